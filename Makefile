@@ -1,0 +1,92 @@
+# make help says what there is. Variables: CC, OPT, BUILD, SANITIZE, PREFIX.
+
+BUILD ?= build
+CC ?= cc
+OPT ?= -O2
+SANITIZE ?=
+PREFIX ?= /usr/local
+PACKAGES := openblas jansson zlib libcrypto
+
+# -ffp-contract=off: a fused multiply-add would change bits from machine to machine.
+CFLAGS := -std=gnu11 $(OPT) -g -ffp-contract=off -fopenmp -Wall -Wextra -Werror -Iref -MMD -MP $(SANITIZE)
+CFLAGS += $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+LDFLAGS := $(SANITIZE)
+LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
+
+# Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
+ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c)) ref/model/engine.c ref/model/plugin.c ref/model/text.c
+ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/oracle/*.c))
+CLI := $(wildcard ref/cli/*.c)
+
+# The inner loops are compiled once more for each instruction set, and chosen at run time.
+ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+HOT := plain avx2 avx512
+else
+HOT := plain
+endif
+HOT_avx2 := -mavx2
+HOT_avx512 := -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-width=512
+
+REAL_f32 :=
+REAL_f64 := -DM3_REAL_IS_DOUBLE
+
+LIBRARY := $(BUILD)/libm3ref.a
+PROGRAM := $(BUILD)/m3ref
+
+.PHONY: all help setup run test check golden golden-check bench asan bits install clean
+all: $(PROGRAM)
+
+help:
+	@echo 'make run           set up, build, run the tiny model against its goldens, stage by stage'
+	@echo 'make test          set up, build, all tests; last line: N passed, N failed'
+	@echo 'make check         the same as make test'
+	@echo 'make bits          ordered sums give the recorded bits with gcc and clang at -O1, -O2, -O3'
+	@echo 'make asan          all tests under the address and undefined-behaviour sanitizers'
+	@echo 'make bench         speeds beside the limits of this machine and beside the public PyTorch code'
+	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
+	@echo 'make golden-check  make it again elsewhere and demand equality'
+	@echo 'make install       program, library and headers to PREFIX ($(PREFIX))'
+
+setup:
+	@scripts/setup.sh
+
+# Set-up first, in a make of its own, for it provides what this one asks pkg-config about.
+run: setup
+	@$(MAKE) --no-print-directory all
+	@scripts/demo.sh $(BUILD)/m3ref $(BUILD)
+
+test check: setup
+	@$(MAKE) --no-print-directory tests
+
+# ---- program and library
+
+$(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
+	$(CC) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(LIBRARY): $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/once/%.o: ref/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c -o $@ $<
+
+# One engine is one object with one visible symbol, so that both fit into a process.
+define engine
+$(BUILD)/$(1)/%.o: ref/%.c
+	@mkdir -p $$(@D)
+	$(CC) $(CFLAGS) $(REAL_$(1)) -c -o $$@ $$<
+
+$(foreach h,$(HOT),$(BUILD)/$(1)/hot_$(h).o): $(BUILD)/$(1)/hot_%.o: ref/ops/hot.c
+	@mkdir -p $$(@D)
+	$(CC) $(CFLAGS) $(REAL_$(1)) $$(HOT_$$*) -DM3_HOT=m3_hot_$$* -DM3_HOT_NAME='"$$*"' -c -o $$@ $$<
+
+$(BUILD)/engine_$(1).o: $(ENGINE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach h,$(HOT),$(BUILD)/$(1)/hot_$(h).o)
+	$(LD) -r -o $$@.all $$^
+	objcopy --keep-global-symbol=m3_engine_$(1) $$@.all $$@
+	@rm $$@.all
+endef
+$(eval $(call engine,f32))
+$(eval $(call engine,f64))
+
+-include $(wildcard $(BUILD)/*/*/*.d $(BUILD)/*/*.d)

@@ -1,0 +1,128 @@
+#include "base/weight.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[M3_DTYPES] = {
+    [M3_F64] = { "F64", 8 },         [M3_F32] = { "F32", 4 },         [M3_F16] = { "F16", 2 },
+    [M3_BF16] = { "BF16", 2 },       [M3_F8_E4M3] = { "F8_E4M3", 1 }, [M3_F8_E8M0] = { "F8_E8M0", 1 },
+    [M3_I64] = { "I64", 8 },         [M3_I32] = { "I32", 4 },         [M3_U8] = { "U8", 1 },
+    [M3_BOOL] = { "BOOL", 1 },
+};
+
+size_t m3_dtype_bytes(enum m3_dtype dtype) { return dtypes[dtype].bytes; }
+
+const char *m3_dtype_name(enum m3_dtype dtype) { return dtypes[dtype].name; }
+
+enum m3_dtype m3_dtype_named(const char *name)
+{
+    int dtype = 0;
+    while (dtype < M3_DTYPES && strcmp(dtypes[dtype].name, name) != 0) dtype++;
+    return dtype;
+}
+
+/* 2^e for a normal double. */
+static inline double power_of_two(int e)
+{
+    uint64_t bits = (uint64_t)(e + 1023) << 52;
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Half precision: 1 sign, 5 exponent (bias 15), 10 fraction bits. */
+static inline double half_value(uint16_t code)
+{
+    int exponent = code >> 10 & 31, fraction = code & 1023;
+    double value;
+    if (exponent == 31) value = fraction ? (double)NAN : (double)INFINITY;
+    else if (exponent == 0) value = fraction * power_of_two(-24);
+    else value = (1024 + fraction) * power_of_two(exponent - 25);
+    return code >> 15 ? -value : value;
+}
+
+/* bfloat16 is the upper half of a float. */
+static inline double bfloat16_value(uint16_t code)
+{
+    uint32_t bits = (uint32_t)code << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* 1 sign, 4 exponent (bias 7), 3 fraction bits; no infinity: exponent 15 is an ordinary one, but for fraction 7. */
+static inline double e4m3_value(uint8_t code)
+{
+    int exponent = code >> 3 & 15, fraction = code & 7;
+    double value;
+    if (exponent == 15 && fraction == 7) value = NAN;
+    else if (exponent == 0) value = fraction * power_of_two(-9);
+    else value = (8 + fraction) * power_of_two(exponent - 10);
+    return code >> 7 ? -value : value;
+}
+
+/* Eight exponent bits and nothing else: no sign, no zero. */
+static inline double e8m0_value(uint8_t code)
+{
+    return code == 255 ? (double)NAN : power_of_two(code - 127);
+}
+
+double m3_decode(enum m3_dtype dtype, const void *data, int64_t index)
+{
+    const unsigned char *bytes = (const unsigned char *)data + (size_t)index * dtypes[dtype].bytes;
+    union { double f64; float f32; uint16_t u16; int64_t i64; int32_t i32; uint8_t u8; } stored;
+    memcpy(&stored, bytes, dtypes[dtype].bytes);
+    switch (dtype) {
+    case M3_F64: return stored.f64;
+    case M3_F32: return stored.f32;
+    case M3_F16: return half_value(stored.u16);
+    case M3_BF16: return bfloat16_value(stored.u16);
+    case M3_F8_E4M3: return e4m3_value(stored.u8);
+    case M3_F8_E8M0: return e8m0_value(stored.u8);
+    case M3_I64: return (double)stored.i64;
+    case M3_I32: return stored.i32;
+    case M3_U8: return stored.u8;
+    case M3_BOOL: return stored.u8 != 0;
+    case M3_DTYPES: break;
+    }
+    return NAN;
+}
+
+/* The scale of one element, and how many elements from it on in its row share that scale. */
+static double scale_at(const struct m3_weight *w, int64_t row, int64_t col, int64_t *shared)
+{
+    switch (w->scaling) {
+    case M3_SCALE_128X128:
+        *shared = 128 - col % 128;
+        return m3_decode(M3_F32, w->scales, row / 128 * ((w->cols + 127) / 128) + col / 128);
+    case M3_SCALE_MX32:
+        *shared = 32 - col % 32;
+        return m3_decode(M3_F8_E8M0, w->scales, row * ((w->cols + 31) / 32) + col / 32);
+    case M3_UNSCALED: break;
+    }
+    *shared = w->cols;
+    return 1;
+}
+
+void m3_expand_f64(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
+{
+    for (int64_t i = 0; i < n;) {
+        int64_t shared;
+        double scale = scale_at(w, row, col + i, &shared);
+        int64_t end = i + shared < n ? i + shared : n;
+        for (; i < end; i++) out[i] = scale * m3_decode(w->dtype, w->data, row * w->cols + col + i);
+    }
+}
+
+void m3_expand_f32(float *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
+{
+    double piece[128];
+    for (int64_t i = 0; i < n; i += 128) {
+        int64_t count = n - i < 128 ? n - i : 128;
+        m3_expand_f64(piece, w, row, col + i, count);
+        for (int64_t j = 0; j < count; j++) out[i + j] = (float)piece[j];
+    }
+}

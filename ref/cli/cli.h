@@ -1,0 +1,27 @@
+/* The commands: one file each. argv[0] is the command's name; the result is the exit status. */
+#ifndef M3_CLI_CLI_H
+#define M3_CLI_CLI_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+int m3_cli_compare(int argc, char **argv);
+int m3_cli_inspect(int argc, char **argv);
+int m3_cli_run(int argc, char **argv);
+int m3_cli_synth(int argc, char **argv);
+
+/* What the commands share (cli/common.c). */
+
+/* Prints `help`; the exit status of --help. */
+int m3_cli_help(const char *help);
+/* The finding for what getopt_long returned besides an option of the command. */
+int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error);
+/* A whole number in [low, high] from a flag's value. */
+int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high, struct m3_error *error);
+/* Prints the notes, then the lines of the error, frees both, and returns `status`. */
+int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
+/* Whole command line as one string, to be freed; NULL if memory is short. */
+char *m3_cli_line(int argc, char **argv);
+
+#endif

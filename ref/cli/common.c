@@ -1,0 +1,52 @@
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+int m3_cli_help(const char *help)
+{
+    return fputs(help, stdout) == EOF || fflush(stdout) != 0 ? M3_IO : M3_OK;
+}
+
+int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error)
+{
+    if (option == ':') return m3_fail(error, M3_USAGE, "%s: %s needs a value", command, argv[optind - 1]);
+    if (optopt > 0 && optopt < 256) return m3_fail(error, M3_USAGE, "%s: -%c is not an option", command, optopt);
+    return m3_fail(error, M3_USAGE, "%s: %s is not an option", command, argv[optind - 1]);
+}
+
+int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high, struct m3_error *error)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < low || value > high)
+        return m3_fail(error, M3_USAGE, "%s: got %s, expected a number from %" PRId64 " to %" PRId64, flag, text, low, high);
+    *number = value;
+    return M3_OK;
+}
+
+int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
+{
+    m3_error_print(notes, stderr);
+    m3_error_print(error, stderr);
+    if (status && !error->text) fprintf(stderr, "m3ref: failed with status %d, and no memory for the words\n", status);
+    m3_error_free(notes);
+    m3_error_free(error);
+    return status;
+}
+
+char *m3_cli_line(int argc, char **argv)
+{
+    size_t size = sizeof "m3ref";
+    for (int i = 0; i < argc; i++) size += strlen(argv[i]) + 1;
+    char *line = malloc(size), *end = line;
+    if (!line) return NULL;
+    end += sprintf(end, "m3ref");
+    for (int i = 0; i < argc; i++) end += sprintf(end, " %s", argv[i]);
+    return line;
+}

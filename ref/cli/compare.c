@@ -1,0 +1,109 @@
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "oracle/compare.h"
+#include "oracle/report.h"
+
+static const char help[] =
+    "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--force] [--profile fp32]\n"
+    "\n"
+    "Compares two dumps, stage by stage in execution order, and names the first that diverges. Both are safetensors\n"
+    "files, or such a file in gzip (.gz). Only taps that both hold are compared, and of these only the rows that both\n"
+    "hold. Floats pass within 4 times the fp32 error that the reference states for a tap, plus 1e-7; within 1e-5 if it\n"
+    "states none. Chosen blocks and experts are compared as sets; equal scores go to the lower id.\n"
+    "\n"
+    "  --taps GLOB,...   only taps that match: * is any text, ? any character (\"layers.3.*,logits\")\n"
+    "  --json            one JSON object a line: every stage, then the summary\n"
+    "  --force           compare dumps of different models or cases\n"
+    "  --profile fp32    precision of the candidate; fp32 is the only one supported yet\n"
+    "  --help            this text\n"
+    "\n"
+    "Not supported yet: --html, --junit, --ledger, --map.\n"
+    "\n"
+    "Exit status: 0 all stages pass; 1 a stage fails; 3 not comparable: nothing matched, another model or case, other\n"
+    "shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 absent file; 70 internal error; 74 I/O error.\n";
+
+struct arguments {
+    const char *reference, *candidate;
+    struct m3_compare_options options;
+    int json, help;
+};
+
+/* Above every character: getopt gives an unknown short option as itself. */
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HELP, OPT_UNSUPPORTED };
+
+static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
+{
+    static const struct option options[] = {
+        { "taps", required_argument, NULL, OPT_TAPS },       { "json", no_argument, NULL, OPT_JSON },
+        { "force", no_argument, NULL, OPT_FORCE },           { "profile", required_argument, NULL, OPT_PROFILE },
+        { "help", no_argument, NULL, OPT_HELP },             { "html", required_argument, NULL, OPT_UNSUPPORTED },
+        { "junit", required_argument, NULL, OPT_UNSUPPORTED }, { "ledger", required_argument, NULL, OPT_UNSUPPORTED },
+        { "map", required_argument, NULL, OPT_UNSUPPORTED }, { NULL, 0, NULL, 0 },
+    };
+    int option, which = 0;
+    optind = 0;         /* argv is not the program's: start afresh */
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":", options, &which)) != -1) {
+        switch (option) {
+        case OPT_TAPS: arguments->options.taps = optarg; break;
+        case OPT_JSON: arguments->json = 1; break;
+        case OPT_FORCE: arguments->options.force = 1; break;
+        case OPT_HELP: arguments->help = 1; return M3_OK;
+        case OPT_PROFILE:
+            if (strcmp(optarg, "fp32") == 0) break;
+            return m3_fail(error, M3_USAGE, "compare: --profile %s is not supported yet: expected fp32", optarg);
+        case OPT_UNSUPPORTED:
+            return m3_fail(error, M3_USAGE, "compare: --%s is not supported yet", options[which].name);
+        case ':': return m3_fail(error, M3_USAGE, "compare: %s needs a value", argv[optind - 1]);
+        default:
+            if (optopt > 0 && optopt < OPT_TAPS)
+                return m3_fail(error, M3_USAGE, "compare: -%c is not an option of compare", optopt);
+            return m3_fail(error, M3_USAGE, "compare: %s is not an option of compare", argv[optind - 1]);
+        }
+    }
+    if (argc - optind != 2)
+        return m3_fail(error, M3_USAGE, "compare: got %d files, expected REFERENCE CANDIDATE", argc - optind);
+    arguments->reference = argv[optind];
+    arguments->candidate = argv[optind + 1];
+    return M3_OK;
+}
+
+/* Compares and reports; the status is the verdict's, or that of what stood in the way. */
+static int compare(const struct arguments *arguments, const struct m3_safetensors *reference,
+                   const struct m3_safetensors *candidate, struct m3_error *error)
+{
+    struct m3_comparison result;
+    int status = m3_compare(&result, reference, candidate, &arguments->options, error);
+    if (status == M3_OK || status == M3_NOT_COMPARABLE) {
+        int (*report)(FILE *, const struct m3_comparison *, struct m3_error *) =
+            arguments->json ? m3_report_json : m3_report_text;
+        int printed = report(stdout, &result, error);
+        status = printed != M3_OK ? printed : (int)result.status;
+    }
+    m3_comparison_free(&result);
+    return status;
+}
+
+int m3_cli_compare(int argc, char **argv)
+{
+    struct arguments arguments = { 0 };
+    struct m3_error error = { 0 };
+    struct m3_safetensors *reference = NULL, *candidate = NULL;
+
+    int status = parse(&arguments, argc, argv, &error);
+    if (status == M3_OK && arguments.help) {
+        if (fputs(help, stdout) == EOF || fflush(stdout) != 0) status = M3_IO;
+        return status;
+    }
+    if (status == M3_OK) status = m3_safetensors_open(&reference, arguments.reference, &error);
+    if (status == M3_OK) status = m3_safetensors_open(&candidate, arguments.candidate, &error);
+    if (status == M3_OK) status = compare(&arguments, reference, candidate, &error);
+    m3_safetensors_close(reference);
+    m3_safetensors_close(candidate);
+    m3_error_print(&error, stderr);
+    m3_error_free(&error);
+    return status;
+}

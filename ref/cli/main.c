@@ -1,0 +1,37 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const char help[] =
+    "m3ref: the reference implementation of MiniMax-M3, operator by operator\n"
+    "\n"
+    "usage: m3ref COMMAND ...         m3ref COMMAND --help says more\n"
+    "\n"
+    "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and every tensor on the way\n"
+    "  compare REFERENCE CANDIDATE ...                       two dumps, stage by stage; names the first divergence\n"
+    "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"
+    "  synth CONFIG OUT ...                                  a model directory with reproducible weights\n"
+    "\n"
+    "Exit status: 0 pass; 1 a result is wrong, or the model's arithmetic gave NaN; 3 not comparable; 64 wrong usage;\n"
+    "65 bad input file; 66 absent file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } commands[] = {
+        { "run", m3_cli_run },
+        { "compare", m3_cli_compare },
+        { "inspect", m3_cli_inspect },
+        { "synth", m3_cli_synth },
+    };
+    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return m3_cli_help(help);
+    for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+
+    if (argc >= 2) fprintf(stderr, "m3ref: got the command %s, expected run, compare, inspect or synth\n", argv[1]);
+    else fputs(help, stderr);
+    return M3_USAGE;
+}

@@ -1,0 +1,360 @@
+#include <getopt.h>
+#include <inttypes.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "model/case.h"
+#include "model/dump.h"
+#include "model/engine.h"
+#include "model/model.h"
+#include "model/semantics.h"
+
+static const char help[] =
+    "usage: m3ref run MODEL (--case F | --ids 1,2,3) [--dump OUT] [--taps GLOB,...] ...\n"
+    "\n"
+    "One forward pass of a model directory over a sequence of token ids. Prints shapes, time, peak memory and the most\n"
+    "likely next tokens; with --dump, writes the tensors on the way.\n"
+    "\n"
+    "  --case F               safetensors file with input_ids [T], and position_ids [T] if RoPE is not to count from 0\n"
+    "  --ids 1,2,3            the ids themselves\n"
+    "  --dump OUT             write taps to OUT, a safetensors file (or .gz); it appears when the run has succeeded\n"
+    "  --taps GLOB,...        which taps: * is any text, ? any character (\"layers.3.*,logits\"); all if not given\n"
+    "  --precision f32|f64    float, the reference (default), or double, the truth\n"
+    "  --linear blas|ordered  matrix products by the BLAS library (default), or by ascending sums that give the same\n"
+    "                         bits on every machine\n"
+    "  --layers A:B           only layers A to B-1; with A > 0 their input comes from --hidden\n"
+    "  --hidden DUMP          dump of this model and case that holds layers.(A-1).out for all rows\n"
+    "  --threads N            default: as many as processors; results do not depend on it\n"
+    "  --set FIELD=VALUE      another reading of the model (SPEC.md 4): selection=group|shared|union pool=max|lse\n"
+    "                         index_scale=1|rsqrt gate_clamp=upper|both init_blocks=N local_blocks=N\n"
+    "                         local_rule=last|own rope_angle=f64|f32\n"
+    "  --ops LIB              shared library that replaces operators (ref/ops/ops.h)\n"
+    "  --allow-long           allow positions beyond max_position_embeddings\n"
+    "  --top N                how many next tokens to print, default 5\n"
+    "  --help                 this text\n"
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 69 plug-in\n"
+    "not available; 70 internal error; 74 I/O error.\n";
+
+struct arguments {
+    const char *model, *case_path, *ids, *dump, *taps, *hidden, *plugin;
+    const char *set[64];
+    int sets;
+    const struct m3_engine *engine;
+    enum m3_linear linear;
+    int64_t first_layer, end_layer, threads, top;       /* end_layer -1: all */
+    int allow_long, help;
+};
+
+enum { OPT_CASE = 256, OPT_IDS, OPT_DUMP, OPT_TAPS, OPT_PRECISION, OPT_LINEAR, OPT_LAYERS, OPT_HIDDEN, OPT_THREADS, OPT_SET,
+       OPT_OPS, OPT_ALLOW_LONG, OPT_TOP, OPT_HELP, OPT_UNSUPPORTED };
+
+static const struct option options[] = {
+    { "case", required_argument, NULL, OPT_CASE },
+    { "ids", required_argument, NULL, OPT_IDS },
+    { "dump", required_argument, NULL, OPT_DUMP },
+    { "taps", required_argument, NULL, OPT_TAPS },
+    { "precision", required_argument, NULL, OPT_PRECISION },
+    { "linear", required_argument, NULL, OPT_LINEAR },
+    { "layers", required_argument, NULL, OPT_LAYERS },
+    { "hidden", required_argument, NULL, OPT_HIDDEN },
+    { "threads", required_argument, NULL, OPT_THREADS },
+    { "set", required_argument, NULL, OPT_SET },
+    { "ops", required_argument, NULL, OPT_OPS },
+    { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
+    { "top", required_argument, NULL, OPT_TOP },
+    { "help", no_argument, NULL, OPT_HELP },
+    { "image", required_argument, NULL, OPT_UNSUPPORTED },
+    { "video", required_argument, NULL, OPT_UNSUPPORTED },
+    { "bounds", no_argument, NULL, OPT_UNSUPPORTED },
+    { "companions", required_argument, NULL, OPT_UNSUPPORTED },
+    { "cache-in", required_argument, NULL, OPT_UNSUPPORTED },
+    { "cache-out", required_argument, NULL, OPT_UNSUPPORTED },
+    { "decisions", required_argument, NULL, OPT_UNSUPPORTED },
+    { NULL, 0, NULL, 0 },
+};
+
+/* One of two words. */
+static int choose(int *second, const char *flag, const char *text, const char *a, const char *b, struct m3_error *error)
+{
+    *second = strcmp(text, b) == 0;
+    if (*second || strcmp(text, a) == 0) return M3_OK;
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected %s or %s", flag, text, a, b);
+}
+
+static int parse_layers(struct arguments *a, const char *text, struct m3_error *error)
+{
+    char *middle, *end;
+    a->first_layer = strtoll(text, &middle, 10);
+    if (*middle != ':' || middle == text) middle = (char *)(uintptr_t)"";
+    a->end_layer = *middle ? strtoll(middle + 1, &end, 10) : 0;
+    if (!*middle || *end || end == middle + 1 || a->first_layer < 0 || a->end_layer <= a->first_layer)
+        return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
+    return M3_OK;
+}
+
+static int parse_option(struct arguments *a, int option, int which, char **argv, struct m3_error *error)
+{
+    int second, status = M3_OK;
+    switch (option) {
+    case OPT_CASE: a->case_path = optarg; break;
+    case OPT_IDS: a->ids = optarg; break;
+    case OPT_DUMP: a->dump = optarg; break;
+    case OPT_TAPS: a->taps = optarg; break;
+    case OPT_HIDDEN: a->hidden = optarg; break;
+    case OPT_OPS: a->plugin = optarg; break;
+    case OPT_ALLOW_LONG: a->allow_long = 1; break;
+    case OPT_HELP: a->help = 1; break;
+    case OPT_LAYERS: return parse_layers(a, optarg, error);
+    case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 1024, error);
+    case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
+    case OPT_PRECISION:
+        status = choose(&second, "--precision", optarg, "f32", "f64", error);
+        a->engine = second ? m3_engine_f64() : m3_engine_f32();
+        break;
+    case OPT_LINEAR:
+        status = choose(&second, "--linear", optarg, "blas", "ordered", error);
+        a->linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+        break;
+    case OPT_SET:
+        if (a->sets == sizeof a->set / sizeof a->set[0]) return m3_fail(error, M3_USAGE, "run: too many --set");
+        a->set[a->sets++] = optarg;
+        break;
+    case OPT_UNSUPPORTED: return m3_fail(error, M3_USAGE, "run: --%s is not supported yet", options[which].name);
+    default: return m3_cli_bad_option(option, argv, "run", error);
+    }
+    return status;
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    int option, which = 0, status = M3_OK;
+    *a = (struct arguments){ .engine = m3_engine_f32(), .end_layer = -1, .top = 5 };
+    a->threads = omp_get_num_procs();
+    optind = 0;
+    opterr = 0;
+    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, &which)) != -1)
+        status = parse_option(a, option, which, argv, error);
+    if (status || a->help) return status;
+
+    if (argc - optind != 1)
+        return m3_fail(error, M3_USAGE, "run: got %d model directories, expected one", argc - optind);
+    a->model = argv[optind];
+    if (!a->case_path == !a->ids) return m3_fail(error, M3_USAGE, "run: got %s, expected either --case or --ids",
+                                                 a->ids ? "both" : "neither");
+    if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: --taps says what --dump writes: expected both");
+    if (!a->hidden != (a->first_layer == 0))
+        return m3_fail(error, M3_USAGE, "run: --hidden goes with --layers A:B where A > 0");
+    return M3_OK;
+}
+
+/* "1,2,3" into *ids, to be freed. */
+static int parse_ids(int64_t **ids, int64_t *T, const char *text, struct m3_error *error)
+{
+    *T = 0;
+    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
+    if (!*ids) return m3_fail_memory(error, "--ids", strlen(text));
+    for (const char *s = text; *s;) {
+        char *end;
+        (*ids)[(*T)++] = strtoll(s, &end, 10);
+        if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
+            return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers separated by commas", text);
+        s = *end ? end + 1 : end;
+    }
+    return M3_OK;
+}
+
+static int read_case(struct m3_case *c, const struct arguments *a, const struct m3_config *config, struct m3_error *error)
+{
+    int64_t *ids = NULL, T;
+    int status;
+    if (a->case_path) {
+        status = m3_case_read(c, a->case_path, error);
+    } else {
+        status = parse_ids(&ids, &T, a->ids, error);
+        if (!status) status = m3_case_from_ids(c, ids, T, error);
+        free(ids);
+    }
+    if (status) return status;
+    return m3_case_check(c, config, a->allow_long, a->case_path ? a->case_path : "--ids",
+                         a->case_path ? M3_BAD_INPUT : M3_USAGE, error);
+}
+
+/* layers.(A-1).out [T,H] of a dump, in the engine's numbers; *hidden is to be freed. */
+static int read_hidden(void **hidden, const struct arguments *a, const struct m3_config *config, const struct m3_case *c,
+                       struct m3_error *error)
+{
+    struct m3_safetensors *file;
+    char name[64];
+    int status = m3_safetensors_open(&file, a->hidden, error);
+    if (status) return status;
+    snprintf(name, sizeof name, "layers.%" PRId64 ".out", a->first_layer - 1);
+
+    const struct m3_tensor *x = m3_safetensors_find(file, name);
+    const char *sha256 = m3_safetensors_metadata(file, "case_sha256");
+    if (!x || x->rank != 2 || x->shape[0] != c->T || x->shape[1] != config->H || (x->dtype != M3_F32 && x->dtype != M3_F64))
+        status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected F32 or F64 [%" PRId64 ",%" PRId64 "]", a->hidden,
+                         name, x ? "another shape or dtype" : "no such tensor", c->T, config->H);
+    else if (sha256 && strcmp(sha256, c->sha256) != 0)
+        status = m3_fail(error, M3_BAD_INPUT, "%s: case_sha256: got %s, expected %s", a->hidden, sha256, c->sha256);
+    else if (!(*hidden = malloc((size_t)x->count * a->engine->real_bytes)))
+        status = m3_fail_memory(error, "--hidden", (size_t)x->count * a->engine->real_bytes);
+
+    for (int64_t i = 0; !status && i < x->count; i++) {
+        if (a->engine->real_bytes == sizeof(double)) ((double *)*hidden)[i] = m3_decode(x->dtype, x->data, i);
+        else ((float *)*hidden)[i] = (float)m3_decode(x->dtype, x->data, i);
+    }
+    m3_safetensors_close(file);
+    return status;
+}
+
+/* Anonymous memory now, in bytes; 0 where the system does not tell. Pages of mapped model files are not in it. */
+static int64_t anonymous_bytes(void)
+{
+    char line[128];
+    long long kilobytes = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "RssAnon: %lld", &kilobytes) == 1) break;
+    if (status) fclose(status);
+    return kilobytes * 1024;
+}
+
+struct watch {
+    int64_t anonymous;          /* largest seen */
+    int terminal;
+};
+
+static void progress(void *self, int64_t layer, int64_t layers)
+{
+    struct watch *watch = self;
+    int64_t now = anonymous_bytes();
+    if (now > watch->anonymous) watch->anonymous = now;
+    if (watch->terminal) fprintf(stderr, "\rlayer %" PRId64 " of %" PRId64 " ", layer + 1, layers);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The n largest logits, largest first; the lower id first on a tie. */
+static void print_next(const double *logits, int64_t V, int64_t n)
+{
+    double last = 0;
+    int64_t last_id = -1;
+    printf("next tokens:");
+    for (int64_t i = 0; i < n && i < V; i++) {
+        int64_t best = -1;
+        for (int64_t v = 0; v < V; v++) {
+            int taken = last_id >= 0 && (logits[v] > last || (logits[v] == last && v <= last_id));
+            if (!taken && (best < 0 || logits[v] > logits[best])) best = v;
+        }
+        printf("%s %" PRId64 " (%.6g)", i ? "," : "", best, logits[best]);
+        last = logits[best];
+        last_id = best;
+    }
+    printf("\n");
+}
+
+static void print_model(const struct m3_config *c, uint64_t bytes)
+{
+    int64_t sparse = 0, moe = 0;
+    for (int64_t l = 0; l < c->layers; l++) sparse += c->sparse[l] != 0, moe += c->moe[l] != 0;
+    printf("model: %" PRId64 " layers (%" PRId64 " sparse attention, %" PRId64 " mixture of experts), H %" PRId64 ", Q %"
+           PRId64 ", G %" PRId64 ", D %" PRId64 ", V %" PRId64 "; %.1f MB\n", c->layers, sparse, moe, c->H, c->Q, c->G, c->D,
+           c->V, (double)bytes / 1e6);
+    if (sparse) printf("       blocks of %" PRId64 " keys, %" PRId64 " kept; ", c->block, c->N);
+    if (moe) printf("%s%" PRId64 " of %" PRId64 " experts per token\n", sparse ? "" : "       ", c->K, c->E);
+    else if (sparse) printf("\n");
+}
+
+static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+                   struct m3_request *request, const char *line, struct m3_error *error)
+{
+    struct watch watch = { 0, isatty(STDERR_FILENO) };
+    struct m3_dump *dump = NULL;
+    struct m3_sink sink;
+    struct rusage usage;
+    int64_t taps = 0;
+
+    if (a->dump) {
+        int status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->engine, c, request, line, error);
+        if (status) return status;
+        taps = m3_dump_taps(dump);
+        request->sink = &sink;
+    }
+    request->progress = progress;
+    request->progress_self = &watch;
+    double start = seconds();
+    int status = a->engine->forward(model, request, error);
+    double took = seconds() - start;
+    if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
+    if (status) m3_dump_abandon(dump);
+    else if (dump) status = m3_dump_commit(dump, error);
+    if (status) return status;
+
+    int64_t now = anonymous_bytes();
+    getrusage(RUSAGE_SELF, &usage);
+    printf("run:   T %" PRId64 ", %s, linear %s, %" PRId64 " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
+           "files\n", c->T, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
+           (double)(now > watch.anonymous ? now : watch.anonymous) / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
+    if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
+    return M3_OK;
+}
+
+static int run(const struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_model *model = NULL;
+    struct m3_case c = { 0 };
+    struct m3_semantics semantics = { 0 };
+    double *logits = NULL;
+    void *hidden = NULL;
+
+    int status = m3_model_open(&model, a->model, notes, error);
+    if (!status) status = read_case(&c, a, &model->config, error);
+    if (!status) semantics = model->config.semantics;
+    for (int i = 0; !status && i < a->sets; i++) status = m3_semantics_set(&semantics, a->set[i], error);
+    int64_t end = !status && a->end_layer < 0 ? model->config.layers : a->end_layer;
+    if (!status && end > model->config.layers)
+        status = m3_fail(error, M3_USAGE, "--layers: got end %" PRId64 ", expected at most %" PRId64, end,
+                         model->config.layers);
+    if (!status && a->hidden) status = read_hidden(&hidden, a, &model->config, &c, error);
+    if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
+        status = m3_fail_memory(error, "the logits", (size_t)model->config.V * sizeof *logits);
+
+    if (!status) {
+        struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .first_layer = a->first_layer,
+                                      .end_layer = end, .hidden = hidden, .semantics = &semantics, .linear = a->linear,
+                                      .threads = (int)a->threads, .plugin = a->plugin, .logits = logits };
+        print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
+        status = forward(a, model, &c, &request, line, error);
+        if (!status && end == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
+    }
+    free(logits);
+    free(hidden);
+    m3_case_free(&c);
+    m3_model_close(model);
+    return status;
+}
+
+int m3_cli_run(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a;
+    char *line = m3_cli_line(argc, argv);       /* getopt_long reorders argv */
+
+    int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
+    if (!status && a.help) status = m3_cli_help(help);
+    else if (!status) status = run(&a, line, &notes, &error);
+    free(line);
+    return m3_cli_end(status, &notes, &error);
+}

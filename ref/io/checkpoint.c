@@ -1,0 +1,267 @@
+#include "io/checkpoint.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/sha256.h"
+
+struct place {
+    const struct m3_tensor *tensor;
+    int64_t file;
+};
+
+struct m3_checkpoint {
+    char *config_path;
+    char **names;                       /* base names of the weight files, ascending */
+    struct m3_safetensors **files;      /* NULL where one could not be opened */
+    int64_t file_count;
+    struct place *places, *by_name;     /* [count] file by file; sorted by tensor name */
+    int64_t count;
+    uint64_t bytes;
+};
+
+/* "folder/name", to be freed; NULL if memory is short. */
+static char *join(const char *folder, const char *name)
+{
+    char *path = malloc(strlen(folder) + strlen(name) + 2);
+    if (path) sprintf(path, "%s/%s", folder, name);
+    return path;
+}
+
+static int exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+static int by_bytes(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+static int by_tensor(const void *left, const void *right)
+{
+    const struct place *a = left, *b = right;
+    return strcmp(a->tensor->name, b->tensor->name);
+}
+
+/* *weight_map is NULL, and the status M3_OK, if there is no index. *index owns it. */
+static int read_index(json_t **index, json_t **weight_map, const char *path, struct m3_error *error)
+{
+    *index = *weight_map = NULL;
+    if (!exists(path)) return M3_OK;
+    json_error_t bad;
+    *index = json_load_file(path, JSON_REJECT_DUPLICATES, &bad);
+    if (!*index && json_error_code(&bad) == json_error_cannot_open_file)
+        return m3_fail(error, M3_IO, "%s: cannot open: %s", path, strerror(errno));
+    if (!*index)
+        return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", path, bad.line, bad.column, bad.text);
+    *weight_map = json_object_get(*index, "weight_map");
+    if (!json_is_object(*weight_map) || json_object_size(*weight_map) == 0)
+        return m3_fail(error, M3_BAD_INPUT, "%s: weight_map: expected an object that names at least one tensor", path);
+    return M3_OK;
+}
+
+static int is_plain_name(const char *name)
+{
+    return name && *name && !strchr(name, '/') && !strstr(name, "..");
+}
+
+/* Fills names with the distinct files of the map, or with the one file of a model without an index. */
+static int list_files(struct m3_checkpoint *checkpoint, const json_t *weight_map, const char *index_path,
+                      struct m3_error *error)
+{
+    size_t entries = weight_map ? json_object_size(weight_map) : 1, count = 0;
+    const char **targets = calloc(entries, sizeof *targets);
+    checkpoint->names = calloc(entries, sizeof *checkpoint->names);
+    checkpoint->files = calloc(entries, sizeof *checkpoint->files);
+    int status = M3_OK;
+    if (!targets || !checkpoint->names || !checkpoint->files) {
+        status = m3_fail_memory(error, index_path, 3 * entries * sizeof *targets);
+        entries = 0;
+    }
+    if (entries && !weight_map) targets[count++] = "model.safetensors";
+
+    const char *tensor;
+    json_t *value;
+    if (entries && weight_map) json_object_foreach((json_t *)weight_map, tensor, value) {
+        targets[count++] = json_string_value(value);
+        if (!is_plain_name(targets[count - 1]))
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected the name of a file in this folder",
+                             index_path, tensor, targets[count - 1] ? targets[count - 1] : "another JSON value");
+    }
+    if (!status) qsort(targets, count, sizeof *targets, by_bytes);
+    for (size_t i = 0; i < count && !status; i++) {
+        if (i > 0 && strcmp(targets[i], targets[i - 1]) == 0) continue;
+        char *name = checkpoint->names[checkpoint->file_count++] = strdup(targets[i]);
+        if (!name) status = m3_fail_memory(error, index_path, strlen(targets[i]));
+    }
+    free(targets);
+    return status;
+}
+
+static int open_files(struct m3_checkpoint *checkpoint, const char *folder, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int64_t i = 0; i < checkpoint->file_count; i++) {
+        char *path = join(folder, checkpoint->names[i]);
+        int bad = path ? m3_safetensors_open(&checkpoint->files[i], path, error)
+                       : m3_fail_memory(error, folder, strlen(folder));
+        struct stat info;
+        if (!bad && stat(path, &info) == 0) checkpoint->bytes += (uint64_t)info.st_size;
+        if (!bad) checkpoint->count += m3_safetensors_count(checkpoint->files[i]);
+        if (bad && !status) status = bad;
+        free(path);
+    }
+    return status;
+}
+
+static int list_tensors(struct m3_checkpoint *checkpoint, struct m3_error *error)
+{
+    size_t count = (size_t)checkpoint->count;
+    checkpoint->places = calloc(count + 1, sizeof *checkpoint->places);
+    checkpoint->by_name = calloc(count + 1, sizeof *checkpoint->by_name);
+    if (!checkpoint->places || !checkpoint->by_name)
+        return m3_fail_memory(error, checkpoint->config_path, 2 * count * sizeof *checkpoint->places);
+
+    int64_t next = 0;
+    for (int64_t i = 0; i < checkpoint->file_count; i++)
+        for (int64_t j = 0; j < m3_safetensors_count(checkpoint->files[i]); j++)
+            checkpoint->places[next++] = (struct place){ m3_safetensors_at(checkpoint->files[i], j), i };
+    memcpy(checkpoint->by_name, checkpoint->places, count * sizeof *checkpoint->places);
+    qsort(checkpoint->by_name, count, sizeof *checkpoint->by_name, by_tensor);
+    return M3_OK;
+}
+
+/* Index and files must name the same tensors, each in the same file. */
+static int check_index(const struct m3_checkpoint *checkpoint, const json_t *weight_map, const char *index_path,
+                       struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int64_t i = 0; i < checkpoint->count; i++) {
+        const struct place *place = &checkpoint->places[i];
+        const char *file = checkpoint->names[place->file], *name = place->tensor->name;
+        const char *target = json_string_value(json_object_get(weight_map, name));
+        if (!target || strcmp(target, file) != 0)
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s, which holds it", index_path, name,
+                             target ? target : "no entry", file);
+    }
+    const char *name;
+    json_t *target;
+    json_object_foreach((json_t *)weight_map, name, target)
+        if (!m3_checkpoint_find(checkpoint, name, NULL))
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: not in %s, where weight_map has it", index_path, name,
+                             json_string_value(target));
+    return status;
+}
+
+static int open_weights(struct m3_checkpoint *checkpoint, const char *folder, const char *index_path,
+                        struct m3_error *error)
+{
+    json_t *index, *weight_map;
+    int status = read_index(&index, &weight_map, index_path, error);
+    if (!status) status = list_files(checkpoint, weight_map, index_path, error);
+    if (!status) status = open_files(checkpoint, folder, error);
+    if (!status) status = list_tensors(checkpoint, error);
+    if (!status && weight_map) status = check_index(checkpoint, weight_map, index_path, error);
+    json_decref(index);
+    return status;
+}
+
+static int open_all(struct m3_checkpoint *checkpoint, const char *folder, struct m3_error *error)
+{
+    if (!exists(folder)) return m3_fail(error, M3_ABSENT, "%s: no such folder", folder);
+    checkpoint->config_path = join(folder, "config.json");
+    char *index_path = join(folder, "model.safetensors.index.json");
+    int status = M3_OK, bad;
+    if (!checkpoint->config_path || !index_path) {
+        status = bad = m3_fail_memory(error, folder, strlen(folder));
+    } else {
+        if (!exists(checkpoint->config_path))
+            status = m3_fail(error, M3_ABSENT, "%s: no such file", checkpoint->config_path);
+        bad = open_weights(checkpoint, folder, index_path, error);
+    }
+    free(index_path);
+    return status ? status : bad;
+}
+
+int m3_checkpoint_open(struct m3_checkpoint **checkpoint, const char *folder, struct m3_error *error)
+{
+    *checkpoint = NULL;
+    struct m3_checkpoint *opened = calloc(1, sizeof *opened);
+    if (!opened) return m3_fail_memory(error, folder, sizeof *opened);
+    int status = open_all(opened, folder, error);
+    if (status) m3_checkpoint_close(opened);
+    else *checkpoint = opened;
+    return status;
+}
+
+void m3_checkpoint_close(struct m3_checkpoint *checkpoint)
+{
+    if (!checkpoint) return;
+    for (int64_t i = 0; i < checkpoint->file_count; i++) {
+        m3_safetensors_close(checkpoint->files[i]);
+        free(checkpoint->names[i]);
+    }
+    free(checkpoint->files);
+    free(checkpoint->names);
+    free(checkpoint->places);
+    free(checkpoint->by_name);
+    free(checkpoint->config_path);
+    free(checkpoint);
+}
+
+const char *m3_checkpoint_config_path(const struct m3_checkpoint *checkpoint) { return checkpoint->config_path; }
+
+int64_t m3_checkpoint_count(const struct m3_checkpoint *checkpoint) { return checkpoint->count; }
+
+uint64_t m3_checkpoint_bytes(const struct m3_checkpoint *checkpoint) { return checkpoint->bytes; }
+
+const struct m3_tensor *m3_checkpoint_at(const struct m3_checkpoint *checkpoint, int64_t index, const char **path)
+{
+    const struct place *place = &checkpoint->places[index];
+    if (path) *path = m3_safetensors_path(checkpoint->files[place->file]);
+    return place->tensor;
+}
+
+const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoint, const char *name, const char **path)
+{
+    const struct m3_tensor wanted = { .name = name };
+    const struct place key = { &wanted, 0 };
+    const struct place *place =
+        bsearch(&key, checkpoint->by_name, (size_t)checkpoint->count, sizeof *checkpoint->by_name, by_tensor);
+    if (!place) return NULL;
+    if (path) *path = m3_safetensors_path(checkpoint->files[place->file]);
+    return place->tensor;
+}
+
+static int add_file(struct m3_sha256 *hash, const char *path, struct m3_error *error)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file) return m3_fail(error, M3_IO, "%s: cannot open: %s", path, strerror(errno));
+    unsigned char bytes[1 << 14];
+    size_t got;
+    while ((got = fread(bytes, 1, sizeof bytes, file)) > 0) m3_sha256_add(hash, bytes, got);
+    int status = ferror(file) ? m3_fail(error, M3_IO, "%s: cannot read: %s", path, strerror(errno)) : M3_OK;
+    fclose(file);
+    return status;
+}
+
+int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error)
+{
+    struct m3_sha256 *hash = m3_sha256_new();
+    if (!hash) return m3_fail_memory(error, "SHA-256", 1);
+    int status = add_file(hash, checkpoint->config_path, error);
+    for (int64_t i = 0; i < checkpoint->file_count; i++) {
+        uint64_t bytes;
+        const void *header = m3_safetensors_header(checkpoint->files[i], &bytes);
+        m3_sha256_add(hash, checkpoint->names[i], strlen(checkpoint->names[i]) + 1);
+        m3_sha256_add(hash, header, bytes);
+    }
+    if (m3_sha256_end(hash, hex) != 0 && !status) status = m3_fail(error, M3_INTERNAL, "SHA-256 failed");
+    return status;
+}

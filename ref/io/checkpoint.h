@@ -1,0 +1,28 @@
+/* A model directory: config.json, and model.safetensors or shards with model.safetensors.index.json. SPEC 3.2. */
+#ifndef M3_IO_CHECKPOINT_H
+#define M3_IO_CHECKPOINT_H
+
+#include "io/safetensors.h"
+
+struct m3_checkpoint;
+
+/* Opens every file. If there is an index it decides, and other weight files are not looked at. A missing config.json,
+ * weight file or shard is M3_ABSENT; a weight_map that names a file outside the folder (a '/' or ".."), a tensor that
+ * its file lacks, or one that the index lacks or places elsewhere, is M3_BAD_INPUT. All are reported in one pass; the
+ * status is that of the first line. metadata.total_size is not believed. */
+int m3_checkpoint_open(struct m3_checkpoint **checkpoint, const char *folder, struct m3_error *error);
+void m3_checkpoint_close(struct m3_checkpoint *checkpoint);                    /* NULL is fine */
+
+const char *m3_checkpoint_config_path(const struct m3_checkpoint *checkpoint);
+int64_t m3_checkpoint_count(const struct m3_checkpoint *checkpoint);
+/* All tensors of all files, file by file in byte order of names; `path`, if not NULL, gets the file that holds it. */
+const struct m3_tensor *m3_checkpoint_at(const struct m3_checkpoint *checkpoint, int64_t index, const char **path);
+const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoint, const char *name, const char **path);
+/* Sum of the sizes of the weight files, in bytes. */
+uint64_t m3_checkpoint_bytes(const struct m3_checkpoint *checkpoint);
+
+/* SHA-256 over the bytes of config.json, then for each weight file in byte order of names: base name, a zero byte, the
+ * 8 length bytes and the header. */
+int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error);
+
+#endif

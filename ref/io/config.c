@@ -1,0 +1,310 @@
+#include "io/config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/config_fields.h"
+
+static void fail(struct config_reading *reading, const char *what)
+{
+    reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s", reading->path, what);
+}
+
+/* A field that must be an object if it is there. */
+static json_t *object_field(struct config_reading *reading, enum config_object object, const char *key)
+{
+    json_t *value = m3_config_field(reading, object, key);
+    if (!value || json_is_object(value)) return value;
+    m3_config_refuse(reading, object, key, "an object");
+    return NULL;
+}
+
+static int is_one_of(const char *name, const char *const *names)
+{
+    for (; name && *names; names++)
+        if (strcmp(name, *names) == 0) return 1;
+    return 0;
+}
+
+/* Refuses other models by name. Names of classes inside text_config and vision_config differ between files that mean
+ * the same, and are not looked at. */
+static int check_model(struct config_reading *reading)
+{
+    static const char *const types[] = { "minimax_m3_vl", "minimax_m3_vl_text", NULL };
+    static const char *const classes[] = { "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM",
+                                           "MiniMaxM3SparseForCausalLM", NULL };
+    const json_t *type = m3_config_field(reading, ROOT, "model_type");
+    const json_t *list = m3_config_field(reading, ROOT, "architectures");
+    if (!type && !list) fail(reading, "model_type: got nothing, expected \"minimax_m3_vl\"");
+    if (type && !is_one_of(json_string_value(type), types))
+        m3_config_refuse(reading, ROOT, "model_type", "\"minimax_m3_vl\", or \"minimax_m3_vl_text\" for text alone");
+
+    int known = json_array_size(list) > 0;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        known &= is_one_of(json_string_value(json_array_get(list, i)), classes);
+    if (list && !known)
+        m3_config_refuse(reading, ROOT, "architectures", "[\"MiniMaxM3SparseForConditionalGeneration\"]");
+    return reading->status;
+}
+
+static void find_objects(struct config_reading *reading)
+{
+    json_t **objects = reading->objects;
+    const char *type = json_string_value(m3_config_field(reading, ROOT, "model_type"));
+    objects[TEXT] = object_field(reading, ROOT, "text_config");
+    if (!objects[TEXT] && type && strcmp(type, "minimax_m3_vl") == 0 && !m3_config_field(reading, ROOT, "text_config"))
+        fail(reading, "text_config: got nothing, expected an object");
+    if (!objects[TEXT]) objects[TEXT] = objects[ROOT];
+    objects[SPARSE] = object_field(reading, TEXT, "sparse_attention_config");
+    objects[ROPE] = object_field(reading, TEXT, "rope_parameters");
+    objects[VISION] = object_field(reading, ROOT, "vision_config");
+    objects[VISION_ROPE] = object_field(reading, VISION, "rope_parameters");
+    objects[MERGE] = object_field(reading, VISION, "img_token_compression_config");
+    objects[QUANTISATION] = object_field(reading, ROOT, "quantization_config");
+    reading->config.vision.present = objects[VISION] != NULL;
+
+    /* Some tools add layer_types to a released file: sparse_attention_config decides. */
+    reading->flat = !objects[SPARSE] && (objects[ROPE] || m3_config_field(reading, TEXT, "layer_types")
+                                         || m3_config_field(reading, TEXT, "index_n_heads"));
+}
+
+/* A list with a 0 or 1 per layer, or with one of two words. Returns NULL if it is absent or wrong. */
+static unsigned char *read_layers(struct config_reading *reading, enum config_object object, const char *key,
+                                  const char *word0, const char *word1)
+{
+    const json_t *list = m3_config_field(reading, object, key);
+    size_t layers = (size_t)reading->config.layers;
+    if (!list || layers == 0) return NULL;
+
+    char expected[200];
+    if (word0) snprintf(expected, sizeof expected, "a list of %zu times \"%s\" or \"%s\"", layers, word0, word1);
+    else snprintf(expected, sizeof expected, "a list of %zu times 0 or 1", layers);
+    unsigned char *flags = calloc(layers, 1);
+    if (!flags) {
+        reading->status = m3_fail_memory(reading->error, reading->path, layers);
+        return NULL;
+    }
+    int good = json_is_array(list) && json_array_size(list) == layers;
+    for (size_t i = 0; good && i < layers; i++) {
+        const json_t *value = json_array_get(list, i);
+        const char *word = json_string_value(value);
+        json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
+        flags[i] = word0 ? word && strcmp(word, word1) == 0 : number == 1;
+        good = word0 ? word && (flags[i] || strcmp(word, word0) == 0) : number == 0 || number == 1;
+    }
+    if (good) return flags;
+    m3_config_refuse(reading, object, key, expected);
+    free(flags);
+    return NULL;
+}
+
+/* The released and the flat list of one thing; if a file has both, they must agree. */
+static unsigned char *merge_layers(struct config_reading *reading, unsigned char *released, unsigned char *flat,
+                                   const char *key)
+{
+    if (released && flat && memcmp(released, flat, (size_t)reading->config.layers) != 0) {
+        int64_t layer = 0;
+        while (released[layer] == flat[layer]) layer++;
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: layer %" PRId64
+                                  ": got another kind than in the released list beside it", reading->path,
+                                  m3_config_prefix(reading, TEXT), key, layer);
+    }
+    if (!released) return flat;
+    free(flat);
+    return released;
+}
+
+static void read_moe_layers(struct config_reading *reading)
+{
+    unsigned char *released = read_layers(reading, TEXT, "moe_layer_freq", NULL, NULL);
+    unsigned char *flat = read_layers(reading, TEXT, "mlp_layer_types", "dense", "sparse");
+    reading->config.moe = merge_layers(reading, released, flat, "mlp_layer_types");
+    if (!m3_config_field(reading, TEXT, "moe_layer_freq") && !m3_config_field(reading, TEXT, "mlp_layer_types"))
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: got nothing, expected the kind of each "
+                                  "layer", reading->path, m3_config_prefix(reading, TEXT),
+                                  reading->flat ? "mlp_layer_types" : "moe_layer_freq");
+    for (int64_t i = 0; reading->config.moe && i < reading->config.layers; i++) {
+        reading->any_moe |= reading->config.moe[i];
+        reading->any_dense |= !reading->config.moe[i];
+    }
+}
+
+/* 1 if the file says nothing at all about sparse attention: then every layer is a full one. */
+static int has_no_sparse_config(const struct config_reading *reading)
+{
+    static const char *const flat[] = { "layer_types", "index_n_heads", "index_head_dim", "index_block_size",
+                                        "index_topk_blocks", "index_local_blocks", NULL };
+    int none = !reading->objects[SPARSE];
+    for (int i = 0; flat[i]; i++) none &= !m3_config_field(reading, TEXT, flat[i]);
+    return none;
+}
+
+static void read_sparse_layers(struct config_reading *reading)
+{
+    unsigned char *released = read_layers(reading, SPARSE, "sparse_attention_freq", NULL, NULL);
+    unsigned char *flat = read_layers(reading, TEXT, "layer_types", "full_attention", "minimax_m3_sparse");
+    reading->config.sparse = merge_layers(reading, released, flat, "layer_types");
+    if (has_no_sparse_config(reading)) {
+        m3_fail(reading->notes, M3_OK, "%s: no sparse attention described: every layer is a full one", reading->path);
+    } else if (!reading->config.sparse && reading->use_sparse && !m3_config_field(reading, TEXT, "layer_types")
+               && !m3_config_field(reading, SPARSE, "sparse_attention_freq")) {
+        enum config_object object = reading->flat ? TEXT : SPARSE;
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: got nothing, expected the kind of each "
+                                  "layer", reading->path, m3_config_prefix(reading, object),
+                                  reading->flat ? "layer_types" : "sparse_attention_freq");
+    }
+    if (!reading->config.sparse && !(reading->config.sparse = calloc((size_t)reading->config.layers + 1, 1)))
+        reading->status = m3_fail_memory(reading->error, reading->path, (size_t)reading->config.layers);
+    for (int64_t i = 0; reading->config.sparse && i < reading->config.layers; i++) {
+        reading->config.sparse[i] &= reading->use_sparse;
+        reading->any_sparse |= reading->config.sparse[i];
+    }
+}
+
+/* The index branch has no value head here. For a full layer the entry means nothing. */
+static void check_index_value(struct config_reading *reading)
+{
+    unsigned char *disabled = read_layers(reading, SPARSE, "sparse_disable_index_value", NULL, NULL);
+    for (int64_t i = 0; disabled && reading->config.sparse && i < reading->config.layers; i++)
+        if (reading->config.sparse[i] && !disabled[i])
+            reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %ssparse_disable_index_value: layer %" PRId64
+                                      ": got 0, expected 1 for a sparse layer", reading->path,
+                                      m3_config_prefix(reading, SPARSE), i);
+    free(disabled);
+}
+
+/* Fields that are only good when absent, one that is good when repeated, and the one list of numbers. */
+static void check_odd_fields(struct config_reading *reading)
+{
+    if (m3_config_field(reading, TEXT, "rope_scaling")) m3_config_refuse(reading, TEXT, "rope_scaling", "null");
+    if (m3_config_field(reading, TEXT, "sliding_window")) m3_config_refuse(reading, TEXT, "sliding_window", "null");
+    json_t *again = m3_config_field(reading, ROOT, "img_token_compression_config");
+    if (again && reading->objects[MERGE] && !json_equal(again, reading->objects[MERGE]))
+        m3_config_refuse(reading, ROOT, "img_token_compression_config", "the same as in vision_config");
+
+    const json_t *block = m3_config_field(reading, QUANTISATION, "weight_block_size");
+    json_int_t rows = json_integer_value(json_array_get(block, 0)), cols = json_integer_value(json_array_get(block, 1));
+    int good = json_array_size(block) == 2 && ((rows == 1 && cols == 32) || (rows == 128 && cols == 128));
+    if (block && !good) m3_config_refuse(reading, QUANTISATION, "weight_block_size", "[1,32] or [128,128]");
+}
+
+/* transformers reads the factor alone, and may write an unused rotary_dim beside it. */
+static void settle_rotary(struct config_reading *reading)
+{
+    struct m3_config *config = &reading->config;
+    const char *prefix = m3_config_prefix(reading, TEXT);
+    int64_t by_factor = llround(reading->rotary_factor * (double)config->D);
+    int differ = reading->rotary_dim && by_factor && reading->rotary_dim != by_factor;
+    config->R = reading->flat && by_factor ? by_factor : reading->rotary_dim ? reading->rotary_dim : by_factor;
+
+    if (differ && !reading->flat)
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %srotary_dim: got %" PRId64 ", expected %" PRId64
+                                  ", partial_rotary_factor times head_dim", reading->path, prefix, reading->rotary_dim,
+                                  by_factor);
+    if (differ && reading->flat)
+        m3_fail(reading->notes, M3_OK, "%s: %srotary_dim: %" PRId64 " is overridden by partial_rotary_factor: %" PRId64,
+                reading->path, prefix, reading->rotary_dim, by_factor);
+    if (!by_factor && reading->rotary_dim && reading->flat)
+        m3_fail(reading->notes, M3_OK, "%s: %srotary_dim: %" PRId64 " is taken, for want of partial_rotary_factor; "
+                "transformers turns all of head_dim then", reading->path, prefix, reading->rotary_dim);
+    if (config->R == 0)
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %srotary_dim: got nothing, expected this field "
+                                  "or partial_rotary_factor", reading->path, prefix);
+}
+
+/* `what` is a relation between fields, with their released names. Not looked at while fields themselves are wrong. */
+static void expect(struct config_reading *reading, int holds, const char *what, int64_t left, int64_t right)
+{
+    if (!holds)
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: got %" PRId64 " and %" PRId64 ", expected %s",
+                                  reading->path, left, right, what);
+}
+
+static void check_relations(struct config_reading *reading)
+{
+    const struct m3_config *c = &reading->config;
+    const struct m3_vision_config *v = &c->vision;
+    expect(reading, c->Q % c->G == 0, "num_attention_heads to be a multiple of num_key_value_heads", c->Q, c->G);
+    expect(reading, c->R % 2 == 0, "an even rotary_dim, for head_dim", c->R, c->D);
+    expect(reading, c->R <= c->D, "rotary_dim to be at most head_dim", c->R, c->D);
+    if (reading->any_sparse) {
+        expect(reading, c->R <= c->X, "rotary_dim to be at most sparse_index_dim", c->R, c->X);
+        expect(reading, reading->index_heads == c->G, "sparse_num_index_heads to equal num_key_value_heads",
+               reading->index_heads, c->G);
+    }
+    if (reading->any_moe)
+        expect(reading, c->K <= c->E, "num_experts_per_tok to be at most num_local_experts", c->K, c->E);
+    if (v->present) {
+        expect(reading, v->W % v->A == 0, "vision hidden_size to be a multiple of its num_attention_heads", v->W, v->A);
+        expect(reading, v->W / v->A >= 6, "vision heads of at least 6 channels, 2 for each axis", v->W, v->A);
+    }
+    expect(reading, v->image_token < c->V, "image_token_index to be below vocab_size", v->image_token, c->V);
+    expect(reading, v->video_token < c->V, "video_token_index to be below vocab_size", v->video_token, c->V);
+
+    double per_layer = 2.0 * (double)(c->Q + c->G) * c->D + 3.0 * c->dense_intermediate
+                     + 3.0 * ((double)c->E * c->F + c->shared_intermediate);
+    double parameters = c->H * (c->layers * per_layer + 2.0 * c->V);
+    if (!(parameters < 0x1p56)) fail(reading, "the sizes make a model of more than 2^56 parameters");
+}
+
+static int read_all(struct config_reading *reading)
+{
+    if (check_model(reading)) return reading->status;
+    find_objects(reading);
+    m3_config_read_fields(reading);
+    reading->config.oai = reading->flat || reading->act == ACT_SWIGLUOAI;
+    reading->config.tied_embeddings |= reading->tied_root;
+    read_moe_layers(reading);
+    read_sparse_layers(reading);
+    check_index_value(reading);
+    check_odd_fields(reading);
+    m3_config_check_absent(reading);
+    m3_config_note_unknown(reading);
+    if (reading->config.D > 0) settle_rotary(reading);
+    if (!reading->status) check_relations(reading);
+    if (!reading->status && reading->config.vision.present)
+        reading->config.vision.U = reading->config.vision.W / reading->config.vision.A;
+    return reading->status;
+}
+
+static int load(json_t **root, const char *path, struct m3_error *error)
+{
+    json_error_t bad;
+    *root = json_load_file(path, JSON_REJECT_DUPLICATES, &bad);
+    if (!*root && json_error_code(&bad) == json_error_cannot_open_file) {
+        enum m3_status status = errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO;
+        return m3_fail(error, status, "%s: cannot open: %s", path, strerror(errno));
+    }
+    if (!*root)
+        return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", path, bad.line, bad.column, bad.text);
+    if (!json_is_object(*root)) {
+        json_decref(*root);
+        return m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", path);
+    }
+    return M3_OK;
+}
+
+int m3_config_read(struct m3_config *config, const char *path, struct m3_error *notes, struct m3_error *error)
+{
+    *config = (struct m3_config){ 0 };
+    json_t *root;
+    int status = load(&root, path, error);
+    if (status) return status;
+
+    struct config_reading reading = { .path = path, .objects[ROOT] = root, .notes = notes, .error = error };
+    status = read_all(&reading);
+    json_decref(root);
+    if (status) m3_config_free(&reading.config);
+    else *config = reading.config;
+    return status;
+}
+
+void m3_config_free(struct m3_config *config)
+{
+    free(config->sparse);
+    free(config->moe);
+    *config = (struct m3_config){ 0 };
+}

@@ -1,0 +1,48 @@
+/* config.json of the model, in the released form and in the flat form that transformers writes. SPEC 2.
+ *
+ * A field that the file gives and the program cannot honour is an error that names it; an unknown field is a note, and
+ * so is a released value that stands for an absent field. null is the same as absent. The form is flat if there is no
+ * sparse_attention_config but rope_parameters, layer_types or index_n_heads. A field given in both forms must say the
+ * same twice. The kinds of the layers have no default: a file without them is refused, with one exception: if it says
+ * nothing at all about sparse attention, every layer is a full one, with a note. */
+#ifndef M3_IO_CONFIG_H
+#define M3_IO_CONFIG_H
+
+#include <stdint.h>
+
+#include "base/semantics.h"
+#include "base/status.h"
+
+struct m3_vision_config {
+    int present;                        /* else only the tokens below mean anything */
+    int64_t W, A, U, layers, intermediate, patch, channels;
+    int64_t spatial_merge, temporal_patch;
+    int64_t segment_max_frames;         /* temporal grid steps; 0: no limit */
+    int64_t projector_hidden;
+    double rope_theta, eps;
+    int64_t image_token, video_token;   /* -1: none */
+};
+
+struct m3_config {
+    int64_t H, Q, G, D, R, X, V, layers;
+    int64_t dense_intermediate;         /* 0 if the file does not say, and no layer is dense */
+    int64_t F, shared_intermediate, E, K;   /* 0 if the file does not say, and no layer has experts */
+    int64_t block, N;                   /* index block size, blocks kept; with X the released ones if it does not say
+                                         * and no layer is sparse */
+    int64_t max_positions, mtp_modules;
+    double rope_theta, eps, routed_scaling, swiglu_alpha, swiglu_limit;
+    int gemma_norm;                     /* else plain RMSNorm */
+    int oai;                            /* SwiGLU-OAI; else SiLU-SwiGLU */
+    int tied_embeddings;                /* lm_head is embed_tokens */
+    unsigned char *sparse, *moe;        /* [layers]: sparse attention; mixture of experts */
+    struct m3_semantics semantics;      /* what the config says of it: pool, init and local blocks */
+    struct m3_vision_config vision;
+};
+
+/* All findings in one pass; relations between fields only when each field is good. Notes (unknown, overridden and
+ * absent fields) are added to `notes`, with status M3_OK: not a failure. M3_ABSENT if there is no such file,
+ * M3_BAD_INPUT, M3_IO, M3_INTERNAL; *config is empty then. */
+int m3_config_read(struct m3_config *config, const char *path, struct m3_error *notes, struct m3_error *error);
+void m3_config_free(struct m3_config *config);
+
+#endif

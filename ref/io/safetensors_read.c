@@ -1,0 +1,311 @@
+#include "io/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/gzip.h"
+
+static const uint64_t max_json_bytes = 100000000;   /* the limit of the format */
+
+struct m3_safetensors {
+    char *path;
+    const unsigned char *bytes;     /* the whole file: length, JSON, data */
+    uint64_t size, json_bytes;
+    json_t *json;                   /* owns the names and metadata strings */
+    struct m3_tensor *tensors;      /* in the order of their data */
+    struct m3_tensor **by_name;
+    int64_t count;
+};
+
+static int fail_tensor(const struct m3_safetensors *file, const char *name, const char *what, struct m3_error *error)
+{
+    return m3_fail(error, M3_BAD_INPUT, "%s: %s: %s", file->path, name, what);
+}
+
+/* An open descriptor of the plain bytes: of the file itself, or of memory that a ".gz" was inflated into. */
+static int open_bytes(int *fd, const char *path, struct m3_error *error)
+{
+    /* O_NONBLOCK: a FIFO must not stop us before fstat refuses it. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) {
+        enum m3_status status = errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO;
+        return m3_fail(error, status, "%s: cannot open: %s", path, strerror(errno));
+    }
+    struct stat info;
+    int status = M3_OK;
+    if (fstat(*fd, &info) != 0) status = m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode)) status = m3_fail(error, M3_BAD_INPUT, "%s: not a regular file", path);
+    else if (m3_is_gzip_name(path)) {
+        int packed = *fd;
+        status = m3_gunzip(fd, packed, path, error);
+        close(packed);
+        return status;
+    }
+    if (status) close(*fd);
+    return status;
+}
+
+static int map_file(struct m3_safetensors *file, struct m3_error *error)
+{
+    int fd;
+    int status = open_bytes(&fd, file->path, error);
+    if (status) return status;
+
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    } else if (info.st_size < 8) {
+        status = m3_fail(error, M3_BAD_INPUT, "%s: got %jd bytes, expected at least 8: not a safetensors file",
+                         file->path, (intmax_t)info.st_size);
+    } else {
+        void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (bytes == MAP_FAILED) {
+            status = m3_fail(error, M3_IO, "%s: cannot map: %s", file->path, strerror(errno));
+        } else {
+            file->bytes = bytes;
+            file->size = (uint64_t)info.st_size;
+        }
+    }
+    close(fd);
+    return status;
+}
+
+static int parse_header(struct m3_safetensors *file, struct m3_error *error)
+{
+    for (int i = 0; i < 8; i++) file->json_bytes |= (uint64_t)file->bytes[i] << 8 * i;
+    if (file->json_bytes > max_json_bytes)
+        return m3_fail(error, M3_BAD_INPUT, "%s: header length: got %" PRIu64 ", expected at most %" PRIu64,
+                       file->path, file->json_bytes, max_json_bytes);
+    if (file->json_bytes > file->size - 8)
+        return m3_fail(error, M3_BAD_INPUT, "%s: truncated: header length: got %" PRIu64 ", expected at most %" PRIu64
+                       ", the rest of the file", file->path, file->json_bytes, file->size - 8);
+
+    json_error_t bad;
+    file->json = json_loadb((const char *)file->bytes + 8, file->json_bytes, JSON_REJECT_DUPLICATES, &bad);
+    if (!file->json)
+        return m3_fail(error, M3_BAD_INPUT, "%s: header: line %d, column %d: %s", file->path, bad.line, bad.column,
+                       bad.text);
+    if (!json_is_object(file->json))
+        return m3_fail(error, M3_BAD_INPUT, "%s: header: got another JSON value, expected an object", file->path);
+    return M3_OK;
+}
+
+static int check_metadata(const struct m3_safetensors *file, struct m3_error *error)
+{
+    json_t *metadata = json_object_get(file->json, "__metadata__");
+    if (!metadata) return M3_OK;
+    if (!json_is_object(metadata)) return fail_tensor(file, "__metadata__", "expected an object of strings", error);
+    int status = M3_OK;
+    const char *key;
+    json_t *value;
+    json_object_foreach(metadata, key, value)
+        if (!json_is_string(value))
+            status = m3_fail(error, M3_BAD_INPUT, "%s: __metadata__: %s: expected a string", file->path, key);
+    return status;
+}
+
+static int parse_shape(struct m3_tensor *tensor, const struct m3_safetensors *file, const json_t *shape,
+                       struct m3_error *error)
+{
+    if (!json_is_array(shape)) return fail_tensor(file, tensor->name, "shape: expected a list of integers", error);
+    size_t rank = json_array_size(shape);
+    if (rank > M3_MAX_RANK)
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: rank: got %zu, expected at most %d", file->path, tensor->name,
+                       rank, M3_MAX_RANK);
+
+    tensor->rank = (int)rank;
+    tensor->count = 1;
+    for (size_t i = 0; i < rank; i++) {
+        const json_t *value = json_array_get(shape, i);
+        if (!json_is_integer(value) || json_integer_value(value) < 0)
+            return fail_tensor(file, tensor->name, "shape: expected integers of at least 0", error);
+        tensor->shape[i] = json_integer_value(value);
+        if (__builtin_mul_overflow(tensor->count, tensor->shape[i], &tensor->count))
+            return fail_tensor(file, tensor->name, "shape: the number of elements overflows", error);
+    }
+    if (__builtin_mul_overflow((uint64_t)tensor->count, m3_dtype_bytes(tensor->dtype), &tensor->bytes))
+        return fail_tensor(file, tensor->name, "shape: the number of bytes overflows", error);
+    return M3_OK;
+}
+
+static int parse_offsets(struct m3_tensor *tensor, const struct m3_safetensors *file, const json_t *offsets,
+                         struct m3_error *error)
+{
+    const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
+        return fail_tensor(file, tensor->name, "data_offsets: expected two integers", error);
+
+    int64_t begin = json_integer_value(first), end = json_integer_value(last);
+    uint64_t data_bytes = file->size - 8 - file->json_bytes;
+    if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: got [%" PRId64 ",%" PRId64 "], expected them to "
+                       "ascend within 0 to %" PRIu64 ", the data in the file", file->path, tensor->name, begin, end,
+                       data_bytes);
+    if ((uint64_t)(end - begin) != tensor->bytes)
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: got %" PRId64 " bytes, expected %" PRIu64
+                       " for %" PRId64 " elements of %s", file->path, tensor->name, end - begin, tensor->bytes,
+                       tensor->count, m3_dtype_name(tensor->dtype));
+    if ((uint64_t)begin % m3_dtype_bytes(tensor->dtype) != 0)
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: got %" PRId64 ", expected a multiple of %zu for %s",
+                       file->path, tensor->name, begin, m3_dtype_bytes(tensor->dtype), m3_dtype_name(tensor->dtype));
+    tensor->data = file->bytes + 8 + file->json_bytes + begin;
+    return M3_OK;
+}
+
+static int parse_tensor(struct m3_tensor *tensor, const struct m3_safetensors *file, const char *name,
+                        const json_t *entry, struct m3_error *error)
+{
+    *tensor = (struct m3_tensor){ .name = name };
+    if (!json_is_object(entry)) return fail_tensor(file, name, "expected an object", error);
+
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    if (!dtype) return fail_tensor(file, name, "dtype: expected a string", error);
+    tensor->dtype = m3_dtype_named(dtype);
+    if (tensor->dtype == M3_DTYPES)
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: dtype: got %s, which is not supported", file->path, name, dtype);
+
+    int status = parse_shape(tensor, file, json_object_get(entry, "shape"), error);
+    return status ? status : parse_offsets(tensor, file, json_object_get(entry, "data_offsets"), error);
+}
+
+static int by_data(const void *left, const void *right)
+{
+    const struct m3_tensor *a = left, *b = right;
+    const unsigned char *a_end = (const unsigned char *)a->data + a->bytes;
+    const unsigned char *b_end = (const unsigned char *)b->data + b->bytes;
+    if (a->data != b->data) return a->data < b->data ? -1 : 1;
+    if (a_end != b_end) return a_end < b_end ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+static int by_name(const void *left, const void *right)
+{
+    const struct m3_tensor *const *a = left, *const *b = right;
+    return strcmp((*a)->name, (*b)->name);
+}
+
+/* Sorted by their data, tensors must follow each other without a hole or an overlap, from first byte to last. */
+static int check_cover(struct m3_safetensors *file, struct m3_error *error)
+{
+    const unsigned char *next = file->bytes + 8 + file->json_bytes, *end = file->bytes + file->size;
+    int status = M3_OK;
+    for (int64_t i = 0; i < file->count; i++) {
+        struct m3_tensor *tensor = &file->tensors[i];
+        const unsigned char *data = tensor->data;
+        if (data != next)
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: %td bytes of %s before this tensor",
+                             file->path, tensor->name, data > next ? data - next : next - data,
+                             data > next ? "hole" : "overlap");
+        next = data + tensor->bytes;
+        if (tensor->bytes == 0) tensor->data = NULL;
+    }
+    if (next != end)
+        status = m3_fail(error, M3_BAD_INPUT, "%s: %td bytes after the last tensor", file->path, end - next);
+    return status;
+}
+
+static int parse_tensors(struct m3_safetensors *file, struct m3_error *error)
+{
+    size_t entries = json_object_size(file->json);
+    file->tensors = calloc(entries + 1, sizeof *file->tensors);
+    file->by_name = calloc(entries + 1, sizeof *file->by_name);
+    if (!file->tensors || !file->by_name)
+        return m3_fail_memory(error, file->path, entries * (sizeof *file->tensors + sizeof *file->by_name));
+
+    int status = check_metadata(file, error);
+    const char *name;
+    json_t *entry;
+    json_object_foreach(file->json, name, entry) {
+        if (strcmp(name, "__metadata__") == 0) continue;
+        int bad = parse_tensor(&file->tensors[file->count], file, name, entry, error);
+        if (bad) status = bad;
+        else file->count++;
+    }
+    if (status) return status;
+
+    qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, by_data);
+    status = check_cover(file, error);
+    for (int64_t i = 0; i < file->count; i++) file->by_name[i] = &file->tensors[i];
+    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, by_name);
+    return status;
+}
+
+int m3_safetensors_open(struct m3_safetensors **file, const char *path, struct m3_error *error)
+{
+    *file = NULL;
+    struct m3_safetensors *opened = calloc(1, sizeof *opened);
+    if (opened) opened->path = strdup(path);
+    if (!opened || !opened->path) {
+        m3_safetensors_close(opened);
+        return m3_fail_memory(error, path, sizeof *opened + strlen(path));
+    }
+    int status = map_file(opened, error);
+    if (!status) status = parse_header(opened, error);
+    if (!status) status = parse_tensors(opened, error);
+    if (status) m3_safetensors_close(opened);
+    else *file = opened;
+    return status;
+}
+
+void m3_safetensors_close(struct m3_safetensors *file)
+{
+    if (!file) return;
+    if (file->bytes) munmap((void *)file->bytes, file->size);
+    json_decref(file->json);
+    free(file->tensors);
+    free(file->by_name);
+    free(file->path);
+    free(file);
+}
+
+const char *m3_safetensors_path(const struct m3_safetensors *file) { return file->path; }
+
+int64_t m3_safetensors_count(const struct m3_safetensors *file) { return file->count; }
+
+const struct m3_tensor *m3_safetensors_at(const struct m3_safetensors *file, int64_t index)
+{
+    return &file->tensors[index];
+}
+
+const struct m3_tensor *m3_safetensors_find(const struct m3_safetensors *file, const char *name)
+{
+    const struct m3_tensor key = { .name = name }, *wanted = &key;
+    struct m3_tensor **found = bsearch(&wanted, file->by_name, (size_t)file->count, sizeof *file->by_name, by_name);
+    return found ? *found : NULL;
+}
+
+const char *m3_safetensors_metadata(const struct m3_safetensors *file, const char *key)
+{
+    return json_string_value(json_object_get(json_object_get(file->json, "__metadata__"), key));
+}
+
+const void *m3_safetensors_header(const struct m3_safetensors *file, uint64_t *bytes)
+{
+    *bytes = 8 + file->json_bytes;
+    return file->bytes;
+}
+
+void m3_pages_ask(const void *data, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data, end = begin + bytes;
+    if (bytes == 0) return;
+    begin = begin / page * page;
+    madvise((void *)begin, end - begin, MADV_WILLNEED);
+}
+
+/* A page at either end may belong to a neighbour that is in use. Mappings here are shared ones, of a file or of a
+ * memory file, so what is given back is not lost. */
+void m3_pages_release(const void *data, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data, end = begin + bytes;
+    begin = (begin + page - 1) / page * page;
+    end = end / page * page;
+    if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}

@@ -1,0 +1,234 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/model.h"
+#include "model/tensors.h"
+
+enum { MOST_FINDINGS = 100 };       /* a checkpoint of another model would fill the screen for minutes */
+
+struct binder {
+    struct m3_model *model;
+    const struct m3_tensor **claimed;       /* tensors that some row has taken */
+    int64_t count, capacity;
+    int64_t findings;
+    uint64_t next_id;
+    struct m3_error *error;
+};
+
+static int finding(struct binder *b, enum m3_status status, const char *path, const char *name, const char *what)
+{
+    if (++b->findings <= MOST_FINDINGS) m3_fail(b->error, status, "%s: %s: %s", path, name, what);
+    return status;
+}
+
+/* "[3,4] F32" */
+static void describe(char *text, size_t size, const char *dtype, int rank, const int64_t *shape)
+{
+    size_t n = (size_t)snprintf(text, size, "[");
+    for (int i = 0; i < rank && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%" PRId64, i ? "," : "", shape[i]);
+    if (n < size) snprintf(text + n, size - n, "] %s", dtype);
+}
+
+static void mismatch(struct binder *b, const char *path, const struct m3_tensor *got, const char *dtype, int rank,
+                     const int64_t *shape)
+{
+    char is[160], should[160], what[400];
+    describe(is, sizeof is, m3_dtype_name(got->dtype), got->rank, got->shape);
+    describe(should, sizeof should, dtype, rank, shape);
+    snprintf(what, sizeof what, "got %s, expected %s", is, should);
+    finding(b, M3_BAD_INPUT, path, got->name, what);
+}
+
+static int same_shape(const struct m3_tensor *tensor, int rank, const int64_t *shape)
+{
+    return tensor->rank == rank && memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) == 0;
+}
+
+static int dtype_fits(enum m3_dtype dtype, enum m3_tensor_dtype rule)
+{
+    if (dtype == M3_F32 || dtype == M3_F64) return 1;
+    if (rule == M3_FLOAT) return 0;
+    return dtype == M3_BF16 || dtype == M3_F16 || (rule == M3_MATRIX && dtype == M3_F8_E4M3);
+}
+
+static const char *dtype_words(enum m3_tensor_dtype rule)
+{
+    switch (rule) {
+    case M3_FLOAT: return "F32 or F64";
+    case M3_PLAIN: return "BF16, F16, F32 or F64";
+    default: return "BF16, F16, F32, F64 or F8_E4M3";
+    }
+}
+
+static int claim(struct binder *b, const struct m3_tensor *tensor)
+{
+    if (b->count == b->capacity) {
+        int64_t capacity = b->capacity ? 2 * b->capacity : 1024;
+        const struct m3_tensor **more = realloc(b->claimed, (size_t)capacity * sizeof *more);
+        if (!more) return m3_fail_memory(b->error, "the binding table", (size_t)capacity * sizeof *more);
+        b->claimed = more;
+        b->capacity = capacity;
+    }
+    b->claimed[b->count++] = tensor;
+    return M3_OK;
+}
+
+/* The scale tensor beside F8_E4M3 codes; which of the two layouts is told by its dtype and shape, not by its name. */
+static int bind_scales(struct binder *b, struct m3_weight *weight, const char *name)
+{
+    const int64_t blocks[2] = { (weight->rows + 127) / 128, (weight->cols + 127) / 128 };
+    const int64_t groups[2] = { weight->rows, (weight->cols + 31) / 32 };
+    char scale_name[256];
+    const char *path;
+    size_t stem = strlen(name);
+    snprintf(scale_name, sizeof scale_name, "%.*s_scale_inv", (int)stem, name);
+
+    const struct m3_tensor *scales = m3_checkpoint_find(b->model->checkpoint, scale_name, &path);
+    if (!scales) {
+        finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), scale_name,
+                "got no such tensor, expected the scales of F8_E4M3 codes");
+        return M3_OK;
+    }
+    if (scales->dtype == M3_F32 && same_shape(scales, 2, blocks)) weight->scaling = M3_SCALE_128X128;
+    else if ((scales->dtype == M3_U8 || scales->dtype == M3_F8_E8M0) && same_shape(scales, 2, groups))
+        weight->scaling = M3_SCALE_MX32;
+    else if (scales->dtype == M3_F32) mismatch(b, path, scales, "F32", 2, blocks);
+    else mismatch(b, path, scales, "U8", 2, groups);
+    weight->scales = scales->data;
+    return claim(b, scales);
+}
+
+static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor_spec *spec)
+{
+    char *base = NULL;
+    switch (spec->row->where) {
+    case M3_IN_MODEL:
+    case M3_IN_LM_HEAD: base = (char *)model; break;
+    case M3_IN_LAYER:
+    case M3_IN_SPARSE:
+    case M3_IN_DENSE_MLP:
+    case M3_IN_MOE: base = (char *)&model->layers[spec->layer]; break;
+    case M3_IN_EXPERT: base = (char *)&model->layers[spec->layer].experts[spec->expert]; break;
+    case M3_IN_VISION:
+    case M3_IN_VISION_LAYER: break;
+    }
+    return base && spec->row->field >= 0 ? (struct m3_weight *)(void *)(base + spec->row->field) : NULL;
+}
+
+static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
+{
+    struct binder *b = self;
+    const char *path, *name = spec->name;
+    const struct m3_tensor *tensor = m3_checkpoint_find(b->model->checkpoint, name, &path);
+    if (!tensor && spec->other[0]) tensor = m3_checkpoint_find(b->model->checkpoint, name = spec->other, &path);
+    if (!tensor) {
+        char should[160], what[256];
+        describe(should, sizeof should, dtype_words(spec->row->dtype), spec->rank, spec->shape);
+        snprintf(what, sizeof what, "got no such tensor, expected %s", should);
+        finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), spec->name, what);
+        return M3_OK;
+    }
+    int status = claim(b, tensor);
+    if (status) return status;
+    if (!same_shape(tensor, spec->rank, spec->shape) || !dtype_fits(tensor->dtype, spec->row->dtype)) {
+        mismatch(b, path, tensor, dtype_words(spec->row->dtype), spec->rank, spec->shape);
+        return M3_OK;
+    }
+
+    struct m3_weight weight = { .data = tensor->data, .dtype = tensor->dtype, .id = ++b->next_id };
+    weight.cols = tensor->shape[tensor->rank - 1];
+    weight.rows = tensor->count / weight.cols;
+    if (weight.dtype == M3_F8_E4M3) status = bind_scales(b, &weight, name);
+    struct m3_weight *field = field_of(b->model, spec);
+    if (field) *field = weight;
+    return status;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)*(const struct m3_tensor *const *)a, y = (uintptr_t)*(const struct m3_tensor *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* Tensors that no row has taken. Those of multi-token prediction are noted: no release holds any. */
+static void report_extra(struct binder *b, struct m3_error *notes)
+{
+    const struct m3_checkpoint *files = b->model->checkpoint;
+    int64_t mtp = 0;
+    if (b->count) qsort(b->claimed, (size_t)b->count, sizeof *b->claimed, by_address);
+
+    for (int64_t i = 0; i < m3_checkpoint_count(files); i++) {
+        const char *path;
+        const struct m3_tensor *tensor = m3_checkpoint_at(files, i, &path);
+        if (b->count && bsearch(&tensor, b->claimed, (size_t)b->count, sizeof *b->claimed, by_address)) continue;
+        if (strncmp(tensor->name, "mtp.", 4) == 0 || strstr(tensor->name, ".mtp.")) {
+            mtp++;
+            continue;
+        }
+        finding(b, M3_BAD_INPUT, path, tensor->name, "got a tensor that a model of this config does not have, expected none");
+    }
+    if (mtp) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of multi-token prediction are not used",
+                     m3_checkpoint_config_path(files), mtp);
+}
+
+/* A text-only file has the names of the full model without its prefix. */
+static const char *name_prefix(const struct m3_checkpoint *files)
+{
+    return m3_checkpoint_find(files, "model.embed_tokens.weight", NULL) ? "" : "language_model.";
+}
+
+static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_error *error)
+{
+    struct binder b = { .model = model, .error = error };
+    int status = m3_tensors_each(&model->config, name_prefix(model->checkpoint), bind_tensor, &b);
+    if (!status) report_extra(&b, notes);
+    if (b.findings > MOST_FINDINGS)
+        m3_fail(error, M3_BAD_INPUT, "%s: %" PRId64 " more findings like these",
+                m3_checkpoint_config_path(model->checkpoint), b.findings - MOST_FINDINGS);
+    free(b.claimed);
+    if (!status && b.findings) status = M3_BAD_INPUT;
+    if (!status && model->config.tied_embeddings) model->lm_head = model->embed;
+    return status;
+}
+
+static int make_layers(struct m3_model *model, struct m3_error *error)
+{
+    const struct m3_config *c = &model->config;
+    model->layers = calloc((size_t)c->layers, sizeof *model->layers);
+    if (!model->layers) return m3_fail_memory(error, "the layers", (size_t)c->layers * sizeof *model->layers);
+    for (int64_t l = 0; l < c->layers; l++) {
+        if (!c->moe[l]) continue;
+        model->layers[l].experts = calloc((size_t)c->E, sizeof *model->layers[l].experts);
+        if (!model->layers[l].experts)
+            return m3_fail_memory(error, "the experts", (size_t)c->E * sizeof *model->layers[l].experts);
+    }
+    return M3_OK;
+}
+
+int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error)
+{
+    *model = NULL;
+    struct m3_model *m = calloc(1, sizeof *m);
+    if (!m) return m3_fail_memory(error, "a model", sizeof *m);
+
+    int status = m3_checkpoint_open(&m->checkpoint, folder, error);
+    if (!status) status = m3_config_read(&m->config, m3_checkpoint_config_path(m->checkpoint), notes, error);
+    if (!status) status = make_layers(m, error);
+    if (!status) status = bind_all(m, notes, error);
+    if (status) m3_model_close(m);
+    else *model = m;
+    return status;
+}
+
+void m3_model_close(struct m3_model *model)
+{
+    if (!model) return;
+    for (int64_t l = 0; model->layers && l < model->config.layers; l++) free(model->layers[l].experts);
+    free(model->layers);
+    m3_checkpoint_close(model->checkpoint);
+    m3_config_free(&model->config);
+    free(model);
+}

@@ -1,0 +1,159 @@
+#include "model/dump.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/safetensors.h"
+#include "model/semantics.h"
+
+#define PRODUCER "m3ref 0.1"
+
+struct m3_dump {
+    struct m3_writer *writer;
+    const char *patterns;
+    const struct m3_config *config;
+    int64_t T, taps;
+    enum m3_dtype dtype;
+};
+
+static int64_t size_of(const struct m3_dump *d, char letter)
+{
+    const struct m3_config *c = d->config;
+    switch (letter) {
+    case 'T': return d->T;
+    case 'H': return c->H;
+    case 'Q': return c->Q;
+    case 'G': return c->G;
+    case 'D': return c->D;
+    case 'X': return c->X;
+    case 'B': return (d->T + c->block - 1) / c->block;
+    case 'N': return c->N;
+    case 'I': return c->dense_intermediate;
+    case 'E': return c->E;
+    case 'K': return c->K;
+    case 'V': return c->V;
+    default: return 0;
+    }
+}
+
+static int wants(void *self, enum m3_tap tap, int64_t layer)
+{
+    const struct m3_dump *d = self;
+    char name[96];
+    return m3_tap_name(name, sizeof name, tap, layer) == 0 && m3_tap_matches(d->patterns, name);
+}
+
+static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
+                      struct m3_error *error)
+{
+    struct m3_dump *d = self;
+    int64_t width = 1;
+    (void)layer;
+    (void)row;
+    for (const char *s = m3_tap_table[tap].shape + 1; *s; s++) width *= size_of(d, *s);
+    enum m3_dtype dtype = m3_tap_table[tap].integer ? M3_I32 : d->dtype;
+    return m3_writer_write(d->writer, data, (uint64_t)(rows * width) * m3_dtype_bytes(dtype), error);
+}
+
+static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_error *error)
+{
+    const struct m3_tap_row *row = &m3_tap_table[tap];
+    int64_t shape[M3_MAX_RANK];
+    char name[96];
+    int rank = 0;
+    if (!wants(d, tap, layer)) return M3_OK;
+    for (const char *s = row->shape; *s; s++) shape[rank++] = size_of(d, *s);
+    m3_tap_name(name, sizeof name, tap, layer);
+    d->taps++;
+    return m3_writer_tensor(d->writer, name, row->integer ? M3_I32 : d->dtype, rank, shape, error);
+}
+
+static int in_layer(enum m3_tap_where where, const struct m3_config *c, int64_t l)
+{
+    switch (where) {
+    case M3_EVERY_LAYER: return 1;
+    case M3_SPARSE_LAYER: return c->sparse[l];
+    case M3_MOE_LAYER: return c->moe[l];
+    case M3_DENSE_MLP_LAYER: return !c->moe[l];
+    case M3_BEFORE_LAYERS:
+    case M3_AFTER_LAYERS: break;
+    }
+    return 0;
+}
+
+/* Every tap of the run, in execution order. */
+static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int tap = 0; !status && tap < M3_TAPS && r->first_layer == 0; tap++)
+        if (m3_tap_table[tap].where == M3_BEFORE_LAYERS) status = declare(d, tap, -1, error);
+    for (int64_t l = r->first_layer; l < r->end_layer; l++)
+        for (int tap = 0; !status && tap < M3_TAPS; tap++)
+            if (in_layer(m3_tap_table[tap].where, d->config, l)) status = declare(d, tap, l, error);
+    for (int tap = 0; !status && tap < M3_TAPS && r->end_layer == d->config->layers; tap++)
+        if (m3_tap_table[tap].where == M3_AFTER_LAYERS) status = declare(d, tap, -1, error);
+    return status;
+}
+
+static int describe(struct m3_dump *d, const struct m3_model *model, const struct m3_engine *engine,
+                    const struct m3_case *c, const struct m3_request *r, const char *command, struct m3_error *error)
+{
+    char model_sha256[65];
+    int status = m3_checkpoint_sha256(model->checkpoint, model_sha256, error);
+    if (status) return status;
+    char *semantics = m3_semantics_json(r->semantics);
+    if (!semantics) return m3_fail_memory(error, "the semantics", 0);
+
+    const char *const strings[][2] = {
+        { "format", "m3ref-dump" }, { "format_version", "1" }, { "producer", PRODUCER }, { "precision", engine->precision },
+        { "command", command }, { "semantics", semantics }, { "model_sha256", model_sha256 }, { "case_sha256", c->sha256 },
+    };
+    for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
+        status = m3_writer_metadata(d->writer, strings[i][0], strings[i][1], error);
+    free(semantics);
+    return status;
+}
+
+int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, const char *patterns,
+                 const struct m3_model *model, const struct m3_engine *engine, const struct m3_case *c,
+                 const struct m3_request *request, const char *command, struct m3_error *error)
+{
+    *dump = NULL;
+    struct m3_dump *d = calloc(1, sizeof *d);
+    if (!d) return m3_fail_memory(error, "a dump", sizeof *d);
+    d->patterns = patterns;
+    d->config = &model->config;
+    d->T = c->T;
+    d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
+
+    int status = m3_writer_new(&d->writer, path, error);
+    if (!status) status = declare_all(d, request, error);
+    if (!status && d->taps == 0)
+        status = m3_fail(error, M3_USAGE, "--taps: got %s, expected a pattern that matches a tap of this run",
+                         patterns ? patterns : "*");
+    if (!status) status = describe(d, model, engine, c, request, command, error);
+    if (!status) status = m3_writer_begin(d->writer, error);
+    if (status) {
+        m3_dump_abandon(d);
+        return status;
+    }
+    *sink = (struct m3_sink){ d, wants, write_rows };
+    *dump = d;
+    return M3_OK;
+}
+
+int64_t m3_dump_taps(const struct m3_dump *dump) { return dump->taps; }
+
+int m3_dump_commit(struct m3_dump *dump, struct m3_error *error)
+{
+    int status = m3_writer_commit(dump->writer, error);
+    free(dump);
+    return status;
+}
+
+void m3_dump_abandon(struct m3_dump *dump)
+{
+    if (!dump) return;
+    m3_writer_abandon(dump->writer);
+    free(dump);
+}

@@ -1,0 +1,15 @@
+#include "model/engine.h"
+
+#include "model/text.h"
+#include "ops/operators.h"
+
+const struct m3_engine *M3_ENGINE(void)
+{
+    static const struct m3_engine engine = {
+        .precision = sizeof(real) == sizeof(double) ? "f64" : "f32",
+        .real_bytes = sizeof(real),
+        .ops = &m3_reference_ops,
+        .forward = m3_text_forward,
+    };
+    return &engine;
+}

@@ -1,0 +1,92 @@
+#include "model/semantics.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One row a field: either names of an enumeration, released value first, or a count. */
+struct field {
+    const char *name;
+    size_t offset;
+    const char *values[4];
+    int64_t released;           /* of a count */
+};
+
+static const struct field fields[] = {
+    { "selection", offsetof(struct m3_semantics, selection), { "group", "shared", "union" }, 0 },
+    { "pool", offsetof(struct m3_semantics, pool), { "max", "lse" }, 0 },
+    { "index_scale", offsetof(struct m3_semantics, index_scale), { "1", "rsqrt" }, 0 },
+    { "gate_clamp", offsetof(struct m3_semantics, gate_clamp), { "upper", "both" }, 0 },
+    { "init_blocks", offsetof(struct m3_semantics, init_blocks), { NULL }, 0 },
+    { "local_blocks", offsetof(struct m3_semantics, local_blocks), { NULL }, 1 },
+    { "local_rule", offsetof(struct m3_semantics, local_rule), { "last", "own" }, 0 },
+    { "rope_angle", offsetof(struct m3_semantics, rope_angle), { "f64", "f32" }, 0 },
+};
+
+enum { FIELDS = sizeof fields / sizeof fields[0] };
+
+/* All enumerations of struct m3_semantics have the same representation: small, none negative. */
+static unsigned *choice_of(const struct m3_semantics *s, const struct field *f)
+{
+    return (unsigned *)(void *)((char *)(uintptr_t)s + f->offset);
+}
+
+static int64_t *count_of(const struct m3_semantics *s, const struct field *f)
+{
+    return (int64_t *)(void *)((char *)(uintptr_t)s + f->offset);
+}
+
+static int set_choice(struct m3_semantics *semantics, const struct field *f, const char *value, struct m3_error *error)
+{
+    for (unsigned i = 0; i < 4 && f->values[i]; i++)
+        if (strcmp(f->values[i], value) == 0) {
+            *choice_of(semantics, f) = i;
+            return M3_OK;
+        }
+    return m3_fail(error, M3_USAGE, "--set %s: got %s, expected %s, %s%s%s", f->name, value, f->values[0], f->values[1],
+                   f->values[2] ? ", " : "", f->values[2] ? f->values[2] : "");
+}
+
+static int set_count(struct m3_semantics *semantics, const struct field *f, const char *value, struct m3_error *error)
+{
+    char *end;
+    errno = 0;
+    long long count = strtoll(value, &end, 10);
+    if (errno || end == value || *end || count < 0 || count > INT32_MAX)
+        return m3_fail(error, M3_USAGE, "--set %s: got %s, expected a number from 0", f->name, value);
+    *count_of(semantics, f) = count;
+    return M3_OK;
+}
+
+int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, struct m3_error *error)
+{
+    const char *equals = strchr(assignment, '=');
+    if (!equals) return m3_fail(error, M3_USAGE, "--set: got %s, expected FIELD=VALUE", assignment);
+
+    for (int i = 0; i < FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (strlen(f->name) != (size_t)(equals - assignment) || strncmp(f->name, assignment, strlen(f->name))) continue;
+        return f->values[0] ? set_choice(semantics, f, equals + 1, error) : set_count(semantics, f, equals + 1, error);
+    }
+    return m3_fail(error, M3_USAGE, "--set: got the field %.*s, expected one of selection, pool, index_scale, gate_clamp, "
+                   "init_blocks, local_blocks, local_rule, rope_angle", (int)(equals - assignment), assignment);
+}
+
+char *m3_semantics_json(const struct m3_semantics *semantics)
+{
+    json_t *object = json_object();
+    int bad = !object;
+    for (int i = 0; !bad && i < FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (f->values[0] && *choice_of(semantics, f) != 0)
+            bad = json_object_set_new(object, f->name, json_string(f->values[*choice_of(semantics, f)]));
+        else if (!f->values[0] && *count_of(semantics, f) != f->released)
+            bad = json_object_set_new(object, f->name, json_integer(*count_of(semantics, f)));
+    }
+    char *text = bad ? NULL : json_dumps(object, JSON_COMPACT);
+    json_decref(object);
+    return text;
+}

@@ -1,0 +1,22 @@
+/* Model directories with reproducible weights: each value follows from seed, tensor name and index. SPEC 3.6. */
+#ifndef M3_MODEL_SYNTH_H
+#define M3_MODEL_SYNTH_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum m3_synth_dtype { M3_SYNTH_BF16, M3_SYNTH_F32, M3_SYNTH_F8_BLOCK, M3_SYNTH_MXFP8 };
+
+struct m3_synth_totals {
+    int64_t tensors, files;
+    uint64_t bytes;             /* of tensors */
+};
+
+/* Writes `folder` (made if it is not there; otherwise it must be empty) with a copy of the config, one weight file or
+ * shards with an index. Streams: memory does not grow with the model. `progress` may be NULL. */
+int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, enum m3_synth_dtype dtype,
+                   struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
+                   struct m3_error *notes, struct m3_error *error);
+
+#endif

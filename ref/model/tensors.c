@@ -1,0 +1,180 @@
+#include "model/tensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/model.h"
+
+#define MODEL(field) offsetof(struct m3_model, field)
+#define LAYER(field) offsetof(struct m3_layer, field)
+#define EXPERT(field) offsetof(struct m3_expert, field)
+
+enum { NO_FIELD = -1 };
+
+/* Letters: SPEC 1, and I dense intermediate, J shared intermediate, L vision intermediate, Y projector hidden,
+ * Z merged width, C patch content. */
+const struct m3_tensor_row m3_tensor_table[] = {
+    { "model.embed_tokens.weight", NULL, M3_IN_MODEL, M3_PLAIN, "V,H", MODEL(embed) },
+    { "model.norm.weight", NULL, M3_IN_MODEL, M3_PLAIN, "H", MODEL(final_norm) },
+    { "lm_head.weight", NULL, M3_IN_LM_HEAD, M3_PLAIN, "V,H", MODEL(lm_head) },
+
+    { "input_layernorm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "H", LAYER(attn_norm) },
+    { "self_attn.q_proj.weight", NULL, M3_IN_LAYER, M3_MATRIX, "QD,H", LAYER(q_proj) },
+    { "self_attn.k_proj.weight", NULL, M3_IN_LAYER, M3_MATRIX, "GD,H", LAYER(k_proj) },
+    { "self_attn.v_proj.weight", NULL, M3_IN_LAYER, M3_MATRIX, "GD,H", LAYER(v_proj) },
+    { "self_attn.o_proj.weight", NULL, M3_IN_LAYER, M3_MATRIX, "H,QD", LAYER(o_proj) },
+    { "self_attn.q_norm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "D", LAYER(q_norm) },
+    { "self_attn.k_norm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "D", LAYER(k_norm) },
+    { "self_attn.index_q_proj.weight", NULL, M3_IN_SPARSE, M3_MATRIX, "GX,H", LAYER(index_q_proj) },
+    { "self_attn.index_k_proj.weight", NULL, M3_IN_SPARSE, M3_MATRIX, "X,H", LAYER(index_k_proj) },
+    { "self_attn.index_q_norm.weight", NULL, M3_IN_SPARSE, M3_PLAIN, "X", LAYER(index_q_norm) },
+    { "self_attn.index_k_norm.weight", NULL, M3_IN_SPARSE, M3_PLAIN, "X", LAYER(index_k_norm) },
+    { "post_attention_layernorm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "H", LAYER(mlp_norm) },
+
+    { "mlp.gate_proj.weight", "block_sparse_moe.gate_proj.weight", M3_IN_DENSE_MLP, M3_MATRIX, "I,H", LAYER(gate) },
+    { "mlp.up_proj.weight", "block_sparse_moe.up_proj.weight", M3_IN_DENSE_MLP, M3_MATRIX, "I,H", LAYER(up) },
+    { "mlp.down_proj.weight", "block_sparse_moe.down_proj.weight", M3_IN_DENSE_MLP, M3_MATRIX, "H,I", LAYER(down) },
+
+    { "block_sparse_moe.gate.weight", NULL, M3_IN_MOE, M3_FLOAT, "E,H", LAYER(router) },
+    { "block_sparse_moe.e_score_correction_bias", NULL, M3_IN_MOE, M3_FLOAT, "E", LAYER(router_bias) },
+    { "block_sparse_moe.shared_experts.gate_proj.weight", NULL, M3_IN_MOE, M3_MATRIX, "J,H", LAYER(gate) },
+    { "block_sparse_moe.shared_experts.up_proj.weight", NULL, M3_IN_MOE, M3_MATRIX, "J,H", LAYER(up) },
+    { "block_sparse_moe.shared_experts.down_proj.weight", NULL, M3_IN_MOE, M3_MATRIX, "H,J", LAYER(down) },
+    { "block_sparse_moe.experts.%e.w1.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "F,H", EXPERT(w1) },
+    { "block_sparse_moe.experts.%e.w3.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "F,H", EXPERT(w3) },
+    { "block_sparse_moe.experts.%e.w2.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "H,F", EXPERT(w2) },
+
+    { "vision_tower.vision_model.embeddings.patch_embedding.weight", NULL, M3_IN_VISION, M3_FLOAT, "W,C", NO_FIELD },
+    { "vision_tower.vision_model.pre_layrnorm.weight", NULL, M3_IN_VISION, M3_PLAIN, "W", NO_FIELD },
+    { "vision_tower.vision_model.pre_layrnorm.bias", NULL, M3_IN_VISION, M3_PLAIN, "W", NO_FIELD },
+    { "multi_modal_projector.linear_1.weight", NULL, M3_IN_VISION, M3_PLAIN, "Y,W", NO_FIELD },
+    { "multi_modal_projector.linear_1.bias", NULL, M3_IN_VISION, M3_PLAIN, "Y", NO_FIELD },
+    { "multi_modal_projector.linear_2.weight", NULL, M3_IN_VISION, M3_PLAIN, "H,Y", NO_FIELD },
+    { "multi_modal_projector.linear_2.bias", NULL, M3_IN_VISION, M3_PLAIN, "H", NO_FIELD },
+    { "patch_merge_mlp.linear_1.weight", NULL, M3_IN_VISION, M3_PLAIN, "Y,Z", NO_FIELD },
+    { "patch_merge_mlp.linear_1.bias", NULL, M3_IN_VISION, M3_PLAIN, "Y", NO_FIELD },
+    { "patch_merge_mlp.linear_2.weight", NULL, M3_IN_VISION, M3_PLAIN, "H,Y", NO_FIELD },
+    { "patch_merge_mlp.linear_2.bias", NULL, M3_IN_VISION, M3_PLAIN, "H", NO_FIELD },
+
+    { "layer_norm1.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "layer_norm1.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "layer_norm2.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "layer_norm2.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "self_attn.q_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
+    { "self_attn.q_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "self_attn.k_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
+    { "self_attn.k_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "self_attn.v_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
+    { "self_attn.v_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "self_attn.out_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
+    { "self_attn.out_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "mlp.fc1.weight", "block_sparse_moe.fc1.weight", M3_IN_VISION_LAYER, M3_PLAIN, "L,W", NO_FIELD },
+    { "mlp.fc1.bias", "block_sparse_moe.fc1.bias", M3_IN_VISION_LAYER, M3_PLAIN, "L", NO_FIELD },
+    { "mlp.fc2.weight", "block_sparse_moe.fc2.weight", M3_IN_VISION_LAYER, M3_PLAIN, "W,L", NO_FIELD },
+    { "mlp.fc2.bias", "block_sparse_moe.fc2.bias", M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+};
+
+const int m3_tensor_rows = sizeof m3_tensor_table / sizeof m3_tensor_table[0];
+
+static int64_t size_of(const struct m3_config *c, char letter)
+{
+    switch (letter) {
+    case 'H': return c->H;
+    case 'Q': return c->Q;
+    case 'G': return c->G;
+    case 'D': return c->D;
+    case 'X': return c->X;
+    case 'V': return c->V;
+    case 'E': return c->E;
+    case 'F': return c->F;
+    case 'I': return c->dense_intermediate;
+    case 'J': return c->shared_intermediate;
+    case 'W': return c->vision.W;
+    case 'L': return c->vision.intermediate;
+    case 'Y': return c->vision.projector_hidden;
+    case 'Z': return c->vision.spatial_merge * c->vision.spatial_merge * c->H;
+    case 'C': return c->vision.channels * c->vision.temporal_patch * c->vision.patch * c->vision.patch;
+    default: return 0;
+    }
+}
+
+static void set_shape(struct m3_tensor_spec *spec, const struct m3_config *config)
+{
+    spec->rank = 0;
+    for (const char *s = spec->row->shape; *s; s++) {
+        int64_t product = 1;
+        for (; *s && *s != ','; s++) product *= size_of(config, *s);
+        spec->shape[spec->rank++] = product;
+        if (!*s) break;
+    }
+    if (spec->row->where == M3_IN_VISION && strcmp(spec->row->shape, "W,C") == 0) {     /* a Conv3d: same numbers */
+        const int64_t content[4] = { config->vision.channels, config->vision.temporal_patch, config->vision.patch,
+                                     config->vision.patch };
+        memcpy(spec->shape + 1, content, sizeof content);
+        spec->rank = 5;
+    }
+}
+
+static void set_name(char name[192], const char *place, const char *pattern, int64_t expert)
+{
+    const char *mark = pattern ? strstr(pattern, "%e") : NULL;
+    if (!pattern) name[0] = '\0';
+    else if (!mark) snprintf(name, 192, "%s%s", place, pattern);
+    else snprintf(name, 192, "%s%.*s%" PRId64 "%s", place, (int)(mark - pattern), pattern, expert, mark + 2);
+}
+
+struct walk {
+    const struct m3_config *config;
+    int (*visit)(void *, const struct m3_tensor_spec *);
+    void *self;
+};
+
+/* The rows of one place; `place` is the prefix of their names. */
+static int visit_rows(const struct walk *walk, enum m3_tensor_where where, const char *place, int64_t layer,
+                      int64_t expert)
+{
+    for (int i = 0; i < m3_tensor_rows; i++) {
+        struct m3_tensor_spec spec = { .row = &m3_tensor_table[i], .layer = layer, .expert = expert };
+        if (spec.row->where != where) continue;
+        set_name(spec.name, place, spec.row->name, expert);
+        set_name(spec.other, place, spec.row->other, expert);
+        set_shape(&spec, walk->config);
+        int status = walk->visit(walk->self, &spec);
+        if (status) return status;
+    }
+    return 0;
+}
+
+static int visit_text_layer(const struct walk *walk, const char *prefix, int64_t l)
+{
+    const struct m3_config *config = walk->config;
+    char place[96];
+    snprintf(place, sizeof place, "%smodel.layers.%" PRId64 ".", prefix, l);
+
+    int status = visit_rows(walk, M3_IN_LAYER, place, l, -1);
+    if (!status && config->sparse[l]) status = visit_rows(walk, M3_IN_SPARSE, place, l, -1);
+    if (!status) status = visit_rows(walk, config->moe[l] ? M3_IN_MOE : M3_IN_DENSE_MLP, place, l, -1);
+    for (int64_t e = 0; !status && config->moe[l] && e < config->E; e++)
+        status = visit_rows(walk, M3_IN_EXPERT, place, l, e);
+    return status;
+}
+
+int m3_tensors_each(const struct m3_config *config, const char *prefix,
+                    int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self)
+{
+    const struct walk walk = { config, visit, self };
+
+    int status = visit_rows(&walk, M3_IN_MODEL, prefix, -1, -1);
+    for (int64_t l = 0; !status && l < config->layers; l++) status = visit_text_layer(&walk, prefix, l);
+    if (!status && !config->tied_embeddings) status = visit_rows(&walk, M3_IN_LM_HEAD, prefix, -1, -1);
+    if (!config->vision.present) return status;
+
+    if (!status) status = visit_rows(&walk, M3_IN_VISION, "", -1, -1);
+    for (int64_t v = 0; !status && v < config->vision.layers; v++) {
+        char place[96];
+        snprintf(place, sizeof place, "vision_tower.vision_model.encoder.layers.%" PRId64 ".", v);
+        status = visit_rows(&walk, M3_IN_VISION_LAYER, place, v, -1);
+    }
+    return status;
+}

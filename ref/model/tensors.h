@@ -1,0 +1,55 @@
+/* The binding table: every tensor that a checkpoint may hold, once. The binder checks files against it, synth writes
+ * them from it. SPEC 3.2. */
+#ifndef M3_MODEL_TENSORS_H
+#define M3_MODEL_TENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "io/config.h"
+
+enum m3_tensor_dtype {
+    M3_PLAIN,         /* F64, F32, F16 or BF16; BF16 as released */
+    M3_FLOAT,           /* F32 (or F64): rounding the router to BF16 flips experts */
+    M3_MATRIX,        /* plain, or F8_E4M3 with a scale tensor beside it */
+};
+
+enum m3_tensor_where {
+    M3_IN_MODEL,            /* once; bound to struct m3_model */
+    M3_IN_LM_HEAD,          /* once, unless the embedding is tied */
+    M3_IN_LAYER,            /* every text layer; bound to struct m3_layer, as are the next four */
+    M3_IN_SPARSE,
+    M3_IN_DENSE_MLP,
+    M3_IN_MOE,
+    M3_IN_EXPERT,           /* every expert of a MoE layer; bound to struct m3_expert */
+    M3_IN_VISION,           /* once, if there is a vision config */
+    M3_IN_VISION_LAYER,
+};
+
+struct m3_tensor_row {
+    const char *name;       /* behind the prefix of its place; %e in it is the expert's number */
+    const char *other;      /* a second spelling that transformers saves, or NULL */
+    enum m3_tensor_where where;
+    enum m3_tensor_dtype dtype;
+    const char *shape;      /* dimensions separated by commas, each a product of letters: "QD,H" */
+    ptrdiff_t field;        /* offset in the struct of its place, or -1: recognised, not used */
+};
+
+extern const struct m3_tensor_row m3_tensor_table[];
+extern const int m3_tensor_rows;
+
+/* One tensor of a particular model. */
+struct m3_tensor_spec {
+    const struct m3_tensor_row *row;
+    char name[192], other[192];     /* other: "" if there is none */
+    int64_t layer, expert;          /* -1: none */
+    int rank;
+    int64_t shape[8];
+};
+
+/* Calls `visit` for every tensor that a model of this config has, in the order of the table, layer by layer. Stops and
+ * returns what `visit` returns when that is not 0. `prefix` is "language_model." as released, or "". */
+int m3_tensors_each(const struct m3_config *config, const char *prefix,
+                    int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self);
+
+#endif

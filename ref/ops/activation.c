@@ -1,0 +1,53 @@
+#include <math.h>
+
+#include "base/minmax.h"
+#include "ops/hot.h"
+#include "ops/math.h"
+#include "ops/operators.h"
+
+enum { PIECE = 4096 };
+
+/* SwiGLU as in M3 (and gpt-oss). SPEC 5.11
+ *
+ *     g = m3_min(gate, limit),  u = m3_min(m3_max(up, -limit), limit)
+ *     y = (u + 1) g sig(alpha g)
+ *
+ * y [T,F]; gate, up [T,F].  clamp M3_GATE_CLAMP_BOTH bounds g below as well.
+ * Often wrong: the + 1, alpha or the clamps lost; gate clamped below; NaN swallowed by fmin. */
+int m3_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
+                  const struct m3_activation *act)
+{
+    const struct m3_hot *hot = m3_hot();
+    real lower = act->clamp == M3_GATE_CLAMP_BOTH ? -act->limit : -(real)INFINITY;
+
+#pragma omp parallel for num_threads(ctx->threads)
+    for (int64_t i = 0; i < T * F; i += PIECE)
+        hot->swiglu_oai(y + i, gate + i, up + i, m3_min(PIECE, T * F - i), act->alpha, act->limit, lower);
+    return M3_OK;
+}
+
+/* SwiGLU, the plain form. SPEC 5.12
+ *
+ *     y = up gate sig(gate)
+ *
+ * y [T,F]; gate, up [T,F].  For configs whose hidden_act is "silu" in the released form. */
+int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F)
+{
+    const struct m3_hot *hot = m3_hot();
+
+#pragma omp parallel for num_threads(ctx->threads)
+    for (int64_t i = 0; i < T * F; i += PIECE) hot->swiglu(y + i, gate + i, up + i, m3_min(PIECE, T * F - i));
+    return M3_OK;
+}
+
+/* Logistic function, in double, rounded once. SPEC 5.13
+ *
+ *     y = 1 / (1 + exp(-x))
+ *
+ * y [n]; x [n]. */
+int m3_sigmoid(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
+{
+#pragma omp parallel for num_threads(ctx->threads)
+    for (int64_t i = 0; i < n; i++) y[i] = (real)(1 / (1 + m3_exp(-(double)x[i])));
+    return M3_OK;
+}

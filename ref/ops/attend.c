@@ -1,0 +1,206 @@
+#include <math.h>
+#include <omp.h>
+
+#include "base/minmax.h"
+#include "ops/hot.h"
+#include "ops/math.h"
+#include "ops/operators.h"
+
+/* Both operators work on tiles: some rows of one group, whose R = Q/G heads read the same keys and stand side by side
+ * as lanes. A sum never depends on the tile: ascending channels in a logit, ascending keys in an output. */
+enum {
+    FULL_LANES = 64,            /* heads times rows of a tile of attend_full, about */
+    FULL_BYTES = 4 << 20,       /* its logits, about: fewer rows at a time in long sequences */
+    FULL_KEYS = 128,            /* values at a time: they stay in the nearest cache while the tile's rows read them */
+};
+
+/* What a thread needs for a tile. */
+struct tile {
+    double *sum;                /* [lanes] of exp(z - max) */
+    real *max;                  /* [lanes] */
+    real *q_t;                  /* [D, lanes], the queries transposed */
+    real *z;                    /* [keys, lanes], logits, then exp(z - max) */
+};
+
+static int64_t tile_bytes(int64_t lanes, int64_t keys, int64_t D)
+{
+    int64_t bytes = lanes * ((int64_t)sizeof(double) + (1 + D + keys) * (int64_t)sizeof(real));
+    return (bytes + 63) / 64 * 64;
+}
+
+static struct tile tile_in(char *memory, int64_t lanes, int64_t D)
+{
+    struct tile tile = { .sum = (double *)(void *)memory };
+    tile.max = (real *)(void *)(tile.sum + lanes);
+    tile.q_t = tile.max + lanes;
+    tile.z = tile.q_t + D * lanes;
+    return tile;
+}
+
+static void transpose_queries(real *q_t, const real *q, const struct m3_attend *d, int64_t t0, int64_t rows, int64_t g)
+{
+    int64_t R = d->Q / d->G, lanes = rows * R;
+    for (int64_t l = 0; l < lanes; l++) {
+        const real *q_l = q + ((t0 + l / R) * d->Q + g * R + l % R) * d->D;
+        for (int64_t i = 0; i < d->D; i++) q_t[i * lanes + l] = q_l[i];
+    }
+}
+
+/* o [R,D] holds the sums of exp(z - max) v of one row's heads; max, sum [R]. A head without keys gets 0 and -inf. */
+static void finish_row(real *o, real *lse, const real *max, const double *sum, int64_t R, int64_t D)
+{
+    for (int64_t r = 0; r < R; r++) {
+        real share = (real)(1 / sum[r]);
+        for (int64_t i = 0; i < D; i++) o[r * D + i] = o[r * D + i] * share;
+        lse[r] = (real)((double)max[r] + m3_log(sum[r]));
+    }
+}
+
+static void full_tile(real *o, real *lse, const real *q, const real *k, const real *v, const struct m3_attend *d,
+                      int64_t t0, int64_t rows, int64_t g, char *memory)
+{
+    const struct m3_hot *hot = m3_hot();
+    int64_t R = d->Q / d->G, lanes = rows * R, p = d->p0 + t0, stride = d->G * d->D;
+    struct tile tile = tile_in(memory, lanes, d->D);
+    const real *k_g = k + g * d->D, *v_g = v + g * d->D;
+
+    transpose_queries(tile.q_t, q, d, t0, rows, g);
+    hot->gemm(tile.z, lanes, k_g, stride, 1, tile.q_t, lanes, p + rows, lanes, d->D, 0);
+    for (int64_t r = 0; r < rows; r++)
+        hot->softmax(tile.z + r * R, lanes, tile.max + r * R, tile.sum + r * R, p + r + 1, R,
+                     (real)(1 / sqrt((double)d->D)));
+
+    for (int64_t j = 0; j < p + rows; j += FULL_KEYS) {
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t visible = m3_min(FULL_KEYS, p + r + 1 - j);
+            if (visible > 0)
+                hot->gemm(o + ((t0 + r) * d->Q + g * R) * d->D, d->D, tile.z + j * lanes + r * R, 1, lanes,
+                          v_g + j * stride, stride, R, d->D, visible, j > 0);
+        }
+    }
+    for (int64_t r = 0; r < rows; r++)
+        finish_row(o + ((t0 + r) * d->Q + g * R) * d->D, lse + (t0 + r) * d->Q + g * R, tile.max + r * R,
+                   tile.sum + r * R, R, d->D);
+}
+
+/* Causal attention with grouped query heads. SPEC 5.7
+ *
+ *     z_j = q . k_j / sqrt(D)  for keys j <= p,   lse = max z + ln sum exp(z - max z),   o = sum exp(z_j - lse) v_j
+ *
+ * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D].
+ * Order: logits in real, channels ascending; exp rounded once; its sum in double, keys ascending; o is divided last.
+ * Often wrong: key heads tiled (h mod G) instead of repeated (h div R); a scale from H/Q or R. */
+int m3_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                   const struct m3_attend *d)
+{
+    int64_t R = d->Q / d->G, keys = d->p0 + d->T;
+    int64_t rows = m3_max(1, m3_min(FULL_LANES / R, FULL_BYTES / (keys * R * (int64_t)sizeof(real))));
+    int64_t tiles = (d->T + rows - 1) / rows, bytes = tile_bytes(rows * R, keys, d->D);
+    size_t mark = m3_scratch_mark(ctx);
+    char *scratch = m3_scratch_take(ctx, ctx->threads, (size_t)bytes);
+    if (!scratch) return M3_INTERNAL;
+
+    /* The longest tiles first: they are the last ones, and a short one fills the gap at the end. */
+#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic)
+    for (int64_t i = 0; i < tiles * d->G; i++) {
+        int64_t t0 = (tiles - 1 - i / d->G) * rows;
+        full_tile(o, lse, q, k, v, d, t0, m3_min(rows, d->T - t0), i % d->G, scratch + omp_get_thread_num() * bytes);
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
+}
+
+/* One row and group, over the blocks that a list [n] names. */
+static void blocks_tile(real *o, real *lse, const real *q, const real *k, const real *v, const int32_t *list, int64_t n,
+                        const struct m3_attend *d, int64_t t, int64_t g, char *memory)
+{
+    const struct m3_hot *hot = m3_hot();
+    int64_t R = d->Q / d->G, p = d->p0 + t, stride = d->G * d->D, keys = 0;
+    struct tile tile = tile_in(memory, R, d->D);
+    real *o_tg = o + (t * d->Q + g * R) * d->D, *lse_tg = lse + t * d->Q + g * R;
+
+    transpose_queries(tile.q_t, q, d, t, 1, g);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
+        hot->gemm(tile.z + keys * R, R, k + j * stride + g * d->D, stride, 1, tile.q_t, R, visible, R, d->D, 0);
+        keys += visible;
+    }
+    if (keys == 0) {
+        for (int64_t i = 0; i < R * d->D; i++) o_tg[i] = 0;
+        for (int64_t r = 0; r < R; r++) lse_tg[r] = -(real)INFINITY;
+        return;
+    }
+    hot->softmax(tile.z, R, tile.max, tile.sum, keys, R, (real)(1 / sqrt((double)d->D)));
+
+    keys = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
+        hot->gemm(o_tg, d->D, tile.z + keys * R, 1, R, v + j * stride + g * d->D, stride, R, d->D, visible, i > 0);
+        keys += visible;
+    }
+    finish_row(o_tg, lse_tg, tile.max, tile.sum, R, d->D);
+}
+
+/* A list is ascending ids of visible blocks, then -1. Its length, or -1 if it is anything else. */
+static int64_t list_length(const int32_t *list, int64_t N, int64_t own)
+{
+    int64_t n = 0;
+    while (n < N && list[n] >= 0) {
+        if (list[n] > own || (n > 0 && list[n] <= list[n - 1])) return -1;
+        n++;
+    }
+    for (int64_t i = n; i < N; i++)
+        if (list[i] != -1) return -1;
+    return n;
+}
+
+/* The union of a row's lists [G,N], ascending, into merged [G*N]. Returns its length. */
+static int64_t merge_lists(int32_t *merged, const int32_t *lists, int64_t G, int64_t N)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < G * N; i++) {
+        int64_t at = 0;
+        while (at < n && merged[at] < lists[i]) at++;
+        if (lists[i] < 0 || (at < n && merged[at] == lists[i])) continue;
+        for (int64_t m = n++; m > at; m--) merged[m] = merged[m - 1];
+        merged[at] = lists[i];
+    }
+    return n;
+}
+
+/* Attention over chosen blocks of keys. SPEC 5.10
+ *
+ *     as attend_full, over the keys j <= p with j div block in blocks[t,g]
+ *
+ * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D]; blocks [T,G,N]: visible ids, strictly ascending, then -1.
+ * A list that is anything else is an error: a duplicate would count its keys twice. An empty list gives 0 and -inf.
+ * Often wrong: no causal mask inside the own block; -1 used as an index. */
+int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                     const int32_t *blocks, const struct m3_attend *d)
+{
+    int64_t G = d->G, N = d->N, width = d->selection == M3_SELECT_UNION ? G * N : N;
+    int64_t keys = m3_min(width * d->block, d->p0 + d->T), bytes = tile_bytes(d->Q / G, keys, d->D);
+    for (int64_t i = 0; i < d->T * G; i++)
+        if (list_length(blocks + i * N, N, (d->p0 + i / G) / d->block) < 0)
+            return m3_fail_at(ctx, M3_WRONG, "block list not strictly ascending visible ids, then -1", i / G, i % G, -1);
+
+    size_t mark = m3_scratch_mark(ctx);
+    char *scratch = m3_scratch_take(ctx, ctx->threads, (size_t)bytes);
+    int32_t *merged = m3_scratch_take(ctx, ctx->threads * width, sizeof *merged);
+    if (!scratch || !merged) return M3_INTERNAL;
+
+#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic, 16)
+    for (int64_t i = 0; i < d->T * G; i++) {
+        int64_t t = i / G, g = i % G;
+        const int32_t *list = blocks + i * N;
+        int64_t n = list_length(list, N, (d->p0 + t) / d->block);
+        if (d->selection == M3_SELECT_UNION) {
+            int32_t *mine = merged + omp_get_thread_num() * width;
+            n = merge_lists(mine, blocks + t * G * N, G, N);
+            list = mine;
+        }
+        blocks_tile(o, lse, q, k, v, list, n, d, t, g, scratch + omp_get_thread_num() * bytes);
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
+}

@@ -1,0 +1,98 @@
+/* exp in double as an inline body: multiplication, addition, comparison and integer operations on bits only, so
+ * every compiler, optimisation level and vector width gives the same bits. It has no branches: a loop over it
+ * vectorises (`#pragma omp simd`), and files compiled for several instruction sets may all include it.
+ *
+ * Needs round-to-nearest, subnormals on (no flushing to zero), and -ffp-contract=off. */
+#ifndef M3_OPS_EXP_H
+#define M3_OPS_EXP_H
+
+#include <float.h>
+#include <stdint.h>
+#include <string.h>
+
+#if FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#error "double expressions must be evaluated in double (x87 arithmetic gives other bits)"
+#endif
+#ifdef __FAST_MATH__
+#error "the error-free sums below are wrong under -ffast-math"
+#endif
+
+/* ln 2 in two parts: 42 bits, so that n * hi is exact for |n| < 2^11, and 53 more. */
+static const double m3_ln2_hi = 0x1.62e42fefa3800p-1, m3_ln2_lo = 0x1.ef35793c76730p-45;
+
+static inline uint64_t m3_bits(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline double m3_from_bits(uint64_t u)
+{
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* condition ? a : b, for condition 0 or 1. By masks, because gcc makes branches of `?:` with a constant, and then the
+ * loop around it does not vectorise. */
+static inline double m3_select(int condition, double a, double b)
+{
+    uint64_t mask = 0 - (uint64_t)condition;
+    return m3_from_bits((m3_bits(a) & mask) | (m3_bits(b) & ~mask));
+}
+
+/* exp(hi + lo), |lo| <= 2^-42; error < 0.75 ulp, < 0.9 ulp where the result is subnormal (it is rounded twice).
+ *
+ *     n = nearest integer to hi / ln 2,  r = hi + lo - n ln 2,  |r| <= 0.35
+ *     exp = 2^n (1 + r + r^2 p(r)),  p of degree 9, even and odd powers apart (half the latency)
+ *
+ * p: 1/2 is fixed, the others by a Remez exchange in 60 digits for the least relative error of exp on |r| <= ln(2)/2,
+ * then rounded to double: 2^-57.2.
+ * Often wrong: 1 + r rounds bits of r away (s_err keeps them); 2^n in one step cannot reach subnormal results, and at
+ * n = 1024 overflows although the product does not, hence two factors of about 2^(n/2).
+ * inf, 0 and subnormal results come out of the same arithmetic: hi is clamped to where they are certain (lo must then
+ * be 0). Both comparisons are false for NaN, which passes through. */
+static inline double m3_exp_sum(double hi, double lo)
+{
+    hi = m3_select(hi > 710, 710, hi);
+    hi = m3_select(hi < -746, -746, hi);
+
+    /* Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits; 2 * 1023 more makes the two halves of it
+     * biased exponents. */
+    const double shift = 0x1.8p52 + 2046;
+    double shifted = hi * 0x1.71547652b82fep+0 + shift;
+    double n = shifted - shift;
+    uint64_t exponents = m3_bits(shifted) - m3_bits(0x1.8p52);
+    uint64_t first = exponents >> 1, second = exponents - first;
+
+    double r_hi = hi - n * m3_ln2_hi;               /* exact */
+    double minus_r_lo = n * m3_ln2_lo - lo;
+    double r = r_hi - minus_r_lo;
+    double r_err = (r_hi - r) - minus_r_lo;
+
+    double z = r * r;
+    double even = 0x1.289f819e4dc42p-22;
+    even = even * z + 0x1.a019ab35c2a71p-16;
+    even = even * z + 0x1.6c16c17cc0b7cp-10;
+    even = even * z + 0x1.555555555320ep-5;
+    even = even * z + 0.5;
+    double odd = 0x1.ad2027247fbd3p-26;
+    odd = odd * z + 0x1.71df5525009b9p-19;
+    odd = odd * z + 0x1.a01a011c37133p-13;
+    odd = odd * z + 0x1.111111112882ep-7;
+    odd = odd * z + 0x1.5555555555501p-3;
+    double p = even + r * odd;
+
+    double s = 1 + r;
+    double s_err = (1 - s) + r;                     /* exact, |r| < 1 */
+    double y = s + (z * p + (s_err + r_err * s));
+    return y * m3_from_bits(first << 52) * m3_from_bits(second << 52);
+}
+
+static inline double m3_exp_body(double x)
+{
+    return m3_exp_sum(x, 0);
+}
+
+#endif

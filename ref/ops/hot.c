@@ -1,0 +1,240 @@
+/* Built several times: M3_HOT names the table, M3_HOT_NAME the instruction set, and the compiler's target sets the
+ * vector width. Vectors run across outputs, so the width changes no bits; in dots they run along k. */
+#include "ops/hot.h"
+
+#include <string.h>
+
+#include "ops/exp.h"
+
+#if defined(__AVX512F__)
+enum { VECTOR_BYTES = 64, ROWS = 8, DOT_ROWS = 4 };
+#elif defined(__AVX2__)
+enum { VECTOR_BYTES = 32, ROWS = 6, DOT_ROWS = 2 };
+#else
+enum { VECTOR_BYTES = 16, ROWS = 4, DOT_ROWS = 2 };
+#endif
+enum { LANES = VECTOR_BYTES / (int)sizeof(real), VECS = 2 };
+
+/* Aligned as its elements: loads and stores may be anywhere. */
+typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+
+/* A register tile: `rows` rows and `vecs` vectors of c, for all k. Inlined with constant sizes. */
+static inline __attribute__((always_inline))
+void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t K, int add,
+          const int rows, const int vecs)
+{
+    vec s[ROWS][VECS];
+#pragma GCC unroll 8
+    for (int m = 0; m < rows; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vecs; v++) s[m][v] = add ? *(const vec *)(c + m * ldc + v * LANES) : (vec){ 0 };
+
+    for (int64_t k = 0; k < K; k++) {
+        const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
+#pragma GCC unroll 8
+        for (int m = 0; m < rows; m++) {
+            real a_mk = a_k0[m * a_m];
+#pragma GCC unroll 2
+            for (int v = 0; v < vecs; v++) s[m][v] = s[m][v] + a_mk * *(const vec *)(b_k + v * LANES);
+        }
+    }
+
+#pragma GCC unroll 8
+    for (int m = 0; m < rows; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vecs; v++) *(vec *)(c + m * ldc + v * LANES) = s[m][v];
+}
+
+/* A column strip narrower than a vector. */
+static void narrow(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
+                   int64_t N, int64_t K, int add)
+{
+    for (int64_t m = 0; m < M; m++) {
+        real *c_m = c + m * ldc;
+        if (!add) memset(c_m, 0, (size_t)N * sizeof *c_m);
+        for (int64_t k = 0; k < K; k++) {
+            real a_mk = a[m * a_m + k * a_k];
+            for (int64_t n = 0; n < N; n++) c_m[n] = c_m[n] + a_mk * b[k * ldb + n];
+        }
+    }
+}
+
+static inline __attribute__((always_inline))
+void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
+           int64_t K, int add, const int vecs)
+{
+    int64_t m = 0;
+    for (; m + ROWS <= M; m += ROWS) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs);
+    for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs);
+    for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
+}
+
+static void gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
+                 int64_t N, int64_t K, int add)
+{
+    int64_t n = 0;
+    for (; n + VECS * LANES <= N; n += VECS * LANES) strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, VECS);
+    for (; n + LANES <= N; n += LANES) strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, 1);
+    if (n < N) narrow(c + n, ldc, a, a_m, a_k, b + n, ldb, M, N - n, K, add);
+}
+
+/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. */
+static inline __attribute__((always_inline))
+void dot_tile(real *y, int64_t ldy, const real *x, const real *w, int64_t K, const int ts, const int rows)
+{
+    vec s[4][4] = { 0 };
+    int64_t k = 0;
+    for (; k + LANES <= K; k += LANES) {
+        vec w_k[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) w_k[r] = *(const vec *)(w + r * K + k);
+#pragma GCC unroll 4
+        for (int t = 0; t < ts; t++) {
+            vec x_k = *(const vec *)(x + t * K + k);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) s[t][r] += x_k * w_k[r];
+        }
+    }
+    for (int t = 0; t < ts; t++) {
+        for (int r = 0; r < rows; r++) {
+            real sum = 0;
+            for (int l = 0; l < LANES; l++) sum += s[t][r][l];
+            for (int64_t i = k; i < K; i++) sum += x[t * K + i] * w[r * K + i];
+            y[t * ldy + r] = sum;
+        }
+    }
+}
+
+static void dots(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K)
+{
+    for (int64_t r = 0; r < rows;) {
+        int many = rows - r >= 4;
+        int64_t t = 0;
+        for (; t + DOT_ROWS <= T && many; t += DOT_ROWS)
+            dot_tile(y + t * ldy + r, ldy, x + t * K, w + r * K, K, DOT_ROWS, 4);
+        for (; t < T && many; t++) dot_tile(y + t * ldy + r, ldy, x + t * K, w + r * K, K, 1, 4);
+        for (; t < T; t++) dot_tile(y + t * ldy + r, ldy, x + t * K, w + r * K, K, 1, 1);
+        r += many ? 4 : 1;
+    }
+}
+
+static void expand_bf16(real *out, const uint16_t *codes, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t code;
+        memcpy(&code, (const char *)codes + 2 * i, sizeof code);
+        uint32_t bits = (uint32_t)code << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        out[i] = value;
+    }
+}
+
+/* An E4M3 code moved into the exponent and mantissa of a float is its value times 2^-120, subnormal codes included. */
+static void expand_e4m3(real *out, const unsigned char *codes, real scale, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t code = codes[i], bits = (code & 0x80) << 24 | (code & 0x7f) << 20;
+        bits = (code & 0x7f) == 0x7f ? 0x7fc00000 : bits;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        out[i] = (real)(value * 0x1p120f) * scale;
+    }
+}
+
+/* 2^(code - 127), 255 is NaN; the smallest is subnormal in float. */
+static real e8m0(unsigned char code)
+{
+    uint32_t bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : (uint32_t)code << 23;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static real scale_of(const struct m3_weight *w, int64_t row, int64_t block)
+{
+    if (w->scaling == M3_SCALE_MX32)
+        return e8m0(((const unsigned char *)w->scales)[row * ((w->cols + 31) / 32) + block]);
+    float value;
+    memcpy(&value, (const char *)w->scales + 4 * (row / 128 * ((w->cols + 127) / 128) + block), sizeof value);
+    return value;
+}
+
+static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
+{
+    const char *data = (const char *)w->data + (size_t)(row * w->cols + col) * m3_dtype_bytes(w->dtype);
+
+    if (w->dtype == M3_BF16) {
+        expand_bf16(out, (const uint16_t *)(const void *)data, n);
+    } else if (w->dtype == M3_F32 && sizeof(real) == sizeof(float)) {
+        memcpy(out, data, (size_t)n * sizeof(float));
+    } else if (w->dtype == M3_F8_E4M3 && w->scaling != M3_UNSCALED) {
+        int64_t width = w->scaling == M3_SCALE_MX32 ? 32 : 128;
+        for (int64_t i = 0; i < n;) {
+            int64_t block = (col + i) / width, end = (block + 1) * width - col;
+            if (end > n) end = n;
+            expand_e4m3(out + i, (const unsigned char *)data + i, scale_of(w, row, block), end - i);
+            i = end;
+        }
+    } else if (sizeof(real) == sizeof(double)) {
+        m3_expand_f64((double *)(void *)out, w, row, col, n);
+    } else {
+        m3_expand_f32((float *)(void *)out, w, row, col, n);
+    }
+}
+
+static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale)
+{
+    for (int64_t l = 0; l < lanes; l++) {
+        max[l] = z[l] * scale;
+        sum[l] = 0;
+    }
+    for (int64_t j = 0; j < keys; j++) {
+        real *z_j = z + j * ldz;
+#pragma omp simd
+        for (int64_t l = 0; l < lanes; l++) {
+            z_j[l] = z_j[l] * scale;
+            max[l] = z_j[l] > max[l] ? z_j[l] : max[l];
+        }
+    }
+    for (int64_t j = 0; j < keys; j++) {
+        real *z_j = z + j * ldz;
+#pragma omp simd
+        for (int64_t l = 0; l < lanes; l++) {
+            z_j[l] = (real)m3_exp_body((double)(real)(z_j[l] - max[l]));
+            sum[l] = sum[l] + (double)z_j[l];
+        }
+    }
+}
+
+static void swiglu_oai(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        /* Written so that a NaN fails the comparison and stays. */
+        real g = gate[i] > limit ? limit : gate[i], u = up[i] > limit ? limit : up[i];
+        g = g < lower ? lower : g;
+        u = u < -limit ? -limit : u;
+        real sig = (real)(1 / (1 + m3_exp_body(-(double)(real)(alpha * g))));
+        y[i] = (u + 1) * g * sig;
+    }
+}
+
+static void swiglu(real *y, const real *gate, const real *up, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = up[i] * gate[i] * (real)(1 / (1 + m3_exp_body(-(double)gate[i])));
+}
+
+extern const struct m3_hot M3_HOT;
+const struct m3_hot M3_HOT = {
+    .name = M3_HOT_NAME,
+    .gemm = gemm,
+    .dots = dots,
+    .expand = expand,
+    .softmax = softmax,
+    .swiglu_oai = swiglu_oai,
+    .swiglu = swiglu,
+};

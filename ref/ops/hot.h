@@ -1,0 +1,38 @@
+/* The inner loops, built once for each instruction set and chosen at run time. Each is plain arithmetic in a stated
+ * order, so every build gives the same bits; tests/test_hot.c holds them against the plain loops that are their meaning.
+ * The exception is dots, a part of the `blas` body of linear, which promises an order only within one machine. */
+#ifndef M3_OPS_HOT_H
+#define M3_OPS_HOT_H
+
+#include <stdint.h>
+
+#include "base/real.h"
+#include "base/weight.h"
+
+struct m3_hot {
+    const char *name;           /* "avx512", "avx2", "plain" */
+
+    /* c[m,n] := (add ? c[m,n] : 0) + sum over k ascending of a[m,k] b[k,n], product and sum each rounded.
+     * Element (m,k) of a is a[m * a_m + k * a_k]; rows of b and c are ldb and ldc apart. */
+    void (*gemm)(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb,
+                 int64_t M, int64_t N, int64_t K, int add);
+
+    /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K]. */
+    void (*dots)(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K);
+
+    /* Columns [col, col + n) of a row of w: the value of m3_expand_f32 or _f64. */
+    void (*expand)(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
+
+    /* In place, for each lane l of z [keys, lanes], rows ldz apart: max[l] := the largest scale z; z := exp(scale z - max),
+     * rounded once; sum[l] := sum of the rounded z in double, keys ascending. keys >= 1. A NaN reaches its lane's sum. */
+    void (*softmax)(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale);
+
+    /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */
+    void (*swiglu_oai)(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower);
+    void (*swiglu)(real *y, const real *gate, const real *up, int64_t n);
+};
+
+/* The widest build that this processor can run. */
+const struct m3_hot *m3_hot(void);
+
+#endif

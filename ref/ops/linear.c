@@ -1,0 +1,109 @@
+#include <cblas.h>
+#include <omp.h>
+
+#include "base/minmax.h"
+#include "ops/hot.h"
+#include "ops/operators.h"
+
+enum {
+    BLAS_PANEL = 256,       /* weight rows that one thread expands and multiplies at a time */
+    DOT_PANEL = 4,
+    DOT_MAX_T = 32,         /* below it, sgemm is slower than dot products */
+    ORDERED_PANEL = 64,
+    ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
+    TRANSPOSE_ROWS = 16,
+};
+
+static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t n)
+{
+    for (int64_t t = 0; t < T && bias; t++)
+        for (int64_t i = 0; i < n; i++) y[t * ldy + i] = y[t * ldy + i] + bias[i];
+}
+
+/* y [T,n] (row stride ldy) := x [T,K] w' [n,K], by the library, on this thread alone. */
+static void library_product(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t n, int64_t K)
+{
+    if (sizeof(real) == sizeof(double))
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)K, 1, (const double *)(const void *)x,
+                    (int)K, (const double *)(const void *)w, (int)K, 0, (double *)(void *)y, (int)ldy);
+    else
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)K, 1, (const float *)(const void *)x,
+                    (int)K, (const float *)(const void *)w, (int)K, 0, (float *)(void *)y, (int)ldy);
+}
+
+/* The sum in an order that the library, or the vector width, chooses. Panels do not depend on the threads. */
+static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
+{
+    const struct m3_hot *hot = m3_hot();
+    int64_t N = w->rows, K = w->cols, panel = T < DOT_MAX_T ? DOT_PANEL : BLAS_PANEL;
+    size_t mark = m3_scratch_mark(ctx);
+    real *rows = m3_scratch_take(ctx, ctx->threads * panel * K, sizeof *rows);
+    if (!rows) return M3_INTERNAL;
+
+#pragma omp parallel num_threads(ctx->threads)
+    {
+        real *mine = rows + omp_get_thread_num() * panel * K;
+#pragma omp for schedule(dynamic)
+        for (int64_t n0 = 0; n0 < N; n0 += panel) {
+            int64_t n = m3_min(panel, N - n0);
+            for (int64_t i = 0; i < n; i++) hot->expand(mine + i * K, w, n0 + i, 0, K);
+            if (T < DOT_MAX_T) hot->dots(y + n0, N, x, mine, T, n, K);
+            else library_product(y + n0, N, x, mine, T, n, K);
+            add_bias(y + n0, bias ? bias + n0 : NULL, T, N, n);
+        }
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
+}
+
+/* packed [k, ORDERED_PANEL] := rows [n0, n0 + n) of w, columns [k0, k0 + k), transposed; the panel's missing rows are 0. */
+static void pack(const struct m3_hot *hot, real *packed, real *rows, const struct m3_weight *w, int64_t n0, int64_t n,
+                 int64_t k0, int64_t k)
+{
+    for (int64_t i0 = 0; i0 < ORDERED_PANEL; i0 += TRANSPOSE_ROWS) {
+        for (int64_t i = 0; i < TRANSPOSE_ROWS; i++) {
+            if (i0 + i < n) hot->expand(rows + i * k, w, n0 + i0 + i, k0, k);
+            else for (int64_t j = 0; j < k; j++) rows[i * k + j] = 0;
+        }
+        for (int64_t j = 0; j < k; j++)
+            for (int64_t i = 0; i < TRANSPOSE_ROWS; i++) packed[j * ORDERED_PANEL + i0 + i] = rows[i * k + j];
+    }
+}
+
+/* Ascending k, product and sum each rounded: the same bits on every machine. */
+static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
+{
+    const struct m3_hot *hot = m3_hot();
+    int64_t N = w->rows, K = w->cols, each = (ORDERED_PANEL + TRANSPOSE_ROWS) * ORDERED_DEPTH;
+    size_t mark = m3_scratch_mark(ctx);
+    real *scratch = m3_scratch_take(ctx, ctx->threads * each, sizeof *scratch);
+    if (!scratch) return M3_INTERNAL;
+
+#pragma omp parallel num_threads(ctx->threads)
+    {
+        real *packed = scratch + omp_get_thread_num() * each, *rows = packed + ORDERED_PANEL * ORDERED_DEPTH;
+#pragma omp for schedule(dynamic)
+        for (int64_t n0 = 0; n0 < N; n0 += ORDERED_PANEL) {
+            int64_t n = m3_min(ORDERED_PANEL, N - n0);
+            for (int64_t k0 = 0; k0 < K; k0 += ORDERED_DEPTH) {
+                int64_t k = m3_min(ORDERED_DEPTH, K - k0);
+                pack(hot, packed, rows, w, n0, n, k0, k);
+                hot->gemm(y + n0, N, x + k0, K, 1, packed, ORDERED_PANEL, T, n, k, k0 > 0);
+            }
+            add_bias(y + n0, bias ? bias + n0 : NULL, T, N, n);
+        }
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
+}
+
+/* A weight matrix on every row. SPEC 5.4
+ *
+ *     y[t,n] = sum over k of x[t,k] w[n,k] + bias[n]
+ *
+ * y [T,rows]; x [T,cols]; w [rows,cols] as stored; bias [rows] or NULL.  Two bodies behind one meaning; the bias is
+ * added last in both. */
+int m3_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
+{
+    return ctx->linear == M3_LINEAR_ORDERED ? ordered(ctx, y, x, w, bias, T) : blas(ctx, y, x, w, bias, T);
+}

@@ -1,0 +1,95 @@
+/* Every operator on this page. Also the header of a plug-in (--ops).
+ *
+ * Letters: SPEC 1. ' is transpose, := assignment, sums ascend, p is the place of a row: p0 + t.
+ *
+ *  name           outputs                    inputs                          weights    meaning                                    SPEC
+ *  embed          y[T,H]                     ids[T]                          w[V,H]     y := rows ids of w                         5.1
+ *  rms_norm       y[T,H]                     x[T,H]                          w[H]       y := x / sqrt(mean x^2 + eps) (1 + w)      5.2
+ *  rms_norm_plain y[T,H]                     x[T,H]                          w[H]       y := x / sqrt(mean x^2 + eps) w            5.3
+ *  linear         y[T,rows]                  x[T,cols]                       w bias     y := x w' + bias                      (1)  5.4
+ *  rope_table     cos[T,R/2] sin[T,R/2]      pos[T]                          -          angle := pos theta^(-2i/R)                 5.5
+ *  rope           y[T,heads,D]               x[T,heads,D] cos sin            -          y := x, channel pairs (i, i+R/2) turned    5.6
+ *  attend_full    o[T,Q,D] lse[T,Q]          q[T,Q,D] k[S,G,D] v[S,G,D]      -          o := softmax(q k' / sqrt D) v, causal      5.7
+ *  block_scores   m[T,G,B]                   q[T,G,X] k[S,X]                 -          m := pool of q k' over a block, causal     5.8
+ *  select_blocks  ids[T,G,N]                 m[T,G,B]                        -          ids := top-N of m, forced blocks first (2) 5.9
+ *  attend_blocks  o[T,Q,D] lse[T,Q]          q k v blocks[T,G,N]             -          as attend_full, keys of the blocks only    5.10
+ *  swiglu_oai     y[T,F]                     gate[T,F] up[T,F]               -          y := (up + 1) gate sig(alpha gate)    (3)  5.11
+ *  swiglu         y[T,F]                     gate[T,F] up[T,F]               -          y := up gate sig(gate)                     5.12
+ *  sigmoid        y[n]                       x[n]                            -          y := 1 / (1 + exp(-x))                     5.13
+ *  route          ids[T,K] p[T,K]            s[T,E]                          bias[E]    ids := top-K(s + bias), p := s[ids]/sum (2) 5.14
+ *  experts        routed[T,H] each[T,K,H]    x[T,H] ids[T,K] p[T,K]          E experts  routed := factor sum p each           (4)  5.15
+ *  add            y[n]                       a[n] b[n]                       -          y := a + b                                 5.16
+ *
+ *  (1) Also lm_head. The router is a linear with F32 weights.   (2) The lower id wins a tie.
+ *  (3) gate and up clamped first.   (4) each := w2 act(w1 x, w3 x); ascending expert id; `each` may be NULL.
+ *
+ * Every entry returns 0 or a status (base/status.h) after m3_fail_at. Outputs never overlap inputs, except that y may
+ * be x where the comment above an operator says so. Dimensions are at least 1; the model checks them when it binds. */
+#ifndef M3_OPS_H
+#define M3_OPS_H
+
+#include "base/context.h"
+#include "base/real.h"
+#include "base/semantics.h"
+#include "base/status.h"
+#include "base/weight.h"
+
+enum { M3_OPS_ABI = 1 };
+
+/* Rows t = 0..T-1 sit at places p0..p0+T-1 of the sequence; keys are places 0..p0+T-1. Q is a multiple of G:
+ * query head h reads key head h div (Q/G). */
+struct m3_attend {
+    int64_t T, p0, Q, G, D;
+    int64_t block, N;               /* attend_blocks only: keys in a block, width of a list of blocks */
+    enum m3_selection selection;    /* attend_blocks only: M3_SELECT_UNION attends to any group's blocks */
+};
+
+/* The index branch: B = ceil((p0+T)/block) blocks, lists of N. */
+struct m3_index {
+    int64_t T, p0, G, X, block, B, N;
+    const struct m3_semantics *semantics;
+};
+
+/* What lies between the matrices of a gated MLP. */
+struct m3_activation {
+    int oai;                        /* swiglu_oai with the fields below; else swiglu */
+    real alpha, limit;
+    enum m3_gate_clamp clamp;
+};
+
+struct m3_ops {
+    int abi_version;                /* M3_OPS_ABI */
+    int real_bytes;                 /* sizeof(real) */
+
+    int (*embed)(struct m3_ctx *, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T);
+    int (*rms_norm)(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);
+    int (*rms_norm_plain)(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);
+    int (*linear)(struct m3_ctx *, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T);
+    int (*rope_table)(struct m3_ctx *, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
+                      enum m3_rope_angle angle);
+    int (*rope)(struct m3_ctx *, real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads,
+                int64_t D, int64_t R);
+    int (*attend_full)(struct m3_ctx *, real *o, real *lse, const real *q, const real *k, const real *v,
+                       const struct m3_attend *d);
+    int (*block_scores)(struct m3_ctx *, real *m, const real *q, const real *k, const struct m3_index *d);
+    int (*select_blocks)(struct m3_ctx *, int32_t *ids, const real *m, const struct m3_index *d);
+    int (*attend_blocks)(struct m3_ctx *, real *o, real *lse, const real *q, const real *k, const real *v,
+                         const int32_t *blocks, const struct m3_attend *d);
+    int (*swiglu_oai)(struct m3_ctx *, real *y, const real *gate, const real *up, int64_t T, int64_t F,
+                      const struct m3_activation *act);
+    int (*swiglu)(struct m3_ctx *, real *y, const real *gate, const real *up, int64_t T, int64_t F);
+    int (*sigmoid)(struct m3_ctx *, real *y, const real *x, int64_t n);
+    int (*route)(struct m3_ctx *, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E,
+                 int64_t K);
+    int (*experts)(struct m3_ctx *, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
+                   const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
+                   real factor);
+    int (*add)(struct m3_ctx *, real *y, const real *a, const real *b, int64_t n);
+};
+
+/* What a plug-in exports. It gets the reference table and may replace entries; 0, or a status to refuse. A plug-in is
+ * built for one `real`: it must refuse a table whose abi_version or real_bytes is not its own. */
+typedef int m3_plugin_entry(struct m3_ops *ops);
+#define M3_PLUGIN_SYMBOL "m3_plugin"
+
+#endif

@@ -1,0 +1,59 @@
+#include "ops/math.h"
+#include "ops/operators.h"
+
+/* Angles of the rotary embedding. SPEC 5.5
+ *
+ *     angle = pos[t] * theta^(-2i/R),  cos[t,i] and sin[t,i] of it, i < R/2
+ *
+ * cos, sin [T,R/2]; pos [T].  Formed in double and rounded once, in both builds.
+ * Often wrong: the exponent's denominator is R, not D; a float angle is 0.05 rad off at a position of 2^20. */
+int m3_rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
+                  enum m3_rope_angle angle)
+{
+    int64_t half = R / 2;
+
+#pragma omp parallel for num_threads(ctx->threads)
+    for (int64_t i = 0; i < half; i++) {
+        double frequency = m3_pow(theta, -2.0 * (double)i / (double)R);
+
+        for (int64_t t = 0; t < T; t++) {
+            double a = (double)pos[t] * frequency, s, c;
+            if (angle == M3_ANGLE_F32) a = (double)((float)pos[t] * (float)frequency);
+            m3_sincos(&s, &c, a);
+            cos[t * half + i] = (real)c;
+            sin[t * half + i] = (real)s;
+        }
+    }
+    return M3_OK;
+}
+
+/* Rotary embedding of the first R channels of every head. SPEC 5.6
+ *
+ *     y[i]       = x[i] cos[i] - x[i+R/2] sin[i]
+ *     y[i + R/2] = x[i+R/2] cos[i] + x[i] sin[i]        i < R/2; channels from R on are copied
+ *
+ * y [T,heads,D] may be x; cos, sin [T,R/2].
+ * Often wrong: all D channels turned; the last R instead of the first; neighbours (2i, 2i+1) paired. */
+int m3_rope(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads,
+            int64_t D, int64_t R)
+{
+    int64_t half = R / 2;
+
+#pragma omp parallel for num_threads(ctx->threads)
+    for (int64_t t = 0; t < T; t++) {
+        const real *cos_t = cos + t * half, *sin_t = sin + t * half;
+
+        for (int64_t h = 0; h < heads; h++) {
+            const real *x_th = x + (t * heads + h) * D;
+            real *y_th = y + (t * heads + h) * D;
+
+            for (int64_t i = 0; i < half; i++) {
+                real a = x_th[i], b = x_th[i + half];
+                y_th[i] = a * cos_t[i] - b * sin_t[i];
+                y_th[i + half] = b * cos_t[i] + a * sin_t[i];
+            }
+            for (int64_t i = R; i < D; i++) y_th[i] = x_th[i];
+        }
+    }
+    return M3_OK;
+}

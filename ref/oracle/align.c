@@ -1,0 +1,99 @@
+#include "oracle/align.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "model/taps.h"
+
+int m3_holds_ids(const struct m3_tensor *tensor)
+{
+    return tensor->dtype == M3_I32 || tensor->dtype == M3_I64;
+}
+
+int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
+{
+    if (ids->dtype == M3_I64) {
+        int64_t id;
+        memcpy(&id, (const char *)ids->data + index * (int64_t)sizeof id, sizeof id);
+        return id;
+    }
+    int32_t id;
+    memcpy(&id, (const char *)ids->data + index * (int64_t)sizeof id, sizeof id);
+    return id;
+}
+
+int m3_dump_begin(struct m3_dump *dump, const struct m3_safetensors *file, struct m3_error *error)
+{
+    const struct m3_tensor *rows = m3_safetensors_find(file, "rows");
+    *dump = (struct m3_dump){ .file = file, .rows = rows };
+    if (rows == NULL) return M3_OK;
+
+    const char *path = m3_safetensors_path(file);
+    if (rows->dtype != M3_I32 || rows->rank != 1)
+        return m3_fail(error, M3_BAD_INPUT, "%s: rows: got %s of rank %d, expected I32 [R]", path,
+                       m3_dtype_name(rows->dtype), rows->rank);
+    int64_t last = -1;
+    for (int64_t i = 0; i < rows->count; i++) {
+        int64_t row = m3_id_at(rows, i);
+        if (row <= last)
+            return m3_fail(error, M3_BAD_INPUT, "%s: rows[%" PRId64 "]: got %" PRId64 ", expected above %" PRId64, path,
+                           i, row, last);
+        last = row;
+    }
+    return M3_OK;
+}
+
+static int same_row_shape(const struct m3_tensor *a, const struct m3_tensor *b)
+{
+    if (a->rank != b->rank || a->rank == 0) return 0;
+    for (int i = 1; i < a->rank; i++)
+        if (a->shape[i] != b->shape[i]) return 0;
+    return 1;
+}
+
+/* Does a tap with all its `count` rows end before a row that the other dump numbers? */
+static int ends_before(int64_t count, const struct m3_tensor *other_rows)
+{
+    return other_rows->count > 0 && m3_id_at(other_rows, other_rows->count - 1) >= count;
+}
+
+const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched *matched)
+{
+    const struct m3_tensor *want = matched->want, *got = matched->got;
+    if (!same_row_shape(want, got)) return "shapes differ";
+
+    int by_token = m3_tap_table[matched->tap].shape[0] == 'T';
+    const struct m3_tensor *want_rows = by_token ? matched->reference->rows : NULL;
+    const struct m3_tensor *got_rows = by_token ? matched->candidate->rows : NULL;
+    *walk = (struct m3_row_walk){ .want_rows = want_rows, .got_rows = got_rows,
+                                  .want_count = want->shape[0], .got_count = got->shape[0] };
+
+    if (want_rows != NULL && want_rows->count != want->shape[0]) return "the reference's `rows` are another number";
+    if (got_rows != NULL && got_rows->count != got->shape[0]) return "the candidate's `rows` are another number";
+    if (want_rows == NULL && got_rows == NULL) return want->shape[0] == got->shape[0] ? NULL : "shapes differ";
+    if (want_rows == NULL && ends_before(want->shape[0], got_rows)) return "the candidate's `rows` go beyond the reference";
+    if (got_rows == NULL && ends_before(got->shape[0], want_rows)) return "the reference's `rows` go beyond the candidate";
+
+    struct m3_row_walk probe = *walk;
+    struct m3_row_pair pair;
+    return m3_row_walk_next(&probe, &pair) ? NULL : "no common row";
+}
+
+static int64_t number_of(const struct m3_tensor *rows, int64_t index)
+{
+    return rows != NULL ? m3_id_at(rows, index) : index;
+}
+
+int m3_row_walk_next(struct m3_row_walk *walk, struct m3_row_pair *pair)
+{
+    while (walk->want < walk->want_count && walk->got < walk->got_count) {
+        int64_t want = number_of(walk->want_rows, walk->want), got = number_of(walk->got_rows, walk->got);
+        if (want == got) {
+            *pair = (struct m3_row_pair){ .number = want, .want = walk->want++, .got = walk->got++ };
+            return 1;
+        }
+        if (want < got) walk->want++;
+        else walk->got++;
+    }
+    return 0;
+}

@@ -1,0 +1,44 @@
+/* Which rows of two dumps belong together. A dump may hold only some rows of the sequence; `rows` then says which. */
+#ifndef M3_ORACLE_ALIGN_H
+#define M3_ORACLE_ALIGN_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "io/safetensors.h"
+
+struct m3_dump {
+    const struct m3_safetensors *file;
+    const struct m3_tensor *rows;       /* I32 [R], strictly ascending from 0 or more; NULL: all rows are there */
+};
+
+/* One tap of both dumps. */
+struct m3_matched {
+    const struct m3_dump *reference, *candidate;
+    const struct m3_tensor *want, *got;
+    int tap;                            /* enum m3_tap */
+    int64_t layer;
+};
+
+struct m3_row_pair {
+    int64_t number;                     /* in the sequence */
+    int64_t want, got;                  /* in the tensors */
+};
+
+struct m3_row_walk {
+    const struct m3_tensor *want_rows, *got_rows;   /* NULL: a row's number is its index */
+    int64_t want_count, got_count, want, got;
+};
+
+/* M3_BAD_INPUT if `rows` is not what it should be. */
+int m3_dump_begin(struct m3_dump *dump, const struct m3_safetensors *file, struct m3_error *error);
+
+int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */
+int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, which m3_decode is not for I64 */
+
+/* NULL, or why the two cannot be compared. Ranks are above 0 and equal, as are all dimensions but the first. */
+const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched *matched);
+/* The next row that both hold, ascending; 0 at the end. */
+int m3_row_walk_next(struct m3_row_walk *walk, struct m3_row_pair *pair);
+
+#endif

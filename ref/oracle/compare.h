@@ -1,0 +1,68 @@
+/* Compares two dumps, tap by tap in execution order. SPEC 7.
+ *
+ * Floats pass when relative L2 and max |d| / max |r| stay within 4x the error of public fp32 code, which the reference
+ * carries as metadata, plus 1e-7; within 1e-5 where it carries none. Selections are compared as sets. There are no
+ * bounds yet, so no selection is admissible: another set fails, unless it is a tie that the candidate's own scores
+ * broke (ref/oracle/judge.h). */
+#ifndef M3_ORACLE_COMPARE_H
+#define M3_ORACLE_COMPARE_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "io/safetensors.h"
+
+enum m3_verdict { M3_PASS, M3_VERDICT_SUSPECT, M3_FAIL, M3_NOT_JUDGED, M3_VERDICT_NOT_COMPARABLE };
+enum m3_choice { M3_IDENTICAL, M3_PERMUTED, M3_TIE, M3_ADMISSIBLE, M3_INADMISSIBLE, M3_CHOICES };
+
+/* One tap of both files. Floats: the place is the element of the largest |got - want|, NaN before all, then infinities
+ * that only one side has. Ids: a decision is one row, of one group for blocks; the place is the first decision of the
+ * worst kind, got and want are the first ids by which the sets differ, -1 where one side has none. */
+struct m3_stage {
+    const char *tap;
+    const struct m3_tensor *reference, *candidate;
+    enum m3_verdict verdict;
+    const char *note;           /* static text, or NULL: why not comparable or not judged, what is wrong with a set */
+    int rank;                   /* of `index`; 0: no place to show */
+    int64_t index[M3_MAX_RANK]; /* the first is the row's number in the sequence; of the reference's expert slot */
+    double got, want;
+
+    double rel_l2, max_rel;     /* |d| / |r| in L2; max |d| / max |r|; both over elements finite on both sides */
+    double max_abs;             /* |got - want| of the place: NaN or infinite where that is */
+    double allowed_l2, allowed_max;
+    double headroom;            /* largest share of what is allowed: 1 is all of it */
+    int64_t elements, violations;
+
+    int selection;              /* ids: the fields below hold, not those above */
+    enum m3_choice choice;      /* the worst */
+    int64_t rows, differing;    /* decisions; those whose sets differ */
+    int64_t choices[M3_CHOICES];
+    double gap;                 /* reference's score of `want` less that of `got`; NaN if unknown */
+};
+
+struct m3_comparison {
+    struct m3_stage *stages;    /* in execution order; only taps that both files hold and that match the patterns */
+    int64_t count;
+    int64_t judged, failed, not_judged, not_comparable;     /* of the stages; judged includes failed */
+    int64_t missing, extra;     /* taps that only the reference holds, only the candidate holds */
+    const struct m3_stage *divergence;      /* the first stage that fails, or NULL */
+    const struct m3_stage *tightest;        /* the judged float stage of the largest headroom, or NULL */
+    enum m3_status status;      /* M3_OK, M3_WRONG, M3_NOT_COMPARABLE */
+    struct m3_error notes;      /* what the reader should know, in words */
+};
+
+struct m3_compare_options {
+    const char *taps;           /* patterns, NULL: all */
+    int force;                  /* compare dumps of different models or cases */
+};
+
+/* 0 if taps were compared, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another model
+ * or case without `force`; `error` says which, and the result can be reported. M3_BAD_INPUT: another format, `rows` or a
+ * yardstick that is none. M3_INTERNAL: out of memory. The result refers into the two files, and is to be freed in every
+ * case. */
+int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
+               const struct m3_safetensors *candidate, const struct m3_compare_options *options,
+               struct m3_error *error);
+void m3_comparison_free(struct m3_comparison *result);
+
+#endif

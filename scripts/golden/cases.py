@@ -1,0 +1,81 @@
+"""The cases as data. `seed` is the smallest from 1 on that make.py --search accepts: it makes weights and ids."""
+
+from dataclasses import dataclass, field
+
+VISION = {"hidden_size": 12, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 20}
+
+
+@dataclass
+class Case:
+    name: str
+    seed: int
+    style: str                       # "bf16", "mxfp8", "f8_block": how the matrices are stored
+    tokens: int
+    layer_map: list                  # per layer: 0 full attention + dense MLP, 1 sparse attention + MoE
+    text: dict
+    sparse: dict
+    vision: dict
+    top: dict
+    covers: str
+    cannot_detect: str
+    rows: list = field(default_factory=list)      # the golden holds these rows only; empty: all
+    fine_router: bool = False                     # router and bias get bits that BF16 does not hold
+
+
+TINY = Case(
+    name="tiny", seed=1, style="bf16", tokens=67, layer_map=[0, 0, 1, 1, 1], fine_router=True,
+    text={"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20, "rotary_dim": 12,
+          "partial_rotary_factor": 0.6, "num_local_experts": 11, "num_experts_per_tok": 5, "intermediate_size": 40,
+          "dense_intermediate_size": 72, "shared_intermediate_size": 56, "vocab_size": 211,
+          "max_position_embeddings": 4096},
+    sparse={"sparse_index_dim": 16, "sparse_num_index_heads": 2, "sparse_block_size": 4, "sparse_topk_blocks": 3},
+    vision={"hidden_size": 42, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 60},
+    top={"projector_hidden_size": 52, "image_token_index": 200, "video_token_index": 201},
+    covers="every text tap of full and sparse attention, dense MLP and MoE; pairwise different dimensions; a partial "
+           "last block; rows with fewer, as many and more visible blocks than are kept; gate and up beyond the clamp; "
+           "a router that is not exact in BF16",
+    cannot_detect="ties; sums of released length; positions in the thousands; pictures; a block or head size that only "
+                  "works as a power of two or a multiple of 32")
+
+BLOCK128 = Case(
+    name="block128", seed=1, style="bf16", tokens=2305, layer_map=[1],
+    rows=[0, 1, 2, 63, 64, 126, 127, 128, 129, 255, 256, 257, 511, 1023, 1024, 1535, 1791, 1919, 1920, 2046, 2047,
+          2048, 2049, 2050, 2079, 2111, 2112, 2143, 2175, 2176, 2177, 2207, 2239, 2240, 2271, 2302, 2303, 2304],
+    text={"hidden_size": 72, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128, "rotary_dim": 64,
+          "partial_rotary_factor": 0.5, "num_local_experts": 9, "num_experts_per_tok": 3, "intermediate_size": 40,
+          "dense_intermediate_size": 56, "shared_intermediate_size": 48, "vocab_size": 131,
+          "max_position_embeddings": 8192},
+    sparse={"sparse_index_dim": 128, "sparse_num_index_heads": 2, "sparse_block_size": 128, "sparse_topk_blocks": 16},
+    vision=VISION, top={"projector_hidden_size": 28, "image_token_index": 120, "video_token_index": 121},
+    covers="released head, index, rotary and block sizes and number of kept blocks; positions 126 to 129, 2046 to "
+           "2050, 2175, 2176, 2303, 2304; 17 to 19 visible blocks; angles of more than 2,000 radians",
+    cannot_detect="errors in rows that are not held; a router rounded to BF16 (its weights are exact there); more than "
+                  "one layer; dense MLP; fp32 angles within the yardstick of public code (the angle64 keys do)")
+
+MXFP8 = Case(
+    name="mxfp8", seed=1, style="mxfp8", tokens=33, layer_map=[0, 1],
+    rows=[0, 1, 3, 4, 11, 12, 15, 16, 22, 27, 31, 32],
+    text={"hidden_size": 288, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 80, "rotary_dim": 32,
+          "partial_rotary_factor": 0.4, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 160,
+          "dense_intermediate_size": 192, "shared_intermediate_size": 224, "vocab_size": 151,
+          "max_position_embeddings": 4096},
+    sparse={"sparse_index_dim": 136, "sparse_num_index_heads": 2, "sparse_block_size": 4, "sparse_topk_blocks": 3},
+    vision=VISION, top={"projector_hidden_size": 28, "image_token_index": 120, "video_token_index": 121},
+    covers="F8_E4M3 matrices with ue8m0 scales per 32 columns; neighbouring scales differ by up to 2^5",
+    cannot_detect="codes beyond +-15/8, subnormal codes, NaN codes, scale bytes 0 and 255: the weights hold none; "
+                  "errors in rows that are not held")
+
+F8BLOCK = Case(
+    name="f8block", seed=1, style="f8_block", tokens=33, layer_map=[0, 1],
+    rows=MXFP8.rows,
+    text={"hidden_size": 260, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 70, "rotary_dim": 28,
+          "partial_rotary_factor": 0.4, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 150,
+          "dense_intermediate_size": 190, "shared_intermediate_size": 170, "vocab_size": 151,
+          "max_position_embeddings": 4096},
+    sparse={"sparse_index_dim": 134, "sparse_num_index_heads": 2, "sparse_block_size": 4, "sparse_topk_blocks": 3},
+    vision=VISION, top={"projector_hidden_size": 28, "image_token_index": 120, "video_token_index": 121},
+    covers="F8_E4M3 matrices with F32 scales per 128x128 block, at least 2x3 blocks a matrix, partial edge blocks",
+    cannot_detect="rounding of code times scale (these products are exact in F32); subnormal and NaN codes; errors in "
+                  "rows that are not held")
+
+CASES = [TINY, BLOCK128, MXFP8, F8BLOCK]

@@ -1,0 +1,137 @@
+"""Makes golden/ again in a temporary directory and compares it with the files of the repository.
+
+Weights, cases and configs must be the same bytes; taps equal to 1e-12 (relative L2 and max |d| / max |r|), ids
+identical; the errors of fp32 code, which depend on the machine, within a factor of 4; MANIFEST.json must list every
+file with its SHA-256. One line per file; exit status 1 on any mismatch.
+"""
+
+import json
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+import cases
+import files
+import formulas
+import make
+
+TAP_LIMIT = 1e-12
+YARDSTICK_FACTOR = 4
+MARGIN_LIMIT = 1e-2
+UNLISTED = ("MANIFEST.json", "README.md")
+
+
+def same_bytes(committed, made):
+    with open(committed, "rb") as first, open(made, "rb") as second:
+        return [] if first.read() == second.read() else ["bytes differ"]
+
+
+def number_agrees(key, committed, made):
+    a, b = float(committed), float(made)
+    if key.endswith("margin"):
+        return abs(a - b) <= MARGIN_LIMIT * abs(b)
+    return a == b or (a > 0 and b > 0 and a <= YARDSTICK_FACTOR * b and b <= YARDSTICK_FACTOR * a)
+
+
+def is_number(key):
+    return key.rpartition(".")[2].startswith(("f32_", "margin", "order_margin", "score_error")) or key == "table_gap"
+
+
+def same_dump(committed, made):
+    """Findings of two dumps: names, ids, values, metadata."""
+    (got, got_meta), (want, want_meta) = files.read(committed), files.read(made)
+    findings = [f"{name}: only in one" for name in sorted(set(got) ^ set(want))]
+    findings += [f"metadata {key}: only in one" for key in sorted(set(got_meta) ^ set(want_meta))]
+    for name in sorted(set(got) & set(want)):
+        a, b = got[name], want[name]
+        if a.dtype != b.dtype or a.shape != b.shape:
+            findings.append(f"{name}: {a.dtype} {a.shape} for {b.dtype} {b.shape}")
+        elif b.dtype.kind == "i":
+            if not np.array_equal(a, b):
+                findings.append(f"{name}: ids differ")
+        else:
+            errors = formulas.relative_l2(a, b), formulas.relative_max(a, b)
+            if not (errors[0] <= TAP_LIMIT and errors[1] <= TAP_LIMIT):
+                findings.append(f"{name}: relative L2 {errors[0]:.1e}, max {errors[1]:.1e}")
+    for key in sorted(set(got_meta) & set(want_meta)):
+        a, b = got_meta[key], want_meta[key]
+        if not (number_agrees(key, a, b) if is_number(key) else a == b):
+            findings.append(f"metadata {key}: {a} for {b}")
+    return findings
+
+
+def check_manifest(golden, made):
+    """Findings of MANIFEST.json against the files that lie beside it and against the cases."""
+    with open(os.path.join(golden, "MANIFEST.json")) as file:
+        committed = json.load(file)
+    with open(os.path.join(made, "MANIFEST.json")) as file:
+        expected = json.load(file)
+    listed = {entry["path"]: entry for case in committed["entries"] for entry in case["files"]}
+    findings = []
+    for path, entry in sorted(listed.items()):
+        full = os.path.join(golden, path)
+        if not os.path.exists(full):
+            findings.append(f"{path}: listed, absent")
+        elif files.sha256(full) != entry["sha256"] or os.path.getsize(full) != entry["bytes"]:
+            findings.append(f"{path}: SHA-256 or size differs from MANIFEST.json")
+    findings += [f"{path}: not listed" for path in all_files(golden) if path not in listed and path not in UNLISTED]
+    for part in (committed, expected):
+        for case in part["entries"]:
+            case["files"] = [entry["path"] for entry in case["files"]]
+            case["versions"].pop("python", None)
+    if committed != expected:
+        findings.append("entries differ from the cases of cases.py")
+    return findings
+
+
+def all_files(folder):
+    return sorted(os.path.relpath(os.path.join(where, name), folder)
+                  for where, _, names in os.walk(folder) for name in names)
+
+
+def compare(golden, made):
+    """{path: findings} over the files of both trees, but for README.md."""
+    results = {}
+    for path in sorted(set(all_files(made)) | set(all_files(golden))):
+        committed, fresh = os.path.join(golden, path), os.path.join(made, path)
+        if path == "README.md":
+            continue
+        if path == "MANIFEST.json":
+            results[path] = check_manifest(golden, made)
+        elif not os.path.exists(committed):
+            results[path] = ["absent from golden/"]
+        elif not os.path.exists(fresh):
+            results[path] = ["no case makes it"]
+        elif os.path.basename(path) in ("golden.safetensors.gz", "positions.safetensors"):
+            results[path] = same_dump(committed, fresh)
+        else:
+            results[path] = same_bytes(committed, fresh)
+    return results
+
+
+def main():
+    golden = sys.argv[1] if len(sys.argv) > 1 else os.path.normpath(make.GOLDEN)
+    with tempfile.TemporaryDirectory() as made:
+        for case in cases.CASES:
+            try:
+                make.produce(case, made)
+            except make.Refused as reason:
+                sys.exit(f"FAIL  {case.name}: refused: {reason}")
+        make.produce_configs(made)
+        make.manifest(made)
+        results = compare(golden, made)
+    for path, findings in results.items():
+        print(f"{'FAIL' if findings else 'ok':5} {path}")
+        for finding in findings[:5]:
+            print(f"      {finding}")
+        if len(findings) > 5:
+            print(f"      and {len(findings) - 5} more")
+    failed = sum(bool(findings) for findings in results.values())
+    print(f"golden-check: {len(results) - failed} of {len(results)} files agree")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

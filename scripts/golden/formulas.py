@@ -1,0 +1,249 @@
+"""Every text tap once more, in NumPy fp64, from the tapped inputs of its operator and the released weights.
+
+Written from the model's formulas, with nothing of the public code: a wrong hook, a swapped half or fp32 inside the
+fp64 run shows here. Errors are the larger of relative L2 and max |d| / max |r|;
+1e-15 is usual.
+"""
+
+from decimal import Decimal, localcontext
+
+import numpy as np
+
+
+def relative_l2(got, want):
+    """Relative L2 over finite elements; NaN if the patterns of infinities differ."""
+    finite = np.isfinite(want)
+    if got.shape != want.shape or not np.array_equal(got[~finite], want[~finite]):
+        return np.nan
+    if not np.isfinite(got[finite]).all():
+        return np.nan
+    size = np.linalg.norm(want[finite].astype(np.float64))
+    return np.linalg.norm(got[finite].astype(np.float64) - want[finite]) / (size if size else 1.0)
+
+
+def relative_max(got, want):
+    """max |d| / max |r| over finite elements."""
+    finite = np.isfinite(want)
+    if got.shape != want.shape:
+        return np.nan
+    size = np.abs(want[finite]).max()
+    return np.abs(got[finite].astype(np.float64) - want[finite]).max() / (size if size else 1.0)
+
+
+def sigmoid(x):
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def gemma_norm(x, w, eps):
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * (1 + w)
+
+
+def inverse_frequencies(theta, rotary):
+    """theta^(-2i/r) through decimal logarithms of 40 digits, rounded once."""
+    with localcontext() as context:
+        context.prec = 40
+        log = Decimal(theta).ln()
+        return np.array([float((-log * 2 * i / rotary).exp()) for i in range(rotary // 2)])
+
+
+def rope(x, positions, theta, rotary):
+    """x [T,heads,D] or [T,D]: the first `rotary` dims turn in pairs (i, i + rotary/2)."""
+    angle = positions[:, None].astype(np.float64) * inverse_frequencies(theta, rotary)
+    if x.ndim == 3:
+        angle = angle[:, None]
+    half, y = rotary // 2, x.copy()
+    y[..., :half] = x[..., :half] * np.cos(angle) - x[..., half:rotary] * np.sin(angle)
+    y[..., half:rotary] = x[..., half:rotary] * np.cos(angle) + x[..., :half] * np.sin(angle)
+    return y
+
+
+def block_scores(q, k, block):
+    """[T,G,B]: max over the visible keys of a block of q.k, unscaled; q [T,G,X], k [T,X]."""
+    T, B = len(k), -(-len(k) // block)
+    scores = np.full((T, q.shape[1], B), -np.inf)
+    for b in range(B):
+        keys = np.arange(b * block, min((b + 1) * block, T))
+        dots = q @ k[keys].T
+        dots[np.broadcast_to(keys > np.arange(T)[:, None, None], dots.shape)] = -np.inf
+        scores[:, :, b] = dots.max(axis=-1)
+    return scores
+
+
+def choose_blocks(scores, block, kept, local):
+    """([T,G,N] ascending then -1, [T,G] margins: least chosen not forced minus best rejected, +inf without either)."""
+    T, G, B = scores.shape
+    blocks, margins = np.full((T, G, kept), -1, np.int32), np.full((T, G), np.inf)
+    for t in range(T):
+        own = t // block
+        forced = {max(own - j, 0) for j in range(local)}
+        for g in range(G):
+            visible = [b for b in range(B) if scores[t, g, b] > -np.inf or b in forced]
+            order = sorted(visible, key=lambda b: (b not in forced, -scores[t, g, b], b))
+            chosen, rejected = order[:kept], order[kept:]
+            blocks[t, g, :len(chosen)] = sorted(chosen)
+            free = [scores[t, g, b] for b in chosen if b not in forced]
+            if free and rejected:
+                margins[t, g] = min(free) - scores[t, g, rejected[0]]
+    return blocks, margins
+
+
+def choose_experts(choice, kept):
+    """([T,K] by descending choice, [T] margins to the first rejected, [T] least gap between neighbours chosen)."""
+    order = np.argsort(-choice, axis=1, kind="stable")
+    ranked = np.take_along_axis(choice, order, axis=1)
+    gaps = ranked[:, :-1] - ranked[:, 1:]
+    return order[:, :kept].astype(np.int32), gaps[:, kept - 1], gaps[:, :kept - 1].min(axis=1)
+
+
+def attention(q, k, v, keep):
+    """(attn [T,Q,D], lse [T,Q]); keep [T,Q,T] bool; query head h reads group h div (Q/G)."""
+    T, Q, D = q.shape
+    out, lse = np.empty_like(q), np.empty((T, Q))
+    for h in range(Q):
+        g = h // (Q // k.shape[1])
+        z = q[:, h] @ k[:, g].T / np.sqrt(D)
+        z[~keep[:, h]] = -np.inf
+        top = z.max(axis=1, keepdims=True)
+        weight = np.exp(z - top)
+        total = weight.sum(axis=1, keepdims=True)
+        out[:, h] = weight @ v[:, g] / total
+        lse[:, h] = (top + np.log(total))[:, 0]
+    return out, lse
+
+
+def keys_attended(T, heads, groups, block, blocks):
+    """[T,Q,T] bool from the causal rule and, where blocks [T,G,N] are given, the chosen blocks."""
+    causal = np.arange(T)[None, :] <= np.arange(T)[:, None]
+    if blocks is None:
+        return np.broadcast_to(causal[:, None], (T, heads, T))
+    keep = np.zeros((T, groups, T), bool)
+    for t in range(T):
+        for g in range(groups):
+            keep[t, g] = causal[t] & np.isin(np.arange(T) // block, blocks[t, g])
+    return np.repeat(keep, heads // groups, axis=1)
+
+
+def swiglu(gate, up, text):
+    limit = text["swiglu_limit"]
+    g, u = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return (u + 1) * g * sigmoid(text["swiglu_alpha"] * g)
+
+
+class Check:
+    """Errors of the taps of one run, and counts of what the case exercises."""
+
+    def __init__(self, config, weights, taps, attention_weights, input_ids):
+        self.text, self.weights, self.taps, self.ids = config["text_config"], weights, taps, input_ids
+        self.attention_weights = attention_weights
+        self.errors, self.margins, self.counts = {}, {}, {}
+
+    def equal(self, tap, got):
+        want = self.taps[tap]
+        errors = [relative_l2(got, want), relative_max(got, want), self.errors.get(tap, 0.0)]
+        self.errors[tap] = np.nan if np.isnan(errors).any() else max(errors)
+
+    def same(self, tap, got):
+        if not np.array_equal(got, self.taps[tap]):
+            self.errors[tap] = np.nan
+
+    def run(self):
+        taps, weights, eps = self.taps, self.weights, self.text["rms_norm_eps"]
+        self.equal("embed", weights["language_model.model.embed_tokens.weight"][self.ids])
+        self.equal("fused", taps["embed"])
+        x = taps["fused"]
+        for number in range(self.text["num_hidden_layers"]):
+            self.layer(number, x)
+            x = taps[f"layers.{number}.out"]
+        self.equal("final_norm", gemma_norm(x, weights["language_model.model.norm.weight"], eps))
+        self.equal("logits", taps["final_norm"] @ weights["language_model.lm_head.weight"].T)
+
+    def layer(self, number, x):
+        taps, p, eps = self.taps, f"layers.{number}.", self.text["rms_norm_eps"]
+        w = {name.removeprefix(f"language_model.model.{p}").removesuffix(".weight"): value
+             for name, value in self.weights.items() if name.startswith(f"language_model.model.{p}")}
+        self.equal(p + "attn_norm", gemma_norm(x, w["input_layernorm"], eps))
+        self.heads(p, w, "self_attn.", ("q", "k", "v"))
+        blocks = self.index(p, w) if p + "index.blocks" in taps else None
+        self.attend(number, p, blocks)
+        self.equal(p + "attn_out", taps[p + "attn"].reshape(len(x), -1) @ w["self_attn.o_proj"].T)
+        self.equal(p + "mid", x + taps[p + "attn_out"])
+        self.equal(p + "mlp_norm", gemma_norm(taps[p + "mid"], w["post_attention_layernorm"], eps))
+        self.moe(p, w) if p + "moe.experts" in taps else self.dense(p, w)
+        self.equal(p + "out", taps[p + "mid"] + taps[p + "mlp"])
+
+    def heads(self, p, w, prefix, names):
+        """Projection, per-head norm and rotation of q and k (v is projected only)."""
+        taps, text = self.taps, self.text
+        rotary = round(text["partial_rotary_factor"] * text["head_dim"])
+        positions = np.arange(len(self.ids))
+        for name in names:
+            shape = taps[f"{p}{name}_proj"].shape
+            input_norm = taps[p.removesuffix("index.") + "attn_norm"]
+            self.equal(f"{p}{name}_proj", (input_norm @ w[f"{prefix}{name}_proj"].T).reshape(shape))
+            if name != "v":
+                norm = gemma_norm(taps[f"{p}{name}_proj"], w[f"{prefix}{name}_norm"], text["rms_norm_eps"])
+                self.equal(f"{p}{name}_norm", norm)
+                self.equal(f"{p}{name}_rope", rope(taps[f"{p}{name}_norm"], positions, text["rope_theta"], rotary))
+
+    def index(self, p, w):
+        taps, sparse = self.taps, self.text["sparse_attention_config"]
+        self.heads(p + "index.", w, "self_attn.index_", ("q", "k"))
+        scores = block_scores(taps[p + "index.q_rope"], taps[p + "index.k_rope"], sparse["sparse_block_size"])
+        self.equal(p + "index.block_scores", scores)
+        blocks, margins = choose_blocks(scores, sparse["sparse_block_size"], sparse["sparse_topk_blocks"],
+                                        sparse["sparse_local_block"])
+        self.same(p + "index.blocks", blocks)
+        self.margins[p + "index.blocks"] = margins
+        return blocks
+
+    def attend(self, number, p, blocks):
+        taps, text = self.taps, self.text
+        q, k, v = taps[p + "q_rope"], taps[p + "k_rope"], taps[p + "v_proj"]
+        block = text["sparse_attention_config"]["sparse_block_size"]
+        out, lse = attention(q, k, v, keys_attended(len(q), q.shape[1], k.shape[1], block, blocks))
+        self.equal(p + "attn", out)
+        self.equal(p + "attn_lse", lse)
+        weight = self.attention_weights[number].numpy()                      # [Q,T,T]: z - ln(weight) at the largest
+        best = weight.argmax(axis=-1)
+        for h in range(q.shape[1]):
+            rows, keys = np.arange(len(q)), best[h]
+            z = (q[rows, h] * k[keys, h // (q.shape[1] // k.shape[1])]).sum(axis=-1) / np.sqrt(q.shape[2])
+            lse[:, h] = z - np.log(weight[h, rows, keys])
+        self.equal(p + "attn_lse", lse)
+
+    def dense(self, p, w):
+        taps = self.taps
+        self.equal(p + "mlp.gate", taps[p + "mlp_norm"] @ w["mlp.gate_proj"].T)
+        self.equal(p + "mlp.up", taps[p + "mlp_norm"] @ w["mlp.up_proj"].T)
+        self.equal(p + "mlp.act", swiglu(taps[p + "mlp.gate"], taps[p + "mlp.up"], self.text))
+        self.equal(p + "mlp", taps[p + "mlp.act"] @ w["mlp.down_proj"].T)
+        self.clamps(p, taps[p + "mlp.gate"], taps[p + "mlp.up"])
+
+    def clamps(self, p, gate, up):
+        for name, hit in (("gate>7", gate > 7), ("gate<-7", gate < -7), ("|up|>7", np.abs(up) > 7)):
+            self.counts[p + name] = self.counts.get(p + name, 0) + int(hit.sum())
+
+    def moe(self, p, w):
+        taps, m, b = self.taps, p + "moe.", "block_sparse_moe."
+        x = taps[p + "mlp_norm"]
+        self.equal(m + "router_logits", x @ w[b + "gate"].T)
+        self.equal(m + "router_scores", sigmoid(taps[m + "router_logits"]))
+        self.equal(m + "choice", taps[m + "router_scores"] + w[b + "e_score_correction_bias"])
+        ids, margins, gaps = choose_experts(taps[m + "choice"], self.text["num_experts_per_tok"])
+        self.same(m + "experts", ids)
+        self.margins[m + "experts"], self.margins[m + "experts.order"] = margins, gaps
+        chosen = np.take_along_axis(taps[m + "router_scores"], ids, axis=1)
+        self.equal(m + "weights", chosen / chosen.sum(axis=1, keepdims=True))
+        out = np.zeros_like(taps[m + "expert_out"])
+        for expert in range(self.text["num_local_experts"]):
+            rows, slots = np.nonzero(ids == expert)
+            gate, up = (x[rows] @ w[f"{b}experts.{expert}.{name}"].T for name in ("w1", "w3"))
+            out[rows, slots] = swiglu(gate, up, self.text) @ w[f"{b}experts.{expert}.w2"].T
+            self.clamps(p, gate, up)
+        self.equal(m + "expert_out", out)
+        routed = np.einsum("tk,tkh->th", taps[m + "weights"], taps[m + "expert_out"])
+        self.equal(m + "routed", self.text["routed_scaling_factor"] * routed)
+        gate, up, down = (w[f"{b}shared_experts.{name}_proj"] for name in ("gate", "up", "down"))
+        self.equal(m + "shared", swiglu(x @ gate.T, x @ up.T, self.text) @ down.T)
+        self.equal(p + "mlp", taps[m + "routed"] + taps[m + "shared"])
+        self.counts[p + "experts used"] = int(len(np.unique(ids)))
