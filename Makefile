@@ -89,4 +89,77 @@ endef
 $(eval $(call engine,f32))
 $(eval $(call engine,f64))
 
+# ---- tests: one program per file; those of the operators once per engine
+
+OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
+             swiglu_oai swiglu sigmoid route experts add hot
+UNITS := $(filter-out $(OPERATORS),$(patsubst tests/test_%.c,%,$(wildcard tests/test_*.c)))
+TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
+TEST_CFLAGS = $(CFLAGS) -Itests $(shell pkg-config --cflags check)
+TEST_LIBRARIES := $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(LIBRARY)
+TEST_LDLIBS = $(shell pkg-config --libs check) $(LDLIBS)
+
+# What a test reaches behind the engines' single symbol.
+INSIDE_math := $(BUILD)/f64/ops/math.o
+INSIDE_hot_f32 := $(HOT:%=$(BUILD)/f32/hot_%.o) $(BUILD)/f32/ops/hot_pick.o
+INSIDE_hot_f64 := $(HOT:%=$(BUILD)/f64/hot_%.o) $(BUILD)/f64/ops/hot_pick.o
+LIBS_math := -lmpfr -lgmp
+
+.PHONY: tests
+tests: all $(TESTS) $(BUILD)/tests/wrong_rope.so
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
+
+$(BUILD)/tests/harness.o: tests/harness.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) -c -o $@ $<
+
+.SECONDEXPANSION:
+$(UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*) $(TEST_LIBRARIES)
+	$(CC) $(TEST_CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(LIBS_$*) $(TEST_LDLIBS)
+
+$(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f32) $(TEST_LIBRARIES)
+	$(CC) $(TEST_CFLAGS) $(REAL_f32) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
+
+$(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) $(TEST_LIBRARIES)
+	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
+
+# A plug-in with a known mistake: it turns all channels of a head (rope.full).
+$(BUILD)/tests/wrong_rope.so: tests/wrong_rope.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
+
+asan:
+	@$(MAKE) --no-print-directory setup
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' tests
+
+bits: setup
+	@scripts/bits.sh $(BUILD)/bits
+
+# ---- goldens: made by the public PyTorch code, in a virtual environment of their own
+
+VENV := $(BUILD)/venv
+$(VENV)/ready: scripts/requirements-golden.txt
+	@scripts/venv.sh $(VENV) $<
+	@touch $@
+
+golden: $(VENV)/ready
+	$(VENV)/bin/python scripts/golden/make.py
+
+golden-check: $(VENV)/ready
+	$(VENV)/bin/python scripts/golden/check.py
+
+bench: setup
+	@$(MAKE) --no-print-directory all
+	@scripts/bench.sh $(BUILD)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref
+	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
+	cd ref && for h in m3ref.h base/*.h io/*.h model/*.h ops/ops.h oracle/*.h; do \
+		install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/m3ref/$$h; done
+
+clean:
+	rm -rf $(BUILD)
+
 -include $(wildcard $(BUILD)/*/*/*.d $(BUILD)/*/*.d)

@@ -3,12 +3,9 @@
 #ifndef M3_TESTS_DUMPS_H
 #define M3_TESTS_DUMPS_H
 
-#include <check.h>
+#include "files.h"
+
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "oracle/compare.h"
 
@@ -21,7 +18,7 @@ struct dump {
     int count;
 };
 
-static char dumps_folder[200], reference_path[256], candidate_path[256];
+static char reference_path[128], candidate_path[128];
 static struct m3_safetensors *reference_file, *candidate_file;
 static struct m3_comparison result;
 static struct m3_error error;
@@ -29,11 +26,9 @@ static struct m3_compare_options options;
 
 static inline void dumps_setup(void)
 {
-    const char *base = getenv("TMPDIR");
-    snprintf(dumps_folder, sizeof dumps_folder, "%s/m3_compare_XXXXXX", base != NULL ? base : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(dumps_folder));
-    snprintf(reference_path, sizeof reference_path, "%s/reference.safetensors", dumps_folder);
-    snprintf(candidate_path, sizeof candidate_path, "%s/candidate.safetensors", dumps_folder);
+    make_folder();
+    snprintf(reference_path, sizeof reference_path, "%s/reference.safetensors", folder);
+    snprintf(candidate_path, sizeof candidate_path, "%s/candidate.safetensors", folder);
 }
 
 static inline void dumps_forget(void)
@@ -48,9 +43,7 @@ static inline void dumps_forget(void)
 static inline void dumps_teardown(void)
 {
     dumps_forget();
-    unlink(reference_path);
-    unlink(candidate_path);
-    ck_assert_int_eq(rmdir(dumps_folder), 0);
+    remove_folder();
 }
 
 static inline void dump_begin(struct dump *dump, const char *path)

@@ -1,7 +1,7 @@
 /* Chosen blocks and experts are compared as sets; expert slots are aligned by id. */
-#include <math.h>
-
 #include "dumps.h"
+
+#include <math.h>
 
 #define BLOCKS "layers.3.index.blocks"
 #define SCORES "layers.3.index.block_scores"
@@ -197,7 +197,7 @@ END_TEST
 
 enum { T = 2, K = 3, H = 2, E = 5 };
 
-/* ids [T,K] or NULL; weight of an expert e in row t is 0.1 e + t, its output 10 e + t and its negative, plus `wrong` in
+/* ids [T,K] or NULL; weight of expert e in row t is e/8 + t, its outputs 8 e + t and its negative, plus `wrong` in
  * row 1 for expert `wrong_id`. */
 static void write_experts(const char *path, const int32_t *ids, const int32_t *slots, int wrong_id, double wrong)
 {
@@ -288,7 +288,8 @@ START_TEST(no_common_expert)
 }
 END_TEST
 
-/* Goal:  an expert list has no padding, and its ids end at E; without ids on both sides slots are compared as they stand.
+/* Goal:  an expert list has no padding, and its ids end at E; without ids on both sides slots are compared as they
+ *        stand.
  * Seen to fail with -1 taken for padding, and with the last expert refused. */
 START_TEST(expert_ids)
 {

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/minmax.h"
 #include "base/status.h"
 
 enum { ALIGNMENT = 64, SMALLEST_CHUNK = 1 << 20 };
@@ -111,4 +112,10 @@ int m3_fail_at(struct m3_ctx *ctx, int status, const char *what, int64_t row, in
 {
     ctx->failure = (struct m3_failure){ what, row, group, block };
     return status;
+}
+
+int m3_team(const struct m3_ctx *ctx, int64_t operations)
+{
+    const int64_t worth_a_thread = 1 << 15;
+    return (int)m3_max(1, m3_min(ctx->threads, operations / worth_a_thread));
 }

@@ -22,6 +22,9 @@ struct m3_ctx {
     struct m3_scratch *scratch;
 };
 
+/* How many threads for about that many operations: a team costs more than a small array. No result depends on it. */
+int m3_team(const struct m3_ctx *ctx, int64_t operations);
+
 /* 0, or M3_INTERNAL if memory is short or threads < 1; m3_ctx_free is fine after either, and twice. */
 int m3_ctx_init(struct m3_ctx *ctx, int threads, enum m3_linear linear);
 void m3_ctx_free(struct m3_ctx *ctx);

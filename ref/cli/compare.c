@@ -11,8 +11,8 @@ static const char help[] =
     "\n"
     "Compares two dumps, stage by stage in execution order, and names the first that diverges. Both are safetensors\n"
     "files, or such a file in gzip (.gz). Only taps that both hold are compared, and of these only the rows that both\n"
-    "hold. Floats pass within 4 times the fp32 error that the reference states for a tap, plus 1e-7; within 1e-5 if it\n"
-    "states none. Chosen blocks and experts are compared as sets; equal scores go to the lower id.\n"
+    "hold. Floats pass within 4 times the fp32 error that the reference states for a tap, plus 1e-7; within 1e-5 if\n"
+    "it states none. Chosen blocks and experts are compared as sets; equal scores go to the lower id.\n"
     "\n"
     "  --taps GLOB,...   only taps that match: * is any text, ? any character (\"layers.3.*,logits\")\n"
     "  --json            one JSON object a line: every stage, then the summary\n"
@@ -57,11 +57,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
             return m3_fail(error, M3_USAGE, "compare: --profile %s is not supported yet: expected fp32", optarg);
         case OPT_UNSUPPORTED:
             return m3_fail(error, M3_USAGE, "compare: --%s is not supported yet", options[which].name);
-        case ':': return m3_fail(error, M3_USAGE, "compare: %s needs a value", argv[optind - 1]);
-        default:
-            if (optopt > 0 && optopt < OPT_TAPS)
-                return m3_fail(error, M3_USAGE, "compare: -%c is not an option of compare", optopt);
-            return m3_fail(error, M3_USAGE, "compare: %s is not an option of compare", argv[optind - 1]);
+        default: return m3_cli_bad_option(option, argv, "compare", error);
         }
     }
     if (argc - optind != 2)
@@ -90,20 +86,16 @@ static int compare(const struct arguments *arguments, const struct m3_safetensor
 int m3_cli_compare(int argc, char **argv)
 {
     struct arguments arguments = { 0 };
-    struct m3_error error = { 0 };
+    struct m3_error notes = { 0 }, error = { 0 };
     struct m3_safetensors *reference = NULL, *candidate = NULL;
 
     int status = parse(&arguments, argc, argv, &error);
-    if (status == M3_OK && arguments.help) {
-        if (fputs(help, stdout) == EOF || fflush(stdout) != 0) status = M3_IO;
-        return status;
-    }
+    if (status == M3_OK && arguments.help) return m3_cli_help(help);
     if (status == M3_OK) status = m3_safetensors_open(&reference, arguments.reference, &error);
     if (status == M3_OK) status = m3_safetensors_open(&candidate, arguments.candidate, &error);
     if (status == M3_OK) status = compare(&arguments, reference, candidate, &error);
     m3_safetensors_close(reference);
     m3_safetensors_close(candidate);
-    m3_error_print(&error, stderr);
-    m3_error_free(&error);
-    return status;
+    /* A verdict alone is no error: the report has said it. */
+    return error.count == 0 ? status : m3_cli_end(status, &notes, &error);
 }

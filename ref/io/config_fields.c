@@ -140,7 +140,7 @@ static const struct group {
 
 #define CHOICE(field) offsetof(struct config_reading, field)
 
-/* Words that choose: the place of the word in `words` is stored, as an int. The first one stands for an absent field. */
+/* Words that choose: the place of the word in `words` is stored, as an int. The first stands for an absent field. */
 static const struct word {
     struct place place;
     size_t offset;

@@ -121,12 +121,14 @@ static void make_piece(struct synth *s, const struct item *item, uint64_t key, i
     }
 }
 
+/* Neighbours differ by 2^4 or more, and have all 24 bits: a scale that is lost, or taken from the next block, shows. */
 static void make_block_scales(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        uint64_t at = 2 * (uint64_t)(first + i);
-        float fraction = 1 + (float)m3_draw(key, at + 1, 256) / 256;
-        ((float *)s->piece)[i] = ldexpf(fraction, item->exponent + 2 - (int)m3_draw(key, at, 6));
+        uint64_t block = (uint64_t)(first + i);
+        float fraction = 1 + (float)m3_draw(key, 2 * block + 1, 1 << 23) / (1 << 23);
+        int lower = 6 * (int)(block % 2) + (int)m3_draw(key, 2 * block, 2);
+        ((float *)s->piece)[i] = ldexpf(fraction, item->exponent + 1 - lower);
     }
 }
 

@@ -20,7 +20,7 @@ int m3_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up,
     const struct m3_hot *hot = m3_hot();
     real lower = act->clamp == M3_GATE_CLAMP_BOTH ? -act->limit : -(real)INFINITY;
 
-#pragma omp parallel for num_threads(ctx->threads)
+#pragma omp parallel for num_threads(m3_team(ctx, T * F * 16))
     for (int64_t i = 0; i < T * F; i += PIECE)
         hot->swiglu_oai(y + i, gate + i, up + i, m3_min(PIECE, T * F - i), act->alpha, act->limit, lower);
     return M3_OK;
@@ -35,7 +35,7 @@ int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int
 {
     const struct m3_hot *hot = m3_hot();
 
-#pragma omp parallel for num_threads(ctx->threads)
+#pragma omp parallel for num_threads(m3_team(ctx, T * F * 16))
     for (int64_t i = 0; i < T * F; i += PIECE) hot->swiglu(y + i, gate + i, up + i, m3_min(PIECE, T * F - i));
     return M3_OK;
 }
@@ -47,7 +47,7 @@ int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int
  * y [n]; x [n]. */
 int m3_sigmoid(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 {
-#pragma omp parallel for num_threads(ctx->threads)
+#pragma omp parallel for num_threads(m3_team(ctx, n * 16))
     for (int64_t i = 0; i < n; i++) y[i] = (real)(1 / (1 + m3_exp(-(double)x[i])));
     return M3_OK;
 }

@@ -101,7 +101,7 @@ int m3_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const 
     if (!scratch) return M3_INTERNAL;
 
     /* The longest tiles first: they are the last ones, and a short one fills the gap at the end. */
-#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic)
+#pragma omp parallel for num_threads(m3_team(ctx, d->T * d->Q * d->D * keys)) schedule(dynamic)
     for (int64_t i = 0; i < tiles * d->G; i++) {
         int64_t t0 = (tiles - 1 - i / d->G) * rows;
         full_tile(o, lse, q, k, v, d, t0, m3_min(rows, d->T - t0), i % d->G, scratch + omp_get_thread_num() * bytes);
@@ -189,7 +189,7 @@ int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, cons
     int32_t *merged = m3_scratch_take(ctx, ctx->threads * width, sizeof *merged);
     if (!scratch || !merged) return M3_INTERNAL;
 
-#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic, 16)
+#pragma omp parallel for num_threads(m3_team(ctx, d->T * d->Q * d->D * keys)) schedule(dynamic, 16)
     for (int64_t i = 0; i < d->T * G; i++) {
         int64_t t = i / G, g = i % G;
         const int32_t *list = blocks + i * N;

@@ -66,7 +66,7 @@ int m3_block_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, c
     real *scratch = m3_scratch_take(ctx, ctx->threads * each, sizeof *scratch);
     if (!scratch) return M3_INTERNAL;
 
-#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic)
+#pragma omp parallel for num_threads(m3_team(ctx, pairs * d->X * d->block * d->B)) schedule(dynamic)
     for (int64_t i0 = 0; i0 < pairs; i0 += LANES) {
         real *q_t = scratch + omp_get_thread_num() * each, *s = q_t + d->X * LANES;
         int64_t block = -1, pair = score_tile(m, q, k, d, i0, m3_min(LANES, pairs - i0), q_t, s, &block);

@@ -14,6 +14,17 @@ static int64_t slots_of(int64_t *slots, const int32_t *ids, int64_t count, int64
     return n;
 }
 
+/* The first row whose ids are not distinct experts, or -1. */
+static int64_t bad_row(const int32_t *ids, int64_t T, int64_t E, int64_t K)
+{
+    for (int64_t i = 0; i < T * K; i++) {
+        if (ids[i] < 0 || ids[i] >= E) return i / K;
+        for (int64_t j = i / K * K; j < i; j++)
+            if (ids[j] == ids[i]) return i / K;
+    }
+    return -1;
+}
+
 /* out [n,H] := w2 act(w1 x, w3 x) for the rows x [n,H]. gate, up [n,F] are scratch. */
 static int one_expert(struct m3_ctx *ctx, real *out, const real *x, real *gate, real *up, const struct m3_expert *e,
                       const struct m3_activation *act, int64_t n)
@@ -38,6 +49,9 @@ int m3_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, cons
                real factor)
 {
     int64_t H = experts[0].w1.cols, F = experts[0].w1.rows, rows = m3_min(T, ROWS);
+    int64_t bad = bad_row(ids, T, E, K);
+    if (bad >= 0) return m3_fail_at(ctx, M3_WRONG, "ids are not distinct experts", bad, -1, -1);
+
     size_t mark = m3_scratch_mark(ctx);
     int64_t *slots = m3_scratch_take(ctx, T * K, sizeof *slots);
     real *in = m3_scratch_take(ctx, rows * H, sizeof *in), *out = m3_scratch_take(ctx, rows * H, sizeof *out);
@@ -54,7 +68,7 @@ int m3_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, cons
             int status = one_expert(ctx, out, in, gate, up, &experts[e], act, n);
             if (status) return status;
 
-#pragma omp parallel for num_threads(ctx->threads)
+#pragma omp parallel for num_threads(m3_team(ctx, n * H))
             for (int64_t i = 0; i < n; i++) {
                 int64_t slot = slots[i0 + i];
                 real *routed_t = routed + slot / K * H;

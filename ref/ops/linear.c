@@ -40,7 +40,7 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
     real *rows = m3_scratch_take(ctx, ctx->threads * panel * K, sizeof *rows);
     if (!rows) return M3_INTERNAL;
 
-#pragma omp parallel num_threads(ctx->threads)
+#pragma omp parallel num_threads(m3_team(ctx, T * N * K))
     {
         real *mine = rows + omp_get_thread_num() * panel * K;
 #pragma omp for schedule(dynamic)
@@ -79,7 +79,7 @@ static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
     real *scratch = m3_scratch_take(ctx, ctx->threads * each, sizeof *scratch);
     if (!scratch) return M3_INTERNAL;
 
-#pragma omp parallel num_threads(ctx->threads)
+#pragma omp parallel num_threads(m3_team(ctx, T * N * K))
     {
         real *packed = scratch + omp_get_thread_num() * each, *rows = packed + ORDERED_PANEL * ORDERED_DEPTH;
 #pragma omp for schedule(dynamic)

@@ -64,7 +64,7 @@ double m3_exp(double x)
  *     x = 2^k m,  m in [sqrt(1/2), sqrt(2)),  s = (m - 1) / (m + 1),  z = s^2 <= 0.0295
  *     ln x = k ln 2 + 2 s (1 + z (1/3 + z (1/5 + z T(z))))
  *
- * Taylor series of 2 artanh(s) up to s^27. T is plain double: z^3 < 2^-15 keeps its rounding below 2^-70; the rest is
+ * Taylor series of 2 artanh(s) up to s^25. T is plain double: z^3 < 2^-15 keeps its rounding below 2^-70; the rest is
  * double-double.
  * Often wrong: m - 1 is exact but m + 1 and the quotient are not; k ln 2 must not meet ln m with opposite sign and
  * like size, so m is centred on 1, not in [1, 2). */
@@ -86,8 +86,7 @@ static struct dd log_sum(double x)
     struct dd s = { q, (((m - 1) - back.hi) - back.lo - q * den.lo) / den.hi };
     struct dd z = multiply(s, s);
 
-    double t = 1.0 / 27;
-    t = t * z.hi + 1.0 / 25;
+    double t = 1.0 / 25;
     t = t * z.hi + 1.0 / 23;
     t = t * z.hi + 1.0 / 21;
     t = t * z.hi + 1.0 / 19;
@@ -128,12 +127,11 @@ double m3_pow(double x, double y)
     return m3_exp_sum(p.hi, lo);
 }
 
-/* a - k pi/2, |result| <= pi/4 (1 + 2^-50), relative error below 2^-100; k modulo 4 in *quadrant. 0 <= a <= 2^53.
+/* a - k pi/2, |result| <= pi/4 (1 + 2^-50), relative error below 2^-54.5; k modulo 4 in *quadrant. 0 <= a <= 2^53.
  *
- * No double in the domain but 0 is nearer to a multiple of pi/2 than 2^-60.5 (0x1.6c6cbc45dc8dep+5; by continued
- * fractions), while k pi/2 reaches 2^53: over 100 bits may cancel. Four parts of pi/2 hold 212; the products with the
- * first three are exact in two doubles each.
- * Terms by size for k = 2^52: 2^53; p1.lo, p2.hi 2^-1; p2.lo, p3.hi 2^-55; p3.lo, p4 2^-109.
+ * k pi/2 reaches 2^53 while the result may be as small as 2^-60.5 (at 0x1.6c6cbc45dc8dep+5). Three parts of pi/2 hold
+ * 161 bits; the products with two of them are exact in two doubles. What is rounded, p2.lo and p3 and their sum, is
+ * below 2^-54.5 of the least result in every binade of a (from the convergents of 2^e/pi).
  * Often wrong: near 2^53 the product a * 2/pi rounded to double misses the nearest integer; hence k in two steps. The
  * first may be even only (above 2^51 the shift rounds to multiples of 2), the second mends it. */
 static struct dd reduce_by_half_pi(double a, unsigned *quadrant)
@@ -148,18 +146,11 @@ static struct dd reduce_by_half_pi(double a, unsigned *quadrant)
 
     struct dd p1 = two_prod(k, 0x1.921fb54442d18p+0);
     struct dd p2 = two_prod(k, 0x1.1a62633145c07p-54);
-    struct dd p3 = two_prod(k, -0x1.f1976b7ed8fbcp-110);
-    double p4 = k * 0x1.4cf98e804177dp-164;
+    double p3 = k * -0x1.f1976b7ed8fbcp-110;
 
-    struct dd s1 = two_sum(a - p1.hi, -p1.lo);      /* a - p1.hi is exact: they are within a factor of 2, or k = 0 */
-    struct dd s2 = two_sum(s1.hi, -p2.hi);
-    struct dd u1 = two_sum(s1.lo, s2.lo);           /* the second level: everything of size 2^-54 */
-    struct dd u2 = two_sum(u1.hi, -p2.lo);
-    struct dd u3 = two_sum(u2.hi, -p3.hi);
-    double v = ((u1.lo + u2.lo) + u3.lo) - (p3.lo + p4);
-
-    struct dd r = two_sum(s2.hi, u3.hi);
-    return fast_two_sum(r.hi, r.lo + v);
+    double s1 = (a - p1.hi) - p1.lo;                /* exact: for k > 5 all are multiples of 2^-49, else p1.lo is 0 */
+    struct dd s2 = two_sum(s1, -p2.hi);
+    return two_sum(s2.hi, s2.lo - (p2.lo + p3));
 }
 
 /* x = k pi/2 + r, |r| <= pi/4; Taylor series of both on r (up to r^17 and r^16, truncation below 2^-58), exchanged and

@@ -13,7 +13,7 @@ double m3_exp(double x);
 /* Any x; -inf for 0 and -0, NaN below. */
 double m3_log(double x);
 
-/* |x| <= 2^53, else both are NaN: there neighbouring doubles lie a radian or more apart, so the angle is a mistake. */
+/* |x| <= 2^53, else both are NaN: there doubles lie two radians or more apart, so the angle is a mistake. */
 void m3_sincos(double *sine, double *cosine, double x);
 
 /* x^y for 0 < x < inf and finite y; NaN for all other arguments (also where C's pow has a value: 0, negative, inf). */

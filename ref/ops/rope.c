@@ -12,7 +12,7 @@ int m3_rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, 
 {
     int64_t half = R / 2;
 
-#pragma omp parallel for num_threads(ctx->threads)
+#pragma omp parallel for num_threads(m3_team(ctx, T * R * 16))
     for (int64_t i = 0; i < half; i++) {
         double frequency = m3_pow(theta, -2.0 * (double)i / (double)R);
 
@@ -39,7 +39,7 @@ int m3_rope(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const r
 {
     int64_t half = R / 2;
 
-#pragma omp parallel for num_threads(ctx->threads)
+#pragma omp parallel for num_threads(m3_team(ctx, T * heads * D))
     for (int64_t t = 0; t < T; t++) {
         const real *cos_t = cos + t * half, *sin_t = sin + t * half;
 

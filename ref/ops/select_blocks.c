@@ -107,7 +107,7 @@ int m3_select_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const stru
     real *scores = m3_scratch_take(ctx, ctx->threads * d->N, sizeof *scores);
     if (!scores) return M3_INTERNAL;
 
-#pragma omp parallel for num_threads(ctx->threads) schedule(dynamic, 16)
+#pragma omp parallel for num_threads(m3_team(ctx, d->T * d->G * d->B)) schedule(dynamic, 16)
     for (int64_t i = 0; i < d->T * d->G; i++) {
         int64_t t = i / d->G;
         select_row(ids + i * d->N, scores + omp_get_thread_num() * d->N, m + t * d->G * d->B, d,

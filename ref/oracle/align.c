@@ -71,8 +71,10 @@ const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched 
     if (want_rows != NULL && want_rows->count != want->shape[0]) return "the reference's `rows` are another number";
     if (got_rows != NULL && got_rows->count != got->shape[0]) return "the candidate's `rows` are another number";
     if (want_rows == NULL && got_rows == NULL) return want->shape[0] == got->shape[0] ? NULL : "shapes differ";
-    if (want_rows == NULL && ends_before(want->shape[0], got_rows)) return "the candidate's `rows` go beyond the reference";
-    if (got_rows == NULL && ends_before(got->shape[0], want_rows)) return "the reference's `rows` go beyond the candidate";
+    if (want_rows == NULL && ends_before(want->shape[0], got_rows))
+        return "the candidate's `rows` go beyond the reference";
+    if (got_rows == NULL && ends_before(got->shape[0], want_rows))
+        return "the reference's `rows` go beyond the candidate";
 
     struct m3_row_walk probe = *walk;
     struct m3_row_pair pair;

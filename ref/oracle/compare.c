@@ -208,8 +208,8 @@ static void count_stage(struct m3_comparison *result, const struct m3_stage *sta
         result->failed++;
         if (result->divergence == NULL) result->divergence = stage;
     }
-    int measured = !stage->selection && (stage->verdict == M3_PASS || stage->verdict == M3_FAIL);
-    if (measured && (result->tightest == NULL || stage->headroom > result->tightest->headroom)) result->tightest = stage;
+    if (stage->selection || (stage->verdict != M3_PASS && stage->verdict != M3_FAIL)) return;
+    if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
 }
 
 static int judge_all(struct m3_comparison *result, const struct m3_matched *taps, int64_t count, struct m3_error *error)

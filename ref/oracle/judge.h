@@ -8,17 +8,17 @@
 /* Floats (F64, F32, F16, BF16), by relative L2 and by element. `moe.weights` and `moe.expert_out` are aligned by expert
  * id where both dumps hold `moe.experts`; slots of experts that only one side chose are left out.
  *
- * NaN in the reference: not comparable. NaN in the candidate, or an infinity that only one side has: fail. A reference of
- * zeros: the candidate must be zero. */
+ * NaN in the reference: not comparable. NaN in the candidate, or an infinity that only one side has: fail. A reference
+ * of zeros: the candidate must be zero. */
 void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched);
 
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K].
  *
  * Equal scores go to the lower id, so another set is inadmissible even if its ids have equal scores in the reference,
- * unless the candidate's own scores are there and order its choice so: then its rounding broke a tie that is exact in the
- * reference, and the set is a tie. A tie needs `index.block_scores` of both; experts are ranked by scores plus a bias
- * that no dump holds, so they have no ties. The last block of a row is its own, forced whatever its score: to leave it
- * out is no tie.
+ * unless the candidate's own scores are there and order its choice so: then its rounding broke a tie that is exact in
+ * the reference, and the set is a tie. A tie needs `index.block_scores` of both; experts are ranked by scores plus a
+ * bias that no dump holds, so they have no ties. The last block of a row is its own, forced whatever its score: to
+ * leave it out is no tie.
  *
  * 0, or M3_INTERNAL if memory is short. */
 int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error);

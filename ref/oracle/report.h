@@ -6,8 +6,8 @@
 
 #include "oracle/compare.h"
 
-/* For people: one aligned line per stage and one more for each that fails, the notes, the first divergence, and last the
- * verdict. M3_IO if it cannot be written. */
+/* For people: one aligned line per stage and one more for each that fails, the notes, the first divergence, and last
+ * the verdict. M3_IO if it cannot be written. */
 int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error);
 
 /* For programs: one JSON object per stage on a line of its own, then one of type "summary". Numbers that are not finite

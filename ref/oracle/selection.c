@@ -77,7 +77,8 @@ static int tied(const struct selection *s, const struct decision *d, int64_t wan
     double level = score(s->want_scores, want, d->want[0]);
     if (!(level > -INFINITY)) return 0;
     for (int64_t i = 0; i < d->wants; i++)
-        if (score(s->want_scores, want, d->want[i]) != level || score(s->want_scores, want, d->got[i]) != level) return 0;
+        if (score(s->want_scores, want, d->want[i]) != level ||
+            score(s->want_scores, want, d->got[i]) != level) return 0;
     return 1;
 }
 

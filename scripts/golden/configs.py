@@ -1,4 +1,4 @@
-"""config.json of the two releases and of the small models, in the released form, and the tensors that follow from it."""
+"""config.json of the two releases and of the small models, in the released form, and the tensors that follow."""
 
 import copy
 
@@ -70,7 +70,7 @@ def minimax_m3_mxfp8():
 
 
 def small(text, sparse, vision, top, layer_map, style):
-    """A small model in the released form: the release with these fields replaced. layer_map: 0 dense, 1 sparse + MoE."""
+    """A small model: the release with these fields replaced. layer_map: 0 dense, 1 sparse attention + MoE."""
     config = copy.deepcopy(minimax_m3())
     del config["auto_map"], config["text_config"]["num_nextn_predict_layers"]
     config["text_config"] |= text | {"num_hidden_layers": len(layer_map), "num_mtp_modules": 0,

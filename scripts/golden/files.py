@@ -51,7 +51,7 @@ def write_json(path, value):
 
 
 def read(path):
-    """(tensors as NumPy arrays, metadata) of a safetensors file or of one in a .gz; BF16 and F8 come as raw integers."""
+    """(NumPy arrays, metadata) of a safetensors file, gzipped or not; BF16 and F8 come as raw integers."""
     with open(path, "rb") as file:
         data = file.read()
     if path.endswith(".gz"):

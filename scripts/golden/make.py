@@ -60,7 +60,7 @@ def write_expanded(folder, model_folder, config, dtype):
 def run_truth(folder, config, weights, input_ids):
     """(taps, Check) of the fp64 run; refuses taps that are not fp64."""
     model = truth.load(folder, torch.float64, "eager", "eager")
-    truth.set_angles(model)
+    truth.exact_frequencies(model)
     with truth.pure_fp64():
         taps, attention_weights = truth.run(model, input_ids)
     check = formulas.Check(config, weights, taps, attention_weights, input_ids)
@@ -195,7 +195,8 @@ def manifest(out):
     entries.append({"case": "configs", "producer": "scripts/golden/configs.py", "versions": {}, "seed": None,
                     "command": "python scripts/golden/make.py", "weights": None, "dims": {},
                     "covers": "every field of config.json of both public releases",
-                    "cannot_detect": "field order and white space of the released files", "files": listing(out, "configs")})
+                    "cannot_detect": "field order and white space of the released files",
+                    "files": listing(out, "configs")})
     files.write_json(os.path.join(out, "MANIFEST.json"), {"format_version": 1, "entries": entries})
 
 

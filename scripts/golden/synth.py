@@ -93,9 +93,9 @@ def scale_tensor(name, shape, seed, e, style):
         return "U8", (127 + e + 2 - draw(name, seed, dims[0] * dims[1], 6)).astype(np.uint8).reshape(dims)
     dims = (-(-rows // 128), -(-columns // 128))
     pairs = 2 * dims[0] * dims[1]
-    power = draw(name, seed, pairs, 6)[0::2]
-    fraction = draw(name, seed, pairs, 256)[1::2]
-    return "F32", (2.0 ** (e + 2 - power) * (1 + fraction / 256.0)).astype(np.float32).reshape(dims)
+    power = 6.0 * (np.arange(pairs // 2) % 2) + draw(name, seed, pairs, 2)[0::2]
+    fraction = draw(name, seed, pairs, 2 ** 23)[1::2]
+    return "F32", (2.0 ** (e + 1 - power) * (1 + fraction / 2.0 ** 23)).astype(np.float32).reshape(dims)
 
 
 def bf16_bytes(values):

@@ -1,7 +1,7 @@
 """The public PyTorch model run with every tap of the text model recorded, in pure fp64 or in fp32.
 
 `dtype=torch.float64` alone leaves norms, router, indexer, softmax and rotary tables in fp32: pure_fp64() and
-set_angles() close those leaks. A leak shows as 1e-8 in formulas.check; fp64 proper as 1e-15.
+exact_frequencies() close those leaks. A leak shows as 1e-8 in formulas.check; fp64 proper as 1e-15.
 """
 
 import contextlib
@@ -69,15 +69,20 @@ def inverse_frequencies(theta, rotary):
         return np.array([float(mpmath.power(theta, -mpmath.mpf(2 * i) / rotary)) for i in range(rotary // 2)])
 
 
-def set_angles(model):
-    """Rotary tables from fp64 angles, rounded once to the type of the run."""
-    text = model.config.text_config
+def exact_frequencies(model):
+    """Frequencies of the rotary tables in fp64; inside pure_fp64() the module's own forward then keeps fp64."""
     rotary = model.model.language_model.rotary_emb
-    inverse = torch.from_numpy(inverse_frequencies(text.rope_parameters["rope_theta"], 2 * len(rotary.inv_freq)))
-    rotary.inv_freq = inverse
+    theta = model.config.text_config.rope_parameters["rope_theta"]
+    rotary.inv_freq = torch.from_numpy(inverse_frequencies(theta, 2 * len(rotary.inv_freq)))
+
+
+def fp64_angles(model):
+    """Rotary tables of an fp32 run from fp64 angles, cos and sin rounded once."""
+    exact_frequencies(model)
+    rotary = model.model.language_model.rotary_emb
 
     def forward(x, position_ids):
-        angle = position_ids[:, :, None].double() * inverse
+        angle = position_ids[:, :, None].double() * rotary.inv_freq
         angle = torch.cat((angle, angle), dim=-1)
         return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 

@@ -70,7 +70,7 @@ def fp32_runs(folder, input_ids, rows):
         for kind in ("f32", "f32_angle64"):
             model = truth.load(folder, torch.float32, order.attention, order.experts)
             if kind == "f32_angle64":
-                truth.set_angles(model)
+                truth.fp64_angles(model)
             with summation(order):
                 taps, _ = truth.run(model, input_ids)
             yield kind, {name: value[rows] for name, value in taps.items()}

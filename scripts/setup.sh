@@ -1,0 +1,51 @@
+#!/bin/sh
+# Makes sure that what the build and the tests need is installed. Debian or Ubuntu: installs what is missing with apt,
+# after saying so. Elsewhere, or without the right to install, it names the packages and stops.
+set -u
+
+packages="gcc make binutils pkg-config libopenblas-dev libjansson-dev zlib1g-dev libssl-dev libpng-dev check libmpfr-dev
+clang libomp-dev"
+
+# A package is there if the thing that it is wanted for is there, whoever installed it.
+missing=""
+for package in $packages; do
+    case $package in
+    gcc | make | clang) command -v "$package" >/dev/null 2>&1 ;;
+    pkg-config) command -v pkg-config >/dev/null 2>&1 ;;
+    binutils) command -v objcopy >/dev/null 2>&1 ;;
+    libopenblas-dev) pkg-config --exists openblas 2>/dev/null ;;
+    libjansson-dev) pkg-config --exists jansson 2>/dev/null ;;
+    zlib1g-dev) pkg-config --exists zlib 2>/dev/null ;;
+    libssl-dev) pkg-config --exists libcrypto 2>/dev/null ;;
+    libpng-dev) pkg-config --exists libpng 2>/dev/null ;;
+    check) pkg-config --exists check 2>/dev/null ;;
+    libmpfr-dev) printf '#include <mpfr.h>\n' | gcc -E - >/dev/null 2>&1 ;;
+    libomp-dev) printf '#include <omp.h>\n' | clang -fopenmp -E - >/dev/null 2>&1 ;;
+    esac || missing="$missing $package"
+done
+[ -z "$missing" ] && exit 0
+
+echo "set-up: these packages are missing:$missing"
+if [ "$(id -u)" -eq 0 ]; then
+    as_root=""
+elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+    as_root="sudo"
+else
+    echo "set-up: they need the administrator: apt-get install$missing" >&2
+    exit 1
+fi
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "set-up: there is no apt-get here: please install them by the system's own means" >&2
+    exit 1
+fi
+
+echo "set-up: installing them with apt-get"
+log=$(mktemp)
+if ! { $as_root apt-get update && DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    echo "set-up: apt-get failed: packages$missing" >&2
+    exit 1
+fi
+rm -f "$log"
+echo "set-up: done"

@@ -1,0 +1,135 @@
+/* Names of taps, their order, and the patterns that choose them. The list below is written out from the format's
+ * dictionary, not from the table. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/taps.h"
+
+/* In execution order, with shape, layers and whether it holds ids. */
+static const struct { const char *name, *shape; enum m3_tap_where where; int integer; } dictionary[] = {
+    { "embed", "TH", M3_BEFORE_LAYERS, 0 }, { "fused", "TH", M3_BEFORE_LAYERS, 0 },
+    { "layers.7.attn_norm", "TH", M3_EVERY_LAYER, 0 }, { "layers.7.q_proj", "TQD", M3_EVERY_LAYER, 0 },
+    { "layers.7.k_proj", "TGD", M3_EVERY_LAYER, 0 }, { "layers.7.v_proj", "TGD", M3_EVERY_LAYER, 0 },
+    { "layers.7.q_norm", "TQD", M3_EVERY_LAYER, 0 }, { "layers.7.k_norm", "TGD", M3_EVERY_LAYER, 0 },
+    { "layers.7.q_rope", "TQD", M3_EVERY_LAYER, 0 }, { "layers.7.k_rope", "TGD", M3_EVERY_LAYER, 0 },
+    { "layers.7.index.q_proj", "TGX", M3_SPARSE_LAYER, 0 }, { "layers.7.index.k_proj", "TX", M3_SPARSE_LAYER, 0 },
+    { "layers.7.index.q_norm", "TGX", M3_SPARSE_LAYER, 0 }, { "layers.7.index.k_norm", "TX", M3_SPARSE_LAYER, 0 },
+    { "layers.7.index.q_rope", "TGX", M3_SPARSE_LAYER, 0 }, { "layers.7.index.k_rope", "TX", M3_SPARSE_LAYER, 0 },
+    { "layers.7.index.block_scores", "TGB", M3_SPARSE_LAYER, 0 },
+    { "layers.7.index.blocks", "TGN", M3_SPARSE_LAYER, 1 },
+    { "layers.7.attn_lse", "TQ", M3_EVERY_LAYER, 0 }, { "layers.7.attn", "TQD", M3_EVERY_LAYER, 0 },
+    { "layers.7.attn_out", "TH", M3_EVERY_LAYER, 0 }, { "layers.7.mid", "TH", M3_EVERY_LAYER, 0 },
+    { "layers.7.mlp_norm", "TH", M3_EVERY_LAYER, 0 }, { "layers.7.mlp.gate", "TI", M3_DENSE_MLP_LAYER, 0 },
+    { "layers.7.mlp.up", "TI", M3_DENSE_MLP_LAYER, 0 }, { "layers.7.mlp.act", "TI", M3_DENSE_MLP_LAYER, 0 },
+    { "layers.7.moe.router_logits", "TE", M3_MOE_LAYER, 0 }, { "layers.7.moe.router_scores", "TE", M3_MOE_LAYER, 0 },
+    { "layers.7.moe.experts", "TK", M3_MOE_LAYER, 1 }, { "layers.7.moe.weights", "TK", M3_MOE_LAYER, 0 },
+    { "layers.7.moe.expert_out", "TKH", M3_MOE_LAYER, 0 }, { "layers.7.moe.routed", "TH", M3_MOE_LAYER, 0 },
+    { "layers.7.moe.shared", "TH", M3_MOE_LAYER, 0 }, { "layers.7.mlp", "TH", M3_EVERY_LAYER, 0 },
+    { "layers.7.out", "TH", M3_EVERY_LAYER, 0 },
+    { "final_norm", "TH", M3_AFTER_LAYERS, 0 }, { "logits", "TV", M3_AFTER_LAYERS, 0 },
+};
+
+/* Goal:  the table is the dictionary, in its order, and names are made and read alike.
+ * Seen to fail with two rows of the table exchanged, and with a wrong shape. */
+START_TEST(table_is_the_dictionary)
+{
+    ck_assert_int_eq(sizeof dictionary / sizeof *dictionary, M3_TAPS);
+    for (int i = 0; i < M3_TAPS; i++) {
+        char name[64];
+        enum m3_tap tap;
+        int64_t layer;
+        int after = dictionary[i].where == M3_AFTER_LAYERS, before = dictionary[i].where == M3_BEFORE_LAYERS;
+        ck_assert_int_eq(m3_tap_name(name, sizeof name, i, 7), 0);
+        ck_assert_str_eq(name, dictionary[i].name);
+        ck_assert_int_eq(m3_tap_parse(name, &tap, &layer), 0);
+        ck_assert_int_eq(tap, i);
+        ck_assert_int_eq(layer, after ? INT64_MAX : before ? -1 : 7);
+        ck_assert_str_eq(m3_tap_table[i].shape, dictionary[i].shape);
+        ck_assert_int_eq(m3_tap_table[i].where, dictionary[i].where);
+        ck_assert_int_eq(m3_tap_table[i].integer, dictionary[i].integer);
+    }
+}
+END_TEST
+
+/* Seen to fail with a number of any spelling taken ("07"), and with one beyond 64 bits, which sorts as `logits`. */
+START_TEST(no_such_tap)
+{
+    static const char *const names[] = {
+        "", "layers", "layers.", "layers.7", "layers.7.", "layers..out", "layers.-1.out", "layers.+1.out",
+        "layers. 1.out", "layers.07.out", "layers.00.out", "layers.7.logits", "layers.7.embed", "out",
+        "layers.7.outs", "layers.7.ou", "layers.x.out", "layers.7x.out", "layers.7.moe", "embed.bound",
+        "layers.7.out.bound", "rows", "Embed", "layers.9223372036854775807.out", "layers.99999999999999999999.out",
+        "mtp.layers.7.out",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        enum m3_tap tap;
+        int64_t layer;
+        ck_assert_msg(m3_tap_parse(names[i], &tap, &layer) == -1, "\"%s\" is taken for a tap", names[i]);
+    }
+}
+END_TEST
+
+START_TEST(layer_numbers)
+{
+    static const int64_t layers[] = { 0, 9, 10, 59, 1000 };
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        char name[64];
+        enum m3_tap tap;
+        int64_t layer;
+        ck_assert_int_eq(m3_tap_name(name, sizeof name, M3_TAP_OUT, layers[i]), 0);
+        ck_assert_int_eq(m3_tap_parse(name, &tap, &layer), 0);
+        ck_assert(tap == M3_TAP_OUT && layer == layers[i]);
+    }
+}
+END_TEST
+
+/* Goal:  a name that does not fit is an error, with its NUL.
+ * Seen to fail with <= for <. */
+START_TEST(names_that_do_not_fit)
+{
+    char name[16];
+    memset(name, 'x', sizeof name);
+    ck_assert_int_eq(m3_tap_name(name, 12, M3_TAP_OUT, 10), -1);        /* "layers.10.out" is 13 long */
+    ck_assert_int_eq(m3_tap_name(name, 13, M3_TAP_OUT, 10), -1);
+    ck_assert_int_eq(name[13], 'x');
+    ck_assert_int_eq(m3_tap_name(name, 14, M3_TAP_OUT, 10), 0);
+    ck_assert_str_eq(name, "layers.10.out");
+    ck_assert_int_eq(name[14], 'x');
+}
+END_TEST
+
+/* Seen to fail with '*' that stops at a dot, with prefixes that match, and with only the first pattern tried. */
+START_TEST(patterns)
+{
+    static const struct { const char *patterns, *name; int matches; } cases[] = {
+        { NULL, "embed", 1 }, { "*", "embed", 1 }, { "", "embed", 0 }, { "embed", "embed", 1 },
+        { "embe", "embed", 0 }, { "embedd", "embed", 0 }, { "layers.3.*", "layers.3.moe.experts", 1 },
+        { "layers.3.*", "layers.31.out", 0 }, { "layers.?.out", "layers.3.out", 1 },
+        { "layers.?.out", "layers.31.out", 0 }, { "layers.*.out", "layers.31.out", 1 },
+        { "layers.*.out", "layers.31.attn_out", 0 }, { "*out", "layers.31.attn_out", 1 },
+        { "*.q_*", "layers.0.q_rope", 1 }, { "*.q_*", "layers.0.index.q_rope", 1 }, { "a,logits", "logits", 1 },
+        { "a,b", "logits", 0 }, { ",logits", "logits", 1 }, { "logits,", "logits", 1 },
+        { "embed,logits", "embed,logits", 0 }, { "l*,x", "logits", 1 }, { "*s,x", "logits", 1 },
+        { "l**s", "logits", 1 }, { "?", "", 0 }, { "*", "", 1 }, { "logits*", "logits", 1 },
+        { "[l]ogits", "logits", 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_msg(m3_tap_matches(cases[i].patterns, cases[i].name) == cases[i].matches, "\"%s\" on \"%s\"",
+                      cases[i].patterns ? cases[i].patterns : "(null)", cases[i].name);
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("taps");
+    TCase *tests = tcase_create("taps");
+    tcase_add_test(tests, table_is_the_dictionary);
+    tcase_add_test(tests, no_such_tap);
+    tcase_add_test(tests, layer_numbers);
+    tcase_add_test(tests, names_that_do_not_fit);
+    tcase_add_test(tests, patterns);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
