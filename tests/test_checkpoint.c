@@ -141,6 +141,18 @@ static void expect(int status, const char *line)
     ck_assert_ptr_null(checkpoint);
 }
 
+/* Goal: a shard with two tensors is opened once. */
+START_TEST(two_in_a_shard)
+{
+    write_safetensors(in_folder("s"), "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                      "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2);
+    write_index("{\"b\":\"s\",\"a\":\"s\"}");
+    ck_assert_msg(open_it() == M3_OK, "%s", error.text);
+    ck_assert_int_eq(m3_checkpoint_count(checkpoint), 2);
+    ck_assert_ptr_eq(m3_checkpoint_find(checkpoint, "b", NULL), m3_checkpoint_at(checkpoint, 1, NULL));
+}
+END_TEST
+
 /* Goal: each thing that can be wrong with a folder is refused, with the status and the name that help. */
 START_TEST(absent)
 {
@@ -219,7 +231,8 @@ END_TEST
 Suite *m3_suite(void)
 {
     const TTest *const tests[] = {
-        one_file, shards, hash, absent, outside_the_folder, index_and_files_differ, bad_index, bad_shard,
+        one_file, shards, hash, two_in_a_shard, absent, outside_the_folder, index_and_files_differ, bad_index,
+        bad_shard,
     };
     Suite *suite = suite_create("checkpoint");
     TCase *test = tcase_create("checkpoint");

@@ -184,8 +184,9 @@ START_TEST(cut_short)
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         write_bytes(in_folder("x"), &lengths[i], 8);
         ck_assert_int_eq(m3_safetensors_open(&file, in_folder("x"), &error), M3_BAD_INPUT);
+        ck_assert_ptr_nonnull(strstr(error.text, i < 2 ? "truncated" : "expected at most 100000000"));
+        m3_error_free(&error);
     }
-    ck_assert_ptr_nonnull(strstr(error.text, "header length: got 100000001, expected at most 100000000"));
 
     size_t size;
     write_safetensors(in_folder("whole"), good, GOOD_BYTES);
@@ -193,6 +194,8 @@ START_TEST(cut_short)
     for (size_t cut = 0; cut < size; cut++) {
         write_bytes(in_folder("x"), whole, cut);
         ck_assert_int_eq(m3_safetensors_open(&file, in_folder("x"), &error), M3_BAD_INPUT);
+        const char *line = cut < 8 ? "expected at least 8" : cut < 8 + strlen(good) ? "truncated" : "the data in";
+        ck_assert_msg(strstr(error.text, line), "cut at %zu: %s", cut, error.text);
         m3_error_free(&error);
     }
     free(whole);
@@ -337,7 +340,7 @@ START_TEST(broken_rules)
         if (rule == TWICE) status = m3_writer_tensor(writer, "a", M3_U8, 0, NULL, &error);
         if (rule == RESERVED) status = m3_writer_tensor(writer, "__metadata__", M3_U8, 0, NULL, &error);
         if (rule == RANK) status = m3_writer_tensor(writer, "b", M3_U8, 9, (int64_t[9]){ 0 }, &error);
-        if (rule == NEGATIVE) status = m3_writer_tensor(writer, "b", M3_U8, 1, (int64_t[]){ -1 }, &error);
+        if (rule == NEGATIVE) status = m3_writer_tensor(writer, "b", M3_U8, 2, (int64_t[]){ 0, -1 }, &error);
         if (rule == OVERFLOW) status = m3_writer_tensor(writer, "b", M3_F64, 1, (int64_t[]){ INT64_MAX / 4 }, &error);
         if (rule == NOT_UTF8) status = m3_writer_tensor(writer, "\xff", M3_U8, 0, NULL, &error);
         if (rule == EARLY) status = m3_writer_write(writer, "x", 1, &error);

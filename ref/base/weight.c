@@ -24,6 +24,21 @@ enum m3_dtype m3_dtype_named(const char *name)
     return dtype;
 }
 
+/* Stored bytes may lie at any address. */
+static inline uint16_t load_u16(const unsigned char *bytes)
+{
+    uint16_t value;
+    memcpy(&value, bytes, sizeof value);
+    return value;
+}
+
+static inline double load_f32(const unsigned char *bytes)
+{
+    float value;
+    memcpy(&value, bytes, sizeof value);
+    return value;
+}
+
 /* 2^e for a normal double. */
 static inline double power_of_two(int e)
 {
@@ -56,12 +71,10 @@ static inline double bfloat16_value(uint16_t code)
 /* 1 sign, 4 exponent (bias 7), 3 fraction bits; no infinity: exponent 15 is an ordinary one, but for fraction 7. */
 static inline double e4m3_value(uint8_t code)
 {
-    int exponent = code >> 3 & 15, fraction = code & 7;
-    double value;
-    if (exponent == 15 && fraction == 7) value = NAN;
-    else if (exponent == 0) value = fraction * power_of_two(-9);
-    else value = (8 + fraction) * power_of_two(exponent - 10);
-    return code >> 7 ? -value : value;
+    int exponent = code >> 3 & 15, fraction = code & 7, normal = exponent > 0;
+    double value = (8 * normal + fraction) * power_of_two(exponent - normal - 9);
+    double sign = 1 - 2 * (code >> 7);
+    return (code & 127) == 127 ? (double)NAN : sign * value;
 }
 
 /* Eight exponent bits and nothing else: no sign, no zero. */
@@ -73,19 +86,20 @@ static inline double e8m0_value(uint8_t code)
 double m3_decode(enum m3_dtype dtype, const void *data, int64_t index)
 {
     const unsigned char *bytes = (const unsigned char *)data + (size_t)index * dtypes[dtype].bytes;
-    union { double f64; float f32; uint16_t u16; int64_t i64; int32_t i32; uint8_t u8; } stored;
-    memcpy(&stored, bytes, dtypes[dtype].bytes);
+    double f64;
+    int64_t i64;
+    int32_t i32;
     switch (dtype) {
-    case M3_F64: return stored.f64;
-    case M3_F32: return stored.f32;
-    case M3_F16: return half_value(stored.u16);
-    case M3_BF16: return bfloat16_value(stored.u16);
-    case M3_F8_E4M3: return e4m3_value(stored.u8);
-    case M3_F8_E8M0: return e8m0_value(stored.u8);
-    case M3_I64: return (double)stored.i64;
-    case M3_I32: return stored.i32;
-    case M3_U8: return stored.u8;
-    case M3_BOOL: return stored.u8 != 0;
+    case M3_F64: memcpy(&f64, bytes, sizeof f64); return f64;
+    case M3_I64: memcpy(&i64, bytes, sizeof i64); return (double)i64;
+    case M3_I32: memcpy(&i32, bytes, sizeof i32); return i32;
+    case M3_F32: return load_f32(bytes);
+    case M3_F16: return half_value(load_u16(bytes));
+    case M3_BF16: return bfloat16_value(load_u16(bytes));
+    case M3_F8_E4M3: return e4m3_value(*bytes);
+    case M3_F8_E8M0: return e8m0_value(*bytes);
+    case M3_U8: return *bytes;
+    case M3_BOOL: return *bytes != 0;
     case M3_DTYPES: break;
     }
     return NAN;
@@ -107,13 +121,31 @@ static double scale_at(const struct m3_weight *w, int64_t row, int64_t col, int6
     return 1;
 }
 
+/* out [n] := scale * stored numbers from `index` on. The types of large weights have loops of their own, for speed. */
+static void decode_run(double *out, enum m3_dtype dtype, const void *data, int64_t index, int64_t n, double scale)
+{
+    const unsigned char *bytes = (const unsigned char *)data + (size_t)index * dtypes[dtype].bytes;
+    switch (dtype) {
+    case M3_F32:
+        for (int64_t i = 0; i < n; i++) out[i] = scale * load_f32(bytes + 4 * i);
+        break;
+    case M3_BF16:
+        for (int64_t i = 0; i < n; i++) out[i] = scale * bfloat16_value(load_u16(bytes + 2 * i));
+        break;
+    case M3_F8_E4M3:
+        for (int64_t i = 0; i < n; i++) out[i] = scale * e4m3_value(bytes[i]);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++) out[i] = scale * m3_decode(dtype, bytes, i);
+    }
+}
+
 void m3_expand_f64(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
 {
-    for (int64_t i = 0; i < n;) {
-        int64_t shared;
+    for (int64_t i = 0, shared; i < n; i += shared) {
         double scale = scale_at(w, row, col + i, &shared);
-        int64_t end = i + shared < n ? i + shared : n;
-        for (; i < end; i++) out[i] = scale * m3_decode(w->dtype, w->data, row * w->cols + col + i);
+        if (shared > n - i) shared = n - i;
+        decode_run(out + i, w->dtype, w->data, row * w->cols + col + i, shared, scale);
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 
+int m3_cli_bench(int argc, char **argv);
 int m3_cli_compare(int argc, char **argv);
 int m3_cli_inspect(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);

@@ -32,6 +32,7 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
 
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 {
+    if ((fflush(stdout) || ferror(stdout)) && !status) status = m3_fail(error, M3_IO, "standard output: cannot be written");
     m3_error_print(notes, stderr);
     m3_error_print(error, stderr);
     if (status && !error->text) fprintf(stderr, "m3ref: failed with status %d, and no memory for the words\n", status);

@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@ static const char help[] =
     "  compare REFERENCE CANDIDATE ...                       two dumps, stage by stage; names the first divergence\n"
     "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"
     "  synth CONFIG OUT ...                                  a model directory with reproducible weights\n"
+    "  bench ITEM ...                                        the speeds that README quotes\n"
     "\n"
     "Exit status: 0 pass; 1 a result is wrong, or the model's arithmetic gave NaN; 3 not comparable; 64 wrong usage;\n"
     "65 bad input file; 66 absent file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
@@ -26,12 +28,14 @@ int main(int argc, char **argv)
         { "compare", m3_cli_compare },
         { "inspect", m3_cli_inspect },
         { "synth", m3_cli_synth },
+        { "bench", m3_cli_bench },
     };
+    signal(SIGXFSZ, SIG_IGN);       /* a file over its limit is an I/O error with words, not a sudden end */
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return m3_cli_help(help);
     for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
 
-    if (argc >= 2) fprintf(stderr, "m3ref: got the command %s, expected run, compare, inspect or synth\n", argv[1]);
+    if (argc >= 2) fprintf(stderr, "m3ref: got the command %s, expected run, compare, inspect, synth or bench\n", argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;
 }

@@ -285,7 +285,8 @@ static int routed_experts(struct pass *f, const struct m3_layer *w)
 {
     const struct m3_config *c = f->config;
     struct buffers *b = &f->b;
-    for (int64_t i = 0; i < f->T * c->K; i++) expert_pages(&w->experts[b->ids[i]], m3_pages_ask);
+    for (int64_t i = 0; i < f->T * c->K; i++)
+        if (b->ids[i] >= 0 && b->ids[i] < c->E) expert_pages(&w->experts[b->ids[i]], m3_pages_ask);
     return f->ops.experts(&f->ctx, b->routed, b->each, b->h, b->ids, b->p, w->experts, &f->act, f->T, c->E, c->K,
                           (real)c->routed_scaling);
 }

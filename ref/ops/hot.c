@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/minmax.h"
 #include "ops/exp.h"
 
 #if defined(__AVX512F__)
@@ -45,20 +46,6 @@ void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const r
         for (int v = 0; v < vecs; v++) *(vec *)(c + m * ldc + v * LANES) = s[m][v];
 }
 
-/* A column strip narrower than a vector. */
-static void narrow(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
-                   int64_t N, int64_t K, int add)
-{
-    for (int64_t m = 0; m < M; m++) {
-        real *c_m = c + m * ldc;
-        if (!add) memset(c_m, 0, (size_t)N * sizeof *c_m);
-        for (int64_t k = 0; k < K; k++) {
-            real a_mk = a[m * a_m + k * a_k];
-            for (int64_t n = 0; n < N; n++) c_m[n] = c_m[n] + a_mk * b[k * ldb + n];
-        }
-    }
-}
-
 static inline __attribute__((always_inline))
 void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
            int64_t K, int add, const int vecs)
@@ -67,6 +54,28 @@ void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const 
     for (; m + ROWS <= M; m += ROWS) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs);
     for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs);
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
+}
+
+/* A column strip narrower than a vector: padded with zeros on both sides, so that the same tiles serve. */
+static void narrow(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
+                   int64_t N, int64_t K, int add)
+{
+    enum { DEPTH = 128, HEIGHT = 4 * ROWS };
+    real wide_b[DEPTH * LANES] = { 0 }, wide_c[HEIGHT * LANES] = { 0 };
+
+    for (int64_t k0 = 0; k0 < K; k0 += DEPTH) {
+        int64_t depth = m3_min(DEPTH, K - k0);
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t n = 0; n < N; n++) wide_b[k * LANES + n] = b[(k0 + k) * ldb + n];
+        for (int64_t m0 = 0; m0 < M; m0 += HEIGHT) {
+            int64_t height = m3_min(HEIGHT, M - m0);
+            for (int64_t m = 0; m < height && (add || k0 > 0); m++)
+                for (int64_t n = 0; n < N; n++) wide_c[m * LANES + n] = c[(m0 + m) * ldc + n];
+            strip(wide_c, LANES, a + m0 * a_m + k0 * a_k, a_m, a_k, wide_b, LANES, height, depth, add || k0 > 0, 1);
+            for (int64_t m = 0; m < height; m++)
+                for (int64_t n = 0; n < N; n++) c[(m0 + m) * ldc + n] = wide_c[m * LANES + n];
+        }
+    }
 }
 
 static void gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,

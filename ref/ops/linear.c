@@ -39,6 +39,7 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
     size_t mark = m3_scratch_mark(ctx);
     real *rows = m3_scratch_take(ctx, ctx->threads * panel * K, sizeof *rows);
     if (!rows) return M3_INTERNAL;
+    openblas_set_num_threads(1);        /* threads are ours: one panel each */
 
 #pragma omp parallel num_threads(m3_team(ctx, T * N * K))
     {

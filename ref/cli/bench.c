@@ -1,0 +1,363 @@
+#include <cblas.h>
+#include <getopt.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/context.h"
+#include "cli/cli.h"
+#include "model/engine.h"
+#include "model/generator.h"
+#include "ops/ops.h"
+
+static const char help[] =
+    "usage: m3ref bench [ITEM] [--threads N] [--runs N]\n"
+    "\n"
+    "Times one item at released sizes in float, and prints a JSON line: what, seconds (the least of the runs), GFLOP/s or\n"
+    "GB/s, and the peak memory of the process. `make bench` runs all of them, each in a process of its own: two thread\n"
+    "pools in one disturb each other.\n"
+    "\n"
+    "  sgemm            the machine's limit for products: BLAS alone, threaded, 512 x 6144 x 6144\n"
+    "  read             the machine's limit for weights: a plain read of 1 GB\n"
+    "  linear           6144 x 6144 BF16, T = 512            linear-f32       the same matrix stored F32\n"
+    "  linear-1, -4, -8, -64                                 the same at T = 1, 4, 8, 64\n"
+    "  linear-mxfp8     E4M3 with ue8m0 scales, T = 512      linear-ordered   ordered sums, T = 512\n"
+    "  moe              router, 16 experts top 4, shared expert; BF16, T = 512\n"
+    "  attention        a sparse attention layer, 64/4 heads, BF16, T = 4096\n"
+    "  attend-full      its core with full attention         attend-blocks    its core alone\n"
+    "\n"
+    "Exit status: 0 done; 64 wrong usage; 70 out of memory.\n";
+
+/* Released sizes. */
+enum { H = 6144, Q = 64, G = 4, D = 128, X = 128, R = 64, F = 3072, K = 4, BLOCK = 128, N = 16, EXPERTS = 16 };
+
+struct bench {
+    const struct m3_ops *op;
+    struct m3_ctx ctx;
+    int64_t T, threads;
+    double operations;          /* of one run; or bytes for `read` */
+    real *a, *b, *c, *d, *e;    /* operands, as the item needs them */
+    int64_t *positions;
+    int32_t *ids;
+    struct m3_weight w[8];
+    struct m3_expert experts[EXPERTS];
+};
+
+static void *need(size_t count, size_t size)
+{
+    void *memory = aligned_alloc(64, (count * size + 63) / 64 * 64);
+    if (memory) return memory;
+    fprintf(stderr, "m3ref: bench: out of memory: got none for %zu bytes\n", count * size);
+    exit(M3_INTERNAL);
+}
+
+static real *numbers(int64_t count, const char *name)
+{
+    real *x = need((size_t)count, sizeof *x);
+    uint64_t key = m3_draw_key(1, name);
+#pragma omp parallel for
+    for (int64_t i = 0; i < count; i++) x[i] = (real)((int)m3_draw(key, (uint64_t)i, 255) - 127) / 64;
+    return x;
+}
+
+static struct m3_weight matrix(int64_t rows, int64_t cols, enum m3_dtype dtype)
+{
+    size_t bytes = (size_t)(rows * cols) * m3_dtype_bytes(dtype);
+    unsigned char *data = need(bytes, 1), *scales = NULL;
+    uint64_t key = m3_draw_key((uint64_t)rows, "bench");
+#pragma omp parallel for
+    for (int64_t i = 0; i < rows * cols; i++) {
+        float value = (float)((int)m3_draw(key, (uint64_t)i, 255) - 127) / 4096;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        if (dtype == M3_F32) memcpy(data + 4 * i, &value, 4);
+        else if (dtype == M3_BF16) memcpy(data + 2 * i, (char *)&bits + 2, 2);
+        else data[i] = (unsigned char)m3_draw(key, (uint64_t)i, 120);
+    }
+    if (dtype == M3_F8_E4M3) scales = memset(need((size_t)(rows * cols / 32), 1), 120, (size_t)(rows * cols / 32));
+    return (struct m3_weight){ .data = data, .scales = scales, .dtype = dtype, .rows = rows, .cols = cols,
+                               .scaling = scales ? M3_SCALE_MX32 : M3_UNSCALED };
+}
+
+/* ---- items: prepare, then run once */
+
+static void prepare_linear(struct bench *m, int64_t T, enum m3_dtype dtype)
+{
+    m->T = T;
+    m->w[0] = matrix(H, H, dtype);
+    m->a = numbers(T * H, "x");
+    m->b = need((size_t)(T * H), sizeof(real));
+    m->operations = 2.0 * (double)T * H * H;
+}
+
+static int run_linear(struct bench *m) { return m->op->linear(&m->ctx, m->b, m->a, &m->w[0], NULL, m->T); }
+
+static int run_sgemm(struct bench *m)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m->T, H, H, 1, m->a, H, m->w[0].data, H, 0, m->b, H);
+    return M3_OK;
+}
+
+static void prepare_read(struct bench *m)
+{
+    m->T = 250000000;
+    m->a = need((size_t)m->T, sizeof(real));
+    memset(m->a, 0, (size_t)m->T * sizeof(real));
+    m->b = need(64, sizeof(real));
+    m->operations = 4.0 * (double)m->T;
+}
+
+static int run_read(struct bench *m)
+{
+    uint64_t sum = 0;
+    const uint64_t *words = (const uint64_t *)(const void *)m->a;
+#pragma omp parallel for simd reduction(+ : sum)
+    for (int64_t i = 0; i < m->T / 2; i++) sum += words[i];
+    memcpy(m->b, &sum, sizeof sum);
+    return M3_OK;
+}
+
+static void prepare_moe(struct bench *m)
+{
+    m->T = 512;
+    m->a = numbers(m->T * H, "x");
+    m->b = need((size_t)(m->T * H), sizeof(real));
+    m->c = need((size_t)(m->T * F), sizeof(real));
+    m->d = need((size_t)(m->T * F), sizeof(real));
+    m->e = need((size_t)(m->T * H), sizeof(real));
+    m->ids = need((size_t)(m->T * K), sizeof(int32_t));
+    m->w[0] = matrix(EXPERTS, H, M3_F32);
+    m->w[1] = matrix(F, H, M3_BF16);
+    m->w[2] = matrix(F, H, M3_BF16);
+    m->w[3] = matrix(H, F, M3_BF16);
+    for (int e = 0; e < EXPERTS; e++)
+        m->experts[e] = (struct m3_expert){ matrix(F, H, M3_BF16), matrix(F, H, M3_BF16), matrix(H, F, M3_BF16) };
+    m->operations = 2.0 * (double)m->T * (EXPERTS * H + (K + 1) * 3.0 * H * F);
+}
+
+static int run_moe(struct bench *m)
+{
+    static const real bias[EXPERTS];
+    const struct m3_activation act = { 1, (real)1.702, 7, M3_GATE_CLAMP_UPPER };
+    const struct m3_ops *op = m->op;
+    struct m3_ctx *ctx = &m->ctx;
+    int64_t T = m->T;
+    real *scores = m->c, *weights = m->d;
+
+    return op->linear(ctx, scores, m->a, &m->w[0], NULL, T)
+        || op->sigmoid(ctx, scores, scores, T * EXPERTS)
+        || op->route(ctx, m->ids, weights, scores, bias, T, EXPERTS, K)
+        || op->experts(ctx, m->b, NULL, m->a, m->ids, weights, m->experts, &act, T, EXPERTS, K, 2)
+        || op->linear(ctx, m->c, m->a, &m->w[1], NULL, T)
+        || op->linear(ctx, m->d, m->a, &m->w[2], NULL, T)
+        || op->swiglu_oai(ctx, m->c, m->c, m->d, T, F, &act)
+        || op->linear(ctx, m->e, m->c, &m->w[3], NULL, T)
+        || op->add(ctx, m->b, m->b, m->e, T * H);
+}
+
+struct heads {
+    real *q, *k, *v, *index_q, *index_k, *scores, *o, *lse, *cos, *sin, *norm;
+    int32_t *blocks;
+};
+
+static struct heads heads;
+
+static void prepare_heads(struct bench *m, int64_t T)
+{
+    m->T = T;
+    heads.q = numbers(T * Q * D, "q");
+    heads.k = numbers(T * G * D, "k");
+    heads.v = numbers(T * G * D, "v");
+    heads.index_q = numbers(T * G * X, "index_q");
+    heads.index_k = numbers(T * X, "index_k");
+    heads.o = need((size_t)(T * Q * D), sizeof(real));
+    heads.lse = need((size_t)(T * Q), sizeof(real));
+    heads.scores = need((size_t)(256 * G * ((T + BLOCK - 1) / BLOCK)), sizeof(real));
+    heads.blocks = need((size_t)(T * G * N), sizeof(int32_t));
+    for (int64_t i = 0; i < T * Q * D; i++) heads.q[i] /= 16;
+}
+
+static int run_selection(struct bench *m)
+{
+    static const struct m3_semantics semantics = { .local_blocks = 1 };
+    struct m3_index d = { .T = 256, .G = G, .X = X, .block = BLOCK, .B = (m->T + BLOCK - 1) / BLOCK, .N = N,
+                          .semantics = &semantics };
+    int status = M3_OK;
+    for (d.p0 = 0; !status && d.p0 < m->T; d.p0 += d.T) {
+        status = m->op->block_scores(&m->ctx, heads.scores, heads.index_q + d.p0 * G * X, heads.index_k, &d);
+        if (!status) status = m->op->select_blocks(&m->ctx, heads.blocks + d.p0 * G * N, heads.scores, &d);
+    }
+    return status;
+}
+
+static int run_attend_blocks(struct bench *m)
+{
+    const struct m3_attend d = { .T = m->T, .Q = Q, .G = G, .D = D, .block = BLOCK, .N = N };
+    return run_selection(m)
+        || m->op->attend_blocks(&m->ctx, heads.o, heads.lse, heads.q, heads.k, heads.v, heads.blocks, &d);
+}
+
+static int run_attend_full(struct bench *m)
+{
+    const struct m3_attend d = { .T = m->T, .Q = Q, .G = G, .D = D };
+    return m->op->attend_full(&m->ctx, heads.o, heads.lse, heads.q, heads.k, heads.v, &d);
+}
+
+/* Pairs of query and key, as selection leaves them: 16 blocks, the last of them the row's own. */
+static double attended(int64_t T, int64_t most)
+{
+    double pairs = 0;
+    for (int64_t t = 0; t < T; t++) pairs += t < most ? (double)t + 1 : (double)(most - BLOCK + t % BLOCK + 1);
+    return pairs;
+}
+
+static void prepare_attend(struct bench *m, int64_t most)
+{
+    prepare_heads(m, 4096);
+    m->operations = 4.0 * Q * D * attended(m->T, most);
+}
+
+static void prepare_attention(struct bench *m)
+{
+    prepare_attend(m, N * BLOCK);
+    m->a = numbers(m->T * H, "x");
+    m->b = need((size_t)(m->T * H), sizeof(real));
+    heads.cos = need((size_t)(m->T * R / 2), sizeof(real));
+    heads.sin = need((size_t)(m->T * R / 2), sizeof(real));
+    heads.norm = numbers(D, "norm");
+    m->positions = need((size_t)m->T, sizeof(int64_t));
+    for (int64_t t = 0; t < m->T; t++) m->positions[t] = t;
+    const int64_t rows[] = { Q * D, G * D, G * D, G * X, X, H }, cols[] = { H, H, H, H, H, Q * D };
+    for (int i = 0; i < 6; i++) {
+        m->w[i] = matrix(rows[i], cols[i], M3_BF16);
+        m->operations += 2.0 * (double)m->T * (double)(rows[i] * cols[i]);
+    }
+}
+
+static int run_attention(struct bench *m)
+{
+    const struct m3_ops *op = m->op;
+    struct m3_ctx *ctx = &m->ctx;
+    int64_t T = m->T;
+    const real eps = (real)1e-6, *norm = heads.norm, *cos = heads.cos, *sin = heads.sin;
+
+    return op->rope_table(ctx, heads.cos, heads.sin, m->positions, T, R, 5e6, M3_ANGLE_F64)
+        || op->linear(ctx, heads.q, m->a, &m->w[0], NULL, T)
+        || op->linear(ctx, heads.k, m->a, &m->w[1], NULL, T)
+        || op->linear(ctx, heads.v, m->a, &m->w[2], NULL, T)
+        || op->rms_norm(ctx, heads.q, heads.q, norm, T * Q, D, eps)
+        || op->rms_norm(ctx, heads.k, heads.k, norm, T * G, D, eps)
+        || op->rope(ctx, heads.q, heads.q, cos, sin, T, Q, D, R)
+        || op->rope(ctx, heads.k, heads.k, cos, sin, T, G, D, R)
+        || op->linear(ctx, heads.index_q, m->a, &m->w[3], NULL, T)
+        || op->linear(ctx, heads.index_k, m->a, &m->w[4], NULL, T)
+        || op->rms_norm(ctx, heads.index_q, heads.index_q, norm, T * G, X, eps)
+        || op->rms_norm(ctx, heads.index_k, heads.index_k, norm, T, X, eps)
+        || op->rope(ctx, heads.index_q, heads.index_q, cos, sin, T, G, X, R)
+        || op->rope(ctx, heads.index_k, heads.index_k, cos, sin, T, 1, X, R)
+        || run_attend_blocks(m)
+        || op->linear(ctx, m->b, heads.o, &m->w[5], NULL, T);
+}
+
+static void linear_512(struct bench *m) { prepare_linear(m, 512, M3_BF16); }
+static void linear_f32(struct bench *m) { prepare_linear(m, 512, M3_F32); }
+static void linear_mxfp8(struct bench *m) { prepare_linear(m, 512, M3_F8_E4M3); }
+static void linear_1(struct bench *m) { prepare_linear(m, 1, M3_BF16); }
+static void linear_4(struct bench *m) { prepare_linear(m, 4, M3_BF16); }
+static void linear_8(struct bench *m) { prepare_linear(m, 8, M3_BF16); }
+static void linear_64(struct bench *m) { prepare_linear(m, 64, M3_BF16); }
+static void linear_ordered(struct bench *m)
+{
+    linear_512(m);
+    m->ctx.linear = M3_LINEAR_ORDERED;
+}
+static void full_core(struct bench *m) { prepare_attend(m, 4096); }
+static void blocks_core(struct bench *m) { prepare_attend(m, N * BLOCK); }
+
+static const struct item {
+    const char *name;
+    void (*prepare)(struct bench *);
+    int (*run)(struct bench *);
+} items[] = {
+    { "sgemm", linear_f32, run_sgemm },
+    { "read", prepare_read, run_read },
+    { "linear", linear_512, run_linear },
+    { "linear-f32", linear_f32, run_linear },
+    { "linear-mxfp8", linear_mxfp8, run_linear },
+    { "linear-ordered", linear_ordered, run_linear },
+    { "linear-1", linear_1, run_linear },
+    { "linear-4", linear_4, run_linear },
+    { "linear-8", linear_8, run_linear },
+    { "linear-64", linear_64, run_linear },
+    { "moe", prepare_moe, run_moe },
+    { "attention", prepare_attention, run_attention },
+    { "attend-full", full_core, run_attend_full },
+    { "attend-blocks", blocks_core, run_attend_blocks },
+};
+
+enum { ITEMS = sizeof items / sizeof items[0] };
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int measure(const struct item *item, int64_t threads, int64_t runs)
+{
+    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads };
+    struct rusage usage;
+    double best = 1e30;
+    int status = m3_ctx_init(&m.ctx, (int)threads, M3_LINEAR_BLAS);
+    if (status) return status;
+    openblas_set_num_threads(item->run == run_sgemm ? (int)threads : 1);
+    item->prepare(&m);
+    status = item->run(&m);         /* warms caches, threads and scratch; not counted */
+    for (int64_t i = 0; !status && i < runs; i++) {
+        double start = seconds();
+        status = item->run(&m);
+        double took = seconds() - start;
+        if (took < best) best = took;
+    }
+    getrusage(RUSAGE_SELF, &usage);
+    printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n", item->name,
+           best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9, (long long)usage.ru_maxrss * 1024,
+           (long long)threads, (long long)runs);
+    m3_ctx_free(&m.ctx);
+    return status;
+}
+
+int m3_cli_bench(int argc, char **argv)
+{
+    enum { OPT_THREADS = 256, OPT_RUNS, OPT_HELP };
+    static const struct option options[] = { { "threads", required_argument, NULL, OPT_THREADS },
+                                             { "runs", required_argument, NULL, OPT_RUNS },
+                                             { "help", no_argument, NULL, OPT_HELP },
+                                             { NULL, 0, NULL, 0 } };
+    struct m3_error notes = { 0 }, error = { 0 };
+    int64_t threads = omp_get_num_procs(), runs = 5;
+    int option, status = M3_OK;
+
+    optind = 0;
+    opterr = 0;
+    while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+        switch (option) {
+        case OPT_HELP: return m3_cli_help(help);
+        case OPT_THREADS: status = m3_cli_number(&threads, "--threads", optarg, 1, 1024, &error); break;
+        case OPT_RUNS: status = m3_cli_number(&runs, "--runs", optarg, 1, 1000, &error); break;
+        default: status = m3_cli_bad_option(option, argv, "bench", &error);
+        }
+    }
+    const struct item *item = NULL;
+    for (int i = 0; argc - optind == 1 && i < ITEMS; i++)
+        if (strcmp(items[i].name, argv[optind]) == 0) item = &items[i];
+    if (!status && !item)
+        status = m3_fail(&error, M3_USAGE, "bench: got %s, expected one item (m3ref bench --help)",
+                         argc - optind == 1 ? argv[optind] : "none or several");
+    if (!status) status = measure(item, threads, runs);
+    return m3_cli_end(status, &notes, &error);
+}
