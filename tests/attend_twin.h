@@ -63,7 +63,7 @@ static inline void attend_formula(struct attend_want *w, const real *q, const re
         a[i] = (D + 4) * a[i] + (top - z[i]) + 4 * (C + 1);         /* now eps_j */
         spread += weight[i] * a[i];
     }
-    w->lse_allowed = u * (spread + 2 * L + 2 * C + 4 + 4 * logl(L + 1) + Z + fabsl(w->lse) + 4);
+    w->lse_allowed = L > 0 ? u * (spread + 2 * L + 2 * C + 4 + 4 * logl(L + 1) + Z + fabsl(w->lse) + 4) : 0;
     for (int64_t d = 0; d < D; d++) {
         long double o = 0, apart = 0, mass = 0, v_most = 0;
         for (int64_t i = 0; i < L; i++) o += weight[i] * v[keys[i] * stride + d];
@@ -130,7 +130,7 @@ static inline real attend_number(double size)
     return (real)(x < 0.02 ? 0.0 : x < 0.04 ? -0.0 : size * (2 * twin_u() - 1));
 }
 
-static inline struct attend_case attend_case(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t D, double size)
+static inline struct attend_case attend_draw(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t D, double size)
 {
     struct attend_case c = { .d = { .T = T, .p0 = p0, .Q = ratio * G, .G = G, .D = D } };
     const int64_t n_q = T * ratio * G * D, n_k = (p0 + T) * G * D;

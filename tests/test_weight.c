@@ -52,7 +52,7 @@ START_TEST(names_and_sizes)
 END_TEST
 
 /* Goal:  all 256 codes. Anchors from the format's definition: 448 is the largest, 2^-9 the smallest, no infinity.
- * Seen to fail with exponent 15 taken for infinity, and with bias 8. */
+ * Seen to fail with exponent 15 taken for NaN throughout, and with bias 8. */
 START_TEST(every_e4m3_code)
 {
     int nans = 0;
@@ -250,6 +250,12 @@ START_TEST(unscaled_rows)
     w = (struct m3_weight){ halves, NULL, M3_BF16, M3_UNSCALED, 2, 150, 2 };
     m3_expand_f32(row, &w, 1, 0, 150);
     for (int i = 0; i < 150; i++) ck_assert(row[i] == from_fields(0x3C00u + 150 + (unsigned)i, 8, 7, 127, 255));
+
+    float floats[300];
+    for (int i = 0; i < 300; i++) floats[i] = (float)(i * i) + 0x1p-7f;
+    w = (struct m3_weight){ floats, NULL, M3_F32, M3_UNSCALED, 2, 150, 3 };
+    m3_expand_f32(row, &w, 1, 0, 150);
+    ck_assert_mem_eq(row, floats + 150, sizeof row);
 }
 END_TEST
 

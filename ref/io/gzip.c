@@ -1,4 +1,6 @@
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE     /* memfd_create */
+#endif
 #include "io/gzip.h"
 
 #include <errno.h>

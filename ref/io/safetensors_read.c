@@ -295,7 +295,6 @@ const void *m3_safetensors_header(const struct m3_safetensors *file, uint64_t *b
 void m3_pages_ask(const void *data, uint64_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data, end = begin + bytes;
-    if (bytes == 0) return;
     begin = begin / page * page;
     madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
