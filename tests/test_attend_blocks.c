@@ -13,7 +13,7 @@ static void draw_lists(struct attend_case *c, int64_t block, int64_t N, double s
         const int64_t own = (d->p0 + i / d->G) / block;
         int64_t n = 0;
         for (int64_t b = 0; b <= own && n < N; b++)
-            if (twin_u() < share || (i % d->G == 1 && b == own)) c->blocks[i * N + n++] = (int32_t)b;
+            if ((twin_draw(&attend_state) + 1) / 2 < share || (i % d->G == 1 && b == own)) c->blocks[i * N + n++] = (int32_t)b;
         while (n < N) c->blocks[i * N + n++] = -1;
     }
 }
@@ -287,9 +287,9 @@ START_TEST(malformed_lists)
         }
         for (int twice = 0; twice < 2; twice++) {
             if (twice) memcpy(c.blocks + later * N, bad[i % 9], sizeof *bad);
-            for (int j = 0; j < 3; j++) {
+            for (int j = 0; j < TWIN_TEAMS; j++) {
                 c.d.selection = (enum m3_selection)((i + j) % 3);
-                struct attend_got got = attend_run(&c, attend_threads[j]);
+                struct attend_got got = attend_run(&c, twin_threads[j]);
                 ck_assert_int_ne(got.status, M3_OK);
                 ck_assert_ptr_nonnull(got.failure.what);
                 ck_assert_msg(got.failure.row == row && got.failure.group == at % 3, "list %d: row %lld group %lld, not %lld %lld",

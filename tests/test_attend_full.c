@@ -86,7 +86,7 @@ START_TEST(exact_weights)
         for (int64_t j = 0; j <= c.d.p0; j++) {
             for (int64_t g = 0; g < c.d.G; g++) {
                 real *k = c.k + (j * c.d.G + g) * c.d.D;
-                k[3] = share == 0 ? -(twin_u() < 0.5) : share == 1 ? 0 : -(j < c.d.p0);
+                k[3] = share == 0 ? -(twin_draw(&attend_state) < 0) : share == 1 ? 0 : -(j < c.d.p0);
                 k[5] = 1;
             }
         }
@@ -100,7 +100,7 @@ START_TEST(exact_weights)
             ck_assert_mem_eq(got.o + h * c.d.D, o, (size_t)c.d.D * sizeof(real));
             ck_assert(chosen > (share == 0 ? 20 : 0));
             const double want = 3 * (double)(real)(1 / sqrt((double)c.d.D)) + (double)logl(chosen);
-            ck_assert(within(got.lse[h], want, (sizeof(real) == 4 ? 0x1p-23 : 0x1p-52) * fabs(want)));
+            ck_assert(within(got.lse[h], want, 2 * twin_roundoff() * fabs(want)));
         }
         attend_free(&got);
         attend_case_free(&c);
@@ -163,7 +163,7 @@ START_TEST(large_logits)
             }
             for (int64_t d = 0; d < 20; d++)
                 ck_assert(got.o[(t * 6 + h) * 20 + d] == c.v[(winner * 2 + g) * 20 + d]);
-            ck_assert(fabsl(got.lse[t * 6 + h] - top) <= 22 * (sizeof(real) == 4 ? 0x1p-24L : 0x1p-53L) * most);
+            ck_assert(fabsl(got.lse[t * 6 + h] - top) <= 22 * twin_roundoff() * most);
         }
     }
     attend_free(&got);

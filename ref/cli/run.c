@@ -227,7 +227,7 @@ static int64_t anonymous_bytes(void)
 }
 
 struct watch {
-    int64_t anonymous;          /* largest seen */
+    int64_t anonymous;          /* largest seen between layers */
     int terminal;
 };
 
@@ -236,7 +236,7 @@ static void progress(void *self, int64_t layer, int64_t layers)
     struct watch *watch = self;
     int64_t now = anonymous_bytes();
     if (now > watch->anonymous) watch->anonymous = now;
-    if (watch->terminal) fprintf(stderr, "\rlayer %" PRId64 " of %" PRId64 " ", layer + 1, layers);
+    if (watch->terminal && layer < layers) fprintf(stderr, "\rlayer %" PRId64 " of %" PRId64 " ", layer + 1, layers);
 }
 
 static double seconds(void)
@@ -302,11 +302,10 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     else if (dump) status = m3_dump_commit(dump, error);
     if (status) return status;
 
-    int64_t now = anonymous_bytes();
     getrusage(RUSAGE_SELF, &usage);
     printf("run:   T %" PRId64 ", %s, linear %s, %" PRId64 " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
            "files\n", c->T, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
-           (double)(now > watch.anonymous ? now : watch.anonymous) / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
+           (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
     return M3_OK;
 }

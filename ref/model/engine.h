@@ -33,7 +33,7 @@ struct m3_request {
     int threads;                            /* >= 1 */
     const char *plugin;                     /* shared library that replaces operators, or NULL */
     const struct m3_sink *sink;             /* or NULL */
-    void (*progress)(void *self, int64_t layer, int64_t layers);    /* or NULL */
+    void (*progress)(void *self, int64_t layer, int64_t layers);    /* before each layer and at the end; or NULL */
     void *progress_self;
     double *logits;                         /* [V]: gets the last row, if the head runs; or NULL */
 };

@@ -391,7 +391,9 @@ static int run_layers(struct pass *f)
         release_layer(&f->model->layers[l], f->config->E);
     }
     f->layer = -1;
-    return r->end_layer == f->config->layers ? head(f) : 0;
+    if (r->end_layer == f->config->layers && head(f)) return f->status;
+    if (r->progress) r->progress(r->progress_self, r->end_layer, f->config->layers);
+    return 0;
 }
 
 int m3_text_forward(const struct m3_model *model, const struct m3_request *request, struct m3_error *error)

@@ -1,0 +1,28 @@
+/* m3ref: the public interface, and the only header that a user includes. Link with libm3ref.a, OpenBLAS, jansson, zlib,
+ * libcrypto and OpenMP. A plug-in (m3ref run --ops) includes ops/ops.h instead.
+ *
+ *     struct m3_error notes = { 0 }, error = { 0 };
+ *     struct m3_model *model;
+ *     if (m3_model_open(&model, "folder", &notes, &error)) { m3_error_print(&error, stderr); ... }
+ *
+ *     double *logits = malloc(model->config.V * sizeof *logits);
+ *     struct m3_request request = { .ids = ids, .positions = positions, .T = T, .end_layer = model->config.layers,
+ *                                   .semantics = &model->config.semantics, .threads = 4, .logits = logits };
+ *     m3_engine_f32()->forward(model, &request, &error);
+ *
+ * Status codes are the program's exit statuses (base/status.h). Taps come through request.sink (model/engine.h) or into
+ * a file (model/dump.h); two files are judged by m3_compare (oracle/compare.h). */
+#ifndef M3REF_H
+#define M3REF_H
+
+#include "base/semantics.h"
+#include "base/status.h"
+#include "io/safetensors.h"
+#include "model/case.h"
+#include "model/dump.h"
+#include "model/engine.h"
+#include "model/model.h"
+#include "oracle/compare.h"
+#include "oracle/report.h"
+
+#endif

@@ -1,0 +1,45 @@
+#!/bin/sh
+# The speeds that README quotes, beside the machine's own limits and the public PyTorch code, all from this run. Each
+# item runs in a process of its own. The PyTorch part needs `make golden-check` once; without it, it is left out.
+# usage: bench.sh BUILD-FOLDER [THREADS]
+set -u
+build=$1
+threads=${2:-$(nproc)}
+
+field() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": *\([0-9.]*\).*/\1/p"; }
+
+# row NAME LINE: name, seconds, rate, peak memory of the process
+row() { printf '%-44s %10s s %8s %9s MB\n' "$1" "$(field "$2" seconds)" "$3" "$(($(field "$2" peak_bytes) / 1000000))"; }
+
+ours() {
+    line=$("$build/m3ref" bench "$1" --threads "$threads" --runs "${3:-5}") || exit
+    rate=$(field "$line" gflops)
+    [ -n "$rate" ] && row "$2" "$line" "$rate GF" || row "$2" "$line" "$(field "$line" gb_per_s) GB"
+}
+
+echo "threads $threads; seconds are the least of several runs; GF is 1e9 operations/s, GB 1e9 bytes/s"
+echo "-- limits of this machine"
+ours sgemm "BLAS alone, 512 x 6144 x 6144"
+ours read "plain read of 1 GB"
+echo "-- m3ref"
+ours linear "linear, BF16, T = 512"
+ours linear-f32 "linear, F32, T = 512"
+ours linear-mxfp8 "linear, MXFP8, T = 512"
+ours linear-ordered "linear, BF16, T = 512, ordered sums"
+ours linear-64 "linear, BF16, T = 64"
+ours linear-8 "linear, BF16, T = 8"
+ours linear-1 "linear, BF16, T = 1"
+ours moe "MoE, 16 experts top 4 + shared, T = 512" 3
+ours attend-full "full attention core, T = 4096" 2
+ours attend-blocks "selection and sparse core, T = 4096" 2
+ours attention "sparse attention layer, T = 4096" 2
+
+python=$build/venv/bin/python
+if [ ! -x "$python" ]; then
+    echo "-- public PyTorch code: left out, for $build/venv is not there (make golden-check makes it)"
+    exit 0
+fi
+echo "-- public PyTorch code, fp32"
+"$python" scripts/bench_torch.py --threads "$threads" --runs 3 linear moe_eager moe_grouped attention | while read -r line; do
+    row "$(printf '%s\n' "$line" | sed -n 's/.*"what": *"\([^"]*\)".*/\1/p' | cut -c 1-44)" "$line" ""
+done

@@ -1,0 +1,398 @@
+/* block_scores against the formula and the order of SPEC 5.8. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "guard.h"
+#include "twin.h"
+
+enum { MAX_BLOCK = 128 };
+
+static uint64_t state = 508;
+
+struct scores_case {
+    struct m3_index d;
+    struct m3_semantics semantics;
+    real *q, *k;                /* [T,G,X] [S,X] */
+};
+
+struct scores_got {
+    int status;
+    struct m3_failure failure;
+    real *m;                    /* [T,G,B] */
+};
+
+/* Uniform in [-1, 1), and now and then a zero of either sign. */
+static real number(void)
+{
+    const int64_t kind = twin_pick(&state, 50);
+    return (real)(kind == 0 ? 0.0 : kind == 1 ? -0.0 : twin_draw(&state));
+}
+
+/* Pool max and scale 1; B is as small as it may be. */
+static struct scores_case draw(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t block)
+{
+    struct scores_case c = { .d = { .T = T, .p0 = p0, .G = G, .X = X, .block = block, .N = 3 } };
+    c.semantics.local_blocks = 1;
+    c.d.B = (p0 + T + block - 1) / block;
+    c.q = malloc((size_t)(T * G * X) * sizeof *c.q);
+    c.k = malloc((size_t)((p0 + T) * X) * sizeof *c.k);
+    for (int64_t i = 0; i < T * G * X; i++) c.q[i] = number() * 4;
+    for (int64_t i = 0; i < (p0 + T) * X; i++) c.k[i] = number();
+    return c;
+}
+
+static void free_case(struct scores_case *c)
+{
+    free(c->q);
+    free(c->k);
+}
+
+static struct scores_got run(const struct scores_case *c, int n_threads)
+{
+    struct m3_index d = c->d;
+    d.semantics = &c->semantics;
+    const size_t n_m = (size_t)(d.T * d.G * d.B) * sizeof(real), n_q = (size_t)(d.T * d.G * d.X) * sizeof(real),
+                 n_k = (size_t)((d.p0 + d.T) * d.X) * sizeof(real);
+    struct guard zones[3];
+    struct scores_got got = { .m = malloc(n_m) };
+    real *m = guard_output(&zones[0], n_m), *q = guard_input(&zones[1], c->q, n_q), *k = guard_input(&zones[2], c->k, n_k);
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, n_threads, M3_LINEAR_BLAS), M3_OK);
+
+    got.status = M3_ENGINE()->ops->block_scores(&ctx, m, q, k, &d);
+
+    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
+    got.failure = ctx.failure;
+    memcpy(got.m, m, n_m);
+    m3_ctx_free(&ctx);
+    for (int i = 0; i < 3; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
+    return got;
+}
+
+static real *run_ok(const struct scores_case *c, int n_threads)
+{
+    struct scores_got got = run(c, n_threads);
+    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
+    return got.m;
+}
+
+/* ---- the twin: a row, a group, a block */
+
+static long double worst;       /* greatest error, as a part of what is allowed */
+
+/* SPEC gives no bound of its own for the logarithm: a mean of the scores' errors, and one rounding of the result. */
+static void check_formula(const struct scores_case *c, real got, int64_t t, int64_t g, int64_t b)
+{
+    static long double s[MAX_BLOCK], a[MAX_BLOCK];
+    const struct m3_index *d = &c->d;
+    const long double u = twin_roundoff();
+    const int64_t first = b * d->block, p = d->p0 + t, end = first + d->block < p + 1 ? first + d->block : p + 1;
+    long double top = -INFINITY, low = -INFINITY, sum = 0, want, allowed = 0;
+    for (int64_t j = first; j < end; j++) {
+        s[j - first] = a[j - first] = 0;
+        for (int64_t i = 0; i < d->X; i++) {
+            long double term = (long double)c->q[(t * d->G + g) * d->X + i] * c->k[j * d->X + i];
+            if (c->semantics.index_scale == M3_INDEX_SCALE_RSQRT) term /= sqrtl(d->X);
+            s[j - first] += term;
+            a[j - first] += fabsl(term);
+        }
+        a[j - first] *= (d->X + 2) * u;                             /* now what the score is allowed */
+        top = fmaxl(top, s[j - first]);
+        low = fmaxl(low, s[j - first] - a[j - first]);
+    }
+    for (int64_t j = first; j < end; j++) {
+        const int near = s[j - first] + a[j - first] >= low;        /* within its error of the maximum */
+        if (near || c->semantics.pool == M3_POOL_LSE) allowed = fmaxl(allowed, a[j - first]);
+        sum += expl(s[j - first] - top);
+    }
+    want = top;
+    if (end > first && c->semantics.pool == M3_POOL_LSE) {
+        want += logl(sum);
+        allowed += u * fabsl(want) + 0x1p-50L;
+    }
+    if (got == want) return;            /* also -inf, which is within nothing */
+    if (allowed > 0) worst = fmaxl(worst, fabsl(got - want) / allowed);
+    twin_check("m", t, g * d->B + b, got, want, allowed);
+}
+
+/* The order of SPEC. The bits of a maximum are demanded always, those of a logarithm in float. */
+static void check_order(const struct scores_case *c, real got, int64_t t, int64_t g, int64_t b)
+{
+    static real s[MAX_BLOCK];
+    const struct m3_index *d = &c->d;
+    const int64_t first = b * d->block;
+    real want = -INFINITY;
+    int64_t n = 0;
+    double sum = 0;
+    for (int64_t j = first; j < first + d->block && j <= d->p0 + t; j++, n++) {
+        s[n] = 0;
+        for (int64_t i = 0; i < d->X; i++) s[n] = s[n] + c->q[(t * d->G + g) * d->X + i] * c->k[j * d->X + i];
+        if (c->semantics.index_scale == M3_INDEX_SCALE_RSQRT) s[n] = s[n] * (real)(1 / sqrt((double)d->X));
+        if (s[n] > want) want = s[n];
+    }
+    if (c->semantics.pool == M3_POOL_LSE && n > 0) {
+        if (sizeof(real) == 8) return;
+        for (int64_t j = 0; j < n; j++) sum = sum + (double)expl((long double)((double)s[j] - (double)want));
+        want = (real)((double)want + (double)logl((long double)sum));
+    }
+    twin_check_same("m in order", t, g * d->B + b, got, want);
+}
+
+static void check_case(const struct scores_case *c)
+{
+    const int64_t n = c->d.T * c->d.G * c->d.B;
+    real *m = run_ok(c, 1);
+    for (int i = 1; i < TWIN_TEAMS; i++) {
+        real *other = run_ok(c, twin_threads[i]);
+        ck_assert_msg(memcmp(m, other, (size_t)n * sizeof *m) == 0, "%d threads", twin_threads[i]);
+        free(other);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t t = i / c->d.B / c->d.G, g = i / c->d.B % c->d.G, b = i % c->d.B;
+        check_formula(c, m[i], t, g, b);
+        check_order(c, m[i], t, g, b);
+    }
+    free(m);
+}
+
+static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t block, int more_blocks)
+{
+    struct scores_case c = draw(T, p0, G, X, block);
+    c.d.B += more_blocks;
+    for (int i = 0; i < 4; i++) {
+        c.semantics.pool = i % 2 ? M3_POOL_LSE : M3_POOL_MAX;
+        c.semantics.index_scale = i / 2 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
+        check_case(&c);
+    }
+    free_case(&c);
+}
+
+/* Goal:  scores are the pooled dot products with the visible keys of each block.
+ * Given: T 1 2 7, p0 0 and 5, G 1 2 3, X 1 20 127 128, blocks of 1 4 7 128 keys, in every combination; sizes 67 and
+ *        131; T = G and T = X; B as small as it may be, and larger; both pools, with and without the scale.
+ * Claim: within the bound of SPEC, -inf where no key is visible; the bits of a plain loop (lse: in float); the same
+ *        bits on 1, 2 and 5 threads.
+ * Seen to fail with */
+START_TEST(formula_and_order)
+{
+    static const int64_t rows[3] = { 1, 2, 7 }, widths[4] = { 1, 20, 127, 128 }, blocks[4] = { 1, 4, 7, 128 };
+    for (int i = 0; i < 3 * 2 * 3 * 4 * 4; i++)
+        check_drawn(rows[i % 3], i / 3 % 2 * 5, 1 + i / 6 % 3, widths[i / 18 % 4], blocks[i / 72], i % 5 % 2 * 3);
+    check_drawn(67, 0, 3, 20, 4, 0);
+    check_drawn(67, 67, 2, 128, 7, 1);
+    check_drawn(131, 0, 3, 127, 128, 0);
+    check_drawn(131, 131, 1, 20, 1, 0);
+    check_drawn(3, 9, 3, 3, 3, 0);
+    check_drawn(2, 6, 2, 20, 4, 0);
+    printf("  block_scores: at most %.1Lf %% of the allowed error\n", 100 * worst);
+}
+END_TEST
+
+/* Goal:  the last row of a block, the first of the next, and a start inside one.
+ * Given: blocks of 128, rows with last places 126 .. 129 and 2046 .. 2048.
+ * Seen to fail with */
+START_TEST(boundaries)
+{
+    static const int64_t first[4] = { 124, 126, 127, 2046 };
+    for (int i = 0; i < 4; i++) check_drawn(3, first[i], 2, 128, 128, i % 2);
+}
+END_TEST
+
+/* Goal:  which keys count, in closed form.
+ * Given: one channel, k[j] = -(j + 1), q = +-2^g, so that every score is its place; 9 rows after p0 places.
+ * Claim: q > 0: the first key of the block; q < 0: the last one of it that is visible; all scores of q > 0 are
+ *        negative, and a tail counted as 0 would win.
+ * Seen to fail with */
+START_TEST(places_as_scores)
+{
+    for (int64_t block = 1; block <= 8; block++) {
+        for (int64_t p0 = 0; p0 < 18; p0++) {
+            struct scores_case c = draw(9, p0, 4, 1, block);
+            for (int64_t j = 0; j < p0 + 9; j++) c.k[j] = (real)-(j + 1);
+            for (int64_t i = 0; i < 9 * 4; i++) c.q[i] = (real)(i % 2 ? -ldexp(1, (int)i % 4) : ldexp(1, (int)i % 4));
+            real *m = run_ok(&c, 1);
+            for (int64_t i = 0; i < 9 * 4 * c.d.B; i++) {
+                const int64_t b = i % c.d.B, g = i / c.d.B % 4, p = p0 + i / c.d.B / 4;
+                const int64_t last = (b + 1) * block - 1 < p ? (b + 1) * block - 1 : p;
+                const double want = b * block > p ? -INFINITY : ldexp(1, (int)g) * (double)(g % 2 ? last + 1 : -(b * block + 1));
+                ck_assert_msg(m[i] == want, "block %lld p0 %lld: m[%lld] %g for %g", (long long)block, (long long)p0,
+                              (long long)i, (double)m[i], want);
+            }
+            free(m);
+            free_case(&c);
+        }
+    }
+}
+END_TEST
+
+/* Claim: a row alone has the bits that it has in a batch, given the B of the whole; `selection` and the rules of
+ *        selecting change nothing.
+ * Given: 131 rows after 9 places.
+ * Seen to fail with */
+START_TEST(alone_as_in_a_batch)
+{
+    for (int i = 0; i < 4; i++) {
+        struct scores_case c = draw(131, 9, 3, 20, 7);
+        const size_t n = (size_t)(3 * c.d.B) * sizeof(real);
+        c.semantics.pool = i % 2 ? M3_POOL_LSE : M3_POOL_MAX;
+        c.semantics.index_scale = i / 2 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
+        real *whole = run_ok(&c, 2);
+        for (int64_t t = 0; t < 131; t++) {
+            struct scores_case row = c;
+            row.d.T = 1;
+            row.d.p0 = 9 + t;
+            row.q += t * 3 * 20;
+            row.semantics.selection = (enum m3_selection)(t % 3);
+            row.semantics.init_blocks = row.semantics.local_blocks = t % 5;
+            real *m = run_ok(&row, 1);
+            ck_assert_msg(memcmp(m, whole + t * 3 * c.d.B, n) == 0, "row %lld", (long long)t);
+            free(m);
+        }
+        free(whole);
+        free_case(&c);
+    }
+}
+END_TEST
+
+/* Goal:  a NaN score is an error with its place, and a row does not look at the keys behind it.
+ * Given: 11 rows after 10 places, blocks of 4 and of 1; key j is NaN, or makes the product 0 times inf in the first row
+ *        that sees it.
+ * Claim: the first row that sees key j, group 0, the block of j: no earlier row has met it.
+ * Seen to fail with */
+START_TEST(nan_keys)
+{
+    for (int i = 0; i < 21 * 2 * 2 * 2; i++) {
+        const int64_t j = i / 8, block = i % 2 ? 1 : 4, first = j > 10 ? j - 10 : 0;
+        struct scores_case c = draw(11, 10, 3, 20, block);
+        c.semantics.pool = i / 2 % 2 ? M3_POOL_LSE : M3_POOL_MAX;
+        c.k[j * 20 + j % 20] = i / 4 % 2 ? NAN : INFINITY;
+        for (int64_t g = 0; g < 3; g++) c.q[(first * 3 + g) * 20 + j % 20] = 0;
+        for (int n = 0; n < TWIN_TEAMS; n++) {
+            struct scores_got got = run(&c, twin_threads[n]);
+            ck_assert_int_eq(got.status, M3_WRONG);
+            ck_assert_ptr_nonnull(got.failure.what);
+            ck_assert_msg(got.failure.row == first && got.failure.group == 0 && got.failure.block == j / block,
+                          "key %lld: row %lld group %lld block %lld", (long long)j, (long long)got.failure.row,
+                          (long long)got.failure.group, (long long)got.failure.block);
+            free(got.m);
+        }
+        free_case(&c);
+    }
+}
+END_TEST
+
+/* Given: NaN in the query of (t,g), and in those of later rows and groups; enough work for five threads.
+ * Claim: row t, group g, block 0.
+ * Seen to fail with */
+START_TEST(nan_queries)
+{
+    for (int i = 0; i < 67 * 3; i += 2) {
+        struct scores_case c = draw(67, 30, 3, 20, 16);
+        for (int at = i; at < 67 * 3; at += 1 + i % 7) c.q[at * 20 + i % 20] = NAN;
+        for (int n = 0; n < TWIN_TEAMS; n++) {
+            struct scores_got got = run(&c, twin_threads[n]);
+            ck_assert_int_eq(got.status, M3_WRONG);
+            ck_assert_ptr_nonnull(got.failure.what);
+            ck_assert(got.failure.row == i / 3 && got.failure.group == i % 3 && got.failure.block == 0);
+            free(got.m);
+        }
+        free_case(&c);
+    }
+}
+END_TEST
+
+/* Goal:  infinite scores are scores, by an operand or by overflow, and rows before them do not see them.
+ * Given: key j alone makes +inf or -inf (q has no zero in that channel); 11 rows after 10 places, both pools.
+ * Claim: rows before j and other blocks keep their bits; +inf wins its block; -inf loses it, as if the key were not
+ *        there; a block that has nothing else is -inf.
+ * Seen to fail with */
+START_TEST(infinite_scores)
+{
+    static real s[MAX_BLOCK];
+    const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200;
+    for (int i = 0; i < 21 * 2 * 2 * 2 * 2; i++) {
+        const int64_t j = i / 16, block = i % 2 ? 1 : 4, B = 22 / block + (block == 4);
+        const int overflow = i / 2 % 2, up = i / 4 % 2, lse = i / 8 % 2;
+        struct scores_case c = draw(11, 10, 3, 2, block);
+        c.d.B = B;
+        c.semantics.pool = lse ? M3_POOL_LSE : M3_POOL_MAX;
+        for (int64_t t = 0; t < 33; t++) c.q[t * 2] = big * (real)(2 + twin_draw(&state));
+        for (int64_t n = 0; n < 21; n++) c.k[n * 2] = number() / big;
+        real *clean = run_ok(&c, 1);
+        c.k[j * 2] = (overflow ? big : (real)INFINITY) * (real)(up ? 1 : -1);
+        real *m = run_ok(&c, 2);
+        for (int64_t at = 0; at < 33 * B; at++) {
+            const int64_t b = at % B, p = 10 + at / B / 3;
+            if (b != j / block || j > p) {
+                ck_assert_mem_eq(&m[at], &clean[at], sizeof *m);
+            } else if (up) {
+                ck_assert(m[at] == INFINITY);
+            } else {
+                int64_t others = 0;
+                double top = -INFINITY, sum = 0;
+                for (int64_t n = b * block; n < (b + 1) * block && n <= p; n++) {
+                    if (n == j) continue;
+                    const real *q = c.q + at / B * 2;
+                    s[others] = 0 + q[0] * c.k[n * 2];
+                    s[others] = s[others] + q[1] * c.k[n * 2 + 1];
+                    if (s[others] > top) top = s[others];
+                    others++;
+                }
+                for (int64_t n = 0; n < others; n++) sum += (double)expl((long double)((double)s[n] - top));
+                const double want = lse && others > 0 ? top + (double)logl(sum) : top;
+                ck_assert(m[at] == want || within(m[at], want, lse ? 2 * twin_roundoff() * (fabs(want) + 3) : 0));
+            }
+        }
+        free(clean);
+        free(m);
+        free_case(&c);
+    }
+}
+END_TEST
+
+/* Goal:  the logarithm, in closed form.
+ * Given: equal keys, so that a block of n visible ones is s + ln n; X = 4 makes the scale 1/2, exactly.
+ * Claim: pool=max s; pool=lse s + ln n, also for s of 1e4, whose exp overflows, and bits of s for one key.
+ * Seen to fail with */
+START_TEST(equal_keys)
+{
+    for (int i = 0; i < 3 * 2 * 2; i++) {
+        const double sizes[3] = { 0.25, 1e4, -1e4 }, s = sizes[i % 3] * (i / 3 % 2 ? 0.5 : 1);
+        const int lse = i / 6;
+        struct scores_case c = draw(40, 0, 2, 4, 7);
+        c.semantics.index_scale = i / 3 % 2 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1;
+        c.semantics.pool = lse ? M3_POOL_LSE : M3_POOL_MAX;
+        for (int64_t n = 0; n < 40 * 2 * 4; n++) c.q[n] = n % 4 == 2 ? (real)sizes[i % 3] : 0;
+        for (int64_t n = 0; n < 40 * 4; n++) c.k[n] = 1;
+        real *m = run_ok(&c, 1);
+        for (int64_t at = 0; at < 40 * 2 * c.d.B; at++) {
+            const int64_t b = at % c.d.B, p = at / c.d.B / 2, n = p < b * 7 ? 0 : p >= b * 7 + 6 ? 7 : p - b * 7 + 1;
+            const double want = n == 0 ? -INFINITY : lse ? s + (double)logl(n) : s;
+            ck_assert(m[at] == want || within(m[at], want, n > 1 && lse ? 2 * twin_roundoff() * fabs(want) : 0));
+        }
+        free(m);
+        free_case(&c);
+    }
+}
+END_TEST
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("block_scores");
+    TCase *test = tcase_create("block_scores");
+    tcase_set_timeout(test, 300);
+    tcase_add_test(test, formula_and_order);
+    tcase_add_test(test, boundaries);
+    tcase_add_test(test, places_as_scores);
+    tcase_add_test(test, alone_as_in_a_batch);
+    tcase_add_test(test, nan_keys);
+    tcase_add_test(test, nan_queries);
+    tcase_add_test(test, infinite_scores);
+    tcase_add_test(test, equal_keys);
+    suite_add_tcase(suite, test);
+    return suite;
+}
