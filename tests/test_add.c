@@ -1,0 +1,105 @@
+/* add, SPEC 5.16, against its definition and against sums known in advance. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <float.h>
+#include <math.h>
+
+#include "guard.h"
+#include "twin.h"
+
+enum place { APART, Y_IS_A, Y_IS_B, ALL_ONE, PLACES };
+
+/* One call in guarded buffers; copies y out. */
+static void run(real *y, const real *a, const real *b, int64_t n, int threads, enum place place)
+{
+    const size_t size = (size_t)n * sizeof *y;
+    struct guard y_guard, a_guard, b_guard;
+    real *out = guard_output(&y_guard, size);
+    const real *a_in = guard_input(&a_guard, a, size), *b_in = guard_input(&b_guard, b, size);
+    if (place == Y_IS_A || place == ALL_ONE) a_in = memcpy(out, a, size);
+    if (place == Y_IS_B || place == ALL_ONE) b_in = place == ALL_ONE ? out : memcpy(out, b, size);
+
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
+    ck_assert_int_eq(M3_ENGINE()->ops->add(&ctx, out, a_in, b_in, n), 0);
+    m3_ctx_free(&ctx);
+
+    memcpy(y, out, size);
+    ck_assert(guard_intact(&y_guard));
+    ck_assert(guard_intact(&a_guard));
+    ck_assert(guard_intact(&b_guard));
+}
+
+/* Goal:  one rounding, to nearest even; signed zeros, infinities and NaN as IEEE 754 has them; subnormals kept.
+ * Given: pairs whose sums are known without adding. u is half the distance from 1 to the next number.
+ * Claim: these bits, wherever y lies.
+ * Seen to fail with: BREAK_structured */
+START_TEST(known_sums)
+{
+    const real u = (real)twin_roundoff(), least = (real)twin_least(), inf = (real)INFINITY;
+    const real max = sizeof(real) == 4 ? (real)FLT_MAX : (real)DBL_MAX;
+    const real small = sizeof(real) == 4 ? (real)FLT_MIN : (real)DBL_MIN;
+    const struct { real a, b, y; } sums[] = {
+        { (real)0.0, (real)-0.0, (real)0.0 }, { (real)-0.0, (real)0.0, (real)0.0 }, { (real)-0.0, (real)-0.0, (real)-0.0 },
+        { 1, -1, (real)0.0 }, { -3, 3, (real)0.0 },
+        { 1, u, 1 }, { 1 + 2 * u, u, 1 + 4 * u }, { 1, 2 * u, 1 + 2 * u }, { 1 + 2 * u, -1, 2 * u },
+        { least, least, 2 * least }, { small, -least, small - least }, { least, -least, (real)0.0 },
+        { max, max, inf }, { max, -max, (real)0.0 }, { max, least, max }, { -max, -max, -inf },
+        { inf, 1, inf }, { inf, -max, inf }, { inf, inf, inf }, { inf, -inf, (real)NAN }, { -inf, inf, (real)NAN },
+        { (real)NAN, 1, (real)NAN }, { 1, (real)NAN, (real)NAN }, { (real)NAN, -inf, (real)NAN }, { 2, 3, 5 },
+    };
+    enum { N = sizeof sums / sizeof *sums };
+    real a[N], b[N], y[N];
+    for (int i = 0; i < N; i++) {
+        a[i] = sums[i].a;
+        b[i] = sums[i].b;
+    }
+    for (enum place place = APART; place < ALL_ONE; place++) {
+        run(y, a, b, N, 1, place);
+        for (int i = 0; i < N; i++) twin_check_same("y", place, i, y[i], sums[i].y);
+    }
+}
+END_TEST
+
+/* Goal:  every element is added, to its own partner; lengths around vector widths; any number of threads.
+ * Given: n = 1 .. 521 around powers of two, and enough for five threads; all ways in which y may be a or b.
+ * Claim: the bits of one rounded sum, so within u (|a| + |b|).
+ * Seen to fail with: BREAK_lengths */
+START_TEST(lengths_places_and_threads)
+{
+    enum { MOST = 200003 };
+    static real a[MOST], b[MOST], y[MOST];
+    uint64_t state = 516;
+    for (int i = 0; i < MOST; i++) {
+        a[i] = (real)twin_draw(&state);
+        b[i] = (real)ldexp(twin_draw(&state), (int)twin_pick(&state, 40) - 20);
+    }
+    static const int64_t lengths[] = { 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 67, 127, 257, 521, MOST };
+    for (size_t length = 0; length < sizeof lengths / sizeof *lengths; length++)
+        for (enum place place = APART; place < PLACES; place++)
+            for (int team = 0; team < TWIN_TEAMS; team++) {
+                const int64_t n = lengths[length];
+                run(y, a, b, n, twin_threads[team], place);
+                for (int64_t i = 0; i < n; i++) {
+                    real b_i = place == ALL_ONE ? a[i] : b[i];
+                    twin_check_same("y", n, i, y[i], a[i] + b_i);
+                    twin_check("y", n, i, y[i], (long double)a[i] + b_i,
+                               twin_roundoff() * (fabsl((long double)a[i]) + fabsl((long double)b_i)));
+                }
+            }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("add");
+    TCase *tests = tcase_create("add");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, known_sums);
+    tcase_add_test(tests, lengths_places_and_threads);
+    suite_add_tcase(suite, tests);
+    return suite;
+}

@@ -1,0 +1,444 @@
+/* experts against the formula and the order of SPEC 5.15, with 5.4, 5.11 and 5.12 inside it. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "guard.h"
+#include "twin.h"
+
+static uint64_t state = 515;
+
+enum matrix { W1, W3, W2 };     /* gate [F,H], up [F,H], down [H,F] */
+
+/* How ids are drawn. Slots are in no order of ids. */
+enum routing { ANY, ALL_TO_ONE, ONE_ALWAYS };
+
+struct moe {
+    int64_t T, E, K, H, F;
+    enum m3_dtype dtype;        /* M3_F32 or M3_BF16 */
+    struct m3_activation act;
+    real factor;
+    real *x, *p;                /* [T,H] [T,K] */
+    int32_t *ids;               /* [T,K] */
+    unsigned char *weights;     /* W1, W3, W2 of expert 0, of expert 1, .. from an odd address on */
+};
+
+struct moe_got {
+    int status;
+    struct m3_failure failure;
+    real *routed, *each;        /* [T,H] [T,K,H]; each NULL if it was not wanted */
+};
+
+static size_t weight_bytes(const struct moe *c)
+{
+    return 1 + (size_t)(c->E * 3 * c->F * c->H) * (c->dtype == M3_F32 ? 4 : 2);
+}
+
+static size_t weight_at(const struct moe *c, int64_t e, enum matrix which)
+{
+    return 1 + (size_t)((e * 3 + (int64_t)which) * c->F * c->H) * (c->dtype == M3_F32 ? 4 : 2);
+}
+
+/* One stored number, widened. */
+static real weight(const struct moe *c, int64_t e, enum matrix which, int64_t i)
+{
+    const unsigned char *at = c->weights + weight_at(c, e, which);
+    uint32_t bits;
+    float x;
+    if (c->dtype == M3_F32) {
+        memcpy(&bits, at + i * 4, 4);
+    } else {
+        uint16_t upper;
+        memcpy(&upper, at + i * 2, 2);
+        bits = (uint32_t)upper << 16;
+    }
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static void draw_ids(struct moe *c, enum routing routing)
+{
+    const int32_t one = (int32_t)twin_pick(&state, c->E);
+    int32_t *deck = malloc((size_t)c->E * sizeof *deck);
+    for (int64_t e = 0; e < c->E; e++) deck[e] = (int32_t)e;
+    for (int64_t t = 0; t < c->T; t++) {
+        for (int64_t k = 0; k < c->K && (routing != ALL_TO_ONE || t == 0); k++) {
+            const int64_t from = k + twin_pick(&state, c->E - k);
+            const int32_t e = deck[from];
+            deck[from] = deck[k];
+            deck[k] = e;
+        }
+        memcpy(c->ids + t * c->K, deck, (size_t)c->K * sizeof *deck);
+        int there = 0;
+        for (int64_t k = 0; k < c->K; k++) there |= deck[k] == one;
+        if (routing == ONE_ALWAYS && !there) c->ids[t * c->K + twin_pick(&state, c->K)] = one;
+    }
+    free(deck);
+}
+
+/* M3's activation and factor; gates and ups of about `size`. */
+static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum m3_dtype dtype, enum routing routing,
+                       double size)
+{
+    struct moe c = { .T = T, .E = E, .K = K, .H = H, .F = F, .dtype = dtype, .factor = 2,
+                     .act = { .oai = 1, .alpha = (real)1.702, .limit = 7 } };
+    c.x = malloc((size_t)(T * H) * sizeof *c.x);
+    c.p = malloc((size_t)(T * K) * sizeof *c.p);
+    c.ids = malloc((size_t)(T * K) * sizeof *c.ids);
+    c.weights = calloc(weight_bytes(&c), 1);
+    for (int64_t i = 0; i < T * H; i++) c.x[i] = (real)twin_draw(&state);
+    for (int64_t i = 0; i < T * K; i++) c.p[i] = T % 5 == 2 ? (real)0.25 : (real)(0.5 + 0.5 * twin_draw(&state));
+    for (int64_t i = 0; i < E * 3 * F * H; i++) {
+        const float w = (float)(twin_draw(&state) * (i / (F * H) % 3 < 2 ? 3 * size / sqrt((double)H) : 2));
+        uint32_t bits;
+        memcpy(&bits, &w, 4);
+        const uint16_t upper = (uint16_t)(bits >> 16);
+        if (dtype == M3_F32) memcpy(c.weights + 1 + i * 4, &bits, 4);
+        else memcpy(c.weights + 1 + i * 2, &upper, 2);
+    }
+    draw_ids(&c, routing);
+    return c;
+}
+
+static void free_moe(struct moe *c)
+{
+    free(c->x);
+    free(c->p);
+    free(c->ids);
+    free(c->weights);
+}
+
+/* Experts that no row has chosen get no data: reading it would crash. */
+static void bind(struct m3_expert *experts, const struct moe *c, const unsigned char *weights)
+{
+    for (int64_t e = 0; e < c->E; e++) {
+        int64_t chosen = 0;
+        for (int64_t i = 0; i < c->T * c->K; i++) chosen += c->ids[i] == e;
+        struct m3_weight *w[3] = { &experts[e].w1, &experts[e].w3, &experts[e].w2 };
+        for (int i = 0; i < 3; i++)
+            *w[i] = (struct m3_weight){ .data = chosen ? weights + weight_at(c, e, (enum matrix)i) : NULL, .dtype = c->dtype,
+                                        .rows = i == W2 ? c->H : c->F, .cols = i == W2 ? c->F : c->H,
+                                        .id = (uint64_t)(1 + e * 3 + i) };
+    }
+}
+
+static struct moe_got run(const struct moe *c, enum m3_linear body, int threads, int want_each)
+{
+    const size_t n_x = (size_t)(c->T * c->H) * sizeof(real), n_each = (size_t)(c->T * c->K * c->H) * sizeof(real),
+                 n_p = (size_t)(c->T * c->K) * sizeof(real), n_ids = (size_t)(c->T * c->K) * sizeof(int32_t);
+    struct moe_got got = { .routed = malloc(n_x), .each = want_each ? malloc(n_each) : NULL };
+    struct m3_expert *bound = calloc((size_t)c->E, sizeof *bound);
+    struct guard zones[7];
+    real *routed = guard_output(&zones[0], n_x), *each = guard_output(&zones[1], n_each), *x = guard_input(&zones[2], c->x, n_x),
+         *p = guard_input(&zones[3], c->p, n_p);
+    int32_t *ids = guard_input(&zones[4], c->ids, n_ids);
+    bind(bound, c, guard_input(&zones[5], c->weights, weight_bytes(c)));
+    struct m3_expert *experts = guard_input(&zones[6], bound, (size_t)c->E * sizeof *bound);
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, body), M3_OK);
+
+    got.status = M3_ENGINE()->ops->experts(&ctx, routed, want_each ? each : NULL, x, ids, p, experts, &c->act, c->T, c->E,
+                                           c->K, c->factor);
+
+    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
+    got.failure = ctx.failure;
+    memcpy(got.routed, routed, n_x);
+    if (want_each) memcpy(got.each, each, n_each);
+    m3_ctx_free(&ctx);
+    free(bound);
+    for (int i = 0; i < 7; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
+    return got;
+}
+
+static struct moe_got run_ok(const struct moe *c, enum m3_linear body, int threads, int want_each)
+{
+    struct moe_got got = run(c, body, threads, want_each);
+    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
+    return got;
+}
+
+static void free_got(struct moe_got *got)
+{
+    free(got->routed);
+    free(got->each);
+}
+
+/* ---- the twin */
+
+static long double worst;       /* greatest error of `each`, as a part of what is allowed */
+
+/* A number and what it may be off by. */
+struct about {
+    long double is, off;
+};
+
+static struct about dot(const struct moe *c, int64_t e, enum matrix which, int64_t f, const real *x_t)
+{
+    struct about s = { 0, 0 };
+    for (int64_t i = 0; i < c->H; i++) {
+        const long double term = (long double)weight(c, e, which, f * c->H + i) * x_t[i];
+        s.is += term;
+        s.off += c->H * twin_roundoff() * fabsl(term);
+    }
+    return s;
+}
+
+/* A clamp moves nothing apart: what is off by more than the distance to the limit is cut, never stretched. */
+static struct about clamp(struct about x, long double low, long double high)
+{
+    struct about y = { fminl(fmaxl(x.is, low), high), x.off };
+    if (x.is - x.off > high || x.is + x.off < low) y.off = 0;
+    return y;
+}
+
+static struct about activation(const struct moe *c, struct about gate, struct about up)
+{
+    const long double limit = c->act.oai ? (long double)c->act.limit : INFINITY, alpha = c->act.oai ? c->act.alpha : 1;
+    const struct about g = clamp(gate, c->act.oai && c->act.clamp == M3_GATE_CLAMP_BOTH ? -limit : -INFINITY, limit),
+                       u = clamp(up, -limit, limit);
+    const long double sig = 1 / (1 + expl(-alpha * g.is)), linear = c->act.oai ? u.is + 1 : u.is,
+                      y = linear * g.is * sig, dy_dg = linear * sig * (1 + alpha * g.is * (1 - sig)), dy_du = g.is * sig;
+    return (struct about){ y, fabsl(dy_dg) * g.off + fabsl(dy_du) * u.off +
+                              9 * twin_roundoff() * fabsl(y) * (1 + fabsl(alpha * g.is) * (1 - sig)) };
+}
+
+/* Row t, slot k of each. */
+static void check_formula(const struct moe *c, const real *each, int64_t t, int64_t k)
+{
+    const int64_t e = c->ids[t * c->K + k];
+    struct about *y = malloc((size_t)c->F * sizeof *y);
+    for (int64_t f = 0; f < c->F; f++)
+        y[f] = activation(c, dot(c, e, W1, f, c->x + t * c->H), dot(c, e, W3, f, c->x + t * c->H));
+    for (int64_t i = 0; i < c->H; i++) {
+        long double want = 0, allowed = twin_least();
+        for (int64_t f = 0; f < c->F; f++) {
+            const long double w = weight(c, e, W2, i * c->F + f);
+            want += w * y[f].is;
+            allowed += fabsl(w) * (y[f].off + c->F * twin_roundoff() * fabsl(y[f].is));
+        }
+        const real got = each[(t * c->K + k) * c->H + i];
+        worst = fmaxl(worst, fabsl(got - want) / allowed);
+        twin_check("each", t * c->K + k, i, got, want, allowed);
+    }
+    free(y);
+}
+
+/* What the ordered body computes, number by number. */
+static void check_order(const struct moe *c, const real *each, int64_t t, int64_t k)
+{
+    const int64_t e = c->ids[t * c->K + k];
+    const struct m3_activation *a = &c->act;
+    real *y = malloc((size_t)c->F * sizeof *y);
+    for (int64_t f = 0; f < c->F; f++) {
+        real g = 0, u = 0;
+        for (int64_t i = 0; i < c->H; i++) g = g + weight(c, e, W1, f * c->H + i) * c->x[t * c->H + i];
+        for (int64_t i = 0; i < c->H; i++) u = u + weight(c, e, W3, f * c->H + i) * c->x[t * c->H + i];
+        if (a->oai && g > a->limit) g = a->limit;
+        if (a->oai && a->clamp == M3_GATE_CLAMP_BOTH && g < -a->limit) g = -a->limit;
+        if (a->oai && u > a->limit) u = a->limit;
+        if (a->oai && u < -a->limit) u = -a->limit;
+        const real z = a->oai ? a->alpha * g : g;
+        const real s = (real)(1 / (1 + (double)expl(-(long double)z)));
+        y[f] = a->oai ? ((u + 1) * g) * s : (u * g) * s;
+    }
+    for (int64_t i = 0; i < c->H; i++) {
+        real s = 0;
+        for (int64_t f = 0; f < c->F; f++) s = s + weight(c, e, W2, i * c->F + f) * y[f];
+        twin_check_same("each in order", t * c->K + k, i, each[(t * c->K + k) * c->H + i], s);
+    }
+    free(y);
+}
+
+/* routed from each and p, slots by ascending expert: here every bit is fixed, whatever made `each`. */
+static void check_routed(const struct moe *c, const struct moe_got *got, int64_t t)
+{
+    for (int64_t i = 0; i < c->H; i++) {
+        real a = 0;
+        for (int64_t e = 0; e < c->E; e++)
+            for (int64_t k = 0; k < c->K; k++)
+                if (c->ids[t * c->K + k] == e) a = a + c->p[t * c->K + k] * got->each[(t * c->K + k) * c->H + i];
+        twin_check_same("routed", t, i, got->routed[t * c->H + i], c->factor * a);
+    }
+}
+
+static void check_case(const struct moe *c)
+{
+    const size_t n_routed = (size_t)(c->T * c->H) * sizeof(real), n_each = (size_t)(c->T * c->K * c->H) * sizeof(real);
+    for (int body = 0; body < 2; body++) {
+        const enum m3_linear linear = body ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+        struct moe_got got = run_ok(c, linear, 1, 1);
+        for (int i = 0; i < 2 * TWIN_TEAMS; i++) {
+            struct moe_got other = run_ok(c, linear, twin_threads[i / 2], i % 2);
+            ck_assert_msg(memcmp(got.routed, other.routed, n_routed) == 0, "routed: %d threads, each %s", twin_threads[i / 2],
+                          i % 2 ? "wanted" : "NULL");
+            ck_assert_msg(!other.each || memcmp(got.each, other.each, n_each) == 0, "each: %d threads", twin_threads[i / 2]);
+            free_got(&other);
+        }
+        for (int64_t t = 0; t < c->T; t++) {
+            for (int64_t k = 0; k < c->K; k++) {
+                check_formula(c, got.each, t, k);
+                /* in double the last bit of another exp shows, unless alpha is 0 */
+                if (body && (sizeof(real) == 4 || (c->act.oai && c->act.alpha == 0))) check_order(c, got.each, t, k);
+            }
+            check_routed(c, &got, t);
+        }
+        free_got(&got);
+    }
+}
+
+/* ---- tests */
+
+static void check_drawn(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
+{
+    static const struct m3_activation acts[5] = {
+        { .oai = 1, .alpha = (real)1.702, .limit = 7 },
+        { .oai = 0 },
+        { .oai = 1, .alpha = (real)1.702, .limit = (real)0.75, .clamp = M3_GATE_CLAMP_BOTH },
+        { .oai = 1, .alpha = 0, .limit = 3, .clamp = M3_GATE_CLAMP_UPPER },
+        { .oai = 1, .alpha = (real)0.5, .limit = (real)0.75, .clamp = M3_GATE_CLAMP_UPPER },
+    };
+    struct moe c = draw(T, E, K, H, F, i % 2 ? M3_BF16 : M3_F32, (enum routing)(i % 3), i % 7 == 0 ? 6 : 1);
+    c.act = acts[i % 5];
+    c.factor = (real)(1 + i / 2 % 3);
+    check_case(&c);
+    free_moe(&c);
+}
+
+/* Goal:  each is the expert's MLP, routed the weighted sum.
+ * Given: T 1 2 7, E 1 2 5 16, K 1 to 4, H 1 3 20 67, F 1 7 64; sizes 67, 131 and 128; T = E, T = K = E, H = F; slots
+ *        in no order; F32 and BF16 at odd addresses; both activations with several alphas, limits and both clamps;
+ *        factor 1 2 3; equal and different p; rows spread, all to the same experts, and one expert in every row.
+ *        Experts without rows have no data.
+ * Claim: with both bodies each is within the bound of SPEC; with the ordered one it has the bits of plain loops (in
+ *        double: with alpha 0); routed has the bits of its loop over each; `each` NULL or not, and 1, 2 or 5 threads,
+ *        give the same bits.
+ * Seen to fail with */
+START_TEST(formula_and_order)
+{
+    static const int64_t rows[3] = { 1, 2, 7 }, experts[4] = { 1, 2, 5, 16 }, hidden[4] = { 1, 3, 20, 67 },
+                         widths[3] = { 1, 7, 64 };
+    for (int i = 0; i < 3 * 4 * 4 * 3 * 2; i++) {
+        const int64_t E = experts[i / 3 % 4], K = 1 + (i + i / 7) % 4;
+        check_drawn(rows[i % 3], E, K < E ? K : E, hidden[i / 12 % 4], widths[i / 48 % 3], i / 5);
+    }
+    check_drawn(67, 128, 4, 67, 20, 0);
+    check_drawn(131, 5, 3, 128, 67, 1);
+    check_drawn(131, 16, 4, 20, 131, 2);
+    check_drawn(16, 16, 1, 20, 7, 3);
+    check_drawn(4, 4, 4, 64, 64, 4);
+    printf("  experts: at most %.1Lf %% of the allowed error of each\n", 100 * worst);
+}
+END_TEST
+
+/* Goal:  more rows of one expert than any panel holds.
+ * Given: 1100 and 2500 rows that all go to one expert, alone and beside others; 5 channels, width 3.
+ * Claim: as above.
+ * Seen to fail with */
+START_TEST(crowded_expert)
+{
+    for (int i = 0; i < 6; i++) {
+        struct moe c = draw(i % 3 ? 1100 : 2500, 3, 1 + i % 2, 5, 3, i % 2 ? M3_F32 : M3_BF16,
+                            i < 3 ? ALL_TO_ONE : ONE_ALWAYS, 2);
+        check_case(&c);
+        free_moe(&c);
+    }
+}
+END_TEST
+
+/* Goal:  with the ordered body a row does not know what it is computed with.
+ * Given: 67 rows, uneven routing; each row alone.
+ * Claim: the bits of the batch.
+ * Seen to fail with */
+START_TEST(alone_as_in_a_batch)
+{
+    struct moe c = draw(67, 5, 3, 67, 20, M3_BF16, ONE_ALWAYS, 3);
+    struct moe_got whole = run_ok(&c, M3_LINEAR_ORDERED, 2, 1);
+    for (int64_t t = 0; t < 67; t++) {
+        struct moe row = c;
+        row.T = 1;
+        row.x += t * 67;
+        row.p += t * 3;
+        row.ids += t * 3;
+        struct moe_got got = run_ok(&row, M3_LINEAR_ORDERED, 1, 1);
+        ck_assert_msg(memcmp(got.routed, whole.routed + t * 67, 67 * sizeof(real)) == 0, "routed %lld", (long long)t);
+        ck_assert_msg(memcmp(got.each, whole.each + t * 3 * 67, 3 * 67 * sizeof(real)) == 0, "each %lld", (long long)t);
+        free_got(&got);
+    }
+    free_got(&whole);
+    free_moe(&c);
+}
+END_TEST
+
+/* Goal:  rows do not leak into each other.
+ * Given: one row of x that is NaN, or its weights p; both bodies.
+ * Claim: that row is NaN (with p: routed only), all others keep their bits.
+ * Seen to fail with */
+START_TEST(one_bad_row)
+{
+    struct moe c = draw(37, 5, 3, 20, 64, M3_F32, ONE_ALWAYS, 1);
+    for (int i = 0; i < 37 * 4; i++) {
+        const enum m3_linear body = i % 2 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+        const int in_p = i / 2 % 2;
+        const int64_t bad = i / 4;
+        struct moe dirty = c;
+        dirty.x = malloc(37 * 20 * sizeof *dirty.x);
+        dirty.p = malloc(37 * 3 * sizeof *dirty.p);
+        memcpy(dirty.x, c.x, 37 * 20 * sizeof *dirty.x);
+        memcpy(dirty.p, c.p, 37 * 3 * sizeof *dirty.p);
+        for (int64_t k = 0; k < 3 && in_p; k++) dirty.p[bad * 3 + k] = NAN;
+        for (int64_t k = 0; k < 20 && !in_p; k++) dirty.x[bad * 20 + k] = NAN;
+        struct moe_got clean = run_ok(&c, body, 1, 1), got = run_ok(&dirty, body, 2, 1);
+        for (int64_t t = 0; t < 37; t++) {
+            const real *each = got.each + t * 60;
+            if (t != bad || in_p) ck_assert_mem_eq(each, clean.each + t * 60, 60 * sizeof *each);
+            else for (int64_t n = 0; n < 60; n++) ck_assert(isnan(each[n]));
+            const real *routed = got.routed + t * 20;
+            if (t != bad) ck_assert_mem_eq(routed, clean.routed + t * 20, 20 * sizeof *routed);
+            else for (int64_t n = 0; n < 20; n++) ck_assert(isnan(routed[n]));
+        }
+        free_got(&clean);
+        free_got(&got);
+        free(dirty.x);
+        free(dirty.p);
+    }
+    free_moe(&c);
+}
+END_TEST
+
+/* Given: an id of -1, E, the least or the greatest int32 in any row and slot, and others in later rows; both bodies.
+ * Claim: an error that names the first such row.
+ * Seen to fail with */
+START_TEST(ids_out_of_range)
+{
+    static const int32_t wrong[4] = { -1, 5, INT32_MIN, INT32_MAX };
+    for (int i = 0; i < 37 * 3 * 4; i++) {
+        struct moe c = draw(37, 5, 3, 20, 7, M3_F32, ANY, 1);
+        for (int at = i / 4; at < 37 * 3; at += 5 + i % 11) c.ids[at] = wrong[(i + at) % 4];
+        for (int j = 0; j < TWIN_TEAMS; j++) {
+            struct moe_got got = run(&c, i % 2 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS, twin_threads[j], j % 2);
+            ck_assert_int_ne(got.status, M3_OK);
+            ck_assert_ptr_nonnull(got.failure.what);
+            ck_assert_msg(got.failure.row == i / 4 / 3, "row %lld, not %d", (long long)got.failure.row, i / 4 / 3);
+            free_got(&got);
+        }
+        free_moe(&c);
+    }
+}
+END_TEST
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("experts");
+    TCase *test = tcase_create("experts");
+    tcase_set_timeout(test, 300);
+    tcase_add_test(test, formula_and_order);
+    tcase_add_test(test, crowded_expert);
+    tcase_add_test(test, alone_as_in_a_batch);
+    tcase_add_test(test, one_bad_row);
+    tcase_add_test(test, ids_out_of_range);
+    suite_add_tcase(suite, test);
+    return suite;
+}

@@ -1,0 +1,226 @@
+/* The inner loops of every instruction set against the plain loops that are their meaning: the same bits. Only dots, whose
+ * order is the vector's, is held to a bound.
+ *
+ * Seen to fail with: a tile that starts k at 1; a strip of two vectors that takes the first twice; narrow columns that
+ * forget to add; a scale block counted from the row's start; -mfma -ffp-contract=fast. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "guard.h"
+#include "ops/exp.h"
+#include "ops/hot.h"
+
+extern const struct m3_hot m3_hot_plain;
+#ifdef __x86_64__
+extern const struct m3_hot m3_hot_avx2, m3_hot_avx512;
+static const struct m3_hot *const builds[] = { &m3_hot_plain, &m3_hot_avx2, &m3_hot_avx512 };
+#else
+static const struct m3_hot *const builds[] = { &m3_hot_plain };
+#endif
+enum { BUILDS = sizeof builds / sizeof builds[0] };
+
+/* The builds up to the widest that this processor runs. */
+static int runs_here(int i)
+{
+    for (int wide = BUILDS - 1; wide >= i; wide--)
+        if (m3_hot() == builds[wide]) return 1;
+    printf("%s: not tried, this processor lacks it\n", builds[i]->name);
+    return 0;
+}
+
+static uint64_t state = 20250727;
+
+static real draw(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (real)((double)(int64_t)(state >> 11) / 4503599627370496.0 - 1);
+}
+
+static void fill(real *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = draw();
+}
+
+static void plain_gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb,
+                       int64_t M, int64_t N, int64_t K, int add)
+{
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = 0; n < N; n++) {
+            real s = add ? c[m * ldc + n] : 0;
+            for (int64_t k = 0; k < K; k++) {
+                volatile real product = a[m * a_m + k * a_k] * b[k * ldb + n];
+                s = s + product;
+            }
+            c[m * ldc + n] = s;
+        }
+}
+
+/* Sizes around every tile: one row and many, columns below a vector, of one vector, of two and beyond, both layouts of a;
+ * rows of c further apart than they are wide, and what lies between is not touched. */
+START_TEST(gemm_is_the_plain_loop)
+{
+    static const int64_t sizes[] = { 1, 2, 3, 7, 8, 9, 16, 17, 31, 32, 33, 67, 130 };
+    enum { COUNT = sizeof sizes / sizeof sizes[0], MOST = 130 * 135 };
+    static real a[MOST], b[MOST], want[MOST], start[MOST];
+    const struct m3_hot *hot = builds[_i];
+    fill(a, MOST);
+    fill(b, MOST);
+    fill(start, MOST);
+    for (int i = 0; runs_here(_i) && i < COUNT * COUNT * COUNT * 4; i++) {
+        int64_t M = sizes[i / 4 % COUNT], N = sizes[i / 4 / COUNT % COUNT], K = sizes[i / 4 / COUNT / COUNT];
+        int add = i & 1, turned = i >> 1 & 1;
+        int64_t a_m = turned ? 1 : K, a_k = turned ? M : 1, ldb = N + 1, ldc = N + 5;
+        struct guard gc, ga, gb;
+        size_t bytes = (size_t)(M * ldc) * sizeof(real);
+        real *c = guard_output(&gc, bytes), *ga_x = guard_input(&ga, a, (size_t)(M * K) * sizeof(real)),
+             *gb_x = guard_input(&gb, b, (size_t)(K * ldb) * sizeof(real));
+        memcpy(c, start, bytes);
+        memcpy(want, start, bytes);
+        plain_gemm(want, ldc, ga_x, a_m, a_k, gb_x, ldb, M, N, K, add);
+        hot->gemm(c, ldc, ga_x, a_m, a_k, gb_x, ldb, M, N, K, add);
+        ck_assert_msg(memcmp(c, want, bytes) == 0, "%s: M %d N %d K %d add %d turned %d", hot->name, (int)M, (int)N, (int)K,
+                      add, turned);
+        ck_assert(guard_intact(&gc) && guard_intact(&ga) && guard_intact(&gb));
+    }
+}
+END_TEST
+
+START_TEST(dots_are_products)
+{
+    static const int64_t sizes[] = { 1, 3, 4, 5, 16, 63, 64, 257 };
+    static real x[7 * 257], w[9 * 257];
+    const struct m3_hot *hot = builds[_i];
+    fill(x, 7 * 257);
+    fill(w, 9 * 257);
+    for (int i = 0; runs_here(_i) && i < 7 * 9 * 8; i++) {
+        int64_t T = i % 7 + 1, rows = i / 7 % 9 + 1, K = sizes[i / 63], ldy = rows + 2;
+        struct guard gy;
+        real *y = guard_output(&gy, (size_t)(T * ldy) * sizeof(real));
+        hot->dots(y, ldy, x, w, T, rows, K);
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t r = 0; r < rows; r++) {
+                long double sum = 0, size = 0;
+                for (int64_t k = 0; k < K; k++) {
+                    sum += (long double)x[t * K + k] * w[r * K + k];
+                    size += fabsl((long double)x[t * K + k] * w[r * K + k]);
+                }
+                double u = sizeof(real) == sizeof(float) ? 0x1p-24 : 0x1p-53;
+                ck_assert_msg(within((double)y[t * ldy + r], (double)sum, (double)(K + 1) * u * (double)size),
+                              "%s: T %d rows %d K %d", hot->name, (int)T, (int)rows, (int)K);
+            }
+        ck_assert(guard_intact(&gy));
+    }
+}
+END_TEST
+
+/* Every code of every stored form, at every start and length around the scale blocks, from an odd address. */
+START_TEST(expand_is_the_decoder)
+{
+    static const struct { enum m3_dtype dtype; enum m3_scaling scaling; } forms[] = {
+        { M3_F64, M3_UNSCALED }, { M3_F32, M3_UNSCALED },   { M3_F16, M3_UNSCALED },
+        { M3_BF16, M3_UNSCALED }, { M3_F8_E4M3, M3_SCALE_128X128 }, { M3_F8_E4M3, M3_SCALE_MX32 },
+    };
+    enum { ROWS = 131, COLS = 259 };
+    static unsigned char bytes[ROWS * COLS * 8 + 1], scales[ROWS * COLS * 4 + 1];
+    static real got[COLS], want[COLS];
+    const struct m3_hot *hot = builds[_i];
+    for (int f = 0; runs_here(_i) && f < 6; f++) {
+        for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(draw() * 128 + 128);
+        if (forms[f].dtype == M3_F8_E4M3)
+            for (size_t i = 0; i < ROWS * COLS; i++) bytes[i + 1] = (unsigned char)i;
+        for (size_t i = 0; i < sizeof scales; i++) scales[i] = (unsigned char)i;
+        for (int i = 0; i < 2 * 3 && forms[f].scaling == M3_SCALE_128X128; i++) {
+            float scale = (float)draw() * (float)(1 << 4 * i);
+            memcpy(scales + 1 + 4 * i, &scale, 4);
+        }
+        const struct m3_weight w = { .data = bytes + 1, .scales = forms[f].scaling ? scales + 1 : NULL,
+                                     .dtype = forms[f].dtype, .scaling = forms[f].scaling, .rows = ROWS, .cols = COLS };
+        for (int64_t row = 0; row < ROWS; row += 13)
+            for (int64_t col = 0; col < COLS; col += 31)
+                for (int64_t n = 1; n <= COLS - col; n += 37) {
+                    hot->expand(got, &w, row, col, n);
+                    if (sizeof(real) == sizeof(double)) m3_expand_f64((double *)(void *)want, &w, row, col, n);
+                    else m3_expand_f32((float *)(void *)want, &w, row, col, n);
+                    for (int64_t i = 0; i < n; i++)
+                        ck_assert_msg((got[i] != got[i] && want[i] != want[i]) || memcmp(&got[i], &want[i], sizeof(real)) == 0,
+                                      "%s: form %d row %d col %d: got %a, want %a", hot->name, f, (int)row, (int)(col + i),
+                                      (double)got[i], (double)want[i]);
+                }
+    }
+}
+END_TEST
+
+START_TEST(softmax_is_the_plain_loop)
+{
+    static const int64_t lanes_of[] = { 1, 2, 5, 16, 19 };
+    enum { KEYS = 37, WIDE = 23 };
+    static real z[KEYS * WIDE], want[KEYS * WIDE];
+    const struct m3_hot *hot = builds[_i];
+    for (int i = 0; runs_here(_i) && i < 5; i++) {
+        int64_t lanes = lanes_of[i];
+        real max[WIDE], scale = (real)0.37;
+        double sum[WIDE];
+        for (int64_t j = 0; j < KEYS * WIDE; j++) z[j] = draw() * 40;
+        z[3 * WIDE] = -(real)INFINITY;
+        memcpy(want, z, sizeof z);
+        hot->softmax(z, WIDE, max, sum, KEYS, lanes, scale);
+        for (int64_t l = 0; l < lanes; l++) {
+            real m = want[l] * scale;
+            double c = 0;
+            for (int j = 0; j < KEYS; j++) m = want[j * WIDE + l] * scale > m ? want[j * WIDE + l] * scale : m;
+            for (int j = 0; j < KEYS; j++) {
+                volatile real argument = want[j * WIDE + l] * scale;
+                argument = argument - m;
+                want[j * WIDE + l] = (real)m3_exp_body((double)argument);
+                c = c + (double)want[j * WIDE + l];
+            }
+            ck_assert(max[l] == m && sum[l] == c);
+        }
+        ck_assert(memcmp(z, want, sizeof z) == 0);
+    }
+}
+END_TEST
+
+START_TEST(activations_agree)
+{
+    enum { COUNT = 1003 };
+    static real gate[COUNT], up[COUNT], first[COUNT], other[COUNT];
+    for (int i = 0; i < COUNT; i++) gate[i] = draw() * 12, up[i] = draw() * 12;
+    gate[5] = (real)NAN;
+    up[6] = (real)NAN;
+    gate[7] = (real)INFINITY;
+    gate[8] = (real)-1e30;
+    builds[0]->swiglu_oai(first, gate, up, COUNT, (real)1.702, 7, -(real)INFINITY);
+    ck_assert(first[5] != first[5] && first[6] != first[6] && first[8] == 0);
+    builds[0]->swiglu_oai(other, gate, up, COUNT, (real)1.702, 7, -7);
+    ck_assert(other[5] != other[5] && other[6] != other[6] && other[8] != 0);
+    for (int b = 1; b < BUILDS; b++) {
+        if (!runs_here(b)) continue;
+        builds[b]->swiglu_oai(other, gate, up, COUNT, (real)1.702, 7, -(real)INFINITY);
+        for (int i = 0; i < COUNT; i++) ck_assert((first[i] != first[i] && other[i] != other[i]) || memcmp(&first[i], &other[i], sizeof(real)) == 0);
+    }
+    builds[0]->swiglu(first, gate, up, COUNT);
+    for (int b = 1; b < BUILDS; b++) {
+        if (!runs_here(b)) continue;
+        builds[b]->swiglu(other, gate, up, COUNT);
+        for (int i = 0; i < COUNT; i++) ck_assert((first[i] != first[i] && other[i] != other[i]) || memcmp(&first[i], &other[i], sizeof(real)) == 0);
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("hot");
+    TCase *tests = tcase_create("hot");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, gemm_is_the_plain_loop, 0, BUILDS);
+    tcase_add_loop_test(tests, dots_are_products, 0, BUILDS);
+    tcase_add_loop_test(tests, expand_is_the_decoder, 0, BUILDS);
+    tcase_add_loop_test(tests, softmax_is_the_plain_loop, 0, BUILDS);
+    tcase_add_test(tests, activations_agree);
+    suite_add_tcase(suite, tests);
+    return suite;
+}

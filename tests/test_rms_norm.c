@@ -1,0 +1,39 @@
+/* rms_norm, SPEC 5.2, against the twin of norm_twin.h. */
+#include "norm_twin.h"
+
+/* Goal:  the norm of every row with the offset weight; eps inside the root; each row alone.
+ * Given: norm_shapes: 14 shapes, rows of seven sizes around eps, three numbers of threads, in place and not.
+ * Claim: within 4 u |y| in float, (ceil(H/2) + 8) u |y| in double, and the bits of SPEC's order of operations.
+ * Seen to fail with: BREAK_shapes */
+START_TEST(shapes_and_threads) { norm_shapes(1); }
+END_TEST
+
+/* Goal:  values known without the formula: 3-4-5 triangles of x and eps, mean x^2 = eps, a row of zeros; w = -1.
+ * Claim: 0.6 (1 + w), sqrt(1/2) (1 + w), 0; w = -1 gives 0 exactly.
+ * Seen to fail with: BREAK_known */
+START_TEST(known_norms) { norm_known(1); }
+END_TEST
+
+/* Goal:  infinity gives NaN at its own place and zeros elsewhere, NaN its whole row; no other row changes.
+ * Seen to fail with: BREAK_notfinite */
+START_TEST(not_finite) { norm_not_finite(1); }
+END_TEST
+
+/* Goal:  the largest and the least numbers: no overflow in float; in double beyond 1e154 the row is 0; no flushing.
+ * Seen to fail with: BREAK_extremes */
+START_TEST(extremes) { norm_extremes(1); }
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("rms_norm");
+    TCase *test = tcase_create("rms_norm");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, shapes_and_threads);
+    tcase_add_test(test, known_norms);
+    tcase_add_test(test, not_finite);
+    tcase_add_test(test, extremes);
+    suite_add_tcase(suite, test);
+    return suite;
+}

@@ -1,0 +1,60 @@
+/* rms_norm_plain, SPEC 5.3, against the twin of norm_twin.h and against rms_norm. */
+#include "norm_twin.h"
+
+/* Goal:  the norm of every row with the plain weight; eps inside the root; each row alone.
+ * Given: norm_shapes: 14 shapes, rows of seven sizes around eps, three numbers of threads, in place and not.
+ * Claim: within 3 u |y| in float, (ceil(H/2) + 7) u |y| in double, and the bits of SPEC's order of operations.
+ * Seen to fail with: BREAK_shapes */
+START_TEST(shapes_and_threads) { norm_shapes(0); }
+END_TEST
+
+/* Goal:  values known without the formula: 3-4-5 triangles of x and eps, mean x^2 = eps, a row of zeros; w = 0.
+ * Claim: 0.6 w, sqrt(1/2) w, 0; w = 0 gives 0 exactly.
+ * Seen to fail with: BREAK_known */
+START_TEST(known_norms) { norm_known(0); }
+END_TEST
+
+/* Goal:  infinity gives NaN at its own place and zeros elsewhere, NaN its whole row; no other row changes.
+ * Seen to fail with: BREAK_notfinite */
+START_TEST(not_finite) { norm_not_finite(0); }
+END_TEST
+
+/* Goal:  the largest and the least numbers: no overflow in float; in double beyond 1e154 the row is 0; no flushing.
+ * Seen to fail with: BREAK_extremes */
+START_TEST(extremes) { norm_extremes(0); }
+END_TEST
+
+/* Goal:  the two norms differ in the weight alone.
+ * Given: weights w for rms_norm, real(1 + w) for rms_norm_plain.
+ * Claim: equal bits. 1 + w is rounded once either way.
+ * Seen to fail with: BREAK_pair */
+START_TEST(agrees_with_rms_norm)
+{
+    enum { T = 5, H = 257 };
+    static real x[T * H], w[H], w_plus_1[H], gemma[T * H], plain[T * H];
+    uint64_t state = 53;
+    for (int i = 0; i < T * H; i++) x[i] = (real)(4 * twin_draw(&state));
+    for (int i = 0; i < H; i++) {
+        w[i] = (real)twin_draw(&state);
+        w_plus_1[i] = 1 + w[i];
+    }
+    norm_run(gemma, x, w, T, H, (real)1e-6, 1, 1, 0);
+    norm_run(plain, x, w_plus_1, T, H, (real)1e-6, 0, 1, 0);
+    for (int i = 0; i < T * H; i++) twin_check_same("plain against gemma", i / H, i % H, plain[i], gemma[i]);
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("rms_norm_plain");
+    TCase *test = tcase_create("rms_norm_plain");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, shapes_and_threads);
+    tcase_add_test(test, known_norms);
+    tcase_add_test(test, not_finite);
+    tcase_add_test(test, extremes);
+    tcase_add_test(test, agrees_with_rms_norm);
+    suite_add_tcase(suite, test);
+    return suite;
+}

@@ -1,0 +1,321 @@
+/* select_blocks against a full sort that follows SPEC 5.9 word by word, and against lists worked out by hand. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "guard.h"
+#include "twin.h"
+
+enum { MAX_BLOCKS = 512 };
+
+static uint64_t state = 509;
+
+struct select_case {
+    struct m3_index d;
+    struct m3_semantics semantics;
+    real *m;                    /* [T,G,B] */
+};
+
+struct select_got {
+    int status;
+    struct m3_failure failure;
+    int32_t *ids;               /* [T,G,N] */
+};
+
+/* The released rules; scores are whole numbers in [-spread, spread], so that the smaller `spread`, the more ties. */
+static struct select_case draw(int64_t T, int64_t p0, int64_t G, int64_t block, int64_t N, int64_t spread)
+{
+    struct select_case c = { .d = { .T = T, .p0 = p0, .G = G, .X = 1, .block = block, .N = N } };
+    c.semantics.local_blocks = 1;
+    c.d.B = (p0 + T + block - 1) / block;
+    const int64_t n = T * G * c.d.B;
+    c.m = malloc((size_t)n * sizeof *c.m);
+    for (int64_t i = 0; i < n; i++) c.m[i] = (real)(twin_pick(&state, 2 * spread + 1) - spread);
+    return c;
+}
+
+static struct select_got run(const struct select_case *c, int threads)
+{
+    struct m3_index d = c->d;
+    d.semantics = &c->semantics;
+    const size_t n_ids = (size_t)(d.T * d.G * d.N) * sizeof(int32_t), n_m = (size_t)(d.T * d.G * d.B) * sizeof(real);
+    struct guard zones[2];
+    struct select_got got = { .ids = malloc(n_ids) };
+    int32_t *ids = guard_output(&zones[0], n_ids);
+    real *m = guard_input(&zones[1], c->m, n_m);
+    memset(ids, 0x5A, n_ids);           /* the usual poison, 0xFF, would be -1 */
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
+
+    got.status = M3_ENGINE()->ops->select_blocks(&ctx, ids, m, &d);
+
+    ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
+    got.failure = ctx.failure;
+    memcpy(got.ids, ids, n_ids);
+    m3_ctx_free(&ctx);
+    for (int i = 0; i < 2; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
+    return got;
+}
+
+static int32_t *run_ok(const struct select_case *c, int threads)
+{
+    struct select_got got = run(c, threads);
+    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
+    return got.ids;
+}
+
+/* ---- the twin */
+
+struct candidate {
+    int64_t id;
+    int64_t forced;             /* 1, 2, .. in the order of the forced list; 0: not forced */
+    double score;
+};
+
+/* Forced ones in their order, then by score from the greatest, then by id. */
+static int before(const void *x, const void *y)
+{
+    const struct candidate *a = x, *b = y;
+    if (a->forced != b->forced) return a->forced == 0 ? 1 : b->forced == 0 ? -1 : a->forced < b->forced ? -1 : 1;
+    if (a->score != b->score) return a->score > b->score ? -1 : 1;
+    return a->id < b->id ? -1 : 1;
+}
+
+static int ascending(const void *x, const void *y)
+{
+    return *(const int32_t *)x < *(const int32_t *)y ? -1 : 1;
+}
+
+static void twin(int32_t *ids, const struct select_case *c, int64_t t, int64_t g)
+{
+    static struct candidate all[MAX_BLOCKS];
+    const struct m3_index *d = &c->d;
+    const struct m3_semantics *s = &c->semantics;
+    const int64_t own = (d->p0 + t) / d->block;
+    int64_t local = s->local_blocks, turn = 1, n = 0;
+    if (s->local_rule == M3_LOCAL_OWN && local > 1) local = 1;
+    for (int64_t b = 0; b <= own; b++) {
+        all[b] = (struct candidate){ .id = b, .score = c->m[(t * d->G + g) * d->B + b] };
+        for (int64_t g2 = 0; g2 < d->G && s->selection == M3_SELECT_SHARED; g2++)
+            all[b].score = fmax(all[b].score, c->m[(t * d->G + g2) * d->B + b]);
+    }
+    for (int64_t i = 0; i < local && own - i >= 0; i++) all[own - i].forced = turn++;
+    for (int64_t b = 0; b < s->init_blocks && b <= own; b++)
+        if (all[b].forced == 0) all[b].forced = turn++;
+    qsort(all, (size_t)own + 1, sizeof *all, before);
+    for (int64_t i = 0; i <= own && n < d->N; i++)
+        if (all[i].forced > 0 || all[i].score > -INFINITY) ids[n++] = (int32_t)all[i].id;
+    qsort(ids, (size_t)n, sizeof *ids, ascending);
+    while (n < d->N) ids[n++] = -1;
+}
+
+static void check_case(const struct select_case *c)
+{
+    static int32_t want[MAX_BLOCKS];
+    const int64_t N = c->d.N, n = c->d.T * c->d.G;
+    int32_t *ids = run_ok(c, 1);
+    for (int i = 1; i < TWIN_TEAMS; i++) {
+        int32_t *other = run_ok(c, twin_threads[i]);
+        ck_assert_msg(memcmp(ids, other, (size_t)(n * N) * sizeof *ids) == 0, "%d threads", twin_threads[i]);
+        free(other);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        twin(want, c, i / c->d.G, i % c->d.G);
+        for (int64_t k = 0; k < N; k++)
+            ck_assert_msg(ids[i * N + k] == want[k], "ids[%lld,%lld,%lld] %d for %d; block %lld N %lld, selection %d, local %lld %d, init %lld",
+                          (long long)(i / c->d.G), (long long)(i % c->d.G), (long long)k, (int)ids[i * N + k], (int)want[k],
+                          (long long)c->d.block, (long long)N, (int)c->semantics.selection,
+                          (long long)c->semantics.local_blocks, (int)c->semantics.local_rule,
+                          (long long)c->semantics.init_blocks);
+    }
+    free(ids);
+}
+
+/* ---- tests */
+
+/* Goal:  each line of SPEC's rules, on one row whose lists can be worked out by hand.
+ * Given: blocks of 4, place 22: own is 5, so six candidates; two groups; m has eight blocks, of which 6 and 7 are not
+ *        candidates and hold the greatest scores, or NaN. `inf` below stands for -inf.
+ * Claim: the lists in the table.
+ * Seen to fail with */
+START_TEST(by_hand)
+{
+    enum { N = 3, G = 2, B = 8 };
+    const real inf = -INFINITY, up = INFINITY, nan = NAN;
+    const struct {
+        real m[G][B];
+        enum m3_selection selection;
+        int local, init;
+        enum m3_local_rule rule;
+        int32_t want[G][N];
+    } rows[] = {
+        /* the greatest, and the own block whatever its score; a tie goes to the lower id */
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 4, 4, 4, 4, 4, inf, 99, nan } }, M3_SELECT_GROUP, 1, 0, M3_LOCAL_LAST,
+          { { 1, 3, 5 }, { 0, 1, 5 } } },
+        /* +inf is a score; -0 ties with +0; -inf leaves places empty */
+        { { { 1, 9, 2, up, 3, up, nan, 99 }, { 5, -0.0f, 6, 0, -3, -4, 99, 99 } }, M3_SELECT_GROUP, 0, 0, M3_LOCAL_LAST,
+          { { 1, 3, 5 }, { 0, 1, 2 } } },
+        { { { inf, inf, inf, inf, inf, inf, 99, 99 }, { inf, inf, inf, 7, inf, inf, 99, 99 } }, M3_SELECT_GROUP, 0, 0,
+          M3_LOCAL_LAST, { { -1, -1, -1 }, { 3, -1, -1 } } },
+        { { { inf, inf, inf, inf, inf, inf, 99, 99 }, { inf, inf, inf, 7, inf, inf, 99, 99 } }, M3_SELECT_GROUP, 1, 0,
+          M3_LOCAL_LAST, { { 5, -1, -1 }, { 3, 5, -1 } } },
+        /* forced blocks take places; the nearest local ones first, then the initial ones */
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 8, 6, 5, 9, 99, 99 } }, M3_SELECT_GROUP, 1, 1, M3_LOCAL_LAST,
+          { { 0, 1, 5 }, { 0, 2, 5 } } },
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 8, 6, 5, 9, 99, 99 } }, M3_SELECT_GROUP, 2, 2, M3_LOCAL_LAST,
+          { { 0, 4, 5 }, { 0, 4, 5 } } },
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 8, 6, 5, 9, 99, 99 } }, M3_SELECT_GROUP, 4, 2, M3_LOCAL_LAST,
+          { { 3, 4, 5 }, { 3, 4, 5 } } },
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 8, 6, 5, 9, 99, 99 } }, M3_SELECT_GROUP, 2, 2, M3_LOCAL_OWN,
+          { { 0, 1, 5 }, { 0, 1, 5 } } },
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 8, 6, 5, 9, 99, 99 } }, M3_SELECT_GROUP, 0, 2, M3_LOCAL_OWN,
+          { { 0, 1, 3 }, { 0, 1, 5 } } },
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 8, 6, 5, 9, 99, 99 } }, M3_SELECT_GROUP, 0, 100, M3_LOCAL_LAST,
+          { { 0, 1, 2 }, { 0, 1, 2 } } },
+        /* shared: the maximum over groups chooses for all of them */
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 11, 6, 5, 9, 99, 99 } }, M3_SELECT_SHARED, 1, 0, M3_LOCAL_LAST,
+          { { 1, 2, 5 }, { 1, 2, 5 } } },
+        { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 7, inf, 11, 6, 5, 9, 99, 99 } }, M3_SELECT_UNION, 1, 0, M3_LOCAL_LAST,
+          { { 1, 3, 5 }, { 0, 2, 5 } } },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct select_case c = draw(1, 22, G, 4, N, 0);
+        free(c.m);
+        c.d.B = B;
+        c.m = malloc(sizeof rows[i].m);
+        memcpy(c.m, rows[i].m, sizeof rows[i].m);
+        c.semantics = (struct m3_semantics){ .selection = rows[i].selection, .init_blocks = rows[i].init,
+                                             .local_blocks = rows[i].local, .local_rule = rows[i].rule };
+        int32_t *ids = run_ok(&c, 1);
+        for (int k = 0; k < G * N; k++)
+            ck_assert_msg(ids[k] == rows[i].want[k / N][k % N], "row %d of the table: ids[%d,%d] %d for %d", (int)i, k / N,
+                          k % N, (int)ids[k], (int)rows[i].want[k / N][k % N]);
+        free(ids);
+        free(c.m);
+    }
+}
+END_TEST
+
+/* Goal:  exact equality with the full sort.
+ * Given: T 1 2 7 67 131, G 1 2 3, blocks of 1 4 7 128, N 1 3 16 40, p0 0, inside a block and far on; every selection
+ *        and local_rule, 0 to 5 local and 0 to 3 initial blocks; scores with many ties and with few, a tenth of them
+ *        -inf, +inf or a zero of either sign; the blocks behind the row's own hold NaN, and m is wider than it must be.
+ * Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
+ * Seen to fail with */
+START_TEST(full_sort)
+{
+    static const int64_t rows[5] = { 1, 2, 7, 67, 131 }, blocks[4] = { 1, 4, 7, 128 }, lists[4] = { 1, 3, 16, 40 },
+                         places[4] = { 0, 2, 61, 130 };
+    static const real special[4] = { -INFINITY, INFINITY, 0, -0.0f };
+    for (int i = 0; i < 5 * 3 * 4 * 4 * 4; i++) {
+        struct select_case c = draw(rows[i % 5], places[i / 240 % 4] * (i % 3 + 1), 1 + i / 5 % 3, blocks[i / 15 % 4],
+                                    lists[i / 60 % 4], i % 2 ? 3 : 1000);
+        c.semantics = (struct m3_semantics){ .selection = (enum m3_selection)twin_pick(&state, 3),
+                                             .local_rule = (enum m3_local_rule)twin_pick(&state, 2),
+                                             .local_blocks = twin_pick(&state, 6), .init_blocks = twin_pick(&state, 4) };
+        const int64_t G = c.d.G, B = c.d.B, wide = B + i % 3;
+        real *m = malloc((size_t)(c.d.T * G * wide) * sizeof *m);
+        for (int64_t at = 0; at < c.d.T * G * wide; at++) {
+            const int64_t b = at % wide, own = (c.d.p0 + at / wide / G) / c.d.block;
+            m[at] = b > own ? (real)NAN : twin_pick(&state, 10) == 0 ? special[twin_pick(&state, 4)] : c.m[at / wide * B + b];
+        }
+        free(c.m);
+        c.m = m;
+        c.d.B = wide;
+        check_case(&c);
+        free(m);
+    }
+}
+END_TEST
+
+/* Goal:  around N blocks: B = 1, N - 1, N, N + 1, and many more.
+ * Given: blocks of 128, N 16, released rules, scores without ties and with nothing but ties; rows at the ends of
+ *        blocks.
+ * Claim: the full sort; up to N blocks everything is chosen; all scores equal give the lowest ids and the own block.
+ * Seen to fail with */
+START_TEST(around_N)
+{
+    static const int64_t n_blocks[5] = { 1, 15, 16, 17, 200 };
+    for (int i = 0; i < 10; i++) {
+        struct select_case c = draw(3, n_blocks[i / 2] * 128 - 3, 2, 128, 16, i % 2 ? 0 : 1000000);
+        check_case(&c);
+        int32_t *ids = run_ok(&c, 1);
+        for (int k = 0; k < 3 * 2 * 16; k++) {
+            const int slot = k % 16, B = (int)n_blocks[i / 2];
+            if (B <= 16) ck_assert_int_eq(ids[k], slot < B ? slot : -1);
+            else if (i % 2) ck_assert_int_eq(ids[k], slot < 15 ? slot : B - 1);
+        }
+        free(ids);
+        free(c.m);
+    }
+}
+END_TEST
+
+/* Goal:  a NaN among the candidates is an error with its place; behind the own block it is nothing.
+ * Given: 40 rows after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later rows, groups and
+ *        blocks; forced blocks too; every selection; up to N blocks, and beyond.
+ * Claim: row, group and block of the first one.
+ * Seen to fail with */
+START_TEST(nan_scores)
+{
+    for (int i = 0; i < 40 * 3 * 4; i++) {
+        struct select_case c = draw(40, 10, 3, 4, i % 2 ? 3 : 16, 5);
+        const int64_t at = i / 4, own = (10 + at / 3) / 4, B = c.d.B;
+        const int64_t b = i % 4 == 0 ? own : i % 4 == 1 ? 0 : twin_pick(&state, own + 1);
+        c.semantics.selection = (enum m3_selection)(i / 4 % 3 == 0 ? i / 12 % 3 : i % 3);
+        c.semantics.init_blocks = i % 3;
+        for (int64_t n = 0; n < at; n++)
+            for (int64_t b2 = (10 + n / 3) / 4 + 1; b2 < B; b2++) c.m[n * B + b2] = NAN;
+        for (int64_t n = at; n < 120; n += 1 + i % 5)
+            for (int64_t b2 = n == at ? b : 0; b2 < B; b2 += 1 + i % 3) c.m[n * B + b2] = NAN;
+        for (int n = 0; n < TWIN_TEAMS; n++) {
+            struct select_got got = run(&c, twin_threads[n]);
+            ck_assert_int_eq(got.status, M3_WRONG);
+            ck_assert_ptr_nonnull(got.failure.what);
+            ck_assert_msg(got.failure.row == at / 3 && got.failure.group == at % 3 && got.failure.block == b,
+                          "row %lld group %lld block %lld, not %lld %lld %lld; selection %d", (long long)got.failure.row,
+                          (long long)got.failure.group, (long long)got.failure.block, (long long)at / 3, (long long)at % 3,
+                          (long long)b, (int)c.semantics.selection);
+            free(got.ids);
+        }
+        free(c.m);
+    }
+}
+END_TEST
+
+/* Claim: a row alone gets the lists that it gets in a batch.
+ * Seen to fail with */
+START_TEST(alone_as_in_a_batch)
+{
+    struct select_case c = draw(131, 9, 3, 7, 6, 40);
+    int32_t *whole = run_ok(&c, 2);
+    for (int64_t t = 0; t < 131; t++) {
+        struct select_case row = c;
+        row.d.T = 1;
+        row.d.p0 += t;
+        row.m += t * 3 * c.d.B;
+        int32_t *ids = run_ok(&row, 1);
+        ck_assert_mem_eq(ids, whole + t * 3 * 6, 3 * 6 * sizeof *ids);
+        free(ids);
+    }
+    free(whole);
+    free(c.m);
+}
+END_TEST
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("select_blocks");
+    TCase *test = tcase_create("select_blocks");
+    tcase_set_timeout(test, 300);
+    tcase_add_test(test, by_hand);
+    tcase_add_test(test, full_sort);
+    tcase_add_test(test, around_N);
+    tcase_add_test(test, nan_scores);
+    tcase_add_test(test, alone_as_in_a_batch);
+    suite_add_tcase(suite, test);
+    return suite;
+}
