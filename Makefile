@@ -52,11 +52,12 @@ setup:
 
 # Set-up first, in a make of its own, for it provides what this one asks pkg-config about.
 run: setup
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) -s -j$$(nproc) all
 	@scripts/demo.sh $(BUILD)/m3ref $(BUILD)
 
 test check: setup
-	@$(MAKE) --no-print-directory tests
+	@$(MAKE) -s -j$$(nproc) all test-programs
+	@$(MAKE) -s tests
 
 # ---- program and library
 
@@ -105,8 +106,9 @@ INSIDE_hot_f32 := $(HOT:%=$(BUILD)/f32/hot_%.o) $(BUILD)/f32/ops/hot_pick.o
 INSIDE_hot_f64 := $(HOT:%=$(BUILD)/f64/hot_%.o) $(BUILD)/f64/ops/hot_pick.o
 LIBS_math := -lmpfr -lgmp
 
-.PHONY: tests
-tests: all $(TESTS) $(BUILD)/tests/wrong_rope.so
+.PHONY: tests test-programs
+test-programs: $(TESTS) $(BUILD)/tests/wrong_rope.so
+tests: all test-programs
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
 
 $(BUILD)/tests/harness.o: tests/harness.c
@@ -128,9 +130,8 @@ $(BUILD)/tests/wrong_rope.so: tests/wrong_rope.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
 
-asan:
-	@$(MAKE) --no-print-directory setup
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' tests
+asan: setup
+	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' tests
 
 bits: setup
 	@scripts/bits.sh $(BUILD)/bits
@@ -149,7 +150,7 @@ golden-check: $(VENV)/ready
 	$(VENV)/bin/python scripts/golden/check.py
 
 bench: setup
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) -s -j$$(nproc) all
 	@scripts/bench.sh $(BUILD)
 
 install: all

@@ -179,8 +179,9 @@ static inline struct attend_got attend_call(const struct attend_case *c, struct 
                  n_ids = c->blocks != NULL ? (size_t)(d.T * d.G * d.N) * sizeof(int32_t) : 0;
     struct guard zones[6];
     struct attend_got got = { .o = malloc(n_o), .lse = malloc(n_lse) };
-    real *o = guard_output(&zones[0], n_o), *lse = guard_output(&zones[1], n_lse), *q = guard_input(&zones[2], c->q, n_o),
-         *k = guard_input(&zones[3], c->k, n_k), *v = guard_input(&zones[4], c->v, n_k);
+    real *o = guard_output(&zones[0], n_o), *lse = guard_output(&zones[1], n_lse);
+    real *q = guard_input(&zones[2], c->q, n_o);
+    real *k = guard_input(&zones[3], c->k, n_k), *v = guard_input(&zones[4], c->v, n_k);
     int32_t *blocks = guard_input(&zones[5], c->blocks != NULL ? (const void *)c->blocks : "", n_ids);
 
     got.status = c->blocks != NULL ? op->attend_blocks(ctx, o, lse, q, k, v, blocks, &d)
@@ -230,7 +231,8 @@ static inline int attend_same(const struct attend_case *c, const struct attend_g
 
 static long double attend_worst;        /* greatest error, as a part of what is allowed */
 
-static inline void attend_judge(const char *what, int64_t row, int64_t i, real got, long double want, long double allowed)
+static inline void attend_judge(const char *what, int64_t row, int64_t i, real got, long double want,
+                                long double allowed)
 {
     if (got == want) return;            /* also -inf, which is within nothing */
     if (allowed > 0) attend_worst = fmaxl(attend_worst, fabsl(got - want) / allowed);

@@ -12,8 +12,10 @@ static void draw_lists(struct attend_case *c, int64_t block, int64_t N, double s
     for (int64_t i = 0; i < d->T * d->G; i++) {
         const int64_t own = (d->p0 + i / d->G) / block;
         int64_t n = 0;
-        for (int64_t b = 0; b <= own && n < N; b++)
-            if ((twin_draw(&attend_state) + 1) / 2 < share || (i % d->G == 1 && b == own)) c->blocks[i * N + n++] = (int32_t)b;
+        for (int64_t b = 0; b <= own && n < N; b++) {
+            const int kept = (twin_draw(&attend_state) + 1) / 2 < share;
+            if (kept || (i % d->G == 1 && b == own)) c->blocks[i * N + n++] = (int32_t)b;
+        }
         while (n < N) c->blocks[i * N + n++] = -1;
     }
 }
@@ -46,8 +48,8 @@ START_TEST(formula_and_order)
     static const int64_t rows[3] = { 1, 2, 7 }, ratios[4] = { 1, 2, 3, 16 }, blocks[4] = { 1, 4, 7, 128 },
                          lists[3] = { 1, 3, 16 }, widths[4] = { 1, 20, 127, 128 };
     for (int i = 0; i < 3 * 2 * 4 * 3 * 4; i++)
-        check_drawn(rows[i % 3], i / 3 % 2 * 6, ratios[i / 6 % 4], 1 + i / 24 % 3, widths[i * 7 % 16 / 4], blocks[i / 72],
-                    lists[(i / 3 + i / 72) % 3]);
+        check_drawn(rows[i % 3], i / 3 % 2 * 6, ratios[i / 6 % 4], 1 + i / 24 % 3, widths[i * 7 % 16 / 4],
+                    blocks[i / 72], lists[(i / 3 + i / 72) % 3]);
     check_drawn(67, 0, 2, 3, 20, 4, 16);
     check_drawn(67, 67, 1, 2, 128, 7, 3);
     check_drawn(131, 0, 1, 3, 127, 7, 40);
@@ -234,7 +236,8 @@ START_TEST(union_and_shared)
 }
 END_TEST
 
-/* Given: lists that are empty for group 1 (group 0's are not), then for both; with union, an empty list beside a full one.
+/* Given: lists that are empty for group 1 (group 0's are not), then for both; with union, an empty list beside a full
+ *        one.
  * Claim: without a key o is +0 and lse -inf; the heads of the other group keep their bits.
  * Seen to fail with */
 START_TEST(lists_without_keys)
@@ -292,9 +295,9 @@ START_TEST(malformed_lists)
                 struct attend_got got = attend_run(&c, twin_threads[j]);
                 ck_assert_int_ne(got.status, M3_OK);
                 ck_assert_ptr_nonnull(got.failure.what);
-                ck_assert_msg(got.failure.row == row && got.failure.group == at % 3, "list %d: row %lld group %lld, not %lld %lld",
-                              i / 27, (long long)got.failure.row, (long long)got.failure.group, (long long)row,
-                              (long long)at % 3);
+                ck_assert_msg(got.failure.row == row && got.failure.group == at % 3,
+                              "list %d: row %lld group %lld, not %lld %lld", i / 27, (long long)got.failure.row,
+                              (long long)got.failure.group, (long long)row, (long long)at % 3);
                 attend_free(&got);
             }
         }

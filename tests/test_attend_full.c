@@ -227,7 +227,8 @@ START_TEST(logits_not_finite)
 {
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200;
     for (int64_t L = 1; L <= 70; L++) {
-        struct attend_case c = attend_draw(1, L - 1, 1, 1, 1, 1), without = attend_draw(1, L > 1 ? L - 2 : 0, 1, 1, 1, 1);
+        struct attend_case c = attend_draw(1, L - 1, 1, 1, 1, 1);
+        struct attend_case without = attend_draw(1, L > 1 ? L - 2 : 0, 1, 1, 1, 1);
         c.q[0] = without.q[0] = big;
         for (int64_t j = 0; j < L; j++) c.k[j] /= big;
         for (int64_t j = 0; j < L; j++) {

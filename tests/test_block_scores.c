@@ -59,7 +59,8 @@ static struct scores_got run(const struct scores_case *c, int n_threads)
                  n_k = (size_t)((d.p0 + d.T) * d.X) * sizeof(real);
     struct guard zones[3];
     struct scores_got got = { .m = malloc(n_m) };
-    real *m = guard_output(&zones[0], n_m), *q = guard_input(&zones[1], c->q, n_q), *k = guard_input(&zones[2], c->k, n_k);
+    real *m = guard_output(&zones[0], n_m);
+    real *q = guard_input(&zones[1], c->q, n_q), *k = guard_input(&zones[2], c->k, n_k);
     struct m3_ctx ctx;
     ck_assert_int_eq(m3_ctx_init(&ctx, n_threads, M3_LINEAR_BLAS), M3_OK);
 
@@ -219,7 +220,8 @@ START_TEST(places_as_scores)
             for (int64_t i = 0; i < 9 * 4 * c.d.B; i++) {
                 const int64_t b = i % c.d.B, g = i / c.d.B % 4, p = p0 + i / c.d.B / 4;
                 const int64_t last = (b + 1) * block - 1 < p ? (b + 1) * block - 1 : p;
-                const double want = b * block > p ? -INFINITY : ldexp(1, (int)g) * (double)(g % 2 ? last + 1 : -(b * block + 1));
+                const double key = (double)(g % 2 ? last + 1 : -(b * block + 1));
+                const double want = b * block > p ? -INFINITY : ldexp(key, (int)g);
                 ck_assert_msg(m[i] == want, "block %lld p0 %lld: m[%lld] %g for %g", (long long)block, (long long)p0,
                               (long long)i, (double)m[i], want);
             }

@@ -119,9 +119,9 @@ static void bind(struct m3_expert *experts, const struct moe *c, const unsigned 
         for (int64_t i = 0; i < c->T * c->K; i++) chosen += c->ids[i] == e;
         struct m3_weight *w[3] = { &experts[e].w1, &experts[e].w3, &experts[e].w2 };
         for (int i = 0; i < 3; i++)
-            *w[i] = (struct m3_weight){ .data = chosen ? weights + weight_at(c, e, (enum matrix)i) : NULL, .dtype = c->dtype,
-                                        .rows = i == W2 ? c->H : c->F, .cols = i == W2 ? c->F : c->H,
-                                        .id = (uint64_t)(1 + e * 3 + i) };
+            *w[i] = (struct m3_weight){ .data = chosen ? weights + weight_at(c, e, (enum matrix)i) : NULL,
+                                        .dtype = c->dtype, .rows = i == W2 ? c->H : c->F,
+                                        .cols = i == W2 ? c->F : c->H, .id = (uint64_t)(1 + e * 3 + i) };
     }
 }
 
@@ -132,16 +132,16 @@ static struct moe_got run(const struct moe *c, enum m3_linear body, int threads,
     struct moe_got got = { .routed = malloc(n_x), .each = want_each ? malloc(n_each) : NULL };
     struct m3_expert *bound = calloc((size_t)c->E, sizeof *bound);
     struct guard zones[7];
-    real *routed = guard_output(&zones[0], n_x), *each = guard_output(&zones[1], n_each), *x = guard_input(&zones[2], c->x, n_x),
-         *p = guard_input(&zones[3], c->p, n_p);
+    real *routed = guard_output(&zones[0], n_x), *each = guard_output(&zones[1], n_each);
+    real *x = guard_input(&zones[2], c->x, n_x), *p = guard_input(&zones[3], c->p, n_p);
     int32_t *ids = guard_input(&zones[4], c->ids, n_ids);
     bind(bound, c, guard_input(&zones[5], c->weights, weight_bytes(c)));
     struct m3_expert *experts = guard_input(&zones[6], bound, (size_t)c->E * sizeof *bound);
     struct m3_ctx ctx;
     ck_assert_int_eq(m3_ctx_init(&ctx, threads, body), M3_OK);
 
-    got.status = M3_ENGINE()->ops->experts(&ctx, routed, want_each ? each : NULL, x, ids, p, experts, &c->act, c->T, c->E,
-                                           c->K, c->factor);
+    got.status = M3_ENGINE()->ops->experts(&ctx, routed, want_each ? each : NULL, x, ids, p, experts, &c->act, c->T,
+                                           c->E, c->K, c->factor);
 
     ck_assert_uint_eq(m3_scratch_mark(&ctx), 0);
     got.failure = ctx.failure;
@@ -200,7 +200,8 @@ static struct about activation(const struct moe *c, struct about gate, struct ab
     const struct about g = clamp(gate, c->act.oai && c->act.clamp == M3_GATE_CLAMP_BOTH ? -limit : -INFINITY, limit),
                        u = clamp(up, -limit, limit);
     const long double sig = 1 / (1 + expl(-alpha * g.is)), linear = c->act.oai ? u.is + 1 : u.is,
-                      y = linear * g.is * sig, dy_dg = linear * sig * (1 + alpha * g.is * (1 - sig)), dy_du = g.is * sig;
+                      y = linear * g.is * sig;
+    const long double dy_dg = linear * sig * (1 + alpha * g.is * (1 - sig)), dy_du = g.is * sig;
     return (struct about){ y, fabsl(dy_dg) * g.off + fabsl(dy_du) * u.off +
                               9 * twin_roundoff() * fabsl(y) * (1 + fabsl(alpha * g.is) * (1 - sig)) };
 }
@@ -272,9 +273,10 @@ static void check_case(const struct moe *c)
         struct moe_got got = run_ok(c, linear, 1, 1);
         for (int i = 0; i < 2 * TWIN_TEAMS; i++) {
             struct moe_got other = run_ok(c, linear, twin_threads[i / 2], i % 2);
-            ck_assert_msg(memcmp(got.routed, other.routed, n_routed) == 0, "routed: %d threads, each %s", twin_threads[i / 2],
-                          i % 2 ? "wanted" : "NULL");
-            ck_assert_msg(!other.each || memcmp(got.each, other.each, n_each) == 0, "each: %d threads", twin_threads[i / 2]);
+            ck_assert_msg(memcmp(got.routed, other.routed, n_routed) == 0, "routed: %d threads, each %s",
+                          twin_threads[i / 2], i % 2 ? "wanted" : "NULL");
+            ck_assert_msg(!other.each || memcmp(got.each, other.each, n_each) == 0, "each: %d threads",
+                          twin_threads[i / 2]);
             free_got(&other);
         }
         for (int64_t t = 0; t < c->T; t++) {

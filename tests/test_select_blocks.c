@@ -9,7 +9,7 @@
 #include "guard.h"
 #include "twin.h"
 
-enum { MAX_BLOCKS = 512 };
+enum { MAX_BLOCKS = 1024 };
 
 static uint64_t state = 509;
 
@@ -125,9 +125,10 @@ static void check_case(const struct select_case *c)
     for (int64_t i = 0; i < n; i++) {
         twin(want, c, i / c->d.G, i % c->d.G);
         for (int64_t k = 0; k < N; k++)
-            ck_assert_msg(ids[i * N + k] == want[k], "ids[%lld,%lld,%lld] %d for %d; block %lld N %lld, selection %d, local %lld %d, init %lld",
-                          (long long)(i / c->d.G), (long long)(i % c->d.G), (long long)k, (int)ids[i * N + k], (int)want[k],
-                          (long long)c->d.block, (long long)N, (int)c->semantics.selection,
+            ck_assert_msg(ids[i * N + k] == want[k],
+                          "ids[%lld,%lld,%lld] %d for %d; block %lld N %lld, selection %d, local %lld %d, init %lld",
+                          (long long)(i / c->d.G), (long long)(i % c->d.G), (long long)k, (int)ids[i * N + k],
+                          (int)want[k], (long long)c->d.block, (long long)N, (int)c->semantics.selection,
                           (long long)c->semantics.local_blocks, (int)c->semantics.local_rule,
                           (long long)c->semantics.init_blocks);
     }
@@ -191,8 +192,8 @@ START_TEST(by_hand)
                                              .local_blocks = rows[i].local, .local_rule = rows[i].rule };
         int32_t *ids = run_ok(&c, 1);
         for (int k = 0; k < G * N; k++)
-            ck_assert_msg(ids[k] == rows[i].want[k / N][k % N], "row %d of the table: ids[%d,%d] %d for %d", (int)i, k / N,
-                          k % N, (int)ids[k], (int)rows[i].want[k / N][k % N]);
+            ck_assert_msg(ids[k] == rows[i].want[k / N][k % N], "row %d of the table: ids[%d,%d] %d for %d", (int)i,
+                          k / N, k % N, (int)ids[k], (int)rows[i].want[k / N][k % N]);
         free(ids);
         free(c.m);
     }
@@ -213,14 +214,16 @@ START_TEST(full_sort)
     for (int i = 0; i < 5 * 3 * 4 * 4 * 4; i++) {
         struct select_case c = draw(rows[i % 5], places[i / 240 % 4] * (i % 3 + 1), 1 + i / 5 % 3, blocks[i / 15 % 4],
                                     lists[i / 60 % 4], i % 2 ? 3 : 1000);
-        c.semantics = (struct m3_semantics){ .selection = (enum m3_selection)twin_pick(&state, 3),
-                                             .local_rule = (enum m3_local_rule)twin_pick(&state, 2),
-                                             .local_blocks = twin_pick(&state, 6), .init_blocks = twin_pick(&state, 4) };
+        c.semantics.selection = (enum m3_selection)twin_pick(&state, 3);
+        c.semantics.local_rule = (enum m3_local_rule)twin_pick(&state, 2);
+        c.semantics.local_blocks = twin_pick(&state, 6);
+        c.semantics.init_blocks = twin_pick(&state, 4);
         const int64_t G = c.d.G, B = c.d.B, wide = B + i % 3;
         real *m = malloc((size_t)(c.d.T * G * wide) * sizeof *m);
         for (int64_t at = 0; at < c.d.T * G * wide; at++) {
             const int64_t b = at % wide, own = (c.d.p0 + at / wide / G) / c.d.block;
-            m[at] = b > own ? (real)NAN : twin_pick(&state, 10) == 0 ? special[twin_pick(&state, 4)] : c.m[at / wide * B + b];
+            const real plain = b < B ? c.m[at / wide * B + b] : 0;
+            m[at] = b > own ? (real)NAN : twin_pick(&state, 10) == 0 ? special[twin_pick(&state, 4)] : plain;
         }
         free(c.m);
         c.m = m;
@@ -276,9 +279,9 @@ START_TEST(nan_scores)
             ck_assert_int_eq(got.status, M3_WRONG);
             ck_assert_ptr_nonnull(got.failure.what);
             ck_assert_msg(got.failure.row == at / 3 && got.failure.group == at % 3 && got.failure.block == b,
-                          "row %lld group %lld block %lld, not %lld %lld %lld; selection %d", (long long)got.failure.row,
-                          (long long)got.failure.group, (long long)got.failure.block, (long long)at / 3, (long long)at % 3,
-                          (long long)b, (int)c.semantics.selection);
+                          "row %lld group %lld block %lld, not %lld %lld %lld; selection %d",
+                          (long long)got.failure.row, (long long)got.failure.group, (long long)got.failure.block,
+                          (long long)at / 3, (long long)at % 3, (long long)b, (int)c.semantics.selection);
             free(got.ids);
         }
         free(c.m);

@@ -1,0 +1,168 @@
+/* embed, SPEC 5.1, against stored numbers read by their definition. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "guard.h"
+#include "stored_twin.h"
+#include "twin.h"
+
+/* One call in guarded buffers; copies y [T,H] and the context's failure out, and returns the status. */
+static int run(real *y, const int32_t *ids, const struct m3_weight *w, int64_t T, int threads, struct m3_failure *failure)
+{
+    const size_t size = (size_t)(T * w->cols) * sizeof *y;
+    struct guard y_guard, ids_guard;
+    real *out = guard_output(&y_guard, size);
+    const int32_t *ids_in = guard_input(&ids_guard, ids, (size_t)T * sizeof *ids);
+
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
+    const int status = M3_ENGINE()->ops->embed(&ctx, out, ids_in, w, T);
+    *failure = ctx.failure;
+    m3_ctx_free(&ctx);
+
+    memcpy(y, out, size);
+    ck_assert(guard_intact(&y_guard));
+    ck_assert(guard_intact(&ids_guard));
+    return status;
+}
+
+static real *new_reals(int64_t count)
+{
+    real *reals = malloc((size_t)count * sizeof *reals);
+    if (!reals) abort();
+    return reals;
+}
+
+/* Goal:  every stored type, expanded by its definition and rounded once to real; no factor.
+ * Given: random codes, aligned and not; V and H 1, odd, prime, with partial blocks of scales; ids 0, V-1, repeated and
+ *        random; three numbers of threads, the last shape enough for all.
+ * Claim: equal bits.
+ * Seen to fail with: BREAK_types */
+START_TEST(stored_types_and_shapes)
+{
+    static const struct { int64_t V, H, T; } shapes[] = {
+        { 1, 1, 1 }, { 3, 17, 2 }, { 2, 33, 31 }, { 129, 31, 32 }, { 257, 130, 33 }, { 131, 521, 67 }, { 67, 2053, 127 },
+    };
+    uint64_t state = 51;
+    for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            const int64_t V = shapes[s].V, H = shapes[s].H, T = shapes[s].T;
+            struct stored w;
+            stored_make(&w, kind, V, H);
+            stored_random(&w, &state);
+            stored_give(&w, (int)(s % 4));
+            int32_t ids[127];
+            for (int64_t t = 0; t < T; t++)
+                ids[t] = (int32_t)(t == 0 ? V - 1 : t == 1 ? 0 : t % 5 == 2 ? ids[t - 1] : twin_pick(&state, V));
+            real *y = new_reals(T * H);
+            for (int team = 0; team < TWIN_TEAMS; team++) {
+                struct m3_failure failure;
+                ck_assert_int_eq(run(y, ids, &w.weight, T, twin_threads[team], &failure), 0);
+                for (int64_t t = 0; t < T; t++)
+                    for (int64_t i = 0; i < H; i++)
+                        twin_check_same(stored_types[kind].name, t, i, y[t * H + i], (real)stored_value(&w, ids[t], i));
+            }
+            free(y);
+            ck_assert(stored_intact(&w));
+        }
+}
+END_TEST
+
+/* Goal:  the ends of each type: all E4M3 codes under small, large and NaN scales; signed zeros, subnormals, infinities,
+ *        NaN of the wide types.
+ * Claim: equal bits, in float too where a product or an F64 overflows to infinity, or is subnormal.
+ * Seen to fail with: BREAK_edges */
+START_TEST(ends_of_the_types)
+{
+    static const uint64_t scale_bits[] = { 0x00000001, 0x007FFFFF, 0x00800000, 0x3F9D70A4, 0x7F7FFFFF, 0x7F800000, 0x7FC00000 };
+    static const uint64_t scale_bytes[] = { 0, 1, 117, 127, 246, 247, 254, 255 };
+    static const uint64_t f32[] = { 0, 0x80000000, 1, 0x807FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000 };
+    static const uint64_t f64[] = {
+        0, UINT64_C(1) << 63, 1, 0x7FF0000000000000, 0xFFF0000000000000, 0x7FF8000000000000, 0x7FEFFFFFFFFFFFFF,
+        0x3FF0000010000000, 0x3FF0000030000000, 0x3FF0000010000001,     /* halfway between floats, and just above */
+        0x47EFFFFFEFFFFFFF, 0x47EFFFFFF0000000,                         /* to the largest float, to infinity */
+        0x36A0000000000000, 0x3690000000000000, 0x3690000000000001,     /* least float, half of it, just above */
+    };
+    for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++) {
+        const int64_t scales = kind == STORED_F8_BLOCK ? 7 : kind == STORED_F8_MX ? 8 : 1, group = kind == STORED_F8_MX ? 32 : 128;
+        const int64_t V = 256, H = scales > 1 ? scales * group : 256;
+        struct stored w;
+        stored_make(&w, kind, V, H);
+        for (int64_t n = 0; n < V; n++)
+            for (int64_t k = 0; k < H; k++) {
+                uint64_t code = (uint64_t)n;                                        /* E4M3: row n is code n */
+                if (kind == STORED_F32) code = f32[(n + k) % 8];
+                if (kind == STORED_F64) code = f64[(n + k) % 15];
+                if (kind == STORED_F16 || kind == STORED_BF16) code = (uint64_t)(n * 256 + k);       /* all codes */
+                w.codes[n * H + k] = code;
+            }
+        for (int64_t i = 0; i < w.scale_count; i++)
+            w.scales[i] = kind == STORED_F8_MX ? scale_bytes[i % 8] : scale_bits[i % 7];
+        stored_give(&w, 1);
+        int32_t ids[256];
+        for (int32_t n = 0; n < 256; n++) ids[n] = n;
+        real *y = new_reals(V * H);
+        struct m3_failure failure;
+        ck_assert_int_eq(run(y, ids, &w.weight, V, 1, &failure), 0);
+        for (int64_t n = 0; n < V; n++)
+            for (int64_t k = 0; k < H; k++)
+                twin_check_same(stored_types[kind].name, n, k, y[n * H + k], (real)stored_value(&w, n, k));
+        free(y);
+        ck_assert(stored_intact(&w));
+    }
+}
+END_TEST
+
+/* Goal:  an id outside [0,V) is an error that names the first such row, found before anything is written.
+ * Given: rows of good ids with bad ones among them: -1, V, the ends of int32.
+ * Claim: a status, the row, and an output that is poison throughout.
+ * Seen to fail with: BREAK_ids */
+START_TEST(ids_outside)
+{
+    enum { V = 5, H = 2053, T = 101 };
+    static const struct { int64_t row; int32_t id; } bad[] = {
+        { 0, -1 }, { 0, V }, { 1, V }, { 50, -1 }, { 99, INT32_MAX }, { 100, INT32_MIN }, { 100, V },
+    };
+    struct stored w;
+    uint64_t state = 15;
+    stored_make(&w, STORED_BF16, V, H);
+    stored_random(&w, &state);
+    stored_give(&w, 0);
+    real *y = new_reals(T * H);
+    for (size_t b = 0; b < sizeof bad / sizeof *bad; b++)
+        for (int team = 0; team < TWIN_TEAMS; team++) {
+            int32_t ids[T];
+            for (int t = 0; t < T; t++) ids[t] = t % V;
+            for (int64_t t = bad[b].row; t < T; t += 7) ids[t] = t % 2 ? V : -1;   /* later ones are not the first */
+            ids[bad[b].row] = bad[b].id;
+            struct m3_failure failure;
+            const int status = run(y, ids, &w.weight, T, twin_threads[team], &failure);
+            ck_assert_msg(status == M3_BAD_INPUT || status == M3_USAGE, "status %d", status);
+            ck_assert_int_eq(failure.row, bad[b].row);
+            ck_assert_int_eq(failure.group, -1);
+            ck_assert_int_eq(failure.block, -1);
+            ck_assert_ptr_nonnull(failure.what);
+            for (size_t i = 0; i < T * H * sizeof *y; i++)
+                if (((unsigned char *)y)[i] != GUARD_POISON) ck_abort_msg("byte %zu was written", i);
+        }
+    free(y);
+    ck_assert(stored_intact(&w));
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("embed");
+    TCase *test = tcase_create("embed");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, stored_types_and_shapes);
+    tcase_add_test(test, ends_of_the_types);
+    tcase_add_test(test, ids_outside);
+    suite_add_tcase(suite, test);
+    return suite;
+}

@@ -1,0 +1,309 @@
+/* linear, SPEC 5.4, both bodies: against the formula in long double, against the loop of "Order" in real, and with
+ * integers, where every order of summation is exact. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "guard.h"
+#include "stored_twin.h"
+#include "twin.h"
+
+static real *new_reals(int64_t count)
+{
+    real *reals = malloc((size_t)count * sizeof *reals);
+    if (!reals) abort();
+    return reals;
+}
+
+/* One call in guarded buffers; copies y [T,rows] out. bias may be NULL. */
+static void run(real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T, enum m3_linear body,
+                int threads)
+{
+    const size_t size = (size_t)(T * w->rows) * sizeof *y;
+    struct guard y_guard, x_guard, bias_guard;
+    real *out = guard_output(&y_guard, size);
+    const real *x_in = guard_input(&x_guard, x, (size_t)(T * w->cols) * sizeof *x);
+    const real *bias_in = guard_input(&bias_guard, bias ? bias : x, bias ? (size_t)w->rows * sizeof *bias : 0);
+
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, body), 0);
+    ck_assert_int_eq(M3_ENGINE()->ops->linear(&ctx, out, x_in, w, bias ? bias_in : NULL, T), 0);
+    m3_ctx_free(&ctx);
+
+    memcpy(y, out, size);
+    ck_assert(guard_intact(&y_guard));
+    ck_assert(guard_intact(&x_guard));
+    ck_assert(guard_intact(&bias_guard));
+}
+
+/* ---- the twins. w [rows,cols] holds the expanded matrix, each number rounded once to real. */
+
+static real *expanded(const struct stored *s)
+{
+    real *w = new_reals(s->rows * s->cols);
+    for (int64_t n = 0; n < s->rows; n++)
+        for (int64_t k = 0; k < s->cols; k++) w[n * s->cols + k] = (real)stored_value(s, n, k);
+    return w;
+}
+
+/* The bits of the ordered body: product and sum are rounded each (no compiler may contract: volatile). */
+static real ordered(const real *x, const real *w, const real *bias, int64_t cols)
+{
+    real s = 0;
+    for (int64_t k = 0; k < cols; k++) {
+        volatile real product = w[k] * x[k];
+        s = s + product;
+    }
+    return bias ? s + *bias : s;
+}
+
+/* Any order: within (cols + 1 for a bias) u B of the exact sum. The rounding of a scaled weight is in w already. */
+static void check_any_order(const char *what, int64_t t, int64_t n, real got, const real *x, const real *w,
+                            const real *bias, int64_t cols)
+{
+    long double sum = 0, B = 0;
+    for (int64_t k = 0; k < cols; k++) {
+        const long double product = (long double)w[k] * x[k];
+        sum += product;
+        B += fabsl(product);
+    }
+    if (bias) {
+        sum += *bias;
+        B += fabsl((long double)*bias);
+    }
+    twin_check(what, t, n, got, sum, (cols + (bias != NULL)) * twin_roundoff() * B);
+}
+
+struct shape { int64_t T, rows, cols; };
+
+/* A random matrix of this kind, random x and bias: both bodies, three numbers of threads, with and without bias. */
+static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64_t *state)
+{
+    struct stored s;
+    stored_make(&s, kind, d.rows, d.cols);
+    stored_random(&s, state);
+    stored_give(&s, shift);
+    real *w = expanded(&s), *x = new_reals(d.T * d.cols), *bias = new_reals(d.rows);
+    real *y = new_reals(d.T * d.rows), *first = new_reals(d.T * d.rows);
+    for (int64_t i = 0; i < d.T * d.cols; i++) x[i] = (real)(twin_draw(state) + 0x1p-31 * twin_draw(state));
+    for (int64_t i = 0; i < d.rows; i++) bias[i] = (real)twin_draw(state);
+    for (int with_bias = 0; with_bias < 2; with_bias++)
+        for (enum m3_linear body = M3_LINEAR_BLAS; body <= M3_LINEAR_ORDERED; body++)
+            for (int team = 0; team < TWIN_TEAMS; team++) {
+                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, body, twin_threads[team]);
+                if (team == 0) memcpy(first, y, (size_t)(d.T * d.rows) * sizeof *y);
+                for (int64_t t = 0; t < d.T; t++)
+                    for (int64_t n = 0; n < d.rows; n++) {
+                        const int64_t i = t * d.rows + n;
+                        const real *x_t = x + t * d.cols, *w_n = w + n * d.cols, *bias_n = with_bias ? bias + n : NULL;
+                        twin_check_same("against one thread", t, n, y[i], first[i]);
+                        if (team > 0) continue;
+                        check_any_order(stored_types[kind].name, t, n, y[i], x_t, w_n, bias_n, d.cols);
+                        if (body == M3_LINEAR_ORDERED)
+                            twin_check_same(stored_types[kind].name, t, n, y[i], ordered(x_t, w_n, bias_n, d.cols));
+                    }
+            }
+    ck_assert(stored_intact(&s));
+    free(w);
+    free(x);
+    free(bias);
+    free(y);
+    free(first);
+}
+
+/* Goal:  both bodies are the matrix product, whatever the shape against panels and vectors.
+ * Given: F32, random; all rows and cols of 1, 3, 17, 127, 257, 521, and longer ones; T = 1, 2, 31, 32, 33, 67 in turn.
+ * Claim: within (cols + 1 for a bias) u (|w| |x| + |bias|); `ordered` has the bits of the plain loop; threads change no
+ *        bit of either.
+ * Seen to fail with: BREAK_shapes */
+START_TEST(shapes_bodies_and_threads)
+{
+    static const int64_t sides[] = { 1, 3, 17, 127, 257, 521 }, heights[] = { 1, 2, 31, 32, 33, 67 };
+    static const struct shape longer[] = { { 2, 5, 6151 }, { 3, 2053, 7 }, { 521, 17, 33 }, { 1, 2053, 521 } };
+    uint64_t state = 54;
+    for (int r = 0; r < 6; r++)
+        for (int c = 0; c < 6; c++) {
+            const struct shape d = { heights[(r + c) % 6], sides[r], sides[c] };
+            check_shape(STORED_F32, d, r % 2, &state);
+        }
+    for (int T = 0; T < 6; T++) {
+        const struct shape d = { heights[T], 127, 257 };
+        check_shape(STORED_F32, d, 0, &state);
+    }
+    for (int i = 0; i < 4; i++) check_shape(STORED_F32, longer[i], 0, &state);
+}
+END_TEST
+
+/* Goal:  every stored type, unaligned too, with partial edge blocks of scales.
+ * Given: random codes of all types; sides below, at and beyond 32 and 128; data 0 to 3 bytes off alignment.
+ * Claim: as above, the weights being the stored numbers by their definition, rounded once to real.
+ * Seen to fail with: BREAK_types */
+START_TEST(types_and_partial_blocks)
+{
+    static const struct shape shapes[] = {
+        { 1, 1, 1 }, { 3, 3, 17 }, { 2, 127, 128 }, { 33, 129, 31 }, { 31, 131, 257 }, { 1, 257, 521 }, { 5, 128, 127 },
+        { 2, 3, 6151 }, { 67, 257, 130 },
+    };
+    uint64_t state = 33;
+    for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
+        for (int i = 0; i < 9; i++) check_shape(kind, shapes[i], i % 4, &state);
+}
+END_TEST
+
+/* Goal:  both bodies are exact where every order of summation is.
+ * Given: integers of at most 31 in x, weights and bias: all partial sums are integers below 2^24.
+ * Claim: equal to sums of 64-bit integers.
+ * Seen to fail with: BREAK_integers */
+START_TEST(integers_are_exact)
+{
+    static const struct shape shapes[] = {
+        { 1, 1, 1 }, { 2, 3, 17 }, { 31, 17, 3 }, { 32, 127, 257 }, { 33, 257, 127 }, { 17, 521, 521 }, { 1, 521, 521 },
+        { 2, 1, 6151 }, { 67, 1, 33 },
+    };
+    uint64_t state = 31;
+    for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
+        for (int i = 0; i < 9; i++) {
+            const struct shape d = shapes[i];
+            struct stored s;
+            stored_make(&s, kind, d.rows, d.cols);
+            stored_integers(&s, &state);
+            stored_give(&s, (i + 1) % 4);
+            real *x = new_reals(d.T * d.cols), *bias = new_reals(d.rows), *y = new_reals(d.T * d.rows);
+            real *w = expanded(&s);
+            int64_t *sums = calloc((size_t)(d.T * d.rows), sizeof *sums);
+            if (!sums) abort();
+            for (int64_t j = 0; j < d.T * d.cols; j++) x[j] = (real)(twin_pick(&state, 63) - 31);
+            for (int64_t j = 0; j < d.rows; j++) bias[j] = (real)(twin_pick(&state, 63) - 31);
+            for (int64_t j = 0; j < d.T * d.rows; j++)
+                for (int64_t k = 0; k < d.cols; k++)
+                    sums[j] += (int64_t)x[j / d.rows * d.cols + k] * (int64_t)w[j % d.rows * d.cols + k];
+            for (int call = 0; call < 4; call++) {
+                const int with_bias = call % 2;
+                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, call < 2 ? M3_LINEAR_BLAS : M3_LINEAR_ORDERED, 1 + call);
+                for (int64_t j = 0; j < d.T * d.rows; j++)
+                    twin_check(stored_types[kind].name, j / d.rows, j % d.rows, y[j],
+                               sums[j] + (with_bias ? bias[j % d.rows] : 0), 0);
+            }
+            ck_assert(stored_intact(&s));
+            free(x);
+            free(bias);
+            free(y);
+            free(w);
+            free(sums);
+        }
+}
+END_TEST
+
+/* Goal:  with `ordered`, a row alone has the bits that it has in a batch.
+ * Given: T = 67 rows at once; the same rows one by one, and in pieces of 32, 33 and 2.
+ * Claim: equal bits, with every stored type.
+ * Seen to fail with: BREAK_alone */
+START_TEST(ordered_row_alone)
+{
+    enum { T = 67, ROWS = 131, COLS = 257 };
+    static real x[T * COLS], batch[T * ROWS], pieces[T * ROWS];
+    static const int64_t cuts[][4] = { { 1, 1, 1, 64 }, { 32, 33, 1, 1 }, { 33, 32, 2, 0 } };
+    uint64_t state = 67;
+    for (int i = 0; i < T * COLS; i++) x[i] = (real)twin_draw(&state);
+    for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++) {
+        struct stored s;
+        stored_make(&s, kind, ROWS, COLS);
+        stored_random(&s, &state);
+        stored_give(&s, 1);
+        run(batch, x, &s.weight, NULL, T, M3_LINEAR_ORDERED, 1);
+        for (int cut = -1; cut < 3; cut++) {
+            for (int64_t t = 0, piece = 0; t < T; piece++) {
+                const int64_t height = cut < 0 ? 1 : cuts[cut][piece];
+                run(pieces + t * ROWS, x + t * COLS, &s.weight, NULL, height, M3_LINEAR_ORDERED, 2);
+                t += height;
+            }
+            for (int i = 0; i < T * ROWS; i++)
+                twin_check_same(stored_types[kind].name, i / ROWS, i % ROWS, pieces[i], batch[i]);
+        }
+        ck_assert(stored_intact(&s));
+    }
+}
+END_TEST
+
+/* Goal:  NaN in a code, a scale or x reaches what depends on it, and nothing else, even where it meets a 0.
+ * Given: one fault at a time, in the last row and group of columns, both bodies.
+ * Claim: NaN in exactly the outputs that the definition says, all others finite.
+ * Seen to fail with: BREAK_nan */
+START_TEST(nan_spreads_to_its_outputs)
+{
+    enum { T = 5, ROWS = 131, COLS = 259 };
+    enum fault { CODE, SCALE, X, FAULTS };
+    static real x[T * COLS], y[T * ROWS];
+    uint64_t state = 55;
+    for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
+        for (enum fault fault = CODE; fault < FAULTS; fault++)
+            for (enum m3_linear body = M3_LINEAR_BLAS; body <= M3_LINEAR_ORDERED; body++) {
+                const int scaled = kind == STORED_F8_BLOCK || kind == STORED_F8_MX;
+                if (fault == SCALE && !scaled) continue;
+                struct stored s;
+                stored_make(&s, kind, ROWS, COLS);
+                stored_random(&s, &state);
+                static const uint64_t nan_codes[] = { 0x7FC00000, 0x7FF8000000000000, 0x7E00, 0x7FC0, 0xFF, 0x7F };
+                if (fault == CODE) s.codes[ROWS * COLS - 1] = nan_codes[kind];
+                if (fault == SCALE) s.scales[s.scale_count - 1] = kind == STORED_F8_MX ? 255 : 0x7FC00000;
+                stored_give(&s, 3);
+                for (int i = 0; i < T * COLS; i++) x[i] = i % COLS < 256 ? (real)twin_draw(&state) : 0;
+                if (fault == X) x[3 * COLS + 2] = (real)NAN;
+                run(y, x, &s.weight, NULL, T, body, 2);
+                for (int64_t t = 0; t < T; t++)
+                    for (int64_t n = 0; n < ROWS; n++) {
+                        int nan = fault == X ? t == 3 : n == ROWS - 1;
+                        if (fault == SCALE && kind == STORED_F8_BLOCK) nan = n >= 128;
+                        if (nan ? !isnan(y[t * ROWS + n]) : !isfinite(y[t * ROWS + n]))
+                            ck_abort_msg("%s, fault %d, body %d: [%d,%d] is %g", stored_types[kind].name, (int)fault,
+                                         (int)body, (int)t, (int)n, (double)y[t * ROWS + n]);
+                    }
+                ck_assert(stored_intact(&s));
+            }
+}
+END_TEST
+
+/* Goal:  overflow gives infinity, so does an infinite weight; infinity times 0, or less infinity, gives NaN; subnormal
+ *        products are kept.
+ * Given: rows of two columns times (2, 1) and (1, 0).
+ * Claim: these values in both bodies.
+ * Seen to fail with: BREAK_overflow */
+START_TEST(overflow_and_underflow)
+{
+    enum { ROWS = 6, COLS = 2, T = 2 };
+    const real big = sizeof(real) == 4 ? (real)FLT_MAX : (real)DBL_MAX, inf = (real)INFINITY, least = (real)twin_least();
+    const real w[ROWS * COLS] = { big, 0, big, big, inf, 0, inf, -inf, -inf, 1, least, -3 * least };
+    const real x[T * COLS] = { 2, 1, 1, 0 };
+    const real want[T * ROWS] = { inf, inf, inf, (real)NAN, -inf, -least, big, big, inf, (real)NAN, -inf, least };
+    real y[T * ROWS];
+    for (enum m3_linear body = M3_LINEAR_BLAS; body <= M3_LINEAR_ORDERED; body++) {
+        struct stored s;
+        stored_make(&s, sizeof(real) == 4 ? STORED_F32 : STORED_F64, ROWS, COLS);
+        for (int i = 0; i < ROWS * COLS; i++) memcpy(&s.codes[i], &w[i], sizeof *w);      /* little-endian */
+        stored_give(&s, 1);
+        run(y, x, &s.weight, NULL, T, body, 1);
+        for (int i = 0; i < T * ROWS; i++) twin_check_same("y", i / ROWS, i % ROWS, y[i], want[i]);
+        ck_assert(stored_intact(&s));
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("linear");
+    TCase *test = tcase_create("linear");
+    tcase_set_timeout(test, 120);
+    tcase_add_test(test, shapes_bodies_and_threads);
+    tcase_add_test(test, types_and_partial_blocks);
+    tcase_add_test(test, integers_are_exact);
+    tcase_add_test(test, ordered_row_alone);
+    tcase_add_test(test, nan_spreads_to_its_outputs);
+    tcase_add_test(test, overflow_and_underflow);
+    suite_add_tcase(suite, test);
+    return suite;
+}

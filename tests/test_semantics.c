@@ -1,0 +1,51 @@
+/* Semantics fields by name. Seen to fail with the second name of a field taken for the first. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "model/semantics.h"
+
+static struct m3_error error;
+
+START_TEST(fields)
+{
+    struct m3_semantics s = { .local_blocks = 1 };
+    static const char *const settings[] = { "selection=union", "pool=lse", "index_scale=rsqrt", "gate_clamp=both",
+                                            "init_blocks=3", "local_blocks=0", "local_rule=own", "rope_angle=f32" };
+    char *json = m3_semantics_json(&s);
+    ck_assert_str_eq(json, "{}");
+    free(json);
+    for (int i = 0; i < 8; i++) ck_assert_int_eq(m3_semantics_set(&s, settings[i], &error), M3_OK);
+    ck_assert(s.selection == M3_SELECT_UNION && s.pool == M3_POOL_LSE && s.index_scale == M3_INDEX_SCALE_RSQRT);
+    ck_assert(s.gate_clamp == M3_GATE_CLAMP_BOTH && s.init_blocks == 3 && s.local_blocks == 0);
+    ck_assert(s.local_rule == M3_LOCAL_OWN && s.rope_angle == M3_ANGLE_F32);
+    json = m3_semantics_json(&s);
+    ck_assert_str_eq(json, "{\"selection\":\"union\",\"pool\":\"lse\",\"index_scale\":\"rsqrt\",\"gate_clamp\":\"both\","
+                           "\"init_blocks\":3,\"local_blocks\":0,\"local_rule\":\"own\",\"rope_angle\":\"f32\"}");
+    free(json);
+    ck_assert_int_eq(m3_semantics_set(&s, "selection=group", &error), M3_OK);
+    ck_assert(s.selection == M3_SELECT_GROUP);
+}
+END_TEST
+
+START_TEST(refused)
+{
+    static const char *const wrong[] = { "pool", "pool=", "pool=mean", "=max", "poo=max", "pools=max", "init_blocks=-1",
+                                         "init_blocks=x", "init_blocks=", "init_blocks=1 ", "" };
+    struct m3_semantics s = { .local_blocks = 1 };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        ck_assert_msg(m3_semantics_set(&s, wrong[i], &error) == M3_USAGE, "%s", wrong[i]);
+    ck_assert_int_eq(error.count, (int)(sizeof wrong / sizeof wrong[0]));
+}
+END_TEST
+
+Suite *m3_suite(void);
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("semantics");
+    TCase *tests = tcase_create("semantics");
+    tcase_add_test(tests, fields);
+    tcase_add_test(tests, refused);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
