@@ -1,8 +1,8 @@
 /* The program as its users run it: what README shows, every kind of bad input, what must not be left behind.
  *
  * Runs $BUILD/m3ref (build/m3ref) in the repository's root. Each failure has one line, the right exit status, and no
- * output file. Seen to fail with: the case's ids unchecked; a dump that is written in place; an index whose shards may
- * stand anywhere; SIGXFSZ left alone; NaN let through. */
+ * output file. Seen to fail with: ids unchecked; SIGXFSZ left alone; NaN let through; a shard that may stand outside the
+ * folder; a temporary file left behind. */
 #include "files.h"
 
 #include <stdarg.h>

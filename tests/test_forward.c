@@ -1,6 +1,6 @@
 /* The whole text model, both engines and both bodies of linear, against goldens that public PyTorch code made.
  *
- * Seen to fail with: the +1 of the norm dropped; groups tiled; the own block not forced; the scale of attention from R;
+ * Seen to fail with: the +1 of the norm dropped; the groups in another order; the own block not forced; the scale of attention from R;
  * the bias left in the expert weights; a logit tile that starts one row late; positions that count from 0. */
 #include "files.h"
 

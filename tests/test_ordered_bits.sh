@@ -1,7 +1,7 @@
 #!/bin/sh
 # Float dumps with ordered sums have the recorded bits, tap by tap, on every machine, compiler and number of threads.
 # The hashes in tests/ordered_*.sha256 were recorded when every tap agreed with its golden (tests/test_forward.c).
-# Seen to fail with -ffp-contract=fast -mfma, and with a sum over k in two halves.
+# Seen to fail with -ffp-contract=fast -mfma.
 build=${BUILD:-build}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

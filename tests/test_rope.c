@@ -1,0 +1,206 @@
+/* rope, SPEC 5.6: against the formula, and against turns known in advance. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "guard.h"
+#include "twin.h"
+
+struct shape { int64_t T, heads, D, R; };
+
+static real *new_reals(int64_t count)
+{
+    real *reals = malloc((size_t)count * sizeof *reals);
+    if (!reals) abort();
+    return reals;
+}
+
+/* One call in guarded buffers; copies y [T,heads,D] out. */
+static void run(real *y, const real *x, const real *cosines, const real *sines, struct shape d, int threads, int in_place)
+{
+    const size_t size = (size_t)(d.T * d.heads * d.D) * sizeof *y, table = (size_t)(d.T * (d.R / 2)) * sizeof *y;
+    struct guard y_guard, x_guard, cos_guard, sin_guard;
+    real *out = guard_output(&y_guard, size);
+    const real *x_in = guard_input(&x_guard, x, size);
+    const real *cos_in = guard_input(&cos_guard, cosines, table), *sin_in = guard_input(&sin_guard, sines, table);
+    if (in_place) x_in = memcpy(out, x, size);
+
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
+    ck_assert_int_eq(M3_ENGINE()->ops->rope(&ctx, out, x_in, cos_in, sin_in, d.T, d.heads, d.D, d.R), 0);
+    m3_ctx_free(&ctx);
+
+    memcpy(y, out, size);
+    ck_assert(guard_intact(&y_guard));
+    ck_assert(guard_intact(&x_guard));
+    ck_assert(guard_intact(&cos_guard));
+    ck_assert(guard_intact(&sin_guard));
+}
+
+/* Channel c of a head, from its R/2 cosines and sines: the channel itself, its partner, and the partner's sign. */
+static int64_t partner(int64_t c, int64_t R) { return c < R / 2 ? c + R / 2 : c - R / 2; }
+
+/* y against the formula within 3 u (|x_a cos| + |x_b sin|), and against "Order" in bits: both products rounded. */
+static void check_all(const real *y, const real *x, const real *cosines, const real *sines, struct shape d)
+{
+    for (int64_t t = 0; t < d.T; t++)
+        for (int64_t h = 0; h < d.heads; h++)
+            for (int64_t c = 0; c < d.D; c++) {
+                const int64_t head = (t * d.heads + h) * d.D;
+                const real got = y[head + c], own = x[head + c];
+                if (c >= d.R) {
+                    if (memcmp(&got, &own, sizeof got) != 0) ck_abort_msg("channel %d is not a copy", (int)c);
+                    continue;
+                }
+                const real other = x[head + partner(c, d.R)];
+                const real cosine = cosines[t * (d.R / 2) + c % (d.R / 2)], sine = sines[t * (d.R / 2) + c % (d.R / 2)];
+                const long double a = (long double)own * cosine, b = (long double)other * sine;
+                twin_check("y", t * d.heads + h, c, got, c < d.R / 2 ? a - b : a + b,
+                           3 * twin_roundoff() * (fabsl(a) + fabsl(b)));
+                volatile real a_rounded = own * cosine, b_rounded = other * sine;
+                twin_check_same("y by the order of operations", t * d.heads + h, c, got,
+                                c < d.R / 2 ? a_rounded - b_rounded : a_rounded + b_rounded);
+            }
+}
+
+/* Goal:  every channel of every head, at its own row's angle; channels from R on copied; threads change no bit.
+ * Given: random x; tables of random angles, different in every row and channel. R = 2, R = D, R < D; heads 1 and more,
+ *        odd; the last shape enough for five threads; in place and not.
+ * Claim: within 3 u (|x_a cos| + |x_b sin|), and the bits of SPEC's order.
+ * Seen to fail with: BREAK_shapes */
+START_TEST(shapes_and_threads)
+{
+    static const struct shape shapes[] = {
+        { 1, 1, 2, 2 }, { 2, 3, 3, 2 }, { 31, 1, 128, 64 }, { 32, 5, 17, 6 }, { 33, 4, 24, 24 }, { 67, 7, 31, 22 },
+        { 3, 64, 128, 64 }, { 67, 33, 127, 62 },
+    };
+    uint64_t state = 56;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        const struct shape d = shapes[s];
+        const int64_t count = d.T * d.heads * d.D, angles = d.T * (d.R / 2);
+        real *x = new_reals(count), *y = new_reals(count), *cosines = new_reals(angles), *sines = new_reals(angles);
+        for (int64_t i = 0; i < count; i++) x[i] = (real)(twin_draw(&state) + 0x1p-31 * twin_draw(&state));
+        for (int64_t i = 0; i < angles; i++) {
+            const double angle = 4 * twin_draw(&state);
+            cosines[i] = (real)cos(angle);
+            sines[i] = (real)sin(angle);
+        }
+        for (int team = 0; team < TWIN_TEAMS; team++)
+            for (int in_place = 0; in_place < 2; in_place++) {
+                run(y, x, cosines, sines, d, twin_threads[team], in_place);
+                check_all(y, x, cosines, sines, d);
+            }
+        free(x);
+        free(y);
+        free(cosines);
+        free(sines);
+    }
+}
+END_TEST
+
+/* Goal:  channel i turns with i + R/2, and with no other.
+ * Given: one-hot heads: head h holds 1 in channel h; every pair has an exact angle of its own, cos 3 2^-i, sin 5 2^-i.
+ * Claim: channel h < R/2 gives cos at h, sin at h + R/2; channel h of the second half cos at h, -sin at h - R/2; from R
+ *        on 1 at h. Zero everywhere else.
+ * Seen to fail with: BREAK_onehot */
+START_TEST(one_hot_heads)
+{
+    enum { D = 11, R = 8 };
+    const struct shape d = { 1, D, D, R };
+    real x[D * D] = { 0 }, y[D * D], cosines[R / 2], sines[R / 2];
+    for (int h = 0; h < D; h++) x[h * D + h] = 1;
+    for (int i = 0; i < R / 2; i++) {
+        cosines[i] = (real)ldexp(3, -i);
+        sines[i] = (real)ldexp(5, -i);
+    }
+    for (int in_place = 0; in_place < 2; in_place++) {
+        run(y, x, cosines, sines, d, 1, in_place);
+        for (int h = 0; h < D; h++)
+            for (int c = 0; c < D; c++) {
+                double want = 0;
+                if (c == h) want = h < R ? ldexp(3, -(h % 4)) : 1;
+                if (h < 4 && c == h + 4) want = ldexp(5, -h);
+                if (h >= 4 && h < R && c == h - 4) want = -ldexp(5, -c);
+                twin_check("y", h, c, y[h * D + c], want, 0);
+            }
+    }
+}
+END_TEST
+
+/* Goal:  whole turns, quarter turns and 3-4-5 turns; each row by its own table.
+ * Given: hand-made tables: 0, 90, 180, 270 degrees and (3, 4); x in integers; R = D, R = 2, one head.
+ * Claim: exact values; angle 0 returns x.
+ * Seen to fail with: BREAK_turns */
+START_TEST(exact_turns)
+{
+    const struct shape full = { 5, 1, 4, 4 }, two = { 5, 1, 3, 2 };
+    static const real turn_cos[5] = { 1, 0, -1, 0, 3 }, turn_sin[5] = { 0, 1, 0, -1, 4 };
+    real x[20], y[20], cosines[10], sines[10];
+    for (int t = 0; t < 5; t++) {
+        for (int c = 0; c < 4; c++) x[t * 4 + c] = (real)(t + 10 * c + 1);
+        for (int i = 0; i < 2; i++) {               /* the second pair is one row ahead */
+            cosines[t * 2 + i] = turn_cos[(t + i) % 5];
+            sines[t * 2 + i] = turn_sin[(t + i) % 5];
+        }
+    }
+    run(y, x, cosines, sines, full, 1, 0);
+    static const int want[20] = {
+        1, -31, 21, 11,             /* 0 and 90 degrees */
+        -22, -12, 2, -32,           /* 90 and 180 */
+        -3, 33, -23, -13,           /* 180 and 270 */
+        24, 3 * 14 - 4 * 34, -4, 3 * 34 + 4 * 14,
+        3 * 5 - 4 * 25, 15, 3 * 25 + 4 * 5, 35,
+    };
+    for (int i = 0; i < 20; i++) twin_check("R = D", i / 4, i % 4, y[i], want[i], 0);
+
+    run(y, x, turn_cos, turn_sin, two, 1, 0);       /* x read as [5,1,3] */
+    for (int t = 0; t < 5; t++) {
+        const real a = x[t * 3], b = x[t * 3 + 1];
+        twin_check("R = 2", t, 0, y[t * 3], a * turn_cos[t] - b * turn_sin[t], 0);
+        twin_check("R = 2", t, 1, y[t * 3 + 1], b * turn_cos[t] + a * turn_sin[t], 0);
+        twin_check("R = 2", t, 2, y[t * 3 + 2], x[t * 3 + 2], 0);
+    }
+}
+END_TEST
+
+/* Goal:  NaN and infinity stay in their pair; channels from R on are copied bit for bit, -0 and NaN included.
+ * Given: a NaN in channel 1, infinity in channel 2, R = 6, D = 9; -0, a NaN with a payload and infinity behind R.
+ * Claim: channels 1, 4 are NaN; 2, 5 infinite; 0, 3 as without them; the rest equal in bits.
+ * Seen to fail with: BREAK_nan */
+START_TEST(not_finite_and_copied)
+{
+    enum { D = 9, R = 6 };
+    const struct shape d = { 1, 1, D, R };
+    const real cosines[3] = { (real)0.6, (real)0.6, (real)0.6 }, sines[3] = { (real)0.8, (real)0.8, (real)0.8 };
+    real x[D] = { 1, (real)NAN, (real)INFINITY, 2, 3, 4, (real)-0.0, (real)NAN, (real)-INFINITY }, y[D];
+    unsigned char *payload = (unsigned char *)&x[7];
+    payload[0] = 0x5A;
+    payload[1] = 0x3C;
+    for (int in_place = 0; in_place < 2; in_place++) {
+        run(y, x, cosines, sines, d, 1, in_place);
+        ck_assert(isnan(y[1]) && isnan(y[4]));
+        twin_check_same("inf", 0, 2, y[2], (real)INFINITY);
+        twin_check_same("inf", 0, 5, y[5], (real)INFINITY);
+        twin_check("y", 0, 0, y[0], -1.0L, 4 * twin_roundoff());
+        twin_check("y", 0, 3, y[3], 2.0L, 4 * twin_roundoff());
+        ck_assert_mem_eq(y + R, x + R, (D - R) * sizeof *y);
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("rope");
+    TCase *test = tcase_create("rope");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, shapes_and_threads);
+    tcase_add_test(test, one_hot_heads);
+    tcase_add_test(test, exact_turns);
+    tcase_add_test(test, not_finite_and_copied);
+    suite_add_tcase(suite, test);
+    return suite;
+}

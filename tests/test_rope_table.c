@@ -1,0 +1,200 @@
+/* rope_table, SPEC 5.5: against numbers from multi-precision arithmetic, against the formula in long double, and to an
+ * ulp against the angles as SPEC forms them. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "guard.h"
+#include "twin.h"
+
+/* One call in guarded buffers; copies both tables [T,R/2] out. */
+static void run(real *cosines, real *sines, const int64_t *pos, int64_t T, int64_t R, double theta,
+                enum m3_rope_angle angle, int threads)
+{
+    const size_t size = (size_t)(T * (R / 2)) * sizeof *cosines;
+    struct guard cos_guard, sin_guard, pos_guard;
+    real *cos_out = guard_output(&cos_guard, size), *sin_out = guard_output(&sin_guard, size);
+    const int64_t *pos_in = guard_input(&pos_guard, pos, (size_t)T * sizeof *pos);
+
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
+    ck_assert_int_eq(M3_ENGINE()->ops->rope_table(&ctx, cos_out, sin_out, pos_in, T, R, theta, angle), 0);
+    m3_ctx_free(&ctx);
+
+    memcpy(cosines, cos_out, size);
+    memcpy(sines, sin_out, size);
+    ck_assert(guard_intact(&cos_guard));
+    ck_assert(guard_intact(&sin_guard));
+    ck_assert(guard_intact(&pos_guard));
+}
+
+/* ---- the twin */
+
+/* What the angle of exact arithmetic allows: SPEC's tolerance, for R a power of two and for others. */
+static long double allowed(long double angle, int64_t R, double theta, enum m3_rope_angle mode)
+{
+    long double relative = mode == M3_ANGLE_F32 ? 3 * 0x1p-24L : 0x1p-52L;
+    if (R & (R - 1)) relative += 0x1p-53L * logl(theta);
+    return twin_roundoff() + relative * fabsl(angle);
+}
+
+static long double ulp_of_real(long double x)
+{
+    int exponent;
+    frexpl(x, &exponent);
+    return fmaxl(ldexpl(1, exponent - (sizeof(real) == 4 ? 24 : 53)), twin_least());
+}
+
+/* The angle as "Order" forms it, from this frequency. */
+static double formed(int64_t pos, double frequency, enum m3_rope_angle mode)
+{
+    volatile float product = (float)pos * (float)frequency;
+    return mode == M3_ANGLE_F32 ? (double)product : (double)pos * frequency;
+}
+
+/* Are column i's tables within an ulp of cosine and sine of the angles that this frequency forms? */
+static int column_fits(const real *cosines, const real *sines, const int64_t *pos, int64_t T, int64_t R, int64_t i,
+                       double frequency, enum m3_rope_angle mode)
+{
+    for (int64_t t = 0; t < T; t++) {
+        const long double angle = formed(pos[t], frequency, mode), c = cosl(angle), s = sinl(angle);
+        const int64_t at = t * (R / 2) + i;
+        if (!twin_within(cosines[at], c, ulp_of_real(c)) || !twin_within(sines[at], s, ulp_of_real(s))) return 0;
+    }
+    return 1;
+}
+
+/* Goal:  the table of exact arithmetic.
+ * Given: cosines and sines of pos * theta^(-2i/R), computed with 60 decimal digits (mpmath 1.3), at positions up to
+ *        2^20 - 1; R = 2, 12, 64. theta is M3's 5,000,000, or 10,000.
+ * Claim: within SPEC's tolerance, either mode. Angles in float are outside that of f64.
+ * Seen to fail with: BREAK_exact */
+START_TEST(multi_precision)
+{
+    static const struct { int64_t R; double theta; int64_t pos; int i; long double cosine, sine; } exact[] = {
+        { 64, 5000000, 1, 0, 0.5403023058681397174009L, 0.8414709848078965066525L },
+        { 64, 5000000, 1, 1, 0.8153118484284244732341L, 0.5790220978617532847559L },
+        { 64, 5000000, 1, 5, 0.9959705107812023225132L, 0.08968133392312442771211L },
+        { 64, 5000000, 1, 31, 0.9999999999999475536075L, 3.238715563738717000641e-7L },
+        { 64, 5000000, 127, 0, 0.2323591020296579275657L, 0.9726300672424079534998L },
+        { 64, 5000000, 127, 1, -0.9935471927467462196347L, 0.1134194682806259506272L },
+        { 64, 5000000, 127, 5, 0.3979468940115175043498L, -0.9174084529513481945387L },
+        { 64, 5000000, 127, 31, 0.9999999991540921352607L, 0.00004113168764788455228331L },
+        { 64, 5000000, 2047, 0, 0.2497152582138395840266L, -0.9683193119086262560022L },
+        { 64, 5000000, 2047, 1, 0.3983114126444702106488L, 0.9172502486002206455841L },
+        { 64, 5000000, 2047, 5, -0.04148129095334918962903L, 0.999139280831678437258L },
+        { 64, 5000000, 2047, 31, 0.9999997802386621194005L, 0.0006629650273326288994606L },
+        { 64, 5000000, 1048575, 0, 0.7880422395289274686725L, -0.6156211730587508840881L },
+        { 64, 5000000, 1048575, 1, 0.5313104249072037580451L, -0.8471772142739242703589L },
+        { 64, 5000000, 1048575, 5, -0.3994448224324175771408L, -0.9167572382217303178262L },
+        { 64, 5000000, 1048575, 31, 0.9428867800015036226758L, 0.333113374241257548632L },
+        { 12, 10000, 127, 1, -0.6113639401146765874289L, 0.7913495641797360207568L },
+        { 12, 10000, 127, 5, 0.9982630592044767197323L, 0.05891404440130899288355L },
+        { 12, 10000, 1048575, 1, -0.9886786908792666559961L, 0.1500481462773182280044L },
+        { 12, 10000, 1048575, 5, -0.9709898494445201986155L, 0.2391207064971747647254L },
+        { 2, 5000000, 1048575, 0, 0.7880422395289274686725L, -0.6156211730587508840881L },
+    };
+    for (size_t e = 0; e < sizeof exact / sizeof *exact; e++)
+        for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
+            real cosines[32], sines[32];
+            const int64_t R = exact[e].R;
+            run(cosines, sines, &exact[e].pos, 1, R, exact[e].theta, mode, 1);
+            const long double angle = exact[e].pos * powl(exact[e].theta, -2.0L * exact[e].i / R);
+            const long double tolerance = allowed(angle, R, exact[e].theta, mode);
+            twin_check("cos", (int64_t)e, exact[e].i, cosines[exact[e].i], exact[e].cosine, tolerance);
+            twin_check("sin", (int64_t)e, exact[e].i, sines[exact[e].i], exact[e].sine, tolerance);
+        }
+}
+END_TEST
+
+/* Goal:  every element of tables of any shape, in both modes.
+ * Given: R 2, 6, 12, 64, 128, T from 1 to enough for five threads; positions 0, 1, 127, 2047, 65535, 2^20 - 1 and random
+ *        ones below 2^20, out of order.
+ * Claim: within SPEC's tolerance of the formula in long double; and for every i there is one frequency, at most an ulp
+ *        of double from theta^(-2i/R) (none for i = 0), with which all rows are within an ulp of real of cosine and
+ *        sine of the angle formed by "Order"; threads change no bit.
+ * Seen to fail with: BREAK_shapes */
+START_TEST(shapes_modes_and_threads)
+{
+    static const struct { int64_t T, R; double theta; } shapes[] = {
+        { 1, 2, 5000000 }, { 67, 2, 5000000 }, { 31, 6, 5000000 }, { 32, 12, 10000 }, { 33, 64, 5000000 },
+        { 2, 128, 500000 }, { 6151, 64, 5000000 },
+    };
+    static const int64_t positions[] = { 2047, 0, 1, 1048575, 127, 65535 };
+    uint64_t seed = 55;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
+            const int64_t T = shapes[s].T, R = shapes[s].R, half = R / 2;
+            const double theta = shapes[s].theta;
+            const size_t size = (size_t)(T * half) * sizeof(real);
+            int64_t *pos = malloc((size_t)T * sizeof *pos);
+            real *cosines = malloc(size), *sines = malloc(size), *cos_team = malloc(size), *sin_team = malloc(size);
+            if (!pos || !cosines || !sines || !cos_team || !sin_team) abort();
+            for (int64_t t = 0; t < T; t++) pos[t] = t < 6 ? positions[t] : twin_pick(&seed, 1 << 20);
+
+            run(cosines, sines, pos, T, R, theta, mode, 1);
+            for (int64_t i = 0; i < half; i++) {
+                const long double frequency = powl(theta, -2.0L * i / R);
+                for (int64_t t = 0; t < T; t++) {
+                    const long double angle = pos[t] * frequency, tolerance = allowed(angle, R, theta, mode);
+                    twin_check("cos", t, i, cosines[t * half + i], cosl(angle), tolerance);
+                    twin_check("sin", t, i, sines[t * half + i], sinl(angle), tolerance);
+                }
+                /* The exponent is rounded to double first. */
+                const double nearest = (double)powl(theta, (long double)(-2.0 * (double)i / (double)R));
+                const int fits = column_fits(cosines, sines, pos, T, R, i, nearest, mode)
+                                 || (i > 0 && column_fits(cosines, sines, pos, T, R, i, nextafter(nearest, 0), mode))
+                                 || (i > 0 && column_fits(cosines, sines, pos, T, R, i, nextafter(nearest, 1), mode));
+                ck_assert_msg(fits, "R %d, i %d, mode %d: beyond an ulp", (int)R, (int)i, (int)mode);
+            }
+            for (int team = 1; team < TWIN_TEAMS; team++) {
+                run(cos_team, sin_team, pos, T, R, theta, mode, twin_threads[team]);
+                ck_assert(memcmp(cosines, cos_team, size) == 0);
+                ck_assert(memcmp(sines, sin_team, size) == 0);
+            }
+            free(pos);
+            free(cosines);
+            free(sines);
+            free(cos_team);
+            free(sin_team);
+        }
+}
+END_TEST
+
+/* Goal:  what is exact, and what tells the two modes apart.
+ * Given: position 0; i = 0, where the frequency is 1, at 2^24 + 1, which no float holds.
+ * Claim: position 0 has cosine 1 and sine 0, all i. i = 0 at 2^24 + 1: the angle is the position in f64, 2^24 in f32.
+ * Seen to fail with: BREAK_edges */
+START_TEST(position_zero_and_frequency_one)
+{
+    enum { R = 64 };
+    const int64_t pos[2] = { 0, (1 << 24) + 1 };
+    for (enum m3_rope_angle mode = M3_ANGLE_F64; mode <= M3_ANGLE_F32; mode++) {
+        real cosines[2 * R / 2], sines[2 * R / 2];
+        run(cosines, sines, pos, 2, R, 5000000, mode, 1);
+        for (int i = 0; i < R / 2; i++) {
+            twin_check_same("cos 0", 0, i, cosines[i], 1);
+            twin_check_same("sin 0", 0, i, sines[i], 0);
+        }
+        const long double angle = mode == M3_ANGLE_F64 ? 0x1.000001p24L : 0x1p24L;
+        twin_check("cos", 1, 0, cosines[R / 2], cosl(angle), ulp_of_real(cosl(angle)));
+        twin_check("sin", 1, 0, sines[R / 2], sinl(angle), ulp_of_real(sinl(angle)));
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("rope_table");
+    TCase *test = tcase_create("rope_table");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, multi_precision);
+    tcase_add_test(test, shapes_modes_and_threads);
+    tcase_add_test(test, position_zero_and_frequency_one);
+    suite_add_tcase(suite, test);
+    return suite;
+}
