@@ -13,7 +13,7 @@
 #include "guard.h"
 #include "twin.h"
 
-enum { ATTEND_MAX_D = 128, ATTEND_MAX_KEYS = 4096 };
+enum { ATTEND_MAX_D = 128, ATTEND_MAX_KEYS = 32768 };
 
 static uint64_t attend_state = 507;
 

@@ -96,8 +96,8 @@ static inline void norm_shapes(int offset)
         for (int64_t i = 0; i < H; i++) w[i] = (real)twin_draw(&state);
         for (int team = 0; team < TWIN_TEAMS; team++)
             for (int in_place = 0; in_place < 2; in_place++) {
-                norm_run(y, x, w, T, H, (real)1e-6, offset, twin_threads[team], in_place);
-                norm_check(y, x, w, T, H, (real)1e-6, offset);
+                norm_run(y, x, w, T, H, 1e-6, offset, twin_threads[team], in_place);
+                norm_check(y, x, w, T, H, 1e-6, offset);
             }
         free(x);
         free(w);
@@ -110,7 +110,7 @@ static inline void norm_shapes(int offset)
 static inline void norm_known(int offset)
 {
     enum { H = 3 };
-    const real a = (real)0x1p-12, eps = (real)0x1p-20, w[H] = { (real)0.5, -1, 0 };
+    const real a = 0x1p-12, eps = 0x1p-20, w[H] = { 0.5, -1, 0 };
     const struct { real x[H]; long double normed[H]; } rows[] = {
         { { 3 * a, -3 * a, 3 * a }, { 0.6L, -0.6L, 0.6L } },                    /* 9 + 16 = 25 */
         { { 12 * a, 12 * a, -12 * a }, { 12 / sqrtl(160), 12 / sqrtl(160), -12 / sqrtl(160) } },
@@ -137,11 +137,11 @@ static inline void norm_not_finite(int offset)
     uint64_t state = 3;
     for (int i = 0; i < T * H; i++) x[i] = (real)twin_draw(&state);
     for (int i = 0; i < H; i++) w[i] = (real)(0.25 + 0.1 * twin_draw(&state));
-    x[1 * H + 4] = (real)INFINITY;
-    x[3 * H + 16] = (real)-INFINITY;
-    x[4 * H + 0] = (real)NAN;
-    norm_run(y, x, w, T, H, (real)1e-6, offset, 2, 0);
-    for (int t = 0; t < T; t++) norm_run(alone + t * H, x + t * H, w, 1, H, (real)1e-6, offset, 1, 0);
+    x[1 * H + 4] = INFINITY;
+    x[3 * H + 16] = -INFINITY;
+    x[4 * H + 0] = NAN;
+    norm_run(y, x, w, T, H, 1e-6, offset, 2, 0);
+    for (int t = 0; t < T; t++) norm_run(alone + t * H, x + t * H, w, 1, H, 1e-6, offset, 1, 0);
     for (int t = 0; t < T; t++)
         for (int i = 0; i < H; i++) {
             const int nan = (t == 1 && i == 4) || (t == 3 && i == 16) || t == 4;
@@ -156,16 +156,17 @@ static inline void norm_not_finite(int offset)
 static inline void norm_extremes(int offset)
 {
     enum { H = 3 };
-    const real w[H] = { (real)0.5, 2, -3 };
-    const real large = sizeof(real) == 4 ? FLT_MAX : (real)0x1p511, beyond = sizeof(real) == 4 ? FLT_MAX : (real)0x1p512;
+    const real w[H] = { 0.5, 2, -3 };
+    const real large = sizeof(real) == 4 ? FLT_MAX : 0x1p511, beyond = sizeof(real) == 4 ? FLT_MAX : 0x1p512;
     const real least = (real)twin_least();
     const real x[4 * H] = { large, -large, large, beyond, beyond, -beyond, least, -3 * least, 5 * least, 1, 0, 0 };
     real y[4 * H];
-    norm_run(y, x, w, 4, H, (real)0x1p-20, offset, 1, 0);
+    norm_run(y, x, w, 4, H, 0x1p-20, offset, 1, 0);
     for (int i = 0; i < H; i++) {
-        const double factor = (double)w[i] + offset, sign = x[H + i] > 0 ? 1 : -1;
-        twin_check("large", 0, i, y[i], (x[i] > 0 ? 1 : -1) * factor, 10 * twin_roundoff() * fabs(factor));
-        twin_check("beyond", 1, i, y[H + i], sizeof(real) == 4 ? sign * factor : 0, 10 * twin_roundoff() * fabs(factor));
+        const double factor = (double)w[i] + offset, allowed = 10 * twin_roundoff() * fabs(factor);
+        const double beyond_normed = sizeof(real) == 4 ? copysign(1, x[H + i]) : 0;
+        twin_check("large", 0, i, y[i], copysign(1, x[i]) * factor, allowed);
+        twin_check("beyond", 1, i, y[H + i], beyond_normed * factor, beyond_normed == 0 ? 0 : allowed);
         twin_check("least", 2, i, y[2 * H + i], 1024.0L * x[2 * H + i] * factor, 0);
     }
 }

@@ -15,9 +15,13 @@
 
 enum stored_kind { STORED_F32, STORED_F64, STORED_F16, STORED_BF16, STORED_F8_BLOCK, STORED_F8_MX, STORED_KINDS };
 
-static const struct { const char *name; enum m3_dtype dtype; int bytes, exponent_bits, fraction_bits; } stored_types[] = {
-    { "F32", M3_F32, 4, 8, 23 }, { "F64", M3_F64, 8, 11, 52 }, { "F16", M3_F16, 2, 5, 10 }, { "BF16", M3_BF16, 2, 8, 7 },
-    { "E4M3 by 128x128", M3_F8_E4M3, 1, 4, 3 }, { "E4M3 by 32", M3_F8_E4M3, 1, 4, 3 },
+static const struct {
+    const char *name;
+    enum m3_dtype dtype;
+    int bytes, exponent_bits, fraction_bits;
+} stored_types[] = {
+    { "F32", M3_F32, 4, 8, 23 }, { "F64", M3_F64, 8, 11, 52 }, { "F16", M3_F16, 2, 5, 10 },
+    { "BF16", M3_BF16, 2, 8, 7 }, { "E4M3 by 128x128", M3_F8_E4M3, 1, 4, 3 }, { "E4M3 by 32", M3_F8_E4M3, 1, 4, 3 },
 };
 
 /* Codes as integers, apart from what the operator is given. */
@@ -98,12 +102,13 @@ static inline void stored_random(struct stored *s, uint64_t *state)
         /* Now an F64; cut to the type's fraction, and to its least normal number. */
         code = code >> (52 - fraction_bits) << (52 - fraction_bits);
         const double value = (double)stored_number(code, 11, 52);
-        s->codes[i] = stored_code(fabs(value) < 0x1p-6 ? 0x1p-6 : value, stored_types[s->kind].exponent_bits, fraction_bits);
+        s->codes[i] = stored_code(fabs(value) < 0x1p-6 ? 0x1p-6 : value, stored_types[s->kind].exponent_bits,
+                                  fraction_bits);
     }
     for (int64_t i = 0; i < s->scale_count; i++) {
         const int exponent = -(int)twin_pick(state, 8);
-        s->scales[i] = s->kind == STORED_F8_MX ? (uint64_t)(127 + exponent)
-                                               : stored_code((float)ldexp(1.5 + 0.4 * twin_draw(state), exponent), 8, 23);
+        const float scale = (float)ldexp(1.5 + 0.4 * twin_draw(state), exponent);
+        s->scales[i] = s->kind == STORED_F8_MX ? (uint64_t)(127 + exponent) : stored_code(scale, 8, 23);
     }
 }
 

@@ -38,17 +38,17 @@ static void run(real *y, const real *a, const real *b, int64_t n, int threads, e
  * Seen to fail with: BREAK_structured */
 START_TEST(known_sums)
 {
-    const real u = (real)twin_roundoff(), least = (real)twin_least(), inf = (real)INFINITY;
-    const real max = sizeof(real) == 4 ? (real)FLT_MAX : (real)DBL_MAX;
-    const real small = sizeof(real) == 4 ? (real)FLT_MIN : (real)DBL_MIN;
+    const real u = (real)twin_roundoff(), least = (real)twin_least(), inf = INFINITY;
+    const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
+    const real small = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
     const struct { real a, b, y; } sums[] = {
-        { (real)0.0, (real)-0.0, (real)0.0 }, { (real)-0.0, (real)0.0, (real)0.0 }, { (real)-0.0, (real)-0.0, (real)-0.0 },
-        { 1, -1, (real)0.0 }, { -3, 3, (real)0.0 },
+        { 0.0, -0.0, 0.0 }, { -0.0, 0.0, 0.0 }, { -0.0, -0.0, -0.0 },
+        { 1, -1, 0.0 }, { -3, 3, 0.0 },
         { 1, u, 1 }, { 1 + 2 * u, u, 1 + 4 * u }, { 1, 2 * u, 1 + 2 * u }, { 1 + 2 * u, -1, 2 * u },
-        { least, least, 2 * least }, { small, -least, small - least }, { least, -least, (real)0.0 },
-        { max, max, inf }, { max, -max, (real)0.0 }, { max, least, max }, { -max, -max, -inf },
-        { inf, 1, inf }, { inf, -max, inf }, { inf, inf, inf }, { inf, -inf, (real)NAN }, { -inf, inf, (real)NAN },
-        { (real)NAN, 1, (real)NAN }, { 1, (real)NAN, (real)NAN }, { (real)NAN, -inf, (real)NAN }, { 2, 3, 5 },
+        { least, least, 2 * least }, { small, -least, small - least }, { least, -least, 0.0 },
+        { max, max, inf }, { max, -max, 0.0 }, { max, least, max }, { -max, -max, -inf },
+        { inf, 1, inf }, { inf, -max, inf }, { inf, inf, inf }, { inf, -inf, NAN }, { -inf, inf, NAN },
+        { NAN, 1, NAN }, { 1, NAN, NAN }, { NAN, -inf, NAN }, { 2, 3, 5 },
     };
     enum { N = sizeof sums / sizeof *sums };
     real a[N], b[N], y[N];
@@ -76,7 +76,7 @@ START_TEST(lengths_places_and_threads)
         a[i] = (real)twin_draw(&state);
         b[i] = (real)ldexp(twin_draw(&state), (int)twin_pick(&state, 40) - 20);
     }
-    static const int64_t lengths[] = { 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 67, 127, 257, 521, MOST };
+    static const int64_t lengths[] = { 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 67, 127, 257, 521, MOST };
     for (size_t length = 0; length < sizeof lengths / sizeof *lengths; length++)
         for (enum place place = APART; place < PLACES; place++)
             for (int team = 0; team < TWIN_TEAMS; team++) {

@@ -54,6 +54,7 @@ START_TEST(formula_and_order)
     check_drawn(67, 67, 1, 2, 128, 7, 3);
     check_drawn(131, 0, 1, 3, 127, 7, 40);
     check_drawn(131, 131, 3, 1, 20, 1, 40);
+    check_drawn(5, 33, 80, 1, 20, 7, 3);
     check_drawn(6, 11, 3, 2, 20, 4, 3);         /* T = Q */
     check_drawn(3, 20, 16, 3, 127, 7, 3);       /* T = G = N */
     check_drawn(2, 1, 3, 2, 128, 1, 2);         /* T = G = N */

@@ -12,8 +12,8 @@ static void check_drawn(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t
 }
 
 /* Goal:  o and lse are the softmax attention of SPEC 5.7.
- * Given: T 1 2 7, p0 0 and 5, Q/G 1 2 3 16, G 1 2 3, D 1 20 127 128, in every combination; sizes 67 and 131; T = Q and
- *        T = G, where swapped layouts keep their shape.
+ * Given: T 1 2 7, p0 0 and 5, Q/G 1 2 3 16, G 1 2 3, D 1 20 127 128, in every combination; sizes 67 and 131; Q/G of 80;
+ *        20000 cached places; T = Q and T = G, where swapped layouts keep their shape.
  * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 5 threads.
  * Seen to fail with */
 START_TEST(formula_and_order)
@@ -25,6 +25,8 @@ START_TEST(formula_and_order)
     check_drawn(67, 67, 1, 2, 128, 4);
     check_drawn(131, 0, 1, 3, 127, 20);
     check_drawn(131, 131, 3, 1, 20, 4);
+    check_drawn(5, 3, 80, 1, 20, 4);
+    check_drawn(67, 20000, 1, 1, 3, 4);
     check_drawn(6, 0, 3, 2, 20, 4);         /* T = Q */
     check_drawn(16, 3, 16, 1, 20, 4);       /* T = Q */
     check_drawn(3, 0, 16, 3, 127, 4);       /* T = G */
@@ -178,17 +180,17 @@ static void plant(struct attend_case *c, int in_v, int64_t j, real x)
 }
 
 /* Goal:  a row reads no key after its own place, and all up to it.
- * Given: NaN, inf or -inf in k or v at place j of group 1 of two, j from 0 to the end; 7 rows after 62 places.
+ * Given: NaN, inf or -inf in k or v at place j of group 1 of two, j from 0 to the end; 7 rows after 124 places.
  * Claim: rows before j, and heads of group 0, keep their bits; in the others NaN in k makes o and lse NaN, inf in v
  *        shows in its channel of o and nowhere else.
  * Seen to fail with */
 START_TEST(future_keys)
 {
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
-    struct attend_case c = attend_draw(7, 62, 2, 2, 20, 2);
+    struct attend_case c = attend_draw(7, 124, 2, 2, 20, 2);
     const int64_t D = 20, Q = 4;
     struct attend_got clean = attend_ok(&c, 1);
-    for (int i = 0; i < 3 * 2 * 69; i++) {
+    for (int i = 0; i < 3 * 2 * 131; i++) {
         const int in_v = i / 3 % 2;
         const int64_t j = i / 6, at = (j * 2 + 1) * D + D - 1;
         const real was = (in_v ? c.v : c.k)[at];
@@ -198,7 +200,7 @@ START_TEST(future_keys)
             const size_t half = (size_t)(Q / 2 * D) * sizeof(real), two = 2 * sizeof(real);
             ck_assert_mem_eq(got.o + t * Q * D, clean.o + t * Q * D, half);
             ck_assert_mem_eq(got.lse + t * Q, clean.lse + t * Q, two);
-            if (j > 62 + t) {
+            if (j > 124 + t) {
                 ck_assert(attend_same_row(&c, &got, t, &clean, t));
             } else if (in_v) {
                 ck_assert(!isfinite(got.o[(t * Q + 2) * D + D - 1]));

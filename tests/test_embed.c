@@ -11,7 +11,8 @@
 #include "twin.h"
 
 /* One call in guarded buffers; copies y [T,H] and the context's failure out, and returns the status. */
-static int run(real *y, const int32_t *ids, const struct m3_weight *w, int64_t T, int threads, struct m3_failure *failure)
+static int run(real *y, const int32_t *ids, const struct m3_weight *w, int64_t T, int threads,
+               struct m3_failure *failure)
 {
     const size_t size = (size_t)(T * w->cols) * sizeof *y;
     struct guard y_guard, ids_guard;
@@ -45,7 +46,8 @@ static real *new_reals(int64_t count)
 START_TEST(stored_types_and_shapes)
 {
     static const struct { int64_t V, H, T; } shapes[] = {
-        { 1, 1, 1 }, { 3, 17, 2 }, { 2, 33, 31 }, { 129, 31, 32 }, { 257, 130, 33 }, { 131, 521, 67 }, { 67, 2053, 127 },
+        { 1, 1, 1 }, { 3, 17, 2 }, { 2, 33, 31 }, { 129, 31, 32 }, { 257, 130, 33 }, { 131, 521, 67 },
+        { 67, 2053, 127 },
     };
     uint64_t state = 51;
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
@@ -78,7 +80,7 @@ END_TEST
  * Seen to fail with: BREAK_edges */
 START_TEST(ends_of_the_types)
 {
-    static const uint64_t scale_bits[] = { 0x00000001, 0x007FFFFF, 0x00800000, 0x3F9D70A4, 0x7F7FFFFF, 0x7F800000, 0x7FC00000 };
+    static const uint64_t scale_bits[] = { 0x1, 0x7FFFFF, 0x800000, 0x3F9D70A4, 0x7F7FFFFF, 0x7F800000, 0x7FC00000 };
     static const uint64_t scale_bytes[] = { 0, 1, 117, 127, 246, 247, 254, 255 };
     static const uint64_t f32[] = { 0, 0x80000000, 1, 0x807FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000 };
     static const uint64_t f64[] = {
@@ -88,8 +90,7 @@ START_TEST(ends_of_the_types)
         0x36A0000000000000, 0x3690000000000000, 0x3690000000000001,     /* least float, half of it, just above */
     };
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++) {
-        const int64_t scales = kind == STORED_F8_BLOCK ? 7 : kind == STORED_F8_MX ? 8 : 1, group = kind == STORED_F8_MX ? 32 : 128;
-        const int64_t V = 256, H = scales > 1 ? scales * group : 256;
+        const int64_t V = 256, H = kind == STORED_F8_BLOCK ? 7 * 128 : 256;         /* 7 blocks, or 8 groups of 32 */
         struct stored w;
         stored_make(&w, kind, V, H);
         for (int64_t n = 0; n < V; n++)

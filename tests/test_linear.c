@@ -183,7 +183,8 @@ START_TEST(integers_are_exact)
                     sums[j] += (int64_t)x[j / d.rows * d.cols + k] * (int64_t)w[j % d.rows * d.cols + k];
             for (int call = 0; call < 4; call++) {
                 const int with_bias = call % 2;
-                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, call < 2 ? M3_LINEAR_BLAS : M3_LINEAR_ORDERED, 1 + call);
+                const enum m3_linear body = call < 2 ? M3_LINEAR_BLAS : M3_LINEAR_ORDERED;
+                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, body, 1 + call);
                 for (int64_t j = 0; j < d.T * d.rows; j++)
                     twin_check(stored_types[kind].name, j / d.rows, j % d.rows, y[j],
                                sums[j] + (with_bias ? bias[j % d.rows] : 0), 0);
@@ -252,7 +253,7 @@ START_TEST(nan_spreads_to_its_outputs)
                 if (fault == SCALE) s.scales[s.scale_count - 1] = kind == STORED_F8_MX ? 255 : 0x7FC00000;
                 stored_give(&s, 3);
                 for (int i = 0; i < T * COLS; i++) x[i] = i % COLS < 256 ? (real)twin_draw(&state) : 0;
-                if (fault == X) x[3 * COLS + 2] = (real)NAN;
+                if (fault == X) x[3 * COLS + 2] = NAN;
                 run(y, x, &s.weight, NULL, T, body, 2);
                 for (int64_t t = 0; t < T; t++)
                     for (int64_t n = 0; n < ROWS; n++) {
@@ -275,10 +276,10 @@ END_TEST
 START_TEST(overflow_and_underflow)
 {
     enum { ROWS = 6, COLS = 2, T = 2 };
-    const real big = sizeof(real) == 4 ? (real)FLT_MAX : (real)DBL_MAX, inf = (real)INFINITY, least = (real)twin_least();
+    const real big = sizeof(real) == 4 ? FLT_MAX : DBL_MAX, inf = INFINITY, least = (real)twin_least();
     const real w[ROWS * COLS] = { big, 0, big, big, inf, 0, inf, -inf, -inf, 1, least, -3 * least };
     const real x[T * COLS] = { 2, 1, 1, 0 };
-    const real want[T * ROWS] = { inf, inf, inf, (real)NAN, -inf, -least, big, big, inf, (real)NAN, -inf, least };
+    const real want[T * ROWS] = { inf, inf, inf, NAN, -inf, -least, big, big, inf, NAN, -inf, least };
     real y[T * ROWS];
     for (enum m3_linear body = M3_LINEAR_BLAS; body <= M3_LINEAR_ORDERED; body++) {
         struct stored s;

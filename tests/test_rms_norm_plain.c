@@ -38,8 +38,8 @@ START_TEST(agrees_with_rms_norm)
         w[i] = (real)twin_draw(&state);
         w_plus_1[i] = 1 + w[i];
     }
-    norm_run(gemma, x, w, T, H, (real)1e-6, 1, 1, 0);
-    norm_run(plain, x, w_plus_1, T, H, (real)1e-6, 0, 1, 0);
+    norm_run(gemma, x, w, T, H, 1e-6, 1, 1, 0);
+    norm_run(plain, x, w_plus_1, T, H, 1e-6, 0, 1, 0);
     for (int i = 0; i < T * H; i++) twin_check_same("plain against gemma", i / H, i % H, plain[i], gemma[i]);
 }
 END_TEST

@@ -111,8 +111,8 @@ START_TEST(multi_precision)
 END_TEST
 
 /* Goal:  every element of tables of any shape, in both modes.
- * Given: R 2, 6, 12, 64, 128, T from 1 to enough for five threads; positions 0, 1, 127, 2047, 65535, 2^20 - 1 and random
- *        ones below 2^20, out of order.
+ * Given: R 2, 6, 12, 64, 128, T from 1 to enough for five threads; positions 0, 1, 127, 2047, 65535, 2^20 - 1 and
+ *        random ones below 2^20, out of order.
  * Claim: within SPEC's tolerance of the formula in long double; and for every i there is one frequency, at most an ulp
  *        of double from theta^(-2i/R) (none for i = 0), with which all rows are within an ulp of real of cosine and
  *        sine of the angle formed by "Order"; threads change no bit.

@@ -28,7 +28,6 @@ struct m3_tap_row {
     enum m3_tap_where where;
     const char *shape;          /* letters of SPEC 1 and "I" for the dense intermediate width, the rows first: "TQD" */
     int integer;                /* I32 ids: a selection */
-    const char *op;             /* the entry of the operator table that makes it, or the two that may */
 };
 
 extern const struct m3_tap_row m3_tap_table[M3_TAPS];

@@ -1,0 +1,125 @@
+/* swiglu, SPEC 5.12, against the formula in long double. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "guard.h"
+#include "twin.h"
+
+/* One call in guarded buffers; copies y [T,F] out. */
+static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, int threads)
+{
+    const size_t size = (size_t)(T * F) * sizeof *y;
+    struct guard y_guard, gate_guard, up_guard;
+    real *out = guard_output(&y_guard, size);
+    const real *gate_in = guard_input(&gate_guard, gate, size), *up_in = guard_input(&up_guard, up, size);
+
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
+    ck_assert_int_eq(M3_ENGINE()->ops->swiglu(&ctx, out, gate_in, up_in, T, F), 0);
+    m3_ctx_free(&ctx);
+
+    memcpy(y, out, size);
+    ck_assert(guard_intact(&y_guard));
+    ck_assert(guard_intact(&gate_guard));
+    ck_assert(guard_intact(&up_guard));
+}
+
+/* ---- the twin */
+
+static long double sig(long double x) { return 1 / (1 + expl(-x)); }
+
+/* The bits of "Order" with a correctly rounded logistic function. Ours is that in float, for nearly every argument. */
+static real order(real gate, real up)
+{
+    volatile real product = up * gate;
+    return product * (real)sig(gate);
+}
+
+/* Within 9 u |y| (1 + |gate| (1 - sig(gate))) where sig and y are normal numbers, for u says nothing below them; in
+ * float, everywhere, the bits of "Order". */
+static void check_one(int64_t t, int64_t i, real got, real gate, real up)
+{
+    const long double s = sig(gate), want = (long double)up * gate * s;
+    const long double spread = 1 + fabsl((long double)gate) * (1 - s);
+    const real least_normal = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
+    if (isfinite(want) && s >= least_normal && (want == 0 || fabsl(want) >= least_normal))
+        twin_check("y", t, i, got, want, 9 * twin_roundoff() * fabsl(want) * spread);
+    if (sizeof(real) == 4) twin_check_same("y by the order of operations", t, i, got, order(gate, up));
+}
+
+/* Goal:  no clamp, no +1, alpha 1; gate and up not exchanged; any shape, any number of threads.
+ * Given: gate to 40 and up to 1000, both signs, all sizes; T and F 1, odd, prime, enough for five threads.
+ * Claim: within 9 u |y| (1 + |gate| (1 - sig(gate))); in float the bits of SPEC's order of operations.
+ * Seen to fail with: BREAK_shapes */
+START_TEST(shapes_and_threads)
+{
+    static const struct { int64_t T, F; } shapes[] = {
+        { 1, 1 }, { 2, 3 }, { 1, 17 }, { 31, 127 }, { 32, 31 }, { 33, 257 }, { 67, 33 }, { 67, 521 }, { 1, 6151 },
+        { 67, 3079 },
+    };
+    enum { MOST = 67 * 3079 };
+    static real gate[MOST], up[MOST], y[MOST], first[MOST];
+    uint64_t state = 512;
+    for (int i = 0; i < MOST; i++) {
+        gate[i] = (real)(ldexp(40, i % 3 ? -(int)twin_pick(&state, 20) : 0) * twin_draw(&state));
+        up[i] = (real)(ldexp(1000, -(int)twin_pick(&state, 20)) * twin_draw(&state));
+    }
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int team = 0; team < TWIN_TEAMS; team++) {
+            const int64_t T = shapes[s].T, F = shapes[s].F;
+            run(y, gate, up, T, F, twin_threads[team]);
+            if (team == 0) memcpy(first, y, (size_t)(T * F) * sizeof *y);
+            ck_assert(memcmp(first, y, (size_t)(T * F) * sizeof *y) == 0);
+            for (int64_t i = 0; team == 0 && i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i]);
+        }
+}
+END_TEST
+
+/* Goal:  what is known in advance, and the ends of the range.
+ * Given: zeros of both signs, large numbers of both signs, infinities, NaN; the clamps and constants of swiglu_oai
+ *        would show at gate 8, up 8 and at up = -1.
+ * Claim: these values. The reference numbers were computed with 40 digits (mpmath 1.3).
+ * Seen to fail with: BREAK_known */
+START_TEST(known_values)
+{
+    const real inf = INFINITY, nan = NAN, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
+    const struct { real gate, up, y; } exact[] = {
+        { 0, 5, 0 }, { -0.0, 5, -0.0 }, { 0, -5, -0.0 }, { 3, 0, 0 }, { 100, 3, 300 }, { 1000, -7, -7000 },
+        { max, 1, max }, { max, 2, inf }, { -1000, 3, -0.0 }, { -1e30, 3, -0.0 }, { inf, 2, inf },
+        { inf, 0, nan }, { -inf, 1, nan }, { -max, 2, nan }, { nan, 1, nan }, { 1, nan, nan }, { 0, inf, nan },
+        { nan, 0, nan }, { 100, inf, inf }, { -1000, inf, nan },
+    };
+    const struct { real gate, up; long double y; } close[] = {
+        { 1, 1, 0.7310585786300048792512L }, { -1, 1, -0.2689414213699951207488L },
+        { 1, -1, -0.7310585786300048792512L },
+        { 8, 8, 63.97853759165014540135L }, { -8, -8, 0.02146240834985459864821L },
+    };
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
+        real y;
+        run(&y, &exact[i].gate, &exact[i].up, 1, 1, 1);
+        twin_check_same("y", 0, (int64_t)i, y, exact[i].y);
+    }
+    for (int i = 0; i < 5; i++) {
+        real y;
+        run(&y, &close[i].gate, &close[i].up, 1, 1, 1);
+        twin_check("y", 1, i, y, close[i].y, 9 * twin_roundoff() * fabsl(close[i].y) * (1 + fabs(close[i].gate)));
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("swiglu");
+    TCase *test = tcase_create("swiglu");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, shapes_and_threads);
+    tcase_add_test(test, known_values);
+    suite_add_tcase(suite, test);
+    return suite;
+}

@@ -1,0 +1,184 @@
+/* swiglu_oai, SPEC 5.11, against the formula in long double. */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "guard.h"
+#include "twin.h"
+
+/* One call in guarded buffers; copies y [T,F] out. */
+static void run(real *y, const real *gate, const real *up, int64_t T, int64_t F, const struct m3_activation *act,
+                int threads)
+{
+    const size_t size = (size_t)(T * F) * sizeof *y;
+    struct guard y_guard, gate_guard, up_guard;
+    real *out = guard_output(&y_guard, size);
+    const real *gate_in = guard_input(&gate_guard, gate, size), *up_in = guard_input(&up_guard, up, size);
+
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), 0);
+    ck_assert_int_eq(M3_ENGINE()->ops->swiglu_oai(&ctx, out, gate_in, up_in, T, F, act), 0);
+    m3_ctx_free(&ctx);
+
+    memcpy(y, out, size);
+    ck_assert(guard_intact(&y_guard));
+    ck_assert(guard_intact(&gate_guard));
+    ck_assert(guard_intact(&up_guard));
+}
+
+static struct m3_activation activation(double alpha, double limit, enum m3_gate_clamp clamp)
+{
+    return (struct m3_activation){ 1, (real)alpha, (real)limit, clamp };
+}
+
+/* ---- the twin */
+
+static long double sig(long double x) { return 1 / (1 + expl(-x)); }
+
+/* NaN passes, for no comparison with it holds. */
+static real clamped_gate(real gate, const struct m3_activation *act)
+{
+    if (gate > act->limit) return act->limit;
+    return act->clamp == M3_GATE_CLAMP_BOTH && gate < -act->limit ? -act->limit : gate;
+}
+
+static real clamped_up(real up, const struct m3_activation *act)
+{
+    return up > act->limit ? act->limit : up < -act->limit ? -act->limit : up;
+}
+
+/* The bits of "Order" with a correctly rounded logistic function. Ours is that in float, for nearly every argument. */
+static real order(real gate, real up, const struct m3_activation *act)
+{
+    const real g = clamped_gate(gate, act), u = clamped_up(up, act);
+    volatile real a = act->alpha * g, u_plus_1 = u + 1, product = u_plus_1 * g;
+    return product * (real)sig(a);
+}
+
+/* Within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))) where sig and y are normal numbers, for u says nothing below them;
+ * in float, everywhere, the bits of "Order"; in double, where those are NaN, 0 or infinite, the same. */
+static void check_one(int64_t t, int64_t i, real got, real gate, real up, const struct m3_activation *act)
+{
+    const real by_order = order(gate, up, act);
+    if (sizeof(real) == 4) twin_check_same("y by the order of operations", t, i, got, by_order);
+    const real g = clamped_gate(gate, act), u = clamped_up(up, act);
+    const long double a = (long double)act->alpha * g, s = sig(a), want = ((long double)u + 1) * g * s;
+    const real least_normal = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
+    if (!isfinite(by_order)) twin_check_same("not finite", t, i, got, by_order);
+    else if (by_order == 0) twin_check("zero", t, i, got, 0, 0);
+    else if (s >= least_normal && fabsl(want) >= least_normal)
+        twin_check("y", t, i, got, want, 9 * twin_roundoff() * fabsl(want) * (1 + fabsl(a) * (1 - s)));
+}
+
+/* Goal:  the activation of every element; gate and up not exchanged; any shape, any number of threads, both clamps.
+ * Given: gate and up to 20, both signs, all sizes, so that both limits are passed; T and F 1, odd, prime, enough for
+ *        five threads; M3's alpha and limit, and others.
+ * Claim: within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))); in float the bits of SPEC's order of operations.
+ * Seen to fail with: BREAK_shapes */
+START_TEST(shapes_and_threads)
+{
+    static const struct { int64_t T, F; double alpha, limit; } shapes[] = {
+        { 1, 1, 1.702, 7 }, { 2, 3, 1.702, 7 }, { 1, 17, 1, 0.5 }, { 31, 127, 1.702, 7 }, { 32, 31, 3, 100 },
+        { 33, 257, 1.702, 7 }, { 67, 33, 1.702, 3 }, { 67, 521, 0.5, 7 }, { 1, 6151, 1.702, 7 }, { 67, 3079, 1.702, 7 },
+    };
+    enum { MOST = 67 * 3079 };
+    static real gate[MOST], up[MOST], y[MOST], first[MOST];
+    uint64_t state = 511;
+    for (int i = 0; i < MOST; i++) {
+        gate[i] = (real)(ldexp(20, i % 3 ? -(int)twin_pick(&state, 20) : 0) * twin_draw(&state));
+        up[i] = (real)(ldexp(20, i % 2 ? -(int)twin_pick(&state, 20) : 0) * twin_draw(&state));
+    }
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++)
+            for (int team = 0; team < TWIN_TEAMS; team++) {
+                const int64_t T = shapes[s].T, F = shapes[s].F;
+                const struct m3_activation act = activation(shapes[s].alpha, shapes[s].limit, clamp);
+                run(y, gate, up, T, F, &act, twin_threads[team]);
+                if (team == 0) memcpy(first, y, (size_t)(T * F) * sizeof *y);
+                ck_assert(memcmp(first, y, (size_t)(T * F) * sizeof *y) == 0);
+                for (int64_t i = 0; team == 0 && i < T * F; i++) check_one(i / F, i % F, y[i], gate[i], up[i], &act);
+            }
+}
+END_TEST
+
+/* Goal:  the edges of the clamps, in every combination of gate and up.
+ * Given: both at, one number inside and one beyond +-7, far beyond, at +-0, subnormal, infinite and NaN; both clamps.
+ * Claim: as above; in particular NaN stays NaN, and the gate is not clamped below unless asked for.
+ * Seen to fail with: BREAK_edges */
+START_TEST(edges_of_the_clamps)
+{
+    const real inf = INFINITY, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
+    const real step = 8 * (real)twin_roundoff();            /* from 7 to its neighbours */
+    const real edges[] = {
+        0, -0.0, 1, -1, 7, -7, 7 + step, -7 - step, 7 - step, -7 + step, 8, -8, 100, -30, 1e30,
+        -1e30, max, -max, inf, -inf, NAN, (real)twin_least(), -(real)twin_least(), 0.5,
+    };
+    enum { N = sizeof edges / sizeof *edges };
+    ck_assert(7 + step > 7 && 7 - step < 7 && (real)(7 + step / 2) == 7);
+    real gate[N * N], up[N * N], y[N * N];
+    for (int i = 0; i < N * N; i++) {
+        gate[i] = edges[i / N];
+        up[i] = edges[i % N];
+    }
+    for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++) {
+        const struct m3_activation act = activation(1.702, 7, clamp);
+        run(y, gate, up, N, N, &act, 1);
+        for (int i = 0; i < N * N; i++) {
+            check_one(i / N, i % N, y[i], gate[i], up[i], &act);
+            if (isnan(gate[i]) || isnan(up[i])) ck_assert(isnan(y[i]));
+        }
+    }
+}
+END_TEST
+
+/* Goal:  what is known in advance.
+ * Given: alpha 1.75, limit 7; values computed with 40 digits (mpmath 1.3); up = -1; very negative gates; an infinite
+ *        gate, and (u + 1) g beyond the range of real.
+ * Claim: these values: up is clamped both ways and the gate above, below only with `both`; up = -1 gives 0 with any
+ *        finite gate; -1e30 gives 0; -inf * 0 gives NaN.
+ * Seen to fail with: BREAK_known */
+START_TEST(known_values)
+{
+    static const struct { double gate, up; int both; long double y; } known[] = {
+        { 8, 8, 0, 55.99973203470828615336L }, { 7, 7, 1, 55.99973203470828615336L },
+        { -8, -8, 0, 0.00003991334532787834280602L }, { -8, -8, 1, 0.0002009739687853849816254L },
+        { -8, 8, 0, -0.00005321779377050445707469L }, { -8, 8, 1, -0.0002679652917138466421671L },
+        { 1, 1, 0, 1.703905603936621060588L }, { -1, 2, 0, -0.4441415940950684091186L },
+        { 0.5, -7.5, 0, -2.117355083511033677148L }, { 0.5, -7.5, 1, -2.117355083511033677148L },
+        { 3, -1, 0, 0 }, { 8, -1, 0, 0 }, { -8, -1, 1, 0 }, { -1e30, 3, 0, 0 }, { -1e30, 1e30, 0, 0 }, { 0, 5, 0, 0 },
+        { -INFINITY, INFINITY, 1, -0.0002679652917138466421671L }, { INFINITY, INFINITY, 0, 55.99973203470828615336L },
+    };
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        const struct m3_activation act = activation(1.75, 7, known[k].both ? M3_GATE_CLAMP_BOTH : M3_GATE_CLAMP_UPPER);
+        const real gate = (real)known[k].gate, up = (real)known[k].up;
+        real y;
+        run(&y, &gate, &up, 1, 1, &act, 1);
+        const long double spread = 1 + 1.75 * fmin(fabs(known[k].gate), 8);        /* |alpha g| is no larger here */
+        twin_check("y", 0, (int64_t)k, y, known[k].y, 9 * twin_roundoff() * fabsl(known[k].y) * spread);
+    }
+    const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX, gates[2] = { -INFINITY, -max }, up = 7;
+    for (int i = 0; i < 2; i++) {
+        const struct m3_activation act = activation(1.75, 7, M3_GATE_CLAMP_UPPER);
+        real y;
+        run(&y, &gates[i], &up, 1, 1, &act, 1);
+        ck_assert(isnan(y));
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("swiglu_oai");
+    TCase *test = tcase_create("swiglu_oai");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, shapes_and_threads);
+    tcase_add_test(test, edges_of_the_clamps);
+    tcase_add_test(test, known_values);
+    suite_add_tcase(suite, test);
+    return suite;
+}
