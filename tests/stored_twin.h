@@ -96,7 +96,7 @@ static inline void stored_make(struct stored *s, enum stored_kind kind, int64_t 
 static inline void stored_random(struct stored *s, uint64_t *state)
 {
     for (int64_t i = 0; i < s->rows * s->cols; i++) {
-        const double size = ldexp(1, -(int)twin_pick(state, 6)), fine = twin_draw(state) + 0x1p-31 * twin_draw(state);
+        const double size = ldexp(1, -(int)twin_pick(state, 6)), fine = twin_fine(state);
         const int fraction_bits = stored_types[s->kind].fraction_bits;
         uint64_t code = stored_code(size * (fabs(fine) + 0x1p-40) * (fine < 0 ? -2 : 2), 11, 52);
         /* Now an F64; cut to the type's fraction, and to its least normal number. */

@@ -73,8 +73,8 @@ START_TEST(lengths_places_and_threads)
     static real a[MOST], b[MOST], y[MOST];
     uint64_t state = 516;
     for (int i = 0; i < MOST; i++) {
-        a[i] = (real)twin_draw(&state);
-        b[i] = (real)ldexp(twin_draw(&state), (int)twin_pick(&state, 40) - 20);
+        a[i] = (real)twin_fine(&state);
+        b[i] = (real)ldexp(twin_fine(&state), (int)twin_pick(&state, 40) - 20);
     }
     static const int64_t lengths[] = { 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 67, 127, 257, 521, MOST };
     for (size_t length = 0; length < sizeof lengths / sizeof *lengths; length++)

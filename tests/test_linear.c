@@ -89,8 +89,8 @@ static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64
     stored_give(&s, shift);
     real *w = expanded(&s), *x = new_reals(d.T * d.cols), *bias = new_reals(d.rows);
     real *y = new_reals(d.T * d.rows), *first = new_reals(d.T * d.rows);
-    for (int64_t i = 0; i < d.T * d.cols; i++) x[i] = (real)(twin_draw(state) + 0x1p-31 * twin_draw(state));
-    for (int64_t i = 0; i < d.rows; i++) bias[i] = (real)twin_draw(state);
+    for (int64_t i = 0; i < d.T * d.cols; i++) x[i] = (real)twin_fine(state);
+    for (int64_t i = 0; i < d.rows; i++) bias[i] = (real)twin_fine(state);
     for (int with_bias = 0; with_bias < 2; with_bias++)
         for (enum m3_linear body = M3_LINEAR_BLAS; body <= M3_LINEAR_ORDERED; body++)
             for (int team = 0; team < TWIN_TEAMS; team++) {
@@ -209,7 +209,7 @@ START_TEST(ordered_row_alone)
     static real x[T * COLS], batch[T * ROWS], pieces[T * ROWS];
     static const int64_t cuts[][4] = { { 1, 1, 1, 64 }, { 32, 33, 1, 1 }, { 33, 32, 2, 0 } };
     uint64_t state = 67;
-    for (int i = 0; i < T * COLS; i++) x[i] = (real)twin_draw(&state);
+    for (int i = 0; i < T * COLS; i++) x[i] = (real)twin_fine(&state);
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++) {
         struct stored s;
         stored_make(&s, kind, ROWS, COLS);
@@ -252,7 +252,7 @@ START_TEST(nan_spreads_to_its_outputs)
                 if (fault == CODE) s.codes[ROWS * COLS - 1] = nan_codes[kind];
                 if (fault == SCALE) s.scales[s.scale_count - 1] = kind == STORED_F8_MX ? 255 : 0x7FC00000;
                 stored_give(&s, 3);
-                for (int i = 0; i < T * COLS; i++) x[i] = i % COLS < 256 ? (real)twin_draw(&state) : 0;
+                for (int i = 0; i < T * COLS; i++) x[i] = i % COLS < 256 || i / COLS % 2 ? (real)twin_fine(&state) : 0;
                 if (fault == X) x[3 * COLS + 2] = NAN;
                 run(y, x, &s.weight, NULL, T, body, 2);
                 for (int64_t t = 0; t < T; t++)

@@ -14,6 +14,13 @@ END_TEST
 START_TEST(known_norms) { norm_known(1); }
 END_TEST
 
+/* Goal:  the squares are summed in ascending order, without a tree or lanes.
+ * Given: norm_ascends: rows of one large number and 6142 small ones, chosen so that another order shows even in float.
+ * Claim: the bits of SPEC's order of operations.
+ * Seen to fail with: BREAK_ascends */
+START_TEST(squares_ascend) { norm_ascends(1); }
+END_TEST
+
 /* Goal:  infinity gives NaN at its own place and zeros elsewhere, NaN its whole row; no other row changes.
  * Seen to fail with: BREAK_notfinite */
 START_TEST(not_finite) { norm_not_finite(1); }
@@ -32,6 +39,7 @@ Suite *m3_suite(void)
     tcase_set_timeout(test, 60);
     tcase_add_test(test, shapes_and_threads);
     tcase_add_test(test, known_norms);
+    tcase_add_test(test, squares_ascend);
     tcase_add_test(test, not_finite);
     tcase_add_test(test, extremes);
     suite_add_tcase(suite, test);

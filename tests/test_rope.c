@@ -83,9 +83,9 @@ START_TEST(shapes_and_threads)
         const struct shape d = shapes[s];
         const int64_t count = d.T * d.heads * d.D, angles = d.T * (d.R / 2);
         real *x = new_reals(count), *y = new_reals(count), *cosines = new_reals(angles), *sines = new_reals(angles);
-        for (int64_t i = 0; i < count; i++) x[i] = (real)(twin_draw(&state) + 0x1p-31 * twin_draw(&state));
+        for (int64_t i = 0; i < count; i++) x[i] = (real)twin_fine(&state);
         for (int64_t i = 0; i < angles; i++) {
-            const double angle = 4 * twin_draw(&state);
+            const double angle = 4 * twin_fine(&state);
             cosines[i] = (real)cos(angle);
             sines[i] = (real)sin(angle);
         }

@@ -94,7 +94,7 @@ START_TEST(shapes_and_threads)
         int32_t *ids = malloc(ids_size);
         if (!s || !bias || !p || !ids) abort();
         for (int64_t i = 0; i < T * E; i++) {
-            const double draw = fabs(twin_draw(&state)) + 0x1p-40;
+            const double draw = fabs(twin_fine(&state)) + 0x1p-40;
             s[i] = (real)(i / E % 4 == 3 ? ceil(draw * 4) / 4 : draw);
         }
         for (int64_t e = 0; e < E; e++) bias[e] = (real)(floor(twin_draw(&state) * 4) / 4);
@@ -142,7 +142,7 @@ START_TEST(known_choices)
         { { 0.5, 0.25, 0.25, 0.5, 0.5 }, { -inf, inf, 0, inf, -inf }, 4, { 1, 3, 2, 0 },
           { 1 / 6.0, 1 / 3.0, 1 / 6.0, 1 / 3.0 } },
         /* choices are compared as rounded: 1 + u is 1, a tie */
-        { { u, 2 * u, 0, 0, 0 }, { 1, 1, 1, 1 + 2 * u, 0 }, 4, { 1, 3, 0, 2 }, { 2 / 3.0, 0, 1 / 3.0, 0 } },
+        { { 0, 2 * u, u, 0, 0 }, { 1, 1, 1, 1 + 2 * u, 0 }, 4, { 1, 3, 0, 2 }, { 2 / 3.0, 0, 0, 1 / 3.0 } },
     };
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         int32_t ids[E];

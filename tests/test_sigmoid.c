@@ -87,7 +87,7 @@ START_TEST(lengths_and_threads)
     const double lowest = sizeof(real) == 4 ? -150 : -709;
     uint64_t state = 513;
     for (int i = 0; i < MOST; i++) {
-        const double draw = twin_draw(&state);
+        const double draw = twin_fine(&state);
         const double sizes[4] = { 40 * draw, draw, lowest * fabs(draw), ldexp(draw, -i % 60) };
         x[i] = (real)sizes[i % 4];
     }
@@ -118,7 +118,7 @@ START_TEST(both_signs_sum_to_one)
     static real x[N], minus_x[N], y[N], minus_y[N];
     uint64_t state = 12;
     for (int i = 0; i < N; i++) {
-        x[i] = (real)ldexp(fabs(twin_draw(&state)) * 60, -(int)twin_pick(&state, 30));
+        x[i] = (real)ldexp(fabs(twin_fine(&state)) * 60, -(int)twin_pick(&state, 30));
         minus_x[i] = -x[i];
     }
     run(y, x, N, 1);

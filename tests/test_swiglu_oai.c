@@ -89,8 +89,8 @@ START_TEST(shapes_and_threads)
     static real gate[MOST], up[MOST], y[MOST], first[MOST];
     uint64_t state = 511;
     for (int i = 0; i < MOST; i++) {
-        gate[i] = (real)(ldexp(20, i % 3 ? -(int)twin_pick(&state, 20) : 0) * twin_draw(&state));
-        up[i] = (real)(ldexp(20, i % 2 ? -(int)twin_pick(&state, 20) : 0) * twin_draw(&state));
+        gate[i] = (real)(ldexp(20, i % 3 ? -(int)twin_pick(&state, 20) : 0) * twin_fine(&state));
+        up[i] = (real)(ldexp(20, i % 2 ? -(int)twin_pick(&state, 20) : 0) * twin_fine(&state));
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (enum m3_gate_clamp clamp = M3_GATE_CLAMP_UPPER; clamp <= M3_GATE_CLAMP_BOTH; clamp++)

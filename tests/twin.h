@@ -21,6 +21,13 @@ static inline double twin_draw(uint64_t *state)
     return (double)(int32_t)(uint32_t)(*state >> 32) * 0x1p-31;
 }
 
+/* A number in about [-1, 1) with all 53 bits of a double. */
+static inline double twin_fine(uint64_t *state)
+{
+    const double coarse = twin_draw(state);
+    return coarse + 0x1p-31 * twin_draw(state);
+}
+
 /* An integer in [0, n), n below 2^31. */
 static inline int64_t twin_pick(uint64_t *state, int64_t n)
 {

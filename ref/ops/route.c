@@ -24,7 +24,7 @@ static int64_t nan_expert(const real *s, const real *bias, int64_t E)
  *     ids = the K largest of s + bias, largest first, the lower id first on a tie;  p[k] = s[ids[k]] / sum over k
  *
  * ids [T,K]; p [T,K], before the scaling factor; s [T,E] without bias; bias [E].
- * NaN in a score, or weights whose sum is 0, is an error that names row and expert.
+ * NaN in a choice is an error that names row and expert; chosen scores whose sum is 0, one that names the row.
  * Often wrong: weights taken with the bias; a softmax; no division by the sum. */
 int m3_route(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E, int64_t K)
 {
@@ -40,7 +40,7 @@ int m3_route(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, const rea
             ids_t[k] = (int32_t)best_left(s_t, bias, ids_t, k, E);
             sum = sum + s_t[ids_t[k]];
         }
-        if (!(sum > 0)) return m3_fail_at(ctx, M3_WRONG, "scores of the chosen experts sum to 0", t, -1, ids_t[0]);
+        if (!(sum > 0)) return m3_fail_at(ctx, M3_WRONG, "scores of the chosen experts sum to 0", t, -1, -1);
         for (int64_t k = 0; k < K; k++) p_t[k] = s_t[ids_t[k]] / sum;
     }
     return M3_OK;
