@@ -61,58 +61,64 @@ static real ordered(const real *x, const real *w, const real *bias, int64_t cols
     return bias ? s + *bias : s;
 }
 
-/* Any order: within (cols + 1 for a bias) u B of the exact sum. The rounding of a scaled weight is in w already. */
-static void check_any_order(const char *what, int64_t t, int64_t n, real got, const real *x, const real *w,
-                            const real *bias, int64_t cols)
+/* Without bias: the sum y [T,rows], and B [T,rows], the sum of absolute values. */
+static void exact(long double *y, long double *B, const real *x, const real *w, int64_t T, int64_t rows, int64_t cols)
 {
-    long double sum = 0, B = 0;
-    for (int64_t k = 0; k < cols; k++) {
-        const long double product = (long double)w[k] * x[k];
-        sum += product;
-        B += fabsl(product);
+    for (int64_t i = 0; i < T * rows; i++) {
+        y[i] = B[i] = 0;
+        for (int64_t k = 0; k < cols; k++) {
+            const long double product = (long double)w[i % rows * cols + k] * x[i / rows * cols + k];
+            y[i] += product;
+            B[i] += fabsl(product);
+        }
     }
-    if (bias) {
-        sum += *bias;
-        B += fabsl((long double)*bias);
-    }
-    twin_check(what, t, n, got, sum, (cols + (bias != NULL)) * twin_roundoff() * B);
 }
 
 struct shape { int64_t T, rows, cols; };
 
-/* A random matrix of this kind, random x and bias: both bodies, three numbers of threads, with and without bias. */
+/* A random matrix of this kind, random x and bias: both bodies, three numbers of threads, with and without bias. Any
+ * order of summation stays within (cols + 1 for a bias) u B; that a scaled weight is rounded is in w already. */
 static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64_t *state)
 {
+    const char *name = stored_types[kind].name;
+    const int64_t count = d.T * d.rows;
     struct stored s;
     stored_make(&s, kind, d.rows, d.cols);
     stored_random(&s, state);
     stored_give(&s, shift);
     real *w = expanded(&s), *x = new_reals(d.T * d.cols), *bias = new_reals(d.rows);
-    real *y = new_reals(d.T * d.rows), *first = new_reals(d.T * d.rows);
+    real *y = new_reals(count), *first = new_reals(count);
+    long double *want = malloc((size_t)count * sizeof *want), *B = malloc((size_t)count * sizeof *B);
+    if (!want || !B) abort();
     for (int64_t i = 0; i < d.T * d.cols; i++) x[i] = (real)twin_fine(state);
     for (int64_t i = 0; i < d.rows; i++) bias[i] = (real)twin_fine(state);
+    exact(want, B, x, w, d.T, d.rows, d.cols);
     for (int with_bias = 0; with_bias < 2; with_bias++)
-        for (enum m3_linear body = M3_LINEAR_BLAS; body <= M3_LINEAR_ORDERED; body++)
-            for (int team = 0; team < TWIN_TEAMS; team++) {
-                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, body, twin_threads[team]);
-                if (team == 0) memcpy(first, y, (size_t)(d.T * d.rows) * sizeof *y);
-                for (int64_t t = 0; t < d.T; t++)
-                    for (int64_t n = 0; n < d.rows; n++) {
-                        const int64_t i = t * d.rows + n;
-                        const real *x_t = x + t * d.cols, *w_n = w + n * d.cols, *bias_n = with_bias ? bias + n : NULL;
-                        twin_check_same("against one thread", t, n, y[i], first[i]);
-                        if (team > 0) continue;
-                        check_any_order(stored_types[kind].name, t, n, y[i], x_t, w_n, bias_n, d.cols);
-                        if (body == M3_LINEAR_ORDERED)
-                            twin_check_same(stored_types[kind].name, t, n, y[i], ordered(x_t, w_n, bias_n, d.cols));
-                    }
+        for (enum m3_linear body = M3_LINEAR_BLAS; body <= M3_LINEAR_ORDERED; body++) {
+            run(first, x, &s.weight, with_bias ? bias : NULL, d.T, body, 1);
+            for (int64_t i = 0; i < count; i++) {
+                const int64_t t = i / d.rows, n = i % d.rows;
+                const long double bias_n = with_bias ? bias[n] : 0;
+                twin_check(name, t, n, first[i], want[i] + bias_n,
+                           (d.cols + with_bias) * twin_roundoff() * (B[i] + fabsl(bias_n)));
+                if (body == M3_LINEAR_ORDERED)
+                    twin_check_same(name, t, n, first[i],
+                                    ordered(x + t * d.cols, w + n * d.cols, with_bias ? bias + n : NULL, d.cols));
             }
+            for (int team = 1; team < TWIN_TEAMS; team++) {
+                run(y, x, &s.weight, with_bias ? bias : NULL, d.T, body, twin_threads[team]);
+                ck_assert_msg(memcmp(y, first, (size_t)count * sizeof *y) == 0, "%s, T %d: bits change with %d threads",
+                              name, (int)d.T, twin_threads[team]);
+            }
+        }
     ck_assert(stored_intact(&s));
     free(w);
     free(x);
     free(bias);
     free(y);
     free(first);
+    free(want);
+    free(B);
 }
 
 /* Goal:  both bodies are the matrix product, whatever the shape against panels and vectors.

@@ -19,6 +19,9 @@ enum { LANES = VECTOR_BYTES / (int)sizeof(real), VECS = 2 };
 /* Aligned as its elements: loads and stores may be anywhere. */
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 
+/* A stored BF16 number, at any address. */
+typedef uint16_t bf16 __attribute__((aligned(1), may_alias));
+
 /* A register tile: `rows` rows and `vecs` vectors of c, for all k. Inlined with constant sizes. */
 static inline __attribute__((always_inline))
 void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t K, int add,
@@ -127,13 +130,11 @@ static void dots(real *y, int64_t ldy, const real *x, const real *w, int64_t T, 
     }
 }
 
-static void expand_bf16(real *out, const uint16_t *codes, int64_t n)
+static void expand_bf16(real *out, const bf16 *codes, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        uint16_t code;
-        memcpy(&code, (const char *)codes + 2 * i, sizeof code);
-        uint32_t bits = (uint32_t)code << 16;
+        uint32_t bits = (uint32_t)codes[i] << 16;
         float value;
         memcpy(&value, &bits, sizeof value);
         out[i] = value;
@@ -176,7 +177,7 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     const char *data = (const char *)w->data + (size_t)(row * w->cols + col) * m3_dtype_bytes(w->dtype);
 
     if (w->dtype == M3_BF16) {
-        expand_bf16(out, (const uint16_t *)(const void *)data, n);
+        expand_bf16(out, (const bf16 *)data, n);
     } else if (w->dtype == M3_F32 && sizeof(real) == sizeof(float)) {
         memcpy(out, data, (size_t)n * sizeof(float));
     } else if (w->dtype == M3_F8_E4M3 && w->scaling != M3_UNSCALED) {
