@@ -61,8 +61,9 @@ test check: setup
 
 # ---- program and library
 
+# -rdynamic: a plug-in calls the functions of ref/base.
 $(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
-	$(CC) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(LIBRARY): $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 	@rm -f $@

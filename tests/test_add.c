@@ -35,7 +35,8 @@ static void run(real *y, const real *a, const real *b, int64_t n, int threads, e
 /* Goal:  one rounding, to nearest even; signed zeros, infinities and NaN as IEEE 754 has them; subnormals kept.
  * Given: pairs whose sums are known without adding. u is half the distance from 1 to the next number.
  * Claim: these bits, wherever y lies.
- * Seen to fail with: BREAK_structured */
+ * Seen to fail with a rounding upwards, subnormals flushed, -0 + -0 made +0, infinity clipped, NaN read as 0, y
+ * written before b is read. */
 START_TEST(known_sums)
 {
     const real u = (real)twin_roundoff(), least = (real)twin_least(), inf = INFINITY;
@@ -66,7 +67,8 @@ END_TEST
 /* Goal:  every element is added, to its own partner; lengths around vector widths; any number of threads.
  * Given: n = 1 .. 521 around powers of two, and enough for five threads; all ways in which y may be a or b.
  * Claim: the bits of one rounded sum, so within u (|a| + |b|).
- * Seen to fail with: BREAK_lengths */
+ * Seen to fail with the last element left out, one element too many, b shifted by one, y written before b is read, one
+ * bit off with five threads. */
 START_TEST(lengths_places_and_threads)
 {
     enum { MOST = 200003 };

@@ -42,7 +42,8 @@ static void check_drawn(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t
  *        6, Q/G 1 2 3 16, G 1 2 3 and blocks of 1 4 7 128 keys, with N 1 3 16 and D 1 20 127 128 in turn; sizes 67 and
  *        131; T = Q and T = G; selection group and union.
  * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 5 threads.
- * Seen to fail with */
+ * Seen to fail with heads that read group h mod G, values of group 0 for all, lists read group-major, union
+ *        ignored, and threads that share their scratch. */
 START_TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, ratios[4] = { 1, 2, 3, 16 }, blocks[4] = { 1, 4, 7, 128 },
@@ -64,7 +65,7 @@ END_TEST
 
 /* Goal:  the ends of blocks, and the place from which N blocks are fewer than all.
  * Given: blocks of 128, N 16; three rows with last places 126 .. 129, 2046 .. 2048 and 2176.
- * Seen to fail with */
+ * Seen to fail with no causal mask in the own block, only the first three blocks summed, and lse in base 2. */
 START_TEST(boundaries)
 {
     static const int64_t first[5] = { 124, 126, 127, 2046, 2174 };
@@ -77,7 +78,7 @@ END_TEST
 
 /* Claim: with every visible block listed, o and lse have the bits of attend_full.
  * Given: blocks of 1 4 7 128, N = as many as there are, and more; 67 rows after 5 places.
- * Seen to fail with */
+ * Seen to fail with no causal mask in the own block, and with only the first three blocks summed. */
 START_TEST(all_blocks)
 {
     static const int64_t sizes[4] = { 1, 4, 7, 128 };
@@ -112,7 +113,8 @@ static struct attend_case gathered(const struct attend_case *c, int64_t t, int64
 /* Goal:  masking the keys of other blocks is gathering those of the listed ones.
  * Given: 67 rows, random lists, selection group and union; for each row and group its keys copied side by side.
  * Claim: attend_full over the copies has the same bits.
- * Seen to fail with */
+ * Seen to fail with united lists left unsorted, values of group 0 for all, and only the first three blocks
+ *        summed. */
 START_TEST(gathering_is_masking)
 {
     for (int i = 0; i < 2; i++) {
@@ -143,7 +145,7 @@ END_TEST
  * Given: for one row at a time, NaN, inf or -inf in every key and value of both groups that the row may not see: blocks
  *        that are not listed, and future places of the own block.
  * Claim: that row keeps its bits.
- * Seen to fail with */
+ * Seen to fail with no causal mask in the own block, lists read group-major, and values of group 0 for all. */
 START_TEST(unseen_keys)
 {
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
@@ -179,7 +181,7 @@ START_TEST(unseen_keys)
 END_TEST
 
 /* Claim: a row alone, with its own lists, has the bits of the batch; so have pieces of 1, 2, 3, .. rows.
- * Seen to fail with */
+ * Seen to fail with no causal mask in the own block, and with lists read group-major. */
 START_TEST(alone_as_in_a_batch)
 {
     struct attend_case c = draw(131, 9, 3, 2, 20, 7, 6, 0.5);
@@ -204,7 +206,7 @@ END_TEST
 /* Goal:  selection=union attends to what any group has chosen; shared reads its lists as group does.
  * Given: lists of four groups; the same united by hand in lists of 4 N.
  * Claim: equal bits.
- * Seen to fail with */
+ * Seen to fail with union ignored, shared taken for union, and united lists left unsorted. */
 START_TEST(union_and_shared)
 {
     struct attend_case c = draw(67, 9, 2, 4, 20, 4, 3, 0.3), united = c;
@@ -240,7 +242,7 @@ END_TEST
 /* Given: lists that are empty for group 1 (group 0's are not), then for both; with union, an empty list beside a full
  *        one.
  * Claim: without a key o is +0 and lse -inf; the heads of the other group keep their bits.
- * Seen to fail with */
+ * Seen to fail with lse -1e30, and with o left as it was. */
 START_TEST(lists_without_keys)
 {
     const real zero = 0;
@@ -270,7 +272,7 @@ END_TEST
  * Given: blocks of 4, 9 rows after 18 places, so own is 4 for rows 0 and 1, 5 for 2 to 5, 6 for 6 to 8; each bad list
  *        in each row and group; then a second one further on; 1, 2 and 5 threads, every selection.
  * Claim: refused, with the place of the first bad list.
- * Seen to fail with */
+ * Seen to fail with each of the five checks left out, and with the last bad list named. */
 START_TEST(malformed_lists)
 {
     enum { OWN = 1000, N = 4 };         /* OWN + n stands for the row's own block + n */

@@ -15,7 +15,8 @@ static void check_drawn(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t
  * Given: T 1 2 7, p0 0 and 5, Q/G 1 2 3 16, G 1 2 3, D 1 20 127 128, in every combination; sizes 67 and 131; Q/G of 80;
  *        20000 cached places; T = Q and T = G, where swapped layouts keep their shape.
  * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 5 threads.
- * Seen to fail with */
+ * Seen to fail with heads that read group h mod G, a scale of another width, lse in base 2, the last key left out,
+ *        one future key read, the sum of weights in float (float only), and threads that share their scratch. */
 START_TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, widths[4] = { 1, 20, 127, 128 };
@@ -37,7 +38,7 @@ END_TEST
 
 /* Goal:  nothing happens at places that mean something to other operators or to vector code.
  * Given: last places 126 .. 129 and 2046 .. 2048, three rows each, little and much spread of the weights.
- * Seen to fail with */
+ * Seen to fail with the last key left out of o or of the softmax, and with one future key read. */
 START_TEST(boundaries)
 {
     static const int64_t first[4] = { 124, 126, 127, 2046 };
@@ -51,7 +52,8 @@ END_TEST
 /* Goal:  a row does not know what it is computed with.
  * Given: 131 rows after 9 cached places; each row alone, and pieces of 1, 2, 3, .. rows.
  * Claim: the bits of the whole batch.
- * Seen to fail with */
+ * Seen to fail with one future key read by all rows of a tile but the last, and with threads that share their
+ *        scratch. */
 START_TEST(alone_as_in_a_batch)
 {
     struct attend_case c = attend_draw(131, 9, 3, 2, 20, 4);
@@ -77,7 +79,7 @@ END_TEST
  * Given: weights that are exactly 1 (logits equal to the greatest) or exactly 0 (logits 1e4 below it), so that no exp
  *        rounds: some of 131 keys chosen at random, all of them, only the row itself.
  * Claim: o has the bits of the plain loop; lse = m + ln(number of chosen keys) to an ulp.
- * Seen to fail with */
+ * Seen to fail with o / c for o * real(1 / c), the last key left out of o, and a scale of another width. */
 START_TEST(exact_weights)
 {
     static int64_t keys[ATTEND_MAX_KEYS];
@@ -112,7 +114,7 @@ END_TEST
 
 /* Given: the first place of a sequence; D from 1 to 128; a v of -0, for a sum begins with +0.
  * Claim: o has the bits of 0 + v, lse those of z in the order of SPEC, in both engines.
- * Seen to fail with */
+ * Seen to fail with a scale of another width, and with o added to what was there. */
 START_TEST(one_key)
 {
     for (int64_t D = 1; D <= ATTEND_MAX_D; D++) {
@@ -138,7 +140,7 @@ END_TEST
 /* Goal:  logits of 1e37 (double: 1e300) neither overflow nor lose the key that wins.
  * Given: keys that differ, each row's greatest logit found in long double.
  * Claim: o is v of that key, lse its logit to D + 2 roundings.
- * Seen to fail with */
+ * Seen to fail with the maximum not subtracted, and with one future key read. */
 START_TEST(large_logits)
 {
     const double size = sizeof(real) == 4 ? 1e18 : 1e150;
@@ -183,7 +185,7 @@ static void plant(struct attend_case *c, int in_v, int64_t j, real x)
  * Given: NaN, inf or -inf in k or v at place j of group 1 of two, j from 0 to the end; 7 rows after 124 places.
  * Claim: rows before j, and heads of group 0, keep their bits; in the others NaN in k makes o and lse NaN, inf in v
  *        shows in its channel of o and nowhere else.
- * Seen to fail with */
+ * Seen to fail with one future key read, the last key left out, and a NaN logit that weighs nothing. */
 START_TEST(future_keys)
 {
     static const real bad[3] = { NAN, INFINITY, -INFINITY };
@@ -224,7 +226,7 @@ END_TEST
  *        -inf (by overflow); or all are -inf.
  * Claim: NaN and +inf make o and lse NaN wherever they stand; -inf among finite logits gives the bits of the row
  *        without that key; nothing but -inf gives NaN.
- * Seen to fail with */
+ * Seen to fail with a NaN logit that weighs nothing, and a maximum that passes over infinities. */
 START_TEST(logits_not_finite)
 {
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200;
@@ -263,7 +265,7 @@ END_TEST
 
 /* Goal:  a context carries nothing from one call to the next.
  * Given: one context for a large case full of NaN, then for a small one.
- * Seen to fail with */
+ * Seen to fail with a sum of weights that is not cleared when it is NaN, and with scratch not given back. */
 START_TEST(context_used_again)
 {
     struct m3_ctx ctx;

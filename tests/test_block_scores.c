@@ -178,7 +178,8 @@ static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t blo
  *        131; T = G and T = X; B as small as it may be, and larger; both pools, with and without the scale.
  * Claim: within the bound of SPEC, -inf where no key is visible; the bits of a plain loop (lse: in float); the same
  *        bits on 1, 2 and 5 threads.
- * Seen to fail with */
+ * Seen to fail with the tail of the own block counted, the scale where there is none, exp of unscaled scores, 0 for
+ *        no key, one query for all groups, and a scale that is an ulp off. */
 START_TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, widths[4] = { 1, 20, 127, 128 }, blocks[4] = { 1, 4, 7, 128 };
@@ -196,7 +197,7 @@ END_TEST
 
 /* Goal:  the last row of a block, the first of the next, and a start inside one.
  * Given: blocks of 128, rows with last places 126 .. 129 and 2046 .. 2048.
- * Seen to fail with */
+ * Seen to fail with the tail of the own block counted, and with a mean for the sum in the logarithm. */
 START_TEST(boundaries)
 {
     static const int64_t first[4] = { 124, 126, 127, 2046 };
@@ -208,7 +209,7 @@ END_TEST
  * Given: one channel, k[j] = -(j + 1), q = +-2^g, so that every score is its place; 9 rows after p0 places.
  * Claim: q > 0: the first key of the block; q < 0: the last one of it that is visible; all scores of q > 0 are
  *        negative, and a tail counted as 0 would win.
- * Seen to fail with */
+ * Seen to fail with the tail counted, a tail of zeros, blocks counted from p0, and one key too few. */
 START_TEST(places_as_scores)
 {
     for (int64_t block = 1; block <= 8; block++) {
@@ -235,7 +236,7 @@ END_TEST
 /* Claim: a row alone has the bits that it has in a batch, given the B of the whole; `selection` and the rules of
  *        selecting change nothing.
  * Given: 131 rows after 9 places.
- * Seen to fail with */
+ * Seen to fail with the tail counted up to the last row of the call, and with blocks counted from p0. */
 START_TEST(alone_as_in_a_batch)
 {
     for (int i = 0; i < 4; i++) {
@@ -265,7 +266,7 @@ END_TEST
  * Given: 11 rows after 10 places, blocks of 4 and of 1; key j is NaN, or makes the product 0 times inf in the first row
  *        that sees it.
  * Claim: the first row that sees key j, group 0, the block of j: no earlier row has met it.
- * Seen to fail with */
+ * Seen to fail with a NaN dropped by the maximum, the tail counted, and the last row named. */
 START_TEST(nan_keys)
 {
     for (int i = 0; i < 21 * 2 * 2 * 2; i++) {
@@ -290,7 +291,7 @@ END_TEST
 
 /* Given: NaN in the query of (t,g), and in those of later rows and groups; enough work for five threads.
  * Claim: row t, group g, block 0.
- * Seen to fail with */
+ * Seen to fail with the last row, the row of the last thread, or the last block named. */
 START_TEST(nan_queries)
 {
     for (int i = 0; i < 67 * 3; i += 2) {
@@ -312,7 +313,7 @@ END_TEST
  * Given: key j alone makes +inf or -inf (q has no zero in that channel); 11 rows after 10 places, both pools.
  * Claim: rows before j and other blocks keep their bits; +inf wins its block; -inf loses it, as if the key were not
  *        there; a block that has nothing else is -inf.
- * Seen to fail with */
+ * Seen to fail with +inf dropped by the maximum, and with the logarithm taken of an infinite one. */
 START_TEST(infinite_scores)
 {
     static real s[MAX_BLOCK];
@@ -360,7 +361,7 @@ END_TEST
 /* Goal:  the logarithm, in closed form.
  * Given: equal keys, so that a block of n visible ones is s + ln n; X = 4 makes the scale 1/2, exactly.
  * Claim: pool=max s; pool=lse s + ln n, also for s of 1e4, whose exp overflows, and bits of s for one key.
- * Seen to fail with */
+ * Seen to fail with the maximum not subtracted, and with a mean for the sum in the logarithm. */
 START_TEST(equal_keys)
 {
     for (int i = 0; i < 3 * 2 * 2; i++) {

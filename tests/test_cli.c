@@ -237,6 +237,42 @@ START_TEST(nan_is_an_error)
 }
 END_TEST
 
+/* A dump of another model, or with NaN, does not enter a run. */
+START_TEST(hidden_of_another_model)
+{
+    copy_tiny();
+    replace(in_folder("model/config.json"), "1048576", "1048575");
+    ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --layers 0:3 --dump %s", in_folder("model"), in_folder("a.safetensors")), 0);
+    ck_assert_int_eq(m3ref("run " TINY " --layers 3:5 --hidden %s", in_folder("a.safetensors")), 65);
+    ck_assert(has("err", "model_sha256"));
+    ck_assert_int_eq(m3ref("run " TINY " --layers 2:5 --hidden %s", in_folder("a.safetensors")), 65);
+}
+END_TEST
+
+/* use_sparse_attention false: every layer attends in full, and the index tensors are noted, not extra. */
+START_TEST(sparse_switched_off)
+{
+    copy_tiny();
+    replace(in_folder("model/config.json"), "\"use_sparse_attention\": true", "\"use_sparse_attention\": false");
+    ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --dump %s", in_folder("model"), in_folder("d.safetensors")), 0);
+    ck_assert(has("err", "12 tensors of the index branch are not used"));
+    ck_assert_int_eq(m3ref("compare --force golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors")), 1);
+    ck_assert(has("out", "first divergence layers.2.attn_lse"));
+}
+END_TEST
+
+/* The dump is not written over what the run reads. */
+START_TEST(dump_over_an_input)
+{
+    copy_tiny();
+    copy("golden/tiny/case.safetensors", in_folder("case.safetensors"));
+    ck_assert_int_eq(m3ref("run %s --ids 1 --dump %s", in_folder("model"), in_folder("model/model.safetensors")), 64);
+    ck_assert_int_eq(m3ref("run %s --case %s --dump %s", in_folder("model"), in_folder("case.safetensors"), in_folder("case.safetensors")), 64);
+    ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1 --dump ''"), 64);
+    ck_assert_int_eq(m3ref("run %s --case %s", in_folder("model"), in_folder("case.safetensors")), 0);
+}
+END_TEST
+
 START_TEST(wrong_usage)
 {
     ck_assert_int_eq(m3ref(" "), 64);
@@ -469,6 +505,7 @@ START_TEST(inspect_lists)
     ck_assert_int_eq(m3ref("inspect golden/tiny/golden.safetensors.gz"), 0);
     ck_assert(has("out", "layers.4.moe.experts"));
     ck_assert_int_eq(m3ref("inspect %s", in_folder("absent")), 66);
+    ck_assert_int_eq(m3ref("inspect golden/tiny/model --tensors nothing"), 64);
 }
 END_TEST
 
@@ -486,6 +523,9 @@ Suite *m3_suite(void)
     tcase_add_test(tests, layers_in_two_parts);
     tcase_add_test(tests, other_readings);
     tcase_add_test(tests, nan_is_an_error);
+    tcase_add_test(tests, hidden_of_another_model);
+    tcase_add_test(tests, sparse_switched_off);
+    tcase_add_test(tests, dump_over_an_input);
     tcase_add_test(tests, wrong_usage);
     tcase_add_test(tests, bad_case);
     tcase_add_test(tests, long_positions);

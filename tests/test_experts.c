@@ -79,7 +79,7 @@ static void draw_ids(struct moe *c, enum routing routing)
     free(deck);
 }
 
-/* M3's activation and factor; gates and ups of about `size`. */
+/* M3's activation and factor; gates and ups of about `size`; equal p where T ends in 2 or 7. */
 static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum m3_dtype dtype, enum routing routing,
                        double size)
 {
@@ -317,7 +317,9 @@ static void check_drawn(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, i
  * Claim: with both bodies each is within the bound of SPEC; with the ordered one it has the bits of plain loops (in
  *        double: with alpha 0); routed has the bits of its loop over each; `each` NULL or not, and 1, 2 or 5 threads,
  *        give the same bits.
- * Seen to fail with */
+ * Seen to fail with the factor left out or put on each term, w1 and w3 exchanged, either activation for the other,
+ *        no +1, no alpha, clamps exchanged, experts in descending order, `each` weighted by p, another sum without
+ *        `each`, and an idle expert read. */
 START_TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, experts[4] = { 1, 2, 5, 16 }, hidden[4] = { 1, 3, 20, 67 },
@@ -338,7 +340,7 @@ END_TEST
 /* Goal:  more rows of one expert than any panel holds.
  * Given: 1100 and 2500 rows that all go to one expert, alone and beside others; 5 channels, width 3.
  * Claim: as above.
- * Seen to fail with */
+ * Seen to fail with rows after the first 1024 dropped, taken from the first panel, and missing in `each`. */
 START_TEST(crowded_expert)
 {
     for (int i = 0; i < 6; i++) {
@@ -353,7 +355,7 @@ END_TEST
 /* Goal:  with the ordered body a row does not know what it is computed with.
  * Given: 67 rows, uneven routing; each row alone.
  * Claim: the bits of the batch.
- * Seen to fail with */
+ * Seen to fail with the row of a slot taken as slot mod T, and with an idle expert read. */
 START_TEST(alone_as_in_a_batch)
 {
     struct moe c = draw(67, 5, 3, 67, 20, M3_BF16, ONE_ALWAYS, 3);
@@ -377,7 +379,7 @@ END_TEST
 /* Goal:  rows do not leak into each other.
  * Given: one row of x that is NaN, or its weights p; both bodies.
  * Claim: that row is NaN (with p: routed only), all others keep their bits.
- * Seen to fail with */
+ * Seen to fail with the row of a slot taken as slot mod T, and with `each` weighted by p. */
 START_TEST(one_bad_row)
 {
     struct moe c = draw(37, 5, 3, 20, 64, M3_F32, ONE_ALWAYS, 1);
@@ -412,7 +414,7 @@ END_TEST
 
 /* Given: an id of -1, E, the least or the greatest int32 in any row and slot, and others in later rows; both bodies.
  * Claim: an error that names the first such row.
- * Seen to fail with */
+ * Seen to fail with E and -1 accepted, the slot for the row, and the last row named. */
 START_TEST(ids_out_of_range)
 {
     static const int32_t wrong[4] = { -1, 5, INT32_MIN, INT32_MAX };

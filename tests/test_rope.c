@@ -71,7 +71,9 @@ static void check_all(const real *y, const real *x, const real *cosines, const r
  * Given: random x; tables of random angles, different in every row and channel. R = 2, R = D, R < D; heads 1 and more,
  *        odd; the last shape enough for five threads; in place and not.
  * Claim: within 3 u (|x_a cos| + |x_b sin|), and the bits of SPEC's order.
- * Seen to fail with: BREAK_shapes */
+ * Seen to fail with rope.last, rope.interleaved, pairs (i, i + D/2), the first row's table for all rows, a table by
+ * head, a fused multiply-add, the second channel turned with the first one's new value, one element too many, one bit
+ * off with five threads. */
 START_TEST(shapes_and_threads)
 {
     static const struct shape shapes[] = {
@@ -106,7 +108,8 @@ END_TEST
  * Given: one-hot heads: head h holds 1 in channel h; every pair has an exact angle of its own, cos 3 2^-i, sin 5 2^-i.
  * Claim: channel h < R/2 gives cos at h, sin at h + R/2; channel h of the second half cos at h, -sin at h - R/2; from R
  *        on 1 at h. Zero everywhere else.
- * Seen to fail with: BREAK_onehot */
+ * Seen to fail with rope.last, rope.interleaved, pairs (i, i + D/2), a sine of the wrong sign, the rest not copied, in
+ * place the first channel's new value. */
 START_TEST(one_hot_heads)
 {
     enum { D = 11, R = 8 };
@@ -134,7 +137,8 @@ END_TEST
 /* Goal:  whole turns, quarter turns and 3-4-5 turns; each row by its own table.
  * Given: hand-made tables: 0, 90, 180, 270 degrees and (3, 4); x in integers; R = D, R = 2, one head.
  * Claim: exact values; angle 0 returns x.
- * Seen to fail with: BREAK_turns */
+ * Seen to fail with rope.last, rope.interleaved, the first row's table for all rows, a table by head, a sine of the
+ * wrong sign. */
 START_TEST(exact_turns)
 {
     const struct shape full = { 5, 1, 4, 4 }, two = { 5, 1, 3, 2 };
@@ -170,7 +174,7 @@ END_TEST
 /* Goal:  NaN and infinity stay in their pair; channels from R on are copied bit for bit, -0 and NaN included.
  * Given: a NaN in channel 1, infinity in channel 2, R = 6, D = 9; -0, a NaN with a payload and infinity behind R.
  * Claim: channels 1, 4 are NaN; 2, 5 infinite; 0, 3 as without them; the rest equal in bits.
- * Seen to fail with: BREAK_nan */
+ * Seen to fail with a 0 added to the channels behind R (-0 becomes 0), NaN replaced by the usual NaN. */
 START_TEST(not_finite_and_copied)
 {
     enum { D = 9, R = 6 };

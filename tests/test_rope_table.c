@@ -71,7 +71,8 @@ static int column_fits(const real *cosines, const real *sines, const int64_t *po
  * Given: cosines and sines of pos * theta^(-2i/R), computed with 60 decimal digits (mpmath 1.3), at positions up to
  *        2^20 - 1; R = 2, 12, 64. theta is M3's 5,000,000, or 10,000.
  * Claim: within SPEC's tolerance, either mode. Angles in float are outside that of f64.
- * Seen to fail with: BREAK_exact */
+ * Seen to fail with rope.freq_dim, rope.fp32_angle in place of f64, a float pow, cosine and sine of a float,
+ * exchanged, or of the row for the position. */
 START_TEST(multi_precision)
 {
     static const struct { int64_t R; double theta; int64_t pos; int i; long double cosine, sine; } exact[] = {
@@ -116,7 +117,9 @@ END_TEST
  * Claim: within SPEC's tolerance of the formula in long double; and for every i there is one frequency, at most an ulp
  *        of double from theta^(-2i/R) (none for i = 0), with which all rows are within an ulp of real of cosine and
  *        sine of the angle formed by "Order"; threads change no bit.
- * Seen to fail with: BREAK_shapes */
+ * Seen to fail with a frequency 4 ulp off, angles reduced by 2 pi in double, a position or a frequency not rounded in
+ * f32, a position rounded in f64, the mode ignored, a cosine 2 ulp off, one element too many, one bit off with five
+ * threads, and all the above. */
 START_TEST(shapes_modes_and_threads)
 {
     static const struct { int64_t T, R; double theta; } shapes[] = {
@@ -167,7 +170,7 @@ END_TEST
 /* Goal:  what is exact, and what tells the two modes apart.
  * Given: position 0; i = 0, where the frequency is 1, at 2^24 + 1, which no float holds.
  * Claim: position 0 has cosine 1 and sine 0, all i. i = 0 at 2^24 + 1: the angle is the position in f64, 2^24 in f32.
- * Seen to fail with: BREAK_edges */
+ * Seen to fail with the mode ignored, a position rounded in f64, a frequency 4 ulp off at i = 0, a negated sine. */
 START_TEST(position_zero_and_frequency_one)
 {
     enum { R = 64 };

@@ -79,7 +79,9 @@ static void check_row(int64_t t, const int32_t *ids, const real *p, const real *
  * Given: scores in (0, 1), every fourth row coarse so that many choices tie, bias of the size of the scores; K = 1, E
  *        and between; M3's E = 128, K = 4; the last shape enough for five threads.
  * Claim: ids equal to the twin's; p within (K + 1) u p, and in the bits of SPEC's order.
- * Seen to fail with: BREAK_shapes */
+ * Seen to fail with router.bias_in_weights, router.no_bias, router.no_renorm, the higher id on a tie, ids in ascending
+ * order, a sum over all experts or in descending order of slots, a product with the reciprocal, one element too many,
+ * one bit off with five threads, a changed score. */
 START_TEST(shapes_and_threads)
 {
     static const struct { int64_t T, E, K; } shapes[] = {
@@ -114,7 +116,8 @@ END_TEST
 /* Goal:  ties, signed zeros, infinities, and a bias that chooses but does not weigh.
  * Given: rows of five experts, choices exact in binary.
  * Claim: these ids, in descending order of choice, the lower id first; weights from the scores without bias.
- * Seen to fail with: BREAK_known */
+ * Seen to fail with router.bias_in_weights, router.no_bias, router.no_renorm, the higher id on a tie, choices compared
+ * before they are rounded, +0 above -0, an infinite choice ranked last, 1e-20 added to the sum. */
 START_TEST(known_choices)
 {
     enum { E = 5 };
@@ -162,7 +165,8 @@ END_TEST
  * Given: T rows, good but for the faults; the NaN from a score, a bias, or infinity minus infinity, chosen or not.
  * Claim: M3_WRONG, the row, and for NaN the expert (the failure's `block`, -1 where it does not apply), whatever the
  *        number of threads.
- * Seen to fail with: BREAK_errors */
+ * Seen to fail with NaN let through, all or that of inf - inf, the last row or expert named, no expert named, the first
+ * chosen expert named for a sum, a sum of 0 let through, a negative or NaN sum let through. */
 START_TEST(errors_name_their_place)
 {
     enum { T = 1543, E = 128, K = 4 };

@@ -141,7 +141,9 @@ static void check_case(const struct select_case *c)
  * Given: blocks of 4, place 22: own is 5, so six candidates; two groups; m has eight blocks, of which 6 and 7 are not
  *        candidates and hold the greatest scores, or NaN. `inf` below stands for -inf.
  * Claim: the lists in the table.
- * Seen to fail with */
+ * Seen to fail with ties to the higher id, -inf chosen, +inf not, the own block not forced, initial blocks before
+ *        local ones, far local ones before near ones, local_rule ignored, group 0 for shared, and ids left in order
+ *        of choice. */
 START_TEST(by_hand)
 {
     enum { N = 3, G = 2, B = 8 };
@@ -205,7 +207,8 @@ END_TEST
  *        and local_rule, 0 to 5 local and 0 to 3 initial blocks; scores with many ties and with few, a tenth of them
  *        -inf, +inf or a zero of either sign; the blocks behind the row's own hold NaN, and m is wider than it must be.
  * Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
- * Seen to fail with */
+ * Seen to fail with all of these, an initial block listed twice, shared ignored, the own block of the last row, p0
+ *        forgotten, ids written group-major, and threads that share their scratch. */
 START_TEST(full_sort)
 {
     static const int64_t rows[5] = { 1, 2, 7, 67, 131 }, blocks[4] = { 1, 4, 7, 128 }, lists[4] = { 1, 3, 16, 40 },
@@ -238,7 +241,7 @@ END_TEST
  * Given: blocks of 128, N 16, released rules, scores without ties and with nothing but ties; rows at the ends of
  *        blocks.
  * Claim: the full sort; up to N blocks everything is chosen; all scores equal give the lowest ids and the own block.
- * Seen to fail with */
+ * Seen to fail with ties to the higher id, ids left in order of choice, and 0 for -1. */
 START_TEST(around_N)
 {
     static const int64_t n_blocks[5] = { 1, 15, 16, 17, 200 };
@@ -261,7 +264,7 @@ END_TEST
  * Given: 40 rows after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later rows, groups and
  *        blocks; forced blocks too; every selection; up to N blocks, and beyond.
  * Claim: row, group and block of the first one.
- * Seen to fail with */
+ * Seen to fail with the own block not searched, later blocks searched too, and blocks searched before groups. */
 START_TEST(nan_scores)
 {
     for (int i = 0; i < 40 * 3 * 4; i++) {
@@ -290,7 +293,7 @@ START_TEST(nan_scores)
 END_TEST
 
 /* Claim: a row alone gets the lists that it gets in a batch.
- * Seen to fail with */
+ * Seen to fail with the own block of the last row, p0 forgotten, and ids written group-major. */
 START_TEST(alone_as_in_a_batch)
 {
     struct select_case c = draw(131, 9, 3, 7, 6, 40);

@@ -112,7 +112,7 @@ START_TEST(patterns)
         { "a,b", "logits", 0 }, { ",logits", "logits", 1 }, { "logits,", "logits", 1 },
         { "embed,logits", "embed,logits", 0 }, { "l*,x", "logits", 1 }, { "*s,x", "logits", 1 },
         { "l**s", "logits", 1 }, { "?", "", 0 }, { "*", "", 1 }, { "logits*", "logits", 1 },
-        { "[l]ogits", "logits", 0 },
+        { "[l]ogits", "logits", 1 }, { "[ab]ogits", "logits", 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         ck_assert_msg(m3_tap_matches(cases[i].patterns, cases[i].name) == cases[i].matches, "\"%s\" on \"%s\"",

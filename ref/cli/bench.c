@@ -15,7 +15,7 @@
 #include "ops/ops.h"
 
 static const char help[] =
-    "usage: m3ref bench [ITEM] [--threads N] [--runs N]\n"
+    "usage: m3ref bench ITEM [--threads N] [--runs N]\n"
     "\n"
     "Times one item at released sizes in float, and prints a JSON line: what, seconds (the least of the runs), GFLOP/s or\n"
     "GB/s, and the peak memory of the process. `make bench` runs all of them, each in a process of its own: two thread\n"
@@ -35,6 +35,11 @@ static const char help[] =
 /* Released sizes. */
 enum { H = 6144, Q = 64, G = 4, D = 128, X = 128, R = 64, F = 3072, K = 4, BLOCK = 128, N = 16, EXPERTS = 16 };
 
+struct heads {
+    real *q, *k, *v, *index_q, *index_k, *scores, *o, *lse, *cos, *sin, *norm;
+    int32_t *blocks;
+};
+
 struct bench {
     const struct m3_ops *op;
     struct m3_ctx ctx;
@@ -45,6 +50,7 @@ struct bench {
     int32_t *ids;
     struct m3_weight w[8];
     struct m3_expert experts[EXPERTS];
+    struct heads heads;
 };
 
 static void *need(size_t count, size_t size)
@@ -168,26 +174,19 @@ static int run_moe(struct bench *m)
         || op->add(ctx, m->b, m->b, m->e, T * H);
 }
 
-struct heads {
-    real *q, *k, *v, *index_q, *index_k, *scores, *o, *lse, *cos, *sin, *norm;
-    int32_t *blocks;
-};
-
-static struct heads heads;
-
 static void prepare_heads(struct bench *m, int64_t T)
 {
     m->T = T;
-    heads.q = numbers(T * Q * D, "q");
-    heads.k = numbers(T * G * D, "k");
-    heads.v = numbers(T * G * D, "v");
-    heads.index_q = numbers(T * G * X, "index_q");
-    heads.index_k = numbers(T * X, "index_k");
-    heads.o = need((size_t)(T * Q * D), sizeof(real));
-    heads.lse = need((size_t)(T * Q), sizeof(real));
-    heads.scores = need((size_t)(256 * G * ((T + BLOCK - 1) / BLOCK)), sizeof(real));
-    heads.blocks = need((size_t)(T * G * N), sizeof(int32_t));
-    for (int64_t i = 0; i < T * Q * D; i++) heads.q[i] /= 16;
+    m->heads.q = numbers(T * Q * D, "q");
+    m->heads.k = numbers(T * G * D, "k");
+    m->heads.v = numbers(T * G * D, "v");
+    m->heads.index_q = numbers(T * G * X, "index_q");
+    m->heads.index_k = numbers(T * X, "index_k");
+    m->heads.o = need((size_t)(T * Q * D), sizeof(real));
+    m->heads.lse = need((size_t)(T * Q), sizeof(real));
+    m->heads.scores = need((size_t)(256 * G * ((T + BLOCK - 1) / BLOCK)), sizeof(real));
+    m->heads.blocks = need((size_t)(T * G * N), sizeof(int32_t));
+    for (int64_t i = 0; i < T * Q * D; i++) m->heads.q[i] /= 16;
 }
 
 static int run_selection(struct bench *m)
@@ -197,8 +196,8 @@ static int run_selection(struct bench *m)
                           .semantics = &semantics };
     int status = M3_OK;
     for (d.p0 = 0; !status && d.p0 < m->T; d.p0 += d.T) {
-        status = m->op->block_scores(&m->ctx, heads.scores, heads.index_q + d.p0 * G * X, heads.index_k, &d);
-        if (!status) status = m->op->select_blocks(&m->ctx, heads.blocks + d.p0 * G * N, heads.scores, &d);
+        status = m->op->block_scores(&m->ctx, m->heads.scores, m->heads.index_q + d.p0 * G * X, m->heads.index_k, &d);
+        if (!status) status = m->op->select_blocks(&m->ctx, m->heads.blocks + d.p0 * G * N, m->heads.scores, &d);
     }
     return status;
 }
@@ -207,13 +206,13 @@ static int run_attend_blocks(struct bench *m)
 {
     const struct m3_attend d = { .T = m->T, .Q = Q, .G = G, .D = D, .block = BLOCK, .N = N };
     return run_selection(m)
-        || m->op->attend_blocks(&m->ctx, heads.o, heads.lse, heads.q, heads.k, heads.v, heads.blocks, &d);
+        || m->op->attend_blocks(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, m->heads.blocks, &d);
 }
 
 static int run_attend_full(struct bench *m)
 {
     const struct m3_attend d = { .T = m->T, .Q = Q, .G = G, .D = D };
-    return m->op->attend_full(&m->ctx, heads.o, heads.lse, heads.q, heads.k, heads.v, &d);
+    return m->op->attend_full(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, &d);
 }
 
 /* Pairs of query and key, as selection leaves them: 16 blocks, the last of them the row's own. */
@@ -235,9 +234,9 @@ static void prepare_attention(struct bench *m)
     prepare_attend(m, N * BLOCK);
     m->a = numbers(m->T * H, "x");
     m->b = need((size_t)(m->T * H), sizeof(real));
-    heads.cos = need((size_t)(m->T * R / 2), sizeof(real));
-    heads.sin = need((size_t)(m->T * R / 2), sizeof(real));
-    heads.norm = numbers(D, "norm");
+    m->heads.cos = need((size_t)(m->T * R / 2), sizeof(real));
+    m->heads.sin = need((size_t)(m->T * R / 2), sizeof(real));
+    m->heads.norm = numbers(D, "norm");
     m->positions = need((size_t)m->T, sizeof(int64_t));
     for (int64_t t = 0; t < m->T; t++) m->positions[t] = t;
     const int64_t rows[] = { Q * D, G * D, G * D, G * X, X, H }, cols[] = { H, H, H, H, H, Q * D };
@@ -252,24 +251,24 @@ static int run_attention(struct bench *m)
     const struct m3_ops *op = m->op;
     struct m3_ctx *ctx = &m->ctx;
     int64_t T = m->T;
-    const real eps = (real)1e-6, *norm = heads.norm, *cos = heads.cos, *sin = heads.sin;
+    const real eps = (real)1e-6, *norm = m->heads.norm, *cos = m->heads.cos, *sin = m->heads.sin;
 
-    return op->rope_table(ctx, heads.cos, heads.sin, m->positions, T, R, 5e6, M3_ANGLE_F64)
-        || op->linear(ctx, heads.q, m->a, &m->w[0], NULL, T)
-        || op->linear(ctx, heads.k, m->a, &m->w[1], NULL, T)
-        || op->linear(ctx, heads.v, m->a, &m->w[2], NULL, T)
-        || op->rms_norm(ctx, heads.q, heads.q, norm, T * Q, D, eps)
-        || op->rms_norm(ctx, heads.k, heads.k, norm, T * G, D, eps)
-        || op->rope(ctx, heads.q, heads.q, cos, sin, T, Q, D, R)
-        || op->rope(ctx, heads.k, heads.k, cos, sin, T, G, D, R)
-        || op->linear(ctx, heads.index_q, m->a, &m->w[3], NULL, T)
-        || op->linear(ctx, heads.index_k, m->a, &m->w[4], NULL, T)
-        || op->rms_norm(ctx, heads.index_q, heads.index_q, norm, T * G, X, eps)
-        || op->rms_norm(ctx, heads.index_k, heads.index_k, norm, T, X, eps)
-        || op->rope(ctx, heads.index_q, heads.index_q, cos, sin, T, G, X, R)
-        || op->rope(ctx, heads.index_k, heads.index_k, cos, sin, T, 1, X, R)
+    return op->rope_table(ctx, m->heads.cos, m->heads.sin, m->positions, T, R, 5e6, M3_ANGLE_F64)
+        || op->linear(ctx, m->heads.q, m->a, &m->w[0], NULL, T)
+        || op->linear(ctx, m->heads.k, m->a, &m->w[1], NULL, T)
+        || op->linear(ctx, m->heads.v, m->a, &m->w[2], NULL, T)
+        || op->rms_norm(ctx, m->heads.q, m->heads.q, norm, T * Q, D, eps)
+        || op->rms_norm(ctx, m->heads.k, m->heads.k, norm, T * G, D, eps)
+        || op->rope(ctx, m->heads.q, m->heads.q, cos, sin, T, Q, D, R)
+        || op->rope(ctx, m->heads.k, m->heads.k, cos, sin, T, G, D, R)
+        || op->linear(ctx, m->heads.index_q, m->a, &m->w[3], NULL, T)
+        || op->linear(ctx, m->heads.index_k, m->a, &m->w[4], NULL, T)
+        || op->rms_norm(ctx, m->heads.index_q, m->heads.index_q, norm, T * G, X, eps)
+        || op->rms_norm(ctx, m->heads.index_k, m->heads.index_k, norm, T, X, eps)
+        || op->rope(ctx, m->heads.index_q, m->heads.index_q, cos, sin, T, G, X, R)
+        || op->rope(ctx, m->heads.index_k, m->heads.index_k, cos, sin, T, 1, X, R)
         || run_attend_blocks(m)
-        || op->linear(ctx, m->b, heads.o, &m->w[5], NULL, T);
+        || op->linear(ctx, m->b, m->heads.o, &m->w[5], NULL, T);
 }
 
 static void linear_512(struct bench *m) { prepare_linear(m, 512, M3_BF16); }
@@ -317,13 +316,13 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static int measure(const struct item *item, int64_t threads, int64_t runs)
+static int measure(const struct item *item, int64_t threads, int64_t runs, struct m3_error *error)
 {
     struct bench m = { .op = m3_engine_f32()->ops, .threads = threads };
     struct rusage usage;
     double best = 1e30;
     int status = m3_ctx_init(&m.ctx, (int)threads, M3_LINEAR_BLAS);
-    if (status) return status;
+    if (status) return m3_fail_memory(error, "a context", sizeof m.ctx);
     openblas_set_num_threads(item->run == run_sgemm ? (int)threads : 1);
     item->prepare(&m);
     status = item->run(&m);         /* warms caches, threads and scratch; not counted */
@@ -333,12 +332,13 @@ static int measure(const struct item *item, int64_t threads, int64_t runs)
         double took = seconds() - start;
         if (took < best) best = took;
     }
+    m3_ctx_free(&m.ctx);
+    if (status) return m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n", item->name,
            best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9, (long long)usage.ru_maxrss * 1024,
            (long long)threads, (long long)runs);
-    m3_ctx_free(&m.ctx);
-    return status;
+    return M3_OK;
 }
 
 int m3_cli_bench(int argc, char **argv)
@@ -368,6 +368,6 @@ int m3_cli_bench(int argc, char **argv)
     if (!status && !item)
         status = m3_fail(&error, M3_USAGE, "bench: got %s, expected one item (m3ref bench --help)",
                          argc - optind == 1 ? argv[optind] : "none or several");
-    if (!status) status = measure(item, threads, runs);
+    if (!status) status = measure(item, threads, runs, &error);
     return m3_cli_end(status, &notes, &error);
 }

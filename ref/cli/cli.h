@@ -22,7 +22,7 @@ int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_er
 int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high, struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
-/* Whole command line as one string, to be freed; NULL if memory is short. */
+/* Whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);
 
 #endif

@@ -9,7 +9,9 @@
 
 int m3_cli_help(const char *help)
 {
-    return fputs(help, stdout) == EOF || fflush(stdout) != 0 ? M3_IO : M3_OK;
+    if (fputs(help, stdout) != EOF && fflush(stdout) == 0) return M3_OK;
+    fprintf(stderr, "m3ref: standard output: cannot be written\n");
+    return M3_IO;
 }
 
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error)
@@ -35,7 +37,7 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
     if ((fflush(stdout) || ferror(stdout)) && !status) status = m3_fail(error, M3_IO, "standard output: cannot be written");
     m3_error_print(notes, stderr);
     m3_error_print(error, stderr);
-    if (status && !error->text) fprintf(stderr, "m3ref: failed with status %d, and no memory for the words\n", status);
+    if (status && !error->text && status >= M3_USAGE) fprintf(stderr, "m3ref: failed with status %d, and no memory for the words\n", status);
     m3_error_free(notes);
     m3_error_free(error);
     return status;
@@ -49,5 +51,7 @@ char *m3_cli_line(int argc, char **argv)
     if (!line) return NULL;
     end += sprintf(end, "m3ref");
     for (int i = 0; i < argc; i++) end += sprintf(end, " %s", argv[i]);
+    for (end = line; *end; end++)       /* metadata is UTF-8; a file name may be anything */
+        if ((unsigned char)*end > 126 || (unsigned char)*end < 32) *end = '?';
     return line;
 }

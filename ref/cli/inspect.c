@@ -1,5 +1,6 @@
 #include <getopt.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static const char help[] =
     "  --sha256             only hash and name, of each tensor's bytes\n"
     "  --help               this text\n"
     "\n"
-    "Exit status: 0 done; 64 wrong usage; 65 bad file or model; 66 absent file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 3 a file without tensors; 64 wrong usage; 65 bad file or model; 66 absent file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *path, *tensors;
@@ -78,98 +79,131 @@ static int measure(struct statistics *s, const struct m3_tensor *t, const struct
     return M3_OK;
 }
 
-static int print_hash(const struct m3_tensor *t, struct m3_error *error)
+static int print_hash(const struct m3_tensor *t, const char *name, struct m3_error *error)
 {
     char hex[65];
     struct m3_sha256 *hash = m3_sha256_new();
     if (!hash) return m3_fail_memory(error, "a hash", 0);
     m3_sha256_add(hash, t->data, t->bytes);
     if (m3_sha256_end(hash, hex)) return m3_fail(error, M3_INTERNAL, "%s: SHA-256 failed", t->name);
-    printf("%s  %s\n", hex, t->name);
+    printf("%s  %s\n", hex, name);
     return M3_OK;
 }
 
-static void shape_text(char text[200], const struct m3_tensor *t)
+static void print_text(const struct m3_tensor *t, const char *name, const struct statistics *s)
 {
-    int n = snprintf(text, 200, "[");
-    for (int i = 0; i < t->rank; i++) n += snprintf(text + n, (size_t)(200 - n), "%s%" PRId64, i ? "," : "", t->shape[i]);
-    snprintf(text + n, (size_t)(200 - n), "]");
+    char shape[200];
+    int n = snprintf(shape, sizeof shape, "[");
+    for (int i = 0; i < t->rank; i++)
+        n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRId64, i ? "," : "", t->shape[i]);
+    snprintf(shape + n, sizeof shape - (size_t)n, "]");
+
+    printf("%-72s %-7s %-20s ", name, m3_dtype_name(t->dtype), shape);
+    if (s->numbers) printf("min %-12.6g max %-12.6g rms %-12.6g ", s->min, s->max, sqrt(s->sum_of_squares / (double)s->numbers));
+    else printf("no numbers ");
+    printf("nan %" PRId64 "\n", s->nans);
 }
 
-/* A number of a JSON line: those that are not finite are strings. */
-static void json_number(const char *key, double x)
+/* A number of a JSON line: those that are not finite are strings, and null stands for none. */
+static json_t *json_number(const struct statistics *s, double x)
 {
-    if (isfinite(x)) printf(",\"%s\":%.17g", key, x);
-    else printf(",\"%s\":\"%s\"", key, isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+    if (!s->numbers) return json_null();
+    return isfinite(x) ? json_real(x) : json_string(x > 0 ? "inf" : "-inf");
 }
 
-static int print_tensor(const struct arguments *a, const struct m3_tensor *t, const struct m3_tensor *scales,
-                        struct m3_error *error)
+static int print_json(json_t *object, struct m3_error *error)
+{
+    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    if (!line) return m3_fail_memory(error, "a JSON line", 0);
+    printf("%s\n", line);
+    free(line);
+    return M3_OK;
+}
+
+static int print_tensor_json(const struct m3_tensor *t, const char *name, const struct statistics *s, struct m3_error *error)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer(t->shape[i]));
+    double rms = s->numbers ? sqrt(s->sum_of_squares / (double)s->numbers) : 0;
+    return print_json(json_pack("{ss ss ss so so so so sI}", "type", "tensor", "name", name, "dtype", m3_dtype_name(t->dtype),
+                                "shape", shape, "min", json_number(s, s->min), "max", json_number(s, s->max), "rms",
+                                json_number(s, rms), "nan", (json_int_t)s->nans), error);
+}
+
+/* What is listed: the tensors of a file, or of all files of a model. */
+struct listing {
+    struct m3_safetensors *file;
+    struct m3_model *model;
+};
+
+static int64_t tensor_count(const struct listing *l)
+{
+    return l->file ? m3_safetensors_count(l->file) : m3_checkpoint_count(l->model->checkpoint);
+}
+
+static const struct m3_tensor *tensor_at(const struct listing *l, int64_t i)
+{
+    return l->file ? m3_safetensors_at(l->file, i) : m3_checkpoint_at(l->model->checkpoint, i, NULL);
+}
+
+static const struct m3_tensor *scales_of(const struct listing *l, const struct m3_tensor *t)
+{
+    char name[512];
+    int length = snprintf(name, sizeof name, "%s_scale_inv", t->name);
+    if (length < 0 || (size_t)length >= sizeof name) return NULL;
+    return l->file ? m3_safetensors_find(l->file, name) : m3_checkpoint_find(l->model->checkpoint, name, NULL);
+}
+
+static int print_tensor(const struct arguments *a, const struct listing *l, const struct m3_tensor *t, struct m3_error *error)
 {
     struct statistics s;
-    char shape[200];
-    if (a->sha256) return print_hash(t, error);
-    int status = measure(&s, t, scales, error);
-    if (status) return status;
-    double rms = s.numbers ? sqrt(s.sum_of_squares / (double)s.numbers) : 0;
-    shape_text(shape, t);
-    if (!a->json) {
-        printf("%-72s %-7s %-20s min %-12.6g max %-12.6g rms %-12.6g nan %" PRId64 "\n", t->name, m3_dtype_name(t->dtype),
-               shape, s.min, s.max, rms, s.nans);
-        return M3_OK;
-    }
-    printf("{\"type\":\"tensor\",\"name\":\"%s\",\"dtype\":\"%s\",\"shape\":%s", t->name, m3_dtype_name(t->dtype), shape);
-    json_number("min", s.min);
-    json_number("max", s.max);
-    json_number("rms", rms);
-    printf(",\"nan\":%" PRId64 "}\n", s.nans);
-    return M3_OK;
-}
+    char *name = strdup(t->name);
+    if (!name) return m3_fail_memory(error, t->name, strlen(t->name));
+    for (char *c = name; *c; c++) *c = (unsigned char)*c < 32 ? '?' : *c;       /* a name must not steer the terminal */
 
-static void print_summary(const struct arguments *a, int64_t shown, uint64_t bytes)
-{
-    if (a->json) printf("{\"type\":\"summary\",\"tensors\":%" PRId64 ",\"bytes\":%" PRIu64 "}\n", shown, bytes);
-    else if (!a->sha256) printf("%" PRId64 " tensors, %" PRIu64 " bytes\n", shown, bytes);
-}
-
-static int inspect_file(const struct arguments *a, struct m3_error *error)
-{
-    struct m3_safetensors *file;
-    int64_t shown = 0;
-    uint64_t bytes = 0;
-    int status = m3_safetensors_open(&file, a->path, error);
-    for (int64_t i = 0; !status && i < m3_safetensors_count(file); i++) {
-        const struct m3_tensor *t = m3_safetensors_at(file, i);
-        char name[512];
-        if (!m3_tap_matches(a->tensors, t->name)) continue;
-        snprintf(name, sizeof name, "%s_scale_inv", t->name);
-        status = print_tensor(a, t, m3_safetensors_find(file, name), error);
-        shown++;
-        bytes += t->bytes;
+    int status = a->sha256 ? print_hash(t, name, error) : measure(&s, t, scales_of(l, t), error);
+    if (!status && !a->sha256) {
+        if (a->json) status = print_tensor_json(t, t->name, &s, error);
+        else print_text(t, name, &s);
     }
-    if (!status) print_summary(a, shown, bytes);
-    m3_safetensors_close(file);
+    free(name);
     return status;
 }
 
-static int inspect_model(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+static int list(const struct arguments *a, const struct listing *l, struct m3_error *error)
 {
-    struct m3_model *model;
     int64_t shown = 0;
     uint64_t bytes = 0;
-    int status = m3_model_open(&model, a->path, notes, error);
-    for (int64_t i = 0; !status && i < m3_checkpoint_count(model->checkpoint); i++) {
-        const struct m3_tensor *t = m3_checkpoint_at(model->checkpoint, i, NULL);
-        char name[512];
+    int status = M3_OK;
+    for (int64_t i = 0; !status && i < tensor_count(l); i++) {
+        const struct m3_tensor *t = tensor_at(l, i);
         if (!m3_tap_matches(a->tensors, t->name)) continue;
-        snprintf(name, sizeof name, "%s_scale_inv", t->name);
-        status = print_tensor(a, t, m3_checkpoint_find(model->checkpoint, name, NULL), error);
+        status = print_tensor(a, l, t, error);
         m3_pages_release(t->data, t->bytes);
         shown++;
         bytes += t->bytes;
     }
-    if (!status) print_summary(a, shown, bytes);
-    m3_model_close(model);
+    if (status) return status;
+    if (shown == 0 && a->tensors)
+        return m3_fail(error, M3_USAGE, "--tensors: got %s, expected a pattern that matches a tensor", a->tensors);
+    if (shown == 0) return m3_fail(error, M3_NOT_COMPARABLE, "%s: got no tensors, expected some", a->path);
+    if (a->json)
+        return print_json(json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes", (json_int_t)bytes),
+                          error);
+    if (!a->sha256) printf("%" PRId64 " tensors, %" PRIu64 " bytes\n", shown, bytes);
+    return M3_OK;
+}
+
+static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    struct listing l = { 0 };
+    struct stat info;
+    int is_folder = stat(a->path, &info) == 0 && S_ISDIR(info.st_mode);
+    int status = is_folder ? m3_model_open(&l.model, a->path, notes, error) : m3_safetensors_open(&l.file, a->path, error);
+    if (!status) status = list(a, &l, error);
+    m3_safetensors_close(l.file);
+    m3_model_close(l.model);
     return status;
 }
 
@@ -183,7 +217,6 @@ int m3_cli_inspect(int argc, char **argv)
                                              { NULL, 0, NULL, 0 } };
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { 0 };
-    struct stat info;
     int option, status = M3_OK;
 
     optind = 0;
@@ -201,8 +234,7 @@ int m3_cli_inspect(int argc, char **argv)
         status = m3_fail(&error, M3_USAGE, "inspect: got %d names, expected one file or model directory", argc - optind);
     if (!status) {
         a.path = argv[optind];
-        int is_folder = stat(a.path, &info) == 0 && S_ISDIR(info.st_mode);
-        status = is_folder ? inspect_model(&a, &notes, &error) : inspect_file(&a, &error);
+        status = inspect(&a, &notes, &error);
     }
     return m3_cli_end(status, &notes, &error);
 }

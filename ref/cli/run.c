@@ -1,10 +1,12 @@
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,7 +36,7 @@ static const char help[] =
     "  --set FIELD=VALUE      another reading of the model (SPEC.md 4): selection=group|shared|union pool=max|lse\n"
     "                         index_scale=1|rsqrt gate_clamp=upper|both init_blocks=N local_blocks=N\n"
     "                         local_rule=last|own rope_angle=f64|f32\n"
-    "  --ops LIB              shared library that replaces operators (ref/ops/ops.h)\n"
+    "  --ops LIB              shared library (a file) that replaces operators (ref/ops/ops.h)\n"
     "  --allow-long           allow positions beyond max_position_embeddings\n"
     "  --top N                how many next tokens to print, default 5\n"
     "  --help                 this text\n"
@@ -92,11 +94,11 @@ static int parse_layers(struct arguments *a, const char *text, struct m3_error *
 {
     char *middle, *end;
     a->first_layer = strtoll(text, &middle, 10);
-    if (*middle != ':' || middle == text) middle = (char *)(uintptr_t)"";
-    a->end_layer = *middle ? strtoll(middle + 1, &end, 10) : 0;
-    if (!*middle || *end || end == middle + 1 || a->first_layer < 0 || a->end_layer <= a->first_layer)
-        return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
-    return M3_OK;
+    if (middle != text && *middle == ':') {
+        a->end_layer = strtoll(middle + 1, &end, 10);
+        if (end != middle + 1 && *end == '\0' && a->first_layer >= 0 && a->end_layer > a->first_layer) return M3_OK;
+    }
+    return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
 }
 
 static int parse_option(struct arguments *a, int option, int which, char **argv, struct m3_error *error)
@@ -149,6 +151,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (!a->case_path == !a->ids) return m3_fail(error, M3_USAGE, "run: got %s, expected either --case or --ids",
                                                  a->ids ? "both" : "neither");
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: --taps says what --dump writes: expected both");
+    if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
     if (!a->hidden != (a->first_layer == 0))
         return m3_fail(error, M3_USAGE, "run: --hidden goes with --layers A:B where A > 0");
     return M3_OK;
@@ -186,29 +189,45 @@ static int read_case(struct m3_case *c, const struct arguments *a, const struct 
                          a->case_path ? M3_BAD_INPUT : M3_USAGE, error);
 }
 
+/* Is the dump of this model, of this case? One that does not say is taken. */
+static int same_hash(const struct m3_safetensors *file, const char *path, const char *key, const char *expected,
+                     struct m3_error *error)
+{
+    const char *got = m3_safetensors_metadata(file, key);
+    if (!got || strcmp(got, expected) == 0) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s", path, key, got, expected);
+}
+
 /* layers.(A-1).out [T,H] of a dump, in the engine's numbers; *hidden is to be freed. */
-static int read_hidden(void **hidden, const struct arguments *a, const struct m3_config *config, const struct m3_case *c,
+static int read_hidden(void **hidden, const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
                        struct m3_error *error)
 {
+    const struct m3_config *config = &model->config;
     struct m3_safetensors *file;
-    char name[64];
+    char name[64], model_sha256[65];
     int status = m3_safetensors_open(&file, a->hidden, error);
     if (status) return status;
+    status = m3_checkpoint_sha256(model->checkpoint, model_sha256, error);
     snprintf(name, sizeof name, "layers.%" PRId64 ".out", a->first_layer - 1);
 
     const struct m3_tensor *x = m3_safetensors_find(file, name);
-    const char *sha256 = m3_safetensors_metadata(file, "case_sha256");
+    if (!status) status = same_hash(file, a->hidden, "model_sha256", model_sha256, error);
+    if (!status) status = same_hash(file, a->hidden, "case_sha256", c->sha256, error);
+    if (status) {
+        m3_safetensors_close(file);
+        return status;
+    }
     if (!x || x->rank != 2 || x->shape[0] != c->T || x->shape[1] != config->H || (x->dtype != M3_F32 && x->dtype != M3_F64))
         status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected F32 or F64 [%" PRId64 ",%" PRId64 "]", a->hidden,
                          name, x ? "another shape or dtype" : "no such tensor", c->T, config->H);
-    else if (sha256 && strcmp(sha256, c->sha256) != 0)
-        status = m3_fail(error, M3_BAD_INPUT, "%s: case_sha256: got %s, expected %s", a->hidden, sha256, c->sha256);
     else if (!(*hidden = malloc((size_t)x->count * a->engine->real_bytes)))
         status = m3_fail_memory(error, "--hidden", (size_t)x->count * a->engine->real_bytes);
 
     for (int64_t i = 0; !status && i < x->count; i++) {
         if (a->engine->real_bytes == sizeof(double)) ((double *)*hidden)[i] = m3_decode(x->dtype, x->data, i);
         else ((float *)*hidden)[i] = (float)m3_decode(x->dtype, x->data, i);
+        if (isnan(m3_decode(x->dtype, x->data, i)))
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got nan, expected a number", a->hidden, name, i);
     }
     m3_safetensors_close(file);
     return status;
@@ -277,6 +296,26 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
     else if (sparse) printf("\n");
 }
 
+static int same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The dump replaces its file at the end: that must not be one that the run reads. */
+static int check_target(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    const char *path = NULL, *last = NULL;
+    int read = (a->case_path && same_file(a->dump, a->case_path)) || (a->hidden && same_file(a->dump, a->hidden))
+            || same_file(a->dump, m3_checkpoint_config_path(model->checkpoint));
+    for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
+        m3_checkpoint_at(model->checkpoint, i, &path);
+        read = path != last && same_file(a->dump, path);
+        last = path;
+    }
+    return read ? m3_fail(error, M3_USAGE, "--dump: got %s, which this run reads, expected another file", a->dump) : M3_OK;
+}
+
 static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
                    struct m3_request *request, const char *line, struct m3_error *error)
 {
@@ -287,7 +326,8 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     int64_t taps = 0;
 
     if (a->dump) {
-        int status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->engine, c, request, line, error);
+        int status = check_target(a, model, error);
+        if (!status) status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->engine, c, request, line, error);
         if (status) return status;
         taps = m3_dump_taps(dump);
         request->sink = &sink;
@@ -326,7 +366,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status && end > model->config.layers)
         status = m3_fail(error, M3_USAGE, "--layers: got end %" PRId64 ", expected at most %" PRId64, end,
                          model->config.layers);
-    if (!status && a->hidden) status = read_hidden(&hidden, a, &model->config, &c, error);
+    if (!status && a->hidden) status = read_hidden(&hidden, a, model, &c, error);
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
         status = m3_fail_memory(error, "the logits", (size_t)model->config.V * sizeof *logits);
 

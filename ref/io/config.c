@@ -159,6 +159,7 @@ static void read_sparse_layers(struct config_reading *reading)
     if (!reading->config.sparse && !(reading->config.sparse = calloc((size_t)reading->config.layers + 1, 1)))
         reading->status = m3_fail_memory(reading->error, reading->path, (size_t)reading->config.layers);
     for (int64_t i = 0; reading->config.sparse && i < reading->config.layers; i++) {
+        reading->config.sparse_switched_off |= reading->config.sparse[i] && !reading->use_sparse;
         reading->config.sparse[i] &= reading->use_sparse;
         reading->any_sparse |= reading->config.sparse[i];
     }
@@ -261,7 +262,7 @@ static int read_all(struct config_reading *reading)
     read_sparse_layers(reading);
     check_index_value(reading);
     check_odd_fields(reading);
-    m3_config_check_absent(reading);
+    m3_config_check_fields(reading);
     m3_config_note_unknown(reading);
     if (reading->config.D > 0) settle_rotary(reading);
     if (!reading->status) check_relations(reading);
@@ -300,6 +301,30 @@ int m3_config_read(struct m3_config *config, const char *path, struct m3_error *
     if (status) m3_config_free(&reading.config);
     else *config = reading.config;
     return status;
+}
+
+int64_t m3_config_size(const struct m3_config *c, char letter)
+{
+    switch (letter) {
+    case 'H': return c->H;
+    case 'Q': return c->Q;
+    case 'G': return c->G;
+    case 'D': return c->D;
+    case 'X': return c->X;
+    case 'V': return c->V;
+    case 'N': return c->N;
+    case 'K': return c->K;
+    case 'E': return c->E;
+    case 'F': return c->F;
+    case 'I': return c->dense_intermediate;
+    case 'J': return c->shared_intermediate;
+    case 'W': return c->vision.W;
+    case 'L': return c->vision.intermediate;
+    case 'Y': return c->vision.projector_hidden;
+    case 'Z': return c->vision.spatial_merge * c->vision.spatial_merge * c->H;
+    case 'C': return c->vision.channels * c->vision.temporal_patch * c->vision.patch * c->vision.patch;
+    default: return 0;
+    }
 }
 
 void m3_config_free(struct m3_config *config)

@@ -35,9 +35,14 @@ struct m3_config {
     int oai;                            /* SwiGLU-OAI; else SiLU-SwiGLU */
     int tied_embeddings;                /* lm_head is embed_tokens */
     unsigned char *sparse, *moe;        /* [layers]: sparse attention; mixture of experts */
+    int sparse_switched_off;            /* by use_sparse_attention: index tensors may be there, unused */
     struct m3_semantics semantics;      /* what the config says of it: pool, init and local blocks */
     struct m3_vision_config vision;
 };
+
+/* The size that a letter of SPEC 1 stands for; also I dense intermediate, J shared intermediate, and of the picture path
+ * W, L vision intermediate, Y projector hidden, Z merged width, C patch content. 0 for any other. */
+int64_t m3_config_size(const struct m3_config *config, char letter);
 
 /* All findings in one pass; relations between fields only when each field is good. Notes (unknown, overridden and
  * absent fields) are added to `notes`, with status M3_OK: not a failure. M3_ABSENT if there is no such file,

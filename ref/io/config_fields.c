@@ -118,7 +118,7 @@ static const struct number vision_fields[] = {
       { VISION, "spatial_merge_size" } },
     { { MERGE, "temporal_patch_size" },        COUNT(vision.temporal_patch),     1, 64,        NEEDED, 0,
       { VISION, "temporal_patch_size" } },
-    { { VISION, "vision_segment_max_frames" }, COUNT(vision.segment_max_frames), 1, POSITIONS, QUIET, 0,    SAME },
+    { { VISION, "vision_segment_max_frames" }, COUNT(vision.segment_max_frames), 0, POSITIONS, QUIET, 0,    SAME },
     { { ROOT, "projector_hidden_size" },       COUNT(vision.projector_hidden),   1, WIDTH,     NEEDED, 0,   SAME },
     { { ROOT, "multimodal_projector_bias" },   FLAG_AT(ignored),                 1, 1,         QUIET, 1,    SAME },
     { { ROOT, "vision_feature_layer" },        COUNT_AT(ignored_count),          -1, -1,       QUIET, -1,   SAME },
@@ -161,6 +161,11 @@ static const struct word {
     { { ROOT, "projector_hidden_act" },            CHOICE(ignored),               { "gelu" } },
     { { ROOT, "vision_feature_select_strategy" },  CHOICE(ignored),               { "full" } },
     { { QUANTISATION, "quant_method" },            CHOICE(ignored),               { "mxfp8", "fp8" } },
+};
+
+/* Read and ignored in the flat form: the code behind it has one behaviour, whatever they say. */
+static const struct place unused_in_flat[] = {
+    { TEXT, "attention_output_gate" }, { TEXT, "use_routing_bias" }, { TEXT, "scoring_func" },
 };
 
 /* Read in config.c, or read by nobody because nothing here depends on it. */
@@ -237,9 +242,9 @@ static void store(struct config_reading *reading, const struct number *row, doub
     if (row->kind == IS_FLAG) *(int *)to = (int)value;
 }
 
-/* NULL if it is absent or refused. Counts are exact in a double: every range ends far below 2^53. */
+/* NULL if it is absent or wrong. Counts are exact in a double: every range ends far below 2^53. */
 static const json_t *checked_number(struct config_reading *reading, const struct number *row, struct place place,
-                                    double *number)
+                                    int refuse, double *number)
 {
     const json_t *value = place.key ? m3_config_field(reading, place.object, place.key) : NULL;
     if (!value) return NULL;
@@ -247,18 +252,26 @@ static const json_t *checked_number(struct config_reading *reading, const struct
               : row->kind == IS_COUNT ? json_is_integer(value) : json_is_number(value);
     *number = row->kind == IS_FLAG ? json_is_true(value) : json_number_value(value);
     if (typed && *number >= row->min && *number <= row->max) return value;
-    refuse_number(reading, row, place);
+    if (refuse) refuse_number(reading, row, place);
     return NULL;
 }
 
-static void read_number(struct config_reading *reading, const struct number *row)
+static int is_unused(const struct config_reading *reading, struct place place)
+{
+    for (size_t i = 0; reading->flat && i < LENGTH(unused_in_flat); i++)
+        if (unused_in_flat[i].object == place.object && strcmp(unused_in_flat[i].key, place.key) == 0) return 1;
+    return 0;
+}
+
+static void read_number(struct config_reading *reading, const struct number *row, int refuse)
 {
     double released, flat;
-    const json_t *in_released = checked_number(reading, row, row->released, &released);
-    const json_t *in_flat = checked_number(reading, row, row->flat, &flat);
+    if (is_unused(reading, row->released)) return;
+    const json_t *in_released = checked_number(reading, row, row->released, refuse, &released);
+    const json_t *in_flat = checked_number(reading, row, row->flat, refuse, &flat);
     if (in_released) store(reading, row, released);
     else if (in_flat) store(reading, row, flat);
-    if (in_released && in_flat && released != flat) {
+    if (in_released && in_flat && released != flat && refuse) {
         char expected[200];
         snprintf(expected, sizeof expected, "the value of %s%s", m3_config_prefix(reading, row->released.object),
                  row->released.key);
@@ -269,7 +282,7 @@ static void read_number(struct config_reading *reading, const struct number *row
 static void read_word(struct config_reading *reading, const struct word *row)
 {
     const json_t *value = m3_config_field(reading, row->place.object, row->place.key);
-    if (!value) return;
+    if (!value || is_unused(reading, row->place)) return;
     const char *got = json_is_string(value) ? json_string_value(value) : "";
     char expected[100] = "";
     int found = -1;
@@ -287,7 +300,7 @@ void m3_config_read_fields(struct config_reading *reading)
     for (size_t i = 0; i < LENGTH(groups); i++) {
         for (size_t j = 0; j < groups[i].count; j++) {
             store(reading, &groups[i].rows[j], groups[i].rows[j].otherwise);
-            read_number(reading, &groups[i].rows[j]);
+            read_number(reading, &groups[i].rows[j], groups[i].when == ALWAYS);
         }
     }
     for (size_t i = 0; i < LENGTH(words); i++) read_word(reading, &words[i]);
@@ -322,11 +335,13 @@ static void check_absent(struct config_reading *reading, const struct number *ro
                 place->key, row->otherwise);
 }
 
-void m3_config_check_absent(struct config_reading *reading)
+void m3_config_check_fields(struct config_reading *reading)
 {
     for (size_t i = 0; i < LENGTH(groups); i++)
-        for (size_t j = 0; j < groups[i].count && applies(reading, &groups[i]); j++)
+        for (size_t j = 0; j < groups[i].count && applies(reading, &groups[i]); j++) {
             check_absent(reading, &groups[i].rows[j]);
+            if (groups[i].when != ALWAYS) read_number(reading, &groups[i].rows[j], 1);
+        }
 }
 
 /* By object and not by its name, because in a text-only file two names stand for one object. */

@@ -153,11 +153,13 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Tensors that no row has taken. Those of multi-token prediction are noted: no release holds any. */
+/* Tensors that no row has taken. Those of multi-token prediction, and of an index branch that the config switches off,
+ * are noted. */
 static void report_extra(struct binder *b, struct m3_error *notes)
 {
     const struct m3_checkpoint *files = b->model->checkpoint;
-    int64_t mtp = 0;
+    const struct m3_config *config = &b->model->config;
+    int64_t mtp = 0, index = 0;
     if (b->count) qsort(b->claimed, (size_t)b->count, sizeof *b->claimed, by_address);
 
     for (int64_t i = 0; i < m3_checkpoint_count(files); i++) {
@@ -168,8 +170,17 @@ static void report_extra(struct binder *b, struct m3_error *notes)
             mtp++;
             continue;
         }
+        if (config->sparse_switched_off && strstr(tensor->name, ".self_attn.index_")) {
+            index++;
+            continue;
+        }
         finding(b, M3_BAD_INPUT, path, tensor->name, "got a tensor that a model of this config does not have, expected none");
     }
+    if (index) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of the index branch are not used: use_sparse_attention is false",
+                       m3_checkpoint_config_path(files), index);
+    if (!mtp && config->mtp_modules > 0)
+        m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold none", m3_checkpoint_config_path(files),
+                config->mtp_modules);
     if (mtp) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of multi-token prediction are not used",
                      m3_checkpoint_config_path(files), mtp);
 }

@@ -43,7 +43,7 @@ static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions,
 int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3_error *error)
 {
     memset(c, 0, sizeof *c);
-    if (T < 1) return m3_fail(error, M3_USAGE, "--ids: got no ids, expected at least one");
+    if (T < 1) return m3_fail(error, M3_USAGE, "got no ids, expected at least one");
     return fill(c, ids, NULL, T, error);
 }
 
@@ -117,6 +117,9 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
         if (c->positions[t] < 0)
             return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected none below 0", source,
                            t, c->positions[t]);
+        if (c->positions[t] > INT64_C(1) << 53)
+            return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected at most 2^53: beyond, "
+                           "neighbours have the same angle", source, t, c->positions[t]);
         if (!allow_long && (t >= config->max_positions || c->positions[t] >= config->max_positions))
             return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected below "
                            "max_position_embeddings %" PRId64 " (--allow-long allows it)", source, t,

@@ -18,22 +18,9 @@ struct m3_dump {
 
 static int64_t size_of(const struct m3_dump *d, char letter)
 {
-    const struct m3_config *c = d->config;
-    switch (letter) {
-    case 'T': return d->T;
-    case 'H': return c->H;
-    case 'Q': return c->Q;
-    case 'G': return c->G;
-    case 'D': return c->D;
-    case 'X': return c->X;
-    case 'B': return (d->T + c->block - 1) / c->block;
-    case 'N': return c->N;
-    case 'I': return c->dense_intermediate;
-    case 'E': return c->E;
-    case 'K': return c->K;
-    case 'V': return c->V;
-    default: return 0;
-    }
+    if (letter == 'T') return d->T;
+    if (letter == 'B') return (d->T + d->config->block - 1) / d->config->block;
+    return m3_config_size(d->config, letter);
 }
 
 static int wants(void *self, enum m3_tap tap, int64_t layer)

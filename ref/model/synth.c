@@ -253,9 +253,9 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     if (!status) status = m3_tensors_each(&config, "language_model.", plan, &s);
     s.shards++;
     if (!status) status = make_folder(folder, error);
-    if (!status) status = copy_config(config_path, folder, error);
     for (int64_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i);
     if (!status && s.shards > 1) status = write_index(&s);
+    if (!status) status = copy_config(config_path, folder, error);      /* last: until then it is no model */
 
     *totals = (struct m3_synth_totals){ s.count, s.shards, s.total };
     free(s.piece);

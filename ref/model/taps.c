@@ -1,5 +1,6 @@
 #include "model/taps.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,28 +78,18 @@ int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)
     return -1;
 }
 
-/* One pattern, which ends at `end`. */
-static int glob(const char *pattern, const char *end, const char *name)
-{
-    for (; pattern < end; pattern++, name++) {
-        if (*pattern == '*') {
-            for (;; name++) {
-                if (glob(pattern + 1, end, name)) return 1;
-                if (*name == '\0') return 0;
-            }
-        }
-        if (*name == '\0' || (*pattern != '?' && *pattern != *name)) return 0;
-    }
-    return *name == '\0';
-}
-
 int m3_tap_matches(const char *patterns, const char *name)
 {
+    char pattern[256];
     if (patterns == NULL) return 1;
     for (const char *p = patterns;; p++) {
-        const char *end = p + strcspn(p, ",");
-        if (glob(p, end, name)) return 1;
-        if (*end == '\0') return 0;
-        p = end;
+        size_t length = strcspn(p, ",");
+        if (length < sizeof pattern) {
+            memcpy(pattern, p, length);
+            pattern[length] = '\0';
+            if (fnmatch(pattern, name, FNM_NOESCAPE) == 0) return 1;
+        }
+        p += length;
+        if (*p == '\0') return 0;
     }
 }

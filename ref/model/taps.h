@@ -39,7 +39,7 @@ int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer);
  * -1, taps after them INT64_MAX. Returns 0, or -1 if no such tap exists. */
 int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer);
 
-/* Does `name` match one of the comma-separated patterns? '*' matches any characters, '?' one. NULL matches all. */
+/* Does `name` match one of the comma-separated patterns of the shell's kind (*, ?, [abc])? NULL matches all. */
 int m3_tap_matches(const char *patterns, const char *name);
 
 #endif

@@ -12,8 +12,7 @@
 
 enum { NO_FIELD = -1 };
 
-/* Letters: SPEC 1, and I dense intermediate, J shared intermediate, L vision intermediate, Y projector hidden,
- * Z merged width, C patch content. */
+/* Letters: m3_config_size. */
 const struct m3_tensor_row m3_tensor_table[] = {
     { "model.embed_tokens.weight", NULL, M3_IN_MODEL, M3_PLAIN, "V,H", MODEL(embed) },
     { "model.norm.weight", NULL, M3_IN_MODEL, M3_PLAIN, "H", MODEL(final_norm) },
@@ -77,34 +76,12 @@ const struct m3_tensor_row m3_tensor_table[] = {
 
 const int m3_tensor_rows = sizeof m3_tensor_table / sizeof m3_tensor_table[0];
 
-static int64_t size_of(const struct m3_config *c, char letter)
-{
-    switch (letter) {
-    case 'H': return c->H;
-    case 'Q': return c->Q;
-    case 'G': return c->G;
-    case 'D': return c->D;
-    case 'X': return c->X;
-    case 'V': return c->V;
-    case 'E': return c->E;
-    case 'F': return c->F;
-    case 'I': return c->dense_intermediate;
-    case 'J': return c->shared_intermediate;
-    case 'W': return c->vision.W;
-    case 'L': return c->vision.intermediate;
-    case 'Y': return c->vision.projector_hidden;
-    case 'Z': return c->vision.spatial_merge * c->vision.spatial_merge * c->H;
-    case 'C': return c->vision.channels * c->vision.temporal_patch * c->vision.patch * c->vision.patch;
-    default: return 0;
-    }
-}
-
 static void set_shape(struct m3_tensor_spec *spec, const struct m3_config *config)
 {
     spec->rank = 0;
     for (const char *s = spec->row->shape; *s; s++) {
         int64_t product = 1;
-        for (; *s && *s != ','; s++) product *= size_of(config, *s);
+        for (; *s && *s != ','; s++) product *= m3_config_size(config, *s);
         spec->shape[spec->rank++] = product;
         if (!*s) break;
     }

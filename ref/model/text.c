@@ -114,6 +114,7 @@ static void free_buffers(struct buffers *b)
 /* The line of an operator that failed: tap, then as much of the place as it gave. */
 static int failed(struct pass *f, int status, enum m3_tap tap, int64_t row0)
 {
+    if (status < M3_WRONG || status > M3_IO) status = M3_UNAVAILABLE;      /* what a plug-in made up */
     const struct m3_failure *at = &f->ctx.failure;
     const char *folder = m3_checkpoint_config_path(f->model->checkpoint);
     const char *unit = m3_tap_table[tap].where == M3_MOE_LAYER ? "expert" : "block";
@@ -281,12 +282,19 @@ static int dense_mlp(struct pass *f, const struct m3_layer *w)
         || did(f, M3_TAP_MLP, b->mlp, op->linear(ctx, b->mlp, b->gate, &w->down, NULL, f->T));
 }
 
+static int is_chosen(const int32_t *ids, int64_t count, int64_t expert)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] == expert) return 1;
+    return 0;
+}
+
 static int routed_experts(struct pass *f, const struct m3_layer *w)
 {
     const struct m3_config *c = f->config;
     struct buffers *b = &f->b;
-    for (int64_t i = 0; i < f->T * c->K; i++)
-        if (b->ids[i] >= 0 && b->ids[i] < c->E) expert_pages(&w->experts[b->ids[i]], m3_pages_ask);
+    for (int64_t e = 0; e < c->E; e++)
+        if (is_chosen(b->ids, f->T * c->K, e)) expert_pages(&w->experts[e], m3_pages_ask);
     return f->ops.experts(&f->ctx, b->routed, b->each, b->h, b->ids, b->p, w->experts, &f->act, f->T, c->E, c->K,
                           (real)c->routed_scaling);
 }
@@ -377,10 +385,11 @@ static int run_layers(struct pass *f)
 {
     const struct m3_request *r = f->request;
     struct buffers *b = &f->b;
-    f->layer = -1;
+    f->layer = r->first_layer;
     if (prepared(f, M3_TAP_Q_ROPE, 0, f->ops.rope_table(&f->ctx, b->cos, b->sin, r->positions, f->T, f->config->R,
                                                      f->config->rope_theta, r->semantics->rope_angle)))
         return f->status;
+    f->layer = -1;
     if (r->first_layer > 0) memcpy(b->x, r->hidden, (size_t)(f->T * f->config->H) * sizeof(real));
     else if (embed(f)) return f->status;
 
@@ -396,9 +405,25 @@ static int run_layers(struct pass *f)
     return 0;
 }
 
+static int check_request(const struct m3_config *c, const struct m3_request *r, struct m3_error *error)
+{
+    if (!r->ids || !r->positions || !r->semantics || r->T < 1 || r->threads < 1)
+        return m3_fail(error, M3_USAGE, "request: got T %" PRId64 ", %d threads, %s, expected T and threads from 1, ids, "
+                       "positions and semantics", r->T, r->threads,
+                       r->ids && r->positions && r->semantics ? "all pointers" : "a NULL pointer");
+    if (r->first_layer < 0 || r->first_layer >= r->end_layer || r->end_layer > c->layers || !r->hidden != (r->first_layer == 0))
+        return m3_fail(error, M3_USAGE, "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %"
+                       PRId64 ", with hidden states if not from 0", r->first_layer, r->end_layer,
+                       r->hidden ? "with" : "without", c->layers);
+    return M3_OK;
+}
+
 int m3_text_forward(const struct m3_model *model, const struct m3_request *request, struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
+    int wrong = check_request(c, request, error);
+    if (wrong) return wrong;
+
     void *library = NULL;
     struct pass f = { .model = model, .config = c, .request = request, .error = error, .ops = m3_reference_ops,
                       .T = request->T, .layer = -1 };

@@ -9,10 +9,10 @@ enum { PIECE = 4096 };
 
 /* SwiGLU as in M3 (and gpt-oss). SPEC 5.11
  *
- *     g = m3_min(gate, limit),  u = m3_min(m3_max(up, -limit), limit)
+ *     g = min(gate, limit),  u = min(max(up, -limit), limit)
  *     y = (u + 1) g sig(alpha g)
  *
- * y [T,F]; gate, up [T,F].  clamp M3_GATE_CLAMP_BOTH bounds g below as well.
+ * y [T,F] may be gate; gate, up [T,F].  clamp M3_GATE_CLAMP_BOTH bounds g below as well.
  * Often wrong: the + 1, alpha or the clamps lost; gate clamped below; NaN swallowed by fmin. */
 int m3_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
                   const struct m3_activation *act)
@@ -30,7 +30,7 @@ int m3_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up,
  *
  *     y = up gate sig(gate)
  *
- * y [T,F]; gate, up [T,F].  For configs whose hidden_act is "silu" in the released form. */
+ * y [T,F] may be gate; gate, up [T,F].  For configs whose hidden_act is "silu" in the released form. */
 int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F)
 {
     const struct m3_hot *hot = m3_hot();
@@ -44,7 +44,7 @@ int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int
  *
  *     y = 1 / (1 + exp(-x))
  *
- * y [n]; x [n]. */
+ * y [n] may be x; x [n]. */
 int m3_sigmoid(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 {
 #pragma omp parallel for num_threads(m3_team(ctx, n * 16))

@@ -6,7 +6,7 @@
 #include "ops/math.h"
 #include "ops/operators.h"
 
-/* Both operators work on tiles: some rows of one group, whose R = Q/G heads read the same keys and stand side by side
+/* Both operators work on tiles: some rows of one group, whose Q/G heads read the same keys and stand side by side
  * as lanes. A sum never depends on the tile: ascending channels in a logit, ascending keys in an output. */
 enum {
     FULL_LANES = 64,            /* heads times rows of a tile of attend_full, about */
@@ -39,17 +39,17 @@ static struct tile tile_in(char *memory, int64_t lanes, int64_t D)
 
 static void transpose_queries(real *q_t, const real *q, const struct m3_attend *d, int64_t t0, int64_t rows, int64_t g)
 {
-    int64_t R = d->Q / d->G, lanes = rows * R;
+    int64_t heads = d->Q / d->G, lanes = rows * heads;
     for (int64_t l = 0; l < lanes; l++) {
-        const real *q_l = q + ((t0 + l / R) * d->Q + g * R + l % R) * d->D;
+        const real *q_l = q + ((t0 + l / heads) * d->Q + g * heads + l % heads) * d->D;
         for (int64_t i = 0; i < d->D; i++) q_t[i * lanes + l] = q_l[i];
     }
 }
 
-/* o [R,D] holds the sums of exp(z - max) v of one row's heads; max, sum [R]. A head without keys gets 0 and -inf. */
-static void finish_row(real *o, real *lse, const real *max, const double *sum, int64_t R, int64_t D)
+/* o [heads,D] holds the sums of exp(z - max) v of one row's heads; max, sum [heads]. Divides, and takes the logarithm. */
+static void finish_row(real *o, real *lse, const real *max, const double *sum, int64_t heads, int64_t D)
 {
-    for (int64_t r = 0; r < R; r++) {
+    for (int64_t r = 0; r < heads; r++) {
         real share = (real)(1 / sum[r]);
         for (int64_t i = 0; i < D; i++) o[r * D + i] = o[r * D + i] * share;
         lse[r] = (real)((double)max[r] + m3_log(sum[r]));
@@ -60,27 +60,27 @@ static void full_tile(real *o, real *lse, const real *q, const real *k, const re
                       int64_t t0, int64_t rows, int64_t g, char *memory)
 {
     const struct m3_hot *hot = m3_hot();
-    int64_t R = d->Q / d->G, lanes = rows * R, p = d->p0 + t0, stride = d->G * d->D;
+    int64_t heads = d->Q / d->G, lanes = rows * heads, p = d->p0 + t0, stride = d->G * d->D;
     struct tile tile = tile_in(memory, lanes, d->D);
     const real *k_g = k + g * d->D, *v_g = v + g * d->D;
 
     transpose_queries(tile.q_t, q, d, t0, rows, g);
     hot->gemm(tile.z, lanes, k_g, stride, 1, tile.q_t, lanes, p + rows, lanes, d->D, 0);
     for (int64_t r = 0; r < rows; r++)
-        hot->softmax(tile.z + r * R, lanes, tile.max + r * R, tile.sum + r * R, p + r + 1, R,
+        hot->softmax(tile.z + r * heads, lanes, tile.max + r * heads, tile.sum + r * heads, p + r + 1, heads,
                      (real)(1 / sqrt((double)d->D)));
 
     for (int64_t j = 0; j < p + rows; j += FULL_KEYS) {
         for (int64_t r = 0; r < rows; r++) {
             int64_t visible = m3_min(FULL_KEYS, p + r + 1 - j);
             if (visible > 0)
-                hot->gemm(o + ((t0 + r) * d->Q + g * R) * d->D, d->D, tile.z + j * lanes + r * R, 1, lanes,
-                          v_g + j * stride, stride, R, d->D, visible, j > 0);
+                hot->gemm(o + ((t0 + r) * d->Q + g * heads) * d->D, d->D, tile.z + j * lanes + r * heads, 1, lanes,
+                          v_g + j * stride, stride, heads, d->D, visible, j > 0);
         }
     }
     for (int64_t r = 0; r < rows; r++)
-        finish_row(o + ((t0 + r) * d->Q + g * R) * d->D, lse + (t0 + r) * d->Q + g * R, tile.max + r * R,
-                   tile.sum + r * R, R, d->D);
+        finish_row(o + ((t0 + r) * d->Q + g * heads) * d->D, lse + (t0 + r) * d->Q + g * heads, tile.max + r * heads,
+                   tile.sum + r * heads, heads, d->D);
 }
 
 /* Causal attention with grouped query heads. SPEC 5.7
@@ -89,19 +89,20 @@ static void full_tile(real *o, real *lse, const real *q, const real *k, const re
  *
  * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D].
  * Order: logits in real, channels ascending; exp rounded once; its sum in double, keys ascending; o is divided last.
- * Often wrong: key heads tiled (h mod G) instead of repeated (h div R); a scale from H/Q or R. */
+ * Often wrong: key heads tiled (h mod G) instead of repeated (h div Q/G); a scale from H/Q or from the rotated channels. */
 int m3_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                    const struct m3_attend *d)
 {
-    int64_t R = d->Q / d->G, keys = d->p0 + d->T;
-    int64_t rows = m3_max(1, m3_min(FULL_LANES / R, FULL_BYTES / (keys * R * (int64_t)sizeof(real))));
-    int64_t tiles = (d->T + rows - 1) / rows, bytes = tile_bytes(rows * R, keys, d->D);
+    int64_t heads = d->Q / d->G, keys = d->p0 + d->T;
+    int64_t rows = m3_max(1, m3_min(FULL_LANES / heads, FULL_BYTES / (keys * heads * (int64_t)sizeof(real))));
+    int64_t tiles = (d->T + rows - 1) / rows, bytes = tile_bytes(rows * heads, keys, d->D);
+    int team = m3_team(ctx, d->T * d->Q * d->D * keys);
     size_t mark = m3_scratch_mark(ctx);
-    char *scratch = m3_scratch_take(ctx, ctx->threads, (size_t)bytes);
+    char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
     if (!scratch) return M3_INTERNAL;
 
     /* The longest tiles first: they are the last ones, and a short one fills the gap at the end. */
-#pragma omp parallel for num_threads(m3_team(ctx, d->T * d->Q * d->D * keys)) schedule(dynamic)
+#pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t i = 0; i < tiles * d->G; i++) {
         int64_t t0 = (tiles - 1 - i / d->G) * rows;
         full_tile(o, lse, q, k, v, d, t0, m3_min(rows, d->T - t0), i % d->G, scratch + omp_get_thread_num() * bytes);
@@ -115,30 +116,30 @@ static void blocks_tile(real *o, real *lse, const real *q, const real *k, const 
                         const struct m3_attend *d, int64_t t, int64_t g, char *memory)
 {
     const struct m3_hot *hot = m3_hot();
-    int64_t R = d->Q / d->G, p = d->p0 + t, stride = d->G * d->D, keys = 0;
-    struct tile tile = tile_in(memory, R, d->D);
-    real *o_tg = o + (t * d->Q + g * R) * d->D, *lse_tg = lse + t * d->Q + g * R;
+    int64_t heads = d->Q / d->G, p = d->p0 + t, stride = d->G * d->D, keys = 0;
+    struct tile tile = tile_in(memory, heads, d->D);
+    real *o_tg = o + (t * d->Q + g * heads) * d->D, *lse_tg = lse + t * d->Q + g * heads;
 
     transpose_queries(tile.q_t, q, d, t, 1, g);
     for (int64_t i = 0; i < n; i++) {
         int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
-        hot->gemm(tile.z + keys * R, R, k + j * stride + g * d->D, stride, 1, tile.q_t, R, visible, R, d->D, 0);
+        hot->gemm(tile.z + keys * heads, heads, k + j * stride + g * d->D, stride, 1, tile.q_t, heads, visible, heads, d->D, 0);
         keys += visible;
     }
     if (keys == 0) {
-        for (int64_t i = 0; i < R * d->D; i++) o_tg[i] = 0;
-        for (int64_t r = 0; r < R; r++) lse_tg[r] = -(real)INFINITY;
+        for (int64_t i = 0; i < heads * d->D; i++) o_tg[i] = 0;
+        for (int64_t r = 0; r < heads; r++) lse_tg[r] = -(real)INFINITY;
         return;
     }
-    hot->softmax(tile.z, R, tile.max, tile.sum, keys, R, (real)(1 / sqrt((double)d->D)));
+    hot->softmax(tile.z, heads, tile.max, tile.sum, keys, heads, (real)(1 / sqrt((double)d->D)));
 
     keys = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
-        hot->gemm(o_tg, d->D, tile.z + keys * R, 1, R, v + j * stride + g * d->D, stride, R, d->D, visible, i > 0);
+        hot->gemm(o_tg, d->D, tile.z + keys * heads, 1, heads, v + j * stride + g * d->D, stride, heads, d->D, visible, i > 0);
         keys += visible;
     }
-    finish_row(o_tg, lse_tg, tile.max, tile.sum, R, d->D);
+    finish_row(o_tg, lse_tg, tile.max, tile.sum, heads, d->D);
 }
 
 /* A list is ascending ids of visible blocks, then -1. Its length, or -1 if it is anything else. */
@@ -178,19 +179,21 @@ static int64_t merge_lists(int32_t *merged, const int32_t *lists, int64_t G, int
 int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                      const int32_t *blocks, const struct m3_attend *d)
 {
-    int64_t G = d->G, N = d->N, width = d->selection == M3_SELECT_UNION ? G * N : N;
-    int64_t keys = m3_min(width * d->block, d->p0 + d->T), bytes = tile_bytes(d->Q / G, keys, d->D);
+    int64_t G = d->G, N = d->N, all = d->p0 + d->T, block = m3_min(d->block, all), seen = (all + block - 1) / block;
+    int64_t width = m3_min(seen, d->selection == M3_SELECT_UNION ? G * N : N), keys = m3_min(width * block, all);
+    int64_t bytes = tile_bytes(d->Q / G, keys, d->D);
+    int team = m3_team(ctx, d->T * d->Q * d->D * keys);
     for (int64_t i = 0; i < d->T * G; i++)
         if (list_length(blocks + i * N, N, (d->p0 + i / G) / d->block) < 0)
             return m3_fail_at(ctx, M3_WRONG, "block list not strictly ascending visible ids, then -1", i / G, i % G, -1);
 
     size_t mark = m3_scratch_mark(ctx);
-    char *scratch = m3_scratch_take(ctx, ctx->threads, (size_t)bytes);
-    int32_t *merged = m3_scratch_take(ctx, ctx->threads * width, sizeof *merged);
-    if (!scratch || !merged) return M3_INTERNAL;
+    char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
+    int32_t *merged = m3_scratch_take(ctx, team * width, sizeof *merged);
+    int64_t rows = scratch && merged ? d->T * G : 0;
 
-#pragma omp parallel for num_threads(m3_team(ctx, d->T * d->Q * d->D * keys)) schedule(dynamic, 16)
-    for (int64_t i = 0; i < d->T * G; i++) {
+#pragma omp parallel for num_threads(team) schedule(dynamic, 16)
+    for (int64_t i = 0; i < rows; i++) {
         int64_t t = i / G, g = i % G;
         const int32_t *list = blocks + i * N;
         int64_t n = list_length(list, N, (d->p0 + t) / d->block);
@@ -202,5 +205,5 @@ int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, cons
         blocks_tile(o, lse, q, k, v, list, n, d, t, g, scratch + omp_get_thread_num() * bytes);
     }
     m3_scratch_release(ctx, mark);
-    return M3_OK;
+    return rows ? M3_OK : M3_INTERNAL;
 }

@@ -60,13 +60,14 @@ static int64_t score_tile(real *m, const real *q, const real *k, const struct m3
  * Often wrong: the mask after pooling; one score for all groups; a padded tail that counts as 0. */
 int m3_block_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
-    int64_t pairs = d->T * d->G, each = (d->X + d->block) * LANES;
+    int64_t pairs = d->T * d->G, keys = d->p0 + d->T, each = (d->X + m3_min(d->block, keys)) * LANES;
     int64_t bad = INT64_MAX, bad_block = -1;
+    int team = m3_team(ctx, pairs * d->X * keys);
     size_t mark = m3_scratch_mark(ctx);
-    real *scratch = m3_scratch_take(ctx, ctx->threads * each, sizeof *scratch);
+    real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
     if (!scratch) return M3_INTERNAL;
 
-#pragma omp parallel for num_threads(m3_team(ctx, pairs * d->X * d->block * d->B)) schedule(dynamic)
+#pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t i0 = 0; i0 < pairs; i0 += LANES) {
         real *q_t = scratch + omp_get_thread_num() * each, *s = q_t + d->X * LANES;
         int64_t block = -1, pair = score_tile(m, q, k, d, i0, m3_min(LANES, pairs - i0), q_t, s, &block);

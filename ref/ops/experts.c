@@ -56,17 +56,17 @@ int m3_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, cons
     int64_t *slots = m3_scratch_take(ctx, T * K, sizeof *slots);
     real *in = m3_scratch_take(ctx, rows * H, sizeof *in), *out = m3_scratch_take(ctx, rows * H, sizeof *out);
     real *gate = m3_scratch_take(ctx, rows * F, sizeof *gate), *up = m3_scratch_take(ctx, rows * F, sizeof *up);
-    if (!slots || !in || !out || !gate || !up) return M3_INTERNAL;
+    int status = slots && in && out && gate && up ? M3_OK : M3_INTERNAL;
 
     memset(routed, 0, (size_t)(T * H) * sizeof *routed);
-    for (int64_t e = 0; e < E; e++) {
+    for (int64_t e = 0; e < E && !status; e++) {
         int64_t count = slots_of(slots, ids, T * K, e);
         for (int64_t i0 = 0; i0 < count; i0 += rows) {
             int64_t n = m3_min(rows, count - i0);
             for (int64_t i = 0; i < n; i++)
                 memcpy(in + i * H, x + slots[i0 + i] / K * H, (size_t)H * sizeof *in);
-            int status = one_expert(ctx, out, in, gate, up, &experts[e], act, n);
-            if (status) return status;
+            status = one_expert(ctx, out, in, gate, up, &experts[e], act, n);
+            if (status) break;
 
 #pragma omp parallel for num_threads(m3_team(ctx, n * H))
             for (int64_t i = 0; i < n; i++) {
@@ -79,5 +79,5 @@ int m3_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, cons
     }
     for (int64_t i = 0; i < T * H; i++) routed[i] = routed[i] * factor;
     m3_scratch_release(ctx, mark);
-    return M3_OK;
+    return status;
 }

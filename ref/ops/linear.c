@@ -1,4 +1,5 @@
 #include <cblas.h>
+#include <limits.h>
 #include <omp.h>
 
 #include "base/minmax.h"
@@ -20,37 +21,40 @@ static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t 
         for (int64_t i = 0; i < n; i++) y[t * ldy + i] = y[t * ldy + i] + bias[i];
 }
 
-/* y [T,n] (row stride ldy) := x [T,K] w' [n,K], by the library, on this thread alone. */
-static void library_product(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t n, int64_t K)
+/* y [T,n] (row stride ldy) := x [T,inputs] w' [n,inputs], by the library, on this thread alone. */
+static void library_product(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t n, int64_t inputs)
 {
     if (sizeof(real) == sizeof(double))
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)K, 1, (const double *)(const void *)x,
-                    (int)K, (const double *)(const void *)w, (int)K, 0, (double *)(void *)y, (int)ldy);
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1, (const double *)(const void *)x,
+                    (int)inputs, (const double *)(const void *)w, (int)inputs, 0, (double *)(void *)y, (int)ldy);
     else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)K, 1, (const float *)(const void *)x,
-                    (int)K, (const float *)(const void *)w, (int)K, 0, (float *)(void *)y, (int)ldy);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1, (const float *)(const void *)x,
+                    (int)inputs, (const float *)(const void *)w, (int)inputs, 0, (float *)(void *)y, (int)ldy);
 }
 
 /* The sum in an order that the library, or the vector width, chooses. Panels do not depend on the threads. */
 static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_hot *hot = m3_hot();
-    int64_t N = w->rows, K = w->cols, panel = T < DOT_MAX_T ? DOT_PANEL : BLAS_PANEL;
+    int64_t outputs = w->rows, inputs = w->cols, panel = T < DOT_MAX_T ? DOT_PANEL : BLAS_PANEL;
+    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + panel - 1) / panel);
+    if (T > INT_MAX || outputs > INT_MAX || inputs > INT_MAX)
+        return m3_fail_at(ctx, M3_BAD_INPUT, "a dimension beyond what the BLAS library takes", -1, -1, -1);
     size_t mark = m3_scratch_mark(ctx);
-    real *rows = m3_scratch_take(ctx, ctx->threads * panel * K, sizeof *rows);
+    real *rows = m3_scratch_take(ctx, team * panel * inputs, sizeof *rows);
     if (!rows) return M3_INTERNAL;
     openblas_set_num_threads(1);        /* threads are ours: one panel each */
 
-#pragma omp parallel num_threads(m3_team(ctx, T * N * K))
+#pragma omp parallel num_threads(team)
     {
-        real *mine = rows + omp_get_thread_num() * panel * K;
+        real *mine = rows + omp_get_thread_num() * panel * inputs;
 #pragma omp for schedule(dynamic)
-        for (int64_t n0 = 0; n0 < N; n0 += panel) {
-            int64_t n = m3_min(panel, N - n0);
-            for (int64_t i = 0; i < n; i++) hot->expand(mine + i * K, w, n0 + i, 0, K);
-            if (T < DOT_MAX_T) hot->dots(y + n0, N, x, mine, T, n, K);
-            else library_product(y + n0, N, x, mine, T, n, K);
-            add_bias(y + n0, bias ? bias + n0 : NULL, T, N, n);
+        for (int64_t n0 = 0; n0 < outputs; n0 += panel) {
+            int64_t n = m3_min(panel, outputs - n0);
+            for (int64_t i = 0; i < n; i++) hot->expand(mine + i * inputs, w, n0 + i, 0, inputs);
+            if (T < DOT_MAX_T) hot->dots(y + n0, outputs, x, mine, T, n, inputs);
+            else library_product(y + n0, outputs, x, mine, T, n, inputs);
+            add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
         }
     }
     m3_scratch_release(ctx, mark);
@@ -75,23 +79,24 @@ static void pack(const struct m3_hot *hot, real *packed, real *rows, const struc
 static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_hot *hot = m3_hot();
-    int64_t N = w->rows, K = w->cols, each = (ORDERED_PANEL + TRANSPOSE_ROWS) * ORDERED_DEPTH;
+    int64_t outputs = w->rows, inputs = w->cols, each = (ORDERED_PANEL + TRANSPOSE_ROWS) * ORDERED_DEPTH;
+    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + ORDERED_PANEL - 1) / ORDERED_PANEL);
     size_t mark = m3_scratch_mark(ctx);
-    real *scratch = m3_scratch_take(ctx, ctx->threads * each, sizeof *scratch);
+    real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
     if (!scratch) return M3_INTERNAL;
 
-#pragma omp parallel num_threads(m3_team(ctx, T * N * K))
+#pragma omp parallel num_threads(team)
     {
         real *packed = scratch + omp_get_thread_num() * each, *rows = packed + ORDERED_PANEL * ORDERED_DEPTH;
 #pragma omp for schedule(dynamic)
-        for (int64_t n0 = 0; n0 < N; n0 += ORDERED_PANEL) {
-            int64_t n = m3_min(ORDERED_PANEL, N - n0);
-            for (int64_t k0 = 0; k0 < K; k0 += ORDERED_DEPTH) {
-                int64_t k = m3_min(ORDERED_DEPTH, K - k0);
+        for (int64_t n0 = 0; n0 < outputs; n0 += ORDERED_PANEL) {
+            int64_t n = m3_min(ORDERED_PANEL, outputs - n0);
+            for (int64_t k0 = 0; k0 < inputs; k0 += ORDERED_DEPTH) {
+                int64_t k = m3_min(ORDERED_DEPTH, inputs - k0);
                 pack(hot, packed, rows, w, n0, n, k0, k);
-                hot->gemm(y + n0, N, x + k0, K, 1, packed, ORDERED_PANEL, T, n, k, k0 > 0);
+                hot->gemm(y + n0, outputs, x + k0, inputs, 1, packed, ORDERED_PANEL, T, n, k, k0 > 0);
             }
-            add_bias(y + n0, bias ? bias + n0 : NULL, T, N, n);
+            add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
         }
     }
     m3_scratch_release(ctx, mark);

@@ -24,7 +24,8 @@
  *  (3) gate and up clamped first.   (4) each := w2 act(w1 x, w3 x); ascending expert id; `each` may be NULL.
  *
  * Every entry returns 0 or a status (base/status.h) after m3_fail_at. Outputs never overlap inputs, except that y may
- * be x where the comment above an operator says so. Dimensions are at least 1; the model checks them when it binds. */
+ * be x (rms_norm, rms_norm_plain, rope, sigmoid), gate (swiglu_oai, swiglu), a or b (add). Dimensions are at least 1; the
+ * model checks them when it binds. */
 #ifndef M3_OPS_H
 #define M3_OPS_H
 
@@ -44,7 +45,8 @@ struct m3_attend {
     enum m3_selection selection;    /* attend_blocks only: M3_SELECT_UNION attends to any group's blocks */
 };
 
-/* The index branch: B = ceil((p0+T)/block) blocks, lists of N. */
+/* The index branch, lists of N. B is the stride of m, ceil((p0+T)/block) or more: rows of a longer sequence may come in
+ * pieces, and keep the B of the whole. */
 struct m3_index {
     int64_t T, p0, G, X, block, B, N;
     const struct m3_semantics *semantics;
@@ -87,9 +89,15 @@ struct m3_ops {
     int (*add)(struct m3_ctx *, real *y, const real *a, const real *b, int64_t n);
 };
 
-/* What a plug-in exports. It gets the reference table and may replace entries; 0, or a status to refuse. A plug-in is
- * built for one `real`: it must refuse a table whose abi_version or real_bytes is not its own. */
-typedef int m3_plugin_entry(struct m3_ops *ops);
-#define M3_PLUGIN_SYMBOL "m3_plugin"
+/* What a plug-in exports under these two names: for which table it was built, which must be this one, and a function that
+ * gets the reference table and replaces entries; 0, or a status to refuse. It may call the functions of ref/base.
+ *
+ *     const struct m3_plugin_abi m3_plugin_abi = { M3_OPS_ABI, sizeof(real) };
+ *     int m3_plugin(struct m3_ops *ops) { ops->rope = my_rope; return M3_OK; } */
+struct m3_plugin_abi {
+    int abi_version, real_bytes;
+};
+extern const struct m3_plugin_abi m3_plugin_abi;
+int m3_plugin(struct m3_ops *ops);
 
 #endif

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <omp.h>
 
 #include "base/minmax.h"
@@ -83,7 +84,7 @@ static void select_row(int32_t *ids, real *score, const real *m_t, const struct 
 
     for (int64_t b = 0; b <= own; b++) {
         real s = score_of(m_t, d, g, b);
-        if (s > -(real)__builtin_inf() && !contains(ids, forced, b)) consider(&best, d->N - forced, (int32_t)b, s);
+        if (s > -(real)INFINITY && !contains(ids, forced, b)) consider(&best, d->N - forced, (int32_t)b, s);
     }
     int64_t n = forced + best.n;
     sort_ascending(ids, n);
@@ -103,11 +104,12 @@ int m3_select_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const stru
         int64_t g = -1, b = nan_block(m + t * d->G * d->B, d, (d->p0 + t) / d->block, &g);
         if (b >= 0) return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", t, g, b);
     }
+    int team = m3_team(ctx, d->T * d->G * d->B);
     size_t mark = m3_scratch_mark(ctx);
-    real *scores = m3_scratch_take(ctx, ctx->threads * d->N, sizeof *scores);
+    real *scores = m3_scratch_take(ctx, team * d->N, sizeof *scores);
     if (!scores) return M3_INTERNAL;
 
-#pragma omp parallel for num_threads(m3_team(ctx, d->T * d->G * d->B)) schedule(dynamic, 16)
+#pragma omp parallel for num_threads(team) schedule(dynamic, 16)
     for (int64_t i = 0; i < d->T * d->G; i++) {
         int64_t t = i / d->G;
         select_row(ids + i * d->N, scores + omp_get_thread_num() * d->N, m + t * d->G * d->B, d,

@@ -22,10 +22,10 @@ int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
     return id;
 }
 
-int m3_dump_begin(struct m3_dump *dump, const struct m3_safetensors *file, struct m3_error *error)
+int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error)
 {
     const struct m3_tensor *rows = m3_safetensors_find(file, "rows");
-    *dump = (struct m3_dump){ .file = file, .rows = rows };
+    *dump = (struct m3_side){ .file = file, .rows = rows };
     if (rows == NULL) return M3_OK;
 
     const char *path = m3_safetensors_path(file);

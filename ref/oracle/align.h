@@ -7,14 +7,14 @@
 #include "base/status.h"
 #include "io/safetensors.h"
 
-struct m3_dump {
+struct m3_side {
     const struct m3_safetensors *file;
     const struct m3_tensor *rows;       /* I32 [R], strictly ascending from 0 or more; NULL: all rows are there */
 };
 
 /* One tap of both dumps. */
 struct m3_matched {
-    const struct m3_dump *reference, *candidate;
+    const struct m3_side *reference, *candidate;
     const struct m3_tensor *want, *got;
     int tap;                            /* enum m3_tap */
     int64_t layer;
@@ -31,7 +31,7 @@ struct m3_row_walk {
 };
 
 /* M3_BAD_INPUT if `rows` is not what it should be. */
-int m3_dump_begin(struct m3_dump *dump, const struct m3_safetensors *file, struct m3_error *error);
+int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error);
 
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, which m3_decode is not for I64 */

@@ -39,7 +39,7 @@ static int check_format(const struct m3_safetensors *file, struct m3_error *erro
 }
 
 /* Are the two of one model and one case, as far as they say? */
-static int check_origin(struct m3_comparison *result, const struct m3_dump *reference, const struct m3_dump *candidate,
+static int check_origin(struct m3_comparison *result, const struct m3_side *reference, const struct m3_side *candidate,
                         int force, struct m3_error *error)
 {
     static const char *const keys[] = { "model_sha256", "case_sha256" };
@@ -77,7 +77,7 @@ static int is_companion(const char *name)
     return strcmp(name, "rows") == 0 || strcmp(name, "vision.rows") == 0;
 }
 
-static void note_unknown(struct m3_comparison *result, const struct m3_dump *dump, const char *side)
+static void note_unknown(struct m3_comparison *result, const struct m3_side *dump, const char *side)
 {
     int64_t unknown = 0;
     const char *first = NULL;
@@ -134,7 +134,7 @@ static void note_missing(struct m3_comparison *result, const struct m3_matched *
 
 /* Pairs the taps of the two files. Returns how many both hold, now first in `taps`, in execution order. */
 static int64_t match_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
-                          const struct m3_dump *reference, const struct m3_dump *candidate, const char *patterns)
+                          const struct m3_side *reference, const struct m3_side *candidate, const char *patterns)
 {
     for (int64_t i = 0; i < count; i++) {
         taps[i].reference = reference;
@@ -241,11 +241,11 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
                struct m3_error *error)
 {
     *result = (struct m3_comparison){ .status = M3_NOT_COMPARABLE };
-    struct m3_dump want, got;
+    struct m3_side want, got;
     int status = check_format(reference, error);
     if (status == M3_OK) status = check_format(candidate, error);
-    if (status == M3_OK) status = m3_dump_begin(&want, reference, error);
-    if (status == M3_OK) status = m3_dump_begin(&got, candidate, error);
+    if (status == M3_OK) status = m3_side_begin(&want, reference, error);
+    if (status == M3_OK) status = m3_side_begin(&got, candidate, error);
     if (status == M3_OK) status = check_origin(result, &want, &got, options->force, error);
     if (status != M3_OK) return status;
     note_unknown(result, &want, "reference");

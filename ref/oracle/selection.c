@@ -139,7 +139,7 @@ static const struct m3_tensor *beside(const struct m3_safetensors *file, enum m3
 }
 
 /* The scores of one dump that are [rows, groups, limit] of its ids. */
-static const struct m3_tensor *block_scores(const struct selection *s, const struct m3_dump *dump,
+static const struct m3_tensor *block_scores(const struct selection *s, const struct m3_side *dump,
                                             const struct m3_tensor *ids, int64_t layer)
 {
     const struct m3_tensor *scores = beside(dump->file, M3_TAP_INDEX_BLOCK_SCORES, layer, 3);
@@ -151,7 +151,7 @@ static const struct m3_tensor *block_scores(const struct selection *s, const str
 static int64_t id_limit(const struct m3_matched *matched, int blocks)
 {
     static const enum m3_tap expert_taps[] = { M3_TAP_ROUTER_SCORES, M3_TAP_ROUTER_LOGITS };
-    const struct m3_dump *dumps[] = { matched->reference, matched->candidate };
+    const struct m3_side *dumps[] = { matched->reference, matched->candidate };
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < (blocks ? 1 : 2); j++) {
             enum m3_tap tap = blocks ? M3_TAP_INDEX_BLOCK_SCORES : expert_taps[j];
