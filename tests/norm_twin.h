@@ -56,7 +56,8 @@ static inline void norm_order(real *y, const real *x, const real *w, int64_t H, 
 }
 
 /* Every row of y within the operator's tolerance of the formula, and of the bits of "Order". In float ours is better
- * than the tolerance, for it sums in double: u each for scale, for one product, for 1 + w and for the other product. */
+ * than the tolerance, for it sums in double: u each for scale, for one product, for 1 + w and for the other product.
+ * */
 static inline void norm_check(const real *y, const real *x, const real *w, int64_t T, int64_t H, real eps, int offset)
 {
     long double *want = malloc((size_t)H * sizeof *want);

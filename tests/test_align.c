@@ -105,7 +105,8 @@ START_TEST(rows_must_ascend)
 }
 END_TEST
 
-/* Seen to fail with counts compared in place of dimensions ([2,3,2] against [2,2,3]), and with the rows not compared. */
+/* Seen to fail with counts compared in place of dimensions ([2,3,2] against [2,2,3]), and with the rows not
+ * compared. */
 START_TEST(shapes_that_differ)
 {
     const double x[12] = { 0 };

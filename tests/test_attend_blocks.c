@@ -142,8 +142,8 @@ START_TEST(gathering_is_masking)
 END_TEST
 
 /* Goal:  no key that is not of the row's set is used for anything.
- * Given: for one row at a time, NaN, inf or -inf in every key and value of both groups that the row may not see: blocks
- *        that are not listed, and future places of the own block.
+ * Given: for one row at a time, NaN, inf or -inf in every key and value of both groups that the row may not see:
+ * blocks        that are not listed, and future places of the own block.
  * Claim: that row keeps its bits.
  * Seen to fail with no causal mask in the own block, lists read group-major, and values of group 0 for all. */
 START_TEST(unseen_keys)

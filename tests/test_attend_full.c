@@ -12,8 +12,8 @@ static void check_drawn(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t
 }
 
 /* Goal:  o and lse are the softmax attention of SPEC 5.7.
- * Given: T 1 2 7, p0 0 and 5, Q/G 1 2 3 16, G 1 2 3, D 1 20 127 128, in every combination; sizes 67 and 131; Q/G of 80;
- *        20000 cached places; T = Q and T = G, where swapped layouts keep their shape.
+ * Given: T 1 2 7, p0 0 and 5, Q/G 1 2 3 16, G 1 2 3, D 1 20 127 128, in every combination; sizes 67 and 131; Q/G of
+ * 80;        20000 cached places; T = Q and T = G, where swapped layouts keep their shape.
  * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 5 threads.
  * Seen to fail with heads that read group h mod G, a scale of another width, lse in base 2, the last key left out,
  *        one future key read, the sum of weights in float (float only), and threads that share their scratch. */

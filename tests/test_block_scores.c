@@ -85,8 +85,8 @@ static real *run_ok(const struct scores_case *c, int n_threads)
 
 static long double worst;       /* greatest error, as a part of what is allowed */
 
-/* The bound of SPEC is that of a maximum. The logarithm passes on a weighted mean of the scores' errors, so the largest
- * covers it; to that come the last rounding, and a sum of exponentials in double. */
+/* The bound of SPEC is that of a maximum. The logarithm passes on a weighted mean of the scores' errors, so the
+ * largest covers it; to that come the last rounding, and a sum of exponentials in double. */
 static void check_formula(const struct scores_case *c, real got, int64_t t, int64_t g, int64_t b)
 {
     static long double s[MAX_BLOCK], a[MAX_BLOCK];
@@ -263,8 +263,8 @@ START_TEST(alone_as_in_a_batch)
 END_TEST
 
 /* Goal:  a NaN score is an error with its place, and a row does not look at the keys behind it.
- * Given: 11 rows after 10 places, blocks of 4 and of 1; key j is NaN, or makes the product 0 times inf in the first row
- *        that sees it.
+ * Given: 11 rows after 10 places, blocks of 4 and of 1; key j is NaN, or makes the product 0 times inf in the first
+ * row        that sees it.
  * Claim: the first row that sees key j, group 0, the block of j: no earlier row has met it.
  * Seen to fail with a NaN dropped by the maximum, the tail counted, and the last row named. */
 START_TEST(nan_keys)

@@ -84,7 +84,9 @@ END_TEST
 /* A picture's placeholder without a picture. */
 START_TEST(placeholders)
 {
-    struct m3_config config = { .V = 10, .max_positions = 4, .vision = { .present = 1, .image_token = 7, .video_token = 8 } };
+    struct m3_config config = { .V = 10,
+                                .max_positions = 4,
+                                .vision = { .present = 1, .image_token = 7, .video_token = 8 } };
     const int64_t image[] = { 1, 7 }, video[] = { 8 };
     struct m3_case c;
     ck_assert_int_eq(m3_case_from_ids(&c, image, 2, &error), M3_OK);

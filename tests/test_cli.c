@@ -1,8 +1,8 @@
 /* The program as its users run it: what README shows, every kind of bad input, what must not be left behind.
  *
  * Runs $BUILD/m3ref (build/m3ref) in the repository's root. Each failure has one line, the right exit status, and no
- * output file. Seen to fail with: ids unchecked; SIGXFSZ left alone; NaN let through; a shard that may stand outside the
- * folder; a temporary file left behind. */
+ * output file. Seen to fail with: ids unchecked; SIGXFSZ left alone; NaN let through; a shard that may stand outside
+ * the folder; a temporary file left behind. */
 #include "files.h"
 
 #include <stdarg.h>
@@ -135,7 +135,8 @@ START_TEST(run_then_compare)
     ck_assert(has("out", "next tokens: "));
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors")), 0);
     ck_assert(has("out", "130 of 130 stages judged"));
-    ck_assert_int_eq(m3ref("run " TINY " --dump %s --precision f64 --linear ordered --threads 1", in_folder("d.safetensors.gz")), 0);
+    ck_assert_int_eq(
+        m3ref("run " TINY " --dump %s --precision f64 --linear ordered --threads 1", in_folder("d.safetensors.gz")), 0);
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors.gz")), 0);
 }
 END_TEST
@@ -143,22 +144,28 @@ END_TEST
 /* One byte of a weight's exponent: the first stage that uses it is named, those before it pass. */
 START_TEST(one_byte_of_a_weight)
 {
-    static const struct { const char *tensor, *stage; } changes[] = {
+    static const struct { const char *tensor, *stage;
+    } changes[] = {
         { "language_model.model.layers.1.self_attn.k_proj.weight", "\"first_divergence\":\"layers.1.k_proj\"" },
-        { "language_model.model.layers.2.self_attn.index_q_proj.weight", "\"first_divergence\":\"layers.2.index.q_proj\"" },
-        { "language_model.model.layers.3.block_sparse_moe.experts.4.w2.weight", "\"first_divergence\":\"layers.3.moe.expert_out\"" },
+        { "language_model.model.layers.2.self_attn.index_q_proj.weight",
+          "\"first_divergence\":\"layers.2.index.q_proj\"" },
+        { "language_model.model.layers.3.block_sparse_moe.experts.4.w2.weight",
+          "\"first_divergence\":\"layers.3.moe.expert_out\"" },
         { "language_model.lm_head.weight", "\"first_divergence\":\"logits\"" },
     };
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
         make_folder();
         copy_tiny();
         patch(changes[i].tensor, 3, "\x47", 1);
-        ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --dump %s", in_folder("model"), in_folder("d.safetensors")), 0);
+        ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --dump %s", in_folder("model"),
+                               in_folder("d.safetensors")),
+                         0);
         ck_assert_int_eq(m3ref("compare --json golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors")), 1);
         size_t count;
         unsigned char *bytes = read_bytes(in_folder("out"), &count);
         for (char *s = (char *)bytes, *to = s; (*to = *s) != '\0'; s++) to += *s != ' ';
-        ck_assert_msg(strstr((char *)bytes, changes[i].stage) != NULL, "%s: expected %s", changes[i].tensor, changes[i].stage);
+        ck_assert_msg(strstr((char *)bytes, changes[i].stage) != NULL, "%s: expected %s", changes[i].tensor,
+                      changes[i].stage);
         free(bytes);
         remove_folder();
     }
@@ -170,7 +177,9 @@ END_TEST
 START_TEST(plug_in_with_a_mistake)
 {
     const char *build = getenv("BUILD");
-    ck_assert_int_eq(m3ref("run " TINY " --dump %s --ops ./%s/tests/wrong_rope.so", in_folder("d.safetensors"), build ? build : "build"), 0);
+    ck_assert_int_eq(m3ref("run " TINY " --dump %s --ops ./%s/tests/wrong_rope.so", in_folder("d.safetensors"),
+                           build ? build : "build"),
+                     0);
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors")), 1);
     ck_assert(has("out", "first divergence layers.0.q_rope"));
     ck_assert_int_eq(m3ref("run " TINY " --precision f64 --ops ./%s/tests/wrong_rope.so", build ? build : "build"), 69);
@@ -184,7 +193,9 @@ START_TEST(layers_in_two_parts)
 {
     ck_assert_int_eq(m3ref("run " TINY " --dump %s", in_folder("all.safetensors")), 0);
     ck_assert_int_eq(m3ref("run " TINY " --layers 0:3 --dump %s", in_folder("a.safetensors")), 0);
-    ck_assert_int_eq(m3ref("run " TINY " --layers 3:5 --hidden %s --dump %s", in_folder("a.safetensors"), in_folder("b.safetensors")), 0);
+    ck_assert_int_eq(m3ref("run " TINY " --layers 3:5 --hidden %s --dump %s", in_folder("a.safetensors"),
+                           in_folder("b.safetensors")),
+                     0);
     ck_assert_int_eq(m3ref("inspect --sha256 %s", in_folder("all.safetensors")), 0);
     copy(in_folder("out"), in_folder("whole"));
     for (int part = 0; part < 2; part++) {
@@ -199,8 +210,8 @@ START_TEST(layers_in_two_parts)
 }
 END_TEST
 
-/* Other readings of the model, by name: each is told from the released one. Float angles are not at 67 positions: there
- * the golden's yardstick, public code's own float angles, allows them. */
+/* Other readings of the model, by name: each is told from the released one. Float angles are not at 67 positions:
+ * there the golden's yardstick, public code's own float angles, allows them. */
 START_TEST(other_readings)
 {
     static const struct { const char *reading; int status; } readings[] = {
@@ -212,7 +223,8 @@ START_TEST(other_readings)
         int status = m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors"));
         ck_assert_msg(status == readings[i].status, "%s: compare exits %d", readings[i].reading, status);
     }
-    ck_assert_int_eq(m3ref("run " TINY " --set pool=max --set local_rule=last --dump %s", in_folder("d.safetensors")), 0);
+    ck_assert_int_eq(m3ref("run " TINY " --set pool=max --set local_rule=last --dump %s", in_folder("d.safetensors")),
+                     0);
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors")), 0);
     ck_assert_int_eq(m3ref("run " TINY " --set pool=mean"), 64);
     ck_assert_int_eq(m3ref("run " TINY " --set flavour=1"), 64);
@@ -224,7 +236,9 @@ START_TEST(nan_is_an_error)
 {
     copy_tiny();
     patch("language_model.model.layers.3.self_attn.index_k_proj.weight", 0, "\xC0\x7F", 2);
-    ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --dump %s", in_folder("model"), in_folder("d.safetensors")), 1);
+    ck_assert_int_eq(
+        m3ref("run %s --case golden/tiny/case.safetensors --dump %s", in_folder("model"), in_folder("d.safetensors")),
+        1);
     ck_assert(has("err", "layers.3.index.block_scores"));
     ck_assert(has("err", "token 0"));
     ck_assert(has("err", "block 0"));
@@ -242,7 +256,9 @@ START_TEST(hidden_of_another_model)
 {
     copy_tiny();
     replace(in_folder("model/config.json"), "1048576", "1048575");
-    ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --layers 0:3 --dump %s", in_folder("model"), in_folder("a.safetensors")), 0);
+    ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --layers 0:3 --dump %s", in_folder("model"),
+                           in_folder("a.safetensors")),
+                     0);
     ck_assert_int_eq(m3ref("run " TINY " --layers 3:5 --hidden %s", in_folder("a.safetensors")), 65);
     ck_assert(has("err", "model_sha256"));
     ck_assert_int_eq(m3ref("run " TINY " --layers 2:5 --hidden %s", in_folder("a.safetensors")), 65);
@@ -254,7 +270,9 @@ START_TEST(sparse_switched_off)
 {
     copy_tiny();
     replace(in_folder("model/config.json"), "\"use_sparse_attention\": true", "\"use_sparse_attention\": false");
-    ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --dump %s", in_folder("model"), in_folder("d.safetensors")), 0);
+    ck_assert_int_eq(
+        m3ref("run %s --case golden/tiny/case.safetensors --dump %s", in_folder("model"), in_folder("d.safetensors")),
+        0);
     ck_assert(has("err", "12 tensors of the index branch are not used"));
     ck_assert_int_eq(m3ref("compare --force golden/tiny/golden.safetensors.gz %s", in_folder("d.safetensors")), 1);
     ck_assert(has("out", "first divergence layers.2.attn_lse"));
@@ -267,7 +285,9 @@ START_TEST(dump_over_an_input)
     copy_tiny();
     copy("golden/tiny/case.safetensors", in_folder("case.safetensors"));
     ck_assert_int_eq(m3ref("run %s --ids 1 --dump %s", in_folder("model"), in_folder("model/model.safetensors")), 64);
-    ck_assert_int_eq(m3ref("run %s --case %s --dump %s", in_folder("model"), in_folder("case.safetensors"), in_folder("case.safetensors")), 64);
+    ck_assert_int_eq(m3ref("run %s --case %s --dump %s", in_folder("model"), in_folder("case.safetensors"),
+                           in_folder("case.safetensors")),
+                     64);
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1 --dump ''"), 64);
     ck_assert_int_eq(m3ref("run %s --case %s", in_folder("model"), in_folder("case.safetensors")), 0);
 }
@@ -373,7 +393,8 @@ START_TEST(every_finding_at_once)
             enum m3_dtype dtype = t->dtype;
             int64_t shape[M3_MAX_RANK];
             memcpy(shape, t->shape, sizeof shape);
-            if (strcmp(name, "language_model.model.layers.1.self_attn.v_proj.weight") == 0) name = "language_model.model.layers.1.self_attn.z_proj.weight";
+            if (strcmp(name, "language_model.model.layers.1.self_attn.v_proj.weight") == 0)
+                name = "language_model.model.layers.1.self_attn.z_proj.weight";
             if (strstr(name, "layers.2.self_attn.k_norm")) shape[0] = 10, dtype = M3_F32;
             if (strstr(name, "layers.4.block_sparse_moe.gate.weight")) dtype = M3_I32;
             if (pass == 0) ck_assert_int_eq(m3_writer_tensor(writer, name, dtype, t->rank, shape, &error), M3_OK);
@@ -416,10 +437,12 @@ START_TEST(bad_index)
 {
     copy_tiny();
     ck_assert_int_eq(rename(in_folder("model/model.safetensors"), in_folder("model/a.safetensors")), 0);
-    write_text(in_folder("model/model.safetensors.index.json"), "{\"weight_map\":{\"lm_head.weight\":\"b.safetensors\"}}");
+    write_text(in_folder("model/model.safetensors.index.json"),
+               "{\"weight_map\":{\"lm_head.weight\":\"b.safetensors\"}}");
     ck_assert_int_eq(m3ref("run %s --ids 1", in_folder("model")), 66);
     ck_assert(has("err", "b.safetensors"));
-    write_text(in_folder("model/model.safetensors.index.json"), "{\"weight_map\":{\"lm_head.weight\":\"../a.safetensors\"}}");
+    write_text(in_folder("model/model.safetensors.index.json"),
+               "{\"weight_map\":{\"lm_head.weight\":\"../a.safetensors\"}}");
     ck_assert_int_eq(m3ref("run %s --ids 1", in_folder("model")), 65);
     write_text(in_folder("model/model.safetensors.index.json"), "{\"weight_map\":[1,2]}");
     ck_assert_int_eq(m3ref("run %s --ids 1", in_folder("model")), 65);
@@ -432,8 +455,8 @@ START_TEST(full_disk)
     char command[1024];
     const char *build = getenv("BUILD");
     write_text(in_folder("d.safetensors"), "old");
-    snprintf(command, sizeof command, "ulimit -f 200; %s/m3ref run " TINY " --dump %s >%s 2>%s", build ? build : "build",
-             in_folder("d.safetensors"), in_folder("out"), in_folder("err"));
+    snprintf(command, sizeof command, "ulimit -f 200; %s/m3ref run " TINY " --dump %s >%s 2>%s",
+             build ? build : "build", in_folder("d.safetensors"), in_folder("out"), in_folder("err"));
     int status = system(command);
     ck_assert(WIFEXITED(status));
     ck_assert_int_eq(WEXITSTATUS(status), 74);
@@ -444,15 +467,19 @@ START_TEST(full_disk)
 }
 END_TEST
 
-/* synth makes the weights that the goldens' own script made: two programs, one specification. Routers and biases of the
- * tiny model have further bits of their own. */
+/* synth makes the weights that the goldens' own script made: two programs, one specification. Routers and biases of
+ * the tiny model have further bits of their own. */
 START_TEST(synth_agrees_with_the_scripts)
 {
-    static const char *const models[][2] = { { "tiny", "bf16" }, { "block128", "bf16" }, { "mxfp8", "mxfp8" }, { "f8block", "f8_block" } };
+    static const char *const models[][2] = {
+        { "tiny", "bf16" }, { "block128", "bf16" }, { "mxfp8", "mxfp8" }, { "f8block", "f8_block" }
+    };
     for (int i = 0; i < 4; i++) {
         char line[400];
         int differ = 0, same = 0;
-        ck_assert_int_eq(m3ref("synth golden/%s/model/config.json %s --dtype %s", models[i][0], in_folder(models[i][0]), models[i][1]), 0);
+        ck_assert_int_eq(m3ref("synth golden/%s/model/config.json %s --dtype %s", models[i][0], in_folder(models[i][0]),
+                               models[i][1]),
+                         0);
         ck_assert_int_eq(m3ref("inspect --sha256 %s", in_folder(models[i][0])), 0);
         copy(in_folder("out"), in_folder("ours"));
         ck_assert_int_eq(m3ref("inspect --sha256 golden/%s/model", models[i][0]), 0);
@@ -461,7 +488,10 @@ START_TEST(synth_agrees_with_the_scripts)
         FILE *theirs = fopen(in_folder("out"), "r");
         while (fgets(line, sizeof line, theirs)) {
             if (strstr(ours, line)) same++;
-            else differ += !strstr(line, "block_sparse_moe.gate.weight") && !strstr(line, "e_score_correction_bias") ? 1000 : 1;
+            else
+                differ += !strstr(line, "block_sparse_moe.gate.weight") && !strstr(line, "e_score_correction_bias")
+                              ? 1000
+                              : 1;
         }
         fclose(theirs);
         free(ours);
@@ -482,12 +512,15 @@ START_TEST(synth_seed)
     ck_assert_int_eq(m3ref("synth golden/tiny/model/config.json %s --seed 2", in_folder("c")), 0);
     const char *models[] = { "a", "b", "c" };
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --dump %s --taps logits", in_folder(models[i]), in_folder("d.safetensors")), 0);
+        ck_assert_int_eq(m3ref("run %s --case golden/tiny/case.safetensors --dump %s --taps logits",
+                               in_folder(models[i]), in_folder("d.safetensors")),
+                         0);
         ck_assert_int_eq(m3ref("inspect --sha256 %s", in_folder("d.safetensors")), 0);
         copy(in_folder("out"), in_folder(i == 0 ? "first" : i == 1 ? "second" : "third"));
     }
     size_t count;
-    char *first = (char *)read_bytes(in_folder("first"), &count), *second = (char *)read_bytes(in_folder("second"), &count),
+    char *first = (char *)read_bytes(in_folder("first"), &count),
+         *second = (char *)read_bytes(in_folder("second"), &count),
          *third = (char *)read_bytes(in_folder("third"), &count);
     ck_assert_str_eq(first, second);
     ck_assert_str_ne(first, third);
@@ -499,7 +532,8 @@ END_TEST
 
 START_TEST(inspect_lists)
 {
-    ck_assert_int_eq(m3ref("inspect golden/mxfp8/model --json --tensors language_model.*layers.0.self_attn.q_proj.weight*"), 0);
+    ck_assert_int_eq(
+        m3ref("inspect golden/mxfp8/model --json --tensors language_model.*layers.0.self_attn.q_proj.weight*"), 0);
     ck_assert(has("out", "\"dtype\":\"F8_E4M3\""));
     ck_assert(has("out", "\"type\":\"summary\",\"tensors\":2"));
     ck_assert_int_eq(m3ref("inspect golden/tiny/golden.safetensors.gz"), 0);

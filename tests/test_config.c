@@ -307,7 +307,8 @@ START_TEST(unused_in_the_flat_form)
                                              { "text_config.attention_output_gate", "true" } };
     for (int i = 0; i < 3; i++) {
         ck_assert_msg(read_with(flat, fields[i][0], fields[i][1]) == M3_OK, "flat %s is refused", fields[i][0]);
-        ck_assert_msg(read_with(released, fields[i][0], fields[i][1]) == M3_BAD_INPUT, "released %s is accepted", fields[i][0]);
+        ck_assert_msg(read_with(released, fields[i][0], fields[i][1]) == M3_BAD_INPUT, "released %s is accepted",
+                      fields[i][0]);
     }
 }
 END_TEST
@@ -602,9 +603,26 @@ END_TEST
 Suite *m3_suite(void)
 {
     const TTest *const tests[] = {
-        released_form, flat_form, text_alone, activation, choices, sparse_switched_off, rotary, both_forms,
-        unused_in_the_flat_form, what_no_layer_needs, noted, cannot_be_honoured, bad_values, bad_lists, absent_fields, unused_fields_may_be_absent, all_in_one_pass,
-        absurd_model, no_json, damaged,
+        released_form,
+        flat_form,
+        text_alone,
+        activation,
+        choices,
+        sparse_switched_off,
+        rotary,
+        both_forms,
+        unused_in_the_flat_form,
+        what_no_layer_needs,
+        noted,
+        cannot_be_honoured,
+        bad_values,
+        bad_lists,
+        absent_fields,
+        unused_fields_may_be_absent,
+        all_in_one_pass,
+        absurd_model,
+        no_json,
+        damaged,
     };
     Suite *suite = suite_create("config");
     TCase *test = tcase_create("config");

@@ -76,8 +76,8 @@ START_TEST(stored_types_and_shapes)
 }
 END_TEST
 
-/* Goal:  the ends of each type: all E4M3 codes under small, large and NaN scales; signed zeros, subnormals, infinities,
- *        NaN of the wide types.
+/* Goal:  the ends of each type: all E4M3 codes under small, large and NaN scales; signed zeros, subnormals,
+ * infinities,        NaN of the wide types.
  * Claim: equal bits, in float too where a product or an F64 overflows to infinity, or is subnormal.
  * Seen to fail with subnormals flushed, NaN made 0, a ue8m0 of 255 read as infinity. */
 START_TEST(ends_of_the_types)

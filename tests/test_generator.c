@@ -1,5 +1,6 @@
-/* The generator against numbers from another program of the same specification (scripts/golden/synth.py), and the rule of
- * exponents against SPEC 3.6. Seen to fail with the seed left out, i for i + 1, and a rounded instead of floored c. */
+/* The generator against numbers from another program of the same specification (scripts/golden/synth.py), and the
+ * rule of exponents against SPEC 3.6. Seen to fail with the seed left out, i for i + 1, and a rounded instead of
+ * floored c. */
 #include <check.h>
 
 #include "model/generator.h"

@@ -1,5 +1,5 @@
-/* The inner loops of every instruction set against the plain loops that are their meaning: the same bits. Only dots, whose
- * order is the vector's, is held to a bound.
+/* The inner loops of every instruction set against the plain loops that are their meaning: the same bits. Only dots,
+ * whose order is the vector's, is held to a bound.
  *
  * Seen to fail with: a tile that starts k at 1; a strip of two vectors that takes the first twice; narrow columns that
  * forget to add; a scale block counted from the row's start; -mfma -ffp-contract=fast. */
@@ -56,8 +56,8 @@ static void plain_gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t
         }
 }
 
-/* Sizes around every tile: one row and many, columns below a vector, of one vector, of two and beyond, both layouts of a;
- * rows of c further apart than they are wide, and what lies between is not touched. */
+/* Sizes around every tile: one row and many, columns below a vector, of one vector, of two and beyond, both layouts
+ * of a; rows of c further apart than they are wide, and what lies between is not touched. */
 START_TEST(gemm_is_the_plain_loop)
 {
     static const int64_t sizes[] = { 1, 2, 3, 7, 8, 9, 16, 17, 31, 32, 33, 67, 130 };
@@ -79,8 +79,8 @@ START_TEST(gemm_is_the_plain_loop)
         memcpy(want, start, bytes);
         plain_gemm(want, ldc, ga_x, a_m, a_k, gb_x, ldb, M, N, K, add);
         hot->gemm(c, ldc, ga_x, a_m, a_k, gb_x, ldb, M, N, K, add);
-        ck_assert_msg(memcmp(c, want, bytes) == 0, "%s: M %d N %d K %d add %d turned %d", hot->name, (int)M, (int)N, (int)K,
-                      add, turned);
+        ck_assert_msg(memcmp(c, want, bytes) == 0, "%s: M %d N %d K %d add %d turned %d", hot->name, (int)M, (int)N,
+                      (int)K, add, turned);
         ck_assert(guard_intact(&gc) && guard_intact(&ga) && guard_intact(&gb));
     }
 }
@@ -143,9 +143,10 @@ START_TEST(expand_is_the_decoder)
                     if (sizeof(real) == sizeof(double)) m3_expand_f64((double *)(void *)want, &w, row, col, n);
                     else m3_expand_f32((float *)(void *)want, &w, row, col, n);
                     for (int64_t i = 0; i < n; i++)
-                        ck_assert_msg((got[i] != got[i] && want[i] != want[i]) || memcmp(&got[i], &want[i], sizeof(real)) == 0,
-                                      "%s: form %d row %d col %d: got %a, want %a", hot->name, f, (int)row, (int)(col + i),
-                                      (double)got[i], (double)want[i]);
+                        ck_assert_msg((got[i] != got[i] && want[i] != want[i]) ||
+                                          memcmp(&got[i], &want[i], sizeof(real)) == 0,
+                                      "%s: form %d row %d col %d: got %a, want %a", hot->name, f, (int)row,
+                                      (int)(col + i), (double)got[i], (double)want[i]);
                 }
     }
 }
@@ -198,13 +199,17 @@ START_TEST(activations_agree)
     for (int b = 1; b < BUILDS; b++) {
         if (!runs_here(b)) continue;
         builds[b]->swiglu_oai(other, gate, up, COUNT, (real)1.702, 7, -(real)INFINITY);
-        for (int i = 0; i < COUNT; i++) ck_assert((first[i] != first[i] && other[i] != other[i]) || memcmp(&first[i], &other[i], sizeof(real)) == 0);
+        for (int i = 0; i < COUNT; i++)
+            ck_assert((first[i] != first[i] && other[i] != other[i]) ||
+                      memcmp(&first[i], &other[i], sizeof(real)) == 0);
     }
     builds[0]->swiglu(first, gate, up, COUNT);
     for (int b = 1; b < BUILDS; b++) {
         if (!runs_here(b)) continue;
         builds[b]->swiglu(other, gate, up, COUNT);
-        for (int i = 0; i < COUNT; i++) ck_assert((first[i] != first[i] && other[i] != other[i]) || memcmp(&first[i], &other[i], sizeof(real)) == 0);
+        for (int i = 0; i < COUNT; i++)
+            ck_assert((first[i] != first[i] && other[i] != other[i]) ||
+                      memcmp(&first[i], &other[i], sizeof(real)) == 0);
     }
 }
 END_TEST

@@ -123,8 +123,8 @@ static void check_shape(enum stored_kind kind, struct shape d, int shift, uint64
 
 /* Goal:  both bodies are the matrix product, whatever the shape against panels and vectors.
  * Given: F32, random; all rows and cols of 1, 3, 17, 127, 257, 521, and longer ones; T = 1, 2, 31, 32, 33, 67 in turn.
- * Claim: within (cols + 1 for a bias) u (|w| |x| + |bias|); `ordered` has the bits of the plain loop; threads change no
- *        bit of either.
+ * Claim: within (cols + 1 for a bias) u (|w| |x| + |bias|); `ordered` has the bits of the plain loop; threads change
+ * no        bit of either.
  * Seen to fail with columns beyond 512 or an odd last one left out, the last row of a long matrix not written, a
  * transposed matrix, x rounded to BF16, no bias, one element too many, one bit off with five threads, all in either
  * body; in `ordered` alone with fused multiply-add, two partial sums, a sum in long double, the bias first. */

@@ -106,8 +106,8 @@ END_TEST
 
 /* Goal:  channel i turns with i + R/2, and with no other.
  * Given: one-hot heads: head h holds 1 in channel h; every pair has an exact angle of its own, cos 3 2^-i, sin 5 2^-i.
- * Claim: channel h < R/2 gives cos at h, sin at h + R/2; channel h of the second half cos at h, -sin at h - R/2; from R
- *        on 1 at h. Zero everywhere else.
+ * Claim: channel h < R/2 gives cos at h, sin at h + R/2; channel h of the second half cos at h, -sin at h - R/2;
+ * from R        on 1 at h. Zero everywhere else.
  * Seen to fail with rope.last, rope.interleaved, pairs (i, i + D/2), a sine of the wrong sign, the rest not copied, in
  * place the first channel's new value. */
 START_TEST(one_hot_heads)

@@ -98,7 +98,8 @@ START_TEST(accepts)
 END_TEST
 
 /* Goal:  each fault of a header is refused with a line that names it.
- * Given: one fault at a time; beside each stands a part of its line. Seen to fail with each check taken out in turn. */
+ * Given: one fault at a time; beside each stands a part of its line. Seen to fail with each check taken out in turn.
+ * */
 START_TEST(refuses)
 {
 #define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"

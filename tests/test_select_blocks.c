@@ -205,8 +205,8 @@ END_TEST
 /* Goal:  exact equality with the full sort.
  * Given: T 1 2 7 67 131, G 1 2 3, blocks of 1 4 7 128, N 1 3 16 40, p0 0, inside a block and far on; every selection
  *        and local_rule, 0 to 5 local and 0 to 3 initial blocks; scores with many ties and with few, a tenth of them
- *        -inf, +inf or a zero of either sign; the blocks behind the row's own hold NaN, and m is wider than it must be.
- * Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
+ *        -inf, +inf or a zero of either sign; the blocks behind the row's own hold NaN, and m is wider than it must
+ * be. Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
  * Seen to fail with all of these, an initial block listed twice, shared ignored, the own block of the last row, p0
  *        forgotten, ids written group-major, and threads that share their scratch. */
 START_TEST(full_sort)

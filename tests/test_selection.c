@@ -84,9 +84,9 @@ START_TEST(ids_beyond_the_scores)
 END_TEST
 
 /* Goal:  equal scores go to the lower id; only the candidate's own scores can excuse another choice.
- * Given: blocks 1 and 2 score 4 in the reference, which chose 1; block 6 is the row's own, forced with the least score.
- * Seen to fail with: ties never allowed; always allowed; own scores not looked at; the own block not exempt; equality
- * of the reference's scores not looked at. */
+ * Given: blocks 1 and 2 score 4 in the reference, which chose 1; block 6 is the row's own, forced with the least
+ * score. Seen to fail with: ties never allowed; always allowed; own scores not looked at; the own block not exempt;
+ * equality of the reference's scores not looked at. */
 START_TEST(ties)
 {
     const double scores[B] = { 1, 4, 4, 2, 8, 9, 0.5 };
@@ -118,7 +118,8 @@ START_TEST(ties)
 END_TEST
 
 /* Goal:  of two pairs, both must be tied.
- * Given: 1, 2, 3 score 4 and the reference chose 1, 2: to take 3 for 1 is a tie, to take 0 and 3 for 1 and 2 is not. */
+ * Given: 1, 2, 3 score 4 and the reference chose 1, 2: to take 3 for 1 is a tie, to take 0 and 3 for 1 and 2 is not.
+ * */
 START_TEST(ties_of_several)
 {
     const double scores[B] = { 1, 4, 4, 4, 8, 0.5, 0.25 }, own[B] = { 9, 4, 4.5, 9, 8, 0.5, 0.25 };

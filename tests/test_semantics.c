@@ -19,8 +19,9 @@ START_TEST(fields)
     ck_assert(s.gate_clamp == M3_GATE_CLAMP_BOTH && s.init_blocks == 3 && s.local_blocks == 0);
     ck_assert(s.local_rule == M3_LOCAL_OWN && s.rope_angle == M3_ANGLE_F32);
     json = m3_semantics_json(&s);
-    ck_assert_str_eq(json, "{\"selection\":\"union\",\"pool\":\"lse\",\"index_scale\":\"rsqrt\",\"gate_clamp\":\"both\","
-                           "\"init_blocks\":3,\"local_blocks\":0,\"local_rule\":\"own\",\"rope_angle\":\"f32\"}");
+    ck_assert_str_eq(json,
+                     "{\"selection\":\"union\",\"pool\":\"lse\",\"index_scale\":\"rsqrt\",\"gate_clamp\":\"both\","
+                     "\"init_blocks\":3,\"local_blocks\":0,\"local_rule\":\"own\",\"rope_angle\":\"f32\"}");
     free(json);
     ck_assert_int_eq(m3_semantics_set(&s, "selection=group", &error), M3_OK);
     ck_assert(s.selection == M3_SELECT_GROUP);

@@ -37,8 +37,8 @@ static void check_one(const char *what, int64_t i, real got, real x)
 
 /* Goal:  the ends of the range, and what is known in advance.
  * Given: 0, infinities, NaN, the largest numbers; where float reaches 0 and 1, as SPEC says, and where double does.
- * Claim: these values. In double they follow from the order of operations: exp(-x) overflows below -709.79, so that the
- *        result is 0; and 1 + exp(-36.7) is rounded to 1 + 2u before the quotient is.
+ * Claim: these values. In double they follow from the order of operations: exp(-x) overflows below -709.79, so that
+ * the        result is 0; and 1 + exp(-36.7) is rounded to 1 + 2u before the quotient is.
  * Seen to fail with exp(x) / (1 + exp(x)), exp of a float, x clamped to -88 and 30, subnormal results flushed (in
  * float), NaN made 1/2, router.softmax. */
 START_TEST(known_values)

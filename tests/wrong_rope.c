@@ -1,5 +1,5 @@
-/* A plug-in with a known mistake, rope.full: all channels of a head are turned, with the table's angles repeated. It takes
- * what base/ offers an operator: threads, scratch memory, the place of a failure. */
+/* A plug-in with a known mistake, rope.full: all channels of a head are turned, with the table's angles repeated. It
+ * takes what base/ offers an operator: threads, scratch memory, the place of a failure. */
 #include <string.h>
 
 #include "ops/ops.h"

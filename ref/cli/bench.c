@@ -17,9 +17,9 @@
 static const char help[] =
     "usage: m3ref bench ITEM [--threads N] [--runs N]\n"
     "\n"
-    "Times one item at released sizes in float, and prints a JSON line: what, seconds (the least of the runs), GFLOP/s or\n"
-    "GB/s, and the peak memory of the process. `make bench` runs all of them, each in a process of its own: two thread\n"
-    "pools in one disturb each other.\n"
+    "Times one item at released sizes in float, and prints a JSON line: what, seconds (the least of the runs),\n"
+    "GFLOP/s or GB/s, and the peak memory of the process. `make bench` runs all of them, each in a process of its\n"
+    "own: two thread pools in one disturb each other.\n"
     "\n"
     "  sgemm            the machine's limit for products: BLAS alone, threaded, 512 x 6144 x 6144\n"
     "  read             the machine's limit for weights: a plain read of 1 GB\n"
@@ -205,8 +205,8 @@ static int run_selection(struct bench *m)
 static int run_attend_blocks(struct bench *m)
 {
     const struct m3_attend d = { .T = m->T, .Q = Q, .G = G, .D = D, .block = BLOCK, .N = N };
-    return run_selection(m)
-        || m->op->attend_blocks(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, m->heads.blocks, &d);
+    return run_selection(m) || m->op->attend_blocks(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k,
+                                                    m->heads.v, m->heads.blocks, &d);
 }
 
 static int run_attend_full(struct bench *m)
@@ -333,11 +333,12 @@ static int measure(const struct item *item, int64_t threads, int64_t runs, struc
         if (took < best) best = took;
     }
     m3_ctx_free(&m.ctx);
-    if (status) return m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
+    if (status)
+        return m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
     getrusage(RUSAGE_SELF, &usage);
-    printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n", item->name,
-           best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9, (long long)usage.ru_maxrss * 1024,
-           (long long)threads, (long long)runs);
+    printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n",
+           item->name, best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9,
+           (long long)usage.ru_maxrss * 1024, (long long)threads, (long long)runs);
     return M3_OK;
 }
 

@@ -19,7 +19,8 @@ int m3_cli_help(const char *help);
 /* The finding for what getopt_long returned besides an option of the command. */
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error);
 /* A whole number in [low, high] from a flag's value. */
-int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high, struct m3_error *error);
+int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high,
+                  struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
 /* Whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */

@@ -21,23 +21,27 @@ int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_er
     return m3_fail(error, M3_USAGE, "%s: %s is not an option", command, argv[optind - 1]);
 }
 
-int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high, struct m3_error *error)
+int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high,
+                  struct m3_error *error)
 {
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (errno || end == text || *end || value < low || value > high)
-        return m3_fail(error, M3_USAGE, "%s: got %s, expected a number from %" PRId64 " to %" PRId64, flag, text, low, high);
+        return m3_fail(error, M3_USAGE, "%s: got %s, expected a number from %" PRId64 " to %" PRId64, flag, text, low,
+                       high);
     *number = value;
     return M3_OK;
 }
 
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 {
-    if ((fflush(stdout) || ferror(stdout)) && !status) status = m3_fail(error, M3_IO, "standard output: cannot be written");
+    if ((fflush(stdout) || ferror(stdout)) && !status)
+        status = m3_fail(error, M3_IO, "standard output: cannot be written");
     m3_error_print(notes, stderr);
     m3_error_print(error, stderr);
-    if (status && !error->text && status >= M3_USAGE) fprintf(stderr, "m3ref: failed with status %d, and no memory for the words\n", status);
+    if (status && !error->text && status >= M3_USAGE)
+        fprintf(stderr, "m3ref: failed with status %d, and no memory for the words\n", status);
     m3_error_free(notes);
     m3_error_free(error);
     return status;

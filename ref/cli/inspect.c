@@ -15,16 +15,17 @@
 static const char help[] =
     "usage: m3ref inspect FILE_OR_MODEL [--tensors GLOB,...] [--json] [--sha256]\n"
     "\n"
-    "Lists the tensors of a safetensors file (or .gz) or of a model directory: name, dtype, shape, smallest and largest\n"
-    "value, root mean square, count of NaN. F8_E4M3 weights with scales are shown scaled. A model directory is checked\n"
-    "against its config first: missing, extra, misshaped and mistyped tensors are all reported.\n"
+    "Lists the tensors of a safetensors file (or .gz) or of a model directory: name, dtype, shape, smallest and\n"
+    "largest value, root mean square, count of NaN. F8_E4M3 weights with scales are shown scaled. A model directory\n"
+    "is checked against its config first: missing, extra, misshaped and mistyped tensors are all reported.\n"
     "\n"
     "  --tensors GLOB,...   only names that match: * is any text, ? any character\n"
     "  --json               one JSON object a line\n"
     "  --sha256             only hash and name, of each tensor's bytes\n"
     "  --help               this text\n"
     "\n"
-    "Exit status: 0 done; 3 a file without tensors; 64 wrong usage; 65 bad file or model; 66 absent file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 3 a file without tensors; 64 wrong usage; 65 bad file or model; 66 absent file;\n"
+    "70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *path, *tensors;
@@ -53,15 +54,18 @@ static int scaled(struct m3_weight *w, const struct m3_tensor *codes, const stru
 {
     if (!scales || codes->dtype != M3_F8_E4M3 || codes->rank != 2 || scales->rank != 2) return 0;
     int64_t rows = codes->shape[0], cols = codes->shape[1], blocks = (cols + 127) / 128, groups = (cols + 31) / 32;
-    *w = (struct m3_weight){ .data = codes->data, .scales = scales->data, .dtype = codes->dtype, .rows = rows, .cols = cols };
+    *w = (struct m3_weight){
+        .data = codes->data, .scales = scales->data, .dtype = codes->dtype, .rows = rows, .cols = cols
+    };
     if (scales->dtype == M3_F32) w->scaling = M3_SCALE_128X128;
     else w->scaling = M3_SCALE_MX32;
-    return w->scaling == M3_SCALE_128X128
-               ? scales->shape[0] == (rows + 127) / 128 && scales->shape[1] == blocks
-               : (scales->dtype == M3_U8 || scales->dtype == M3_F8_E8M0) && scales->shape[0] == rows && scales->shape[1] == groups;
+    return w->scaling == M3_SCALE_128X128 ? scales->shape[0] == (rows + 127) / 128 && scales->shape[1] == blocks
+                                          : (scales->dtype == M3_U8 || scales->dtype == M3_F8_E8M0) &&
+                                                scales->shape[0] == rows && scales->shape[1] == groups;
 }
 
-static int measure(struct statistics *s, const struct m3_tensor *t, const struct m3_tensor *scales, struct m3_error *error)
+static int measure(struct statistics *s, const struct m3_tensor *t, const struct m3_tensor *scales,
+                   struct m3_error *error)
 {
     struct m3_weight w;
     *s = (struct statistics){ 0 };
@@ -99,7 +103,8 @@ static void print_text(const struct m3_tensor *t, const char *name, const struct
     snprintf(shape + n, sizeof shape - (size_t)n, "]");
 
     printf("%-72s %-7s %-20s ", name, m3_dtype_name(t->dtype), shape);
-    if (s->numbers) printf("min %-12.6g max %-12.6g rms %-12.6g ", s->min, s->max, sqrt(s->sum_of_squares / (double)s->numbers));
+    if (s->numbers)
+        printf("min %-12.6g max %-12.6g rms %-12.6g ", s->min, s->max, sqrt(s->sum_of_squares / (double)s->numbers));
     else printf("no numbers ");
     printf("nan %" PRId64 "\n", s->nans);
 }
@@ -121,14 +126,16 @@ static int print_json(json_t *object, struct m3_error *error)
     return M3_OK;
 }
 
-static int print_tensor_json(const struct m3_tensor *t, const char *name, const struct statistics *s, struct m3_error *error)
+static int print_tensor_json(const struct m3_tensor *t, const char *name, const struct statistics *s,
+                             struct m3_error *error)
 {
     json_t *shape = json_array();
     for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer(t->shape[i]));
     double rms = s->numbers ? sqrt(s->sum_of_squares / (double)s->numbers) : 0;
-    return print_json(json_pack("{ss ss ss so so so so sI}", "type", "tensor", "name", name, "dtype", m3_dtype_name(t->dtype),
-                                "shape", shape, "min", json_number(s, s->min), "max", json_number(s, s->max), "rms",
-                                json_number(s, rms), "nan", (json_int_t)s->nans), error);
+    return print_json(json_pack("{ss ss ss so so so so sI}", "type", "tensor", "name", name, "dtype",
+                                m3_dtype_name(t->dtype), "shape", shape, "min", json_number(s, s->min), "max",
+                                json_number(s, s->max), "rms", json_number(s, rms), "nan", (json_int_t)s->nans),
+                      error);
 }
 
 /* What is listed: the tensors of a file, or of all files of a model. */
@@ -155,7 +162,8 @@ static const struct m3_tensor *scales_of(const struct listing *l, const struct m
     return l->file ? m3_safetensors_find(l->file, name) : m3_checkpoint_find(l->model->checkpoint, name, NULL);
 }
 
-static int print_tensor(const struct arguments *a, const struct listing *l, const struct m3_tensor *t, struct m3_error *error)
+static int print_tensor(const struct arguments *a, const struct listing *l, const struct m3_tensor *t,
+                        struct m3_error *error)
 {
     struct statistics s;
     char *name = strdup(t->name);
@@ -189,8 +197,9 @@ static int list(const struct arguments *a, const struct listing *l, struct m3_er
         return m3_fail(error, M3_USAGE, "--tensors: got %s, expected a pattern that matches a tensor", a->tensors);
     if (shown == 0) return m3_fail(error, M3_NOT_COMPARABLE, "%s: got no tensors, expected some", a->path);
     if (a->json)
-        return print_json(json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes", (json_int_t)bytes),
-                          error);
+        return print_json(
+            json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes", (json_int_t)bytes),
+            error);
     if (!a->sha256) printf("%" PRId64 " tensors, %" PRIu64 " bytes\n", shown, bytes);
     return M3_OK;
 }
@@ -200,7 +209,8 @@ static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_
     struct listing l = { 0 };
     struct stat info;
     int is_folder = stat(a->path, &info) == 0 && S_ISDIR(info.st_mode);
-    int status = is_folder ? m3_model_open(&l.model, a->path, notes, error) : m3_safetensors_open(&l.file, a->path, error);
+    int status =
+        is_folder ? m3_model_open(&l.model, a->path, notes, error) : m3_safetensors_open(&l.file, a->path, error);
     if (!status) status = list(a, &l, error);
     m3_safetensors_close(l.file);
     m3_model_close(l.model);
@@ -231,7 +241,8 @@ int m3_cli_inspect(int argc, char **argv)
         }
     }
     if (!status && argc - optind != 1)
-        status = m3_fail(&error, M3_USAGE, "inspect: got %d names, expected one file or model directory", argc - optind);
+        status =
+            m3_fail(&error, M3_USAGE, "inspect: got %d names, expected one file or model directory", argc - optind);
     if (!status) {
         a.path = argv[optind];
         status = inspect(&a, &notes, &error);

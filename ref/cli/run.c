@@ -20,10 +20,11 @@
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3) [--dump OUT] [--taps GLOB,...] ...\n"
     "\n"
-    "One forward pass of a model directory over a sequence of token ids. Prints shapes, time, peak memory and the most\n"
-    "likely next tokens; with --dump, writes the tensors on the way.\n"
+    "One forward pass of a model directory over a sequence of token ids. Prints shapes, time, peak memory and the\n"
+    "most likely next tokens; with --dump, writes the tensors on the way.\n"
     "\n"
-    "  --case F               safetensors file with input_ids [T], and position_ids [T] if RoPE is not to count from 0\n"
+    "  --case F               safetensors file with input_ids [T], and position_ids [T] if RoPE is not to count\n"
+    "                         from 0\n"
     "  --ids 1,2,3            the ids themselves\n"
     "  --dump OUT             write taps to OUT, a safetensors file (or .gz); it appears when the run has succeeded\n"
     "  --taps GLOB,...        which taps: * is any text, ? any character (\"layers.3.*,logits\"); all if not given\n"
@@ -54,8 +55,23 @@ struct arguments {
     int allow_long, help;
 };
 
-enum { OPT_CASE = 256, OPT_IDS, OPT_DUMP, OPT_TAPS, OPT_PRECISION, OPT_LINEAR, OPT_LAYERS, OPT_HIDDEN, OPT_THREADS, OPT_SET,
-       OPT_OPS, OPT_ALLOW_LONG, OPT_TOP, OPT_HELP, OPT_UNSUPPORTED };
+enum {
+    OPT_CASE = 256,
+    OPT_IDS,
+    OPT_DUMP,
+    OPT_TAPS,
+    OPT_PRECISION,
+    OPT_LINEAR,
+    OPT_LAYERS,
+    OPT_HIDDEN,
+    OPT_THREADS,
+    OPT_SET,
+    OPT_OPS,
+    OPT_ALLOW_LONG,
+    OPT_TOP,
+    OPT_HELP,
+    OPT_UNSUPPORTED
+};
 
 static const struct option options[] = {
     { "case", required_argument, NULL, OPT_CASE },
@@ -173,7 +189,8 @@ static int parse_ids(int64_t **ids, int64_t *T, const char *text, struct m3_erro
     return M3_OK;
 }
 
-static int read_case(struct m3_case *c, const struct arguments *a, const struct m3_config *config, struct m3_error *error)
+static int read_case(struct m3_case *c, const struct arguments *a, const struct m3_config *config,
+                     struct m3_error *error)
 {
     int64_t *ids = NULL, T;
     int status;
@@ -217,9 +234,10 @@ static int read_hidden(void **hidden, const struct arguments *a, const struct m3
         m3_safetensors_close(file);
         return status;
     }
-    if (!x || x->rank != 2 || x->shape[0] != c->T || x->shape[1] != config->H || (x->dtype != M3_F32 && x->dtype != M3_F64))
-        status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected F32 or F64 [%" PRId64 ",%" PRId64 "]", a->hidden,
-                         name, x ? "another shape or dtype" : "no such tensor", c->T, config->H);
+    if (!x || x->rank != 2 || x->shape[0] != c->T || x->shape[1] != config->H ||
+        (x->dtype != M3_F32 && x->dtype != M3_F64))
+        status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected F32 or F64 [%" PRId64 ",%" PRId64 "]",
+                         a->hidden, name, x ? "another shape or dtype" : "no such tensor", c->T, config->H);
     else if (!(*hidden = malloc((size_t)x->count * a->engine->real_bytes)))
         status = m3_fail_memory(error, "--hidden", (size_t)x->count * a->engine->real_bytes);
 
@@ -227,7 +245,8 @@ static int read_hidden(void **hidden, const struct arguments *a, const struct m3
         if (a->engine->real_bytes == sizeof(double)) ((double *)*hidden)[i] = m3_decode(x->dtype, x->data, i);
         else ((float *)*hidden)[i] = (float)m3_decode(x->dtype, x->data, i);
         if (isnan(m3_decode(x->dtype, x->data, i)))
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got nan, expected a number", a->hidden, name, i);
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got nan, expected a number", a->hidden,
+                             name, i);
     }
     m3_safetensors_close(file);
     return status;
@@ -288,9 +307,9 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
 {
     int64_t sparse = 0, moe = 0;
     for (int64_t l = 0; l < c->layers; l++) sparse += c->sparse[l] != 0, moe += c->moe[l] != 0;
-    printf("model: %" PRId64 " layers (%" PRId64 " sparse attention, %" PRId64 " mixture of experts), H %" PRId64 ", Q %"
-           PRId64 ", G %" PRId64 ", D %" PRId64 ", V %" PRId64 "; %.1f MB\n", c->layers, sparse, moe, c->H, c->Q, c->G, c->D,
-           c->V, (double)bytes / 1e6);
+    printf("model: %" PRId64 " layers (%" PRId64 " sparse attention, %" PRId64 " mixture of experts), H %" PRId64
+           ", Q %" PRId64 ", G %" PRId64 ", D %" PRId64 ", V %" PRId64 "; %.1f MB\n",
+           c->layers, sparse, moe, c->H, c->Q, c->G, c->D, c->V, (double)bytes / 1e6);
     if (sparse) printf("       blocks of %" PRId64 " keys, %" PRId64 " kept; ", c->block, c->N);
     if (moe) printf("%s%" PRId64 " of %" PRId64 " experts per token\n", sparse ? "" : "       ", c->K, c->E);
     else if (sparse) printf("\n");
@@ -313,7 +332,8 @@ static int check_target(const struct arguments *a, const struct m3_model *model,
         read = path != last && same_file(a->dump, path);
         last = path;
     }
-    return read ? m3_fail(error, M3_USAGE, "--dump: got %s, which this run reads, expected another file", a->dump) : M3_OK;
+    return read ? m3_fail(error, M3_USAGE, "--dump: got %s, which this run reads, expected another file", a->dump)
+                : M3_OK;
 }
 
 static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
@@ -343,8 +363,10 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     if (status) return status;
 
     getrusage(RUSAGE_SELF, &usage);
-    printf("run:   T %" PRId64 ", %s, linear %s, %" PRId64 " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
-           "files\n", c->T, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
+    printf("run:   T %" PRId64 ", %s, linear %s, %" PRId64
+           " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
+           "files\n",
+           c->T, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
            (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
     return M3_OK;

@@ -10,8 +10,9 @@
 static const char help[] =
     "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8]\n"
     "\n"
-    "Writes a model directory: a copy of CONFIG, and weights that any language can make again (SPEC.md 3.6): each value\n"
-    "follows from seed, tensor name and index. OUT must be new or empty. Files over 5 GB are split into shards.\n"
+    "Writes a model directory: a copy of CONFIG, and weights that any language can make again (SPEC.md 3.6): each\n"
+    "value follows from seed, tensor name and index. OUT must be new or empty. Files over 5 GB are split into\n"
+    "shards.\n"
     "\n"
     "  --seed S      default 1\n"
     "  --dtype T     bf16 (default; router and patch embedding F32, as released), f32 (all),\n"
@@ -28,7 +29,7 @@ static void progress(uint64_t done, uint64_t all)
 
 static int dtype_named(enum m3_synth_dtype *dtype, const char *name, struct m3_error *error)
 {
-    static const char *const names[] = { "bf16", "f32", "f8_block", "mxfp8" };      /* in the order of the enumeration */
+    static const char *const names[] = { "bf16", "f32", "f8_block", "mxfp8" }; /* in the order of the enumeration */
     for (int i = 0; i < 4; i++)
         if (strcmp(name, names[i]) == 0) {
             *dtype = (enum m3_synth_dtype)i;

@@ -22,8 +22,8 @@ struct place {
     const char *key;
 };
 
-/* A number or a flag. In the flat form it may have another place; a file that has both must say the same twice. A range
- * of one value is for a field that cannot be honoured otherwise. */
+/* A number or a flag. In the flat form it may have another place; a file that has both must say the same twice. A
+ * range of one value is for a field that cannot be honoured otherwise. */
 struct number {
     struct place released;
     enum kind kind;

@@ -41,8 +41,8 @@ json_t *m3_config_field(const struct config_reading *reading, enum config_object
 /* Adds "FILE: OBJECT.KEY: got VALUE, expected WHAT". */
 void m3_config_refuse(struct config_reading *reading, enum config_object object, const char *key, const char *expected);
 
-/* Reads every field of the table that is there: type, range, agreement if it is given in two places. One that is absent
- * gets its released value, or 0. What only some kinds of layers need is not judged yet. */
+/* Reads every field of the table that is there: type, range, agreement if it is given in two places. One that is
+ * absent gets its released value, or 0. What only some kinds of layers need is not judged yet. */
 void m3_config_read_fields(struct config_reading *reading);
 /* Once the kinds of the layers are known: refuses what they cannot use, and refuses or notes what is absent. */
 void m3_config_check_fields(struct config_reading *reading);

@@ -1,9 +1,9 @@
 /* safetensors files: a mapped reader and an atomic, streaming writer. A path that ends in ".gz" is the same file in a
  * gzip container, for both. Format: SPEC 3.1.
  *
- * The reader is strict where the format is: header length, JSON, dtypes, offsets that overlap, leave a hole, do not fit
- * their shape or the file. It also refuses duplicate names, and data_offsets that are no multiple of the dtype's size.
- * Absolute addresses may still be unaligned (the header's length is free): use m3_decode or memcpy, not a cast.
+ * The reader is strict where the format is: header length, JSON, dtypes, offsets that overlap, leave a hole, do not
+ * fit their shape or the file. It also refuses duplicate names, and data_offsets that are no multiple of the dtype's
+ * size. Absolute addresses may still be unaligned (the header's length is free): use m3_decode or memcpy, not a cast.
  * The file is mapped: one that another program cuts short while it is open ends in SIGBUS. */
 #ifndef M3_IO_SAFETENSORS_H
 #define M3_IO_SAFETENSORS_H

@@ -174,13 +174,15 @@ static void report_extra(struct binder *b, struct m3_error *notes)
             index++;
             continue;
         }
-        finding(b, M3_BAD_INPUT, path, tensor->name, "got a tensor that a model of this config does not have, expected none");
+        finding(b, M3_BAD_INPUT, path, tensor->name,
+                "got a tensor that a model of this config does not have, expected none");
     }
-    if (index) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of the index branch are not used: use_sparse_attention is false",
-                       m3_checkpoint_config_path(files), index);
+    if (index)
+        m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of the index branch are not used: use_sparse_attention is false",
+                m3_checkpoint_config_path(files), index);
     if (!mtp && config->mtp_modules > 0)
-        m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold none", m3_checkpoint_config_path(files),
-                config->mtp_modules);
+        m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold none",
+                m3_checkpoint_config_path(files), config->mtp_modules);
     if (mtp) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of multi-token prediction are not used",
                      m3_checkpoint_config_path(files), mtp);
 }

@@ -74,8 +74,10 @@ static int refuse_unsupported(const struct m3_safetensors *file, const char *pat
     for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
         const char *name = m3_safetensors_at(file, i)->name;
         if (strcmp(name, known[0]) == 0 || strcmp(name, known[1]) == 0) continue;
-        status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got a tensor that this version does not honour, expected input_ids "
-                         "and position_ids only", path, name);
+        status = m3_fail(error, M3_BAD_INPUT,
+                         "%s: %s: got a tensor that this version does not honour, expected input_ids "
+                         "and position_ids only",
+                         path, name);
     }
     return status;
 }
@@ -91,7 +93,8 @@ int m3_case_read(struct m3_case *c, const char *path, struct m3_error *error)
     const struct m3_tensor *id_tensor = m3_safetensors_find(file, "input_ids");
     const struct m3_tensor *position_tensor = m3_safetensors_find(file, "position_ids");
 
-    if (!id_tensor) status = m3_fail(error, M3_BAD_INPUT, "%s: input_ids: got no such tensor, expected I32 or I64 [T]", path);
+    if (!id_tensor)
+        status = m3_fail(error, M3_BAD_INPUT, "%s: input_ids: got no such tensor, expected I32 or I64 [T]", path);
     if (!status) status = refuse_unsupported(file, path, error);
     if (!status) status = read_vector(&ids, &T, id_tensor, path, error);
     if (!status && position_tensor) status = read_vector(&positions, &T, position_tensor, path, error);
@@ -109,17 +112,19 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
     const struct m3_vision_config *vision = &config->vision;
     for (int64_t t = 0; t < c->T; t++) {
         if (c->ids[t] < 0 || c->ids[t] >= config->V)
-            return m3_fail(error, status, "%s: token %" PRId64 ": got id %d, expected 0 to %" PRId64, source, t, c->ids[t],
-                           config->V - 1);
+            return m3_fail(error, status, "%s: token %" PRId64 ": got id %d, expected 0 to %" PRId64, source, t,
+                           c->ids[t], config->V - 1);
         if (vision->present && (c->ids[t] == vision->image_token || c->ids[t] == vision->video_token))
             return m3_fail(error, status, "%s: token %" PRId64 ": got the placeholder id %d, expected a picture for it",
                            source, t, c->ids[t]);
         if (c->positions[t] < 0)
-            return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected none below 0", source,
-                           t, c->positions[t]);
+            return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected none below 0",
+                           source, t, c->positions[t]);
         if (c->positions[t] > INT64_C(1) << 53)
-            return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected at most 2^53: beyond, "
-                           "neighbours have the same angle", source, t, c->positions[t]);
+            return m3_fail(error, status,
+                           "%s: token %" PRId64 ": got position %" PRId64 ", expected at most 2^53: beyond, "
+                           "neighbours have the same angle",
+                           source, t, c->positions[t]);
         if (!allow_long && (t >= config->max_positions || c->positions[t] >= config->max_positions))
             return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected below "
                            "max_position_embeddings %" PRId64 " (--allow-long allows it)", source, t,

@@ -92,8 +92,9 @@ static int describe(struct m3_dump *d, const struct m3_model *model, const struc
     if (!semantics) return m3_fail_memory(error, "the semantics", 0);
 
     const char *const strings[][2] = {
-        { "format", "m3ref-dump" }, { "format_version", "1" }, { "producer", PRODUCER }, { "precision", engine->precision },
-        { "command", command }, { "semantics", semantics }, { "model_sha256", model_sha256 }, { "case_sha256", c->sha256 },
+        { "format", "m3ref-dump" },         { "format_version", "1" },    { "producer", PRODUCER },
+        { "precision", engine->precision }, { "command", command },       { "semantics", semantics },
+        { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
         status = m3_writer_metadata(d->writer, strings[i][0], strings[i][1], error);

@@ -1,4 +1,4 @@
-/* A model: its config, and every weight bound to the field that uses it. Independent of `real`: weights stay as stored. */
+/* A model: its config, and every weight bound to the field that uses it. Knows no `real`: weights stay as stored. */
 #ifndef M3_MODEL_MODEL_H
 #define M3_MODEL_MODEL_H
 
@@ -14,7 +14,7 @@ struct m3_layer {
     struct m3_weight q_norm, k_norm;                            /* [D], one for all heads */
     struct m3_weight index_q_proj, index_k_proj;                /* [GX,H] [X,H], sparse layers */
     struct m3_weight index_q_norm, index_k_norm;                /* [X] */
-    struct m3_weight gate, up, down;                            /* dense MLP [I,H] [I,H] [H,I], or the shared expert's */
+    struct m3_weight gate, up, down; /* dense MLP [I,H] [I,H] [H,I], or the shared expert's */
     struct m3_weight router, router_bias;                       /* [E,H] [E], MoE layers */
     struct m3_expert *experts;                          /* [E], MoE layers */
 };

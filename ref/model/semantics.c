@@ -71,8 +71,10 @@ int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, str
         if (strlen(f->name) != (size_t)(equals - assignment) || strncmp(f->name, assignment, strlen(f->name))) continue;
         return f->values[0] ? set_choice(semantics, f, equals + 1, error) : set_count(semantics, f, equals + 1, error);
     }
-    return m3_fail(error, M3_USAGE, "--set: got the field %.*s, expected one of selection, pool, index_scale, gate_clamp, "
-                   "init_blocks, local_blocks, local_rule, rope_angle", (int)(equals - assignment), assignment);
+    return m3_fail(error, M3_USAGE,
+                   "--set: got the field %.*s, expected one of selection, pool, index_scale, gate_clamp, "
+                   "init_blocks, local_blocks, local_rule, rope_angle",
+                   (int)(equals - assignment), assignment);
 }
 
 char *m3_semantics_json(const struct m3_semantics *semantics)

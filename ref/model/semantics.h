@@ -8,8 +8,8 @@
 /* "pool=lse". M3_USAGE if there is no such field or value. */
 int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, struct m3_error *error);
 
-/* {"pool":"lse"}: the fields that are not the released reading, in the order of the struct. NULL if memory is short; to
- * be freed. */
+/* {"pool":"lse"}: the fields that are not the released reading, in the order of the struct. NULL if memory is short;
+ * to be freed. */
 char *m3_semantics_json(const struct m3_semantics *semantics);
 
 #endif

@@ -115,13 +115,16 @@ static void make_piece(struct synth *s, const struct item *item, uint64_t key, i
         switch (item->dtype) {
         case M3_BF16: ((uint16_t *)s->piece)[i] = (uint16_t)(bits >> 16); break;
         case M3_F8_E4M3: ((unsigned char *)s->piece)[i] = e4m3_of_eighths((int)m3_draw(key, at, 31) - 15); break;
-        case M3_U8: ((unsigned char *)s->piece)[i] = (unsigned char)(127 + item->exponent + 2 - (int)m3_draw(key, at, 6)); break;
+        case M3_U8:
+            ((unsigned char *)s->piece)[i] = (unsigned char)(127 + item->exponent + 2 - (int)m3_draw(key, at, 6));
+            break;
         default: ((float *)s->piece)[i] = value;
         }
     }
 }
 
-/* Neighbours differ by 2^4 or more, and have all 24 bits: a scale that is lost, or taken from the next block, shows. */
+/* Neighbours differ by 2^4 or more, and have all 24 bits: a scale that is lost, or taken from the next block, shows.
+ * */
 static void make_block_scales(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -237,8 +240,9 @@ static int make_folder(const char *folder, struct m3_error *error)
     int entries = 0;
     while (readdir(dir)) entries++;
     closedir(dir);
-    return entries <= 2 ? M3_OK : m3_fail(error, M3_USAGE, "%s: got a folder with files in it, expected a new or empty one",
-                                          folder);
+    return entries <= 2
+               ? M3_OK
+               : m3_fail(error, M3_USAGE, "%s: got a folder with files in it, expected a new or empty one", folder);
 }
 
 int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, enum m3_synth_dtype dtype,
@@ -249,7 +253,8 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     struct m3_config config = { 0 };
 
     int status = m3_config_read(&config, config_path, notes, error);
-    if (!status && !(s.piece = malloc(PIECE * sizeof(float)))) status = m3_fail_memory(error, "a piece", PIECE * sizeof(float));
+    if (!status && !(s.piece = malloc(PIECE * sizeof(float))))
+        status = m3_fail_memory(error, "a piece", PIECE * sizeof(float));
     if (!status) status = m3_tensors_each(&config, "language_model.", plan, &s);
     s.shards++;
     if (!status) status = make_folder(folder, error);

@@ -21,7 +21,14 @@ enum m3_tap {
 };
 
 /* In which layers a tap exists. */
-enum m3_tap_where { M3_BEFORE_LAYERS, M3_EVERY_LAYER, M3_SPARSE_LAYER, M3_DENSE_MLP_LAYER, M3_MOE_LAYER, M3_AFTER_LAYERS };
+enum m3_tap_where {
+    M3_BEFORE_LAYERS,
+    M3_EVERY_LAYER,
+    M3_SPARSE_LAYER,
+    M3_DENSE_MLP_LAYER,
+    M3_MOE_LAYER,
+    M3_AFTER_LAYERS
+};
 
 struct m3_tap_row {
     const char *name;           /* "embed"; of a layer's tap the part behind "layers.l." */

@@ -54,8 +54,9 @@ static void *need(struct pass *f, int64_t rows, int64_t width, size_t size)
     void *memory = NULL;
     if (!__builtin_mul_overflow((size_t)rows, (size_t)width, &count) && !__builtin_mul_overflow(count, size, &bytes))
         memory = malloc(bytes ? bytes : 1);
-    if (!memory) f->status = m3_fail(f->error, M3_INTERNAL, "out of memory: got none for %" PRId64 " x %" PRId64 " numbers",
-                                     rows, width);
+    if (!memory)
+        f->status = m3_fail(f->error, M3_INTERNAL, "out of memory: got none for %" PRId64 " x %" PRId64 " numbers",
+                            rows, width);
     return memory;
 }
 
@@ -182,8 +183,8 @@ static void expert_pages(const struct m3_expert *e, void (*give)(const void *, u
 /* All matrices of a layer but the routed experts. */
 static void layer_pages(const struct m3_layer *w, void (*give)(const void *, uint64_t))
 {
-    const struct m3_weight *all[] = { &w->q_proj, &w->k_proj, &w->v_proj, &w->o_proj, &w->index_q_proj, &w->index_k_proj,
-                                      &w->gate, &w->up, &w->down, &w->router };
+    const struct m3_weight *all[] = { &w->q_proj,       &w->k_proj, &w->v_proj, &w->o_proj, &w->index_q_proj,
+                                      &w->index_k_proj, &w->gate,   &w->up,     &w->down,   &w->router };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) weight_pages(all[i], give);
 }
 
@@ -234,8 +235,10 @@ static int choose_blocks(struct pass *f)
         const real *q = b->index_q + t0 * c->G * c->X;
         d.p0 = t0;
         d.T = m3_min(SCORE_ROWS, f->T - t0);
-        if (show(f, M3_TAP_INDEX_BLOCK_SCORES, b->scores, t0, d.T, f->ops.block_scores(&f->ctx, b->scores, q, b->index_k, &d))
-            || prepared(f, M3_TAP_INDEX_BLOCKS, t0, f->ops.select_blocks(&f->ctx, b->blocks + t0 * c->G * c->N, b->scores, &d)))
+        if (show(f, M3_TAP_INDEX_BLOCK_SCORES, b->scores, t0, d.T,
+                 f->ops.block_scores(&f->ctx, b->scores, q, b->index_k, &d)) ||
+            prepared(f, M3_TAP_INDEX_BLOCKS, t0,
+                     f->ops.select_blocks(&f->ctx, b->blocks + t0 * c->G * c->N, b->scores, &d)))
             return f->status;
     }
     return did(f, M3_TAP_INDEX_BLOCKS, b->blocks, 0);
@@ -373,7 +376,8 @@ static int head(struct pass *f)
     for (int64_t t0 = first; t0 < f->T; t0 += LOGIT_ROWS) {
         int64_t rows = m3_min(LOGIT_ROWS, f->T - t0);
         int status = f->ops.linear(&f->ctx, b->logits, b->h + t0 * c->H, &f->model->lm_head, NULL, rows);
-        if (show(f, M3_TAP_LOGITS, b->logits, t0, rows, status) || nan_free(f, M3_TAP_LOGITS, b->logits, t0, rows, c->V))
+        if (show(f, M3_TAP_LOGITS, b->logits, t0, rows, status) ||
+            nan_free(f, M3_TAP_LOGITS, b->logits, t0, rows, c->V))
             return f->status;
     }
     const real *last = b->logits + (f->T - 1) % LOGIT_ROWS * c->V;
@@ -408,13 +412,16 @@ static int run_layers(struct pass *f)
 static int check_request(const struct m3_config *c, const struct m3_request *r, struct m3_error *error)
 {
     if (!r->ids || !r->positions || !r->semantics || r->T < 1 || r->threads < 1)
-        return m3_fail(error, M3_USAGE, "request: got T %" PRId64 ", %d threads, %s, expected T and threads from 1, ids, "
-                       "positions and semantics", r->T, r->threads,
-                       r->ids && r->positions && r->semantics ? "all pointers" : "a NULL pointer");
-    if (r->first_layer < 0 || r->first_layer >= r->end_layer || r->end_layer > c->layers || !r->hidden != (r->first_layer == 0))
-        return m3_fail(error, M3_USAGE, "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %"
-                       PRId64 ", with hidden states if not from 0", r->first_layer, r->end_layer,
-                       r->hidden ? "with" : "without", c->layers);
+        return m3_fail(error, M3_USAGE,
+                       "request: got T %" PRId64 ", %d threads, %s, expected T and threads from 1, ids, "
+                       "positions and semantics",
+                       r->T, r->threads, r->ids && r->positions && r->semantics ? "all pointers" : "a NULL pointer");
+    if (r->first_layer < 0 || r->first_layer >= r->end_layer || r->end_layer > c->layers ||
+        !r->hidden != (r->first_layer == 0))
+        return m3_fail(error, M3_USAGE,
+                       "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %" PRId64
+                       ", with hidden states if not from 0",
+                       r->first_layer, r->end_layer, r->hidden ? "with" : "without", c->layers);
     return M3_OK;
 }
 
@@ -427,7 +434,8 @@ int m3_text_forward(const struct m3_model *model, const struct m3_request *reque
     void *library = NULL;
     struct pass f = { .model = model, .config = c, .request = request, .error = error, .ops = m3_reference_ops,
                       .T = request->T, .layer = -1 };
-    f.act = (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
+    f.act =
+        (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
 
     f.status = m3_ctx_init(&f.ctx, request->threads, request->linear);
     if (f.status) return m3_fail_memory(error, "a context", sizeof f.ctx);

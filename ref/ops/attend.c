@@ -46,7 +46,7 @@ static void transpose_queries(real *q_t, const real *q, const struct m3_attend *
     }
 }
 
-/* o [heads,D] holds the sums of exp(z - max) v of one row's heads; max, sum [heads]. Divides, and takes the logarithm. */
+/* o [heads,D] holds the sums of exp(z - max) v of one row's heads; max, sum [heads]. Divides, takes the logarithm. */
 static void finish_row(real *o, real *lse, const real *max, const double *sum, int64_t heads, int64_t D)
 {
     for (int64_t r = 0; r < heads; r++) {
@@ -89,7 +89,8 @@ static void full_tile(real *o, real *lse, const real *q, const real *k, const re
  *
  * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D].
  * Order: logits in real, channels ascending; exp rounded once; its sum in double, keys ascending; o is divided last.
- * Often wrong: key heads tiled (h mod G) instead of repeated (h div Q/G); a scale from H/Q or from the rotated channels. */
+ * Often wrong: key heads tiled (h mod G) instead of repeated (h div Q/G); a scale from H/Q, or from rotated
+ * channels. */
 int m3_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                    const struct m3_attend *d)
 {
@@ -123,7 +124,8 @@ static void blocks_tile(real *o, real *lse, const real *q, const real *k, const 
     transpose_queries(tile.q_t, q, d, t, 1, g);
     for (int64_t i = 0; i < n; i++) {
         int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
-        hot->gemm(tile.z + keys * heads, heads, k + j * stride + g * d->D, stride, 1, tile.q_t, heads, visible, heads, d->D, 0);
+        hot->gemm(tile.z + keys * heads, heads, k + j * stride + g * d->D, stride, 1, tile.q_t, heads, visible, heads,
+                  d->D, 0);
         keys += visible;
     }
     if (keys == 0) {
@@ -136,7 +138,8 @@ static void blocks_tile(real *o, real *lse, const real *q, const real *k, const 
     keys = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
-        hot->gemm(o_tg, d->D, tile.z + keys * heads, 1, heads, v + j * stride + g * d->D, stride, heads, d->D, visible, i > 0);
+        hot->gemm(o_tg, d->D, tile.z + keys * heads, 1, heads, v + j * stride + g * d->D, stride, heads, d->D, visible,
+                  i > 0);
         keys += visible;
     }
     finish_row(o_tg, lse_tg, tile.max, tile.sum, heads, d->D);
@@ -185,7 +188,8 @@ int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, cons
     int team = m3_team(ctx, d->T * d->Q * d->D * keys);
     for (int64_t i = 0; i < d->T * G; i++)
         if (list_length(blocks + i * N, N, (d->p0 + i / G) / d->block) < 0)
-            return m3_fail_at(ctx, M3_WRONG, "block list not strictly ascending visible ids, then -1", i / G, i % G, -1);
+            return m3_fail_at(ctx, M3_WRONG, "block list not strictly ascending visible ids, then -1", i / G, i % G,
+                              -1);
 
     size_t mark = m3_scratch_mark(ctx);
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);

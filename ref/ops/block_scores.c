@@ -9,7 +9,10 @@
 enum { LANES = 32 };    /* (row, group) pairs of a tile, side by side */
 
 /* The keys of block b that the row at place p sees. */
-static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b) { return m3_min(d->block, p + 1 - b * d->block); }
+static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b)
+{
+    return m3_min(d->block, p + 1 - b * d->block);
+}
 
 /* Pools s [keys], `stride` apart, n >= 1 keys of it. NaN if any of them is. */
 static real pool(const real *s, int64_t stride, int64_t n, real scale, enum m3_pool kind)
@@ -26,8 +29,8 @@ static real pool(const real *s, int64_t stride, int64_t n, real scale, enum m3_p
     return (real)((double)best + m3_log(sum));
 }
 
-/* The (row, group) pairs i0 .. i0 + n, pair = t * G + g: they stand side by side as lanes, for all groups read the same
- * keys. q_t [X,LANES] and s [block,LANES] are scratch. Returns the first pair with a NaN and its block, or -1. */
+/* The (row, group) pairs i0 .. i0 + n, pair = t * G + g: they stand side by side as lanes, for all groups read the
+ * same keys. q_t [X,LANES] and s [block,LANES] are scratch. Returns the first pair with a NaN and its block, or -1. */
 static int64_t score_tile(real *m, const real *q, const real *k, const struct m3_index *d, int64_t i0, int64_t n,
                           real *q_t, real *s, int64_t *bad_block)
 {

@@ -32,7 +32,8 @@ static int one_expert(struct m3_ctx *ctx, real *out, const real *x, real *gate, 
     int64_t F = e->w1.rows;
     int status = m3_linear(ctx, gate, x, &e->w1, NULL, n);
     if (!status) status = m3_linear(ctx, up, x, &e->w3, NULL, n);
-    if (!status) status = act->oai ? m3_swiglu_oai(ctx, gate, gate, up, n, F, act) : m3_swiglu(ctx, gate, gate, up, n, F);
+    if (!status)
+        status = act->oai ? m3_swiglu_oai(ctx, gate, gate, up, n, F, act) : m3_swiglu(ctx, gate, gate, up, n, F);
     if (!status) status = m3_linear(ctx, out, gate, &e->w2, NULL, n);
     return status;
 }

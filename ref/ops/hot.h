@@ -1,5 +1,5 @@
 /* The inner loops, built once for each instruction set and chosen at run time. Each is plain arithmetic in a stated
- * order, so every build gives the same bits; tests/test_hot.c holds them against the plain loops that are their meaning.
+ * order, so every build gives the same bits; tests/test_hot.c holds them against the plain loops that they mean.
  * The exception is dots, a part of the `blas` body of linear, which promises an order only within one machine. */
 #ifndef M3_OPS_HOT_H
 #define M3_OPS_HOT_H
@@ -23,8 +23,8 @@ struct m3_hot {
     /* Columns [col, col + n) of a row of w: the value of m3_expand_f32 or _f64. */
     void (*expand)(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
 
-    /* In place, for each lane l of z [keys, lanes], rows ldz apart: max[l] := the largest scale z; z := exp(scale z - max),
-     * rounded once; sum[l] := sum of the rounded z in double, keys ascending. keys >= 1. A NaN reaches its lane's sum. */
+    /* In place, for each lane l of z [keys, lanes], rows ldz apart: max[l] := the largest scale z; z := exp(scale z -
+     * max), rounded once; sum[l] := sum of the rounded z in double, keys ascending. keys >= 1. NaN reaches the sum. */
     void (*softmax)(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale);
 
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */

@@ -25,11 +25,13 @@ static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t 
 static void library_product(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t n, int64_t inputs)
 {
     if (sizeof(real) == sizeof(double))
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1, (const double *)(const void *)x,
-                    (int)inputs, (const double *)(const void *)w, (int)inputs, 0, (double *)(void *)y, (int)ldy);
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1,
+                    (const double *)(const void *)x, (int)inputs, (const double *)(const void *)w, (int)inputs, 0,
+                    (double *)(void *)y, (int)ldy);
     else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1, (const float *)(const void *)x,
-                    (int)inputs, (const float *)(const void *)w, (int)inputs, 0, (float *)(void *)y, (int)ldy);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1,
+                    (const float *)(const void *)x, (int)inputs, (const float *)(const void *)w, (int)inputs, 0,
+                    (float *)(void *)y, (int)ldy);
 }
 
 /* The sum in an order that the library, or the vector width, chooses. Panels do not depend on the threads. */
@@ -61,7 +63,7 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
     return M3_OK;
 }
 
-/* packed [k, ORDERED_PANEL] := rows [n0, n0 + n) of w, columns [k0, k0 + k), transposed; the panel's missing rows are 0. */
+/* packed [k, ORDERED_PANEL] := rows [n0, n0 + n) of w, columns [k0, k0 + k), transposed; missing rows are 0. */
 static void pack(const struct m3_hot *hot, real *packed, real *rows, const struct m3_weight *w, int64_t n0, int64_t n,
                  int64_t k0, int64_t k)
 {

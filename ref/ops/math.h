@@ -1,8 +1,8 @@
 /* exp, log, sin, cos, pow in double, without libm: same bits on every IEEE machine, compiler and vector width (see
  * exp.h for what that needs). libm differs between machines, and between CPUs under one library.
  *
- * Errors are below 0.9 ulp of the double result (math.c and exp.h bound each function). So a result rounded to float is
- * the correctly rounded float, unless the exact value is within 2^-29 float ulp of the middle of two floats.
+ * Errors are below 0.9 ulp of the double result (math.c and exp.h bound each function). So a result rounded to float
+ * is the correctly rounded float, unless the exact value is within 2^-29 float ulp of the middle of two floats.
  * Which NaN is returned is not defined. */
 #ifndef M3_OPS_MATH_H
 #define M3_OPS_MATH_H

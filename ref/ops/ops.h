@@ -2,30 +2,30 @@
  *
  * Letters: SPEC 1. ' is transpose, := assignment, sums ascend, p is the place of a row: p0 + t.
  *
- *  name           outputs                    inputs                          weights    meaning                                    SPEC
- *  embed          y[T,H]                     ids[T]                          w[V,H]     y := rows ids of w                         5.1
- *  rms_norm       y[T,H]                     x[T,H]                          w[H]       y := x / sqrt(mean x^2 + eps) (1 + w)      5.2
- *  rms_norm_plain y[T,H]                     x[T,H]                          w[H]       y := x / sqrt(mean x^2 + eps) w            5.3
- *  linear         y[T,rows]                  x[T,cols]                       w bias     y := x w' + bias                      (1)  5.4
- *  rope_table     cos[T,R/2] sin[T,R/2]      pos[T]                          -          angle := pos theta^(-2i/R)                 5.5
- *  rope           y[T,heads,D]               x[T,heads,D] cos sin            -          y := x, channel pairs (i, i+R/2) turned    5.6
- *  attend_full    o[T,Q,D] lse[T,Q]          q[T,Q,D] k[S,G,D] v[S,G,D]      -          o := softmax(q k' / sqrt D) v, causal      5.7
- *  block_scores   m[T,G,B]                   q[T,G,X] k[S,X]                 -          m := pool of q k' over a block, causal     5.8
- *  select_blocks  ids[T,G,N]                 m[T,G,B]                        -          ids := top-N of m, forced blocks first (2) 5.9
- *  attend_blocks  o[T,Q,D] lse[T,Q]          q k v blocks[T,G,N]             -          as attend_full, keys of the blocks only    5.10
- *  swiglu_oai     y[T,F]                     gate[T,F] up[T,F]               -          y := (up + 1) gate sig(alpha gate)    (3)  5.11
- *  swiglu         y[T,F]                     gate[T,F] up[T,F]               -          y := up gate sig(gate)                     5.12
- *  sigmoid        y[n]                       x[n]                            -          y := 1 / (1 + exp(-x))                     5.13
- *  route          ids[T,K] p[T,K]            s[T,E]                          bias[E]    ids := top-K(s + bias), p := s[ids]/sum (2) 5.14
- *  experts        routed[T,H] each[T,K,H]    x[T,H] ids[T,K] p[T,K]          E experts  routed := factor sum p each           (4)  5.15
- *  add            y[n]                       a[n] b[n]                       -          y := a + b                                 5.16
+ *  name           outputs            inputs                    weights   meaning                                 SPEC
+ *  embed          y[T,H]             ids[T]                    w[V,H]    y := rows ids of w                      5.1
+ *  rms_norm       y[T,H]             x[T,H]                    w[H]      y := x / sqrt(mean x^2 + eps) (1 + w)   5.2
+ *  rms_norm_plain y[T,H]             x[T,H]                    w[H]      y := x / sqrt(mean x^2 + eps) w         5.3
+ *  linear         y[T,rows]          x[T,cols]                 w bias    y := x w' + bias                    (1) 5.4
+ *  rope_table     cos sin [T,R/2]    pos[T]                    -         angle := pos theta^(-2i/R)              5.5
+ *  rope           y[T,heads,D]       x[T,heads,D] cos sin      -         y := x, channels i and i+R/2 turned     5.6
+ *  attend_full    o[T,Q,D] lse[T,Q]  q[T,Q,D] k v [S,G,D]      -         o := softmax(q k' / sqrt D) v, causal   5.7
+ *  block_scores   m[T,G,B]           q[T,G,X] k[S,X]           -         m := pool of q k' over a block, causal  5.8
+ *  select_blocks  ids[T,G,N]         m[T,G,B]                  -         ids := top-N of m, forced first     (2) 5.9
+ *  attend_blocks  o[T,Q,D] lse[T,Q]  q k v blocks[T,G,N]       -         as attend_full, keys of the blocks      5.10
+ *  swiglu_oai     y[T,F]             gate up [T,F]             -         y := (up + 1) gate sig(alpha gate)  (3) 5.11
+ *  swiglu         y[T,F]             gate up [T,F]             -         y := up gate sig(gate)                  5.12
+ *  sigmoid        y[n]               x[n]                      -         y := 1 / (1 + exp(-x))                  5.13
+ *  route          ids p [T,K]        s[T,E]                    bias[E]   ids := top-K(s + bias), p := s/sum  (2) 5.14
+ *  experts        routed[T,H] each   x[T,H] ids p [T,K]        E of 3    routed := factor sum p each         (4) 5.15
+ *  add            y[n]               a[n] b[n]                 -         y := a + b                              5.16
  *
  *  (1) Also lm_head. The router is a linear with F32 weights.   (2) The lower id wins a tie.
- *  (3) gate and up clamped first.   (4) each := w2 act(w1 x, w3 x); ascending expert id; `each` may be NULL.
+ *  (3) gate and up clamped first.   (4) each := w2 act(w1 x, w3 x); ascending expert id; `each` [T,K,H] may be NULL.
  *
  * Every entry returns 0 or a status (base/status.h) after m3_fail_at. Outputs never overlap inputs, except that y may
- * be x (rms_norm, rms_norm_plain, rope, sigmoid), gate (swiglu_oai, swiglu), a or b (add). Dimensions are at least 1; the
- * model checks them when it binds. */
+ * be x (rms_norm, rms_norm_plain, rope, sigmoid), gate (swiglu_oai, swiglu), a or b (add). Dimensions are at least
+ * 1; the model checks them when it binds. */
 #ifndef M3_OPS_H
 #define M3_OPS_H
 
@@ -45,8 +45,8 @@ struct m3_attend {
     enum m3_selection selection;    /* attend_blocks only: M3_SELECT_UNION attends to any group's blocks */
 };
 
-/* The index branch, lists of N. B is the stride of m, ceil((p0+T)/block) or more: rows of a longer sequence may come in
- * pieces, and keep the B of the whole. */
+/* The index branch, lists of N. B is the stride of m, ceil((p0+T)/block) or more: rows of a longer sequence may come
+ * in pieces, and keep the B of the whole. */
 struct m3_index {
     int64_t T, p0, G, X, block, B, N;
     const struct m3_semantics *semantics;
@@ -89,8 +89,8 @@ struct m3_ops {
     int (*add)(struct m3_ctx *, real *y, const real *a, const real *b, int64_t n);
 };
 
-/* What a plug-in exports under these two names: for which table it was built, which must be this one, and a function that
- * gets the reference table and replaces entries; 0, or a status to refuse. It may call the functions of ref/base.
+/* What a plug-in exports under these two names: for which table it was built, which must be this one, and a function
+ * that gets the reference table and replaces entries; 0, or a status to refuse. It may call the functions of ref/base.
  *
  *     const struct m3_plugin_abi m3_plugin_abi = { M3_OPS_ABI, sizeof(real) };
  *     int m3_plugin(struct m3_ops *ops) { ops->rope = my_rope; return M3_OK; } */

@@ -26,7 +26,8 @@ static int64_t nan_expert(const real *s, const real *bias, int64_t E)
  * ids [T,K]; p [T,K], before the scaling factor; s [T,E] without bias; bias [E].
  * NaN in a choice is an error that names row and expert; chosen scores whose sum is 0, one that names the row.
  * Often wrong: weights taken with the bias; a softmax; no division by the sum. */
-int m3_route(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E, int64_t K)
+int m3_route(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E,
+             int64_t K)
 {
     for (int64_t t = 0; t < T; t++) {
         const real *s_t = s + t * E;

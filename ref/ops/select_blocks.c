@@ -22,7 +22,8 @@ static int contains(const int32_t *ids, int64_t n, int64_t id)
  * it from the nearest, then the initial blocks. Returns how many. */
 static int64_t force(int32_t *ids, int64_t N, int64_t own, const struct m3_semantics *semantics)
 {
-    int64_t local = semantics->local_rule == M3_LOCAL_OWN ? m3_min(1, semantics->local_blocks) : semantics->local_blocks;
+    int64_t local =
+        semantics->local_rule == M3_LOCAL_OWN ? m3_min(1, semantics->local_blocks) : semantics->local_blocks;
     int64_t n = 0;
     for (int64_t b = own; b > own - local && b >= 0 && n < N; b--) ids[n++] = (int32_t)b;
     for (int64_t b = 0; b < semantics->init_blocks && b <= own && n < N; b++)
@@ -95,8 +96,8 @@ static void select_row(int32_t *ids, real *score, const real *m_t, const struct 
  *
  *     ids[t,g] = the N best of the visible blocks: forced ones first, then by score; the lower id wins a tie
  *
- * ids [T,G,N], strictly ascending, then -1; m [T,G,B].  Forced blocks take places of the N. A visible block that is not
- * forced and scores -inf is not chosen. NaN in a visible score is an error.
+ * ids [T,G,N], strictly ascending, then -1; m [T,G,B].  Forced blocks take places of the N. A visible block that is
+ * not forced and scores -inf is not chosen. NaN in a visible score is an error.
  * Often wrong: one list for all groups; the own block of the sequence's end instead of the row's. */
 int m3_select_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
 {

@@ -10,8 +10,8 @@
  * the verdict. M3_IO if it cannot be written. */
 int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error);
 
-/* For programs: one JSON object per stage on a line of its own, then one of type "summary". Numbers that are not finite
- * are the strings "nan", "inf", "-inf"; what does not apply is null. M3_IO, M3_INTERNAL. */
+/* For programs: one JSON object per stage on a line of its own, then one of type "summary". Numbers that are not
+ * finite are the strings "nan", "inf", "-inf"; what does not apply is null. M3_IO, M3_INTERNAL. */
 int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_error *error);
 
 #endif
