@@ -34,10 +34,18 @@ static void library_product(real *y, int64_t ldy, const real *x, const real *w, 
                     (float *)(void *)y, (int)ldy);
 }
 
+/* The stored matrix itself, where it is of real and aligned; else NULL. */
+static const real *as_stored(const struct m3_weight *w)
+{
+    enum m3_dtype same = sizeof(real) == sizeof(double) ? M3_F64 : M3_F32;
+    return w->dtype == same && (uintptr_t)w->data % sizeof(real) == 0 ? w->data : NULL;
+}
+
 /* The sum in an order that the library, or the vector width, chooses. Panels do not depend on the threads. */
 static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_hot *hot = m3_hot();
+    const real *stored = as_stored(w);
     int64_t outputs = w->rows, inputs = w->cols, panel = T < DOT_MAX_T ? DOT_PANEL : BLAS_PANEL;
     int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + panel - 1) / panel);
     if (T > INT_MAX || outputs > INT_MAX || inputs > INT_MAX)
@@ -53,9 +61,10 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
 #pragma omp for schedule(dynamic)
         for (int64_t n0 = 0; n0 < outputs; n0 += panel) {
             int64_t n = m3_min(panel, outputs - n0);
-            for (int64_t i = 0; i < n; i++) hot->expand(mine + i * inputs, w, n0 + i, 0, inputs);
-            if (T < DOT_MAX_T) hot->dots(y + n0, outputs, x, mine, T, n, inputs);
-            else library_product(y + n0, outputs, x, mine, T, n, inputs);
+            const real *panel_rows = stored ? stored + n0 * inputs : mine;
+            for (int64_t i = 0; i < n && !stored; i++) hot->expand(mine + i * inputs, w, n0 + i, 0, inputs);
+            if (T < DOT_MAX_T) hot->dots(y + n0, outputs, x, panel_rows, T, n, inputs);
+            else library_product(y + n0, outputs, x, panel_rows, T, n, inputs);
             add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
         }
     }
