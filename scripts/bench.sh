@@ -12,7 +12,7 @@ field() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": *\([0-9.]*\).*/\1/p"; }
 row() { printf '%-44s %10s s %8s %9s MB\n' "$1" "$(field "$2" seconds)" "$3" "$(($(field "$2" peak_bytes) / 1000000))"; }
 
 ours() {
-    line=$("$build/m3ref" bench "$1" --threads "$threads" --runs "${3:-5}") || exit
+    line=$("$build/m3ref" bench "$1" --threads "$threads" --runs "${3:-15}") || exit
     rate=$(field "$line" gflops)
     [ -n "$rate" ] && row "$2" "$line" "$rate GF" || row "$2" "$line" "$(field "$line" gb_per_s) GB"
 }
@@ -40,6 +40,9 @@ if [ ! -x "$python" ]; then
     exit 0
 fi
 echo "-- public PyTorch code, fp32"
-"$python" scripts/bench_torch.py --threads "$threads" --runs 3 linear moe_eager moe_grouped attention | while read -r line; do
+{
+    "$python" scripts/bench_torch.py --threads "$threads" --runs 15 linear
+    "$python" scripts/bench_torch.py --threads "$threads" --runs 3 moe_eager moe_grouped attention
+} | while read -r line; do
     row "$(printf '%s\n' "$line" | sed -n 's/.*"what": *"\([^"]*\)".*/\1/p' | cut -c 1-44)" "$line" ""
 done
