@@ -8,12 +8,15 @@ for compiler in gcc clang; do
     for level in -O1 -O2 -O3; do
         build=$folder/$compiler$level
         mkdir -p "$build"
-        if make --no-print-directory BUILD="$build" CC=$compiler OPT=$level -j"$(nproc)" all >"$build/log" 2>&1 &&
-            BUILD=$build tests/test_ordered_bits.sh >"$build/result" 2>&1; then
-            echo "same bits   $compiler $level"
-        else
-            echo "OTHER BITS  $compiler $level (see $build)"
+        if ! make -s BUILD="$build" CC=$compiler OPT=$level -j"$(nproc)" all >"$build/log" 2>&1; then
+            echo "NO BUILD    $compiler $level"
+            cat "$build/log"
             failed=1
+        elif ! BUILD=$build tests/test_ordered_bits.sh; then
+            echo "OTHER BITS  $compiler $level"
+            failed=1
+        else
+            echo "same bits   $compiler $level"
         fi
     done
 done

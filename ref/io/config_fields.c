@@ -265,7 +265,7 @@ static int is_unused(const struct config_reading *reading, struct place place)
 
 static void read_number(struct config_reading *reading, const struct number *row, int refuse)
 {
-    double released, flat;
+    double released = 0, flat = 0;
     if (is_unused(reading, row->released)) return;
     const json_t *in_released = checked_number(reading, row, row->released, refuse, &released);
     const json_t *in_flat = checked_number(reading, row, row->flat, refuse, &flat);

@@ -48,7 +48,8 @@ void m3_pages_release(const void *data, uint64_t bytes);
 /* Writer. Declare every tensor and metadata string, begin, then give the bytes of the tensors in the order declared,
  * in pieces of any size, and commit. In the file wide dtypes come before narrow ones, so that every tensor is aligned;
  * within one width the order is that of declaration. Before commit the named file is untouched: data goes to a
- * temporary file beside it (a ".gz" needs a second one), which is synced and renamed, or removed.
+ * temporary file beside it (a ".gz" needs a second one), which is synced and renamed, or removed. Where the system has
+ * files without a name it is one until commit, so that a killed program leaves nothing behind.
  * Errors: M3_IO with the system's words; M3_INTERNAL for memory and for calls that break the rules here, such as a
  * name declared twice. After a failure only commit (it fails too) or abandon make sense. */
 struct m3_writer;

@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE             /* O_TMPFILE */
+#endif
 #include "io/safetensors.h"
 
 #include <errno.h>
@@ -19,8 +22,8 @@ struct declared {
 
 struct m3_writer {
     char *path, *folder;
-    char *plain;                    /* temporary file with the safetensors bytes; NULL: none to remove */
-    int fd;                         /* of plain; -1: none */
+    char *plain;                    /* name of the temporary file; NULL: it has none, or there is no file */
+    int fd;                         /* of the temporary file; -1: none */
     json_t *header, *metadata;      /* metadata is borrowed from header; NULL: none */
     struct declared *tensors;       /* in the order of declaration */
     size_t count, current;          /* current: the tensor that is being written */
@@ -42,17 +45,20 @@ static int fail_system(const struct m3_writer *writer, const char *what, struct 
     return m3_fail(error, M3_IO, "%s: %s: %s", writer->path, what, strerror(errno));
 }
 
-/* Creates a file in the folder of the target, under a name that no other process takes. */
-static int make_temporary(int *fd, char **name, const struct m3_writer *writer, struct m3_error *error)
+/* Gives the temporary file a name that no other process takes: a new one if *fd < 0, else the nameless one behind it. */
+static int name_temporary(int *fd, char **name, const struct m3_writer *writer, struct m3_error *error)
 {
     size_t room = strlen(writer->folder) + 64;
-    *fd = -1;
+    char open_file[64];
+    int named = 0;
     *name = malloc(room);
     if (!*name) return m3_fail_memory(error, writer->path, room);
-    for (int attempt = 0; *fd < 0; attempt++) {
+    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", *fd);
+    for (int attempt = 0; !named; attempt++) {
         snprintf(*name, room, "%s/.m3ref.%ld.%d.tmp", writer->folder, (long)getpid(), attempt);
-        *fd = open(*name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (*fd < 0 && errno != EEXIST) {
+        if (*fd >= 0) named = linkat(AT_FDCWD, open_file, AT_FDCWD, *name, AT_SYMLINK_FOLLOW) == 0;
+        else named = (*fd = open(*name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0;
+        if (!named && errno != EEXIST) {
             int status = fail_system(writer, "cannot create a temporary file beside it", error);
             free(*name);
             *name = NULL;
@@ -60,6 +66,15 @@ static int make_temporary(int *fd, char **name, const struct m3_writer *writer, 
         }
     }
     return M3_OK;
+}
+
+/* Creates a file in the folder of the target. Where the system has files without a name it is one of them until it is
+ * whole: a run that is killed leaves nothing behind. */
+static int make_temporary(int *fd, char **name, const struct m3_writer *writer, struct m3_error *error)
+{
+    *name = NULL;
+    *fd = access("/proc/self/fd", X_OK) == 0 ? open(writer->folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666) : -1;
+    return *fd >= 0 ? M3_OK : name_temporary(fd, name, writer, error);
 }
 
 static char *folder_of(const char *path)
@@ -221,7 +236,7 @@ static int pack(struct m3_writer *writer, struct m3_error *error)
     if (status) return status;
     status = m3_gzip(fd, writer->fd, writer->path, error);
     close(writer->fd);
-    unlink(writer->plain);
+    if (writer->plain) unlink(writer->plain);
     free(writer->plain);
     writer->fd = fd;
     writer->plain = name;
@@ -249,6 +264,8 @@ static int finish(struct m3_writer *writer, struct m3_error *error)
     int status = m3_is_gzip_name(writer->path) ? pack(writer, error) : M3_OK;
     if (status) return status;
     if (fsync(writer->fd) != 0) return fail_system(writer, "cannot sync", error);
+    if (!writer->plain) status = name_temporary(&writer->fd, &writer->plain, writer, error);
+    if (status) return status;
     int failed = close(writer->fd);
     writer->fd = -1;
     if (failed) return fail_system(writer, "cannot close", error);
