@@ -1,7 +1,8 @@
 /* The program as its users run it: what README shows, every kind of bad input, what must not be left behind.
  *
  * Runs $BUILD/m3ref (build/m3ref) in the repository's root. Each failure has one line, the right exit status, and no
- * output file. Seen to fail with: ids unchecked; SIGXFSZ left alone; NaN let through; a shard that may stand outside
+ * output file. Seen to fail with: ids unchecked; hashes of --hidden unchecked; index tensors of a switched-off branch
+ * taken as extra; a dump over an input let through; SIGXFSZ left alone; NaN let through; a shard that may stand outside
  * the folder; a temporary file left behind. */
 #include "files.h"
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "base/context.h"
 #include "base/minmax.h"
@@ -309,13 +308,6 @@ static const struct item {
 
 enum { ITEMS = sizeof items / sizeof items[0] };
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static int measure(const struct item *item, int64_t threads, int64_t runs, struct m3_error *error)
 {
     struct bench m = { .op = m3_engine_f32()->ops, .threads = threads };
@@ -327,14 +319,14 @@ static int measure(const struct item *item, int64_t threads, int64_t runs, struc
     item->prepare(&m);
     status = item->run(&m);         /* warms caches, threads and scratch; not counted */
     for (int64_t i = 0; !status && i < runs; i++) {
-        double start = seconds();
+        double start = m3_cli_seconds();
         status = item->run(&m);
-        double took = seconds() - start;
+        double took = m3_cli_seconds() - start;
         if (took < best) best = took;
     }
+    if (status) m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
     m3_ctx_free(&m.ctx);
-    if (status)
-        return m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
+    if (status) return status;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n",
            item->name, best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9,

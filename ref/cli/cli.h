@@ -23,6 +23,8 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
                   struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
+/* A clock that only runs forward. */
+double m3_cli_seconds(void);
 /* Whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/cli.h"
 
@@ -45,6 +46,13 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
     m3_error_free(notes);
     m3_error_free(error);
     return status;
+}
+
+double m3_cli_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 char *m3_cli_line(int argc, char **argv)

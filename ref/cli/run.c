@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -277,13 +276,6 @@ static void progress(void *self, int64_t layer, int64_t layers)
     if (watch->terminal && layer < layers) fprintf(stderr, "\rlayer %" PRId64 " of %" PRId64 " ", layer + 1, layers);
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* The n largest logits, largest first; the lower id first on a tie. */
 static void print_next(const double *logits, int64_t V, int64_t n)
 {
@@ -354,9 +346,9 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     }
     request->progress = progress;
     request->progress_self = &watch;
-    double start = seconds();
+    double start = m3_cli_seconds();
     int status = a->engine->forward(model, request, error);
-    double took = seconds() - start;
+    double took = m3_cli_seconds() - start;
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status) m3_dump_abandon(dump);
     else if (dump) status = m3_dump_commit(dump, error);
