@@ -5,7 +5,7 @@ CC ?= cc
 OPT ?= -O2
 SANITIZE ?=
 PREFIX ?= /usr/local
-PACKAGES := openblas jansson zlib libcrypto
+PACKAGES := openblas jansson zlib libcrypto libpng
 
 # -ffp-contract=off: a fused multiply-add would change bits from machine to machine.
 CFLAGS := -std=gnu11 $(OPT) -g -ffp-contract=off -fopenmp -Wall -Wextra -Werror -Iref -MMD -MP $(SANITIZE)
@@ -14,7 +14,8 @@ LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
-ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c)) ref/model/engine.c ref/model/plugin.c ref/model/text.c
+ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c))
+ENGINE += $(patsubst %,ref/model/%.c,engine forward pass plugin text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/oracle/*.c))
 CLI := $(wildcard ref/cli/*.c)
 
@@ -94,7 +95,7 @@ $(eval $(call engine,f64))
 # ---- tests: one program per file; those of the operators once per engine
 
 OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
-             swiglu_oai swiglu sigmoid route experts add hot
+             swiglu_oai swiglu sigmoid route experts add layer_norm rope_table_3d attend_segments gelu scatter hot
 UNITS := $(filter-out $(OPERATORS),$(patsubst tests/test_%.c,%,$(wildcard tests/test_*.c)))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
 TEST_CFLAGS = $(CFLAGS) -Itests $(shell pkg-config --cflags check)
@@ -108,7 +109,7 @@ INSIDE_hot_f64 := $(HOT:%=$(BUILD)/f64/hot_%.o) $(BUILD)/f64/ops/hot_pick.o
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
-test-programs: $(TESTS) $(BUILD)/tests/wrong_rope.so
+test-programs: $(TESTS) $(BUILD)/tests/wrong_rope.so $(BUILD)/tests/wrong_vision_rope.so
 tests: all test-programs
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
 
@@ -126,8 +127,8 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: tests/test_
 $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) $(TEST_LIBRARIES)
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
 
-# A plug-in with a known mistake: it turns all channels of a head (rope.full).
-$(BUILD)/tests/wrong_rope.so: tests/wrong_rope.c
+# Plug-ins with a known mistake each.
+$(BUILD)/tests/wrong_%.so: tests/wrong_%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
 

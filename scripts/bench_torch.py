@@ -15,7 +15,7 @@ import time
 
 import torch
 from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl as modeling
-from transformers.models.minimax_m3_vl.configuration_minimax_m3_vl import MiniMaxM3VLTextConfig
+from transformers.models.minimax_m3_vl.configuration_minimax_m3_vl import MiniMaxM3VLConfig, MiniMaxM3VLTextConfig
 
 HIDDEN = 6144
 
@@ -56,10 +56,21 @@ def attention():
     return lambda: module(x, tables, None, position_ids=positions)
 
 
+def vision():
+    """Tower of 32 layers and projector on a picture of 672 x 672 pixels: 2,304 patches, 576 tokens."""
+    config = MiniMaxM3VLConfig()
+    config.vision_config._attn_implementation = "sdpa"
+    tower = randomised(modeling.MiniMaxM3VLVisionModel(config.vision_config))
+    projector = randomised(modeling.MiniMaxM3VLMultiModalProjector(config))
+    pixels, grid = torch.randn(2304, 1176), torch.tensor([[1, 48, 48]])
+    return lambda: projector(tower(pixels, grid).last_hidden_state.squeeze(0))
+
+
 BENCHES = {
     "linear": (linear, "linear 6144x6144, T=512"),
     "moe_eager": (lambda: moe("eager"), "MoE block, 16 experts top 4 + shared, eager, T=512"),
     "moe_grouped": (lambda: moe("grouped_mm"), "MoE block, 16 experts top 4 + shared, grouped_mm, T=512"),
+    "vision": (vision, "tower and projector, 672x672, sdpa"),
     "attention": (attention, "sparse attention layer, 64/4 heads, sdpa, T=4096"),
 }
 

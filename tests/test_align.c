@@ -82,6 +82,34 @@ START_TEST(rows_that_do_not_fit)
 }
 END_TEST
 
+/* Goal:  `rows` number tokens, `vision.rows` patches, and neither the merged rows behind the projector.
+ * Seen to fail with `rows` for both, and with `vision.rows` for merged rows. */
+START_TEST(rows_of_patches)
+{
+    static const struct { const char *tap; int of_patches, of_tokens; } taps[] = {
+        { "vision.pre_norm", 1, 0 }, { "vision.layers.1.norm1", 1, 0 }, { "projector.linear_2", 1, 0 },
+        { "embed", 0, 1 }, { "projector.merged", 0, 0 }, { "projector.out", 0, 0 },
+    };
+    const int32_t rows[2] = { 1, 4 }, patches[2] = { 2, 3 };
+    double all[8][2], some[2][2];
+    for (int i = 0; i < 8; i++) all[i][0] = i, all[i][1] = -i;
+    for (size_t i = 0; i < sizeof taps / sizeof *taps; i++) {
+        struct dump dump;
+        int64_t count = taps[i].of_patches || taps[i].of_tokens ? 2 : 8;
+        for (int r = 0; r < 2; r++)
+            memcpy(some[r], all[taps[i].of_patches ? patches[r] : rows[r]], sizeof *some);
+        dump_begin(&dump, reference_path);
+        dump_tensor(&dump, taps[i].tap, M3_F64, count == 2 ? some : all, count, 2, -1);
+        dump_tensor(&dump, "rows", M3_I32, rows, 2, -1, -1);
+        dump_tensor(&dump, "vision.rows", M3_I32, patches, 2, -1, -1);
+        dump_end(&dump);
+        dump_one(candidate_path, taps[i].tap, M3_F64, all, 8, 2, -1);
+        ck_assert_msg(judge_one()->verdict == M3_PASS, "%s", taps[i].tap);
+        ck_assert_int_eq(result.stages[0].elements, 2 * count);
+    }
+}
+END_TEST
+
 /* Seen to fail with < for <= (equal rows), without the sign, and with any dtype or rank taken. */
 START_TEST(rows_must_ascend)
 {
@@ -90,13 +118,14 @@ START_TEST(rows_must_ascend)
     const int64_t wide[2] = { 0, 1 };
     const int32_t good[2] = { 0, 1 };
     struct dump dump;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         const char *path = i % 2 ? reference_path : candidate_path, *other = i % 2 ? candidate_path : reference_path;
         dump_begin(&dump, path);
         dump_tensor(&dump, "embed", M3_F64, x, 2, 1, -1);
         if (i < 3) dump_tensor(&dump, "rows", M3_I32, bad[i], 2, -1, -1);
         else if (i == 3) dump_tensor(&dump, "rows", M3_I64, wide, 2, -1, -1);
-        else dump_tensor(&dump, "rows", M3_I32, good, 2, 1, -1);
+        else if (i == 4) dump_tensor(&dump, "rows", M3_I32, good, 2, 1, -1);
+        else dump_tensor(&dump, "vision.rows", M3_I32, bad[0], 2, -1, -1);
         dump_end(&dump);
         dump_one(other, "embed", M3_F64, x, 2, 1, -1);
         ck_assert_int_eq(judge(), M3_BAD_INPUT);
@@ -136,6 +165,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, rows_against_all);
     tcase_add_test(tests, rows_against_rows);
     tcase_add_test(tests, rows_that_do_not_fit);
+    tcase_add_test(tests, rows_of_patches);
     tcase_add_test(tests, rows_must_ascend);
     tcase_add_test(tests, shapes_that_differ);
     suite_add_tcase(suite, tests);

@@ -4,80 +4,10 @@
  * output file. Seen to fail with: ids unchecked; hashes of --hidden unchecked; index tensors of a switched-off branch
  * taken as extra; a dump over an input let through; SIGXFSZ left alone; NaN let through; a shard that may stand outside
  * the folder; a temporary file left behind. */
-#include "files.h"
-
-#include <stdarg.h>
-#include <sys/wait.h>
+#include "program.h"
 
 #include "base/weight.h"
 #include "io/safetensors.h"
-
-/* Runs `m3ref ARGUMENTS`, output to out and err in the folder. Returns the exit status. */
-__attribute__((format(printf, 1, 2)))
-static int m3ref(const char *format, ...)
-{
-    char arguments[2048], command[3000];
-    const char *build = getenv("BUILD");
-    va_list list;
-    va_start(list, format);
-    vsnprintf(arguments, sizeof arguments, format, list);
-    va_end(list);
-    snprintf(command, sizeof command, "%s/m3ref %s >%s 2>%s", build ? build : "build", arguments, in_folder("out"),
-             in_folder("err"));
-    int status = system(command);
-    ck_assert_msg(WIFEXITED(status), "m3ref %s: ended by a signal", arguments);
-    return WEXITSTATUS(status);
-}
-
-static int has(const char *file, const char *text)
-{
-    size_t count;
-    unsigned char *bytes = read_bytes(in_folder(file), &count);
-    int found = strstr((char *)bytes, text) != NULL;
-    if (!found) fprintf(stderr, "%s lacks \"%s\":\n%s", file, text, (char *)bytes);
-    free(bytes);
-    return found;
-}
-
-/* Lines in err: each starts with "m3ref: ". */
-static int error_lines(void)
-{
-    size_t count;
-    unsigned char *bytes = read_bytes(in_folder("err"), &count);
-    int lines = 0;
-    for (size_t i = 0; i < count; i++) lines += bytes[i] == '\n';
-    free(bytes);
-    return lines;
-}
-
-static int exists(const char *name) { return access(in_folder(name), F_OK) == 0; }
-
-/* The folder holds only what the test put there: no temporary file of a failed run. */
-static int entries(void)
-{
-    int count = 0;
-    DIR *dir = opendir(folder);
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir)) count++;
-    closedir(dir);
-    return count - 2;
-}
-
-static void copy(const char *from, const char *to)
-{
-    size_t count;
-    unsigned char *bytes = read_bytes(from, &count);
-    write_bytes(to, bytes, count);
-    free(bytes);
-}
-
-/* A copy of the tiny model in folder/model. */
-static void copy_tiny(void)
-{
-    ck_assert_int_eq(mkdir(in_folder("model"), 0700), 0);
-    copy("golden/tiny/model/config.json", in_folder("model/config.json"));
-    copy("golden/tiny/model/model.safetensors", in_folder("model/model.safetensors"));
-}
 
 /* Overwrites bytes of a tensor of the copy. */
 static void patch(const char *tensor, size_t offset, const void *bytes, size_t count)

@@ -446,7 +446,8 @@ START_TEST(bad_values)
         { "text_config.sparse_attention_config", "7", "sparse_attention_config: got 7, expected an object" },
         { "vision_config.num_attention_heads", "15", "got 1280 and 15, expected vision hidden_size to be a multiple" },
         { "vision_config.num_attention_heads", "320", "got 1280 and 320, expected vision heads of at least 6" },
-        { "vision_config.vision_segment_max_frames", "-1", "vision_segment_max_frames: got -1" },
+        { "vision_config.vision_segment_max_frames", "0", "vision_segment_max_frames: got 0" },
+        { "video_token_index", "200025", "expected image_token_index and video_token_index to differ" },
         { "image_token_index", "-1", "image_token_index: got -1" },
     };
     check_faults(released, faults, sizeof faults / sizeof *faults);

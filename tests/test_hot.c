@@ -2,12 +2,14 @@
  * whose order is the vector's, is held to a bound.
  *
  * Seen to fail with: a tile that starts k at 1; a strip of two vectors that takes the first twice; narrow columns that
- * forget to add; a scale block counted from the row's start; -mfma -ffp-contract=fast. */
+ * forget to add; a scale block counted from the row's start; -mfma -ffp-contract=fast; gelu without a
+ * clamp, with x - x q below 0, with q or x q rounded to float, without its last element. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "guard.h"
+#include "ops/erf.h"
 #include "ops/exp.h"
 #include "ops/hot.h"
 
@@ -214,6 +216,37 @@ START_TEST(activations_agree)
 }
 END_TEST
 
+/* Lengths around every vector, and 1003 = several vectors and a rest; y apart from x and in its place. */
+START_TEST(gelu_is_the_plain_loop)
+{
+    static const int64_t sizes[] = { 1, 2, 3, 5, 8, 15, 16, 17, 33, 1003 };
+    static const double special[] = { NAN, INFINITY, -INFINITY, 0, -0.0, 38.4, -38.4, 39.1, -39.1, 1e30, -1e30, 1e-40 };
+    enum { COUNT = 1003, SPECIAL = sizeof special / sizeof special[0] };
+    static real x[COUNT], want[COUNT];
+    const struct m3_hot *hot = builds[_i];
+    for (int64_t i = 0; i < COUNT; i++) {
+        x[i] = i % 3 == 0 && i / 3 < SPECIAL ? (real)special[i / 3] : draw() * (i % 2 ? 40 : 4);
+        double d = (double)x[i];
+        volatile double part = d * m3_tail_body(d);
+        want[i] = isinf(d) ? (d > 0 ? x[i] : -(real)0) : (real)(d < 0 ? part : d - part);
+    }
+    for (int s = 0; runs_here(_i) && s < 20; s++) {
+        int64_t n = sizes[s / 2];
+        struct guard gx, gy;
+        size_t bytes = (size_t)n * sizeof(real);
+        const real *apart = guard_input(&gx, x, bytes);
+        real *y = guard_output(&gy, bytes);
+        if (s % 2) memcpy(y, apart, bytes);
+        hot->gelu(y, s % 2 ? y : apart, n);
+        for (int64_t i = 0; i < n; i++)
+            ck_assert_msg(isnan(x[i]) ? isnan(y[i]) : memcmp(&y[i], &want[i], sizeof(real)) == 0,
+                          "%s: n %d, element %d, x %a: got %a, want %a", hot->name, (int)n, (int)i, (double)x[i],
+                          (double)y[i], (double)want[i]);
+        ck_assert(guard_intact(&gx) && guard_intact(&gy));
+    }
+}
+END_TEST
+
 Suite *m3_suite(void);
 
 Suite *m3_suite(void)
@@ -226,6 +259,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, expand_is_the_decoder, 0, BUILDS);
     tcase_add_loop_test(tests, softmax_is_the_plain_loop, 0, BUILDS);
     tcase_add_test(tests, activations_agree);
+    tcase_add_loop_test(tests, gelu_is_the_plain_loop, 0, BUILDS);
     suite_add_tcase(suite, tests);
     return suite;
 }

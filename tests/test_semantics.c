@@ -10,18 +10,21 @@ START_TEST(fields)
 {
     struct m3_semantics s = { .local_blocks = 1 };
     static const char *const settings[] = { "selection=union", "pool=lse", "index_scale=rsqrt", "gate_clamp=both",
-                                            "init_blocks=3", "local_blocks=0", "local_rule=own", "rope_angle=f32" };
+                                            "init_blocks=3", "local_blocks=0", "local_rule=own", "rope_angle=f32",
+                                            "vision_boundary=none" };
     char *json = m3_semantics_json(&s);
     ck_assert_str_eq(json, "{}");
     free(json);
-    for (int i = 0; i < 8; i++) ck_assert_int_eq(m3_semantics_set(&s, settings[i], &error), M3_OK);
+    for (int i = 0; i < 9; i++) ck_assert_int_eq(m3_semantics_set(&s, settings[i], &error), M3_OK);
     ck_assert(s.selection == M3_SELECT_UNION && s.pool == M3_POOL_LSE && s.index_scale == M3_INDEX_SCALE_RSQRT);
     ck_assert(s.gate_clamp == M3_GATE_CLAMP_BOTH && s.init_blocks == 3 && s.local_blocks == 0);
     ck_assert(s.local_rule == M3_LOCAL_OWN && s.rope_angle == M3_ANGLE_F32);
+    ck_assert(s.vision_boundary == M3_BOUNDARY_NONE);
     json = m3_semantics_json(&s);
     ck_assert_str_eq(json,
                      "{\"selection\":\"union\",\"pool\":\"lse\",\"index_scale\":\"rsqrt\",\"gate_clamp\":\"both\","
-                     "\"init_blocks\":3,\"local_blocks\":0,\"local_rule\":\"own\",\"rope_angle\":\"f32\"}");
+                     "\"init_blocks\":3,\"local_blocks\":0,\"local_rule\":\"own\",\"rope_angle\":\"f32\","
+                     "\"vision_boundary\":\"none\"}");
     free(json);
     ck_assert_int_eq(m3_semantics_set(&s, "selection=group", &error), M3_OK);
     ck_assert(s.selection == M3_SELECT_GROUP);

@@ -22,6 +22,26 @@ START_TEST(equal_files_pass)
 }
 END_TEST
 
+/* Goal:  counts are equal or wrong: no allowance, no order within a row, no float dtype.
+ * Seen to fail with `vision.grid` judged as a selection, which sees sets. */
+START_TEST(counts)
+{
+    const int32_t want[2][3] = { { 1, 2, 4 }, { 1, 4, 6 } }, swapped[2][3] = { { 1, 4, 2 }, { 1, 4, 6 } };
+    const int64_t wide[2][3] = { { 1, 2, 4 }, { 1, 4, 6 } };
+    const float floats[2][3] = { { 1, 2, 4 }, { 1, 4, 6 } };
+    dump_one(reference_path, "vision.grid", M3_I32, want, 2, 3, -1);
+    dump_one(candidate_path, "vision.grid", M3_I64, wide, 2, 3, -1);
+    const struct m3_stage *stage = judge_one();
+    ck_assert(stage->verdict == M3_PASS && stage->headroom == 0 && stage->elements == 6);
+    dump_one(candidate_path, "vision.grid", M3_I32, swapped, 2, 3, -1);
+    stage = judge_one();
+    ck_assert(stage->verdict == M3_FAIL && stage->violations == 2 && stage->index[0] == 0);
+    ck_assert(result.status == M3_WRONG);
+    dump_one(candidate_path, "vision.grid", M3_F32, floats, 2, 3, -1);
+    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
+}
+END_TEST
+
 /* Goal:  one element decides by max |d| / max |r| <= 4 f32_max + 1e-7.
  * Given: largest |r| 2, f32_max 2^-12: allowed 2^-10 + 1e-7 of 2; f32_rel_l2 1, which allows everything.
  * Seen to fail with 2 for 4, without the 1e-7, and with the mean of |r| for its maximum. */
@@ -254,6 +274,7 @@ Suite *m3_suite(void)
     TCase *tests = tcase_create("values");
     tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
     tcase_add_test(tests, equal_files_pass);
+    tcase_add_test(tests, counts);
     tcase_add_test(tests, max_just_under_and_over);
     tcase_add_test(tests, l2_just_under_and_over);
     tcase_add_test(tests, without_a_yardstick);

@@ -11,6 +11,7 @@ enum m3_index_scale { M3_INDEX_SCALE_1, M3_INDEX_SCALE_RSQRT };
 enum m3_gate_clamp { M3_GATE_CLAMP_UPPER, M3_GATE_CLAMP_BOTH };
 enum m3_local_rule { M3_LOCAL_LAST, M3_LOCAL_OWN };
 enum m3_rope_angle { M3_ANGLE_F64, M3_ANGLE_F32 };
+enum m3_vision_boundary { M3_BOUNDARY_SEGMENT, M3_BOUNDARY_NONE };
 
 struct m3_semantics {
     enum m3_selection selection;
@@ -21,6 +22,7 @@ struct m3_semantics {
     int64_t local_blocks;           /* released: 1 */
     enum m3_local_rule local_rule;
     enum m3_rope_angle rope_angle;
+    enum m3_vision_boundary vision_boundary;
 };
 
 #endif

@@ -11,10 +11,11 @@
 #include "cli/cli.h"
 #include "model/engine.h"
 #include "model/generator.h"
+#include "model/model.h"
 #include "ops/ops.h"
 
 static const char help[] =
-    "usage: m3ref bench ITEM [--threads N] [--runs N]\n"
+    "usage: m3ref bench ITEM [--threads N] [--runs N] [--model DIR]\n"
     "\n"
     "Times one item at released sizes in float, and prints a JSON line: what, seconds (the least of the runs),\n"
     "GFLOP/s or GB/s, and the peak memory of the process. `make bench` runs all of them, each in a process of its\n"
@@ -28,6 +29,8 @@ static const char help[] =
     "  moe              router, 16 experts top 4, shared expert; BF16, T = 512\n"
     "  attention        a sparse attention layer, 64/4 heads, BF16, T = 4096\n"
     "  attend-full      its core with full attention         attend-blocks    its core alone\n"
+    "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; what the\n"
+    "                   process holds besides mapped files stands for the peak\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage; 70 out of memory.\n";
 
@@ -50,6 +53,11 @@ struct bench {
     struct m3_weight w[8];
     struct m3_expert experts[EXPERTS];
     struct heads heads;
+    const char *folder;         /* `vision`: its model */
+    struct m3_model *model;
+    struct m3_pictures pictures;
+    int64_t anonymous;          /* largest seen between layers */
+    struct m3_error *error;
 };
 
 static void *need(size_t count, size_t size)
@@ -270,6 +278,46 @@ static int run_attention(struct bench *m)
         || op->linear(ctx, m->b, m->heads.o, &m->w[5], NULL, T);
 }
 
+static void watch(void *self, const char *part, int64_t layer, int64_t layers)
+{
+    struct bench *m = self;
+    (void)part, (void)layer, (void)layers;
+    m->anonymous = m3_max(m->anonymous, m3_cli_anonymous_bytes());
+}
+
+/* A picture of 48 x 48 patches, and a prompt of nothing but its tokens. */
+static void prepare_vision(struct bench *m)
+{
+    static int64_t grid[1][3] = { { 1, 48, 48 } };
+    struct m3_error notes = { 0 };
+    if (!m->folder || m3_model_open(&m->model, m->folder, &notes, m->error)) return;
+    m3_error_free(&notes);
+    const struct m3_vision_config *v = &m->model->config.vision;
+    double P = 48 * 48, M = P / 4, W = (double)v->W, L = (double)v->intermediate, Y = (double)v->projector_hidden;
+    double C = (double)m3_config_size(&m->model->config, 'C'), layer = P * (4 * W * W + 2 * W * L) + 2 * P * P * W;
+
+    m->T = (int64_t)M;
+    m->pictures = (struct m3_pictures){ .images = 1, .grid = grid, .P = (int64_t)P, .image_P = (int64_t)P,
+                                        .pixels = numbers((int64_t)(P * C), "pixels") };
+    m->positions = need((size_t)m->T, sizeof *m->positions);
+    m->ids = need((size_t)m->T, sizeof *m->ids);
+    for (int64_t t = 0; t < m->T; t++) {
+        m->positions[t] = t;
+        m->ids[t] = (int32_t)v->image_token;
+    }
+    m->operations = 2 * (P * C * W + (double)v->layers * layer + P * (W * Y + Y * H) + M * (4.0 * H * Y + Y * H));
+}
+
+static int run_vision(struct bench *m)
+{
+    if (!m->model) return m3_fail(m->error, M3_USAGE, "bench vision: got no model, expected --model DIR");
+    const struct m3_request request = { .ids = m->ids, .positions = m->positions, .T = m->T, .pictures = &m->pictures,
+                                        .end_layer = m->model->config.layers, .threads = (int)m->threads,
+                                        .semantics = &m->model->config.semantics, .progress = watch,
+                                        .progress_self = m };
+    return m3_engine_f32()->forward(m->model, &request, m->error);
+}
+
 static void linear_512(struct bench *m) { prepare_linear(m, 512, M3_BF16); }
 static void linear_f32(struct bench *m) { prepare_linear(m, 512, M3_F32); }
 static void linear_mxfp8(struct bench *m) { prepare_linear(m, 512, M3_F8_E4M3); }
@@ -304,13 +352,14 @@ static const struct item {
     { "attention", prepare_attention, run_attention },
     { "attend-full", full_core, run_attend_full },
     { "attend-blocks", blocks_core, run_attend_blocks },
+    { "vision", prepare_vision, run_vision },
 };
 
 enum { ITEMS = sizeof items / sizeof items[0] };
 
-static int measure(const struct item *item, int64_t threads, int64_t runs, struct m3_error *error)
+static int measure(const struct item *item, const char *folder, int64_t threads, int64_t runs, struct m3_error *error)
 {
-    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads };
+    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads, .folder = folder, .error = error };
     struct rusage usage;
     double best = 1e30;
     int status = m3_ctx_init(&m.ctx, (int)threads, M3_LINEAR_BLAS);
@@ -324,25 +373,29 @@ static int measure(const struct item *item, int64_t threads, int64_t runs, struc
         double took = m3_cli_seconds() - start;
         if (took < best) best = took;
     }
-    if (status) m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
+    if (status && !error->text)
+        m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
     m3_ctx_free(&m.ctx);
+    m3_model_close(m.model);
     if (status) return status;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n",
            item->name, best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9,
-           (long long)usage.ru_maxrss * 1024, (long long)threads, (long long)runs);
+           m.anonymous ? (long long)m.anonymous : (long long)usage.ru_maxrss * 1024, (long long)threads, (long long)runs);
     return M3_OK;
 }
 
 int m3_cli_bench(int argc, char **argv)
 {
-    enum { OPT_THREADS = 256, OPT_RUNS, OPT_HELP };
+    enum { OPT_THREADS = 256, OPT_RUNS, OPT_MODEL, OPT_HELP };
     static const struct option options[] = { { "threads", required_argument, NULL, OPT_THREADS },
                                              { "runs", required_argument, NULL, OPT_RUNS },
+                                             { "model", required_argument, NULL, OPT_MODEL },
                                              { "help", no_argument, NULL, OPT_HELP },
                                              { NULL, 0, NULL, 0 } };
     struct m3_error notes = { 0 }, error = { 0 };
     int64_t threads = omp_get_num_procs(), runs = 5;
+    const char *folder = NULL;
     int option, status = M3_OK;
 
     optind = 0;
@@ -351,6 +404,7 @@ int m3_cli_bench(int argc, char **argv)
         switch (option) {
         case OPT_HELP: return m3_cli_help(help);
         case OPT_THREADS: status = m3_cli_number(&threads, "--threads", optarg, 1, 1024, &error); break;
+        case OPT_MODEL: folder = optarg; break;
         case OPT_RUNS: status = m3_cli_number(&runs, "--runs", optarg, 1, 1000, &error); break;
         default: status = m3_cli_bad_option(option, argv, "bench", &error);
         }
@@ -361,6 +415,6 @@ int m3_cli_bench(int argc, char **argv)
     if (!status && !item)
         status = m3_fail(&error, M3_USAGE, "bench: got %s, expected one item (m3ref bench --help)",
                          argc - optind == 1 ? argv[optind] : "none or several");
-    if (!status) status = measure(item, threads, runs, &error);
+    if (!status) status = measure(item, folder, threads, runs, &error);
     return m3_cli_end(status, &notes, &error);
 }

@@ -25,6 +25,24 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
 /* A clock that only runs forward. */
 double m3_cli_seconds(void);
+/* Anonymous memory now; 0 where the system does not tell. Pages of mapped model files are not in it. */
+int64_t m3_cli_anonymous_bytes(void);
+/* What a command is asked: a case file, or ids and pictures. */
+struct m3_case;
+struct m3_config;
+struct m3_cli_input {
+    const char *case_path, *ids;
+    const char **images, **videos;              /* files, folders: room for argc each */
+    int64_t image_count, video_count;
+    int allow_long;                             /* positions beyond max_position_embeddings */
+};
+int m3_cli_input_begin(struct m3_cli_input *in, int argc);      /* M3_INTERNAL if memory is short */
+int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struct m3_error *error);
+/* Reads and checks it against the model, and prints a line for each picture. */
+int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config,
+                      struct m3_error *error);
+void m3_cli_input_end(struct m3_cli_input *in);
+
 /* Whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);
 

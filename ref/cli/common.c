@@ -55,6 +55,17 @@ double m3_cli_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+int64_t m3_cli_anonymous_bytes(void)
+{
+    char line[128];
+    long long kilobytes = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "RssAnon: %lld", &kilobytes) == 1) break;
+    if (status) fclose(status);
+    return kilobytes * 1024;
+}
+
 char *m3_cli_line(int argc, char **argv)
 {
     size_t size = sizeof "m3ref";

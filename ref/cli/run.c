@@ -17,14 +17,17 @@
 #include "model/semantics.h"
 
 static const char help[] =
-    "usage: m3ref run MODEL (--case F | --ids 1,2,3) [--dump OUT] [--taps GLOB,...] ...\n"
+    "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
     "\n"
-    "One forward pass of a model directory over a sequence of token ids. Prints shapes, time, peak memory and the\n"
-    "most likely next tokens; with --dump, writes the tensors on the way.\n"
+    "One forward pass of a model directory over a sequence of token ids, and pictures among them. Prints shapes, time,\n"
+    "peak memory and the most likely next tokens; with --dump, writes the tensors on the way.\n"
     "\n"
-    "  --case F               safetensors file with input_ids [T], and position_ids [T] if RoPE is not to count\n"
-    "                         from 0\n"
-    "  --ids 1,2,3            the ids themselves\n"
+    "  --case F               safetensors file with input_ids [T]; position_ids [T] if RoPE is not to count from 0;\n"
+    "                         pixel_values [P,C] with image_grid_thw [n,3], pixel_values_videos with video_grid_thw\n"
+    "  --ids 1,2,3            the ids themselves; <image> and <video> stand for the model's placeholder ids\n"
+    "  --image A.png          a still picture, any number of times; its tokens take the place of the next image\n"
+    "                         placeholder, unless --ids has as many placeholders as all images have tokens\n"
+    "  --video FOLDER         the same for a video: a folder of PNG files, frames in byte order of their names\n"
     "  --dump OUT             write taps to OUT, a safetensors file (or .gz); it appears when the run has succeeded\n"
     "  --taps GLOB,...        which taps: * is any text, ? any character (\"layers.3.*,logits\"); all if not given\n"
     "  --precision f32|f64    float, the reference (default), or double, the truth\n"
@@ -35,7 +38,7 @@ static const char help[] =
     "  --threads N            default: as many as processors; results do not depend on it\n"
     "  --set FIELD=VALUE      another reading of the model (SPEC.md 4): selection=group|shared|union pool=max|lse\n"
     "                         index_scale=1|rsqrt gate_clamp=upper|both init_blocks=N local_blocks=N\n"
-    "                         local_rule=last|own rope_angle=f64|f32\n"
+    "                         local_rule=last|own rope_angle=f64|f32 vision_boundary=segment|none\n"
     "  --ops LIB              shared library (a file) that replaces operators (ref/ops/ops.h)\n"
     "  --allow-long           allow positions beyond max_position_embeddings\n"
     "  --top N                how many next tokens to print, default 5\n"
@@ -45,18 +48,21 @@ static const char help[] =
     "not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
-    const char *model, *case_path, *ids, *dump, *taps, *hidden, *plugin;
+    const char *model, *dump, *taps, *hidden, *plugin;
+    struct m3_cli_input input;
     const char *set[64];
     int sets;
     const struct m3_engine *engine;
     enum m3_linear linear;
     int64_t first_layer, end_layer, threads, top;       /* end_layer -1: all */
-    int allow_long, help;
+    int help;
 };
 
 enum {
     OPT_CASE = 256,
     OPT_IDS,
+    OPT_IMAGE,
+    OPT_VIDEO,
     OPT_DUMP,
     OPT_TAPS,
     OPT_PRECISION,
@@ -75,6 +81,8 @@ enum {
 static const struct option options[] = {
     { "case", required_argument, NULL, OPT_CASE },
     { "ids", required_argument, NULL, OPT_IDS },
+    { "image", required_argument, NULL, OPT_IMAGE },
+    { "video", required_argument, NULL, OPT_VIDEO },
     { "dump", required_argument, NULL, OPT_DUMP },
     { "taps", required_argument, NULL, OPT_TAPS },
     { "precision", required_argument, NULL, OPT_PRECISION },
@@ -87,8 +95,6 @@ static const struct option options[] = {
     { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
     { "top", required_argument, NULL, OPT_TOP },
     { "help", no_argument, NULL, OPT_HELP },
-    { "image", required_argument, NULL, OPT_UNSUPPORTED },
-    { "video", required_argument, NULL, OPT_UNSUPPORTED },
     { "bounds", no_argument, NULL, OPT_UNSUPPORTED },
     { "companions", required_argument, NULL, OPT_UNSUPPORTED },
     { "cache-in", required_argument, NULL, OPT_UNSUPPORTED },
@@ -120,13 +126,15 @@ static int parse_option(struct arguments *a, int option, int which, char **argv,
 {
     int second, status = M3_OK;
     switch (option) {
-    case OPT_CASE: a->case_path = optarg; break;
-    case OPT_IDS: a->ids = optarg; break;
+    case OPT_CASE: a->input.case_path = optarg; break;
+    case OPT_IDS: a->input.ids = optarg; break;
+    case OPT_IMAGE: a->input.images[a->input.image_count++] = optarg; break;
+    case OPT_VIDEO: a->input.videos[a->input.video_count++] = optarg; break;
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
     case OPT_HIDDEN: a->hidden = optarg; break;
     case OPT_OPS: a->plugin = optarg; break;
-    case OPT_ALLOW_LONG: a->allow_long = 1; break;
+    case OPT_ALLOW_LONG: a->input.allow_long = 1; break;
     case OPT_HELP: a->help = 1; break;
     case OPT_LAYERS: return parse_layers(a, optarg, error);
     case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 1024, error);
@@ -154,6 +162,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     int option, which = 0, status = M3_OK;
     *a = (struct arguments){ .engine = m3_engine_f32(), .end_layer = -1, .top = 5 };
     a->threads = omp_get_num_procs();
+    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
     optind = 0;
     opterr = 0;
     while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, &which)) != -1)
@@ -163,46 +172,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (argc - optind != 1)
         return m3_fail(error, M3_USAGE, "run: got %d model directories, expected one", argc - optind);
     a->model = argv[optind];
-    if (!a->case_path == !a->ids) return m3_fail(error, M3_USAGE, "run: got %s, expected either --case or --ids",
-                                                 a->ids ? "both" : "neither");
+    status = m3_cli_input_check(&a->input, "run", error);
+    if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: --taps says what --dump writes: expected both");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
     if (!a->hidden != (a->first_layer == 0))
         return m3_fail(error, M3_USAGE, "run: --hidden goes with --layers A:B where A > 0");
     return M3_OK;
-}
-
-/* "1,2,3" into *ids, to be freed. */
-static int parse_ids(int64_t **ids, int64_t *T, const char *text, struct m3_error *error)
-{
-    *T = 0;
-    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
-    if (!*ids) return m3_fail_memory(error, "--ids", strlen(text));
-    for (const char *s = text; *s;) {
-        char *end;
-        (*ids)[(*T)++] = strtoll(s, &end, 10);
-        if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
-            return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers separated by commas", text);
-        s = *end ? end + 1 : end;
-    }
-    return M3_OK;
-}
-
-static int read_case(struct m3_case *c, const struct arguments *a, const struct m3_config *config,
-                     struct m3_error *error)
-{
-    int64_t *ids = NULL, T;
-    int status;
-    if (a->case_path) {
-        status = m3_case_read(c, a->case_path, error);
-    } else {
-        status = parse_ids(&ids, &T, a->ids, error);
-        if (!status) status = m3_case_from_ids(c, ids, T, error);
-        free(ids);
-    }
-    if (status) return status;
-    return m3_case_check(c, config, a->allow_long, a->case_path ? a->case_path : "--ids",
-                         a->case_path ? M3_BAD_INPUT : M3_USAGE, error);
 }
 
 /* Is the dump of this model, of this case? One that does not say is taken. */
@@ -251,29 +227,17 @@ static int read_hidden(void **hidden, const struct arguments *a, const struct m3
     return status;
 }
 
-/* Anonymous memory now, in bytes; 0 where the system does not tell. Pages of mapped model files are not in it. */
-static int64_t anonymous_bytes(void)
-{
-    char line[128];
-    long long kilobytes = 0;
-    FILE *status = fopen("/proc/self/status", "r");
-    while (status && fgets(line, sizeof line, status))
-        if (sscanf(line, "RssAnon: %lld", &kilobytes) == 1) break;
-    if (status) fclose(status);
-    return kilobytes * 1024;
-}
-
 struct watch {
     int64_t anonymous;          /* largest seen between layers */
     int terminal;
 };
 
-static void progress(void *self, int64_t layer, int64_t layers)
+static void progress(void *self, const char *part, int64_t layer, int64_t layers)
 {
     struct watch *watch = self;
-    int64_t now = anonymous_bytes();
+    int64_t now = m3_cli_anonymous_bytes();
     if (now > watch->anonymous) watch->anonymous = now;
-    if (watch->terminal && layer < layers) fprintf(stderr, "\rlayer %" PRId64 " of %" PRId64 " ", layer + 1, layers);
+    if (watch->terminal && layer < layers) fprintf(stderr, "\r%s %" PRId64 " of %" PRId64 " ", part, layer + 1, layers);
 }
 
 /* The n largest logits, largest first; the lower id first on a tie. */
@@ -305,6 +269,9 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
     if (sparse) printf("       blocks of %" PRId64 " keys, %" PRId64 " kept; ", c->block, c->N);
     if (moe) printf("%s%" PRId64 " of %" PRId64 " experts per token\n", sparse ? "" : "       ", c->K, c->E);
     else if (sparse) printf("\n");
+    if (c->vision.present)
+        printf("       vision: %" PRId64 " layers, W %" PRId64 ", A %" PRId64 ", patches of %" PRId64 " x %" PRId64
+               " pixels\n", c->vision.layers, c->vision.W, c->vision.A, c->vision.patch, c->vision.patch);
 }
 
 static int same_file(const char *a, const char *b)
@@ -317,8 +284,9 @@ static int same_file(const char *a, const char *b)
 static int check_target(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
 {
     const char *path = NULL, *last = NULL;
-    int read = (a->case_path && same_file(a->dump, a->case_path)) || (a->hidden && same_file(a->dump, a->hidden))
+    int read = (a->input.case_path && same_file(a->dump, a->input.case_path)) || (a->hidden && same_file(a->dump, a->hidden))
             || same_file(a->dump, m3_checkpoint_config_path(model->checkpoint));
+    for (int64_t i = 0; !read && i < a->input.image_count; i++) read = same_file(a->dump, a->input.images[i]);
     for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
         m3_checkpoint_at(model->checkpoint, i, &path);
         read = path != last && same_file(a->dump, path);
@@ -373,7 +341,8 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     void *hidden = NULL;
 
     int status = m3_model_open(&model, a->model, notes, error);
-    if (!status) status = read_case(&c, a, &model->config, error);
+    if (!status) print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
+    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, error);
     if (!status) semantics = model->config.semantics;
     for (int i = 0; !status && i < a->sets; i++) status = m3_semantics_set(&semantics, a->set[i], error);
     int64_t end = !status && a->end_layer < 0 ? model->config.layers : a->end_layer;
@@ -388,7 +357,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
         struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .first_layer = a->first_layer,
                                       .end_layer = end, .hidden = hidden, .semantics = &semantics, .linear = a->linear,
                                       .threads = (int)a->threads, .plugin = a->plugin, .logits = logits };
-        print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
+        if (c.pictures.P > 0) request.pictures = &c.pictures;
         status = forward(a, model, &c, &request, line, error);
         if (!status && end == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
     }
@@ -402,12 +371,13 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
 int m3_cli_run(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a;
+    struct arguments a = { 0 };
     char *line = m3_cli_line(argc, argv);       /* getopt_long reorders argv */
 
     int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
     if (!status && a.help) status = m3_cli_help(help);
     else if (!status) status = run(&a, line, &notes, &error);
+    m3_cli_input_end(&a.input);
     free(line);
     return m3_cli_end(status, &notes, &error);
 }

@@ -241,6 +241,8 @@ static void check_relations(struct config_reading *reading)
     if (v->present) {
         expect(reading, v->W % v->A == 0, "vision hidden_size to be a multiple of its num_attention_heads", v->W, v->A);
         expect(reading, v->W / v->A >= 6, "vision heads of at least 6 channels, 2 for each axis", v->W, v->A);
+        expect(reading, v->image_token < 0 || v->image_token != v->video_token,
+               "image_token_index and video_token_index to differ", v->image_token, v->video_token);
     }
     expect(reading, v->image_token < c->V, "image_token_index to be below vocab_size", v->image_token, c->V);
     expect(reading, v->video_token < c->V, "video_token_index to be below vocab_size", v->video_token, c->V);
@@ -319,6 +321,8 @@ int64_t m3_config_size(const struct m3_config *c, char letter)
     case 'I': return c->dense_intermediate;
     case 'J': return c->shared_intermediate;
     case 'W': return c->vision.W;
+    case 'A': return c->vision.A;
+    case 'U': return c->vision.U;
     case 'L': return c->vision.intermediate;
     case 'Y': return c->vision.projector_hidden;
     case 'Z': return c->vision.spatial_merge * c->vision.spatial_merge * c->H;

@@ -41,7 +41,7 @@ struct m3_config {
 };
 
 /* The size that a letter of SPEC 1 stands for; also I dense intermediate, J shared intermediate, and of the picture
- * path W, L vision intermediate, Y projector hidden, Z merged width, C patch content. 0 for any other. */
+ * path W, A, U, L vision intermediate, Y projector hidden, Z merged width, C patch content. 0 for any other. */
 int64_t m3_config_size(const struct m3_config *config, char letter);
 
 /* All findings in one pass; relations between fields only when each field is good. Notes (unknown, overridden and

@@ -118,7 +118,7 @@ static const struct number vision_fields[] = {
       { VISION, "spatial_merge_size" } },
     { { MERGE, "temporal_patch_size" },        COUNT(vision.temporal_patch),     1, 64,        NEEDED, 0,
       { VISION, "temporal_patch_size" } },
-    { { VISION, "vision_segment_max_frames" }, COUNT(vision.segment_max_frames), 0, POSITIONS, QUIET, 0,    SAME },
+    { { VISION, "vision_segment_max_frames" }, COUNT(vision.segment_max_frames), 1, POSITIONS, QUIET, 0,    SAME },
     { { ROOT, "projector_hidden_size" },       COUNT(vision.projector_hidden),   1, WIDTH,     NEEDED, 0,   SAME },
     { { ROOT, "multimodal_projector_bias" },   FLAG_AT(ignored),                 1, 1,         QUIET, 1,    SAME },
     { { ROOT, "vision_feature_layer" },        COUNT_AT(ignored_count),          -1, -1,       QUIET, -1,   SAME },

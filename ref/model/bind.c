@@ -112,10 +112,10 @@ static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor
     case M3_IN_DENSE_MLP:
     case M3_IN_MOE: base = (char *)&model->layers[spec->layer]; break;
     case M3_IN_EXPERT: base = (char *)&model->layers[spec->layer].experts[spec->expert]; break;
-    case M3_IN_VISION:
-    case M3_IN_VISION_LAYER: break;
+    case M3_IN_VISION: base = (char *)&model->vision; break;
+    case M3_IN_VISION_LAYER: base = (char *)&model->vision.layers[spec->layer]; break;
     }
-    return base && spec->row->field >= 0 ? (struct m3_weight *)(void *)(base + spec->row->field) : NULL;
+    return (struct m3_weight *)(void *)(base + spec->row->field);
 }
 
 static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
@@ -139,11 +139,10 @@ static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
     }
 
     struct m3_weight weight = { .data = tensor->data, .dtype = tensor->dtype, .id = ++b->next_id };
-    weight.cols = tensor->shape[tensor->rank - 1];
-    weight.rows = tensor->count / weight.cols;
+    weight.rows = tensor->rank > 1 ? tensor->shape[0] : 1;
+    weight.cols = tensor->count / weight.rows;
     if (weight.dtype == M3_F8_E4M3) status = bind_scales(b, &weight, name);
-    struct m3_weight *field = field_of(b->model, spec);
-    if (field) *field = weight;
+    *field_of(b->model, spec) = weight;
     return status;
 }
 
@@ -212,6 +211,12 @@ static int make_layers(struct m3_model *model, struct m3_error *error)
     const struct m3_config *c = &model->config;
     model->layers = calloc((size_t)c->layers, sizeof *model->layers);
     if (!model->layers) return m3_fail_memory(error, "the layers", (size_t)c->layers * sizeof *model->layers);
+    if (c->vision.present) {
+        size_t layers = (size_t)c->vision.layers;
+        model->vision.layers = calloc(layers, sizeof *model->vision.layers);
+        if (!model->vision.layers)
+            return m3_fail_memory(error, "the vision layers", layers * sizeof *model->vision.layers);
+    }
     for (int64_t l = 0; l < c->layers; l++) {
         if (!c->moe[l]) continue;
         model->layers[l].experts = calloc((size_t)c->E, sizeof *model->layers[l].experts);
@@ -241,6 +246,7 @@ void m3_model_close(struct m3_model *model)
     if (!model) return;
     for (int64_t l = 0; model->layers && l < model->config.layers; l++) free(model->layers[l].experts);
     free(model->layers);
+    free(model->vision.layers);
     m3_checkpoint_close(model->checkpoint);
     m3_config_free(&model->config);
     free(model);

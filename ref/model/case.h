@@ -1,4 +1,4 @@
-/* What a run is asked: token ids, and where used their RoPE positions. SPEC 3.4. */
+/* What a run is asked: token ids, and where used their RoPE positions, and pictures. SPEC 3.4. */
 #ifndef M3_MODEL_CASE_H
 #define M3_MODEL_CASE_H
 
@@ -6,21 +6,25 @@
 
 #include "base/status.h"
 #include "io/config.h"
+#include "model/pictures.h"
 
 struct m3_case {
     int64_t T;
     int32_t *ids;               /* [T] */
     int64_t *positions;         /* [T]; they turn RoPE and nothing else */
+    struct m3_pictures pictures;
     char sha256[65];
 };
 
-/* From a file: input_ids [T], position_ids [T] if it has them. Tensors that this version cannot honour are refused by
- * name. */
-int m3_case_read(struct m3_case *c, const char *path, struct m3_error *error);
-/* From ids; positions are 0 .. T-1. Hashes as a file with input_ids [T]. */
-int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3_error *error);
-/* Ids inside the vocabulary and no picture placeholders, places and positions inside max_position_embeddings unless
- * allow_long. `source` names the file or flag; `status` is what a finding returns. */
+/* From a file: input_ids [T]; position_ids [T], pixel_values [P,C] with image_grid_thw [n,3], pixel_values_videos with
+ * video_grid_thw, if it has them. Tensors that this version cannot honour are refused by name. */
+int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *config, struct m3_error *error);
+/* From ids; positions are 0 .. T-1. Takes over *pictures, also on failure. Where there are as many placeholders as
+ * pictures of a kind, each becomes its picture's number of tokens. Hashes as a file with input_ids [T] and grids. */
+int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3_pictures *pictures,
+                     const struct m3_config *config, struct m3_error *error);
+/* Ids inside the vocabulary, as many placeholders as tokens of pictures, places and positions inside
+ * max_position_embeddings unless allow_long. `source` names the file or flag; `status` is what a finding returns. */
 int m3_case_check(const struct m3_case *c, const struct m3_config *config, int allow_long, const char *source,
                   enum m3_status status, struct m3_error *error);
 void m3_case_free(struct m3_case *c);

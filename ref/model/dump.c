@@ -12,15 +12,23 @@ struct m3_dump {
     struct m3_writer *writer;
     const char *patterns;
     const struct m3_config *config;
+    const struct m3_pictures *pictures;     /* NULL: none */
     int64_t T, taps;
     enum m3_dtype dtype;
 };
 
 static int64_t size_of(const struct m3_dump *d, char letter)
 {
-    if (letter == 'T') return d->T;
-    if (letter == 'B') return (d->T + d->config->block - 1) / d->config->block;
-    return m3_config_size(d->config, letter);
+    const struct m3_vision_config *v = &d->config->vision;
+    switch (letter) {
+    case 'T': return d->T;
+    case 'B': return (d->T + d->config->block - 1) / d->config->block;
+    case 'P': return d->pictures->P;
+    case 'M': return m3_pictures_image_tokens(d->pictures, v) + m3_pictures_video_tokens(d->pictures, v);
+    case 'O': return d->pictures->images + d->pictures->videos;
+    case '3': return 3;
+    default: return m3_config_size(d->config, letter);
+    }
 }
 
 static int wants(void *self, enum m3_tap tap, int64_t layer)
@@ -28,6 +36,11 @@ static int wants(void *self, enum m3_tap tap, int64_t layer)
     const struct m3_dump *d = self;
     char name[96];
     return m3_tap_name(name, sizeof name, tap, layer) == 0 && m3_tap_matches(d->patterns, name);
+}
+
+static enum m3_dtype dtype_of(const struct m3_dump *d, enum m3_tap tap)
+{
+    return m3_tap_table[tap].kind == M3_KIND_REALS ? d->dtype : M3_I32;
 }
 
 static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
@@ -38,8 +51,7 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
     (void)layer;
     (void)row;
     for (const char *s = m3_tap_table[tap].shape + 1; *s; s++) width *= size_of(d, *s);
-    enum m3_dtype dtype = m3_tap_table[tap].integer ? M3_I32 : d->dtype;
-    return m3_writer_write(d->writer, data, (uint64_t)(rows * width) * m3_dtype_bytes(dtype), error);
+    return m3_writer_write(d->writer, data, (uint64_t)(rows * width) * m3_dtype_bytes(dtype_of(d, tap)), error);
 }
 
 static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_error *error)
@@ -52,7 +64,7 @@ static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_
     for (const char *s = row->shape; *s; s++) shape[rank++] = size_of(d, *s);
     m3_tap_name(name, sizeof name, tap, layer);
     d->taps++;
-    return m3_writer_tensor(d->writer, name, row->integer ? M3_I32 : d->dtype, rank, shape, error);
+    return m3_writer_tensor(d->writer, name, dtype_of(d, tap), rank, shape, error);
 }
 
 static int in_layer(enum m3_tap_where where, const struct m3_config *c, int64_t l)
@@ -62,23 +74,38 @@ static int in_layer(enum m3_tap_where where, const struct m3_config *c, int64_t 
     case M3_SPARSE_LAYER: return c->sparse[l];
     case M3_MOE_LAYER: return c->moe[l];
     case M3_DENSE_MLP_LAYER: return !c->moe[l];
+    case M3_BEFORE_VISION_LAYERS:
+    case M3_EVERY_VISION_LAYER:
+    case M3_AFTER_VISION_LAYERS:
     case M3_BEFORE_LAYERS:
     case M3_AFTER_LAYERS: break;
     }
     return 0;
 }
 
+/* The taps that have this `where`. */
+static int declare_part(struct m3_dump *d, enum m3_tap_where where, int64_t layer, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int tap = 0; !status && tap < M3_TAPS; tap++)
+        if (m3_tap_table[tap].where == where) status = declare(d, tap, layer, error);
+    return status;
+}
+
 /* Every tap of the run, in execution order. */
 static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_error *error)
 {
-    int status = M3_OK;
-    for (int tap = 0; !status && tap < M3_TAPS && r->first_layer == 0; tap++)
-        if (m3_tap_table[tap].where == M3_BEFORE_LAYERS) status = declare(d, tap, -1, error);
+    int status = M3_OK, from_start = r->first_layer == 0, sees = from_start && d->pictures;
+    if (sees) status = declare_part(d, M3_BEFORE_VISION_LAYERS, -1, error);
+    for (int64_t v = 0; !status && sees && v < d->config->vision.layers; v++)
+        status = declare_part(d, M3_EVERY_VISION_LAYER, v, error);
+    if (!status && sees) status = declare_part(d, M3_AFTER_VISION_LAYERS, -1, error);
+
+    if (!status && from_start) status = declare_part(d, M3_BEFORE_LAYERS, -1, error);
     for (int64_t l = r->first_layer; l < r->end_layer; l++)
         for (int tap = 0; !status && tap < M3_TAPS; tap++)
             if (in_layer(m3_tap_table[tap].where, d->config, l)) status = declare(d, tap, l, error);
-    for (int tap = 0; !status && tap < M3_TAPS && r->end_layer == d->config->layers; tap++)
-        if (m3_tap_table[tap].where == M3_AFTER_LAYERS) status = declare(d, tap, -1, error);
+    if (!status && r->end_layer == d->config->layers) status = declare_part(d, M3_AFTER_LAYERS, -1, error);
     return status;
 }
 
@@ -111,6 +138,7 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     if (!d) return m3_fail_memory(error, "a dump", sizeof *d);
     d->patterns = patterns;
     d->config = &model->config;
+    d->pictures = request->pictures;
     d->T = c->T;
     d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
 

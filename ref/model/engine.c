@@ -1,6 +1,6 @@
 #include "model/engine.h"
 
-#include "model/text.h"
+#include "model/forward.h"
 #include "ops/operators.h"
 
 const struct m3_engine *M3_ENGINE(void)
@@ -9,7 +9,7 @@ const struct m3_engine *M3_ENGINE(void)
         .precision = sizeof(real) == sizeof(double) ? "f64" : "f32",
         .real_bytes = sizeof(real),
         .ops = &m3_reference_ops,
-        .forward = m3_text_forward,
+        .forward = m3_forward,
     };
     return &engine;
 }

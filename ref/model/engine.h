@@ -9,6 +9,7 @@
 #include "base/semantics.h"
 #include "base/status.h"
 #include "model/model.h"
+#include "model/pictures.h"
 #include "model/taps.h"
 
 /* Receives tensors as the pass makes them, in execution order. It watches; it never changes what is computed. */
@@ -26,6 +27,7 @@ struct m3_request {
     const int32_t *ids;                     /* [T] */
     const int64_t *positions;               /* [T] */
     int64_t T;
+    const struct m3_pictures *pictures;     /* whose features go where ids has their placeholders; or NULL */
     int64_t first_layer, end_layer;         /* [first, end); the head runs if end is the number of layers */
     const void *hidden;                     /* [T,H] of `real`: what enters first_layer, if that is not 0; else NULL */
     const struct m3_semantics *semantics;
@@ -33,7 +35,8 @@ struct m3_request {
     int threads;                            /* >= 1 */
     const char *plugin;                     /* shared library that replaces operators, or NULL */
     const struct m3_sink *sink;             /* or NULL */
-    void (*progress)(void *self, int64_t layer, int64_t layers);    /* before each layer and at the end; or NULL */
+    /* Before each layer of the part ("vision layer", "layer"), and at the end; or NULL. */
+    void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
     void *progress_self;
     double *logits;                         /* [V]: gets the last row, if the head runs; or NULL */
 };

@@ -19,11 +19,29 @@ struct m3_layer {
     struct m3_expert *experts;                          /* [E], MoE layers */
 };
 
+struct m3_vision_layer {
+    struct m3_weight norm1, norm1_bias, norm2, norm2_bias;                  /* [W] */
+    struct m3_weight q_proj, q_bias, k_proj, k_bias, v_proj, v_bias;        /* [W,W] [W] */
+    struct m3_weight out_proj, out_bias;                                    /* [W,W] [W] */
+    struct m3_weight fc1, fc1_bias, fc2, fc2_bias;                          /* [L,W] [L] [W,L] [W] */
+};
+
+/* Tower and projector; all zero if the config has no vision part. */
+struct m3_vision {
+    struct m3_weight patch_embed;                                           /* [W,C] */
+    struct m3_weight pre_norm, pre_norm_bias;                               /* [W] */
+    struct m3_vision_layer *layers;                                         /* [config.vision.layers] */
+    struct m3_weight linear_1, linear_1_bias, linear_2, linear_2_bias;      /* [Y,W] [Y] [H,Y] [H] */
+    struct m3_weight merge_linear_1, merge_linear_1_bias;                   /* [Y,4H] [Y] */
+    struct m3_weight merge_linear_2, merge_linear_2_bias;                   /* [H,Y] [H] */
+};
+
 struct m3_model {
     struct m3_config config;
     struct m3_checkpoint *checkpoint;
     struct m3_weight embed, final_norm, lm_head;                /* [V,H] [H] [V,H] */
     struct m3_layer *layers;                                    /* [config.layers] */
+    struct m3_vision vision;
 };
 
 /* Reads the config, opens the files, binds every tensor. All findings in one pass; notes are no failures. */

@@ -24,6 +24,7 @@ static const struct field fields[] = {
     { "local_blocks", offsetof(struct m3_semantics, local_blocks), { NULL }, 1 },
     { "local_rule", offsetof(struct m3_semantics, local_rule), { "last", "own" }, 0 },
     { "rope_angle", offsetof(struct m3_semantics, rope_angle), { "f64", "f32" }, 0 },
+    { "vision_boundary", offsetof(struct m3_semantics, vision_boundary), { "segment", "none" }, 0 },
 };
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -73,7 +74,7 @@ int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, str
     }
     return m3_fail(error, M3_USAGE,
                    "--set: got the field %.*s, expected one of selection, pool, index_scale, gate_clamp, "
-                   "init_blocks, local_blocks, local_rule, rope_angle",
+                   "init_blocks, local_blocks, local_rule, rope_angle, vision_boundary",
                    (int)(equals - assignment), assignment);
 }
 

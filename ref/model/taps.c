@@ -7,75 +7,132 @@
 #include <string.h>
 
 const struct m3_tap_row m3_tap_table[M3_TAPS] = {
-    [M3_TAP_EMBED]              = { "embed",              M3_BEFORE_LAYERS,   "TH",  0 },
-    [M3_TAP_FUSED]              = { "fused",              M3_BEFORE_LAYERS,   "TH",  0 },
-    [M3_TAP_ATTN_NORM]          = { "attn_norm",          M3_EVERY_LAYER,     "TH",  0 },
-    [M3_TAP_Q_PROJ]             = { "q_proj",             M3_EVERY_LAYER,     "TQD", 0 },
-    [M3_TAP_K_PROJ]             = { "k_proj",             M3_EVERY_LAYER,     "TGD", 0 },
-    [M3_TAP_V_PROJ]             = { "v_proj",             M3_EVERY_LAYER,     "TGD", 0 },
-    [M3_TAP_Q_NORM]             = { "q_norm",             M3_EVERY_LAYER,     "TQD", 0 },
-    [M3_TAP_K_NORM]             = { "k_norm",             M3_EVERY_LAYER,     "TGD", 0 },
-    [M3_TAP_Q_ROPE]             = { "q_rope",             M3_EVERY_LAYER,     "TQD", 0 },
-    [M3_TAP_K_ROPE]             = { "k_rope",             M3_EVERY_LAYER,     "TGD", 0 },
-    [M3_TAP_INDEX_Q_PROJ]       = { "index.q_proj",       M3_SPARSE_LAYER,    "TGX", 0 },
-    [M3_TAP_INDEX_K_PROJ]       = { "index.k_proj",       M3_SPARSE_LAYER,    "TX",  0 },
-    [M3_TAP_INDEX_Q_NORM]       = { "index.q_norm",       M3_SPARSE_LAYER,    "TGX", 0 },
-    [M3_TAP_INDEX_K_NORM]       = { "index.k_norm",       M3_SPARSE_LAYER,    "TX",  0 },
-    [M3_TAP_INDEX_Q_ROPE]       = { "index.q_rope",       M3_SPARSE_LAYER,    "TGX", 0 },
-    [M3_TAP_INDEX_K_ROPE]       = { "index.k_rope",       M3_SPARSE_LAYER,    "TX",  0 },
-    [M3_TAP_INDEX_BLOCK_SCORES] = { "index.block_scores", M3_SPARSE_LAYER,    "TGB", 0 },
-    [M3_TAP_INDEX_BLOCKS]       = { "index.blocks",       M3_SPARSE_LAYER,    "TGN", 1 },
-    [M3_TAP_ATTN_LSE]           = { "attn_lse",           M3_EVERY_LAYER,     "TQ",  0 },
-    [M3_TAP_ATTN]               = { "attn",               M3_EVERY_LAYER,     "TQD", 0 },
-    [M3_TAP_ATTN_OUT]           = { "attn_out",           M3_EVERY_LAYER,     "TH",  0 },
-    [M3_TAP_MID]                = { "mid",                M3_EVERY_LAYER,     "TH",  0 },
-    [M3_TAP_MLP_NORM]           = { "mlp_norm",           M3_EVERY_LAYER,     "TH",  0 },
-    [M3_TAP_MLP_GATE]           = { "mlp.gate",           M3_DENSE_MLP_LAYER, "TI",  0 },
-    [M3_TAP_MLP_UP]             = { "mlp.up",             M3_DENSE_MLP_LAYER, "TI",  0 },
-    [M3_TAP_MLP_ACT]            = { "mlp.act",            M3_DENSE_MLP_LAYER, "TI",  0 },
-    [M3_TAP_ROUTER_LOGITS]      = { "moe.router_logits",  M3_MOE_LAYER,       "TE",  0 },
-    [M3_TAP_ROUTER_SCORES]      = { "moe.router_scores",  M3_MOE_LAYER,       "TE",  0 },
-    [M3_TAP_EXPERTS]            = { "moe.experts",        M3_MOE_LAYER,       "TK",  1 },
-    [M3_TAP_EXPERT_WEIGHTS]     = { "moe.weights",        M3_MOE_LAYER,       "TK",  0 },
-    [M3_TAP_EXPERT_OUT]         = { "moe.expert_out",     M3_MOE_LAYER,       "TKH", 0 },
-    [M3_TAP_ROUTED]             = { "moe.routed",         M3_MOE_LAYER,       "TH",  0 },
-    [M3_TAP_SHARED]             = { "moe.shared",         M3_MOE_LAYER,       "TH",  0 },
-    [M3_TAP_MLP]                = { "mlp",                M3_EVERY_LAYER,     "TH",  0 },
-    [M3_TAP_OUT]                = { "out",                M3_EVERY_LAYER,     "TH",  0 },
-    [M3_TAP_FINAL_NORM]         = { "final_norm",         M3_AFTER_LAYERS,    "TH",  0 },
-    [M3_TAP_LOGITS]             = { "logits",             M3_AFTER_LAYERS,    "TV",  0 },
+    [M3_TAP_VISION_PIXELS]       = { "vision.pixels",           M3_BEFORE_VISION_LAYERS, "PC",  M3_KIND_REALS },
+    [M3_TAP_VISION_GRID]         = { "vision.grid",             M3_BEFORE_VISION_LAYERS, "O3",  M3_KIND_COUNTS },
+    [M3_TAP_PATCH_EMBED]         = { "vision.patch_embed",      M3_BEFORE_VISION_LAYERS, "PW",  M3_KIND_REALS },
+    [M3_TAP_PRE_NORM]            = { "vision.pre_norm",         M3_BEFORE_VISION_LAYERS, "PW",  M3_KIND_REALS },
+    [M3_TAP_NORM1]               = { "norm1",                   M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_VISION_Q_PROJ]       = { "q_proj",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_K_PROJ]       = { "k_proj",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_V_PROJ]       = { "v_proj",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_Q_ROPE]       = { "q_rope",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_K_ROPE]       = { "k_rope",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_ATTN]         = { "attn",                    M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_ATTN_OUT]     = { "attn_out",                M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_VISION_MID]          = { "mid",                     M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_NORM2]               = { "norm2",                   M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_FC1]                 = { "fc1",                     M3_EVERY_VISION_LAYER,   "PL",  M3_KIND_REALS },
+    [M3_TAP_VISION_ACT]          = { "act",                     M3_EVERY_VISION_LAYER,   "PL",  M3_KIND_REALS },
+    [M3_TAP_VISION_MLP]          = { "mlp",                     M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_VISION_OUT]          = { "out",                     M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_LINEAR_1]            = { "projector.linear_1",      M3_AFTER_VISION_LAYERS,  "PY",  M3_KIND_REALS },
+    [M3_TAP_ACT_1]               = { "projector.act_1",         M3_AFTER_VISION_LAYERS,  "PY",  M3_KIND_REALS },
+    [M3_TAP_LINEAR_2]            = { "projector.linear_2",      M3_AFTER_VISION_LAYERS,  "PH",  M3_KIND_REALS },
+    [M3_TAP_MERGED]              = { "projector.merged",        M3_AFTER_VISION_LAYERS,  "MZ",  M3_KIND_REALS },
+    [M3_TAP_MERGE_LINEAR_1]      = { "projector.merge_linear_1",M3_AFTER_VISION_LAYERS,  "MY",  M3_KIND_REALS },
+    [M3_TAP_ACT_2]               = { "projector.act_2",         M3_AFTER_VISION_LAYERS,  "MY",  M3_KIND_REALS },
+    [M3_TAP_PROJECTOR_OUT]       = { "projector.out",           M3_AFTER_VISION_LAYERS,  "MH",  M3_KIND_REALS },
+    [M3_TAP_EMBED]               = { "embed",                   M3_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
+    [M3_TAP_FUSED]               = { "fused",                   M3_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
+    [M3_TAP_ATTN_NORM]           = { "attn_norm",               M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_Q_PROJ]              = { "q_proj",                  M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_K_PROJ]              = { "k_proj",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_V_PROJ]              = { "v_proj",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_Q_NORM]              = { "q_norm",                  M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_K_NORM]              = { "k_norm",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_Q_ROPE]              = { "q_rope",                  M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_K_ROPE]              = { "k_rope",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_INDEX_Q_PROJ]        = { "index.q_proj",            M3_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
+    [M3_TAP_INDEX_K_PROJ]        = { "index.k_proj",            M3_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
+    [M3_TAP_INDEX_Q_NORM]        = { "index.q_norm",            M3_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
+    [M3_TAP_INDEX_K_NORM]        = { "index.k_norm",            M3_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
+    [M3_TAP_INDEX_Q_ROPE]        = { "index.q_rope",            M3_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
+    [M3_TAP_INDEX_K_ROPE]        = { "index.k_rope",            M3_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
+    [M3_TAP_INDEX_BLOCK_SCORES]  = { "index.block_scores",      M3_SPARSE_LAYER,         "TGB", M3_KIND_REALS },
+    [M3_TAP_INDEX_BLOCKS]        = { "index.blocks",            M3_SPARSE_LAYER,         "TGN", M3_KIND_CHOICES },
+    [M3_TAP_ATTN_LSE]            = { "attn_lse",                M3_EVERY_LAYER,          "TQ",  M3_KIND_REALS },
+    [M3_TAP_ATTN]                = { "attn",                    M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_ATTN_OUT]            = { "attn_out",                M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_MID]                 = { "mid",                     M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_MLP_NORM]            = { "mlp_norm",                M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_MLP_GATE]            = { "mlp.gate",                M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
+    [M3_TAP_MLP_UP]              = { "mlp.up",                  M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
+    [M3_TAP_MLP_ACT]             = { "mlp.act",                 M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
+    [M3_TAP_ROUTER_LOGITS]       = { "moe.router_logits",       M3_MOE_LAYER,            "TE",  M3_KIND_REALS },
+    [M3_TAP_ROUTER_SCORES]       = { "moe.router_scores",       M3_MOE_LAYER,            "TE",  M3_KIND_REALS },
+    [M3_TAP_EXPERTS]             = { "moe.experts",             M3_MOE_LAYER,            "TK",  M3_KIND_CHOICES },
+    [M3_TAP_EXPERT_WEIGHTS]      = { "moe.weights",             M3_MOE_LAYER,            "TK",  M3_KIND_REALS },
+    [M3_TAP_EXPERT_OUT]          = { "moe.expert_out",          M3_MOE_LAYER,            "TKH", M3_KIND_REALS },
+    [M3_TAP_ROUTED]              = { "moe.routed",              M3_MOE_LAYER,            "TH",  M3_KIND_REALS },
+    [M3_TAP_SHARED]              = { "moe.shared",              M3_MOE_LAYER,            "TH",  M3_KIND_REALS },
+    [M3_TAP_MLP]                 = { "mlp",                     M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_OUT]                 = { "out",                     M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_FINAL_NORM]          = { "final_norm",              M3_AFTER_LAYERS,         "TH",  M3_KIND_REALS },
+    [M3_TAP_LOGITS]              = { "logits",                  M3_AFTER_LAYERS,         "TV",  M3_KIND_REALS },
 };
 
-static int in_a_layer(enum m3_tap tap)
+static const char vision_prefix[] = "vision.layers.", text_prefix[] = "layers.";
+
+/* The parts of a pass: all kinds of text layers are one. */
+static int part(enum m3_tap tap)
 {
-    return m3_tap_table[tap].where != M3_BEFORE_LAYERS && m3_tap_table[tap].where != M3_AFTER_LAYERS;
+    enum m3_tap_where where = m3_tap_table[tap].where;
+    return where > M3_EVERY_LAYER && where < M3_AFTER_LAYERS ? M3_EVERY_LAYER : where;
+}
+
+/* What stands before the layer's number in a name; NULL outside layers. */
+static const char *prefix_of(enum m3_tap tap)
+{
+    if (part(tap) == M3_EVERY_VISION_LAYER) return vision_prefix;
+    return part(tap) == M3_EVERY_LAYER ? text_prefix : NULL;
 }
 
 int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer)
 {
-    int length = in_a_layer(tap) ? snprintf(name, size, "layers.%" PRId64 ".%s", layer, m3_tap_table[tap].name)
-                                 : snprintf(name, size, "%s", m3_tap_table[tap].name);
+    const char *prefix = prefix_of(tap);
+    int length = prefix ? snprintf(name, size, "%s%" PRId64 ".%s", prefix, layer, m3_tap_table[tap].name)
+                        : snprintf(name, size, "%s", m3_tap_table[tap].name);
     return length >= 0 && (size_t)length < size ? 0 : -1;
+}
+
+/* Reads "12." at *name, and moves it behind; -1 if there is anything else. */
+static int64_t read_layer(const char **name)
+{
+    char *end;
+    if (**name < '0' || **name > '9') return -1;
+    int64_t number = strtoll(*name, &end, 10);
+    int padded = **name == '0' && end != *name + 1;
+    if (*end != '.' || padded || number == INT64_MAX) return -1;
+    *name = end + 1;
+    return number;
 }
 
 int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)
 {
+    static const char *const prefixes[] = { vision_prefix, text_prefix };
+    const char *prefix = NULL;
     int64_t number = -1;
-    if (strncmp(name, "layers.", 7) == 0) {
-        char *end;
-        if (name[7] < '0' || name[7] > '9') return -1;
-        number = strtoll(name + 7, &end, 10);
-        int padded = name[7] == '0' && end != name + 8;
-        if (*end != '.' || padded || number == INT64_MAX) return -1;
-        name = end + 1;
+    for (int i = 0; i < 2 && !prefix; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) prefix = prefixes[i];
+    if (prefix) {
+        name += strlen(prefix);
+        number = read_layer(&name);
+        if (number < 0) return -1;
     }
     for (int i = 0; i < M3_TAPS; i++) {
-        if (in_a_layer(i) != (number >= 0) || strcmp(m3_tap_table[i].name, name) != 0) continue;
+        if (prefix_of(i) != prefix || strcmp(m3_tap_table[i].name, name) != 0) continue;
         *tap = i;
-        *layer = m3_tap_table[i].where == M3_AFTER_LAYERS ? INT64_MAX : number;
+        *layer = number;
         return 0;
     }
     return -1;
+}
+
+int m3_tap_order(enum m3_tap a, int64_t layer_a, enum m3_tap b, int64_t layer_b)
+{
+    if (part(a) != part(b)) return part(a) - part(b);
+    if (layer_a != layer_b) return layer_a < layer_b ? -1 : 1;
+    return (int)a - (int)b;
 }
 
 int m3_tap_matches(const char *patterns, const char *name)

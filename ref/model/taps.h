@@ -7,6 +7,12 @@
 #include <stdint.h>
 
 enum m3_tap {
+    M3_TAP_VISION_PIXELS, M3_TAP_VISION_GRID, M3_TAP_PATCH_EMBED, M3_TAP_PRE_NORM,
+    M3_TAP_NORM1, M3_TAP_VISION_Q_PROJ, M3_TAP_VISION_K_PROJ, M3_TAP_VISION_V_PROJ,
+    M3_TAP_VISION_Q_ROPE, M3_TAP_VISION_K_ROPE, M3_TAP_VISION_ATTN, M3_TAP_VISION_ATTN_OUT, M3_TAP_VISION_MID,
+    M3_TAP_NORM2, M3_TAP_FC1, M3_TAP_VISION_ACT, M3_TAP_VISION_MLP, M3_TAP_VISION_OUT,
+    M3_TAP_LINEAR_1, M3_TAP_ACT_1, M3_TAP_LINEAR_2, M3_TAP_MERGED, M3_TAP_MERGE_LINEAR_1, M3_TAP_ACT_2,
+    M3_TAP_PROJECTOR_OUT,
     M3_TAP_EMBED, M3_TAP_FUSED,
     M3_TAP_ATTN_NORM, M3_TAP_Q_PROJ, M3_TAP_K_PROJ, M3_TAP_V_PROJ, M3_TAP_Q_NORM, M3_TAP_K_NORM,
     M3_TAP_Q_ROPE, M3_TAP_K_ROPE,
@@ -20,8 +26,11 @@ enum m3_tap {
     M3_TAPS,
 };
 
-/* In which layers a tap exists. */
+/* In which part of a pass, and in which of its layers, a tap exists. Parts in the order in which they run. */
 enum m3_tap_where {
+    M3_BEFORE_VISION_LAYERS,    /* this and the next two: only with pictures */
+    M3_EVERY_VISION_LAYER,
+    M3_AFTER_VISION_LAYERS,
     M3_BEFORE_LAYERS,
     M3_EVERY_LAYER,
     M3_SPARSE_LAYER,
@@ -30,11 +39,17 @@ enum m3_tap_where {
     M3_AFTER_LAYERS
 };
 
+enum m3_tap_kind {
+    M3_KIND_REALS,
+    M3_KIND_CHOICES,                 /* I32 ids, a set in each row */
+    M3_KIND_COUNTS,                  /* I32, exact */
+};
+
 struct m3_tap_row {
-    const char *name;           /* "embed"; of a layer's tap the part behind "layers.l." */
+    const char *name;           /* "embed"; of a layer's tap the part behind "layers.l." or "vision.layers.v." */
     enum m3_tap_where where;
-    const char *shape;          /* letters of SPEC 1 and "I" for the dense intermediate width, the rows first: "TQD" */
-    int integer;                /* I32 ids: a selection */
+    const char *shape;          /* letters of m3_tap_size, the rows first: "TQD" */
+    enum m3_tap_kind kind;
 };
 
 extern const struct m3_tap_row m3_tap_table[M3_TAPS];
@@ -42,9 +57,11 @@ extern const struct m3_tap_row m3_tap_table[M3_TAPS];
 /* "layers.3.attn_norm"; `layer` is ignored outside layers. Returns 0, or -1 if it does not fit. */
 int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer);
 
-/* Place of a name in execution order: two taps compare as their `layer`, then `tap`. Taps before the layers have layer
- * -1, taps after them INT64_MAX. Returns 0, or -1 if no such tap exists. */
+/* Which tap a name means; `layer` is -1 outside layers. Returns 0, or -1 if no such tap exists. */
 int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer);
+
+/* Below, at or above 0 as tap a of its layer runs before, is, or runs after tap b of its layer. */
+int m3_tap_order(enum m3_tap a, int64_t layer_a, enum m3_tap b, int64_t layer_b);
 
 /* Does `name` match one of the comma-separated patterns of the shell's kind (*, ?, [abc])? NULL matches all. */
 int m3_tap_matches(const char *patterns, const char *name);

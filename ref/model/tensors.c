@@ -9,8 +9,8 @@
 #define MODEL(field) offsetof(struct m3_model, field)
 #define LAYER(field) offsetof(struct m3_layer, field)
 #define EXPERT(field) offsetof(struct m3_expert, field)
-
-enum { NO_FIELD = -1 };
+#define VISION(field) offsetof(struct m3_vision, field)
+#define VISION_LAYER(field) offsetof(struct m3_vision_layer, field)
 
 /* Letters: m3_config_size. */
 const struct m3_tensor_row m3_tensor_table[] = {
@@ -44,34 +44,35 @@ const struct m3_tensor_row m3_tensor_table[] = {
     { "block_sparse_moe.experts.%e.w3.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "F,H", EXPERT(w3) },
     { "block_sparse_moe.experts.%e.w2.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "H,F", EXPERT(w2) },
 
-    { "vision_tower.vision_model.embeddings.patch_embedding.weight", NULL, M3_IN_VISION, M3_FLOAT, "W,C", NO_FIELD },
-    { "vision_tower.vision_model.pre_layrnorm.weight", NULL, M3_IN_VISION, M3_PLAIN, "W", NO_FIELD },
-    { "vision_tower.vision_model.pre_layrnorm.bias", NULL, M3_IN_VISION, M3_PLAIN, "W", NO_FIELD },
-    { "multi_modal_projector.linear_1.weight", NULL, M3_IN_VISION, M3_PLAIN, "Y,W", NO_FIELD },
-    { "multi_modal_projector.linear_1.bias", NULL, M3_IN_VISION, M3_PLAIN, "Y", NO_FIELD },
-    { "multi_modal_projector.linear_2.weight", NULL, M3_IN_VISION, M3_PLAIN, "H,Y", NO_FIELD },
-    { "multi_modal_projector.linear_2.bias", NULL, M3_IN_VISION, M3_PLAIN, "H", NO_FIELD },
-    { "patch_merge_mlp.linear_1.weight", NULL, M3_IN_VISION, M3_PLAIN, "Y,Z", NO_FIELD },
-    { "patch_merge_mlp.linear_1.bias", NULL, M3_IN_VISION, M3_PLAIN, "Y", NO_FIELD },
-    { "patch_merge_mlp.linear_2.weight", NULL, M3_IN_VISION, M3_PLAIN, "H,Y", NO_FIELD },
-    { "patch_merge_mlp.linear_2.bias", NULL, M3_IN_VISION, M3_PLAIN, "H", NO_FIELD },
+    { "vision_tower.vision_model.embeddings.patch_embedding.weight", NULL,
+      M3_IN_VISION, M3_FLOAT, "W,C", VISION(patch_embed) },
+    { "vision_tower.vision_model.pre_layrnorm.weight", NULL, M3_IN_VISION, M3_PLAIN, "W", VISION(pre_norm) },
+    { "vision_tower.vision_model.pre_layrnorm.bias", NULL, M3_IN_VISION, M3_PLAIN, "W", VISION(pre_norm_bias) },
+    { "multi_modal_projector.linear_1.weight", NULL, M3_IN_VISION, M3_PLAIN, "Y,W", VISION(linear_1) },
+    { "multi_modal_projector.linear_1.bias", NULL, M3_IN_VISION, M3_PLAIN, "Y", VISION(linear_1_bias) },
+    { "multi_modal_projector.linear_2.weight", NULL, M3_IN_VISION, M3_PLAIN, "H,Y", VISION(linear_2) },
+    { "multi_modal_projector.linear_2.bias", NULL, M3_IN_VISION, M3_PLAIN, "H", VISION(linear_2_bias) },
+    { "patch_merge_mlp.linear_1.weight", NULL, M3_IN_VISION, M3_PLAIN, "Y,Z", VISION(merge_linear_1) },
+    { "patch_merge_mlp.linear_1.bias", NULL, M3_IN_VISION, M3_PLAIN, "Y", VISION(merge_linear_1_bias) },
+    { "patch_merge_mlp.linear_2.weight", NULL, M3_IN_VISION, M3_PLAIN, "H,Y", VISION(merge_linear_2) },
+    { "patch_merge_mlp.linear_2.bias", NULL, M3_IN_VISION, M3_PLAIN, "H", VISION(merge_linear_2_bias) },
 
-    { "layer_norm1.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "layer_norm1.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "layer_norm2.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "layer_norm2.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "self_attn.q_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
-    { "self_attn.q_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "self_attn.k_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
-    { "self_attn.k_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "self_attn.v_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
-    { "self_attn.v_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "self_attn.out_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", NO_FIELD },
-    { "self_attn.out_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
-    { "mlp.fc1.weight", "block_sparse_moe.fc1.weight", M3_IN_VISION_LAYER, M3_PLAIN, "L,W", NO_FIELD },
-    { "mlp.fc1.bias", "block_sparse_moe.fc1.bias", M3_IN_VISION_LAYER, M3_PLAIN, "L", NO_FIELD },
-    { "mlp.fc2.weight", "block_sparse_moe.fc2.weight", M3_IN_VISION_LAYER, M3_PLAIN, "W,L", NO_FIELD },
-    { "mlp.fc2.bias", "block_sparse_moe.fc2.bias", M3_IN_VISION_LAYER, M3_PLAIN, "W", NO_FIELD },
+    { "layer_norm1.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(norm1) },
+    { "layer_norm1.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(norm1_bias) },
+    { "layer_norm2.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(norm2) },
+    { "layer_norm2.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(norm2_bias) },
+    { "self_attn.q_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", VISION_LAYER(q_proj) },
+    { "self_attn.q_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(q_bias) },
+    { "self_attn.k_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", VISION_LAYER(k_proj) },
+    { "self_attn.k_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(k_bias) },
+    { "self_attn.v_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", VISION_LAYER(v_proj) },
+    { "self_attn.v_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(v_bias) },
+    { "self_attn.out_proj.weight", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W,W", VISION_LAYER(out_proj) },
+    { "self_attn.out_proj.bias", NULL, M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(out_bias) },
+    { "mlp.fc1.weight", "block_sparse_moe.fc1.weight", M3_IN_VISION_LAYER, M3_PLAIN, "L,W", VISION_LAYER(fc1) },
+    { "mlp.fc1.bias", "block_sparse_moe.fc1.bias", M3_IN_VISION_LAYER, M3_PLAIN, "L", VISION_LAYER(fc1_bias) },
+    { "mlp.fc2.weight", "block_sparse_moe.fc2.weight", M3_IN_VISION_LAYER, M3_PLAIN, "W,L", VISION_LAYER(fc2) },
+    { "mlp.fc2.bias", "block_sparse_moe.fc2.bias", M3_IN_VISION_LAYER, M3_PLAIN, "W", VISION_LAYER(fc2_bias) },
 };
 
 const int m3_tensor_rows = sizeof m3_tensor_table / sizeof m3_tensor_table[0];

@@ -22,8 +22,8 @@ enum m3_tensor_where {
     M3_IN_DENSE_MLP,
     M3_IN_MOE,
     M3_IN_EXPERT,           /* every expert of a MoE layer; bound to struct m3_expert */
-    M3_IN_VISION,           /* once, if there is a vision config */
-    M3_IN_VISION_LAYER,
+    M3_IN_VISION,           /* once, if there is a vision config; bound to struct m3_vision */
+    M3_IN_VISION_LAYER,     /* every layer of the tower; bound to struct m3_vision_layer */
 };
 
 struct m3_tensor_row {
@@ -32,7 +32,7 @@ struct m3_tensor_row {
     enum m3_tensor_where where;
     enum m3_tensor_dtype dtype;
     const char *shape;      /* dimensions separated by commas, each a product of letters: "QD,H" */
-    ptrdiff_t field;        /* offset in the struct of its place, or -1: recognised, not used */
+    ptrdiff_t field;        /* offset in the struct of its place */
 };
 
 extern const struct m3_tensor_row m3_tensor_table[];

@@ -1,9 +1,11 @@
-/* The text model's forward pass. SPEC 6. */
+/* The text model: embedding, fusion, layers, head. SPEC 6. */
 #ifndef M3_MODEL_TEXT_H
 #define M3_MODEL_TEXT_H
 
-#include "model/engine.h"
+#include "model/pass.h"
 
-int m3_text_forward(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
+/* `features` [M,H] take the places of the placeholder ids, those of images first; NULL if there are no pictures.
+ * Returns f->status. */
+int m3_text_forward(struct m3_pass *f, const real *features);
 
 #endif

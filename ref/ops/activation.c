@@ -40,6 +40,21 @@ int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int
     return M3_OK;
 }
 
+/* Gaussian error linear unit, the exact form. SPEC 5.20
+ *
+ *     y = x/2 (1 + erf(x / sqrt 2))
+ *
+ * y [n] may be x; x [n].  In double, rounded once: x times erfc(|x| / sqrt 2) / 2 for x < 0, else x minus that.
+ * Often wrong: the tanh form; x sig(1.702 x); 1 + erf for negative x, which cancels. */
+int m3_gelu(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
+{
+    const struct m3_hot *hot = m3_hot();
+
+#pragma omp parallel for num_threads(m3_team(ctx, n * 16))
+    for (int64_t i = 0; i < n; i += PIECE) hot->gelu(y + i, x + i, m3_min(PIECE, n - i));
+    return M3_OK;
+}
+
 /* Logistic function, in double, rounded once. SPEC 5.13
  *
  *     y = 1 / (1 + exp(-x))

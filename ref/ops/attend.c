@@ -112,6 +112,61 @@ int m3_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const 
     return M3_OK;
 }
 
+/* One head of some rows, over the keys of their segment. */
+static void segment_tile(real *o, const real *q, const real *k, const real *v, int64_t stride, int64_t rows,
+                         int64_t keys, int64_t U, char *memory)
+{
+    const struct m3_hot *hot = m3_hot();
+    struct tile tile = tile_in(memory, rows, U);
+
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < U; i++) tile.q_t[i * rows + r] = q[r * stride + i];
+    hot->gemm(tile.z, rows, k, stride, 1, tile.q_t, rows, keys, rows, U, 0);
+    hot->softmax(tile.z, rows, tile.max, tile.sum, keys, rows, (real)(1 / sqrt((double)U)));
+    for (int64_t j = 0; j < keys; j += FULL_KEYS)
+        hot->gemm(o, stride, tile.z + j * rows, 1, rows, v + j * stride, stride, rows, U, m3_min(FULL_KEYS, keys - j),
+                  j > 0);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < U; i++) o[r * stride + i] = o[r * stride + i] * (real)(1 / tile.sum[r]);
+}
+
+/* Attention inside segments of rows, in both directions. SPEC 5.19
+ *
+ *     z_j = q . k_j / sqrt(U)  for the keys j of the row's segment,   o = sum softmax(z)_j v_j
+ *
+ * o, q, k, v [P,A,U]; ends [segments], ascending: segment s ends before row ends[s], the last at P.
+ * Order: as attend_full.  Often wrong: one segment for all pictures of a call. */
+int m3_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const real *k, const real *v, const int64_t *ends,
+                       int64_t segments, int64_t A, int64_t U)
+{
+    int64_t longest = 0, stride = A * U;
+    if (segments < 1) return m3_fail_at(ctx, M3_WRONG, "no segment", -1, -1, -1);
+    for (int64_t s = 0; s < segments; s++) {
+        int64_t keys = ends[s] - (s ? ends[s - 1] : 0);
+        if (keys < 1) return m3_fail_at(ctx, M3_WRONG, "ends of segments not ascending", s ? ends[s - 1] : 0, -1, -1);
+        longest = m3_max(longest, keys);
+    }
+    int64_t rows = m3_max(1, m3_min(FULL_LANES, FULL_BYTES / (longest * (int64_t)sizeof(real))));
+    int64_t bytes = tile_bytes(rows, longest, U);
+    int team = m3_team(ctx, ends[segments - 1] * longest * stride);
+    size_t mark = m3_scratch_mark(ctx);
+    char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
+    if (!scratch) return M3_INTERNAL;
+
+#pragma omp parallel num_threads(team)
+    for (int64_t s = 0; s < segments; s++) {
+        int64_t first = s ? ends[s - 1] : 0, keys = ends[s] - first, tiles = (keys + rows - 1) / rows;
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t i = 0; i < tiles * A; i++) {
+            int64_t row = i % tiles * rows, head = first * stride + i / tiles * U, at = head + row * stride;
+            segment_tile(o + at, q + at, k + head, v + head, stride, m3_min(rows, keys - row), keys, U,
+                         scratch + omp_get_thread_num() * bytes);
+        }
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
+}
+
 /* One row and group, over the blocks that a list [n] names. */
 static void blocks_tile(real *o, real *lse, const real *q, const real *k, const real *v, const int32_t *list, int64_t n,
                         const struct m3_attend *d, int64_t t, int64_t g, char *memory)

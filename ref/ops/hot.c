@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "ops/erf.h"
 #include "ops/exp.h"
 
 #if defined(__AVX512F__)
@@ -238,6 +239,18 @@ static void swiglu(real *y, const real *gate, const real *up, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = up[i] * gate[i] * (real)(1 / (1 + m3_exp_body(-(double)gate[i])));
 }
 
+/* x times the tail at |x| is what gelu lacks of max(x, 0). The clamps make it 0 at the infinities, not inf * 0. */
+static void gelu(real *y, const real *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)x[i], near = m3_select(d > m3_tail_end, m3_tail_end, d);
+        near = m3_select(d < -m3_tail_end, -m3_tail_end, near);
+        double part = near * m3_tail_body(near);
+        y[i] = (real)m3_select(d < 0, part, d - part);
+    }
+}
+
 extern const struct m3_hot M3_HOT;
 const struct m3_hot M3_HOT = {
     .name = M3_HOT_NAME,
@@ -247,4 +260,5 @@ const struct m3_hot M3_HOT = {
     .softmax = softmax,
     .swiglu_oai = swiglu_oai,
     .swiglu = swiglu,
+    .gelu = gelu,
 };

@@ -30,6 +30,9 @@ struct m3_hot {
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */
     void (*swiglu_oai)(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower);
     void (*swiglu)(real *y, const real *gate, const real *up, int64_t n);
+
+    /* y := x/2 (1 + erf(x / sqrt 2)), in double, rounded once; y may be x. */
+    void (*gelu)(real *y, const real *x, int64_t n);
 };
 
 /* The widest build that this processor can run. */

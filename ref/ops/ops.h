@@ -19,13 +19,19 @@
  *  route          ids p [T,K]        s[T,E]                    bias[E]   ids := top-K(s + bias), p := s/sum  (2) 5.14
  *  experts        routed[T,H] each   x[T,H] ids p [T,K]        E of 3    routed := factor sum p each         (4) 5.15
  *  add            y[n]               a[n] b[n]                 -         y := a + b                              5.16
+ *  layer_norm     y[T,H]             x[T,H]                    w b[H]    y := (x - mean) / sqrt(var + eps) w + b 5.17
+ *  rope_table_3d  cos sin [P,R/2]    places[P,3]               -         angle := place_a theta^(-2i/(R/3))  (5) 5.18
+ *  attend_segments o[P,A,U]          q k v [P,A,U] ends[n]     -         as attend_full, all keys of a segment   5.19
+ *  gelu           y[n]               x[n]                      -         y := x/2 (1 + erf(x / sqrt 2))          5.20
+ *  scatter        y[T,H]             x[T,H] ids[T]             f[M,H]    y := x, its rows of one id := rows of f 5.21
  *
  *  (1) Also lm_head. The router is a linear with F32 weights.   (2) The lower id wins a tie.
  *  (3) gate and up clamped first.   (4) each := w2 act(w1 x, w3 x); ascending expert id; `each` [T,K,H] may be NULL.
+ *  (5) a = time, row, column: R/6 angles of each, side by side. The turning is rope.
  *
  * Every entry returns 0 or a status (base/status.h) after m3_fail_at. Outputs never overlap inputs, except that y may
- * be x (rms_norm, rms_norm_plain, rope, sigmoid), gate (swiglu_oai, swiglu), a or b (add). Dimensions are at least
- * 1; the model checks them when it binds. */
+ * be x (rms_norm, rms_norm_plain, rope, sigmoid, layer_norm, gelu, scatter), gate (swiglu_oai, swiglu), a or b (add).
+ * Dimensions are at least 1 (M of scatter: 0); the model checks them when it binds. */
 #ifndef M3_OPS_H
 #define M3_OPS_H
 
@@ -35,7 +41,7 @@
 #include "base/status.h"
 #include "base/weight.h"
 
-enum { M3_OPS_ABI = 1 };
+enum { M3_OPS_ABI = 2 };
 
 /* Rows t = 0..T-1 sit at places p0..p0+T-1 of the sequence; keys are places 0..p0+T-1. Q is a multiple of G:
  * query head h reads key head h div (Q/G). */
@@ -87,6 +93,15 @@ struct m3_ops {
                    const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
                    real factor);
     int (*add)(struct m3_ctx *, real *y, const real *a, const real *b, int64_t n);
+    int (*layer_norm)(struct m3_ctx *, real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H,
+                      real eps);
+    int (*rope_table_3d)(struct m3_ctx *, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R,
+                         double theta, enum m3_rope_angle angle);
+    int (*attend_segments)(struct m3_ctx *, real *o, const real *q, const real *k, const real *v, const int64_t *ends,
+                           int64_t segments, int64_t A, int64_t U);
+    int (*gelu)(struct m3_ctx *, real *y, const real *x, int64_t n);
+    int (*scatter)(struct m3_ctx *, real *y, const real *x, const int32_t *ids, const real *f, int32_t id, int64_t T,
+                   int64_t M, int64_t H);
 };
 
 /* What a plug-in exports under these two names: for which table it was built, which must be this one, and a function

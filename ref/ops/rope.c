@@ -1,6 +1,15 @@
 #include "ops/math.h"
 #include "ops/operators.h"
 
+static void turn(real *cos, real *sin, int64_t place, double frequency, enum m3_rope_angle angle)
+{
+    double a = (double)place * frequency, s, c;
+    if (angle == M3_ANGLE_F32) a = (double)((float)place * (float)frequency);
+    m3_sincos(&s, &c, a);
+    *cos = (real)c;
+    *sin = (real)s;
+}
+
 /* Angles of the rotary embedding. SPEC 5.5
  *
  *     angle = pos[t] * theta^(-2i/R),  cos[t,i] and sin[t,i] of it, i < R/2
@@ -16,13 +25,31 @@ int m3_rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, 
     for (int64_t i = 0; i < half; i++) {
         double frequency = m3_pow(theta, -2.0 * (double)i / (double)R);
 
-        for (int64_t t = 0; t < T; t++) {
-            double a = (double)pos[t] * frequency, s, c;
-            if (angle == M3_ANGLE_F32) a = (double)((float)pos[t] * (float)frequency);
-            m3_sincos(&s, &c, a);
-            cos[t * half + i] = (real)c;
-            sin[t * half + i] = (real)s;
-        }
+        for (int64_t t = 0; t < T; t++) turn(cos + t * half + i, sin + t * half + i, pos[t], frequency, angle);
+    }
+    return M3_OK;
+}
+
+/* Angles of the tower's rotary embedding: one axis beside the other. SPEC 5.18
+ *
+ *     angle = places[p,a] * theta^(-2i/(R/3)),  cos[p, a R/6 + i] and sin of it, i < R/6, a = time, row, column
+ *
+ * cos, sin [P,R/2]; places [P,3]; R is a multiple of 6.  Formed in double and rounded once, in both builds.
+ * Often wrong: the time axis of a still left out (its angles are 0, its channels are there); row and column swapped;
+ * the denominator R, or U, for the R/3 channels of an axis. */
+int m3_rope_table_3d(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R,
+                     double theta, enum m3_rope_angle angle)
+{
+    int64_t half = R / 2, each = R / 6;
+    if (R < 6 || R % 6) return m3_fail_at(ctx, M3_WRONG, "rotated channels that are no multiple of 6", -1, -1, -1);
+
+#pragma omp parallel for num_threads(m3_team(ctx, P * R * 16))
+    for (int64_t i = 0; i < half; i++) {
+        int64_t axis = i / each;
+        double frequency = m3_pow(theta, -2.0 * (double)(i % each) / (double)(R / 3));
+
+        for (int64_t p = 0; p < P; p++)
+            turn(cos + p * half + i, sin + p * half + i, places[p * 3 + axis], frequency, angle);
     }
     return M3_OK;
 }

@@ -19,4 +19,9 @@ const struct m3_ops m3_reference_ops = {
     .route = m3_route,
     .experts = m3_experts,
     .add = m3_add,
+    .layer_norm = m3_layer_norm,
+    .rope_table_3d = m3_rope_table_3d,
+    .attend_segments = m3_attend_segments,
+    .gelu = m3_gelu,
+    .scatter = m3_scatter,
 };

@@ -22,25 +22,32 @@ int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
     return id;
 }
 
-int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error)
+/* *rows := the tensor of that name, or NULL. */
+static int find_rows(const struct m3_tensor **rows, const struct m3_safetensors *file, const char *name,
+                     struct m3_error *error)
 {
-    const struct m3_tensor *rows = m3_safetensors_find(file, "rows");
-    *dump = (struct m3_side){ .file = file, .rows = rows };
-    if (rows == NULL) return M3_OK;
-
     const char *path = m3_safetensors_path(file);
-    if (rows->dtype != M3_I32 || rows->rank != 1)
-        return m3_fail(error, M3_BAD_INPUT, "%s: rows: got %s of rank %d, expected I32 [R]", path,
-                       m3_dtype_name(rows->dtype), rows->rank);
+    *rows = m3_safetensors_find(file, name);
+    if (*rows == NULL) return M3_OK;
+    if ((*rows)->dtype != M3_I32 || (*rows)->rank != 1)
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d, expected I32 [R]", path, name,
+                       m3_dtype_name((*rows)->dtype), (*rows)->rank);
     int64_t last = -1;
-    for (int64_t i = 0; i < rows->count; i++) {
-        int64_t row = m3_id_at(rows, i);
+    for (int64_t i = 0; i < (*rows)->count; i++) {
+        int64_t row = m3_id_at(*rows, i);
         if (row <= last)
-            return m3_fail(error, M3_BAD_INPUT, "%s: rows[%" PRId64 "]: got %" PRId64 ", expected above %" PRId64, path,
-                           i, row, last);
+            return m3_fail(error, M3_BAD_INPUT, "%s: %s[%" PRId64 "]: got %" PRId64 ", expected above %" PRId64, path,
+                           name, i, row, last);
         last = row;
     }
     return M3_OK;
+}
+
+int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error)
+{
+    *dump = (struct m3_side){ .file = file };
+    int status = find_rows(&dump->rows, file, "rows", error);
+    return status ? status : find_rows(&dump->vision_rows, file, "vision.rows", error);
 }
 
 static int same_row_shape(const struct m3_tensor *a, const struct m3_tensor *b)
@@ -57,14 +64,23 @@ static int ends_before(int64_t count, const struct m3_tensor *other_rows)
     return other_rows->count > 0 && m3_id_at(other_rows, other_rows->count - 1) >= count;
 }
 
+/* The numbers of a tap's rows; NULL if all are there. */
+static const struct m3_tensor *rows_of(const struct m3_side *dump, int tap)
+{
+    switch (m3_tap_table[tap].shape[0]) {
+    case 'T': return dump->rows;
+    case 'P': return dump->vision_rows;
+    default: return NULL;
+    }
+}
+
 const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched *matched)
 {
     const struct m3_tensor *want = matched->want, *got = matched->got;
     if (!same_row_shape(want, got)) return "shapes differ";
 
-    int by_token = m3_tap_table[matched->tap].shape[0] == 'T';
-    const struct m3_tensor *want_rows = by_token ? matched->reference->rows : NULL;
-    const struct m3_tensor *got_rows = by_token ? matched->candidate->rows : NULL;
+    const struct m3_tensor *want_rows = rows_of(matched->reference, matched->tap);
+    const struct m3_tensor *got_rows = rows_of(matched->candidate, matched->tap);
     *walk = (struct m3_row_walk){ .want_rows = want_rows, .got_rows = got_rows,
                                   .want_count = want->shape[0], .got_count = got->shape[0] };
 

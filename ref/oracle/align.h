@@ -1,4 +1,5 @@
-/* Which rows of two dumps belong together. A dump may hold only some rows of the sequence; `rows` then says which. */
+/* Which rows of two dumps belong together. A dump may hold only some rows of the sequence; `rows` then says which, and
+ * `vision.rows` which patches. */
 #ifndef M3_ORACLE_ALIGN_H
 #define M3_ORACLE_ALIGN_H
 
@@ -9,7 +10,8 @@
 
 struct m3_side {
     const struct m3_safetensors *file;
-    const struct m3_tensor *rows;       /* I32 [R], strictly ascending from 0 or more; NULL: all rows are there */
+    /* I32 [R], strictly ascending from 0 or more: the rows of taps [T,...], of taps [P,...]; NULL: all are there. */
+    const struct m3_tensor *rows, *vision_rows;
 };
 
 /* One tap of both dumps. */
@@ -30,7 +32,7 @@ struct m3_row_walk {
     int64_t want_count, got_count, want, got;
 };
 
-/* M3_BAD_INPUT if `rows` is not what it should be. */
+/* M3_BAD_INPUT if `rows` or `vision.rows` is not what it should be. */
 int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error);
 
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */

@@ -96,8 +96,7 @@ static void note_unknown(struct m3_comparison *result, const struct m3_side *dum
 static int by_execution(const void *a, const void *b)
 {
     const struct m3_matched *x = a, *y = b;
-    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
-    return x->tap - y->tap;
+    return m3_tap_order(x->tap, x->layer, y->tap, y->layer);
 }
 
 /* The taps of `file` that match the patterns, in execution order. `taps` has room for all. */
@@ -183,9 +182,14 @@ static int read_allowance(double *allowed, int *stated, const struct m3_safetens
 static int judge(struct m3_stage *stage, const struct m3_matched *matched, struct yardsticks *yardsticks,
                  struct m3_error *error)
 {
+    enum m3_tap_kind kind = m3_tap_table[matched->tap].kind;
     *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
-                                .selection = m3_tap_table[matched->tap].integer };
-    if (stage->selection) return m3_judge_selection(stage, matched, error);
+                                .selection = kind == M3_KIND_CHOICES };
+    if (kind == M3_KIND_CHOICES) return m3_judge_selection(stage, matched, error);
+    if (kind == M3_KIND_COUNTS) {
+        m3_judge_values(stage, matched);
+        return M3_OK;
+    }
 
     int stated = 0;
     const struct m3_safetensors *reference = matched->reference->file;

@@ -5,8 +5,9 @@
 #include "oracle/align.h"
 #include "oracle/compare.h"
 
-/* Floats (F64, F32, F16, BF16), by relative L2 and by element. `moe.weights` and `moe.expert_out` are aligned by
- * expert id where both dumps hold `moe.experts`; slots of experts that only one side chose are left out.
+/* Floats (F64, F32, F16, BF16), by relative L2 and by element; counts (I32, I64), by equality. `moe.weights` and
+ * `moe.expert_out` are aligned by expert id where both dumps hold `moe.experts`; slots of experts that only one side
+ * chose are left out.
  *
  * NaN in the reference: not comparable. NaN in the candidate, or an infinity that only one side has: fail. A reference
  * of zeros: the candidate must be zero. */

@@ -177,10 +177,15 @@ static int64_t measure(struct m3_stage *stage, struct span_walk walk, double pea
     return broken;
 }
 
+/* Of what is allowed, which is nothing for counts. */
+static double share(double measured, double allowed) { return measured == 0 ? 0 : measured / allowed; }
+
 void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched)
 {
-    if (!holds_floats(matched->want) || !holds_floats(matched->got)) {
-        m3_judge_not_comparable(stage, "not a float dtype");
+    int counts = m3_tap_table[matched->tap].kind == M3_KIND_COUNTS;
+    int (*fits)(const struct m3_tensor *) = counts ? m3_holds_ids : holds_floats;
+    if (!fits(matched->want) || !fits(matched->got)) {
+        m3_judge_not_comparable(stage, counts ? "not an integer dtype" : "not a float dtype");
         return;
     }
     struct span_walk walk;
@@ -200,7 +205,7 @@ void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched)
         return;
     }
     int64_t broken = measure(stage, walk, peak);
-    stage->headroom = fmax(stage->rel_l2 / stage->allowed_l2, stage->max_rel / stage->allowed_max);
+    stage->headroom = fmax(share(stage->rel_l2, stage->allowed_l2), share(stage->max_rel, stage->allowed_max));
     if (broken > 0) stage->headroom = INFINITY;
     int within = stage->rel_l2 <= stage->allowed_l2 && stage->max_rel <= stage->allowed_max;
     stage->verdict = broken == 0 && within ? M3_PASS : M3_FAIL;

@@ -79,3 +79,39 @@ F8BLOCK = Case(
                   "rows that are not held")
 
 CASES = [TINY, BLOCK128, MXFP8, F8BLOCK]
+
+
+@dataclass
+class PictureCase:
+    name: str
+    seed: int
+    layout: list                     # numbers of text ids, "image" and "video" in the order of the prompt
+    grids: list                      # [t,h,w] per picture, images first
+    images: int
+    covers: str
+    cannot_detect: str
+    boundaries: tuple = ("segment",)
+    photo: bool = False
+
+
+BOTH = ("segment", "none")
+VISION_CASES = [
+    PictureCase("smallest", 1, [3, "image", 2], [[1, 2, 2]], 1,
+                "one merged token: the least grid", "order of rows beyond one 2x2 group"),
+    PictureCase("still", 1, [4, "image", 3], [[1, 6, 4]], 1,
+                "more rows than columns, both frames of a patch different", "boundaries, t"),
+    PictureCase("two", 1, [3, "image", 2, "image", 3], [[1, 4, 2], [1, 2, 2]], 2,
+                "two stills of different shapes, in both readings of the boundary", "t, videos", BOTH),
+    PictureCase("video", 1, [2, "image", 3, "video", 2], [[1, 2, 2], [5, 2, 4]], 1,
+                "a still and a video of 5 steps, one more than vision_segment_max_frames, in both readings",
+                "several videos; videos ahead of images in the prompt", BOTH),
+    PictureCase("photo", 1, [6, "image", 5], [[1, 4, 6]], 1,
+                "golden/photo.png through the public image processor; every tap of the run, text included",
+                "that a still's two frames are kept apart; boundaries, t", photo=True),
+]
+PHOTO = {"path": "photo.png", "sha256": "e621bdcd3ed160c37069af327f898ab557c2fdbf1d42c932cf63d67e463dc3ff",
+         "licence": "CC0",
+         "source": "chelsea.png of scikit-image 0.26.0, which says: \"No copyright restrictions.  CC0 by the "
+                   "photographer (Stefan van der Walt).\"; SHA-256 "
+                   "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb; "
+                   "crop((90, 10, 390, 211)), resize((97, 65), LANCZOS) with Pillow 13.0.0"}

@@ -17,8 +17,8 @@ ARRAYS = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "I32": "<i4", "BF16": "<u2",
 
 
 def from_array(array):
-    """The stored tensor of a NumPy array of float64, float32, int64 or int32."""
-    name = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32"}[array.dtype.name]
+    """The stored tensor of a NumPy array of float64, float32, int64, int32 or uint8."""
+    name = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8"}[array.dtype.name]
     return name, array.shape, np.ascontiguousarray(array).astype(ARRAYS[name]).tobytes()
 
 

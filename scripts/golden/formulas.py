@@ -1,10 +1,11 @@
-"""Every text tap once more, in NumPy fp64, from the tapped inputs of its operator and the released weights.
+"""Every tap once more, in NumPy fp64, from the tapped inputs of its operator and the released weights.
 
 Written from the model's formulas, with nothing of the public code: a wrong hook, a swapped half or fp32 inside the
 fp64 run shows here. Errors are the larger of relative L2 and max |d| / max |r|;
 1e-15 is usual.
 """
 
+import math
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -149,13 +150,16 @@ class Check:
     def run(self):
         taps, weights, eps = self.taps, self.weights, self.text["rms_norm_eps"]
         self.equal("embed", weights["language_model.model.embed_tokens.weight"][self.ids])
-        self.equal("fused", taps["embed"])
+        self.fuse()
         x = taps["fused"]
         for number in range(self.text["num_hidden_layers"]):
             self.layer(number, x)
             x = taps[f"layers.{number}.out"]
         self.equal("final_norm", gemma_norm(x, weights["language_model.model.norm.weight"], eps))
         self.equal("logits", taps["final_norm"] @ weights["language_model.lm_head.weight"].T)
+
+    def fuse(self):
+        self.equal("fused", self.taps["embed"])
 
     def layer(self, number, x):
         taps, p, eps = self.taps, f"layers.{number}.", self.text["rms_norm_eps"]
@@ -247,3 +251,118 @@ class Check:
         self.equal(m + "shared", swiglu(x @ gate.T, x @ up.T, self.text) @ down.T)
         self.equal(p + "mlp", taps[m + "routed"] + taps[m + "shared"])
         self.counts[p + "experts used"] = int(len(np.unique(ids)))
+
+
+# ---- pictures
+
+def places(grid, longest=None):
+    """([P,3] t, h, w, [P] segment) of one picture, from the row numbers; t starts again every `longest` steps."""
+    steps, height, width = (int(side) for side in grid)
+    row = np.arange(steps * height * width)
+    t, within = row // (height * width), row % (height * width)
+    group, corner = within // 4, within % 4
+    h, w = 2 * (group // (width // 2)) + corner // 2, 2 * (group % (width // 2)) + corner % 2
+    longest = longest or steps
+    return np.stack((t % longest, h, w), axis=1), t // longest
+
+
+def layer_norm(x, w, b, eps):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps) * w + b
+
+
+def gelu(x):
+    return x * np.vectorize(lambda value: 0.5 * math.erfc(-value / math.sqrt(2)))(x)
+
+
+def rope_3d(x, place, theta):
+    """x [P,A,U]: a third of the pairs turns by t, a third by h, a third by w; what does not divide by 6 stays."""
+    axis = 2 * (x.shape[2] // 6)
+    angle = (place[:, :, None] * inverse_frequencies(theta, axis)).reshape(len(x), 1, -1)
+    half, y = angle.shape[2], x.copy()
+    y[..., :half] = x[..., :half] * np.cos(angle) - x[..., half:2 * half] * np.sin(angle)
+    y[..., half:2 * half] = x[..., half:2 * half] * np.cos(angle) + x[..., :half] * np.sin(angle)
+    return y
+
+
+class PictureCheck(Check):
+    """As Check, with the tower, the projector and the scatter. pictures: fields pixels, grids, images, boundary."""
+
+    def __init__(self, config, weights, taps, attention_weights, input_ids, pictures):
+        super().__init__(config, weights, taps, attention_weights, input_ids)
+        self.config, self.vision, self.pictures = config, config["vision_config"], pictures
+
+    def fuse(self):
+        self.tower()
+        self.projector()
+        want, next_row = self.taps["embed"].copy(), 0
+        for kind in ("image_token_index", "video_token_index"):
+            for t in np.flatnonzero(self.ids == self.config[kind]):
+                want[t] = self.taps["projector.out"][next_row]
+                next_row += 1
+        self.equal("fused", want if next_row == len(self.taps["projector.out"]) else np.full_like(want, np.nan))
+
+    def rows(self):
+        """([P,3] places, [P] number of the segment) of all rows of the call."""
+        pictures, parts, numbers = self.pictures, [], []
+        for number, grid in enumerate(pictures.grids):
+            video = number >= pictures.images
+            if pictures.boundary == "none":
+                place, _ = places(grid)
+                segment = np.full(len(place), int(video))
+            else:
+                place, segment = places(grid, self.vision["vision_segment_max_frames"] if video else None)
+                segment = segment + (1 + max(numbers[-1]) if numbers else 0)
+            parts.append(place)
+            numbers.append(segment)
+        return np.concatenate(parts), np.concatenate(numbers)
+
+    def affine(self, x, name):
+        return x @ self.weights[name + ".weight"].T + self.weights[name + ".bias"]
+
+    def norm(self, x, name):
+        w, b = (self.weights[name + part] for part in (".weight", ".bias"))
+        return layer_norm(x, w, b, self.vision["layer_norm_eps"])
+
+    def tower(self):
+        taps, prefix = self.taps, "vision_tower.vision_model."
+        self.equal("vision.pixels", self.pictures.pixels.astype(np.float64))
+        self.same("vision.grid", np.array(self.pictures.grids, np.int32))
+        patch = self.weights[prefix + "embeddings.patch_embedding.weight"]
+        self.equal("vision.patch_embed", taps["vision.pixels"] @ patch.reshape(len(patch), -1).T)
+        self.equal("vision.pre_norm", self.norm(taps["vision.patch_embed"], prefix + "pre_layrnorm"))
+        place, segment = self.rows()
+        x = taps["vision.pre_norm"]
+        for number in range(self.vision["num_hidden_layers"]):
+            tap = f"vision.layers.{number}."
+            self.encoder_layer(tap, f"{prefix}encoder.layers.{number}.", x, place, segment)
+            x = taps[tap + "out"]
+
+    def encoder_layer(self, p, w, x, place, segment):
+        taps = self.taps
+        self.equal(p + "norm1", self.norm(x, w + "layer_norm1"))
+        for name in ("q", "k", "v"):
+            projected = self.affine(taps[p + "norm1"], f"{w}self_attn.{name}_proj")
+            self.equal(f"{p}{name}_proj", projected.reshape(taps[f"{p}{name}_proj"].shape))
+            if name != "v":
+                self.equal(f"{p}{name}_rope", rope_3d(taps[f"{p}{name}_proj"], place, self.vision["rope_theta"]))
+        keep = np.broadcast_to((segment[:, None] == segment)[:, None], (len(x), taps[p + "q_rope"].shape[1], len(x)))
+        self.equal(p + "attn", attention(taps[p + "q_rope"], taps[p + "k_rope"], taps[p + "v_proj"], keep)[0])
+        self.equal(p + "attn_out", self.affine(taps[p + "attn"].reshape(len(x), -1), w + "self_attn.out_proj"))
+        self.equal(p + "mid", x + taps[p + "attn_out"])
+        self.equal(p + "norm2", self.norm(taps[p + "mid"], w + "layer_norm2"))
+        self.equal(p + "fc1", self.affine(taps[p + "norm2"], w + "mlp.fc1"))
+        self.equal(p + "act", gelu(taps[p + "fc1"]))
+        self.equal(p + "mlp", self.affine(taps[p + "act"], w + "mlp.fc2"))
+        self.equal(p + "out", taps[p + "mid"] + taps[p + "mlp"])
+
+    def projector(self):
+        taps, last = self.taps, f"vision.layers.{self.vision['num_hidden_layers'] - 1}.out"
+        self.equal("projector.linear_1", self.affine(taps[last], "multi_modal_projector.linear_1"))
+        self.equal("projector.act_1", gelu(taps["projector.linear_1"]))
+        self.equal("projector.linear_2", self.affine(taps["projector.act_1"], "multi_modal_projector.linear_2"))
+        four = [taps["projector.linear_2"][corner::4] for corner in range(4)]
+        self.equal("projector.merged", np.concatenate(four, axis=1))
+        self.equal("projector.merge_linear_1", self.affine(taps["projector.merged"], "patch_merge_mlp.linear_1"))
+        self.equal("projector.act_2", gelu(taps["projector.merge_linear_1"]))
+        self.equal("projector.out", self.affine(taps["projector.act_2"], "patch_merge_mlp.linear_2"))

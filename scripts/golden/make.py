@@ -1,6 +1,7 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
+    CASE: tiny, block128, mxfp8, f8block, vision (needs tiny) or pictures
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
 A case is refused if a tap is not fp64 (formulas.py disagrees by more than 1e-14), if an fp32 run selects other blocks
@@ -9,7 +10,6 @@ or experts, or if a selection's margin is below 20 times the fp32 error of its s
 
 import argparse
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -22,26 +22,21 @@ import cases
 import configs
 import files
 import formulas
+import judge
+import pictures
 import positions
 import synth
 import truth
+import vision
 import yardstick
 
-GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden")
-FP64_LIMIT = 1e-14
-MARGIN = 20
-VERSIONS = {"python": platform.python_version(), "torch": torch.__version__.split("+")[0],
-            "transformers": transformers.__version__, "numpy": np.__version__}
-PRODUCER = "transformers {transformers}, torch {torch}, numpy {numpy}".format(**VERSIONS)
-
-
-class Refused(Exception):
-    pass
+GOLDEN = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden"))
+GROUPS = (vision.NAME, pictures.NAME)
 
 
 def build(case, seed):
     """(config, stored tensors, exact weights, input ids) of a case."""
-    config = configs.small(case.text, case.sparse, case.vision, case.top, case.layer_map, case.style)
+    config = small_config(case)
     shapes = configs.tensor_shapes(config)
     stored, weights = synth.model(shapes, seed, case.style, case.fine_router)
     reserved = (config["image_token_index"], config["video_token_index"])
@@ -65,38 +60,8 @@ def run_truth(folder, config, weights, input_ids):
         taps, attention_weights = truth.run(model, input_ids)
     check = formulas.Check(config, weights, taps, attention_weights, input_ids)
     check.run()
-    unchecked = set(taps) - set(check.errors) - {name for name in taps if taps[name].dtype == np.int32}
-    if unchecked:
-        raise Refused(f"no formula for {sorted(unchecked)}")
-    bad = {name: error for name, error in check.errors.items() if not error <= FP64_LIMIT}
-    if bad:
-        raise Refused("not fp64: " + ", ".join(f"{name} {error:.1e}" for name, error in sorted(bad.items())))
+    judge.demand_fp64(check, taps)
     return taps, check
-
-
-def measure(folder, input_ids, taps, rows):
-    ruler = yardstick.Yardstick()
-    want = {name: value[rows] for name, value in taps.items()}
-    for kind, got in yardstick.fp32_runs(folder, input_ids, rows):
-        ruler.add(kind, got, want)
-    return ruler
-
-
-def judge_margins(check, ruler, rows):
-    """{tap.margin: least margin}; refuses flips and margins that fp32 could bridge."""
-    if ruler.flips:
-        raise Refused("fp32 selects otherwise at " + ", ".join(ruler.flips))
-    margins = {}
-    for name, values in check.margins.items():
-        scores = name.removesuffix(".order")
-        scores = scores.replace("index.blocks", "index.block_scores").replace("moe.experts", "moe.choice")
-        least, error = float(values[rows].min()), ruler.absolute[scores]
-        if not least >= MARGIN * error:
-            raise Refused(f"{name}: margin {least:.2e} is below {MARGIN} x {error:.2e}")
-        tap, order, _ = name.partition(".order")
-        margins[tap + (".order_margin" if order else ".margin")] = least
-        margins[tap + ".score_error"] = error
-    return margins
 
 
 def exercise(check):
@@ -104,7 +69,7 @@ def exercise(check):
     for wanted in ("gate>7", "|up|>7"):
         total = sum(value for name, value in check.counts.items() if name.endswith(wanted))
         if total == 0:
-            raise Refused(f"no element with {wanted}")
+            raise judge.Refused(f"no element with {wanted}")
 
 
 def attempt(case, seed, folder):
@@ -124,19 +89,8 @@ def attempt(case, seed, folder):
         taps, check = run_truth(exact, config, weights, input_ids)
         exercise(check)
         rows = np.array(case.rows if case.rows else range(case.tokens), np.int32)
-        ruler = measure(single, input_ids, taps, rows)
-    return config, input_ids, taps, check, ruler, judge_margins(check, ruler, rows)
-
-
-def number(value):
-    return f"{value:.3e}" if np.isfinite(value) else "inf"
-
-
-def metadata(case, folder, inputs, numbers):
-    return {"format": "m3ref-dump", "format_version": "1", "producer": PRODUCER + ", pure fp64", "precision": "f64",
-            "command": f"python scripts/golden/make.py {case.name}", "semantics": "{}",
-            "model_sha256": files.model_sha256(os.path.join(folder, "model")),
-            "case_sha256": files.case_sha256(inputs)} | {key: number(value) for key, value in numbers.items()}
+        ruler = judge.measure(yardstick.fp32_runs(single, input_ids, rows), taps, rows)
+    return config, input_ids, taps, check, ruler, judge.judge_margins(check, ruler, rows)
 
 
 def produce(case, out):
@@ -150,11 +104,11 @@ def produce(case, out):
         rows = np.array(case.rows, np.int32)
         tensors = {name: value[rows] for name, value in tensors.items()} | {"rows": rows}
     data = files.to_bytes({name: files.from_array(value) for name, value in tensors.items()},
-                          metadata(case, folder, {"input_ids": input_ids}, numbers))
+                          judge.metadata(case.name, os.path.join(folder, "model"), {"input_ids": input_ids}, numbers))
     files.write(os.path.join(folder, "golden.safetensors.gz"), data)
     if case.name == "tiny":
         flat_config(folder)
-        positions.produce(case, folder, config, input_ids, taps, ruler, metadata)
+        positions.produce(case, folder, config, input_ids, taps, ruler)
     return {"fp64_check": max(check.errors.values()), "counts": check.counts, "margins": margins,
             "logits": ruler.worst["logits.f32_rel_l2"]}
 
@@ -184,11 +138,15 @@ def dimensions(case):
             "shared_intermediate": text["shared_intermediate_size"], "V": text["vocab_size"]}
 
 
+def small_config(case):
+    return configs.small(case.text, case.sparse, case.vision, case.top, case.layer_map, case.style)
+
+
 def manifest(out):
-    """MANIFEST.json: one entry per case with its files, and one for the configs."""
+    """MANIFEST.json: one entry per case with its files, and one each for the configs, the photograph, the pictures."""
     entries = []
     for case in cases.CASES:
-        entries.append({"case": case.name, "producer": PRODUCER, "versions": VERSIONS, "seed": case.seed,
+        entries.append({"case": case.name, "producer": judge.PRODUCER, "versions": judge.VERSIONS, "seed": case.seed,
                         "command": f"python scripts/golden/make.py {case.name}", "weights": case.style,
                         "dims": dimensions(case), "covers": case.covers, "cannot_detect": case.cannot_detect,
                         "files": listing(out, case.name)})
@@ -197,17 +155,39 @@ def manifest(out):
                     "covers": "every field of config.json of both public releases",
                     "cannot_detect": "field order and white space of the released files",
                     "files": listing(out, "configs")})
+    config, vision_files = small_config(cases.TINY), listing(out, vision.NAME)
+    for case in cases.VISION_CASES:
+        own = (f"{vision.NAME}/{case.name}.", f"{vision.NAME}/{case.name}_")
+        mine = [file for file in vision_files if file["path"].startswith(own)]
+        entries.append(vision.entry(case, config) | {"files": mine})
+    entries.append(pictures.entry() | {"files": listing(out, pictures.NAME)})
+    entries.append({"case": "photo", "producer": None, "versions": {}, "seed": None, "command": None, "weights": None,
+                    "dims": {}, "covers": "a source: nothing makes it", "cannot_detect": None,
+                    "source": cases.PHOTO["source"], "licence": cases.PHOTO["licence"],
+                    "files": [described(out, cases.PHOTO["path"])]})
     files.write_json(os.path.join(out, "MANIFEST.json"), {"format_version": 1, "entries": entries})
 
 
 def listing(out, name):
-    found = []
-    for folder, _, names in os.walk(os.path.join(out, name)):
-        for base in names:
-            path = os.path.join(folder, base)
-            found.append({"path": os.path.relpath(path, out), "bytes": os.path.getsize(path),
-                          "sha256": files.sha256(path)})
-    return sorted(found, key=lambda entry: entry["path"])
+    found = [os.path.relpath(os.path.join(folder, base), out)
+             for folder, _, names in os.walk(os.path.join(out, name)) for base in names]
+    return [described(out, path) for path in sorted(found)]
+
+
+def described(out, path):
+    full = os.path.join(out, path)
+    return {"path": path, "bytes": os.path.getsize(full), "sha256": files.sha256(full)}
+
+
+def copy_photo(golden, out):
+    """The photograph is a source; its path under `out`. Another picture than the one of cases.py is refused."""
+    source, target = (os.path.join(folder, cases.PHOTO["path"]) for folder in (golden, out))
+    if files.sha256(source) != cases.PHOTO["sha256"]:
+        raise judge.Refused(f"{source}: SHA-256 differs from cases.py")
+    if os.path.abspath(source) != os.path.abspath(target):
+        os.makedirs(out, exist_ok=True)
+        shutil.copyfile(source, target)
+    return target
 
 
 def search(case):
@@ -215,7 +195,7 @@ def search(case):
         with tempfile.TemporaryDirectory() as temporary:
             try:
                 attempt(case, seed, temporary)
-            except Refused as reason:
+            except judge.Refused as reason:
                 print(f"{case.name}: seed {seed} refused: {reason}", flush=True)
                 continue
         print(f"{case.name}: seed {seed} accepted", flush=True)
@@ -223,27 +203,55 @@ def search(case):
     sys.exit(f"{case.name}: no seed below 1000")
 
 
+def search_vision(out, photo):
+    for case in cases.VISION_CASES:
+        print(f"{case.name}: seed {vision.search(case, out, photo)} accepted", flush=True)
+
+
+def produce_vision(out, photo):
+    """{name of the golden: summary}; clears the folder first."""
+    shutil.rmtree(os.path.join(out, vision.NAME), ignore_errors=True)
+    return vision.produce(cases.VISION_CASES, out, photo)
+
+
+def produce_pictures(out, photo):
+    shutil.rmtree(os.path.join(out, pictures.NAME), ignore_errors=True)
+    pictures.produce(out, photo)
+
+
+def show(name, summary):
+    print(f"{name}: fp64 check {summary['fp64_check']:.1e}, logits fp32 {summary['logits']:.1e}")
+    for key, value in sorted((summary["counts"] | summary["margins"]).items()):
+        print(f"    {key} {value:.3g}" if isinstance(value, float) else f"    {key} {value}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default=os.path.normpath(GOLDEN))
+    parser.add_argument("--out", default=GOLDEN)
     parser.add_argument("--search", action="store_true")
     parser.add_argument("names", nargs="*", metavar="CASE")
     options = parser.parse_args()
-    wanted = [case for case in cases.CASES if case.name in options.names or not options.names]
-    if options.search:
-        for case in wanted:
-            search(case)
-        return
-    for case in wanted:
-        try:
-            summary = produce(case, options.out)
-        except Refused as reason:
-            sys.exit(f"{case.name}: refused: {reason}")
-        print(f"{case.name}: fp64 check {summary['fp64_check']:.1e}, logits fp32 {summary['logits']:.1e}")
-        for key, value in sorted((summary["counts"] | summary["margins"]).items()):
-            print(f"    {key} {value:.3g}" if isinstance(value, float) else f"    {key} {value}")
-    produce_configs(options.out)
-    manifest(options.out)
+    known = [case.name for case in cases.CASES] + list(GROUPS)
+    for name in set(options.names) - set(known):
+        parser.error(f"no case {name}; there are {', '.join(known)}")
+    wanted = options.names or known
+    try:
+        photo = copy_photo(GOLDEN, options.out)
+        for case in cases.CASES:
+            if case.name in wanted:
+                search(case) if options.search else show(case.name, produce(case, options.out))
+        if vision.NAME in wanted and options.search:
+            search_vision(options.out, photo)
+        elif vision.NAME in wanted:
+            for name, summary in produce_vision(options.out, photo).items():
+                show(f"{vision.NAME}/{name}", summary)
+        if pictures.NAME in wanted and not options.search:
+            produce_pictures(options.out, photo)
+    except judge.Refused as reason:
+        sys.exit(f"refused: {reason}")
+    if not options.search:
+        produce_configs(options.out)
+        manifest(options.out)
 
 
 if __name__ == "__main__":

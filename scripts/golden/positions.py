@@ -12,6 +12,7 @@ import torch
 
 import files
 import formulas
+import judge
 
 FIRST = 1_000_000
 ANGLE_LIMIT = 1e-10
@@ -44,7 +45,7 @@ def rotate(x, cos, sin):
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 
-def produce(case, folder, config, input_ids, taps, ruler, metadata):
+def produce(case, folder, config, input_ids, taps, ruler):
     """positions.safetensors (inputs, outputs, position_ids) and the case that makes a whole-model run meet it."""
     theta, rotary = config["text_config"]["rope_theta"], config["text_config"]["rotary_dim"]
     positions = FIRST + np.arange(case.tokens, dtype=np.int64)
@@ -67,7 +68,7 @@ def produce(case, folder, config, input_ids, taps, ruler, metadata):
     inputs = {"input_ids": input_ids, "position_ids": positions}
     files.write(os.path.join(folder, "positions.safetensors"),
                 files.to_bytes({name: files.from_array(value) for name, value in tensors.items()},
-                               metadata(case, folder, inputs, numbers)))
+                               judge.metadata(case.name, os.path.join(folder, "model"), inputs, numbers)))
     files.write(os.path.join(folder, "positions_case.safetensors"),
                 files.to_bytes({name: files.from_array(value.astype(np.int32)) for name, value in inputs.items()}))
 

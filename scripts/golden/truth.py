@@ -1,4 +1,4 @@
-"""The public PyTorch model run with every tap of the text model recorded, in pure fp64 or in fp32.
+"""The public PyTorch model run with every tap recorded, in pure fp64 or in fp32: text here, pictures in sight.py.
 
 `dtype=torch.float64` alone leaves norms, router, indexer, softmax and rotary tables in fp32: pure_fp64() and
 exact_frequencies() close those leaks. A leak shows as 1e-8 in formulas.check; fp64 proper as 1e-15.
@@ -77,16 +77,23 @@ def exact_frequencies(model):
 
 
 def fp64_angles(model):
-    """Rotary tables of an fp32 run from fp64 angles, cos and sin rounded once."""
+    """Rotary tables of an fp32 run, of text and vision, from fp64 angles, cos and sin rounded once."""
     exact_frequencies(model)
     rotary = model.model.language_model.rotary_emb
+    vision = model.model.vision_tower.rotary_emb
+    vision_forward = vision.forward
+
+    def forward_vision(*arguments, dtype, **rest):
+        with pure_fp64():
+            tables = vision_forward(*arguments, dtype=torch.float64, **rest)
+        return tuple(table.to(dtype) for table in tables)
 
     def forward(x, position_ids):
         angle = position_ids[:, :, None].double() * rotary.inv_freq
         angle = torch.cat((angle, angle), dim=-1)
         return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
-    rotary.forward = forward
+    rotary.forward, vision.forward = forward, forward_vision
 
 
 class Recorder:
@@ -193,11 +200,15 @@ class Recorder:
             return results
         return apply
 
+    def inputs(self):
+        """What the model takes beside the ids."""
+        return {}
+
     def forward(self, input_ids):
         original = modeling.apply_rotary_pos_emb
         modeling.apply_rotary_pos_emb = self.rotate(original)
         try:
-            self.model(input_ids=torch.from_numpy(input_ids)[None], use_cache=False)
+            self.model(input_ids=torch.from_numpy(input_ids)[None], use_cache=False, **self.inputs())
         finally:
             modeling.apply_rotary_pos_emb = original
             for handle in self.handles:
@@ -257,11 +268,11 @@ def order_experts(taps, prefix, bias):
 
 
 @torch.no_grad()
-def run(model, input_ids):
+def run(model, input_ids, recorder=None):
     """({tap: NumPy array}, {layer: attention weights [Q,T,T] or None}) of one forward pass.
 
     Beside the taps: `layers.l.moe.choice` [T,E], the biased scores that choose."""
-    recorder = Recorder(model)
+    recorder = recorder or Recorder(model)
     recorder.attach()
     recorder.forward(input_ids)
     text, taps = model.config.text_config, recorder.taps

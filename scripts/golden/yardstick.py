@@ -64,16 +64,22 @@ def summation(order):
         torch.set_num_threads(threads)
 
 
-def fp32_runs(folder, input_ids, rows):
-    """Yields ("f32" or "f32_angle64", taps at `rows`) of every order."""
+def fp32_models(folder):
+    """Yields ("f32" or "f32_angle64", order, model) of every order."""
     for order in ORDERS:
         for kind in ("f32", "f32_angle64"):
             model = truth.load(folder, torch.float32, order.attention, order.experts)
             if kind == "f32_angle64":
                 truth.fp64_angles(model)
-            with summation(order):
-                taps, _ = truth.run(model, input_ids)
-            yield kind, {name: value[rows] for name, value in taps.items()}
+            yield kind, order, model
+
+
+def fp32_runs(folder, input_ids, rows):
+    """Yields ("f32" or "f32_angle64", taps at `rows`) of every order."""
+    for kind, order, model in fp32_models(folder):
+        with summation(order):
+            taps, _ = truth.run(model, input_ids)
+        yield kind, {name: value[rows] for name, value in taps.items()}
 
 
 class Yardstick:

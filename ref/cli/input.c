@@ -1,0 +1,107 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "model/case.h"
+
+int m3_cli_input_begin(struct m3_cli_input *in, int argc)
+{
+    *in = (struct m3_cli_input){ .images = malloc((size_t)argc * sizeof *in->images),
+                                 .videos = malloc((size_t)argc * sizeof *in->videos) };
+    return in->images && in->videos ? M3_OK : M3_INTERNAL;
+}
+
+int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struct m3_error *error)
+{
+    if (!in->case_path == !in->ids)
+        return m3_fail(error, M3_USAGE, "%s: got %s, expected either --case or --ids", command,
+                       in->ids ? "both" : "neither");
+    if (in->case_path && in->image_count + in->video_count > 0)
+        return m3_fail(error, M3_USAGE, "%s: --image and --video go with --ids: a case file brings its own pictures",
+                       command);
+    return M3_OK;
+}
+
+/* The id at `s`: a number, <image> or <video>. Sets *end behind it, or to `s` if there is none. */
+static int64_t parse_id(const char *s, char **end, const struct m3_vision_config *vision)
+{
+    static const char image[] = "<image>", video[] = "<video>";
+    int is_image = strncmp(s, image, strlen(image)) == 0, is_video = strncmp(s, video, strlen(video)) == 0;
+    if (!is_image && !is_video) return strtoll(s, end, 10);
+    *end = (char *)(uintptr_t)s + strlen(image);
+    return is_image ? vision->image_token : vision->video_token;
+}
+
+/* "1,2,3" into *ids, to be freed. */
+static int parse_ids(int64_t **ids, int64_t *T, const char *text, const struct m3_vision_config *vision,
+                     struct m3_error *error)
+{
+    *T = 0;
+    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
+    if (!*ids) return m3_fail_memory(error, "--ids", strlen(text));
+    for (const char *s = text; *s;) {
+        char *end;
+        (*ids)[(*T)++] = parse_id(s, &end, vision);
+        if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
+            return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers, <image> or <video>, separated by commas",
+                           text);
+        s = *end ? end + 1 : end;
+    }
+    return M3_OK;
+}
+
+static void print_picture(const char *kind, const char *path, const struct m3_picture_size *s)
+{
+    printf("%s: %s, ", kind, path);
+    if (s->frames > 1) printf("%" PRId64 " frames of ", s->frames);
+    printf("%" PRId64 " x %" PRId64 " pixels -> %" PRId64 " x %" PRId64 ", grid %" PRId64 " x %" PRId64 " x %" PRId64
+           ", %" PRId64 " tokens\n",
+           s->width, s->height, s->new_width, s->new_height, s->grid[0], s->grid[1], s->grid[2], s->tokens);
+}
+
+/* The pictures of --image, then those of --video. */
+static int read_pictures(struct m3_pictures *pictures, const struct m3_cli_input *in, const struct m3_config *config,
+                         struct m3_error *error)
+{
+    struct m3_picture_size size;
+    int status = M3_OK;
+    if (in->image_count + in->video_count > 0 && !config->vision.present)
+        return m3_fail(error, M3_USAGE, "--image: got pictures, expected none: the model has no vision part");
+    for (int64_t i = 0; !status && i < in->image_count; i++) {
+        status = m3_pictures_add_image(pictures, &size, in->images[i], &config->vision, error);
+        if (!status) print_picture("image", in->images[i], &size);
+    }
+    for (int64_t i = 0; !status && i < in->video_count; i++) {
+        status = m3_pictures_add_video(pictures, &size, in->videos[i], &config->vision, error);
+        if (!status) print_picture("video", in->videos[i], &size);
+    }
+    return status;
+}
+
+int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config,
+                      struct m3_error *error)
+{
+    struct m3_pictures pictures = { 0 };
+    int64_t *ids = NULL, T;
+    int status;
+    if (in->case_path) {
+        status = m3_case_read(c, in->case_path, config, error);
+    } else {
+        status = parse_ids(&ids, &T, in->ids, &config->vision, error);
+        if (!status) status = read_pictures(&pictures, in, config, error);
+        if (!status) status = m3_case_from_ids(c, ids, T, &pictures, config, error);
+        m3_pictures_free(&pictures);
+        free(ids);
+    }
+    if (status) return status;
+    return m3_case_check(c, config, in->allow_long, in->case_path ? in->case_path : "--ids",
+                         in->case_path ? M3_BAD_INPUT : M3_USAGE, error);
+}
+
+void m3_cli_input_end(struct m3_cli_input *in)
+{
+    free(in->images);
+    free(in->videos);
+}

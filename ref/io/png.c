@@ -1,0 +1,145 @@
+#include "io/png.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <png.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HEAD = 24,                      /* signature, and of the first chunk as much as width and height */
+    MOST_PIXELS = 178956970,        /* Pillow's limit: beyond it refuses a file as a bomb */
+};
+
+struct reading {
+    const char *path;
+    struct m3_error *error;
+    struct m3_image *image;
+    png_bytep *rows;
+    int status;
+    jmp_buf stop;                   /* the library's errors do not return */
+};
+
+static void damaged(png_structp png, png_const_charp why)
+{
+    struct reading *r = png_get_error_ptr(png);
+    r->status = m3_fail(r->error, M3_BAD_INPUT, "%s: got a damaged PNG (%s), expected a whole one", r->path, why);
+    longjmp(r->stop, 1);
+}
+
+/* Warnings are about what nothing here depends on, such as colour profiles. */
+static void ignore(png_structp png, png_const_charp why)
+{
+    (void)png;
+    (void)why;
+}
+
+static int64_t big_endian(const unsigned char *b)
+{
+    return (int64_t)b[0] << 24 | (int64_t)b[1] << 16 | (int64_t)b[2] << 8 | (int64_t)b[3];
+}
+
+/* Before the library is asked, for it calls a picture of no pixels damaged. */
+static int check_head(struct reading *r, FILE *file)
+{
+    unsigned char head[HEAD];
+    size_t got = fread(head, 1, HEAD, file);
+    if (ferror(file)) return m3_fail(r->error, M3_IO, "%s: cannot be read: %s", r->path, strerror(errno));
+    if (got < 8 || png_sig_cmp(head, 0, 8) != 0)
+        return m3_fail(r->error, M3_BAD_INPUT, "%s: got no PNG signature, expected a PNG file", r->path);
+    if (got < HEAD) return m3_fail(r->error, M3_BAD_INPUT, "%s: got %zu bytes, expected a whole PNG", r->path, got);
+
+    int64_t width = big_endian(head + 16), height = big_endian(head + 20);
+    if (width < 1 || height < 1 || width > MOST_PIXELS / height)
+        return m3_fail(r->error, M3_BAD_INPUT, "%s: got %" PRId64 " x %" PRId64 " pixels, expected at least one and at "
+                       "most %d", r->path, width, height, MOST_PIXELS);
+    rewind(file);
+    return M3_OK;
+}
+
+/* Pillow turns 16-bit grey into 8 bits by a cut at 255, where it shifts other 16-bit samples. */
+static int is_deep_grey(png_structp png, png_infop info)
+{
+    return png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) == 16;
+}
+
+/* Three samples of 8 bits a pixel, except for deep grey: one of 16. */
+static void choose_transforms(png_structp png, png_infop info)
+{
+    int colour = png_get_color_type(png, info);
+    png_set_interlace_handling(png);
+    if (!is_deep_grey(png, info)) {
+        if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
+        if (colour == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png);
+        if (!(colour & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png);
+        png_set_strip_16(png);
+        png_set_strip_alpha(png);
+    }
+    png_read_update_info(png, info);
+}
+
+/* In place, from the end, for three bytes take the place of two. */
+static void cut_deep_grey(unsigned char *row, int64_t width)
+{
+    for (int64_t x = width - 1; x >= 0; x--) {
+        unsigned char grey = row[2 * x] ? 255 : row[2 * x + 1];
+        memset(row + 3 * x, grey, 3);
+    }
+}
+
+static int take_memory(struct reading *r, int64_t height, int64_t width)
+{
+    *r->image = (struct m3_image){ height, width, malloc((size_t)(height * width) * 3) };
+    r->rows = malloc((size_t)height * sizeof *r->rows);
+    if (!r->image->rgb || !r->rows) return m3_fail_memory(r->error, r->path, (size_t)(height * width) * 3);
+    for (int64_t y = 0; y < height; y++) r->rows[y] = r->image->rgb + y * width * 3;
+    return M3_OK;
+}
+
+/* Everything between the library's longjmp and the caller: no local variable is read after a jump. */
+static void decode(struct reading *r, png_structp png, png_infop info, FILE *file)
+{
+    if (setjmp(r->stop)) return;
+    png_init_io(png, file);
+    png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    png_read_info(png, info);
+    int64_t height = png_get_image_height(png, info), width = png_get_image_width(png, info);
+    int deep_grey = is_deep_grey(png, info);
+
+    choose_transforms(png, info);
+    r->status = take_memory(r, height, width);
+    if (r->status) return;
+    if (png_get_rowbytes(png, info) != (size_t)(width * (deep_grey ? 2 : 3))) png_error(png, "row width");
+    png_read_image(png, r->rows);
+    png_read_end(png, NULL);
+    for (int64_t y = 0; deep_grey && y < height; y++) cut_deep_grey(r->rows[y], width);
+}
+
+int m3_png_read(struct m3_image *image, const char *path, struct m3_error *error)
+{
+    struct reading r = { .path = path, .error = error, .image = image };
+    *image = (struct m3_image){ 0 };
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return m3_fail(error, errno == ENOENT ? M3_ABSENT : M3_IO, "%s: cannot be opened: %s", path, strerror(errno));
+
+    r.status = check_head(&r, file);
+    png_structp png = r.status ? NULL : png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, damaged, ignore);
+    png_infop info = png ? png_create_info_struct(png) : NULL;
+    if (!r.status && !info) r.status = m3_fail_memory(error, path, 0);
+    if (!r.status) decode(&r, png, info, file);
+
+    png_destroy_read_struct(&png, &info, NULL);
+    free(r.rows);
+    fclose(file);
+    if (r.status) m3_image_free(image);
+    return r.status;
+}
+
+void m3_image_free(struct m3_image *image)
+{
+    free(image->rgb);
+    *image = (struct m3_image){ 0 };
+}

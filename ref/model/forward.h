@@ -1,0 +1,9 @@
+/* A forward pass: vision, then text. */
+#ifndef M3_MODEL_FORWARD_H
+#define M3_MODEL_FORWARD_H
+
+#include "model/engine.h"
+
+int m3_forward(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
+
+#endif

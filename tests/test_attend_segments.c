@@ -1,0 +1,500 @@
+/* attend_segments against the formula and the order of SPEC 5.19: those of 5.7, in attend_twin.h, over the rows of the
+ * segment. */
+#include "attend_twin.h"
+
+enum { TEAMS = 3, MOST_SEGMENTS = 512 };
+static const int threads_of[TEAMS] = { 1, 2, 13 };
+
+struct picture_case {
+    int64_t P, A, U, segments, ends[MOST_SEGMENTS];
+    real *q, *k, *v;            /* [P,A,U] */
+};
+
+static real *new_reals(int64_t count)
+{
+    real *reals = malloc((size_t)count * sizeof *reals);
+    if (!reals) abort();
+    return reals;
+}
+
+/* Segments of these lengths, up to a 0. */
+static struct picture_case draw(const int64_t *lengths, int64_t A, int64_t U, double size)
+{
+    struct picture_case c = { .A = A, .U = U };
+    while (*lengths > 0) c.ends[c.segments++] = c.P += *lengths++;
+    const int64_t n = c.P * A * U;
+    c.q = new_reals(n);
+    c.k = new_reals(n);
+    c.v = new_reals(n);
+    for (int64_t i = 0; i < n; i++) c.q[i] = attend_number(size);
+    for (int64_t i = 0; i < n; i++) c.k[i] = attend_number(1);
+    for (int64_t i = 0; i < n; i++) c.v[i] = attend_number(1);
+    return c;
+}
+
+static void free_case(struct picture_case *c)
+{
+    free(c->q);
+    free(c->k);
+    free(c->v);
+}
+
+/* Segment s as a call of its own. The arrays stay those of the case. */
+static struct picture_case only(const struct picture_case *c, int64_t s)
+{
+    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, at = begin * c->A * c->U;
+    return (struct picture_case){ .P = c->ends[s] - begin, .A = c->A, .U = c->U, .segments = 1,
+                                  .ends = { c->ends[s] - begin }, .q = c->q + at, .k = c->k + at, .v = c->v + at };
+}
+
+/* One call in guarded buffers; returns a new o [P,A,U]. `ctx` NULL: one of its own. */
+static int call(real *o, const struct picture_case *c, struct m3_ctx *ctx)
+{
+    const size_t size = (size_t)(c->P * c->A * c->U) * sizeof(real);
+    const size_t ends_size = (size_t)(c->segments > 0 ? c->segments : 0) * sizeof c->ends[0];
+    struct guard zones[5];
+    real *out = guard_output(&zones[0], size);
+    const real *q = guard_input(&zones[1], c->q, size), *k = guard_input(&zones[2], c->k, size);
+    const real *v = guard_input(&zones[3], c->v, size);
+    const int64_t *ends = guard_input(&zones[4], c->ends, ends_size);
+
+    const int status = M3_ENGINE()->ops->attend_segments(ctx, out, q, k, v, ends, c->segments, c->A, c->U);
+
+    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
+    memcpy(o, out, size);
+    for (int i = 0; i < 5; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
+    return status;
+}
+
+static real *run(const struct picture_case *c, int threads)
+{
+    struct m3_ctx ctx;
+    real *o = new_reals(c->P * c->A * c->U);
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
+    const int status = call(o, c, &ctx);
+    ck_assert_msg(status == M3_OK, "status %d: %s", status, ctx.failure.what);
+    m3_ctx_free(&ctx);
+    return o;
+}
+
+/* ---- judging: against the formula; in float also against the order; any number of threads alike */
+
+static void check_row(const struct picture_case *c, const real *o, int64_t s, int64_t i)
+{
+    static int64_t keys[ATTEND_MAX_KEYS];
+    static struct attend_want want;
+    const int64_t begin = s > 0 ? c->ends[s - 1] : 0, n = c->ends[s] - begin, U = c->U, stride = c->A * U;
+    for (int64_t j = 0; j < n; j++) keys[j] = begin + j;
+    for (int64_t a = 0; a < c->A; a++) {
+        const real *q = c->q + i * stride + a * U, *k = c->k + a * U, *v = c->v + a * U, *got = o + i * stride + a * U;
+        attend_formula(&want, q, k, v, keys, n, U, stride);
+        for (int64_t d = 0; d < U; d++) attend_judge("o", i, a * U + d, got[d], want.o[d], want.o_allowed[d]);
+        if (sizeof(real) != 4) continue;
+        real order[ATTEND_MAX_D], lse;
+        attend_order(order, &lse, q, k, v, keys, n, U, stride);
+        for (int64_t d = 0; d < U; d++) twin_check_same("o in order", i, a * U + d, got[d], order[d]);
+    }
+}
+
+/* Every step-th row, and the first and last of each segment. */
+static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double size, int64_t step)
+{
+    struct picture_case c = draw(lengths, A, U, size);
+    real *o = run(&c, 1);
+    for (int team = 1; team < TEAMS; team++) {
+        real *other = run(&c, threads_of[team]);
+        ck_assert_msg(memcmp(o, other, (size_t)(c.P * A * U) * sizeof *o) == 0, "%d threads", threads_of[team]);
+        free(other);
+    }
+    for (int64_t s = 0, i = 0; s < c.segments; s++)
+        for (const int64_t begin = i; i < c.ends[s]; i++)
+            if (i % step == 0 || i == begin || i == c.ends[s] - 1) check_row(&c, o, s, i);
+    free(o);
+    free_case(&c);
+}
+
+/* Goal:  o is the softmax attention of SPEC 5.19.
+ * Given: segments of one row, of 1 2 3 5 7, around 8 16 32 64 128, long beside short; A 1 2 3 14 16, U 1 .. 128 with 14
+ *        and 80, once P = A = U; logits of a few and of hundreds.
+ * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 13 threads.
+ * Seen to fail with one segment for all (vision.no_boundary), the last key seen by one row only, ends read as lengths,
+ * one row more before or behind a segment, the last key left out, a scale of R, of A U or none, keys of head 0 for all,
+ * another head's v, another row's q, threads that share their scratch, keys beyond a piece that replace the sum, o
+ * added to what was there; in float with o / c, the sum of weights in float, and the maximum not subtracted. */
+START_TEST(formula_and_order)
+{
+    static const int64_t one[] = { 1, 0 }, two[] = { 2, 0 }, small[] = { 1, 2, 3, 5, 7, 0 }, odd[] = { 67, 0 },
+                         ones[] = { 1, 1, 1, 1, 1, 0 }, around[] = { 7, 8, 9, 15, 16, 17, 31, 32, 33, 0 },
+                         far[] = { 63, 64, 65, 1, 127, 128, 129, 0 }, long_first[] = { 131, 1, 0 },
+                         long_last[] = { 1, 257, 0 }, square[] = { 3, 11, 0 };
+    static const int64_t *const lengths[] = { one, two, small, odd, ones, around };
+    static const int64_t widths[] = { 1, 2, 13, 14, 80 };
+    for (int i = 0; i < 6 * 5; i++) check_drawn(lengths[i / 5], 1 + i % 3, widths[i % 5], 4, 1);
+    check_drawn(small, 16, 80, 4, 1);
+    check_drawn(square, 14, 14, 4, 1);          /* P = A = U */
+    check_drawn(far, 1, 14, 20, 3);
+    check_drawn(far, 2, 80, 4, 19);
+    check_drawn(long_first, 3, 127, 4, 5);
+    check_drawn(long_last, 3, 20, 60, 3);
+    check_drawn(long_last, 2, 128, 1, 9);
+    printf("  attend_segments: at most %.1Lf %% of the allowed error\n", 100 * attend_worst);
+}
+END_TEST
+
+/* Goal:  segments longer than any tile, and more segments than rows of a tile.
+ * Given: one segment of 1103 rows; 530 beside 513; 512 segments of 1 .. 3 rows.
+ * Seen to fail with all that formula_and_order lists. */
+START_TEST(long_segments)
+{
+    static const int64_t one[] = { 1103, 0 }, two[] = { 530, 513, 0 };
+    check_drawn(one, 1, 14, 4, 37);
+    check_drawn(one, 1, 80, 20, 97);
+    check_drawn(two, 2, 14, 4, 41);
+    int64_t many[MOST_SEGMENTS + 1] = { 0 };
+    for (int s = 0; s < MOST_SEGMENTS; s++) many[s] = 1 + s % 3;
+    check_drawn(many, 1, 14, 4, 1);
+}
+END_TEST
+
+/* Goal:  a segment does not know what it is computed with.
+ * Claim: each of ten segments has the bits of a call of its own.
+ * Seen to fail with one segment for all, ends read as lengths, one row more before or behind a segment; in float with
+ * threads that share their scratch. */
+START_TEST(alone_as_with_others)
+{
+    static const int64_t lengths[] = { 5, 1, 130, 2, 64, 65, 1, 33, 7, 300, 0 };
+    struct picture_case c = draw(lengths, 3, 14, 4);
+    real *whole = run(&c, 2), *first = whole;
+    for (int64_t s = 0; s < c.segments; s++) {
+        struct picture_case part = only(&c, s);
+        real *got = run(&part, 1 + s % 2);
+        const int64_t n = part.P * part.A * part.U;
+        ck_assert_msg(memcmp(first, got, (size_t)n * sizeof *got) == 0, "segment %lld", (long long)s);
+        first += n;
+        free(got);
+    }
+    free(whole);
+    free_case(&c);
+}
+END_TEST
+
+/* Goal:  what is not finite stays in its segment, its head and, in v, its channel.
+ * Given: NaN, inf or -inf in q, k or v of head 1, channel 2, at every row of six segments.
+ * Claim: NaN in q makes its own row of that head NaN, in k all rows of the segment, in v that channel of them; infinite
+ *        v shows there too; all else keeps its bits.
+ * Seen to fail with one segment for all, ends read as lengths, one row more before or behind a segment, the last key
+ * left out, keys of head 0 for all, another head's v, another row's q, and a NaN logit that weighs nothing. */
+START_TEST(segments_do_not_leak)
+{
+    enum { A = 3, U = 5, ROW = A * U, P = 40 };
+    static const int64_t lengths[] = { 3, 1, 17, 2, 16, 1, 0 };
+    static const real bad[3] = { NAN, INFINITY, -INFINITY };
+    struct picture_case c = draw(lengths, A, U, 2);
+    ck_assert_int_eq(c.P, P);
+    real *clean = run(&c, 1), *parts[3] = { c.q, c.k, c.v };
+    for (int n = 0; n < 3 * 3 * P; n++) {
+        const int part = n / 3 % 3;                                 /* q, k, v */
+        const int64_t row = n / 9, at = row * ROW + 1 * U + 2;      /* head 1, channel 2 */
+        const real was = parts[part][at];
+        parts[part][at] = bad[n % 3];
+        real *got = run(&c, 1 + n % 2);
+        int64_t s = 0;
+        while (c.ends[s] <= row) s++;
+        for (int64_t i = 0; i < P * ROW; i++) {
+            const int64_t r = i / ROW, head = i / U % A, channel = i % U;
+            const int hit = r < c.ends[s] && r >= (s ? c.ends[s - 1] : 0) && head == 1 && (part > 0 || r == row);
+            if (part == 2 && hit && channel == 2) ck_assert(!isfinite(got[i]) && (n % 3 > 0 || isnan(got[i])));
+            else if (part == 2 || !hit) twin_check_same("not hit", r, i % ROW, got[i], clean[i]);
+            else if (n % 3 == 0) ck_assert_msg(isnan(got[i]), "NaN in part %d row %d: row %d", part, (int)row, (int)r);
+        }
+        free(got);
+        parts[part][at] = was;
+    }
+    free(clean);
+    free_case(&c);
+}
+END_TEST
+
+/* v of the keys in integers, so that every sum is exact; q and k as they are set. */
+static void integer_values(struct picture_case *c)
+{
+    for (int64_t i = 0; i < c->P * c->A * c->U; i++) c->v[i] = (real)(twin_pick(&attend_state, 61) - 30);
+}
+
+/* Given: all keys of a segment equal, v in integers, segments of 1 .. 512 rows, powers of two.
+ * Claim: the mean of v, exactly, in every row.
+ * Seen to fail with the last key left out or seen by one row only, one segment for all, ends read as lengths, another
+ * head's v, keys beyond a piece that replace the sum, and o added to what was there. */
+START_TEST(equal_keys)
+{
+    static const int64_t lengths[] = { 1, 2, 4, 8, 64, 128, 512, 0 };
+    enum { A = 2, U = 14 };
+    struct picture_case c = draw(lengths, A, U, 4);
+    integer_values(&c);
+    for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
+        for (int64_t i = begin * A * U; i < c.ends[s] * A * U; i++) c.k[i] = c.k[begin * A * U + i % (A * U)];
+    real *o = run(&c, 2);
+    for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
+        for (int64_t m = 0; m < A * U; m++) {
+            double sum = 0;
+            for (int64_t j = begin; j < c.ends[s]; j++) sum += c.v[j * A * U + m];
+            for (int64_t i = begin; i < c.ends[s]; i++)
+                twin_check("mean", i, m, o[i * A * U + m], sum / (double)(c.ends[s] - begin), 0);
+        }
+    free(o);
+    free_case(&c);
+}
+END_TEST
+
+/* Goal:  every row sees every key: no causal mask, in either direction.
+ * Given: one key above all others, from the first to the last place of its segment; in head 1 counted from the end.
+ * Claim: its v, exactly, in every row.
+ * Seen to fail with the last key left out or seen by one row only, one segment for all, ends read as lengths, keys of
+ * head 0 for all, another head's v, and the maximum not subtracted. */
+START_TEST(one_dominant_key)
+{
+    enum { A = 2, U = 3 };
+    static const int64_t lengths[] = { 5, 67, 1, 129, 0 };
+    struct picture_case c = draw(lengths, A, U, 1);
+    real *o;
+    for (int64_t shift = 0; shift < 129; shift += shift < 8 ? 1 : 11) {
+        for (int64_t i = 0; i < c.P; i++)
+            for (int64_t a = 0; a < A; a++) {
+                real *q = c.q + (i * A + a) * U, *k = c.k + (i * A + a) * U;
+                q[0] = 3e4f;
+                q[1] = 0;
+                k[0] = 0;
+            }
+        for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++]) {
+            const int64_t n = c.ends[s] - begin;
+            c.k[(begin + shift % n) * A * U] = 1;                   /* head 0: key `shift`; head 1: from the end */
+            c.k[((c.ends[s] - 1 - shift % n) * A + 1) * U] = 1;
+        }
+        o = run(&c, 1);
+        for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
+            for (int64_t i = begin; i < c.ends[s]; i++)
+                for (int64_t d = 0; d < U; d++) {
+                    const int64_t n = c.ends[s] - begin, j0 = begin + shift % n, j1 = c.ends[s] - 1 - shift % n;
+                    twin_check("head 0", i, d, o[i * A * U + d], c.v[j0 * A * U + d], 0);
+                    twin_check("head 1", i, d, o[(i * A + 1) * U + d], c.v[(j1 * A + 1) * U + d], 0);
+                }
+        free(o);
+    }
+    free_case(&c);
+}
+END_TEST
+
+/* Goal:  the bits of every sum, in both engines.
+ * Given: weights that are exactly 1 or exactly 0, so that no exp rounds; some of the keys, at random.
+ * Claim: the bits of the plain loop.
+ * Seen to fail with o / c for o * real(1 / c), the last key left out, one segment for all, and keys beyond a piece
+ * that replace the sum. */
+START_TEST(exact_weights)
+{
+    static const int64_t lengths[] = { 131, 3, 67, 0 };
+    static int64_t keys[131];
+    enum { A = 2, U = 80, ROW = A * U };
+    struct picture_case c = draw(lengths, A, U, 1);
+    for (int64_t i = 0; i < c.P * A; i++) {
+        for (int64_t d = 0; d < U; d++) c.q[i * U + d] = d == 3 ? 2e5f : d == 5 ? 3 : 0;
+        c.k[i * U + 3] = -(twin_draw(&attend_state) < 0);
+        c.k[i * U + 5] = 1;
+    }
+    real *o = run(&c, 1);
+    for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++]) {
+        const int64_t n = c.ends[s] - begin;
+        for (int64_t j = 0; j < n; j++) keys[j] = begin + j;
+        for (int64_t i = begin; i < c.ends[s]; i++)
+            for (int64_t a = 0; a < A; a++) {
+                real order[ATTEND_MAX_D], lse;
+                attend_order(order, &lse, c.q + i * ROW + a * U, c.k + a * U, c.v + a * U, keys, n, U, ROW);
+                for (int64_t d = 0; d < U; d++)
+                    twin_check_same("o in order", i, a * U + d, o[i * ROW + a * U + d], order[d]);
+            }
+    }
+    free(o);
+    free_case(&c);
+}
+END_TEST
+
+/* Claim: o is v, but for a -0, because a sum begins with +0.
+ * Seen to fail with one segment for all, one row more before or behind a segment, keys of head 0 for all, another
+ * head's v, the maximum not subtracted, and o added to what was there. */
+START_TEST(one_row_segments)
+{
+    int64_t lengths[MOST_SEGMENTS + 1] = { 0 };
+    for (int s = 0; s < 67; s++) lengths[s] = 1;
+    for (int64_t U = 1; U <= ATTEND_MAX_D; U += U < 20 ? 1 : 15) {
+        struct picture_case c = draw(lengths, 3, U, 4);
+        c.v[0] = -0.0;
+        real *o = run(&c, 2);
+        for (int64_t i = 0; i < c.P * 3 * U; i++) {
+            const real want = 0 + c.v[i];
+            twin_check_same("o = v", i / (3 * U), i % (3 * U), o[i], want);
+        }
+        free(o);
+        free_case(&c);
+    }
+}
+END_TEST
+
+/* Goal:  logits of 1e37 (double: 1e300) neither overflow nor lose the key that wins.
+ * Claim: o is v of the greatest logit, found in long double.
+ * Seen to fail with the maximum not subtracted, another row's q, one segment for all, and the last key left out. */
+START_TEST(large_logits)
+{
+    enum { A = 2, U = 20 };
+    static const int64_t lengths[] = { 67, 2, 31, 0 };
+    const double size = sizeof(real) == 4 ? 1e18 : 1e150;
+    struct picture_case c = draw(lengths, A, U, size);
+    for (int64_t i = 0; i < c.P * A * U; i++) c.k[i] *= (real)size;
+    real *o = run(&c, 2);
+    for (int64_t s = 0, begin = 0; s < c.segments; begin = c.ends[s++])
+        for (int64_t i = begin; i < c.ends[s]; i++)
+            for (int64_t a = 0; a < A; a++) {
+                long double top = -INFINITY;
+                int64_t winner = 0;
+                for (int64_t j = begin; j < c.ends[s]; j++) {
+                    long double z = 0;
+                    for (int64_t d = 0; d < U; d++)
+                        z += (long double)c.q[(i * A + a) * U + d] * c.k[(j * A + a) * U + d];
+                    if (z > top) {
+                        top = z;
+                        winner = j;
+                    }
+                }
+                for (int64_t d = 0; d < U; d++)
+                    ck_assert(o[(i * A + a) * U + d] == c.v[(winner * A + a) * U + d]);
+            }
+    free(o);
+    free_case(&c);
+}
+END_TEST
+
+/* Goal:  logits that are not finite, wherever they stand.
+ * Given: segments of 1 .. 70 rows, one channel; the logit of key j is NaN, +inf (by an operand, or by overflow) or
+ *        -inf (by overflow); or all are -inf. One row more, a segment of its own.
+ * Claim: NaN, +inf and nothing but -inf make every row NaN; -inf among finite logits gives the bits of the segment
+ *        without that key; the other segment gives its v.
+ * Seen to fail with a NaN logit that weighs nothing, an infinite logit made finite, one segment for all, and the
+ * maximum not subtracted. */
+START_TEST(logits_not_finite)
+{
+    const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200, bad[4] = { NAN, INFINITY, big, -big };
+    for (int64_t L = 1; L <= 70; L += 1 + (L > 20)) {
+        const int64_t lengths[3] = { L, 1, 0 }, fewer[2] = { L > 1 ? L - 1 : 1, 0 };
+        struct picture_case c = draw(lengths, 1, 1, 1), without = draw(fewer, 1, 1, 1);
+        for (int64_t j = 0; j < L + 1; j++) c.q[j] = big;
+        for (int64_t j = 0; j < L; j++) c.k[j] /= big;
+        for (int64_t j = 0; j < L; j++) {
+            const real was = c.k[j];
+            for (int i = 0; i < 4; i++) {
+                c.k[j] = bad[i];
+                real *o = run(&c, 1);
+                if (i < 3 || L == 1) {
+                    for (int64_t r = 0; r < L; r++) ck_assert(isnan(o[r]));
+                } else {
+                    for (int64_t n = 0; n < L - 1; n++) {
+                        without.q[n] = big;
+                        without.k[n] = c.k[n + (n >= j)];
+                        without.v[n] = c.v[n + (n >= j)];
+                    }
+                    real *want = run(&without, 1);
+                    for (int64_t r = 0; r < L; r++) twin_check_same("without it", L, r, o[r], want[0]);
+                    free(want);
+                }
+                ck_assert(o[L] == c.v[L]);
+                free(o);
+            }
+            c.k[j] = was;
+        }
+        for (int64_t j = 0; j < L; j++) c.k[j] = -big;
+        real *o = run(&c, 1);
+        for (int64_t r = 0; r < L; r++) ck_assert(isnan(o[r]));
+        free(o);
+        free_case(&c);
+        free_case(&without);
+    }
+}
+END_TEST
+
+/* Goal:  ends that do not ascend from above 0 are refused.
+ * Given: none at all, 0, negative, equal and descending ones, first, in the middle and last, also two at once.
+ * Claim: a status, a reason, the row where the first wrong segment would begin (-1 if there is none), nothing written.
+ * Seen to fail with equal ends let through, no check, none of the first, no row, the row of the last segment, and no
+ * segments let through. */
+START_TEST(ends_refused)
+{
+    enum { A = 2, U = 3, ROWS = 9 };
+    static const struct { int64_t segments, ends[5], at; } bad[] = {
+        { 0, { 9 }, -1 }, { -1, { 9 }, -1 }, { 1, { 0 }, 0 }, { 1, { -1 }, 0 }, { 1, { INT64_MIN }, 0 },
+        { 2, { 0, 9 }, 0 }, { 2, { -3, 9 }, 0 }, { 2, { 9, 9 }, 1 }, { 2, { 9, 8 }, 1 }, { 3, { 3, 3, 9 }, 1 },
+        { 3, { 3, 9, 9 }, 2 }, { 3, { 3, 9, 8 }, 2 }, { 3, { 5, 4, 9 }, 1 }, { 4, { 2, 5, 0, 9 }, 2 },
+        { 4, { 2, 5, -9, 9 }, 2 }, { 5, { 1, 2, 2, 1, 9 }, 2 }, { 5, { 1, 3, 2, 0, 0 }, 2 }, { 3, { 4, 4, 1 }, 1 },
+    };
+    static const int64_t lengths[] = { ROWS, 0 };
+    for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {
+        struct picture_case c = draw(lengths, A, U, 1);
+        c.segments = bad[b].segments;
+        memcpy(c.ends, bad[b].ends, sizeof bad[b].ends);
+        real o[ROWS * A * U];
+        struct m3_ctx ctx;
+        ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
+        const int status = call(o, &c, &ctx);
+        ck_assert_msg(status != M3_OK && status != M3_INTERNAL, "%zu: status %d", b, status);
+        ck_assert_ptr_nonnull(ctx.failure.what);
+        const int64_t row = bad[b].at > 0 ? c.ends[bad[b].at - 1] : bad[b].at;
+        ck_assert_msg(ctx.failure.row == row, "%zu: row %lld", b, (long long)ctx.failure.row);
+        ck_assert(ctx.failure.group == -1 && ctx.failure.block == -1);
+        for (size_t i = 0; i < sizeof o; i++)
+            if (((unsigned char *)o)[i] != GUARD_POISON) ck_abort_msg("%zu: byte %zu was written", b, i);
+        m3_ctx_free(&ctx);
+        free_case(&c);
+    }
+}
+END_TEST
+
+/* Goal:  a context carries nothing from one call to the next.
+ * Given: one context for a large case full of NaN, then for a small one.
+ * Seen to fail with scratch not given back. */
+START_TEST(context_used_again)
+{
+    static const int64_t large_lengths[] = { 131, 70, 0 }, small_lengths[] = { 7, 3, 0 };
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), M3_OK);
+    struct picture_case large = draw(large_lengths, 4, 80, 1), small = draw(small_lengths, 3, 14, 4);
+    for (int64_t i = 0; i < large.P * 4 * 80; i++) large.k[i] = large.v[i] = NAN;
+    real *fresh = run(&small, 1), *first = new_reals(large.P * 4 * 80), *then = new_reals(small.P * 3 * 14);
+    ck_assert_int_eq(call(first, &large, &ctx), M3_OK);
+    ck_assert_int_eq(call(then, &small, &ctx), M3_OK);
+    ck_assert(memcmp(fresh, then, (size_t)(small.P * 3 * 14) * sizeof *then) == 0);
+    free(fresh);
+    free(first);
+    free(then);
+    free_case(&large);
+    free_case(&small);
+    m3_ctx_free(&ctx);
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("attend_segments");
+    TCase *test = tcase_create("attend_segments");
+    tcase_set_timeout(test, 60);
+    tcase_add_test(test, formula_and_order);
+    tcase_add_test(test, long_segments);
+    tcase_add_test(test, alone_as_with_others);
+    tcase_add_test(test, segments_do_not_leak);
+    tcase_add_test(test, equal_keys);
+    tcase_add_test(test, one_dominant_key);
+    tcase_add_test(test, exact_weights);
+    tcase_add_test(test, one_row_segments);
+    tcase_add_test(test, large_logits);
+    tcase_add_test(test, logits_not_finite);
+    tcase_add_test(test, ends_refused);
+    tcase_add_test(test, context_used_again);
+    suite_add_tcase(suite, test);
+    return suite;
+}

@@ -1,0 +1,185 @@
+/* Pictures through the program: from a PNG file to a verdict, and every kind of picture that it refuses.
+ *
+ * Seen to fail with: the count of placeholders unchecked; --image beside --case let through; a dump over a picture let
+ * through. */
+#include "program.h"
+
+#include <stdint.h>
+
+#include "io/safetensors.h"
+
+#define PHOTO_IDS "198,68,74,12,125,87,200,119,165,195,199,203"
+#define PHOTO "golden/tiny/model --ids " PHOTO_IDS " --image golden/photo.png"
+
+/* Goal:  a photograph through the whole of it: pixels, patches, tokens, logits. */
+START_TEST(photo)
+{
+    ck_assert_int_eq(m3ref("run " PHOTO " --dump %s", in_folder("d.safetensors")), 0);
+    ck_assert(has("out", "image: golden/photo.png, 97 x 65 pixels -> 84 x 56, grid 1 x 4 x 6, 6 tokens"));
+    ck_assert(has("out", "next tokens: "));
+    ck_assert_int_eq(m3ref("compare golden/vision/photo.safetensors.gz %s", in_folder("d.safetensors")), 0);
+    ck_assert(has("out", "169 of 169 stages judged"));
+    ck_assert_int_eq(m3ref("run " PHOTO " --taps 'vision.*,projector.*' --dump %s", in_folder("d.safetensors")), 0);
+    ck_assert(has("out", "dump:  39 taps"));
+    ck_assert_int_eq(m3ref("compare golden/vision/photo.safetensors.gz %s", in_folder("d.safetensors")), 0);
+}
+END_TEST
+
+/* A plug-in whose 3-D RoPE swaps height and width: the first stage of the tower that is turned is named. */
+START_TEST(plug_in_with_a_mistake)
+{
+    const char *build = getenv("BUILD");
+    ck_assert_int_eq(m3ref("run " PHOTO " --taps 'vision.*,projector.*' --dump %s --ops ./%s/tests/wrong_vision_rope.so",
+                           in_folder("d.safetensors"), build ? build : "build"), 0);
+    ck_assert_int_eq(m3ref("compare golden/vision/photo.safetensors.gz %s", in_folder("d.safetensors")), 1);
+    ck_assert(has("out", "first divergence vision.layers.0.q_rope"));
+}
+END_TEST
+
+/* The words <image> and <video>, the id once, and the id as often as there are tokens, are the same prompt. */
+START_TEST(placeholders)
+{
+    static const char *const ids[] = { "5,<image>,7", "5,200,7", "5,200,200,200,200,200,200,7" };
+    char first[70] = "";
+    for (int i = 0; i < 3; i++) {
+        struct m3_safetensors *file;
+        struct m3_error error = { 0 };
+        ck_assert_int_eq(m3ref("run golden/tiny/model --ids '%s' --image golden/photo.png --taps logits --dump %s", ids[i],
+                               in_folder("d.safetensors")), 0);
+        ck_assert_int_eq(m3_safetensors_open(&file, in_folder("d.safetensors"), &error), M3_OK);
+        const char *sha256 = m3_safetensors_metadata(file, "case_sha256");
+        if (i == 0) strcpy(first, sha256);
+        ck_assert_str_eq(first, sha256);
+        ck_assert_int_eq(m3_safetensors_find(file, "logits")->shape[0], 8);
+        m3_safetensors_close(file);
+    }
+    ck_assert_int_eq(mkdir(in_folder("video"), 0700), 0);
+    for (int i = 0; i < 5; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "video/%d.png", i);
+        copy("golden/photo.png", in_folder(name));
+    }
+    ck_assert_int_eq(m3ref("run golden/tiny/model --ids '<video>,3,<image>,<image>' --image golden/photo.png --video %s "
+                           "--image golden/pictures/rgb8.png", in_folder("video")), 0);
+    ck_assert(has("out", "5 frames of 97 x 65 pixels -> 84 x 56, grid 3 x 4 x 6, 18 tokens"));
+    ck_assert(has("out", "run:   T 31,"));
+}
+END_TEST
+
+/* Both readings of who sees whom run; they differ. */
+START_TEST(boundary)
+{
+    ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/vision/two_case.safetensors --set vision_boundary=none "
+                           "--dump %s", in_folder("d.safetensors")), 0);
+    ck_assert_int_eq(m3ref("compare golden/vision/two_none.safetensors.gz %s", in_folder("d.safetensors")), 0);
+    ck_assert_int_eq(m3ref("compare golden/vision/two.safetensors.gz %s", in_folder("d.safetensors")), 1);
+    ck_assert(has("out", "first divergence vision.layers.0.attn"));
+}
+END_TEST
+
+/* One clear line each, the right status, nothing written. */
+START_TEST(refused)
+{
+    static const struct { const char *arguments, *words; int status; } bad[] = {
+        { "--ids 1,200 --image golden/README.md", "got no PNG signature", 65 },
+        { "--ids 1,200 --image %s/short.png", "short.png: got a damaged PNG", 65 },
+        { "--ids 1,200 --image %s/zero.png", "got 0 x 7 pixels", 65 },
+        { "--ids 1,200 --image %s/absent.png", "absent.png", 66 },
+        { "--ids 1,201 --video %s/absent", "absent", 66 },
+        { "--ids 1,200,200 --image golden/photo.png", "got 2 placeholders of images (id 200), expected 6", 64 },
+        { "--ids 1,2 --image golden/photo.png", "got 0 placeholders of images (id 200), expected 6", 64 },
+        { "--ids 1,200", "got 1 placeholders of images (id 200), expected 0", 64 },
+        { "--ids 1,201 --image golden/photo.png", "placeholders", 64 },
+        { "--case golden/tiny/case.safetensors --image golden/photo.png", "--image", 64 },
+        { "--ids '1,<picture>'", "<picture>", 64 },
+    };
+    size_t count;
+    unsigned char *bytes = read_bytes("golden/pictures/rgb8.png", &count);
+    write_bytes(in_folder("short.png"), bytes, count - 40);
+    memset(bytes + 16, 0, 4);
+    write_bytes(in_folder("zero.png"), bytes, count);
+    free(bytes);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char arguments[400];
+        const char *place = strstr(bad[i].arguments, "%s");
+        if (place) snprintf(arguments, sizeof arguments, "%.*s%s%s", (int)(place - bad[i].arguments), bad[i].arguments,
+                            folder, place + 2);
+        else snprintf(arguments, sizeof arguments, "%s", bad[i].arguments);
+        ck_assert_int_eq(m3ref("run golden/tiny/model %s --dump %s", arguments, in_folder("d")), bad[i].status);
+        ck_assert(has("err", bad[i].words));
+        ck_assert_int_eq(error_lines(), 1);
+        ck_assert(!exists("d"));
+    }
+    copy("golden/photo.png", in_folder("photo.png"));
+    ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1,200 --image %s --dump %s", in_folder("photo.png"),
+                           in_folder("photo.png")), 64);
+}
+END_TEST
+
+/* A case file of one image, zeros. No `grid`, no `patches`: without that tensor. */
+static void write_case(const int64_t *ids, int64_t T, int64_t patches, int64_t width, const int64_t grid[3])
+{
+    struct m3_writer *writer;
+    struct m3_error error = { 0 };
+    const int64_t pixel_shape[] = { patches, width }, grid_shape[] = { 1, 3 };
+    float *pixels = calloc((size_t)(patches * width) + 1, sizeof *pixels);
+    ck_assert_int_eq(m3_writer_new(&writer, in_folder("case"), &error), M3_OK);
+    ck_assert_int_eq(m3_writer_tensor(writer, "input_ids", M3_I64, 1, &T, &error), M3_OK);
+    if (grid) ck_assert_int_eq(m3_writer_tensor(writer, "image_grid_thw", M3_I64, 2, grid_shape, &error), M3_OK);
+    if (patches) ck_assert_int_eq(m3_writer_tensor(writer, "pixel_values", M3_F32, 2, pixel_shape, &error), M3_OK);
+    ck_assert_int_eq(m3_writer_begin(writer, &error), M3_OK);
+    ck_assert_int_eq(m3_writer_write(writer, ids, (uint64_t)T * 8, &error), M3_OK);
+    if (grid) ck_assert_int_eq(m3_writer_write(writer, grid, 24, &error), M3_OK);
+    if (patches) ck_assert_int_eq(m3_writer_write(writer, pixels, (uint64_t)(patches * width) * 4, &error), M3_OK);
+    ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
+    free(pixels);
+}
+
+START_TEST(refused_cases)
+{
+    static const int64_t one[] = { 5, 200, 7 }, two[] = { 5, 200, 200 }, none[] = { 5, 6, 7 };
+    static const int64_t small[] = { 1, 2, 2 }, odd[] = { 1, 1, 4 }, large[] = { 1, 2, 4 };
+    static const struct {
+        const int64_t *ids;
+        int64_t patches, width;
+        const int64_t *grid;
+        const char *words;
+    } bad[] = {
+        { one, 4, 1176, odd, "got a grid of 1 x 1 x 4" },
+        { one, 4, 1176, large, "rows of pixels" },
+        { one, 4, 588, small, "expected F32 [P,1176]" },
+        { two, 4, 1176, small, "got 2 placeholders of images (id 200), expected 1" },
+        { none, 4, 1176, small, "got 0 placeholders of images (id 200), expected 1" },
+        { one, 0, 1176, NULL, "got 1 placeholders of images (id 200), expected 0" },
+        { one, 4, 1176, NULL, "image_grid_thw: got no such tensor" },
+        { one, 0, 1176, small, "pixel_values: got no such tensor" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_case(bad[i].ids, 3, bad[i].patches, bad[i].width, bad[i].grid);
+        ck_assert_int_eq(m3ref("run golden/tiny/model --case %s --dump %s", in_folder("case"), in_folder("d")), 65);
+        ck_assert(has("err", bad[i].words));
+        ck_assert_int_eq(error_lines(), 1);
+        ck_assert(!exists("d"));
+    }
+    write_case(one, 3, 4, 1176, small);
+    ck_assert_int_eq(m3ref("run golden/tiny/model --case %s", in_folder("case")), 0);
+}
+END_TEST
+
+Suite *m3_suite(void);
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("cli_pictures");
+    TCase *tests = tcase_create("cli_pictures");
+    tcase_add_checked_fixture(tests, make_folder, remove_folder);
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, photo);
+    tcase_add_test(tests, plug_in_with_a_mistake);
+    tcase_add_test(tests, placeholders);
+    tcase_add_test(tests, boundary);
+    tcase_add_test(tests, refused);
+    tcase_add_test(tests, refused_cases);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
