@@ -29,8 +29,9 @@ END_TEST
 START_TEST(plug_in_with_a_mistake)
 {
     const char *build = getenv("BUILD");
-    ck_assert_int_eq(m3ref("run " PHOTO " --taps 'vision.*,projector.*' --dump %s --ops ./%s/tests/wrong_vision_rope.so",
-                           in_folder("d.safetensors"), build ? build : "build"), 0);
+    ck_assert_int_eq(m3ref("run " PHOTO " --taps 'vision.*,projector.*' --dump %s "
+                           "--ops ./%s/tests/wrong_vision_rope.so", in_folder("d.safetensors"), build ? build : "build"),
+                     0);
     ck_assert_int_eq(m3ref("compare golden/vision/photo.safetensors.gz %s", in_folder("d.safetensors")), 1);
     ck_assert(has("out", "first divergence vision.layers.0.q_rope"));
 }
@@ -44,8 +45,9 @@ START_TEST(placeholders)
     for (int i = 0; i < 3; i++) {
         struct m3_safetensors *file;
         struct m3_error error = { 0 };
-        ck_assert_int_eq(m3ref("run golden/tiny/model --ids '%s' --image golden/photo.png --taps logits --dump %s", ids[i],
-                               in_folder("d.safetensors")), 0);
+        ck_assert_int_eq(m3ref("run golden/tiny/model --ids '%s' --image golden/photo.png --taps logits --dump %s",
+                               ids[i], in_folder("d.safetensors")),
+                         0);
         ck_assert_int_eq(m3_safetensors_open(&file, in_folder("d.safetensors"), &error), M3_OK);
         const char *sha256 = m3_safetensors_metadata(file, "case_sha256");
         if (i == 0) strcpy(first, sha256);
@@ -59,8 +61,9 @@ START_TEST(placeholders)
         snprintf(name, sizeof name, "video/%d.png", i);
         copy("golden/photo.png", in_folder(name));
     }
-    ck_assert_int_eq(m3ref("run golden/tiny/model --ids '<video>,3,<image>,<image>' --image golden/photo.png --video %s "
-                           "--image golden/pictures/rgb8.png", in_folder("video")), 0);
+    ck_assert_int_eq(m3ref("run golden/tiny/model --ids '<video>,3,<image>,<image>' --image golden/photo.png "
+                           "--video %s --image golden/pictures/rgb8.png", in_folder("video")),
+                     0);
     ck_assert(has("out", "5 frames of 97 x 65 pixels -> 84 x 56, grid 3 x 4 x 6, 18 tokens"));
     ck_assert(has("out", "run:   T 31,"));
 }

@@ -19,8 +19,8 @@
 enum { RANDOM = 60000 };
 
 /* Bounds in ulp of the exact value's binade (2^-1074 below DBL_MIN). Derivations: comments in math.c and exp.h; the
- * tail's is what erf.h promises, 1.71 was seen. */
-static const double tail_bound = 2;
+ * tail's is what erf.h promises, 3.0 was seen. */
+static const double tail_bound = 4;
 static const double exp_bound = 0.75, log_bound = 0.501, sincos_bound = 0.85, pow_bound = 0.78, subnormal_bound = 0.9;
 
 static uint64_t state;
@@ -429,8 +429,8 @@ START_TEST(pow_random)
 END_TEST
 
 /* ---- tail ----
- * Seen to fail with: a coefficient 2^-40 of itself off; the low part of the square, of exp, of 1 / (a + k) or of t left
- * out (the last two also in tail_falls); the clamp left out; x for |x|; -mfma -ffp-contract=fast (same_bits alone). */
+ * Seen to fail with: a coefficient 2^-40 of itself off; the low part of the square left out; the clamp left out; x for
+ * |x|; -mfma -ffp-contract=fast (same_bits alone). */
 
 /* erfc(x / sqrt 2) / 2 for x >= 0; -x must give the same bits. In 128 bits, because mpfr_erfc is slow. */
 static void try_tail(struct tally *t, double x)
@@ -453,7 +453,7 @@ START_TEST(tail_special)
 }
 END_TEST
 
-/* Claim: every power of two and whole number, the pole of t and the switches of hi and lo, the edges of subnormal
+/* Claim: every power of two and whole number, the zero of t, the edges of subnormal
  * results, of a subnormal exp and of zero, the clamp at 39. */
 START_TEST(tail_points)
 {
@@ -590,7 +590,7 @@ static uint64_t fnv(uint64_t hash, double x)        /* FNV-1a over the eight byt
 START_TEST(same_bits)
 {
     const uint64_t want[5] = { UINT64_C(0x877f201822d8b6df), UINT64_C(0x94930ed372030aef), UINT64_C(0x5afb721752b96b8b),
-                               UINT64_C(0x67b9bc3e8608248d), UINT64_C(0xc9187ae112b97aeb) };
+                               UINT64_C(0x67b9bc3e8608248d), UINT64_C(0x375aa2ad76e94959) };
     const char *const names[5] = { "exp", "log", "sincos", "pow", "tail" };
     uint64_t got[5];
     for (int f = 0; f < 5; f++) got[f] = UINT64_C(0xcbf29ce484222325);

@@ -71,7 +71,8 @@ START_TEST(video)
     struct m3_pictures pictures = { 0 };
     struct m3_picture_size size;
     ck_assert_int_eq(m3_safetensors_open(&file, "golden/pictures/processor.safetensors.gz", &error), M3_OK);
-    const struct m3_tensor *frames = find(file, "video", "frames"), *pixels = find(file, "video", "pixel_values_videos");
+    const struct m3_tensor *frames = find(file, "video", "frames");
+    const struct m3_tensor *pixels = find(file, "video", "pixel_values_videos");
     int64_t h = frames->shape[1], w = frames->shape[2];
     static const char *const names[] = { "video/9.png", "video/a.png", "video/b.png" };
     ck_assert_int_eq(mkdir(in_folder("video"), 0700), 0);

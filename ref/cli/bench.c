@@ -29,8 +29,8 @@ static const char help[] =
     "  moe              router, 16 experts top 4, shared expert; BF16, T = 512\n"
     "  attention        a sparse attention layer, 64/4 heads, BF16, T = 4096\n"
     "  attend-full      its core with full attention         attend-blocks    its core alone\n"
-    "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; what the\n"
-    "                   process holds besides mapped files stands for the peak\n"
+    "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; its\n"
+    "                   peak is what the process holds besides mapped files\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage; 70 out of memory.\n";
 
@@ -381,7 +381,7 @@ static int measure(const struct item *item, const char *folder, int64_t threads,
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n",
            item->name, best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9,
-           m.anonymous ? (long long)m.anonymous : (long long)usage.ru_maxrss * 1024, (long long)threads, (long long)runs);
+           (long long)(m.anonymous ? m.anonymous : usage.ru_maxrss * 1024), (long long)threads, (long long)runs);
     return M3_OK;
 }
 

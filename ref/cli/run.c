@@ -19,8 +19,8 @@
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
     "\n"
-    "One forward pass of a model directory over a sequence of token ids, and pictures among them. Prints shapes, time,\n"
-    "peak memory and the most likely next tokens; with --dump, writes the tensors on the way.\n"
+    "One forward pass of a model directory over token ids, and pictures among them. Prints shapes, time, peak memory\n"
+    "and the most likely next tokens; with --dump, writes the tensors on the way.\n"
     "\n"
     "  --case F               safetensors file with input_ids [T]; position_ids [T] if RoPE is not to count from 0;\n"
     "                         pixel_values [P,C] with image_grid_thw [n,3], pixel_values_videos with video_grid_thw\n"
@@ -284,9 +284,10 @@ static int same_file(const char *a, const char *b)
 static int check_target(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
 {
     const char *path = NULL, *last = NULL;
-    int read = (a->input.case_path && same_file(a->dump, a->input.case_path)) || (a->hidden && same_file(a->dump, a->hidden))
+    const struct m3_cli_input *in = &a->input;
+    int read = (in->case_path && same_file(a->dump, in->case_path)) || (a->hidden && same_file(a->dump, a->hidden))
             || same_file(a->dump, m3_checkpoint_config_path(model->checkpoint));
-    for (int64_t i = 0; !read && i < a->input.image_count; i++) read = same_file(a->dump, a->input.images[i]);
+    for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(a->dump, in->images[i]);
     for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
         m3_checkpoint_at(model->checkpoint, i, &path);
         read = path != last && same_file(a->dump, path);

@@ -1,5 +1,6 @@
 #include <math.h>
 #include <omp.h>
+#include <string.h>
 
 #include "base/minmax.h"
 #include "ops/hot.h"
@@ -11,7 +12,7 @@
 enum {
     FULL_LANES = 64,            /* heads times rows of a tile of attend_full, about */
     FULL_BYTES = 4 << 20,       /* its logits, about: fewer rows at a time in long sequences */
-    FULL_KEYS = 128,            /* values at a time: they stay in the nearest cache while the tile's rows read them */
+    FULL_KEYS = 256,            /* values at a time: they stay in the nearest cache while the tile's rows read them */
 };
 
 /* What a thread needs for a tile. */
@@ -112,7 +113,7 @@ int m3_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const 
     return M3_OK;
 }
 
-/* One head of some rows, over the keys of their segment. */
+/* One head of some rows, over the keys and values [keys,U] of their segment; rows of o and q are `stride` apart. */
 static void segment_tile(real *o, const real *q, const real *k, const real *v, int64_t stride, int64_t rows,
                          int64_t keys, int64_t U, char *memory)
 {
@@ -121,13 +122,20 @@ static void segment_tile(real *o, const real *q, const real *k, const real *v, i
 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < U; i++) tile.q_t[i * rows + r] = q[r * stride + i];
-    hot->gemm(tile.z, rows, k, stride, 1, tile.q_t, rows, keys, rows, U, 0);
+    hot->gemm(tile.z, rows, k, U, 1, tile.q_t, rows, keys, rows, U, 0);
     hot->softmax(tile.z, rows, tile.max, tile.sum, keys, rows, (real)(1 / sqrt((double)U)));
     for (int64_t j = 0; j < keys; j += FULL_KEYS)
-        hot->gemm(o, stride, tile.z + j * rows, 1, rows, v + j * stride, stride, rows, U, m3_min(FULL_KEYS, keys - j),
-                  j > 0);
+        hot->gemm(o, stride, tile.z + j * rows, 1, rows, v + j * U, U, rows, U, m3_min(FULL_KEYS, keys - j), j > 0);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < U; i++) o[r * stride + i] = o[r * stride + i] * (real)(1 / tile.sum[r]);
+}
+
+/* heads [A,P,U] := x [P,A,U]: a head's rows together, for a tile reads them over and over. */
+static void split_heads(real *heads, const real *x, int64_t P, int64_t A, int64_t U, int team)
+{
+#pragma omp parallel for num_threads(team)
+    for (int64_t p = 0; p < P; p++)
+        for (int64_t h = 0; h < A; h++) memcpy(heads + (h * P + p) * U, x + (p * A + h) * U, (size_t)U * sizeof *x);
 }
 
 /* Attention inside segments of rows, in both directions. SPEC 5.19
@@ -142,24 +150,32 @@ int m3_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const real *k
     int64_t longest = 0, stride = A * U;
     if (segments < 1) return m3_fail_at(ctx, M3_WRONG, "no segment", -1, -1, -1);
     for (int64_t s = 0; s < segments; s++) {
-        int64_t keys = ends[s] - (s ? ends[s - 1] : 0);
-        if (keys < 1) return m3_fail_at(ctx, M3_WRONG, "ends of segments not ascending", s ? ends[s - 1] : 0, -1, -1);
-        longest = m3_max(longest, keys);
+        int64_t first = s ? ends[s - 1] : 0;
+        if (ends[s] <= first) return m3_fail_at(ctx, M3_WRONG, "ends of segments not ascending", first, -1, -1);
+        longest = m3_max(longest, ends[s] - first);
     }
     int64_t rows = m3_max(1, m3_min(FULL_LANES, FULL_BYTES / (longest * (int64_t)sizeof(real))));
-    int64_t bytes = tile_bytes(rows, longest, U);
-    int team = m3_team(ctx, ends[segments - 1] * longest * stride);
+    int64_t P = ends[segments - 1], bytes = tile_bytes(rows, longest, U);
+    int team = m3_team(ctx, P * longest * stride);
     size_t mark = m3_scratch_mark(ctx);
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
-    if (!scratch) return M3_INTERNAL;
+    real *heads_k = m3_scratch_take(ctx, P * stride, sizeof *heads_k);
+    real *heads_v = m3_scratch_take(ctx, P * stride, sizeof *heads_v);
+    if (!scratch || !heads_k || !heads_v) {
+        m3_scratch_release(ctx, mark);
+        return M3_INTERNAL;
+    }
+    split_heads(heads_k, k, P, A, U, team);
+    split_heads(heads_v, v, P, A, U, team);
 
 #pragma omp parallel num_threads(team)
     for (int64_t s = 0; s < segments; s++) {
         int64_t first = s ? ends[s - 1] : 0, keys = ends[s] - first, tiles = (keys + rows - 1) / rows;
 #pragma omp for schedule(dynamic) nowait
         for (int64_t i = 0; i < tiles * A; i++) {
-            int64_t row = i % tiles * rows, head = first * stride + i / tiles * U, at = head + row * stride;
-            segment_tile(o + at, q + at, k + head, v + head, stride, m3_min(rows, keys - row), keys, U,
+            int64_t h = i / tiles, row = i % tiles * rows, at = (first + row) * stride + h * U;
+            int64_t head = (h * P + first) * U;
+            segment_tile(o + at, q + at, heads_k + head, heads_v + head, stride, m3_min(rows, keys - row), keys, U,
                          scratch + omp_get_thread_num() * bytes);
         }
     }

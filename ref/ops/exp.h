@@ -42,6 +42,9 @@ static inline double m3_select(int condition, double a, double b)
     return m3_from_bits((m3_bits(a) & mask) | (m3_bits(b) & ~mask));
 }
 
+/* The argument of exp reduced: r, what was lost in rounding it, and n in the low bits of `shifted`. */
+struct m3_exp_argument { double r, r_err, shifted; };
+
 /* exp(hi + lo), |lo| <= 2^-42; error < 0.75 ulp, < 0.9 ulp where the result is subnormal (it is rounded twice).
  *
  *     n = nearest integer to hi / ln 2,  r = hi + lo - n ln 2,  |r| <= 0.35
@@ -53,7 +56,7 @@ static inline double m3_select(int condition, double a, double b)
  * n = 1024 overflows although the product does not, hence two factors of about 2^(n/2).
  * inf, 0 and subnormal results come out of the same arithmetic: hi is clamped to where they are certain (lo must then
  * be 0). Both comparisons are false for NaN, which passes through. */
-static inline double m3_exp_sum(double hi, double lo)
+static inline struct m3_exp_argument m3_exp_reduce(double hi, double lo)
 {
     hi = m3_select(hi > 710, 710, hi);
     hi = m3_select(hi < -746, -746, hi);
@@ -63,15 +66,18 @@ static inline double m3_exp_sum(double hi, double lo)
     const double shift = 0x1.8p52 + 2046;
     double shifted = hi * 0x1.71547652b82fep+0 + shift;
     double n = shifted - shift;
-    uint64_t exponents = m3_bits(shifted) - m3_bits(0x1.8p52);
-    uint64_t first = exponents >> 1, second = exponents - first;
-
     double r_hi = hi - n * m3_ln2_hi;               /* exact */
     double minus_r_lo = n * m3_ln2_lo - lo;
     double r = r_hi - minus_r_lo;
-    double r_err = (r_hi - r) - minus_r_lo;
+    return (struct m3_exp_argument){ r, (r_hi - r) - minus_r_lo, shifted };
+}
 
-    double z = r * r;
+static inline double m3_exp_of(struct m3_exp_argument x)
+{
+    uint64_t exponents = m3_bits(x.shifted) - m3_bits(0x1.8p52);
+    uint64_t first = exponents >> 1, second = exponents - first;
+
+    double r = x.r, z = r * r;
     double even = 0x1.289f819e4dc42p-22;
     even = even * z + 0x1.a019ab35c2a71p-16;
     even = even * z + 0x1.6c16c17cc0b7cp-10;
@@ -86,8 +92,13 @@ static inline double m3_exp_sum(double hi, double lo)
 
     double s = 1 + r;
     double s_err = (1 - s) + r;                     /* exact, |r| < 1 */
-    double y = s + (z * p + (s_err + r_err * s));
+    double y = s + (z * p + (s_err + x.r_err * s));
     return y * m3_from_bits(first << 52) * m3_from_bits(second << 52);
+}
+
+static inline double m3_exp_sum(double hi, double lo)
+{
+    return m3_exp_of(m3_exp_reduce(hi, lo));
 }
 
 static inline double m3_exp_body(double x)

@@ -8,14 +8,17 @@
 #include "ops/erf.h"
 #include "ops/exp.h"
 
+/* With one vector a row, AVX-512 multiplies by a number in memory at no cost; two would want it in a register. Rows
+ * that stand close together may be twice as many: further apart they push each other out of the nearest cache. */
 #if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 8, DOT_ROWS = 4 };
+enum { VECTOR_BYTES = 64, ROWS = 8, CLOSE_ROWS = 16, VECS = 1, DOT_ROWS = 4 };
 #elif defined(__AVX2__)
-enum { VECTOR_BYTES = 32, ROWS = 6, DOT_ROWS = 2 };
+enum { VECTOR_BYTES = 32, ROWS = 6, CLOSE_ROWS = 6, VECS = 2, DOT_ROWS = 2 };
 #else
-enum { VECTOR_BYTES = 16, ROWS = 4, DOT_ROWS = 2 };
+enum { VECTOR_BYTES = 16, ROWS = 4, CLOSE_ROWS = 4, VECS = 2, DOT_ROWS = 2 };
 #endif
-enum { LANES = VECTOR_BYTES / (int)sizeof(real), VECS = 2 };
+enum { CLOSE_BYTES = 512, EXPS = 64 };
+enum { LANES = VECTOR_BYTES / (int)sizeof(real) };
 
 /* Aligned as its elements: loads and stores may be anywhere. */
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
@@ -28,15 +31,15 @@ static inline __attribute__((always_inline))
 void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t K, int add,
           const int rows, const int vecs)
 {
-    vec s[ROWS][VECS];
-#pragma GCC unroll 8
+    vec s[CLOSE_ROWS][VECS];
+#pragma GCC unroll 16
     for (int m = 0; m < rows; m++)
 #pragma GCC unroll 2
         for (int v = 0; v < vecs; v++) s[m][v] = add ? *(const vec *)(c + m * ldc + v * LANES) : (vec){ 0 };
 
     for (int64_t k = 0; k < K; k++) {
         const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int m = 0; m < rows; m++) {
             real a_mk = a_k0[m * a_m];
 #pragma GCC unroll 2
@@ -44,7 +47,7 @@ void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const r
         }
     }
 
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < rows; m++)
 #pragma GCC unroll 2
         for (int v = 0; v < vecs; v++) *(vec *)(c + m * ldc + v * LANES) = s[m][v];
@@ -54,8 +57,12 @@ static inline __attribute__((always_inline))
 void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
            int64_t K, int add, const int vecs)
 {
-    int64_t m = 0;
+    int64_t m = 0, close = a_m <= CLOSE_BYTES / (int64_t)sizeof(real);
+    for (; m + CLOSE_ROWS <= M && close; m += CLOSE_ROWS)
+        tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, CLOSE_ROWS, vecs);
     for (; m + ROWS <= M; m += ROWS) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs);
+    for (; m + ROWS / 2 <= M; m += ROWS / 2)
+        tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS / 2, vecs);
     for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs);
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
 }
@@ -196,27 +203,49 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     }
 }
 
-static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale)
+/* z := exp(scale z - max), added to sum, for keys x lanes <= EXPS. In two steps: a single one has more results in
+ * flight than the processor has registers for, and waits. */
+static void add_exps(real *z, int64_t ldz, double *sum, const real *max, int64_t keys, int64_t lanes, real scale)
 {
-    for (int64_t l = 0; l < lanes; l++) {
-        max[l] = z[l] * scale;
-        sum[l] = 0;
-    }
+    double r[EXPS], r_err[EXPS], shifted[EXPS];
     for (int64_t j = 0; j < keys; j++) {
-        real *z_j = z + j * ldz;
+        const real *z_j = z + j * ldz;
 #pragma omp simd
         for (int64_t l = 0; l < lanes; l++) {
-            z_j[l] = z_j[l] * scale;
-            max[l] = z_j[l] > max[l] ? z_j[l] : max[l];
+            struct m3_exp_argument x = m3_exp_reduce((double)(real)(z_j[l] * scale - max[l]), 0);
+            r[j * lanes + l] = x.r;
+            r_err[j * lanes + l] = x.r_err;
+            shifted[j * lanes + l] = x.shifted;
         }
     }
     for (int64_t j = 0; j < keys; j++) {
         real *z_j = z + j * ldz;
 #pragma omp simd
         for (int64_t l = 0; l < lanes; l++) {
-            z_j[l] = (real)m3_exp_body((double)(real)(z_j[l] - max[l]));
+            const struct m3_exp_argument x = { r[j * lanes + l], r_err[j * lanes + l], shifted[j * lanes + l] };
+            z_j[l] = (real)m3_exp_of(x);
             sum[l] = sum[l] + (double)z_j[l];
         }
+    }
+}
+
+static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale)
+{
+    memcpy(max, z, (size_t)lanes * sizeof *max);
+    for (int64_t j = 0; j < keys; j++) {
+        const real *z_j = z + j * ldz;
+#pragma omp simd
+        for (int64_t l = 0; l < lanes; l++) max[l] = z_j[l] > max[l] ? z_j[l] : max[l];
+    }
+    /* The largest product is that of the largest z: rounding keeps the order. */
+    for (int64_t l = 0; l < lanes; l++) {
+        max[l] = max[l] * scale;
+        sum[l] = 0;
+    }
+    for (int64_t l = 0; l < lanes; l += EXPS) {
+        int64_t n = m3_min(EXPS, lanes - l), each = EXPS / n;
+        for (int64_t j = 0; j < keys; j += each)
+            add_exps(z + j * ldz + l, ldz, sum + l, max + l, m3_min(each, keys - j), n, scale);
     }
 }
 

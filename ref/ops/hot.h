@@ -24,7 +24,8 @@ struct m3_hot {
     void (*expand)(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
 
     /* In place, for each lane l of z [keys, lanes], rows ldz apart: max[l] := the largest scale z; z := exp(scale z -
-     * max), rounded once; sum[l] := sum of the rounded z in double, keys ascending. keys >= 1. NaN reaches the sum. */
+     * max), rounded once; sum[l] := sum of the rounded z in double, keys ascending. keys >= 1, scale > 0. NaN reaches
+     * the sum. */
     void (*softmax)(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale);
 
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */

@@ -1,6 +1,7 @@
 #include <cblas.h>
 #include <limits.h>
 #include <omp.h>
+#include <string.h>
 
 #include "base/minmax.h"
 #include "ops/hot.h"
@@ -8,6 +9,10 @@
 
 enum {
     BLAS_PANEL = 256,       /* weight rows that one thread expands and multiplies at a time */
+    TALL = 1024,            /* rows of x from which a wider panel pays: the library copies x for each */
+    TALL_PANEL = 640,
+    TALL_ROWS = 512,        /* then x is cut too, into pieces of no fewer rows, */
+    TALL_TASKS = 12,        /* where panels alone are fewer pieces of work than this */
     DOT_PANEL = 4,
     DOT_MAX_T = 32,         /* below it, sgemm is slower than dot products */
     ORDERED_PANEL = 64,
@@ -21,17 +26,20 @@ static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t 
         for (int64_t i = 0; i < n; i++) y[t * ldy + i] = y[t * ldy + i] + bias[i];
 }
 
-/* y [T,n] (row stride ldy) := x [T,inputs] w' [n,inputs], by the library, on this thread alone. */
-static void library_product(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t n, int64_t inputs)
+/* y [T,n] (row stride ldy) := x [T,inputs] w' [n,inputs] + bias, by the library, on this thread alone. The library adds
+ * to what it finds: a pass over y less. */
+static void library_product(real *y, int64_t ldy, const real *x, const real *w, const real *bias, int64_t T, int64_t n,
+                            int64_t inputs)
 {
+    for (int64_t t = 0; t < T && bias; t++) memcpy(y + t * ldy, bias, (size_t)n * sizeof *y);
     if (sizeof(real) == sizeof(double))
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1,
-                    (const double *)(const void *)x, (int)inputs, (const double *)(const void *)w, (int)inputs, 0,
-                    (double *)(void *)y, (int)ldy);
+                    (const double *)(const void *)x, (int)inputs, (const double *)(const void *)w, (int)inputs,
+                    bias ? 1 : 0, (double *)(void *)y, (int)ldy);
     else
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1,
-                    (const float *)(const void *)x, (int)inputs, (const float *)(const void *)w, (int)inputs, 0,
-                    (float *)(void *)y, (int)ldy);
+                    (const float *)(const void *)x, (int)inputs, (const float *)(const void *)w, (int)inputs,
+                    bias ? 1 : 0, (float *)(void *)y, (int)ldy);
 }
 
 /* The stored matrix itself, where it is of real and aligned; else NULL. */
@@ -41,13 +49,21 @@ static const real *as_stored(const struct m3_weight *w)
     return w->dtype == same && (uintptr_t)w->data % sizeof(real) == 0 ? w->data : NULL;
 }
 
-/* The sum in an order that the library, or the vector width, chooses. Panels do not depend on the threads. */
+static int64_t panel_of(int64_t T)
+{
+    if (T < DOT_MAX_T) return DOT_PANEL;
+    return T < TALL ? BLAS_PANEL : TALL_PANEL;
+}
+
+/* The sum in an order that the library, or the vector width, chooses. No cut depends on the threads. */
 static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_hot *hot = m3_hot();
     const real *stored = as_stored(w);
-    int64_t outputs = w->rows, inputs = w->cols, panel = T < DOT_MAX_T ? DOT_PANEL : BLAS_PANEL;
-    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + panel - 1) / panel);
+    int64_t outputs = w->rows, inputs = w->cols, panel = panel_of(T), panels = (outputs + panel - 1) / panel;
+    int64_t cuts = T < TALL ? 1 : m3_min(T / TALL_ROWS, (TALL_TASKS + panels - 1) / panels);
+    int64_t height = (T + cuts - 1) / cuts;
+    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), panels * cuts);
     if (T > INT_MAX || outputs > INT_MAX || inputs > INT_MAX)
         return m3_fail_at(ctx, M3_BAD_INPUT, "a dimension beyond what the BLAS library takes", -1, -1, -1);
     size_t mark = m3_scratch_mark(ctx);
@@ -58,14 +74,23 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
 #pragma omp parallel num_threads(team)
     {
         real *mine = rows + omp_get_thread_num() * panel * inputs;
+        int64_t expanded = -1;              /* the panel that `mine` holds */
 #pragma omp for schedule(dynamic)
-        for (int64_t n0 = 0; n0 < outputs; n0 += panel) {
-            int64_t n = m3_min(panel, outputs - n0);
-            const real *panel_rows = stored ? stored + n0 * inputs : mine;
-            for (int64_t i = 0; i < n && !stored; i++) hot->expand(mine + i * inputs, w, n0 + i, 0, inputs);
-            if (T < DOT_MAX_T) hot->dots(y + n0, outputs, x, panel_rows, T, n, inputs);
-            else library_product(y + n0, outputs, x, panel_rows, T, n, inputs);
-            add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
+        for (int64_t i = 0; i < panels * cuts; i++) {
+            int64_t n0 = i / cuts * panel, n = m3_min(panel, outputs - n0);
+            int64_t t0 = i % cuts * height, t = m3_min(height, T - t0);
+            const real *panel_rows = stored ? stored + n0 * inputs : mine, *x_t = x + t0 * inputs;
+            real *y_t = y + t0 * outputs + n0;
+            if (!stored && expanded != n0)
+                for (int64_t r = 0; r < n; r++) hot->expand(mine + r * inputs, w, n0 + r, 0, inputs);
+            expanded = n0;
+            const real *panel_bias = bias ? bias + n0 : NULL;
+            if (T < DOT_MAX_T) {
+                hot->dots(y_t, outputs, x_t, panel_rows, t, n, inputs);
+                add_bias(y_t, panel_bias, t, outputs, n);
+            } else {
+                library_product(y_t, outputs, x_t, panel_rows, panel_bias, t, n, inputs);
+            }
         }
     }
     m3_scratch_release(ctx, mark);
@@ -118,8 +143,8 @@ static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
  *
  *     y[t,n] = sum over k of x[t,k] w[n,k] + bias[n]
  *
- * y [T,rows]; x [T,cols]; w [rows,cols] as stored; bias [rows] or NULL.  Two bodies behind one meaning; the bias is
- * added last in both. */
+ * y [T,rows]; x [T,cols]; w [rows,cols] as stored; bias [rows] or NULL.  Two bodies behind one meaning; in
+ * ordered the bias is added last. */
 int m3_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     return ctx->linear == M3_LINEAR_ORDERED ? ordered(ctx, y, x, w, bias, T) : blas(ctx, y, x, w, bias, T);
