@@ -100,7 +100,7 @@ static struct m3_pictures some_pictures(void)
 }
 
 /* Goal:  one placeholder a picture becomes its picture's tokens, one a token stays; anything else is refused.
- * Seen to fail with the tokens of the wrong picture, and with placeholders of both kinds counted together. */
+ * Seen to fail with the tokens of the wrong picture, and with any number of placeholders expanded. */
 START_TEST(placeholders)
 {
     static const struct { int64_t ids[12], T, expanded[12], length; int status; } lists[] = {

@@ -29,8 +29,8 @@ END_TEST
 START_TEST(plug_in_with_a_mistake)
 {
     const char *build = getenv("BUILD");
-    ck_assert_int_eq(m3ref("run " PHOTO " --taps 'vision.*,projector.*' --dump %s "
-                           "--ops ./%s/tests/wrong_vision_rope.so", in_folder("d.safetensors"), build ? build : "build"),
+    ck_assert_int_eq(m3ref("run " PHOTO " --taps 'vision.*,projector.*' --dump %s --ops ./%s/tests/%s",
+                           in_folder("d.safetensors"), build ? build : "build", "wrong_vision_rope.so"),
                      0);
     ck_assert_int_eq(m3ref("compare golden/vision/photo.safetensors.gz %s", in_folder("d.safetensors")), 1);
     ck_assert(has("out", "first divergence vision.layers.0.q_rope"));

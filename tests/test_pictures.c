@@ -37,7 +37,7 @@ static void same_grid(const int64_t grid[3], const struct m3_tensor *want)
 
 /* Goal:  pixel values of stills are the public processor's, bit for bit: greatest difference 0.
  * Seen to fail with row and column of a merge group exchanged, with pixels divided by 255 first, with mean and
- * deviation in double, with the second frame left at 0, and with channels last. */
+ * deviation in double, with the second frame left as it was, and with the two limits exchanged. */
 START_TEST(stills)
 {
     static const char *const names[] = { "photo", "small", "tall", "as_is" };
@@ -64,7 +64,7 @@ START_TEST(stills)
 END_TEST
 
 /* Goal:  the same for a video of an odd number of frames, whose last is repeated, behind a still.
- * Seen to fail with the first frame repeated, and with frames in the order in which the folder lists them. */
+ * Seen to fail without the repeated frame, and with frames in descending order. */
 START_TEST(video)
 {
     struct m3_safetensors *file;
@@ -144,7 +144,7 @@ END_TEST
 
 /* Goal:  time, row and column of every patch in merge order, and where segments end, for two stills and a video of 5
  *        steps with at most 4 to a segment.
- * Seen to fail with time that goes on behind a boundary, with places in raster order, with the limit on stills, and
+ * Seen to fail with time that goes on behind a boundary, with places in raster order, with the limit on images, and
  * with one segment for images and videos together. */
 START_TEST(segments)
 {
@@ -173,6 +173,14 @@ START_TEST(segments)
     c.segment_max_frames = 0;               /* no limit: one segment a video */
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 3);
     ck_assert(ends[2] == 32 && places[31][0] == 4);
+
+    c.segment_max_frames = 4;               /* which is of videos alone */
+    pictures.videos = 0;
+    pictures.images = 1;
+    pictures.image_P = pictures.P = 20;
+    pictures.grid = (int64_t(*)[3])(uintptr_t)(grid + 2);
+    ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 1);
+    ck_assert(ends[0] == 20 && places[19][0] == 4);
 
     pictures = (struct m3_pictures){ .videos = 1, .grid = (int64_t(*)[3])(uintptr_t)(grid + 2), .P = 20 };
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_NONE), 1);

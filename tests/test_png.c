@@ -7,8 +7,7 @@
 static struct m3_error error;
 
 /* Goal:  every colour type, depth, interlacing and transparency of golden/pictures gives Pillow's bytes.
- * Seen to fail with 16-bit grey shifted instead of cut, with other 16-bit samples rounded instead of shifted, with
- * grey of fewer bits left unstretched, and with interlacing ignored. */
+ * Seen to fail with 16-bit grey shifted instead of cut, and with other 16-bit samples rounded instead of shifted. */
 START_TEST(as_pillow)
 {
     struct m3_safetensors *expected;

@@ -12,7 +12,7 @@
 static struct m3_error error;
 
 /* Goal:  every row of golden/pictures/resize.json: halves to even, both limits of images and of videos, long sides.
- * Seen to fail with halves rounded up, with the ceiling for the floor above the limit, and with limits exchanged. */
+ * Seen to fail with halves rounded up, and with the ceiling for the floor above the limit. */
 START_TEST(sizes)
 {
     static const char *const kinds[] = { "images", "videos" };
@@ -50,7 +50,7 @@ START_TEST(proportions)
 END_TEST
 
 /* Goal:  bit for bit what PyTorch's uint8 bicubic, antialiased, gives: both ways, one axis kept, single pixels, noise.
- * Seen to fail with a = -0.75, with down before across, with one rounding at the end, with the centre off by half. */
+ * Seen to fail with a = -0.75, with down before across, and with the centre off by half. */
 START_TEST(bytes)
 {
     struct m3_safetensors *file;

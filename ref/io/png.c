@@ -64,14 +64,13 @@ static int is_deep_grey(png_structp png, png_infop info)
     return png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) == 16;
 }
 
-/* Three samples of 8 bits a pixel, except for deep grey: one of 16. */
+/* Three samples of 8 bits a pixel, except for deep grey: one of 16. Grey of fewer bits is stretched on the way. */
 static void choose_transforms(png_structp png, png_infop info)
 {
     int colour = png_get_color_type(png, info);
     png_set_interlace_handling(png);
     if (!is_deep_grey(png, info)) {
         if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
-        if (colour == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png);
         if (!(colour & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png);
         png_set_strip_16(png);
         png_set_strip_alpha(png);
