@@ -1,5 +1,5 @@
 /* m3ref: the public interface, and the only header that a user includes. Link with libm3ref.a, OpenBLAS, jansson, zlib,
- * libcrypto and OpenMP; compile with -I PREFIX/include/m3ref. A plug-in (m3ref run --ops) includes ops/ops.h instead.
+ * libcrypto, libpng and OpenMP; compile with -I PREFIX/include/m3ref. A plug-in (m3ref run --ops) includes ops/ops.h instead.
  *
  *     struct m3_error notes = { 0 }, error = { 0 };
  *     struct m3_model *model;

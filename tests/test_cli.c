@@ -9,25 +9,6 @@
 #include "base/weight.h"
 #include "io/safetensors.h"
 
-/* Overwrites bytes of a tensor of the copy. */
-static void patch(const char *tensor, size_t offset, const void *bytes, size_t count)
-{
-    struct m3_safetensors *file;
-    struct m3_error error = { 0 };
-    uint64_t header;
-    ck_assert_int_eq(m3_safetensors_open(&file, in_folder("model/model.safetensors"), &error), M3_OK);
-    const struct m3_tensor *t = m3_safetensors_find(file, tensor);
-    ck_assert_ptr_nonnull(t);
-    long at = (long)((const char *)t->data - (const char *)m3_safetensors_header(file, &header)) + (long)offset;
-    m3_safetensors_close(file);
-
-    FILE *out = fopen(in_folder("model/model.safetensors"), "r+b");
-    ck_assert_ptr_nonnull(out);
-    ck_assert_int_eq(fseek(out, at, SEEK_SET), 0);
-    ck_assert_uint_eq(fwrite(bytes, 1, count, out), count);
-    ck_assert_int_eq(fclose(out), 0);
-}
-
 /* Replaces the first `from` in a text file. */
 static void replace(const char *path, const char *from, const char *to)
 {

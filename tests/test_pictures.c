@@ -64,7 +64,8 @@ START_TEST(stills)
 END_TEST
 
 /* Goal:  the same for a video of an odd number of frames, whose last is repeated, behind a still.
- * Seen to fail without the repeated frame, and with frames in descending order. */
+ * Seen to fail without the repeated frame, with frames in descending order, with only the width compared, and with the
+ * limit of images. */
 START_TEST(video)
 {
     struct m3_safetensors *file;
@@ -88,9 +89,22 @@ START_TEST(video)
     ck_assert(memcmp(pictures.pixels + before * 1176, pixels->data, pixels->bytes) == 0);
     ck_assert(size.frames == 3 && size.height == h && size.width == w);
 
-    write_png(in_folder("video/c.png"), frames->data, h, w - 1);
-    ck_assert_int_eq(m3_pictures_add_video(&pictures, &size, in_folder("video"), &released, &error), M3_BAD_INPUT);
-    ck_assert(strstr(error.text, "c.png") != NULL);
+    for (int i = 0; i < 2; i++) {
+        write_png(in_folder("video/c.png"), frames->data, h - i, w - 1 + i);
+        ck_assert_int_eq(m3_pictures_add_video(&pictures, &size, in_folder("video"), &released, &error), M3_BAD_INPUT);
+        ck_assert(strstr(error.text, "c.png") != NULL);
+    }
+    m3_pictures_free(&pictures);
+
+    /* Frames have a limit of their own: 756 x 756 is below it, and above that of images. */
+    char *large = calloc(756 * 756, 3);
+    ck_assert_int_eq(mkdir(in_folder("large"), 0700), 0);
+    write_png(in_folder("large/1.png"), large, 756, 756);
+    free(large);
+    ck_assert_int_eq(m3_pictures_add_video(&pictures, &size, in_folder("large"), &released, &error), M3_OK);
+    ck_assert(size.new_height == 756 && size.new_width == 756);
+    ck_assert_int_eq(m3_pictures_add_image(&pictures, &size, in_folder("large/1.png"), &released, &error), M3_OK);
+    ck_assert(size.new_height == 672 && size.new_width == 672);
     m3_pictures_free(&pictures);
     m3_safetensors_close(file);
 }
@@ -116,7 +130,7 @@ START_TEST(bad_files)
 }
 END_TEST
 
-/* Grids that cannot be, or that do not add up. Seen to fail with each check left out. */
+/* Grids that cannot be, or that do not add up. Seen to fail without the multiples, the lower bound, and the sum. */
 START_TEST(bad_grids)
 {
     static const struct { int64_t grid[2][3]; int64_t count, patches; } bad[] = {
@@ -144,8 +158,8 @@ END_TEST
 
 /* Goal:  time, row and column of every patch in merge order, and where segments end, for two stills and a video of 5
  *        steps with at most 4 to a segment.
- * Seen to fail with time that goes on behind a boundary, with places in raster order, with the limit on images, and
- * with one segment for images and videos together. */
+ * Seen to fail with time that goes on behind a boundary, with places in raster order, with the limit on images, with
+ * one segment for images and videos together, and with 2 for the merge size. */
 START_TEST(segments)
 {
     const int64_t grid[3][3] = { { 1, 2, 4 }, { 1, 2, 2 }, { 5, 2, 2 } };
@@ -155,7 +169,7 @@ START_TEST(segments)
     struct m3_vision_config c = released;
     struct m3_pictures pictures = { .images = 2, .videos = 1, .grid = (int64_t(*)[3])(uintptr_t)grid, .P = 32,
                                     .image_P = 12 };
-    int64_t ends[32], places[32][3];
+    int64_t ends[36], places[36][3];
 
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 4);
     ck_assert_mem_eq(ends, by_segment, sizeof by_segment);
@@ -174,7 +188,16 @@ START_TEST(segments)
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 3);
     ck_assert(ends[2] == 32 && places[31][0] == 4);
 
-    c.segment_max_frames = 4;               /* which is of videos alone */
+    /* Groups of 3 x 3, two by two. */
+    const int64_t wide[1][3] = { { 1, 6, 6 } };
+    c.spatial_merge = 3;
+    pictures = (struct m3_pictures){ .images = 1, .grid = (int64_t(*)[3])(uintptr_t)wide, .P = 36, .image_P = 36 };
+    ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 1);
+    for (int i = 0; i < 36; i++)
+        ck_assert(places[i][1] == i / 18 * 3 + i % 9 / 3 && places[i][2] == i / 9 % 2 * 3 + i % 3);
+    ck_assert(m3_pictures_image_tokens(&pictures, &c) == 4 && m3_pictures_tokens(&pictures, 0, &c) == 4);
+
+    c = released;                           /* the limit is of videos alone */
     pictures.videos = 0;
     pictures.images = 1;
     pictures.image_P = pictures.P = 20;

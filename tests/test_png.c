@@ -55,7 +55,7 @@ START_TEST(cut_short)
 }
 END_TEST
 
-/* One changed byte in a chunk breaks its checksum. */
+/* One changed byte in a chunk breaks its checksum. Seen to fail with checksums of lesser chunks ignored. */
 START_TEST(damaged)
 {
     size_t count;
@@ -70,10 +70,19 @@ START_TEST(damaged)
     write_bytes(in_folder("x.png"), bytes, count);
     ck_assert_int_eq(read_it(in_folder("x.png")), M3_BAD_INPUT);
     free(bytes);
+
+    bytes = read_bytes("golden/pictures/rgb8_gamma.png", &count);
+    unsigned char *gamma = memmem(bytes, count, "gAMA", 4);
+    ck_assert_ptr_nonnull(gamma);
+    gamma[5] ^= 1;                          /* a chunk that means nothing here, but the file is damaged */
+    write_bytes(in_folder("x.png"), bytes, count);
+    ck_assert_int_eq(read_it(in_folder("x.png")), M3_BAD_INPUT);
+    free(bytes);
 }
 END_TEST
 
-/* Sizes that no picture has: named as such, before any memory is asked for. */
+/* Sizes that no picture has: named as such, before any memory is asked for. Seen to fail with the first chunk's name
+ * unread. */
 START_TEST(sizes)
 {
     static const struct { unsigned char side[8]; const char *words; } heads[] = {
@@ -83,6 +92,7 @@ START_TEST(sizes)
         { { 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1 }, "got 4294967295 x 1 pixels" },
         { { 0, 1, 0, 0, 0, 1, 0, 0 }, "got 65536 x 65536 pixels" },
     };
+    static const unsigned char stranger[20] = { 0, 0, 0, 8, 'a', 'b', 'C', 'd', 0, 0, 0, 28, 0, 0, 0, 28 };
     size_t count;
     unsigned char *bytes = read_bytes("golden/pictures/rgb8.png", &count);
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
@@ -91,6 +101,15 @@ START_TEST(sizes)
         ck_assert_int_eq(read_it(in_folder("x.png")), M3_BAD_INPUT);
         ck_assert_msg(strstr(error.text, heads[i].words) != NULL, "%s", error.text);
     }
+    /* A chunk before IHDR would bring its own numbers to the place of the size. */
+    unsigned char *longer = malloc(count + sizeof stranger);
+    memcpy(longer, bytes, 8);
+    memcpy(longer + 8, stranger, sizeof stranger);
+    memcpy(longer + 8 + sizeof stranger, bytes + 8, count - 8);
+    write_bytes(in_folder("x.png"), longer, count + sizeof stranger);
+    ck_assert_int_eq(read_it(in_folder("x.png")), M3_BAD_INPUT);
+    ck_assert(strstr(error.text, "IHDR") != NULL);
+    free(longer);
     free(bytes);
 }
 END_TEST

@@ -32,7 +32,7 @@ static const char help[] =
     "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; its\n"
     "                   peak is what the process holds besides mapped files\n"
     "\n"
-    "Exit status: 0 done; 64 wrong usage; 70 out of memory.\n";
+    "Exit status: 0 done; 64 wrong usage; 65 bad model; 66 absent model; 70 out of memory.\n";
 
 /* Released sizes. */
 enum { H = 6144, Q = 64, G = 4, D = 128, X = 128, R = 64, F = 3072, K = 4, BLOCK = 128, N = 16, EXPERTS = 16 };
@@ -290,11 +290,20 @@ static void prepare_vision(struct bench *m)
 {
     static int64_t grid[1][3] = { { 1, 48, 48 } };
     struct m3_error notes = { 0 };
-    if (!m->folder || m3_model_open(&m->model, m->folder, &notes, m->error)) return;
+    if (!m->folder) m3_fail(m->error, M3_USAGE, "bench vision: got no model, expected --model DIR");
+    else m3_model_open(&m->model, m->folder, &notes, m->error);
     m3_error_free(&notes);
+    if (!m->model) return;
     const struct m3_vision_config *v = &m->model->config.vision;
-    double P = 48 * 48, M = P / 4, W = (double)v->W, L = (double)v->intermediate, Y = (double)v->projector_hidden;
-    double C = (double)m3_config_size(&m->model->config, 'C'), layer = P * (4 * W * W + 2 * W * L) + 2 * P * P * W;
+    if (!v->present || v->image_token < 0 || 48 % v->spatial_merge) {
+        m3_fail(m->error, M3_USAGE, "bench vision: got a model without vision part, image_token_index or a merge size "
+                "that divides 48");
+        return;
+    }
+    double P = 48 * 48, merge = (double)(v->spatial_merge * v->spatial_merge), M = P / merge;
+    double W = (double)v->W, L = (double)v->intermediate, Y = (double)v->projector_hidden;
+    double C = (double)m3_config_size(&m->model->config, 'C'), out = (double)m->model->config.H;
+    double layer = P * (4 * W * W + 2 * W * L) + 2 * P * P * W;
 
     m->T = (int64_t)M;
     m->pictures = (struct m3_pictures){ .images = 1, .grid = grid, .P = (int64_t)P, .image_P = (int64_t)P,
@@ -305,12 +314,12 @@ static void prepare_vision(struct bench *m)
         m->positions[t] = t;
         m->ids[t] = (int32_t)v->image_token;
     }
-    m->operations = 2 * (P * C * W + (double)v->layers * layer + P * (W * Y + Y * H) + M * (4.0 * H * Y + Y * H));
+    m->operations = 2 * (P * C * W + (double)v->layers * layer + P * (W + out) * Y + M * (merge + 1) * out * Y);
 }
 
 static int run_vision(struct bench *m)
 {
-    if (!m->model) return m3_fail(m->error, M3_USAGE, "bench vision: got no model, expected --model DIR");
+    if (m->error->text) return (int)m->error->status;
     const struct m3_request request = { .ids = m->ids, .positions = m->positions, .T = m->T, .pictures = &m->pictures,
                                         .end_layer = m->model->config.layers, .threads = (int)m->threads,
                                         .semantics = &m->model->config.semantics, .progress = watch,

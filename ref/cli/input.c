@@ -24,14 +24,18 @@ int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struc
     return M3_OK;
 }
 
-/* The id at `s`: a number, <image> or <video>. Sets *end behind it, or to `s` if there is none. */
+/* The id at `s`: a number, or a word that stands for one. Sets *end behind it, or to `s` if there is none. */
 static int64_t parse_id(const char *s, char **end, const struct m3_vision_config *vision)
 {
-    static const char image[] = "<image>", video[] = "<video>";
-    int is_image = strncmp(s, image, strlen(image)) == 0, is_video = strncmp(s, video, strlen(video)) == 0;
-    if (!is_image && !is_video) return strtoll(s, end, 10);
-    *end = (char *)(uintptr_t)s + strlen(image);
-    return is_image ? vision->image_token : vision->video_token;
+    const struct { const char *word; int64_t id; } words[] = { { "<image>", vision->image_token },
+                                                                { "<video>", vision->video_token } };
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(words[i].word);
+        if (strncmp(s, words[i].word, length) != 0) continue;
+        *end = (char *)(uintptr_t)s + (words[i].id < 0 ? 0 : length);
+        return words[i].id;
+    }
+    return strtoll(s, end, 10);
 }
 
 /* "1,2,3" into *ids, to be freed. */
@@ -45,8 +49,8 @@ static int parse_ids(int64_t **ids, int64_t *T, const char *text, const struct m
         char *end;
         (*ids)[(*T)++] = parse_id(s, &end, vision);
         if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
-            return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers, <image> or <video>, separated by commas",
-                           text);
+            return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers%s%s separated by commas", text,
+                           vision->image_token < 0 ? "" : ", <image>", vision->video_token < 0 ? "" : ", <video>");
         s = *end ? end + 1 : end;
     }
     return M3_OK;
@@ -68,7 +72,8 @@ static int read_pictures(struct m3_pictures *pictures, const struct m3_cli_input
     struct m3_picture_size size;
     int status = M3_OK;
     if (in->image_count + in->video_count > 0 && !config->vision.present)
-        return m3_fail(error, M3_USAGE, "--image: got pictures, expected none: the model has no vision part");
+        return m3_fail(error, M3_USAGE, "%s: got pictures, expected none: the model has no vision part",
+                       in->image_count ? "--image" : "--video");
     for (int64_t i = 0; !status && i < in->image_count; i++) {
         status = m3_pictures_add_image(pictures, &size, in->images[i], &config->vision, error);
         if (!status) print_picture("image", in->images[i], &size);

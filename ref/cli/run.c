@@ -1,5 +1,6 @@
 #include <getopt.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -280,6 +281,16 @@ static int same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* Would `path` be a frame of the video in `folder`? */
+static int is_frame_of(const char *path, const char *folder)
+{
+    char *parent = strdup(path);
+    size_t length = strlen(path);
+    int is_frame = parent && length > 4 && strcmp(path + length - 4, ".png") == 0 && same_file(dirname(parent), folder);
+    free(parent);
+    return is_frame;
+}
+
 /* The dump replaces its file at the end: that must not be one that the run reads. */
 static int check_target(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
 {
@@ -288,6 +299,7 @@ static int check_target(const struct arguments *a, const struct m3_model *model,
     int read = (in->case_path && same_file(a->dump, in->case_path)) || (a->hidden && same_file(a->dump, a->hidden))
             || same_file(a->dump, m3_checkpoint_config_path(model->checkpoint));
     for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(a->dump, in->images[i]);
+    for (int64_t i = 0; !read && i < in->video_count; i++) read = is_frame_of(a->dump, in->videos[i]);
     for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
         m3_checkpoint_at(model->checkpoint, i, &path);
         read = path != last && same_file(a->dump, path);

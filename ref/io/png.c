@@ -49,12 +49,15 @@ static int check_head(struct reading *r, FILE *file)
     if (got < 8 || png_sig_cmp(head, 0, 8) != 0)
         return m3_fail(r->error, M3_BAD_INPUT, "%s: got no PNG signature, expected a PNG file", r->path);
     if (got < HEAD) return m3_fail(r->error, M3_BAD_INPUT, "%s: got %zu bytes, expected a whole PNG", r->path, got);
+    if (memcmp(head + 8, "\0\0\0\rIHDR", 8) != 0)
+        return m3_fail(r->error, M3_BAD_INPUT, "%s: got another chunk first, expected IHDR", r->path);
 
     int64_t width = big_endian(head + 16), height = big_endian(head + 20);
     if (width < 1 || height < 1 || width > MOST_PIXELS / height)
         return m3_fail(r->error, M3_BAD_INPUT, "%s: got %" PRId64 " x %" PRId64 " pixels, expected at least one and at "
                        "most %d", r->path, width, height, MOST_PIXELS);
-    rewind(file);
+    if (fseek(file, 0, SEEK_SET))
+        return m3_fail(r->error, M3_IO, "%s: got a stream, expected a file that can be read twice", r->path);
     return M3_OK;
 }
 
@@ -122,7 +125,8 @@ int m3_png_read(struct m3_image *image, const char *path, struct m3_error *error
     *image = (struct m3_image){ 0 };
     FILE *file = fopen(path, "rb");
     if (!file)
-        return m3_fail(error, errno == ENOENT ? M3_ABSENT : M3_IO, "%s: cannot be opened: %s", path, strerror(errno));
+        return m3_fail(error, errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO, "%s: cannot be opened: %s", path,
+                       strerror(errno));
 
     r.status = check_head(&r, file);
     png_structp png = r.status ? NULL : png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, damaged, ignore);

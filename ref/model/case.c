@@ -57,7 +57,8 @@ static int expand(int64_t **ids, int64_t *T, int64_t placeholder, const struct m
 {
     int64_t tokens = 0, to = 0, picture = first;
     for (int64_t i = first; i < end; i++) tokens += m3_pictures_tokens(pictures, i, config);
-    if (end == first || occurrences(*ids, *T, placeholder) != end - first || tokens == end - first) return M3_OK;
+    if (end == first || placeholder < 0 || tokens == end - first) return M3_OK;
+    if (occurrences(*ids, *T, placeholder) != end - first) return M3_OK;
 
     int64_t length = *T - (end - first) + tokens, *longer = malloc((size_t)length * sizeof *longer);
     if (!longer) return m3_fail_memory(error, "the ids", (size_t)length * sizeof *longer);
@@ -77,7 +78,7 @@ int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3
     const struct m3_vision_config *v = &config->vision;
     memset(c, 0, sizeof *c);
     if (pictures) c->pictures = *pictures, *pictures = (struct m3_pictures){ 0 };
-    if (T < 1) return m3_fail(error, M3_USAGE, "got no ids, expected at least one");
+    if (T < 1) return m3_fail(error, M3_USAGE, "--ids: got none, expected at least one");
 
     int64_t images = c->pictures.images, all = images + c->pictures.videos, *own = malloc((size_t)T * sizeof *own);
     if (!own) return m3_fail_memory(error, "the ids", (size_t)T * sizeof *own);
@@ -131,16 +132,16 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
     if (!pixels || !grid)
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected it beside %s", path,
                        pixels ? grid_name : pixel_name, pixels ? pixel_name : grid_name);
-    if (pixels->dtype != M3_F32 || pixels->rank != 2 || pixels->shape[1] != width)
+    if (pixels->dtype != M3_F32 || pixels->rank != 2 || pixels->shape[1] != width || pixels->shape[0] < 1)
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d and width %" PRId64 ", expected F32 [P,%" PRId64
-                       "]", path, pixel_name, m3_dtype_name(pixels->dtype), pixels->rank,
+                       "], P at least 1", path, pixel_name, m3_dtype_name(pixels->dtype), pixels->rank,
                        pixels->rank ? pixels->shape[pixels->rank - 1] : 0, width);
     if ((grid->dtype != M3_I32 && grid->dtype != M3_I64) || grid->rank != 2 || grid->shape[1] != 3 || !grid->shape[0])
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d, expected I32 or I64 [n,3]", path, grid_name,
                        m3_dtype_name(grid->dtype), grid->rank);
 
     /* Copied, for a file aligns nothing. */
-    float *numbers = malloc((size_t)pixels->count * sizeof *numbers + 1);
+    float *numbers = malloc((size_t)pixels->count * sizeof *numbers);
     int64_t(*grids)[3] = malloc((size_t)grid->count * sizeof **grids);
     int status = numbers && grids ? M3_OK : m3_fail_memory(error, pixel_name, (size_t)pixels->count * sizeof *numbers);
     if (!status) memcpy(numbers, pixels->data, (size_t)pixels->count * sizeof *numbers);
@@ -201,7 +202,10 @@ static int check_placeholders(const struct m3_case *c, const char *kind, int64_t
                               int64_t tokens, const char *source, enum m3_status status, struct m3_error *error)
 {
     int64_t n = 0;
-    for (int64_t t = 0; t < c->T; t++) n += c->ids[t] == placeholder;
+    if (placeholder < 0 && pictures > 0)
+        return m3_fail(error, status, "%s: got %" PRId64 " %s%s, expected none: the config names no %s_token_index",
+                       source, pictures, kind, pictures == 1 ? "" : "s", kind);
+    for (int64_t t = 0; t < c->T && placeholder >= 0; t++) n += c->ids[t] == placeholder;
     if (n == tokens) return M3_OK;
     return m3_fail(error, status, "%s: got %" PRId64 " placeholders of %ss (id %" PRId64 "), expected %" PRId64
                    ", the tokens of %" PRId64 " %s%s", source, n, kind, placeholder, tokens, pictures, kind,

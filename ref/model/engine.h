@@ -35,7 +35,7 @@ struct m3_request {
     int threads;                            /* >= 1 */
     const char *plugin;                     /* shared library that replaces operators, or NULL */
     const struct m3_sink *sink;             /* or NULL */
-    /* Before each layer of the part ("vision layer", "layer"), and at the end; or NULL. */
+    /* Before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or NULL. */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
     void *progress_self;
     double *logits;                         /* [V]: gets the last row, if the head runs; or NULL */

@@ -21,6 +21,8 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
                        "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %" PRId64
                        ", with hidden states if not from 0",
                        r->first_layer, r->end_layer, r->hidden ? "with" : "without", c->layers);
+    if (r->pictures && !c->vision.present)
+        return m3_fail(error, M3_USAGE, "request: got pictures, expected none: the model has no vision part");
     return M3_OK;
 }
 

@@ -8,6 +8,7 @@ void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size)
 {
     size_t count, bytes;
     void *memory = NULL;
+    if (f->status) return NULL;             /* one line, not one for each that follows */
     if (!__builtin_mul_overflow((size_t)rows, (size_t)width, &count) && !__builtin_mul_overflow(count, size, &bytes))
         memory = malloc(bytes ? bytes : 1);
     if (!memory)

@@ -20,7 +20,7 @@ struct m3_pass {
     int status;
 };
 
-/* rows x width numbers, uninitialised, to be freed; NULL sets f->status. */
+/* rows x width numbers, uninitialised, to be freed; NULL sets f->status, and follows from one that is set. */
 void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size);
 
 /* Does somebody watch this tap of the layer at hand? */

@@ -129,7 +129,7 @@ int m3_pictures_add_image(struct m3_pictures *pictures, struct m3_picture_size *
 static int is_png(const struct dirent *entry)
 {
     size_t length = strlen(entry->d_name);
-    return length > 4 && strcmp(entry->d_name + length - 4, ".png") == 0;
+    return entry->d_name[0] != '.' && length > 4 && strcmp(entry->d_name + length - 4, ".png") == 0;
 }
 
 static int by_bytes(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
@@ -177,8 +177,8 @@ int m3_pictures_add_video(struct m3_pictures *pictures, struct m3_picture_size *
     float *pixels = NULL;
     int frames = scandir(folder, &names, is_png, by_bytes), status = M3_OK;
     if (frames < 0)
-        return m3_fail(error, errno == ENOENT ? M3_ABSENT : M3_IO, "%s: cannot be read as a folder: %s", folder,
-                       strerror(errno));
+        return m3_fail(error, errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO,
+                       "%s: cannot be read as a folder: %s", folder, strerror(errno));
     if (frames == 0)
         status = m3_fail(error, M3_BAD_INPUT, "%s: got no file that ends in .png, expected the frames of a video",
                          folder);
@@ -213,8 +213,8 @@ int m3_pictures_add_patches(struct m3_pictures *pictures, int is_video, const fl
         int64_t n = check_grid(grid[i], merge);
         if (n < 0)
             return m3_fail(error, M3_BAD_INPUT, "%s: picture %" PRId64 ": got a grid of %" PRId64 " x %" PRId64
-                           " x %" PRId64 ", expected height and width in multiples of %" PRId64, source, i, grid[i][0],
-                           grid[i][1], grid[i][2], merge);
+                           " x %" PRId64 ", expected at least 1 each, height and width in multiples of %" PRId64,
+                           source, i, grid[i][0], grid[i][1], grid[i][2], merge);
         if (n > patches - sum)
             return m3_fail(error, M3_BAD_INPUT, "%s: picture %" PRId64 ": got grids of more than the %" PRId64
                            " rows of pixels, expected as many", source, i, patches);

@@ -194,6 +194,9 @@ int m3_vision_forward(struct m3_pass *f, real **features)
         projector_pages(w, m3_pages_ask);
         if (!f->status) projector(f, &b, projected, *features);
         projector_pages(w, m3_pages_release);
+        if (f->request->progress)
+            f->request->progress(f->request->progress_self, "vision layer", f->config->vision.layers,
+                                 f->config->vision.layers);
     }
     free(projected);
     free_buffers(&b);

@@ -54,8 +54,8 @@ struct m3_exp_argument { double r, r_err, shifted; };
  * then rounded to double: 2^-57.2.
  * Often wrong: 1 + r rounds bits of r away (s_err keeps them); 2^n in one step cannot reach subnormal results, and at
  * n = 1024 overflows although the product does not, hence two factors of about 2^(n/2).
- * inf, 0 and subnormal results come out of the same arithmetic: hi is clamped to where they are certain (lo must then
- * be 0). Both comparisons are false for NaN, which passes through. */
+ * inf, 0 and subnormal results come out of the same arithmetic: hi is clamped to where they are certain, whatever
+ * lo. Both comparisons are false for NaN, which passes through. */
 static inline struct m3_exp_argument m3_exp_reduce(double hi, double lo)
 {
     hi = m3_select(hi > 710, 710, hi);

@@ -67,13 +67,13 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
     if (T > INT_MAX || outputs > INT_MAX || inputs > INT_MAX)
         return m3_fail_at(ctx, M3_BAD_INPUT, "a dimension beyond what the BLAS library takes", -1, -1, -1);
     size_t mark = m3_scratch_mark(ctx);
-    real *rows = m3_scratch_take(ctx, team * panel * inputs, sizeof *rows);
+    real *rows = m3_scratch_take(ctx, stored ? 1 : team * panel * inputs, sizeof *rows);
     if (!rows) return M3_INTERNAL;
     openblas_set_num_threads(1);        /* threads are ours: one panel each */
 
 #pragma omp parallel num_threads(team)
     {
-        real *mine = rows + omp_get_thread_num() * panel * inputs;
+        real *mine = stored ? rows : rows + omp_get_thread_num() * panel * inputs;
         int64_t expanded = -1;              /* the panel that `mine` holds */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < panels * cuts; i++) {
