@@ -45,7 +45,8 @@ static inline double m3_select(int condition, double a, double b)
 /* The argument of exp reduced: r, what was lost in rounding it, and n in the low bits of `shifted`. */
 struct m3_exp_argument { double r, r_err, shifted; };
 
-/* exp(hi + lo), |lo| <= 2^-42; error < 0.75 ulp, < 0.9 ulp where the result is subnormal (it is rounded twice).
+/* exp(hi + lo), |lo| <= 2^-42, in two steps for hi <= 710, and then in one for any hi; error < 0.75 ulp, < 0.9 ulp
+ * where the result is subnormal (it is rounded twice).
  *
  *     n = nearest integer to hi / ln 2,  r = hi + lo - n ln 2,  |r| <= 0.35
  *     exp = 2^n (1 + r + r^2 p(r)),  p of degree 9, even and odd powers apart (half the latency)
@@ -58,7 +59,6 @@ struct m3_exp_argument { double r, r_err, shifted; };
  * lo. Both comparisons are false for NaN, which passes through. */
 static inline struct m3_exp_argument m3_exp_reduce(double hi, double lo)
 {
-    hi = m3_select(hi > 710, 710, hi);
     hi = m3_select(hi < -746, -746, hi);
 
     /* Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits; 2 * 1023 more makes the two halves of it
@@ -98,7 +98,7 @@ static inline double m3_exp_of(struct m3_exp_argument x)
 
 static inline double m3_exp_sum(double hi, double lo)
 {
-    return m3_exp_of(m3_exp_reduce(hi, lo));
+    return m3_exp_of(m3_exp_reduce(m3_select(hi > 710, 710, hi), lo));
 }
 
 static inline double m3_exp_body(double x)

@@ -10,9 +10,10 @@
 enum {
     BLAS_PANEL = 256,       /* weight rows that one thread expands and multiplies at a time */
     TALL = 1024,            /* rows of x from which a wider panel pays: the library copies x for each */
-    TALL_PANEL = 640,
+    TALL_PANEL = 1280,
+    TALL_BYTES = 32 << 20,  /* of a panel: longer rows, fewer of them */
     TALL_ROWS = 512,        /* then x is cut too, into pieces of no fewer rows, */
-    TALL_TASKS = 12,        /* where panels alone are fewer pieces of work than this */
+    TALL_TASKS = 8,         /* where panels alone are fewer pieces of work than this */
     DOT_PANEL = 4,
     DOT_MAX_T = 32,         /* below it, sgemm is slower than dot products */
     ORDERED_PANEL = 64,
@@ -49,10 +50,11 @@ static const real *as_stored(const struct m3_weight *w)
     return w->dtype == same && (uintptr_t)w->data % sizeof(real) == 0 ? w->data : NULL;
 }
 
-static int64_t panel_of(int64_t T)
+static int64_t panel_of(int64_t T, int64_t inputs)
 {
     if (T < DOT_MAX_T) return DOT_PANEL;
-    return T < TALL ? BLAS_PANEL : TALL_PANEL;
+    if (T < TALL) return BLAS_PANEL;
+    return m3_max(BLAS_PANEL, m3_min(TALL_PANEL, TALL_BYTES / (inputs * (int64_t)sizeof(real))));
 }
 
 /* The sum in an order that the library, or the vector width, chooses. No cut depends on the threads. */
@@ -60,7 +62,7 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
 {
     const struct m3_hot *hot = m3_hot();
     const real *stored = as_stored(w);
-    int64_t outputs = w->rows, inputs = w->cols, panel = panel_of(T), panels = (outputs + panel - 1) / panel;
+    int64_t outputs = w->rows, inputs = w->cols, panel = panel_of(T, inputs), panels = (outputs + panel - 1) / panel;
     int64_t cuts = T < TALL ? 1 : m3_min(T / TALL_ROWS, (TALL_TASKS + panels - 1) / panels);
     int64_t height = (T + cuts - 1) / cuts;
     int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), panels * cuts);
