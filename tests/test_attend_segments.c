@@ -2,8 +2,7 @@
  * segment. */
 #include "attend_twin.h"
 
-enum { TEAMS = 3, MOST_SEGMENTS = 512 };
-static const int threads_of[TEAMS] = { 1, 2, 13 };
+enum { MOST_SEGMENTS = 512 };
 
 struct picture_case {
     int64_t P, A, U, segments, ends[MOST_SEGMENTS];
@@ -101,9 +100,9 @@ static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double siz
 {
     struct picture_case c = draw(lengths, A, U, size);
     real *o = run(&c, 1);
-    for (int team = 1; team < TEAMS; team++) {
-        real *other = run(&c, threads_of[team]);
-        ck_assert_msg(memcmp(o, other, (size_t)(c.P * A * U) * sizeof *o) == 0, "%d threads", threads_of[team]);
+    for (int team = 1; team < TWIN_TEAMS; team++) {
+        real *other = run(&c, twin_threads[team]);
+        ck_assert_msg(memcmp(o, other, (size_t)(c.P * A * U) * sizeof *o) == 0, "%d threads", twin_threads[team]);
         free(other);
     }
     for (int64_t s = 0, i = 0; s < c.segments; s++)

@@ -9,9 +9,6 @@
 #include "guard.h"
 #include "twin.h"
 
-enum { TEAMS = 3 };
-static const int threads_of[TEAMS] = { 1, 2, 13 };
-
 /* One call in guarded buffers; copies y [n] out. */
 static void run(real *y, const real *x, int64_t n, int threads, int in_place)
 {
@@ -175,10 +172,10 @@ START_TEST(lengths_and_threads)
         x[i + 1] = high = nextafterf(high, 200);
     }
     for (size_t length = 0; length < sizeof lengths / sizeof *lengths; length++)
-        for (int team = 0; team < TEAMS; team++)
+        for (int team = 0; team < TWIN_TEAMS; team++)
             for (int in_place = 0; in_place < 2; in_place++) {
                 const int64_t n = lengths[length], from = n < MOST ? 1000 : 0;
-                run(y, x + from, n, threads_of[team], in_place);
+                run(y, x + from, n, twin_threads[team], in_place);
                 if (team == 0 && !in_place) memcpy(first, y, (size_t)n * sizeof *y);
                 ck_assert(memcmp(first, y, (size_t)n * sizeof *y) == 0);
             }

@@ -10,9 +10,6 @@
 #include "guard.h"
 #include "twin.h"
 
-enum { TEAMS = 3 };
-static const int threads_of[TEAMS] = { 1, 2, 13 };
-
 /* One call in guarded buffers; copies y [T,H] out. */
 static void run(real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H, real eps, int threads,
                 int in_place)
@@ -115,9 +112,9 @@ START_TEST(shapes_and_threads)
             for (int64_t i = 0; i < H; i++) x[t * H + i] = (real)(means[t % 5] + spreads[t % 7] * twin_fine(&state));
         for (int64_t i = 0; i < H; i++) w[i] = (real)(4 * twin_fine(&state));
         for (int64_t i = 0; i < H; i++) b[i] = (real)ldexp(twin_fine(&state), -(int)(i % 12));
-        for (int team = 0; team < TEAMS; team++)
+        for (int team = 0; team < TWIN_TEAMS; team++)
             for (int in_place = 0; in_place < 2; in_place++) {
-                run(y, x, w, b, T, H, 1e-5, threads_of[team], in_place);
+                run(y, x, w, b, T, H, 1e-5, twin_threads[team], in_place);
                 check_order(y, x, w, b, T, H, 1e-5);
                 if (team > 0 || in_place) continue;
                 for (int64_t t = 0; t < T; t++) check_formula(t, y + t * H, x + t * H, w, b, H, 1e-5);

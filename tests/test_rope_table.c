@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "angle_twin.h"
 #include "guard.h"
 #include "twin.h"
 
@@ -41,28 +42,13 @@ static long double allowed(long double angle, int64_t R, double theta, enum m3_r
     return twin_roundoff() + relative * fabsl(angle);
 }
 
-static long double ulp_of_real(long double x)
-{
-    int exponent;
-    frexpl(x, &exponent);
-    return fmaxl(ldexpl(1, exponent - (sizeof(real) == 4 ? 24 : 53)), twin_least());
-}
-
-/* The angle as "Order" forms it, from this frequency. */
-static double formed(int64_t pos, double frequency, enum m3_rope_angle mode)
-{
-    volatile float product = (float)pos * (float)frequency;
-    return mode == M3_ANGLE_F32 ? (double)product : (double)pos * frequency;
-}
-
 /* Are column i's tables within an ulp of cosine and sine of the angles that this frequency forms? */
 static int column_fits(const real *cosines, const real *sines, const int64_t *pos, int64_t T, int64_t R, int64_t i,
                        double frequency, enum m3_rope_angle mode)
 {
     for (int64_t t = 0; t < T; t++) {
-        const long double angle = formed(pos[t], frequency, mode), c = cosl(angle), s = sinl(angle);
         const int64_t at = t * (R / 2) + i;
-        if (!twin_within(cosines[at], c, ulp_of_real(c)) || !twin_within(sines[at], s, ulp_of_real(s))) return 0;
+        if (!angle_fits(cosines[at], sines[at], formed(pos[t], frequency, mode))) return 0;
     }
     return 1;
 }

@@ -7,11 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "angle_twin.h"
 #include "guard.h"
 #include "twin.h"
-
-enum { TEAMS = 3 };
-static const int threads_of[TEAMS] = { 1, 2, 13 };
 
 /* One call in guarded buffers; copies both tables [P,R/2] out. */
 static void run(real *cosines, real *sines, const int64_t *places, int64_t P, int64_t R, double theta,
@@ -44,29 +42,14 @@ static long double allowed(long double angle, double theta, enum m3_rope_angle m
     return twin_roundoff() + relative * fabsl(angle);
 }
 
-static long double ulp_of_real(long double x)
-{
-    int exponent;
-    frexpl(x, &exponent);
-    return fmaxl(ldexpl(1, exponent - (sizeof(real) == 4 ? 24 : 53)), twin_least());
-}
-
-/* The angle as "Order" forms it, from this frequency. */
-static double formed(int64_t place, double frequency, enum m3_rope_angle mode)
-{
-    volatile float product = (float)place * (float)frequency;
-    return mode == M3_ANGLE_F32 ? (double)product : (double)place * frequency;
-}
-
 /* Are the columns of frequency i, all three axes, within an ulp of cosine and sine of the angles it forms? */
 static int columns_fit(const real *cosines, const real *sines, const int64_t *places, int64_t P, int64_t R, int64_t i,
                        double frequency, enum m3_rope_angle mode)
 {
     for (int64_t p = 0; p < P; p++)
         for (int a = 0; a < 3; a++) {
-            const long double angle = formed(places[3 * p + a], frequency, mode), c = cosl(angle), s = sinl(angle);
             const int64_t at = p * (R / 2) + a * (R / 6) + i;
-            if (!twin_within(cosines[at], c, ulp_of_real(c)) || !twin_within(sines[at], s, ulp_of_real(s))) return 0;
+            if (!angle_fits(cosines[at], sines[at], formed(places[3 * p + a], frequency, mode))) return 0;
         }
     return 1;
 }
@@ -151,8 +134,8 @@ static void check_shape(int64_t P, int64_t R, double theta, enum m3_rope_angle m
                          || (i > 0 && columns_fit(cosines, sines, places, P, R, i, nextafter(nearest, 1), mode));
         ck_assert_msg(fits, "R %d, i %d, mode %d: beyond an ulp", (int)R, (int)i, (int)mode);
     }
-    for (int team = 1; team < TEAMS; team++) {
-        run(cos_team, sin_team, places, P, R, theta, mode, threads_of[team]);
+    for (int team = 1; team < TWIN_TEAMS; team++) {
+        run(cos_team, sin_team, places, P, R, theta, mode, twin_threads[team]);
         ck_assert(memcmp(cosines, cos_team, size) == 0);
         ck_assert(memcmp(sines, sin_team, size) == 0);
     }

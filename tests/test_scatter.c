@@ -9,8 +9,7 @@
 #include "guard.h"
 #include "twin.h"
 
-enum { TEAMS = 3, HERE = 200025, OTHER = 200026 };
-static const int threads_of[TEAMS] = { 1, 2, 13 };
+enum { HERE = 200025, OTHER = 200026 };
 
 /* Every real a number of its own, and now and then -0, an infinity, or a NaN with a payload. */
 static real *new_reals(int64_t count, uint64_t *state)
@@ -114,12 +113,12 @@ START_TEST(patterns_and_shapes)
             const int64_t M = count(ids, id, T);
             real *x = new_reals(T * H, &state), *f = new_reals(M * H, &state), *y = malloc((size_t)(T * H) * sizeof *y);
             if (!y) abort();
-            for (int team = 0; team < TEAMS; team++)
+            for (int team = 0; team < TWIN_TEAMS; team++)
                 for (int in_place = 0; in_place < 2; in_place++) {
-                    ck_assert_int_eq(run(y, x, ids, f, id, T, M, H, threads_of[team], in_place).status, 0);
+                    ck_assert_int_eq(run(y, x, ids, f, id, T, M, H, twin_threads[team], in_place).status, 0);
                     check_all(y, x, ids, f, id, T, H);
                     if (M > 0) continue;
-                    ck_assert_int_eq(run(y, x, ids, NULL, id, T, M, H, threads_of[team], in_place).status, 0);
+                    ck_assert_int_eq(run(y, x, ids, NULL, id, T, M, H, twin_threads[team], in_place).status, 0);
                     check_all(y, x, ids, f, id, T, H);
                 }
             free(x);

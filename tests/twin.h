@@ -11,8 +11,8 @@
 #include <string.h>
 
 /* Results may not depend on the number of threads. */
-static const int twin_threads[] = { 1, 2, 5 };
-enum { TWIN_TEAMS = 3 };
+static const int twin_threads[] = { 1, 2, 5, 13 };
+enum { TWIN_TEAMS = 4 };
 
 /* A number in [-1, 1), a multiple of 2^-31, from a 64-bit linear congruential generator (constants: Knuth, MMIX). */
 static inline double twin_draw(uint64_t *state)

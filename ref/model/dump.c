@@ -24,7 +24,7 @@ static int64_t size_of(const struct m3_dump *d, char letter)
     case 'T': return d->T;
     case 'B': return (d->T + d->config->block - 1) / d->config->block;
     case 'P': return d->pictures->P;
-    case 'M': return m3_pictures_image_tokens(d->pictures, v) + m3_pictures_video_tokens(d->pictures, v);
+    case 'M': return m3_merged(d->pictures->P, v);
     case 'O': return d->pictures->images + d->pictures->videos;
     case '3': return 3;
     default: return m3_config_size(d->config, letter);

@@ -29,11 +29,13 @@ int m3_pass_shows(const struct m3_pass *f, enum m3_tap tap);
 /* The end of every step: rows [row, row + rows) of a tap, or why there are none. Not zero ends the pass. */
 int m3_pass_show(struct m3_pass *f, enum m3_tap tap, const void *data, int64_t row, int64_t rows, int status);
 
-/* The same for all rows, and for a step without a tap of its own: `tap` is the one that it prepares. */
+/* The same for all rows. */
 static inline int did(struct m3_pass *f, enum m3_tap tap, const void *data, int status)
 {
     return m3_pass_show(f, tap, data, 0, f->rows, status);
 }
+
+/* A step without a tap of its own; `tap` is the one that it prepares. */
 int m3_pass_prepared(struct m3_pass *f, enum m3_tap tap, int64_t row, int status);
 
 /* NaN of the model's own arithmetic is reported where it first appears, by layer and row. */

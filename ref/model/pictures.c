@@ -19,6 +19,11 @@ static int64_t content_of(const struct m3_vision_config *c)
     return c->channels * c->temporal_patch * c->patch * c->patch;
 }
 
+int64_t m3_merged(int64_t patches, const struct m3_vision_config *config)
+{
+    return patches / (config->spatial_merge * config->spatial_merge);
+}
+
 static int64_t product(const int64_t grid[3]) { return grid[0] * grid[1] * grid[2]; }
 
 /* Room for one more picture of `grid`, whose pixels are the last ones; NULL if memory is short. */
@@ -103,7 +108,7 @@ static void set_grid(struct m3_picture_size *size, int64_t frames, const struct 
     size->grid[0] = (frames + config->temporal_patch - 1) / config->temporal_patch;
     size->grid[1] = size->new_height / config->patch;
     size->grid[2] = size->new_width / config->patch;
-    size->tokens = product(size->grid) / (config->spatial_merge * config->spatial_merge);
+    size->tokens = m3_merged(product(size->grid), config);
 }
 
 int m3_pictures_add_image(struct m3_pictures *pictures, struct m3_picture_size *size, const char *path,
@@ -239,17 +244,17 @@ int m3_pictures_add_patches(struct m3_pictures *pictures, int is_video, const fl
 
 int64_t m3_pictures_tokens(const struct m3_pictures *pictures, int64_t i, const struct m3_vision_config *config)
 {
-    return product(pictures->grid[i]) / (config->spatial_merge * config->spatial_merge);
+    return m3_merged(product(pictures->grid[i]), config);
 }
 
 int64_t m3_pictures_image_tokens(const struct m3_pictures *pictures, const struct m3_vision_config *config)
 {
-    return pictures ? pictures->image_P / (config->spatial_merge * config->spatial_merge) : 0;
+    return pictures ? m3_merged(pictures->image_P, config) : 0;
 }
 
 int64_t m3_pictures_video_tokens(const struct m3_pictures *pictures, const struct m3_vision_config *config)
 {
-    return pictures ? (pictures->P - pictures->image_P) / (config->spatial_merge * config->spatial_merge) : 0;
+    return pictures ? m3_merged(pictures->P - pictures->image_P, config) : 0;
 }
 
 /* Rows and columns of one time step, in merge order. */

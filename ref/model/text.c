@@ -148,9 +148,9 @@ static int choose_blocks(struct m3_pass *f, struct buffers *b)
         d.p0 = t0;
         d.T = m3_min(SCORE_ROWS, f->rows - t0);
         if (m3_pass_show(f, M3_TAP_INDEX_BLOCK_SCORES, b->scores, t0, d.T,
-                 f->ops.block_scores(&f->ctx, b->scores, q, b->index_k, &d)) ||
+                         f->ops.block_scores(&f->ctx, b->scores, q, b->index_k, &d)) ||
             m3_pass_prepared(f, M3_TAP_INDEX_BLOCKS, t0,
-                     f->ops.select_blocks(&f->ctx, b->blocks + t0 * c->G * c->N, b->scores, &d)))
+                             f->ops.select_blocks(&f->ctx, b->blocks + t0 * c->G * c->N, b->scores, &d)))
             return f->status;
     }
     return did(f, M3_TAP_INDEX_BLOCKS, b->blocks, 0);

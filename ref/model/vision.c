@@ -161,7 +161,7 @@ static int projector(struct m3_pass *f, struct buffers *b, real *projected, real
     const struct m3_ops *op = &f->ops;
     const struct m3_vision_config *v = &f->config->vision;
     const struct m3_vision *w = &f->model->vision;
-    int64_t P = f->rows, M = P / (v->spatial_merge * v->spatial_merge), Y = v->projector_hidden;
+    int64_t P = f->rows, M = m3_merged(P, v), Y = v->projector_hidden;
 
     if (did(f, M3_TAP_LINEAR_1, b->wide, affine(f, b, b->wide, b->x, &w->linear_1, &w->linear_1_bias)) ||
         did(f, M3_TAP_ACT_1, b->wide, op->gelu(&f->ctx, b->wide, b->wide, P * Y)) ||
@@ -188,9 +188,8 @@ int m3_vision_forward(struct m3_pass *f, real **features)
 
     f->rows = pictures->P;
     if (!make_buffers(f, &b) && !tower(f, &b)) {
-        int64_t merge = f->config->vision.spatial_merge;
         projected = m3_pass_need(f, pictures->P, f->config->H, sizeof(real));
-        *features = m3_pass_need(f, pictures->P / (merge * merge), f->config->H, sizeof(real));
+        *features = m3_pass_need(f, m3_merged(pictures->P, &f->config->vision), f->config->H, sizeof(real));
         projector_pages(w, m3_pages_ask);
         if (!f->status) projector(f, &b, projected, *features);
         projector_pages(w, m3_pages_release);

@@ -12,7 +12,7 @@
 enum {
     FULL_LANES = 64,            /* heads times rows of a tile of attend_full, about */
     FULL_BYTES = 4 << 20,       /* its logits, about: fewer rows at a time in long sequences */
-    FULL_KEYS = 256,            /* values at a time: they stay in the nearest cache while the tile's rows read them */
+    FULL_KEYS = 256,            /* values at a time: they stay in a near cache while the tile's rows read them */
 };
 
 /* What a thread needs for a tile. */

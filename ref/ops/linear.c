@@ -71,7 +71,7 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
     size_t mark = m3_scratch_mark(ctx);
     real *rows = m3_scratch_take(ctx, stored ? 1 : team * panel * inputs, sizeof *rows);
     if (!rows) return M3_INTERNAL;
-    openblas_set_num_threads(1);        /* threads are ours: one panel each */
+    openblas_set_num_threads(1);        /* threads are ours: one piece of work each */
 
 #pragma omp parallel num_threads(team)
     {
