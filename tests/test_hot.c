@@ -175,7 +175,8 @@ START_TEST(softmax_is_the_plain_loop)
             for (int j = 0; j < KEYS; j++) {
                 volatile real argument = want[j * WIDE + l] * scale;
                 argument = argument - m;
-                want[j * WIDE + l] = (real)m3_exp_body((double)argument);
+                want[j * WIDE + l] = (real)(sizeof(real) == sizeof(float) ? m3_exp_falling((float)argument)
+                                                                           : m3_exp_body((double)argument));
                 c = c + (double)want[j * WIDE + l];
             }
             ck_assert(max[l] == m && sum[l] == c);
@@ -226,8 +227,8 @@ START_TEST(gelu_is_the_plain_loop)
     const struct m3_hot *hot = builds[_i];
     for (int64_t i = 0; i < COUNT; i++) {
         x[i] = i % 3 == 0 && i / 3 < SPECIAL ? (real)special[i / 3] : draw() * (i % 2 ? 40 : 4);
-        double d = (double)x[i];
-        volatile double part = d * m3_tail_body(d);
+        double d = (double)x[i], near = fmin(fmax(d, -15), 15);
+        volatile double part = sizeof(real) == sizeof(float) ? near * m3_tail_brief((float)near) : d * m3_tail_body(d);
         want[i] = isinf(d) ? (d > 0 ? x[i] : -(real)0) : (real)(d < 0 ? part : d - part);
     }
     for (int s = 0; runs_here(_i) && s < 20; s++) {

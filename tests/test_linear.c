@@ -146,15 +146,16 @@ START_TEST(shapes_bodies_and_threads)
 }
 END_TEST
 
-/* Goal:  many rows, which are cut as well as the outputs: around the cuts, with more outputs than a panel, expanded or
- *        as stored.
- * Seen to fail with no bias, with the last row left out, with outputs beyond a panel left out, and with the panel of
- * one piece kept for the next. */
+/* Goal:  many rows, which are cut as well as the outputs, and long ones, whose sums are cut: around the cuts, with more
+ *        outputs than a panel, expanded or as stored.
+ * Seen to fail with no bias, with the last row left out, with outputs beyond a panel left out, with the first piece of
+ * x for all, with stored rows as far apart as an expanded piece, and with their first piece for all. */
 START_TEST(many_rows)
 {
-    static const struct shape tall[] = { { 1023, 3, 5 }, { 1024, 641, 3 }, { 1537, 1283, 5 }, { 6145, 17, 3 } };
+    static const struct shape tall[] = { { 1023, 3, 5 }, { 1024, 641, 3 }, { 1537, 1283, 5 },
+                                         { 6145, 17, 3 }, { 33, 259, 4099 }, { 1025, 3, 6151 } };
     uint64_t state = 55;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         check_shape(STORED_F32, tall[i], 0, &state);
         check_shape(STORED_BF16, tall[i], i % 2, &state);
     }

@@ -106,4 +106,42 @@ static inline double m3_exp_body(double x)
     return m3_exp_sum(x, 0);
 }
 
+/* The same of floats, where they are twice as many in a vector. */
+static inline float m3_select_float(int condition, float a, float b)
+{
+    uint32_t bits, other, mask = 0 - (uint32_t)condition;
+    memcpy(&bits, &a, sizeof bits);
+    memcpy(&other, &b, sizeof other);
+    bits = (bits & mask) | (other & ~mask);
+    memcpy(&a, &bits, sizeof a);
+    return a;
+}
+
+/* exp for a result that is rounded to float, -700 <= x <= 0: relative error < 2^-39, so it becomes the nearest float
+ * but for about one argument in 2^14. Half the operations of the full body.
+ *
+ *     as above, with r in one double and p of degree 6: 2^-39.67 */
+static inline double m3_exp_brief(double x)
+{
+    const double shift = 0x1.8p52 + 1023;           /* leaves n + 1023, the exponent of 2^n */
+    double shifted = x * 0x1.71547652b82fep+0 + shift;
+    double n = shifted - shift;
+    double r = x - n * 0x1.62e42fefa39efp-1, z = r * r;
+    double even = 0x1.9e894a3146b0fp-16;
+    even = even * z + 0x1.6c18d2fa7ab77p-10;
+    even = even * z + 0x1.5555541e80a68p-5;
+    even = even * z + 0x1.000000005ddb4p-1;
+    double odd = 0x1.a1854d5621a99p-13;
+    odd = odd * z + 0x1.1110a26ac15d5p-7;
+    odd = odd * z + 0x1.5555557dccf38p-3;
+    double p = even + r * odd;
+    return (1 + (r + z * p)) * m3_from_bits(m3_bits(shifted) << 52);
+}
+
+/* exp of any x <= 0 to be rounded to float: from -104 down that is 0. */
+static inline double m3_exp_falling(float x)
+{
+    return m3_exp_brief((double)m3_select_float(x < -104, -104, x));
+}
+
 #endif

@@ -17,7 +17,7 @@ enum { VECTOR_BYTES = 32, ROWS = 6, CLOSE_ROWS = 6, VECS = 2, DOT_ROWS = 2 };
 #else
 enum { VECTOR_BYTES = 16, ROWS = 4, CLOSE_ROWS = 4, VECS = 2, DOT_ROWS = 2 };
 #endif
-enum { CLOSE_BYTES = 512, EXPS = 64 };
+enum { CLOSE_BYTES = 512 };
 enum { LANES = VECTOR_BYTES / (int)sizeof(real) };
 
 /* Aligned as its elements: loads and stores may be anywhere. */
@@ -203,30 +203,10 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     }
 }
 
-/* z := exp(scale z - max), added to sum, for keys x lanes <= EXPS. In two steps: a single one has more results in
- * flight than the processor has registers for, and waits. */
-static void add_exps(real *z, int64_t ldz, double *sum, const real *max, int64_t keys, int64_t lanes, real scale)
+/* exp of a logit less the greatest one. */
+static inline real weight_of(real z)
 {
-    double r[EXPS], r_err[EXPS], shifted[EXPS];
-    for (int64_t j = 0; j < keys; j++) {
-        const real *z_j = z + j * ldz;
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; l++) {
-            struct m3_exp_argument x = m3_exp_reduce((double)(real)(z_j[l] * scale - max[l]), 0);
-            r[j * lanes + l] = x.r;
-            r_err[j * lanes + l] = x.r_err;
-            shifted[j * lanes + l] = x.shifted;
-        }
-    }
-    for (int64_t j = 0; j < keys; j++) {
-        real *z_j = z + j * ldz;
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; l++) {
-            const struct m3_exp_argument x = { r[j * lanes + l], r_err[j * lanes + l], shifted[j * lanes + l] };
-            z_j[l] = (real)m3_exp_of(x);
-            sum[l] = sum[l] + (double)z_j[l];
-        }
-    }
+    return (real)(sizeof(real) == sizeof(float) ? m3_exp_falling((float)z) : m3_exp_body((double)z));
 }
 
 static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale)
@@ -242,10 +222,13 @@ static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, 
         max[l] = max[l] * scale;
         sum[l] = 0;
     }
-    for (int64_t l = 0; l < lanes; l += EXPS) {
-        int64_t n = m3_min(EXPS, lanes - l), each = EXPS / n;
-        for (int64_t j = 0; j < keys; j += each)
-            add_exps(z + j * ldz + l, ldz, sum + l, max + l, m3_min(each, keys - j), n, scale);
+    for (int64_t j = 0; j < keys; j++) {
+        real *z_j = z + j * ldz;
+#pragma omp simd
+        for (int64_t l = 0; l < lanes; l++) {
+            z_j[l] = weight_of(z_j[l] * scale - max[l]);
+            sum[l] = sum[l] + (double)z_j[l];
+        }
     }
 }
 
@@ -269,15 +252,32 @@ static void swiglu(real *y, const real *gate, const real *up, int64_t n)
 }
 
 /* x times the tail at |x| is what gelu lacks of max(x, 0). The clamps make it 0 at the infinities, not inf * 0. */
-static void gelu(real *y, const real *x, int64_t n)
+static void gelu_float(float *y, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        double d = (double)x[i], near = m3_select(d > m3_tail_end, m3_tail_end, d);
-        near = m3_select(d < -m3_tail_end, -m3_tail_end, near);
-        double part = near * m3_tail_body(near);
-        y[i] = (real)m3_select(d < 0, part, d - part);
+        float near = m3_select_float(x[i] > 15, 15, x[i]);
+        near = m3_select_float(near < -15, -15, near);
+        double part = (double)near * m3_tail_brief(near);
+        y[i] = (float)m3_select(x[i] < 0, part, (double)x[i] - part);
     }
+}
+
+static void gelu_double(double *y, const double *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        double near = m3_select(x[i] > m3_tail_end, m3_tail_end, x[i]);
+        near = m3_select(near < -m3_tail_end, -m3_tail_end, near);
+        double part = near * m3_tail_body(near);
+        y[i] = m3_select(x[i] < 0, part, x[i] - part);
+    }
+}
+
+static void gelu(real *y, const real *x, int64_t n)
+{
+    if (sizeof(real) == sizeof(float)) gelu_float((float *)(void *)y, (const float *)(const void *)x, n);
+    else gelu_double((double *)(void *)y, (const double *)(const void *)x, n);
 }
 
 extern const struct m3_hot M3_HOT;

@@ -8,10 +8,12 @@
 #include "ops/operators.h"
 
 enum {
-    BLAS_PANEL = 256,       /* weight rows that one thread expands and multiplies at a time */
-    TALL = 1024,            /* rows of x from which a wider panel pays: the library copies x for each */
+    LEAST_PANEL = 256,      /* weight rows that one thread expands and multiplies at a time: an eighth of all, */
+    BLAS_PANEL = 1024,      /* from the least to this */
+    BLAS_DEPTH = 2048,      /* and columns: the expanded panel stays in a near cache */
+    TALL = 1024,            /* rows of x from which larger panels pay: the library copies x for each */
     TALL_PANEL = 1280,
-    TALL_BYTES = 32 << 20,  /* of a panel: longer rows, fewer of them */
+    TALL_DEPTH = 6144,
     TALL_ROWS = 512,        /* then x is cut too, into pieces of no fewer rows, */
     TALL_TASKS = 8,         /* where panels alone are fewer pieces of work than this */
     DOT_PANEL = 4,
@@ -27,20 +29,17 @@ static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t 
         for (int64_t i = 0; i < n; i++) y[t * ldy + i] = y[t * ldy + i] + bias[i];
 }
 
-/* y [T,n] (row stride ldy) := x [T,inputs] w' [n,inputs] + bias, by the library, on this thread alone. The library adds
- * to what it finds: a pass over y less. */
-static void library_product(real *y, int64_t ldy, const real *x, const real *w, const real *bias, int64_t T, int64_t n,
-                            int64_t inputs)
+/* y [T,n] (row stride outputs) += x [T,k] (row stride inputs) w' [n,k] (row stride ldw), by the library, on this thread
+ * alone. */
+static void add_product(real *y, const real *x, const real *w, int64_t ldw, int64_t T, int64_t n, int64_t k,
+                        int64_t outputs, int64_t inputs)
 {
-    for (int64_t t = 0; t < T && bias; t++) memcpy(y + t * ldy, bias, (size_t)n * sizeof *y);
     if (sizeof(real) == sizeof(double))
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1,
-                    (const double *)(const void *)x, (int)inputs, (const double *)(const void *)w, (int)inputs,
-                    bias ? 1 : 0, (double *)(void *)y, (int)ldy);
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)k, 1, (const double *)(const void *)x,
+                    (int)inputs, (const double *)(const void *)w, (int)ldw, 1, (double *)(void *)y, (int)outputs);
     else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)inputs, 1,
-                    (const float *)(const void *)x, (int)inputs, (const float *)(const void *)w, (int)inputs,
-                    bias ? 1 : 0, (float *)(void *)y, (int)ldy);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)k, 1, (const float *)(const void *)x,
+                    (int)inputs, (const float *)(const void *)w, (int)ldw, 1, (float *)(void *)y, (int)outputs);
 }
 
 /* The stored matrix itself, where it is of real and aligned; else NULL. */
@@ -50,49 +49,50 @@ static const real *as_stored(const struct m3_weight *w)
     return w->dtype == same && (uintptr_t)w->data % sizeof(real) == 0 ? w->data : NULL;
 }
 
-static int64_t panel_of(int64_t T, int64_t inputs)
+/* Rows [n0, n0 + n) of w, columns [k0, k0 + k), as real: where they are stored, or expanded into `mine`. */
+static const real *panel_of(real *mine, const real *stored, const struct m3_weight *w, int64_t n0, int64_t n,
+                            int64_t k0, int64_t k)
 {
-    if (T < DOT_MAX_T) return DOT_PANEL;
-    if (T < TALL) return BLAS_PANEL;
-    return m3_max(BLAS_PANEL, m3_min(TALL_PANEL, TALL_BYTES / (inputs * (int64_t)sizeof(real))));
+    if (stored) return stored + n0 * w->cols + k0;
+    for (int64_t r = 0; r < n; r++) m3_hot()->expand(mine + r * k, w, n0 + r, k0, k);
+    return mine;
 }
 
 /* The sum in an order that the library, or the vector width, chooses. No cut depends on the threads. */
 static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
-    const struct m3_hot *hot = m3_hot();
     const real *stored = as_stored(w);
-    int64_t outputs = w->rows, inputs = w->cols, panel = panel_of(T, inputs), panels = (outputs + panel - 1) / panel;
-    int64_t cuts = T < TALL ? 1 : m3_min(T / TALL_ROWS, (TALL_TASKS + panels - 1) / panels);
+    int64_t outputs = w->rows, inputs = w->cols, few = T < DOT_MAX_T, tall = T >= TALL;
+    int64_t panel = few ? DOT_PANEL : tall ? TALL_PANEL : m3_max(LEAST_PANEL, m3_min(BLAS_PANEL, outputs / 8));
+    int64_t depth = few ? inputs : m3_min(inputs, tall ? TALL_DEPTH : BLAS_DEPTH);
+    int64_t panels = (outputs + panel - 1) / panel;
+    int64_t cuts = tall ? m3_min(T / TALL_ROWS, (TALL_TASKS + panels - 1) / panels) : 1;
     int64_t height = (T + cuts - 1) / cuts;
     int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), panels * cuts);
     if (T > INT_MAX || outputs > INT_MAX || inputs > INT_MAX)
         return m3_fail_at(ctx, M3_BAD_INPUT, "a dimension beyond what the BLAS library takes", -1, -1, -1);
     size_t mark = m3_scratch_mark(ctx);
-    real *rows = m3_scratch_take(ctx, stored ? 1 : team * panel * inputs, sizeof *rows);
-    if (!rows) return M3_INTERNAL;
+    real *expanded = m3_scratch_take(ctx, stored ? 1 : team * panel * depth, sizeof *expanded);
+    if (!expanded) return M3_INTERNAL;
     openblas_set_num_threads(1);        /* threads are ours: one piece of work each */
 
-#pragma omp parallel num_threads(team)
-    {
-        real *mine = stored ? rows : rows + omp_get_thread_num() * panel * inputs;
-        int64_t expanded = -1;              /* the panel that `mine` holds */
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < panels * cuts; i++) {
-            int64_t n0 = i / cuts * panel, n = m3_min(panel, outputs - n0);
-            int64_t t0 = i % cuts * height, t = m3_min(height, T - t0);
-            const real *panel_rows = stored ? stored + n0 * inputs : mine, *x_t = x + t0 * inputs;
-            real *y_t = y + t0 * outputs + n0;
-            if (!stored && expanded != n0)
-                for (int64_t r = 0; r < n; r++) hot->expand(mine + r * inputs, w, n0 + r, 0, inputs);
-            expanded = n0;
-            const real *panel_bias = bias ? bias + n0 : NULL;
-            if (T < DOT_MAX_T) {
-                hot->dots(y_t, outputs, x_t, panel_rows, t, n, inputs);
-                add_bias(y_t, panel_bias, t, outputs, n);
-            } else {
-                library_product(y_t, outputs, x_t, panel_rows, panel_bias, t, n, inputs);
-            }
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+    for (int64_t i = 0; i < panels * cuts; i++) {
+        int64_t n0 = i / cuts * panel, n = m3_min(panel, outputs - n0);
+        int64_t t0 = i % cuts * height, rows = m3_min(height, T - t0);
+        real *mine = stored ? expanded : expanded + omp_get_thread_num() * panel * depth;
+        real *y_i = y + t0 * outputs + n0;
+        if (few) {
+            m3_hot()->dots(y_i, outputs, x, panel_of(mine, stored, w, n0, n, 0, inputs), T, n, inputs);
+            add_bias(y_i, bias ? bias + n0 : NULL, T, outputs, n);
+            continue;
+        }
+        for (int64_t t = 0; t < rows; t++)
+            for (int64_t r = 0; r < n; r++) y_i[t * outputs + r] = bias ? bias[n0 + r] : 0;
+        for (int64_t k0 = 0; k0 < inputs; k0 += depth) {
+            int64_t k = m3_min(depth, inputs - k0);
+            const real *w_i = panel_of(mine, stored, w, n0, n, k0, k);
+            add_product(y_i, x + t0 * inputs + k0, w_i, stored ? inputs : k, rows, n, k, outputs, inputs);
         }
     }
     m3_scratch_release(ctx, mark);
