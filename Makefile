@@ -15,8 +15,9 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
 ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c))
-ENGINE += $(patsubst %,ref/model/%.c,engine forward pass plugin text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/oracle/*.c))
+ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass plugin text vision)
+ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/decode/*.c ref/oracle/*.c))
+ONCE += ref/ops/math.c
 CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.

@@ -29,6 +29,8 @@ static const struct { const char *name, *shape; enum m3_tap_where where; enum m3
     { "projector.merge_linear_1", "MY", M3_AFTER_VISION_LAYERS, 0 },
     { "projector.act_2", "MY", M3_AFTER_VISION_LAYERS, 0 }, { "projector.out", "MH", M3_AFTER_VISION_LAYERS, 0 },
     { "embed", "TH", M3_BEFORE_LAYERS, 0 }, { "fused", "TH", M3_BEFORE_LAYERS, 0 },
+    { "mtp.7.embed_norm", "TH", M3_EVERY_MTP_MODULE, 0 }, { "mtp.7.hidden_norm", "TH", M3_EVERY_MTP_MODULE, 0 },
+    { "mtp.7.eh_proj", "TH", M3_EVERY_MTP_MODULE, 0 },
     { "layers.7.attn_norm", "TH", M3_EVERY_LAYER, 0 }, { "layers.7.q_proj", "TQD", M3_EVERY_LAYER, 0 },
     { "layers.7.k_proj", "TGD", M3_EVERY_LAYER, 0 }, { "layers.7.v_proj", "TGD", M3_EVERY_LAYER, 0 },
     { "layers.7.q_norm", "TQD", M3_EVERY_LAYER, 0 }, { "layers.7.k_norm", "TGD", M3_EVERY_LAYER, 0 },
@@ -48,6 +50,7 @@ static const struct { const char *name, *shape; enum m3_tap_where where; enum m3
     { "layers.7.moe.shared", "TH", M3_MOE_LAYER, 0 }, { "layers.7.mlp", "TH", M3_EVERY_LAYER, 0 },
     { "layers.7.out", "TH", M3_EVERY_LAYER, 0 },
     { "final_norm", "TH", M3_AFTER_LAYERS, 0 }, { "logits", "TV", M3_AFTER_LAYERS, 0 },
+    { "mtp.7.final_norm", "TH", M3_EVERY_MTP_MODULE, 0 }, { "mtp.7.logits", "TV", M3_EVERY_MTP_MODULE, 0 },
 };
 
 /* Goal:  the table is the dictionary, in its order, and names are made and read alike.
@@ -59,15 +62,39 @@ START_TEST(table_is_the_dictionary)
         char name[64];
         enum m3_tap tap;
         int64_t layer;
+        int in_module = strncmp(dictionary[i].name, "mtp.", 4) == 0;
         int in_layer = strstr(dictionary[i].name, "layers.7.") != NULL;
-        ck_assert_int_eq(m3_tap_name(name, sizeof name, i, 7), 0);
+        int64_t number = in_module ? M3_MTP_LAYER + 7 : in_layer ? 7 : -1;
+        ck_assert_int_eq(m3_tap_name(name, sizeof name, i, number), 0);
         ck_assert_str_eq(name, dictionary[i].name);
         ck_assert_int_eq(m3_tap_parse(name, &tap, &layer), 0);
         ck_assert_int_eq(tap, i);
-        ck_assert_int_eq(layer, in_layer ? 7 : -1);
+        ck_assert_int_eq(layer, number);
         ck_assert_str_eq(m3_tap_table[i].shape, dictionary[i].shape);
         ck_assert_int_eq(m3_tap_table[i].where, dictionary[i].where);
         ck_assert_int_eq(m3_tap_table[i].kind, dictionary[i].kind);
+    }
+}
+END_TEST
+
+/* Goal:  a module's layer has the taps of a text layer, under the module's name, and no others.
+ * Seen to fail with "mtp.7.embed" and with "mtp.7.layer.logits" taken, and with the module's number left as it is. */
+START_TEST(layers_of_modules)
+{
+    for (int i = 0; i < M3_TAPS; i++) {
+        char name[64], want[64];
+        enum m3_tap tap;
+        int64_t layer;
+        const char *in_layer = strncmp(dictionary[i].name, "layers.7.", 9) == 0 ? dictionary[i].name + 9 : NULL;
+        snprintf(want, sizeof want, "mtp.3.layer.%s", in_layer ? in_layer : dictionary[i].name);
+        if (!in_layer) {
+            ck_assert_msg(m3_tap_parse(want, &tap, &layer) == -1, "\"%s\" is taken for a tap", want);
+            continue;
+        }
+        ck_assert_int_eq(m3_tap_name(name, sizeof name, i, M3_MTP_LAYER + 3), 0);
+        ck_assert_str_eq(name, want);
+        ck_assert_int_eq(m3_tap_parse(want, &tap, &layer), 0);
+        ck_assert(tap == (enum m3_tap)i && layer == M3_MTP_LAYER + 3);
     }
 }
 END_TEST
@@ -82,6 +109,8 @@ START_TEST(no_such_tap)
         "layers.7.out.bound", "rows", "Embed", "layers.9223372036854775807.out", "layers.99999999999999999999.out",
         "mtp.layers.7.out", "vision.layers.out", "vision.layers.07.out", "vision.layers.7.attn_norm", "vision.out",
         "layers.7.fc1", "vision.layers.7.projector.out", "vision.layers.7.vision.grid", "pixels",
+        "mtp.0.embed", "mtp.0.out", "mtp.out", "mtp.00.logits", "mtp.0.layers.out", "mtp.0.layer.logits", "mtp.-1.logits",
+        "mtp.0.layer.layer.out", "layers.16777216.out", "mtp.16777216.logits", "mtp.0.layer.norm1",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         enum m3_tap tap;
@@ -114,6 +143,8 @@ START_TEST(order)
         "projector.linear_1", "projector.out", "embed", "fused", "layers.0.attn_norm", "layers.0.attn_lse",
         "layers.0.mlp_norm", "layers.0.mlp.gate", "layers.0.out", "layers.1.attn_norm", "layers.1.index.q_proj",
         "layers.1.attn", "layers.1.moe.experts", "layers.1.mlp", "layers.10.attn_norm", "final_norm", "logits",
+        "mtp.0.embed_norm", "mtp.0.eh_proj", "mtp.0.layer.attn_norm", "mtp.0.layer.moe.experts", "mtp.0.layer.out",
+        "mtp.0.final_norm", "mtp.0.logits", "mtp.1.embed_norm", "mtp.10.layer.out",
     };
     enum { NAMES = sizeof names / sizeof *names };
     for (int i = 0; i < NAMES; i++) {
@@ -170,6 +201,7 @@ Suite *m3_suite(void)
     Suite *suite = suite_create("taps");
     TCase *tests = tcase_create("taps");
     tcase_add_test(tests, table_is_the_dictionary);
+    tcase_add_test(tests, layers_of_modules);
     tcase_add_test(tests, no_such_tap);
     tcase_add_test(tests, layer_numbers);
     tcase_add_test(tests, order);

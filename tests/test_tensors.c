@@ -32,7 +32,7 @@ static struct totals count(const char *path)
     int status = m3_config_read(&config, path, &notes, &error);
     if (status) m3_error_print(&error, stderr);
     ck_assert_int_eq(status, M3_OK);
-    ck_assert_int_eq(m3_tensors_each(&config, "language_model.", add, &totals), 0);
+    ck_assert_int_eq(m3_tensors_each(&config, 0, "language_model.", add, &totals), 0);
     m3_config_free(&config);
     m3_error_free(&notes);
     return totals;
@@ -82,7 +82,7 @@ START_TEST(names_and_shapes)
     ck_assert_int_eq(m3_config_read(&config, "golden/configs/minimax-m3.json", &notes, &error), M3_OK);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         struct search s = wanted[i];
-        ck_assert_int_eq(m3_tensors_each(&config, "language_model.", look, &s), 42);
+        ck_assert_int_eq(m3_tensors_each(&config, 0, "language_model.", look, &s), 42);
         ck_assert_msg(s.found, "%s has another shape", s.name);
     }
     m3_config_free(&config);

@@ -12,6 +12,10 @@ enum m3_gate_clamp { M3_GATE_CLAMP_UPPER, M3_GATE_CLAMP_BOTH };
 enum m3_local_rule { M3_LOCAL_LAST, M3_LOCAL_OWN };
 enum m3_rope_angle { M3_ANGLE_F64, M3_ANGLE_F32 };
 enum m3_vision_boundary { M3_BOUNDARY_SEGMENT, M3_BOUNDARY_NONE };
+enum m3_mtp_handover { M3_HANDOVER_PRE_NORM, M3_HANDOVER_POST_NORM };
+enum m3_mtp_embed { M3_MTP_EMBED_ID, M3_MTP_EMBED_FUSED };
+enum m3_mtp_zero_position0 { M3_MTP_KEEP_POSITION0, M3_MTP_ZERO_POSITION0 };
+enum m3_mtp_join { M3_MTP_CONCAT, M3_MTP_ADDITIVE };
 
 struct m3_semantics {
     enum m3_selection selection;
@@ -23,6 +27,10 @@ struct m3_semantics {
     enum m3_local_rule local_rule;
     enum m3_rope_angle rope_angle;
     enum m3_vision_boundary vision_boundary;
+    enum m3_mtp_handover mtp_handover;
+    enum m3_mtp_embed mtp_embed;
+    enum m3_mtp_zero_position0 mtp_zero_position0;
+    enum m3_mtp_join mtp_join;
 };
 
 #endif

@@ -8,6 +8,7 @@
 
 int m3_cli_bench(int argc, char **argv);
 int m3_cli_compare(int argc, char **argv);
+int m3_cli_generate(int argc, char **argv);
 int m3_cli_inspect(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);
 int m3_cli_synth(int argc, char **argv);
@@ -27,6 +28,15 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
 double m3_cli_seconds(void);
 /* Anonymous memory now; 0 where the system does not tell. Pages of mapped model files are not in it. */
 int64_t m3_cli_anonymous_bytes(void);
+/* The progress line of a pass, for struct m3_request; nothing in a pipe. */
+struct m3_cli_watch {
+    int64_t anonymous;          /* largest memory seen between layers */
+    int terminal;
+};
+void m3_cli_progress(void *watch, const char *part, int64_t layer, int64_t layers);
+/* Which of two words: 0 or 1. */
+int m3_cli_choose(int *second, const char *flag, const char *text, const char *a, const char *b,
+                  struct m3_error *error);
 /* What a command is asked: a case file, or ids and pictures. */
 struct m3_case;
 struct m3_config;
@@ -35,13 +45,17 @@ struct m3_cli_input {
     const char **images, **videos;              /* files, folders: room for argc each */
     int64_t image_count, video_count;
     int allow_long;                             /* positions beyond max_position_embeddings */
+    int quiet;                                  /* no line for each picture */
 };
 int m3_cli_input_begin(struct m3_cli_input *in, int argc);      /* M3_INTERNAL if memory is short */
 int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struct m3_error *error);
-/* Reads and checks it against the model, and prints a line for each picture. */
-int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config,
+/* Reads and checks it against the model, behind p0 cached places, and prints a line for each picture. */
+int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config, int64_t p0,
                       struct m3_error *error);
 void m3_cli_input_end(struct m3_cli_input *in);
+
+/* "1,2,3" of ids below V into *ids, to be freed. */
+int m3_cli_ids(int32_t **ids, int64_t *count, const char *flag, const char *text, int64_t V, struct m3_error *error);
 
 /* Whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);

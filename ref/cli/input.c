@@ -56,6 +56,22 @@ static int parse_ids(int64_t **ids, int64_t *T, const char *text, const struct m
     return M3_OK;
 }
 
+int m3_cli_ids(int32_t **ids, int64_t *count, const char *flag, const char *text, int64_t V, struct m3_error *error)
+{
+    *count = 0;
+    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
+    if (!*ids) return m3_fail_memory(error, flag, strlen(text));
+    for (const char *s = text;; s++) {
+        char *end;
+        long long id = strtoll(s, &end, 10);
+        if (end == s || (*end && *end != ',') || id < 0 || id >= V)
+            return m3_fail(error, M3_USAGE, "%s: got %s, expected ids from 0 to %" PRId64 " separated by commas", flag, text,
+                           V - 1);
+        (*ids)[(*count)++] = (int32_t)id;
+        if (!*(s = end)) return M3_OK;
+    }
+}
+
 static void print_picture(const char *kind, const char *path, const struct m3_picture_size *s)
 {
     printf("%s: %s, ", kind, path);
@@ -76,16 +92,16 @@ static int read_pictures(struct m3_pictures *pictures, const struct m3_cli_input
                        in->image_count ? "--image" : "--video");
     for (int64_t i = 0; !status && i < in->image_count; i++) {
         status = m3_pictures_add_image(pictures, &size, in->images[i], &config->vision, error);
-        if (!status) print_picture("image", in->images[i], &size);
+        if (!status && !in->quiet) print_picture("image", in->images[i], &size);
     }
     for (int64_t i = 0; !status && i < in->video_count; i++) {
         status = m3_pictures_add_video(pictures, &size, in->videos[i], &config->vision, error);
-        if (!status) print_picture("video", in->videos[i], &size);
+        if (!status && !in->quiet) print_picture("video", in->videos[i], &size);
     }
     return status;
 }
 
-int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config,
+int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config, int64_t p0,
                       struct m3_error *error)
 {
     struct m3_pictures pictures = { 0 };
@@ -101,6 +117,7 @@ int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const st
         free(ids);
     }
     if (status) return status;
+    m3_case_continue(c, p0);
     return m3_case_check(c, config, in->allow_long, in->case_path ? in->case_path : "--ids",
                          in->case_path ? M3_BAD_INPUT : M3_USAGE, error);
 }

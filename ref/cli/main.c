@@ -10,6 +10,7 @@ static const char help[] =
     "usage: m3ref COMMAND ...         m3ref COMMAND --help says more\n"
     "\n"
     "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and every tensor on the way\n"
+    "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or drawn\n"
     "  compare REFERENCE CANDIDATE ...                       two dumps, stage by stage; names the first divergence\n"
     "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"
     "  synth CONFIG OUT ...                                  a model directory with reproducible weights\n"
@@ -25,6 +26,7 @@ int main(int argc, char **argv)
         int (*run)(int argc, char **argv);
     } commands[] = {
         { "run", m3_cli_run },
+        { "generate", m3_cli_generate },
         { "compare", m3_cli_compare },
         { "inspect", m3_cli_inspect },
         { "synth", m3_cli_synth },
@@ -36,7 +38,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
 
     if (argc >= 2)
-        fprintf(stderr, "m3ref: got the command %s, expected run, compare, inspect, synth or bench\n", argv[1]);
+        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, inspect, synth or bench\n", argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "model/cache_file.h"
 #include "model/case.h"
 #include "model/dump.h"
 #include "model/engine.h"
@@ -36,10 +37,14 @@ static const char help[] =
     "                         bits on every machine\n"
     "  --layers A:B           only layers A to B-1; with A > 0 their input comes from --hidden\n"
     "  --hidden DUMP          dump of this model and case that holds layers.(A-1).out for all rows\n"
+    "  --cache-in F           go on behind the tokens of a cache file; the same numbers as one run over everything\n"
+    "  --cache-out F          save the keys and values of all tokens so far\n"
     "  --threads N            default: as many as processors; results do not depend on it\n"
     "  --set FIELD=VALUE      another reading of the model (SPEC.md 4): selection=group|shared|union pool=max|lse\n"
     "                         index_scale=1|rsqrt gate_clamp=upper|both init_blocks=N local_blocks=N\n"
     "                         local_rule=last|own rope_angle=f64|f32 vision_boundary=segment|none\n"
+    "                         mtp_handover=pre_norm|post_norm mtp_embed=id|fused mtp_zero_position0=false|true\n"
+    "                         mtp_join=concat|additive\n"
     "  --ops LIB              shared library (a file) that replaces operators (ref/ops/ops.h)\n"
     "  --allow-long           allow positions beyond max_position_embeddings\n"
     "  --top N                how many next tokens to print, default 5\n"
@@ -49,7 +54,7 @@ static const char help[] =
     "not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
-    const char *model, *dump, *taps, *hidden, *plugin;
+    const char *model, *dump, *taps, *hidden, *plugin, *cache_in, *cache_out;
     struct m3_cli_input input;
     const char *set[64];
     int sets;
@@ -70,6 +75,8 @@ enum {
     OPT_LINEAR,
     OPT_LAYERS,
     OPT_HIDDEN,
+    OPT_CACHE_IN,
+    OPT_CACHE_OUT,
     OPT_THREADS,
     OPT_SET,
     OPT_OPS,
@@ -90,6 +97,8 @@ static const struct option options[] = {
     { "linear", required_argument, NULL, OPT_LINEAR },
     { "layers", required_argument, NULL, OPT_LAYERS },
     { "hidden", required_argument, NULL, OPT_HIDDEN },
+    { "cache-in", required_argument, NULL, OPT_CACHE_IN },
+    { "cache-out", required_argument, NULL, OPT_CACHE_OUT },
     { "threads", required_argument, NULL, OPT_THREADS },
     { "set", required_argument, NULL, OPT_SET },
     { "ops", required_argument, NULL, OPT_OPS },
@@ -98,19 +107,9 @@ static const struct option options[] = {
     { "help", no_argument, NULL, OPT_HELP },
     { "bounds", no_argument, NULL, OPT_UNSUPPORTED },
     { "companions", required_argument, NULL, OPT_UNSUPPORTED },
-    { "cache-in", required_argument, NULL, OPT_UNSUPPORTED },
-    { "cache-out", required_argument, NULL, OPT_UNSUPPORTED },
     { "decisions", required_argument, NULL, OPT_UNSUPPORTED },
     { NULL, 0, NULL, 0 },
 };
-
-/* One of two words. */
-static int choose(int *second, const char *flag, const char *text, const char *a, const char *b, struct m3_error *error)
-{
-    *second = strcmp(text, b) == 0;
-    if (*second || strcmp(text, a) == 0) return M3_OK;
-    return m3_fail(error, M3_USAGE, "%s: got %s, expected %s or %s", flag, text, a, b);
-}
 
 static int parse_layers(struct arguments *a, const char *text, struct m3_error *error)
 {
@@ -134,6 +133,8 @@ static int parse_option(struct arguments *a, int option, int which, char **argv,
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
     case OPT_HIDDEN: a->hidden = optarg; break;
+    case OPT_CACHE_IN: a->cache_in = optarg; break;
+    case OPT_CACHE_OUT: a->cache_out = optarg; break;
     case OPT_OPS: a->plugin = optarg; break;
     case OPT_ALLOW_LONG: a->input.allow_long = 1; break;
     case OPT_HELP: a->help = 1; break;
@@ -141,11 +142,11 @@ static int parse_option(struct arguments *a, int option, int which, char **argv,
     case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 1024, error);
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
     case OPT_PRECISION:
-        status = choose(&second, "--precision", optarg, "f32", "f64", error);
+        status = m3_cli_choose(&second, "--precision", optarg, "f32", "f64", error);
         a->engine = second ? m3_engine_f64() : m3_engine_f32();
         break;
     case OPT_LINEAR:
-        status = choose(&second, "--linear", optarg, "blas", "ordered", error);
+        status = m3_cli_choose(&second, "--linear", optarg, "blas", "ordered", error);
         a->linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
         break;
     case OPT_SET:
@@ -179,6 +180,12 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
     if (!a->hidden != (a->first_layer == 0))
         return m3_fail(error, M3_USAGE, "run: --hidden goes with --layers A:B where A > 0");
+    if ((a->cache_in || a->cache_out) && (a->first_layer > 0 || a->end_layer >= 0))
+        return m3_fail(error, M3_USAGE, "run: --cache-in and --cache-out go with all layers, not with --layers");
+    if (a->cache_out && !*a->cache_out)
+        return m3_fail(error, M3_USAGE, "--cache-out: got an empty name, expected a file");
+    if (a->cache_out && a->dump && strcmp(a->cache_out, a->dump) == 0)
+        return m3_fail(error, M3_USAGE, "run: --dump and --cache-out: got %s twice, expected two files", a->dump);
     return M3_OK;
 }
 
@@ -226,19 +233,6 @@ static int read_hidden(void **hidden, const struct arguments *a, const struct m3
     }
     m3_safetensors_close(file);
     return status;
-}
-
-struct watch {
-    int64_t anonymous;          /* largest seen between layers */
-    int terminal;
-};
-
-static void progress(void *self, const char *part, int64_t layer, int64_t layers)
-{
-    struct watch *watch = self;
-    int64_t now = m3_cli_anonymous_bytes();
-    if (now > watch->anonymous) watch->anonymous = now;
-    if (watch->terminal && layer < layers) fprintf(stderr, "\r%s %" PRId64 " of %" PRId64 " ", part, layer + 1, layers);
 }
 
 /* The n largest logits, largest first; the lower id first on a tie. */
@@ -291,41 +285,44 @@ static int is_frame_of(const char *path, const char *folder)
     return is_frame;
 }
 
-/* The dump replaces its file at the end: that must not be one that the run reads. */
-static int check_target(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+/* An output replaces its file at the end: that must not be one that the run reads. */
+static int check_target(const struct arguments *a, const char *flag, const char *target, const struct m3_model *model,
+                        struct m3_error *error)
 {
     const char *path = NULL, *last = NULL;
     const struct m3_cli_input *in = &a->input;
-    int read = (in->case_path && same_file(a->dump, in->case_path)) || (a->hidden && same_file(a->dump, a->hidden))
-            || same_file(a->dump, m3_checkpoint_config_path(model->checkpoint));
-    for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(a->dump, in->images[i]);
-    for (int64_t i = 0; !read && i < in->video_count; i++) read = is_frame_of(a->dump, in->videos[i]);
+    int read = (in->case_path && same_file(target, in->case_path)) || (a->hidden && same_file(target, a->hidden))
+            || same_file(target, m3_checkpoint_config_path(model->checkpoint));
+    for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(target, in->images[i]);
+    for (int64_t i = 0; !read && i < in->video_count; i++) read = is_frame_of(target, in->videos[i]);
     for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
         m3_checkpoint_at(model->checkpoint, i, &path);
-        read = path != last && same_file(a->dump, path);
+        read = path != last && same_file(target, path);
         last = path;
     }
-    return read ? m3_fail(error, M3_USAGE, "--dump: got %s, which this run reads, expected another file", a->dump)
+    return read ? m3_fail(error, M3_USAGE, "%s: got %s, which this run reads, expected another file", flag, target)
                 : M3_OK;
 }
 
 static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
                    struct m3_request *request, const char *line, struct m3_error *error)
 {
-    struct watch watch = { 0, isatty(STDERR_FILENO) };
+    struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct m3_dump *dump = NULL;
     struct m3_sink sink;
     struct rusage usage;
     int64_t taps = 0;
 
     if (a->dump) {
-        int status = check_target(a, model, error);
+        int status = check_target(a, "--dump", a->dump, model, error);
+        if (!status && a->cache_in && same_file(a->dump, a->cache_in))
+            status = m3_fail(error, M3_USAGE, "--dump: got the file of --cache-in, expected another file");
         if (!status) status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->engine, c, request, line, error);
         if (status) return status;
         taps = m3_dump_taps(dump);
         request->sink = &sink;
     }
-    request->progress = progress;
+    request->progress = m3_cli_progress;
     request->progress_self = &watch;
     double start = m3_cli_seconds();
     int status = a->engine->forward(model, request, error);
@@ -333,6 +330,8 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status) m3_dump_abandon(dump);
     else if (dump) status = m3_dump_commit(dump, error);
+    if (!status && a->cache_out)
+        status = m3_cache_save(request->cache, a->cache_out, model, a->engine, request->semantics, error);
     if (status) return status;
 
     getrusage(RUSAGE_SELF, &usage);
@@ -342,6 +341,8 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
            c->T, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
            (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
+    if (a->cache_out)
+        printf("cache: %" PRId64 " tokens in %s\n", m3_cache_length(request->cache, M3_CACHE_MAIN), a->cache_out);
     return M3_OK;
 }
 
@@ -350,14 +351,20 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     struct m3_model *model = NULL;
     struct m3_case c = { 0 };
     struct m3_semantics semantics = { 0 };
+    struct m3_cache *cache = NULL;
     double *logits = NULL;
     void *hidden = NULL;
 
     int status = m3_model_open(&model, a->model, notes, error);
     if (!status) print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
-    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, error);
     if (!status) semantics = model->config.semantics;
     for (int i = 0; !status && i < a->sets; i++) status = m3_semantics_set(&semantics, a->set[i], error);
+    if (!status && a->cache_out) status = check_target(a, "--cache-out", a->cache_out, model, error);
+    if (!status && (a->cache_in || a->cache_out))
+        status = m3_cache_new(&cache, model, a->engine->real_bytes, error);
+    if (!status && a->cache_in) status = m3_cache_load(cache, a->cache_in, model, a->engine, &semantics, error);
+    int64_t p0 = cache && !status ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
+    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, p0, error);
     int64_t end = !status && a->end_layer < 0 ? model->config.layers : a->end_layer;
     if (!status && end > model->config.layers)
         status = m3_fail(error, M3_USAGE, "--layers: got end %" PRId64 ", expected at most %" PRId64, end,
@@ -369,13 +376,15 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) {
         struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .first_layer = a->first_layer,
                                       .end_layer = end, .hidden = hidden, .semantics = &semantics, .linear = a->linear,
-                                      .threads = (int)a->threads, .plugin = a->plugin, .logits = logits };
+                                      .threads = (int)a->threads, .plugin = a->plugin, .logits = logits,
+                                      .logit_rows = 1, .cache = cache };
         if (c.pictures.P > 0) request.pictures = &c.pictures;
         status = forward(a, model, &c, &request, line, error);
         if (!status && end == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
     }
     free(logits);
     free(hidden);
+    m3_cache_free(cache);
     m3_case_free(&c);
     m3_model_close(model);
     return status;

@@ -8,7 +8,7 @@
 #include "model/synth.h"
 
 static const char help[] =
-    "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8]\n"
+    "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8] [--mtp N]\n"
     "\n"
     "Writes a model directory: a copy of CONFIG, and weights that any language can make again (SPEC.md 3.6): each\n"
     "value follows from seed, tensor name and index. OUT must be new or empty. Files over 5 GB are split into\n"
@@ -18,6 +18,7 @@ static const char help[] =
     "  --dtype T     bf16 (default; router and patch embedding F32, as released), f32 (all),\n"
     "                f8_block (E4M3 codes with F32 scales per 128x128), mxfp8 (E4M3 codes with ue8m0 scales per 32).\n"
     "                Codes and scales are drawn, nothing is quantised: there is no rounding rule.\n"
+    "  --mtp N       modules of multi-token prediction; default 0, for the releases hold none, whatever their config says\n"
     "  --help        this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage; 65 bad config; 66 absent file; 70 internal error; 74 I/O error.\n";
@@ -40,15 +41,16 @@ static int dtype_named(enum m3_synth_dtype *dtype, const char *name, struct m3_e
 
 int m3_cli_synth(int argc, char **argv)
 {
-    enum { OPT_SEED = 256, OPT_DTYPE, OPT_HELP };
+    enum { OPT_SEED = 256, OPT_DTYPE, OPT_MTP, OPT_HELP };
     static const struct option options[] = { { "seed", required_argument, NULL, OPT_SEED },
                                              { "dtype", required_argument, NULL, OPT_DTYPE },
+                                             { "mtp", required_argument, NULL, OPT_MTP },
                                              { "help", no_argument, NULL, OPT_HELP },
                                              { NULL, 0, NULL, 0 } };
     struct m3_error notes = { 0 }, error = { 0 };
     enum m3_synth_dtype dtype = M3_SYNTH_BF16;
     struct m3_synth_totals totals;
-    int64_t seed = 1;
+    int64_t seed = 1, modules = 0;
     int option, status = M3_OK;
 
     optind = 0;
@@ -58,6 +60,7 @@ int m3_cli_synth(int argc, char **argv)
         case OPT_HELP: return m3_cli_help(help);
         case OPT_SEED: status = m3_cli_number(&seed, "--seed", optarg, 0, INT64_MAX, &error); break;
         case OPT_DTYPE: status = dtype_named(&dtype, optarg, &error); break;
+        case OPT_MTP: status = m3_cli_number(&modules, "--mtp", optarg, 0, 1000, &error); break;
         default: status = m3_cli_bad_option(option, argv, "synth", &error);
         }
     }
@@ -65,7 +68,7 @@ int m3_cli_synth(int argc, char **argv)
         status = m3_fail(&error, M3_USAGE, "synth: got %d names, expected CONFIG OUT", argc - optind);
     int terminal = isatty(STDERR_FILENO);
     if (!status)
-        status = m3_synth_write(argv[optind], argv[optind + 1], (uint64_t)seed, dtype, &totals,
+        status = m3_synth_write(argv[optind], argv[optind + 1], (uint64_t)seed, dtype, modules, &totals,
                                 terminal ? progress : NULL, &notes, &error);
     if (!status)
         printf("%s%s: %" PRId64 " tensors, %" PRIu64 " bytes, %" PRId64 " weight file%s, seed %" PRId64 "\n",

@@ -305,6 +305,10 @@ int m3_config_read(struct m3_config *config, const char *path, struct m3_error *
     return status;
 }
 
+int m3_config_sparse(const struct m3_config *c, int64_t l) { return c->sparse[l < c->layers ? l : c->layers - 1]; }
+
+int m3_config_moe(const struct m3_config *c, int64_t l) { return c->moe[l < c->layers ? l : c->layers - 1]; }
+
 int64_t m3_config_size(const struct m3_config *c, char letter)
 {
     switch (letter) {
@@ -327,6 +331,8 @@ int64_t m3_config_size(const struct m3_config *c, char letter)
     case 'Y': return c->vision.projector_hidden;
     case 'Z': return c->vision.spatial_merge * c->vision.spatial_merge * c->H;
     case 'C': return c->vision.channels * c->vision.temporal_patch * c->vision.patch * c->vision.patch;
+    case '2': return 2;
+    case '3': return 3;
     default: return 0;
     }
 }

@@ -112,6 +112,7 @@ static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor
     case M3_IN_DENSE_MLP:
     case M3_IN_MOE: base = (char *)&model->layers[spec->layer]; break;
     case M3_IN_EXPERT: base = (char *)&model->layers[spec->layer].experts[spec->expert]; break;
+    case M3_IN_MTP: base = (char *)&model->mtp[spec->layer]; break;
     case M3_IN_VISION: base = (char *)&model->vision; break;
     case M3_IN_VISION_LAYER: base = (char *)&model->vision.layers[spec->layer]; break;
     }
@@ -152,8 +153,8 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Tensors that no row has taken. Those of multi-token prediction, and of an index branch that the config switches off,
- * are noted. */
+/* Tensors that no row has taken. Those of multi-token prediction under other names than ours, and of an index branch
+ * that the config switches off, are noted. */
 static void report_extra(struct binder *b, struct m3_error *notes)
 {
     const struct m3_checkpoint *files = b->model->checkpoint;
@@ -179,9 +180,9 @@ static void report_extra(struct binder *b, struct m3_error *notes)
     if (index)
         m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of the index branch are not used: use_sparse_attention is false",
                 m3_checkpoint_config_path(files), index);
-    if (!mtp && config->mtp_modules > 0)
-        m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold none",
-                m3_checkpoint_config_path(files), config->mtp_modules);
+    if (config->mtp_modules != b->model->mtp_modules && !(mtp && !b->model->mtp_modules))
+        m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold %" PRId64,
+                m3_checkpoint_config_path(files), config->mtp_modules, b->model->mtp_modules);
     if (mtp) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of multi-token prediction are not used",
                      m3_checkpoint_config_path(files), mtp);
 }
@@ -192,10 +193,20 @@ static const char *name_prefix(const struct m3_checkpoint *files)
     return m3_checkpoint_find(files, "model.embed_tokens.weight", NULL) ? "" : "language_model.";
 }
 
+/* Modules are numbered from 0 without gaps. */
+static int64_t count_modules(const struct m3_checkpoint *files)
+{
+    char name[96];
+    for (int64_t m = 0;; m++) {
+        snprintf(name, sizeof name, "%smodel.mtp.layers.%" PRId64 ".eh_proj.weight", name_prefix(files), m);
+        if (!m3_checkpoint_find(files, name, NULL)) return m;
+    }
+}
+
 static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_error *error)
 {
     struct binder b = { .model = model, .error = error };
-    int status = m3_tensors_each(&model->config, name_prefix(model->checkpoint), bind_tensor, &b);
+    int status = m3_tensors_each(&model->config, model->mtp_modules, name_prefix(model->checkpoint), bind_tensor, &b);
     if (!status) report_extra(&b, notes);
     if (b.findings > MOST_FINDINGS)
         m3_fail(error, M3_BAD_INPUT, "%s: %" PRId64 " more findings like these",
@@ -209,16 +220,20 @@ static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_er
 static int make_layers(struct m3_model *model, struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
-    model->layers = calloc((size_t)c->layers, sizeof *model->layers);
-    if (!model->layers) return m3_fail_memory(error, "the layers", (size_t)c->layers * sizeof *model->layers);
+    model->mtp_modules = count_modules(model->checkpoint);
+    int64_t layers = c->layers + model->mtp_modules;
+    model->layers = calloc((size_t)layers, sizeof *model->layers);
+    model->mtp = calloc((size_t)model->mtp_modules + 1, sizeof *model->mtp);
+    if (!model->layers || !model->mtp)
+        return m3_fail_memory(error, "the layers", (size_t)layers * sizeof *model->layers);
     if (c->vision.present) {
-        size_t layers = (size_t)c->vision.layers;
-        model->vision.layers = calloc(layers, sizeof *model->vision.layers);
+        size_t depth = (size_t)c->vision.layers;
+        model->vision.layers = calloc(depth, sizeof *model->vision.layers);
         if (!model->vision.layers)
-            return m3_fail_memory(error, "the vision layers", layers * sizeof *model->vision.layers);
+            return m3_fail_memory(error, "the vision layers", depth * sizeof *model->vision.layers);
     }
-    for (int64_t l = 0; l < c->layers; l++) {
-        if (!c->moe[l]) continue;
+    for (int64_t l = 0; l < layers; l++) {
+        if (!m3_config_moe(c, l)) continue;
         model->layers[l].experts = calloc((size_t)c->E, sizeof *model->layers[l].experts);
         if (!model->layers[l].experts)
             return m3_fail_memory(error, "the experts", (size_t)c->E * sizeof *model->layers[l].experts);
@@ -244,8 +259,10 @@ int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *
 void m3_model_close(struct m3_model *model)
 {
     if (!model) return;
-    for (int64_t l = 0; model->layers && l < model->config.layers; l++) free(model->layers[l].experts);
+    for (int64_t l = 0; model->layers && l < model->config.layers + model->mtp_modules; l++)
+        free(model->layers[l].experts);
     free(model->layers);
+    free(model->mtp);
     free(model->vision.layers);
     m3_checkpoint_close(model->checkpoint);
     m3_config_free(&model->config);

@@ -40,6 +40,7 @@ static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions,
         c->ids[t] = ids[t] < 0 || ids[t] > INT32_MAX ? -1 : (int32_t)ids[t];
         c->positions[t] = positions ? positions[t] : t;
     }
+    c->has_positions = positions != NULL;
     return hash_case(c, ids, positions != NULL, error);
 }
 
@@ -197,6 +198,12 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
     return status;
 }
 
+void m3_case_continue(struct m3_case *c, int64_t p0)
+{
+    c->p0 = p0;
+    for (int64_t t = 0; t < c->T && !c->has_positions; t++) c->positions[t] += p0;
+}
+
 /* As many placeholders as tokens of pictures of one kind. */
 static int check_placeholders(const struct m3_case *c, const char *kind, int64_t placeholder, int64_t pictures,
                               int64_t tokens, const char *source, enum m3_status status, struct m3_error *error)
@@ -236,12 +243,19 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                            "%s: token %" PRId64 ": got position %" PRId64 ", expected at most 2^53: beyond, "
                            "neighbours have the same angle",
                            source, t, c->positions[t]);
-        if (!allow_long && (t >= config->max_positions || c->positions[t] >= config->max_positions))
+        int64_t place = c->p0 + t;
+        if (!allow_long && (place >= config->max_positions || c->positions[t] >= config->max_positions))
             return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected below "
                            "max_position_embeddings %" PRId64 " (--allow-long allows it)", source, t,
-                           t >= config->max_positions ? t : c->positions[t], config->max_positions);
+                           place >= config->max_positions ? place : c->positions[t], config->max_positions);
     }
     return M3_OK;
+}
+
+int64_t m3_case_reach(const struct m3_case *c)
+{
+    int64_t place = c->p0 + c->T - 1, position = c->positions[c->T - 1];
+    return place > position ? place : position;
 }
 
 void m3_case_free(struct m3_case *c)

@@ -11,7 +11,9 @@
 struct m3_case {
     int64_t T;
     int32_t *ids;               /* [T] */
+    int64_t p0;                 /* places before token 0: 0 unless m3_case_continue says more */
     int64_t *positions;         /* [T]; they turn RoPE and nothing else */
+    int has_positions;          /* the file gave them */
     struct m3_pictures pictures;
     char sha256[65];
 };
@@ -23,10 +25,14 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
  * pictures of a kind, each becomes its picture's number of tokens. Hashes as a file with input_ids [T] and grids. */
 int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3_pictures *pictures,
                      const struct m3_config *config, struct m3_error *error);
+/* The case goes on behind p0 cached places: positions that the file did not give begin there. */
+void m3_case_continue(struct m3_case *c, int64_t p0);
 /* Ids inside the vocabulary, as many placeholders as tokens of pictures, places and positions inside
  * max_position_embeddings unless allow_long. `source` names the file or flag; `status` is what a finding returns. */
 int m3_case_check(const struct m3_case *c, const struct m3_config *config, int allow_long, const char *source,
                   enum m3_status status, struct m3_error *error);
+/* The last token's position or place, whichever is greater: tokens behind it count on from both. */
+int64_t m3_case_reach(const struct m3_case *c);
 void m3_case_free(struct m3_case *c);
 
 #endif

@@ -3,30 +3,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
+#include "base/version.h"
 #include "io/safetensors.h"
 #include "model/semantics.h"
-
-#define PRODUCER "m3ref 0.1"
 
 struct m3_dump {
     struct m3_writer *writer;
     const char *patterns;
     const struct m3_config *config;
     const struct m3_pictures *pictures;     /* NULL: none */
-    int64_t T, taps;
+    int64_t T, p0, modules, taps;           /* p0: places that were cached; modules: of MTP, whose taps it has */
+    int additive;                           /* mtp_join: two taps less */
     enum m3_dtype dtype;
 };
 
-static int64_t size_of(const struct m3_dump *d, char letter)
+/* Module m has m + 1 rows less than there are tokens. */
+static int64_t rows_of(const struct m3_dump *d, int64_t layer)
+{
+    return layer >= M3_MTP_LAYER ? d->T - (layer - M3_MTP_LAYER) - 1 : d->T;
+}
+
+static int64_t size_of(const struct m3_dump *d, char letter, int64_t layer)
 {
     const struct m3_vision_config *v = &d->config->vision;
     switch (letter) {
-    case 'T': return d->T;
-    case 'B': return (d->T + d->config->block - 1) / d->config->block;
+    case 'T': return rows_of(d, layer);
+    case 'B': return (d->p0 + rows_of(d, layer) + d->config->block - 1) / d->config->block;
     case 'P': return d->pictures->P;
     case 'M': return m3_merged(d->pictures->P, v);
     case 'O': return d->pictures->images + d->pictures->videos;
-    case '3': return 3;
     default: return m3_config_size(d->config, letter);
     }
 }
@@ -48,9 +54,8 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
 {
     struct m3_dump *d = self;
     int64_t width = 1;
-    (void)layer;
     (void)row;
-    for (const char *s = m3_tap_table[tap].shape + 1; *s; s++) width *= size_of(d, *s);
+    for (const char *s = m3_tap_table[tap].shape + 1; *s; s++) width *= size_of(d, *s, layer);
     return m3_writer_write(d->writer, data, (uint64_t)(rows * width) * m3_dtype_bytes(dtype_of(d, tap)), error);
 }
 
@@ -61,7 +66,7 @@ static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_
     char name[96];
     int rank = 0;
     if (!wants(d, tap, layer)) return M3_OK;
-    for (const char *s = row->shape; *s; s++) shape[rank++] = size_of(d, *s);
+    for (const char *s = row->shape; *s; s++) shape[rank++] = size_of(d, *s, layer);
     m3_tap_name(name, sizeof name, tap, layer);
     d->taps++;
     return m3_writer_tensor(d->writer, name, dtype_of(d, tap), rank, shape, error);
@@ -71,14 +76,15 @@ static int in_layer(enum m3_tap_where where, const struct m3_config *c, int64_t 
 {
     switch (where) {
     case M3_EVERY_LAYER: return 1;
-    case M3_SPARSE_LAYER: return c->sparse[l];
-    case M3_MOE_LAYER: return c->moe[l];
-    case M3_DENSE_MLP_LAYER: return !c->moe[l];
+    case M3_SPARSE_LAYER: return m3_config_sparse(c, l);
+    case M3_MOE_LAYER: return m3_config_moe(c, l);
+    case M3_DENSE_MLP_LAYER: return !m3_config_moe(c, l);
     case M3_BEFORE_VISION_LAYERS:
     case M3_EVERY_VISION_LAYER:
     case M3_AFTER_VISION_LAYERS:
     case M3_BEFORE_LAYERS:
-    case M3_AFTER_LAYERS: break;
+    case M3_AFTER_LAYERS:
+    case M3_EVERY_MTP_MODULE: break;
     }
     return 0;
 }
@@ -92,6 +98,27 @@ static int declare_part(struct m3_dump *d, enum m3_tap_where where, int64_t laye
     return status;
 }
 
+/* The taps of layer l under the number `layer`. */
+static int declare_layer(struct m3_dump *d, int64_t l, int64_t layer, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int tap = 0; !status && tap < M3_TAPS; tap++)
+        if (in_layer(m3_tap_table[tap].where, d->config, l)) status = declare(d, tap, layer, error);
+    return status;
+}
+
+/* In the order of the table: what stands before the module's layer, the layer, and what stands behind it. */
+static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
+{
+    int64_t layer = M3_MTP_LAYER + m;
+    int status = M3_OK;
+    for (int tap = d->additive ? M3_TAP_MTP_EH_PROJ : M3_TAP_MTP_EMBED_NORM; !status && tap <= M3_TAP_MTP_EH_PROJ; tap++)
+        status = declare(d, tap, layer, error);
+    if (!status) status = declare_layer(d, d->config->layers + m, layer, error);
+    if (!status) status = declare(d, M3_TAP_MTP_FINAL_NORM, layer, error);
+    return status ? status : declare(d, M3_TAP_MTP_LOGITS, layer, error);
+}
+
 /* Every tap of the run, in execution order. */
 static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_error *error)
 {
@@ -102,10 +129,10 @@ static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_
     if (!status && sees) status = declare_part(d, M3_AFTER_VISION_LAYERS, -1, error);
 
     if (!status && from_start) status = declare_part(d, M3_BEFORE_LAYERS, -1, error);
-    for (int64_t l = r->first_layer; l < r->end_layer; l++)
-        for (int tap = 0; !status && tap < M3_TAPS; tap++)
-            if (in_layer(m3_tap_table[tap].where, d->config, l)) status = declare(d, tap, l, error);
-    if (!status && r->end_layer == d->config->layers) status = declare_part(d, M3_AFTER_LAYERS, -1, error);
+    for (int64_t l = r->first_layer; !status && l < r->end_layer; l++) status = declare_layer(d, l, l, error);
+    if (status || r->end_layer < d->config->layers) return status;
+    status = declare_part(d, M3_AFTER_LAYERS, -1, error);
+    for (int64_t m = 0; !status && m < d->modules; m++) status = declare_module(d, m, error);
     return status;
 }
 
@@ -119,7 +146,7 @@ static int describe(struct m3_dump *d, const struct m3_model *model, const struc
     if (!semantics) return m3_fail_memory(error, "the semantics", 0);
 
     const char *const strings[][2] = {
-        { "format", "m3ref-dump" },         { "format_version", "1" },    { "producer", PRODUCER },
+        { "format", "m3ref-dump" },         { "format_version", "1" },    { "producer", M3_PRODUCER },
         { "precision", engine->precision }, { "command", command },       { "semantics", semantics },
         { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 },
     };
@@ -140,6 +167,9 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     d->config = &model->config;
     d->pictures = request->pictures;
     d->T = c->T;
+    d->p0 = request->cache ? m3_cache_length(request->cache, M3_CACHE_MAIN) : 0;
+    d->modules = request->cache ? 0 : m3_min(model->mtp_modules, c->T - 1);
+    d->additive = request->semantics->mtp_join == M3_MTP_ADDITIVE;
     d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
 
     int status = m3_writer_new(&d->writer, path, error);

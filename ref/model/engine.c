@@ -10,6 +10,7 @@ const struct m3_engine *M3_ENGINE(void)
         .real_bytes = sizeof(real),
         .ops = &m3_reference_ops,
         .forward = m3_forward,
+        .mtp = m3_forward_mtp,
     };
     return &engine;
 }

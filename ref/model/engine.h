@@ -8,6 +8,7 @@
 #include "base/context.h"
 #include "base/semantics.h"
 #include "base/status.h"
+#include "model/cache.h"
 #include "model/model.h"
 #include "model/pictures.h"
 #include "model/taps.h"
@@ -30,6 +31,7 @@ struct m3_request {
     const struct m3_pictures *pictures;     /* whose features go where ids has their placeholders; or NULL */
     int64_t first_layer, end_layer;         /* [first, end); the head runs if end is the number of layers */
     const void *hidden;                     /* [T,H] of `real`: what enters first_layer, if that is not 0; else NULL */
+    struct m3_cache *cache;                 /* the T rows come behind what it holds, and it then holds them; or NULL */
     const struct m3_semantics *semantics;
     enum m3_linear linear;
     int threads;                            /* >= 1 */
@@ -38,7 +40,23 @@ struct m3_request {
     /* Before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or NULL. */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
     void *progress_self;
-    double *logits;                         /* [V]: gets the last row, if the head runs; or NULL */
+    double *logits;                         /* [logit_rows,V]: gets the last rows, if the head runs; or NULL */
+    int64_t logit_rows;
+    void *embedded;                         /* [T,H] of `real`: gets what enters layer 0; or NULL */
+    void *final_norm;                       /* [T,H] of `real`: gets what MTP module 0 takes, if the head runs; or NULL */
+};
+
+/* Row t of module m joins hidden state t with the token m + 1 places on, and predicts the one after that. */
+struct m3_mtp_request {
+    const struct m3_request *how;           /* its cache, semantics, linear, threads, plugin and sink */
+    int64_t module, T;
+    const int32_t *ids;                     /* [T] the tokens joined */
+    const void *embedded;                   /* [embedded_rows,H] of `real` in place of the first embeddings; or NULL */
+    int64_t embedded_rows;
+    const int64_t *positions;               /* [T] of the hidden states */
+    void *hidden;                           /* [T,H] of `real`: what it takes, then what it hands to the next module */
+    double *logits;                         /* [logit_rows,V]: gets the last rows; or NULL */
+    int64_t logit_rows;
 };
 
 struct m3_ops;
@@ -47,7 +65,10 @@ struct m3_engine {
     const char *precision;                  /* "f32" or "f64" */
     size_t real_bytes;
     const struct m3_ops *ops;               /* the reference table; ops/ops.h of the same `real` describes it */
+    /* The whole model; with a sink that wants them, MTP modules too, unless there is a cache. */
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
+    /* One MTP module. */
+    int (*mtp)(const struct m3_model *model, const struct m3_mtp_request *request, struct m3_error *error);
 };
 
 const struct m3_engine *m3_engine_f32(void);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "model/mtp.h"
 #include "model/plugin.h"
 #include "model/text.h"
 #include "model/vision.h"
@@ -21,33 +22,71 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
                        "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %" PRId64
                        ", with hidden states if not from 0",
                        r->first_layer, r->end_layer, r->hidden ? "with" : "without", c->layers);
+    if (r->cache && (r->first_layer > 0 || r->end_layer < c->layers))
+        return m3_fail(error, M3_USAGE, "request: got some layers and a cache, expected all layers: it holds every one");
+    if (r->logits && (r->logit_rows < 1 || r->logit_rows > r->T))
+        return m3_fail(error, M3_USAGE, "request: got %" PRId64 " rows of logits, expected 1 to %" PRId64, r->logit_rows,
+                       r->T);
     if (r->pictures && !c->vision.present)
         return m3_fail(error, M3_USAGE, "request: got pictures, expected none: the model has no vision part");
     return M3_OK;
 }
 
-int m3_forward(const struct m3_model *model, const struct m3_request *request, struct m3_error *error)
+/* What every pass begins with, whatever it runs; close_pass is due after either. Returns f->status. */
+static int open_pass(struct m3_pass *f, void **library, const struct m3_model *model, const struct m3_request *request,
+                     struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
-    int wrong = check_request(c, request, error);
+    *f = (struct m3_pass){ .model = model, .config = c, .request = request, .error = error, .ops = m3_reference_ops,
+                           .layer = -1 };
+    f->act =
+        (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
+    *library = NULL;
+    f->status = m3_ctx_init(&f->ctx, request->threads, request->linear);
+    if (f->status) return m3_fail_memory(error, "a context", sizeof f->ctx);
+    if (request->plugin) f->status = m3_plugin_load(&f->ops, library, request->plugin, error);
+    f->norm = c->gemma_norm ? f->ops.rms_norm : f->ops.rms_norm_plain;
+    return f->status;
+}
+
+static int close_pass(struct m3_pass *f, void *library)
+{
+    m3_ctx_free(&f->ctx);
+    m3_plugin_close(library);
+    return f->status;
+}
+
+int m3_forward(const struct m3_model *model, const struct m3_request *request, struct m3_error *error)
+{
+    int wrong = check_request(&model->config, request, error);
     if (wrong) return wrong;
 
-    void *library = NULL;
+    struct m3_pass f;
+    void *library;
     real *features = NULL;
-    struct m3_pass f = { .model = model, .config = c, .request = request, .error = error, .ops = m3_reference_ops,
-                         .layer = -1 };
-    f.act =
-        (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
-
-    f.status = m3_ctx_init(&f.ctx, request->threads, request->linear);
-    if (f.status) return m3_fail_memory(error, "a context", sizeof f.ctx);
-    if (request->plugin) f.status = m3_plugin_load(&f.ops, &library, request->plugin, error);
-    f.norm = c->gemma_norm ? f.ops.rms_norm : f.ops.rms_norm_plain;
+    open_pass(&f, &library, model, request, error);
     if (!f.status && request->first_layer == 0) m3_vision_forward(&f, &features);
     if (!f.status) m3_text_forward(&f, features);
-
     free(features);
-    m3_ctx_free(&f.ctx);
-    m3_plugin_close(library);
-    return f.status;
+    return close_pass(&f, library);
+}
+
+int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
+{
+    struct m3_cache *cache = r->how->cache;
+    if (r->module < 0 || r->module >= model->mtp_modules || r->T < 1 || r->logit_rows > r->T)
+        return m3_fail(error, M3_USAGE, "request: got MTP module %" PRId64 ", T %" PRId64 ", %" PRId64
+                       " rows of logits, expected a module below %" PRId64 ", T from 1, and no more rows than that",
+                       r->module, r->T, r->logit_rows, model->mtp_modules);
+    struct m3_activations b = { 0 };
+    struct m3_pass f;
+    void *library;
+    open_pass(&f, &library, model, r->how, error);
+    f.rows = r->T;
+    f.p0 = cache ? m3_cache_length(cache, r->module) : 0;
+    if (!f.status && cache) f.status = m3_cache_reserve(cache, r->module, f.p0 + f.rows, error);
+    if (!f.status && !m3_activations_make(&f, &b)) m3_mtp_module(&f, &b, r);
+    if (!f.status && cache) m3_cache_set_length(cache, r->module, f.p0 + f.rows);
+    m3_activations_free(&b);
+    return close_pass(&f, library);
 }

@@ -19,6 +19,12 @@ struct m3_layer {
     struct m3_expert *experts;                          /* [E], MoE layers */
 };
 
+/* A module of multi-token prediction, but for its layer. */
+struct m3_mtp {
+    struct m3_weight embed_norm, hidden_norm, final_norm;       /* [H] */
+    struct m3_weight eh_proj;                                   /* [H,2H]: columns of the embedding first */
+};
+
 struct m3_vision_layer {
     struct m3_weight norm1, norm1_bias, norm2, norm2_bias;                  /* [W] */
     struct m3_weight q_proj, q_bias, k_proj, k_bias, v_proj, v_bias;        /* [W,W] [W] */
@@ -40,7 +46,9 @@ struct m3_model {
     struct m3_config config;
     struct m3_checkpoint *checkpoint;
     struct m3_weight embed, final_norm, lm_head;                /* [V,H] [H] [V,H] */
-    struct m3_layer *layers;                                    /* [config.layers] */
+    struct m3_layer *layers;            /* [config.layers + mtp_modules]: that of module m is at config.layers + m */
+    int64_t mtp_modules;                                        /* that the files hold */
+    struct m3_mtp *mtp;                                         /* [mtp_modules] */
     struct m3_vision vision;
 };
 

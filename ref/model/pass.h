@@ -15,7 +15,8 @@ struct m3_pass {
     int (*norm)(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);    /* RMS */
     struct m3_activation act;
     struct m3_ctx ctx;
-    int64_t rows;                           /* of the taps now made: T, P or M */
+    int64_t rows;                           /* of the taps now made: T, P, M, or fewer in an MTP module */
+    int64_t p0;                             /* places before row 0: what the cache holds */
     int64_t layer;                          /* of the taps now made; -1 outside layers */
     int status;
 };

@@ -25,6 +25,10 @@ static const struct field fields[] = {
     { "local_rule", offsetof(struct m3_semantics, local_rule), { "last", "own" }, 0 },
     { "rope_angle", offsetof(struct m3_semantics, rope_angle), { "f64", "f32" }, 0 },
     { "vision_boundary", offsetof(struct m3_semantics, vision_boundary), { "segment", "none" }, 0 },
+    { "mtp_handover", offsetof(struct m3_semantics, mtp_handover), { "pre_norm", "post_norm" }, 0 },
+    { "mtp_embed", offsetof(struct m3_semantics, mtp_embed), { "id", "fused" }, 0 },
+    { "mtp_zero_position0", offsetof(struct m3_semantics, mtp_zero_position0), { "false", "true" }, 0 },
+    { "mtp_join", offsetof(struct m3_semantics, mtp_join), { "concat", "additive" }, 0 },
 };
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -74,7 +78,8 @@ int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, str
     }
     return m3_fail(error, M3_USAGE,
                    "--set: got the field %.*s, expected one of selection, pool, index_scale, gate_clamp, "
-                   "init_blocks, local_blocks, local_rule, rope_angle, vision_boundary",
+                   "init_blocks, local_blocks, local_rule, rope_angle, vision_boundary, mtp_handover, mtp_embed, "
+                   "mtp_zero_position0, mtp_join",
                    (int)(equals - assignment), assignment);
 }
 

@@ -246,7 +246,7 @@ static int make_folder(const char *folder, struct m3_error *error)
 }
 
 int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, enum m3_synth_dtype dtype,
-                   struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
+                   int64_t modules, struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
                    struct m3_error *notes, struct m3_error *error)
 {
     struct synth s = { .folder = folder, .seed = seed, .dtype = dtype, .progress = progress, .error = error };
@@ -255,7 +255,7 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     int status = m3_config_read(&config, config_path, notes, error);
     if (!status && !(s.piece = malloc(PIECE * sizeof(float))))
         status = m3_fail_memory(error, "a piece", PIECE * sizeof(float));
-    if (!status) status = m3_tensors_each(&config, "language_model.", plan, &s);
+    if (!status) status = m3_tensors_each(&config, modules, "language_model.", plan, &s);
     s.shards++;
     if (!status) status = make_folder(folder, error);
     for (int64_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i);

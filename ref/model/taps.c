@@ -34,6 +34,9 @@ const struct m3_tap_row m3_tap_table[M3_TAPS] = {
     [M3_TAP_PROJECTOR_OUT]       = { "projector.out",           M3_AFTER_VISION_LAYERS,  "MH",  M3_KIND_REALS },
     [M3_TAP_EMBED]               = { "embed",                   M3_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
     [M3_TAP_FUSED]               = { "fused",                   M3_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_EMBED_NORM]      = { "embed_norm",              M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_HIDDEN_NORM]     = { "hidden_norm",             M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_EH_PROJ]         = { "eh_proj",                 M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
     [M3_TAP_ATTN_NORM]           = { "attn_norm",               M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
     [M3_TAP_Q_PROJ]              = { "q_proj",                  M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
     [M3_TAP_K_PROJ]              = { "k_proj",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
@@ -69,58 +72,60 @@ const struct m3_tap_row m3_tap_table[M3_TAPS] = {
     [M3_TAP_OUT]                 = { "out",                     M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
     [M3_TAP_FINAL_NORM]          = { "final_norm",              M3_AFTER_LAYERS,         "TH",  M3_KIND_REALS },
     [M3_TAP_LOGITS]              = { "logits",                  M3_AFTER_LAYERS,         "TV",  M3_KIND_REALS },
+    [M3_TAP_MTP_FINAL_NORM]      = { "final_norm",              M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_LOGITS]          = { "logits",                  M3_EVERY_MTP_MODULE,     "TV",  M3_KIND_REALS },
 };
 
-static const char vision_prefix[] = "vision.layers.", text_prefix[] = "layers.";
+static const char vision_prefix[] = "vision.layers.", text_prefix[] = "layers.", mtp_prefix[] = "mtp.";
 
-/* The parts of a pass: all kinds of text layers are one. */
-static int part(enum m3_tap tap)
+/* Is it a tap of a text layer, whatever the kind of the layer? */
+static int in_text_layer(enum m3_tap tap)
 {
-    enum m3_tap_where where = m3_tap_table[tap].where;
-    return where > M3_EVERY_LAYER && where < M3_AFTER_LAYERS ? M3_EVERY_LAYER : where;
+    return m3_tap_table[tap].where >= M3_EVERY_LAYER && m3_tap_table[tap].where < M3_AFTER_LAYERS;
+}
+
+/* The parts of a pass: all kinds of text layers are one, those of MTP modules belong to them. */
+static int part(enum m3_tap tap, int64_t layer)
+{
+    if (!in_text_layer(tap)) return m3_tap_table[tap].where;
+    return layer >= M3_MTP_LAYER ? M3_EVERY_MTP_MODULE : M3_EVERY_LAYER;
 }
 
 /* What stands before the layer's number in a name; NULL outside layers. */
-static const char *prefix_of(enum m3_tap tap)
+static const char *prefix_of(enum m3_tap tap, int64_t layer)
 {
-    if (part(tap) == M3_EVERY_VISION_LAYER) return vision_prefix;
-    return part(tap) == M3_EVERY_LAYER ? text_prefix : NULL;
+    switch (part(tap, layer)) {
+    case M3_EVERY_VISION_LAYER: return vision_prefix;
+    case M3_EVERY_LAYER: return text_prefix;
+    case M3_EVERY_MTP_MODULE: return mtp_prefix;
+    default: return NULL;
+    }
 }
 
 int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer)
 {
-    const char *prefix = prefix_of(tap);
-    int length = prefix ? snprintf(name, size, "%s%" PRId64 ".%s", prefix, layer, m3_tap_table[tap].name)
-                        : snprintf(name, size, "%s", m3_tap_table[tap].name);
+    const char *prefix = prefix_of(tap, layer), *own = m3_tap_table[tap].name;
+    const char *inner = prefix == mtp_prefix && in_text_layer(tap) ? "layer." : "";
+    int64_t number = prefix == mtp_prefix ? layer - M3_MTP_LAYER : layer;
+    int length = prefix ? snprintf(name, size, "%s%" PRId64 ".%s%s", prefix, number, inner, own)
+                        : snprintf(name, size, "%s", own);
     return length >= 0 && (size_t)length < size ? 0 : -1;
-}
-
-/* Reads "12." at *name, and moves it behind; -1 if there is anything else. */
-static int64_t read_layer(const char **name)
-{
-    char *end;
-    if (**name < '0' || **name > '9') return -1;
-    int64_t number = strtoll(*name, &end, 10);
-    int padded = **name == '0' && end != *name + 1;
-    if (*end != '.' || padded || number == INT64_MAX) return -1;
-    *name = end + 1;
-    return number;
 }
 
 int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)
 {
-    static const char *const prefixes[] = { vision_prefix, text_prefix };
-    const char *prefix = NULL;
+    static const char *const prefixes[] = { vision_prefix, text_prefix, mtp_prefix };
     int64_t number = -1;
-    for (int i = 0; i < 2 && !prefix; i++)
-        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) prefix = prefixes[i];
-    if (prefix) {
-        name += strlen(prefix);
-        number = read_layer(&name);
-        if (number < 0) return -1;
+    for (int i = 0; i < 3; i++) {
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) != 0) continue;
+        number = strtoll(name + strlen(prefixes[i]), NULL, 10);
+        if (number < 0 || number >= M3_MTP_LAYER) return -1;
+        if (prefixes[i] == mtp_prefix) number += M3_MTP_LAYER;
+        break;
     }
     for (int i = 0; i < M3_TAPS; i++) {
-        if (prefix_of(i) != prefix || strcmp(m3_tap_table[i].name, name) != 0) continue;
+        char again[96];                     /* so that layers.03 and the like are no names */
+        if (m3_tap_name(again, sizeof again, i, number) != 0 || strcmp(again, name) != 0) continue;
         *tap = i;
         *layer = number;
         return 0;
@@ -130,7 +135,7 @@ int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)
 
 int m3_tap_order(enum m3_tap a, int64_t layer_a, enum m3_tap b, int64_t layer_b)
 {
-    if (part(a) != part(b)) return part(a) - part(b);
+    if (part(a, layer_a) != part(b, layer_b)) return part(a, layer_a) - part(b, layer_b);
     if (layer_a != layer_b) return layer_a < layer_b ? -1 : 1;
     return (int)a - (int)b;
 }

@@ -14,6 +14,7 @@ enum m3_tap {
     M3_TAP_LINEAR_1, M3_TAP_ACT_1, M3_TAP_LINEAR_2, M3_TAP_MERGED, M3_TAP_MERGE_LINEAR_1, M3_TAP_ACT_2,
     M3_TAP_PROJECTOR_OUT,
     M3_TAP_EMBED, M3_TAP_FUSED,
+    M3_TAP_MTP_EMBED_NORM, M3_TAP_MTP_HIDDEN_NORM, M3_TAP_MTP_EH_PROJ,
     M3_TAP_ATTN_NORM, M3_TAP_Q_PROJ, M3_TAP_K_PROJ, M3_TAP_V_PROJ, M3_TAP_Q_NORM, M3_TAP_K_NORM,
     M3_TAP_Q_ROPE, M3_TAP_K_ROPE,
     M3_TAP_INDEX_Q_PROJ, M3_TAP_INDEX_K_PROJ, M3_TAP_INDEX_Q_NORM, M3_TAP_INDEX_K_NORM,
@@ -23,6 +24,7 @@ enum m3_tap {
     M3_TAP_ROUTER_LOGITS, M3_TAP_ROUTER_SCORES, M3_TAP_EXPERTS, M3_TAP_EXPERT_WEIGHTS, M3_TAP_EXPERT_OUT,
     M3_TAP_ROUTED, M3_TAP_SHARED, M3_TAP_MLP, M3_TAP_OUT,
     M3_TAP_FINAL_NORM, M3_TAP_LOGITS,
+    M3_TAP_MTP_FINAL_NORM, M3_TAP_MTP_LOGITS,
     M3_TAPS,
 };
 
@@ -36,8 +38,12 @@ enum m3_tap_where {
     M3_SPARSE_LAYER,
     M3_DENSE_MLP_LAYER,
     M3_MOE_LAYER,
-    M3_AFTER_LAYERS
+    M3_AFTER_LAYERS,
+    M3_EVERY_MTP_MODULE,        /* around its layer, whose taps are those of a text layer */
 };
+
+/* Every function that takes a layer means the layer of MTP module m by M3_MTP_LAYER + m. */
+enum { M3_MTP_LAYER = 1 << 24 };
 
 enum m3_tap_kind {
     M3_KIND_REALS,
@@ -46,7 +52,7 @@ enum m3_tap_kind {
 };
 
 struct m3_tap_row {
-    const char *name;           /* "embed"; of a layer's tap the part behind "layers.l." or "vision.layers.v." */
+    const char *name;           /* "embed"; of a layer's tap the part behind "layers.l.", "vision.layers.v." or "mtp.m." */
     enum m3_tap_where where;
     const char *shape;          /* letters of m3_tap_size, the rows first: "TQD" */
     enum m3_tap_kind kind;

@@ -8,6 +8,7 @@
 
 #define MODEL(field) offsetof(struct m3_model, field)
 #define LAYER(field) offsetof(struct m3_layer, field)
+#define MTP(field) offsetof(struct m3_mtp, field)
 #define EXPERT(field) offsetof(struct m3_expert, field)
 #define VISION(field) offsetof(struct m3_vision, field)
 #define VISION_LAYER(field) offsetof(struct m3_vision_layer, field)
@@ -43,6 +44,11 @@ const struct m3_tensor_row m3_tensor_table[] = {
     { "block_sparse_moe.experts.%e.w1.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "F,H", EXPERT(w1) },
     { "block_sparse_moe.experts.%e.w3.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "F,H", EXPERT(w3) },
     { "block_sparse_moe.experts.%e.w2.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "H,F", EXPERT(w2) },
+
+    { "enorm.weight", NULL, M3_IN_MTP, M3_PLAIN, "H", MTP(embed_norm) },
+    { "hnorm.weight", NULL, M3_IN_MTP, M3_PLAIN, "H", MTP(hidden_norm) },
+    { "eh_proj.weight", NULL, M3_IN_MTP, M3_MATRIX, "H,2H", MTP(eh_proj) },
+    { "final_layernorm.weight", NULL, M3_IN_MTP, M3_PLAIN, "H", MTP(final_norm) },
 
     { "vision_tower.vision_model.embeddings.patch_embedding.weight", NULL,
       M3_IN_VISION, M3_FLOAT, "W,C", VISION(patch_embed) },
@@ -124,27 +130,39 @@ static int visit_rows(const struct walk *walk, enum m3_tensor_where where, const
     return 0;
 }
 
-static int visit_text_layer(const struct walk *walk, const char *prefix, int64_t l)
+static int visit_text_layer(const struct walk *walk, const char *place, int64_t l)
 {
     const struct m3_config *config = walk->config;
-    char place[96];
-    snprintf(place, sizeof place, "%smodel.layers.%" PRId64 ".", prefix, l);
+    int moe = m3_config_moe(config, l);
 
     int status = visit_rows(walk, M3_IN_LAYER, place, l, -1);
-    if (!status && config->sparse[l]) status = visit_rows(walk, M3_IN_SPARSE, place, l, -1);
-    if (!status) status = visit_rows(walk, config->moe[l] ? M3_IN_MOE : M3_IN_DENSE_MLP, place, l, -1);
-    for (int64_t e = 0; !status && config->moe[l] && e < config->E; e++)
-        status = visit_rows(walk, M3_IN_EXPERT, place, l, e);
+    if (!status && m3_config_sparse(config, l)) status = visit_rows(walk, M3_IN_SPARSE, place, l, -1);
+    if (!status) status = visit_rows(walk, moe ? M3_IN_MOE : M3_IN_DENSE_MLP, place, l, -1);
+    for (int64_t e = 0; !status && moe && e < config->E; e++) status = visit_rows(walk, M3_IN_EXPERT, place, l, e);
     return status;
 }
 
-int m3_tensors_each(const struct m3_config *config, const char *prefix,
+static int visit_module(const struct walk *walk, const char *prefix, int64_t m)
+{
+    char place[96], layer[128];
+    snprintf(place, sizeof place, "%smodel.mtp.layers.%" PRId64 ".", prefix, m);
+    snprintf(layer, sizeof layer, "%stransformer_layer.", place);
+    int status = visit_rows(walk, M3_IN_MTP, place, m, -1);
+    return status ? status : visit_text_layer(walk, layer, walk->config->layers + m);
+}
+
+int m3_tensors_each(const struct m3_config *config, int64_t modules, const char *prefix,
                     int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self)
 {
     const struct walk walk = { config, visit, self };
 
     int status = visit_rows(&walk, M3_IN_MODEL, prefix, -1, -1);
-    for (int64_t l = 0; !status && l < config->layers; l++) status = visit_text_layer(&walk, prefix, l);
+    for (int64_t l = 0; !status && l < config->layers; l++) {
+        char place[96];
+        snprintf(place, sizeof place, "%smodel.layers.%" PRId64 ".", prefix, l);
+        status = visit_text_layer(&walk, place, l);
+    }
+    for (int64_t m = 0; !status && m < modules; m++) status = visit_module(&walk, prefix, m);
     if (!status && !config->tied_embeddings) status = visit_rows(&walk, M3_IN_LM_HEAD, prefix, -1, -1);
     if (!config->vision.present) return status;
 

@@ -22,6 +22,7 @@ enum m3_tensor_where {
     M3_IN_DENSE_MLP,
     M3_IN_MOE,
     M3_IN_EXPERT,           /* every expert of a MoE layer; bound to struct m3_expert */
+    M3_IN_MTP,              /* every MTP module, whose layer has the places above; bound to struct m3_mtp */
     M3_IN_VISION,           /* once, if there is a vision config; bound to struct m3_vision */
     M3_IN_VISION_LAYER,     /* every layer of the tower; bound to struct m3_vision_layer */
 };
@@ -42,14 +43,15 @@ extern const int m3_tensor_rows;
 struct m3_tensor_spec {
     const struct m3_tensor_row *row;
     char name[192], other[192];     /* other: "" if there is none */
-    int64_t layer, expert;          /* -1: none */
+    int64_t layer, expert;          /* -1: none; layer counts those of MTP modules on, of M3_IN_MTP it is the module */
     int rank;
     int64_t shape[8];
 };
 
 /* Calls `visit` for every tensor that a model of this config has, in the order of the table, layer by layer. Stops and
- * returns what `visit` returns when that is not 0. `prefix` is "language_model." as released, or "". */
-int m3_tensors_each(const struct m3_config *config, const char *prefix,
+ * returns what `visit` returns when that is not 0. `prefix` is "language_model." as released, or ""; `modules` is how
+ * many MTP modules there are, which the config need not tell. */
+int m3_tensors_each(const struct m3_config *config, int64_t modules, const char *prefix,
                     int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self);
 
 #endif

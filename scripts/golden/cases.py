@@ -109,6 +109,32 @@ VISION_CASES = [
                 "golden/photo.png through the public image processor; every tap of the run, text included",
                 "that a still's two frames are kept apart; boundaries, t", photo=True),
 ]
+
+
+@dataclass
+class MtpCase(Case):
+    """A text case and a case with one picture for a model with modules of multi-token prediction."""
+    modules: int = 0
+    picture: PictureCase = None
+    prompt: tuple = ()               # of generate.json
+    max_new: int = 0
+
+
+MTP = MtpCase(
+    name="mtp", seed=19, style="bf16", tokens=15, layer_map=[0, 1], modules=2, prompt=(1, 2, 3), max_new=32,
+    picture=PictureCase("picture", 1, [3, "image", 4], [[1, 2, 2]], 1, "", ""),
+    text={"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "rotary_dim": 6,
+          "partial_rotary_factor": 0.6, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 11,
+          "dense_intermediate_size": 26, "shared_intermediate_size": 14, "vocab_size": 97,
+          "max_position_embeddings": 4096},
+    sparse={"sparse_index_dim": 8, "sparse_num_index_heads": 2, "sparse_block_size": 3, "sparse_topk_blocks": 2},
+    vision={"hidden_size": 6, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 7},
+    top={"projector_hidden_size": 9, "image_token_index": 90, "video_token_index": 91},
+    covers="every tap of two modules of multi-token prediction in the default reading; the other hand-over, row 0 "
+           "zeroed, the additive join, the scattered row at a picture; drafting and verification under greedy "
+           "decoding, with drafts accepted and rejected; blocks of 3, partial last blocks in both modules",
+    cannot_detect="a misreading shared by both formulas of the modules, for which there is no public code; a call on a "
+                  "cached prefix; sampling; more than two modules; a second picture")
 PHOTO = {"path": "photo.png", "sha256": "e621bdcd3ed160c37069af327f898ab557c2fdbf1d42c932cf63d67e463dc3ff",
          "licence": "CC0",
          "source": "chelsea.png of scikit-image 0.26.0, which says: \"No copyright restrictions.  CC0 by the "

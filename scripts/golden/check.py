@@ -17,6 +17,7 @@ import files
 import formulas
 import judge
 import make
+import mtp
 
 TAP_LIMIT = 1e-12
 YARDSTICK_FACTOR = 4
@@ -120,6 +121,7 @@ def main():
             photo = make.copy_photo(golden, made)
             for case in cases.CASES:
                 make.produce(case, made)
+            mtp.produce(cases.MTP, made)
             make.produce_vision(made, photo)
             make.produce_pictures(made, photo)
         except judge.Refused as reason:

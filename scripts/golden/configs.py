@@ -69,11 +69,12 @@ def minimax_m3_mxfp8():
     return config
 
 
-def small(text, sparse, vision, top, layer_map, style):
-    """A small model: the release with these fields replaced. layer_map: 0 dense, 1 sparse attention + MoE."""
+def small(text, sparse, vision, top, layer_map, style, modules=0):
+    """A small model: the release with these fields replaced. layer_map: 0 dense, 1 sparse attention + MoE; modules:
+    of multi-token prediction."""
     config = copy.deepcopy(minimax_m3())
     del config["auto_map"], config["text_config"]["num_nextn_predict_layers"]
-    config["text_config"] |= text | {"num_hidden_layers": len(layer_map), "num_mtp_modules": 0,
+    config["text_config"] |= text | {"num_hidden_layers": len(layer_map), "num_mtp_modules": modules,
                                      "moe_layer_freq": list(layer_map)}
     config["text_config"]["sparse_attention_config"] |= sparse | {
         "sparse_attention_freq": list(layer_map), "sparse_disable_index_value": list(layer_map)}
@@ -142,8 +143,16 @@ def vision_shapes(config):
     return shapes
 
 
+def mtp_shapes(text, module):
+    """{name: shape} of one module of multi-token prediction: the names that engines expect, in no release."""
+    H, prefix = text["hidden_size"], f"language_model.model.mtp.layers.{module}."
+    shapes = {f"{prefix}{name}.weight": (H,) for name in ("enorm", "hnorm", "final_layernorm")}
+    shapes[prefix + "eh_proj.weight"] = (H, 2 * H)
+    return shapes | layer_shapes(text, prefix + "transformer_layer.", True, True)
+
+
 def tensor_shapes(config):
-    """{released name: shape} of every tensor of the model."""
+    """{released name: shape} of every tensor of the model, without modules of multi-token prediction."""
     text = config["text_config"]
     table = (text["vocab_size"], text["hidden_size"])
     shapes = {"language_model.model.embed_tokens.weight": table, "language_model.lm_head.weight": table,

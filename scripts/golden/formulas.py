@@ -153,7 +153,7 @@ class Check:
         self.fuse()
         x = taps["fused"]
         for number in range(self.text["num_hidden_layers"]):
-            self.layer(number, x)
+            self.layer(number, f"layers.{number}.", f"language_model.model.layers.{number}.", x)
             x = taps[f"layers.{number}.out"]
         self.equal("final_norm", gemma_norm(x, weights["language_model.model.norm.weight"], eps))
         self.equal("logits", taps["final_norm"] @ weights["language_model.lm_head.weight"].T)
@@ -161,10 +161,11 @@ class Check:
     def fuse(self):
         self.equal("fused", self.taps["embed"])
 
-    def layer(self, number, x):
-        taps, p, eps = self.taps, f"layers.{number}.", self.text["rms_norm_eps"]
-        w = {name.removeprefix(f"language_model.model.{p}").removesuffix(".weight"): value
-             for name, value in self.weights.items() if name.startswith(f"language_model.model.{p}")}
+    def layer(self, number, p, source, x):
+        """number: key of its attention weights; p, source: prefixes of its taps and weights; x: its input."""
+        taps, eps = self.taps, self.text["rms_norm_eps"]
+        w = {name.removeprefix(source).removesuffix(".weight"): value
+             for name, value in self.weights.items() if name.startswith(source)}
         self.equal(p + "attn_norm", gemma_norm(x, w["input_layernorm"], eps))
         self.heads(p, w, "self_attn.", ("q", "k", "v"))
         blocks = self.index(p, w) if p + "index.blocks" in taps else None
@@ -179,10 +180,10 @@ class Check:
         """Projection, per-head norm and rotation of q and k (v is projected only)."""
         taps, text = self.taps, self.text
         rotary = round(text["partial_rotary_factor"] * text["head_dim"])
-        positions = np.arange(len(self.ids))
+        input_norm = taps[p.removesuffix("index.") + "attn_norm"]
+        positions = np.arange(len(input_norm))
         for name in names:
             shape = taps[f"{p}{name}_proj"].shape
-            input_norm = taps[p.removesuffix("index.") + "attn_norm"]
             self.equal(f"{p}{name}_proj", (input_norm @ w[f"{prefix}{name}_proj"].T).reshape(shape))
             if name != "v":
                 norm = gemma_norm(taps[f"{p}{name}_proj"], w[f"{prefix}{name}_norm"], text["rms_norm_eps"])
@@ -251,6 +252,42 @@ class Check:
         self.equal(m + "shared", swiglu(x @ gate.T, x @ up.T, self.text) @ down.T)
         self.equal(p + "mlp", taps[m + "routed"] + taps[m + "shared"])
         self.counts[p + "experts used"] = int(len(np.unique(ids)))
+
+
+# ---- multi-token prediction
+
+class MtpCheck(Check):
+    """The modules alone, in one reading; `taps` holds embed, fused and final_norm of the main model too."""
+
+    def __init__(self, config, weights, taps, attention_weights, input_ids, reading):
+        super().__init__(config, weights, taps, attention_weights, input_ids)
+        self.reading = reading
+
+    def run(self):
+        taps, eps, reading = self.taps, self.text["rms_norm_eps"], self.reading
+        embedding = taps["fused" if reading.get("mtp_embed") == "fused" else "embed"]
+        handed = "final_norm" if reading.get("mtp_handover") == "post_norm" else "layer.out"
+        for module in range(self.text["num_mtp_modules"]):
+            p, source = f"mtp.{module}.", f"language_model.model.mtp.layers.{module}."
+            enorm, hnorm, final, join = (self.weights[f"{source}{name}.weight"]
+                                         for name in ("enorm", "hnorm", "final_layernorm", "eh_proj"))
+            hidden = taps[f"mtp.{module - 1}.{handed}" if module else "final_norm"]
+            rows = range(len(self.ids) - module - 1)
+            e = np.stack([embedding[t + module + 1] for t in rows])
+            h = np.stack([hidden[t] for t in rows])
+            if reading.get("mtp_zero_position0") == "true":
+                e[0] = 0
+            split = join.shape[0]
+            if reading.get("mtp_join") == "additive":
+                self.equal(p + "eh_proj", e + h @ join[:, split:].T)
+            else:
+                self.equal(p + "embed_norm", gemma_norm(e, enorm, eps))
+                self.equal(p + "hidden_norm", gemma_norm(h, hnorm, eps))
+                self.equal(p + "eh_proj", taps[p + "embed_norm"] @ join[:, :split].T
+                           + taps[p + "hidden_norm"] @ join[:, split:].T)
+            self.layer(p, p + "layer.", source + "transformer_layer.", taps[p + "eh_proj"])
+            self.equal(p + "final_norm", gemma_norm(taps[p + "layer.out"], final, eps))
+            self.equal(p + "logits", taps[p + "final_norm"] @ self.weights["language_model.lm_head.weight"].T)
 
 
 # ---- pictures

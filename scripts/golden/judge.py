@@ -30,6 +30,14 @@ def demand_fp64(check, taps):
         raise Refused("not fp64: " + ", ".join(f"{name} {error:.1e}" for name, error in sorted(bad.items())))
 
 
+def exercise(check):
+    """Refuses a case without gates and ups beyond the clamp."""
+    for wanted in ("gate>7", "|up|>7"):
+        total = sum(value for name, value in check.counts.items() if name.endswith(wanted))
+        if total == 0:
+            raise Refused(f"no element with {wanted}")
+
+
 def measure(runs, taps, rows=None):
     """The yardstick of runs [(kind, taps)] against fp64 taps; `rows` picks those that the golden holds."""
     ruler = yardstick.Yardstick()

@@ -1,7 +1,7 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
-    CASE: tiny, block128, mxfp8, f8block, vision (needs tiny) or pictures
+    CASE: tiny, block128, mxfp8, f8block, mtp, vision (needs tiny) or pictures
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
 A case is refused if a tap is not fp64 (formulas.py disagrees by more than 1e-14), if an fp32 run selects other blocks
@@ -23,6 +23,7 @@ import configs
 import files
 import formulas
 import judge
+import mtp
 import pictures
 import positions
 import synth
@@ -31,7 +32,7 @@ import vision
 import yardstick
 
 GOLDEN = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden"))
-GROUPS = (vision.NAME, pictures.NAME)
+GROUPS = (mtp.NAME, vision.NAME, pictures.NAME)
 
 
 def build(case, seed):
@@ -64,14 +65,6 @@ def run_truth(folder, config, weights, input_ids):
     return taps, check
 
 
-def exercise(check):
-    """Refuses a case without gates and ups beyond the clamp."""
-    for wanted in ("gate>7", "|up|>7"):
-        total = sum(value for name, value in check.counts.items() if name.endswith(wanted))
-        if total == 0:
-            raise judge.Refused(f"no element with {wanted}")
-
-
 def attempt(case, seed, folder):
     """Writes model and case under `folder`; returns (config, ids, taps, Check, Yardstick, margins)."""
     config, stored, weights, input_ids = build(case, seed)
@@ -87,7 +80,7 @@ def attempt(case, seed, folder):
             write_expanded(exact, model_folder, config, np.float64)
             write_expanded(single, model_folder, config, np.float32)
         taps, check = run_truth(exact, config, weights, input_ids)
-        exercise(check)
+        judge.exercise(check)
         rows = np.array(case.rows if case.rows else range(case.tokens), np.int32)
         ruler = judge.measure(yardstick.fp32_runs(single, input_ids, rows), taps, rows)
     return config, input_ids, taps, check, ruler, judge.judge_margins(check, ruler, rows)
@@ -150,6 +143,7 @@ def manifest(out):
                         "command": f"python scripts/golden/make.py {case.name}", "weights": case.style,
                         "dims": dimensions(case), "covers": case.covers, "cannot_detect": case.cannot_detect,
                         "files": listing(out, case.name)})
+    entries.append(mtp.entry(cases.MTP, dimensions(cases.MTP)) | {"files": listing(out, mtp.NAME)})
     entries.append({"case": "configs", "producer": "scripts/golden/configs.py", "versions": {}, "seed": None,
                     "command": "python scripts/golden/make.py", "weights": None, "dims": {},
                     "covers": "every field of config.json of both public releases",
@@ -240,6 +234,11 @@ def main():
         for case in cases.CASES:
             if case.name in wanted:
                 search(case) if options.search else show(case.name, produce(case, options.out))
+        if mtp.NAME in wanted and options.search:
+            print(f"{mtp.NAME}: seed {mtp.search(cases.MTP)} accepted", flush=True)
+        elif mtp.NAME in wanted:
+            for name, summary in mtp.produce(cases.MTP, options.out).items():
+                show(name, summary)
         if vision.NAME in wanted and options.search:
             search_vision(options.out, photo)
         elif vision.NAME in wanted:

@@ -1,0 +1,7 @@
+/* What files say about who wrote them. */
+#ifndef M3_BASE_VERSION_H
+#define M3_BASE_VERSION_H
+
+#define M3_PRODUCER "m3ref 0.1"
+
+#endif

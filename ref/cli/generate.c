@@ -1,0 +1,281 @@
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "decode/generate.h"
+#include "model/semantics.h"
+
+static const char help[] =
+    "usage: m3ref generate MODEL (--ids 1,2,3 [--image A.png ...] | --case F) [--max-new N] [--speculative] ...\n"
+    "\n"
+    "Goes on behind the tokens given, one at a time; the keys and values of all tokens stay in memory. Greedy, unless\n"
+    "--temperature is above 0. One line a token as it comes: number, id, ln of its probability, how far its logit is\n"
+    "above the best other one. Then all ids in one line.\n"
+    "\n"
+    "  --ids, --case, --image, --video, --allow-long     as in m3ref run\n"
+    "  --max-new N            at most that many tokens, default 16\n"
+    "  --stop IDS             ids that end it, separated by commas; the one that did is printed\n"
+    "  --temperature T        draw tokens from softmax(logits / T); 0, the default, takes the likeliest\n"
+    "  --top-k K              only among the K likeliest; 0, the default, is all\n"
+    "  --top-p P              only among the fewest that together have probability P; default 1\n"
+    "  --seed S               of the drawing, default 0; the same on every machine with the same logits\n"
+    "  --speculative          drafts by the model's MTP modules, verified by the model in one pass: the same greedy\n"
+    "                         tokens, the same distribution of drawn ones, in fewer passes\n"
+    "  --json                 JSON lines: one object a token, then a summary\n"
+    "  --precision f32|f64    --linear blas|ordered    --threads N    --set FIELD=VALUE    --ops LIB    as in m3ref run\n"
+    "  --help                 this text\n"
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 69 plug-in\n"
+    "not available; 70 internal error; 74 I/O error.\n";
+
+struct arguments {
+    const char *model, *stop;
+    struct m3_cli_input input;
+    const char *set[64];
+    int sets, json, help;
+    int64_t threads, seed;
+    struct m3_generation how;
+};
+
+enum {
+    OPT_CASE = 256, OPT_IDS, OPT_IMAGE, OPT_VIDEO, OPT_ALLOW_LONG, OPT_MAX_NEW, OPT_STOP, OPT_TEMPERATURE, OPT_TOP_K,
+    OPT_TOP_P, OPT_SEED, OPT_SPECULATIVE, OPT_JSON, OPT_PRECISION, OPT_LINEAR, OPT_THREADS, OPT_SET, OPT_OPS, OPT_HELP
+};
+
+static const struct option options[] = {
+    { "case", required_argument, NULL, OPT_CASE },
+    { "ids", required_argument, NULL, OPT_IDS },
+    { "image", required_argument, NULL, OPT_IMAGE },
+    { "video", required_argument, NULL, OPT_VIDEO },
+    { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
+    { "max-new", required_argument, NULL, OPT_MAX_NEW },
+    { "stop", required_argument, NULL, OPT_STOP },
+    { "temperature", required_argument, NULL, OPT_TEMPERATURE },
+    { "top-k", required_argument, NULL, OPT_TOP_K },
+    { "top-p", required_argument, NULL, OPT_TOP_P },
+    { "seed", required_argument, NULL, OPT_SEED },
+    { "speculative", no_argument, NULL, OPT_SPECULATIVE },
+    { "json", no_argument, NULL, OPT_JSON },
+    { "precision", required_argument, NULL, OPT_PRECISION },
+    { "linear", required_argument, NULL, OPT_LINEAR },
+    { "threads", required_argument, NULL, OPT_THREADS },
+    { "set", required_argument, NULL, OPT_SET },
+    { "ops", required_argument, NULL, OPT_OPS },
+    { "help", no_argument, NULL, OPT_HELP },
+    { NULL, 0, NULL, 0 },
+};
+
+/* A real number in [low, high], or in (low, high] if `open`; NaN is in none. */
+static int parse_real(double *number, const char *flag, const char *text, double low, double high, int open,
+                      struct m3_error *error)
+{
+    char *end;
+    errno = 0;
+    *number = strtod(text, &end);
+    if (!errno && end != text && !*end && *number >= low && *number <= high && !(open && *number == low)) return M3_OK;
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number %s %g to %g", flag, text, open ? "above" : "from", low,
+                   high);
+}
+
+static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+{
+    struct m3_sampling *s = &a->how.sampling;
+    int second, status;
+    switch (option) {
+    case OPT_CASE: a->input.case_path = optarg; break;
+    case OPT_IDS: a->input.ids = optarg; break;
+    case OPT_IMAGE: a->input.images[a->input.image_count++] = optarg; break;
+    case OPT_VIDEO: a->input.videos[a->input.video_count++] = optarg; break;
+    case OPT_ALLOW_LONG: a->input.allow_long = 1; break;
+    case OPT_MAX_NEW: return m3_cli_number(&a->how.max_new, "--max-new", optarg, 1, INT32_MAX, error);
+    case OPT_STOP: a->stop = optarg; break;
+    case OPT_TEMPERATURE: return parse_real(&s->temperature, "--temperature", optarg, 0, 1e6, 0, error);
+    case OPT_TOP_K: return m3_cli_number(&s->top_k, "--top-k", optarg, 0, INT32_MAX, error);
+    case OPT_TOP_P: return parse_real(&s->top_p, "--top-p", optarg, 0, 1, 1, error);
+    case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
+    case OPT_SPECULATIVE: a->how.speculative = 1; break;
+    case OPT_JSON: a->json = a->input.quiet = 1; break;
+    case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 1024, error);
+    case OPT_OPS: a->how.plugin = optarg; break;
+    case OPT_HELP: a->help = 1; break;
+    case OPT_PRECISION:
+        status = m3_cli_choose(&second, "--precision", optarg, "f32", "f64", error);
+        a->how.engine = second ? m3_engine_f64() : m3_engine_f32();
+        return status;
+    case OPT_LINEAR:
+        status = m3_cli_choose(&second, "--linear", optarg, "blas", "ordered", error);
+        a->how.linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+        return status;
+    case OPT_SET:
+        if (a->sets == sizeof a->set / sizeof a->set[0]) return m3_fail(error, M3_USAGE, "generate: too many --set");
+        a->set[a->sets++] = optarg;
+        break;
+    default: return m3_cli_bad_option(option, argv, "generate", error);
+    }
+    return M3_OK;
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    int option, status = M3_OK;
+    *a = (struct arguments){ .threads = omp_get_num_procs(),
+                             .how = { .engine = m3_engine_f32(), .max_new = 16, .sampling = { .top_p = 1 } } };
+    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
+    optind = 0;
+    opterr = 0;
+    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        status = parse_option(a, option, argv, error);
+    if (status || a->help) return status;
+    if (argc - optind != 1)
+        return m3_fail(error, M3_USAGE, "generate: got %d model directories, expected one", argc - optind);
+    a->model = argv[optind];
+    a->how.threads = (int)a->threads;
+    a->how.sampling.seed = (uint64_t)a->seed;
+    return m3_cli_input_check(&a->input, "generate", error);
+}
+
+/* What the callbacks share. */
+struct printer {
+    int json, terminal;
+    int32_t *ids;               /* [max_new] */
+};
+
+static void clear_line(const struct printer *p)
+{
+    if (p->terminal) fprintf(stderr, "\r%*s\r", 40, "");
+}
+
+/* Passes over one token are short; only that of the prompt may take long. */
+static void progress(void *self, const char *part, int64_t layer, int64_t layers)
+{
+    const struct printer *p = self;
+    if (!p->terminal) return;
+    if (layer < layers) fprintf(stderr, "\r%s %" PRId64 " of %" PRId64 " ", part, layer + 1, layers);
+    else clear_line(p);
+}
+
+static void print_json(json_t *object)
+{
+    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    puts(text ? text : "{}");
+    free(text);
+    json_decref(object);
+}
+
+/* JSON has no infinities: the margin in a vocabulary of one. */
+static json_t *real_or_word(double x)
+{
+    if (isfinite(x)) return json_real(x);
+    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+}
+
+static void print_token(void *self, const struct m3_token *t)
+{
+    struct printer *p = self;
+    clear_line(p);
+    p->ids[t->index] = t->id;
+    if (p->json)
+        print_json(json_pack("{s:s,s:I,s:I,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
+                             (json_int_t)t->id, "logprob", real_or_word(t->logprob), "margin", real_or_word(t->margin),
+                             "time", t->seconds));
+    else printf("%6" PRId64 " %8d  %12.6f %12.6f\n", t->index, t->id, t->logprob, t->margin);
+    fflush(stdout);
+}
+
+/* "0: 5, 1: 3, 2: 8": that many main calls kept none, one, two drafts. */
+static void print_steps(const struct m3_generated *g)
+{
+    int last = M3_MOST_DRAFTS;
+    while (last > 0 && g->steps[last] == 0) last--;
+    for (int i = 0; i <= last; i++) printf("%s%d: %" PRId64, i ? ", " : "", i, g->steps[i]);
+}
+
+static void print_summary(const struct printer *p, const struct m3_generated *g, int speculative)
+{
+    if (p->json) {
+        json_t *summary = json_pack("{s:s,s:I}", "type", "summary", "tokens", (json_int_t)g->tokens);
+        json_t *steps = json_array();
+        for (int i = 0; speculative && i <= M3_MOST_DRAFTS; i++) json_array_append_new(steps, json_integer(g->steps[i]));
+        if (speculative && summary)
+            json_object_update_new(summary, json_pack("{s:I,s:I,s:I,s:O}", "drafted", (json_int_t)g->drafted,
+                                                      "accepted", (json_int_t)g->accepted, "main_calls",
+                                                      (json_int_t)g->main_calls, "steps", steps));
+        json_decref(steps);
+        print_json(summary);
+        return;
+    }
+    printf("tokens:");
+    for (int64_t i = 0; i < g->tokens; i++) printf("%s%d", i ? "," : " ", p->ids[i]);
+    printf("\n");
+    if (!speculative) return;
+    printf("drafted %" PRId64 ", accepted %" PRId64 ", main calls %" PRId64 " after the prefill, %.2f tokens each\n",
+           g->drafted, g->accepted, g->main_calls,
+           g->main_calls ? (double)(g->tokens - 1) / (double)g->main_calls : 0);
+    printf("main calls by drafts accepted: ");
+    print_steps(g);
+    printf("\n");
+}
+
+/* All places that tokens will be read from, not only those of the prompt. */
+static int check_length(const struct arguments *a, const struct m3_case *c, const struct m3_config *config,
+                        struct m3_error *error)
+{
+    int64_t last = m3_case_reach(c) + a->how.max_new - 1;
+    if (a->input.allow_long || last < config->max_positions) return M3_OK;
+    return m3_fail(error, M3_USAGE, "--max-new: got %" PRId64 ", which reaches position %" PRId64
+                   ", expected below max_position_embeddings %" PRId64 " (--allow-long allows it)", a->how.max_new, last,
+                   config->max_positions);
+}
+
+static int generate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_model *model = NULL;
+    struct m3_case c = { 0 };
+    struct m3_semantics semantics = { 0 };
+    struct m3_generated result;
+    struct printer printer = { .json = a->json, .terminal = isatty(STDERR_FILENO) };
+    int32_t *stop = NULL;
+
+    int status = m3_model_open(&model, a->model, notes, error);
+    if (!status) semantics = model->config.semantics;
+    for (int i = 0; !status && i < a->sets; i++) status = m3_semantics_set(&semantics, a->set[i], error);
+    if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
+    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
+    if (!status) status = check_length(a, &c, &model->config, error);
+    if (!status && !(printer.ids = malloc((size_t)a->how.max_new * sizeof *printer.ids)))
+        status = m3_fail_memory(error, "the ids", (size_t)a->how.max_new * sizeof *printer.ids);
+    if (!status) {
+        a->how.semantics = &semantics;
+        a->how.stop = stop;
+        a->how.token = print_token;
+        a->how.progress = progress;
+        a->how.self = a->how.progress_self = &printer;
+        status = m3_generate(&result, model, &c, &a->how, error);
+        clear_line(&printer);
+        if (!status) print_summary(&printer, &result, a->how.speculative);
+    }
+    free(stop);
+    free(printer.ids);
+    m3_case_free(&c);
+    m3_model_close(model);
+    return status;
+}
+
+int m3_cli_generate(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a = { 0 };
+    int status = parse(&a, argc, argv, &error);
+    if (!status && a.help) status = m3_cli_help(help);
+    else if (!status) status = generate(&a, &notes, &error);
+    m3_cli_input_end(&a.input);
+    return m3_cli_end(status, &notes, &error);
+}

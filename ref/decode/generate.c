@@ -1,0 +1,169 @@
+#include "decode/generate.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/minmax.h"
+#include "decode/draft.h"
+
+struct state {
+    const struct m3_model *model;
+    const struct m3_generation *how;
+    struct m3_generated *result;
+    struct m3_error *error;
+    struct m3_request request;          /* of the main model's passes */
+    struct m3_drafter *drafter;         /* NULL: not speculative */
+    int32_t *ids;                       /* [room] known tokens, then drafts */
+    int64_t *positions;                 /* [room] */
+    int64_t n;                          /* known tokens; all but the last are in the cache */
+    int64_t wanted;                     /* tokens still to come; 0 after a stop id */
+    double *logits;                     /* [drafts + 1, V] */
+    double *p, *rest;                   /* [V] */
+    double *q;                          /* [drafts, V] what the drafts were drawn from */
+    int32_t *order;                     /* [V] */
+    void *hidden, *embedded;            /* [widest pass, H] */
+    double start;
+};
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int prepare(struct state *s, const struct m3_case *c, int64_t drafts)
+{
+    const struct m3_config *config = &s->model->config;
+    int64_t room = c->T + s->how->max_new + drafts, widest = m3_max(c->T, drafts + 1), V = config->V;
+    size_t rows = (size_t)(widest * config->H) * s->how->engine->real_bytes;
+    s->ids = malloc((size_t)room * sizeof *s->ids);
+    s->positions = malloc((size_t)room * sizeof *s->positions);
+    s->logits = malloc((size_t)((drafts + 1) * V) * sizeof *s->logits);
+    s->p = malloc((size_t)V * sizeof *s->p);
+    s->rest = malloc((size_t)V * sizeof *s->rest);
+    s->q = malloc((size_t)((drafts + 1) * V) * sizeof *s->q);
+    s->order = malloc((size_t)V * sizeof *s->order);
+    if (drafts) s->hidden = malloc(rows), s->embedded = malloc(rows);
+    if (!s->ids || !s->positions || !s->logits || !s->p || !s->rest || !s->q || !s->order ||
+        (drafts && (!s->hidden || !s->embedded)))
+        return m3_fail_memory(s->error, "the tokens", rows);
+
+    memcpy(s->ids, c->ids, (size_t)c->T * sizeof *s->ids);
+    for (int64_t t = 0; t < room; t++)
+        s->positions[t] = t < c->T ? c->positions[t] : c->positions[c->T - 1] + t - c->T + 1;
+    s->n = c->T;
+    s->wanted = s->how->max_new;
+    return M3_OK;
+}
+
+static void release(struct state *s)
+{
+    void *all[] = { s->ids, s->positions, s->logits, s->p, s->rest, s->q, s->order, s->hidden, s->embedded };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+    m3_drafter_free(s->drafter);
+    m3_cache_free(s->request.cache);
+}
+
+/* The main model over the T tokens from `place` on, for the logits of the last `rows` of them. */
+static int run_main(struct state *s, int64_t place, int64_t T, int64_t rows)
+{
+    int fused = s->drafter && m3_drafter_wants_rows(s->drafter);
+    s->request.ids = s->ids + place;
+    s->request.positions = s->positions + place;
+    s->request.T = T;
+    s->request.logits = s->logits;
+    s->request.logit_rows = rows;
+    s->request.final_norm = s->hidden;
+    s->request.embedded = fused ? s->embedded : NULL;
+    int status = s->how->engine->forward(s->model, &s->request, s->error);
+    if (!status && s->drafter)
+        status = m3_drafter_feed(s->drafter, place, T, s->hidden, fused ? s->embedded : NULL, s->error);
+    return status;
+}
+
+/* The next known token; `logits` are those that it was drawn from. */
+static void emit(struct state *s, int32_t id, const double *logits)
+{
+    int64_t V = s->model->config.V;
+    const struct m3_token token = { s->result->tokens++, id, m3_logprob(logits, V, id), m3_margin(logits, V, id),
+                                    seconds() - s->start };
+    s->ids[s->n++] = id;
+    s->wanted--;
+    for (int64_t i = 0; i < s->how->stops; i++)
+        if (s->how->stop[i] == id) s->wanted = 0;
+    s->how->token(s->how->self, &token);
+}
+
+/* A token from the model alone. */
+static void emit_own(struct state *s, const double *logits)
+{
+    const struct m3_sampling *how = &s->how->sampling;
+    int64_t V = s->model->config.V;
+    m3_distribution(s->p, s->order, logits, V, how);
+    emit(s, m3_pick(s->p, V, m3_uniform(how->seed, M3_DRAW_TOKEN, s->n)), logits);
+}
+
+/* Puts the drafts behind the n known tokens to the test, in order, until one fails or none is left; then there is one
+ * token more. Returns how many were kept. */
+static int64_t verify(struct state *s, int64_t drafts)
+{
+    int64_t V = s->model->config.V;
+    for (int64_t i = 0; i < drafts; i++) {
+        int32_t draft = s->ids[s->n];
+        int kept;
+        m3_distribution(s->p, s->order, s->logits + i * V, V, &s->how->sampling);
+        int32_t id = m3_accept(&kept, draft, s->p, s->q + i * V, s->rest, V, s->how->sampling.seed, s->n);
+        emit(s, id, s->logits + i * V);
+        if (!kept) return i;
+        if (s->wanted == 0) return i + 1;       /* a stop id */
+    }
+    emit_own(s, s->logits + drafts * V);
+    return drafts;
+}
+
+static int step(struct state *s, int64_t modules)
+{
+    int64_t drafts = m3_min(modules, s->wanted - 1), n = s->n;
+    int status = M3_OK;
+    if (drafts > 0)
+        status = m3_drafter_draft(s->drafter, s->ids, n, drafts, s->positions, &s->how->sampling, s->q, s->order,
+                                  s->error);
+    if (!status) status = run_main(s, n - 1, drafts + 1, drafts + 1);
+    if (status) return status;
+
+    int64_t kept = verify(s, drafts);
+    s->result->main_calls++;
+    s->result->drafted += drafts;
+    s->result->accepted += kept;
+    s->result->steps[kept]++;
+    m3_cache_set_length(s->request.cache, M3_CACHE_MAIN, s->n - 1);
+    if (s->drafter) m3_drafter_keep(s->drafter, s->n);
+    return M3_OK;
+}
+
+int m3_generate(struct m3_generated *result, const struct m3_model *model, const struct m3_case *c,
+                const struct m3_generation *how, struct m3_error *error)
+{
+    int64_t modules = how->speculative ? m3_min(model->mtp_modules, M3_MOST_DRAFTS) : 0;
+    *result = (struct m3_generated){ 0 };
+    if (how->speculative && modules == 0)
+        return m3_fail(error, M3_USAGE, "%s: got no MTP modules, expected at least one to draft tokens",
+                       m3_checkpoint_config_path(model->checkpoint));
+    struct state s = { .model = model, .how = how, .result = result, .error = error, .start = seconds(),
+                       .request = { .end_layer = model->config.layers, .semantics = how->semantics,
+                                    .linear = how->linear, .threads = how->threads, .plugin = how->plugin,
+                                    .pictures = c->pictures.P > 0 ? &c->pictures : NULL,
+                                    .progress = how->progress, .progress_self = how->progress_self } };
+
+    int status = m3_cache_new(&s.request.cache, model, how->engine->real_bytes, error);
+    if (!status && modules) status = m3_drafter_new(&s.drafter, how->engine, model, &s.request, error);
+    if (!status) status = prepare(&s, c, modules);
+    if (!status) status = run_main(&s, 0, c->T, 1);
+    s.request.pictures = NULL;
+    if (!status) emit_own(&s, s.logits);
+    while (!status && s.wanted > 0) status = step(&s, modules);
+    release(&s);
+    return status;
+}

@@ -1,0 +1,18 @@
+/* Multi-token prediction: modules behind the main model that predict tokens further on. SPEC 12. */
+#ifndef M3_MODEL_MTP_H
+#define M3_MODEL_MTP_H
+
+#include "model/layer.h"
+
+/* Do this pass's modules take scattered rows instead of embeddings? */
+int m3_mtp_takes_rows(const struct m3_pass *f);
+
+/* All modules, one after the other, over the rows of the pass, as far as a tap of theirs is shown; none on a cached
+ * prefix. hidden [T,H]: the main model's after its final norm; embedded [T,H]: what entered its layer 0, where
+ * m3_mtp_takes_rows. Returns f->status. */
+int m3_mtp_forward(struct m3_pass *f, struct m3_activations *b, const real *hidden, const real *embedded);
+
+/* One module over f->rows rows behind f->p0. Returns f->status. */
+int m3_mtp_module(struct m3_pass *f, struct m3_activations *b, const struct m3_mtp_request *r);
+
+#endif
