@@ -15,7 +15,7 @@
 #include "ops/ops.h"
 
 static const char help[] =
-    "usage: m3ref bench ITEM [--threads N] [--runs N] [--model DIR]\n"
+    "usage: m3ref bench ITEM [--threads N] [--runs N] [--model DIR] [--keys N]\n"
     "\n"
     "Times one item at released sizes in float, and prints a JSON line: what, seconds (the least of the runs),\n"
     "GFLOP/s or GB/s, and the peak memory of the process. `make bench` runs all of them, each in a process of its\n"
@@ -29,6 +29,10 @@ static const char help[] =
     "  moe              router, 16 experts top 4, shared expert; BF16, T = 512\n"
     "  attention        a sparse attention layer, 64/4 heads, BF16, T = 4096\n"
     "  attend-full      its core with full attention         attend-blocks    its core alone\n"
+    "  moe-1            the experts at T = 1: weights read\n"
+    "  decode-index     choosing blocks for one token behind --keys places, default 65536, in one layer: index keys read\n"
+    "  decode-sparse    the same and attention to those blocks: keys and values read too\n"
+    "  decode-dense     full attention of that token: all keys and values read\n"
     "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; its\n"
     "                   peak is what the process holds besides mapped files\n"
     "\n"
@@ -46,7 +50,8 @@ struct bench {
     const struct m3_ops *op;
     struct m3_ctx ctx;
     int64_t T, threads;
-    double operations;          /* of one run; or bytes for `read` */
+    int64_t keys;               /* of the items that decode one token: places behind it */
+    double operations;          /* of one run; or bytes, where the item is measured by them */
     real *a, *b, *c, *d, *e;    /* operands, as the item needs them */
     int64_t *positions;
     int32_t *ids;
@@ -143,9 +148,9 @@ static int run_read(struct bench *m)
     return M3_OK;
 }
 
-static void prepare_moe(struct bench *m)
+static void prepare_experts(struct bench *m, int64_t T)
 {
-    m->T = 512;
+    m->T = T;
     m->a = numbers(m->T * H, "x");
     m->b = need((size_t)(m->T * H), sizeof(real));
     m->c = need((size_t)(m->T * F), sizeof(real));
@@ -159,6 +164,14 @@ static void prepare_moe(struct bench *m)
     for (int e = 0; e < EXPERTS; e++)
         m->experts[e] = (struct m3_expert){ matrix(F, H, M3_BF16), matrix(F, H, M3_BF16), matrix(H, F, M3_BF16) };
     m->operations = 2.0 * (double)m->T * (EXPERTS * H + (K + 1) * 3.0 * H * F);
+}
+
+static void prepare_moe(struct bench *m) { prepare_experts(m, 512); }
+
+static void prepare_moe_1(struct bench *m)
+{
+    prepare_experts(m, 1);
+    m->operations = 4.0 * EXPERTS * H + 2.0 * (K + 1) * 3.0 * H * F;
 }
 
 static int run_moe(struct bench *m)
@@ -179,6 +192,60 @@ static int run_moe(struct bench *m)
         || op->swiglu_oai(ctx, m->c, m->c, m->d, T, F, &act)
         || op->linear(ctx, m->e, m->c, &m->w[3], NULL, T)
         || op->add(ctx, m->b, m->b, m->e, T * H);
+}
+
+/* A token behind m->keys places, in one layer. */
+static void prepare_decode(struct bench *m)
+{
+    int64_t S = m->keys;
+    m->T = S;
+    m->heads = (struct heads){ .q = numbers(Q * D, "q"), .k = numbers(S * G * D, "k"), .v = numbers(S * G * D, "v"),
+                               .index_q = numbers(G * X, "index_q"), .index_k = numbers(S * X, "index_k"),
+                               .o = need((size_t)(Q * D), sizeof(real)), .lse = need(Q, sizeof(real)),
+                               .scores = need((size_t)(G * ((S + BLOCK - 1) / BLOCK)), sizeof(real)),
+                               .blocks = need((size_t)(G * N), sizeof(int32_t)) };
+    for (int64_t i = 0; i < Q * D; i++) m->heads.q[i] /= 16;
+}
+
+static int run_decode_index(struct bench *m)
+{
+    static const struct m3_semantics semantics = { .local_blocks = 1 };
+    const struct m3_index d = { .T = 1, .p0 = m->T - 1, .G = G, .X = X, .block = BLOCK, .B = (m->T + BLOCK - 1) / BLOCK,
+                                .N = N, .semantics = &semantics };
+    return m->op->block_scores(&m->ctx, m->heads.scores, m->heads.index_q, m->heads.index_k, &d)
+        || m->op->select_blocks(&m->ctx, m->heads.blocks, m->heads.scores, &d);
+}
+
+static int run_decode_sparse(struct bench *m)
+{
+    const struct m3_attend d = { .T = 1, .p0 = m->T - 1, .Q = Q, .G = G, .D = D, .block = BLOCK, .N = N };
+    return run_decode_index(m) || m->op->attend_blocks(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k,
+                                                       m->heads.v, m->heads.blocks, &d);
+}
+
+static int run_decode_dense(struct bench *m)
+{
+    const struct m3_attend d = { .T = 1, .p0 = m->T - 1, .Q = Q, .G = G, .D = D };
+    return m->op->attend_full(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, &d);
+}
+
+/* Bytes that a token has to read: all index keys, and the keys and values of the blocks; or all keys and values. */
+static void decode_index(struct bench *m)
+{
+    prepare_decode(m);
+    m->operations = (double)sizeof(real) * (double)m->T * X;
+}
+
+static void decode_sparse(struct bench *m)
+{
+    decode_index(m);
+    m->operations += (double)sizeof(real) * 2 * G * D * (double)m3_min(m->T, N * BLOCK);
+}
+
+static void decode_dense(struct bench *m)
+{
+    prepare_decode(m);
+    m->operations = (double)sizeof(real) * 2 * G * D * (double)m->T;
 }
 
 static void prepare_heads(struct bench *m, int64_t T)
@@ -330,7 +397,11 @@ static int run_vision(struct bench *m)
 static void linear_512(struct bench *m) { prepare_linear(m, 512, M3_BF16); }
 static void linear_f32(struct bench *m) { prepare_linear(m, 512, M3_F32); }
 static void linear_mxfp8(struct bench *m) { prepare_linear(m, 512, M3_F8_E4M3); }
-static void linear_1(struct bench *m) { prepare_linear(m, 1, M3_BF16); }
+static void linear_1(struct bench *m)
+{
+    prepare_linear(m, 1, M3_BF16);
+    m->operations = 2.0 * H * H;
+}
 static void linear_4(struct bench *m) { prepare_linear(m, 4, M3_BF16); }
 static void linear_8(struct bench *m) { prepare_linear(m, 8, M3_BF16); }
 static void linear_64(struct bench *m) { prepare_linear(m, 64, M3_BF16); }
@@ -346,29 +417,36 @@ static const struct item {
     const char *name;
     void (*prepare)(struct bench *);
     int (*run)(struct bench *);
+    int by_bytes;               /* GB/s, not GFLOP/s */
 } items[] = {
-    { "sgemm", linear_f32, run_sgemm },
-    { "read", prepare_read, run_read },
-    { "linear", linear_512, run_linear },
-    { "linear-f32", linear_f32, run_linear },
-    { "linear-mxfp8", linear_mxfp8, run_linear },
-    { "linear-ordered", linear_ordered, run_linear },
-    { "linear-1", linear_1, run_linear },
-    { "linear-4", linear_4, run_linear },
-    { "linear-8", linear_8, run_linear },
-    { "linear-64", linear_64, run_linear },
-    { "moe", prepare_moe, run_moe },
-    { "attention", prepare_attention, run_attention },
-    { "attend-full", full_core, run_attend_full },
-    { "attend-blocks", blocks_core, run_attend_blocks },
-    { "vision", prepare_vision, run_vision },
+    { "sgemm", linear_f32, run_sgemm, 0 },
+    { "read", prepare_read, run_read, 1 },
+    { "linear", linear_512, run_linear, 0 },
+    { "linear-f32", linear_f32, run_linear, 0 },
+    { "linear-mxfp8", linear_mxfp8, run_linear, 0 },
+    { "linear-ordered", linear_ordered, run_linear, 0 },
+    { "linear-1", linear_1, run_linear, 1 },
+    { "linear-4", linear_4, run_linear, 0 },
+    { "linear-8", linear_8, run_linear, 0 },
+    { "linear-64", linear_64, run_linear, 0 },
+    { "moe", prepare_moe, run_moe, 0 },
+    { "moe-1", prepare_moe_1, run_moe, 1 },
+    { "decode-index", decode_index, run_decode_index, 1 },
+    { "decode-sparse", decode_sparse, run_decode_sparse, 1 },
+    { "decode-dense", decode_dense, run_decode_dense, 1 },
+    { "attention", prepare_attention, run_attention, 0 },
+    { "attend-full", full_core, run_attend_full, 0 },
+    { "attend-blocks", blocks_core, run_attend_blocks, 0 },
+    { "vision", prepare_vision, run_vision, 0 },
 };
 
 enum { ITEMS = sizeof items / sizeof items[0] };
 
-static int measure(const struct item *item, const char *folder, int64_t threads, int64_t runs, struct m3_error *error)
+static int measure(const struct item *item, const char *folder, int64_t keys, int64_t threads, int64_t runs,
+                   struct m3_error *error)
 {
-    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads, .folder = folder, .error = error };
+    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads, .keys = keys, .folder = folder,
+                       .error = error };
     struct rusage usage;
     double best = 1e30;
     int status = m3_ctx_init(&m.ctx, (int)threads, M3_LINEAR_BLAS);
@@ -389,21 +467,22 @@ static int measure(const struct item *item, const char *folder, int64_t threads,
     if (status) return status;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n",
-           item->name, best, item->run == run_read ? "gb_per_s" : "gflops", m.operations / best / 1e9,
+           item->name, best, item->by_bytes ? "gb_per_s" : "gflops", m.operations / best / 1e9,
            (long long)(m.anonymous ? m.anonymous : usage.ru_maxrss * 1024), (long long)threads, (long long)runs);
     return M3_OK;
 }
 
 int m3_cli_bench(int argc, char **argv)
 {
-    enum { OPT_THREADS = 256, OPT_RUNS, OPT_MODEL, OPT_HELP };
+    enum { OPT_THREADS = 256, OPT_RUNS, OPT_MODEL, OPT_KEYS, OPT_HELP };
     static const struct option options[] = { { "threads", required_argument, NULL, OPT_THREADS },
                                              { "runs", required_argument, NULL, OPT_RUNS },
                                              { "model", required_argument, NULL, OPT_MODEL },
+                                             { "keys", required_argument, NULL, OPT_KEYS },
                                              { "help", no_argument, NULL, OPT_HELP },
                                              { NULL, 0, NULL, 0 } };
     struct m3_error notes = { 0 }, error = { 0 };
-    int64_t threads = omp_get_num_procs(), runs = 5;
+    int64_t threads = omp_get_num_procs(), runs = 5, keys = 65536;
     const char *folder = NULL;
     int option, status = M3_OK;
 
@@ -414,6 +493,7 @@ int m3_cli_bench(int argc, char **argv)
         case OPT_HELP: return m3_cli_help(help);
         case OPT_THREADS: status = m3_cli_number(&threads, "--threads", optarg, 1, 1024, &error); break;
         case OPT_MODEL: folder = optarg; break;
+        case OPT_KEYS: status = m3_cli_number(&keys, "--keys", optarg, 1, 1 << 24, &error); break;
         case OPT_RUNS: status = m3_cli_number(&runs, "--runs", optarg, 1, 1000, &error); break;
         default: status = m3_cli_bad_option(option, argv, "bench", &error);
         }
@@ -424,6 +504,6 @@ int m3_cli_bench(int argc, char **argv)
     if (!status && !item)
         status = m3_fail(&error, M3_USAGE, "bench: got %s, expected one item (m3ref bench --help)",
                          argc - optind == 1 ? argv[optind] : "none or several");
-    if (!status) status = measure(item, folder, threads, runs, &error);
+    if (!status) status = measure(item, folder, keys, threads, runs, &error);
     return m3_cli_end(status, &notes, &error);
 }

@@ -267,7 +267,9 @@ int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, cons
     int32_t *merged = m3_scratch_take(ctx, team * width, sizeof *merged);
     int64_t rows = scratch && merged ? d->T * G : 0;
 
-#pragma omp parallel for num_threads(team) schedule(dynamic, 16)
+    /* Pieces of 16 keep the threads apart; a single token's groups are a piece each. */
+    int64_t piece = m3_max(1, m3_min(16, rows / team));
+#pragma omp parallel for num_threads(team) schedule(dynamic, piece)
     for (int64_t i = 0; i < rows; i++) {
         int64_t t = i / G, g = i % G;
         const int32_t *list = blocks + i * N;

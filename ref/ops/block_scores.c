@@ -6,7 +6,11 @@
 #include "ops/math.h"
 #include "ops/operators.h"
 
-enum { LANES = 32 };    /* (row, group) pairs of a tile, side by side */
+enum {
+    LANES = 32,         /* (row, group) pairs of a tile, side by side, */
+    FEW_LANES = 4,      /* or that many: a single token has no more groups */
+    BLOCKS = 64,        /* blocks of a piece of work: a single token's keys are shared out too */
+};
 
 /* The keys of block b that the row at place p sees. */
 static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b)
@@ -29,26 +33,35 @@ static real pool(const real *s, int64_t stride, int64_t n, real scale, enum m3_p
     return (real)((double)best + m3_log(sum));
 }
 
-/* The (row, group) pairs i0 .. i0 + n, pair = t * G + g: they stand side by side as lanes, for all groups read the
- * same keys. q_t [X,LANES] and s [block,LANES] are scratch. Returns the first pair with a NaN and its block, or -1. */
-static int64_t score_tile(real *m, const real *q, const real *k, const struct m3_index *d, int64_t i0, int64_t n,
-                          real *q_t, real *s, int64_t *bad_block)
+/* The (row, group) pair and block where a score is first NaN; pair INT64_MAX: nowhere. */
+struct nan_place { int64_t pair, block; };
+
+static struct nan_place earlier(struct nan_place a, struct nan_place b)
+{
+    return b.pair < a.pair || (b.pair == a.pair && b.block < a.block) ? b : a;
+}
+
+/* The pairs i0 .. i0 + n, pair = t * G + g, and blocks b0 .. b1: the pairs stand side by side as lanes, for all groups
+ * read the same keys. q_t [X,lanes] and s [block,lanes] are scratch. */
+static struct nan_place score_tile(real *m, const real *q, const real *k, const struct m3_index *d, int64_t i0,
+                                   int64_t n, int64_t lanes, int64_t b0, int64_t b1, real *q_t, real *s)
 {
     const struct m3_hot *hot = m3_hot();
-    int64_t last = d->p0 + (i0 + n - 1) / d->G, bad = -1;
+    int64_t last = d->p0 + (i0 + n - 1) / d->G;
+    struct nan_place bad = { INT64_MAX, 0 };
     real scale = d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? (real)(1 / sqrt((double)d->X)) : 1;
 
     for (int64_t x = 0; x < d->X; x++)
-        for (int64_t l = 0; l < LANES; l++) q_t[x * LANES + l] = l < n ? q[(i0 + l) * d->X + x] : 0;
+        for (int64_t l = 0; l < lanes; l++) q_t[x * lanes + l] = l < n ? q[(i0 + l) * d->X + x] : 0;
 
-    for (int64_t b = 0; b < d->B; b++) {
+    for (int64_t b = b0; b < b1; b++) {
         int64_t keys = visible_keys(d, last, b);
-        if (keys > 0) hot->gemm(s, LANES, k + b * d->block * d->X, d->X, 1, q_t, LANES, keys, LANES, d->X, 0);
+        if (keys > 0) hot->gemm(s, lanes, k + b * d->block * d->X, d->X, 1, q_t, lanes, keys, lanes, d->X, 0);
         for (int64_t l = 0; l < n; l++) {
             int64_t seen = visible_keys(d, d->p0 + (i0 + l) / d->G, b);
             real *m_b = m + (i0 + l) * d->B + b;
-            *m_b = seen > 0 ? pool(s + l, LANES, seen, scale, d->semantics->pool) : -(real)INFINITY;
-            if (*m_b != *m_b && (bad < 0 || i0 + l < bad)) bad = i0 + l, *bad_block = b;
+            *m_b = seen > 0 ? pool(s + l, lanes, seen, scale, d->semantics->pool) : -(real)INFINITY;
+            if (*m_b != *m_b) bad = earlier(bad, (struct nan_place){ i0 + l, b });
         }
     }
     return bad;
@@ -63,22 +76,26 @@ static int64_t score_tile(real *m, const real *q, const real *k, const struct m3
  * Often wrong: the mask after pooling; one score for all groups; a padded tail that counts as 0. */
 int m3_block_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
-    int64_t pairs = d->T * d->G, keys = d->p0 + d->T, each = (d->X + m3_min(d->block, keys)) * LANES;
-    int64_t bad = INT64_MAX, bad_block = -1;
-    int team = m3_team(ctx, pairs * d->X * keys);
+    int64_t pairs = d->T * d->G, keys = d->p0 + d->T, lanes = pairs <= FEW_LANES ? FEW_LANES : LANES;
+    int64_t each = (d->X + m3_min(d->block, keys)) * lanes, pieces = (d->B + BLOCKS - 1) / BLOCKS;
+    int64_t tiles = (pairs + lanes - 1) / lanes;
+    struct nan_place bad = { INT64_MAX, 0 };
+    int team = (int)m3_min(m3_team(ctx, pairs * d->X * keys), tiles * pieces);
     size_t mark = m3_scratch_mark(ctx);
     real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
     if (!scratch) return M3_INTERNAL;
 
 #pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i0 = 0; i0 < pairs; i0 += LANES) {
-        real *q_t = scratch + omp_get_thread_num() * each, *s = q_t + d->X * LANES;
-        int64_t block = -1, pair = score_tile(m, q, k, d, i0, m3_min(LANES, pairs - i0), q_t, s, &block);
-        if (pair < 0) continue;
+    for (int64_t i = 0; i < tiles * pieces; i++) {
+        int64_t i0 = i / pieces * lanes, b0 = i % pieces * BLOCKS;
+        real *q_t = scratch + omp_get_thread_num() * each, *s = q_t + d->X * lanes;
+        struct nan_place place = score_tile(m, q, k, d, i0, m3_min(lanes, pairs - i0), lanes, b0,
+                                            m3_min(b0 + BLOCKS, d->B), q_t, s);
+        if (place.pair == INT64_MAX) continue;
 #pragma omp critical(m3_block_scores)
-        if (pair < bad) bad = pair, bad_block = block;
+        bad = earlier(bad, place);
     }
     m3_scratch_release(ctx, mark);
-    if (bad == INT64_MAX) return M3_OK;
-    return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", bad / d->G, bad % d->G, bad_block);
+    if (bad.pair == INT64_MAX) return M3_OK;
+    return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", bad.pair / d->G, bad.pair % d->G, bad.block);
 }

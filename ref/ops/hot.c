@@ -67,6 +67,33 @@ void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const 
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
 }
 
+/* Four columns: a single token has no more index heads, and a short vector is twice as fast as one that is mostly empty. */
+typedef real quad __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+
+static inline __attribute__((always_inline))
+void quad_tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t K,
+               int add, const int rows)
+{
+    quad s[ROWS];
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; m++) s[m] = add ? *(const quad *)(c + m * ldc) : (quad){ 0 };
+    for (int64_t k = 0; k < K; k++) {
+        quad b_k = *(const quad *)(b + k * ldb);
+#pragma GCC unroll 16
+        for (int m = 0; m < rows; m++) s[m] = s[m] + a[m * a_m + k * a_k] * b_k;
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; m++) *(quad *)(c + m * ldc) = s[m];
+}
+
+static void quads(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
+                  int64_t K, int add)
+{
+    int64_t m = 0;
+    for (; m + ROWS <= M; m += ROWS) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS);
+    for (; m < M; m++) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1);
+}
+
 /* A column strip narrower than a vector: padded with zeros on both sides, so that the same tiles serve. */
 static void narrow(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
                    int64_t N, int64_t K, int add)
@@ -95,19 +122,45 @@ static void gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, 
     int64_t n = 0;
     for (; n + VECS * LANES <= N; n += VECS * LANES) strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, VECS);
     for (; n + LANES <= N; n += LANES) strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, 1);
+    for (; n + 4 <= N; n += 4) quads(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add);
     if (n < N) narrow(c + n, ldc, a, a_m, a_k, b + n, ldb, M, N - n, K, add);
 }
 
-/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. */
+typedef uint16_t bf16_vec __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+typedef uint32_t bits_vec __attribute__((vector_size(LANES * 4)));
+typedef float float_vec __attribute__((vector_size(LANES * 4)));
+
+/* A vector of weights: numbers as they are, or BF16 codes. */
 static inline __attribute__((always_inline))
-void dot_tile(real *y, int64_t ldy, const real *x, const real *w, int64_t K, const int ts, const int rows)
+vec load(const void *w, int64_t i, const int is_bf16)
+{
+    if (!is_bf16) return *(const vec *)((const real *)w + i);
+    bits_vec bits = __builtin_convertvector(*(const bf16_vec *)((const bf16 *)w + i), bits_vec) << 16;
+    return __builtin_convertvector((float_vec)bits, vec);
+}
+
+static inline __attribute__((always_inline))
+real load_one(const void *w, int64_t i, const int is_bf16)
+{
+    if (!is_bf16) return ((const real *)w)[i];
+    uint32_t bits = (uint32_t)((const bf16 *)w)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum is the same in a tile of
+ * any size. */
+static inline __attribute__((always_inline))
+void dot_tile(real *y, int64_t ldy, const real *x, const void *w, int64_t r0, int64_t K, const int ts, const int rows,
+              const int is_bf16)
 {
     vec s[4][4] = { 0 };
     int64_t k = 0;
     for (; k + LANES <= K; k += LANES) {
         vec w_k[4];
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) w_k[r] = *(const vec *)(w + r * K + k);
+        for (int r = 0; r < rows; r++) w_k[r] = load(w, (r0 + r) * K + k, is_bf16);
 #pragma GCC unroll 4
         for (int t = 0; t < ts; t++) {
             vec x_k = *(const vec *)(x + t * K + k);
@@ -119,23 +172,34 @@ void dot_tile(real *y, int64_t ldy, const real *x, const real *w, int64_t K, con
         for (int r = 0; r < rows; r++) {
             real sum = 0;
             for (int l = 0; l < LANES; l++) sum += s[t][r][l];
-            for (int64_t i = k; i < K; i++) sum += x[t * K + i] * w[r * K + i];
-            y[t * ldy + r] = sum;
+            for (int64_t i = k; i < K; i++) sum += x[t * K + i] * load_one(w, (r0 + r) * K + i, is_bf16);
+            y[t * ldy + r0 + r] = sum;
         }
     }
 }
 
-static void dots(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K)
+static inline __attribute__((always_inline))
+void all_dots(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K, const int is_bf16)
 {
     for (int64_t r = 0; r < rows;) {
         int many = rows - r >= 4;
         int64_t t = 0;
         for (; t + DOT_ROWS <= T && many; t += DOT_ROWS)
-            dot_tile(y + t * ldy + r, ldy, x + t * K, w + r * K, K, DOT_ROWS, 4);
-        for (; t < T && many; t++) dot_tile(y + t * ldy + r, ldy, x + t * K, w + r * K, K, 1, 4);
-        for (; t < T; t++) dot_tile(y + t * ldy + r, ldy, x + t * K, w + r * K, K, 1, 1);
+            dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, DOT_ROWS, 4, is_bf16);
+        for (; t < T && many; t++) dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, 1, 4, is_bf16);
+        for (; t < T; t++) dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, 1, 1, is_bf16);
         r += many ? 4 : 1;
     }
+}
+
+static void dots(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K)
+{
+    all_dots(y, ldy, x, w, T, rows, K, 0);
+}
+
+static void dots_bf16(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K)
+{
+    all_dots(y, ldy, x, w, T, rows, K, 1);
 }
 
 static void expand_bf16(real *out, const bf16 *codes, int64_t n)
@@ -285,6 +349,7 @@ const struct m3_hot M3_HOT = {
     .name = M3_HOT_NAME,
     .gemm = gemm,
     .dots = dots,
+    .dots_bf16 = dots_bf16,
     .expand = expand,
     .softmax = softmax,
     .swiglu_oai = swiglu_oai,

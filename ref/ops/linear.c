@@ -16,7 +16,7 @@ enum {
     TALL_DEPTH = 6144,
     TALL_ROWS = 512,        /* then x is cut too, into pieces of no fewer rows, */
     TALL_TASKS = 8,         /* where panels alone are fewer pieces of work than this */
-    DOT_PANEL = 4,
+    DOT_PANEL = 16,
     DOT_MAX_T = 32,         /* below it, sgemm is slower than dot products */
     ORDERED_PANEL = 64,
     ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
@@ -58,14 +58,39 @@ static const real *panel_of(real *mine, const real *stored, const struct m3_weig
     return mine;
 }
 
-/* The sum in an order that the library, or the vector width, chooses. No cut depends on the threads. */
-static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
+/* Few rows: dot products, at the speed at which weights are read. An output depends on its own rows of x and w alone. */
+static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
+{
+    const struct m3_hot *hot = m3_hot();
+    const real *stored = as_stored(w);
+    int64_t outputs = w->rows, inputs = w->cols, panel = m3_min(DOT_PANEL, outputs), is_bf16 = w->dtype == M3_BF16;
+    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + panel - 1) / panel);
+    size_t mark = m3_scratch_mark(ctx);
+    real *expanded = m3_scratch_take(ctx, stored || is_bf16 ? 1 : team * panel * inputs, sizeof *expanded);
+    if (!expanded) return M3_INTERNAL;
+
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+    for (int64_t n0 = 0; n0 < outputs; n0 += panel) {
+        int64_t n = m3_min(panel, outputs - n0);
+        if (is_bf16) {
+            hot->dots_bf16(y + n0, outputs, x, (const char *)w->data + 2 * n0 * inputs, T, n, inputs);
+        } else {
+            real *mine = stored ? NULL : expanded + omp_get_thread_num() * panel * inputs;
+            hot->dots(y + n0, outputs, x, panel_of(mine, stored, w, n0, n, 0, inputs), T, n, inputs);
+        }
+        add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
+}
+
+/* Many rows: the library, on pieces of w and x. No cut depends on the threads. */
+static int library(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const real *stored = as_stored(w);
-    int64_t outputs = w->rows, inputs = w->cols, few = T < DOT_MAX_T, tall = T >= TALL;
-    int64_t panel = few ? DOT_PANEL : tall ? TALL_PANEL : m3_max(LEAST_PANEL, m3_min(BLAS_PANEL, outputs / 8));
-    int64_t depth = few ? inputs : m3_min(inputs, tall ? TALL_DEPTH : BLAS_DEPTH);
-    int64_t panels = (outputs + panel - 1) / panel;
+    int64_t outputs = w->rows, inputs = w->cols, tall = T >= TALL;
+    int64_t panel = tall ? TALL_PANEL : m3_max(LEAST_PANEL, m3_min(BLAS_PANEL, outputs / 8));
+    int64_t depth = m3_min(inputs, tall ? TALL_DEPTH : BLAS_DEPTH), panels = (outputs + panel - 1) / panel;
     int64_t cuts = tall ? m3_min(T / TALL_ROWS, (TALL_TASKS + panels - 1) / panels) : 1;
     int64_t height = (T + cuts - 1) / cuts;
     int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), panels * cuts);
@@ -80,13 +105,7 @@ static int blas(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weig
     for (int64_t i = 0; i < panels * cuts; i++) {
         int64_t n0 = i / cuts * panel, n = m3_min(panel, outputs - n0);
         int64_t t0 = i % cuts * height, rows = m3_min(height, T - t0);
-        real *mine = stored ? expanded : expanded + omp_get_thread_num() * panel * depth;
-        real *y_i = y + t0 * outputs + n0;
-        if (few) {
-            m3_hot()->dots(y_i, outputs, x, panel_of(mine, stored, w, n0, n, 0, inputs), T, n, inputs);
-            add_bias(y_i, bias ? bias + n0 : NULL, T, outputs, n);
-            continue;
-        }
+        real *mine = stored ? expanded : expanded + omp_get_thread_num() * panel * depth, *y_i = y + t0 * outputs + n0;
         for (int64_t t = 0; t < rows; t++)
             for (int64_t r = 0; r < n; r++) y_i[t * outputs + r] = bias ? bias[n0 + r] : 0;
         for (int64_t k0 = 0; k0 < inputs; k0 += depth) {
@@ -149,5 +168,6 @@ static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
  * ordered the bias is added last. */
 int m3_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
-    return ctx->linear == M3_LINEAR_ORDERED ? ordered(ctx, y, x, w, bias, T) : blas(ctx, y, x, w, bias, T);
+    if (ctx->linear == M3_LINEAR_ORDERED) return ordered(ctx, y, x, w, bias, T);
+    return T < DOT_MAX_T ? few_rows(ctx, y, x, w, bias, T) : library(ctx, y, x, w, bias, T);
 }
