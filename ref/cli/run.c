@@ -312,6 +312,7 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     struct m3_sink sink;
     struct rusage usage;
     int64_t taps = 0;
+    char behind[48] = "";
 
     if (a->dump) {
         int status = check_target(a, "--dump", a->dump, model, error);
@@ -335,10 +336,11 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     if (status) return status;
 
     getrusage(RUSAGE_SELF, &usage);
-    printf("run:   T %" PRId64 ", %s, linear %s, %" PRId64
+    if (c->p0) snprintf(behind, sizeof behind, " behind %" PRId64 " cached", c->p0);
+    printf("run:   T %" PRId64 "%s, %s, linear %s, %" PRId64
            " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
            "files\n",
-           c->T, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
+           c->T, behind, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
            (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
     if (a->cache_out)

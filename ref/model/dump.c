@@ -119,6 +119,17 @@ static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
     return status ? status : declare(d, M3_TAP_MTP_LOGITS, layer, error);
 }
 
+/* Behind a cached prefix the dump says which rows of the whole it holds: it is compared with a dump of everything. */
+static int write_row_numbers(struct m3_dump *d, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int64_t t = 0; !status && t < d->T; t++) {
+        int32_t row = (int32_t)(d->p0 + t);
+        status = m3_writer_write(d->writer, &row, sizeof row, error);
+    }
+    return status;
+}
+
 /* Every tap of the run, in execution order. */
 static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_error *error)
 {
@@ -173,12 +184,14 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
 
     int status = m3_writer_new(&d->writer, path, error);
+    if (!status && d->p0 > 0) status = m3_writer_tensor(d->writer, "rows", M3_I32, 1, &d->T, error);
     if (!status) status = declare_all(d, request, error);
     if (!status && d->taps == 0)
         status = m3_fail(error, M3_USAGE, "--taps: got %s, expected a pattern that matches a tap of this run",
                          patterns ? patterns : "*");
     if (!status) status = describe(d, model, engine, c, request, command, error);
     if (!status) status = m3_writer_begin(d->writer, error);
+    if (!status && d->p0 > 0) status = write_row_numbers(d, error);
     if (status) {
         m3_dump_abandon(d);
         return status;

@@ -5,7 +5,10 @@
 #include "base/minmax.h"
 #include "model/cache.h"
 
-enum { SCORE_ROWS = 256 };      /* rows of block scores at a time: [T,G,B] would grow with T x T */
+enum {
+    SCORE_ROWS = 256,       /* rows of block scores at a time: [T,G,B] would grow with T x T */
+    STEP_ROWS = 31,         /* a pass of no more rows on a cache is one of many: its weights stay mapped */
+};
 
 /* Where the keys and values of a layer are, from place 0 on. */
 struct keys { real *k, *v, *index_k; };
@@ -81,6 +84,8 @@ static void layer_pages(const struct m3_layer *w, void (*give)(const void *, uin
                                       &w->index_k_proj, &w->gate,   &w->up,     &w->down,   &w->router };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) m3_pass_pages(all[i], give);
 }
+
+static int is_step(const struct m3_pass *f) { return f->request->cache && f->rows <= STEP_ROWS; }
 
 static void release_layer(const struct m3_layer *w, int64_t experts)
 {
@@ -192,7 +197,7 @@ static int is_chosen(const int32_t *ids, int64_t count, int64_t expert)
 static int routed_experts(struct m3_pass *f, struct m3_activations *b, const struct m3_layer *w)
 {
     const struct m3_config *c = f->config;
-    for (int64_t e = 0; e < c->E; e++)
+    for (int64_t e = 0; e < c->E && !is_step(f); e++)
         if (is_chosen(b->ids, f->rows * c->K, e)) expert_pages(&w->experts[e], m3_pages_ask);
     return f->ops.experts(&f->ctx, b->routed, b->each, b->h, b->ids, b->p, w->experts, &f->act, f->rows, c->E, c->K,
                           (real)c->routed_scaling);
@@ -251,7 +256,8 @@ int m3_layer_angles(struct m3_pass *f, struct m3_activations *b, const int64_t *
 
 int m3_layer_run(struct m3_pass *f, struct m3_activations *b, int64_t l)
 {
-    layer_pages(&f->model->layers[l], m3_pages_ask);
-    if (!run(f, b, l)) release_layer(&f->model->layers[l], f->config->E);
+    int step = is_step(f);
+    if (!step) layer_pages(&f->model->layers[l], m3_pages_ask);
+    if (!run(f, b, l) && !step) release_layer(&f->model->layers[l], f->config->E);
     return f->status;
 }
