@@ -7,17 +7,22 @@
  *
  *     double *logits = malloc(model->config.V * sizeof *logits);
  *     struct m3_request request = { .ids = ids, .positions = positions, .T = T, .end_layer = model->config.layers,
- *                                   .semantics = &model->config.semantics, .threads = 4, .logits = logits };
+ *                                   .semantics = &model->config.semantics, .threads = 4, .logits = logits,
+ *                                   .logit_rows = 1 };
  *     m3_engine_f32()->forward(model, &request, &error);
  *
  * Status codes are the program's exit statuses (base/status.h). Taps come through request.sink (model/engine.h) or into
- * a file (model/dump.h); two files are judged by m3_compare (oracle/compare.h). */
+ * a file (model/dump.h); a cache (model/cache.h) lets one call go on behind another; tokens one after the other come from
+ * m3_generate (decode/generate.h); two files are judged by m3_compare (oracle/compare.h). */
 #ifndef M3REF_H
 #define M3REF_H
 
 #include "base/semantics.h"
 #include "base/status.h"
+#include "decode/generate.h"
 #include "io/safetensors.h"
+#include "model/cache.h"
+#include "model/cache_file.h"
 #include "model/case.h"
 #include "model/dump.h"
 #include "model/engine.h"

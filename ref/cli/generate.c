@@ -30,7 +30,7 @@ static const char help[] =
     "  --speculative          drafts by the model's MTP modules, verified by the model in one pass: the same greedy\n"
     "                         tokens, the same distribution of drawn ones, in fewer passes\n"
     "  --json                 JSON lines: one object a token, then a summary\n"
-    "  --precision f32|f64    --linear blas|ordered    --threads N    --set FIELD=VALUE    --ops LIB    as in m3ref run\n"
+    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB     as in m3ref run\n"
     "  --help                 this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 69 plug-in\n"
@@ -81,8 +81,8 @@ static int parse_real(double *number, const char *flag, const char *text, double
     errno = 0;
     *number = strtod(text, &end);
     if (!errno && end != text && !*end && *number >= low && *number <= high && !(open && *number == low)) return M3_OK;
-    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number %s %g to %g", flag, text, open ? "above" : "from", low,
-                   high);
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number %s %g to %g", flag, text, open ? "above" : "from",
+                   low, high);
 }
 
 static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
@@ -190,12 +190,18 @@ static void print_token(void *self, const struct m3_token *t)
     fflush(stdout);
 }
 
-/* "0: 5, 1: 3, 2: 8": that many main calls kept none, one, two drafts. */
-static void print_steps(const struct m3_generated *g)
+/* The most drafts that one main call kept. */
+static int last_step(const struct m3_generated *g)
 {
     int last = M3_MOST_DRAFTS;
     while (last > 0 && g->steps[last] == 0) last--;
-    for (int i = 0; i <= last; i++) printf("%s%d: %" PRId64, i ? ", " : "", i, g->steps[i]);
+    return last;
+}
+
+/* "0: 5, 1: 3, 2: 8": that many main calls kept none, one, two drafts. */
+static void print_steps(const struct m3_generated *g)
+{
+    for (int i = 0; i <= last_step(g); i++) printf("%s%d: %" PRId64, i ? ", " : "", i, g->steps[i]);
 }
 
 static void print_summary(const struct printer *p, const struct m3_generated *g, int speculative)
@@ -203,7 +209,7 @@ static void print_summary(const struct printer *p, const struct m3_generated *g,
     if (p->json) {
         json_t *summary = json_pack("{s:s,s:I}", "type", "summary", "tokens", (json_int_t)g->tokens);
         json_t *steps = json_array();
-        for (int i = 0; speculative && i <= M3_MOST_DRAFTS; i++) json_array_append_new(steps, json_integer(g->steps[i]));
+        for (int i = 0; speculative && i <= last_step(g); i++) json_array_append_new(steps, json_integer(g->steps[i]));
         if (speculative && summary)
             json_object_update_new(summary, json_pack("{s:I,s:I,s:I,s:O}", "drafted", (json_int_t)g->drafted,
                                                       "accepted", (json_int_t)g->accepted, "main_calls",
@@ -231,8 +237,8 @@ static int check_length(const struct arguments *a, const struct m3_case *c, cons
     int64_t last = m3_case_reach(c) + a->how.max_new - 1;
     if (a->input.allow_long || last < config->max_positions) return M3_OK;
     return m3_fail(error, M3_USAGE, "--max-new: got %" PRId64 ", which reaches position %" PRId64
-                   ", expected below max_position_embeddings %" PRId64 " (--allow-long allows it)", a->how.max_new, last,
-                   config->max_positions);
+                   ", expected below max_position_embeddings %" PRId64 " (--allow-long allows it)", a->how.max_new,
+                   last, config->max_positions);
 }
 
 static int generate(struct arguments *a, struct m3_error *notes, struct m3_error *error)

@@ -65,8 +65,8 @@ int m3_cli_ids(int32_t **ids, int64_t *count, const char *flag, const char *text
         char *end;
         long long id = strtoll(s, &end, 10);
         if (end == s || (*end && *end != ',') || id < 0 || id >= V)
-            return m3_fail(error, M3_USAGE, "%s: got %s, expected ids from 0 to %" PRId64 " separated by commas", flag, text,
-                           V - 1);
+            return m3_fail(error, M3_USAGE, "%s: got %s, expected ids from 0 to %" PRId64 " separated by commas", flag,
+                           text, V - 1);
         (*ids)[(*count)++] = (int32_t)id;
         if (!*(s = end)) return M3_OK;
     }

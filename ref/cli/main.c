@@ -38,7 +38,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
 
     if (argc >= 2)
-        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, inspect, synth or bench\n", argv[1]);
+        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, inspect, synth or bench\n",
+                argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;
 }

@@ -18,7 +18,7 @@ static const char help[] =
     "  --dtype T     bf16 (default; router and patch embedding F32, as released), f32 (all),\n"
     "                f8_block (E4M3 codes with F32 scales per 128x128), mxfp8 (E4M3 codes with ue8m0 scales per 32).\n"
     "                Codes and scales are drawn, nothing is quantised: there is no rounding rule.\n"
-    "  --mtp N       modules of multi-token prediction; default 0, for the releases hold none, whatever their config says\n"
+    "  --mtp N       modules of multi-token prediction; default 0: the releases hold none, whatever their config says\n"
     "  --help        this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage; 65 bad config; 66 absent file; 70 internal error; 74 I/O error.\n";

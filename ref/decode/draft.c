@@ -1,5 +1,6 @@
 #include "decode/draft.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,6 +114,9 @@ int m3_drafter_draft(struct m3_drafter *d, int32_t *ids, int64_t n, int64_t coun
     int status = M3_OK;
     for (int64_t m = 0; !status && m < count; m++) {
         status = run_module(d, m, ids, n, positions, error);
+        if (!status && !m3_logits_good(d->logits, V))
+            status = m3_fail(error, M3_WRONG, "mtp.%" PRId64 ".logits: place %" PRId64 ": got nan or inf, expected "
+                             "numbers", m, n - 2);
         if (status) break;
         m3_distribution(q + m * V, order, d->logits, V, sampling);
         ids[n + m] = m3_pick(q + m * V, V, m3_uniform(sampling->seed, M3_DRAW_DRAFT, n + m));

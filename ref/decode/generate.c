@@ -1,5 +1,6 @@
 #include "decode/generate.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,6 +17,7 @@ struct state {
     struct m3_drafter *drafter;         /* NULL: not speculative */
     int32_t *ids;                       /* [room] known tokens, then drafts */
     int64_t *positions;                 /* [room] */
+    int64_t room;
     int64_t n;                          /* known tokens; all but the last are in the cache */
     int64_t wanted;                     /* tokens still to come; 0 after a stop id */
     double *logits;                     /* [drafts + 1, V] */
@@ -33,29 +35,44 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Room for `places` tokens, with their positions: they count on from that of the prompt's last token. */
+static int make_room(struct state *s, int64_t places)
+{
+    if (places <= s->room) return M3_OK;
+    int64_t room = m3_max(places, 2 * s->room);
+    int32_t *ids = realloc(s->ids, (size_t)room * sizeof *ids);
+    if (ids) s->ids = ids;
+    int64_t *positions = realloc(s->positions, (size_t)room * sizeof *positions);
+    if (positions) s->positions = positions;
+    if (!ids || !positions) return m3_fail_memory(s->error, "the tokens", (size_t)room * sizeof *positions);
+    for (int64_t t = m3_max(1, s->room); t < room; t++) s->positions[t] = s->positions[t - 1] + 1;
+    s->room = room;
+    return M3_OK;
+}
+
 static int prepare(struct state *s, const struct m3_case *c, int64_t drafts)
 {
     const struct m3_config *config = &s->model->config;
-    int64_t room = c->T + s->how->max_new + drafts, widest = m3_max(c->T, drafts + 1), V = config->V;
+    int64_t widest = m3_max(c->T, drafts + 1), V = config->V;
     size_t rows = (size_t)(widest * config->H) * s->how->engine->real_bytes;
-    s->ids = malloc((size_t)room * sizeof *s->ids);
-    s->positions = malloc((size_t)room * sizeof *s->positions);
     s->logits = malloc((size_t)((drafts + 1) * V) * sizeof *s->logits);
     s->p = malloc((size_t)V * sizeof *s->p);
     s->rest = malloc((size_t)V * sizeof *s->rest);
     s->q = malloc((size_t)((drafts + 1) * V) * sizeof *s->q);
     s->order = malloc((size_t)V * sizeof *s->order);
     if (drafts) s->hidden = malloc(rows), s->embedded = malloc(rows);
-    if (!s->ids || !s->positions || !s->logits || !s->p || !s->rest || !s->q || !s->order ||
+    if (!s->logits || !s->p || !s->rest || !s->q || !s->order ||
         (drafts && (!s->hidden || !s->embedded)))
         return m3_fail_memory(s->error, "the tokens", rows);
 
+    s->ids = malloc((size_t)c->T * sizeof *s->ids);
+    s->positions = malloc((size_t)c->T * sizeof *s->positions);
+    if (!s->ids || !s->positions) return m3_fail_memory(s->error, "the tokens", (size_t)c->T * sizeof *s->positions);
     memcpy(s->ids, c->ids, (size_t)c->T * sizeof *s->ids);
-    for (int64_t t = 0; t < room; t++)
-        s->positions[t] = t < c->T ? c->positions[t] : c->positions[c->T - 1] + t - c->T + 1;
-    s->n = c->T;
+    memcpy(s->positions, c->positions, (size_t)c->T * sizeof *s->positions);
+    s->n = s->room = c->T;
     s->wanted = s->how->max_new;
-    return M3_OK;
+    return make_room(s, c->T + 1);
 }
 
 static void release(struct state *s)
@@ -78,6 +95,10 @@ static int run_main(struct state *s, int64_t place, int64_t T, int64_t rows)
     s->request.final_norm = s->hidden;
     s->request.embedded = fused ? s->embedded : NULL;
     int status = s->how->engine->forward(s->model, &s->request, s->error);
+    for (int64_t i = 0; !status && i < rows; i++)
+        if (!m3_logits_good(s->logits + i * s->model->config.V, s->model->config.V))
+            status = m3_fail(s->error, M3_WRONG, "logits: token %" PRId64 ": got nan or inf, expected numbers",
+                             place + T - rows + i);
     if (!status && s->drafter)
         status = m3_drafter_feed(s->drafter, place, T, s->hidden, fused ? s->embedded : NULL, s->error);
     return status;
@@ -126,8 +147,8 @@ static int64_t verify(struct state *s, int64_t drafts)
 static int step(struct state *s, int64_t modules)
 {
     int64_t drafts = m3_min(modules, s->wanted - 1), n = s->n;
-    int status = M3_OK;
-    if (drafts > 0)
+    int status = make_room(s, n + drafts + 1);
+    if (!status && drafts > 0)
         status = m3_drafter_draft(s->drafter, s->ids, n, drafts, s->positions, &s->how->sampling, s->q, s->order,
                                   s->error);
     if (!status) status = run_main(s, n - 1, drafts + 1, drafts + 1);

@@ -22,6 +22,16 @@ int32_t m3_argmax(const double *logits, int64_t V)
     return (int32_t)best;
 }
 
+int m3_logits_good(const double *logits, int64_t V)
+{
+    double best = -INFINITY;
+    for (int64_t i = 0; i < V; i++) {
+        if (isnan(logits[i])) return 0;
+        if (logits[i] > best) best = logits[i];
+    }
+    return isfinite(best);
+}
+
 /* Likelier first, then the lower id. */
 static int by_probability(const void *a, const void *b, void *p)
 {

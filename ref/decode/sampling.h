@@ -21,6 +21,9 @@ double m3_uniform(uint64_t seed, enum m3_draw_use use, int64_t place);
 /* The id of the greatest logit [V], the lowest on a tie. */
 int32_t m3_argmax(const double *logits, int64_t V);
 
+/* Is the greatest logit a number? Others may be -inf. Without it there is no distribution. */
+int m3_logits_good(const double *logits, int64_t V);
+
 /* p [V] := the distribution that tokens are drawn from: softmax of logits / temperature, then the top_k likeliest, then
  * the fewest likeliest whose sum is at least top_p, the lower id first on a tie; renormalised. Greedy: all on the
  * argmax. `order` [V] is scratch. */
@@ -30,8 +33,9 @@ void m3_distribution(double *p, int32_t *order, const double *logits, int64_t V,
 int32_t m3_pick(const double *p, int64_t V, double u);
 
 /* A draft drawn from q is put to the test of the target p: kept with probability min(1, p/q), else replaced by a token
- * drawn from max(p - q, 0) normalised; so the result is distributed as p (Leviathan et al., 2023). Returns the token, which
- * is the draft if *kept. rest [V] is scratch. Greedy distributions need no random number and give the argmax of p. */
+ * drawn from max(p - q, 0) normalised; so the result is distributed as p (Leviathan et al., 2023). Returns the token,
+ * which is the draft if *kept. rest [V] is scratch. Greedy distributions need no random number and give the argmax of
+ * p. */
 int32_t m3_accept(int *kept, int32_t draft, const double *p, const double *q, double *rest, int64_t V,
                   uint64_t seed, int64_t place);
 

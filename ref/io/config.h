@@ -40,14 +40,14 @@ struct m3_config {
     struct m3_vision_config vision;
 };
 
-/* Of layer l: sparse attention; mixture of experts. The layers of MTP modules follow those of the main model, and are of
- * the kind of its last one. */
+/* Of layer l: sparse attention; mixture of experts. The layers of MTP modules follow those of the main model, and are
+ * of the kind of its last one. */
 int m3_config_sparse(const struct m3_config *config, int64_t l);
 int m3_config_moe(const struct m3_config *config, int64_t l);
 
 /* The size that a letter of SPEC 1 stands for; also I dense intermediate, J shared intermediate, and of the picture
- * path W, A, U, L vision intermediate, Y projector hidden, Z merged width, C patch content. 2 and 3 are themselves. 0 for any
- * other. */
+ * path W, A, U, L vision intermediate, Y projector hidden, Z merged width, C patch content. 2 and 3 are themselves.
+ * 0 for any other. */
 int64_t m3_config_size(const struct m3_config *config, char letter);
 
 /* All findings in one pass; relations between fields only when each field is good. Notes (unknown, overridden and

@@ -45,7 +45,7 @@ static int fail_system(const struct m3_writer *writer, const char *what, struct 
     return m3_fail(error, M3_IO, "%s: %s: %s", writer->path, what, strerror(errno));
 }
 
-/* Gives the temporary file a name that no other process takes: a new one if *fd < 0, else the nameless one behind it. */
+/* Gives the temporary file a name that no other process takes: a new one if *fd < 0, else the nameless one there. */
 static int name_temporary(int *fd, char **name, const struct m3_writer *writer, struct m3_error *error)
 {
     size_t room = strlen(writer->folder) + 64;

@@ -64,11 +64,16 @@ void m3_cache_free(struct m3_cache *cache)
 
 size_t m3_cache_real_bytes(const struct m3_cache *cache) { return cache->real_bytes; }
 
+int m3_cache_is_for(const struct m3_cache *cache, const struct m3_config *config, size_t real_bytes)
+{
+    return cache->config == config && cache->real_bytes == real_bytes;
+}
+
 int64_t m3_cache_length(const struct m3_cache *cache, int64_t part) { return cache->parts[part + 1].length; }
 
 const struct m3_cached *m3_cache_at(const struct m3_cache *cache, int64_t l) { return &cache->held[l]; }
 
-/* Pages of `from` places become those of `to`: what both hold stays, nothing is copied. 0, or -1 and nothing changed. */
+/* Pages of `from` places become those of `to`: what both hold stays, nothing is copied. 0; or -1, nothing changed. */
 static int resize(void **memory, int64_t from, int64_t to, size_t row)
 {
     size_t bytes;
@@ -87,14 +92,17 @@ static int resize_one(struct m3_cache *cache, int64_t first, int64_t i, int64_t 
 {
     const struct m3_config *c = cache->config;
     struct m3_cached *held = &cache->held[first + i / 3];
-    if (i % 3 == 2) return m3_config_sparse(c, first + i / 3) ? resize(&held->index_k, from, to, row_bytes(cache, c->X)) : 0;
+    int index = i % 3 == 2;
+    if (index && !m3_config_sparse(c, first + i / 3)) return 0;
+    if (index) return resize(&held->index_k, from, to, row_bytes(cache, c->X));
     return resize(i % 3 ? &held->v : &held->k, from, to, row_bytes(cache, c->G * c->D));
 }
 
 int m3_cache_reserve(struct m3_cache *cache, int64_t part, int64_t places, struct m3_error *error)
 {
     struct part *p = &cache->parts[part + 1];
-    int64_t layers = cache->config->layers, first = part < 0 ? 0 : layers + part, arrays = part < 0 ? 3 * layers : 3, i = 0;
+    int64_t layers = cache->config->layers, first = part < 0 ? 0 : layers + part, i = 0;
+    int64_t arrays = part < 0 ? 3 * layers : 3;
     if (places <= p->places) return M3_OK;
 
     /* Twice the room, so that a token at a time costs no system call each; pages not yet touched take no memory. */

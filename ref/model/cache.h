@@ -26,6 +26,8 @@ int m3_cache_new(struct m3_cache **cache, const struct m3_model *model, size_t r
 void m3_cache_free(struct m3_cache *cache);                                     /* NULL is fine */
 
 size_t m3_cache_real_bytes(const struct m3_cache *cache);
+/* Was it made for the model of this config, and for numbers of this size? */
+int m3_cache_is_for(const struct m3_cache *cache, const struct m3_config *config, size_t real_bytes);
 int64_t m3_cache_length(const struct m3_cache *cache, int64_t part);
 
 /* Layer l of model->layers, for as many places as the last m3_cache_reserve of its part. */

@@ -114,9 +114,9 @@ static int read_entry(const struct entry *e, const struct m3_safetensors *file, 
     const struct m3_tensor *t = m3_safetensors_find(file, e->name);
     if (!t || t->dtype != dtype || t->rank != e->rank || t->bytes != e->bytes ||
         memcmp(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape) != 0)
-        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s [%" PRId64 ",%" PRId64 "%s", m3_safetensors_path(file),
-                       e->name, t ? "another dtype or shape" : "no such tensor", m3_dtype_name(dtype), e->shape[0],
-                       e->shape[1], e->rank == 3 ? ",D]" : "]");
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s [%" PRId64 ",%" PRId64 "%s",
+                       m3_safetensors_path(file), e->name, t ? "another dtype or shape" : "no such tensor",
+                       m3_dtype_name(dtype), e->shape[0], e->shape[1], e->rank == 3 ? ",D]" : "]");
     memcpy(e->data, t->data, e->bytes);
     return M3_OK;
 }

@@ -112,7 +112,8 @@ static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
 {
     int64_t layer = M3_MTP_LAYER + m;
     int status = M3_OK;
-    for (int tap = d->additive ? M3_TAP_MTP_EH_PROJ : M3_TAP_MTP_EMBED_NORM; !status && tap <= M3_TAP_MTP_EH_PROJ; tap++)
+    int first = d->additive ? M3_TAP_MTP_EH_PROJ : M3_TAP_MTP_EMBED_NORM;
+    for (int tap = first; !status && tap <= M3_TAP_MTP_EH_PROJ; tap++)
         status = declare(d, tap, layer, error);
     if (!status) status = declare_layer(d, d->config->layers + m, layer, error);
     if (!status) status = declare(d, M3_TAP_MTP_FINAL_NORM, layer, error);
@@ -179,7 +180,7 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     d->pictures = request->pictures;
     d->T = c->T;
     d->p0 = request->cache ? m3_cache_length(request->cache, M3_CACHE_MAIN) : 0;
-    d->modules = request->cache ? 0 : m3_min(model->mtp_modules, c->T - 1);
+    d->modules = d->p0 > 0 ? 0 : m3_min(model->mtp_modules, c->T - 1);
     d->additive = request->semantics->mtp_join == M3_MTP_ADDITIVE;
     d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
 

@@ -43,7 +43,7 @@ struct m3_request {
     double *logits;                         /* [logit_rows,V]: gets the last rows, if the head runs; or NULL */
     int64_t logit_rows;
     void *embedded;                         /* [T,H] of `real`: gets what enters layer 0; or NULL */
-    void *final_norm;                       /* [T,H] of `real`: gets what MTP module 0 takes, if the head runs; or NULL */
+    void *final_norm;                       /* the same for what MTP module 0 takes, if the head runs */
 };
 
 /* Row t of module m joins hidden state t with the token m + 1 places on, and predicts the one after that. */

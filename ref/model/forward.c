@@ -22,11 +22,13 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
                        "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %" PRId64
                        ", with hidden states if not from 0",
                        r->first_layer, r->end_layer, r->hidden ? "with" : "without", c->layers);
+    if (r->cache && !m3_cache_is_for(r->cache, c, sizeof(real)))
+        return m3_fail(error, M3_USAGE, "request: got a cache of another model or precision");
     if (r->cache && (r->first_layer > 0 || r->end_layer < c->layers))
-        return m3_fail(error, M3_USAGE, "request: got some layers and a cache, expected all layers: it holds every one");
+        return m3_fail(error, M3_USAGE, "request: got some layers and a cache, expected all: it holds every one");
     if (r->logits && (r->logit_rows < 1 || r->logit_rows > r->T))
-        return m3_fail(error, M3_USAGE, "request: got %" PRId64 " rows of logits, expected 1 to %" PRId64, r->logit_rows,
-                       r->T);
+        return m3_fail(error, M3_USAGE, "request: got %" PRId64 " rows of logits, expected 1 to %" PRId64,
+                       r->logit_rows, r->T);
     if (r->pictures && !c->vision.present)
         return m3_fail(error, M3_USAGE, "request: got pictures, expected none: the model has no vision part");
     return M3_OK;
@@ -74,6 +76,8 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
 int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
 {
     struct m3_cache *cache = r->how->cache;
+    if (cache && !m3_cache_is_for(cache, &model->config, sizeof(real)))
+        return m3_fail(error, M3_USAGE, "request: got a cache of another model or precision");
     if (r->module < 0 || r->module >= model->mtp_modules || r->T < 1 || r->logit_rows > r->T)
         return m3_fail(error, M3_USAGE, "request: got MTP module %" PRId64 ", T %" PRId64 ", %" PRId64
                        " rows of logits, expected a module below %" PRId64 ", T from 1, and no more rows than that",
@@ -83,6 +87,7 @@ int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r,
     void *library;
     open_pass(&f, &library, model, r->how, error);
     f.rows = r->T;
+    f.cache = cache;
     f.p0 = cache ? m3_cache_length(cache, r->module) : 0;
     if (!f.status && cache) f.status = m3_cache_reserve(cache, r->module, f.p0 + f.rows, error);
     if (!f.status && !m3_activations_make(&f, &b)) m3_mtp_module(&f, &b, r);

@@ -43,11 +43,16 @@ int m3_activations_make(struct m3_pass *f, struct m3_activations *b)
     b->index_k_norm = m3_pass_need(f, 1, c->X, sizeof(real));
     b->mlp_norm = m3_pass_need(f, 1, c->H, sizeof(real));
     b->bias = m3_pass_need(f, 1, c->E, sizeof(real));
-    if (!f->request->cache) {
-        b->k = m3_pass_need(f, S, c->G * c->D, sizeof(real));
-        b->v = m3_pass_need(f, S, c->G * c->D, sizeof(real));
-        b->index_k = m3_pass_need(f, S, c->X, sizeof(real));
-    }
+    return f->cache ? f->status : m3_activations_keys(f, b);
+}
+
+int m3_activations_keys(struct m3_pass *f, struct m3_activations *b)
+{
+    const struct m3_config *c = f->config;
+    if (b->k) return f->status;
+    b->k = m3_pass_need(f, f->rows, c->G * c->D, sizeof(real));
+    b->v = m3_pass_need(f, f->rows, c->G * c->D, sizeof(real));
+    b->index_k = m3_pass_need(f, f->rows, c->X, sizeof(real));
     return f->status;
 }
 
@@ -85,7 +90,7 @@ static void layer_pages(const struct m3_layer *w, void (*give)(const void *, uin
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) m3_pass_pages(all[i], give);
 }
 
-static int is_step(const struct m3_pass *f) { return f->request->cache && f->rows <= STEP_ROWS; }
+static int is_step(const struct m3_pass *f) { return f->cache && f->rows <= STEP_ROWS; }
 
 static void release_layer(const struct m3_layer *w, int64_t experts)
 {
@@ -95,8 +100,8 @@ static void release_layer(const struct m3_layer *w, int64_t experts)
 
 static struct keys keys_of(const struct m3_pass *f, const struct m3_activations *b, int64_t l)
 {
-    if (!f->request->cache) return (struct keys){ b->k, b->v, b->index_k };
-    const struct m3_cached *held = m3_cache_at(f->request->cache, l);
+    if (!f->cache) return (struct keys){ b->k, b->v, b->index_k };
+    const struct m3_cached *held = m3_cache_at(f->cache, l);
     return (struct keys){ held->k, held->v, held->index_k };
 }
 
@@ -153,8 +158,8 @@ static int sparse_attention(struct m3_pass *f, struct m3_activations *b, const s
 {
     const struct m3_ops *op = &f->ops;
     const struct m3_config *c = f->config;
-    const struct m3_attend d = { .T = f->rows, .p0 = f->p0, .Q = c->Q, .G = c->G, .D = c->D, .block = c->block, .N = c->N,
-                                 .selection = f->request->semantics->selection };
+    const struct m3_attend d = { .T = f->rows, .p0 = f->p0, .Q = c->Q, .G = c->G, .D = c->D,
+                                 .block = c->block, .N = c->N, .selection = f->request->semantics->selection };
     struct m3_ctx *ctx = &f->ctx;
     int64_t T = f->rows;
     real eps = (real)c->eps, *q = b->index_q, *k = keys->index_k + f->p0 * c->X;

@@ -1,5 +1,5 @@
-/* One text layer: attention, full or over chosen blocks, and MLP, dense or of experts. The main model's layers and those
- * of the MTP modules run here. SPEC 6. */
+/* One text layer: attention, full or over chosen blocks, and MLP, dense or of experts. The main model's layers and
+ * those of the MTP modules run here. SPEC 6. */
 #ifndef M3_MODEL_LAYER_H
 #define M3_MODEL_LAYER_H
 
@@ -28,6 +28,9 @@ struct m3_activations {
 /* For f->rows tokens behind f->p0. Returns f->status; m3_activations_free is fine after either. */
 int m3_activations_make(struct m3_pass *f, struct m3_activations *b);
 void m3_activations_free(struct m3_activations *b);
+
+/* Where keys and values go when there is no cache; m3_activations_make does it if the pass begins without. */
+int m3_activations_keys(struct m3_pass *f, struct m3_activations *b);
 
 /* The rotary angles of all layers, b->cos and b->sin. positions [T]. Returns f->status. */
 int m3_layer_angles(struct m3_pass *f, struct m3_activations *b, const int64_t *positions);

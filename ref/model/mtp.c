@@ -88,7 +88,7 @@ static int shows_module(struct m3_pass *f, int64_t m)
 static int64_t modules_shown(struct m3_pass *f)
 {
     int64_t count = 0;
-    if (f->request->cache) return 0;
+    if (f->p0 > 0) return 0;
     for (int64_t m = 0; m < f->model->mtp_modules && m + 1 < f->request->T; m++)
         if (shows_module(f, m)) count = m + 1;
     return count;
@@ -96,13 +96,15 @@ static int64_t modules_shown(struct m3_pass *f)
 
 int m3_mtp_takes_rows(const struct m3_pass *f)
 {
-    return f->request->semantics->mtp_embed == M3_MTP_EMBED_FUSED && f->model->mtp_modules > 0 && !f->request->cache;
+    return f->request->semantics->mtp_embed == M3_MTP_EMBED_FUSED && f->model->mtp_modules > 0 && f->p0 == 0;
 }
 
 int m3_mtp_forward(struct m3_pass *f, struct m3_activations *b, const real *hidden, const real *embedded)
 {
     int64_t modules = modules_shown(f), H = f->config->H, T = f->rows;
     if (modules == 0) return f->status;
+    f->cache = NULL;
+    m3_activations_keys(f, b);
     real *state = m3_pass_need(f, T, H, sizeof *state);
     if (!f->status) memcpy(state, hidden, (size_t)(T * H) * sizeof *state);
     for (int64_t m = 0; !f->status && m < modules; m++) {

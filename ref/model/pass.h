@@ -16,7 +16,8 @@ struct m3_pass {
     struct m3_activation act;
     struct m3_ctx ctx;
     int64_t rows;                           /* of the taps now made: T, P, M, or fewer in an MTP module */
-    int64_t p0;                             /* places before row 0: what the cache holds */
+    struct m3_cache *cache;                 /* whose places come before row 0, and which gets the rows; or NULL */
+    int64_t p0;                             /* how many places it holds */
     int64_t layer;                          /* of the taps now made; -1 outside layers */
     int status;
 };

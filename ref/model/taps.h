@@ -52,7 +52,7 @@ enum m3_tap_kind {
 };
 
 struct m3_tap_row {
-    const char *name;           /* "embed"; of a layer's tap the part behind "layers.l.", "vision.layers.v." or "mtp.m." */
+    const char *name;           /* "embed"; in layers and modules the part behind "layers.l.", "mtp.m.", .. */
     enum m3_tap_where where;
     const char *shape;          /* letters of m3_tap_size, the rows first: "TQD" */
     enum m3_tap_kind kind;

@@ -66,7 +66,7 @@ static int run(struct m3_pass *f, struct m3_activations *b, const real *features
 int m3_text_forward(struct m3_pass *f, const real *features)
 {
     struct m3_activations b = { 0 };
-    struct m3_cache *cache = f->request->cache;
+    struct m3_cache *cache = f->cache = f->request->cache;
     f->rows = f->request->T;
     f->p0 = cache ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
     if (cache) f->status = m3_cache_reserve(cache, M3_CACHE_MAIN, f->p0 + f->rows, f->error);

@@ -67,7 +67,7 @@ void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const 
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
 }
 
-/* Four columns: a single token has no more index heads, and a short vector is twice as fast as one that is mostly empty. */
+/* Four columns: a single token has no more index heads. A short vector is twice as fast as one that is mostly empty. */
 typedef real quad __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
 static inline __attribute__((always_inline))
@@ -149,8 +149,8 @@ real load_one(const void *w, int64_t i, const int is_bf16)
     return value;
 }
 
-/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum is the same in a tile of
- * any size. */
+/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum is the same in a tile
+ * of any size. */
 static inline __attribute__((always_inline))
 void dot_tile(real *y, int64_t ldy, const real *x, const void *w, int64_t r0, int64_t K, const int ts, const int rows,
               const int is_bf16)

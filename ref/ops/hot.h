@@ -17,8 +17,8 @@ struct m3_hot {
     void (*gemm)(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb,
                  int64_t M, int64_t N, int64_t K, int add);
 
-    /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of an
-     * output do not depend on T and rows, and are the same from both. */
+    /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
+     * an output do not depend on T and rows, and are the same from both. */
     void (*dots)(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K);
     void (*dots_bf16)(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K);
 

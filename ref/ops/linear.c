@@ -58,7 +58,7 @@ static const real *panel_of(real *mine, const real *stored, const struct m3_weig
     return mine;
 }
 
-/* Few rows: dot products, at the speed at which weights are read. An output depends on its own rows of x and w alone. */
+/* Few rows: dot products, at the speed of reading weights. An output depends on its own rows of x and w alone. */
 static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_hot *hot = m3_hot();
