@@ -117,8 +117,8 @@ START_TEST(dots_are_products)
 END_TEST
 
 /* Goal:  a token that is verified among others has the bits that it has alone; BF16 codes those of their numbers.
- * Seen to fail with the last row of w summed without vectors, with x scaled by 1 + 2^-23 where rows stand together, with
- * a code widened to a number beside its own, and with codes taken one further on. */
+ * Seen to fail with the last row of w summed without vectors, with x scaled by 1 + 2^-23 where rows stand together,
+ * with a code widened to a number beside its own, and with codes taken one further on. */
 START_TEST(dots_do_not_know_their_neighbours)
 {
     enum { T = 7, ROWS = 9, MOST = 257 };

@@ -17,7 +17,7 @@ struct m3_drafter {
     const struct m3_model *model;
     const struct m3_request *how;
     size_t row_bytes;                   /* of H numbers */
-    struct window *hidden;              /* [modules + 1]: what module m takes; the last is not used */
+    struct window *hidden;              /* [modules]: what module m takes */
     struct window embedded;             /* rows that entered layer 0 */
     double *logits;                     /* [V] */
 };
@@ -29,7 +29,7 @@ int m3_drafter_new(struct m3_drafter **drafter, const struct m3_engine *engine, 
     if (!d) return m3_fail_memory(error, "drafts", sizeof *d);
     *d = (struct m3_drafter){ .engine = engine, .model = model, .how = how,
                               .row_bytes = (size_t)model->config.H * engine->real_bytes };
-    d->hidden = calloc((size_t)model->mtp_modules + 1, sizeof *d->hidden);
+    d->hidden = calloc((size_t)model->mtp_modules, sizeof *d->hidden);
     d->logits = malloc((size_t)model->config.V * sizeof *d->logits);
     return d->hidden && d->logits ? M3_OK : m3_fail_memory(error, "drafts", d->row_bytes);
 }
@@ -37,7 +37,7 @@ int m3_drafter_new(struct m3_drafter **drafter, const struct m3_engine *engine, 
 void m3_drafter_free(struct m3_drafter *d)
 {
     if (!d) return;
-    for (int64_t m = 0; d->hidden && m <= d->model->mtp_modules; m++) free(d->hidden[m].rows);
+    for (int64_t m = 0; d->hidden && m < d->model->mtp_modules; m++) free(d->hidden[m].rows);
     free(d->hidden);
     free(d->embedded.rows);
     free(d->logits);
@@ -102,7 +102,7 @@ static int run_module(struct m3_drafter *d, int64_t m, const int32_t *ids, int64
                                       .positions = positions + first, .hidden = hidden, .logits = d->logits,
                                       .logit_rows = 1 };
     int status = d->engine->mtp(d->model, &r, error);
-    if (!status) status = append(d, &d->hidden[m + 1], first, rows, hidden, error);
+    if (!status && m + 1 < d->model->mtp_modules) status = append(d, &d->hidden[m + 1], first, rows, hidden, error);
     free(hidden);
     return status;
 }

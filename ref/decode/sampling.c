@@ -56,7 +56,7 @@ static void cut(double *p, int32_t *order, int64_t V, int64_t top_k, double top_
     int64_t n = top_k > 0 && top_k < V ? top_k : V, kept = 0;
     double all = 0, sum = 0;
     for (int64_t i = 0; i < n; i++) all += p[order[i]];
-    while (kept < n && (kept == 0 || sum < top_p * all)) sum += p[order[kept++]];
+    while (kept < n && (kept == 0 || top_p == 1 || sum < top_p * all)) sum += p[order[kept++]];
     for (int64_t i = kept; i < V; i++) p[order[i]] = 0;
 }
 
