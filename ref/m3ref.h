@@ -1,5 +1,6 @@
 /* m3ref: the public interface, and the only header that a user includes. Link with libm3ref.a, OpenBLAS, jansson, zlib,
- * libcrypto, libpng and OpenMP; compile with -I PREFIX/include/m3ref. A plug-in (m3ref run --ops) includes ops/ops.h instead.
+ * libcrypto, libpng and OpenMP; compile with -I PREFIX/include/m3ref. A plug-in (m3ref run --ops) includes ops/ops.h
+ * instead.
  *
  *     struct m3_error notes = { 0 }, error = { 0 };
  *     struct m3_model *model;
@@ -11,9 +12,10 @@
  *                                   .logit_rows = 1 };
  *     m3_engine_f32()->forward(model, &request, &error);
  *
- * Status codes are the program's exit statuses (base/status.h). Taps come through request.sink (model/engine.h) or into
- * a file (model/dump.h); a cache (model/cache.h) lets one call go on behind another; tokens one after the other come from
- * m3_generate (decode/generate.h); two files are judged by m3_compare (oracle/compare.h). */
+ * Status codes are the program's exit statuses (base/status.h). Taps come through request.sink (model/engine.h) or
+ * into a file (model/dump.h); a cache (model/cache.h) lets one call go on behind another; tokens one after the other
+ * come from m3_generate (decode/generate.h); two files are judged by m3_compare (oracle/compare.h).
+ */
 #ifndef M3REF_H
 #define M3REF_H
 

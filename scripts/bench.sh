@@ -9,7 +9,9 @@ threads=${2:-$(nproc)}
 field() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": *\([0-9.]*\).*/\1/p"; }
 
 # row NAME LINE: name, seconds, rate, peak memory of the process
-row() { printf '%-44s %10s s %8s %9s MB\n' "$1" "$(field "$2" seconds)" "$3" "$(($(field "$2" peak_bytes) / 1000000))"; }
+row() {
+    printf '%-44s %10s s %8s %9s MB\n' "$1" "$(field "$2" seconds)" "$3" "$(($(field "$2" peak_bytes) / 1000000))"
+}
 
 # ours ITEM NAME [RUNS [--model DIR] [--keys N]]
 ours() {
@@ -22,7 +24,9 @@ ours() {
     row "$name" "$line" "$rate $unit"
 }
 
-share_of_read() { awk -v ours="$rate" -v limit="$read_rate" 'BEGIN { printf "%-44s %10.2f of a plain read\n", "", ours / limit }'; }
+share_of_read() {
+    awk -v ours="$rate" -v limit="$read_rate" 'BEGIN { printf "%-44s %10.2f of a plain read\n", "", ours / limit }'
+}
 
 # A model of the released vision sizes with random weights, 1.7 GB, made once. Its text part is a stump.
 vision=$build/bench_vision

@@ -1,4 +1,4 @@
-/* Drafts against the parallel form of the modules over the known tokens and the drafts so far, computed from nothing. */
+/* Drafts against the parallel form of the modules over the known tokens and the drafts so far, from nothing. */
 #include "decoding.h"
 
 #include "decode/draft.h"
@@ -40,7 +40,7 @@ static void begin(struct drafting *d, const struct m3_case *c, const struct m3_g
     d->request = (struct m3_request){ .end_layer = model->config.layers, .semantics = how->semantics,
                                       .linear = how->linear, .threads = how->threads, .pictures = d->pictures };
     must(m3_cache_new(&d->request.cache, model, how->engine->real_bytes, &error));
-    must(m3_drafter_new(&d->drafter, how->engine, model, &d->request, &error));
+    must(m3_drafter_new(&d->drafter, how->engine, model, model->mtp_modules, &d->request, &error));
     d->request.final_norm = d->hidden;
     d->request.embedded = m3_drafter_wants_rows(d->drafter) ? d->embedded : NULL;
     ck_assert_int_eq(m3_drafter_wants_rows(d->drafter), semantics.mtp_embed == M3_MTP_EMBED_FUSED);

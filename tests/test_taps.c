@@ -109,7 +109,8 @@ START_TEST(no_such_tap)
         "layers.7.out.bound", "rows", "Embed", "layers.9223372036854775807.out", "layers.99999999999999999999.out",
         "mtp.layers.7.out", "vision.layers.out", "vision.layers.07.out", "vision.layers.7.attn_norm", "vision.out",
         "layers.7.fc1", "vision.layers.7.projector.out", "vision.layers.7.vision.grid", "pixels",
-        "mtp.0.embed", "mtp.0.out", "mtp.out", "mtp.00.logits", "mtp.0.layers.out", "mtp.0.layer.logits", "mtp.-1.logits",
+        "mtp.0.embed", "mtp.0.out", "mtp.out", "mtp.00.logits", "mtp.0.layers.out", "mtp.0.layer.logits",
+        "mtp.-1.logits",
         "mtp.0.layer.layer.out", "layers.16777216.out", "mtp.16777216.logits", "mtp.0.layer.norm1",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

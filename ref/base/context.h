@@ -8,6 +8,10 @@
 
 enum m3_linear { M3_LINEAR_BLAS, M3_LINEAR_ORDERED };
 
+/* A call of `linear` over no more rows gives each the bits that it has alone, whatever the body. Greedy speculative
+ * output equals greedy output because of it. */
+enum { M3_ALONE_ROWS = 31 };
+
 /* Where an operator failed; the model adds layer and tap. Coordinates that do not apply are -1. */
 struct m3_failure {
     const char *what;       /* "NaN in a block score" */

@@ -30,8 +30,7 @@ static const char help[] =
     "  attention        a sparse attention layer, 64/4 heads, BF16, T = 4096\n"
     "  attend-full      its core with full attention         attend-blocks    its core alone\n"
     "  moe-1            the experts at T = 1: weights read\n"
-    "  decode-index     choosing blocks for one token behind --keys places (default 65536), in one layer: index keys\n"
-    "                   read\n"
+    "  decode-index     choosing blocks for the last of --keys tokens (default 65536), in one layer: index keys read\n"
     "  decode-sparse    the same and attention to those blocks: keys and values read too\n"
     "  decode-dense     full attention of that token: all keys and values read\n"
     "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; its\n"
@@ -195,16 +194,25 @@ static int run_moe(struct bench *m)
         || op->add(ctx, m->b, m->b, m->e, T * H);
 }
 
-/* A token behind m->keys places, in one layer. */
-static void prepare_decode(struct bench *m)
+/* The last of m->keys tokens, in one layer: what the choice of blocks reads. */
+static void prepare_index(struct bench *m)
 {
-    int64_t S = m->keys;
-    m->T = S;
-    m->heads = (struct heads){ .q = numbers(Q * D, "q"), .k = numbers(S * G * D, "k"), .v = numbers(S * G * D, "v"),
-                               .index_q = numbers(G * X, "index_q"), .index_k = numbers(S * X, "index_k"),
-                               .o = need((size_t)(Q * D), sizeof(real)), .lse = need(Q, sizeof(real)),
+    int64_t S = m->T = m->keys;
+    m->heads = (struct heads){ .index_q = numbers(G * X, "index_q"), .index_k = numbers(S * X, "index_k"),
                                .scores = need((size_t)(G * ((S + BLOCK - 1) / BLOCK)), sizeof(real)),
                                .blocks = need((size_t)(G * N), sizeof(int32_t)) };
+    m->operations = (double)sizeof(real) * (double)(S * X);
+}
+
+/* And what attention reads. */
+static void prepare_keys(struct bench *m)
+{
+    int64_t S = m->T = m->keys;
+    m->heads.q = numbers(Q * D, "q");
+    m->heads.k = numbers(S * G * D, "k");
+    m->heads.v = numbers(S * G * D, "v");
+    m->heads.o = need((size_t)(Q * D), sizeof(real));
+    m->heads.lse = need(Q, sizeof(real));
     for (int64_t i = 0; i < Q * D; i++) m->heads.q[i] /= 16;
 }
 
@@ -230,22 +238,17 @@ static int run_decode_dense(struct bench *m)
     return m->op->attend_full(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, &d);
 }
 
-/* Bytes that a token has to read: all index keys, and the keys and values of the blocks; or all keys and values. */
-static void decode_index(struct bench *m)
+/* Bytes that the token has to read: all index keys, and keys and values of the blocks; or all keys and values. */
+static void prepare_sparse(struct bench *m)
 {
-    prepare_decode(m);
-    m->operations = (double)sizeof(real) * (double)m->T * X;
-}
-
-static void decode_sparse(struct bench *m)
-{
-    decode_index(m);
+    prepare_index(m);
+    prepare_keys(m);
     m->operations += (double)sizeof(real) * 2 * G * D * (double)m3_min(m->T, N * BLOCK);
 }
 
-static void decode_dense(struct bench *m)
+static void prepare_dense(struct bench *m)
 {
-    prepare_decode(m);
+    prepare_keys(m);
     m->operations = (double)sizeof(real) * 2 * G * D * (double)m->T;
 }
 
@@ -432,9 +435,9 @@ static const struct item {
     { "linear-64", linear_64, run_linear, 0 },
     { "moe", prepare_moe, run_moe, 0 },
     { "moe-1", prepare_moe_1, run_moe, 1 },
-    { "decode-index", decode_index, run_decode_index, 1 },
-    { "decode-sparse", decode_sparse, run_decode_sparse, 1 },
-    { "decode-dense", decode_dense, run_decode_dense, 1 },
+    { "decode-index", prepare_index, run_decode_index, 1 },
+    { "decode-sparse", prepare_sparse, run_decode_sparse, 1 },
+    { "decode-dense", prepare_dense, run_decode_dense, 1 },
     { "attention", prepare_attention, run_attention, 0 },
     { "attend-full", full_core, run_attend_full, 0 },
     { "attend-blocks", blocks_core, run_attend_blocks, 0 },

@@ -144,7 +144,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 
 /* What the callbacks share. */
 struct printer {
-    int json, terminal;
+    int json, terminal, lost;   /* lost: no memory for a line of JSON */
+    int64_t tokens;             /* printed */
     int32_t *ids;               /* [max_new] */
 };
 
@@ -153,19 +154,20 @@ static void clear_line(const struct printer *p)
     if (p->terminal) fprintf(stderr, "\r%*s\r", 40, "");
 }
 
-/* Passes over one token are short; only that of the prompt may take long. */
+/* Of the prompt alone: passes over a token are short. */
 static void progress(void *self, const char *part, int64_t layer, int64_t layers)
 {
     const struct printer *p = self;
-    if (!p->terminal) return;
+    if (!p->terminal || p->tokens) return;
     if (layer < layers) fprintf(stderr, "\r%s %" PRId64 " of %" PRId64 " ", part, layer + 1, layers);
     else clear_line(p);
 }
 
-static void print_json(json_t *object)
+static void print_json(struct printer *p, json_t *object)
 {
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    puts(text ? text : "{}");
+    if (text) puts(text);
+    else p->lost = 1;
     free(text);
     json_decref(object);
 }
@@ -181,9 +183,9 @@ static void print_token(void *self, const struct m3_token *t)
 {
     struct printer *p = self;
     clear_line(p);
-    p->ids[t->index] = t->id;
+    p->ids[p->tokens++] = t->id;
     if (p->json)
-        print_json(json_pack("{s:s,s:I,s:I,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
+        print_json(p, json_pack("{s:s,s:I,s:I,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
                              (json_int_t)t->id, "logprob", real_or_word(t->logprob), "margin", real_or_word(t->margin),
                              "time", t->seconds));
     else printf("%6" PRId64 " %8d  %12.6f %12.6f\n", t->index, t->id, t->logprob, t->margin);
@@ -204,18 +206,18 @@ static void print_steps(const struct m3_generated *g)
     for (int i = 0; i <= last_step(g); i++) printf("%s%d: %" PRId64, i ? ", " : "", i, g->steps[i]);
 }
 
-static void print_summary(const struct printer *p, const struct m3_generated *g, int speculative)
+static void print_summary(struct printer *p, const struct m3_generated *g, int speculative)
 {
     if (p->json) {
         json_t *summary = json_pack("{s:s,s:I}", "type", "summary", "tokens", (json_int_t)g->tokens);
         json_t *steps = json_array();
         for (int i = 0; speculative && i <= last_step(g); i++) json_array_append_new(steps, json_integer(g->steps[i]));
         if (speculative && summary)
-            json_object_update_new(summary, json_pack("{s:I,s:I,s:I,s:O}", "drafted", (json_int_t)g->drafted,
+            p->lost |= json_object_update_new(summary, json_pack("{s:I,s:I,s:I,s:O}", "drafted", (json_int_t)g->drafted,
                                                       "accepted", (json_int_t)g->accepted, "main_calls",
                                                       (json_int_t)g->main_calls, "steps", steps));
         json_decref(steps);
-        print_json(summary);
+        print_json(p, summary);
         return;
     }
     printf("tokens:");
@@ -235,6 +237,9 @@ static int check_length(const struct arguments *a, const struct m3_case *c, cons
                         struct m3_error *error)
 {
     int64_t last = m3_case_reach(c) + a->how.max_new - 1;
+    if (last > INT64_C(1) << 53)
+        return m3_fail(error, M3_USAGE, "--max-new: got %" PRId64 ", which reaches position %" PRId64 ", expected at "
+                       "most 2^53: beyond, neighbours have the same angle", a->how.max_new, last);
     if (a->input.allow_long || last < config->max_positions) return M3_OK;
     return m3_fail(error, M3_USAGE, "--max-new: got %" PRId64 ", which reaches position %" PRId64
                    ", expected below max_position_embeddings %" PRId64 " (--allow-long allows it)", a->how.max_new,
@@ -267,6 +272,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         status = m3_generate(&result, model, &c, &a->how, error);
         clear_line(&printer);
         if (!status) print_summary(&printer, &result, a->how.speculative);
+        if (!status && printer.lost) status = m3_fail_memory(error, "a line of JSON", 0);
     }
     free(stop);
     free(printer.ids);

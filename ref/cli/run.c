@@ -37,7 +37,8 @@ static const char help[] =
     "                         bits on every machine\n"
     "  --layers A:B           only layers A to B-1; with A > 0 their input comes from --hidden\n"
     "  --hidden DUMP          dump of this model and case that holds layers.(A-1).out for all rows\n"
-    "  --cache-in F           go on behind the tokens of a cache file; the same numbers as one run over everything\n"
+    "  --cache-in F           go on behind the tokens of a cache file: the taps of one run over everything, with\n"
+    "                         ordered sums bit for bit\n"
     "  --cache-out F          save the keys and values of all tokens so far\n"
     "  --threads N            default: as many as processors; results do not depend on it\n"
     "  --set FIELD=VALUE      another reading of the model (SPEC.md 4): selection=group|shared|union pool=max|lse\n"
@@ -184,8 +185,6 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         return m3_fail(error, M3_USAGE, "run: --cache-in and --cache-out go with all layers, not with --layers");
     if (a->cache_out && !*a->cache_out)
         return m3_fail(error, M3_USAGE, "--cache-out: got an empty name, expected a file");
-    if (a->cache_out && a->dump && strcmp(a->cache_out, a->dump) == 0)
-        return m3_fail(error, M3_USAGE, "run: --dump and --cache-out: got %s twice, expected two files", a->dump);
     return M3_OK;
 }
 
@@ -275,6 +274,19 @@ static int same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* Would both name one file, though neither may exist yet? */
+static int same_target(const char *a, const char *b)
+{
+    char *folder_a = strdup(a), *folder_b = strdup(b), *base_a = strdup(a), *base_b = strdup(b);
+    int same = folder_a && folder_b && base_a && base_b && strcmp(basename(base_a), basename(base_b)) == 0
+            && same_file(dirname(folder_a), dirname(folder_b));
+    free(folder_a);
+    free(folder_b);
+    free(base_a);
+    free(base_b);
+    return same || same_file(a, b);
+}
+
 /* Would `path` be a frame of the video in `folder`? */
 static int is_frame_of(const char *path, const char *folder)
 {
@@ -292,6 +304,7 @@ static int check_target(const struct arguments *a, const char *flag, const char 
     const char *path = NULL, *last = NULL;
     const struct m3_cli_input *in = &a->input;
     int read = (in->case_path && same_file(target, in->case_path)) || (a->hidden && same_file(target, a->hidden))
+            || (a->plugin && same_file(target, a->plugin))
             || same_file(target, m3_checkpoint_config_path(model->checkpoint));
     for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(target, in->images[i]);
     for (int64_t i = 0; !read && i < in->video_count; i++) read = is_frame_of(target, in->videos[i]);
@@ -308,31 +321,46 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
                    struct m3_request *request, const char *line, struct m3_error *error)
 {
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
+    struct m3_writer *cache_file = NULL;
     struct m3_dump *dump = NULL;
     struct m3_sink sink;
     struct rusage usage;
     int64_t taps = 0;
     char behind[48] = "";
 
-    if (a->dump) {
-        int status = check_target(a, "--dump", a->dump, model, error);
+    int status = M3_OK;
+    if (a->cache_out) {
+        status = check_target(a, "--cache-out", a->cache_out, model, error);
+        if (!status && a->dump && same_target(a->dump, a->cache_out))
+            status = m3_fail(error, M3_USAGE, "run: --dump and --cache-out: got %s for both, expected two files",
+                             a->dump);
+        if (!status) status = m3_writer_new(&cache_file, a->cache_out, error);
+    }
+    if (!status && a->dump) {
+        status = check_target(a, "--dump", a->dump, model, error);
         if (!status && a->cache_in && same_file(a->dump, a->cache_in))
             status = m3_fail(error, M3_USAGE, "--dump: got the file of --cache-in, expected another file");
         if (!status) status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->engine, c, request, line, error);
-        if (status) return status;
+    }
+    if (status) {
+        m3_writer_abandon(cache_file);
+        return status;
+    }
+    if (dump) {
         taps = m3_dump_taps(dump);
         request->sink = &sink;
     }
     request->progress = m3_cli_progress;
     request->progress_self = &watch;
     double start = m3_cli_seconds();
-    int status = a->engine->forward(model, request, error);
+    status = a->engine->forward(model, request, error);
     double took = m3_cli_seconds() - start;
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
+    if (status) m3_writer_abandon(cache_file);
+    else if (cache_file)
+        status = m3_cache_save(request->cache, cache_file, model, a->engine, request->semantics, error);
     if (status) m3_dump_abandon(dump);
     else if (dump) status = m3_dump_commit(dump, error);
-    if (!status && a->cache_out)
-        status = m3_cache_save(request->cache, a->cache_out, model, a->engine, request->semantics, error);
     if (status) return status;
 
     getrusage(RUSAGE_SELF, &usage);
@@ -361,7 +389,6 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
     if (!status) semantics = model->config.semantics;
     for (int i = 0; !status && i < a->sets; i++) status = m3_semantics_set(&semantics, a->set[i], error);
-    if (!status && a->cache_out) status = check_target(a, "--cache-out", a->cache_out, model, error);
     if (!status && (a->cache_in || a->cache_out))
         status = m3_cache_new(&cache, model, a->engine->real_bytes, error);
     if (!status && a->cache_in) status = m3_cache_load(cache, a->cache_in, model, a->engine, &semantics, error);

@@ -16,6 +16,7 @@ struct m3_drafter {
     const struct m3_engine *engine;
     const struct m3_model *model;
     const struct m3_request *how;
+    int64_t modules;
     size_t row_bytes;                   /* of H numbers */
     struct window *hidden;              /* [modules]: what module m takes */
     struct window embedded;             /* rows that entered layer 0 */
@@ -23,13 +24,13 @@ struct m3_drafter {
 };
 
 int m3_drafter_new(struct m3_drafter **drafter, const struct m3_engine *engine, const struct m3_model *model,
-                   const struct m3_request *how, struct m3_error *error)
+                   int64_t modules, const struct m3_request *how, struct m3_error *error)
 {
     struct m3_drafter *d = *drafter = calloc(1, sizeof *d);
     if (!d) return m3_fail_memory(error, "drafts", sizeof *d);
-    *d = (struct m3_drafter){ .engine = engine, .model = model, .how = how,
+    *d = (struct m3_drafter){ .engine = engine, .model = model, .how = how, .modules = modules,
                               .row_bytes = (size_t)model->config.H * engine->real_bytes };
-    d->hidden = calloc((size_t)model->mtp_modules, sizeof *d->hidden);
+    d->hidden = calloc((size_t)modules, sizeof *d->hidden);
     d->logits = malloc((size_t)model->config.V * sizeof *d->logits);
     return d->hidden && d->logits ? M3_OK : m3_fail_memory(error, "drafts", d->row_bytes);
 }
@@ -37,7 +38,7 @@ int m3_drafter_new(struct m3_drafter **drafter, const struct m3_engine *engine, 
 void m3_drafter_free(struct m3_drafter *d)
 {
     if (!d) return;
-    for (int64_t m = 0; d->hidden && m < d->model->mtp_modules; m++) free(d->hidden[m].rows);
+    for (int64_t m = 0; d->hidden && m < d->modules; m++) free(d->hidden[m].rows);
     free(d->hidden);
     free(d->embedded.rows);
     free(d->logits);
@@ -73,6 +74,14 @@ static void narrow(const struct m3_drafter *d, struct window *w, int64_t first, 
     first = m3_min(m3_max(first, w->first), w->end);
     if (first > w->first) memmove(w->rows, row_at(d, w, first), (size_t)(w->end - first) * d->row_bytes);
     w->first = first;
+
+    /* A prompt's rows are many, a step's are few. */
+    int64_t rows = m3_max(1, w->end - w->first);
+    char *less = w->capacity > 8 * rows ? realloc(w->rows, (size_t)rows * d->row_bytes) : NULL;
+    if (less) {
+        w->rows = less;
+        w->capacity = rows;
+    }
 }
 
 int m3_drafter_wants_rows(const struct m3_drafter *d)
@@ -102,7 +111,7 @@ static int run_module(struct m3_drafter *d, int64_t m, const int32_t *ids, int64
                                       .positions = positions + first, .hidden = hidden, .logits = d->logits,
                                       .logit_rows = 1 };
     int status = d->engine->mtp(d->model, &r, error);
-    if (!status && m + 1 < d->model->mtp_modules) status = append(d, &d->hidden[m + 1], first, rows, hidden, error);
+    if (!status && m + 1 < d->modules) status = append(d, &d->hidden[m + 1], first, rows, hidden, error);
     free(hidden);
     return status;
 }
@@ -128,7 +137,7 @@ void m3_drafter_keep(struct m3_drafter *d, int64_t n)
 {
     struct m3_cache *cache = d->how->cache;
     int64_t next = n - 1;               /* the first place whose row a module still joins */
-    for (int64_t m = 0; m < d->model->mtp_modules; m++) {
+    for (int64_t m = 0; m < d->modules; m++) {
         int64_t rows = m3_max(0, m3_min(m3_cache_length(cache, m), n - m - 2));
         m3_cache_set_length(cache, m, rows);
         narrow(d, &d->hidden[m], rows, n - m - 1);

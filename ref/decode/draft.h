@@ -9,9 +9,10 @@
 
 struct m3_drafter;
 
-/* `how` is that of the main model's passes, with their cache; it must stay. M3_INTERNAL without memory. */
+/* The first `modules` of the model will draft. `how` is that of the main model's passes, with their cache; it must
+ * stay. M3_INTERNAL without memory. */
 int m3_drafter_new(struct m3_drafter **drafter, const struct m3_engine *engine, const struct m3_model *model,
-                   const struct m3_request *how, struct m3_error *error);
+                   int64_t modules, const struct m3_request *how, struct m3_error *error);
 void m3_drafter_free(struct m3_drafter *drafter);                               /* NULL is fine */
 
 /* What a pass of the main model over places [first, first + rows) gave: its final_norm [rows,H]; and the rows that

@@ -22,7 +22,7 @@ struct state {
     int64_t wanted;                     /* tokens still to come; 0 after a stop id */
     double *logits;                     /* [drafts + 1, V] */
     double *p, *rest;                   /* [V] */
-    double *q;                          /* [drafts, V] what the drafts were drawn from */
+    double *q;                          /* [drafts + 1, V] what the drafts were drawn from */
     int32_t *order;                     /* [V] */
     void *hidden, *embedded;            /* [widest pass, H] */
     double start;
@@ -33,6 +33,11 @@ static double seconds(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static size_t row_bytes(const struct state *s)
+{
+    return (size_t)s->model->config.H * s->how->engine->real_bytes;
 }
 
 /* Room for `places` tokens, with their positions: they count on from that of the prompt's last token. */
@@ -53,16 +58,17 @@ static int make_room(struct state *s, int64_t places)
 static int prepare(struct state *s, const struct m3_case *c, int64_t drafts)
 {
     const struct m3_config *config = &s->model->config;
-    int64_t widest = m3_max(c->T, drafts + 1), V = config->V;
-    size_t rows = (size_t)(widest * config->H) * s->how->engine->real_bytes;
+    int64_t V = config->V, widest = m3_max(c->T, drafts + 1);
+    size_t rows = (size_t)widest * row_bytes(s);
     s->logits = malloc((size_t)((drafts + 1) * V) * sizeof *s->logits);
     s->p = malloc((size_t)V * sizeof *s->p);
     s->rest = malloc((size_t)V * sizeof *s->rest);
     s->q = malloc((size_t)((drafts + 1) * V) * sizeof *s->q);
     s->order = malloc((size_t)V * sizeof *s->order);
-    if (drafts) s->hidden = malloc(rows), s->embedded = malloc(rows);
-    if (!s->logits || !s->p || !s->rest || !s->q || !s->order ||
-        (drafts && (!s->hidden || !s->embedded)))
+    if (drafts) s->hidden = malloc(rows);
+    if (drafts && m3_drafter_wants_rows(s->drafter)) s->embedded = malloc(rows);
+    if (!s->logits || !s->p || !s->rest || !s->q || !s->order || (drafts && !s->hidden) ||
+        (drafts && m3_drafter_wants_rows(s->drafter) && !s->embedded))
         return m3_fail_memory(s->error, "the tokens", rows);
 
     s->ids = malloc((size_t)c->T * sizeof *s->ids);
@@ -86,21 +92,20 @@ static void release(struct state *s)
 /* The main model over the T tokens from `place` on, for the logits of the last `rows` of them. */
 static int run_main(struct state *s, int64_t place, int64_t T, int64_t rows)
 {
-    int fused = s->drafter && m3_drafter_wants_rows(s->drafter);
     s->request.ids = s->ids + place;
     s->request.positions = s->positions + place;
     s->request.T = T;
     s->request.logits = s->logits;
     s->request.logit_rows = rows;
     s->request.final_norm = s->hidden;
-    s->request.embedded = fused ? s->embedded : NULL;
+    s->request.embedded = s->embedded;
     int status = s->how->engine->forward(s->model, &s->request, s->error);
     for (int64_t i = 0; !status && i < rows; i++)
         if (!m3_logits_good(s->logits + i * s->model->config.V, s->model->config.V))
             status = m3_fail(s->error, M3_WRONG, "logits: token %" PRId64 ": got nan or inf, expected numbers",
                              place + T - rows + i);
     if (!status && s->drafter)
-        status = m3_drafter_feed(s->drafter, place, T, s->hidden, fused ? s->embedded : NULL, s->error);
+        status = m3_drafter_feed(s->drafter, place, T, s->hidden, s->embedded, s->error);
     return status;
 }
 
@@ -144,6 +149,15 @@ static int64_t verify(struct state *s, int64_t drafts)
     return drafts;
 }
 
+/* Hidden states of a step are few, those of the prompt were many. */
+static void shrink(struct state *s, int64_t drafts)
+{
+    void *hidden = s->hidden ? realloc(s->hidden, (size_t)(drafts + 1) * row_bytes(s)) : NULL;
+    void *embedded = s->embedded ? realloc(s->embedded, (size_t)(drafts + 1) * row_bytes(s)) : NULL;
+    if (hidden) s->hidden = hidden;
+    if (embedded) s->embedded = embedded;
+}
+
 static int step(struct state *s, int64_t modules)
 {
     int64_t drafts = m3_min(modules, s->wanted - 1), n = s->n;
@@ -179,10 +193,11 @@ int m3_generate(struct m3_generated *result, const struct m3_model *model, const
                                     .progress = how->progress, .progress_self = how->progress_self } };
 
     int status = m3_cache_new(&s.request.cache, model, how->engine->real_bytes, error);
-    if (!status && modules) status = m3_drafter_new(&s.drafter, how->engine, model, &s.request, error);
+    if (!status && modules) status = m3_drafter_new(&s.drafter, how->engine, model, modules, &s.request, error);
     if (!status) status = prepare(&s, c, modules);
     if (!status) status = run_main(&s, 0, c->T, 1);
     s.request.pictures = NULL;
+    shrink(&s, modules);
     if (!status) emit_own(&s, s.logits);
     while (!status && s.wanted > 0) status = step(&s, modules);
     release(&s);

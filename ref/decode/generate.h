@@ -6,9 +6,8 @@
 #include "model/case.h"
 #include "model/engine.h"
 
-/* From 32 rows on the `blas` body of linear gives a row other last bits than it has alone; then a verified token could
- * differ from the one that the model would have given. */
-enum { M3_MOST_DRAFTS = 30 };
+/* In a step: with more rows a verified token could differ from the one that the model would have given alone. */
+enum { M3_MOST_DRAFTS = M3_ALONE_ROWS - 1 };
 
 struct m3_token {
     int64_t index;              /* from 0 */

@@ -180,7 +180,8 @@ static void report_extra(struct binder *b, struct m3_error *notes)
     if (index)
         m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of the index branch are not used: use_sparse_attention is false",
                 m3_checkpoint_config_path(files), index);
-    if (config->mtp_modules != b->model->mtp_modules && !(mtp && !b->model->mtp_modules))
+    int otherwise_named = mtp && !b->model->mtp_modules;
+    if (config->mtp_modules != b->model->mtp_modules && !otherwise_named)
         m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold %" PRId64,
                 m3_checkpoint_config_path(files), config->mtp_modules, b->model->mtp_modules);
     if (mtp) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of multi-token prediction are not used",

@@ -1,6 +1,7 @@
 #include "model/cache_file.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,19 +57,17 @@ static int make_labels(struct labels *l, const struct m3_model *model, const str
     return m3_checkpoint_sha256(model->checkpoint, l->model_sha256, error);
 }
 
-int m3_cache_save(const struct m3_cache *cache, const char *path, const struct m3_model *model,
+int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const struct m3_model *model,
                   const struct m3_engine *engine, const struct m3_semantics *semantics, struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
     enum m3_dtype dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
     int64_t S = m3_cache_length(cache, M3_CACHE_MAIN);
-    struct m3_writer *writer = NULL;
     struct labels l;
     struct entry e;
 
     int status = make_labels(&l, model, semantics, error);
     if (!status) status = hash_numbers(l.data_sha256, cache, c, S, error);
-    if (!status) status = m3_writer_new(&writer, path, error);
     const char *const strings[][2] = {
         { "format", "m3ref-cache" },         { "format_version", "1" },      { "producer", M3_PRODUCER },
         { "precision", engine->precision },  { "semantics", l.semantics },   { "model_sha256", l.model_sha256 },
@@ -95,17 +94,34 @@ static int check_label(const struct m3_safetensors *file, const char *key, const
                    got ? got : "none", expected);
 }
 
+/* "F32 [7,2,10]" */
+static void describe(char text[96], enum m3_dtype dtype, int rank, const int64_t *shape)
+{
+    int n = snprintf(text, 96, "%s [", m3_dtype_name(dtype));
+    for (int i = 0; i < rank && n < 70; i++)
+        n += snprintf(text + n, 96 - (size_t)n, "%s%" PRId64, i ? "," : "", shape[i]);
+    snprintf(text + n, 96 - (size_t)n, "]");
+}
+
+static int fail_tensor(const struct m3_safetensors *file, const struct entry *e, enum m3_dtype dtype,
+                       const struct m3_tensor *t, struct m3_error *error)
+{
+    char should[96], is[96] = "no such tensor";
+    describe(should, dtype, e->rank, e->shape);
+    if (t) describe(is, t->dtype, t->rank, t->shape);
+    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s", m3_safetensors_path(file), e->name, is, should);
+}
+
 /* The number of places, from the first tensor; all others must agree with it. */
-static int read_length(int64_t *S, const struct m3_safetensors *file, const struct m3_config *c,
+static int read_length(int64_t *S, const struct m3_safetensors *file, const struct m3_config *c, enum m3_dtype dtype,
                        struct m3_error *error)
 {
-    const struct m3_tensor *k = m3_safetensors_find(file, "layers.0.k");
-    if (k && k->rank == 3 && k->shape[0] >= 1 && k->shape[1] == c->G && k->shape[2] == c->D) {
-        *S = k->shape[0];
-        return M3_OK;
-    }
-    return m3_fail(error, M3_BAD_INPUT, "%s: layers.0.k: got %s, expected [S,%" PRId64 ",%" PRId64 "] with S from 1",
-                   m3_safetensors_path(file), k ? "another shape" : "no such tensor", c->G, c->D);
+    const struct entry e = { .name = "layers.0.k", .rank = 3, .shape = { 1, c->G, c->D } };
+    const struct m3_tensor *k = m3_safetensors_find(file, e.name);
+    if (!k || k->rank != 3 || k->shape[0] < 1 || k->shape[1] != c->G || k->shape[2] != c->D)
+        return fail_tensor(file, &e, dtype, k, error);
+    *S = k->shape[0];
+    return M3_OK;
 }
 
 static int read_entry(const struct entry *e, const struct m3_safetensors *file, enum m3_dtype dtype,
@@ -114,10 +130,12 @@ static int read_entry(const struct entry *e, const struct m3_safetensors *file, 
     const struct m3_tensor *t = m3_safetensors_find(file, e->name);
     if (!t || t->dtype != dtype || t->rank != e->rank || t->bytes != e->bytes ||
         memcmp(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape) != 0)
-        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s [%" PRId64 ",%" PRId64 "%s",
-                       m3_safetensors_path(file), e->name, t ? "another dtype or shape" : "no such tensor",
-                       m3_dtype_name(dtype), e->shape[0], e->shape[1], e->rank == 3 ? ",D]" : "]");
+        return fail_tensor(file, e, dtype, t, error);
     memcpy(e->data, t->data, e->bytes);
+    for (int64_t i = 0; i < t->count; i++)
+        if (!isfinite(m3_decode(dtype, e->data, i)))
+            return m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got %g, expected a number",
+                           m3_safetensors_path(file), e->name, i, m3_decode(dtype, e->data, i));
     return M3_OK;
 }
 
@@ -127,7 +145,7 @@ static int read_numbers(struct m3_cache *cache, const struct m3_safetensors *fil
     int64_t S = 0, found = 0;
     char sha256[65];
     struct entry e;
-    int status = read_length(&S, file, c, error);
+    int status = read_length(&S, file, c, dtype, error);
     if (!status) status = m3_cache_reserve(cache, M3_CACHE_MAIN, S, error);
     for (int64_t i = 0; !status && i < 3 * c->layers; i++) {
         if (!entry_at(&e, cache, c, i, S)) continue;

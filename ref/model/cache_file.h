@@ -4,11 +4,13 @@
 #ifndef M3_MODEL_CACHE_FILE_H
 #define M3_MODEL_CACHE_FILE_H
 
+#include "io/safetensors.h"
 #include "model/cache.h"
 #include "model/engine.h"
 
-/* With the safeguards of a dump: a temporary name, synced, renamed. */
-int m3_cache_save(const struct m3_cache *cache, const char *path, const struct m3_model *model,
+/* Into a writer that was only just made, and commits it; so the file's place can be tried before a long pass. Takes the
+ * writer, also on failure. */
+int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const struct m3_model *model,
                   const struct m3_engine *engine, const struct m3_semantics *semantics, struct m3_error *error);
 
 /* Into an empty cache. A file of another model, precision or reading, or with numbers that are not those that were

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/minmax.h"
 #include "base/version.h"
 #include "io/safetensors.h"
 #include "model/semantics.h"
@@ -180,7 +179,7 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     d->pictures = request->pictures;
     d->T = c->T;
     d->p0 = request->cache ? m3_cache_length(request->cache, M3_CACHE_MAIN) : 0;
-    d->modules = d->p0 > 0 ? 0 : m3_min(model->mtp_modules, c->T - 1);
+    d->modules = m3_request_modules(model, request);
     d->additive = request->semantics->mtp_join == M3_MTP_ADDITIVE;
     d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
 

@@ -59,13 +59,23 @@ struct m3_mtp_request {
     int64_t logit_rows;
 };
 
+/* How many MTP modules belong to a pass: none behind cached places, where their rows before are not known, and none of
+ * scattered rows that a pass from a later layer does not see; else those that have a row. */
+static inline int64_t m3_request_modules(const struct m3_model *model, const struct m3_request *r)
+{
+    int behind = r->cache && m3_cache_length(r->cache, M3_CACHE_MAIN) > 0;
+    int unseen = r->first_layer > 0 && r->semantics->mtp_embed == M3_MTP_EMBED_FUSED;
+    if (behind || unseen || r->end_layer < model->config.layers) return 0;
+    return model->mtp_modules < r->T - 1 ? model->mtp_modules : r->T - 1;
+}
+
 struct m3_ops;
 
 struct m3_engine {
     const char *precision;                  /* "f32" or "f64" */
     size_t real_bytes;
     const struct m3_ops *ops;               /* the reference table; ops/ops.h of the same `real` describes it */
-    /* The whole model; with a sink that wants them, MTP modules too, unless there is a cache. */
+    /* The main model, then the m3_request_modules up to the last that the sink wants a tap of. */
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */
     int (*mtp)(const struct m3_model *model, const struct m3_mtp_request *request, struct m3_error *error);

@@ -22,6 +22,9 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
                        "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %" PRId64
                        ", with hidden states if not from 0",
                        r->first_layer, r->end_layer, r->hidden ? "with" : "without", c->layers);
+    if (r->embedded && r->first_layer > 0)
+        return m3_fail(error, M3_USAGE, "request: got embedded and layers from %" PRId64 ", expected layers from 0",
+                       r->first_layer);
     if (r->cache && !m3_cache_is_for(r->cache, c, sizeof(real)))
         return m3_fail(error, M3_USAGE, "request: got a cache of another model or precision");
     if (r->cache && (r->first_layer > 0 || r->end_layer < c->layers))
@@ -73,15 +76,28 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
     return close_pass(&f, library);
 }
 
+static int check_mtp_request(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
+{
+    if (r->module < 0 || r->module >= model->mtp_modules || r->T < 1 || r->how->threads < 1)
+        return m3_fail(error, M3_USAGE, "request: got MTP module %" PRId64 ", T %" PRId64 ", %d threads, expected a "
+                       "module below %" PRId64 ", T and threads from 1", r->module, r->T, r->how->threads,
+                       model->mtp_modules);
+    if (!r->ids || !r->positions || !r->hidden || !r->how->semantics)
+        return m3_fail(error, M3_USAGE, "request: got a NULL pointer, expected ids, positions, hidden and semantics");
+    if (r->embedded_rows < 0 || r->embedded_rows > r->T || (r->logits && (r->logit_rows < 1 || r->logit_rows > r->T)))
+        return m3_fail(error, M3_USAGE, "request: got %" PRId64 " embedded rows and %" PRId64 " of logits, expected at "
+                       "most T %" PRId64, r->embedded_rows, r->logit_rows, r->T);
+    if (r->how->cache && !m3_cache_is_for(r->how->cache, &model->config, sizeof(real)))
+        return m3_fail(error, M3_USAGE, "request: got a cache of another model or precision");
+    return M3_OK;
+}
+
 int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
 {
     struct m3_cache *cache = r->how->cache;
-    if (cache && !m3_cache_is_for(cache, &model->config, sizeof(real)))
-        return m3_fail(error, M3_USAGE, "request: got a cache of another model or precision");
-    if (r->module < 0 || r->module >= model->mtp_modules || r->T < 1 || r->logit_rows > r->T)
-        return m3_fail(error, M3_USAGE, "request: got MTP module %" PRId64 ", T %" PRId64 ", %" PRId64
-                       " rows of logits, expected a module below %" PRId64 ", T from 1, and no more rows than that",
-                       r->module, r->T, r->logit_rows, model->mtp_modules);
+    int wrong = check_mtp_request(model, r, error);
+    if (wrong) return wrong;
+
     struct m3_activations b = { 0 };
     struct m3_pass f;
     void *library;

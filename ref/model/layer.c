@@ -5,10 +5,7 @@
 #include "base/minmax.h"
 #include "model/cache.h"
 
-enum {
-    SCORE_ROWS = 256,       /* rows of block scores at a time: [T,G,B] would grow with T x T */
-    STEP_ROWS = 31,         /* a pass of no more rows on a cache is one of many: its weights stay mapped */
-};
+enum { SCORE_ROWS = 256 };      /* rows of block scores at a time: [T,G,B] would grow with T x T */
 
 /* Where the keys and values of a layer are, from place 0 on. */
 struct keys { real *k, *v, *index_k; };
@@ -90,7 +87,8 @@ static void layer_pages(const struct m3_layer *w, void (*give)(const void *, uin
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) m3_pass_pages(all[i], give);
 }
 
-static int is_step(const struct m3_pass *f) { return f->cache && f->rows <= STEP_ROWS; }
+/* A short pass on a cache is one of many: its weights stay mapped. */
+static int is_step(const struct m3_pass *f) { return f->cache && f->rows <= M3_ALONE_ROWS; }
 
 static void release_layer(const struct m3_layer *w, int64_t experts)
 {
@@ -202,8 +200,9 @@ static int is_chosen(const int32_t *ids, int64_t count, int64_t expert)
 static int routed_experts(struct m3_pass *f, struct m3_activations *b, const struct m3_layer *w)
 {
     const struct m3_config *c = f->config;
-    for (int64_t e = 0; e < c->E && !is_step(f); e++)
-        if (is_chosen(b->ids, f->rows * c->K, e)) expert_pages(&w->experts[e], m3_pages_ask);
+    int step = is_step(f);
+    for (int64_t e = 0; e < c->E; e++)
+        if (!step && is_chosen(b->ids, f->rows * c->K, e)) expert_pages(&w->experts[e], m3_pages_ask);
     return f->ops.experts(&f->ctx, b->routed, b->each, b->h, b->ids, b->p, w->experts, &f->act, f->rows, c->E, c->K,
                           (real)c->routed_scaling);
 }

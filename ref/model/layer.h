@@ -10,10 +10,10 @@ struct m3_activations {
     real *x;                                /* [T,H] the residual stream */
     real *h;                                /* [T,H] what a norm or the attention hands on */
     real *q, *o;                            /* [T,Q,D] */
-    real *k, *v, *index_k;                  /* [S,G,D] [S,G,D] [S,X]; NULL where a cache holds them */
+    real *k, *v, *index_k;                  /* [S,G,D] [S,G,D] [S,X], if there is no cache */
     real *lse;                              /* [T,Q] */
     real *index_q;                          /* [T,G,X] */
-    real *scores;                           /* [SCORE_ROWS,G,B] */
+    real *scores;                           /* [some rows,G,B] */
     int32_t *blocks;                        /* [T,G,N] */
     real *gate, *up;                        /* [T, widest of dense and shared intermediate] */
     real *router;                           /* [T,E] logits, then scores */

@@ -18,8 +18,9 @@ static int embed(struct m3_pass *f, real *e, const struct m3_mtp_request *r)
     int64_t H = f->config->H;
     m3_pass_prepared(f, M3_TAP_MTP_EMBED_NORM, 0, f->ops.embed(&f->ctx, e, r->ids, &f->model->embed, f->rows));
     if (r->embedded) memcpy(e, r->embedded, (size_t)(r->embedded_rows * H) * sizeof *e);
-    for (int64_t t = 0; t < f->rows && s->mtp_zero_position0 == M3_MTP_ZERO_POSITION0; t++)
-        for (int64_t i = 0; i < H && r->positions[t] == 0; i++) e[t * H + i] = 0;
+    for (int64_t t = 0; t < f->rows; t++)
+        if (s->mtp_zero_position0 == M3_MTP_ZERO_POSITION0 && r->positions[t] == 0)
+            memset(e + t * H, 0, (size_t)H * sizeof *e);
     return f->status;
 }
 
@@ -58,8 +59,9 @@ int m3_mtp_module(struct m3_pass *f, struct m3_activations *b, const struct m3_m
     real *joined = m3_pass_need(f, T, 2 * H, sizeof *joined), *scale = m3_pass_need(f, 1, H, sizeof *scale);
 
     f->layer = M3_MTP_LAYER + r->module;
-    if (!f->status && !embed(f, b->x, r))
-        s->mtp_join == M3_MTP_ADDITIVE ? additive(f, b, joined, r, w) : concat(f, b, joined, scale, r, w);
+    if (!f->status) embed(f, b->x, r);
+    if (!f->status && s->mtp_join == M3_MTP_ADDITIVE) additive(f, b, joined, r, w);
+    else if (!f->status) concat(f, b, joined, scale, r, w);
     if (!f->status) m3_layer_angles(f, b, r->positions);
     if (!f->status) m3_layer_run(f, b, f->config->layers + r->module);
     if (!f->status)
@@ -84,19 +86,18 @@ static int shows_module(struct m3_pass *f, int64_t m)
     return shows;
 }
 
-/* How many modules a pass runs: those up to the last that is shown and has a row. */
+/* How many modules a pass runs: those up to the last that is shown. */
 static int64_t modules_shown(struct m3_pass *f)
 {
     int64_t count = 0;
-    if (f->p0 > 0) return 0;
-    for (int64_t m = 0; m < f->model->mtp_modules && m + 1 < f->request->T; m++)
+    for (int64_t m = 0; m < m3_request_modules(f->model, f->request); m++)
         if (shows_module(f, m)) count = m + 1;
     return count;
 }
 
 int m3_mtp_takes_rows(const struct m3_pass *f)
 {
-    return f->request->semantics->mtp_embed == M3_MTP_EMBED_FUSED && f->model->mtp_modules > 0 && f->p0 == 0;
+    return f->request->semantics->mtp_embed == M3_MTP_EMBED_FUSED && m3_request_modules(f->model, f->request) > 0;
 }
 
 int m3_mtp_forward(struct m3_pass *f, struct m3_activations *b, const real *hidden, const real *embedded)

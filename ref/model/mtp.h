@@ -7,8 +7,8 @@
 /* Do this pass's modules take scattered rows instead of embeddings? */
 int m3_mtp_takes_rows(const struct m3_pass *f);
 
-/* All modules, one after the other, over the rows of the pass, as far as a tap of theirs is shown; none behind cached
- * places, and none fills the cache. hidden [T,H]: the main model's after its final norm; embedded [T,H]: what entered
+/* The modules of the pass, one after the other, as far as a tap of theirs is shown. None fills the cache: from here on
+ * the pass is without one. hidden [T,H]: the main model's after its final norm; embedded [T,H]: what entered
  * its layer 0, where m3_mtp_takes_rows. Returns f->status. */
 int m3_mtp_forward(struct m3_pass *f, struct m3_activations *b, const real *hidden, const real *embedded);
 

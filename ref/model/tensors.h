@@ -43,7 +43,7 @@ extern const int m3_tensor_rows;
 struct m3_tensor_spec {
     const struct m3_tensor_row *row;
     char name[192], other[192];     /* other: "" if there is none */
-    int64_t layer, expert;          /* -1: none; layer counts those of MTP modules on, of M3_IN_MTP it is the module */
+    int64_t layer, expert;          /* -1: none. MTP module m's layer is config.layers + m; of M3_IN_MTP it is m */
     int rank;
     int64_t shape[8];
 };

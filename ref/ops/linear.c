@@ -17,7 +17,6 @@ enum {
     TALL_ROWS = 512,        /* then x is cut too, into pieces of no fewer rows, */
     TALL_TASKS = 8,         /* where panels alone are fewer pieces of work than this */
     DOT_PANEL = 16,
-    DOT_MAX_T = 32,         /* below it, sgemm is slower than dot products */
     ORDERED_PANEL = 64,
     ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
     TRANSPOSE_ROWS = 16,
@@ -58,7 +57,8 @@ static const real *panel_of(real *mine, const real *stored, const struct m3_weig
     return mine;
 }
 
-/* Few rows: dot products, at the speed of reading weights. An output depends on its own rows of x and w alone. */
+/* Up to M3_ALONE_ROWS rows: dot products, at the speed of reading weights, faster there than the library. An output
+ * depends on its own rows of x and w alone. */
 static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_hot *hot = m3_hot();
@@ -169,5 +169,5 @@ static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
 int m3_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     if (ctx->linear == M3_LINEAR_ORDERED) return ordered(ctx, y, x, w, bias, T);
-    return T < DOT_MAX_T ? few_rows(ctx, y, x, w, bias, T) : library(ctx, y, x, w, bias, T);
+    return T <= M3_ALONE_ROWS ? few_rows(ctx, y, x, w, bias, T) : library(ctx, y, x, w, bias, T);
 }
