@@ -16,7 +16,8 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
 ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass plugin text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/decode/*.c ref/oracle/*.c))
+ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/decode/*.c ref/oracle/*.c \
+                                       ref/estimate/*.c))
 ONCE += ref/ops/math.c
 CLI := $(wildcard ref/cli/*.c)
 
@@ -160,7 +161,7 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
-	cd ref && for h in m3ref.h base/*.h io/*.h model/*.h ops/ops.h oracle/*.h; do \
+	cd ref && for h in m3ref.h base/*.h io/*.h model/*.h ops/ops.h oracle/*.h estimate/estimate.h; do \
 		install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/m3ref/$$h; done
 
 clean:

@@ -8,6 +8,7 @@
 
 int m3_cli_bench(int argc, char **argv);
 int m3_cli_compare(int argc, char **argv);
+int m3_cli_estimate(int argc, char **argv);
 int m3_cli_generate(int argc, char **argv);
 int m3_cli_inspect(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);
@@ -56,6 +57,14 @@ void m3_cli_input_end(struct m3_cli_input *in);
 
 /* "1,2,3" of ids below V into *ids, to be freed. */
 int m3_cli_ids(int32_t **ids, int64_t *count, const char *flag, const char *text, int64_t V, struct m3_error *error);
+
+/* What estimate prints (cli/estimate_print.c): the model once, then each combination; more than one in a line each. */
+struct m3_estimate;
+struct json_t;
+void m3_cli_estimate_model(const struct m3_estimate *e, const char *path);
+void m3_cli_estimate_detail(const struct m3_estimate *e);
+void m3_cli_estimate_line(const struct m3_estimate *e, int first);
+void m3_cli_estimate_csv(const struct json_t *summary, int first);     /* a header before the first */
 
 /* Whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);

@@ -54,6 +54,7 @@ static void find_objects(struct config_reading *reading)
 {
     json_t **objects = reading->objects;
     const char *type = json_string_value(m3_config_field(reading, ROOT, "model_type"));
+    reading->config.text_type = type && strcmp(type, "minimax_m3_vl_text") == 0;
     objects[TEXT] = object_field(reading, ROOT, "text_config");
     if (!objects[TEXT] && type && strcmp(type, "minimax_m3_vl") == 0 && !m3_config_field(reading, ROOT, "text_config"))
         fail(reading, "text_config: got nothing, expected an object");
@@ -190,6 +191,9 @@ static void check_odd_fields(struct config_reading *reading)
     json_int_t rows = json_integer_value(json_array_get(block, 0)), cols = json_integer_value(json_array_get(block, 1));
     int good = json_array_size(block) == 2 && ((rows == 1 && cols == 32) || (rows == 128 && cols == 128));
     if (block && !good) m3_config_refuse(reading, QUANTISATION, "weight_block_size", "[1,32] or [128,128]");
+    int groups = block ? rows == 1 : reading->quantised == QUANTISED_MXFP8;
+    if (reading->objects[QUANTISATION])
+        reading->config.matrix_scaling = groups ? M3_SCALE_MX32 : M3_SCALE_128X128;
 }
 
 /* transformers reads the factor alone, and may write an unused rotary_dim beside it. */

@@ -12,6 +12,7 @@
 
 #include "base/semantics.h"
 #include "base/status.h"
+#include "base/weight.h"
 
 struct m3_vision_config {
     int present;                        /* else only the tokens below mean anything */
@@ -36,6 +37,8 @@ struct m3_config {
     int tied_embeddings;                /* lm_head is embed_tokens */
     unsigned char *sparse, *moe;        /* [layers]: sparse attention; mixture of experts */
     int sparse_switched_off;            /* by use_sparse_attention: index tensors may be there, unused */
+    int text_type;                      /* model_type is minimax_m3_vl_text */
+    enum m3_scaling matrix_scaling;     /* by quantization_config: scales beside E4M3 matrices; the files decide */
     struct m3_semantics semantics;      /* what the config says of it: pool, init and local blocks */
     struct m3_vision_config vision;
 };

@@ -160,7 +160,7 @@ static const struct word {
     { { MERGE, "image_token_compression_method" }, CHOICE(ignored),               { "patch_merge" } },
     { { ROOT, "projector_hidden_act" },            CHOICE(ignored),               { "gelu" } },
     { { ROOT, "vision_feature_select_strategy" },  CHOICE(ignored),               { "full" } },
-    { { QUANTISATION, "quant_method" },            CHOICE(ignored),               { "mxfp8", "fp8" } },
+    { { QUANTISATION, "quant_method" },            CHOICE(quantised),             { "mxfp8", "fp8" } },
 };
 
 /* Read and ignored in the flat form: the code behind it has one behaviour, whatever they say. */

@@ -1,0 +1,306 @@
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+#include "estimate/estimate.h"
+
+static const char help[] =
+    "usage: m3ref estimate MODEL_OR_CONFIG [--context T,...] [--batch B,...] [--gpu NAME --gpus N] ...\n"
+    "\n"
+    "What a model of the family costs, from its config.json alone or from a model directory: parameters, FLOPs of\n"
+    "one decoded token and of a prefill, caches, memory, and with --gpu cards, largest batch and a lower bound of the\n"
+    "time of a step. Integers are exact. SPEC 14 has the formulas; --explain shows them with their numbers.\n"
+    "\n"
+    "  --context T,...        places that the decoded token sees, itself included; K is 1,024, M is 1,048,576.\n"
+    "                         Default: max_position_embeddings\n"
+    "  --batch B,...          sequences of that length, default 1. Lists: one result per combination\n"
+    "  --weights DTYPE        bf16 (default), f16, f32, fp8, int4, fp4: the nominal size counts. Without it that\n"
+    "                         of the files counts, where there are files\n"
+    "  --kv DTYPE             of keys and values, default bf16\n"
+    "  --index-kv DTYPE       of index keys, default as --kv\n"
+    "  --gpu NAME --gpus N    a100, h100, h200 or b200; default 1 card\n"
+    "  --card-memory M        vendor (default, GB on the box), reported (by the driver), or bytes\n"
+    "  --activations BYTES    of one sequence: an assumption, default 5 GiB\n"
+    "  --mtp N                MTP modules in parameters, memory and caches, default 0\n"
+    "  --from-tensors         count the tensors of the model directory; they must agree with its config\n"
+    "  --format F             table (default), csv, json; --json is --format json\n"
+    "  --explain KEY          a key of --json, or a group of them: formula, numbers, value\n"
+    "  --help                 this text\n"
+    "\n"
+    "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad or other model; 66\n"
+    "absent file; 70 internal error; 74 I/O error.\n";
+
+enum format { TABLE, CSV, JSON };
+enum { MOST_VALUES = 64 };
+
+struct list {
+    int64_t values[MOST_VALUES];
+    int count;
+};
+
+struct arguments {
+    const char *path, *contexts, *batches, *card_memory, *explain;
+    struct m3_estimate_request request;
+    enum format format;
+    int formats, gpus_given, from_tensors, help;
+};
+
+enum {
+    OPT_CONTEXT = 256, OPT_BATCH, OPT_WEIGHTS, OPT_KV, OPT_INDEX_KV, OPT_GPU, OPT_GPUS, OPT_CARD_MEMORY,
+    OPT_ACTIVATIONS, OPT_MTP, OPT_FROM_TENSORS, OPT_FORMAT, OPT_JSON, OPT_EXPLAIN, OPT_HELP
+};
+
+static const struct option options[] = {
+    { "context", required_argument, NULL, OPT_CONTEXT },
+    { "batch", required_argument, NULL, OPT_BATCH },
+    { "weights", required_argument, NULL, OPT_WEIGHTS },
+    { "kv", required_argument, NULL, OPT_KV },
+    { "index-kv", required_argument, NULL, OPT_INDEX_KV },
+    { "gpu", required_argument, NULL, OPT_GPU },
+    { "gpus", required_argument, NULL, OPT_GPUS },
+    { "card-memory", required_argument, NULL, OPT_CARD_MEMORY },
+    { "activations", required_argument, NULL, OPT_ACTIVATIONS },
+    { "mtp", required_argument, NULL, OPT_MTP },
+    { "from-tensors", no_argument, NULL, OPT_FROM_TENSORS },
+    { "format", required_argument, NULL, OPT_FORMAT },
+    { "json", no_argument, NULL, OPT_JSON },
+    { "explain", required_argument, NULL, OPT_EXPLAIN },
+    { "help", no_argument, NULL, OPT_HELP },
+    { NULL, 0, NULL, 0 },
+};
+
+static int parse_dtype(const struct m3_format **format, const char *flag, const char *text, struct m3_error *error)
+{
+    *format = m3_format_named(text);
+    if (*format) return M3_OK;
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected bf16, f16, f32, fp8, int4 or fp4", flag, text);
+}
+
+static int parse_format(struct arguments *a, const char *text, struct m3_error *error)
+{
+    static const char *const names[] = { "table", "csv", "json" };     /* in the order of the enumeration */
+    a->formats++;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0) {
+            a->format = (enum format)i;
+            return M3_OK;
+        }
+    return m3_fail(error, M3_USAGE, "--format: got %s, expected table, csv or json", text);
+}
+
+static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+{
+    struct m3_estimate_request *r = &a->request;
+    switch (option) {
+    case OPT_CONTEXT: a->contexts = optarg; break;
+    case OPT_BATCH: a->batches = optarg; break;
+    case OPT_WEIGHTS: r->weights_asked = 1; return parse_dtype(&r->weights, "--weights", optarg, error);
+    case OPT_KV: return parse_dtype(&r->kv, "--kv", optarg, error);
+    case OPT_INDEX_KV: return parse_dtype(&r->index_kv, "--index-kv", optarg, error);
+    case OPT_GPU:
+        r->gpu = m3_gpu_named(optarg);
+        if (r->gpu) break;
+        return m3_fail(error, M3_USAGE, "--gpu: got %s, expected a100, h100, h200 or b200", optarg);
+    case OPT_GPUS: a->gpus_given = 1; return m3_cli_number(&r->gpus, "--gpus", optarg, 1, 65536, error);
+    case OPT_CARD_MEMORY: a->card_memory = optarg; break;
+    case OPT_ACTIVATIONS:
+        return m3_cli_number(&r->activation_bytes, "--activations", optarg, 0, INT64_C(1) << 50, error);
+    case OPT_MTP: return m3_cli_number(&r->mtp_modules, "--mtp", optarg, 0, 16, error);
+    case OPT_FROM_TENSORS: a->from_tensors = 1; break;
+    case OPT_FORMAT: return parse_format(a, optarg, error);
+    case OPT_JSON: return parse_format(a, "json", error);
+    case OPT_EXPLAIN: a->explain = optarg; break;
+    case OPT_HELP: a->help = 1; break;
+    default: return m3_cli_bad_option(option, argv, "estimate", error);
+    }
+    return M3_OK;
+}
+
+static int set_card(struct arguments *a, struct m3_error *error)
+{
+    struct m3_estimate_request *r = &a->request;
+    if (!r->gpu && (a->gpus_given || a->card_memory))
+        return m3_fail(error, M3_USAGE, "estimate: %s needs --gpu", a->gpus_given ? "--gpus" : "--card-memory");
+    if (!r->gpu) return M3_OK;
+    r->card_bytes = r->gpu->vendor_bytes;
+    if (!a->card_memory || strcmp(a->card_memory, "vendor") == 0) return M3_OK;
+    if (strcmp(a->card_memory, "reported") != 0)
+        return m3_cli_number(&r->card_bytes, "--card-memory", a->card_memory, 1, INT64_C(1) << 50, error);
+    r->card_bytes = r->gpu->reported_bytes;
+    if (r->card_bytes) return M3_OK;
+    return m3_fail(error, M3_USAGE, "--card-memory: got reported, which is not known of %s, expected vendor or bytes",
+                   r->gpu->name);
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    int option, status = M3_OK;
+    *a = (struct arguments){ .request = { .weights = m3_format_named("bf16"), .kv = m3_format_named("bf16"),
+                                          .activation_bytes = M3_ACTIVATION_BYTES, .gpus = 1 } };
+    optind = 0;
+    opterr = 0;
+    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        status = parse_option(a, option, argv, error);
+    if (status || a->help) return status;
+    if (argc - optind != 1)
+        return m3_fail(error, M3_USAGE, "estimate: got %d names, expected one config.json or model directory",
+                       argc - optind);
+    a->path = argv[optind];
+    if (!a->request.index_kv) a->request.index_kv = a->request.kv;
+    if (a->explain && a->formats)
+        return m3_fail(error, M3_USAGE, "estimate: --explain and --format exclude each other");
+    return set_card(a, error);
+}
+
+/* "4096,128K,1M" */
+static int parse_list(struct list *list, const char *flag, const char *text, int64_t most, const char *what,
+                      struct m3_error *error)
+{
+    const char *at = text;
+    list->count = 0;
+    for (;; at++) {
+        char *end;
+        errno = 0;
+        long long value = *at >= '0' && *at <= '9' ? strtoll(at, &end, 10) : 0;
+        int64_t unit = 1;
+        if (value > 0 && (*end == 'K' || *end == 'M')) unit = *end++ == 'K' ? 1 << 10 : 1 << 20;
+        int good = value > 0 && !errno && value <= most / unit && (*end == ',' || !*end) && list->count < MOST_VALUES;
+        if (!good)
+            return m3_fail(error, M3_USAGE, "%s: got %s, expected up to %d numbers from 1 to %" PRId64 "%s", flag,
+                           text, MOST_VALUES, most, what);
+        list->values[list->count++] = value * unit;
+        at = end;
+        if (!*at) return M3_OK;
+    }
+}
+
+struct source {
+    struct m3_config config;
+    struct m3_checkpoint *files;
+    struct m3_census of_config, of_files;
+};
+
+/* The weight files of a folder, if they are there; they have to be with --from-tensors. */
+static int open_files(struct source *s, const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_error opening = { 0 };
+    int status = m3_checkpoint_open(&s->files, a->path, a->from_tensors ? error : &opening);
+    if (status == M3_ABSENT && !a->from_tensors) {
+        m3_fail(notes, M3_OK, "%s: weight files are absent: the stored size is not known", a->path);
+        status = M3_OK;
+    } else if (status && !a->from_tensors) {
+        m3_error_free(error);
+        *error = opening;
+        return status;
+    }
+    m3_error_free(&opening);
+    return status;
+}
+
+static int read_config(struct source *s, const char *path, int is_folder, struct m3_error *notes,
+                       struct m3_error *error)
+{
+    size_t size = strlen(path) + sizeof "/config.json";
+    char *name = malloc(size);
+    if (!name) return m3_fail_memory(error, path, size);
+    snprintf(name, size, "%s%s", path, is_folder ? "/config.json" : "");
+    int status = m3_config_read(&s->config, name, notes, error);
+    free(name);
+    return status;
+}
+
+/* The files are counted and compared with the config; `request` learns of them. */
+static int count_files(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const int64_t modules = a->request.mtp_modules;
+    int status = m3_census_of_files(&s->of_files, s->files, &s->config, modules, error);
+    if (status) return status;
+    if (modules && s->of_files.of[M3_MTP_MODULES].tensors == 0 && !a->from_tensors) {
+        m3_fail(notes, M3_OK, "%s: the files hold no MTP modules: the stored size is not known", a->path);
+        return M3_OK;
+    }
+    if (s->of_files.other_modules)
+        m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of MTP modules are not counted: --mtp counts them", a->path,
+                s->of_files.other_modules);
+    a->request.files = &s->of_files;
+    return m3_census_agree(&s->of_files, &s->of_config, a->path, error);
+}
+
+static int load(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    struct stat info;
+    int is_folder = stat(a->path, &info) == 0 && S_ISDIR(info.st_mode);
+    if (a->from_tensors && !is_folder)
+        return m3_fail(error, M3_USAGE, "--from-tensors: got %s, expected a model directory", a->path);
+    int status = read_config(s, a->path, is_folder, notes, error);
+    if (!status && is_folder) status = open_files(s, a, notes, error);
+    if (status) return status;
+    m3_census_of_config(&s->of_config, &s->config, a->request.mtp_modules);
+    a->request.config = &s->of_config;
+    if (s->files) status = count_files(s, a, notes, error);
+    return status;
+}
+
+static int print(const struct arguments *a, const struct m3_estimate *e, int first, int several,
+                 struct m3_error *error)
+{
+    if (a->format == TABLE && !a->explain) {
+        if (first) m3_cli_estimate_model(e, a->path);
+        if (several) m3_cli_estimate_line(e, first);
+        else m3_cli_estimate_detail(e);
+        return M3_OK;
+    }
+    json_t *summary = m3_estimate_json(e);
+    int status = M3_OK;
+    if (!summary) status = m3_fail_memory(error, "the summary", 0);
+    else if (a->explain) {
+        if (several) printf("context %" PRId64 ", batch %" PRId64 "\n", e->request.context, e->request.batch);
+        status = m3_estimate_explain(e, summary, a->explain, stdout, error);
+    } else if (a->format == CSV) m3_cli_estimate_csv(summary, first);
+    else if (json_dumpf(summary, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17)) || putchar('\n') == EOF)
+        status = m3_fail(error, M3_IO, "standard output: cannot be written");
+    json_decref(summary);
+    return status;
+}
+
+static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    struct source source = { 0 };
+    struct list contexts = { .count = 1 }, batches = { { 1 }, 1 };
+    struct m3_estimate e;
+
+    int status = load(&source, a, notes, error);
+    int64_t most = source.config.max_positions;
+    if (most > M3_MOST_CONTEXT) most = M3_MOST_CONTEXT;
+    contexts.values[0] = most;
+    if (!status && a->contexts)
+        status = parse_list(&contexts, "--context", a->contexts, most, ", max_position_embeddings, K and M allowed",
+                            error);
+    if (!status && a->batches)
+        status = parse_list(&batches, "--batch", a->batches, M3_MOST_BATCH, "", error);
+    for (int i = 0; !status && i < contexts.count * batches.count; i++) {
+        a->request.context = contexts.values[i / batches.count];
+        a->request.batch = batches.values[i % batches.count];
+        status = m3_estimate(&e, &source.config, &a->request, error);
+        if (!status) status = print(a, &e, i == 0, contexts.count * batches.count > 1, error);
+    }
+    m3_checkpoint_close(source.files);
+    m3_config_free(&source.config);
+    return status;
+}
+
+int m3_cli_estimate(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a;
+    int status = parse(&a, argc, argv, &error);
+    if (!status && a.help) status = m3_cli_help(help);
+    else if (!status) status = estimate(&a, &notes, &error);
+    return m3_cli_end(status, &notes, &error);
+}

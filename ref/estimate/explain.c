@@ -1,0 +1,304 @@
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "estimate/parts.h"
+
+enum when { ALWAYS, IF_SHORT, IF_LONG, IF_TIED, IF_UNTIED, IF_STORED, IF_NOMINAL };
+
+/* Formulas in the symbols below, and in other keys. Where two rows have one key, `when` says which one holds. */
+static const struct row {
+    const char *key;
+    enum when when;
+    const char *unit, *formula;
+} rows[] = {
+    { "params_by_component.embedding", ALWAYS, "parameters", "V * H" },
+    { "params_by_component.lm_head", IF_UNTIED, "parameters", "V * H" },
+    { "params_by_component.lm_head", IF_TIED, "parameters", "0" },
+    { "params_by_component.attention", ALWAYS, "parameters", "layers * (2 * H * Q * D + 2 * H * G * D)" },
+    { "params_by_component.indexer", ALWAYS, "parameters", "sparse * H * (G + 1) * X" },
+    { "params_by_component.dense_mlp", ALWAYS, "parameters", "dense * 3 * H * I" },
+    { "params_by_component.moe_routed", ALWAYS, "parameters", "moe * E * 3 * H * F" },
+    { "params_by_component.moe_shared", ALWAYS, "parameters", "moe * 3 * H * J" },
+    { "params_by_component.moe_router", ALWAYS, "parameters", "moe * E * H" },
+    { "params_by_component.moe_router_bias", ALWAYS, "parameters", "moe * E" },
+    { "params_by_component.norms", ALWAYS, "parameters", "(2 * layers + 1) * H + 2 * layers * D + 2 * sparse * X" },
+    { "params_by_component.vision_tower", ALWAYS, "parameters",
+      "W * C + 2 * W + tower * (4 * W + 4 * W^2 + 4 * W + 2 * W * L + L + W)" },
+    { "params_by_component.projector", ALWAYS, "parameters",
+      "vision * (W * Y + Y + Y * H + H + Z * Y + Y + Y * H + H)" },
+    { "params_by_component.mtp", ALWAYS, "parameters",
+      "mtp * (2 * H^2 + 3 * H + 2 * H * Q * D + 2 * H * G * D + 2 * H + 2 * D"
+      " + last_sparse * (H * (G + 1) * X + 2 * X)"
+      " + last_moe * (E * 3 * H * F + 3 * H * J + E * H + E) + (1 - last_moe) * 3 * H * I)" },
+    { "params_total", ALWAYS, "parameters", "params_by_component.embedding + params_by_component.lm_head"
+      " + params_by_component.attention + params_by_component.indexer + params_by_component.dense_mlp"
+      " + params_by_component.moe_routed + params_by_component.moe_shared + params_by_component.moe_router"
+      " + params_by_component.moe_router_bias + params_by_component.norms + params_by_component.vision_tower"
+      " + params_by_component.projector + params_mtp" },
+    { "params_active_by_convention.layers", ALWAYS, "parameters", "moe * K * 3 * H * F"
+      " + params_by_component.attention + params_by_component.indexer + params_by_component.dense_mlp"
+      " + params_by_component.moe_shared + params_by_component.moe_router + params_by_component.moe_router_bias"
+      " + params_by_component.norms" },
+    { "params_active_by_convention.layers_head", ALWAYS, "parameters",
+      "params_active_by_convention.layers + V * H" },
+    { "params_active_by_convention.layers_head_embedding", IF_UNTIED, "parameters",
+      "params_active_by_convention.layers_head + params_by_component.embedding" },
+    { "params_active_by_convention.layers_head_embedding", IF_TIED, "parameters",
+      "params_active_by_convention.layers_head" },
+    { "params_active_by_convention.layers_head_embedding_vision", ALWAYS, "parameters",
+      "params_active_by_convention.layers_head_embedding + params_by_component.vision_tower"
+      " + params_by_component.projector" },
+    { "params_active_text", ALWAYS, "parameters", "params_active_by_convention.layers_head" },
+
+    { "flops_decode.full_attention", ALWAYS, "FLOP", "full * 4 * Q * D * T" },
+    { "flops_decode.msa_index", ALWAYS, "FLOP", "sparse * 2 * G * X * T" },
+    { "flops_decode.msa_main", ALWAYS, "FLOP", "sparse * 4 * Q * D * keys_main" },
+    { "flops_decode.projections", ALWAYS, "FLOP", "layers * 2 * (2 * H * Q * D + 2 * H * G * D)" },
+    { "flops_decode.index_projections", ALWAYS, "FLOP", "sparse * 2 * H * (G + 1) * X" },
+    { "flops_decode.dense_mlp", ALWAYS, "FLOP", "dense * 6 * H * I" },
+    { "flops_decode.moe", ALWAYS, "FLOP",
+      "flops_decode_moe.shared + flops_decode_moe.routed + flops_decode_moe.router" },
+    { "flops_decode.lm_head", ALWAYS, "FLOP", "2 * H * V" },
+    { "flops_decode.total", ALWAYS, "FLOP", "flops_decode.full_attention + flops_decode.msa_index"
+      " + flops_decode.msa_main + flops_decode.projections + flops_decode.index_projections + flops_decode.dense_mlp"
+      " + flops_decode.moe + flops_decode.lm_head" },
+    { "flops_decode_moe.shared", ALWAYS, "FLOP", "moe * 6 * H * J" },
+    { "flops_decode_moe.routed", ALWAYS, "FLOP", "moe * K * 6 * H * F" },
+    { "flops_decode_moe.router", ALWAYS, "FLOP", "moe * 2 * H * E" },
+    { "flops_decode_step", ALWAYS, "FLOP", "batch * flops_decode.total" },
+    { "flops_decode_all_full_attention", ALWAYS, "FLOP", "layers * 4 * Q * D * T + flops_decode.projections"
+      " + flops_decode.dense_mlp + flops_decode.moe + flops_decode.lm_head" },
+    { "keys_main", IF_SHORT, "keys", "any_sparse * T" },
+    { "keys_main", IF_LONG, "keys", "any_sparse * ((N - 1) * block + last)" },
+    { "flops_prefill.full_attention", ALWAYS, "FLOP", "full * 4 * Q * D * T * (T + 1) / 2" },
+    { "flops_prefill.msa_index", ALWAYS, "FLOP", "sparse * 2 * G * X * T * (T + 1) / 2" },
+    { "flops_prefill.msa_main", ALWAYS, "FLOP", "sparse * 4 * Q * D * keys_main_prefill" },
+    { "flops_prefill.projections", ALWAYS, "FLOP", "T * flops_decode.projections" },
+    { "flops_prefill.index_projections", ALWAYS, "FLOP", "T * flops_decode.index_projections" },
+    { "flops_prefill.dense_mlp", ALWAYS, "FLOP", "T * flops_decode.dense_mlp" },
+    { "flops_prefill.moe", ALWAYS, "FLOP", "T * flops_decode.moe" },
+    { "flops_prefill.lm_head", ALWAYS, "FLOP", "flops_decode.lm_head" },
+    { "flops_prefill.total", ALWAYS, "FLOP", "flops_prefill.full_attention + flops_prefill.msa_index"
+      " + flops_prefill.msa_main + flops_prefill.projections + flops_prefill.index_projections"
+      " + flops_prefill.dense_mlp + flops_prefill.moe + flops_prefill.lm_head" },
+    { "keys_main_prefill", IF_SHORT, "keys", "any_sparse * T * (T + 1) / 2" },
+    { "keys_main_prefill", IF_LONG, "keys", "any_sparse * (N * block * (N * block + 1) / 2"
+      " + floor((T - N * block) / block) * (block^2 * (N - 1) + block * (block + 1) / 2)"
+      " + rest * block * (N - 1) + rest * (rest + 1) / 2)" },
+    { "ratios.main_branch", ALWAYS, "", "T / keys_main" },
+    { "ratios.layer_qk_with_index", ALWAYS, "", "2 * Q * D * T / (2 * G * X * T + 2 * Q * D * keys_main)" },
+    { "ratios.layer_attention", ALWAYS, "", "4 * Q * D * T / (2 * G * X * T + 4 * Q * D * keys_main)" },
+    { "ratios.model_attention", ALWAYS, "", "layers * 4 * Q * D * T / (flops_decode.full_attention"
+      " + flops_decode.msa_index + flops_decode.msa_main)" },
+    { "ratios.model_without_lm_head", ALWAYS, "", "(flops_decode_all_full_attention - flops_decode.lm_head)"
+      " / (flops_decode.total - flops_decode.lm_head)" },
+    { "ratios.model_with_lm_head", ALWAYS, "", "flops_decode_all_full_attention / flops_decode.total" },
+    { "ratios.layer_attention_prefill_causal", ALWAYS, "",
+      "4 * Q * D * T * (T + 1) / 2 / (2 * G * X * T * (T + 1) / 2 + 4 * Q * D * keys_main_prefill)" },
+
+    { "kv_bytes_per_sequence.main", ALWAYS, "bytes", "ceil(cached * 2 * G * D * T * kv_bits / 8)" },
+    { "kv_bytes_per_sequence.index", ALWAYS, "bytes", "ceil(indexed * X * T * index_bits / 8)" },
+    { "kv_bytes_per_sequence.total", ALWAYS, "bytes", "kv_bytes_per_sequence.main + kv_bytes_per_sequence.index" },
+    { "kv_bytes.main", ALWAYS, "bytes", "batch * kv_bytes_per_sequence.main" },
+    { "kv_bytes.index", ALWAYS, "bytes", "batch * kv_bytes_per_sequence.index" },
+    { "kv_bytes.total", ALWAYS, "bytes", "batch * kv_bytes_per_sequence.total" },
+    { "weight_bytes", ALWAYS, "bytes", "ceil(params_total * weight_bits / 8)" },
+    { "weight_bytes_in_memory", IF_STORED, "bytes", "weight_bytes_stored" },
+    { "weight_bytes_in_memory", IF_NOMINAL, "bytes", "weight_bytes" },
+    { "memory_bytes_without_activations", ALWAYS, "bytes",
+      "weight_bytes_in_memory + batch * kv_bytes_per_sequence.total" },
+    { "memory_bytes", ALWAYS, "bytes",
+      "memory_bytes_without_activations + batch * activation_bytes_per_sequence" },
+    { "min_cards_weights", ALWAYS, "cards", "ceil(weight_bytes_in_memory / card_bytes)" },
+    { "min_cards", ALWAYS, "cards", "ceil(memory_bytes / card_bytes)" },
+    { "max_batch", ALWAYS, "sequences", "max(0, floor((gpus * card_bytes - weight_bytes_in_memory)"
+      " / (kv_bytes_per_sequence.total + activation_bytes_per_sequence)))" },
+
+    { "experts_read_per_layer", ALWAYS, "experts", "any_moe * E * (1 - (1 - K / E)^batch)" },
+    { "decode_read_bytes.weights", ALWAYS, "bytes", "weight_bits / 8 * (params_active_text - moe * K * 3 * H * F"
+      " + moe * experts_read_per_layer * 3 * H * F)" },
+    { "decode_read_bytes.kv_full", ALWAYS, "bytes", "batch * ceil(full * 2 * G * D * T * kv_bits / 8)" },
+    { "decode_read_bytes.kv_selected", ALWAYS, "bytes", "batch * ceil(sparse * 2 * G * D * keys_main * kv_bits / 8)" },
+    { "decode_read_bytes.index_keys", ALWAYS, "bytes", "batch * ceil(sparse * X * T * index_bits / 8)" },
+    { "decode_read_bytes.total", ALWAYS, "bytes", "decode_read_bytes.weights + decode_read_bytes.kv_full"
+      " + decode_read_bytes.kv_selected + decode_read_bytes.index_keys" },
+    { "arithmetic_intensity", ALWAYS, "FLOP per byte", "flops_decode_step / decode_read_bytes.total" },
+    { "ridge", ALWAYS, "FLOP per byte", "peak_flops / bandwidth" },
+    { "bandwidth_bound_seconds", ALWAYS, "s", "decode_read_bytes.total / (gpus * bandwidth)" },
+    { "compute_bound_seconds", ALWAYS, "s", "flops_decode_step / (gpus * peak_flops)" },
+    { "expert_spread.expected_cards_hit", ALWAYS, "cards",
+      "gpus * (1 - choose(E - E / gpus, K) / choose(E, K))" },
+};
+
+struct symbol {
+    const char *name, *meaning;
+    int64_t value;
+};
+
+enum { SYMBOLS = 41 };
+
+static int64_t of_picture(const struct m3_config *c, char letter)
+{
+    return c->vision.present ? m3_config_size(c, letter) : 0;
+}
+
+static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
+{
+    const struct m3_config *c = e->config;
+    const struct m3_estimate_request *r = &e->request;
+    const int64_t T = r->context, kept = c->N * c->block;
+    const struct symbol all[SYMBOLS] = {
+        { "T", "context", T },
+        { "batch", "sequences", r->batch },
+        { "H", "hidden size", c->H },
+        { "Q", "query heads", c->Q },
+        { "G", "key/value heads, index heads", c->G },
+        { "D", "channels of a head", c->D },
+        { "X", "channels of an index head", c->X },
+        { "V", "vocabulary", c->V },
+        { "I", "width of a dense MLP", c->dense_intermediate },
+        { "E", "routed experts", c->E },
+        { "K", "experts per token", c->K },
+        { "F", "width of a routed expert", c->F },
+        { "J", "width of the shared expert", c->shared_intermediate },
+        { "N", "blocks kept", c->N },
+        { "block", "keys in a block", c->block },
+        { "last", "keys of the own block", (T - 1) % c->block + 1 },
+        { "rest", "(T - N block) mod block", T > kept ? (T - kept) % c->block : 0 },
+        { "layers", "layers", c->layers },
+        { "full", "layers of full attention", e->full },
+        { "sparse", "layers of sparse attention", e->sparse },
+        { "dense", "layers with a dense MLP", e->dense },
+        { "moe", "layers with experts", e->moe },
+        { "any_sparse", "1 if there are sparse layers", e->sparse > 0 },
+        { "any_moe", "1 if there are layers with experts", e->moe > 0 },
+        { "last_sparse", "1 if the last layer is sparse", m3_config_sparse(c, c->layers) },
+        { "last_moe", "1 if the last layer has experts", m3_config_moe(c, c->layers) },
+        { "mtp", "MTP modules", r->mtp_modules },
+        { "params_mtp", "parameters of MTP modules", e->census.of[M3_MTP_MODULES].parameters },
+        { "cached", "layers with keys and values, MTP modules with them", e->cached },
+        { "indexed", "layers with index keys, MTP modules with them", e->indexed },
+        { "weight_bits", "bits of a weight", r->weights->bits },
+        { "kv_bits", "bits of a cached number", r->kv->bits },
+        { "index_bits", "bits of a number of an index key", r->index_kv->bits },
+        { "vision", "1 if there is a tower", c->vision.present },
+        { "tower", "layers of the tower", c->vision.present ? c->vision.layers : 0 },
+        { "W", "hidden size of the tower", of_picture(c, 'W') },
+        { "L", "width of the tower's MLP", of_picture(c, 'L') },
+        { "C", "numbers in a patch", of_picture(c, 'C') },
+        { "Y", "inner width of the projector", of_picture(c, 'Y') },
+        { "Z", "merge^2 H", of_picture(c, 'Z') },
+        { "gpus", "cards", r->gpus },
+    };
+    memcpy(s, all, sizeof all);
+}
+
+/* Length of the name at the start of `text`: letters, digits, '_', and '.' between them. */
+static size_t name_length(const char *text)
+{
+    size_t n = 0;
+    if (!isalpha((unsigned char)text[0])) return 0;
+    while (isalnum((unsigned char)text[n]) || text[n] == '_' || (text[n] == '.' && isalnum((unsigned char)text[n + 1])))
+        n++;
+    return n;
+}
+
+static void print_value(const json_t *value, FILE *out)
+{
+    const json_t *fraction = json_object_get(value, "fraction");
+    if (fraction) fprintf(out, "%s = ", json_string_value(fraction));
+    if (fraction) value = json_object_get(value, "value");
+    if (json_is_integer(value)) fprintf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value)) fprintf(out, "%.17g", json_real_value(value));
+    else fprintf(out, "%s", json_is_string(value) ? json_string_value(value) : "?");
+}
+
+static const struct symbol *find_symbol(const struct symbol *symbols, const char *name, size_t length)
+{
+    for (int i = 0; i < SYMBOLS; i++)
+        if (strlen(symbols[i].name) == length && strncmp(symbols[i].name, name, length) == 0) return &symbols[i];
+    return NULL;
+}
+
+/* The formula with the numbers in place of names; what has none, such as "ceil", stays. */
+static void print_numbers(const char *formula, const struct symbol *symbols, const json_t *summary, FILE *out)
+{
+    while (*formula) {
+        size_t length = name_length(formula);
+        char name[128] = "";
+        if (length && length < sizeof name) memcpy(name, formula, length);
+        const struct symbol *symbol = length ? find_symbol(symbols, formula, length) : NULL;
+        const json_t *value = name[0] ? m3_estimate_value(summary, name) : NULL;
+        if (symbol) fprintf(out, "%" PRId64, symbol->value);
+        else if (json_is_number(value)) print_value(value, out);
+        else fprintf(out, "%.*s", length ? (int)length : 1, formula);
+        formula += length ? length : 1;
+    }
+}
+
+static void print_legend(const char *formula, const struct symbol *symbols, FILE *out)
+{
+    int64_t seen = 0;
+    const char *between = "    ";
+    for (size_t length; *formula; formula += length ? length : 1) {
+        length = name_length(formula);
+        const struct symbol *symbol = length ? find_symbol(symbols, formula, length) : NULL;
+        if (!symbol || seen >> (symbol - symbols) & 1) continue;
+        seen |= INT64_C(1) << (symbol - symbols);
+        fprintf(out, "%s%s: %s", between, symbol->name, symbol->meaning);
+        between = "; ";
+    }
+    if (seen) fprintf(out, "\n");
+}
+
+static int holds(enum when when, const struct m3_estimate *e)
+{
+    int is_short = !e->sparse || e->request.context <= e->config->N * e->config->block;
+    int stored = e->weight_bytes_stored >= 0 && !e->request.weights_asked;
+    switch (when) {
+    case IF_SHORT: return is_short;
+    case IF_LONG: return !is_short;
+    case IF_TIED: return e->config->tied_embeddings;
+    case IF_UNTIED: return !e->config->tied_embeddings;
+    case IF_STORED: return stored;
+    case IF_NOMINAL: return !stored;
+    default: return 1;
+    }
+}
+
+/* The key itself, or a member of the group that it names. */
+static int asked(const char *row, const char *key)
+{
+    size_t length = strlen(key);
+    return strncmp(row, key, length) == 0 && (row[length] == '\0' || row[length] == '.');
+}
+
+int m3_estimate_explain(const struct m3_estimate *e, const json_t *summary, const char *key, FILE *out,
+                        struct m3_error *error)
+{
+    struct symbol symbols[SYMBOLS];
+    int known = 0, printed = 0;
+    set_symbols(symbols, e);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const json_t *value = m3_estimate_value(summary, rows[i].key);
+        if (!asked(rows[i].key, key)) continue;
+        known = 1;
+        if (!value || json_is_null(value) || !holds(rows[i].when, e)) continue;
+        fprintf(out, "%s\n  = %s\n  = ", rows[i].key, rows[i].formula);
+        print_numbers(rows[i].formula, symbols, summary, out);
+        fprintf(out, "\n  = ");
+        print_value(value, out);
+        fprintf(out, "%s%s\n", rows[i].unit[0] ? " " : "", rows[i].unit);
+        print_legend(rows[i].formula, symbols, out);
+        printed = 1;
+    }
+    if (!known)
+        return m3_fail(error, M3_USAGE, "--explain: got %s, expected a key of --json with a formula, such as "
+                       "flops_decode.total, or a group such as kv_bytes", key);
+    if (!printed)
+        return m3_fail(error, M3_USAGE, "--explain: got %s, which has no value for this model without --gpu, --mtp or "
+                       "sparse layers", key);
+    return M3_OK;
+}

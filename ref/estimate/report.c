@@ -1,0 +1,183 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "estimate/parts.h"
+
+static int put(json_t *object, const char *key, int64_t value)
+{
+    return json_object_set_new(object, key, json_integer(value));
+}
+
+/* An expectation or a quotient. One that is whole is printed whole. */
+static json_t *quantity(double x)
+{
+    return x == floor(x) && fabs(x) < 0x1p53 ? json_integer((json_int_t)x) : json_real(x);
+}
+
+static json_t *parameters_json(const struct m3_estimate *e)
+{
+    const struct m3_census *census = e->request.files ? e->request.files : &e->census;
+    json_t *object = json_object();
+    for (int i = 0; i < M3_COMPONENTS; i++)
+        if (i != M3_MTP_MODULES || e->request.mtp_modules)
+            put(object, m3_component_names[i], census->of[i].parameters);
+    return object;
+}
+
+static json_t *active_json(const struct m3_estimate *e)
+{
+    return json_pack("{s:I,s:I,s:I,s:I}", "layers", (json_int_t)e->active_layers, "layers_head",
+                     (json_int_t)e->active_head, "layers_head_embedding", (json_int_t)e->active_embedding,
+                     "layers_head_embedding_vision", (json_int_t)e->active_vision);
+}
+
+static json_t *flops_json(const struct m3_flops *f)
+{
+    json_t *object = json_object();
+    put(object, "full_attention", f->full_attention);
+    put(object, "msa_index", f->msa_index);
+    put(object, "msa_main", f->msa_main);
+    put(object, "projections", f->projections);
+    put(object, "index_projections", f->index_projections);
+    put(object, "dense_mlp", f->dense_mlp);
+    put(object, "moe", f->moe);
+    put(object, "lm_head", f->lm_head);
+    put(object, "total", f->total);
+    return object;
+}
+
+static json_t *ratios_json(const struct m3_estimate *e)
+{
+    json_t *object = json_object();
+    for (int i = 0; i < M3_RATIOS; i++) {
+        const struct m3_fraction *r = &e->ratios[i];
+        char text[64];
+        snprintf(text, sizeof text, "%" PRId64 "/%" PRId64, r->over, r->under);
+        json_object_set_new(object, m3_ratio_names[i],
+                            json_pack("{s:s,s:o}", "fraction", text, "value",
+                                      quantity((double)r->over / (double)r->under)));
+    }
+    return object;
+}
+
+static json_t *cache_json(int64_t main, int64_t index, int64_t total)
+{
+    return json_pack("{s:I,s:I,s:I}", "main", (json_int_t)main, "index", (json_int_t)index, "total",
+                     (json_int_t)total);
+}
+
+static json_t *spread_json(const struct m3_estimate *e)
+{
+    if (!e->has_spread) return json_null();
+    json_t *list = json_array();
+    for (int64_t j = 0; j < e->config->K; j++) json_array_append_new(list, quantity(e->p_fullest[j]));
+    return json_pack("{s:o,s:o,s:o}", "p_fullest", list, "expected_fullest", quantity(e->expected_fullest),
+                     "expected_cards_hit", quantity(e->expected_cards_hit));
+}
+
+static void put_inputs(json_t *o, const struct m3_estimate *e)
+{
+    const struct m3_estimate_request *r = &e->request;
+    json_object_set_new(o, "type", json_string("summary"));
+    json_object_set_new(o, "model_type", json_string(e->config->text_type ? "minimax_m3_vl_text"
+                                                                                     : "minimax_m3_vl"));
+    put(o, "context", r->context);
+    put(o, "batch", r->batch);
+    json_object_set_new(o, "weights", json_string(r->weights->name));
+    json_object_set_new(o, "kv", json_string(r->kv->name));
+    json_object_set_new(o, "index_kv", json_string(r->index_kv->name));
+    put(o, "mtp_modules", r->mtp_modules);
+}
+
+static void put_counts(json_t *o, const struct m3_estimate *e)
+{
+    put(o, "tensors", e->tensors);
+    put(o, "tensors_unquantised", e->tensors_unquantised);
+    put(o, "params_total", e->params_total);
+    json_object_set_new(o, "params_by_component", parameters_json(e));
+    put(o, "params_active_text", e->active_head);
+    json_object_set_new(o, "params_active_by_convention", active_json(e));
+
+    json_object_set_new(o, "flops_decode", flops_json(&e->decode));
+    json_object_set_new(o, "flops_decode_moe",
+                        json_pack("{s:I,s:I,s:I}", "shared", (json_int_t)e->decode.moe_shared, "routed",
+                                  (json_int_t)e->decode.moe_routed, "router", (json_int_t)e->decode.moe_router));
+    put(o, "flops_decode_step", e->decode_step);
+    put(o, "flops_decode_all_full_attention", e->decode_all_full);
+    put(o, "keys_main", e->keys_main);
+    json_object_set_new(o, "flops_prefill", flops_json(&e->prefill));
+    put(o, "keys_main_prefill", e->keys_main_prefill);
+    if (e->sparse) json_object_set_new(o, "ratios", ratios_json(e));
+}
+
+static void put_memory(json_t *o, const struct m3_estimate *e)
+{
+    json_object_set_new(o, "kv_bytes", cache_json(e->kv_batch_main, e->kv_batch_index, e->kv_batch_total));
+    json_object_set_new(o, "kv_bytes_per_sequence", cache_json(e->kv_main, e->kv_index, e->kv_total));
+    put(o, "weight_bytes", e->weight_bytes);
+    json_object_set_new(o, "weight_bytes_stored",
+                        e->weight_bytes_stored < 0 ? json_null() : json_integer(e->weight_bytes_stored));
+    put(o, "weight_bytes_released", e->weight_bytes_released);
+    put(o, "weight_bytes_in_memory", e->weight_bytes_in_memory);
+    put(o, "activation_bytes_per_sequence", e->request.activation_bytes);
+    put(o, "memory_bytes_without_activations", e->memory_without_activations);
+    put(o, "memory_bytes", e->memory);
+    json_object_set_new(o, "decode_read_bytes",
+                        json_pack("{s:o,s:I,s:I,s:I,s:o}", "weights", quantity(e->read_weights), "kv_full",
+                                  (json_int_t)e->read_kv_full, "kv_selected", (json_int_t)e->read_kv_selected,
+                                  "index_keys", (json_int_t)e->read_index_keys, "total", quantity(e->read_total)));
+    json_object_set_new(o, "experts_read_per_layer", quantity(e->experts_read));
+    json_object_set_new(o, "arithmetic_intensity", quantity(e->intensity));
+}
+
+static void put_cards(json_t *o, const struct m3_estimate *e)
+{
+    static const char *const keys[] = {
+        "gpu", "gpus", "card_bytes", "peak_flops", "bandwidth", "ridge", "min_cards_weights", "min_cards", "max_batch",
+        "bandwidth_bound_seconds", "compute_bound_seconds", "bound", "expert_spread",
+    };
+    const struct m3_gpu *gpu = e->request.gpu;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_set_new(o, keys[i], json_null());
+    if (!gpu) return;
+    json_object_set_new(o, "gpu", json_string(gpu->name));
+    put(o, "gpus", e->request.gpus);
+    put(o, "card_bytes", e->request.card_bytes);
+    put(o, "peak_flops", e->peak_flops);
+    put(o, "bandwidth", gpu->bandwidth);
+    json_object_set_new(o, "ridge", quantity((double)e->peak_flops / (double)gpu->bandwidth));
+    put(o, "min_cards_weights", e->min_cards_weights);
+    put(o, "min_cards", e->min_cards);
+    put(o, "max_batch", e->max_batch);
+    json_object_set_new(o, "bandwidth_bound_seconds", quantity(e->bandwidth_seconds));
+    json_object_set_new(o, "compute_bound_seconds", quantity(e->compute_seconds));
+    json_object_set_new(o, "bound", json_string(e->compute_bound ? "compute" : "memory"));
+    json_object_set_new(o, "expert_spread", spread_json(e));
+}
+
+json_t *m3_estimate_json(const struct m3_estimate *e)
+{
+    json_t *summary = json_object();
+    if (!summary) return NULL;
+    put_inputs(summary, e);
+    put_counts(summary, e);
+    put_memory(summary, e);
+    put_cards(summary, e);
+    return summary;
+}
+
+const json_t *m3_estimate_value(const json_t *summary, const char *key)
+{
+    char step[64];
+    while (summary && *key) {
+        size_t length = strcspn(key, ".");
+        if (length >= sizeof step) return NULL;
+        memcpy(step, key, length);
+        step[length] = '\0';
+        summary = json_is_array(summary) ? json_array_get(summary, strtoul(step, NULL, 10))
+                                         : json_object_get(summary, step);
+        key += length + (key[length] == '.');
+    }
+    return summary;
+}

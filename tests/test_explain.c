@@ -1,0 +1,196 @@
+/* Each explanation of m3ref estimate: its numbers, evaluated by other arithmetic than that which made the value, give
+ * the value. So every formula of SPEC 14 stands against the code, in models of every kind.
+ *
+ * Seen to fail with: a wrong formula; a key missing from the summary; rows of the short and of the long case both
+ * printed; norms of heads taken for another component; a tied embedding counted twice; S(T) of long contexts used for
+ * short ones; cards rounded down; experts read as K for each token of the batch. */
+#include "estimates.h"
+
+#include <ctype.h>
+
+static const char *at;
+
+static long double sum(void);
+
+static long double atom(void)
+{
+    while (*at == ' ') at++;
+    if (*at == '(') {
+        at++;
+        long double x = sum();
+        ck_assert_int_eq(*at, ')');
+        at++;
+        return x;
+    }
+    if (isdigit((unsigned char)*at)) {
+        char *end;
+        long double x = strtold(at, &end);
+        at = end;
+        return x;
+    }
+    char name[16] = "";
+    for (int i = 0; isalpha((unsigned char)*at) && i < 15; i++) name[i] = *at++;
+    ck_assert_msg(*at == '(', "%s... is no number", name);
+    at++;
+    long double x = sum(), y = 0;
+    if (*at == ',') {
+        at++;
+        y = sum();
+    }
+    ck_assert_int_eq(*at, ')');
+    at++;
+    if (strcmp(name, "ceil") == 0) return ceill(x);
+    if (strcmp(name, "floor") == 0) return floorl(x);
+    if (strcmp(name, "max") == 0) return x > y ? x : y;
+    ck_assert_str_eq(name, "choose");
+    long double ways = x < y ? 0 : 1;
+    for (long double i = 0; i < y && ways > 0; i++) ways = ways * (x - i) / (i + 1);
+    return ways;
+}
+
+static long double power(void)
+{
+    long double x = atom();
+    while (*at == '^') {
+        at++;
+        x = powl(x, atom());
+    }
+    return x;
+}
+
+static long double product(void)
+{
+    long double x = power();
+    for (;; ) {
+        while (*at == ' ') at++;
+        if (*at == '*') at++, x *= power();
+        else if (*at == '/') at++, x /= power();
+        else return x;
+    }
+}
+
+static long double sum(void)
+{
+    long double x = product();
+    for (;; ) {
+        if (*at == '+') at++, x += product();
+        else if (*at == '-') at++, x -= product();
+        else return x;
+    }
+}
+
+/* Keys that the user gave, or that are facts of a card. */
+static int is_given(const char *key)
+{
+    static const char *const given[] = {
+        "type", "model_type", "context", "batch", "weights", "kv", "index_kv", "mtp_modules", "tensors",
+        "tensors_unquantised", "weight_bytes_stored", "weight_bytes_released", "activation_bytes_per_sequence", "gpu",
+        "gpus", "card_bytes", "peak_flops", "bandwidth", "bound", "expert_spread.p_fullest",
+        "expert_spread.expected_fullest",
+    };
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
+        if (strcmp(key, given[i]) == 0) return 1;
+    return 0;
+}
+
+/* "KEY", "  = formula", "  = numbers", "  = value": the third evaluates to the fourth, which is the summary's. */
+static void check_explanation(const struct m3_estimate *e, const json_t *summary, const char *key)
+{
+    char *text = NULL;
+    size_t size;
+    struct m3_error error = { 0 };
+    FILE *out = open_memstream(&text, &size);
+    ck_assert_int_eq(m3_estimate_explain(e, summary, key, out, &error), M3_OK);
+    fclose(out);
+    ck_assert(strncmp(text, key, strlen(key)) == 0 && text[strlen(key)] == '\n');
+
+    const json_t *value = m3_estimate_value(summary, key);
+    const char *numbers = strstr(strstr(text, "  = ") + 4, "  = ") + 4, *result = strstr(numbers, "  = ") + 4;
+    ck_assert_msg(!strstr(result, "\n  = "), "%s: more than one row holds\n%s", key, text);
+    if (json_is_object(value)) {
+        result = strstr(result, " = ") + 3;
+        value = json_object_get(value, "value");
+    }
+    at = numbers;
+    long double got = sum();
+    ck_assert_msg(*at == '\n', "%s: stopped at %s", key, at);
+    long double expected = json_is_integer(value) ? (long double)json_integer_value(value)
+                                                  : (long double)json_real_value(value);
+    long double printed = json_is_integer(value) ? strtold(result, NULL) : strtod(result, NULL);
+    ck_assert_msg(printed == expected, "%s: %s", key, text);
+    long double allowed = json_is_integer(value) && fabsl(expected) >= 1 ? 0 : 1e-14L * fabsl(expected);
+    if (strstr(key, "arithmetic") || strstr(key, "decode_read") || strstr(key, "experts_read"))
+        allowed = 1e-12L * fabsl(expected);         /* 1 - q^B is rounded */
+    ck_assert_msg(fabsl(got - expected) <= allowed, "%s: numbers give %.20Lg\n%s", key, got, text);
+    free(text);
+}
+
+static void check_all_explanations(const struct m3_estimate *e)
+{
+    json_t *summary = m3_estimate_json(e), *value, *member;
+    const char *key, *name;
+    int checked = 0;
+    json_object_foreach(summary, key, value) {
+        if (is_given(key) || json_is_null(value)) continue;
+        if (!json_is_object(value)) {
+            check_explanation(e, summary, key);
+            checked++;
+            continue;
+        }
+        json_object_foreach(value, name, member) {
+            char inner[128];
+            snprintf(inner, sizeof inner, "%s.%s", key, name);
+            if (is_given(inner)) continue;
+            check_explanation(e, summary, inner);
+            checked++;
+        }
+    }
+    ck_assert_int_gt(checked, 50);
+    json_decref(summary);
+}
+
+static const char *const explained[] = {
+    M3, M3_MXFP8, "golden/tiny/model/config.json", "golden/tiny/config_flat.json", "golden/mtp/model/config.json",
+    "golden/block128/model/config.json", "golden/f8block/model/config.json",
+};
+
+/* Section 3's formulas, and all others, in models of every kind: long and short, tied, without pictures, without sparse
+ * layers, without experts, with modules. */
+START_TEST(explanations)
+{
+    struct m3_config config;
+    read_config(&config, explained[_i]);
+    for (int variant = 0; variant < 5; variant++) {
+        struct m3_estimate_request r = request(variant == 1 ? 3 : config.max_positions - variant * 5, 1 + 6 * variant,
+                                               variant == 2 ? "int4" : "fp8", variant == 3 ? "fp4" : "bf16");
+        struct m3_census census;
+        r.index_kv = m3_format_named("f32");
+        r.mtp_modules = variant;
+        r.gpu = m3_gpu_named("h200");
+        r.card_bytes = r.gpu->vendor_bytes;
+        if (variant == 2) config.tied_embeddings = 1;
+        if (variant == 3) config.vision.present = 0;
+        if (variant == 4) {
+            memset(config.sparse, 0, (size_t)config.layers);
+            memset(config.moe, 0, (size_t)config.layers);
+        }
+        m3_census_of_config(&census, &config, r.mtp_modules);
+        if (variant == 1) r.files = &census;
+        struct m3_estimate e = estimate(&config, &r);
+        check_all_explanations(&e);
+    }
+    m3_config_free(&config);
+}
+END_TEST
+
+Suite *m3_suite(void);
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("explain");
+    TCase *tests = tcase_create("explain");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, explanations, 0, sizeof explained / sizeof explained[0]);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
