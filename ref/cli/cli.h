@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/context.h"
 #include "base/status.h"
 
 int m3_cli_bench(int argc, char **argv);
@@ -35,19 +36,35 @@ struct m3_cli_watch {
     int terminal;
 };
 void m3_cli_progress(void *watch, const char *part, int64_t layer, int64_t layers);
-/* Which of two words: 0 or 1. */
-int m3_cli_choose(int *second, const char *flag, const char *text, const char *a, const char *b,
-                  struct m3_error *error);
-/* What a command is asked: a case file, or ids and pictures. */
+/* What a pass is asked, by the options that commands share: a case file, or ids and pictures; and how it is run. */
 struct m3_case;
 struct m3_config;
+struct m3_engine;
+struct m3_semantics;
+enum { M3_CLI_MOST_SETS = 64 };
 struct m3_cli_input {
     const char *case_path, *ids;
     const char **images, **videos;              /* files, folders: room for argc each */
     int64_t image_count, video_count;
     int allow_long;                             /* positions beyond max_position_embeddings */
     int quiet;                                  /* no line for each picture */
+    const struct m3_engine *engine;
+    enum m3_linear linear;
+    int64_t threads;
+    const char *plugin;                         /* or NULL */
+    const char *set[M3_CLI_MOST_SETS];          /* FIELD=VALUE */
+    int sets;
 };
+/* The values that getopt_long gives for those options. */
+enum {
+    M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
+    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS
+};
+/* Takes one of them, whose value is optarg; -1 if `option` is none of them. */
+int m3_cli_input_option(struct m3_cli_input *in, int option, const char *command, struct m3_error *error);
+/* The config's reading of the model with every --set. */
+int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,
+                           const struct m3_config *config, struct m3_error *error);
 int m3_cli_input_begin(struct m3_cli_input *in, int argc);      /* M3_INTERNAL if memory is short */
 int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struct m3_error *error);
 /* Reads and checks it against the model, behind p0 cached places, and prints a line for each picture. */

@@ -35,14 +35,6 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
     return M3_OK;
 }
 
-int m3_cli_choose(int *second, const char *flag, const char *text, const char *a, const char *b,
-                  struct m3_error *error)
-{
-    *second = strcmp(text, b) == 0;
-    if (*second || strcmp(text, a) == 0) return M3_OK;
-    return m3_fail(error, M3_USAGE, "%s: got %s, expected %s or %s", flag, text, a, b);
-}
-
 void m3_cli_progress(void *self, const char *part, int64_t layer, int64_t layers)
 {
     struct m3_cli_watch *watch = self;

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 
 #include "cli/cli.h"
 #include "decode/generate.h"
-#include "model/semantics.h"
 
 static const char help[] =
     "usage: m3ref generate MODEL (--ids 1,2,3 [--image A.png ...] | --case F) [--max-new N] [--speculative] ...\n"
@@ -39,23 +37,21 @@ static const char help[] =
 struct arguments {
     const char *model, *stop;
     struct m3_cli_input input;
-    const char *set[64];
-    int sets, json, help;
-    int64_t threads, seed;
+    int json, help;
+    int64_t seed;
     struct m3_generation how;
 };
 
 enum {
-    OPT_CASE = 256, OPT_IDS, OPT_IMAGE, OPT_VIDEO, OPT_ALLOW_LONG, OPT_MAX_NEW, OPT_STOP, OPT_TEMPERATURE, OPT_TOP_K,
-    OPT_TOP_P, OPT_SEED, OPT_SPECULATIVE, OPT_JSON, OPT_PRECISION, OPT_LINEAR, OPT_THREADS, OPT_SET, OPT_OPS, OPT_HELP
+    OPT_MAX_NEW = 256, OPT_STOP, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_SEED, OPT_SPECULATIVE, OPT_JSON, OPT_HELP
 };
 
 static const struct option options[] = {
-    { "case", required_argument, NULL, OPT_CASE },
-    { "ids", required_argument, NULL, OPT_IDS },
-    { "image", required_argument, NULL, OPT_IMAGE },
-    { "video", required_argument, NULL, OPT_VIDEO },
-    { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
+    { "case", required_argument, NULL, M3_CLI_CASE },
+    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "image", required_argument, NULL, M3_CLI_IMAGE },
+    { "video", required_argument, NULL, M3_CLI_VIDEO },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "max-new", required_argument, NULL, OPT_MAX_NEW },
     { "stop", required_argument, NULL, OPT_STOP },
     { "temperature", required_argument, NULL, OPT_TEMPERATURE },
@@ -64,11 +60,11 @@ static const struct option options[] = {
     { "seed", required_argument, NULL, OPT_SEED },
     { "speculative", no_argument, NULL, OPT_SPECULATIVE },
     { "json", no_argument, NULL, OPT_JSON },
-    { "precision", required_argument, NULL, OPT_PRECISION },
-    { "linear", required_argument, NULL, OPT_LINEAR },
-    { "threads", required_argument, NULL, OPT_THREADS },
-    { "set", required_argument, NULL, OPT_SET },
-    { "ops", required_argument, NULL, OPT_OPS },
+    { "precision", required_argument, NULL, M3_CLI_PRECISION },
+    { "linear", required_argument, NULL, M3_CLI_LINEAR },
+    { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "set", required_argument, NULL, M3_CLI_SET },
+    { "ops", required_argument, NULL, M3_CLI_OPS },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -88,13 +84,9 @@ static int parse_real(double *number, const char *flag, const char *text, double
 static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
 {
     struct m3_sampling *s = &a->how.sampling;
-    int second, status;
+    int shared = m3_cli_input_option(&a->input, option, "generate", error);
+    if (shared >= 0) return shared;
     switch (option) {
-    case OPT_CASE: a->input.case_path = optarg; break;
-    case OPT_IDS: a->input.ids = optarg; break;
-    case OPT_IMAGE: a->input.images[a->input.image_count++] = optarg; break;
-    case OPT_VIDEO: a->input.videos[a->input.video_count++] = optarg; break;
-    case OPT_ALLOW_LONG: a->input.allow_long = 1; break;
     case OPT_MAX_NEW: return m3_cli_number(&a->how.max_new, "--max-new", optarg, 1, INT32_MAX, error);
     case OPT_STOP: a->stop = optarg; break;
     case OPT_TEMPERATURE: return parse_real(&s->temperature, "--temperature", optarg, 0, 1e6, 0, error);
@@ -103,21 +95,7 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
     case OPT_SPECULATIVE: a->how.speculative = 1; break;
     case OPT_JSON: a->json = a->input.quiet = 1; break;
-    case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 1024, error);
-    case OPT_OPS: a->how.plugin = optarg; break;
     case OPT_HELP: a->help = 1; break;
-    case OPT_PRECISION:
-        status = m3_cli_choose(&second, "--precision", optarg, "f32", "f64", error);
-        a->how.engine = second ? m3_engine_f64() : m3_engine_f32();
-        return status;
-    case OPT_LINEAR:
-        status = m3_cli_choose(&second, "--linear", optarg, "blas", "ordered", error);
-        a->how.linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
-        return status;
-    case OPT_SET:
-        if (a->sets == sizeof a->set / sizeof a->set[0]) return m3_fail(error, M3_USAGE, "generate: too many --set");
-        a->set[a->sets++] = optarg;
-        break;
     default: return m3_cli_bad_option(option, argv, "generate", error);
     }
     return M3_OK;
@@ -126,8 +104,7 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     int option, status = M3_OK;
-    *a = (struct arguments){ .threads = omp_get_num_procs(),
-                             .how = { .engine = m3_engine_f32(), .max_new = 16, .sampling = { .top_p = 1 } } };
+    *a = (struct arguments){ .how = { .max_new = 16, .sampling = { .top_p = 1 } } };
     if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
     optind = 0;
     opterr = 0;
@@ -137,7 +114,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (argc - optind != 1)
         return m3_fail(error, M3_USAGE, "generate: got %d model directories, expected one", argc - optind);
     a->model = argv[optind];
-    a->how.threads = (int)a->threads;
+    a->how.engine = a->input.engine;
+    a->how.linear = a->input.linear;
+    a->how.threads = (int)a->input.threads;
+    a->how.plugin = a->input.plugin;
     a->how.sampling.seed = (uint64_t)a->seed;
     return m3_cli_input_check(&a->input, "generate", error);
 }
@@ -256,8 +236,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     int32_t *stop = NULL;
 
     int status = m3_model_open(&model, a->model, notes, error);
-    if (!status) semantics = model->config.semantics;
-    for (int i = 0; !status && i < a->sets; i++) status = m3_semantics_set(&semantics, a->set[i], error);
+    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
     if (!status) status = check_length(a, &c, &model->config, error);

@@ -1,16 +1,66 @@
+#include <getopt.h>
 #include <inttypes.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "model/case.h"
+#include "model/engine.h"
+#include "model/semantics.h"
 
 int m3_cli_input_begin(struct m3_cli_input *in, int argc)
 {
     *in = (struct m3_cli_input){ .images = malloc((size_t)argc * sizeof *in->images),
-                                 .videos = malloc((size_t)argc * sizeof *in->videos) };
+                                 .videos = malloc((size_t)argc * sizeof *in->videos),
+                                 .engine = m3_engine_f32(), .threads = omp_get_num_procs() };
     return in->images && in->videos ? M3_OK : M3_INTERNAL;
+}
+
+/* Which of two words: 0 or 1. */
+static int choose(int *second, const char *flag, const char *text, const char *a, const char *b, struct m3_error *error)
+{
+    *second = strcmp(text, b) == 0;
+    if (*second || strcmp(text, a) == 0) return M3_OK;
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected %s or %s", flag, text, a, b);
+}
+
+int m3_cli_input_option(struct m3_cli_input *in, int option, const char *command, struct m3_error *error)
+{
+    int second = 0, status = M3_OK;
+    switch (option) {
+    case M3_CLI_CASE: in->case_path = optarg; break;
+    case M3_CLI_IDS: in->ids = optarg; break;
+    case M3_CLI_IMAGE: in->images[in->image_count++] = optarg; break;
+    case M3_CLI_VIDEO: in->videos[in->video_count++] = optarg; break;
+    case M3_CLI_ALLOW_LONG: in->allow_long = 1; break;
+    case M3_CLI_OPS: in->plugin = optarg; break;
+    case M3_CLI_THREADS: return m3_cli_number(&in->threads, "--threads", optarg, 1, 1024, error);
+    case M3_CLI_PRECISION:
+        status = choose(&second, "--precision", optarg, "f32", "f64", error);
+        in->engine = second ? m3_engine_f64() : m3_engine_f32();
+        break;
+    case M3_CLI_LINEAR:
+        status = choose(&second, "--linear", optarg, "blas", "ordered", error);
+        in->linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+        break;
+    case M3_CLI_SET:
+        if (in->sets == M3_CLI_MOST_SETS) return m3_fail(error, M3_USAGE, "%s: too many --set", command);
+        in->set[in->sets++] = optarg;
+        break;
+    default: return -1;
+    }
+    return status;
+}
+
+int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,
+                           const struct m3_config *config, struct m3_error *error)
+{
+    int status = M3_OK;
+    *semantics = config->semantics;
+    for (int i = 0; !status && i < in->sets; i++) status = m3_semantics_set(semantics, in->set[i], error);
+    return status;
 }
 
 int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struct m3_error *error)

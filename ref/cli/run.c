@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <libgen.h>
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,6 @@
 #include "model/dump.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "model/semantics.h"
 
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
@@ -55,55 +53,33 @@ static const char help[] =
     "not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
-    const char *model, *dump, *taps, *hidden, *plugin, *cache_in, *cache_out;
+    const char *model, *dump, *taps, *hidden, *cache_in, *cache_out;
     struct m3_cli_input input;
-    const char *set[64];
-    int sets;
-    const struct m3_engine *engine;
-    enum m3_linear linear;
-    int64_t first_layer, end_layer, threads, top;       /* end_layer -1: all */
+    int64_t first_layer, end_layer, top;        /* end_layer -1: all */
     int help;
 };
 
 enum {
-    OPT_CASE = 256,
-    OPT_IDS,
-    OPT_IMAGE,
-    OPT_VIDEO,
-    OPT_DUMP,
-    OPT_TAPS,
-    OPT_PRECISION,
-    OPT_LINEAR,
-    OPT_LAYERS,
-    OPT_HIDDEN,
-    OPT_CACHE_IN,
-    OPT_CACHE_OUT,
-    OPT_THREADS,
-    OPT_SET,
-    OPT_OPS,
-    OPT_ALLOW_LONG,
-    OPT_TOP,
-    OPT_HELP,
-    OPT_UNSUPPORTED
+    OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_UNSUPPORTED
 };
 
 static const struct option options[] = {
-    { "case", required_argument, NULL, OPT_CASE },
-    { "ids", required_argument, NULL, OPT_IDS },
-    { "image", required_argument, NULL, OPT_IMAGE },
-    { "video", required_argument, NULL, OPT_VIDEO },
+    { "case", required_argument, NULL, M3_CLI_CASE },
+    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "image", required_argument, NULL, M3_CLI_IMAGE },
+    { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "dump", required_argument, NULL, OPT_DUMP },
     { "taps", required_argument, NULL, OPT_TAPS },
-    { "precision", required_argument, NULL, OPT_PRECISION },
-    { "linear", required_argument, NULL, OPT_LINEAR },
+    { "precision", required_argument, NULL, M3_CLI_PRECISION },
+    { "linear", required_argument, NULL, M3_CLI_LINEAR },
     { "layers", required_argument, NULL, OPT_LAYERS },
     { "hidden", required_argument, NULL, OPT_HIDDEN },
     { "cache-in", required_argument, NULL, OPT_CACHE_IN },
     { "cache-out", required_argument, NULL, OPT_CACHE_OUT },
-    { "threads", required_argument, NULL, OPT_THREADS },
-    { "set", required_argument, NULL, OPT_SET },
-    { "ops", required_argument, NULL, OPT_OPS },
-    { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
+    { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "set", required_argument, NULL, M3_CLI_SET },
+    { "ops", required_argument, NULL, M3_CLI_OPS },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "top", required_argument, NULL, OPT_TOP },
     { "help", no_argument, NULL, OPT_HELP },
     { "bounds", no_argument, NULL, OPT_UNSUPPORTED },
@@ -125,46 +101,27 @@ static int parse_layers(struct arguments *a, const char *text, struct m3_error *
 
 static int parse_option(struct arguments *a, int option, int which, char **argv, struct m3_error *error)
 {
-    int second, status = M3_OK;
+    int shared = m3_cli_input_option(&a->input, option, "run", error);
+    if (shared >= 0) return shared;
     switch (option) {
-    case OPT_CASE: a->input.case_path = optarg; break;
-    case OPT_IDS: a->input.ids = optarg; break;
-    case OPT_IMAGE: a->input.images[a->input.image_count++] = optarg; break;
-    case OPT_VIDEO: a->input.videos[a->input.video_count++] = optarg; break;
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
     case OPT_HIDDEN: a->hidden = optarg; break;
     case OPT_CACHE_IN: a->cache_in = optarg; break;
     case OPT_CACHE_OUT: a->cache_out = optarg; break;
-    case OPT_OPS: a->plugin = optarg; break;
-    case OPT_ALLOW_LONG: a->input.allow_long = 1; break;
     case OPT_HELP: a->help = 1; break;
     case OPT_LAYERS: return parse_layers(a, optarg, error);
-    case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 1024, error);
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
-    case OPT_PRECISION:
-        status = m3_cli_choose(&second, "--precision", optarg, "f32", "f64", error);
-        a->engine = second ? m3_engine_f64() : m3_engine_f32();
-        break;
-    case OPT_LINEAR:
-        status = m3_cli_choose(&second, "--linear", optarg, "blas", "ordered", error);
-        a->linear = second ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
-        break;
-    case OPT_SET:
-        if (a->sets == sizeof a->set / sizeof a->set[0]) return m3_fail(error, M3_USAGE, "run: too many --set");
-        a->set[a->sets++] = optarg;
-        break;
     case OPT_UNSUPPORTED: return m3_fail(error, M3_USAGE, "run: --%s is not supported yet", options[which].name);
     default: return m3_cli_bad_option(option, argv, "run", error);
     }
-    return status;
+    return M3_OK;
 }
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     int option, which = 0, status = M3_OK;
-    *a = (struct arguments){ .engine = m3_engine_f32(), .end_layer = -1, .top = 5 };
-    a->threads = omp_get_num_procs();
+    *a = (struct arguments){ .end_layer = -1, .top = 5 };
     if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
     optind = 0;
     opterr = 0;
@@ -220,11 +177,11 @@ static int read_hidden(void **hidden, const struct arguments *a, const struct m3
         (x->dtype != M3_F32 && x->dtype != M3_F64))
         status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected F32 or F64 [%" PRId64 ",%" PRId64 "]",
                          a->hidden, name, x ? "another shape or dtype" : "no such tensor", c->T, config->H);
-    else if (!(*hidden = malloc((size_t)x->count * a->engine->real_bytes)))
-        status = m3_fail_memory(error, "--hidden", (size_t)x->count * a->engine->real_bytes);
+    else if (!(*hidden = malloc((size_t)x->count * a->input.engine->real_bytes)))
+        status = m3_fail_memory(error, "--hidden", (size_t)x->count * a->input.engine->real_bytes);
 
     for (int64_t i = 0; !status && i < x->count; i++) {
-        if (a->engine->real_bytes == sizeof(double)) ((double *)*hidden)[i] = m3_decode(x->dtype, x->data, i);
+        if (a->input.engine->real_bytes == sizeof(double)) ((double *)*hidden)[i] = m3_decode(x->dtype, x->data, i);
         else ((float *)*hidden)[i] = (float)m3_decode(x->dtype, x->data, i);
         if (isnan(m3_decode(x->dtype, x->data, i)))
             status = m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got nan, expected a number", a->hidden,
@@ -304,7 +261,7 @@ static int check_target(const struct arguments *a, const char *flag, const char 
     const char *path = NULL, *last = NULL;
     const struct m3_cli_input *in = &a->input;
     int read = (in->case_path && same_file(target, in->case_path)) || (a->hidden && same_file(target, a->hidden))
-            || (a->plugin && same_file(target, a->plugin))
+            || (a->input.plugin && same_file(target, a->input.plugin))
             || same_file(target, m3_checkpoint_config_path(model->checkpoint));
     for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(target, in->images[i]);
     for (int64_t i = 0; !read && i < in->video_count; i++) read = is_frame_of(target, in->videos[i]);
@@ -340,7 +297,8 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
         status = check_target(a, "--dump", a->dump, model, error);
         if (!status && a->cache_in && same_file(a->dump, a->cache_in))
             status = m3_fail(error, M3_USAGE, "--dump: got the file of --cache-in, expected another file");
-        if (!status) status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->engine, c, request, line, error);
+        if (!status)
+            status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->input.engine, c, request, line, error);
     }
     if (status) {
         m3_writer_abandon(cache_file);
@@ -353,12 +311,12 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     request->progress = m3_cli_progress;
     request->progress_self = &watch;
     double start = m3_cli_seconds();
-    status = a->engine->forward(model, request, error);
+    status = a->input.engine->forward(model, request, error);
     double took = m3_cli_seconds() - start;
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status) m3_writer_abandon(cache_file);
     else if (cache_file)
-        status = m3_cache_save(request->cache, cache_file, model, a->engine, request->semantics, error);
+        status = m3_cache_save(request->cache, cache_file, model, a->input.engine, request->semantics, error);
     if (status) m3_dump_abandon(dump);
     else if (dump) status = m3_dump_commit(dump, error);
     if (status) return status;
@@ -368,7 +326,8 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     printf("run:   T %" PRId64 "%s, %s, linear %s, %" PRId64
            " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
            "files\n",
-           c->T, behind, a->engine->precision, a->linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->threads, took,
+           c->T, behind, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
+           a->input.threads, took,
            (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
     if (a->cache_out)
@@ -387,11 +346,10 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
 
     int status = m3_model_open(&model, a->model, notes, error);
     if (!status) print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
-    if (!status) semantics = model->config.semantics;
-    for (int i = 0; !status && i < a->sets; i++) status = m3_semantics_set(&semantics, a->set[i], error);
+    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && (a->cache_in || a->cache_out))
-        status = m3_cache_new(&cache, model, a->engine->real_bytes, error);
-    if (!status && a->cache_in) status = m3_cache_load(cache, a->cache_in, model, a->engine, &semantics, error);
+        status = m3_cache_new(&cache, model, a->input.engine->real_bytes, error);
+    if (!status && a->cache_in) status = m3_cache_load(cache, a->cache_in, model, a->input.engine, &semantics, error);
     int64_t p0 = cache && !status ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, p0, error);
     int64_t end = !status && a->end_layer < 0 ? model->config.layers : a->end_layer;
@@ -404,9 +362,9 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
 
     if (!status) {
         struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .first_layer = a->first_layer,
-                                      .end_layer = end, .hidden = hidden, .semantics = &semantics, .linear = a->linear,
-                                      .threads = (int)a->threads, .plugin = a->plugin, .logits = logits,
-                                      .logit_rows = 1, .cache = cache };
+                                      .end_layer = end, .hidden = hidden, .semantics = &semantics,
+                                      .linear = a->input.linear, .threads = (int)a->input.threads, .plugin = a->input.plugin,
+                                      .logits = logits, .logit_rows = 1, .cache = cache };
         if (c.pictures.P > 0) request.pictures = &c.pictures;
         status = forward(a, model, &c, &request, line, error);
         if (!status && end == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
