@@ -271,6 +271,26 @@ START_TEST(as_long_as_the_model_allows)
 }
 END_TEST
 
+/* Goal:  positions that a double cannot tell apart are refused, --allow-long or not.
+ * Seen to fail with the check left out. */
+START_TEST(positions_stay_below_2_to_53)
+{
+    const int64_t ids[] = { 1, 2 }, positions[] = { (INT64_C(1) << 53) - 2, (INT64_C(1) << 53) - 1 }, shape[] = { 2 };
+    struct m3_writer *writer;
+    ck_assert_int_eq(m3_writer_new(&writer, in_folder("case"), NULL), M3_OK);
+    ck_assert_int_eq(m3_writer_tensor(writer, "input_ids", M3_I64, 1, shape, NULL), M3_OK);
+    ck_assert_int_eq(m3_writer_tensor(writer, "position_ids", M3_I64, 1, shape, NULL), M3_OK);
+    ck_assert_int_eq(m3_writer_begin(writer, NULL), M3_OK);
+    ck_assert_int_eq(m3_writer_write(writer, ids, sizeof ids, NULL), M3_OK);
+    ck_assert_int_eq(m3_writer_write(writer, positions, sizeof positions, NULL), M3_OK);
+    ck_assert_int_eq(m3_writer_commit(writer, NULL), M3_OK);
+    ck_assert_int_eq(m3ref("generate golden/mtp/model --case %s --max-new 2 --allow-long", in_folder("case")), 0);
+    ck_assert_int_eq(m3ref("generate golden/mtp/model --case %s --max-new 3 --allow-long", in_folder("case")), 64);
+    ck_assert(has("err", "2^53"));
+    ck_assert_int_eq(error_lines(), 1);
+}
+END_TEST
+
 /* Seen to fail with --stop taken out of the text. */
 START_TEST(help_names_every_option)
 {
@@ -334,6 +354,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, wrong_usage);
     tcase_add_test(tests, absent_files);
     tcase_add_test(tests, as_long_as_the_model_allows);
+    tcase_add_test(tests, positions_stay_below_2_to_53);
     tcase_add_test(tests, help_names_every_option);
     tcase_add_test(tests, full_output);
     tcase_add_test(tests, modules_behind_a_later_layer);

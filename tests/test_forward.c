@@ -15,6 +15,7 @@
 #include "model/model.h"
 #include "model/semantics.h"
 #include "oracle/compare.h"
+#include "same_tensors.h"
 
 static const struct golden {
     const char *model, *case_path, *golden;
@@ -193,21 +194,6 @@ START_TEST(positions_from_a_million)
     m3_safetensors_close(dump);
 }
 END_TEST
-
-/* All tensors have the same bytes. */
-static void same_tensors(const char *a_path, const char *b_path)
-{
-    struct m3_safetensors *a, *b;
-    must(m3_safetensors_open(&a, a_path, &error));
-    must(m3_safetensors_open(&b, b_path, &error));
-    ck_assert_int_eq(m3_safetensors_count(a), m3_safetensors_count(b));
-    for (int64_t i = 0; i < m3_safetensors_count(a); i++) {
-        const struct m3_tensor *x = m3_safetensors_at(a, i), *y = m3_safetensors_find(b, x->name);
-        ck_assert_msg(y && x->bytes == y->bytes && memcmp(x->data, y->data, x->bytes) == 0, "%s differs", x->name);
-    }
-    m3_safetensors_close(a);
-    m3_safetensors_close(b);
-}
 
 /* Goal: the same bits for 1, 2 and more threads than there are processors.
  * Seen to fail with a scale in rms_norm that depends on the number of threads. */

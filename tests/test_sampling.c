@@ -422,6 +422,18 @@ START_TEST(accept_extremes)
 }
 END_TEST
 
+/* Goal:  logits without a distribution are told: NaN anywhere, a greatest one that is infinite, none but -inf.
+ * Seen to fail with: NaN passed over; +inf allowed; -inf refused beside numbers. */
+START_TEST(good_logits)
+{
+    const double good[] = { -INFINITY, 1, -3 }, nan_last[] = { 1, 2, NAN }, nan_first[] = { NAN, 2, 1 };
+    const double infinite[] = { 1, INFINITY, 2 }, none[] = { -INFINITY, -INFINITY, -INFINITY };
+    ck_assert(m3_logits_good(good, 3) && m3_logits_good(good + 1, 1));
+    ck_assert(!m3_logits_good(nan_last, 3) && !m3_logits_good(nan_first, 3));
+    ck_assert(!m3_logits_good(infinite, 3) && !m3_logits_good(none, 3));
+}
+END_TEST
+
 Suite *m3_suite(void);
 
 Suite *m3_suite(void)
@@ -432,6 +444,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, uniform_values);
     tcase_add_test(tests, uniform_is_even);
     tcase_add_test(tests, argmax_ties);
+    tcase_add_test(tests, good_logits);
     tcase_add_test(tests, distribution_against_twin);
     tcase_add_test(tests, distribution_exact);
     tcase_add_test(tests, distribution_extremes);

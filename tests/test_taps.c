@@ -78,7 +78,7 @@ START_TEST(table_is_the_dictionary)
 END_TEST
 
 /* Goal:  a module's layer has the taps of a text layer, under the module's name, and no others.
- * Seen to fail with "mtp.7.embed" and with "mtp.7.layer.logits" taken, and with the module's number left as it is. */
+ * Seen to fail with "mtp.3.layer.logits" taken, and with the module's number left as it is. */
 START_TEST(layers_of_modules)
 {
     for (int i = 0; i < M3_TAPS; i++) {
@@ -99,7 +99,7 @@ START_TEST(layers_of_modules)
 }
 END_TEST
 
-/* Seen to fail with a number of any spelling taken ("07"), and with one beyond 64 bits, which sorts as `logits`. */
+/* Seen to fail with "mtp.0.embed" taken, with a number of any spelling taken ("07"), and with one beyond 64 bits, which sorts as `logits`. */
 START_TEST(no_such_tap)
 {
     static const char *const names[] = {

@@ -8,6 +8,7 @@
 
 #include "base/context.h"
 #include "base/minmax.h"
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "model/engine.h"
 #include "model/generator.h"
@@ -459,9 +460,9 @@ static int measure(const struct item *item, const char *folder, int64_t keys, in
     item->prepare(&m);
     status = item->run(&m);         /* warms caches, threads and scratch; not counted */
     for (int64_t i = 0; !status && i < runs; i++) {
-        double start = m3_cli_seconds();
+        double start = m3_seconds();
         status = item->run(&m);
-        double took = m3_cli_seconds() - start;
+        double took = m3_seconds() - start;
         if (took < best) best = took;
     }
     if (status && !error->text)

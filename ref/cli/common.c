@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/cli.h"
 
@@ -54,13 +53,6 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
     m3_error_free(notes);
     m3_error_free(error);
     return status;
-}
-
-double m3_cli_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 int64_t m3_cli_anonymous_bytes(void)

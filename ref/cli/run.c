@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "model/cache_file.h"
 #include "model/case.h"
@@ -310,9 +311,9 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     }
     request->progress = m3_cli_progress;
     request->progress_self = &watch;
-    double start = m3_cli_seconds();
+    double start = m3_seconds();
     status = a->input.engine->forward(model, request, error);
-    double took = m3_cli_seconds() - start;
+    double took = m3_seconds() - start;
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status) m3_writer_abandon(cache_file);
     else if (cache_file)

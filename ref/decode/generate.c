@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/minmax.h"
 #include "decode/draft.h"
 
@@ -27,13 +27,6 @@ struct state {
     void *hidden, *embedded;            /* [widest pass, H] */
     double start;
 };
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static size_t row_bytes(const struct state *s)
 {
@@ -114,7 +107,7 @@ static void emit(struct state *s, int32_t id, const double *logits)
 {
     int64_t V = s->model->config.V;
     const struct m3_token token = { s->result->tokens++, id, m3_logprob(logits, V, id), m3_margin(logits, V, id),
-                                    seconds() - s->start };
+                                    m3_seconds() - s->start };
     s->ids[s->n++] = id;
     s->wanted--;
     for (int64_t i = 0; i < s->how->stops; i++)
@@ -186,7 +179,7 @@ int m3_generate(struct m3_generated *result, const struct m3_model *model, const
     if (how->speculative && modules == 0)
         return m3_fail(error, M3_USAGE, "%s: got no MTP modules, expected at least one to draft tokens",
                        m3_checkpoint_config_path(model->checkpoint));
-    struct state s = { .model = model, .how = how, .result = result, .error = error, .start = seconds(),
+    struct state s = { .model = model, .how = how, .result = result, .error = error, .start = m3_seconds(),
                        .request = { .end_layer = model->config.layers, .semantics = how->semantics,
                                     .linear = how->linear, .threads = how->threads, .plugin = how->plugin,
                                     .pictures = c->pictures.P > 0 ? &c->pictures : NULL,
