@@ -204,6 +204,46 @@ START_TEST(drafts_of_the_golden)
 }
 END_TEST
 
+/* Goal:  a request that no module can honour is refused, and changes nothing.
+ * Seen to fail with each of the checks left out: module, rows, embedded rows, rows of logits, pointers, cache. */
+START_TEST(requests_refused)
+{
+    const int32_t ids[] = { 1, 2 };
+    const int64_t positions[] = { 0, 1 };
+    double hidden[2 * 32] = { 0 }, logits[2 * 97];
+    struct m3_cache *cache;
+    open_model(MTP, NULL);
+    must(m3_cache_new(&cache, model, sizeof(double), &error));
+    const struct m3_request how = { .semantics = &semantics, .threads = 1 };
+    const struct m3_request cached = { .semantics = &semantics, .threads = 1, .cache = cache };
+    const struct m3_mtp_request good = { .how = &how, .T = 2, .ids = ids, .positions = positions, .hidden = hidden };
+    struct m3_mtp_request bad[10];
+    for (int i = 0; i < 10; i++) bad[i] = good;
+    bad[0].module = 2;
+    bad[1].module = -1;
+    bad[2].T = 0;
+    bad[3].embedded = hidden, bad[3].embedded_rows = 3;
+    bad[4].logits = logits, bad[4].logit_rows = 3;
+    bad[5].logits = logits;
+    bad[6].ids = NULL;
+    bad[7].positions = NULL;
+    bad[8].hidden = NULL;
+    bad[9].how = &cached;               /* of the double engine */
+    must(m3_engine_f32()->mtp(model, &good, &error));
+    memset(hidden, 0, sizeof hidden);
+    for (int i = 0; i < 10; i++) {
+        ck_assert_msg(m3_engine_f32()->mtp(model, &bad[i], &error) == M3_USAGE, "request %d", i);
+        ck_assert_int_eq(error.count, 1);
+        m3_error_free(&error);
+        error = (struct m3_error){ 0 };
+    }
+    for (int i = 0; i < 2 * 32; i++) ck_assert(hidden[i] == 0);
+    ck_assert_int_eq(m3_cache_length(cache, 0), 0);
+    m3_cache_free(cache);
+    m3_model_close(model);
+}
+END_TEST
+
 Suite *m3_suite(void);
 
 Suite *m3_suite(void)
@@ -216,6 +256,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, drafts_of_many_modules, 1, 9);
     tcase_add_loop_test(tests, drafts_behind_a_picture, 0, 6);
     tcase_add_loop_test(tests, drafts_of_the_golden, 0, 3);
+    tcase_add_test(tests, requests_refused);
     suite_add_tcase(suite, tests);
     return suite;
 }
