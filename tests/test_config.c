@@ -367,7 +367,8 @@ static void check_faults(const json_t *root, const struct fault *faults, size_t 
 START_TEST(cannot_be_honoured)
 {
     static const struct fault faults[] = {
-        { "model_type", "\"minimax_m2\"", "model_type: got \"minimax_m2\"" },
+        { "model_type", "\"minimax_m1\"", "model_type: got \"minimax_m1\"" },
+        { "model_type", "\"minimax_m2\"", "expected [\"MiniMaxM2ForCausalLM\"]" },
         { "model_type", "7", "model_type: got 7" },
         { "architectures", "[\"MiniMaxM2ForCausalLM\"]", "architectures: got [\"MiniMaxM2ForCausalLM\"]" },
         { "architectures", "[]", "architectures: got []" },

@@ -81,8 +81,7 @@ static void put_inputs(json_t *o, const struct m3_estimate *e)
 {
     const struct m3_estimate_request *r = &e->request;
     json_object_set_new(o, "type", json_string("summary"));
-    json_object_set_new(o, "model_type", json_string(e->config->text_type ? "minimax_m3_vl_text"
-                                                                                     : "minimax_m3_vl"));
+    json_object_set_new(o, "model_type", json_string(m3_config_type_name(e->config->type)));
     put(o, "context", r->context);
     put(o, "batch", r->batch);
     json_object_set_new(o, "weights", json_string(r->weights->name));

@@ -29,35 +29,56 @@ static int is_one_of(const char *name, const char *const *names)
     return 0;
 }
 
+static const char *const type_names[] = {
+    [M3_TYPE_VL] = "minimax_m3_vl", [M3_TYPE_VL_TEXT] = "minimax_m3_vl_text", [M3_TYPE_M2] = "minimax_m2",
+};
+
+const char *m3_config_type_name(enum m3_model_type type) { return type_names[type]; }
+
+/* -1: there is no such type. */
+static int find_type(enum m3_model_type *type, const char *name)
+{
+    for (*type = M3_TYPE_VL; *type <= M3_TYPE_M2; (*type)++)
+        if (name && strcmp(type_names[*type], name) == 0) return 0;
+    *type = M3_TYPE_VL;
+    return -1;
+}
+
 /* Refuses other models by name. Names of classes inside text_config and vision_config differ between files that mean
  * the same, and are not looked at. */
 static int check_model(struct config_reading *reading)
 {
-    static const char *const types[] = { "minimax_m3_vl", "minimax_m3_vl_text", NULL };
     static const char *const classes[] = { "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM",
                                            "MiniMaxM3SparseForCausalLM", NULL };
+    static const char *const m2_classes[] = { "MiniMaxM2ForCausalLM", NULL };
     const json_t *type = m3_config_field(reading, ROOT, "model_type");
     const json_t *list = m3_config_field(reading, ROOT, "architectures");
     if (!type && !list) fail(reading, "model_type: got nothing, expected \"minimax_m3_vl\"");
-    if (type && !is_one_of(json_string_value(type), types))
-        m3_config_refuse(reading, ROOT, "model_type", "\"minimax_m3_vl\", or \"minimax_m3_vl_text\" for text alone");
+    if (type && find_type(&reading->config.type, json_string_value(type)))
+        m3_config_refuse(reading, ROOT, "model_type", "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, or "
+                         "\"minimax_m2\"");
+    if (!type && is_one_of(json_string_value(json_array_get(list, 0)), m2_classes)) reading->config.type = M3_TYPE_M2;
 
-    int known = json_array_size(list) > 0;
+    int m2 = reading->config.type == M3_TYPE_M2, known = json_array_size(list) > 0;
     for (size_t i = 0; i < json_array_size(list); i++)
-        known &= is_one_of(json_string_value(json_array_get(list, i)), classes);
-    if (list && !known)
-        m3_config_refuse(reading, ROOT, "architectures", "[\"MiniMaxM3SparseForConditionalGeneration\"]");
+        known &= is_one_of(json_string_value(json_array_get(list, i)), m2 ? m2_classes : classes);
+    if (list && !known && !reading->status)
+        m3_config_refuse(reading, ROOT, "architectures", m2 ? "[\"MiniMaxM2ForCausalLM\"]"
+                                                            : "[\"MiniMaxM3SparseForConditionalGeneration\"]");
     return reading->status;
 }
 
 static void find_objects(struct config_reading *reading)
 {
+    static const char *const parts[] = { "text_config", "vision_config" };
     json_t **objects = reading->objects;
-    const char *type = json_string_value(m3_config_field(reading, ROOT, "model_type"));
-    reading->config.text_type = type && strcmp(type, "minimax_m3_vl_text") == 0;
+    const json_t *type = m3_config_field(reading, ROOT, "model_type");
     objects[TEXT] = object_field(reading, ROOT, "text_config");
-    if (!objects[TEXT] && type && strcmp(type, "minimax_m3_vl") == 0 && !m3_config_field(reading, ROOT, "text_config"))
+    if (!objects[TEXT] && type && reading->config.type == M3_TYPE_VL && !m3_config_field(reading, ROOT, "text_config"))
         fail(reading, "text_config: got nothing, expected an object");
+    for (size_t i = 0; reading->config.type == M3_TYPE_M2 && i < 2; i++)
+        if (m3_config_field(reading, ROOT, parts[i]))
+            m3_config_refuse(reading, ROOT, parts[i], "none: fields of minimax_m2 stand at the top");
     if (!objects[TEXT]) objects[TEXT] = objects[ROOT];
     objects[SPARSE] = object_field(reading, TEXT, "sparse_attention_config");
     objects[ROPE] = object_field(reading, TEXT, "rope_parameters");
@@ -118,12 +139,25 @@ static unsigned char *merge_layers(struct config_reading *reading, unsigned char
     return released;
 }
 
+/* M2 has no dense layers, and no field that says so. */
+static void all_layers_moe(struct config_reading *reading)
+{
+    size_t layers = (size_t)reading->config.layers;
+    if (!(reading->config.moe = malloc(layers + 1)))
+        reading->status = m3_fail_memory(reading->error, reading->path, layers);
+    else
+        memset(reading->config.moe, 1, layers);
+}
+
 static void read_moe_layers(struct config_reading *reading)
 {
     unsigned char *released = read_layers(reading, TEXT, "moe_layer_freq", NULL, NULL);
     unsigned char *flat = read_layers(reading, TEXT, "mlp_layer_types", "dense", "sparse");
     reading->config.moe = merge_layers(reading, released, flat, "mlp_layer_types");
-    if (!m3_config_field(reading, TEXT, "moe_layer_freq") && !m3_config_field(reading, TEXT, "mlp_layer_types"))
+    int undescribed = !m3_config_field(reading, TEXT, "moe_layer_freq")
+                   && !m3_config_field(reading, TEXT, "mlp_layer_types");
+    if (undescribed && reading->config.type == M3_TYPE_M2) all_layers_moe(reading);
+    else if (undescribed)
         reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: got nothing, expected the kind of each "
                                   "layer", reading->path, m3_config_prefix(reading, TEXT),
                                   reading->flat ? "mlp_layer_types" : "moe_layer_freq");
@@ -149,7 +183,9 @@ static void read_sparse_layers(struct config_reading *reading)
     unsigned char *flat = read_layers(reading, TEXT, "layer_types", "full_attention", "minimax_m3_sparse");
     reading->config.sparse = merge_layers(reading, released, flat, "layer_types");
     if (has_no_sparse_config(reading)) {
-        m3_fail(reading->notes, M3_OK, "%s: no sparse attention described: every layer is a full one", reading->path);
+        if (reading->config.type != M3_TYPE_M2)
+            m3_fail(reading->notes, M3_OK, "%s: no sparse attention described: every layer is a full one",
+                    reading->path);
     } else if (!reading->config.sparse && reading->use_sparse && !m3_config_field(reading, TEXT, "layer_types")
                && !m3_config_field(reading, SPARSE, "sparse_attention_freq")) {
         enum config_object object = reading->flat ? TEXT : SPARSE;
@@ -178,9 +214,36 @@ static void check_index_value(struct config_reading *reading)
     free(disabled);
 }
 
+/* Of M2: 1 is full attention; M1 has 0 too, lightning attention. */
+static void check_attention_types(struct config_reading *reading)
+{
+    const json_t *list = m3_config_field(reading, TEXT, "attn_type_list");
+    size_t layers = (size_t)reading->config.layers, full = 0;
+    if (!list || layers == 0) return;
+    for (size_t i = 0; i < json_array_size(list); i++) full += json_integer_value(json_array_get(list, i)) == 1;
+    if (full == layers && json_array_size(list) == layers) return;
+    char expected[80];
+    snprintf(expected, sizeof expected, "a list of %zu times 1, full attention", layers);
+    m3_config_refuse(reading, TEXT, "attn_type_list", expected);
+}
+
+/* M2 has one activation, and normalises q and k as whole vectors unless the file says otherwise. */
+static void settle_kinds(struct config_reading *reading)
+{
+    int m2 = reading->config.type == M3_TYPE_M2;
+    reading->config.oai = !m2 && (reading->flat || reading->act == ACT_SWIGLUOAI);
+    if (m2 && reading->act == ACT_SWIGLUOAI && m3_config_field(reading, TEXT, "hidden_act"))
+        m3_config_refuse(reading, TEXT, "hidden_act", "\"silu\"");
+    if (!m2 && reading->qk_norm == QK_NORM_PER_LAYER)
+        m3_config_refuse(reading, TEXT, "qk_norm_type", "\"per_head\"");
+    reading->config.qk_norm_whole = m3_config_field(reading, TEXT, "qk_norm_type")
+                                  ? reading->qk_norm == QK_NORM_PER_LAYER : m2;
+}
+
 /* Fields that are only good when absent, one that is good when repeated, and the one list of numbers. */
 static void check_odd_fields(struct config_reading *reading)
 {
+    check_attention_types(reading);
     if (m3_config_field(reading, TEXT, "rope_scaling")) m3_config_refuse(reading, TEXT, "rope_scaling", "null");
     if (m3_config_field(reading, TEXT, "sliding_window")) m3_config_refuse(reading, TEXT, "sliding_window", "null");
     json_t *again = m3_config_field(reading, ROOT, "img_token_compression_config");
@@ -262,7 +325,7 @@ static int read_all(struct config_reading *reading)
     if (check_model(reading)) return reading->status;
     find_objects(reading);
     m3_config_read_fields(reading);
-    reading->config.oai = reading->flat || reading->act == ACT_SWIGLUOAI;
+    settle_kinds(reading);
     reading->config.tied_embeddings |= reading->tied_root;
     read_moe_layers(reading);
     read_sparse_layers(reading);
@@ -326,6 +389,8 @@ int64_t m3_config_size(const struct m3_config *c, char letter)
     case 'K': return c->K;
     case 'E': return c->E;
     case 'F': return c->F;
+    case 'q': return c->qk_norm_whole ? c->Q * c->D : c->D;
+    case 'k': return c->qk_norm_whole ? c->G * c->D : c->D;
     case 'I': return c->dense_intermediate;
     case 'J': return c->shared_intermediate;
     case 'W': return c->vision.W;

@@ -49,9 +49,7 @@ static const struct number text_fields[] = {
     { { TEXT, "num_attention_heads" },     COUNT(Q),                  1, HEADS,      NEEDED, 0,      SAME },
     { { TEXT, "num_key_value_heads" },     COUNT(G),                  1, HEADS,      NEEDED, 0,      SAME },
     { { TEXT, "head_dim" },                COUNT(D),                  1, HEADS,      NEEDED, 0,      SAME },
-    { { TEXT, "max_position_embeddings" }, COUNT(max_positions),      1, POSITIONS,  NOTED, 1048576, SAME },
     { { TEXT, "rms_norm_eps" },            NUMBER(eps),               0, 1,          NOTED, 1e-6,    SAME },
-    { { TEXT, "use_gemma_norm" },          FLAG(gemma_norm),          0, 1,          QUIET, 1,       SAME },
     { { TEXT, "use_qk_norm" },             FLAG_AT(ignored),          1, 1,          QUIET, 1,       SAME },
     { { TEXT, "attention_output_gate" },   FLAG_AT(ignored),          0, 0,          QUIET, 0,       SAME },
     { { TEXT, "attention_bias" },          FLAG_AT(ignored),          0, 0,          QUIET, 0,       SAME },
@@ -68,6 +66,22 @@ static const struct number text_fields[] = {
       { ROOT, "image_token_id" } },
     { { ROOT, "video_token_index" },       COUNT(vision.video_token), 0, VOCABULARY, QUIET, -1,
       { ROOT, "video_token_id" } },
+};
+
+static const struct number m3_fields[] = {
+    { { TEXT, "max_position_embeddings" }, COUNT(max_positions), 1, POSITIONS, NOTED, 1048576, SAME },
+    { { TEXT, "use_gemma_norm" },          FLAG(gemma_norm),     0, 1,         QUIET, 1,       SAME },
+};
+
+/* Its code knows neither a shared expert nor a factor. */
+static const struct number m2_fields[] = {
+    { { TEXT, "max_position_embeddings" },  COUNT(max_positions),       1, POSITIONS, NOTED, 196608, SAME },
+    { { TEXT, "use_gemma_norm" },           FLAG(gemma_norm),           0, 1,         QUIET, 0,      SAME },
+    { { TEXT, "shared_intermediate_size" }, COUNT(shared_intermediate), 0, 0,         QUIET, 0,      SAME },
+    { { TEXT, "n_shared_experts" },         COUNT_AT(ignored_count),    0, 0,         QUIET, 0,      SAME },
+    { { TEXT, "routed_scaling_factor" },    NUMBER(routed_scaling),     1, 1,         QUIET, 1,      SAME },
+    { { TEXT, "use_mtp" },                  FLAG_AT(ignored),           0, 1,         QUIET, 0,      SAME },
+    { { TEXT, "mtp_transformer_layers" },   COUNT_AT(ignored_count),    1, 1,         QUIET, 1,      SAME },
 };
 
 static const struct number sparse_fields[] = {
@@ -90,12 +104,15 @@ static const struct number dense_fields[] = {
 
 static const struct number expert_fields[] = {
     { { TEXT, "intermediate_size" },        COUNT(F),                   1, WIDTH, NEEDED, 0, SAME },
-    { { TEXT, "shared_intermediate_size" }, COUNT(shared_intermediate), 1, WIDTH, NEEDED, 0, SAME },
-    { { TEXT, "n_shared_experts" },         COUNT_AT(ignored_count),    1, 1,     QUIET, 1,  SAME },
     { { TEXT, "num_local_experts" },        COUNT(E),                   1, HEADS, NEEDED, 0, { TEXT, "num_experts" } },
     { { TEXT, "num_experts_per_tok" },      COUNT(K),                   1, HEADS, NEEDED, 0, SAME },
-    { { TEXT, "routed_scaling_factor" },    NUMBER(routed_scaling),     0, 1e6,   NOTED, 2,  SAME },
     { { TEXT, "use_routing_bias" },         FLAG_AT(ignored),           1, 1,     QUIET, 1,  SAME },
+};
+
+static const struct number m3_expert_fields[] = {
+    { { TEXT, "shared_intermediate_size" }, COUNT(shared_intermediate), 1, WIDTH, NEEDED, 0, SAME },
+    { { TEXT, "n_shared_experts" },         COUNT_AT(ignored_count),    1, 1,     QUIET, 1,  SAME },
+    { { TEXT, "routed_scaling_factor" },    NUMBER(routed_scaling),     0, 1e6,   NOTED, 2,  SAME },
 };
 
 static const struct number oai_fields[] = {
@@ -126,14 +143,17 @@ static const struct number vision_fields[] = {
 
 /* Each with the condition under which its fields are needed. */
 static const struct group {
-    enum { ALWAYS, IF_SPARSE, IF_DENSE, IF_MOE, IF_OAI, IF_VISION } when;
+    enum { ALWAYS, IF_M3, IF_M2, IF_SPARSE, IF_DENSE, IF_MOE, IF_M3_MOE, IF_OAI, IF_VISION } when;
     const struct number *rows;
     size_t count;
 } groups[] = {
     { ALWAYS, text_fields, LENGTH(text_fields) },
+    { IF_M3, m3_fields, LENGTH(m3_fields) },
+    { IF_M2, m2_fields, LENGTH(m2_fields) },
     { IF_SPARSE, sparse_fields, LENGTH(sparse_fields) },
     { IF_DENSE, dense_fields, LENGTH(dense_fields) },
     { IF_MOE, expert_fields, LENGTH(expert_fields) },
+    { IF_M3_MOE, m3_expert_fields, LENGTH(m3_expert_fields) },
     { IF_OAI, oai_fields, LENGTH(oai_fields) },
     { IF_VISION, vision_fields, LENGTH(vision_fields) },
 };
@@ -147,7 +167,7 @@ static const struct word {
     const char *words[4];
 } words[] = {
     { { TEXT, "hidden_act" },                      CHOICE(act),                   { "swigluoai", "silu" } },
-    { { TEXT, "qk_norm_type" },                    CHOICE(ignored),               { "per_head" } },
+    { { TEXT, "qk_norm_type" },                    CHOICE(qk_norm),               { "per_head", "per_layer" } },
     { { TEXT, "scoring_func" },                    CHOICE(ignored),               { "sigmoid" } },
     { { SPARSE, "sparse_score_type" },             CHOICE(config.semantics.pool), { "max", "lse" } },
     { { ROPE, "rope_type" },                       CHOICE(ignored),               { "default" } },
@@ -173,7 +193,8 @@ static const struct place others[] = {
     { ROOT, "architectures" }, { ROOT, "model_type" }, { ROOT, "text_config" }, { ROOT, "vision_config" },
     { ROOT, "quantization_config" }, { ROOT, "img_token_compression_config" },
     { TEXT, "sparse_attention_config" }, { TEXT, "rope_parameters" }, { TEXT, "moe_layer_freq" },
-    { TEXT, "mlp_layer_types" }, { TEXT, "layer_types" }, { TEXT, "rope_scaling" }, { TEXT, "sliding_window" },
+    { TEXT, "mlp_layer_types" }, { TEXT, "layer_types" }, { TEXT, "attn_type_list" }, { TEXT, "rope_scaling" },
+    { TEXT, "sliding_window" },
     { SPARSE, "sparse_attention_freq" }, { SPARSE, "sparse_disable_index_value" },
     { VISION, "rope_parameters" }, { VISION, "img_token_compression_config" }, { QUANTISATION, "weight_block_size" },
 
@@ -295,12 +316,19 @@ static void read_word(struct config_reading *reading, const struct word *row)
     else *(int *)((char *)reading + row->offset) = found;
 }
 
+/* Is the group one of this type of model? */
+static int belongs(const struct config_reading *reading, const struct group *group)
+{
+    int m2 = reading->config.type == M3_TYPE_M2;
+    return m2 ? group->when != IF_M3 && group->when != IF_M3_MOE : group->when != IF_M2;
+}
+
 void m3_config_read_fields(struct config_reading *reading)
 {
     for (size_t i = 0; i < LENGTH(groups); i++) {
-        for (size_t j = 0; j < groups[i].count; j++) {
+        for (size_t j = 0; j < groups[i].count && belongs(reading, &groups[i]); j++) {
             store(reading, &groups[i].rows[j], groups[i].rows[j].otherwise);
-            read_number(reading, &groups[i].rows[j], groups[i].when == ALWAYS);
+            read_number(reading, &groups[i].rows[j], groups[i].when <= IF_M2);
         }
     }
     for (size_t i = 0; i < LENGTH(words); i++) read_word(reading, &words[i]);
@@ -308,11 +336,15 @@ void m3_config_read_fields(struct config_reading *reading)
 
 static int applies(const struct config_reading *reading, const struct group *group)
 {
+    if (!belongs(reading, group)) return 0;
     switch (group->when) {
-    case ALWAYS: return 1;
+    case ALWAYS:
+    case IF_M3:
+    case IF_M2: return 1;
     case IF_SPARSE: return reading->any_sparse;
     case IF_DENSE: return reading->any_dense;
-    case IF_MOE: return reading->any_moe;
+    case IF_MOE:
+    case IF_M3_MOE: return reading->any_moe;
     case IF_OAI: return reading->config.oai;
     case IF_VISION: return reading->config.vision.present;
     }
@@ -340,7 +372,7 @@ void m3_config_check_fields(struct config_reading *reading)
     for (size_t i = 0; i < LENGTH(groups); i++)
         for (size_t j = 0; j < groups[i].count && applies(reading, &groups[i]); j++) {
             check_absent(reading, &groups[i].rows[j]);
-            if (groups[i].when != ALWAYS) read_number(reading, &groups[i].rows[j], 1);
+            if (groups[i].when > IF_M2) read_number(reading, &groups[i].rows[j], 1);
         }
 }
 

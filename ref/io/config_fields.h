@@ -12,6 +12,7 @@ enum config_object {
 };
 
 enum { ACT_SWIGLUOAI, ACT_SILU };
+enum { QK_NORM_PER_HEAD, QK_NORM_PER_LAYER };
 enum { QUANTISED_MXFP8, QUANTISED_FP8 };
 
 struct config_reading {
@@ -24,7 +25,7 @@ struct config_reading {
     /* Values that go through a rule before they reach config. */
     int64_t index_heads, rotary_dim;    /* 0: absent */
     double rotary_factor;               /* 0: absent */
-    int act, tied_root, use_sparse, quantised;
+    int act, qk_norm, tied_root, use_sparse, quantised;
     int ignored;
     double ignored_number;
     int64_t ignored_count;

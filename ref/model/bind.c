@@ -47,6 +47,13 @@ static int same_shape(const struct m3_tensor *tensor, int rank, const int64_t *s
     return tensor->rank == rank && memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) == 0;
 }
 
+/* What the row asks for, in this family. */
+static enum m3_tensor_dtype dtype_rule(const struct binder *b, const struct m3_tensor_spec *spec)
+{
+    int m2 = b->model->config.type == M3_TYPE_M2;
+    return m2 && spec->row->dtype == M3_FLOAT ? M3_PLAIN : spec->row->dtype;
+}
+
 static int dtype_fits(enum m3_dtype dtype, enum m3_tensor_dtype rule)
 {
     if (dtype == M3_F32 || dtype == M3_F64) return 1;
@@ -110,7 +117,8 @@ static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor
     case M3_IN_LAYER:
     case M3_IN_SPARSE:
     case M3_IN_DENSE_MLP:
-    case M3_IN_MOE: base = (char *)&model->layers[spec->layer]; break;
+    case M3_IN_MOE:
+    case M3_IN_SHARED: base = (char *)&model->layers[spec->layer]; break;
     case M3_IN_EXPERT: base = (char *)&model->layers[spec->layer].experts[spec->expert]; break;
     case M3_IN_MTP: base = (char *)&model->mtp[spec->layer]; break;
     case M3_IN_VISION: base = (char *)&model->vision; break;
@@ -127,15 +135,15 @@ static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
     if (!tensor && spec->other[0]) tensor = m3_checkpoint_find(b->model->checkpoint, name = spec->other, &path);
     if (!tensor) {
         char should[160], what[256];
-        describe(should, sizeof should, dtype_words(spec->row->dtype), spec->rank, spec->shape);
+        describe(should, sizeof should, dtype_words(dtype_rule(b, spec)), spec->rank, spec->shape);
         snprintf(what, sizeof what, "got no such tensor, expected %s", should);
         finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), spec->name, what);
         return M3_OK;
     }
     int status = claim(b, tensor);
     if (status) return status;
-    if (!same_shape(tensor, spec->rank, spec->shape) || !dtype_fits(tensor->dtype, spec->row->dtype)) {
-        mismatch(b, path, tensor, dtype_words(spec->row->dtype), spec->rank, spec->shape);
+    if (!same_shape(tensor, spec->rank, spec->shape) || !dtype_fits(tensor->dtype, dtype_rule(b, spec))) {
+        mismatch(b, path, tensor, dtype_words(dtype_rule(b, spec)), spec->rank, spec->shape);
         return M3_OK;
     }
 

@@ -77,6 +77,7 @@ static int in_layer(enum m3_tap_where where, const struct m3_config *c, int64_t 
     case M3_EVERY_LAYER: return 1;
     case M3_SPARSE_LAYER: return m3_config_sparse(c, l);
     case M3_MOE_LAYER: return m3_config_moe(c, l);
+    case M3_SHARED_LAYER: return m3_config_moe(c, l) && c->shared_intermediate;
     case M3_DENSE_MLP_LAYER: return !m3_config_moe(c, l);
     case M3_BEFORE_VISION_LAYERS:
     case M3_EVERY_VISION_LAYER:

@@ -34,8 +34,8 @@ int m3_activations_make(struct m3_pass *f, struct m3_activations *b)
     b->cos = m3_pass_need(f, T, c->R / 2, sizeof(real));
     b->sin = m3_pass_need(f, T, c->R / 2, sizeof(real));
     b->attn_norm = m3_pass_need(f, 1, c->H, sizeof(real));
-    b->q_norm = m3_pass_need(f, 1, c->D, sizeof(real));
-    b->k_norm = m3_pass_need(f, 1, c->D, sizeof(real));
+    b->q_norm = m3_pass_need(f, 1, m3_config_size(c, 'q'), sizeof(real));
+    b->k_norm = m3_pass_need(f, 1, m3_config_size(c, 'k'), sizeof(real));
     b->index_q_norm = m3_pass_need(f, 1, c->X, sizeof(real));
     b->index_k_norm = m3_pass_need(f, 1, c->X, sizeof(real));
     b->mlp_norm = m3_pass_need(f, 1, c->H, sizeof(real));
@@ -110,13 +110,14 @@ static int projections(struct m3_pass *f, struct m3_activations *b, const struct
     struct m3_ctx *ctx = &f->ctx;
     int64_t T = f->rows;
     real eps = (real)c->eps, *k = keys->k + f->p0 * c->G * c->D, *v = keys->v + f->p0 * c->G * c->D;
+    int64_t q_width = m3_config_size(c, 'q'), k_width = m3_config_size(c, 'k');     /* of what is normalised together */
 
     return did(f, M3_TAP_ATTN_NORM, b->h, f->norm(ctx, b->h, b->x, b->attn_norm, T, c->H, eps))
         || did(f, M3_TAP_Q_PROJ, b->q, op->linear(ctx, b->q, b->h, &w->q_proj, NULL, T))
         || did(f, M3_TAP_K_PROJ, k, op->linear(ctx, k, b->h, &w->k_proj, NULL, T))
         || did(f, M3_TAP_V_PROJ, v, op->linear(ctx, v, b->h, &w->v_proj, NULL, T))
-        || did(f, M3_TAP_Q_NORM, b->q, f->norm(ctx, b->q, b->q, b->q_norm, T * c->Q, c->D, eps))
-        || did(f, M3_TAP_K_NORM, k, f->norm(ctx, k, k, b->k_norm, T * c->G, c->D, eps))
+        || did(f, M3_TAP_Q_NORM, b->q, f->norm(ctx, b->q, b->q, b->q_norm, T * c->Q * c->D / q_width, q_width, eps))
+        || did(f, M3_TAP_K_NORM, k, f->norm(ctx, k, k, b->k_norm, T * c->G * c->D / k_width, k_width, eps))
         || did(f, M3_TAP_Q_ROPE, b->q, op->rope(ctx, b->q, b->q, b->cos, b->sin, T, c->Q, c->D, c->R))
         || did(f, M3_TAP_K_ROPE, k, op->rope(ctx, k, k, b->cos, b->sin, T, c->G, c->D, c->R));
 }
@@ -197,14 +198,29 @@ static int is_chosen(const int32_t *ids, int64_t count, int64_t expert)
     return 0;
 }
 
-static int routed_experts(struct m3_pass *f, struct m3_activations *b, const struct m3_layer *w)
+static int routed_experts(struct m3_pass *f, struct m3_activations *b, const struct m3_layer *w, real *routed)
 {
     const struct m3_config *c = f->config;
     int step = is_step(f);
     for (int64_t e = 0; e < c->E; e++)
         if (!step && is_chosen(b->ids, f->rows * c->K, e)) expert_pages(&w->experts[e], m3_pages_ask);
-    return f->ops.experts(&f->ctx, b->routed, b->each, b->h, b->ids, b->p, w->experts, &f->act, f->rows, c->E, c->K,
+    return f->ops.experts(&f->ctx, routed, b->each, b->h, b->ids, b->p, w->experts, &f->act, f->rows, c->E, c->K,
                           (real)c->routed_scaling);
+}
+
+/* b->mlp := shared expert + b->routed */
+static int shared_expert(struct m3_pass *f, struct m3_activations *b, const struct m3_layer *w)
+{
+    const struct m3_ops *op = &f->ops;
+    const struct m3_config *c = f->config;
+    struct m3_ctx *ctx = &f->ctx;
+    int64_t T = f->rows;
+
+    return m3_pass_prepared(f, M3_TAP_SHARED, 0, op->linear(ctx, b->gate, b->h, &w->gate, NULL, T))
+        || m3_pass_prepared(f, M3_TAP_SHARED, 0, op->linear(ctx, b->up, b->h, &w->up, NULL, T))
+        || m3_pass_prepared(f, M3_TAP_SHARED, 0, activate(f, b, c->shared_intermediate))
+        || did(f, M3_TAP_SHARED, b->mlp, op->linear(ctx, b->mlp, b->gate, &w->down, NULL, T))
+        || did(f, M3_TAP_MLP, b->mlp, op->add(ctx, b->mlp, b->routed, b->mlp, T * c->H));
 }
 
 static int moe(struct m3_pass *f, struct m3_activations *b, const struct m3_layer *w)
@@ -213,6 +229,7 @@ static int moe(struct m3_pass *f, struct m3_activations *b, const struct m3_laye
     const struct m3_config *c = f->config;
     struct m3_ctx *ctx = &f->ctx;
     int64_t T = f->rows;
+    real *routed = c->shared_intermediate ? b->routed : b->mlp;
     if (m3_pass_shows(f, M3_TAP_EXPERT_OUT) && !b->each &&
         !(b->each = m3_pass_need(f, T, c->K * c->H, sizeof(real))))
         return f->status;
@@ -221,13 +238,9 @@ static int moe(struct m3_pass *f, struct m3_activations *b, const struct m3_laye
         || did(f, M3_TAP_ROUTER_SCORES, b->router, op->sigmoid(ctx, b->router, b->router, T * c->E))
         || did(f, M3_TAP_EXPERTS, b->ids, op->route(ctx, b->ids, b->p, b->router, b->bias, T, c->E, c->K))
         || did(f, M3_TAP_EXPERT_WEIGHTS, b->p, 0)
-        || did(f, M3_TAP_EXPERT_OUT, b->each, routed_experts(f, b, w))
-        || did(f, M3_TAP_ROUTED, b->routed, 0)
-        || m3_pass_prepared(f, M3_TAP_SHARED, 0, op->linear(ctx, b->gate, b->h, &w->gate, NULL, T))
-        || m3_pass_prepared(f, M3_TAP_SHARED, 0, op->linear(ctx, b->up, b->h, &w->up, NULL, T))
-        || m3_pass_prepared(f, M3_TAP_SHARED, 0, activate(f, b, c->shared_intermediate))
-        || did(f, M3_TAP_SHARED, b->mlp, op->linear(ctx, b->mlp, b->gate, &w->down, NULL, T))
-        || did(f, M3_TAP_MLP, b->mlp, op->add(ctx, b->mlp, b->routed, b->mlp, T * c->H));
+        || did(f, M3_TAP_EXPERT_OUT, b->each, routed_experts(f, b, w, routed))
+        || did(f, M3_TAP_ROUTED, routed, 0)
+        || (c->shared_intermediate ? shared_expert(f, b, w) : did(f, M3_TAP_MLP, b->mlp, 0));
 }
 
 static int run(struct m3_pass *f, struct m3_activations *b, int64_t l)

@@ -11,7 +11,7 @@
 struct m3_layer {
     struct m3_weight attn_norm, mlp_norm;                       /* [H] */
     struct m3_weight q_proj, k_proj, v_proj, o_proj;            /* [QD,H] [GD,H] [GD,H] [H,QD] */
-    struct m3_weight q_norm, k_norm;                            /* [D], one for all heads */
+    struct m3_weight q_norm, k_norm;                            /* [D], one for all heads; or [QD] [GD] */
     struct m3_weight index_q_proj, index_k_proj;                /* [GX,H] [X,H], sparse layers */
     struct m3_weight index_q_norm, index_k_norm;                /* [X] */
     struct m3_weight gate, up, down; /* dense MLP [I,H] [I,H] [H,I], or the shared expert's */

@@ -38,6 +38,7 @@ enum m3_tap_where {
     M3_SPARSE_LAYER,
     M3_DENSE_MLP_LAYER,
     M3_MOE_LAYER,
+    M3_SHARED_LAYER,            /* MoE layers with a shared expert */
     M3_AFTER_LAYERS,
     M3_EVERY_MTP_MODULE,        /* around its layer, whose taps are those of a text layer */
 };

@@ -24,8 +24,8 @@ const struct m3_tensor_row m3_tensor_table[] = {
     { "self_attn.k_proj.weight", NULL, M3_IN_LAYER, M3_MATRIX, "GD,H", LAYER(k_proj) },
     { "self_attn.v_proj.weight", NULL, M3_IN_LAYER, M3_MATRIX, "GD,H", LAYER(v_proj) },
     { "self_attn.o_proj.weight", NULL, M3_IN_LAYER, M3_MATRIX, "H,QD", LAYER(o_proj) },
-    { "self_attn.q_norm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "D", LAYER(q_norm) },
-    { "self_attn.k_norm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "D", LAYER(k_norm) },
+    { "self_attn.q_norm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "q", LAYER(q_norm) },
+    { "self_attn.k_norm.weight", NULL, M3_IN_LAYER, M3_PLAIN, "k", LAYER(k_norm) },
     { "self_attn.index_q_proj.weight", NULL, M3_IN_SPARSE, M3_MATRIX, "GX,H", LAYER(index_q_proj) },
     { "self_attn.index_k_proj.weight", NULL, M3_IN_SPARSE, M3_MATRIX, "X,H", LAYER(index_k_proj) },
     { "self_attn.index_q_norm.weight", NULL, M3_IN_SPARSE, M3_PLAIN, "X", LAYER(index_q_norm) },
@@ -38,9 +38,9 @@ const struct m3_tensor_row m3_tensor_table[] = {
 
     { "block_sparse_moe.gate.weight", NULL, M3_IN_MOE, M3_FLOAT, "E,H", LAYER(router) },
     { "block_sparse_moe.e_score_correction_bias", NULL, M3_IN_MOE, M3_FLOAT, "E", LAYER(router_bias) },
-    { "block_sparse_moe.shared_experts.gate_proj.weight", NULL, M3_IN_MOE, M3_MATRIX, "J,H", LAYER(gate) },
-    { "block_sparse_moe.shared_experts.up_proj.weight", NULL, M3_IN_MOE, M3_MATRIX, "J,H", LAYER(up) },
-    { "block_sparse_moe.shared_experts.down_proj.weight", NULL, M3_IN_MOE, M3_MATRIX, "H,J", LAYER(down) },
+    { "block_sparse_moe.shared_experts.gate_proj.weight", NULL, M3_IN_SHARED, M3_MATRIX, "J,H", LAYER(gate) },
+    { "block_sparse_moe.shared_experts.up_proj.weight", NULL, M3_IN_SHARED, M3_MATRIX, "J,H", LAYER(up) },
+    { "block_sparse_moe.shared_experts.down_proj.weight", NULL, M3_IN_SHARED, M3_MATRIX, "H,J", LAYER(down) },
     { "block_sparse_moe.experts.%e.w1.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "F,H", EXPERT(w1) },
     { "block_sparse_moe.experts.%e.w3.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "F,H", EXPERT(w3) },
     { "block_sparse_moe.experts.%e.w2.weight", NULL, M3_IN_EXPERT, M3_MATRIX, "H,F", EXPERT(w2) },
@@ -138,6 +138,7 @@ static int visit_text_layer(const struct walk *walk, const char *place, int64_t 
     int status = visit_rows(walk, M3_IN_LAYER, place, l, -1);
     if (!status && m3_config_sparse(config, l)) status = visit_rows(walk, M3_IN_SPARSE, place, l, -1);
     if (!status) status = visit_rows(walk, moe ? M3_IN_MOE : M3_IN_DENSE_MLP, place, l, -1);
+    if (!status && moe && config->shared_intermediate) status = visit_rows(walk, M3_IN_SHARED, place, l, -1);
     for (int64_t e = 0; !status && moe && e < config->E; e++) status = visit_rows(walk, M3_IN_EXPERT, place, l, e);
     return status;
 }

@@ -10,17 +10,19 @@
 
 enum m3_tensor_dtype {
     M3_PLAIN,         /* F64, F32, F16 or BF16; BF16 as released */
-    M3_FLOAT,           /* F32 (or F64): rounding the router to BF16 flips experts */
+    M3_FLOAT,           /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
+                         * known */
     M3_MATRIX,        /* plain, or F8_E4M3 with a scale tensor beside it */
 };
 
 enum m3_tensor_where {
     M3_IN_MODEL,            /* once; bound to struct m3_model */
     M3_IN_LM_HEAD,          /* once, unless the embedding is tied */
-    M3_IN_LAYER,            /* every text layer; bound to struct m3_layer, as are the next four */
+    M3_IN_LAYER,            /* every text layer; bound to struct m3_layer, as are the next five */
     M3_IN_SPARSE,
     M3_IN_DENSE_MLP,
     M3_IN_MOE,
+    M3_IN_SHARED,           /* MoE layers with a shared expert */
     M3_IN_EXPERT,           /* every expert of a MoE layer; bound to struct m3_expert */
     M3_IN_MTP,              /* every MTP module, whose layer has the places above; bound to struct m3_mtp */
     M3_IN_VISION,           /* once, if there is a vision config; bound to struct m3_vision */

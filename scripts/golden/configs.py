@@ -69,6 +69,26 @@ def minimax_m3_mxfp8():
     return config
 
 
+def minimax_m2_7():
+    """M2.7, by document 001, section 2.1: the file itself is not among our sources."""
+    return {
+        "architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2",
+        "hidden_size": 3072, "num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8,
+        "head_dim": 128, "rotary_dim": 64, "rope_theta": 5000000, "intermediate_size": 1536, "hidden_act": "silu",
+        "num_local_experts": 256, "num_experts_per_tok": 8, "shared_intermediate_size": 0, "scoring_func": "sigmoid",
+        "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer", "attn_type_list": [1] * 62,
+        "max_position_embeddings": 204800, "vocab_size": 200064, "rms_norm_eps": 1e-06, "tie_word_embeddings": False,
+        "use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1, "dtype": "bfloat16",
+        "quantization_config": {"quant_method": "fp8", "fmt": "float8_e4m3fn", "weight_block_size": [128, 128],
+                                "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]},
+    }
+
+
+def minimax_m2():
+    """M2: the shapes of M2.7, with the positions of the public class."""
+    return minimax_m2_7() | {"max_position_embeddings": 196608}
+
+
 def small(text, sparse, vision, top, layer_map, style, modules=0):
     """A small model: the release with these fields replaced. layer_map: 0 dense, 1 sparse attention + MoE; modules:
     of multi-token prediction."""
