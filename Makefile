@@ -97,7 +97,8 @@ $(eval $(call engine,f64))
 # ---- tests: one program per file; those of the operators once per engine
 
 OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
-             swiglu_oai swiglu sigmoid route experts add layer_norm rope_table_3d attend_segments gelu scatter hot
+             swiglu_oai swiglu sigmoid route experts add layer_norm rope_table_3d attend_segments gelu scatter jitter \
+             lightning_attention hot
 UNITS := $(filter-out $(OPERATORS),$(patsubst tests/test_%.c,%,$(wildcard tests/test_*.c)))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
 TEST_CFLAGS = $(CFLAGS) -Itests $(shell pkg-config --cflags check)
@@ -108,6 +109,8 @@ TEST_LDLIBS = $(shell pkg-config --libs check) $(LDLIBS)
 INSIDE_math := $(BUILD)/f64/ops/math.o
 INSIDE_hot_f32 := $(HOT:%=$(BUILD)/f32/hot_%.o) $(BUILD)/f32/ops/hot_pick.o
 INSIDE_hot_f64 := $(HOT:%=$(BUILD)/f64/hot_%.o) $(BUILD)/f64/ops/hot_pick.o
+INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
+INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs

@@ -115,6 +115,7 @@ static inline int64_t attend_keys(int64_t *keys, const struct attend_case *c, in
     int64_t L = 0;
     for (int64_t j = 0; j <= d->p0 + t; j++) {
         int listed = c->blocks == NULL;
+        if (d->seen && !d->seen[j]) continue;
         for (int64_t g2 = 0; g2 < d->G && c->blocks != NULL; g2++)
             for (int64_t n = 0; n < d->N && (g2 == g || d->selection == M3_SELECT_UNION); n++)
                 listed |= c->blocks[(t * d->G + g2) * d->N + n] == j / d->block;
@@ -162,6 +163,44 @@ static inline struct attend_case attend_rows(const struct attend_case *c, int64_
     part.q += row * c->d.Q * c->d.D;
     if (c->blocks != NULL) part.blocks += row * c->d.G * c->d.N;
     return part;
+}
+
+/* Hides each place with probability `share`, and the first `none` in any case. d.seen is to be freed by attend_show. */
+static inline void attend_hide(struct attend_case *c, double share, int64_t none)
+{
+    const int64_t S = c->d.p0 + c->d.T;
+    unsigned char *seen = malloc((size_t)S);
+    for (int64_t j = 0; j < S; j++) seen[j] = j >= none && (twin_draw(&attend_state) + 1) / 2 >= share;
+    c->d.seen = seen;
+}
+
+static inline void attend_show(struct attend_case *c)
+{
+    free((void *)(uintptr_t)c->d.seen);
+    c->d.seen = NULL;
+}
+
+/* What is hidden must not matter, whatever it is. */
+static inline void attend_spoil(struct attend_case *c)
+{
+    const int64_t width = c->d.G * c->d.D;
+    for (int64_t j = 0; j < c->d.p0 + c->d.T; j++)
+        for (int64_t i = j * width; i < (j + 1) * width && !c->d.seen[j]; i++) c->k[i] = c->v[i] = NAN;
+}
+
+/* Rows and heads of c that see no key: o is 0 and lse -inf there. Returns how many rows. */
+static inline int64_t attend_check_empty(const struct attend_case *c, const struct attend_got *got)
+{
+    static int64_t keys[ATTEND_MAX_KEYS];
+    int64_t empty = 0;
+    for (int64_t t = 0; t < c->d.T; t++)
+        for (int64_t h = 0; h < c->d.Q; h++) {
+            if (attend_keys(keys, c, t, h / (c->d.Q / c->d.G)) > 0) continue;
+            empty += h == 0;
+            ck_assert(got->lse[t * c->d.Q + h] == -(real)INFINITY);
+            for (int64_t i = 0; i < c->d.D; i++) ck_assert(got->o[(t * c->d.Q + h) * c->d.D + i] == 0);
+        }
+    return empty;
 }
 
 /* ---- the operator */

@@ -203,8 +203,8 @@ static inline void check_seen(int64_t from, int64_t first_slot, int64_t end_slot
 static inline struct m3_request request_of(struct m3_cache *cache, int64_t first, int64_t T)
 {
     return (struct m3_request){ .ids = tokens.ids + first, .positions = tokens.positions + first, .T = T,
-                                .end_layer = model->config.layers, .semantics = &model->config.semantics,
-                                .linear = linear, .threads = threads, .cache = cache, .sink = &sink };
+                                .seen = tokens.seen, .end_layer = model->config.layers,
+                                .semantics = &model->config.semantics, .linear = linear, .threads = threads, .cache = cache, .sink = &sink };
 }
 
 static inline void call(struct m3_cache *cache, int64_t first, int64_t T)

@@ -18,6 +18,7 @@ static const struct {
 } chunked[] = {
     { TINY, "golden/tiny/case.safetensors", { 1, 7, 64, 4096 }, 0 },
     { TINY, "golden/tiny/positions_case.safetensors", { 1, 7, 64, 4096 }, 0 },
+    { TINY, "golden/readings/mask_case.safetensors", { 1, 7, 64, 4096 }, 0 },
     { TINY, NULL, { 1, 7, 64, 4096 }, 0 },
     { "golden/block128/model", "golden/block128/case.safetensors", { STEP_EDGES, 7, 64, -1 }, 1 },
 };

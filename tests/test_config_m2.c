@@ -149,7 +149,8 @@ START_TEST(cannot_be_honoured)
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         ck_assert_msg(read_with(released_text, faults[i].key, faults[i].value) == M3_BAD_INPUT, "%s = %s is accepted",
                       faults[i].key, faults[i].value);
-        ck_assert_msg(strstr(error.text, faults[i].line), "%s = %s: got %s", faults[i].key, faults[i].value, error.text);
+        ck_assert_msg(strstr(error.text, faults[i].line), "%s = %s: got %s", faults[i].key, faults[i].value,
+                      error.text);
     }
 }
 END_TEST

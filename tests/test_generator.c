@@ -3,7 +3,7 @@
  * floored c. */
 #include <check.h>
 
-#include "model/generator.h"
+#include "base/generator.h"
 
 START_TEST(draws)
 {

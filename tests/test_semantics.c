@@ -31,10 +31,27 @@ START_TEST(fields)
 }
 END_TEST
 
+/* A number, and which noise. Seen to fail with the number read as an integer. */
+START_TEST(noise)
+{
+    struct m3_semantics s = { .local_blocks = 1 };
+    ck_assert_int_eq(m3_semantics_set(&s, "jitter=0.01", &error), M3_OK);
+    ck_assert_int_eq(m3_semantics_set(&s, "jitter_seed=7", &error), M3_OK);
+    ck_assert(s.jitter == 0.01 && s.jitter_seed == 7);
+    char *json = m3_semantics_json(&s);
+    ck_assert_str_eq(json, "{\"jitter\":0.01,\"jitter_seed\":7}");
+    free(json);
+    ck_assert_int_eq(m3_semantics_set(&s, "jitter=1", &error), M3_OK);
+    ck_assert(s.jitter == 1);
+}
+END_TEST
+
 START_TEST(refused)
 {
     static const char *const wrong[] = { "pool", "pool=", "pool=mean", "=max", "poo=max", "pools=max", "init_blocks=-1",
-                                         "init_blocks=x", "init_blocks=", "init_blocks=1 ", "" };
+                                         "init_blocks=x", "init_blocks=", "init_blocks=1 ", "",
+                                         "jitter=", "jitter=-0.1", "jitter=1.01", "jitter=nan", "jitter=0.1x",
+                                         "jitter_seed=-1", "jitter_seed=0.5" };
     struct m3_semantics s = { .local_blocks = 1 };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         ck_assert_msg(m3_semantics_set(&s, wrong[i], &error) == M3_USAGE, "%s", wrong[i]);
@@ -49,6 +66,7 @@ Suite *m3_suite(void)
     Suite *suite = suite_create("semantics");
     TCase *tests = tcase_create("semantics");
     tcase_add_test(tests, fields);
+    tcase_add_test(tests, noise);
     tcase_add_test(tests, refused);
     suite_add_tcase(suite, tests);
     return suite;

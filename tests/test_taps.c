@@ -47,7 +47,7 @@ static const struct { const char *name, *shape; enum m3_tap_where where; enum m3
     { "layers.7.moe.router_logits", "TE", M3_MOE_LAYER, 0 }, { "layers.7.moe.router_scores", "TE", M3_MOE_LAYER, 0 },
     { "layers.7.moe.experts", "TK", M3_MOE_LAYER, 1 }, { "layers.7.moe.weights", "TK", M3_MOE_LAYER, 0 },
     { "layers.7.moe.expert_out", "TKH", M3_MOE_LAYER, 0 }, { "layers.7.moe.routed", "TH", M3_MOE_LAYER, 0 },
-    { "layers.7.moe.shared", "TH", M3_MOE_LAYER, 0 }, { "layers.7.mlp", "TH", M3_EVERY_LAYER, 0 },
+    { "layers.7.moe.shared", "TH", M3_SHARED_LAYER, 0 }, { "layers.7.mlp", "TH", M3_EVERY_LAYER, 0 },
     { "layers.7.out", "TH", M3_EVERY_LAYER, 0 },
     { "final_norm", "TH", M3_AFTER_LAYERS, 0 }, { "logits", "TV", M3_AFTER_LAYERS, 0 },
     { "mtp.7.final_norm", "TH", M3_EVERY_MTP_MODULE, 0 }, { "mtp.7.logits", "TV", M3_EVERY_MTP_MODULE, 0 },
@@ -99,7 +99,8 @@ START_TEST(layers_of_modules)
 }
 END_TEST
 
-/* Seen to fail with "mtp.0.embed" taken, with a number of any spelling taken ("07"), and with one beyond 64 bits, which sorts as `logits`. */
+/* Seen to fail with "mtp.0.embed" taken, with a number of any spelling taken ("07"), and with one beyond
+ * 64 bits, which sorts as `logits`. */
 START_TEST(no_such_tap)
 {
     static const char *const names[] = {

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 #include "model/engine.h"
-#include "model/generator.h"
+#include "base/generator.h"
 #include "model/model.h"
 #include "ops/ops.h"
 

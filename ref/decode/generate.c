@@ -17,6 +17,7 @@ struct state {
     struct m3_drafter *drafter;         /* NULL: not speculative */
     int32_t *ids;                       /* [room] known tokens, then drafts */
     int64_t *positions;                 /* [room] */
+    unsigned char *seen;                /* [room] the mask of the case, then ones; NULL: it has none */
     int64_t room;
     int64_t n;                          /* known tokens; all but the last are in the cache */
     int64_t wanted;                     /* tokens still to come; 0 after a stop id */
@@ -42,8 +43,14 @@ static int make_room(struct state *s, int64_t places)
     if (ids) s->ids = ids;
     int64_t *positions = realloc(s->positions, (size_t)room * sizeof *positions);
     if (positions) s->positions = positions;
-    if (!ids || !positions) return m3_fail_memory(s->error, "the tokens", (size_t)room * sizeof *positions);
+    unsigned char *seen = s->seen ? realloc(s->seen, (size_t)room) : NULL;
+    int no_seen = s->seen && !seen;
+    if (seen) s->seen = seen;
+    if (!ids || !positions || no_seen)
+        return m3_fail_memory(s->error, "the tokens", (size_t)room * sizeof *positions);
     for (int64_t t = m3_max(1, s->room); t < room; t++) s->positions[t] = s->positions[t - 1] + 1;
+    if (seen) memset(s->seen + s->room, 1, (size_t)(room - s->room));
+    s->request.seen = s->seen;
     s->room = room;
     return M3_OK;
 }
@@ -66,7 +73,10 @@ static int prepare(struct state *s, const struct m3_case *c, int64_t drafts)
 
     s->ids = malloc((size_t)c->T * sizeof *s->ids);
     s->positions = malloc((size_t)c->T * sizeof *s->positions);
-    if (!s->ids || !s->positions) return m3_fail_memory(s->error, "the tokens", (size_t)c->T * sizeof *s->positions);
+    if (c->seen) s->seen = malloc((size_t)c->T);
+    if (!s->ids || !s->positions || !s->seen != !c->seen)
+        return m3_fail_memory(s->error, "the tokens", (size_t)c->T * sizeof *s->positions);
+    if (c->seen) memcpy(s->seen, c->seen, (size_t)c->T);
     memcpy(s->ids, c->ids, (size_t)c->T * sizeof *s->ids);
     memcpy(s->positions, c->positions, (size_t)c->T * sizeof *s->positions);
     s->n = s->room = c->T;
@@ -76,7 +86,7 @@ static int prepare(struct state *s, const struct m3_case *c, int64_t drafts)
 
 static void release(struct state *s)
 {
-    void *all[] = { s->ids, s->positions, s->logits, s->p, s->rest, s->q, s->order, s->hidden, s->embedded };
+    void *all[] = { s->ids, s->positions, s->seen, s->logits, s->p, s->rest, s->q, s->order, s->hidden, s->embedded };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
     m3_drafter_free(s->drafter);
     m3_cache_free(s->request.cache);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/generator.h"
+#include "base/generator.h"
 #include "ops/math.h"
 
 double m3_uniform(uint64_t seed, enum m3_draw_use use, int64_t place)

@@ -68,7 +68,7 @@ void m3_census_of_config(struct m3_census *census, const struct m3_config *confi
 {
     *census = (struct m3_census){ 0 };
     struct walk walk = { census, config->matrix_scaling };
-    m3_tensors_each(config, modules, "language_model.", count_spec, &walk);
+    m3_tensors_each(config, modules, m3_tensors_prefix(config), count_spec, &walk);
 }
 
 /* Of "...mtp.layers.3.eh_proj.weight" 3; modules under other names come after all others. */

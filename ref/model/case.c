@@ -17,11 +17,13 @@ static void hash_tensor(struct m3_sha256 *hash, const char *name, const int64_t 
 }
 
 /* In byte order of names, as far as the case has them. Pixels are not hashed. */
-static int hash_case(struct m3_case *c, const int64_t *ids, int has_positions, struct m3_error *error)
+static int hash_case(struct m3_case *c, const int64_t *ids, const int64_t *mask, int has_positions,
+                     struct m3_error *error)
 {
     const struct m3_pictures *s = &c->pictures;
     struct m3_sha256 *hash = m3_sha256_new();
     if (!hash) return m3_fail_memory(error, "a hash", 0);
+    if (mask) hash_tensor(hash, "attention_mask", mask, c->places, 0);
     if (s->images) hash_tensor(hash, "image_grid_thw", s->grid[0], s->images, 3);
     hash_tensor(hash, "input_ids", ids, c->T, 0);
     if (has_positions) hash_tensor(hash, "position_ids", c->positions, c->T, 0);
@@ -29,10 +31,13 @@ static int hash_case(struct m3_case *c, const int64_t *ids, int has_positions, s
     return m3_sha256_end(hash, c->sha256) ? m3_fail(error, M3_INTERNAL, "SHA-256 of the case failed") : M3_OK;
 }
 
-/* Takes the ids; an id that no int32_t holds becomes -1, which is in no vocabulary. */
-static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions, int64_t T, struct m3_error *error)
+/* Takes the ids; an id that no int32_t holds becomes -1, which is in no vocabulary. mask [c->places] or NULL. */
+static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions, const int64_t *mask, int64_t T,
+                struct m3_error *error)
 {
     c->T = T;
+    if (mask && !(c->seen = malloc((size_t)c->places))) return m3_fail_memory(error, "the mask", (size_t)c->places);
+    for (int64_t j = 0; mask && j < c->places; j++) c->seen[j] = mask[j] != 0;
     c->ids = malloc((size_t)T * sizeof *c->ids);
     c->positions = malloc((size_t)T * sizeof *c->positions);
     if (!c->ids || !c->positions) return m3_fail_memory(error, "the case", (size_t)T * sizeof *c->positions);
@@ -41,7 +46,7 @@ static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions,
         c->positions[t] = positions ? positions[t] : t;
     }
     c->has_positions = positions != NULL;
-    return hash_case(c, ids, positions != NULL, error);
+    return hash_case(c, ids, mask, positions != NULL, error);
 }
 
 static int64_t occurrences(const int64_t *ids, int64_t T, int64_t id)
@@ -86,7 +91,7 @@ int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3
     memcpy(own, ids, (size_t)T * sizeof *own);
     int status = expand(&own, &T, v->image_token, &c->pictures, 0, images, v, error);
     if (!status) status = expand(&own, &T, v->video_token, &c->pictures, images, all, v, error);
-    if (!status) status = fill(c, own, NULL, T, error);
+    if (!status) status = fill(c, own, NULL, NULL, T, error);
     free(own);
     return status;
 }
@@ -114,6 +119,20 @@ static int read_vector(int64_t **values, int64_t *T, const struct m3_tensor *ten
     if (!*values) return m3_fail_memory(error, tensor->name, (size_t)*T * sizeof **values);
     for (int64_t t = 0; t < *T; t++) (*values)[t] = integer_at(tensor, t);
     return M3_OK;
+}
+
+/* attention_mask [S] of 0 and 1; S is known when the case is put behind its prefix. *mask is to be freed. */
+static int read_mask(struct m3_case *c, int64_t **mask, const struct m3_safetensors *file, struct m3_error *error)
+{
+    const struct m3_tensor *tensor = m3_safetensors_find(file, "attention_mask");
+    if (!tensor) return M3_OK;
+    c->places = -1;
+    int status = read_vector(mask, &c->places, tensor, m3_safetensors_path(file), error);
+    for (int64_t j = 0; !status && j < c->places; j++)
+        if ((*mask)[j] != 0 && (*mask)[j] != 1)
+            status = m3_fail(error, M3_BAD_INPUT, "%s: attention_mask: place %" PRId64 ": got %" PRId64
+                             ", expected 0 or 1", m3_safetensors_path(file), j, (*mask)[j]);
+    return status;
 }
 
 /* Pixels [P,C] F32 and grids [n,3] of one kind of picture: both or neither. */
@@ -157,7 +176,7 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
 
 static int refuse_unsupported(const struct m3_safetensors *file, const char *path, struct m3_error *error)
 {
-    static const char *const known[] = { "input_ids",      "position_ids",        "pixel_values",
+    static const char *const known[] = { "input_ids",      "position_ids",        "attention_mask", "pixel_values",
                                          "image_grid_thw", "pixel_values_videos", "video_grid_thw" };
     int status = M3_OK;
     for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
@@ -166,8 +185,8 @@ static int refuse_unsupported(const struct m3_safetensors *file, const char *pat
         for (size_t k = 0; k < sizeof known / sizeof *known; k++) is_known |= strcmp(name, known[k]) == 0;
         if (!is_known)
             status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got a tensor that this version does not honour, expected "
-                             "input_ids, position_ids, pixel_values, image_grid_thw, pixel_values_videos and "
-                             "video_grid_thw only", path, name);
+                             "input_ids, position_ids, attention_mask, pixel_values, image_grid_thw, "
+                             "pixel_values_videos and video_grid_thw only", path, name);
     }
     return status;
 }
@@ -175,7 +194,7 @@ static int refuse_unsupported(const struct m3_safetensors *file, const char *pat
 int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *config, struct m3_error *error)
 {
     struct m3_safetensors *file;
-    int64_t *ids = NULL, *positions = NULL, T = -1;
+    int64_t *ids = NULL, *positions = NULL, *mask = NULL, T = -1;
     memset(c, 0, sizeof *c);
 
     int status = m3_safetensors_open(&file, path, error);
@@ -188,10 +207,12 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
     if (!status) status = refuse_unsupported(file, path, error);
     if (!status) status = read_vector(&ids, &T, id_tensor, path, error);
     if (!status && position_tensor) status = read_vector(&positions, &T, position_tensor, path, error);
+    if (!status) status = read_mask(c, &mask, file, error);
     if (!status) status = read_pictures(c, file, 0, config, error);
     if (!status) status = read_pictures(c, file, 1, config, error);
-    if (!status) status = fill(c, ids, positions, T, error);
+    if (!status) status = fill(c, ids, positions, mask, T, error);
 
+    free(mask);
     free(ids);
     free(positions);
     m3_safetensors_close(file);
@@ -231,6 +252,9 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                                    status, error);
     if (wrong) return wrong;
 
+    if (c->seen && c->places != c->p0 + c->T)
+        return m3_fail(error, status, "%s: attention_mask: got %" PRId64 " places, expected %" PRId64 ", %" PRId64
+                       " before the case and its %" PRId64 " tokens", source, c->places, c->p0 + c->T, c->p0, c->T);
     for (int64_t t = 0; t < c->T; t++) {
         if (c->ids[t] < 0 || c->ids[t] >= config->V)
             return m3_fail(error, status, "%s: token %" PRId64 ": got id %d, expected 0 to %" PRId64, source, t,
@@ -262,6 +286,7 @@ void m3_case_free(struct m3_case *c)
 {
     free(c->ids);
     free(c->positions);
+    free(c->seen);
     m3_pictures_free(&c->pictures);
     memset(c, 0, sizeof *c);
 }

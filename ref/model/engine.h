@@ -28,6 +28,7 @@ struct m3_request {
     const int32_t *ids;                     /* [T] */
     const int64_t *positions;               /* [T] */
     int64_t T;
+    const unsigned char *seen;              /* [cached places + T] 0: no row sees that place; or NULL: all are seen */
     const struct m3_pictures *pictures;     /* whose features go where ids has their placeholders; or NULL */
     int64_t first_layer, end_layer;         /* [first, end); the head runs if end is the number of layers */
     const void *hidden;                     /* [T,H] of `real`: what enters first_layer, if that is not 0; else NULL */

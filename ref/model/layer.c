@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/generator.h"
 #include "base/minmax.h"
 #include "model/cache.h"
 
@@ -125,7 +126,7 @@ static int projections(struct m3_pass *f, struct m3_activations *b, const struct
 static int full_attention(struct m3_pass *f, struct m3_activations *b, const struct keys *keys)
 {
     const struct m3_config *c = f->config;
-    const struct m3_attend d = { .T = f->rows, .p0 = f->p0, .Q = c->Q, .G = c->G, .D = c->D };
+    const struct m3_attend d = { .T = f->rows, .p0 = f->p0, .seen = f->request->seen, .Q = c->Q, .G = c->G, .D = c->D };
 
     return did(f, M3_TAP_ATTN_LSE, b->lse, f->ops.attend_full(&f->ctx, b->o, b->lse, b->q, keys->k, keys->v, &d))
         || did(f, M3_TAP_ATTN, b->o, 0);
@@ -137,7 +138,7 @@ static int choose_blocks(struct m3_pass *f, struct m3_activations *b, const real
     const struct m3_config *c = f->config;
     int64_t S = f->p0 + f->rows;
     struct m3_index d = { .G = c->G, .X = c->X, .block = c->block, .B = (S + c->block - 1) / c->block, .N = c->N,
-                          .semantics = f->request->semantics };
+                          .seen = f->request->seen, .semantics = f->request->semantics };
 
     for (int64_t t0 = 0; t0 < f->rows; t0 += SCORE_ROWS) {
         const real *q = b->index_q + t0 * c->G * c->X;
@@ -157,7 +158,7 @@ static int sparse_attention(struct m3_pass *f, struct m3_activations *b, const s
 {
     const struct m3_ops *op = &f->ops;
     const struct m3_config *c = f->config;
-    const struct m3_attend d = { .T = f->rows, .p0 = f->p0, .Q = c->Q, .G = c->G, .D = c->D,
+    const struct m3_attend d = { .T = f->rows, .p0 = f->p0, .seen = f->request->seen, .Q = c->Q, .G = c->G, .D = c->D,
                                  .block = c->block, .N = c->N, .selection = f->request->semantics->selection };
     struct m3_ctx *ctx = &f->ctx;
     int64_t T = f->rows;
@@ -223,6 +224,18 @@ static int shared_expert(struct m3_pass *f, struct m3_activations *b, const stru
         || did(f, M3_TAP_MLP, b->mlp, op->add(ctx, b->mlp, b->routed, b->mlp, T * c->H));
 }
 
+/* Of training alone: on all that the layer's experts and router read. Each layer draws by the name of its norm. */
+static int jitter(struct m3_pass *f, struct m3_activations *b)
+{
+    const struct m3_semantics *s = f->request->semantics;
+    char name[96];
+    if (s->jitter == 0) return 0;
+    m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, f->layer);
+    return m3_pass_prepared(f, M3_TAP_ROUTER_LOGITS, 0,
+                            f->ops.jitter(&f->ctx, b->h, b->h, f->rows, f->config->H, f->p0, s->jitter,
+                                          m3_draw_key((uint64_t)s->jitter_seed, name)));
+}
+
 static int moe(struct m3_pass *f, struct m3_activations *b, const struct m3_layer *w)
 {
     const struct m3_ops *op = &f->ops;
@@ -234,7 +247,8 @@ static int moe(struct m3_pass *f, struct m3_activations *b, const struct m3_laye
         !(b->each = m3_pass_need(f, T, c->K * c->H, sizeof(real))))
         return f->status;
 
-    return did(f, M3_TAP_ROUTER_LOGITS, b->router, op->linear(ctx, b->router, b->h, &w->router, NULL, T))
+    return jitter(f, b)
+        || did(f, M3_TAP_ROUTER_LOGITS, b->router, op->linear(ctx, b->router, b->h, &w->router, NULL, T))
         || did(f, M3_TAP_ROUTER_SCORES, b->router, op->sigmoid(ctx, b->router, b->router, T * c->E))
         || did(f, M3_TAP_EXPERTS, b->ids, op->route(ctx, b->ids, b->p, b->router, b->bias, T, c->E, c->K))
         || did(f, M3_TAP_EXPERT_WEIGHTS, b->p, 0)

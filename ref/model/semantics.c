@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One row a field: either names of an enumeration, released value first, or a count. */
+/* One row a field: names of an enumeration, released value first; or a count; or a number from 0 to 1. */
 struct field {
     const char *name;
     size_t offset;
-    const char *values[4];
+    const char *values[4];      /* "" in front: a number */
     int64_t released;           /* of a count */
 };
 
@@ -29,6 +29,8 @@ static const struct field fields[] = {
     { "mtp_embed", offsetof(struct m3_semantics, mtp_embed), { "id", "fused" }, 0 },
     { "mtp_zero_position0", offsetof(struct m3_semantics, mtp_zero_position0), { "false", "true" }, 0 },
     { "mtp_join", offsetof(struct m3_semantics, mtp_join), { "concat", "additive" }, 0 },
+    { "jitter", offsetof(struct m3_semantics, jitter), { "" }, 0 },
+    { "jitter_seed", offsetof(struct m3_semantics, jitter_seed), { NULL }, 0 },
 };
 
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -43,6 +45,13 @@ static int64_t *count_of(const struct m3_semantics *s, const struct field *f)
 {
     return (int64_t *)(void *)((char *)(uintptr_t)s + f->offset);
 }
+
+static double *number_of(const struct m3_semantics *s, const struct field *f)
+{
+    return (double *)(void *)((char *)(uintptr_t)s + f->offset);
+}
+
+static int is_number(const struct field *f) { return f->values[0] && !*f->values[0]; }
 
 static int set_choice(struct m3_semantics *semantics, const struct field *f, const char *value, struct m3_error *error)
 {
@@ -66,6 +75,16 @@ static int set_count(struct m3_semantics *semantics, const struct field *f, cons
     return M3_OK;
 }
 
+static int set_number(struct m3_semantics *semantics, const struct field *f, const char *value, struct m3_error *error)
+{
+    char *end;
+    double number = strtod(value, &end);
+    if (end == value || *end || !(number >= 0 && number <= 1))
+        return m3_fail(error, M3_USAGE, "--set %s: got %s, expected a number from 0 to 1", f->name, value);
+    *number_of(semantics, f) = number;
+    return M3_OK;
+}
+
 int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, struct m3_error *error)
 {
     const char *equals = strchr(assignment, '=');
@@ -74,12 +93,13 @@ int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, str
     for (int i = 0; i < FIELDS; i++) {
         const struct field *f = &fields[i];
         if (strlen(f->name) != (size_t)(equals - assignment) || strncmp(f->name, assignment, strlen(f->name))) continue;
+        if (is_number(f)) return set_number(semantics, f, equals + 1, error);
         return f->values[0] ? set_choice(semantics, f, equals + 1, error) : set_count(semantics, f, equals + 1, error);
     }
     return m3_fail(error, M3_USAGE,
                    "--set: got the field %.*s, expected one of selection, pool, index_scale, gate_clamp, "
                    "init_blocks, local_blocks, local_rule, rope_angle, vision_boundary, mtp_handover, mtp_embed, "
-                   "mtp_zero_position0, mtp_join",
+                   "mtp_zero_position0, mtp_join, jitter, jitter_seed",
                    (int)(equals - assignment), assignment);
 }
 
@@ -89,7 +109,10 @@ char *m3_semantics_json(const struct m3_semantics *semantics)
     int bad = !object;
     for (int i = 0; !bad && i < FIELDS; i++) {
         const struct field *f = &fields[i];
-        if (f->values[0] && *choice_of(semantics, f) != 0)
+        if (is_number(f))
+            bad = *number_of(semantics, f) != 0
+               && json_object_set_new(object, f->name, json_real(*number_of(semantics, f)));
+        else if (f->values[0] && *choice_of(semantics, f) != 0)
             bad = json_object_set_new(object, f->name, json_string(f->values[*choice_of(semantics, f)]));
         else if (!f->values[0] && *count_of(semantics, f) != f->released)
             bad = json_object_set_new(object, f->name, json_integer(*count_of(semantics, f)));

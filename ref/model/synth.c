@@ -14,7 +14,7 @@
 #include "base/minmax.h"
 #include "io/config.h"
 #include "io/safetensors.h"
-#include "model/generator.h"
+#include "base/generator.h"
 #include "model/tensors.h"
 
 enum { PIECE = 1 << 20 };                           /* numbers made and written at a time */
@@ -25,6 +25,7 @@ struct item {
     char name[208];
     enum m3_dtype dtype;
     int rank, exponent;
+    int one_more;                                   /* weights of plain norms lie around 1 */
     int64_t shape[8], count;
     int64_t shard;
 };
@@ -33,6 +34,7 @@ struct synth {
     const char *folder;
     uint64_t seed;
     enum m3_synth_dtype dtype;
+    int plain_norms;
     struct item *items;
     int64_t count, capacity, shards;
     uint64_t total, in_shard, done;
@@ -58,6 +60,7 @@ static int add_item(struct synth *s, const char *name, const char *suffix, enum 
     item->dtype = dtype;
     item->rank = rank;
     item->exponent = exponent;
+    item->one_more = s->plain_norms && m3_draw_is_norm(name);
     item->count = 1;
     for (int i = 0; i < rank; i++) item->count *= item->shape[i] = shape[i];
 
@@ -102,6 +105,14 @@ static unsigned char e4m3_of_eighths(int k)
     return (unsigned char)((k < 0) << 7 | (exponent - 3 + 7) << 3 | mantissa);
 }
 
+/* To nearest, ties to even; finite and far from the greatest. Exact for all but 1 + value. */
+static uint16_t bf16_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 /* Numbers [first, first + n) of an item into the piece. */
 static void make_piece(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
 {
@@ -109,11 +120,9 @@ static void make_piece(struct synth *s, const struct item *item, uint64_t key, i
 #pragma omp parallel for
     for (int64_t i = 0; i < n; i++) {
         uint64_t at = (uint64_t)(first + i);
-        float value = (float)((int)m3_draw(key, at, 255) - 127) * unit;
-        uint32_t bits;
-        memcpy(&bits, &value, sizeof bits);
+        float value = (float)((int)m3_draw(key, at, 255) - 127) * unit + (item->one_more ? 1 : 0);
         switch (item->dtype) {
-        case M3_BF16: ((uint16_t *)s->piece)[i] = (uint16_t)(bits >> 16); break;
+        case M3_BF16: ((uint16_t *)s->piece)[i] = bf16_of(value); break;
         case M3_F8_E4M3: ((unsigned char *)s->piece)[i] = e4m3_of_eighths((int)m3_draw(key, at, 31) - 15); break;
         case M3_U8:
             ((unsigned char *)s->piece)[i] = (unsigned char)(127 + item->exponent + 2 - (int)m3_draw(key, at, 6));
@@ -255,7 +264,8 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     int status = m3_config_read(&config, config_path, notes, error);
     if (!status && !(s.piece = malloc(PIECE * sizeof(float))))
         status = m3_fail_memory(error, "a piece", PIECE * sizeof(float));
-    if (!status) status = m3_tensors_each(&config, modules, "language_model.", plan, &s);
+    s.plain_norms = !config.gemma_norm;
+    if (!status) status = m3_tensors_each(&config, modules, m3_tensors_prefix(&config), plan, &s);
     s.shards++;
     if (!status) status = make_folder(folder, error);
     for (int64_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i);

@@ -152,6 +152,11 @@ static int visit_module(const struct walk *walk, const char *prefix, int64_t m)
     return status ? status : visit_text_layer(walk, layer, walk->config->layers + m);
 }
 
+const char *m3_tensors_prefix(const struct m3_config *config)
+{
+    return config->type == M3_TYPE_M2 ? "" : "language_model.";
+}
+
 int m3_tensors_each(const struct m3_config *config, int64_t modules, const char *prefix,
                     int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self)
 {

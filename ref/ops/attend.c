@@ -6,6 +6,7 @@
 #include "ops/hot.h"
 #include "ops/math.h"
 #include "ops/operators.h"
+#include "ops/seen.h"
 
 /* Both operators work on tiles: some rows of one group, whose Q/G heads read the same keys and stand side by side
  * as lanes. A sum never depends on the tile: ascending channels in a logit, ascending keys in an output. */
@@ -47,6 +48,13 @@ static void transpose_queries(real *q_t, const real *q, const struct m3_attend *
     }
 }
 
+/* What a row that sees no key gives. */
+static void empty_row(real *o, real *lse, int64_t heads, int64_t D)
+{
+    for (int64_t i = 0; i < heads * D; i++) o[i] = 0;
+    for (int64_t r = 0; r < heads; r++) lse[r] = -(real)INFINITY;
+}
+
 /* o [heads,D] holds the sums of exp(z - max) v of one row's heads; max, sum [heads]. Divides, takes the logarithm. */
 static void finish_row(real *o, real *lse, const real *max, const double *sum, int64_t heads, int64_t D)
 {
@@ -66,29 +74,36 @@ static void full_tile(real *o, real *lse, const real *q, const real *k, const re
     const real *k_g = k + g * d->D, *v_g = v + g * d->D;
 
     transpose_queries(tile.q_t, q, d, t0, rows, g);
-    hot->gemm(tile.z, lanes, k_g, stride, 1, tile.q_t, lanes, p + rows, lanes, d->D, 0);
-    for (int64_t r = 0; r < rows; r++)
-        hot->softmax(tile.z + r * heads, lanes, tile.max + r * heads, tile.sum + r * heads, p + r + 1, heads,
-                     (real)(1 / sqrt((double)d->D)));
+    for (int64_t j = 0, n, keys = 0; (n = m3_seen_run(d->seen, &j, p + rows)) > 0; j += n, keys += n)
+        hot->gemm(tile.z + keys * lanes, lanes, k_g + j * stride, stride, 1, tile.q_t, lanes, n, lanes, d->D, 0);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t keys = m3_seen_count(d->seen, p + r + 1);
+        if (keys > 0)
+            hot->softmax(tile.z + r * heads, lanes, tile.max + r * heads, tile.sum + r * heads, keys, heads,
+                         (real)(1 / sqrt((double)d->D)));
+    }
 
-    for (int64_t j = 0; j < p + rows; j += FULL_KEYS) {
+    int64_t keys = 0;
+    for (int64_t j = 0, n; (n = m3_min(FULL_KEYS, m3_seen_run(d->seen, &j, p + rows))) > 0; j += n, keys += n) {
         for (int64_t r = 0; r < rows; r++) {
-            int64_t visible = m3_min(FULL_KEYS, p + r + 1 - j);
+            int64_t visible = m3_min(n, p + r + 1 - j);
             if (visible > 0)
-                hot->gemm(o + ((t0 + r) * d->Q + g * heads) * d->D, d->D, tile.z + j * lanes + r * heads, 1, lanes,
-                          v_g + j * stride, stride, heads, d->D, visible, j > 0);
+                hot->gemm(o + ((t0 + r) * d->Q + g * heads) * d->D, d->D, tile.z + keys * lanes + r * heads, 1, lanes,
+                          v_g + j * stride, stride, heads, d->D, visible, keys > 0);
         }
     }
-    for (int64_t r = 0; r < rows; r++)
-        finish_row(o + ((t0 + r) * d->Q + g * heads) * d->D, lse + (t0 + r) * d->Q + g * heads, tile.max + r * heads,
-                   tile.sum + r * heads, heads, d->D);
+    for (int64_t r = 0; r < rows; r++) {
+        real *o_r = o + ((t0 + r) * d->Q + g * heads) * d->D, *lse_r = lse + (t0 + r) * d->Q + g * heads;
+        if (m3_seen_count(d->seen, p + r + 1) == 0) empty_row(o_r, lse_r, heads, d->D);
+        else finish_row(o_r, lse_r, tile.max + r * heads, tile.sum + r * heads, heads, d->D);
+    }
 }
 
 /* Causal attention with grouped query heads. SPEC 5.7
  *
- *     z_j = q . k_j / sqrt(D)  for keys j <= p,   lse = max z + ln sum exp(z - max z),   o = sum exp(z_j - lse) v_j
+ *     z_j = q . k_j / sqrt(D)  for visible keys j,   lse = max z + ln sum exp(z - max z),   o = sum exp(z_j - lse) v_j
  *
- * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D].
+ * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D].  A row that sees no key gives 0 and -inf.
  * Order: logits in real, channels ascending; exp rounded once; its sum in double, keys ascending; o is divided last.
  * Often wrong: key heads tiled (h mod G) instead of repeated (h div Q/G); a scale from H/Q, or from rotated
  * channels. */
@@ -194,24 +209,23 @@ static void blocks_tile(real *o, real *lse, const real *q, const real *k, const 
 
     transpose_queries(tile.q_t, q, d, t, 1, g);
     for (int64_t i = 0; i < n; i++) {
-        int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
-        hot->gemm(tile.z + keys * heads, heads, k + j * stride + g * d->D, stride, 1, tile.q_t, heads, visible, heads,
-                  d->D, 0);
-        keys += visible;
+        int64_t end = m3_min(list[i] * d->block + d->block, p + 1);
+        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end)) > 0; j += run, keys += run)
+            hot->gemm(tile.z + keys * heads, heads, k + j * stride + g * d->D, stride, 1, tile.q_t, heads, run, heads,
+                      d->D, 0);
     }
     if (keys == 0) {
-        for (int64_t i = 0; i < heads * d->D; i++) o_tg[i] = 0;
-        for (int64_t r = 0; r < heads; r++) lse_tg[r] = -(real)INFINITY;
+        empty_row(o_tg, lse_tg, heads, d->D);
         return;
     }
     hot->softmax(tile.z, heads, tile.max, tile.sum, keys, heads, (real)(1 / sqrt((double)d->D)));
 
     keys = 0;
     for (int64_t i = 0; i < n; i++) {
-        int64_t j = list[i] * d->block, visible = m3_min(d->block, p + 1 - j);
-        hot->gemm(o_tg, d->D, tile.z + keys * heads, 1, heads, v + j * stride + g * d->D, stride, heads, d->D, visible,
-                  i > 0);
-        keys += visible;
+        int64_t end = m3_min(list[i] * d->block + d->block, p + 1);
+        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end)) > 0; j += run, keys += run)
+            hot->gemm(o_tg, d->D, tile.z + keys * heads, 1, heads, v + j * stride + g * d->D, stride, heads, d->D, run,
+                      keys > 0);
     }
     finish_row(o_tg, lse_tg, tile.max, tile.sum, heads, d->D);
 }
@@ -245,10 +259,10 @@ static int64_t merge_lists(int32_t *merged, const int32_t *lists, int64_t G, int
 
 /* Attention over chosen blocks of keys. SPEC 5.10
  *
- *     as attend_full, over the keys j <= p with j div block in blocks[t,g]
+ *     as attend_full, over the visible keys j with j div block in blocks[t,g]
  *
  * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D]; blocks [T,G,N]: visible ids, strictly ascending, then -1.
- * A list that is anything else is an error: a duplicate would count its keys twice. An empty list gives 0 and -inf.
+ * A list that is anything else is an error: a duplicate would count its keys twice.
  * Often wrong: no causal mask inside the own block; -1 used as an index. */
 int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                      const int32_t *blocks, const struct m3_attend *d)

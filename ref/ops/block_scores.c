@@ -5,6 +5,7 @@
 #include "ops/hot.h"
 #include "ops/math.h"
 #include "ops/operators.h"
+#include "ops/seen.h"
 
 enum {
     LANES = 32,         /* (row, group) pairs of a tile, side by side, */
@@ -18,18 +19,20 @@ static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b)
     return m3_min(d->block, p + 1 - b * d->block);
 }
 
-/* Pools s [keys], `stride` apart, n >= 1 keys of it. NaN if any of them is. */
-static real pool(const real *s, int64_t stride, int64_t n, real scale, enum m3_pool kind)
+/* Pools s [n], `stride` apart, of the keys that `seen` [n] does not hide. NaN if any of them is; -inf of none. */
+static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *seen, real scale, enum m3_pool kind)
 {
-    real best = s[0] * scale;
-    for (int64_t j = 1; j < n; j++) {
-        real s_j = s[j * stride] * scale;
-        if (s_j > best || s_j != s_j) best = s_j;
-    }
+    real best = -(real)INFINITY;
+    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n)) > 0; j += run)
+        for (int64_t i = j; i < j + run; i++) {
+            real s_i = s[i * stride] * scale;
+            if (s_i > best || s_i != s_i) best = s_i;
+        }
     if (kind == M3_POOL_MAX || best != best || isinf(best)) return best;
 
     double sum = 0;
-    for (int64_t j = 0; j < n; j++) sum += m3_exp((double)(s[j * stride] * scale) - (double)best);
+    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n)) > 0; j += run)
+        for (int64_t i = j; i < j + run; i++) sum += m3_exp((double)(s[i * stride] * scale) - (double)best);
     return (real)((double)best + m3_log(sum));
 }
 
@@ -58,9 +61,9 @@ static struct nan_place score_tile(real *m, const real *q, const real *k, const 
         int64_t keys = visible_keys(d, last, b);
         if (keys > 0) hot->gemm(s, lanes, k + b * d->block * d->X, d->X, 1, q_t, lanes, keys, lanes, d->X, 0);
         for (int64_t l = 0; l < n; l++) {
-            int64_t seen = visible_keys(d, d->p0 + (i0 + l) / d->G, b);
+            int64_t keys_l = visible_keys(d, d->p0 + (i0 + l) / d->G, b);
             real *m_b = m + (i0 + l) * d->B + b;
-            *m_b = seen > 0 ? pool(s + l, lanes, seen, scale, d->semantics->pool) : -(real)INFINITY;
+            *m_b = pool(s + l, lanes, keys_l, d->seen ? d->seen + b * d->block : NULL, scale, d->semantics->pool);
             if (*m_b != *m_b) bad = earlier(bad, (struct nan_place){ i0 + l, b });
         }
     }
@@ -69,7 +72,7 @@ static struct nan_place score_tile(real *m, const real *q, const real *k, const 
 
 /* Scores of blocks of keys for every row and index head. SPEC 5.8
  *
- *     s_j = q[t,g] . k[j],   m[t,g,b] = max of s_j over the keys j <= p of block b;  -inf where there are none
+ *     s_j = q[t,g] . k[j],   m[t,g,b] = max of s_j over the visible keys j <= p of block b;  -inf: none
  *
  * m [T,G,B]; q [T,G,X]; k [p0+T,X], one key head for all index heads.  Unscaled: no 1/sqrt(X), no ReLU, no softmax.
  * NaN in any visible score is an error that names the first row, group and block.

@@ -36,8 +36,13 @@ int m3_attend_segments(struct m3_ctx *, real *o, const real *q, const real *k, c
                        int64_t segments, int64_t A, int64_t U);
 int m3_scatter(struct m3_ctx *, real *y, const real *x, const int32_t *ids, const real *f, int32_t id, int64_t T,
                int64_t M, int64_t H);
+int m3_jitter(struct m3_ctx *, real *y, const real *x, int64_t T, int64_t H, int64_t p0, double eps, uint64_t key);
 
-/* The table of the above. */
+/* Not in the table: no model here calls it. It is how the family began. */
+int m3_lightning_attention(struct m3_ctx *, real *o, real *state, const real *q, const real *k, const real *v,
+                           const real *decay, int64_t T, int64_t Q, int64_t D);
+
+/* The table of the above but that one. */
 extern const struct m3_ops m3_reference_ops;
 
 #endif

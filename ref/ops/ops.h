@@ -24,13 +24,15 @@
  *  attend_segments o[P,A,U]          q k v [P,A,U] ends[n]     -         as attend_full, all keys of a segment   5.19
  *  gelu           y[n]               x[n]                      -         y := x/2 (1 + erf(x / sqrt 2))          5.20
  *  scatter        y[T,H]             x[T,H] ids[T]             f[M,H]    y := x, its rows of one id := rows of f 5.21
+ *  jitter         y[T,H]             x[T,H]                    -         y := x (1 + eps (2 u - 1)), u drawn     5.22
  *
  *  (1) Also lm_head. The router is a linear with F32 weights.   (2) The lower id wins a tie.
  *  (3) gate and up clamped first.   (4) each := w2 act(w1 x, w3 x); ascending expert id; `each` [T,K,H] may be NULL.
  *  (5) a = time, row, column: R/6 angles of each, side by side. The turning is rope.
  *
  * Every entry returns 0 or a status (base/status.h) after m3_fail_at. Outputs never overlap inputs, except that y may
- * be x (rms_norm, rms_norm_plain, rope, sigmoid, layer_norm, gelu, scatter), gate (swiglu_oai, swiglu), a or b (add).
+ * be x (rms_norm, rms_norm_plain, rope, sigmoid, layer_norm, gelu, scatter, jitter), gate (swiglu_oai, swiglu), a or b
+ * (add).
  * Dimensions are at least 1 (M of scatter: 0); the model checks them when it binds. */
 #ifndef M3_OPS_H
 #define M3_OPS_H
@@ -41,12 +43,13 @@
 #include "base/status.h"
 #include "base/weight.h"
 
-enum { M3_OPS_ABI = 2 };
+enum { M3_OPS_ABI = 3 };
 
 /* Rows t = 0..T-1 sit at places p0..p0+T-1 of the sequence; keys are places 0..p0+T-1. Q is a multiple of G:
  * query head h reads key head h div (Q/G). */
 struct m3_attend {
     int64_t T, p0, Q, G, D;
+    const unsigned char *seen;      /* [p0+T] 0: no row sees this key; NULL: causality alone decides */
     int64_t block, N;               /* attend_blocks only: keys in a block, width of a list of blocks */
     enum m3_selection selection;    /* attend_blocks only: M3_SELECT_UNION attends to any group's blocks */
 };
@@ -55,6 +58,7 @@ struct m3_attend {
  * in pieces, and keep the B of the whole. */
 struct m3_index {
     int64_t T, p0, G, X, block, B, N;
+    const unsigned char *seen;      /* as in m3_attend; block_scores only */
     const struct m3_semantics *semantics;
 };
 
@@ -102,6 +106,7 @@ struct m3_ops {
     int (*gelu)(struct m3_ctx *, real *y, const real *x, int64_t n);
     int (*scatter)(struct m3_ctx *, real *y, const real *x, const int32_t *ids, const real *f, int32_t id, int64_t T,
                    int64_t M, int64_t H);
+    int (*jitter)(struct m3_ctx *, real *y, const real *x, int64_t T, int64_t H, int64_t p0, double eps, uint64_t key);
 };
 
 /* What a plug-in exports under these two names: for which table it was built, which must be this one, and a function

@@ -24,4 +24,5 @@ const struct m3_ops m3_reference_ops = {
     .attend_segments = m3_attend_segments,
     .gelu = m3_gelu,
     .scatter = m3_scatter,
+    .jitter = m3_jitter,
 };

@@ -135,6 +135,69 @@ MTP = MtpCase(
            "decoding, with drafts accepted and rejected; blocks of 3, partial last blocks in both modules",
     cannot_detect="a misreading shared by both formulas of the modules, for which there is no public code; a call on a "
                   "cached prefix; sampling; more than two modules; a second picture")
+
+
+@dataclass
+class M2Case:
+    """A model of the M2 family; `modules` of multi-token prediction are declared, `held_modules` are in the files."""
+    name: str
+    seed: int
+    style: str
+    tokens: int
+    layers: int
+    modules: int
+    held_modules: int
+    text: dict
+    covers: str
+    cannot_detect: str
+    rows: list = field(default_factory=list)
+    positions: list = field(default_factory=list)      # of the cases whose positions are not 0, 1, ..
+
+
+M2 = M2Case(
+    name="m2", seed=3, style="f8_block", tokens=40, layers=3, modules=3, held_modules=0, rows=[0, 1, 7, 20, 39],
+    positions=[5 + 3 * t + (1000 if t >= 20 else 0) for t in range(40)],
+    text={"hidden_size": 134, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 24, "rotary_dim": 12,
+          "num_local_experts": 11, "num_experts_per_tok": 3, "intermediate_size": 9, "vocab_size": 61},
+    covers="every tap of a model of the M2 family: plain norms, one norm over all heads of q and of k, half of a head "
+           "turned, full attention, SiLU with gate and up beyond the clamp of M3, no shared expert, no factor; F8_E4M3 "
+           "with F32 scales per 128x128 block, partial edge blocks in rows and columns; a router that is not exact in "
+           "BF16; positions that start at 5, rise by 3 and jump; noise on the input of the experts, by places",
+    cannot_detect="ties; a cached prefix, and noise behind one; places, layers and seeds beyond 32 bits in the noise; "
+                  "sums of released length; errors in rows that are not held")
+
+M2_MTP = M2Case(
+    name="m2/mtp", seed=1, style="bf16", tokens=9, layers=1, modules=2, held_modules=2,
+    text={"hidden_size": 20, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "rotary_dim": 4,
+          "num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 5, "vocab_size": 37},
+    covers="every tap of two modules of multi-token prediction with layers of the M2 family, joined both ways; a "
+           "router and its bias in BF16",
+    cannot_detect="a misreading shared by both formulas of the modules, for which there is no public code; other "
+                  "positions than 0, 1, ..; what mtp/ has beside: hand-over, row 0, drafts")
+
+
+@dataclass
+class ReadingsCase:
+    """Ids for the model of tiny; rows: those that the golden of a reading holds."""
+    seed: int
+    tokens: int
+    hidden: list                     # places whose key the mask hides
+    rows: dict
+    covers: str
+    cannot_detect: str
+
+
+READINGS = ReadingsCase(
+    seed=6, tokens=43, hidden=[0, 1, 2, 3, 4, 13, 14, 20, 21, 22, 23, 28],
+    rows={"mask": [2, 4, 5, 13, 21, 42], "shared": [18, 31, 42], "union": [18, 31, 42], "lse": [17, 22, 25],
+          "rsqrt": [18, 41], "lse_rsqrt": [18, 31, 39], "clamp_both": [0, 39], "init1": [13, 28, 42],
+          "init2_local2": [13, 31, 42], "local2": [18, 31, 41], "local2_own": [18, 41]},
+    covers="every other reading of block selection, attention and activation; more blocks forced than are kept; rows "
+           "that see nothing, a hidden block, hidden keys in a block and in a row's own, itself among them",
+    cannot_detect="ties; errors in rows and taps that are not held; a mask together with pictures or with another "
+                  "reading")
+
+
 PHOTO = {"path": "photo.png", "sha256": "e621bdcd3ed160c37069af327f898ab557c2fdbf1d42c932cf63d67e463dc3ff",
          "licence": "CC0",
          "source": "chelsea.png of scikit-image 0.26.0, which says: \"No copyright restrictions.  CC0 by the "

@@ -16,8 +16,10 @@ import cases
 import files
 import formulas
 import judge
+import m2
 import make
 import mtp
+import readings
 
 TAP_LIMIT = 1e-12
 YARDSTICK_FACTOR = 4
@@ -122,6 +124,8 @@ def main():
             for case in cases.CASES:
                 make.produce(case, made)
             mtp.produce(cases.MTP, made)
+            m2.produce(cases.M2, cases.M2_MTP, made)
+            readings.produce(cases.READINGS, made)
             make.produce_vision(made, photo)
             make.produce_pictures(made, photo)
         except judge.Refused as reason:

@@ -216,11 +216,14 @@ class Check:
             lse[:, h] = z - np.log(weight[h, rows, keys])
         self.equal(p + "attn_lse", lse)
 
+    def activate(self, gate, up):
+        return swiglu(gate, up, self.text)
+
     def dense(self, p, w):
         taps = self.taps
         self.equal(p + "mlp.gate", taps[p + "mlp_norm"] @ w["mlp.gate_proj"].T)
         self.equal(p + "mlp.up", taps[p + "mlp_norm"] @ w["mlp.up_proj"].T)
-        self.equal(p + "mlp.act", swiglu(taps[p + "mlp.gate"], taps[p + "mlp.up"], self.text))
+        self.equal(p + "mlp.act", self.activate(taps[p + "mlp.gate"], taps[p + "mlp.up"]))
         self.equal(p + "mlp", taps[p + "mlp.act"] @ w["mlp.down_proj"].T)
         self.clamps(p, taps[p + "mlp.gate"], taps[p + "mlp.up"])
 
@@ -243,13 +246,13 @@ class Check:
         for expert in range(self.text["num_local_experts"]):
             rows, slots = np.nonzero(ids == expert)
             gate, up = (x[rows] @ w[f"{b}experts.{expert}.{name}"].T for name in ("w1", "w3"))
-            out[rows, slots] = swiglu(gate, up, self.text) @ w[f"{b}experts.{expert}.w2"].T
+            out[rows, slots] = self.activate(gate, up) @ w[f"{b}experts.{expert}.w2"].T
             self.clamps(p, gate, up)
         self.equal(m + "expert_out", out)
         routed = np.einsum("tk,tkh->th", taps[m + "weights"], taps[m + "expert_out"])
         self.equal(m + "routed", self.text["routed_scaling_factor"] * routed)
         gate, up, down = (w[f"{b}shared_experts.{name}_proj"] for name in ("gate", "up", "down"))
-        self.equal(m + "shared", swiglu(x @ gate.T, x @ up.T, self.text) @ down.T)
+        self.equal(m + "shared", self.activate(x @ gate.T, x @ up.T) @ down.T)
         self.equal(p + "mlp", taps[m + "routed"] + taps[m + "shared"])
         self.counts[p + "experts used"] = int(len(np.unique(ids)))
 

@@ -1,7 +1,7 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
-    CASE: tiny, block128, mxfp8, f8block, mtp, vision (needs tiny) or pictures
+    CASE: tiny, block128, mxfp8, f8block, mtp, m2, readings, vision (both need tiny) or pictures
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
 A case is refused if a tap is not fp64 (formulas.py disagrees by more than 1e-14), if an fp32 run selects other blocks
@@ -23,16 +23,18 @@ import configs
 import files
 import formulas
 import judge
+import m2
 import mtp
 import pictures
 import positions
+import readings
 import synth
 import truth
 import vision
 import yardstick
 
 GOLDEN = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden"))
-GROUPS = (mtp.NAME, vision.NAME, pictures.NAME)
+GROUPS = (mtp.NAME, m2.NAME, readings.NAME, vision.NAME, pictures.NAME)
 
 
 def build(case, seed):
@@ -118,6 +120,8 @@ def produce_configs(out):
     folder = os.path.join(out, "configs")
     files.write_json(os.path.join(folder, "minimax-m3.json"), configs.minimax_m3())
     files.write_json(os.path.join(folder, "minimax-m3-mxfp8.json"), configs.minimax_m3_mxfp8())
+    files.write_json(os.path.join(folder, "minimax-m2.7.json"), configs.minimax_m2_7())
+    files.write_json(os.path.join(folder, "minimax-m2.json"), configs.minimax_m2())
 
 
 def dimensions(case):
@@ -144,6 +148,8 @@ def manifest(out):
                         "dims": dimensions(case), "covers": case.covers, "cannot_detect": case.cannot_detect,
                         "files": listing(out, case.name)})
     entries.append(mtp.entry(cases.MTP, dimensions(cases.MTP)) | {"files": listing(out, mtp.NAME)})
+    entries += m2.entries(cases.M2, cases.M2_MTP, listing(out, m2.NAME))
+    entries.append(readings.entry(cases.READINGS, dimensions(cases.TINY)) | {"files": listing(out, readings.NAME)})
     entries.append({"case": "configs", "producer": "scripts/golden/configs.py", "versions": {}, "seed": None,
                     "command": "python scripts/golden/make.py", "weights": None, "dims": {},
                     "covers": "every field of config.json of both public releases",
@@ -238,6 +244,17 @@ def main():
             print(f"{mtp.NAME}: seed {mtp.search(cases.MTP)} accepted", flush=True)
         elif mtp.NAME in wanted:
             for name, summary in mtp.produce(cases.MTP, options.out).items():
+                show(name, summary)
+        if m2.NAME in wanted and options.search:
+            for case, attempting in ((cases.M2, m2.attempt), (cases.M2_MTP, m2.attempt_modules)):
+                print(f"{case.name}: seed {m2.search(case, attempting)} accepted", flush=True)
+        elif m2.NAME in wanted:
+            for name, summary in m2.produce(cases.M2, cases.M2_MTP, options.out).items():
+                show(name, summary)
+        if readings.NAME in wanted and options.search:
+            print(f"{readings.NAME}: seed {readings.search(cases.READINGS, options.out)} accepted", flush=True)
+        elif readings.NAME in wanted:
+            for name, summary in readings.produce(cases.READINGS, options.out).items():
                 show(name, summary)
         if vision.NAME in wanted and options.search:
             search_vision(options.out, photo)

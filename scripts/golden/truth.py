@@ -204,6 +204,12 @@ class Recorder:
         """What the model takes beside the ids."""
         return {}
 
+    def block_scores(self, number, indexer):
+        return module_block_scores(indexer, self.indexer_inputs[number])
+
+    def keys_attended(self, prefix, block, heads_per_group, heads):
+        return keys_attended(self.taps, prefix, block, heads_per_group, heads)
+
     def forward(self, input_ids):
         original = modeling.apply_rotary_pos_emb
         modeling.apply_rotary_pos_emb = self.rotate(original)
@@ -281,9 +287,9 @@ def run(model, input_ids, recorder=None):
         prefix = f"layers.{number}."
         if number in recorder.indexer_inputs:
             indexer = layer.self_attn.indexer
-            taps[prefix + "index.block_scores"] = module_block_scores(indexer, recorder.indexer_inputs[number])
+            taps[prefix + "index.block_scores"] = recorder.block_scores(number, indexer)
             taps[prefix + "index.blocks"] = order_blocks(taps[prefix + "index.blocks"], text.index_topk_blocks)
-        keep = keys_attended(taps, prefix, text.index_block_size, per_group, heads)
+        keep = recorder.keys_attended(prefix, text.index_block_size, per_group, heads)
         taps[prefix + "attn_lse"] = log_sum_exp(taps, prefix, keep, layer.self_attn.scaling)
         if number in recorder.expert_inputs:
             order_experts(taps, prefix + "moe.", layer.mlp.gate.e_score_correction_bias)

@@ -1,4 +1,4 @@
-#include "model/generator.h"
+#include "base/generator.h"
 
 #include <string.h>
 
@@ -31,6 +31,8 @@ static int ends_in(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
+int m3_draw_is_norm(const char *name) { return ends_in(name, "norm.weight") && !contains(name, "vision_tower."); }
+
 int m3_draw_exponent(const char *name, int64_t columns)
 {
     int c = 0;
@@ -39,7 +41,7 @@ int m3_draw_exponent(const char *name, int64_t columns)
     if (ends_in(name, "e_score_correction_bias")) return -2;
     if (ends_in(name, ".bias")) return -3;
     if (contains(name, "layer_norm1") || contains(name, "layer_norm2") || contains(name, "pre_layrnorm")) return 0;
-    if (ends_in(name, "norm.weight")) return -2;
+    if (m3_draw_is_norm(name)) return -2;
     if (contains(name, "embed_tokens")) return 0;
     if (contains(name, "gate_proj") || contains(name, "up_proj") || ends_in(name, ".w1.weight") ||
         ends_in(name, ".w3.weight"))
