@@ -164,7 +164,7 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
-	cd ref && for h in m3ref.h base/*.h io/*.h model/*.h ops/ops.h oracle/*.h estimate/estimate.h; do \
+	cd ref && for h in m3ref.h base/*.h io/*.h model/*.h ops/ops.h oracle/*.h estimate/[cef]*.h; do \
 		install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/m3ref/$$h; done
 
 clean:

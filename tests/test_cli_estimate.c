@@ -64,7 +64,13 @@ START_TEST(keys)
         "kv_bytes_per_sequence.index", "kv_bytes_per_sequence.total", "weight_bytes", "activation_bytes_per_sequence",
         "memory_bytes_without_activations", "memory_bytes", "decode_read_bytes.kv_full",
         "decode_read_bytes.kv_selected", "decode_read_bytes.index_keys", "gpus", "card_bytes", "peak_flops",
-        "bandwidth", "min_cards_weights", "min_cards", "max_batch",
+        "bandwidth", "min_cards_weights", "min_cards", "max_batch", "flops_decode_linear",
+        "other_work.block_max_comparisons", "other_work.block_max_comparisons_per_layer",
+        "other_work.selection_candidates", "other_work.selection_candidates_per_layer", "flops_vision.patch_embed",
+        "flops_vision.linears", "flops_vision.attention", "flops_vision.projector", "flops_vision.total",
+        "flops_vision.patches", "flops_vision.tokens", "decode_read_bytes_stored.weights",
+        "expert_parallel.weight_bytes_per_card", "expert_parallel.weight_bytes_per_card_stored",
+        "expert_parallel.free_bytes_per_card",
     };
     static const char *const numbers[] = {
         "decode_read_bytes.weights", "decode_read_bytes.total", "experts_read_per_layer", "arithmetic_intensity",
@@ -72,14 +78,17 @@ START_TEST(keys)
         "expert_spread.expected_cards_hit", "ratios.main_branch.value", "ratios.layer_qk_with_index.value",
         "ratios.layer_attention.value", "ratios.model_attention.value", "ratios.model_without_lm_head.value",
         "ratios.model_with_lm_head.value", "ratios.layer_attention_prefill_causal.value",
+        "decode_read_bytes_stored.total", "critical_path.expert_bytes", "critical_path.other_bytes",
+        "critical_path.replicated_seconds", "critical_path.sharded_seconds", "critical_path.cache_seconds",
+        "critical_path.replicated_seconds_with_caches", "critical_path.sharded_seconds_with_caches",
     };
     static const char *const words[][2] = {
         { "type", "summary" }, { "model_type", "minimax_m3_vl" }, { "weights", "fp8" }, { "kv", "bf16" },
-        { "index_kv", "bf16" }, { "gpu", "h200" }, { "bound", "memory" },
+        { "index_kv", "bf16" }, { "mtp_join", "concat" }, { "vision_boundary", "segment" }, { "gpu", "h200" }, { "bound", "memory" },
         { "ratios.layer_attention.fraction", "512/17" },
     };
     json_t *o[2];
-    ck_assert_int_eq(m3ref("estimate " M3 " --weights fp8 --gpu h200 --gpus 8 --json"), 0);
+    ck_assert_int_eq(m3ref("estimate " M3 " --weights fp8 --gpu h200 --gpus 8 --image 4x4 --json"), 0);
     ck_assert_int_eq(lines_of_json(o, 2), 1);
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)
         ck_assert_msg(json_is_integer(value(o[0], whole[i])), "%s", whole[i]);
@@ -141,6 +150,7 @@ START_TEST(lists)
             const json_t *want = value(o[i], name);
             if (json_is_integer(want)) ck_assert_int_eq(strtoll(cell, NULL, 10), json_integer_value(want));
             else if (json_is_real(want)) ck_assert(strtod(cell, NULL) == json_real_value(want));
+            else if (json_is_boolean(want)) ck_assert_str_eq(cell, json_is_true(want) ? "true" : "false");
             else if (json_is_string(want)) ck_assert_str_eq(cell, json_string_value(want));
             else ck_assert(json_is_null(want) && cell[0] == '\0');
         }
@@ -164,9 +174,13 @@ START_TEST(table)
     ck_assert(has("out", "context 1,048,576, batch 1\n"));
     ck_assert(has("out", "144,149,839,872 B        144.150 GB        134.250 GiB\n"));
     ck_assert(has("out", "512/17"));
-    ck_assert(has("out", "217,572,704,256        139,304,415,382,732,800\n"));
+    ck_assert(has("out", "217,572,704,256                               139,304,415,382,732,800\n"));
     ck_assert(has("out", "1.860649 ms"));
     ck_assert(has("out", "ridge 206.04 FLOP/B"));
+    ck_assert(has("out", "  attention                                       6,417,285,120    1.5027 %            106,954,752\n"));
+    ck_assert(has("out", "  routed experts                                 25,820,135,424            452,984,832\n"));
+    ck_assert(has("out", "  a step, those shared out                             2.794013 ms\n"));
+    ck_assert(has("out", "  comparisons for block maxima                      239,075,328              4,194,304\n"));
     ck_assert_int_eq(error_lines(), 0);
     ck_assert_int_eq(m3ref("estimate " M3 " --gpu h200 --gpus 8 --card-memory reported"), 0);
     ck_assert(has("out", "150,754,820,096 B (150.755 GB) each"));
@@ -243,6 +257,9 @@ START_TEST(modules_of_the_files)
     check_integer(o[0], "params_by_component.mtp", 27282);
     check_integer(o[0], "params_total", 60660);
     json_decref(o[0]);
+    ck_assert_int_eq(m3ref("estimate golden/mtp/model/config.json --mtp 2 --set mtp_join=additive --json"), 0);
+    ck_assert(has("out", "\"mtp_join\":\"additive\""));
+    ck_assert_int_eq(m3ref("estimate golden/mtp/model --mtp 2 --set mtp_join=additive"), 65);     /* the files differ */
     ck_assert_int_eq(m3ref("estimate golden/mtp/model --from-tensors --mtp 3"), 65);
     ck_assert(has("err", "mtp: got 27282 parameters in 72 tensors, expected 40923 in 108"));
     ck_assert_int_eq(m3ref("estimate golden/tiny/model --mtp 1 --json"), 0);

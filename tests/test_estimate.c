@@ -5,7 +5,7 @@
  * router as BF16; scale tensors uncounted; the own block counted whole; the closed form of S(T) used below N block,
  * or with a wrong rest; no projection of index keys, or one in the model with full attention; a prefill over the
  * square; index keys in every layer; [128,128] for [1,32]; a figure beyond 2^63 let through; ratios over sparse
- * layers alone. */
+ * layers alone; additive modules with a norm more; logits of every place in decoding too; blocks rounded down. */
 #include "estimates.h"
 
 START_TEST(parameters)
@@ -85,6 +85,27 @@ START_TEST(multi_token_prediction)
 }
 END_TEST
 
+/* The one that document 001 describes: one matrix [H,H], one norm, a layer. */
+START_TEST(additive_modules)
+{
+    struct m3_config config;
+    struct m3_census census;
+    read_config(&config, "golden/configs/minimax-m2.7.json");
+    for (int64_t modules = 1; modules <= 3; modules++) {
+        struct m3_estimate_request r = request(K, 1, "bf16", "bf16");
+        r.mtp_modules = modules;
+        r.mtp_join = M3_MTP_ADDITIVE;
+        struct m3_estimate e = estimate(&config, &r);
+        ck_assert_int_eq(e.census.of[M3_MTP_MODULES].parameters, modules * 3678159104);
+        int64_t tensors = e.census.of[M3_MTP_MODULES].tensors;
+        m3_census_of_config(&census, &config, modules, M3_MTP_CONCAT);
+        ck_assert_int_eq(tensors, census.of[M3_MTP_MODULES].tensors - 2 * modules);
+        ck_assert_int_eq(census.of[M3_MTP_MODULES].parameters, modules * (3678159104 + 3072 * 3072 + 2 * 3072));
+    }
+    m3_config_free(&config);
+}
+END_TEST
+
 static const struct {
     int64_t T, full, index, main, total, all_full;
 } by_context[] = {
@@ -115,6 +136,7 @@ START_TEST(flops_by_context)
         { "flops_decode.moe", 32364822528 },
         { "flops_decode.lm_head", 2458386432 },
         { "flops_decode.total", by_context[_i].total },
+        { "flops_decode_linear", 49464999936 },
         { "flops_decode_moe.shared", 6455033856 },
         { "flops_decode_moe.routed", 25820135424 },
         { "flops_decode_moe.router", 89653248 },
@@ -177,6 +199,48 @@ START_TEST(flops_of_a_prefill)
         CHECK(&e, literal);
     }
     ck_assert_int_eq(e.keys_main_prefill, columns[_i].keys);
+    m3_config_free(&config);
+}
+END_TEST
+
+/* Logits of every place, and kernels that mask instead of skipping. What else a prefill costs stays. */
+START_TEST(prefill_options)
+{
+    struct m3_config config;
+    read_config(&config, M3);
+    struct m3_estimate_request r = request(4096, 1, "bf16", "bf16");
+    r.all_logits = 1;
+    struct m3_estimate e = estimate(&config, &r);
+    ck_assert_int_eq(e.prefill.lm_head, 4096 * INT64_C(2458386432));
+    ck_assert_int_eq(e.prefill.total, 205366170746880 + 4095 * INT64_C(2458386432));
+    ck_assert_int_eq(e.decode.lm_head, 2458386432);
+    r.all_logits = 0;
+    r.no_causal_skip = 1;
+    e = estimate(&config, &r);
+    ck_assert_int_eq(e.prefill.full_attention, 3 * INT64_C(32768) * 4096 * 4096);
+    ck_assert_int_eq(e.prefill.msa_index, 57 * INT64_C(1024) * 4096 * 4096);
+    ck_assert_int_eq(e.prefill.msa_main, 11510042591232);
+    ck_assert_int_eq(e.prefill.total, 205366170746880 + (3 * 32768 + 57 * 1024) * INT64_C(4096) * 4095 / 2);
+    ck_assert_int_eq(e.decode.full_attention, 402653184);
+    m3_config_free(&config);
+}
+END_TEST
+
+START_TEST(work_that_is_no_product)
+{
+    static const struct literal literals[] = {
+        { "other_work.block_max_comparisons", 239075328 }, { "other_work.block_max_comparisons_per_layer", 4194304 },
+        { "other_work.selection_candidates_per_layer", 32768 }, { "other_work.selection_candidates", 57 * 32768 },
+    };
+    struct m3_config config;
+    read_config(&config, M3);
+    struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
+    struct m3_estimate e = estimate(&config, &r);
+    CHECK(&e, literals);
+    r.context = 129;            /* two blocks */
+    e = estimate(&config, &r);
+    ck_assert_int_eq(e.candidates, 4 * 2);
+    ck_assert_int_eq(e.block_maxima, 4 * 129);
     m3_config_free(&config);
 }
 END_TEST
@@ -302,6 +366,39 @@ START_TEST(no_sparse_layers)
 }
 END_TEST
 
+/* M2.7: full attention and experts everywhere, norms over whole vectors, no shared expert, no pictures. */
+START_TEST(forerunner)
+{
+    static const struct { int64_t T, attention, total, cache; } contexts[] = {
+        { 131072, 199715979264, 220546203648, 33285996544 }, { 196608, 299573968896, 320404193280, 49928994816 },
+        { 204800, 312056217600, 332886441984, 52009369600 },
+    };
+    static const struct literal literals[] = {
+        { "params_by_component.embedding", 614596608 }, { "params_by_component.lm_head", 614596608 },
+        { "params_by_component.attention", 2730491904 }, { "params_by_component.moe_routed", 224680476672 },
+        { "params_by_component.moe_shared", 0 }, { "params_by_component.moe_router", 48758784 },
+        { "params_by_component.moe_router_bias", 15872 }, { "params_by_component.norms", 828416 },
+        { "params_by_component.vision_tower", 0 }, { "params_total", 228689764864 },
+        { "params_active_by_convention.layers", 9801359872 }, { "params_active_text", 10415956480 },
+        { "params_active_by_convention.layers_head_embedding", 11030553088 }, { "flops_decode_moe.shared", 0 },
+        { "weight_bytes", 457379529728 },
+    };
+    struct m3_config config;
+    read_config(&config, "golden/configs/minimax-m2.7.json");
+    for (size_t i = 0; i < sizeof contexts / sizeof contexts[0]; i++) {
+        struct m3_estimate_request r = request(contexts[i].T, 1, "bf16", "bf16");
+        struct m3_estimate e = estimate(&config, &r);
+        CHECK(&e, literals);
+        ck_assert_int_eq(e.decode.full_attention, contexts[i].attention);
+        ck_assert_int_eq(e.decode.total, contexts[i].total);
+        ck_assert_int_eq(e.decode_all_full, contexts[i].total);
+        ck_assert_int_eq(e.kv_total, contexts[i].cache);
+        ck_assert_int_eq(e.keys_main, 0);
+    }
+    m3_config_free(&config);
+}
+END_TEST
+
 START_TEST(figures_beyond_63_bits)
 {
     struct m3_config config;
@@ -329,10 +426,14 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, flops_by_context, 0, sizeof by_context / sizeof by_context[0]);
     tcase_add_test(tests, keys_of_a_sparse_layer);
     tcase_add_loop_test(tests, flops_of_a_prefill, 0, 3);
+    tcase_add_test(tests, additive_modules);
+    tcase_add_test(tests, prefill_options);
+    tcase_add_test(tests, work_that_is_no_product);
     tcase_add_loop_test(tests, keys_by_counting, 0, 4);
     tcase_add_test(tests, ratios_as_fractions);
     tcase_add_loop_test(tests, caches_by_dtype, 0, sizeof caches / sizeof caches[0]);
     tcase_add_test(tests, no_sparse_layers);
+    tcase_add_test(tests, forerunner);
     tcase_add_test(tests, figures_beyond_63_bits);
     suite_add_tcase(suite, tests);
     return suite;

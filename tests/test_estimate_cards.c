@@ -3,12 +3,14 @@
  *
  * Seen to fail with: cards rounded down; a batch below 0; the stored size over one that was asked for; scales of
  * [128,128] for [1,32]; index keys read only in chosen blocks; experts read as K for each token; the FP8 peak of a
- * card without one; another bandwidth; the bound the wrong way round; a fullest card that holds one more; K = E. */
+ * card without one; another bandwidth; the bound the wrong way round; a fullest card that holds one more; K = E; the tower,
+ * or the embedding, among the weights read as stored; experts of the fullest card once, not in each layer; a whole
+ * sequence on each card; all weights shared out. */
 #include "estimates.h"
 
 static const struct m3_census *stored(struct m3_census *census, const struct m3_config *config)
 {
-    m3_census_of_config(census, config, 0);
+    m3_census_of_config(census, config, 0, M3_MTP_CONCAT);
     return census;
 }
 
@@ -232,6 +234,83 @@ START_TEST(experts_over_cards)
 }
 END_TEST
 
+/* Weights of one token as the releases store them. */
+START_TEST(stored_reads)
+{
+    static const struct { const char *path; int64_t bytes; } releases[] = {
+        { M3, 49556229120 }, { M3_MXFP8, 26830826496 },
+    };
+    for (int i = 0; i < 2; i++) {
+        struct m3_config config;
+        struct m3_census census;
+        read_config(&config, releases[i].path);
+        struct m3_estimate_request r = request(M, 1, "int4", "bf16");
+        const struct literal literals[] = {
+            { "decode_read_bytes_stored.weights", releases[i].bytes },
+            { "decode_read_bytes_stored.total", releases[i].bytes + INT64_C(21982347264) },
+        };
+        struct m3_estimate e = estimate(&config, &r);
+        CHECK(&e, literals);
+        r.files = stored(&census, &config);
+        census.of[M3_NORMS].bytes += 1000;                  /* the files have the word, if there are any */
+        e = estimate(&config, &r);
+        ck_assert(e.read_weights_stored == (double)(releases[i].bytes + 1000));
+        config.tied_embeddings = 1;
+        r.files = NULL;
+        e = estimate(&config, &r);
+        ck_assert(e.read_weights_stored == (double)releases[i].bytes);
+        m3_config_free(&config);
+    }
+}
+END_TEST
+
+/* Eight cards with 16 experts each. */
+START_TEST(experts_shared_out)
+{
+    struct m3_config config;
+    struct m3_census census;
+    read_config(&config, M3);
+    struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
+    r.gpu = m3_gpu_named("h200");
+    r.card_bytes = r.gpu->vendor_bytes;
+    r.gpus = 8;
+    r.files = stored(&census, &config);
+    struct m3_estimate e = estimate(&config, &r);
+    static const struct literal literals[] = {
+        { "expert_parallel.weight_bytes_per_card", 27835946752 + 103280541696 },
+        { "expert_parallel.weight_bytes_per_card_stored", 131209166848 },
+        { "expert_parallel.free_bytes_per_card", 141000000000 - 131209166848 },
+        { "critical_path.other_bytes", 23646425856 },
+    };
+    CHECK(&e, literals);
+    ck_assert(!e.card_fits);                                /* 149.5 GB over eight cards want 18.69 GB each */
+    ck_assert(e.has_critical_path);
+    check_decimals(e.critical_path.expert_bytes, 10455460612, 0, "experts of the fullest card");
+    check_decimals(1e3 * e.critical_path.replicated_seconds, 7.105, 3, "replicated");
+    check_decimals(1e3 * e.critical_path.sharded_seconds, 2.794, 3, "sharded");
+    check_decimals(1e3 * e.critical_path.cache_seconds, 0.572, 3, "caches");
+    json_t *summary = m3_estimate_json(&e);
+    check_decimals(1e3 * json_number_value(m3_estimate_value(summary, "critical_path.sharded_seconds_with_caches")),
+                   3.366, 3, "sharded, with caches");
+    json_decref(summary);
+
+    r.context = 300 * K;            /* 42.2 GB + 5 GiB are 5.95 GB for each card */
+    ck_assert(estimate(&config, &r).card_fits);
+    r.card_bytes = 100000000000;
+    ck_assert(!estimate(&config, &r).card_fits);
+    ck_assert_int_eq(estimate(&config, &r).card_rest, 100000000000 - 131209166848);
+    r.batch = 2;
+    ck_assert(!estimate(&config, &r).has_critical_path);
+    r.gpus = 3;
+    e = estimate(&config, &r);
+    summary = m3_estimate_json(&e);
+    ck_assert(json_is_null(m3_estimate_value(summary, "expert_parallel")));
+    ck_assert(json_is_null(m3_estimate_value(summary, "critical_path")));
+    json_decref(summary);
+    m3_config_free(&config);
+}
+END_TEST
+
 /* Every choice of 5 experts out of 12, laid over 1, 2, 3, 4, 6, 12 cards. */
 START_TEST(experts_over_cards_by_counting)
 {
@@ -290,6 +369,8 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, roofline_by_batch, 0, sizeof batches / sizeof batches[0]);
     tcase_add_test(tests, compute_bound);
     tcase_add_test(tests, experts_over_cards);
+    tcase_add_test(tests, stored_reads);
+    tcase_add_test(tests, experts_shared_out);
     tcase_add_test(tests, experts_over_cards_by_counting);
     suite_add_tcase(suite, tests);
     return suite;

@@ -8,7 +8,12 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "estimate/chart.h"
+#include "estimate/foreign.h"
 #include "estimate/estimate.h"
+#include "io/new_file.h"
+#include "model/pictures.h"
+#include "model/semantics.h"
 
 static const char help[] =
     "usage: m3ref estimate MODEL_OR_CONFIG [--context T,...] [--batch B,...] [--gpu NAME --gpus N] ...\n"
@@ -16,9 +21,12 @@ static const char help[] =
     "What a model of the family costs, from its config.json alone or from a model directory: parameters, FLOPs of\n"
     "one decoded token and of a prefill, caches, memory, and with --gpu cards, largest batch and a lower bound of the\n"
     "time of a step. Integers are exact. SPEC 14 has the formulas; --explain shows them with their numbers.\n"
+    "Models of other families, to compare with: the config.json of LlamaForCausalLM, and files of a few published\n"
+    "numbers (SPEC 14.9; some lie in golden/configs). What does not follow from them is null, or left out.\n"
     "\n"
     "  --context T,...        places that the decoded token sees, itself included; K is 1,024, M is 1,048,576.\n"
     "                         Default: max_position_embeddings\n"
+    "  --allow-long           contexts beyond max_position_embeddings, with a note\n"
     "  --batch B,...          sequences of that length, default 1. Lists: one result per combination\n"
     "  --weights DTYPE        bf16 (default), f16, f32, fp8, int4, fp4: the nominal size counts. Without it that\n"
     "                         of the files counts, where there are files\n"
@@ -28,9 +36,17 @@ static const char help[] =
     "  --card-memory M        vendor (default, GB on the box), reported (by the driver), or bytes\n"
     "  --activations BYTES    of one sequence: an assumption, default 5 GiB\n"
     "  --mtp N                MTP modules in parameters, memory and caches, default 0\n"
+    "  --set FIELD=VALUE      mtp_join=concat|additive, vision_boundary=segment|none\n"
+    "  --image WxH            FLOPs of an image of so many pixels, resized as the model's processor does; many may be\n"
+    "                         given, --grid too\n"
+    "  --grid T,H,W           of a picture of so many patches; T above 1: a video\n"
+    "  --all-logits           a prefill sends every place through lm_head, not the last one alone\n"
+    "  --no-causal-skip       a prefill multiplies the whole square of full attention and index scores, masked\n"
     "  --from-tensors         count the tensors of the model directory; they must agree with its config\n"
     "  --format F             table (default), csv, json; --json is --format json\n"
     "  --explain KEY          a key of --json, or a group of them: formula, numbers, value\n"
+    "  --chart OUT.svg        also draws cost against context: FLOPs of a decoded token by part, caches, bytes read\n"
+    "                         and with --gpu their least time. Contexts of --context are marked\n"
     "  --help                 this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad or other model; 66\n"
@@ -44,16 +60,25 @@ struct list {
     int count;
 };
 
+/* A picture as it was asked: by pixels, or by patches. */
+struct picture {
+    const char *text;
+    int is_image;
+};
+
 struct arguments {
-    const char *path, *contexts, *batches, *card_memory, *explain;
+    struct picture pictures[MOST_VALUES];
+    int picture_count;
+    const char *path, *contexts, *batches, *card_memory, *explain, *chart;
     struct m3_estimate_request request;
     enum format format;
-    int formats, gpus_given, from_tensors, help;
+    int formats, gpus_given, from_tensors, allow_long, help;
 };
 
 enum {
     OPT_CONTEXT = 256, OPT_BATCH, OPT_WEIGHTS, OPT_KV, OPT_INDEX_KV, OPT_GPU, OPT_GPUS, OPT_CARD_MEMORY,
-    OPT_ACTIVATIONS, OPT_MTP, OPT_FROM_TENSORS, OPT_FORMAT, OPT_JSON, OPT_EXPLAIN, OPT_HELP
+    OPT_ACTIVATIONS, OPT_MTP, OPT_FROM_TENSORS, OPT_FORMAT, OPT_JSON, OPT_EXPLAIN, OPT_ALLOW_LONG,
+    OPT_CHART, OPT_SET, OPT_IMAGE, OPT_GRID, OPT_ALL_LOGITS, OPT_NO_CAUSAL_SKIP, OPT_HELP
 };
 
 static const struct option options[] = {
@@ -71,6 +96,13 @@ static const struct option options[] = {
     { "format", required_argument, NULL, OPT_FORMAT },
     { "json", no_argument, NULL, OPT_JSON },
     { "explain", required_argument, NULL, OPT_EXPLAIN },
+    { "chart", required_argument, NULL, OPT_CHART },
+    { "set", required_argument, NULL, OPT_SET },
+    { "image", required_argument, NULL, OPT_IMAGE },
+    { "grid", required_argument, NULL, OPT_GRID },
+    { "all-logits", no_argument, NULL, OPT_ALL_LOGITS },
+    { "no-causal-skip", no_argument, NULL, OPT_NO_CAUSAL_SKIP },
+    { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -92,6 +124,27 @@ static int parse_format(struct arguments *a, const char *text, struct m3_error *
             return M3_OK;
         }
     return m3_fail(error, M3_USAGE, "--format: got %s, expected table, csv or json", text);
+}
+
+/* Of the fields of the semantics, those that change a cost. */
+static int parse_set(struct m3_estimate_request *r, const char *text, struct m3_error *error)
+{
+    struct m3_semantics s = { .mtp_join = r->mtp_join, .vision_boundary = r->boundary };
+    if (strncmp(text, "mtp_join=", 9) != 0 && strncmp(text, "vision_boundary=", 16) != 0)
+        return m3_fail(error, M3_USAGE, "--set: got %s, expected mtp_join=... or vision_boundary=..., for no other "
+                       "field changes a cost", text);
+    int status = m3_semantics_set(&s, text, error);
+    r->mtp_join = s.mtp_join;
+    r->boundary = s.vision_boundary;
+    return status;
+}
+
+static int take_picture(struct arguments *a, const char *text, int is_image, struct m3_error *error)
+{
+    if (a->picture_count == MOST_VALUES)
+        return m3_fail(error, M3_USAGE, "estimate: got more than %d pictures", MOST_VALUES);
+    a->pictures[a->picture_count++] = (struct picture){ text, is_image };
+    return M3_OK;
 }
 
 static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
@@ -116,6 +169,13 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_FORMAT: return parse_format(a, optarg, error);
     case OPT_JSON: return parse_format(a, "json", error);
     case OPT_EXPLAIN: a->explain = optarg; break;
+    case OPT_SET: return parse_set(r, optarg, error);
+    case OPT_IMAGE: return take_picture(a, optarg, 1, error);
+    case OPT_GRID: return take_picture(a, optarg, 0, error);
+    case OPT_ALL_LOGITS: r->all_logits = 1; break;
+    case OPT_NO_CAUSAL_SKIP: r->no_causal_skip = 1; break;
+    case OPT_CHART: a->chart = optarg; break;
+    case OPT_ALLOW_LONG: a->allow_long = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return m3_cli_bad_option(option, argv, "estimate", error);
     }
@@ -153,6 +213,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
                        argc - optind);
     a->path = argv[optind];
     if (!a->request.index_kv) a->request.index_kv = a->request.kv;
+    size_t length = a->chart ? strlen(a->chart) : 0;
+    if (a->chart && (length < 5 || strcmp(a->chart + length - 4, ".svg") != 0))
+        return m3_fail(error, M3_USAGE, "--chart: got %s, expected a name that ends in .svg", a->chart);
     if (a->explain && a->formats)
         return m3_fail(error, M3_USAGE, "estimate: --explain and --format exclude each other");
     return set_card(a, error);
@@ -181,7 +244,11 @@ static int parse_list(struct list *list, const char *flag, const char *text, int
 }
 
 struct source {
-    struct m3_config config;
+    struct m3_foreign foreign;
+    int is_foreign;
+    struct m3_config own;
+    const struct m3_config *config;     /* one of the two */
+    int64_t grids[MOST_VALUES][3];
     struct m3_checkpoint *files;
     struct m3_census of_config, of_files;
 };
@@ -210,16 +277,29 @@ static int read_config(struct source *s, const char *path, int is_folder, struct
     char *name = malloc(size);
     if (!name) return m3_fail_memory(error, path, size);
     snprintf(name, size, "%s%s", path, is_folder ? "/config.json" : "");
-    int status = m3_config_read(&s->config, name, notes, error);
+    int status = m3_foreign_read(&s->foreign, &s->is_foreign, name, notes, error);
+    if (!status && !s->is_foreign) status = m3_config_read(&s->own, name, notes, error);
+    s->config = s->is_foreign ? &s->foreign.config : &s->own;
     free(name);
     return status;
+}
+
+/* Its files, if there are any, are not looked at. */
+static int take_foreign(struct source *s, struct arguments *a, struct m3_error *error)
+{
+    a->request.foreign = &s->foreign;
+    a->request.config = &s->foreign.census;
+    if (!a->from_tensors && !a->request.mtp_modules) return M3_OK;
+    return m3_fail(error, M3_USAGE, "estimate: %s: got %s of another family, for which %s is not known", a->path,
+                   s->foreign.few ? "a few numbers of a model" : "a model", a->from_tensors ? "--from-tensors"
+                                                                                             : "--mtp");
 }
 
 /* The files are counted and compared with the config; `request` learns of them. */
 static int count_files(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     const int64_t modules = a->request.mtp_modules;
-    int status = m3_census_of_files(&s->of_files, s->files, &s->config, modules, error);
+    int status = m3_census_of_files(&s->of_files, s->files, s->config, modules, error);
     if (status) return status;
     if (modules && s->of_files.of[M3_MTP_MODULES].tensors == 0 && !a->from_tensors) {
         m3_fail(notes, M3_OK, "%s: the files hold no MTP modules: the stored size is not known", a->path);
@@ -239,9 +319,10 @@ static int load(struct source *s, struct arguments *a, struct m3_error *notes, s
     if (a->from_tensors && !is_folder)
         return m3_fail(error, M3_USAGE, "--from-tensors: got %s, expected a model directory", a->path);
     int status = read_config(s, a->path, is_folder, notes, error);
+    if (!status && s->is_foreign) return take_foreign(s, a, error);
     if (!status && is_folder) status = open_files(s, a, notes, error);
     if (status) return status;
-    m3_census_of_config(&s->of_config, &s->config, a->request.mtp_modules);
+    m3_census_of_config(&s->of_config, s->config, a->request.mtp_modules, a->request.mtp_join);
     a->request.config = &s->of_config;
     if (s->files) status = count_files(s, a, notes, error);
     return status;
@@ -269,29 +350,121 @@ static int print(const struct arguments *a, const struct m3_estimate *e, int fir
     return status;
 }
 
+/* "672x448", "2,48,48": so many numbers from 1 to 2^20. */
+static int parse_sides(int64_t *sides, int count, char between, const char *text)
+{
+    for (int i = 0; i < count; i++) {
+        char *end = NULL;
+        errno = 0;
+        sides[i] = *text >= '1' && *text <= '9' ? strtoll(text, &end, 10) : 0;
+        if (!end || errno || sides[i] > 1 << 20 || *end != (i < count - 1 ? between : '\0')) return -1;
+        text = end + 1;
+    }
+    return 0;
+}
+
+static int parse_image(int64_t grid[3], const char *text, const struct m3_config *config, struct m3_error *error)
+{
+    struct m3_picture_size size;
+    int64_t sides[2];
+    if (parse_sides(sides, 2, 'x', text))
+        return m3_fail(error, M3_USAGE, "--image: got %s, expected WIDTHxHEIGHT, each from 1 to 1048576", text);
+    if (m3_pictures_image_size(&size, sides[1], sides[0], "--image", &config->vision, error)) return M3_USAGE;
+    memcpy(grid, size.grid, sizeof size.grid);
+    return M3_OK;
+}
+
+static int parse_grid(int64_t grid[3], const char *text, const struct m3_config *config, struct m3_error *error)
+{
+    int64_t merge = config->vision.spatial_merge;
+    if (!parse_sides(grid, 3, ',', text) && grid[1] % merge == 0 && grid[2] % merge == 0) return M3_OK;
+    return m3_fail(error, M3_USAGE, "--grid: got %s, expected T,H,W, each from 1 to 1048576, H and W in multiples of %"
+                   PRId64, text, merge);
+}
+
+static int parse_pictures(struct source *s, struct arguments *a, struct m3_error *error)
+{
+    double patches = 0;
+    if (a->picture_count && !s->config->vision.present)
+        return m3_fail(error, M3_USAGE, "%s: got pictures, expected none: the model has no vision part",
+                       a->pictures[0].is_image ? "--image" : "--grid");
+    for (int i = 0; i < a->picture_count; i++) {
+        const char *text = a->pictures[i].text;
+        int64_t *grid = s->grids[i];
+        int status = a->pictures[i].is_image ? parse_image(grid, text, s->config, error)
+                                             : parse_grid(grid, text, s->config, error);
+        if (status) return status;
+        patches += (double)grid[0] * (double)grid[1] * (double)grid[2];
+    }
+    if (patches > 0x1p40)
+        return m3_fail(error, M3_USAGE, "--grid: got %.0f patches, expected at most 2^40", patches);
+    a->request.grids = (const int64_t (*)[3])s->grids;
+    a->request.grid_count = a->picture_count;
+    return M3_OK;
+}
+
+/* Up to the model's limit, or beyond it with a note. Where nothing is known of attention no context is needed. */
+static int parse_contexts(struct list *list, const struct arguments *a, const struct m3_config *config,
+                          struct m3_error *notes, struct m3_error *error)
+{
+    const int64_t limit = config->max_positions ? config->max_positions : M3_MOST_CONTEXT;
+    const int64_t most = a->allow_long || limit > M3_MOST_CONTEXT ? M3_MOST_CONTEXT : limit;
+    *list = (struct list){ { !config->max_positions ? M3_UNKNOWN : limit < most ? limit : most }, 1 };
+    if (!a->contexts) return M3_OK;
+    int status = parse_list(list, "--context", a->contexts, most,
+                            a->allow_long ? ", K and M allowed" : ", max_position_embeddings, K and M allowed", error);
+    for (int i = 0; !status && i < list->count; i++)
+        if (list->values[i] > limit)
+            m3_fail(notes, M3_OK, "--context: %" PRId64 " is beyond max_position_embeddings, %" PRId64,
+                    list->values[i], limit);
+    return status;
+}
+
+/* The axis goes up to the model's limit, or to the greatest context that was asked. */
+static int draw(const struct arguments *a, const struct source *s, const struct list *contexts,
+                const struct list *batches, struct m3_error *error)
+{
+    struct m3_estimate_request r = a->request;
+    struct m3_chart_request chart = { .title = s->foreign.few ? s->foreign.name : a->path,
+                                      .last = s->config->max_positions < M3_MOST_CONTEXT ? s->config->max_positions
+                                                                                        : M3_MOST_CONTEXT };
+    char *svg;
+    if (batches->count != 1)
+        return m3_fail(error, M3_USAGE, "--chart: got %d batches, expected one", batches->count);
+    if (a->contexts) {
+        chart.marks = contexts->values;
+        chart.mark_count = contexts->count;
+    }
+    for (int i = 0; i < chart.mark_count; i++)
+        if (chart.marks[i] > chart.last && chart.last) chart.last = chart.marks[i];
+    r.batch = batches->values[0];
+    int status = m3_estimate_chart(&svg, s->config, &r, &chart, error);
+    if (!status) status = m3_new_file_write(a->chart, svg, strlen(svg), error);
+    free(svg);
+    return status;
+}
+
 static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     struct source source = { 0 };
-    struct list contexts = { .count = 1 }, batches = { { 1 }, 1 };
+    struct list contexts = { .count = 0 }, batches = { { 1 }, 1 };
     struct m3_estimate e;
 
     int status = load(&source, a, notes, error);
-    int64_t most = source.config.max_positions;
-    if (most > M3_MOST_CONTEXT) most = M3_MOST_CONTEXT;
-    contexts.values[0] = most;
-    if (!status && a->contexts)
-        status = parse_list(&contexts, "--context", a->contexts, most, ", max_position_embeddings, K and M allowed",
-                            error);
+    if (!status) status = parse_pictures(&source, a, error);
+    if (!status) status = parse_contexts(&contexts, a, source.config, notes, error);
     if (!status && a->batches)
         status = parse_list(&batches, "--batch", a->batches, M3_MOST_BATCH, "", error);
+    if (!status && a->chart) status = draw(a, &source, &contexts, &batches, error);
     for (int i = 0; !status && i < contexts.count * batches.count; i++) {
         a->request.context = contexts.values[i / batches.count];
         a->request.batch = batches.values[i % batches.count];
-        status = m3_estimate(&e, &source.config, &a->request, error);
+        status = m3_estimate(&e, source.config, &a->request, error);
         if (!status) status = print(a, &e, i == 0, contexts.count * batches.count > 1, error);
     }
     m3_checkpoint_close(source.files);
-    m3_config_free(&source.config);
+    m3_config_free(&source.own);
+    m3_foreign_free(&source.foreign);
     return status;
 }
 

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "estimate/foreign.h"
 #include "estimate/parts.h"
 
 int64_t m3_exact(struct m3_estimate *e, m3_wide value)
@@ -21,6 +22,8 @@ const struct m3_format *m3_format_named(const char *name)
     return NULL;
 }
 
+int m3_splits_experts(const struct m3_estimate *e) { return e->moe && e->config->E % e->request.gpus == 0; }
+
 /* The kinds of attention and of MLP are independent of each other. */
 static void count_layers(struct m3_estimate *e)
 {
@@ -39,11 +42,19 @@ int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const str
                 struct m3_error *error)
 {
     *e = (struct m3_estimate){ .config = config, .request = *request };
-    count_layers(e);
-    m3_estimate_parameters(e);
-    m3_estimate_flops(e);
+    if (request->foreign && request->foreign->few) {
+        m3_estimate_few(e);
+    } else {
+        count_layers(e);
+        m3_estimate_parameters(e);
+        m3_estimate_flops(e);
+        m3_estimate_pictures(e);
+        m3_estimate_caches(e);
+        m3_estimate_reads(e);
+    }
     m3_estimate_memory(e);
-    m3_estimate_roofline(e);
+    m3_estimate_time(e);
+    m3_estimate_spread(e);
     if (!e->overflow) return M3_OK;
     return m3_fail(error, M3_USAGE, "estimate: got a figure beyond 2^63, expected a smaller context or batch");
 }

@@ -1,8 +1,9 @@
 /* What a model of the family costs: parameters, FLOPs, caches, memory, cards, a lower bound of the time. SPEC 14.
  *
  * Integers are exact: formed in 128 bits and refused where 63 do not hold them. Fractions are exact and reduced. Only
- * expectations and quotients are double. Bytes are bytes; GB and GiB are the business of who prints. Letters: SPEC 1;
- * T is the context here: the places that the decoded token sees, itself included. */
+ * expectations and quotients are double. What is not known is M3_UNKNOWN, or NaN. Bytes are bytes; GB and GiB are the
+ * business of who prints. Letters: SPEC 1; T is the context here: the places that the decoded token sees, itself
+ * included. */
 #ifndef M3_ESTIMATE_ESTIMATE_H
 #define M3_ESTIMATE_ESTIMATE_H
 
@@ -11,6 +12,8 @@
 
 #include "io/checkpoint.h"
 #include "io/config.h"
+
+#define M3_UNKNOWN ((int64_t)-1)
 
 enum m3_component {
     M3_EMBEDDING, M3_LM_HEAD, M3_ATTENTION, M3_INDEXER, M3_DENSE_MLP, M3_MOE_ROUTED, M3_MOE_SHARED, M3_MOE_ROUTER,
@@ -30,8 +33,10 @@ struct m3_census {
 };
 
 /* By the binding table, in the dtypes of a release: F32 where it asks for F32, else BF16, or with matrix_scaling E4M3
- * with scales. `modules` is how many MTP modules are counted. */
-void m3_census_of_config(struct m3_census *census, const struct m3_config *config, int64_t modules);
+ * with scales. `modules` is how many MTP modules are counted; additive ones have [H,H] for eh_proj, and no norms before
+ * it. */
+void m3_census_of_config(struct m3_census *census, const struct m3_config *config, int64_t modules,
+                         enum m3_mtp_join join);
 
 /* By the tensors that the files hold. M3_BAD_INPUT if one has a name that belongs to no component. */
 int m3_census_of_files(struct m3_census *census, const struct m3_checkpoint *files, const struct m3_config *config,
@@ -58,16 +63,27 @@ struct m3_gpu {
 
 const struct m3_gpu *m3_gpu_named(const char *name);            /* NULL: none; a100 h100 h200 b200 */
 
+struct m3_foreign;
+
 struct m3_estimate_request {
-    int64_t context, batch;             /* 1 .. M3_MOST_CONTEXT, 1 .. M3_MOST_BATCH */
+    int64_t context, batch;             /* 1 .. M3_MOST_CONTEXT, 1 .. M3_MOST_BATCH. The context is M3_UNKNOWN where
+                                         * nothing is known of attention */
     const struct m3_format *weights, *kv, *index_kv;
     int weights_asked;                  /* the nominal size counts for memory, even if the stored one is known */
     int64_t mtp_modules;
+    enum m3_mtp_join mtp_join;
+    int all_logits;                     /* a prefill sends every place through lm_head, not the last one alone */
+    int no_causal_skip;                 /* its full attention and index scores take the whole square, masked */
+    const int64_t (*grids)[3];          /* [grid_count] of pictures: time, height, width in patches, 2^40 in all; the
+                                         * sides are multiples of the merging; one of time 1 is an image */
+    int64_t grid_count;
+    enum m3_vision_boundary boundary;
     int64_t activation_bytes;           /* of one sequence: an assumption */
     const struct m3_gpu *gpu;           /* NULL: none */
     int64_t gpus, card_bytes;
     const struct m3_census *config;     /* NULL: counted anew, which takes longer than all the rest */
     const struct m3_census *files;      /* NULL: stored sizes are not known */
+    const struct m3_foreign *foreign;     /* a model of another family, whose config this is; NULL: none */
 };
 
 #define M3_MOST_CONTEXT ((int64_t)1 << 32)
@@ -79,6 +95,21 @@ enum { M3_MOST_SPREAD = 128 };          /* experts per token up to which their s
 struct m3_flops {
     int64_t full_attention, msa_index, msa_main, projections, index_projections, dense_mlp, moe, lm_head, total;
     int64_t moe_shared, moe_routed, moe_router;     /* add up to moe */
+};
+
+/* All 0 without pictures. */
+struct m3_vision_flops {
+    int64_t patch_embed, linears, attention, projector, total;
+    int64_t patches, tokens;
+    int64_t squares;                    /* sum over segments of their patches squared */
+};
+
+/* Seconds of one token's reads where each card holds its share of the experts; the rest of the weights is on every card
+ * or shared out, and so are the caches. */
+struct m3_critical_path {
+    double expert_bytes;                /* of the fullest card, expected, over all layers */
+    double other_bytes;
+    double replicated_seconds, sharded_seconds, cache_seconds;
 };
 
 struct m3_fraction {
@@ -104,28 +135,38 @@ struct m3_estimate {
 
     int64_t keys_main, keys_main_prefill;       /* of a sparse layer: n(T), S(T) = sum of n(t) */
     struct m3_flops decode, prefill;
+    int64_t decode_linear;                      /* decode without the three rows of attention */
     int64_t decode_step, decode_all_full;
+    struct m3_vision_flops vision;
+    int64_t block_maxima, candidates;           /* of a sparse layer and token: comparisons; scores chosen from */
     struct m3_fraction ratios[M3_RATIOS];       /* only with sparse layers */
 
     int64_t kv_main, kv_index, kv_total;        /* bytes of one sequence */
     int64_t kv_batch_main, kv_batch_index, kv_batch_total;
     int64_t weight_bytes, weight_bytes_released;
-    int64_t weight_bytes_stored;                /* -1: not known */
+    int64_t weight_bytes_stored;                /* of the files; M3_UNKNOWN without them */
     int64_t weight_bytes_in_memory;             /* one of the three */
     int64_t memory_without_activations, memory;
     int64_t min_cards_weights, min_cards, max_batch;
+    int64_t card_weights, card_weights_stored;  /* bytes of a card with its share of the experts and all else */
+    int64_t card_rest;                          /* of its memory; below 0 if it does not hold the first */
+    int card_fits;                              /* its share of caches and activations of the batch too */
 
     double experts_read;                /* distinct experts of a layer that a step touches, expected */
     double read_weights, read_total;    /* bytes of a step */
+    double read_weights_stored;         /* in the dtypes of the files, else of a release; */
+    int64_t always_bytes;               /* of it, what is no routed expert */
     int64_t read_kv_full, read_kv_selected, read_index_keys;
     double intensity;                   /* FLOP per byte */
     int64_t peak_flops;                 /* this and the next ones: only with a GPU */
     double bandwidth_seconds, compute_seconds;
-    int compute_bound;
+    int compute_bound;                  /* -1: not known */
 
     int has_spread;
     double p_fullest[M3_MOST_SPREAD];   /* [K]: the fullest card holds j + 1 of a token's experts */
     double expected_fullest, expected_cards_hit;
+    int has_critical_path;              /* only for a batch of 1 */
+    struct m3_critical_path critical_path;
 
     int overflow;                       /* a figure did not fit; m3_estimate fails then */
 };
@@ -133,6 +174,9 @@ struct m3_estimate {
 /* Fills *e; it borrows what the request and `config` point to. M3_USAGE if a figure exceeds 63 bits. */
 int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const struct m3_estimate_request *request,
                 struct m3_error *error);
+
+/* 1 if there are experts, and each card holds as many. */
+int m3_splits_experts(const struct m3_estimate *e);
 
 /* The summary object: keys of SPEC 14. NULL if memory is short. */
 json_t *m3_estimate_json(const struct m3_estimate *e);

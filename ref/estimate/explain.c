@@ -3,9 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "estimate/foreign.h"
 #include "estimate/parts.h"
 
-enum when { ALWAYS, IF_SHORT, IF_LONG, IF_TIED, IF_UNTIED, IF_STORED, IF_NOMINAL };
+/* IF_COUNTED: all of the config is known; IF_FEW: a few numbers are. */
+enum when {
+    ALWAYS, IF_SHORT, IF_LONG, IF_TIED, IF_UNTIED, IF_STORED, IF_NOMINAL, IF_COUNTED, IF_FEW, IF_EXPERTS,
+    IF_NO_EXPERTS, IF_SPARSE, IF_NOT_SPARSE, IF_CAUSAL, IF_SQUARE, IF_LAST_LOGITS, IF_ALL_LOGITS, IF_FILES, IF_NO_FILES
+};
 
 /* Formulas in the symbols below, and in other keys. Where two rows have one key, `when` says which one holds. */
 static const struct row {
@@ -23,16 +28,18 @@ static const struct row {
     { "params_by_component.moe_shared", ALWAYS, "parameters", "moe * 3 * H * J" },
     { "params_by_component.moe_router", ALWAYS, "parameters", "moe * E * H" },
     { "params_by_component.moe_router_bias", ALWAYS, "parameters", "moe * E" },
-    { "params_by_component.norms", ALWAYS, "parameters", "(2 * layers + 1) * H + 2 * layers * D + 2 * sparse * X" },
+    { "params_by_component.norms", ALWAYS, "parameters",
+      "(2 * layers + 1) * H + layers * (q + k) + 2 * sparse * X" },
     { "params_by_component.vision_tower", ALWAYS, "parameters",
       "W * C + 2 * W + tower * (4 * W + 4 * W^2 + 4 * W + 2 * W * L + L + W)" },
     { "params_by_component.projector", ALWAYS, "parameters",
       "vision * (W * Y + Y + Y * H + H + Z * Y + Y + Y * H + H)" },
     { "params_by_component.mtp", ALWAYS, "parameters",
-      "mtp * (2 * H^2 + 3 * H + 2 * H * Q * D + 2 * H * G * D + 2 * H + 2 * D"
+      "mtp * (halves * H^2 + module_norms * H + 2 * H * Q * D + 2 * H * G * D + 2 * H + q + k"
       " + last_sparse * (H * (G + 1) * X + 2 * X)"
       " + last_moe * (E * 3 * H * F + 3 * H * J + E * H + E) + (1 - last_moe) * 3 * H * I)" },
-    { "params_total", ALWAYS, "parameters", "params_by_component.embedding + params_by_component.lm_head"
+    { "params_total", IF_FEW, "parameters", "published" },
+    { "params_total", IF_COUNTED, "parameters", "params_by_component.embedding + params_by_component.lm_head"
       " + params_by_component.attention + params_by_component.indexer + params_by_component.dense_mlp"
       " + params_by_component.moe_routed + params_by_component.moe_shared + params_by_component.moe_router"
       " + params_by_component.moe_router_bias + params_by_component.norms + params_by_component.vision_tower"
@@ -50,7 +57,8 @@ static const struct row {
     { "params_active_by_convention.layers_head_embedding_vision", ALWAYS, "parameters",
       "params_active_by_convention.layers_head_embedding + params_by_component.vision_tower"
       " + params_by_component.projector" },
-    { "params_active_text", ALWAYS, "parameters", "params_active_by_convention.layers_head" },
+    { "params_active_text", IF_COUNTED, "parameters", "params_active_by_convention.layers_head" },
+    { "params_active_text", IF_FEW, "parameters", "published_active" },
 
     { "flops_decode.full_attention", ALWAYS, "FLOP", "full * 4 * Q * D * T" },
     { "flops_decode.msa_index", ALWAYS, "FLOP", "sparse * 2 * G * X * T" },
@@ -61,25 +69,32 @@ static const struct row {
     { "flops_decode.moe", ALWAYS, "FLOP",
       "flops_decode_moe.shared + flops_decode_moe.routed + flops_decode_moe.router" },
     { "flops_decode.lm_head", ALWAYS, "FLOP", "2 * H * V" },
-    { "flops_decode.total", ALWAYS, "FLOP", "flops_decode.full_attention + flops_decode.msa_index"
+    { "flops_decode.total", IF_FEW, "FLOP", "flops_decode.full_attention + flops_decode_linear" },
+    { "flops_decode.total", IF_COUNTED, "FLOP", "flops_decode.full_attention + flops_decode.msa_index"
       " + flops_decode.msa_main + flops_decode.projections + flops_decode.index_projections + flops_decode.dense_mlp"
       " + flops_decode.moe + flops_decode.lm_head" },
     { "flops_decode_moe.shared", ALWAYS, "FLOP", "moe * 6 * H * J" },
     { "flops_decode_moe.routed", ALWAYS, "FLOP", "moe * K * 6 * H * F" },
     { "flops_decode_moe.router", ALWAYS, "FLOP", "moe * 2 * H * E" },
+    { "flops_decode_linear", IF_COUNTED, "FLOP", "flops_decode.projections + flops_decode.index_projections"
+      " + flops_decode.dense_mlp + flops_decode.moe + flops_decode.lm_head" },
+    { "flops_decode_linear", IF_FEW, "FLOP", "2 * published_active" },
     { "flops_decode_step", ALWAYS, "FLOP", "batch * flops_decode.total" },
     { "flops_decode_all_full_attention", ALWAYS, "FLOP", "layers * 4 * Q * D * T + flops_decode.projections"
       " + flops_decode.dense_mlp + flops_decode.moe + flops_decode.lm_head" },
     { "keys_main", IF_SHORT, "keys", "any_sparse * T" },
     { "keys_main", IF_LONG, "keys", "any_sparse * ((N - 1) * block + last)" },
-    { "flops_prefill.full_attention", ALWAYS, "FLOP", "full * 4 * Q * D * T * (T + 1) / 2" },
-    { "flops_prefill.msa_index", ALWAYS, "FLOP", "sparse * 2 * G * X * T * (T + 1) / 2" },
+    { "flops_prefill.full_attention", IF_CAUSAL, "FLOP", "full * 4 * Q * D * T * (T + 1) / 2" },
+    { "flops_prefill.full_attention", IF_SQUARE, "FLOP", "full * 4 * Q * D * T^2" },
+    { "flops_prefill.msa_index", IF_CAUSAL, "FLOP", "sparse * 2 * G * X * T * (T + 1) / 2" },
+    { "flops_prefill.msa_index", IF_SQUARE, "FLOP", "sparse * 2 * G * X * T^2" },
     { "flops_prefill.msa_main", ALWAYS, "FLOP", "sparse * 4 * Q * D * keys_main_prefill" },
     { "flops_prefill.projections", ALWAYS, "FLOP", "T * flops_decode.projections" },
     { "flops_prefill.index_projections", ALWAYS, "FLOP", "T * flops_decode.index_projections" },
     { "flops_prefill.dense_mlp", ALWAYS, "FLOP", "T * flops_decode.dense_mlp" },
     { "flops_prefill.moe", ALWAYS, "FLOP", "T * flops_decode.moe" },
-    { "flops_prefill.lm_head", ALWAYS, "FLOP", "flops_decode.lm_head" },
+    { "flops_prefill.lm_head", IF_LAST_LOGITS, "FLOP", "flops_decode.lm_head" },
+    { "flops_prefill.lm_head", IF_ALL_LOGITS, "FLOP", "T * flops_decode.lm_head" },
     { "flops_prefill.total", ALWAYS, "FLOP", "flops_prefill.full_attention + flops_prefill.msa_index"
       " + flops_prefill.msa_main + flops_prefill.projections + flops_prefill.index_projections"
       " + flops_prefill.dense_mlp + flops_prefill.moe + flops_prefill.lm_head" },
@@ -98,7 +113,26 @@ static const struct row {
     { "ratios.layer_attention_prefill_causal", ALWAYS, "",
       "4 * Q * D * T * (T + 1) / 2 / (2 * G * X * T * (T + 1) / 2 + 4 * Q * D * keys_main_prefill)" },
 
-    { "kv_bytes_per_sequence.main", ALWAYS, "bytes", "ceil(cached * 2 * G * D * T * kv_bits / 8)" },
+    { "flops_vision.patch_embed", ALWAYS, "FLOP", "2 * C * W * P" },
+    { "flops_vision.linears", ALWAYS, "FLOP", "tower * 2 * (4 * W^2 + 2 * W * L) * P" },
+    { "flops_vision.attention", ALWAYS, "FLOP", "tower * 4 * W * squares" },
+    { "flops_vision.projector", ALWAYS, "FLOP",
+      "2 * (W * Y + Y * H) * P + 2 * (Z * Y + Y * H) * P / merge^2" },
+    { "flops_vision.total", ALWAYS, "FLOP", "flops_vision.patch_embed + flops_vision.linears"
+      " + flops_vision.attention + flops_vision.projector" },
+    { "flops_vision.patches", ALWAYS, "patches", "P" },
+    { "flops_vision.tokens", ALWAYS, "tokens", "P / merge^2" },
+    { "other_work.block_max_comparisons", IF_SPARSE, "comparisons", "sparse * G * T" },
+    { "other_work.block_max_comparisons", IF_NOT_SPARSE, "comparisons", "0" },
+    { "other_work.block_max_comparisons_per_layer", IF_SPARSE, "comparisons", "G * T" },
+    { "other_work.block_max_comparisons_per_layer", IF_NOT_SPARSE, "comparisons", "0" },
+    { "other_work.selection_candidates", IF_SPARSE, "scores", "sparse * G * ceil(T / block)" },
+    { "other_work.selection_candidates", IF_NOT_SPARSE, "scores", "0" },
+    { "other_work.selection_candidates_per_layer", IF_SPARSE, "scores", "G * ceil(T / block)" },
+    { "other_work.selection_candidates_per_layer", IF_NOT_SPARSE, "scores", "0" },
+
+    { "kv_bytes_per_sequence.main", IF_FEW, "bytes", "ceil(full * numbers * T * kv_bits / 8)" },
+    { "kv_bytes_per_sequence.main", IF_COUNTED, "bytes", "ceil(cached * 2 * G * D * T * kv_bits / 8)" },
     { "kv_bytes_per_sequence.index", ALWAYS, "bytes", "ceil(indexed * X * T * index_bits / 8)" },
     { "kv_bytes_per_sequence.total", ALWAYS, "bytes", "kv_bytes_per_sequence.main + kv_bytes_per_sequence.index" },
     { "kv_bytes.main", ALWAYS, "bytes", "batch * kv_bytes_per_sequence.main" },
@@ -116,13 +150,23 @@ static const struct row {
     { "max_batch", ALWAYS, "sequences", "max(0, floor((gpus * card_bytes - weight_bytes_in_memory)"
       " / (kv_bytes_per_sequence.total + activation_bytes_per_sequence)))" },
 
-    { "experts_read_per_layer", ALWAYS, "experts", "any_moe * E * (1 - (1 - K / E)^batch)" },
-    { "decode_read_bytes.weights", ALWAYS, "bytes", "weight_bits / 8 * (params_active_text - moe * K * 3 * H * F"
+    { "experts_read_per_layer", IF_EXPERTS, "experts", "E * (1 - (1 - K / E)^batch)" },
+    { "experts_read_per_layer", IF_NO_EXPERTS, "experts", "0" },
+    { "decode_read_bytes.weights", IF_FEW, "bytes", "weight_bits / 8 * published_active" },
+    { "decode_read_bytes.weights", IF_COUNTED, "bytes", "weight_bits / 8 * (params_active_text - moe * K * 3 * H * F"
       " + moe * experts_read_per_layer * 3 * H * F)" },
-    { "decode_read_bytes.kv_full", ALWAYS, "bytes", "batch * ceil(full * 2 * G * D * T * kv_bits / 8)" },
-    { "decode_read_bytes.kv_selected", ALWAYS, "bytes", "batch * ceil(sparse * 2 * G * D * keys_main * kv_bits / 8)" },
+    { "decode_read_bytes.kv_full", IF_FEW, "bytes", "kv_bytes.main" },
+    { "decode_read_bytes.kv_full", IF_COUNTED, "bytes", "batch * ceil(full * 2 * G * D * T * kv_bits / 8)" },
+    { "decode_read_bytes.kv_selected", IF_FEW, "bytes", "0" },
+    { "decode_read_bytes.kv_selected", IF_COUNTED, "bytes",
+      "batch * ceil(sparse * 2 * G * D * keys_main * kv_bits / 8)" },
     { "decode_read_bytes.index_keys", ALWAYS, "bytes", "batch * ceil(sparse * X * T * index_bits / 8)" },
     { "decode_read_bytes.total", ALWAYS, "bytes", "decode_read_bytes.weights + decode_read_bytes.kv_full"
+      " + decode_read_bytes.kv_selected + decode_read_bytes.index_keys" },
+    { "decode_read_bytes_stored.weights", IF_EXPERTS, "bytes",
+      "always_bytes + experts_read_per_layer * routed_bytes / E" },
+    { "decode_read_bytes_stored.weights", IF_NO_EXPERTS, "bytes", "always_bytes" },
+    { "decode_read_bytes_stored.total", ALWAYS, "bytes", "decode_read_bytes_stored.weights + decode_read_bytes.kv_full"
       " + decode_read_bytes.kv_selected + decode_read_bytes.index_keys" },
     { "arithmetic_intensity", ALWAYS, "FLOP per byte", "flops_decode_step / decode_read_bytes.total" },
     { "ridge", ALWAYS, "FLOP per byte", "peak_flops / bandwidth" },
@@ -130,6 +174,30 @@ static const struct row {
     { "compute_bound_seconds", ALWAYS, "s", "flops_decode_step / (gpus * peak_flops)" },
     { "expert_spread.expected_cards_hit", ALWAYS, "cards",
       "gpus * (1 - choose(E - E / gpus, K) / choose(E, K))" },
+    { "expert_parallel.weight_bytes_per_card", ALWAYS, "bytes",
+      "ceil((params_total - routed) * weight_bits / 8) + ceil(routed / gpus * weight_bits / 8)" },
+    { "expert_parallel.weight_bytes_per_card_stored", IF_FILES, "bytes",
+      "weight_bytes_stored - routed_bytes + routed_bytes / gpus" },
+    { "expert_parallel.weight_bytes_per_card_stored", IF_NO_FILES, "bytes",
+      "weight_bytes_released - routed_bytes + routed_bytes / gpus" },
+    { "expert_parallel.free_bytes_per_card", IF_STORED, "bytes",
+      "card_bytes - expert_parallel.weight_bytes_per_card_stored" },
+    { "expert_parallel.free_bytes_per_card", IF_NOMINAL, "bytes",
+      "card_bytes - expert_parallel.weight_bytes_per_card" },
+    { "critical_path.expert_bytes", ALWAYS, "bytes",
+      "expert_spread.expected_fullest * moe * 3 * H * F * weight_bits / 8" },
+    { "critical_path.other_bytes", ALWAYS, "bytes",
+      "decode_read_bytes.weights - K * moe * 3 * H * F * weight_bits / 8" },
+    { "critical_path.replicated_seconds", ALWAYS, "s",
+      "(critical_path.other_bytes + critical_path.expert_bytes) / bandwidth" },
+    { "critical_path.sharded_seconds", ALWAYS, "s",
+      "(critical_path.other_bytes / gpus + critical_path.expert_bytes) / bandwidth" },
+    { "critical_path.cache_seconds", ALWAYS, "s",
+      "(decode_read_bytes.total - decode_read_bytes.weights) / (gpus * bandwidth)" },
+    { "critical_path.replicated_seconds_with_caches", ALWAYS, "s",
+      "critical_path.replicated_seconds + critical_path.cache_seconds" },
+    { "critical_path.sharded_seconds_with_caches", ALWAYS, "s",
+      "critical_path.sharded_seconds + critical_path.cache_seconds" },
 };
 
 struct symbol {
@@ -137,7 +205,7 @@ struct symbol {
     int64_t value;
 };
 
-enum { SYMBOLS = 41 };
+enum { SYMBOLS = 53 };
 
 static int64_t of_picture(const struct m3_config *c, char letter)
 {
@@ -149,6 +217,8 @@ static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
     const struct m3_config *c = e->config;
     const struct m3_estimate_request *r = &e->request;
     const int64_t T = r->context, kept = c->N * c->block;
+    const int few = r->foreign && r->foreign->few, additive = r->mtp_join == M3_MTP_ADDITIVE;
+    const struct m3_census *census = r->files ? r->files : &e->census;
     const struct symbol all[SYMBOLS] = {
         { "T", "context", T },
         { "batch", "sequences", r->batch },
@@ -158,6 +228,8 @@ static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
         { "D", "channels of a head", c->D },
         { "X", "channels of an index head", c->X },
         { "V", "vocabulary", c->V },
+        { "q", "width of the norm of queries", r->foreign ? 0 : m3_config_size(c, 'q') },
+        { "k", "width of the norm of keys", r->foreign ? 0 : m3_config_size(c, 'k') },
         { "I", "width of a dense MLP", c->dense_intermediate },
         { "E", "routed experts", c->E },
         { "K", "experts per token", c->K },
@@ -165,17 +237,16 @@ static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
         { "J", "width of the shared expert", c->shared_intermediate },
         { "N", "blocks kept", c->N },
         { "block", "keys in a block", c->block },
-        { "last", "keys of the own block", (T - 1) % c->block + 1 },
-        { "rest", "(T - N block) mod block", T > kept ? (T - kept) % c->block : 0 },
+        { "last", "keys of the own block", c->block ? (T - 1) % c->block + 1 : 0 },
+        { "rest", "(T - N block) mod block", c->block && T > kept ? (T - kept) % c->block : 0 },
         { "layers", "layers", c->layers },
         { "full", "layers of full attention", e->full },
         { "sparse", "layers of sparse attention", e->sparse },
         { "dense", "layers with a dense MLP", e->dense },
         { "moe", "layers with experts", e->moe },
         { "any_sparse", "1 if there are sparse layers", e->sparse > 0 },
-        { "any_moe", "1 if there are layers with experts", e->moe > 0 },
-        { "last_sparse", "1 if the last layer is sparse", m3_config_sparse(c, c->layers) },
-        { "last_moe", "1 if the last layer has experts", m3_config_moe(c, c->layers) },
+        { "last_sparse", "1 if the last layer is sparse", c->layers && m3_config_sparse(c, c->layers) },
+        { "last_moe", "1 if the last layer has experts", c->layers && m3_config_moe(c, c->layers) },
         { "mtp", "MTP modules", r->mtp_modules },
         { "params_mtp", "parameters of MTP modules", e->census.of[M3_MTP_MODULES].parameters },
         { "cached", "layers with keys and values, MTP modules with them", e->cached },
@@ -190,7 +261,18 @@ static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
         { "C", "numbers in a patch", of_picture(c, 'C') },
         { "Y", "inner width of the projector", of_picture(c, 'Y') },
         { "Z", "merge^2 H", of_picture(c, 'Z') },
+        { "P", "patches", e->vision.patches },
+        { "squares", "sum over segments of their patches squared", e->vision.squares },
+        { "merge", "side of the patches merged to a token", c->vision.present ? c->vision.spatial_merge : 0 },
         { "gpus", "cards", r->gpus },
+        { "halves", "widths H in a row of a module's eh_proj", additive ? 1 : 2 },
+        { "module_norms", "norms of a module outside its layer", additive ? 1 : 3 },
+        { "routed", "parameters of routed experts", census->of[M3_MOE_ROUTED].parameters },
+        { "routed_bytes", "bytes of routed experts, as stored", census->of[M3_MOE_ROUTED].bytes },
+        { "always_bytes", "bytes of the other weights that a token is multiplied by, as stored", e->always_bytes },
+        { "published", "parameters, as published", few ? r->foreign->parameters : 0 },
+        { "published_active", "active parameters, as published", few ? r->foreign->active : 0 },
+        { "numbers", "numbers in the cache for a token and layer", few ? r->foreign->cached_numbers : 0 },
     };
     memcpy(s, all, sizeof all);
 }
@@ -257,6 +339,7 @@ static int holds(enum when when, const struct m3_estimate *e)
 {
     int is_short = !e->sparse || e->request.context <= e->config->N * e->config->block;
     int stored = e->weight_bytes_stored >= 0 && !e->request.weights_asked;
+    int few = e->request.foreign && e->request.foreign->few;
     switch (when) {
     case IF_SHORT: return is_short;
     case IF_LONG: return !is_short;
@@ -264,6 +347,18 @@ static int holds(enum when when, const struct m3_estimate *e)
     case IF_UNTIED: return !e->config->tied_embeddings;
     case IF_STORED: return stored;
     case IF_NOMINAL: return !stored;
+    case IF_COUNTED: return !few;
+    case IF_FEW: return few;
+    case IF_SPARSE: return e->sparse > 0;
+    case IF_NOT_SPARSE: return e->sparse == 0;
+    case IF_CAUSAL: return !e->request.no_causal_skip;
+    case IF_SQUARE: return e->request.no_causal_skip;
+    case IF_LAST_LOGITS: return !e->request.all_logits;
+    case IF_ALL_LOGITS: return e->request.all_logits;
+    case IF_FILES: return e->weight_bytes_stored >= 0;
+    case IF_NO_FILES: return e->weight_bytes_stored < 0;
+    case IF_EXPERTS: return e->moe > 0;
+    case IF_NO_EXPERTS: return e->moe == 0;
     default: return 1;
     }
 }
@@ -298,7 +393,7 @@ int m3_estimate_explain(const struct m3_estimate *e, const json_t *summary, cons
         return m3_fail(error, M3_USAGE, "--explain: got %s, expected a key of --json with a formula, such as "
                        "flops_decode.total, or a group such as kv_bytes", key);
     if (!printed)
-        return m3_fail(error, M3_USAGE, "--explain: got %s, which has no value for this model without --gpu, --mtp or "
-                       "sparse layers", key);
+        return m3_fail(error, M3_USAGE, "--explain: got %s, which has no value for this model, or not without --gpu, "
+                       "--mtp, --image or sparse layers", key);
     return M3_OK;
 }

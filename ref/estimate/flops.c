@@ -23,8 +23,8 @@ static m3_wide keys_of_all(const struct m3_config *c, int64_t T)
 }
 
 /* `pairs` of query and key in a full layer, `kept` in the main branch of a sparse one; `tokens` go through the layers,
- * one of them through lm_head. A multiply and an add are two. */
-static void count(struct m3_estimate *e, struct m3_flops *f, m3_wide pairs, m3_wide kept, m3_wide tokens)
+ * `heads` of them through lm_head. A multiply and an add are two. */
+static void count(struct m3_estimate *e, struct m3_flops *f, m3_wide pairs, m3_wide kept, m3_wide tokens, m3_wide heads)
 {
     const struct m3_config *c = e->config;
     f->full_attention = m3_exact(e, e->full * 4 * c->Q * c->D * pairs);
@@ -37,7 +37,7 @@ static void count(struct m3_estimate *e, struct m3_flops *f, m3_wide pairs, m3_w
     f->moe_routed = m3_exact(e, e->moe * c->K * 6 * c->H * c->F * tokens);
     f->moe_router = m3_exact(e, e->moe * 2 * c->H * c->E * tokens);
     f->moe = m3_exact(e, (m3_wide)f->moe_shared + f->moe_routed + f->moe_router);
-    f->lm_head = m3_exact(e, (m3_wide)2 * c->H * c->V);
+    f->lm_head = m3_exact(e, 2 * c->H * c->V * heads);
     f->total = m3_exact(e, (m3_wide)f->full_attention + f->msa_index + f->msa_main + f->projections
                                + f->index_projections + f->dense_mlp + f->moe + f->lm_head);
 }
@@ -77,13 +77,17 @@ void m3_estimate_flops(struct m3_estimate *e)
     if (e->sparse) {
         e->keys_main = keys_of_last(c, e->request.context);
         e->keys_main_prefill = m3_exact(e, keys_of_all(c, e->request.context));
+        e->block_maxima = m3_exact(e, c->G * T);
+        e->candidates = m3_exact(e, c->G * ((T + c->block - 1) / c->block));
     }
-    count(e, &e->decode, T, e->keys_main, 1);
-    count(e, &e->prefill, T * (T + 1) / 2, e->keys_main_prefill, T);
+    count(e, &e->decode, T, e->keys_main, 1, 1);
+    count(e, &e->prefill, e->request.no_causal_skip ? T * T : T * (T + 1) / 2, e->keys_main_prefill, T,
+          e->request.all_logits ? T : 1);
     e->decode_step = m3_exact(e, (m3_wide)e->decode.total * e->request.batch);
 
     m3_wide attention = (m3_wide)e->decode.full_attention + e->decode.msa_index + e->decode.msa_main;
-    e->decode_all_full = m3_exact(e, e->decode.total - attention - e->decode.index_projections
+    e->decode_linear = m3_exact(e, e->decode.total - attention);
+    e->decode_all_full = m3_exact(e, (m3_wide)e->decode_linear - e->decode.index_projections
                                          + c->layers * 4 * c->Q * c->D * T);
     if (e->sparse && !e->overflow) count_ratios(e);
 }

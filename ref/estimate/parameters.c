@@ -44,7 +44,14 @@ static enum m3_component component_of(const char *name)
 struct walk {
     struct m3_census *census;
     enum m3_scaling scaling;
+    enum m3_mtp_join join;
 };
+
+static int ends_in(const char *name, const char *tail)
+{
+    size_t length = strlen(name), end = strlen(tail);
+    return length >= end && strcmp(name + length - end, tail) == 0;
+}
 
 static int count_spec(void *self, const struct m3_tensor_spec *spec)
 {
@@ -52,6 +59,10 @@ static int count_spec(void *self, const struct m3_tensor_spec *spec)
     struct m3_census_row *row = &walk->census->of[component_of(spec->name)];
     int64_t count = 1, rows = spec->shape[0], scales = 0;
     for (int i = 0; i < spec->rank; i++) count *= spec->shape[i];
+    if (walk->join == M3_MTP_ADDITIVE) {
+        if (ends_in(spec->name, ".enorm.weight") || ends_in(spec->name, ".hnorm.weight")) return 0;
+        if (ends_in(spec->name, ".eh_proj.weight")) count /= 2;
+    }
     int64_t cols = count / rows;
     if (spec->row->dtype == M3_MATRIX && walk->scaling == M3_SCALE_MX32) scales = rows * ((cols + 31) / 32);
     if (spec->row->dtype == M3_MATRIX && walk->scaling == M3_SCALE_128X128)
@@ -64,10 +75,11 @@ static int count_spec(void *self, const struct m3_tensor_spec *spec)
     return 0;
 }
 
-void m3_census_of_config(struct m3_census *census, const struct m3_config *config, int64_t modules)
+void m3_census_of_config(struct m3_census *census, const struct m3_config *config, int64_t modules,
+                         enum m3_mtp_join join)
 {
     *census = (struct m3_census){ 0 };
-    struct walk walk = { census, config->matrix_scaling };
+    struct walk walk = { census, config->matrix_scaling, join };
     m3_tensors_each(config, modules, m3_tensors_prefix(config), count_spec, &walk);
 }
 
@@ -99,8 +111,7 @@ int m3_census_of_files(struct m3_census *census, const struct m3_checkpoint *fil
         if (component != M3_MTP_MODULES && config->sparse_switched_off && strstr(tensor->name, ".self_attn.index_"))
             continue;
         struct m3_census_row *row = &census->of[component];
-        size_t length = strlen(tensor->name), tail = strlen("_scale_inv");
-        int scale = length > tail && strcmp(tensor->name + length - tail, "_scale_inv") == 0;
+        int scale = ends_in(tensor->name, "_scale_inv");
         row->tensors += !scale;
         row->scales += scale;
         row->parameters += scale ? 0 : tensor->count;
@@ -141,7 +152,7 @@ static void count_active(struct m3_estimate *e)
 void m3_estimate_parameters(struct m3_estimate *e)
 {
     if (e->request.config) e->census = *e->request.config;
-    else m3_census_of_config(&e->census, e->config, e->request.mtp_modules);
+    else m3_census_of_config(&e->census, e->config, e->request.mtp_modules, e->request.mtp_join);
     const struct m3_census *census = e->request.files ? e->request.files : &e->census;
     e->weight_bytes_stored = e->request.files ? 0 : -1;
     for (int i = 0; i < M3_COMPONENTS; i++) {

@@ -3,16 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "estimate/foreign.h"
 #include "estimate/parts.h"
 
+/* null if it is not known. */
 static int put(json_t *object, const char *key, int64_t value)
 {
-    return json_object_set_new(object, key, json_integer(value));
+    return json_object_set_new(object, key, value < 0 ? json_null() : json_integer(value));
 }
 
-/* An expectation or a quotient. One that is whole is printed whole. */
+/* An expectation or a quotient; null if it is not known. One that is whole is printed whole. */
 static json_t *quantity(double x)
 {
+    if (isnan(x)) return json_null();
     return x == floor(x) && fabs(x) < 0x1p53 ? json_integer((json_int_t)x) : json_real(x);
 }
 
@@ -28,9 +31,12 @@ static json_t *parameters_json(const struct m3_estimate *e)
 
 static json_t *active_json(const struct m3_estimate *e)
 {
-    return json_pack("{s:I,s:I,s:I,s:I}", "layers", (json_int_t)e->active_layers, "layers_head",
-                     (json_int_t)e->active_head, "layers_head_embedding", (json_int_t)e->active_embedding,
-                     "layers_head_embedding_vision", (json_int_t)e->active_vision);
+    json_t *object = json_object();
+    put(object, "layers", e->active_layers);
+    put(object, "layers_head", e->active_layers < 0 ? M3_UNKNOWN : e->active_head);
+    put(object, "layers_head_embedding", e->active_embedding);
+    put(object, "layers_head_embedding_vision", e->active_vision);
+    return object;
 }
 
 static json_t *flops_json(const struct m3_flops *f)
@@ -62,10 +68,33 @@ static json_t *ratios_json(const struct m3_estimate *e)
     return object;
 }
 
+static json_t *moe_json(const struct m3_flops *f)
+{
+    json_t *object = json_object();
+    put(object, "shared", f->moe_shared);
+    put(object, "routed", f->moe_routed);
+    put(object, "router", f->moe_router);
+    return object;
+}
+
 static json_t *cache_json(int64_t main, int64_t index, int64_t total)
 {
-    return json_pack("{s:I,s:I,s:I}", "main", (json_int_t)main, "index", (json_int_t)index, "total",
-                     (json_int_t)total);
+    json_t *object = json_object();
+    put(object, "main", main);
+    put(object, "index", index);
+    put(object, "total", total);
+    return object;
+}
+
+static json_t *reads_json(const struct m3_estimate *e)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "weights", quantity(e->read_weights));
+    put(object, "kv_full", e->read_kv_full);
+    put(object, "kv_selected", e->read_kv_selected);
+    put(object, "index_keys", e->read_index_keys);
+    json_object_set_new(object, "total", quantity(e->read_total));
+    return object;
 }
 
 static json_t *spread_json(const struct m3_estimate *e)
@@ -77,17 +106,84 @@ static json_t *spread_json(const struct m3_estimate *e)
                      "expected_cards_hit", quantity(e->expected_cards_hit));
 }
 
+static const char *model_type(const struct m3_estimate *e)
+{
+    if (e->request.foreign) return e->request.foreign->few ? "m3ref_comparison" : "llama";
+    return m3_config_type_name(e->config->type);
+}
+
+static json_t *vision_json(const struct m3_vision_flops *f)
+{
+    if (!f->patches) return json_null();
+    json_t *object = json_object();
+    put(object, "patch_embed", f->patch_embed);
+    put(object, "linears", f->linears);
+    put(object, "attention", f->attention);
+    put(object, "projector", f->projector);
+    put(object, "total", f->total);
+    put(object, "patches", f->patches);
+    put(object, "tokens", f->tokens);
+    return object;
+}
+
+/* What is no matrix product, for one decoded token. */
+static json_t *other_work_json(const struct m3_estimate *e)
+{
+    const int known = e->block_maxima >= 0;
+    json_t *object = json_object();
+    put(object, "block_max_comparisons", known ? e->sparse * e->block_maxima : M3_UNKNOWN);
+    put(object, "block_max_comparisons_per_layer", e->block_maxima);
+    put(object, "selection_candidates", known ? e->sparse * e->candidates : M3_UNKNOWN);
+    put(object, "selection_candidates_per_layer", e->candidates);
+    return object;
+}
+
+static json_t *expert_parallel_json(const struct m3_estimate *e)
+{
+    if (!m3_splits_experts(e)) return json_null();
+    json_t *object = json_object();
+    put(object, "weight_bytes_per_card", e->card_weights);
+    put(object, "weight_bytes_per_card_stored", e->card_weights_stored);
+    json_object_set_new(object, "free_bytes_per_card", json_integer(e->card_rest));
+    json_object_set_new(object, "fits", json_boolean(e->card_fits));
+    return object;
+}
+
+static json_t *critical_path_json(const struct m3_estimate *e)
+{
+    const struct m3_critical_path *path = &e->critical_path;
+    if (!e->has_critical_path) return json_null();
+    json_t *object = json_object();
+    json_object_set_new(object, "expert_bytes", quantity(path->expert_bytes));
+    json_object_set_new(object, "other_bytes", quantity(path->other_bytes));
+    json_object_set_new(object, "replicated_seconds", quantity(path->replicated_seconds));
+    json_object_set_new(object, "sharded_seconds", quantity(path->sharded_seconds));
+    json_object_set_new(object, "cache_seconds", quantity(path->cache_seconds));
+    json_object_set_new(object, "replicated_seconds_with_caches",
+                        quantity(path->replicated_seconds + path->cache_seconds));
+    json_object_set_new(object, "sharded_seconds_with_caches", quantity(path->sharded_seconds + path->cache_seconds));
+    return object;
+}
+
 static void put_inputs(json_t *o, const struct m3_estimate *e)
 {
     const struct m3_estimate_request *r = &e->request;
     json_object_set_new(o, "type", json_string("summary"));
-    json_object_set_new(o, "model_type", json_string(m3_config_type_name(e->config->type)));
+    json_object_set_new(o, "model_type", json_string(model_type(e)));
+    if (r->foreign && r->foreign->few) {
+        json_object_set_new(o, "name", json_string(r->foreign->name));
+        json_object_set_new(o, "source", json_string(r->foreign->source));
+    }
     put(o, "context", r->context);
     put(o, "batch", r->batch);
     json_object_set_new(o, "weights", json_string(r->weights->name));
     json_object_set_new(o, "kv", json_string(r->kv->name));
     json_object_set_new(o, "index_kv", json_string(r->index_kv->name));
     put(o, "mtp_modules", r->mtp_modules);
+    json_object_set_new(o, "mtp_join", json_string(r->mtp_join == M3_MTP_ADDITIVE ? "additive" : "concat"));
+    json_object_set_new(o, "vision_boundary", json_string(r->boundary == M3_BOUNDARY_NONE ? "none" : "segment"));
+    json_object_set_new(o, "all_logits", json_boolean(r->all_logits));
+    json_object_set_new(o, "no_causal_skip", json_boolean(r->no_causal_skip));
 }
 
 static void put_counts(json_t *o, const struct m3_estimate *e)
@@ -100,15 +196,16 @@ static void put_counts(json_t *o, const struct m3_estimate *e)
     json_object_set_new(o, "params_active_by_convention", active_json(e));
 
     json_object_set_new(o, "flops_decode", flops_json(&e->decode));
-    json_object_set_new(o, "flops_decode_moe",
-                        json_pack("{s:I,s:I,s:I}", "shared", (json_int_t)e->decode.moe_shared, "routed",
-                                  (json_int_t)e->decode.moe_routed, "router", (json_int_t)e->decode.moe_router));
+    json_object_set_new(o, "flops_decode_moe", moe_json(&e->decode));
+    put(o, "flops_decode_linear", e->decode_linear);
     put(o, "flops_decode_step", e->decode_step);
     put(o, "flops_decode_all_full_attention", e->decode_all_full);
     put(o, "keys_main", e->keys_main);
     json_object_set_new(o, "flops_prefill", flops_json(&e->prefill));
     put(o, "keys_main_prefill", e->keys_main_prefill);
     if (e->sparse) json_object_set_new(o, "ratios", ratios_json(e));
+    json_object_set_new(o, "flops_vision", vision_json(&e->vision));
+    json_object_set_new(o, "other_work", other_work_json(e));
 }
 
 static void put_memory(json_t *o, const struct m3_estimate *e)
@@ -116,17 +213,17 @@ static void put_memory(json_t *o, const struct m3_estimate *e)
     json_object_set_new(o, "kv_bytes", cache_json(e->kv_batch_main, e->kv_batch_index, e->kv_batch_total));
     json_object_set_new(o, "kv_bytes_per_sequence", cache_json(e->kv_main, e->kv_index, e->kv_total));
     put(o, "weight_bytes", e->weight_bytes);
-    json_object_set_new(o, "weight_bytes_stored",
-                        e->weight_bytes_stored < 0 ? json_null() : json_integer(e->weight_bytes_stored));
+    put(o, "weight_bytes_stored", e->weight_bytes_stored);
     put(o, "weight_bytes_released", e->weight_bytes_released);
     put(o, "weight_bytes_in_memory", e->weight_bytes_in_memory);
     put(o, "activation_bytes_per_sequence", e->request.activation_bytes);
     put(o, "memory_bytes_without_activations", e->memory_without_activations);
     put(o, "memory_bytes", e->memory);
-    json_object_set_new(o, "decode_read_bytes",
-                        json_pack("{s:o,s:I,s:I,s:I,s:o}", "weights", quantity(e->read_weights), "kv_full",
-                                  (json_int_t)e->read_kv_full, "kv_selected", (json_int_t)e->read_kv_selected,
-                                  "index_keys", (json_int_t)e->read_index_keys, "total", quantity(e->read_total)));
+    json_object_set_new(o, "decode_read_bytes", reads_json(e));
+    double caches = e->read_total - e->read_weights;
+    json_object_set_new(o, "decode_read_bytes_stored",
+                        json_pack("{s:o,s:o}", "weights", quantity(e->read_weights_stored), "total",
+                                  quantity(e->read_weights_stored + caches)));
     json_object_set_new(o, "experts_read_per_layer", quantity(e->experts_read));
     json_object_set_new(o, "arithmetic_intensity", quantity(e->intensity));
 }
@@ -135,7 +232,8 @@ static void put_cards(json_t *o, const struct m3_estimate *e)
 {
     static const char *const keys[] = {
         "gpu", "gpus", "card_bytes", "peak_flops", "bandwidth", "ridge", "min_cards_weights", "min_cards", "max_batch",
-        "bandwidth_bound_seconds", "compute_bound_seconds", "bound", "expert_spread",
+        "bandwidth_bound_seconds", "compute_bound_seconds", "bound", "expert_spread", "expert_parallel",
+        "critical_path",
     };
     const struct m3_gpu *gpu = e->request.gpu;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_set_new(o, keys[i], json_null());
@@ -151,8 +249,10 @@ static void put_cards(json_t *o, const struct m3_estimate *e)
     put(o, "max_batch", e->max_batch);
     json_object_set_new(o, "bandwidth_bound_seconds", quantity(e->bandwidth_seconds));
     json_object_set_new(o, "compute_bound_seconds", quantity(e->compute_seconds));
-    json_object_set_new(o, "bound", json_string(e->compute_bound ? "compute" : "memory"));
+    if (e->compute_bound >= 0) json_object_set_new(o, "bound", json_string(e->compute_bound ? "compute" : "memory"));
     json_object_set_new(o, "expert_spread", spread_json(e));
+    json_object_set_new(o, "expert_parallel", expert_parallel_json(e));
+    json_object_set_new(o, "critical_path", critical_path_json(e));
 }
 
 json_t *m3_estimate_json(const struct m3_estimate *e)

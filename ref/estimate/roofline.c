@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 
 #include "estimate/parts.h"
@@ -36,7 +37,21 @@ static double experts_read(const struct m3_config *c, int64_t batch)
     return (double)c->K * sum;
 }
 
-static void count_reads(struct m3_estimate *e)
+/* All of the text model but the embedding, which is read if it is lm_head too, and the experts that are not touched. */
+static double stored_reads(struct m3_estimate *e)
+{
+    const struct m3_census *census = e->request.files ? e->request.files : &e->census;
+    const int left_out[] = { M3_MOE_ROUTED, M3_VISION_TOWER, M3_PROJECTOR, M3_MTP_MODULES };
+    int64_t always = 0;
+    for (int i = 0; i < M3_COMPONENTS; i++) always += census->of[i].bytes;
+    for (int i = 0; i < 4; i++) always -= census->of[left_out[i]].bytes;
+    if (!e->config->tied_embeddings) always -= census->of[M3_EMBEDDING].bytes;
+    e->always_bytes = always;
+    if (!e->moe) return (double)always;
+    return (double)always + e->experts_read * (double)(census->of[M3_MOE_ROUTED].bytes / e->config->E);
+}
+
+void m3_estimate_reads(struct m3_estimate *e)
 {
     const struct m3_config *c = e->config;
     const struct m3_estimate_request *r = &e->request;
@@ -46,75 +61,31 @@ static void count_reads(struct m3_estimate *e)
 
     if (e->moe) e->experts_read = experts_read(c, r->batch);
     e->read_weights = r->weights->bits / 8.0 * ((double)always + e->experts_read * (double)(e->moe * expert));
+    e->read_weights_stored = stored_reads(e);
     e->read_kv_full = m3_exact(e, batch * m3_packed_bytes(e->full * 2 * c->G * c->D * T, r->kv));
     e->read_kv_selected = m3_exact(e, batch * m3_packed_bytes(e->sparse * 2 * c->G * c->D * (m3_wide)e->keys_main,
                                                               r->kv));
     e->read_index_keys = m3_exact(e, batch * m3_packed_bytes(e->sparse * c->X * T, r->index_kv));
     m3_wide caches = (m3_wide)e->read_kv_full + e->read_kv_selected + e->read_index_keys;
     e->read_total = e->read_weights + (double)m3_exact(e, caches);
-    e->intensity = (double)e->decode_step / e->read_total;
 }
 
 /* All reads and all FLOPs split evenly, nothing sent between cards. */
-static void count_time(struct m3_estimate *e)
+static void count_time(struct m3_estimate *e, double flops)
 {
     const struct m3_gpu *gpu = e->request.gpu;
     const double cards = (double)e->request.gpus;
     int fp8 = e->request.weights->bits == 8 && gpu->fp8_flops;
     e->peak_flops = fp8 ? gpu->fp8_flops : gpu->bf16_flops;
     e->bandwidth_seconds = e->read_total / (cards * (double)gpu->bandwidth);
-    e->compute_seconds = (double)e->decode_step / (cards * (double)e->peak_flops);
-    e->compute_bound = e->compute_seconds >= e->bandwidth_seconds;
+    e->compute_seconds = flops / (cards * (double)e->peak_flops);
+    e->compute_bound = isnan(e->compute_seconds + e->bandwidth_seconds) ? -1
+                     : e->compute_seconds >= e->bandwidth_seconds;
 }
 
-/* terms[i] = choose(m, i) p^i (1-p)^(m-i), i = 0 .. K: the experts of one card, had each been drawn by itself. */
-static void binomial(double *terms, int64_t m, double p, int K)
+void m3_estimate_time(struct m3_estimate *e)
 {
-    terms[0] = 1;
-    for (int64_t i = 0; i < m; i++) terms[0] *= 1 - p;
-    for (int i = 1; i <= K; i++) terms[i] = i <= m ? terms[i - 1] * (double)(m - i + 1) / i * (p / (1 - p)) : 0;
-}
-
-/* The coefficient of x^K in (sum over i <= most of terms[i] x^i)^cards. */
-static double at_most(const double *terms, int most, int64_t cards, int K)
-{
-    double sum[M3_MOST_SPREAD + 1] = { 1 }, next[M3_MOST_SPREAD + 1];
-    for (int64_t card = 0; card < cards; card++) {
-        for (int k = 0; k <= K; k++) {
-            next[k] = 0;
-            for (int i = 0; i <= k && i <= most; i++) next[k] += sum[k - i] * terms[i];
-        }
-        memcpy(sum, next, sizeof sum);
-    }
-    return sum[K];
-}
-
-/* K different experts, any K of the E as likely as any other. Independent draws given that they are K in all give the
- * same distribution as choose(E/cards, i) over choose(E, K), without its large numbers. */
-static void spread_experts(struct m3_estimate *e)
-{
-    const struct m3_config *c = e->config;
-    const int64_t cards = e->request.gpus, each = c->E / cards;
-    const int K = (int)c->K;
-    double terms[M3_MOST_SPREAD + 1], below = 0, missed = 1;
-
-    binomial(terms, each, (double)K / ((double)c->E + 1), K);
-    const double all = at_most(terms, K, cards, K);
-    for (int j = 1; j <= K; j++) {
-        double up_to = at_most(terms, j, cards, K) / all;
-        e->p_fullest[j - 1] = up_to - below;
-        e->expected_fullest += j * e->p_fullest[j - 1];
-        below = up_to;
-    }
-    for (int i = 0; i < K; i++) missed *= (double)(c->E - each - i) / (double)(c->E - i);   /* 0 stays 0 */
-    e->expected_cards_hit = (double)cards * (1 - missed);
-}
-
-void m3_estimate_roofline(struct m3_estimate *e)
-{
-    count_reads(e);
-    if (!e->request.gpu) return;
-    count_time(e);
-    e->has_spread = e->moe && e->config->K <= M3_MOST_SPREAD && e->config->E % e->request.gpus == 0;
-    if (e->has_spread) spread_experts(e);
+    const double flops = e->decode_step < 0 ? NAN : (double)e->decode_step;
+    e->intensity = flops / e->read_total;
+    if (e->request.gpu) count_time(e, flops);
 }

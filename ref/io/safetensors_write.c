@@ -1,18 +1,14 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE             /* O_TMPFILE */
-#endif
 #include "io/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/gzip.h"
+#include "io/new_file.h"
 
 struct declared {
     uint64_t bytes, begin;          /* begin: in the data, known after begin */
@@ -21,9 +17,8 @@ struct declared {
 };
 
 struct m3_writer {
-    char *path, *folder;
-    char *plain;                    /* name of the temporary file; NULL: it has none, or there is no file */
-    int fd;                         /* of the temporary file; -1: none */
+    struct m3_new_file file;
+    const char *path;               /* of that */
     json_t *header, *metadata;      /* metadata is borrowed from header; NULL: none */
     struct declared *tensors;       /* in the order of declaration */
     size_t count, current;          /* current: the tensor that is being written */
@@ -40,67 +35,15 @@ static int broken(struct m3_writer *writer, int status)
     return status;
 }
 
-static int fail_system(const struct m3_writer *writer, const char *what, struct m3_error *error)
-{
-    return m3_fail(error, M3_IO, "%s: %s: %s", writer->path, what, strerror(errno));
-}
-
-/* Gives the temporary file a name that no other process takes: a new one if *fd < 0, else the nameless one there. */
-static int name_temporary(int *fd, char **name, const struct m3_writer *writer, struct m3_error *error)
-{
-    size_t room = strlen(writer->folder) + 64;
-    char open_file[64];
-    int named = 0;
-    *name = malloc(room);
-    if (!*name) return m3_fail_memory(error, writer->path, room);
-    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", *fd);
-    for (int attempt = 0; !named; attempt++) {
-        snprintf(*name, room, "%s/.m3ref.%ld.%d.tmp", writer->folder, (long)getpid(), attempt);
-        if (*fd >= 0) named = linkat(AT_FDCWD, open_file, AT_FDCWD, *name, AT_SYMLINK_FOLLOW) == 0;
-        else named = (*fd = open(*name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0;
-        if (!named && errno != EEXIST) {
-            int status = fail_system(writer, "cannot create a temporary file beside it", error);
-            free(*name);
-            *name = NULL;
-            return status;
-        }
-    }
-    return M3_OK;
-}
-
-/* Creates a file in the folder of the target. Where the system has files without a name it is one of them until it is
- * whole: a run that is killed leaves nothing behind. */
-static int make_temporary(int *fd, char **name, const struct m3_writer *writer, struct m3_error *error)
-{
-    *name = NULL;
-    *fd = access("/proc/self/fd", X_OK) == 0 ? open(writer->folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666) : -1;
-    return *fd >= 0 ? M3_OK : name_temporary(fd, name, writer, error);
-}
-
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash) return strdup(".");
-    return strndup(path, slash == path ? 1 : (size_t)(slash - path));
-}
-
 int m3_writer_new(struct m3_writer **writer, const char *path, struct m3_error *error)
 {
     *writer = NULL;
     struct m3_writer *made = calloc(1, sizeof *made);
     if (!made) return m3_fail_memory(error, path, sizeof *made);
-    made->fd = -1;
-    made->path = strdup(path);
-    made->folder = folder_of(path);
     made->header = json_object();
-
-    struct stat info;
-    int status;
-    if (!made->path || !made->folder || !made->header) status = m3_fail_memory(error, path, strlen(path));
-    else if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        status = m3_fail(error, M3_IO, "%s: not a regular file: it cannot be replaced", path);
-    else status = make_temporary(&made->fd, &made->plain, made, error);
-
+    int status = m3_new_file_open(&made->file, path, error);
+    if (!status && !made->header) status = m3_fail_memory(error, path, sizeof *made->header);
+    made->path = made->file.path;
     if (status) m3_writer_abandon(made);
     else *writer = made;
     return status;
@@ -183,9 +126,9 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
     unsigned char prefix[8];
     for (int i = 0; i < 8; i++) prefix[i] = (unsigned char)(padded >> 8 * i);
 
-    status = m3_write_all(writer->fd, prefix, 8, writer->path, error);
-    if (!status) status = m3_write_all(writer->fd, text, length, writer->path, error);
-    if (!status) status = m3_write_all(writer->fd, "       ", padded - length, writer->path, error);
+    status = m3_write_all(writer->file.fd, prefix, 8, writer->path, error);
+    if (!status) status = m3_write_all(writer->file.fd, text, length, writer->path, error);
+    if (!status) status = m3_write_all(writer->file.fd, "       ", padded - length, writer->path, error);
     free(text);
     writer->data_begin = 8 + padded;
     writer->begun = 1;
@@ -209,9 +152,9 @@ int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count,
         const struct declared *tensor = &writer->tensors[writer->current];
         uint64_t left = tensor->bytes - writer->current_bytes, piece = count < left ? count : left;
         off_t place = (off_t)(writer->data_begin + tensor->begin);
-        if (writer->current_bytes == 0 && lseek(writer->fd, place, SEEK_SET) < 0)
-            return broken(writer, fail_system(writer, "cannot seek", error));
-        int status = m3_write_all(writer->fd, from, piece, writer->path, error);
+        if (writer->current_bytes == 0 && lseek(writer->file.fd, place, SEEK_SET) < 0)
+            return broken(writer, m3_fail(error, M3_IO, "%s: cannot seek: %s", writer->path, strerror(errno)));
+        int status = m3_write_all(writer->file.fd, from, piece, writer->path, error);
         if (status) return broken(writer, status);
         writer->current_bytes += piece;
         from += piece;
@@ -230,27 +173,13 @@ static uint64_t missing_bytes(const struct m3_writer *writer)
 /* Replaces the temporary file by its gzipped form. */
 static int pack(struct m3_writer *writer, struct m3_error *error)
 {
-    int fd;
-    char *name;
-    int status = make_temporary(&fd, &name, writer, error);
+    struct m3_new_file packed;
+    int status = m3_new_file_open(&packed, writer->path, error);
     if (status) return status;
-    status = m3_gzip(fd, writer->fd, writer->path, error);
-    close(writer->fd);
-    if (writer->plain) unlink(writer->plain);
-    free(writer->plain);
-    writer->fd = fd;
-    writer->plain = name;
-    return status;
-}
-
-/* So that the new name survives a crash too. Some file systems cannot sync a folder: EINVAL. */
-static int sync_folder(const struct m3_writer *writer, struct m3_error *error)
-{
-    int fd = open(writer->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail_system(writer, "written, but its folder cannot be opened to sync it", error);
-    int status = M3_OK;
-    if (fsync(fd) != 0 && errno != EINVAL) status = fail_system(writer, "written, but its folder is not synced", error);
-    close(fd);
+    status = m3_gzip(packed.fd, writer->file.fd, writer->path, error);
+    m3_new_file_abandon(&writer->file);
+    writer->file = packed;
+    writer->path = packed.path;
     return status;
 }
 
@@ -263,16 +192,7 @@ static int finish(struct m3_writer *writer, struct m3_error *error)
                        missing_bytes(writer));
     int status = m3_is_gzip_name(writer->path) ? pack(writer, error) : M3_OK;
     if (status) return status;
-    if (fsync(writer->fd) != 0) return fail_system(writer, "cannot sync", error);
-    if (!writer->plain) status = name_temporary(&writer->fd, &writer->plain, writer, error);
-    if (status) return status;
-    int failed = close(writer->fd);
-    writer->fd = -1;
-    if (failed) return fail_system(writer, "cannot close", error);
-    if (rename(writer->plain, writer->path) != 0) return fail_system(writer, "cannot rename to it", error);
-    free(writer->plain);
-    writer->plain = NULL;
-    return sync_folder(writer, error);
+    return m3_new_file_commit(&writer->file, error);
 }
 
 int m3_writer_commit(struct m3_writer *writer, struct m3_error *error)
@@ -285,12 +205,8 @@ int m3_writer_commit(struct m3_writer *writer, struct m3_error *error)
 void m3_writer_abandon(struct m3_writer *writer)
 {
     if (!writer) return;
-    if (writer->fd >= 0) close(writer->fd);
-    if (writer->plain) unlink(writer->plain);
+    m3_new_file_abandon(&writer->file);
     json_decref(writer->header);
     free(writer->tensors);
-    free(writer->plain);
-    free(writer->folder);
-    free(writer->path);
     free(writer);
 }

@@ -77,18 +77,18 @@ static void put_frame(float *pixels, const unsigned char *rgb, int64_t part, con
 }
 
 /* The size after the resize; an error names the file. */
-static int choose_size(struct m3_picture_size *size, const struct m3_image *image, int64_t most, const char *path,
+static int choose_size(struct m3_picture_size *size, int64_t height, int64_t width, int64_t most, const char *path,
                        const struct m3_vision_config *config, struct m3_error *error)
 {
     int64_t factor = config->patch * config->spatial_merge;
     if (config->channels != 3)
         return m3_fail(error, M3_BAD_INPUT, "%s: got a picture of 3 channels, expected num_channels %" PRId64, path,
                        config->channels);
-    size->height = image->height;
-    size->width = image->width;
-    if (m3_smart_resize(&size->new_height, &size->new_width, image->height, image->width, factor, LEAST_PIXELS, most))
+    size->height = height;
+    size->width = width;
+    if (m3_smart_resize(&size->new_height, &size->new_width, height, width, factor, LEAST_PIXELS, most))
         return m3_fail(error, M3_BAD_INPUT, "%s: got %" PRId64 " x %" PRId64 " pixels, expected sides of a ratio of at "
-                       "most 200", path, image->width, image->height);
+                       "most 200", path, width, height);
     return M3_OK;
 }
 
@@ -111,13 +111,21 @@ static void set_grid(struct m3_picture_size *size, int64_t frames, const struct 
     size->tokens = m3_merged(product(size->grid), config);
 }
 
+int m3_pictures_image_size(struct m3_picture_size *size, int64_t height, int64_t width, const char *name,
+                           const struct m3_vision_config *config, struct m3_error *error)
+{
+    int status = choose_size(size, height, width, MOST_IMAGE_PIXELS, name, config, error);
+    if (!status) set_grid(size, 1, config);
+    return status;
+}
+
 int m3_pictures_add_image(struct m3_pictures *pictures, struct m3_picture_size *size, const char *path,
                           const struct m3_vision_config *config, struct m3_error *error)
 {
     struct m3_image image;
     unsigned char *rgb = NULL;
     int status = m3_png_read(&image, path, error);
-    if (!status) status = choose_size(size, &image, MOST_IMAGE_PIXELS, path, config, error);
+    if (!status) status = choose_size(size, image.height, image.width, MOST_IMAGE_PIXELS, path, config, error);
     if (!status) status = resized(&rgb, &image, size, path, error);
     if (!status) {
         set_grid(size, 1, config);
@@ -156,7 +164,7 @@ static int add_frame(float **pixels, struct m3_pictures *pictures, struct m3_pic
     unsigned char *rgb = NULL;
     int status = m3_png_read(&image, path, error);
     if (!status && frame == 0) {
-        status = choose_size(size, &image, MOST_FRAME_PIXELS, path, config, error);
+        status = choose_size(size, image.height, image.width, MOST_FRAME_PIXELS, path, config, error);
         if (!status) set_grid(size, frames, config);
         if (!status && !(*pixels = append(pictures, 1, size->grid, config, error))) status = M3_INTERNAL;
     } else if (!status && (image.height != size->height || image.width != size->width)) {

@@ -22,6 +22,10 @@ struct m3_picture_size {
     int64_t grid[3], tokens;
 };
 
+/* What becomes of an image of that size; `name` is for the error. M3_BAD_INPUT if it cannot be. */
+int m3_pictures_image_size(struct m3_picture_size *size, int64_t height, int64_t width, const char *name,
+                           const struct m3_vision_config *config, struct m3_error *error);
+
 /* Appends a PNG file as an image, a folder of PNG files as a video whose frames are in byte order of their names, all
  * of one size. All images before any video. M3_BAD_INPUT if a size cannot be, besides what m3_png_read says. */
 int m3_pictures_add_image(struct m3_pictures *pictures, struct m3_picture_size *size, const char *path,

@@ -14,6 +14,7 @@ import numpy as np
 
 import cases
 import files
+import flops
 import formulas
 import judge
 import m2
@@ -128,6 +129,7 @@ def main():
             readings.produce(cases.READINGS, made)
             make.produce_vision(made, photo)
             make.produce_pictures(made, photo)
+            flops.produce(made)
         except judge.Refused as reason:
             sys.exit(f"FAIL  refused: {reason}")
         make.produce_configs(made)

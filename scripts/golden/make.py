@@ -1,7 +1,8 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
-    CASE: tiny, block128, mxfp8, f8block, mtp, m2, readings, vision (both need tiny) or pictures
+    CASE: tiny, block128, mxfp8, f8block, mtp, m2, readings, vision (both need tiny), pictures or flops (needs tiny,
+          block128, mtp)
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
 A case is refused if a tap is not fp64 (formulas.py disagrees by more than 1e-14), if an fp32 run selects other blocks
@@ -21,6 +22,8 @@ import transformers
 import cases
 import configs
 import files
+import flops
+import foreign
 import formulas
 import judge
 import m2
@@ -34,7 +37,7 @@ import vision
 import yardstick
 
 GOLDEN = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden"))
-GROUPS = (mtp.NAME, m2.NAME, readings.NAME, vision.NAME, pictures.NAME)
+GROUPS = (mtp.NAME, m2.NAME, readings.NAME, vision.NAME, pictures.NAME, flops.NAME)
 
 
 def build(case, seed):
@@ -122,6 +125,8 @@ def produce_configs(out):
     files.write_json(os.path.join(folder, "minimax-m3-mxfp8.json"), configs.minimax_m3_mxfp8())
     files.write_json(os.path.join(folder, "minimax-m2.7.json"), configs.minimax_m2_7())
     files.write_json(os.path.join(folder, "minimax-m2.json"), configs.minimax_m2())
+    for name, config in foreign.CONFIGS.items():
+        files.write_json(os.path.join(folder, f"{name}.json"), config)
 
 
 def dimensions(case):
@@ -152,7 +157,7 @@ def manifest(out):
     entries.append(readings.entry(cases.READINGS, dimensions(cases.TINY)) | {"files": listing(out, readings.NAME)})
     entries.append({"case": "configs", "producer": "scripts/golden/configs.py", "versions": {}, "seed": None,
                     "command": "python scripts/golden/make.py", "weights": None, "dims": {},
-                    "covers": "every field of config.json of both public releases",
+                    "covers": "every field of config.json of both public releases; models to compare with",
                     "cannot_detect": "field order and white space of the released files",
                     "files": listing(out, "configs")})
     config, vision_files = small_config(cases.TINY), listing(out, vision.NAME)
@@ -161,6 +166,7 @@ def manifest(out):
         mine = [file for file in vision_files if file["path"].startswith(own)]
         entries.append(vision.entry(case, config) | {"files": mine})
     entries.append(pictures.entry() | {"files": listing(out, pictures.NAME)})
+    entries.append(flops.entry() | {"files": [described(out, flops.FILE)]})
     entries.append({"case": "photo", "producer": None, "versions": {}, "seed": None, "command": None, "weights": None,
                     "dims": {}, "covers": "a source: nothing makes it", "cannot_detect": None,
                     "source": cases.PHOTO["source"], "licence": cases.PHOTO["licence"],
@@ -263,6 +269,8 @@ def main():
                 show(f"{vision.NAME}/{name}", summary)
         if pictures.NAME in wanted and not options.search:
             produce_pictures(options.out, photo)
+        if flops.NAME in wanted and not options.search:
+            flops.produce(options.out)
     except judge.Refused as reason:
         sys.exit(f"refused: {reason}")
     if not options.search:

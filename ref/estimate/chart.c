@@ -1,0 +1,197 @@
+#include "estimate/chart.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "estimate/plot.h"
+
+/* Between two powers of two the costs are drawn at so many places, evenly on the axis. */
+enum { PER_OCTAVE = 8, MOST_OCTAVES = 33, MOST_MARKS = 64, MOST_POINTS = PER_OCTAVE * MOST_OCTAVES + MOST_MARKS + 2 };
+enum panel { FLOPS, CACHES, READS, PANELS };
+
+#define OF(member) offsetof(struct m3_estimate, member)
+
+/* Of each panel from the bottom up: what does not grow with the context first. */
+static const struct series {
+    enum panel panel;
+    const char *name;
+    int colour;
+    size_t offset;              /* of an int64_t; of weights read, a double */
+} series[] = {
+    { FLOPS, "all but attention", 3, OF(decode_linear) },           /* only where its parts are not known */
+    { FLOPS, "mixture of experts", 0, OF(decode.moe) },
+    { FLOPS, "dense MLP", 4, OF(decode.dense_mlp) },
+    { FLOPS, "projections q, k, v, o", 3, OF(decode.projections) },
+    { FLOPS, "index projections", 5, OF(decode.index_projections) },
+    { FLOPS, "lm_head", 7, OF(decode.lm_head) },
+    { FLOPS, "chosen blocks", 1, OF(decode.msa_main) },
+    { FLOPS, "full attention", 2, OF(decode.full_attention) },
+    { FLOPS, "index scores", 6, OF(decode.msa_index) },
+    { CACHES, "keys and values", 2, OF(kv_batch_main) },
+    { CACHES, "index keys", 6, OF(kv_batch_index) },
+    { READS, "weights", 0, OF(read_weights) },
+    { READS, "chosen blocks", 1, OF(read_kv_selected) },
+    { READS, "caches of full layers", 2, OF(read_kv_full) },
+    { READS, "index keys", 6, OF(read_index_keys) },
+};
+
+enum { SERIES = sizeof series / sizeof series[0] };
+
+struct table {
+    int64_t contexts[MOST_POINTS];
+    int points;
+    int64_t marks[MOST_MARKS];
+    int mark_count;
+    double values[SERIES][MOST_POINTS];
+    double all_full[MOST_POINTS];       /* FLOPs, were every layer a full one */
+    double by_flops[MOST_POINTS];       /* bytes that could be read in the time that the FLOPs of a step take */
+    int compute_bound;                  /* somewhere */
+    struct m3_estimate last;            /* of the last context */
+};
+
+static int ascending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int without_repeats(int64_t *list, int count)
+{
+    int kept = 0;
+    qsort(list, (size_t)count, sizeof *list, ascending);
+    for (int i = 0; i < count; i++)
+        if (i == 0 || list[i] != list[i - 1]) list[kept++] = list[i];
+    return kept;
+}
+
+/* From 1K, or from 1 if the model ends or a mark lies below that. */
+static void choose_contexts(struct table *t, const struct m3_chart_request *chart)
+{
+    int count = chart->mark_count, points = 0;
+    for (int i = 0; i < count; i++) t->marks[i] = chart->marks[i];
+    count = without_repeats(t->marks, count);
+    int64_t first = chart->last > 1024 && (count == 0 || t->marks[0] >= 1024) ? 1024 : 1;
+    for (int k = 0;; k++) {
+        double context = (double)first * exp2((double)k / PER_OCTAVE);
+        if (context >= (double)chart->last) break;
+        t->contexts[points++] = llround(context);
+    }
+    t->contexts[points++] = chart->last;
+    for (int i = 0; i < count; i++) t->contexts[points++] = t->marks[i];
+    t->points = without_repeats(t->contexts, points);
+    t->mark_count = count;
+}
+
+static double value_of(const struct m3_estimate *e, const struct series *s)
+{
+    const void *at = (const char *)e + s->offset;
+    if (s->offset == OF(read_weights)) return *(const double *)at;
+    if (s->offset == OF(decode_linear) && e->decode.projections >= 0) return 0;
+    int64_t value = *(const int64_t *)at;
+    return value < 0 ? NAN : (double)value;
+}
+
+static int fill(struct table *t, const struct m3_config *config, const struct m3_estimate_request *request,
+                struct m3_error *error)
+{
+    struct m3_estimate_request r = *request;
+    struct m3_estimate *e = &t->last;
+    for (int i = 0; i < t->points; i++) {
+        r.context = t->contexts[i];
+        int status = m3_estimate(e, config, &r, error);
+        if (status) return status;
+        for (int s = 0; s < SERIES; s++) t->values[s][i] = value_of(e, &series[s]);
+        t->all_full[i] = (double)e->decode_all_full;
+        if (!r.gpu) continue;
+        t->by_flops[i] = e->compute_seconds * (double)r.gpus * (double)r.gpu->bandwidth;
+        t->compute_bound |= e->compute_bound > 0;
+    }
+    return M3_OK;
+}
+
+/* A series that is 0 everywhere is left out. */
+static void stack(struct m3_plot *plot, const struct table *t, enum panel panel)
+{
+    for (int s = 0; s < SERIES; s++) {
+        int i = 0;
+        while (i < t->points && !(t->values[s][i] > 0)) i++;
+        if (series[s].panel != panel || i == t->points) continue;
+        plot->stack[plot->series++] = (struct m3_plot_series){ series[s].name, series[s].colour, t->values[s] };
+    }
+}
+
+/* 0 if its sum is not known. */
+static int describe(struct m3_plot *plot, const struct table *t, enum panel panel)
+{
+    const struct m3_estimate *e = &t->last;
+    *plot = (struct m3_plot){ .unit = panel == FLOPS ? 'F' : 'B', .contexts = t->contexts, .points = t->points,
+                              .marks = t->marks, .mark_count = t->mark_count };
+    stack(plot, t, panel);
+    switch (panel) {
+    case FLOPS:
+        plot->title = "FLOPs of one decoded token";
+        if (e->sparse) plot->line = t->all_full;
+        plot->line_name = "full attention everywhere";
+        return e->decode.total >= 0;
+    case CACHES:
+        plot->title = "Caches of the batch";
+        return e->kv_total >= 0;
+    case READS:
+        plot->title = e->request.gpu ? "Read in one step; on the right, its least time" : "Read in one step";
+        if (e->request.gpu)
+            plot->seconds_per_unit = 1 / ((double)e->request.gpus * (double)e->request.gpu->bandwidth);
+        if (t->compute_bound) plot->line = t->by_flops;
+        plot->line_name = "time of its FLOPs, ms";
+        plot->line_counts = plot->line_in_ms = 1;
+        return !isnan(e->read_total);
+    default: return 0;
+    }
+}
+
+static void print_subtitle(char *text, size_t size, const struct m3_estimate *e)
+{
+    const struct m3_estimate_request *r = &e->request;
+    int n = snprintf(text, size, "batch %" PRId64 ", weights %s, keys and values %s", r->batch, r->weights->name,
+                     r->kv->name);
+    if (e->sparse) n += snprintf(text + n, size - (size_t)n, ", index keys %s", r->index_kv->name);
+    if (r->mtp_modules) n += snprintf(text + n, size - (size_t)n, ", %" PRId64 " MTP modules", r->mtp_modules);
+    if (r->gpu) snprintf(text + n, size - (size_t)n, ", %" PRId64 " x %s", r->gpus, r->gpu->name);
+}
+
+static int draw(char **svg, const struct table *t, const char *title, struct m3_error *error)
+{
+    struct m3_plot plots[PANELS];
+    char subtitle[200];
+    size_t size;
+    int used = 0;
+    for (enum panel panel = FLOPS; panel < PANELS; panel++) used += describe(&plots[used], t, panel);
+    if (!used) return m3_fail(error, M3_USAGE, "--chart: got a model of which only parameters are known");
+    FILE *out = open_memstream(svg, &size);
+    if (!out) return m3_fail_memory(error, "the chart", 0);
+    print_subtitle(subtitle, sizeof subtitle, &t->last);
+    m3_plot_begin(out, used, title, subtitle);
+    for (int i = 0; i < used; i++) m3_plot_draw(out, i, &plots[i]);
+    m3_plot_end(out);
+    int failed = ferror(out);
+    if (!fclose(out) && !failed) return M3_OK;
+    free(*svg);
+    *svg = NULL;
+    return m3_fail_memory(error, "the chart", size);
+}
+
+int m3_estimate_chart(char **svg, const struct m3_config *config, const struct m3_estimate_request *request,
+                      const struct m3_chart_request *chart, struct m3_error *error)
+{
+    *svg = NULL;
+    if (chart->last < 1 || chart->mark_count > MOST_MARKS)
+        return m3_fail(error, M3_USAGE, "--chart: got a model of which only parameters are known");
+    struct table *t = calloc(1, sizeof *t);
+    if (!t) return m3_fail_memory(error, "the chart", sizeof *t);
+    choose_contexts(t, chart);
+    int status = fill(t, config, request, error);
+    if (!status) status = draw(svg, t, chart->title, error);
+    free(t);
+    return status;
+}

@@ -1,0 +1,116 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE             /* O_TMPFILE */
+#endif
+#include "io/new_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/gzip.h"
+
+static int fail_system(const struct m3_new_file *file, const char *what, struct m3_error *error)
+{
+    return m3_fail(error, M3_IO, "%s: %s: %s", file->path, what, strerror(errno));
+}
+
+/* Gives the temporary file a name that no other process takes: a new one if fd < 0, else the nameless one there. */
+static int name_temporary(struct m3_new_file *file, struct m3_error *error)
+{
+    size_t room = strlen(file->folder) + 64;
+    char open_file[64], *name = malloc(room);
+    int named = 0;
+    if (!name) return m3_fail_memory(error, file->path, room);
+    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", file->fd);
+    for (int attempt = 0; !named; attempt++) {
+        snprintf(name, room, "%s/.m3ref.%ld.%d.tmp", file->folder, (long)getpid(), attempt);
+        if (file->fd >= 0) named = linkat(AT_FDCWD, open_file, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+        else named = (file->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0;
+        if (!named && errno != EEXIST) {
+            int status = fail_system(file, "cannot create a temporary file beside it", error);
+            free(name);
+            return status;
+        }
+    }
+    file->name = name;
+    return M3_OK;
+}
+
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return strdup(".");
+    return strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error)
+{
+    struct stat info;
+    int status = M3_OK;
+    *file = (struct m3_new_file){ .fd = -1, .path = strdup(path), .folder = folder_of(path) };
+    if (!file->path || !file->folder) {
+        status = m3_fail_memory(error, path, strlen(path));
+    } else if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        status = m3_fail(error, M3_IO, "%s: not a regular file: it cannot be replaced", path);
+    } else {
+        if (access("/proc/self/fd", X_OK) == 0) file->fd = open(file->folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
+        if (file->fd < 0) status = name_temporary(file, error);
+    }
+    if (status) m3_new_file_abandon(file);
+    return status;
+}
+
+/* So that the new name survives a crash too. Some file systems cannot sync a folder: EINVAL. */
+static int sync_folder(const struct m3_new_file *file, struct m3_error *error)
+{
+    int fd = open(file->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail_system(file, "written, but its folder cannot be opened to sync it", error);
+    int status = M3_OK;
+    if (fsync(fd) != 0 && errno != EINVAL) status = fail_system(file, "written, but its folder is not synced", error);
+    close(fd);
+    return status;
+}
+
+static int finish(struct m3_new_file *file, struct m3_error *error)
+{
+    if (fsync(file->fd) != 0) return fail_system(file, "cannot sync", error);
+    int status = file->name ? M3_OK : name_temporary(file, error);
+    if (status) return status;
+    int failed = close(file->fd);
+    file->fd = -1;
+    if (failed) return fail_system(file, "cannot close", error);
+    if (rename(file->name, file->path) != 0) return fail_system(file, "cannot rename to it", error);
+    free(file->name);
+    file->name = NULL;
+    return sync_folder(file, error);
+}
+
+int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error)
+{
+    int status = finish(file, error);
+    m3_new_file_abandon(file);
+    return status;
+}
+
+void m3_new_file_abandon(struct m3_new_file *file)
+{
+    if (file->fd >= 0) close(file->fd);
+    if (file->name) unlink(file->name);
+    free(file->name);
+    free(file->folder);
+    free(file->path);
+    *file = (struct m3_new_file)M3_NO_FILE;
+}
+
+int m3_new_file_write(const char *path, const void *bytes, size_t count, struct m3_error *error)
+{
+    struct m3_new_file file;
+    int status = m3_new_file_open(&file, path, error);
+    if (!status) status = m3_write_all(file.fd, bytes, count, path, error);
+    if (!status) return m3_new_file_commit(&file, error);
+    m3_new_file_abandon(&file);
+    return status;
+}
