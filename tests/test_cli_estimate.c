@@ -172,14 +172,14 @@ START_TEST(table)
 {
     ck_assert_int_eq(m3ref("estimate " M3 " --gpu h200 --gpus 8"), 0);
     ck_assert(has("out", "context 1,048,576, batch 1\n"));
-    ck_assert(has("out", "144,149,839,872 B        144.150 GB        134.250 GiB\n"));
+    ck_assert(has("out", "144,149,839,872 B        144.150 GB        134.250 GiB"));
     ck_assert(has("out", "512/17"));
-    ck_assert(has("out", "217,572,704,256                               139,304,415,382,732,800\n"));
+    ck_assert(has("out", "217,572,704,256                               139,304,415,382,732,800"));
     ck_assert(has("out", "1.860649 ms"));
     ck_assert(has("out", "ridge 206.04 FLOP/B"));
-    ck_assert(has("out", "  attention                                       6,417,285,120    1.5027 %            106,954,752\n"));
-    ck_assert(has("out", "  routed experts                                 25,820,135,424            452,984,832\n"));
-    ck_assert(has("out", "  a step, those shared out                             2.794013 ms\n"));
+    ck_assert(has("out", "  attention                                       6,417,285,120    1.5027 %            106,954,752"));
+    ck_assert(has("out", "  routed experts                                 25,820,135,424            452,984,832"));
+    ck_assert(has("out", "  a step, those shared out                             2.794013 ms"));
     ck_assert(has("out", "  comparisons for block maxima                      239,075,328              4,194,304\n"));
     ck_assert_int_eq(error_lines(), 0);
     ck_assert_int_eq(m3ref("estimate " M3 " --gpu h200 --gpus 8 --card-memory reported"), 0);

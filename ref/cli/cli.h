@@ -75,11 +75,20 @@ int m3_cli_ids(int32_t **ids, int64_t *count, const char *flag, const char *text
 
 /* What estimate prints (cli/estimate_print.c): the model once, then each combination; more than one in a line each. */
 struct m3_estimate;
+struct m3_mark;
 struct json_t;
-void m3_cli_estimate_model(const struct m3_estimate *e, const char *path);
-void m3_cli_estimate_detail(const struct m3_estimate *e);
+struct m3_cli_marks {
+    const struct m3_mark *marks;    /* figures that documents print otherwise; their lines name the errata */
+    int count;
+};
+void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const struct m3_cli_marks *marks);
+void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_marks *marks);
 void m3_cli_estimate_line(const struct m3_estimate *e, int first);
 void m3_cli_estimate_csv(const struct json_t *summary, int first);     /* a header before the first */
+
+/* What documents print of the model, and otherwise than an estimate has it (cli/estimate_documents.c). */
+int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *error);
+void m3_cli_estimate_errata(const struct m3_cli_marks *marks);
 
 /* Whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);

@@ -10,7 +10,7 @@
 #include "cli/cli.h"
 #include "estimate/chart.h"
 #include "estimate/foreign.h"
-#include "estimate/estimate.h"
+#include "estimate/documents.h"
 #include "io/new_file.h"
 #include "model/pictures.h"
 #include "model/semantics.h"
@@ -47,6 +47,7 @@ static const char help[] =
     "  --explain KEY          a key of --json, or a group of them: formula, numbers, value\n"
     "  --chart OUT.svg        also draws cost against context: FLOPs of a decoded token by part, caches, bytes read\n"
     "                         and with --gpu their least time. Contexts of --context are marked\n"
+    "  --documents            instead: all figures that documents print of this model, beside ours (SPEC, appendix C)\n"
     "  --help                 this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad or other model; 66\n"
@@ -72,13 +73,13 @@ struct arguments {
     const char *path, *contexts, *batches, *card_memory, *explain, *chart;
     struct m3_estimate_request request;
     enum format format;
-    int formats, gpus_given, from_tensors, allow_long, help;
+    int formats, gpus_given, from_tensors, allow_long, documents, help;
 };
 
 enum {
     OPT_CONTEXT = 256, OPT_BATCH, OPT_WEIGHTS, OPT_KV, OPT_INDEX_KV, OPT_GPU, OPT_GPUS, OPT_CARD_MEMORY,
     OPT_ACTIVATIONS, OPT_MTP, OPT_FROM_TENSORS, OPT_FORMAT, OPT_JSON, OPT_EXPLAIN, OPT_ALLOW_LONG,
-    OPT_CHART, OPT_SET, OPT_IMAGE, OPT_GRID, OPT_ALL_LOGITS, OPT_NO_CAUSAL_SKIP, OPT_HELP
+    OPT_CHART, OPT_SET, OPT_IMAGE, OPT_GRID, OPT_ALL_LOGITS, OPT_NO_CAUSAL_SKIP, OPT_DOCUMENTS, OPT_HELP
 };
 
 static const struct option options[] = {
@@ -103,6 +104,7 @@ static const struct option options[] = {
     { "all-logits", no_argument, NULL, OPT_ALL_LOGITS },
     { "no-causal-skip", no_argument, NULL, OPT_NO_CAUSAL_SKIP },
     { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
+    { "documents", no_argument, NULL, OPT_DOCUMENTS },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -176,6 +178,7 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_NO_CAUSAL_SKIP: r->no_causal_skip = 1; break;
     case OPT_CHART: a->chart = optarg; break;
     case OPT_ALLOW_LONG: a->allow_long = 1; break;
+    case OPT_DOCUMENTS: a->documents = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return m3_cli_bad_option(option, argv, "estimate", error);
     }
@@ -216,8 +219,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     size_t length = a->chart ? strlen(a->chart) : 0;
     if (a->chart && (length < 5 || strcmp(a->chart + length - 4, ".svg") != 0))
         return m3_fail(error, M3_USAGE, "--chart: got %s, expected a name that ends in .svg", a->chart);
-    if (a->explain && a->formats)
-        return m3_fail(error, M3_USAGE, "estimate: --explain and --format exclude each other");
+    if (!!a->explain + !!a->formats + a->documents > 1)
+        return m3_fail(error, M3_USAGE, "estimate: --explain, --format and --documents exclude each other");
     return set_card(a, error);
 }
 
@@ -328,18 +331,34 @@ static int load(struct source *s, struct arguments *a, struct m3_error *notes, s
     return status;
 }
 
+/* One combination: the whole report, with the errata of documents. */
+static int print_report(const char *path, const struct m3_estimate *e, const json_t *summary, struct m3_error *error)
+{
+    struct m3_mark found[M3_MOST_MARKS];
+    struct m3_cli_marks marks = { found, 0 };
+    int status = m3_estimate_marks(found, &marks.count, e, summary, error);
+    if (status) return status;
+    m3_cli_estimate_model(e, path, &marks);
+    m3_cli_estimate_detail(e, &marks);
+    m3_cli_estimate_errata(&marks);
+    return M3_OK;
+}
+
 static int print(const struct arguments *a, const struct m3_estimate *e, int first, int several,
                  struct m3_error *error)
 {
-    if (a->format == TABLE && !a->explain) {
-        if (first) m3_cli_estimate_model(e, a->path);
-        if (several) m3_cli_estimate_line(e, first);
-        else m3_cli_estimate_detail(e);
+    const struct m3_cli_marks none = { NULL, 0 };
+    const int table = a->format == TABLE && !a->explain;
+    if (a->documents) return first ? m3_cli_estimate_documents(e, error) : M3_OK;
+    if (table && several) {
+        if (first) m3_cli_estimate_model(e, a->path, &none);
+        m3_cli_estimate_line(e, first);
         return M3_OK;
     }
     json_t *summary = m3_estimate_json(e);
     int status = M3_OK;
     if (!summary) status = m3_fail_memory(error, "the summary", 0);
+    else if (table) status = print_report(a->path, e, summary, error);
     else if (a->explain) {
         if (several) printf("context %" PRId64 ", batch %" PRId64 "\n", e->request.context, e->request.batch);
         status = m3_estimate_explain(e, summary, a->explain, stdout, error);

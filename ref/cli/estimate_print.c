@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "estimate/documents.h"
 #include "estimate/foreign.h"
-#include "estimate/estimate.h"
 
 /* "1,048,576"; "" for what is not known */
 struct digits {
@@ -27,24 +27,45 @@ static struct digits grouped(int64_t value)
     return d;
 }
 
-/* What is not known is left out, here and below. */
-static void print_count(const char *name, int64_t value, const char *unit)
+/* Ends the line of a figure: " [E0-58 E3-23]" first, if documents print it otherwise. */
+static void end_line(const struct m3_cli_marks *marks, const char *key, const char *other)
+{
+    int count = 0;
+    for (int i = 0; i < marks->count; i++) {
+        const struct m3_mark *all = marks->marks;
+        int seen = strcmp(all[i].key, key) != 0 && (!other || strcmp(all[i].key, other) != 0);
+        for (int j = 0; j < i && !seen; j++)
+            seen = (strcmp(all[j].key, key) == 0 || (other && strcmp(all[j].key, other) == 0))
+                && strcmp(all[j].row->erratum, all[i].row->erratum) == 0;
+        if (!seen) printf("%s%s", count++ ? " " : "  [", all[i].row->erratum);
+    }
+    printf(count ? "]\n" : "\n");
+}
+
+/* A figure with its key in the summary. What is not known is left out, here and below. */
+static void print_count(const struct m3_cli_marks *marks, const char *key, const char *name, int64_t value,
+                        const char *unit)
 {
     if (value < 0) return;
-    printf("  %-34s %26s%s%s\n", name, grouped(value).text, *unit ? " " : "", unit);
+    printf("  %-34s %26s%s%s", name, grouped(value).text, *unit ? " " : "", unit);
+    end_line(marks, key, NULL);
 }
 
 /* GB is 10^9 bytes, GiB 2^30: both, always with their names. */
-static void print_bytes(const char *name, int64_t bytes)
+static void print_bytes(const struct m3_cli_marks *marks, const char *key, const char *name, int64_t bytes)
 {
     if (bytes < 0) return;
-    printf("  %-34s %26s B %14.3f GB %14.3f GiB\n", name, grouped(bytes).text, (double)bytes / 1e9,
+    printf("  %-34s %26s B %14.3f GB %14.3f GiB", name, grouped(bytes).text, (double)bytes / 1e9,
            (double)bytes / 0x1p30);
+    end_line(marks, key, NULL);
 }
 
-static void print_quantity(const char *name, double value, int decimals, const char *unit)
+static void print_quantity(const struct m3_cli_marks *marks, const char *key, const char *name, double value,
+                           int decimals, const char *unit)
 {
-    if (!isnan(value)) printf("  %-34s %26.*f%s%s\n", name, decimals, value, *unit ? " " : "", unit);
+    if (isnan(value)) return;
+    printf("  %-34s %26.*f%s%s", name, decimals, value, *unit ? " " : "", unit);
+    end_line(marks, key, NULL);
 }
 
 /* A number of bytes that may be an expectation. */
@@ -56,8 +77,9 @@ static struct digits per_layer(int64_t value, int64_t layers)
     return grouped(layers > 0 && value >= 0 ? value / layers : M3_UNKNOWN);
 }
 
-static void print_parameters(const struct m3_estimate *e)
+static void print_parameters(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
+    char key[64];
     const struct m3_census *census = e->request.files ? e->request.files : &e->census;
     const int64_t layers[M3_COMPONENTS] = {
         [M3_ATTENTION] = e->config->layers, [M3_INDEXER] = e->sparse, [M3_DENSE_MLP] = e->dense,
@@ -71,20 +93,23 @@ static void print_parameters(const struct m3_estimate *e)
         printf("  %-34s %26s %9.4f %%", m3_component_names[i], grouped(count).text,
                100 * (double)count / (double)e->params_total);
         if (layers[i]) printf(" %22s", per_layer(count, layers[i]).text);
-        printf("\n");
+        snprintf(key, sizeof key, "params_by_component.%s", m3_component_names[i]);
+        end_line(marks, key, NULL);
     }
-    print_count("total", e->params_total, "");
-    print_count("tensors, scales included", e->tensors, "");
+    print_count(marks, "params_total", "total", e->params_total, "");
+    print_count(marks, "tensors", "tensors, scales included", e->tensors, "");
 
     printf("\nactive for one token of text\n");
-    print_count("layers", e->active_layers, "");
-    print_count(e->active_layers < 0 ? "as published" : "layers + lm_head", e->active_head,
-                e->active_layers < 0 ? "" : "every weight that is multiplied");
-    print_count("layers + lm_head + embedding", e->active_embedding, "");
-    print_count("the same + vision", e->active_vision, "");
+    print_count(marks, "params_active_by_convention.layers", "layers", e->active_layers, "");
+    print_count(marks, "params_active_text", e->active_layers < 0 ? "as published" : "layers + lm_head",
+                e->active_head, e->active_layers < 0 ? "" : "every weight that is multiplied");
+    print_count(marks, "params_active_by_convention.layers_head_embedding", "layers + lm_head + embedding",
+                e->active_embedding, "");
+    print_count(marks, "params_active_by_convention.layers_head_embedding_vision", "the same + vision",
+                e->active_vision, "");
 }
 
-void m3_cli_estimate_model(const struct m3_estimate *e, const char *path)
+void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const struct m3_cli_marks *marks)
 {
     const struct m3_estimate_request *r = &e->request;
     char name[64];
@@ -95,40 +120,41 @@ void m3_cli_estimate_model(const struct m3_estimate *e, const char *path)
         printf("%s: %" PRId64 " layers: %" PRId64 " full attention, %" PRId64 " sparse; %" PRId64 " dense MLP, %" PRId64
                " mixture of experts\n", path, e->config->layers, e->full, e->sparse, e->dense, e->moe);
     }
-    print_parameters(e);
+    print_parameters(e, marks);
 
     printf("\nweights%s\n", e->weight_bytes_stored < 0 ? "" : r->weights_asked ? ", the nominal size counts"
                                                                               : ", the stored size counts");
     snprintf(name, sizeof name, "%s, nominal", r->weights->name);
-    print_bytes(name, e->weight_bytes);
-    print_bytes("in the dtypes of a release", e->weight_bytes_released);
-    print_bytes("stored", e->weight_bytes_stored);
+    print_bytes(marks, "weight_bytes", name, e->weight_bytes);
+    print_bytes(marks, "weight_bytes_released", "in the dtypes of a release", e->weight_bytes_released);
+    print_bytes(marks, "weight_bytes_stored", "stored", e->weight_bytes_stored);
     if (r->gpu)
         printf("\n%" PRId64 " x %s: %s B (%.3f GB) each, %.4g TFLOP/s, %.4g TB/s, ridge %.2f FLOP/B\n", r->gpus,
                r->gpu->name, grouped(r->card_bytes).text, (double)r->card_bytes / 1e9, (double)e->peak_flops / 1e12,
                (double)r->gpu->bandwidth / 1e12, (double)e->peak_flops / (double)r->gpu->bandwidth);
 }
 
-static void print_flops(const struct m3_estimate *e)
+static void print_flops(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     const struct m3_flops *d = &e->decode, *p = &e->prefill;
+    char key[64], other[64];
     const struct {
-        const char *name;
+        const char *key, *name;
         int64_t decode, layers, prefill;
     } lines[] = {
-        { "full attention", d->full_attention, e->full, p->full_attention },
-        { "index scores", d->msa_index, e->sparse, p->msa_index },
-        { "chosen blocks", d->msa_main, e->sparse, p->msa_main },
-        { "projections q, k, v, o", d->projections, e->config->layers, p->projections },
-        { "index projections", d->index_projections, e->sparse, p->index_projections },
-        { "dense MLP", d->dense_mlp, e->dense, p->dense_mlp },
-        { "shared expert", d->moe_shared, e->moe, M3_UNKNOWN },
-        { "routed experts", d->moe_routed, e->moe, M3_UNKNOWN },
-        { "router", d->moe_router, e->moe, M3_UNKNOWN },
-        { "mixture of experts, these three", d->moe, e->moe, p->moe },
-        { "lm_head", d->lm_head, 0, p->lm_head },
-        { "all but attention", d->projections < 0 ? e->decode_linear : M3_UNKNOWN, 0, M3_UNKNOWN },
-        { "total", d->total, 0, p->total },
+        { ".full_attention", "full attention", d->full_attention, e->full, p->full_attention },
+        { ".msa_index", "index scores", d->msa_index, e->sparse, p->msa_index },
+        { ".msa_main", "chosen blocks", d->msa_main, e->sparse, p->msa_main },
+        { ".projections", "projections q, k, v, o", d->projections, e->config->layers, p->projections },
+        { ".index_projections", "index projections", d->index_projections, e->sparse, p->index_projections },
+        { ".dense_mlp", "dense MLP", d->dense_mlp, e->dense, p->dense_mlp },
+        { "_moe.shared", "shared expert", d->moe_shared, e->moe, M3_UNKNOWN },
+        { "_moe.routed", "routed experts", d->moe_routed, e->moe, M3_UNKNOWN },
+        { "_moe.router", "router", d->moe_router, e->moe, M3_UNKNOWN },
+        { ".moe", "mixture of experts, these three", d->moe, e->moe, p->moe },
+        { ".lm_head", "lm_head", d->lm_head, 0, p->lm_head },
+        { "_linear", "all but attention", d->projections < 0 ? e->decode_linear : M3_UNKNOWN, 0, M3_UNKNOWN },
+        { ".total", "total", d->total, 0, p->total },
     };
     printf("\n%-36s %26s %22s %30s\n", "FLOPs", "one decoded token", "of a layer", "prefill");
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
@@ -137,27 +163,33 @@ static void print_flops(const struct m3_estimate *e)
         if (lines[i].layers || lines[i].prefill >= 0)
             printf(" %22s", per_layer(lines[i].decode, lines[i].layers).text);
         if (lines[i].prefill >= 0) printf(" %30s", grouped(lines[i].prefill).text);
-        printf("\n");
+        snprintf(key, sizeof key, "flops_decode%s", lines[i].key);
+        snprintf(other, sizeof other, "flops_prefill%s", lines[i].key);
+        end_line(marks, key, other);
     }
 }
 
-static void print_ratios(const struct m3_estimate *e)
+static void print_ratios(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
+    char key[64];
     printf("\nfull attention everywhere against this model, FLOPs\n");
-    for (int i = 0; i < M3_RATIOS; i++)
-        printf("  %-34s %14.4f  %" PRId64 "/%" PRId64 "\n", m3_ratio_names[i],
+    for (int i = 0; i < M3_RATIOS; i++) {
+        printf("  %-34s %14.4f  %" PRId64 "/%" PRId64, m3_ratio_names[i],
                (double)e->ratios[i].over / (double)e->ratios[i].under, e->ratios[i].over, e->ratios[i].under);
+        snprintf(key, sizeof key, "ratios.%s", m3_ratio_names[i]);
+        end_line(marks, key, NULL);
+    }
 }
 
-static void print_pictures(const struct m3_vision_flops *f)
+static void print_pictures(const struct m3_vision_flops *f, const struct m3_cli_marks *marks)
 {
     if (!f->patches) return;
     printf("\nFLOPs of the pictures: %s patches, %s tokens\n", grouped(f->patches).text, grouped(f->tokens).text);
-    print_count("patch embedding", f->patch_embed, "");
-    print_count("linears of the tower", f->linears, "");
-    print_count("attention of the tower", f->attention, "");
-    print_count("projector", f->projector, "");
-    print_count("total", f->total, "");
+    print_count(marks, "flops_vision.patch_embed", "patch embedding", f->patch_embed, "");
+    print_count(marks, "flops_vision.linears", "linears of the tower", f->linears, "");
+    print_count(marks, "flops_vision.attention", "attention of the tower", f->attention, "");
+    print_count(marks, "flops_vision.projector", "projector", f->projector, "");
+    print_count(marks, "flops_vision.total", "total", f->total, "");
 }
 
 static void print_other_work(const struct m3_estimate *e)
@@ -170,67 +202,74 @@ static void print_other_work(const struct m3_estimate *e)
            grouped(e->candidates).text);
 }
 
-static void print_experts(const struct m3_estimate *e)
+static void print_experts(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     const struct m3_critical_path *path = &e->critical_path;
     if (!m3_splits_experts(e)) return;
     printf("\nexperts shared out over %" PRId64 " cards, all else on each\n", e->request.gpus);
-    print_bytes("weights of a card, nominal", e->card_weights);
-    print_bytes("weights of a card, as stored", e->card_weights_stored);
+    print_bytes(marks, "expert_parallel.weight_bytes_per_card", "weights of a card, nominal", e->card_weights);
+    print_bytes(marks, "expert_parallel.weight_bytes_per_card_stored", "weights of a card, as stored",
+                e->card_weights_stored);
     printf("  %-34s %26s\n", "caches and activations beside them", e->card_fits ? "fit" : "do not fit");
     if (!e->has_critical_path) return;
-    print_bytes("read of experts, fullest card", rounded(path->expert_bytes));
-    print_bytes("read of other weights", rounded(path->other_bytes));
-    print_quantity("a step, those on each card", 1e3 * path->replicated_seconds, 6, "ms");
-    print_quantity("a step, those shared out", 1e3 * path->sharded_seconds, 6, "ms");
-    print_quantity("caches, shared out, to be added", 1e3 * path->cache_seconds, 6, "ms");
+    print_bytes(marks, "critical_path.expert_bytes", "read of experts, fullest card", rounded(path->expert_bytes));
+    print_bytes(marks, "critical_path.other_bytes", "read of other weights", rounded(path->other_bytes));
+    print_quantity(marks, "critical_path.replicated_seconds", "a step, those on each card",
+                   1e3 * path->replicated_seconds, 6, "ms");
+    print_quantity(marks, "critical_path.sharded_seconds", "a step, those shared out",
+                   1e3 * path->sharded_seconds, 6, "ms");
+    print_quantity(marks, "critical_path.cache_seconds", "caches, shared out, to be added",
+                   1e3 * path->cache_seconds, 6, "ms");
 }
 
-static void print_cards(const struct m3_estimate *e)
+static void print_cards(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     const struct m3_estimate_request *r = &e->request;
     printf("\n%" PRId64 " x %s, everything split evenly, nothing sent between cards\n", r->gpus, r->gpu->name);
-    print_count("fewest cards, weights alone", e->min_cards_weights, "");
-    print_count("fewest cards", e->min_cards, "");
-    print_count("largest batch at this context", e->max_batch, "");
-    print_quantity("a step, by its bytes", 1e3 * e->bandwidth_seconds, 6, "ms");
-    print_quantity("a step, by its FLOPs", 1e3 * e->compute_seconds, 6,
+    print_count(marks, "min_cards_weights", "fewest cards, weights alone", e->min_cards_weights, "");
+    print_count(marks, "min_cards", "fewest cards", e->min_cards, "");
+    print_count(marks, "max_batch", "largest batch at this context", e->max_batch, "");
+    print_quantity(marks, "bandwidth_bound_seconds", "a step, by its bytes", 1e3 * e->bandwidth_seconds, 6, "ms");
+    print_quantity(marks, "compute_bound_seconds", "a step, by its FLOPs", 1e3 * e->compute_seconds, 6,
                    e->compute_bound < 0 ? "ms" : e->compute_bound ? "ms, compute-bound" : "ms, memory-bound");
     if (!e->has_spread) return;
-    printf("  %-34s %26.5f of %" PRId64 "\n", "experts on the fullest card", e->expected_fullest, e->config->K);
-    printf("  %-34s %26.5f\n", "cards hit by a token's experts", e->expected_cards_hit);
+    char of[32];
+    snprintf(of, sizeof of, "of %" PRId64, e->config->K);
+    print_quantity(marks, "expert_spread.expected_fullest", "experts on the fullest card", e->expected_fullest, 5, of);
+    print_quantity(marks, "expert_spread.expected_cards_hit", "cards hit by a token's experts",
+                   e->expected_cards_hit, 5, "");
 }
 
-void m3_cli_estimate_detail(const struct m3_estimate *e)
+void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     const struct m3_estimate_request *r = &e->request;
     printf("\n%s%s%sbatch %s\n", r->context < 0 ? "" : "context ", grouped(r->context).text,
            r->context < 0 ? "" : ", ", grouped(r->batch).text);
-    print_flops(e);
-    if (e->sparse) print_ratios(e);
-    print_pictures(&e->vision);
+    print_flops(e, marks);
+    if (e->sparse) print_ratios(e, marks);
+    print_pictures(&e->vision, marks);
     print_other_work(e);
     printf("\ncaches of the batch: keys and values %s, index keys %s\n", r->kv->name, r->index_kv->name);
-    print_bytes("keys and values", e->kv_batch_main);
-    print_bytes("index keys", e->kv_batch_index);
-    print_bytes("total", e->kv_batch_total);
+    print_bytes(marks, "kv_bytes.main", "keys and values", e->kv_batch_main);
+    print_bytes(marks, "kv_bytes.index", "index keys", e->kv_batch_index);
+    print_bytes(marks, "kv_bytes.total", "total", e->kv_batch_total);
 
     printf("\nmemory\n");
-    print_bytes("weights + caches", e->memory_without_activations);
-    print_bytes("assumed activations, a sequence", r->activation_bytes);
-    print_bytes("total", e->memory);
+    print_bytes(marks, "memory_bytes_without_activations", "weights + caches", e->memory_without_activations);
+    print_bytes(marks, "activation_bytes_per_sequence", "assumed activations, a sequence", r->activation_bytes);
+    print_bytes(marks, "memory_bytes", "total", e->memory);
 
     printf("\nread in one step of decoding, weights as %s\n", r->weights->name);
-    print_bytes("weights", rounded(e->read_weights));
-    print_bytes("keys and values, full layers", e->read_kv_full);
-    print_bytes("keys and values, chosen blocks", e->read_kv_selected);
-    print_bytes("index keys", e->read_index_keys);
-    print_bytes("total", rounded(e->read_total));
-    print_bytes("weights, as stored", rounded(e->read_weights_stored));
-    print_quantity("experts read in a layer, expected", e->experts_read, 4, "");
-    print_quantity("arithmetic intensity", e->intensity, 4, "FLOP/B");
-    if (r->gpu) print_cards(e);
-    if (r->gpu) print_experts(e);
+    print_bytes(marks, "decode_read_bytes.weights", "weights", rounded(e->read_weights));
+    print_bytes(marks, "decode_read_bytes.kv_full", "keys and values, full layers", e->read_kv_full);
+    print_bytes(marks, "decode_read_bytes.kv_selected", "keys and values, chosen blocks", e->read_kv_selected);
+    print_bytes(marks, "decode_read_bytes.index_keys", "index keys", e->read_index_keys);
+    print_bytes(marks, "decode_read_bytes.total", "total", rounded(e->read_total));
+    print_bytes(marks, "decode_read_bytes_stored.weights", "weights, as stored", rounded(e->read_weights_stored));
+    print_quantity(marks, "experts_read_per_layer", "experts read in a layer, expected", e->experts_read, 4, "");
+    print_quantity(marks, "arithmetic_intensity", "arithmetic intensity", e->intensity, 4, "FLOP/B");
+    if (r->gpu) print_cards(e, marks);
+    if (r->gpu) print_experts(e, marks);
 }
 
 /* A cell of the table of combinations: "-" for what is not known. */

@@ -1,0 +1,91 @@
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "estimate/documents.h"
+
+/* "1,234.50 GiB" */
+struct figure {
+    char text[96];
+};
+
+/* In the unit of the printed figure, which is "14.3 GiB" or "98x"; two digits more, but none behind a whole number. */
+static struct figure in_unit_of(const struct m3_printed *row, const struct m3_judgement *judgement)
+{
+    const struct m3_printed_number *printed = &judgement->printed;
+    const double value = judgement->ours / printed->scale;
+    const int whole = printed->decimals == 0 && value == floor(value);
+    const char *blank = printed->unit > row->printed && printed->unit[-1] == ' ' ? " " : "";
+    struct figure f = { "-" };
+    char plain[64];
+    if (!isfinite(value)) return f;
+    int length = snprintf(plain, sizeof plain, "%.*f", whole ? 0 : printed->decimals + 2, fabs(value));
+    int digits = (int)strcspn(plain, "."), out = 0;
+    if (fabs(value) >= 1e20) {
+        snprintf(f.text, sizeof f.text, "%.6e%s%s", value, blank, printed->unit);
+        return f;
+    }
+    if (value < 0) f.text[out++] = '-';
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && i < digits && (digits - i) % 3 == 0) f.text[out++] = ',';
+        f.text[out++] = plain[i];
+    }
+    snprintf(f.text + out, sizeof f.text - (size_t)out, "%s%s", blank, printed->unit);
+    return f;
+}
+
+/* What the figure depends on, behind the name of the model: " (T=1M w=fp8)". */
+static struct figure condition(const struct m3_printed *row)
+{
+    struct figure f = { "" };
+    const char *blank = strchr(row->setting, ' ');
+    if (blank) snprintf(f.text, sizeof f.text, " (%s)", blank + 1);
+    return f;
+}
+
+static int print_row(const struct m3_document *document, const struct m3_printed *row,
+                     const struct m3_subject *subject, struct m3_error *error)
+{
+    struct m3_judgement judgement;
+    int status = m3_printed_judge(&judgement, row, subject, error);
+    if (!status)
+        printf("| %s %s | %s%s | %s | %s | %s |\n", document->name, row->place, row->what, condition(row).text,
+               row->printed, in_unit_of(row, &judgement).text, row->erratum ? row->erratum : "-");
+    return status;
+}
+
+static int is_about(const struct m3_printed *row, const char *model)
+{
+    size_t length = strlen(model);
+    return strncmp(row->setting, model, length) == 0 && (row->setting[length] == '\0' || row->setting[length] == ' ');
+}
+
+int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *error)
+{
+    struct m3_census room;
+    const struct m3_subject subject = m3_subject_of(e, &room);
+    const char *model = m3_document_model(e);
+    int status = M3_OK;
+    if (!model)
+        return m3_fail(error, M3_USAGE, "--documents: got a model of other sizes, expected one that documents print "
+                       "figures of");
+    printf("| place | what | printed | ours | erratum |\n|---|---|---|---|---|\n");
+    for (int d = 0; d < M3_DOCUMENTS; d++)
+        for (int i = 0; !status && i < *m3_documents[d].count; i++)
+            if (is_about(&m3_documents[d].rows[i], model))
+                status = print_row(&m3_documents[d], &m3_documents[d].rows[i], &subject, error);
+    return status;
+}
+
+void m3_cli_estimate_errata(const struct m3_cli_marks *marks)
+{
+    if (marks->count) printf("\nprinted otherwise in documents (SPEC, appendix B)\n");
+    for (int i = 0; i < marks->count; i++) {
+        const struct m3_mark *mark = &marks->marks[i];
+        printf("  %s  %s %s: %s: printed %s, here %s\n", mark->row->erratum, mark->document, mark->row->place,
+               mark->row->what, mark->row->printed, in_unit_of(mark->row, &mark->judgement).text);
+    }
+}

@@ -1,0 +1,248 @@
+#include "estimate/documents.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct m3_document m3_documents[M3_DOCUMENTS] = {
+    { "000", m3_printed_000, &m3_printed_000_rows },
+    { "001", m3_printed_001, &m3_printed_001_rows },
+    { "002", m3_printed_002, &m3_printed_002_rows },
+    { "003", m3_printed_003, &m3_printed_003_rows },
+    { "004", m3_printed_004, &m3_printed_004_rows },
+};
+
+static const struct {
+    const char *name;
+    double scale;
+} units[] = {
+    { "", 1 }, { "x", 1 }, { "%", 0.01 }, { "K", 1e3 }, { "M", 1e6 }, { "B", 1e9 }, { "G", 1e9 }, { "T", 1e12 },
+    { "P", 1e15 }, { "E", 1e18 }, { "bytes", 1 }, { "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 },
+    { "PB", 1e15 }, { "KiB", 0x1p10 }, { "MiB", 0x1p20 }, { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "s", 1 },
+    { "ms", 1e-3 }, { "us", 1e-6 },
+};
+
+static const char digits[] = "0123456789";
+
+/* Digits with or without commas; with them, groups of three behind the first. Commas are dropped from the copy. */
+static const char *copy_whole(char *to, size_t room, const char *text)
+{
+    size_t group = strspn(text, digits), n = 0;
+    int commas = 0;
+    if (group == 0) return NULL;
+    for (;;) {
+        if (n + group >= room || (commas && group != 3)) return NULL;
+        memcpy(to + n, text, group);
+        n += group;
+        text += group;
+        if (*text != ',') break;
+        if (!commas && group > 3) return NULL;
+        commas = 1;
+        group = strspn(++text, digits);
+    }
+    to[n] = '\0';
+    return text;
+}
+
+static int find_unit(struct m3_printed_number *number, const char *text)
+{
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (strcmp(text, units[i].name) == 0) {
+            number->scale = units[i].scale;
+            number->unit = text;
+            return 1;
+        }
+    return 0;
+}
+
+int m3_printed_parse(struct m3_printed_number *number, const char *text, struct m3_error *error)
+{
+    enum { MOST_DIGITS = 40 };
+    char plain[4 * MOST_DIGITS] = "";
+    const char *at = copy_whole(plain, MOST_DIGITS, text + (*text == '~' || *text == '='));
+    int good = at != NULL;
+    *number = (struct m3_printed_number){ 0 };
+    if (good && *at == '.') {
+        size_t count = strspn(at + 1, digits);
+        good = count > 0 && count < MOST_DIGITS;
+        if (good) strncat(plain, at, count + 1);
+        at += good ? count + 1 : 0;
+        number->decimals = good ? (int)count : 0;
+    }
+    if (good && *at == 'e') {
+        size_t count = strspn(at + 1, digits);
+        good = count > 0 && count < 3;
+        if (good) strncat(plain, at, count + 1);
+        at += good ? count + 1 : 0;
+    }
+    good = good && find_unit(number, at + (*at == ' '));
+    if (!good)
+        return m3_fail(error, M3_BAD_INPUT, "printed figure: got %s, expected a decimal number and a unit or none",
+                       text);
+    const char *raised = strchr(plain, 'e');
+    number->value = strtod(plain, NULL) * number->scale;
+    number->half = 0.5 * pow(10, (raised ? atoi(raised + 1) : 0) - number->decimals) * number->scale;
+    return M3_OK;
+}
+
+/* Told apart by parameters, positions, and scales of MXFP8. */
+static const struct {
+    const char *name;
+    int64_t parameters, positions;
+    int mxfp8;
+} models[] = {
+    { "m3", 427040140160, 1048576, 0 },
+    { "m3-mxfp8", 427040140160, 1048576, 1 },
+    { "m2.7", 228689764864, 204800, 0 },
+    { "m2", 228689764864, 196608, 0 },
+    { "llama-3-70b", 70553706496, 0, 0 },
+    { "llama-3-70b-rounded", 70000000000, 0, 0 },
+    { "nemotron-3-ultra", 550000000000, 0, 0 },
+    { "kimi-k2.5", 1000000000000, 0, 0 },
+    { "glm-5.1", 744000000000, 0, 0 },
+    { "qwen3.5-moe", 35000000000, 0, 0 },
+    { "mimo-v2-flash", 309000000000, 0, 0 },
+};
+
+enum { MODELS = sizeof models / sizeof models[0] };
+
+const char *m3_document_model(const struct m3_estimate *e)
+{
+    const int64_t modules = e->census.of[M3_MTP_MODULES].parameters;
+    const int64_t parameters = e->params_total - (modules > 0 ? modules : 0);
+    const struct m3_config *c = e->config;
+    for (int i = 0; i < MODELS; i++)
+        if (models[i].parameters == parameters
+            && (models[i].positions == 0 || models[i].positions == c->max_positions)
+            && models[i].mxfp8 == (c->matrix_scaling == M3_SCALE_MX32))
+            return models[i].name;
+    return NULL;
+}
+
+/* A whole number >= 0, K and M allowed; -1 if it is none. */
+static int64_t whole(const char *text)
+{
+    char *end;
+    errno = 0;
+    long long value = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : -1;
+    if (value < 0 || errno) return -1;
+    int64_t unit = *end == 'K' ? 1 << 10 : *end == 'M' ? 1 << 20 : 1;
+    if (unit > 1) end++;
+    return *end || value > INT64_MAX / unit ? -1 : value * unit;
+}
+
+static int set_number(int64_t *to, const char *text, int64_t low, int64_t high)
+{
+    *to = whole(text);
+    return *to >= low && *to <= high;
+}
+
+/* One "name=value"; the card is looked up when the GPU is known. 0 if it is not understood. */
+static int set_word(struct m3_setting *s, const char *name, const char *value, const char **card)
+{
+    static const char *const names[] = { "T", "B", "w", "kv", "ikv", "gpu", "gpus", "card", "act", "mtp" };
+    struct m3_estimate_request *r = &s->request;
+    int i = 0, count = sizeof names / sizeof names[0];
+    while (i < count && strcmp(name, names[i])) i++;
+    if (i == count || s->named & 1u << i) return 0;
+    s->named |= 1u << i;
+    switch (1 << i) {
+    case M3_NAMES_CONTEXT: return set_number(&r->context, value, 1, M3_MOST_CONTEXT);
+    case M3_NAMES_BATCH: return set_number(&r->batch, value, 1, M3_MOST_BATCH);
+    case M3_NAMES_WEIGHTS: r->weights_asked = 1; return (r->weights = m3_format_named(value)) != NULL;
+    case M3_NAMES_KV: return (r->kv = m3_format_named(value)) != NULL;
+    case M3_NAMES_INDEX_KV: return (r->index_kv = m3_format_named(value)) != NULL;
+    case M3_NAMES_GPU: return (r->gpu = m3_gpu_named(value)) != NULL;
+    case M3_NAMES_GPUS: return set_number(&r->gpus, value, 1, 65536);
+    case M3_NAMES_CARD: *card = value; return 1;
+    case M3_NAMES_ACTIVATIONS: return set_number(&r->activation_bytes, value, 0, INT64_C(1) << 50);
+    default: return set_number(&r->mtp_modules, value, 0, 16);
+    }
+}
+
+static int set_card(struct m3_setting *s, const char *card)
+{
+    struct m3_estimate_request *r = &s->request;
+    if (!r->gpu) return !card && !(s->named & M3_NAMES_GPUS);
+    r->card_bytes = r->gpu->vendor_bytes;
+    if (!card || strcmp(card, "vendor") == 0) return 1;
+    if (strcmp(card, "reported") != 0) return set_number(&r->card_bytes, card, 1, INT64_C(1) << 50);
+    r->card_bytes = r->gpu->reported_bytes;
+    return r->card_bytes > 0;
+}
+
+static int known_model(const char *name)
+{
+    for (int i = 0; i < MODELS; i++)
+        if (strcmp(models[i].name, name) == 0) return 1;
+    return 0;
+}
+
+int m3_setting_parse(struct m3_setting *setting, const char *text, struct m3_error *error)
+{
+    char copy[256], *rest = copy;
+    const char *card = NULL;
+    int good = strlen(text) < sizeof copy;
+    *setting = (struct m3_setting){ .request = { .batch = 1, .weights = m3_format_named("bf16"),
+                                                 .kv = m3_format_named("bf16"), .gpus = 1,
+                                                 .activation_bytes = M3_ACTIVATION_BYTES } };
+    strcpy(copy, good ? text : "");
+    char *word = strsep(&rest, " ");
+    good = good && known_model(word);
+    snprintf(setting->model, sizeof setting->model, "%s", word);
+    while (good && (word = strsep(&rest, " "))) {
+        char *value = strchr(word, '=');
+        if (value) *value++ = '\0';
+        good = value && set_word(setting, word, value, &card);
+    }
+    if (!setting->request.index_kv) setting->request.index_kv = setting->request.kv;
+    if (good && set_card(setting, card)) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT, "setting: got %s, expected a model and T= B= w= kv= ikv= gpu= gpus= card= act= "
+                   "mtp=, each at most once, cards with a GPU", text);
+}
+
+/* The value of a formula in an estimate for `request`. */
+static int value_for(double *value, const struct m3_printed *row, const struct m3_config *config,
+                     const struct m3_estimate_request *request, struct m3_error *error)
+{
+    struct m3_estimate e;
+    int status = m3_estimate(&e, config, request, error);
+    if (status) return status;
+    json_t *summary = m3_estimate_json(&e);
+    if (!summary) return m3_fail_memory(error, "the summary", 0);
+    status = m3_figure_value(value, row->formula, &e, summary, error);
+    json_decref(summary);
+    return status;
+}
+
+struct m3_subject m3_subject_of(const struct m3_estimate *e, struct m3_census *room)
+{
+    if (e->request.mtp_modules) m3_census_of_config(room, e->config, 0, M3_MTP_CONCAT);
+    return (struct m3_subject){ e->config, e->request.mtp_modules ? room : &e->census, e->request.foreign };
+}
+
+int m3_printed_judge(struct m3_judgement *judgement, const struct m3_printed *row, const struct m3_subject *subject,
+                     struct m3_error *error)
+{
+    struct m3_setting setting;
+    *judgement = (struct m3_judgement){ .verdict = M3_NOT_COMPUTABLE, .ours = NAN };
+    int status = m3_printed_parse(&judgement->printed, row->printed, error);
+    if (!status) status = m3_setting_parse(&setting, row->setting, error);
+    if (!status && row->formula) {
+        struct m3_estimate_request *request = &setting.request;
+        if (!request->context) request->context = subject->config->max_positions;
+        if (!request->context) request->context = M3_UNKNOWN;
+        if (!request->mtp_modules) request->config = subject->census;
+        request->foreign = subject->foreign;
+        status = value_for(&judgement->ours, row, subject->config, request, error);
+    }
+    if (status) return m3_fail(error, M3_BAD_INPUT, "%s: %s: cannot be judged", row->place, row->what);
+    if (!isfinite(judgement->ours)) return M3_OK;
+    const struct m3_printed_number *printed = &judgement->printed;
+    int near = fabs(judgement->ours - printed->value) <= printed->half + 1e-12 * fabs(printed->value);
+    judgement->verdict = near ? M3_REPRODUCED : M3_DIFFERS;
+    return M3_OK;
+}

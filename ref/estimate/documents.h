@@ -1,0 +1,122 @@
+/* The figures that five documents about the family print, each with the formula that gives ours. SPEC, appendix C.
+ *
+ * A formula is arithmetic in double over the summary of an estimate: + - * / ^ ( ), numbers ("0.5", "1e9"),
+ * ceil(x) floor(x) min(x, y) max(x, y), dotted keys of the summary ("kv_bytes.index", "ratios.main_branch"), and names:
+ *   letters of m3_config_size: H Q G D X V N K E F I J W A U L Y Z C
+ *   R                          rotary channels of a head
+ *   T batch                    the request
+ *   layers full sparse dense moe cached indexed    layers, and those of each kind
+ *   block keys                 keys of a block; keys of a sparse layer that the last token sees, n(T)
+ *   max_positions theta eps scaling alpha limit    of the config: positions, rope_theta, norm epsilon, routed scaling,
+ *                              SwiGLU-OAI
+ *   patch merge temporal_patch channels segment vision_layers vision_theta image_token video_token
+ *   local_blocks init_blocks   of the config
+ *   vision modules             1 if there is a tower; MTP modules that the config announces
+ *   mtp params_mtp             the request's MTP modules, their parameters
+ *   weight_bits kv_bits index_bits gpus card peak bandwidth act    the request and its card
+ * Its value is in base units: bytes, FLOP, parameters, seconds, a fraction for %, the plain number for x. */
+#ifndef M3_ESTIMATE_DOCUMENTS_H
+#define M3_ESTIMATE_DOCUMENTS_H
+
+#include "estimate/estimate.h"
+
+struct m3_printed {
+    const char *place;      /* section or table of the document: "6.1 table" */
+    const char *what;       /* "index keys of one sequence" */
+    const char *setting;    /* "m3 T=1M": model, then what the figure depends on */
+    const char *printed;    /* number and unit as printed: "14.3 GiB", "413.13B", "1,048,576", "9.8x", "96.6 %" */
+    const char *formula;    /* ours; NULL: not computed */
+    const char *erratum;    /* "E0-58" if ours differs in the printed digits, else NULL */
+};
+
+extern const struct m3_printed m3_printed_000[], m3_printed_001[], m3_printed_002[], m3_printed_003[],
+    m3_printed_004[];
+extern const int m3_printed_000_rows, m3_printed_001_rows, m3_printed_002_rows, m3_printed_003_rows,
+    m3_printed_004_rows;
+
+enum { M3_DOCUMENTS = 5 };
+
+struct m3_document {
+    const char *name;       /* "000" */
+    const struct m3_printed *rows;
+    const int *count;
+};
+
+extern const struct m3_document m3_documents[M3_DOCUMENTS];
+
+/* A printed number: an optional ~ or =, digits with optional thousands commas, an optional power ("1.2e15"), and an
+ * optional unit, also behind a blank. */
+struct m3_printed_number {
+    double value, half;     /* in base units; half a unit of the last digit */
+    double scale;           /* of the unit: 1e9 for G, B and GB, 0x1p30 for GiB, 0.01 for %; 1 for x and for none */
+    int decimals;
+    const char *unit;       /* points into the text; "" for none */
+};
+
+/* Units: x, %, K M B G T P E (10^3 .. 10^18, B = G), KB MB GB TB PB, KiB MiB GiB TiB, bytes, us ms s. M3_BAD_INPUT. */
+int m3_printed_parse(struct m3_printed_number *number, const char *text, struct m3_error *error);
+
+/* Models: m3 m3-mxfp8 m2.7 m2 llama-3-70b llama-3-70b-rounded nemotron-3-ultra kimi-k2.5 glm-5.1 qwen3.5-moe
+ * mimo-v2-flash.
+ * "m3 T=1M B=4 w=fp8 kv=bf16 ikv=fp8 gpu=h200 gpus=8 card=vendor act=0 mtp=3", all but the model optional; K and M
+ * are 2^10 and 2^20; a card is in bytes, vendor or reported. */
+struct m3_setting {
+    char model[32];
+    struct m3_estimate_request request;     /* context 0 if it is not named; the rest as `m3ref estimate` has it */
+    unsigned named;                         /* bits of enum m3_setting_bit */
+};
+
+enum m3_setting_bit {
+    M3_NAMES_CONTEXT = 1, M3_NAMES_BATCH = 2, M3_NAMES_WEIGHTS = 4, M3_NAMES_KV = 8, M3_NAMES_INDEX_KV = 16,
+    M3_NAMES_GPU = 32, M3_NAMES_GPUS = 64, M3_NAMES_CARD = 128, M3_NAMES_ACTIVATIONS = 256, M3_NAMES_MTP = 512,
+};
+
+int m3_setting_parse(struct m3_setting *setting, const char *text, struct m3_error *error);     /* M3_BAD_INPUT */
+
+/* The value of a formula; `summary` is that of m3_estimate_json(e). M3_BAD_INPUT names the place in the formula. */
+int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, const json_t *summary,
+                    struct m3_error *error);
+
+enum m3_verdict { M3_REPRODUCED, M3_DIFFERS, M3_NOT_COMPUTABLE };
+
+struct m3_judgement {
+    enum m3_verdict verdict;
+    struct m3_printed_number printed;
+    double ours;            /* NaN if not computable */
+};
+
+/* The model that a row is about. */
+struct m3_subject {
+    const struct m3_config *config;
+    const struct m3_census *census;         /* of the config, without MTP modules; NULL: counted for each row */
+    const struct m3_foreign *foreign;       /* whose config it is; NULL: none */
+};
+
+/* That of an estimate. `room` is for its census where the estimate's own one has modules. */
+struct m3_subject m3_subject_of(const struct m3_estimate *e, struct m3_census *room);
+
+/* Reproduced if ours is at most half a unit of the last printed digit away. Not computable without formula, or if ours
+ * is no finite number. A row that cannot be read is an error: M3_BAD_INPUT. */
+int m3_printed_judge(struct m3_judgement *judgement, const struct m3_printed *row, const struct m3_subject *subject,
+                     struct m3_error *error);
+
+/* The name that settings have for a model, by its parameters and positions; NULL: the documents print nothing of it. */
+const char *m3_document_model(const struct m3_estimate *e);
+
+/* An erratum about one figure of an estimate. */
+struct m3_mark {
+    const char *document;
+    const struct m3_printed *row;
+    char key[64];                           /* of the summary */
+    struct m3_judgement judgement;
+};
+
+enum { M3_MOST_MARKS = 256 };
+
+/* The rows with an erratum whose formula is a key of the summary, also divided by layers or numbers, and whose setting
+ * agrees with the request: what it names is what was asked, and the figure is the same. In the order of the
+ * documents; what a document prints again is left out. */
+int m3_estimate_marks(struct m3_mark marks[M3_MOST_MARKS], int *count, const struct m3_estimate *e,
+                      const json_t *summary, struct m3_error *error);
+
+#endif

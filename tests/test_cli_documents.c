@@ -1,0 +1,102 @@
+/* What m3ref estimate tells of documents: the table of printed figures, marks behind figures, the list below them.
+ *
+ * Seen to fail with: rows of another model printed; ours in base units; digits fewer; commas left out; decimals of a
+ * whole number left out; no errata in the table; the list left out, or headed without marks; marks of a prefill left
+ * out, or twice; --documents beside --explain let through. */
+#include "program.h"
+
+#define CONFIGS "golden/configs/"
+
+static int lacks(const char *file, const char *text)
+{
+    size_t count;
+    unsigned char *bytes = read_bytes(in_folder(file), &count);
+    int found = strstr((char *)bytes, text) != NULL;
+    if (found) fprintf(stderr, "%s has \"%s\"\n", file, text);
+    free(bytes);
+    return !found;
+}
+
+START_TEST(table_of_figures)
+{
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --documents"), 0);
+    ck_assert(has("out", "| place | what | printed | ours | erratum |\n|---|---|---|---|---|\n| 000 "));
+    ck_assert(has("out", "| 003 6.1 table | vocabulary | 200,064 | 200,064 | - |\n"));
+    ck_assert(has("out", "| 003 6.2 experts | experts of all layers | 416.6B | 416.395B | E3-08 |\n"));
+    ck_assert(has("out", "| 003 6.2 table | routed experts, share | 96.7% | 96.741% | - |\n"));
+    ck_assert(has("out", "| 003 6.3.3 | Q K', full over main branch (T=1M) | 512x | 512x | - |\n"));
+    ck_assert(has("out", "| 003 6.4 index | index keys (T=1M kv=bf16) | 15,300,329,472 bytes | 15,300,820,992 bytes | "
+                         "E3-23 |\n"));
+    ck_assert(has("out", "| 003 6.4 table | all of the cache (T=1M B=8 kv=bf16) | 1,153.1 GB | 1,153.199 GB | "
+                         "E3-26 |\n"));
+    ck_assert(has("out", "| 003 6.5 | memory (T=1M w=bf16 kv=bf16) | 995 GB | 1,003.60 GB | E3-27 |\n"));
+    ck_assert(has("out", "| 003 6.1 table | side of a picture | 2016 | - | E3-04 |\n"));
+    ck_assert(has("out", "| 0.027 ms | 0.02750 ms | - |\n"));
+    ck_assert(has("out", "| 2.0 TB | 2.000 TB | - |\n"));
+    ck_assert(lacks("out", "| 744B |"));                    /* of GLM */
+    ck_assert(lacks("out", "| E3-03 |"));                   /* of the MXFP8 release */
+    ck_assert_int_eq(error_lines(), 0);
+
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "glm-5.1.json --documents"), 0);
+    ck_assert(has("out", "| 744B | 744B | - |\n"));
+    ck_assert(has("out", "| 32B | 40B | E3-62 |\n"));
+    ck_assert(lacks("out", "428B"));
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3-mxfp8.json --documents"), 0);
+    ck_assert(has("out", "| 003 6.1 table | MTP modules | 7 | 1 | E3-03 |\n"));
+}
+END_TEST
+
+START_TEST(marks_and_list)
+{
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 1M"), 0);
+    ck_assert(has("out", "13,458,022,323,978,240  [E0-55]\n"));
+    ck_assert(has("out", "54,043,247,068,053,504  [E0-51 E0-50]\n"));      /* of the prefill, of a decoded token */
+    ck_assert(has("out", "GiB  [E3-27 E3-37]\n"));
+    ck_assert(has("out", "512/17  [E0-53 E3-13]\n"));
+    ck_assert(has("out", "\nprinted otherwise in documents (SPEC, appendix B)\n  E0-"));
+    ck_assert(has("out", "  E0-55  000 6.1 table: "));
+    ck_assert(has("out", "  E3-18  003 6.3.8 table: total: printed ~215 G, here 217.57 G\n"));
+
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 128K"), 0);
+    ck_assert(has("out", "  [E0-55]\n"));
+    ck_assert(lacks("out", "E3-18"));
+
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 128K,1M"), 0);
+    ck_assert(lacks("out", "[E"));
+    ck_assert(lacks("out", "printed otherwise"));
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --json"), 0);
+    ck_assert(lacks("out", "E0-"));
+
+    ck_assert_int_eq(m3ref("estimate golden/tiny/model/config.json"), 0);
+    ck_assert(lacks("out", "printed otherwise"));
+}
+END_TEST
+
+START_TEST(errors)
+{
+    static const char *const wrong[] = {
+        CONFIGS "minimax-m3.json --documents --json", CONFIGS "minimax-m3.json --documents --explain params_total",
+        "golden/tiny/model/config.json --documents",
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        ck_assert_int_eq(m3ref("estimate %s", wrong[i]), 64);
+        ck_assert_int_eq(error_lines(), 1);
+        ck_assert(has("err", "documents"));
+    }
+    ck_assert_int_eq(m3ref("estimate --help"), 0);
+    ck_assert(has("out", "--documents"));
+}
+END_TEST
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("cli_documents");
+    TCase *cases = tcase_create("cli_documents");
+    tcase_set_timeout(cases, 60);
+    tcase_add_checked_fixture(cases, make_folder, remove_folder);
+    tcase_add_test(cases, table_of_figures);
+    tcase_add_test(cases, marks_and_list);
+    tcase_add_test(cases, errors);
+    suite_add_tcase(suite, cases);
+    return suite;
+}
