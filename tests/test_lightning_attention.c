@@ -197,8 +197,9 @@ static void check_order(const struct lightning *c, const struct result *got)
  *        of zeros where T is odd, else any numbers; q and k around 0, and around 72.
  * Claim: o and state as the quadratic form says, within SPEC's tolerance; the bits of its order (double: around 72);
  *        the same bits for 1, 2, 5, 13 threads.
- * Seen to fail with all that is named below but for NaN, and besides with channels of k descending, the last channel
- * of v left out, the state summed in double (float), one bit off with five threads. */
+ * Seen to fail with all that by_hand and last_row_without_decay name, and besides with channels of k descending, the
+ * last channel of v left out, decay [0] or one state for all heads, rows head by head, the keys of another head, the
+ * state summed in double (float), one bit off with five threads. */
 START_TEST(shapes_and_threads)
 {
     static const int64_t shapes[][3] = {

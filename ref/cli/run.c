@@ -364,7 +364,8 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) {
         struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .seen = c.seen,
                                       .first_layer = a->first_layer, .end_layer = end, .hidden = hidden,
-                                      .semantics = &semantics, .linear = a->input.linear, .threads = (int)a->input.threads,
+                                      .semantics = &semantics, .linear = a->input.linear,
+                                      .threads = (int)a->input.threads,
                                       .plugin = a->input.plugin, .logits = logits, .logit_rows = 1, .cache = cache };
         if (c.pictures.P > 0) request.pictures = &c.pictures;
         status = forward(a, model, &c, &request, line, error);
