@@ -314,4 +314,24 @@ static inline void attend_check(const struct attend_case *c)
     attend_free(&got);
 }
 
+/* Hides places of c as attend_hide does and holds it against the twin; then, with the hidden keys spoilt, each row
+ * alone against the same row of the whole. Returns how many rows see nothing. */
+static inline int64_t attend_check_hidden(struct attend_case *c, double share, int64_t none)
+{
+    attend_hide(c, share, none);
+    attend_check(c);
+    struct attend_got whole = attend_ok(c, 2);
+    const int64_t empty = attend_check_empty(c, &whole);
+    attend_spoil(c);
+    for (int64_t t = 0; t < c->d.T; t++) {
+        struct attend_case row = attend_rows(c, t, 1);
+        struct attend_got got = attend_ok(&row, 1);
+        ck_assert_msg(attend_same_row(c, &whole, t, &got, 0), "row %lld", (long long)t);
+        attend_free(&got);
+    }
+    attend_free(&whole);
+    attend_show(c);
+    return empty;
+}
+
 #endif
