@@ -371,7 +371,7 @@ START_TEST(verdicts)
 {
     static const struct {
         const char *printed, *formula;
-        enum m3_verdict verdict;
+        enum m3_reproduction verdict;
     } rows[] = {
         { "14.2 GiB", "kv_bytes.index", M3_REPRODUCED },        /* 14.25 GiB: exactly half a unit either way */
         { "14.3 GiB", "kv_bytes.index", M3_REPRODUCED },

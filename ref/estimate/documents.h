@@ -77,10 +77,10 @@ int m3_setting_parse(struct m3_setting *setting, const char *text, struct m3_err
 int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, const json_t *summary,
                     struct m3_error *error);
 
-enum m3_verdict { M3_REPRODUCED, M3_DIFFERS, M3_NOT_COMPUTABLE };
+enum m3_reproduction { M3_REPRODUCED, M3_DIFFERS, M3_NOT_COMPUTABLE };
 
 struct m3_judgement {
-    enum m3_verdict verdict;
+    enum m3_reproduction verdict;
     struct m3_printed_number printed;
     double ours;            /* NaN if not computable */
 };
