@@ -54,8 +54,8 @@ struct m3_tensor_spec {
 const char *m3_tensors_prefix(const struct m3_config *config);
 
 /* Calls `visit` for every tensor that a model of this config has, in the order of the table, layer by layer. Stops and
- * returns what `visit` returns when that is not 0. `prefix` is m3_tensors_prefix, or "" in a text-only file; `modules` is
- * how many MTP modules there are, which the config need not tell. */
+ * returns what `visit` returns when that is not 0. `prefix` is m3_tensors_prefix, or "" in a text-only file; `modules`
+ * is how many MTP modules there are, which the config need not tell. */
 int m3_tensors_each(const struct m3_config *config, int64_t modules, const char *prefix,
                     int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self);
 
