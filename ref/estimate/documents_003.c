@@ -256,7 +256,7 @@ const struct m3_printed m3_printed_003[] = {
       "E3-29" },
     { "6.5 step 3", "cache and activations of a sequence", "m3 T=1M kv=bf16", "139.3 GiB",
       "kv_bytes_per_sequence.total + act", NULL },
-    { "6.5 step 3", "sequences that fit, before rounding down", "m3 T=1M w=bf16 kv=bf16 gpu=h200 gpus=8", "1.82",
+    { "6.5 step 3", "sequences that fit, not rounded down", "m3 T=1M w=bf16 kv=bf16 gpu=h200 gpus=8", "1.82",
       "(gpus * card - weight_bytes) / (kv_bytes_per_sequence.total + act)", "E3-30" },
     { "6.5 step 3", "largest batch", "m3 T=1M w=bf16 kv=bf16 gpu=h200 gpus=8", "1", "max_batch", NULL },
     { "6.5 step 3", "sequences that fit, in words", "m3 T=1M w=bf16 kv=bf16 gpu=h200 gpus=8", "~1.8",
