@@ -162,14 +162,14 @@ bench: setup
 
 # All but what one folder keeps to itself.
 HEADERS := $(filter-out estimate/parts.h estimate/plot.h,$(patsubst ref/%,%,$(wildcard $(addprefix ref/,\
-           m3ref.h base/*.h io/*.h model/*.h ops/ops.h oracle/*.h estimate/*.h))))
+           m3ref.h base/*.h io/*.h model/*.h decode/*.h ops/ops.h oracle/*.h estimate/*.h))))
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
 	cd ref && for h in $(HEADERS); do \
-		install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/m3ref/$$h; done
+		install -D -m 644 $$h $(abspath $(DESTDIR)$(PREFIX)/include/m3ref)/$$h; done
 
 clean:
 	rm -rf $(BUILD)

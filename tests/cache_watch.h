@@ -204,7 +204,8 @@ static inline struct m3_request request_of(struct m3_cache *cache, int64_t first
 {
     return (struct m3_request){ .ids = tokens.ids + first, .positions = tokens.positions + first, .T = T,
                                 .seen = tokens.seen, .end_layer = model->config.layers,
-                                .semantics = &model->config.semantics, .linear = linear, .threads = threads, .cache = cache, .sink = &sink };
+                                .semantics = &model->config.semantics, .linear = linear, .threads = threads,
+                                .cache = cache, .sink = &sink };
 }
 
 static inline void call(struct m3_cache *cache, int64_t first, int64_t T)

@@ -225,7 +225,8 @@ END_TEST
 /* Goal:  a file that cannot be written leaves none; one that is not there, of the other precision, of another reading,
  *        or with a bit changed leaves the cache empty, and fit for use.
  *        The same for one whose numbers are saved as they were, but are no numbers.
- * Seen to fail with: the precision unchecked; the reading unchecked; the length set before the checks; infinity taken. */
+ * Seen to fail with: the precision unchecked; the reading unchecked; the length set before the checks; infinity
+ * taken. */
 START_TEST(files_that_are_refused)
 {
     open_tiny(m3_engine_f32(), M3_LINEAR_ORDERED, 70);

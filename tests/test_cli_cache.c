@@ -314,8 +314,8 @@ static int same_bytes(const char *a_path, const char *b_path)
 
 /* Goal:  the cache is not written over what the run reads, nor the dump over a cache; each file stays as it was.
  *        One file under two names for two outputs is refused, and a place that cannot be written before any output is.
- * Seen to fail with: --cache-out not checked; --dump not held against --cache-in; names compared as strings; the cache's
- * file opened after the pass. */
+ * Seen to fail with: --cache-out not checked; --dump not held against --cache-in; names compared as strings; the
+ * cache's file opened after the pass. */
 START_TEST(cache_over_an_input)
 {
     copy_tiny();

@@ -495,7 +495,7 @@ int m3_cli_bench(int argc, char **argv)
     opterr = 0;
     while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         switch (option) {
-        case OPT_HELP: return m3_cli_help(help);
+        case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
         case OPT_THREADS: status = m3_cli_number(&threads, "--threads", optarg, 1, 1024, &error); break;
         case OPT_MODEL: folder = optarg; break;
         case OPT_KEYS: status = m3_cli_number(&keys, "--keys", optarg, 1, 1 << 24, &error); break;

@@ -7,11 +7,10 @@
 
 #include "cli/cli.h"
 
-int m3_cli_help(const char *help)
+int m3_cli_help(const char *help, struct m3_error *error)
 {
     if (fputs(help, stdout) != EOF && fflush(stdout) == 0) return M3_OK;
-    fprintf(stderr, "m3ref: standard output: cannot be written\n");
-    return M3_IO;
+    return m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error)

@@ -90,7 +90,7 @@ int m3_cli_compare(int argc, char **argv)
     struct m3_safetensors *reference = NULL, *candidate = NULL;
 
     int status = parse(&arguments, argc, argv, &error);
-    if (status == M3_OK && arguments.help) return m3_cli_help(help);
+    if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     if (status == M3_OK) status = m3_safetensors_open(&reference, arguments.reference, &error);
     if (status == M3_OK) status = m3_safetensors_open(&candidate, arguments.candidate, &error);
     if (status == M3_OK) status = compare(&arguments, reference, candidate, &error);

@@ -492,7 +492,7 @@ int m3_cli_estimate(int argc, char **argv)
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a;
     int status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help);
+    if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = estimate(&a, &notes, &error);
     return m3_cli_end(status, &notes, &error);
 }

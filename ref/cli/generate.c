@@ -265,7 +265,7 @@ int m3_cli_generate(int argc, char **argv)
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { 0 };
     int status = parse(&a, argc, argv, &error);
-    if (!status && a.help) status = m3_cli_help(help);
+    if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = generate(&a, &notes, &error);
     m3_cli_input_end(&a.input);
     return m3_cli_end(status, &notes, &error);

@@ -233,7 +233,7 @@ int m3_cli_inspect(int argc, char **argv)
     opterr = 0;
     while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         switch (option) {
-        case OPT_HELP: return m3_cli_help(help);
+        case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
         case OPT_TENSORS: a.tensors = optarg; break;
         case OPT_JSON: a.json = 1; break;
         case OPT_SHA256: a.sha256 = 1; break;

@@ -387,7 +387,7 @@ int m3_cli_run(int argc, char **argv)
     char *line = m3_cli_line(argc, argv);       /* getopt_long reorders argv */
 
     int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
-    if (!status && a.help) status = m3_cli_help(help);
+    if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = run(&a, line, &notes, &error);
     m3_cli_input_end(&a.input);
     free(line);

@@ -57,7 +57,7 @@ int m3_cli_synth(int argc, char **argv)
     opterr = 0;
     while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         switch (option) {
-        case OPT_HELP: return m3_cli_help(help);
+        case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
         case OPT_SEED: status = m3_cli_number(&seed, "--seed", optarg, 0, INT64_MAX, &error); break;
         case OPT_DTYPE: status = dtype_named(&dtype, optarg, &error); break;
         case OPT_MTP: status = m3_cli_number(&modules, "--mtp", optarg, 0, 1000, &error); break;

@@ -70,7 +70,8 @@ static int set_count(struct m3_semantics *semantics, const struct field *f, cons
     errno = 0;
     long long count = strtoll(value, &end, 10);
     if (errno || end == value || *end || count < 0 || count > INT32_MAX)
-        return m3_fail(error, M3_USAGE, "--set %s: got %s, expected a number from 0", f->name, value);
+        return m3_fail(error, M3_USAGE, "--set %s: got %s, expected a number from 0 to %d", f->name, value,
+                       INT32_MAX);
     *count_of(semantics, f) = count;
     return M3_OK;
 }

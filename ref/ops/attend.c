@@ -74,7 +74,7 @@ static void full_tile(real *o, real *lse, const real *q, const real *k, const re
     const real *k_g = k + g * d->D, *v_g = v + g * d->D;
 
     transpose_queries(tile.q_t, q, d, t0, rows, g);
-    for (int64_t j = 0, n, keys = 0; (n = m3_seen_run(d->seen, &j, p + rows)) > 0; j += n, keys += n)
+    for (int64_t j = 0, n, keys = 0; (n = m3_seen_run(d->seen, &j, p + rows, p + rows)) > 0; j += n, keys += n)
         hot->gemm(tile.z + keys * lanes, lanes, k_g + j * stride, stride, 1, tile.q_t, lanes, n, lanes, d->D, 0);
     for (int64_t r = 0; r < rows; r++) {
         int64_t keys = m3_seen_count(d->seen, p + r + 1);
@@ -84,7 +84,7 @@ static void full_tile(real *o, real *lse, const real *q, const real *k, const re
     }
 
     int64_t keys = 0;
-    for (int64_t j = 0, n; (n = m3_min(FULL_KEYS, m3_seen_run(d->seen, &j, p + rows))) > 0; j += n, keys += n) {
+    for (int64_t j = 0, n; (n = m3_seen_run(d->seen, &j, p + rows, FULL_KEYS)) > 0; j += n, keys += n) {
         for (int64_t r = 0; r < rows; r++) {
             int64_t visible = m3_min(n, p + r + 1 - j);
             if (visible > 0)
@@ -210,7 +210,7 @@ static void blocks_tile(real *o, real *lse, const real *q, const real *k, const 
     transpose_queries(tile.q_t, q, d, t, 1, g);
     for (int64_t i = 0; i < n; i++) {
         int64_t end = m3_min(list[i] * d->block + d->block, p + 1);
-        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end)) > 0; j += run, keys += run)
+        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end, end)) > 0; j += run, keys += run)
             hot->gemm(tile.z + keys * heads, heads, k + j * stride + g * d->D, stride, 1, tile.q_t, heads, run, heads,
                       d->D, 0);
     }
@@ -223,7 +223,7 @@ static void blocks_tile(real *o, real *lse, const real *q, const real *k, const 
     keys = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t end = m3_min(list[i] * d->block + d->block, p + 1);
-        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end)) > 0; j += run, keys += run)
+        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end, end)) > 0; j += run, keys += run)
             hot->gemm(o_tg, d->D, tile.z + keys * heads, 1, heads, v + j * stride + g * d->D, stride, heads, d->D, run,
                       keys > 0);
     }

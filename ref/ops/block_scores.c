@@ -23,7 +23,7 @@ static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b)
 static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *seen, real scale, enum m3_pool kind)
 {
     real best = -(real)INFINITY;
-    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n)) > 0; j += run)
+    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n, n)) > 0; j += run)
         for (int64_t i = j; i < j + run; i++) {
             real s_i = s[i * stride] * scale;
             if (s_i > best || s_i != s_i) best = s_i;
@@ -31,7 +31,7 @@ static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *
     if (kind == M3_POOL_MAX || best != best || isinf(best)) return best;
 
     double sum = 0;
-    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n)) > 0; j += run)
+    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n, n)) > 0; j += run)
         for (int64_t i = j; i < j + run; i++) sum += m3_exp((double)(s[i * stride] * scale) - (double)best);
     return (real)((double)best + m3_log(sum));
 }

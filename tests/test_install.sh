@@ -1,0 +1,38 @@
+#!/bin/sh
+# `make install`: program, library and headers in place; every header compiles by itself from there, and the one that a
+# user includes holds all that it names.
+# Seen to fail with a folder of headers left out, and with a private header installed that includes one that is not.
+build=${BUILD:-build}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+passed=0
+failed=0
+
+# verdict NAME STATUS
+verdict() {
+    if [ "$2" -eq 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "install: $1"
+    fi
+}
+
+make -s install BUILD="$build" DESTDIR="$folder" PREFIX=/usr >/dev/null 2>"$folder/errors"
+verdict "make install: $(cat "$folder/errors")" $?
+include=$folder/usr/include/m3ref
+[ -x "$folder/usr/bin/m3ref" ] && [ -s "$folder/usr/lib/libm3ref.a" ] && [ -s "$include/m3ref.h" ]
+verdict "program, library or m3ref.h is absent" $?
+
+find "$include" -name '*.h' | sort >"$folder/headers"
+while read -r header; do
+    ${CC:-cc} -std=gnu11 -fsyntax-only -I "$include" $(pkg-config --cflags jansson) -x c "$header" 2>"$folder/errors" ||
+        { head -n 1 "$folder/errors"; echo "$header"; } >>"$folder/bad"
+done <"$folder/headers"
+[ ! -s "$folder/bad" ]
+verdict "headers that do not compile: $(cat "$folder/bad" 2>/dev/null)" $?
+[ "$(wc -l <"$folder/headers")" -ge 30 ]
+verdict "few headers: $(cat "$folder/headers")" $?
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
