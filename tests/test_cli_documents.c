@@ -2,10 +2,18 @@
  *
  * Seen to fail with: rows of another model printed; ours in base units; digits fewer; commas left out; decimals of a
  * whole number left out; no errata in the table; the list left out, or headed without marks; marks of a prefill left
- * out, or twice; --documents beside --explain let through. */
+ * out, or twice; --documents beside --explain let through; models told apart by parameters; a table that ends where a
+ * figure cannot be judged; a figure that differs without erratum printed. */
 #include "program.h"
 
 #define CONFIGS "golden/configs/"
+
+static int is_empty(const char *file)
+{
+    size_t count;
+    free(read_bytes(in_folder(file), &count));
+    return count == 0;
+}
 
 static int lacks(const char *file, const char *text)
 {
@@ -16,6 +24,94 @@ static int lacks(const char *file, const char *text)
     free(bytes);
     return !found;
 }
+
+/* config.json in the folder: M3's, with the only `from` changed into `to`. */
+static const char *changed(const char *from, const char *to)
+{
+    size_t count, length = strlen(from);
+    unsigned char *bytes = read_bytes(CONFIGS "minimax-m3.json", &count);
+    char *at = strstr((char *)bytes, from);
+    ck_assert_msg(at && !strstr(at + 1, from), "%s", from);
+    FILE *out = fopen(in_folder("config.json"), "wb");
+    ck_assert_ptr_nonnull(out);
+    fprintf(out, "%.*s%s%s", (int)(at - (char *)bytes), (char *)bytes, to, at + length);
+    ck_assert_int_eq(fclose(out), 0);
+    free(bytes);
+    return in_folder("config.json");
+}
+
+/* config.json in the folder: few numbers. */
+static const char *few(const char *fields)
+{
+    FILE *out = fopen(in_folder("config.json"), "wb");
+    ck_assert_ptr_nonnull(out);
+    fprintf(out, "{ \"model_type\": \"m3ref_comparison\", \"source\": \"nobody\", %s }", fields);
+    ck_assert_int_eq(fclose(out), 0);
+    return in_folder("config.json");
+}
+
+static void is_no_model_of_documents(const char *path)
+{
+    ck_assert_int_eq(m3ref("estimate %s --documents", path), 64);
+    ck_assert(has("err", "documents"));
+    ck_assert(is_empty("out"));
+}
+
+static void has_no_marks(const char *path)
+{
+    ck_assert_int_eq(m3ref("estimate %s --context 1M", path), 0);
+    ck_assert(lacks("out", "[E"));
+    ck_assert(lacks("out", "printed otherwise"));
+}
+
+#define NUMBERS "\"parameters\": 550000000000, \"active_parameters\": 55000000000"
+#define ATTENTION(layers, heads, positions) ", \"attention_layers\": " layers ", \"num_attention_heads\": " heads \
+    ", \"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": " positions
+
+START_TEST(models_of_few_numbers)
+{
+    static const char *const others[] = {
+        "\"name\": \"Mine\", " NUMBERS ATTENTION("12", "64", "262144"),
+        "\"name\": \"Nemotron 3 Ultra\", " NUMBERS ATTENTION("12", "32", "262144"),
+        "\"name\": \"Nemotron 3 Ultra\", " NUMBERS ATTENTION("11", "64", "262144"),
+    };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) is_no_model_of_documents(few(others[i]));
+    has_no_marks(few("\"name\": \"Mine\", " NUMBERS ATTENTION("12", "32", "1048576")));
+    is_no_model_of_documents(in_folder("config.json"));
+    ck_assert_int_eq(m3ref("estimate %s --documents", few("\"name\": \"Nemotron 3 Ultra\", " NUMBERS
+                                                          ATTENTION("12", "64", "262144"))), 0);
+}
+END_TEST
+
+START_TEST(few_numbers_without_attention)
+{
+    is_no_model_of_documents(few("\"name\": \"Nemotron 3 Ultra\", " NUMBERS));
+    is_no_model_of_documents(few("\"name\": \"Mine\", " NUMBERS));
+}
+END_TEST
+
+START_TEST(models_of_other_sizes)
+{
+    static const char *const sizes[][2] = {
+        { "\"sparse_topk_blocks\": 16", "\"sparse_topk_blocks\": 32" },
+        { "\"sparse_block_size\": 128", "\"sparse_block_size\": 64" },
+        { "\"num_experts_per_tok\": 4", "\"num_experts_per_tok\": 8" },
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        has_no_marks(changed(sizes[i][0], sizes[i][1]));
+        is_no_model_of_documents(in_folder("config.json"));
+    }
+}
+END_TEST
+
+/* What tells no model from another, but is printed. */
+START_TEST(figures_of_other_models)
+{
+    is_no_model_of_documents(changed("\"num_mtp_modules\": 7", "\"num_mtp_modules\": 5"));
+    ck_assert(has("err", "MTP modules: got 5, expected 7"));
+    is_no_model_of_documents(changed("\"vision_segment_max_frames\": 4", "\"vision_segment_max_frames\": 5"));
+}
+END_TEST
 
 START_TEST(table_of_figures)
 {
@@ -96,6 +192,10 @@ Suite *m3_suite(void)
     tcase_add_checked_fixture(cases, make_folder, remove_folder);
     tcase_add_test(cases, table_of_figures);
     tcase_add_test(cases, marks_and_list);
+    tcase_add_test(cases, models_of_few_numbers);
+    tcase_add_test(cases, few_numbers_without_attention);
+    tcase_add_test(cases, models_of_other_sizes);
+    tcase_add_test(cases, figures_of_other_models);
     tcase_add_test(cases, errors);
     suite_add_tcase(suite, cases);
     return suite;

@@ -5,8 +5,9 @@
  * its neighbour; half a unit that is a whole one; GiB that is GB; a power of ten lost; a comma anywhere; K of a
  * setting decimal; card before GPU lost; the default of ikv; a verdict by a negated comparison, so that NaN passes;
  * tail of a formula ignored; a printed figure of each document changed in its last digit; an erratum taken away; one
- * added; one of another document; models told apart by parameters alone; marks for another context, batch or number of
- * modules, for a sum of keys, or twice. */
+ * added; one of another document; models told apart by parameters alone; a size,
+ * the name or the kinds of the layers not looked at; marks for another context, batch or number of modules, for a sum
+ * of keys, or twice. */
 #include "estimates.h"
 
 #include "estimate/documents.h"
@@ -182,6 +183,52 @@ START_TEST(models_by_their_sizes)
         ck_assert_pstr_eq(m3_document_model(&e), models[i].name);
         loaded[i].own.max_positions--;
         ck_assert_ptr_null(m3_document_model(&e));
+    }
+    unload();
+}
+END_TEST
+
+/* One more of any size, or a layer of the other kind, is another model; the estimate with its parameters stays. */
+START_TEST(models_of_other_sizes)
+{
+    load();
+    for (int i = 0; i < MODELS; i++) {
+        struct m3_foreign *foreign = loaded[i].subject.foreign ? &loaded[i].foreign : NULL;
+        struct m3_config *c = foreign ? &foreign->config : &loaded[i].own;
+        struct m3_estimate_request r = request(1, 1, "bf16", "bf16");
+        r.foreign = foreign;
+        r.config = loaded[i].subject.census;
+        struct m3_estimate e = estimate(c, &r);
+        int few = foreign && foreign->few;
+        int64_t *const sizes[] = { &c->layers, &c->max_positions, &c->Q, &c->G, &c->D, &c->H, &c->X, &c->V, &c->N,
+                                   &c->block, &c->K, &c->E, &c->F, &c->dense_intermediate, &c->shared_intermediate,
+                                   &c->R };
+        for (size_t j = 0; j < (few ? 5 : sizeof sizes / sizeof sizes[0]); j++) {
+            ++*sizes[j];
+            ck_assert_msg(!m3_document_model(&e), "%s: size %zu", models[i].name, j);
+            --*sizes[j];
+        }
+        int64_t *const numbers[] = { &loaded[i].foreign.parameters, &loaded[i].foreign.active,
+                                     &loaded[i].foreign.cached_numbers };
+        for (int j = 0; few && j < 3; j++) {
+            ++*numbers[j];
+            ck_assert_msg(!m3_document_model(&e), "%s: number %d", models[i].name, j);
+            --*numbers[j];
+        }
+        if (few) loaded[i].foreign.name[0]++;
+        else c->rope_theta++;
+        ck_assert_ptr_null(m3_document_model(&e));
+        if (few) loaded[i].foreign.name[0]--;
+        else c->rope_theta--;
+        for (int64_t l = 0; !few && l < c->layers; l++) {
+            c->sparse[l] ^= 1;
+            ck_assert_ptr_null(m3_document_model(&e));
+            c->sparse[l] ^= 1;
+            c->moe[l] ^= 1;
+            ck_assert_ptr_null(m3_document_model(&e));
+            c->moe[l] ^= 1;
+        }
+        ck_assert_pstr_eq(m3_document_model(&e), models[i].name);
     }
     unload();
 }
@@ -512,6 +559,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(cases, rows_are_filled_in, 0, M3_DOCUMENTS);
     tcase_add_loop_test(cases, every_figure_matters, 0, M3_DOCUMENTS);
     tcase_add_test(cases, models_by_their_sizes);
+    tcase_add_test(cases, models_of_other_sizes);
     tcase_add_loop_test(cases, printed_numbers, 0, sizeof numbers / sizeof numbers[0]);
     tcase_add_test(cases, settings);
     tcase_add_test(cases, formulas_by_hand);

@@ -46,15 +46,17 @@ static struct figure condition(const struct m3_printed *row)
     return f;
 }
 
-static int print_row(const struct m3_document *document, const struct m3_printed *row,
-                     const struct m3_subject *subject, struct m3_error *error)
-{
+struct line {
+    const struct m3_document *document;
+    const struct m3_printed *row;
     struct m3_judgement judgement;
-    int status = m3_printed_judge(&judgement, row, subject, error);
-    if (!status)
-        printf("| %s %s | %s%s | %s | %s | %s |\n", document->name, row->place, row->what, condition(row).text,
-               row->printed, in_unit_of(row, &judgement).text, row->erratum ? row->erratum : "-");
-    return status;
+};
+
+static void print_line(const struct line *line)
+{
+    const struct m3_printed *row = line->row;
+    printf("| %s %s | %s%s | %s | %s | %s |\n", line->document->name, row->place, row->what, condition(row).text,
+           row->printed, in_unit_of(row, &line->judgement).text, row->erratum ? row->erratum : "-");
 }
 
 static int is_about(const struct m3_printed *row, const char *model)
@@ -63,20 +65,49 @@ static int is_about(const struct m3_printed *row, const char *model)
     return strncmp(row->setting, model, length) == 0 && (row->setting[length] == '\0' || row->setting[length] == ' ');
 }
 
+/* A figure differs if and only if it has an erratum; else this is not the model of the documents. */
+static int judge_line(struct line *line, const struct m3_subject *subject, struct m3_error *error)
+{
+    const struct m3_printed *row = line->row;
+    int status = m3_printed_judge(&line->judgement, row, subject, error);
+    if (status || !row->formula || line->judgement.verdict == (row->erratum ? M3_DIFFERS : M3_REPRODUCED))
+        return status;
+    return m3_fail(error, M3_USAGE, "--documents: %s %s: %s: got %s, expected %s%s: a model of other sizes",
+                   line->document->name, row->place, row->what, in_unit_of(row, &line->judgement).text,
+                   row->erratum ? "another figure than " : "", row->printed);
+}
+
+/* Fills lines[*count], which has room for every row of every document. */
+static int judge_lines(struct line *lines, int *count, const char *model, const struct m3_subject *subject,
+                       struct m3_error *error)
+{
+    int status = M3_OK;
+    *count = 0;
+    for (int d = 0; d < M3_DOCUMENTS; d++)
+        for (int i = 0; !status && i < *m3_documents[d].count; i++) {
+            if (!is_about(&m3_documents[d].rows[i], model)) continue;
+            lines[*count] = (struct line){ .document = &m3_documents[d], .row = &m3_documents[d].rows[i] };
+            status = judge_line(&lines[(*count)++], subject, error);
+        }
+    return status;
+}
+
 int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *error)
 {
     struct m3_census room;
     const struct m3_subject subject = m3_subject_of(e, &room);
     const char *model = m3_document_model(e);
-    int status = M3_OK;
+    int count = 0;
     if (!model)
         return m3_fail(error, M3_USAGE, "--documents: got a model of other sizes, expected one that documents print "
                        "figures of");
-    printf("| place | what | printed | ours | erratum |\n|---|---|---|---|---|\n");
-    for (int d = 0; d < M3_DOCUMENTS; d++)
-        for (int i = 0; !status && i < *m3_documents[d].count; i++)
-            if (is_about(&m3_documents[d].rows[i], model))
-                status = print_row(&m3_documents[d], &m3_documents[d].rows[i], &subject, error);
+    for (int d = 0; d < M3_DOCUMENTS; d++) count += *m3_documents[d].count;
+    struct line *lines = malloc((size_t)count * sizeof *lines);
+    if (!lines) return m3_fail_memory(error, "the figures", (size_t)count * sizeof *lines);
+    int status = judge_lines(lines, &count, model, &subject, error);
+    if (!status) printf("| place | what | printed | ours | erratum |\n|---|---|---|---|---|\n");
+    for (int i = 0; !status && i < count; i++) print_line(&lines[i]);
+    free(lines);
     return status;
 }
 

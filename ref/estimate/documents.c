@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "estimate/foreign.h"
+
 const struct m3_document m3_documents[M3_DOCUMENTS] = {
     { "000", m3_printed_000, &m3_printed_000_rows },
     { "001", m3_printed_001, &m3_printed_001_rows },
@@ -88,37 +90,76 @@ int m3_printed_parse(struct m3_printed_number *number, const char *text, struct 
     return M3_OK;
 }
 
-/* Told apart by parameters, positions, and scales of MXFP8. */
+static const char letters[] = "HQGDXVNKEFIJ";
+
+/* Models given by a config. With another size a model would have figures of its own. */
 static const struct {
     const char *name;
-    int64_t parameters, positions;
     int mxfp8;
-} models[] = {
-    { "m3", 427040140160, 1048576, 0 },
-    { "m3-mxfp8", 427040140160, 1048576, 1 },
-    { "m2.7", 228689764864, 204800, 0 },
-    { "m2", 228689764864, 196608, 0 },
-    { "llama-3-70b", 70553706496, 0, 0 },
-    { "llama-3-70b-rounded", 70000000000, 0, 0 },
-    { "nemotron-3-ultra", 550000000000, 0, 0 },
-    { "kimi-k2.5", 1000000000000, 0, 0 },
-    { "glm-5.1", 744000000000, 0, 0 },
-    { "qwen3.5-moe", 35000000000, 0, 0 },
-    { "mimo-v2-flash", 309000000000, 0, 0 },
+    int64_t parameters, positions, layers;
+    int64_t full, dense;                /* layers before the first sparse one, before the first with experts */
+    int64_t block, R;
+    double theta;
+    int64_t sizes[sizeof letters - 1];
+} configs[] = {
+    { "m3", 0, 427040140160, 1048576, 60, 3, 3, 128, 64, 5e6,
+      { 6144, 64, 4, 128, 128, 200064, 16, 4, 128, 3072, 12288, 3072 } },
+    { "m3-mxfp8", 1, 427040140160, 1048576, 60, 3, 3, 128, 64, 5e6,
+      { 6144, 64, 4, 128, 128, 200064, 16, 4, 128, 3072, 12288, 3072 } },
+    { "m2.7", 0, 228689764864, 204800, 62, 62, 0, 128, 64, 5e6,
+      { 3072, 48, 8, 128, 128, 200064, 16, 8, 256, 1536, 0, 0 } },
+    { "m2", 0, 228689764864, 196608, 62, 62, 0, 128, 64, 5e6,
+      { 3072, 48, 8, 128, 128, 200064, 16, 8, 256, 1536, 0, 0 } },
+    { "llama-3-70b", 0, 70553706496, 8192, 80, 80, 80, 0, 0, 0,
+      { 8192, 64, 8, 128, 0, 128256, 0, 0, 0, 0, 28672, 0 } },
 };
 
-enum { MODELS = sizeof models / sizeof models[0] };
+/* Models given by few numbers. */
+static const struct {
+    const char *name, *published;       /* of settings; in the file */
+    int64_t parameters, active, positions, layers, Q, G, D, cached_numbers;
+} fews[] = {
+    { "llama-3-70b-rounded", "Llama 3 70B, rounded", 70000000000, 70000000000, 8192, 80, 64, 8, 128, 2048 },
+    { "nemotron-3-ultra", "Nemotron 3 Ultra", 550000000000, 55000000000, 262144, 12, 64, 2, 128, 512 },
+    { "kimi-k2.5", "Kimi K2.5", 1000000000000, 32000000000, 262144, 61, 0, 0, 0, 576 },
+    { "glm-5.1", "GLM-5.1", 744000000000, 40000000000, 0, 0, 0, 0, 0, 0 },
+    { "qwen3.5-moe", "Qwen3.5 MoE", 35000000000, 3000000000, 0, 0, 0, 0, 0, 0 },
+    { "mimo-v2-flash", "MiMo-V2-Flash", 309000000000, 15000000000, 0, 0, 0, 0, 0, 0 },
+};
+
+enum { CONFIGS = sizeof configs / sizeof configs[0], FEWS = sizeof fews / sizeof fews[0] };
+
+static int is_config(const struct m3_config *c, int64_t parameters, int i)
+{
+    int same = parameters == configs[i].parameters && c->max_positions == configs[i].positions
+        && c->layers == configs[i].layers && c->block == configs[i].block && c->R == configs[i].R
+        && c->rope_theta == configs[i].theta && configs[i].mxfp8 == (c->matrix_scaling == M3_SCALE_MX32);
+    for (int j = 0; letters[j]; j++) same = same && m3_config_size(c, letters[j]) == configs[i].sizes[j];
+    for (int64_t l = 0; same && l < c->layers; l++)
+        same = m3_config_sparse(c, l) == (l >= configs[i].full) && m3_config_moe(c, l) == (l >= configs[i].dense);
+    return same;
+}
+
+static int is_few(const struct m3_foreign *m, int i)
+{
+    const struct m3_config *c = &m->config;
+    return strcmp(m->name, fews[i].published) == 0 && m->parameters == fews[i].parameters
+        && m->active == fews[i].active && c->max_positions == fews[i].positions && c->layers == fews[i].layers
+        && c->Q == fews[i].Q && c->G == fews[i].G && c->D == fews[i].D && m->cached_numbers == fews[i].cached_numbers;
+}
 
 const char *m3_document_model(const struct m3_estimate *e)
 {
+    const struct m3_foreign *foreign = e->request.foreign;
     const int64_t modules = e->census.of[M3_MTP_MODULES].parameters;
     const int64_t parameters = e->params_total - (modules > 0 ? modules : 0);
-    const struct m3_config *c = e->config;
-    for (int i = 0; i < MODELS; i++)
-        if (models[i].parameters == parameters
-            && (models[i].positions == 0 || models[i].positions == c->max_positions)
-            && models[i].mxfp8 == (c->matrix_scaling == M3_SCALE_MX32))
-            return models[i].name;
+    if (foreign && foreign->few) {
+        for (int i = 0; i < FEWS; i++)
+            if (is_few(foreign, i)) return fews[i].name;
+        return NULL;
+    }
+    for (int i = 0; i < CONFIGS; i++)
+        if (is_config(e->config, parameters, i)) return configs[i].name;
     return NULL;
 }
 
@@ -176,8 +217,10 @@ static int set_card(struct m3_setting *s, const char *card)
 
 static int known_model(const char *name)
 {
-    for (int i = 0; i < MODELS; i++)
-        if (strcmp(models[i].name, name) == 0) return 1;
+    for (int i = 0; i < CONFIGS; i++)
+        if (strcmp(configs[i].name, name) == 0) return 1;
+    for (int i = 0; i < FEWS; i++)
+        if (strcmp(fews[i].name, name) == 0) return 1;
     return 0;
 }
 

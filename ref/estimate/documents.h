@@ -100,7 +100,8 @@ struct m3_subject m3_subject_of(const struct m3_estimate *e, struct m3_census *r
 int m3_printed_judge(struct m3_judgement *judgement, const struct m3_printed *row, const struct m3_subject *subject,
                      struct m3_error *error);
 
-/* The name that settings have for a model, by its parameters and positions; NULL: the documents print nothing of it. */
+/* The name that settings have for a model; NULL: the documents print nothing of it. A model of few numbers is known by
+ * its name and all of them, any other by its parameters, sizes, layers, RoPE and positions. */
 const char *m3_document_model(const struct m3_estimate *e);
 
 /* An erratum about one figure of an estimate. */
