@@ -1,7 +1,7 @@
 /* What m3ref estimate tells of documents: the table of printed figures, marks behind figures, the list below them.
  *
  * Seen to fail with: rows of another model printed; ours in base units; digits fewer; commas left out; decimals of a
- * whole number left out; no errata in the table; the list left out, or headed without marks; marks of a prefill left
+ * whole number left out, or behind one without unit; no errata in the table; the list left out, or headed without marks; marks of a prefill left
  * out, or twice; --documents beside --explain let through; models told apart by parameters; a table that ends where a
  * figure cannot be judged; a figure that differs without erratum printed. */
 #include "program.h"
@@ -129,6 +129,10 @@ START_TEST(table_of_figures)
     ck_assert(has("out", "| 003 6.1 table | side of a picture | 2016 | - | E3-04 |\n"));
     ck_assert(has("out", "| 0.027 ms | 0.02750 ms | - |\n"));
     ck_assert(has("out", "| 2.0 TB | 2.000 TB | - |\n"));
+    ck_assert(has("out", "| 1.718e10 | 17,179,869,184 | - |\n"));
+    ck_assert(has("out", "| 003 appendix C | a decoded token (T=1M) | ~2.2e11 | 217,572,704,256 | - |\n"));
+    ck_assert(has("out", "| 000 2.2 text table | SwiGLU-OAI limit | 7.0 | 7 | - |\n"));
+    ck_assert(has("out", "| 000 2.2 text table | epsilon of the norms, printed 1e-6 | 0.000001 | 0.00000100 | - |\n"));
     ck_assert(lacks("out", "| 744B |"));                    /* of GLM */
     ck_assert(lacks("out", "| E3-03 |"));                   /* of the MXFP8 release */
     ck_assert_int_eq(error_lines(), 0);

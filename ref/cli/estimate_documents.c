@@ -12,12 +12,13 @@ struct figure {
     char text[96];
 };
 
-/* In the unit of the printed figure, which is "14.3 GiB" or "98x"; two digits more, but none behind a whole number. */
+/* In the unit of the printed figure, which is "14.3 GiB", "98x" or "1.7e10"; two digits more, but none behind a whole
+ * number that was printed as one, or without unit. */
 static struct figure in_unit_of(const struct m3_printed *row, const struct m3_judgement *judgement)
 {
     const struct m3_printed_number *printed = &judgement->printed;
     const double value = judgement->ours / printed->scale;
-    const int whole = printed->decimals == 0 && value == floor(value);
+    const int whole = (printed->decimals == 0 || !*printed->unit) && value == floor(value);
     const char *blank = printed->unit > row->printed && printed->unit[-1] == ' ' ? " " : "";
     struct figure f = { "-" };
     char plain[64];
