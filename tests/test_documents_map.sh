@@ -1,10 +1,12 @@
 #!/bin/sh
-# The appendices of SPEC.md against the tree. Appendix A: the function of each row is defined under ref/, its line is
-# in the body, the test is there, the errata are in appendix B. Appendix B: every erratum is in A, in C, or says that it
+# The appendices of SPEC.md against the tree. Appendix A: the function of each row is defined under ref/, in one file or
+# in the one that is named ("flops:count"), its line is in the body, the test is there, the errata are in appendix B; a
+# row without function ends with its reason in parentheses. Appendix B: every erratum is in A, in C, or says that it
 # stands alone; those that rows of ref/estimate/documents_*.c name are there. Appendix C is what the program prints.
 #
 # Seen to fail with: another function, line, test or case; an erratum without entry, or an entry twice, or unused; a
-# row with a cell too few; a map without rows; a figure of appendix C changed; an entry without its right value.
+# row with a cell too few; a map without rows; a figure of appendix C changed; an entry without its right value; a name
+# of two functions, or a line of the other one; a reason before the end.
 build=${BUILD:-build}
 spec=${SPEC:-SPEC.md}
 folder=$(mktemp -d)
@@ -31,7 +33,7 @@ appendix A >"$folder/a"
 appendix B >"$folder/b"
 appendix C >"$folder/c"
 
-# ---- every function and every table at the left margin of ref/, as lines of "name<TAB>line"
+# ---- every function and every table at the left margin of ref/, as lines of "name<TAB>file<TAB>line"
 find ref -name '*.c' | sort | xargs awk '
     function begin(text,    head) {
         head = text
@@ -42,7 +44,7 @@ find ref -name '*.c' | sort | xargs awk '
         else name = ""
     }
     /^[a-z]/ && !/^typedef|^extern|^struct [a-z0-9_]+ \{|^enum/ { begin($0); header = 1 }
-    name != "" { print name "\t" $0 }
+    name != "" { print name "\t" FILENAME "\t" $0 }
     header && /;$/ && !/\{/ { name = ""; header = 0 }
     /\{/ { header = 0 }
     /^}/ || (/^[a-z].*\{.*}$/) || (/^[a-z].*\{.*};$/) { name = "" }
@@ -57,23 +59,34 @@ for document in 000 001 002 003 004; do
         function plain(cell) { gsub(/^[| ]+|[| ]+$/, "", cell); return cell }
         function code(cell) { cell = plain(cell); gsub(/^`|`$/, "", cell); return cell }
         function wrong(what) { print NR ": " what ": " $0 }
+        # "count", or "flops:count" where more files define one: the file. It says what is wrong, and gives "".
+        function file_of(cell,    part, count, list, ending, found, i) {
+            ending = split(cell, part, ":") > 1 ? "/" part[1] ".c" : ".c"
+            name = part[2] != "" ? part[2] : cell
+            count = split(files[name], list, " ")
+            for (i = 1; i <= count; i++)
+                if (substr(list[i], length(list[i]) - length(ending) + 1) == ending) found = found " " list[i]
+            count = split(found, list, " ")
+            if (count != 1) wrong(count ? "functions in" found : "no such function")
+            return count == 1 ? list[1] : ""
+        }
         BEGIN {
             while ((getline line < bodies) > 0) {
-                tab = index(line, "\t")
-                body[substr(line, 1, tab - 1)] = body[substr(line, 1, tab - 1)] "\n" substr(line, tab + 1)
+                split(line, part, "\t")
+                if (!((part[1], part[2]) in body)) files[part[1]] = files[part[1]] " " part[2]
+                body[part[1], part[2]] = body[part[1], part[2]] "\n" substr(line, length(part[1] part[2]) + 3)
             }
             while ((getline line < entries) > 0) entry[line] = 1
         }
         {
             if (NF != 6) { wrong("got " NF " cells, expected 6"); next }
-            name = code($3); excerpt = code($4); test = code($5); errata = plain($6)
+            name = cell = code($3); excerpt = code($4); test = code($5); errata = plain($6)
             if (plain($1) == "" || plain($2) == "") wrong("empty cell")
             if ((name == "-") != (excerpt == "-") || (name == "-") != (test == "-"))
                 wrong("function, line and test go together")
-            if (name == "-" && errata == "-" && plain($2) !~ /\(.*\)/)
-                wrong("no function, no erratum, no reason in parentheses")
-            if (name != "-" && !(name in body)) wrong("no such function")
-            else if (name != "-" && index(body[name], excerpt) == 0) wrong("no such line in the function")
+            if (name == "-" && plain($2) !~ / \([^()]+\)$/) wrong("no function, and no reason at the end")
+            home = name == "-" ? "" : file_of(cell)
+            if (home != "" && index(body[name, home], excerpt) == 0) wrong("no such line in the function")
             if (test != "-") {
                 split(test, part, ":")
                 file = "tests/" part[1] ".c"
