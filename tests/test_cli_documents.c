@@ -3,10 +3,12 @@
  * Seen to fail with: rows of another model printed; ours in base units; digits fewer; commas left out; decimals of a
  * whole number left out, or behind one without unit; no errata in the table; the list left out, or headed without
  * marks; marks of a prefill left out, or twice; --documents beside --explain let through; models told apart by
- * parameters; a table that ends where a figure cannot be judged; a figure that differs without erratum printed. */
+ * parameters; a table that ends where a figure cannot be judged; a figure printed that differs without erratum, or
+ * agrees despite one. */
 #include "program.h"
 
 #define CONFIGS "golden/configs/"
+#define M3 CONFIGS "minimax-m3.json"
 
 static int is_empty(const char *file)
 {
@@ -25,11 +27,11 @@ static int lacks(const char *file, const char *text)
     return !found;
 }
 
-/* config.json in the folder: M3's, with the only `from` changed into `to`. */
-static const char *changed(const char *from, const char *to)
+/* config.json in the folder: that of a model, with the only `from` changed into `to`. */
+static const char *changed(const char *model, const char *from, const char *to)
 {
     size_t count, length = strlen(from);
-    unsigned char *bytes = read_bytes(CONFIGS "minimax-m3.json", &count);
+    unsigned char *bytes = read_bytes(model, &count);
     char *at = strstr((char *)bytes, from);
     ck_assert_msg(at && !strstr(at + 1, from), "%s", from);
     FILE *out = fopen(in_folder("config.json"), "wb");
@@ -98,7 +100,7 @@ START_TEST(models_of_other_sizes)
         { "\"num_experts_per_tok\": 4", "\"num_experts_per_tok\": 8" },
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        has_no_marks(changed(sizes[i][0], sizes[i][1]));
+        has_no_marks(changed(M3, sizes[i][0], sizes[i][1]));
         is_no_model_of_documents(in_folder("config.json"));
     }
 }
@@ -107,9 +109,12 @@ END_TEST
 /* What tells no model from another, but is printed. */
 START_TEST(figures_of_other_models)
 {
-    is_no_model_of_documents(changed("\"num_mtp_modules\": 7", "\"num_mtp_modules\": 5"));
+    is_no_model_of_documents(changed(M3, "\"num_mtp_modules\": 7", "\"num_mtp_modules\": 5"));
     ck_assert(has("err", "MTP modules: got 5, expected 7"));
-    is_no_model_of_documents(changed("\"vision_segment_max_frames\": 4", "\"vision_segment_max_frames\": 5"));
+    is_no_model_of_documents(changed(CONFIGS "minimax-m3-mxfp8.json", "\"num_mtp_modules\": 1",
+                                     "\"num_mtp_modules\": 7"));
+    ck_assert(has("err", "MTP modules: got 7, expected another figure than 7"));
+    is_no_model_of_documents(changed(M3, "\"vision_segment_max_frames\": 4", "\"vision_segment_max_frames\": 5"));
 }
 END_TEST
 
