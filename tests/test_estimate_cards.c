@@ -3,9 +3,10 @@
  *
  * Seen to fail with: cards rounded down; a batch below 0; the stored size over one that was asked for; scales of
  * [128,128] for [1,32]; index keys read only in chosen blocks; experts read as K for each token; the FP8 peak of a
- * card without one; another bandwidth; the bound the wrong way round; a fullest card that holds one more; K = E; the tower,
- * or the embedding, among the weights read as stored; experts of the fullest card once, not in each layer; a whole
- * sequence on each card; all weights shared out. */
+ * card without one; another bandwidth; the bound the wrong way round; a fullest card that holds one more; K = E; the
+ * tower, or the embedding, among the weights read as stored; experts of the fullest card once, not in each layer; a
+ * whole sequence on each card; all weights shared out; tails as differences of sums; a card that just suffices refused,
+ * or one that lacks a byte let through. */
 #include "estimates.h"
 
 static const struct m3_census *stored(struct m3_census *census, const struct m3_config *config)
@@ -296,6 +297,10 @@ START_TEST(experts_shared_out)
 
     r.context = 300 * K;            /* 42.2 GB + 5 GiB are 5.95 GB for each card */
     ck_assert(estimate(&config, &r).card_fits);
+    r.card_bytes = 131209166848 + (42231398400 + 5368709120) / 8;
+    ck_assert(estimate(&config, &r).card_fits);
+    r.card_bytes--;
+    ck_assert(!estimate(&config, &r).card_fits);
     r.card_bytes = 100000000000;
     ck_assert(!estimate(&config, &r).card_fits);
     ck_assert_int_eq(estimate(&config, &r).card_rest, 100000000000 - 131209166848);
@@ -307,6 +312,56 @@ START_TEST(experts_shared_out)
     ck_assert(json_is_null(m3_estimate_value(summary, "expert_parallel")));
     ck_assert(json_is_null(m3_estimate_value(summary, "critical_path")));
     json_decref(summary);
+    m3_config_free(&config);
+}
+END_TEST
+
+/* Small probabilities keep their digits. Literals: integers of any length for the coefficients of 14.6, each divided by
+ * choose(E, K) as a Fraction of Python, printed to 17 digits. A j of 0 ends a row. */
+static const struct {
+    int64_t E, K, gpus;
+    struct { int j; double p; } fullest[8];
+    double expected, hit;
+} tails[] = {
+    { 256, 8, 16,
+      { { 1, 0.13493074865293864 }, { 2, 0.71834976326944344 }, { 3, 0.13674053881962767 },
+        { 4, 0.0095817121655250598 }, { 5, 0.00038815928888418595 }, { 6, 8.9700676002648012e-06 },
+        { 7, 1.0723332456981233e-07 }, { 8, 5.0265620892099528e-10 } }, 2.0221741118173528, 6.5232795335369289 },
+    { 128, 4, 16,
+      { { 1, 0.69879265091863518 }, { 2, 0.29102362204724408 }, { 3, 0.010078740157480314 },
+        { 4, 0.00010498687664041995 } }, 1.311496062992126, 3.6796850393700788 },
+    { 4096, 128, 64,
+      { { 4, 0.021529927498095337 }, { 5, 0.35462989335959932 }, { 8, 0.03791937979044821 },
+        { 16, 2.6126808517154104e-09 }, { 32, 6.0636749236829472e-31 }, { 51, 1.3984020759658739e-67 },
+        { 64, 2.0547266975297716e-103 } }, 5.8641215270190541, 55.744161560204233 },
+    { 65536, 128, 32768, { { 1, 0.88314553463082146 }, { 2, 0.11685446536917854 } }, 1.1168544653691785,
+      127.87597467002365 },
+};
+
+static int near(double got, double expected) { return fabs(got - expected) <= 1e-12 * expected; }
+
+START_TEST(tails_of_the_spread)
+{
+    struct m3_config config;
+    struct m3_census census;
+    read_config(&config, "golden/tiny/model/config.json");
+    stored(&census, &config);
+    struct m3_estimate_request r = request(K, 1, "bf16", "bf16");
+    r.config = &census;
+    r.gpu = m3_gpu_named("h200");
+    r.card_bytes = r.gpu->vendor_bytes;
+    r.gpus = tails[_i].gpus;
+    config.E = tails[_i].E;
+    config.K = tails[_i].K;
+    struct m3_estimate e = estimate(&config, &r);
+    ck_assert(e.has_spread);
+    for (int i = 0; i < 8 && tails[_i].fullest[i].j; i++) {
+        const int j = tails[_i].fullest[i].j;
+        ck_assert_msg(near(e.p_fullest[j - 1], tails[_i].fullest[i].p), "%d: got %.17g, expected %.17g", j,
+                      e.p_fullest[j - 1], tails[_i].fullest[i].p);
+    }
+    ck_assert(near(e.expected_fullest, tails[_i].expected));
+    ck_assert(near(e.expected_cards_hit, tails[_i].hit));
     m3_config_free(&config);
 }
 END_TEST
@@ -371,6 +426,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, experts_over_cards);
     tcase_add_test(tests, stored_reads);
     tcase_add_test(tests, experts_shared_out);
+    tcase_add_loop_test(tests, tails_of_the_spread, 0, sizeof tails / sizeof tails[0]);
     tcase_add_test(tests, experts_over_cards_by_counting);
     suite_add_tcase(suite, tests);
     return suite;

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 
 #include "estimate/parts.h"
@@ -10,18 +11,38 @@ static void binomial(double *terms, int64_t m, double p, int K)
     for (int i = 1; i <= K; i++) terms[i] = i <= m ? terms[i - 1] * (double)(m - i + 1) / i * (p / (1 - p)) : 0;
 }
 
-/* The coefficient of x^K in (sum over i <= most of terms[i] x^i)^cards. */
-static double at_most(const double *terms, int most, int64_t cards, int K)
+/* Over some cards, by experts in all: coefficients of x^0 .. x^K. */
+struct spread {
+    double below[M3_MOST_SPREAD + 1];   /* no card has j of them or more */
+    double exact[M3_MOST_SPREAD + 1];   /* the fullest card has j */
+};
+
+/* The cards of `a` and of `b` together: the fullest holds j if it does in a alone, in b alone, or in both. No term is
+ * negative, so that a small probability keeps all its digits. */
+static void join(struct spread *out, const struct spread *a, const struct spread *b, int K)
 {
-    double sum[M3_MOST_SPREAD + 1] = { 1 }, next[M3_MOST_SPREAD + 1];
-    for (int64_t card = 0; card < cards; card++) {
-        for (int k = 0; k <= K; k++) {
-            next[k] = 0;
-            for (int i = 0; i <= k && i <= most; i++) next[k] += sum[k - i] * terms[i];
+    struct spread both;
+    for (int k = 0; k <= K; k++) {
+        both.below[k] = both.exact[k] = 0;
+        for (int i = 0; i <= k; i++) {
+            both.below[k] += a->below[i] * b->below[k - i];
+            both.exact[k] += a->exact[i] * (b->below[k - i] + b->exact[k - i]) + a->below[i] * b->exact[k - i];
         }
-        memcpy(sum, next, sizeof sum);
     }
-    return sum[K];
+    *out = both;
+}
+
+/* The weight of K experts on so many cards with j on the fullest: powers by squaring. */
+static double fullest_has(int j, const double *terms, int64_t cards, int K)
+{
+    struct spread power = { { 0 }, { 0 } }, all = { { 1 }, { 0 } };
+    memcpy(power.below, terms, (size_t)j * sizeof *terms);
+    power.exact[j] = terms[j];
+    for (; cards; cards >>= 1) {
+        if (cards & 1) join(&all, &all, &power, K);
+        if (cards > 1) join(&power, &power, &power, K);
+    }
+    return all.exact[K];
 }
 
 /* K different experts, any K of the E as likely as any other. Independent draws given that they are K in all give the
@@ -31,18 +52,16 @@ static void spread_experts(struct m3_estimate *e)
     const struct m3_config *c = e->config;
     const int64_t cards = e->request.gpus, each = c->E / cards;
     const int K = (int)c->K;
-    double terms[M3_MOST_SPREAD + 1], below = 0, missed = 1;
+    double terms[M3_MOST_SPREAD + 1], all = 0, hit = 0;
 
     binomial(terms, each, (double)K / ((double)c->E + 1), K);
-    const double all = at_most(terms, K, cards, K);
+    for (int j = 1; j <= K; j++) all += e->p_fullest[j - 1] = fullest_has(j, terms, cards, K);
     for (int j = 1; j <= K; j++) {
-        double up_to = at_most(terms, j, cards, K) / all;
-        e->p_fullest[j - 1] = up_to - below;
+        e->p_fullest[j - 1] /= all;
         e->expected_fullest += j * e->p_fullest[j - 1];
-        below = up_to;
     }
-    for (int i = 0; i < K; i++) missed *= (double)(c->E - each - i) / (double)(c->E - i);   /* 0 stays 0 */
-    e->expected_cards_hit = (double)cards * (1 - missed);
+    for (int i = 0; i < K; i++) hit += (1 - hit) * fmin(1, (double)each / (double)(c->E - i));
+    e->expected_cards_hit = (double)cards * hit;
 }
 
 /* The card that holds most of a token's experts is waited for in every layer. */
