@@ -298,6 +298,24 @@ static int take_foreign(struct source *s, struct arguments *a, struct m3_error *
                                                                                              : "--mtp");
 }
 
+/* Files hold a module as concat reads it, [H,2H] and three norms; additive reads half of that matrix, and one norm. */
+static int compare_files(struct source *s, const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const struct m3_census_row *read = &s->of_config.of[M3_MTP_MODULES];
+    struct m3_census_row *held = &s->of_files.of[M3_MTP_MODULES];
+    struct m3_census stored = s->of_config;
+    const int less = a->request.mtp_join == M3_MTP_ADDITIVE && a->request.mtp_modules > 0;
+    if (less) m3_census_of_config(&stored, s->config, a->request.mtp_modules, M3_MTP_CONCAT);
+    int status = m3_census_agree(&s->of_files, &stored, a->path, error);
+    if (status || !less) return status;
+    m3_fail(notes, M3_OK, "%s: mtp_join=additive: %" PRId64 " of %" PRId64 " parameters of MTP modules are counted: half "
+            "of eh_proj and two norms are not read; the stored size is that of the files", a->path, read->parameters,
+            held->parameters);
+    held->parameters = read->parameters;
+    held->tensors = read->tensors;
+    return M3_OK;
+}
+
 /* The files are counted and compared with the config; `request` learns of them. */
 static int count_files(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
@@ -312,7 +330,7 @@ static int count_files(struct source *s, struct arguments *a, struct m3_error *n
         m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of MTP modules are not counted: --mtp counts them", a->path,
                 s->of_files.other_modules);
     a->request.files = &s->of_files;
-    return m3_census_agree(&s->of_files, &s->of_config, a->path, error);
+    return compare_files(s, a, notes, error);
 }
 
 static int load(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
