@@ -5,7 +5,8 @@
  * router as BF16; scale tensors uncounted; the own block counted whole; the closed form of S(T) used below N block,
  * or with a wrong rest; no projection of index keys, or one in the model with full attention; a prefill over the
  * square; index keys in every layer; [128,128] for [1,32]; a figure beyond 2^63 let through; ratios over sparse
- * layers alone; additive modules with a norm more; logits of every place in decoding too; blocks rounded down. */
+ * layers alone; additive modules with a norm more; logits of every place in decoding too; blocks rounded down; a tied
+ * embedding active twice. */
 #include "estimates.h"
 
 START_TEST(parameters)
@@ -47,6 +48,25 @@ START_TEST(parameters)
     ck_assert_int_eq(estimate(&config, &r).weight_bytes, 427040140160);
     r.weights = m3_format_named("int4");
     ck_assert_int_eq(estimate(&config, &r).weight_bytes, 213520070080);
+    m3_config_free(&config);
+}
+END_TEST
+
+/* lm_head is the embedding: one matrix less, and the whole of it counts once. */
+START_TEST(tied_embeddings)
+{
+    static const struct literal literals[] = {
+        { "tensors", 23415 }, { "params_total", 425810946944 }, { "params_by_component.lm_head", 0 },
+        { "params_active_by_convention.layers", 23504087424 }, { "params_active_text", 24733280640 },
+        { "params_active_by_convention.layers_head_embedding", 24733280640 },
+        { "params_active_by_convention.layers_head_embedding_vision", 25598847872 },
+    };
+    struct m3_config config;
+    read_config(&config, M3);
+    config.tied_embeddings = 1;
+    struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
+    struct m3_estimate e = estimate(&config, &r);
+    CHECK(&e, literals);
     m3_config_free(&config);
 }
 END_TEST
@@ -421,6 +441,7 @@ Suite *m3_suite(void)
     TCase *tests = tcase_create("estimate");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, parameters);
+    tcase_add_test(tests, tied_embeddings);
     tcase_add_test(tests, parameters_of_the_mxfp8_release);
     tcase_add_test(tests, multi_token_prediction);
     tcase_add_loop_test(tests, flops_by_context, 0, sizeof by_context / sizeof by_context[0]);
