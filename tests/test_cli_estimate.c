@@ -3,7 +3,8 @@
  * Seen to fail with: K and M decimal; the limit looked at before the suffix; contexts and batches in another order;
  * files never compared with the config; tensors compared, not parameters; a tensor of no component let through; scales
  * counted as parameters; a module too many; index keys in another dtype by default; no note of absent files; commas of
- * CSV; a key missing; GiB that is GB; a legend that repeats itself. */
+ * CSV; a key missing; GiB that is GB; a legend that repeats itself; files of MTP modules compared with what the
+ * additive reading takes of them. */
 #include "program.h"
 
 #include <jansson.h>
@@ -84,8 +85,8 @@ START_TEST(keys)
     };
     static const char *const words[][2] = {
         { "type", "summary" }, { "model_type", "minimax_m3_vl" }, { "weights", "fp8" }, { "kv", "bf16" },
-        { "index_kv", "bf16" }, { "mtp_join", "concat" }, { "vision_boundary", "segment" }, { "gpu", "h200" }, { "bound", "memory" },
-        { "ratios.layer_attention.fraction", "512/17" },
+        { "index_kv", "bf16" }, { "mtp_join", "concat" }, { "vision_boundary", "segment" }, { "gpu", "h200" },
+        { "bound", "memory" }, { "ratios.layer_attention.fraction", "512/17" },
     };
     json_t *o[2];
     ck_assert_int_eq(m3ref("estimate " M3 " --weights fp8 --gpu h200 --gpus 8 --image 4x4 --json"), 0);
@@ -177,7 +178,8 @@ START_TEST(table)
     ck_assert(has("out", "217,572,704,256                               139,304,415,382,732,800"));
     ck_assert(has("out", "1.860649 ms"));
     ck_assert(has("out", "ridge 206.04 FLOP/B"));
-    ck_assert(has("out", "  attention                                       6,417,285,120    1.5027 %            106,954,752"));
+    ck_assert(has("out", "  attention                                       6,417,285,120    1.5027 %"
+                         "            106,954,752"));
     ck_assert(has("out", "  routed experts                                 25,820,135,424            452,984,832"));
     ck_assert(has("out", "  a step, those shared out                             2.794013 ms"));
     ck_assert(has("out", "  comparisons for block maxima                      239,075,328              4,194,304\n"));
@@ -203,12 +205,28 @@ START_TEST(explain)
     ck_assert(has("out", "  = 512/17 = 30.117647058823529\n"));
     ck_assert_int_eq(m3ref("estimate " M3 " --explain bound"), 64);
     ck_assert_int_eq(m3ref("estimate " M3 " --explain flops"), 64);
-    ck_assert(has("err", "--explain: got flops, expected a key"));
+    ck_assert(has("err", "--explain: got flops, expected the key"));
     ck_assert_int_eq(m3ref("estimate " M3 " --explain ridge"), 64);
     ck_assert(has("err", "--gpu"));
     ck_assert_int_eq(m3ref("estimate " M3 " --explain ridge --gpu h200"), 0);
     ck_assert(has("out", "  = 989000000000000 / 4800000000000\n"));
     ck_assert_int_eq(m3ref("estimate " M3 " --explain ridge --gpu h200 --json"), 64);
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain kv.total"), 0);
+    ck_assert(has("out", "kv_bytes.total\n  = batch * kv_bytes_per_sequence.total\n  = 1 * 144149839872\n"));
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain kv"), 64);
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain ratios.main_branch.value"), 0);
+    ck_assert(has("out", "ratios.main_branch\n  = T / keys_main\n  = 1048576 / 2048\n  = 512/1 = 512\n"));
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain expert_spread.p_fullest.3 --gpu h200 --gpus 8"), 0);
+    ck_assert(has("out", "  = (ways(8, 128 / 8, 4, 4) - ways(8, 128 / 8, 3, 4)) / choose(128, 4)\n  = 0.00136"));
+    ck_assert(has("out", "    ways(n, m, j, K): choices of K experts on n cards of m, at most j on a card; gpus: "));
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain expert_spread.expected_fullest --gpu h200 --gpus 8"), 0);
+    ck_assert(has("out", "  = 1 * expert_spread.p_fullest.0 + 2 * expert_spread.p_fullest.1 + 3 * "));
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain expert_spread.p_fullest.4 --gpu h200 --gpus 8"), 64);
+    ck_assert(has("err", "has no value for this model"));
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain expert_spread.p_fullest.128 --gpu h200"), 64);
+    ck_assert(has("err", "expected the key of a number"));
+    ck_assert_int_eq(m3ref("estimate " M3 " --explain bandwidth --gpu h200"), 0);
+    ck_assert(has("out", "  = 4800000000000 bytes/s\n"));
 }
 END_TEST
 

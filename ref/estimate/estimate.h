@@ -29,6 +29,8 @@ struct m3_census {
         int64_t scales;                 /* scale tensors */
         int64_t bytes;                  /* of both */
     } of[M3_COMPONENTS];
+    int64_t scaled_parameters;          /* of the config: those in E4M3; */
+    int64_t scale_bytes;                /* their scales */
     int64_t other_modules;              /* tensors of MTP modules that were not asked for */
 };
 
@@ -182,7 +184,7 @@ int m3_splits_experts(const struct m3_estimate *e);
 json_t *m3_estimate_json(const struct m3_estimate *e);
 
 /* Prints how a figure comes about, or every figure of a group: formula, the same with numbers, value. `summary` is
- * that of m3_estimate_json. M3_USAGE if there is no such key, or no value for it. */
+ * that of m3_estimate_json; "kv." may stand for "kv_bytes.". M3_USAGE if there is no such key, or no value for it. */
 int m3_estimate_explain(const struct m3_estimate *e, const json_t *summary, const char *key, FILE *out,
                         struct m3_error *error);
 

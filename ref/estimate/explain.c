@@ -18,6 +18,14 @@ static const struct row {
     enum when when;
     const char *unit, *formula;
 } rows[] = {
+    { "context", ALWAYS, "tokens", "T" },
+    { "batch", ALWAYS, "sequences", "batch" },
+    { "mtp_modules", ALWAYS, "modules", "mtp" },
+    { "tensors", ALWAYS, "tensors", "tensors_unquantised + scales" },
+    { "tensors_unquantised", ALWAYS, "tensors", "2 + untied + layers * (6 + qk_norms) + sparse * 4 + dense * 3"
+      " + moe * (3 * E + 3 * shared + 2) + vision * (11 + 16 * tower)"
+      " + mtp * (module_norms + 7 + qk_norms + last_sparse * 4 + last_moe * (3 * E + 3 * shared + 2)"
+      " + (1 - last_moe) * 3)" },
     { "params_by_component.embedding", ALWAYS, "parameters", "V * H" },
     { "params_by_component.lm_head", IF_UNTIED, "parameters", "V * H" },
     { "params_by_component.lm_head", IF_TIED, "parameters", "0" },
@@ -139,6 +147,10 @@ static const struct row {
     { "kv_bytes.index", ALWAYS, "bytes", "batch * kv_bytes_per_sequence.index" },
     { "kv_bytes.total", ALWAYS, "bytes", "batch * kv_bytes_per_sequence.total" },
     { "weight_bytes", ALWAYS, "bytes", "ceil(params_total * weight_bits / 8)" },
+    { "weight_bytes_stored", ALWAYS, "bytes", "file_bytes" },
+    { "weight_bytes_released", ALWAYS, "bytes", "2 * params_total - matrix_params + scale_bytes"
+      " + 2 * (moe * E * (H + 1) + mtp * last_moe * E * (H + 1) + vision * W * C)" },
+    { "activation_bytes_per_sequence", ALWAYS, "bytes", "activations" },
     { "weight_bytes_in_memory", IF_STORED, "bytes", "weight_bytes_stored" },
     { "weight_bytes_in_memory", IF_NOMINAL, "bytes", "weight_bytes" },
     { "memory_bytes_without_activations", ALWAYS, "bytes",
@@ -169,6 +181,10 @@ static const struct row {
     { "decode_read_bytes_stored.total", ALWAYS, "bytes", "decode_read_bytes_stored.weights + decode_read_bytes.kv_full"
       " + decode_read_bytes.kv_selected + decode_read_bytes.index_keys" },
     { "arithmetic_intensity", ALWAYS, "FLOP per byte", "flops_decode_step / decode_read_bytes.total" },
+    { "gpus", ALWAYS, "cards", "gpus" },
+    { "card_bytes", ALWAYS, "bytes", "card_memory" },
+    { "peak_flops", ALWAYS, "FLOP/s", "card_peak" },
+    { "bandwidth", ALWAYS, "bytes/s", "card_bandwidth" },
     { "ridge", ALWAYS, "FLOP per byte", "peak_flops / bandwidth" },
     { "bandwidth_bound_seconds", ALWAYS, "s", "decode_read_bytes.total / (gpus * bandwidth)" },
     { "compute_bound_seconds", ALWAYS, "s", "flops_decode_step / (gpus * peak_flops)" },
@@ -205,40 +221,49 @@ struct symbol {
     int64_t value;
 };
 
-enum { SYMBOLS = 53 };
+enum { MOST_SYMBOLS = 80 };
 
-static int64_t of_picture(const struct m3_config *c, char letter)
+struct symbols {
+    struct symbol list[MOST_SYMBOLS];
+    int count;
+};
+
+static void add_symbols(struct symbols *s, const struct symbol *more, size_t count)
 {
-    return c->vision.present ? m3_config_size(c, letter) : 0;
+    memcpy(s->list + s->count, more, count * sizeof *more);
+    s->count += (int)count;
 }
 
-static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
+static void add_sizes(struct symbols *s, const struct m3_config *c, int own)
 {
-    const struct m3_config *c = e->config;
-    const struct m3_estimate_request *r = &e->request;
-    const int64_t T = r->context, kept = c->N * c->block;
-    const int few = r->foreign && r->foreign->few, additive = r->mtp_join == M3_MTP_ADDITIVE;
-    const struct m3_census *census = r->files ? r->files : &e->census;
-    const struct symbol all[SYMBOLS] = {
-        { "T", "context", T },
-        { "batch", "sequences", r->batch },
+    const struct symbol sizes[] = {
         { "H", "hidden size", c->H },
         { "Q", "query heads", c->Q },
         { "G", "key/value heads, index heads", c->G },
         { "D", "channels of a head", c->D },
         { "X", "channels of an index head", c->X },
         { "V", "vocabulary", c->V },
-        { "q", "width of the norm of queries", r->foreign ? 0 : m3_config_size(c, 'q') },
-        { "k", "width of the norm of keys", r->foreign ? 0 : m3_config_size(c, 'k') },
+        { "untied", "1 unless lm_head is the embedding", !c->tied_embeddings },
+        { "q", "width of the norm of queries", own ? m3_config_size(c, 'q') : 0 },
+        { "k", "width of the norm of keys", own ? m3_config_size(c, 'k') : 0 },
+        { "qk_norms", "norms of queries and keys in a layer", own ? 2 : 0 },
         { "I", "width of a dense MLP", c->dense_intermediate },
         { "E", "routed experts", c->E },
         { "K", "experts per token", c->K },
         { "F", "width of a routed expert", c->F },
         { "J", "width of the shared expert", c->shared_intermediate },
+        { "shared", "1 if there is a shared expert", c->shared_intermediate > 0 },
         { "N", "blocks kept", c->N },
         { "block", "keys in a block", c->block },
-        { "last", "keys of the own block", c->block ? (T - 1) % c->block + 1 : 0 },
-        { "rest", "(T - N block) mod block", c->block && T > kept ? (T - kept) % c->block : 0 },
+    };
+    add_symbols(s, sizes, sizeof sizes / sizeof sizes[0]);
+}
+
+static void add_layers(struct symbols *s, const struct m3_estimate *e)
+{
+    const struct m3_config *c = e->config;
+    const int additive = e->request.mtp_join == M3_MTP_ADDITIVE;
+    const struct symbol layers[] = {
         { "layers", "layers", c->layers },
         { "full", "layers of full attention", e->full },
         { "sparse", "layers of sparse attention", e->sparse },
@@ -247,13 +272,47 @@ static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
         { "any_sparse", "1 if there are sparse layers", e->sparse > 0 },
         { "last_sparse", "1 if the last layer is sparse", c->layers && m3_config_sparse(c, c->layers) },
         { "last_moe", "1 if the last layer has experts", c->layers && m3_config_moe(c, c->layers) },
-        { "mtp", "MTP modules", r->mtp_modules },
+        { "mtp", "MTP modules", e->request.mtp_modules },
         { "params_mtp", "parameters of MTP modules", e->census.of[M3_MTP_MODULES].parameters },
+        { "halves", "widths H in a row of a module's eh_proj", additive ? 1 : 2 },
+        { "module_norms", "norms of a module outside its layer", additive ? 1 : 3 },
         { "cached", "layers with keys and values, MTP modules with them", e->cached },
         { "indexed", "layers with index keys, MTP modules with them", e->indexed },
+    };
+    add_symbols(s, layers, sizeof layers / sizeof layers[0]);
+}
+
+static void add_request(struct symbols *s, const struct m3_estimate *e)
+{
+    const struct m3_config *c = e->config;
+    const struct m3_estimate_request *r = &e->request;
+    const int64_t T = r->context, kept = c->N * c->block;
+    const struct symbol asked[] = {
+        { "T", "context", T },
+        { "last", "keys of the own block", c->block ? (T - 1) % c->block + 1 : 0 },
+        { "rest", "(T - N block) mod block", c->block && T > kept ? (T - kept) % c->block : 0 },
+        { "batch", "sequences", r->batch },
         { "weight_bits", "bits of a weight", r->weights->bits },
         { "kv_bits", "bits of a cached number", r->kv->bits },
         { "index_bits", "bits of a number of an index key", r->index_kv->bits },
+        { "activations", "an assumption, --activations", r->activation_bytes },
+        { "gpus", "cards", r->gpus },
+        { "card_memory", "of a card, as --card-memory reads it", r->card_bytes },
+        { "card_peak", "dense peak of a card for such weights, SPEC 14.5", e->peak_flops },
+        { "card_bandwidth", "of a card's memory, SPEC 14.5", r->gpu ? r->gpu->bandwidth : 0 },
+    };
+    add_symbols(s, asked, sizeof asked / sizeof asked[0]);
+}
+
+static int64_t of_picture(const struct m3_config *c, char letter)
+{
+    return c->vision.present ? m3_config_size(c, letter) : 0;
+}
+
+static void add_pictures(struct symbols *s, const struct m3_estimate *e)
+{
+    const struct m3_config *c = e->config;
+    const struct symbol pictures[] = {
         { "vision", "1 if there is a tower", c->vision.present },
         { "tower", "layers of the tower", c->vision.present ? c->vision.layers : 0 },
         { "W", "hidden size of the tower", of_picture(c, 'W') },
@@ -264,17 +323,38 @@ static void set_symbols(struct symbol s[SYMBOLS], const struct m3_estimate *e)
         { "P", "patches", e->vision.patches },
         { "squares", "sum over segments of their patches squared", e->vision.squares },
         { "merge", "side of the patches merged to a token", c->vision.present ? c->vision.spatial_merge : 0 },
-        { "gpus", "cards", r->gpus },
-        { "halves", "widths H in a row of a module's eh_proj", additive ? 1 : 2 },
-        { "module_norms", "norms of a module outside its layer", additive ? 1 : 3 },
+    };
+    add_symbols(s, pictures, sizeof pictures / sizeof pictures[0]);
+}
+
+/* What files hold or would hold, and what others published. */
+static void add_counts(struct symbols *s, const struct m3_estimate *e)
+{
+    const struct m3_foreign *foreign = e->request.foreign && e->request.foreign->few ? e->request.foreign : NULL;
+    const struct m3_census *census = e->request.files ? e->request.files : &e->census;
+    const struct symbol counts[] = {
+        { "scales", "scale tensors, one for each matrix in E4M3", e->tensors - e->tensors_unquantised },
+        { "matrix_params", "parameters in E4M3", e->census.scaled_parameters },
+        { "scale_bytes", "bytes of their scales", e->census.scale_bytes },
+        { "file_bytes", "bytes of the tensors in the files", e->weight_bytes_stored },
         { "routed", "parameters of routed experts", census->of[M3_MOE_ROUTED].parameters },
         { "routed_bytes", "bytes of routed experts, as stored", census->of[M3_MOE_ROUTED].bytes },
         { "always_bytes", "bytes of the other weights that a token is multiplied by, as stored", e->always_bytes },
-        { "published", "parameters, as published", few ? r->foreign->parameters : 0 },
-        { "published_active", "active parameters, as published", few ? r->foreign->active : 0 },
-        { "numbers", "numbers in the cache for a token and layer", few ? r->foreign->cached_numbers : 0 },
+        { "published", "parameters, as published", foreign ? foreign->parameters : 0 },
+        { "published_active", "active parameters, as published", foreign ? foreign->active : 0 },
+        { "numbers", "numbers in the cache for a token and layer", foreign ? foreign->cached_numbers : 0 },
     };
-    memcpy(s, all, sizeof all);
+    add_symbols(s, counts, sizeof counts / sizeof counts[0]);
+}
+
+static void set_symbols(struct symbols *s, const struct m3_estimate *e)
+{
+    s->count = 0;
+    add_sizes(s, e->config, !e->request.foreign);
+    add_layers(s, e);
+    add_request(s, e);
+    add_pictures(s, e);
+    add_counts(s, e);
 }
 
 /* Length of the name at the start of `text`: letters, digits, '_', and '.' between them. */
@@ -297,15 +377,16 @@ static void print_value(const json_t *value, FILE *out)
     else fprintf(out, "%s", json_is_string(value) ? json_string_value(value) : "?");
 }
 
-static const struct symbol *find_symbol(const struct symbol *symbols, const char *name, size_t length)
+static const struct symbol *find_symbol(const struct symbols *symbols, const char *name, size_t length)
 {
-    for (int i = 0; i < SYMBOLS; i++)
-        if (strlen(symbols[i].name) == length && strncmp(symbols[i].name, name, length) == 0) return &symbols[i];
+    for (int i = 0; i < symbols->count; i++)
+        if (strlen(symbols->list[i].name) == length && strncmp(symbols->list[i].name, name, length) == 0)
+            return &symbols->list[i];
     return NULL;
 }
 
 /* The formula with the numbers in place of names; what has none, such as "ceil", stays. */
-static void print_numbers(const char *formula, const struct symbol *symbols, const json_t *summary, FILE *out)
+static void print_numbers(const char *formula, const struct symbols *symbols, const json_t *summary, FILE *out)
 {
     while (*formula) {
         size_t length = name_length(formula);
@@ -320,19 +401,22 @@ static void print_numbers(const char *formula, const struct symbol *symbols, con
     }
 }
 
-static void print_legend(const char *formula, const struct symbol *symbols, FILE *out)
+static void print_legend(const char *formula, const struct symbols *symbols, FILE *out)
 {
-    int64_t seen = 0;
+    unsigned char seen[MOST_SYMBOLS] = { 0 };
     const char *between = "    ";
+    if (strstr(formula, "ways(")) {
+        fprintf(out, "    ways(n, m, j, K): choices of K experts on n cards of m, at most j on a card");
+        between = "; ";
+    }
     for (size_t length; *formula; formula += length ? length : 1) {
         length = name_length(formula);
         const struct symbol *symbol = length ? find_symbol(symbols, formula, length) : NULL;
-        if (!symbol || seen >> (symbol - symbols) & 1) continue;
-        seen |= INT64_C(1) << (symbol - symbols);
+        if (!symbol || seen[symbol - symbols->list]++) continue;
         fprintf(out, "%s%s: %s", between, symbol->name, symbol->meaning);
         between = "; ";
     }
-    if (seen) fprintf(out, "\n");
+    if (between[0] == ';') fprintf(out, "\n");
 }
 
 static int holds(enum when when, const struct m3_estimate *e)
@@ -363,36 +447,75 @@ static int holds(enum when when, const struct m3_estimate *e)
     }
 }
 
-/* The key itself, or a member of the group that it names. */
+/* The key itself, or a member of the group that it names. Of a ratio also what is in it. */
 static int asked(const char *row, const char *key)
 {
-    size_t length = strlen(key);
+    size_t length = strlen(key), whole = strlen(row);
+    if (strncmp(row, "ratios.", 7) == 0 && strncmp(row, key, whole) == 0
+        && (strcmp(key + whole, ".value") == 0 || strcmp(key + whole, ".fraction") == 0))
+        return 1;
     return strncmp(row, key, length) == 0 && (row[length] == '\0' || row[length] == '.');
+}
+
+struct explanation {
+    const struct m3_estimate *e;
+    const json_t *summary;
+    const char *key;            /* as asked */
+    struct symbols symbols;
+    FILE *out;
+    int known, printed;         /* there is such a key; it has a value */
+};
+
+static void explain_row(struct explanation *x, const struct row *row)
+{
+    if (!asked(row->key, x->key)) return;
+    const json_t *value = m3_estimate_value(x->summary, row->key);
+    x->known = 1;
+    if (!value || json_is_null(value) || !holds(row->when, x->e)) return;
+    fprintf(x->out, "%s\n  = %s\n  = ", row->key, row->formula);
+    print_numbers(row->formula, &x->symbols, x->summary, x->out);
+    fprintf(x->out, "\n  = ");
+    print_value(value, x->out);
+    fprintf(x->out, "%s%s\n", row->unit[0] ? " " : "", row->unit);
+    print_legend(row->formula, &x->symbols, x->out);
+    x->printed = 1;
+}
+
+/* Rows with a number in the key, or as many terms as a token has experts. */
+static void explain_spread(struct explanation *x)
+{
+    enum { TERM = 48 };
+    char key[64], formula[TERM * M3_MOST_SPREAD] = "";
+    for (int j = 1; j <= M3_MOST_SPREAD; j++) {
+        snprintf(key, sizeof key, "expert_spread.p_fullest.%d", j - 1);
+        snprintf(formula, sizeof formula, "(ways(gpus, E / gpus, %d, K) - ways(gpus, E / gpus, %d, K)) / choose(E, K)",
+                 j, j - 1);
+        explain_row(x, &(struct row){ key, ALWAYS, "", formula });
+    }
+    size_t length = 0;
+    formula[0] = '\0';
+    for (int64_t j = 1; j <= x->e->config->K && j <= M3_MOST_SPREAD; j++)
+        length += (size_t)snprintf(formula + length, sizeof formula - length, "%s%d * expert_spread.p_fullest.%d",
+                                   j > 1 ? " + " : "", (int)j, (int)j - 1);
+    explain_row(x, &(struct row){ "expert_spread.expected_fullest", ALWAYS, "experts", formula });
 }
 
 int m3_estimate_explain(const struct m3_estimate *e, const json_t *summary, const char *key, FILE *out,
                         struct m3_error *error)
 {
-    struct symbol symbols[SYMBOLS];
-    int known = 0, printed = 0;
-    set_symbols(symbols, e);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const json_t *value = m3_estimate_value(summary, rows[i].key);
-        if (!asked(rows[i].key, key)) continue;
-        known = 1;
-        if (!value || json_is_null(value) || !holds(rows[i].when, e)) continue;
-        fprintf(out, "%s\n  = %s\n  = ", rows[i].key, rows[i].formula);
-        print_numbers(rows[i].formula, symbols, summary, out);
-        fprintf(out, "\n  = ");
-        print_value(value, out);
-        fprintf(out, "%s%s\n", rows[i].unit[0] ? " " : "", rows[i].unit);
-        print_legend(rows[i].formula, symbols, out);
-        printed = 1;
+    struct explanation x = { .e = e, .summary = summary, .key = key, .out = out };
+    char caches[64];
+    if (strncmp(key, "kv.", 3) == 0) {
+        snprintf(caches, sizeof caches, "kv_bytes.%s", key + 3);
+        x.key = caches;
     }
-    if (!known)
-        return m3_fail(error, M3_USAGE, "--explain: got %s, expected a key of --json with a formula, such as "
+    set_symbols(&x.symbols, e);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) explain_row(&x, &rows[i]);
+    explain_spread(&x);
+    if (!x.known)
+        return m3_fail(error, M3_USAGE, "--explain: got %s, expected the key of a number of --json, such as "
                        "flops_decode.total, or a group such as kv_bytes", key);
-    if (!printed)
+    if (!x.printed)
         return m3_fail(error, M3_USAGE, "--explain: got %s, which has no value for this model, or not without --gpu, "
                        "--mtp, --image or sparse layers", key);
     return M3_OK;

@@ -71,6 +71,8 @@ static int count_spec(void *self, const struct m3_tensor_spec *spec)
     row->tensors++;
     row->parameters += count;
     row->scales += scales > 0;
+    walk->census->scaled_parameters += scales > 0 ? count : 0;
+    walk->census->scale_bytes += scales;
     row->bytes += scales > 0 ? count + scales : count * (spec->row->dtype == M3_FLOAT ? 4 : 2);
     return 0;
 }

@@ -1,8 +1,9 @@
 """FLOPs of the public code, counted by PyTorch's own counter while it runs: a witness for `m3ref estimate`.
 
-FlopCounterMode counts matrix products and convolutions, a multiply and an add each; so no norms, softmax, activations.
-Attention and experts are the eager ones. That attention multiplies a sparse layer in full and masks, so `sparse_attention`
-is that of a dense layer; and the rotary angles are a product of positions and frequencies, which stands apart as `rotary`.
+FlopCounterMode counts matrix products and convolutions, a multiply and an add each; so no norms, softmax,
+activations. Attention and experts are the eager ones. That attention multiplies a sparse layer in full and masks, so
+`sparse_attention` is that of a dense layer; and the rotary angles are a product of positions and frequencies, which
+stands apart as `rotary`.
 """
 
 import os
@@ -29,7 +30,8 @@ PARTS = (
     (".self_attn.q_proj", None, "projections"), (".self_attn.k_proj", None, "projections"),
     (".self_attn.v_proj", None, "projections"), (".self_attn.o_proj", None, "projections"),
     (".self_attn", "aten.bmm", "attention"),
-    (".mlp.shared_experts", None, "moe_shared"), (".mlp.experts", None, "moe_routed"), (".mlp.gate", None, "moe_router"),
+    (".mlp.shared_experts", None, "moe_shared"), (".mlp.experts", None, "moe_routed"),
+    (".mlp.gate", None, "moe_router"),
     (".lm_head", None, "lm_head"), (".rotary_emb", None, "rotary"),
 )
 
