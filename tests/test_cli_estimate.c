@@ -402,7 +402,9 @@ static const struct {
     { M3 " --batch 0", 64, "--batch: got 0" },
     { M3 " --batch 1,0", 64, "--batch: got 1,0" },
     { M3 " --batch 2147483649", 64, "--batch: got 2147483649" },
-    { M3 " --batch 2048M", 64, "a figure beyond 2^63" },
+    { M3 " --batch 2048M", 64, "a figure beyond 2^63 with a context of 1048576 (max_position_embeddings) and a batch "
+                               "of 2147483648, expected smaller ones" },
+    { M3 " --batch 2048M --context 1000K", 64, "with a context of 1024000 and a batch of 2147483648, expected" },
     { M3 " --mtp 17", 64, "--mtp: got 17" },
     { M3 " --activations -1", 64, "--activations: got -1" },
     { M3 " --format xml", 64, "--format: got xml, expected table, csv or json" },

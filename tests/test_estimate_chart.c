@@ -3,7 +3,8 @@
  *
  * Seen to fail with: an axis linear in the context; a series left out of the stack, or drawn twice; values of the
  * wrong context; marks in the order asked; an angle bracket in the title; a tag left open; the chart written in place;
- * a line of full attention in a model that has nothing else; panels of unknown sums; the time axis off by the cards. */
+ * a line of full attention in a model that has nothing else; panels of unknown sums; the time axis off by the cards;
+ * the chart in its place before the report. */
 #include "program.h"
 
 #include <ctype.h>
@@ -246,7 +247,9 @@ static const struct {
     { M3, "a.SVG", 64, "expected a name that ends in .svg" },
     { M3 " --batch 1,2", "a.svg", 64, "--chart: got 2 batches, expected one" },
     { M3 " --context 0", "a.svg", 64, "--context: got 0" },
-    { "golden/configs/glm-5.1.json", "a.svg", 64, "--chart: got a model of which only parameters are known" },
+    { "golden/configs/glm-5.1.json", "a.svg", 64, "--chart: got a model of which only parameters are known, expected "
+                                                  "one whose attention is given" },
+    { M3 " --explain nosuch", "a.svg", 64, "--explain: got nosuch" },
     { "golden/configs/nemotron-3-ultra.json --batch 2048M --context 256K", "a.svg", 64, "beyond 2^63" },
 };
 
@@ -271,6 +274,25 @@ START_TEST(failures)
 }
 END_TEST
 
+/* A report that nobody can read: the older picture stays too. */
+START_TEST(output_fails)
+{
+    char command[1000];
+    const char *build = getenv("BUILD");
+    write_text(in_folder("a.svg"), "old");
+    snprintf(command, sizeof command, "%s/m3ref estimate " M3 " --chart %s >/dev/full 2>%s", build ? build : "build",
+             in_folder("a.svg"), in_folder("err"));
+    int status = system(command);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 74);
+    ck_assert(has("err", "standard output: cannot be written"));
+    ck_assert_int_eq(error_lines(), 1);
+    ck_assert_int_eq(entries(), 2);
+    char *text = picture();
+    ck_assert_str_eq(text, "old");
+    free(text);
+}
+END_TEST
+
 Suite *m3_suite(void);
 
 Suite *m3_suite(void)
@@ -282,6 +304,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, other_models, 0, sizeof others / sizeof others[0]);
     tcase_add_test(tests, odd_title);
     tcase_add_loop_test(tests, failures, 0, sizeof wrong / sizeof wrong[0]);
+    tcase_add_test(tests, output_fails);
     suite_add_tcase(suite, tests);
     return suite;
 }

@@ -3,7 +3,8 @@
  *
  * Seen to fail with: gate or up left out of Llama; a norm for each head; all 80 layers with all 64 heads in the cache;
  * lm_head twice; latent attention taken for keys and values; FLOPs by all parameters; a batch of experts read as one
- * token's; an unknown figure printed as 0; an unknown field ignored; half an attention let through. */
+ * token's; an unknown figure printed as 0; an unknown field ignored; half an attention let
+ * through; 2^90 parameters let through; the limit of the file unnamed. */
 #include "program.h"
 
 #include "estimates.h"
@@ -177,7 +178,8 @@ static const struct { const char *text, *says; } wrong[] = {
     { FEW "\"parameters\": 0}", "parameters: got 0" },
     { FEW "\"parameters\": \"70B\"}", "parameters: got \"70B\"" },
     { FEW "\"parameters\": 5, \"active_parameters\": 6}", "expected active_parameters to be at most parameters" },
-    { FEW "\"parameters\": 5, \"layers\": 6}", "layers: unknown field" },
+    { FEW "\"parameters\": 5, \"layers\": 6}",
+      "got the unknown field layers, expected none but model_type, name, source, parameters, active_parameters, " },
     { FEW "\"parameters\": 5, \"attention_layers\": 2}", "got a part of the attention" },
     { FEW "\"parameters\": 5, \"attention_layers\": 2, \"kv_lora_rank\": 2, \"qk_rope_head_dim\": 1}",
       "got a part of the attention" },
@@ -193,7 +195,15 @@ static const struct { const char *text, *says; } wrong[] = {
     { SMALL ", \"quantization_config\": {}}", "quantization_config: got {}, expected null" },
     { SMALL ", \"num_key_value_heads\": 3}", "num_attention_heads to be a multiple of num_key_value_heads" },
     { SMALL ", \"architectures\": [\"LlamaForSequenceClassification\"]}", "expected [\"LlamaForCausalLM\"]" },
-    { "{\"model_type\": \"mistral\", \"architectures\": [\"MistralForCausalLM\"]}", "model_type: got \"mistral\"" },
+    { "{\"model_type\": \"mistral\", \"architectures\": [\"MistralForCausalLM\"]}",
+      "model_type: got \"mistral\", expected "
+      "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, \"minimax_m2\", \"llama\" or \"m3ref_comparison\"" },
+    { "{\"model_type\": 3}", "model_type: got 3, expected \"minimax_m3_vl\", " },
+    { "{\"architectures\": [\"MistralForCausalLM\"]}", "architectures: got [\"MistralForCausalLM\"], expected "
+      "[\"MiniMaxM3SparseForConditionalGeneration\"], [\"MiniMaxM2ForCausalLM\"] or [\"LlamaForCausalLM\"]" },
+    { "{\"model_type\": \"llama\", \"hidden_size\": 1048576, \"intermediate_size\": 1, \"num_hidden_layers\": 1024, "
+      "\"num_attention_heads\": 65536, \"head_dim\": 65536, \"vocab_size\": 1, \"max_position_embeddings\": 1}",
+      "the sizes make a model of more than 2^56 parameters" },
     { "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 6}", "vocab_size: got nothing" },
     { "[1]", "expected an object" },
 };
@@ -221,6 +231,28 @@ START_TEST(small_llama)
         ck_assert_int_eq(error_lines(), tied);
     }
     ck_assert(has("err", "odd: unknown field, ignored"));
+}
+END_TEST
+
+/* 3 layers of 6 channels have 36 T (T + 1) FLOPs in a prefill: the limit of the file is too much for 63 bits. */
+START_TEST(limit_of_the_file)
+{
+    static const struct { const char *limit, *context; } limits[] = {
+        { "4294967296", "4294967296" }, { "1099511627776", "4294967296" }, { "4294967290", "4294967290" },
+    };
+    char text[600], says[200];
+    for (int i = 0; i < 3; i++) {
+        strcpy(text, SMALL);
+        strcpy(strrchr(text, ':') + 1, limits[i].limit);
+        strcat(text, "}");
+        write_text(in_folder("config.json"), text);
+        ck_assert_int_eq(m3ref("estimate %s", in_folder("config.json")), 64);
+        snprintf(says, sizeof says, "estimate: got a figure beyond 2^63 with a context of %s (max_position_embeddings) "
+                 "and a batch of 1, expected smaller ones", limits[i].context);
+        ck_assert(has("err", says));
+        ck_assert_int_eq(error_lines(), 1);
+    }
+    ck_assert_int_eq(m3ref("estimate %s --context 1000", in_folder("config.json")), 0);
 }
 END_TEST
 
@@ -279,6 +311,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, parameters_alone, 0, 3);
     tcase_add_loop_test(tests, wrong_files, 0, sizeof wrong / sizeof wrong[0]);
     tcase_add_test(tests, small_llama);
+    tcase_add_test(tests, limit_of_the_file);
     tcase_add_test(tests, beyond_the_limit);
     tcase_add_test(tests, printed);
     suite_add_tcase(suite, tests);

@@ -11,6 +11,7 @@
 #include "estimate/chart.h"
 #include "estimate/foreign.h"
 #include "estimate/documents.h"
+#include "io/gzip.h"
 #include "io/new_file.h"
 #include "model/pictures.h"
 #include "model/semantics.h"
@@ -309,9 +310,9 @@ static int compare_files(struct source *s, const struct arguments *a, struct m3_
     if (less) m3_census_of_config(&stored, s->config, a->request.mtp_modules, M3_MTP_CONCAT);
     int status = m3_census_agree(&s->of_files, &stored, a->path, error);
     if (status || !less) return status;
-    m3_fail(notes, M3_OK, "%s: mtp_join=additive: %" PRId64 " of %" PRId64 " parameters of MTP modules are counted: half "
-            "of eh_proj and two norms are not read; the stored size is that of the files", a->path, read->parameters,
-            held->parameters);
+    m3_fail(notes, M3_OK, "%s: mtp_join=additive: %" PRId64 " of %" PRId64 " parameters of MTP modules are counted: "
+            "half of eh_proj and two norms are not read; the stored size is that of the files", a->path,
+            read->parameters, held->parameters);
     held->parameters = read->parameters;
     held->tensors = read->tensors;
     return M3_OK;
@@ -458,9 +459,9 @@ static int parse_contexts(struct list *list, const struct arguments *a, const st
     return status;
 }
 
-/* The axis goes up to the model's limit, or to the greatest context that was asked. */
-static int draw(const struct arguments *a, const struct source *s, const struct list *contexts,
-                const struct list *batches, struct m3_error *error)
+/* The axis goes up to the model's limit, or to the greatest context that was asked. `file` is not in its place yet. */
+static int draw(struct m3_new_file *file, const struct arguments *a, const struct source *s,
+                const struct list *contexts, const struct list *batches, struct m3_error *error)
 {
     struct m3_estimate_request r = a->request;
     struct m3_chart_request chart = { .title = s->foreign.few ? s->foreign.name : a->path,
@@ -477,8 +478,19 @@ static int draw(const struct arguments *a, const struct source *s, const struct 
         if (chart.marks[i] > chart.last && chart.last) chart.last = chart.marks[i];
     r.batch = batches->values[0];
     int status = m3_estimate_chart(&svg, s->config, &r, &chart, error);
-    if (!status) status = m3_new_file_write(a->chart, svg, strlen(svg), error);
+    if (!status) status = m3_new_file_open(file, a->chart, error);
+    if (!status) status = m3_write_all(file->fd, svg, strlen(svg), a->chart, error);
     free(svg);
+    return status;
+}
+
+/* A chart takes the place of an older one only when all else is done. */
+static int finish(struct m3_new_file *chart, int status, struct m3_error *error)
+{
+    if (!status && (fflush(stdout) || ferror(stdout)))
+        status = m3_fail(error, M3_IO, "standard output: cannot be written");
+    if (!status && chart->fd >= 0) return m3_new_file_commit(chart, error);
+    m3_new_file_abandon(chart);
     return status;
 }
 
@@ -486,6 +498,7 @@ static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error
 {
     struct source source = { 0 };
     struct list contexts = { .count = 0 }, batches = { { 1 }, 1 };
+    struct m3_new_file chart = M3_NO_FILE;
     struct m3_estimate e;
 
     int status = load(&source, a, notes, error);
@@ -493,13 +506,14 @@ static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error
     if (!status) status = parse_contexts(&contexts, a, source.config, notes, error);
     if (!status && a->batches)
         status = parse_list(&batches, "--batch", a->batches, M3_MOST_BATCH, "", error);
-    if (!status && a->chart) status = draw(a, &source, &contexts, &batches, error);
+    if (!status && a->chart) status = draw(&chart, a, &source, &contexts, &batches, error);
     for (int i = 0; !status && i < contexts.count * batches.count; i++) {
         a->request.context = contexts.values[i / batches.count];
         a->request.batch = batches.values[i % batches.count];
         status = m3_estimate(&e, source.config, &a->request, error);
         if (!status) status = print(a, &e, i == 0, contexts.count * batches.count > 1, error);
     }
+    status = finish(&chart, status, error);
     m3_checkpoint_close(source.files);
     m3_config_free(&source.own);
     m3_foreign_free(&source.foreign);

@@ -160,6 +160,12 @@ static void print_subtitle(char *text, size_t size, const struct m3_estimate *e)
     if (r->gpu) snprintf(text + n, size - (size_t)n, ", %" PRId64 " x %s", r->gpus, r->gpu->name);
 }
 
+static int no_panel(struct m3_error *error)
+{
+    return m3_fail(error, M3_USAGE, "--chart: got a model of which only parameters are known, expected one whose "
+                   "attention is given");
+}
+
 static int draw(char **svg, const struct table *t, const char *title, struct m3_error *error)
 {
     struct m3_plot plots[PANELS];
@@ -167,7 +173,7 @@ static int draw(char **svg, const struct table *t, const char *title, struct m3_
     size_t size;
     int used = 0;
     for (enum panel panel = FLOPS; panel < PANELS; panel++) used += describe(&plots[used], t, panel);
-    if (!used) return m3_fail(error, M3_USAGE, "--chart: got a model of which only parameters are known");
+    if (!used) return no_panel(error);
     FILE *out = open_memstream(svg, &size);
     if (!out) return m3_fail_memory(error, "the chart", 0);
     print_subtitle(subtitle, sizeof subtitle, &t->last);
@@ -185,8 +191,7 @@ int m3_estimate_chart(char **svg, const struct m3_config *config, const struct m
                       const struct m3_chart_request *chart, struct m3_error *error)
 {
     *svg = NULL;
-    if (chart->last < 1 || chart->mark_count > MOST_MARKS)
-        return m3_fail(error, M3_USAGE, "--chart: got a model of which only parameters are known");
+    if (chart->last < 1 || chart->mark_count > MOST_MARKS) return no_panel(error);
     struct table *t = calloc(1, sizeof *t);
     if (!t) return m3_fail_memory(error, "the chart", sizeof *t);
     choose_contexts(t, chart);

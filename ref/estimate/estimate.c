@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <string.h>
 
 #include "estimate/foreign.h"
@@ -38,6 +39,17 @@ static void count_layers(struct m3_estimate *e)
     e->indexed = e->sparse + (m3_config_sparse(c, c->layers) ? e->request.mtp_modules : 0);
 }
 
+/* The model's limit is the context unless another one is asked for. */
+static int refuse(const struct m3_estimate *e, struct m3_error *error)
+{
+    const struct m3_estimate_request *r = &e->request;
+    const int64_t most = e->config->max_positions;
+    const int limit = r->context == (most < M3_MOST_CONTEXT ? most : M3_MOST_CONTEXT);
+    return m3_fail(error, M3_USAGE, "estimate: got a figure beyond 2^63 with a context of %" PRId64 "%s and a batch "
+                   "of %" PRId64 "%s, expected smaller ones", r->context, limit ? " (max_position_embeddings)" : "", r->batch,
+                   r->grid_count ? " and the pictures" : "");
+}
+
 int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const struct m3_estimate_request *request,
                 struct m3_error *error)
 {
@@ -55,6 +67,5 @@ int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const str
     m3_estimate_memory(e);
     m3_estimate_time(e);
     m3_estimate_spread(e);
-    if (!e->overflow) return M3_OK;
-    return m3_fail(error, M3_USAGE, "estimate: got a figure beyond 2^63, expected a smaller context or batch");
+    return e->overflow ? refuse(e, error) : M3_OK;
 }

@@ -110,6 +110,14 @@ static const struct field *find_field(const struct field *fields, const char *ke
     return NULL;
 }
 
+static int refuse_key(const char *path, const char *key, const struct field *fields, struct m3_error *error)
+{
+    char names[512] = "";
+    for (; fields->key; fields++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", names[0] ? ", " : "", fields->key);
+    return m3_fail(error, M3_BAD_INPUT, "%s: got the unknown field %s, expected none but %s", path, key, names);
+}
+
 /* All findings in one pass; null is the same as absent. */
 static int read_fields(struct form *form, const struct field *fields, int few, const json_t *root, const char *path,
                        struct m3_error *notes, struct m3_error *error)
@@ -121,7 +129,7 @@ static int read_fields(struct form *form, const struct field *fields, int few, c
         const struct field *field = find_field(fields, key);
         int failed = M3_OK;
         if (field && !json_is_null(value)) failed = read_field(form, field, value, path, error);
-        else if (!field && few) failed = m3_fail(error, M3_BAD_INPUT, "%s: %s: unknown field", path, key);
+        else if (!field && few) failed = refuse_key(path, key, fields, error);
         else if (!field && !json_is_null(value) && strcmp(key, "quantization_config") == 0)
             failed = refuse(path, key, value, "null", error);
         else if (!field) m3_fail(notes, M3_OK, "%s: %s: unknown field, ignored", path, key);
@@ -219,6 +227,23 @@ static int read(struct m3_foreign *model, int few, const json_t *root, const cha
     return status;
 }
 
+/* Of a model that nobody reads the type is refused, or the class where there is no type: here, for here all are known
+ * that `estimate` takes. */
+static int refuse_others(const json_t *root, const char *path, struct m3_error *error)
+{
+    const json_t *type = json_object_get(root, "model_type"), *list = json_object_get(root, "architectures");
+    const char *name = json_string_value(type), *class = json_string_value(json_array_get(list, 0));
+    for (enum m3_model_type own = M3_TYPE_VL; name && own <= M3_TYPE_M2; own++)
+        if (strcmp(name, m3_config_type_name(own)) == 0) return M3_OK;
+    if (type && !json_is_null(type))
+        return refuse(path, "model_type", type, "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, "
+                      "\"minimax_m2\", \"llama\" or \"m3ref_comparison\"", error);
+    if (class && strncmp(class, "MiniMax", 7) != 0)
+        return refuse(path, "architectures", list, "[\"MiniMaxM3SparseForConditionalGeneration\"], "
+                      "[\"MiniMaxM2ForCausalLM\"] or [\"LlamaForCausalLM\"]", error);
+    return M3_OK;
+}
+
 int m3_foreign_read(struct m3_foreign *model, int *is_one, const char *path, struct m3_error *notes,
                        struct m3_error *error)
 {
@@ -228,7 +253,7 @@ int m3_foreign_read(struct m3_foreign *model, int *is_one, const char *path, str
     const char *type = given ? json_string_value(given) : has_class(root, "LlamaForCausalLM") ? "llama" : NULL;
     int few = type && strcmp(type, "m3ref_comparison") == 0;
     *is_one = few || (type && strcmp(type, "llama") == 0);
-    int status = *is_one ? read(model, few, root, path, notes, error) : M3_OK;
+    int status = *is_one ? read(model, few, root, path, notes, error) : refuse_others(root, path, error);
     json_decref(root);
     return status;
 }
