@@ -114,7 +114,8 @@ INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
-test-programs: $(TESTS) $(BUILD)/tests/wrong_rope.so $(BUILD)/tests/wrong_vision_rope.so
+test-programs: $(TESTS) $(BUILD)/tests/wrong_rope.so $(BUILD)/tests/wrong_vision_rope.so \
+               $(BUILD)/tests/wrong_route.so
 tests: all test-programs
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
 

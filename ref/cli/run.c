@@ -16,6 +16,7 @@
 #include "model/dump.h"
 #include "model/engine.h"
 #include "model/model.h"
+#include "oracle/decisions.h"
 
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
@@ -37,6 +38,8 @@ static const char help[] =
     "                         bits on every machine\n"
     "  --layers A:B           only layers A to B-1; with A > 0 their input comes from --hidden\n"
     "  --hidden DUMP          dump of this model and case that holds layers.(A-1).out for all rows\n"
+    "  --decisions DUMP       follow the chosen blocks, experts and expert weights of a dump of this model and case,\n"
+    "                         for the layers and rows that it holds\n"
     "  --cache-in F           go on behind the tokens of a cache file: the taps of one run over everything, with\n"
     "                         ordered sums bit for bit\n"
     "  --cache-out F          save the keys and values of all tokens so far\n"
@@ -55,14 +58,15 @@ static const char help[] =
     "not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
-    const char *model, *dump, *taps, *hidden, *cache_in, *cache_out;
+    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out;
     struct m3_cli_input input;
     int64_t first_layer, end_layer, top;        /* end_layer -1: all */
     int help;
 };
 
 enum {
-    OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_UNSUPPORTED
+    OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
+    OPT_UNSUPPORTED
 };
 
 static const struct option options[] = {
@@ -86,7 +90,7 @@ static const struct option options[] = {
     { "help", no_argument, NULL, OPT_HELP },
     { "bounds", no_argument, NULL, OPT_UNSUPPORTED },
     { "companions", required_argument, NULL, OPT_UNSUPPORTED },
-    { "decisions", required_argument, NULL, OPT_UNSUPPORTED },
+    { "decisions", required_argument, NULL, OPT_DECISIONS },
     { NULL, 0, NULL, 0 },
 };
 
@@ -109,6 +113,7 @@ static int parse_option(struct arguments *a, int option, int which, char **argv,
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
     case OPT_HIDDEN: a->hidden = optarg; break;
+    case OPT_DECISIONS: a->decisions = optarg; break;
     case OPT_CACHE_IN: a->cache_in = optarg; break;
     case OPT_CACHE_OUT: a->cache_out = optarg; break;
     case OPT_HELP: a->help = 1; break;
@@ -343,6 +348,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     struct m3_case c = { 0 };
     struct m3_semantics semantics = { 0 };
     struct m3_cache *cache = NULL;
+    struct m3_decisions *decisions = NULL;
     double *logits = NULL;
     void *hidden = NULL;
 
@@ -359,6 +365,8 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
         status = m3_fail(error, M3_USAGE, "--layers: got end %" PRId64 ", expected at most %" PRId64, end,
                          model->config.layers);
     if (!status && a->hidden) status = read_hidden(&hidden, a, model, &c, error);
+    if (!status && a->decisions)
+        status = m3_decisions_open(&decisions, a->decisions, model, &c, a->input.engine, notes, error);
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
         status = m3_fail_memory(error, "the logits", (size_t)model->config.V * sizeof *logits);
 
@@ -369,11 +377,13 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
                                       .threads = (int)a->input.threads,
                                       .plugin = a->input.plugin, .logits = logits, .logit_rows = 1, .cache = cache };
         if (c.pictures.P > 0) request.pictures = &c.pictures;
+        if (decisions) request.force = m3_decisions_force(decisions);
         status = forward(a, model, &c, &request, line, error);
         if (!status && end == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
     }
     free(logits);
     free(hidden);
+    m3_decisions_close(decisions);
     m3_cache_free(cache);
     m3_case_free(&c);
     m3_model_close(model);

@@ -23,6 +23,14 @@ struct m3_sink {
                  struct m3_error *error);
 };
 
+/* Puts other values in the place of some that the pass has made, before anybody watches them; the pass goes on from
+ * those. Rows as in m3_sink.write. */
+struct m3_force {
+    void *self;
+    int (*replace)(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
+                   struct m3_error *error);
+};
+
 /* How a pass is run, and over what. Zero, except where it says otherwise, is the usual choice. */
 struct m3_request {
     const int32_t *ids;                     /* [T] */
@@ -37,6 +45,7 @@ struct m3_request {
     enum m3_linear linear;
     int threads;                            /* >= 1 */
     const char *plugin;                     /* shared library that replaces operators, or NULL */
+    const struct m3_force *force;           /* or NULL */
     const struct m3_sink *sink;             /* or NULL */
     /* Before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or NULL. */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);

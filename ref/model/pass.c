@@ -42,10 +42,12 @@ static int failed(struct m3_pass *f, int status, enum m3_tap tap, int64_t row0)
     return m3_fail(f->error, status, "%s: %s%s: %s", folder, name, place, at->what ? at->what : "the operator failed");
 }
 
-int m3_pass_show(struct m3_pass *f, enum m3_tap tap, const void *data, int64_t row, int64_t rows, int status)
+int m3_pass_show(struct m3_pass *f, enum m3_tap tap, void *data, int64_t row, int64_t rows, int status)
 {
+    const struct m3_force *force = f->request->force;
     if (status) f->status = failed(f, status, tap, row);
-    else if (m3_pass_shows(f, tap))
+    else if (force) f->status = force->replace(force->self, tap, f->layer, data, row, rows, f->error);
+    if (!f->status && m3_pass_shows(f, tap))
         f->status = f->request->sink->write(f->request->sink->self, tap, f->layer, data, row, rows, f->error);
     return f->status;
 }

@@ -28,11 +28,12 @@ void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size);
 /* Does somebody watch this tap of the layer at hand? */
 int m3_pass_shows(const struct m3_pass *f, enum m3_tap tap);
 
-/* The end of every step: rows [row, row + rows) of a tap, or why there are none. Not zero ends the pass. */
-int m3_pass_show(struct m3_pass *f, enum m3_tap tap, const void *data, int64_t row, int64_t rows, int status);
+/* The end of every step: rows [row, row + rows) of a tap, or why there are none. Not zero ends the pass. Who forces a
+ * tap may change them. */
+int m3_pass_show(struct m3_pass *f, enum m3_tap tap, void *data, int64_t row, int64_t rows, int status);
 
 /* The same for all rows. */
-static inline int did(struct m3_pass *f, enum m3_tap tap, const void *data, int status)
+static inline int did(struct m3_pass *f, enum m3_tap tap, void *data, int status)
 {
     return m3_pass_show(f, tap, data, 0, f->rows, status);
 }
