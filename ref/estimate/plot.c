@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "io/markup.h"
+
 /* Pixels. Each plot has its title above it, contexts below it, a legend on its right. */
 enum { LEFT = 64, WIDTH = 560, HEIGHT = 220, HEAD = 84, ABOVE = 34, BELOW = 52, LEGEND = 688, ROW = 20 };
 
@@ -16,17 +18,6 @@ struct frame {
 };
 
 int m3_plot_height(int plots) { return HEAD + plots * (ABOVE + HEIGHT + BELOW); }
-
-static void print_text(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '&') fputs("&amp;", out);
-        else if (c == '<') fputs("&lt;", out);
-        else if (c == '>') fputs("&gt;", out);
-        else fputc(c < 32 || c > 126 ? '?' : c, out);
-    }
-}
 
 static void print_style(FILE *out)
 {
@@ -56,13 +47,13 @@ void m3_plot_begin(FILE *out, int plots, const char *title, const char *subtitle
     fprintf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
             "width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\">\n<title>", M3_PLOT_WIDTH, height,
             M3_PLOT_WIDTH, height);
-    print_text(out, title);
+    m3_print_markup(out, title);
     fputs("</title>\n", out);
     print_style(out);
     fputs("<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n<text class=\"title\" x=\"20\" y=\"34\">", out);
-    print_text(out, title);
+    m3_print_markup(out, title);
     fputs("</text>\n<text class=\"quiet\" x=\"20\" y=\"58\">", out);
-    print_text(out, subtitle);
+    m3_print_markup(out, subtitle);
     fputs("</text>\n", out);
 }
 
@@ -171,7 +162,7 @@ static void draw_stack(const struct frame *f)
         for (int i = p->points - 1; i >= 0; i--)
             fprintf(f->out, "L%.2f %.2f", x_of(f, p->contexts[i]), y_of(f, sum_at(p, i, s)));
         fputs("Z\"><title>", f->out);
-        print_text(f->out, p->stack[s].name);
+        m3_print_markup(f->out, p->stack[s].name);
         fputs("</title></path>\n", f->out);
     }
 }
@@ -184,7 +175,7 @@ static void draw_line(const struct frame *f)
     for (int i = 0; i < p->points; i++)
         fprintf(f->out, "%s%.2f %.2f", i ? "L" : "M", x_of(f, p->contexts[i]), y_of(f, p->line[i]));
     fputs("\"><title>", f->out);
-    print_text(f->out, p->line_name);
+    m3_print_markup(f->out, p->line_name);
     fputs("</title></path>\n", f->out);
 }
 
@@ -216,7 +207,7 @@ static void draw_legend_row(const struct frame *f, int row, const char *name, do
 {
     double y = f->top + 16 + ROW * (row + 1);
     fprintf(f->out, "<text x=\"%d\" y=\"%.2f\">", LEGEND + 20, y);
-    print_text(f->out, name);
+    m3_print_markup(f->out, name);
     fprintf(f->out, "</text>\n<text class=\"right\" x=\"%d\" y=\"%.2f\">%.4g</text>\n", M3_PLOT_WIDTH - 16, y,
             value / f->unit);
 }
@@ -250,7 +241,7 @@ void m3_plot_draw(FILE *out, int place, const struct m3_plot *plot)
                        .top = HEAD + place * (ABOVE + HEIGHT + BELOW) + ABOVE };
     set_scale(&f);
     fprintf(out, "<text class=\"head\" x=\"%d\" y=\"%.2f\">", LEFT, f.top - 12);
-    print_text(out, plot->title);
+    m3_print_markup(out, plot->title);
     fputs("</text>\n", out);
     draw_values(&f);
     draw_contexts(&f);

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum m3_tap {
     M3_TAP_VISION_PIXELS, M3_TAP_VISION_GRID, M3_TAP_PATCH_EMBED, M3_TAP_PRE_NORM,
@@ -60,6 +61,17 @@ struct m3_tap_row {
 };
 
 extern const struct m3_tap_row m3_tap_table[M3_TAPS];
+
+/* The sections of SPEC.md that say what a tap is, as their headings read: the operator that M3 makes it with. `other`
+ * is the operator of the other kind of layer, sparse for full, MoE for dense; NULL: there is none. */
+struct m3_tap_section {
+    const char *heading, *other;
+};
+
+extern const struct m3_tap_section m3_tap_sections[M3_TAPS];
+
+/* What follows '#' in a link to a heading: letters small, blanks as '-', other marks left out. */
+void m3_print_anchor(FILE *out, const char *heading);
 
 /* "layers.3.attn_norm"; `layer` is ignored outside layers. Returns 0, or -1 if it does not fit. */
 int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer);

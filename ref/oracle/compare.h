@@ -28,6 +28,7 @@ struct m3_stage {
     double got, want;
 
     double rel_l2, max_rel;     /* |d| / |r| in L2; max |d| / max |r|; both over elements finite on both sides */
+    double peak;                /* largest finite |reference| of the elements compared */
     double max_abs;             /* |got - want| of the place: NaN or infinite where that is */
     double allowed_l2, allowed_max;
     double headroom;            /* largest share of what is allowed: 1 is all of it */

@@ -13,6 +13,10 @@
  * of zeros: the candidate must be zero. */
 void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched);
 
+/* How far one element of a judged stage of floats is off, in units of what is allowed there; infinite for NaN and for an
+ * infinity that only one side has. */
+double m3_share_of_allowed(const struct m3_stage *stage, double got, double want);
+
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K].
  *
  * Equal scores go to the lower id, so another set is inadmissible even if its ids have equal scores in the reference,
@@ -23,6 +27,9 @@ void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched);
  *
  * 0, or M3_INTERNAL if memory is short. */
 int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error);
+
+/* How many ids such a tap can choose among, by the last dimension of a tap of their scores; INT64_MAX if no dump says. */
+int64_t m3_id_limit(const struct m3_matched *matched);
 
 /* Sets the verdict and its reason, and returns. */
 void m3_judge_not_comparable(struct m3_stage *stage, const char *why);

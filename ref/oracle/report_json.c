@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "oracle/report.h"
+#include "oracle/words.h"
 
 static const char *const verdict_names[] = { "pass", "suspect", "fail", "not_judged", "not_comparable" };
 static const char *const choice_names[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
@@ -66,11 +67,9 @@ static json_t *selection_stage(const struct m3_stage *stage)
 static json_t *notes(const struct m3_error *lines)
 {
     json_t *list = json_array();
-    const char *end;
-    for (const char *line = lines->text; line != NULL && *line != '\0'; line = end + 1) {
-        end = strchr(line, '\n');
-        json_array_append_new(list, json_stringn(line, (size_t)(end - line)));
-    }
+    const char *at = lines->text, *line;
+    size_t length;
+    while ((line = m3_next_note(&at, &length)) != NULL) json_array_append_new(list, json_stringn(line, length));
     return list;
 }
 

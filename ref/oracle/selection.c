@@ -147,9 +147,10 @@ static const struct m3_tensor *block_scores(const struct selection *s, const str
     return scores->shape[2] == s->limit ? scores : NULL;
 }
 
-/* How many ids there are, by the last dimension of a tap of their scores, the reference's first. */
-static int64_t id_limit(const struct m3_matched *matched, int blocks)
+/* The reference's scores come first. */
+int64_t m3_id_limit(const struct m3_matched *matched)
 {
+    const int blocks = matched->tap == M3_TAP_INDEX_BLOCKS;
     static const enum m3_tap expert_taps[] = { M3_TAP_ROUTER_SCORES, M3_TAP_ROUTER_LOGITS };
     const struct m3_side *dumps[] = { matched->reference, matched->candidate };
     for (int i = 0; i < 2; i++) {
@@ -208,7 +209,7 @@ int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
 
     struct selection s = { .want = matched->want, .got = matched->got, .blocks = blocks,
                            .groups = blocks ? matched->want->shape[1] : 1, .width = matched->want->shape[rank - 1],
-                           .limit = id_limit(matched, blocks) };
+                           .limit = m3_id_limit(matched) };
     if (blocks) {
         s.want_scores = block_scores(&s, matched->reference, matched->want, matched->layer);
         s.got_scores = block_scores(&s, matched->candidate, matched->got, matched->layer);

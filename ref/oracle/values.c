@@ -1,21 +1,8 @@
 #include <math.h>
-#include <stddef.h>
 
 #include "model/taps.h"
 #include "oracle/judge.h"
-
-/* Consecutive elements that belong together: places in the reference and the candidate, in the row numbered `row`. */
-struct span {
-    int64_t row, want, got, length;
-};
-
-/* All spans of a tap: one a row, or one for each expert slot that both sides have. */
-struct span_walk {
-    struct m3_row_walk rows;
-    struct m3_row_pair row;
-    const struct m3_tensor *want_ids, *got_ids;     /* [rows, slots]; NULL: slot for slot */
-    int64_t slots, slot, length;
-};
+#include "oracle/spans.h"
 
 void m3_judge_not_comparable(struct m3_stage *stage, const char *why)
 {
@@ -28,72 +15,8 @@ static int holds_floats(const struct m3_tensor *tensor)
     return tensor->dtype == M3_F64 || tensor->dtype == M3_F32 || tensor->dtype == M3_F16 || tensor->dtype == M3_BF16;
 }
 
-static int fits_slots(const struct m3_tensor *ids, const struct m3_tensor *tap)
-{
-    return m3_holds_ids(ids) && ids->rank == 2 && ids->shape[0] == tap->shape[0] && ids->shape[1] == tap->shape[1];
-}
-
-/* NULL, or why the slots cannot be aligned. */
-static const char *align_slots(struct span_walk *walk, const struct m3_matched *matched)
-{
-    char name[64];
-    if (m3_tap_name(name, sizeof name, M3_TAP_EXPERTS, matched->layer) != 0) return NULL;
-    const struct m3_tensor *want_ids = m3_safetensors_find(matched->reference->file, name);
-    const struct m3_tensor *got_ids = m3_safetensors_find(matched->candidate->file, name);
-    if (want_ids == NULL || got_ids == NULL) return NULL;
-
-    const struct m3_tensor *want = matched->want;
-    if (want->rank < 2 || !fits_slots(want_ids, want) || !fits_slots(got_ids, matched->got))
-        return "slots do not fit `moe.experts`";
-    walk->want_ids = want_ids;
-    walk->got_ids = got_ids;
-    walk->slots = want->shape[1];
-    return NULL;
-}
-
-static const char *begin_spans(struct span_walk *walk, const struct m3_matched *matched)
-{
-    *walk = (struct span_walk){ .slots = 1 };
-    const char *why = m3_row_walk_begin(&walk->rows, matched);
-    if (why == NULL && (matched->tap == M3_TAP_EXPERT_WEIGHTS || matched->tap == M3_TAP_EXPERT_OUT))
-        why = align_slots(walk, matched);
-    if (why != NULL) return why;
-
-    walk->length = 1;
-    for (int i = walk->want_ids != NULL ? 2 : 1; i < matched->want->rank; i++) walk->length *= matched->want->shape[i];
-    walk->slot = walk->slots;
-    return NULL;
-}
-
-/* The candidate's slot for the expert in the reference's; -1 if it chose another. */
-static int64_t candidate_slot(const struct span_walk *walk, int64_t slot)
-{
-    if (walk->want_ids == NULL) return slot;
-    int64_t id = m3_id_at(walk->want_ids, walk->row.want * walk->slots + slot);
-    for (int64_t k = 0; k < walk->slots; k++)
-        if (m3_id_at(walk->got_ids, walk->row.got * walk->slots + k) == id) return k;
-    return -1;
-}
-
-static int next_span(struct span_walk *walk, struct span *span)
-{
-    for (;;) {
-        if (walk->slot == walk->slots) {
-            if (!m3_row_walk_next(&walk->rows, &walk->row)) return 0;
-            walk->slot = 0;
-            if (walk->slots == 0) continue;
-        }
-        int64_t slot = walk->slot++, other = candidate_slot(walk, slot);
-        if (other < 0) continue;
-        *span = (struct span){ .row = walk->row.number, .length = walk->length,
-                               .want = (walk->row.want * walk->slots + slot) * walk->length,
-                               .got = (walk->row.got * walk->slots + other) * walk->length };
-        return 1;
-    }
-}
-
 /* Shows element j of a span as the place of the stage. */
-static void show(struct m3_stage *stage, const struct span *span, int64_t j)
+static void show(struct m3_stage *stage, const struct m3_span *span, int64_t j)
 {
     const struct m3_tensor *want = stage->reference;
     int64_t rest = span->want + j;
@@ -109,12 +32,11 @@ static void show(struct m3_stage *stage, const struct span *span, int64_t j)
 }
 
 /* Counts the elements and finds the largest finite |reference|; 0 if the reference holds a NaN, which is shown. */
-static int find_peak(double *peak, struct m3_stage *stage, struct span_walk walk)
+static int find_peak(struct m3_stage *stage, struct m3_span_walk walk)
 {
     const struct m3_tensor *want = stage->reference;
-    struct span span;
-    *peak = 0;
-    while (next_span(&walk, &span)) {
+    struct m3_span span;
+    while (m3_span_walk_next(&walk, &span)) {
         stage->elements += span.length;
         for (int64_t j = 0; j < span.length; j++) {
             double size = fabs(m3_decode(want->dtype, want->data, span.want + j));
@@ -122,7 +44,7 @@ static int find_peak(double *peak, struct m3_stage *stage, struct span_walk walk
                 show(stage, &span, j);
                 return 0;
             }
-            if (size > *peak && !isinf(size)) *peak = size;
+            if (size > stage->peak && !isinf(size)) stage->peak = size;
         }
     }
     return 1;
@@ -144,14 +66,15 @@ static double relative(double got, double want, double peak)
 }
 
 /* Measures every element; returns how many are NaN or infinite on one side only. */
-static int64_t measure(struct m3_stage *stage, struct span_walk walk, double peak)
+static int64_t measure(struct m3_stage *stage, struct m3_span_walk walk)
 {
+    const double peak = stage->peak;
     const struct m3_tensor *want_tensor = stage->reference, *got_tensor = stage->candidate;
     enum kind worst_kind = FINITE;
     double worst = -1, sum_d = 0, sum_r = 0;
     int64_t broken = 0;
-    struct span span;
-    while (next_span(&walk, &span)) {
+    struct m3_span span;
+    while (m3_span_walk_next(&walk, &span)) {
         for (int64_t j = 0; j < span.length; j++) {
             double want = m3_decode(want_tensor->dtype, want_tensor->data, span.want + j);
             double got = m3_decode(got_tensor->dtype, got_tensor->data, span.got + j);
@@ -180,6 +103,12 @@ static int64_t measure(struct m3_stage *stage, struct span_walk walk, double pea
 /* Of what is allowed, which is nothing for counts. */
 static double share(double measured, double allowed) { return measured == 0 ? 0 : measured / allowed; }
 
+double m3_share_of_allowed(const struct m3_stage *stage, double got, double want)
+{
+    if (kind_of(got, want) != FINITE) return INFINITY;
+    return share(relative(got, want, stage->peak), stage->allowed_max);
+}
+
 void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched)
 {
     int counts = m3_tap_table[matched->tap].kind == M3_KIND_COUNTS;
@@ -188,14 +117,13 @@ void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched)
         m3_judge_not_comparable(stage, counts ? "not an integer dtype" : "not a float dtype");
         return;
     }
-    struct span_walk walk;
-    const char *why = begin_spans(&walk, matched);
+    struct m3_span_walk walk;
+    const char *why = m3_span_walk_begin(&walk, matched);
     if (why != NULL) {
         m3_judge_not_comparable(stage, why);
         return;
     }
-    double peak;
-    if (!find_peak(&peak, stage, walk)) {
+    if (!find_peak(stage, walk)) {
         m3_judge_not_comparable(stage, "NaN in the reference");
         return;
     }
@@ -204,7 +132,7 @@ void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched)
         stage->note = "no element to compare";
         return;
     }
-    int64_t broken = measure(stage, walk, peak);
+    int64_t broken = measure(stage, walk);
     stage->headroom = fmax(share(stage->rel_l2, stage->allowed_l2), share(stage->max_rel, stage->allowed_max));
     if (broken > 0) stage->headroom = INFINITY;
     int within = stage->rel_l2 <= stage->allowed_l2 && stage->max_rel <= stage->allowed_max;

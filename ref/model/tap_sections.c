@@ -1,0 +1,82 @@
+#include <ctype.h>
+
+#include "model/taps.h"
+
+const struct m3_tap_section m3_tap_sections[M3_TAPS] = {
+    [M3_TAP_VISION_PIXELS]       = { "10.5 Patches" },
+    [M3_TAP_VISION_GRID]         = { "10.5 Patches" },
+    [M3_TAP_PATCH_EMBED]         = { "5.4 linear" },
+    [M3_TAP_PRE_NORM]            = { "5.17 layer_norm" },
+    [M3_TAP_NORM1]               = { "5.17 layer_norm" },
+    [M3_TAP_VISION_Q_PROJ]       = { "5.4 linear" },
+    [M3_TAP_VISION_K_PROJ]       = { "5.4 linear" },
+    [M3_TAP_VISION_V_PROJ]       = { "5.4 linear" },
+    [M3_TAP_VISION_Q_ROPE]       = { "5.6 rope" },
+    [M3_TAP_VISION_K_ROPE]       = { "5.6 rope" },
+    [M3_TAP_VISION_ATTN]         = { "5.19 attend_segments" },
+    [M3_TAP_VISION_ATTN_OUT]     = { "5.4 linear" },
+    [M3_TAP_VISION_MID]          = { "5.16 add" },
+    [M3_TAP_NORM2]               = { "5.17 layer_norm" },
+    [M3_TAP_FC1]                 = { "5.4 linear" },
+    [M3_TAP_VISION_ACT]          = { "5.20 gelu" },
+    [M3_TAP_VISION_MLP]          = { "5.4 linear" },
+    [M3_TAP_VISION_OUT]          = { "5.16 add" },
+    [M3_TAP_LINEAR_1]            = { "5.4 linear" },
+    [M3_TAP_ACT_1]               = { "5.20 gelu" },
+    [M3_TAP_LINEAR_2]            = { "5.4 linear" },
+    [M3_TAP_MERGED]              = { "6. The forward pass" },
+    [M3_TAP_MERGE_LINEAR_1]      = { "5.4 linear" },
+    [M3_TAP_ACT_2]               = { "5.20 gelu" },
+    [M3_TAP_PROJECTOR_OUT]       = { "5.4 linear" },
+    [M3_TAP_EMBED]               = { "5.1 embed" },
+    [M3_TAP_FUSED]               = { "5.21 scatter" },
+    [M3_TAP_MTP_EMBED_NORM]      = { "5.2 rms_norm" },
+    [M3_TAP_MTP_HIDDEN_NORM]     = { "5.2 rms_norm" },
+    [M3_TAP_MTP_EH_PROJ]         = { "5.4 linear" },
+    [M3_TAP_ATTN_NORM]           = { "5.2 rms_norm" },
+    [M3_TAP_Q_PROJ]              = { "5.4 linear" },
+    [M3_TAP_K_PROJ]              = { "5.4 linear" },
+    [M3_TAP_V_PROJ]              = { "5.4 linear" },
+    [M3_TAP_Q_NORM]              = { "5.2 rms_norm" },
+    [M3_TAP_K_NORM]              = { "5.2 rms_norm" },
+    [M3_TAP_Q_ROPE]              = { "5.6 rope" },
+    [M3_TAP_K_ROPE]              = { "5.6 rope" },
+    [M3_TAP_INDEX_Q_PROJ]        = { "5.4 linear" },
+    [M3_TAP_INDEX_K_PROJ]        = { "5.4 linear" },
+    [M3_TAP_INDEX_Q_NORM]        = { "5.2 rms_norm" },
+    [M3_TAP_INDEX_K_NORM]        = { "5.2 rms_norm" },
+    [M3_TAP_INDEX_Q_ROPE]        = { "5.6 rope" },
+    [M3_TAP_INDEX_K_ROPE]        = { "5.6 rope" },
+    [M3_TAP_INDEX_BLOCK_SCORES]  = { "5.8 block_scores" },
+    [M3_TAP_INDEX_BLOCKS]        = { "5.9 select_blocks" },
+    [M3_TAP_ATTN_LSE]            = { "5.7 attend_full", "5.10 attend_blocks" },
+    [M3_TAP_ATTN]                = { "5.7 attend_full", "5.10 attend_blocks" },
+    [M3_TAP_ATTN_OUT]            = { "5.4 linear" },
+    [M3_TAP_MID]                 = { "5.16 add" },
+    [M3_TAP_MLP_NORM]            = { "5.2 rms_norm" },
+    [M3_TAP_MLP_GATE]            = { "5.4 linear" },
+    [M3_TAP_MLP_UP]              = { "5.4 linear" },
+    [M3_TAP_MLP_ACT]             = { "5.11 swiglu_oai" },
+    [M3_TAP_ROUTER_LOGITS]       = { "5.4 linear" },
+    [M3_TAP_ROUTER_SCORES]       = { "5.13 sigmoid" },
+    [M3_TAP_EXPERTS]             = { "5.14 route" },
+    [M3_TAP_EXPERT_WEIGHTS]      = { "5.14 route" },
+    [M3_TAP_EXPERT_OUT]          = { "5.15 experts" },
+    [M3_TAP_ROUTED]              = { "5.15 experts" },
+    [M3_TAP_SHARED]              = { "6. The forward pass" },
+    [M3_TAP_MLP]                 = { "5.4 linear", "5.16 add" },
+    [M3_TAP_OUT]                 = { "5.16 add" },
+    [M3_TAP_FINAL_NORM]          = { "5.2 rms_norm" },
+    [M3_TAP_LOGITS]              = { "5.4 linear" },
+    [M3_TAP_MTP_FINAL_NORM]      = { "5.2 rms_norm" },
+    [M3_TAP_MTP_LOGITS]          = { "5.4 linear" },
+};
+
+void m3_print_anchor(FILE *out, const char *heading)
+{
+    for (; *heading; heading++) {
+        unsigned char c = (unsigned char)*heading;
+        if (isalnum(c) || c == '_' || c == '-') fputc(tolower(c), out);
+        else if (c == ' ') fputc('-', out);
+    }
+}

@@ -1,0 +1,26 @@
+/* The elements of one tap that belong together, in the order of the reference. */
+#ifndef M3_ORACLE_SPANS_H
+#define M3_ORACLE_SPANS_H
+
+#include "oracle/align.h"
+
+/* Consecutive elements: places in the reference and the candidate, in the row numbered `row`. */
+struct m3_span {
+    int64_t row, want, got, length;
+};
+
+/* All spans of a tap: one a row, or one for each expert slot that both sides have. Copy it to walk again. */
+struct m3_span_walk {
+    struct m3_row_walk rows;
+    struct m3_row_pair row;
+    const struct m3_tensor *want_ids, *got_ids;     /* [rows, slots]; NULL: slot for slot */
+    int64_t slots, slot, length;
+};
+
+/* NULL, or why the two cannot be compared. `moe.weights` and `moe.expert_out` are aligned by expert id where both dumps
+ * hold `moe.experts`. */
+const char *m3_span_walk_begin(struct m3_span_walk *walk, const struct m3_matched *matched);
+/* 0 at the end. */
+int m3_span_walk_next(struct m3_span_walk *walk, struct m3_span *span);
+
+#endif

@@ -1,0 +1,137 @@
+#include "oracle/words.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/taps.h"
+
+const char *const m3_verdict_words[] = { "pass", "suspect", "fail", "not judged", "not comparable" };
+const char *const m3_choice_words[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
+
+void m3_print_place(FILE *out, const struct m3_stage *stage)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    const char *letters = m3_tap_parse(stage->tap, &tap, &layer) == 0 ? m3_tap_table[tap].shape : "";
+    int known = (int)strlen(letters) == stage->reference->rank;
+    for (int i = 0; i < stage->rank; i++) {
+        fputs(i == 0 ? "[" : ", ", out);
+        if (known) fprintf(out, "%c=", tolower((unsigned char)letters[i]));
+        fprintf(out, "%" PRId64, stage->index[i]);
+    }
+    fputs("]", out);
+}
+
+/* A value and its bits, as many digits as it takes to tell it from its neighbours. */
+static void print_value(FILE *out, const char *side, double value, enum m3_dtype dtype)
+{
+    if (dtype == M3_F64) {
+        uint64_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        fprintf(out, "%s %.17g (%016" PRIx64 ")", side, value, bits);
+        return;
+    }
+    float narrow = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    fprintf(out, "%s %.9g (%08" PRIx32 ")", side, value, bits);
+}
+
+static void print_tensor(FILE *out, const char *side, const struct m3_tensor *tensor)
+{
+    fprintf(out, "%s [", side);
+    for (int i = 0; i < tensor->rank; i++) fprintf(out, "%s%" PRId64, i > 0 ? "," : "", tensor->shape[i]);
+    fprintf(out, "] %s", m3_dtype_name(tensor->dtype));
+}
+
+static void print_values(FILE *out, const struct m3_stage *stage)
+{
+    print_value(out, "  got", stage->got, stage->candidate->dtype);
+    print_value(out, "  want", stage->want, stage->reference->dtype);
+}
+
+/* Why a stage has no verdict: the place of it, or else the tensors. */
+static void print_reason(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "%s", stage->note);
+    if (stage->rank > 0) {
+        fputs(" at ", out);
+        m3_print_place(out, stage);
+        if (!stage->selection) print_values(out, stage);
+        return;
+    }
+    print_tensor(out, ": got", stage->candidate);
+    print_tensor(out, ", expected", stage->reference);
+}
+
+static void print_failed_values(FILE *out, const struct m3_stage *stage)
+{
+    print_values(out, stage);
+    if (isnan(stage->got)) fputs("  NaN", out);
+    else if (isinf(stage->got) || isinf(stage->want)) fputs("  infinite on one side", out);
+    else fprintf(out, "  %.3g%% of allowed", 100 * stage->max_rel / stage->allowed_max);
+    fprintf(out, "; %" PRId64 " of %" PRId64, stage->violations, stage->elements);
+    if (!(stage->rel_l2 <= stage->allowed_l2))
+        fprintf(out, "; rel L2 %.3g%% of allowed", 100 * stage->rel_l2 / stage->allowed_l2);
+}
+
+static void print_failed_selection(FILE *out, const struct m3_stage *stage)
+{
+    const char *noun = stage->reference->rank == 3 ? "block" : "expert";
+    fprintf(out, "  %s %.0f for %.0f: INADMISSIBLE, %s", noun, stage->got, stage->want, stage->note);
+    if (!isnan(stage->gap)) fprintf(out, ", score gap %.3g", stage->gap);
+    fprintf(out, "; %" PRId64 " of %" PRId64, stage->choices[M3_INADMISSIBLE], stage->rows);
+}
+
+void m3_print_finding(FILE *out, const struct m3_stage *stage)
+{
+    if (stage->verdict == M3_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
+        print_reason(out, stage);
+        return;
+    }
+    m3_print_place(out, stage);
+    if (stage->selection) print_failed_selection(out, stage);
+    else print_failed_values(out, stage);
+}
+
+char *m3_finding(const struct m3_stage *stage)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *out = open_memstream(&text, &length);
+    if (out == NULL) return NULL;
+    m3_print_finding(out, stage);
+    int failed = ferror(out);
+    if (fclose(out) == 0 && !failed) return text;
+    free(text);
+    return NULL;
+}
+
+const char *m3_next_note(const char **at, size_t *length)
+{
+    const char *line = *at;
+    if (line == NULL || *line == '\0') return NULL;
+    *length = strcspn(line, "\n");
+    *at = line + *length + (line[*length] == '\n');
+    return line;
+}
+
+const char *m3_status_word(enum m3_status status)
+{
+    switch (status) {
+    case M3_OK: return "pass";
+    case M3_WRONG: return "fail";
+    case M3_SUSPECT: return "suspect";
+    default: return "not comparable";
+    }
+}
+
+size_t m3_group_length(const char *tap)
+{
+    for (size_t i = 1; tap[i] != '\0'; i++)
+        if (tap[i - 1] == '.' && isdigit((unsigned char)tap[i])) return i + strspn(tap + i, "0123456789");
+    return strcspn(tap, ".") < strlen(tap) ? strcspn(tap, ".") : 0;
+}

@@ -1,0 +1,29 @@
+/* Words that the reports share. */
+#ifndef M3_ORACLE_WORDS_H
+#define M3_ORACLE_WORDS_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+#include "oracle/compare.h"
+
+extern const char *const m3_verdict_words[], *const m3_choice_words[];      /* by enum m3_verdict, enum m3_choice */
+const char *m3_status_word(enum m3_status status);                          /* of a whole comparison */
+
+/* "[t=17, h=1021]", or plain numbers where the tensor has not the rank of its tap. */
+void m3_print_place(FILE *out, const struct m3_stage *stage);
+
+/* What is wrong with a stage that does not pass: the place, both values, how far off; or why it has no verdict. */
+void m3_print_finding(FILE *out, const struct m3_stage *stage);
+
+/* The same in memory, to be freed; NULL if there is none left. */
+char *m3_finding(const struct m3_stage *stage);
+
+/* The next of the notes, which begin at notes->text: `*at` moves on. NULL at the end; else `length` bytes. */
+const char *m3_next_note(const char **at, size_t *length);
+
+/* Length of the part of a tap's name that names its layer: "layers.3", "mtp.0", "vision.layers.2"; outside layers the
+ * part before the first dot, and 0 if there is none. */
+size_t m3_group_length(const char *tap);
+
+#endif
