@@ -1,13 +1,17 @@
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
+#include "io/new_file.h"
 #include "oracle/compare.h"
 #include "oracle/report.h"
 
 static const char help[] =
-    "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--force] [--profile fp32]\n"
+    "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--html OUT] [--junit OUT]\n"
+    "                     [--spec PATH] [--force] [--profile fp32]\n"
     "\n"
     "Compares two dumps, stage by stage in execution order, and names the first that diverges. Both are safetensors\n"
     "files, or such a file in gzip (.gz). Only taps that both hold are compared, and of these only the rows that both\n"
@@ -16,32 +20,38 @@ static const char help[] =
     "\n"
     "  --taps GLOB,...   only taps that match: * is any text, ? any character (\"layers.3.*,logits\")\n"
     "  --json            one JSON object a line: every stage, then the summary\n"
+    "  --html OUT        one page to read in a browser, nothing else needed: where error grows, maps of it over rows\n"
+    "                    and channels for stages that fail, chosen blocks, load of experts\n"
+    "  --junit OUT       XML for continuous integration: one test case per stage\n"
+    "  --spec PATH       SPEC.md as the page's links find it, also an address; by default the one in the page's folder\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile fp32    precision of the candidate; fp32 is the only one supported yet\n"
     "  --help            this text\n"
     "\n"
-    "Not supported yet: --html, --junit, --ledger, --map.\n"
+    "Not supported yet: --ledger, --map.\n"
     "\n"
     "Exit status: 0 all stages pass; 1 a stage fails; 3 not comparable: nothing matched, another model or case, other\n"
     "shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 absent file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;
+    const char *html, *junit, *spec;    /* spec: never NULL */
     struct m3_compare_options options;
     int json, help;
 };
 
 /* Above every character: getopt gives an unknown short option as itself. */
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HELP, OPT_UNSUPPORTED };
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_SPEC, OPT_HELP, OPT_UNSUPPORTED };
 
 static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
 {
     static const struct option options[] = {
         { "taps", required_argument, NULL, OPT_TAPS },       { "json", no_argument, NULL, OPT_JSON },
         { "force", no_argument, NULL, OPT_FORCE },           { "profile", required_argument, NULL, OPT_PROFILE },
-        { "help", no_argument, NULL, OPT_HELP },             { "html", required_argument, NULL, OPT_UNSUPPORTED },
-        { "junit", required_argument, NULL, OPT_UNSUPPORTED }, { "ledger", required_argument, NULL, OPT_UNSUPPORTED },
-        { "map", required_argument, NULL, OPT_UNSUPPORTED }, { NULL, 0, NULL, 0 },
+        { "html", required_argument, NULL, OPT_HTML },       { "junit", required_argument, NULL, OPT_JUNIT },
+        { "spec", required_argument, NULL, OPT_SPEC },       { "help", no_argument, NULL, OPT_HELP },
+        { "ledger", required_argument, NULL, OPT_UNSUPPORTED }, { "map", required_argument, NULL, OPT_UNSUPPORTED },
+        { NULL, 0, NULL, 0 },
     };
     int option, which = 0;
     optind = 0;         /* argv is not the program's: start afresh */
@@ -51,6 +61,9 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         case OPT_TAPS: arguments->options.taps = optarg; break;
         case OPT_JSON: arguments->json = 1; break;
         case OPT_FORCE: arguments->options.force = 1; break;
+        case OPT_HTML: arguments->html = optarg; break;
+        case OPT_JUNIT: arguments->junit = optarg; break;
+        case OPT_SPEC: arguments->spec = optarg; break;
         case OPT_HELP: arguments->help = 1; return M3_OK;
         case OPT_PROFILE:
             if (strcmp(optarg, "fp32") == 0) break;
@@ -67,16 +80,61 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
     return M3_OK;
 }
 
+/* The files that a comparison is asked for, beside what it prints. */
+struct outputs {
+    struct m3_new_file html, junit;
+};
+
+/* Before the work: a path that cannot be written is known at once. */
+static int open_outputs(struct outputs *outputs, const struct arguments *arguments, struct m3_error *error)
+{
+    int status = M3_OK;
+    if (arguments->html != NULL) status = m3_new_file_open(&outputs->html, arguments->html, error);
+    if (status == M3_OK && arguments->junit != NULL)
+        status = m3_new_file_open(&outputs->junit, arguments->junit, error);
+    return status;
+}
+
+/* Through a stream of its own: the file's descriptor stays open for its end. */
+static int write_output(const struct m3_new_file *file,
+                        int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *),
+                        const struct m3_report_subject *subject, struct m3_error *error)
+{
+    if (file->fd < 0) return M3_OK;
+    int fd = dup(file->fd);
+    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (out == NULL) {
+        if (fd >= 0) close(fd);
+        return m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    }
+    int status = report(out, subject, error);
+    if (fclose(out) != 0 && status == M3_OK) status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    return status;
+}
+
+/* Both, or neither if one cannot be made. */
+static int write_outputs(struct outputs *outputs, const struct m3_report_subject *subject, struct m3_error *error)
+{
+    int status = write_output(&outputs->html, m3_report_html, subject, error);
+    if (status == M3_OK) status = write_output(&outputs->junit, m3_report_junit, subject, error);
+    if (status == M3_OK && outputs->html.fd >= 0) status = m3_new_file_commit(&outputs->html, error);
+    if (status == M3_OK && outputs->junit.fd >= 0) status = m3_new_file_commit(&outputs->junit, error);
+    return status;
+}
+
 /* Compares and reports; the status is the verdict's, or that of what stood in the way. */
-static int compare(const struct arguments *arguments, const struct m3_safetensors *reference,
+static int compare(struct outputs *outputs, const struct arguments *arguments, const struct m3_safetensors *reference,
                    const struct m3_safetensors *candidate, struct m3_error *error)
 {
     struct m3_comparison result;
     int status = m3_compare(&result, reference, candidate, &arguments->options, error);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
+        const struct m3_report_subject subject = { .comparison = &result, .reference = reference,
+                                                   .candidate = candidate, .spec = arguments->spec };
         int (*report)(FILE *, const struct m3_comparison *, struct m3_error *) =
             arguments->json ? m3_report_json : m3_report_text;
         int printed = report(stdout, &result, error);
+        if (printed == M3_OK) printed = write_outputs(outputs, &subject, error);
         status = printed != M3_OK ? printed : (int)result.status;
     }
     m3_comparison_free(&result);
@@ -85,7 +143,8 @@ static int compare(const struct arguments *arguments, const struct m3_safetensor
 
 int m3_cli_compare(int argc, char **argv)
 {
-    struct arguments arguments = { 0 };
+    struct arguments arguments = { .spec = "SPEC.md" };
+    struct outputs outputs = { M3_NO_FILE, M3_NO_FILE };
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_safetensors *reference = NULL, *candidate = NULL;
 
@@ -93,7 +152,10 @@ int m3_cli_compare(int argc, char **argv)
     if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     if (status == M3_OK) status = m3_safetensors_open(&reference, arguments.reference, &error);
     if (status == M3_OK) status = m3_safetensors_open(&candidate, arguments.candidate, &error);
-    if (status == M3_OK) status = compare(&arguments, reference, candidate, &error);
+    if (status == M3_OK) status = open_outputs(&outputs, &arguments, &error);
+    if (status == M3_OK) status = compare(&outputs, &arguments, reference, candidate, &error);
+    m3_new_file_abandon(&outputs.html);
+    m3_new_file_abandon(&outputs.junit);
     m3_safetensors_close(reference);
     m3_safetensors_close(candidate);
     /* A verdict alone is no error: the report has said it. */

@@ -115,3 +115,11 @@ int m3_row_walk_next(struct m3_row_walk *walk, struct m3_row_pair *pair)
     }
     return 0;
 }
+
+int64_t m3_row_walk_count(struct m3_row_walk walk)
+{
+    struct m3_row_pair pair;
+    int64_t count = 0;
+    while (m3_row_walk_next(&walk, &pair)) count++;
+    return count;
+}

@@ -42,5 +42,6 @@ int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, wh
 const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched *matched);
 /* The next row that both hold, ascending; 0 at the end. */
 int m3_row_walk_next(struct m3_row_walk *walk, struct m3_row_pair *pair);
+int64_t m3_row_walk_count(struct m3_row_walk walk);         /* rows that are still to come */
 
 #endif

@@ -32,34 +32,6 @@ static void print_notes(FILE *out, const struct m3_error *notes)
     while ((line = m3_next_note(&at, &length)) != NULL) fprintf(out, "note  %.*s\n", (int)length, line);
 }
 
-static void print_divergence(FILE *out, const struct m3_comparison *comparison)
-{
-    const struct m3_stage *first = comparison->divergence, *tightest = NULL;
-    int64_t before = first - comparison->stages, passed = 0;
-    for (const struct m3_stage *stage = comparison->stages; stage < first; stage++) {
-        if (stage->verdict != M3_PASS) continue;
-        passed++;
-        if (!stage->selection && (tightest == NULL || stage->headroom > tightest->headroom)) tightest = stage;
-    }
-    fprintf(out, "note  first divergence %s", first->tap);
-    if (before == 0) fputs("; no stage before it", out);
-    else if (passed == before) fprintf(out, "; all %" PRId64 " stages before it pass", before);
-    else fprintf(out, "; %" PRId64 " of %" PRId64 " stages before it pass", passed, before);
-    if (tightest != NULL) fprintf(out, ", worst headroom %.3g%% at %s", 100 * tightest->headroom, tightest->tap);
-    fputc('\n', out);
-}
-
-static void print_summary(FILE *out, const struct m3_comparison *comparison)
-{
-    fprintf(out, "%s  %" PRId64 " of %" PRId64 " stages judged", m3_status_word(comparison->status), comparison->judged, comparison->count);
-    if (comparison->failed > 0) fprintf(out, ", %" PRId64 " fail", comparison->failed);
-    if (comparison->not_comparable > 0) fprintf(out, ", %" PRId64 " not comparable", comparison->not_comparable);
-    if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
-    if (comparison->tightest != NULL)
-        fprintf(out, ", worst headroom %.3g%% at %s", 100 * comparison->tightest->headroom, comparison->tightest->tap);
-    fputc('\n', out);
-}
-
 int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
 {
     int width = 3;
@@ -71,8 +43,14 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
         fprintf(out, "%-14s  %-*s  %9s  %9s  %9s\n", "verdict", width, "tap", "rel L2", "max", "allowed");
     for (int64_t i = 0; i < comparison->count; i++) print_stage(out, &comparison->stages[i], width);
     print_notes(out, &comparison->notes);
-    if (comparison->divergence != NULL) print_divergence(out, comparison);
-    print_summary(out, comparison);
+    if (comparison->divergence != NULL) {
+        fputs("note  ", out);
+        m3_print_divergence(out, comparison);
+        fputc('\n', out);
+    }
+    fprintf(out, "%s  ", m3_status_word(comparison->status));
+    m3_print_summary(out, comparison);
+    fputc('\n', out);
     if (fflush(out) != 0 || ferror(out)) return m3_fail(error, M3_IO, "report: cannot be written: %s", strerror(errno));
     return M3_OK;
 }

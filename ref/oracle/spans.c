@@ -29,7 +29,7 @@ static const char *align_slots(struct m3_span_walk *walk, const struct m3_matche
 
 const char *m3_span_walk_begin(struct m3_span_walk *walk, const struct m3_matched *matched)
 {
-    *walk = (struct m3_span_walk){ .slots = 1 };
+    *walk = (struct m3_span_walk){ .nth = -1, .slots = 1 };
     const char *why = m3_row_walk_begin(&walk->rows, matched);
     if (why == NULL && (matched->tap == M3_TAP_EXPERT_WEIGHTS || matched->tap == M3_TAP_EXPERT_OUT))
         why = align_slots(walk, matched);
@@ -56,12 +56,13 @@ int m3_span_walk_next(struct m3_span_walk *walk, struct m3_span *span)
     for (;;) {
         if (walk->slot == walk->slots) {
             if (!m3_row_walk_next(&walk->rows, &walk->row)) return 0;
+            walk->nth++;
             walk->slot = 0;
             if (walk->slots == 0) continue;
         }
         int64_t slot = walk->slot++, other = candidate_slot(walk, slot);
         if (other < 0) continue;
-        *span = (struct m3_span){ .row = walk->row.number, .length = walk->length,
+        *span = (struct m3_span){ .row = walk->row.number, .nth = walk->nth, .length = walk->length,
                                  .want = (walk->row.want * walk->slots + slot) * walk->length,
                                  .got = (walk->row.got * walk->slots + other) * walk->length };
         return 1;

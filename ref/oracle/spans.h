@@ -4,9 +4,9 @@
 
 #include "oracle/align.h"
 
-/* Consecutive elements: places in the reference and the candidate, in the row numbered `row`. */
+/* Consecutive elements: places in the reference and the candidate, in the row numbered `row`, the nth that both hold. */
 struct m3_span {
-    int64_t row, want, got, length;
+    int64_t row, nth, want, got, length;
 };
 
 /* All spans of a tap: one a row, or one for each expert slot that both sides have. Copy it to walk again. */
@@ -14,7 +14,7 @@ struct m3_span_walk {
     struct m3_row_walk rows;
     struct m3_row_pair row;
     const struct m3_tensor *want_ids, *got_ids;     /* [rows, slots]; NULL: slot for slot */
-    int64_t slots, slot, length;
+    int64_t nth, slots, slot, length;
 };
 
 /* NULL, or why the two cannot be compared. `moe.weights` and `moe.expert_out` are aligned by expert id where both dumps

@@ -110,6 +110,32 @@ char *m3_finding(const struct m3_stage *stage)
     return NULL;
 }
 
+void m3_print_divergence(FILE *out, const struct m3_comparison *comparison)
+{
+    const struct m3_stage *first = comparison->divergence, *tightest = NULL;
+    int64_t before = first - comparison->stages, passed = 0;
+    for (const struct m3_stage *stage = comparison->stages; stage < first; stage++) {
+        if (stage->verdict != M3_PASS) continue;
+        passed++;
+        if (!stage->selection && (tightest == NULL || stage->headroom > tightest->headroom)) tightest = stage;
+    }
+    fprintf(out, "first divergence %s", first->tap);
+    if (before == 0) fputs("; no stage before it", out);
+    else if (passed == before) fprintf(out, "; all %" PRId64 " stages before it pass", before);
+    else fprintf(out, "; %" PRId64 " of %" PRId64 " stages before it pass", passed, before);
+    if (tightest != NULL) fprintf(out, ", worst headroom %.3g%% at %s", 100 * tightest->headroom, tightest->tap);
+}
+
+void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
+{
+    fprintf(out, "%" PRId64 " of %" PRId64 " stages judged", comparison->judged, comparison->count);
+    if (comparison->failed > 0) fprintf(out, ", %" PRId64 " fail", comparison->failed);
+    if (comparison->not_comparable > 0) fprintf(out, ", %" PRId64 " not comparable", comparison->not_comparable);
+    if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
+    if (comparison->tightest != NULL)
+        fprintf(out, ", worst headroom %.3g%% at %s", 100 * comparison->tightest->headroom, comparison->tightest->tap);
+}
+
 const char *m3_next_note(const char **at, size_t *length)
 {
     const char *line = *at;

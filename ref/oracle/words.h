@@ -19,6 +19,11 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage);
 /* The same in memory, to be freed; NULL if there is none left. */
 char *m3_finding(const struct m3_stage *stage);
 
+/* "first divergence layers.3.attn; all 41 stages before it pass, ..."; there must be one. */
+void m3_print_divergence(FILE *out, const struct m3_comparison *comparison);
+/* "40 of 42 stages judged, 1 fail, ..." */
+void m3_print_summary(FILE *out, const struct m3_comparison *comparison);
+
 /* The next of the notes, which begin at notes->text: `*at` moves on. NULL at the end; else `length` bytes. */
 const char *m3_next_note(const char **at, size_t *length);
 
