@@ -9,7 +9,7 @@
 
 #include "oracle/compare.h"
 
-enum { DUMP_TENSORS = 32 };
+enum { DUMP_TENSORS = 160 };
 
 struct dump {
     struct m3_writer *writer;

@@ -174,7 +174,7 @@ static int print_row(const struct m3_page *page, const struct m3_stage *s, const
     int status = M3_OK;
     fprintf(out, "<tr id=\"stage-%s\"><td>", s->tap);
     m3_page_verdict(out, s->verdict);
-    fprintf(out, "</td><td title=\"%s\">%s</td><td>", s->tap, s->tap);
+    fprintf(out, "</td><td title=\"%s\">%s</td><td class=\"small\">", s->tap, s->tap);
     print_links(page, s->tap);
     fputs("</td>", out);
     if (has_numbers(s)) {
