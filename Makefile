@@ -162,7 +162,8 @@ bench: setup
 	@scripts/bench.sh $(BUILD)
 
 # All but what one folder keeps to itself.
-HEADERS := $(filter-out estimate/parts.h estimate/plot.h,$(patsubst ref/%,%,$(wildcard $(addprefix ref/,\
+PRIVATE := $(addprefix estimate/,parts.h plot.h) $(addprefix oracle/,heat.h page.h spans.h words.h)
+HEADERS := $(filter-out $(PRIVATE),$(patsubst ref/%,%,$(wildcard $(addprefix ref/,\
            m3ref.h base/*.h io/*.h model/*.h decode/*.h ops/ops.h oracle/*.h estimate/*.h))))
 
 install: all

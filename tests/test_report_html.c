@@ -11,7 +11,7 @@
 /* What no page may hold: it must show itself without a network and without scripts. */
 static void check_alone(const char *text)
 {
-    static const char *const never[] = { "http", "src=", "<script", "@import", "url(", "<link", "<iframe", " on" "load=" };
+    static const char *const never[] = { "http", "src=", "<script", "@import", "url(", "<link", "<iframe", "onload=" };
     for (size_t i = 0; i < sizeof never / sizeof *never; i++)
         ck_assert_msg(strstr(text, never[i]) == NULL, "the page holds %s", never[i]);
     ck_assert_int_eq(strncmp(text, "<!DOCTYPE html>\n<html lang=\"en\">", 32), 0);
@@ -44,8 +44,7 @@ static void check_row(const char *text, const char *tap, const char *const *word
 }
 
 /* Goal:  verdict and first divergence on top, then every stage in order with its numbers in full, then the notes.
- * Seen to fail with a stage left out, rel_l2 printed for max_rel, a bar drawn to its value where it is infinite, the
- * summary without its verdict, and "got" unescaped in a finding. */
+ * Seen to fail with a stage left out, rel_l2 printed for max_rel, and the finding left out on top. */
 START_TEST(stages)
 {
     static const char *const taps[] = { "embed", "layers.0.mid", "layers.3.attn_lse", "layers.3.attn_out",
@@ -66,14 +65,15 @@ START_TEST(stages)
         at = past(at, id);
         check_row(text, taps[i], (const char *[]){ signs[i], NULL });
     }
-    check_row(text, "embed", (const char *[]){ "title=\"9.5367431640625e-07 of 3.9146972656249999e-06\">9.54e-07<", ">24.4%<",
-                                               "<a href=\"SPEC.md#51-embed\">5.1 embed</a>", NULL });
+    check_row(text, "embed", (const char *[]){ "title=\"9.5367431640625e-07 of 3.9146972656249999e-06\">9.54e-07<",
+                                               ">24.4%<", "<a href=\"SPEC.md#51-embed\">5.1 embed</a>", NULL });
     check_row(text, "layers.0.mid", (const char *[]){ "shapes differ: got [2,2] F64, expected [2,3] F64", NULL });
     check_row(text, "layers.3.attn_lse", (const char *[]){ ">inf%<", "SPEC.md#57-attend_full\"",
                                                            "SPEC.md#510-attend_blocks\"", NULL });
     char full[100];
     snprintf(full, sizeof full, "title=\"%.17g of %.17g\">0.232<", result.stages[3].rel_l2, 1e-5);
-    check_row(text, "layers.3.attn_out", (const char *[]){ full, "title=\"0.25 of 1.0000000000000001e-05\">0.25<", NULL });
+    check_row(text, "layers.3.attn_out", (const char *[]){ full, "title=\"0.25 of 1.0000000000000001e-05\">0.25<",
+                                                           NULL });
     check_row(text, "layers.3.moe.experts", (const char *[]){ "inadmissible: 1 of 2 sets differ", NULL });
     free(text);
 }
@@ -81,7 +81,7 @@ END_TEST
 
 /* The pixels of a bar and of the mark of what is allowed, against the scale that the head of the table shows: 1e-7 to
  * 1e0. Here 2^-20 lies at log10(2^-20 / 1e-7) / 7 of 280.
- * Seen to fail with a scale of natural logarithms, and with the limit of max drawn for that of L2. */
+ * Seen to fail with a scale of natural logarithms, another limit, and nothing drawn beyond the limit. */
 START_TEST(bars)
 {
     write_kinds();
@@ -167,7 +167,7 @@ static int level_of(const struct picture *p, double share)
     return k;
 }
 
-/* Largest of the shares of all elements that lie in a cell; both cuts in real numbers, every element asked. -1: none. */
+/* Largest of the shares of the elements in a cell; both cuts in real numbers, every element asked. -1: none. */
 static double share_in(const double *shares, int rows, int columns, int r, int c, int T, int C)
 {
     double worst = -1;
@@ -193,7 +193,8 @@ static void check_map(const struct picture *p, const double *shares, int T, int 
         }
     }
     int r = worst / C * rows / T, c = worst % C * columns / C;
-    ck_assert(fabs(p->worst_x - (56 + (c + 0.5) * p->wide)) < 0.06 && fabs(p->worst_y - (6 + (r + 0.5) * p->high)) < 0.06);
+    ck_assert(fabs(p->worst_x - (56 + (c + 0.5) * p->wide)) < 0.06);
+    ck_assert(fabs(p->worst_y - (6 + (r + 0.5) * p->high)) < 0.06);
 }
 
 static uint64_t state = 7;
@@ -207,8 +208,8 @@ static double noise(void)               /* above 0 to 1 */
 /* Goal:  the cells of a map are those of an own binning, and the ring is at the worst element; more rows and channels
  *        than cells, fewer of both, and one.
  * Given: a reference of 1 (allowed 1e-5), errors of 1.5 * 10^-k: shares from 1.5e-3 to 1.5e4, many of them 0.
- * Seen to fail with the cut of channels off by one (round instead of up), rows cut by their numbers instead of their
- * place, the least share of a cell for the largest, and the ring at the transposed cell. */
+ * Seen to fail with the cut of channels off by one (down instead of up), the least share of a cell for the largest, and
+ * the ring placed by rows instead of cells. */
 static const struct { int T, C; } sizes[] = { { 67, 131 }, { 64, 128 }, { 5, 3 }, { 1, 1 }, { 131, 1 }, { 2, 1009 } };
 
 START_TEST(map)
@@ -243,7 +244,8 @@ END_TEST
 
 /* Goal:  NaN and infinities have a level of their own, at which the key says so; equal infinities are no error; with
  *        a reference of zeros every error is infinite.
- * Seen to fail with NaN left out of a cell's maximum, and with Inf - Inf taken for an error. */
+ * Seen to fail with NaN left out of a cell's maximum, with Inf - Inf taken for an error, and with errors over a
+ * reference of zeros taken for 0. */
 START_TEST(not_finite)
 {
     const double want[6] = { -INFINITY, 1, 1, INFINITY, 1, 0.5 }, got[6] = { -INFINITY, NAN, 1, 1, 1.25, 0.5 };
@@ -269,7 +271,7 @@ END_TEST
 
 /* Goal:  a candidate with some of the rows, and the slots of experts in another order, are aligned as they are judged.
  * Given: expert_out [5,3,2]; the candidate has rows 1, 3, 4; in row 3 its slots are turned, and expert 7 stands for 2.
- * Seen to fail with the candidate's rows taken by index, slots compared as they stand, and row numbers for places. */
+ * Seen to fail with the candidate's places taken from the reference, and with row numbers for places. */
 START_TEST(aligned)
 {
     const int32_t ids[15] = { 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2 }, rows[3] = { 1, 3, 4 };
@@ -360,8 +362,8 @@ static void check_load(const char *text, const int32_t *want, const int32_t *got
  *        those of an own count.
  * Given: blocks {0, t mod 9 + 1, -1} and the like, of which the candidate exchanges some in group 1; experts with one
  *        set changed in each fifth row, and one id out of range.
- * Seen to fail with group 0 drawn twice, the candidate's ids taken for the reference's, ids below 0 drawn, a set
- * difference taken from one side alone, and the load of slots 0 only. */
+ * Seen to fail with group 0 drawn twice, the candidate's ids taken for the reference's, a difference taken from one
+ * side alone, the load of slot 0 alone, other ids underlined, and the counts in another order. */
 START_TEST(selections)
 {
     static int32_t want[T * G * N], got[T * G * N], experts[T * 2], got_experts[T * 2];
@@ -395,14 +397,14 @@ START_TEST(selections)
         const char *at = past(past(text, "<table class=\"ledger\">"), s->tap);
         snprintf(cells, sizeof cells, "</a></td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%" PRId64
                  "</td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%"
-                 PRId64 "</td><td class=\"number\">%" PRId64 "</td>", s->rows, s->choices[0], s->choices[1], s->choices[2],
-                 s->choices[3], s->choices[4]);
+                 PRId64 "</td><td class=\"number\">%" PRId64 "</td>", s->rows, s->choices[0], s->choices[1],
+                 s->choices[2], s->choices[3], s->choices[4]);
         at = strchr(at, '>') + 1;
         at = strchr(at, '<');
         ck_assert_msg(strncmp(at, cells, strlen(cells)) == 0, "got %.200s", at);
     }
     ck_assert_ptr_nonnull(strstr(text, "[t=1, g=1] want <code> <b>0</b> 2 10</code> got <code> <b>7</b> 2 10</code>"));
-    ck_assert_ptr_nonnull(strstr(text, "[t=4] want <code> <b>1</b> 3</code> got <code> <b>4000</b> 3</code> id out of range"));
+    past(text, "[t=4] want <code> <b>1</b> 3</code> got <code> <b>4000</b> 3</code> id out of range");
     for (int g = 0; g < G; g++) check_blocks(text, g, want, got);
     check_load(text, experts, got_experts);
     free(text);
@@ -481,7 +483,7 @@ START_TEST(odd_words)
 END_TEST
 
 /* Goal:  maps are bounded: the first fine, those after them coarse, and the rest counted; so is the page.
- * Seen to fail with the limit left out. */
+ * Seen to fail with the limit left out, and with all maps fine. */
 START_TEST(bounded)
 {
     enum { STAGES = 120 };

@@ -37,10 +37,9 @@ static const char *check_case(const char *at, const struct m3_stage *stage, cons
     return at;
 }
 
-/* Goal:  one case per stage, in order, named by tap and layer, with the words of the terminal; counts that add up; notes
- *        and the verdict as properties.
- * Seen to fail with the group's length cut by one, with skipped counted as failures, with notes left out, and with the
- * failures' messages unescaped. */
+/* Goal:  one case per stage, in order, named by tap and layer, with the words of the terminal; counts that add up;
+ *        notes and the verdict as properties.
+ * Seen to fail with the layer's name cut by one, with skipped counted as failures, and with notes left out. */
 START_TEST(stages)
 {
     static const char *const layers[] = { "model", "layers.0", "layers.3", "layers.3", "layers.3" };
@@ -48,7 +47,7 @@ START_TEST(stages)
     ck_assert_int_eq(judge(), M3_OK);
     char *text = printed_file(m3_report_junit);
     ck_assert_int_eq(check_xml(text), 2 + 1 + 6 + 5 + 4);
-    const char *at = past(text, "<testsuite name=\"m3ref compare\" tests=\"5\" failures=\"3\" errors=\"0\" skipped=\"1\">\n");
+    const char *at = past(text, " tests=\"5\" failures=\"3\" errors=\"0\" skipped=\"1\">\n");
     at = past(at, "<properties>\n<property name=\"verdict\" value=\"fail\"/>\n<property name=\"reference\" value=\"");
     ck_assert_int_eq(strncmp(at, reference_path, strlen(reference_path)), 0);
     at = past(at, "<property name=\"first_divergence\" value=\"layers.3.attn_lse\"/>\n");
@@ -65,7 +64,7 @@ END_TEST
 
 /* Goal:  what exits with 3 is an error, so that no reader takes it for a pass: nothing matched, another model, only
  *        stages without a verdict, and stages that pass beside one that is not comparable.
- * Seen to fail with the error left out when the count is 0, and with the not comparable ones alone not counted. */
+ * Seen to fail with the error left out when there is no stage, and where some stages pass. */
 START_TEST(not_comparable)
 {
     static const struct {
@@ -91,7 +90,7 @@ START_TEST(not_comparable)
     judge();
     char *text = printed_file(m3_report_junit);
     check_xml(text);
-    const char *error_case = strstr(text, "<testcase classname=\"compare\" name=\"comparable\"><error type=\"not comparable\" ");
+    const char *error_case = strstr(text, " name=\"comparable\"><error type=\"not comparable\" ");
     if (!cases[_i].fail) {
         ck_assert_ptr_nonnull(strstr(text, cases[_i].counts));
         ck_assert_ptr_nonnull(error_case);

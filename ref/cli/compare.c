@@ -23,7 +23,7 @@ static const char help[] =
     "  --html OUT        one page to read in a browser, nothing else needed: where error grows, maps of it over rows\n"
     "                    and channels for stages that fail, chosen blocks, load of experts\n"
     "  --junit OUT       XML for continuous integration: one test case per stage\n"
-    "  --spec PATH       SPEC.md as the page's links find it, also an address; by default the one in the page's folder\n"
+    "  --spec PATH       SPEC.md, where the page's links lead, also an address; by default in the page's folder\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile fp32    precision of the candidate; fp32 is the only one supported yet\n"
     "  --help            this text\n"

@@ -11,7 +11,7 @@ struct m3_heat {
     int rows, columns;                  /* of cells: at most those above, and no more than there are */
     int64_t tokens, channels;           /* row i of tokens is in cell row i * rows / tokens, and so are channels */
     int64_t first[M3_HEAT_ROWS];        /* row number of the first token of each cell row */
-    /* [rows, columns]: the largest share of what is allowed (m3_share_of_allowed); NaN where no element was compared. */
+    /* [rows, columns]: the largest share of what is allowed (m3_share_of_allowed); NaN where nothing was compared. */
     double cells[M3_HEAT_ROWS * M3_HEAT_COLUMNS];
     int worst_row, worst_column;        /* cell of the stage's place */
     /* Level k holds shares up to edges[k] and above the one before it: 0.1, 1, then evenly in the logarithm up to a

@@ -13,8 +13,8 @@
  * of zeros: the candidate must be zero. */
 void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched);
 
-/* How far one element of a judged stage of floats is off, in units of what is allowed there; infinite for NaN and for an
- * infinity that only one side has. */
+/* How far one element of a judged stage of floats is off, in units of what is allowed there; infinite for NaN and for
+ * an infinity that only one side has. */
 double m3_share_of_allowed(const struct m3_stage *stage, double got, double want);
 
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K].
@@ -28,7 +28,7 @@ double m3_share_of_allowed(const struct m3_stage *stage, double got, double want
  * 0, or M3_INTERNAL if memory is short. */
 int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error);
 
-/* How many ids such a tap can choose among, by the last dimension of a tap of their scores; INT64_MAX if no dump says. */
+/* How many ids such a tap can choose among, by the last dimension of a tap of their scores; INT64_MAX if unknown. */
 int64_t m3_id_limit(const struct m3_matched *matched);
 
 /* Sets the verdict and its reason, and returns. */

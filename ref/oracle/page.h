@@ -25,6 +25,8 @@ enum { M3_PAGE_FINE_MAPS = 12, M3_PAGE_COARSE_MAPS = 88, M3_PAGE_SELECTIONS = 12
 
 /* "x fail": a sign and a word. */
 void m3_page_verdict(FILE *out, enum m3_verdict verdict);
+/* A paragraph of explanation; `text` is markup. */
+void m3_page_note(FILE *out, const char *text);
 /* What a stage that does not pass has to say. M3_INTERNAL. */
 int m3_page_finding(FILE *out, const struct m3_stage *stage, struct m3_error *error);
 /* The tensors of a stage, with what aligns them. */

@@ -57,7 +57,8 @@ static void draw_worst(const struct map *m)
     double x = x_of(m, m->heat->worst_column + 0.5), y = y_of(m, m->heat->worst_row + 0.5);
     double radius = fmax(7, 0.7 * fmax(m->wide, m->high));
     for (int i = 0; i < 2; i++)
-        fprintf(m->out, "<circle class=\"ring%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", i ? "" : " halo", x, y, radius);
+        fprintf(m->out, "<circle class=\"ring%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>\n", i ? "" : " halo", x, y,
+                radius);
 }
 
 /* The levels as they are drawn, with the largest share of each. */
@@ -66,9 +67,10 @@ static void draw_key(const struct map *m)
     double y = y_of(m, m->heat->rows) + BELOW + 10;
     for (int k = 0; k <= M3_HEAT_LEVELS; k++) {
         double x = k * STEP;
-        fprintf(m->out, "<rect class=\"panel\" x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"16\"/><g transform=\"translate("
-                "%.1f %.1f) scale(%d 16)\"><path class=\"h%d\" d=\"M0 .5h1\"/></g><text x=\"%.1f\" y=\"%.1f\">", x, y,
-                STEP - 8, x, y, STEP - 8, k, x, y + 30);
+        fprintf(m->out, "<rect class=\"panel\" x=\"%.1f\" y=\"%.1f\" width=\"%d\" height=\"16\"/>", x, y, STEP - 8);
+        fprintf(m->out, "<g transform=\"translate(%.1f %.1f) scale(%d 16)\"><path class=\"h%d\" d=\"M0 .5h1\"/></g>", x,
+                y, STEP - 8, k);
+        fprintf(m->out, "<text x=\"%.1f\" y=\"%.1f\">", x, y + 30);
         if (k == M3_HEAT_LEVELS) fputs("NaN, infinite", m->out);
         else fprintf(m->out, "&#8804; %.3g%s", m->heat->edges[k], k == 1 ? " (allowed)" : "");
         fputs("</text>\n", m->out);
@@ -81,8 +83,8 @@ static void draw_map(FILE *out, const struct m3_heat *heat, const struct m3_stag
                      .high = (int)m3_max(5, m3_min(16, 320 / heat->rows)) };
     int width = LEFT + heat->columns * m.wide + 16, height = ABOVE + heat->rows * m.high + BELOW + KEY;
     if (width < KEY_WIDTH) width = KEY_WIDTH;
-    fprintf(out, "<svg class=\"heat\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" aria-label=\"error of "
-            "%s over rows and channels\">\n", width, height, width, height, stage->tap);
+    fprintf(out, "<svg class=\"heat\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
+            "aria-label=\"error of %s over rows and channels\">\n", width, height, width, height, stage->tap);
     draw_cells(&m);
     draw_axes(&m, letter);
     draw_worst(&m);
@@ -116,6 +118,14 @@ static int print_map(const struct m3_page *page, struct m3_heat *heat, const str
     return status;
 }
 
+static void print_heading(FILE *out)
+{
+    fputs("<h2>Where the error is</h2>\n", out);
+    m3_page_note(out, "|got - want| of each element as a multiple of what is allowed there, over rows and channels "
+                      "of the stages that fail. The darker on light ground, the brighter on dark, and the higher its "
+                      "line, the worse a cell; nothing is drawn where got equals want.");
+}
+
 int m3_page_heat_maps(const struct m3_page *page, struct m3_error *error)
 {
     const struct m3_comparison *c = page->subject->comparison;
@@ -126,11 +136,7 @@ int m3_page_heat_maps(const struct m3_page *page, struct m3_error *error)
     for (int64_t i = 0; i < c->count && status == M3_OK; i++) {
         const struct m3_stage *s = &c->stages[i];
         if (!(s->allowed_max > 0) || (s->verdict != M3_FAIL && s->verdict != M3_VERDICT_SUSPECT)) continue;
-        if (maps == 0)
-            fputs("<h2>Where the error is</h2>\n<p class=\"quiet\">|got - want| of each element as a multiple of what is "
-                  "allowed there, of rows and channels of the stages that fail. The darker on light ground, the "
-                  "brighter on dark, and the higher its line, the worse a cell; nothing is drawn where got equals "
-                  "want.</p>\n", page->out);
+        if (maps == 0) print_heading(page->out);
         if (maps++ < M3_PAGE_FINE_MAPS + M3_PAGE_COARSE_MAPS)
             status = print_map(page, heat, s, maps > M3_PAGE_FINE_MAPS, error);
     }

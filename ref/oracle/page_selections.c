@@ -8,8 +8,8 @@
 #include "oracle/page.h"
 #include "oracle/words.h"
 
-/* Cells of a picture of blocks; ids from MOST_IDS on are drawn by none. */
-enum { ROWS = 64, COLUMNS = 128, MOST_IDS = 1 << 16, IDS_SHOWN = 64 };
+/* Cells of a picture of blocks; ids drawn are below MOST_IDS; ids of a decision in the ledger; pixels of a load. */
+enum { ROWS = 64, COLUMNS = 128, MOST_IDS = 1 << 16, IDS_SHOWN = 64, LOAD_HIGH = 96, LOAD_BASE = 112 };
 
 /* One tap of ids and how to walk it. A decision is `width` ids, of which a row has `groups`. */
 struct choices {
@@ -102,9 +102,10 @@ static void print_ledger(const struct m3_page *page)
 {
     const struct m3_comparison *all = page->subject->comparison;
     struct choices c;
-    fputs("<p class=\"quiet\">A decision is the set of one row, of one group for blocks. Shown is the first decision of "
-          "the worst kind; ids that the other side lacks are underlined.</p>\n<table class=\"ledger\"><thead><tr>"
-          "<th>verdict</th><th>tap</th><th class=\"number\">decisions</th>", page->out);
+    m3_page_note(page->out, "A decision is the set of one row, of one group for blocks. Shown is the first decision "
+                            "of the worst kind; ids that the other side lacks are underlined.");
+    fputs("<table class=\"ledger\"><thead><tr><th>verdict</th><th>tap</th><th class=\"number\">decisions</th>",
+          page->out);
     for (int k = 0; k < M3_CHOICES; k++) fprintf(page->out, "<th class=\"number\">%s</th>", m3_choice_words[k]);
     fputs("<th>first of the worst kind</th></tr></thead>\n<tbody>\n", page->out);
     for (int64_t i = 0; i < all->count; i++)
@@ -119,6 +120,18 @@ struct picture {
     signed char want[ROWS * COLUMNS], got[ROWS * COLUMNS], differ[ROWS * COLUMNS];
 };
 
+/* Marks the ids of one decision in a row of cells, and those that the other side lacks in another. */
+static void mark(signed char *chosen, signed char *differ, const struct m3_tensor *ids, int64_t decision,
+                 const struct m3_tensor *other, int64_t other_decision, const struct choices *c, int columns)
+{
+    for (int64_t k = 0; k < c->width; k++) {
+        int64_t id = m3_id_at(ids, decision * c->width + k);
+        if (id < 0 || id >= c->ids) continue;
+        chosen[id * columns / c->ids] = 1;
+        if (!holds(other, other_decision, c->width, id)) differ[id * columns / c->ids] = 1;
+    }
+}
+
 static void fill_picture(struct picture *p, const struct choices *c, int64_t group)
 {
     struct m3_row_walk walk = c->walk;
@@ -130,13 +143,8 @@ static void fill_picture(struct picture *p, const struct choices *c, int64_t gro
         int64_t want = row.want * c->groups + group, got = row.got * c->groups + group;
         if (i == 0) p->first = row.number;
         p->last = row.number;
-        for (int64_t k = 0; k < c->width; k++) {
-            int64_t a = m3_id_at(c->want, want * c->width + k), b = m3_id_at(c->got, got * c->width + k);
-            if (a >= 0 && a < c->ids) p->want[cells + a * p->columns / c->ids] = 1;
-            if (b >= 0 && b < c->ids) p->got[cells + b * p->columns / c->ids] = 1;
-            if (a >= 0 && a < c->ids && !holds(c->got, got, c->width, a)) p->differ[cells + a * p->columns / c->ids] = 1;
-            if (b >= 0 && b < c->ids && !holds(c->want, want, c->width, b)) p->differ[cells + b * p->columns / c->ids] = 1;
-        }
+        mark(p->want + cells, p->differ + cells, c->want, want, c->got, got, c, p->columns);
+        mark(p->got + cells, p->differ + cells, c->got, got, c->want, want, c, p->columns);
     }
 }
 
@@ -156,13 +164,14 @@ static void draw_picture(FILE *out, const struct picture *p, const struct choice
     int wide = (int)m3_max(3, m3_min(16, 480 / p->columns)), high = (int)m3_max(6, m3_min(16, 420 / p->rows));
     int width = 56 + p->columns * wide + 8, height = 20 + p->rows * high + 18;
     if (width < 120) width = 120;
-    fprintf(out, "<svg class=\"blocks\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" aria-label=\"blocks "
-            "of %s, group %" PRId64 "\">\n<text x=\"56\" y=\"12\">group %" PRId64 "</text>\n<text class=\"end\" x=\"50\" "
-            "y=\"30\">t=%" PRId64 "</text>\n<text class=\"end\" x=\"50\" y=\"%d\">t=%" PRId64 "</text>\n<text x=\"56\" "
-            "y=\"%d\">block 0 .. %" PRId64 "</text>\n", width, height, width, height, c->stage->tap, group, group,
-            p->first, 16 + p->rows * high, p->last, 34 + p->rows * high, c->ids - 1);
-    fprintf(out, "<rect class=\"panel\" x=\"56\" y=\"20\" width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(56 20) "
-            "scale(%d %d)\">\n", p->columns * wide, p->rows * high, wide, high);
+    fprintf(out, "<svg class=\"blocks\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
+            "aria-label=\"blocks of %s, group %" PRId64 "\">\n", width, height, width, height, c->stage->tap, group);
+    fprintf(out, "<text x=\"56\" y=\"12\">group %" PRId64 "</text>\n<text class=\"end\" x=\"50\" y=\"30\">t=%" PRId64
+            "</text>\n<text class=\"end\" x=\"50\" y=\"%d\">t=%" PRId64 "</text>\n", group, p->first,
+            16 + p->rows * high, p->last);
+    fprintf(out, "<text x=\"56\" y=\"%d\">block 0 .. %" PRId64 "</text>\n<rect class=\"panel\" x=\"56\" y=\"20\" "
+            "width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(56 20) scale(%d %d)\">\n", 34 + p->rows * high,
+            c->ids - 1, p->columns * wide, p->rows * high, wide, high);
     m3_page_runs(out, "want", p->want, p->rows, p->columns, 1, 0.27);
     m3_page_runs(out, "got", p->got, p->rows, p->columns, 1, 0.73);
     draw_differences(out, p);
@@ -178,50 +187,63 @@ static int print_blocks(FILE *out, const struct choices *c, struct m3_error *err
         fill_picture(p, c, group);
         draw_picture(out, p, c, group);
     }
-    fputs("</div>\n<p class=\"quiet\">Rows of the sequence by blocks. Upper, grey line of a cell: the reference chose it; "
-          "lower, blue line: the candidate; a frame: sets of the cell differ.</p>\n", out);
+    fputs("</div>\n", out);
+    m3_page_note(out, "Rows of the sequence by blocks. Upper, grey line of a cell: the reference chose it; lower, "
+                      "blue line: the candidate; a frame: sets of the cell differ.");
     free(p);
     return M3_OK;
 }
 
-/* How many rows chose each expert. */
-static void count_load(int64_t *load, const struct choices *c, int candidate)
+static void count_row(int64_t *load, const struct m3_tensor *ids, int64_t row, const struct choices *c)
+{
+    for (int64_t k = 0; k < c->width; k++) {
+        int64_t id = m3_id_at(ids, row * c->width + k);
+        if (id >= 0 && id < c->ids) load[id]++;
+    }
+}
+
+/* How many rows chose each expert; the greatest number, at least 1. */
+static int64_t count_load(int64_t *want, int64_t *got, const struct choices *c)
 {
     struct m3_row_walk walk = c->walk;
     struct m3_row_pair row;
+    int64_t most = 1;
     while (m3_row_walk_next(&walk, &row)) {
-        for (int64_t k = 0; k < c->width; k++) {
-            int64_t id = candidate ? m3_id_at(c->got, row.got * c->width + k) : m3_id_at(c->want, row.want * c->width + k);
-            if (id >= 0 && id < c->ids) load[id]++;
-        }
+        count_row(want, c->want, row.want, c);
+        count_row(got, c->got, row.got, c);
     }
+    for (int64_t e = 0; e < c->ids; e++) most = m3_max(most, m3_max(want[e], got[e]));
+    return most;
+}
+
+/* The bar of the reference and the line of the candidate, `each` wide, `unit` high for a row. */
+static void draw_expert(FILE *out, int64_t expert, int64_t want, int64_t got, double x, double each, double unit)
+{
+    if (want > 0)
+        fprintf(out, "<path class=\"load\" stroke-width=\"%.1f\" d=\"M%.1f %dV%.1f\"/>", 0.8 * each, x + each / 2,
+                LOAD_BASE, LOAD_BASE - unit * (double)want);
+    fprintf(out, "<path class=\"%s\" d=\"M%.1f %.1fh%.1f\"><title>expert %" PRId64 ": reference %" PRId64
+            ", candidate %" PRId64 "</title></path>\n", want == got ? "taken" : "moved", x,
+            LOAD_BASE - unit * (double)got, each, expert, want, got);
 }
 
 static int print_load(FILE *out, const struct choices *c, struct m3_error *error)
 {
-    enum { LEFT = 56, WIDE = 960, HIGH = 96, TOP = 16 };
-    int64_t *want = calloc((size_t)c->ids, 2 * sizeof *want), *got = want + c->ids, most = 1;
+    enum { LEFT = 56, WIDE = 960, WIDTH = LEFT + WIDE + 8, HEIGHT = LOAD_BASE + 22 };
+    int64_t *want = calloc((size_t)c->ids, 2 * sizeof *want), *got = want + c->ids;
     if (want == NULL) return m3_fail_memory(error, "load of experts", (size_t)c->ids * 2 * sizeof *want);
-    count_load(want, c, 0);
-    count_load(got, c, 1);
-    for (int64_t e = 0; e < c->ids; e++) most = m3_max(most, m3_max(want[e], got[e]));
-    double each = fmin(40, (double)WIDE / (double)c->ids), unit = HIGH / (double)most;
-    fprintf(out, "<svg class=\"experts\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" aria-label=\"rows per "
-            "expert of %s\">\n<text class=\"end\" x=\"%d\" y=\"%d\">%" PRId64 "</text><text class=\"end\" x=\"%d\" y=\"%d\">0"
-            "</text><text x=\"%d\" y=\"%d\">expert 0 .. %" PRId64 "</text>\n<path class=\"axis\" d=\"M%d %dh%.1f\"/>\n",
-            LEFT + WIDE + 8, TOP + HIGH + 22, LEFT + WIDE + 8, TOP + HIGH + 22, c->stage->tap, LEFT - 6, TOP + 8, most,
-            LEFT - 6, TOP + HIGH, LEFT, TOP + HIGH + 16, c->ids - 1, LEFT, TOP + HIGH, each * (double)c->ids);
-    for (int64_t e = 0; e < c->ids; e++) {
-        double x = LEFT + each * (double)e, y = TOP + HIGH - unit * (double)got[e];
-        if (want[e] > 0)
-            fprintf(out, "<path class=\"load\" stroke-width=\"%.1f\" d=\"M%.1f %dV%.1f\"/>", 0.8 * each, x + each / 2,
-                    TOP + HIGH, TOP + HIGH - unit * (double)want[e]);
-        fprintf(out, "<path class=\"%s\" d=\"M%.1f %.1fh%.1f\"><title>expert %" PRId64 ": reference %" PRId64
-                ", candidate %" PRId64 "</title></path>\n", want[e] == got[e] ? "taken" : "moved", x, y, each, e, want[e],
-                got[e]);
-    }
-    fputs("</svg>\n<p class=\"quiet\">Rows that chose each expert. Bar: reference; line across it: candidate, in another "
-          "colour where the two counts differ.</p>\n", out);
+    int64_t most = count_load(want, got, c);
+    double each = fmin(40, (double)WIDE / (double)c->ids), unit = LOAD_HIGH / (double)most;
+    fprintf(out, "<svg class=\"experts\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
+            "aria-label=\"rows per expert of %s\">\n", WIDTH, HEIGHT, WIDTH, HEIGHT, c->stage->tap);
+    fprintf(out, "<text class=\"end\" x=\"%d\" y=\"%d\">%" PRId64 "</text><text class=\"end\" x=\"%d\" y=\"%d\">0"
+            "</text>\n", LEFT - 6, LOAD_BASE - LOAD_HIGH + 8, most, LEFT - 6, LOAD_BASE);
+    fprintf(out, "<text x=\"%d\" y=\"%d\">expert 0 .. %" PRId64 "</text>\n<path class=\"axis\" d=\"M%d %dh%.1f\"/>\n",
+            LEFT, LOAD_BASE + 16, c->ids - 1, LEFT, LOAD_BASE, each * (double)c->ids);
+    for (int64_t e = 0; e < c->ids; e++) draw_expert(out, e, want[e], got[e], LEFT + each * (double)e, each, unit);
+    fputs("</svg>\n", out);
+    m3_page_note(out, "Rows that chose each expert. Bar: reference; line across it: candidate, in another colour "
+                      "where the two counts differ.");
     free(want);
     return M3_OK;
 }
@@ -236,14 +258,15 @@ static int print_pictures(const struct m3_page *page, int blocks, struct m3_erro
     for (int64_t i = 0; i < all->count; i++)
         differing += begin(&c, page, &all->stages[i]) && c.blocks == blocks && c.stage->differing > 0;
     for (int64_t i = 0; i < all->count && status == M3_OK; i++) {
-        if (!begin(&c, page, &all->stages[i]) || c.blocks != blocks || (differing > 0 && c.stage->differing == 0)) continue;
+        if (!begin(&c, page, &all->stages[i]) || c.blocks != blocks) continue;
+        if (differing > 0 && c.stage->differing == 0) continue;
         if (drawn++ == (differing > 0 ? M3_PAGE_SELECTIONS : 1)) break;
         fprintf(page->out, "<h3>%s: %s</h3>\n", c.stage->tap, blocks ? "chosen blocks" : "expert load");
         status = blocks ? print_blocks(page->out, &c, error) : print_load(page->out, &c, error);
     }
     if (differing > M3_PAGE_SELECTIONS)
-        fprintf(page->out, "<p>%" PRId64 " more taps differ, and have no picture here: <code>--taps</code> chooses others."
-                "</p>\n", differing - M3_PAGE_SELECTIONS);
+        fprintf(page->out, "<p>%" PRId64 " more taps differ, and have no picture here: <code>--taps</code> chooses "
+                "others.</p>\n", differing - M3_PAGE_SELECTIONS);
     return status;
 }
 

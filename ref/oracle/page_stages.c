@@ -50,7 +50,10 @@ static double place(const struct scale *scale, double value)
 
 static double y_of(const struct scale *scale, double value) { return ABOVE + HEIGHT * (1 - place(scale, value)); }
 
-static double x_of(const struct m3_comparison *c, int64_t i) { return LEFT + WIDTH * ((double)i + 0.5) / (double)c->count; }
+static double x_of(const struct m3_comparison *c, int64_t i)
+{
+    return LEFT + WIDTH * ((double)i + 0.5) / (double)c->count;
+}
 
 static void draw_decades(FILE *out, const struct scale *scale)
 {
@@ -127,9 +130,10 @@ static void draw_all(FILE *out, const struct m3_comparison *c, const struct scal
     draw_marks(out, c, scale, M3_FAIL, "cross", "m-3 -3l6 6m0 -6l-6 6");
     draw_marks(out, c, scale, M3_NOT_JUDGED, "axis", "m-3 0h6");
     draw_marks(out, c, scale, M3_VERDICT_NOT_COMPARABLE, "axis", "m-3 -3h6v6h-6z");
-    fputs("</svg>\n<p class=\"quiet\">Relative L2 of each stage, in the order of execution. Dot: pass; cross: fail; "
-          "triangle: suspect; the short level line is what is allowed. Below the axis: selections, and stages without "
-          "a verdict (line: not judged; square: not comparable).</p>\n", out);
+    fputs("</svg>\n", out);
+    m3_page_note(out, "Relative L2 of each stage, in the order of execution. Dot: pass; cross: fail; triangle: "
+                      "suspect; the short level line is what is allowed. Below the axis: selections, and stages "
+                      "without a verdict (line: not judged; square: not comparable).");
 }
 
 /* One bar from the start of the scale, in another colour beyond the mark of what is allowed. */
@@ -251,10 +255,10 @@ int m3_page_stages(const struct m3_page *page, struct m3_error *error)
     FILE *out = page->out;
     fputs("<h2>Stages</h2>\n", out);
     draw_all(out, c, &scale);
-    fprintf(out, "<style>.bars svg { background: repeating-linear-gradient(to right, var(--grid) 0 1px, transparent 1px "
-            "%.3fpx) }</style>\n", (double)BARS / (scale.high - scale.low));
-    fputs("<p class=\"quiet\">rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
-          "Bars on a logarithmic scale, rel L2 above max; the upright mark is what is allowed, and what is beyond it has "
-          "another colour. Numbers in full under the pointer.</p>\n", out);
+    fprintf(out, "<style>.bars svg { background: repeating-linear-gradient(to right, var(--grid) 0 1px, transparent "
+            "1px %.3fpx) }</style>\n", (double)BARS / (scale.high - scale.low));
+    m3_page_note(out, "rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
+                      "Bars on a logarithmic scale, rel L2 above max; the upright mark is what is allowed, and what "
+                      "is beyond it has another colour. Numbers in full under the pointer.");
     return print_groups(page, &scale, error);
 }

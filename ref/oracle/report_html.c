@@ -14,6 +14,8 @@ void m3_page_verdict(FILE *out, enum m3_verdict verdict)
     fprintf(out, "<span class=\"verdict v%d\">%s %s</span>", (int)verdict, signs[verdict], m3_verdict_words[verdict]);
 }
 
+void m3_page_note(FILE *out, const char *text) { fprintf(out, "<p class=\"quiet\">%s</p>\n", text); }
+
 int m3_page_finding(FILE *out, const struct m3_stage *stage, struct m3_error *error)
 {
     char *finding = m3_finding(stage);
@@ -74,14 +76,16 @@ static int print_top(const struct m3_page *page, struct m3_error *error)
     }
     fputs("<p>", page->out);
     m3_print_summary(page->out, c);
-    fprintf(page->out, ", %" PRId64 " not judged, %" PRId64 " only in the candidate.</p>\n</div>\n", c->not_judged, c->extra);
+    fprintf(page->out, ", %" PRId64 " not judged, %" PRId64 " only in the candidate.</p>\n</div>\n", c->not_judged,
+            c->extra);
     return status;
 }
 
 /* What the two files say of themselves. */
 static void print_files(const struct m3_page *page)
 {
-    static const char *const keys[] = { "producer", "precision", "command", "semantics", "model_sha256", "case_sha256" };
+    static const char *const keys[] = { "producer", "precision", "command", "semantics", "model_sha256",
+                                        "case_sha256" };
     const struct m3_safetensors *files[] = { page->subject->reference, page->subject->candidate };
     FILE *out = page->out;
     fputs("<table class=\"files\"><thead><tr><th></th><th>reference</th><th>candidate</th></tr></thead>\n<tbody>\n"
@@ -129,7 +133,8 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
             "content=\"width=device-width\"/>\n<title>m3ref compare: %s</title>\n",
             m3_status_word(subject->comparison->status));
     m3_page_style(out);
-    fputs("</head><body>\n<p class=\"quiet\">m3ref compare</p>\n", out);
+    fputs("</head><body>\n", out);
+    m3_page_note(out, "m3ref compare");
     status = print_top(&page, error);
     print_files(&page);
     print_notes(&page);

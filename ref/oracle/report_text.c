@@ -14,8 +14,8 @@ static void print_stage(FILE *out, const struct m3_stage *stage, int width)
         return;
     }
     if (stage->selection) {
-        fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted\n", m3_choice_words[stage->choice],
-                stage->differing, stage->rows, stage->choices[M3_PERMUTED]);
+        fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted\n",
+                m3_choice_words[stage->choice], stage->differing, stage->rows, stage->choices[M3_PERMUTED]);
     } else {
         fprintf(out, "%9.3g  %9.3g  %8.3g%%\n", stage->rel_l2, stage->max_rel, 100 * stage->headroom);
     }

@@ -4,7 +4,7 @@
 
 #include "oracle/align.h"
 
-/* Consecutive elements: places in the reference and the candidate, in the row numbered `row`, the nth that both hold. */
+/* Consecutive elements: places in the reference and the candidate, in the row numbered `row`, the nth of both. */
 struct m3_span {
     int64_t row, nth, want, got, length;
 };
