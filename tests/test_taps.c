@@ -222,7 +222,7 @@ START_TEST(sections)
     ck_assert_ptr_nonnull(section);
     *strstr(section, "\n---\n") = '\0';
     for (int i = 0; i < M3_TAPS; i++) {
-        const char *headings[] = { m3_tap_sections[i].heading, m3_tap_sections[i].other };
+        const char *const *headings = m3_tap_sections[i];
         ck_assert_ptr_nonnull(headings[0]);
         for (int k = 0; k < 2 && headings[k] != NULL; k++) {
             char line[80];

@@ -2,7 +2,7 @@
 
 #include "model/taps.h"
 
-const struct m3_tap_section m3_tap_sections[M3_TAPS] = {
+const char *const m3_tap_sections[M3_TAPS][2] = {
     [M3_TAP_VISION_PIXELS]       = { "10.5 Patches" },
     [M3_TAP_VISION_GRID]         = { "10.5 Patches" },
     [M3_TAP_PATCH_EMBED]         = { "5.4 linear" },

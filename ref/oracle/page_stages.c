@@ -150,7 +150,7 @@ static void print_links(const struct m3_page *page, const char *tap_name)
     enum m3_tap tap;
     int64_t layer;
     if (m3_tap_parse(tap_name, &tap, &layer) != 0) return;
-    const char *headings[] = { m3_tap_sections[tap].heading, m3_tap_sections[tap].other };
+    const char *const *headings = m3_tap_sections[tap];
     for (int i = 0; i < 2 && headings[i] != NULL; i++) {
         fprintf(page->out, "%s<a href=\"", i > 0 ? ", " : "");
         m3_print_markup(page->out, page->subject->spec);

@@ -19,7 +19,7 @@ static const char rules[] =
     "h1 { font-size: 22px; margin: 8px 0 } h2 { font-size: 18px; margin: 36px 0 8px } h3 { font-size: 14px;\n"
     "  margin: 20px 0 4px } p { margin: 6px 0 } a { color: var(--link) } svg { display: block; max-width: 100% }\n"
     "table { border-collapse: collapse } td, th { padding: 1px 8px; text-align: left; font-weight: normal;\n"
-    "  vertical-align: top } .small { font-size: 12px } thead th, .quiet { color: var(--quiet) }\n"
+    "  vertical-align: baseline } .small { font-size: 12px } thead th, .quiet { color: var(--quiet) }\n"
     ".number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }\n"
     "code, .bits { font: 12px ui-monospace, 'DejaVu Sans Mono', monospace; overflow-wrap: anywhere }\n"
     ".verdict { white-space: nowrap; font-weight: 600 }\n"
