@@ -101,7 +101,8 @@ END_TEST
 
 /* Goal:  the mean square of z, VARIANCE and BIAS at their limits.
  * Given: errors of +-2.01 sigma (N = 1000 and 255); of e^2 at 0.4 steps; of one sign at 2 sqrt(N steps) / N.
- * Claim: WALK by its mean from 256 elements on; VARIANCE; BIAS only where |r| / B sqrt(n) <= 3, never for truncating.
+ * Claim: WALK by its mean from 256 elements on; VARIANCE; BIAS only where |r| / B sqrt(n) <= 3, never for
+ *        truncating, nor where nothing is summed.
  * Seen to fail with 4 as a limit of z for z^2, 0.4 N, sum |e| for |sum e|, the condition on r left out. */
 START_TEST(statistics)
 {
@@ -133,6 +134,10 @@ START_TEST(statistics)
     tap.truncates = 1;
     ck_assert_int_eq(m3_verdict_of(&tap).tiers, 0);
     tap.truncates = 0;
+    tap.n = 0, tap.f = 64;
+    v = m3_verdict_of(&tap);
+    ck_assert(v.tiers == 0 && isnan(v.bias));
+    tap.n = 62, tap.f = 2;
     for (int i = 0; i < N; i++) r[i] += 100, c[i] += 100;                /* |r| / B sqrt(62) = 8 */
     v = m3_verdict_of(&tap);
     ck_assert(v.tiers == 0 && isnan(v.bias));
@@ -175,7 +180,7 @@ END_TEST
 
 /* Goal:  nothing that is not a number passes, or is taken for a wildcard.
  * Claim: reference NaN: not comparable. Candidate NaN: FAIL. Infinities: equal, or FAIL; but where the format ends
- *        one is not judged, and a tap of nothing else is not judged either. B below 0, NaN or infinite: an error of ours.
+ *        one is not judged, and a tap of nothing else is not judged either. B below 0, NaN or infinite: our error.
  * Seen to fail with NaN in r let through, !(d > A) for d <= A, infinities subtracted, isfinite(r) left out, bounds not
  * looked at, every infinity not judged. */
 START_TEST(not_numbers)
