@@ -98,8 +98,8 @@ START_TEST(float_in_double)
 }
 END_TEST
 
-/* A run's own decisions change nothing, also where a dump holds some layers, or other taps too, and where the run goes on
- * behind a cached prefix. */
+/* A run's own decisions change nothing, also where a dump holds some layers, or other taps too, and where the run goes
+ * on behind a cached prefix. */
 START_TEST(follows_itself)
 {
     static const char *const kept[] = { "*", "layers.3.*", "*.experts,*.weights", "*.index.blocks" };

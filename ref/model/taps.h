@@ -62,8 +62,8 @@ struct m3_tap_row {
 
 extern const struct m3_tap_row m3_tap_table[M3_TAPS];
 
-/* The sections of SPEC.md that say what a tap is, as their headings read: the operator that M3 makes it with. The second
- * is that of the other kind of layer, sparse for full, MoE for dense; NULL: there is none. */
+/* The sections of SPEC.md that say what a tap is, as their headings read: the operator that M3 makes it with. The
+ * second is that of the other kind of layer, sparse for full, MoE for dense; NULL: there is none. */
 extern const char *const m3_tap_sections[M3_TAPS][2];
 
 /* What follows '#' in a link to a heading: letters small, blanks as '-', other marks left out. */
