@@ -45,7 +45,7 @@ static void in_chunks(struct m3_cache *cache, int64_t step)
  *        at 127, 128, 129, 2,047, 2,048 and 2,049.
  * Seen to fail with: blocks anchored at the chunk's start; scores over the chunk's index keys alone; a key, value or
  * index key written one place on; rotary angles of the place in the chunk; the causal bound of the place in the chunk;
- * the cached length counted in calls; noise by the row of the chunk, or by position. */
+ * the cached length counted in calls; noise by the row of the chunk. */
 START_TEST(chunks_are_one_call)
 {
     int i = _i / 4;

@@ -60,8 +60,7 @@ static const struct { const char *model, *other; int apart; } others[] = {
 
 /* Goal:  to choose as another run did is to be that run; blocks, experts, weights, in modules too, in float and double.
  * Claim: without the dump most taps differ, with it none, but for block scores where they are pooled otherwise.
- * Seen to fail with blocks, experts or weights not followed, weights followed before they are made, and modules left
- * out. */
+ * Seen to fail with blocks, experts or weights not followed, and with modules left out. */
 START_TEST(follows_another_run)
 {
     const char *model = others[_i].model, *precision = strstr(others[_i].other, "f64") ? "--precision f64" : "";

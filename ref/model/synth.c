@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/minmax.h"
 #include "io/config.h"
+#include "io/new_file.h"
 #include "io/safetensors.h"
 #include "base/generator.h"
 #include "model/tensors.h"
@@ -190,20 +190,11 @@ static int write_shard(struct synth *s, int64_t shard)
     return status;
 }
 
-/* A small file: to a temporary name, synced, renamed. */
 static int write_file(const char *folder, const char *name, const char *text, size_t size, struct m3_error *error)
 {
-    char path[4096], temporary[4200];
+    char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = fopen(temporary, "wb");
-    int bad = !file || fwrite(text, 1, size, file) != size || fflush(file) || fsync(fileno(file));
-    if (file) bad |= fclose(file) != 0;
-    bad = bad || rename(temporary, path);
-    if (!bad) return M3_OK;
-    int why = errno;
-    remove(temporary);
-    return m3_fail(error, M3_IO, "%s: cannot be written: %s", path, strerror(why));
+    return m3_new_file_write(path, text, size, error);
 }
 
 static int write_index(struct synth *s)
