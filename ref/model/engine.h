@@ -31,6 +31,14 @@ struct m3_force {
                    struct m3_error *error);
 };
 
+struct m3_ops;
+
+/* Other operators in the place of the reference's, from this process. A plug-in is the same from a file. */
+struct m3_replacement {
+    const struct m3_ops *ops;               /* the whole table, in the engine's `real` */
+    void *state;                            /* operators find it in m3_ctx.plugin */
+};
+
 /* How a pass is run, and over what. Zero, except where it says otherwise, is the usual choice. */
 struct m3_request {
     const int32_t *ids;                     /* [T] */
@@ -45,6 +53,7 @@ struct m3_request {
     enum m3_linear linear;
     int threads;                            /* >= 1 */
     const char *plugin;                     /* shared library that replaces operators, or NULL */
+    const struct m3_replacement *replacement;               /* or NULL; not beside a plug-in */
     const struct m3_force *force;           /* or NULL */
     const struct m3_sink *sink;             /* or NULL */
     /* Before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or NULL. */
@@ -78,8 +87,6 @@ static inline int64_t m3_request_modules(const struct m3_model *model, const str
     if (behind || unseen || r->end_layer < model->config.layers) return 0;
     return model->mtp_modules < r->T - 1 ? model->mtp_modules : r->T - 1;
 }
-
-struct m3_ops;
 
 struct m3_engine {
     const char *precision;                  /* "f32" or "f64" */

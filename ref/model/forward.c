@@ -49,6 +49,10 @@ static int open_pass(struct m3_pass *f, void **library, const struct m3_model *m
     *library = NULL;
     f->status = m3_ctx_init(&f->ctx, request->threads, request->linear);
     if (f->status) return m3_fail_memory(error, "a context", sizeof f->ctx);
+    if (request->replacement) {
+        f->ops = *request->replacement->ops;
+        f->ctx.plugin = request->replacement->state;
+    }
     if (request->plugin) f->status = m3_plugin_load(&f->ops, library, request->plugin, error);
     f->norm = c->gemma_norm ? f->ops.rms_norm : f->ops.rms_norm_plain;
     return f->status;
