@@ -1,32 +1,19 @@
 #include <math.h>
-#include <omp.h>
 
-#include "base/minmax.h"
 #include "ops/math.h"
+#include "oracle/attended.h"
 #include "oracle/bounds.h"
 
-/* What one row of one head attends to: L keys and values of D channels, `stride` apart, at these places. */
-struct row {
-    const double *q, *k, *v;
-    const int64_t *keys;
-    int64_t L, D, stride;
-};
-
-/* Scratch of a thread, [L] each. */
+/* Scratch of a thread, [L] each: logits, weights; a logit's error: worst, typical, probable. */
 struct work {
-    int64_t *keys;
-    double *z, *p, *eps, *walk, *probable;      /* logits, weights; a logit's error: worst, typical, probable */
+    double *z, *p, *eps, *walk, *probable;
 };
 
-enum { KEY_ARRAYS = 6 };
-
-static int64_t work_size(int64_t L) { return KEY_ARRAYS * L; }
+enum { KEY_ARRAYS = 5 };
 
 static struct work work_in(double *memory, int64_t L)
 {
-    struct work w = { .keys = (int64_t *)(void *)memory, .z = memory + L, .p = memory + 2 * L, .eps = memory + 3 * L,
-                      .walk = memory + 4 * L, .probable = memory + 5 * L };
-    return w;
+    return (struct work){ memory, memory + L, memory + 2 * L, memory + 3 * L, memory + 4 * L };
 }
 
 /* A relative error of a weight, over u, where its logit is off by eps u: beyond 0.01 not the first order alone. */
@@ -43,7 +30,7 @@ struct scalars {
 /* Logits and weights of a row, and how far each may be off:
  *
  *     eps_j = (D + 4) a_j + (m - z_j) + c (R + 1),   a_j = sum |q| |k_j| / sqrt(D) */
-static struct scalars weigh(const struct work *w, const struct row *r, const struct m3_arithmetic *how)
+static struct scalars weigh(const struct work *w, const struct m3_attended *r, const struct m3_arithmetic *how)
 {
     double scale = 1 / sqrt((double)r->D), n = (double)r->D, sum = 0;
     struct scalars s = { .R = (double)((r->L + 15) / 16), .largest = -INFINITY };
@@ -77,7 +64,7 @@ static struct scalars weigh(const struct work *w, const struct row *r, const str
  *
  * What is common to numerator and denominator moves o along v - o alone: against |v|, a large mean of v would hide all.
  */
-static void output_bounds(const struct m3_bound *out, int64_t at, const struct row *r, const struct work *w,
+static void output_bounds(const struct m3_bound *out, int64_t at, const struct m3_attended *r, const struct work *w,
                           const struct scalars *s, const struct m3_arithmetic *how)
 {
     double L = (double)r->L, least = how->u > 0x1p-53 ? 0x1p-126 : 0x1p-1022;
@@ -129,66 +116,35 @@ static void no_bounds(const struct m3_bound *out, int64_t at, int64_t n)
     }
 }
 
-/* Row `at` of o [.,D] and of lse. */
-static void row_bounds(const struct m3_bound *o, const struct m3_bound *lse, int64_t at, const struct row *r,
-                       const struct work *w, const struct m3_arithmetic *how)
+struct rows {
+    struct m3_bound *o, *lse;           /* lse may be NULL */
+    const struct m3_arithmetic *how;
+};
+
+static void row_bounds(const void *self, const struct m3_attended *r)
 {
+    const struct rows *rows = self;
     if (r->L == 0) {
-        no_bounds(o, at * r->D, r->D);
-        if (lse) no_bounds(lse, at, 1);
+        no_bounds(rows->o, r->at * r->D, r->D);
+        if (rows->lse) no_bounds(rows->lse, r->at, 1);
         return;
     }
-    struct scalars s = weigh(w, r, how);
-    output_bounds(o, at * r->D, r, w, &s, how);
-    if (lse) lse_bound(lse, at, r->L, w, &s, how);
+    struct work w = work_in(r->scratch, r->L);
+    struct scalars s = weigh(&w, r, rows->how);
+    output_bounds(rows->o, r->at * r->D, r, &w, &s, rows->how);
+    if (rows->lse) lse_bound(rows->lse, r->at, r->L, &w, &s, rows->how);
 }
 
-/* Is a block in the list of group g of a row, or with `any` in the list of any group? lists [G,N]. */
-static int is_listed(const int32_t *lists, const struct m3_attend *d, int64_t g, int64_t block)
-{
-    int any = d->selection == M3_SELECT_UNION;
-    for (int64_t i = any ? 0 : g * d->N; i < (any ? d->G : g + 1) * d->N; i++)
-        if (lists[i] == block) return 1;
-    return 0;
-}
-
-/* The keys of row t and group g, ascending; lists [G,N] of that row, or NULL: all. Returns how many. */
-static int64_t keys_of(int64_t *keys, const struct m3_attend *d, const int32_t *lists, int64_t t, int64_t g)
-{
-    int64_t n = 0, end = d->p0 + t + 1, block = lists ? d->block : end;
-    for (int64_t first = 0; first < end; first += block) {
-        if (lists && !is_listed(lists, d, g, first / block)) continue;
-        for (int64_t j = first; j < m3_min(first + block, end); j++)
-            if (!d->seen || d->seen[j]) keys[n++] = j;
-    }
-    return n;
-}
+static const struct m3_attended_scratch needed = { .per_key = KEY_ARRAYS };
 
 static int attend(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
                   const double *v, const int32_t *blocks, const struct m3_attend *d, const struct m3_arithmetic *how)
 {
-    int64_t S = d->p0 + d->T, heads = d->Q / d->G, size = work_size(S);
-    int team = m3_team(ctx, d->T * d->Q * d->D * S);
-    size_t mark = m3_scratch_mark(ctx);
-    double *scratch = m3_scratch_take(ctx, team * size, sizeof *scratch);
-    if (!scratch) return M3_INTERNAL;
+    struct rows rows = { o, lse, how };
     o->n = 0;
     o->f = 1;
     if (lse) lse->n = 0, lse->f = 1;
-
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i = 0; i < d->T * d->G; i++) {
-        int64_t t = i / d->G, g = i % d->G;
-        struct work w = work_in(scratch + omp_get_thread_num() * size, S);
-        struct row r = { .k = k + g * d->D, .v = v + g * d->D, .keys = w.keys, .D = d->D, .stride = d->G * d->D };
-        r.L = keys_of(w.keys, d, blocks ? blocks + t * d->G * d->N : NULL, t, g);
-        for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
-            r.q = q + (t * d->Q + h) * d->D;
-            row_bounds(o, lse, t * d->Q + h, &r, &w, how);
-        }
-    }
-    m3_scratch_release(ctx, mark);
-    return M3_OK;
+    return m3_attended_causal(ctx, row_bounds, &rows, needed, q, k, v, blocks, d);
 }
 
 int m3_bound_attend_full(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
@@ -208,30 +164,8 @@ int m3_bound_attend_segments(struct m3_ctx *ctx, struct m3_bound *o, const doubl
                              const int64_t *ends, int64_t segments, int64_t A, int64_t U,
                              const struct m3_arithmetic *how)
 {
-    int64_t longest = 0;
-    for (int64_t s = 0; s < segments; s++) longest = m3_max(longest, ends[s] - (s ? ends[s - 1] : 0));
-    int64_t size = work_size(longest), P = ends[segments - 1];
-    int team = m3_team(ctx, P * A * U * longest);
-    size_t mark = m3_scratch_mark(ctx);
-    double *scratch = m3_scratch_take(ctx, team * size, sizeof *scratch);
-    if (!scratch) return M3_INTERNAL;
+    struct rows rows = { o, NULL, how };
     o->n = 0;
     o->f = 1;
-
-#pragma omp parallel num_threads(team)
-    for (int64_t s = 0; s < segments; s++) {
-        int64_t first = s ? ends[s - 1] : 0;
-        struct work w = work_in(scratch + omp_get_thread_num() * size, longest);
-        struct row r = { .keys = w.keys, .L = ends[s] - first, .D = U, .stride = A * U };
-        for (int64_t j = 0; j < r.L; j++) w.keys[j] = first + j;
-#pragma omp for schedule(dynamic) nowait
-        for (int64_t i = first * A; i < ends[s] * A; i++) {
-            r.q = q + i * U;
-            r.k = k + i % A * U;
-            r.v = v + i % A * U;
-            row_bounds(o, NULL, i, &r, &w, how);
-        }
-    }
-    m3_scratch_release(ctx, mark);
-    return M3_OK;
+    return m3_attended_segments(ctx, row_bounds, &rows, needed, q, k, v, ends, segments, A, U);
 }

@@ -1,13 +1,13 @@
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "base/minmax.h"
 #include "oracle/bounds.h"
 #include "oracle/bounds_activation.h"
 #include "oracle/bounds_dot.h"
+#include "oracle/bounds_experts.h"
 
-enum { LANES = M3_DOT_LANES, ROWS = 64 };       /* tokens of a gated MLP at a time: bounds the scratch memory */
+enum { LANES = M3_DOT_LANES, ROWS = M3_CHOSEN };
 
 /* Weights of the chosen experts: B = p, steps = K + 1. */
 int m3_bound_route(struct m3_ctx *ctx, struct m3_bound *out, const double *s, const int32_t *ids, int64_t T, int64_t E,
@@ -31,7 +31,7 @@ int m3_bound_route(struct m3_ctx *ctx, struct m3_bound *out, const double *s, co
     return M3_OK;
 }
 
-static int factor_steps(double factor)
+int m3_factor_steps(double factor)
 {
     int exponent;
     return frexp(fabs(factor), &exponent) == 0.5 ? 1 : 2;
@@ -42,7 +42,7 @@ int m3_bound_routed(struct m3_ctx *ctx, struct m3_bound *out, const double *each
                     int64_t H, double factor)
 {
     out->n = K;
-    out->f = factor_steps(factor);
+    out->f = m3_factor_steps(factor);
 #pragma omp parallel for num_threads(m3_team(ctx, T * K * H))
     for (int64_t t = 0; t < T; t++)
         for (int64_t i = 0; i < H; i++) {
@@ -65,92 +65,61 @@ static double over_u(double bound, double steps, double u)
     return steps * (bound + (bound > 0 ? m3_bound_eta(u) / u : 0));
 }
 
+/* Rows of a gated MLP on their way. */
+struct mlp {
+    const struct inner *inner;
+    const struct m3_gate *gate;
+    const struct m3_arithmetic *how;
+    const double *x;
+    double *y, *bound, *walk;                   /* [T,H] */
+    int64_t H, F;
+    int rounded1, rounded3, rounded2;
+};
+
 /* A gate and an up, with bounds of their own, through the activation:
  *
  *     e = |dy/dg| h_g + |dy/du| h_u + (5 + c) B_act       h = n B over u; all over u
  *
  * At a clamp that the error can reach, the steeper side counts. */
-static void activate(const struct inner *inner, int64_t at, const struct m3_dots *gate, const struct m3_dots *up,
-                     int64_t l, int64_t cols, int gate_rounded, int up_rounded, const struct m3_gate *g,
-                     const struct m3_arithmetic *how)
+static void activate(const struct mlp *mlp, int64_t at, const struct m3_dots *gate, const struct m3_dots *up, int64_t l)
 {
-    double z = gate->sum[l], w = up->sum[l], steps = m3_gate_steps(how), own = m3_gate_bound(z, w, g, how);
-    double h_g = over_u(gate->mass[l], (double)(cols + gate_rounded), how->u);
-    double h_u = over_u(up->mass[l], (double)(cols + up_rounded), how->u);
-    double low = m3_up_clamped(w - how->u * h_u, g), high = m3_up_clamped(w + how->u * h_u, g);
-    double one = g->oai ? 1 : 0, largest = fmax(fabs(low + one), fabs(high + one));
-    double unit = m3_gate_value(z, 1 - one, g);                     /* g' sig(alpha g') */
-    double by_gate = largest * m3_gate_slope(z, how->u * h_g, g), by_up = low < high ? fabs(unit) : 0;
-    double gate_walk2 = m3_dot_walk2(gate, l, cols, gate_rounded, 0, z);
-    double up_walk2 = m3_dot_walk2(up, l, cols, up_rounded, 0, w);
+    double z = gate->sum[l], w = up->sum[l], u = mlp->how->u, steps = m3_gate_steps(mlp->how);
+    double own = m3_gate_bound(z, w, mlp->gate, mlp->how);
+    double h_g = over_u(gate->mass[l], (double)(mlp->H + mlp->rounded1), u);
+    double h_u = over_u(up->mass[l], (double)(mlp->H + mlp->rounded3), u);
+    struct m3_gate_slopes s = m3_gate_slopes(z, w, u * h_g, u * h_u, mlp->gate);
+    double gate_walk2 = m3_dot_walk2(gate, l, mlp->H, mlp->rounded1, 0, z);
+    double up_walk2 = m3_dot_walk2(up, l, mlp->H, mlp->rounded3, 0, w);
 
-    inner->value[at] = m3_gate_value(z, w, g);
-    inner->error[at] = by_gate * h_g + by_up * h_u + over_u(own, steps, how->u);
-    inner->variance[at] = by_gate * by_gate * gate_walk2 + by_up * by_up * up_walk2 + steps * own * own;
+    mlp->inner->value[at] = m3_gate_value(z, w, mlp->gate);
+    mlp->inner->error[at] = s.by_gate * h_g + s.by_up * h_u + over_u(own, steps, u);
+    mlp->inner->variance[at] = s.by_gate * s.by_gate * gate_walk2 + s.by_up * s.by_up * up_walk2 + steps * own * own;
 }
 
-/* inner [T,F] of x [T,H]. Panels [2 team] of H. */
-static void first_half(const struct inner *inner, const double *x, const struct m3_weight *w1,
-                       const struct m3_weight *w3, const struct m3_gate *g, int64_t T, int team, double *scratch,
-                       const struct m3_arithmetic *how)
+static void first_half(const void *self, int64_t t, const struct m3_panel *panel)
 {
-    int64_t F = w1->rows, H = w1->cols, each = H * (2 * LANES + 1);
-    int rounded1 = m3_bound_weight_roundings(w1, how->u), rounded3 = m3_bound_weight_roundings(w3, how->u);
-
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n0 = 0; n0 < F; n0 += LANES) {
-        int64_t lanes = m3_min(LANES, F - n0);
-        double *gates = scratch + omp_get_thread_num() * each, *ups = gates + H * LANES, *row = ups + H * LANES;
-        m3_dot_panel(gates, row, w1, n0, lanes);
-        m3_dot_panel(ups, row, w3, n0, lanes);
-        for (int64_t t = 0; t < T; t++) {
-            struct m3_dots gate, up;
-            m3_dots(&gate, x + t * H, gates, H);
-            m3_dots(&up, x + t * H, ups, H);
-            for (int64_t l = 0; l < lanes; l++)
-                activate(inner, t * F + n0 + l, &gate, &up, l, H, rounded1, rounded3, g, how);
-        }
-    }
+    const struct mlp *mlp = self;
+    struct m3_dots gate, up;
+    m3_dots(&gate, mlp->x + t * mlp->H, panel->values, mlp->H);
+    m3_dots(&up, mlp->x + t * mlp->H, panel->second, mlp->H);
+    for (int64_t l = 0; l < panel->lanes; l++) activate(mlp, t * mlp->F + panel->n0 + l, &gate, &up, l);
 }
 
-/* |w2| e and w2^2 var of one lane. */
-static void push_through(double *error, double *variance, const double *panel, int64_t l, const struct inner *inner,
-                         int64_t at, int64_t F)
+/* B = |w2| e + (F + f) |w2| |a|: the whole allowance over u. */
+static void second_half(const void *self, int64_t t, const struct m3_panel *panel)
 {
-    double e = 0, v = 0;
-    for (int64_t k = 0; k < F; k++) {
-        double w = panel[k * LANES + l];
-        e += fabs(w) * inner->error[at + k];
-        v += w * w * inner->variance[at + k];
-    }
-    *error = e;
-    *variance = v;
-}
-
-/* B = |w2| e + (F + f) |w2| |a|: the whole allowance over u. y, bound, walk [T,H] (bound, walk: squares apart). */
-static void second_half(double *y, double *bound, double *walk, const struct inner *inner, const struct m3_weight *w2,
-                        int64_t T, int team, double *scratch, const struct m3_arithmetic *how)
-{
-    int64_t H = w2->rows, F = w2->cols, each = F * (LANES + 1);
-    int rounded = m3_bound_weight_roundings(w2, how->u);
-
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n0 = 0; n0 < H; n0 += LANES) {
-        int64_t lanes = m3_min(LANES, H - n0);
-        double *panel = scratch + omp_get_thread_num() * each;
-        m3_dot_panel(panel, panel + F * LANES, w2, n0, lanes);
-        for (int64_t t = 0; t < T; t++) {
-            struct m3_dots dots;
-            m3_dots(&dots, inner->value + t * F, panel, F);
-            for (int64_t l = 0; l < lanes; l++) {
-                int64_t at = t * H + n0 + l;
-                double error, variance;
-                push_through(&error, &variance, panel, l, inner, t * F, F);
-                y[at] = dots.sum[l];
-                bound[at] = error + over_u(dots.mass[l], (double)(F + rounded), how->u);
-                walk[at] = sqrt(variance + m3_dot_walk2(&dots, l, F, rounded, 0, dots.sum[l]));
-            }
-        }
+    const struct mlp *mlp = self;
+    const struct inner *inner = mlp->inner;
+    int64_t F = mlp->F;
+    double error[LANES], variance[LANES];
+    struct m3_dots dots;
+    m3_dots(&dots, inner->value + t * F, panel->values, F);
+    m3_dot_spread(error, variance, inner->error + t * F, inner->variance + t * F, panel->values, F);
+    for (int64_t l = 0; l < panel->lanes; l++) {
+        int64_t at = t * mlp->H + panel->n0 + l;
+        mlp->y[at] = dots.sum[l];
+        mlp->bound[at] = error[l] + over_u(dots.mass[l], (double)(F + mlp->rounded2), mlp->how->u);
+        mlp->walk[at] = sqrt(variance[l] + m3_dot_walk2(&dots, l, F, mlp->rounded2, 0, dots.sum[l]));
     }
 }
 
@@ -159,17 +128,15 @@ static int gated_mlp(struct m3_ctx *ctx, double *y, double *bound, double *walk,
                      const struct m3_weight *w1, const struct m3_weight *w3, const struct m3_weight *w2,
                      const struct m3_gate *g, int64_t T, const struct m3_arithmetic *how)
 {
-    int64_t F = w1->rows, H = w1->cols, each = m3_max(H * (2 * LANES + 1), F * (LANES + 1));
-    int team = m3_team(ctx, T * F * H);
+    int64_t F = w1->rows;
     size_t mark = m3_scratch_mark(ctx);
-    double *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
     struct inner inner = { m3_scratch_take(ctx, T * F, sizeof(double)), m3_scratch_take(ctx, T * F, sizeof(double)),
                            m3_scratch_take(ctx, T * F, sizeof(double)) };
-    int status = scratch && inner.value && inner.error && inner.variance ? M3_OK : M3_INTERNAL;
-    if (!status) {
-        first_half(&inner, x, w1, w3, g, T, team, scratch, how);
-        second_half(y, bound, walk, &inner, w2, T, team, scratch, how);
-    }
+    struct mlp mlp = { &inner, g, how, x, y, bound, walk, w1->cols, F, m3_bound_weight_roundings(w1, how->u),
+                       m3_bound_weight_roundings(w3, how->u), m3_bound_weight_roundings(w2, how->u) };
+    int status = inner.value && inner.error && inner.variance ? M3_OK : M3_INTERNAL;
+    if (!status) status = m3_dot_panels(ctx, first_half, &mlp, w1, w3, T);
+    if (!status) status = m3_dot_panels(ctx, second_half, &mlp, w2, NULL, T);
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -194,13 +161,31 @@ int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, cons
     return status;
 }
 
-/* Where the tokens of one expert stand: slots t K + k from `first` on, at most ROWS. Returns how many. */
+/* Slots of one expert from `first` on, at most ROWS. Returns how many. */
 static int64_t slots_of(int64_t *slots, int64_t *first, const int32_t *ids, int64_t count, int64_t expert)
 {
     int64_t n = 0;
     for (; *first < count && n < ROWS; ++*first)
         if (ids[*first] == expert) slots[n++] = *first;
     return n;
+}
+
+int m3_each_expert(struct m3_ctx *ctx, m3_at_expert visit, const void *self, const int32_t *ids, int64_t T, int64_t E,
+                   int64_t K)
+{
+    int64_t slots[ROWS];
+    int status = M3_OK;
+    for (int64_t i = 0; i < T * K; i++)
+        if (ids[i] < 0 || ids[i] >= E) return m3_fail_at(ctx, M3_BAD_INPUT, "expert out of range", i / K, -1, -1);
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t first = 0, n; !status && (n = slots_of(slots, &first, ids, T * K, e)) > 0;)
+            status = visit(ctx, self, e, slots, n);
+    return status;
+}
+
+void m3_gather_tokens(double *to, const double *x, const int64_t *slots, int64_t n, int64_t K, int64_t H)
+{
+    for (int64_t i = 0; i < n; i++) memcpy(to + i * H, x + slots[i] / K * H, (size_t)H * sizeof *to);
 }
 
 /* Sums over the experts of a token, in ascending id. */
@@ -226,7 +211,7 @@ static void add_to_sums(const struct sums *sums, const int64_t *slots, int64_t n
 /* routed of experts that are not known: what each may be off, and the roundings of their sum. */
 static void finish_routed(struct m3_bound *out, const struct sums *sums, int64_t n, int64_t K, double factor, double u)
 {
-    double steps = (double)(K + factor_steps(factor)), size = fabs(factor);
+    double steps = (double)(K + m3_factor_steps(factor)), size = fabs(factor);
     out->n = 0;
     out->f = 1;
     for (int64_t i = 0; i < n; i++) {
@@ -235,41 +220,50 @@ static void finish_routed(struct m3_bound *out, const struct sums *sums, int64_t
     }
 }
 
-static int bad_row(const int32_t *ids, int64_t T, int64_t E, int64_t K)
+struct experts {
+    struct m3_bound *each;              /* or NULL */
+    const struct sums *sums;            /* or NULL */
+    double *y;                          /* or NULL */
+    const double *x, *p;
+    const struct m3_expert *experts;
+    const struct m3_gate *gate;
+    const struct m3_arithmetic *how;
+    int64_t K, H;
+    double *in, *made, *bound, *walk;   /* [ROWS,H]: the rows of one expert */
+};
+
+static int one_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
 {
-    for (int64_t i = 0; i < T * K; i++)
-        if (ids[i] < 0 || ids[i] >= E) return (int)(i / K);
-    return -1;
+    const struct experts *a = self;
+    const struct m3_expert *w = &a->experts[expert];
+    size_t bytes = (size_t)a->H * sizeof(double);
+    m3_gather_tokens(a->in, a->x, slots, n, a->K, a->H);
+    int status = gated_mlp(ctx, a->made, a->bound, a->walk, a->in, &w->w1, &w->w3, &w->w2, a->gate, n, a->how);
+    for (int64_t i = 0; i < n && !status; i++) {
+        int64_t to = slots[i] * a->H, from = i * a->H;
+        if (a->y) memcpy(a->y + to, a->made + from, bytes);
+        if (a->each) memcpy(a->each->bound + to, a->bound + from, bytes);
+        if (a->each && a->each->walk) memcpy(a->each->walk + to, a->walk + from, bytes);
+    }
+    if (a->sums && !status) add_to_sums(a->sums, slots, n, a->K, a->H, a->p, a->made, a->bound, a->walk);
+    return status;
 }
 
 int m3_bound_experts(struct m3_ctx *ctx, struct m3_bound *each, struct m3_bound *routed, double *y, const double *x,
                      const int32_t *ids, const double *p, const struct m3_expert *experts, const struct m3_gate *g,
                      int64_t T, int64_t E, int64_t K, double factor, const struct m3_arithmetic *how)
 {
-    int64_t H = experts[0].w1.cols, total = routed ? T * H : 0, slots[ROWS], bad = bad_row(ids, T, E, K);
-    if (bad >= 0) return m3_fail_at(ctx, M3_BAD_INPUT, "expert out of range", bad, -1, -1);
-    size_t mark = m3_scratch_mark(ctx), bytes = (size_t)H * sizeof(double);
-    double *in = m3_scratch_take(ctx, ROWS * H, sizeof *in), *made = m3_scratch_take(ctx, 3 * ROWS * H, sizeof *made);
+    int64_t H = experts[0].w1.cols, total = routed ? T * H : 0;
+    size_t mark = m3_scratch_mark(ctx);
+    double *made = m3_scratch_take(ctx, 4 * ROWS * H, sizeof *made);
     double *memory = m3_scratch_take(ctx, 3 * total, sizeof *memory);
     struct sums sums = { memory, memory + total, memory + 2 * total };
-    double *bound = made + ROWS * H, *walk = bound + ROWS * H;
-    int status = in && made && memory ? M3_OK : M3_INTERNAL;
-    if (!status) memset(memory, 0, (size_t)(3 * total) * sizeof *memory);
+    struct experts all = { each, routed ? &sums : NULL, y, x, p, experts, g, how, K, H,
+                           made, made + ROWS * H, made + 2 * ROWS * H, made + 3 * ROWS * H };
+    int status = made && memory ? M3_OK : M3_INTERNAL;
     if (each) each->n = 0, each->f = 1;
-
-    for (int64_t e = 0; e < E && !status; e++) {
-        for (int64_t first = 0, n; !status && (n = slots_of(slots, &first, ids, T * K, e)) > 0;) {
-            for (int64_t i = 0; i < n; i++) memcpy(in + i * H, x + slots[i] / K * H, bytes);
-            status = gated_mlp(ctx, made, bound, walk, in, &experts[e].w1, &experts[e].w3, &experts[e].w2, g, n, how);
-            if (status) break;
-            for (int64_t i = 0; i < n; i++) {
-                if (y) memcpy(y + slots[i] * H, made + i * H, bytes);
-                if (each) memcpy(each->bound + slots[i] * H, bound + i * H, bytes);
-                if (each && each->walk) memcpy(each->walk + slots[i] * H, walk + i * H, bytes);
-            }
-            if (routed) add_to_sums(&sums, slots, n, K, H, p, made, bound, walk);
-        }
-    }
+    if (!status) memset(memory, 0, (size_t)(3 * total) * sizeof *memory);
+    if (!status) status = m3_each_expert(ctx, one_expert, &all, ids, T, E, K);
     if (routed && !status) finish_routed(routed, &sums, total, K, factor, how->u);
     m3_scratch_release(ctx, mark);
     return status;

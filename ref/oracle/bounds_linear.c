@@ -8,12 +8,34 @@
 
 enum { LANES = M3_DOT_LANES };
 
-void m3_dot_panel(double *out, double *row, const struct m3_weight *w, int64_t n0, int64_t lanes)
+/* out [cols, LANES]; row [cols] is scratch. */
+static void expand(double *out, double *row, const struct m3_weight *w, int64_t n0, int64_t lanes)
 {
     for (int64_t l = 0; l < LANES; l++) {
         if (l < lanes) m3_expand_f64(row, w, n0 + l, 0, w->cols);
         for (int64_t k = 0; k < w->cols; k++) out[k * LANES + l] = l < lanes ? row[k] : 0;
     }
+}
+
+int m3_dot_panels(struct m3_ctx *ctx, m3_at_panel visit, const void *self, const struct m3_weight *w,
+                  const struct m3_weight *second, int64_t T)
+{
+    int64_t rows = w->rows, cols = w->cols, panels = (rows + LANES - 1) / LANES, each = cols * (2 * LANES + 1);
+    int team = (int)m3_min(m3_team(ctx, T * rows * cols), panels);
+    size_t mark = m3_scratch_mark(ctx);
+    double *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
+    if (!scratch) return M3_INTERNAL;
+
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+    for (int64_t i = 0; i < panels; i++) {
+        double *values = scratch + omp_get_thread_num() * each, *beside = values + cols * LANES;
+        struct m3_panel panel = { i * LANES, m3_min(LANES, rows - i * LANES), values, second ? beside : NULL };
+        expand(values, beside + cols * LANES, w, panel.n0, panel.lanes);
+        if (second) expand(beside, beside + cols * LANES, second, panel.n0, panel.lanes);
+        for (int64_t t = 0; t < T; t++) visit(self, t, &panel);
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
 }
 
 void m3_dots(struct m3_dots *out, const double *x, const double *panel, int64_t cols)
@@ -31,6 +53,22 @@ void m3_dots(struct m3_dots *out, const double *x, const double *panel, int64_t 
         }
     }
     *out = d;
+}
+
+void m3_dot_spread(double *error, double *variance, const double *e, const double *v, const double *panel,
+                   int64_t cols)
+{
+    double sum[LANES] = { 0 }, squares[LANES] = { 0 };
+    for (int64_t k = 0; k < cols; k++) {
+        const double *w_k = panel + k * LANES;
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            sum[l] += fabs(w_k[l]) * e[k];
+            squares[l] += w_k[l] * w_k[l] * v[k];
+        }
+    }
+    memcpy(error, sum, sizeof sum);
+    memcpy(variance, squares, sizeof squares);
 }
 
 double m3_dot_walk2(const struct m3_dots *dots, int64_t l, int64_t cols, int weight_roundings, int has_bias, double y)
@@ -78,6 +116,27 @@ int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids,
     return M3_OK;
 }
 
+struct linear {
+    struct m3_bound *out;
+    const double *x, *bias;
+    int64_t rows, cols;
+    int rounded;
+};
+
+static void linear_place(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct linear *a = self;
+    struct m3_dots dots;
+    m3_dots(&dots, a->x + t * a->cols, panel->values, a->cols);
+    for (int64_t l = 0; l < panel->lanes; l++) {
+        int64_t n = panel->n0 + l, at = t * a->rows + n;
+        double b = a->bias ? a->bias[n] : 0;
+        a->out->bound[at] = dots.mass[l] + fabs(b);
+        if (!a->out->walk) continue;
+        a->out->walk[at] = sqrt(m3_dot_walk2(&dots, l, a->cols, a->rounded, a->bias != NULL, dots.sum[l] + b));
+    }
+}
+
 /* Dot products.
  *
  *     B = sum |w| |x| + |bias|,  steps = cols + (bias) + (a scale that is no power of two)
@@ -85,32 +144,8 @@ int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids,
 int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const struct m3_weight *w,
                     const double *bias, int64_t T, const struct m3_arithmetic *how)
 {
-    int64_t rows = w->rows, cols = w->cols, panels = (rows + LANES - 1) / LANES, each = cols * (LANES + 1);
-    int rounded = m3_bound_weight_roundings(w, how->u);
-    out->n = cols;
-    out->f = rounded + (bias != NULL);
-    int team = (int)m3_min(m3_team(ctx, T * rows * cols), panels);
-    size_t mark = m3_scratch_mark(ctx);
-    double *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
-    if (!scratch) return M3_INTERNAL;
-
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i = 0; i < panels; i++) {
-        int64_t n0 = i * LANES, lanes = m3_min(LANES, rows - n0);
-        double *panel = scratch + omp_get_thread_num() * each;
-        m3_dot_panel(panel, panel + cols * LANES, w, n0, lanes);
-        for (int64_t t = 0; t < T; t++) {
-            struct m3_dots dots;
-            m3_dots(&dots, x + t * cols, panel, cols);
-            for (int64_t l = 0; l < lanes; l++) {
-                double b = bias ? bias[n0 + l] : 0;
-                out->bound[t * rows + n0 + l] = dots.mass[l] + fabs(b);
-                if (out->walk)
-                    out->walk[t * rows + n0 + l] =
-                        sqrt(m3_dot_walk2(&dots, l, cols, rounded, bias != NULL, dots.sum[l] + b));
-            }
-        }
-    }
-    m3_scratch_release(ctx, mark);
-    return M3_OK;
+    struct linear linear = { out, x, bias, w->rows, w->cols, m3_bound_weight_roundings(w, how->u) };
+    out->n = w->cols;
+    out->f = linear.rounded + (bias != NULL);
+    return m3_dot_panels(ctx, linear_place, &linear, w, NULL, T);
 }

@@ -1,8 +1,7 @@
 #include <math.h>
-#include <omp.h>
 
-#include "base/minmax.h"
 #include "ops/math.h"
+#include "oracle/attended.h"
 #include "oracle/bounds.h"
 
 /* Scores of the visible keys of one block: value, sum |q| |k|, walk^2. */
@@ -66,41 +65,33 @@ static void of_logarithm(double *bound, double *walk, const struct keys *keys, d
     *walk = sqrt(walk2 + L + rest * rest);
 }
 
-/* One (row, group) pair, all its blocks. */
-static void pair(const struct m3_bound *out, int64_t i, const double *q, const double *k, const struct m3_index *d,
-                 const struct keys *scratch, const struct m3_arithmetic *how)
+struct scores {
+    const struct m3_bound *out;
+    const double *q, *k;
+    const struct m3_index *d;
+    const struct m3_arithmetic *how;
+};
+
+static void block_bound(const void *self, const struct m3_scored *block)
 {
-    int64_t p = d->p0 + i / d->G;
-    double steps = (double)(out->n + out->f);
+    const struct scores *a = self;
+    const struct m3_index *d = a->d;
+    double steps = (double)(a->out->n + a->out->f), walk, *memory = block->scratch;
     double factor = d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? 1 / sqrt((double)d->X) : 1;
-    for (int64_t b = 0; b < d->B; b++) {
-        struct keys keys = *scratch;
-        double *bound = out->bound + i * d->B + b, walk;
-        for (int64_t j = b * d->block; j < m3_min((b + 1) * d->block, p + 1); j++)
-            if (!d->seen || d->seen[j]) score(&keys, keys.n++, q + i * d->X, k + j * d->X, d->X, factor);
-        if (d->semantics->pool == M3_POOL_LSE) of_logarithm(bound, &walk, &keys, steps, how->c);
-        else of_maximum(bound, &walk, &keys, how->u * steps);
-        if (out->walk) out->walk[i * d->B + b] = walk;
-    }
+    struct keys keys = { memory, memory + block->n, memory + 2 * block->n, block->n };
+    int64_t at = block->pair * d->B + block->block;
+    for (int64_t j = 0; j < block->n; j++)
+        score(&keys, j, a->q + block->pair * d->X, a->k + block->keys[j] * d->X, d->X, factor);
+    if (d->semantics->pool == M3_POOL_LSE) of_logarithm(a->out->bound + at, &walk, &keys, steps, a->how->c);
+    else of_maximum(a->out->bound + at, &walk, &keys, a->how->u * steps);
+    if (a->out->walk) a->out->walk[at] = walk;
 }
 
 int m3_bound_block_scores(struct m3_ctx *ctx, struct m3_bound *out, const double *q, const double *k,
                           const struct m3_index *d, const struct m3_arithmetic *how)
 {
-    int64_t pairs = d->T * d->G, block = m3_min(d->block, d->p0 + d->T);
-    int team = m3_team(ctx, pairs * d->X * (d->p0 + d->T));
-    size_t mark = m3_scratch_mark(ctx);
-    double *scratch = m3_scratch_take(ctx, team * 3 * block, sizeof *scratch);
-    if (!scratch) return M3_INTERNAL;
+    struct scores scores = { out, q, k, d, how };
     out->n = d->X;
     out->f = 2;
-
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i = 0; i < pairs; i++) {
-        double *mine = scratch + omp_get_thread_num() * 3 * block;
-        struct keys keys = { mine, mine + block, mine + 2 * block, 0 };
-        pair(out, i, q, k, d, &keys, how);
-    }
-    m3_scratch_release(ctx, mark);
-    return M3_OK;
+    return m3_scored_blocks(ctx, block_bound, &scores, (struct m3_attended_scratch){ .per_key = 3 }, d);
 }

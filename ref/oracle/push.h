@@ -16,7 +16,11 @@ struct m3_spread {
     double *variance;           /* of an honest error */
 };
 
-/* A value rounded on storing: u |y|, variance (u y)^2 / 3. floor: beside it, half the least step of the format. */
+/* No spread at all? NULL is none. */
+static inline int m3_is_exact(const struct m3_spread *s) { return !s || !s->error; }
+
+/* A value rounded on storing: u |y|, variance (u y)^2 / 3. floor: beside it, half the least step of the format; a 0 is
+ * stored as 0. */
 void m3_push_store(struct m3_spread *out, const double *y, int64_t n, double u, double floor);
 
 int m3_push_rms_norm(struct m3_ctx *, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
