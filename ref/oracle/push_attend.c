@@ -11,70 +11,91 @@ struct attend {
     const struct m3_attend_storage *storage;
 };
 
-/* Of one row. [L] each: weights; worst error of a logit, and its variance from what no other logit shares; what of a
- * weight's relative change moves o, and the largest weight within reach. [D]: keys by their weights. */
+/* Of one row. [L] each: logits, then weights; worst error of a logit beside `shift`, and its variance from what no other
+ * logit shares; what of a weight's relative change moves o, and the largest weight within reach. [D]: mean key, a sum. */
 struct work {
-    double *p, *error, *own, *moved, *most, *key;
-    double sum_error, largest;                  /* sum p_j error_j; largest error */
+    double *p, *error, *own, *moved, *most, *mean, *key;
+    double shift;                               /* error that all logits share */
+    double sum_error, largest;                  /* sum p_j (exp(error_j) - 1); largest error */
     int far;                                    /* beyond all linearity */
     int query_off;
 };
 
-enum { KEY_ARRAYS = 5 };
+enum { KEY_ARRAYS = 5, CHANNEL_ARRAYS = 2 };
 
 static struct work work_in(const struct m3_attended *r)
 {
-    double *memory = r->scratch;
+    double *memory = r->scratch, *channels = memory + KEY_ARRAYS * r->L;
     return (struct work){ .p = memory, .error = memory + r->L, .own = memory + 2 * r->L, .moved = memory + 3 * r->L,
-                          .most = memory + 4 * r->L, .key = memory + 5 * r->L };
+                          .most = memory + 4 * r->L, .mean = channels, .key = channels + r->D };
 }
 
-/* A logit s = scale q.k:
- *
- *     error = scale sum (|q| e_k + e_q |k| + e_q e_k) + 2 u |s|
- *     own   = scale^2 sum (q^2 v_k + v_q v_k) + 2 (u s)^2 / 3          the part of v_q k^2 is common to all keys */
-static double logit(double *error, double *own, const struct m3_attended *r, const struct attend *a, int64_t key)
+/* Logits, and what storing them costs; then weights, and the mean key. */
+static void weigh(struct work *w, const struct m3_attended *r, const struct attend *a)
 {
-    const double *k = r->k + key * r->stride;
-    int64_t at_q = r->at * r->D, at_k = r->head + key * r->stride;
-    int q_off = !m3_is_exact(a->of_q), k_off = !m3_is_exact(a->of_k);
-    double scale = 1 / sqrt((double)r->D), dot = 0, worst = 0, variance = 0;
-    for (int64_t i = 0; i < r->D; i++) dot += r->q[i] * k[i];
-    for (int64_t i = 0; i < r->D && (q_off || k_off); i++) {
-        double e_q = q_off ? a->of_q->error[at_q + i] : 0, v_q = q_off ? a->of_q->variance[at_q + i] : 0;
-        double e_k = k_off ? a->of_k->error[at_k + i] : 0, v_k = k_off ? a->of_k->variance[at_k + i] : 0;
-        worst += fabs(r->q[i]) * e_k + e_q * fabs(k[i]) + e_q * e_k;
-        variance += r->q[i] * r->q[i] * v_k + v_q * v_k;
+    double scale = 1 / sqrt((double)r->D), top = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < r->L; j++) {
+        const double *k = r->k + r->keys[j] * r->stride;
+        double dot = 0;
+        for (int64_t i = 0; i < r->D; i++) dot += r->q[i] * k[i];
+        double stored = a->storage->logits * fabs(scale * dot);
+        w->p[j] = scale * dot;
+        w->error[j] = 2 * stored;
+        w->own[j] = 2 * stored * stored / 3;
+        top = w->p[j] > top || w->p[j] != w->p[j] ? w->p[j] : top;
     }
-    double s = dot * scale, stored = a->storage->logits * fabs(s);
-    *error = scale * worst + 2 * stored;
-    *own = scale * scale * variance + 2 * stored * stored / 3;
-    return s;
+    for (int64_t j = 0; j < r->L; j++) sum += w->p[j] = m3_exp(w->p[j] - top);
+    for (int64_t i = 0; i < r->D; i++) w->mean[i] = 0;
+    for (int64_t j = 0; j < r->L; j++) {
+        w->p[j] /= sum;
+        for (int64_t i = 0; i < r->D; i++) w->mean[i] += w->p[j] * r->k[r->keys[j] * r->stride + i];
+    }
 }
 
-/* Weights, and how far each may move. With |d_j| <= e_j
+/* What q and k do to logits. With c the mean key
+ *
+ *     error_j = scale sum (|q| e_k + e_q |k_j - c| + e_q e_k),  shift = scale sum e_q |c|
+ *     own_j   = scale^2 sum (q^2 v_k + v_q v_k)                 the part of v_q k^2 is in of_query
+ *
+ * A shift of all logits moves lse and no weight; without c, keys of a large mean would hide all. */
+static void carry_to_logits(struct work *w, const struct m3_attended *r, const struct attend *a)
+{
+    int q_off = !m3_is_exact(a->of_q), k_off = !m3_is_exact(a->of_k);
+    double scale = 1 / sqrt((double)r->D);
+    for (int64_t i = 0; i < r->D && q_off; i++) {
+        w->shift += scale * a->of_q->error[r->at * r->D + i] * fabs(w->mean[i]);
+        if (a->of_q->variance[r->at * r->D + i] != 0) w->query_off = 1;
+    }
+    for (int64_t j = 0; j < r->L && (q_off || k_off); j++) {
+        int64_t at_q = r->at * r->D, key = r->keys[j] * r->stride, at_k = r->head + key;
+        double worst = 0, variance = 0;
+        for (int64_t i = 0; i < r->D; i++) {
+            double e_q = q_off ? a->of_q->error[at_q + i] : 0, v_q = q_off ? a->of_q->variance[at_q + i] : 0;
+            double e_k = k_off ? a->of_k->error[at_k + i] : 0, v_k = k_off ? a->of_k->variance[at_k + i] : 0;
+            worst += fabs(r->q[i]) * e_k + e_q * fabs(r->k[key + i] - w->mean[i]) + e_q * e_k;
+            variance += r->q[i] * r->q[i] * v_k + v_q * v_k;
+        }
+        w->error[j] += scale * worst;
+        w->own[j] += scale * scale * variance;
+    }
+}
+
+/* How far each weight may move. With |d_j| <= error_j
  *
  *     o' - o = sum p_j (exp(d_j) - 1) (v_j - o) / sum p_j exp(d_j)
  *
- * and the denominator is at least sum p_j exp(-e_j): no first order, but a bound. */
-static void weigh(struct work *w, const struct m3_attended *r, const struct attend *a)
+ * and the denominator is at least sum p_j exp(-error_j): no first order, but a bound. */
+static void carry_to_weights(struct work *w, int64_t L)
 {
-    double top = -INFINITY, sum = 0, least = 0;
-    for (int64_t j = 0; j < r->L; j++) {
-        w->p[j] = logit(&w->error[j], &w->own[j], r, a, r->keys[j]);
-        top = w->p[j] > top || w->p[j] != w->p[j] ? w->p[j] : top;
+    double least = 0;
+    for (int64_t j = 0; j < L; j++)
         w->largest = w->error[j] > w->largest || w->error[j] != w->error[j] ? w->error[j] : w->largest;
-    }
     w->far = w->largest > 30;
-    for (int64_t i = 0; i < r->D && !m3_is_exact(a->of_q); i++)
-        if (a->of_q->variance[r->at * r->D + i] != 0) w->query_off = 1;
-    for (int64_t j = 0; j < r->L; j++) sum += w->p[j] = m3_exp(w->p[j] - top);
-    for (int64_t j = 0; j < r->L; j++) {
-        w->p[j] /= sum;
+    for (int64_t j = 0; j < L; j++) {
         w->sum_error += w->p[j] * (w->far ? w->largest : m3_exp_minus_1(w->error[j]));
         least += w->p[j] * (w->far ? 1 : m3_exp(-w->error[j]));
     }
-    for (int64_t j = 0; j < r->L; j++) {
+    for (int64_t j = 0; j < L; j++) {
         double change = w->far ? 1 : m3_exp_minus_1(w->error[j]), most = w->p[j] * (1 + change) / least;
         w->moved[j] = w->p[j] * change / least;
         w->most[j] = w->far || most > 1 ? 1 : most;
@@ -130,18 +151,20 @@ static void output(const struct attend *a, const struct m3_attended *r, const st
     a->o->variance[r->at * r->D + i] += variance + u_parts * u_parts * mass * mass / 3;
 }
 
-/* lse moves by at most ln sum p exp(e), at most by the largest e. */
+/* lse moves by the shift and ln sum p exp(error), which is at most the largest error. */
 static void row(const void *self, const struct m3_attended *r)
 {
     const struct attend *a = self;
     struct work w = work_in(r);
     if (r->L == 0) return;
     weigh(&w, r, a);
+    carry_to_logits(&w, r, a);
+    carry_to_weights(&w, r->L);
     for (int64_t i = 0; i < r->D && a->o; i++) output(a, r, &w, i);
     if (!a->lse) return;
     double variance = of_query(r, a, &w, NULL, 0);
     for (int64_t j = 0; j < r->L; j++) variance += w.p[j] * w.p[j] * w.own[j];
-    a->lse->error[r->at] += w.sum_error > w.largest ? w.largest : w.sum_error;
+    a->lse->error[r->at] += w.shift + (w.sum_error > w.largest ? w.largest : w.sum_error);
     a->lse->variance[r->at] += variance;
 }
 
@@ -154,7 +177,7 @@ static int nothing(const struct attend *a)
 
 static struct m3_attended_scratch needed(int64_t D)
 {
-    return (struct m3_attended_scratch){ .per_key = KEY_ARRAYS, .fixed = D };
+    return (struct m3_attended_scratch){ .per_key = KEY_ARRAYS, .fixed = CHANNEL_ARRAYS * D };
 }
 
 int m3_push_attend(struct m3_ctx *ctx, struct m3_spread *o, struct m3_spread *lse, const double *q, const double *k,
