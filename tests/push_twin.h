@@ -201,7 +201,7 @@ static inline double push_check(struct push_case *c, double share, uint64_t *sta
 }
 
 /* Results that were computed with roundings inside, against the function itself: within the error; the largest share
- * of it that is seen at least `seen`; mean square at most the variance, and at least a tenth. */
+ * of it that is seen at least `seen`; mean square at most the variance, and at least a twentieth. */
 static inline void push_stored(struct push_case *c, push_formula rounded, double seen)
 {
     long double *y = push_values(c, NULL), *x = need(c->in, sizeof *x), *got = need(c->out, sizeof *got);
@@ -221,7 +221,7 @@ static inline void push_stored(struct push_case *c, push_formula rounded, double
     }
     ck_assert_msg(counted > 0 && most >= seen, "%s: at most %.3g of what is allowed", c->name, most);
     squares /= (double)counted;
-    ck_assert_msg(squares <= 1.1 && squares >= 0.1, "%s: mean square %.3g of the variance", c->name, squares);
+    ck_assert_msg(squares <= 1.1 && squares >= 0.05, "%s: mean square %.3g of the variance", c->name, squares);
     free(y), free(x), free(got);
 }
 
