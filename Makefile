@@ -19,6 +19,7 @@ ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass plugin t
 ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/decode/*.c ref/oracle/*.c \
                                        ref/estimate/*.c))
 ONCE += ref/ops/math.c
+DATA := ref/oracle/profile_data.S
 CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
@@ -68,13 +69,18 @@ test check: setup
 $(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-$(LIBRARY): $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+$(LIBRARY): $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 	@rm -f $@
 	$(AR) rcs $@ $^
 
 $(BUILD)/once/%.o: ref/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
+
+# Files that are taken in as they are.
+$(BUILD)/once/%.o: ref/%.S $(wildcard profiles/*.json)
+	@mkdir -p $(@D)
+	$(CC) -c -o $@ $<
 
 # One engine is one object with one visible symbol, so that both fit into a process.
 define engine
