@@ -42,7 +42,7 @@ static int exists(const struct m3_model *model, enum m3_tap tap, int64_t layer)
     }
 }
 
-/* Calls f for every float tap of every layer of a model. */
+/* Calls f for every tap with an operator, of every layer of a model. */
 typedef void (*visit)(const struct m3_model *model, const struct m3_semantics *semantics, enum m3_tap tap,
                       int64_t layer, void *self);
 
@@ -54,7 +54,7 @@ static int64_t visit_all(const struct m3_model *model, const struct m3_semantics
         for (int64_t l = -1; l < end + model->mtp_modules; l++) {
             const int64_t layer = l < end ? l : M3_MTP_LAYER + l - end;
             const int outside = layer == -1, in_vision = m3_tap_table[tap].where == M3_EVERY_VISION_LAYER;
-            if (m3_tap_table[tap].kind != M3_KIND_REALS || (in_vision && layer >= end)) continue;
+            if (m3_tap_table[tap].kind == M3_KIND_COUNTS || (in_vision && layer >= end)) continue;
             if (!exists(model, tap, layer) || (outside && m3_tap_table[tap].where == M3_EVERY_LAYER)) continue;
             f(model, semantics, tap, layer, self);
             count++;
@@ -64,15 +64,18 @@ static int64_t visit_all(const struct m3_model *model, const struct m3_semantics
 }
 
 /* Goal:  every tap has its row.
- * Claim: float taps an operator with a name, all others none. Only pixels and embed read no tap; only inputs, copies
- *        and operators without weights read no weight. No row without operands has a hole before one.
- * Seen to fail with a row taken out, with one added for `moe.experts`. */
+ * Claim: counts no operator, choices one that selects, floats another, each with a name. Only pixels and embed read
+ *        no tap; only inputs, copies and operators without weights read no weight. No row without operands has a hole
+ *        before one.
+ * Seen to fail with a row taken out, with one added for `vision.grid`. */
 START_TEST(complete)
 {
     for (int tap = 0; tap < M3_TAPS; tap++) {
         const struct m3_graph_row *row = &m3_graph[tap];
         const char *name = m3_tap_table[tap].name;
-        ck_assert_msg((m3_tap_table[tap].kind == M3_KIND_REALS) == (row->op != M3_OP_NONE), "%s", name);
+        ck_assert_msg((m3_tap_table[tap].kind == M3_KIND_COUNTS) == (row->op == M3_OP_NONE), "%s", name);
+        const int selects = row->op == M3_OP_SELECT_BLOCKS || row->op == M3_OP_SELECT_EXPERTS;
+        ck_assert_msg((m3_tap_table[tap].kind == M3_KIND_CHOICES) == selects, "%s", name);
         if (row->op == M3_OP_NONE) continue;
         ck_assert_msg(m3_operator_name(row->op) != NULL, "%s", name);
         const int reads = row->operands[0].from != M3_FROM_NOWHERE;
@@ -81,10 +84,11 @@ START_TEST(complete)
             ck_assert_msg(row->operands[i].from == M3_FROM_NOWHERE || row->operands[i - 1].from != M3_FROM_NOWHERE,
                           "%s", name);
         const int weighs = row->op == M3_OP_LINEAR || row->op == M3_OP_RMS_NORM || row->op == M3_OP_LAYER_NORM ||
-                           row->op == M3_OP_EMBED || row->op == M3_OP_EXPERT || row->op == M3_OP_GATED_MLP;
+                           row->op == M3_OP_EMBED || row->op == M3_OP_EXPERT || row->op == M3_OP_GATED_MLP ||
+                           row->op == M3_OP_SELECT_EXPERTS;
         ck_assert_msg(weighs == (row->of != M3_OF_NOTHING) && weighs == (row->weights[0] != 0), "%s", name);
         const int copy = row->op == M3_OP_INPUT || row->op == M3_OP_COPY || row->op == M3_OP_SCATTER ||
-                         row->op == M3_OP_EMBED;
+                         row->op == M3_OP_EMBED || selects;
         ck_assert_msg(copy == (row->n == NULL && row->f == 0), "%s", name);
     }
 }

@@ -88,6 +88,7 @@ const struct m3_graph_row m3_graph[M3_TAPS] = {
     [M3_TAP_INDEX_K_ROPE] = { M3_OP_ROPE, .operands = { HERE(INDEX_K_NORM) }, .f = 3 },
     [M3_TAP_INDEX_BLOCK_SCORES] = { M3_OP_BLOCK_SCORES, .operands = { HERE(INDEX_Q_ROPE), HERE(INDEX_K_ROPE) },
         .n = "X", .f = 2 },
+    [M3_TAP_INDEX_BLOCKS] = { M3_OP_SELECT_BLOCKS, .operands = { HERE(INDEX_BLOCK_SCORES) } },
     [M3_TAP_ATTN_LSE] = { M3_OP_ATTEND, .operands = { HERE(Q_ROPE), HERE(K_ROPE), HERE(V_PROJ), HERE(INDEX_BLOCKS) },
         .f = 1 },
     [M3_TAP_ATTN] = { M3_OP_ATTEND, .operands = { HERE(Q_ROPE), HERE(K_ROPE), HERE(V_PROJ), HERE(INDEX_BLOCKS) },
@@ -105,6 +106,8 @@ const struct m3_graph_row m3_graph[M3_TAPS] = {
     [M3_TAP_ROUTER_LOGITS] = { M3_OP_LINEAR, .operands = { HERE(MLP_NORM) }, .of = M3_OF_LAYER,
         .weights = { LAYER(router) }, .n = "H", .more = M3_MORE_JITTER },
     [M3_TAP_ROUTER_SCORES] = { M3_OP_SIGMOID, .operands = { HERE(ROUTER_LOGITS) }, .f = 6 },
+    [M3_TAP_EXPERTS] = { M3_OP_SELECT_EXPERTS, .operands = { HERE(ROUTER_SCORES) }, .of = M3_OF_LAYER,
+        .weights = { LAYER(router_bias) } },
     [M3_TAP_EXPERT_WEIGHTS] = { M3_OP_ROUTE, .operands = { HERE(ROUTER_SCORES), HERE(EXPERTS) }, .n = "K", .f = 1 },
     [M3_TAP_EXPERT_OUT] = { M3_OP_EXPERT, .operands = { HERE(MLP_NORM), HERE(EXPERTS) }, .of = M3_OF_LAYER,
         .weights = { LAYER(experts) }, .f = 1 },
@@ -144,6 +147,7 @@ static const char *const names[M3_OPERATORS] = {
     [M3_OP_ATTEND] = "attend", [M3_OP_ATTEND_SEGMENTS] = "attend_segments", [M3_OP_BLOCK_SCORES] = "block_scores",
     [M3_OP_ACTIVATION] = "activation", [M3_OP_SIGMOID] = "sigmoid", [M3_OP_ROUTE] = "route",
     [M3_OP_EXPERT] = "expert", [M3_OP_ROUTED] = "routed", [M3_OP_ADD] = "add", [M3_OP_GELU] = "gelu",
+    [M3_OP_SELECT_BLOCKS] = "select_blocks", [M3_OP_SELECT_EXPERTS] = "route",
 };
 
 const char *m3_operator_name(enum m3_operator op) { return names[op]; }
@@ -226,7 +230,10 @@ const struct m3_weight *m3_graph_weight(const struct m3_model *model, const stru
     case M3_OF_MTP: base = (const char *)&model->mtp[layer - M3_MTP_LAYER]; break;
     default: return NULL;
     }
-    if (row->op == M3_OP_EXPERT) return &((const struct m3_layer *)(const void *)base)->experts[0].w1;
+    if (row->op == M3_OP_EXPERT) {
+        const struct m3_expert *experts = ((const struct m3_layer *)(const void *)base)->experts;
+        return experts ? &experts[0].w1 : NULL;
+    }
     return (const struct m3_weight *)(const void *)(base + row->weights[i] - 1);
 }
 

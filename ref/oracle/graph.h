@@ -1,4 +1,4 @@
-/* The graph as data: for every float tap the operator that makes it, the taps and weights that it reads, and how many
+/* The graph as data: for every tap but counts the operator that makes it, the taps and weights that it reads, and how many
  * roundings it takes. Bounds, blame and operator cases read this table; the forward pass (ref/model) is its meaning.
  * SPEC 6, 7.1. */
 #ifndef M3_ORACLE_GRAPH_H
@@ -13,13 +13,14 @@
 
 /* Names of ops/ops.h, and a few more. */
 enum m3_operator {
-    M3_OP_NONE,                 /* the tap holds ids or counts: not judged by bounds */
+    M3_OP_NONE,                 /* the tap holds counts */
     M3_OP_INPUT,                /* given from outside */
     M3_OP_COPY,                 /* the same numbers in another shape, or under another name */
     M3_OP_GATED_MLP,            /* w2 act(w1 x, w3 x), with no tap in between */
     M3_OP_EMBED, M3_OP_SCATTER, M3_OP_RMS_NORM, M3_OP_LAYER_NORM, M3_OP_LINEAR, M3_OP_ROPE, M3_OP_ROPE_3D,
     M3_OP_ATTEND, M3_OP_ATTEND_SEGMENTS, M3_OP_BLOCK_SCORES, M3_OP_ACTIVATION, M3_OP_SIGMOID, M3_OP_ROUTE,
     M3_OP_EXPERT, M3_OP_ROUTED, M3_OP_ADD, M3_OP_GELU,
+    M3_OP_SELECT_BLOCKS, M3_OP_SELECT_EXPERTS,      /* the tap holds ids: not judged by bounds */
     M3_OPERATORS,
 };
 
@@ -63,7 +64,7 @@ struct m3_graph_row {
     enum m3_more more;
 };
 
-extern const struct m3_graph_row m3_graph[M3_TAPS];     /* M3_OP_NONE for ids, else the released reading */
+extern const struct m3_graph_row m3_graph[M3_TAPS];     /* M3_OP_NONE for counts, else the released reading */
 const char *m3_operator_name(enum m3_operator op);
 
 /* What makes the tap in this model and reading: `mlp` without a shared expert is `moe.routed` itself, without experts a

@@ -16,7 +16,8 @@ struct m3_value {
     const int32_t *ids;             /* [rows,width] of choices and counts; NULL for floats */
     struct m3_spread off;           /* from what was used: a coarser dump, or a tap that was itself made again */
     int64_t rows, width;
-    const int64_t *numbers;         /* [rows] which rows of the call, ascending; NULL: all, from 0 on */
+    const int64_t *numbers;         /* [rows] which rows of the call, ascending; NULL: all, from 0 on. Keys and values
+                                     * behind cached places have those too: rows -p0 .. -1 */
     int complete;                   /* it holds every row of the call */
 };
 
@@ -25,7 +26,7 @@ struct m3_setting {
     const struct m3_model *model;           /* weights may be absent (data NULL): then no tap that needs them is made */
     const struct m3_semantics *semantics;
     const struct m3_case *the_case;
-    const struct m3_profile *profile;
+    const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
     struct m3_ctx *ctx;
 };
 
@@ -36,7 +37,8 @@ struct m3_remade {
     struct m3_spread extra;         /* storage points and the operands' spreads; NULLs: none */
     int64_t n, f, rows, width;
     const int64_t *numbers;         /* of the operands' rows; NULL: all */
-    const char *lacking;            /* why there is no y: "layers.3.k_rope, rows 0 to 7"; in `words`; NULL: there is */
+    const char *lacking;            /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; is
+                                     * `words`; NULL: there is */
     char words[160];
 };
 
@@ -45,6 +47,11 @@ struct m3_remade {
 int m3_remake(struct m3_remade *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
               const struct m3_value *const operands[M3_OPERANDS], struct m3_error *error);
 void m3_remade_free(struct m3_remade *remade);
+
+/* How the candidate computes: by the profile, else as plain fp32; lambda for so many elements. */
+struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements);
+/* What a bound allows, as a spread: error, variance [n]. */
+void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u);
 
 /* Elements of a row of the tap; blocks by the places of the call. */
 int64_t m3_tap_width(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
@@ -59,8 +66,9 @@ void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer);  /* NULL: unknown */
-/* The tap made again from what is known. What no later tap of this model can read is forgotten as the trace moves on
- * from layer to layer. */
+/* The tap made again from what is known. An operand that is not known is made again first, and kept, with what it may
+ * be off; but in no layer or module, other than this tap's, of which no float tap was put. What no later tap of this
+ * call can read is forgotten as the trace moves on from layer to layer. */
 int m3_trace_remake(struct m3_remade *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                     struct m3_error *error);
 /* The whole list of (tap, layer) of a call in execution order: index from 0; 0 at the end. */

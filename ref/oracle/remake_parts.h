@@ -1,0 +1,103 @@
+/* What the parts of remake.c share: one tap in the making. Inside the oracle. */
+#ifndef M3_ORACLE_REMAKE_PARTS_H
+#define M3_ORACLE_REMAKE_PARTS_H
+
+#define M3_REAL_IS_DOUBLE       /* operators are called in double: include this first */
+#include "model/engine.h"
+#include "ops/ops.h"
+
+#include "oracle/remake.h"
+
+/* An operand, row by row where the tap reads it. */
+struct m3_given {
+    const double *x;                    /* [rows,width]; NULL for ids */
+    const int32_t *ids;
+    struct m3_spread off;               /* NULLs: exact */
+    int64_t width;
+};
+
+struct m3_making {
+    const struct m3_setting *setting;
+    const struct m3_config *config;
+    const struct m3_ops *ops;
+    enum m3_tap tap;
+    int64_t layer;
+    const struct m3_graph_row *row;
+    const struct m3_value *const *operands;
+    struct m3_given in[M3_OPERANDS];
+    int64_t *numbers;                   /* [rows] which rows are made */
+    int64_t rows, width, count;         /* count = rows width */
+    struct m3_arithmetic how;
+    struct m3_bound bound;              /* of *out */
+    struct m3_remade *out;
+    struct m3_error *error;
+    int status;
+};
+
+/* ---- remake.c */
+
+/* Scratch, given back at the end of m3_remake, uninitialised; NULL sets m->status, and follows from one that is set. */
+void *m3_making_need(struct m3_making *m, int64_t count, size_t size);
+/* The end of a call of an operator or a bound: m->status. */
+int m3_making_did(struct m3_making *m, int status);
+/* Where what is pushed adds up; NULL if there is no memory. */
+struct m3_spread *m3_making_extra(struct m3_making *m);
+/* A stored vector, expanded; NULL if the tap has no weight i. */
+double *m3_making_vector(struct m3_making *m, int i);
+const struct m3_weight *m3_making_weight(const struct m3_making *m, int i);
+/* The unit roundoff of storing at a point of the layer's or module's folder ("attn.p"); 0: not coarser. */
+double m3_making_store(const struct m3_making *m, const char *point);
+struct m3_gate m3_making_gate(const struct m3_making *m);
+/* Half the least step of a format, what a value may be off beside its share. */
+double m3_store_floor(enum m3_dtype dtype);
+
+static inline int m3_is_off(const struct m3_given *given) { return given->off.error != NULL; }
+
+/* Says why there is no y. */
+__attribute__((format(printf, 2, 3))) void m3_remade_lacks(struct m3_remade *out, const char *what, ...);
+
+/* ---- remake_rows.c: which rows can be made, and the operands' rows for them. Sets m->out->lacking if none can. */
+void m3_making_rows(struct m3_making *m);
+/* How many rows from row i on follow each other without a hole. */
+int64_t m3_making_span(const struct m3_making *m, int64_t i);
+/* There is no row, for operand i lacks rows from `first` on; `end` is the first that nobody reads. */
+void m3_making_lacks(struct m3_making *m, int i, int64_t first, int64_t end);
+/* Index of a row of the call in a value; -1: it has none. */
+int64_t m3_value_row(const struct m3_value *value, int64_t number);
+
+/* remake_copy.c: the rows of `fused`. */
+void m3_scatter_rows(struct m3_making *m);
+
+/* ---- remake_*.c: y, bound, walk, extra of one operator each */
+void m3_make_grid(struct m3_making *m);
+void m3_make_pixels(struct m3_making *m);
+void m3_make_embed(struct m3_making *m);
+void m3_make_copy(struct m3_making *m);
+void m3_make_scatter(struct m3_making *m);
+void m3_make_linear(struct m3_making *m);
+void m3_make_rms_norm(struct m3_making *m);
+void m3_make_layer_norm(struct m3_making *m);
+void m3_make_rope(struct m3_making *m);
+void m3_make_rope_3d(struct m3_making *m);
+void m3_make_attend(struct m3_making *m);
+void m3_make_attend_segments(struct m3_making *m);
+void m3_make_block_scores(struct m3_making *m);
+void m3_make_activation(struct m3_making *m);
+void m3_make_sigmoid(struct m3_making *m);
+void m3_make_gelu(struct m3_making *m);
+void m3_make_add(struct m3_making *m);
+void m3_make_gated_mlp(struct m3_making *m);
+void m3_make_expert(struct m3_making *m);
+void m3_make_route(struct m3_making *m);
+void m3_make_routed(struct m3_making *m);
+void m3_make_select_blocks(struct m3_making *m);
+void m3_make_select_experts(struct m3_making *m);
+
+/* remake_linear.c: operand 0 of the experts, the shared expert and the router with the noise of `jitter`; and the
+ * noise's roundings as a spread of it. Nothing without jitter. */
+void m3_making_jitter(struct m3_making *m);
+void m3_making_jitter_spread(struct m3_making *m);
+/* remake_linear.c: the spread of what a linear operator reads, with the profile's rounding of its inputs. */
+void m3_making_input(struct m3_making *m, struct m3_spread *off, const double *x, int64_t rows, int64_t width);
+
+#endif
