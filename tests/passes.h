@@ -68,20 +68,23 @@ static inline void pass_open(struct pass *p, const char *model_path, const char 
     p->setting = (struct m3_setting){ p->model, &p->semantics, &p->the_case, NULL, &p->ctx };
 }
 
-/* With the readings that p->semantics has by then. */
-static inline void pass_forward(struct pass *p, enum m3_linear body)
+/* With the readings that p->semantics has by then; `force` may be NULL. */
+static inline void pass_forced(struct pass *p, enum m3_linear body, const struct m3_force *force)
 {
     const struct m3_case *c = &p->the_case;
     struct m3_sink sink = { .self = p, .wants = pass_wants, .write = pass_keep };
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
                                   .end_layer = p->model->config.layers, .semantics = &p->semantics, .linear = body,
-                                  .threads = 2, .sink = &sink, .pictures = c->pictures.P ? &c->pictures : NULL };
+                                  .threads = 2, .sink = &sink, .pictures = c->pictures.P ? &c->pictures : NULL,
+                                  .force = force };
     ck_assert_int_eq(m3_engine_f32()->forward(p->model, &request, &p->error), 0);
     enum m3_tap tap;
     int64_t layer;
     for (int64_t i = 0; m3_trace_tap(&p->setting, i, &tap, &layer); i++)
         ck_assert_msg(p->values[i].complete, "%s of %d was not shown", m3_tap_table[tap].name, (int)layer);
 }
+
+static inline void pass_forward(struct pass *p, enum m3_linear body) { pass_forced(p, body, NULL); }
 
 static inline void pass_run(struct pass *p, const char *model_path, const char *case_path, enum m3_linear body)
 {

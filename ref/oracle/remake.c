@@ -82,12 +82,18 @@ double *m3_making_vector(struct m3_making *m, int i)
     return out;
 }
 
+void m3_making_point(char *name, size_t size, const struct m3_making *m, const char *point)
+{
+    if (m3_tap_name(name, size, m->tap, m->layer)) name[0] = '\0';
+    size_t length = strlen(name), own = strlen(m3_tap_table[m->tap].name), folder = length > own ? length - own : 0;
+    snprintf(name + folder, size - folder, "%s", point);
+}
+
 double m3_making_store(const struct m3_making *m, const char *point)
 {
     char name[160];
-    if (!m->setting->profile || m3_tap_name(name, sizeof name, m->tap, m->layer)) return 0;
-    size_t folder = strlen(name) - strlen(m3_tap_table[m->tap].name);
-    snprintf(name + folder, sizeof name - folder, "%s", point);
+    if (!m->setting->profile) return 0;
+    m3_making_point(name, sizeof name, m, point);
     return m3_profile_store(m->setting->profile, name);
 }
 

@@ -63,6 +63,7 @@ int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t l
 struct m3_trace;
 int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error);
 void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
+/* The profile's rounding of the dump adds to value->off. */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer);  /* NULL: unknown */

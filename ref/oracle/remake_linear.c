@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/generator.h"
+#include "base/minmax.h"
 
 /* Embedding and hidden state of each row side by side; embeddings NULL: zeros. */
 static void join(double *joined, const double *e, const double *h, int64_t rows, int64_t H)
@@ -36,9 +37,62 @@ static void join_operands(struct m3_making *m, int additive)
     m->in[0].off = (struct m3_spread){ spread, spread + n };
 }
 
-void m3_making_input(struct m3_making *m, struct m3_spread *off, const double *x, int64_t rows, int64_t width)
+struct m3_input_rounding m3_making_rule(const struct m3_making *m, const char *point)
 {
-    (void)m, (void)off, (void)x, (void)rows, (void)width;
+    const struct m3_input_rounding none = { M3_DTYPES, M3_UNSCALED, 0 };
+    char name[160];
+    if (!m->setting->profile) return none;
+    m3_making_point(name, sizeof name, m, point);
+    return m3_profile_input(m->setting->profile, name);
+}
+
+double m3_input_roundoff(const struct m3_input_rounding *rule)
+{
+    if (rule->dtype == M3_DTYPES) return 0;
+    return rule->exponent_down ? 0x1p-3 : 0x1p-4;
+}
+
+/* A block of a row whose numbers share a scale: each is off by 2^-4 of itself, 2^-3 if it saturates, and by half the
+ * least step. */
+static void quantise(double *error, double *variance, const double *x, int64_t n, const struct m3_input_rounding *rule)
+{
+    const double largest_code = 448, half_step = 0x1p-10;
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(x[i]));
+    double scale = largest / largest_code, saturated = INFINITY;
+    if (rule->scaling == M3_SCALE_MX32 && largest > 0) {
+        int exponent;
+        frexp(largest, &exponent);                      /* largest is in [2^(exponent-1), 2^exponent) */
+        if (rule->exponent_down) saturated = largest_code * ldexp(1, exponent - 9);
+        int fits = largest <= largest_code * ldexp(1, exponent - 9);
+        scale = ldexp(1, fits ? exponent - 9 : exponent - 8);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] == 0) continue;
+        const double share = (fabs(x[i]) > saturated ? 0x1p-3 : 0x1p-4) * fabs(x[i]), floor = half_step * scale;
+        error[i] += share + floor;
+        variance[i] += (share * share + floor * floor) / 3;
+    }
+}
+
+void m3_making_input(struct m3_making *m, struct m3_spread *off, const char *point, const double *x, int64_t rows,
+                     int64_t width)
+{
+    const struct m3_input_rounding rule = m3_making_rule(m, point);
+    const int64_t n = rows * width, block = rule.scaling == M3_SCALE_MX32 ? 32 : 128;
+    const size_t bytes = (size_t)n * sizeof(double);
+    if (rule.dtype == M3_DTYPES) return;
+    double *error = m3_making_need(m, 2 * n, sizeof *error);
+    if (!error) return;
+    double *variance = error + n;
+    memset(error, 0, 2 * bytes);
+    if (off->error) memcpy(error, off->error, bytes);
+    if (off->error) memcpy(variance, off->variance, bytes);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < width; k += block)
+            quantise(error + r * width + k, variance + r * width + k, x + r * width + k, m3_min(block, width - k),
+                     &rule);
+    *off = (struct m3_spread){ error, variance };
 }
 
 /* The noise is that of the norm before the layer's experts, which all of them read. */
@@ -106,7 +160,7 @@ void m3_make_linear(struct m3_making *m)
     struct m3_spread off = m->in[0].off;
     m3_making_did(m, m->ops->linear(m->setting->ctx, m->out->y, x, w, bias, m->rows));
     m3_making_did(m, m3_bound_linear(m->setting->ctx, &m->bound, x, w, bias, m->rows, &m->how));
-    m3_making_input(m, &off, x, m->rows, w->cols);
+    m3_making_input(m, &off, m3_tap_table[m->tap].name, x, m->rows, w->cols);
     struct m3_spread *extra = off.error ? m3_making_extra(m) : NULL;
     if (extra) m3_making_did(m, m3_push_linear(m->setting->ctx, extra, &off, w, m->rows));
     if (!m->status && additive) add_embedding(m, &first);

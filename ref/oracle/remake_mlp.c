@@ -52,10 +52,13 @@ void m3_make_add(struct m3_making *m)
     if (extra) m3_push_add(extra, &a->off, &b->off, m->count);
 }
 
+/* `act` is stored, and rounded again as an input of the last product. */
 static struct m3_mlp_storage storage_of(const struct m3_making *m, const char *const points[4])
 {
+    const struct m3_input_rounding rule = m3_making_rule(m, m3_tap_table[m->tap].name);
     return (struct m3_mlp_storage){ m3_making_store(m, points[0]), m3_making_store(m, points[1]),
-                                    m3_making_store(m, points[2]), m3_making_store(m, points[3]) };
+                                    m3_making_store(m, points[2]),
+                                    m3_making_store(m, points[3]) + m3_input_roundoff(&rule) };
 }
 
 static int is_stored(const struct m3_mlp_storage *s)
@@ -75,7 +78,7 @@ void m3_make_gated_mlp(struct m3_making *m)
     if (m->status) return;
     const double *x = m->in[0].x;
     struct m3_spread off = m->in[0].off;
-    m3_making_input(m, &off, x, m->rows, w1->cols);
+    m3_making_input(m, &off, points[0], x, m->rows, w1->cols);
     m3_making_did(m, m3_bound_gated_mlp(ctx, &m->bound, m->out->y, x, w1, w3, w2, &gate, m->rows, &m->how));
     struct m3_spread *extra = off.error || is_stored(&storage) ? m3_making_extra(m) : NULL;
     if (extra) m3_making_did(m, m3_push_gated_mlp(ctx, extra, x, &off, w1, w3, w2, &gate, m->rows, &storage));
@@ -95,7 +98,7 @@ void m3_make_expert(struct m3_making *m)
     if (m->status) return;
     const double *x = m->in[0].x;
     struct m3_spread off = m->in[0].off;
-    m3_making_input(m, &off, x, m->rows, c->H);
+    m3_making_input(m, &off, points[0], x, m->rows, c->H);
     m3_making_did(m, m3_bound_experts(ctx, &m->bound, NULL, m->out->y, x, ids, NULL, experts, &gate, m->rows, c->E,
                                       c->K, c->routed_scaling, &m->how));
     struct m3_spread *extra = off.error || is_stored(&storage) ? m3_making_extra(m) : NULL;

@@ -45,7 +45,9 @@ struct m3_spread *m3_making_extra(struct m3_making *m);
 /* A stored vector, expanded; NULL if the tap has no weight i. */
 double *m3_making_vector(struct m3_making *m, int i);
 const struct m3_weight *m3_making_weight(const struct m3_making *m, int i);
-/* The unit roundoff of storing at a point of the layer's or module's folder ("attn.p"); 0: not coarser. */
+/* A point of the layer's or module's folder ("attn.p") by its whole name. */
+void m3_making_point(char *name, size_t size, const struct m3_making *m, const char *point);
+/* The unit roundoff of storing there; 0: not coarser. */
 double m3_making_store(const struct m3_making *m, const char *point);
 struct m3_gate m3_making_gate(const struct m3_making *m);
 /* Half the least step of a format, what a value may be off beside its share. */
@@ -97,7 +99,11 @@ void m3_make_select_experts(struct m3_making *m);
  * noise's roundings as a spread of it. Nothing without jitter. */
 void m3_making_jitter(struct m3_making *m);
 void m3_making_jitter_spread(struct m3_making *m);
-/* remake_linear.c: the spread of what a linear operator reads, with the profile's rounding of its inputs. */
-void m3_making_input(struct m3_making *m, struct m3_spread *off, const double *x, int64_t rows, int64_t width);
+/* remake_linear.c: how the profile rounds the inputs of a linear operator, which is called like its tap or like a point
+ * in an expert; and the spread of such an input x [rows,width] with it. */
+struct m3_input_rounding m3_making_rule(const struct m3_making *m, const char *point);
+double m3_input_roundoff(const struct m3_input_rounding *rule);         /* at most, relative; 0: none */
+void m3_making_input(struct m3_making *m, struct m3_spread *off, const char *point, const double *x, int64_t rows,
+                     int64_t width);
 
 #endif

@@ -165,6 +165,19 @@ static void *copy(const void *from, int64_t count, size_t size, int *short_of)
     return to;
 }
 
+/* A tap that was used finer than it was dumped may be off by that rounding. */
+static int add_dump_rounding(struct m3_value *value, const char *name, double u, struct m3_error *error)
+{
+    const int64_t n = value->rows * value->width;
+    struct m3_spread *off = &value->off;
+    if (u == 0 || !value->values) return M3_OK;
+    if (!off->error) off->error = calloc((size_t)n + 1, sizeof(double));
+    if (!off->variance) off->variance = calloc((size_t)n + 1, sizeof(double));
+    if (!off->error || !off->variance) return m3_fail_memory(error, name, (size_t)n * sizeof(double));
+    m3_push_store(off, value->values, n, u, 0);
+    return M3_OK;
+}
+
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error)
 {
@@ -182,8 +195,11 @@ int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const s
     s->value.off.error = copy(value->off.error, n, sizeof *value->off.error, &short_of);
     s->value.off.variance = copy(value->off.variance, n, sizeof *value->off.variance, &short_of);
     s->value.numbers = copy(value->numbers, value->rows, sizeof *value->numbers, &short_of);
-    s->is_known = s->is_given = !short_of;
-    return short_of ? m3_fail_memory(error, name, (size_t)n * sizeof(double)) : status;
+    if (short_of) status = m3_fail_memory(error, name, (size_t)n * sizeof(double));
+    if (!status && trace->setting.profile)
+        status = add_dump_rounding(&s->value, name, m3_profile_dump_rounding(trace->setting.profile, name), error);
+    s->is_known = s->is_given = !status;
+    return status;
 }
 
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer)

@@ -1,0 +1,304 @@
+/* One tap made again (SPEC 7.5): in every reading of the model, of some rows, behind cached places, with something
+ * lacking. Passes with the released reading are in test_bounds_model.c. */
+#include "passes.h"
+
+static struct pass p;
+
+/* Made again from what `known` gives; NULL where the case has no such tap. */
+typedef const struct m3_value *(*known_of)(enum m3_tap tap, int64_t layer);
+
+static const struct m3_value *all_of(enum m3_tap tap, int64_t layer) { return pass_value(&p, tap, layer); }
+
+static struct m3_remade remade(enum m3_tap tap, int64_t layer, known_of known)
+{
+    const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    struct m3_remade made;
+    enum m3_tap other;
+    int64_t at;
+    for (int i = 0; i < M3_OPERANDS; i++)
+        if (m3_graph_operand(&other, &at, p.model, &p.semantics, tap, layer, i) == 0) operands[i] = known(other, at);
+    ck_assert_msg(m3_remake(&made, &p.setting, tap, layer, operands, &p.error) == 0, "%s", p.error.text);
+    return made;
+}
+
+static const char *name_of(enum m3_tap tap, int64_t layer)
+{
+    static char name[96];
+    ck_assert_int_eq(m3_tap_name(name, sizeof name, tap, layer), 0);
+    return name;
+}
+
+static void set_reading(int reading)
+{
+    struct m3_semantics *s = &p.semantics;
+    switch (reading) {
+    case 0: s->mtp_join = M3_MTP_ADDITIVE; break;
+    case 1: s->mtp_join = M3_MTP_ADDITIVE, s->mtp_zero_position0 = M3_MTP_ZERO_POSITION0; break;
+    case 2: s->mtp_zero_position0 = M3_MTP_ZERO_POSITION0; break;
+    case 3: s->mtp_handover = M3_HANDOVER_POST_NORM, s->mtp_embed = M3_MTP_EMBED_FUSED; break;
+    case 4: s->jitter = 0.01, s->jitter_seed = 7; break;
+    case 5: s->selection = M3_SELECT_UNION, s->local_blocks = 2; break;
+    case 6: s->selection = M3_SELECT_SHARED, s->init_blocks = 1; break;
+    case 7: s->pool = M3_POOL_LSE; break;
+    case 8: s->index_scale = M3_INDEX_SCALE_RSQRT; break;
+    case 9: s->rope_angle = M3_ANGLE_F32; break;
+    case 10: s->gate_clamp = M3_GATE_CLAMP_BOTH; break;
+    default: s->vision_boundary = M3_BOUNDARY_NONE; break;
+    }
+}
+enum { READINGS = 12 };
+
+/* Goal:  the truth of every tap is that of the reading in force.
+ * Given: passes in each reading; modules, or pictures where the tower reads it.
+ * Claim: no tier at any float tap but those of angles in float; ids are those chosen, counts those given.
+ * Seen to fail with ... */
+START_TEST(readings)
+{
+    for (int reading = 0; reading < READINGS; reading++) {
+        const int sees = reading == READINGS - 1;
+        pass_open(&p, sees ? "golden/tiny/model" : "golden/mtp/model",
+                  sees ? "golden/vision/two_case.safetensors" : "golden/mtp/case.safetensors");
+        set_reading(reading);
+        pass_forward(&p, M3_LINEAR_BLAS);
+        enum m3_tap tap;
+        int64_t layer, judged = 0;
+        for (int64_t i = 0; m3_trace_tap(&p.setting, i, &tap, &layer); i++) {
+            const struct m3_value *got = &p.values[i];
+            struct m3_remade made = remade(tap, layer, all_of);
+            ck_assert_msg(!made.lacking && made.rows == got->rows && made.width == got->width, "reading %d: %s: %s",
+                          reading, name_of(tap, layer), made.lacking);
+            if (got->ids) {
+                ck_assert_msg(memcmp(got->ids, made.ids, (size_t)(got->rows * got->width) * sizeof *made.ids) == 0,
+                              "reading %d: %s", reading, name_of(tap, layer));
+            } else {
+                const struct m3_tier_result r = judge_made(&made, got->values);
+                no_alarm(name_of(tap, layer), &r, ~0);
+                judged++;
+            }
+            m3_remade_free(&made);
+        }
+        ck_assert_int_gt(judged, 100);
+        pass_end(&p);
+    }
+}
+END_TEST
+
+/* ---- some rows */
+
+static const int64_t some[] = { 0, 3, 4, 5, 8, 9, 11, 12 };
+enum { SOME = 8 };
+static struct m3_value part[PASS_TAPS];
+
+/* The rows `some` of every tap of the text but keys and values. */
+static const struct m3_value *some_of(enum m3_tap tap, int64_t layer)
+{
+    const struct m3_value *v = pass_value(&p, tap, layer);
+    if (!v) return NULL;
+    struct m3_value *out = &part[v - p.values];
+    if (tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE || v->rows <= some[SOME - 1]) return v;
+    if (out->rows) return out;
+    *out = (struct m3_value){ .rows = SOME, .width = v->width, .numbers = some };
+    double *values = v->values ? doubles(SOME * v->width) : NULL;
+    int32_t *ids = v->ids ? need(SOME * v->width, sizeof *ids) : NULL;
+    for (int64_t r = 0; r < SOME * v->width; r++) {
+        if (values) values[r] = v->values[some[r / v->width] * v->width + r % v->width];
+        if (ids) ids[r] = v->ids[some[r / v->width] * v->width + r % v->width];
+    }
+    out->values = values, out->ids = ids;
+    return out;
+}
+
+static void same(const char *what, const double *all, const double *made, int64_t row, int64_t r, int64_t width)
+{
+    if (!all && !made) return;
+    if (memcmp(all + row * width, made + r * width, (size_t)width * sizeof *made) != 0)
+        ck_abort_msg("%s, row %d", what, (int)row);
+}
+
+static int is_vision(enum m3_tap tap) { return tap <= M3_TAP_PROJECTOR_OUT; }
+
+/* Goal:  of operands with some rows those rows are made, bit for bit as of all.
+ * Given: 8 rows, some side by side, of every text tap but keys and values, which attention reads from the first on.
+ * Claim: y, B, walk and ids are those of the whole; rows are numbered; modules have the rows whose later
+ *        embeddings are there.
+ * Seen to fail with ... */
+START_TEST(rows)
+{
+    pass_run(&p, "golden/mtp/model", "golden/mtp/case.safetensors", M3_LINEAR_ORDERED);
+    memset(part, 0, sizeof part);
+    enum m3_tap tap;
+    int64_t layer, fewer = 0, shifted = 0;
+    for (int64_t i = 0; m3_trace_tap(&p.setting, i, &tap, &layer); i++) {
+        if (is_vision(tap) || tap == M3_TAP_EMBED) continue;
+        struct m3_remade all = remade(tap, layer, all_of), made = remade(tap, layer, some_of);
+        const char *name = name_of(tap, layer);
+        ck_assert_msg(!made.lacking && made.numbers, "%s: %s", name, made.lacking ? made.lacking : "all rows");
+        for (int64_t r = 0; r < made.rows; r++) {
+            const int64_t row = made.numbers[r], w = all.width;
+            same(name, all.y, made.y, row, r, w);
+            same(name, all.bound, made.bound, row, r, w);
+            same(name, all.walk, made.walk, row, r, w);
+            if (all.ids) ck_assert_msg(!memcmp(all.ids + row * w, made.ids + r * w, (size_t)w * 4), "%s", name);
+        }
+        ck_assert_msg(all.n == made.n && all.f == made.f, "%s", name);
+        if (tap == M3_TAP_MTP_EMBED_NORM) {
+            const int64_t by = layer - M3_MTP_LAYER + 1;
+            for (int64_t r = 0; r < made.rows; r++) ck_assert_int_eq(made.numbers[r], some[r + 1] - by);
+            ck_assert_int_eq(made.rows, SOME - 1);
+            shifted++;
+        } else {
+            ck_assert_msg(made.rows == SOME && memcmp(made.numbers, some, sizeof some) == 0, "%s", name);
+        }
+        fewer++;
+        m3_remade_free(&all);
+        m3_remade_free(&made);
+    }
+    ck_assert_int_gt(fewer, 100);
+    ck_assert_int_ge(shifted, 1);
+    for (int i = 0; i < PASS_TAPS; i++) free((void *)part[i].values), free((void *)part[i].ids);
+    pass_end(&p);
+}
+END_TEST
+
+/* ---- behind cached places */
+
+enum { CACHED = 9 };
+static int64_t numbers[256];
+
+/* The call that goes on behind 9 cached places: keys and values with all places, other taps with the rows behind. */
+static const struct m3_value *behind(enum m3_tap tap, int64_t layer)
+{
+    static struct m3_value views[M3_OPERANDS];
+    static int next;
+    const struct m3_value *v = pass_value(&p, tap, layer);
+    struct m3_value *out = &views[next = (next + 1) % M3_OPERANDS];
+    const int keys = tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE;
+    if (!v) return NULL;
+    *out = *v;
+    out->complete = !keys;
+    if (keys) out->numbers = numbers;
+    else out->rows -= CACHED, out->values += v->values ? CACHED * v->width : 0, out->ids += v->ids ? CACHED * v->width : 0;
+    return out;
+}
+
+/* Goal:  behind cached places attention and block scores read all places, and everything else its own rows.
+ * Given: the rows from 9 on of a whole pass as a call behind 9 places.
+ * Claim: each tap is what the whole pass has in those rows, bit for bit.
+ * Seen to fail with ... */
+START_TEST(cached)
+{
+    pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
+    struct m3_case whole = p.the_case, call = whole;
+    for (int i = 0; i < 256; i++) numbers[i] = i - CACHED;
+    call.T -= CACHED, call.p0 = CACHED, call.ids += CACHED, call.positions += CACHED;
+    enum m3_tap taps[PASS_TAPS], tap;
+    int64_t layers[PASS_TAPS], count = 0, layer;
+    while (m3_trace_tap(&p.setting, count, &tap, &layer)) taps[count] = tap, layers[count++] = layer;
+    ck_assert_int_gt(whole.T, 2 * CACHED);
+    for (int64_t i = 0; i < count; i++) {
+        tap = taps[i], layer = layers[i];
+        struct m3_remade all = remade(tap, layer, all_of);
+        const struct m3_value *operands[M3_OPERANDS] = { NULL };
+        struct m3_remade made;
+        enum m3_tap other;
+        int64_t at;
+        for (int j = 0; j < M3_OPERANDS; j++)
+            if (!m3_graph_operand(&other, &at, p.model, &p.semantics, tap, layer, j)) operands[j] = behind(other, at);
+        p.setting.the_case = &call;
+        ck_assert_int_eq(m3_remake(&made, &p.setting, tap, layer, operands, &p.error), 0);
+        const char *name = name_of(tap, layer);
+        ck_assert_msg(!made.lacking && !made.numbers && made.rows == call.T, "%s: %s", name, made.lacking);
+        for (int64_t r = 0; r < made.rows; r++) {
+            same(name, all.y, made.y, r + CACHED, r, all.width);
+            same(name, all.bound, made.bound, r + CACHED, r, all.width);
+            if (all.ids) ck_assert(!memcmp(all.ids + (r + CACHED) * all.width, made.ids + r * all.width, (size_t)all.width * 4));
+        }
+        p.setting.the_case = &p.the_case;
+        m3_remade_free(&all);
+        m3_remade_free(&made);
+    }
+    pass_end(&p);
+}
+END_TEST
+
+/* ---- what is lacking */
+
+static const struct m3_value *none_of(enum m3_tap tap, int64_t layer)
+{
+    (void)tap, (void)layer;
+    return NULL;
+}
+
+static const int64_t late[] = { 2, 3, 4, 5, 7, 8, 9, 10 };
+static enum m3_tap short_tap;
+
+/* One tap has 8 rows and not the first two. */
+static const struct m3_value *late_of(enum m3_tap tap, int64_t layer)
+{
+    static struct m3_value view;
+    const struct m3_value *v = pass_value(&p, tap, layer);
+    if (tap != short_tap) return v;
+    view = *v;
+    view.rows = SOME, view.numbers = late, view.complete = 0;
+    return &view;
+}
+
+static void lacks(const char *tap_name, known_of known, const char *want)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    ck_assert_int_eq(m3_tap_parse(tap_name, &tap, &layer), 0);
+    struct m3_remade made = remade(tap, layer, known);
+    ck_assert_msg(made.lacking && strcmp(made.lacking, want) == 0, "%s: got %s, want %s", tap_name,
+                  made.lacking ? made.lacking : "none", want);
+    ck_assert(!made.y && !made.ids && !made.bound);
+    m3_remade_free(&made);
+}
+
+/* Goal:  what cannot be made says why.
+ * Claim: absent operands, rows and weights by name.
+ * Seen to fail with ... */
+START_TEST(lacking)
+{
+    pass_run(&p, "golden/tiny/model", "golden/vision/two_case.safetensors", M3_LINEAR_BLAS);
+    lacks("layers.1.q_proj", none_of, "layers.1.attn_norm");
+    lacks("layers.0.attn_norm", none_of, "fused");
+    lacks("layers.1.attn", none_of, "layers.1.q_rope");
+    short_tap = M3_TAP_K_ROPE;
+    lacks("layers.1.attn", late_of, "layers.1.k_rope, rows 0 to 1");
+    short_tap = M3_TAP_VISION_V_PROJ;
+    lacks("vision.layers.1.attn", late_of, "vision.layers.1.v_proj, rows 0 to 1");
+    short_tap = M3_TAP_LINEAR_2;
+    lacks("projector.merged", late_of, "projector.linear_2, rows 0 to 1");
+
+    struct m3_weight *w = &p.model->layers[1].q_proj;
+    const void *data = w->data;
+    w->data = NULL;
+    lacks("layers.1.q_proj", all_of, "the weights of layers.1.q_proj");
+    w->data = data;
+    struct m3_expert *experts = p.model->layers[3].experts;
+    ck_assert_ptr_nonnull(experts);
+    p.model->layers[3].experts = NULL;
+    lacks("layers.3.moe.expert_out", all_of, "the weights of layers.3.moe.expert_out");
+    p.model->layers[3].experts = experts;
+    float *pixels = p.the_case.pictures.pixels;
+    p.the_case.pictures.pixels = NULL;
+    lacks("vision.pixels", all_of, "pixels of the case");
+    p.the_case.pictures.pixels = pixels;
+    pass_end(&p);
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("remake");
+    TCase *test = tcase_create("remake");
+    tcase_set_timeout(test, 120);
+    tcase_add_test(test, readings);
+    tcase_add_test(test, rows);
+    tcase_add_test(test, cached);
+    tcase_add_test(test, lacking);
+    suite_add_tcase(suite, test);
+    return suite;
+}
