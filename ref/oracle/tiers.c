@@ -53,6 +53,11 @@ static int format_of(enum m3_dtype dtype)
     return 3;
 }
 
+int m3_on_grid(double x, enum m3_dtype dtype)
+{
+    return on_grid(x, formats[format_of(dtype)].bits, formats[format_of(dtype)].least);
+}
+
 /* To nearest, ties to even, as storing does. */
 static double stored_as(double x, enum m3_dtype dtype)
 {

@@ -52,6 +52,9 @@ struct m3_tier_result {
 /* NaN in any argument: 0. Infinities are equal or not. */
 int m3_element_ok(double candidate, double reference, double allowed);
 
+/* Is x a number of that format, M3_BF16, M3_F16, M3_F32 or M3_F64? Its largest number is not looked at. */
+int m3_on_grid(double x, enum m3_dtype dtype);
+
 /* Which of BF16, F16 all values are numbers of that can tell, while the reference, rounded to `stored`, is not;
  * M3_DTYPES if none, or fewer than 64 values tell. */
 enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap);
