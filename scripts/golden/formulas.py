@@ -27,6 +27,8 @@ def relative_max(got, want):
     finite = np.isfinite(want)
     if got.shape != want.shape:
         return np.nan
+    if not finite.any():
+        return 0.0
     size = np.abs(want[finite]).max()
     return np.abs(got[finite].astype(np.float64) - want[finite]).max() / (size if size else 1.0)
 
@@ -136,7 +138,7 @@ class Check:
     def __init__(self, config, weights, taps, attention_weights, input_ids):
         self.text, self.weights, self.taps, self.ids = config["text_config"], weights, taps, input_ids
         self.attention_weights = attention_weights
-        self.errors, self.margins, self.counts = {}, {}, {}
+        self.errors, self.margins, self.biases, self.counts = {}, {}, {}, {}
 
     def equal(self, tap, got):
         want = self.taps[tap]
@@ -195,7 +197,7 @@ class Check:
         self.heads(p + "index.", w, "self_attn.index_", ("q", "k"))
         scores = block_scores(taps[p + "index.q_rope"], taps[p + "index.k_rope"], sparse["sparse_block_size"])
         self.equal(p + "index.block_scores", scores)
-        blocks, margins = choose_blocks(scores, sparse["sparse_block_size"], sparse["sparse_topk_blocks"],
+        blocks, margins = choose_blocks(taps[p + "index.block_scores"], sparse["sparse_block_size"], sparse["sparse_topk_blocks"],
                                         sparse["sparse_local_block"])
         self.same(p + "index.blocks", blocks)
         self.margins[p + "index.blocks"] = margins
@@ -236,7 +238,8 @@ class Check:
         x = taps[p + "mlp_norm"]
         self.equal(m + "router_logits", x @ w[b + "gate"].T)
         self.equal(m + "router_scores", sigmoid(taps[m + "router_logits"]))
-        self.equal(m + "choice", taps[m + "router_scores"] + w[b + "e_score_correction_bias"])
+        bias = self.biases[m + "experts"] = w[b + "e_score_correction_bias"]
+        self.equal(m + "choice", taps[m + "router_scores"] + bias)
         ids, margins, gaps = choose_experts(taps[m + "choice"], self.text["num_experts_per_tok"])
         self.same(m + "experts", ids)
         self.margins[m + "experts"], self.margins[m + "experts.order"] = margins, gaps

@@ -64,6 +64,17 @@ def judge_margins(check, ruler, rows):
     return margins
 
 
+def companions(check, taps, rows=slice(None)):
+    """What a dump holds beside the chosen ids among these taps: {tap.margin: [T] or [T,G], tap.bias: [E] float32}."""
+    found = {tap + ".margin": values[rows] for tap, values in check.margins.items() if tap in taps}
+    for tap, bias in check.biases.items():
+        if tap in taps:
+            found[tap + ".bias"] = bias.astype(np.float32)
+            if not np.array_equal(found[tap + ".bias"], bias):
+                raise Refused(f"{tap}.bias is not exact in float32")
+    return found
+
+
 def number(value):
     return f"{value:.3e}" if np.isfinite(value) else "inf"
 

@@ -471,10 +471,11 @@ def attempt_modules(case, seed, folder, temporary):
 
 # ---- the files
 
-def write_golden(path, taps, rows, inputs, numbers, model_folder, semantics):
+def write_golden(path, check, taps, rows, inputs, numbers, model_folder, semantics):
     numbers = {key: value for key, value in numbers.items() if key.rpartition(".")[0] in taps}
     if rows is not None:
         taps = {name: value[rows] for name, value in taps.items()} | {"rows": rows}
+    taps |= judge.companions(check, taps, slice(None) if rows is None else rows)
     mtp.write_dump(path, taps, judge.metadata(NAME, model_folder, inputs, numbers, semantics))
 
 
@@ -492,7 +493,7 @@ def produce(case, mtp_case, out):
         results, effects = attempt(case, case.seed, model_folder, temporary)
     for call, taps, check, ruler, margins in results:
         held = {name: value for name, value in taps.items() if call.held(name)}
-        write_golden(os.path.join(folder, call.name + ".safetensors.gz"), held, rows, call.inputs(),
+        write_golden(os.path.join(folder, call.name + ".safetensors.gz"), check, held, rows, call.inputs(),
                      ruler.worst | margins, model_folder, call.semantics)
         summaries[call.name] = summary(check, ruler, margins, "logits")
     summaries["golden"]["counts"] |= {f"whole heads turned: {tap}": value for tap, value in effects.items()}
@@ -503,7 +504,7 @@ def produce(case, mtp_case, out):
     for name, taps, check, ruler, margins in results:
         held = {tap: value for tap, value in taps.items() if every(tap)}
         semantics = json.dumps(MTP_READINGS[name], separators=(",", ":"))
-        write_golden(os.path.join(folder, name + ".safetensors.gz"), held, None, {"input_ids": ids},
+        write_golden(os.path.join(folder, name + ".safetensors.gz"), check, held, None, {"input_ids": ids},
                      ruler.worst | margins, mtp_folder, semantics)
         summaries[name] = summary(check, ruler, margins, "mtp.0.logits")
     write_case(os.path.join(folder, "mtp_case.safetensors"), {"input_ids": ids})

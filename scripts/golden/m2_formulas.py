@@ -94,7 +94,8 @@ class Check(formulas.Check):
             x = x * noise(*self.jitter, number, *x.shape)
         self.equal(m + "router_logits", x @ w[b + "gate"].T)
         self.equal(m + "router_scores", formulas.sigmoid(taps[m + "router_logits"]))
-        self.equal(m + "choice", taps[m + "router_scores"] + w[b + "e_score_correction_bias"])
+        bias = self.biases[m + "experts"] = w[b + "e_score_correction_bias"]
+        self.equal(m + "choice", taps[m + "router_scores"] + bias)
         ids, margins, gaps = formulas.choose_experts(taps[m + "choice"], self.text["num_experts_per_tok"])
         self.same(m + "experts", ids)
         self.margins[m + "experts"], self.margins[m + "experts.order"] = margins, gaps

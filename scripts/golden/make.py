@@ -101,6 +101,7 @@ def produce(case, out):
     if case.rows:
         rows = np.array(case.rows, np.int32)
         tensors = {name: value[rows] for name, value in tensors.items()} | {"rows": rows}
+    tensors |= judge.companions(check, tensors, list(case.rows) or slice(None))
     data = files.to_bytes({name: files.from_array(value) for name, value in tensors.items()},
                           judge.metadata(case.name, os.path.join(folder, "model"), {"input_ids": input_ids}, numbers))
     files.write(os.path.join(folder, "golden.safetensors.gz"), data)

@@ -425,6 +425,8 @@ def write_result(result, reading, name, folder, held):
     else:
         taps, numbers = result.taps | taps, result.numbers("main") | numbers
     taps = {tap: value for tap, value in taps.items() if held(tap)}
+    for part in (reading, "main"):
+        taps |= judge.companions(result.checks[part], taps)
     numbers = {key: value for key, value in numbers.items() if key.rpartition(".")[0] in taps}
     semantics = json.dumps(result.readings[reading], separators=(",", ":"))
     metadata = judge.metadata(NAME, os.path.join(folder, "model"), result.call.inputs(), numbers, semantics)

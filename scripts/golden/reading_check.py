@@ -32,7 +32,7 @@ class ReadingCheck(formulas.Check):
         self.heads(p + "index.", w, "self_attn.index_", ("q", "k"))
         scores = self.block_scores(taps[p + "index.q_rope"], taps[p + "index.k_rope"])
         self.equal(p + "index.block_scores", scores)
-        blocks, margins = self.choose(scores)
+        blocks, margins = self.choose(taps[p + "index.block_scores"])
         self.same(p + "index.blocks", blocks)
         self.margins[p + "index.blocks"] = margins
         return blocks

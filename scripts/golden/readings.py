@@ -383,6 +383,7 @@ def write_result(result, call, folder):
     numbers = {key: value for key, value in numbers.items() if key.rpartition(".")[0] in taps}
     metadata = judge.metadata(NAME, call.folder, call.inputs(result.mask), numbers,
                               json.dumps(result.semantics, separators=(",", ":")))
+    taps |= judge.companions(result.check, taps, result.rows)
     write_dump(os.path.join(folder, result.name + ".safetensors.gz"), taps | {"rows": result.rows}, metadata)
 
 

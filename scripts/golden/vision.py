@@ -155,7 +155,7 @@ def attempt(cases, seeds, out, photo_file):
     return results
 
 
-def write(call, taps, ruler, margins, out):
+def write(call, taps, check, ruler, margins, out):
     """The golden, and once per case the inputs."""
     def held(tap):
         return not tap.endswith("moe.choice") and (call.case.photo or tap.startswith(PREFIXES) or tap in ENDS)
@@ -165,7 +165,9 @@ def write(call, taps, ruler, margins, out):
     metadata = judge.metadata(NAME, model_folder, call.inputs(), numbers, SEMANTICS[call.pictures.boundary])
     if call.case.photo:
         metadata["ids"] = ",".join(map(str, call.short))
-    tensors = {tap: files.from_array(value) for tap, value in taps.items() if held(tap)}
+    taps = {tap: value for tap, value in taps.items() if held(tap)}
+    taps |= judge.companions(check, taps)
+    tensors = {tap: files.from_array(value) for tap, value in taps.items()}
     files.write(os.path.join(folder, call.name + ".safetensors.gz"), files.to_bytes(tensors, metadata))
     if call.name == call.case.name and not call.case.photo:
         inputs, cut = call.inputs(), call.pictures.image_rows()
@@ -195,7 +197,7 @@ def produce(cases, out, photo_file):
     for call, taps, check, ruler, margins in attempt(cases, {case.name: case.seed for case in cases}, out, photo_file):
         if isinstance(margins, judge.Refused):
             raise judge.Refused(f"{call.name}: {margins}")
-        write(call, taps, ruler, margins, out)
+        write(call, taps, check, ruler, margins, out)
         summaries[call.name] = {"fp64_check": max(check.errors.values()), "counts": check.counts, "margins": margins,
                                 "logits": ruler.worst["logits.f32_rel_l2"]}
     return summaries
