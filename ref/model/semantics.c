@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,4 +122,28 @@ char *m3_semantics_json(const struct m3_semantics *semantics)
     char *text = bad ? NULL : json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
+}
+
+static void read_field(struct m3_semantics *semantics, const char *name, const json_t *value)
+{
+    char text[128];
+    struct m3_error ignored = { 0 };
+    int length = 0;
+    if (json_is_string(value)) length = snprintf(text, sizeof text, "%s=%s", name, json_string_value(value));
+    else if (json_is_integer(value))
+        length = snprintf(text, sizeof text, "%s=%" JSON_INTEGER_FORMAT, name, json_integer_value(value));
+    else if (json_is_real(value)) length = snprintf(text, sizeof text, "%s=%.17g", name, json_real_value(value));
+    if (length > 0 && (size_t)length < sizeof text) m3_semantics_set(semantics, text, &ignored);
+    m3_error_free(&ignored);
+}
+
+void m3_semantics_read(struct m3_semantics *semantics, const char *json)
+{
+    *semantics = (struct m3_semantics){ 0 };
+    for (int i = 0; i < FIELDS; i++)
+        if (!fields[i].values[0]) *count_of(semantics, &fields[i]) = fields[i].released;
+    json_t *object = json != NULL ? json_loads(json, 0, NULL) : NULL, *value;
+    const char *name;
+    json_object_foreach(object, name, value) read_field(semantics, name, value);
+    json_decref(object);
 }

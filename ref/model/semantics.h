@@ -12,4 +12,8 @@ int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, str
  * to be freed. */
 char *m3_semantics_json(const struct m3_semantics *semantics);
 
+/* The reading that such JSON says: the released one but for its fields. What cannot be read, NULL included, says
+ * nothing. */
+void m3_semantics_read(struct m3_semantics *semantics, const char *json);
+
 #endif

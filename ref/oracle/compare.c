@@ -68,7 +68,7 @@ static int check_origin(struct m3_comparison *result, const struct m3_side *refe
 
 static int is_companion(const char *name)
 {
-    static const char *const endings[] = { ".bound", ".walk", ".gain", ".margin" };
+    static const char *const endings[] = { ".bound", ".walk", ".gain", ".margin", ".experts.bias" };
     size_t length = strlen(name);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t ending = strlen(endings[i]);
@@ -159,12 +159,12 @@ static int64_t match_taps(struct m3_comparison *result, struct m3_matched *taps,
     return both;
 }
 
-/* 4 times the error of public fp32 code, if the reference states it, plus 1e-7. Sets *stated if it does. */
-static int read_allowance(double *allowed, int *stated, const struct m3_safetensors *reference, const char *tap,
-                          const char *what, struct m3_error *error)
+int m3_yardstick(double *allowed, int *stated, const struct m3_safetensors *reference, const char *tap,
+                 const char *what, struct m3_error *error)
 {
     char key[128];
     *allowed = default_allowance;
+    *stated = 0;
     int length = snprintf(key, sizeof key, "%s.%s", tap, what);
     const char *text = length > 0 && (size_t)length < sizeof key ? m3_safetensors_metadata(reference, key) : NULL;
     if (text == NULL) return M3_OK;
@@ -180,23 +180,24 @@ static int read_allowance(double *allowed, int *stated, const struct m3_safetens
 }
 
 static int judge(struct m3_stage *stage, const struct m3_matched *matched, struct yardsticks *yardsticks,
-                 struct m3_error *error)
+                 const struct m3_selection_rules *rules, struct m3_error *error)
 {
     enum m3_tap_kind kind = m3_tap_table[matched->tap].kind;
     *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
                                 .selection = kind == M3_KIND_CHOICES };
-    if (kind == M3_KIND_CHOICES) return m3_judge_selection(stage, matched, error);
+    if (kind == M3_KIND_CHOICES) return m3_judge_selection(stage, matched, rules, error);
     if (kind == M3_KIND_COUNTS) {
         m3_judge_values(stage, matched);
         return M3_OK;
     }
 
-    int stated = 0;
+    int stated_l2, stated_max;
     const struct m3_safetensors *reference = matched->reference->file;
-    int status = read_allowance(&stage->allowed_l2, &stated, reference, stage->tap, "f32_rel_l2", error);
-    if (status == M3_OK) status = read_allowance(&stage->allowed_max, &stated, reference, stage->tap, "f32_max", error);
+    int status = m3_yardstick(&stage->allowed_l2, &stated_l2, reference, stage->tap, "f32_rel_l2", error);
+    if (status == M3_OK)
+        status = m3_yardstick(&stage->allowed_max, &stated_max, reference, stage->tap, "f32_max", error);
     if (status != M3_OK) return status;
-    if (!stated && yardsticks->absent++ == 0) yardsticks->first = stage->tap;
+    if (!stated_l2 && !stated_max && yardsticks->absent++ == 0) yardsticks->first = stage->tap;
     m3_judge_values(stage, matched);
     return M3_OK;
 }
@@ -216,7 +217,8 @@ static void count_stage(struct m3_comparison *result, const struct m3_stage *sta
     if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
 }
 
-static int judge_all(struct m3_comparison *result, const struct m3_matched *taps, int64_t count, struct m3_error *error)
+static int judge_all(struct m3_comparison *result, const struct m3_matched *taps, int64_t count,
+                     const struct m3_selection_rules *rules, struct m3_error *error)
 {
     struct yardsticks yardsticks = { 0 };
     result->stages = calloc((size_t)count, sizeof *result->stages);
@@ -225,7 +227,9 @@ static int judge_all(struct m3_comparison *result, const struct m3_matched *taps
         const struct m3_tensor *want = taps[i].want, *got = taps[i].got;
         m3_pages_ask(want->data, want->bytes);
         m3_pages_ask(got->data, got->bytes);
-        int status = judge(&result->stages[i], &taps[i], &yardsticks, error);
+        int status = judge(&result->stages[i], &taps[i], &yardsticks, rules, error);
+        if (status == M3_OK && taps[i].tap == M3_TAP_LOGITS)
+            status = m3_judge_next_token(&result->next_token, &taps[i], &result->stages[i], rules, error);
         m3_pages_release(want->data, want->bytes);
         m3_pages_release(got->data, got->bytes);
         if (status != M3_OK) return status;
@@ -235,7 +239,8 @@ static int judge_all(struct m3_comparison *result, const struct m3_matched *taps
         m3_fail(&result->notes, M3_OK, "taps whose fp32 error the reference does not state, judged at 1e-5: %" PRId64
                 ", first %s", yardsticks.absent, yardsticks.first);
     if (result->judged == 0) note(result, "no tap could be judged");
-    if (result->failed > 0) result->status = M3_WRONG;
+    if (result->failed > 0 || (result->next_token.tap != NULL && result->next_token.verdict == M3_FAIL))
+        result->status = M3_WRONG;
     else result->status = result->not_comparable > 0 || result->judged == 0 ? M3_NOT_COMPARABLE : M3_OK;
     return M3_OK;
 }
@@ -261,7 +266,9 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
     int64_t count = list_taps(taps, reference, options->taps);
     count = match_taps(result, taps, count, &want, &got, options->taps);
     if (count > 0) {
-        status = judge_all(result, taps, count, error);
+        struct m3_selection_rules rules = m3_selection_rules_fp32();
+        rules.ledger = options->ledger;
+        status = judge_all(result, taps, count, &rules, error);
     } else {
         note(result, "nothing matched");
         status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap that %s holds too%s%s",
@@ -274,6 +281,8 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
 
 void m3_comparison_free(struct m3_comparison *result)
 {
+    for (int64_t i = 0; i < result->count; i++) free(result->stages[i].flips);
+    free(result->next_token.flips);
     free(result->stages);
     m3_error_free(&result->notes);
     *result = (struct m3_comparison){ 0 };

@@ -1,19 +1,26 @@
 /* Compares two dumps, tap by tap in execution order. SPEC 7.
  *
  * Floats pass when relative L2 and max |d| / max |r| stay within 4x the error of public fp32 code, which the reference
- * carries as metadata, plus 1e-7; within 1e-5 where it carries none. Selections are compared as sets. There are no
- * bounds yet, so no selection is admissible: another set fails, unless it is a tie that the candidate's own scores
- * broke (ref/oracle/judge.h). */
+ * carries as metadata, plus 1e-7; within 1e-5 where it carries none. Selections are compared as sets: another set fails
+ * unless scores within their bounds choose it (certificate.h). */
 #ifndef M3_ORACLE_COMPARE_H
 #define M3_ORACLE_COMPARE_H
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/status.h"
 #include "io/safetensors.h"
 
 enum m3_verdict { M3_PASS, M3_VERDICT_SUSPECT, M3_FAIL, M3_NOT_JUDGED, M3_VERDICT_NOT_COMPARABLE };
 enum m3_choice { M3_IDENTICAL, M3_PERMUTED, M3_TIE, M3_ADMISSIBLE, M3_INADMISSIBLE, M3_CHOICES };
+
+/* A decision whose set is not the reference's: what follows from it is another computation. */
+struct m3_flip {
+    int64_t layer;              /* as in model/taps.h */
+    int64_t row;                /* its number in the sequence */
+    int64_t group;              /* of blocks; -1: experts, the next token */
+};
 
 /* One tap of both files. Floats: the place is the element of the largest |got - want|, NaN before all, then infinities
  * that only one side has. Ids: a decision is one row, of one group for blocks; the place is the first decision of the
@@ -38,7 +45,13 @@ struct m3_stage {
     enum m3_choice choice;      /* the worst */
     int64_t rows, differing;    /* decisions; those whose sets differ */
     int64_t choices[M3_CHOICES];
-    double gap;                 /* reference's score of `want` less that of `got`; NaN if unknown */
+    int64_t certified;          /* decisions that no conforming result can take otherwise */
+    int64_t tainted;            /* decisions left out: inherited, and nothing to judge them by */
+    struct m3_flip *flips;      /* [differing], in order; NULL if there are none */
+    double gap, bound;          /* of the decision shown, as in struct m3_certificate; NaN: unknown */
+    double least_gap;           /* the least gap / bound of all decisions; NaN: no scores */
+    const char *scores;         /* static text: whose scores the decision shown was judged by, else the first; */
+    const char *bounded_by;     /* and what bounds them; NULL: no scores */
 };
 
 struct m3_comparison {
@@ -48,6 +61,8 @@ struct m3_comparison {
     int64_t missing, extra;     /* taps that only the reference holds, only the candidate holds */
     const struct m3_stage *divergence;      /* the first stage that fails, or NULL */
     const struct m3_stage *tightest;        /* the judged float stage of the largest headroom, or NULL */
+    struct m3_stage next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. No stage, and in no
+                                   count of stages */
     enum m3_status status;      /* M3_OK, M3_WRONG, M3_NOT_COMPARABLE */
     struct m3_error notes;      /* what the reader should know, in words */
 };
@@ -55,6 +70,7 @@ struct m3_comparison {
 struct m3_compare_options {
     const char *taps;           /* patterns, NULL: all */
     int force;                  /* compare dumps of different models or cases */
+    FILE *ledger;               /* gets a line per decision (ledger.h), NULL: none. Errors stay in the stream */
 };
 
 /* 0 if taps were compared, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another

@@ -2,7 +2,9 @@
 #ifndef M3_ORACLE_JUDGE_H
 #define M3_ORACLE_JUDGE_H
 
+#include "model/taps.h"
 #include "oracle/align.h"
+#include "oracle/certificate.h"
 #include "oracle/compare.h"
 
 /* Floats (F64, F32, F16, BF16), by relative L2 and by element; counts (I32, I64), by equality. `moe.weights` and
@@ -17,16 +19,51 @@ void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched);
  * an infinity that only one side has. */
 double m3_share_of_allowed(const struct m3_stage *stage, double got, double want);
 
-/* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K].
- *
- * Equal scores go to the lower id, so another set is inadmissible even if its ids have equal scores in the reference,
- * unless the candidate's own scores are there and order its choice so: then its rounding broke a tie that is exact in
- * the reference, and the set is a tie. A tie needs `index.block_scores` of both; experts are ranked by scores plus a
- * bias that no dump holds, so they have no ties. The last block of a row is its own, forced whatever its score: to
- * leave it out is no tie.
- *
- * 0, or M3_INTERNAL if memory is short. */
-int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error);
+/* Scores of one decision from elsewhere, to be filled in by id: those of experts with the bias. */
+struct m3_given_scores {
+    double *score, *bound;      /* [ids] */
+    double *proven;             /* [ids] if `statistical`: the bound that is proven */
+    int64_t ids;
+    int statistical;            /* `bound` is probable, not proven */
+    int reference;              /* they are the reference's, with bounds for what the candidate inherited; 0: they are
+                                   made again from the candidate's inputs */
+    const char *bounded_by;     /* static text: which bound */
+};
+/* 1 if the scores of this decision are known. group: 0 of experts and the next token. */
+typedef int m3_scores_giver(void *context, struct m3_given_scores *given, enum m3_tap tap, int64_t layer, int64_t row,
+                            int64_t group);
+/* 1 if the decision follows from another choice before it: the reference's scores say nothing of it. */
+typedef int m3_taint_teller(void *context, enum m3_tap tap, int64_t layer, int64_t row, int64_t group);
+
+/* By what selections are judged. */
+struct m3_selection_rules {
+    struct m3_router_arithmetic router;
+    int ties_any;               /* equal scores: any of them, not the lowest ids */
+    int slots_fixed;            /* the slots of experts descend by score */
+    int no_yardstick;           /* what taps are allowed by the reference's fp32 errors is no bound for the candidate */
+    m3_scores_giver *give;      /* NULL: nothing is known but the dumps */
+    void *give_context;
+    m3_taint_teller *tainted;   /* NULL: nothing is */
+    void *taint_context;
+    FILE *ledger;               /* NULL: none */
+};
+/* Released reading, float arithmetic, dumps alone. */
+struct m3_selection_rules m3_selection_rules_fp32(void);
+
+/* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K]; SPEC 7.6. stage->flips is to be
+ * freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a yardstick that is none. */
+int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
+                       const struct m3_selection_rules *rules, struct m3_error *error);
+
+/* The token that each row of `logits` [T,V] would choose. `floats` is the stage of the same tap: a tap that could not be
+ * judged leaves stage->tap NULL. Statuses as above. */
+int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits, const struct m3_stage *floats,
+                        const struct m3_selection_rules *rules, struct m3_error *error);
+
+/* What is allowed to a float tap: 4 times the error of public fp32 code that the reference states under "TAP.what"
+ * (f32_rel_l2, f32_max), plus 1e-7; *stated says whether it does, else it is 1e-5. M3_BAD_INPUT for another number. */
+int m3_yardstick(double *allowed, int *stated, const struct m3_safetensors *reference, const char *tap,
+                 const char *what, struct m3_error *error);
 
 /* How many ids such a tap can choose among, by the last dimension of a tap of their scores; INT64_MAX if unknown. */
 int64_t m3_id_limit(const struct m3_matched *matched);

@@ -1,132 +1,24 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/taps.h"
-#include "oracle/judge.h"
+#include "oracle/ledger.h"
+#include "oracle/scorer.h"
 
 /* What all decisions of one tap share. */
 struct selection {
-    const struct m3_tensor *want, *got;
-    int64_t groups, width;              /* decisions of a row; ids of a decision */
-    int64_t limit;                      /* ids are below it; INT64_MAX if unknown */
-    int blocks;                         /* -1 is no id */
-    const struct m3_tensor *want_scores, *got_scores;   /* [rows, groups, limit] floats, for blocks; NULL: none */
+    struct m3_stage *stage;
+    struct m3_scorer scorer;
+    struct m3_decision decision;        /* of the ids now in want and got */
+    int64_t *want, *got;                /* [width] */
+    int64_t groups, layer;
+    int64_t proven;                     /* inadmissible beyond doubt */
+    int64_t room;                       /* of stage->flips */
+    FILE *ledger;
 };
 
-/* One decision: the ids of both sides, ascending once read; then only those that the other side lacks. */
-struct decision {
-    int64_t *want, *got;
-    int64_t wants, gots;
-    int64_t forced;                     /* the reference's last id */
-    const char *fault;
-};
-
-static int ascending(const void *a, const void *b)
+struct m3_selection_rules m3_selection_rules_fp32(void)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Reads one decision's ids without the -1 of blocks, ascending. NULL, or what is wrong with them. */
-static const char *read_set(int64_t *ids, int64_t *count, const struct selection *s, const struct m3_tensor *tensor,
-                            int64_t place)
-{
-    const char *fault = NULL;
-    *count = 0;
-    for (int64_t i = 0; i < s->width; i++) {
-        int64_t id = m3_id_at(tensor, place * s->width + i);
-        if (s->blocks && id == -1) continue;
-        if (id < 0 || id >= s->limit) fault = "id out of range";
-        ids[(*count)++] = id;
-    }
-    qsort(ids, (size_t)*count, sizeof *ids, ascending);
-    for (int64_t i = 1; i < *count && fault == NULL; i++)
-        if (ids[i] == ids[i - 1]) fault = "duplicate id";
-    return fault;
-}
-
-static int same_slots(const struct selection *s, int64_t want, int64_t got)
-{
-    for (int64_t i = 0; i < s->width; i++)
-        if (m3_id_at(s->want, want * s->width + i) != m3_id_at(s->got, got * s->width + i)) return 0;
-    return 1;
-}
-
-/* Leaves in each of two ascending lists only what the other lacks. A duplicate lacks its second partner. */
-static void keep_differences(struct decision *d)
-{
-    int64_t i = 0, j = 0, wants = 0, gots = 0;
-    while (i < d->wants || j < d->gots) {
-        if (j == d->gots || (i < d->wants && d->want[i] < d->got[j])) d->want[wants++] = d->want[i++];
-        else if (i == d->wants || d->got[j] < d->want[i]) d->got[gots++] = d->got[j++];
-        else i++, j++;
-    }
-    d->wants = wants;
-    d->gots = gots;
-}
-
-static double score(const struct m3_tensor *scores, int64_t place, int64_t id)
-{
-    return m3_decode(scores->dtype, scores->data, place * scores->shape[2] + id);
-}
-
-/* A tie: all ids of the difference have one score in the reference. */
-static int tied(const struct selection *s, const struct decision *d, int64_t want)
-{
-    if (s->want_scores == NULL || d->wants != d->gots || d->want[d->wants - 1] == d->forced) return 0;
-    double level = score(s->want_scores, want, d->want[0]);
-    if (!(level > -INFINITY)) return 0;
-    for (int64_t i = 0; i < d->wants; i++)
-        if (score(s->want_scores, want, d->want[i]) != level ||
-            score(s->want_scores, want, d->got[i]) != level) return 0;
-    return 1;
-}
-
-/* Do the candidate's own scores, the lower id first where they are equal, rank all that it took before all it left? */
-static int own_scores_agree(const struct selection *s, const struct decision *d, int64_t got)
-{
-    if (s->got_scores == NULL) return 0;
-    for (int64_t i = 0; i < d->gots; i++) {
-        for (int64_t j = 0; j < d->wants; j++) {
-            double took = score(s->got_scores, got, d->got[i]), left = score(s->got_scores, got, d->want[j]);
-            if (!(took > left || (took == left && d->got[i] < d->want[j]))) return 0;
-        }
-    }
-    return 1;
-}
-
-/* One decision, the places of which are `want` and `got`. Sets d->fault if it is not identical, permuted or a tie. */
-static enum m3_choice judge_decision(struct decision *d, const struct selection *s, int64_t want, int64_t got)
-{
-    int64_t wants = d->wants;
-    d->forced = wants > 0 ? d->want[wants - 1] : -1;
-    d->fault = read_set(d->got, &d->gots, s, s->got, got);
-    if (d->fault == NULL && d->gots != wants) d->fault = "wrong count";
-    keep_differences(d);
-    if (d->fault != NULL) return M3_INADMISSIBLE;
-    if (d->wants == 0) return same_slots(s, want, got) ? M3_IDENTICAL : M3_PERMUTED;
-
-    int tie = tied(s, d, want);
-    if (tie && own_scores_agree(s, d, got)) return M3_TIE;
-    d->fault = tie ? "equal scores go to the lower id" : "another set";
-    return M3_INADMISSIBLE;
-}
-
-/* Shows a decision as the place of the stage. */
-static void show(struct m3_stage *stage, const struct selection *s, const struct decision *d,
-                 const struct m3_row_pair *row, int64_t group)
-{
-    int64_t want = d->wants > 0 ? d->want[0] : -1, got = d->gots > 0 ? d->got[0] : -1;
-    stage->rank = s->want->rank - 1;
-    stage->index[0] = row->number;
-    stage->index[1] = group;
-    stage->want = (double)want;
-    stage->got = (double)got;
-    stage->note = d->fault;
-    stage->gap = NAN;
-    if (s->want_scores == NULL || want < 0 || got < 0 || got >= s->limit) return;
-    int64_t place = row->want * s->groups + group;
-    stage->gap = score(s->want_scores, place, want) - score(s->want_scores, place, got);
+    return (struct m3_selection_rules){ .router = { .u = 0x1p-24, .c = 4 } };
 }
 
 static const struct m3_tensor *beside(const struct m3_safetensors *file, enum m3_tap tap, int64_t layer, int rank)
@@ -136,15 +28,6 @@ static const struct m3_tensor *beside(const struct m3_safetensors *file, enum m3
     const struct m3_tensor *tensor = m3_safetensors_find(file, name);
     if (tensor == NULL || tensor->rank != rank || m3_holds_ids(tensor)) return NULL;
     return tensor;
-}
-
-/* The scores of one dump that are [rows, groups, limit] of its ids. */
-static const struct m3_tensor *block_scores(const struct selection *s, const struct m3_side *dump,
-                                            const struct m3_tensor *ids, int64_t layer)
-{
-    const struct m3_tensor *scores = beside(dump->file, M3_TAP_INDEX_BLOCK_SCORES, layer, 3);
-    if (scores == NULL || scores->shape[0] != ids->shape[0] || scores->shape[1] != s->groups) return NULL;
-    return scores->shape[2] == s->limit ? scores : NULL;
 }
 
 /* The reference's scores come first. */
@@ -164,37 +47,166 @@ int64_t m3_id_limit(const struct m3_matched *matched)
     return INT64_MAX;
 }
 
-/* All decisions of all rows that both sides have. */
-static void judge_decisions(struct m3_stage *stage, const struct selection *s, struct decision *d,
-                            struct m3_row_walk *walk)
+/* Shows a decision as the place of the stage. */
+static void show(struct selection *s, const struct m3_certificate *c, int64_t row, int64_t group)
 {
+    struct m3_stage *stage = s->stage;
+    stage->rank = s->groups > 1 || s->scorer.of == M3_CHOICE_OF_BLOCKS ? 2 : 1;
+    stage->index[0] = row;
+    stage->index[1] = group;
+    stage->want = (double)c->want;
+    stage->got = (double)c->got;
+    stage->note = c->fault;
+    stage->gap = c->gap;
+    stage->bound = c->bound;
+    stage->scores = s->scorer.whose;
+    stage->bounded_by = s->scorer.bounded_by;
+}
+
+/* gap / bound; with bound 0 a gap is infinitely many. */
+static double in_bounds(const struct m3_certificate *c)
+{
+    return c->gap == 0 && c->bound == 0 ? 0 : c->gap / c->bound;
+}
+
+static int add_flip(struct selection *s, int64_t row, int64_t group, struct m3_error *error)
+{
+    struct m3_stage *stage = s->stage;
+    if (stage->differing == s->room) {
+        int64_t room = 2 * s->room + 16;
+        struct m3_flip *more = realloc(stage->flips, (size_t)room * sizeof *more);
+        if (more == NULL) return m3_fail_memory(error, stage->tap, (size_t)room * sizeof *more);
+        stage->flips = more;
+        s->room = room;
+    }
+    stage->flips[stage->differing++] = (struct m3_flip){ .layer = s->layer, .row = row, .group = group };
+    return M3_OK;
+}
+
+/* Judges the decision that is in s->want and s->got. */
+static int judge_decision(struct selection *s, const struct m3_row_pair *row, int64_t group, struct m3_error *error)
+{
+    struct m3_stage *stage = s->stage;
+    struct m3_scorer *scorer = &s->scorer;
+    int64_t shown_group = scorer->of == M3_CHOICE_OF_BLOCKS ? group : -1;
+    m3_scorer_look(scorer, &s->decision, row, group);
+    struct m3_certificate c = m3_certify(&s->decision);
+    int tainted = scorer->tainted && c.unknown;
+    int status = c.differs ? add_flip(s, row->number, shown_group, error) : M3_OK;
+    if (status == M3_OK && s->ledger != NULL) {
+        const struct m3_ledger_line line = { .tap = stage->tap, .row = row->number, .group = shown_group,
+                                             .decision = &s->decision, .certificate = &c, .scores = scorer->whose,
+                                             .bounded_by = scorer->bounded_by, .tainted = tainted };
+        status = m3_ledger_print(s->ledger, &line, error);
+    }
+    if (tainted) {
+        stage->tainted++;
+        return status;
+    }
+    stage->rows++;
+    stage->choices[c.choice]++;
+    stage->certified += c.certified;
+    s->proven += c.choice == M3_INADMISSIBLE && !c.suspect;
+    if (scorer->whose != NULL && stage->scores == NULL) {
+        stage->scores = scorer->whose;
+        stage->bounded_by = scorer->bounded_by;
+    }
+    double least = in_bounds(&c);
+    if (least < stage->least_gap || isnan(stage->least_gap)) stage->least_gap = least;
+    if (c.choice > stage->choice) {
+        stage->choice = c.choice;
+        show(s, &c, row->number, group);
+    }
+    return status;
+}
+
+static void load(int64_t *ids, const struct m3_tensor *tensor, int64_t place, int64_t width)
+{
+    for (int64_t i = 0; i < width; i++) ids[i] = m3_id_at(tensor, place * width + i);
+}
+
+/* The reference's ids are no set: nothing can be said. */
+static void refuse(struct selection *s, int64_t row, int64_t group)
+{
+    const struct m3_certificate nothing = { .want = -1, .got = -1, .gap = NAN, .bound = NAN };
+    int64_t count;
+    m3_ids_fault(s->decision.lists, &count, s->want, s->decision.width, s->decision.limit, s->decision.padded);
+    show(s, &nothing, row, group);
+    if (count > 0) s->stage->want = (double)s->decision.lists[0];
+    m3_judge_not_comparable(s->stage, "the reference's ids are out of range or duplicate");
+}
+
+/* All decisions of all rows that both sides have. */
+static int judge_decisions(struct selection *s, const struct m3_matched *matched, struct m3_row_walk *walk,
+                           struct m3_error *error)
+{
+    struct m3_decision *d = &s->decision;
     struct m3_row_pair row;
-    stage->choice = M3_IDENTICAL;
-    while (m3_row_walk_next(walk, &row)) {
-        for (int64_t g = 0; g < s->groups; g++) {
-            int64_t want = row.want * s->groups + g, got = row.got * s->groups + g;
-            if (read_set(d->want, &d->wants, s, s->want, want) != NULL) {
-                d->gots = 0;
-                show(stage, s, d, &row, g);
-                m3_judge_not_comparable(stage, "the reference's ids are out of range or duplicate");
-                return;
+    int status = M3_OK;
+    while (status == M3_OK && m3_row_walk_next(walk, &row)) {
+        for (int64_t g = 0; g < s->groups && status == M3_OK; g++) {
+            int64_t count;
+            load(s->want, matched->want, row.want * s->groups + g, d->width);
+            load(s->got, matched->got, row.got * s->groups + g, d->width);
+            if (m3_ids_fault(d->lists, &count, s->want, d->width, d->limit, d->padded) != NULL) {
+                refuse(s, row.number, g);
+                return M3_OK;
             }
-            enum m3_choice choice = judge_decision(d, s, want, got);
-            stage->rows++;
-            stage->choices[choice]++;
-            if (choice == M3_TIE || choice == M3_INADMISSIBLE) stage->differing++;
-            if (choice <= stage->choice) continue;
-            stage->choice = choice;
-            show(stage, s, d, &row, g);
+            status = judge_decision(s, &row, g, error);
         }
     }
-    stage->verdict = stage->choice == M3_INADMISSIBLE ? M3_FAIL : M3_PASS;
-    if (stage->rows > 0 && s->width > 0) return;
+    return status;
+}
+
+static void close_stage(struct selection *s)
+{
+    struct m3_stage *stage = s->stage;
+    if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) return;
+    stage->verdict = M3_PASS;
+    if (stage->choice == M3_INADMISSIBLE) stage->verdict = s->proven > 0 ? M3_FAIL : M3_VERDICT_SUSPECT;
+    if (stage->rows > 0 && s->decision.width > 0) return;
     stage->verdict = M3_NOT_JUDGED;
     stage->note = "no decision to compare";
 }
 
-int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error)
+/* Room and scores for a tap of `groups` decisions a row. selection_end is due after any result. */
+static int selection_begin(struct selection *s, struct m3_stage *stage, const struct m3_matched *matched,
+                           const struct m3_selection_rules *rules, enum m3_choice_of of, int64_t limit,
+                           struct m3_error *error)
+{
+    int status = m3_scorer_begin(&s->scorer, matched, rules, of, limit, error);
+    size_t width = (size_t)s->scorer.width;
+    /* One more than needed: no ids at all is no failure. */
+    s->want = calloc(width + 1, 4 * sizeof *s->want);
+    if (s->want == NULL && status == M3_OK) status = m3_fail_memory(error, stage->tap, width * 4 * sizeof *s->want);
+    if (status != M3_OK) return status;
+    s->got = s->want + width;
+    s->stage = stage;
+    s->groups = s->scorer.groups;
+    s->layer = matched->layer;
+    s->ledger = rules->ledger;
+    s->decision = (struct m3_decision){ .want = s->want, .got = s->got, .width = s->scorer.width, .limit = limit,
+                                        .padded = of == M3_CHOICE_OF_BLOCKS, .ties_lowest = !rules->ties_any,
+                                        .slots_fixed = rules->slots_fixed && of == M3_CHOICE_OF_EXPERTS,
+                                        .lists = s->got + width };
+    stage->choice = M3_IDENTICAL;
+    stage->gap = stage->bound = stage->least_gap = NAN;
+    return M3_OK;
+}
+
+static void selection_end(struct selection *s, int status)
+{
+    if (status == M3_OK) close_stage(s);
+    else if (s->stage != NULL) {
+        free(s->stage->flips);
+        s->stage->flips = NULL;
+    }
+    m3_scorer_end(&s->scorer);
+    free(s->want);
+}
+
+int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
+                       const struct m3_selection_rules *rules, struct m3_error *error)
 {
     int blocks = matched->tap == M3_TAP_INDEX_BLOCKS, rank = blocks ? 3 : 2;
     struct m3_row_walk walk;
@@ -206,19 +218,47 @@ int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
         m3_judge_not_comparable(stage, why);
         return M3_OK;
     }
+    struct selection s = { 0 };
+    int status = selection_begin(&s, stage, matched, rules, blocks ? M3_CHOICE_OF_BLOCKS : M3_CHOICE_OF_EXPERTS,
+                                 m3_id_limit(matched), error);
+    if (status == M3_OK) status = judge_decisions(&s, matched, &walk, error);
+    selection_end(&s, status);
+    return status;
+}
 
-    struct selection s = { .want = matched->want, .got = matched->got, .blocks = blocks,
-                           .groups = blocks ? matched->want->shape[1] : 1, .width = matched->want->shape[rank - 1],
-                           .limit = m3_id_limit(matched) };
-    if (blocks) {
-        s.want_scores = block_scores(&s, matched->reference, matched->want, matched->layer);
-        s.got_scores = block_scores(&s, matched->candidate, matched->got, matched->layer);
+/* The id of the greatest of a row [V], the lowest of equals; -1 where there is a NaN. */
+static int64_t greatest(const struct m3_tensor *logits, int64_t row)
+{
+    int64_t V = logits->shape[1], best = -1;
+    double most = -INFINITY;
+    for (int64_t id = 0; id < V; id++) {
+        double x = m3_decode(logits->dtype, logits->data, row * V + id);
+        if (isnan(x)) return -1;
+        if (best >= 0 && !(x > most)) continue;
+        best = id;
+        most = x;
     }
-    /* One more than needed: no ids at all is no failure. */
-    int64_t *ids = calloc((size_t)s.width + 1, 2 * sizeof *ids);
-    if (ids == NULL) return m3_fail_memory(error, stage->tap, (size_t)s.width * 2 * sizeof *ids);
-    struct decision d = { .want = ids, .got = ids + s.width };
-    judge_decisions(stage, &s, &d, &walk);
-    free(ids);
-    return M3_OK;
+    return best;
+}
+
+int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits, const struct m3_stage *floats,
+                        const struct m3_selection_rules *rules, struct m3_error *error)
+{
+    struct m3_row_walk walk;
+    struct m3_row_pair row;
+    *stage = (struct m3_stage){ 0 };
+    if (floats->verdict > M3_FAIL || logits->want->rank != 2 || logits->want->shape[1] == 0) return M3_OK;
+    if (m3_row_walk_begin(&walk, logits) != NULL) return M3_OK;
+
+    *stage = (struct m3_stage){ .tap = floats->tap, .reference = floats->reference, .candidate = floats->candidate,
+                                .selection = 1 };
+    struct selection s = { 0 };
+    int status = selection_begin(&s, stage, logits, rules, M3_CHOICE_OF_TOKENS, logits->want->shape[1], error);
+    while (status == M3_OK && m3_row_walk_next(&walk, &row)) {
+        s.want[0] = greatest(logits->want, row.want);
+        s.got[0] = greatest(logits->got, row.got);
+        status = judge_decision(&s, &row, 0, error);
+    }
+    selection_end(&s, status);
+    return status;
 }

@@ -1,0 +1,27 @@
+#include "oracle/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+const char *const m3_choice_names[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
+
+json_t *m3_json_number(double value)
+{
+    if (isnan(value)) return json_string("nan");
+    if (isinf(value)) return json_string(value > 0 ? "inf" : "-inf");
+    return json_real(value);
+}
+
+json_t *m3_json_known(double value) { return isnan(value) ? json_null() : m3_json_number(value); }
+
+json_t *m3_json_text(const char *text) { return text != NULL ? json_string(text) : json_null(); }
+
+int m3_json_line(FILE *out, json_t *object, struct m3_error *error)
+{
+    if (object == NULL) return m3_fail_memory(error, "JSON line", 0);
+    int failed = json_dumpf(object, out, JSON_COMPACT) != 0 || fputc('\n', out) == EOF;
+    json_decref(object);
+    if (failed) return m3_fail(error, M3_IO, "JSON lines: cannot be written: %s", strerror(errno));
+    return M3_OK;
+}
