@@ -125,6 +125,7 @@ START_TEST(fields)
                      "\"store\": {\"*\": \"f16\", \"layers.[0-2].*\": \"f64\", \"layers.57.attn.p\": \"bf16\"}, "
                      "\"input\": {\"*\": {\"dtype\": \"e4m3\", \"scale\": \"block128\"}, \"logits\": null, "
                      "\"*.moe.shared.up\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\", \"exponent\": \"up\"}}, "
+                     "\"weights\": {\"*.moe.*\": \"bf16\", \"layers.4.*\": \"f32\"}, "
                      "\"exact\": [\"fused\", \"*.v_proj\"], \"dump_rounding\": {\"*.attn\": \"f16\"}");
     how = m3_profile_arithmetic(p, 1);
     ck_assert(how.c == 9 && how.c_turn == 2 && how.angle == M3_ANGLE_F32 && how.tanh_scores);
@@ -135,6 +136,8 @@ START_TEST(fields)
     struct m3_input_rounding up = m3_profile_input(p, "layers.3.moe.shared.up"), all = m3_profile_input(p, "embed");
     ck_assert(up.scaling == M3_SCALE_MX32 && !up.exponent_down && up.dtype == M3_F8_E4M3);
     ck_assert(m3_profile_input(p, "logits").dtype == M3_DTYPES && all.scaling == M3_SCALE_128X128);
+    ck_assert(m3_profile_weights(p, "layers.3.moe.experts") == 0x1p-8);
+    ck_assert(m3_profile_weights(p, "layers.4.moe.experts") == 0 && m3_profile_weights(p, "layers.3.mlp.gate") == 0);
     ck_assert(m3_profile_exact(p, "vision.layers.0.v_proj") && !m3_profile_exact(p, "embed"));
     ck_assert(m3_profile_dump_rounding(p, "layers.0.attn") == 0x1p-11 && m3_profile_dump_rounding(p, "embed") == 0);
     m3_profile_close(p);

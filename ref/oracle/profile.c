@@ -20,7 +20,7 @@ static const struct {
     { "fp8", m3_profile_fp8, m3_profiles_end },
 };
 
-/* What an entry of "store", "input", "exact" or "dump_rounding" says of the points that its pattern matches. */
+/* What an entry of "store", "input", "weights", "exact" or "dump_rounding" says of the points that its pattern matches. */
 struct entry {
     char *pattern;
     enum m3_dtype dtype;            /* M3_DTYPES: nothing, on purpose */
@@ -37,7 +37,7 @@ struct m3_profile {
     enum m3_dtype dtype;            /* of the arithmetic */
     struct m3_arithmetic how;
     int truncates, flushes, ties_lowest;
-    struct entries store, input, exact, dump_rounding;
+    struct entries store, input, weights, exact, dump_rounding;
 };
 
 /* ---- points */
@@ -56,7 +56,7 @@ static const char *const linear_points[] = { "moe.expert.gate", "moe.expert.up",
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 /* What a pattern may speak of. */
-enum points { ALL_POINTS, TAPS_ONLY, LINEARS };
+enum points { ALL_POINTS, TAPS_ONLY, LINEARS, WEIGHTS };
 
 static int is_linear(enum m3_tap tap)
 {
@@ -80,8 +80,9 @@ static int matches_tap(const char *pattern, enum points which, int64_t layer)
 {
     char name[96];
     for (int tap = 0; tap < M3_TAPS; tap++) {
-        if (which == LINEARS && !is_linear(tap)) continue;
-        if (m3_tap_table[tap].kind != M3_KIND_REALS) continue;
+        const int has_bias = which == WEIGHTS && tap == M3_TAP_EXPERTS;
+        if (which >= LINEARS && !is_linear(tap) && !has_bias) continue;
+        if (m3_tap_table[tap].kind != M3_KIND_REALS && !has_bias) continue;
         for (int mtp = 0; mtp < 2; mtp++)
             if (m3_tap_name(name, sizeof name, tap, layer + mtp * M3_MTP_LAYER) == 0 && matches(pattern, name))
                 return 1;
@@ -104,15 +105,15 @@ static int matches_inner(const char *pattern, const char *const *points, size_t 
 static int means_something(const char *pattern, enum points which)
 {
     enum { LAYERS = 1024 };
-    const char *const *text = which == LINEARS ? linear_points : text_points;
-    size_t texts = which == LINEARS ? LENGTH(linear_points) : LENGTH(text_points);
-    int inner = which == LINEARS || (which == ALL_POINTS && may_mean_inner(pattern));
+    const char *const *text = which >= LINEARS ? linear_points : text_points;
+    size_t texts = which >= LINEARS ? LENGTH(linear_points) : LENGTH(text_points);
+    int inner = which >= LINEARS || (which == ALL_POINTS && may_mean_inner(pattern));
     for (int64_t layer = 0; layer < LAYERS; layer++) {
         if (matches_tap(pattern, which, layer)) return 1;
         if (!inner) continue;
         if (matches_inner(pattern, text, texts, "layers.", layer, ".")
             || matches_inner(pattern, text, texts, "mtp.", layer, ".layer.")) return 1;
-        if (which != LINEARS && matches_inner(pattern, vision_points, LENGTH(vision_points), "vision.layers.", layer,
+        if (which < LINEARS && matches_inner(pattern, vision_points, LENGTH(vision_points), "vision.layers.", layer,
                                               ".")) return 1;
     }
     return 0;
@@ -188,7 +189,7 @@ static struct entry *add_entry(struct reading *reading, struct entries *entries,
     if (!means_something(pattern, which)) {
         json_t *got = json_string(pattern);
         refuse(reading, field, NULL, got,
-               which == LINEARS ? "a pattern that matches a linear operator" : which == TAPS_ONLY
+               which >= LINEARS ? "a pattern that matches a linear operator" : which == TAPS_ONLY
                                 ? "a pattern that matches a tap" : "a pattern that matches a tap or an inner point");
         json_decref(got);
         return NULL;
@@ -282,7 +283,7 @@ static void read_math(struct reading *reading, const json_t *object)
 static void check_names(struct reading *reading, const json_t *root)
 {
     static const char *const fields[] = { "name", "u", "rounding", "flush_subnormals", "angle", "math", "scores",
-                                          "store", "input", "exact", "ties", "dump_rounding" };
+                                          "store", "input", "weights", "exact", "ties", "dump_rounding" };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)root, key, value) {
@@ -318,6 +319,7 @@ static void read_fields(struct reading *reading, const json_t *root)
     read_math(reading, json_object_get(root, "math"));
     read_formats(reading, json_object_get(root, "store"), "store", &p->store, ALL_POINTS);
     read_input(reading, json_object_get(root, "input"));
+    read_formats(reading, json_object_get(root, "weights"), "weights", &p->weights, WEIGHTS);
     read_exact(reading, json_object_get(root, "exact"));
     read_formats(reading, json_object_get(root, "dump_rounding"), "dump_rounding", &p->dump_rounding, TAPS_ONLY);
 }
@@ -372,6 +374,7 @@ void m3_profile_close(struct m3_profile *profile)
     if (!profile) return;
     free_entries(&profile->store);
     free_entries(&profile->input);
+    free_entries(&profile->weights);
     free_entries(&profile->exact);
     free_entries(&profile->dump_rounding);
     free(profile->name);
@@ -414,6 +417,15 @@ double m3_profile_dump_rounding(const struct m3_profile *profile, const char *ta
     const struct entry *entry = last_match(&profile->dump_rounding, tap);
     double u = entry ? roundoff(entry->dtype) : 0;
     return u > profile->how.u ? u : 0;
+}
+
+double m3_profile_weights(const struct m3_profile *profile, const char *tap)
+{
+    for (size_t i = profile->weights.count; i-- > 0;) {
+        double u = roundoff(profile->weights.rows[i].dtype);
+        if (matches(profile->weights.rows[i].pattern, tap)) return u > profile->how.u ? u : 0;
+    }
+    return 0;
 }
 
 struct m3_input_rounding m3_profile_input(const struct m3_profile *profile, const char *tap)

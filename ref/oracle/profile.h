@@ -39,5 +39,8 @@ int m3_profile_exact(const struct m3_profile *profile, const char *tap);
 /* Unit roundoff of the dump alone: a tap was used finer than it was dumped; else 0. */
 double m3_profile_dump_rounding(const struct m3_profile *profile, const char *tap);
 struct m3_input_rounding m3_profile_input(const struct m3_profile *profile, const char *tap);
+/* Unit roundoff at which the weights of a linear operator may have been rounded beside how they are stored, and the
+ * router's bias (moe.experts); else 0. */
+double m3_profile_weights(const struct m3_profile *profile, const char *tap);
 
 #endif

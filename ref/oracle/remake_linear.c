@@ -147,6 +147,23 @@ static void add_embedding(struct m3_making *m, const struct m3_given *e)
     if (extra) m3_push_add(extra, &e->off, &(struct m3_spread){ NULL, NULL }, m->count);
 }
 
+/* Weights off by u of themselves change the sum as inputs off by u of themselves do. */
+static void round_weights(struct m3_making *m, struct m3_spread *off, const double *x, const struct m3_weight *w)
+{
+    char name[160];
+    const int64_t n = m->rows * w->cols;
+    if (!m->setting->profile || w->dtype == M3_BF16 || w->dtype == M3_F8_E4M3) return;
+    m3_making_point(name, sizeof name, m, m3_tap_table[m->tap].name);
+    const double u = m3_profile_weights(m->setting->profile, name);
+    double *error = u > 0 ? m3_making_need(m, 2 * n, sizeof *error) : NULL;
+    if (!error) return;
+    const size_t bytes = (size_t)n * sizeof *error;
+    if (off->error) memcpy(error, off->error, bytes), memcpy(error + n, off->variance, bytes);
+    else memset(error, 0, 2 * bytes);
+    *off = (struct m3_spread){ error, error + n };
+    m3_push_store(off, x, n, u, 0);
+}
+
 void m3_make_linear(struct m3_making *m)
 {
     const struct m3_weight *w = m3_making_weight(m, 0);
@@ -161,6 +178,7 @@ void m3_make_linear(struct m3_making *m)
     m3_making_did(m, m->ops->linear(m->setting->ctx, m->out->y, x, w, bias, m->rows));
     m3_making_did(m, m3_bound_linear(m->setting->ctx, &m->bound, x, w, bias, m->rows, &m->how));
     m3_making_input(m, &off, m3_tap_table[m->tap].name, x, m->rows, w->cols);
+    round_weights(m, &off, x, w);
     struct m3_spread *extra = off.error ? m3_making_extra(m) : NULL;
     if (extra) m3_making_did(m, m3_push_linear(m->setting->ctx, extra, &off, w, m->rows));
     if (!m->status && additive) add_embedding(m, &first);
