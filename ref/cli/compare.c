@@ -11,37 +11,39 @@
 
 static const char help[] =
     "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--html OUT] [--junit OUT]\n"
-    "                     [--spec PATH] [--force] [--profile fp32]\n"
+    "                     [--ledger OUT] [--spec PATH] [--force] [--profile fp32]\n"
     "\n"
     "Compares two dumps, stage by stage in execution order, and names the first that diverges. Both are safetensors\n"
     "files, or such a file in gzip (.gz). Only taps that both hold are compared, and of these only the rows that both\n"
     "hold. Floats pass within 4 times the fp32 error that the reference states for a tap, plus 1e-7; within 1e-5 if\n"
-    "it states none. Chosen blocks and experts are compared as sets; equal scores go to the lower id.\n"
+    "it states none. Chosen blocks and experts are compared as sets; another set passes if scores\n"
+    "within their bounds choose it.\n"
     "\n"
     "  --taps GLOB,...   only taps that match: * is any text, ? any character (\"layers.3.*,logits\")\n"
     "  --json            one JSON object a line: every stage, then the summary\n"
     "  --html OUT        one page to read in a browser, nothing else needed: where error grows, maps of it over rows\n"
     "                    and channels for stages that fail, chosen blocks, load of experts\n"
     "  --junit OUT       XML for continuous integration: one test case per stage\n"
+    "  --ledger OUT      JSON lines: every choice of blocks, experts, next tokens, with its verdict, gap and bound\n"
     "  --spec PATH       SPEC.md, where the page's links lead, also an address; by default in the page's folder\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile fp32    precision of the candidate; fp32 is the only one supported yet\n"
     "  --help            this text\n"
     "\n"
-    "Not supported yet: --ledger, --map.\n"
+    "Not supported yet: --map.\n"
     "\n"
     "Exit status: 0 all stages pass; 1 a stage fails; 3 not comparable: nothing matched, another model or case, other\n"
     "shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 absent file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;
-    const char *html, *junit, *spec;    /* spec: never NULL */
+    const char *html, *junit, *ledger, *spec;    /* spec: never NULL */
     struct m3_compare_options options;
     int json, help;
 };
 
 /* Above every character: getopt gives an unknown short option as itself. */
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_SPEC, OPT_HELP, OPT_UNSUPPORTED };
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_HELP, OPT_UNSUPPORTED };
 
 static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
 {
@@ -50,7 +52,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         { "force", no_argument, NULL, OPT_FORCE },           { "profile", required_argument, NULL, OPT_PROFILE },
         { "html", required_argument, NULL, OPT_HTML },       { "junit", required_argument, NULL, OPT_JUNIT },
         { "spec", required_argument, NULL, OPT_SPEC },       { "help", no_argument, NULL, OPT_HELP },
-        { "ledger", required_argument, NULL, OPT_UNSUPPORTED }, { "map", required_argument, NULL, OPT_UNSUPPORTED },
+        { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_UNSUPPORTED },
         { NULL, 0, NULL, 0 },
     };
     int option, which = 0;
@@ -63,6 +65,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         case OPT_FORCE: arguments->options.force = 1; break;
         case OPT_HTML: arguments->html = optarg; break;
         case OPT_JUNIT: arguments->junit = optarg; break;
+        case OPT_LEDGER: arguments->ledger = optarg; break;
         case OPT_SPEC: arguments->spec = optarg; break;
         case OPT_HELP: arguments->help = 1; return M3_OK;
         case OPT_PROFILE:
@@ -82,8 +85,26 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
 
 /* The files that a comparison is asked for, beside what it prints. */
 struct outputs {
-    struct m3_new_file html, junit;
+    struct m3_new_file html, junit, ledger;
+    FILE *ledger_lines;         /* a stream of its own: the file's descriptor stays open for its end */
 };
+
+static int open_stream(FILE **out, const struct m3_new_file *file, struct m3_error *error)
+{
+    int fd = dup(file->fd);
+    *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (*out != NULL) return M3_OK;
+    if (fd >= 0) close(fd);
+    return m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+}
+
+static int close_stream(FILE *out, const struct m3_new_file *file, int status, struct m3_error *error)
+{
+    int failed = ferror(out);
+    if ((fclose(out) != 0 || failed) && status == M3_OK)
+        status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    return status;
+}
 
 /* Before the work: a path that cannot be written is known at once. */
 static int open_outputs(struct outputs *outputs, const struct arguments *arguments, struct m3_error *error)
@@ -92,33 +113,35 @@ static int open_outputs(struct outputs *outputs, const struct arguments *argumen
     if (arguments->html != NULL) status = m3_new_file_open(&outputs->html, arguments->html, error);
     if (status == M3_OK && arguments->junit != NULL)
         status = m3_new_file_open(&outputs->junit, arguments->junit, error);
+    if (status == M3_OK && arguments->ledger != NULL)
+        status = m3_new_file_open(&outputs->ledger, arguments->ledger, error);
+    if (status == M3_OK && arguments->ledger != NULL)
+        status = open_stream(&outputs->ledger_lines, &outputs->ledger, error);
     return status;
 }
 
-/* Through a stream of its own: the file's descriptor stays open for its end. */
 static int write_output(const struct m3_new_file *file,
                         int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *),
                         const struct m3_report_subject *subject, struct m3_error *error)
 {
     if (file->fd < 0) return M3_OK;
-    int fd = dup(file->fd);
-    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (out == NULL) {
-        if (fd >= 0) close(fd);
-        return m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
-    }
-    int status = report(out, subject, error);
-    if (fclose(out) != 0 && status == M3_OK) status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
-    return status;
+    FILE *out;
+    int status = open_stream(&out, file, error);
+    return status != M3_OK ? status : close_stream(out, file, report(out, subject, error), error);
 }
 
-/* Both, or neither if one cannot be made. */
+/* All, or none if one cannot be made. */
 static int write_outputs(struct outputs *outputs, const struct m3_report_subject *subject, struct m3_error *error)
 {
     int status = write_output(&outputs->html, m3_report_html, subject, error);
     if (status == M3_OK) status = write_output(&outputs->junit, m3_report_junit, subject, error);
+    if (status == M3_OK && outputs->ledger_lines != NULL) {
+        status = close_stream(outputs->ledger_lines, &outputs->ledger, status, error);
+        outputs->ledger_lines = NULL;
+    }
     if (status == M3_OK && outputs->html.fd >= 0) status = m3_new_file_commit(&outputs->html, error);
     if (status == M3_OK && outputs->junit.fd >= 0) status = m3_new_file_commit(&outputs->junit, error);
+    if (status == M3_OK && outputs->ledger.fd >= 0) status = m3_new_file_commit(&outputs->ledger, error);
     return status;
 }
 
@@ -127,7 +150,9 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
                    const struct m3_safetensors *candidate, struct m3_error *error)
 {
     struct m3_comparison result;
-    int status = m3_compare(&result, reference, candidate, &arguments->options, error);
+    struct m3_compare_options options = arguments->options;
+    options.ledger = outputs->ledger_lines;
+    int status = m3_compare(&result, reference, candidate, &options, error);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         const struct m3_report_subject subject = { .comparison = &result, .reference = reference,
                                                    .candidate = candidate, .spec = arguments->spec };
@@ -144,7 +169,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
 int m3_cli_compare(int argc, char **argv)
 {
     struct arguments arguments = { .spec = "SPEC.md" };
-    struct outputs outputs = { M3_NO_FILE, M3_NO_FILE };
+    struct outputs outputs = { M3_NO_FILE, M3_NO_FILE, M3_NO_FILE, NULL };
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_safetensors *reference = NULL, *candidate = NULL;
 
@@ -156,6 +181,8 @@ int m3_cli_compare(int argc, char **argv)
     if (status == M3_OK) status = compare(&outputs, &arguments, reference, candidate, &error);
     m3_new_file_abandon(&outputs.html);
     m3_new_file_abandon(&outputs.junit);
+    if (outputs.ledger_lines != NULL) fclose(outputs.ledger_lines);
+    m3_new_file_abandon(&outputs.ledger);
     m3_safetensors_close(reference);
     m3_safetensors_close(candidate);
     /* A verdict alone is no error: the report has said it. */

@@ -80,7 +80,8 @@ static void print_decision(FILE *out, const struct choices *c)
         print_ids(out, c->got, got, c->want, want, c->width);
         fputs("</code>", out);
         if (s->note != NULL) fprintf(out, " %s", s->note);
-        if (!isnan(s->gap)) fprintf(out, ", score gap %.3g", s->gap);
+        if (!isnan(s->gap))
+            fprintf(out, "; gap %.3g, bound %.3g, scores of the %s", s->gap, s->bound, s->scores);
         return;
     }
 }
@@ -103,7 +104,8 @@ static void print_ledger(const struct m3_page *page)
     const struct m3_comparison *all = page->subject->comparison;
     struct choices c;
     m3_page_note(page->out, "A decision is the set of one row, of one group for blocks. Shown is the first decision "
-                            "of the worst kind; ids that the other side lacks are underlined.");
+                            "of the worst kind; ids that the other side lacks are underlined. A gap below 0: the "
+                            "scores choose otherwise, and can choose so only if they may be off by the bound.");
     fputs("<table class=\"ledger\"><thead><tr><th>verdict</th><th>tap</th><th class=\"number\">decisions</th>",
           page->out);
     for (int k = 0; k < M3_CHOICES; k++) fprintf(page->out, "<th class=\"number\">%s</th>", m3_choice_words[k]);
@@ -111,6 +113,11 @@ static void print_ledger(const struct m3_page *page)
     for (int64_t i = 0; i < all->count; i++)
         if (begin(&c, page, &all->stages[i])) print_ledger_row(page->out, &c);
     fputs("</tbody></table>\n", page->out);
+    if (all->next_token.tap == NULL) return;
+    fputs("<p>Next token, of ", page->out);
+    fprintf(page->out, "<a href=\"#stage-%s\">%s</a>: ", all->next_token.tap, all->next_token.tap);
+    m3_print_choices(page->out, &all->next_token);
+    fputs("</p>\n", page->out);
 }
 
 /* Cells of one group: which blocks each side chose, and where one has what the other lacks. */

@@ -5,22 +5,25 @@
 #include "oracle/report.h"
 #include "oracle/words.h"
 
-static void print_stage(FILE *out, const struct m3_stage *stage, int width)
+static const char next_token[] = "next token";
+
+/* By another name if it is no stage of its own. */
+static void print_stage(FILE *out, const struct m3_stage *stage, const char *name, int width)
 {
-    fprintf(out, "%-14s  %-*s  ", m3_verdict_words[stage->verdict], width, stage->tap);
+    fprintf(out, "%-14s  %-*s  ", m3_verdict_words[stage->verdict], width, name);
     if (stage->verdict == M3_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
         m3_print_finding(out, stage);
         fputc('\n', out);
         return;
     }
     if (stage->selection) {
-        fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted\n",
-                m3_choice_words[stage->choice], stage->differing, stage->rows, stage->choices[M3_PERMUTED]);
+        m3_print_choices(out, stage);
+        fputc('\n', out);
     } else {
         fprintf(out, "%9.3g  %9.3g  %8.3g%%\n", stage->rel_l2, stage->max_rel, 100 * stage->headroom);
     }
     if (stage->verdict != M3_FAIL) return;
-    fprintf(out, "FAIL  %s  ", stage->tap);
+    fprintf(out, "FAIL  %s  ", name);
     m3_print_finding(out, stage);
     fputc('\n', out);
 }
@@ -34,14 +37,16 @@ static void print_notes(FILE *out, const struct m3_error *notes)
 
 int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
 {
-    int width = 3;
+    int width = comparison->next_token.tap != NULL ? (int)strlen(next_token) : 3;
     for (int64_t i = 0; i < comparison->count; i++) {
         int length = (int)strlen(comparison->stages[i].tap);
         if (length > width) width = length;
     }
     if (comparison->count > 0)
         fprintf(out, "%-14s  %-*s  %9s  %9s  %9s\n", "verdict", width, "tap", "rel L2", "max", "allowed");
-    for (int64_t i = 0; i < comparison->count; i++) print_stage(out, &comparison->stages[i], width);
+    for (int64_t i = 0; i < comparison->count; i++)
+        print_stage(out, &comparison->stages[i], comparison->stages[i].tap, width);
+    if (comparison->next_token.tap != NULL) print_stage(out, &comparison->next_token, next_token, width);
     print_notes(out, &comparison->notes);
     if (comparison->divergence != NULL) {
         fputs("note  ", out);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "model/taps.h"
+#include "oracle/align.h"
 
 const char *const m3_verdict_words[] = { "pass", "suspect", "fail", "not judged", "not comparable" };
 const char *const m3_choice_words[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
@@ -78,11 +79,26 @@ static void print_failed_values(FILE *out, const struct m3_stage *stage)
         fprintf(out, "; rel L2 %.3g%% of allowed", 100 * stage->rel_l2 / stage->allowed_l2);
 }
 
+void m3_print_choices(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted", m3_choice_words[stage->choice],
+            stage->differing, stage->rows + stage->tainted, stage->choices[M3_PERMUTED]);
+    if (stage->tainted > 0) fprintf(out, ", %" PRId64 " inherited and not judged", stage->tainted);
+    if (isfinite(stage->least_gap))
+        fprintf(out, "; least gap %.3g of its bound, scores of the %s", stage->least_gap, stage->scores);
+}
+
+static const char *noun_of(const struct m3_stage *stage)
+{
+    if (!m3_holds_ids(stage->reference)) return "token";
+    return stage->reference->rank == 3 ? "block" : "expert";
+}
+
 static void print_failed_selection(FILE *out, const struct m3_stage *stage)
 {
-    const char *noun = stage->reference->rank == 3 ? "block" : "expert";
-    fprintf(out, "  %s %.0f for %.0f: INADMISSIBLE, %s", noun, stage->got, stage->want, stage->note);
-    if (!isnan(stage->gap)) fprintf(out, ", score gap %.3g", stage->gap);
+    fprintf(out, "  %s %.0f for %.0f: INADMISSIBLE, %s", noun_of(stage), stage->got, stage->want, stage->note);
+    if (!isnan(stage->gap))
+        fprintf(out, ", gap %.3g, bound %.3g, scores of the %s", stage->gap, stage->bound, stage->scores);
     fprintf(out, "; %" PRId64 " of %" PRId64, stage->choices[M3_INADMISSIBLE], stage->rows);
 }
 

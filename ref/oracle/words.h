@@ -13,6 +13,9 @@ const char *m3_status_word(enum m3_status status);                          /* o
 /* "[t=17, h=1021]", or plain numbers where the tensor has not the rank of its tap. */
 void m3_print_place(FILE *out, const struct m3_stage *stage);
 
+/* "admissible: 2 of 60 sets differ, 1 permuted; least gap -0.4 of its bound, scores of the candidate" */
+void m3_print_choices(FILE *out, const struct m3_stage *stage);
+
 /* What is wrong with a stage that does not pass: the place, both values, how far off; or why it has no verdict. */
 void m3_print_finding(FILE *out, const struct m3_stage *stage);
 
