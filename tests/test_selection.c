@@ -83,7 +83,8 @@ START_TEST(ids_beyond_the_scores)
 }
 END_TEST
 
-/* Goal:  equal scores go to the lower id; only the candidate's own scores can excuse another choice.
+/* Goal:  equal scores go to the lower id; another choice needs scores that choose it: the candidate's own, or the
+ *        reference's where the candidate has none and they may be off.
  * Given: blocks 1 and 2 score 4 in the reference, which chose 1; block 6 is the row's own, forced with the least
  * score. Seen to fail with: ties never allowed; always allowed; own scores not looked at; the own block not exempt;
  * equality of the reference's scores not looked at. */
@@ -96,20 +97,27 @@ START_TEST(ties)
     const struct m3_stage *stage = judge_blocks(want, scores, took_2, for_2);
     ck_assert_int_eq(stage->choice, M3_TIE);
     ck_assert_int_eq(stage->verdict, M3_PASS);
-    ck_assert(stage->differing == 1 && stage->choices[M3_TIE] == 1 && stage->gap == 0);
+    ck_assert(stage->differing == 1 && stage->choices[M3_TIE] == 1);
+    ck_assert(stage->gap == 4.0000005 - 4 && stage->bound == 0);
     ck_assert(stage->want == 1 && stage->got == 2);
 
-    const double *own[] = { scores, for_1, NULL };
-    for (int i = 0; i < 3; i++) {
+    stage = judge_blocks(want, scores, took_2, NULL);
+    ck_assert_int_eq(stage->choice, M3_TIE);
+    ck_assert(stage->gap == 0 && stage->bound == 2 * 1e-5 * 9);
+
+    const double *own[] = { scores, for_1 };
+    for (int i = 0; i < 2; i++) {
         stage = judge_blocks(want, scores, took_2, own[i]);
         ck_assert_int_eq(stage->choice, M3_INADMISSIBLE);
         ck_assert_str_eq(stage->note, "equal scores go to the lower id");
     }
     stage = judge_blocks(want, scores, took_3, for_3);
+    ck_assert_int_eq(stage->choice, M3_ADMISSIBLE);
+    stage = judge_blocks(want, scores, took_3, for_1);
     ck_assert_int_eq(stage->choice, M3_INADMISSIBLE);
     ck_assert_str_eq(stage->note, "another set");
-    ck_assert(stage->gap == 2);
-    ck_assert_int_eq(judge_blocks(want, NULL, took_2, for_2)->choice, M3_INADMISSIBLE);
+    ck_assert(stage->gap == 2 - 4.0000005);
+    ck_assert_int_eq(judge_blocks(want, NULL, took_2, for_2)->choice, M3_ADMISSIBLE);
 
     const double own_ties[B] = { 1, 4, 3, 2, 8, 9, 3 }, drops_own[B] = { 1, 4, 3.5, 2, 8, 9, 3 };
     const int32_t without_6[N] = { 1, 2, 4, 5 };
@@ -118,14 +126,16 @@ START_TEST(ties)
 END_TEST
 
 /* Goal:  of two pairs, both must be tied.
- * Given: 1, 2, 3 score 4 and the reference chose 1, 2: to take 3 for 1 is a tie, to take 0 and 3 for 1 and 2 is not.
- * */
+ * Given: 1, 2, 3 score 4 and the reference chose 1, 2: to take 3 for 1 is a tie, to take 0 and 3 for 1 and 2 is not,
+ *        and is the candidate's own choice. */
 START_TEST(ties_of_several)
 {
-    const double scores[B] = { 1, 4, 4, 4, 8, 0.5, 0.25 }, own[B] = { 9, 4, 4.5, 9, 8, 0.5, 0.25 };
+    const double scores[B] = { 1, 4, 4, 4, 8, 0.5, 0.25 }, own[B] = { 1, 4, 4.5, 9, 8, 0.5, 0.25 };
+    const double own_two[B] = { 9, 4, 4.5, 9, 8, 0.5, 0.25 };
     const int32_t want[N] = { 1, 2, 4, 6 }, one[N] = { 2, 3, 4, 6 }, two[N] = { 0, 3, 4, 6 };
     ck_assert_int_eq(judge_blocks(want, scores, one, own)->choice, M3_TIE);
     ck_assert_int_eq(judge_blocks(want, scores, two, own)->choice, M3_INADMISSIBLE);
+    ck_assert_int_eq(judge_blocks(want, scores, two, own_two)->choice, M3_ADMISSIBLE);
 }
 END_TEST
 
