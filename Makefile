@@ -19,7 +19,7 @@ ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass plugin t
 ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/decode/*.c ref/oracle/*.c \
                                        ref/estimate/*.c))
 ONCE += ref/ops/math.c
-DATA := ref/oracle/profile_data.S
+DATA := ref/oracle/profile_data.S ref/oracle/map_data.S
 CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
@@ -78,7 +78,7 @@ $(BUILD)/once/%.o: ref/%.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # Files that are taken in as they are.
-$(BUILD)/once/%.o: ref/%.S $(wildcard profiles/*.json)
+$(BUILD)/once/%.o: ref/%.S $(wildcard profiles/*.json maps/*.json)
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 
@@ -169,7 +169,8 @@ bench: setup
 
 # All but what one folder keeps to itself.
 PRIVATE := $(addprefix estimate/,parts.h plot.h) \
-           $(addprefix oracle/,heat.h page.h spans.h words.h bounds_dot.h bounds_activation.h remake_parts.h)
+           $(addprefix oracle/,heat.h page.h spans.h words.h bounds_dot.h bounds_activation.h remake_parts.h \
+                       map_parts.h)
 HEADERS := $(filter-out $(PRIVATE),$(patsubst ref/%,%,$(wildcard $(addprefix ref/,\
            m3ref.h base/*.h io/*.h model/*.h decode/*.h ops/ops.h oracle/*.h estimate/*.h))))
 

@@ -7,11 +7,12 @@
 #include "cli/cli.h"
 #include "io/new_file.h"
 #include "oracle/compare.h"
+#include "oracle/map.h"
 #include "oracle/report.h"
 
 static const char help[] =
     "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--html OUT] [--junit OUT]\n"
-    "                     [--ledger OUT] [--spec PATH] [--force] [--profile fp32]\n"
+    "                     [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--force] [--profile fp32]\n"
     "\n"
     "Compares two dumps, stage by stage in execution order, and names the first that diverges. Both are safetensors\n"
     "files, or such a file in gzip (.gz). Only taps that both hold are compared, and of these only the rows that both\n"
@@ -26,11 +27,11 @@ static const char help[] =
     "  --junit OUT       XML for continuous integration: one test case per stage\n"
     "  --ledger OUT      JSON lines: every choice of blocks, experts, next tokens, with its verdict, gap and bound\n"
     "  --spec PATH       SPEC.md, where the page's links lead, also an address; by default in the page's folder\n"
+    "  --map NAME|FILE   CANDIDATE is another program's, under its own names: transformers, vllm, sglang, llama_cpp, or\n"
+    "                    a JSON file that says which of its tensors a tap is, and what to do to it (SPEC 7.11)\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile fp32    precision of the candidate; fp32 is the only one supported yet\n"
     "  --help            this text\n"
-    "\n"
-    "Not supported yet: --map.\n"
     "\n"
     "Exit status: 0 all stages pass; 1 a stage fails; 3 not comparable: nothing matched, another model or case, other\n"
     "shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 absent file; 70 internal error; 74 I/O error.\n";
@@ -38,12 +39,14 @@ static const char help[] =
 struct arguments {
     const char *reference, *candidate;
     const char *html, *junit, *ledger, *spec;    /* spec: never NULL */
+    const char *map;                    /* NULL: the candidate has our names */
     struct m3_compare_options options;
     int json, help;
 };
 
 /* Above every character: getopt gives an unknown short option as itself. */
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_HELP, OPT_UNSUPPORTED };
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
+       OPT_HELP };
 
 static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
 {
@@ -52,13 +55,13 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         { "force", no_argument, NULL, OPT_FORCE },           { "profile", required_argument, NULL, OPT_PROFILE },
         { "html", required_argument, NULL, OPT_HTML },       { "junit", required_argument, NULL, OPT_JUNIT },
         { "spec", required_argument, NULL, OPT_SPEC },       { "help", no_argument, NULL, OPT_HELP },
-        { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_UNSUPPORTED },
+        { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_MAP },
         { NULL, 0, NULL, 0 },
     };
-    int option, which = 0;
+    int option;
     optind = 0;         /* argv is not the program's: start afresh */
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", options, &which)) != -1) {
+    while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         switch (option) {
         case OPT_TAPS: arguments->options.taps = optarg; break;
         case OPT_JSON: arguments->json = 1; break;
@@ -67,12 +70,11 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         case OPT_JUNIT: arguments->junit = optarg; break;
         case OPT_LEDGER: arguments->ledger = optarg; break;
         case OPT_SPEC: arguments->spec = optarg; break;
+        case OPT_MAP: arguments->map = optarg; break;
         case OPT_HELP: arguments->help = 1; return M3_OK;
         case OPT_PROFILE:
             if (strcmp(optarg, "fp32") == 0) break;
             return m3_fail(error, M3_USAGE, "compare: --profile %s is not supported yet: expected fp32", optarg);
-        case OPT_UNSUPPORTED:
-            return m3_fail(error, M3_USAGE, "compare: --%s is not supported yet", options[which].name);
         default: return m3_cli_bad_option(option, argv, "compare", error);
         }
     }
@@ -145,14 +147,42 @@ static int write_outputs(struct outputs *outputs, const struct m3_report_subject
     return status;
 }
 
+/* Puts the taps that the map makes of the candidate in its place. */
+static int apply_map(struct m3_safetensors **candidate, const char *name, const struct m3_safetensors *reference,
+                     struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_map *map;
+    struct m3_safetensors *converted;
+    int status = m3_map_open(&map, name, error);
+    if (status) return status;
+    const struct m3_map_sizes sizes = m3_map_sizes_of_dump(reference);
+    status = m3_map_apply(&converted, map, &sizes, *candidate, notes, error);
+    m3_map_close(map);
+    if (status) return status;
+    m3_safetensors_close(*candidate);
+    *candidate = converted;
+    return M3_OK;
+}
+
+/* What the map had to say stands in the report. */
+static void add_notes(struct m3_error *report, const struct m3_error *notes)
+{
+    for (const char *line = notes->text; line != NULL && *line != '\0';) {
+        size_t length = strcspn(line, "\n");
+        m3_fail(report, M3_OK, "%.*s", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
 /* Compares and reports; the status is the verdict's, or that of what stood in the way. */
 static int compare(struct outputs *outputs, const struct arguments *arguments, const struct m3_safetensors *reference,
-                   const struct m3_safetensors *candidate, struct m3_error *error)
+                   const struct m3_safetensors *candidate, const struct m3_error *notes, struct m3_error *error)
 {
     struct m3_comparison result;
     struct m3_compare_options options = arguments->options;
     options.ledger = outputs->ledger_lines;
     int status = m3_compare(&result, reference, candidate, &options, error);
+    add_notes(&result.notes, notes);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         const struct m3_report_subject subject = { .comparison = &result, .reference = reference,
                                                    .candidate = candidate, .spec = arguments->spec };
@@ -177,8 +207,10 @@ int m3_cli_compare(int argc, char **argv)
     if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     if (status == M3_OK) status = m3_safetensors_open(&reference, arguments.reference, &error);
     if (status == M3_OK) status = m3_safetensors_open(&candidate, arguments.candidate, &error);
+    if (status == M3_OK && arguments.map != NULL)
+        status = apply_map(&candidate, arguments.map, reference, &notes, &error);
     if (status == M3_OK) status = open_outputs(&outputs, &arguments, &error);
-    if (status == M3_OK) status = compare(&outputs, &arguments, reference, candidate, &error);
+    if (status == M3_OK) status = compare(&outputs, &arguments, reference, candidate, &notes, &error);
     m3_new_file_abandon(&outputs.html);
     m3_new_file_abandon(&outputs.junit);
     if (outputs.ledger_lines != NULL) fclose(outputs.ledger_lines);
@@ -186,5 +218,7 @@ int m3_cli_compare(int argc, char **argv)
     m3_safetensors_close(reference);
     m3_safetensors_close(candidate);
     /* A verdict alone is no error: the report has said it. */
-    return error.count == 0 ? status : m3_cli_end(status, &notes, &error);
+    if (error.count > 0) return m3_cli_end(status, &notes, &error);
+    m3_error_free(&notes);
+    return status;
 }

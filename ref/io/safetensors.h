@@ -29,6 +29,8 @@ struct m3_safetensors;
 
 /* M3_ABSENT if there is no such file, M3_BAD_INPUT, M3_IO, M3_INTERNAL. *file is NULL on failure. */
 int m3_safetensors_open(struct m3_safetensors **file, const char *path, struct m3_error *error);
+/* The file at `path`, under another name in messages and for m3_safetensors_path. */
+int m3_safetensors_open_as(struct m3_safetensors **file, const char *path, const char *name, struct m3_error *error);
 void m3_safetensors_close(struct m3_safetensors *file);                        /* NULL is fine */
 
 const char *m3_safetensors_path(const struct m3_safetensors *file);

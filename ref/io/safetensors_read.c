@@ -52,10 +52,10 @@ static int open_bytes(int *fd, const char *path, struct m3_error *error)
     return status;
 }
 
-static int map_file(struct m3_safetensors *file, struct m3_error *error)
+static int map_file(struct m3_safetensors *file, const char *path, struct m3_error *error)
 {
     int fd;
-    int status = open_bytes(&fd, file->path, error);
+    int status = open_bytes(&fd, path, error);
     if (status) return status;
 
     struct stat info;
@@ -239,14 +239,19 @@ static int parse_tensors(struct m3_safetensors *file, struct m3_error *error)
 
 int m3_safetensors_open(struct m3_safetensors **file, const char *path, struct m3_error *error)
 {
+    return m3_safetensors_open_as(file, path, path, error);
+}
+
+int m3_safetensors_open_as(struct m3_safetensors **file, const char *path, const char *name, struct m3_error *error)
+{
     *file = NULL;
     struct m3_safetensors *opened = calloc(1, sizeof *opened);
-    if (opened) opened->path = strdup(path);
+    if (opened) opened->path = strdup(name);
     if (!opened || !opened->path) {
         m3_safetensors_close(opened);
-        return m3_fail_memory(error, path, sizeof *opened + strlen(path));
+        return m3_fail_memory(error, name, sizeof *opened + strlen(name));
     }
-    int status = map_file(opened, error);
+    int status = map_file(opened, path, error);
     if (!status) status = parse_header(opened, error);
     if (!status) status = parse_tensors(opened, error);
     if (status) m3_safetensors_close(opened);

@@ -1,0 +1,217 @@
+"""Runs the public PyTorch model on a case and writes what its modules give, under their own names.
+
+    python scripts/dump_transformers.py MODEL CASE OUT [--dtype f32|bf16] [--attention eager|sdpa]
+                                        [--experts eager|grouped_mm|batched_mm] [--threads N] [--without-plus-one]
+    m3ref compare REFERENCE OUT --map transformers
+
+A tensor is named after the module that gives it: the name alone, or name.0, name.1 .. for the parts of a tuple;
+name.in is what the module was given; name.FUNCTION.0 what a function gave that was called while the module ran.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl as modeling
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden"))
+import files  # noqa: E402
+import truth  # noqa: E402
+
+INPUTS = ("layers.0", "o_proj", "out_proj", "down_proj", "post_attention_layernorm", "layer_norm2", "mlp.fc2",
+          "linear_2", "merge_linear_1", "vision_tower.embeddings")
+ROTATIONS = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_vision")
+IN_FP32 = ("mlp.gate.weight", "vision_tower.embeddings.proj.weight")       # F32 in the releases too
+
+
+class Functional:
+    """torch.nn.functional of the modelling module, with two functions watched."""
+
+    def __init__(self, dump):
+        self.dump = dump
+
+    def __getattr__(self, name):
+        return getattr(torch.nn.functional, name)
+
+    def linear(self, x, weight, bias=None):
+        result = torch.nn.functional.linear(x, weight, bias)
+        self.dump.see_expert(result)
+        return result
+
+    def sigmoid(self, x):
+        result = torch.nn.functional.sigmoid(x)
+        self.dump.save(self.dump.inside[-1] + ".sigmoid", result)
+        return result
+
+
+class Dump:
+    """Hooks on every module of a model; `tensors` fills during a forward pass."""
+
+    def __init__(self, model):
+        self.tensors, self.inside, self.results, self.calls, self.handles = {}, [], None, [], []
+        for name, module in model.named_modules():
+            if name:
+                self.handles.append(module.register_forward_pre_hook(self.before(name), with_kwargs=True))
+                self.handles.append(module.register_forward_hook(self.after(name)))
+
+    def save(self, name, value):
+        """The tower is called once for pictures and once for videos: their rows follow each other."""
+        value = value.detach().clone().contiguous()
+        if name in self.tensors:
+            axis = 1 if value.dim() > 2 else 0
+            value = torch.cat((self.tensors[name], value), dim=axis)
+        self.tensors[name] = value
+
+    def before(self, name):
+        def hook(module, inputs, keywords):
+            self.inside.append(name)
+            given = inputs[0] if inputs else keywords.get("hidden_states")
+            if name.endswith(INPUTS) and isinstance(given, torch.Tensor):
+                self.save(name + ".in", given)
+            if isinstance(module, modeling.MiniMaxM3VLExperts):
+                self.results = []
+            if isinstance(module, modeling.MiniMaxM3VLIndexer):
+                self.calls.append((name, module, inputs))
+        return hook
+
+    def after(self, name):
+        def hook(module, inputs, result):
+            if isinstance(module, modeling.MiniMaxM3VLExperts):
+                self.save_experts(name, inputs[1], module.num_experts)
+            self.inside.pop()
+            if isinstance(result, torch.Tensor):
+                self.save(name, result)
+            elif isinstance(result, tuple) and not name.endswith((".self_attn", "rotary_emb")):
+                for part, value in enumerate(result):
+                    if isinstance(value, torch.Tensor):
+                        self.save(f"{name}.{part}", value)
+        return hook
+
+    def see_expert(self, result):
+        if self.results is not None and self.inside[-1].endswith(".experts"):
+            self.results.append(result.detach())
+
+    def save_experts(self, name, ids, experts):
+        """What each expert gave for each of its tokens, of the plain loop over experts: two products per expert."""
+        results, self.results = self.results, None
+        if not results:
+            return
+        each = results[1].new_zeros(*ids.shape, results[1].shape[-1])
+        for expert, given in zip(ids.unique().tolist(), results[1::2], strict=True):
+            slot, token = torch.where(ids.T == expert)
+            each[token, slot] = given
+        self.save(name + ".each", each)
+
+    def rotated(self, name, original):
+        def apply(*arguments, **keywords):
+            results = original(*arguments, **keywords)
+            for part, value in enumerate(results):
+                self.save(f"{self.inside[-1]}.{name}.{part}", value)
+            return results
+        return apply
+
+    @contextlib.contextmanager
+    def watching(self):
+        kept = {name: getattr(modeling, name) for name in ROTATIONS}
+        for name, original in kept.items():
+            setattr(modeling, name, self.rotated(name, original))
+        modeling.F = Functional(self)
+        try:
+            yield
+        finally:
+            modeling.F = torch.nn.functional
+            for name, original in kept.items():
+                setattr(modeling, name, original)
+            for handle in self.handles:
+                handle.remove()
+
+    def add_block_scores(self):
+        """The indexer boosts its own scores before it lets go of them: called once more without local blocks."""
+        for name, indexer, inputs in self.calls:
+            local, indexer.local_blocks = indexer.local_blocks, 0
+            seen, topk = [], torch.Tensor.topk
+
+            def record(scores, *arguments, **keywords):
+                seen.append(scores.detach().clone())
+                return topk(scores, *arguments, **keywords)
+
+            torch.Tensor.topk = record
+            try:
+                indexer(*inputs)
+            finally:
+                torch.Tensor.topk, indexer.local_blocks = topk, local
+            self.save(name + ".block_scores", seen[0])
+
+
+def store_bf16(model):
+    """What bf16 inference holds: weights in bf16, but for the tensors that the releases hold in F32."""
+    for name, parameter in model.named_parameters():
+        if not name.endswith(IN_FP32):
+            parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def drop_plus_one():
+    """SwiGLU-OAI without its + 1, the mistake most often made in M3."""
+    def gated(self, gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        gate = gate.clamp(max=self.swiglu_limit)
+        up = up.clamp(min=-self.swiglu_limit, max=self.swiglu_limit)
+        return up * (gate * torch.sigmoid(gate * self.swiglu_alpha))
+
+    modeling.MiniMaxM3VLExperts._apply_gate = gated
+    modeling.MiniMaxM3VLDenseMLP.forward = lambda self, x: self.down_proj(gated(self, self.gate_up_proj(x)))
+
+
+def read_case(path):
+    """The case's own tensors, and what the model takes. Positions and masks of their own are not for this model."""
+    case = load_file(path)
+    positions = case.get("position_ids")
+    if "attention_mask" in case or positions is not None and not torch.equal(positions, torch.arange(len(positions))):
+        raise SystemExit(f"{path}: got position_ids or an attention_mask, expected positions from 0 and no mask")
+    given = {name: value if name.startswith("pixel") else value.long() for name, value in case.items()
+             if name != "position_ids"}
+    given["input_ids"] = given["input_ids"][None]
+    return case, given
+
+
+@torch.no_grad()
+def run(model, given):
+    dump = Dump(model)
+    with dump.watching():
+        model(use_cache=False, **given)
+    dump.add_block_scores()
+    return dump.tensors
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("case")
+    parser.add_argument("out")
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
+    parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")
+    parser.add_argument("--experts", choices=("eager", "grouped_mm", "batched_mm"), default="eager")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--without-plus-one", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if arguments.without_plus_one:
+        drop_plus_one()
+    case, given = read_case(arguments.case)
+    model = truth.load(arguments.model, torch.float32, arguments.attention, arguments.experts)
+    if arguments.dtype == "bf16":
+        store_bf16(model)
+    hashed = {name: value.numpy() for name, value in case.items() if not name.startswith("pixel")}
+    save_file(run(model, given), arguments.out, metadata={
+        "producer": f"transformers {truth.transformers.__version__}, torch {torch.__version__}",
+        "options": f"dtype {arguments.dtype}, attention {arguments.attention}, experts {arguments.experts}"
+                   + (", without plus one" if arguments.without_plus_one else ""),
+        "model_sha256": files.model_sha256(arguments.model), "case_sha256": files.case_sha256(hashed)})
+
+
+if __name__ == "__main__":
+    main()
