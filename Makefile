@@ -37,7 +37,7 @@ REAL_f64 := -DM3_REAL_IS_DOUBLE
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
-.PHONY: all help setup run test check golden golden-check bench asan bits install clean
+.PHONY: all help setup run test check golden golden-check no-false-alarms bench asan bits install clean
 all: $(PROGRAM)
 
 help:
@@ -49,6 +49,7 @@ help:
 	@echo 'make bench         speeds beside the limits of this machine and beside the public PyTorch code'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
+	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
 	@echo 'make install       program, library and headers to PREFIX ($(PREFIX))'
 
 setup:
@@ -162,6 +163,12 @@ golden: $(VENV)/ready
 
 golden-check: $(VENV)/ready
 	$(VENV)/bin/python scripts/golden/check.py
+
+# Random models against the public code: SUBSET=ci is five of the twenty.
+SUBSET ?=
+no-false-alarms: setup $(VENV)/ready
+	@$(MAKE) -s -j$$(nproc) all
+	$(VENV)/bin/python scripts/no_false_alarms.py $(PROGRAM) $(BUILD)/no_false_alarms $(SUBSET:%=--subset %)
 
 bench: setup
 	@$(MAKE) -s -j$$(nproc) all

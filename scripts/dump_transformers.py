@@ -186,6 +186,18 @@ def run(model, given):
     return dump.tensors
 
 
+def dump(folder, case_path, out, dtype, attention, experts, remark=""):
+    case, given = read_case(case_path)
+    model = truth.load(folder, torch.float32, attention, experts)
+    if dtype == "bf16":
+        store_bf16(model)
+    hashed = {name: value.numpy() for name, value in case.items() if not name.startswith("pixel")}
+    save_file(run(model, given), out, metadata={
+        "producer": f"transformers {truth.transformers.__version__}, torch {torch.__version__}",
+        "options": f"dtype {dtype}, attention {attention}, experts {experts}{remark}",
+        "model_sha256": files.model_sha256(folder), "case_sha256": files.case_sha256(hashed)})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -201,16 +213,8 @@ def main():
         torch.set_num_threads(arguments.threads)
     if arguments.without_plus_one:
         drop_plus_one()
-    case, given = read_case(arguments.case)
-    model = truth.load(arguments.model, torch.float32, arguments.attention, arguments.experts)
-    if arguments.dtype == "bf16":
-        store_bf16(model)
-    hashed = {name: value.numpy() for name, value in case.items() if not name.startswith("pixel")}
-    save_file(run(model, given), arguments.out, metadata={
-        "producer": f"transformers {truth.transformers.__version__}, torch {torch.__version__}",
-        "options": f"dtype {arguments.dtype}, attention {arguments.attention}, experts {arguments.experts}"
-                   + (", without plus one" if arguments.without_plus_one else ""),
-        "model_sha256": files.model_sha256(arguments.model), "case_sha256": files.case_sha256(hashed)})
+    dump(arguments.model, arguments.case, arguments.out, arguments.dtype, arguments.attention, arguments.experts,
+         ", without plus one" if arguments.without_plus_one else "")
 
 
 if __name__ == "__main__":

@@ -260,7 +260,7 @@ static struct job *new_job(struct work *w)
 }
 
 /* One recipe for one number: a job, if the tap is not made yet and all is there. */
-static int consider(struct work *w, const struct m3_map_recipe *recipe, int64_t number)
+static int try_tensors(struct work *w, const struct m3_map_recipe *recipe, int64_t number)
 {
     struct job *job = new_job(w);
     if (!job) return m3_fail_memory(w->error, w->map->path, sizeof *job);
@@ -308,7 +308,7 @@ static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_
     qsort(numbers, (size_t)count, sizeof *numbers, by_number);
     int status = M3_OK;
     for (int64_t i = 0; !status && i < count; i++)
-        if (i == 0 || numbers[i] != numbers[i - 1]) status = consider(w, recipe, numbers[i]);
+        if (i == 0 || numbers[i] != numbers[i - 1]) status = try_tensors(w, recipe, numbers[i]);
     return status;
 }
 

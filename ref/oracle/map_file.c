@@ -99,7 +99,8 @@ static int read_shape(const struct reading *r, struct m3_map_step *step, const c
         const json_t *size = json_array_get(value, (size_t)i);
         int rest = json_is_string(size) && strcmp(json_string_value(size), "*") == 0;
         rests += rest;
-        if ((!rest && !is_size(size)) || (rests > 1 && step->kind == M3_STEP_SHAPE)) return refuse_value(r, field, value, expected);
+        if ((!rest && !is_size(size)) || (rests > 1 && step->kind == M3_STEP_SHAPE))
+            return refuse_value(r, field, value, expected);
         step->sizes[i] = json_string_value(size);
     }
     return M3_OK;
