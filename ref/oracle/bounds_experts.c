@@ -232,7 +232,7 @@ struct experts {
     double *in, *made, *bound, *walk;   /* [ROWS,H]: the rows of one expert */
 };
 
-static int one_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
+static int bound_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
 {
     const struct experts *a = self;
     const struct m3_expert *w = &a->experts[expert];
@@ -263,7 +263,7 @@ int m3_bound_experts(struct m3_ctx *ctx, struct m3_bound *each, struct m3_bound 
     int status = made && memory ? M3_OK : M3_INTERNAL;
     if (each) each->n = 0, each->f = 1;
     if (!status) memset(memory, 0, (size_t)(3 * total) * sizeof *memory);
-    if (!status) status = m3_each_expert(ctx, one_expert, &all, ids, T, E, K);
+    if (!status) status = m3_each_expert(ctx, bound_expert, &all, ids, T, E, K);
     if (routed && !status) finish_routed(routed, &sums, total, K, factor, how->u);
     m3_scratch_release(ctx, mark);
     return status;

@@ -42,14 +42,14 @@ static double bound_of(const struct m3_scores *s, const double *bound, int64_t i
     return bound == NULL || forced(s, id) || isinf(s->score[id]) ? 0 : bound[id];
 }
 
-static double score_of(const struct m3_scores *s, int64_t id) { return forced(s, id) ? INFINITY : s->score[id]; }
+static double ranked_score(const struct m3_scores *s, int64_t id) { return forced(s, id) ? INFINITY : s->score[id]; }
 
 /* Of equals the highest id is the weakest, and the lowest the strongest. */
 static struct rivals rivals_of(const struct m3_scores *s, const double *bound, int shift, const unsigned char *marks)
 {
     struct rivals r = { .last = -1, .runner_up = -1, .low = INFINITY, .high = -INFINITY };
     for (int64_t id = 0; id < s->ids; id++) {
-        double score = score_of(s, id), b = bound_of(s, bound, id);
+        double score = ranked_score(s, id), b = bound_of(s, bound, id);
         if (isnan(score) || !(b >= 0)) {
             r.broken = 1;
             continue;
@@ -95,7 +95,7 @@ static int best_is_certified(const struct m3_scores *s, int64_t k, int ties_lowe
     for (int64_t n = 0; n < k; n++) {
         int64_t best = -1;
         for (int64_t id = 0; id < s->ids; id++)
-            if (!marks[id] && (best < 0 || score_of(s, id) > score_of(s, best))) best = id;
+            if (!marks[id] && (best < 0 || ranked_score(s, id) > ranked_score(s, best))) best = id;
         if (best < 0) break;
         marks[best] = 1;
     }
@@ -111,7 +111,7 @@ static void show(struct m3_certificate *c, const struct m3_scores *s, const stru
     c->gap = INFINITY;
     c->bound = 0;
     if (r->last < 0 || r->runner_up < 0) return;
-    c->gap = score_of(s, r->last) - score_of(s, r->runner_up);
+    c->gap = ranked_score(s, r->last) - ranked_score(s, r->runner_up);
     c->bound = bound_of(s, s->bound, r->last) + bound_of(s, s->bound, r->runner_up);
 }
 

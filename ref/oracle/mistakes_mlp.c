@@ -196,7 +196,7 @@ static int no_bias(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, con
     return status;
 }
 
-static int softmax(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
+static int softmax_scores(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 {
     const int64_t E = m3_run_of(ctx)->model.config.E;
     for (int64_t t = 0; t < n / E; t++) {
@@ -312,7 +312,7 @@ static const struct m3_mistake all[] = {
     { "router.no_bias", "experts are chosen without the bias", "*.moe.experts,*.moe.weights", M3_OP_NONE,
       M3_NEEDS_EXPERTS, "a bias that changes a choice", NULL, M3_CHANGE(.ops.route = no_bias) },
     { "router.softmax", "scores by softmax, not by sigmoid", "*.moe.router_scores", M3_OP_SIGMOID, M3_NEEDS_EXPERTS,
-      NULL, NULL, M3_CHANGE(.ops.sigmoid = softmax) },
+      NULL, NULL, M3_CHANGE(.ops.sigmoid = softmax_scores) },
     { "router.no_renorm", "weights are not divided by their sum", "*.moe.weights", M3_OP_ROUTE, M3_NEEDS_EXPERTS, NULL,
       NULL, M3_CHANGE(.ops.route = no_renorm) },
     { "moe.no_scale", "the routed experts' factor is missing", "*.moe.routed", M3_OP_ROUTED, M3_NEEDS_EXPERTS,

@@ -106,7 +106,7 @@ struct experts {
     double *in;                                 /* [5, M3_CHOSEN, H]: x, its spread, the result's */
 };
 
-static int one_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
+static int push_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
 {
     const struct experts *a = self;
     const struct m3_expert *w = &a->experts[expert];
@@ -138,7 +138,7 @@ int m3_push_experts(struct m3_ctx *ctx, struct m3_spread *each, const double *x,
     size_t mark = m3_scratch_mark(ctx);
     double *in = m3_scratch_take(ctx, 5 * M3_CHOSEN * H, sizeof *in);
     struct experts all = { each, x, of_x, experts, g, storage, K, H, in };
-    int status = in ? m3_each_expert(ctx, one_expert, &all, ids, T, E, K) : M3_INTERNAL;
+    int status = in ? m3_each_expert(ctx, push_expert, &all, ids, T, E, K) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
     return status;
 }
