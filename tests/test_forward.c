@@ -124,6 +124,7 @@ static void run(const char *path, const struct setting *s)
                                   .linear = s->linear, .threads = s->threads,
                                   .pictures = c.pictures.P ? &c.pictures : NULL };
     must(m3_dump_open(&dump, &sink, path, s->taps, model, s->engine, &c, &request, "test_forward", &error));
+    must(m3_dump_begin(dump, &error));
     request.sink = &sink;
     must(s->engine->forward(model, &request, &error));
     must(m3_dump_commit(dump, &error));

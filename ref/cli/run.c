@@ -16,6 +16,7 @@
 #include "model/dump.h"
 #include "model/engine.h"
 #include "model/model.h"
+#include "oracle/companions_write.h"
 #include "oracle/decisions.h"
 
 static const char help[] =
@@ -33,6 +34,9 @@ static const char help[] =
     "  --video FOLDER         the same for a video: a folder of PNG files, frames in byte order of their names\n"
     "  --dump OUT             write taps to OUT, a safetensors file (or .gz); it appears when the run has succeeded\n"
     "  --taps GLOB,...        which taps: * is any text, ? any character (\"layers.3.*,logits\"); all if not given\n"
+    "  --bounds               write beside each tap what judges it without the model: bounds of its error, gains,\n"
+    "                         margins of choices, small weights, the case (SPEC.md 7.10)\n"
+    "  --companions OUT       the same into a file of its own\n"
     "  --precision f32|f64    float, the reference (default), or double, the truth\n"
     "  --linear blas|ordered  matrix products by the BLAS library (default), or by ascending sums that give the same\n"
     "                         bits on every machine\n"
@@ -58,15 +62,15 @@ static const char help[] =
     "not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
-    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out;
+    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out, *companions;
     struct m3_cli_input input;
     int64_t first_layer, end_layer, top;        /* end_layer -1: all */
-    int help;
+    int help, bounds;
 };
 
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
-    OPT_UNSUPPORTED
+    OPT_BOUNDS, OPT_COMPANIONS
 };
 
 static const struct option options[] = {
@@ -88,8 +92,8 @@ static const struct option options[] = {
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "top", required_argument, NULL, OPT_TOP },
     { "help", no_argument, NULL, OPT_HELP },
-    { "bounds", no_argument, NULL, OPT_UNSUPPORTED },
-    { "companions", required_argument, NULL, OPT_UNSUPPORTED },
+    { "bounds", no_argument, NULL, OPT_BOUNDS },
+    { "companions", required_argument, NULL, OPT_COMPANIONS },
     { "decisions", required_argument, NULL, OPT_DECISIONS },
     { NULL, 0, NULL, 0 },
 };
@@ -105,7 +109,7 @@ static int parse_layers(struct arguments *a, const char *text, struct m3_error *
     return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
 }
 
-static int parse_option(struct arguments *a, int option, int which, char **argv, struct m3_error *error)
+static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
 {
     int shared = m3_cli_input_option(&a->input, option, "run", error);
     if (shared >= 0) return shared;
@@ -119,7 +123,8 @@ static int parse_option(struct arguments *a, int option, int which, char **argv,
     case OPT_HELP: a->help = 1; break;
     case OPT_LAYERS: return parse_layers(a, optarg, error);
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
-    case OPT_UNSUPPORTED: return m3_fail(error, M3_USAGE, "run: --%s is not supported yet", options[which].name);
+    case OPT_BOUNDS: a->bounds = 1; break;
+    case OPT_COMPANIONS: a->companions = optarg; break;
     default: return m3_cli_bad_option(option, argv, "run", error);
     }
     return M3_OK;
@@ -127,13 +132,13 @@ static int parse_option(struct arguments *a, int option, int which, char **argv,
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int option, which = 0, status = M3_OK;
+    int option, status = M3_OK;
     *a = (struct arguments){ .end_layer = -1, .top = 5 };
     if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
     optind = 0;
     opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, &which)) != -1)
-        status = parse_option(a, option, which, argv, error);
+    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        status = parse_option(a, option, argv, error);
     if (status || a->help) return status;
 
     if (argc - optind != 1)
@@ -142,6 +147,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     status = m3_cli_input_check(&a->input, "run", error);
     if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: --taps says what --dump writes: expected both");
+    if ((a->bounds || a->companions) && !a->dump)
+        return m3_fail(error, M3_USAGE, "run: --bounds and --companions stand beside what --dump writes: expected it too");
+    if (a->companions && !*a->companions)
+        return m3_fail(error, M3_USAGE, "--companions: got an empty name, expected a file");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
     if (!a->hidden != (a->first_layer == 0))
         return m3_fail(error, M3_USAGE, "run: --hidden goes with --layers A:B where A > 0");
@@ -281,51 +290,99 @@ static int check_target(const struct arguments *a, const char *flag, const char 
                 : M3_OK;
 }
 
+/* What a run writes. */
+struct outputs {
+    struct m3_writer *cache;
+    struct m3_dump *dump;
+    struct m3_companions_writer *companions;
+    struct m3_sink sink;
+};
+
+static void abandon(struct outputs *out)
+{
+    m3_companions_abandon(out->companions);
+    m3_dump_abandon(out->dump);
+    m3_writer_abandon(out->cache);
+}
+
+/* No output is a file that the run reads, and no two are one file. */
+static int check_targets(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    const struct { const char *flag, *path; } all[] = {
+        { "--cache-out", a->cache_out }, { "--dump", a->dump }, { "--companions", a->companions },
+    };
+    int status = M3_OK;
+    for (int i = 0; !status && i < 3; i++) {
+        if (all[i].path) status = check_target(a, all[i].flag, all[i].path, model, error);
+        for (int j = 0; !status && all[i].path && j < i; j++)
+            if (all[j].path && same_target(all[i].path, all[j].path))
+                status = m3_fail(error, M3_USAGE, "run: %s and %s: got %s for both, expected two files", all[i].flag,
+                                 all[j].flag, all[i].path);
+        if (!status && i > 0 && all[i].path && a->cache_in && same_file(all[i].path, a->cache_in))
+            status = m3_fail(error, M3_USAGE, "%s: got the file of --cache-in, expected another file", all[i].flag);
+    }
+    return status;
+}
+
+static int open_outputs(struct outputs *out, const struct arguments *a, const struct m3_model *model,
+                        const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error)
+{
+    const struct m3_engine *engine = a->input.engine;
+    int status = check_targets(a, model, error);
+    if (!status && a->cache_out) status = m3_writer_new(&out->cache, a->cache_out, error);
+    if (status || !a->dump) return status;
+    status = m3_dump_open(&out->dump, &out->sink, a->dump, a->taps, model, engine, c, request, line, error);
+    if (!status && (a->bounds || a->companions))
+        status = m3_companions_open(&out->companions, &out->sink, a->companions, out->dump, model, engine, c, request,
+                                    line, error);
+    if (!status) status = m3_dump_begin(out->dump, error);
+    if (!status && out->companions) status = m3_companions_begin(out->companions, error);
+    request->sink = &out->sink;
+    return status;
+}
+
+/* The files appear one after the other, the dump last. */
+static int commit(struct outputs *out, const struct arguments *a, const struct m3_model *model,
+                  const struct m3_request *request, struct m3_error *error)
+{
+    int status = M3_OK;
+    if (out->cache)
+        status = m3_cache_save(request->cache, out->cache, model, a->input.engine, request->semantics, error);
+    out->cache = NULL;
+    if (!status && out->companions) {
+        status = m3_companions_commit(out->companions, error);
+        out->companions = NULL;
+    }
+    if (!status && out->dump) {
+        status = m3_dump_commit(out->dump, error);
+        out->dump = NULL;
+    }
+    if (status) abandon(out);
+    return status;
+}
+
 static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
                    struct m3_request *request, const char *line, struct m3_error *error)
 {
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
-    struct m3_writer *cache_file = NULL;
-    struct m3_dump *dump = NULL;
-    struct m3_sink sink;
+    struct outputs out = { 0 };
     struct rusage usage;
-    int64_t taps = 0;
     char behind[48] = "";
 
-    int status = M3_OK;
-    if (a->cache_out) {
-        status = check_target(a, "--cache-out", a->cache_out, model, error);
-        if (!status && a->dump && same_target(a->dump, a->cache_out))
-            status = m3_fail(error, M3_USAGE, "run: --dump and --cache-out: got %s for both, expected two files",
-                             a->dump);
-        if (!status) status = m3_writer_new(&cache_file, a->cache_out, error);
-    }
-    if (!status && a->dump) {
-        status = check_target(a, "--dump", a->dump, model, error);
-        if (!status && a->cache_in && same_file(a->dump, a->cache_in))
-            status = m3_fail(error, M3_USAGE, "--dump: got the file of --cache-in, expected another file");
-        if (!status)
-            status = m3_dump_open(&dump, &sink, a->dump, a->taps, model, a->input.engine, c, request, line, error);
-    }
+    int status = open_outputs(&out, a, model, c, request, line, error);
     if (status) {
-        m3_writer_abandon(cache_file);
+        abandon(&out);
         return status;
     }
-    if (dump) {
-        taps = m3_dump_taps(dump);
-        request->sink = &sink;
-    }
+    const int64_t taps = out.dump ? m3_dump_taps(out.dump) : 0;
     request->progress = m3_cli_progress;
     request->progress_self = &watch;
     double start = m3_seconds();
     status = a->input.engine->forward(model, request, error);
     double took = m3_seconds() - start;
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
-    if (status) m3_writer_abandon(cache_file);
-    else if (cache_file)
-        status = m3_cache_save(request->cache, cache_file, model, a->input.engine, request->semantics, error);
-    if (status) m3_dump_abandon(dump);
-    else if (dump) status = m3_dump_commit(dump, error);
+    if (status) abandon(&out);
+    else status = commit(&out, a, model, request, error);
     if (status) return status;
 
     getrusage(RUSAGE_SELF, &usage);
@@ -337,6 +394,8 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
            a->input.threads, took,
            (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
+    if (a->bounds || a->companions)
+        printf("       with companions in %s\n", a->companions ? a->companions : a->dump);
     if (a->cache_out)
         printf("cache: %" PRId64 " tokens in %s\n", m3_cache_length(request->cache, M3_CACHE_MAIN), a->cache_out);
     return M3_OK;

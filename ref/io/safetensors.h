@@ -47,11 +47,12 @@ const void *m3_safetensors_header(const struct m3_safetensors *file, uint64_t *b
 void m3_pages_ask(const void *data, uint64_t bytes);
 void m3_pages_release(const void *data, uint64_t bytes);
 
-/* Writer. Declare every tensor and metadata string, begin, then give the bytes of the tensors in the order declared,
- * in pieces of any size, and commit. In the file wide dtypes come before narrow ones, so that every tensor is aligned;
- * within one width the order is that of declaration. Before commit the named file is untouched: data goes to a
- * temporary file beside it (a ".gz" needs a second one), which is synced and renamed, or removed. Where the system has
- * files without a name it is one until commit, so that a killed program leaves nothing behind.
+/* Writer. Declare every tensor and metadata string, begin, then give the bytes of the tensors in the order declared
+ * (write), or of each by its number (append), in pieces of any size, and commit. In the file wide dtypes come before
+ * narrow ones, so that every tensor is aligned; within one width the order is that of declaration. Before commit the
+ * named file is untouched: data goes to a temporary file beside it (a ".gz" needs a second one), which is synced and
+ * renamed, or removed. Where the system has files without a name it is one until commit, so that a killed program
+ * leaves nothing behind.
  * Errors: M3_IO with the system's words; M3_INTERNAL for memory and for calls that break the rules here, such as a
  * name declared twice. After a failure only commit (it fails too) or abandon make sense. */
 struct m3_writer;
@@ -60,8 +61,12 @@ int m3_writer_new(struct m3_writer **writer, const char *path, struct m3_error *
 int m3_writer_tensor(struct m3_writer *writer, const char *name, enum m3_dtype dtype, int rank, const int64_t *shape,
                      struct m3_error *error);
 int m3_writer_metadata(struct m3_writer *writer, const char *key, const char *value, struct m3_error *error);
+int64_t m3_writer_declared(const struct m3_writer *writer);                    /* how many tensors so far */
 int m3_writer_begin(struct m3_writer *writer, struct m3_error *error);
 int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count, struct m3_error *error);
+/* The next bytes of the tensor that was declared as number `index`, from 0: for tensors that are made side by side. */
+int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes, uint64_t count,
+                     struct m3_error *error);
 /* Fails with M3_INTERNAL unless exactly the declared bytes were written. Frees the writer, also on failure. */
 int m3_writer_commit(struct m3_writer *writer, struct m3_error *error);
 void m3_writer_abandon(struct m3_writer *writer);                              /* NULL is fine */

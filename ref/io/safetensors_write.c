@@ -12,6 +12,7 @@
 
 struct declared {
     uint64_t bytes, begin;          /* begin: in the data, known after begin */
+    uint64_t written;
     size_t width;
     json_t *entry;                  /* borrowed from header */
 };
@@ -21,8 +22,7 @@ struct m3_writer {
     const char *path;               /* of that */
     json_t *header, *metadata;      /* metadata is borrowed from header; NULL: none */
     struct declared *tensors;       /* in the order of declaration */
-    size_t count, current;          /* current: the tensor that is being written */
-    uint64_t current_bytes;         /* of it, written so far */
+    size_t count, current;          /* current: the first that may be written in turn */
     uint64_t data_begin, data_bytes;
     int begun;
     int failed;                     /* status of the first failure */
@@ -135,39 +135,56 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
     return broken(writer, status);
 }
 
+int64_t m3_writer_declared(const struct m3_writer *writer) { return (int64_t)writer->count; }
+
+/* Refuses what comes too early or too late. */
+static int may_write(struct m3_writer *writer, struct m3_error *error)
+{
+    if (writer->begun && !writer->failed) return M3_OK;
+    return broken(writer, m3_fail(error, M3_INTERNAL, "%s: written before begin, or after a failure", writer->path));
+}
+
+int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes, uint64_t count,
+                     struct m3_error *error)
+{
+    int status = may_write(writer, error);
+    if (status) return status;
+    struct declared *tensor = index >= 0 && (size_t)index < writer->count ? &writer->tensors[index] : NULL;
+    if (!tensor || count > tensor->bytes - tensor->written)
+        return broken(writer, m3_fail(error, M3_INTERNAL, "%s: tensor %" PRId64 ": more bytes than were declared",
+                                      writer->path, index));
+    off_t place = (off_t)(writer->data_begin + tensor->begin + tensor->written);
+    if (lseek(writer->file.fd, place, SEEK_SET) < 0)
+        return broken(writer, m3_fail(error, M3_IO, "%s: cannot seek: %s", writer->path, strerror(errno)));
+    tensor->written += count;
+    return broken(writer, m3_write_all(writer->file.fd, bytes, count, writer->path, error));
+}
+
 int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count, struct m3_error *error)
 {
     const unsigned char *from = bytes;
-    if (!writer->begun || writer->failed)
-        return broken(writer, m3_fail(error, M3_INTERNAL, "%s: written before begin, or after a failure",
-                                      writer->path));
-    while (count > 0) {
-        while (writer->current < writer->count && writer->current_bytes == writer->tensors[writer->current].bytes) {
+    int status = may_write(writer, error);
+    while (!status && count > 0) {
+        while (writer->current < writer->count
+               && writer->tensors[writer->current].written == writer->tensors[writer->current].bytes)
             writer->current++;
-            writer->current_bytes = 0;
-        }
         if (writer->current == writer->count)
             return broken(writer, m3_fail(error, M3_INTERNAL, "%s: %" PRIu64 " bytes more than were declared",
                                           writer->path, count));
         const struct declared *tensor = &writer->tensors[writer->current];
-        uint64_t left = tensor->bytes - writer->current_bytes, piece = count < left ? count : left;
-        off_t place = (off_t)(writer->data_begin + tensor->begin);
-        if (writer->current_bytes == 0 && lseek(writer->file.fd, place, SEEK_SET) < 0)
-            return broken(writer, m3_fail(error, M3_IO, "%s: cannot seek: %s", writer->path, strerror(errno)));
-        int status = m3_write_all(writer->file.fd, from, piece, writer->path, error);
-        if (status) return broken(writer, status);
-        writer->current_bytes += piece;
+        uint64_t left = tensor->bytes - tensor->written, piece = count < left ? count : left;
+        status = m3_writer_append(writer, (int64_t)writer->current, from, piece, error);
         from += piece;
         count -= piece;
     }
-    return M3_OK;
+    return status;
 }
 
 static uint64_t missing_bytes(const struct m3_writer *writer)
 {
     uint64_t missing = 0;
-    for (size_t i = writer->current; i < writer->count; i++) missing += writer->tensors[i].bytes;
-    return missing - writer->current_bytes;
+    for (size_t i = 0; i < writer->count; i++) missing += writer->tensors[i].bytes - writer->tensors[i].written;
+    return missing;
 }
 
 /* Replaces the temporary file by its gzipped form. */

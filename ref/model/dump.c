@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/version.h"
-#include "io/safetensors.h"
 #include "model/semantics.h"
 
 struct m3_dump {
@@ -36,12 +35,13 @@ static int64_t size_of(const struct m3_dump *d, char letter, int64_t layer)
     }
 }
 
-static int wants(void *self, enum m3_tap tap, int64_t layer)
+int m3_dump_wants(const struct m3_dump *d, enum m3_tap tap, int64_t layer)
 {
-    const struct m3_dump *d = self;
     char name[96];
     return m3_tap_name(name, sizeof name, tap, layer) == 0 && m3_tap_matches(d->patterns, name);
 }
+
+static int wants(void *self, enum m3_tap tap, int64_t layer) { return m3_dump_wants(self, tap, layer); }
 
 static enum m3_dtype dtype_of(const struct m3_dump *d, enum m3_tap tap)
 {
@@ -58,14 +58,19 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
     return m3_writer_write(d->writer, data, (uint64_t)(rows * width) * m3_dtype_bytes(dtype_of(d, tap)), error);
 }
 
+int m3_dump_shape(int64_t shape[M3_MAX_RANK], const struct m3_dump *d, enum m3_tap tap, int64_t layer)
+{
+    int rank = 0;
+    for (const char *s = m3_tap_table[tap].shape; *s; s++) shape[rank++] = size_of(d, *s, layer);
+    return rank;
+}
+
 static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_error *error)
 {
-    const struct m3_tap_row *row = &m3_tap_table[tap];
     int64_t shape[M3_MAX_RANK];
     char name[96];
-    int rank = 0;
-    if (!wants(d, tap, layer)) return M3_OK;
-    for (const char *s = row->shape; *s; s++) shape[rank++] = size_of(d, *s, layer);
+    if (!m3_dump_wants(d, tap, layer)) return M3_OK;
+    const int rank = m3_dump_shape(shape, d, tap, layer);
     m3_tap_name(name, sizeof name, tap, layer);
     d->taps++;
     return m3_writer_tensor(d->writer, name, dtype_of(d, tap), rank, shape, error);
@@ -148,8 +153,8 @@ static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_
     return status;
 }
 
-static int describe(struct m3_dump *d, const struct m3_model *model, const struct m3_engine *engine,
-                    const struct m3_case *c, const struct m3_request *r, const char *command, struct m3_error *error)
+int m3_dump_describe(struct m3_writer *writer, const struct m3_model *model, const struct m3_engine *engine,
+                     const struct m3_case *c, const struct m3_request *r, const char *command, struct m3_error *error)
 {
     char model_sha256[65];
     int status = m3_checkpoint_sha256(model->checkpoint, model_sha256, error);
@@ -163,7 +168,7 @@ static int describe(struct m3_dump *d, const struct m3_model *model, const struc
         { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
-        status = m3_writer_metadata(d->writer, strings[i][0], strings[i][1], error);
+        status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
     free(semantics);
     return status;
 }
@@ -190,9 +195,7 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     if (!status && d->taps == 0)
         status = m3_fail(error, M3_USAGE, "--taps: got %s, expected a pattern that matches a tap of this run",
                          patterns ? patterns : "*");
-    if (!status) status = describe(d, model, engine, c, request, command, error);
-    if (!status) status = m3_writer_begin(d->writer, error);
-    if (!status && d->p0 > 0) status = write_row_numbers(d, error);
+    if (!status) status = m3_dump_describe(d->writer, model, engine, c, request, command, error);
     if (status) {
         m3_dump_abandon(d);
         return status;
@@ -201,6 +204,14 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     *dump = d;
     return M3_OK;
 }
+
+int m3_dump_begin(struct m3_dump *d, struct m3_error *error)
+{
+    int status = m3_writer_begin(d->writer, error);
+    return !status && d->p0 > 0 ? write_row_numbers(d, error) : status;
+}
+
+struct m3_writer *m3_dump_writer(const struct m3_dump *dump) { return dump->writer; }
 
 int64_t m3_dump_taps(const struct m3_dump *dump) { return dump->taps; }
 

@@ -225,10 +225,17 @@ struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int
 int m3_remake(struct m3_remade *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
               const struct m3_value *const operands[M3_OPERANDS], struct m3_error *error)
 {
+    return m3_remake_rows(out, setting, tap, layer, operands, 0, INT64_MAX, error);
+}
+
+int m3_remake_rows(struct m3_remade *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
+                   const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                   struct m3_error *error)
+{
     const struct m3_graph_row *row = m3_graph_row_of(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
     struct m3_making m = { .setting = setting, .config = &setting->model->config, .ops = m3_engine_f64()->ops,
-                           .tap = tap, .layer = layer, .row = row, .operands = operands,
+                           .tap = tap, .layer = layer, .row = row, .operands = operands, .first = first, .end = end,
                            .width = m3_tap_width(setting, tap, layer), .out = out, .error = error };
     *out = (struct m3_remade){ 0 };
     if (has_weights(&m)) m3_making_rows(&m);

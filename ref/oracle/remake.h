@@ -72,6 +72,9 @@ const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap ta
  * call can read is forgotten as the trace moves on from layer to layer. */
 int m3_trace_remake(struct m3_remade *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                     struct m3_error *error);
+/* Rows [first, end) alone, where rows are made one by one: all taps but fused and some of pictures. */
+int m3_trace_remake_rows(struct m3_remade *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer, int64_t first,
+                         int64_t end, struct m3_error *error);
 /* The whole list of (tap, layer) of a call in execution order: index from 0; 0 at the end. */
 int m3_trace_tap(const struct m3_setting *setting, int64_t index, enum m3_tap *tap, int64_t *layer);
 

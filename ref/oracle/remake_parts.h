@@ -24,6 +24,7 @@ struct m3_making {
     int64_t layer;
     const struct m3_graph_row *row;
     const struct m3_value *const *operands;
+    int64_t first, end;                 /* of the rows that are wanted */
     struct m3_given in[M3_OPERANDS];
     int64_t *numbers;                   /* [rows] which rows are made */
     int64_t rows, width, count;         /* count = rows width */
@@ -35,6 +36,12 @@ struct m3_making {
 };
 
 /* ---- remake.c */
+
+/* m3_remake of rows [first, end) alone, where rows are made one by one; fused, and attention and copies of pictures, are
+ * made as a whole. */
+int m3_remake_rows(struct m3_remade *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
+                   const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                   struct m3_error *error);
 
 /* Scratch, given back at the end of m3_remake, uninitialised; NULL sets m->status, and follows from one that is set. */
 void *m3_making_need(struct m3_making *m, int64_t count, size_t size);

@@ -102,7 +102,7 @@ static int has_operand(const struct m3_making *m, int i)
 static void common_rows(struct m3_making *m, int64_t below)
 {
     const int64_t rows = m3_tap_rows(m->setting, m->tap, m->layer);
-    for (int64_t number = 0; number < m3_min(rows, below); number++) {
+    for (int64_t number = m->first; number < m3_min(m3_min(rows, m->end), below); number++) {
         int all = 1;
         for (int i = 0; i < M3_OPERANDS && all; i++)
             if (has_operand(m, i) && by_row(m, i)) all = m3_value_row(m->operands[i], reads(m, i, number)) >= 0;

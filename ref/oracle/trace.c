@@ -248,14 +248,20 @@ static int is_read(const struct m3_trace *t, int64_t at, int i)
     return !(t->slots[at].tap == M3_TAP_FUSED && i == 1 && no_pictures);
 }
 
-static int remake(struct m3_remade *out, struct m3_trace *t, int64_t at, int64_t asked, struct m3_error *error)
+/* Which rows of which tap are asked for. */
+struct asked {
+    int64_t slot, first, end;
+};
+
+static int remake(struct m3_remade *out, struct m3_trace *t, int64_t at, const struct asked *asked,
+                  struct m3_error *error)
 {
     const struct m3_value *operands[M3_OPERANDS] = { NULL };
     *out = (struct m3_remade){ 0 };
     for (int i = 0; i < M3_OPERANDS; i++) {
         const int64_t from = is_read(t, at, i) ? operand_of(t, at, i) : -1;
         if (from < 0) continue;
-        if (!t->slots[from].is_known && may_make(t, from, asked)) {
+        if (!t->slots[from].is_known && may_make(t, from, asked->slot)) {
             struct m3_remade made;
             int status = remake(&made, t, from, asked, error);
             if (!status && !made.lacking) keep(t, from, &made);
@@ -268,11 +274,20 @@ static int remake(struct m3_remade *out, struct m3_trace *t, int64_t at, int64_t
         }
         if (t->slots[from].is_known) operands[i] = &t->slots[from].value;
     }
-    return m3_remake(out, &t->setting, t->slots[at].tap, t->slots[at].layer, operands, error);
+    const struct slot *s = &t->slots[at];
+    const int whole = at != asked->slot;
+    return m3_remake_rows(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
+                          whole ? INT64_MAX : asked->end, error);
 }
 
 int m3_trace_remake(struct m3_remade *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                     struct m3_error *error)
+{
+    return m3_trace_remake_rows(out, trace, tap, layer, 0, INT64_MAX, error);
+}
+
+int m3_trace_remake_rows(struct m3_remade *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer, int64_t first,
+                         int64_t end, struct m3_error *error)
 {
     const int64_t at = slot_of(trace, tap, layer);
     *out = (struct m3_remade){ 0 };
@@ -281,5 +296,5 @@ int m3_trace_remake(struct m3_remade *out, struct m3_trace *trace, enum m3_tap t
         return M3_OK;
     }
     int status = move_on(trace, trace->slots[at].group, error);
-    return status ? status : remake(out, trace, at, at, error);
+    return status ? status : remake(out, trace, at, &(struct asked){ at, first, end }, error);
 }

@@ -1,0 +1,19 @@
+/* How close a choice was: the least score of the chosen ids, forced ones excepted, less the greatest of those that were
+ * left; +inf if there is none of either. SPEC 7.6. */
+#ifndef M3_ORACLE_MARGIN_H
+#define M3_ORACLE_MARGIN_H
+
+#include <stdint.h>
+
+#include "base/semantics.h"
+#include "base/weight.h"
+#include "io/config.h"
+
+/* margins [T]; s [T,E] scores without the bias, ids [T,K], bias [E]. M3_INTERNAL: memory. */
+int m3_margins_of_experts(double *margins, const double *s, const int32_t *ids, const struct m3_weight *bias, int64_t T,
+                          int64_t K);
+/* margins [T,G]; m [T,G,B] scores, ids [T,G,N]; row t is at place p0 + t. M3_INTERNAL: memory. */
+int m3_margins_of_blocks(double *margins, const double *m, const int32_t *ids, const struct m3_config *config,
+                         const struct m3_semantics *semantics, int64_t T, int64_t p0, int64_t B);
+
+#endif
