@@ -35,7 +35,7 @@ static const char help[] =
     "  --dump OUT             write taps to OUT, a safetensors file (or .gz); it appears when the run has succeeded\n"
     "  --taps GLOB,...        which taps: * is any text, ? any character (\"layers.3.*,logits\"); all if not given\n"
     "  --bounds               write beside each tap what judges it without the model: bounds of its error, gains,\n"
-    "                         margins of choices, small weights, the case (SPEC.md 7.10)\n"
+    "                         margins of choices, small weights, the case (SPEC.md 7.13)\n"
     "  --companions OUT       the same into a file of its own\n"
     "  --precision f32|f64    float, the reference (default), or double, the truth\n"
     "  --linear blas|ordered  matrix products by the BLAS library (default), or by ascending sums that give the same\n"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/semantics.h"
+#include "oracle/margin.h"
 
 /* Unit roundings of a sum with a bias that is not known. */
 enum { UNKNOWN_BIAS = 16 };
@@ -131,18 +132,11 @@ static void read_scores(double *x, const struct m3_scorer *s, const struct m3_sc
 /* 5.9, seen from the reference's list, the last of which is the own block. */
 static void force_blocks(struct m3_scorer *s, const int64_t *want)
 {
-    const struct m3_semantics *how = &s->semantics;
-    int64_t own = -1, places = s->width, local = how->local_blocks;
+    int64_t own = -1;
     memset(s->forced, 0, (size_t)s->ids);
     for (int64_t i = 0; i < s->width; i++)
         if (want[i] > own) own = want[i];
-    if (how->local_rule == M3_LOCAL_OWN && local > 1) local = 1;
-    for (int64_t b = own; b >= 0 && b > own - local && places > 0; b--, places--) s->forced[b] = 1;
-    for (int64_t b = 0; b < how->init_blocks && b <= own && places > 0; b++) {
-        if (s->forced[b]) continue;
-        s->forced[b] = 1;
-        places--;
-    }
+    m3_forced_blocks(s->forced, own, s->width, &s->semantics);
 }
 
 /* score, bound := what experts are chosen by, from scores or logits in `moved` that are known up to h. */
