@@ -225,18 +225,20 @@ static int all_tainted(void *context, enum m3_tap tap, int64_t layer, int64_t ro
     return tap == M3_TAP_INDEX_BLOCKS && layer == 3 && row == 7 && group == 1;
 }
 
-static struct m3_stage judge_by(const struct m3_selection_rules *rules)
+static struct m3_stage judge_by(const struct m3_selection_rules *rules, const char *tap)
 {
     struct m3_side want, got;
-    struct m3_stage stage = { .tap = BLOCKS, .selection = 1 };
+    struct m3_stage stage = { .tap = tap, .selection = 1 };
+    int blocks = strcmp(tap, BLOCKS) == 0;
     dumps_forget();
     ck_assert_int_eq(m3_safetensors_open(&reference_file, reference_path, &error), M3_OK);
     ck_assert_int_eq(m3_safetensors_open(&candidate_file, candidate_path, &error), M3_OK);
     ck_assert_int_eq(m3_side_begin(&want, reference_file, &error), M3_OK);
     ck_assert_int_eq(m3_side_begin(&got, candidate_file, &error), M3_OK);
-    const struct m3_matched matched = { .reference = &want, .candidate = &got, .tap = M3_TAP_INDEX_BLOCKS, .layer = 3,
-                                        .want = m3_safetensors_find(reference_file, BLOCKS),
-                                        .got = m3_safetensors_find(candidate_file, BLOCKS) };
+    const struct m3_matched matched = { .reference = &want, .candidate = &got, .layer = 3,
+                                        .tap = blocks ? M3_TAP_INDEX_BLOCKS : M3_TAP_EXPERTS,
+                                        .want = m3_safetensors_find(reference_file, tap),
+                                        .got = m3_safetensors_find(candidate_file, tap) };
     stage.reference = matched.want;
     stage.candidate = matched.got;
     ck_assert_int_eq(m3_judge_selection(&stage, &matched, rules, &error), M3_OK);
@@ -260,26 +262,75 @@ START_TEST(given_scores)
         dump_end(&dump);
     }
     double proven = 0.5;
-    struct m3_selection_rules rules = m3_selection_rules_fp32();
-    rules.give = give;
-    rules.give_context = &proven;
-    struct m3_stage stage = judge_by(&rules);
+    struct m3_selection_rules rules = { .give = give, .give_context = &proven };
+    struct m3_stage stage = judge_by(&rules, BLOCKS);
     ck_assert(given_calls == 2 && stage.rows == 2 && stage.choices[M3_INADMISSIBLE] == 2);
     ck_assert_int_eq(stage.verdict, M3_FAIL);
     ck_assert_str_eq(stage.bounded_by, "lambda sqrt(n) u B");
     free(stage.flips);
 
     rules.tainted = all_tainted;
-    stage = judge_by(&rules);
+    stage = judge_by(&rules, BLOCKS);
     ck_assert(stage.rows == 1 && stage.tainted == 1 && stage.differing == 2);
     ck_assert_int_eq(stage.verdict, M3_VERDICT_SUSPECT);
     ck_assert(stage.flips[1].layer == 3 && stage.flips[1].row == 7 && stage.flips[1].group == 1);
     free(stage.flips);
 
     proven = 0.1;
-    stage = judge_by(&rules);
+    stage = judge_by(&rules, BLOCKS);
     ck_assert_int_eq(stage.verdict, M3_FAIL);
     free(stage.flips);
+}
+END_TEST
+
+/* What the candidate's choice is under a profile of these fields. */
+static enum m3_choice under(const char *fields, const struct side *want, const struct side *got)
+{
+    struct m3_profile *profile;
+    write_text(in_folder("p.json"), fields);
+    ck_assert_int_eq(m3_profile_open(&profile, in_folder("p.json"), &error), M3_OK);
+    write_side(reference_path, want);
+    write_side(candidate_path, got);
+    const struct m3_selection_rules rules = { .profile = profile };
+    const struct m3_stage stage = judge_by(&rules, EXPERTS);
+    free(stage.flips);
+    m3_profile_close(profile);
+    return stage.choice;
+}
+
+#define PROFILE(u, store, ties, dump) "{\"name\":\"p\",\"u\":\"" u "\",\"rounding\":\"nearest\"," \
+    "\"flush_subnormals\":false,\"angle\":\"f32\",\"math\":{\"exp\":4,\"sin\":4},\"scores\":\"sigmoid\"," \
+    "\"store\":{" store "},\"input\":{},\"exact\":[],\"ties\":\"" ties "\",\"dump_rounding\":{" dump "}}"
+
+/* Goal:  the profile says how coarse the candidate's arithmetic is, where it stores, how its dump was rounded, and
+ *        whether equal scores may go to any id.
+ * Given: choices of 1 and 2 that differ by 2^-12, in scores of 0.5; then by nothing.
+ * Seen to fail with each of the four left out. */
+START_TEST(profiles)
+{
+    const double scores[E] = { 0.8, 0.5 + 0x1p-12, 0.5, 0.1, 0.2, 0.3 }, even[E] = { 0.8, 0.5, 0.5, 0.1, 0.2, 0.3 };
+    const double zero[E] = { 0 };
+    const float none[E] = { 0 };
+    const int32_t took_2[K] = { 0, 2 };
+    double logits[E];
+    for (int e = 0; e < E; e++) logits[e] = log(scores[e] / (1 - scores[e]));
+    const struct side want = { .ids = want_ids, .scores = scores, .bias = none };
+    const struct side got = { .ids = took_2, .scores = scores }, by_logits = { .ids = took_2, .logits = logits };
+    ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &want, &got), M3_INADMISSIBLE);
+    ck_assert_int_eq(under(PROFILE("bf16", "", "lowest", ""), &want, &got), M3_ADMISSIBLE);
+    ck_assert_int_eq(under(PROFILE("f32", "", "lowest", "\"*.router_scores\":\"bf16\""), &want, &got),
+                     M3_ADMISSIBLE);
+    ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &want, &by_logits), M3_INADMISSIBLE);
+    ck_assert_int_eq(under(PROFILE("f32", "\"*.router_scores\":\"bf16\"", "lowest", ""), &want, &by_logits),
+                     M3_ADMISSIBLE);
+
+    const struct side equal = { .ids = want_ids, .scores = even, .bias = none };
+    const struct side other = { .ids = took_2, .scores = even };
+    ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &equal, &other), M3_TIE);
+    const struct side flat = { .ids = want_ids, .scores = zero, .bias = none };
+    const struct side last = { .ids = took_2, .scores = zero };
+    ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &flat, &last), M3_INADMISSIBLE);
+    ck_assert_int_eq(under(PROFILE("f32", "", "any", ""), &flat, &last), M3_TIE);
 }
 END_TEST
 
@@ -400,6 +451,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, forced_and_shared);
     tcase_add_test(tests, scores_that_do_not_explain);
     tcase_add_test(tests, given_scores);
+    tcase_add_test(tests, profiles);
     tcase_add_test(tests, next_token);
     tcase_add_test(tests, ledger);
     suite_add_tcase(suite, tests);

@@ -266,8 +266,7 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
     int64_t count = list_taps(taps, reference, options->taps);
     count = match_taps(result, taps, count, &want, &got, options->taps);
     if (count > 0) {
-        struct m3_selection_rules rules = m3_selection_rules_fp32();
-        rules.ledger = options->ledger;
+        const struct m3_selection_rules rules = { .ledger = options->ledger };
         status = judge_all(result, taps, count, &rules, error);
     } else {
         note(result, "nothing matched");

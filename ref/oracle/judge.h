@@ -6,6 +6,7 @@
 #include "oracle/align.h"
 #include "oracle/certificate.h"
 #include "oracle/compare.h"
+#include "oracle/profile.h"
 
 /* Floats (F64, F32, F16, BF16), by relative L2 and by element; counts (I32, I64), by equality. `moe.weights` and
  * `moe.expert_out` are aligned by expert id where both dumps hold `moe.experts`; slots of experts that only one side
@@ -35,10 +36,9 @@ typedef int m3_scores_giver(void *context, struct m3_given_scores *given, enum m
 /* 1 if the decision follows from another choice before it: the reference's scores say nothing of it. */
 typedef int m3_taint_teller(void *context, enum m3_tap tap, int64_t layer, int64_t row, int64_t group);
 
-/* By what selections are judged. */
+/* By what selections are judged. Zeros: float arithmetic and the dumps alone. */
 struct m3_selection_rules {
-    struct m3_router_arithmetic router;
-    int ties_any;               /* equal scores: any of them, not the lowest ids */
+    const struct m3_profile *profile;   /* NULL: float arithmetic, nothing stored coarser, ties go to the lowest ids */
     int slots_fixed;            /* the slots of experts descend by score */
     int no_yardstick;           /* what taps are allowed by the reference's fp32 errors is no bound for the candidate */
     m3_scores_giver *give;      /* NULL: nothing is known but the dumps */
@@ -47,9 +47,6 @@ struct m3_selection_rules {
     void *taint_context;
     FILE *ledger;               /* NULL: none */
 };
-/* Released reading, float arithmetic, dumps alone. */
-struct m3_selection_rules m3_selection_rules_fp32(void);
-
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K]; SPEC 7.6. stage->flips is to be
  * freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a yardstick that is none. */
 int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,

@@ -64,6 +64,19 @@ static int find_allowed(struct m3_score_tap *scores, const struct m3_scorer *s, 
     return M3_OK;
 }
 
+/* The arithmetic of the candidate, by the profile. */
+static void read_profile(struct m3_scorer *s)
+{
+    const struct m3_profile *profile = s->rules->profile;
+    struct m3_arithmetic how = profile != NULL ? m3_profile_arithmetic(profile, 1) : m3_arithmetic_f32();
+    s->ties_lowest = profile == NULL || m3_profile_ties_lowest(profile);
+    s->router = (struct m3_router_arithmetic){ .u = how.u, .c = how.c, .tanh_scores = how.tanh_scores };
+    char name[96];
+    if (profile != NULL && s->of == M3_CHOICE_OF_EXPERTS &&
+        m3_tap_name(name, sizeof name, M3_TAP_ROUTER_SCORES, s->matched->layer) == 0)
+        s->router.stored = m3_profile_store(profile, name);
+}
+
 static int find_tensors(struct m3_scorer *s, struct m3_error *error)
 {
     const struct m3_matched *m = s->matched;
@@ -78,6 +91,8 @@ static int find_tensors(struct m3_scorer *s, struct m3_error *error)
         s->bias = companion(m, ".bias", s->ids);
         s->margin = companion(m, ".margin", m->want->shape[0]);
     }
+    if (s->rules->profile != NULL && s->got.tensor != NULL)
+        s->got.dumped = m3_profile_dump_rounding(s->rules->profile, s->got.tensor->name);
     return find_allowed(&s->want, s, error);
 }
 
@@ -89,6 +104,7 @@ int m3_scorer_begin(struct m3_scorer *s, const struct m3_matched *matched, const
     if (of == M3_CHOICE_OF_BLOCKS) s->groups = want->shape[1];
     if (of != M3_CHOICE_OF_TOKENS) s->width = want->shape[want->rank - 1];
     m3_semantics_read(&s->semantics, m3_safetensors_metadata(matched->reference->file, "semantics"));
+    read_profile(s);
     if (limit == INT64_MAX || limit == 0) return M3_OK;
     s->ids = limit;
     int status = find_tensors(s, error);
@@ -139,12 +155,12 @@ static void force_blocks(struct m3_scorer *s, const int64_t *want)
     m3_forced_blocks(s->forced, own, s->width, &s->semantics);
 }
 
-/* score, bound := what experts are chosen by, from scores or logits in `moved` that are known up to h. */
-static void rank_experts(struct m3_scorer *s, double *score, int logits, double h)
+/* score, bound := what experts are chosen by, from scores or logits z in `moved` that are known up to u |z| + h. */
+static void rank_experts(struct m3_scorer *s, double *score, int logits, double u, double h)
 {
-    for (int64_t e = 0; e < s->ids; e++) s->proven[e] = h;
+    for (int64_t e = 0; e < s->ids; e++) s->proven[e] = u * fabs(s->moved[e]) + h;
     (logits ? m3_choice_by_logits : m3_choice_by_scores)(score, s->bound, s->moved, s->proven, s->biases, s->ids,
-                                                         &s->rules->router);
+                                                         &s->router);
 }
 
 static void set_bounds(struct m3_scorer *s, double bound)
@@ -165,7 +181,7 @@ static int read_truth(struct m3_scorer *s, const struct m3_decision *d, const st
     set_bounds(s, 0);
     if (s->of == M3_CHOICE_OF_EXPERTS) {
         read_scores(s->moved, s, &s->want, row->want, group);
-        rank_experts(s, s->truth, s->want.logits, 0);
+        rank_experts(s, s->truth, s->want.logits, 0, 0);
     } else {
         read_scores(s->truth, s, &s->want, row->want, group);
     }
@@ -184,13 +200,13 @@ static int by_own_scores(struct m3_scorer *s, const struct m3_row_pair *row, int
     if (s->got.tensor == NULL || (experts && s->bias == NULL)) return 0;
     if (experts) {
         read_scores(s->moved, s, &s->got, row->got, group);
-        rank_experts(s, s->score, s->got.logits, 0);
+        rank_experts(s, s->score, s->got.logits, s->got.dumped, 0);
     } else {
         read_scores(s->score, s, &s->got, row->got, group);
-        set_bounds(s, 0);
+        for (int64_t id = 0; id < s->ids; id++) s->bound[id] = s->got.dumped * fabs(s->score[id]);
     }
     s->whose = "candidate";
-    s->bounded_by = experts ? "rounding behind the scores" : "none";
+    s->bounded_by = experts ? "rounding behind the scores" : s->got.dumped > 0 ? "rounding of the dump" : "none";
     return 1;
 }
 
@@ -213,7 +229,7 @@ static int by_reference_scores(struct m3_scorer *s, const struct m3_row_pair *ro
     if (!(s->want.allowed >= 0)) return 0;
     if (s->of == M3_CHOICE_OF_EXPERTS) {
         read_scores(s->moved, s, &s->want, row->want, group);
-        rank_experts(s, s->score, s->want.logits, s->want.allowed);
+        rank_experts(s, s->score, s->want.logits, 0, s->want.allowed);
     } else {
         memcpy(s->score, s->truth, (size_t)s->ids * sizeof *s->score);
         set_bounds(s, s->want.allowed);
@@ -231,7 +247,7 @@ static int by_margin(struct m3_scorer *s, const struct m3_decision *d, const str
     int moved = s->got.tensor != NULL;
     if (s->of != M3_CHOICE_OF_EXPERTS || s->margin == NULL || s->want.tensor == NULL) return 0;
     if (!moved && (tainted || !(s->want.allowed >= 0))) return 0;
-    double margin = m3_decode(s->margin->dtype, s->margin->data, row->want), u = s->rules->router.u;
+    double margin = m3_decode(s->margin->dtype, s->margin->data, row->want), u = s->router.u;
     if (!(margin >= 0)) return 0;
     memset(s->moved, 0, (size_t)s->ids * sizeof *s->moved);
     if (moved) {
@@ -241,7 +257,7 @@ static int by_margin(struct m3_scorer *s, const struct m3_decision *d, const str
             s->moved[e] = sigmoid_if(s->got.logits, s->moved[e]) - sigmoid_if(s->want.logits, s->truth[e]);
     }
     m3_choice_by_margin(s->score, s->forced, margin, s->moved, d->want, d->got, s->width, s->ids, s->marks);
-    set_bounds(s, UNKNOWN_BIAS * u + (moved ? 0 : s->want.allowed));
+    set_bounds(s, UNKNOWN_BIAS * u + (moved ? s->got.dumped : s->want.allowed));
     s->whose = moved ? "candidate" : "reference";
     s->bounded_by = "margin of the reference";
     return 1;

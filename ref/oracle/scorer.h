@@ -12,6 +12,7 @@ struct m3_score_tap {
     const struct m3_tensor *tensor;
     int logits;                     /* of experts: the sigmoid is still to come */
     double allowed;                 /* how far a candidate's may be from it; NaN: not known */
+    double dumped;                  /* unit roundoff of the dump alone, by the profile */
 };
 
 struct m3_scorer {
@@ -19,6 +20,8 @@ struct m3_scorer {
     const struct m3_selection_rules *rules;
     enum m3_choice_of of;
     int64_t groups, ids, width;     /* ids 0: too little is known for scores */
+    int ties_lowest;
+    struct m3_router_arithmetic router;
     struct m3_score_tap want, got;
     const struct m3_tensor *bias, *margin;      /* of the reference; NULL: not there */
     struct m3_semantics semantics;              /* the reference's: how blocks are chosen */

@@ -16,11 +16,6 @@ struct selection {
     FILE *ledger;
 };
 
-struct m3_selection_rules m3_selection_rules_fp32(void)
-{
-    return (struct m3_selection_rules){ .router = { .u = 0x1p-24, .c = 4 } };
-}
-
 static const struct m3_tensor *beside(const struct m3_safetensors *file, enum m3_tap tap, int64_t layer, int rank)
 {
     char name[64];
@@ -186,7 +181,7 @@ static int selection_begin(struct selection *s, struct m3_stage *stage, const st
     s->layer = matched->layer;
     s->ledger = rules->ledger;
     s->decision = (struct m3_decision){ .want = s->want, .got = s->got, .width = s->scorer.width, .limit = limit,
-                                        .padded = of == M3_CHOICE_OF_BLOCKS, .ties_lowest = !rules->ties_any,
+                                        .padded = of == M3_CHOICE_OF_BLOCKS, .ties_lowest = s->scorer.ties_lowest,
                                         .slots_fixed = rules->slots_fixed && of == M3_CHOICE_OF_EXPERTS,
                                         .lists = s->got + width };
     stage->choice = M3_IDENTICAL;
