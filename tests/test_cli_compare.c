@@ -188,7 +188,7 @@ END_TEST
 
 /* Goal:  a line for every decision of ids and next tokens, and nothing where nothing could be compared.
  * Given: two rows of logits; then another tap.
- * Seen to fail with the stream closed after the file is committed. */
+ * Seen to fail with the stream not handed on, and with the file not committed. */
 START_TEST(ledger)
 {
     const double logits[4] = { 1, 2, 4, 3 };

@@ -246,9 +246,9 @@ static struct m3_stage judge_by(const struct m3_selection_rules *rules, const ch
 }
 
 /* Goal:  scores from elsewhere come between the candidate's own and the reference's; a statistical bound makes suspect; a
- *        tainted decision without scores is left out.
+ *        tainted decision without scores is left out, one with scores of its own is judged.
  * Given: both groups take 3 for 2; scores from elsewhere for group 0 alone, group 1 tainted or judged by the reference's.
- * Seen to fail with the order of sources turned, and with taint asked of the dumps' rows in place of row 7. */
+ * Seen to fail with the reference's scores before those from elsewhere, these before the candidate's, and with taint asked of the dumps' rows in place of row 7. */
 START_TEST(given_scores)
 {
     const double s[2 * B] = { 0, 9, 8, 7.5, 1, 0.5, 0, 9, 8, 7.5, 1, 0.5 };
@@ -262,6 +262,7 @@ START_TEST(given_scores)
         dump_end(&dump);
     }
     double proven = 0.5;
+    given_calls = 0;
     struct m3_selection_rules rules = { .give = give, .give_context = &proven };
     struct m3_stage stage = judge_by(&rules, BLOCKS);
     ck_assert(given_calls == 2 && stage.rows == 2 && stage.choices[M3_INADMISSIBLE] == 2);
@@ -279,6 +280,18 @@ START_TEST(given_scores)
     proven = 0.1;
     stage = judge_by(&rules, BLOCKS);
     ck_assert_int_eq(stage.verdict, M3_FAIL);
+    free(stage.flips);
+
+    struct dump dump;
+    const double own[2 * B] = { 0, 9, 7, 7.5, 1, 0.5, 0, 9, 7, 7.5, 1, 0.5 };
+    dump_begin(&dump, candidate_path);
+    dump_tensor(&dump, "rows", M3_I32, &row, 1, -1, -1);
+    dump_tensor(&dump, BLOCKS, M3_I32, got, 1, 2, N);
+    dump_tensor(&dump, BLOCK_SCORES, M3_F64, own, 1, 2, B);
+    dump_end(&dump);
+    stage = judge_by(&rules, BLOCKS);
+    ck_assert(stage.choices[M3_ADMISSIBLE] == 2 && stage.tainted == 0);
+    ck_assert_str_eq(stage.scores, "candidate");
     free(stage.flips);
 }
 END_TEST

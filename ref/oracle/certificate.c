@@ -69,12 +69,15 @@ static struct rivals rivals_of(const struct m3_scores *s, const double *bound, i
     return r;
 }
 
-/* Does the set come before all others? A score of -inf is never chosen. */
+/* One side is empty, or forced as a whole: is the other such as it may be? A score of -inf is never chosen, and nothing
+ * that is forced is left. */
+static int leads_alone(const struct rivals *r) { return r->low > -INFINITY && r->high < INFINITY; }
+
+/* Does the set come before all others? */
 static int comes_first(const struct rivals *r, int ties_lowest)
 {
     if (r->broken) return 0;
-    if (r->runner_up < 0 || r->last < 0) return r->low > -INFINITY && r->high < INFINITY;
-    if (!(r->low > -INFINITY)) return 0;
+    if (r->runner_up < 0 || r->last < 0) return leads_alone(r);
     return r->low > r->high || (r->low == r->high && (!ties_lowest || r->last < r->runner_up));
 }
 
@@ -108,7 +111,7 @@ static void show(struct m3_certificate *c, const struct m3_scores *s, const stru
 {
     c->last = r->last;
     c->runner_up = r->runner_up;
-    c->gap = INFINITY;
+    c->gap = leads_alone(r) ? INFINITY : -INFINITY;
     c->bound = 0;
     if (r->last < 0 || r->runner_up < 0) return;
     c->gap = ranked_score(s, r->last) - ranked_score(s, r->runner_up);
