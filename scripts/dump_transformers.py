@@ -22,7 +22,7 @@ import files  # noqa: E402
 import truth  # noqa: E402
 
 INPUTS = ("layers.0", "o_proj", "out_proj", "down_proj", "post_attention_layernorm", "layer_norm2", "mlp.fc2",
-          "linear_2", "merge_linear_1", "vision_tower.embeddings")
+          "linear_2", "merge_linear_1", "vision_tower.embeddings", "pre_layrnorm")
 ROTATIONS = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_vision")
 IN_FP32 = ("mlp.gate.weight", "vision_tower.embeddings.proj.weight")       # F32 in the releases too
 

@@ -143,8 +143,9 @@ class Bench:
 
 
 def worst(stages, key):
+    """NaN stands for a figure that a stage does not have."""
     values = [float(stage[key]) for stage in stages if stage.get(key) is not None]
-    return max(values, key=lambda value: np.inf if np.isnan(value) else value) if values else None
+    return max((value for value in values if not np.isnan(value)), default=None)
 
 
 def number(value):
