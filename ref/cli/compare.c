@@ -147,23 +147,6 @@ static int write_outputs(struct outputs *outputs, const struct m3_report_subject
     return status;
 }
 
-/* Puts the taps that the map makes of the candidate in its place. */
-static int apply_map(struct m3_safetensors **candidate, const char *name, const struct m3_safetensors *reference,
-                     struct m3_error *notes, struct m3_error *error)
-{
-    struct m3_map *map;
-    struct m3_safetensors *converted;
-    int status = m3_map_open(&map, name, error);
-    if (status) return status;
-    const struct m3_map_sizes sizes = m3_map_sizes_of_dump(reference);
-    status = m3_map_apply(&converted, map, &sizes, *candidate, notes, error);
-    m3_map_close(map);
-    if (status) return status;
-    m3_safetensors_close(*candidate);
-    *candidate = converted;
-    return M3_OK;
-}
-
 /* What the map had to say stands in the report. */
 static void add_notes(struct m3_error *report, const struct m3_error *notes)
 {
@@ -207,8 +190,10 @@ int m3_cli_compare(int argc, char **argv)
     if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     if (status == M3_OK) status = m3_safetensors_open(&reference, arguments.reference, &error);
     if (status == M3_OK) status = m3_safetensors_open(&candidate, arguments.candidate, &error);
-    if (status == M3_OK && arguments.map != NULL)
-        status = apply_map(&candidate, arguments.map, reference, &notes, &error);
+    if (status == M3_OK && arguments.map != NULL) {
+        const struct m3_map_sizes sizes = m3_map_sizes_of_dump(reference);
+        status = m3_map_put(&candidate, arguments.map, &sizes, &notes, &error);
+    }
     if (status == M3_OK) status = open_outputs(&outputs, &arguments, &error);
     if (status == M3_OK) status = compare(&outputs, &arguments, reference, candidate, &notes, &error);
     m3_new_file_abandon(&outputs.html);

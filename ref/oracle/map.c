@@ -440,3 +440,18 @@ int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, co
     free(w.used);
     return status;
 }
+
+int m3_map_put(struct m3_safetensors **candidate, const char *name, const struct m3_map_sizes *sizes,
+               struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_map *map;
+    struct m3_safetensors *converted;
+    int status = m3_map_open(&map, name, error);
+    if (status) return status;
+    status = m3_map_apply(&converted, map, sizes, *candidate, notes, error);
+    m3_map_close(map);
+    if (status) return status;
+    m3_safetensors_close(*candidate);
+    *candidate = converted;
+    return M3_OK;
+}

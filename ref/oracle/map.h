@@ -36,4 +36,8 @@ struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config);
 int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
                  const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error);
 
+/* Opens the map `name` and puts what it makes of *candidate in its place. On failure *candidate is as it was. */
+int m3_map_put(struct m3_safetensors **candidate, const char *name, const struct m3_map_sizes *sizes,
+               struct m3_error *notes, struct m3_error *error);
+
 #endif
