@@ -65,7 +65,7 @@ void m3_forced_blocks(unsigned char *forced, int64_t own, int64_t N, const struc
 }
 
 /* The score that counts for a group: its own, or the largest of all. */
-static double score_of(const double *m_t, const struct m3_semantics *s, int64_t G, int64_t B, int64_t g, int64_t b)
+static double ranked_score(const double *m_t, const struct m3_semantics *s, int64_t G, int64_t B, int64_t g, int64_t b)
 {
     double best = m_t[g * B + b];
     for (int64_t h = 0; s->selection == M3_SELECT_SHARED && h < G; h++) best = fmax(best, m_t[h * B + b]);
@@ -83,7 +83,7 @@ int m3_margins_of_blocks(double *margins, const double *m, const int32_t *ids, c
         int64_t chosen = 0;
         memset(d.forced, 0, (size_t)B);
         for (int64_t b = 0; b < B; b++)
-            d.score[b] = b <= own ? score_of(m + t * G * B, semantics, G, B, i % G, b) : -INFINITY;
+            d.score[b] = b <= own ? ranked_score(m + t * G * B, semantics, G, B, i % G, b) : -INFINITY;
         for (int64_t k = 0; k < N; k++)
             if (ids[i * N + k] >= 0) d.chosen[chosen++] = ids[i * N + k];
         m3_forced_blocks(d.forced, own, N, semantics);
