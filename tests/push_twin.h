@@ -168,12 +168,14 @@ static inline double push_check(struct push_case *c, double share, uint64_t *sta
             error += fabsl(slope) * c->e[i];
             variance += slope * slope * c->v[i];
         }
-        const long double low = error * (1 - 1e-6L) - blur * errors, high = error * (1 + 1e-3L) / share + blur * errors;
+        const long double around = blur * errors, low = error * (1 - 1e-6L) - around;
+        const long double high = error * (1 + 1e-3L) / share + around;
         if (!(c->error[o] >= low && c->error[o] <= high))
             ck_abort_msg("%s [%lld]: error %.9g, slopes give %.9Lg", c->name, (long long)o, c->error[o], error);
         used += c->error[o] > 0 ? (double)(error / c->error[o]) / (double)c->out : 1 / (double)c->out;
         if (!(fabsl(sqrtl(c->variance[o]) - sqrtl(variance)) <= 1e-4L * sqrtl(variance) + blur * sqrtl(variances)))
-            ck_abort_msg("%s [%lld]: variance %.9g, slopes give %.9Lg", c->name, (long long)o, c->variance[o], variance);
+            ck_abort_msg("%s [%lld]: variance %.9g, slopes give %.9Lg", c->name, (long long)o, c->variance[o],
+                         variance);
     }
     for (int64_t n = 0; n < WORST; n++) {
         const int64_t o = n * c->out / WORST;

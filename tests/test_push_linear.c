@@ -32,7 +32,7 @@ static void linear(long double *y, const long double *x, const void *self)
 /* Goal:  errors of linear are |W| e, variances W^2 v, for every stored type.
  * Given: sides 1, odd, prime, beyond a panel; the second row of x is exact.
  * Claim: what push_check says, at share 1; an exact row stays exact.
- * Seen to fail with PLACEHOLDER. */
+ * Seen to fail with w for |w|, |w| for w^2, rows taken one after the other, = for +=. */
 START_TEST(matrices)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 3, 17, 5 }, { 2, 9, 37 }, { 4, 8, 11 } };
@@ -104,7 +104,8 @@ static void rounded_rope(long double *y, const long double *x, const void *self)
 /* Goal:  a rotation carries errors by |cos| and |sin|, and the storage points inside cover what they are for.
  * Given: 5 rows of 2 heads of 9 channels, 6 of them turned; tables, products or both in bf16.
  * Claim: push_check at share 1, push_stored with at least 0.35 of the error in use.
- * Seen to fail with PLACEHOLDER. */
+ * Seen to fail with a's error under sine, -sin for sin, the products' or the table's roundings on |y| alone, copied
+ * channels left out. */
 START_TEST(rotations)
 {
     enum { T = 5, HEADS = 2, D = 9, R = 6, N = T * HEADS * D };
@@ -117,6 +118,13 @@ START_TEST(rotations)
         for (int i = 0; i < N; i++) p.x[i] = (double)to_bf16(normal(&state));
         if (c == 0) push_errors(&p, 1e-3, &state), push_nothing(&p), push_check(&p, 1, &state);
         else push_stored(&p, rounded_rope, 0.35);
+        for (int i = 0; i < N && c; i++) {
+            const int at = i / D / HEADS * R / 2 + i % D % (R / 2), first = i % D < R / 2;
+            const double turned = p.x[i] * cosines[at], other = (first ? -p.x[i + R / 2] : p.x[i - R / 2]) * sines[at];
+            const double products = fabs(turned) + fabs(other);
+            const double error = a.u_turn * products + a.u_product * (products + fabs(turned + other));
+            near("stored inside", i, p.error[i], i % D < R ? error : 0, 1e-12);
+        }
         push_free(&p);
     }
 }
@@ -143,7 +151,7 @@ static void add(long double *y, const long double *x, const void *self)
 /* Goal:  sums add errors and variances; storing covers a rounding, also below the normal range, and keeps zeros.
  * Given: 31 sums; 400 numbers to bf16; 400 to the E4M3 grid, subnormal ones among them; one NULL spread.
  * Claim: push_check at share 1; no rounding beyond the error, 0.9 of it (E4M3: 0.8) reached; 0 adds nothing.
- * Seen to fail with PLACEHOLDER. */
+ * Seen to fail with a floor on zeros, no floor, half of u, one of the two inputs. */
 START_TEST(sums)
 {
     enum { N = 400 };

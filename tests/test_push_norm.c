@@ -33,7 +33,9 @@ static void formula(long double *y, const long double *x, const void *self)
  * Given: rows of 1, 2, 7, 30 channels; a dominant channel, a row of zeros, rows near eps, a mean far from 0; weights of
  *        both signs and 0; plain and offset.
  * Claim: what push_check says, at share 1; exact inputs add nothing.
- * Seen to fail with PLACEHOLDER. */
+ * Seen to fail with x_i's own slope 1, the others' share left out or H times too large; LayerNorm's root over H - 0.5,
+ * its own term with |own| for |own| - |self|, v for (1 - 2 self) v, half the mixed term; 1 + w and w exchanged; = for
+ * +=. */
 START_TEST(slopes)
 {
     static const int64_t widths[] = { 1, 2, 7, 30 };

@@ -11,8 +11,8 @@ struct attend {
     const struct m3_attend_storage *storage;
 };
 
-/* Of one row. [L] each: logits, then weights; worst error of a logit beside `shift`, and its variance from what no other
- * logit shares; what of a weight's relative change moves o, and the largest weight within reach. [D]: mean key, a sum. */
+/* Of one row. [L] each: logits, then weights; worst error of a logit beside `shift`, and its variance from what no
+ * other logit shares; what of a weight's change moves o, and the largest weight within reach. [D]: mean key, a sum. */
 struct work {
     double *p, *error, *own, *moved, *most, *mean, *key;
     double shift;                               /* error that all logits share */

@@ -6,7 +6,7 @@
  *
  *     dy_i/dx_j = g_i r (1[i = j] - x_i x_j r^2 / H)
  *
- * so x_i is left with 1 - x_i^2 r^2 / H of its slope, which is never negative, and the others count |x_i| |x_j| r^2/H. */
+ * so x_i is left with 1 - x_i^2 r^2 / H of its slope, never less than 0, and the others count |x_i| |x_j| r^2 / H. */
 static void rms_norm_row(struct m3_spread *out, int64_t at, const double *x, const struct m3_spread *of_x,
                          const double *w, int64_t H, double eps, int offset)
 {
