@@ -340,36 +340,41 @@ static int read_all(struct config_reading *reading)
     return reading->status;
 }
 
-static int load(json_t **root, const char *path, struct m3_error *error)
-{
-    json_error_t bad;
-    *root = json_load_file(path, JSON_REJECT_DUPLICATES, &bad);
-    if (!*root && json_error_code(&bad) == json_error_cannot_open_file) {
-        enum m3_status status = errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO;
-        return m3_fail(error, status, "%s: cannot open: %s", path, strerror(errno));
-    }
-    if (!*root)
-        return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", path, bad.line, bad.column, bad.text);
-    if (!json_is_object(*root)) {
-        json_decref(*root);
-        return m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", path);
-    }
-    return M3_OK;
-}
-
-int m3_config_read(struct m3_config *config, const char *path, struct m3_error *notes, struct m3_error *error)
+/* `bad` says why root is NULL. Takes over root. */
+static int settle(struct m3_config *config, json_t *root, const json_error_t *bad, const char *path,
+                  struct m3_error *notes, struct m3_error *error)
 {
     *config = (struct m3_config){ 0 };
-    json_t *root;
-    int status = load(&root, path, error);
-    if (status) return status;
-
+    if (!root)
+        return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", path, bad->line, bad->column, bad->text);
     struct config_reading reading = { .path = path, .objects[ROOT] = root, .notes = notes, .error = error };
-    status = read_all(&reading);
+    int status = json_is_object(root)
+               ? read_all(&reading)
+               : m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", path);
     json_decref(root);
     if (status) m3_config_free(&reading.config);
     else *config = reading.config;
     return status;
+}
+
+int m3_config_read(struct m3_config *config, const char *path, struct m3_error *notes, struct m3_error *error)
+{
+    json_error_t bad;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &bad);
+    if (!root && json_error_code(&bad) == json_error_cannot_open_file) {
+        enum m3_status status = errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO;
+        *config = (struct m3_config){ 0 };
+        return m3_fail(error, status, "%s: cannot open: %s", path, strerror(errno));
+    }
+    return settle(config, root, &bad, path, notes, error);
+}
+
+int m3_config_parse(struct m3_config *config, const char *text, const char *name, struct m3_error *notes,
+                    struct m3_error *error)
+{
+    json_error_t bad;
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &bad);
+    return settle(config, root, &bad, name, notes, error);
 }
 
 int m3_config_sparse(const struct m3_config *c, int64_t l) { return c->sparse[l < c->layers ? l : c->layers - 1]; }

@@ -65,6 +65,9 @@ int64_t m3_config_size(const struct m3_config *config, char letter);
  * absent fields) are added to `notes`, with status M3_OK: not a failure. M3_ABSENT if there is no such file,
  * M3_BAD_INPUT, M3_IO, M3_INTERNAL; *config is empty then. */
 int m3_config_read(struct m3_config *config, const char *path, struct m3_error *notes, struct m3_error *error);
+/* The same of a config's text; `name` stands for its path in findings. */
+int m3_config_parse(struct m3_config *config, const char *text, const char *name, struct m3_error *notes,
+                    struct m3_error *error);
 void m3_config_free(struct m3_config *config);
 
 #endif

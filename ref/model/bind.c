@@ -226,10 +226,10 @@ static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_er
     return status;
 }
 
+/* Of as many modules as model->mtp_modules says. */
 static int make_layers(struct m3_model *model, struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
-    model->mtp_modules = count_modules(model->checkpoint);
     int64_t layers = c->layers + model->mtp_modules;
     model->layers = calloc((size_t)layers, sizeof *model->layers);
     model->mtp = calloc((size_t)model->mtp_modules + 1, sizeof *model->mtp);
@@ -258,10 +258,36 @@ int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *
 
     int status = m3_checkpoint_open(&m->checkpoint, folder, error);
     if (!status) status = m3_config_read(&m->config, m3_checkpoint_config_path(m->checkpoint), notes, error);
+    if (!status) m->mtp_modules = count_modules(m->checkpoint);
     if (!status) status = make_layers(m, error);
     if (!status) status = bind_all(m, notes, error);
     if (status) m3_model_close(m);
     else *model = m;
+    return status;
+}
+
+/* The shape of a weight without data. */
+static int shape_tensor(void *self, const struct m3_tensor_spec *spec)
+{
+    struct m3_weight weight = { .dtype = M3_F32, .rows = spec->rank > 1 ? spec->shape[0] : 1, .cols = 1 };
+    for (int i = spec->rank > 1; i < spec->rank; i++) weight.cols *= spec->shape[i];
+    *field_of(self, spec) = weight;
+    return M3_OK;
+}
+
+int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules, struct m3_error *error)
+{
+    struct m3_model *m = *model = calloc(1, sizeof *m);
+    if (!m) return m3_fail_memory(error, "a model", sizeof *m);
+    m->config = *config;
+    m->mtp_modules = modules;
+    *config = (struct m3_config){ 0 };
+    int status = make_layers(m, error);
+    if (!status) status = m3_tensors_each(&m->config, modules, m3_tensors_prefix(&m->config), shape_tensor, m);
+    if (!status && m->config.tied_embeddings) m->lm_head = m->embed;
+    if (!status) return M3_OK;
+    m3_model_close(m);
+    *model = NULL;
     return status;
 }
 

@@ -219,6 +219,80 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
     return status;
 }
 
+/* An integer tensor of that rank; *values, to be freed, is NULL if the file has none. `width`: of a row. */
+static int read_beside(int64_t **values, int64_t *rows, const struct m3_safetensors *file, const char *name, int rank,
+                       int64_t width, struct m3_error *error)
+{
+    const struct m3_tensor *t = m3_safetensors_find(file, name);
+    *values = NULL;
+    *rows = 0;
+    if (!t) return M3_OK;
+    const int is_integer = t->dtype == M3_I32 || t->dtype == M3_I64 || t->dtype == M3_U8;
+    if (!is_integer || t->rank != rank || t->count < 1 || (rank == 2 && t->shape[1] != width))
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d and %" PRId64 " values, expected integers [n%s]",
+                       m3_safetensors_path(file), name, m3_dtype_name(t->dtype), t->rank, t->count,
+                       rank == 2 ? ",3" : "");
+    *rows = t->shape[0];
+    *values = malloc((size_t)t->count * sizeof **values);
+    if (!*values) return m3_fail_memory(error, name, (size_t)t->count * sizeof **values);
+    for (int64_t i = 0; i < t->count; i++)
+        (*values)[i] = t->dtype == M3_U8 ? (int64_t)m3_decode(M3_U8, t->data, i) : integer_at(t, i);
+    return M3_OK;
+}
+
+static int read_grids(struct m3_case *c, const struct m3_safetensors *file, int is_video,
+                      const struct m3_config *config, struct m3_error *error)
+{
+    const char *name = is_video ? "case.video_grid_thw" : "case.image_grid_thw", *path = m3_safetensors_path(file);
+    int64_t *grid, count;
+    int status = read_beside(&grid, &count, file, name, 2, 3, error);
+    if (grid && !config->vision.present)
+        status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got pictures, expected none: the model has no vision part", path,
+                         name);
+    if (grid && !status)
+        status = m3_pictures_add_grids(&c->pictures, is_video, (const int64_t(*)[3])(const void *)grid, count,
+                                       &config->vision, path, error);
+    free(grid);
+    return status;
+}
+
+/* As many as there are tokens, or places. */
+static int check_count(const int64_t *values, int64_t got, int64_t want, const struct m3_safetensors *file,
+                       const char *name, struct m3_error *error)
+{
+    if (!values || got == want) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %" PRId64 " values, expected %" PRId64, m3_safetensors_path(file),
+                   name, got, want);
+}
+
+int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, const struct m3_config *config,
+                      struct m3_error *error)
+{
+    const char *path = m3_safetensors_path(file), *cached = m3_safetensors_metadata(file, "case.cached");
+    const char *sha256 = m3_safetensors_metadata(file, "case_sha256");
+    int64_t *ids, *positions = NULL, *mask = NULL, T, rows;
+    char *end = "";
+    memset(c, 0, sizeof *c);
+    c->p0 = cached ? strtoll(cached, &end, 10) : 0;
+    int status = read_beside(&ids, &T, file, "case.input_ids", 1, 0, error);
+    if (!status && (!ids || *end || c->p0 < 0))
+        status = m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected case.input_ids and a number of cached places", path,
+                         ids ? cached : "no case.input_ids");
+    if (!status) status = read_beside(&positions, &rows, file, "case.position_ids", 1, 0, error);
+    if (!status) status = check_count(positions, rows, T, file, "case.position_ids", error);
+    if (!status) status = read_beside(&mask, &c->places, file, "case.attention_mask", 1, 0, error);
+    if (!status) status = check_count(mask, c->places, c->p0 + T, file, "case.attention_mask", error);
+    if (!status) status = read_grids(c, file, 0, config, error);
+    if (!status) status = read_grids(c, file, 1, config, error);
+    if (!status) status = fill(c, ids, positions, mask, T, error);
+    if (!status) m3_case_continue(c, c->p0);
+    if (!status && sha256 && strlen(sha256) < sizeof c->sha256) strcpy(c->sha256, sha256);
+    free(ids);
+    free(positions);
+    free(mask);
+    return status;
+}
+
 void m3_case_continue(struct m3_case *c, int64_t p0)
 {
     c->p0 = p0;

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "io/config.h"
+#include "io/safetensors.h"
 #include "model/pictures.h"
 
 struct m3_case {
@@ -28,6 +29,9 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
  * pictures of a kind, each becomes its picture's number of tokens. Hashes as a file with input_ids [T] and grids. */
 int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3_pictures *pictures,
                      const struct m3_config *config, struct m3_error *error);
+/* The case of a dump, from what stands beside its taps (case.*): grids without pixels. */
+int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, const struct m3_config *config,
+                      struct m3_error *error);
 /* The case goes on behind p0 cached places: positions that the file did not give begin there. */
 void m3_case_continue(struct m3_case *c, int64_t p0);
 /* Ids inside the vocabulary, a mask for every place, as many placeholders as tokens of pictures, places and positions

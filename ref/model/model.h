@@ -54,6 +54,9 @@ struct m3_model {
 
 /* Reads the config, opens the files, binds every tensor. All findings in one pass; notes are no failures. */
 int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error);
-void m3_model_close(struct m3_model *model);
+/* Every weight has its shape, and data NULL; for those who compare without the files. Takes over *config. */
+int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules,
+                             struct m3_error *error);
+void m3_model_close(struct m3_model *model);            /* NULL is fine */
 
 #endif

@@ -26,26 +26,35 @@ int64_t m3_merged(int64_t patches, const struct m3_vision_config *config)
 
 static int64_t product(const int64_t grid[3]) { return grid[0] * grid[1] * grid[2]; }
 
-/* Room for one more picture of `grid`, whose pixels are the last ones; NULL if memory is short. */
+/* One more picture of `grid`. */
+static int append_grid(struct m3_pictures *s, int is_video, const int64_t grid[3], struct m3_error *error)
+{
+    int64_t count = s->images + s->videos;
+    size_t bytes = (size_t)(count + 1) * sizeof *s->grid;
+    int64_t(*grids)[3] = realloc(s->grid, bytes);
+    if (!grids) return m3_fail_memory(error, "the pictures", bytes);
+    s->grid = grids;
+    memcpy(s->grid[count], grid, sizeof *grids);
+    s->P += product(grid);
+    if (is_video) s->videos++;
+    else s->images++, s->image_P = s->P;
+    return M3_OK;
+}
+
+/* One more picture, whose pixels are the last ones: room for them; NULL if memory is short. */
 static float *append(struct m3_pictures *s, int is_video, const int64_t grid[3], const struct m3_vision_config *config,
                      struct m3_error *error)
 {
-    int64_t count = s->images + s->videos, patches = product(grid);
+    int64_t before = s->P;
     size_t width = (size_t)content_of(config) * sizeof *s->pixels, bytes;
-    int64_t(*grids)[3] = realloc(s->grid, (size_t)(count + 1) * sizeof *grids);
-    if (grids) s->grid = grids;
-    int fits = !__builtin_mul_overflow((size_t)(s->P + patches), width, &bytes);
-    float *pixels = grids && fits ? realloc(s->pixels, bytes) : NULL;
+    int fits = !__builtin_mul_overflow((size_t)(s->P + product(grid)), width, &bytes);
+    float *pixels = fits ? realloc(s->pixels, bytes) : NULL;
     if (!pixels) {
         m3_fail_memory(error, "the pictures", fits ? bytes : SIZE_MAX);
         return NULL;
     }
     s->pixels = pixels;
-    memcpy(s->grid[count], grid, sizeof *grids);
-    s->P += patches;
-    if (is_video) s->videos++;
-    else s->images++, s->image_P = s->P;
-    return pixels + (s->P - patches) * content_of(config);
+    return append_grid(s, is_video, grid, error) ? NULL : pixels + before * content_of(config);
 }
 
 /* CLIP's mean and deviation, which are of floats in 0 .. 1, times 255. Each step rounds to float, as in the public
@@ -217,6 +226,24 @@ static int64_t check_grid(const int64_t grid[3], int64_t merge)
     return patches;
 }
 
+static int bad_grid(const int64_t grid[3], int64_t i, int64_t merge, const char *source, struct m3_error *error)
+{
+    return m3_fail(error, M3_BAD_INPUT, "%s: picture %" PRId64 ": got a grid of %" PRId64 " x %" PRId64 " x %" PRId64
+                   ", expected at least 1 each, height and width in multiples of %" PRId64, source, i, grid[0],
+                   grid[1], grid[2], merge);
+}
+
+int m3_pictures_add_grids(struct m3_pictures *pictures, int is_video, const int64_t (*grid)[3], int64_t count,
+                          const struct m3_vision_config *config, const char *source, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int64_t i = 0; i < count && !status; i++)
+        status = check_grid(grid[i], config->spatial_merge) < 0
+               ? bad_grid(grid[i], i, config->spatial_merge, source, error)
+               : append_grid(pictures, is_video, grid[i], error);
+    return status;
+}
+
 int m3_pictures_add_patches(struct m3_pictures *pictures, int is_video, const float *pixels, int64_t patches,
                             const int64_t (*grid)[3], int64_t count, const struct m3_vision_config *config,
                             const char *source, struct m3_error *error)
@@ -224,10 +251,7 @@ int m3_pictures_add_patches(struct m3_pictures *pictures, int is_video, const fl
     int64_t merge = config->spatial_merge, width = content_of(config), sum = 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t n = check_grid(grid[i], merge);
-        if (n < 0)
-            return m3_fail(error, M3_BAD_INPUT, "%s: picture %" PRId64 ": got a grid of %" PRId64 " x %" PRId64
-                           " x %" PRId64 ", expected at least 1 each, height and width in multiples of %" PRId64,
-                           source, i, grid[i][0], grid[i][1], grid[i][2], merge);
+        if (n < 0) return bad_grid(grid[i], i, merge, source, error);
         if (n > patches - sum)
             return m3_fail(error, M3_BAD_INPUT, "%s: picture %" PRId64 ": got grids of more than the %" PRId64
                            " rows of pixels, expected as many", source, i, patches);

@@ -39,6 +39,10 @@ int m3_pictures_add_patches(struct m3_pictures *pictures, int is_video, const fl
                             const int64_t (*grid)[3], int64_t count, const struct m3_vision_config *config,
                             const char *source, struct m3_error *error);
 
+/* Appends grids alone, whose pixels nobody has. All pictures of a case come so, or none. */
+int m3_pictures_add_grids(struct m3_pictures *pictures, int is_video, const int64_t (*grid)[3], int64_t count,
+                          const struct m3_vision_config *config, const char *source, struct m3_error *error);
+
 /* Tokens that so many patches are merged to; of picture i of them all; of all images; of all videos. */
 int64_t m3_merged(int64_t patches, const struct m3_vision_config *config);
 int64_t m3_pictures_tokens(const struct m3_pictures *pictures, int64_t i, const struct m3_vision_config *config);
