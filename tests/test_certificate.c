@@ -97,10 +97,10 @@ static struct trial any_trial(int n)
 }
 
 /* Goal:  admissible means that some scores within the bounds choose the set, certified that no scores choose another.
- * Given: 3000 cases of 5 ids: bounds of 0, 1, 2, or all 0; equal scores, forced ids, ids of -inf, also too many to choose
- *        k others; both rules for ties; every set of k ids as the candidate's.
- * Seen to fail with: bounds of the rejected left out; > for >= at equal scores; ties_lowest ignored in either direction;
- * -inf chosen; forced ids ranked by their score; NaN skipped; a set that is not admissible never certified. */
+ * Given: 3000 cases of 5 ids: bounds of 0, 1, 2, or all 0; equal scores, forced ids, ids of -inf, also too many to
+ *        choose k others; both rules for ties; every set of k ids as the candidate's.
+ * Seen to fail with: bounds of the rejected left out; > for >= at equal scores; ties_lowest ignored in either
+ * direction; -inf chosen; forced ids ranked by their score; NaN skipped; a set that is not admissible never certified. */
 START_TEST(all_scores_within_bounds)
 {
     char possible[SETS];
@@ -139,7 +139,8 @@ START_TEST(all_scores_within_bounds)
 END_TEST
 
 /* Goal:  the gap is that of the two ids that decide, below 0 where the scores choose otherwise.
- * Given: 1 and 3 chosen of 2, 5, 4, 7, 4.5: of the right set 1 (5) and 4 (4.5) are closest, or 3 (7) if it may be off by 4.
+ * Given: 1 and 3 chosen of 2, 5, 4, 7, 4.5: of the right set 1 (5) and 4 (4.5) are closest, or 3 (7) if it may be off
+ *        by 4.
  * Seen to fail with the bound of one id alone, and with the gap of another pair. */
 START_TEST(gaps)
 {
@@ -231,7 +232,8 @@ START_TEST(ties)
     const double truth[IDS] = { 0, 4, 4, 9, 1 }, other[IDS] = { 0, 4, 5, 9, 1 }, against[IDS] = { 0, 5, 4, 9, 1 };
     const int64_t want[2] = { 1, 3 }, got[2] = { 2, 3 }, both[2] = { 2, 4 };
     const double *scores[] = { truth, other, against };
-    const enum m3_choice lowest[] = { M3_INADMISSIBLE, M3_TIE, M3_INADMISSIBLE }, any[] = { M3_TIE, M3_TIE, M3_INADMISSIBLE };
+    const enum m3_choice lowest[] = { M3_INADMISSIBLE, M3_TIE, M3_INADMISSIBLE };
+    const enum m3_choice any[] = { M3_TIE, M3_TIE, M3_INADMISSIBLE };
     for (int i = 0; i < 3; i++) {
         for (int rule = 0; rule < 2; rule++) {
             struct trial c = { .k = 2, .lowest = rule };
@@ -373,9 +375,9 @@ static void make_logits(double *z, double *size, double *walk, float *plain, con
     }
 }
 
-/* Goal:  verdicts behave as measured elsewhere: float sums flip nothing; logits rounded to bf16 flip some 6 % of tokens,
- *        of which n u B proves some 4 % wrong, lambda sqrt(n) u B some 80 %, 2 lambda u walk some 98 %; n u B leaves
- *        some 25 % of all tokens uncertified.
+/* Goal:  verdicts behave as measured elsewhere: float sums flip nothing; logits and scores rounded to bf16 flip some 6 %
+ *        of tokens, of which n u B proves few wrong, lambda sqrt(n) u B some 80 %, 2 lambda u walk some 98 %; n u B
+ *        leaves some 25 % of all tokens uncertified.
  * Given: 300 tokens of a router of 128 experts, 4 of them chosen, 6144 products of Gaussian numbers, logits of size 1.
  * Seen to fail with h left out of the scores' bounds, and with an honest candidate judged by its worst case. */
 START_TEST(measured_rates)
@@ -395,7 +397,7 @@ START_TEST(measured_rates)
         for (int way = 0; way < 3; way++) {
             int64_t want[K], got[2][K];
             for (int e = 0; e < E; e++)
-                h[e] = way == 0 ? N * u * size[e] : way == 1 ? lambda * sqrt(N) * u * size[e] : 2 * lambda * u * walk[e];
+                h[e] = way == 2 ? 2 * lambda * u * walk[e] : (way == 1 ? lambda * sqrt(N) : N) * u * size[e];
             m3_choice_by_logits(score, bound, z, h, bias, E, &how);
             choose(got[0], plain, bias, 0);
             choose(got[1], rounded, bias, 1);

@@ -50,8 +50,8 @@ static const double want_scores[E] = { 0.5, 0.7, 0.6, 0.1, 0.2, 0.9 };     /* ch
 static const int32_t want_ids[K] = { 0, 1 };
 
 /* Goal:  experts are judged by the candidate's own scores and the reference's bias.
- * Given: choices 0.75, 0.7; then 0.65 of expert 5. The candidate takes 5 for 1: with scores of its own that give 5 0.71,
- *        with the reference's scores, and because it left the bias out.
+ * Given: choices 0.75, 0.7; then 0.65 of expert 5. The candidate takes 5 for 1: with scores of its own that give 5
+ *        0.71, with the reference's scores, and because it left the bias out.
  * Seen to fail with the bias left out, and with the reference's scores in place of the candidate's. */
 START_TEST(own_scores)
 {
@@ -161,8 +161,8 @@ static const struct m3_stage *judge_blocks(const int32_t *want, const int32_t *g
 }
 
 /* Goal:  which blocks are forced, and which scores count, is as the reference's `semantics` say.
- * Given: the own block 5, and 4 (local_blocks=2) or 0 (init_blocks=1), of the least scores; groups that share the greater
- *        score of each block. Each time a candidate that leaves the forced block, or the shared choice, by its own scores.
+ * Given: the own block 5, and 4 (local_blocks=2) or 0 (init_blocks=1), of the least scores; groups that share the
+ *        greater score of each block. Candidates that agree, and that leave the forced block, or the shared choice.
  * Seen to fail with the semantics not read, and with the first group's scores for all. */
 START_TEST(forced_and_shared)
 {
@@ -179,7 +179,8 @@ START_TEST(forced_and_shared)
     const double apart[2 * B] = { 0, 9, 1, 7, 1, 0.5, 0, 2, 8, 3, 1, 0.5 };
     const int32_t alone[2 * N] = { 1, 3, 5, 2, 3, 5 };
     ck_assert_int_eq(judge_blocks(plain, plain, apart, apart, "{\"selection\":\"shared\"}")->certified, 2);
-    ck_assert_int_eq(judge_blocks(plain, alone, apart, apart, "{\"selection\":\"shared\"}")->choices[M3_INADMISSIBLE], 2);
+    stage = judge_blocks(plain, alone, apart, apart, "{\"selection\":\"shared\"}");
+    ck_assert_int_eq(stage->choices[M3_INADMISSIBLE], 2);
     ck_assert_int_eq(judge_blocks(alone, plain, apart, apart, NULL)->choices[M3_INADMISSIBLE], 2);
 }
 END_TEST
@@ -203,7 +204,8 @@ END_TEST
 static int given_calls;
 
 /* Blocks 1 and 5 are ahead; 2 and 3 differ by 0.5, off by 0.125 probably and `*context` surely. */
-static int give(void *context, struct m3_given_scores *given, enum m3_tap tap, int64_t layer, int64_t row, int64_t group)
+static int give(void *context, struct m3_given_scores *given, enum m3_tap tap, int64_t layer, int64_t row,
+                int64_t group)
 {
     const double scores[B] = { 0, 9, 8, 7.5, 1, 0.5 };
     ck_assert(tap == M3_TAP_INDEX_BLOCKS && layer == 3 && row == 7 && given->ids == B);
@@ -245,10 +247,12 @@ static struct m3_stage judge_by(const struct m3_selection_rules *rules, const ch
     return stage;
 }
 
-/* Goal:  scores from elsewhere come between the candidate's own and the reference's; a statistical bound makes suspect; a
- *        tainted decision without scores is left out, one with scores of its own is judged.
- * Given: both groups take 3 for 2; scores from elsewhere for group 0 alone, group 1 tainted or judged by the reference's.
- * Seen to fail with the reference's scores before those from elsewhere, these before the candidate's, and with taint asked of the dumps' rows in place of row 7. */
+/* Goal:  scores from elsewhere come between the candidate's own and the reference's; a statistical bound makes suspect;
+ *        a tainted decision without scores is left out, one with scores of its own is judged.
+ * Given: both groups take 3 for 2; scores from elsewhere for group 0 alone, group 1 tainted or judged by the
+ *        reference's; then the candidate's own for both.
+ * Seen to fail with the reference's scores before those from elsewhere, these before the candidate's, and with taint
+ * asked of the dumps' rows in place of row 7. */
 START_TEST(given_scores)
 {
     const double s[2 * B] = { 0, 9, 8, 7.5, 1, 0.5, 0, 9, 8, 7.5, 1, 0.5 };
@@ -311,14 +315,16 @@ static enum m3_choice under(const char *fields, const struct side *want, const s
     return stage.choice;
 }
 
-#define PROFILE(u, store, ties, dump) "{\"name\":\"p\",\"u\":\"" u "\",\"rounding\":\"nearest\"," \
+#define PROFILE(u, store, ties, dump) PROFILE_OF(u, store, "", ties, dump)
+#define PROFILE_OF(u, store, weights, ties, dump) "{\"name\":\"p\",\"u\":\"" u "\",\"rounding\":\"nearest\"," \
     "\"flush_subnormals\":false,\"angle\":\"f32\",\"math\":{\"exp\":4,\"sin\":4},\"scores\":\"sigmoid\"," \
-    "\"store\":{" store "},\"input\":{},\"exact\":[],\"ties\":\"" ties "\",\"dump_rounding\":{" dump "}}"
+    "\"store\":{" store "},\"weights\":{" weights "},\"input\":{},\"exact\":[],\"ties\":\"" ties "\"," \
+    "\"dump_rounding\":{" dump "}}"
 
-/* Goal:  the profile says how coarse the candidate's arithmetic is, where it stores, how its dump was rounded, and
- *        whether equal scores may go to any id.
+/* Goal:  the profile says how coarse the candidate's arithmetic is, where it stores, how its dump and the bias were
+ *        rounded, and whether equal scores may go to any id.
  * Given: choices of 1 and 2 that differ by 2^-12, in scores of 0.5; then by nothing.
- * Seen to fail with each of the four left out. */
+ * Seen to fail with each of the five left out. */
 START_TEST(profiles)
 {
     const double scores[E] = { 0.8, 0.5 + 0x1p-12, 0.5, 0.1, 0.2, 0.3 }, even[E] = { 0.8, 0.5, 0.5, 0.1, 0.2, 0.3 };
@@ -335,6 +341,12 @@ START_TEST(profiles)
                      M3_ADMISSIBLE);
     ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &want, &by_logits), M3_INADMISSIBLE);
     ck_assert_int_eq(under(PROFILE("f32", "\"*.router_scores\":\"bf16\"", "lowest", ""), &want, &by_logits),
+                     M3_ADMISSIBLE);
+
+    const float half[E] = { 0.5, 0.5, 0.5, 0.5, 0.5, 0.5 };
+    const struct side biased = { .ids = want_ids, .scores = scores, .bias = half };
+    ck_assert_int_eq(under(PROFILE("f32", "", "lowest", ""), &biased, &got), M3_INADMISSIBLE);
+    ck_assert_int_eq(under(PROFILE_OF("f32", "", "\"*.moe.experts\":\"bf16\"", "lowest", ""), &biased, &got),
                      M3_ADMISSIBLE);
 
     const struct side equal = { .ids = want_ids, .scores = even, .bias = none };
@@ -370,7 +382,8 @@ static const struct m3_stage *judge_logits(const double *want, const double *got
 START_TEST(next_token)
 {
     const double want[2 * V] = { 1, 8, 7.75, 0, 0, 6, 4, 0, 0, 0 };
-    const double turned[2 * V] = { 1, 7.85, 7.95, 0, 0, 6, 4, 0, 0, 0 }, equal[2 * V] = { 1, 8, 8, 0, 0, 6, 4, 0, 0, 0 };
+    const double turned[2 * V] = { 1, 7.85, 7.95, 0, 0, 6, 4, 0, 0, 0 };
+    const double equal[2 * V] = { 1, 8, 8, 0, 0, 6, 4, 0, 0, 0 };
     const double not_a_number[2 * V] = { 1, 8, 7.75, NAN, 0, 6, 4, 0, 0, 0 };
     const struct m3_stage *token = judge_logits(want, turned, "0.0078125");
     ck_assert(token->choice == M3_ADMISSIBLE && token->rows == 2 && token->differing == 1 && token->certified == 1);

@@ -64,6 +64,7 @@ struct m3_router_arithmetic {
     double u;                       /* unit roundoff of the sum and of the sigmoid */
     int c;                          /* error of exp, in u */
     double stored;                  /* u of storing s, if coarser; else 0 */
+    double bias;                    /* u at which the bias itself may be rounded; 0: it is exact */
     int tanh_scores;                /* the sigmoid's error is u, not u s */
 };
 /* s known up to h (NULL: exactly), as it was added. */
@@ -73,9 +74,9 @@ void m3_choice_by_scores(double *x, double *b, const double *s, const double *h,
 void m3_choice_by_logits(double *x, double *b, const double *z, const double *h, const double *bias, int64_t E,
                          const struct m3_router_arithmetic *);
 
-/* Without the bias: the reference's margin, and how far each score is from the reference's, moved [ids] (the same bias on
- * both sides drops out), bound the most that can be said. Writes x and forced [ids]: as scores they make admissible what the
- * margin cannot rule out, and certify what it can. `marks` as above. */
+/* Without the bias: the reference's margin, and how far each score is from the reference's, moved [ids] (the same bias
+ * on both sides drops out). Writes x and forced [ids]: as scores they make admissible what the margin cannot rule out,
+ * and certify what it can. `marks` as above. */
 void m3_choice_by_margin(double *x, unsigned char *forced, double margin, const double *moved, const int64_t *want,
                          const int64_t *got, int64_t width, int64_t ids, unsigned char *marks);
 

@@ -61,8 +61,8 @@ struct m3_comparison {
     int64_t missing, extra;     /* taps that only the reference holds, only the candidate holds */
     const struct m3_stage *divergence;      /* the first stage that fails, or NULL */
     const struct m3_stage *tightest;        /* the judged float stage of the largest headroom, or NULL */
-    struct m3_stage next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. No stage, and in no
-                                   count of stages */
+    struct m3_stage next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. It is in no count
+                                   of stages */
     enum m3_status status;      /* M3_OK, M3_WRONG, M3_NOT_COMPARABLE */
     struct m3_error notes;      /* what the reader should know, in words */
 };

@@ -47,13 +47,13 @@ struct m3_selection_rules {
     void *taint_context;
     FILE *ledger;               /* NULL: none */
 };
-/* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K]; SPEC 7.6. stage->flips is to be
- * freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a yardstick that is none. */
+/* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K]; SPEC 7.6. stage->flips is to
+ * be freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a yardstick that is none. */
 int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
                        const struct m3_selection_rules *rules, struct m3_error *error);
 
-/* The token that each row of `logits` [T,V] would choose. `floats` is the stage of the same tap: a tap that could not be
- * judged leaves stage->tap NULL. Statuses as above. */
+/* The token that each row of `logits` [T,V] would choose. `floats` is the stage of the same tap: a tap that could not
+ * be judged leaves stage->tap NULL. Statuses as above. */
 int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits, const struct m3_stage *floats,
                         const struct m3_selection_rules *rules, struct m3_error *error);
 

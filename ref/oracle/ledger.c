@@ -20,8 +20,9 @@ int m3_ledger_print(FILE *out, const struct m3_ledger_line *line, struct m3_erro
                   "type", "decision", "tap", line->tap, "row", (json_int_t)line->row, "group", id_or_null(line->group),
                   "ids", ids(d->got, d->width), "want", ids(d->want, d->width),
                   "gap", m3_json_known(c->gap), "bound", m3_json_known(c->bound),
-                  "verdict", line->tainted ? "tainted" : m3_choice_names[c->choice], "scores", m3_json_text(line->scores),
-                  "bounded_by", m3_json_text(line->bounded_by), "certified", c->certified,
+                  "verdict", line->tainted ? "tainted" : m3_choice_names[c->choice],
+                  "scores", m3_json_text(line->scores), "bounded_by", m3_json_text(line->bounded_by),
+                  "certified", c->certified,
                   "last", id_or_null(c->last), "runner_up", id_or_null(c->runner_up), "note", m3_json_text(c->fault));
     return m3_json_line(out, object, error);
 }

@@ -37,8 +37,8 @@ static json_t *float_stage(const struct m3_stage *stage)
 static json_t *selection_stage(const struct m3_stage *stage)
 {
     int shown = stage->rank > 0;
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-                     "s:o}",
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+                     "s:o, s:o}",
                      "type", "selection", "tap", stage->tap, "verdict", m3_choice_names[stage->choice],
                      "rows", (json_int_t)stage->rows, "differing", (json_int_t)stage->differing,
                      "identical", (json_int_t)stage->choices[M3_IDENTICAL],

@@ -71,9 +71,10 @@ static void read_profile(struct m3_scorer *s)
     struct m3_arithmetic how = profile != NULL ? m3_profile_arithmetic(profile, 1) : m3_arithmetic_f32();
     s->ties_lowest = profile == NULL || m3_profile_ties_lowest(profile);
     s->router = (struct m3_router_arithmetic){ .u = how.u, .c = how.c, .tanh_scores = how.tanh_scores };
+    if (profile == NULL || s->of != M3_CHOICE_OF_EXPERTS) return;
     char name[96];
-    if (profile != NULL && s->of == M3_CHOICE_OF_EXPERTS &&
-        m3_tap_name(name, sizeof name, M3_TAP_ROUTER_SCORES, s->matched->layer) == 0)
+    s->router.bias = m3_profile_weights(profile, s->matched->want->name);
+    if (m3_tap_name(name, sizeof name, M3_TAP_ROUTER_SCORES, s->matched->layer) == 0)
         s->router.stored = m3_profile_store(profile, name);
 }
 
@@ -247,7 +248,7 @@ static int by_margin(struct m3_scorer *s, const struct m3_decision *d, const str
     int moved = s->got.tensor != NULL;
     if (s->of != M3_CHOICE_OF_EXPERTS || s->margin == NULL || s->want.tensor == NULL) return 0;
     if (!moved && (tainted || !(s->want.allowed >= 0))) return 0;
-    double margin = m3_decode(s->margin->dtype, s->margin->data, row->want), u = s->router.u;
+    double margin = m3_decode(s->margin->dtype, s->margin->data, row->want), u = s->router.u + s->router.bias;
     if (!(margin >= 0)) return 0;
     memset(s->moved, 0, (size_t)s->ids * sizeof *s->moved);
     if (moved) {
