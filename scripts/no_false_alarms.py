@@ -6,7 +6,7 @@ Random models and cases of many sizes; the reference of each is `m3ref run --pre
 the same program in float, with other threads, in ordered sums, in double, and the public PyTorch model in fp32 (eager,
 sdpa and grouped experts) and in bf16. Each is judged by compare and by blame, under the profile that says what it is.
 FOLDER/figures.json has a row per case, candidate and judge; the table is printed. Exit status 1 if anything was called
-fail or suspect, or could not be judged.
+fail or suspect, or could not be judged. At the end README's worked example: what must be called wrong.
 """
 
 import argparse
@@ -187,6 +187,26 @@ def public(model, case, out, dtype, attention, experts):
     dump_transformers.dump(model, case, out, dtype, attention, experts)
 
 
+def worked_example(bench):
+    """README's: a bf16 run of golden/tiny passes; without SwiGLU's + 1 it is wrong, and blame says where."""
+    tiny = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "tiny")
+    model, case = os.path.join(tiny, "model"), os.path.join(tiny, "case.safetensors")
+    golden, problems = os.path.join(tiny, "golden.safetensors.gz"), []
+    for wrong in ([], ["--without-plus-one"]):
+        theirs = bench.path("tiny.safetensors")
+        subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "dump_transformers.py"), model, case,
+                        theirs, "--dtype", "bf16", *wrong], check=True)
+        status = bench.call(["compare", golden, theirs, "--map", "transformers", "--profile", "bf16"])[0]
+        blamed, out, _ = bench.call(["blame", model, theirs, "--case", case, "--map", "transformers", "--profile",
+                                     "bf16", "--json"])
+        culprit = json.loads(out.splitlines()[-1])["culprit"] if out else "nothing printed"
+        print(f"golden/tiny in bf16 {' '.join(wrong)}: compare {status}, blame {blamed}, culprit {culprit}")
+        if (status, blamed, culprit) != ((1, 1, "layers.0.mlp.act") if wrong else (0, 0, None)):
+            problems.append("worked example " + " ".join(wrong))
+        os.remove(theirs)
+    return problems
+
+
 def table(rows):
     """A line per kind of candidate and judge."""
     lines = ["candidate  judge     runs   taps not judged alarms admissible  headroom        z2  seconds"]
@@ -215,13 +235,14 @@ def main():
     bench = Bench(os.path.abspath(arguments.program), os.path.abspath(arguments.folder))
     for seed in seeds:
         one_seed(bench, seed, arguments.kinds and arguments.kinds.split(","), arguments.keep)
+    broken = worked_example(bench)
     with open(bench.path("figures.json"), "w") as file:
-        json.dump({"rows": bench.rows, "problems": bench.problems}, file, indent=1)
+        json.dump({"rows": bench.rows, "problems": bench.problems + broken}, file, indent=1)
     print(table(bench.rows))
     alarms = sum(row["alarms"] for row in bench.rows)
     unjudged = sum(row["status"] > 2 for row in bench.rows)
     print(f"no-false-alarms: {len(bench.rows)} verdicts, {alarms} alarms, {unjudged} without a verdict")
-    sys.exit(1 if bench.problems or not bench.rows else 0)
+    sys.exit(1 if bench.problems or broken or not bench.rows else 0)
 
 
 if __name__ == "__main__":
