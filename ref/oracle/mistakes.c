@@ -7,6 +7,7 @@
 
 #include "model/dump.h"
 #include "model/semantics.h"
+#include "oracle/remake.h"
 
 /* ---- the list */
 
@@ -73,8 +74,8 @@ const char *m3_mistake_lacks(const struct m3_mistake *mistake, const struct m3_m
     const int64_t all = c->layers + model->mtp_modules;
     const int64_t modules = model->mtp_modules < the_case->T - 1 ? model->mtp_modules : the_case->T - 1;
     const struct { int need, there; const char *words; } rows[] = {
-        { M3_NEEDS_SPARSE, sparse > 0, "a sparse layer" },
-        { M3_NEEDS_CHOICE, sparse > 0 && the_case->T > c->block * c->N, "more blocks than a list holds" },
+        { M3_NEEDS_SPARSE | M3_NEEDS_CHOICE | M3_NEEDS_TWO_SPARSE, sparse > 0, "a sparse layer" },
+        { M3_NEEDS_CHOICE, the_case->T > c->block * c->N, "more blocks than a list holds" },
         { M3_NEEDS_TWO_SPARSE, sparse > 1, "a second sparse layer" },
         { M3_NEEDS_PART_BLOCK, c->block > 0 && the_case->T % c->block != 0, "a last block that is not full" },
         { M3_NEEDS_LOCAL_BLOCKS, semantics->local_blocks > 1, "a second forced local block" },
@@ -245,8 +246,7 @@ void m3_mistake_remove(struct m3_mistaken_run *run)
 /* Hands on to the sink of a dump of floats what the double engine makes. */
 struct narrow {
     struct m3_sink to;
-    const struct m3_config *config;
-    const struct m3_case *the_case;
+    struct m3_setting setting;
 };
 
 static int narrow_wants(void *self, enum m3_tap tap, int64_t layer)
@@ -255,23 +255,12 @@ static int narrow_wants(void *self, enum m3_tap tap, int64_t layer)
     return n->to.wants(n->to.self, tap, layer);
 }
 
-/* Blocks of a module are those of its own rows. */
-static int64_t width_of(const struct narrow *n, enum m3_tap tap, int64_t layer)
-{
-    const int64_t places = n->the_case->T - (layer >= M3_MTP_LAYER ? layer - M3_MTP_LAYER + 1 : 0);
-    int64_t width = 1;
-    for (const char *letter = m3_tap_table[tap].shape + 1; *letter; letter++)
-        width *= *letter == 'B' ? (places + n->config->block - 1) / n->config->block
-                                : m3_config_size(n->config, *letter);
-    return width;
-}
-
 static int narrow_write(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
                         struct m3_error *error)
 {
     const struct narrow *n = self;
     if (m3_tap_table[tap].kind != M3_KIND_REALS) return n->to.write(n->to.self, tap, layer, data, row, rows, error);
-    const int64_t count = rows * width_of(n, tap, layer);
+    const int64_t count = rows * m3_tap_width(&n->setting, tap, layer);
     const double *wide = data;
     float *narrow = malloc((size_t)count * sizeof *narrow);
     if (!narrow) return m3_fail_memory(error, "a tap in float", (size_t)count * sizeof *narrow);
@@ -284,7 +273,8 @@ static int narrow_write(void *self, enum m3_tap tap, int64_t layer, const void *
 int m3_mistake_dump(struct m3_mistaken_run *run, const char *path, const char *taps, int threads,
                     struct m3_error *error)
 {
-    struct narrow narrow = { .config = &run->model.config, .the_case = run->the_case };
+    struct narrow narrow = { .setting = { .model = &run->model, .semantics = &run->semantics,
+                                          .the_case = run->the_case } };
     const struct m3_sink sink = { &narrow, narrow_wants, narrow_write };
     struct m3_request claimed = run->request;
     struct m3_dump *dump;

@@ -97,7 +97,7 @@ static void mask_after_pool(double *m, const double *s, int64_t p, int64_t keys,
         m[b] = b * d->block > p ? -(double)INFINITY : max_of(s, b * d->block, least((b + 1) * d->block, keys));
 }
 
-/* What fills the last block up scores 0, after the causal mask. */
+/* What fills the last block up scores 0, behind the causal mask: rows that do not see the block may choose it. */
 static void pad_zero(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d)
 {
     for (int64_t b = 0; b < d->B; b++) {
@@ -173,25 +173,41 @@ static int future_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const 
     return status;
 }
 
-/* Of equal scores the higher id wins. The lists are made by the same rule from the end. */
+/* The own block, then the best of blocks 0 .. last that do not score -inf; of equal ones the lower id, or the
+ * higher. */
+static void choose(int32_t *list, const real *m_i, int64_t own, int64_t last, int64_t N, int higher)
+{
+    int64_t n = 1;
+    list[0] = (int32_t)own;
+    for (; n < N; n++) {
+        int64_t best = -1;
+        for (int64_t i = 0; i <= last; i++) {
+            const int64_t b = higher ? last - i : i;
+            if (m_i[b] > -(real)INFINITY && !holds(list, n, b) && (best < 0 || m_i[b] > m_i[best])) best = b;
+        }
+        if (best < 0) break;
+        list[n] = (int32_t)best;
+    }
+    for (; n < N; n++) list[n] = -1;
+    qsort(list, (size_t)N, sizeof *list, ascending);
+}
+
 static int higher_id(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
 {
     (void)ctx;
     for (int64_t i = 0; i < d->T * d->G; i++) {
-        int32_t *list = ids + i * d->N;
-        const real *m_i = m + i * d->B;
         const int64_t own = (d->p0 + i / d->G) / d->block;
-        int64_t n = 1;
-        list[0] = (int32_t)own;
-        for (; n < d->N && n <= own; n++) {
-            int64_t best = -1;
-            for (int64_t b = own - 1; b >= 0; b--)
-                if (!holds(list, n, b) && (best < 0 || m_i[b] > m_i[best])) best = b;
-            list[n] = (int32_t)best;
-        }
-        for (; n < d->N; n++) list[n] = -1;
-        qsort(list, (size_t)d->N, sizeof *list, ascending);
+        choose(ids + i * d->N, m + i * d->B, own, own, d->N, 1);
     }
+    return M3_OK;
+}
+
+/* Blocks to come are told by their scores alone. */
+static int by_score(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
+{
+    (void)ctx;
+    for (int64_t i = 0; i < d->T * d->G; i++)
+        choose(ids + i * d->N, m + i * d->B, (d->p0 + i / d->G) / d->block, d->B - 1, d->N, 0);
     return M3_OK;
 }
 
@@ -298,7 +314,8 @@ static const struct m3_mistake all[] = {
                 .times = m3_as_listed) },
     { "select.pad_zero", "what fills up the last block scores 0, not -inf", "*.index.block_scores",
       M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE | M3_NEEDS_PART_BLOCK, NULL, NULL,
-      M3_CHANGE(.ops.block_scores = m3_mistaken_scores, .pool = pad_zero) },
+      M3_CHANGE(.ops.block_scores = m3_mistaken_scores, .pool = pad_zero, .ops.select_blocks = by_score,
+                .ops.attend_blocks = m3_mistaken_attend_blocks, .times = m3_as_listed) },
     { "select.slot_anchor", "blocks are counted from a slot of padding, not from the first token",
       "*.index.block_scores", M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE | M3_NEEDS_PART_BLOCK, NULL, NULL,
       M3_CHANGE(.ops.block_scores = m3_mistaken_scores, .pool = slot_pool, .ops.select_blocks = slot_select,
