@@ -284,7 +284,8 @@ int m3_mistake_dump(struct m3_mistaken_run *run, const char *path, const char *t
     if (status) return status;
     run->request.threads = threads;
     run->request.sink = &sink;
-    status = m3_engine_f64()->forward(&run->model, &run->request, error);
+    status = m3_dump_begin(dump, error);
+    if (!status) status = m3_engine_f64()->forward(&run->model, &run->request, error);
     run->request.sink = NULL;
     if (!status) return m3_dump_commit(dump, error);
     m3_dump_abandon(dump);
