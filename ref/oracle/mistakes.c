@@ -188,14 +188,29 @@ static void replace_entries(struct m3_ops *ops, const struct m3_ops *change)
     }
 }
 
-/* Notes where the pass is; then the change's own, if it has one. */
+static struct m3_setting setting_of(const struct m3_mistaken_run *run)
+{
+    return (struct m3_setting){ .model = &run->model, .semantics = &run->semantics, .the_case = run->the_case };
+}
+
+/* As a program in float would go on from it. */
+static void to_float(const struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, double *data, int64_t rows)
+{
+    const struct m3_setting setting = setting_of(run);
+    const int64_t count = data ? rows * m3_tap_width(&setting, tap, layer) : 0;
+    for (int64_t i = 0; i < count; i++) data[i] = (double)(float)data[i];
+}
+
+/* Notes where the pass is; then the change's own, if it has one. Experts' outputs are made only if they are wanted. */
 static int follow(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                   struct m3_error *error)
 {
     struct m3_mistaken_run *run = self;
     run->last = tap;
     run->layer = layer;
-    return run->change->force ? run->change->force(run, tap, layer, data, row, rows, error) : M3_OK;
+    int status = run->change->force && data ? run->change->force(run, tap, layer, data, row, rows, error) : M3_OK;
+    if (!status && m3_tap_table[tap].kind == M3_KIND_REALS) to_float(run, tap, layer, data, rows);
+    return status;
 }
 
 int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mistake, const struct m3_model *model,
@@ -273,8 +288,7 @@ static int narrow_write(void *self, enum m3_tap tap, int64_t layer, const void *
 int m3_mistake_dump(struct m3_mistaken_run *run, const char *path, const char *taps, int threads,
                     struct m3_error *error)
 {
-    struct narrow narrow = { .setting = { .model = &run->model, .semantics = &run->semantics,
-                                          .the_case = run->the_case } };
+    struct narrow narrow = { .setting = setting_of(run) };
     const struct m3_sink sink = { &narrow, narrow_wants, narrow_write };
     struct m3_request claimed = run->request;
     struct m3_dump *dump;

@@ -52,7 +52,8 @@ const struct m3_mistake *m3_mistake_named(const char *id);      /* NULL: unknown
 const char *m3_mistake_lacks(const struct m3_mistake *mistake, const struct m3_model *model,
                              const struct m3_semantics *semantics, const struct m3_case *the_case);
 
-/* A run of the double engine with one mistake. */
+/* A run of the double engine with one mistake. Each tap is rounded to float as it is made, and the run goes on from
+ * that: but for the mistake, it is one that a conforming program in float could have made. */
 struct m3_mistaken_run;
 
 /* The arguments must outlive the run. `mistake` NULL: an honest run. *run is NULL on failure: M3_INTERNAL for memory,
@@ -64,7 +65,7 @@ const struct m3_model *m3_mistaken_model(const struct m3_mistaken_run *run);
 struct m3_request *m3_mistaken_request(struct m3_mistaken_run *run);
 void m3_mistake_remove(struct m3_mistaken_run *run);            /* NULL is fine */
 
-/* Makes the run; its taps that match `taps` (NULL: all) go to a dump at `path`, floats rounded to F32. */
+/* Makes the run; its taps that match `taps` (NULL: all) go to a dump at `path`, floats as F32. */
 int m3_mistake_dump(struct m3_mistaken_run *run, const char *path, const char *taps, int threads,
                     struct m3_error *error);
 
