@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "model/semantics.h"
+#include "oracle/margin.h"
 #include "oracle/margin.h"
 
 /* Unit roundings of a sum with a bias that is not known. */
@@ -146,13 +148,11 @@ static void read_scores(double *x, const struct m3_scorer *s, const struct m3_sc
     }
 }
 
-/* 5.9, seen from the reference's list, the last of which is the own block. */
+/* As the reference's list says, the greatest of which is the own block. */
 static void force_blocks(struct m3_scorer *s, const int64_t *want)
 {
     int64_t own = -1;
-    memset(s->forced, 0, (size_t)s->ids);
-    for (int64_t i = 0; i < s->width; i++)
-        if (want[i] > own) own = want[i];
+    for (int64_t i = 0; i < s->width; i++) own = m3_max(own, want[i]);
     m3_forced_blocks(s->forced, own, s->width, &s->semantics);
 }
 
