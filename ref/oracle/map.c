@@ -9,7 +9,7 @@
 
 #include "oracle/map_parts.h"
 
-enum { PARTS = 4096, NAMES_IN_A_NOTE = 8 };
+enum { NAMES_IN_A_NOTE = 8 };
 
 /* One tap that is to be made. */
 struct job {
@@ -211,7 +211,7 @@ static int plan(int *good, struct work *w, struct job *job)
 
 static int add_source(struct job *job, const struct m3_tensor *tensor)
 {
-    if (!tensor || job->count == PARTS) return -1;
+    if (!tensor) return -1;
     job->sources[job->count++] = tensor;
     return 0;
 }
@@ -255,7 +255,8 @@ static struct job *new_job(struct work *w)
         w->room = room;
     }
     struct job *job = &w->jobs[w->count];
-    *job = (struct job){ .sources = calloc(PARTS, sizeof *job->sources) };
+    size_t most = (size_t)m3_safetensors_count(w->foreign) * M3_MAP_SOURCES + 1;    /* no name matches a tensor twice */
+    *job = (struct job){ .sources = calloc(most, sizeof *job->sources) };
     return job->sources ? job : NULL;
 }
 
