@@ -12,6 +12,7 @@ static const char help[] =
     "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and every tensor on the way\n"
     "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or drawn\n"
     "  compare REFERENCE CANDIDATE ...                       two dumps, stage by stage; names the first divergence\n"
+    "  envelope MODEL --case F --profile P --out F ...       how far honest implementations are from the truth\n"
     "  estimate MODEL_OR_CONFIG ...                          parameters, FLOPs, KV cache, memory, cards, roofline\n"
     "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"
     "  synth CONFIG OUT ...                                  a model directory with reproducible weights\n"
@@ -29,6 +30,7 @@ int main(int argc, char **argv)
         { "run", m3_cli_run },
         { "generate", m3_cli_generate },
         { "compare", m3_cli_compare },
+        { "envelope", m3_cli_envelope },
         { "estimate", m3_cli_estimate },
         { "inspect", m3_cli_inspect },
         { "synth", m3_cli_synth },
@@ -42,8 +44,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
 
     if (argc >= 2)
-        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, estimate, inspect, synth or "
-                        "bench\n", argv[1]);
+        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, envelope, estimate, inspect, "
+                        "synth or bench\n", argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sha256.h"
 #include "model/taps.h"
 #include "oracle/graph.h"
 
@@ -33,7 +34,7 @@ struct entries {
 };
 
 struct m3_profile {
-    char *name;
+    char *name, sha256[65];
     enum m3_dtype dtype;            /* of the arithmetic */
     struct m3_arithmetic how;
     int truncates, flushes, ties_lowest;
@@ -345,6 +346,17 @@ static int load(json_t **root, const char *name, struct m3_error *error)
     return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", name, bad.line, bad.column, bad.text);
 }
 
+static int hash(struct m3_profile *profile, const json_t *root, struct m3_error *error)
+{
+    char *text = json_dumps(root, JSON_COMPACT);
+    struct m3_sha256 *sha256 = m3_sha256_new();
+    if (sha256 && text) m3_sha256_add(sha256, text, strlen(text));
+    int status = sha256 ? m3_sha256_end(sha256, profile->sha256) : M3_INTERNAL;
+    int short_of = !text || status;
+    free(text);
+    return short_of ? m3_fail_memory(error, "a hash", 0) : M3_OK;
+}
+
 int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_error *error)
 {
     *profile = NULL;
@@ -357,6 +369,7 @@ int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_err
     else if (!json_is_object(root))
         reading.status = m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", name);
     else read_fields(&reading, root);
+    if (!reading.status) reading.status = hash(reading.profile, root, error);
     json_decref(root);
     if (reading.status) m3_profile_close(reading.profile);
     else *profile = reading.profile;
@@ -384,6 +397,7 @@ void m3_profile_close(struct m3_profile *profile)
 /* ---- answers */
 
 const char *m3_profile_name(const struct m3_profile *profile) { return profile->name; }
+const char *m3_profile_sha256(const struct m3_profile *profile) { return profile->sha256; }
 int m3_profile_truncates(const struct m3_profile *profile) { return profile->truncates; }
 int m3_profile_flushes(const struct m3_profile *profile) { return profile->flushes; }
 int m3_profile_ties_lowest(const struct m3_profile *profile) { return profile->ties_lowest; }

@@ -21,6 +21,8 @@ struct m3_input_rounding {
 int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_error *error);
 void m3_profile_close(struct m3_profile *profile);          /* NULL is fine */
 const char *m3_profile_name(const struct m3_profile *profile);
+/* Of what it says, whatever the blanks in its file. */
+const char *m3_profile_sha256(const struct m3_profile *profile);
 
 struct m3_arithmetic m3_profile_arithmetic(const struct m3_profile *profile, int64_t elements);
 int m3_profile_truncates(const struct m3_profile *profile);

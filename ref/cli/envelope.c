@@ -1,0 +1,192 @@
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/cli.h"
+#include "model/case.h"
+#include "model/engine.h"
+#include "model/model.h"
+#include "oracle/envelope.h"
+
+static const char help[] =
+    "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"
+    "\n"
+    "How far honest implementations are from the truth: N runs of the float engine with sums in random order, values\n"
+    "rounded at random where the profile stores them, some of these places passed over, and the choices of the truth.\n"
+    "OUT gets the distances of each tap, sorted; compare ranks a candidate among them.\n"
+    "\n"
+    "  --profile P            fp32, bf16, fp8, or a JSON file (SPEC.md 7.3)\n"
+    "  --out OUT              safetensors file (or .gz); it appears when all runs have succeeded\n"
+    "  --runs N               default 32; fewer say little\n"
+    "  --seed S               default 1; the same seed gives the same file\n"
+    "  --taps GLOB,...        which taps: * is any text, ? any character; all if not given\n"
+    "  --case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,\n"
+    "  --set FIELD=VALUE, --allow-long    as in m3ref run\n"
+    "  --help                 this text\n"
+    "\n"
+    "Beside OUT a file of the truth's taps lives during the run, 8 bytes for each number.\n"
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 70 internal\n"
+    "error; 74 I/O error.\n";
+
+struct arguments {
+    const char *model, *profile, *out, *taps;
+    struct m3_cli_input input;
+    int64_t runs, seed;
+    int help;
+};
+
+enum { OPT_PROFILE = 256, OPT_OUT, OPT_RUNS, OPT_SEED, OPT_TAPS, OPT_HELP };
+
+static const struct option options[] = {
+    { "case", required_argument, NULL, M3_CLI_CASE },
+    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "image", required_argument, NULL, M3_CLI_IMAGE },
+    { "video", required_argument, NULL, M3_CLI_VIDEO },
+    { "linear", required_argument, NULL, M3_CLI_LINEAR },
+    { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "set", required_argument, NULL, M3_CLI_SET },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
+    { "profile", required_argument, NULL, OPT_PROFILE },
+    { "out", required_argument, NULL, OPT_OUT },
+    { "runs", required_argument, NULL, OPT_RUNS },
+    { "seed", required_argument, NULL, OPT_SEED },
+    { "taps", required_argument, NULL, OPT_TAPS },
+    { "help", no_argument, NULL, OPT_HELP },
+    { NULL, 0, NULL, 0 },
+};
+
+static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+{
+    int shared = m3_cli_input_option(&a->input, option, "envelope", error);
+    if (shared >= 0) return shared;
+    switch (option) {
+    case OPT_PROFILE: a->profile = optarg; break;
+    case OPT_OUT: a->out = optarg; break;
+    case OPT_TAPS: a->taps = optarg; break;
+    case OPT_HELP: a->help = 1; break;
+    case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 1, 100000, error);
+    case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
+    default: return m3_cli_bad_option(option, argv, "envelope", error);
+    }
+    return M3_OK;
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    int option, status = M3_OK;
+    *a = (struct arguments){ .runs = M3_ENVELOPE_RUNS, .seed = 1 };
+    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
+    a->input.quiet = 1;
+    optind = 0;
+    opterr = 0;
+    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        status = parse_option(a, option, argv, error);
+    if (status || a->help) return status;
+    if (argc - optind != 1)
+        return m3_fail(error, M3_USAGE, "envelope: got %d model directories, expected one", argc - optind);
+    a->model = argv[optind];
+    status = m3_cli_input_check(&a->input, "envelope", error);
+    if (status) return status;
+    if (!a->profile || !*a->profile)
+        return m3_fail(error, M3_USAGE, "envelope: got no --profile, expected fp32, bf16, fp8 or a JSON file");
+    if (!a->out || !*a->out) return m3_fail(error, M3_USAGE, "envelope: got no --out, expected a file to write");
+    return M3_OK;
+}
+
+static int same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The output replaces its file at the end: that must not be one that is read. */
+static int check_target(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    const char *path = NULL;
+    int read = same_file(a->out, a->input.case_path) || same_file(a->out, a->profile)
+            || same_file(a->out, m3_checkpoint_config_path(model->checkpoint));
+    for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
+        m3_checkpoint_at(model->checkpoint, i, &path);
+        read = same_file(a->out, path);
+    }
+    for (int64_t i = 0; !read && i < a->input.image_count; i++) read = same_file(a->out, a->input.images[i]);
+    return read ? m3_fail(error, M3_USAGE, "--out: got %s, which this run reads, expected another file", a->out) : M3_OK;
+}
+
+static void progress(void *terminal, int64_t run, int64_t runs)
+{
+    if (!*(const int *)terminal) return;
+    if (run == 0) fprintf(stderr, "\rthe truth in double ");
+    else fprintf(stderr, "\rrun %" PRId64 " of %" PRId64 "         ", run, runs);
+}
+
+/* The widest taps, and the end of the pass: what a reader looks for first. */
+static int print_result(const struct arguments *a, const struct m3_profile *profile, double took,
+                        struct m3_error *error)
+{
+    const char *const taps[] = { "embed", "layers.0.out", "final_norm", "logits" };
+    struct m3_envelope *envelope;
+    struct m3_envelope_rank rank;
+    int status = m3_envelope_open(&envelope, a->out, NULL, NULL, profile, error);
+    if (status) return status;
+    printf("envelope: %" PRId64 " runs, profile %s, seed %" PRId64 ", %.3f s, in %s\n", a->runs,
+           m3_profile_name(profile), a->seed, took, a->out);
+    for (size_t i = 0; i < sizeof taps / sizeof *taps; i++)
+        if (m3_envelope_rank(&rank, envelope, taps[i], 0) == 0)
+            printf("  %-12s relative L2 distance from the truth: median %.3g, largest %.3g\n", taps[i], rank.median,
+                   rank.largest);
+    m3_envelope_close(envelope);
+    return M3_OK;
+}
+
+static int run(const struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_model *model = NULL;
+    struct m3_profile *profile = NULL;
+    struct m3_case c = { 0 };
+    struct m3_semantics semantics = { 0 };
+    int terminal = isatty(STDERR_FILENO);
+
+    int status = m3_profile_open(&profile, a->profile, error);
+    if (!status) status = m3_model_open(&model, a->model, notes, error);
+    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
+    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
+    if (!status) status = check_target(a, model, error);
+    if (!status && a->runs < M3_ENVELOPE_RUNS)
+        m3_fail(notes, M3_OK, "--runs: got %" PRId64 ", fewer than %d say little", a->runs, M3_ENVELOPE_RUNS);
+    if (!status) {
+        const struct m3_envelope_plan plan = {
+            .model = model, .c = &c, .semantics = &semantics, .profile = profile, .linear = a->input.linear,
+            .threads = (int)a->input.threads, .runs = a->runs, .seed = (uint64_t)a->seed, .taps = a->taps,
+            .command = line, .progress = progress, .progress_self = &terminal,
+        };
+        double start = m3_seconds();
+        status = m3_envelope_make(&plan, a->out, error);
+        if (terminal) fprintf(stderr, "\r%*s\r", 40, "");
+        if (!status) status = print_result(a, profile, m3_seconds() - start, error);
+    }
+    m3_case_free(&c);
+    m3_model_close(model);
+    m3_profile_close(profile);
+    return status;
+}
+
+int m3_cli_envelope(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a = { 0 };
+    char *line = m3_cli_line(argc, argv);       /* getopt_long reorders argv */
+
+    int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
+    if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status) status = run(&a, line, &notes, &error);
+    m3_cli_input_end(&a.input);
+    free(line);
+    return m3_cli_end(status, &notes, &error);
+}
