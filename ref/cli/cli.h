@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "base/status.h"
 
+int m3_cli_blame(int argc, char **argv);
 int m3_cli_bench(int argc, char **argv);
 int m3_cli_compare(int argc, char **argv);
 int m3_cli_envelope(int argc, char **argv);

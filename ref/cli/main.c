@@ -12,14 +12,15 @@ static const char help[] =
     "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and every tensor on the way\n"
     "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or drawn\n"
     "  compare REFERENCE CANDIDATE ...                       two dumps, stage by stage; names the first divergence\n"
+    "  blame MODEL CANDIDATE --case F ...                    a dump, operator by operator; names the one that is wrong\n"
     "  envelope MODEL --case F --profile P --out F ...       how far honest implementations are from the truth\n"
     "  estimate MODEL_OR_CONFIG ...                          parameters, FLOPs, KV cache, memory, cards, roofline\n"
     "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"
     "  synth CONFIG OUT ...                                  a model directory with reproducible weights\n"
     "  bench ITEM ...                                        the speeds that README quotes\n"
     "\n"
-    "Exit status: 0 pass; 1 a result is wrong, or the model's arithmetic gave NaN; 3 not comparable; 64 wrong usage;\n"
-    "65 bad input file; 66 absent file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect; 3 not comparable; 64\n"
+    "wrong usage; 65 bad input file; 66 absent file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
 
 int main(int argc, char **argv)
 {
@@ -30,6 +31,7 @@ int main(int argc, char **argv)
         { "run", m3_cli_run },
         { "generate", m3_cli_generate },
         { "compare", m3_cli_compare },
+        { "blame", m3_cli_blame },
         { "envelope", m3_cli_envelope },
         { "estimate", m3_cli_estimate },
         { "inspect", m3_cli_inspect },
@@ -44,8 +46,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
 
     if (argc >= 2)
-        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, envelope, estimate, inspect, "
-                        "synth or bench\n", argv[1]);
+        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, blame, envelope, estimate, "
+                        "inspect, synth or bench\n", argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;
 }

@@ -43,10 +43,24 @@ static int find_rows(const struct m3_tensor **rows, const struct m3_safetensors 
     return M3_OK;
 }
 
+/* M3_BAD_INPUT if a file says that it is something else than a dump that this program reads. */
+static int check_format(const struct m3_safetensors *file, struct m3_error *error)
+{
+    static const char *const expected[][2] = { { "format", "m3ref-dump" }, { "format_version", "1" } };
+    for (int i = 0; i < 2; i++) {
+        const char *value = m3_safetensors_metadata(file, expected[i][0]);
+        if (value != NULL && strcmp(value, expected[i][1]) != 0)
+            return m3_fail(error, M3_BAD_INPUT, "%s: metadata %s: got \"%s\", expected \"%s\"",
+                           m3_safetensors_path(file), expected[i][0], value, expected[i][1]);
+    }
+    return M3_OK;
+}
+
 int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error)
 {
     *dump = (struct m3_side){ .file = file };
-    int status = find_rows(&dump->rows, file, "rows", error);
+    int status = check_format(file, error);
+    if (!status) status = find_rows(&dump->rows, file, "rows", error);
     return status ? status : find_rows(&dump->vision_rows, file, "vision.rows", error);
 }
 

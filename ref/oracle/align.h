@@ -32,7 +32,7 @@ struct m3_row_walk {
     int64_t want_count, got_count, want, got;
 };
 
-/* M3_BAD_INPUT if `rows` or `vision.rows` is not what it should be. */
+/* M3_BAD_INPUT if the file says that it is no dump, or `rows` or `vision.rows` is not what it should be. */
 int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error);
 
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */

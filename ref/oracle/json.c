@@ -4,6 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "oracle/words.h"
+
+const char *const m3_verdict_names[] = { "pass", "suspect", "fail", "not_judged", "not_comparable" };
 const char *const m3_choice_names[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
 
 json_t *m3_json_number(double value)
@@ -16,6 +19,15 @@ json_t *m3_json_number(double value)
 json_t *m3_json_known(double value) { return isnan(value) ? json_null() : m3_json_number(value); }
 
 json_t *m3_json_text(const char *text) { return text != NULL ? json_string(text) : json_null(); }
+
+json_t *m3_json_notes(const struct m3_error *lines)
+{
+    json_t *list = json_array();
+    const char *at = lines->text, *line;
+    size_t length;
+    while ((line = m3_next_note(&at, &length)) != NULL) json_array_append_new(list, json_stringn(line, length));
+    return list;
+}
 
 int m3_json_line(FILE *out, json_t *object, struct m3_error *error)
 {

@@ -21,6 +21,9 @@ struct m3_value {
     int complete;                   /* it holds every row of the call */
 };
 
+/* Index of a row of the call in a value; -1: it has none. */
+int64_t m3_value_row(const struct m3_value *value, int64_t number);
+
 /* What all taps of a call share. */
 struct m3_setting {
     const struct m3_model *model;           /* weights may be absent (data NULL): then no tap that needs them is made */

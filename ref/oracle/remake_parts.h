@@ -71,8 +71,6 @@ void m3_making_rows(struct m3_making *m);
 int64_t m3_making_span(const struct m3_making *m, int64_t i);
 /* There is no row, for operand i lacks rows from `first` on; `end` is the first that nobody reads. */
 void m3_making_lacks(struct m3_making *m, int i, int64_t first, int64_t end);
-/* Index of a row of the call in a value; -1: it has none. */
-int64_t m3_value_row(const struct m3_value *value, int64_t number);
 
 /* remake_copy.c: the rows of `fused`. */
 void m3_scatter_rows(struct m3_making *m);

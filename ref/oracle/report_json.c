@@ -4,9 +4,6 @@
 
 #include "oracle/json.h"
 #include "oracle/report.h"
-#include "oracle/words.h"
-
-static const char *const verdict_names[] = { "pass", "suspect", "fail", "not_judged", "not_comparable" };
 
 static json_t *place(const struct m3_stage *stage)
 {
@@ -20,7 +17,7 @@ static json_t *float_stage(const struct m3_stage *stage)
 {
     int judged = stage->verdict == M3_PASS || stage->verdict == M3_FAIL, shown = stage->rank > 0;
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}",
-                     "type", "stage", "tap", stage->tap, "verdict", verdict_names[stage->verdict],
+                     "type", "stage", "tap", stage->tap, "verdict", m3_verdict_names[stage->verdict],
                      "rel_l2", judged ? m3_json_number(stage->rel_l2) : json_null(),
                      "max_abs", judged ? m3_json_number(stage->max_abs) : json_null(),
                      "index", place(stage),
@@ -57,15 +54,6 @@ static json_t *selection_stage(const struct m3_stage *stage)
                      "note", m3_json_text(stage->note));
 }
 
-static json_t *notes(const struct m3_error *lines)
-{
-    json_t *list = json_array();
-    const char *at = lines->text, *line;
-    size_t length;
-    while ((line = m3_next_note(&at, &length)) != NULL) json_array_append_new(list, json_stringn(line, length));
-    return list;
-}
-
 static json_t *summary(const struct m3_comparison *comparison)
 {
     const struct m3_stage *first = comparison->divergence, *tightest = comparison->tightest;
@@ -79,7 +67,7 @@ static json_t *summary(const struct m3_comparison *comparison)
                      "not_comparable", (json_int_t)comparison->not_comparable, "extra", (json_int_t)comparison->extra,
                      "headroom", tightest ? m3_json_number(tightest->headroom) : json_null(),
                      "headroom_tap", m3_json_text(tightest ? tightest->tap : NULL),
-                     "notes", notes(&comparison->notes));
+                     "notes", m3_json_notes(&comparison->notes));
 }
 
 int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)

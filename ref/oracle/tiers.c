@@ -18,6 +18,14 @@ struct sums {
     int64_t with_sigma, with_bound;
 };
 
+const char *m3_tier_name(enum m3_tier tier)
+{
+    static const char *const names[M3_TIERS] = { "hard", "grid", "suspect", "walk", "variance", "bias" };
+    int i = 0;
+    while (i + 1 < M3_TIERS && (1 << i) < (int)tier) i++;
+    return names[i];
+}
+
 int m3_element_ok(double candidate, double reference, double allowed)
 {
     if (isinf(reference) || isinf(candidate)) return candidate == reference;    /* before Inf - Inf, which is NaN */

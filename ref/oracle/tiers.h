@@ -49,6 +49,10 @@ struct m3_tier_result {
     enum m3_status status;          /* M3_INTERNAL: a bound that is not a finite number of at least 0 */
 };
 
+/* "hard", "walk", .. of a single tier. */
+const char *m3_tier_name(enum m3_tier tier);
+enum { M3_TIERS = 6 };
+
 /* NaN in any argument: 0. Infinities are equal or not. */
 int m3_element_ok(double candidate, double reference, double allowed);
 

@@ -1,0 +1,137 @@
+#include <getopt.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "model/case.h"
+#include "model/model.h"
+#include "oracle/blame.h"
+
+static const char help[] =
+    "usage: m3ref blame MODEL CANDIDATE --case F [--profile fp32|bf16|fp8|FILE] [--taps GLOB,...] [--json]\n"
+    "                   [--set FIELD=VALUE ...] [--threads N] [--force]\n"
+    "\n"
+    "Which operator is wrong? Every tap of a dump is made again in double from the dump's own inputs and choices. What\n"
+    "differs was created by that operator; what its result differs from the model's truth beside that, it inherited. The\n"
+    "culprit is the first tap whose own error no conforming implementation can make, or else the first improbable one.\n"
+    "A dump may hold some taps and some rows: what lacks is made again too, and what cannot be is said.\n"
+    "\n"
+    "  MODEL               model directory, as for `run`\n"
+    "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
+    "  --case F            the case that was run; or --ids, --image and --video as for `run`\n"
+    "  --profile P         precision of the candidate and where it rounds: fp32 (default), bf16, fp8, or a file\n"
+    "  --taps GLOB,...     judge only taps that match; inputs are taken from all (\"layers.3.*,logits\")\n"
+    "  --json              one JSON object a line: every tap, then the summary\n"
+    "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for `run`\n"
+    "  --threads N         default: as many as processors; results do not depend on it\n"
+    "  --force             the dump may say that it is of another model or case\n"
+    "  --allow-long        allow positions beyond max_position_embeddings\n"
+    "  --help              this text\n"
+    "\n"
+    "Exit status: 0 all taps pass; 1 an operator is wrong; 2 one is suspect; 3 not comparable: nothing matched or could\n"
+    "be judged, another model or case, other shapes; 64 wrong usage; 65 bad file; 66 absent file; 70 internal error; 74\n"
+    "I/O error.\n";
+
+struct arguments {
+    const char *model, *candidate, *profile;
+    struct m3_cli_input input;
+    struct m3_blame_options options;
+    int json, help;
+};
+
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HELP };
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    static const struct option options[] = {
+        { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
+        { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
+        { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
+        { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
+        { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
+        { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
+        { NULL, 0, NULL, 0 },
+    };
+    int option, status = M3_OK;
+    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
+    optind = 0;
+    opterr = 0;
+    while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+        status = m3_cli_input_option(&a->input, option, "blame", error);
+        if (status >= 0) continue;
+        status = M3_OK;
+        switch (option) {
+        case OPT_TAPS: a->options.taps = optarg; break;
+        case OPT_PROFILE: a->profile = optarg; break;
+        case OPT_JSON: a->json = 1; break;
+        case OPT_FORCE: a->options.force = 1; break;
+        case OPT_HELP: a->help = 1; return M3_OK;
+        default: status = m3_cli_bad_option(option, argv, "blame", error);
+        }
+    }
+    if (status) return status;
+    if (argc - optind != 2)
+        return m3_fail(error, M3_USAGE, "blame: got %d names, expected MODEL CANDIDATE", argc - optind);
+    a->model = argv[optind];
+    a->candidate = argv[optind + 1];
+    a->input.quiet = 1;
+    return m3_cli_input_check(&a->input, "blame", error);
+}
+
+/* Judges and reports; the status is the verdict's, or that of what stood in the way. */
+static int blame(struct arguments *a, const struct m3_setting *setting, const struct m3_safetensors *candidate,
+                 struct m3_error *error)
+{
+    struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
+    struct m3_blame result;
+    a->options.progress = m3_cli_progress;
+    a->options.progress_self = &watch;
+    int status = m3_blame(&result, setting, candidate, &a->options, error);
+    if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
+    if (status == M3_OK || status == M3_NOT_COMPARABLE) {
+        int printed = (a->json ? m3_blame_json : m3_blame_text)(stdout, &result, error);
+        status = printed ? printed : (int)result.status;
+    }
+    m3_blame_free(&result);
+    return status;
+}
+
+static int run(struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_safetensors *candidate = NULL;
+    struct m3_model *model = NULL;
+    struct m3_profile *profile = NULL;
+    struct m3_semantics semantics;
+    struct m3_case c = { 0 };
+    struct m3_ctx ctx = { 0 };
+    int status = m3_safetensors_open(&candidate, a->candidate, error);
+    if (!status) status = m3_profile_open(&profile, a->profile, error);
+    if (!status) status = m3_model_open(&model, a->model, notes, error);
+    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
+    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
+    if (!status && m3_ctx_init(&ctx, (int)a->input.threads, M3_LINEAR_BLAS))
+        status = m3_fail_memory(error, "threads", 0);
+    if (!status) {
+        const struct m3_setting setting = { .model = model, .semantics = &semantics, .the_case = &c,
+                                            .profile = profile, .ctx = &ctx };
+        status = blame(a, &setting, candidate, error);
+    }
+    m3_ctx_free(&ctx);
+    m3_case_free(&c);
+    m3_model_close(model);
+    m3_profile_close(profile);
+    m3_safetensors_close(candidate);
+    return status;
+}
+
+int m3_cli_blame(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a = { .profile = "fp32" };
+    int status = parse(&a, argc, argv, &error);
+    if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status) status = run(&a, &notes, &error);
+    m3_cli_input_end(&a.input);
+    /* A verdict alone is no error: the report has said it. */
+    return m3_cli_end(status, &notes, &error);
+}

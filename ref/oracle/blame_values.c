@@ -1,0 +1,105 @@
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/blame_parts.h"
+
+/* The numbers of a dump's rows, or NULL: all. */
+static const struct m3_tensor *numbers_of(const struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    const char letter = m3_tap_table[item->tap].shape[0];
+    return letter == 'T' ? b->side.rows : letter == 'P' ? b->side.vision_rows : NULL;
+}
+
+/* What an operator can be given: numbers inside the range of float, so that no square overflows in double. Only scores
+ * of blocks may be -inf. */
+static int is_operand(double x, enum m3_tap tap)
+{
+    return fabs(x) <= (double)FLT_MAX || (tap == M3_TAP_INDEX_BLOCK_SCORES && x == -INFINITY);
+}
+
+static void read_row(struct m3_blame_values *v, const struct m3_blame_item *item, int64_t r)
+{
+    const struct m3_tensor *t = item->dumped;
+    v->usable[r] = 1;
+    for (int64_t i = r * v->width; i < (r + 1) * v->width; i++) {
+        if (v->ids) {
+            int64_t id = m3_id_at(t, i);
+            v->ids[i] = id == (int32_t)id ? (int32_t)id : -2;
+        } else {
+            v->values[i] = m3_decode(t->dtype, t->data, i);
+            v->usable[r] &= is_operand(v->values[i], item->tap);
+        }
+    }
+}
+
+int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    const struct m3_tensor *t = item->dumped, *numbers = numbers_of(b, item);
+    const int64_t rows = t->shape[0], count = rows * item->width;
+    const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
+    const size_t room = (size_t)count + 1;
+    *v = (struct m3_blame_values){ .rows = rows, .width = item->width };
+    if (ids) v->ids = malloc(room * sizeof *v->ids);
+    else v->values = malloc(room * sizeof *v->values);
+    v->numbers = malloc(((size_t)rows + 1) * sizeof *v->numbers);
+    v->usable = malloc((size_t)rows + 1);
+    if ((!v->ids && !v->values) || !v->numbers || !v->usable)
+        return m3_fail_memory(b->error, item->name, room * sizeof *v->values);
+    for (int64_t r = 0; r < rows; r++) v->numbers[r] = numbers ? m3_id_at(numbers, r) : r;
+
+    m3_pages_ask(t->data, t->bytes);
+#pragma omp parallel for num_threads(m3_team(b->setting->ctx, count))
+    for (int64_t r = 0; r < rows; r++) read_row(v, item, r);
+    m3_pages_release(t->data, t->bytes);
+    return M3_OK;
+}
+
+void m3_blame_values_free(struct m3_blame_values *v)
+{
+    free(v->values);
+    free(v->ids);
+    free(v->numbers);
+    free(v->usable);
+    *v = (struct m3_blame_values){ 0 };
+}
+
+/* How far the values may be off from those that were used, if the profile says that they were dumped coarser. */
+static int dump_spread(struct m3_spread *off, const struct m3_blaming *b, const struct m3_blame_item *item,
+                       const double *values, int64_t count)
+{
+    const struct m3_profile *profile = b->setting->profile;
+    const double u = profile ? m3_profile_dump_rounding(profile, item->name) : 0;
+    *off = (struct m3_spread){ NULL, NULL };
+    if (u == 0 || !values) return M3_OK;
+    off->error = calloc((size_t)count + 1, sizeof *off->error);
+    off->variance = calloc((size_t)count + 1, sizeof *off->variance);
+    if (!off->error || !off->variance) return m3_fail_memory(b->error, item->name, (size_t)count * sizeof(double));
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(values[i])) continue;
+        off->error[i] = u * fabs(values[i]);
+        off->variance[i] = off->error[i] * off->error[i] / 3;
+    }
+    return M3_OK;
+}
+
+int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *v)
+{
+    int64_t rows = 0;
+    for (int64_t r = 0; r < v->rows; r++) {
+        if (!v->usable[r] || v->numbers[r] >= item->rows) continue;
+        const size_t bytes = (size_t)v->width * (v->ids ? sizeof *v->ids : sizeof *v->values);
+        char *all = v->ids ? (char *)v->ids : (char *)v->values;
+        memmove(all + (size_t)rows * bytes, all + (size_t)r * bytes, bytes);
+        v->numbers[rows++] = v->numbers[r];
+    }
+    struct m3_value value = { .values = v->values, .ids = v->ids, .rows = rows, .width = v->width,
+                              .complete = rows == item->rows, .numbers = rows == item->rows ? NULL : v->numbers };
+    v->rows = rows;
+    int status = dump_spread(&value.off, b, item, v->values, rows * v->width);
+    if (!status) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
+    free(value.off.error);
+    free(value.off.variance);
+    return status;
+}
