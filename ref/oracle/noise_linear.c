@@ -206,7 +206,7 @@ int m3_noise_swiglu(struct m3_ctx *ctx, float *y, const float *gate, const float
 }
 
 /* out [n,H] := w2 act(w1 x, w3 x), with the storage points of experts. */
-static int one_expert(struct m3_ctx *ctx, float *out, const float *x, float *gate, float *up, const struct m3_expert *e,
+static int noisy_expert(struct m3_ctx *ctx, float *out, const float *x, float *gate, float *up, const struct m3_expert *e,
                       const struct m3_activation *act, int64_t n)
 {
     struct m3_noise *noise = ctx->plugin;
@@ -251,7 +251,7 @@ int m3_noise_experts(struct m3_ctx *ctx, float *routed, float *each, const float
             if (ids[slot] == order[i]) slots[n++] = slot;
         if (n == 0) continue;
         for (int64_t r = 0; r < n; r++) memcpy(in + r * H, x + slots[r] / K * H, (size_t)H * sizeof *in);
-        status = one_expert(ctx, out, in, gate, up, &experts[order[i]], act, n);
+        status = noisy_expert(ctx, out, in, gate, up, &experts[order[i]], act, n);
         const struct m3_rounder sum = m3_noise_rounder(noise, point);
         for (int64_t j = 0; j < n * H && !status; j++) {
             int64_t slot = slots[j / H];
