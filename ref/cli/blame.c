@@ -6,10 +6,11 @@
 #include "model/case.h"
 #include "model/model.h"
 #include "oracle/blame.h"
+#include "oracle/map.h"
 
 static const char help[] =
     "usage: m3ref blame MODEL CANDIDATE --case F [--profile fp32|bf16|fp8|FILE] [--taps GLOB,...] [--json]\n"
-    "                   [--set FIELD=VALUE ...] [--threads N] [--force]\n"
+    "                   [--map NAME|FILE] [--set FIELD=VALUE ...] [--threads N] [--force]\n"
     "\n"
     "Which operator is wrong? Every tap of a dump is made again in double from the dump's own inputs and choices. What\n"
     "differs was created by that operator; what its result differs from the model's truth beside that, it inherited. The\n"
@@ -21,6 +22,7 @@ static const char help[] =
     "  --case F            the case that was run; or --ids, --image and --video as for `run`\n"
     "  --profile P         precision of the candidate and where it rounds: fp32 (default), bf16, fp8, or a file\n"
     "  --taps GLOB,...     judge only taps that match; inputs are taken from all (\"layers.3.*,logits\")\n"
+    "  --map NAME|FILE     CANDIDATE is another program's, under its own names, as for `compare`\n"
     "  --json              one JSON object a line: every tap, then the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for `run`\n"
     "  --threads N         default: as many as processors; results do not depend on it\n"
@@ -34,12 +36,13 @@ static const char help[] =
 
 struct arguments {
     const char *model, *candidate, *profile;
+    const char *map;                    /* NULL: the candidate has our names */
     struct m3_cli_input input;
     struct m3_blame_options options;
     int json, help;
 };
 
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HELP };
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_HELP };
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
@@ -50,7 +53,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
         { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
         { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
-        { NULL, 0, NULL, 0 },
+        { "map", required_argument, NULL, OPT_MAP },         { NULL, 0, NULL, 0 },
     };
     int option, status = M3_OK;
     if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
@@ -63,6 +66,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         switch (option) {
         case OPT_TAPS: a->options.taps = optarg; break;
         case OPT_PROFILE: a->profile = optarg; break;
+        case OPT_MAP: a->map = optarg; break;
         case OPT_JSON: a->json = 1; break;
         case OPT_FORCE: a->options.force = 1; break;
         case OPT_HELP: a->help = 1; return M3_OK;
@@ -109,6 +113,10 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
+    if (!status && a->map) {
+        const struct m3_map_sizes sizes = m3_map_sizes_of_config(&model->config);
+        status = m3_map_put(&candidate, a->map, &sizes, notes, error);
+    }
     if (!status && m3_ctx_init(&ctx, (int)a->input.threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
     if (!status) {
