@@ -96,7 +96,8 @@ static const struct m3_value *some_of(enum m3_tap tap, int64_t layer)
     const struct m3_value *v = pass_value(&p, tap, layer);
     if (!v) return NULL;
     struct m3_value *out = &part[v - p.values];
-    if (tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE || v->rows <= some[SOME - 1]) return v;
+    const int keys = tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE;
+    if (keys || v->rows <= some[SOME - 1]) return v;
     if (out->rows) return out;
     *out = (struct m3_value){ .rows = SOME, .width = v->width, .numbers = some };
     double *values = v->values ? doubles(SOME * v->width) : NULL;
@@ -177,8 +178,13 @@ static const struct m3_value *behind(enum m3_tap tap, int64_t layer)
     if (!v) return NULL;
     *out = *v;
     out->complete = !keys;
-    if (keys) out->numbers = numbers;
-    else out->rows -= CACHED, out->values += v->values ? CACHED * v->width : 0, out->ids += v->ids ? CACHED * v->width : 0;
+    if (keys) {
+        out->numbers = numbers;
+        return out;
+    }
+    out->rows -= CACHED;
+    if (v->values) out->values += CACHED * v->width;
+    if (v->ids) out->ids += CACHED * v->width;
     return out;
 }
 
@@ -212,7 +218,8 @@ START_TEST(cached)
         for (int64_t r = 0; r < made.rows; r++) {
             same(name, all.y, made.y, r + CACHED, r, all.width);
             same(name, all.bound, made.bound, r + CACHED, r, all.width);
-            if (all.ids) ck_assert(!memcmp(all.ids + (r + CACHED) * all.width, made.ids + r * all.width, (size_t)all.width * 4));
+            const int64_t w = all.width;
+            if (all.ids) ck_assert(!memcmp(all.ids + (r + CACHED) * w, made.ids + r * w, (size_t)w * 4));
         }
         p.setting.the_case = &p.the_case;
         m3_remade_free(&all);

@@ -148,7 +148,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: --taps says what --dump writes: expected both");
     if ((a->bounds || a->companions) && !a->dump)
-        return m3_fail(error, M3_USAGE, "run: --bounds and --companions stand beside what --dump writes: expected it too");
+        return m3_fail(error, M3_USAGE,
+                       "run: --bounds and --companions stand beside what --dump writes: expected it too");
     if (a->companions && !*a->companions)
         return m3_fail(error, M3_USAGE, "--companions: got an empty name, expected a file");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");

@@ -395,7 +395,8 @@ static int put(struct m3_companions_writer *c, const struct watched *w, const do
 static int keep(struct m3_companions_writer *c, const struct watched *w, const void *data, int64_t row, int64_t rows,
                 struct m3_error *error)
 {
-    const int64_t width = m3_tap_width(&c->setting, w->tap, w->layer), total = m3_tap_rows(&c->setting, w->tap, w->layer);
+    const int64_t width = m3_tap_width(&c->setting, w->tap, w->layer);
+    const int64_t total = m3_tap_rows(&c->setting, w->tap, w->layer);
     if (!w->is_read) return M3_OK;
     if (m3_tap_table[w->tap].kind != M3_KIND_REALS) return put(c, w, NULL, data, rows, error);
     double *all = realloc(c->pending, (size_t)(total * width) * sizeof *all + 1);

@@ -1,5 +1,6 @@
 /* Writes beside every tap of a dump what judges it without the model: bounds, gains, margins, the small weights, the
- * case. SPEC 7.13. It watches the pass, keeps the taps that later ones read, as doubles, and forgets them layer by layer. */
+ * case. SPEC 7.13. It watches the pass, keeps the taps that later ones read, as doubles, and forgets them layer by
+ * layer. */
 #ifndef M3_ORACLE_COMPANIONS_WRITE_H
 #define M3_ORACLE_COMPANIONS_WRITE_H
 

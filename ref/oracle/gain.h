@@ -17,7 +17,8 @@ enum m3_gain_kind {
 enum m3_gain_kind m3_gain_kind_of(const struct m3_setting *setting, enum m3_tap tap, int64_t layer, int knows_each);
 
 /* gain [width] of a tap that a linear operator makes; of an additive join that of the hidden state. */
-int m3_gain_rows(double *gain, const struct m3_setting *setting, enum m3_tap tap, int64_t layer, struct m3_error *error);
+int m3_gain_rows(double *gain, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
+                 struct m3_error *error);
 
 /* gain [T,K,H] of moe.expert_out, [T,H] of moe.shared and moe.routed; x [T,H] their input, ids, p [T,K] choices and
  * weights. jitter is left out. */

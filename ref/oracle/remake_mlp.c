@@ -23,24 +23,31 @@ void m3_make_activation(struct m3_making *m)
         m3_making_did(m, m3_push_activation(ctx, extra, g->x, up->x, &g->off, &up->off, m->count, &gate, chain));
 }
 
-void m3_make_sigmoid(struct m3_making *m)
+/* One number of one number. */
+struct pointwise {
+    int (*operator)(struct m3_ctx *, double *y, const double *x, int64_t n);
+    int (*bound)(struct m3_ctx *, struct m3_bound *, const double *x, int64_t n, const struct m3_arithmetic *);
+    int (*push)(struct m3_ctx *, struct m3_spread *, const double *x, const struct m3_spread *of_x, int64_t n);
+};
+
+static void make_pointwise(struct m3_making *m, const struct pointwise *f)
 {
     const struct m3_given *x = &m->in[0];
     struct m3_ctx *ctx = m->setting->ctx;
-    m3_making_did(m, m->ops->sigmoid(ctx, m->out->y, x->x, m->count));
-    m3_making_did(m, m3_bound_sigmoid(ctx, &m->bound, x->x, m->count, &m->how));
+    m3_making_did(m, f->operator(ctx, m->out->y, x->x, m->count));
+    m3_making_did(m, f->bound(ctx, &m->bound, x->x, m->count, &m->how));
     struct m3_spread *extra = m3_is_off(x) ? m3_making_extra(m) : NULL;
-    if (extra) m3_making_did(m, m3_push_sigmoid(ctx, extra, x->x, &x->off, m->count));
+    if (extra) m3_making_did(m, f->push(ctx, extra, x->x, &x->off, m->count));
+}
+
+void m3_make_sigmoid(struct m3_making *m)
+{
+    make_pointwise(m, &(struct pointwise){ m->ops->sigmoid, m3_bound_sigmoid, m3_push_sigmoid });
 }
 
 void m3_make_gelu(struct m3_making *m)
 {
-    const struct m3_given *x = &m->in[0];
-    struct m3_ctx *ctx = m->setting->ctx;
-    m3_making_did(m, m->ops->gelu(ctx, m->out->y, x->x, m->count));
-    m3_making_did(m, m3_bound_gelu(ctx, &m->bound, x->x, m->count, &m->how));
-    struct m3_spread *extra = m3_is_off(x) ? m3_making_extra(m) : NULL;
-    if (extra) m3_making_did(m, m3_push_gelu(ctx, extra, x->x, &x->off, m->count));
+    make_pointwise(m, &(struct pointwise){ m->ops->gelu, m3_bound_gelu, m3_push_gelu });
 }
 
 void m3_make_add(struct m3_making *m)

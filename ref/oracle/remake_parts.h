@@ -37,8 +37,8 @@ struct m3_making {
 
 /* ---- remake.c */
 
-/* m3_remake of rows [first, end) alone, where rows are made one by one; fused, and attention and copies of pictures, are
- * made as a whole. */
+/* m3_remake of rows [first, end) alone, where rows are made one by one; fused, and attention and copies of pictures,
+ * are made as a whole. */
 int m3_remake_rows(struct m3_remade *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
                    const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
                    struct m3_error *error);

@@ -187,7 +187,8 @@ void m3_making_rows(struct m3_making *m)
 {
     m->numbers = m3_making_need(m, m3_tap_rows(m->setting, m->tap, m->layer), sizeof *m->numbers);
     if (m->status || !has_all_operands(m)) return;
-    if (m->row->op == M3_OP_INPUT && !m->setting->the_case->pictures.pixels) m3_remade_lacks(m->out, "pixels of the case");
+    if (m->row->op == M3_OP_INPUT && !m->setting->the_case->pictures.pixels)
+        m3_remade_lacks(m->out, "pixels of the case");
     else if (m->row->op == M3_OP_SCATTER) m3_scatter_rows(m);
     else if (m->row->op == M3_OP_ATTEND_SEGMENTS || m->tap == M3_TAP_MERGED) all_rows(m);
     else if (m->row->op == M3_OP_ATTEND || m->row->op == M3_OP_BLOCK_SCORES) rows_with_keys(m);
