@@ -244,6 +244,7 @@ static int layer_reuse(struct m3_mistaken_run *run, enum m3_tap tap, int64_t lay
     return M3_OK;
 }
 
+/* The list that is dumped has another shape then: attention is the first to show it. */
 static int one_place_more(struct m3_mistaken_run *run, struct m3_error *error)
 {
     (void)error;
@@ -295,7 +296,7 @@ static const struct m3_mistake all[] = {
       M3_OP_NONE, M3_NEEDS_SPARSE, "a second block", NULL,
       M3_CHANGE(.ops.select_blocks = local_last, .ops.attend_blocks = m3_mistaken_attend_blocks,
                 .times = m3_as_listed) },
-    { "select.local_extra", "the own block comes on top of the N best", "*.index.blocks,*.attn_lse", M3_OP_NONE,
+    { "select.local_extra", "the own block comes on top of the N best", "*.attn_lse", M3_OP_ATTEND,
       M3_NEEDS_CHOICE, NULL, NULL, M3_CHANGE(.prepare = one_place_more) },
     { "select.local_multi", "of several local blocks only the own one is forced", "*.index.blocks", M3_OP_NONE,
       M3_NEEDS_CHOICE | M3_NEEDS_LOCAL_BLOCKS, NULL, "local_rule=own", NULL },
@@ -322,7 +323,7 @@ static const struct m3_mistake all[] = {
                 .ops.attend_blocks = m3_mistaken_attend_blocks, .times = slot_times) },
     { "select.sentinel", "-1 in a list is used as an id: the own block counts again", "*.attn_lse", M3_OP_ATTEND,
       M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .times = sentinel) },
-    { "select.tie", "of equal scores the higher id wins", "*.index.blocks,*.attn_lse", M3_OP_NONE, M3_NEEDS_CHOICE,
+    { "select.tie", "of equal scores the higher id wins", "*.index.blocks", M3_OP_NONE, M3_NEEDS_CHOICE,
       "equal scores", NULL, M3_CHANGE(.ops.select_blocks = higher_id) },
     { "select.layer_reuse", "the lists of the first sparse layer serve the later ones", "*.index.blocks", M3_OP_NONE,
       M3_NEEDS_CHOICE | M3_NEEDS_TWO_SPARSE, NULL, NULL, M3_CHANGE(.force = layer_reuse) },
