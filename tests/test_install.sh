@@ -29,8 +29,9 @@ while read -r header; do
     ${CC:-cc} -std=gnu11 -fsyntax-only -I "$include" $(pkg-config --cflags jansson) -x c "$header" 2>"$folder/errors" ||
         { head -n 1 "$folder/errors"; echo "$header"; } >>"$folder/bad"
 done <"$folder/headers"
+touch "$folder/bad"
 [ ! -s "$folder/bad" ]
-verdict "headers that do not compile: $(cat "$folder/bad" 2>/dev/null)" $?
+verdict "headers that do not compile: $(cat "$folder/bad")" $?
 [ "$(wc -l <"$folder/headers")" -ge 30 ]
 verdict "few headers: $(cat "$folder/headers")" $?
 
