@@ -22,7 +22,8 @@ static const char help[] =
     "  --case F            the case that was run; or --ids, --image and --video as for `run`\n"
     "  --profile P         precision of the candidate and where it rounds: fp32 (default), bf16, fp8, or a file\n"
     "  --taps GLOB,...     judge only taps that match; inputs are taken from all (\"layers.3.*,logits\")\n"
-    "  --map NAME|FILE     CANDIDATE is another program's, under its own names, as for `compare`\n"
+    "  --map NAME|FILE     the dump is of another program, under its own names: transformers, vllm, sglang, llama_cpp,\n"
+    "                      or a map file\n"
     "  --json              one JSON object a line: every tap, then the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for `run`\n"
     "  --threads N         default: as many as processors; results do not depend on it\n"
@@ -35,8 +36,7 @@ static const char help[] =
     "I/O error.\n";
 
 struct arguments {
-    const char *model, *candidate, *profile;
-    const char *map;                    /* NULL: the candidate has our names */
+    const char *model, *candidate, *profile, *map;
     struct m3_cli_input input;
     struct m3_blame_options options;
     int json, help;
@@ -52,8 +52,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
         { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
         { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
+        { "map", required_argument, NULL, OPT_MAP },
         { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
-        { "map", required_argument, NULL, OPT_MAP },         { NULL, 0, NULL, 0 },
+        { NULL, 0, NULL, 0 },
     };
     int option, status = M3_OK;
     if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
@@ -111,12 +112,12 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     int status = m3_safetensors_open(&candidate, a->candidate, error);
     if (!status) status = m3_profile_open(&profile, a->profile, error);
     if (!status) status = m3_model_open(&model, a->model, notes, error);
-    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
-    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
     if (!status && a->map) {
         const struct m3_map_sizes sizes = m3_map_sizes_of_config(&model->config);
         status = m3_map_put(&candidate, a->map, &sizes, notes, error);
     }
+    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
+    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
     if (!status && m3_ctx_init(&ctx, (int)a->input.threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
     if (!status) {

@@ -53,12 +53,6 @@ static int check_origin(struct m3_blame *result, const struct m3_blaming *b, con
 
 /* ---- what is to be judged */
 
-/* The case's own numbers. */
-static int is_given(const struct m3_blame_item *item)
-{
-    return item->tap == M3_TAP_VISION_PIXELS || item->tap == M3_TAP_VISION_GRID;
-}
-
 static const char *section_of(const struct m3_setting *s, const struct m3_blame_item *item)
 {
     const struct m3_config *c = &s->model->config;
@@ -91,7 +85,7 @@ static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m
     const struct m3_setting *s = b->setting;
     const struct m3_graph_row *row = m3_graph_row_of(s->model, s->semantics, item->tap, item->layer);
     *out = (struct m3_blamed){ .tap = item->tap, .layer = item->layer, .candidate = t, .operators = 1,
-                               .operator = m3_operator_name(is_given(item) ? M3_OP_INPUT : row->op),
+                               .operator = m3_operator_name(row->op == M3_OP_NONE ? M3_OP_INPUT : row->op),
                                .section = section_of(s, item), .verdict = M3_NOT_JUDGED, .gap = NAN,
                                .selection = m3_tap_table[item->tap].kind == M3_KIND_CHOICES };
     memcpy(out->name, item->name, sizeof out->name);
@@ -164,19 +158,17 @@ static void note_together(const struct m3_blaming *b, struct m3_blame_item *item
 
 /* ---- in execution order */
 
-/* Pixels and grid are given, not made: they must be the case's. */
-static int given(struct m3_remade *made, const struct m3_blaming *b, const struct m3_blame_item *item)
+/* The grid of the case as numbers: equal or not. */
+static int counts_as_numbers(struct m3_remade *made, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
-    const struct m3_pictures *p = &b->setting->the_case->pictures;
-    const int64_t n = item->rows * item->width;
+    const int64_t n = made->rows * made->width;
     const size_t room = (size_t)n + 1;
-    *made = (struct m3_remade){ .rows = item->rows, .width = item->width, .f = 1 };
     made->y = malloc(room * sizeof *made->y);
     made->bound = calloc(room, sizeof *made->bound);
     made->walk = calloc(room, sizeof *made->walk);
-    if (!made->y || !made->bound || !made->walk) return m3_fail_memory(b->error, item->name, 3 * room * sizeof *made->y);
-    for (int64_t i = 0; i < n; i++)
-        made->y[i] = item->tap == M3_TAP_VISION_GRID ? (double)p->grid[i / 3][i % 3] : (double)p->pixels[i];
+    made->f = 1;
+    if (!made->y || !made->bound || !made->walk) return m3_fail_memory(b->error, item->name, room * sizeof *made->y);
+    for (int64_t i = 0; i < n; i++) made->y[i] = (double)made->ids[i];
     return M3_OK;
 }
 
@@ -184,8 +176,7 @@ static int given(struct m3_remade *made, const struct m3_blaming *b, const struc
 static int make_again(struct m3_remade *made, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     struct m3_error why = { 0 };
-    int status = is_given(item) ? given(made, b, item)
-                                : m3_trace_remake(made, b->trace, item->tap, item->layer, &why);
+    int status = m3_trace_remake(made, b->trace, item->tap, item->layer, &why);
     const int refused = status == M3_WRONG;
     if (refused) {
         m3_remade_free(made);
@@ -196,6 +187,8 @@ static int make_again(struct m3_remade *made, const struct m3_blaming *b, const 
         m3_fail(b->error, status, "%.*s", (int)strcspn(why.text, "\n"), why.text);
     }
     m3_error_free(&why);
+    if (!status && made->ids && m3_tap_table[item->tap].kind == M3_KIND_COUNTS)
+        status = counts_as_numbers(made, b, item);
     return refused ? M3_OK : status;
 }
 
@@ -230,20 +223,13 @@ static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct
     return status;
 }
 
-/* What the trace is told of pixels that the dump lacks. */
+/* Pixels that the dump lacks are put all the same: what a profile says of their dump is true of the case's. */
 static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     struct m3_remade made = { 0 };
-    int status = given(&made, b, item);
-    struct m3_blame_values values = { .values = made.y, .rows = made.rows, .width = made.width };
-    values.numbers = malloc(((size_t)made.rows + 1) * sizeof *values.numbers);
-    values.usable = malloc((size_t)made.rows + 1);
-    made.y = NULL;
-    if (!status && (!values.numbers || !values.usable))
-        status = m3_fail_memory(b->error, item->name, (size_t)made.rows * sizeof *values.numbers);
-    for (int64_t r = 0; !status && r < made.rows; r++) values.numbers[r] = r, values.usable[r] = 1;
-    if (!status) status = m3_blame_put(b, item, &values);
-    m3_blame_values_free(&values);
+    int status = make_again(&made, b, item);
+    const struct m3_value value = { .values = made.y, .rows = made.rows, .width = made.width, .complete = 1 };
+    if (!status && !made.lacking) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
     m3_remade_free(&made);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include "oracle/blame_parts.h"
 #include "oracle/certificate.h"
+#include "oracle/margin.h"
 
 /* What the decisions of one tap share, and room for one of them. */
 struct choosing {
@@ -13,7 +14,7 @@ struct choosing {
     const struct m3_remade *made;       /* the choice in double by those scores */
     struct m3_router_arithmetic router;
     int blocks;
-    int64_t groups, width;
+    int64_t groups, width, ids;         /* ids: room for scores of so many */
     struct m3_decision one;
     double *score, *bound, *bias;       /* [ids] */
     unsigned char *forced, *marks;      /* [ids] */
@@ -31,7 +32,8 @@ static int begin(struct choosing *c, const struct m3_blaming *b, const struct m3
                             .router = { .u = how.u, .c = how.c, .tanh_scores = how.tanh_scores } };
     c->scores = m3_trace_get(b->trace, blocks ? M3_TAP_INDEX_BLOCK_SCORES : M3_TAP_ROUTER_SCORES, item->layer);
     c->width = item->width / c->groups;
-    const size_t ids = (size_t)(c->scores ? c->scores->width / c->groups : 0) + 1, width = (size_t)c->width;
+    c->ids = (c->scores ? c->scores->width / c->groups : 0) + 1;
+    const size_t ids = (size_t)c->ids, width = (size_t)c->width;
     c->score = malloc(3 * ids * sizeof *c->score);
     c->forced = calloc(ids, 2);
     c->want = malloc(4 * width * sizeof *c->want);
@@ -39,6 +41,7 @@ static int begin(struct choosing *c, const struct m3_blaming *b, const struct m3
     c->bound = c->score + ids, c->bias = c->bound + ids;
     c->marks = c->forced + ids;
     c->got = c->want + width, c->lists = c->got + width;
+    if (s->profile) c->router.bias = m3_profile_weights(s->profile, item->name);
     if (!blocks && c->scores)
         m3_expand_f64(c->bias, m3_graph_weight(s->model, s->semantics, M3_TAP_EXPERTS, item->layer, 0), 0, 0,
                       config->E);
@@ -50,20 +53,6 @@ static void end(struct choosing *c)
     free(c->score);
     free(c->forced);
     free(c->want);
-}
-
-/* SPEC 5.9: the own block, local ones before it, then the first ones; `width` at most. */
-static void force_blocks(struct choosing *c, int64_t own)
-{
-    const struct m3_semantics *how = c->b->setting->semantics;
-    const int64_t local = how->local_rule == M3_LOCAL_OWN && how->local_blocks > 1 ? 1 : how->local_blocks;
-    int64_t places = c->width;
-    for (int64_t k = 0; k <= own; k++) c->forced[k] = 0;
-    for (int64_t k = own; k >= 0 && k > own - local && places > 0; k--, places--) c->forced[k] = 1;
-    for (int64_t k = 0; k < how->init_blocks && k <= own && places > 0; k++) {
-        places -= !c->forced[k];
-        c->forced[k] = 1;
-    }
 }
 
 /* Scores of the blocks up to the row's own. Returns how many those are. */
@@ -81,7 +70,8 @@ static int64_t look_at_blocks(struct choosing *c, int64_t number, int64_t at, in
             if (m->off.error) c->bound[k] = fmax(c->bound[k], m->off.error[i]);
         }
     }
-    force_blocks(c, own);
+    memset(c->forced, 0, (size_t)c->ids);
+    m3_forced_blocks(c->forced, own, c->width, c->b->setting->semantics);
     return own + 1;
 }
 

@@ -65,25 +65,6 @@ void m3_blame_values_free(struct m3_blame_values *v)
     *v = (struct m3_blame_values){ 0 };
 }
 
-/* How far the values may be off from those that were used, if the profile says that they were dumped coarser. */
-static int dump_spread(struct m3_spread *off, const struct m3_blaming *b, const struct m3_blame_item *item,
-                       const double *values, int64_t count)
-{
-    const struct m3_profile *profile = b->setting->profile;
-    const double u = profile ? m3_profile_dump_rounding(profile, item->name) : 0;
-    *off = (struct m3_spread){ NULL, NULL };
-    if (u == 0 || !values) return M3_OK;
-    off->error = calloc((size_t)count + 1, sizeof *off->error);
-    off->variance = calloc((size_t)count + 1, sizeof *off->variance);
-    if (!off->error || !off->variance) return m3_fail_memory(b->error, item->name, (size_t)count * sizeof(double));
-    for (int64_t i = 0; i < count; i++) {
-        if (!isfinite(values[i])) continue;
-        off->error[i] = u * fabs(values[i]);
-        off->variance[i] = off->error[i] * off->error[i] / 3;
-    }
-    return M3_OK;
-}
-
 int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *v)
 {
     int64_t rows = 0;
@@ -97,9 +78,5 @@ int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, s
     struct m3_value value = { .values = v->values, .ids = v->ids, .rows = rows, .width = v->width,
                               .complete = rows == item->rows, .numbers = rows == item->rows ? NULL : v->numbers };
     v->rows = rows;
-    int status = dump_spread(&value.off, b, item, v->values, rows * v->width);
-    if (!status) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
-    free(value.off.error);
-    free(value.off.variance);
-    return status;
+    return m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
 }
