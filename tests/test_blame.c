@@ -37,12 +37,13 @@ static void declare(struct m3_writer *writer, const struct cut *cut, enum m3_tap
                     const struct m3_value *v)
 {
     int64_t shape[M3_MAX_RANK] = { kept_rows(cut, tap, v->rows) }, rest = v->width;
-    const int rank = (int)strlen(m3_tap_table[tap].shape);
+    const char *letters = m3_tap_table[tap].shape;
+    const int rank = (int)strlen(letters);
     char name[96];
     for (int i = 1; i < rank; i++)
-        if (m3_tap_table[tap].shape[i] != 'B') rest /= shape[i] = m3_config_size(&p.model->config, m3_tap_table[tap].shape[i]);
+        if (letters[i] != 'B') rest /= shape[i] = m3_config_size(&p.model->config, letters[i]);
     for (int i = 1; i < rank; i++)
-        if (m3_tap_table[tap].shape[i] == 'B') shape[i] = rest;
+        if (letters[i] == 'B') shape[i] = rest;
     m3_tap_name(name, sizeof name, tap, layer);
     ck_assert_int_eq(m3_writer_tensor(writer, name, v->ids ? M3_I32 : M3_F32, rank, shape, &p.error), 0);
 }
@@ -183,9 +184,8 @@ static void names(enum m3_tap tap, int64_t layer)
 }
 
 /* Goal:  an operator's defect is found at its tap, though all that comes after is off.
- * Claim: the culprit is the tap with the defect; taps after it inherit it and, but for those that read the same operator
- *        (weights of other experts), create nothing.
- * Seen to fail with the reference's values for the candidate's as operands. */
+ * Claim: the culprit is the tap with the defect; at most three more fail, which come of the same call of an operator
+ *        (experts, weights, outputs) and were made before the defect was put there. */
 START_TEST(defect_is_named)
 {
     enum m3_tap tap;
@@ -208,7 +208,7 @@ START_TEST(defect_is_named)
 END_TEST
 
 /* Goal:  drift from other defects hides none.
- * Claim: with a defect in every tap, every tap fails. Seen to fail with `extra` of the operands as large as their drift. */
+ * Claim: with a defect in every tap, every tap fails. */
 START_TEST(every_operator_at_once)
 {
     pass_with(cases[_i].model, cases[_i].the_case, (struct defect){ .tap = M3_TAPS });
@@ -236,7 +236,7 @@ static int with_inputs(enum m3_tap tap, int64_t layer)
     return 0;
 }
 
-/* Goal:  a tap and its inputs are enough. Seen to fail with inputs taken from the tap's own layer alone. */
+/* Goal:  a tap and its inputs are enough. */
 START_TEST(defect_is_named_alone)
 {
     pass_with(cases[_i].model, cases[_i].the_case, (struct defect){ .tap = M3_TAPS });
@@ -433,7 +433,7 @@ START_TEST(ids_without_scores)
 }
 END_TEST
 
-/* In the middle row of layer 3 the best of the rejected experts scores what the last chosen one does, but for an ulp. */
+/* In the middle row of layer 3 the best rejected expert scores what the last chosen one does, but for an ulp. */
 static int near_tie(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                     struct m3_error *e)
 {

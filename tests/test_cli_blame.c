@@ -107,8 +107,8 @@ END_TEST
 /* The picture path: height and width exchanged. */
 START_TEST(vision_plugin)
 {
-    ck_assert_int_eq(m3ref("run " TINY " --case golden/vision/two_case.safetensors --ops ./%s/tests/wrong_vision_rope.so "
-                           "--dump %s", build(), in_folder("dump")), 0);
+    ck_assert_int_eq(m3ref("run " TINY " --case golden/vision/two_case.safetensors "
+                           "--ops ./%s/tests/wrong_vision_rope.so --dump %s", build(), in_folder("dump")), 0);
     ck_assert_int_eq(m3ref("blame " TINY " %s --case golden/vision/two_case.safetensors", in_folder("dump")), 1);
     ck_assert(has("out", "\nculprit  vision.layers.0.q_rope  rope_3d, SPEC 5.6 rope\n"));
 }
@@ -133,7 +133,8 @@ START_TEST(json)
         static const char *const numbers[] = { "inherited", "created", "allowed" };
         for (int k = 0; k < 3; k++) {
             const json_t *number = json_object_get(line, numbers[k]);
-            ck_assert(json_is_number(number) || (json_is_string(number) && strcmp(text(line, "tap"), "layers.1.mid") == 0));
+            const int broken = strcmp(text(line, "tap"), "layers.1.mid") == 0;
+            ck_assert(json_is_number(number) || (json_is_string(number) && broken));
         }
         if (strcmp(text(line, "tap"), "layers.1.mid") != 0) {
             ck_assert_str_eq(text(line, "verdict"), "pass");

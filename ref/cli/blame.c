@@ -85,13 +85,14 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 
 /* Judges and reports; the status is the verdict's, or that of what stood in the way. */
 static int blame(struct arguments *a, const struct m3_setting *setting, const struct m3_safetensors *candidate,
-                 struct m3_error *error)
+                 const struct m3_error *notes, struct m3_error *error)
 {
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct m3_blame result;
     a->options.progress = m3_cli_progress;
     a->options.progress_self = &watch;
     int status = m3_blame(&result, setting, candidate, &a->options, error);
+    m3_cli_add_notes(&result.notes, notes);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         int printed = (a->json ? m3_blame_json : m3_blame_text)(stdout, &result, error);
@@ -107,6 +108,7 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     struct m3_model *model = NULL;
     struct m3_profile *profile = NULL;
     struct m3_semantics semantics;
+    struct m3_error mapped = { 0 };
     struct m3_case c = { 0 };
     struct m3_ctx ctx = { 0 };
     int status = m3_safetensors_open(&candidate, a->candidate, error);
@@ -114,7 +116,7 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status && a->map) {
         const struct m3_map_sizes sizes = m3_map_sizes_of_config(&model->config);
-        status = m3_map_put(&candidate, a->map, &sizes, notes, error);
+        status = m3_map_put(&candidate, a->map, &sizes, &mapped, error);
     }
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
@@ -123,8 +125,9 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     if (!status) {
         const struct m3_setting setting = { .model = model, .semantics = &semantics, .the_case = &c,
                                             .profile = profile, .ctx = &ctx };
-        status = blame(a, &setting, candidate, error);
+        status = blame(a, &setting, candidate, &mapped, error);
     }
+    m3_error_free(&mapped);
     m3_ctx_free(&ctx);
     m3_case_free(&c);
     m3_model_close(model);

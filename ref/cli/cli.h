@@ -28,6 +28,8 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
                   struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
+/* What a map had to say (oracle/map.h) is to stand in the report. */
+void m3_cli_add_notes(struct m3_error *report, const struct m3_error *notes);
 /* Anonymous memory now; 0 where the system does not tell. Pages of mapped model files are not in it. */
 int64_t m3_cli_anonymous_bytes(void);
 /* The progress line of a pass, for struct m3_request; nothing in a pipe. */

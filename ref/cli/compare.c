@@ -147,16 +147,6 @@ static int write_outputs(struct outputs *outputs, const struct m3_report_subject
     return status;
 }
 
-/* What the map had to say stands in the report. */
-static void add_notes(struct m3_error *report, const struct m3_error *notes)
-{
-    for (const char *line = notes->text; line != NULL && *line != '\0';) {
-        size_t length = strcspn(line, "\n");
-        m3_fail(report, M3_OK, "%.*s", (int)length, line);
-        line += length + (line[length] == '\n');
-    }
-}
-
 /* Compares and reports; the status is the verdict's, or that of what stood in the way. */
 static int compare(struct outputs *outputs, const struct arguments *arguments, const struct m3_safetensors *reference,
                    const struct m3_safetensors *candidate, const struct m3_error *notes, struct m3_error *error)
@@ -165,7 +155,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     struct m3_compare_options options = arguments->options;
     options.ledger = outputs->ledger_lines;
     int status = m3_compare(&result, reference, candidate, &options, error);
-    add_notes(&result.notes, notes);
+    m3_cli_add_notes(&result.notes, notes);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         const struct m3_report_subject subject = { .comparison = &result, .reference = reference,
                                                    .candidate = candidate, .spec = arguments->spec };

@@ -25,7 +25,8 @@ static struct m3_blame_item *operand_of(const struct m3_blaming *b, const struct
 {
     enum m3_tap tap;
     int64_t layer;
-    if (m3_graph_operand(&tap, &layer, b->setting->model, b->setting->semantics, item->tap, item->layer, i)) return NULL;
+    const struct m3_setting *s = b->setting;
+    if (m3_graph_operand(&tap, &layer, s->model, s->semantics, item->tap, item->layer, i)) return NULL;
     return m3_blame_find(b, tap, layer);
 }
 
@@ -103,7 +104,8 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
     while (m3_trace_tap(b->setting, room, &tap, &layer)) room++;
     b->items = calloc((size_t)room + 1, sizeof *b->items);
     result->taps = calloc((size_t)room + 1, sizeof *result->taps);
-    if (!b->items || !result->taps) return m3_fail_memory(b->error, "the list of taps", (size_t)room * sizeof *b->items);
+    if (!b->items || !result->taps)
+        return m3_fail_memory(b->error, "the list of taps", (size_t)room * sizeof *b->items);
     for (b->count = 0; b->count < room; b->count++) {
         struct m3_blame_item *item = &b->items[b->count];
         m3_trace_tap(b->setting, b->count, &item->tap, &item->layer);
@@ -135,7 +137,8 @@ static void mark_needed(struct m3_blaming *b)
 }
 
 /* How many operators are judged together, and the first of them. */
-static int64_t count_together(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_item **first)
+static int64_t count_together(const struct m3_blaming *b, struct m3_blame_item *item,
+                              const struct m3_blame_item **first)
 {
     int64_t count = 1;
     for (int j = 0; j < M3_OPERANDS; j++) {
@@ -182,7 +185,8 @@ static int make_again(struct m3_remade *made, const struct m3_blaming *b, const 
         m3_remade_free(made);
         made->lacking = made->words;
         const char *text = why.text ? why.text : "";
-        snprintf(made->words, sizeof made->words, "inputs that its operator takes: %.*s", (int)strcspn(text, "\n"), text);
+        snprintf(made->words, sizeof made->words, "inputs that its operator takes: %.*s", (int)strcspn(text, "\n"),
+                 text);
     } else if (status && why.text) {
         m3_fail(b->error, status, "%.*s", (int)strcspn(why.text, "\n"), why.text);
     }

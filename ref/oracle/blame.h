@@ -65,9 +65,9 @@ struct m3_blame_options {
 };
 
 /* The double engine runs the case once, for what is inherited. 0 if taps were judged or could not be, whatever the
- * verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another model or case without `force`; M3_BAD_INPUT:
- * no dump; M3_IO: no room for the run's taps in the folder for temporary files; M3_INTERNAL. The result refers into
- * `candidate`; free it in any case. */
+ * verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another model or case without `force`;
+ * M3_BAD_INPUT: no dump; M3_IO: no room for the run's taps in the folder for temporary files; M3_INTERNAL. The result
+ * refers into `candidate`; free it in any case. */
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);
 void m3_blame_free(struct m3_blame *result);

@@ -65,8 +65,8 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
                           const struct m3_blame_values *dumped, const struct m3_remade *remade);
 void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank);
 
-/* blame_choices.c, by the scores that the trace knows; where there are none, or `remade` has no row, only what no scores
- * can choose is judged. Lists of blocks are sorted, unusable rows marked, also where nothing is to be judged. */
+/* blame_choices.c, by the scores that the trace knows; where there are none, or `remade` has no row, only what no
+ * scores can choose is judged. Lists of blocks are sorted, unusable rows marked, also where nothing is to be judged. */
 int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item,
                            struct m3_blame_values *dumped, const struct m3_remade *remade);
 /* Choices that the dump lacks: the trace gets those rows that could not have been chosen otherwise. */

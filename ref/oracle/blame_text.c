@@ -51,7 +51,8 @@ static void print_finding(FILE *out, const struct m3_blamed *tap)
         print_tiers(out, &tap->tiers);
     }
     if (tap->operators > 1)
-        fprintf(out, "; with the %" PRId64 " operators from %s on that were not dumped", tap->operators - 1, tap->since);
+        fprintf(out, "; with the %" PRId64 " operators from %s on that were not dumped", tap->operators - 1,
+                tap->since);
     fprintf(out, "  (%s, SPEC %s)\n", tap->operator, tap->section);
 }
 
