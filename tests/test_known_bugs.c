@@ -240,7 +240,7 @@ static void named(const struct m3_mistake *mistake, const char *tap)
  *        there and at the end are those printed. blame: the culprit is that tap and its operator, but where the
  *        profile permits as much. An honest run has no culprit.
  * Seen to fail with a group's own scores for the next group's, figures changed in SPEC, a limit of 0.1 for 1e-5 in
- * compare. */
+ * compare, the last tap that fails for the culprit. */
 START_TEST(found)
 {
     static struct spec_row rows[SPEC_ROWS];
@@ -422,7 +422,7 @@ END_TEST
 /* Goal:  NaN is found wherever it stands.
  * Given: an honest dump with one NaN, in each float tap in turn.
  * Claim: that tap fails first; of every fourth, that it is the culprit.
- * Seen to fail with elements that are NaN left out of what compare measures. */
+ * Seen to fail with elements that are NaN left out of what compare measures; with one element beyond HARD let pass. */
 START_TEST(nan_anywhere)
 {
     static const float nan_f32 = NAN;
@@ -492,7 +492,7 @@ static int careless_linear(struct m3_ctx *ctx, real *y, const real *x, const str
  * Given: one of the calls of linear leaves out one product of one element (H products each, but for o_proj and down);
  *        all of them round every partial sum.
  * Claim: the tap of that call is the first divergence and the culprit; with sums in bf16 the first linear's.
- * Seen to fail with a limit of 0.1 for 1e-5 in compare. */
+ * Seen to fail with a limit of 0.1 for 1e-5 in compare; with one element beyond HARD let pass. */
 START_TEST(careless_sums)
 {
     static const struct { int64_t at; const char *tap; } calls[] = {
