@@ -72,7 +72,7 @@ static int64_t contains(const char *whole, const char *part)
 /* Goal:  companions change nothing, and do not depend on where they are or on threads.
  * Claim: the taps are those of a run without, bit for bit; a file of its own holds what the dump would have held; one
  *        thread, two threads and three give the same.
- * Seen to fail with ... */
+ * Seen to fail with probes drawn by the number of threads. */
 START_TEST(only_beside)
 {
     static const char *const cases[] = { TINY, SEEN, MTP, M2 " --precision f64", MTP " --set mtp_join=additive" };
@@ -120,7 +120,7 @@ static void check_fields(const struct m3_safetensors *file, const struct m3_tens
 /* Goal:  every tap has all of its companions.
  * Claim: bound and walk of the tap's shape, finite and not negative; n and f of the graph; gains of linear operators
  *        and gated MLPs; weights and biases of norms; biases of linear operators; a margin for each decision.
- * Seen to fail with ... */
+ * Seen to fail with layer norms without weights, linear operators without biases, one step more. */
 START_TEST(complete)
 {
     static const struct { const char *model, *run; int64_t floats; } cases[] = {
@@ -165,7 +165,7 @@ END_TEST
 /* Goal:  the case and the config are there in full.
  * Claim: ids, positions and grids as in the case file; no mask where it has none, and the mask where it has one; the
  *        text of config.json.
- * Seen to fail with ... */
+ * Seen to fail with positions only where they were given, video grids that are those of images, no mask. */
 START_TEST(the_case)
 {
     const char *const run[] = { SEEN, "golden/tiny/model --case golden/readings/mask_case.safetensors" };
@@ -388,7 +388,7 @@ END_TEST
 /* Goal:  a tap alone has its companions too.
  * Claim: of moe.routed alone, whose parts nobody dumps, the whole allowance: n 0, f 1, a bound that is more than that
  *        of the sum and less than 1e4 times it; a gain; nothing but the tap, its companions and the case.
- * Seen to fail with ... */
+ * Seen to fail with the steps of the sum alone, without what the experts may be off. */
 START_TEST(alone)
 {
     ck_assert_int_eq(m3ref("run " TINY " --dump %s --bounds", in_folder("all")), 0);

@@ -52,7 +52,7 @@ enum { READINGS = 12 };
 /* Goal:  the truth of every tap is that of the reading in force.
  * Given: passes in each reading; modules, or pictures where the tower reads it.
  * Claim: no tier at any float tap but those of angles in float; ids are those chosen, counts those given.
- * Seen to fail with ... */
+ * Seen to fail with row 0 of modules not zeroed, another key of jitter, an additive join without its embedding. */
 START_TEST(readings)
 {
     for (int reading = 0; reading < READINGS; reading++) {
@@ -123,7 +123,7 @@ static int is_vision(enum m3_tap tap) { return tap <= M3_TAP_PROJECTOR_OUT; }
  * Given: 8 rows, some side by side, of every text tap but keys and values, which attention reads from the first on.
  * Claim: y, B, walk and ids are those of the whole; rows are numbered; modules have the rows whose later
  *        embeddings are there.
- * Seen to fail with ... */
+ * Seen to fail with embeddings of one token earlier, with positions, and places of attention, counted by index. */
 START_TEST(rows)
 {
     pass_run(&p, "golden/mtp/model", "golden/mtp/case.safetensors", M3_LINEAR_ORDERED);
@@ -191,7 +191,7 @@ static const struct m3_value *behind(enum m3_tap tap, int64_t layer)
 /* Goal:  behind cached places attention and block scores read all places, and everything else its own rows.
  * Given: the rows from 9 on of a whole pass as a call behind 9 places.
  * Claim: each tap is what the whole pass has in those rows, bit for bit.
- * Seen to fail with ... */
+ * Seen to fail with attention, and with numbers of blocks, that leave out the cached places. */
 START_TEST(cached)
 {
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_ORDERED);
@@ -265,7 +265,7 @@ static void lacks(const char *tap_name, known_of known, const char *want)
 
 /* Goal:  what cannot be made says why.
  * Claim: absent operands, rows and weights by name.
- * Seen to fail with ... */
+ * Seen to fail with one missing row named for all of them, with weights that nobody asks for. */
 START_TEST(lacking)
 {
     pass_run(&p, "golden/tiny/model", "golden/vision/two_case.safetensors", M3_LINEAR_BLAS);
@@ -391,7 +391,7 @@ enum { POINTS = sizeof points / sizeof *points };
 /* Goal:  each point of a profile is allowed for where it is, and nowhere else.
  * Given: profiles with one point each.
  * Claim: the taps of the operator that has the point may be off by more, no other. A tap stored in bf16 by 2^-8 |y|.
- * Seen to fail with ... */
+ * Seen to fail without attn.p, with `exact` ignored, with copies that are stored again. */
 START_TEST(rounded)
 {
     pass_run(&p, "golden/tiny/model", "golden/vision/two_case.safetensors", M3_LINEAR_BLAS);

@@ -1,5 +1,6 @@
 #include "oracle/remake_parts.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,7 +175,9 @@ static int add_dump_rounding(struct m3_value *value, const char *name, double u,
     if (!off->error) off->error = calloc((size_t)n + 1, sizeof(double));
     if (!off->variance) off->variance = calloc((size_t)n + 1, sizeof(double));
     if (!off->error || !off->variance) return m3_fail_memory(error, name, (size_t)n * sizeof(double));
-    m3_push_store(off, value->values, n, u, 0);
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(value->values[i]))
+            m3_push_store(&(struct m3_spread){ off->error + i, off->variance + i }, value->values + i, 1, u, 0);
     return M3_OK;
 }
 
