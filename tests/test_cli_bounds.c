@@ -261,7 +261,7 @@ static void plant(const char *name, const char *tap, int64_t i, double by)
 /* Goal:  a reader with one subtraction and one comparison passes honest floats and finds a planted error.
  * Given: the double run as reference; the float run, first taps with equal inputs, linear ones with moved inputs.
  * Claim: none beyond; with one element of each tap off by 0.1 one is.
- * Seen to fail with ... */
+ * Seen to fail with bounds 1e4 times as large. */
 START_TEST(one_comparison)
 {
     static const char *const first[] = { "vision.pixels", "vision.patch_embed", "embed" };
@@ -299,7 +299,7 @@ END_TEST
 /* Goal:  margins and the routers' biases are those of public code.
  * Given: goldens that the public PyTorch code made.
  * Claim: the double run's margins agree to 1e-12 of the largest score, or are both infinite; biases are equal.
- * Seen to fail with ... */
+ * Seen to fail with margins of scores without the bias. */
 START_TEST(margins)
 {
     static const struct { const char *run, *golden; } cases[] = {
@@ -363,7 +363,7 @@ static int64_t same_rows(const char *whole_name, const char *part_name, int64_t 
 /* Goal:  behind cached places, and from a later layer on, companions are those of one run over everything.
  * Given: ordered sums, which give the same bits; gains of MLPs, which are probed by rows, left out.
  * Claim: bit for bit.
- * Seen to fail with ... */
+ * Seen to fail with other numbers in the cached places. */
 START_TEST(in_parts)
 {
     const char *run = "run golden/tiny/model --linear ordered --ids ", *first = "5,9,3,77,14,20,33";
@@ -409,7 +409,7 @@ START_TEST(alone)
 }
 END_TEST
 
-/* Usage. Seen to fail with ... */
+/* Usage. */
 START_TEST(refuses)
 {
     ck_assert_int_eq(m3ref("run " TINY " --bounds"), 64);

@@ -447,8 +447,7 @@ static double scale_of(const double *x, int64_t n, int rule)
 /* Goal:  a candidate that quantises its inputs is allowed what that costs.
  * Given: q_proj of attn_norm rounded to E4M3 in blocks of 128 or 32, exponents down and up, small and large numbers in
  *        one block.
- * Claim: every difference is within, the largest share above 0.02 of it; the rms within 3 standard deviations.
- * Seen to fail with ... */
+ * Claim: every difference is within, the largest share above 0.02 of it; the rms within 3 standard deviations. */
 START_TEST(quantised)
 {
     static const char *const rules[] = {

@@ -163,8 +163,7 @@ END_TEST
 
 /* Goal:  a dump that is coarser than what was used counts as a spread.
  * Given: a profile that says so of one tap, which also holds an infinity.
- * Claim: 2^-8 |x| and its variance, none of the infinity, no spread of another tap.
- * Seen to fail with ... */
+ * Claim: 2^-8 |x| and its variance, none of the infinity, no spread of another tap. */
 START_TEST(coarser_dump)
 {
     static const char text[] =
@@ -232,7 +231,7 @@ static void lacks(const char *name, const char *want)
  * Given: the taps up to the first of layer 3, with and without some of layer 2; those up to the first of a module.
  * Claim: of layer 2 `out` is left, and where that is lacking what it is made of; for modules `embed` and `final_norm`;
  *        nothing is made in a layer of which nothing is known; a tap that the call does not make is refused.
- * Seen to fail with what a hole is made of forgotten. */
+ * Seen to fail with what a hole is made of forgotten, with nothing forgotten. */
 START_TEST(forgets)
 {
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
