@@ -76,7 +76,7 @@ static double largest_of(const struct m3_tensor *tensor)
 }
 
 /* Goal:  the operators in random order are the reference's.
- * Given: models with and without vision, MTP, sparse layers, experts; other readings; two runs in float, angles in double.
+ * Given: models with and without vision, MTP, sparse layers, experts; other readings; two runs, angles in double.
  * Claim: every float tap of the run is there, and within 4e-6 of the truth, none but copies exact.
  * Seen to fail with keys of the wrong group, one key too few, alpha left out, a part of a sum lost, the union of lists
  * not taken, experts' weights not normalised. */
@@ -168,8 +168,49 @@ START_TEST(each_point)
 }
 END_TEST
 
+/* Goal:  stored weights and inputs are rounded where the profile says so, with each rule of scales.
+ * Claim: the one tap behind is off by what BF16, by what E4M3 makes; its neighbour by float's rounding.
+ * Seen to fail with the weights' rule left out, with the inputs' left out. */
+static const struct {
+    const char *model, *c, *field, *before, *behind;
+    double least, most;
+} rules[] = {
+    { "golden/f8block/model", "golden/f8block/case.safetensors", "\"weights\": {\"layers.0.v_proj\": \"bf16\"}",
+      "layers.0.k_proj", "layers.0.v_proj", 1e-3, 3e-3 },
+    { "golden/tiny/model", "golden/tiny/case.safetensors",
+      "\"input\": {\"layers.0.q_proj\": {\"dtype\": \"e4m3\", \"scale\": \"block128\"}}", "layers.0.k_proj",
+      "layers.0.q_proj", 0.01, 0.05 },
+    { "golden/tiny/model", "golden/tiny/case.safetensors",
+      "\"input\": {\"layers.0.q_proj\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\", \"exponent\": \"up\"}}",
+      "layers.0.k_proj", "layers.0.q_proj", 0.01, 0.05 },
+    { "golden/tiny/model", "golden/tiny/case.safetensors",
+      "\"input\": {\"layers.0.q_proj\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\", \"exponent\": \"down\"}}",
+      "layers.0.k_proj", "layers.0.q_proj", 0.01, 0.07 },
+    { "golden/tiny/model", "golden/tiny/case.safetensors",
+      "\"input\": {\"layers.4.moe.expert.up\": {\"dtype\": \"e4m3\", \"scale\": \"block128\"}}",
+      "layers.4.moe.weights", "layers.4.moe.expert_out", 0.005, 0.05 },
+};
+
+START_TEST(each_rule)
+{
+    char text[300];
+    snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", %s}", rules[_i].field);
+    write_text(in_folder("own.json"), text);
+    struct subject s = subject_of(rules[_i].model, rules[_i].c, in_folder("own.json"));
+    struct m3_envelope_plan plan = plan_of(&s, 4, 2, 1);
+    make(&plan, in_folder("env"));
+    struct m3_safetensors *file = file_of(in_folder("env"));
+    double before = largest_of(m3_safetensors_find(file, rules[_i].before));
+    double behind = largest_of(m3_safetensors_find(file, rules[_i].behind));
+    ck_assert_msg(before <= 4e-6, "%s: %g", rules[_i].before, before);
+    ck_assert_msg(behind >= rules[_i].least && behind <= rules[_i].most, "%s: %g", rules[_i].behind, behind);
+    m3_safetensors_close(file);
+    end_subject(&s);
+}
+END_TEST
+
 /* Goal:  the same seed gives the same file, whatever the threads; another seed another.
- * Seen to fail with draws that count calls of threads (a key taken inside the parallel loop), with the seed left out. */
+ * Seen to fail with draws by thread, with the seed left out. */
 START_TEST(repeats)
 {
     struct subject s = tiny("bf16");
@@ -275,7 +316,7 @@ static int round_tap(void *self, enum m3_tap tap, int64_t layer, void *data, int
 
 /* Goal:  an honest BF16 implementation is inside; wrong ones are not.
  * Given: the float engine, taps rounded to nearest by the test itself, inner points not; 12 runs of the envelope.
- * Claim: not suspect, not beyond the largest, and not nearer than a third of the median; the same with 2.1 times the
+ * Claim: not suspect, not beyond the largest, and not nearer than 0.7 of the median; the same with 2.1 times the
  *        largest, zeros (distance 1), NaN: suspect.
  * Seen to fail with the distances times 3, and with the sqrt(2) applied the other way round. */
 START_TEST(honest)
@@ -283,17 +324,18 @@ START_TEST(honest)
     char command[600];
     const char *build = getenv("BUILD");
     snprintf(command, sizeof command, "%s/m3ref run golden/tiny/model --case golden/tiny/case.safetensors --precision "
-             "f64 --dump %s >/dev/null", build ? build : "build", in_folder("truth"));
+             "f64 --threads 1 --dump %s >/dev/null", build ? build : "build", in_folder("truth"));
     ck_assert_int_eq(system(command), 0);
     struct subject s = tiny("bf16");
     struct m3_envelope_plan plan = plan_of(&s, 12, 1, 1);
+    plan.linear = M3_LINEAR_ORDERED;
     make(&plan, in_folder("env"));
 
     struct candidate candidate = { .truth = file_of(in_folder("truth")) };
     const struct m3_force force = { &candidate, round_tap };
     const struct m3_request request = { .ids = s.c.ids, .positions = s.c.positions, .T = s.c.T,
-                                        .end_layer = s.model->config.layers, .semantics = plan.semantics, .threads = 1,
-                                        .force = &force };
+                                        .end_layer = s.model->config.layers, .semantics = plan.semantics,
+                                        .linear = M3_LINEAR_ORDERED, .threads = 1, .force = &force };
     struct m3_error error = { 0 };
     ck_assert_int_eq(m3_engine_f32()->forward(s.model, &request, &error), M3_OK);
 
@@ -303,7 +345,7 @@ START_TEST(honest)
         struct m3_envelope_rank rank;
         double distance = sqrt(candidate.d2[w] / candidate.r2[w]);
         ck_assert_int_eq(m3_envelope_rank(&rank, envelope, watched[w], distance), 0);
-        ck_assert_msg(!rank.suspect && !rank.blind && distance <= rank.largest && distance >= rank.median / 3,
+        ck_assert_msg(!rank.suspect && !rank.blind && distance <= rank.largest && distance >= 0.7 * rank.median,
                       "%s: %g, median %g, largest %g", watched[w], distance, rank.median, rank.largest);
         const double wrong[] = { 2.1 * rank.largest, 1, NAN, INFINITY };
         for (int i = 0; i < 4; i++) {
@@ -348,20 +390,20 @@ START_TEST(ranks)
     struct m3_profile *profile;
     ck_assert_int_eq(m3_profile_open(&profile, "fp32", &error), M3_OK);
     const struct strings strings = { "m3ref-envelope", "fp32", m3_profile_sha256(profile), "m", "c" };
-    const double four[] = { 0.125, 0.25, 0.25, 0.375 };
-    write_envelope(in_folder("env"), &strings, four, 4);
+    const double eight[] = { 0.0625, 0.125, 0.25, 0.25, 0.3125, 0.34375, 0.359375, 0.375 };
+    write_envelope(in_folder("env"), &strings, eight, 8);
     struct m3_envelope *envelope = opened(in_folder("env"), profile);
     struct m3_envelope_rank rank;
     const struct {
         double distance, percentile;
         int suspect;
-    } want[] = { { 0, 0, 0 }, { 0.125, 12.5, 0 }, { 0.2, 25, 0 }, { 0.25, 50, 0 }, { 0.375, 87.5, 0 }, { 0.4, 100, 0 },
-                 { 0.75, 100, 0 }, { 0.7500001, 100, 1 }, { INFINITY, 100, 1 }, { NAN, 100, 1 } };
+    } want[] = { { 0, 0, 0 }, { 0.0625, 6.25, 0 }, { 0.2, 25, 0 }, { 0.25, 37.5, 0 }, { 0.375, 93.75, 0 },
+                 { 0.4, 100, 0 }, { 0.75, 100, 0 }, { 0.7500001, 100, 1 }, { INFINITY, 100, 1 }, { NAN, 100, 1 } };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         ck_assert_int_eq(m3_envelope_rank(&rank, envelope, "logits", want[i].distance), 0);
         ck_assert_msg(rank.percentile == want[i].percentile && rank.suspect == want[i].suspect, "%g: %g %d",
                       want[i].distance, rank.percentile, rank.suspect);
-        ck_assert(rank.median == 0.25 && rank.largest == 0.375 && !rank.blind);
+        ck_assert(rank.median == 0.28125 && rank.largest == 0.375 && !rank.blind);
     }
     ck_assert_int_eq(m3_envelope_rank(&rank, envelope, "final_norm", 0), -1);
     m3_envelope_close(envelope);
@@ -430,11 +472,16 @@ Suite *m3_suite(void)
     tcase_add_checked_fixture(test, make_folder, remove_folder);
     tcase_add_loop_test(test, same_operators, 0, sizeof floats / sizeof *floats);
     tcase_add_loop_test(test, each_point, 0, sizeof points / sizeof *points);
+    tcase_add_loop_test(test, each_rule, 0, sizeof rules / sizeof *rules);
     tcase_add_test(test, repeats);
-    tcase_add_test(test, rounding);
     tcase_add_test(test, honest);
-    tcase_add_test(test, ranks);
-    tcase_add_test(test, refused);
     suite_add_tcase(suite, test);
+
+    TCase *numbers = tcase_create("numbers");
+    tcase_add_checked_fixture(numbers, make_folder, remove_folder);
+    tcase_add_test(numbers, rounding);
+    tcase_add_test(numbers, ranks);
+    tcase_add_test(numbers, refused);
+    suite_add_tcase(suite, numbers);
     return suite;
 }

@@ -116,7 +116,8 @@ static int check_target(const struct arguments *a, const struct m3_model *model,
         read = same_file(a->out, path);
     }
     for (int64_t i = 0; !read && i < a->input.image_count; i++) read = same_file(a->out, a->input.images[i]);
-    return read ? m3_fail(error, M3_USAGE, "--out: got %s, which this run reads, expected another file", a->out) : M3_OK;
+    return read ? m3_fail(error, M3_USAGE, "--out: got %s, which this run reads, expected another file", a->out)
+                : M3_OK;
 }
 
 static void progress(void *terminal, int64_t run, int64_t runs)

@@ -112,7 +112,8 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
                               plan->command, error);
     request.sink = &sink;
     if (!status) {
-        status = m3_engine_f64()->forward(plan->model, &request, error);
+        status = m3_dump_begin(dump, error);
+        if (!status) status = m3_engine_f64()->forward(plan->model, &request, error);
         if (status) m3_dump_abandon(dump);
         else status = m3_dump_commit(dump, error);
     }

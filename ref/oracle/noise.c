@@ -52,6 +52,14 @@ struct m3_rounder m3_noise_rounder(struct m3_noise *noise, const char *point)
     return m3_rounder_of(is_skipped(noise, point) ? M3_F32 : dtype, key);
 }
 
+struct m3_rounder m3_noise_weights(struct m3_noise *noise, const char *name)
+{
+    uint64_t key = m3_draw_key(noise->key, name);
+    double u = m3_profile_weights(noise->profile, name);
+    noise->rounds |= u > 0;
+    return m3_rounder_of(u == 0 || is_skipped(noise, name) ? M3_F32 : u == 0x1p-8 ? M3_BF16 : M3_F16, key);
+}
+
 void m3_noise_round(struct m3_noise *noise, struct m3_ctx *ctx, const char *point, float *x, int64_t n)
 {
     struct m3_rounder r = m3_noise_rounder(noise, point);

@@ -73,15 +73,17 @@ static void arrange(struct m3_ctx *ctx, float *out, const float *x, const struct
     }
 }
 
-/* panel: rows [n0, n0 + n) of w, arranged likewise. row [n,cols] is scratch. */
+/* panel: rows [n0, n0 + n) of w, rounded and arranged likewise. row [n,cols] is scratch. */
 static void arrange_weights(struct m3_ctx *ctx, float *panel, float *row, const struct m3_weight *w, int64_t n0,
-                            int64_t n, const struct cuts *cuts)
+                            int64_t n, const struct cuts *cuts, const struct m3_rounder *rounder)
 {
     int64_t cols = w->cols;
 #pragma omp parallel for num_threads(m3_team(ctx, n * cols)) schedule(static, 1)
     for (int64_t r = 0; r < n; r++) {
         float *mine = row + r * cols;
         m3_expand_f32(mine, w, n0 + r, 0, cols);
+        for (int64_t k = 0; k < cols && rounder->bits; k++)
+            mine[k] = m3_rounded(rounder, (double)mine[k], (uint64_t)((n0 + r) * cols + k));
         for (int p = 0; p < cuts->parts; p++) {
             int64_t first = cuts->cut[p], count = cuts->cut[p + 1] - first;
             for (int64_t k = 0; k < count; k++) panel[n * first + r * count + k] = mine[cuts->order[first + k]];
@@ -108,9 +110,11 @@ static int add_parts(struct m3_noise *noise, struct m3_ctx *ctx, float *y, int64
 }
 
 static int product(struct m3_ctx *ctx, float *y, const float *x, const struct m3_weight *w, const float *bias,
-                   int64_t T, struct m3_input_rounding rule)
+                   int64_t T, const char *name)
 {
     struct m3_noise *noise = ctx->plugin;
+    const struct m3_input_rounding rule = m3_profile_input(noise->profile, name);
+    const struct m3_rounder of_weights = m3_noise_weights(noise, name);
     int64_t cols = w->cols, rows = w->rows, panel = m3_max(1, m3_min(rows, PANEL_VALUES / cols));
     size_t mark = m3_scratch_mark(ctx);
     struct cuts cuts = { .order = m3_scratch_take(ctx, cols, sizeof *cuts.order) };
@@ -125,7 +129,7 @@ static int product(struct m3_ctx *ctx, float *y, const float *x, const struct m3
     }
     for (int64_t n0 = 0; n0 < rows && !status; n0 += panel) {
         int64_t n = m3_min(panel, rows - n0);
-        arrange_weights(ctx, weights, row, w, n0, n, &cuts);
+        arrange_weights(ctx, weights, row, w, n0, n, &cuts, &of_weights);
         status = add_parts(noise, ctx, y, rows, part, arranged, weights, n0, n, T, &cuts);
     }
     for (int64_t i = 0; i < T * rows && bias && !status; i++) y[i] = y[i] + bias[i % rows];
@@ -140,9 +144,9 @@ int m3_noise_linear(struct m3_ctx *ctx, float *y, const float *x, const struct m
     const struct m3_noise_place *place = NULL;
     for (int64_t i = 0; i < noise->place_count && !place; i++)
         if (noise->places[i].weight == w) place = &noise->places[i];
-    if (!place) return product(ctx, y, x, w, bias, T, (struct m3_input_rounding){ .dtype = M3_DTYPES });
+    if (!place) return product(ctx, y, x, w, bias, T, "");
 
-    int status = product(ctx, y, x, w, bias, T, m3_profile_input(noise->profile, place->name));
+    int status = product(ctx, y, x, w, bias, T, place->name);
     enum m3_tap tap;
     int64_t layer;
     if (m3_tap_parse(place->name, &tap, &layer) != 0) m3_noise_round(noise, ctx, place->name, y, T * w->rows);
@@ -206,25 +210,22 @@ int m3_noise_swiglu(struct m3_ctx *ctx, float *y, const float *gate, const float
 }
 
 /* out [n,H] := w2 act(w1 x, w3 x), with the storage points of experts. */
-static int noisy_expert(struct m3_ctx *ctx, float *out, const float *x, float *gate, float *up, const struct m3_expert *e,
-                      const struct m3_activation *act, int64_t n)
+static int noisy_expert(struct m3_ctx *ctx, float *out, const float *x, float *gate, float *up,
+                        const struct m3_expert *e, const struct m3_activation *act, int64_t n)
 {
     struct m3_noise *noise = ctx->plugin;
     char point[M3_POINT_NAME];
     int64_t F = e->w1.rows;
-    struct m3_input_rounding first = m3_profile_input(noise->profile, m3_noise_point(noise, point, "moe.expert.gate"));
-    struct m3_input_rounding second = m3_profile_input(noise->profile, m3_noise_point(noise, point, "moe.expert.up"));
-    struct m3_input_rounding last = m3_profile_input(noise->profile, m3_noise_point(noise, point, "moe.expert_out"));
     noise->in_experts = 1;
-    int status = product(ctx, gate, x, &e->w1, NULL, n, first);
-    if (!status) status = product(ctx, up, x, &e->w3, NULL, n, second);
+    int status = product(ctx, gate, x, &e->w1, NULL, n, m3_noise_point(noise, point, "moe.expert.gate"));
+    if (!status) status = product(ctx, up, x, &e->w3, NULL, n, m3_noise_point(noise, point, "moe.expert.up"));
     round_inner(noise, ctx, "moe.expert.gate", gate, n * F);
     round_inner(noise, ctx, "moe.expert.up", up, n * F);
     if (!status)
         status = act->oai ? m3_noise_swiglu_oai(ctx, gate, gate, up, n, F, act)
                           : m3_noise_swiglu(ctx, gate, gate, up, n, F);
     noise->in_experts = 0;
-    if (!status) status = product(ctx, out, gate, &e->w2, NULL, n, last);
+    if (!status) status = product(ctx, out, gate, &e->w2, NULL, n, m3_noise_point(noise, point, "moe.expert_out"));
     round_inner(noise, ctx, "moe.expert_out", out, n * e->w2.rows);
     return status;
 }

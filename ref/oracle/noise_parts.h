@@ -70,6 +70,8 @@ static inline float m3_rounded(const struct m3_rounder *r, double value, uint64_
 /* A key for the next draws. */
 uint64_t m3_noise_key(struct m3_noise *noise, const char *what);
 struct m3_rounder m3_noise_rounder(struct m3_noise *noise, const char *point);
+/* Of the weights of a linear operator. */
+struct m3_rounder m3_noise_weights(struct m3_noise *noise, const char *name);
 struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key);
 void m3_noise_round(struct m3_noise *noise, struct m3_ctx *ctx, const char *point, float *x, int64_t n);
 /* "layers.3." of the layer at hand, or "" outside layers, with `inner` behind it; into space [M3_POINT_NAME]. */
