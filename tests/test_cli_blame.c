@@ -77,8 +77,7 @@ static const struct { const char *plugin, *culprit, *operator, *section; } mista
     { "wrong_route", "layers.2.moe.experts", "route", "5.14 route" },
 };
 
-/* Goal:  a plug-in's mistake is named; as text and as JSON; also where only ends of layers are dumped.
- * Seen to fail with the last failing tap for the first. */
+/* Goal:  a plug-in's mistake is named; as text and as JSON; also where only ends of layers are dumped. */
 START_TEST(plugins)
 {
     char options[200], line[200];
@@ -114,8 +113,7 @@ START_TEST(vision_plugin)
 }
 END_TEST
 
-/* Goal:  every line has the fixed keys, numbers that are none are strings.
- * Seen to fail with "created" left out, and with NaN as a number. */
+/* Goal:  every line has the fixed keys, numbers that are none are strings. */
 START_TEST(json)
 {
     const float nan = NAN;
@@ -154,8 +152,7 @@ START_TEST(json)
 END_TEST
 
 /* Goal:  an error that no order of summation makes probable, but that none excludes, is suspect: exit 2.
- * Given: a tap of 96 products, every element 3e-6 of itself too large: 96 roundings allow 5.7e-6.
- * Seen to fail with suspects passed. */
+ * Given: a tap of 96 products, every element 3e-6 of itself too large: 96 roundings allow 5.7e-6. */
 START_TEST(suspect)
 {
     struct m3_safetensors *file;
@@ -178,8 +175,7 @@ START_TEST(suspect)
 }
 END_TEST
 
-/* Another model or case, unless forced; nothing that matches; nothing that can be judged.
- * Seen to fail with the hashes not looked at, and with a run that judges nothing passed. */
+/* Another model or case, unless forced; nothing that matches; nothing that can be judged. */
 START_TEST(not_comparable)
 {
     dump_of("");
@@ -198,7 +194,6 @@ START_TEST(not_comparable)
 }
 END_TEST
 
-/* Seen to fail with the candidate's status dropped. */
 START_TEST(files)
 {
     ck_assert_int_eq(blame(""), 66);
