@@ -176,7 +176,7 @@ bench: setup
 
 # All but what one folder keeps to itself.
 PRIVATE := $(addprefix estimate/,parts.h plot.h) \
-           $(addprefix oracle/,heat.h json.h page.h scorer.h spans.h words.h bounds_dot.h bounds_activation.h \
+           $(addprefix oracle/,heat.h json.h page.h scorer.h spans.h values.h words.h bounds_dot.h bounds_activation.h \
                        bounds_experts.h attended.h push_activation.h push_exp.h %_parts.h)
 HEADERS := $(filter-out $(PRIVATE),$(patsubst ref/%,%,$(wildcard $(addprefix ref/,\
            m3ref.h base/*.h io/*.h model/*.h decode/*.h ops/ops.h oracle/*.h estimate/*.h))))

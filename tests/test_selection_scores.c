@@ -417,7 +417,7 @@ static double number_of(const json_t *object, const char *key)
 }
 
 /* Goal:  a line of JSON for every decision, with its numbers.
- * Given: experts of a token, of which the candidate took another by its own scores, and a row of logits.
+ * Given: experts of a token, of which the candidate took another by its own scores, and its logits, which follow.
  * Seen to fail with ids and want exchanged, and with the next token left out. */
 START_TEST(ledger)
 {
@@ -457,7 +457,7 @@ START_TEST(ledger)
     ck_assert(number_of(experts, "last") == 1 + 4 && number_of(experts, "runner_up") == 1);
     ck_assert_str_eq(text_of(token, "tap"), "logits");
     ck_assert_str_eq(text_of(token, "verdict"), "identical");
-    ck_assert(number_of(token, "gap") == 0.25 && number_of(token, "runner_up") == 2);
+    ck_assert(json_is_null(json_object_get(token, "gap")));
     json_decref(experts);
     json_decref(token);
     free(text);

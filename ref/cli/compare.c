@@ -8,17 +8,19 @@
 #include "io/new_file.h"
 #include "oracle/compare.h"
 #include "oracle/map.h"
+#include "oracle/profile.h"
 #include "oracle/report.h"
 
 static const char help[] =
     "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--html OUT] [--junit OUT]\n"
-    "                     [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--force] [--profile fp32]\n"
+    "                     [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--profile NAME|FILE]\n"
+    "                     [--companions FILE] [--force]\n"
     "\n"
     "Compares two dumps, stage by stage in execution order, and names the first that diverges. Both are safetensors\n"
     "files, or such a file in gzip (.gz). Only taps that both hold are compared, and of these only the rows that both\n"
     "hold. Floats pass within 4 times the fp32 error that the reference states for a tap, plus 1e-7; within 1e-5 if\n"
-    "it states none. Chosen blocks and experts are compared as sets; another set passes if scores\n"
-    "within their bounds choose it.\n"
+    "it states none; more under a profile that stores values coarser. Chosen blocks and experts are compared as sets;\n"
+    "another set passes if scores within their bounds choose it, and what follows from it is not judged by value.\n"
     "\n"
     "  --taps GLOB,...   only taps that match: * is any text, ? any character (\"layers.3.*,logits\")\n"
     "  --json            one JSON object a line: every stage, then the summary\n"
@@ -29,24 +31,31 @@ static const char help[] =
     "  --spec PATH       SPEC.md, where the page's links lead, also an address; by default in the page's folder\n"
     "  --map NAME|FILE   CANDIDATE is another program's, under its own names: transformers, vllm, sglang, llama_cpp, or\n"
     "                    a JSON file that says which of its tensors a tap is, and what to do to it (SPEC 7.11)\n"
+    "  --companions FILE what run --companions wrote beside REFERENCE, if it has none in itself: taps are then judged by\n"
+    "                    the bounds of their operators (SPEC 7.8)\n"
     "  --force           compare dumps of different models or cases\n"
-    "  --profile fp32    precision of the candidate; fp32 is the only one supported yet\n"
+    "  --profile NAME|FILE\n"
+    "                    what the candidate's arithmetic may do: fp32 (default), bf16, fp8, or a JSON file (SPEC 7.3)\n"
     "  --help            this text\n"
     "\n"
-    "Exit status: 0 all stages pass; 1 a stage fails; 3 not comparable: nothing matched, another model or case, other\n"
-    "shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 absent file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 all stages pass; 1 a stage fails; 2 suspect: allowed, but improbable; 3 not comparable: nothing\n"
+    "matched, another model or case, other shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 absent file;\n"
+    "70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;
-    const char *html, *junit, *ledger, *spec;    /* spec: never NULL */
+    const char *html, *junit, *ledger, *spec, *profile;     /* the last two: never NULL */
+    const char *companions;             /* NULL: in the reference, if any */
     const char *map;                    /* NULL: the candidate has our names */
     struct m3_compare_options options;
     int json, help;
 };
 
 /* Above every character: getopt gives an unknown short option as itself. */
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
-       OPT_HELP };
+enum {
+    OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
+    OPT_COMPANIONS, OPT_HELP,
+};
 
 static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
 {
@@ -56,6 +65,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         { "html", required_argument, NULL, OPT_HTML },       { "junit", required_argument, NULL, OPT_JUNIT },
         { "spec", required_argument, NULL, OPT_SPEC },       { "help", no_argument, NULL, OPT_HELP },
         { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_MAP },
+        { "companions", required_argument, NULL, OPT_COMPANIONS },
         { NULL, 0, NULL, 0 },
     };
     int option;
@@ -71,10 +81,9 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         case OPT_LEDGER: arguments->ledger = optarg; break;
         case OPT_SPEC: arguments->spec = optarg; break;
         case OPT_MAP: arguments->map = optarg; break;
+        case OPT_COMPANIONS: arguments->companions = optarg; break;
         case OPT_HELP: arguments->help = 1; return M3_OK;
-        case OPT_PROFILE:
-            if (strcmp(optarg, "fp32") == 0) break;
-            return m3_fail(error, M3_USAGE, "compare: --profile %s is not supported yet: expected fp32", optarg);
+        case OPT_PROFILE: arguments->profile = optarg; break;
         default: return m3_cli_bad_option(option, argv, "compare", error);
         }
     }
@@ -147,18 +156,47 @@ static int write_outputs(struct outputs *outputs, const struct m3_report_subject
     return status;
 }
 
+/* What a comparison is made of. */
+struct inputs {
+    struct m3_safetensors *reference, *candidate, *companions;
+    struct m3_profile *profile;
+};
+
+static int open_inputs(struct inputs *inputs, const struct arguments *arguments, struct m3_error *notes,
+                       struct m3_error *error)
+{
+    int status = m3_profile_open(&inputs->profile, arguments->profile, error);
+    if (status == M3_OK) status = m3_safetensors_open(&inputs->reference, arguments->reference, error);
+    if (status == M3_OK) status = m3_safetensors_open(&inputs->candidate, arguments->candidate, error);
+    if (status == M3_OK && arguments->companions != NULL)
+        status = m3_safetensors_open(&inputs->companions, arguments->companions, error);
+    if (status != M3_OK || arguments->map == NULL) return status;
+    const struct m3_map_sizes sizes = m3_map_sizes_of_dump(inputs->reference);
+    return m3_map_put(&inputs->candidate, arguments->map, &sizes, notes, error);
+}
+
+static void close_inputs(struct inputs *inputs)
+{
+    m3_safetensors_close(inputs->reference);
+    m3_safetensors_close(inputs->candidate);
+    m3_safetensors_close(inputs->companions);
+    m3_profile_close(inputs->profile);
+}
+
 /* Compares and reports; the status is the verdict's, or that of what stood in the way. */
-static int compare(struct outputs *outputs, const struct arguments *arguments, const struct m3_safetensors *reference,
-                   const struct m3_safetensors *candidate, const struct m3_error *notes, struct m3_error *error)
+static int compare(struct outputs *outputs, const struct arguments *arguments, const struct inputs *inputs,
+                   const struct m3_error *notes, struct m3_error *error)
 {
     struct m3_comparison result;
     struct m3_compare_options options = arguments->options;
     options.ledger = outputs->ledger_lines;
-    int status = m3_compare(&result, reference, candidate, &options, error);
+    options.profile = inputs->profile;
+    options.companions = inputs->companions;
+    int status = m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        const struct m3_report_subject subject = { .comparison = &result, .reference = reference,
-                                                   .candidate = candidate, .spec = arguments->spec };
+        const struct m3_report_subject subject = { .comparison = &result, .reference = inputs->reference,
+                                                   .candidate = inputs->candidate, .spec = arguments->spec };
         int (*report)(FILE *, const struct m3_comparison *, struct m3_error *) =
             arguments->json ? m3_report_json : m3_report_text;
         int printed = report(stdout, &result, error);
@@ -171,27 +209,21 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
 
 int m3_cli_compare(int argc, char **argv)
 {
-    struct arguments arguments = { .spec = "SPEC.md" };
+    struct arguments arguments = { .spec = "SPEC.md", .profile = "fp32" };
     struct outputs outputs = { M3_NO_FILE, M3_NO_FILE, M3_NO_FILE, NULL };
     struct m3_error notes = { 0 }, error = { 0 };
-    struct m3_safetensors *reference = NULL, *candidate = NULL;
+    struct inputs inputs = { NULL, NULL, NULL, NULL };
 
     int status = parse(&arguments, argc, argv, &error);
     if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
-    if (status == M3_OK) status = m3_safetensors_open(&reference, arguments.reference, &error);
-    if (status == M3_OK) status = m3_safetensors_open(&candidate, arguments.candidate, &error);
-    if (status == M3_OK && arguments.map != NULL) {
-        const struct m3_map_sizes sizes = m3_map_sizes_of_dump(reference);
-        status = m3_map_put(&candidate, arguments.map, &sizes, &notes, &error);
-    }
+    if (status == M3_OK) status = open_inputs(&inputs, &arguments, &notes, &error);
     if (status == M3_OK) status = open_outputs(&outputs, &arguments, &error);
-    if (status == M3_OK) status = compare(&outputs, &arguments, reference, candidate, &notes, &error);
+    if (status == M3_OK) status = compare(&outputs, &arguments, &inputs, &notes, &error);
     m3_new_file_abandon(&outputs.html);
     m3_new_file_abandon(&outputs.junit);
     if (outputs.ledger_lines != NULL) fclose(outputs.ledger_lines);
     m3_new_file_abandon(&outputs.ledger);
-    m3_safetensors_close(reference);
-    m3_safetensors_close(candidate);
+    close_inputs(&inputs);
     /* A verdict alone is no error: the report has said it. */
     if (error.count > 0) return m3_cli_end(status, &notes, &error);
     m3_error_free(&notes);

@@ -8,6 +8,8 @@
 #include "base/status.h"
 #include "io/safetensors.h"
 
+struct m3_taint;
+
 struct m3_side {
     const struct m3_safetensors *file;
     /* I32 [R], strictly ascending from 0 or more: the rows of taps [T,...], of taps [P,...]; NULL: all are there. */
@@ -20,6 +22,8 @@ struct m3_matched {
     const struct m3_tensor *want, *got;
     int tap;                            /* enum m3_tap */
     int64_t layer;
+    const struct m3_taint *taint;       /* rows that are another computation are left out (taint.h); NULL: none is */
+    int drift_is_judged;                /* rows that only drift are not left out */
 };
 
 struct m3_row_pair {

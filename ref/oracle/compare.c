@@ -9,15 +9,20 @@
 #include "model/taps.h"
 #include "oracle/align.h"
 #include "oracle/judge.h"
-
-/* Without a yardstick: loose enough for fp32 through some dozens of layers, far below a wrong operator. */
-static const double default_allowance = 1e-5;
+#include "oracle/taint.h"
+#include "oracle/weightless.h"
 
 enum { NAMES_IN_A_NOTE = 8 };
 
-struct yardsticks {
-    int64_t absent;             /* stages judged by the default */
-    const char *first;
+/* What all stages share. */
+struct comparing {
+    struct m3_comparison *result;
+    const struct m3_profile *profile;           /* NULL: fp32, and nothing exact */
+    struct m3_coarse_table coarse;
+    struct m3_selection_rules rules;
+    struct m3_weightless *weightless;           /* NULL: the reference has no companions */
+    int64_t without_yardstick;                  /* stages judged by the default */
+    const char *first_without;
 };
 
 static void note(struct m3_comparison *result, const char *text)
@@ -55,7 +60,7 @@ static int check_origin(struct m3_comparison *result, const struct m3_side *refe
 
 static int is_companion(const char *name)
 {
-    static const char *const endings[] = { ".bound", ".walk", ".gain", ".margin", ".experts.bias" };
+    static const char *const endings[] = { ".bound", ".walk", ".gain", ".margin", ".experts.bias", ".weight", ".bias" };
     size_t length = strlen(name);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t ending = strlen(endings[i]);
@@ -146,47 +151,153 @@ static int64_t match_taps(struct m3_comparison *result, struct m3_matched *taps,
     return both;
 }
 
-int m3_yardstick(double *allowed, int *stated, const struct m3_safetensors *reference, const char *tap,
-                 const char *what, struct m3_error *error)
+/* What a tap is allowed, by the reference's fp32 errors. */
+static int set_allowed(struct m3_stage *stage, struct comparing *all, const struct m3_matched *matched,
+                       const struct m3_coarseness *coarse, struct m3_error *error)
 {
-    char key[128];
-    *allowed = default_allowance;
-    *stated = 0;
-    int length = snprintf(key, sizeof key, "%s.%s", tap, what);
-    const char *text = length > 0 && (size_t)length < sizeof key ? m3_safetensors_metadata(reference, key) : NULL;
-    if (text == NULL) return M3_OK;
-
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= 0) || isinf(value))
-        return m3_fail(error, M3_BAD_INPUT, "%s: metadata %s: got \"%s\", expected a finite number of at least 0",
-                       m3_safetensors_path(reference), key, text);
-    *allowed = 4 * value + 1e-7;
-    *stated = 1;
+    int stated_l2, stated_max;
+    const struct m3_safetensors *reference = matched->reference->file;
+    int status = m3_yardstick(&stage->allowed_l2, &stated_l2, coarse, reference, stage->tap, "f32_rel_l2", error);
+    if (status == M3_OK)
+        status = m3_yardstick(&stage->allowed_max, &stated_max, coarse, reference, stage->tap, "f32_max", error);
+    if (status != M3_OK) return status;
+    if (!stated_l2 && !stated_max && all->without_yardstick++ == 0) all->first_without = stage->tap;
     return M3_OK;
 }
 
-static int judge(struct m3_stage *stage, const struct m3_matched *matched, struct yardsticks *yardsticks,
-                 const struct m3_selection_rules *rules, struct m3_error *error)
-{
-    enum m3_tap_kind kind = m3_tap_table[matched->tap].kind;
-    *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
-                                .selection = kind == M3_KIND_CHOICES };
-    if (kind == M3_KIND_CHOICES) return m3_judge_selection(stage, matched, rules, error);
-    if (kind == M3_KIND_COUNTS) {
-        m3_judge_values(stage, matched);
-        return M3_OK;
-    }
+static const char *const ways[] = {
+    [M3_WEIGHTLESS_CREATED] = "what the operator makes of the candidate's inputs",
+    [M3_WEIGHTLESS_DRIFT] = "bounds and measured drift",
+};
 
-    int stated_l2, stated_max;
-    const struct m3_safetensors *reference = matched->reference->file;
-    int status = m3_yardstick(&stage->allowed_l2, &stated_l2, reference, stage->tap, "f32_rel_l2", error);
-    if (status == M3_OK)
-        status = m3_yardstick(&stage->allowed_max, &stated_max, reference, stage->tap, "f32_max", error);
+/* Replaces what the whole pass says by what the operator alone says. NaN and infinities stay what they are. */
+static void take_tiers(struct m3_stage *stage, const struct m3_weightless_found *found)
+{
+    const struct m3_tier_result *t = &found->tiers;
+    if (stage->verdict == M3_VERDICT_NOT_COMPARABLE || stage->headroom == INFINITY) return;
+    if (found->how == M3_WEIGHTLESS_NO_GAIN) {
+        stage->verdict = M3_NOT_JUDGED;
+        stage->note = "weights are needed, and the reference has no gain beside it";
+        return;
+    }
+    stage->judged_by = ways[found->how];
+    stage->verdict = t->verdict;
+    stage->tiers = t->tiers;
+    stage->grid = t->grid;
+    stage->n = found->n;
+    stage->f = found->f;
+    stage->z2 = t->z2;
+    stage->headroom = t->headroom;
+    stage->violations = t->hard > 0 ? t->hard : t->suspect > t->walk ? t->suspect : t->walk;
+    stage->elements = found->elements;
+    stage->looks[0] = '\0';             /* those were of all that is inherited, too */
+    if (found->how == M3_WEIGHTLESS_CREATED) {
+        memcpy(stage->quantiles, found->quantiles, sizeof stage->quantiles);
+        memcpy(stage->looks, found->looks, sizeof stage->looks);
+    }
+    stage->allowed_l2 = found->allowed_l2;
+    stage->allowed_max = stage->peak > 0 ? found->allowed_most / stage->peak : found->allowed_most;
+    if (t->verdict == M3_NOT_JUDGED) stage->note = "values end where the format ends";
+    if (found->row < 0) return;
+    int64_t rest = found->rest;
+    stage->rank = stage->candidate->rank;
+    for (int i = stage->rank - 1; i > 0; i--) {
+        stage->index[i] = rest % stage->candidate->shape[i];
+        rest /= stage->candidate->shape[i];
+    }
+    stage->index[0] = found->row;
+    stage->got = found->got;
+    stage->want = found->want;
+    stage->max_abs = found->got == found->want ? 0 : fabs(found->got - found->want);
+}
+
+/* By bounds, where companions and the candidate's inputs say enough; `found` says whether they do. */
+static int judge_weightless(struct m3_weightless_found *found, const struct comparing *all,
+                            const struct m3_matched *matched, struct m3_error *error)
+{
+    *found = (struct m3_weightless_found){ .how = M3_WEIGHTLESS_NOT };
+    if (all->weightless == NULL) return M3_OK;
+    return m3_weightless_judge(found, all->weightless, matched, error);
+}
+
+/* Where a profile lets zeros pass, a pass says nothing. */
+static void doubt_wide_allowance(struct m3_stage *stage, const struct m3_coarseness *coarse)
+{
+    if (stage->verdict != M3_PASS || coarse->before == 0 || (stage->allowed_l2 < 1 && stage->allowed_max < 1)) return;
+    stage->verdict = M3_NOT_JUDGED;
+    stage->note = "the profile allows errors as large as the values";
+}
+
+static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3_matched matched,
+                        const struct m3_coarseness *coarse, struct m3_error *error)
+{
+    const struct m3_profile *profile = all->profile;
+    struct m3_float_rules rules = { .stored = M3_F32 };
+    struct m3_weightless_found found;
+    if (profile != NULL) rules.stored = m3_profile_dtype(profile, stage->tap);
+    if (profile != NULL) rules.exact = m3_profile_exact(profile, stage->tap);
+    stage->judged_by = rules.exact ? "equality" : "fp32 errors of the reference";
+    int status = judge_weightless(&found, all, &matched, error);
     if (status != M3_OK) return status;
-    if (!stated_l2 && !stated_max && yardsticks->absent++ == 0) yardsticks->first = stage->tap;
-    m3_judge_values(stage, matched);
+    if (rules.exact) found.how = M3_WEIGHTLESS_NOT;
+    if (found.how == M3_WEIGHTLESS_CREATED) matched.taint = NULL;
+    matched.drift_is_judged = found.how == M3_WEIGHTLESS_DRIFT;
+    stage->allowed_l2 = stage->allowed_max = rules.exact ? 0 : INFINITY;
+    rules.by_bounds = found.how != M3_WEIGHTLESS_NOT;
+    if (!rules.exact && !rules.by_bounds) status = set_allowed(stage, all, &matched, coarse, error);
+    if (status == M3_OK) status = m3_judge_values(stage, &matched, &rules, error);
+    if (status != M3_OK) return status;
+    if (rules.by_bounds) take_tiers(stage, &found);
+    else doubt_wide_allowance(stage, coarse);
     return M3_OK;
+}
+
+static int taint(struct comparing *all, const struct m3_stage *stage, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int64_t i = 0; i < stage->differing && stage->flips != NULL && status == M3_OK; i++) {
+        const struct m3_flip *flip = &stage->flips[i];
+        status = m3_taint_add(all->result->taint, flip->layer, flip->row, flip->group, error);
+    }
+    return status;
+}
+
+/* For the judges of selections. */
+static int is_tainted(void *context, enum m3_tap tap, int64_t layer, int64_t row, int64_t group)
+{
+    const struct comparing *all = context;
+    return m3_taint_of(all->result->taint, tap, layer, row, group) != M3_UNTAINTED;
+}
+
+static int judge(struct m3_stage *stage, struct comparing *all, const struct m3_matched *matched,
+                 struct m3_error *error)
+{
+    const enum m3_tap tap = (enum m3_tap)matched->tap;
+    const enum m3_tap_kind kind = m3_tap_table[tap].kind;
+    *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
+                                .selection = kind == M3_KIND_CHOICES, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES,
+                                .percentile = NAN };
+    for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
+    const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
+    all->rules.coarse = coarse;         /* of scores: they are stored no coarser than the places before them */
+    if (kind == M3_KIND_REALS) return judge_floats(stage, all, *matched, &coarse, error);
+    stage->judged_by = "equality";
+    if (kind == M3_KIND_COUNTS) return m3_judge_values(stage, matched, &(struct m3_float_rules){ 0 }, error);
+
+    stage->judged_by = "sets";
+    int status = m3_judge_selection(stage, matched, &all->rules, error);
+    return status != M3_OK ? status : taint(all, stage, error);
+}
+
+/* The worst of a stage that is judged. */
+static void count_verdict(struct m3_comparison *result, const struct m3_stage *stage)
+{
+    if (stage->verdict == M3_FAIL) {
+        if (result->failed++ == 0) result->divergence = stage;
+    } else if (stage->verdict == M3_VERDICT_SUSPECT) {
+        result->suspects++;
+        if (result->divergence == NULL) result->divergence = stage;
+    }
 }
 
 /* Adds one stage to the totals. */
@@ -196,40 +307,90 @@ static void count_stage(struct m3_comparison *result, const struct m3_stage *sta
     if (stage->verdict == M3_NOT_JUDGED) result->not_judged++;
     else if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
     else result->judged++;
-    if (stage->verdict == M3_FAIL) {
-        result->failed++;
-        if (result->divergence == NULL) result->divergence = stage;
-    }
-    if (stage->selection || (stage->verdict != M3_PASS && stage->verdict != M3_FAIL)) return;
+    count_verdict(result, stage);
+    if (stage->selection || stage->verdict > M3_FAIL) return;
     if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
 }
 
-static int judge_all(struct m3_comparison *result, const struct m3_matched *taps, int64_t count,
-                     const struct m3_selection_rules *rules, struct m3_error *error)
+static int judge_one(struct comparing *all, const struct m3_matched *matched, struct m3_stage *stage,
+                     struct m3_error *error)
 {
-    struct yardsticks yardsticks = { 0 };
+    const struct m3_tensor *want = matched->want, *got = matched->got;
+    m3_pages_ask(want->data, want->bytes);
+    m3_pages_ask(got->data, got->bytes);
+    int status = judge(stage, all, matched, error);
+    if (status == M3_OK && matched->tap == M3_TAP_LOGITS)
+        status = m3_judge_next_token(&all->result->next_token, matched, stage, &all->rules, error);
+    m3_pages_release(want->data, want->bytes);
+    m3_pages_release(got->data, got->bytes);
+    return status;
+}
+
+/* Any failure, else what cannot be compared, else what is suspect. */
+static enum m3_status status_of(const struct m3_comparison *result)
+{
+    const struct m3_stage *token = &result->next_token;
+    const enum m3_verdict last = token->tap != NULL ? token->verdict : M3_PASS;
+    if (result->failed > 0 || last == M3_FAIL) return M3_WRONG;
+    if (result->not_comparable > 0 || result->judged == 0) return M3_NOT_COMPARABLE;
+    return result->suspects > 0 || last == M3_VERDICT_SUSPECT ? M3_SUSPECT : M3_OK;
+}
+
+static int judge_all(struct comparing *all, struct m3_matched *taps, int64_t count, struct m3_error *error)
+{
+    struct m3_comparison *result = all->result;
     result->stages = calloc((size_t)count, sizeof *result->stages);
     if (result->stages == NULL) return m3_fail_memory(error, "stages", (size_t)count * sizeof *result->stages);
     for (int64_t i = 0; i < count; i++) {
-        const struct m3_tensor *want = taps[i].want, *got = taps[i].got;
-        m3_pages_ask(want->data, want->bytes);
-        m3_pages_ask(got->data, got->bytes);
-        int status = judge(&result->stages[i], &taps[i], &yardsticks, rules, error);
-        if (status == M3_OK && taps[i].tap == M3_TAP_LOGITS)
-            status = m3_judge_next_token(&result->next_token, &taps[i], &result->stages[i], rules, error);
-        m3_pages_release(want->data, want->bytes);
-        m3_pages_release(got->data, got->bytes);
+        taps[i].taint = result->taint;
+        int status = judge_one(all, &taps[i], &result->stages[i], error);
         if (status != M3_OK) return status;
         count_stage(result, &result->stages[i]);
     }
-    if (yardsticks.absent > 0)
+    if (all->without_yardstick > 0)
         m3_fail(&result->notes, M3_OK, "taps whose fp32 error the reference does not state, judged at 1e-5: %" PRId64
-                ", first %s", yardsticks.absent, yardsticks.first);
+                ", first %s", all->without_yardstick, all->first_without);
     if (result->judged == 0) note(result, "no tap could be judged");
-    if (result->failed > 0 || (result->next_token.tap != NULL && result->next_token.verdict == M3_FAIL))
-        result->status = M3_WRONG;
-    else result->status = result->not_comparable > 0 || result->judged == 0 ? M3_NOT_COMPARABLE : M3_OK;
+    result->status = status_of(result);
     return M3_OK;
+}
+
+/* The last layer of the text model that the file shows. */
+static int64_t last_layer_of(const struct m3_safetensors *file)
+{
+    int64_t last = 0;
+    for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
+        enum m3_tap tap;
+        int64_t layer;
+        if (m3_tap_parse(m3_safetensors_at(file, i)->name, &tap, &layer) != 0) continue;
+        if (tap > M3_TAP_FUSED && layer < M3_MTP_LAYER && layer > last) last = layer;
+    }
+    return last;
+}
+
+static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
+                        const struct m3_compare_options *options, struct m3_error *error)
+{
+    struct comparing all = { .result = result, .profile = options->profile };
+    const struct m3_safetensors *reference = taps[0].reference->file;
+    struct m3_companions *companions = NULL;
+    result->taint = m3_taint_new(last_layer_of(reference));
+    if (result->taint == NULL) return m3_fail_memory(error, "flips", 0);
+    m3_coarse_begin(&all.coarse, options->profile);
+    all.rules.profile = options->profile;
+    all.rules.ledger = options->ledger;
+    all.rules.tainted = is_tainted;
+    all.rules.taint_context = &all;
+    int status = M3_OK;
+    if (options->companions != NULL || m3_companions_in(reference)) {
+        status = m3_companions_load(&companions, reference, options->companions, error);
+        if (status == M3_OK)
+            status = m3_weightless_new(&all.weightless, companions, options->profile, taps[0].candidate, error);
+    }
+    if (status == M3_OK) status = judge_all(&all, taps, count, error);
+    m3_weightless_free(all.weightless);
+    m3_companions_free(companions);
+    return status;
 }
 
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
@@ -251,8 +412,7 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
     int64_t count = list_taps(taps, reference, options->taps);
     count = match_taps(result, taps, count, &want, &got, options->taps);
     if (count > 0) {
-        const struct m3_selection_rules rules = { .ledger = options->ledger };
-        status = judge_all(result, taps, count, &rules, error);
+        status = compare_taps(result, taps, count, options, error);
     } else {
         note(result, "nothing matched");
         status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap that %s holds too%s%s",
@@ -268,6 +428,7 @@ void m3_comparison_free(struct m3_comparison *result)
     for (int64_t i = 0; i < result->count; i++) free(result->stages[i].flips);
     free(result->next_token.flips);
     free(result->stages);
+    m3_taint_free(result->taint);
     m3_error_free(&result->notes);
     *result = (struct m3_comparison){ 0 };
 }

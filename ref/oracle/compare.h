@@ -1,8 +1,10 @@
 /* Compares two dumps, tap by tap in execution order. SPEC 7.
  *
  * Floats pass when relative L2 and max |d| / max |r| stay within 4x the error of public fp32 code, which the reference
- * carries as metadata, plus 1e-7; within 1e-5 where it carries none. Selections are compared as sets: another set fails
- * unless scores within their bounds choose it (certificate.h). */
+ * carries as metadata, plus 1e-7; within 1e-5 where it carries none; more under a profile that stores values coarser
+ * (yardstick.h). With companions beside the reference they are judged by the bounds of their operators (weightless.h).
+ * Selections are compared as sets: another set fails unless scores within their bounds choose it (certificate.h), and
+ * what follows from it is not judged by value (taint.h). */
 #ifndef M3_ORACLE_COMPARE_H
 #define M3_ORACLE_COMPARE_H
 
@@ -14,6 +16,10 @@
 
 enum m3_verdict { M3_PASS, M3_VERDICT_SUSPECT, M3_FAIL, M3_NOT_JUDGED, M3_VERDICT_NOT_COMPARABLE };
 enum m3_choice { M3_IDENTICAL, M3_PERMUTED, M3_TIE, M3_ADMISSIBLE, M3_INADMISSIBLE, M3_CHOICES };
+
+/* Shares of the elements. */
+enum { M3_QUANTILES = 4 };
+extern const double m3_quantiles[M3_QUANTILES];
 
 /* A decision whose set is not the reference's: what follows from it is another computation. */
 struct m3_flip {
@@ -40,6 +46,15 @@ struct m3_stage {
     double allowed_l2, allowed_max;
     double headroom;            /* largest share of what is allowed: 1 is all of it */
     int64_t elements, violations;
+    int64_t rows_left_out;      /* not judged by value: they follow from other choices (taint.h) */
+    const char *judged_by;      /* static text; NULL: not judged */
+    int tiers, tiers_off;       /* of enum m3_tier: those that object, those that do not serve here */
+    int64_t n, f;               /* steps of the operator; -1: not known */
+    double z2;                  /* mean d^2 / sigma^2; NaN: not known */
+    enum m3_dtype grid;         /* the coarser format that all values are numbers of; M3_DTYPES: none */
+    double quantiles[M3_QUANTILES];     /* of |d| over the rms of the reference; NaN: not known */
+    char looks[96];             /* effective precision, in words; "": not known */
+    double percentile;          /* among legitimate results (envelope); NaN: not known */
 
     int selection;              /* ids: the fields below hold, not those above */
     enum m3_choice choice;      /* the worst */
@@ -57,19 +72,24 @@ struct m3_stage {
 struct m3_comparison {
     struct m3_stage *stages;    /* in execution order; only taps that both files hold and that match the patterns */
     int64_t count;
-    int64_t judged, failed, not_judged, not_comparable;     /* of the stages; judged includes failed */
+    int64_t judged, failed, suspects, not_judged, not_comparable;   /* of the stages; judged includes the next two */
     int64_t missing, extra;     /* taps that only the reference holds, only the candidate holds */
-    const struct m3_stage *divergence;      /* the first stage that fails, or NULL */
+    const struct m3_stage *divergence;      /* the first stage that fails, else the first suspect, or NULL */
     const struct m3_stage *tightest;        /* the judged float stage of the largest headroom, or NULL */
     struct m3_stage next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. It is in no count
                                    of stages */
-    enum m3_status status;      /* M3_OK, M3_WRONG, M3_NOT_COMPARABLE */
+    enum m3_status status;      /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
+    struct m3_taint *taint;     /* what differing choices took out of judgement by value */
     struct m3_error notes;      /* what the reader should know, in words */
 };
+
+struct m3_profile;
 
 struct m3_compare_options {
     const char *taps;           /* patterns, NULL: all */
     int force;                  /* compare dumps of different models or cases */
+    const struct m3_profile *profile;   /* NULL: fp32, and nothing exact */
+    const struct m3_safetensors *companions;    /* of the reference, in a file of their own; NULL: in itself, if any */
     FILE *ledger;               /* gets a line per decision (ledger.h), NULL: none. Errors stay in the stream */
 };
 

@@ -6,15 +6,24 @@
 #include "oracle/align.h"
 #include "oracle/certificate.h"
 #include "oracle/compare.h"
-#include "oracle/profile.h"
+#include "oracle/yardstick.h"
+
+/* By what the floats of a tap are judged, beside what is allowed to it. */
+struct m3_float_rules {
+    enum m3_dtype stored;       /* the candidate's values are numbers of it, by the profile */
+    int exact;                  /* and are the reference's, rounded to it */
+    int by_bounds;              /* somebody else judges: only measure, but for NaN and infinities */
+};
 
 /* Floats (F64, F32, F16, BF16), by relative L2 and by element; counts (I32, I64), by equality. `moe.weights` and
  * `moe.expert_out` are aligned by expert id where both dumps hold `moe.experts`; slots of experts that only one side
- * chose are left out.
+ * chose are left out, and rows that follow from other choices (matched->taint).
  *
- * NaN in the reference: not comparable. NaN in the candidate, or an infinity that only one side has: fail. A reference
- * of zeros: the candidate must be zero. */
-void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched);
+ * NaN in the reference: not comparable. NaN in the candidate, in any row, or an infinity that only one side has: fail. A
+ * reference of zeros: the candidate must be zero. Floats that are all numbers of a coarser format than the profile and
+ * the file declare: fail (GRID, SPEC 7.2). 0, or M3_INTERNAL if memory is short. */
+int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_float_rules *rules,
+                    struct m3_error *error);
 
 /* How far one element of a judged stage of floats is off, in units of what is allowed there; infinite for NaN and for
  * an infinity that only one side has. */
@@ -40,6 +49,7 @@ typedef int m3_taint_teller(void *context, enum m3_tap tap, int64_t layer, int64
 struct m3_selection_rules {
     const struct m3_profile *profile;   /* NULL: float arithmetic, nothing stored coarser, ties go to the lowest ids */
     int slots_fixed;            /* the slots of experts descend by score */
+    struct m3_coarseness coarse;        /* of the tap of their scores */
     int no_yardstick;           /* what taps are allowed by the reference's fp32 errors is no bound for the candidate */
     m3_scores_giver *give;      /* NULL: nothing is known but the dumps */
     void *give_context;
@@ -56,11 +66,6 @@ int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
  * be judged leaves stage->tap NULL. Statuses as above. */
 int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits, const struct m3_stage *floats,
                         const struct m3_selection_rules *rules, struct m3_error *error);
-
-/* What is allowed to a float tap: 4 times the error of public fp32 code that the reference states under "TAP.what"
- * (f32_rel_l2, f32_max), plus 1e-7; *stated says whether it does, else it is 1e-5. M3_BAD_INPUT for another number. */
-int m3_yardstick(double *allowed, int *stated, const struct m3_safetensors *reference, const char *tap,
-                 const char *what, struct m3_error *error);
 
 /* How many ids such a tap can choose among, by the last dimension of a tap of their scores; INT64_MAX if unknown. */
 int64_t m3_id_limit(const struct m3_matched *matched);

@@ -20,6 +20,9 @@ static int has_numbers(const struct m3_stage *stage)
     return !stage->selection && stage->verdict != M3_NOT_JUDGED && stage->verdict != M3_VERDICT_NOT_COMPARABLE;
 }
 
+/* Judged by its operator's bounds the whole error has no limit: most of it may be inherited. */
+static int has_limit(const struct m3_stage *stage) { return stage->n < 0; }
+
 /* All errors and allowances that are above 0 and finite; at most 18 decades, the greatest. */
 static struct scale scale_of(const struct m3_comparison *comparison)
 {
@@ -27,7 +30,7 @@ static struct scale scale_of(const struct m3_comparison *comparison)
     for (int64_t i = 0; i < comparison->count; i++) {
         const struct m3_stage *s = &comparison->stages[i];
         const double values[] = { s->rel_l2, s->max_rel, s->allowed_l2, s->allowed_max };
-        for (int k = 0; has_numbers(s) && k < 4; k++) {
+        for (int k = 0; has_numbers(s) && k < (has_limit(s) ? 4 : 2); k++) {
             if (!(values[k] > 0) || isinf(values[k])) continue;
             least = fmin(least, values[k]);
             most = fmax(most, values[k]);
@@ -112,7 +115,7 @@ static void draw_limits(FILE *out, const struct m3_comparison *c, const struct s
     double half = fmax(1.5, 0.4 * WIDTH / (double)c->count);
     fputs("<path class=\"limit\" d=\"M0 0", out);
     for (int64_t i = 0; i < c->count; i++)
-        if (has_numbers(&c->stages[i]))
+        if (has_numbers(&c->stages[i]) && has_limit(&c->stages[i]))
             fprintf(out, "M%.1f %.1fh%.1f", x_of(c, i) - half, y_of(scale, c->stages[i].allowed_l2), 2 * half);
     fputs("\"/>\n", out);
 }
@@ -142,7 +145,7 @@ static void draw_bar(FILE *out, const struct scale *scale, double value, double 
     double end = BARS * place(scale, value), limit = BARS * place(scale, allowed);
     if (value != 0) fprintf(out, "<path class=\"bar\" d=\"M0 %dh%.1f\"/>", y, fmax(1, fmin(end, limit)));
     if (end > limit) fprintf(out, "<path class=\"over\" d=\"M%.1f %dH%.1f\"/>", limit, y, end);
-    if (allowed > 0) fprintf(out, "<path class=\"limit\" d=\"M%.1f %dv6\"/>", limit, y - 3);
+    if (allowed > 0 && allowed < INFINITY) fprintf(out, "<path class=\"limit\" d=\"M%.1f %dv6\"/>", limit, y - 3);
 }
 
 static void print_links(const struct m3_page *page, const char *tap_name)
@@ -166,8 +169,8 @@ static void print_numbers(FILE *out, const struct m3_stage *s, const struct scal
             "%.3g</td><td class=\"number\">%.3g%%</td><td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" "
             "height=\"16\">", s->rel_l2, s->allowed_l2, s->rel_l2, s->max_rel, s->allowed_max, s->max_rel,
             100 * s->headroom, BARS, BARS);
-    draw_bar(out, scale, s->rel_l2, s->allowed_l2, 4);
-    draw_bar(out, scale, s->max_rel, s->allowed_max, 12);
+    draw_bar(out, scale, s->rel_l2, has_limit(s) ? s->allowed_l2 : INFINITY, 4);
+    draw_bar(out, scale, s->max_rel, has_limit(s) ? s->allowed_max : INFINITY, 12);
     fputs("</svg></td>", out);
 }
 

@@ -28,7 +28,8 @@ int m3_page_finding(FILE *out, const struct m3_stage *stage, struct m3_error *er
 struct m3_matched m3_page_matched(const struct m3_page *page, const struct m3_stage *stage)
 {
     struct m3_matched matched = { .reference = &page->reference, .candidate = &page->candidate,
-                                  .want = stage->reference, .got = stage->candidate };
+                                  .want = stage->reference, .got = stage->candidate,
+                                  .taint = page->subject->comparison->taint };
     enum m3_tap tap = 0;
     m3_tap_parse(stage->tap, &tap, &matched.layer);         /* the comparison has parsed it before */
     matched.tap = tap;
@@ -49,20 +50,10 @@ void m3_page_runs(FILE *out, const char *name, const signed char *cells, int row
     if (any) fputs("\"/>\n", out);
 }
 
-static enum m3_verdict verdict_of(enum m3_status status)
-{
-    switch (status) {
-    case M3_OK: return M3_PASS;
-    case M3_WRONG: return M3_FAIL;
-    case M3_SUSPECT: return M3_VERDICT_SUSPECT;
-    default: return M3_VERDICT_NOT_COMPARABLE;
-    }
-}
-
 static int print_top(const struct m3_page *page, struct m3_error *error)
 {
     const struct m3_comparison *c = page->subject->comparison;
-    enum m3_verdict verdict = verdict_of(c->status);
+    enum m3_verdict verdict = m3_verdict_of_status(c->status);
     int status = M3_OK;
     fprintf(page->out, "<div class=\"top v%d\">\n<h1>", (int)verdict);
     m3_page_verdict(page->out, verdict);

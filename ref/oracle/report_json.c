@@ -4,6 +4,8 @@
 
 #include "oracle/json.h"
 #include "oracle/report.h"
+#include "oracle/tiers.h"
+#include "oracle/words.h"
 
 static json_t *place(const struct m3_stage *stage)
 {
@@ -12,23 +14,58 @@ static json_t *place(const struct m3_stage *stage)
     return index;
 }
 
+/* A number that was measured, or null. */
+static json_t *measured(int is_measured, double value) { return is_measured ? m3_json_number(value) : json_null(); }
+
+static json_t *tier_names(int tiers)
+{
+    json_t *names = json_array();
+    for (int bit = 0; bit < M3_TIERS; bit++)
+        if (tiers & 1 << bit) json_array_append_new(names, json_string(m3_tier_name((enum m3_tier)(1 << bit))));
+    return names;
+}
+
+/* {"50": x, "90": .., "99": .., "100": ..} in percent of the elements. */
+static json_t *quantiles(const struct m3_stage *stage)
+{
+    json_t *all = json_object();
+    if (isnan(stage->quantiles[0])) {
+        json_decref(all);
+        return json_null();
+    }
+    for (int k = 0; k < M3_QUANTILES; k++) {
+        char key[16];
+        snprintf(key, sizeof key, "%g", 100 * m3_quantiles[k]);
+        json_object_set_new(all, key, m3_json_number(stage->quantiles[k]));
+    }
+    return all;
+}
+
 /* A stage with a number for every key, or null where nothing was measured or no place is shown. */
 static json_t *float_stage(const struct m3_stage *stage)
 {
-    int judged = stage->verdict == M3_PASS || stage->verdict == M3_FAIL, shown = stage->rank > 0;
-    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}",
+    int judged = stage->verdict <= M3_FAIL, shown = stage->rank > 0;
+    json_t *line = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}",
                      "type", "stage", "tap", stage->tap, "verdict", m3_verdict_names[stage->verdict],
-                     "rel_l2", judged ? m3_json_number(stage->rel_l2) : json_null(),
-                     "max_abs", judged ? m3_json_number(stage->max_abs) : json_null(),
-                     "index", place(stage),
-                     "got", shown ? m3_json_number(stage->got) : json_null(),
-                     "want", shown ? m3_json_number(stage->want) : json_null(),
-                     "max_rel", judged ? m3_json_number(stage->max_rel) : json_null(),
-                     "allowed_l2", judged ? m3_json_number(stage->allowed_l2) : json_null(),
-                     "allowed_max", judged ? m3_json_number(stage->allowed_max) : json_null(),
-                     "headroom", judged ? m3_json_number(stage->headroom) : json_null(),
+                     "rel_l2", measured(judged, stage->rel_l2), "max_abs", measured(judged, stage->max_abs),
+                     "index", place(stage), "got", measured(shown, stage->got), "want", measured(shown, stage->want),
+                     "max_rel", measured(judged, stage->max_rel), "allowed_l2", measured(judged, stage->allowed_l2),
+                     "allowed_max", measured(judged, stage->allowed_max),
+                     "headroom", measured(judged, stage->headroom),
                      "elements", (json_int_t)stage->elements, "violations", (json_int_t)stage->violations,
                      "note", m3_json_text(stage->note));
+    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}",
+                     "judged_by", m3_json_text(judged ? stage->judged_by : NULL),
+                     "n", stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n),
+                     "f", stage->f < 0 ? json_null() : json_integer((json_int_t)stage->f),
+                     "tier", tier_names(stage->tiers), "tiers_off", tier_names(stage->tiers_off),
+                     "z2", m3_json_known(stage->z2), "rows_not_judged", (json_int_t)stage->rows_left_out,
+                     "quantiles", quantiles(stage),
+                     "precision", m3_json_text(stage->looks[0] != '\0' ? stage->looks : NULL),
+                     "percentile", m3_json_known(stage->percentile));
+    if (line != NULL && more != NULL) json_object_update(line, more);
+    json_decref(more);
+    return line;
 }
 
 static json_t *selection_stage(const struct m3_stage *stage)
@@ -57,12 +94,12 @@ static json_t *selection_stage(const struct m3_stage *stage)
 static json_t *summary(const struct m3_comparison *comparison)
 {
     const struct m3_stage *first = comparison->divergence, *tightest = comparison->tightest;
-    const char *verdict = comparison->status == M3_OK ? "pass"
-                        : comparison->status == M3_WRONG ? "fail" : "not_comparable";
-    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}",
+    const char *verdict = m3_verdict_names[m3_verdict_of_status(comparison->status)];
+    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}",
                      "type", "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL),
                      "stages", (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing,
                      "judged", (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed,
+                     "suspects", (json_int_t)comparison->suspects,
                      "not_judged", (json_int_t)comparison->not_judged,
                      "not_comparable", (json_int_t)comparison->not_comparable, "extra", (json_int_t)comparison->extra,
                      "headroom", tightest ? m3_json_number(tightest->headroom) : json_null(),

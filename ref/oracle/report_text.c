@@ -1,16 +1,27 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "oracle/report.h"
 #include "oracle/words.h"
 
 static const char next_token[] = "next token";
 
+/* Colours on a terminal alone; a verdict has a word as well. */
+static const char *colour(FILE *out, enum m3_verdict verdict)
+{
+    static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m" };
+    return isatty(fileno(out)) ? codes[verdict] : "";
+}
+
+static const char *plain(FILE *out) { return isatty(fileno(out)) ? "\033[0m" : ""; }
+
 /* By another name if it is no stage of its own. */
 static void print_stage(FILE *out, const struct m3_stage *stage, const char *name, int width)
 {
-    fprintf(out, "%-14s  %-*s  ", m3_verdict_words[stage->verdict], width, name);
+    fprintf(out, "%s%-14s%s  %-*s  ", colour(out, stage->verdict), m3_verdict_words[stage->verdict], plain(out), width,
+            name);
     if (stage->verdict == M3_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
         m3_print_finding(out, stage);
         fputc('\n', out);
@@ -20,11 +31,18 @@ static void print_stage(FILE *out, const struct m3_stage *stage, const char *nam
         m3_print_choices(out, stage);
         fputc('\n', out);
     } else {
-        fprintf(out, "%9.3g  %9.3g  %8.3g%%\n", stage->rel_l2, stage->max_rel, 100 * stage->headroom);
+        fprintf(out, "%9.3g  %9.3g  %8.3g%%", stage->rel_l2, stage->max_rel, 100 * stage->headroom);
+        if (stage->rows_left_out > 0) fprintf(out, "  %" PRId64 " rows not judged", stage->rows_left_out);
+        fputc('\n', out);
     }
-    if (stage->verdict != M3_FAIL) return;
-    fprintf(out, "FAIL  %s  ", name);
+    if (stage->verdict == M3_PASS) return;
+    fprintf(out, "%s%s%s  %s  ", colour(out, stage->verdict), stage->verdict == M3_FAIL ? "FAIL" : "SUSPECT",
+            plain(out), name);
     m3_print_finding(out, stage);
+    fputc('\n', out);
+    if (stage->selection || stage->looks[0] == '\0') return;
+    fputs("      ", out);
+    m3_print_look(out, stage);
     fputc('\n', out);
 }
 
@@ -53,7 +71,8 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
         m3_print_divergence(out, comparison);
         fputc('\n', out);
     }
-    fprintf(out, "%s  ", m3_status_word(comparison->status));
+    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)), m3_status_word(comparison->status),
+            plain(out));
     m3_print_summary(out, comparison);
     fputc('\n', out);
     if (fflush(out) != 0 || ferror(out)) return m3_fail(error, M3_IO, "report: cannot be written: %s", strerror(errno));

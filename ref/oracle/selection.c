@@ -242,7 +242,8 @@ int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits,
     struct m3_row_walk walk;
     struct m3_row_pair row;
     *stage = (struct m3_stage){ 0 };
-    if (floats->verdict > M3_FAIL || logits->want->rank != 2 || logits->want->shape[1] == 0) return M3_OK;
+    if (floats->verdict == M3_VERDICT_NOT_COMPARABLE || floats->elements + floats->rows_left_out == 0 ||
+        logits->want->rank != 2 || logits->want->shape[1] == 0) return M3_OK;
     if (m3_row_walk_begin(&walk, logits) != NULL) return M3_OK;
 
     *stage = (struct m3_stage){ .tap = floats->tap, .reference = floats->reference, .candidate = floats->candidate,

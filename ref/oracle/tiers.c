@@ -66,19 +66,26 @@ int m3_on_grid(double x, enum m3_dtype dtype)
     return on_grid(x, formats[format_of(dtype)].bits, formats[format_of(dtype)].least);
 }
 
-/* To nearest, ties to even, as storing does. */
-static double stored_as(double x, enum m3_dtype dtype)
+double m3_stored_as(double x, enum m3_dtype dtype)
 {
-    return dtype == M3_F64 ? x : (double)(float)x;
+    if (dtype == M3_F32) return (double)(float)x;
+    if (dtype == M3_F64 || x == 0 || !isfinite(x)) return x;
+    const int format = format_of(dtype);
+    int exponent;
+    frexp(x, &exponent);
+    const int bits = formats[format].bits, least = formats[format].least;
+    const int last = exponent - bits < least ? least : exponent - bits;
+    const double y = ldexp(nearbyint(ldexp(x, -last)), last);       /* to nearest, ties to even */
+    return fabs(y) > formats[format].largest ? copysign(INFINITY, x) : y;
 }
 
 /* After cancellation an honest sum has few bits too: it is a multiple of what its terms are multiples of. Only where
  * the coarser format's spacing is far above the rounding of a partial sum is a coarse number a sign. */
-static int tells(double c, double rounding, int bits)
+int m3_grid_tells(double c, double rounding, enum m3_dtype dtype)
 {
     int exponent;
     frexp(c, &exponent);
-    return rounding == 0 || (c != 0 && ldexp(1, exponent - bits) >= 16 * rounding);
+    return rounding == 0 || (c != 0 && ldexp(1, exponent - formats[format_of(dtype)].bits) >= 16 * rounding);
 }
 
 static int all_on_grid(const struct m3_tap_values *tap, int format)
@@ -86,9 +93,9 @@ static int all_on_grid(const struct m3_tap_values *tap, int format)
     int64_t count = 0, reference_off = 0;
     for (int64_t i = 0; i < tap->count; i++) {
         double c = tap->candidate[i], r = tap->reference[i];
-        if (!isfinite(c) || !isfinite(r) || !tells(c, tap->u * tap->bound[i], formats[format].bits)) continue;
+        if (!isfinite(c) || !isfinite(r) || !m3_grid_tells(c, tap->u * tap->bound[i], formats[format].dtype)) continue;
         if (!on_grid(c, formats[format].bits, formats[format].least)) return 0;
-        reference_off += !on_grid(stored_as(r, tap->stored), formats[format].bits, formats[format].least);
+        reference_off += !on_grid(m3_stored_as(r, tap->stored), formats[format].bits, formats[format].least);
         count++;
     }
     return count >= GRID_LEAST && reference_off > 0;

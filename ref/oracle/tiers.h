@@ -58,6 +58,10 @@ int m3_element_ok(double candidate, double reference, double allowed);
 
 /* Is x a number of that format, M3_BF16, M3_F16, M3_F32 or M3_F64? Its largest number is not looked at. */
 int m3_on_grid(double x, enum m3_dtype dtype);
+/* x as it is when it has been stored so. */
+double m3_stored_as(double x, enum m3_dtype dtype);
+/* Is that a sign of anything, in a result whose honest error is about `rounding`? */
+int m3_grid_tells(double x, double rounding, enum m3_dtype dtype);
 
 /* Which of BF16, F16 all values are numbers of that can tell, while the reference, rounded to `stored`, is not;
  * M3_DTYPES if none, or fewer than 64 values tell. */

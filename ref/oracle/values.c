@@ -1,8 +1,12 @@
-#include <math.h>
+#include "oracle/values.h"
 
-#include "model/taps.h"
-#include "oracle/judge.h"
-#include "oracle/spans.h"
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/minmax.h"
+#include "oracle/taint.h"
+#include "oracle/tiers.h"
 
 void m3_judge_not_comparable(struct m3_stage *stage, const char *why)
 {
@@ -13,41 +17,6 @@ void m3_judge_not_comparable(struct m3_stage *stage, const char *why)
 static int holds_floats(const struct m3_tensor *tensor)
 {
     return tensor->dtype == M3_F64 || tensor->dtype == M3_F32 || tensor->dtype == M3_F16 || tensor->dtype == M3_BF16;
-}
-
-/* Shows element j of a span as the place of the stage. */
-static void show(struct m3_stage *stage, const struct m3_span *span, int64_t j)
-{
-    const struct m3_tensor *want = stage->reference;
-    int64_t rest = span->want + j;
-    stage->rank = want->rank;
-    for (int i = want->rank - 1; i > 0; i--) {
-        stage->index[i] = rest % want->shape[i];
-        rest /= want->shape[i];
-    }
-    stage->index[0] = span->row;
-    stage->want = m3_decode(want->dtype, want->data, span->want + j);
-    stage->got = m3_decode(stage->candidate->dtype, stage->candidate->data, span->got + j);
-    stage->max_abs = stage->got == stage->want ? 0 : fabs(stage->got - stage->want);      /* Inf - Inf is NaN */
-}
-
-/* Counts the elements and finds the largest finite |reference|; 0 if the reference holds a NaN, which is shown. */
-static int find_peak(struct m3_stage *stage, struct m3_span_walk walk)
-{
-    const struct m3_tensor *want = stage->reference;
-    struct m3_span span;
-    while (m3_span_walk_next(&walk, &span)) {
-        stage->elements += span.length;
-        for (int64_t j = 0; j < span.length; j++) {
-            double size = fabs(m3_decode(want->dtype, want->data, span.want + j));
-            if (isnan(size)) {
-                show(stage, &span, j);
-                return 0;
-            }
-            if (size > stage->peak && !isinf(size)) stage->peak = size;
-        }
-    }
-    return 1;
 }
 
 enum kind { FINITE, ONE_INFINITE, NOT_A_NUMBER };
@@ -65,39 +34,163 @@ static double relative(double got, double want, double peak)
     return peak > 0 ? fabs(got - want) / peak : INFINITY;
 }
 
-/* Measures every element; returns how many are NaN or infinite on one side only. */
-static int64_t measure(struct m3_stage *stage, struct m3_span_walk walk)
-{
-    const double peak = stage->peak;
-    const struct m3_tensor *want_tensor = stage->reference, *got_tensor = stage->candidate;
-    enum kind worst_kind = FINITE;
-    double worst = -1, sum_d = 0, sum_r = 0;
-    int64_t broken = 0;
-    struct m3_span span;
-    while (m3_span_walk_next(&walk, &span)) {
-        for (int64_t j = 0; j < span.length; j++) {
-            double want = m3_decode(want_tensor->dtype, want_tensor->data, span.want + j);
-            double got = m3_decode(got_tensor->dtype, got_tensor->data, span.got + j);
-            enum kind kind = kind_of(got, want);
-            double d = kind == FINITE ? relative(got, want, peak) : INFINITY;
+/* What one piece says, or several. */
+struct measured {
+    double peak;                /* largest finite |reference| */
+    double squares_d, squares_r;        /* in units of the unit squared */
+    double worst;               /* |d| of the worst place; in that unit too */
+    double most;                /* the largest finite |d| */
+    enum kind kind;             /* of the worst place */
+    int64_t broken, violations;
+    int64_t piece, at;          /* worst place; piece -1: none */
+    int64_t nan_at;             /* in the reference; -1: none */
+};
 
-            if (kind > worst_kind || (kind == worst_kind && d > worst)) {
-                worst_kind = kind;
-                worst = d;
-                show(stage, &span, j);
-            }
-            if (!(d <= stage->allowed_max)) stage->violations++;
-            if (kind != FINITE) {
-                broken++;
-                continue;
-            }
-            if (d > stage->max_rel) stage->max_rel = d;
-            sum_d += d * d;
-            if (peak > 0 && !isinf(want)) sum_r += want / peak * (want / peak);
+static struct measured nothing(void) { return (struct measured){ .worst = -1, .piece = -1, .nan_at = -1 }; }
+
+/* Adds one element, whatever it is. unit 1 or the largest |reference|; limit: of |d| in that unit. */
+static void add_element(struct measured *m, double got, double want, double unit, double limit, int64_t at)
+{
+    const double size = fabs(want);
+    if (isnan(want)) {
+        if (m->nan_at < 0) m->nan_at = at;
+        return;
+    }
+    if (size > m->peak && !isinf(size)) m->peak = size;
+    const enum kind kind = kind_of(got, want);
+    const double d = kind == FINITE ? relative(got, want, unit) : INFINITY;
+    if (kind > m->kind || (kind == m->kind && d > m->worst)) {
+        m->kind = kind;
+        m->worst = d;
+        m->at = at;
+    }
+    m->violations += !(d <= limit);
+    if (kind != FINITE) {
+        m->broken++;
+        return;
+    }
+    m->most = fmax(m->most, d);
+    m->squares_d += d * d;
+    if (unit > 0 && !isinf(want)) m->squares_r += want / unit * (want / unit);
+}
+
+enum { SOME = 512, LANES = 4 };
+
+/* The same for SOME elements at a time, while all are finite and in unit 1. Returns how many it took. */
+static int64_t add_finite(struct measured *m, const double *got, const double *want, int64_t n, int64_t at)
+{
+    double d2[LANES] = { 0 }, r2[LANES] = { 0 }, most[LANES] = { 0 }, peak[LANES] = { 0 };
+    const int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            const double r = want[i + k], d = got[i + k] - r, a = fabs(d), b = fabs(r);
+            d2[k] += d * d;
+            r2[k] += r * r;
+            most[k] = a > most[k] ? a : most[k];
+            peak[k] = b > peak[k] ? b : peak[k];
         }
     }
-    stage->rel_l2 = sum_d == 0 ? 0 : sqrt(sum_d / sum_r);
-    return broken;
+    double largest = 0, total = 0;
+    for (int k = 0; k < LANES; k++) {
+        total += d2[k] + r2[k];         /* NaN and infinities stay in them */
+        largest = fmax(largest, most[k]);
+    }
+    if (!(total <= DBL_MAX)) return 0;
+    for (int k = 0; k < LANES; k++) {
+        m->squares_d += d2[k];
+        m->squares_r += r2[k];
+        m->peak = fmax(m->peak, peak[k]);
+    }
+    m->most = fmax(m->most, largest);
+    if (m->kind != FINITE || whole == 0 || !(largest > m->worst)) return whole;
+    int64_t i = 0;
+    while (fabs(got[i] - want[i]) != largest) i++;
+    m->worst = largest;
+    m->at = at + i;
+    return whole;
+}
+
+/* What all elements share. */
+struct measuring {
+    const struct m3_stage *stage;
+    const struct m3_pieces *pieces;
+    double unit, limit;
+    int quick;                  /* unit 1, and nobody asks for violations */
+    enum m3_dtype stored;       /* the reference is rounded to it first; M3_DTYPES: it is not */
+};
+
+static void measure_piece(struct measured *m, const struct measuring *how, const struct m3_piece *piece)
+{
+    double want[SOME], got[SOME];
+    *m = nothing();
+    for (int64_t i = 0; i < piece->length; i += SOME) {
+        const int64_t n = m3_min(SOME, piece->length - i);
+        m3_piece_read(want, got, how->stage, piece, i, n);
+        for (int64_t j = 0; how->stored != M3_DTYPES && j < n; j++) want[j] = m3_stored_as(want[j], how->stored);
+        for (int64_t j = how->quick ? add_finite(m, got, want, n, i) : 0; j < n; j++)
+            add_element(m, got[j], want[j], how->unit, how->limit, i + j);
+    }
+}
+
+/* Adds what the next piece says. */
+static void merge(struct measured *all, const struct measured *m, int64_t piece)
+{
+    all->squares_d += m->squares_d;
+    all->squares_r += m->squares_r;
+    all->broken += m->broken;
+    all->violations += m->violations;
+    all->peak = fmax(all->peak, m->peak);
+    all->most = fmax(all->most, m->most);
+    if (m->kind > all->kind || (m->kind == all->kind && m->worst > all->worst)) {
+        all->kind = m->kind;
+        all->worst = m->worst;
+        all->piece = piece;
+        all->at = m->at;
+    }
+}
+
+/* Piece by piece, by all threads; the sums of the pieces are added in their order. */
+static int measure(struct measured *all, const struct measuring *how, struct m3_error *error)
+{
+    const struct m3_pieces *pieces = how->pieces;
+    struct measured *each = malloc(((size_t)pieces->count + 1) * sizeof *each);
+    *all = nothing();
+    if (each == NULL) return m3_fail_memory(error, how->stage->tap, (size_t)pieces->count * sizeof *each);
+#pragma omp parallel for schedule(static) if (pieces->count >= 16)      /* threads cost more than a small tap */
+    for (int64_t p = 0; p < pieces->count; p++) measure_piece(&each[p], how, &pieces->all[p]);
+    for (int64_t p = 0; p < pieces->count; p++) {
+        if (each[p].nan_at >= 0) {
+            all->piece = p;
+            all->at = all->nan_at = each[p].nan_at;
+            break;
+        }
+        merge(all, &each[p], p);
+    }
+    free(each);
+    return M3_OK;
+}
+
+/* Can squares of doubles of this size overflow or vanish? */
+static int is_extreme(double size) { return size > 0x1p480 || (size > 0 && size < 0x1p-400); }
+
+/* Once in units of 1; again in units of the largest |reference|, if that matters or violations have to be counted. */
+static int measure_stage(struct measured *all, struct measuring *how, struct m3_error *error)
+{
+    how->unit = 1;
+    how->limit = INFINITY;
+    how->quick = 1;
+    int status = measure(all, how, error);
+    if (status != M3_OK || all->nan_at >= 0) return status;
+    const double peak = all->peak;
+    if (all->broken == 0 && peak > 0 && !is_extreme(peak) && !is_extreme(all->most) &&
+        all->most / peak <= how->stage->allowed_max) {
+        all->most /= peak;
+        return M3_OK;
+    }
+    how->unit = peak;
+    how->limit = how->stage->allowed_max;
+    how->quick = 0;
+    return measure(all, how, error);
 }
 
 /* Of what is allowed, which is nothing for counts. */
@@ -109,32 +202,102 @@ double m3_share_of_allowed(const struct m3_stage *stage, double got, double want
     return share(relative(got, want, stage->peak), stage->allowed_max);
 }
 
-void m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched)
+/* What the differences say. */
+static void settle(struct m3_stage *stage, const struct measured *all, const struct m3_pieces *pieces)
+{
+    stage->peak = all->peak;
+    stage->violations = all->violations;
+    stage->max_rel = all->most;
+    stage->rel_l2 = all->squares_d == 0 ? 0 : sqrt(all->squares_d / all->squares_r);
+    m3_stage_show(stage, pieces, &pieces->all[all->piece], all->at);
+    stage->headroom = fmax(share(stage->rel_l2, stage->allowed_l2), share(stage->max_rel, stage->allowed_max));
+    if (all->broken > 0) stage->headroom = INFINITY;
+    int within = stage->rel_l2 <= stage->allowed_l2 && stage->max_rel <= stage->allowed_max;
+    stage->verdict = all->broken == 0 && within ? M3_PASS : M3_FAIL;
+}
+
+/* Another computation gives other numbers, but no NaN. */
+static int find_nan(struct m3_stage *stage, struct m3_matched matched, struct m3_error *error)
+{
+    struct m3_span_walk walk;
+    struct m3_pieces pieces;
+    matched.taint = NULL;
+    if (m3_span_walk_begin(&walk, &matched) != NULL) return M3_OK;
+    int status = m3_pieces_of(&pieces, walk, stage->tap, error);
+    for (int64_t p = 0; status == M3_OK && p < pieces.count && stage->verdict != M3_FAIL; p++) {
+        const struct m3_piece *piece = &pieces.all[p];
+        for (int64_t i = 0; i < piece->length && stage->verdict != M3_FAIL; i++) {
+            if (!isnan(m3_decode(stage->candidate->dtype, stage->candidate->data, piece->got + i))) continue;
+            m3_stage_show(stage, &pieces, piece, i);
+            stage->violations++;
+            stage->headroom = INFINITY;
+            stage->verdict = M3_FAIL;
+        }
+    }
+    m3_pieces_free(&pieces);
+    return status;
+}
+
+static void judge_grid(struct m3_stage *stage, const struct m3_pieces *pieces, enum m3_dtype stored)
+{
+    const enum m3_dtype declared = stage->candidate->dtype;
+    const double rounding = fmax(0, stage->allowed_max - 1e-7) / 4 * stage->peak;
+    if ((stored != M3_F32 && stored != M3_F64) || (declared != M3_F32 && declared != M3_F64)) return;
+    stage->grid = m3_pieces_grid(stage, pieces, rounding);
+    if (stage->grid == M3_DTYPES) return;
+    stage->tiers |= M3_TIER_GRID;
+    stage->verdict = M3_FAIL;
+}
+
+static int judge_pieces(struct m3_stage *stage, const struct m3_pieces *pieces, const struct m3_float_rules *rules,
+                        struct m3_error *error)
+{
+    struct measured all;
+    struct measuring how = { .stage = stage, .pieces = pieces, .stored = rules->exact ? rules->stored : M3_DTYPES };
+    int status = measure_stage(&all, &how, error);
+    if (status != M3_OK) return status;
+    if (all.nan_at >= 0) {
+        m3_stage_show(stage, pieces, &pieces->all[all.piece], all.at);
+        m3_judge_not_comparable(stage, "NaN in the reference");
+        return M3_OK;
+    }
+    settle(stage, &all, pieces);
+    if (m3_holds_ids(stage->reference)) return M3_OK;
+    if (!rules->exact && !rules->by_bounds) judge_grid(stage, pieces, rules->stored);
+    const double rms = how.unit * sqrt(all.squares_r / (double)pieces->elements);
+    status = m3_look(stage, pieces, error);
+    if (pieces->elements > M3_LOOKED_AT && rms > 0) stage->quantiles[M3_QUANTILES - 1] = all.most * all.peak / rms;
+    return status;
+}
+
+int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_float_rules *rules,
+                    struct m3_error *error)
 {
     int counts = m3_tap_table[matched->tap].kind == M3_KIND_COUNTS;
     int (*fits)(const struct m3_tensor *) = counts ? m3_holds_ids : holds_floats;
     if (!fits(matched->want) || !fits(matched->got)) {
         m3_judge_not_comparable(stage, counts ? "not an integer dtype" : "not a float dtype");
-        return;
+        return M3_OK;
     }
     struct m3_span_walk walk;
     const char *why = m3_span_walk_begin(&walk, matched);
     if (why != NULL) {
         m3_judge_not_comparable(stage, why);
-        return;
+        return M3_OK;
     }
-    if (!find_peak(stage, walk)) {
-        m3_judge_not_comparable(stage, "NaN in the reference");
-        return;
-    }
-    if (stage->elements == 0) {
+    struct m3_pieces pieces;
+    int status = m3_pieces_of(&pieces, walk, stage->tap, error);
+    if (status != M3_OK) return status;
+    stage->elements = pieces.elements;
+    stage->rows_left_out = pieces.rows_left_out;
+    if (pieces.elements == 0) {
         stage->verdict = M3_NOT_JUDGED;
-        stage->note = "no element to compare";
-        return;
+        stage->note = stage->rows_left_out > 0 ? "follows from other choices" : "no element to compare";
+    } else {
+        status = judge_pieces(stage, &pieces, rules, error);
     }
-    int64_t broken = measure(stage, walk);
-    stage->headroom = fmax(share(stage->rel_l2, stage->allowed_l2), share(stage->max_rel, stage->allowed_max));
-    if (broken > 0) stage->headroom = INFINITY;
-    int within = stage->rel_l2 <= stage->allowed_l2 && stage->max_rel <= stage->allowed_max;
-    stage->verdict = broken == 0 && within ? M3_PASS : M3_FAIL;
+    m3_pieces_free(&pieces);
+    if (status == M3_OK && stage->rows_left_out > 0 && stage->verdict != M3_VERDICT_NOT_COMPARABLE)
+        status = find_nan(stage, *matched, error);
+    return status;
 }

@@ -8,6 +8,7 @@
 
 #include "model/taps.h"
 #include "oracle/align.h"
+#include "oracle/tiers.h"
 
 const char *const m3_verdict_words[] = { "pass", "suspect", "fail", "not judged", "not comparable" };
 const char *const m3_choice_words[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
@@ -58,6 +59,10 @@ static void print_values(FILE *out, const struct m3_stage *stage)
 static void print_reason(FILE *out, const struct m3_stage *stage)
 {
     fprintf(out, "%s", stage->note);
+    if (stage->rows_left_out > 0 && stage->elements == 0) {
+        fprintf(out, ", all %" PRId64 " rows", stage->rows_left_out);
+        return;
+    }
     if (stage->rank > 0) {
         fputs(" at ", out);
         m3_print_place(out, stage);
@@ -68,15 +73,39 @@ static void print_reason(FILE *out, const struct m3_stage *stage)
     print_tensor(out, ", expected", stage->reference);
 }
 
+/* "; HARD, WALK": the tiers that object. */
+static void print_tiers(FILE *out, const struct m3_stage *stage)
+{
+    int printed = 0;
+    for (int bit = 0; bit < M3_TIERS; bit++) {
+        if (!(stage->tiers & 1 << bit)) continue;
+        fputs(printed++ > 0 ? ", " : "; ", out);
+        for (const char *c = m3_tier_name((enum m3_tier)(1 << bit)); *c != '\0'; c++)
+            fputc(toupper((unsigned char)*c), out);
+    }
+    if (stage->grid != M3_DTYPES) fprintf(out, ": all values are numbers of %s", m3_dtype_name(stage->grid));
+}
+
+void m3_print_look(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "|d| over rms, quantiles:");
+    for (int k = 0; k < M3_QUANTILES; k++) fprintf(out, " %g%% %.2g", 100 * m3_quantiles[k], stage->quantiles[k]);
+    if (stage->looks[0] != '\0') fprintf(out, "; looks like: %s", stage->looks);
+}
+
+/* By how much the bound of operators, or what a tap of a whole pass is allowed, is missed. */
 static void print_failed_values(FILE *out, const struct m3_stage *stage)
 {
     print_values(out, stage);
     if (isnan(stage->got)) fputs("  NaN", out);
     else if (isinf(stage->got) || isinf(stage->want)) fputs("  infinite on one side", out);
-    else fprintf(out, "  %.3g%% of allowed", 100 * stage->max_rel / stage->allowed_max);
+    else if (stage->n < 0 && stage->allowed_max == 0) fputs("  nothing is allowed", out);
+    else fprintf(out, "  %.3g%% of allowed", 100 * (stage->n < 0 ? stage->max_rel / stage->allowed_max
+                                                                   : stage->headroom));
     fprintf(out, "; %" PRId64 " of %" PRId64, stage->violations, stage->elements);
-    if (!(stage->rel_l2 <= stage->allowed_l2))
+    if (stage->n < 0 && !(stage->rel_l2 <= stage->allowed_l2) && stage->allowed_l2 > 0)
         fprintf(out, "; rel L2 %.3g%% of allowed", 100 * stage->rel_l2 / stage->allowed_l2);
+    print_tiers(out, stage);
 }
 
 void m3_print_choices(FILE *out, const struct m3_stage *stage)
@@ -146,6 +175,7 @@ void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
 {
     fprintf(out, "%" PRId64 " of %" PRId64 " stages judged", comparison->judged, comparison->count);
     if (comparison->failed > 0) fprintf(out, ", %" PRId64 " fail", comparison->failed);
+    if (comparison->suspects > 0) fprintf(out, ", %" PRId64 " suspect", comparison->suspects);
     if (comparison->not_comparable > 0) fprintf(out, ", %" PRId64 " not comparable", comparison->not_comparable);
     if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
     if (comparison->tightest != NULL)
@@ -161,15 +191,17 @@ const char *m3_next_note(const char **at, size_t *length)
     return line;
 }
 
-const char *m3_status_word(enum m3_status status)
+enum m3_verdict m3_verdict_of_status(enum m3_status status)
 {
     switch (status) {
-    case M3_OK: return "pass";
-    case M3_WRONG: return "fail";
-    case M3_SUSPECT: return "suspect";
-    default: return "not comparable";
+    case M3_OK: return M3_PASS;
+    case M3_WRONG: return M3_FAIL;
+    case M3_SUSPECT: return M3_VERDICT_SUSPECT;
+    default: return M3_VERDICT_NOT_COMPARABLE;
     }
 }
+
+const char *m3_status_word(enum m3_status status) { return m3_verdict_words[m3_verdict_of_status(status)]; }
 
 size_t m3_group_length(const char *tap)
 {

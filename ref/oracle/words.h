@@ -9,6 +9,7 @@
 
 extern const char *const m3_verdict_words[], *const m3_choice_words[];      /* by enum m3_verdict, enum m3_choice */
 const char *m3_status_word(enum m3_status status);                          /* of a whole comparison */
+enum m3_verdict m3_verdict_of_status(enum m3_status status);
 
 /* "[t=17, h=1021]", or plain numbers where the tensor has not the rank of its tap. */
 void m3_print_place(FILE *out, const struct m3_stage *stage);
@@ -21,6 +22,9 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage);
 
 /* The same in memory, to be freed; NULL if there is none left. */
 char *m3_finding(const struct m3_stage *stage);
+
+/* Quantiles of a float stage's error, and the arithmetic that makes such errors. */
+void m3_print_look(FILE *out, const struct m3_stage *stage);
 
 /* "first divergence layers.3.attn; all 41 stages before it pass, ..."; there must be one. */
 void m3_print_divergence(FILE *out, const struct m3_comparison *comparison);
