@@ -1,4 +1,4 @@
-/* `m3ref compare --map`: the dump of a run put into transformers' names and layouts, compared with itself. */
+/* `m3ref compare --map` and `blame --map`: the dump of a run put into transformers' names and layouts, compared with itself. */
 #include "program.h"
 
 static struct m3_error error;
@@ -92,6 +92,20 @@ START_TEST(round_trip)
 }
 END_TEST
 
+/* Goal:  blame takes such a dump as well, with sizes from the config; it names the operator of the wrong number.
+ * Seen to fail with the map not applied. */
+START_TEST(blame)
+{
+    for (int wrong = 0; wrong < 2; wrong++) {
+        write_foreign((float)wrong);
+        ck_assert_int_eq(m3ref("blame golden/tiny/model %s --case golden/tiny/case.safetensors --map transformers "
+                               "--json", theirs), wrong);
+        ck_assert(has("out", wrong ? "\"culprit\":\"layers.0.q_rope\"" : "\"culprit\":null"));
+        ck_assert(has("out", "\"tap\":\"layers.0.mlp.up\""));
+    }
+}
+END_TEST
+
 /* Goal:  what stands in the way has its own exit status, and names the file.
  * Seen to fail with a map that matches nothing taken for an error of usage. */
 START_TEST(refusals)
@@ -121,6 +135,7 @@ Suite *m3_suite(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, round_trip);
+    tcase_add_test(tests, blame);
     tcase_add_test(tests, refusals);
     suite_add_tcase(suite, tests);
     return suite;
