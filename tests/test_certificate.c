@@ -100,7 +100,8 @@ static struct trial any_trial(int n)
  * Given: 3000 cases of 5 ids: bounds of 0, 1, 2, or all 0; equal scores, forced ids, ids of -inf, also too many to
  *        choose k others; both rules for ties; every set of k ids as the candidate's.
  * Seen to fail with: bounds of the rejected left out; > for >= at equal scores; ties_lowest ignored in either
- * direction; -inf chosen; forced ids ranked by their score; NaN skipped; a set that is not admissible never certified. */
+ * direction; -inf chosen; forced ids ranked by their score; NaN skipped; a set that is not admissible never
+ * certified. */
 START_TEST(all_scores_within_bounds)
 {
     char possible[SETS];
@@ -375,8 +376,8 @@ static void make_logits(double *z, double *size, double *walk, float *plain, con
     }
 }
 
-/* Goal:  verdicts behave as measured elsewhere: float sums flip nothing; logits and scores rounded to bf16 flip some 6 %
- *        of tokens, of which n u B proves few wrong, lambda sqrt(n) u B some 80 %, 2 lambda u walk some 98 %; n u B
+/* Goal:  verdicts behave as measured elsewhere: float sums flip nothing; logits and scores rounded to bf16 flip some
+ *        6 % of tokens, of which n u B proves few wrong, lambda sqrt(n) u B some 80 %, 2 lambda u walk some 98 %; n u B
  *        leaves some 25 % of all tokens uncertified.
  * Given: 300 tokens of a router of 128 experts, 4 of them chosen, 6144 products of Gaussian numbers, logits of size 1.
  * Seen to fail with h left out of the scores' bounds, and with an honest candidate judged by its worst case. */

@@ -1,4 +1,5 @@
-/* `m3ref compare --map` and `blame --map`: the dump of a run put into transformers' names and layouts, compared with itself. */
+/* `m3ref compare --map` and `blame --map`: the dump of a run in transformers' names and layouts, compared with
+ * itself. */
 #include "program.h"
 
 static struct m3_error error;

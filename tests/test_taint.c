@@ -16,7 +16,10 @@ static void flip(int64_t layer, int64_t row, int64_t group)
     ck_assert_int_eq(m3_taint_add(taint, layer, row, group, &error), M3_OK);
 }
 
-static enum m3_tainted of(enum m3_tap tap, int64_t layer, int64_t row) { return m3_taint_of(taint, tap, layer, row, -1); }
+static enum m3_tainted of(enum m3_tap tap, int64_t layer, int64_t row)
+{
+    return m3_taint_of(taint, tap, layer, row, -1);
+}
 
 /* Goal:  without a flip nothing is tainted. */
 START_TEST(nothing)

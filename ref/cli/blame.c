@@ -12,18 +12,18 @@ static const char help[] =
     "usage: m3ref blame MODEL CANDIDATE --case F [--profile fp32|bf16|fp8|FILE] [--taps GLOB,...] [--json]\n"
     "                   [--map NAME|FILE] [--set FIELD=VALUE ...] [--threads N] [--force]\n"
     "\n"
-    "Which operator is wrong? Every tap of a dump is made again in double from the dump's own inputs and choices. What\n"
-    "differs was created by that operator; what its result differs from the model's truth beside that, it inherited. The\n"
-    "culprit is the first tap whose own error no conforming implementation can make, or else the first improbable one.\n"
-    "A dump may hold some taps and some rows: what lacks is made again too, and what cannot be is said.\n"
+    "Which operator is wrong? Every tap of a dump is made again in double from the dump's own inputs and choices.\n"
+    "What differs was created by that operator; the rest of the distance to the model's truth is inherited. The\n"
+    "culprit is the first tap whose own error no conforming implementation can make, or else the first improbable\n"
+    "one. A dump may hold some taps and some rows: what lacks is made again too, and what cannot be is said.\n"
     "\n"
     "  MODEL               model directory, as for `run`\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; or --ids, --image and --video as for `run`\n"
     "  --profile P         precision of the candidate and where it rounds: fp32 (default), bf16, fp8, or a file\n"
     "  --taps GLOB,...     judge only taps that match; inputs are taken from all (\"layers.3.*,logits\")\n"
-    "  --map NAME|FILE     the dump is of another program, under its own names: transformers, vllm, sglang, llama_cpp,\n"
-    "                      or a map file\n"
+    "  --map NAME|FILE     the dump is of another program, under its own names: transformers, vllm, sglang,\n"
+    "                      llama_cpp, or a map file\n"
     "  --json              one JSON object a line: every tap, then the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for `run`\n"
     "  --threads N         default: as many as processors; results do not depend on it\n"
@@ -31,9 +31,9 @@ static const char help[] =
     "  --allow-long        allow positions beyond max_position_embeddings\n"
     "  --help              this text\n"
     "\n"
-    "Exit status: 0 all taps pass; 1 an operator is wrong; 2 one is suspect; 3 not comparable: nothing matched or could\n"
-    "be judged, another model or case, other shapes; 64 wrong usage; 65 bad file; 66 absent file; 70 internal error; 74\n"
-    "I/O error.\n";
+    "Exit status: 0 all taps pass; 1 an operator is wrong; 2 one is suspect; 3 not comparable: nothing matched or\n"
+    "could be judged, another model or case, other shapes; 64 wrong usage; 65 bad file; 66 absent file; 70 internal\n"
+    "error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *candidate, *profile, *map;

@@ -12,7 +12,7 @@ static const char help[] =
     "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and every tensor on the way\n"
     "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or drawn\n"
     "  compare REFERENCE CANDIDATE ...                       two dumps, stage by stage; names the first divergence\n"
-    "  blame MODEL CANDIDATE --case F ...                    a dump, operator by operator; names the one that is wrong\n"
+    "  blame MODEL CANDIDATE --case F ...                    a dump, operator by operator; names the wrong one\n"
     "  envelope MODEL --case F --profile P --out F ...       how far honest implementations are from the truth\n"
     "  estimate MODEL_OR_CONFIG ...                          parameters, FLOPs, KV cache, memory, cards, roofline\n"
     "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"

@@ -8,8 +8,8 @@
 
 struct m3_dump;
 
-/* Opens `path` and declares the taps that match `patterns` (NULL: all) of a run of `engine` as `request` says, and gives
- * the sink that the request is to have once the dump has begun. The file appears at commit. */
+/* Opens `path` and declares the taps that match `patterns` (NULL: all) of a run of `engine` as `request` says, and
+ * gives the sink that the request is to have once the dump has begun. The file appears at commit. */
 int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, const char *patterns,
                  const struct m3_model *model, const struct m3_engine *engine, const struct m3_case *c,
                  const struct m3_request *request, const char *command, struct m3_error *error);

@@ -1,6 +1,6 @@
-/* The graph as data: for every tap but counts the operator that makes it, the taps and weights that it reads, and how many
- * roundings it takes. Bounds, blame and operator cases read this table; the forward pass (ref/model) is its meaning.
- * SPEC 6, 7.1. */
+/* The graph as data: for every tap but counts the operator that makes it, the taps and weights that it reads, and how
+ * many roundings it takes. Bounds, blame and operator cases read this table; the forward pass (ref/model) is its
+ * meaning. SPEC 6, 7.1. */
 #ifndef M3_ORACLE_GRAPH_H
 #define M3_ORACLE_GRAPH_H
 

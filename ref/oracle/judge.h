@@ -19,9 +19,9 @@ struct m3_float_rules {
  * `moe.expert_out` are aligned by expert id where both dumps hold `moe.experts`; slots of experts that only one side
  * chose are left out, and rows that follow from other choices (matched->taint).
  *
- * NaN in the reference: not comparable. NaN in the candidate, in any row, or an infinity that only one side has: fail. A
- * reference of zeros: the candidate must be zero. Floats that are all numbers of a coarser format than the profile and
- * the file declare: fail (GRID, SPEC 7.2). 0, or M3_INTERNAL if memory is short. */
+ * NaN in the reference: not comparable. NaN in the candidate, in any row, or an infinity that only one side has: fail.
+ * A reference of zeros: the candidate must be zero. Floats that are all numbers of a coarser format than the profile
+ * and the file declare: fail (GRID, SPEC 7.2). 0, or M3_INTERNAL if memory is short. */
 int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_float_rules *rules,
                     struct m3_error *error);
 

@@ -21,7 +21,8 @@ static const struct {
     { "fp8", m3_profile_fp8, m3_profiles_end },
 };
 
-/* What an entry of "store", "input", "weights", "exact" or "dump_rounding" says of the points that its pattern matches. */
+/* What an entry of "store", "input", "weights", "exact" or "dump_rounding" says of the points that its pattern
+ * matches. */
 struct entry {
     char *pattern;
     enum m3_dtype dtype;            /* M3_DTYPES: nothing, on purpose */

@@ -29,8 +29,9 @@ int m3_profile_truncates(const struct m3_profile *profile);
 int m3_profile_flushes(const struct m3_profile *profile);
 int m3_profile_ties_lowest(const struct m3_profile *profile);   /* else any order of equal scores will do */
 
-/* `point` is a tap's name ("layers.3.q_rope") or that of a place inside an operator (SPEC 7.3), in a layer's or module's
- * folder: layers.3.attn.logits, layers.3.attn.p, layers.3.rope.cos. The last pattern of "store" that matches decides. */
+/* `point` is a tap's name ("layers.3.q_rope") or that of a place inside an operator (SPEC 7.3), in a layer's or
+ * module's folder: layers.3.attn.logits, layers.3.attn.p, layers.3.rope.cos. The last pattern of "store" that matches
+ * decides. */
 
 /* Unit roundoff of storing there, if it is coarser than the arithmetic; else 0. */
 double m3_profile_store(const struct m3_profile *profile, const char *point);

@@ -29,7 +29,7 @@ int m3_push_layer_norm(struct m3_ctx *, struct m3_spread *out, const double *x, 
                        const double *w, int64_t T, int64_t H, double eps);
 int m3_push_linear(struct m3_ctx *, struct m3_spread *out, const struct m3_spread *of_x, const struct m3_weight *w,
                    int64_t T);
-/* u_turn: unit roundoff at which cosine and sine are stored, u_product: of the products and their sum; 0: neither is. */
+/* u_turn: unit roundoff at which cosine and sine are stored; u_product: of the products and their sum; 0: not. */
 int m3_push_rope(struct m3_ctx *, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
                  const double *cos, const double *sin, int64_t T, int64_t heads, int64_t D, int64_t R, double u_turn,
                  double u_product);

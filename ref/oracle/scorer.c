@@ -56,7 +56,8 @@ static int find_allowed(struct m3_score_tap *scores, const struct m3_scorer *s, 
     const struct m3_tensor *tensor = scores->tensor;
     double allowed, peak = 0;
     int stated;
-    int status = m3_yardstick(&allowed, &stated, &s->rules->coarse, s->matched->reference->file, tensor->name, "f32_max", error);
+    int status = m3_yardstick(&allowed, &stated, &s->rules->coarse, s->matched->reference->file, tensor->name,
+                              "f32_max", error);
     if (status != M3_OK) return status;
     for (int64_t i = 0; i < tensor->count; i++) {
         double size = fabs(m3_decode(tensor->dtype, tensor->data, i));

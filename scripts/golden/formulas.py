@@ -197,8 +197,8 @@ class Check:
         self.heads(p + "index.", w, "self_attn.index_", ("q", "k"))
         scores = block_scores(taps[p + "index.q_rope"], taps[p + "index.k_rope"], sparse["sparse_block_size"])
         self.equal(p + "index.block_scores", scores)
-        blocks, margins = choose_blocks(taps[p + "index.block_scores"], sparse["sparse_block_size"], sparse["sparse_topk_blocks"],
-                                        sparse["sparse_local_block"])
+        blocks, margins = choose_blocks(taps[p + "index.block_scores"], sparse["sparse_block_size"],
+                                        sparse["sparse_topk_blocks"], sparse["sparse_local_block"])
         self.same(p + "index.blocks", blocks)
         self.margins[p + "index.blocks"] = margins
         return blocks
