@@ -10,6 +10,11 @@ int m3_holds_ids(const struct m3_tensor *tensor)
     return tensor->dtype == M3_I32 || tensor->dtype == M3_I64;
 }
 
+int m3_holds_floats(const struct m3_tensor *tensor)
+{
+    return tensor->dtype == M3_F64 || tensor->dtype == M3_F32 || tensor->dtype == M3_F16 || tensor->dtype == M3_BF16;
+}
+
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
 {
     if (ids->dtype == M3_I64) {

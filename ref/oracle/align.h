@@ -40,6 +40,7 @@ struct m3_row_walk {
 int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error);
 
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */
+int m3_holds_floats(const struct m3_tensor *tensor);                /* F64, F32, F16 or BF16 */
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, which m3_decode is not for I64 */
 
 /* NULL, or why the two cannot be compared. Ranks are above 0 and equal, as are all dimensions but the first. */

@@ -149,7 +149,7 @@ static int verdict(struct m3_blamed *out, struct side_by_side *s, const struct m
         .suspect = made->suspect ? s->suspect : NULL, .extra = has_extra ? s->extra : NULL,
         .extra_variance = has_extra ? s->variance : NULL, .count = n, .n = made->n, .f = made->f,
         .u = m3_setting_arithmetic(b->setting, n).u,
-        .stored = profile ? m3_profile_dtype(profile, item->name) : M3_F32,
+        .stored = profile ? m3_profile_dumped(profile, item->name) : M3_F32,
         .truncates = profile && m3_profile_truncates(profile), .flushes = profile && m3_profile_flushes(profile),
     };
     out->tiers = m3_verdict_of(&tap);

@@ -228,13 +228,37 @@ static void doubt_wide_allowance(struct m3_stage *stage, const struct m3_coarsen
     stage->note = "the profile allows errors as large as the values";
 }
 
+/* Rows that could not be made again, for want of earlier rows, are judged as without companions. */
+static int judge_rest(struct m3_stage *stage, struct comparing *all, const struct m3_matched *matched,
+                      const struct m3_weightless_found *found, const struct m3_coarseness *coarse,
+                      struct m3_error *error)
+{
+    const struct m3_float_rules rules = { .stored = M3_F64 };
+    struct m3_row_walk walk;
+    if (stage->verdict > M3_FAIL || m3_row_walk_begin(&walk, matched) != NULL) return M3_OK;
+    const int64_t rest = m3_row_walk_count(walk) - found->rows;
+    if (rest <= 0) return M3_OK;
+    struct m3_stage whole = *stage;
+    whole.judged_by = "bounds, and for rows whose inputs are lacking fp32 errors of the reference";
+    whole.tiers = 0;
+    int status = set_allowed(&whole, all, matched, coarse, error);
+    if (status == M3_OK) status = m3_judge_values(&whole, matched, &rules, error);
+    if (status != M3_OK) return status;
+    doubt_wide_allowance(&whole, coarse);
+    stage->judged_by = whole.judged_by;
+    if (whole.verdict == M3_NOT_JUDGED) stage->rows_left_out += rest;
+    else if (whole.verdict > stage->verdict) *stage = whole;
+    return M3_OK;
+}
+
 static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3_matched matched,
                         const struct m3_coarseness *coarse, struct m3_error *error)
 {
+    const struct m3_matched rest = matched;
     const struct m3_profile *profile = all->profile;
     struct m3_float_rules rules = { .stored = M3_F32 };
     struct m3_weightless_found found;
-    if (profile != NULL) rules.stored = m3_profile_dtype(profile, stage->tap);
+    if (profile != NULL) rules.stored = m3_profile_dumped(profile, stage->tap);
     if (profile != NULL) rules.exact = m3_profile_exact(profile, stage->tap);
     stage->judged_by = rules.exact ? "equality" : "fp32 errors of the reference";
     int status = judge_weightless(&found, all, &matched, error);
@@ -247,9 +271,9 @@ static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3
     if (!rules.exact && !rules.by_bounds) status = set_allowed(stage, all, &matched, coarse, error);
     if (status == M3_OK) status = m3_judge_values(stage, &matched, &rules, error);
     if (status != M3_OK) return status;
-    if (rules.by_bounds) take_tiers(stage, &found);
-    else doubt_wide_allowance(stage, coarse);
-    return M3_OK;
+    if (!rules.by_bounds) doubt_wide_allowance(stage, coarse);
+    else take_tiers(stage, &found);
+    return found.how == M3_WEIGHTLESS_CREATED ? judge_rest(stage, all, &rest, &found, coarse, error) : M3_OK;
 }
 
 static int taint(struct comparing *all, const struct m3_stage *stage, struct m3_error *error)
@@ -346,6 +370,9 @@ static int judge_all(struct comparing *all, struct m3_matched *taps, int64_t cou
         int status = judge_one(all, &taps[i], &result->stages[i], error);
         if (status != M3_OK) return status;
         count_stage(result, &result->stages[i]);
+        if (all->weightless != NULL && result->stages[i].verdict <= M3_FAIL)
+            status = m3_weightless_admit(all->weightless, (enum m3_tap)taps[i].tap, taps[i].layer, error);
+        if (status != M3_OK) return status;
     }
     if (all->without_yardstick > 0)
         m3_fail(&result->notes, M3_OK, "taps whose fp32 error the reference does not state, judged at 1e-5: %" PRId64

@@ -434,6 +434,13 @@ double m3_profile_dump_rounding(const struct m3_profile *profile, const char *ta
     return u > profile->how.u ? u : 0;
 }
 
+enum m3_dtype m3_profile_dumped(const struct m3_profile *profile, const char *tap)
+{
+    const enum m3_dtype stored = m3_profile_dtype(profile, tap);
+    const struct entry *entry = last_match(&profile->dump_rounding, tap);
+    return entry && roundoff(entry->dtype) > roundoff(stored) ? entry->dtype : stored;
+}
+
 double m3_profile_weights(const struct m3_profile *profile, const char *tap)
 {
     for (size_t i = profile->weights.count; i-- > 0;) {

@@ -39,6 +39,8 @@ double m3_profile_store(const struct m3_profile *profile, const char *point);
 enum m3_dtype m3_profile_dtype(const struct m3_profile *profile, const char *point);
 /* Must the tap be bit for bit what the expanded weights say? */
 int m3_profile_exact(const struct m3_profile *profile, const char *tap);
+/* The dtype that the values in a dump are numbers of: that of the last rounding, of storing or of the dump alone. */
+enum m3_dtype m3_profile_dumped(const struct m3_profile *profile, const char *tap);
 /* Unit roundoff of the dump alone: a tap was used finer than it was dumped; else 0. */
 double m3_profile_dump_rounding(const struct m3_profile *profile, const char *tap);
 struct m3_input_rounding m3_profile_input(const struct m3_profile *profile, const char *tap);

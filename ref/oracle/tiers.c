@@ -220,14 +220,15 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
 
 /* ---- the tap */
 
-/* Independent roundings of +-u B each give n / 3 in the mean square; 0.4 with slack. 2 sqrt is 3.5 deviations. Where
- * nothing is summed a constant that was rounded, such as alpha, leans to one side honestly. */
+/* Independent roundings of +-u B each give n / 3 in the mean square; 0.4 with slack. 2 sqrt is 3.5 deviations. Few
+ * elements are not independent: the weights of a row share their sum. Where nothing is summed a constant that was
+ * rounded, such as alpha, leans to one side honestly. */
 static void judge_sums(struct m3_tier_result *result, const struct m3_tap_values *tap, const struct sums *sums)
 {
     double steps = steps_of(tap), count = (double)sums->with_bound;
     if (sums->with_sigma > 0) result->z2 = sums->z2 / (double)sums->with_sigma;
     if (sums->with_sigma >= FEW && !(result->z2 <= 4)) result->tiers |= M3_TIER_WALK;
-    if (count == 0 || steps <= 1 || tap->extra) return;
+    if (sums->with_bound < FEW || steps <= 1 || tap->extra) return;
     result->variance = sums->e2 / (0.4 * sums->steps);
     if (!(result->variance <= 1)) result->tiers |= M3_TIER_VARIANCE;
     if (tap->truncates || tap->n == 0 || !(sums->share / count * sqrt((double)tap->n) <= 3)) return;

@@ -14,11 +14,6 @@ void m3_judge_not_comparable(struct m3_stage *stage, const char *why)
     stage->note = why;
 }
 
-static int holds_floats(const struct m3_tensor *tensor)
-{
-    return tensor->dtype == M3_F64 || tensor->dtype == M3_F32 || tensor->dtype == M3_F16 || tensor->dtype == M3_BF16;
-}
-
 enum kind { FINITE, ONE_INFINITE, NOT_A_NUMBER };
 
 static enum kind kind_of(double got, double want)
@@ -110,10 +105,17 @@ static int64_t add_finite(struct measured *m, const double *got, const double *w
     return whole;
 }
 
+/* How large the reference's numbers are, of the whole tap. */
+struct scale {
+    double peak;                /* largest finite |reference| */
+    double mean_square;         /* of the finite ones, in units of peak^2 */
+};
+
 /* What all elements share. */
 struct measuring {
     const struct m3_stage *stage;
     const struct m3_pieces *pieces;
+    const struct scale *scale;  /* where not all elements are compared; else NULL */
     double unit, limit;
     int quick;                  /* unit 1, and nobody asks for violations */
     enum m3_dtype stored;       /* the reference is rounded to it first; M3_DTYPES: it is not */
@@ -181,7 +183,7 @@ static int measure_stage(struct measured *all, struct measuring *how, struct m3_
     how->quick = 1;
     int status = measure(all, how, error);
     if (status != M3_OK || all->nan_at >= 0) return status;
-    const double peak = all->peak;
+    const double peak = how->scale != NULL ? how->scale->peak : all->peak;
     if (all->broken == 0 && peak > 0 && !is_extreme(peak) && !is_extreme(all->most) &&
         all->most / peak <= how->stage->allowed_max) {
         all->most /= peak;
@@ -203,12 +205,19 @@ double m3_share_of_allowed(const struct m3_stage *stage, double got, double want
 }
 
 /* What the differences say. */
-static void settle(struct m3_stage *stage, const struct measured *all, const struct m3_pieces *pieces)
+static void settle(struct m3_stage *stage, const struct measured *all, const struct measuring *how)
 {
+    const struct m3_pieces *pieces = how->pieces;
+    double squares_r = all->squares_r;
     stage->peak = all->peak;
+    if (how->scale != NULL) {
+        const double units = how->unit > 0 ? how->scale->peak / how->unit : 0;
+        stage->peak = how->scale->peak;
+        squares_r = how->scale->mean_square * units * units * (double)pieces->elements;
+    }
     stage->violations = all->violations;
     stage->max_rel = all->most;
-    stage->rel_l2 = all->squares_d == 0 ? 0 : sqrt(all->squares_d / all->squares_r);
+    stage->rel_l2 = all->squares_d == 0 ? 0 : sqrt(all->squares_d / squares_r);
     m3_stage_show(stage, pieces, &pieces->all[all->piece], all->at);
     stage->headroom = fmax(share(stage->rel_l2, stage->allowed_l2), share(stage->max_rel, stage->allowed_max));
     if (all->broken > 0) stage->headroom = INFINITY;
@@ -249,11 +258,39 @@ static void judge_grid(struct m3_stage *stage, const struct m3_pieces *pieces, e
     stage->verdict = M3_FAIL;
 }
 
+/* The yardstick was measured on whole taps: few rows may all be small. */
+static struct scale scale_of(const struct m3_tensor *tensor)
+{
+    const struct m3_weight all = { .data = tensor->data, .dtype = tensor->dtype, .rows = 1, .cols = tensor->count };
+    struct scale scale = { 0 };
+    int64_t finite = 0;
+    double values[SOME], squares = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t at = 0, n; at < tensor->count; at += n) {
+            n = m3_min(SOME, tensor->count - at);
+            m3_expand_f64(values, &all, 0, at, n);
+            for (int64_t i = 0; i < n; i++) {
+                const double size = fabs(values[i]);
+                if (!(size < INFINITY)) continue;
+                if (pass == 0) scale.peak = fmax(scale.peak, size);
+                else if (scale.peak > 0) squares += size / scale.peak * (size / scale.peak);
+                finite += pass;
+            }
+        }
+    scale.mean_square = finite > 0 ? squares / (double)finite : 0;
+    return scale;
+}
+
 static int judge_pieces(struct m3_stage *stage, const struct m3_pieces *pieces, const struct m3_float_rules *rules,
                         struct m3_error *error)
 {
     struct measured all;
+    struct scale scale;
     struct measuring how = { .stage = stage, .pieces = pieces, .stored = rules->exact ? rules->stored : M3_DTYPES };
+    if (pieces->elements < stage->reference->count && !m3_holds_ids(stage->reference)) {
+        scale = scale_of(stage->reference);
+        how.scale = &scale;
+    }
     int status = measure_stage(&all, &how, error);
     if (status != M3_OK) return status;
     if (all.nan_at >= 0) {
@@ -261,12 +298,12 @@ static int judge_pieces(struct m3_stage *stage, const struct m3_pieces *pieces, 
         m3_judge_not_comparable(stage, "NaN in the reference");
         return M3_OK;
     }
-    settle(stage, &all, pieces);
+    settle(stage, &all, &how);
     if (m3_holds_ids(stage->reference)) return M3_OK;
     if (!rules->exact && !rules->by_bounds) judge_grid(stage, pieces, rules->stored);
     const double rms = how.unit * sqrt(all.squares_r / (double)pieces->elements);
     status = m3_look(stage, pieces, error);
-    if (pieces->elements > M3_LOOKED_AT && rms > 0) stage->quantiles[M3_QUANTILES - 1] = all.most * all.peak / rms;
+    if (pieces->elements > M3_LOOKED_AT && rms > 0) stage->quantiles[M3_QUANTILES - 1] = all.most * stage->peak / rms;
     return status;
 }
 
@@ -274,7 +311,7 @@ int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, co
                     struct m3_error *error)
 {
     int counts = m3_tap_table[matched->tap].kind == M3_KIND_COUNTS;
-    int (*fits)(const struct m3_tensor *) = counts ? m3_holds_ids : holds_floats;
+    int (*fits)(const struct m3_tensor *) = counts ? m3_holds_ids : m3_holds_floats;
     if (!fits(matched->want) || !fits(matched->got)) {
         m3_judge_not_comparable(stage, counts ? "not an integer dtype" : "not a float dtype");
         return M3_OK;

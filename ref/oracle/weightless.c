@@ -20,6 +20,11 @@ struct m3_weightless {
     struct m3_ctx ctx;
     struct m3_trace *trace;
     int64_t next;               /* of the call's taps: those before it have been given to the trace */
+    struct admitted {
+        enum m3_tap tap;
+        int64_t layer;
+    } *admitted;                /* [count], in execution order: taps that were judged themselves */
+    int64_t count, room;
 };
 
 int m3_weightless_new(struct m3_weightless **out, const struct m3_companions *companions,
@@ -45,8 +50,35 @@ void m3_weightless_free(struct m3_weightless *w)
 {
     if (w == NULL) return;
     m3_trace_free(w->trace);
+    free(w->admitted);
     m3_ctx_free(&w->ctx);
     free(w);
+}
+
+int m3_weightless_admit(struct m3_weightless *w, enum m3_tap tap, int64_t layer, struct m3_error *error)
+{
+    if (w->count == w->room) {
+        const int64_t room = 2 * w->room + 64;
+        struct admitted *more = realloc(w->admitted, (size_t)room * sizeof *more);
+        if (more == NULL) return m3_fail_memory(error, "comparison", (size_t)room * sizeof *more);
+        w->admitted = more;
+        w->room = room;
+    }
+    w->admitted[w->count++] = (struct admitted){ tap, layer };
+    return M3_OK;
+}
+
+static int is_admitted(const struct m3_weightless *w, enum m3_tap tap, int64_t layer)
+{
+    int64_t low = 0, high = w->count;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        const int order = m3_tap_order(w->admitted[middle].tap, w->admitted[middle].layer, tap, layer);
+        if (order == 0) return 1;
+        if (order < 0) low = middle + 1;
+        else high = middle;
+    }
+    return 0;
 }
 
 /* ---- the candidate's taps, as operands */
@@ -131,7 +163,8 @@ static int put(struct m3_weightless *w, enum m3_tap tap, int64_t layer, struct m
 {
     const struct m3_tensor *t = fitting(w, tap, layer), *rows = rows_of(w->candidate, tap);
     const int ids = m3_tap_table[tap].kind == M3_KIND_CHOICES;
-    if (t == NULL || m3_tap_table[tap].kind == M3_KIND_COUNTS || m3_holds_ids(t) != ids) return M3_OK;
+    if (m3_tap_table[tap].kind == M3_KIND_COUNTS) return M3_OK;
+    if (t == NULL || !(ids ? m3_holds_ids(t) : m3_holds_floats(t))) return M3_OK;
     const int64_t width = m3_tap_width(&w->setting, tap, layer), all = m3_tap_rows(&w->setting, tap, layer);
     const size_t size = ids ? sizeof(int32_t) : sizeof(double), room = (size_t)t->count * size + 1;
     char *values = malloc(room);
@@ -161,7 +194,7 @@ static int put_all_before(struct m3_weightless *w, enum m3_tap tap, int64_t laye
     int status = M3_OK;
     while (status == M3_OK && m3_trace_tap(&w->setting, w->next, &next, &of_layer) &&
            m3_tap_order(next, of_layer, tap, layer) < 0) {
-        status = put(w, next, of_layer, error);
+        if (is_admitted(w, next, of_layer)) status = put(w, next, of_layer, error);
         w->next++;
     }
     return status;
@@ -209,7 +242,7 @@ static void judge(struct m3_weightless_found *found, const struct m3_weightless 
         .suspect = has_suspect ? s->suspect : NULL, .extra = any ? s->error : NULL,
         .extra_variance = any ? s->variance : NULL, .count = s->count, .n = found->n, .f = found->f,
         .u = m3_setting_arithmetic(&w->setting, s->count).u,
-        .stored = profile != NULL ? m3_profile_dtype(profile, name) : M3_F32,
+        .stored = profile != NULL ? m3_profile_dumped(profile, name) : M3_F32,
         .truncates = profile != NULL && m3_profile_truncates(profile),
         .flushes = profile != NULL && m3_profile_flushes(profile),
     };
@@ -299,6 +332,7 @@ static int judge_made(struct m3_weightless_found *found, const struct m3_weightl
     int status = gather_made(&s, w, m, made, error);
     if (status == M3_OK && s.count > 0) {
         found->how = M3_WEIGHTLESS_CREATED;
+        found->rows = s.count / made->width;
         found->n = made->n;
         found->f = made->f;
         judge(found, w, &s, m->got->name, made->suspect != NULL);
@@ -332,10 +366,11 @@ static int find_inputs(struct inputs *in, const struct m3_weightless *w, const s
         char name[96];
         if (m3_graph_operand(&operand, &layer, s->model, s->semantics, tap, m->layer, i) != 0) continue;
         if (m3_tap_table[operand].kind != M3_KIND_REALS || operand == M3_TAP_EXPERT_WEIGHTS) continue;
-        if (in->count == 2 || m3_tap_name(name, sizeof name, operand, layer) != 0) return 0;
+        if (in->count == 2 || !is_admitted(w, operand, layer)) return 0;
+        if (m3_tap_name(name, sizeof name, operand, layer) != 0) return 0;
         const struct m3_tensor *want = m3_safetensors_find(m->reference->file, name);
         const struct m3_tensor *got = m3_safetensors_find(m->candidate->file, name);
-        if (want == NULL || got == NULL || m3_holds_ids(want) || m3_holds_ids(got)) return 0;
+        if (want == NULL || got == NULL || !m3_holds_floats(want) || !m3_holds_floats(got)) return 0;
         if (want->rank != got->rank || want->rank == 0 || want->shape[0] != m->want->shape[0] ||
             got->shape[0] != m->got->shape[0]) return 0;
         for (int k = 1; k < want->rank; k++)

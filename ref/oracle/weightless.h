@@ -28,6 +28,7 @@ struct m3_weightless_found {
     enum m3_weightless_how how;
     struct m3_tier_result tiers;
     int64_t n, f, elements;
+    int64_t rows;               /* of them, where made again: fewer than the candidate's, if inputs of some are lacking */
     int64_t row, rest;          /* of the worst element: number of its row, place in that row; row -1: none */
     double got, want;           /* there; want: made again, or the reference's */
     double allowed_most, allowed_l2;    /* by HARD: the largest; in L2, over that of the reference */
@@ -35,7 +36,11 @@ struct m3_weightless_found {
     char looks[96];             /* likewise; else "" */
 };
 
-/* Taps in execution order. M3_INTERNAL. */
+/* This tap was judged: what others inherit from it is excused from now on. Taps that nobody judged excuse nothing.
+ * M3_INTERNAL. */
+int m3_weightless_admit(struct m3_weightless *w, enum m3_tap tap, int64_t layer, struct m3_error *error);
+
+/* Taps in execution order, each admitted before the next is judged. M3_INTERNAL. */
 int m3_weightless_judge(struct m3_weightless_found *found, struct m3_weightless *w, const struct m3_matched *matched,
                         struct m3_error *error);
 

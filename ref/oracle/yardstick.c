@@ -56,7 +56,8 @@ struct m3_coarseness m3_coarse_of(struct m3_coarse_table *table, const char *nam
     const enum m3_tap last = tap <= M3_TAP_PROJECTOR_OUT ? M3_TAP_VISION_OUT : M3_TAP_OUT;
     const enum m3_tap seen = layer > 0 && tap < last ? last : tap;         /* layers before it are complete */
     table->seen = fmax(table->seen, fmax(table->upto[seen], roundoff(table->profile, name, 1)));
-    return (struct m3_coarseness){ .before = table->seen, .here = m3_profile_store(table->profile, name) };
+    const double dumped = m3_profile_dump_rounding(table->profile, name);
+    return (struct m3_coarseness){ .before = table->seen, .here = m3_profile_store(table->profile, name) + dumped };
 }
 
 static double stretch(const struct m3_coarseness *coarse, double growth, double rest)
