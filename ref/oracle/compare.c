@@ -405,6 +405,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     if (result->taint == NULL) return m3_fail_memory(error, "flips", 0);
     m3_coarse_begin(&all.coarse, options->profile);
     all.rules.profile = options->profile;
+    all.rules.companions = options->companions;
     all.rules.ledger = options->ledger;
     all.rules.tainted = is_tainted;
     all.rules.taint_context = &all;

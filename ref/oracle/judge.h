@@ -48,6 +48,7 @@ typedef int m3_taint_teller(void *context, enum m3_tap tap, int64_t layer, int64
 /* By what selections are judged. Zeros: float arithmetic and the dumps alone. */
 struct m3_selection_rules {
     const struct m3_profile *profile;   /* NULL: float arithmetic, nothing stored coarser, ties go to the lowest ids */
+    const struct m3_safetensors *companions;    /* beside the reference; NULL: in it, if anywhere */
     int slots_fixed;            /* the slots of experts descend by score */
     struct m3_coarseness coarse;        /* of the tap of their scores */
     int no_yardstick;           /* what taps are allowed by the reference's fp32 errors is no bound for the candidate */

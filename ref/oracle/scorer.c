@@ -23,13 +23,14 @@ static const struct m3_tensor *beside(const struct m3_side *dump, enum m3_tap ta
     return tensor == NULL || tensor->rank != rank || m3_holds_ids(tensor) ? NULL : tensor;
 }
 
-/* A companion of the ids in the reference, "layers.3.moe.experts.bias", of `count` floats. */
-static const struct m3_tensor *companion(const struct m3_matched *matched, const char *ending, int64_t count)
+/* A companion of the ids, "layers.3.moe.experts.bias", in the reference or beside it, of `count` floats. */
+static const struct m3_tensor *companion(const struct m3_scorer *s, const char *ending, int64_t count)
 {
     char name[96];
-    int length = snprintf(name, sizeof name, "%s%s", matched->want->name, ending);
+    int length = snprintf(name, sizeof name, "%s%s", s->matched->want->name, ending);
     if (length < 0 || (size_t)length >= sizeof name) return NULL;
-    const struct m3_tensor *tensor = m3_safetensors_find(matched->reference->file, name);
+    const struct m3_tensor *tensor = m3_safetensors_find(s->matched->reference->file, name);
+    if (tensor == NULL && s->rules->companions != NULL) tensor = m3_safetensors_find(s->rules->companions, name);
     return tensor == NULL || tensor->count != count || m3_holds_ids(tensor) ? NULL : tensor;
 }
 
@@ -92,8 +93,8 @@ static int find_tensors(struct m3_scorer *s, struct m3_error *error)
         s->got = find_scores(s, m->candidate, m->got->shape[0]);
     }
     if (s->of == M3_CHOICE_OF_EXPERTS) {
-        s->bias = companion(m, ".bias", s->ids);
-        s->margin = companion(m, ".margin", m->want->shape[0]);
+        s->bias = companion(s, ".bias", s->ids);
+        s->margin = companion(s, ".margin", m->want->shape[0]);
     }
     if (s->rules->profile != NULL && s->got.tensor != NULL)
         s->got.dumped = m3_profile_dump_rounding(s->rules->profile, s->got.tensor->name);
