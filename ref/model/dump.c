@@ -9,9 +9,15 @@
 struct m3_dump {
     struct m3_writer *writer;
     const char *patterns;
+    const struct m3_model *model;
     const struct m3_config *config;
     const struct m3_pictures *pictures;     /* NULL: none */
     int64_t T, p0, modules, taps;           /* p0: places that were cached; modules: of MTP, whose taps it has */
+    struct bias {
+        const struct m3_weight *of;
+        int64_t index;                      /* in the file */
+    } *biases;                              /* [bias_count] beside moe.experts */
+    int64_t bias_count;
     int additive;                           /* mtp_join: two taps less */
     enum m3_dtype dtype;
 };
@@ -65,6 +71,32 @@ int m3_dump_shape(int64_t shape[M3_MAX_RANK], const struct m3_dump *d, enum m3_t
     return rank;
 }
 
+/* Experts are chosen by scores and a bias: without it nobody could judge a choice. */
+static int declare_bias(struct m3_dump *d, const char *tap, int64_t layer, struct m3_error *error)
+{
+    const int64_t l = layer >= M3_MTP_LAYER ? d->config->layers + layer - M3_MTP_LAYER : layer;
+    const struct m3_weight *of = &d->model->layers[l].router_bias;
+    struct bias *more = realloc(d->biases, (size_t)(d->bias_count + 1) * sizeof *more);
+    char name[128];
+    if (!more) return m3_fail_memory(error, tap, sizeof *more);
+    d->biases = more;
+    if (!of->data) return M3_OK;
+    more[d->bias_count++] = (struct bias){ of, m3_writer_declared(d->writer) };
+    snprintf(name, sizeof name, "%s.bias", tap);
+    return m3_writer_tensor(d->writer, name, M3_F32, 1, &of->cols, error);
+}
+
+static int write_bias(struct m3_dump *d, const struct bias *bias, struct m3_error *error)
+{
+    const int64_t n = bias->of->cols;
+    float *values = malloc((size_t)n * sizeof *values + 1);
+    if (!values) return m3_fail_memory(error, "moe.experts.bias", (size_t)n * sizeof *values);
+    m3_expand_f32(values, bias->of, 0, 0, n);
+    int status = m3_writer_append(d->writer, bias->index, values, (uint64_t)n * sizeof *values, error);
+    free(values);
+    return status;
+}
+
 static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_error *error)
 {
     int64_t shape[M3_MAX_RANK];
@@ -73,7 +105,8 @@ static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_
     const int rank = m3_dump_shape(shape, d, tap, layer);
     m3_tap_name(name, sizeof name, tap, layer);
     d->taps++;
-    return m3_writer_tensor(d->writer, name, dtype_of(d, tap), rank, shape, error);
+    int status = m3_writer_tensor(d->writer, name, dtype_of(d, tap), rank, shape, error);
+    return !status && tap == M3_TAP_EXPERTS ? declare_bias(d, name, layer, error) : status;
 }
 
 static int in_layer(enum m3_tap_where where, const struct m3_config *c, int64_t l)
@@ -181,6 +214,7 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     struct m3_dump *d = calloc(1, sizeof *d);
     if (!d) return m3_fail_memory(error, "a dump", sizeof *d);
     d->patterns = patterns;
+    d->model = model;
     d->config = &model->config;
     d->pictures = request->pictures;
     d->T = c->T;
@@ -208,7 +242,9 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
 int m3_dump_begin(struct m3_dump *d, struct m3_error *error)
 {
     int status = m3_writer_begin(d->writer, error);
-    return !status && d->p0 > 0 ? write_row_numbers(d, error) : status;
+    if (!status && d->p0 > 0) status = write_row_numbers(d, error);
+    for (int64_t i = 0; !status && i < d->bias_count; i++) status = write_bias(d, &d->biases[i], error);
+    return status;
 }
 
 struct m3_writer *m3_dump_writer(const struct m3_dump *dump) { return dump->writer; }
@@ -218,6 +254,7 @@ int64_t m3_dump_taps(const struct m3_dump *dump) { return dump->taps; }
 int m3_dump_commit(struct m3_dump *dump, struct m3_error *error)
 {
     int status = m3_writer_commit(dump->writer, error);
+    free(dump->biases);
     free(dump);
     return status;
 }
@@ -226,5 +263,6 @@ void m3_dump_abandon(struct m3_dump *dump)
 {
     if (!dump) return;
     m3_writer_abandon(dump->writer);
+    free(dump->biases);
     free(dump);
 }

@@ -165,7 +165,7 @@ static int declare_choices(struct m3_companions_writer *c, struct watched *w, st
     int64_t shape[M3_MAX_RANK];
     const int rank = m3_dump_shape(shape, c->dump, w->tap, w->layer);
     int status = declare(c, w, MARGIN, rank - 1, shape, error);
-    if (status || w->tap != M3_TAP_EXPERTS) return status;
+    if (status || w->tap != M3_TAP_EXPERTS || c->file == m3_dump_writer(c->dump)) return status;    /* a dump has it */
     return declare(c, w, BIAS, 1, &c->setting.model->config.E, error);
 }
 
