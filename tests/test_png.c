@@ -132,6 +132,7 @@ Suite *m3_suite(void)
 {
     Suite *suite = suite_create("png");
     TCase *tests = tcase_create("png");
+    tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, make_folder, remove_folder);
     tcase_add_test(tests, as_pillow);
     tcase_add_test(tests, cut_short);

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "io/new_file.h"
 #include "oracle/compare.h"
+#include "oracle/envelope.h"
 #include "oracle/map.h"
 #include "oracle/profile.h"
 #include "oracle/report.h"
@@ -14,7 +15,7 @@
 static const char help[] =
     "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--html OUT] [--junit OUT]\n"
     "                     [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--profile NAME|FILE]\n"
-    "                     [--companions FILE] [--force]\n"
+    "                     [--companions FILE] [--envelope FILE] [--force]\n"
     "\n"
     "Compares two dumps, stage by stage in execution order, and names the first that diverges. Both are safetensors\n"
     "files, or such a file in gzip (.gz). Only taps that both hold are compared, and of these only the rows that both\n"
@@ -33,6 +34,9 @@ static const char help[] =
     "                    a JSON file that says which of its tensors a tap is, and what to do to it (SPEC 7.11)\n"
     "  --companions FILE what run --companions wrote beside REFERENCE, if it has none in itself: taps are then judged by\n"
     "                    the bounds of their operators (SPEC 7.8)\n"
+    "  --envelope FILE   what m3ref envelope wrote for this model, case and profile: floats are also ranked among its\n"
+    "                    legitimate implementations, up to the first choice that differs; beyond twice the farthest of\n"
+    "                    them a stage is suspect, and never fails for it (SPEC 7.10)\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile NAME|FILE\n"
     "                    what the candidate's arithmetic may do: fp32 (default), bf16, fp8, or a JSON file (SPEC 7.3)\n"
@@ -46,6 +50,7 @@ struct arguments {
     const char *reference, *candidate;
     const char *html, *junit, *ledger, *spec, *profile;     /* the last two: never NULL */
     const char *companions;             /* NULL: in the reference, if any */
+    const char *envelope;               /* NULL: no ranks */
     const char *map;                    /* NULL: the candidate has our names */
     struct m3_compare_options options;
     int json, help;
@@ -54,7 +59,7 @@ struct arguments {
 /* Above every character: getopt gives an unknown short option as itself. */
 enum {
     OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
-    OPT_COMPANIONS, OPT_HELP,
+    OPT_COMPANIONS, OPT_ENVELOPE, OPT_HELP,
 };
 
 static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
@@ -66,6 +71,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         { "spec", required_argument, NULL, OPT_SPEC },       { "help", no_argument, NULL, OPT_HELP },
         { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_MAP },
         { "companions", required_argument, NULL, OPT_COMPANIONS },
+        { "envelope", required_argument, NULL, OPT_ENVELOPE },
         { NULL, 0, NULL, 0 },
     };
     int option;
@@ -82,6 +88,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         case OPT_SPEC: arguments->spec = optarg; break;
         case OPT_MAP: arguments->map = optarg; break;
         case OPT_COMPANIONS: arguments->companions = optarg; break;
+        case OPT_ENVELOPE: arguments->envelope = optarg; break;
         case OPT_HELP: arguments->help = 1; return M3_OK;
         case OPT_PROFILE: arguments->profile = optarg; break;
         default: return m3_cli_bad_option(option, argv, "compare", error);
@@ -160,7 +167,15 @@ static int write_outputs(struct outputs *outputs, const struct m3_report_subject
 struct inputs {
     struct m3_safetensors *reference, *candidate, *companions;
     struct m3_profile *profile;
+    struct m3_envelope *envelope;
 };
+
+/* Of the reference's model and case, as far as it says. */
+static int open_envelope(struct inputs *inputs, const char *path, struct m3_error *error)
+{
+    return m3_envelope_open(&inputs->envelope, path, m3_safetensors_metadata(inputs->reference, "model_sha256"),
+                            m3_safetensors_metadata(inputs->reference, "case_sha256"), inputs->profile, error);
+}
 
 static int open_inputs(struct inputs *inputs, const struct arguments *arguments, struct m3_error *notes,
                        struct m3_error *error)
@@ -170,6 +185,7 @@ static int open_inputs(struct inputs *inputs, const struct arguments *arguments,
     if (status == M3_OK) status = m3_safetensors_open(&inputs->candidate, arguments->candidate, error);
     if (status == M3_OK && arguments->companions != NULL)
         status = m3_safetensors_open(&inputs->companions, arguments->companions, error);
+    if (status == M3_OK && arguments->envelope != NULL) status = open_envelope(inputs, arguments->envelope, error);
     if (status != M3_OK || arguments->map == NULL) return status;
     const struct m3_map_sizes sizes = m3_map_sizes_of_dump(inputs->reference);
     return m3_map_put(&inputs->candidate, arguments->map, &sizes, notes, error);
@@ -180,6 +196,7 @@ static void close_inputs(struct inputs *inputs)
     m3_safetensors_close(inputs->reference);
     m3_safetensors_close(inputs->candidate);
     m3_safetensors_close(inputs->companions);
+    m3_envelope_close(inputs->envelope);
     m3_profile_close(inputs->profile);
 }
 
@@ -192,6 +209,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     options.ledger = outputs->ledger_lines;
     options.profile = inputs->profile;
     options.companions = inputs->companions;
+    options.envelope = inputs->envelope;
     int status = m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
@@ -212,7 +230,7 @@ int m3_cli_compare(int argc, char **argv)
     struct arguments arguments = { .spec = "SPEC.md", .profile = "fp32" };
     struct outputs outputs = { M3_NO_FILE, M3_NO_FILE, M3_NO_FILE, NULL };
     struct m3_error notes = { 0 }, error = { 0 };
-    struct inputs inputs = { NULL, NULL, NULL, NULL };
+    struct inputs inputs = { 0 };
 
     int status = parse(&arguments, argc, argv, &error);
     if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);

@@ -9,6 +9,7 @@
 #include "model/taps.h"
 #include "oracle/align.h"
 #include "oracle/judge.h"
+#include "oracle/ranking.h"
 #include "oracle/taint.h"
 #include "oracle/weightless.h"
 
@@ -21,6 +22,7 @@ struct comparing {
     struct m3_coarse_table coarse;
     struct m3_selection_rules rules;
     struct m3_weightless *weightless;           /* NULL: the reference has no companions */
+    struct m3_ranking ranking;
     int64_t without_yardstick;                  /* stages judged by the default */
     const char *first_without;
 };
@@ -271,9 +273,12 @@ static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3
     if (!rules.exact && !rules.by_bounds) status = set_allowed(stage, all, &matched, coarse, error);
     if (status == M3_OK) status = m3_judge_values(stage, &matched, &rules, error);
     if (status != M3_OK) return status;
+    const int64_t measured = stage->elements;
     if (!rules.by_bounds) doubt_wide_allowance(stage, coarse);
     else take_tiers(stage, &found);
-    return found.how == M3_WEIGHTLESS_CREATED ? judge_rest(stage, all, &rest, &found, coarse, error) : M3_OK;
+    if (found.how == M3_WEIGHTLESS_CREATED) status = judge_rest(stage, all, &rest, &found, coarse, error);
+    if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
+    return status;
 }
 
 static int taint(struct comparing *all, const struct m3_stage *stage, struct m3_error *error)
@@ -300,7 +305,7 @@ static int judge(struct m3_stage *stage, struct comparing *all, const struct m3_
     const enum m3_tap_kind kind = m3_tap_table[tap].kind;
     *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
                                 .selection = kind == M3_KIND_CHOICES, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES,
-                                .percentile = NAN };
+                                .percentile = NAN, .envelope_median = NAN, .envelope_largest = NAN };
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
     const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
     all->rules.coarse = coarse;         /* of scores: they are stored no coarser than the places before them */
@@ -310,7 +315,9 @@ static int judge(struct m3_stage *stage, struct comparing *all, const struct m3_
 
     stage->judged_by = "sets";
     int status = m3_judge_selection(stage, matched, &all->rules, error);
-    return status != M3_OK ? status : taint(all, stage, error);
+    if (status != M3_OK) return status;
+    m3_ranking_choose(&all->ranking, stage);
+    return taint(all, stage, error);
 }
 
 /* The worst of a stage that is judged. */
@@ -379,7 +386,7 @@ static int judge_all(struct comparing *all, struct m3_matched *taps, int64_t cou
                 ", first %s", all->without_yardstick, all->first_without);
     if (result->judged == 0) note(result, "no tap could be judged");
     result->status = status_of(result);
-    return M3_OK;
+    return m3_ranking_end(&all->ranking, result, error);
 }
 
 /* The last layer of the text model that the file shows. */
@@ -404,6 +411,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     result->taint = m3_taint_new(last_layer_of(reference));
     if (result->taint == NULL) return m3_fail_memory(error, "flips", 0);
     m3_coarse_begin(&all.coarse, options->profile);
+    m3_ranking_begin(&all.ranking, result, options->envelope, reference);
     all.rules.profile = options->profile;
     all.rules.companions = options->companions;
     all.rules.ledger = options->ledger;

@@ -4,7 +4,8 @@
  * carries as metadata, plus 1e-7; within 1e-5 where it carries none; more under a profile that stores values coarser
  * (yardstick.h). With companions beside the reference they are judged by the bounds of their operators (weightless.h).
  * Selections are compared as sets: another set fails unless scores within their bounds choose it (certificate.h), and
- * what follows from it is not judged by value (taint.h). */
+ * what follows from it is not judged by value (taint.h). With an envelope floats are also ranked among legitimate
+ * implementations (ranking.h). */
 #ifndef M3_ORACLE_COMPARE_H
 #define M3_ORACLE_COMPARE_H
 
@@ -54,7 +55,9 @@ struct m3_stage {
     enum m3_dtype grid;         /* the coarser format that all values are numbers of; M3_DTYPES: none */
     double quantiles[M3_QUANTILES];     /* of |d| over the rms of the reference; NaN: not known */
     char looks[96];             /* effective precision, in words; "": not known */
-    double percentile;          /* among legitimate results (envelope); NaN: not known */
+    double percentile;          /* of rel_l2 among legitimate implementations (envelope); NaN: not ranked */
+    double envelope_median, envelope_largest;   /* their rel_l2; NaN likewise */
+    int beyond_envelope;        /* more than twice the largest: suspect, if nothing else is worse */
 
     int selection;              /* ids: the fields below hold, not those above */
     enum m3_choice choice;      /* the worst */
@@ -80,23 +83,32 @@ struct m3_comparison {
                                    of stages */
     enum m3_status status;      /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
     struct m3_taint *taint;     /* what differing choices took out of judgement by value */
+    struct {
+        int64_t runs;           /* 0: there is no envelope, and nothing below holds */
+        const char *profile;
+        int64_t ranked, blind;  /* stages; blind: zeros would be no farther off than twice the largest */
+        double percentile;      /* the median of those ranked; NaN: none is */
+        const struct m3_stage *farthest;        /* the ranked stage of the largest rel_l2 / envelope_largest, or NULL */
+    } envelope;
     struct m3_error notes;      /* what the reader should know, in words */
 };
 
 struct m3_profile;
+struct m3_envelope;
 
 struct m3_compare_options {
     const char *taps;           /* patterns, NULL: all */
     int force;                  /* compare dumps of different models or cases */
     const struct m3_profile *profile;   /* NULL: fp32, and nothing exact */
     const struct m3_safetensors *companions;    /* of the reference, in a file of their own; NULL: in itself, if any */
+    const struct m3_envelope *envelope; /* of the profile, opened for the reference's model and case; NULL: no ranks */
     FILE *ledger;               /* gets a line per decision (ledger.h), NULL: none. Errors stay in the stream */
 };
 
 /* 0 if taps were compared, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another
  * model or case without `force`; `error` says which, and the result can be reported. M3_BAD_INPUT: another format,
- * or `rows` or a yardstick that is none. M3_INTERNAL: out of memory. The result refers into both files; free it in
- * any case. */
+ * or `rows` or a yardstick that is none. M3_INTERNAL: out of memory. The result refers into both files and the envelope;
+ * free it in any case. */
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options,
                struct m3_error *error);

@@ -164,23 +164,44 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* "layers.3.index.blocks,layers.3.moe.experts": what runs take from the truth. To be freed; NULL: memory is short. */
+static char *choices_of(const struct m3_safetensors *truth)
+{
+    char *names = NULL;
+    size_t length;
+    FILE *out = open_memstream(&names, &length);
+    if (!out) return NULL;
+    for (int64_t i = 0, any = 0; i < m3_safetensors_count(truth); i++) {
+        const char *name = m3_safetensors_at(truth, i)->name;
+        enum m3_tap tap;
+        int64_t layer;
+        if (m3_tap_parse(name, &tap, &layer) != 0 || m3_tap_table[tap].kind != M3_KIND_CHOICES) continue;
+        fprintf(out, "%s%s", any++ ? "," : "", name);
+    }
+    int failed = ferror(out);
+    if (fclose(out) == 0 && !failed) return names;
+    free(names);
+    return NULL;
+}
+
 static int describe(const struct making *m, struct m3_writer *writer, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = m->plan;
-    char runs[24], seed[24], *semantics = m3_semantics_json(plan->semantics);
-    if (!semantics) return m3_fail_memory(error, "the semantics", 0);
+    char runs[24], seed[24], *semantics = m3_semantics_json(plan->semantics), *choices = choices_of(m->truth);
+    int status = semantics && choices ? M3_OK : m3_fail_memory(error, "what the envelope is of", 0);
     snprintf(runs, sizeof runs, "%" PRId64, plan->runs);
     snprintf(seed, sizeof seed, "%" PRIu64, plan->seed);
     const char *const strings[][2] = {
         { "format", format }, { "format_version", "1" }, { "producer", M3_PRODUCER }, { "command", plan->command },
         { "semantics", semantics }, { "profile", m3_profile_name(plan->profile) },
         { "profile_sha256", m3_profile_sha256(plan->profile) }, { "runs", runs }, { "seed", seed },
+        { "choices", choices },
         { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") }, { "case_sha256", plan->c->sha256 },
     };
-    int status = M3_OK;
     for (size_t i = 0; !status && i < sizeof strings / sizeof *strings; i++)
         status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
     free(semantics);
+    free(choices);
     return status;
 }
 
@@ -242,9 +263,16 @@ int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, stru
 
 /* ---- reading one */
 
+struct choice {
+    enum m3_tap tap;
+    int64_t layer;
+};
+
 struct m3_envelope {
     struct m3_safetensors *file;
     int64_t runs;
+    struct choice *choices;
+    int64_t choice_count;
 };
 
 static int same(const struct m3_safetensors *file, const char *key, const char *expected, struct m3_error *error)
@@ -278,6 +306,24 @@ static int check_tensors(struct m3_envelope *envelope, struct m3_error *error)
     return m3_fail(error, M3_BAD_INPUT, "%s: got no tap, expected some", m3_safetensors_path(file));
 }
 
+/* The names of all choices of the pass. A candidate can be ranked only where its own are those. */
+static int read_choices(struct m3_envelope *envelope, struct m3_error *error)
+{
+    const char *names = m3_safetensors_metadata(envelope->file, "choices"), *path = m3_safetensors_path(envelope->file);
+    if (!names) return m3_fail(error, M3_BAD_INPUT, "%s: choices: got nothing, expected names of taps", path);
+    envelope->choices = calloc(strlen(names) + 1, sizeof *envelope->choices);
+    if (!envelope->choices) return m3_fail_memory(error, path, strlen(names));
+    for (size_t length; *names; names += length + (names[length] == ',')) {
+        struct choice *choice = &envelope->choices[envelope->choice_count++];
+        char name[96];
+        length = strcspn(names, ",");
+        snprintf(name, sizeof name, "%.*s", (int)m3_min((int64_t)length, (int64_t)sizeof name - 1), names);
+        if (m3_tap_parse(name, &choice->tap, &choice->layer) != 0 || m3_tap_table[choice->tap].kind != M3_KIND_CHOICES)
+            return m3_fail(error, M3_BAD_INPUT, "%s: choices: got %s, expected a tap of choices", path, name);
+    }
+    return M3_OK;
+}
+
 int m3_envelope_open(struct m3_envelope **result, const char *path, const char *model_sha256, const char *case_sha256,
                      const struct m3_profile *profile, struct m3_error *error)
 {
@@ -292,6 +338,7 @@ int m3_envelope_open(struct m3_envelope **result, const char *path, const char *
     if (!status) status = same(envelope->file, "profile", m3_profile_name(profile), error);
     if (!status) status = same(envelope->file, "profile_sha256", m3_profile_sha256(profile), error);
     if (!status) status = check_tensors(envelope, error);
+    if (!status) status = read_choices(envelope, error);
     if (status) m3_envelope_close(envelope);
     else *result = envelope;
     return status;
@@ -301,10 +348,24 @@ void m3_envelope_close(struct m3_envelope *envelope)
 {
     if (!envelope) return;
     m3_safetensors_close(envelope->file);
+    free(envelope->choices);
     free(envelope);
 }
 
 int64_t m3_envelope_runs(const struct m3_envelope *envelope) { return envelope->runs; }
+
+const char *m3_envelope_metadata(const struct m3_envelope *envelope, const char *key)
+{
+    return m3_safetensors_metadata(envelope->file, key);
+}
+
+int64_t m3_envelope_choices_before(const struct m3_envelope *envelope, enum m3_tap tap, int64_t layer)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < envelope->choice_count; i++)
+        count += m3_tap_order(envelope->choices[i].tap, envelope->choices[i].layer, tap, layer) < 0;
+    return count;
+}
 
 int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *envelope, const char *tap,
                      double rel_l2)
@@ -314,8 +375,9 @@ int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *en
     int64_t runs = envelope->runs, nearer = 0, as_near = 0;
     for (int64_t i = 0; i < runs; i++) {
         double x = m3_decode(M3_F64, tensor->data, i);
-        nearer += !(rel_l2 <= x);
-        as_near += rel_l2 == x;
+        int as = rel_l2 == x || fabs(rel_l2 / x - 1) <= 1e-12;         /* sums of squares in another order */
+        nearer += !as && !(rel_l2 <= x);
+        as_near += as;
     }
     double largest = m3_decode(M3_F64, tensor->data, runs - 1);
     *rank = (struct m3_envelope_rank){

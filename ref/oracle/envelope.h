@@ -5,6 +5,7 @@
 
 #include "model/case.h"
 #include "model/engine.h"
+#include "model/taps.h"
 #include "oracle/profile.h"
 
 enum { M3_ENVELOPE_RUNS = 32 };         /* fewer say little */
@@ -36,6 +37,10 @@ int m3_envelope_open(struct m3_envelope **envelope, const char *path, const char
                      const char *case_sha256, const struct m3_profile *profile, struct m3_error *error);
 void m3_envelope_close(struct m3_envelope *envelope);           /* NULL is fine */
 int64_t m3_envelope_runs(const struct m3_envelope *envelope);
+/* A string of the file; NULL: it has none of that name. */
+const char *m3_envelope_metadata(const struct m3_envelope *envelope, const char *key);
+/* How many taps of choices the pass has before this tap, in execution order. */
+int64_t m3_envelope_choices_before(const struct m3_envelope *envelope, enum m3_tap tap, int64_t layer);
 
 struct m3_envelope_rank {
     double percentile;              /* 0 to 100: of the runs, those nearer to the truth, and half of those as near */

@@ -165,10 +165,11 @@ static void print_links(const struct m3_page *page, const char *tap_name)
 
 static void print_numbers(FILE *out, const struct m3_stage *s, const struct scale *scale)
 {
-    fprintf(out, "<td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">"
-            "%.3g</td><td class=\"number\">%.3g%%</td><td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" "
-            "height=\"16\">", s->rel_l2, s->allowed_l2, s->rel_l2, s->max_rel, s->allowed_max, s->max_rel,
-            100 * s->headroom, BARS, BARS);
+    fprintf(out, "<td class=\"number\" title=\"%.17g of %.17g", s->rel_l2, s->allowed_l2);
+    if (!isnan(s->percentile)) fprintf(out, ", percentile %.3g", s->percentile);
+    fprintf(out, "\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\">%.3g%%</td>"
+            "<td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" height=\"16\">", s->rel_l2, s->max_rel,
+            s->allowed_max, s->max_rel, 100 * s->headroom, BARS, BARS);
     draw_bar(out, scale, s->rel_l2, has_limit(s) ? s->allowed_l2 : INFINITY, 4);
     draw_bar(out, scale, s->max_rel, has_limit(s) ? s->allowed_max : INFINITY, 12);
     fputs("</svg></td>", out);

@@ -50,6 +50,17 @@ void m3_page_runs(FILE *out, const char *name, const signed char *cells, int row
     if (any) fputs("\"/>\n", out);
 }
 
+static int print_ranks(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
+{
+    char *ranks = m3_ranks(comparison);
+    if (ranks == NULL) return m3_fail_memory(error, "ranks", 0);
+    fputs("<p>Envelope: ", out);
+    m3_print_markup(out, ranks);
+    fputs(".</p>\n", out);
+    free(ranks);
+    return M3_OK;
+}
+
 static int print_top(const struct m3_page *page, struct m3_error *error)
 {
     const struct m3_comparison *c = page->subject->comparison;
@@ -67,8 +78,9 @@ static int print_top(const struct m3_page *page, struct m3_error *error)
     }
     fputs("<p>", page->out);
     m3_print_summary(page->out, c);
-    fprintf(page->out, ", %" PRId64 " not judged, %" PRId64 " only in the candidate.</p>\n</div>\n", c->not_judged,
-            c->extra);
+    fprintf(page->out, ", %" PRId64 " not judged, %" PRId64 " only in the candidate.</p>\n", c->not_judged, c->extra);
+    if (status == M3_OK && c->envelope.runs > 0) status = print_ranks(page->out, c, error);
+    fputs("</div>\n", page->out);
     return status;
 }
 

@@ -54,7 +54,7 @@ static json_t *float_stage(const struct m3_stage *stage)
                      "headroom", measured(judged, stage->headroom),
                      "elements", (json_int_t)stage->elements, "violations", (json_int_t)stage->violations,
                      "note", m3_json_text(stage->note));
-    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}",
+    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}",
                      "judged_by", m3_json_text(judged ? stage->judged_by : NULL),
                      "n", stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n),
                      "f", stage->f < 0 ? json_null() : json_integer((json_int_t)stage->f),
@@ -62,7 +62,9 @@ static json_t *float_stage(const struct m3_stage *stage)
                      "z2", m3_json_known(stage->z2), "rows_not_judged", (json_int_t)stage->rows_left_out,
                      "quantiles", quantiles(stage),
                      "precision", m3_json_text(stage->looks[0] != '\0' ? stage->looks : NULL),
-                     "percentile", m3_json_known(stage->percentile));
+                     "percentile", m3_json_known(stage->percentile),
+                     "envelope_median", m3_json_known(stage->envelope_median),
+                     "envelope_largest", m3_json_known(stage->envelope_largest));
     if (line != NULL && more != NULL) json_object_update(line, more);
     json_decref(more);
     return line;
@@ -94,8 +96,10 @@ static json_t *selection_stage(const struct m3_stage *stage)
 static json_t *summary(const struct m3_comparison *comparison)
 {
     const struct m3_stage *first = comparison->divergence, *tightest = comparison->tightest;
+    const struct m3_stage *farthest = comparison->envelope.farthest;
+    const int has_envelope = comparison->envelope.runs > 0;
     const char *verdict = m3_verdict_names[m3_verdict_of_status(comparison->status)];
-    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}",
+    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
                      "type", "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL),
                      "stages", (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing,
                      "judged", (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed,
@@ -104,6 +108,10 @@ static json_t *summary(const struct m3_comparison *comparison)
                      "not_comparable", (json_int_t)comparison->not_comparable, "extra", (json_int_t)comparison->extra,
                      "headroom", tightest ? m3_json_number(tightest->headroom) : json_null(),
                      "headroom_tap", m3_json_text(tightest ? tightest->tap : NULL),
+                     "ranked", has_envelope ? json_integer((json_int_t)comparison->envelope.ranked) : json_null(),
+                     "blind", has_envelope ? json_integer((json_int_t)comparison->envelope.blind) : json_null(),
+                     "percentile", farthest ? m3_json_number(comparison->envelope.percentile) : json_null(),
+                     "farthest_tap", m3_json_text(farthest ? farthest->tap : NULL),
                      "notes", m3_json_notes(&comparison->notes));
 }
 

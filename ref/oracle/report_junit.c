@@ -14,7 +14,7 @@ static void print_property(FILE *out, const char *name, const char *value, size_
     fputs("\"/>\n", out);
 }
 
-static void print_properties(FILE *out, const struct m3_report_subject *subject)
+static int print_properties(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     const struct m3_comparison *comparison = subject->comparison;
     const char *verdict = m3_status_word(comparison->status), *at = comparison->notes.text, *line;
@@ -26,12 +26,17 @@ static void print_properties(FILE *out, const struct m3_report_subject *subject)
     print_property(out, "candidate", files[1], strlen(files[1]));
     if (comparison->divergence != NULL)
         print_property(out, "first_divergence", comparison->divergence->tap, strlen(comparison->divergence->tap));
+    char *ranks = comparison->envelope.runs > 0 ? m3_ranks(comparison) : NULL;
+    if (ranks != NULL) print_property(out, "envelope", ranks, strlen(ranks));
+    const int lacking = comparison->envelope.runs > 0 && ranks == NULL;
+    free(ranks);
     for (int i = 1; (line = m3_next_note(&at, &length)) != NULL; i++) {
         char name[32];          /* each its own: readers keep one property of a name */
         snprintf(name, sizeof name, "note.%d", i);
         print_property(out, name, line, length);
     }
     fputs("</properties>\n", out);
+    return lacking ? m3_fail_memory(error, "ranks", 0) : M3_OK;
 }
 
 static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *error)
@@ -76,8 +81,7 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
     fprintf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref compare\" tests=\"%"
             PRId64 "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
             comparison->count + errors, failures, errors, comparison->not_judged + comparison->not_comparable);
-    print_properties(out, subject);
-    int status = M3_OK;
+    int status = print_properties(out, subject, error);
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++)
         status = print_case(out, &comparison->stages[i], error);
     if (errors > 0) print_verdict_case(out, comparison);

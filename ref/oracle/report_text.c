@@ -66,6 +66,11 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
         print_stage(out, &comparison->stages[i], comparison->stages[i].tap, width);
     if (comparison->next_token.tap != NULL) print_stage(out, &comparison->next_token, next_token, width);
     print_notes(out, &comparison->notes);
+    if (comparison->envelope.runs > 0) {
+        fputs("envelope  ", out);
+        m3_print_ranks(out, comparison);
+        fputc('\n', out);
+    }
     if (comparison->divergence != NULL) {
         fputs("note  ", out);
         m3_print_divergence(out, comparison);

@@ -131,6 +131,15 @@ static void print_failed_selection(FILE *out, const struct m3_stage *stage)
     fprintf(out, "; %" PRId64 " of %" PRId64, stage->choices[M3_INADMISSIBLE], stage->rows);
 }
 
+/* "percentile 62 of legitimate implementations (median 1e-3, largest 2e-3)" */
+static void print_rank(FILE *out, const struct m3_stage *stage)
+{
+    if (stage->beyond_envelope)
+        fprintf(out, "rel L2 %.3g is more than twice the farthest legitimate implementation", stage->rel_l2);
+    else fprintf(out, "percentile %.3g of legitimate implementations", stage->percentile);
+    fprintf(out, " (median %.3g, largest %.3g)", stage->envelope_median, stage->envelope_largest);
+}
+
 void m3_print_finding(FILE *out, const struct m3_stage *stage)
 {
     if (stage->verdict == M3_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
@@ -138,22 +147,34 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage)
         return;
     }
     m3_print_place(out, stage);
-    if (stage->selection) print_failed_selection(out, stage);
-    else print_failed_values(out, stage);
+    if (stage->selection) {
+        print_failed_selection(out, stage);
+        return;
+    }
+    print_failed_values(out, stage);
+    if (isnan(stage->percentile)) return;
+    fputs("; ", out);
+    print_rank(out, stage);
 }
 
-char *m3_finding(const struct m3_stage *stage)
+/* Exactly one of the two is not NULL. */
+static char *in_memory(const struct m3_stage *finding, const struct m3_comparison *ranks)
 {
     char *text = NULL;
     size_t length;
     FILE *out = open_memstream(&text, &length);
     if (out == NULL) return NULL;
-    m3_print_finding(out, stage);
+    if (finding != NULL) m3_print_finding(out, finding);
+    else m3_print_ranks(out, ranks);
     int failed = ferror(out);
     if (fclose(out) == 0 && !failed) return text;
     free(text);
     return NULL;
 }
+
+char *m3_finding(const struct m3_stage *stage) { return in_memory(stage, NULL); }
+
+char *m3_ranks(const struct m3_comparison *comparison) { return in_memory(NULL, comparison); }
 
 void m3_print_divergence(FILE *out, const struct m3_comparison *comparison)
 {
@@ -180,6 +201,21 @@ void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
     if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
     if (comparison->tightest != NULL)
         fprintf(out, ", worst headroom %.3g%% at %s", 100 * comparison->tightest->headroom, comparison->tightest->tap);
+}
+
+void m3_print_ranks(FILE *out, const struct m3_comparison *comparison)
+{
+    const struct m3_stage *farthest = comparison->envelope.farthest;
+    const int64_t ranked = comparison->envelope.ranked;
+    if (ranked == 0) fputs("no tap is ranked", out);
+    else fprintf(out, "percentile %.3g (median of %" PRId64 " taps)", comparison->envelope.percentile, ranked);
+    fprintf(out, " among %" PRId64 " legitimate %s implementations", comparison->envelope.runs,
+            comparison->envelope.profile);
+    if (farthest != NULL)
+        fprintf(out, "; farthest %s: percentile %.3g, %.3g with median %.3g and largest %.3g", farthest->tap,
+                farthest->percentile, farthest->rel_l2, farthest->envelope_median, farthest->envelope_largest);
+    if (comparison->envelope.blind > 0)
+        fprintf(out, "; blind: %" PRId64 " taps", comparison->envelope.blind);
 }
 
 const char *m3_next_note(const char **at, size_t *length)

@@ -31,6 +31,11 @@ void m3_print_divergence(FILE *out, const struct m3_comparison *comparison);
 /* "40 of 42 stages judged, 1 fail, ..." */
 void m3_print_summary(FILE *out, const struct m3_comparison *comparison);
 
+/* "percentile 62 (median of 119 taps) among 32 legitimate bf16 implementations; farthest layers.3.out, ..."; there must
+ * be an envelope. The second in memory, as m3_finding. */
+void m3_print_ranks(FILE *out, const struct m3_comparison *comparison);
+char *m3_ranks(const struct m3_comparison *comparison);
+
 /* The next of the notes, which begin at notes->text: `*at` moves on. NULL at the end; else `length` bytes. */
 const char *m3_next_note(const char **at, size_t *length);
 
