@@ -1,13 +1,18 @@
-/* compare under a profile: what a coarser storage allows without companions, what is exact, grids, and what follows from
- * other choices. Expected verdicts are reasoned by hand from numbers that are exact in binary. */
+/* compare under a profile: what a coarser storage allows without companions, what is exact, grids, what follows from
+ * other choices, and ranks among legitimate implementations. Expected verdicts are reasoned by hand from numbers that are exact in binary. */
 #include "dumps.h"
+#include "envelope_file.h"
+#include "printed.h"
 
 #include <math.h>
 
+#include "oracle/envelope.h"
 #include "oracle/profile.h"
+#include "oracle/report.h"
 #include "oracle/tiers.h"
 
 static struct m3_profile *profile;
+static struct m3_envelope *envelope;
 
 static void under(const char *name)
 {
@@ -18,7 +23,9 @@ static void under(const char *name)
 
 static void teardown(void)
 {
+    m3_envelope_close(envelope);
     m3_profile_close(profile);
+    envelope = NULL;
     profile = NULL;
     dumps_teardown();
 }
@@ -153,6 +160,198 @@ START_TEST(follows_from_other_choices)
 }
 END_TEST
 
+/* ---- ranks: four runs at 1, 2, 3 and 4 units of relative L2 */
+
+static const double unit = 0x1p-10;
+
+/* Opens an envelope of `profile`, with the same four distances, times `factor`, for each tap. */
+static void among(const char *const *taps, int count, const char *choices, double factor)
+{
+    const struct envelope_strings strings = { "m3ref-envelope", m3_profile_name(profile), m3_profile_sha256(profile), "m",
+                                              "c", choices };
+    double values[4 * 4];
+    ck_assert_int_le(count, 4);
+    for (int i = 0; i < 4 * count; i++) values[i] = factor * unit * (1 + i % 4);
+    write_envelope(in_folder("envelope"), &strings, taps, count, values, 4);
+    m3_envelope_close(envelope);
+    ck_assert_msg(m3_envelope_open(&envelope, in_folder("envelope"), "m", "c", profile, &error) == M3_OK, "%s",
+                  error.text);
+    options.envelope = envelope;
+}
+
+/* A tap of four ones, and a candidate at so many units from it. */
+static const struct m3_stage *judge_at(const char *tap, double units, const char *yardstick)
+{
+    const double want[4] = { 1, 1, 1, 1 }, got[4] = { 1, 1 + 2 * units * unit, 1, 1 };
+    write_pair(tap, want, got, 2, 2, yardstick, yardstick);
+    return judge_one();
+}
+
+static const char *const mid[] = { "layers.0.mid" };
+
+/* Goal:  the percentile of a candidate, and its verdict.
+ * Given: 4 times 1 allowed by the yardstick, so that only the envelope objects; then nearly nothing allowed, and NaN.
+ * Claim: between runs 2 and 3 percentile 50, pass; at twice the largest pass; at three times suspect; where the
+ *        yardstick fails it fails, with the percentile beside it.
+ * Seen to fail with the largest for twice the largest, with suspect over fail, and with suspects not counted. */
+START_TEST(ranked)
+{
+    under("fp32");
+    among(mid, 1, "", 1);
+    const struct m3_stage *stage = judge_at(mid[0], 2.5, "1");
+    ck_assert(stage->verdict == M3_PASS && stage->percentile == 50 && !stage->beyond_envelope);
+    ck_assert(stage->envelope_median == 2.5 * unit && stage->envelope_largest == 4 * unit);
+    ck_assert(result.status == M3_OK && result.envelope.ranked == 1 && result.envelope.percentile == 50);
+    ck_assert(result.envelope.runs == 4 && result.envelope.farthest == stage && result.suspects == 0);
+    ck_assert(notes_say("precision of the reference: got nothing, expected f64"));
+    ck_assert(judge_at(mid[0], 2, "1")->percentile == 37.5);
+    ck_assert(judge_at(mid[0], 0, "1")->percentile == 0);
+
+    stage = judge_at(mid[0], 8, "1");
+    ck_assert(stage->verdict == M3_PASS && stage->percentile == 100 && result.status == M3_OK);
+    stage = judge_at(mid[0], 12, "1");
+    ck_assert(stage->verdict == M3_VERDICT_SUSPECT && stage->percentile == 100 && stage->beyond_envelope);
+    ck_assert(result.status == M3_SUSPECT && result.suspects == 1 && result.failed == 0 && result.judged == 1);
+    ck_assert_ptr_eq(result.divergence, stage);
+
+    stage = judge_at(mid[0], 12, "1e-6");
+    ck_assert(stage->verdict == M3_FAIL && stage->percentile == 100 && result.status == M3_WRONG);
+    ck_assert_str_eq(stage->judged_by, "fp32 errors of the reference");
+    ck_assert(judge_at(mid[0], 2.5, "1e-6")->verdict == M3_FAIL && result.stages[0].percentile == 50);
+    stage = judge_at(mid[0], NAN, "1");
+    ck_assert(stage->verdict == M3_FAIL && stage->percentile == 100 && result.status == M3_WRONG);
+}
+END_TEST
+
+/* Goal:  nothing is said where zeros would be within twice the largest, of what is exact, and of taps that the envelope
+ *        lacks; each is noted. What nothing else judges may become suspect, and passes by no rank.
+ * Seen to fail with blind taps ranked, with exact ones ranked, and with a pass for what the profile cannot judge. */
+START_TEST(not_ranked)
+{
+    under("fp32");
+    among(mid, 1, "", 128);             /* the largest is 1/2 */
+    const struct m3_stage *stage = judge_at(mid[0], 1000, "1");
+    ck_assert(stage->verdict == M3_PASS && isnan(stage->percentile) && stage->note != NULL);
+    ck_assert(result.envelope.blind == 1 && result.envelope.ranked == 0 && isnan(result.envelope.percentile));
+    ck_assert(notes_say("blind, legitimate implementations may be as far off as zeros: 1, first layers.0.mid"));
+    stage = judge_at("layers.1.mid", 12, "1");
+    ck_assert(stage->verdict == M3_PASS && isnan(stage->percentile));
+    ck_assert(notes_say("the envelope lacks them: 1, first layers.1.mid"));
+
+    static const char *const embed[] = { "embed", "layers.3.mid" };
+    under("bf16");
+    among(embed, 2, "", 0x1p-20);
+    const double want[2] = { 1 + 0x1p-9, 1 }, got[2] = { 1, 1 };
+    write_pair("embed", want, got, 1, 2, "1", "1");
+    ck_assert(judge_one()->verdict == M3_PASS && isnan(result.stages[0].percentile));
+    under("fp8");
+    among(embed, 2, "", 1);
+    ck_assert_int_eq(judge_at("layers.3.mid", 2.5, "1e-6")->verdict, M3_NOT_JUDGED);
+    ck_assert(result.stages[0].percentile == 50 && result.status == M3_NOT_COMPARABLE);
+    ck_assert_int_eq(judge_at("layers.3.mid", 12, "1e-6")->verdict, M3_VERDICT_SUSPECT);
+    ck_assert(result.status == M3_SUSPECT && result.not_judged == 0);
+    ck_assert_str_eq(result.stages[0].judged_by, "the envelope");
+}
+END_TEST
+
+/* Goal:  only whole taps are ranked: distances of the runs are over all rows.
+ * Seen to fail with the elements not counted, and with the reference's rows not looked at. */
+START_TEST(whole_taps)
+{
+    const double values[4] = { 1, 1, 1, 1 };
+    const int32_t rows[2] = { 0, 1 };
+    under("fp32");
+    among(mid, 1, "", 1);
+    for (int kind = 0; kind < 4; kind++) {      /* whole; the candidate has row 0, all rows; the reference has all */
+        struct dump dump;
+        int count = kind == 1 ? 1 : 2;
+        write_pair(mid[0], values, values, 2, 2, "1", "1");
+        dump_begin(&dump, kind == 3 ? reference_path : candidate_path);
+        dump_tensor(&dump, mid[0], M3_F64, values, count, 2, -1);
+        if (kind > 0) dump_tensor(&dump, "rows", M3_I32, rows, count, -1, -1);
+        dump_end(&dump);
+        ck_assert_int_eq(judge_one()->verdict, M3_PASS);
+        ck_assert_int_eq(isnan(result.stages[0].percentile), kind == 1 || kind == 3);
+        ck_assert_int_eq(notes_say("not all rows are there: 1, first layers.0.mid"), kind == 1 || kind == 3);
+    }
+}
+END_TEST
+
+/* Goal:  ranks end at the first choice that is not the reference's, or was not compared; slots do not matter.
+ * Given: the dumps of follows_from_other_choices, off by 1/2 behind a choice: 20 times the largest of the envelope.
+ * Seen to fail with differing choices counted as the same, with permuted ones not, and with choices that patterns leave
+ * out taken for the same. */
+START_TEST(ranked_up_to_other_choices)
+{
+    static const char *const both[] = { "layers.1.mid", "layers.2.mid" };
+    under("fp32");
+    among(both, 2, "layers.1.moe.experts", 1);
+    write_flip(reference_path, -1, 0, 0);
+    write_flip(candidate_path, -1, 0, 0);
+    ck_assert_int_eq(judge(), M3_OK);
+    ck_assert(result.stages[0].percentile == 0 && result.stages[2].percentile == 0 && result.envelope.ranked == 2);
+    options.taps = "layers.2.mid";
+    ck_assert_int_eq(judge(), M3_OK);
+    ck_assert(isnan(result.stages[0].percentile) && result.status == M3_OK);
+    options.taps = NULL;
+
+    write_flip(candidate_path, 2, 0.5, 0);
+    ck_assert_int_eq(judge(), M3_OK);
+    ck_assert(result.stages[0].percentile == 0 && isnan(result.stages[2].percentile) && result.suspects == 0);
+    ck_assert(notes_say("were not compared: 1, first layers.2.mid"));
+
+    int32_t ids[2][ROWS][K];
+    double values[ROWS][H];
+    for (int t = 0; t < ROWS; t++) {
+        for (int h = 0; h < H; h++) values[t][h] = 1;
+        for (int k = 0; k < K; k++) ids[0][t][k] = ids[1][t][K - 1 - k] = k;
+    }
+    for (int side = 0; side < 2; side++) {
+        struct dump dump;
+        dump_begin(&dump, side ? candidate_path : reference_path);
+        dump_tensor(&dump, "layers.1.moe.experts", M3_I32, ids[side], ROWS, K, -1);
+        dump_tensor(&dump, "layers.2.mid", M3_F64, values, ROWS, H, -1);
+        dump_end(&dump);
+    }
+    ck_assert_int_eq(judge(), M3_OK);
+    ck_assert(result.stages[0].choices[M3_PERMUTED] == ROWS && result.stages[1].percentile == 0);
+}
+END_TEST
+
+/* Goal:  what people and programs read.
+ * Claim: 12 units are 0.0117, the median of the runs 0.00244, the largest 0.00391.
+ * Seen to fail with the line left out of each report. */
+START_TEST(ranks_in_reports)
+{
+    static const char line[] = "percentile 100 (median of 1 taps) among 4 legitimate fp32 implementations; farthest "
+                               "layers.0.mid: percentile 100, 0.0117 with median 0.00244 and largest 0.00391";
+    static const char words[] = "rel L2 0.0117 is more than twice the farthest legitimate implementation "
+                                "(median 0.00244, largest 0.00391)";
+    under("fp32");
+    among(mid, 1, "", 1);
+    judge_at(mid[0], 12, "1");
+    char *text = printed(m3_report_text), expected[400];
+    snprintf(expected, sizeof expected, "\nenvelope  %s\n", line);
+    ck_assert_ptr_nonnull(strstr(text, expected));
+    ck_assert_ptr_nonnull(strstr(text, words));
+    free(text);
+    text = printed(m3_report_json);
+    ck_assert_ptr_nonnull(strstr(text, "\"percentile\":100.0,\"envelope_median\":0.00244140625,"
+                                       "\"envelope_largest\":0.00390625"));
+    ck_assert_ptr_nonnull(strstr(text, "\"ranked\":1,\"blind\":0,\"percentile\":100.0,"
+                                       "\"farthest_tap\":\"layers.0.mid\""));
+    free(text);
+    options.envelope = NULL;
+    judge_one();
+    text = printed(m3_report_json);
+    ck_assert_ptr_nonnull(strstr(text, "\"ranked\":null,\"blind\":null,\"percentile\":null,\"farthest_tap\":null"));
+    free(text);
+    text = printed(m3_report_text);
+    ck_assert(strstr(text, "envelope") == NULL && strstr(text, "legitimate") == NULL);
+    free(text);
+}
+END_TEST
+
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
@@ -164,6 +363,11 @@ Suite *m3_suite(void)
     tcase_add_test(tests, exact);
     tcase_add_test(tests, grid);
     tcase_add_test(tests, follows_from_other_choices);
+    tcase_add_test(tests, ranked);
+    tcase_add_test(tests, not_ranked);
+    tcase_add_test(tests, whole_taps);
+    tcase_add_test(tests, ranked_up_to_other_choices);
+    tcase_add_test(tests, ranks_in_reports);
     suite_add_tcase(suite, tests);
     return suite;
 }

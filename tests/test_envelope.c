@@ -1,6 +1,6 @@
 /* Envelopes of honest implementations (SPEC 7.10): every replaced operator is the reference's but for rounding, every
  * storage point rounds where it is listed, files repeat, and a candidate is ranked as it should be. */
-#include "files.h"
+#include "envelope_file.h"
 
 #include <math.h>
 
@@ -361,37 +361,19 @@ END_TEST
 
 /* ---- ranks, and files that are none */
 
-struct strings {
-    const char *format, *profile, *hash, *model, *c;
-};
+static const char *const logits[] = { "logits" };
 
-static void write_envelope(const char *path, const struct strings *strings, const double *values, int64_t runs)
-{
-    struct m3_error error = { 0 };
-    struct m3_writer *writer;
-    const char *const all[][2] = { { "format", strings->format }, { "format_version", "1" },
-                                   { "profile", strings->profile }, { "profile_sha256", strings->hash },
-                                   { "model_sha256", strings->model }, { "case_sha256", strings->c } };
-    int status = m3_writer_new(&writer, path, &error);
-    for (int i = 0; i < 6 && !status; i++)
-        if (all[i][1]) status = m3_writer_metadata(writer, all[i][0], all[i][1], &error);
-    if (!status) status = m3_writer_tensor(writer, "logits", M3_F64, 1, &runs, &error);
-    if (!status) status = m3_writer_begin(writer, &error);
-    if (!status) status = m3_writer_write(writer, values, (uint64_t)runs * sizeof *values, &error);
-    if (!status) status = m3_writer_commit(writer, &error);
-    ck_assert_msg(status == M3_OK, "%s", error.text);
-}
-
-/* Goal:  percentile, median, limits by hand.
+/* Goal:  percentile, median, limits by hand; how many choices come before a tap.
  * Seen to fail with equal ones counted whole, with NaN compared by >, with the median of the lower half. */
 START_TEST(ranks)
 {
     struct m3_error error = { 0 };
     struct m3_profile *profile;
     ck_assert_int_eq(m3_profile_open(&profile, "fp32", &error), M3_OK);
-    const struct strings strings = { "m3ref-envelope", "fp32", m3_profile_sha256(profile), "m", "c" };
+    const struct envelope_strings strings = { "m3ref-envelope", "fp32", m3_profile_sha256(profile), "m", "c",
+                                              "layers.3.index.blocks,layers.3.moe.experts,layers.4.moe.experts" };
     const double eight[] = { 0.0625, 0.125, 0.25, 0.25, 0.3125, 0.34375, 0.359375, 0.375 };
-    write_envelope(in_folder("env"), &strings, eight, 8);
+    write_envelope(in_folder("env"), &strings, logits, 1, eight, 8);
     struct m3_envelope *envelope = opened(in_folder("env"), profile);
     struct m3_envelope_rank rank;
     const struct {
@@ -406,14 +388,20 @@ START_TEST(ranks)
         ck_assert(rank.median == 0.28125 && rank.largest == 0.375 && !rank.blind);
     }
     ck_assert_int_eq(m3_envelope_rank(&rank, envelope, "final_norm", 0), -1);
+    ck_assert(m3_envelope_rank(&rank, envelope, "logits", 0.25 * (1 + 1e-14)) == 0 && rank.percentile == 37.5);
+    ck_assert_int_eq(m3_envelope_choices_before(envelope, M3_TAP_INDEX_BLOCK_SCORES, 3), 0);
+    ck_assert_int_eq(m3_envelope_choices_before(envelope, M3_TAP_ATTN, 3), 1);
+    ck_assert_int_eq(m3_envelope_choices_before(envelope, M3_TAP_OUT, 3), 2);
+    ck_assert_int_eq(m3_envelope_choices_before(envelope, M3_TAP_LOGITS, -1), 3);
+    ck_assert_int_eq(m3_envelope_choices_before(envelope, M3_TAP_PATCH_EMBED, -1), 0);
     m3_envelope_close(envelope);
 
     const double wide[] = { 0.1, 0.5 }, exact[] = { 0, 0 };
-    write_envelope(in_folder("wide"), &strings, wide, 2);
+    write_envelope(in_folder("wide"), &strings, logits, 1, wide, 2);
     envelope = opened(in_folder("wide"), profile);
     ck_assert(m3_envelope_rank(&rank, envelope, "logits", 1) == 0 && rank.blind && !rank.suspect);
     m3_envelope_close(envelope);
-    write_envelope(in_folder("exact"), &strings, exact, 2);
+    write_envelope(in_folder("exact"), &strings, logits, 1, exact, 2);
     envelope = opened(in_folder("exact"), profile);
     ck_assert(m3_envelope_rank(&rank, envelope, "logits", 0) == 0 && !rank.suspect && rank.percentile == 50);
     ck_assert(m3_envelope_rank(&rank, envelope, "logits", 1e-30) == 0 && rank.suspect);
@@ -432,23 +420,25 @@ START_TEST(refused)
     const char *hash = m3_profile_sha256(profile);
     const double good[] = { 0.25, 0.5 }, falling[] = { 0.5, 0.25 }, nan[] = { 0.5, NAN }, below[] = { -1, 0 };
     const struct {
-        struct strings strings;
+        struct envelope_strings strings;
         const double *values;
         const char *says;
     } cases[] = {
-        { { "m3ref-dump", "fp32", hash, "m", "c" }, good, "format: got m3ref-dump, expected m3ref-envelope" },
-        { { NULL, "fp32", hash, "m", "c" }, good, "format: got nothing" },
-        { { "m3ref-envelope", "bf16", hash, "m", "c" }, good, "profile: got bf16, expected fp32" },
-        { { "m3ref-envelope", "fp32", "0", "m", "c" }, good, "profile_sha256: got 0" },
-        { { "m3ref-envelope", "fp32", hash, "n", "c" }, good, "model_sha256: got n, expected m" },
-        { { "m3ref-envelope", "fp32", hash, "m", NULL }, good, "case_sha256: got nothing, expected c" },
-        { { "m3ref-envelope", "fp32", hash, "m", "c" }, falling, "logits: got another tensor" },
-        { { "m3ref-envelope", "fp32", hash, "m", "c" }, nan, "logits: got another tensor" },
-        { { "m3ref-envelope", "fp32", hash, "m", "c" }, below, "logits: got another tensor" },
+        { { "m3ref-dump", "fp32", hash, "m", "c", "" }, good, "format: got m3ref-dump, expected m3ref-envelope" },
+        { { NULL, "fp32", hash, "m", "c", "" }, good, "format: got nothing" },
+        { { "m3ref-envelope", "bf16", hash, "m", "c", "" }, good, "profile: got bf16, expected fp32" },
+        { { "m3ref-envelope", "fp32", "0", "m", "c", "" }, good, "profile_sha256: got 0" },
+        { { "m3ref-envelope", "fp32", hash, "n", "c", "" }, good, "model_sha256: got n, expected m" },
+        { { "m3ref-envelope", "fp32", hash, "m", NULL, "" }, good, "case_sha256: got nothing, expected c" },
+        { { "m3ref-envelope", "fp32", hash, "m", "c", "" }, falling, "logits: got another tensor" },
+        { { "m3ref-envelope", "fp32", hash, "m", "c", "" }, nan, "logits: got another tensor" },
+        { { "m3ref-envelope", "fp32", hash, "m", "c", "" }, below, "logits: got another tensor" },
+        { { "m3ref-envelope", "fp32", hash, "m", "c", NULL }, good, "choices: got nothing" },
+        { { "m3ref-envelope", "fp32", hash, "m", "c", "layers.3.moe.experts,logits" }, good, "choices: got logits" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct m3_envelope *envelope = (void *)&error;
-        write_envelope(in_folder("bad"), &cases[i].strings, cases[i].values, 2);
+        write_envelope(in_folder("bad"), &cases[i].strings, logits, 1, cases[i].values, 2);
         ck_assert_int_eq(m3_envelope_open(&envelope, in_folder("bad"), "m", "c", profile, &error), M3_BAD_INPUT);
         ck_assert_ptr_null(envelope);
         ck_assert_msg(strstr(error.text, cases[i].says) != NULL, "%s: %s", cases[i].says, error.text);
