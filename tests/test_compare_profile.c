@@ -1,5 +1,6 @@
 /* compare under a profile: what a coarser storage allows without companions, what is exact, grids, what follows from
- * other choices, and ranks among legitimate implementations. Expected verdicts are reasoned by hand from numbers that are exact in binary. */
+ * other choices, and ranks among legitimate implementations. Expected verdicts are reasoned by hand from numbers that
+ * are exact in binary. */
 #include "dumps.h"
 #include "envelope_file.h"
 #include "printed.h"
@@ -167,8 +168,8 @@ static const double unit = 0x1p-10;
 /* Opens an envelope of `profile`, with the same four distances, times `factor`, for each tap. */
 static void among(const char *const *taps, int count, const char *choices, double factor)
 {
-    const struct envelope_strings strings = { "m3ref-envelope", m3_profile_name(profile), m3_profile_sha256(profile), "m",
-                                              "c", choices };
+    const struct envelope_strings strings = { "m3ref-envelope", m3_profile_name(profile), m3_profile_sha256(profile),
+                                              "m", "c", choices };
     double values[4 * 4];
     ck_assert_int_le(count, 4);
     for (int i = 0; i < 4 * count; i++) values[i] = factor * unit * (1 + i % 4);

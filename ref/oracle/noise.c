@@ -294,6 +294,7 @@ void m3_noise_draw(struct m3_noise *noise, uint64_t seed, int64_t number)
     noise->skip = (double)m3_draw(m3_draw_key(noise->key, "share passed over"), 0, 1024) / 2048;
     noise->float_angles = m3_profile_arithmetic(noise->profile, 1).angle == M3_ANGLE_F32
                        && m3_draw(m3_draw_key(noise->key, "angles"), 0, 2);
+    noise->most_parts = 1 + (int)m3_draw(m3_draw_key(noise->key, "most parts"), 0, M3_MOST_PARTS);
     noise->last = M3_TAP_EMBED;
     noise->layer = -1;
     noise->in_experts = 0;

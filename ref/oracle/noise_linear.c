@@ -4,7 +4,7 @@
 #include "ops/math.h"
 #include "oracle/noise_parts.h"
 
-enum { PANEL_VALUES = 1 << 20, MOST_PARTS = 8 };
+enum { PANEL_VALUES = 1 << 20 };
 
 /* ---- inputs in E4M3 */
 
@@ -48,7 +48,7 @@ static void quantise(struct m3_noise *noise, struct m3_ctx *ctx, float *out, con
 
 /* Columns in random order, cut into parts: those of part p are order[cut[p]] to order[cut[p + 1] - 1]. */
 struct cuts {
-    int64_t *order, cut[MOST_PARTS + 1];
+    int64_t *order, cut[M3_MOST_PARTS + 1];
     int parts;
 };
 
@@ -56,7 +56,7 @@ static void draw_cuts(struct m3_noise *noise, struct cuts *cuts, int64_t cols)
 {
     uint64_t key = m3_noise_key(noise, "parts");
     m3_noise_shuffle(noise, cuts->order, cols);
-    cuts->parts = 1 + (int)m3_draw(key, 0, (uint64_t)m3_min(MOST_PARTS, cols));
+    cuts->parts = 1 + (int)m3_draw(key, 0, (uint64_t)m3_min(noise->most_parts, cols));
     cuts->cut[0] = 0;
     for (int p = 1; p <= cuts->parts; p++) cuts->cut[p] = cols * p / cuts->parts;
 }

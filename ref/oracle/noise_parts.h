@@ -17,6 +17,8 @@ struct m3_noise_place {
     char name[M3_POINT_NAME];
 };
 
+enum { M3_MOST_PARTS = 8 };             /* into which a linear operator's columns are cut */
+
 struct m3_noise {
     const struct m3_model *model;
     const struct m3_semantics *semantics;
@@ -33,6 +35,7 @@ struct m3_noise {
     uint64_t key;                       /* of this implementation */
     double skip;                        /* share of the points that are passed over */
     int float_angles;
+    int most_parts;                     /* 1 to M3_MOST_PARTS */
     uint64_t place, calls;              /* key of the tap made last; draws since then: no two are the same, and none
                                          * depends on what is computed elsewhere */
     int rounds;                         /* a value was rounded at random, or passed over */
