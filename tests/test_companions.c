@@ -172,7 +172,7 @@ static int needs_matrix(const struct m3_graph_row *row)
  * Claim: every tap that needs no matrix: the same bits as with all weights; every tap that does: says what is lacking.
  *        Bounds and walks of every float tap with rows and width, finite and not below 0; n + f of the graph where the
  *        allowance has steps; a gain of every tap that needs a matrix, that of a linear one the lengths of its rows;
- *        margins one for each decision.
+ *        what rounding inside costs of experts and the shared expert alone; margins one for each decision.
  * Seen to fail with the dtype not taken over, one gain for all rows taken for one of each. */
 START_TEST(taps)
 {
@@ -231,6 +231,9 @@ START_TEST(taps)
         }
         const int gated = row->op == M3_OP_EXPERT || row->op == M3_OP_GATED_MLP;
         ck_assert((beside.gain != NULL) == (row->op == M3_OP_LINEAR || gated));
+        ck_assert((beside.inside != NULL) == gated && (beside.inside_walk != NULL) == gated);
+        for (int64_t j = 0; gated && j < value.rows * value.width; j++)
+            ck_assert(isfinite(beside.inside[j]) && beside.inside[j] > 0 && beside.inside_walk[j] > 0);
         if (beside.gain) ck_assert_int_eq(beside.gain_stride, gated ? value.width : 0);
         const struct m3_weight *w = m3_graph_weight(model, semantics, tap, layer, 0);
         const int join = tap == M3_TAP_MTP_EH_PROJ && semantics->mtp_join == M3_MTP_ADDITIVE;
@@ -265,7 +268,8 @@ struct change {
 };
 
 static const char *const kept_keys[] = { "model_sha256", "case_sha256", "semantics", "config", "case.cached",
-                                         "final_norm.n", "final_norm.f", "logits.n", "logits.f" };
+                                         "final_norm.n", "final_norm.f", "logits.n", "logits.f",
+                                         "layers.3.moe.shared.n", "layers.3.moe.shared.f" };
 
 /* The second file again, but for the change. */
 static void rewrite(const char *path, const struct change *change)
@@ -301,8 +305,8 @@ static void rewrite(const char *path, const struct change *change)
 /* Goal:  companions that cannot be those of the dump are refused, with tensor or field.
  * Given: one change at a time; the dump itself, which has none.
  * Claim: status and words; nothing is left behind; the unchanged file is read.
- * Seen to fail with hashes that need not be equal, the shapes of vectors, bounds and margins not looked at, steps that
- * are no number. */
+ * Seen to fail with hashes that need not be equal, the shapes of vectors, bounds, `.inside` and margins not looked at,
+ * steps that are no number. */
 START_TEST(refused)
 {
     static const struct change changes[] = {
@@ -330,11 +334,13 @@ START_TEST(refused)
         { NULL, NULL, "final_norm.bound", M3_F64, M3_BAD_INPUT, "final_norm.bound: got [1] F64, expected [" },
         { NULL, NULL, "final_norm.walk", M3_I64, M3_BAD_INPUT, "final_norm.walk" },
         { NULL, NULL, "logits.gain", M3_F64, M3_BAD_INPUT, "logits.gain" },
+        { NULL, NULL, "layers.3.moe.shared.inside", M3_F64, M3_BAD_INPUT, "layers.3.moe.shared.inside: got [1] F64" },
+        { NULL, NULL, "layers.3.moe.shared.inside_walk", M3_F64, M3_BAD_INPUT, "layers.3.moe.shared.inside_walk" },
         { NULL, NULL, "layers.3.moe.experts.margin", M3_F64, M3_BAD_INPUT, "layers.3.moe.experts.margin" },
     };
     begin(0, 1);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        static const enum m3_tap looked[] = { M3_TAP_FINAL_NORM, M3_TAP_LOGITS, M3_TAP_EXPERTS };
+        static const enum m3_tap looked[] = { M3_TAP_FINAL_NORM, M3_TAP_LOGITS, M3_TAP_SHARED, M3_TAP_EXPERTS };
         struct m3_companions *got;
         struct m3_error e = { 0 };
         struct m3_companion beside;
@@ -342,8 +348,8 @@ START_TEST(refused)
         struct m3_safetensors *file = opened("changed.safetensors");
         int status = m3_companions_load(&got, dump, file, &e);
         ck_assert((got == NULL) == (status != 0));
-        for (int k = 0; k < 3 && !status; k++) {
-            status = m3_companion_read(&beside, got, looked[k], looked[k] == M3_TAP_EXPERTS ? 3 : -1, &e);
+        for (int k = 0; k < 4 && !status; k++) {
+            status = m3_companion_read(&beside, got, looked[k], k < 2 ? -1 : 3, &e);
             m3_companion_free(&beside);
         }
         ck_assert_msg(status == changes[i].status && (!status || strstr(e.text, changes[i].says)), "change %zu: %d, %s",

@@ -172,8 +172,8 @@ void m3_companions_free(struct m3_companions *c)
 
 /* ---- one tap */
 
-enum field { BOUND, WALK, GAIN, MARGIN, FIELDS };
-static const char *const field_names[FIELDS] = { "bound", "walk", "gain", "margin" };
+enum field { BOUND, WALK, GAIN, INSIDE, INSIDE_WALK, MARGIN, FIELDS };
+static const char *const field_names[FIELDS] = { "bound", "walk", "gain", "inside", "inside_walk", "margin" };
 
 /* Tensor "<tap>.<field>" as doubles in place, or in a copy where the file has them unaligned or as other floats. */
 static int numbers(const double **values, double **owned, const struct m3_tensor *t, struct m3_error *error)
@@ -207,7 +207,8 @@ static int fits(const struct m3_tensor *t, const struct m3_tensor *tap, enum fie
 static int read_field(struct m3_companion *out, const struct m3_companions *c, const struct m3_tensor *tap,
                       const char *name, enum field field, struct m3_error *error)
 {
-    const double **const to[] = { &out->bound, &out->walk, &out->gain, &out->margin };
+    const double **const to[FIELDS] = { &out->bound, &out->walk, &out->gain, &out->inside, &out->inside_walk,
+                                        &out->margin };
     char whole[NAME + 16];
     snprintf(whole, sizeof whole, "%s.%s", name, field_names[field]);
     const struct m3_tensor *t = m3_safetensors_find(c->file, whole);

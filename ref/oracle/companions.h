@@ -33,10 +33,11 @@ struct m3_companion {
     const double *bound, *walk;     /* [rows,width] */
     const double *gain;             /* row r at gain + r * gain_stride */
     int64_t gain_stride;            /* 0: the same for every row; width */
+    const double *inside, *inside_walk;     /* [rows,width] per unit of roundoff of what is stored inside */
     const double *margin;           /* [decisions]: [rows] or [rows,groups] */
     int64_t decisions;
     int64_t n, f;                   /* steps of the bound; -1 without bound */
-    double *owned[4];
+    double *owned[6];
 };
 
 /* 0, M3_BAD_INPUT (a shape other than the tap's, steps that are no number), M3_INTERNAL. A tap without companions has

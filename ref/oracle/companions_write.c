@@ -8,11 +8,13 @@
 
 #include "io/safetensors.h"
 #include "oracle/gain.h"
+#include "oracle/inside.h"
 #include "oracle/margin.h"
 #include "oracle/remake.h"
 
-enum field { BOUND, WALK, GAIN, MARGIN, WEIGHT, BIAS, FIELDS };
-static const char *const field_names[FIELDS] = { "bound", "walk", "gain", "margin", "weight", "bias" };
+enum field { BOUND, WALK, GAIN, INSIDE, INSIDE_WALK, MARGIN, WEIGHT, BIAS, FIELDS };
+static const char *const field_names[FIELDS] = { "bound", "walk", "gain", "inside", "inside_walk", "margin", "weight",
+                                                 "bias" };
 
 /* A tap of the call. */
 struct watched {
@@ -151,6 +153,8 @@ static int declare_floats(struct m3_companions_writer *c, struct watched *w, str
     if (!status) status = declare(c, w, WALK, rank, shape, error);
     if (!status && w->gain == M3_GAIN_ROWS) status = declare(c, w, GAIN, 1, &width, error);
     if (!status && w->gain == M3_GAIN_PROBED) status = declare(c, w, GAIN, rank, shape, error);
+    if (!status && m3_has_inside(s, w->tap, w->layer)) status = declare(c, w, INSIDE, rank, shape, error);
+    if (!status && w->index[INSIDE] >= 0) status = declare(c, w, INSIDE_WALK, rank, shape, error);
     const struct m3_weight *scale = m3_graph_weight(s->model, s->semantics, w->tap, w->layer, 0);
     const struct m3_weight *bias = m3_graph_weight(s->model, s->semantics, w->tap, w->layer, 1);
     const int is_norm = op == M3_OP_RMS_NORM || op == M3_OP_LAYER_NORM;
@@ -292,6 +296,22 @@ static int write_probed(struct m3_companions_writer *c, const struct watched *w,
     return status;
 }
 
+/* Of the same taps, but for the sum of experts. */
+static int write_inside(struct m3_companions_writer *c, const struct watched *w, int64_t T, struct m3_error *error)
+{
+    const struct m3_value *x = m3_trace_get(c->trace, M3_TAP_MLP_NORM, w->layer);
+    const struct m3_value *ids = m3_trace_get(c->trace, M3_TAP_EXPERTS, w->layer);
+    const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
+    double *values = malloc((size_t)(2 * n) * sizeof *values + 1);
+    int status = values ? m3_inside(values, values + n, &c->setting, w->tap, w->layer, x->values,
+                                    ids ? ids->ids : NULL, T, error)
+                        : m3_fail_memory(error, "inside", (size_t)(2 * n) * sizeof *values);
+    if (!status) status = append(c, w, INSIDE, values, n, error);
+    if (!status) status = append(c, w, INSIDE_WALK, values + n, n, error);
+    free(values);
+    return status;
+}
+
 static int write_rows_gain(struct m3_companions_writer *c, const struct watched *w, struct m3_error *error)
 {
     const int64_t n = m3_tap_width(&c->setting, w->tap, w->layer);
@@ -344,6 +364,7 @@ static int write_beside(struct m3_companions_writer *c, const struct watched *w,
     if (status || row > 0) return status;
     if (w->gain == M3_GAIN_ROWS && w->index[GAIN] >= 0) status = write_rows_gain(c, w, error);
     if (!status && w->gain == M3_GAIN_PROBED && w->index[GAIN] >= 0) status = write_probed(c, w, rows, error);
+    if (!status && w->index[INSIDE] >= 0) status = write_inside(c, w, rows, error);
     if (!status && w->index[WEIGHT] >= 0) status = write_vector(c, w, WEIGHT, 0, error);
     if (!status && w->index[BIAS] >= 0) status = write_vector(c, w, BIAS, w->tap == M3_TAP_EXPERTS ? 0 : 1, error);
     return status;

@@ -62,7 +62,8 @@ static int check_origin(struct m3_comparison *result, const struct m3_side *refe
 
 static int is_companion(const char *name)
 {
-    static const char *const endings[] = { ".bound", ".walk", ".gain", ".margin", ".experts.bias", ".weight", ".bias" };
+    static const char *const endings[] = { ".bound", ".walk", ".gain", ".inside", ".inside_walk", ".margin",
+                                           ".experts.bias", ".weight", ".bias" };
     size_t length = strlen(name);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t ending = strlen(endings[i]);
@@ -153,9 +154,10 @@ static int64_t match_taps(struct m3_comparison *result, struct m3_matched *taps,
     return both;
 }
 
-/* What a tap is allowed, by the reference's fp32 errors. */
+/* What a tap is allowed, by the reference's fp32 errors. 1e-5, where it states none, says nothing once it is stretched
+ * for a coarser storage: beside a reference with companions such a tap is better not judged. */
 static int set_allowed(struct m3_stage *stage, struct comparing *all, const struct m3_matched *matched,
-                       const struct m3_coarseness *coarse, struct m3_error *error)
+                       const struct m3_coarseness *coarse, int *is_judged, struct m3_error *error)
 {
     int stated_l2, stated_max;
     const struct m3_safetensors *reference = matched->reference->file;
@@ -163,7 +165,10 @@ static int set_allowed(struct m3_stage *stage, struct comparing *all, const stru
     if (status == M3_OK)
         status = m3_yardstick(&stage->allowed_max, &stated_max, coarse, reference, stage->tap, "f32_max", error);
     if (status != M3_OK) return status;
-    if (!stated_l2 && !stated_max && all->without_yardstick++ == 0) all->first_without = stage->tap;
+    const int is_stated = stated_l2 || stated_max;
+    *is_judged = is_stated || all->weightless == NULL || fmax(coarse->before, coarse->here) <= 0x1p-24;
+    if (!*is_judged) stage->allowed_l2 = stage->allowed_max = INFINITY;
+    if (*is_judged && !is_stated && all->without_yardstick++ == 0) all->first_without = stage->tap;
     return M3_OK;
 }
 
@@ -222,12 +227,19 @@ static int judge_weightless(struct m3_weightless_found *found, const struct comp
     return m3_weightless_judge(found, all->weightless, matched, error);
 }
 
+/* It is only measured: that values are numbers is all that can be said. */
+static void leave_unjudged(struct m3_stage *stage, const char *why)
+{
+    if (stage->verdict != M3_PASS) return;
+    stage->verdict = M3_NOT_JUDGED;
+    stage->note = why;
+}
+
 /* Where a profile lets zeros pass, a pass says nothing. */
 static void doubt_wide_allowance(struct m3_stage *stage, const struct m3_coarseness *coarse)
 {
-    if (stage->verdict != M3_PASS || coarse->before == 0 || (stage->allowed_l2 < 1 && stage->allowed_max < 1)) return;
-    stage->verdict = M3_NOT_JUDGED;
-    stage->note = "the profile allows errors as large as the values";
+    if (coarse->before == 0 || (stage->allowed_l2 < 1 && stage->allowed_max < 1)) return;
+    leave_unjudged(stage, "the profile allows errors as large as the values");
 }
 
 /* Rows that could not be made again, for want of earlier rows, are judged as without companions. */
@@ -241,15 +253,17 @@ static int judge_rest(struct m3_stage *stage, struct comparing *all, const struc
     const int64_t rest = m3_row_walk_count(walk) - found->rows;
     if (rest <= 0) return M3_OK;
     struct m3_stage whole = *stage;
+    int is_judged;
     whole.judged_by = "bounds, and for rows whose inputs are lacking fp32 errors of the reference";
     whole.tiers = 0;
-    int status = set_allowed(&whole, all, matched, coarse, error);
+    int status = set_allowed(&whole, all, matched, coarse, &is_judged, error);
     if (status == M3_OK) status = m3_judge_values(&whole, matched, &rules, error);
     if (status != M3_OK) return status;
     doubt_wide_allowance(&whole, coarse);
-    stage->judged_by = whole.judged_by;
+    if (!is_judged) leave_unjudged(&whole, found->why);
     if (whole.verdict == M3_NOT_JUDGED) stage->rows_left_out += rest;
-    else if (whole.verdict > stage->verdict) *stage = whole;
+    else stage->judged_by = whole.judged_by;
+    if (whole.verdict <= M3_FAIL && whole.verdict > stage->verdict) *stage = whole;
     return M3_OK;
 }
 
@@ -260,6 +274,7 @@ static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3
     const struct m3_profile *profile = all->profile;
     struct m3_float_rules rules = { .stored = M3_F32 };
     struct m3_weightless_found found;
+    int is_judged = 1;
     if (profile != NULL) rules.stored = m3_profile_dumped(profile, stage->tap);
     if (profile != NULL) rules.exact = m3_profile_exact(profile, stage->tap);
     stage->judged_by = rules.exact ? "equality" : "fp32 errors of the reference";
@@ -270,12 +285,13 @@ static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3
     matched.drift_is_judged = found.how == M3_WEIGHTLESS_DRIFT;
     stage->allowed_l2 = stage->allowed_max = rules.exact ? 0 : INFINITY;
     rules.by_bounds = found.how != M3_WEIGHTLESS_NOT;
-    if (!rules.exact && !rules.by_bounds) status = set_allowed(stage, all, &matched, coarse, error);
+    if (!rules.exact && !rules.by_bounds) status = set_allowed(stage, all, &matched, coarse, &is_judged, error);
     if (status == M3_OK) status = m3_judge_values(stage, &matched, &rules, error);
     if (status != M3_OK) return status;
     const int64_t measured = stage->elements;
-    if (!rules.by_bounds) doubt_wide_allowance(stage, coarse);
-    else take_tiers(stage, &found);
+    if (rules.by_bounds) take_tiers(stage, &found);
+    else if (is_judged) doubt_wide_allowance(stage, coarse);
+    else leave_unjudged(stage, found.why);
     if (found.how == M3_WEIGHTLESS_CREATED) status = judge_rest(stage, all, &rest, &found, coarse, error);
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;

@@ -97,10 +97,10 @@ double m3_making_store(const struct m3_making *m, const char *point)
     return m3_profile_store(m->setting->profile, name);
 }
 
-struct m3_gate m3_making_gate(const struct m3_making *m)
+struct m3_gate m3_setting_gate(const struct m3_setting *setting)
 {
-    const struct m3_config *c = m->config;
-    return (struct m3_gate){ c->oai, c->swiglu_alpha, c->swiglu_limit, m->setting->semantics->gate_clamp };
+    const struct m3_config *c = &setting->model->config;
+    return (struct m3_gate){ c->oai, c->swiglu_alpha, c->swiglu_limit, setting->semantics->gate_clamp };
 }
 
 void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u)

@@ -53,6 +53,7 @@ void m3_remade_free(struct m3_remade *remade);
 
 /* How the candidate computes: by the profile, else as plain fp32; lambda for so many elements. */
 struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements);
+struct m3_gate m3_setting_gate(const struct m3_setting *setting);
 /* What a bound allows, as a spread: error, variance [n]. */
 void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u);
 

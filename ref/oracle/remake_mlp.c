@@ -4,13 +4,13 @@
 
 static struct m3_activation activation_of(const struct m3_making *m)
 {
-    const struct m3_gate g = m3_making_gate(m);
+    const struct m3_gate g = m3_setting_gate(m->setting);
     return (struct m3_activation){ g.oai, g.alpha, g.limit, g.clamp };
 }
 
 void m3_make_activation(struct m3_making *m)
 {
-    const struct m3_gate gate = m3_making_gate(m);
+    const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_activation act = activation_of(m);
     const struct m3_given *g = &m->in[0], *up = &m->in[1];
     const double chain = m3_making_store(m, "mlp.act.chain");
@@ -77,7 +77,7 @@ void m3_make_gated_mlp(struct m3_making *m)
 {
     static const char *const points[4] = { "moe.shared.gate", "moe.shared.up", "moe.shared.chain", "moe.shared.act" };
     const struct m3_weight *w1 = m3_making_weight(m, 0), *w3 = m3_making_weight(m, 1), *w2 = m3_making_weight(m, 2);
-    const struct m3_gate gate = m3_making_gate(m);
+    const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = storage_of(m, points);
     struct m3_ctx *ctx = m->setting->ctx;
     m3_making_jitter(m);
@@ -96,7 +96,7 @@ void m3_make_expert(struct m3_making *m)
     static const char *const points[4] = { "moe.expert.gate", "moe.expert.up", "moe.expert.chain", "moe.expert.act" };
     const struct m3_config *c = m->config;
     const struct m3_expert *experts = (const struct m3_expert *)(const void *)m3_making_weight(m, 0);
-    const struct m3_gate gate = m3_making_gate(m);
+    const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = storage_of(m, points);
     const int32_t *ids = m->in[1].ids;
     struct m3_ctx *ctx = m->setting->ctx;

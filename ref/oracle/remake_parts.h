@@ -56,7 +56,6 @@ const struct m3_weight *m3_making_weight(const struct m3_making *m, int i);
 void m3_making_point(char *name, size_t size, const struct m3_making *m, const char *point);
 /* The unit roundoff of storing there; 0: not coarser. */
 double m3_making_store(const struct m3_making *m, const char *point);
-struct m3_gate m3_making_gate(const struct m3_making *m);
 /* Half the least step of a format, what a value may be off beside its share. */
 double m3_store_floor(enum m3_dtype dtype);
 

@@ -9,6 +9,7 @@
 #include "base/minmax.h"
 #include "oracle/drift.h"
 #include "oracle/gain.h"
+#include "oracle/inside.h"
 #include "oracle/precision.h"
 #include "oracle/remake.h"
 #include "oracle/values.h"
@@ -411,7 +412,7 @@ static int drift_of(struct m3_drift *drift, double *rounded, const struct inputs
 struct drifting {
     struct m3_companion beside;
     struct inputs inputs;
-    double stored, quantised, weights, dumped;  /* units of roundoff: here, of inputs, of weights, of the dump */
+    double stored, quantised, weights, dumped, inside;  /* roundoffs: here, of inputs, weights, the dump, inside */
     double reference_u;                         /* of a reference that is no truth itself; 0 */
     double *bias;                               /* [width]; NULL: none */
     int bends;
@@ -441,6 +442,11 @@ static void drift_row(struct side_by_side *s, const struct drifting *d, int64_t 
         add_spread(s, to + i, d->dumped * size);
         s->error[to + i] += d->weights * B;
         s->variance[to + i] += d->weights * d->weights * B * B / 3;
+        if (d->inside > 0) {
+            const double spread = d->inside * d->beside.inside_walk[at + i];
+            s->error[to + i] += d->inside * d->beside.inside[at + i];
+            s->variance[to + i] += spread * spread / 3;
+        }
         if (d->reference_u == 0) continue;
         const double steps = (double)(d->beside.n + d->beside.f), sigma = d->reference_u * s->walk[to + i];
         s->error[to + i] += m3_bound_allowed(B, steps, d->reference_u);
@@ -505,22 +511,33 @@ static int judge_drift(struct m3_weightless_found *found, const struct m3_weight
     return status;
 }
 
-/* Does the profile round inside an operator that holds weights? How far that goes only the weights can say. */
-static int is_rounded_inside(const struct m3_weightless *w, enum m3_tap tap, int64_t layer)
+/* The coarsest roundoff of what the profile stores inside an expert or the shared expert; infinite where inputs are
+ * quantised there, too. */
+static double roundoff_inside(const struct m3_weightless *w, enum m3_tap tap, int64_t layer)
 {
     static const char *const parts[] = { "gate", "up", "chain", "act" };
     const struct m3_profile *profile = w->setting.profile;
     const char *folder = tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_ROUTED ? "moe.expert" : "moe.shared";
     char name[160], point[192];
+    double u = 0;               /* `name` is the tap's, whose input rule is that of the last product */
     if (profile == NULL || m3_tap_name(name, sizeof name, tap, layer) != 0) return 0;
     char *moe = strstr(name, "moe.");
     if (moe == NULL) return 0;
+    if (m3_profile_input(profile, name).dtype != M3_DTYPES) return INFINITY;
     *moe = '\0';
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         snprintf(point, sizeof point, "%s%s.%s", name, folder, parts[i]);
-        if (m3_profile_store(profile, point) > 0 || m3_profile_input(profile, point).dtype != M3_DTYPES) return 1;
+        if (m3_profile_input(profile, point).dtype != M3_DTYPES) return INFINITY;
+        u = fmax(u, m3_profile_store(profile, point));
     }
-    return 0;
+    return u;
+}
+
+/* Do the companions say what is rounded inside? */
+static int knows_inside(const struct drifting *d)
+{
+    if (d->inside == 0) return 1;
+    return d->inside <= M3_INSIDE_U && d->beside.inside != NULL && d->beside.inside_walk != NULL;
 }
 
 /* d->bias := that of a linear operator, if it has one. */
@@ -545,8 +562,8 @@ static int judge_by_drift(struct m3_weightless_found *found, const struct m3_wei
     const struct m3_profile *profile = w->setting.profile;
     const enum m3_gain_kind kind = m3_gain_kind_of(&w->setting, tap, m->layer, 0);
     struct drifting d = { .bends = kind == M3_GAIN_PROBED };
-    if (kind == M3_GAIN_NONE || (d.bends && is_rounded_inside(w, tap, m->layer))) return M3_OK;
-    if (!find_inputs(&d.inputs, w, m)) return M3_OK;
+    if (kind == M3_GAIN_NONE || !find_inputs(&d.inputs, w, m)) return M3_OK;
+    if (d.bends) d.inside = roundoff_inside(w, tap, m->layer);
     if (profile != NULL) {
         const struct m3_input_rounding input = m3_profile_input(profile, m->want->name);
         if (input.dtype != M3_DTYPES) d.quantised = input.exponent_down ? 0x1p-3 : 0x1p-4;
@@ -558,10 +575,10 @@ static int judge_by_drift(struct m3_weightless_found *found, const struct m3_wei
     if (precision != NULL && strcmp(precision, "f32") == 0) d.reference_u = 0x1p-24;
     int status = m3_companion_read(&d.beside, w->companions, tap, m->layer, error);
     if (status == M3_OK) status = read_bias(&d, w, m, error);
-    if (status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL && d.beside.gain == NULL)
-        found->how = M3_WEIGHTLESS_NO_GAIN;
-    else if (status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL)
-        status = judge_drift(found, w, *m, &d, error);
+    const int has_bound = status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL;
+    if (has_bound && !knows_inside(&d)) found->why = "the profile rounds inside, and nothing says what that costs";
+    else if (has_bound && d.beside.gain == NULL) found->how = M3_WEIGHTLESS_NO_GAIN;
+    else if (has_bound) status = judge_drift(found, w, *m, &d, error);
     m3_companion_free(&d.beside);
     free(d.bias);
     return status;
@@ -575,7 +592,7 @@ int m3_weightless_judge(struct m3_weightless_found *found, struct m3_weightless 
     const enum m3_tap tap = (enum m3_tap)matched->tap;
     struct m3_error ignored = { 0 };
     struct m3_remade made;
-    *found = (struct m3_weightless_found){ .n = -1, .f = -1, .row = -1 };
+    *found = (struct m3_weightless_found){ .n = -1, .f = -1, .row = -1, .why = "inputs are lacking" };
     int status = put_all_before(w, tap, matched->layer, error);
     if (status != M3_OK) return status;
     if (fitting(w, tap, matched->layer) == NULL || m3_holds_ids(matched->got)) return M3_OK;

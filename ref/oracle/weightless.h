@@ -34,6 +34,7 @@ struct m3_weightless_found {
     double allowed_most, allowed_l2;    /* by HARD: the largest; in L2, over that of the reference */
     double quantiles[M3_QUANTILES];     /* of what was created; else NaN */
     char looks[96];             /* likewise; else "" */
+    const char *why;            /* of M3_WEIGHTLESS_NOT, in words; static */
 };
 
 /* This tap was judged: what others inherit from it is excused from now on. Taps that nobody judged excuse nothing.
