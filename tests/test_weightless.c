@@ -269,7 +269,8 @@ static void make_bf16(const char *to, const char *id)
 
 /* Goal:  where the candidate lacks inputs, and nothing can be made again, the fp32 errors of the reference judge; where
  *        it states none, under a coarser profile, nobody does, but NaN fails.
- * Seen to fail with all such taps judged at 1e-5, stretched. */
+ * Seen to fail with all such taps judged at 1e-5, stretched, and with what is not judged kept from all that reads it.
+ */
 START_TEST(inputs_that_are_lacking)
 {
     rewrite(in_folder("float"), in_folder("candidate"), NULL, NULL, "layers.1.attn_norm");
@@ -299,7 +300,7 @@ enum { INSIDES = sizeof insides / sizeof *insides };
 /* Goal:  an honest run in bf16 passes, experts judged by bounds; where the reference does not say what rounding inside
  *        them costs they are not judged, nor is their sum where the candidate lacks them.
  * Given: companions with `.inside`, without one of the two; a candidate without outputs of experts.
- * Seen to fail with one of the two enough. */
+ * Seen to fail with such taps judged at 1e-5, stretched, and with what is not judged kept from all that reads it. */
 START_TEST(rounded_inside)
 {
     make_bf16(in_folder("candidate"), NULL);

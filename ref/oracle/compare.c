@@ -25,6 +25,7 @@ struct comparing {
     struct m3_ranking ranking;
     int64_t without_yardstick;                  /* stages judged by the default */
     const char *first_without;
+    int is_weak;                                /* the last stage was found to be no garbage, and that is all */
 };
 
 static void note(struct m3_comparison *result, const char *text)
@@ -154,8 +155,8 @@ static int64_t match_taps(struct m3_comparison *result, struct m3_matched *taps,
     return both;
 }
 
-/* What a tap is allowed, by the reference's fp32 errors. 1e-5, where it states none, says nothing once it is stretched
- * for a coarser storage: beside a reference with companions such a tap is better not judged. */
+/* What a tap is allowed, by the reference's fp32 errors. 1e-5, where it states none, shows garbage alone once it is
+ * stretched for a coarser storage: beside a reference with companions, what keeps within it is not called judged. */
 static int set_allowed(struct m3_stage *stage, struct comparing *all, const struct m3_matched *matched,
                        const struct m3_coarseness *coarse, int *is_judged, struct m3_error *error)
 {
@@ -167,7 +168,6 @@ static int set_allowed(struct m3_stage *stage, struct comparing *all, const stru
     if (status != M3_OK) return status;
     const int is_stated = stated_l2 || stated_max;
     *is_judged = is_stated || all->weightless == NULL || fmax(coarse->before, coarse->here) <= 0x1p-24;
-    if (!*is_judged) stage->allowed_l2 = stage->allowed_max = INFINITY;
     if (*is_judged && !is_stated && all->without_yardstick++ == 0) all->first_without = stage->tap;
     return M3_OK;
 }
@@ -227,7 +227,7 @@ static int judge_weightless(struct m3_weightless_found *found, const struct comp
     return m3_weightless_judge(found, all->weightless, matched, error);
 }
 
-/* It is only measured: that values are numbers is all that can be said. */
+/* A pass that says nothing. */
 static void leave_unjudged(struct m3_stage *stage, const char *why)
 {
     if (stage->verdict != M3_PASS) return;
@@ -290,8 +290,9 @@ static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3
     if (status != M3_OK) return status;
     const int64_t measured = stage->elements;
     if (rules.by_bounds) take_tiers(stage, &found);
-    else if (is_judged) doubt_wide_allowance(stage, coarse);
-    else leave_unjudged(stage, found.why);
+    else doubt_wide_allowance(stage, coarse);
+    all->is_weak = !is_judged && stage->verdict == M3_PASS;
+    if (all->is_weak) leave_unjudged(stage, found.why);
     if (found.how == M3_WEIGHTLESS_CREATED) status = judge_rest(stage, all, &rest, &found, coarse, error);
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;
@@ -323,6 +324,7 @@ static int judge(struct m3_stage *stage, struct comparing *all, const struct m3_
                                 .selection = kind == M3_KIND_CHOICES, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES,
                                 .percentile = NAN, .envelope_median = NAN, .envelope_largest = NAN };
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
+    all->is_weak = 0;
     const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
     all->rules.coarse = coarse;         /* of scores: they are stored no coarser than the places before them */
     if (kind == M3_KIND_REALS) return judge_floats(stage, all, *matched, &coarse, error);
@@ -393,7 +395,7 @@ static int judge_all(struct comparing *all, struct m3_matched *taps, int64_t cou
         int status = judge_one(all, &taps[i], &result->stages[i], error);
         if (status != M3_OK) return status;
         count_stage(result, &result->stages[i]);
-        if (all->weightless != NULL && result->stages[i].verdict <= M3_FAIL)
+        if (all->weightless != NULL && (result->stages[i].verdict <= M3_FAIL || all->is_weak))
             status = m3_weightless_admit(all->weightless, (enum m3_tap)taps[i].tap, taps[i].layer, error);
         if (status != M3_OK) return status;
     }
