@@ -86,7 +86,11 @@ START_TEST(only_beside)
     same_tensors(in_folder("plain"), in_folder("beside"));
     ck_assert_int_gt(contains("one", "plain"), 60);
     struct m3_safetensors *own = opened(in_folder("own")), *plain = opened(in_folder("plain"));
-    ck_assert_int_eq(contains("one", "own"), m3_safetensors_count(plain));
+    int64_t in_both = 0;                /* the bias of the experts */
+    for (int64_t i = 0; i < m3_safetensors_count(plain); i++)
+        in_both += m3_safetensors_find(own, m3_safetensors_at(plain, i)->name) != NULL;
+    ck_assert_int_ge(in_both, 2);
+    ck_assert_int_eq(contains("one", "own"), m3_safetensors_count(plain) - in_both);
     m3_safetensors_close(plain);
     ck_assert_str_eq(m3_safetensors_metadata(own, "format"), "m3ref-dump");
     m3_safetensors_close(own);

@@ -145,7 +145,8 @@ START_TEST(ledger)
 }
 END_TEST
 
-/* Goal:  the mistake's four places are what fails, its first comes first; what lies behind is not blamed.
+/* Goal:  the mistake's four places are what fails, its first comes first; what lies behind is not blamed. Without the
+ *        weights what layer 2's experts are given has drifted too far to see theirs: compare finds the first two.
  * Seen to fail with the last tap that fails for the culprit. */
 START_TEST(wrong_fails)
 {
@@ -158,10 +159,10 @@ START_TEST(wrong_fails)
         size_t i;
         json_array_foreach(all, i, line) {
             if (line == last(all) || strcmp(text(line, "verdict"), "fail") != 0) continue;
-            ck_assert_int_lt(failed, 4);
+            ck_assert_int_lt(failed, blamed ? 4 : 2);
             ck_assert_str_eq(text(line, "tap"), places[failed++]);
         }
-        ck_assert_int_eq(failed, 4);
+        ck_assert_int_eq(failed, blamed ? 4 : 2);
         ck_assert_str_eq(text(last(all), blamed ? "culprit" : "first_divergence"), "layers.0.mlp.act");
         ck_assert_str_eq(text(last(all), "verdict"), "fail");
         if (blamed) ck_assert_str_eq(text(last(all), "operator"), "activation");
@@ -199,7 +200,7 @@ START_TEST(reports)
         char *junit = (char *)read_bytes(in_folder("junit"), &count);
         check_xml(junit);
         ck_assert_int_eq(places(junit, "<testcase "), wrong ? 69 : TAPS - LACKING);
-        ck_assert_int_eq(places(junit, "<failure "), wrong ? 4 : 0);
+        ck_assert_int_eq(places(junit, "<failure "), wrong ? 2 : 0);
         ck_assert_int_eq(places(junit, "name=\"layers.0.mlp.act\"><failure "), wrong);
         free(junit);
         ck_assert(has("page", wrong ? "<title>m3ref compare: fail</title>" : "<title>m3ref compare: pass</title>"));

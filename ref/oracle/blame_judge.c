@@ -156,9 +156,11 @@ static int verdict(struct m3_blamed *out, struct side_by_side *s, const struct m
     out->verdict = out->tiers.verdict;
     measure(out, s, n, tap.u, has_extra);
     const int64_t worst = out->tiers.worst;
-    if (out->tiers.status)
-        return m3_fail(b->error, M3_INTERNAL, "%s: element %lld of those judged: its bound is no number", item->name,
-                       (long long)worst);
+    if (out->tiers.status) {
+        out->verdict = M3_NOT_JUDGED;
+        snprintf(out->note, sizeof out->note, "its inputs are so large that their bound is no number");
+        return M3_OK;
+    }
     if (worst < 0) return M3_OK;
     m3_blame_place(out, item->dumped, s->numbers[worst / item->width], worst % item->width, item->dumped->rank);
     out->got = s->got[worst];

@@ -110,14 +110,20 @@ static int list_taps(struct m3_companions_writer *c, struct m3_error *error)
 
 /* ---- declarations */
 
-static int declare(struct m3_companions_writer *c, struct watched *w, enum field field, int rank, const int64_t *shape,
-                   struct m3_error *error)
+static int declare_as(struct m3_companions_writer *c, struct watched *w, enum field field, enum m3_dtype dtype, int rank,
+                      const int64_t *shape, struct m3_error *error)
 {
     char name[128];
     if (m3_tap_name(name, sizeof name - 16, w->tap, w->layer)) return M3_INTERNAL;
     snprintf(name + strlen(name), 16, ".%s", field_names[field]);
     w->index[field] = m3_writer_declared(c->file);
-    return m3_writer_tensor(c->file, name, M3_F64, rank, shape, error);
+    return m3_writer_tensor(c->file, name, dtype, rank, shape, error);
+}
+
+static int declare(struct m3_companions_writer *c, struct watched *w, enum field field, int rank, const int64_t *shape,
+                   struct m3_error *error)
+{
+    return declare_as(c, w, field, M3_F64, rank, shape, error);
 }
 
 static int declare_steps(struct m3_companions_writer *c, const struct watched *w, struct m3_error *error)
@@ -170,7 +176,7 @@ static int declare_choices(struct m3_companions_writer *c, struct watched *w, st
     const int rank = m3_dump_shape(shape, c->dump, w->tap, w->layer);
     int status = declare(c, w, MARGIN, rank - 1, shape, error);
     if (status || w->tap != M3_TAP_EXPERTS || c->file == m3_dump_writer(c->dump)) return status;    /* a dump has it */
-    return declare(c, w, BIAS, 1, &c->setting.model->config.E, error);
+    return declare_as(c, w, BIAS, M3_F32, 1, &c->setting.model->config.E, error);
 }
 
 /* One tensor of the case. `data` NULL: the case has none. */
@@ -335,6 +341,19 @@ static int write_vector(struct m3_companions_writer *c, const struct watched *w,
     return status;
 }
 
+/* As a dump has it. */
+static int write_experts_bias(struct m3_companions_writer *c, const struct watched *w, struct m3_error *error)
+{
+    const struct m3_weight *bias = m3_graph_weight(c->setting.model, c->setting.semantics, w->tap, w->layer, 0);
+    const size_t bytes = (size_t)bias->cols * sizeof(float);
+    float *values = malloc(bytes + 1);
+    if (!values) return m3_fail_memory(error, field_names[BIAS], bytes);
+    m3_expand_f32(values, bias, 0, 0, bias->cols);
+    int status = m3_writer_append(c->file, w->index[BIAS], values, bytes, error);
+    free(values);
+    return status;
+}
+
 static int write_margins(struct m3_companions_writer *c, const struct watched *w, const int32_t *ids, int64_t rows,
                          struct m3_error *error)
 {
@@ -366,8 +385,8 @@ static int write_beside(struct m3_companions_writer *c, const struct watched *w,
     if (!status && w->gain == M3_GAIN_PROBED && w->index[GAIN] >= 0) status = write_probed(c, w, rows, error);
     if (!status && w->index[INSIDE] >= 0) status = write_inside(c, w, rows, error);
     if (!status && w->index[WEIGHT] >= 0) status = write_vector(c, w, WEIGHT, 0, error);
-    if (!status && w->index[BIAS] >= 0) status = write_vector(c, w, BIAS, w->tap == M3_TAP_EXPERTS ? 0 : 1, error);
-    return status;
+    if (w->index[BIAS] < 0 || status) return status;
+    return w->tap == M3_TAP_EXPERTS ? write_experts_bias(c, w, error) : write_vector(c, w, BIAS, 1, error);
 }
 
 static void widen(double *out, const void *reals, int64_t n, size_t real_bytes)

@@ -2,6 +2,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ int m3_weightless_new(struct m3_weightless **out, const struct m3_companions *co
     w->setting = (struct m3_setting){ .model = m3_companions_model(companions), .profile = profile, .ctx = &w->ctx,
                                       .semantics = m3_companions_semantics(companions),
                                       .the_case = m3_companions_case(companions) };
-    int status = m3_ctx_init(&w->ctx, 1, M3_LINEAR_ORDERED);
+    int status = m3_ctx_init(&w->ctx, omp_get_max_threads(), M3_LINEAR_ORDERED);
     if (status != M3_OK) m3_fail_memory(error, "comparison", 0);
     if (status == M3_OK) status = m3_trace_new(&w->trace, &w->setting, error);
     if (status == M3_OK) return M3_OK;
@@ -248,6 +249,11 @@ static void judge(struct m3_weightless_found *found, const struct m3_weightless 
         .flushes = profile != NULL && m3_profile_flushes(profile),
     };
     found->tiers = m3_verdict_of(&tap);
+    if (found->tiers.status != M3_OK) {     /* of inputs as large as floats go, or of companions that are damaged */
+        found->how = M3_WEIGHTLESS_NOT;
+        found->why = "a bound is no number";
+        return;
+    }
     found->elements = s->count;
     double squares = 0, allowed = 0;
     for (int64_t i = 0; i < s->count; i++) {
