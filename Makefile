@@ -163,6 +163,7 @@ golden: $(VENV)/ready
 
 golden-check: $(VENV)/ready
 	$(VENV)/bin/python scripts/golden/check.py
+	$(VENV)/bin/python scripts/candidates.py --check
 
 # Random models against the public code: SUBSET=ci is five of the twenty.
 SUBSET ?=

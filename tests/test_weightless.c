@@ -344,6 +344,114 @@ START_TEST(mistakes_under_bf16)
 }
 END_TEST
 
+/* Goal:  what nobody compared excuses nothing.
+ * Given: a run of another reading; a few taps asked for, or a reference that holds a few.
+ * Claim: it fails as without companions, whatever the candidate's other taps would explain.
+ * Seen to fail with operands taken from all of the candidate. */
+START_TEST(nothing_compared_excuses_nothing)
+{
+    static const char *const taps[] = { "*.out", "final_norm", "*norm*", "layers.4.*proj" };
+    ck_assert_int_eq(m3ref("run %s --set selection=shared --dump %s", TINY, in_folder("candidate")), 0);
+    for (size_t i = 0; i < sizeof taps / sizeof *taps; i++) {
+        char options[64];
+        snprintf(options, sizeof options, "--taps '%s'", taps[i]);
+        ck_assert_msg(compare_with(options) == 1, "%s", taps[i]);
+        ck_assert_int_eq(m3ref("run %s --precision f64 --bounds --taps '%s' --dump %s", TINY, taps[i], in_folder("few")),
+                         0);
+        ck_assert_msg(m3ref("compare %s %s", in_folder("few"), in_folder("candidate")) == 1, "%s", taps[i]);
+    }
+}
+END_TEST
+
+static void twice_but_first(float *x, int64_t n)
+{
+    for (int64_t i = n / 8; i < n; i++) x[i] = 2 * x[i] + 1;        /* row 0 of 7 stays */
+}
+
+/* `to` := some rows of the float run, one tap of them changed. */
+static void some_rows(const char *to, const int32_t *rows, int64_t count, const char *tap, change *how)
+{
+    struct m3_safetensors *file;
+    struct m3_writer *writer;
+    ck_assert_int_eq(m3_safetensors_open(&file, in_folder("float"), &error), M3_OK);
+    ck_assert_int_eq(m3_writer_new(&writer, to, &error), M3_OK);
+    ck_assert_int_eq(m3_writer_tensor(writer, "rows", M3_I32, 1, &count, &error), M3_OK);
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) ck_assert_int_eq(m3_writer_begin(writer, &error), M3_OK);
+        if (pass == 1) ck_assert_int_eq(m3_writer_write(writer, rows, (uint64_t)count * sizeof *rows, &error), M3_OK);
+        for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
+            const struct m3_tensor *t = m3_safetensors_at(file, i);
+            int64_t shape[M3_MAX_RANK];
+            if (t->rank < 2) continue;
+            memcpy(shape, t->shape, sizeof shape);
+            const size_t row = (size_t)(t->bytes / (uint64_t)shape[0]);
+            shape[0] = count;
+            if (pass == 0) {
+                ck_assert_int_eq(m3_writer_tensor(writer, t->name, t->dtype, t->rank, shape, &error), M3_OK);
+                continue;
+            }
+            char *bytes = malloc((size_t)count * row + 1);
+            for (int64_t r = 0; r < count; r++)
+                memcpy(bytes + (size_t)r * row, (const char *)t->data + (size_t)rows[r] * row, row);
+            if (tap && strcmp(tap, t->name) == 0) how((float *)(void *)bytes, count * (int64_t)(row / sizeof(float)));
+            ck_assert_int_eq(m3_writer_write(writer, bytes, (uint64_t)count * row, &error), M3_OK);
+            free(bytes);
+        }
+    }
+    ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
+    m3_safetensors_close(file);
+}
+
+/* Goal:  rows that cannot be made again are judged all the same; few rows of an honest run pass.
+ * Given: seven rows, attention changed in all but the first, which alone can be made again; single rows.
+ * Claim: exit status 1 at that tap; honest rows pass beside the truth and beside the golden.
+ * Seen to fail with the other rows judged by nobody; with the largest value of the rows at hand for that of the whole
+ * tap; with VARIANCE on the few weights of a row. */
+START_TEST(some_rows_alone)
+{
+    static const int32_t rows[] = { 0, 10, 20, 30, 40, 50, 66 }, single[] = { 0, 2, 40 };
+    static const char *const taps[] = { "layers.3.attn", "layers.2.attn_lse", "layers.4.index.block_scores" };
+    for (size_t i = 0; i < 3; i++) {
+        some_rows(in_folder("candidate"), rows, 7, taps[i], twice_but_first);
+        ck_assert_msg(compare_with("") == 1, "%s", taps[i]);
+        ck_assert(says(NULL, "first_divergence", taps[i]));
+    }
+    some_rows(in_folder("candidate"), rows, 7, NULL, NULL);
+    ck_assert_int_eq(compare_with(""), 0);
+    for (int i = 0; i < 3; i++) {
+        some_rows(in_folder("candidate"), &single[i], 1, NULL, NULL);
+        ck_assert_int_eq(compare_with(""), 0);
+        ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("candidate")), 0);
+    }
+}
+END_TEST
+
+static void huge(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = i % 2 ? 3e38f : -3e38f;
+}
+
+static void nan_bound(float *x, int64_t n)
+{
+    const double nan = NAN;
+    (void)n;
+    memcpy(x, &nan, sizeof nan);
+}
+
+/* Goal:  numbers as large as floats go, and bounds that are none, have an exit status.
+ * Seen to fail with the status of m3_verdict_of dropped: no reason was printed, at a NULL. */
+START_TEST(no_numbers)
+{
+    rewrite(in_folder("float"), in_folder("candidate"), "layers.0.q_rope", huge, NULL);
+    ck_assert_int_eq(compare_with(""), 1);
+    ck_assert(says(NULL, "first_divergence", "layers.0.q_rope"));
+    ck_assert_int_eq(m3ref("compare %s %s --profile bf16", in_folder("truth"), in_folder("candidate")), 1);
+    rewrite(in_folder("truth"), in_folder("few"), "layers.1.q_proj.bound", nan_bound, NULL);
+    ck_assert_int_eq(m3ref("compare %s %s", in_folder("few"), in_folder("float")), 65);
+    ck_assert(has("err", "layers.1.q_proj.bound: element 0: got nan, expected a number from 0 on"));
+}
+END_TEST
+
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
@@ -358,6 +466,9 @@ Suite *m3_suite(void)
     tcase_add_test(tests, inputs_that_are_lacking);
     tcase_add_test(tests, rounded_inside);
     tcase_add_loop_test(tests, mistakes_under_bf16, 0, 9);
+    tcase_add_test(tests, nothing_compared_excuses_nothing);
+    tcase_add_test(tests, some_rows_alone);
+    tcase_add_test(tests, no_numbers);
     suite_add_tcase(suite, tests);
     return suite;
 }

@@ -1,6 +1,7 @@
 #include "oracle/companions.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,7 +218,13 @@ static int read_field(struct m3_companion *out, const struct m3_companions *c, c
         return misshapen(c, t, field == MARGIN ? tap->rank - 1 : tap->rank, tap->shape, "floats", error);
     if (field == GAIN) out->gain_stride = t->rank == tap->rank ? out->width : 0;
     if (field == MARGIN) out->decisions = t->count;
-    return numbers(to[field], &out->owned[field], t, error);
+    int status = numbers(to[field], &out->owned[field], t, error);
+    const double *values = *to[field];
+    for (int64_t i = 0; !status && field != MARGIN && i < t->count; i++)
+        if (!(values[i] >= 0 && values[i] < INFINITY))
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got %g, expected a number from 0 on",
+                             m3_safetensors_path(c->file), whole, i, values[i]);
+    return status;
 }
 
 static int read_steps(int64_t *steps, const struct m3_companions *c, const char *name, const char *which,
