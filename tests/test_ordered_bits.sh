@@ -11,7 +11,7 @@ failed=0
 # check NAME MODEL CASE
 check() {
     "$build/m3ref" run "$2" --case "$3" --linear ordered --threads 3 --dump "$folder/d.safetensors" >/dev/null &&
-        "$build/m3ref" inspect --sha256 "$folder/d.safetensors" | sort -k 2 >"$folder/sums"
+        "$build/m3ref" inspect --sha256 "$folder/d.safetensors" | grep -v '\.bias$' | sort -k 2 >"$folder/sums"
     if diff "tests/ordered_$1.sha256" "$folder/sums" >"$folder/diff"; then
         passed=$((passed + 1))
     else
