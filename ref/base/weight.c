@@ -127,6 +127,7 @@ static void decode_run(double *out, enum m3_dtype dtype, const void *data, int64
     const unsigned char *bytes = (const unsigned char *)data + (size_t)index * dtypes[dtype].bytes;
     switch (dtype) {
     case M3_F32:
+#pragma omp simd
         for (int64_t i = 0; i < n; i++) out[i] = scale * load_f32(bytes + 4 * i);
         break;
     case M3_BF16:
