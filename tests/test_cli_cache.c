@@ -62,6 +62,10 @@ static void last_rows(const char *part_name, const char *whole_name, int64_t T)
         const struct m3_tensor *x = m3_safetensors_at(part, i), *y = m3_safetensors_find(all, x->name);
         if (x == rows) continue;
         ck_assert_ptr_nonnull(y);
+        if (x->rank == 1) {             /* beside a tap: the bias of the experts */
+            ck_assert_msg(x->bytes == y->bytes && memcmp(x->data, y->data, x->bytes) == 0, "%s differs", x->name);
+            continue;
+        }
         ck_assert_int_eq(x->shape[0], T);
         ck_assert_int_eq(y->shape[0], ALL);
         ck_assert_uint_eq(x->bytes / (uint64_t)T, y->bytes / ALL);

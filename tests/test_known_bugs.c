@@ -445,7 +445,7 @@ START_TEST(nan_anywhere)
         const struct m3_tensor *t = m3_safetensors_at(reference, i);
         const long place = (const char *)t->data - start + t->count / 2 * (long)sizeof nan_f32;
         size_t bytes;
-        if (t->dtype != M3_F32) continue;
+        if (t->dtype != M3_F32 || t->rank < 2) continue;         /* taps: a bias stands beside */
         unsigned char *all = read_bytes(in_folder("reference.safetensors"), &bytes);
         memcpy(all + place, &nan_f32, sizeof nan_f32);
         write_bytes(in_folder("candidate.safetensors"), all, bytes);
