@@ -79,7 +79,7 @@ $(BUILD)/once/%.o: ref/%.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # Files that are taken in as they are.
-$(BUILD)/once/%.o: ref/%.S $(wildcard profiles/*.json maps/*.json)
+$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/profiles/*.json ref/oracle/maps/*.json)
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 

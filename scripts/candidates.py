@@ -4,7 +4,7 @@
     python scripts/candidates.py --check    make them again elsewhere and compare
 
 The case is the first 19 tokens of golden/tiny, five blocks of which a query attends three. Of what dump_transformers.py
-writes only tensors are kept that maps/transformers.json reads, and of the wrong run not the last two layers. --check
+writes only tensors are kept that the map of transformers reads, and of the wrong run not the last two layers. --check
 demands the case in the same bytes, the same tensors, choices and metadata; values within LIMIT (relative L2), because
 bf16 products differ with the processor. One line per file; exit status 1 on any mismatch.
 """
@@ -25,7 +25,7 @@ import files
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 MODEL = os.path.join(ROOT, "golden", "tiny", "model")
 LONG_CASE = os.path.join(ROOT, "golden", "tiny", "case.safetensors")
-MAP = os.path.join(ROOT, "maps", "transformers.json")
+MAP = os.path.join(ROOT, "ref", "oracle", "maps", "transformers.json")
 OUT = os.path.join(ROOT, "tests", "candidates")
 CASE, HONEST, WRONG = "case.safetensors", "bf16.safetensors.gz", "bf16_without_plus_one.safetensors.gz"
 TOKENS = 19

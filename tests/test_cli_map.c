@@ -84,7 +84,7 @@ START_TEST(round_trip)
     ck_assert(has("out", "no tap is made of: 1: loss"));
     ck_assert(has("out", "model_sha256 is absent from the candidate"));
     ck_assert_int_eq(error_lines(), 0);
-    ck_assert_int_eq(m3ref("compare %s %s --map maps/transformers.json", ours, theirs), 0);
+    ck_assert_int_eq(m3ref("compare %s %s --map ref/oracle/maps/transformers.json", ours, theirs), 0);
     ck_assert(has("out", "4 of 4 stages judged"));
 
     write_foreign(1);

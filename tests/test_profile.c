@@ -24,7 +24,7 @@ static struct m3_profile *profile_with(const char *more)
 
 /* Goal:  fp32 rounds nowhere.
  * Claim: no point is coarser than float, embed alone is exact, angles may be float with 4 u for sine and cosine.
- * Seen to fail with "*": "bf16" in profiles/fp32.json, which the build took in. */
+ * Seen to fail with "*": "bf16" in ref/oracle/profiles/fp32.json, which the build took in. */
 START_TEST(fp32)
 {
     struct m3_profile *p = open_profile("fp32");

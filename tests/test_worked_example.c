@@ -66,7 +66,7 @@ static int number(const json_t *object, const char *key)
 }
 
 /* Goal:  every stage that transformers gives is judged and passes.
- * Seen to fail with gate and up exchanged in maps/transformers.json. */
+ * Seen to fail with gate and up exchanged in ref/oracle/maps/transformers.json. */
 START_TEST(honest_passes)
 {
     ck_assert_int_eq(compare(HONEST, "--profile bf16 --json"), 0);

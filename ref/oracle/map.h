@@ -1,5 +1,5 @@
 /* Dumps of other programs under their own names: a map says, tap by tap, which of their tensors it is and what has to
- * be done to it. Data, not code: a JSON file; those of maps/ are built in. SPEC 7.11.
+ * be done to it. Data, not code: a JSON file; those of ref/oracle/maps/ are built in. SPEC 7.11.
  *
  * What m3_map_apply gives is a dump like any other, of taps under their own names: compare takes it as its candidate,
  * blame as well (sizes then come from the model's config). */

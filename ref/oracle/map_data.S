@@ -3,13 +3,13 @@
 
     .globl m3_map_transformers, m3_map_vllm, m3_map_sglang, m3_map_llama_cpp, m3_maps_end
 m3_map_transformers:
-    .incbin "maps/transformers.json"
+    .incbin "ref/oracle/maps/transformers.json"
 m3_map_vllm:
-    .incbin "maps/vllm.json"
+    .incbin "ref/oracle/maps/vllm.json"
 m3_map_sglang:
-    .incbin "maps/sglang.json"
+    .incbin "ref/oracle/maps/sglang.json"
 m3_map_llama_cpp:
-    .incbin "maps/llama_cpp.json"
+    .incbin "ref/oracle/maps/llama_cpp.json"
 m3_maps_end:
 
     .section .note.GNU-stack, "", %progbits

@@ -1,5 +1,5 @@
 /* What the arithmetic of a candidate may do: its precision, where it rounds values on storing them, what it must not
- * round at all. Data, not code: a JSON file; `fp32`, `bf16` and `fp8` (profiles/) are built in. SPEC 7.3. */
+ * round at all. Data, not code: a JSON file; `fp32`, `bf16` and `fp8` (ref/oracle/profiles/) are built in. SPEC 7.3. */
 #ifndef M3_ORACLE_PROFILE_H
 #define M3_ORACLE_PROFILE_H
 

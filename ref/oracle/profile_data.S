@@ -3,11 +3,11 @@
 
     .globl m3_profile_fp32, m3_profile_bf16, m3_profile_fp8, m3_profiles_end
 m3_profile_fp32:
-    .incbin "profiles/fp32.json"
+    .incbin "ref/oracle/profiles/fp32.json"
 m3_profile_bf16:
-    .incbin "profiles/bf16.json"
+    .incbin "ref/oracle/profiles/bf16.json"
 m3_profile_fp8:
-    .incbin "profiles/fp8.json"
+    .incbin "ref/oracle/profiles/fp8.json"
 m3_profiles_end:
 
     .section .note.GNU-stack, "", %progbits
