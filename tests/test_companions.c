@@ -80,8 +80,8 @@ static void same_weight(const char *what, const struct m3_weight *got, const str
  *        with modules, M2.
  * Claim: the config's sizes; every weight's shape, norms and biases with their numbers, matrices without data; ids,
  *        positions, mask, grids, hash; the reading.
- * Seen to fail with the dtype not taken over, router biases or modules not known, the matrix's shape for its bias's, all
- * shapes [1], the hash of the ids alone. */
+ * Seen to fail with the dtype not taken over, router biases or modules not known, the matrix's shape for its bias's,
+ * all shapes [1], the hash of the ids alone. */
 START_TEST(model_and_case)
 {
     begin(_i, _i % 2);

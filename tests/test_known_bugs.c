@@ -106,7 +106,7 @@ static const struct m3_stage *stage(const char *tap)
     ck_abort_msg("no stage %s", tap);
 }
 
-/* Share of the decisions that differ; or relative L2 of all finite elements, those that follow from other choices too. */
+/* Share of the decisions that differ; or relative L2 of finite elements, those that follow from other choices too. */
 static double off(const struct m3_stage *s)
 {
     const struct m3_tensor *r = s->reference, *c = s->candidate;

@@ -111,7 +111,8 @@ static int says(const char *tap, const char *key, const char *value)
     json_t *object = finding(tap);
     const char *text = json_string_value(json_object_get(object, key));
     const int same = text && strcmp(text, value) == 0;
-    if (!same) fprintf(stderr, "%s: %s: got %s, expected %s\n", tap ? tap : "summary", key, text ? text : "none", value);
+    if (!same) fprintf(stderr, "%s: %s: got %s, expected %s\n", tap ? tap : "summary", key, text ? text : "none",
+                       value);
     json_decref(object);
     return same;
 }
@@ -211,8 +212,10 @@ START_TEST(suspect)
     ck_assert(says("logits", "verdict", "suspect"));
     ck_assert(says(NULL, "verdict", "suspect") && says(NULL, "first_divergence", "logits"));
     ck_assert(count_of("suspects") == 1 && count_of("failed") == 0);
-    ck_assert_int_eq(m3ref("compare %s %s --junit %s", in_folder("truth"), in_folder("candidate"), in_folder("xml")), 2);
-    ck_assert(has("out", "SUSPECT  logits") && has("out", "WALK") && has("out", "1 suspect") && has("out", "\nsuspect  "));
+    ck_assert_int_eq(m3ref("compare %s %s --junit %s", in_folder("truth"), in_folder("candidate"), in_folder("xml")),
+                     2);
+    ck_assert(has("out", "SUSPECT  logits") && has("out", "WALK"));
+    ck_assert(has("out", "1 suspect") && has("out", "\nsuspect  "));
     ck_assert(has("xml", "failures=\"1\"") && has("xml", "<failure type=\"suspect\""));
 }
 END_TEST
@@ -356,8 +359,8 @@ START_TEST(nothing_compared_excuses_nothing)
         char options[64];
         snprintf(options, sizeof options, "--taps '%s'", taps[i]);
         ck_assert_msg(compare_with(options) == 1, "%s", taps[i]);
-        ck_assert_int_eq(m3ref("run %s --precision f64 --bounds --taps '%s' --dump %s", TINY, taps[i], in_folder("few")),
-                         0);
+        const char *dump = "run %s --precision f64 --bounds --taps '%s' --dump %s";
+        ck_assert_int_eq(m3ref(dump, TINY, taps[i], in_folder("few")), 0);
         ck_assert_msg(m3ref("compare %s %s", in_folder("few"), in_folder("candidate")) == 1, "%s", taps[i]);
     }
 }

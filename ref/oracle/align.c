@@ -1,6 +1,8 @@
 #include "oracle/align.h"
 
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "model/taps.h"
@@ -13,6 +15,11 @@ int m3_holds_ids(const struct m3_tensor *tensor)
 int m3_holds_floats(const struct m3_tensor *tensor)
 {
     return tensor->dtype == M3_F64 || tensor->dtype == M3_F32 || tensor->dtype == M3_F16 || tensor->dtype == M3_BF16;
+}
+
+int m3_is_operand(double x, int tap)
+{
+    return fabs(x) <= (double)FLT_MAX || (tap == M3_TAP_INDEX_BLOCK_SCORES && x == -INFINITY);
 }
 
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
@@ -83,12 +90,11 @@ static int ends_before(int64_t count, const struct m3_tensor *other_rows)
     return other_rows->count > 0 && m3_id_at(other_rows, other_rows->count - 1) >= count;
 }
 
-/* The numbers of a tap's rows; NULL if all are there. */
-static const struct m3_tensor *rows_of(const struct m3_side *dump, int tap)
+const struct m3_tensor *m3_side_rows(const struct m3_side *side, int tap)
 {
     switch (m3_tap_table[tap].shape[0]) {
-    case 'T': return dump->rows;
-    case 'P': return dump->vision_rows;
+    case 'T': return side->rows;
+    case 'P': return side->vision_rows;
     default: return NULL;
     }
 }
@@ -98,8 +104,8 @@ const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched 
     const struct m3_tensor *want = matched->want, *got = matched->got;
     if (!same_row_shape(want, got)) return "shapes differ";
 
-    const struct m3_tensor *want_rows = rows_of(matched->reference, matched->tap);
-    const struct m3_tensor *got_rows = rows_of(matched->candidate, matched->tap);
+    const struct m3_tensor *want_rows = m3_side_rows(matched->reference, matched->tap);
+    const struct m3_tensor *got_rows = m3_side_rows(matched->candidate, matched->tap);
     *walk = (struct m3_row_walk){ .want_rows = want_rows, .got_rows = got_rows,
                                   .want_count = want->shape[0], .got_count = got->shape[0] };
 
@@ -116,7 +122,7 @@ const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched 
     return m3_row_walk_next(&probe, &pair) ? NULL : "no common row";
 }
 
-static int64_t number_of(const struct m3_tensor *rows, int64_t index)
+int64_t m3_row_number(const struct m3_tensor *rows, int64_t index)
 {
     return rows != NULL ? m3_id_at(rows, index) : index;
 }
@@ -124,7 +130,7 @@ static int64_t number_of(const struct m3_tensor *rows, int64_t index)
 int m3_row_walk_next(struct m3_row_walk *walk, struct m3_row_pair *pair)
 {
     while (walk->want < walk->want_count && walk->got < walk->got_count) {
-        int64_t want = number_of(walk->want_rows, walk->want), got = number_of(walk->got_rows, walk->got);
+        int64_t want = m3_row_number(walk->want_rows, walk->want), got = m3_row_number(walk->got_rows, walk->got);
         if (want == got) {
             *pair = (struct m3_row_pair){ .number = want, .want = walk->want++, .got = walk->got++ };
             return 1;

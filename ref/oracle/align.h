@@ -39,8 +39,15 @@ struct m3_row_walk {
 /* M3_BAD_INPUT if the file says that it is no dump, or `rows` or `vision.rows` is not what it should be. */
 int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error);
 
+/* The numbers of a tap's rows; NULL: all are there. */
+const struct m3_tensor *m3_side_rows(const struct m3_side *side, int tap);
+int64_t m3_row_number(const struct m3_tensor *rows, int64_t index);         /* rows NULL: the index itself */
+
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */
 int m3_holds_floats(const struct m3_tensor *tensor);                /* F64, F32, F16 or BF16 */
+/* Can an operator be given this number? It is inside the range of float, so that no square overflows in double; only
+ * scores of blocks may be -inf. */
+int m3_is_operand(double x, int tap);
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, which m3_decode is not for I64 */
 
 /* NULL, or why the two cannot be compared. Ranks are above 0 and equal, as are all dimensions but the first. */

@@ -67,10 +67,8 @@ static const char *section_of(const struct m3_setting *s, const struct m3_blame_
 static const char *fits(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_tensor *t)
 {
     const struct m3_tap_row *row = &m3_tap_table[item->tap];
-    const struct m3_tensor *rows = row->shape[0] == 'T' ? b->side.rows
-                                 : row->shape[0] == 'P' ? b->side.vision_rows : NULL;
-    const int floats = t->dtype == M3_F64 || t->dtype == M3_F32 || t->dtype == M3_F16 || t->dtype == M3_BF16;
-    if (row->kind == M3_KIND_REALS && !floats) return "not a float dtype";
+    const struct m3_tensor *rows = m3_side_rows(&b->side, item->tap);
+    if (row->kind == M3_KIND_REALS && !m3_holds_floats(t)) return "not a float dtype";
     if (row->kind != M3_KIND_REALS && !m3_holds_ids(t)) return "not an integer dtype";
     if (t->rank != (int)strlen(row->shape)) return "not the rank of this tap";
     if (t->shape[0] != (rows ? rows->count : item->rows)) return "not the rows of this call";

@@ -1,23 +1,7 @@
-#include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "oracle/blame_parts.h"
-
-/* The numbers of a dump's rows, or NULL: all. */
-static const struct m3_tensor *numbers_of(const struct m3_blaming *b, const struct m3_blame_item *item)
-{
-    const char letter = m3_tap_table[item->tap].shape[0];
-    return letter == 'T' ? b->side.rows : letter == 'P' ? b->side.vision_rows : NULL;
-}
-
-/* What an operator can be given: numbers inside the range of float, so that no square overflows in double. Only scores
- * of blocks may be -inf. */
-static int is_operand(double x, enum m3_tap tap)
-{
-    return fabs(x) <= (double)FLT_MAX || (tap == M3_TAP_INDEX_BLOCK_SCORES && x == -INFINITY);
-}
 
 static void read_row(struct m3_blame_values *v, const struct m3_blame_item *item, int64_t r)
 {
@@ -29,14 +13,14 @@ static void read_row(struct m3_blame_values *v, const struct m3_blame_item *item
             v->ids[i] = id == (int32_t)id ? (int32_t)id : -2;
         } else {
             v->values[i] = m3_decode(t->dtype, t->data, i);
-            v->usable[r] &= is_operand(v->values[i], item->tap);
+            v->usable[r] &= m3_is_operand(v->values[i], item->tap);
         }
     }
 }
 
 int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
-    const struct m3_tensor *t = item->dumped, *numbers = numbers_of(b, item);
+    const struct m3_tensor *t = item->dumped, *numbers = m3_side_rows(&b->side, item->tap);
     const int64_t rows = t->shape[0], count = rows * item->width;
     const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
     const size_t room = (size_t)count + 1;
@@ -47,7 +31,7 @@ int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const s
     v->usable = malloc((size_t)rows + 1);
     if ((!v->ids && !v->values) || !v->numbers || !v->usable)
         return m3_fail_memory(b->error, item->name, room * sizeof *v->values);
-    for (int64_t r = 0; r < rows; r++) v->numbers[r] = numbers ? m3_id_at(numbers, r) : r;
+    for (int64_t r = 0; r < rows; r++) v->numbers[r] = m3_row_number(numbers, r);
 
     m3_pages_ask(t->data, t->bytes);
 #pragma omp parallel for num_threads(m3_team(b->setting->ctx, count))

@@ -110,8 +110,8 @@ static int list_taps(struct m3_companions_writer *c, struct m3_error *error)
 
 /* ---- declarations */
 
-static int declare_as(struct m3_companions_writer *c, struct watched *w, enum field field, enum m3_dtype dtype, int rank,
-                      const int64_t *shape, struct m3_error *error)
+static int declare_as(struct m3_companions_writer *c, struct watched *w, enum field field, enum m3_dtype dtype,
+                      int rank, const int64_t *shape, struct m3_error *error)
 {
     char name[128];
     if (m3_tap_name(name, sizeof name - 16, w->tap, w->layer)) return M3_INTERNAL;

@@ -107,8 +107,8 @@ struct m3_compare_options {
 
 /* 0 if taps were compared, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another
  * model or case without `force`; `error` says which, and the result can be reported. M3_BAD_INPUT: another format,
- * or `rows` or a yardstick that is none. M3_INTERNAL: out of memory. The result refers into both files and the envelope;
- * free it in any case. */
+ * or `rows` or a yardstick that is none. M3_INTERNAL: out of memory. The result refers into both files and the
+ * envelope; free it in any case. */
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options,
                struct m3_error *error);

@@ -28,7 +28,7 @@ struct m3_weightless_found {
     enum m3_weightless_how how;
     struct m3_tier_result tiers;
     int64_t n, f, elements;
-    int64_t rows;               /* of them, where made again: fewer than the candidate's, if inputs of some are lacking */
+    int64_t rows;               /* made again: fewer than the candidate's, if inputs of some are lacking */
     int64_t row, rest;          /* of the worst element: number of its row, place in that row; row -1: none */
     double got, want;           /* there; want: made again, or the reference's */
     double allowed_most, allowed_l2;    /* by HARD: the largest; in L2, over that of the reference */
