@@ -158,7 +158,7 @@ static int measure(struct measured *all, const struct measuring *how, struct m3_
     struct measured *each = malloc(((size_t)pieces->count + 1) * sizeof *each);
     *all = nothing();
     if (each == NULL) return m3_fail_memory(error, how->stage->tap, (size_t)pieces->count * sizeof *each);
-#pragma omp parallel for schedule(static) if (pieces->count >= 16)      /* threads cost more than a small tap */
+#pragma omp parallel for schedule(dynamic, 4) if (pieces->count >= 16)      /* threads cost more than a small tap */
     for (int64_t p = 0; p < pieces->count; p++) measure_piece(&each[p], how, &pieces->all[p]);
     for (int64_t p = 0; p < pieces->count; p++) {
         if (each[p].nan_at >= 0) {
