@@ -245,7 +245,8 @@ START_TEST(chunks)
 }
 END_TEST
 
-/* Goal:  joining along another axis puts parts side by side. */
+/* Goal:  joining along another axis puts parts side by side.
+ * Seen to fail with parts joined along axis 0, with each part's own strides, with the place counted along axis 0. */
 START_TEST(sides)
 {
     float left[T][2], right[T][H - 2];
@@ -439,7 +440,8 @@ START_TEST(wrong_maps)
 }
 END_TEST
 
-/* Goal:  the maps that are built in are good, and sizes are learnt from a dump. */
+/* Goal:  the maps that are built in are good, and sizes are learnt from a dump.
+ * Seen to fail with a tap or a step misspelt, with two maps taken for one, with sizes of T or B learnt too. */
 START_TEST(built_in)
 {
     static const char *const names[] = { "transformers", "vllm", "sglang", "llama_cpp" };

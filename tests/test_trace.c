@@ -163,7 +163,8 @@ END_TEST
 
 /* Goal:  a dump that is coarser than what was used counts as a spread.
  * Given: a profile that says so of one tap, which also holds an infinity.
- * Claim: 2^-8 |x| and its variance, none of the infinity, no spread of another tap. */
+ * Claim: 2^-8 |x| and its variance, none of the infinity, no spread of another tap.
+ * Seen to fail with half the spread, with the infinity's own, with the one rule taken for every tap. */
 START_TEST(coarser_dump)
 {
     static const char text[] =
