@@ -15,7 +15,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
 ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c))
-ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass plugin text vision)
+ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/decode/*.c ref/oracle/*.c \
                                        ref/estimate/*.c))
 ONCE += ref/ops/math.c
@@ -121,8 +121,8 @@ INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
-test-programs: $(TESTS) $(BUILD)/tests/wrong_rope.so $(BUILD)/tests/wrong_vision_rope.so \
-               $(BUILD)/tests/wrong_route.so
+PLUGINS := counting_embed wrong_rope wrong_route wrong_vision_rope
+test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so)
 tests: all test-programs
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
 
@@ -140,8 +140,7 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: tests/test_
 $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) $(TEST_LIBRARIES)
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
 
-# Plug-ins with a known mistake each.
-$(BUILD)/tests/wrong_%.so: tests/wrong_%.c
+$(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
 

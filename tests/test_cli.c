@@ -96,6 +96,31 @@ START_TEST(plug_in_with_a_mistake)
 }
 END_TEST
 
+/* Goal:  a plug-in that keeps something is opened once for all passes of a command, gets its words, and is stopped.
+ * Given: a prompt and two more tokens: three passes; words that it refuses; words for one that takes none.
+ * Claim: one start that saw three calls; 69 and its own line, or one that names it.
+ * Seen to fail with words not cut off, no stop, a status without a line. */
+START_TEST(plug_in_that_keeps_something)
+{
+    char plugin[256];
+    const char *build = getenv("BUILD");
+    size_t count;
+    snprintf(plugin, sizeof plugin, "--ops ./%s/tests/counting_embed.so", build ? build : "build");
+    ck_assert_int_eq(m3ref("generate golden/tiny/model --ids 1,2,3 --max-new 3 %s,%s", plugin, in_folder("calls")), 0);
+    unsigned char *calls = read_bytes(in_folder("calls"), &count);
+    ck_assert_str_eq((char *)calls, "embed 3\n");
+    free(calls);
+
+    ck_assert_int_eq(m3ref("run " TINY " %s,refuse", plugin), 69);
+    ck_assert(has("err", "m3ref: counting_embed: no abacus\n") && error_lines() == 1);
+    ck_assert_int_eq(m3ref("run " TINY " %s,silent", plugin), 69);
+    ck_assert(has("err", "counting_embed.so: the plug-in did not start: got status 69, expected 0") &&
+              error_lines() == 1);
+    ck_assert_int_eq(m3ref("run " TINY " --ops ./%s/tests/wrong_rope.so,fast", build ? build : "build"), 69);
+    ck_assert(has("err", "wrong_rope.so: got \"fast\" behind the name, expected nothing") && error_lines() == 1);
+}
+END_TEST
+
 /* Layers in two calls, hidden states handed over in a dump: the same bits as in one. */
 START_TEST(layers_in_two_parts)
 {
@@ -472,6 +497,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, run_then_compare);
     tcase_add_loop_test(tests, one_byte_of_a_weight, 0, sizeof changes / sizeof changes[0]);
     tcase_add_test(tests, plug_in_with_a_mistake);
+    tcase_add_test(tests, plug_in_that_keeps_something);
     tcase_add_test(tests, layers_in_two_parts);
     tcase_add_test(tests, other_readings);
     tcase_add_test(tests, nan_is_an_error);

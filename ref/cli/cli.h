@@ -44,6 +44,15 @@ struct m3_config;
 struct m3_engine;
 struct m3_semantics;
 enum { M3_CLI_MOST_SETS = 64 };
+/* --ops LIB[,WORDS] (cli/ops.c): a file, or "cuda" for the library that `make cuda` builds. */
+struct m3_plugin;
+struct m3_cli_ops {
+    const char *name;                           /* as given; NULL: the reference's operators */
+    char path[4096];                            /* of the library, once it is open */
+    struct m3_plugin *plugin;
+};
+int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error);
+void m3_cli_ops_close(struct m3_cli_ops *ops);
 struct m3_cli_input {
     const char *case_path, *ids;
     const char **images, **videos;              /* files, folders: room for argc each */
@@ -53,7 +62,7 @@ struct m3_cli_input {
     const struct m3_engine *engine;
     enum m3_linear linear;
     int64_t threads;
-    const char *plugin;                         /* or NULL */
+    struct m3_cli_ops ops;
     const char *set[M3_CLI_MOST_SETS];          /* FIELD=VALUE */
     int sets;
 };

@@ -10,6 +10,7 @@
 
 #include "cli/cli.h"
 #include "decode/generate.h"
+#include "model/plugin.h"
 
 static const char help[] =
     "usage: m3ref generate MODEL (--ids 1,2,3 [--image A.png ...] | --case F) [--max-new N] [--speculative] ...\n"
@@ -117,7 +118,6 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     a->how.engine = a->input.engine;
     a->how.linear = a->input.linear;
     a->how.threads = (int)a->input.threads;
-    a->how.plugin = a->input.plugin;
     a->how.sampling.seed = (uint64_t)a->seed;
     return m3_cli_input_check(&a->input, "generate", error);
 }
@@ -235,7 +235,8 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     struct printer printer = { .json = a->json, .terminal = isatty(STDERR_FILENO) };
     int32_t *stop = NULL;
 
-    int status = m3_model_open(&model, a->model, notes, error);
+    int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
+    if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
@@ -244,6 +245,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         status = m3_fail_memory(error, "the ids", (size_t)a->how.max_new * sizeof *printer.ids);
     if (!status) {
         a->how.semantics = &semantics;
+        a->how.replacement = m3_plugin_replacement(a->input.ops.plugin);
         a->how.stop = stop;
         a->how.token = print_token;
         a->how.progress = progress;

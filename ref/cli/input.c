@@ -35,7 +35,7 @@ int m3_cli_input_option(struct m3_cli_input *in, int option, const char *command
     case M3_CLI_IMAGE: in->images[in->image_count++] = optarg; break;
     case M3_CLI_VIDEO: in->videos[in->video_count++] = optarg; break;
     case M3_CLI_ALLOW_LONG: in->allow_long = 1; break;
-    case M3_CLI_OPS: in->plugin = optarg; break;
+    case M3_CLI_OPS: in->ops.name = optarg; break;
     case M3_CLI_THREADS: return m3_cli_number(&in->threads, "--threads", optarg, 1, 1024, error);
     case M3_CLI_PRECISION:
         status = choose(&second, "--precision", optarg, "f32", "f64", error);
@@ -174,6 +174,7 @@ int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const st
 
 void m3_cli_input_end(struct m3_cli_input *in)
 {
+    m3_cli_ops_close(&in->ops);
     free(in->images);
     free(in->videos);
 }

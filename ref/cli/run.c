@@ -16,6 +16,7 @@
 #include "model/dump.h"
 #include "model/engine.h"
 #include "model/model.h"
+#include "model/plugin.h"
 #include "oracle/companions_write.h"
 #include "oracle/decisions.h"
 
@@ -53,7 +54,8 @@ static const char help[] =
     "                         local_rule=last|own rope_angle=f64|f32 vision_boundary=segment|none\n"
     "                         mtp_handover=pre_norm|post_norm mtp_embed=id|fused mtp_zero_position0=false|true\n"
     "                         mtp_join=concat|additive jitter=EPS jitter_seed=N\n"
-    "  --ops LIB              shared library (a file) that replaces operators (ref/ops/ops.h)\n"
+    "  --ops LIB[,WORDS]      shared library (a file) that replaces operators (ref/ops/ops.h); words are for itself\n"
+    "  --ops cuda[,bf16]      sparse attention and experts on a GPU (SPEC.md 15), in fp32, or on its tensor cores\n"
     "  --allow-long           allow positions beyond max_position_embeddings\n"
     "  --top N                how many next tokens to print, default 5\n"
     "  --help                 this text\n"
@@ -278,7 +280,7 @@ static int check_target(const struct arguments *a, const char *flag, const char 
     const char *path = NULL, *last = NULL;
     const struct m3_cli_input *in = &a->input;
     int read = (in->case_path && same_file(target, in->case_path)) || (a->hidden && same_file(target, a->hidden))
-            || (a->input.plugin && same_file(target, a->input.plugin))
+            || (a->input.ops.plugin && same_file(target, a->input.ops.path))
             || same_file(target, m3_checkpoint_config_path(model->checkpoint));
     for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(target, in->images[i]);
     for (int64_t i = 0; !read && i < in->video_count; i++) read = is_frame_of(target, in->videos[i]);
@@ -402,7 +404,7 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     return M3_OK;
 }
 
-static int run(const struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
+static int run(struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
     struct m3_case c = { 0 };
@@ -412,7 +414,8 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     double *logits = NULL;
     void *hidden = NULL;
 
-    int status = m3_model_open(&model, a->model, notes, error);
+    int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
+    if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && (a->cache_in || a->cache_out))
@@ -435,7 +438,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
                                       .first_layer = a->first_layer, .end_layer = end, .hidden = hidden,
                                       .semantics = &semantics, .linear = a->input.linear,
                                       .threads = (int)a->input.threads,
-                                      .plugin = a->input.plugin, .logits = logits, .logit_rows = 1, .cache = cache };
+                                      .replacement = m3_plugin_replacement(a->input.ops.plugin), .logits = logits, .logit_rows = 1, .cache = cache };
         if (c.pictures.P > 0) request.pictures = &c.pictures;
         if (decisions) request.force = m3_decisions_force(decisions);
         status = forward(a, model, &c, &request, line, error);

@@ -191,7 +191,7 @@ int m3_generate(struct m3_generated *result, const struct m3_model *model, const
                        m3_checkpoint_config_path(model->checkpoint));
     struct state s = { .model = model, .how = how, .result = result, .error = error, .start = m3_seconds(),
                        .request = { .end_layer = model->config.layers, .semantics = how->semantics,
-                                    .linear = how->linear, .threads = how->threads, .plugin = how->plugin,
+                                    .linear = how->linear, .threads = how->threads, .replacement = how->replacement,
                                     .pictures = c->pictures.P > 0 ? &c->pictures : NULL,
                                     .progress = how->progress, .progress_self = how->progress_self } };
 

@@ -22,7 +22,7 @@ struct m3_generation {
     const struct m3_semantics *semantics;
     enum m3_linear linear;
     int threads;
-    const char *plugin;                             /* or NULL */
+    const struct m3_replacement *replacement;       /* of operators; or NULL */
     struct m3_sampling sampling;
     int64_t max_new;                                /* >= 1 */
     const int32_t *stop;                            /* [stops] ids that end it; the last token may be one */

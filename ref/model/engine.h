@@ -33,7 +33,7 @@ struct m3_force {
 
 struct m3_ops;
 
-/* Other operators in the place of the reference's, from this process. A plug-in is the same from a file. */
+/* Other operators in the place of the reference's, from this process or from a file (plugin.h). */
 struct m3_replacement {
     const struct m3_ops *ops;               /* the whole table, in the engine's `real` */
     void *state;                            /* operators find it in m3_ctx.plugin */
@@ -52,8 +52,7 @@ struct m3_request {
     const struct m3_semantics *semantics;
     enum m3_linear linear;
     int threads;                            /* >= 1 */
-    const char *plugin;                     /* shared library that replaces operators, or NULL */
-    const struct m3_replacement *replacement;               /* or NULL; not beside a plug-in */
+    const struct m3_replacement *replacement;               /* or NULL */
     const struct m3_force *force;           /* or NULL */
     const struct m3_sink *sink;             /* or NULL */
     /* Before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or NULL. */
@@ -67,7 +66,7 @@ struct m3_request {
 
 /* Row t of module m joins hidden state t with the token m + 1 places on, and predicts the one after that. */
 struct m3_mtp_request {
-    const struct m3_request *how;           /* its cache, semantics, linear, threads, plugin and sink */
+    const struct m3_request *how;           /* its cache, semantics, linear, threads, replacement and sink */
     int64_t module, T;
     const int32_t *ids;                     /* [T] the tokens joined */
     const void *embedded;                   /* [embedded_rows,H] of `real` in place of the first embeddings; or NULL */

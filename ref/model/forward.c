@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "model/mtp.h"
-#include "model/plugin.h"
 #include "model/text.h"
 #include "model/vision.h"
 #include "ops/operators.h"
@@ -38,7 +37,7 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
 }
 
 /* What every pass begins with, whatever it runs; close_pass is due after either. Returns f->status. */
-static int open_pass(struct m3_pass *f, void **library, const struct m3_model *model, const struct m3_request *request,
+static int open_pass(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
                      struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
@@ -46,22 +45,19 @@ static int open_pass(struct m3_pass *f, void **library, const struct m3_model *m
                            .layer = -1 };
     f->act =
         (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
-    *library = NULL;
     f->status = m3_ctx_init(&f->ctx, request->threads, request->linear);
     if (f->status) return m3_fail_memory(error, "a context", sizeof f->ctx);
     if (request->replacement) {
         f->ops = *request->replacement->ops;
         f->ctx.plugin = request->replacement->state;
     }
-    if (request->plugin) f->status = m3_plugin_load(&f->ops, library, request->plugin, error);
     f->norm = c->gemma_norm ? f->ops.rms_norm : f->ops.rms_norm_plain;
     return f->status;
 }
 
-static int close_pass(struct m3_pass *f, void *library)
+static int close_pass(struct m3_pass *f)
 {
     m3_ctx_free(&f->ctx);
-    m3_plugin_close(library);
     return f->status;
 }
 
@@ -71,13 +67,12 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
     if (wrong) return wrong;
 
     struct m3_pass f;
-    void *library;
     real *features = NULL;
-    open_pass(&f, &library, model, request, error);
+    open_pass(&f, model, request, error);
     if (!f.status && request->first_layer == 0) m3_vision_forward(&f, &features);
     if (!f.status) m3_text_forward(&f, features);
     free(features);
-    return close_pass(&f, library);
+    return close_pass(&f);
 }
 
 static int check_mtp_request(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
@@ -104,8 +99,7 @@ int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r,
 
     struct m3_activations b = { 0 };
     struct m3_pass f;
-    void *library;
-    open_pass(&f, &library, model, r->how, error);
+    open_pass(&f, model, r->how, error);
     f.rows = r->T;
     f.cache = cache;
     f.p0 = cache ? m3_cache_length(cache, r->module) : 0;
@@ -113,5 +107,5 @@ int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r,
     if (!f.status && !m3_activations_make(&f, &b)) m3_mtp_module(&f, &b, r);
     if (!f.status && cache) m3_cache_set_length(cache, r->module, f.p0 + f.rows);
     m3_activations_free(&b);
-    return close_pass(&f, library);
+    return close_pass(&f);
 }

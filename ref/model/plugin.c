@@ -3,7 +3,17 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "ops/ops.h"
+
+struct m3_plugin {
+    void *library;
+    struct m3_ops ops;          /* of either engine: the two tables differ in their functions' types alone */
+    struct m3_replacement replacement;
+    void (*stop)(void *state);  /* NULL: none, or not started */
+};
 
 /* The first entry that is NULL, counted from 0, or -1. Entries are pointers, one behind the other, to the table's
  * end. */
@@ -17,7 +27,7 @@ static int missing_entry(const struct m3_ops *ops)
     return -1;
 }
 
-int m3_plugin_load(struct m3_ops *ops, void **library, const char *path, struct m3_error *error)
+static int load(struct m3_plugin *p, const char *path, const struct m3_engine *engine, struct m3_error *error)
 {
     int (*replace)(struct m3_ops *);
     char here[4096];
@@ -25,17 +35,18 @@ int m3_plugin_load(struct m3_ops *ops, void **library, const char *path, struct 
     if (length < 0 || (size_t)length >= sizeof here)
         return m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
 
-    *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
-    const struct m3_plugin_abi *abi = *library ? dlsym(*library, "m3_plugin_abi") : NULL;
-    void *symbol = abi ? dlsym(*library, "m3_plugin") : NULL;
+    p->library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
+    const struct m3_plugin_abi *abi = p->library ? dlsym(p->library, "m3_plugin_abi") : NULL;
+    void *symbol = abi ? dlsym(p->library, "m3_plugin") : NULL;
     if (!symbol) return m3_fail(error, M3_UNAVAILABLE, "%s: not a plug-in: %s", path, dlerror());
-    if (abi->abi_version != M3_OPS_ABI || abi->real_bytes != (int)sizeof(real))
+    if (abi->abi_version != M3_OPS_ABI || (size_t)abi->real_bytes != engine->real_bytes)
         return m3_fail(error, M3_UNAVAILABLE,
                        "%s: built for another table: got ABI %d, real of %d bytes, expected %d, %d", path,
-                       abi->abi_version, abi->real_bytes, M3_OPS_ABI, (int)sizeof(real));
+                       abi->abi_version, abi->real_bytes, M3_OPS_ABI, (int)engine->real_bytes);
 
+    memcpy(&p->ops, engine->ops, sizeof p->ops);
     memcpy(&replace, &symbol, sizeof replace);      /* C has no cast from an object pointer to a function pointer */
-    int status = replace(ops), missing = missing_entry(ops);
+    int status = replace(&p->ops), missing = missing_entry(&p->ops);
     if (status)
         return m3_fail(error, M3_UNAVAILABLE, "%s: the plug-in refused: got status %d, expected 0", path, status);
     if (missing >= 0)
@@ -44,7 +55,47 @@ int m3_plugin_load(struct m3_ops *ops, void **library, const char *path, struct 
     return M3_OK;
 }
 
-void m3_plugin_close(void *library)
+static int start(struct m3_plugin *p, const char *path, const char *words, struct m3_error *error)
 {
-    if (library) dlclose(library);
+    int (*begin)(void **, const char *, struct m3_error *);
+    void *symbol = dlsym(p->library, "m3_plugin_start"), *end = dlsym(p->library, "m3_plugin_stop");
+    if (!symbol && *words)
+        return m3_fail(error, M3_UNAVAILABLE, "%s: got \"%s\" behind the name, expected nothing: it takes no words",
+                       path, words);
+    if (!symbol) return M3_OK;
+    if (!end) return m3_fail(error, M3_UNAVAILABLE, "%s: m3_plugin_stop: got none, expected it beside a start", path);
+    memcpy(&begin, &symbol, sizeof begin);
+    int status = begin(&p->replacement.state, words, error);
+    if (status && !error->count)
+        m3_fail(error, status, "%s: the plug-in did not start: got status %d, expected 0", path, status);
+    if (!status) memcpy(&p->stop, &end, sizeof p->stop);
+    return status;
+}
+
+int m3_plugin_open(struct m3_plugin **plugin, const char *path, const char *words, const struct m3_engine *engine,
+                   struct m3_error *error)
+{
+    struct m3_plugin *p = *plugin = calloc(1, sizeof *p);
+    if (!p) return m3_fail_memory(error, path, sizeof *p);
+    p->replacement.ops = &p->ops;
+    int status = load(p, path, engine, error);
+    if (!status) status = start(p, path, words, error);
+    if (status) {
+        m3_plugin_close(p);
+        *plugin = NULL;
+    }
+    return status;
+}
+
+const struct m3_replacement *m3_plugin_replacement(const struct m3_plugin *plugin)
+{
+    return plugin ? &plugin->replacement : NULL;
+}
+
+void m3_plugin_close(struct m3_plugin *p)
+{
+    if (!p) return;
+    if (p->stop) p->stop(p->replacement.state);
+    if (p->library) dlclose(p->library);
+    free(p);
 }

@@ -1,12 +1,17 @@
-/* A user's shared library that replaces entries of the operator table. */
+/* A user's shared library that replaces entries of the operator table. What it exports: ops/ops.h. */
 #ifndef M3_MODEL_PLUGIN_H
 #define M3_MODEL_PLUGIN_H
 
-#include "ops/ops.h"
+#include "model/engine.h"
 
-/* Lets `path` replace entries of `ops`. M3_UNAVAILABLE if it cannot be loaded, or refuses. *library stays open until
- * m3_plugin_close. */
-int m3_plugin_load(struct m3_ops *ops, void **library, const char *path, struct m3_error *error);
-void m3_plugin_close(void *library);        /* NULL is fine */
+struct m3_plugin;
+
+/* Opens the library for passes of one engine. `words` go to its m3_plugin_start; "" if there are none. M3_UNAVAILABLE
+ * if it cannot be loaded, or refuses; also if there are words and it takes none. */
+int m3_plugin_open(struct m3_plugin **plugin, const char *path, const char *words, const struct m3_engine *engine,
+                   struct m3_error *error);
+/* For struct m3_request, as long as the plug-in is open. NULL of NULL. */
+const struct m3_replacement *m3_plugin_replacement(const struct m3_plugin *plugin);
+void m3_plugin_close(struct m3_plugin *plugin);         /* NULL is fine */
 
 #endif

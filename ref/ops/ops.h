@@ -113,11 +113,17 @@ struct m3_ops {
  * that gets the reference table and replaces entries; 0, or a status to refuse. It may call the functions of ref/base.
  *
  *     const struct m3_plugin_abi m3_plugin_abi = { M3_OPS_ABI, sizeof(real) };
- *     int m3_plugin(struct m3_ops *ops) { ops->rope = my_rope; return M3_OK; } */
+ *     int m3_plugin(struct m3_ops *ops) { ops->rope = my_rope; return M3_OK; }
+ *
+ * One that keeps something from call to call also exports the next two. It is started once, before the first pass, with
+ * what stands behind the first comma of --ops; entries find *state in m3_ctx.plugin. A start that fails says why by
+ * m3_fail, and nothing is stopped. */
 struct m3_plugin_abi {
     int abi_version, real_bytes;
 };
 extern const struct m3_plugin_abi m3_plugin_abi;
 int m3_plugin(struct m3_ops *ops);
+int m3_plugin_start(void **state, const char *words, struct m3_error *error);
+void m3_plugin_stop(void *state);
 
 #endif
