@@ -4,6 +4,7 @@
 
 #include "base/minmax.h"
 #include "ops/hot.h"
+#include "ops/lists.h"
 #include "ops/math.h"
 #include "ops/operators.h"
 #include "ops/seen.h"
@@ -230,19 +231,6 @@ static void blocks_tile(real *o, real *lse, const real *q, const real *k, const 
     finish_row(o_tg, lse_tg, tile.max, tile.sum, heads, d->D);
 }
 
-/* A list is ascending ids of visible blocks, then -1. Its length, or -1 if it is anything else. */
-static int64_t list_length(const int32_t *list, int64_t N, int64_t own)
-{
-    int64_t n = 0;
-    while (n < N && list[n] >= 0) {
-        if (list[n] > own || (n > 0 && list[n] <= list[n - 1])) return -1;
-        n++;
-    }
-    for (int64_t i = n; i < N; i++)
-        if (list[i] != -1) return -1;
-    return n;
-}
-
 /* The union of a row's lists [G,N], ascending, into merged [G*N]. Returns its length. */
 static int64_t merge_lists(int32_t *merged, const int32_t *lists, int64_t G, int64_t N)
 {
@@ -272,7 +260,7 @@ int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, cons
     int64_t bytes = tile_bytes(d->Q / G, keys, d->D);
     int team = m3_team(ctx, d->T * d->Q * d->D * keys);
     for (int64_t i = 0; i < d->T * G; i++)
-        if (list_length(blocks + i * N, N, (d->p0 + i / G) / d->block) < 0)
+        if (m3_list_length(blocks + i * N, N, (d->p0 + i / G) / d->block) < 0)
             return m3_fail_at(ctx, M3_WRONG, "block list not strictly ascending visible ids, then -1", i / G, i % G,
                               -1);
 
@@ -287,7 +275,7 @@ int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, cons
     for (int64_t i = 0; i < rows; i++) {
         int64_t t = i / G, g = i % G;
         const int32_t *list = blocks + i * N;
-        int64_t n = list_length(list, N, (d->p0 + t) / d->block);
+        int64_t n = m3_list_length(list, N, (d->p0 + t) / d->block);
         if (d->selection == M3_SELECT_UNION) {
             int32_t *mine = merged + omp_get_thread_num() * width;
             n = merge_lists(mine, blocks + t * G * N, G, N);

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "ops/lists.h"
 #include "ops/operators.h"
 
 enum { ROWS = 1024 };       /* tokens of one expert at a time: bounds the scratch memory */
@@ -12,17 +13,6 @@ static int64_t slots_of(int64_t *slots, const int32_t *ids, int64_t count, int64
     for (int64_t i = 0; i < count; i++)
         if (ids[i] == expert) slots[n++] = i;
     return n;
-}
-
-/* The first row whose ids are not distinct experts, or -1. */
-static int64_t bad_row(const int32_t *ids, int64_t T, int64_t E, int64_t K)
-{
-    for (int64_t i = 0; i < T * K; i++) {
-        if (ids[i] < 0 || ids[i] >= E) return i / K;
-        for (int64_t j = i / K * K; j < i; j++)
-            if (ids[j] == ids[i]) return i / K;
-    }
-    return -1;
 }
 
 /* out [n,H] := w2 act(w1 x, w3 x) for the rows x [n,H]. gate, up [n,F] are scratch. */
@@ -50,7 +40,7 @@ int m3_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, cons
                real factor)
 {
     int64_t H = experts[0].w1.cols, F = experts[0].w1.rows, rows = m3_min(T, ROWS);
-    int64_t bad = bad_row(ids, T, E, K);
+    int64_t bad = m3_bad_experts(ids, T, E, K);
     if (bad >= 0) return m3_fail_at(ctx, M3_WRONG, "ids are not distinct experts", bad, -1, -1);
 
     size_t mark = m3_scratch_mark(ctx);

@@ -1,0 +1,44 @@
+/* What a run keeps on the device: a stream, weights under their ids, and memory for the operands of one call. */
+#ifndef M3_CUDA_MEMORY_H
+#define M3_CUDA_MEMORY_H
+
+#include "cuda/kernels.h"
+
+struct m3_cuda_chunk;
+struct m3_cuda_kept;
+
+struct m3_cuda_state {
+    cudaStream_t stream;
+    enum m3_cuda_type type;             /* of what linear, block_scores, attend_blocks and experts multiply */
+    struct m3_cuda_chunk *chunks;       /* operands of the call */
+    struct m3_cuda_kept *kept;          /* [room] weights, by id; an open hash table */
+    int64_t keeps, room;
+    int64_t call;                       /* counts: a weight of the call that is being made stays */
+    const char *op;                     /* the call's operator */
+    cudaError_t error;                  /* the first of the call; everything after it does nothing */
+    size_t wanted;                      /* bytes that were not to be had */
+    char why[200];
+};
+
+void m3_cuda_begin(struct m3_cuda_state *s, const char *op);
+/* Waits for the stream. 0, or M3_UNAVAILABLE with its reason in ctx. */
+int m3_cuda_end(struct m3_cuda_state *s, struct m3_ctx *ctx);
+/* Only first errors are kept; returns whether there is none. */
+int m3_cuda_ok(struct m3_cuda_state *s, cudaError_t error);
+
+/* Device memory until the next call; NULL after an error. `count` may be 0. Weights of other calls make room. */
+void *m3_cuda_take(struct m3_cuda_state *s, int64_t count, size_t size);
+/* The most that a call may still take, all other weights gone. */
+size_t m3_cuda_left(struct m3_cuda_state *s);
+/* A copy of [count] on the device, likewise; NULL of NULL. */
+void *m3_cuda_send(struct m3_cuda_state *s, const void *host, int64_t count, size_t size);
+/* The same of floats in the state's type. */
+void *m3_cuda_send_typed(struct m3_cuda_state *s, const float *host, int64_t count);
+void m3_cuda_fetch(struct m3_cuda_state *s, void *host, const void *device, int64_t count, size_t size);
+
+/* The weight with data and scales on the device: kept under its id, or sent for this call if it has none. */
+struct m3_weight m3_cuda_weight(struct m3_cuda_state *s, const struct m3_weight *w);
+
+void m3_cuda_free_all(struct m3_cuda_state *s);
+
+#endif

@@ -1,0 +1,32 @@
+/* Lists of ids that operators check before they use them. */
+#ifndef M3_OPS_LISTS_H
+#define M3_OPS_LISTS_H
+
+#include <stdint.h>
+
+/* A list of blocks [N] is ascending ids up to `own`, the row's own block, then -1. Its length, or -1 if it is anything
+ * else. */
+static inline int64_t m3_list_length(const int32_t *list, int64_t N, int64_t own)
+{
+    int64_t n = 0;
+    while (n < N && list[n] >= 0) {
+        if (list[n] > own || (n > 0 && list[n] <= list[n - 1])) return -1;
+        n++;
+    }
+    for (int64_t i = n; i < N; i++)
+        if (list[i] != -1) return -1;
+    return n;
+}
+
+/* The first row of ids [T,K] that are not distinct experts below E, or -1. */
+static inline int64_t m3_bad_experts(const int32_t *ids, int64_t T, int64_t E, int64_t K)
+{
+    for (int64_t i = 0; i < T * K; i++) {
+        if (ids[i] < 0 || ids[i] >= E) return i / K;
+        for (int64_t j = i / K * K; j < i; j++)
+            if (ids[j] == ids[i]) return i / K;
+    }
+    return -1;
+}
+
+#endif
