@@ -37,7 +37,7 @@ REAL_f64 := -DM3_REAL_IS_DOUBLE
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
-.PHONY: all help setup run test check golden golden-check no-false-alarms bench asan bits install clean
+.PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
 all: $(PROGRAM)
 
 help:
@@ -47,6 +47,7 @@ help:
 	@echo 'make bits          ordered sums give the recorded bits with gcc and clang at -O1, -O2, -O3'
 	@echo 'make asan          all tests under the address and undefined-behaviour sanitizers'
 	@echo 'make bench         speeds beside the limits of this machine and beside the public PyTorch code'
+	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
@@ -101,6 +102,23 @@ endef
 $(eval $(call engine,f32))
 $(eval $(call engine,f64))
 
+# ---- CUDA, optional: a plug-in for the program
+
+NVCC ?= nvcc
+CUDA_TARGETS ?= 80 90 100
+CUDA := $(wildcard ref/cuda/*.cu)
+CUDA_FLAGS := -std=c++17 -O3 -Iref -Xcompiler -fPIC,-Wall,-Wextra,-Werror -MMD -MP
+CUDA_FLAGS += $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t))
+
+cuda: all $(BUILD)/libm3ref_cuda.so
+$(BUILD)/libm3ref_cuda.so: $(CUDA:ref/cuda/%.cu=$(BUILD)/cuda/%.o)
+	$(NVCC) -shared -cudart static -o $@ $^
+
+$(BUILD)/cuda/%.o: ref/cuda/%.cu
+	@command -v $(NVCC) >/dev/null || { echo 'make cuda: $(NVCC) is not there; the CUDA toolkit has it (NVCC=...)' >&2; exit 1; }
+	@mkdir -p $(@D)
+	$(NVCC) $(CUDA_FLAGS) -c -o $@ $<
+
 # ---- tests: one program per file; those of the operators once per engine
 
 OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
@@ -121,10 +139,31 @@ INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
+# The CUDA sources for a CPU: tests/cuda_on_cpu stands in for the device. One has no device, one little memory.
+CXX ?= g++
+CXXFLAGS := -std=gnu++17 $(OPT) -g -ffp-contract=off -fPIC -Wall -Wextra -Werror -Itests/cuda_on_cpu -Iref -MMD -MP $(SANITIZE)
+ON_CPU := $(CUDA:ref/cuda/%.cu=$(BUILD)/tests/cuda/%.o) $(BUILD)/tests/cuda/launcher.o
+DEVICE_cuda_on_cpu :=
+DEVICE_cuda_no_device := -DM3_FAKE_DEVICES=0
+DEVICE_cuda_little_memory := -DM3_FAKE_DEVICE_BYTES=1000000
+CUDA_PLUGINS := cuda_on_cpu cuda_no_device cuda_little_memory
+
+$(BUILD)/tests/cuda/%.o: ref/cuda/%.cu
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -x c++ -c -o $@ $<
+$(BUILD)/tests/cuda/launcher.o: tests/cuda_on_cpu/launcher.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -c -o $@ $<
+$(CUDA_PLUGINS:%=$(BUILD)/tests/%.o): $(BUILD)/tests/%.o: tests/cuda_on_cpu/runtime.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) $(DEVICE_$*) -c -o $@ $<
+$(CUDA_PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: $(BUILD)/tests/%.o $(ON_CPU)
+	$(CXX) $(LDFLAGS) -shared -o $@ $^
+
 PLUGINS := counting_embed wrong_rope wrong_route wrong_vision_rope
-test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so)
+test-programs: $(TESTS) $(CUDA_TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_PLUGINS:%=$(BUILD)/tests/%.so)
 tests: all test-programs
-	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(CUDA_TESTS) $(wildcard tests/test_*.sh)
 
 $(BUILD)/tests/harness.o: tests/harness.c
 	@mkdir -p $(@D)
@@ -143,6 +182,17 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: tests/test_
 $(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
+
+# The same tests over the CUDA kernels, on a CPU.
+CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
+CUDA_TESTS := $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda)
+$(BUILD)/tests/cuda_engine.o: tests/cuda_engine.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) -c -o $@ $<
+$(CUDA_TESTS): $(BUILD)/tests/test_%_cuda: tests/test_%.c $(BUILD)/tests/harness.o $(BUILD)/tests/cuda_engine.o \
+               $(BUILD)/tests/cuda_on_cpu.o $(ON_CPU) $(TEST_LIBRARIES)
+	$(CC) $(TEST_CFLAGS) -DM3_TESTS_CUDA -Dm3_engine_f32=m3_engine_cuda -Dm3_ctx_init=m3_ctx_init_cuda \
+	      -Dm3_ctx_free=m3_ctx_free_cuda $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS) -lstdc++
 
 asan: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' tests

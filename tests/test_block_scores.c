@@ -163,7 +163,7 @@ static void check_case(const struct scores_case *c)
     for (int64_t i = 0; i < n; i++) {
         const int64_t t = i / c->d.B / c->d.G, g = i / c->d.B % c->d.G, b = i % c->d.B;
         check_formula(c, m[i], t, g, b);
-        check_order(c, m[i], t, g, b);
+        if (TWIN_IN_ORDER) check_order(c, m[i], t, g, b);
     }
     free(m);
 }
@@ -378,7 +378,7 @@ START_TEST(infinite_scores)
                 }
                 for (int64_t n = 0; n < others; n++) sum += (double)expl((long double)((double)s[n] - top));
                 const double want = lse && others > 0 ? top + (double)logl(sum) : top;
-                ck_assert(m[at] == want || within(m[at], want, lse ? 2 * twin_roundoff() * (fabs(want) + 3) : 0));
+                ck_assert(m[at] == want || within(m[at], want, lse || !TWIN_IN_ORDER ? 2 * twin_roundoff() * (fabs(want) + 3) : 0));
             }
         }
         free(clean);
@@ -423,7 +423,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, hidden_keys);
     tcase_add_test(test, boundaries);
     tcase_add_test(test, places_as_scores);
-    tcase_add_test(test, alone_as_in_a_batch);
+    if (TWIN_IN_ORDER) tcase_add_test(test, alone_as_in_a_batch);
     tcase_add_test(test, nan_keys);
     tcase_add_test(test, nan_queries);
     tcase_add_test(test, infinite_scores);
