@@ -5,6 +5,14 @@
 
 #include "threads.h"
 
+/* How many devices there are, and what each has. */
+#ifndef M3_FAKE_DEVICES
+#define M3_FAKE_DEVICES 1
+#endif
+#ifndef M3_FAKE_DEVICE_BYTES
+#define M3_FAKE_DEVICE_BYTES ((size_t)4 << 30)
+#endif
+
 enum cudaError_t {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,

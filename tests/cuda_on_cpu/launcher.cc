@@ -15,7 +15,7 @@
 
 #include "fiber.h"
 
-enum { MOST_THREADS = 1024, PLAIN_SHARED = 48 << 10, MOST_SHARED = 163 << 10, GUARD = 4096, GUARD_BYTE = 0xA5 };
+enum { MOST_THREADS = 1024, PLAIN_SHARED = 48 << 10, MOST_SHARED = 163 << 10, GUARD = 1024, GUARD_BYTE = 0xA5 };
 
 alignas(128) unsigned char m3_shared[MOST_SHARED + GUARD];
 uint3 threadIdx, blockIdx;
@@ -85,7 +85,7 @@ std::map<const void *, int> asked_shared;
 uint64_t draw(uint64_t below)
 {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (random_state >> 33) % below;
+    return (uint64_t)((unsigned __int128)random_state * below >> 64);
 }
 
 // ---- who goes on
@@ -114,17 +114,16 @@ unsigned take_ready()
     return taken;
 }
 
+/* No thread can go on: some lanes are at a barrier, the others of their warp at a meeting of the warp. */
 [[noreturn]] void fail_stuck()
 {
-    for (unsigned i = 0; i < blockDim.x; i++) {
-        const struct meeting *m = threads[i].state == IN_WARP_MEETING ? &warps[i / M3_LANES].meeting : &block_meeting;
-        self = i;
-        if (threads[i].state == IN_WARP_MEETING)
-            fail("waits for ever at %s (%s:%d): %u of 32 lanes are there", m->operation, m->at.file, m->at.number,
-                 m->arrived);
-    }
-    fail("waits for ever at %s (%s:%d): %u of %u threads are there", block_meeting.operation, block_meeting.at.file,
-         block_meeting.at.number, block_meeting.arrived, alive);
+    unsigned i = 0;
+    while (threads[i].state != IN_WARP_MEETING) i++;
+    const struct meeting *m = &warps[i / M3_LANES].meeting;
+    self = i;
+    fail("waits for ever at %s (%s:%d) with %u of 32 lanes; thread %u waits at %s (%s:%d)", m->operation, m->at.file,
+         m->at.number, m->arrived, block_meeting.first, block_meeting.operation, block_meeting.at.file,
+         block_meeting.at.number);
 }
 
 /* Lets the next run; returns when this one's turn has come. */
@@ -206,7 +205,7 @@ void check_fence()
 #endif
     for (size_t i = 0; i < GUARD; i++)
         if (m3_shared[shared_bytes + i] != GUARD_BYTE)
-            fail("or another wrote byte %zu of shared memory of %zu", shared_bytes + i, shared_bytes);
+            fail("last of a block that wrote byte %zu of shared memory of %zu", shared_bytes + i, shared_bytes);
 }
 
 void run_block()
@@ -263,7 +262,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 
 cudaError_t m3_run_grid(const cudaLaunchConfig_t *config, const void *kernel, void (*thread)(void *call), void *call)
 {
-    const cudaError_t error = check_launch(config, kernel);
+    const cudaError_t error = M3_FAKE_DEVICES ? check_launch(config, kernel) : cudaErrorNoDevice;
     if (error != cudaSuccess) return m3_remember(error);
     for (; made < (int)config->blockDim.x; made++)
         if (!fiber_make(&threads[made].own, live, made)) return m3_remember(cudaErrorMemoryAllocation);

@@ -1,16 +1,9 @@
-/* Devices and their memory, for a CPU. -DM3_FAKE_DEVICES, -DM3_FAKE_DEVICE_BYTES: how many, and what each has. */
+/* Devices and their memory, for a CPU. */
 #include <cuda_runtime.h>
 
 #include <map>
 #include <stdio.h>
 #include <stdlib.h>
-
-#ifndef M3_FAKE_DEVICES
-#define M3_FAKE_DEVICES 1
-#endif
-#ifndef M3_FAKE_DEVICE_BYTES
-#define M3_FAKE_DEVICE_BYTES ((size_t)4 << 30)
-#endif
 
 namespace {
 

@@ -108,17 +108,22 @@ static inline T __shfl_up_sync(unsigned mask, T x, unsigned distance, m3_line at
     return distance <= lane ? all[lane - distance] : x;
 }
 
-static inline unsigned __ballot_sync(unsigned mask, int predicate, m3_line at = m3_line::here())
+static inline unsigned m3_ballot(const char *operation, m3_line at, unsigned mask, int predicate)
 {
-    const int *all = m3_brought("__ballot_sync", at, mask, predicate);
+    const int *all = m3_brought(operation, at, mask, predicate);
     unsigned bits = 0;
     for (int lane = 0; lane < M3_LANES; lane++) bits |= (unsigned)(all[lane] != 0) << lane;
     return bits;
 }
 
+static inline unsigned __ballot_sync(unsigned mask, int predicate, m3_line at = m3_line::here())
+{
+    return m3_ballot("__ballot_sync", at, mask, predicate);
+}
+
 static inline int __any_sync(unsigned mask, int predicate, m3_line at = m3_line::here())
 {
-    return __ballot_sync(mask, predicate, at) != 0;
+    return m3_ballot("__any_sync", at, mask, predicate) != 0;
 }
 
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
