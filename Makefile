@@ -143,7 +143,6 @@ LIBS_math := -lmpfr -lgmp
 CXX ?= g++
 CXXFLAGS := -std=gnu++17 $(OPT) -g -ffp-contract=off -fPIC -Wall -Wextra -Werror -Itests/cuda_on_cpu -Iref -MMD -MP $(SANITIZE)
 ON_CPU := $(CUDA:ref/cuda/%.cu=$(BUILD)/tests/cuda/%.o) $(BUILD)/tests/cuda/launcher.o
-DEVICE_cuda_on_cpu :=
 DEVICE_cuda_no_device := -DM3_FAKE_DEVICES=0
 DEVICE_cuda_little_memory := -DM3_FAKE_DEVICE_BYTES=1000000
 CUDA_PLUGINS := cuda_on_cpu cuda_no_device cuda_little_memory
@@ -193,6 +192,11 @@ $(CUDA_TESTS): $(BUILD)/tests/test_%_cuda: tests/test_%.c $(BUILD)/tests/harness
                $(BUILD)/tests/cuda_on_cpu.o $(ON_CPU) $(TEST_LIBRARIES)
 	$(CC) $(TEST_CFLAGS) -DM3_TESTS_CUDA -Dm3_engine_f32=m3_engine_cuda -Dm3_ctx_init=m3_ctx_init_cuda \
 	      -Dm3_ctx_free=m3_ctx_free_cuda $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS) -lstdc++
+
+CUDA_TESTS += $(BUILD)/tests/test_cuda_on_cpu
+$(BUILD)/tests/test_cuda_on_cpu: tests/test_cuda_on_cpu.cc $(BUILD)/tests/cuda/launcher.o $(BUILD)/tests/cuda_on_cpu.o \
+                                 $(BUILD)/tests/harness.o
+	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) $(shell pkg-config --libs check)
 
 asan: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' tests
