@@ -126,6 +126,9 @@ OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full bl
              lightning_attention hot
 UNITS := $(filter-out $(OPERATORS),$(patsubst tests/test_%.c,%,$(wildcard tests/test_*.c)))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
+CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
+CUDA_DEVICES := on_cpu no_device little_memory
+TESTS += $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda) $(BUILD)/tests/test_cuda_on_cpu
 TEST_CFLAGS = $(CFLAGS) -Itests $(shell pkg-config --cflags check)
 TEST_LIBRARIES := $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(LIBRARY)
 TEST_LDLIBS = $(shell pkg-config --libs check) $(LDLIBS)
@@ -139,30 +142,10 @@ INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
-# The CUDA sources for a CPU: tests/cuda_on_cpu stands in for the device. One has no device, one little memory.
-CXX ?= g++
-CXXFLAGS := -std=gnu++17 $(OPT) -g -ffp-contract=off -fPIC -Wall -Wextra -Werror -Itests/cuda_on_cpu -Iref -MMD -MP $(SANITIZE)
-ON_CPU := $(CUDA:ref/cuda/%.cu=$(BUILD)/tests/cuda/%.o) $(BUILD)/tests/cuda/launcher.o
-DEVICE_cuda_no_device := -DM3_FAKE_DEVICES=0
-DEVICE_cuda_little_memory := -DM3_FAKE_DEVICE_BYTES=1000000
-CUDA_PLUGINS := cuda_on_cpu cuda_no_device cuda_little_memory
-
-$(BUILD)/tests/cuda/%.o: ref/cuda/%.cu
-	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) -x c++ -c -o $@ $<
-$(BUILD)/tests/cuda/launcher.o: tests/cuda_on_cpu/launcher.cc
-	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) -c -o $@ $<
-$(CUDA_PLUGINS:%=$(BUILD)/tests/%.o): $(BUILD)/tests/%.o: tests/cuda_on_cpu/runtime.cc
-	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) $(DEVICE_$*) -c -o $@ $<
-$(CUDA_PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: $(BUILD)/tests/%.o $(ON_CPU)
-	$(CXX) $(LDFLAGS) -shared -o $@ $^
-
 PLUGINS := counting_embed wrong_rope wrong_route wrong_vision_rope
-test-programs: $(TESTS) $(CUDA_TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_PLUGINS:%=$(BUILD)/tests/%.so)
+test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so)
 tests: all test-programs
-	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(CUDA_TESTS) $(wildcard tests/test_*.sh)
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
 
 $(BUILD)/tests/harness.o: tests/harness.c
 	@mkdir -p $(@D)
@@ -182,21 +165,43 @@ $(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
 
-# The same tests over the CUDA kernels, on a CPU.
-CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
-CUDA_TESTS := $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda)
+# ---- tests of the CUDA sources on a CPU: tests/cuda_on_cpu stands in for the device
+
+CXX ?= g++
+CXXFLAGS := -std=gnu++17 $(OPT) -g -ffp-contract=off -fPIC -Wall -Wextra -Werror -Itests/cuda_on_cpu -Iref -MMD -MP
+CXXFLAGS += $(SANITIZE)
+ON_CPU := $(CUDA:ref/cuda/%.cu=$(BUILD)/tests/cuda/%.o) $(BUILD)/tests/cuda/launcher.o
+
+$(BUILD)/tests/cuda/%.o: ref/cuda/%.cu
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -x c++ -c -o $@ $<
+$(BUILD)/tests/cuda/launcher.o: tests/cuda_on_cpu/launcher.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -c -o $@ $<
+
+# Plug-ins for the program: a device, none, one with little memory.
+DEVICE_no_device := -DM3_FAKE_DEVICES=0
+DEVICE_little_memory := -DM3_FAKE_DEVICE_BYTES=1000000
+$(CUDA_DEVICES:%=$(BUILD)/tests/cuda/%.o): $(BUILD)/tests/cuda/%.o: tests/cuda_on_cpu/runtime.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) $(DEVICE_$*) -c -o $@ $<
+$(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so): $(BUILD)/tests/cuda_%.so: $(BUILD)/tests/cuda/%.o $(ON_CPU)
+	$(CXX) $(LDFLAGS) -shared -o $@ $^
+
+# The operator tests, with the kernels in the place of the reference.
 $(BUILD)/tests/cuda_engine.o: tests/cuda_engine.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -c -o $@ $<
-$(CUDA_TESTS): $(BUILD)/tests/test_%_cuda: tests/test_%.c $(BUILD)/tests/harness.o $(BUILD)/tests/cuda_engine.o \
-               $(BUILD)/tests/cuda_on_cpu.o $(ON_CPU) $(TEST_LIBRARIES)
+$(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda): $(BUILD)/tests/test_%_cuda: tests/test_%.c $(BUILD)/tests/harness.o \
+		$(BUILD)/tests/cuda_engine.o $(BUILD)/tests/cuda/on_cpu.o $(ON_CPU) $(TEST_LIBRARIES)
 	$(CC) $(TEST_CFLAGS) -DM3_TESTS_CUDA -Dm3_engine_f32=m3_engine_cuda -Dm3_ctx_init=m3_ctx_init_cuda \
-	      -Dm3_ctx_free=m3_ctx_free_cuda $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS) -lstdc++
+		-Dm3_ctx_free=m3_ctx_free_cuda $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS) -lstdc++
+$(BUILD)/tests/test_cuda_on_cpu: tests/test_cuda_on_cpu.cc $(BUILD)/tests/harness.o $(BUILD)/tests/cuda/on_cpu.o \
+		$(BUILD)/tests/cuda/launcher.o
+	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) \
+		$(shell pkg-config --libs check)
 
-CUDA_TESTS += $(BUILD)/tests/test_cuda_on_cpu
-$(BUILD)/tests/test_cuda_on_cpu: tests/test_cuda_on_cpu.cc $(BUILD)/tests/cuda/launcher.o $(BUILD)/tests/cuda_on_cpu.o \
-                                 $(BUILD)/tests/harness.o
-	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) $(shell pkg-config --libs check)
+# ---- tests of every kind
 
 asan: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' tests
