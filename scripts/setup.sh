@@ -3,14 +3,14 @@
 # after saying so. Elsewhere, or without the right to install, it names the packages and stops.
 set -u
 
-packages="gcc libc6-dev make binutils pkg-config libopenblas-dev libjansson-dev zlib1g-dev libssl-dev libpng-dev check
+packages="gcc g++ libc6-dev make binutils pkg-config libopenblas-dev libjansson-dev zlib1g-dev libssl-dev libpng-dev check
 libmpfr-dev clang libomp-dev"
 
 # A package is there if the thing that it is wanted for is there, whoever installed it.
 missing=""
 for package in $packages; do
     case $package in
-    gcc | make | clang) command -v "$package" >/dev/null 2>&1 ;;
+    gcc | g++ | make | clang) command -v "$package" >/dev/null 2>&1 ;;
     libc6-dev) printf '#include <stdio.h>\n' | gcc -E - >/dev/null 2>&1 ;;
     pkg-config) command -v pkg-config >/dev/null 2>&1 ;;
     binutils) command -v objcopy >/dev/null 2>&1 ;;
