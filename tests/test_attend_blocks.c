@@ -48,7 +48,7 @@ START_TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, ratios[4] = { 1, 2, 3, 16 }, blocks[4] = { 1, 4, 7, 128 },
                          lists[3] = { 1, 3, 16 }, widths[4] = { 1, 20, 127, 128 };
-    for (int i = 0; i < 3 * 2 * 4 * 3 * 4; i++)
+    for (int i = 0; i < 3 * 2 * 4 * 3 * 4; i += TWIN_STEP)
         check_drawn(rows[i % 3], i / 3 % 2 * 6, ratios[i / 6 % 4], 1 + i / 24 % 3, widths[i * 7 % 16 / 4],
                     blocks[i / 72], lists[(i / 3 + i / 72) % 3]);
     check_drawn(67, 0, 2, 3, 20, 4, 16);

@@ -190,7 +190,7 @@ static void check_drawn(int64_t T, int64_t p0, int64_t G, int64_t X, int64_t blo
 START_TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, widths[4] = { 1, 20, 127, 128 }, blocks[4] = { 1, 4, 7, 128 };
-    for (int i = 0; i < 3 * 2 * 3 * 4 * 4; i++)
+    for (int i = 0; i < 3 * 2 * 3 * 4 * 4; i += TWIN_STEP)
         check_drawn(rows[i % 3], i / 3 % 2 * 5, 1 + i / 6 % 3, widths[i / 18 % 4], blocks[i / 72], i % 5 % 2 * 3);
     check_drawn(67, 0, 3, 20, 4, 0);
     check_drawn(67, 67, 2, 128, 7, 1);
@@ -299,7 +299,7 @@ END_TEST
  * Seen to fail with a NaN dropped by the maximum, the tail counted, and the last row named. */
 START_TEST(nan_keys)
 {
-    for (int i = 0; i < 21 * 2 * 2 * 2; i++) {
+    for (int i = 0; i < 21 * 2 * 2 * 2; i += TWIN_STEP) {
         const int64_t j = i / 8, block = i % 2 ? 1 : 4, first = j > 10 ? j - 10 : 0;
         struct scores_case c = draw(11, 10, 3, 20, block);
         c.semantics.pool = i / 2 % 2 ? M3_POOL_LSE : M3_POOL_MAX;
@@ -324,7 +324,7 @@ END_TEST
  * Seen to fail with the last row, the row of the last thread, or the last block named. */
 START_TEST(nan_queries)
 {
-    for (int i = 0; i < 67 * 3; i += 2) {
+    for (int i = 0; i < 67 * 3; i += 2 * TWIN_STEP) {
         struct scores_case c = draw(67, 30, 3, 20, 16);
         for (int at = i; at < 67 * 3; at += 1 + i % 7) c.q[at * 20 + i % 20] = NAN;
         for (int n = 0; n < TWIN_TEAMS; n++) {
@@ -348,7 +348,7 @@ START_TEST(infinite_scores)
 {
     static real s[MAX_BLOCK];
     const real big = sizeof(real) == 4 ? (real)1e30 : (real)1e200;
-    for (int i = 0; i < 21 * 2 * 2 * 2 * 2; i++) {
+    for (int i = 0; i < 21 * 2 * 2 * 2 * 2; i += TWIN_STEP) {
         const int64_t j = i / 16, block = i % 2 ? 1 : 4, B = 22 / block + (block == 4);
         const int overflow = i / 2 % 2, up = i / 4 % 2, lse = i / 8 % 2;
         struct scores_case c = draw(11, 10, 3, 2, block);

@@ -330,7 +330,7 @@ START_TEST(formula_and_order)
 {
     static const int64_t rows[3] = { 1, 2, 7 }, experts[4] = { 1, 2, 5, 16 }, hidden[4] = { 1, 3, 20, 67 },
                          widths[3] = { 1, 7, 64 };
-    for (int i = 0; i < 3 * 4 * 4 * 3 * 2; i++) {
+    for (int i = 0; i < 3 * 4 * 4 * 3 * 2; i += TWIN_STEP) {
         const int64_t E = experts[i / 3 % 4], K = 1 + (i + i / 7) % 4;
         check_drawn(rows[i % 3], E, K < E ? K : E, hidden[i / 12 % 4], widths[i / 48 % 3], i / 5);
     }

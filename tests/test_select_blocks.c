@@ -214,7 +214,7 @@ START_TEST(full_sort)
     static const int64_t rows[5] = { 1, 2, 7, 67, 131 }, blocks[4] = { 1, 4, 7, 128 }, lists[4] = { 1, 3, 16, 40 },
                          places[4] = { 0, 2, 61, 130 };
     static const real special[4] = { -INFINITY, INFINITY, 0, -0.0f };
-    for (int i = 0; i < 5 * 3 * 4 * 4 * 4; i++) {
+    for (int i = 0; i < 5 * 3 * 4 * 4 * 4; i += TWIN_STEP) {
         struct select_case c = draw(rows[i % 5], places[i / 240 % 4] * (i % 3 + 1), 1 + i / 5 % 3, blocks[i / 15 % 4],
                                     lists[i / 60 % 4], i % 2 ? 3 : 1000);
         c.semantics.selection = (enum m3_selection)twin_pick(&state, 3);
@@ -267,7 +267,7 @@ END_TEST
  * Seen to fail with the own block not searched, later blocks searched too, and blocks searched before groups. */
 START_TEST(nan_scores)
 {
-    for (int i = 0; i < 40 * 3 * 4; i++) {
+    for (int i = 0; i < 40 * 3 * 4; i += TWIN_STEP) {
         struct select_case c = draw(40, 10, 3, 4, i % 2 ? 3 : 16, 5);
         const int64_t at = i / 4, own = (10 + at / 3) / 4, B = c.d.B;
         const int64_t b = i % 4 == 0 ? own : i % 4 == 1 ? 0 : twin_pick(&state, own + 1);
