@@ -14,8 +14,8 @@
 static const int twin_threads[] = { 1, 2, 5, 13 };
 
 /* The reference gives the bits of SPEC's order of sums, whoever counts, and has two bodies of linear. Kernels for a
- * device (SPEC 15) are held against the same twins by their bounds, and give the same bits again; on a CPU they are slow, so
- * that they get one of seven of the cases that are many. */
+ * device (SPEC 15) are held against the same twins by their bounds, and give the same bits again; a CPU runs them
+ * slowly, so they get one of seven of the cases that are many. */
 #ifdef M3_TESTS_CUDA
 enum { TWIN_TEAMS = 2, TWIN_IN_ORDER = 0, TWIN_LAST_BODY = 0, TWIN_STEP = 7 };
 #else
