@@ -21,6 +21,7 @@ enum cudaError_t {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorIllegalAddress = 700,
     cudaErrorNotSupported = 801,
 };
 
@@ -67,6 +68,22 @@ static inline cudaError_t cudaMalloc(T **p, size_t bytes)
 /* Remembers an error for cudaGetLastError, and returns it. */
 cudaError_t m3_remember(cudaError_t error);
 
+/* NULL, or a place in device memory, or just behind an allocation. */
+bool m3_for_device(const void *p);
+
+/* Only what is a pointer is looked at, not what is in a struct. */
+template <class T>
+static inline bool m3_fits_device(const T &)
+{
+    return true;
+}
+
+template <class T>
+static inline bool m3_fits_device(T *const &p)
+{
+    return m3_for_device(p);
+}
+
 /* Calls thread(call) once for each thread of the grid. */
 cudaError_t m3_run_grid(const cudaLaunchConfig_t *config, const void *kernel, void (*thread)(void *call), void *call);
 
@@ -74,6 +91,7 @@ template <class... Parameters, class... Arguments>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
                                              Arguments &&...arguments)
 {
+    if (!(m3_fits_device(static_cast<Parameters>(arguments)) && ...)) return m3_remember(cudaErrorIllegalAddress);
     auto call = [&] { kernel(static_cast<Parameters>(arguments)...); };
     return m3_run_grid(config, (const void *)kernel, [](void *p) { (*(decltype(call) *)p)(); }, &call);
 }

@@ -33,7 +33,7 @@ struct fiber {
 enum { FIBER_STACK = 256 << 10, FIBER_PAGE = 4096 };
 
 #ifdef __x86_64__
-/* swapcontext asks the system for the mask of signals, a hundred times the price. */
+/* swapcontext asks the system for the mask of signals: fifty times the price. */
 extern "C" void m3_change_stack(void **from, void *to);
 asm(".pushsection .text\n"
     ".hidden m3_change_stack\n"

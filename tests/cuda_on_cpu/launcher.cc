@@ -320,7 +320,7 @@ void m3_begin_copy(void *shared, const void *global, int valid, m3_line at)
 {
     struct thread *t = threads + self;
     m3_check_shared("copy_16", at, shared, 16);
-    if (valid && (uintptr_t)global % 16 != 0)
+    if ((uintptr_t)global % 16 != 0)
         fail("copy_16 (%s:%d): %p in device memory is not aligned to 16", at.file, at.number, global);
     memset(shared, 0xFF, 16);
     t->copies.push_back({ shared, valid ? global : NULL });

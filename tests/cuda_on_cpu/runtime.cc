@@ -34,6 +34,11 @@ bool on_host(const void *p) { return p && !on_device(p, 0); }
 
 }
 
+bool m3_for_device(const void *p)
+{
+    return !p || on_device(p, 0) || on_device((const char *)p - 1, 1);
+}
+
 cudaError_t m3_remember(cudaError_t error)
 {
     if (error != cudaSuccess) last_error = error;
@@ -50,6 +55,7 @@ const char *cudaGetErrorString(cudaError_t error)
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
     case cudaErrorNotSupported: return "operation not supported";
     }
     return "unrecognized error code";
