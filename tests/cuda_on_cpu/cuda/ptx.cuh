@@ -1,5 +1,5 @@
-/* The instructions of ref/cuda/ptx.cuh for a CPU, from the layouts of the PTX ISA (9.7.14, matrix instructions; 9.7.9,
- * cp.async). Stands before that file on the path of includes. */
+/* The instructions of ref/cuda/ptx.cuh for a CPU, as the PTX ISA describes mma.m16n8k16, ldmatrix and cp.async. Stands
+ * before that file on the path of includes. */
 #ifndef M3_CUDA_PTX_CUH
 #define M3_CUDA_PTX_CUH
 
