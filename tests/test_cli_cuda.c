@@ -55,6 +55,18 @@ START_TEST(tiny_twice)
 }
 END_TEST
 
+/* Goal:  every operator inside the bounds of its arithmetic, on its own inputs.
+ * Claim: compare passes beside a reference that knows the bounds, choices certified; blame passes. */
+START_TEST(inside_the_bounds)
+{
+    ck_assert_int_eq(m3ref(TINY " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
+    ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops("on_cpu.so"), in_folder("d")), 0);
+    ck_assert_int_eq(m3ref("compare %s %s", in_folder("truth"), in_folder("d")), 0);
+    ck_assert(has("out", "pass  130 of 130 stages judged"));
+    ck_assert_int_eq(m3ref("blame golden/tiny/model %s --case golden/tiny/case.safetensors", in_folder("d")), 0);
+}
+END_TEST
+
 /* Goal:  other readings of the sparse layers, against goldens of their own. */
 START_TEST(readings)
 {
@@ -132,6 +144,7 @@ Suite *m3_suite(void)
     tcase_add_checked_fixture(tests, make_folder, remove_folder);
     tcase_add_test(tests, released_sizes);
     tcase_add_test(tests, tiny_twice);
+    tcase_add_test(tests, inside_the_bounds);
     tcase_add_test(tests, readings);
     tcase_add_test(tests, tokens);
     tcase_add_test(tests, refusals);

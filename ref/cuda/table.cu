@@ -87,6 +87,7 @@ static int attend_blocks(struct m3_ctx *ctx, float *o, float *lse, const float *
     float *o_there = (float *)m3_cuda_take(s, rows * d->D, sizeof *o);
     float *lse_there = (float *)m3_cuda_take(s, rows, sizeof *lse);
     const size_t bytes = m3_cuda_attend_scratch(&there, m3_cuda_left(s));
+    if (bytes == 0) m3_cuda_ok(s, d->D > M3_CUDA_HEAD ? cudaErrorNotSupported : cudaErrorMemoryAllocation);
     void *scratch = m3_cuda_take(s, (int64_t)bytes, 1);
     if (m3_cuda_ok(s, cudaSuccess))
         m3_cuda_ok(s, m3_cuda_attend_blocks(s->stream, o_there, lse_there, q_there, k_there, v_there, blocks_there,
@@ -161,6 +162,7 @@ static int experts(struct m3_ctx *ctx, float *routed, float *each, const float *
     float *routed_there = (float *)m3_cuda_take(s, T * d.H, sizeof *routed);
     float *each_there = each ? (float *)m3_cuda_take(s, T * K * d.H, sizeof *each) : NULL;
     const size_t bytes = m3_cuda_experts_scratch(&d, m3_cuda_left(s));
+    if (bytes == 0) m3_cuda_ok(s, cudaErrorMemoryAllocation);
     void *scratch = m3_cuda_take(s, (int64_t)bytes, 1);
     if (m3_cuda_ok(s, cudaSuccess))
         m3_cuda_ok(s, m3_cuda_experts(s->stream, routed_there, each_there, x_there, ids_there, p_there, all_there, &d,
