@@ -71,9 +71,10 @@ static __device__ __forceinline__ void pool(float most[ROWS_EACH], float sum[ROW
 {
     int last = step.end - step.key <= KEYS;
     for (int i = 0; i < ROWS_EACH; i++) {
-        for (int j = 0; j < KEYS_EACH; j++)
+        for (int j = 0; j < KEYS_EACH; j++) {
             if (step.pass == 0) most[i] = max_nan(most[i], s[i][j]);
             else sum[i] += m3_score_part(s[i][j], a->scale, most[i]);
+        }
         if (!last) continue;
         if (step.pass == 0) most[i] = lanes_max(most[i]) * a->scale;
         else sum[i] = lanes_sum(sum[i]);
@@ -139,8 +140,8 @@ cudaError_t m3_cuda_block_scores(cudaStream_t stream, float *m, unsigned long lo
                                  const void *k, enum m3_cuda_type type, const struct m3_index *d)
 {
     int64_t keys = d->p0 + d->T, rows = d->T * d->G;
-    if (d->X > M3_CUDA_HEAD || keys > INT32_MAX || d->B > INT32_MAX || d->G > INT32_MAX) return cudaErrorNotSupported;
-    if (m3_pieces(rows, ROWS) > INT32_MAX) return cudaErrorNotSupported;
+    if (d->X > M3_CUDA_HEAD || keys > M3_SCORES_KEYS || d->G > M3_SCORES_KEYS) return cudaErrorNotSupported;
+    if (d->B > INT32_MAX || m3_pieces(rows, ROWS) > INT32_MAX) return cudaErrorNotSupported;
 
     size_t row = (size_t)d->X * (type == M3_CUDA_BF16 ? sizeof(__nv_bfloat16) : sizeof(float));
     struct m3_scores a = {};

@@ -2,8 +2,8 @@
  *
  *     m[i,b] = max over visible keys j of block b of q[i] . k[j],   i = t G + g: all groups read the one key head
  *
- * A row, here, is a pair i. scores.cu and scores_bf16.cu give a block of threads a tile of rows and a range of blocks of
- * keys; scores_few.cu a block of keys and all rows. */
+ * A row, here, is a pair i. scores.cu and scores_bf16.cu give a block of threads a tile of rows and a range of blocks
+ * of keys; scores_few.cu a block of keys and all rows. */
 #ifndef M3_CUDA_SCORES_CUH
 #define M3_CUDA_SCORES_CUH
 
@@ -11,7 +11,10 @@
 #include "cuda/kernels.h"
 #include "cuda/ptx.cuh"
 
-enum { M3_SCORES_FEW = 8 };         /* rows that scores_few.cu takes */
+enum {
+    M3_SCORES_FEW = 8,                      /* rows that scores_few.cu takes */
+    M3_SCORES_KEYS = INT32_MAX - 1024,      /* keys: steps count on behind the last one */
+};
 
 /* Places, keys and visible blocks fit in an int; m and k do not. */
 struct m3_scores {
@@ -31,8 +34,8 @@ cudaError_t m3_scores_bf16(cudaStream_t stream, const struct m3_scores *a);
 /* At most M3_SCORES_FEW rows, by_16. */
 cudaError_t m3_scores_few(cudaStream_t stream, const struct m3_scores *a, enum m3_cuda_type type);
 
-/* ---- host: tiles of `rows` rows by ranges of blocks, tiles first: all tiles pass over a range of keys, at most 1 MiB
- * of bfloat16, while the L2 holds it. Shorter ranges where there would be too few blocks of threads to fill a device. */
+/* ---- host: tiles of `rows` rows by ranges of blocks, tiles first: all tiles pass over a range of keys, 1 MiB of
+ * bfloat16, while the L2 holds it. Shorter ranges where there would be too few blocks of threads to fill a device. */
 enum { M3_RANGE_MOST = 4096, M3_RANGE_LEAST = 512, M3_RANGE_GRID = 1024, M3_GRID_Y = 65535 };
 
 static inline dim3 m3_scores_grid(struct m3_scores *a, int rows)
@@ -68,10 +71,10 @@ static __device__ __forceinline__ struct m3_score_tile m3_score_tile_of(const st
     return tile;
 }
 
-/* The place of the row at `at` in the tile. */
-static __device__ __forceinline__ int m3_score_place(const struct m3_scores *a, const struct m3_score_tile *tile, int at)
+/* The place of the tile's i-th row. */
+static __device__ __forceinline__ int m3_score_place(const struct m3_scores *a, const struct m3_score_tile *tile, int i)
 {
-    return tile->first + (tile->head + at) / a->G;
+    return tile->first + (tile->head + i) / a->G;
 }
 
 /* A step of the walk: keys from `key` on of block b, channels from x on. pool=lse goes over the keys of each block in
@@ -122,7 +125,9 @@ static __device__ __forceinline__ int m3_score_hidden(const struct m3_scores *a,
     return a->seen && key < end && !a->seen[key];
 }
 
-/* ---- device: pools */
+/* ---- device: pools
+ *
+ * The scale comes behind the maximum: rounding is monotone, so that is the maximum of the scaled scores. */
 
 /* pool=lse: the part of a score s in the sum, `most` being the scaled maximum. */
 static __device__ __forceinline__ float m3_score_part(float s, float scale, float most)
@@ -147,9 +152,9 @@ static __device__ __forceinline__ void m3_score_write(const struct m3_scores *a,
 static __device__ __forceinline__ void m3_score_unseen(const struct m3_scores *a, const struct m3_score_tile *tile,
                                                        int threads)
 {
-    int b = tile->end > tile->b ? tile->end : tile->b, n = tile->stop - b;
-    for (int64_t at = threadIdx.x; at < (int64_t)tile->rows * n; at += threads)
-        a->m[(tile->row + at / n) * a->B + b + at % n] = -INFINITY;
+    int from = tile->end > tile->b ? tile->end : tile->b;
+    for (int i = (int)threadIdx.x / M3_WARP; i < tile->rows; i += threads / M3_WARP)
+        for (int64_t b = from + m3_lane(); b < tile->stop; b += M3_WARP) a->m[(tile->row + i) * a->B + b] = -INFINITY;
 }
 
 /* ---- device: rows into shared memory

@@ -19,8 +19,8 @@ struct queries {
     uint32_t a[2][DEEP][4];
 };
 
-/* s := the warp's 32 rows by the 32 keys from `keys` on. A load of B serves 4 products, for it brings 16 keys to both
- * halves of the rows: 1 KiB of shared memory for 2^15 FLOP. */
+/* s := the warp's 32 rows by the 16 keys from `keys` on. A load of keys serves four products, for it brings 16 keys to
+ * both halves of the rows: 512 bytes of shared memory for 2^14 FLOP. */
 static __device__ __forceinline__ void multiply(float s[2][ACROSS][4], const struct queries *q,
                                                 const uint16_t (*keys)[PITCH])
 {
@@ -77,8 +77,7 @@ static __device__ __forceinline__ void pool(struct pools *p, const float s[2][AC
             }
 }
 
-/* Behind the last keys of a block: over the four lanes that share rows, and then each writes one of them. The scale
- * comes behind the maximum: rounding is monotone, so it is that of the scaled scores. */
+/* Behind the last keys of a block: over the four lanes that share rows, and then each writes one of them. */
 template <bool LSE>
 static __device__ __forceinline__ void finish(struct pools *p, const struct m3_scores *a, int64_t warp_row, int b,
                                               int pass)
@@ -99,11 +98,12 @@ static __device__ __forceinline__ void finish(struct pools *p, const struct m3_s
     }
 }
 
-static __device__ __forceinline__ void stage_rows(struct stage *stage, const void *from, int64_t row, int64_t n,
+/* Up to 128 of the n rows from `row` on. */
+static __device__ __forceinline__ void stage_rows(struct stage *stage, const void *from, int64_t row, int n,
                                                   const struct m3_scores *a)
 {
-    m3_stage_rows(&stage->rows[0][0], PITCH, (const uint16_t *)from + row * a->X, n < KEYS ? (int)n : (int)KEYS, 0, a->X,
-                  a->by_16, KEYS, M3_CUDA_HEAD, THREADS);
+    m3_stage_rows(&stage->rows[0][0], PITCH, (const uint16_t *)from + row * a->X, n, 0, a->X, a->by_16, KEYS,
+                  M3_CUDA_HEAD, THREADS);
 }
 
 /* Through shared memory, 128 rows in each stage. */
@@ -123,17 +123,18 @@ static __device__ __forceinline__ void load_queries(struct queries *q, struct st
 }
 
 /* Tiles of 256 rows by 128 keys. A warp has 32 rows: their queries stay in registers for the whole walk, as the left
- * factor; the keys come through shared memory, 32 at a time against all channels, as the right one.
+ * factor; the keys come through shared memory, 16 at a time against all channels, as the right one.
  *
- *                    keys 0..31   32..63   64..95   96..127          sums of a warp at a time: 32 rows by 32 keys,
- *     warp 0  rows      s           .        .         .             8 registers a product of 16 by 8, 32 in all;
- *     ..                                                             their maximum goes on into 4 registers
- *     warp 7  rows
+ *                 keys 0..15   16..31   ..   112..127
+ *     warp 0  rows       s        .      .       .        s: the sums that a warp has at a time, 32 rows by 16 keys in
+ *     ..                                                  16 registers a thread; what goes on of them are maxima, a
+ *     warp 7  rows       s        .      .       .        register for each of a thread's 4 rows
  *
- * Limit: the tensor cores. A tile and 128 channels are 2^23 FLOP for 32 KiB from the L2, 256 a byte, and for 256 KiB
- * out of shared memory, 32 a byte: half of its rate at 2,048 FLOP a cycle and multiprocessor (sm_80), 4/5 at 3,277. A
- * product of 16 by 8 by 128 is followed by 4 maxima a thread. Two blocks of threads to a multiprocessor: 128 registers,
- * 68 KiB each; while one waits at a barrier the other multiplies. */
+ * Limit: the tensor cores. A tile is 2^23 FLOP for 32 KiB from the L2, 256 a byte, and for 256 KiB out of shared
+ * memory, 32 a byte: at its 128 bytes a cycle 4,096 FLOP, twice what the tensor cores of sm_80 do and as many as those
+ * of sm_90. To 32 products of a thread come 8 loads of keys and 16 maxima. Two blocks of threads to a multiprocessor,
+ * with 128 registers a thread and 68 KiB each: while one waits at its barrier the other multiplies. pool=lse keeps more
+ * registers, and has one. */
 template <bool LSE>
 static __global__ __launch_bounds__(THREADS, LSE ? 1 : 2) void scores_bf16(struct m3_scores a)
 {
@@ -177,5 +178,6 @@ cudaError_t m3_scores_bf16(cudaStream_t stream, const struct m3_scores *a)
 {
     struct m3_scores b = *a;
     dim3 grid = m3_scores_grid(&b, ROWS);
-    return m3_launch(stream, b.lse ? scores_bf16<true> : scores_bf16<false>, grid, THREADS, 2 * sizeof(struct stage), b);
+    return m3_launch(stream, b.lse ? scores_bf16<true> : scores_bf16<false>, grid, THREADS, 2 * sizeof(struct stage),
+                     b);
 }

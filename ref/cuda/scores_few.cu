@@ -1,8 +1,8 @@
 /* Block scores of few rows, as of a token that is generated: a block of threads takes a block of keys for all rows.
  *
  * Limit: reading k, once. Of each warp 4 KiB (float) or 8 KiB (bfloat16) are under way at a time, in loads of 16 bytes
- * a lane, and the whole grid reads. The rest stays well below that at 8 rows: float 4 multiply-adds and 2 other
- * instructions a byte, bfloat16 a product on the tensor cores for 512 bytes. */
+ * a lane, and the whole grid reads. The rest stays below that: float has 4 instructions a byte, half of them
+ * multiply-adds, so 32 bytes a cycle and multiprocessor; bfloat16 one product of the tensor cores for 512 bytes. */
 #include "cuda/scores.cuh"
 
 enum {
@@ -69,8 +69,8 @@ static __device__ __forceinline__ int is_unseen(const struct m3_scores *a)
 /* ---- float
  *
  * A warp reads whole keys: channels 4 l .. 4 l + 3 in lane l, of every row too. 4 keys by 8 rows are 32 sums over the
- * lanes, part[4 row + key]; lane l is to have the l-th. At each step a lane passes half of what it has to the lane whose
- * half that is, and adds what comes: 31 shuffles for 32 sums. */
+ * lanes, part[4 row + key]; lane l is to have the l-th. At each step a lane passes half of what it has to the lane
+ * whose half that is, and adds what comes: 31 shuffles for 32 sums. */
 template <int HALF>
 static __device__ __forceinline__ void pass_half(float part[2 * HALF])
 {

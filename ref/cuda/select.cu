@@ -146,10 +146,10 @@ static __device__ __forceinline__ void write_chosen(int32_t *ids, const struct r
     }
 }
 
-/* A block of threads for a row and group: one warp, or for few rows several, so that m is read by many.
+/* A block of threads for a row and group: of one warp, or for few rows of several, so that many read.
  *
- * Limit: reading m once from memory, 4 (own + 1) bytes; again from the caches for the maxima of the segments, and per
- * chosen block 1/32 of the row (1/256) twice. */
+ * Limit: reading m, 4 (own + 1) bytes from memory; from the caches once more for the best of each segment, and then a
+ * segment (1/32 of a row, or 1/256) twice for each chosen block. */
 static __global__ __launch_bounds__(MOST_THREADS) void select_blocks(struct selecting a)
 {
     struct found *found = (struct found *)m3_shared;
