@@ -1,0 +1,134 @@
+#include "cuda/linear.cuh"
+
+enum { COMBINE_THREADS = 256, MOST_K = 32 << 10 };
+
+/* What lies in scratch for n tokens. */
+struct layout {
+    size_t members, act, each, bytes;   /* where [n K,F] of type, [n K,H] of float lie; the end */
+};
+
+static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/* Whether n tokens have a layout: places in lists are int32. */
+static int lay_out(struct layout *l, const struct m3_cuda_experts *d, int64_t n)
+{
+    size_t number = d->type == M3_CUDA_BF16 ? sizeof(__nv_bfloat16) : sizeof(float);
+    size_t members = m3_cuda_members_bytes(n, 1, d->K, d->E), slots = (size_t)(n * d->K);
+    if (members == 0 || d->K > MOST_K) return 0;
+    l->members = 0;
+    l->act = padded(members);
+    l->each = l->act + padded(slots * (size_t)d->F * number);
+    l->bytes = l->each + padded(slots * (size_t)d->H * sizeof(float));
+    return 1;
+}
+
+/* As many tokens at a time as `most` bytes have room for. */
+static int64_t most_tokens(const struct m3_cuda_experts *d, size_t most)
+{
+    struct layout l;
+    int64_t low = 0, high = d->T + 1;       /* low fit, high do not */
+    while (low + 1 < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (lay_out(&l, d, middle) && l.bytes <= most) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+size_t m3_cuda_experts_scratch(const struct m3_cuda_experts *d, size_t most)
+{
+    struct layout l;
+    int64_t n = most_tokens(d, most);
+    return n > 0 && lay_out(&l, d, n) ? l.bytes : 0;
+}
+
+/* A block of threads: 256 numbers of a token's sum over its experts, by ascending id from 0. order [K] in shared memory
+ * lists its slots so:
+ *
+ *     ids    7 2 5          order  1 2 0          order[rank of ids[k]] = k */
+static __global__ void combine(float *routed, const float *each, const int32_t *ids, const float *p, int64_t K,
+                               int64_t H, float factor)
+{
+    int32_t *order = (int32_t *)m3_shared;
+    int64_t pieces = (H + COMBINE_THREADS - 1) / COMBINE_THREADS, t = blockIdx.x / pieces;
+    int64_t h = blockIdx.x % pieces * COMBINE_THREADS + threadIdx.x;
+    const int32_t *ids_t = ids + t * K;
+    for (int64_t k = threadIdx.x; k < K; k += COMBINE_THREADS) {
+        int rank = 0;
+        for (int64_t j = 0; j < K; j++) rank += ids_t[j] < ids_t[k] || (ids_t[j] == ids_t[k] && j < k);
+        order[rank] = (int32_t)k;
+    }
+    __syncthreads();
+    if (h >= H) return;
+    float sum = 0;
+    for (int64_t i = 0; i < K; i++) {
+        int64_t slot = t * K + order[i];
+        sum = fmaf(p[slot], each[slot * H + h], sum);
+    }
+    routed[t * H + h] = factor * sum;
+}
+
+static cudaError_t launch_products(cudaStream_t stream, const struct m3_products *p, int few)
+{
+    if (few) return m3_products_few(stream, p);
+    return p->type == M3_CUDA_BF16 ? m3_products_bf16(stream, p) : m3_products_f32(stream, p);
+}
+
+/* n tokens: lists of who goes where, act(w1 x, w3 x), w2 of that, the sum. Few tokens, few slots: no lists. */
+static cudaError_t run_piece(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
+                             const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
+                             int64_t n, unsigned char *scratch)
+{
+    struct layout l;
+    if (!lay_out(&l, d, n)) return cudaErrorNotSupported;
+    int64_t blocks = n * m3_pieces(d->H, COMBINE_THREADS);
+    if (blocks > INT32_MAX) return cudaErrorNotSupported;
+    int few = d->T <= M3_FEW, tile = d->type == M3_CUDA_BF16 ? M3_TILE_BF16 : M3_TILE_F32;
+    if (!each) each = (float *)(scratch + l.each);
+
+    struct m3_products up = {};
+    up.what = M3_GATE_UP;
+    up.type = d->type;
+    up.y = scratch + l.act;
+    up.x = x;
+    up.T = n;
+    up.columns = 2 * d->F;
+    up.depth = d->H;
+    up.experts = experts;
+    up.ids = ids;
+    up.K = d->K;
+    up.act = d->act;
+    cudaError_t error = cudaSuccess;
+    if (!few)
+        error = m3_cuda_members(stream, &up.members, ids, n, 1, d->K, d->E, tile, scratch + l.members);
+    struct m3_products down = up;
+    down.what = M3_DOWN;
+    down.y = each;
+    down.x = up.y;
+    down.columns = d->H;
+    down.depth = d->F;
+    if (error == cudaSuccess) error = launch_products(stream, &up, few);
+    if (error == cudaSuccess) error = launch_products(stream, &down, few);
+    if (error == cudaSuccess)
+        error = m3_launch(stream, combine, dim3((unsigned)blocks), COMBINE_THREADS, (size_t)d->K * sizeof(int32_t),
+                          routed, each, ids, p, d->K, d->H, d->factor);
+    return error;
+}
+
+/* Pieces of tokens, and few or many by all tokens: no bit depends on the size of scratch, nor on `each` being wanted. */
+cudaError_t m3_cuda_experts(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
+                            const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
+                            void *scratch, size_t bytes)
+{
+    size_t number = d->type == M3_CUDA_BF16 ? sizeof(__nv_bfloat16) : sizeof(float);
+    int64_t piece = most_tokens(d, bytes);
+    if (piece == 0 && d->T > 0) return cudaErrorNotSupported;
+    for (int64_t t = 0; t < d->T; t += piece) {
+        int64_t n = d->T - t < piece ? d->T - t : piece;
+        cudaError_t error = run_piece(stream, routed + t * d->H, each ? each + t * d->K * d->H : NULL,
+                                      (const unsigned char *)x + (size_t)(t * d->H) * number, ids + t * d->K,
+                                      p + t * d->K, experts, d, n, (unsigned char *)scratch);
+        if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+}
