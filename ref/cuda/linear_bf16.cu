@@ -7,6 +7,7 @@ enum {
     STRIDE = DEPTH + 8,         /* rows of 80 bytes: 8 of them start in 8 different places of 16 bytes of 128 */
     STAGES = 4,
     THREADS = 256,
+    CODES = 16,                 /* columns of a row that a thread brings */
     WARP_ROWS = 64,             /* a warp's part of the tile: 4 times 16 rows, */
     WARP_COLUMNS = 32,          /* 4 times 8 columns */
     WARPS_ACROSS = TILE / WARP_COLUMNS,
@@ -34,12 +35,13 @@ static __device__ __forceinline__ void put_8(__nv_bfloat16 *to, const float v[M3
     *(uint4 *)to = make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
 }
 
-/* 8 columns of x, or of w, into shared memory: without stopping where they lie as they are used, else by registers. */
+/* 8 columns of x into shared memory: without stopping where they lie on a full address, else by registers. */
 static __device__ __forceinline__ void fill_x(__nv_bfloat16 *to, const __nv_bfloat16 *x, int64_t col, int64_t cols)
 {
+    const __nv_bfloat16 *from = x ? x + col : x;
     int all = x && col + M3_RUN <= cols;
-    if (m3_is_aligned(x + col) && (all || !x || col >= cols)) {
-        copy_16(to, x + col, all);
+    if (m3_is_aligned(from) && (all || !x || col >= cols)) {
+        copy_16(to, from, all);
         return;
     }
     float v[M3_RUN];
@@ -47,17 +49,44 @@ static __device__ __forceinline__ void fill_x(__nv_bfloat16 *to, const __nv_bflo
     put_8(to, v);
 }
 
-static __device__ __forceinline__ void fill_w(__nv_bfloat16 *to, const struct m3_stored_row &row, int64_t col)
+/* Whether the 32 columns of w from k on travel as codes. */
+static __device__ __forceinline__ int goes_as_codes(const struct m3_stored_row &w, int64_t k)
 {
-    const unsigned char *from = row.data + 2 * col;
-    int all = col + M3_RUN <= row.cols;
-    if (row.dtype == M3_BF16 && m3_is_aligned(from) && (all || col >= row.cols)) {
-        copy_16(to, from, all);
+    return w.dtype == M3_F8_E4M3 && m3_is_aligned(w.data + k) && k + DEPTH <= w.cols;
+}
+
+/* A thread's 16 of those columns, likewise: 16 codes, into the first half of the place of their numbers; bfloat16; or
+ * what is decoded here. */
+static __device__ __forceinline__ void fill_w(__nv_bfloat16 *row, const struct m3_stored_row &w, int64_t k, int half)
+{
+    if (goes_as_codes(w, k)) {
+        copy_16(row + half * CODES, w.data + k + half * CODES, 1);
         return;
     }
-    float v[M3_RUN];
-    m3_stored_8<M3_DTYPES>(v, row, col);
+    for (int i = half * M3_RUN; i < DEPTH; i += 2 * M3_RUN) {
+        const unsigned char *from = w.data + 2 * (k + i);
+        int all = k + i + M3_RUN <= w.cols;
+        if (w.dtype == M3_BF16 && m3_is_aligned(from) && (all || k + i >= w.cols)) {
+            copy_16(row + i, from, all);
+        } else {
+            float v[M3_RUN];
+            m3_stored_8<M3_DTYPES>(v, w, k + i);
+            put_8(row + i, v);
+        }
+    }
+}
+
+/* The numbers of codes that fill_w has brought. */
+static __device__ __forceinline__ void decode_w(__nv_bfloat16 *row, const struct m3_stored_row &w, int64_t k, int half)
+{
+    if (!goes_as_codes(w, k)) return;
+    __nv_bfloat16 *to = row + half * CODES;
+    uint4 codes = *(const uint4 *)to;
+    uint32_t words[4] = { codes.x, codes.y, codes.z, codes.w };
+    float scale = w.scaling == M3_UNSCALED ? 1 : m3_scale_8(w, k), v[CODES];
+    for (int i = 0; i < CODES; i++) v[i] = m3_number<M3_F8_E4M3>(words, i) * scale;
     put_8(to, v);
+    put_8(to + M3_RUN, v + M3_RUN);
 }
 
 /* sums += the product of one stage: 16 deep at a time, 4 x 4 products of 16 rows by 8 columns. */
@@ -77,15 +106,16 @@ static __device__ __forceinline__ void add_products(float sums[4][4][4], const s
 
 /* A block of threads: 128 rows by 128 columns, 32 deep at a time, in 4 stages of shared memory.
  *
- *     loading       thread l: row l / 2 of x and of w, columns 8 (l % 2) and 7 more, and those 16 further on
+ *     loading       thread l: row l / 2 of x and of w, columns 8 (l % 2) and 7 more, and those 16 further on;
+ *                   of E4M3 columns 16 (l % 2) and 15 more, as codes, and decodes these in their turn
  *     multiplying   warps, 64 rows by 32 columns each       0 1 2 3
  *                                                           4 5 6 7
  *
  *     step k        k        k + 1        k + 2        k + 3 takes the place of k - 1
  *                   used     <- on their way ->
  *
- * Limits: the tensor cores where weights are stored as bfloat16; else also the decoding, some 8 instructions a number
- * that is multiplied 128 times. */
+ * Limits: the tensor cores; beside E4M3 the decoding too, some 8 instructions a number that is multiplied 128 times;
+ * other types are waited for in every step. */
 static __global__ void __launch_bounds__(THREADS, 2) products(struct m3_products p, int64_t tiles_of_rows)
 {
     struct shared_stage *stages = (struct shared_stage *)m3_shared;
@@ -93,7 +123,7 @@ static __global__ void __launch_bounds__(THREADS, 2) products(struct m3_products
     struct m3_rows rows = m3_rows_of_tile(p, place.row, TILE);
     if (rows.begin >= rows.end) return;
     int64_t n0 = place.column * TILE;
-    int loaded = (int)threadIdx.x / 2, run = (int)threadIdx.x % 2 * M3_RUN, warp = (int)threadIdx.x / M3_WARP;
+    int loaded = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2, warp = (int)threadIdx.x / M3_WARP;
     int row = warp / WARPS_ACROSS * WARP_ROWS, column = warp % WARPS_ACROSS * WARP_COLUMNS;
     const __nv_bfloat16 *x = m3_row_of_x<__nv_bfloat16>(p, rows.begin + loaded, rows.end);
     struct m3_stored_row w = m3_column(p, rows.expert, n0 + loaded);
@@ -103,15 +133,16 @@ static __global__ void __launch_bounds__(THREADS, 2) products(struct m3_products
     for (int step = 1 - STAGES; step < steps; step++) {
         if (step >= 0) {
             copies_wait<STAGES - 2>();
+            decode_w(stages[step % STAGES].w[loaded], w, (int64_t)step * DEPTH, half);
             __syncthreads();
         }
         int next = step + STAGES - 1;
         if (next < steps) {
             struct shared_stage *stage = &stages[next % STAGES];
-            for (int col = run; col < DEPTH; col += DEPTH / 2) {
-                fill_x(&stage->x[loaded][col], x, (int64_t)next * DEPTH + col, p.depth);
-                fill_w(&stage->w[loaded][col], w, (int64_t)next * DEPTH + col);
-            }
+            int64_t k = (int64_t)next * DEPTH;
+            for (int i = half * M3_RUN; i < DEPTH; i += 2 * M3_RUN)
+                fill_x(&stage->x[loaded][i], x, k + i, p.depth);
+            fill_w(stage->w[loaded], w, k, half);
         }
         copies_commit();
         if (step >= 0 && rows.begin + row < rows.end) add_products(sums, &stages[step % STAGES], row, column);

@@ -40,19 +40,21 @@ static __device__ __forceinline__ struct m3_stored_row m3_stored_row_of(struct m
     return r;
 }
 
-/* words [n] := 4 n bytes from any address on. Those from `valid` on are not read, and are 0. */
+/* words [n], n 1, 2 or a multiple of 4, := 4 n bytes from any address on. Those from `valid` on are not read, and are 0. */
 template <int n>
 static __device__ __forceinline__ void m3_words(uint32_t words[n], const unsigned char *from, int64_t valid)
 {
-    constexpr int load = n >= 4 ? 16 : 8;
+    constexpr int load = n >= 4 ? 16 : 4 * n;
     if (valid >= 4 * n && (uintptr_t)from % load == 0) {
         for (int i = 0; i < n; i += load / 4) {
-            if (load == 16) {
+            if constexpr (n >= 4) {
                 uint4 four = *(const uint4 *)(from + 4 * i);
                 words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
+            } else if constexpr (n == 2) {
+                uint2 two = *(const uint2 *)from;
+                words[0] = two.x, words[1] = two.y;
             } else {
-                uint2 two = *(const uint2 *)(from + 4 * i);
-                words[i] = two.x, words[i + 1] = two.y;
+                words[0] = *(const uint32_t *)from;
             }
         }
         return;
