@@ -115,7 +115,7 @@ static cudaError_t run_piece(cudaStream_t stream, float *routed, float *each, co
     return error;
 }
 
-/* Pieces of tokens, and few or many by all tokens: no bit depends on the size of scratch, nor on `each` being wanted. */
+/* Tokens in pieces; few or many by all of them: no bit depends on the size of scratch, nor on `each` being wanted. */
 cudaError_t m3_cuda_experts(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
                             const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
                             void *scratch, size_t bytes)

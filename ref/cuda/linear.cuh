@@ -21,8 +21,8 @@
 enum m3_product { M3_PLAIN, M3_GATE_UP, M3_DOWN };
 
 enum {
-    M3_FEW = 8,                 /* rows from which tiles pay */
-    M3_TILE_F32 = 64,           /* rows of a tile */
+    M3_FEW = 8,                 /* up to so many rows, dot products; then tiles */
+    M3_TILE_F32 = 64,           /* rows of a tile, and columns */
     M3_TILE_BF16 = 128,
     M3_BAND = 16,               /* tiles of rows that share weights while these are near */
 };

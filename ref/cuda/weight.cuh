@@ -40,7 +40,8 @@ static __device__ __forceinline__ struct m3_stored_row m3_stored_row_of(struct m
     return r;
 }
 
-/* words [n], n 1, 2 or a multiple of 4, := 4 n bytes from any address on. Those from `valid` on are not read, and are 0. */
+/* words [n], n 1, 2 or a multiple of 4, := 4 n bytes from any address on. Those from `valid` on are not read, and
+ * are 0. */
 template <int n>
 static __device__ __forceinline__ void m3_words(uint32_t words[n], const unsigned char *from, int64_t valid)
 {
