@@ -120,7 +120,7 @@ static void check_formula(const struct scores_case *c, real got, int64_t t, int6
     if (seen > 0 && c->semantics.pool == M3_POOL_LSE) {
         want += logl(sum);
         allowed += u * fabsl(want) + (d->block + 4) * 0x1p-53L;
-        /* SPEC 7.4: exponentials, their sum and the logarithm in float */
+        /* SPEC 7.1: exponentials, their sum and the logarithm in float */
         for (int64_t j = first; j < end && !TWIN_IN_ORDER; j++)
             if (isfinite(s[j - first])) allowed += u * expl(s[j - first] - want) * (top - s[j - first]);
         if (!TWIN_IN_ORDER) allowed += u * (seen + 4 + 4 * logl(seen + 1));
