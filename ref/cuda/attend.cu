@@ -1,0 +1,182 @@
+#include "cuda/attend.cuh"
+
+/* Prefill in float, a block of keys and values in shared memory for all rows that chose it.
+ *
+ *  grid   x: shares of members (members.h), value g B + b;  y: chunks of 128 keys
+ *  warp   8 rows (member, head) at a time, on its own
+ *
+ *                keys 0 .. 127                         channels 0 .. 127
+ *         +---------------------------+         +---------------------------+
+ *  8 rows |  z, then p                |  8 rows |  o                        |
+ *         +---------------------------+         +---------------------------+
+ *          lane l: keys l + 32 e                 lane l: channels 4 l + e        e = 0 .. 3
+ *
+ * p takes the place of q in shared memory. A row of k is 4 floats longer than needed: the 16 bytes that 8 lanes read
+ * from 8 rows then lie in different banks.
+ *
+ * Limit. 65536 FLOP of a row and block, with 520 bytes of partial results to write and to read again and 512 of q: 42
+ * FLOP a byte, 141 TFLOP/s with 3.35 TB/s. Multiplication, 67 TFLOP/s, is the limit, not memory. A lane reads 8 q and 4 k
+ * (4 v and 8 p), 16 bytes each, for 128 multiplications: 24 cycles of shared memory beside 32. */
+enum {
+    WARPS = 8,
+    ROWS = 8,
+    STRIDE = M3_CUDA_HEAD + 4,
+};
+
+struct attend_f32_shared {
+    float k[M3_ATTEND_KEYS][STRIDE], v[M3_ATTEND_KEYS][M3_CUDA_HEAD];
+    float rows[WARPS][ROWS][M3_CUDA_HEAD];      /* q by channel, then p by key */
+    uint32_t hidden[M3_ATTEND_KEYS / 32];
+};
+
+/* row: of this lane, which has row row0 + lane % 8. */
+static __device__ __forceinline__ void load_queries(float (*shared)[M3_CUDA_HEAD], const float *q,
+                                                    const struct m3_attend_piece &piece, struct m3_attend_row row)
+{
+    for (int i = 0; i < ROWS; i++) {
+        int32_t query = __shfl_sync(0xffffffffu, row.query, i);
+        m3_attend_load(shared[i], q + (query < 0 ? 0 : (int64_t)query * piece.D), m3_lane() * 4, query >= 0, piece);
+    }
+    copies_commit();
+    copies_wait<0>();
+    __syncwarp();
+}
+
+/* z[i][e] := row i of q times key l + 32 e. */
+static __device__ __forceinline__ void scores(float z[ROWS][4], const float (*q)[M3_CUDA_HEAD],
+                                              const float (*k)[STRIDE])
+{
+    for (int i = 0; i < ROWS; i++)
+        for (int e = 0; e < 4; e++) z[i][e] = 0;
+    for (int c = 0; c < M3_CUDA_HEAD; c += 4) {
+        float4 key[4];
+        for (int e = 0; e < 4; e++) key[e] = *(const float4 *)&k[m3_lane() + 32 * e][c];
+        for (int i = 0; i < ROWS; i++) {
+            const float4 query = *(const float4 *)&q[i][c];
+            for (int e = 0; e < 4; e++) {
+                z[i][e] = fmaf(query.x, key[e].x, z[i][e]);
+                z[i][e] = fmaf(query.y, key[e].y, z[i][e]);
+                z[i][e] = fmaf(query.z, key[e].z, z[i][e]);
+                z[i][e] = fmaf(query.w, key[e].w, z[i][e]);
+            }
+        }
+    }
+}
+
+/* p [128] := exp(z - max) over the keys that a row sees, else 0. Returns max and sum. */
+static __device__ __forceinline__ float2 weigh(float *p, const float z[4], float scale, int limit,
+                                               const uint32_t *hidden)
+{
+    float logit[4], max = -INFINITY, sum = 0;
+    for (int e = 0; e < 4; e++) {
+        int sees = m3_lane() + 32 * e < limit && !(hidden[e] >> m3_lane() & 1);
+        logit[e] = sees ? z[e] * scale : -INFINITY;
+        max = max_nan(max, logit[e]);
+    }
+    max = m3_warp_max_nan(max);
+    for (int e = 0; e < 4; e++) {
+        float weight = expf(logit[e] - m3_attend_base(max));
+        p[m3_lane() + 32 * e] = weight;
+        sum += weight;
+    }
+    sum = m3_warp_sum(sum);
+    return make_float2(max, m3_attend_sum(max, sum, hidden, limit));
+}
+
+static __device__ __forceinline__ void add_value(float4 *o, float p, float4 v)
+{
+    o->x = fmaf(p, v.x, o->x);
+    o->y = fmaf(p, v.y, o->y);
+    o->z = fmaf(p, v.z, o->z);
+    o->w = fmaf(p, v.w, o->w);
+}
+
+/* o[i] := p v over keys 0 .. limit[i] - 1. p is 0 behind them, but v may be infinite or NaN there: keys that not all
+ * rows see are left out where they are not seen. */
+static __device__ __forceinline__ void add_values(float4 o[ROWS], const float (*p)[M3_CUDA_HEAD],
+                                                  const float (*v)[M3_CUDA_HEAD], const int limit[ROWS])
+{
+    int least = M3_ATTEND_KEYS, most = 0, j = 0;
+    for (int i = 0; i < ROWS; i++) {
+        o[i] = make_float4(0, 0, 0, 0);
+        least = limit[i] < least ? limit[i] : least;
+        most = limit[i] > most ? limit[i] : most;
+    }
+    for (; j + 4 <= least; j += 4) {
+        float4 value[4];
+        for (int e = 0; e < 4; e++) value[e] = *(const float4 *)&v[j + e][m3_lane() * 4];
+        for (int i = 0; i < ROWS; i++) {
+            const float4 weight = *(const float4 *)&p[i][j];
+            add_value(&o[i], weight.x, value[0]);
+            add_value(&o[i], weight.y, value[1]);
+            add_value(&o[i], weight.z, value[2]);
+            add_value(&o[i], weight.w, value[3]);
+        }
+    }
+    for (; j < most; j++) {
+        const float4 value = *(const float4 *)&v[j][m3_lane() * 4];
+        for (int i = 0; i < ROWS; i++)
+            if (j < limit[i]) add_value(&o[i], p[i][j], value);
+    }
+}
+
+static __device__ __forceinline__ void write_row(float *o, float4 sums, const struct m3_attend_piece &piece)
+{
+    int c = m3_lane() * 4;
+    if (piece.wide && c < piece.D) *(float4 *)(o + c) = sums;
+    if (piece.wide) return;
+    if (c < piece.D) o[c] = sums.x;
+    if (c + 1 < piece.D) o[c + 1] = sums.y;
+    if (c + 2 < piece.D) o[c + 2] = sums.z;
+    if (c + 3 < piece.D) o[c + 3] = sums.w;
+}
+
+static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
+    attend_f32(struct m3_attend_piece piece, struct m3_members members, const float *q, const float *k, const float *v)
+{
+    struct attend_f32_shared *s = (struct attend_f32_shared *)m3_shared;
+    const struct m3_members_tile tile = m3_members_find(members, blockIdx.x);
+    if (tile.value < 0) return;
+    const struct m3_attend_chunk chunk = m3_attend_chunk_of(piece, tile.value / members.values,
+                                                            tile.value % members.values, blockIdx.y,
+                                                            piece.p0 + piece.T);
+    const int warp = (int)threadIdx.x / M3_WARP, all = (tile.end - tile.begin) * piece.heads;
+    m3_attend_load_keys(s->k[0], STRIDE, k, piece, chunk);
+    m3_attend_load_keys(s->v[0], M3_CUDA_HEAD, v, piece, chunk);
+    m3_attend_hide(s->hidden, piece, chunk);
+    copies_commit();
+    copies_wait<0>();
+    __syncthreads();
+
+    for (int row0 = warp * ROWS; row0 < all; row0 += WARPS * ROWS) {
+        struct m3_attend_row row = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() % ROWS);
+        float z[ROWS][4];
+        float4 o[ROWS];
+        float2 sums = make_float2(0, 0);
+        int limit[ROWS];
+        load_queries(s->rows[warp], q, piece, row);
+        scores(z, s->rows[warp], s->k);
+        __syncwarp();
+        for (int i = 0; i < ROWS; i++) {
+            limit[i] = __shfl_sync(0xffffffffu, row.query < 0 ? chunk.n : row.limit, i);
+            const float2 weighed = weigh(s->rows[warp][i], z[i], piece.scale, limit[i], s->hidden);
+            if (m3_lane() == i) sums = weighed;
+        }
+        __syncwarp();
+        add_values(o, s->rows[warp], s->v, limit);
+        for (int i = 0; i < ROWS; i++) {
+            int64_t part = __shfl_sync(0xffffffffu, row.query < 0 ? -1 : row.part, i);
+            if (part >= 0) write_row(piece.o + part * piece.D, o[i], piece);
+        }
+        if (m3_lane() < ROWS && row.query >= 0) piece.sums[row.part] = sums;
+        __syncwarp();
+    }
+}
+
+cudaError_t m3_attend_f32(cudaStream_t stream, const struct m3_attend_piece *piece, const struct m3_members *members,
+                          const float *q, const float *k, const float *v)
+{
+    dim3 grid((unsigned)m3_members_most_tiles(members), (unsigned)piece->chunks);
+    return m3_launch(stream, attend_f32, grid, WARPS * M3_WARP, sizeof(struct attend_f32_shared), *piece, *members, q,
+                     k, v);
+}

@@ -1,0 +1,168 @@
+/* Attention over chosen blocks: what its kernels share. Only for attend*.cu.
+ *
+ * Every chosen block makes a partial result for each head that reads it, over at most M3_ATTEND_KEYS keys at a time;
+ * attend_combine.cu adds those of a row, in the order of its list.
+ *
+ *     place   (t G + g) N + n, in `lists`: entry n of the list of row t, group g
+ *     part    (place chunks + c) heads + r: keys c * 128 .. of that block, query head g heads + r
+ *
+ *     sums [parts]       .x  max of the visible logits z, -inf if there are none
+ *                        .y  sum of exp(z - max); 0 if there are none, NaN if all z are -inf
+ *     o    [parts,D]     sum of exp(z - max) v, not divided */
+#ifndef M3_CUDA_ATTEND_CUH
+#define M3_CUDA_ATTEND_CUH
+
+#include <math.h>
+#include <string.h>
+
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+#include "cuda/members.h"
+#include "cuda/ptx.cuh"
+
+enum {
+    M3_ATTEND_KEYS = 128,       /* keys and values that a block of threads holds */
+    M3_ATTEND_SHARE = 2048,     /* rows, heads counted, that read them from there: loading is 3 % of the traffic */
+    M3_ATTEND_FEW = 8,          /* up to so many tokens a block of threads has one list entry, and no members */
+};
+
+/* Some tokens of a call, given to kernels by value. S = p0 + T: later keys are nobody's. */
+struct m3_attend_piece {
+    int64_t T, p0, block;       /* p0: the place of the first token of the piece */
+    int32_t G, heads, D, N;     /* heads: of a group, Q/G */
+    int32_t chunks;             /* ceil(block / M3_ATTEND_KEYS) */
+    int32_t wide;               /* rows of q, k and v begin at multiples of 16 bytes */
+    float scale;
+    const unsigned char *seen;  /* [S] or NULL */
+    const int32_t *lists;       /* [T,G,N] */
+    float2 *sums;               /* [parts] */
+    float *o;                   /* [parts,D] */
+};
+
+/* q [T,Q,D] begins at the piece's first token; k, v [S,G,D] of `type`. */
+cudaError_t m3_attend_f32(cudaStream_t stream, const struct m3_attend_piece *piece, const struct m3_members *members,
+                          const float *q, const float *k, const float *v);
+cudaError_t m3_attend_bf16(cudaStream_t stream, const struct m3_attend_piece *piece, const struct m3_members *members,
+                           const __nv_bfloat16 *q, const __nv_bfloat16 *k, const __nv_bfloat16 *v);
+cudaError_t m3_attend_few(cudaStream_t stream, const struct m3_attend_piece *piece, enum m3_cuda_type type,
+                          const void *q, const void *k, const void *v);
+cudaError_t m3_attend_combine(cudaStream_t stream, const struct m3_attend_piece *piece, float *o, float *lse);
+
+/* ---- what of the keys a block of threads has */
+
+/* Keys first .. first + n - 1 of the sequence, of group g; n may be 0. */
+struct m3_attend_chunk {
+    int64_t first;
+    int32_t g, n;
+};
+
+/* Chunk c of block b, as far as `end`. */
+static __device__ __forceinline__ struct m3_attend_chunk m3_attend_chunk_of(const struct m3_attend_piece &piece,
+                                                                            int64_t g, int64_t b, int64_t c,
+                                                                            int64_t end)
+{
+    int64_t first = b * piece.block + c * M3_ATTEND_KEYS, n = piece.block - c * M3_ATTEND_KEYS;
+    if (n > M3_ATTEND_KEYS) n = M3_ATTEND_KEYS;
+    if (n > end - first) n = end - first;
+    struct m3_attend_chunk chunk = { first, (int32_t)g, (int32_t)(n > 0 ? n : 0) };
+    return chunk;
+}
+
+static __device__ __forceinline__ int m3_attend_seen(const struct m3_attend_piece &piece,
+                                                     const struct m3_attend_chunk &chunk, int j)
+{
+    return j < chunk.n && (!piece.seen || piece.seen[chunk.first + j]);
+}
+
+/* hidden [4]: bit j of all: no row sees key j of the chunk. By the first 128 threads, before a barrier. */
+static __device__ __forceinline__ void m3_attend_hide(uint32_t *hidden, const struct m3_attend_piece &piece,
+                                                      const struct m3_attend_chunk &chunk)
+{
+    int j = (int)threadIdx.x;
+    if (j >= M3_ATTEND_KEYS) return;
+    uint32_t bits = __ballot_sync(0xffffffffu, !m3_attend_seen(piece, chunk, j));
+    if (m3_lane() == 0) hidden[j / 32] = bits;
+}
+
+/* Is one of the first `limit` keys not hidden? */
+static __device__ __forceinline__ int m3_attend_sees(const uint32_t *hidden, int limit)
+{
+    for (int j = 0; j < limit; j++)
+        if (!(hidden[j / 32] >> j % 32 & 1)) return 1;
+    return 0;
+}
+
+static __device__ __forceinline__ void m3_attend_put(float *at, float x) { *at = x; }
+static __device__ __forceinline__ void m3_attend_put(__nv_bfloat16 *at, float x) { *at = __float2bfloat16_rn(x); }
+
+/* 16 bytes of a row [D] into shared memory, from channel i on; 0 behind D, and if !valid. */
+template <class Number>
+static __device__ __forceinline__ void m3_attend_load(Number *shared, const Number *row, int i, int valid,
+                                                      const struct m3_attend_piece &piece)
+{
+    if (piece.wide) {
+        copy_16(shared + i, row + i, valid && i < piece.D);
+        return;
+    }
+    for (int end = i + 16 / (int)sizeof(Number); i < end; i++)
+        m3_attend_put(shared + i, valid && i < piece.D ? m3_float(row[i]) : 0);
+}
+
+/* shared [128,stride] := the chunk's rows of x, which is k or v; 0 for hidden keys, where x may be anything. By all
+ * threads of a block. */
+template <class Number>
+static __device__ __forceinline__ void m3_attend_load_keys(Number *shared, int stride, const Number *x,
+                                                           const struct m3_attend_piece &piece,
+                                                           const struct m3_attend_chunk &chunk)
+{
+    const int wide = 16 / (int)sizeof(Number), columns = M3_CUDA_HEAD / wide;
+    const Number *x_g = x + (chunk.first * piece.G + chunk.g) * piece.D;
+    for (int i = (int)threadIdx.x; i < M3_ATTEND_KEYS * columns; i += (int)blockDim.x) {
+        int j = i / columns, valid = m3_attend_seen(piece, chunk, j);
+        m3_attend_load(shared + j * stride, x_g + (valid ? (int64_t)j * piece.G * piece.D : 0), i % columns * wide,
+                       valid, piece);
+    }
+}
+
+/* ---- rows */
+
+/* A row of what a block of threads does: one head of one token. */
+struct m3_attend_row {
+    int32_t query;              /* its row of q [T Q,D]; -1: there is none */
+    int32_t limit;              /* how many of the chunk's keys are at or before the token's place */
+    int64_t part;
+};
+
+/* Row i of a tile of members: member i / heads, head i % heads. */
+static __device__ __forceinline__ struct m3_attend_row m3_attend_row_of(const struct m3_attend_piece &piece,
+                                                                        const struct m3_members &members,
+                                                                        const struct m3_members_tile &tile,
+                                                                        const struct m3_attend_chunk &chunk, int i)
+{
+    int32_t member = i / piece.heads, head = i - member * piece.heads;
+    struct m3_attend_row row = { -1, 0, 0 };
+    if (tile.begin + member >= tile.end) return row;
+    int32_t place = members.list[tile.begin + member], t = place / (piece.G * piece.N);
+    int64_t limit = piece.p0 + t + 1 - chunk.first;
+    row.query = (t * piece.G + chunk.g) * piece.heads + head;
+    row.limit = (int32_t)(limit < 0 ? 0 : limit < chunk.n ? limit : chunk.n);
+    row.part = ((int64_t)place * piece.chunks + blockIdx.y) * piece.heads + head;
+    return row;
+}
+
+/* What to subtract before exp: a row without a finite logit yet has weights of 0, not NaN. */
+static __device__ __forceinline__ float m3_attend_base(float max) { return max == -INFINITY ? 0 : max; }
+
+static __device__ __forceinline__ float m3_warp_max_nan(float x)
+{
+    for (int step = M3_WARP / 2; step > 0; step /= 2) x = max_nan(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+/* .y of sums for a sum over `limit` keys. */
+static __device__ __forceinline__ float m3_attend_sum(float max, float sum, const uint32_t *hidden, int limit)
+{
+    return max == -INFINITY && m3_attend_sees(hidden, limit) ? NAN : sum;
+}
+
+#endif

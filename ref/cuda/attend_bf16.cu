@@ -1,0 +1,249 @@
+#include "cuda/attend.cuh"
+
+/* Prefill in bfloat16, a block of keys and values in shared memory for all rows that chose it.
+ *
+ *  grid   x: shares of members (members.h), value g B + b;  y: chunks of 128 keys
+ *  warp   16 rows (member, head) at a time, on its own: with 16 heads a group, one token
+ *
+ *                 keys 0 .. 63, then 64 .. 127              channels 0 .. 127
+ *          +-----+-----+-- .. --+-----+            +-----+-----+-- .. --+-----+
+ *  16 rows |8 x 8 tiles of S, then P  |  16 rows   | 16 tiles of o            |      lane l of a tile: rows l/4 and
+ *          +-----+-----+-- .. --+-----+            +-----+-----+-- .. --+-----+      l/4 + 8, columns l%4 * 2 + {0,1}
+ *
+ * S = q k' by m16n8k16 with q in registers; two tiles of P are a matrix a of o += P v as they lie, rounded to bfloat16.
+ * The sums of weights take them unrounded, in float: lse then does not know of the rounding.
+ *
+ * Limit. A row and block of 128 keys and channels are 4 * 128 * 128 = 65536 FLOP, and 520 bytes of partial results to
+ * write and to read again: 63 FLOP a byte. That is 212 TFLOP/s of 990 with 3.35 TB/s, 302 with 4.8 TB/s. Rows of q are
+ * 256 bytes more where they do not stay in the L2 cache (values are in order of groups, so that 4096 tokens of one, 17
+ * MB, can): 169 and 243. Shared memory allows half of the tensor cores' rate, for 16 rows read 64 KiB. */
+enum {
+    WARPS = 8,
+    ROWS = 16,
+    KEYS = 64,                  /* of S at a time */
+    STRIDE = M3_CUDA_HEAD + 8,  /* eight rows of 16 bytes lie in different banks */
+    SCORE_TILES = KEYS / 8,
+    STEPS = M3_CUDA_HEAD / 16,
+    TILES = M3_CUDA_HEAD / 8,
+};
+
+struct attend_bf16_shared {
+    __nv_bfloat16 k[M3_ATTEND_KEYS][STRIDE], v[M3_ATTEND_KEYS][STRIDE];
+    __nv_bfloat16 q[WARPS][ROWS][STRIDE];
+    uint32_t hidden[M3_ATTEND_KEYS / 32];
+    unsigned odd;               /* a value is infinite or NaN; v has 0 there */
+};
+
+/* What a lane has of rows l/4 and l/4 + 8. */
+struct attend_bf16_rows {
+    struct m3_attend_row row[2];
+    float max[2], sum[2];       /* sum: over this lane's columns */
+    float o[TILES][4];
+};
+
+/* Rows row0 .. row0 + 15 of the share; 0 for those that are none. By one warp. */
+static __device__ __forceinline__ void load_queries(__nv_bfloat16 (*shared)[STRIDE], const __nv_bfloat16 *q,
+                                                    const struct m3_attend_piece &piece,
+                                                    const struct m3_members &members,
+                                                    const struct m3_members_tile &tile,
+                                                    const struct m3_attend_chunk &chunk, int row0)
+{
+    int32_t own = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() % ROWS).query;
+    for (int i = 0; i < ROWS; i += 2) {
+        int r = i + m3_lane() / 16;
+        int32_t query = __shfl_sync(0xffffffffu, own, r);
+        m3_attend_load(shared[r], q + (query < 0 ? 0 : (int64_t)query * piece.D), m3_lane() % 16 * 8, query >= 0, piece);
+    }
+    copies_commit();
+}
+
+/* Infinite values and NaN give way to 0: where a row does not see the key its weight is 0, and 0 times them is NaN.
+ * odd_of brings them to the rows that see them. By all threads. */
+static __device__ void set_odd_apart(struct attend_bf16_shared *s)
+{
+    unsigned odd = 0;
+    for (int i = (int)threadIdx.x; i < M3_ATTEND_KEYS * M3_CUDA_HEAD; i += WARPS * M3_WARP) {
+        __nv_bfloat16 *value = &s->v[i / M3_CUDA_HEAD][i % M3_CUDA_HEAD];
+        if (isnan(m3_float(*value)) || isinf(m3_float(*value))) {
+            m3_attend_put(value, 0);
+            odd = 1;
+        }
+    }
+    if (odd) atomicOr(&s->odd, 1u);
+}
+
+/* s := q k' for 64 keys. */
+static __device__ __forceinline__ void scores(float s[SCORE_TILES][4], const uint32_t q[STEPS][4],
+                                              const __nv_bfloat16 (*k)[STRIDE])
+{
+    int key = m3_lane() / 16 * 8 + m3_lane() % 8, column = m3_lane() / 8 % 2 * 8;
+    for (int n = 0; n < SCORE_TILES; n++)
+        for (int e = 0; e < 4; e++) s[n][e] = 0;
+    for (int step = 0; step < STEPS; step++) {
+        for (int n = 0; n < SCORE_TILES; n += 2) {
+            uint32_t b[4];
+            load_matrices(b, &k[n * 8 + key][step * 16 + column]);
+            mma_bf16(s[n], q[step], b[0], b[1]);
+            mma_bf16(s[n + 1], q[step], b[2], b[3]);
+        }
+    }
+}
+
+/* s := logits of keys j0 .. j0 + 63, -inf where the row does not see the key. */
+static __device__ __forceinline__ void mask(float s[SCORE_TILES][4], const struct attend_bf16_rows *rows,
+                                            const uint32_t *hidden, float scale, int j0)
+{
+    int first = rows->row[0].limit - j0, second = rows->row[1].limit - j0;
+    const uint32_t *bits = hidden + j0 / 32;
+    int all = first >= KEYS && second >= KEYS && !(bits[0] | bits[1]);
+    for (int n = 0; n < SCORE_TILES; n++) {
+        for (int e = 0; e < 4; e++) {
+            int j = n * 8 + m3_lane() % 4 * 2 + e % 2;
+            int sees = all || (j < (e / 2 ? second : first) && !(bits[j / 32] >> j % 32 & 1));
+            s[n][e] = sees ? s[n][e] * scale : -INFINITY;
+        }
+    }
+}
+
+/* s, logits, := exp(s - max), with a max that now knows of them; what was summed before shrinks to it. */
+static __device__ __forceinline__ void weigh(float s[SCORE_TILES][4], struct attend_bf16_rows *rows)
+{
+    for (int r = 0; r < 2; r++) {
+        float max = rows->max[r];
+        for (int n = 0; n < SCORE_TILES; n++) max = max_nan(max, max_nan(s[n][2 * r], s[n][2 * r + 1]));
+        max = max_nan(max, __shfl_xor_sync(0xffffffffu, max, 1));
+        max = max_nan(max, __shfl_xor_sync(0xffffffffu, max, 2));
+        float base = m3_attend_base(max), shrink = expf(rows->max[r] - base), sum = 0;
+        for (int n = 0; n < SCORE_TILES; n++) {
+            for (int e = 2 * r; e < 2 * r + 2; e++) {
+                s[n][e] = expf(s[n][e] - base);
+                sum += s[n][e];
+            }
+        }
+        rows->max[r] = max;
+        rows->sum[r] = rows->sum[r] * shrink + sum;
+        for (int n = 0; n < TILES; n++) {
+            rows->o[n][2 * r] *= shrink;
+            rows->o[n][2 * r + 1] *= shrink;
+        }
+    }
+}
+
+static __device__ __forceinline__ uint32_t round_pair(float low, float high)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+
+/* o += p v for 64 keys. */
+static __device__ __forceinline__ void add_values(float o[TILES][4], const float p[SCORE_TILES][4],
+                                                  const __nv_bfloat16 (*v)[STRIDE])
+{
+    int key = m3_lane() / 8 % 2 * 8 + m3_lane() % 8, column = m3_lane() / 16 * 8;
+    for (int step = 0; step < KEYS / 16; step++) {
+        const float *left = p[2 * step], *right = p[2 * step + 1];
+        uint32_t a[4] = { round_pair(left[0], left[1]), round_pair(left[2], left[3]),
+                          round_pair(right[0], right[1]), round_pair(right[2], right[3]) };
+        for (int n = 0; n < TILES; n += 2) {
+            uint32_t b[4];
+            load_matrices_transposed(b, &v[step * 16 + key][n * 8 + column]);
+            mma_bf16(o[n], a, b[0], b[1]);
+            mma_bf16(o[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+/* The part of row l/4 + 8 r. r is a constant where this is called: registers have no index. */
+static __device__ __forceinline__ void write_row(const struct m3_attend_piece &piece,
+                                                 const struct attend_bf16_rows *rows, int r, const uint32_t *hidden)
+{
+    const struct m3_attend_row row = rows->row[r];
+    float sum = rows->sum[r], *o = piece.o + row.part * piece.D;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (row.query < 0) return;
+    for (int n = 0; n < TILES; n++) {
+        int i = n * 8 + m3_lane() % 4 * 2;
+        float first = rows->o[n][2 * r], second = rows->o[n][2 * r + 1];
+        if (piece.wide && i < piece.D) *(float2 *)(o + i) = make_float2(first, second);
+        if (!piece.wide && i < piece.D) o[i] = first;
+        if (!piece.wide && i + 1 < piece.D) o[i + 1] = second;
+    }
+    if (m3_lane() % 4 == 0)
+        piece.sums[row.part] = make_float2(rows->max[r], m3_attend_sum(rows->max[r], sum, hidden, row.limit));
+}
+
+/* What set_odd_apart took from v, to the channels that this lane wrote of a row. Weights are above 0, so which they are
+ * does not matter. */
+static __device__ void add_odd(const struct m3_attend_piece &piece, const struct m3_attend_chunk &chunk,
+                               struct m3_attend_row row, const uint32_t *hidden, const __nv_bfloat16 *v)
+{
+    for (int j = 0; j < row.limit; j++) {
+        if (hidden[j / 32] >> j % 32 & 1) continue;
+        const __nv_bfloat16 *v_j = v + ((chunk.first + j) * piece.G + chunk.g) * piece.D;
+        for (int i = m3_lane() % 4 * 2; i < piece.D; i += i % 2 ? 7 : 1)
+            if (isnan(m3_float(v_j[i])) || isinf(m3_float(v_j[i]))) piece.o[row.part * piece.D + i] += m3_float(v_j[i]);
+    }
+}
+
+static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
+    attend_bf16(struct m3_attend_piece piece, struct m3_members members, const __nv_bfloat16 *q,
+                const __nv_bfloat16 *k, const __nv_bfloat16 *v)
+{
+    struct attend_bf16_shared *s = (struct attend_bf16_shared *)m3_shared;
+    const struct m3_members_tile tile = m3_members_find(members, blockIdx.x);
+    if (tile.value < 0) return;
+    const struct m3_attend_chunk chunk = m3_attend_chunk_of(piece, tile.value / members.values,
+                                                            tile.value % members.values, blockIdx.y,
+                                                            piece.p0 + piece.T);
+    const int warp = (int)threadIdx.x / M3_WARP, all = (tile.end - tile.begin) * piece.heads;
+    m3_attend_load_keys(s->k[0], STRIDE, k, piece, chunk);
+    m3_attend_load_keys(s->v[0], STRIDE, v, piece, chunk);
+    load_queries(s->q[warp], q, piece, members, tile, chunk, warp * ROWS);
+    m3_attend_hide(s->hidden, piece, chunk);
+    if (threadIdx.x == 0) s->odd = 0;
+    copies_wait<0>();
+    __syncthreads();
+    set_odd_apart(s);
+    __syncthreads();
+
+    for (int row0 = warp * ROWS; row0 < all; row0 += WARPS * ROWS) {
+        uint32_t a[STEPS][4];
+        struct attend_bf16_rows rows = {};
+        copies_wait<0>();
+        __syncwarp();
+        for (int step = 0; step < STEPS; step++)
+            load_matrices(a[step], &s->q[warp][m3_lane() % 16][step * 16 + m3_lane() / 16 * 8]);
+        __syncwarp();
+        load_queries(s->q[warp], q, piece, members, tile, chunk, row0 + WARPS * ROWS);
+
+        for (int r = 0; r < 2; r++) {
+            rows.row[r] = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() / 4 + 8 * r);
+            rows.max[r] = -INFINITY;
+        }
+        for (int j0 = 0; j0 < M3_ATTEND_KEYS; j0 += KEYS) {
+            float p[SCORE_TILES][4];
+            if (!__any_sync(0xffffffffu, rows.row[0].limit > j0 || rows.row[1].limit > j0)) break;
+            scores(p, a, s->k + j0);
+            mask(p, &rows, s->hidden, piece.scale, j0);
+            weigh(p, &rows);
+            add_values(rows.o, p, s->v + j0);
+        }
+        write_row(piece, &rows, 0, s->hidden);
+        write_row(piece, &rows, 1, s->hidden);
+        if (s->odd) {
+            add_odd(piece, chunk, rows.row[0], s->hidden, v);
+            add_odd(piece, chunk, rows.row[1], s->hidden, v);
+        }
+    }
+}
+
+cudaError_t m3_attend_bf16(cudaStream_t stream, const struct m3_attend_piece *piece, const struct m3_members *members,
+                           const __nv_bfloat16 *q, const __nv_bfloat16 *k, const __nv_bfloat16 *v)
+{
+    dim3 grid((unsigned)m3_members_most_tiles(members), (unsigned)piece->chunks);
+    return m3_launch(stream, attend_bf16, grid, WARPS * M3_WARP, sizeof(struct attend_bf16_shared), *piece, *members,
+                     q, k, v);
+}
