@@ -20,11 +20,7 @@
 #include "cuda/members.h"
 #include "cuda/ptx.cuh"
 
-enum {
-    M3_ATTEND_KEYS = 128,       /* keys and values that a block of threads holds */
-    M3_ATTEND_SHARE = 2048,     /* rows, heads counted, that read them from there: loading is 3 % of the traffic */
-    M3_ATTEND_FEW = 8,          /* up to so many tokens a block of threads has one list entry, and no members */
-};
+enum { M3_ATTEND_KEYS = 128 };      /* that a block of threads holds, and their values */
 
 /* Some tokens of a call, given to kernels by value. S = p0 + T: later keys are nobody's. */
 struct m3_attend_piece {

@@ -1,6 +1,12 @@
 #include "cuda/attend.cuh"
 
-enum { MERGE_WARPS = 8 };
+enum {
+    MERGE_WARPS = 8,
+    FEW = 8,                    /* up to so many tokens attend_few.cu does it */
+    SHARES = 1024,              /* blocks of threads, about, that occupy all multiprocessors */
+    LEAST_SHARE = 128,          /* rows, heads counted, of a block of threads: a tile for each of its warps */
+    MOST_SHARE = 2048,          /* its keys and values are then 4 % of what it reads and writes */
+};
 
 /* A warp a token: its G lists as one, for every group: the least id, then the least one above it, and so on.
  *
@@ -48,7 +54,7 @@ static struct plan plan_of(const struct m3_attend *d)
     plan.width = plan.merges ? d->G * d->N : d->N;
     if (plan.merges && plan.width > plan.B) plan.width = plan.B;
     plan.chunks = m3_pieces(plan.block, M3_ATTEND_KEYS);
-    plan.few = d->T <= M3_ATTEND_FEW;
+    plan.few = d->T <= FEW;
     return plan;
 }
 
@@ -87,7 +93,7 @@ static int64_t rows_of(const struct m3_attend *d, const struct plan *plan, size_
 
 static int supported(const struct m3_attend *d)
 {
-    if (d->D > M3_CUDA_HEAD || d->p0 + d->T > INT32_MAX || d->G > INT32_MAX / d->Q) return 0;
+    if (d->D > M3_CUDA_HEAD || d->p0 + d->T > INT32_MAX || d->Q > INT32_MAX) return 0;
     return d->N <= INT32_MAX / d->G && plan_of(d).chunks <= 65535;
 }
 
@@ -99,28 +105,77 @@ size_t m3_cuda_attend_scratch(const struct m3_attend *d, size_t most)
     return rows ? scratch_of(d, &plan, rows).bytes : 0;
 }
 
-/* Tokens t0 .. t0 + rows - 1 of the call. q_t, blocks_t and so on begin at t0. */
-static cudaError_t attend_piece(cudaStream_t stream, float *o_t, float *lse_t, const void *q_t, const void *k,
-                                const void *v, const int32_t *blocks_t, enum m3_cuda_type type,
-                                const struct m3_attend_piece *piece, const struct plan *plan,
-                                const struct scratch *scratch, unsigned char *memory, int64_t N)
+/* What m3_cuda_attend_blocks was called with, and how it is done. */
+struct call {
+    const struct m3_attend *d;
+    enum m3_cuda_type type;
+    const void *q, *k, *v;
+    const int32_t *blocks;
+    float *o, *lse;
+    struct plan plan;
+    struct scratch layout;
+    unsigned char *scratch;
+};
+
+/* Tokens t0 .. t0 + T - 1. */
+static struct m3_attend_piece piece_of(const struct call *call, int64_t t0, int64_t T)
+{
+    const struct m3_attend *d = call->d;
+    const int64_t number = call->type == M3_CUDA_F32 ? sizeof(float) : sizeof(__nv_bfloat16);
+    const uintptr_t places = (uintptr_t)call->q | (uintptr_t)call->k | (uintptr_t)call->v;
+    struct m3_attend_piece piece;
+    piece.T = T;
+    piece.p0 = d->p0 + t0;
+    piece.block = call->plan.block;
+    piece.G = (int32_t)d->G;
+    piece.heads = (int32_t)call->plan.heads;
+    piece.D = (int32_t)d->D;
+    piece.N = (int32_t)call->plan.width;
+    piece.chunks = (int32_t)call->plan.chunks;
+    piece.wide = d->D * number % 16 == 0 && places % 16 == 0;
+    piece.scale = (float)(1 / sqrt((double)d->D));
+    piece.seen = d->seen;
+    piece.lists = call->plan.merges ? (const int32_t *)(call->scratch + call->layout.merged)
+                                    : call->blocks + t0 * d->G * d->N;
+    piece.sums = (float2 *)(call->scratch + call->layout.sums);
+    piece.o = (float *)(call->scratch + call->layout.o);
+    return piece;
+}
+
+/* Block-major. A share is what a block of threads does: less where there would be few of them. */
+static cudaError_t attend_members(cudaStream_t stream, const struct call *call, const struct m3_attend_piece *piece,
+                                  const void *q)
 {
     struct m3_members members;
+    int64_t share = piece->T * piece->G * piece->N * piece->heads / SHARES;
+    if (share < LEAST_SHARE) share = LEAST_SHARE;
+    if (share > MOST_SHARE) share = MOST_SHARE;
+    cudaError_t error = m3_cuda_members(stream, &members, piece->lists, piece->T, piece->G, piece->N, call->plan.B,
+                                        m3_pieces(share, piece->heads), call->scratch + call->layout.members);
+    if (error != cudaSuccess) return error;
+    if (call->type == M3_CUDA_F32)
+        return m3_attend_f32(stream, piece, &members, (const float *)q, (const float *)call->k,
+                             (const float *)call->v);
+    return m3_attend_bf16(stream, piece, &members, (const __nv_bfloat16 *)q, (const __nv_bfloat16 *)call->k,
+                          (const __nv_bfloat16 *)call->v);
+}
+
+static cudaError_t attend_piece(cudaStream_t stream, const struct call *call, int64_t t0, int64_t T)
+{
+    const struct m3_attend *d = call->d;
+    const struct m3_attend_piece piece = piece_of(call, t0, T);
+    const int64_t row = t0 * d->Q, at = row * d->D;
+    const void *q = call->type == M3_CUDA_F32 ? (const void *)((const float *)call->q + at)
+                                              : (const void *)((const __nv_bfloat16 *)call->q + at);
     cudaError_t error = cudaSuccess;
-    if (plan->merges)
-        error = m3_launch(stream, merge, dim3((unsigned)m3_pieces(piece->T, MERGE_WARPS)), MERGE_WARPS * M3_WARP, 0,
-                          (int32_t *)(memory + scratch->merged), blocks_t, piece->T, piece->G, N, piece->N);
-    if (error == cudaSuccess && plan->few) error = m3_attend_few(stream, piece, type, q_t, k, v);
-    if (error == cudaSuccess && !plan->few) {
-        error = m3_cuda_members(stream, &members, piece->lists, piece->T, piece->G, piece->N, plan->B,
-                                m3_pieces(M3_ATTEND_SHARE, plan->heads), memory + scratch->members);
-        if (error == cudaSuccess && type == M3_CUDA_F32)
-            error = m3_attend_f32(stream, piece, &members, (const float *)q_t, (const float *)k, (const float *)v);
-        else if (error == cudaSuccess)
-            error = m3_attend_bf16(stream, piece, &members, (const __nv_bfloat16 *)q_t, (const __nv_bfloat16 *)k,
-                                   (const __nv_bfloat16 *)v);
-    }
-    return error == cudaSuccess ? m3_attend_combine(stream, piece, o_t, lse_t) : error;
+    if (call->plan.merges)
+        error = m3_launch(stream, merge, dim3((unsigned)m3_pieces(T, MERGE_WARPS)), MERGE_WARPS * M3_WARP, 0,
+                          (int32_t *)(call->scratch + call->layout.merged), call->blocks + t0 * d->G * d->N, T, d->G,
+                          d->N, call->plan.width);
+    if (error == cudaSuccess)
+        error = call->plan.few ? m3_attend_few(stream, &piece, call->type, q, call->k, call->v)
+                               : attend_members(stream, call, &piece, q);
+    return error == cudaSuccess ? m3_attend_combine(stream, &piece, call->o + at, call->lse + row) : error;
 }
 
 cudaError_t m3_cuda_attend_blocks(cudaStream_t stream, float *o, float *lse, const void *q, const void *k,
@@ -129,33 +184,12 @@ cudaError_t m3_cuda_attend_blocks(cudaStream_t stream, float *o, float *lse, con
 {
     if (!supported(d)) return cudaErrorNotSupported;
     const struct plan plan = plan_of(d);
-    const size_t size = type == M3_CUDA_F32 ? sizeof(float) : sizeof(__nv_bfloat16);
     const int64_t most = rows_of(d, &plan, bytes);
     if (most == 0) return cudaErrorInvalidValue;
-    const struct scratch layout = scratch_of(d, &plan, most);
-    unsigned char *memory = (unsigned char *)scratch;
-
-    struct m3_attend_piece piece;
-    piece.block = plan.block;
-    piece.G = (int32_t)d->G;
-    piece.heads = (int32_t)plan.heads;
-    piece.D = (int32_t)d->D;
-    piece.N = (int32_t)plan.width;
-    piece.chunks = (int32_t)plan.chunks;
-    piece.wide = (size_t)d->D * size % 16 == 0 && ((uintptr_t)q | (uintptr_t)k | (uintptr_t)v) % 16 == 0;
-    piece.scale = (float)(1 / sqrt((double)d->D));
-    piece.seen = d->seen;
-    piece.sums = (float2 *)(memory + layout.sums);
-    piece.o = (float *)(memory + layout.o);
-
+    const struct call call = { d, type, q, k, v, blocks, o, lse, plan, scratch_of(d, &plan, most),
+                               (unsigned char *)scratch };
     for (int64_t t0 = 0; t0 < d->T; t0 += most) {
-        const int32_t *blocks_t = blocks + t0 * d->G * d->N;
-        piece.T = d->T - t0 < most ? d->T - t0 : most;
-        piece.p0 = d->p0 + t0;
-        piece.lists = plan.merges ? (const int32_t *)(memory + layout.merged) : blocks_t;
-        cudaError_t error = attend_piece(stream, o + t0 * d->Q * d->D, lse + t0 * d->Q,
-                                         (const unsigned char *)q + (size_t)(t0 * d->Q * d->D) * size, k, v, blocks_t,
-                                         type, &piece, &plan, &layout, memory, d->N);
+        cudaError_t error = attend_piece(stream, &call, t0, d->T - t0 < most ? d->T - t0 : most);
         if (error != cudaSuccess) return error;
     }
     return cudaSuccess;
