@@ -15,8 +15,8 @@
  * from 8 rows then lie in different banks.
  *
  * Limit. 65536 FLOP of a row and block, with 520 bytes of partial results to write and to read again and 512 of q: 42
- * FLOP a byte, 141 TFLOP/s with 3.35 TB/s. Multiplication, 67 TFLOP/s, is the limit, not memory. A lane reads 8 q and 4 k
- * (4 v and 8 p), 16 bytes each, for 128 multiplications: 24 cycles of shared memory beside 32. */
+ * FLOP a byte, 141 TFLOP/s with 3.35 TB/s. The multiplications, 67 TFLOP/s, are the limit. A lane reads 8 q and 4 k (8
+ * p and 4 v), 16 bytes each, for 128 of them: 24 cycles of shared memory beside 32. */
 enum {
     WARPS = 8,
     ROWS = 8,
@@ -26,6 +26,7 @@ enum {
 struct attend_f32_shared {
     float k[M3_ATTEND_KEYS][STRIDE], v[M3_ATTEND_KEYS][M3_CUDA_HEAD];
     float rows[WARPS][ROWS][M3_CUDA_HEAD];      /* q by channel, then p by key */
+    float2 sums[WARPS][ROWS];
     uint32_t hidden[M3_ATTEND_KEYS / 32];
 };
 
@@ -63,24 +64,30 @@ static __device__ __forceinline__ void scores(float z[ROWS][4], const float (*q)
     }
 }
 
-/* p [128] := exp(z - max) over the keys that a row sees, else 0. Returns max and sum. */
-static __device__ __forceinline__ float2 weigh(float *p, const float z[4], float scale, int limit,
-                                               const uint32_t *hidden)
+/* p[i][j] := exp(z - max) over the keys that row i sees of its first limit[i], else 0; sums[i] := max and sum. All rows
+ * step by step: while one waits others go on. */
+static __device__ __forceinline__ void weigh(float (*p)[M3_CUDA_HEAD], float2 *sums, float z[ROWS][4],
+                                             const int limit[ROWS], float scale, const uint32_t *hidden)
 {
-    float logit[4], max = -INFINITY, sum = 0;
-    for (int e = 0; e < 4; e++) {
-        int sees = m3_lane() + 32 * e < limit && !(hidden[e] >> m3_lane() & 1);
-        logit[e] = sees ? z[e] * scale : -INFINITY;
-        max = max_nan(max, logit[e]);
+    float max[ROWS], sum[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        for (int e = 0; e < 4; e++)
+            z[i][e] = m3_attend_sees(hidden, e, limit[i]) >> m3_lane() & 1 ? z[i][e] * scale : -INFINITY;
+        max[i] = max_nan(max_nan(z[i][0], z[i][1]), max_nan(z[i][2], z[i][3]));
     }
-    max = m3_warp_max_nan(max);
-    for (int e = 0; e < 4; e++) {
-        float weight = expf(logit[e] - m3_attend_base(max));
-        p[m3_lane() + 32 * e] = weight;
-        sum += weight;
+    for (int step = M3_WARP / 2; step > 0; step /= 2)
+        for (int i = 0; i < ROWS; i++) max[i] = max_nan(max[i], __shfl_xor_sync(0xffffffffu, max[i], step));
+    for (int i = 0; i < ROWS; i++) {
+        for (int e = 0; e < 4; e++) {
+            z[i][e] = expf(z[i][e] - m3_attend_base(max[i]));
+            p[i][m3_lane() + 32 * e] = z[i][e];
+        }
+        sum[i] = z[i][0] + z[i][1] + z[i][2] + z[i][3];
     }
-    sum = m3_warp_sum(sum);
-    return make_float2(max, m3_attend_sum(max, sum, hidden, limit));
+    for (int step = M3_WARP / 2; step > 0; step /= 2)
+        for (int i = 0; i < ROWS; i++) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], step);
+    for (int i = 0; i < ROWS; i++)
+        if (m3_lane() == 0) sums[i] = make_float2(max[i], sum[i]);
 }
 
 static __device__ __forceinline__ void add_value(float4 *o, float p, float4 v)
@@ -91,8 +98,8 @@ static __device__ __forceinline__ void add_value(float4 *o, float p, float4 v)
     o->w = fmaf(p, v.w, o->w);
 }
 
-/* o[i] := p v over keys 0 .. limit[i] - 1. p is 0 behind them, but v may be infinite or NaN there: keys that not all
- * rows see are left out where they are not seen. */
+/* o[i] := p v over keys 0 .. limit[i] - 1. p is 0 behind them, but v may be infinite or NaN there, and 0 times it
+ * NaN. */
 static __device__ __forceinline__ void add_values(float4 o[ROWS], const float (*p)[M3_CUDA_HEAD],
                                                   const float (*v)[M3_CUDA_HEAD], const int limit[ROWS])
 {
@@ -114,21 +121,20 @@ static __device__ __forceinline__ void add_values(float4 o[ROWS], const float (*
         }
     }
     for (; j < most; j++) {
-        const float4 value = *(const float4 *)&v[j][m3_lane() * 4];
-        for (int i = 0; i < ROWS; i++)
-            if (j < limit[i]) add_value(&o[i], p[i][j], value);
+        const float4 value = *(const float4 *)&v[j][m3_lane() * 4], zero = make_float4(0, 0, 0, 0);
+        for (int i = 0; i < ROWS; i++) add_value(&o[i], p[i][j], j < limit[i] ? value : zero);
     }
 }
 
-static __device__ __forceinline__ void write_row(float *o, float4 sums, const struct m3_attend_piece &piece)
+static __device__ __forceinline__ void write_row(float *o, float4 own, const struct m3_attend_piece &piece)
 {
     int c = m3_lane() * 4;
-    if (piece.wide && c < piece.D) *(float4 *)(o + c) = sums;
+    if (piece.wide && c < piece.D) *(float4 *)(o + c) = own;
     if (piece.wide) return;
-    if (c < piece.D) o[c] = sums.x;
-    if (c + 1 < piece.D) o[c + 1] = sums.y;
-    if (c + 2 < piece.D) o[c + 2] = sums.z;
-    if (c + 3 < piece.D) o[c + 3] = sums.w;
+    if (c < piece.D) o[c] = own.x;
+    if (c + 1 < piece.D) o[c + 1] = own.y;
+    if (c + 2 < piece.D) o[c + 2] = own.z;
+    if (c + 3 < piece.D) o[c + 3] = own.w;
 }
 
 static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
@@ -152,23 +158,22 @@ static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
         struct m3_attend_row row = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() % ROWS);
         float z[ROWS][4];
         float4 o[ROWS];
-        float2 sums = make_float2(0, 0);
         int limit[ROWS];
         load_queries(s->rows[warp], q, piece, row);
         scores(z, s->rows[warp], s->k);
         __syncwarp();
-        for (int i = 0; i < ROWS; i++) {
-            limit[i] = __shfl_sync(0xffffffffu, row.query < 0 ? chunk.n : row.limit, i);
-            const float2 weighed = weigh(s->rows[warp][i], z[i], piece.scale, limit[i], s->hidden);
-            if (m3_lane() == i) sums = weighed;
-        }
+        for (int i = 0; i < ROWS; i++) limit[i] = __shfl_sync(0xffffffffu, row.query < 0 ? chunk.n : row.limit, i);
+        weigh(s->rows[warp], s->sums[warp], z, limit, piece.scale, s->hidden);
         __syncwarp();
         add_values(o, s->rows[warp], s->v, limit);
         for (int i = 0; i < ROWS; i++) {
             int64_t part = __shfl_sync(0xffffffffu, row.query < 0 ? -1 : row.part, i);
             if (part >= 0) write_row(piece.o + part * piece.D, o[i], piece);
         }
-        if (m3_lane() < ROWS && row.query >= 0) piece.sums[row.part] = sums;
+        if (m3_lane() < ROWS && row.query >= 0) {
+            const float2 sums = s->sums[warp][m3_lane()];
+            piece.sums[row.part] = make_float2(sums.x, m3_attend_sum(sums.x, sums.y, s->hidden, row.limit));
+        }
         __syncwarp();
     }
 }

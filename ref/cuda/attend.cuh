@@ -80,12 +80,11 @@ static __device__ __forceinline__ void m3_attend_hide(uint32_t *hidden, const st
     if (m3_lane() == 0) hidden[j / 32] = bits;
 }
 
-/* Is one of the first `limit` keys not hidden? */
-static __device__ __forceinline__ int m3_attend_sees(const uint32_t *hidden, int limit)
+/* Bit i: a row that sees no more than the chunk's first `limit` keys sees key 32 word + i. */
+static __device__ __forceinline__ uint32_t m3_attend_sees(const uint32_t *hidden, int word, int limit)
 {
-    for (int j = 0; j < limit; j++)
-        if (!(hidden[j / 32] >> j % 32 & 1)) return 1;
-    return 0;
+    int n = limit - 32 * word;
+    return ~hidden[word] & (n <= 0 ? 0 : n >= 32 ? 0xffffffffu : (1u << n) - 1);
 }
 
 static __device__ __forceinline__ void m3_attend_put(float *at, float x) { *at = x; }
@@ -155,10 +154,13 @@ static __device__ __forceinline__ float m3_warp_max_nan(float x)
     return x;
 }
 
-/* .y of sums for a sum over `limit` keys. */
+/* .y of sums for a sum over the first `limit` keys. */
 static __device__ __forceinline__ float m3_attend_sum(float max, float sum, const uint32_t *hidden, int limit)
 {
-    return max == -INFINITY && m3_attend_sees(hidden, limit) ? NAN : sum;
+    uint32_t seen = 0;
+    if (max != -INFINITY) return sum;
+    for (int word = 0; word < M3_ATTEND_KEYS / 32; word++) seen |= m3_attend_sees(hidden, word, limit);
+    return seen ? NAN : 0;
 }
 
 #endif

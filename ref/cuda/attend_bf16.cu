@@ -49,10 +49,11 @@ static __device__ __forceinline__ void load_queries(__nv_bfloat16 (*shared)[STRI
                                                     const struct m3_attend_chunk &chunk, int row0)
 {
     int32_t own = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() % ROWS).query;
+    int column = m3_lane() % 16 * 8;
     for (int i = 0; i < ROWS; i += 2) {
         int r = i + m3_lane() / 16;
         int32_t query = __shfl_sync(0xffffffffu, own, r);
-        m3_attend_load(shared[r], q + (query < 0 ? 0 : (int64_t)query * piece.D), m3_lane() % 16 * 8, query >= 0, piece);
+        m3_attend_load(shared[r], q + (query < 0 ? 0 : (int64_t)query * piece.D), column, query >= 0, piece);
     }
     copies_commit();
 }
@@ -93,16 +94,13 @@ static __device__ __forceinline__ void scores(float s[SCORE_TILES][4], const uin
 static __device__ __forceinline__ void mask(float s[SCORE_TILES][4], const struct attend_bf16_rows *rows,
                                             const uint32_t *hidden, float scale, int j0)
 {
-    int first = rows->row[0].limit - j0, second = rows->row[1].limit - j0;
-    const uint32_t *bits = hidden + j0 / 32;
-    int all = first >= KEYS && second >= KEYS && !(bits[0] | bits[1]);
-    for (int n = 0; n < SCORE_TILES; n++) {
-        for (int e = 0; e < 4; e++) {
-            int j = n * 8 + m3_lane() % 4 * 2 + e % 2;
-            int sees = all || (j < (e / 2 ? second : first) && !(bits[j / 32] >> j % 32 & 1));
-            s[n][e] = sees ? s[n][e] * scale : -INFINITY;
-        }
-    }
+    uint32_t sees[2][KEYS / 32];        /* bit i: key i + l%4 * 2 of a word */
+    for (int r = 0; r < 2; r++)
+        for (int word = 0; word < KEYS / 32; word++)
+            sees[r][word] = m3_attend_sees(hidden, j0 / 32 + word, rows->row[r].limit) >> m3_lane() % 4 * 2;
+    for (int n = 0; n < SCORE_TILES; n++)
+        for (int e = 0; e < 4; e++)
+            s[n][e] = sees[e / 2][n / 4] >> (n % 4 * 8 + e % 2) & 1 ? s[n][e] * scale : -INFINITY;
 }
 
 /* s, logits, := exp(s - max), with a max that now knows of them; what was summed before shrinks to it. */
