@@ -37,7 +37,7 @@ REAL_f64 := -DM3_REAL_IS_DOUBLE
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
-.PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
+.PHONY: all help setup run test check cuda cuda-test cuda-bench golden golden-check no-false-alarms bench asan bits install clean
 all: $(PROGRAM)
 
 help:
@@ -48,6 +48,8 @@ help:
 	@echo 'make asan          all tests under the address and undefined-behaviour sanitizers'
 	@echo 'make bench         speeds beside the limits of this machine and beside the public PyTorch code'
 	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
+	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; 69 without one'
+	@echo 'make cuda-bench    speeds on the device beside its limits and beside the installed PyTorch'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
@@ -119,6 +121,20 @@ $(BUILD)/cuda/%.o: ref/cuda/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_FLAGS) -c -o $@ $<
 
+cuda-test: setup
+	@$(MAKE) -s -j$$(nproc) cuda device-tests
+	@scripts/cuda_test.sh $(BUILD)
+
+# Needs neither the program nor its libraries.
+CUDA_KERNELS := $(filter-out %/table.cu %/memory.cu,$(CUDA))
+cuda-bench: $(BUILD)/cuda_bench
+	@python3 scripts/cuda_bench.py $(BUILD)/cuda_bench
+$(BUILD)/cuda/bench/%.o: scripts/%.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(CUDA_FLAGS) -c -o $@ $<
+$(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.cu=$(BUILD)/cuda/%.o)
+	$(NVCC) -cudart static -o $@ $^
+
 # ---- tests: one program per file; those of the operators once per engine
 
 OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
@@ -144,7 +160,8 @@ LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
 PLUGINS := counting_embed wrong_rope wrong_route wrong_vision_rope
-test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so)
+test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
+               $(BUILD)/tests/cuda_bench
 tests: all test-programs
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
 
@@ -191,17 +208,36 @@ $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so): $(BUILD)/tests/cuda_%.so: $(BUILD)/t
 	$(CXX) $(LDFLAGS) -shared -o $@ $^
 
 # The operator tests, with the kernels in the place of the reference.
+AS_CUDA := -DM3_TESTS_CUDA -Dm3_engine_f32=m3_engine_cuda -Dm3_ctx_init=m3_ctx_init_cuda -Dm3_ctx_free=m3_ctx_free_cuda
 $(BUILD)/tests/cuda_engine.o: tests/cuda_engine.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -c -o $@ $<
 $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda): $(BUILD)/tests/test_%_cuda: tests/test_%.c $(BUILD)/tests/harness.o \
 		$(BUILD)/tests/cuda_engine.o $(BUILD)/tests/cuda/on_cpu.o $(ON_CPU) $(TEST_LIBRARIES)
-	$(CC) $(TEST_CFLAGS) -DM3_TESTS_CUDA -Dm3_engine_f32=m3_engine_cuda -Dm3_ctx_init=m3_ctx_init_cuda \
-		-Dm3_ctx_free=m3_ctx_free_cuda $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS) -lstdc++
+	$(CC) $(TEST_CFLAGS) $(AS_CUDA) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS) -lstdc++
 $(CUDA_UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: tests/test_%.cc $(BUILD)/tests/harness.o $(BUILD)/tests/cuda/on_cpu.o \
 		$(BUILD)/tests/cuda/launcher.o
 	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) \
 		$(shell pkg-config --libs check)
+
+# The bench of the kernels, to see that it runs.
+$(BUILD)/tests/cuda/cuda_bench.o: scripts/cuda_bench.cu
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -x c++ -c -o $@ $<
+$(BUILD)/tests/cuda_bench: $(BUILD)/tests/cuda/cuda_bench.o $(BUILD)/tests/cuda/on_cpu.o \
+		$(filter-out %/table.o %/memory.o,$(ON_CPU))
+	$(CXX) $(LDFLAGS) -o $@ $^
+
+# ---- the operator tests on a device: linked by nvcc, which knows where the runtime is
+
+.PHONY: device-tests
+device-tests: $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device)
+$(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device.o): $(BUILD)/tests/test_%_device.o: tests/test_%.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(AS_CUDA) -c -o $@ $<
+$(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device): $(BUILD)/tests/test_%_device: $(BUILD)/tests/test_%_device.o \
+		$(BUILD)/tests/harness.o $(BUILD)/tests/cuda_engine.o $(CUDA:ref/cuda/%.cu=$(BUILD)/cuda/%.o) $(TEST_LIBRARIES)
+	$(NVCC) -cudart static -Xcompiler -fopenmp -o $@ $^ $(TEST_LDLIBS)
 
 # ---- tests of every kind
 
