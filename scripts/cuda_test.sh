@@ -1,0 +1,143 @@
+#!/bin/sh
+# The CUDA kernels on a device: the operator tests, goldens in fp32 and on tensor cores, against the public code's values
+# and by the bounds of each operator, the same bits in two runs, generated tokens, refusals, compute-sanitizer.
+# Last line: N passed, N failed. Without a device: the reason, and exit status 69.
+# usage: cuda_test.sh BUILD
+# OPS=BUILD/tests/cuda_on_cpu.so does the same on a CPU, to see that it works.
+set -u
+build=$1
+ops=${OPS:-cuda}
+m3ref=$build/m3ref
+operators='linear block_scores select_blocks attend_blocks route experts'
+if [ "$ops" = cuda ]; then
+    tests=device none=cuda
+else
+    tests=cuda none=$build/tests/cuda_no_device.so
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+passed=0
+failed=0
+
+# verdict STATUS WHAT: status 0 is a pass
+verdict() {
+    if [ "$1" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "pass  $2"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $2"
+    fi
+}
+
+# run MODEL DUMP WORDS [OPTIONS]: the case of a golden through the kernels
+run() {
+    "$m3ref" run "golden/$1/model" --case "golden/$1/case.safetensors" --ops "$ops$3" --dump "$2" ${4-} \
+        >"$folder/run.txt" 2>&1
+    status=$?
+    [ "$status" -eq 0 ] || tail -n 3 "$folder/run.txt"
+    return "$status"
+}
+
+# compare WHAT REFERENCE DUMP PROFILE: all stages pass; choices that differ may be admissible ones
+compare() {
+    "$m3ref" compare "$2" "$3" --profile "$4" >"$folder/compare.txt" 2>&1
+    status=$?
+    [ "$status" -eq 0 ] || grep -m 4 '^fail\|^suspect\|^note' "$folder/compare.txt"
+    verdict "$status" "$1: $(tail -n 1 "$folder/compare.txt")"
+}
+
+# refused WHAT STATUS TEXT COMMAND ...: ends with the status and says why
+refused() {
+    what=$1 expected=$2 text=$3
+    shift 3
+    "$@" >"$folder/refused.txt" 2>&1
+    status=$?
+    [ "$status" -eq "$expected" ] && grep -q "$text" "$folder/refused.txt"
+    verdict $? "$what: status $status: $(tail -n 1 "$folder/refused.txt")"
+}
+
+# twice WHAT MODEL WORDS OPTIONS: two runs give the same bytes, under one name, for a dump holds its command
+twice() {
+    what=$1 words=$3
+    run "$2" "$folder/dump" "$words" "$4"
+    verdict $? "$what: runs"
+    mv "$folder/dump" "$folder/first"
+    run "$2" "$folder/dump" "$words" "$4" && cmp "$folder/first" "$folder/dump"
+    verdict $? "$what: the same bytes in two runs"
+}
+
+# golden MODEL [OPTIONS]: fp32 and bf16; against the public code's values, and by the bounds of every operator from the
+# inputs that it had. scripts/cuda_bf16.json says what the kernels round.
+golden() {
+    "$m3ref" run "golden/$1/model" --case "golden/$1/case.safetensors" --precision f64 --bounds \
+        --dump "$folder/truth" ${2-} >"$folder/run.txt" 2>&1 || tail -n 3 "$folder/run.txt"
+    for type in fp32 bf16; do
+        if [ $type = fp32 ]; then exact=fp32; else exact=scripts/cuda_bf16.json; fi
+        twice "$1, $type" "$1" ",$type" "${2-}"
+        compare "$1, $type, golden" "golden/$1/golden.safetensors.gz" "$folder/dump" $type
+        compare "$1, $type, bounds" "$folder/truth" "$folder/dump" $exact
+        rm -f "$folder/first" "$folder/dump"
+    done
+    rm -f "$folder/truth"
+}
+
+# checked TOOL WORDS: compute-sanitizer finds nothing in a short run
+checked() {
+    compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 3 "$m3ref" run golden/tiny/model \
+        --case golden/tiny/case.safetensors --ops "$ops$2" >"$folder/checked.txt" 2>&1
+    status=$?
+    if grep -q 'Device not supported' "$folder/checked.txt"; then
+        echo "skipped: compute-sanitizer $1: $(grep -m 1 'Device not supported' "$folder/checked.txt")"
+        return
+    fi
+    [ "$status" -eq 0 ] || head -n 12 "$folder/checked.txt"
+    verdict "$status" "compute-sanitizer $1$2: $(grep 'SUMMARY' "$folder/checked.txt" | tail -n 1)"
+}
+
+"$m3ref" run golden/mtp/model --ids 1 --ops "$ops" >"$folder/run.txt" 2>&1
+if [ $? -eq 69 ]; then
+    tail -n 1 "$folder/run.txt"
+    exit 69
+fi
+
+set --
+for operator in $operators; do set -- "$@" "$build/tests/test_${operator}_$tests"; done
+tests/run.sh "$@" >"$folder/operators.txt" 2>&1
+sed '$d' "$folder/operators.txt"
+counts=$(tail -n 1 "$folder/operators.txt")
+passed=${counts%% passed*} failed=${counts##* passed, } failed=${failed%% failed}
+
+golden mtp
+golden tiny
+golden block128
+# Their index heads are wider than any kernel takes: so the first layer, which has none, and a refusal.
+for model in mxfp8 f8block; do
+    golden "$model" "--layers 0:1"
+    refused "$model, whole" 69 'no kernel takes these sizes' "$m3ref" run "golden/$model/model" \
+        --case "golden/$model/case.safetensors" --ops "$ops"
+done
+
+tokens=$(tr -d ' \n' <golden/mtp/generate.json | sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/')
+for how in '' --speculative; do
+    "$m3ref" generate golden/mtp/model --ids 1,2,3 --max-new 32 $how --ops "$ops" >"$folder/generate.txt" 2>&1 &&
+        grep -qx "tokens: $tokens" "$folder/generate.txt"
+    verdict $? "mtp, generate $how: the public code's 32 tokens"
+done
+
+CUDA_VISIBLE_DEVICES= refused 'no device' 69 'no device' "$m3ref" run golden/mtp/model --ids 1 --ops "$none"
+refused 'an unknown word' 64 'expected fp32 or bf16' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops,fp8"
+
+if [ "$ops" != cuda ]; then
+    echo 'skipped: compute-sanitizer: no device (make asan checks the kernels on a CPU)'
+elif ! command -v compute-sanitizer >/dev/null; then
+    echo 'skipped: compute-sanitizer is not there'
+else
+    for tool in memcheck racecheck initcheck synccheck; do
+        checked "$tool" ,fp32
+        checked "$tool" ,bf16
+    done
+fi
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
