@@ -165,7 +165,7 @@ def flex(b, T):
             raise Skipped(f"a tile has {tile} rows")
         wanted = chosen.view(z["G"], T // tile, tile, B).any(2)
         counts = wanted.sum(-1, dtype=torch.int32).repeat_interleave(r, 0)[None]
-        order = wanted.to(torch.int8).argsort(-1, descending=True, stable=True).to(torch.int32)
+        order = wanted.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
         order = order.repeat_interleave(r, 0)[None]
 
         def mask_mod(_, h, row, key):
