@@ -7,8 +7,8 @@
  *
  *           keys 0 .. 63, then 64 .. 127           channels 0 .. 127
  *          +----+----+-- .. --+----+              +----+----+-- .. --+----+
- *  16 rows | 8 tiles of S, then P  |      16 rows | 16 tiles of o         |      lane l has of a tile, 16 x 8: rows
- *          +----+----+-- .. --+----+              +----+----+-- .. --+----+      l/4 and l/4 + 8, columns l%4 * 2 + {0,1}
+ *  16 rows | 8 tiles of S, then P  |      16 rows | 16 tiles of o         |      of a tile lane l has rows l/4
+ *          +----+----+-- .. --+----+              +----+----+-- .. --+----+      and + 8, columns l%4 * 2 and + 1
  *
  * S = q k' by m16n8k16 with q in registers; two tiles of P are a matrix a of o += P v as they lie, rounded to bfloat16.
  * The sums of weights take them unrounded, in float: lse then does not know of the rounding.
