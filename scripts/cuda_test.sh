@@ -69,12 +69,12 @@ twice() {
 }
 
 # golden MODEL [OPTIONS]: fp32 and bf16; against the public code's values, and by the bounds of every operator from the
-# inputs that it had. scripts/cuda_bf16.json says what the kernels round.
+# inputs that it had: profile cuda_bf16 says what the kernels round.
 golden() {
     "$m3ref" run "golden/$1/model" --case "golden/$1/case.safetensors" --precision f64 --bounds \
         --dump "$folder/truth" ${2-} >"$folder/run.txt" 2>&1 || tail -n 3 "$folder/run.txt"
     for type in fp32 bf16; do
-        if [ $type = fp32 ]; then exact=fp32; else exact=scripts/cuda_bf16.json; fi
+        if [ $type = fp32 ]; then exact=fp32; else exact=cuda_bf16; fi
         twice "$1, $type" "$1" ",$type" "${2-}"
         compare "$1, $type, golden" "golden/$1/golden.safetensors.gz" "$folder/dump" $type
         compare "$1, $type, bounds" "$folder/truth" "$folder/dump" $exact

@@ -11,14 +11,15 @@
 #include "oracle/graph.h"
 
 /* profile_data.S: one behind the other. */
-extern const char m3_profile_fp32[], m3_profile_bf16[], m3_profile_fp8[], m3_profiles_end[];
+extern const char m3_profile_fp32[], m3_profile_bf16[], m3_profile_fp8[], m3_profile_cuda_bf16[], m3_profiles_end[];
 
 static const struct {
     const char *name, *data, *end;
 } built_in[] = {
     { "fp32", m3_profile_fp32, m3_profile_bf16 },
     { "bf16", m3_profile_bf16, m3_profile_fp8 },
-    { "fp8", m3_profile_fp8, m3_profiles_end },
+    { "fp8", m3_profile_fp8, m3_profile_cuda_bf16 },
+    { "cuda_bf16", m3_profile_cuda_bf16, m3_profiles_end },
 };
 
 /* What an entry of "store", "input", "weights", "exact" or "dump_rounding" says of the points that its pattern
@@ -335,7 +336,7 @@ static int load(json_t **root, const char *name, struct m3_error *error)
     size_t i = 0;
     while (!is_path && i < LENGTH(built_in) && strcmp(built_in[i].name, name) != 0) i++;
     if (!is_path && i == LENGTH(built_in))
-        return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected fp32, bf16, fp8 or the path of a "
+        return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected fp32, bf16, fp8, cuda_bf16 or the path of a "
                        "JSON file", name);
 
     *root = is_path ? json_load_file(name, JSON_REJECT_DUPLICATES, &bad)
