@@ -3,8 +3,8 @@
  *
  * Every pointer is to device memory unless it says otherwise. A function launches on `stream` and does not wait.
  * cudaErrorNotSupported, before anything is launched: a size that no kernel takes (D or X above 128; a count beyond
- * 2^31 - 1 where an id or a list place stands), or scratch that does not do. Scratch begins at a multiple of 256 bytes,
- * as the device's allocator gives them. Letters: SPEC 1. */
+ * 2^31 - 1 where an id or a list place stands). Too little scratch is an error, too; it begins at a multiple of 256
+ * bytes, as the device's allocator gives them. Letters: SPEC 1. */
 #ifndef M3_CUDA_KERNELS_H
 #define M3_CUDA_KERNELS_H
 
