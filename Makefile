@@ -37,7 +37,7 @@ REAL_f64 := -DM3_REAL_IS_DOUBLE
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
-.PHONY: all help setup run test check cuda cuda-test cuda-bench golden golden-check no-false-alarms bench asan bits install clean
+.PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
 all: $(PROGRAM)
 
 help:
@@ -121,6 +121,7 @@ $(BUILD)/cuda/%.o: ref/cuda/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_FLAGS) -c -o $@ $<
 
+.PHONY: cuda-test cuda-bench
 cuda-test: setup
 	@$(MAKE) -s -j$$(nproc) cuda device-tests
 	@scripts/cuda_test.sh $(BUILD)

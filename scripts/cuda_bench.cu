@@ -5,20 +5,21 @@
  * of query and key that are seen, inputs once, outputs once. `moved` adds what passes through device memory between
  * kernels: the partial results of attention, written and read.
  *
- * Before each measurement memory is written that fills the device's cache; decoding takes other data with every call. */
+ * Before each run memory is written that fills the device's cache; decoding takes other data with every call. */
 #include "cuda_bench.cuh"
 
 static const char help[] =
     "usage: cuda_bench [--small]\n"
     "\n"
-    "Times block scores, selection, attention to chosen blocks, linear and experts on device 0. One JSON line a\n"
-    "measurement: seconds is the median of the runs, least the shortest; tflops and gbs are flops and bytes by seconds;\n"
-    "moved is bytes and what kernels hand on through device memory.\n"
+    "Times block scores, selection, attention to chosen blocks, linear and experts on device 0. One JSON line each:\n"
+    "seconds is the median of the runs, least the shortest; tflops and gbs are flops and bytes over seconds; moved is\n"
+    "bytes, and what kernels hand on to each other through device memory.\n"
     "\n"
     "  --small   sizes that take no time: to see that everything runs\n"
     "\n"
     "Exit status: 0 done; 1 an output is wrong; 64 wrong usage; 69 no device; 70 an error of the device.\n";
 
+/* G X Q D block N H F E K; T of prefill, S of decoding, T of products; the rest as it stands in struct sizes. */
 static const struct sizes released = {
     4, 128, 64, 128, 128, 16, 6144, 3072, 128, 4,
     { 8 << 10, 64 << 10, 256 << 10 }, { 64 << 10, 256 << 10, 1 << 20 }, { 1, 512, 8192 },

@@ -304,7 +304,7 @@ def print_requirements(rows, limits, sizes):
     row = find(rows, "ours: step", 1, S, "bf16")
     value = 100 * row["gbs"] / limits["gbs"] if row and limits["gbs"] else None
     requirement(f"decoding at {S} at least 60 % of memory bandwidth", value, 60, " %",
-                "bytes that must be read: all index keys, keys and values of the chosen blocks; of the copy measured here")
+                "of the copy measured here; bytes that must be read: all index keys, keys and values of chosen blocks")
 
 
 def main():

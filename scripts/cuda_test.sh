@@ -1,6 +1,6 @@
 #!/bin/sh
-# The CUDA kernels on a device: the operator tests, goldens in fp32 and on tensor cores, against the public code's values
-# and by the bounds of each operator, the same bits in two runs, generated tokens, refusals, compute-sanitizer.
+# The CUDA kernels on a device: the operator tests; goldens in fp32 and on tensor cores, against the public code's
+# values and by the bounds of each operator; the same bits in two runs, generated tokens, refusals, compute-sanitizer.
 # Last line: N passed, N failed. Without a device: the reason, and exit status 69.
 # usage: cuda_test.sh BUILD [operators|goldens|tokens|refusals|sanitizer ...]        all parts, if none is named
 # OPS=BUILD/tests/cuda_on_cpu.so does the same on a CPU, to see that it works.
