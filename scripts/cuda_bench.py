@@ -18,9 +18,13 @@ import subprocess
 import sys
 import time
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as missing:
+    print(f"cuda_bench.py: {missing}; {sys.executable} needs PyTorch 2.5 or later", file=sys.stderr)
+    sys.exit(69)
 
 TOO_LONG = 20               # seconds of a call: larger sizes are then left out
 BUDGET = 420                # seconds of the whole: later measurements are left out
