@@ -145,7 +145,7 @@ UNITS := $(filter-out $(OPERATORS),$(patsubst tests/test_%.c,%,$(wildcard tests/
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
 CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
 CUDA_UNITS := $(patsubst tests/test_%.cc,%,$(wildcard tests/test_*.cc))
-CUDA_DEVICES := on_cpu no_device little_memory
+CUDA_DEVICES := on_cpu no_device little_memory some_memory
 TESTS += $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda) $(CUDA_UNITS:%=$(BUILD)/tests/test_%)
 TEST_CFLAGS = $(CFLAGS) -Itests $(shell pkg-config --cflags check)
 TEST_LIBRARIES := $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(LIBRARY)
@@ -199,9 +199,10 @@ $(BUILD)/tests/cuda/launcher.o: tests/cuda_on_cpu/launcher.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c -o $@ $<
 
-# Plug-ins for the program: a device, none, one with little memory.
+# Plug-ins for the program: a device, none, one with too little memory, one without room for all weights.
 DEVICE_no_device := -DM3_FAKE_DEVICES=0
 DEVICE_little_memory := -DM3_FAKE_DEVICE_BYTES=1000000
+DEVICE_some_memory := -DM3_FAKE_DEVICE_BYTES=17100000
 $(CUDA_DEVICES:%=$(BUILD)/tests/cuda/%.o): $(BUILD)/tests/cuda/%.o: tests/cuda_on_cpu/runtime.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) $(DEVICE_$*) -c -o $@ $<

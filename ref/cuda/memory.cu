@@ -36,7 +36,7 @@ int m3_cuda_end(struct m3_cuda_state *s, struct m3_ctx *ctx)
     if (s->error == cudaErrorMemoryAllocation && s->wanted == 0)
         snprintf(s->why, sizeof s->why, "%s: out of device memory", s->op);
     else if (s->error == cudaErrorMemoryAllocation)
-        snprintf(s->why, sizeof s->why, "%s: out of device memory for another %zu MB", s->op, s->wanted >> 20);
+        snprintf(s->why, sizeof s->why, "%s: out of device memory for another %zu bytes", s->op, s->wanted);
     else if (s->error == cudaErrorNotSupported)
         snprintf(s->why, sizeof s->why, "%s: no kernel takes these sizes (a head has at most %d channels)", s->op,
                  M3_CUDA_HEAD);
