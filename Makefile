@@ -284,6 +284,8 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
+	@[ ! -e $(BUILD)/libm3ref_cuda.so ] || { install $(BUILD)/libm3ref_cuda.so $(DESTDIR)$(PREFIX)/lib; \
+		install -D -m 644 ref/cuda/kernels.h $(DESTDIR)$(PREFIX)/include/m3ref/cuda/kernels.h; }
 	cd ref && for h in $(HEADERS); do \
 		install -D -m 644 $$h $(abspath $(DESTDIR)$(PREFIX)/include/m3ref)/$$h; done
 

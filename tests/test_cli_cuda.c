@@ -104,7 +104,7 @@ END_TEST
 
 /* Goal:  weights of other calls make room where memory is short, those of the call stay.
  * Claim: the golden.
- * Seen to fail with nothing given up. */
+ * Seen to fail with nothing given up, and with weights of the call given up. */
 START_TEST(short_of_memory)
 {
     ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops("some_memory.so"), in_folder("d")), 0);
