@@ -201,16 +201,18 @@ void *m3_cuda_take(struct m3_cuda_state *s, int64_t count, size_t size)
     return memory;
 }
 
-size_t m3_cuda_left(struct m3_cuda_state *s)
+size_t m3_cuda_left(struct m3_cuda_state *s, size_t wanted)
 {
-    size_t free_bytes = 0, all = 0;
+    size_t free_bytes = 0, all = 0, here = s->chunks ? s->chunks->bytes - s->chunks->used : 0;
     if (s->error != cudaSuccess) return 0;
+    here -= here < ALIGNED ? here : ALIGNED;
+    if (wanted <= here) return here;
     m3_cuda_ok(s, cudaMemGetInfo(&free_bytes, &all));
-    if (free_bytes < all / 4) {
+    if (free_bytes / 2 < wanted && free_bytes < all / 4) {
         forget_others(s);
         m3_cuda_ok(s, cudaMemGetInfo(&free_bytes, &all));
     }
-    return free_bytes / 2;
+    return free_bytes / 2 > here ? free_bytes / 2 : here;
 }
 
 void *m3_cuda_send(struct m3_cuda_state *s, const void *host, int64_t count, size_t size)

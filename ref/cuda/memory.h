@@ -28,8 +28,9 @@ int m3_cuda_ok(struct m3_cuda_state *s, cudaError_t error);
 
 /* Device memory until the next call; NULL after an error. `count` may be 0. Weights of other calls make room. */
 void *m3_cuda_take(struct m3_cuda_state *s, int64_t count, size_t size);
-/* The most that a call may still take, all other weights gone. */
-size_t m3_cuda_left(struct m3_cuda_state *s);
+/* How much a call may still take, of which it has use for `wanted`. Weights of other calls go where they leave less
+ * than that and little of the device. */
+size_t m3_cuda_left(struct m3_cuda_state *s, size_t wanted);
 /* A copy of [count] on the device, likewise; NULL of NULL. */
 void *m3_cuda_send(struct m3_cuda_state *s, const void *host, int64_t count, size_t size);
 /* The same of floats in the state's type. */

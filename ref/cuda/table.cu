@@ -86,7 +86,7 @@ static int attend_blocks(struct m3_ctx *ctx, float *o, float *lse, const float *
     const int32_t *blocks_there = (const int32_t *)m3_cuda_send(s, blocks, d->T * d->G * d->N, sizeof *blocks);
     float *o_there = (float *)m3_cuda_take(s, rows * d->D, sizeof *o);
     float *lse_there = (float *)m3_cuda_take(s, rows, sizeof *lse);
-    const size_t bytes = m3_cuda_attend_scratch(&there, m3_cuda_left(s));
+    const size_t bytes = m3_cuda_attend_scratch(&there, m3_cuda_left(s, m3_cuda_attend_scratch(&there, SIZE_MAX)));
     if (bytes == 0) m3_cuda_ok(s, d->D > M3_CUDA_HEAD ? cudaErrorNotSupported : cudaErrorMemoryAllocation);
     void *scratch = m3_cuda_take(s, (int64_t)bytes, 1);
     if (m3_cuda_ok(s, cudaSuccess))
@@ -161,7 +161,7 @@ static int experts(struct m3_ctx *ctx, float *routed, float *each, const float *
     const float *p_there = (const float *)m3_cuda_send(s, p, T * K, sizeof *p);
     float *routed_there = (float *)m3_cuda_take(s, T * d.H, sizeof *routed);
     float *each_there = each ? (float *)m3_cuda_take(s, T * K * d.H, sizeof *each) : NULL;
-    const size_t bytes = m3_cuda_experts_scratch(&d, m3_cuda_left(s));
+    const size_t bytes = m3_cuda_experts_scratch(&d, m3_cuda_left(s, m3_cuda_experts_scratch(&d, SIZE_MAX)));
     if (bytes == 0) m3_cuda_ok(s, cudaErrorMemoryAllocation);
     void *scratch = m3_cuda_take(s, (int64_t)bytes, 1);
     if (m3_cuda_ok(s, cudaSuccess))
