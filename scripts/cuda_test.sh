@@ -143,7 +143,7 @@ refusals() {
     refused 'no device' 69 'no device' env CUDA_VISIBLE_DEVICES= "$m3ref" run golden/mtp/model --ids 1 --ops "$none"
     refused 'an unknown word' 64 'expected fp32 or bf16' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops,fp8"
     refused 'ordered sums' 69 'not ordered' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --linear ordered
-    refused 'double' 69 '' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --precision f64
+    refused 'double' 69 'built for another table' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --precision f64
 }
 
 sanitizer() {
