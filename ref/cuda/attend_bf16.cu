@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
         for (int step = 0; step < STEPS; step++)
             load_matrices(a[step], &s->q[warp][m3_lane() % 16][step * 16 + m3_lane() / 16 * 8]);
         __syncwarp();
-        load_queries(s->q[warp], q, piece, members, tile, chunk, row0 + WARPS * ROWS);
+        if (row0 + WARPS * ROWS < all) load_queries(s->q[warp], q, piece, members, tile, chunk, row0 + WARPS * ROWS);
 
         for (int r = 0; r < 2; r++) {
             rows.row[r] = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() / 4 + 8 * r);
