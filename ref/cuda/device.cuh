@@ -13,6 +13,7 @@
 enum {
     M3_WARP = 32,
     M3_PLAIN_SHARED = 48 << 10,     /* more shared memory than that has to be asked for */
+    M3_MOST_SHARED = 163 << 10,     /* what sm_80 gives to a block; 8.6, 8.9 and 12.0 have less */
 };
 
 /* A block's shared memory: as many bytes as its launch says. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/device.cuh"
 #include "cuda/memory.h"
 #include "ops/lists.h"
 
@@ -188,6 +189,10 @@ static int open_device(struct m3_cuda_state *s, struct m3_error *error)
     if (status == cudaSuccess && device.major < 8)
         return m3_fail(error, M3_UNAVAILABLE, "--ops cuda: %s: got compute capability %d.%d, expected 8.0 or more",
                        device.name, device.major, device.minor);
+    if (status == cudaSuccess && device.sharedMemPerBlockOptin < M3_MOST_SHARED)
+        return m3_fail(error, M3_UNAVAILABLE,
+                       "--ops cuda: %s: got %zu bytes of shared memory for a block, expected %d or more", device.name,
+                       device.sharedMemPerBlockOptin, (int)M3_MOST_SHARED);
     if (status == cudaSuccess) status = cudaStreamCreate(&s->stream);
     if (status == cudaSuccess) return M3_OK;
     return m3_fail(error, M3_UNAVAILABLE, "--ops cuda: device 0: %s", cudaGetErrorString(status));
