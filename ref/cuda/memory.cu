@@ -94,7 +94,10 @@ static void *allocate(struct m3_cuda_state *s, size_t bytes)
         forget_others(s);
         error = cudaMalloc(&memory, bytes);
     }
-    if (error == cudaErrorMemoryAllocation) s->wanted = bytes;
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();             /* or it would end a later call that does without */
+        s->wanted = bytes;
+    }
     return m3_cuda_ok(s, error) ? memory : NULL;
 }
 
@@ -183,6 +186,7 @@ void m3_cuda_begin(struct m3_cuda_state *s, const char *op)
     free_chunks(s);                     /* several become one, so that calls alike need no more */
     add_chunk(s, all);
     s->error = cudaSuccess;
+    s->wanted = 0;
 }
 
 void *m3_cuda_take(struct m3_cuda_state *s, int64_t count, size_t size)
