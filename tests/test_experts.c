@@ -428,7 +428,8 @@ START_TEST(ids_out_of_range)
         struct moe c = draw(37, 5, 3, 20, 7, M3_F32, ANY, 1);
         for (int at = i / 4; at < 37 * 3; at += 5 + i % 11) c.ids[at] = wrong[(i + at) % 4];
         for (int j = 0; j < TWIN_TEAMS; j++) {
-            struct moe_got got = run(&c, i % 2 && TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS, twin_threads[j], j % 2);
+            const enum m3_linear body = i % 2 && TWIN_LAST_BODY ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+            struct moe_got got = run(&c, body, twin_threads[j], j % 2);
             ck_assert_int_ne(got.status, M3_OK);
             ck_assert_ptr_nonnull(got.failure.what);
             ck_assert_msg(got.failure.row == i / 4 / 3, "row %lld, not %d", (long long)got.failure.row, i / 4 / 3);

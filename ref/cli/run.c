@@ -438,7 +438,8 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
                                       .first_layer = a->first_layer, .end_layer = end, .hidden = hidden,
                                       .semantics = &semantics, .linear = a->input.linear,
                                       .threads = (int)a->input.threads,
-                                      .replacement = m3_plugin_replacement(a->input.ops.plugin), .logits = logits, .logit_rows = 1, .cache = cache };
+                                      .replacement = m3_plugin_replacement(a->input.ops.plugin), .logits = logits,
+                                      .logit_rows = 1, .cache = cache };
         if (c.pictures.P > 0) request.pictures = &c.pictures;
         if (decisions) request.force = m3_decisions_force(decisions);
         status = forward(a, model, &c, &request, line, error);

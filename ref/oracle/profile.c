@@ -336,8 +336,8 @@ static int load(json_t **root, const char *name, struct m3_error *error)
     size_t i = 0;
     while (!is_path && i < LENGTH(built_in) && strcmp(built_in[i].name, name) != 0) i++;
     if (!is_path && i == LENGTH(built_in))
-        return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected fp32, bf16, fp8, cuda_bf16 or the path of a "
-                       "JSON file", name);
+        return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected fp32, bf16, fp8, cuda_bf16 or the "
+                       "path of a JSON file", name);
 
     *root = is_path ? json_load_file(name, JSON_REJECT_DUPLICATES, &bad)
                     : json_loadb(built_in[i].data, (size_t)(built_in[i].end - built_in[i].data),
