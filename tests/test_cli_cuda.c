@@ -48,7 +48,8 @@ START_TEST(tiny_twice)
         ck_assert_int_eq(rename(in_folder("d"), in_folder("first")), 0);
         ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops(plugin), in_folder("d")), 0);
         ck_assert(same_file("first", "d"));
-        ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s --profile %s", in_folder("d"), words[i]), 0);
+        ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s --profile %s", in_folder("d"), words[i]),
+                         0);
         ck_assert(has("out", "pass  130 of 130 stages judged"));
     }
     ck_assert_int_eq(m3ref("compare golden/tiny/golden.safetensors.gz %s", in_folder("d")), 1);

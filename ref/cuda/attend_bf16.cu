@@ -173,8 +173,8 @@ static __device__ __forceinline__ void write_row(const struct m3_attend_piece &p
         piece.sums[row.part] = make_float2(rows->max[r], m3_attend_sum(rows->max[r], sum, hidden, row.limit));
 }
 
-/* What set_odd_apart took from v, to the channels that this lane wrote of a row. Weights are above 0, so which they are
- * does not matter. */
+/* What set_odd_apart took from v, to the channels that this lane wrote of a row. Which weights they have does
+ * not matter: but for one that exp makes 0, whose infinity stays here what it would be with any other. */
 static __device__ void add_odd(const struct m3_attend_piece &piece, const struct m3_attend_chunk &chunk,
                                struct m3_attend_row row, const uint32_t *hidden, const __nv_bfloat16 *v)
 {

@@ -137,6 +137,7 @@ static const struct m3_expert *send_experts(struct m3_cuda_state *s, const struc
         e->w2 = m3_cuda_weight(s, &experts[ids[i]].w2);
     }
     const struct m3_expert *there = (const struct m3_expert *)m3_cuda_send(s, table, E, sizeof *table);
+    m3_cuda_ok(s, cudaStreamSynchronize(s->stream));    /* the table is read until then */
     free(table);
     return there;
 }
