@@ -20,7 +20,7 @@ static const char help[] =
     "  MODEL               model directory, as for `run`\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; or --ids, --image and --video as for `run`\n"
-    "  --profile P         precision of the candidate and where it rounds: fp32 (default), bf16, fp8, cuda_bf16, a file\n"
+    "  --profile P         where the candidate rounds: fp32 (default), bf16, fp8, cuda_bf16, or a file (SPEC 7.3)\n"
     "  --taps GLOB,...     judge only taps that match; inputs are taken from all (\"layers.3.*,logits\")\n"
     "  --map NAME|FILE     the dump is of another program, under its own names: transformers, vllm, sglang,\n"
     "                      llama_cpp, or a map file\n"
