@@ -169,6 +169,7 @@ START_TEST(complete)
     ck_assert_int_ge(floats, cases[_i].floats);
     m3_safetensors_close(file);
     m3_model_close(model);
+    m3_error_free(&notes);
 }
 END_TEST
 
