@@ -8,7 +8,8 @@ PREFIX ?= /usr/local
 PACKAGES := openblas jansson zlib libcrypto libpng
 
 # -ffp-contract=off: a fused multiply-add would change bits from machine to machine.
-CFLAGS := -std=gnu11 $(OPT) -g -ffp-contract=off -fopenmp -Wall -Wextra -Werror -Iref -MMD -MP $(SANITIZE)
+# -fPIC: the tests share one library.
+CFLAGS := -std=gnu11 $(OPT) -g -ffp-contract=off -fopenmp -fPIC -fno-semantic-interposition -Wall -Wextra -Werror -Iref -MMD -MP $(SANITIZE)
 CFLAGS += $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
@@ -16,10 +17,9 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
 ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard ref/base/*.c ref/io/*.c ref/model/*.c ref/decode/*.c ref/oracle/*.c \
-                                       ref/estimate/*.c))
+ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* estimate,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
-DATA := ref/oracle/profile_data.S ref/oracle/map_data.S
+DATA := ref/oracle/error/profile_data.S ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
@@ -73,7 +73,8 @@ test check: setup
 $(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-$(LIBRARY): $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+OBJECTS := $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+$(LIBRARY): $(OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
 
@@ -82,7 +83,7 @@ $(BUILD)/once/%.o: ref/%.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # Files that are taken in as they are.
-$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/profiles/*.json ref/oracle/maps/*.json)
+$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/error/profiles/*.json ref/oracle/map/maps/*.json)
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 
@@ -141,15 +142,23 @@ $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.
 OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
              swiglu_oai swiglu sigmoid route experts add layer_norm rope_table_3d attend_segments gelu scatter jitter \
              lightning_attention hot
-UNITS := $(filter-out $(OPERATORS),$(patsubst tests/test_%.c,%,$(wildcard tests/test_*.c)))
+# tests/ mirrors ref/. A program has the name of its file, wherever that is.
+TEST_SOURCES := $(shell find tests -name 'test_*.c*')
+vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
+vpath test_%.cc tests/cuda
+UNITS := $(filter-out $(OPERATORS),$(patsubst test_%.c,%,$(notdir $(filter %.c,$(TEST_SOURCES)))))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
 CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
-CUDA_UNITS := $(patsubst tests/test_%.cc,%,$(wildcard tests/test_*.cc))
+CUDA_UNITS := $(patsubst test_%.cc,%,$(notdir $(filter %.cc,$(TEST_SOURCES))))
 CUDA_DEVICES := on_cpu no_device little_memory some_memory
 TESTS += $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda) $(CUDA_UNITS:%=$(BUILD)/tests/test_%)
-TEST_CFLAGS = $(CFLAGS) -Itests $(shell pkg-config --cflags check)
-TEST_LIBRARIES := $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(LIBRARY)
-TEST_LDLIBS = $(shell pkg-config --libs check) $(LDLIBS)
+TEST_CFLAGS = $(CFLAGS) -Itests/support -Itests/twins $(shell pkg-config --cflags check)
+TEST_LDLIBS = $(TEST_LIBRARY) -Wl,-rpath,'$$ORIGIN/..' $(shell pkg-config --libs check) $(LDLIBS)
+
+# All but main, for all tests, which are not linked again when it changes.
+TEST_LIBRARY := $(BUILD)/libm3ref_tests.so
+$(TEST_LIBRARY): $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(OBJECTS)
+	$(CC) -shared -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # What a test reaches behind the engines' single symbol.
 INSIDE_math := $(BUILD)/f64/ops/math.o
@@ -164,38 +173,38 @@ PLUGINS := counting_embed wrong_rope wrong_route wrong_vision_rope
 test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
                $(BUILD)/tests/cuda_bench
 tests: all test-programs
-	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(wildcard tests/test_*.sh)
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(shell find tests -name 'test_*.sh')
 
-$(BUILD)/tests/harness.o: tests/harness.c
+$(BUILD)/tests/harness.o: tests/support/harness.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -c -o $@ $<
 
 .SECONDEXPANSION:
-$(UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*) $(TEST_LIBRARIES)
+$(UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(LIBS_$*) $(TEST_LDLIBS)
 
-$(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f32) $(TEST_LIBRARIES)
+$(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f32) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(REAL_f32) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
 
-$(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: tests/test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) $(TEST_LIBRARIES)
+$(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
 
-$(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/%.c
+$(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/plugins/%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
 
-# ---- tests of the CUDA sources on a CPU: tests/cuda_on_cpu stands in for the device
+# ---- tests of the CUDA sources on a CPU: tests/cuda/on_cpu stands in for the device
 
 CXX ?= g++
 # `unroll` is a pragma of nvcc. Kernels copy 16 bytes at a time, whatever they are.
 CXXFLAGS := -std=gnu++17 $(OPT) -g -ffp-contract=off -fno-strict-aliasing -fPIC -Wall -Wextra -Werror -Wno-unknown-pragmas
-CXXFLAGS += -Itests/cuda_on_cpu -Iref -MMD -MP $(SANITIZE)
+CXXFLAGS += -Itests/cuda/on_cpu -Itests/support -Itests/twins -Iref -MMD -MP $(SANITIZE)
 ON_CPU := $(CUDA:ref/cuda/%.cu=$(BUILD)/tests/cuda/%.o) $(BUILD)/tests/cuda/launcher.o
 
 $(BUILD)/tests/cuda/%.o: ref/cuda/%.cu
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -x c++ -c -o $@ $<
-$(BUILD)/tests/cuda/launcher.o: tests/cuda_on_cpu/launcher.cc
+$(BUILD)/tests/cuda/launcher.o: tests/cuda/on_cpu/launcher.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c -o $@ $<
 
@@ -203,7 +212,7 @@ $(BUILD)/tests/cuda/launcher.o: tests/cuda_on_cpu/launcher.cc
 DEVICE_no_device := -DM3_FAKE_DEVICES=0
 DEVICE_little_memory := -DM3_FAKE_DEVICE_BYTES=1000000
 DEVICE_some_memory := -DM3_FAKE_DEVICE_BYTES=17100000
-$(CUDA_DEVICES:%=$(BUILD)/tests/cuda/%.o): $(BUILD)/tests/cuda/%.o: tests/cuda_on_cpu/runtime.cc
+$(CUDA_DEVICES:%=$(BUILD)/tests/cuda/%.o): $(BUILD)/tests/cuda/%.o: tests/cuda/on_cpu/runtime.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) $(DEVICE_$*) -c -o $@ $<
 $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so): $(BUILD)/tests/cuda_%.so: $(BUILD)/tests/cuda/%.o $(ON_CPU)
@@ -211,13 +220,13 @@ $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so): $(BUILD)/tests/cuda_%.so: $(BUILD)/t
 
 # The operator tests, with the kernels in the place of the reference.
 AS_CUDA := -DM3_TESTS_CUDA -Dm3_engine_f32=m3_engine_cuda -Dm3_ctx_init=m3_ctx_init_cuda -Dm3_ctx_free=m3_ctx_free_cuda
-$(BUILD)/tests/cuda_engine.o: tests/cuda_engine.c
+$(BUILD)/tests/cuda_engine.o: tests/cuda/engine.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -c -o $@ $<
-$(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda): $(BUILD)/tests/test_%_cuda: tests/test_%.c $(BUILD)/tests/harness.o \
-		$(BUILD)/tests/cuda_engine.o $(BUILD)/tests/cuda/on_cpu.o $(ON_CPU) $(TEST_LIBRARIES)
+$(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda): $(BUILD)/tests/test_%_cuda: test_%.c $(BUILD)/tests/harness.o \
+		$(BUILD)/tests/cuda_engine.o $(BUILD)/tests/cuda/on_cpu.o $(ON_CPU) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(AS_CUDA) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS) -lstdc++
-$(CUDA_UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: tests/test_%.cc $(BUILD)/tests/harness.o $(BUILD)/tests/cuda/on_cpu.o \
+$(CUDA_UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: test_%.cc $(BUILD)/tests/harness.o $(BUILD)/tests/cuda/on_cpu.o \
 		$(BUILD)/tests/cuda/launcher.o
 	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) \
 		$(shell pkg-config --libs check)
@@ -234,12 +243,12 @@ $(BUILD)/tests/cuda_bench: $(BUILD)/tests/cuda/cuda_bench.o $(BUILD)/tests/cuda/
 
 .PHONY: device-tests
 device-tests: $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device)
-$(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device.o): $(BUILD)/tests/test_%_device.o: tests/test_%.c
+$(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device.o): $(BUILD)/tests/test_%_device.o: test_%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(AS_CUDA) -c -o $@ $<
 $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device): $(BUILD)/tests/test_%_device: $(BUILD)/tests/test_%_device.o \
-		$(BUILD)/tests/harness.o $(BUILD)/tests/cuda_engine.o $(CUDA:ref/cuda/%.cu=$(BUILD)/cuda/%.o) $(TEST_LIBRARIES)
-	$(NVCC) -cudart static -Xcompiler -fopenmp -o $@ $^ $(TEST_LDLIBS)
+		$(BUILD)/tests/harness.o $(BUILD)/tests/cuda_engine.o $(CUDA:ref/cuda/%.cu=$(BUILD)/cuda/%.o) | $(TEST_LIBRARY)
+	$(NVCC) -cudart static -Xcompiler -fopenmp -Xlinker -rpath='$$ORIGIN/..' -o $@ $^ $(TEST_LIBRARY) $(shell pkg-config --libs check) $(LDLIBS)
 
 # ---- tests of every kind
 
@@ -273,12 +282,9 @@ bench: setup
 	@$(MAKE) -s -j$$(nproc) all
 	@scripts/bench.sh $(BUILD)
 
-# All but what one folder keeps to itself.
-PRIVATE := $(addprefix estimate/,parts.h plot.h) \
-           $(addprefix oracle/,heat.h json.h page.h scorer.h spans.h values.h words.h bounds_dot.h bounds_activation.h \
-                       bounds_experts.h attended.h push_activation.h push_exp.h %_parts.h)
-HEADERS := $(filter-out $(PRIVATE),$(patsubst ref/%,%,$(wildcard $(addprefix ref/,\
-           m3ref.h base/*.h io/*.h model/*.h decode/*.h ops/ops.h oracle/*.h estimate/*.h))))
+# Headers in a folder `private` are for the folder above it alone.
+HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h $(patsubst %,%/*.h,base io model model/files decode \
+                                           oracle/* estimate),ref/$(f))))
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref
@@ -292,4 +298,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
--include $(wildcard $(BUILD)/*/*/*.d $(BUILD)/*/*.d)
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -24,12 +24,12 @@
 #include "decode/generate.h"
 #include "io/safetensors.h"
 #include "model/cache.h"
-#include "model/cache_file.h"
-#include "model/case.h"
-#include "model/dump.h"
+#include "model/files/cache_file.h"
+#include "model/files/case.h"
+#include "model/files/dump.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "oracle/compare.h"
-#include "oracle/report.h"
+#include "oracle/judge/compare.h"
+#include "oracle/report/report.h"
 
 #endif

@@ -12,7 +12,7 @@ for compiler in gcc clang; do
             echo "NO BUILD    $compiler $level"
             cat "$build/log"
             failed=1
-        elif ! BUILD=$build tests/test_ordered_bits.sh; then
+        elif ! BUILD=$build tests/whole/test_ordered_bits.sh; then
             echo "OTHER BITS  $compiler $level"
             failed=1
         else

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "model/case.h"
+#include "model/files/case.h"
 #include "model/model.h"
-#include "oracle/blame.h"
-#include "oracle/map.h"
+#include "oracle/blame/blame.h"
+#include "oracle/map/map.h"
 
 static const char help[] =
     "usage: m3ref blame MODEL CANDIDATE --case F [--profile fp32|bf16|fp8|FILE] [--taps GLOB,...] [--json]\n"

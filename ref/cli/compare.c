@@ -6,11 +6,11 @@
 
 #include "cli/cli.h"
 #include "io/new_file.h"
-#include "oracle/compare.h"
-#include "oracle/envelope.h"
-#include "oracle/map.h"
-#include "oracle/profile.h"
-#include "oracle/report.h"
+#include "oracle/judge/compare.h"
+#include "oracle/variants/envelope.h"
+#include "oracle/map/map.h"
+#include "oracle/error/profile.h"
+#include "oracle/report/report.h"
 
 static const char help[] =
     "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--html OUT] [--junit OUT]\n"

@@ -8,10 +8,10 @@
 
 #include "base/clock.h"
 #include "cli/cli.h"
-#include "model/case.h"
+#include "model/files/case.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "oracle/envelope.h"
+#include "oracle/variants/envelope.h"
 
 static const char help[] =
     "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"

@@ -303,8 +303,8 @@ static int take_foreign(struct source *s, struct arguments *a, struct m3_error *
 /* Files hold a module as concat reads it, [H,2H] and three norms; additive reads half of that matrix, and one norm. */
 static int compare_files(struct source *s, const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    const struct m3_census_row *read = &s->of_config.of[M3_MTP_MODULES];
-    struct m3_census_row *held = &s->of_files.of[M3_MTP_MODULES];
+    const struct m3_census_row *read = &s->of_config.of[M3_COMPONENT_MTP_MODULES];
+    struct m3_census_row *held = &s->of_files.of[M3_COMPONENT_MTP_MODULES];
     struct m3_census stored = s->of_config;
     const int less = a->request.mtp_join == M3_MTP_ADDITIVE && a->request.mtp_modules > 0;
     if (less) m3_census_of_config(&stored, s->config, a->request.mtp_modules, M3_MTP_CONCAT);
@@ -324,7 +324,7 @@ static int count_files(struct source *s, struct arguments *a, struct m3_error *n
     const int64_t modules = a->request.mtp_modules;
     int status = m3_census_of_files(&s->of_files, s->files, s->config, modules, error);
     if (status) return status;
-    if (modules && s->of_files.of[M3_MTP_MODULES].tensors == 0 && !a->from_tensors) {
+    if (modules && s->of_files.of[M3_COMPONENT_MTP_MODULES].tensors == 0 && !a->from_tensors) {
         m3_fail(notes, M3_OK, "%s: the files hold no MTP modules: the stored size is not known", a->path);
         return M3_OK;
     }

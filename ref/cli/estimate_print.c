@@ -82,14 +82,14 @@ static void print_parameters(const struct m3_estimate *e, const struct m3_cli_ma
     char key[64];
     const struct m3_census *census = e->request.files ? e->request.files : &e->census;
     const int64_t layers[M3_COMPONENTS] = {
-        [M3_ATTENTION] = e->config->layers, [M3_INDEXER] = e->sparse, [M3_DENSE_MLP] = e->dense,
-        [M3_MOE_ROUTED] = e->moe, [M3_MOE_SHARED] = e->moe, [M3_MOE_ROUTER] = e->moe, [M3_MOE_ROUTER_BIAS] = e->moe,
-        [M3_MTP_MODULES] = e->request.mtp_modules,
+        [M3_COMPONENT_ATTENTION] = e->config->layers, [M3_COMPONENT_INDEXER] = e->sparse, [M3_COMPONENT_DENSE_MLP] = e->dense,
+        [M3_COMPONENT_MOE_ROUTED] = e->moe, [M3_COMPONENT_MOE_SHARED] = e->moe, [M3_COMPONENT_MOE_ROUTER] = e->moe, [M3_COMPONENT_MOE_ROUTER_BIAS] = e->moe,
+        [M3_COMPONENT_MTP_MODULES] = e->request.mtp_modules,
     };
     printf("\n%-36s %26s %11s %22s\n", "parameters", "all", "", "of a layer");
     for (int i = 0; i < M3_COMPONENTS; i++) {
         int64_t count = census->of[i].parameters;
-        if (count < 0 || (i == M3_MTP_MODULES && !count)) continue;
+        if (count < 0 || (i == M3_COMPONENT_MTP_MODULES && !count)) continue;
         printf("  %-34s %26s %9.4f %%", m3_component_names[i], grouped(count).text,
                100 * (double)count / (double)e->params_total);
         if (layers[i]) printf(" %22s", per_layer(count, layers[i]).text);

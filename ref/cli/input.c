@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "model/case.h"
+#include "model/files/case.h"
 #include "model/engine.h"
 #include "model/semantics.h"
 

@@ -11,14 +11,14 @@
 
 #include "base/clock.h"
 #include "cli/cli.h"
-#include "model/cache_file.h"
-#include "model/case.h"
-#include "model/dump.h"
+#include "model/files/cache_file.h"
+#include "model/files/case.h"
+#include "model/files/dump.h"
 #include "model/engine.h"
 #include "model/model.h"
 #include "model/plugin.h"
-#include "oracle/companions_write.h"
-#include "oracle/decisions.h"
+#include "oracle/judge/companions_write.h"
+#include "oracle/judge/decisions.h"
 
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"

@@ -1,6 +1,6 @@
 /* What every kernel starts from: the runtime, shared memory, launches, and a warp's common steps.
  *
- * The same sources compile for a CPU, where tests/cuda_on_cpu stands in for the runtime and for ptx.cuh. So all shared
+ * The same sources compile for a CPU, where tests/cuda/on_cpu stands in for the runtime and for ptx.cuh. So all shared
  * memory is dynamic and has one name, and a launch is a call. */
 #ifndef M3_CUDA_DEVICE_CUH
 #define M3_CUDA_DEVICE_CUH

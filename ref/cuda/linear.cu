@@ -87,7 +87,7 @@ cudaError_t m3_cuda_linear(cudaStream_t stream, float *y, const void *x, enum m3
 {
     if (!is_supported(w)) return cudaErrorNotSupported;
     struct m3_products p = {};
-    p.what = M3_PLAIN;
+    p.what = M3_TENSOR_PLAIN;
     p.type = type;
     p.y = y;
     p.x = x;

@@ -1,7 +1,7 @@
 /* Products of rows and stored weights, behind m3_cuda_linear and m3_cuda_experts: which rows, which weights, and where
  * results go. How they are multiplied: linear.cu, linear_bf16.cu, linear_few.cu.
  *
- *     M3_PLAIN       y[i]        := w x[i] + bias
+ *     M3_TENSOR_PLAIN       y[i]        := w x[i] + bias
  *     M3_GATE_UP     y[place]    := act(w1_e x[t], w3_e x[t])     for every place of the list of e (members.h), of
  *     M3_DOWN        y[slot]     := w2_e x[place]                 slot t K + k
  *
@@ -18,7 +18,7 @@
 #include "cuda/members.h"
 #include "cuda/weight.cuh"
 
-enum m3_product { M3_PLAIN, M3_GATE_UP, M3_DOWN };
+enum m3_product { M3_TENSOR_PLAIN, M3_GATE_UP, M3_DOWN };
 
 enum {
     M3_FEW = 8,                 /* up to so many rows, dot products; then tiles */
@@ -49,7 +49,7 @@ cudaError_t m3_products_few(cudaStream_t stream, const struct m3_products *p);  
 /* The row of a weight behind column n. */
 static __device__ __forceinline__ struct m3_stored_row m3_column(const struct m3_products &p, int64_t expert, int64_t n)
 {
-    if (p.what == M3_PLAIN) return m3_stored_row_of(p.w, n);
+    if (p.what == M3_TENSOR_PLAIN) return m3_stored_row_of(p.w, n);
     if (p.what == M3_DOWN) return m3_stored_row_of(p.experts[expert].w2, n);
     return m3_stored_row_of(n % 2 ? p.experts[expert].w3 : p.experts[expert].w1, n / 2);
 }
@@ -80,7 +80,7 @@ struct m3_rows {
 static __device__ __forceinline__ struct m3_rows m3_rows_of_tile(const struct m3_products &p, int64_t index, int tile)
 {
     struct m3_rows rows = { 0, index * tile, (index + 1) * tile < p.T ? (index + 1) * tile : p.T };
-    if (p.what != M3_PLAIN) {
+    if (p.what != M3_TENSOR_PLAIN) {
         struct m3_members_tile found = m3_members_find(p.members, index);
         rows.expert = found.value, rows.begin = found.begin, rows.end = found.end;
     }
@@ -145,7 +145,7 @@ static __device__ __forceinline__ struct m3_block_place m3_place_of_block(int64_
 
 static inline int64_t m3_tiles_of_rows(const struct m3_products *p, int tile)
 {
-    return p->what == M3_PLAIN ? m3_pieces(p->T, tile) : m3_members_most_tiles(&p->members);
+    return p->what == M3_TENSOR_PLAIN ? m3_pieces(p->T, tile) : m3_members_most_tiles(&p->members);
 }
 
 #endif

@@ -53,7 +53,7 @@ static __device__ __forceinline__ int32_t find_row(const struct m3_products &p, 
 {
     int32_t found = -1, lane = m3_lane();
     if (lane >= p.T) return found;
-    if (p.what == M3_PLAIN) return lane;
+    if (p.what == M3_TENSOR_PLAIN) return lane;
     for (int64_t k = 0; k < p.K; k++)
         if (p.ids[lane * p.K + k] == expert) found = (int32_t)(lane * p.K + k);
     return found;
@@ -70,11 +70,11 @@ static __device__ __forceinline__ int32_t find_row(const struct m3_products &p, 
 template <class Type>
 static __global__ void __launch_bounds__(THREADS) products(struct m3_products p, int64_t blocks_of_columns)
 {
-    int64_t slot = blockIdx.x / blocks_of_columns, expert = p.what == M3_PLAIN ? 0 : p.ids[slot];
+    int64_t slot = blockIdx.x / blocks_of_columns, expert = p.what == M3_TENSOR_PLAIN ? 0 : p.ids[slot];
     int64_t n = (blockIdx.x % blocks_of_columns * WARPS + threadIdx.x / M3_WARP) * PAIR;
     if (n >= p.columns) return;
     int32_t my_row = find_row(p, expert), my_x = p.what == M3_GATE_UP && my_row > 0 ? (int32_t)(my_row / p.K) : my_row;
-    if (p.what != M3_PLAIN && __any_sync(0xffffffffu, my_row >= 0 && my_row < slot)) return;
+    if (p.what != M3_TENSOR_PLAIN && __any_sync(0xffffffffu, my_row >= 0 && my_row < slot)) return;
     int32_t rows[M3_FEW];
     for (int r = 0; r < M3_FEW; r++) rows[r] = __shfl_sync(0xffffffffu, my_x, r);
 
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(THREADS) products(struct m3_products p,
 
 cudaError_t m3_products_few(cudaStream_t stream, const struct m3_products *p)
 {
-    int64_t columns = m3_pieces(p->columns, WARPS * PAIR), slots = p->what == M3_PLAIN ? p->T > 0 : p->T * p->K;
+    int64_t columns = m3_pieces(p->columns, WARPS * PAIR), slots = p->what == M3_TENSOR_PLAIN ? p->T > 0 : p->T * p->K;
     if (columns > INT32_MAX || slots > INT32_MAX / columns) return cudaErrorNotSupported;
     dim3 grid((unsigned)(slots * columns));
     return p->type == M3_CUDA_BF16 ? m3_launch(stream, products<__nv_bfloat16>, grid, THREADS, 0, *p, columns)

@@ -3,7 +3,7 @@
 #define M3_DECODE_GENERATE_H
 
 #include "decode/sampling.h"
-#include "model/case.h"
+#include "model/files/case.h"
 #include "model/engine.h"
 
 /* In a step: with more rows a verified token could differ from the one that the model would have given alone. */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "estimate/plot.h"
+#include "estimate/private/plot.h"
 
 /* Between two powers of two the costs are drawn at so many places, evenly on the axis. */
 enum { PER_OCTAVE = 8, MOST_OCTAVES = 33, MOST_MARKS = 64, MOST_POINTS = PER_OCTAVE * MOST_OCTAVES + MOST_MARKS + 2 };

@@ -151,7 +151,7 @@ static int is_few(const struct m3_foreign *m, int i)
 const char *m3_document_model(const struct m3_estimate *e)
 {
     const struct m3_foreign *foreign = e->request.foreign;
-    const int64_t modules = e->census.of[M3_MTP_MODULES].parameters;
+    const int64_t modules = e->census.of[M3_COMPONENT_MTP_MODULES].parameters;
     const int64_t parameters = e->params_total - (modules > 0 ? modules : 0);
     if (foreign && foreign->few) {
         for (int i = 0; i < FEWS; i++)
@@ -271,7 +271,7 @@ int m3_printed_judge(struct m3_judgement *judgement, const struct m3_printed *ro
                      struct m3_error *error)
 {
     struct m3_setting setting;
-    *judgement = (struct m3_judgement){ .verdict = M3_NOT_COMPUTABLE, .ours = NAN };
+    *judgement = (struct m3_judgement){ .verdict = M3_REPRODUCTION_NOT_COMPUTABLE, .ours = NAN };
     int status = m3_printed_parse(&judgement->printed, row->printed, error);
     if (!status) status = m3_setting_parse(&setting, row->setting, error);
     if (!status && row->formula) {
@@ -286,6 +286,6 @@ int m3_printed_judge(struct m3_judgement *judgement, const struct m3_printed *ro
     if (!isfinite(judgement->ours)) return M3_OK;
     const struct m3_printed_number *printed = &judgement->printed;
     int near = fabs(judgement->ours - printed->value) <= printed->half + 1e-12 * fabs(printed->value);
-    judgement->verdict = near ? M3_REPRODUCED : M3_DIFFERS;
+    judgement->verdict = near ? M3_REPRODUCTION_REPRODUCED : M3_REPRODUCTION_DIFFERS;
     return M3_OK;
 }

@@ -77,7 +77,7 @@ int m3_setting_parse(struct m3_setting *setting, const char *text, struct m3_err
 int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, const json_t *summary,
                     struct m3_error *error);
 
-enum m3_reproduction { M3_REPRODUCED, M3_DIFFERS, M3_NOT_COMPUTABLE };
+enum m3_reproduction { M3_REPRODUCTION_REPRODUCED, M3_REPRODUCTION_DIFFERS, M3_REPRODUCTION_NOT_COMPUTABLE };
 
 struct m3_judgement {
     enum m3_reproduction verdict;

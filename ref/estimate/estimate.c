@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "estimate/foreign.h"
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 int64_t m3_exact(struct m3_estimate *e, m3_wide value)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "estimate/foreign.h"
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 /* IF_COUNTED: all of the config is known; IF_FEW: a few numbers are. */
 enum when {
@@ -273,7 +273,7 @@ static void add_layers(struct symbols *s, const struct m3_estimate *e)
         { "last_sparse", "1 if the last layer is sparse", c->layers && m3_config_sparse(c, c->layers) },
         { "last_moe", "1 if the last layer has experts", c->layers && m3_config_moe(c, c->layers) },
         { "mtp", "MTP modules", e->request.mtp_modules },
-        { "params_mtp", "parameters of MTP modules", e->census.of[M3_MTP_MODULES].parameters },
+        { "params_mtp", "parameters of MTP modules", e->census.of[M3_COMPONENT_MTP_MODULES].parameters },
         { "halves", "widths H in a row of a module's eh_proj", additive ? 1 : 2 },
         { "module_norms", "norms of a module outside its layer", additive ? 1 : 3 },
         { "cached", "layers with keys and values, MTP modules with them", e->cached },
@@ -337,8 +337,8 @@ static void add_counts(struct symbols *s, const struct m3_estimate *e)
         { "matrix_params", "parameters in E4M3", e->census.scaled_parameters },
         { "scale_bytes", "bytes of their scales", e->census.scale_bytes },
         { "file_bytes", "bytes of the tensors in the files", e->weight_bytes_stored },
-        { "routed", "parameters of routed experts", census->of[M3_MOE_ROUTED].parameters },
-        { "routed_bytes", "bytes of routed experts, as stored", census->of[M3_MOE_ROUTED].bytes },
+        { "routed", "parameters of routed experts", census->of[M3_COMPONENT_MOE_ROUTED].parameters },
+        { "routed_bytes", "bytes of routed experts, as stored", census->of[M3_COMPONENT_MOE_ROUTED].bytes },
         { "always_bytes", "bytes of the other weights that a token is multiplied by, as stored", e->always_bytes },
         { "published", "parameters, as published", foreign ? foreign->parameters : 0 },
         { "published_active", "active parameters, as published", foreign ? foreign->active : 0 },

@@ -1,7 +1,7 @@
 #include <math.h>
 
 #include "estimate/foreign.h"
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 static void forget(struct m3_flops *f)
 {

@@ -1,4 +1,4 @@
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 const char *const m3_ratio_names[M3_RATIOS] = {
     "main_branch", "layer_qk_with_index", "layer_attention", "model_attention", "model_without_lm_head",

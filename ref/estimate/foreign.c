@@ -169,11 +169,11 @@ static int settle_llama(struct m3_foreign *model, const char *path, struct m3_er
         return m3_fail(error, M3_BAD_INPUT, "%s: the sizes make a model of more than 2^56 parameters", path);
 
     struct m3_census *census = &model->census;
-    count(census, M3_EMBEDDING, 1, c->V * c->H);
-    if (!c->tied_embeddings) count(census, M3_LM_HEAD, 1, c->V * c->H);
-    count(census, M3_ATTENTION, 4 * c->layers, c->layers * 2 * c->H * (c->Q + c->G) * c->D);
-    count(census, M3_DENSE_MLP, 3 * c->layers, c->layers * 3 * c->H * c->dense_intermediate);
-    count(census, M3_NORMS, 2 * c->layers + 1, (2 * c->layers + 1) * c->H);
+    count(census, M3_COMPONENT_EMBEDDING, 1, c->V * c->H);
+    if (!c->tied_embeddings) count(census, M3_COMPONENT_LM_HEAD, 1, c->V * c->H);
+    count(census, M3_COMPONENT_ATTENTION, 4 * c->layers, c->layers * 2 * c->H * (c->Q + c->G) * c->D);
+    count(census, M3_COMPONENT_DENSE_MLP, 3 * c->layers, c->layers * 3 * c->H * c->dense_intermediate);
+    count(census, M3_COMPONENT_NORMS, 2 * c->layers + 1, (2 * c->layers + 1) * c->H);
     return M3_OK;
 }
 

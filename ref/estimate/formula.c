@@ -96,7 +96,7 @@ static int of_request(double *value, const struct m3_estimate *e, const char *na
         { "indexed", (double)e->indexed },
         { "keys", (double)e->keys_main },
         { "mtp", (double)r->mtp_modules },
-        { "params_mtp", (double)e->census.of[M3_MTP_MODULES].parameters },
+        { "params_mtp", (double)e->census.of[M3_COMPONENT_MTP_MODULES].parameters },
         { "weight_bits", r->weights->bits },
         { "kv_bits", r->kv->bits },
         { "index_bits", r->index_kv->bits },

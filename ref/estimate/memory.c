@@ -1,4 +1,4 @@
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 void m3_estimate_caches(struct m3_estimate *e)
 {
@@ -29,8 +29,8 @@ static void count_cards(struct m3_estimate *e)
 static void count_one_card(struct m3_estimate *e)
 {
     const struct m3_census *census = e->request.files ? e->request.files : &e->census;
-    const m3_wide gpus = e->request.gpus, routed = census->of[M3_MOE_ROUTED].parameters;
-    const m3_wide routed_bytes = census->of[M3_MOE_ROUTED].bytes;
+    const m3_wide gpus = e->request.gpus, routed = census->of[M3_COMPONENT_MOE_ROUTED].parameters;
+    const m3_wide routed_bytes = census->of[M3_COMPONENT_MOE_ROUTED].bytes;
     const m3_wide all = e->weight_bytes_stored >= 0 ? e->weight_bytes_stored : e->weight_bytes_released;
     const m3_wide sequence = (m3_wide)e->kv_total + e->request.activation_bytes;
     e->card_weights_stored = m3_exact(e, all - routed_bytes + routed_bytes / gpus);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 #include "model/tensors.h"
 
 const char *const m3_component_names[M3_COMPONENTS] = {
@@ -15,22 +15,22 @@ static const struct {
     const char *part;
     enum m3_component component;
 } name_parts[] = {
-    { "mtp.", M3_MTP_MODULES },
-    { "vision_tower.", M3_VISION_TOWER },
-    { "multi_modal_projector.", M3_PROJECTOR },
-    { "patch_merge_mlp.", M3_PROJECTOR },
-    { "embed_tokens.", M3_EMBEDDING },
-    { "lm_head.", M3_LM_HEAD },
-    { "norm.weight", M3_NORMS },            /* every norm of the text model ends so, those of heads and index too */
-    { ".self_attn.index_", M3_INDEXER },
-    { ".self_attn.", M3_ATTENTION },
-    { ".shared_experts.", M3_MOE_SHARED },
-    { ".experts.", M3_MOE_ROUTED },
-    { ".e_score_correction_bias", M3_MOE_ROUTER_BIAS },
-    { ".block_sparse_moe.gate.", M3_MOE_ROUTER },
-    { ".gate_proj.", M3_DENSE_MLP },
-    { ".up_proj.", M3_DENSE_MLP },
-    { ".down_proj.", M3_DENSE_MLP },
+    { "mtp.", M3_COMPONENT_MTP_MODULES },
+    { "vision_tower.", M3_COMPONENT_VISION_TOWER },
+    { "multi_modal_projector.", M3_COMPONENT_PROJECTOR },
+    { "patch_merge_mlp.", M3_COMPONENT_PROJECTOR },
+    { "embed_tokens.", M3_COMPONENT_EMBEDDING },
+    { "lm_head.", M3_COMPONENT_LM_HEAD },
+    { "norm.weight", M3_COMPONENT_NORMS },            /* every norm of the text model ends so, those of heads and index too */
+    { ".self_attn.index_", M3_COMPONENT_INDEXER },
+    { ".self_attn.", M3_COMPONENT_ATTENTION },
+    { ".shared_experts.", M3_COMPONENT_MOE_SHARED },
+    { ".experts.", M3_COMPONENT_MOE_ROUTED },
+    { ".e_score_correction_bias", M3_COMPONENT_MOE_ROUTER_BIAS },
+    { ".block_sparse_moe.gate.", M3_COMPONENT_MOE_ROUTER },
+    { ".gate_proj.", M3_COMPONENT_DENSE_MLP },
+    { ".up_proj.", M3_COMPONENT_DENSE_MLP },
+    { ".down_proj.", M3_COMPONENT_DENSE_MLP },
 };
 
 /* M3_COMPONENTS if the name belongs to none. */
@@ -64,8 +64,8 @@ static int count_spec(void *self, const struct m3_tensor_spec *spec)
         if (ends_in(spec->name, ".eh_proj.weight")) count /= 2;
     }
     int64_t cols = count / rows;
-    if (spec->row->dtype == M3_MATRIX && walk->scaling == M3_SCALE_MX32) scales = rows * ((cols + 31) / 32);
-    if (spec->row->dtype == M3_MATRIX && walk->scaling == M3_SCALE_128X128)
+    if (spec->row->dtype == M3_TENSOR_MATRIX && walk->scaling == M3_SCALE_MX32) scales = rows * ((cols + 31) / 32);
+    if (spec->row->dtype == M3_TENSOR_MATRIX && walk->scaling == M3_SCALE_128X128)
         scales = 4 * ((rows + 127) / 128) * ((cols + 127) / 128);
 
     row->tensors++;
@@ -73,7 +73,7 @@ static int count_spec(void *self, const struct m3_tensor_spec *spec)
     row->scales += scales > 0;
     walk->census->scaled_parameters += scales > 0 ? count : 0;
     walk->census->scale_bytes += scales;
-    row->bytes += scales > 0 ? count + scales : count * (spec->row->dtype == M3_FLOAT ? 4 : 2);
+    row->bytes += scales > 0 ? count + scales : count * (spec->row->dtype == M3_TENSOR_FLOAT ? 4 : 2);
     return 0;
 }
 
@@ -106,11 +106,11 @@ int m3_census_of_files(struct m3_census *census, const struct m3_checkpoint *fil
                              "the family has", path, tensor->name);
             continue;
         }
-        if (component == M3_MTP_MODULES && module_of(tensor->name) >= modules) {
+        if (component == M3_COMPONENT_MTP_MODULES && module_of(tensor->name) >= modules) {
             census->other_modules++;
             continue;
         }
-        if (component != M3_MTP_MODULES && config->sparse_switched_off && strstr(tensor->name, ".self_attn.index_"))
+        if (component != M3_COMPONENT_MTP_MODULES && config->sparse_switched_off && strstr(tensor->name, ".self_attn.index_"))
             continue;
         struct m3_census_row *row = &census->of[component];
         int scale = ends_in(tensor->name, "_scale_inv");
@@ -140,15 +140,15 @@ static void count_active(struct m3_estimate *e)
 {
     const struct m3_config *c = e->config;
     const struct m3_census_row *of = e->census.of;
-    int64_t embedding = of[M3_EMBEDDING].parameters;
-    int64_t text = e->params_total - of[M3_VISION_TOWER].parameters - of[M3_PROJECTOR].parameters
-                 - of[M3_MTP_MODULES].parameters;
-    int64_t always = text - of[M3_MOE_ROUTED].parameters - embedding - of[M3_LM_HEAD].parameters;
+    int64_t embedding = of[M3_COMPONENT_EMBEDDING].parameters;
+    int64_t text = e->params_total - of[M3_COMPONENT_VISION_TOWER].parameters - of[M3_COMPONENT_PROJECTOR].parameters
+                 - of[M3_COMPONENT_MTP_MODULES].parameters;
+    int64_t always = text - of[M3_COMPONENT_MOE_ROUTED].parameters - embedding - of[M3_COMPONENT_LM_HEAD].parameters;
 
     e->active_layers = always + e->moe * c->K * 3 * c->H * c->F;
     e->active_head = e->active_layers + c->V * c->H;
     e->active_embedding = e->active_head + (c->tied_embeddings ? 0 : embedding);
-    e->active_vision = e->active_embedding + of[M3_VISION_TOWER].parameters + of[M3_PROJECTOR].parameters;
+    e->active_vision = e->active_embedding + of[M3_COMPONENT_VISION_TOWER].parameters + of[M3_COMPONENT_PROJECTOR].parameters;
 }
 
 void m3_estimate_parameters(struct m3_estimate *e)

@@ -1,4 +1,4 @@
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 /* Sum over segments of their patches squared, where no segment of a video reaches over its limit of time steps. */
 static m3_wide squares_of_segments(const int64_t grid[3], int64_t limit)

@@ -1,4 +1,4 @@
-#include "estimate/plot.h"
+#include "estimate/private/plot.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "estimate/foreign.h"
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 /* null if it is not known. */
 static int put(json_t *object, const char *key, int64_t value)
@@ -24,7 +24,7 @@ static json_t *parameters_json(const struct m3_estimate *e)
     const struct m3_census *census = e->request.files ? e->request.files : &e->census;
     json_t *object = json_object();
     for (int i = 0; i < M3_COMPONENTS; i++)
-        if (i != M3_MTP_MODULES || e->request.mtp_modules)
+        if (i != M3_COMPONENT_MTP_MODULES || e->request.mtp_modules)
             put(object, m3_component_names[i], census->of[i].parameters);
     return object;
 }

@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 #define GIGA INT64_C(1000000000)
 #define MIB INT64_C(1048576)
@@ -41,14 +41,14 @@ static double experts_read(const struct m3_config *c, int64_t batch)
 static double stored_reads(struct m3_estimate *e)
 {
     const struct m3_census *census = e->request.files ? e->request.files : &e->census;
-    const int left_out[] = { M3_MOE_ROUTED, M3_VISION_TOWER, M3_PROJECTOR, M3_MTP_MODULES };
+    const int left_out[] = { M3_COMPONENT_MOE_ROUTED, M3_COMPONENT_VISION_TOWER, M3_COMPONENT_PROJECTOR, M3_COMPONENT_MTP_MODULES };
     int64_t always = 0;
     for (int i = 0; i < M3_COMPONENTS; i++) always += census->of[i].bytes;
     for (int i = 0; i < 4; i++) always -= census->of[left_out[i]].bytes;
-    if (!e->config->tied_embeddings) always -= census->of[M3_EMBEDDING].bytes;
+    if (!e->config->tied_embeddings) always -= census->of[M3_COMPONENT_EMBEDDING].bytes;
     e->always_bytes = always;
     if (!e->moe) return (double)always;
-    return (double)always + e->experts_read * (double)(census->of[M3_MOE_ROUTED].bytes / e->config->E);
+    return (double)always + e->experts_read * (double)(census->of[M3_COMPONENT_MOE_ROUTED].bytes / e->config->E);
 }
 
 void m3_estimate_reads(struct m3_estimate *e)

@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "estimate/parts.h"
+#include "estimate/private/parts.h"
 
 /* terms[i] = choose(m, i) p^i (1-p)^(m-i), i = 0 .. K: the experts of one card, had each been drawn by itself. */
 static void binomial(double *terms, int64_t m, double p, int K)

@@ -51,21 +51,21 @@ static int same_shape(const struct m3_tensor *tensor, int rank, const int64_t *s
 static enum m3_tensor_dtype dtype_rule(const struct binder *b, const struct m3_tensor_spec *spec)
 {
     int m2 = b->model->config.type == M3_TYPE_M2;
-    return m2 && spec->row->dtype == M3_FLOAT ? M3_PLAIN : spec->row->dtype;
+    return m2 && spec->row->dtype == M3_TENSOR_FLOAT ? M3_TENSOR_PLAIN : spec->row->dtype;
 }
 
 static int dtype_fits(enum m3_dtype dtype, enum m3_tensor_dtype rule)
 {
     if (dtype == M3_F32 || dtype == M3_F64) return 1;
-    if (rule == M3_FLOAT) return 0;
-    return dtype == M3_BF16 || dtype == M3_F16 || (rule == M3_MATRIX && dtype == M3_F8_E4M3);
+    if (rule == M3_TENSOR_FLOAT) return 0;
+    return dtype == M3_BF16 || dtype == M3_F16 || (rule == M3_TENSOR_MATRIX && dtype == M3_F8_E4M3);
 }
 
 static const char *dtype_words(enum m3_tensor_dtype rule)
 {
     switch (rule) {
-    case M3_FLOAT: return "F32 or F64";
-    case M3_PLAIN: return "BF16, F16, F32 or F64";
+    case M3_TENSOR_FLOAT: return "F32 or F64";
+    case M3_TENSOR_PLAIN: return "BF16, F16, F32 or F64";
     default: return "BF16, F16, F32, F64 or F8_E4M3";
     }
 }

@@ -80,7 +80,7 @@ static int shows_module(struct m3_pass *f, int64_t m)
     f->layer = M3_MTP_LAYER + m;
     for (int tap = 0; tap < M3_TAPS && f->request->sink; tap++) {
         enum m3_tap_where where = m3_tap_table[tap].where;
-        shows |= where >= M3_EVERY_LAYER && where != M3_AFTER_LAYERS && m3_pass_shows(f, tap);
+        shows |= where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS && m3_pass_shows(f, tap);
     }
     f->layer = -1;
     return shows;

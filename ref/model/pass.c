@@ -30,7 +30,7 @@ static int failed(struct m3_pass *f, int status, enum m3_tap tap, int64_t row0)
     const struct m3_failure *at = &f->ctx.failure;
     const char *folder = m3_checkpoint_config_path(f->model->checkpoint);
     const char *row = m3_tap_table[tap].shape[0] == 'T' ? "token" : "row";
-    const char *unit = m3_tap_table[tap].where == M3_MOE_LAYER ? "expert" : "block";
+    const char *unit = m3_tap_table[tap].where == M3_WHERE_MOE_LAYER ? "expert" : "block";
     char name[96], place[160];
     size_t n = 0;
 

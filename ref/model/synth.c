@@ -78,8 +78,8 @@ static int add_item(struct synth *s, const char *name, const char *suffix, enum 
 static int plan(void *self, const struct m3_tensor_spec *spec)
 {
     struct synth *s = self;
-    int quantised = spec->row->dtype == M3_MATRIX && (s->dtype == M3_SYNTH_F8_BLOCK || s->dtype == M3_SYNTH_MXFP8);
-    int wide = spec->row->dtype == M3_FLOAT || s->dtype == M3_SYNTH_F32;
+    int quantised = spec->row->dtype == M3_TENSOR_MATRIX && (s->dtype == M3_SYNTH_F8_BLOCK || s->dtype == M3_SYNTH_MXFP8);
+    int wide = spec->row->dtype == M3_TENSOR_FLOAT || s->dtype == M3_SYNTH_F32;
     int64_t columns = 1;
     for (int i = spec->rank > 1 ? 1 : 0; i < spec->rank; i++) columns *= spec->shape[i];
     int exponent = m3_draw_exponent(spec->name, columns);

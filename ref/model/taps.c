@@ -7,73 +7,73 @@
 #include <string.h>
 
 const struct m3_tap_row m3_tap_table[M3_TAPS] = {
-    [M3_TAP_VISION_PIXELS]       = { "vision.pixels",           M3_BEFORE_VISION_LAYERS, "PC",  M3_KIND_REALS },
-    [M3_TAP_VISION_GRID]         = { "vision.grid",             M3_BEFORE_VISION_LAYERS, "O3",  M3_KIND_COUNTS },
-    [M3_TAP_PATCH_EMBED]         = { "vision.patch_embed",      M3_BEFORE_VISION_LAYERS, "PW",  M3_KIND_REALS },
-    [M3_TAP_PRE_NORM]            = { "vision.pre_norm",         M3_BEFORE_VISION_LAYERS, "PW",  M3_KIND_REALS },
-    [M3_TAP_NORM1]               = { "norm1",                   M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
-    [M3_TAP_VISION_Q_PROJ]       = { "q_proj",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
-    [M3_TAP_VISION_K_PROJ]       = { "k_proj",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
-    [M3_TAP_VISION_V_PROJ]       = { "v_proj",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
-    [M3_TAP_VISION_Q_ROPE]       = { "q_rope",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
-    [M3_TAP_VISION_K_ROPE]       = { "k_rope",                  M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
-    [M3_TAP_VISION_ATTN]         = { "attn",                    M3_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
-    [M3_TAP_VISION_ATTN_OUT]     = { "attn_out",                M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
-    [M3_TAP_VISION_MID]          = { "mid",                     M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
-    [M3_TAP_NORM2]               = { "norm2",                   M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
-    [M3_TAP_FC1]                 = { "fc1",                     M3_EVERY_VISION_LAYER,   "PL",  M3_KIND_REALS },
-    [M3_TAP_VISION_ACT]          = { "act",                     M3_EVERY_VISION_LAYER,   "PL",  M3_KIND_REALS },
-    [M3_TAP_VISION_MLP]          = { "mlp",                     M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
-    [M3_TAP_VISION_OUT]          = { "out",                     M3_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
-    [M3_TAP_LINEAR_1]            = { "projector.linear_1",      M3_AFTER_VISION_LAYERS,  "PY",  M3_KIND_REALS },
-    [M3_TAP_ACT_1]               = { "projector.act_1",         M3_AFTER_VISION_LAYERS,  "PY",  M3_KIND_REALS },
-    [M3_TAP_LINEAR_2]            = { "projector.linear_2",      M3_AFTER_VISION_LAYERS,  "PH",  M3_KIND_REALS },
-    [M3_TAP_MERGED]              = { "projector.merged",        M3_AFTER_VISION_LAYERS,  "MZ",  M3_KIND_REALS },
-    [M3_TAP_MERGE_LINEAR_1]      = { "projector.merge_linear_1",M3_AFTER_VISION_LAYERS,  "MY",  M3_KIND_REALS },
-    [M3_TAP_ACT_2]               = { "projector.act_2",         M3_AFTER_VISION_LAYERS,  "MY",  M3_KIND_REALS },
-    [M3_TAP_PROJECTOR_OUT]       = { "projector.out",           M3_AFTER_VISION_LAYERS,  "MH",  M3_KIND_REALS },
-    [M3_TAP_EMBED]               = { "embed",                   M3_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
-    [M3_TAP_FUSED]               = { "fused",                   M3_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
-    [M3_TAP_MTP_EMBED_NORM]      = { "embed_norm",              M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
-    [M3_TAP_MTP_HIDDEN_NORM]     = { "hidden_norm",             M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
-    [M3_TAP_MTP_EH_PROJ]         = { "eh_proj",                 M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
-    [M3_TAP_ATTN_NORM]           = { "attn_norm",               M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
-    [M3_TAP_Q_PROJ]              = { "q_proj",                  M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
-    [M3_TAP_K_PROJ]              = { "k_proj",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
-    [M3_TAP_V_PROJ]              = { "v_proj",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
-    [M3_TAP_Q_NORM]              = { "q_norm",                  M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
-    [M3_TAP_K_NORM]              = { "k_norm",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
-    [M3_TAP_Q_ROPE]              = { "q_rope",                  M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
-    [M3_TAP_K_ROPE]              = { "k_rope",                  M3_EVERY_LAYER,          "TGD", M3_KIND_REALS },
-    [M3_TAP_INDEX_Q_PROJ]        = { "index.q_proj",            M3_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
-    [M3_TAP_INDEX_K_PROJ]        = { "index.k_proj",            M3_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
-    [M3_TAP_INDEX_Q_NORM]        = { "index.q_norm",            M3_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
-    [M3_TAP_INDEX_K_NORM]        = { "index.k_norm",            M3_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
-    [M3_TAP_INDEX_Q_ROPE]        = { "index.q_rope",            M3_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
-    [M3_TAP_INDEX_K_ROPE]        = { "index.k_rope",            M3_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
-    [M3_TAP_INDEX_BLOCK_SCORES]  = { "index.block_scores",      M3_SPARSE_LAYER,         "TGB", M3_KIND_REALS },
-    [M3_TAP_INDEX_BLOCKS]        = { "index.blocks",            M3_SPARSE_LAYER,         "TGN", M3_KIND_CHOICES },
-    [M3_TAP_ATTN_LSE]            = { "attn_lse",                M3_EVERY_LAYER,          "TQ",  M3_KIND_REALS },
-    [M3_TAP_ATTN]                = { "attn",                    M3_EVERY_LAYER,          "TQD", M3_KIND_REALS },
-    [M3_TAP_ATTN_OUT]            = { "attn_out",                M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
-    [M3_TAP_MID]                 = { "mid",                     M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
-    [M3_TAP_MLP_NORM]            = { "mlp_norm",                M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_VISION_PIXELS]       = { "vision.pixels",           M3_WHERE_BEFORE_VISION_LAYERS, "PC",  M3_KIND_REALS },
+    [M3_TAP_VISION_GRID]         = { "vision.grid",             M3_WHERE_BEFORE_VISION_LAYERS, "O3",  M3_KIND_COUNTS },
+    [M3_TAP_PATCH_EMBED]         = { "vision.patch_embed",      M3_WHERE_BEFORE_VISION_LAYERS, "PW",  M3_KIND_REALS },
+    [M3_TAP_PRE_NORM]            = { "vision.pre_norm",         M3_WHERE_BEFORE_VISION_LAYERS, "PW",  M3_KIND_REALS },
+    [M3_TAP_NORM1]               = { "norm1",                   M3_WHERE_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_VISION_Q_PROJ]       = { "q_proj",                  M3_WHERE_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_K_PROJ]       = { "k_proj",                  M3_WHERE_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_V_PROJ]       = { "v_proj",                  M3_WHERE_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_Q_ROPE]       = { "q_rope",                  M3_WHERE_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_K_ROPE]       = { "k_rope",                  M3_WHERE_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_ATTN]         = { "attn",                    M3_WHERE_EVERY_VISION_LAYER,   "PAU", M3_KIND_REALS },
+    [M3_TAP_VISION_ATTN_OUT]     = { "attn_out",                M3_WHERE_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_VISION_MID]          = { "mid",                     M3_WHERE_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_NORM2]               = { "norm2",                   M3_WHERE_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_FC1]                 = { "fc1",                     M3_WHERE_EVERY_VISION_LAYER,   "PL",  M3_KIND_REALS },
+    [M3_TAP_VISION_ACT]          = { "act",                     M3_WHERE_EVERY_VISION_LAYER,   "PL",  M3_KIND_REALS },
+    [M3_TAP_VISION_MLP]          = { "mlp",                     M3_WHERE_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_VISION_OUT]          = { "out",                     M3_WHERE_EVERY_VISION_LAYER,   "PW",  M3_KIND_REALS },
+    [M3_TAP_LINEAR_1]            = { "projector.linear_1",      M3_WHERE_AFTER_VISION_LAYERS,  "PY",  M3_KIND_REALS },
+    [M3_TAP_ACT_1]               = { "projector.act_1",         M3_WHERE_AFTER_VISION_LAYERS,  "PY",  M3_KIND_REALS },
+    [M3_TAP_LINEAR_2]            = { "projector.linear_2",      M3_WHERE_AFTER_VISION_LAYERS,  "PH",  M3_KIND_REALS },
+    [M3_TAP_MERGED]              = { "projector.merged",        M3_WHERE_AFTER_VISION_LAYERS,  "MZ",  M3_KIND_REALS },
+    [M3_TAP_MERGE_LINEAR_1]      = { "projector.merge_linear_1",M3_WHERE_AFTER_VISION_LAYERS,  "MY",  M3_KIND_REALS },
+    [M3_TAP_ACT_2]               = { "projector.act_2",         M3_WHERE_AFTER_VISION_LAYERS,  "MY",  M3_KIND_REALS },
+    [M3_TAP_PROJECTOR_OUT]       = { "projector.out",           M3_WHERE_AFTER_VISION_LAYERS,  "MH",  M3_KIND_REALS },
+    [M3_TAP_EMBED]               = { "embed",                   M3_WHERE_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
+    [M3_TAP_FUSED]               = { "fused",                   M3_WHERE_BEFORE_LAYERS,        "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_EMBED_NORM]      = { "embed_norm",              M3_WHERE_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_HIDDEN_NORM]     = { "hidden_norm",             M3_WHERE_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_EH_PROJ]         = { "eh_proj",                 M3_WHERE_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
+    [M3_TAP_ATTN_NORM]           = { "attn_norm",               M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_Q_PROJ]              = { "q_proj",                  M3_WHERE_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_K_PROJ]              = { "k_proj",                  M3_WHERE_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_V_PROJ]              = { "v_proj",                  M3_WHERE_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_Q_NORM]              = { "q_norm",                  M3_WHERE_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_K_NORM]              = { "k_norm",                  M3_WHERE_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_Q_ROPE]              = { "q_rope",                  M3_WHERE_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_K_ROPE]              = { "k_rope",                  M3_WHERE_EVERY_LAYER,          "TGD", M3_KIND_REALS },
+    [M3_TAP_INDEX_Q_PROJ]        = { "index.q_proj",            M3_WHERE_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
+    [M3_TAP_INDEX_K_PROJ]        = { "index.k_proj",            M3_WHERE_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
+    [M3_TAP_INDEX_Q_NORM]        = { "index.q_norm",            M3_WHERE_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
+    [M3_TAP_INDEX_K_NORM]        = { "index.k_norm",            M3_WHERE_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
+    [M3_TAP_INDEX_Q_ROPE]        = { "index.q_rope",            M3_WHERE_SPARSE_LAYER,         "TGX", M3_KIND_REALS },
+    [M3_TAP_INDEX_K_ROPE]        = { "index.k_rope",            M3_WHERE_SPARSE_LAYER,         "TX",  M3_KIND_REALS },
+    [M3_TAP_INDEX_BLOCK_SCORES]  = { "index.block_scores",      M3_WHERE_SPARSE_LAYER,         "TGB", M3_KIND_REALS },
+    [M3_TAP_INDEX_BLOCKS]        = { "index.blocks",            M3_WHERE_SPARSE_LAYER,         "TGN", M3_KIND_CHOICES },
+    [M3_TAP_ATTN_LSE]            = { "attn_lse",                M3_WHERE_EVERY_LAYER,          "TQ",  M3_KIND_REALS },
+    [M3_TAP_ATTN]                = { "attn",                    M3_WHERE_EVERY_LAYER,          "TQD", M3_KIND_REALS },
+    [M3_TAP_ATTN_OUT]            = { "attn_out",                M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_MID]                 = { "mid",                     M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_MLP_NORM]            = { "mlp_norm",                M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
     [M3_TAP_MLP_GATE]            = { "mlp.gate",                M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
     [M3_TAP_MLP_UP]              = { "mlp.up",                  M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
     [M3_TAP_MLP_ACT]             = { "mlp.act",                 M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
-    [M3_TAP_ROUTER_LOGITS]       = { "moe.router_logits",       M3_MOE_LAYER,            "TE",  M3_KIND_REALS },
-    [M3_TAP_ROUTER_SCORES]       = { "moe.router_scores",       M3_MOE_LAYER,            "TE",  M3_KIND_REALS },
-    [M3_TAP_EXPERTS]             = { "moe.experts",             M3_MOE_LAYER,            "TK",  M3_KIND_CHOICES },
-    [M3_TAP_EXPERT_WEIGHTS]      = { "moe.weights",             M3_MOE_LAYER,            "TK",  M3_KIND_REALS },
-    [M3_TAP_EXPERT_OUT]          = { "moe.expert_out",          M3_MOE_LAYER,            "TKH", M3_KIND_REALS },
-    [M3_TAP_ROUTED]              = { "moe.routed",              M3_MOE_LAYER,            "TH",  M3_KIND_REALS },
+    [M3_TAP_ROUTER_LOGITS]       = { "moe.router_logits",       M3_WHERE_MOE_LAYER,            "TE",  M3_KIND_REALS },
+    [M3_TAP_ROUTER_SCORES]       = { "moe.router_scores",       M3_WHERE_MOE_LAYER,            "TE",  M3_KIND_REALS },
+    [M3_TAP_EXPERTS]             = { "moe.experts",             M3_WHERE_MOE_LAYER,            "TK",  M3_KIND_CHOICES },
+    [M3_TAP_EXPERT_WEIGHTS]      = { "moe.weights",             M3_WHERE_MOE_LAYER,            "TK",  M3_KIND_REALS },
+    [M3_TAP_EXPERT_OUT]          = { "moe.expert_out",          M3_WHERE_MOE_LAYER,            "TKH", M3_KIND_REALS },
+    [M3_TAP_ROUTED]              = { "moe.routed",              M3_WHERE_MOE_LAYER,            "TH",  M3_KIND_REALS },
     [M3_TAP_SHARED]              = { "moe.shared",              M3_SHARED_LAYER,         "TH",  M3_KIND_REALS },
-    [M3_TAP_MLP]                 = { "mlp",                     M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
-    [M3_TAP_OUT]                 = { "out",                     M3_EVERY_LAYER,          "TH",  M3_KIND_REALS },
-    [M3_TAP_FINAL_NORM]          = { "final_norm",              M3_AFTER_LAYERS,         "TH",  M3_KIND_REALS },
-    [M3_TAP_LOGITS]              = { "logits",                  M3_AFTER_LAYERS,         "TV",  M3_KIND_REALS },
-    [M3_TAP_MTP_FINAL_NORM]      = { "final_norm",              M3_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
-    [M3_TAP_MTP_LOGITS]          = { "logits",                  M3_EVERY_MTP_MODULE,     "TV",  M3_KIND_REALS },
+    [M3_TAP_MLP]                 = { "mlp",                     M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_OUT]                 = { "out",                     M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
+    [M3_TAP_FINAL_NORM]          = { "final_norm",              M3_WHERE_AFTER_LAYERS,         "TH",  M3_KIND_REALS },
+    [M3_TAP_LOGITS]              = { "logits",                  M3_WHERE_AFTER_LAYERS,         "TV",  M3_KIND_REALS },
+    [M3_TAP_MTP_FINAL_NORM]      = { "final_norm",              M3_WHERE_EVERY_MTP_MODULE,     "TH",  M3_KIND_REALS },
+    [M3_TAP_MTP_LOGITS]          = { "logits",                  M3_WHERE_EVERY_MTP_MODULE,     "TV",  M3_KIND_REALS },
 };
 
 static const char vision_prefix[] = "vision.layers.", text_prefix[] = "layers.", mtp_prefix[] = "mtp.";
@@ -81,23 +81,23 @@ static const char vision_prefix[] = "vision.layers.", text_prefix[] = "layers.",
 /* Is it a tap of a text layer, whatever the kind of the layer? */
 static int in_text_layer(enum m3_tap tap)
 {
-    return m3_tap_table[tap].where >= M3_EVERY_LAYER && m3_tap_table[tap].where < M3_AFTER_LAYERS;
+    return m3_tap_table[tap].where >= M3_WHERE_EVERY_LAYER && m3_tap_table[tap].where < M3_WHERE_AFTER_LAYERS;
 }
 
 /* The parts of a pass: all kinds of text layers are one, those of MTP modules belong to them. */
 static int part(enum m3_tap tap, int64_t layer)
 {
     if (!in_text_layer(tap)) return m3_tap_table[tap].where;
-    return layer >= M3_MTP_LAYER ? M3_EVERY_MTP_MODULE : M3_EVERY_LAYER;
+    return layer >= M3_MTP_LAYER ? M3_WHERE_EVERY_MTP_MODULE : M3_WHERE_EVERY_LAYER;
 }
 
 /* What stands before the layer's number in a name; NULL outside layers. */
 static const char *prefix_of(enum m3_tap tap, int64_t layer)
 {
     switch (part(tap, layer)) {
-    case M3_EVERY_VISION_LAYER: return vision_prefix;
-    case M3_EVERY_LAYER: return text_prefix;
-    case M3_EVERY_MTP_MODULE: return mtp_prefix;
+    case M3_WHERE_EVERY_VISION_LAYER: return vision_prefix;
+    case M3_WHERE_EVERY_LAYER: return text_prefix;
+    case M3_WHERE_EVERY_MTP_MODULE: return mtp_prefix;
     default: return NULL;
     }
 }

@@ -31,17 +31,17 @@ enum m3_tap {
 
 /* In which part of a pass, and in which of its layers, a tap exists. Parts in the order in which they run. */
 enum m3_tap_where {
-    M3_BEFORE_VISION_LAYERS,    /* this and the next two: only with pictures */
-    M3_EVERY_VISION_LAYER,
-    M3_AFTER_VISION_LAYERS,
-    M3_BEFORE_LAYERS,
-    M3_EVERY_LAYER,
-    M3_SPARSE_LAYER,
+    M3_WHERE_BEFORE_VISION_LAYERS,    /* this and the next two: only with pictures */
+    M3_WHERE_EVERY_VISION_LAYER,
+    M3_WHERE_AFTER_VISION_LAYERS,
+    M3_WHERE_BEFORE_LAYERS,
+    M3_WHERE_EVERY_LAYER,
+    M3_WHERE_SPARSE_LAYER,
     M3_DENSE_MLP_LAYER,
-    M3_MOE_LAYER,
+    M3_WHERE_MOE_LAYER,
     M3_SHARED_LAYER,            /* MoE layers with a shared expert */
-    M3_AFTER_LAYERS,
-    M3_EVERY_MTP_MODULE,        /* around its layer, whose taps are those of a text layer */
+    M3_WHERE_AFTER_LAYERS,
+    M3_WHERE_EVERY_MTP_MODULE,        /* around its layer, whose taps are those of a text layer */
 };
 
 /* Every function that takes a layer means the layer of MTP module m by M3_MTP_LAYER + m. */

@@ -9,10 +9,10 @@
 #include "io/config.h"
 
 enum m3_tensor_dtype {
-    M3_PLAIN,         /* F64, F32, F16 or BF16; BF16 as released */
-    M3_FLOAT,           /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
+    M3_TENSOR_PLAIN,         /* F64, F32, F16 or BF16; BF16 as released */
+    M3_TENSOR_FLOAT,           /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
                          * known */
-    M3_MATRIX,        /* plain, or F8_E4M3 with a scale tensor beside it */
+    M3_TENSOR_MATRIX,        /* plain, or F8_E4M3 with a scale tensor beside it */
 };
 
 enum m3_tensor_where {

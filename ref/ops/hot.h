@@ -1,5 +1,5 @@
 /* The inner loops, built once for each instruction set and chosen at run time. Each is plain arithmetic in a stated
- * order, so every build gives the same bits; tests/test_hot.c holds them against the plain loops that they mean.
+ * order, so every build gives the same bits; tests/ops/fast/test_hot.c holds them against the plain loops that they mean.
  * The exception is dots, a part of the `blas` body of linear, which promises an order only within one machine. */
 #ifndef M3_OPS_HOT_H
 #define M3_OPS_HOT_H

@@ -1,4 +1,4 @@
-"""Prints the numbers of tests/test_lightning_attention.c that come from public code: the inner product of
+"""Prints the numbers of tests/ops/test_lightning_attention.c that come from public code: the inner product of
 MiniMaxLightningAttention of transformers in fp64, between its projections, and its slope rates.
 
     python scripts/golden/lightning.py

@@ -1,0 +1,322 @@
+#include "oracle/blame/blame.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/checkpoint.h"
+#include "oracle/blame/private/blame.h"
+
+static int by_execution(const void *a, const void *b)
+{
+    const struct m3_blame_item *x = a, *y = b;
+    return m3_tap_order(x->tap, x->layer, y->tap, y->layer);
+}
+
+struct m3_blame_item *m3_blame_find(const struct m3_blaming *b, enum m3_tap tap, int64_t layer)
+{
+    const struct m3_blame_item key = { .tap = tap, .layer = layer };
+    return bsearch(&key, b->items, (size_t)b->count, sizeof key, by_execution);
+}
+
+/* Operand i of a tap, or NULL. */
+static struct m3_blame_item *operand_of(const struct m3_blaming *b, const struct m3_blame_item *item, int i)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    const struct m3_setting *s = b->setting;
+    if (m3_graph_operand(&tap, &layer, s->model, s->semantics, item->tap, item->layer, i)) return NULL;
+    return m3_blame_find(b, tap, layer);
+}
+
+/* ---- which dump, of what */
+
+static int check_origin(struct m3_blame *result, const struct m3_blaming *b, const struct m3_safetensors *file)
+{
+    const struct m3_setting *s = b->setting;
+    char model_sha256[65];
+    int status = m3_checkpoint_sha256(s->model->checkpoint, model_sha256, b->error);
+    const char *const keys[][2] = { { "model_sha256", model_sha256 }, { "case_sha256", s->the_case->sha256 } };
+    if (status) return status;
+    for (int i = 0; i < 2; i++) {
+        const char *got = m3_safetensors_metadata(file, keys[i][0]);
+        if (!got) m3_fail(&result->notes, M3_OK, "%s is absent from the candidate: not checked", keys[i][0]);
+        if (!got || strcmp(got, keys[i][1]) == 0) continue;
+        m3_fail(&result->notes, M3_OK, "%s differs: got %s, expected %s%s", keys[i][0], got, keys[i][1],
+                b->options->force ? "; judged by force" : "");
+        if (!b->options->force)
+            status = m3_fail(b->error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s", m3_safetensors_path(file),
+                             keys[i][0], got, keys[i][1]);
+    }
+    return status;
+}
+
+/* ---- what is to be judged */
+
+static const char *section_of(const struct m3_setting *s, const struct m3_blame_item *item)
+{
+    const struct m3_config *c = &s->model->config;
+    const int64_t l = item->layer >= M3_MTP_LAYER ? c->layers + item->layer - M3_MTP_LAYER : item->layer;
+    const char *const *sections = m3_tap_sections[item->tap];
+    if (!sections[1]) return sections[0];
+    return (item->tap == M3_TAP_MLP ? m3_config_moe(c, l) : m3_config_sparse(c, l)) ? sections[1] : sections[0];
+}
+
+/* Has the tensor the tap's shape, in the rows that the dump numbers, and its kind of numbers? NULL, or what not. */
+static const char *fits(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_tensor *t)
+{
+    const struct m3_tap_row *row = &m3_tap_table[item->tap];
+    const struct m3_tensor *rows = m3_side_rows(&b->side, item->tap);
+    if (row->kind == M3_KIND_REALS && !m3_holds_floats(t)) return "not a float dtype";
+    if (row->kind != M3_KIND_REALS && !m3_holds_ids(t)) return "not an integer dtype";
+    if (t->rank != (int)strlen(row->shape)) return "not the rank of this tap";
+    if (t->shape[0] != (rows ? rows->count : item->rows)) return "not the rows of this call";
+    for (int i = 1; i < t->rank; i++)
+        if (row->shape[i] != 'B' && t->shape[i] != m3_config_size(&b->setting->model->config, row->shape[i]))
+            return "not the shape of this tap";
+    return t->count == t->shape[0] * item->width ? NULL : "not the shape of this tap";
+}
+
+static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_blamed *out,
+                      const struct m3_tensor *t, const char *why)
+{
+    const struct m3_setting *s = b->setting;
+    const struct m3_graph_row *row = m3_graph_row_of(s->model, s->semantics, item->tap, item->layer);
+    *out = (struct m3_blamed){ .tap = item->tap, .layer = item->layer, .candidate = t, .operators = 1,
+                               .operator = m3_operator_name(row->op == M3_OP_NONE ? M3_OP_INPUT : row->op),
+                               .section = section_of(s, item), .verdict = M3_VERDICT_NOT_JUDGED, .gap = NAN,
+                               .selection = m3_tap_table[item->tap].kind == M3_KIND_CHOICES };
+    memcpy(out->name, item->name, sizeof out->name);
+    item->blamed = out;
+    if (!why) return;
+    out->verdict = M3_VERDICT_NOT_COMPARABLE;
+    snprintf(out->note, sizeof out->note, "%s", why);
+}
+
+/* All taps of the call; of those that the dump has and that match, what is to become of them. */
+static int list_taps(struct m3_blame *result, struct m3_blaming *b)
+{
+    enum m3_tap tap;
+    int64_t layer, room = 0;
+    while (m3_trace_tap(b->setting, room, &tap, &layer)) room++;
+    b->items = calloc((size_t)room + 1, sizeof *b->items);
+    result->taps = calloc((size_t)room + 1, sizeof *result->taps);
+    if (!b->items || !result->taps)
+        return m3_fail_memory(b->error, "the list of taps", (size_t)room * sizeof *b->items);
+    for (b->count = 0; b->count < room; b->count++) {
+        struct m3_blame_item *item = &b->items[b->count];
+        m3_trace_tap(b->setting, b->count, &item->tap, &item->layer);
+        m3_tap_name(item->name, sizeof item->name, item->tap, item->layer);
+        item->rows = m3_tap_rows(b->setting, item->tap, item->layer);
+        item->width = m3_tap_width(b->setting, item->tap, item->layer);
+        const struct m3_tensor *t = m3_safetensors_find(b->side.file, item->name);
+        const char *why = t ? fits(b, item, t) : NULL;
+        if (t && !why) item->dumped = t;
+        if (t && m3_tap_matches(b->options->taps, item->name))
+            begin_tap(b, item, &result->taps[result->count++], t, why);
+    }
+    return M3_OK;
+}
+
+/* What something that is judged reads, and what it takes to make that again where it was not dumped. */
+static void mark_needed(struct m3_blaming *b)
+{
+    for (int64_t i = b->count - 1; i >= 0; i--) {
+        struct m3_blame_item *item = &b->items[i];
+        const int judged = item->blamed && item->dumped;
+        item->needed |= judged;
+        if (!item->needed || (item->dumped && !judged)) continue;
+        for (int j = 0; j < M3_OPERANDS; j++) {
+            struct m3_blame_item *operand = operand_of(b, item, j);
+            if (operand) operand->needed = 1;
+        }
+    }
+}
+
+/* How many operators are judged together, and the first of them. */
+static int64_t count_together(const struct m3_blaming *b, struct m3_blame_item *item,
+                              const struct m3_blame_item **first)
+{
+    int64_t count = 1;
+    for (int j = 0; j < M3_OPERANDS; j++) {
+        struct m3_blame_item *operand = operand_of(b, item, j);
+        if (!operand || operand->dumped || operand->counted || operand->layer != item->layer) continue;
+        operand->counted = 1;
+        if (!*first || by_execution(operand, *first) < 0) *first = operand;
+        count += count_together(b, operand, first);
+    }
+    return count;
+}
+
+static void note_together(const struct m3_blaming *b, struct m3_blame_item *item)
+{
+    const struct m3_blame_item *first = NULL;
+    for (int64_t i = 0; i < b->count; i++) b->items[i].counted = 0;
+    item->blamed->operators = count_together(b, item, &first);
+    if (first) memcpy(item->blamed->since, first->name, sizeof first->name);
+}
+
+/* ---- in execution order */
+
+/* The grid of the case as numbers: equal or not. */
+static int counts_as_numbers(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    const int64_t n = made->rows * made->width;
+    const size_t room = (size_t)n + 1;
+    made->y = malloc(room * sizeof *made->y);
+    made->bound = calloc(room, sizeof *made->bound);
+    made->walk = calloc(room, sizeof *made->walk);
+    made->f = 1;
+    if (!made->y || !made->bound || !made->walk) return m3_fail_memory(b->error, item->name, room * sizeof *made->y);
+    for (int64_t i = 0; i < n; i++) made->y[i] = (double)made->ids[i];
+    return M3_OK;
+}
+
+/* A tap that the operator refuses to make is not judged: its words say why. */
+static int make_again(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    struct m3_error why = { 0 };
+    int status = m3_trace_recompute(made, b->trace, item->tap, item->layer, &why);
+    const int refused = status == M3_WRONG;
+    if (refused) {
+        m3_recomputed_free(made);
+        made->missing = made->words;
+        const char *text = why.text ? why.text : "";
+        snprintf(made->words, sizeof made->words, "inputs that its operator takes: %.*s", (int)strcspn(text, "\n"),
+                 text);
+    } else if (status && why.text) {
+        m3_fail(b->error, status, "%.*s", (int)strcspn(why.text, "\n"), why.text);
+    }
+    m3_error_free(&why);
+    if (!status && made->ids && m3_tap_table[item->tap].kind == M3_KIND_COUNTS)
+        status = counts_as_numbers(made, b, item);
+    return refused ? M3_OK : status;
+}
+
+static void not_judged(struct m3_blamed *out, const struct m3_recomputed *made, int64_t rows)
+{
+    out->verdict = M3_VERDICT_NOT_JUDGED;
+    out->left_out = rows;
+    snprintf(out->note, sizeof out->note, "lacks %s", made->missing);
+}
+
+static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
+{
+    struct m3_recomputed made = { 0 };
+    int status = make_again(&made, b, item);
+    if (!status && !item->dumped) {
+        if (!made.missing) status = m3_blame_certain_rows(b, item, &made);
+    } else if (!status) {
+        status = m3_blame_judge_choices(b, item, dumped, &made);
+        if (item->blamed && made.missing && item->blamed->elements == 0) not_judged(item->blamed, &made, dumped->rows);
+    }
+    m3_recomputed_free(&made);
+    return status;
+}
+
+static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
+{
+    struct m3_recomputed made = { 0 };
+    int status = make_again(&made, b, item);
+    if (!status && made.missing) not_judged(item->blamed, &made, dumped->rows);
+    else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
+    m3_recomputed_free(&made);
+    return status;
+}
+
+/* Pixels that the dump lacks are put all the same: what a profile says of their dump is true of the case's. */
+static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    struct m3_recomputed made = { 0 };
+    int status = make_again(&made, b, item);
+    const struct m3_value value = { .values = made.y, .rows = made.rows, .width = made.width, .complete = 1 };
+    if (!status && !made.missing) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
+    m3_recomputed_free(&made);
+    return status;
+}
+
+static int take_tap(const struct m3_blaming *b, struct m3_blame_item *item)
+{
+    struct m3_blame_values dumped = { 0 };
+    const enum m3_tap_kind kind = m3_tap_table[item->tap].kind;
+    int status = item->dumped ? m3_blame_read(&dumped, b, item) : M3_OK;
+    if (status) goto end;
+    if (kind == M3_KIND_CHOICES) status = choices(b, item, &dumped);
+    else if (item->dumped && item->blamed) status = floats(b, item, &dumped);
+    else if (!item->dumped && item->tap == M3_TAP_VISION_PIXELS) status = put_pixels(b, item);
+    if (!status && item->dumped && kind != M3_KIND_COUNTS) status = m3_blame_put(b, item, &dumped);
+end:
+    m3_blame_values_free(&dumped);
+    return status;
+}
+
+/* ---- the whole */
+
+static void add_up(struct m3_blame *result)
+{
+    const struct m3_blamed *suspect = NULL;
+    for (int64_t i = 0; i < result->count; i++) {
+        const struct m3_blamed *tap = &result->taps[i];
+        if (tap->verdict == M3_VERDICT_NOT_JUDGED) result->not_judged++;
+        else if (tap->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
+        else result->judged++;
+        if (tap->verdict == M3_VERDICT_FAIL && result->failed++ == 0) result->culprit = tap;
+        if (tap->verdict == M3_VERDICT_SUSPECT && result->suspect++ == 0) suspect = tap;
+    }
+    if (!result->culprit) result->culprit = suspect;
+    if (result->failed) result->status = M3_WRONG;
+    else if (result->not_comparable || !result->judged) result->status = M3_NOT_COMPARABLE;
+    else result->status = result->suspect ? M3_SUSPECT : M3_OK;
+}
+
+static void note_others(struct m3_blame *result, const struct m3_blaming *b)
+{
+    int64_t others = 0;
+    const char *first = NULL;
+    for (int64_t i = 0; i < m3_safetensors_count(b->side.file); i++) {
+        const char *name = m3_safetensors_at(b->side.file, i)->name;
+        enum m3_tap tap;
+        int64_t layer;
+        if (m3_tap_parse(name, &tap, &layer) || m3_blame_find(b, tap, layer)) continue;
+        if (others++ == 0) first = name;
+    }
+    if (others)
+        m3_fail(&result->notes, M3_OK, "taps of the candidate that this model does not make of this case: %" PRId64
+                ", first %s", others, first);
+}
+
+int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
+             const struct m3_blame_options *options, struct m3_error *error)
+{
+    struct m3_blaming b = { .setting = setting, .options = options, .fd = -1, .error = error };
+    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE };
+    int status = m3_side_begin(&b.side, candidate, error);
+    if (!status) status = check_origin(result, &b, candidate);
+    if (!status) status = list_taps(result, &b);
+    if (!status) note_others(result, &b);
+    if (!status && result->count == 0)
+        status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap of this model and case%s%s",
+                         m3_safetensors_path(candidate), options->taps ? " that matches " : "",
+                         options->taps ? options->taps : "");
+    if (!status) mark_needed(&b);
+    if (!status) status = m3_blame_reference(&b);
+    if (!status) status = m3_trace_new(&b.trace, setting, error);
+    for (int64_t i = 0; !status && i < b.count; i++) {
+        struct m3_blame_item *item = &b.items[i];
+        if (item->needed) status = take_tap(&b, item);
+        if (!status && item->blamed) note_together(&b, item);
+    }
+    if (!status) add_up(result);
+    m3_trace_free(b.trace);
+    m3_blame_reference_free(&b);
+    free(b.items);
+    return status;
+}
+
+void m3_blame_free(struct m3_blame *result)
+{
+    free(result->taps);
+    m3_error_free(&result->notes);
+    *result = (struct m3_blame){ 0 };
+}

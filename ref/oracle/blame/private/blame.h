@@ -1,0 +1,75 @@
+/* What the parts of blame share. Inside the oracle. */
+#ifndef M3_ORACLE_BLAME_PRIVATE_BLAME_H
+#define M3_ORACLE_BLAME_PRIVATE_BLAME_H
+
+#include "oracle/judge/align.h"
+#include "oracle/blame/blame.h"
+
+/* One tap of the call. */
+struct m3_blame_item {
+    enum m3_tap tap;
+    int64_t layer, rows, width;         /* rows of the call */
+    char name[64];
+    const struct m3_tensor *dumped;     /* by the candidate, of the tap's shape; NULL: not */
+    struct m3_blamed *blamed;           /* is to be judged; or NULL */
+    int needed;                         /* something that is judged reads it, or it is judged itself */
+    int counted;                        /* among the operators that are judged together */
+    int64_t at;                         /* bytes into the reference's values; -1: they are not kept */
+};
+
+/* A dumped tap as numbers. */
+struct m3_blame_values {
+    double *values;                     /* [rows,width]; NULL for ids */
+    int32_t *ids;                       /* beyond I32: -2 */
+    int64_t rows, width;
+    int64_t *numbers;                   /* [rows] of the call, ascending */
+    unsigned char *usable;              /* [rows] an operator can take the row */
+};
+
+struct m3_blaming {
+    const struct m3_setting *setting;
+    const struct m3_blame_options *options;
+    struct m3_side side;
+    struct m3_blame_item *items;        /* in execution order */
+    int64_t count;
+    struct m3_trace *trace;
+    int fd;                             /* of the reference's values; -1 */
+    const char *reference;              /* their mapping; NULL: none kept */
+    int64_t reference_bytes;
+    struct m3_error *error;
+};
+
+/* The item of a tap, or NULL. */
+struct m3_blame_item *m3_blame_find(const struct m3_blaming *b, enum m3_tap tap, int64_t layer);
+
+/* ---- blame_values.c */
+
+/* The candidate's tensor of an item. `values` is to be freed, also on failure. */
+int m3_blame_read(struct m3_blame_values *values, const struct m3_blaming *b, const struct m3_blame_item *item);
+void m3_blame_values_free(struct m3_blame_values *values);
+/* Tells the trace the rows that an operator can take. `values` holds only those afterwards. */
+int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *values);
+
+/* ---- blame_reference.c: the run in double */
+
+int m3_blame_reference(struct m3_blaming *b);
+void m3_blame_reference_free(struct m3_blaming *b);
+/* A row of it, of doubles or ids; NULL: not kept. */
+const double *m3_blame_reference_row(const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number);
+const int32_t *m3_blame_reference_ids(const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number);
+
+/* ---- the judges: fill item->blamed */
+
+/* blame_judge.c */
+int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_blame_values *dumped, const struct m3_recomputed *remade);
+void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank);
+
+/* blame_choices.c, by the scores that the trace knows; where there are none, or `remade` has no row, only what no
+ * scores can choose is judged. Lists of blocks are sorted, unusable rows marked, also where nothing is to be judged. */
+int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item,
+                           struct m3_blame_values *dumped, const struct m3_recomputed *remade);
+/* Choices that the dump lacks: the trace gets those rows that could not have been chosen otherwise. */
+int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_recomputed *remade);
+
+#endif

@@ -1,0 +1,89 @@
+/* The graph as data: for every tap but counts the operator that makes it, the taps and weights that it reads, and how
+ * many roundings it takes. Bounds, blame and operator cases read this table; the forward pass (ref/model) is its
+ * meaning. SPEC 6, 7.1. */
+#ifndef M3_ORACLE_ERROR_GRAPH_H
+#define M3_ORACLE_ERROR_GRAPH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/model.h"
+#include "model/taps.h"
+#include "oracle/error/bounds.h"
+
+/* Names of ops/ops.h, and a few more. */
+enum m3_operator {
+    M3_OP_NONE,                 /* the tap holds counts */
+    M3_OP_INPUT,                /* given from outside */
+    M3_OP_COPY,                 /* the same numbers in another shape, or under another name */
+    M3_OP_GATED_MLP,            /* w2 act(w1 x, w3 x), with no tap in between */
+    M3_OP_EMBED, M3_OP_SCATTER, M3_OP_RMS_NORM, M3_OP_LAYER_NORM, M3_OP_LINEAR, M3_OP_ROPE, M3_OP_ROPE_3D,
+    M3_OP_ATTEND, M3_OP_ATTEND_SEGMENTS, M3_OP_BLOCK_SCORES, M3_OP_ACTIVATION, M3_OP_SIGMOID, M3_OP_ROUTE,
+    M3_OP_EXPERT, M3_OP_ROUTED, M3_OP_ADD, M3_OP_GELU,
+    M3_OP_SELECT_BLOCKS, M3_OP_SELECT_EXPERTS,      /* the tap holds ids: not judged by bounds */
+    M3_OPERATORS,
+};
+
+/* Where an operand is, seen from the tap that reads it. */
+enum m3_from {
+    M3_FROM_NOWHERE,            /* no such operand */
+    M3_FROM_HERE,               /* the same layer, or the same part outside layers */
+    M3_FROM_BEFORE,             /* what enters the layer or module: the hidden state before it */
+    M3_FROM_START,              /* a tap outside layers */
+    M3_FROM_LAST,               /* of the last layer of the tower, or of the text model */
+};
+
+struct m3_operand {
+    enum m3_from from;
+    enum m3_tap tap;            /* M3_FROM_BEFORE: of the layer before; m3_graph_operand knows what layer 0 reads */
+};
+
+/* Which struct of model/model.h the offsets are of. */
+enum m3_weights_of { M3_OF_NOTHING, M3_OF_MODEL, M3_OF_LAYER, M3_OF_VISION, M3_OF_VISION_LAYER, M3_OF_MTP };
+
+enum { M3_OPERANDS = 5, M3_GRAPH_WEIGHTS = 3 };
+
+/* Roundings on top of the reduction and of m3_graph_row.f, which depend on weights or config. */
+enum m3_more {
+    M3_MORE_NONE,
+    M3_MORE_WEIGHT,             /* m3_bound_weight_roundings of the first weight */
+    M3_MORE_GEMMA,              /* 1 + w: one, if config.gemma_norm */
+    M3_MORE_FACTOR,             /* routed_scaling is no power of two: one */
+    M3_MORE_JITTER,             /* as WEIGHT; with jitter two more, of an input that no tap shows */
+    M3_MORE_JOIN,               /* as WEIGHT; with mtp_join=additive one more, of the addition */
+};
+
+struct m3_graph_row {
+    enum m3_operator op;
+    struct m3_operand operands[M3_OPERANDS];        /* in the order of the operator's inputs */
+    enum m3_weights_of of;
+    size_t weights[M3_GRAPH_WEIGHTS];               /* offset + 1 of a struct m3_weight, or of `experts`; 0: none */
+    const char *n;              /* letters (m3_config_size) whose product is the reduction; NULL: none */
+    int halved;                 /* n = ceil(that / 2): a root */
+    int f;                      /* fixed roundings at c = 4, c_turn = 1 */
+    enum m3_more more;
+};
+
+extern const struct m3_graph_row m3_graph[M3_TAPS];     /* M3_OP_NONE for counts, else the released reading */
+const char *m3_operator_name(enum m3_operator op);
+
+/* What makes the tap in this model and reading: `mlp` without a shared expert is `moe.routed` itself, without experts a
+ * linear; with mtp_join=additive eh_proj reads other taps. */
+const struct m3_graph_row *m3_graph_row_of(const struct m3_model *model, const struct m3_semantics *semantics,
+                                           enum m3_tap tap, int64_t layer);
+
+/* Operand i of a tap of `layer` (numbered as in model/taps.h), as a tap and its layer; -1 outside layers. 0, or -1 if
+ * it has no operand i. The embeddings that MTP module m joins are rows m + 1 on; of a hidden state it takes the first
+ * rows. */
+int m3_graph_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
+                     const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i);
+
+/* Weight i of a tap, or NULL if it has none. Of experts: w1 of the first. */
+const struct m3_weight *m3_graph_weight(const struct m3_model *model, const struct m3_semantics *semantics,
+                                        enum m3_tap tap, int64_t layer, int i);
+
+/* Steps n + f of a tap, judged in that arithmetic. */
+void m3_graph_steps(int64_t *n, int64_t *f, const struct m3_model *model, const struct m3_semantics *semantics,
+                    enum m3_tap tap, int64_t layer, const struct m3_arithmetic *how);
+
+#endif

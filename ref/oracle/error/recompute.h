@@ -1,0 +1,85 @@
+/* One tap made again, in double, from given values of the taps that it reads, with all that its operator's arithmetic
+ * may cost: bounds (7.1), what the profile rounds inside and on storing, and what the inputs' own errors become (7.4).
+ * blame, companions and compare all stand on this. The graph (graph.h) says which operands; SPEC 7.5. */
+#ifndef M3_ORACLE_ERROR_RECOMPUTE_H
+#define M3_ORACLE_ERROR_RECOMPUTE_H
+
+#include "model/files/case.h"
+#include "model/engine.h"
+#include "oracle/error/graph.h"
+#include "oracle/error/profile.h"
+#include "oracle/error/propagate.h"
+
+/* A tap as far as it is known. */
+struct m3_value {
+    const double *values;           /* [rows,width]; NULL for ids */
+    const int32_t *ids;             /* [rows,width] of choices and counts; NULL for floats */
+    struct m3_spread off;           /* from what was used: a coarser dump, or a tap that was itself made again */
+    int64_t rows, width;
+    const int64_t *numbers;         /* [rows] which rows of the call, ascending; NULL: all, from 0 on. Keys and values
+                                     * behind cached places have those too: rows -p0 .. -1 */
+    int complete;                   /* it holds every row of the call */
+};
+
+/* Index of a row of the call in a value; -1: it has none. */
+int64_t m3_value_row(const struct m3_value *value, int64_t number);
+
+/* What all taps of a call share. */
+struct m3_setting {
+    const struct m3_model *model;           /* weights may be absent (data NULL): then no tap that needs them is made */
+    const struct m3_semantics *semantics;
+    const struct m3_case *the_case;
+    const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
+    struct m3_ctx *ctx;
+};
+
+struct m3_recomputed {
+    double *y;                      /* [rows,width]; NULL for ids */
+    int32_t *ids;                   /* chosen again from given scores; NULL for floats */
+    double *bound, *walk, *suspect; /* as in bounds.h; suspect NULL but for attention */
+    struct m3_spread extra;         /* storage points and the operands' spreads; NULLs: none */
+    int64_t n, f, rows, width;
+    const int64_t *numbers;         /* of the operands' rows; NULL: all */
+    const char *missing;            /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; is
+                                     * `words`; NULL: there is */
+    char words[160];
+};
+
+/* operands[i] is NULL where that tap is not known at all. 0 with out->missing set if it cannot be made from these;
+ * M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. m3_recomputed_free is due after any of them. */
+int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
+              const struct m3_value *const operands[M3_OPERANDS], struct m3_error *error);
+void m3_recomputed_free(struct m3_recomputed *remade);
+
+/* How the candidate computes: by the profile, else as plain fp32; lambda for so many elements. */
+struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements);
+struct m3_gate m3_setting_gate(const struct m3_setting *setting);
+/* What a bound allows, as a spread: error, variance [n]. */
+void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u);
+
+/* Elements of a row of the tap; blocks by the places of the call. */
+int64_t m3_tap_width(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
+/* Rows of the tap in the whole call: T, P, M, or fewer in a module. */
+int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
+
+/* ---- what is known so far, while taps pass by in execution order. Copies what it is given. */
+
+struct m3_trace;
+int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error);
+void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
+/* The profile's rounding of the dump adds to value->off. */
+int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
+                 struct m3_error *error);
+const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer);  /* NULL: unknown */
+/* The tap made again from what is known. An operand that is not known is made again first, and kept, with what it may
+ * be off; but in no layer or module, other than this tap's, of which no float tap was put. What no later tap of this
+ * call can read is forgotten as the trace moves on from layer to layer. */
+int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                    struct m3_error *error);
+/* Rows [first, end) alone, where rows are made one by one: all taps but fused and some of pictures. */
+int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer, int64_t first,
+                         int64_t end, struct m3_error *error);
+/* The whole list of (tap, layer) of a call in execution order: index from 0; 0 at the end. */
+int m3_trace_tap(const struct m3_setting *setting, int64_t index, enum m3_tap *tap, int64_t *layer);
+
+#endif

@@ -1,0 +1,204 @@
+#include "oracle/error/private/recompute.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/minmax.h"
+
+int64_t m3_value_row(const struct m3_value *value, int64_t number)
+{
+    int64_t low = 0, high = value->rows;
+    if (!value->numbers) return number >= 0 && number < value->rows ? number : -1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (value->numbers[middle] < number) low = middle + 1;
+        else high = middle;
+    }
+    return low < value->rows && value->numbers[low] == number ? low : -1;
+}
+
+int64_t m3_recompute_span(const struct m3_recomputing *m, int64_t i)
+{
+    int64_t end = i + 1;
+    while (end < m->rows && m->numbers[end] == m->numbers[end - 1] + 1) end++;
+    return end - i;
+}
+
+/* Says which rows of operand i are not there: the first that is missed, and those after it. */
+static void lacks(struct m3_recomputing *m, int i, int64_t first, int64_t last)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    char name[96] = "";
+    if (m->out->missing) return;
+    m3_graph_operand(&tap, &layer, m->setting->model, m->setting->semantics, m->tap, m->layer, i);
+    m3_tap_name(name, sizeof name, tap, layer);
+    if (!m->operands[i]) m3_recompute_missing(m->out, "%s", name);
+    else if (first == last) m3_recompute_missing(m->out, "%s, row %" PRId64, name, first);
+    else m3_recompute_missing(m->out, "%s, rows %" PRId64 " to %" PRId64, name, first, last);
+}
+
+void m3_recompute_missing_rows(struct m3_recomputing *m, int i, int64_t first, int64_t end)
+{
+    const struct m3_value *v = m->operands[i];
+    int64_t last = first;
+    while (v && last + 1 < end && m3_value_row(v, last + 1) < 0) last++;
+    lacks(m, i, first, last);
+}
+
+/* The rows of operand i that rows [rows] of the tap read, side by side. */
+static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t rows)
+{
+    const struct m3_value *v = m->operands[i];
+    struct m3_given *given = &m->in[i];
+    const int64_t width = given->width = v->width;
+    const size_t bytes = (size_t)width * sizeof(double);
+    int64_t first = rows > 0 ? m3_value_row(v, from[0]) : 0, together = 1;
+    for (int64_t r = 0; r < rows && together; r++) together = m3_value_row(v, from[r]) == first + r;
+    if (together) {
+        given->x = v->values ? v->values + first * width : NULL;
+        given->ids = v->ids ? v->ids + first * width : NULL;
+        if (v->off.error)
+            given->off = (struct m3_spread){ v->off.error + first * width, v->off.variance + first * width };
+        return;
+    }
+    double *x = v->values ? m3_recompute_scratch(m, rows * width, sizeof *x) : NULL;
+    double *error = v->off.error ? m3_recompute_scratch(m, 2 * rows * width, sizeof *error) : NULL;
+    int32_t *ids = v->ids ? m3_recompute_scratch(m, rows * width, sizeof *ids) : NULL;
+    if (m->status) return;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = m3_value_row(v, from[r]) * width, to = r * width;
+        if (x) memcpy(x + to, v->values + at, bytes);
+        if (ids) memcpy(ids + to, v->ids + at, (size_t)width * sizeof *ids);
+        if (error) memcpy(error + to, v->off.error + at, bytes);
+        if (error) memcpy(error + rows * width + to, v->off.variance + at, bytes);
+    }
+    *given = (struct m3_given){ x, ids, { error, error ? error + rows * width : NULL }, width };
+}
+
+/* Which row of operand i is read by row `number` of a tap that works row by row: the embeddings that a module joins
+ * are those of later tokens. */
+static int64_t reads(const struct m3_recomputing *m, int i, int64_t number)
+{
+    int of_later = m->layer >= M3_MTP_LAYER && i == 0 && m->row->operands[0].from == M3_FROM_START;
+    return of_later ? number + m->layer - M3_MTP_LAYER + 1 : number;
+}
+
+/* Operands that are read at the row itself: all, but keys and values. */
+static int by_row(const struct m3_recomputing *m, int i)
+{
+    if (m->row->op == M3_OP_ATTEND) return i == 0 || i == 3;
+    return m->row->op == M3_OP_BLOCK_SCORES ? i == 0 : 1;
+}
+
+static int has_operand(const struct m3_recomputing *m, int i)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    return m3_graph_operand(&tap, &layer, m->setting->model, m->setting->semantics, m->tap, m->layer, i) == 0;
+}
+
+/* A row is made if every operand has it. */
+static void common_rows(struct m3_recomputing *m, int64_t below)
+{
+    const int64_t rows = m3_tap_rows(m->setting, m->tap, m->layer);
+    for (int64_t number = m->first; number < m3_min(m3_min(rows, m->end), below); number++) {
+        int all = 1;
+        for (int i = 0; i < M3_OPERANDS && all; i++)
+            if (has_operand(m, i) && by_row(m, i)) all = m3_value_row(m->operands[i], reads(m, i, number)) >= 0;
+        if (all) m->numbers[m->rows++] = number;
+    }
+    for (int i = 0; i < M3_OPERANDS && m->rows == 0; i++)
+        for (int64_t number = 0; has_operand(m, i) && by_row(m, i) && number < rows; number++)
+            if (m3_value_row(m->operands[i], reads(m, i, number)) < 0)
+                m3_recompute_missing_rows(m, i, reads(m, i, number), reads(m, i, rows));
+}
+
+/* Places from the first cached one that a value has without a hole. */
+static int64_t places_of(const struct m3_recomputing *m, int i)
+{
+    const int64_t p0 = m->setting->the_case->p0;
+    int64_t end = -p0;
+    while (m3_value_row(m->operands[i], end) >= 0) end++;
+    return end + p0;
+}
+
+/* Attention and block scores: every place up to the row's own. */
+static void rows_with_keys(struct m3_recomputing *m)
+{
+    const int64_t p0 = m->setting->the_case->p0, rows = m3_tap_rows(m->setting, m->tap, m->layer);
+    const int last = m->row->op == M3_OP_ATTEND ? 2 : 1;
+    int64_t places = INT64_MAX;
+    int shortest = 1;
+    for (int i = 1; i <= last; i++) {
+        int64_t held = places_of(m, i);
+        if (held < places) shortest = i, places = held;
+    }
+    if (places > p0) common_rows(m, places - p0);
+    if (m->rows == 0 && !m->out->missing) m3_recompute_missing_rows(m, shortest, places - p0, rows);
+    if (m->rows == 0) return;
+    places = p0 + m->numbers[m->rows - 1] + 1;
+    int64_t *from = m3_recompute_scratch(m, places, sizeof *from);
+    for (int64_t p = 0; from && p < places; p++) from[p] = p - p0;
+    for (int i = 1; from && i <= last; i++) take(m, i, from, places);
+}
+
+/* Attention of a picture wants all of its patches; four patches become one row. */
+static void all_rows(struct m3_recomputing *m)
+{
+    for (int i = 0; i < M3_OPERANDS && !m->out->missing; i++) {
+        const struct m3_value *v = m->operands[i];
+        int64_t end = v ? m->setting->the_case->pictures.P : 0;
+        for (int64_t number = 0; number < end && !m->out->missing; number++)
+            if (m3_value_row(v, number) < 0) m3_recompute_missing_rows(m, i, number, end);
+    }
+    if (m->out->missing) return;
+    m->rows = m3_tap_rows(m->setting, m->tap, m->layer);
+    for (int64_t r = 0; r < m->rows; r++) m->numbers[r] = r;
+    if (m->row->op == M3_OP_ATTEND_SEGMENTS) return;
+    const struct m3_value *v = m->operands[0];
+    m->in[0] = (struct m3_given){ v->values, NULL, v->off, m->width };
+}
+
+static int has_all_operands(struct m3_recomputing *m)
+{
+    const int no_pictures = m->row->op == M3_OP_SCATTER && m->setting->the_case->pictures.P == 0;
+    for (int i = 0; i < M3_OPERANDS; i++)
+        if (has_operand(m, i) && !m->operands[i] && !(i == 1 && no_pictures)) lacks(m, i, 0, 0);
+    return !m->out->missing;
+}
+
+/* mtp_zero_position0: the embedding of a row at position 0 counts as zeros. */
+static void zero_embeddings(struct m3_recomputing *m)
+{
+    const int64_t H = m->config->H, *positions = m->setting->the_case->positions;
+    struct m3_given *e = &m->in[0];
+    const int joins = m->tap == M3_TAP_MTP_EMBED_NORM || m->row->more == M3_MORE_JOIN;
+    if (!joins || m->setting->semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return;
+    double *x = m3_recompute_scratch(m, m->rows * H, sizeof *x);
+    if (!x) return;
+    memcpy(x, e->x, (size_t)(m->rows * H) * sizeof *x);
+    for (int64_t r = 0; r < m->rows; r++)
+        if (positions[m->numbers[r]] == 0) memset(x + r * H, 0, (size_t)H * sizeof *x);
+    e->x = x;
+}
+
+void m3_recompute_choose_rows(struct m3_recomputing *m)
+{
+    m->numbers = m3_recompute_scratch(m, m3_tap_rows(m->setting, m->tap, m->layer), sizeof *m->numbers);
+    if (m->status || !has_all_operands(m)) return;
+    if (m->row->op == M3_OP_INPUT && !m->setting->the_case->pictures.pixels)
+        m3_recompute_missing(m->out, "pixels of the case");
+    else if (m->row->op == M3_OP_SCATTER) m3_scatter_rows(m);
+    else if (m->row->op == M3_OP_ATTEND_SEGMENTS || m->tap == M3_TAP_MERGED) all_rows(m);
+    else if (m->row->op == M3_OP_ATTEND || m->row->op == M3_OP_BLOCK_SCORES) rows_with_keys(m);
+    else common_rows(m, INT64_MAX);
+
+    int64_t *from = m->rows > 0 ? m3_recompute_scratch(m, m->rows, sizeof *from) : NULL;
+    for (int i = 0; from && i < M3_OPERANDS; i++) {
+        if (!has_operand(m, i) || !by_row(m, i) || m->in[i].width || m->row->op == M3_OP_SCATTER) continue;
+        for (int64_t r = 0; r < m->rows; r++) from[r] = reads(m, i, m->numbers[r]);
+        take(m, i, from, m->rows);
+    }
+    if (m->rows > 0) zero_embeddings(m);
+}

@@ -1,0 +1,261 @@
+#include "oracle/error/tiers.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "oracle/error/bounds.h"
+
+enum { FEW = 256, GRID_LEAST = 64 };
+
+/* What is allowed to one element, and the variance of an honest error. */
+struct allowance {
+    double hard, probable, variance;
+};
+
+/* Sums over the elements of a tap. */
+struct sums {
+    double z2, e, e2, steps, share;
+    int64_t with_sigma, with_bound;
+};
+
+const char *m3_tier_name(enum m3_tier tier)
+{
+    static const char *const names[M3_TIERS] = { "hard", "grid", "suspect", "walk", "variance", "bias" };
+    int i = 0;
+    while (i + 1 < M3_TIERS && (1 << i) < (int)tier) i++;
+    return names[i];
+}
+
+int m3_element_ok(double candidate, double reference, double allowed)
+{
+    if (isinf(reference) || isinf(candidate)) return candidate == reference;    /* before Inf - Inf, which is NaN */
+    return fabs(candidate - reference) <= allowed;
+}
+
+/* ---- numbers of a coarser format */
+
+/* Is x a number of `bits` significant bits, whose last is at least 2^least? */
+static int on_grid(double x, int bits, int least)
+{
+    int exponent;
+    if (x == 0) return 1;
+    frexp(x, &exponent);
+    int last = exponent - bits < least ? least : exponent - bits;
+    double scaled = ldexp(x, -last);
+    return scaled == nearbyint(scaled);
+}
+
+static const struct {
+    enum m3_dtype dtype;
+    int bits, least;
+    double largest;
+} formats[] = {
+    { M3_BF16, 8, -133, 0x1.fep127 }, { M3_F16, 11, -24, 65504 }, { M3_F32, 24, -149, 0x1.fffffep127 },
+    { M3_F64, 53, -1074, 0x1.fffffffffffffp1023 },
+};
+
+static int format_of(enum m3_dtype dtype)
+{
+    for (int i = 0; i < 4; i++)
+        if (formats[i].dtype == dtype) return i;
+    return 3;
+}
+
+int m3_on_grid(double x, enum m3_dtype dtype)
+{
+    return on_grid(x, formats[format_of(dtype)].bits, formats[format_of(dtype)].least);
+}
+
+double m3_stored_as(double x, enum m3_dtype dtype)
+{
+    if (dtype == M3_F32) return (double)(float)x;
+    if (dtype == M3_F64 || x == 0 || !isfinite(x)) return x;
+    const int format = format_of(dtype);
+    int exponent;
+    frexp(x, &exponent);
+    const int bits = formats[format].bits, least = formats[format].least;
+    const int last = exponent - bits < least ? least : exponent - bits;
+    const double y = ldexp(nearbyint(ldexp(x, -last)), last);       /* to nearest, ties to even */
+    return fabs(y) > formats[format].largest ? copysign(INFINITY, x) : y;
+}
+
+/* After cancellation an honest sum has few bits too: it is a multiple of what its terms are multiples of. Only where
+ * the coarser format's spacing is far above the rounding of a partial sum is a coarse number a sign. */
+int m3_grid_tells(double c, double rounding, enum m3_dtype dtype)
+{
+    int exponent;
+    frexp(c, &exponent);
+    return rounding == 0 || (c != 0 && ldexp(1, exponent - formats[format_of(dtype)].bits) >= 16 * rounding);
+}
+
+static int all_on_grid(const struct m3_tap_values *tap, int format)
+{
+    int64_t count = 0, reference_off = 0;
+    for (int64_t i = 0; i < tap->count; i++) {
+        double c = tap->candidate[i], r = tap->reference[i];
+        if (!isfinite(c) || !isfinite(r) || !m3_grid_tells(c, tap->u * tap->bound[i], formats[format].dtype)) continue;
+        if (!on_grid(c, formats[format].bits, formats[format].least)) return 0;
+        reference_off += !on_grid(m3_stored_as(r, tap->stored), formats[format].bits, formats[format].least);
+        count++;
+    }
+    return count >= GRID_LEAST && reference_off > 0;
+}
+
+enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)
+{
+    if (tap->stored != M3_F32 && tap->stored != M3_F64) return M3_DTYPES;
+    for (int i = 0; i < 2; i++)
+        if (all_on_grid(tap, i)) return formats[i].dtype;
+    return M3_DTYPES;
+}
+
+/* ---- elements */
+
+static double steps_of(const struct m3_tap_values *tap)
+{
+    return (double)(tap->n + tap->f) * (tap->truncates ? 2 : 1);
+}
+
+/* A = u steps B + 2^-53 steps B + (B > 0 ? steps eta : 0) + extra, and the same with lambda sqrt(n) + f for steps in
+ * its first term. A double candidate has a truth as rough as itself. */
+static struct allowance allowance_of(const struct m3_tap_values *tap, int64_t i, double lambda)
+{
+    double B = tap->bound[i], steps = steps_of(tap), r = tap->reference[i];
+    double eta = tap->flushes && tap->u > 0x1p-53 ? 0x1p-126 : m3_bound_eta(tap->u);
+    double rest = 0x1p-53 * steps * B + (B > 0 ? steps * eta : 0) + (tap->extra ? tap->extra[i] : 0);
+    double variance = tap->extra_variance ? tap->extra_variance[i] : 0;
+    if (tap->reference_f32) {
+        rest += 0x1p-24 * fabs(r) + 0x1p-150;
+        variance += 0x1p-48 * r * r / 3;
+    }
+    struct allowance a = { .hard = tap->u * steps * B + rest };
+    double roundings = (lambda * sqrt((double)tap->n) + (double)tap->f) * (tap->truncates ? 2 : 1);
+    double probable = tap->u * (tap->suspect ? tap->suspect[i] : roundings * B) + rest;
+    a.probable = probable < a.hard ? probable : a.hard;
+    if (tap->walk) {
+        double u2 = tap->u * tap->u + 0x1p-106, walk2 = tap->walk[i] * tap->walk[i];
+        a.variance = variance + u2 * walk2 / 3 + (B > 0 ? steps * eta * eta : 0);
+    }
+    return a;
+}
+
+static int is_sound(const struct m3_tap_values *tap, int64_t i, const struct allowance *a)
+{
+    return tap->bound[i] >= 0 && a->hard >= 0 && isfinite(a->hard) && isfinite(a->probable) && isfinite(a->variance);
+}
+
+static void note_worst(struct m3_tier_result *result, int64_t i, int ok, double share)
+{
+    if (!ok && (result->hard == 1 || share > result->headroom)) {      /* the first refused one replaces all others */
+        result->worst = i;
+        result->headroom = share;
+    } else if (ok && result->hard == 0 && (result->worst < 0 || share > result->headroom)) {
+        result->worst = i;
+        result->headroom = share;
+    }
+}
+
+static void judge_element(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap, int64_t i,
+                          const struct allowance *a)
+{
+    double c = tap->candidate[i], r = tap->reference[i], d = c - r, B = tap->bound[i];
+    int finite = isfinite(c) && isfinite(r), unproven = result->no_hard_bound && finite && B > 0;
+    int ok = unproven || m3_element_ok(c, r, a->hard);
+    double size = finite ? fabs(d) : ok ? 0 : INFINITY;
+    double share = size == 0 ? 0 : a->hard > 0 ? size / a->hard : INFINITY;
+    result->judged++;
+    result->hard += !ok;
+    result->suspect += !m3_element_ok(c, r, a->probable);
+    note_worst(result, i, ok, share);
+    if (!finite) {
+        result->walk += !ok;
+        return;
+    }
+    if (B > 0) {
+        double e = d / (tap->u * B);
+        sums->e += e;
+        sums->e2 += e * e;
+        sums->steps += steps_of(tap);
+        sums->share += fabs(r) / B;
+        sums->with_bound++;
+    }
+    if (tap->walk && a->variance > 0) {
+        double z2 = d * d / a->variance, z = sqrt(z2);
+        sums->z2 += z2;
+        sums->with_sigma++;
+        if (!(z <= result->largest_z)) result->largest_z = z;
+    }
+    double deviation = result->lambda * sqrt(3 * a->variance);
+    if (tap->walk) result->walk += !m3_element_ok(c, r, deviation < a->hard ? deviation : a->hard);
+}
+
+/* 0, or why nothing can be said of the tap. */
+static int judge_elements(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap)
+{
+    double largest = formats[format_of(tap->stored)].largest;
+    for (int64_t i = 0; i < tap->count; i++) {
+        double c = tap->candidate[i], r = tap->reference[i];
+        if (isnan(r)) {
+            result->verdict = M3_VERDICT_NOT_COMPARABLE;
+            return 1;
+        }
+        struct allowance a = { 0 };
+        if (isfinite(r)) {
+            a = allowance_of(tap, i, result->lambda);
+            if (!is_sound(tap, i, &a)) {
+                result->status = M3_INTERNAL;
+                result->verdict = M3_VERDICT_NOT_COMPARABLE;
+                result->worst = i;
+                return 1;
+            }
+            if (isinf(c) && signbit(c) == signbit(r) && fabs(r) + a.hard > largest) {
+                result->not_judged++;
+                continue;
+            }
+        }
+        judge_element(result, sums, tap, i, &a);
+    }
+    return 0;
+}
+
+/* ---- the tap */
+
+/* Independent roundings of +-u B each give n / 3 in the mean square; 0.4 with slack. 2 sqrt is 3.5 deviations. Few
+ * elements are not independent: the weights of a row share their sum. Where nothing is summed a constant that was
+ * rounded, such as alpha, leans to one side honestly. */
+static void judge_sums(struct m3_tier_result *result, const struct m3_tap_values *tap, const struct sums *sums)
+{
+    double steps = steps_of(tap), count = (double)sums->with_bound;
+    if (sums->with_sigma > 0) result->z2 = sums->z2 / (double)sums->with_sigma;
+    if (sums->with_sigma >= FEW && !(result->z2 <= 4)) result->tiers |= M3_TIER_WALK;
+    if (sums->with_bound < FEW || steps <= 1 || tap->extra) return;
+    result->variance = sums->e2 / (0.4 * sums->steps);
+    if (!(result->variance <= 1)) result->tiers |= M3_TIER_VARIANCE;
+    if (tap->truncates || tap->n == 0 || !(sums->share / count * sqrt((double)tap->n) <= 3)) return;
+    result->bias = fabs(sums->e) / (2 * sqrt(sums->steps));
+    if (!(result->bias <= 1)) result->tiers |= M3_TIER_BIAS;
+}
+
+struct m3_tier_result m3_verdict_of(const struct m3_tap_values *tap)
+{
+    struct m3_tier_result result = { .worst = -1, .grid = M3_DTYPES, .z2 = NAN, .variance = NAN, .bias = NAN };
+    struct sums sums = { 0 };
+    result.lambda = m3_lambda(tap->count > 0 ? tap->count : 1);
+    result.no_hard_bound = steps_of(tap) * tap->u >= 1;
+    if (judge_elements(&result, &sums, tap)) return result;
+    if (result.judged == 0) {
+        result.verdict = M3_VERDICT_NOT_JUDGED;
+        return result;
+    }
+
+    if (result.hard > 0) result.tiers |= M3_TIER_HARD;
+    if (result.suspect > 0) result.tiers |= M3_TIER_SUSPECT;
+    if (result.walk > 0) result.tiers |= M3_TIER_WALK;
+    judge_sums(&result, tap, &sums);
+    result.grid = m3_coarser_grid(tap);
+    if (result.grid != M3_DTYPES) result.tiers |= M3_TIER_GRID;
+    result.tiers &= ~tap->tiers_off;
+    int failing = result.tiers & (M3_TIER_HARD | M3_TIER_GRID);
+    result.verdict = failing ? M3_VERDICT_FAIL : result.tiers ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
+    return result;
+}

@@ -1,0 +1,303 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/minmax.h"
+
+struct slot {
+    enum m3_tap tap;
+    int64_t layer;
+    int64_t group;                  /* index of the first tap of its layer */
+    struct m3_value value;          /* of memory of its own; rows 0: not known */
+    int is_given, is_known;         /* once put from outside; now here */
+};
+
+struct m3_trace {
+    struct m3_setting setting;
+    struct slot *slots;             /* [count], in execution order */
+    int64_t count;
+    int64_t at;                     /* the group that the trace has reached */
+};
+
+/* Does the call make this tap? `l` is the layer's place in model->layers. */
+static int is_made(const struct m3_setting *s, enum m3_tap tap, int64_t l)
+{
+    const struct m3_config *c = &s->model->config;
+    switch (m3_tap_table[tap].where) {
+    case M3_WHERE_SPARSE_LAYER: return m3_config_sparse(c, l);
+    case M3_DENSE_MLP_LAYER: return !m3_config_moe(c, l);
+    case M3_WHERE_MOE_LAYER: return m3_config_moe(c, l);
+    case M3_SHARED_LAYER: return m3_config_moe(c, l) && c->shared_intermediate > 0;
+    case M3_WHERE_EVERY_MTP_MODULE: return tap >= M3_TAP_MTP_EH_PROJ || s->semantics->mtp_join != M3_MTP_ADDITIVE;
+    default: return 1;
+    }
+}
+
+/* Taps from `first` to `last` that the call makes in one layer: counts `index` down, and finds the tap at 0. */
+static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last, int64_t layer, int64_t *index,
+                enum m3_tap *tap, int64_t *found)
+{
+    const int64_t l = layer >= M3_MTP_LAYER ? s->model->config.layers + layer - M3_MTP_LAYER : layer;
+    for (int t = (int)first; t <= (int)last; t++) {
+        if (!is_made(s, (enum m3_tap)t, l) || (*index)-- > 0) continue;
+        *tap = (enum m3_tap)t;
+        *found = layer;
+        return 1;
+    }
+    return 0;
+}
+
+/* Modules run behind no cached place, and as long as they have a row. */
+static int64_t modules_of(const struct m3_setting *s)
+{
+    return s->the_case->p0 > 0 ? 0 : m3_max(0, m3_min(s->model->mtp_modules, s->the_case->T - 1));
+}
+
+int m3_trace_tap(const struct m3_setting *s, int64_t index, enum m3_tap *tap, int64_t *layer)
+{
+    const struct m3_config *c = &s->model->config;
+    const int sees = s->the_case->pictures.P > 0;
+    if (sees && find(s, M3_TAP_VISION_PIXELS, M3_TAP_PRE_NORM, -1, &index, tap, layer)) return 1;
+    for (int64_t v = 0; sees && v < c->vision.layers; v++)
+        if (find(s, M3_TAP_NORM1, M3_TAP_VISION_OUT, v, &index, tap, layer)) return 1;
+    if (sees && find(s, M3_TAP_LINEAR_1, M3_TAP_PROJECTOR_OUT, -1, &index, tap, layer)) return 1;
+    if (find(s, M3_TAP_EMBED, M3_TAP_FUSED, -1, &index, tap, layer)) return 1;
+    for (int64_t l = 0; l < c->layers; l++)
+        if (find(s, M3_TAP_ATTN_NORM, M3_TAP_OUT, l, &index, tap, layer)) return 1;
+    if (find(s, M3_TAP_FINAL_NORM, M3_TAP_LOGITS, -1, &index, tap, layer)) return 1;
+    for (int64_t m = 0; m < modules_of(s); m++) {
+        if (find(s, M3_TAP_MTP_EMBED_NORM, M3_TAP_OUT, M3_MTP_LAYER + m, &index, tap, layer)) return 1;
+        if (find(s, M3_TAP_MTP_FINAL_NORM, M3_TAP_MTP_LOGITS, M3_MTP_LAYER + m, &index, tap, layer)) return 1;
+    }
+    return 0;
+}
+
+int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error)
+{
+    struct m3_trace *t = *trace = calloc(1, sizeof *t);
+    int64_t count = 0;
+    enum m3_tap tap;
+    int64_t layer;
+    if (!t) return m3_fail_memory(error, "a trace", sizeof *t);
+    t->setting = *setting;
+    while (m3_trace_tap(setting, count, &tap, &layer)) count++;
+    t->slots = calloc((size_t)count + 1, sizeof *t->slots);
+    if (!t->slots) {
+        m3_trace_free(t);
+        *trace = NULL;
+        return m3_fail_memory(error, "a trace", (size_t)count * sizeof *t->slots);
+    }
+    t->count = count;
+    for (int64_t i = 0; i < count; i++) {
+        struct slot *s = &t->slots[i];
+        m3_trace_tap(setting, i, &s->tap, &s->layer);
+        s->group = i > 0 && t->slots[i - 1].layer == s->layer ? t->slots[i - 1].group : i;
+    }
+    return M3_OK;
+}
+
+static void forget(struct slot *s)
+{
+    void *all[] = { (void *)s->value.values, (void *)s->value.ids, s->value.off.error, s->value.off.variance,
+                    (void *)s->value.numbers };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+    s->value = (struct m3_value){ 0 };
+    s->is_known = 0;
+}
+
+void m3_trace_free(struct m3_trace *trace)
+{
+    if (!trace) return;
+    for (int64_t i = 0; i < trace->count; i++) forget(&trace->slots[i]);
+    free(trace->slots);
+    free(trace);
+}
+
+/* Where a tap stands in the list; -1: the call has none. The list is in the order of m3_tap_order. */
+static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
+{
+    int64_t low = 0, high = t->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (m3_tap_order(t->slots[middle].tap, t->slots[middle].layer, tap, layer) < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low < t->count && t->slots[low].tap == tap && t->slots[low].layer == layer ? low : -1;
+}
+
+/* The slot of operand i of a tap; -1: it has none, or none that this call makes. */
+static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
+{
+    const struct m3_setting *s = &t->setting;
+    enum m3_tap tap;
+    int64_t layer;
+    if (m3_graph_operand(&tap, &layer, s->model, s->semantics, t->slots[slot].tap, t->slots[slot].layer, i)) return -1;
+    return slot_of(t, tap, layer);
+}
+
+/* Forgets what nobody reads from `start` on: no tap there, and none that is unknown and may have to be made again for
+ * one there. */
+static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
+{
+    if (start <= t->at) return M3_OK;
+    unsigned char *needed = calloc((size_t)t->count, 1);
+    if (!needed) return m3_fail_memory(error, "a trace", (size_t)t->count);
+    t->at = start;
+    for (int64_t i = t->count - 1; i >= 0; i--) {
+        if (i < start && (!needed[i] || t->slots[i].is_known)) continue;
+        for (int j = 0; j < M3_OPERANDS; j++) {
+            int64_t operand = operand_of(t, i, j);
+            if (operand >= 0) needed[operand] = 1;
+        }
+    }
+    for (int64_t i = 0; i < start; i++)
+        if (!needed[i]) forget(&t->slots[i]);
+    free(needed);
+    return M3_OK;
+}
+
+static void *copy(const void *from, int64_t count, size_t size, int *short_of)
+{
+    void *to = from ? malloc((size_t)count * size + 1) : NULL;
+    if (to) memcpy(to, from, (size_t)count * size);
+    *short_of |= from && !to;
+    return to;
+}
+
+/* A tap that was used finer than it was dumped may be off by that rounding. */
+static int add_dump_rounding(struct m3_value *value, const char *name, double u, struct m3_error *error)
+{
+    const int64_t n = value->rows * value->width;
+    struct m3_spread *off = &value->off;
+    if (u == 0 || !value->values) return M3_OK;
+    if (!off->error) off->error = calloc((size_t)n + 1, sizeof(double));
+    if (!off->variance) off->variance = calloc((size_t)n + 1, sizeof(double));
+    if (!off->error || !off->variance) return m3_fail_memory(error, name, (size_t)n * sizeof(double));
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(value->values[i]))
+            m3_propagate_store(&(struct m3_spread){ off->error + i, off->variance + i }, value->values + i, 1, u, 0);
+    return M3_OK;
+}
+
+int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
+                 struct m3_error *error)
+{
+    const int64_t at = slot_of(trace, tap, layer), n = value->rows * value->width;
+    char name[96] = "";
+    int short_of = 0;
+    m3_tap_name(name, sizeof name, tap, layer);
+    if (at < 0) return m3_fail(error, M3_INTERNAL, "%s: got a value for it, expected a tap that this call makes", name);
+    struct slot *s = &trace->slots[at];
+    int status = move_on(trace, s->group, error);
+    forget(s);
+    s->value = *value;
+    s->value.values = copy(value->values, n, sizeof *value->values, &short_of);
+    s->value.ids = copy(value->ids, n, sizeof *value->ids, &short_of);
+    s->value.off.error = copy(value->off.error, n, sizeof *value->off.error, &short_of);
+    s->value.off.variance = copy(value->off.variance, n, sizeof *value->off.variance, &short_of);
+    s->value.numbers = copy(value->numbers, value->rows, sizeof *value->numbers, &short_of);
+    if (short_of) status = m3_fail_memory(error, name, (size_t)n * sizeof(double));
+    if (!status && trace->setting.profile)
+        status = add_dump_rounding(&s->value, name, m3_profile_dump_rounding(trace->setting.profile, name), error);
+    s->is_known = s->is_given = !status;
+    return status;
+}
+
+const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer)
+{
+    const int64_t at = slot_of(trace, tap, layer);
+    return at >= 0 && trace->slots[at].is_known ? &trace->slots[at].value : NULL;
+}
+
+/* Takes over what was made: from now on it is known, as far as its own allowance. */
+static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *made)
+{
+    struct slot *s = &t->slots[at];
+    const int64_t n = made->rows * made->width;
+    const struct m3_bound bound = { .bound = made->bound, .walk = made->walk, .n = made->n, .f = made->f };
+    s->value = (struct m3_value){ .values = made->y, .ids = made->ids, .rows = made->rows, .width = made->width,
+                                  .numbers = made->numbers, .complete = made->numbers == NULL };
+    made->y = NULL, made->ids = NULL, made->numbers = NULL;
+    s->is_known = 1;
+    if (!made->bound) return;
+
+    double *error = made->bound, *variance = made->walk;
+    m3_allowance(error, variance, &bound, n, m3_setting_arithmetic(&t->setting, n).u);
+    for (int64_t i = 0; made->extra.error && i < n; i++) {
+        error[i] += made->extra.error[i];
+        variance[i] += made->extra.variance[i];
+    }
+    s->value.off = (struct m3_spread){ error, variance };
+    made->bound = NULL, made->walk = NULL;
+}
+
+/* In a layer of which nothing is known nothing is made, unless it is the one that is asked for: errors that are
+ * carried through whole layers say nothing. */
+static int may_make(const struct m3_trace *t, int64_t at, int64_t asked)
+{
+    const int64_t group = t->slots[at].group;
+    if (t->slots[at].layer < 0 || group == t->slots[asked].group) return 1;
+    for (int64_t i = group; i < t->count && t->slots[i].group == group; i++)
+        if (t->slots[i].is_given && m3_tap_table[t->slots[i].tap].kind == M3_KIND_REALS) return 1;
+    return 0;
+}
+
+/* What is asked of operand i of the tap at `at` at all. */
+static int is_read(const struct m3_trace *t, int64_t at, int i)
+{
+    const int no_pictures = t->setting.the_case->pictures.P == 0;
+    return !(t->slots[at].tap == M3_TAP_FUSED && i == 1 && no_pictures);
+}
+
+/* Which rows of which tap are asked for. */
+struct asked {
+    int64_t slot, first, end;
+};
+
+static int remake(struct m3_recomputed *out, struct m3_trace *t, int64_t at, const struct asked *asked,
+                  struct m3_error *error)
+{
+    const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    *out = (struct m3_recomputed){ 0 };
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        const int64_t from = is_read(t, at, i) ? operand_of(t, at, i) : -1;
+        if (from < 0) continue;
+        if (!t->slots[from].is_known && may_make(t, from, asked->slot)) {
+            struct m3_recomputed made;
+            int status = remake(&made, t, from, asked, error);
+            if (!status && !made.missing) keep(t, from, &made);
+            if (!status && made.missing) {
+                memcpy(out->words, made.words, sizeof out->words);
+                out->missing = out->words;
+            }
+            m3_recomputed_free(&made);
+            if (status || out->missing) return status;
+        }
+        if (t->slots[from].is_known) operands[i] = &t->slots[from].value;
+    }
+    const struct slot *s = &t->slots[at];
+    const int whole = at != asked->slot;
+    return m3_recompute_rows(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
+                          whole ? INT64_MAX : asked->end, error);
+}
+
+int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                    struct m3_error *error)
+{
+    return m3_trace_recompute_rows(out, trace, tap, layer, 0, INT64_MAX, error);
+}
+
+int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer, int64_t first,
+                         int64_t end, struct m3_error *error)
+{
+    const int64_t at = slot_of(trace, tap, layer);
+    *out = (struct m3_recomputed){ 0 };
+    if (at < 0) {
+        m3_recompute_missing(out, "%s, which this call does not make", m3_tap_table[tap].name);
+        return M3_OK;
+    }
+    int status = move_on(trace, trace->slots[at].group, error);
+    return status ? status : remake(out, trace, at, &(struct asked){ at, first, end }, error);
+}

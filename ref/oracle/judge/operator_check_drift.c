@@ -1,0 +1,248 @@
+/* Taps that need weights: the reference's output, its bounds, and as much as the inputs have drifted. SPEC 7.8. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/minmax.h"
+#include "oracle/judge/drift.h"
+#include "oracle/error/gain.h"
+#include "oracle/error/intermediates.h"
+#include "oracle/judge/private/values.h"
+#include "oracle/judge/private/operator_check.h"
+
+/* What a weight that is absent reads: one tap, or two side by side. */
+struct inputs {
+    const struct m3_tensor *want[2], *got[2];
+    double dumped[2];           /* unit roundoff of their dump alone */
+    int count;
+};
+
+/* 0 if one of them is not there row by row. */
+static int find_inputs(struct inputs *in, const struct m3_operator_check *w, const struct m3_matched *m)
+{
+    const struct m3_setting *s = &w->setting;
+    const enum m3_tap tap = (enum m3_tap)m->tap;
+    *in = (struct inputs){ .count = 0 };
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        enum m3_tap operand;
+        int64_t layer;
+        char name[96];
+        if (m3_graph_operand(&operand, &layer, s->model, s->semantics, tap, m->layer, i) != 0) continue;
+        if (m3_tap_table[operand].kind != M3_KIND_REALS || operand == M3_TAP_EXPERT_WEIGHTS) continue;
+        if (in->count == 2 || !m3_operator_check_is_admitted(w, operand, layer)) return 0;
+        if (m3_tap_name(name, sizeof name, operand, layer) != 0) return 0;
+        const struct m3_tensor *want = m3_safetensors_find(m->reference->file, name);
+        const struct m3_tensor *got = m3_safetensors_find(m->candidate->file, name);
+        if (want == NULL || got == NULL || !m3_holds_floats(want) || !m3_holds_floats(got)) return 0;
+        if (want->rank != got->rank || want->rank == 0 || want->shape[0] != m->want->shape[0] ||
+            got->shape[0] != m->got->shape[0]) return 0;
+        for (int k = 1; k < want->rank; k++)
+            if (want->shape[k] != got->shape[k]) return 0;
+        in->want[in->count] = want;
+        in->got[in->count] = got;
+        in->dumped[in->count++] = s->profile != NULL ? m3_profile_dump_rounding(s->profile, name) : 0;
+    }
+    return in->count > 0;
+}
+
+/* How far the inputs of one row have drifted, and how long what their own rounding may add is. */
+static int drift_of(struct m3_drift *drift, double *rounded, const struct inputs *in, double quantised,
+                    int64_t want_row, int64_t got_row)
+{
+    enum { SOME = 512 };
+    double want[SOME], got[SOME], squares = 0;
+    *drift = (struct m3_drift){ 0 };
+    for (int i = 0; i < in->count; i++) {
+        const struct m3_tensor *a = in->want[i], *b = in->got[i];
+        const struct m3_weight w = { .data = a->data, .dtype = a->dtype, .rows = 1, .cols = a->count };
+        const struct m3_weight g = { .data = b->data, .dtype = b->dtype, .rows = 1, .cols = b->count };
+        const double u = quantised + in->dumped[i];
+        const int64_t n = a->shape[0] > 0 ? a->count / a->shape[0] : 0;
+        for (int64_t at = 0; at < n; at += SOME) {
+            const int64_t piece = m3_min(SOME, n - at);
+            m3_expand_f64(want, &w, 0, want_row * n + at, piece);
+            m3_expand_f64(got, &g, 0, got_row * n + at, piece);
+            m3_drift_add(drift, want, got, piece);
+            for (int64_t k = 0; k < piece; k++) squares += u * got[k] * u * got[k];
+        }
+    }
+    *rounded = sqrt(squares);
+    return m3_drift_is_known(drift) && isfinite(squares);
+}
+
+/* What is beside the tap, and what the profile adds. */
+struct drifting {
+    struct m3_companion beside;
+    struct inputs inputs;
+    double stored, quantised, weights, dumped, intermediates;  /* roundoffs: here, of inputs, weights, the dump, inside */
+    double reference_u;                         /* of a reference that is no truth itself; 0 */
+    double *bias;                               /* [width]; NULL: none */
+    int bends;
+};
+
+/* One row, or one slot of it: n elements that are at `to` of s, and at `at` of the reference. */
+static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64_t to, int64_t at, int64_t got_at,
+                      int64_t n, int64_t got_width)
+{
+    const int64_t width = d->beside.width, row = at / width;
+    const double *gain = d->beside.gain + row * d->beside.gain_stride + at % width;
+    struct m3_drift drift;
+    double rounded;
+    if (drift_of(&drift, &rounded, &d->inputs, d->quantised, row, got_at / got_width)) {
+        const struct m3_drift_row out = { .reference = s->want + to, .gain = gain, .width = n, .bends = d->bends,
+                                          .bias = d->bias != NULL ? d->bias + at % width : NULL };
+        m3_drift_propagate(&(struct m3_spread){ s->error, s->variance }, to, &drift, &out);
+    } else {
+        rounded = 0;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double size = isfinite(s->want[to + i]) ? fabs(s->want[to + i]) : 0, B = s->bound[to + i];
+        const double length = drift.n > 0 ? rounded / sqrt((double)drift.n) : 0;
+        s->error[to + i] += gain[i] * rounded;
+        s->variance[to + i] += gain[i] * gain[i] * length * length / 3;
+        m3_side_by_side_add(s, to + i, d->stored * size);
+        m3_side_by_side_add(s, to + i, d->dumped * size);
+        s->error[to + i] += d->weights * B;
+        s->variance[to + i] += d->weights * d->weights * B * B / 3;
+        if (d->intermediates > 0) {
+            const double spread = d->intermediates * d->beside.intermediates_walk[at + i];
+            s->error[to + i] += d->intermediates * d->beside.intermediates[at + i];
+            s->variance[to + i] += spread * spread / 3;
+        }
+        if (d->reference_u == 0) continue;
+        const double steps = (double)(d->beside.n + d->beside.f), sigma = d->reference_u * s->walk[to + i];
+        s->error[to + i] += m3_bound_allowed(B, steps, d->reference_u);
+        s->variance[to + i] += sigma * sigma / 3;
+    }
+}
+
+static int gather_drift(struct m3_side_by_side *s, const struct m3_pieces *pieces, const struct drifting *d,
+                        const struct m3_matched *m, struct m3_error *error)
+{
+    const struct m3_stage stage = { .reference = m->want, .candidate = m->got };
+    int status = m3_side_by_side_room(s, pieces->elements, m->want->name, error);
+    if (status != M3_OK) return status;
+    for (int64_t p = 0; p < pieces->count; p++) {
+        const struct m3_piece *piece = &pieces->all[p];
+        m3_piece_read(s->want + s->count, s->got + s->count, &stage, piece, 0, piece->length);
+        memcpy(s->bound + s->count, d->beside.bound + piece->want, (size_t)piece->length * sizeof(double));
+        memcpy(s->walk + s->count, d->beside.walk + piece->want, (size_t)piece->length * sizeof(double));
+        for (int64_t i = 0, n; i < piece->length; i += n) {
+            const int64_t at = piece->want + i;
+            n = m3_min(piece->length - i, pieces->width - at % pieces->width);
+            drift_row(s, d, s->count + i, at, piece->got + i, n, pieces->width);
+        }
+        s->count += piece->length;
+    }
+    return M3_OK;
+}
+
+/* The number of the row and the place in it of the worst element. */
+static void place_worst(struct m3_operator_check_result *found, const struct m3_pieces *pieces)
+{
+    int64_t rest = found->tiers.worst, p = 0;
+    found->row = -1;
+    if (rest < 0) return;
+    while (rest >= pieces->all[p].length) rest -= pieces->all[p++].length;
+    const struct m3_piece *piece = &pieces->all[p];
+    const int64_t at = piece->want + rest;
+    found->row = piece->row + at / pieces->width - piece->want / pieces->width;
+    found->rest = at % pieces->width;
+}
+
+static int judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *w, struct m3_matched m,
+                       const struct drifting *d, struct m3_error *error)
+{
+    struct m3_span_walk walk;
+    struct m3_pieces pieces;
+    struct m3_side_by_side s = { 0 };
+    m.drift_is_judged = 1;
+    if (m3_span_walk_begin(&walk, &m) != NULL) return M3_OK;
+    int status = m3_pieces_of(&pieces, walk, m.want->name, error);
+    if (status != M3_OK) return status;
+    if (pieces.elements > 0) {
+        found->how = M3_CHECKED_DRIFT;
+        found->n = d->beside.n;
+        found->f = d->beside.f;
+        status = gather_drift(&s, &pieces, d, &m, error);
+        if (status == M3_OK) m3_operator_check_judge_sides(found, w, &s, m.got->name, 0);
+        if (status == M3_OK) place_worst(found, &pieces);
+    }
+    m3_side_by_side_free(&s);
+    m3_pieces_free(&pieces);
+    return status;
+}
+
+/* The coarsest roundoff of what the profile stores inside an expert or the shared expert; infinite where inputs are
+ * quantised there, too. */
+static double roundoff_of_intermediates(const struct m3_operator_check *w, enum m3_tap tap, int64_t layer)
+{
+    static const char *const parts[] = { "gate", "up", "chain", "act" };
+    const struct m3_profile *profile = w->setting.profile;
+    const char *folder = tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_ROUTED ? "moe.expert" : "moe.shared";
+    char name[160], point[192];
+    double u = 0;               /* `name` is the tap's, whose input rule is that of the last product */
+    if (profile == NULL || m3_tap_name(name, sizeof name, tap, layer) != 0) return 0;
+    char *moe = strstr(name, "moe.");
+    if (moe == NULL) return 0;
+    if (m3_profile_input(profile, name).dtype != M3_DTYPES) return INFINITY;
+    *moe = '\0';
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        snprintf(point, sizeof point, "%s%s.%s", name, folder, parts[i]);
+        if (m3_profile_input(profile, point).dtype != M3_DTYPES) return INFINITY;
+        u = fmax(u, m3_profile_store(profile, point));
+    }
+    return u;
+}
+
+/* Do the companions say what is rounded inside? */
+static int knows_intermediates(const struct drifting *d)
+{
+    if (d->intermediates == 0) return 1;
+    return d->intermediates <= M3_INTERMEDIATES_U && d->beside.intermediates != NULL && d->beside.intermediates_walk != NULL;
+}
+
+/* d->bias := that of a linear operator, if it has one. */
+static int read_bias(struct drifting *d, const struct m3_operator_check *w, const struct m3_matched *m,
+                     struct m3_error *error)
+{
+    const struct m3_setting *s = &w->setting;
+    const enum m3_tap tap = (enum m3_tap)m->tap;
+    if (m3_graph_row_of(s->model, s->semantics, tap, m->layer)->op != M3_OP_LINEAR) return M3_OK;
+    const struct m3_weight *bias = m3_graph_weight(s->model, s->semantics, tap, m->layer, 1);
+    if (bias == NULL || bias->data == NULL || bias->cols != d->beside.width) return M3_OK;
+    d->bias = malloc((size_t)bias->cols * sizeof *d->bias);
+    if (d->bias == NULL) return m3_fail_memory(error, m->want->name, (size_t)bias->cols * sizeof *d->bias);
+    m3_expand_f64(d->bias, bias, 0, 0, bias->cols);
+    return M3_OK;
+}
+
+int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *w,
+                              const struct m3_matched *m, struct m3_error *error)
+{
+    const enum m3_tap tap = (enum m3_tap)m->tap;
+    const struct m3_profile *profile = w->setting.profile;
+    const enum m3_gain_kind kind = m3_gain_kind_of(&w->setting, tap, m->layer, 0);
+    struct drifting d = { .bends = kind == M3_GAIN_PROBED };
+    if (kind == M3_GAIN_NONE || !find_inputs(&d.inputs, w, m)) return M3_OK;
+    if (d.bends) d.intermediates = roundoff_of_intermediates(w, tap, m->layer);
+    if (profile != NULL) {
+        const struct m3_input_rounding input = m3_profile_input(profile, m->want->name);
+        if (input.dtype != M3_DTYPES) d.quantised = input.exponent_down ? 0x1p-3 : 0x1p-4;
+        d.stored = m3_profile_store(profile, m->want->name);
+        d.weights = m3_profile_weights(profile, m->want->name);
+        d.dumped = m3_profile_dump_rounding(profile, m->want->name);
+    }
+    const char *precision = m3_safetensors_metadata(m->reference->file, "precision");
+    if (precision != NULL && strcmp(precision, "f32") == 0) d.reference_u = 0x1p-24;
+    int status = m3_companion_read(&d.beside, w->companions, tap, m->layer, error);
+    if (status == M3_OK) status = read_bias(&d, w, m, error);
+    const int has_bound = status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL;
+    if (has_bound && !knows_intermediates(&d)) found->why = "the profile rounds inside, and nothing says what that costs";
+    else if (has_bound && d.beside.gain == NULL) found->how = M3_CHECKED_NO_GAIN;
+    else if (has_bound) status = judge_drift(found, w, *m, &d, error);
+    m3_companion_free(&d.beside);
+    free(d.bias);
+    return status;
+}

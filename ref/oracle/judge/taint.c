@@ -1,0 +1,126 @@
+#include "oracle/judge/taint.h"
+
+#include <stdlib.h>
+
+struct entry {
+    struct m3_flip flip;
+    int64_t least_row;          /* of this flip and all before it */
+};
+
+struct m3_taint {
+    struct entry *entries;      /* in the order of layer, kind (blocks first), row, group */
+    int64_t count, room, last_layer;
+    int64_t *earliest;          /* [rows] first layer in which the row has a flip; INT64_MAX: none */
+    int64_t rows;
+};
+
+struct m3_taint *m3_taint_new(int64_t last_layer)
+{
+    struct m3_taint *taint = calloc(1, sizeof *taint);
+    if (taint != NULL) taint->last_layer = last_layer;
+    return taint;
+}
+
+void m3_taint_free(struct m3_taint *taint)
+{
+    if (taint == NULL) return;
+    free(taint->entries);
+    free(taint->earliest);
+    free(taint);
+}
+
+static int grow(struct m3_taint *taint, int64_t row, struct m3_error *error)
+{
+    if (taint->count == taint->room) {
+        int64_t room = 2 * taint->room + 64;
+        struct entry *entries = realloc(taint->entries, (size_t)room * sizeof *entries);
+        if (entries == NULL) return m3_fail_memory(error, "flips", (size_t)room * sizeof *entries);
+        taint->entries = entries;
+        taint->room = room;
+    }
+    if (row < taint->rows) return M3_OK;
+    int64_t rows = row + row / 2 + 64;
+    int64_t *earliest = realloc(taint->earliest, (size_t)rows * sizeof *earliest);
+    if (earliest == NULL) return m3_fail_memory(error, "rows of flips", (size_t)rows * sizeof *earliest);
+    for (int64_t i = taint->rows; i < rows; i++) earliest[i] = INT64_MAX;
+    taint->earliest = earliest;
+    taint->rows = rows;
+    return M3_OK;
+}
+
+int m3_taint_add(struct m3_taint *taint, int64_t layer, int64_t row, int64_t group, struct m3_error *error)
+{
+    int status = grow(taint, row, error);
+    if (status != M3_OK) return status;
+    struct entry *entry = &taint->entries[taint->count];
+    *entry = (struct entry){ .flip = { .layer = layer, .row = row, .group = group }, .least_row = row };
+    if (taint->count > 0 && entry[-1].least_row < row) entry->least_row = entry[-1].least_row;
+    taint->count++;
+    if (layer < taint->earliest[row]) taint->earliest[row] = layer;
+    return M3_OK;
+}
+
+int m3_taint_is_empty(const struct m3_taint *taint) { return taint == NULL || taint->count == 0; }
+
+/* Of layer, kind and row: which come first. */
+static int64_t order(const struct m3_flip *flip, int64_t layer, int experts, int64_t row)
+{
+    if (flip->layer != layer) return flip->layer < layer ? -1 : 1;
+    if ((flip->group < 0) != experts) return experts ? -1 : 1;
+    return flip->row < row ? -1 : flip->row > row;
+}
+
+/* How many flips come before those of the row in the layer, of blocks or of experts. */
+static int64_t flips_before(const struct m3_taint *taint, int64_t layer, int experts, int64_t row)
+{
+    int64_t low = 0, high = taint->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (order(&taint->entries[middle].flip, layer, experts, row) < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* The first of them; NULL: none. */
+static const struct entry *find(const struct m3_taint *taint, int64_t layer, int experts, int64_t row)
+{
+    const struct entry *entry = taint->entries + flips_before(taint, layer, experts, row);
+    return entry < taint->entries + taint->count && order(&entry->flip, layer, experts, row) == 0 ? entry : NULL;
+}
+
+/* Did another choice of blocks in this layer change the row of this tap? */
+static int by_blocks(const struct m3_taint *taint, enum m3_tap tap, int64_t layer, int64_t row, int64_t group)
+{
+    if (tap < M3_TAP_ATTN_LSE) return 0;
+    const struct entry *entry = find(taint, layer, 0, row), *end = taint->entries + taint->count;
+    if (entry == NULL || tap > M3_TAP_ATTN || group < 0) return entry != NULL;
+    for (; entry < end && order(&entry->flip, layer, 0, row) == 0; entry++)
+        if (entry->flip.group == group) return 1;
+    return 0;
+}
+
+/* The shared expert does not see which the others are. */
+static int by_experts(const struct m3_taint *taint, enum m3_tap tap, int64_t layer, int64_t row)
+{
+    if (tap < M3_TAP_EXPERT_WEIGHTS || tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_SHARED) return 0;
+    return find(taint, layer, 1, row) != NULL;
+}
+
+enum m3_tainted m3_taint_of(const struct m3_taint *taint, enum m3_tap tap, int64_t layer, int64_t row, int64_t group)
+{
+    if (m3_taint_is_empty(taint) || tap <= M3_TAP_FUSED || tap == M3_TAP_MTP_EMBED_NORM) return M3_TAINT_NONE;
+    if (tap == M3_TAP_FINAL_NORM || tap == M3_TAP_LOGITS) layer = taint->last_layer;    /* as if they ended it */
+    int64_t first = row < taint->rows ? taint->earliest[row] : INT64_MAX;
+    if (first < layer) return M3_TAINT_OTHER;
+    if (first == layer && (by_blocks(taint, tap, layer, row, group) || by_experts(taint, tap, layer, row)))
+        return M3_TAINT_OTHER;
+    int64_t before = flips_before(taint, layer, 0, -1);
+    return before > 0 && taint->entries[before - 1].least_row < row ? M3_TAINT_DRIFT : M3_TAINT_NONE;
+}
+
+int m3_taint_is_partial(const struct m3_taint *taint, enum m3_tap tap, int64_t layer, int64_t row)
+{
+    if (m3_taint_is_empty(taint) || (tap != M3_TAP_ATTN && tap != M3_TAP_ATTN_LSE)) return 0;
+    return row < taint->rows && taint->earliest[row] == layer && find(taint, layer, 0, row) != NULL;
+}

@@ -1,0 +1,463 @@
+/* Steps of maps: what is done to tensors of another program until they are taps. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/map/private/map.h"
+
+__attribute__((format(printf, 2, 3)))
+static int trouble_is(struct m3_map_trouble *trouble, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(trouble->words, sizeof trouble->words, format, arguments);
+    va_end(arguments);
+    return M3_NOT_COMPARABLE;
+}
+
+struct m3_array m3_array_of(const struct m3_tensor *tensor, int with_data)
+{
+    struct m3_array array = { .dtype = tensor->dtype, .rank = tensor->rank };
+    int64_t stride = 1;
+    for (int i = tensor->rank; i-- > 0; stride *= array.shape[i]) {
+        array.shape[i] = tensor->shape[i];
+        array.stride[i] = stride;
+    }
+    if (with_data) array.data = tensor->data;
+    return array;
+}
+
+void m3_array_free(struct m3_array *array)
+{
+    free(array->owned);
+    *array = (struct m3_array){ 0 };
+}
+
+int64_t m3_array_count(const struct m3_array *array)
+{
+    int64_t count = 1;
+    for (int i = 0; i < array->rank; i++) count *= array->shape[i];
+    return count;
+}
+
+const char *m3_array_words(char *words, size_t size, const struct m3_array *array)
+{
+    int used = snprintf(words, size, "[");
+    for (int i = 0; i < array->rank && used >= 0 && (size_t)used < size; i++)
+        used += snprintf(words + used, size - (size_t)used, "%s%" PRId64, i ? "," : "", array->shape[i]);
+    if (used >= 0 && (size_t)used < size)
+        snprintf(words + used, size - (size_t)used, "] %s", m3_dtype_name(array->dtype));
+    return words;
+}
+
+/* Goes through the elements in row-major order. */
+struct walk {
+    const struct m3_array *array;
+    int64_t index[M3_MAX_RANK], at, left;   /* at: element behind data */
+};
+
+static struct walk walk_begin(const struct m3_array *array)
+{
+    return (struct walk){ .array = array, .left = m3_array_count(array) };
+}
+
+static void walk_next(struct walk *w)
+{
+    w->left--;
+    for (int i = w->array->rank; i-- > 0;) {
+        w->at += w->array->stride[i];
+        if (++w->index[i] < w->array->shape[i]) return;
+        w->at -= w->array->stride[i] * w->array->shape[i];
+        w->index[i] = 0;
+    }
+}
+
+static int has_gaps(const struct m3_array *array)
+{
+    int64_t stride = 1;
+    for (int i = array->rank; i-- > 0; stride *= array->shape[i])
+        if (array->shape[i] != 1 && array->stride[i] != stride) return 1;
+    return 0;
+}
+
+static void close_gaps(struct m3_array *array)
+{
+    int64_t stride = 1;
+    for (int i = array->rank; i-- > 0; stride *= array->shape[i]) array->stride[i] = stride;
+}
+
+/* Takes `bytes` for its data. */
+static void take(struct m3_array *array, enum m3_dtype dtype, void *bytes)
+{
+    free(array->owned);
+    array->dtype = dtype;
+    array->owned = bytes;
+    array->data = bytes;
+    close_gaps(array);
+}
+
+int m3_array_pack(struct m3_array *array)
+{
+    size_t size = m3_dtype_bytes(array->dtype);
+    if (!has_gaps(array) || !array->data) {
+        close_gaps(array);
+        return M3_OK;
+    }
+    unsigned char *bytes = malloc((size_t)m3_array_count(array) * size + 1);
+    if (!bytes) return M3_INTERNAL;
+    unsigned char *out = bytes;
+    for (struct walk w = walk_begin(array); w.left > 0; walk_next(&w), out += size)
+        memcpy(out, array->data + w.at * (int64_t)size, size);
+    take(array, array->dtype, bytes);
+    return M3_OK;
+}
+
+/* In F64, packed. Exact but for I64 beyond 2^53. */
+static int widen(struct m3_array *array)
+{
+    if (!array->data) {
+        array->dtype = M3_F64;
+        close_gaps(array);
+        return M3_OK;
+    }
+    double *values = malloc((size_t)m3_array_count(array) * sizeof *values + 1);
+    if (!values) return M3_INTERNAL;
+    double *out = values;
+    for (struct walk w = walk_begin(array); w.left > 0; walk_next(&w))
+        *out++ = m3_decode(array->dtype, array->data, w.at);
+    take(array, M3_F64, values);
+    return M3_OK;
+}
+
+static int is_integer(enum m3_dtype dtype)
+{
+    return dtype == M3_I64 || dtype == M3_I32 || dtype == M3_U8;
+}
+
+static int64_t integer_at(const struct m3_array *array, int64_t at)
+{
+    if (array->dtype != M3_I64) return (int64_t)m3_decode(array->dtype, array->data, at);
+    int64_t value;
+    memcpy(&value, array->data + at * (int64_t)sizeof value, sizeof value);
+    return value;
+}
+
+/* A size that a step needs; trouble if it is not to be had. */
+static int need(int64_t *size, const char *text, const struct m3_map_sizes *sizes, struct m3_map_trouble *trouble)
+{
+    *size = m3_map_size(text, sizes);
+    if (*size >= 0) return M3_OK;
+    trouble->unknown_size = *size == M3_MAP_SIZE_UNKNOWN;
+    return trouble_is(trouble, trouble->unknown_size ? "the size %s is not known" : "%s is no whole number", text);
+}
+
+static int has_axis(const struct m3_array *a, int axis, struct m3_map_trouble *trouble)
+{
+    return axis < a->rank ? M3_OK : trouble_is(trouble, "got %d axes, expected axis %d", a->rank, axis);
+}
+
+static int drop(struct m3_array *a, int axis, struct m3_map_trouble *trouble)
+{
+    int status = has_axis(a, axis, trouble);
+    if (status) return status;
+    if (a->shape[axis] != 1)
+        return trouble_is(trouble, "axis %d: got %" PRId64 ", expected 1, to be dropped", axis, a->shape[axis]);
+    a->rank--;
+    for (int i = axis; i < a->rank; i++) {
+        a->shape[i] = a->shape[i + 1];
+        a->stride[i] = a->stride[i + 1];
+    }
+    return M3_OK;
+}
+
+static int reshape(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+                   struct m3_map_trouble *trouble)
+{
+    int64_t shape[M3_MAX_RANK], product = 1, count = m3_array_count(a);
+    int rest = -1;
+    for (int i = 0; i < step->count; i++) {
+        if (step->sizes[i][0] == '*') {
+            rest = i;
+            continue;
+        }
+        int status = need(&shape[i], step->sizes[i], sizes, trouble);
+        if (status) return status;
+        if (__builtin_mul_overflow(product, shape[i], &product)) product = -1;
+    }
+    int fits = rest < 0 ? product == count : product > 0 && count % product == 0;
+    if (!fits)
+        return trouble_is(trouble, "got %" PRId64 " elements, expected %s%" PRId64, count,
+                          rest < 0 ? "" : "a multiple of ", product);
+    if (rest >= 0) shape[rest] = count / product;
+    if (m3_array_pack(a)) return M3_INTERNAL;
+    a->rank = step->count;
+    memcpy(a->shape, shape, sizeof shape);
+    close_gaps(a);
+    return M3_OK;
+}
+
+/* A recipe for tensors of this shape alone: others are another layer's. */
+static int only(const struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+                struct m3_map_trouble *trouble)
+{
+    int same = a->rank == step->count;
+    for (int i = 0; same && i < a->rank; i++) {
+        int64_t size;
+        if (step->sizes[i][0] == '*') continue;
+        int status = need(&size, step->sizes[i], sizes, trouble);
+        if (status) return status;
+        same = a->shape[i] == size;
+    }
+    trouble->not_meant = !same;
+    return same ? M3_OK : trouble_is(trouble, "another shape");
+}
+
+static int permute(struct m3_array *a, const struct m3_map_step *step, struct m3_map_trouble *trouble)
+{
+    struct m3_array old = *a;
+    if (a->rank != step->count) return trouble_is(trouble, "got %d axes, expected %d", a->rank, step->count);
+    for (int i = 0; i < a->rank; i++) {
+        a->shape[i] = old.shape[step->axes[i]];
+        a->stride[i] = old.stride[step->axes[i]];
+    }
+    return M3_OK;
+}
+
+/* The first element of the part is at data: strides alone are not enough. */
+static void move_to(struct m3_array *a, int64_t element)
+{
+    if (a->data) a->data += element * (int64_t)m3_dtype_bytes(a->dtype);
+}
+
+static int slice(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+                 struct m3_map_trouble *trouble)
+{
+    int64_t from, to = 0, every;
+    int status = has_axis(a, step->axis, trouble);
+    if (!status) status = need(&from, step->from, sizes, trouble);
+    if (!status) status = need(&every, step->every, sizes, trouble);
+    if (!status && step->to) status = need(&to, step->to, sizes, trouble);
+    if (status) return status;
+    int64_t length = a->shape[step->axis];
+    if (!step->to) to = length;
+    if (from > to || to > length || every < 1)
+        return trouble_is(trouble, "axis %d: got %" PRId64 ", expected room for %" PRId64 " to %" PRId64, step->axis,
+                          length, from, to);
+    move_to(a, from * a->stride[step->axis]);
+    a->shape[step->axis] = (to - from + every - 1) / every;
+    a->stride[step->axis] *= every;
+    return M3_OK;
+}
+
+/* Elements [.., order[i], ..] of the axis, copied one place after the other. */
+static int pick(struct m3_array *a, const struct m3_map_step *step, struct m3_map_trouble *trouble)
+{
+    int status = has_axis(a, step->axis, trouble);
+    if (status) return status;
+    int64_t length = a->shape[step->axis];
+    for (int i = 0; i < step->count; i++)
+        if (step->order[i] >= length)
+            return trouble_is(trouble, "axis %d: got %" PRId64 ", expected more than %" PRId64, step->axis, length,
+                              step->order[i]);
+    struct m3_array picked = *a;
+    picked.shape[step->axis] = step->count;
+    if (!a->data) {
+        *a = picked;
+        return M3_OK;
+    }
+    size_t size = m3_dtype_bytes(a->dtype);
+    unsigned char *bytes = malloc((size_t)m3_array_count(&picked) * size + 1), *out = bytes;
+    if (!bytes) return M3_INTERNAL;
+    picked.stride[step->axis] = 0;
+    for (struct walk w = walk_begin(&picked); w.left > 0; walk_next(&w), out += size) {
+        int64_t at = w.at + step->order[w.index[step->axis]] * a->stride[step->axis];
+        memcpy(out, a->data + at * (int64_t)size, size);
+    }
+    *a = (struct m3_array){ .rank = picked.rank, .owned = a->owned };
+    memcpy(a->shape, picked.shape, sizeof a->shape);
+    take(a, picked.dtype, bytes);
+    return M3_OK;
+}
+
+/* Copies of each head, one behind the other, become one; they must be equal, bit for bit. */
+static int unrepeat(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+                    struct m3_map_trouble *trouble)
+{
+    int64_t times;
+    int status = has_axis(a, step->axis, trouble);
+    if (!status) status = need(&times, step->every, sizes, trouble);
+    if (status) return status;
+    if (times < 1 || a->shape[step->axis] % times)
+        return trouble_is(trouble, "axis %d: got %" PRId64 ", expected a multiple of %" PRId64, step->axis,
+                          a->shape[step->axis], times);
+    size_t size = m3_dtype_bytes(a->dtype);
+    struct m3_array whole = *a;
+    for (struct walk w = walk_begin(&whole); a->data && w.left > 0; walk_next(&w)) {
+        int64_t copy = w.index[step->axis] % times, first = w.at - copy * a->stride[step->axis];
+        if (memcmp(a->data + w.at * (int64_t)size, a->data + first * (int64_t)size, size) != 0)
+            return trouble_is(trouble, "axis %d: %" PRId64 " differs from %" PRId64 ", expected copies", step->axis,
+                              w.index[step->axis], w.index[step->axis] - copy);
+    }
+    a->shape[step->axis] /= times;
+    a->stride[step->axis] *= times;
+    return M3_OK;
+}
+
+static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_trouble *trouble)
+{
+    struct m3_array whole = arrays[0];
+    whole.owned = NULL;
+    int status = has_axis(&whole, axis, trouble);
+    if (status) return status;
+    for (int k = 1; k < *count; k++) {
+        int same = arrays[k].rank == whole.rank && arrays[k].dtype == whole.dtype;
+        for (int i = 0; same && i < whole.rank; i++) same = i == axis || arrays[k].shape[i] == whole.shape[i];
+        char got[160], want[160];
+        if (!same)
+            return trouble_is(trouble, "got %s beside %s, expected equal shapes but for axis %d",
+                              m3_array_words(got, sizeof got, &arrays[k]),
+                              m3_array_words(want, sizeof want, &arrays[0]), axis);
+        whole.shape[axis] += arrays[k].shape[axis];
+    }
+    close_gaps(&whole);
+    size_t size = m3_dtype_bytes(whole.dtype);
+    unsigned char *bytes = NULL;
+    int with_data = arrays[0].data != NULL;
+    if (with_data && !(bytes = malloc((size_t)m3_array_count(&whole) * size + 1))) return M3_INTERNAL;
+    for (int64_t k = 0, begin = 0; k < *count; begin += arrays[k++].shape[axis]) {
+        struct m3_array part = whole;               /* where it goes, seen with its own shape */
+        part.shape[axis] = arrays[k].shape[axis];
+        struct walk to = walk_begin(&part);
+        for (struct walk w = walk_begin(&arrays[k]); with_data && w.left > 0; walk_next(&w), walk_next(&to))
+            memcpy(bytes + (size_t)(to.at + begin * whole.stride[axis]) * size,
+                   arrays[k].data + w.at * (int64_t)size, size);
+    }
+    for (int k = 0; k < *count; k++) m3_array_free(&arrays[k]);
+    whole.owned = bytes;
+    whole.data = bytes;
+    arrays[0] = whole;
+    *count = 1;
+    return M3_OK;
+}
+
+/* In double, in the order of the sources. */
+static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *trouble)
+{
+    for (int k = 0; k < *count; k++) {
+        char got[160], want[160];
+        int same = arrays[k].rank == arrays[0].rank && !is_integer(arrays[k].dtype);
+        for (int i = 0; same && i < arrays[0].rank; i++) same = arrays[k].shape[i] == arrays[0].shape[i];
+        if (!same)
+            return trouble_is(trouble, "got %s beside %s, expected numbers of equal shapes",
+                              m3_array_words(got, sizeof got, &arrays[k]),
+                              m3_array_words(want, sizeof want, &arrays[0]));
+    }
+    for (int k = 0; k < *count; k++)
+        if (widen(&arrays[k])) return M3_INTERNAL;
+    double *total = arrays[0].owned;
+    int64_t elements = m3_array_count(&arrays[0]);
+    for (int k = 1; k < *count; k++) {
+        const double *more = arrays[k].owned;
+        for (int64_t i = 0; more && i < elements; i++) total[i] += more[i];
+        m3_array_free(&arrays[k]);
+    }
+    *count = 1;
+    return M3_OK;
+}
+
+static int calculate(struct m3_array *a, const struct m3_map_step *step, struct m3_map_trouble *trouble)
+{
+    if (is_integer(a->dtype)) return trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
+    if (widen(a)) return M3_INTERNAL;
+    double *values = a->owned;
+    int64_t elements = m3_array_count(a);
+    for (int64_t i = 0; values && i < elements; i++)
+        values[i] = step->kind == M3_STEP_TIMES ? values[i] * step->number : values[i] + step->number;
+    return M3_OK;
+}
+
+/* Any integers as I32. */
+static int to_ids(struct m3_array *a, struct m3_map_trouble *trouble)
+{
+    if (!is_integer(a->dtype)) return trouble_is(trouble, "got %s, expected integers", m3_dtype_name(a->dtype));
+    if (!a->data) {
+        a->dtype = M3_I32;
+        return M3_OK;
+    }
+    int32_t *ids = malloc((size_t)m3_array_count(a) * sizeof *ids + 1), *out = ids;
+    if (!ids) return M3_INTERNAL;
+    for (struct walk w = walk_begin(a); w.left > 0; walk_next(&w)) {
+        int64_t id = integer_at(a, w.at);
+        if (id < INT32_MIN || id > INT32_MAX) {
+            free(ids);
+            return trouble_is(trouble, "got id %" PRId64 ", expected 32 bits", id);
+        }
+        *out++ = (int32_t)id;
+    }
+    take(a, M3_I32, ids);
+    return M3_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Lists of blocks in any order, negative ids for empty places, as m3ref has them: ascending, then -1, N places. */
+static int to_blocks(struct m3_array *a, const struct m3_map_sizes *sizes, struct m3_map_trouble *trouble)
+{
+    int64_t N = 0;
+    int status = a->rank > 0 ? need(&N, "N", sizes, trouble) : trouble_is(trouble, "got a scalar, expected lists");
+    if (!status) status = to_ids(a, trouble);
+    if (status) return status;
+    int64_t width = a->shape[a->rank - 1], lists = width ? m3_array_count(a) / width : 0;
+    int32_t *blocks = NULL, *given = a->owned;
+    if (a->data && !(blocks = malloc((size_t)(lists * N) * sizeof *blocks + 1))) return M3_INTERNAL;
+    for (int64_t i = 0; blocks && i < lists; i++) {
+        int64_t chosen = 0;
+        for (int64_t k = 0; k < width; k++)
+            if (given[i * width + k] >= 0) given[i * width + chosen++] = given[i * width + k];
+        if (chosen > N) {
+            free(blocks);
+            return trouble_is(trouble, "got %" PRId64 " blocks, expected at most %" PRId64, chosen, N);
+        }
+        qsort(given + i * width, (size_t)chosen, sizeof *given, ascending);
+        for (int64_t k = 0; k < N; k++) blocks[i * N + k] = k < chosen ? given[i * width + k] : -1;
+    }
+    a->shape[a->rank - 1] = N;
+    if (blocks) take(a, M3_I32, blocks);
+    close_gaps(a);
+    return M3_OK;
+}
+
+int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+              struct m3_map_trouble *trouble)
+{
+    *trouble = (struct m3_map_trouble){ 0 };
+    if (step->kind == M3_STEP_JOIN) return join(arrays, count, step->axis, trouble);
+    if (step->kind == M3_STEP_SUM) return sum(arrays, count, trouble);
+    int status = M3_OK;
+    for (int k = 0; !status && k < *count; k++) {
+        struct m3_array *a = &arrays[k];
+        switch (step->kind) {
+        case M3_STEP_DROP: status = drop(a, step->axis, trouble); break;
+        case M3_STEP_ONLY: status = only(a, step, sizes, trouble); break;
+        case M3_STEP_SHAPE: status = reshape(a, step, sizes, trouble); break;
+        case M3_STEP_AXES: status = permute(a, step, trouble); break;
+        case M3_STEP_SLICE: status = slice(a, step, sizes, trouble); break;
+        case M3_STEP_PICK: status = pick(a, step, trouble); break;
+        case M3_STEP_UNREPEAT: status = unrepeat(a, step, sizes, trouble); break;
+        case M3_STEP_TIMES:
+        case M3_STEP_PLUS: status = calculate(a, step, trouble); break;
+        case M3_STEP_IDS: status = to_ids(a, trouble); break;
+        case M3_STEP_BLOCKS: status = to_blocks(a, sizes, trouble); break;
+        case M3_STEP_JOIN:
+        case M3_STEP_SUM:
+        case M3_STEP_KINDS: break;
+        }
+    }
+    return status;
+}

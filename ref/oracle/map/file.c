@@ -1,0 +1,369 @@
+/* Maps as files. */
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "oracle/map/private/map.h"
+
+struct reading {
+    struct m3_map *map;
+    const char *tap;                        /* NULL: outside taps */
+    struct m3_error *error;
+};
+
+static const struct { const char *name; enum m3_map_step_kind kind; } step_names[] = {
+    { "only", M3_STEP_ONLY }, { "drop", M3_STEP_DROP }, { "shape", M3_STEP_SHAPE },       { "axes", M3_STEP_AXES },
+    { "slice", M3_STEP_SLICE }, { "pick", M3_STEP_PICK },       { "unrepeat", M3_STEP_UNREPEAT },
+    { "join", M3_STEP_JOIN }, { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },
+    { "plus", M3_STEP_PLUS }, { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS },
+};
+
+static int refuse(const struct reading *r, const char *field, const char *got, const char *expected)
+{
+    return m3_fail(r->error, M3_BAD_INPUT, "%s: %s%s%s: got %s, expected %s", r->map->path, r->tap ? r->tap : "",
+                   r->tap ? ": " : "", field, got, expected);
+}
+
+/* What is wrong with a value, as JSON text. */
+static int refuse_value(const struct reading *r, const char *field, const json_t *value, const char *expected)
+{
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    if (text && strlen(text) > 60) strcpy(text + 57, "...");
+    int status = refuse(r, field, text ? text : "nothing", expected);
+    free(text);
+    return status;
+}
+
+int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes)
+{
+    int64_t sum = 0;
+    int unknown = 0;
+    for (const char *p = text;; p++) {
+        int64_t term = 1;
+        int factors = 0, divide = 0;
+        for (; *p && *p != '+'; factors++) {
+            int64_t factor;
+            if (*p == '/' && factors > 0 && !divide) {
+                divide = 1;
+                p++;
+                if (!isalnum((unsigned char)*p)) return M3_MAP_SIZE_BAD;
+            }
+            if (isdigit((unsigned char)*p)) {
+                char *end;
+                errno = 0;
+                factor = strtoll(p, &end, 10);
+                if (errno) return M3_MAP_SIZE_BAD;
+                p = end;
+            } else if (isupper((unsigned char)*p)) {
+                factor = sizes->of[(int)*p++];
+                if (factor == 0) unknown = factor = 1;
+            } else {
+                return M3_MAP_SIZE_BAD;
+            }
+            if (divide && !unknown && (factor == 0 || term % factor)) return M3_MAP_SIZE_BAD;
+            if (divide && factor) term /= factor;
+            else if (__builtin_mul_overflow(term, factor, &term)) return M3_MAP_SIZE_BAD;
+        }
+        if (factors == 0 || __builtin_add_overflow(sum, term, &sum)) return M3_MAP_SIZE_BAD;
+        if (*p == '\0') return unknown ? M3_MAP_SIZE_UNKNOWN : sum;
+    }
+}
+
+/* Is it a text that could be a size? Letters are judged when the map is used. */
+static int is_size(const json_t *value)
+{
+    struct m3_map_sizes none = { { 0 } };
+    return json_is_string(value) && m3_map_size(json_string_value(value), &none) != M3_MAP_SIZE_BAD;
+}
+
+static int read_axis(const struct reading *r, int *axis, const char *field, const json_t *value)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= M3_MAX_RANK)
+        return refuse_value(r, field, value, "an axis from 0");
+    *axis = (int)json_integer_value(value);
+    return M3_OK;
+}
+
+/* `only` asks nothing of the sizes that it does not name. */
+static int read_shape(const struct reading *r, struct m3_map_step *step, const char *field, const json_t *value)
+{
+    const char *const expected = "a list of up to 8 sizes, at most one of them \"*\"";
+    int rests = 0;
+    if (!json_is_array(value) || json_array_size(value) > M3_MAX_RANK)
+        return refuse_value(r, field, value, expected);
+    step->count = (int)json_array_size(value);
+    for (int i = 0; i < step->count; i++) {
+        const json_t *size = json_array_get(value, (size_t)i);
+        int rest = json_is_string(size) && strcmp(json_string_value(size), "*") == 0;
+        rests += rest;
+        if ((!rest && !is_size(size)) || (rests > 1 && step->kind == M3_STEP_SHAPE))
+            return refuse_value(r, field, value, expected);
+        step->sizes[i] = json_string_value(size);
+    }
+    return M3_OK;
+}
+
+static int read_axes(const struct reading *r, struct m3_map_step *step, const json_t *value)
+{
+    unsigned seen = 0;
+    step->count = (int)json_array_size(value);
+    int good = json_is_array(value) && step->count > 0 && step->count <= M3_MAX_RANK;
+    for (int i = 0; good && i < step->count; i++) {
+        const json_t *axis = json_array_get(value, (size_t)i);
+        good = json_is_integer(axis) && json_integer_value(axis) >= 0 && json_integer_value(axis) < step->count;
+        if (good) seen |= 1u << (step->axes[i] = (int)json_integer_value(axis));
+    }
+    if (!good || seen != (1u << step->count) - 1) return refuse_value(r, "axes", value, "every axis once");
+    return M3_OK;
+}
+
+/* The fields of an object: each text in `names` to its place; others are refused. */
+static int read_sizes(const struct reading *r, struct m3_map_step *step, const char *field, const json_t *value,
+                      const char *const names[3], const char **const places[3])
+{
+    const char *key;
+    json_t *each;
+    if (!json_is_object(value)) return refuse_value(r, field, value, "an object with \"axis\"");
+    int status = read_axis(r, &step->axis, field, json_object_get(value, "axis"));
+    json_object_foreach((json_t *)value, key, each) {
+        int known = strcmp(key, "axis") == 0;
+        for (int i = 0; !status && i < 3 && names[i]; i++) {
+            if (strcmp(key, names[i]) != 0) continue;
+            known = 1;
+            if (!is_size(each)) status = refuse_value(r, key, each, "a size such as \"QD+GD\"");
+            else *places[i] = json_string_value(each);
+        }
+        if (!status && !known) status = refuse(r, field, key, "a known field");
+    }
+    return status;
+}
+
+static int read_slice(const struct reading *r, struct m3_map_step *step, const json_t *value)
+{
+    static const char *const names[3] = { "from", "to", "every" };
+    const char **const places[3] = { &step->from, &step->to, &step->every };
+    step->from = "0";
+    step->every = "1";
+    return read_sizes(r, step, "slice", value, names, places);
+}
+
+static int read_unrepeat(const struct reading *r, struct m3_map_step *step, const json_t *value)
+{
+    static const char *const names[3] = { "times" };
+    const char **const places[3] = { &step->every };
+    int status = read_sizes(r, step, "unrepeat", value, names, places);
+    return status || step->every ? status : refuse(r, "times", "nothing", "a size such as \"Q/G\"");
+}
+
+static int read_pick(const struct reading *r, struct m3_map_step *step, const json_t *value)
+{
+    const json_t *order = json_object_get(value, "order");
+    const char *key;
+    json_t *each;
+    json_object_foreach((json_t *)value, key, each)
+        if (strcmp(key, "axis") != 0 && strcmp(key, "order") != 0) return refuse(r, "pick", key, "a known field");
+    int status = read_axis(r, &step->axis, "pick", json_object_get(value, "axis"));
+    if (status) return status;
+    if (json_array_size(order) == 0 || json_array_size(order) > INT32_MAX)
+        return refuse_value(r, "order", order, "a list of places");
+    step->count = (int)json_array_size(order);
+    step->order = calloc((size_t)step->count, sizeof *step->order);
+    if (!step->order) return m3_fail_memory(r->error, r->map->path, (size_t)step->count * sizeof *step->order);
+    for (int i = 0; i < step->count; i++) {
+        const json_t *place = json_array_get(order, (size_t)i);
+        if (!json_is_integer(place) || json_integer_value(place) < 0)
+            return refuse_value(r, "order", place, "a place from 0");
+        step->order[i] = json_integer_value(place);
+    }
+    return M3_OK;
+}
+
+static int read_step(const struct reading *r, struct m3_map_step *step, const json_t *given)
+{
+    const char *name = json_object_iter_key(json_object_iter((json_t *)given));
+    if (json_object_size(given) != 1) return refuse_value(r, "steps", given, "an object of one field, the step");
+    const json_t *value = json_object_get(given, name);
+    step->kind = M3_STEP_KINDS;
+    for (size_t i = 0; i < sizeof step_names / sizeof *step_names; i++)
+        if (strcmp(name, step_names[i].name) == 0) step->kind = step_names[i].kind;
+    switch (step->kind) {
+    case M3_STEP_DROP:
+    case M3_STEP_JOIN: return read_axis(r, &step->axis, name, value);
+    case M3_STEP_ONLY:
+    case M3_STEP_SHAPE: return read_shape(r, step, name, value);
+    case M3_STEP_AXES: return read_axes(r, step, value);
+    case M3_STEP_SLICE: return read_slice(r, step, value);
+    case M3_STEP_PICK: return read_pick(r, step, value);
+    case M3_STEP_UNREPEAT: return read_unrepeat(r, step, value);
+    case M3_STEP_TIMES:
+    case M3_STEP_PLUS:
+        step->number = json_number_value(value);
+        return json_is_number(value) ? M3_OK : refuse_value(r, name, value, "a number");
+    case M3_STEP_SUM:
+    case M3_STEP_IDS:
+    case M3_STEP_BLOCKS: return json_is_true(value) ? M3_OK : refuse_value(r, name, value, "true");
+    case M3_STEP_KINDS: break;
+    }
+    return refuse(r, "steps", name, "a known step");
+}
+
+/* A tap, its number written as {l}, {v} or {m}. */
+static int is_tap(const char *name)
+{
+    char whole[M3_MAP_NAME];
+    const char *brace = strchr(name, '{');
+    enum m3_tap tap;
+    int64_t layer;
+    if (strcmp(name, "rows") == 0 || strcmp(name, "vision.rows") == 0) return 1;
+    if (!brace) return m3_tap_parse(name, &tap, &layer) == 0;
+    if (!brace[1] || !strchr("lvm", brace[1]) || brace[2] != '}' || strlen(name) >= sizeof whole) return 0;
+    snprintf(whole, sizeof whole, "%.*s0%s", (int)(brace - name), name, brace + 3);
+    return m3_tap_parse(whole, &tap, &layer) == 0;
+}
+
+static int read_sources(const struct reading *r, struct m3_map_recipe *recipe, const json_t *from)
+{
+    size_t count = json_is_array(from) ? json_array_size(from) : 1;
+    if (count == 0 || count > M3_MAP_SOURCES) return refuse_value(r, "from", from, "1 to 8 names");
+    for (size_t i = 0; i < count; i++) {
+        const json_t *name = json_is_array(from) ? json_array_get(from, i) : from;
+        if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) >= M3_MAP_NAME - 40)
+            return refuse_value(r, "from", name, "the name of a tensor");
+        recipe->sources[recipe->source_count++] = json_string_value(name);
+    }
+    return M3_OK;
+}
+
+static int read_recipe(struct reading *r, const char *tap, json_t *given)
+{
+    struct m3_map_recipe *recipe = &r->map->recipes[r->map->recipe_count++];
+    const char *key;
+    json_t *value;
+    *recipe = (struct m3_map_recipe){ .tap = tap };
+    if (!json_is_object(given)) return refuse_value(r, "recipe", given, "an object with \"from\"");
+    json_object_foreach(given, key, value)
+        if (strcmp(key, "from") != 0 && strcmp(key, "steps") != 0 && strcmp(key, "why") != 0)
+            return refuse(r, "recipe", key, "a known field");
+    int status = read_sources(r, recipe, json_object_get(given, "from"));
+    const json_t *steps = json_object_get(given, "steps");
+    if (!status && steps && (!json_is_array(steps) || json_array_size(steps) > M3_MAP_STEPS))
+        status = refuse_value(r, "steps", steps, "a list of at most 12 steps");
+    for (size_t i = 0; !status && i < json_array_size(steps); i++)
+        status = read_step(r, &recipe->steps[recipe->step_count++], json_array_get(steps, i));
+    return status;
+}
+
+/* A tap has one recipe, or a list of which the first that is complete is taken. */
+static int read_taps(struct reading *r, json_t *taps)
+{
+    const char *tap;
+    json_t *value;
+    size_t count = 0;
+    if (json_object_size(taps) == 0) return refuse_value(r, "taps", taps, "an object of recipes");
+    json_object_foreach(taps, tap, value) count += json_is_array(value) ? json_array_size(value) : 1;
+    r->map->recipes = calloc(count + 1, sizeof *r->map->recipes);
+    if (!r->map->recipes) return m3_fail_memory(r->error, r->map->path, count * sizeof *r->map->recipes);
+    json_object_foreach(taps, tap, value) {
+        r->tap = tap;
+        int status = is_tap(tap) ? M3_OK : refuse(r, "taps", tap, "the name of a tap");
+        if (!status && !json_is_array(value)) status = read_recipe(r, tap, value);
+        for (size_t i = 0; !status && json_is_array(value) && i < json_array_size(value); i++)
+            status = read_recipe(r, tap, json_array_get(value, i));
+        if (status) return status;
+    }
+    r->tap = NULL;
+    return M3_OK;
+}
+
+static int read_prefixes(const struct reading *r, const json_t *prefixes)
+{
+    r->map->prefixes[r->map->prefix_count++] = "";
+    if (!prefixes) return M3_OK;
+    if (!json_is_array(prefixes) || json_array_size(prefixes) >= M3_MAP_PREFIXES)
+        return refuse_value(r, "prefixes", prefixes, "at most 3 texts");
+    for (size_t i = 0; i < json_array_size(prefixes); i++) {
+        const char *prefix = json_string_value(json_array_get(prefixes, i));
+        if (!prefix || strlen(prefix) > 30 || strchr(prefix, '{'))
+            return refuse_value(r, "prefixes", prefixes, "texts of at most 30 characters");
+        r->map->prefixes[r->map->prefix_count++] = prefix;
+    }
+    return M3_OK;
+}
+
+static int read_map(struct m3_map *map, struct m3_error *error)
+{
+    static const char *const known[] = { "name", "source", "notes", "prefixes", "taps" };
+    struct reading r = { map, NULL, error };
+    const char *key;
+    json_t *value;
+    if (!json_is_object(map->json)) return refuse(&r, "map", "another JSON value", "an object");
+    json_object_foreach((json_t *)map->json, key, value) {
+        int found = 0;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= strcmp(key, known[i]) == 0;
+        if (!found) return refuse(&r, "map", key, "a known field");
+    }
+    int status = read_prefixes(&r, json_object_get(map->json, "prefixes"));
+    return status ? status : read_taps(&r, json_object_get(map->json, "taps"));
+}
+
+/* map_data.S: one behind the other. */
+extern const char m3_map_transformers[], m3_map_vllm[], m3_map_sglang[], m3_map_llama_cpp[], m3_maps_end[];
+
+static const struct { const char *name, *begin, *end; } built_in[] = {
+    { "transformers", m3_map_transformers, m3_map_vllm }, { "vllm", m3_map_vllm, m3_map_sglang },
+    { "sglang", m3_map_sglang, m3_map_llama_cpp },        { "llama_cpp", m3_map_llama_cpp, m3_maps_end },
+};
+
+static int load(struct m3_map *map, const char *name, struct m3_error *error)
+{
+    size_t length = strlen(name);
+    json_error_t bad;
+    if (strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".json") == 0)) {
+        struct stat info;
+        if (stat(name, &info) != 0) return m3_fail(error, M3_ABSENT, "%s: %s", name, strerror(errno));
+        if (!S_ISREG(info.st_mode)) return m3_fail(error, M3_BAD_INPUT, "%s: not a regular file", name);
+        map->json = json_load_file(name, JSON_REJECT_DUPLICATES, &bad);
+        if (!map->json && json_error_code(&bad) == json_error_cannot_open_file)
+            return m3_fail(error, M3_IO, "%s: cannot open", name);
+    } else {
+        size_t i = 0, count = sizeof built_in / sizeof *built_in;
+        while (i < count && strcmp(name, built_in[i].name) != 0) i++;
+        if (i == count)
+            return m3_fail(error, M3_ABSENT, "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a "
+                           "file, with a / or .json in its name", name);
+        map->json = json_loadb(built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin),
+                               JSON_REJECT_DUPLICATES, &bad);
+    }
+    if (map->json) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", name, bad.line, bad.column, bad.text);
+}
+
+int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error)
+{
+    *map = NULL;
+    struct m3_map *opened = calloc(1, sizeof *opened);
+    if (opened) opened->path = strdup(name);
+    if (!opened || !opened->path) {
+        m3_map_close(opened);
+        return m3_fail_memory(error, name, sizeof *opened);
+    }
+    int status = load(opened, name, error);
+    if (!status) status = read_map(opened, error);
+    if (status) m3_map_close(opened);
+    else *map = opened;
+    return status;
+}
+
+void m3_map_close(struct m3_map *map)
+{
+    if (!map) return;
+    for (int64_t i = 0; i < map->recipe_count; i++)
+        for (int s = 0; s < map->recipes[i].step_count; s++) free(map->recipes[i].steps[s].order);
+    free(map->recipes);
+    json_decref(map->json);
+    free(map->path);
+    free(map);
+}

@@ -1,0 +1,458 @@
+#include "oracle/map/map.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "oracle/map/private/map.h"
+
+enum { NAMES_IN_A_NOTE = 8 };
+
+/* One tap that is to be made. */
+struct job {
+    char tap[M3_MAP_NAME];
+    const struct m3_map_recipe *recipe;
+    const struct m3_tensor **sources;       /* [count] */
+    int count;
+    int rank;                               /* of the result, as its dtype and shape */
+    int64_t shape[M3_MAX_RANK];
+    enum m3_dtype dtype;
+};
+
+struct work {
+    const struct m3_map *map;
+    const struct m3_map_sizes *sizes;
+    const struct m3_safetensors *foreign;
+    struct job *jobs;
+    int64_t count, room;
+    unsigned char *used;                    /* [tensors of foreign] */
+    int64_t sizeless;                       /* taps left out for want of a size; the first of them, in words */
+    char first_sizeless[600];
+    struct m3_error *notes, *error;
+};
+
+static void learn(struct m3_map_sizes *sizes, char letter, int64_t size)
+{
+    if (sizes->of[(int)letter] == 0) sizes->of[(int)letter] = size;
+}
+
+struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
+{
+    struct m3_map_sizes sizes = { { 0 } };
+    for (int64_t i = 0; i < m3_safetensors_count(dump); i++) {
+        const struct m3_tensor *tensor = m3_safetensors_at(dump, i);
+        enum m3_tap tap;
+        int64_t layer;
+        if (m3_tap_parse(tensor->name, &tap, &layer) != 0) continue;
+        const char *shape = m3_tap_table[tap].shape;
+        for (int d = 1; d < tensor->rank && (size_t)d < strlen(shape); d++)
+            if (isupper((unsigned char)shape[d]) && shape[d] != 'B') learn(&sizes, shape[d], tensor->shape[d]);
+    }
+    return sizes;
+}
+
+struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config)
+{
+    struct m3_map_sizes sizes = { { 0 } };
+    for (char letter = 'A'; letter <= 'Z'; letter++) sizes.of[(int)letter] = m3_config_size(config, letter);
+    return sizes;
+}
+
+/* ---- names: {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for a number of its own */
+
+/* Does `name` fit the pattern? number and part: -1 until one is met; a second one must agree. */
+static int fits(const char *pattern, const char *name, int64_t *number, int64_t *part)
+{
+    while (*pattern) {
+        if (*pattern != '{') {
+            if (*pattern++ != *name++) return 0;
+            continue;
+        }
+        char *end;
+        int64_t *target = pattern[1] == 'i' ? part : number;
+        if (!isdigit((unsigned char)*name) || (*name == '0' && isdigit((unsigned char)name[1]))) return 0;
+        int64_t value = strtoll(name, &end, 10);
+        if (pattern[2] != '}') value -= strtoll(pattern + 2, NULL, 10);
+        name = end;
+        if (*target >= 0 && *target != value) return 0;
+        *target = value;
+        pattern = strchr(pattern, '}');
+        if (!pattern++ || value < 0 || value >= M3_MTP_LAYER) return 0;
+    }
+    return *name == '\0';
+}
+
+static int write_name(char *name, size_t size, const char *prefix, const char *pattern, int64_t number, int64_t part)
+{
+    size_t used = (size_t)snprintf(name, size, "%s", prefix);
+    while (*pattern && used + 24 < size) {
+        if (*pattern != '{') {
+            name[used++] = *pattern++;
+            continue;
+        }
+        int64_t offset = pattern[2] != '}' ? strtoll(pattern + 2, NULL, 10) : 0;
+        used += (size_t)snprintf(name + used, size - used, "%" PRId64, (pattern[1] == 'i' ? part : number) + offset);
+        pattern = strchr(pattern, '}');
+        if (!pattern++) return -1;
+    }
+    name[used] = '\0';
+    return *pattern ? -1 : 0;
+}
+
+static const struct m3_tensor *find(const struct work *w, const char *pattern, int64_t number, int64_t part)
+{
+    for (int p = 0; p < w->map->prefix_count; p++) {
+        char name[M3_MAP_NAME];
+        if (write_name(name, sizeof name, w->map->prefixes[p], pattern, number, part) != 0) continue;
+        const struct m3_tensor *tensor = m3_safetensors_find(w->foreign, name);
+        if (tensor) return tensor;
+    }
+    return NULL;
+}
+
+/* The least {i} that is there, or -1. */
+static int64_t first_part(const struct work *w, const char *pattern, int64_t number)
+{
+    int64_t least = -1;
+    for (int64_t i = 0; i < m3_safetensors_count(w->foreign); i++)
+        for (int p = 0; p < w->map->prefix_count; p++) {
+            const char *name = m3_safetensors_at(w->foreign, i)->name, *prefix = w->map->prefixes[p];
+            int64_t seen = number, part = -1;
+            if (strncmp(name, prefix, strlen(prefix)) != 0 || !fits(pattern, name + strlen(prefix), &seen, &part))
+                continue;
+            if (part >= 0 && (least < 0 || part < least)) least = part;
+        }
+    return least;
+}
+
+/* ---- one tap */
+
+static int fail_job(const struct work *w, const struct job *job, const char *words)
+{
+    return m3_fail(w->error, M3_NOT_COMPARABLE, "%s: %s of %s: %s: %s", w->map->path, job->tap,
+                   m3_safetensors_path(w->foreign), job->sources[0]->name, words);
+}
+
+/* M3_OK with an empty result (rank -1) if a size is not known, or the recipe not meant. */
+static int make(struct m3_array *result, struct work *w, const struct job *job, int with_data)
+{
+    struct m3_array *arrays = calloc((size_t)job->count, sizeof *arrays);
+    struct m3_map_trouble trouble;
+    int count = job->count, status = M3_OK;
+    if (!arrays) return m3_fail_memory(w->error, job->tap, (size_t)job->count * sizeof *arrays);
+    for (int k = 0; k < count; k++) arrays[k] = m3_array_of(job->sources[k], with_data);
+    for (int s = 0; !status && s < job->recipe->step_count; s++)
+        status = m3_map_do(arrays, &count, &job->recipe->steps[s], w->sizes, &trouble);
+    *result = (struct m3_array){ .rank = -1 };
+    if (status == M3_INTERNAL) {
+        m3_fail_memory(w->error, job->tap, 0);
+    } else if (status && (trouble.unknown_size || trouble.not_meant)) {
+        if (trouble.unknown_size && w->sizeless++ == 0)
+            snprintf(w->first_sizeless, sizeof w->first_sizeless, "%s: %s", job->tap, trouble.words);
+        status = M3_OK;
+    } else if (status) {
+        status = fail_job(w, job, trouble.words);
+    } else if (count != 1) {
+        status = fail_job(w, job, "got several tensors, expected a step that joins them");
+    } else {
+        *result = arrays[0];
+        arrays[0].owned = NULL;
+    }
+    for (int k = 0; k < job->count; k++) m3_array_free(&arrays[k]);
+    free(arrays);
+    return status;
+}
+
+/* Letters of a tap's shape but those of rows, which are free. */
+static const char *shape_of(const struct job *job)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    return m3_tap_parse(job->tap, &tap, &layer) == 0 ? m3_tap_table[tap].shape : "R";
+}
+
+static int check_shape(const struct work *w, const struct job *job, const struct m3_array *result)
+{
+    const char *letters = shape_of(job);
+    char want[120] = "[", got[160], words[400];
+    int good = result->rank == (int)strlen(letters);
+    for (int i = 0; letters[i]; i++) {
+        int64_t size = i > 0 && letters[i] != 'B' ? w->sizes->of[(int)letters[i]] : 0;
+        if (letters[i] == '2' || letters[i] == '3') size = letters[i] - '0';
+        size_t used = strlen(want);
+        if (size) snprintf(want + used, sizeof want - used, "%s%" PRId64, i ? "," : "", size);
+        else snprintf(want + used, sizeof want - used, "%s%c", i ? "," : "", letters[i]);
+        if (good && size) good = result->shape[i] == size;
+    }
+    if (good) return M3_OK;
+    snprintf(words, sizeof words, "got %s, expected %s]", m3_array_words(got, sizeof got, result), want);
+    return fail_job(w, job, words);
+}
+
+/* The shape of what the job gives. *good: it can be done; else the next recipe may. */
+static int plan(int *good, struct work *w, struct job *job)
+{
+    struct m3_array result;
+    int status = make(&result, w, job, 0);
+    if (!status && result.rank >= 0) status = check_shape(w, job, &result);
+    *good = !status && result.rank >= 0;
+    if (!*good) return status;
+    job->rank = result.rank;
+    job->dtype = result.dtype;
+    memcpy(job->shape, result.shape, sizeof job->shape);
+    m3_array_free(&result);
+    return M3_OK;
+}
+
+/* ---- which taps can be made */
+
+static int add_source(struct job *job, const struct m3_tensor *tensor)
+{
+    if (!tensor) return -1;
+    job->sources[job->count++] = tensor;
+    return 0;
+}
+
+/* All tensors of the recipe for this number. Returns how many of its names are there. */
+static int gather(const struct work *w, struct job *job, int64_t number)
+{
+    int there = 0;
+    for (int s = 0; s < job->recipe->source_count; s++) {
+        const char *pattern = job->recipe->sources[s];
+        if (!strstr(pattern, "{i}")) {
+            there += add_source(job, find(w, pattern, number, -1)) == 0;
+            continue;
+        }
+        int64_t part = first_part(w, pattern, number);
+        there += part >= 0;
+        while (part >= 0 && add_source(job, find(w, pattern, number, part)) == 0) part++;
+    }
+    return there;
+}
+
+static int is_made(const struct work *w, const char *tap)
+{
+    for (int64_t i = 0; i < w->count; i++)
+        if (strcmp(w->jobs[i].tap, tap) == 0) return 1;
+    return 0;
+}
+
+static void mark(struct work *w, const struct m3_tensor *tensor)
+{
+    w->used[tensor - m3_safetensors_at(w->foreign, 0)] = 1;
+}
+
+static struct job *new_job(struct work *w)
+{
+    if (w->count == w->room) {
+        int64_t room = 2 * w->room + 64;
+        struct job *jobs = realloc(w->jobs, (size_t)room * sizeof *jobs);
+        if (!jobs) return NULL;
+        w->jobs = jobs;
+        w->room = room;
+    }
+    struct job *job = &w->jobs[w->count];
+    size_t most = (size_t)m3_safetensors_count(w->foreign) * M3_MAP_SOURCES + 1;    /* no name matches a tensor twice */
+    *job = (struct job){ .sources = calloc(most, sizeof *job->sources) };
+    return job->sources ? job : NULL;
+}
+
+/* One recipe for one number: a job, if the tap is not made yet and all is there. */
+static int try_tensors(struct work *w, const struct m3_map_recipe *recipe, int64_t number)
+{
+    struct job *job = new_job(w);
+    if (!job) return m3_fail_memory(w->error, w->map->path, sizeof *job);
+    job->recipe = recipe;
+    int there = 0;
+    if (write_name(job->tap, sizeof job->tap, "", recipe->tap, number, -1) == 0 && !is_made(w, job->tap))
+        there = gather(w, job, number);
+    for (int i = 0; i < job->count; i++) mark(w, job->sources[i]);
+    int good = 0, status = M3_OK;
+    if (there == recipe->source_count) {
+        const struct m3_tensor **fewer = realloc(job->sources, (size_t)job->count * sizeof *fewer);
+        if (fewer) job->sources = fewer;
+        status = plan(&good, w, job);
+        if (good) w->count++;
+        if (good) return M3_OK;
+        there = 0;
+    }
+    if (there > 0)
+        m3_fail(w->notes, M3_OK, "%s: %s: left out: the candidate holds %d of its %d tensors", w->map->path, job->tap,
+                there, recipe->source_count);
+    free(job->sources);
+    return status;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The numbers for which the file has the first tensor of the recipe; -1 if there is none in its name. */
+static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_t *numbers)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < m3_safetensors_count(w->foreign); i++)
+        for (int p = 0; p < w->map->prefix_count; p++) {
+            const char *name = m3_safetensors_at(w->foreign, i)->name, *prefix = w->map->prefixes[p];
+            int64_t number = -1, part = -1;
+            if (strncmp(name, prefix, strlen(prefix)) != 0) continue;
+            if (fits(recipe->sources[0], name + strlen(prefix), &number, &part)) {
+                numbers[count++] = number;
+                break;
+            }
+        }
+    qsort(numbers, (size_t)count, sizeof *numbers, by_number);
+    int status = M3_OK;
+    for (int64_t i = 0; !status && i < count; i++)
+        if (i == 0 || numbers[i] != numbers[i - 1]) status = try_tensors(w, recipe, numbers[i]);
+    return status;
+}
+
+static int find_jobs(struct work *w)
+{
+    size_t room = (size_t)m3_safetensors_count(w->foreign) + 1;
+    int64_t *numbers = calloc(room, sizeof *numbers);
+    int status = numbers ? M3_OK : m3_fail_memory(w->error, w->map->path, room * sizeof *numbers);
+    for (int64_t r = 0; !status && r < w->map->recipe_count; r++)
+        status = try_recipe(w, &w->map->recipes[r], numbers);
+    free(numbers);
+    return status;
+}
+
+/* ---- the file of all */
+
+static int is_text(const struct job *job)
+{
+    return shape_of(job)[0] == 'T' && strncmp(job->tap, "mtp.", 4) != 0;
+}
+
+/* Programs give logits, and what leads to them, of the last rows alone: a dump has one set of rows. */
+static void leave_short_ones(struct work *w)
+{
+    int64_t rows = 0, kept = 0;
+    for (int64_t i = 0; i < w->count; i++) {
+        if (strcmp(w->jobs[i].tap, "rows") == 0) {
+            rows = w->jobs[i].shape[0];
+            break;
+        }
+        if (is_text(&w->jobs[i]) && w->jobs[i].shape[0] > rows) rows = w->jobs[i].shape[0];
+    }
+    for (int64_t i = 0; i < w->count; i++) {
+        struct job *job = &w->jobs[i];
+        if (is_text(job) && job->shape[0] < rows) {
+            m3_fail(w->notes, M3_OK, "%s: %s: left out: %" PRId64 " rows, where others have %" PRId64, w->map->path,
+                    job->tap, job->shape[0], rows);
+            free(job->sources);
+        } else {
+            w->jobs[kept++] = *job;
+        }
+    }
+    w->count = kept;
+}
+
+static int write_job(struct work *w, struct m3_writer *writer, const struct job *job)
+{
+    struct m3_array result;
+    for (int k = 0; k < job->count; k++) m3_pages_ask(job->sources[k]->data, job->sources[k]->bytes);
+    int status = make(&result, w, job, 1);
+    if (!status && m3_array_pack(&result)) status = m3_fail_memory(w->error, job->tap, 0);
+    uint64_t bytes = status ? 0 : (uint64_t)m3_array_count(&result) * m3_dtype_bytes(result.dtype);
+    if (!status && bytes) status = m3_writer_write(writer, result.data, bytes, w->error);
+    if (!status) m3_array_free(&result);
+    for (int k = 0; k < job->count; k++) m3_pages_release(job->sources[k]->data, job->sources[k]->bytes);
+    return status;
+}
+
+static int write_all(struct work *w, const char *path)
+{
+    static const char *const kept[] = { "model_sha256", "case_sha256", "semantics", "producer" };
+    struct m3_writer *writer;
+    int status = m3_writer_new(&writer, path, w->error);
+    if (status) return status;
+    for (int64_t i = 0; !status && i < w->count; i++)
+        status = m3_writer_tensor(writer, w->jobs[i].tap, w->jobs[i].dtype, w->jobs[i].rank, w->jobs[i].shape,
+                                  w->error);
+    for (size_t i = 0; !status && i < sizeof kept / sizeof *kept; i++) {
+        const char *value = m3_safetensors_metadata(w->foreign, kept[i]);
+        if (value) status = m3_writer_metadata(writer, kept[i], value, w->error);
+    }
+    if (!status) status = m3_writer_begin(writer, w->error);
+    for (int64_t i = 0; !status && i < w->count; i++) status = write_job(w, writer, &w->jobs[i]);
+    if (!status) return m3_writer_commit(writer, w->error);
+    m3_writer_abandon(writer);
+    return status;
+}
+
+/* Written, opened, and its name taken away again. */
+static int convert(struct m3_safetensors **converted, struct work *w)
+{
+    const char *folder = getenv("TMPDIR");
+    char place[300], path[340];
+    int length = snprintf(place, sizeof place, "%s/m3ref-map-XXXXXX", folder && *folder ? folder : "/tmp");
+    if (length < 0 || (size_t)length >= sizeof place || !mkdtemp(place))
+        return m3_fail(w->error, M3_IO, "%s: cannot make a folder for the mapped candidate", place);
+    snprintf(path, sizeof path, "%s/%s", place, "candidate.safetensors");
+    int status = write_all(w, path);
+    if (!status) status = m3_safetensors_open_as(converted, path, m3_safetensors_path(w->foreign), w->error);
+    unlink(path);
+    rmdir(place);
+    return status;
+}
+
+static void note_unknown(const struct work *w)
+{
+    char names[600] = "";
+    int64_t unknown = 0;
+    size_t used = 0;
+    for (int64_t i = 0; i < m3_safetensors_count(w->foreign); i++) {
+        if (w->used[i] || unknown++ >= NAMES_IN_A_NOTE) continue;
+        int more = snprintf(names + used, sizeof names - used, " %s", m3_safetensors_at(w->foreign, i)->name);
+        if (more > 0 && (size_t)more < sizeof names - used) used += (size_t)more;
+        else names[used] = '\0';
+    }
+    if (w->sizeless > 0)
+        m3_fail(w->notes, M3_OK, "%s: taps left out for want of a size that the reference does not tell: %" PRId64
+                ", first %s", w->map->path, w->sizeless, w->first_sizeless);
+    if (unknown > 0)
+        m3_fail(w->notes, M3_OK, "%s: tensors of the candidate that no tap is made of: %" PRId64 ":%s%s", w->map->path,
+                unknown, names, unknown > NAMES_IN_A_NOTE ? " ..." : "");
+}
+
+int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                 const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error)
+{
+    *converted = NULL;
+    struct work w = { .map = map, .sizes = sizes, .foreign = foreign, .notes = notes, .error = error };
+    w.used = calloc((size_t)m3_safetensors_count(foreign) + 1, 1);
+    int status = w.used ? find_jobs(&w) : m3_fail_memory(error, map->path, (size_t)m3_safetensors_count(foreign));
+    if (!status) leave_short_ones(&w);
+    if (!status) note_unknown(&w);
+    if (!status && w.count == 0)
+        status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tensor that %s knows",
+                         m3_safetensors_path(foreign), map->path);
+    if (!status) status = convert(converted, &w);
+    for (int64_t i = 0; i < w.count; i++) free(w.jobs[i].sources);
+    free(w.jobs);
+    free(w.used);
+    return status;
+}
+
+int m3_map_put(struct m3_safetensors **candidate, const char *name, const struct m3_map_sizes *sizes,
+               struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_map *map;
+    struct m3_safetensors *converted;
+    int status = m3_map_open(&map, name, error);
+    if (status) return status;
+    status = m3_map_apply(&converted, map, sizes, *candidate, notes, error);
+    m3_map_close(map);
+    if (status) return status;
+    m3_safetensors_close(*candidate);
+    *candidate = converted;
+    return M3_OK;
+}

@@ -1,0 +1,80 @@
+/* What the files of the map share: the map as read, and arrays as views of tensors. */
+#ifndef M3_ORACLE_MAP_PRIVATE_MAP_H
+#define M3_ORACLE_MAP_PRIVATE_MAP_H
+
+#include <jansson.h>
+
+#include "model/taps.h"
+#include "oracle/map/map.h"
+
+enum { M3_MAP_SOURCES = 8, M3_MAP_STEPS = 12, M3_MAP_PREFIXES = 4, M3_MAP_NAME = 200 };
+
+enum m3_map_step_kind {
+    M3_STEP_ONLY, M3_STEP_DROP, M3_STEP_SHAPE, M3_STEP_AXES, M3_STEP_SLICE, M3_STEP_PICK,
+    M3_STEP_UNREPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_PLUS, M3_STEP_IDS, M3_STEP_BLOCKS,
+    M3_STEP_KINDS,
+};
+
+/* Sizes are texts such as "QD+2GD", read when the letters are known. All are borrowed from the JSON. */
+struct m3_map_step {
+    enum m3_map_step_kind kind;
+    int axis;                               /* drop, slice, pick, unrepeat, join */
+    int count;                              /* of `sizes`, `axes`; of `order` */
+    const char *sizes[M3_MAX_RANK];         /* only, shape */
+    int axes[M3_MAX_RANK];
+    const char *from, *to, *every;          /* slice; unrepeat: every is how many times */
+    int64_t *order;                         /* pick; owned */
+    double number;                          /* times, plus */
+};
+
+struct m3_map_recipe {
+    const char *tap;                        /* "layers.{l}.q_proj" */
+    const char *sources[M3_MAP_SOURCES];
+    int source_count, step_count;
+    struct m3_map_step steps[M3_MAP_STEPS];
+};
+
+struct m3_map {
+    char *path;
+    json_t *json;                           /* owns the texts */
+    const char *prefixes[M3_MAP_PREFIXES];
+    int prefix_count;
+    struct m3_map_recipe *recipes;          /* in the order of the file: the first that is complete makes the tap */
+    int64_t recipe_count;
+};
+
+/* A tensor seen in another order. Strides count elements. */
+struct m3_array {
+    enum m3_dtype dtype;
+    int rank;
+    int64_t shape[M3_MAX_RANK], stride[M3_MAX_RANK];
+    const unsigned char *data;              /* NULL: only shapes are asked for */
+    void *owned;                            /* NULL: data is borrowed */
+};
+
+/* Why a step cannot be done, in words. */
+struct m3_map_trouble {
+    char words[300];
+    int unknown_size;
+    int not_meant;                          /* `only`: the recipe is for other tensors */
+};
+
+enum { M3_MAP_SIZE_UNKNOWN = -1, M3_MAP_SIZE_BAD = -2 };
+
+/* "QD+2GD", "Q/G", "3": M3_MAP_SIZE_UNKNOWN where a letter is not known, M3_MAP_SIZE_BAD where it is no size. */
+int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes);
+
+struct m3_array m3_array_of(const struct m3_tensor *tensor, int with_data);
+void m3_array_free(struct m3_array *array);
+int64_t m3_array_count(const struct m3_array *array);
+/* Row-major, without gaps; copies if it must. M3_INTERNAL: no memory. */
+int m3_array_pack(struct m3_array *array);
+/* "[1,6,67,20] F32" */
+const char *m3_array_words(char *words, size_t size, const struct m3_array *array);
+
+/* Does one step to all *count arrays; join and sum leave one. M3_OK, M3_INTERNAL for memory, or M3_NOT_COMPARABLE with
+ * *trouble set. */
+int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+              struct m3_map_trouble *trouble);
+
+#endif

@@ -1,0 +1,247 @@
+#include "oracle/report/private/format.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/taps.h"
+#include "oracle/judge/align.h"
+#include "oracle/error/tiers.h"
+
+const char *const m3_verdict_words[] = { "pass", "suspect", "fail", "not judged", "not comparable" };
+const char *const m3_choice_words[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
+
+void m3_print_place(FILE *out, const struct m3_stage *stage)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    const char *letters = m3_tap_parse(stage->tap, &tap, &layer) == 0 ? m3_tap_table[tap].shape : "";
+    int known = (int)strlen(letters) == stage->reference->rank;
+    for (int i = 0; i < stage->rank; i++) {
+        fputs(i == 0 ? "[" : ", ", out);
+        if (known) fprintf(out, "%c=", tolower((unsigned char)letters[i]));
+        fprintf(out, "%" PRId64, stage->index[i]);
+    }
+    fputs("]", out);
+}
+
+/* A value and its bits, as many digits as it takes to tell it from its neighbours. */
+static void print_value(FILE *out, const char *side, double value, enum m3_dtype dtype)
+{
+    if (dtype == M3_F64) {
+        uint64_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        fprintf(out, "%s %.17g (%016" PRIx64 ")", side, value, bits);
+        return;
+    }
+    float narrow = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    fprintf(out, "%s %.9g (%08" PRIx32 ")", side, value, bits);
+}
+
+static void print_tensor(FILE *out, const char *side, const struct m3_tensor *tensor)
+{
+    fprintf(out, "%s [", side);
+    for (int i = 0; i < tensor->rank; i++) fprintf(out, "%s%" PRId64, i > 0 ? "," : "", tensor->shape[i]);
+    fprintf(out, "] %s", m3_dtype_name(tensor->dtype));
+}
+
+static void print_values(FILE *out, const struct m3_stage *stage)
+{
+    print_value(out, "  got", stage->got, stage->candidate->dtype);
+    print_value(out, "  want", stage->want, stage->reference->dtype);
+}
+
+/* Why a stage has no verdict: the place of it, or else the tensors. */
+static void print_reason(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "%s", stage->note);
+    if (stage->rows_left_out > 0 && stage->elements == 0) {
+        fprintf(out, ", all %" PRId64 " rows", stage->rows_left_out);
+        return;
+    }
+    if (stage->rank > 0) {
+        fputs(" at ", out);
+        m3_print_place(out, stage);
+        if (!stage->selection) print_values(out, stage);
+        return;
+    }
+    print_tensor(out, ": got", stage->candidate);
+    print_tensor(out, ", expected", stage->reference);
+}
+
+/* "; HARD, WALK": the tiers that object. */
+static void print_tiers(FILE *out, const struct m3_stage *stage)
+{
+    int printed = 0;
+    for (int bit = 0; bit < M3_TIERS; bit++) {
+        if (!(stage->tiers & 1 << bit)) continue;
+        fputs(printed++ > 0 ? ", " : "; ", out);
+        for (const char *c = m3_tier_name((enum m3_tier)(1 << bit)); *c != '\0'; c++)
+            fputc(toupper((unsigned char)*c), out);
+    }
+    if (stage->grid != M3_DTYPES) fprintf(out, ": all values are numbers of %s", m3_dtype_name(stage->grid));
+}
+
+void m3_print_precision(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "|d| over rms, quantiles:");
+    for (int k = 0; k < M3_QUANTILES; k++) fprintf(out, " %g%% %.2g", 100 * m3_quantiles[k], stage->quantiles[k]);
+    if (stage->effective[0] != '\0') fprintf(out, "; looks like: %s", stage->effective);
+}
+
+/* By how much the bound of operators, or what a tap of a whole pass is allowed, is missed. */
+static void print_failed_values(FILE *out, const struct m3_stage *stage)
+{
+    print_values(out, stage);
+    if (isnan(stage->got)) fputs("  NaN", out);
+    else if (isinf(stage->got) || isinf(stage->want)) fputs("  infinite on one side", out);
+    else if (stage->n < 0 && stage->allowed_max == 0) fputs("  nothing is allowed", out);
+    else fprintf(out, "  %.3g%% of allowed", 100 * (stage->n < 0 ? stage->max_rel / stage->allowed_max
+                                                                   : stage->headroom));
+    fprintf(out, "; %" PRId64 " of %" PRId64, stage->violations, stage->elements);
+    if (stage->n < 0 && !(stage->rel_l2 <= stage->allowed_l2) && stage->allowed_l2 > 0)
+        fprintf(out, "; rel L2 %.3g%% of allowed", 100 * stage->rel_l2 / stage->allowed_l2);
+    print_tiers(out, stage);
+}
+
+void m3_print_choices(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted", m3_choice_words[stage->choice],
+            stage->differing, stage->rows + stage->tainted, stage->choices[M3_CHOICE_PERMUTED]);
+    if (stage->tainted > 0) fprintf(out, ", %" PRId64 " inherited and not judged", stage->tainted);
+    if (isfinite(stage->least_gap))
+        fprintf(out, "; least gap %.3g of its bound, scores of the %s", stage->least_gap, stage->scores);
+}
+
+static const char *noun_of(const struct m3_stage *stage)
+{
+    if (!m3_holds_ids(stage->reference)) return "token";
+    return stage->reference->rank == 3 ? "block" : "expert";
+}
+
+static void print_failed_selection(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "  %s %.0f for %.0f: INADMISSIBLE, %s", noun_of(stage), stage->got, stage->want, stage->note);
+    if (!isnan(stage->gap))
+        fprintf(out, ", gap %.3g, bound %.3g, scores of the %s", stage->gap, stage->bound, stage->scores);
+    fprintf(out, "; %" PRId64 " of %" PRId64, stage->choices[M3_CHOICE_INADMISSIBLE], stage->rows);
+}
+
+/* "percentile 62 of legitimate implementations (median 1e-3, largest 2e-3)" */
+static void print_rank(FILE *out, const struct m3_stage *stage)
+{
+    if (stage->beyond_envelope)
+        fprintf(out, "rel L2 %.3g is more than twice the farthest legitimate implementation", stage->rel_l2);
+    else fprintf(out, "percentile %.3g of legitimate implementations", stage->percentile);
+    fprintf(out, " (median %.3g, largest %.3g)", stage->envelope_median, stage->envelope_largest);
+}
+
+void m3_print_finding(FILE *out, const struct m3_stage *stage)
+{
+    if (stage->verdict == M3_VERDICT_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
+        print_reason(out, stage);
+        return;
+    }
+    m3_print_place(out, stage);
+    if (stage->selection) {
+        print_failed_selection(out, stage);
+        return;
+    }
+    print_failed_values(out, stage);
+    if (isnan(stage->percentile)) return;
+    fputs("; ", out);
+    print_rank(out, stage);
+}
+
+/* Exactly one of the two is not NULL. */
+static char *in_memory(const struct m3_stage *finding, const struct m3_comparison *ranks)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *out = open_memstream(&text, &length);
+    if (out == NULL) return NULL;
+    if (finding != NULL) m3_print_finding(out, finding);
+    else m3_print_ranks(out, ranks);
+    int failed = ferror(out);
+    if (fclose(out) == 0 && !failed) return text;
+    free(text);
+    return NULL;
+}
+
+char *m3_finding(const struct m3_stage *stage) { return in_memory(stage, NULL); }
+
+char *m3_ranks(const struct m3_comparison *comparison) { return in_memory(NULL, comparison); }
+
+void m3_print_divergence(FILE *out, const struct m3_comparison *comparison)
+{
+    const struct m3_stage *first = comparison->divergence, *tightest = NULL;
+    int64_t before = first - comparison->stages, passed = 0;
+    for (const struct m3_stage *stage = comparison->stages; stage < first; stage++) {
+        if (stage->verdict != M3_VERDICT_PASS) continue;
+        passed++;
+        if (!stage->selection && (tightest == NULL || stage->headroom > tightest->headroom)) tightest = stage;
+    }
+    fprintf(out, "first divergence %s", first->tap);
+    if (before == 0) fputs("; no stage before it", out);
+    else if (passed == before) fprintf(out, "; all %" PRId64 " stages before it pass", before);
+    else fprintf(out, "; %" PRId64 " of %" PRId64 " stages before it pass", passed, before);
+    if (tightest != NULL) fprintf(out, ", worst headroom %.3g%% at %s", 100 * tightest->headroom, tightest->tap);
+}
+
+void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
+{
+    fprintf(out, "%" PRId64 " of %" PRId64 " stages judged", comparison->judged, comparison->count);
+    if (comparison->failed > 0) fprintf(out, ", %" PRId64 " fail", comparison->failed);
+    if (comparison->suspects > 0) fprintf(out, ", %" PRId64 " suspect", comparison->suspects);
+    if (comparison->not_comparable > 0) fprintf(out, ", %" PRId64 " not comparable", comparison->not_comparable);
+    if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
+    if (comparison->tightest != NULL)
+        fprintf(out, ", worst headroom %.3g%% at %s", 100 * comparison->tightest->headroom, comparison->tightest->tap);
+}
+
+void m3_print_ranks(FILE *out, const struct m3_comparison *comparison)
+{
+    const struct m3_stage *farthest = comparison->envelope.farthest;
+    const int64_t ranked = comparison->envelope.ranked;
+    if (ranked == 0) fputs("no tap is ranked", out);
+    else fprintf(out, "percentile %.3g (median of %" PRId64 " taps)", comparison->envelope.percentile, ranked);
+    fprintf(out, " among %" PRId64 " legitimate %s implementations", comparison->envelope.runs,
+            comparison->envelope.profile);
+    if (farthest != NULL)
+        fprintf(out, "; farthest %s: percentile %.3g, %.3g with median %.3g and largest %.3g", farthest->tap,
+                farthest->percentile, farthest->rel_l2, farthest->envelope_median, farthest->envelope_largest);
+    if (comparison->envelope.blind > 0)
+        fprintf(out, "; blind: %" PRId64 " taps", comparison->envelope.blind);
+}
+
+const char *m3_next_note(const char **at, size_t *length)
+{
+    const char *line = *at;
+    if (line == NULL || *line == '\0') return NULL;
+    *length = strcspn(line, "\n");
+    *at = line + *length + (line[*length] == '\n');
+    return line;
+}
+
+enum m3_verdict m3_verdict_of_status(enum m3_status status)
+{
+    switch (status) {
+    case M3_OK: return M3_VERDICT_PASS;
+    case M3_WRONG: return M3_VERDICT_FAIL;
+    case M3_SUSPECT: return M3_VERDICT_SUSPECT;
+    default: return M3_VERDICT_NOT_COMPARABLE;
+    }
+}
+
+const char *m3_status_word(enum m3_status status) { return m3_verdict_words[m3_verdict_of_status(status)]; }
+
+size_t m3_group_length(const char *tap)
+{
+    for (size_t i = 1; tap[i] != '\0'; i++)
+        if (tap[i - 1] == '.' && isdigit((unsigned char)tap[i])) return i + strspn(tap + i, "0123456789");
+    return strcspn(tap, ".") < strlen(tap) ? strcspn(tap, ".") : 0;
+}

@@ -1,0 +1,268 @@
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "io/markup.h"
+#include "model/taps.h"
+#include "oracle/report/private/html.h"
+#include "oracle/report/private/format.h"
+
+/* Pixels: the picture of all stages; the bars of a row. */
+enum { LEFT = 56, WIDTH = 1000, HEIGHT = 190, ABOVE = 18, BELOW = 44, BARS = 280 };
+
+/* Decades of relative error, one scale for all of the page. */
+struct scale {
+    int low, high;
+};
+
+static int has_numbers(const struct m3_stage *stage)
+{
+    return !stage->selection && stage->verdict != M3_VERDICT_NOT_JUDGED && stage->verdict != M3_VERDICT_NOT_COMPARABLE;
+}
+
+/* Judged by its operator's bounds the whole error has no limit: most of it may be inherited. */
+static int has_limit(const struct m3_stage *stage) { return stage->n < 0; }
+
+/* All errors and allowances that are above 0 and finite; at most 18 decades, the greatest. */
+static struct scale scale_of(const struct m3_comparison *comparison)
+{
+    double least = INFINITY, most = 0;
+    for (int64_t i = 0; i < comparison->count; i++) {
+        const struct m3_stage *s = &comparison->stages[i];
+        const double values[] = { s->rel_l2, s->max_rel, s->allowed_l2, s->allowed_max };
+        for (int k = 0; has_numbers(s) && k < (has_limit(s) ? 4 : 2); k++) {
+            if (!(values[k] > 0) || isinf(values[k])) continue;
+            least = fmin(least, values[k]);
+            most = fmax(most, values[k]);
+        }
+    }
+    if (most == 0) return (struct scale){ -8, 0 };
+    struct scale scale = { (int)floor(log10(least)), (int)ceil(log10(most)) };
+    if (scale.high < scale.low + 2) scale.high = scale.low + 2;
+    if (scale.low < scale.high - 18) scale.low = scale.high - 18;
+    return scale;
+}
+
+/* Where a value lies on the scale, 0 to 1; 0 itself at its start, what is infinite or NaN at its end. */
+static double place(const struct scale *scale, double value)
+{
+    if (value == 0) return 0;
+    if (!(value < INFINITY)) return 1;
+    return fmin(1, fmax(0, (log10(value) - scale->low) / (scale->high - scale->low)));
+}
+
+static double y_of(const struct scale *scale, double value) { return ABOVE + HEIGHT * (1 - place(scale, value)); }
+
+static double x_of(const struct m3_comparison *c, int64_t i)
+{
+    return LEFT + WIDTH * ((double)i + 0.5) / (double)c->count;
+}
+
+static void draw_decades(FILE *out, const struct scale *scale)
+{
+    int step = (scale->high - scale->low + 5) / 6;
+    for (int e = scale->low; e <= scale->high; e += step) {
+        double y = ABOVE + HEIGHT * (1 - (double)(e - scale->low) / (scale->high - scale->low));
+        fprintf(out, "<path class=\"grid\" d=\"M%d %.1fh%d\"/><text class=\"end\" x=\"%d\" y=\"%.1f\">1e%d</text>\n",
+                LEFT, y, WIDTH, LEFT - 6, y + 4, e);
+    }
+}
+
+static int same_group(const struct m3_stage *a, const struct m3_stage *b)
+{
+    size_t length = m3_group_length(a->tap);
+    return length == m3_group_length(b->tap) && strncmp(a->tap, b->tap, length) == 0;
+}
+
+static void print_group(FILE *out, const struct m3_stage *stage)
+{
+    size_t length = m3_group_length(stage->tap);
+    m3_print_markup_part(out, length > 0 ? stage->tap : "model", length > 0 ? length : strlen("model"));
+}
+
+/* A line before each layer, and its name where there is room. */
+static void draw_groups(FILE *out, const struct m3_comparison *c)
+{
+    double named = -1e9;
+    for (int64_t i = 0; i < c->count; i++) {
+        if (i > 0 && same_group(&c->stages[i - 1], &c->stages[i])) continue;
+        double x = x_of(c, i) - WIDTH / 2.0 / (double)c->count;
+        fprintf(out, "<path class=\"grid\" d=\"M%.1f %dv%d\"/>", x, ABOVE, HEIGHT + 22);
+        if (x < named || x > LEFT + WIDTH - 40) continue;
+        fprintf(out, "<text x=\"%.1f\" y=\"%d\">", x + 3, ABOVE + HEIGHT + 34);
+        print_group(out, &c->stages[i]);
+        fputs("</text>\n", out);
+        named = x + 96;
+    }
+}
+
+/* One path of marks for all stages with a verdict: M x y, then `mark`. Stages without numbers stand below the axis. */
+static void draw_marks(FILE *out, const struct m3_comparison *c, const struct scale *scale, enum m3_verdict verdict,
+                       const char *name, const char *mark)
+{
+    fprintf(out, "<path class=\"%s\" d=\"M0 0", name);
+    for (int64_t i = 0; i < c->count; i++) {
+        const struct m3_stage *s = &c->stages[i];
+        if (s->verdict != verdict) continue;
+        double y = has_numbers(s) ? y_of(scale, s->rel_l2) : ABOVE + HEIGHT + 14;
+        fprintf(out, "M%.1f %.1f%s", x_of(c, i), y, mark);
+    }
+    fputs("\"/>\n", out);
+}
+
+static void draw_limits(FILE *out, const struct m3_comparison *c, const struct scale *scale)
+{
+    double half = fmax(1.5, 0.4 * WIDTH / (double)c->count);
+    fputs("<path class=\"limit\" d=\"M0 0", out);
+    for (int64_t i = 0; i < c->count; i++)
+        if (has_numbers(&c->stages[i]) && has_limit(&c->stages[i]))
+            fprintf(out, "M%.1f %.1fh%.1f", x_of(c, i) - half, y_of(scale, c->stages[i].allowed_l2), 2 * half);
+    fputs("\"/>\n", out);
+}
+
+/* Relative L2 of all stages against what is allowed. */
+static void draw_all(FILE *out, const struct m3_comparison *c, const struct scale *scale)
+{
+    fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"relative L2 error of every stage\">\n",
+            LEFT + WIDTH + 8, ABOVE + HEIGHT + BELOW);
+    draw_decades(out, scale);
+    draw_groups(out, c);
+    draw_limits(out, c, scale);
+    draw_marks(out, c, scale, M3_VERDICT_PASS, "dots", "h0");
+    draw_marks(out, c, scale, M3_VERDICT_SUSPECT, "cross", "m-4 3l4 -7l4 7z");
+    draw_marks(out, c, scale, M3_VERDICT_FAIL, "cross", "m-3 -3l6 6m0 -6l-6 6");
+    draw_marks(out, c, scale, M3_VERDICT_NOT_JUDGED, "axis", "m-3 0h6");
+    draw_marks(out, c, scale, M3_VERDICT_NOT_COMPARABLE, "axis", "m-3 -3h6v6h-6z");
+    fputs("</svg>\n", out);
+    m3_html_note(out, "Relative L2 of each stage, in the order of execution. Dot: pass; cross: fail; triangle: "
+                      "suspect; the short level line is what is allowed. Below the axis: selections, and stages "
+                      "without a verdict (line: not judged; square: not comparable).");
+}
+
+/* One bar from the start of the scale, in another colour beyond the mark of what is allowed. */
+static void draw_bar(FILE *out, const struct scale *scale, double value, double allowed, int y)
+{
+    double end = BARS * place(scale, value), limit = BARS * place(scale, allowed);
+    if (value != 0) fprintf(out, "<path class=\"bar\" d=\"M0 %dh%.1f\"/>", y, fmax(1, fmin(end, limit)));
+    if (end > limit) fprintf(out, "<path class=\"over\" d=\"M%.1f %dH%.1f\"/>", limit, y, end);
+    if (allowed > 0 && allowed < INFINITY) fprintf(out, "<path class=\"limit\" d=\"M%.1f %dv6\"/>", limit, y - 3);
+}
+
+static void print_links(const struct m3_html *page, const char *tap_name)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    if (m3_tap_parse(tap_name, &tap, &layer) != 0) return;
+    const char *const *headings = m3_tap_sections[tap];
+    for (int i = 0; i < 2 && headings[i] != NULL; i++) {
+        fprintf(page->out, "%s<a href=\"", i > 0 ? ", " : "");
+        m3_print_markup(page->out, page->subject->spec);
+        fputc('#', page->out);
+        m3_print_anchor(page->out, headings[i]);
+        fprintf(page->out, "\">%s</a>", headings[i]);
+    }
+}
+
+static void print_numbers(FILE *out, const struct m3_stage *s, const struct scale *scale)
+{
+    fprintf(out, "<td class=\"number\" title=\"%.17g of %.17g", s->rel_l2, s->allowed_l2);
+    if (!isnan(s->percentile)) fprintf(out, ", percentile %.3g", s->percentile);
+    fprintf(out, "\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\">%.3g%%</td>"
+            "<td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" height=\"16\">", s->rel_l2, s->max_rel,
+            s->allowed_max, s->max_rel, 100 * s->headroom, BARS, BARS);
+    draw_bar(out, scale, s->rel_l2, has_limit(s) ? s->allowed_l2 : INFINITY, 4);
+    draw_bar(out, scale, s->max_rel, has_limit(s) ? s->allowed_max : INFINITY, 12);
+    fputs("</svg></td>", out);
+}
+
+static int print_row(const struct m3_html *page, const struct m3_stage *s, const struct scale *scale,
+                     struct m3_error *error)
+{
+    FILE *out = page->out;
+    int status = M3_OK;
+    fprintf(out, "<tr id=\"stage-%s\"><td>", s->tap);
+    m3_html_verdict(out, s->verdict);
+    fprintf(out, "</td><td title=\"%s\">%s</td><td class=\"small\">", s->tap, s->tap);
+    print_links(page, s->tap);
+    fputs("</td>", out);
+    if (has_numbers(s)) {
+        print_numbers(out, s, scale);
+    } else if (s->selection && (s->verdict == M3_VERDICT_PASS || s->verdict == M3_VERDICT_FAIL || s->verdict == M3_VERDICT_SUSPECT)) {
+        fprintf(out, "<td class=\"words\" colspan=\"4\">%s: %" PRId64 " of %" PRId64 " sets differ</td>",
+                m3_choice_words[s->choice], s->differing, s->rows);
+    } else {
+        fputs("<td class=\"words\" colspan=\"4\">", out);
+        status = m3_html_finding(out, s, error);
+        fputs("</td>", out);
+    }
+    fputs("</tr>\n", out);
+    return status;
+}
+
+/* The decades above the bars of a group, of which the gridlines are a background. */
+static void print_head(FILE *out, const struct scale *scale)
+{
+    int decades = scale->high - scale->low, step = (decades + 5) / 6;
+    fprintf(out, "<table class=\"stages\"><colgroup><col style=\"width:120px\"/><col/><col style=\"width:240px\"/>"
+            "<col style=\"width:84px\"/><col style=\"width:84px\"/><col style=\"width:104px\"/>"
+            "<col style=\"width:%dpx\"/></colgroup>\n<thead><tr><th>verdict</th><th>tap</th><th>SPEC</th>"
+            "<th class=\"number\">rel L2</th><th class=\"number\">max</th><th class=\"number\">of allowed</th>"
+            "<th><svg viewBox=\"0 0 %d 14\" width=\"%d\" height=\"14\">", BARS + 16, BARS, BARS);
+    for (int e = scale->low; e < scale->high; e += step)
+        fprintf(out, "<text x=\"%.1f\" y=\"11\">1e%d</text>", (double)BARS * (e - scale->low) / decades, e);
+    fputs("</svg></th></tr></thead>\n<tbody>\n", out);
+}
+
+/* What a reader sees of a layer that is folded. */
+static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t count)
+{
+    const struct m3_stage *worst = NULL;
+    int64_t of[M3_VERDICT_NOT_COMPARABLE + 1] = { 0 };
+    for (int64_t i = 0; i < count; i++) {
+        of[stages[i].verdict]++;
+        if (has_numbers(&stages[i]) && (worst == NULL || stages[i].headroom > worst->headroom)) worst = &stages[i];
+    }
+    enum m3_verdict verdict = of[M3_VERDICT_FAIL] > 0 ? M3_VERDICT_FAIL : of[M3_VERDICT_SUSPECT] > 0 ? M3_VERDICT_SUSPECT
+                            : of[M3_VERDICT_NOT_COMPARABLE] > 0 ? M3_VERDICT_NOT_COMPARABLE
+                            : of[M3_VERDICT_PASS] > 0 ? M3_VERDICT_PASS : M3_VERDICT_NOT_JUDGED;
+    fputs("<summary>", out);
+    m3_html_verdict(out, verdict);
+    fputs(" <strong>", out);
+    print_group(out, stages);
+    fprintf(out, "</strong> <span class=\"quiet\">%" PRId64 " of %" PRId64 " stages pass", of[M3_VERDICT_PASS], count);
+    if (worst != NULL) fprintf(out, "; worst %.3g%% of what is allowed, at %s", 100 * worst->headroom, worst->tap);
+    fputs("</span></summary>\n", out);
+}
+
+static int print_groups(const struct m3_html *page, const struct scale *scale, struct m3_error *error)
+{
+    enum { UNFOLDED = 300 };            /* stages, if a comparison has so few */
+    const struct m3_comparison *c = page->subject->comparison;
+    int status = M3_OK;
+    for (int64_t i = 0, end; i < c->count && status == M3_OK; i = end) {
+        for (end = i + 1; end < c->count && same_group(&c->stages[i], &c->stages[end]);) end++;
+        int first = c->divergence != NULL && c->divergence >= c->stages + i && c->divergence < c->stages + end;
+        fprintf(page->out, "<details%s>", first || c->count <= UNFOLDED ? " open=\"open\"" : "");
+        print_group_line(page->out, c->stages + i, end - i);
+        print_head(page->out, scale);
+        for (int64_t k = i; k < end && status == M3_OK; k++) status = print_row(page, &c->stages[k], scale, error);
+        fputs("</tbody></table></details>\n", page->out);
+    }
+    return status;
+}
+
+int m3_html_stages(const struct m3_html *page, struct m3_error *error)
+{
+    const struct m3_comparison *c = page->subject->comparison;
+    if (c->count == 0) return M3_OK;
+    const struct scale scale = scale_of(c);
+    FILE *out = page->out;
+    fputs("<h2>Stages</h2>\n", out);
+    draw_all(out, c, &scale);
+    fprintf(out, "<style>.bars svg { background: repeating-linear-gradient(to right, var(--grid) 0 1px, transparent "
+            "1px %.3fpx) }</style>\n", (double)BARS / (scale.high - scale.low));
+    m3_html_note(out, "rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
+                      "Bars on a logarithmic scale, rel L2 above max; the upright mark is what is allowed, and what "
+                      "is beyond it has another colour. Numbers in full under the pointer.");
+    return print_groups(page, &scale, error);
+}

@@ -1,0 +1,85 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "oracle/report/report.h"
+#include "oracle/report/private/format.h"
+
+static const char next_token[] = "next token";
+
+/* Colours on a terminal alone; a verdict has a word as well. */
+static const char *colour(FILE *out, enum m3_verdict verdict)
+{
+    static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m" };
+    return isatty(fileno(out)) ? codes[verdict] : "";
+}
+
+static const char *plain(FILE *out) { return isatty(fileno(out)) ? "\033[0m" : ""; }
+
+/* By another name if it is no stage of its own. */
+static void print_stage(FILE *out, const struct m3_stage *stage, const char *name, int width)
+{
+    fprintf(out, "%s%-14s%s  %-*s  ", colour(out, stage->verdict), m3_verdict_words[stage->verdict], plain(out), width,
+            name);
+    if (stage->verdict == M3_VERDICT_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
+        m3_print_finding(out, stage);
+        fputc('\n', out);
+        return;
+    }
+    if (stage->selection) {
+        m3_print_choices(out, stage);
+        fputc('\n', out);
+    } else {
+        fprintf(out, "%9.3g  %9.3g  %8.3g%%", stage->rel_l2, stage->max_rel, 100 * stage->headroom);
+        if (stage->rows_left_out > 0) fprintf(out, "  %" PRId64 " rows not judged", stage->rows_left_out);
+        fputc('\n', out);
+    }
+    if (stage->verdict == M3_VERDICT_PASS) return;
+    fprintf(out, "%s%s%s  %s  ", colour(out, stage->verdict), stage->verdict == M3_VERDICT_FAIL ? "FAIL" : "SUSPECT",
+            plain(out), name);
+    m3_print_finding(out, stage);
+    fputc('\n', out);
+    if (stage->selection || stage->effective[0] == '\0') return;
+    fputs("      ", out);
+    m3_print_precision(out, stage);
+    fputc('\n', out);
+}
+
+static void print_notes(FILE *out, const struct m3_error *notes)
+{
+    const char *at = notes->text, *line;
+    size_t length;
+    while ((line = m3_next_note(&at, &length)) != NULL) fprintf(out, "note  %.*s\n", (int)length, line);
+}
+
+int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
+{
+    int width = comparison->next_token.tap != NULL ? (int)strlen(next_token) : 3;
+    for (int64_t i = 0; i < comparison->count; i++) {
+        int length = (int)strlen(comparison->stages[i].tap);
+        if (length > width) width = length;
+    }
+    if (comparison->count > 0)
+        fprintf(out, "%-14s  %-*s  %9s  %9s  %9s\n", "verdict", width, "tap", "rel L2", "max", "allowed");
+    for (int64_t i = 0; i < comparison->count; i++)
+        print_stage(out, &comparison->stages[i], comparison->stages[i].tap, width);
+    if (comparison->next_token.tap != NULL) print_stage(out, &comparison->next_token, next_token, width);
+    print_notes(out, &comparison->notes);
+    if (comparison->envelope.runs > 0) {
+        fputs("envelope  ", out);
+        m3_print_ranks(out, comparison);
+        fputc('\n', out);
+    }
+    if (comparison->divergence != NULL) {
+        fputs("note  ", out);
+        m3_print_divergence(out, comparison);
+        fputc('\n', out);
+    }
+    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)), m3_status_word(comparison->status),
+            plain(out));
+    m3_print_summary(out, comparison);
+    fputc('\n', out);
+    if (fflush(out) != 0 || ferror(out)) return m3_fail(error, M3_IO, "report: cannot be written: %s", strerror(errno));
+    return M3_OK;
+}

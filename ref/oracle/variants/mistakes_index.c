@@ -1,0 +1,85 @@
+/* Mistakes in the index branch, up to its scores. */
+#include "oracle/variants/private/mistakes.h"
+
+#include <math.h>
+#include <string.h>
+
+static int in_index_branch(const struct m3_ctx *ctx)
+{
+    return m3_recomputing(ctx) >= M3_TAP_INDEX_Q_PROJ && m3_recomputing(ctx) <= M3_TAP_INDEX_K_ROPE;
+}
+
+/* All index heads have the weights of the first. */
+static int one_head(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    const struct m3_config *c = &run->model.config;
+    int status = m3_own_layers(run, error);
+    for (int64_t l = 0; l < c->layers + run->model.mtp_modules && !status; l++) {
+        if (!m3_config_sparse(c, l)) continue;
+        double *w = m3_own_weight(run, &run->model.layers[l].index_q_proj, error);
+        if (!w) return M3_INTERNAL;
+        for (int64_t g = 1; g < c->G; g++)
+            memcpy(w + g * c->X * c->H, w, (size_t)(c->X * c->H) * sizeof *w);
+    }
+    return status;
+}
+
+static int scale_missing(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    int status = m3_own_layers(run, error);
+    for (int64_t l = 0; l < run->model.config.layers + run->model.mtp_modules && !status; l++) {
+        struct m3_weight *both[] = { &run->model.layers[l].index_q_proj, &run->model.layers[l].index_k_proj };
+        for (int i = 0; i < 2; i++) both[i]->scaling = M3_UNSCALED, both[i]->scales = NULL;
+    }
+    return status;
+}
+
+static int no_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    if (!in_index_branch(ctx)) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
+    memmove(y, x, (size_t)(T * H) * sizeof *y);
+    return M3_OK;
+}
+
+static int no_rope(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                   int64_t heads, int64_t D, int64_t R)
+{
+    if (!in_index_branch(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    memmove(y, x, (size_t)(T * heads * D) * sizeof *y);
+    return M3_OK;
+}
+
+static int relu(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
+{
+    int status = m3_right()->block_scores(ctx, m, q, k, d);
+    for (int64_t i = 0; i < d->T * d->G * d->B && !status; i++)
+        if (isfinite(m[i])) m[i] = fmax(m[i], 0);
+    return status;
+}
+
+static int half_precision(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
+{
+    int status = m3_right()->block_scores(ctx, m, q, k, d);
+    if (!status) m3_round_all(m, d->T * d->G * d->B, 11);
+    return status;
+}
+
+static const struct m3_mistake all[] = {
+    { "select.quantised", "scores of blocks are stored in half precision", "*.index.block_scores", M3_OP_BLOCK_SCORES,
+      M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.block_scores = half_precision) },
+    { "index.one_head", "one index query head for all groups", "*.index.q_proj", M3_OP_LINEAR,
+      M3_NEEDS_SPARSE | M3_NEEDS_GROUPS, NULL, NULL, M3_CHANGE(.prepare = one_head) },
+    { "index.no_norm", "index queries and keys are not normalised", "*.index.q_norm", M3_OP_RMS_NORM,
+      M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.rms_norm = no_norm, .ops.rms_norm_plain = no_norm) },
+    { "index.no_rope", "index queries and keys are not turned", "*.index.q_rope", M3_OP_ROPE, M3_NEEDS_SPARSE,
+      "a position other than 0", NULL, M3_CHANGE(.ops.rope = no_rope) },
+    { "index.relu", "negative scores are raised to 0, as in another model's indexer", "*.index.block_scores",
+      M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE, "a block whose best score is negative", NULL,
+      M3_CHANGE(.ops.block_scores = relu) },
+    { "index.scale", "scores times X^(-1/2)", "*.index.block_scores", M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE, NULL,
+      "index_scale=rsqrt", NULL },
+    { "index.scale_missing", "index matrices of 8 bits are read without their scales", "*.index.q_proj",
+      M3_OP_LINEAR, M3_NEEDS_SPARSE | M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = scale_missing) },
+};
+
+const struct m3_mistake_section m3_mistakes_index = { all, sizeof all / sizeof all[0] };

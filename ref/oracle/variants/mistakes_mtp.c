@@ -1,0 +1,76 @@
+/* Mistakes in multi-token prediction. */
+#include "oracle/variants/private/mistakes.h"
+
+#include <string.h>
+
+/* Keeps the hidden state of the last layer. */
+static int keep_last_out(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row,
+                         int64_t rows, struct m3_error *error)
+{
+    const struct m3_config *c = &run->model.config;
+    (void)row;
+    if (tap != M3_TAP_OUT || layer != c->layers - 1) return M3_OK;
+    run->kept = m3_own(run, rows * c->H, sizeof(double), error);
+    if (!run->kept) return M3_INTERNAL;
+    memcpy(run->kept, data, (size_t)(rows * c->H) * sizeof(double));
+    return M3_OK;
+}
+
+/* Module 0 normalises the hidden state before the main model's norm. */
+static int before_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    if (m3_recomputing(ctx) == M3_TAP_MTP_HIDDEN_NORM && m3_module_of(run) == 0) x = run->kept;
+    return (run->model.config.gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, x, w, T, H, eps);
+}
+
+static int hidden_first(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
+                        int64_t T)
+{
+    const int64_t H = w->cols / 2;
+    if (m3_recomputing(ctx) != M3_TAP_MTP_EH_PROJ) return m3_right()->linear(ctx, y, x, w, bias, T);
+    const size_t mark = m3_scratch_mark(ctx);
+    real *mine = m3_scratch_take(ctx, T * 2 * H, sizeof *mine);
+    if (!mine) return M3_INTERNAL;
+    for (int64_t i = 0; i < 2 * T; i++) memcpy(mine + i * H, x + (i ^ 1) * H, (size_t)H * sizeof *mine);
+    int status = m3_right()->linear(ctx, y, mine, w, bias, T);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+/* A module gets the ids that follow its rows; the place before the first is its row's own. */
+static int own_token(struct m3_ctx *ctx, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T)
+{
+    return m3_right()->embed(ctx, y, m3_recomputing(ctx) > M3_TAP_EMBED ? ids - 1 : ids, w, T);
+}
+
+static int place_of_token(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R,
+                          double theta, enum m3_rope_angle angle)
+{
+    const int64_t module = m3_module_of(m3_run_of(ctx));
+    const size_t mark = m3_scratch_mark(ctx);
+    int64_t *later = m3_scratch_take(ctx, T, sizeof *later);
+    if (!later) return M3_INTERNAL;
+    for (int64_t t = 0; t < T; t++) later[t] = pos[t] + (module > 0 ? module : 0);
+    int status = m3_right()->rope_table(ctx, cos, sin, later, T, R, theta, angle);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static const struct m3_mistake all[] = {
+    { "mtp.handover", "a module gets the hidden state behind the final norm of the one before", "mtp.1.hidden_norm",
+      M3_OP_RMS_NORM, M3_NEEDS_TWO_MODULES, "a final norm of unequal weights", "mtp_handover=post_norm", NULL },
+    { "mtp.row0", "the embedding of position 0 is zero", "mtp.0.embed_norm", M3_OP_RMS_NORM, M3_NEEDS_MODULE, NULL,
+      "mtp_zero_position0=true", NULL },
+    { "mtp.main_hidden", "module 0 gets the hidden state before the main model's norm", "mtp.0.hidden_norm",
+      M3_OP_RMS_NORM, M3_NEEDS_MODULE, "a final norm of unequal weights", NULL,
+      M3_CHANGE(.ops.rms_norm = before_norm, .ops.rms_norm_plain = before_norm, .force = keep_last_out) },
+    { "mtp.concat_order", "the hidden state is joined before the embedding", "mtp.0.eh_proj", M3_OP_LINEAR,
+      M3_NEEDS_MODULE, NULL, NULL, M3_CHANGE(.ops.linear = hidden_first) },
+    { "mtp.no_shift", "a row joins the embedding of token t + m, not of the next one", "mtp.0.embed_norm",
+      M3_OP_RMS_NORM, M3_NEEDS_MODULE, NULL, NULL, M3_CHANGE(.ops.embed = own_token) },
+    { "mtp.position", "rows of module m are turned by position t + m", "mtp.1.layer.q_rope", M3_OP_ROPE,
+      M3_NEEDS_TWO_MODULES, NULL, NULL, M3_CHANGE(.ops.rope_table = place_of_token) },
+};
+
+const struct m3_mistake_section m3_mistakes_mtp = { all, sizeof all / sizeof all[0] };

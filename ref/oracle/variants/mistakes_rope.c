@@ -1,0 +1,203 @@
+/* Mistakes in the rotary embedding, the norms and the embedding. */
+#include "oracle/variants/private/mistakes.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ops/math.h"
+
+static int in_text(const struct m3_ctx *ctx) { return m3_recomputing(ctx) > M3_TAP_PROJECTOR_OUT; }
+
+/* ---- rope: those of the tower stay as they are */
+
+/* cos, sin [T,R/2] of the rows at hand, in scratch; 0 or M3_INTERNAL. */
+static int tables(struct m3_ctx *ctx, real **cos, real **sin, int64_t T, int64_t R)
+{
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    *cos = m3_scratch_take(ctx, T * R, sizeof **cos);
+    if (!*cos) return M3_INTERNAL;
+    *sin = *cos + T * R / 2;
+    return m3_right()->rope_table(ctx, *cos, *sin, run->the_case->positions, T, R, run->model.config.rope_theta,
+                                  run->semantics.rope_angle);
+}
+
+static int all_channels(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                        int64_t heads, int64_t D, int64_t R)
+{
+    const size_t mark = m3_scratch_mark(ctx);
+    real *mine, *my_sin;
+    if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    int status = tables(ctx, &mine, &my_sin, T, D / 2 * 2);
+    if (!status) status = m3_right()->rope(ctx, y, x, mine, my_sin, T, heads, D, D / 2 * 2);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int last_channels(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                         int64_t heads, int64_t D, int64_t R)
+{
+    int status = M3_OK;
+    if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    memmove(y, x, (size_t)(T * heads * D) * sizeof *y);
+    for (int64_t i = 0; i < T * heads && !status; i++) {
+        const int64_t at = i * D + D - R, angle = i / heads * (R / 2);
+        status = m3_right()->rope(ctx, y + at, y + at, cos + angle, sin + angle, 1, 1, R, R);
+    }
+    return status;
+}
+
+/* Channels 2i and 2i + 1 are a pair. */
+static int interleaved(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                       int64_t heads, int64_t D, int64_t R)
+{
+    if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    memmove(y, x, (size_t)(T * heads * D) * sizeof *y);
+    for (int64_t th = 0; th < T * heads; th++)
+        for (int64_t i = 0; i < R / 2; i++) {
+            real *pair = y + th * D + 2 * i, a = pair[0], b = pair[1];
+            const int64_t angle = th / heads * (R / 2) + i;
+            pair[0] = a * cos[angle] - b * sin[angle];
+            pair[1] = b * cos[angle] + a * sin[angle];
+        }
+    return M3_OK;
+}
+
+/* theta^(-2i/D): that of a base theta^(R/D). */
+static int exponent_by_head(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R,
+                            double theta, enum m3_rope_angle angle)
+{
+    const double D = (double)m3_run_of(ctx)->model.config.D;
+    return m3_right()->rope_table(ctx, cos, sin, pos, T, R, m3_pow(theta, (double)R / D), angle);
+}
+
+/* ---- the norm of q and k behind their rotation: the two steps change places, each in the other's tap */
+
+static int is_head_norm(enum m3_tap tap)
+{
+    return tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM || tap == M3_TAP_INDEX_Q_NORM || tap == M3_TAP_INDEX_K_NORM;
+}
+
+/* Weights of q's norm and k's are both on the way when q is turned. */
+static int turn_first(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    const int64_t rows = m3_rows_of(m3_run_of(ctx)), R = m3_run_of(ctx)->model.config.R;
+    const size_t mark = m3_scratch_mark(ctx);
+    real *cos, *sin;
+    if (!is_head_norm(m3_recomputing(ctx))) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
+    int status = tables(ctx, &cos, &sin, rows, R);
+    if (!status) status = m3_right()->rope(ctx, y, x, cos, sin, rows, T / rows, H, R);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int norm_then(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                     int64_t heads, int64_t D, int64_t R)
+{
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    const struct m3_config *c = &run->model.config;
+    const enum m3_tap tap = m3_recomputing(ctx);
+    if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
+    const int64_t module = m3_module_of(run), l = module >= 0 ? c->layers + module : run->layer;
+    const struct m3_layer *layer = &run->model.layers[l];
+    const struct m3_weight *w = tap == M3_TAP_Q_ROPE ? &layer->q_norm : tap == M3_TAP_K_ROPE ? &layer->k_norm
+                              : tap == M3_TAP_INDEX_Q_ROPE ? &layer->index_q_norm : &layer->index_k_norm;
+    const size_t mark = m3_scratch_mark(ctx);
+    real *numbers = m3_scratch_take(ctx, D, sizeof *numbers);
+    if (!numbers) return M3_INTERNAL;
+    m3_expand_f64(numbers, w, 0, 0, D);
+    int status = m3_right()->rms_norm(ctx, y, x, numbers, T * heads, D, c->eps);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+/* ---- norms */
+
+static int no_plus_one(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    return m3_right()->rms_norm_plain(ctx, y, x, w, T, H, eps);
+}
+
+static int double_plus_one(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    const size_t mark = m3_scratch_mark(ctx);
+    real *more = m3_scratch_take(ctx, H, sizeof *more);
+    if (!more) return M3_INTERNAL;
+    for (int64_t i = 0; i < H; i++) more[i] = w[i] + 1;
+    int status = m3_right()->rms_norm(ctx, y, x, more, T, H, eps);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+/* One mean over all heads of a row. */
+static int whole_vector(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    const int64_t rows = m3_rows_of(m3_run_of(ctx)), width = T / rows * H;
+    const enum m3_tap tap = m3_recomputing(ctx);
+    if (tap != M3_TAP_Q_NORM && tap != M3_TAP_K_NORM) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
+    const size_t mark = m3_scratch_mark(ctx);
+    real *repeated = m3_scratch_take(ctx, width, sizeof *repeated);
+    if (!repeated) return M3_INTERNAL;
+    for (int64_t i = 0; i < width; i++) repeated[i] = w[i % H];
+    int status = m3_right()->rms_norm(ctx, y, x, repeated, rows, width, eps);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int heads_plain(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    const enum m3_tap tap = m3_recomputing(ctx);
+    return (tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM ? m3_right()->rms_norm_plain : m3_right()->rms_norm)(
+        ctx, y, x, w, T, H, eps);
+}
+
+/* To bf16 before the weight. */
+static int early_round(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
+{
+    const size_t mark = m3_scratch_mark(ctx);
+    real *zeros = m3_scratch_take(ctx, H, sizeof *zeros);
+    if (!zeros) return M3_INTERNAL;
+    memset(zeros, 0, (size_t)H * sizeof *zeros);
+    int status = m3_right()->rms_norm(ctx, y, x, zeros, T, H, eps);
+    m3_round_all(y, T * H, 8);
+    for (int64_t i = 0; i < T * H; i++) y[i] *= 1 + w[i % H];
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int times_root(struct m3_ctx *ctx, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T)
+{
+    int status = m3_right()->embed(ctx, y, ids, w, T);
+    for (int64_t i = 0; i < T * w->cols; i++) y[i] *= sqrt((double)w->cols);
+    return status;
+}
+
+enum { HEADS = M3_NEEDS_HEAD_NORM | M3_NEEDS_GEMMA };
+
+static const struct m3_mistake all[] = {
+    { "rope.full", "all channels of a head are turned", "*.q_rope", M3_OP_ROPE, 0, "a position other than 0", NULL,
+      M3_CHANGE(.ops.rope = all_channels) },
+    { "rope.last", "the last R channels of a head are turned, not the first", "*.q_rope", M3_OP_ROPE, 0,
+      "a position other than 0", NULL, M3_CHANGE(.ops.rope = last_channels) },
+    { "rope.interleaved", "neighbours (2i, 2i+1) are turned as pairs", "*.q_rope", M3_OP_ROPE, 0,
+      "a position other than 0", NULL, M3_CHANGE(.ops.rope = interleaved) },
+    { "rope.freq_dim", "frequencies theta^(-2i/D), not by the rotated channels R", "*.q_rope", M3_OP_ROPE, 0,
+      "a position other than 0", NULL, M3_CHANGE(.ops.rope_table = exponent_by_head) },
+    { "rope.fp32_angle", "angles are formed in float", "*.q_rope", M3_OP_ROPE, M3_NEEDS_FAR, NULL, "rope_angle=f32",
+      NULL },
+    { "rope.after_norm_swap", "q and k are turned first and normalised then", "*.q_norm", M3_OP_RMS_NORM, HEADS,
+      "a position other than 0", NULL, M3_CHANGE(.ops.rms_norm = turn_first, .ops.rope = norm_then) },
+    { "norm.no_plus_one", "the stored weight is taken for the whole factor, not for what is added to 1",
+      "layers.0.attn_norm", M3_OP_RMS_NORM, M3_NEEDS_GEMMA, NULL, NULL, M3_CHANGE(.ops.rms_norm = no_plus_one) },
+    { "norm.double_plus_one", "1 is added to a weight that holds it already", "layers.0.attn_norm", M3_OP_RMS_NORM,
+      M3_NEEDS_GEMMA, NULL, NULL, M3_CHANGE(.ops.rms_norm = double_plus_one) },
+    { "norm.qk_full_vector", "q and k are normalised over all heads together", "*.q_norm", M3_OP_RMS_NORM, HEADS,
+      NULL, NULL, M3_CHANGE(.ops.rms_norm = whole_vector) },
+    { "norm.qk_plain", "the norms of q and k lack the 1", "*.q_norm", M3_OP_RMS_NORM, HEADS, NULL, NULL,
+      M3_CHANGE(.ops.rms_norm = heads_plain) },
+    { "norm.early_round", "normalised values are rounded to bf16 before the weight", "layers.0.attn_norm",
+      M3_OP_RMS_NORM, M3_NEEDS_GEMMA, NULL, NULL, M3_CHANGE(.ops.rms_norm = early_round) },
+    { "embed.sqrt", "embeddings times H^(1/2)", "embed", M3_OP_EMBED, 0, NULL, NULL,
+      M3_CHANGE(.ops.embed = times_root) },
+};
+
+const struct m3_mistake_section m3_mistakes_rope = { all, sizeof all / sizeof all[0] };

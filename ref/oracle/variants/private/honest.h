@@ -1,0 +1,106 @@
+/* What the files of noise.h share. */
+#ifndef M3_ORACLE_VARIANTS_PRIVATE_HONEST_H
+#define M3_ORACLE_VARIANTS_PRIVATE_HONEST_H
+
+#include <math.h>
+#include <string.h>
+
+#include "base/generator.h"
+#include "ops/ops.h"
+#include "oracle/variants/honest.h"
+
+enum { M3_POINT_NAME = 96 };
+
+/* A weight, and the linear operator that it makes. */
+struct m3_honest_place {
+    const struct m3_weight *weight;
+    char name[M3_POINT_NAME];
+};
+
+enum { M3_MOST_PARTS = 8 };             /* into which a linear operator's columns are cut */
+
+struct m3_honest {
+    const struct m3_model *model;
+    const struct m3_semantics *semantics;
+    const struct m3_profile *profile;
+    const struct m3_safetensors *choices;
+    const struct m3_ops *base;          /* the reference's */
+    struct m3_ops ops;
+    struct m3_replacement replacement;
+    struct m3_force force;
+    struct m3_honest_place *places;
+    int64_t place_count, T;
+    float *scores;                      /* [T,E] of the layer at hand */
+
+    uint64_t key;                       /* of this implementation */
+    double skip;                        /* share of the points that are passed over */
+    int float_angles;
+    int most_parts;                     /* 1 to M3_MOST_PARTS */
+    uint64_t place, calls;              /* key of the tap made last; draws since then: no two are the same, and none
+                                         * depends on what is computed elsewhere */
+    int rounds;                         /* a value was rounded at random, or passed over */
+    enum m3_tap last;                   /* the tap made last, and its layer */
+    int64_t layer;
+    int in_experts;
+};
+
+/* A random rounding to either neighbour, with the nearer one likelier: right in the mean. */
+struct m3_rounder {
+    int bits, least;                    /* significant bits, exponent of the least step; bits 0: none */
+    float normal;                       /* from here on all bits are significant */
+    uint64_t key;
+};
+
+/* Below `normal` the steps are all alike. */
+static inline float m3_rounded_subnormal(const struct m3_rounder *r, float x, uint32_t draw)
+{
+    return (float)ldexp(floor(ldexp((double)x, -r->least) + draw * 0x1p-32), r->least);
+}
+
+static inline float m3_rounded(const struct m3_rounder *r, double value, uint64_t i)
+{
+    float x = (float)value;
+    uint32_t bits, draw;
+    if (r->bits == 0 || !isfinite(x)) return x;
+    draw = (uint32_t)m3_draw(r->key, i, UINT64_C(1) << 32);
+    if (fabsf(x) < r->normal) return m3_rounded_subnormal(r, x, draw);
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + (draw >> (8 + r->bits))) & ~((UINT32_C(1) << (24 - r->bits)) - 1);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* A key for the next draws. */
+uint64_t m3_honest_key(struct m3_honest *noise, const char *what);
+struct m3_rounder m3_honest_rounder(struct m3_honest *noise, const char *point);
+/* Of the weights of a linear operator. */
+struct m3_rounder m3_honest_weights(struct m3_honest *noise, const char *name);
+struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key);
+void m3_honest_round(struct m3_honest *noise, struct m3_ctx *ctx, const char *point, float *x, int64_t n);
+/* "layers.3." of the layer at hand, or "" outside layers, with `inner` behind it; into space [M3_POINT_NAME]. */
+const char *m3_honest_point(const struct m3_honest *noise, char *space, const char *inner);
+/* 0 .. n-1 in random order. */
+void m3_honest_shuffle(struct m3_honest *noise, int64_t *order, int64_t n);
+
+/* y [T,w->rows] := x w' + bias, columns in random order and in a random number of parts. noise_linear.c */
+int m3_honest_linear(struct m3_ctx *, float *y, const float *x, const struct m3_weight *w, const float *bias,
+                    int64_t T);
+int m3_honest_experts(struct m3_ctx *, float *routed, float *each, const float *x, const int32_t *ids, const float *p,
+                     const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
+                     int64_t K, float factor);
+int m3_honest_swiglu_oai(struct m3_ctx *, float *y, const float *gate, const float *up, int64_t T, int64_t F,
+                        const struct m3_activation *act);
+int m3_honest_swiglu(struct m3_ctx *, float *y, const float *gate, const float *up, int64_t T, int64_t F);
+
+/* noise_attend.c */
+int m3_honest_rope(struct m3_ctx *, float *y, const float *x, const float *cos, const float *sin, int64_t T,
+                  int64_t heads, int64_t D, int64_t R);
+int m3_honest_block_scores(struct m3_ctx *, float *m, const float *q, const float *k, const struct m3_index *d);
+int m3_honest_attend_full(struct m3_ctx *, float *o, float *lse, const float *q, const float *k, const float *v,
+                         const struct m3_attend *d);
+int m3_honest_attend_blocks(struct m3_ctx *, float *o, float *lse, const float *q, const float *k, const float *v,
+                           const int32_t *blocks, const struct m3_attend *d);
+int m3_honest_attend_segments(struct m3_ctx *, float *o, const float *q, const float *k, const float *v,
+                             const int64_t *ends, int64_t segments, int64_t A, int64_t U);
+
+#endif

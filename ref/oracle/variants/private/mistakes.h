@@ -1,0 +1,122 @@
+/* What the sections of mistakes share. Operators of this folder are in double. */
+#ifndef M3_ORACLE_VARIANTS_PRIVATE_MISTAKES_H
+#define M3_ORACLE_VARIANTS_PRIVATE_MISTAKES_H
+
+#define M3_REAL_IS_DOUBLE
+#include "ops/ops.h"
+#include "oracle/variants/mistakes.h"
+
+/* A key that a row's head may attend to. */
+struct m3_query {
+    const struct m3_attend *d;
+    const int32_t *blocks;              /* [N] of the head's group */
+    int64_t p, keys;                    /* place of the row; keys there are */
+};
+
+/* How often the row counts key j: 0, 1, or more where a mistake is to count twice. */
+typedef int64_t m3_times(const struct m3_query *query, int64_t j);
+
+/* m [B] := block scores of a row at place p, of its scores s [keys], later keys included. */
+typedef void m3_pool_row(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d);
+
+/* The activation of channel i, from gate and up [F] of a row. */
+typedef double m3_gated(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act);
+
+/* Frequencies theta^(-2i/dim), i < count, turned by place a: time 0, row 1, column 2. */
+struct m3_axis {
+    int a;
+    int64_t count, dim;
+};
+
+/* How a run differs. All fields may be zero. */
+struct m3_change {
+    struct m3_ops ops;                  /* entries in the place of the reference's; NULL: the reference's */
+    int (*prepare)(struct m3_mistaken_run *run, struct m3_error *error);        /* changes run->model, semantics */
+    int (*force)(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
+                 struct m3_error *error);                                       /* changes a tap after it was made */
+    m3_times *times;                    /* of m3_mistaken_attend_blocks */
+    m3_pool_row *pool;                  /* of m3_mistaken_scores */
+    m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts */
+    int (*axes)(struct m3_axis axes[3], int64_t U);                             /* of m3_mistaken_vision_rope */
+};
+
+struct m3_mistaken_run {
+    const struct m3_mistake *mistake;
+    const struct m3_change *change;     /* the mistake's; an empty one if there is none */
+    struct m3_model model;              /* a copy */
+    const struct m3_semantics *claimed; /* what its dump says of it: nobody declares a mistake */
+    struct m3_semantics semantics;
+    const struct m3_case *the_case;
+    struct m3_request request;
+    struct m3_ops ops;
+    struct m3_replacement replacement;
+    struct m3_force force;
+    enum m3_tap last;                   /* the tap made last, and its layer; M3_TAPS: none yet */
+    int64_t layer;
+    void *kept;                         /* what a mistake carries from one tap or operator to a later one */
+    struct m3_owned *owned;
+};
+
+/* Operators find their run in ctx->plugin. */
+static inline struct m3_mistaken_run *m3_run_of(const struct m3_ctx *ctx) { return ctx->plugin; }
+
+static inline const struct m3_ops *m3_right(void) { return m3_engine_f64()->ops; }
+
+/* The tap that the running operator is about to make, inside a layer or module, where taps follow one another. */
+static inline enum m3_tap m3_recomputing(const struct m3_ctx *ctx)
+{
+    return m3_run_of(ctx)->last == M3_TAPS ? M3_TAP_VISION_PIXELS : m3_run_of(ctx)->last + 1;
+}
+
+/* MTP module at work; -1: the main model. */
+static inline int64_t m3_module_of(const struct m3_mistaken_run *run)
+{
+    return run->layer >= M3_MTP_LAYER ? run->layer - M3_MTP_LAYER : -1;
+}
+
+/* Rows of the text taps now made. */
+static inline int64_t m3_rows_of(const struct m3_mistaken_run *run)
+{
+    return run->the_case->T - (m3_module_of(run) + 1);
+}
+
+/* x to so many significant bits, ties to even: BF16 has 8, F16 11. */
+double m3_round_bits(double x, int bits);
+void m3_round_all(double *x, int64_t n, int bits);
+
+/* Memory of the run's own, zeroed, freed with it. NULL if there is none. */
+void *m3_own(struct m3_mistaken_run *run, int64_t count, size_t size, struct m3_error *error);
+/* The run's copies of what a pointer of the model leads to: layers, the experts of one, the tower's layers. 0 or
+ * M3_INTERNAL. */
+int m3_own_layers(struct m3_mistaken_run *run, struct m3_error *error);
+int m3_own_experts(struct m3_mistaken_run *run, int64_t l, struct m3_error *error);
+/* The numbers [rows,cols] of a weight of the run's copy, for writing; it is a F64 matrix from then on. */
+double *m3_own_weight(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error);
+
+/* ---- operators with a part left open, which is the change's */
+
+/* times: of a list that may hold blocks to come, or ids that are none; the causal mask is theirs. */
+int m3_mistaken_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                              const int32_t *blocks, const struct m3_attend *d);
+/* How often a block is in the row's list, and the visible keys of the listed blocks, once each. */
+int64_t m3_listed(const struct m3_query *query, int64_t block);
+m3_times m3_as_listed;
+int m3_mistaken_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d);
+int m3_mistaken_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
+                       const struct m3_activation *act);
+int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
+                        const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
+                        int64_t K, real factor);
+
+/* ---- sections */
+
+#define M3_CHANGE(...) &(const struct m3_change){ __VA_ARGS__ }
+
+struct m3_mistake_section {
+    const struct m3_mistake *all;
+    int count;
+};
+extern const struct m3_mistake_section m3_mistakes_select, m3_mistakes_index, m3_mistakes_attend, m3_mistakes_rope,
+    m3_mistakes_mlp, m3_mistakes_vision, m3_mistakes_mtp;
+
+#endif

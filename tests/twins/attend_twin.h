@@ -1,0 +1,338 @@
+/* Attention for the tests of attend_full and attend_blocks, written from SPEC 5.7 and 5.10: one row, one head, any
+ * set of keys. Twice: the formula in long double with the errors that it allows, and the loop of "Order" in real. */
+#ifndef M3_TESTS_ATTEND_TWIN_H
+#define M3_TESTS_ATTEND_TWIN_H
+
+#include "model/engine.h"
+#include "ops/exp.h"
+#include "ops/ops.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "guard.h"
+#include "twin.h"
+
+enum { ATTEND_MAX_D = 128, ATTEND_MAX_KEYS = 32768 };
+
+static uint64_t attend_state = 507;
+
+/* blocks NULL: attend_full. */
+struct attend_case {
+    struct m3_attend d;
+    real *q, *k, *v;            /* [T,Q,D] [S,G,D] [S,G,D] */
+    int32_t *blocks;            /* [T,G,N] */
+};
+
+struct attend_got {
+    int status;
+    struct m3_failure failure;
+    real *o, *lse;              /* [T,Q,D] [T,Q] */
+};
+
+/* ---- the twin */
+
+struct attend_want {
+    long double o[ATTEND_MAX_D], o_allowed[ATTEND_MAX_D], lse, lse_allowed;
+};
+
+/* q [D]; k, v: place j of this group begins at j * stride; keys: the L places, ascending. First-order bounds: the
+ * logits stay below some hundreds wherever this is used. */
+static inline void attend_formula(struct attend_want *w, const real *q, const real *k, const real *v,
+                                  const int64_t *keys, int64_t L, int64_t D, int64_t stride)
+{
+    static long double z[ATTEND_MAX_KEYS], a[ATTEND_MAX_KEYS], weight[ATTEND_MAX_KEYS];
+    const long double u = twin_roundoff(), tiny = sizeof(real) == 4 ? 0x1p-126L : 0x1p-1022L;
+    long double top = -INFINITY, z_most = 0, sum = 0, spread = 0;
+    for (int64_t i = 0; i < L; i++) {
+        z[i] = a[i] = 0;
+        for (int64_t d = 0; d < D; d++) {
+            long double term = (long double)q[d] * k[keys[i] * stride + d] / sqrtl(D);
+            z[i] += term;
+            a[i] += fabsl(term);
+        }
+        top = fmaxl(top, z[i]);
+        z_most = fmaxl(z_most, fabsl(z[i]));
+    }
+    for (int64_t i = 0; i < L; i++) sum += expl(z[i] - top);
+    w->lse = L > 0 ? top + logl(sum) : -INFINITY;
+
+    const long double C = (L + 15) / 16, Z = fabsl(w->lse) + z_most;
+    for (int64_t i = 0; i < L; i++) {
+        weight[i] = expl(z[i] - w->lse);
+        a[i] = (D + 4) * a[i] + (top - z[i]) + 4 * (C + 1);         /* now eps_j */
+        spread += weight[i] * a[i];
+    }
+    w->lse_allowed = L > 0 ? u * (spread + 2 * L + 2 * C + 4 + 4 * logl(L + 1) + Z + fabsl(w->lse) + 4) : 0;
+    for (int64_t d = 0; d < D; d++) {
+        long double o = 0, apart = 0, mass = 0, v_most = 0;
+        for (int64_t i = 0; i < L; i++) o += weight[i] * v[keys[i] * stride + d];
+        for (int64_t i = 0; i < L; i++) {
+            long double v_id = v[keys[i] * stride + d];
+            apart += weight[i] * a[i] * fabsl(v_id - o);
+            mass += weight[i] * fabsl(v_id);
+            v_most = fmaxl(v_most, fabsl(v_id));
+        }
+        w->o[d] = o;
+        w->o_allowed[d] = L > 0 ? u * (apart + (2 * L + 2 * C + 2 * Z + 12) * mass) + L * tiny * v_most : 0;
+    }
+}
+
+/* The order of SPEC 5.7, for finite logits. In float its bits are demanded, with the brief exp of SPEC 8, which
+ * tests/ops/test_math.c holds against MPFR; in double only where every exp is exact, for there the last bit of another exp
+ * shows. */
+static inline void attend_order(real *o, real *lse, const real *q, const real *k, const real *v, const int64_t *keys,
+                                int64_t L, int64_t D, int64_t stride)
+{
+    static real e[ATTEND_MAX_KEYS];
+    const real scale = (real)(1 / sqrt((double)D));
+    real m = -INFINITY;
+    double c = 0;
+    for (int64_t i = 0; i < L; i++) {
+        real s = 0;
+        for (int64_t d = 0; d < D; d++) s = s + q[d] * k[keys[i] * stride + d];
+        e[i] = s * scale;
+        if (e[i] > m) m = e[i];
+    }
+    for (int64_t i = 0; i < L; i++) {
+        real x = e[i] - m;
+        e[i] = (real)(sizeof(real) == 4 ? m3_exp_falling((float)x) : (double)expl((long double)x));
+        c = c + (double)e[i];
+    }
+    *lse = (real)((double)m + (double)logl((long double)c));
+    for (int64_t d = 0; d < D; d++) {
+        real sum = 0;
+        for (int64_t i = 0; i < L; i++) sum = sum + e[i] * v[keys[i] * stride + d];
+        o[d] = L > 0 ? sum * (real)(1 / c) : 0;
+    }
+}
+
+/* The keys of row t and group g, ascending; returns how many. */
+static inline int64_t attend_keys(int64_t *keys, const struct attend_case *c, int64_t t, int64_t g)
+{
+    const struct m3_attend *d = &c->d;
+    int64_t L = 0;
+    for (int64_t j = 0; j <= d->p0 + t; j++) {
+        int listed = c->blocks == NULL;
+        if (d->seen && !d->seen[j]) continue;
+        for (int64_t g2 = 0; g2 < d->G && c->blocks != NULL; g2++)
+            for (int64_t n = 0; n < d->N && (g2 == g || d->selection == M3_SELECT_UNION); n++)
+                listed |= c->blocks[(t * d->G + g2) * d->N + n] == j / d->block;
+        if (listed) keys[L++] = j;
+    }
+    return L;
+}
+
+/* ---- cases */
+
+/* Uniform in [-size, size), and now and then a zero of either sign. */
+static inline real attend_number(double size)
+{
+    const int64_t kind = twin_pick(&attend_state, 50);
+    return (real)(kind == 0 ? 0.0 : kind == 1 ? -0.0 : size * twin_draw(&attend_state));
+}
+
+static inline struct attend_case attend_draw(int64_t T, int64_t p0, int64_t ratio, int64_t G, int64_t D, double size)
+{
+    struct attend_case c = { .d = { .T = T, .p0 = p0, .Q = ratio * G, .G = G, .D = D } };
+    const int64_t n_q = T * ratio * G * D, n_k = (p0 + T) * G * D;
+    c.q = malloc((size_t)n_q * sizeof *c.q);
+    c.k = malloc((size_t)n_k * sizeof *c.k);
+    c.v = malloc((size_t)n_k * sizeof *c.v);
+    for (int64_t i = 0; i < n_q; i++) c.q[i] = attend_number(size);
+    for (int64_t i = 0; i < n_k; i++) c.k[i] = attend_number(1);
+    for (int64_t i = 0; i < n_k; i++) c.v[i] = attend_number(1);
+    return c;
+}
+
+static inline void attend_case_free(struct attend_case *c)
+{
+    free(c->q);
+    free(c->k);
+    free(c->v);
+    free(c->blocks);
+}
+
+/* Rows [row, row + T) of a case, as a call of their own. The arrays stay those of the case. */
+static inline struct attend_case attend_rows(const struct attend_case *c, int64_t row, int64_t T)
+{
+    struct attend_case part = *c;
+    part.d.T = T;
+    part.d.p0 += row;
+    part.q += row * c->d.Q * c->d.D;
+    if (c->blocks != NULL) part.blocks += row * c->d.G * c->d.N;
+    return part;
+}
+
+/* Hides each place with probability `share`, and the first `none` in any case. d.seen is to be freed by attend_show. */
+static inline void attend_hide(struct attend_case *c, double share, int64_t none)
+{
+    const int64_t S = c->d.p0 + c->d.T;
+    unsigned char *seen = malloc((size_t)S);
+    for (int64_t j = 0; j < S; j++) seen[j] = j >= none && (twin_draw(&attend_state) + 1) / 2 >= share;
+    c->d.seen = seen;
+}
+
+static inline void attend_show(struct attend_case *c)
+{
+    free((void *)(uintptr_t)c->d.seen);
+    c->d.seen = NULL;
+}
+
+/* What is hidden must not matter, whatever it is. */
+static inline void attend_spoil(struct attend_case *c)
+{
+    const int64_t width = c->d.G * c->d.D;
+    for (int64_t j = 0; j < c->d.p0 + c->d.T; j++)
+        for (int64_t i = j * width; i < (j + 1) * width && !c->d.seen[j]; i++) c->k[i] = c->v[i] = NAN;
+}
+
+/* Rows and heads of c that see no key: o is 0 and lse -inf there. Returns how many rows. */
+static inline int64_t attend_check_empty(const struct attend_case *c, const struct attend_got *got)
+{
+    static int64_t keys[ATTEND_MAX_KEYS];
+    int64_t empty = 0;
+    for (int64_t t = 0; t < c->d.T; t++)
+        for (int64_t h = 0; h < c->d.Q; h++) {
+            if (attend_keys(keys, c, t, h / (c->d.Q / c->d.G)) > 0) continue;
+            empty += h == 0;
+            ck_assert(got->lse[t * c->d.Q + h] == -(real)INFINITY);
+            for (int64_t i = 0; i < c->d.D; i++) ck_assert(got->o[(t * c->d.Q + h) * c->d.D + i] == 0);
+        }
+    return empty;
+}
+
+/* ---- the operator */
+
+static inline void attend_free(struct attend_got *got)
+{
+    free(got->o);
+    free(got->lse);
+}
+
+static inline struct attend_got attend_call(const struct attend_case *c, struct m3_ctx *ctx)
+{
+    const struct m3_ops *op = M3_ENGINE()->ops;
+    const struct m3_attend d = c->d;
+    const size_t S = (size_t)(d.p0 + d.T), n_o = (size_t)(d.T * d.Q * d.D) * sizeof(real),
+                 n_lse = (size_t)(d.T * d.Q) * sizeof(real), n_k = S * (size_t)(d.G * d.D) * sizeof(real),
+                 n_ids = c->blocks != NULL ? (size_t)(d.T * d.G * d.N) * sizeof(int32_t) : 0;
+    struct guard zones[6];
+    struct attend_got got = { .o = malloc(n_o), .lse = malloc(n_lse) };
+    real *o = guard_output(&zones[0], n_o), *lse = guard_output(&zones[1], n_lse);
+    real *q = guard_input(&zones[2], c->q, n_o);
+    real *k = guard_input(&zones[3], c->k, n_k), *v = guard_input(&zones[4], c->v, n_k);
+    int32_t *blocks = guard_input(&zones[5], c->blocks != NULL ? (const void *)c->blocks : "", n_ids);
+
+    got.status = c->blocks != NULL ? op->attend_blocks(ctx, o, lse, q, k, v, blocks, &d)
+                                   : op->attend_full(ctx, o, lse, q, k, v, &d);
+
+    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
+    got.failure = ctx->failure;
+    memcpy(got.o, o, n_o);
+    memcpy(got.lse, lse, n_lse);
+    for (int i = 0; i < 6; i++) ck_assert_msg(guard_intact(&zones[i]), "guard or input %d", i);
+    return got;
+}
+
+static inline struct attend_got attend_run(const struct attend_case *c, int threads)
+{
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS), M3_OK);
+    struct attend_got got = attend_call(c, &ctx);
+    m3_ctx_free(&ctx);
+    return got;
+}
+
+/* As attend_run, where it must work. */
+static inline struct attend_got attend_ok(const struct attend_case *c, int threads)
+{
+    struct attend_got got = attend_run(c, threads);
+    ck_assert_msg(got.status == M3_OK, "status %d: %s", got.status, got.failure.what);
+    return got;
+}
+
+static inline int attend_same_row(const struct attend_case *c, const struct attend_got *a, int64_t row_a,
+                                  const struct attend_got *b, int64_t row_b)
+{
+    const int64_t n = c->d.Q * c->d.D;
+    return memcmp(a->o + row_a * n, b->o + row_b * n, (size_t)n * sizeof(real)) == 0 &&
+           memcmp(a->lse + row_a * c->d.Q, b->lse + row_b * c->d.Q, (size_t)c->d.Q * sizeof(real)) == 0;
+}
+
+static inline int attend_same(const struct attend_case *c, const struct attend_got *a, const struct attend_got *b)
+{
+    int same = 1;
+    for (int64_t t = 0; t < c->d.T; t++) same &= attend_same_row(c, a, t, b, t);
+    return same;
+}
+
+/* ---- judging: against the formula; in float also against the order; one, two and five threads alike */
+
+static long double attend_worst;        /* greatest error, as a part of what is allowed */
+
+static inline void attend_judge(const char *what, int64_t row, int64_t i, real got, long double want,
+                                long double allowed)
+{
+    if (got == want) return;            /* also -inf, which is within nothing */
+    if (allowed > 0) attend_worst = fmaxl(attend_worst, fabsl(got - want) / allowed);
+    twin_check(what, row, i, got, want, allowed);
+}
+
+static inline void attend_check_head(const struct attend_case *c, const struct attend_got *got, int64_t t, int64_t h)
+{
+    static int64_t keys[ATTEND_MAX_KEYS];
+    static struct attend_want want;
+    const struct m3_attend *d = &c->d;
+    const int64_t g = h / (d->Q / d->G), L = attend_keys(keys, c, t, g), stride = d->G * d->D;
+    const real *q = c->q + (t * d->Q + h) * d->D, *k = c->k + g * d->D, *v = c->v + g * d->D,
+               *o = got->o + (t * d->Q + h) * d->D, *lse = got->lse + t * d->Q + h;
+
+    attend_formula(&want, q, k, v, keys, L, d->D, stride);
+    for (int64_t i = 0; i < d->D; i++) attend_judge("o", t, h * d->D + i, o[i], want.o[i], want.o_allowed[i]);
+    attend_judge("lse", t, h, *lse, want.lse, want.lse_allowed);
+
+    if (TWIN_IN_ORDER && sizeof(real) == 4) {
+        real o_order[ATTEND_MAX_D], lse_order;
+        attend_order(o_order, &lse_order, q, k, v, keys, L, d->D, stride);
+        for (int64_t i = 0; i < d->D; i++) twin_check_same("o in order", t, h * d->D + i, o[i], o_order[i]);
+        twin_check_same("lse in order", t, h, *lse, lse_order);
+    }
+}
+
+static inline void attend_check(const struct attend_case *c)
+{
+    struct attend_got got = attend_ok(c, 1);
+    for (int i = 1; i < TWIN_TEAMS; i++) {
+        struct attend_got other = attend_ok(c, twin_threads[i]);
+        ck_assert_msg(attend_same(c, &got, &other), "%d threads", twin_threads[i]);
+        attend_free(&other);
+    }
+    for (int64_t t = 0; t < c->d.T; t++)
+        for (int64_t h = 0; h < c->d.Q; h++) attend_check_head(c, &got, t, h);
+    attend_free(&got);
+}
+
+/* Hides places of c as attend_hide does and holds it against the twin; then, with the hidden keys spoilt, each row
+ * alone against the same row of the whole. Returns how many rows see nothing. */
+static inline int64_t attend_check_hidden(struct attend_case *c, double share, int64_t none)
+{
+    attend_hide(c, share, none);
+    attend_check(c);
+    struct attend_got whole = attend_ok(c, 2);
+    const int64_t empty = attend_check_empty(c, &whole);
+    attend_spoil(c);
+    attend_check(c);
+    for (int64_t t = 0; TWIN_IN_ORDER && t < c->d.T; t++) {
+        struct attend_case row = attend_rows(c, t, 1);
+        struct attend_got got = attend_ok(&row, 1);
+        ck_assert_msg(attend_same_row(c, &whole, t, &got, 0), "row %lld", (long long)t);
+        attend_free(&got);
+    }
+    attend_free(&whole);
+    attend_show(c);
+    return empty;
+}
+
+#endif
