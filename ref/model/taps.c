@@ -58,16 +58,16 @@ const struct m3_tap_row m3_tap_table[M3_TAPS] = {
     [M3_TAP_ATTN_OUT]            = { "attn_out",                M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
     [M3_TAP_MID]                 = { "mid",                     M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
     [M3_TAP_MLP_NORM]            = { "mlp_norm",                M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
-    [M3_TAP_MLP_GATE]            = { "mlp.gate",                M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
-    [M3_TAP_MLP_UP]              = { "mlp.up",                  M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
-    [M3_TAP_MLP_ACT]             = { "mlp.act",                 M3_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
+    [M3_TAP_MLP_GATE]            = { "mlp.gate",                M3_WHERE_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
+    [M3_TAP_MLP_UP]              = { "mlp.up",                  M3_WHERE_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
+    [M3_TAP_MLP_ACT]             = { "mlp.act",                 M3_WHERE_DENSE_MLP_LAYER,      "TI",  M3_KIND_REALS },
     [M3_TAP_ROUTER_LOGITS]       = { "moe.router_logits",       M3_WHERE_MOE_LAYER,            "TE",  M3_KIND_REALS },
     [M3_TAP_ROUTER_SCORES]       = { "moe.router_scores",       M3_WHERE_MOE_LAYER,            "TE",  M3_KIND_REALS },
     [M3_TAP_EXPERTS]             = { "moe.experts",             M3_WHERE_MOE_LAYER,            "TK",  M3_KIND_CHOICES },
     [M3_TAP_EXPERT_WEIGHTS]      = { "moe.weights",             M3_WHERE_MOE_LAYER,            "TK",  M3_KIND_REALS },
     [M3_TAP_EXPERT_OUT]          = { "moe.expert_out",          M3_WHERE_MOE_LAYER,            "TKH", M3_KIND_REALS },
     [M3_TAP_ROUTED]              = { "moe.routed",              M3_WHERE_MOE_LAYER,            "TH",  M3_KIND_REALS },
-    [M3_TAP_SHARED]              = { "moe.shared",              M3_SHARED_LAYER,         "TH",  M3_KIND_REALS },
+    [M3_TAP_SHARED]              = { "moe.shared",              M3_WHERE_SHARED_LAYER,         "TH",  M3_KIND_REALS },
     [M3_TAP_MLP]                 = { "mlp",                     M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
     [M3_TAP_OUT]                 = { "out",                     M3_WHERE_EVERY_LAYER,          "TH",  M3_KIND_REALS },
     [M3_TAP_FINAL_NORM]          = { "final_norm",              M3_WHERE_AFTER_LAYERS,         "TH",  M3_KIND_REALS },
@@ -106,7 +106,7 @@ int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer)
 {
     const char *prefix = prefix_of(tap, layer), *own = m3_tap_table[tap].name;
     const char *inner = prefix == mtp_prefix && in_text_layer(tap) ? "layer." : "";
-    int64_t number = prefix == mtp_prefix ? layer - M3_MTP_LAYER : layer;
+    int64_t number = prefix == mtp_prefix ? m3_mtp_module_of(layer) : layer;
     int length = prefix ? snprintf(name, size, "%s%" PRId64 ".%s%s", prefix, number, inner, own)
                         : snprintf(name, size, "%s", own);
     return length >= 0 && (size_t)length < size ? 0 : -1;
@@ -131,6 +131,24 @@ int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)
         return 0;
     }
     return -1;
+}
+
+int64_t m3_layer_index(const struct m3_config *config, int64_t layer)
+{
+    const int64_t module = m3_mtp_module_of(layer);
+    return module < 0 ? layer : config->layers + module;
+}
+
+int m3_layer_has_tap(const struct m3_config *config, enum m3_tap tap, int64_t layer)
+{
+    const int64_t l = m3_layer_index(config, layer);
+    switch (m3_tap_table[tap].where) {
+    case M3_WHERE_SPARSE_LAYER: return m3_config_sparse(config, l);
+    case M3_WHERE_DENSE_MLP_LAYER: return !m3_config_moe(config, l);
+    case M3_WHERE_MOE_LAYER: return m3_config_moe(config, l);
+    case M3_WHERE_SHARED_LAYER: return m3_config_moe(config, l) && config->shared_intermediate > 0;
+    default: return 1;
+    }
 }
 
 int m3_tap_order(enum m3_tap a, int64_t layer_a, enum m3_tap b, int64_t layer_b)

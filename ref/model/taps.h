@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "io/config.h"
+
 enum m3_tap {
     M3_TAP_VISION_PIXELS, M3_TAP_VISION_GRID, M3_TAP_PATCH_EMBED, M3_TAP_PRE_NORM,
     M3_TAP_NORM1, M3_TAP_VISION_Q_PROJ, M3_TAP_VISION_K_PROJ, M3_TAP_VISION_V_PROJ,
@@ -37,15 +39,22 @@ enum m3_tap_where {
     M3_WHERE_BEFORE_LAYERS,
     M3_WHERE_EVERY_LAYER,
     M3_WHERE_SPARSE_LAYER,
-    M3_DENSE_MLP_LAYER,
+    M3_WHERE_DENSE_MLP_LAYER,
     M3_WHERE_MOE_LAYER,
-    M3_SHARED_LAYER,            /* MoE layers with a shared expert */
+    M3_WHERE_SHARED_LAYER,            /* MoE layers with a shared expert */
     M3_WHERE_AFTER_LAYERS,
     M3_WHERE_EVERY_MTP_MODULE,        /* around its layer, whose taps are those of a text layer */
 };
 
 /* Every function that takes a layer means the layer of MTP module m by M3_MTP_LAYER + m. */
 enum { M3_MTP_LAYER = 1 << 24 };
+
+/* -1: a layer of the main model. */
+static inline int64_t m3_mtp_module_of(int64_t layer) { return layer >= M3_MTP_LAYER ? layer - M3_MTP_LAYER : -1; }
+/* Rows of a text tap in a call over T tokens: module m has m + 1 fewer. */
+static inline int64_t m3_layer_rows(int64_t layer, int64_t T) { return T - (m3_mtp_module_of(layer) + 1); }
+/* Where a layer stands in model->layers: the modules' layers follow the main model's. */
+int64_t m3_layer_index(const struct m3_config *config, int64_t layer);
 
 enum m3_tap_kind {
     M3_KIND_REALS,
@@ -61,6 +70,9 @@ struct m3_tap_row {
 };
 
 extern const struct m3_tap_row m3_tap_table[M3_TAPS];
+
+/* Has a text layer of this kind, sparse or full, MoE or dense, the tap? 1 for taps that no kind of layer decides. */
+int m3_layer_has_tap(const struct m3_config *config, enum m3_tap tap, int64_t layer);
 
 /* The sections of SPEC.md that say what a tap is, as their headings read: the operator that M3 makes it with. The
  * second is that of the other kind of layer, sparse for full, MoE for dense; NULL: there is none. */

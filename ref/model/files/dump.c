@@ -22,18 +22,12 @@ struct m3_dump {
     enum m3_dtype dtype;
 };
 
-/* Module m has m + 1 rows less than there are tokens. */
-static int64_t rows_of(const struct m3_dump *d, int64_t layer)
-{
-    return layer >= M3_MTP_LAYER ? d->T - (layer - M3_MTP_LAYER) - 1 : d->T;
-}
-
 static int64_t size_of(const struct m3_dump *d, char letter, int64_t layer)
 {
     const struct m3_vision_config *v = &d->config->vision;
     switch (letter) {
-    case 'T': return rows_of(d, layer);
-    case 'B': return (d->p0 + rows_of(d, layer) + d->config->block - 1) / d->config->block;
+    case 'T': return m3_layer_rows(layer, d->T);
+    case 'B': return (d->p0 + m3_layer_rows(layer, d->T) + d->config->block - 1) / d->config->block;
     case 'P': return d->pictures->P;
     case 'M': return m3_merged(d->pictures->P, v);
     case 'O': return d->pictures->images + d->pictures->videos;
@@ -74,7 +68,7 @@ int m3_dump_shape(int64_t shape[M3_MAX_RANK], const struct m3_dump *d, enum m3_t
 /* Experts are chosen by scores and a bias: without it nobody could judge a choice. */
 static int declare_bias(struct m3_dump *d, const char *tap, int64_t layer, struct m3_error *error)
 {
-    const int64_t l = layer >= M3_MTP_LAYER ? d->config->layers + layer - M3_MTP_LAYER : layer;
+    const int64_t l = m3_layer_index(d->config, layer);
     const struct m3_weight *of = &d->model->layers[l].router_bias;
     struct bias *more = realloc(d->biases, (size_t)(d->bias_count + 1) * sizeof *more);
     char name[128];
@@ -109,24 +103,6 @@ static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_
     return !status && tap == M3_TAP_EXPERTS ? declare_bias(d, name, layer, error) : status;
 }
 
-static int in_layer(enum m3_tap_where where, const struct m3_config *c, int64_t l)
-{
-    switch (where) {
-    case M3_WHERE_EVERY_LAYER: return 1;
-    case M3_WHERE_SPARSE_LAYER: return m3_config_sparse(c, l);
-    case M3_WHERE_MOE_LAYER: return m3_config_moe(c, l);
-    case M3_SHARED_LAYER: return m3_config_moe(c, l) && c->shared_intermediate;
-    case M3_DENSE_MLP_LAYER: return !m3_config_moe(c, l);
-    case M3_WHERE_BEFORE_VISION_LAYERS:
-    case M3_WHERE_EVERY_VISION_LAYER:
-    case M3_WHERE_AFTER_VISION_LAYERS:
-    case M3_WHERE_BEFORE_LAYERS:
-    case M3_WHERE_AFTER_LAYERS:
-    case M3_WHERE_EVERY_MTP_MODULE: break;
-    }
-    return 0;
-}
-
 /* The taps that have this `where`. */
 static int declare_part(struct m3_dump *d, enum m3_tap_where where, int64_t layer, struct m3_error *error)
 {
@@ -136,16 +112,18 @@ static int declare_part(struct m3_dump *d, enum m3_tap_where where, int64_t laye
     return status;
 }
 
-/* The taps of layer l under the number `layer`. */
-static int declare_layer(struct m3_dump *d, int64_t l, int64_t layer, struct m3_error *error)
+static int declare_layer(struct m3_dump *d, int64_t layer, struct m3_error *error)
 {
     int status = M3_OK;
-    for (int tap = 0; !status && tap < M3_TAPS; tap++)
-        if (in_layer(m3_tap_table[tap].where, d->config, l)) status = declare(d, tap, layer, error);
+    for (int tap = 0; !status && tap < M3_TAPS; tap++) {
+        const enum m3_tap_where where = m3_tap_table[tap].where;
+        const int in_layers = where >= M3_WHERE_EVERY_LAYER && where < M3_WHERE_AFTER_LAYERS;
+        if (in_layers && m3_layer_has_tap(d->config, tap, layer)) status = declare(d, tap, layer, error);
+    }
     return status;
 }
 
-/* In the order of the table: what stands before the module's layer, the layer, and what stands behind it. */
+/* In the order of the table: what stands before the module's layer, the layer, and what comes after it. */
 static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
 {
     int64_t layer = M3_MTP_LAYER + m;
@@ -153,7 +131,7 @@ static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
     int first = d->additive ? M3_TAP_MTP_EH_PROJ : M3_TAP_MTP_EMBED_NORM;
     for (int tap = first; !status && tap <= M3_TAP_MTP_EH_PROJ; tap++)
         status = declare(d, tap, layer, error);
-    if (!status) status = declare_layer(d, d->config->layers + m, layer, error);
+    if (!status) status = declare_layer(d, layer, error);
     if (!status) status = declare(d, M3_TAP_MTP_FINAL_NORM, layer, error);
     return status ? status : declare(d, M3_TAP_MTP_LOGITS, layer, error);
 }
@@ -179,7 +157,7 @@ static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_
     if (!status && sees) status = declare_part(d, M3_WHERE_AFTER_VISION_LAYERS, -1, error);
 
     if (!status && from_start) status = declare_part(d, M3_WHERE_BEFORE_LAYERS, -1, error);
-    for (int64_t l = r->first_layer; !status && l < r->end_layer; l++) status = declare_layer(d, l, l, error);
+    for (int64_t l = r->first_layer; !status && l < r->end_layer; l++) status = declare_layer(d, l, error);
     if (status || r->end_layer < d->config->layers) return status;
     status = declare_part(d, M3_WHERE_AFTER_LAYERS, -1, error);
     for (int64_t m = 0; !status && m < d->modules; m++) status = declare_module(d, m, error);

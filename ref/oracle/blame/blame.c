@@ -57,7 +57,7 @@ static int check_origin(struct m3_blame *result, const struct m3_blaming *b, con
 static const char *section_of(const struct m3_setting *s, const struct m3_blame_item *item)
 {
     const struct m3_config *c = &s->model->config;
-    const int64_t l = item->layer >= M3_MTP_LAYER ? c->layers + item->layer - M3_MTP_LAYER : item->layer;
+    const int64_t l = m3_layer_index(c, item->layer);
     const char *const *sections = m3_tap_sections[item->tap];
     if (!sections[1]) return sections[0];
     return (item->tap == M3_TAP_MLP ? m3_config_moe(c, l) : m3_config_sparse(c, l)) ? sections[1] : sections[0];
@@ -181,9 +181,8 @@ static int make_again(struct m3_recomputed *made, const struct m3_blaming *b, co
     const int refused = status == M3_WRONG;
     if (refused) {
         m3_recomputed_free(made);
-        made->missing = made->words;
         const char *text = why.text ? why.text : "";
-        snprintf(made->words, sizeof made->words, "inputs that its operator takes: %.*s", (int)strcspn(text, "\n"),
+        snprintf(made->missing, sizeof made->missing, "inputs that its operator takes: %.*s", (int)strcspn(text, "\n"),
                  text);
     } else if (status && why.text) {
         m3_fail(b->error, status, "%.*s", (int)strcspn(why.text, "\n"), why.text);
@@ -206,10 +205,10 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
     struct m3_recomputed made = { 0 };
     int status = make_again(&made, b, item);
     if (!status && !item->dumped) {
-        if (!made.missing) status = m3_blame_certain_rows(b, item, &made);
+        if (!made.missing[0]) status = m3_blame_certain_rows(b, item, &made);
     } else if (!status) {
         status = m3_blame_judge_choices(b, item, dumped, &made);
-        if (item->blamed && made.missing && item->blamed->elements == 0) not_judged(item->blamed, &made, dumped->rows);
+        if (item->blamed && made.missing[0] && item->blamed->elements == 0) not_judged(item->blamed, &made, dumped->rows);
     }
     m3_recomputed_free(&made);
     return status;
@@ -219,7 +218,7 @@ static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct
 {
     struct m3_recomputed made = { 0 };
     int status = make_again(&made, b, item);
-    if (!status && made.missing) not_judged(item->blamed, &made, dumped->rows);
+    if (!status && made.missing[0]) not_judged(item->blamed, &made, dumped->rows);
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
     m3_recomputed_free(&made);
     return status;
@@ -231,7 +230,7 @@ static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *it
     struct m3_recomputed made = { 0 };
     int status = make_again(&made, b, item);
     const struct m3_value value = { .values = made.y, .rows = made.rows, .width = made.width, .complete = 1 };
-    if (!status && !made.missing) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
+    if (!status && !made.missing[0]) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
     m3_recomputed_free(&made);
     return status;
 }

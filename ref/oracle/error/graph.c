@@ -152,17 +152,11 @@ static const char *const names[M3_OPERATORS] = {
 
 const char *m3_operator_name(enum m3_operator op) { return names[op]; }
 
-/* Where a layer or module stands in model->layers. */
-static int64_t layer_index(const struct m3_model *model, int64_t layer)
-{
-    return layer >= M3_MTP_LAYER ? model->config.layers + layer - M3_MTP_LAYER : layer;
-}
-
 const struct m3_graph_row *m3_graph_row_of(const struct m3_model *model, const struct m3_semantics *semantics,
                                            enum m3_tap tap, int64_t layer)
 {
     if (tap == M3_TAP_MLP) {
-        if (!m3_config_moe(&model->config, layer_index(model, layer))) return &dense_mlp;
+        if (!m3_config_moe(&model->config, m3_layer_index(&model->config, layer))) return &dense_mlp;
         if (model->config.shared_intermediate == 0) return &routed_alone;
     }
     if (tap == M3_TAP_MTP_EH_PROJ && semantics->mtp_join == M3_MTP_ADDITIVE) return &additive_join;
@@ -173,14 +167,14 @@ const struct m3_graph_row *m3_graph_row_of(const struct m3_model *model, const s
 static void before(enum m3_tap *operand, int64_t *operand_layer, const struct m3_semantics *semantics, enum m3_tap tap,
                    int64_t layer)
 {
-    int64_t first = layer >= M3_MTP_LAYER ? M3_MTP_LAYER : 0;
+    const int64_t module = m3_mtp_module_of(layer), first = module < 0 ? 0 : M3_MTP_LAYER;
     *operand_layer = layer == first ? -1 : layer - 1;
     if (m3_tap_table[tap].where == M3_WHERE_EVERY_MTP_MODULE) {
         int after_norm = semantics->mtp_handover == M3_HANDOVER_POST_NORM;
         *operand = layer == first ? M3_TAP_FINAL_NORM : after_norm ? M3_TAP_MTP_FINAL_NORM : M3_TAP_OUT;
     } else if (m3_tap_table[tap].where == M3_WHERE_EVERY_VISION_LAYER) {
         *operand = layer == 0 ? M3_TAP_PRE_NORM : M3_TAP_VISION_OUT;
-    } else if (layer >= M3_MTP_LAYER) {
+    } else if (module >= 0) {
         *operand = M3_TAP_MTP_EH_PROJ;
         *operand_layer = layer;
     } else {
@@ -196,7 +190,7 @@ int m3_graph_operand(enum m3_tap *operand, int64_t *operand_layer, const struct 
     if (i < 0 || i >= M3_OPERANDS || row->operands[i].from == M3_FROM_NOWHERE) return -1;
     *operand = row->operands[i].tap;
     *operand_layer = layer;
-    if (*operand == M3_TAP_INDEX_BLOCKS && !m3_config_sparse(c, layer_index(model, layer))) return -1;
+    if (*operand == M3_TAP_INDEX_BLOCKS && !m3_config_sparse(c, m3_layer_index(&model->config, layer))) return -1;
     if (*operand == M3_TAP_PROJECTOR_OUT && !c->vision.present) return -1;
 
     switch (row->operands[i].from) {
@@ -224,10 +218,10 @@ const struct m3_weight *m3_graph_weight(const struct m3_model *model, const stru
     const char *base = NULL;
     switch (row->of) {
     case M3_OF_MODEL: base = (const char *)model; break;
-    case M3_OF_LAYER: base = (const char *)&model->layers[layer_index(model, layer)]; break;
+    case M3_OF_LAYER: base = (const char *)&model->layers[m3_layer_index(&model->config, layer)]; break;
     case M3_OF_VISION: base = (const char *)&model->vision; break;
     case M3_OF_VISION_LAYER: base = (const char *)&model->vision.layers[layer]; break;
-    case M3_OF_MTP: base = (const char *)&model->mtp[layer - M3_MTP_LAYER]; break;
+    case M3_OF_MTP: base = (const char *)&model->mtp[m3_mtp_module_of(layer)]; break;
     default: return NULL;
     }
     if (row->op == M3_OP_EXPERT) {

@@ -15,7 +15,7 @@ int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t l
     case 'P': return c->pictures.P;
     case 'M': return c->pictures.P > 0 ? m3_merged(c->pictures.P, &setting->model->config.vision) : 0;
     case 'O': return c->pictures.images + c->pictures.videos;
-    default: return layer >= M3_MTP_LAYER ? m3_max(0, c->T - (layer - M3_MTP_LAYER) - 1) : c->T;
+    default: return m3_max(0, m3_layer_rows(layer, c->T));
     }
 }
 
@@ -41,9 +41,8 @@ void m3_recompute_missing(struct m3_recomputed *out, const char *what, ...)
 {
     va_list list;
     va_start(list, what);
-    vsnprintf(out->words, sizeof out->words, what, list);
+    vsnprintf(out->missing, sizeof out->missing, what, list);
     va_end(list);
-    out->missing = out->words;
 }
 
 int m3_recompute_check(struct m3_recomputing *m, int status)
@@ -239,7 +238,7 @@ int m3_recompute_rows(struct m3_recomputed *out, const struct m3_setting *settin
                            .width = m3_tap_width(setting, tap, layer), .out = out, .error = error };
     *out = (struct m3_recomputed){ 0 };
     if (has_weights(&m)) m3_recompute_choose_rows(&m);
-    if (!m.status && !out->missing) {
+    if (!m.status && !out->missing[0]) {
         m.count = m.rows * m.width;
         m.how = m3_setting_arithmetic(setting, m.count);
         results(&m);

@@ -40,12 +40,11 @@ struct m3_recomputed {
     struct m3_spread extra;         /* storage points and the operands' spreads; NULLs: none */
     int64_t n, f, rows, width;
     const int64_t *numbers;         /* of the operands' rows; NULL: all */
-    const char *missing;            /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; is
-                                     * `words`; NULL: there is */
-    char words[160];
+    char missing[160];              /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; "":
+                                     * there is */
 };
 
-/* operands[i] is NULL where that tap is not known at all. 0 with out->missing set if it cannot be made from these;
+/* operands[i] is NULL where that tap is not known at all. 0 with a text in out->missing if it cannot be made from these;
  * M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. m3_recomputed_free is due after any of them. */
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
               const struct m3_value *const operands[M3_OPERANDS], struct m3_error *error);

@@ -30,7 +30,7 @@ static void lacks(struct m3_recomputing *m, int i, int64_t first, int64_t last)
     enum m3_tap tap;
     int64_t layer;
     char name[96] = "";
-    if (m->out->missing) return;
+    if (m->out->missing[0]) return;
     m3_graph_operand(&tap, &layer, m->setting->model, m->setting->semantics, m->tap, m->layer, i);
     m3_tap_name(name, sizeof name, tap, layer);
     if (!m->operands[i]) m3_recompute_missing(m->out, "%s", name);
@@ -80,8 +80,8 @@ static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t r
  * are those of later tokens. */
 static int64_t reads(const struct m3_recomputing *m, int i, int64_t number)
 {
-    int of_later = m->layer >= M3_MTP_LAYER && i == 0 && m->row->operands[0].from == M3_FROM_START;
-    return of_later ? number + m->layer - M3_MTP_LAYER + 1 : number;
+    int of_later = m3_mtp_module_of(m->layer) >= 0 && i == 0 && m->row->operands[0].from == M3_FROM_START;
+    return of_later ? number + m3_mtp_module_of(m->layer) + 1 : number;
 }
 
 /* Operands that are read at the row itself: all, but keys and values. */
@@ -135,7 +135,7 @@ static void rows_with_keys(struct m3_recomputing *m)
         if (held < places) shortest = i, places = held;
     }
     if (places > p0) common_rows(m, places - p0);
-    if (m->rows == 0 && !m->out->missing) m3_recompute_missing_rows(m, shortest, places - p0, rows);
+    if (m->rows == 0 && !m->out->missing[0]) m3_recompute_missing_rows(m, shortest, places - p0, rows);
     if (m->rows == 0) return;
     places = p0 + m->numbers[m->rows - 1] + 1;
     int64_t *from = m3_recompute_scratch(m, places, sizeof *from);
@@ -146,13 +146,13 @@ static void rows_with_keys(struct m3_recomputing *m)
 /* Attention of a picture wants all of its patches; four patches become one row. */
 static void all_rows(struct m3_recomputing *m)
 {
-    for (int i = 0; i < M3_OPERANDS && !m->out->missing; i++) {
+    for (int i = 0; i < M3_OPERANDS && !m->out->missing[0]; i++) {
         const struct m3_value *v = m->operands[i];
         int64_t end = v ? m->setting->the_case->pictures.P : 0;
-        for (int64_t number = 0; number < end && !m->out->missing; number++)
+        for (int64_t number = 0; number < end && !m->out->missing[0]; number++)
             if (m3_value_row(v, number) < 0) m3_recompute_missing_rows(m, i, number, end);
     }
-    if (m->out->missing) return;
+    if (m->out->missing[0]) return;
     m->rows = m3_tap_rows(m->setting, m->tap, m->layer);
     for (int64_t r = 0; r < m->rows; r++) m->numbers[r] = r;
     if (m->row->op == M3_OP_ATTEND_SEGMENTS) return;
@@ -165,7 +165,7 @@ static int has_all_operands(struct m3_recomputing *m)
     const int no_pictures = m->row->op == M3_OP_SCATTER && m->setting->the_case->pictures.P == 0;
     for (int i = 0; i < M3_OPERANDS; i++)
         if (has_operand(m, i) && !m->operands[i] && !(i == 1 && no_pictures)) lacks(m, i, 0, 0);
-    return !m->out->missing;
+    return !m->out->missing[0];
 }
 
 /* mtp_zero_position0: the embedding of a row at position 0 counts as zeros. */

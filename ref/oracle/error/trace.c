@@ -21,27 +21,19 @@ struct m3_trace {
     int64_t at;                     /* the group that the trace has reached */
 };
 
-/* Does the call make this tap? `l` is the layer's place in model->layers. */
-static int is_made(const struct m3_setting *s, enum m3_tap tap, int64_t l)
+static int is_made(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
 {
-    const struct m3_config *c = &s->model->config;
-    switch (m3_tap_table[tap].where) {
-    case M3_WHERE_SPARSE_LAYER: return m3_config_sparse(c, l);
-    case M3_DENSE_MLP_LAYER: return !m3_config_moe(c, l);
-    case M3_WHERE_MOE_LAYER: return m3_config_moe(c, l);
-    case M3_SHARED_LAYER: return m3_config_moe(c, l) && c->shared_intermediate > 0;
-    case M3_WHERE_EVERY_MTP_MODULE: return tap >= M3_TAP_MTP_EH_PROJ || s->semantics->mtp_join != M3_MTP_ADDITIVE;
-    default: return 1;
-    }
+    const int is_norm_of_join = tap == M3_TAP_MTP_EMBED_NORM || tap == M3_TAP_MTP_HIDDEN_NORM;
+    if (is_norm_of_join && s->semantics->mtp_join == M3_MTP_ADDITIVE) return 0;
+    return m3_layer_has_tap(&s->model->config, tap, layer);
 }
 
 /* Taps from `first` to `last` that the call makes in one layer: counts `index` down, and finds the tap at 0. */
 static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last, int64_t layer, int64_t *index,
                 enum m3_tap *tap, int64_t *found)
 {
-    const int64_t l = layer >= M3_MTP_LAYER ? s->model->config.layers + layer - M3_MTP_LAYER : layer;
     for (int t = (int)first; t <= (int)last; t++) {
-        if (!is_made(s, (enum m3_tap)t, l) || (*index)-- > 0) continue;
+        if (!is_made(s, (enum m3_tap)t, layer) || (*index)-- > 0) continue;
         *tap = (enum m3_tap)t;
         *found = layer;
         return 1;
@@ -267,13 +259,12 @@ static int remake(struct m3_recomputed *out, struct m3_trace *t, int64_t at, con
         if (!t->slots[from].is_known && may_make(t, from, asked->slot)) {
             struct m3_recomputed made;
             int status = remake(&made, t, from, asked, error);
-            if (!status && !made.missing) keep(t, from, &made);
-            if (!status && made.missing) {
-                memcpy(out->words, made.words, sizeof out->words);
-                out->missing = out->words;
-            }
+            if (!status && !made.missing[0]) keep(t, from, &made);
+            if (!status && made.missing[0]) {
+                memcpy(out->missing, made.missing, sizeof out->missing);
+                        }
             m3_recomputed_free(&made);
-            if (status || out->missing) return status;
+            if (status || out->missing[0]) return status;
         }
         if (t->slots[from].is_known) operands[i] = &t->slots[from].value;
     }

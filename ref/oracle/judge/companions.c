@@ -70,7 +70,7 @@ static int is_layer_of(const struct m3_companions *c, enum m3_tap tap, int64_t l
     const enum m3_tap_where where = m3_tap_table[tap].where;
     if (where <= M3_WHERE_AFTER_VISION_LAYERS && !config->vision.present) return 0;
     if (where == M3_WHERE_EVERY_VISION_LAYER) return layer < config->vision.layers;
-    if (layer >= M3_MTP_LAYER) return layer - M3_MTP_LAYER < c->model->mtp_modules;
+    if (m3_mtp_module_of(layer) >= 0) return m3_mtp_module_of(layer) < c->model->mtp_modules;
     return layer < config->layers;
 }
 
@@ -80,7 +80,7 @@ static struct m3_weight *vector_of(const struct m3_companions *c, enum m3_tap ta
     const struct m3_config *config = &c->model->config;
     if (!is_layer_of(c, tap, layer)) return NULL;
     if (tap == M3_TAP_EXPERTS) {
-        int64_t l = layer >= M3_MTP_LAYER ? config->layers + layer - M3_MTP_LAYER : layer;
+        int64_t l = m3_layer_index(config, layer);
         return is_bias && m3_config_moe(config, l) ? &c->model->layers[l].router_bias : NULL;
     }
     const enum m3_operator op = m3_graph_row_of(c->model, &c->semantics, tap, layer)->op;

@@ -49,7 +49,7 @@ static int is_run(const struct m3_companions_writer *c, enum m3_tap tap, int64_t
 {
     const struct m3_request *r = c->request;
     const enum m3_tap_where where = m3_tap_table[tap].where;
-    if (layer >= M3_MTP_LAYER) return layer - M3_MTP_LAYER < m3_request_modules(c->setting.model, r);
+    if (m3_mtp_module_of(layer) >= 0) return m3_mtp_module_of(layer) < m3_request_modules(c->setting.model, r);
     if (where == M3_WHERE_AFTER_LAYERS) return r->end_layer == c->setting.model->config.layers;
     if (where < M3_WHERE_EVERY_LAYER) return r->first_layer == 0;
     return layer >= r->first_layer && layer < r->end_layer;
@@ -272,10 +272,10 @@ static int write_bounds(struct m3_companions_writer *c, const struct watched *w,
     m3_tap_name(name, sizeof name, w->tap, w->layer);
     int status = m3_trace_recompute_rows(&made, c->trace, w->tap, w->layer, row, row + rows, error);
     if (!status && made.extra.error) whole_allowance(&made, m3_setting_arithmetic(&c->setting, 1).u);
-    if (!status && (made.missing || made.rows != rows || made.n != w->n || made.f != w->f))
+    if (!status && (made.missing[0] || made.rows != rows || made.n != w->n || made.f != w->f))
         status = m3_fail(error, M3_INTERNAL, "%s: bounds of %" PRId64 " rows with %" PRId64 " + %" PRId64
                          " steps, expected %" PRId64 " with %" PRId64 " + %" PRId64 "; missing: %s", name, made.rows,
-                         made.n, made.f, rows, w->n, w->f, made.missing ? made.missing : "nothing");
+                         made.n, made.f, rows, w->n, w->f, made.missing[0] ? made.missing : "nothing");
     if (!status) status = append(c, w, BOUND, made.bound, rows * made.width, error);
     if (!status) status = append(c, w, WALK, made.walk, rows * made.width, error);
     m3_recomputed_free(&made);

@@ -415,7 +415,7 @@ static int64_t last_layer_of(const struct m3_safetensors *file)
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(m3_safetensors_at(file, i)->name, &tap, &layer) != 0) continue;
-        if (tap > M3_TAP_FUSED && layer < M3_MTP_LAYER && layer > last) last = layer;
+        if (tap > M3_TAP_FUSED && m3_mtp_module_of(layer) < 0 && layer > last) last = layer;
     }
     return last;
 }

@@ -47,7 +47,7 @@ static int check_shape(const struct m3_decisions *d, const struct m3_tensor *ten
 {
     const struct m3_config *c = d->config;
     const int blocks = tap == M3_TAP_INDEX_BLOCKS, ids = tap != M3_TAP_EXPERT_WEIGHTS;
-    const int64_t own = layer >= M3_MTP_LAYER ? T - 1 - (layer - M3_MTP_LAYER) : T;     /* a module has fewer rows */
+    const int64_t own = m3_layer_rows(layer, T);
     const int64_t rows = d->side.rows ? d->side.rows->count : own;
     const int64_t shape[3] = { rows, blocks ? c->G : c->K, c->N };
     const int rank = blocks ? 3 : 2;

@@ -219,7 +219,7 @@ int m3_operator_check_judge(struct m3_operator_check_result *found, struct m3_op
     if (status != M3_OK) return status;
     if (m3_operator_check_fitting(w, tap, matched->layer) == NULL || m3_holds_ids(matched->got)) return M3_OK;
     status = m3_trace_recompute(&made, w->trace, tap, matched->layer, &ignored);
-    const int is_made = status == M3_OK && made.missing == NULL && made.y != NULL;
+    const int is_made = status == M3_OK && made.missing[0] == 0 && made.y != NULL;
     if (is_made) status = judge_made(found, w, matched, &made, error);
     m3_recomputed_free(&made);
     if (status == M3_INTERNAL && !is_made)

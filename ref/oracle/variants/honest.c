@@ -113,7 +113,7 @@ static int rope_table_3d(struct m3_ctx *ctx, float *cos, float *sin, const int64
 static int64_t width_of(const struct m3_honest *noise, enum m3_tap tap, int64_t layer)
 {
     const struct m3_config *c = &noise->model->config;
-    int64_t T = layer >= M3_MTP_LAYER ? noise->T - (layer - M3_MTP_LAYER) - 1 : noise->T, width = 1;
+    int64_t T = m3_layer_rows(layer, noise->T), width = 1;
     for (const char *s = m3_tap_table[tap].shape + 1; *s; s++)
         width *= *s == 'B' ? (T + c->block - 1) / c->block : m3_config_size(c, *s);
     return width;
@@ -167,22 +167,10 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
 
 /* ---- which linear operator a weight is of */
 
-static int exists(const struct m3_config *c, enum m3_tap tap, int64_t layer)
-{
-    int64_t l = layer >= M3_MTP_LAYER ? c->layers : layer;
-    switch (m3_tap_table[tap].where) {
-    case M3_WHERE_SPARSE_LAYER: return m3_config_sparse(c, l);
-    case M3_DENSE_MLP_LAYER: return !m3_config_moe(c, l);
-    case M3_WHERE_MOE_LAYER: return m3_config_moe(c, l);
-    case M3_SHARED_LAYER: return m3_config_moe(c, l) && c->shared_intermediate > 0;
-    default: return 1;
-    }
-}
-
 static void add_places(struct m3_honest *noise, enum m3_tap tap, int64_t layer)
 {
     static const char *const inner[] = { "gate", "up" };
-    if (!exists(&noise->model->config, tap, layer)) return;
+    if (!m3_layer_has_tap(&noise->model->config, tap, layer)) return;
     const struct m3_graph_row *row = m3_graph_row_of(noise->model, noise->semantics, tap, layer);
     int weights = row->op == M3_OP_LINEAR ? 1 : row->op == M3_OP_GATED_MLP ? 3 : 0;
     for (int i = 0; i < weights; i++) {
@@ -225,7 +213,7 @@ static int check_choices(const struct m3_honest *noise, int64_t modules, struct 
             enum m3_tap tap = i ? M3_TAP_EXPERTS : M3_TAP_INDEX_BLOCKS;
             char name[M3_POINT_NAME];
             m3_tap_name(name, sizeof name, tap, layer);
-            if (exists(c, tap, layer) && !choices_of(noise, tap, layer))
+            if (m3_layer_has_tap(c, tap, layer) && !choices_of(noise, tap, layer))
                 return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected the choices to follow",
                                m3_safetensors_path(noise->choices), name);
         }

@@ -6,7 +6,7 @@
 
 static int in_index_branch(const struct m3_ctx *ctx)
 {
-    return m3_recomputing(ctx) >= M3_TAP_INDEX_Q_PROJ && m3_recomputing(ctx) <= M3_TAP_INDEX_K_ROPE;
+    return m3_tap_being_made(ctx) >= M3_TAP_INDEX_Q_PROJ && m3_tap_being_made(ctx) <= M3_TAP_INDEX_K_ROPE;
 }
 
 /* All index heads have the weights of the first. */

@@ -130,14 +130,14 @@ static int factor_twice(struct m3_ctx *ctx, real *routed, real *each, const real
 /* y := routed + factor * shared, where the two are added. */
 static int scaled_shared(struct m3_ctx *ctx, real *y, const real *routed, const real *shared, int64_t n)
 {
-    if (m3_recomputing(ctx) != M3_TAP_MLP) return m3_right()->add(ctx, y, routed, shared, n);
+    if (m3_tap_being_made(ctx) != M3_TAP_MLP) return m3_right()->add(ctx, y, routed, shared, n);
     for (int64_t i = 0; i < n; i++) y[i] = routed[i] + m3_run_of(ctx)->model.config.routed_scaling * shared[i];
     return M3_OK;
 }
 
 static int no_shared(struct m3_ctx *ctx, real *y, const real *routed, const real *shared, int64_t n)
 {
-    if (m3_recomputing(ctx) != M3_TAP_MLP) return m3_right()->add(ctx, y, routed, shared, n);
+    if (m3_tap_being_made(ctx) != M3_TAP_MLP) return m3_right()->add(ctx, y, routed, shared, n);
     memmove(y, routed, (size_t)n * sizeof *y);
     return M3_OK;
 }

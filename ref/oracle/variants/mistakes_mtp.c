@@ -20,7 +20,7 @@ static int keep_last_out(struct m3_mistaken_run *run, enum m3_tap tap, int64_t l
 static int before_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
-    if (m3_recomputing(ctx) == M3_TAP_MTP_HIDDEN_NORM && m3_module_of(run) == 0) x = run->kept;
+    if (m3_tap_being_made(ctx) == M3_TAP_MTP_HIDDEN_NORM && m3_module_of(run) == 0) x = run->kept;
     return (run->model.config.gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, x, w, T, H, eps);
 }
 
@@ -28,7 +28,7 @@ static int hidden_first(struct m3_ctx *ctx, real *y, const real *x, const struct
                         int64_t T)
 {
     const int64_t H = w->cols / 2;
-    if (m3_recomputing(ctx) != M3_TAP_MTP_EH_PROJ) return m3_right()->linear(ctx, y, x, w, bias, T);
+    if (m3_tap_being_made(ctx) != M3_TAP_MTP_EH_PROJ) return m3_right()->linear(ctx, y, x, w, bias, T);
     const size_t mark = m3_scratch_mark(ctx);
     real *mine = m3_scratch_take(ctx, T * 2 * H, sizeof *mine);
     if (!mine) return M3_INTERNAL;
@@ -41,7 +41,7 @@ static int hidden_first(struct m3_ctx *ctx, real *y, const real *x, const struct
 /* A module gets the ids that follow its rows; the place before the first is its row's own. */
 static int own_token(struct m3_ctx *ctx, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T)
 {
-    return m3_right()->embed(ctx, y, m3_recomputing(ctx) > M3_TAP_EMBED ? ids - 1 : ids, w, T);
+    return m3_right()->embed(ctx, y, m3_tap_being_made(ctx) > M3_TAP_EMBED ? ids - 1 : ids, w, T);
 }
 
 static int place_of_token(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R,

@@ -6,7 +6,7 @@
 
 #include "ops/math.h"
 
-static int in_text(const struct m3_ctx *ctx) { return m3_recomputing(ctx) > M3_TAP_PROJECTOR_OUT; }
+static int in_text(const struct m3_ctx *ctx) { return m3_tap_being_made(ctx) > M3_TAP_PROJECTOR_OUT; }
 
 /* ---- rope: those of the tower stay as they are */
 
@@ -83,7 +83,7 @@ static int turn_first(struct m3_ctx *ctx, real *y, const real *x, const real *w,
     const int64_t rows = m3_rows_of(m3_run_of(ctx)), R = m3_run_of(ctx)->model.config.R;
     const size_t mark = m3_scratch_mark(ctx);
     real *cos, *sin;
-    if (!is_head_norm(m3_recomputing(ctx))) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
+    if (!is_head_norm(m3_tap_being_made(ctx))) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
     int status = tables(ctx, &cos, &sin, rows, R);
     if (!status) status = m3_right()->rope(ctx, y, x, cos, sin, rows, T / rows, H, R);
     m3_scratch_release(ctx, mark);
@@ -95,9 +95,9 @@ static int norm_then(struct m3_ctx *ctx, real *y, const real *x, const real *cos
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
     const struct m3_config *c = &run->model.config;
-    const enum m3_tap tap = m3_recomputing(ctx);
+    const enum m3_tap tap = m3_tap_being_made(ctx);
     if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
-    const int64_t module = m3_module_of(run), l = module >= 0 ? c->layers + module : run->layer;
+    const int64_t l = m3_layer_index(c, run->layer);
     const struct m3_layer *layer = &run->model.layers[l];
     const struct m3_weight *w = tap == M3_TAP_Q_ROPE ? &layer->q_norm : tap == M3_TAP_K_ROPE ? &layer->k_norm
                               : tap == M3_TAP_INDEX_Q_ROPE ? &layer->index_q_norm : &layer->index_k_norm;
@@ -132,7 +132,7 @@ static int double_plus_one(struct m3_ctx *ctx, real *y, const real *x, const rea
 static int whole_vector(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     const int64_t rows = m3_rows_of(m3_run_of(ctx)), width = T / rows * H;
-    const enum m3_tap tap = m3_recomputing(ctx);
+    const enum m3_tap tap = m3_tap_being_made(ctx);
     if (tap != M3_TAP_Q_NORM && tap != M3_TAP_K_NORM) return m3_right()->rms_norm(ctx, y, x, w, T, H, eps);
     const size_t mark = m3_scratch_mark(ctx);
     real *repeated = m3_scratch_take(ctx, width, sizeof *repeated);
@@ -145,7 +145,7 @@ static int whole_vector(struct m3_ctx *ctx, real *y, const real *x, const real *
 
 static int heads_plain(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
-    const enum m3_tap tap = m3_recomputing(ctx);
+    const enum m3_tap tap = m3_tap_being_made(ctx);
     return (tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM ? m3_right()->rms_norm_plain : m3_right()->rms_norm)(
         ctx, y, x, w, T, H, eps);
 }

@@ -10,7 +10,7 @@
 
 static int in_tower(const struct m3_ctx *ctx)
 {
-    return m3_recomputing(ctx) == M3_TAP_VISION_Q_ROPE || m3_recomputing(ctx) == M3_TAP_VISION_K_ROPE;
+    return m3_tap_being_made(ctx) == M3_TAP_VISION_Q_ROPE || m3_tap_being_made(ctx) == M3_TAP_VISION_K_ROPE;
 }
 
 /* cos, sin [P, half] of the axes, `half` angles of a patch. */
@@ -120,7 +120,7 @@ static int shuffled_linear(struct m3_ctx *ctx, real *y, const real *x, const str
                            int64_t T)
 {
     const struct m3_vision_config *v = &m3_run_of(ctx)->model.config.vision;
-    const enum m3_tap tap = m3_recomputing(ctx);
+    const enum m3_tap tap = m3_tap_being_made(ctx);
     int status = m3_right()->linear(ctx, y, x, w, bias, T);
     if (status || (tap != M3_TAP_VISION_Q_PROJ && tap != M3_TAP_VISION_K_PROJ)) return status;
     const size_t mark = m3_scratch_mark(ctx);
@@ -171,7 +171,7 @@ static int linear_of(struct m3_ctx *ctx, enum m3_tap tap, real *y, const real *x
                      const real *bias, int64_t T,
                      int (*change)(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols))
 {
-    if (m3_recomputing(ctx) != tap) return m3_right()->linear(ctx, y, x, w, bias, T);
+    if (m3_tap_being_made(ctx) != tap) return m3_right()->linear(ctx, y, x, w, bias, T);
     const size_t mark = m3_scratch_mark(ctx);
     real *mine = m3_scratch_take(ctx, T * w->cols, sizeof *mine);
     if (!mine) return M3_INTERNAL;

@@ -12,7 +12,7 @@ static struct m3_tier_result judge_tap(enum m3_tap tap, int64_t layer, int wrong
     const struct m3_value *got = pass_value(&p, tap, layer);
     pass_operands(&p, operands, tap, layer);
     ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, &p.error) == 0, "%s", p.error.text);
-    ck_assert_msg(!made.missing, "%s lacks %s", m3_tap_table[tap].name, made.missing);
+    ck_assert_msg(!made.missing[0], "%s lacks %s", m3_tap_table[tap].name, made.missing);
     ck_assert(made.rows == got->rows && made.width == got->width && !made.numbers && !made.extra.error);
 
     int64_t n, f;

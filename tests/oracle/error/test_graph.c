@@ -36,7 +36,7 @@ static int exists(const struct m3_model *model, enum m3_tap tap, int64_t layer)
     case M3_WHERE_EVERY_MTP_MODULE: return layer >= M3_MTP_LAYER;
     case M3_WHERE_EVERY_LAYER: return l >= 0;
     case M3_WHERE_SPARSE_LAYER: return l >= 0 && m3_config_sparse(c, l);
-    case M3_DENSE_MLP_LAYER: return l >= 0 && !m3_config_moe(c, l);
+    case M3_WHERE_DENSE_MLP_LAYER: return l >= 0 && !m3_config_moe(c, l);
     case M3_WHERE_MOE_LAYER: return l >= 0 && m3_config_moe(c, l);
     default: return l >= 0 && m3_config_moe(c, l) && c->shared_intermediate > 0;
     }

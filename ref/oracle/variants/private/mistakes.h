@@ -63,7 +63,7 @@ static inline struct m3_mistaken_run *m3_run_of(const struct m3_ctx *ctx) { retu
 static inline const struct m3_ops *m3_right(void) { return m3_engine_f64()->ops; }
 
 /* The tap that the running operator is about to make, inside a layer or module, where taps follow one another. */
-static inline enum m3_tap m3_recomputing(const struct m3_ctx *ctx)
+static inline enum m3_tap m3_tap_being_made(const struct m3_ctx *ctx)
 {
     return m3_run_of(ctx)->last == M3_TAPS ? M3_TAP_VISION_PIXELS : m3_run_of(ctx)->last + 1;
 }
@@ -71,13 +71,13 @@ static inline enum m3_tap m3_recomputing(const struct m3_ctx *ctx)
 /* MTP module at work; -1: the main model. */
 static inline int64_t m3_module_of(const struct m3_mistaken_run *run)
 {
-    return run->layer >= M3_MTP_LAYER ? run->layer - M3_MTP_LAYER : -1;
+    return m3_mtp_module_of(run->layer);
 }
 
 /* Rows of the text taps now made. */
 static inline int64_t m3_rows_of(const struct m3_mistaken_run *run)
 {
-    return run->the_case->T - (m3_module_of(run) + 1);
+    return m3_layer_rows(run->layer, run->the_case->T);
 }
 
 /* x to so many significant bits, ties to even: BF16 has 8, F16 11. */
