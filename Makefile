@@ -38,6 +38,7 @@ LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
+.PHONY: compile-commands format format-check
 all: $(PROGRAM)
 
 help:
@@ -53,6 +54,8 @@ help:
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
+	@echo 'make compile-commands  compile_commands.json, for editors'
+	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make install       program, library and headers to PREFIX ($(PREFIX))'
 
 setup:
@@ -249,6 +252,24 @@ $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device.o): $(BUILD)/tests/test_%_device
 $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device): $(BUILD)/tests/test_%_device: $(BUILD)/tests/test_%_device.o \
 		$(BUILD)/tests/harness.o $(BUILD)/tests/cuda_engine.o $(CUDA:ref/cuda/%.cu=$(BUILD)/cuda/%.o) | $(TEST_LIBRARY)
 	$(NVCC) -cudart static -Xcompiler -fopenmp -Xlinker -rpath='$$ORIGIN/..' -o $@ $^ $(TEST_LIBRARY) $(shell pkg-config --libs check) $(LDLIBS)
+
+# ---- for those who edit
+
+# What make would run, as JSON.
+compile-commands: setup
+	@$(MAKE) -sBn all test-programs BUILD=$(BUILD) | scripts/compile_commands.sh >compile_commands.json
+
+FORMAT := $(BUILD)/format
+FORMATTED := $(shell find ref tests -name '*.[ch]')
+$(FORMAT)/ready: scripts/requirements-format.txt
+	@scripts/venv.sh $(FORMAT) $<
+	@touch $@
+
+format: $(FORMAT)/ready
+	$(FORMAT)/bin/clang-format -i $(FORMATTED)
+
+format-check: $(FORMAT)/ready
+	$(FORMAT)/bin/clang-format --dry-run --Werror $(FORMATTED)
 
 # ---- tests of every kind
 

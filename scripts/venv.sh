@@ -1,5 +1,5 @@
 #!/bin/sh
-# A virtual environment with the public PyTorch code. usage: venv.sh FOLDER REQUIREMENTS
+# A virtual environment. usage: venv.sh FOLDER REQUIREMENTS
 # PyTorch comes first and alone: asked for together with others, pip may take a build of several gigabytes.
 set -eu
 folder=$1
@@ -10,5 +10,6 @@ python3 -m venv "$folder" || {
     echo "set-up: python3 with venv is needed: apt-get install python3 python3-venv" >&2
     exit 1
 }
-"$folder/bin/pip" install --quiet --disable-pip-version-check "$(grep '^torch==' "$requirements")"
+torch=$(grep '^torch==' "$requirements" || true)
+[ -z "$torch" ] || "$folder/bin/pip" install --quiet --disable-pip-version-check "$torch"
 "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
