@@ -50,7 +50,7 @@ BLOCK128 = Case(
     covers="released head, index, rotary and block sizes and number of kept blocks; positions 126 to 129, 2046 to "
            "2050, 2175, 2176, 2303, 2304; 17 to 19 visible blocks; angles of more than 2,000 radians",
     cannot_detect="errors in rows that are not held; a router rounded to BF16 (its weights are exact there); more than "
-                  "one layer; dense MLP; fp32 angles within the yardstick of public code (the angle64 keys do)")
+                  "one layer; dense MLP; fp32 angles within the error of public fp32 code (the angle64 keys do)")
 
 MXFP8 = Case(
     name="mxfp8", seed=1, style="mxfp8", tokens=33, layer_map=[0, 1],

@@ -23,7 +23,7 @@ import mtp
 import readings
 
 TAP_LIMIT = 1e-12
-YARDSTICK_FACTOR = 4
+FP32_ERROR_FACTOR = 4
 MARGIN_LIMIT = 1e-2
 UNLISTED = ("MANIFEST.json", "README.md")
 
@@ -37,7 +37,7 @@ def number_agrees(key, committed, made):
     a, b = float(committed), float(made)
     if key.endswith("margin"):
         return a == b or abs(a - b) <= MARGIN_LIMIT * abs(b)
-    return a == b or (a > 0 and b > 0 and a <= YARDSTICK_FACTOR * b and b <= YARDSTICK_FACTOR * a)
+    return a == b or (a > 0 and b > 0 and a <= FP32_ERROR_FACTOR * b and b <= FP32_ERROR_FACTOR * a)
 
 
 def is_number(key):

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 import files
-import yardstick
+import fp32_error
 
 FP64_LIMIT = 1e-14
 MARGIN = 20
@@ -39,8 +39,8 @@ def exercise(check):
 
 
 def measure(runs, taps, rows=None):
-    """The yardstick of runs [(kind, taps)] against fp64 taps; `rows` picks those that the golden holds."""
-    ruler = yardstick.Yardstick()
+    """The errors of fp32 runs [(kind, taps)] against fp64 taps; `rows` picks those that the golden holds."""
+    ruler = fp32_error.Fp32Error()
     want = taps if rows is None else {name: value[rows] for name, value in taps.items()}
     for kind, got in runs:
         ruler.add(kind, got, want)

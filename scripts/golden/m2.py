@@ -24,7 +24,7 @@ import m2_formulas
 import mtp
 import synth
 import truth
-import yardstick
+import fp32_error
 
 NAME = "m2"
 VISIBLE = 1e-3                                          # least effect of a wrong or other reading, relative L2
@@ -149,8 +149,8 @@ def fp64_angles(loaded):
 
 
 def fp32_models(folder):
-    """Yields (kind, order, model) as yardstick.fp32_models does."""
-    for order in yardstick.ORDERS:
+    """Yields (kind, order, model) as fp32_error.fp32_models does."""
+    for order in fp32_error.ORDERS:
         for kind in ("f32", "f32_angle64"):
             loaded = load(folder, torch.float32, order.attention, order.experts)
             if kind == "f32_angle64":
@@ -387,7 +387,7 @@ def checked(check, taps):
 
 
 def attempt(case, seed, folder, temporary):
-    """([(Call, taps, Check, Yardstick, margins)], effects of full_rotation()); writes the model."""
+    """([(Call, taps, Check, Fp32Error, margins)], effects of full_rotation()); writes the model."""
     made = Made(case, seed, folder, temporary)
     loaded, calls, results = made.exact("f64", made.config, made.expanded), calls_of(case, seed), []
     for call in calls:
@@ -401,7 +401,7 @@ def attempt(case, seed, folder, temporary):
     single = made.public("f32", made.config, made.expanded, np.float32)
     runs = [[] for _ in calls]
     for kind, order, plain in fp32_models(single):
-        with yardstick.summation(order):
+        with fp32_error.summation(order):
             for call, own in zip(calls, runs):
                 own.append((kind, call.run(plain)[0]))
     finished = []
@@ -438,7 +438,7 @@ def full_rotation(made, result):
 
 
 def attempt_modules(case, seed, folder, temporary):
-    """([(reading, taps of the modules, Check, Yardstick, margins)], ids); writes the model with modules."""
+    """([(reading, taps of the modules, Check, Fp32Error, margins)], ids); writes the model with modules."""
     made = Made(case, seed, folder, temporary)
     ids = synth.token_ids(seed, case.tokens, case.text["vocab_size"], ())
     call, own = Call("main", ids, every), layers_of_modules(made.config, made.expanded)
@@ -458,7 +458,7 @@ def attempt_modules(case, seed, folder, temporary):
                 fp32_models(made.public("layers32", *own, np.float32)))
     runs = {name: [] for name in results}
     for (kind, order, main), (_, _, layers) in pairs:
-        with yardstick.summation(order):
+        with fp32_error.summation(order):
             single = call.run(main)[0]
             for name, reading in MTP_READINGS.items():
                 runs[name].append((kind, run_modules(Modules(layers, made.weights), single, ids, reading)[0]))

@@ -34,7 +34,7 @@ import readings
 import synth
 import truth
 import vision
-import yardstick
+import fp32_error
 
 GOLDEN = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden"))
 GROUPS = (mtp.NAME, m2.NAME, readings.NAME, vision.NAME, pictures.NAME, flops.NAME)
@@ -71,7 +71,7 @@ def run_truth(folder, config, weights, input_ids):
 
 
 def attempt(case, seed, folder):
-    """Writes model and case under `folder`; returns (config, ids, taps, Check, Yardstick, margins)."""
+    """Writes model and case under `folder`; returns (config, ids, taps, Check, Fp32Error, margins)."""
     config, stored, weights, input_ids = build(case, seed)
     model_folder = os.path.join(folder, "model")
     files.write_json(os.path.join(model_folder, "config.json"), config)
@@ -87,7 +87,7 @@ def attempt(case, seed, folder):
         taps, check = run_truth(exact, config, weights, input_ids)
         judge.exercise(check)
         rows = np.array(case.rows if case.rows else range(case.tokens), np.int32)
-        ruler = judge.measure(yardstick.fp32_runs(single, input_ids, rows), taps, rows)
+        ruler = judge.measure(fp32_error.fp32_runs(single, input_ids, rows), taps, rows)
     return config, input_ids, taps, check, ruler, judge.judge_margins(check, ruler, rows)
 
 

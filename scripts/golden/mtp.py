@@ -19,7 +19,7 @@ import judge
 import synth
 import truth
 import vision
-import yardstick
+import fp32_error
 
 NAME = "mtp"
 DEFAULT = {}
@@ -310,7 +310,7 @@ class Model:
 
     def fp32(self):
         """Yields (kind, order, main model, Modules) of every order."""
-        pairs = zip(yardstick.fp32_models(self.folder), yardstick.fp32_models(self.layers_folder))
+        pairs = zip(fp32_error.fp32_models(self.folder), fp32_error.fp32_models(self.layers_folder))
         for (kind, order, main), (_, _, layers) in pairs:
             yield kind, order, main, Modules(layers, self.weights)
 
@@ -369,7 +369,7 @@ class Result:
             raise judge.Refused(f"{name}: {last} is that of the default reading")
 
     def measure(self, fp32):
-        """The yardsticks and margins; fp32: [(kind, taps of the main model, {reading: taps of the modules})]."""
+        """The errors of fp32 code and margins; fp32: [(kind, taps of the main model, {reading: taps of the modules})]."""
         for name, taps in {"main": self.taps, **self.modules}.items():
             runs = [(kind, main if name == "main" else modules[name]) for kind, main, modules in fp32]
             self.rulers[name] = judge.measure(runs, taps)
@@ -379,7 +379,7 @@ class Result:
         return self.rulers[name].worst | self.margins[name]
 
     def fp32(self, kind, order, main, modules):
-        with yardstick.summation(order):
+        with fp32_error.summation(order):
             taps, _ = self.call.public(main)
             return kind, taps, {name: run(modules, taps, self.call.ids, reading)[0]
                                 for name, reading in self.readings.items()}
@@ -399,7 +399,7 @@ def attempt(case, seed, folder, temporary):
     for kind, order, main, modules in made.fp32():
         for result, runs in zip(results, fp32):
             runs.append(result.fp32(kind, order, main, modules))
-        with yardstick.summation(order):
+        with fp32_error.summation(order):
             single, _ = generate(Decoder(main, modules), case.prompt, case.max_new)
         if [single[key] for key in ("tokens", "steps")] != [decoding[key] for key in ("tokens", "steps")]:
             raise judge.Refused("decoding: fp32 takes another path")

@@ -22,7 +22,7 @@ import judge
 import reading_check
 import synth
 import truth
-import yardstick
+import fp32_error
 
 NAME = "readings"
 DEFAULT = "default"
@@ -287,7 +287,7 @@ class Result:
                                                 self.semantics, self.mask)
         self.check.run()
         judge.demand_fp64(self.check, self.taps)
-        self.whole, self.ruler = yardstick.Yardstick(), yardstick.Yardstick()
+        self.whole, self.ruler = fp32_error.Fp32Error(), fp32_error.Fp32Error()
 
     def add(self, kind, got):
         """One fp32 run; margins are judged over all rows, for a flip anywhere reaches the rows that are held."""
@@ -364,9 +364,9 @@ def attempt(case, seed, out):
     results[DEFAULT] = Result(DEFAULT, model, call, range(case.tokens))
     demand_effects(results)
     demand_public(model, call, results)
-    for kind, order, single in yardstick.fp32_models(call.folder):
+    for kind, order, single in fp32_error.fp32_models(call.folder):
         for name in case.rows:
-            with yardstick.summation(order):
+            with fp32_error.summation(order):
                 result = results[name]
                 result.add(kind, run(single, call.ids, result.semantics, result.mask)[0])
     demand_clamp(results["clamp_both"], results[DEFAULT], call)

@@ -15,7 +15,7 @@ import processors
 import sight
 import synth
 import truth
-import yardstick
+import fp32_error
 
 NAME = "vision"
 AGREEMENT = 1e-13                                      # of sight.formula() with the public code
@@ -133,16 +133,16 @@ def compare(name, made, taps):
 
 
 def attempt(cases, seeds, out, photo_file):
-    """[(call, taps, check, yardstick, margins or what refused them)] of these cases, each model loaded once."""
+    """[(call, taps, check, fp32_error, margins or what refused them)] of these cases, each model loaded once."""
     tiny = Model(out)
     model = truth.load(tiny.folder, torch.float64, "eager", "eager")
     truth.exact_frequencies(model)
     calls = [call for case in cases for call in calls_of(case, seeds[case.name], tiny.config, photo_file)]
     done = [(call, *run_truth(call, model, tiny)) for call in calls]
     runs = {call.name: [] for call in calls}
-    for kind, order, single in yardstick.fp32_models(tiny.folder):
+    for kind, order, single in fp32_error.fp32_models(tiny.folder):
         for call in calls:
-            with yardstick.summation(order):
+            with fp32_error.summation(order):
                 runs[call.name].append((kind, call.public(single)[0]))
     results = []
     for call, taps, check in done:

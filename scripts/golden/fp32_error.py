@@ -82,7 +82,7 @@ def fp32_runs(folder, input_ids, rows):
         yield kind, {name: value[rows] for name, value in taps.items()}
 
 
-class Yardstick:
+class Fp32Error:
     """Worst errors per tap, and the largest absolute error of the scores behind every selection."""
 
     def __init__(self):
