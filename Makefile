@@ -16,7 +16,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
 ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c))
-ENGINE += $(patsubst %,ref/model/%.c,engine forward head layer mtp pass text vision)
+ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* estimate,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/error/profile_data.S ref/oracle/map/data.S

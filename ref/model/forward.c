@@ -51,7 +51,6 @@ static int open_pass(struct m3_pass *f, const struct m3_model *model, const stru
         f->ops = *request->replacement->ops;
         f->ctx.plugin = request->replacement->state;
     }
-    f->norm = c->gemma_norm ? f->ops.rms_norm : f->ops.rms_norm_plain;
     return f->status;
 }
 
@@ -97,15 +96,16 @@ int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r,
     int wrong = check_mtp_request(model, r, error);
     if (wrong) return wrong;
 
-    struct m3_activations b = { 0 };
+    struct m3_activations a = { 0 };
     struct m3_pass f;
     open_pass(&f, model, r->how, error);
     f.rows = r->T;
     f.cache = cache;
     f.p0 = cache ? m3_cache_length(cache, r->module) : 0;
     if (!f.status && cache) f.status = m3_cache_reserve(cache, r->module, f.p0 + f.rows, error);
-    if (!f.status && !m3_activations_make(&f, &b)) m3_mtp_module(&f, &b, r);
+    m3_activations_make(&f, &a);
+    m3_mtp_module(&f, &a, r);
     if (!f.status && cache) m3_cache_set_length(cache, r->module, f.p0 + f.rows);
-    m3_activations_free(&b);
+    m3_activations_free(&a);
     return close_pass(&f);
 }

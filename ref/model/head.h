@@ -4,9 +4,9 @@
 
 #include "model/pass.h"
 
-/* h [T,H] := norm of x [T,H] with weights w [H]; its logits in pieces, as far as the tap is shown or `logits` wants
- * them: [rows,V], the last rows of the T; or NULL. Returns f->status. */
-int m3_head(struct m3_pass *f, real *h, const real *x, const struct m3_weight *w, enum m3_tap norm_tap,
-            enum m3_tap logits_tap, double *logits, int64_t rows);
+/* normed [T,H] := norm of hidden [T,H] with weights w [H]; its logits in pieces, as far as the tap is shown or `logits`
+ * wants them: [rows,V], the last rows of the T; or NULL. */
+void m3_head(struct m3_pass *f, real *normed, const real *hidden, const struct m3_weight *w, enum m3_tap norm_tap,
+             enum m3_tap logits_tap, double *logits, int64_t rows);
 
 #endif

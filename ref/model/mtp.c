@@ -6,71 +6,63 @@
 #include "model/head.h"
 
 /* Half of every row of joined [T,2H] := x [T,H]; the embedding's is half 0. */
-static void put_half(real *joined, const real *x, int64_t T, int64_t H, int half)
+static void put_half(const struct m3_pass *f, real *joined, const real *x, int half)
 {
-    for (int64_t t = 0; t < T; t++) memcpy(joined + (2 * t + half) * H, x + t * H, (size_t)H * sizeof *x);
+    const int64_t H = f->config->H;
+    for (int64_t t = 0; !f->status && t < f->rows; t++)
+        memcpy(joined + (2 * t + half) * H, x + t * H, (size_t)H * sizeof *x);
 }
 
-/* e [T,H] := the embeddings that the rows join. */
-static int embed(struct m3_pass *f, real *e, const struct m3_mtp_request *r)
+/* hidden [T,H] := the embeddings that the rows join. */
+static void embed_joined(struct m3_pass *f, real *hidden, const struct m3_mtp_request *r)
 {
-    const struct m3_semantics *s = r->how->semantics;
-    int64_t H = f->config->H;
-    m3_pass_prepared(f, M3_TAP_MTP_EMBED_NORM, 0, f->ops.embed(&f->ctx, e, r->ids, &f->model->embed, f->rows));
-    if (r->embedded) memcpy(e, r->embedded, (size_t)(r->embedded_rows * H) * sizeof *e);
-    for (int64_t t = 0; t < f->rows; t++)
-        if (s->mtp_zero_position0 == M3_MTP_ZERO_POSITION0 && r->positions[t] == 0)
-            memset(e + t * H, 0, (size_t)H * sizeof *e);
-    return f->status;
+    const int zero_first = r->how->semantics->mtp_zero_position0 == M3_MTP_ZERO_POSITION0;
+    const int64_t H = f->config->H;
+    embed(f, prepares(M3_TAP_MTP_EMBED_NORM), hidden, r->ids);
+    if (f->status) return;
+    if (r->embedded) memcpy(hidden, r->embedded, (size_t)(r->embedded_rows * H) * sizeof *hidden);
+    for (int64_t t = 0; zero_first && t < f->rows; t++)
+        if (r->positions[t] == 0) memset(hidden + t * H, 0, (size_t)H * sizeof *hidden);
 }
 
-/* x := eh_proj [norm(e) ; norm(h)]. Scratch: joined [T,2H], scale [H], b->h. */
-static int concat(struct m3_pass *f, struct m3_activations *b, real *joined, real *scale,
-                  const struct m3_mtp_request *r, const struct m3_mtp *w)
+/* a->hidden := eh_proj [norm(a->hidden) ; norm(r->hidden)] */
+static void concat(struct m3_pass *f, struct m3_activations *a, real *joined, const struct m3_mtp_request *r,
+                   const struct m3_mtp *w)
 {
-    int64_t T = f->rows, H = f->config->H;
-    real eps = (real)f->config->eps;
-    m3_pass_vector(scale, &w->embed_norm);
-    if (did(f, M3_TAP_MTP_EMBED_NORM, b->h, f->norm(&f->ctx, b->h, b->x, scale, T, H, eps))) return f->status;
-    put_half(joined, b->h, T, H, 0);
-    m3_pass_vector(scale, &w->hidden_norm);
-    if (did(f, M3_TAP_MTP_HIDDEN_NORM, b->h, f->norm(&f->ctx, b->h, r->hidden, scale, T, H, eps))) return f->status;
-    put_half(joined, b->h, T, H, 1);
-    return did(f, M3_TAP_MTP_EH_PROJ, b->x, f->ops.linear(&f->ctx, b->x, joined, &w->eh_proj, NULL, T));
+    rms_norm(f, M3_TAP_MTP_EMBED_NORM, a->normed, a->hidden, &w->embed_norm);
+    put_half(f, joined, a->normed, 0);
+    rms_norm(f, M3_TAP_MTP_HIDDEN_NORM, a->normed, r->hidden, &w->hidden_norm);
+    put_half(f, joined, a->normed, 1);
+    linear(f, M3_TAP_MTP_EH_PROJ, a->hidden, joined, &w->eh_proj);
 }
 
-/* x := e + (hidden half of eh_proj) h, without norms: the reading of one document. */
-static int additive(struct m3_pass *f, struct m3_activations *b, real *joined, const struct m3_mtp_request *r,
-                    const struct m3_mtp *w)
+/* a->hidden := a->hidden + (hidden half of eh_proj) r->hidden, without norms: the reading of one document. */
+static void additive(struct m3_pass *f, struct m3_activations *a, real *joined, const struct m3_mtp_request *r,
+                     const struct m3_mtp *w)
 {
-    int64_t T = f->rows, H = f->config->H;
-    memset(joined, 0, (size_t)(2 * T * H) * sizeof *joined);
-    put_half(joined, r->hidden, T, H, 1);
-    return m3_pass_prepared(f, M3_TAP_MTP_EH_PROJ, 0, f->ops.linear(&f->ctx, b->h, joined, &w->eh_proj, NULL, T))
-        || did(f, M3_TAP_MTP_EH_PROJ, b->x, f->ops.add(&f->ctx, b->x, b->x, b->h, T * H));
+    if (!f->status) memset(joined, 0, (size_t)(2 * f->rows * f->config->H) * sizeof *joined);
+    put_half(f, joined, r->hidden, 1);
+    linear(f, prepares(M3_TAP_MTP_EH_PROJ), a->branch, joined, &w->eh_proj);
+    add(f, M3_TAP_MTP_EH_PROJ, a->hidden, a->hidden, a->branch);
 }
 
-int m3_mtp_module(struct m3_pass *f, struct m3_activations *b, const struct m3_mtp_request *r)
+void m3_mtp_module(struct m3_pass *f, struct m3_activations *a, const struct m3_mtp_request *r)
 {
     const struct m3_mtp *w = &f->model->mtp[r->module];
     const struct m3_semantics *s = r->how->semantics;
-    int64_t T = f->rows, H = f->config->H;
-    size_t bytes = (size_t)(T * H) * sizeof(real);
-    real *joined = m3_pass_need(f, T, 2 * H, sizeof *joined), *scale = m3_pass_need(f, 1, H, sizeof *scale);
+    real *joined = m3_pass_need(f, f->rows, 2 * f->config->H, sizeof *joined);
 
     f->layer = M3_MTP_LAYER + r->module;
-    if (!f->status) embed(f, b->x, r);
-    if (!f->status && s->mtp_join == M3_MTP_ADDITIVE) additive(f, b, joined, r, w);
-    else if (!f->status) concat(f, b, joined, scale, r, w);
-    if (!f->status) m3_layer_angles(f, b, r->positions);
-    if (!f->status) m3_layer_run(f, b, f->config->layers + r->module);
-    if (!f->status)
-        m3_head(f, b->h, b->x, &w->final_norm, M3_TAP_MTP_FINAL_NORM, M3_TAP_MTP_LOGITS, r->logits, r->logit_rows);
-    if (!f->status) memcpy(r->hidden, s->mtp_handover == M3_HANDOVER_POST_NORM ? b->h : b->x, bytes);
+    embed_joined(f, a->hidden, r);
+    if (s->mtp_join == M3_MTP_ADDITIVE) additive(f, a, joined, r, w);
+    else concat(f, a, joined, r, w);
+    rope_table(f, prepares(M3_TAP_Q_ROPE), &a->angles, r->positions);
+    m3_layer_run(f, a);
+    m3_head(f, a->normed, a->hidden, &w->final_norm, M3_TAP_MTP_FINAL_NORM, M3_TAP_MTP_LOGITS, r->logits,
+            r->logit_rows);
+    m3_pass_copy(f, r->hidden, s->mtp_handover == M3_HANDOVER_POST_NORM ? a->normed : a->hidden);
     free(joined);
-    free(scale);
     f->layer = -1;
-    return f->status;
 }
 
 /* Does somebody watch a tap of this module? */
@@ -100,26 +92,25 @@ int m3_mtp_takes_rows(const struct m3_pass *f)
     return f->request->semantics->mtp_embed == M3_MTP_EMBED_FUSED && m3_request_modules(f->model, f->request) > 0;
 }
 
-int m3_mtp_forward(struct m3_pass *f, struct m3_activations *b, const real *hidden, const real *embedded)
+void m3_mtp_forward(struct m3_pass *f, struct m3_activations *a, const real *hidden, const real *embedded)
 {
-    int64_t modules = modules_shown(f), H = f->config->H, T = f->rows;
-    if (modules == 0) return f->status;
+    const struct m3_request *how = f->request;
+    const int64_t modules = f->status ? 0 : modules_shown(f), H = f->config->H, T = f->rows;
+    if (modules == 0) return;
     f->cache = NULL;
-    m3_activations_keys(f, b);
+    m3_activations_keys(f, a);
     real *state = m3_pass_need(f, T, H, sizeof *state);
-    if (!f->status) memcpy(state, hidden, (size_t)(T * H) * sizeof *state);
-    for (int64_t m = 0; !f->status && m < modules; m++) {
+    m3_pass_copy(f, state, hidden);
+    for (int64_t m = 0; m < modules; m++) {
+        const int64_t rows = m3_layer_rows(M3_MTP_LAYER + m, T), first = T - rows;
         const struct m3_mtp_request r = {
-            .how = f->request, .module = m, .T = T - m - 1, .ids = f->request->ids + m + 1,
-            .embedded = m3_mtp_takes_rows(f) ? embedded + (m + 1) * H : NULL, .embedded_rows = T - m - 1,
-            .positions = f->request->positions,
-            .hidden = state,
+            .how = how, .module = m, .T = rows, .ids = how->ids + first, .positions = how->positions,
+            .embedded = m3_mtp_takes_rows(f) ? embedded + first * H : NULL, .embedded_rows = rows, .hidden = state,
         };
-        if (f->request->progress) f->request->progress(f->request->progress_self, "module", m, modules);
-        f->rows = r.T;
-        m3_mtp_module(f, b, &r);
+        m3_pass_progress(f, "module", m, modules);
+        f->rows = rows;
+        m3_mtp_module(f, a, &r);
     }
     f->rows = T;
     free(state);
-    return f->status;
 }

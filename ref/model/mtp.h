@@ -1,4 +1,4 @@
-/* Multi-token prediction: modules behind the main model that predict tokens further on. SPEC 12. */
+/* Multi-token prediction: modules after the main model that predict tokens further on. SPEC 12. */
 #ifndef M3_MODEL_MTP_H
 #define M3_MODEL_MTP_H
 
@@ -9,10 +9,10 @@ int m3_mtp_takes_rows(const struct m3_pass *f);
 
 /* The modules of the pass, one after the other, as far as a tap of theirs is shown. None fills the cache: from here on
  * the pass is without one. hidden [T,H]: the main model's after its final norm; embedded [T,H]: what entered
- * its layer 0, where m3_mtp_takes_rows. Returns f->status. */
-int m3_mtp_forward(struct m3_pass *f, struct m3_activations *b, const real *hidden, const real *embedded);
+ * its layer 0, where m3_mtp_takes_rows. */
+void m3_mtp_forward(struct m3_pass *f, struct m3_activations *a, const real *hidden, const real *embedded);
 
-/* One module over f->rows rows behind f->p0. Returns f->status. */
-int m3_mtp_module(struct m3_pass *f, struct m3_activations *b, const struct m3_mtp_request *r);
+/* One module over f->rows rows after f->p0 cached ones. */
+void m3_mtp_module(struct m3_pass *f, struct m3_activations *a, const struct m3_mtp_request *r);
 
 #endif

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size)
 {
@@ -23,8 +24,16 @@ int m3_pass_shows(const struct m3_pass *f, enum m3_tap tap)
     return sink && sink->wants(sink->self, tap, f->layer);
 }
 
+int64_t m3_pass_width(const struct m3_pass *f, enum m3_tap tap)
+{
+    int64_t width = 1;
+    for (const char *letter = m3_tap_table[tap].shape + 1; *letter; letter++)
+        width *= m3_config_size(f->config, *letter);
+    return width;
+}
+
 /* The line of an operator that failed: tap, then as much of the place as it gave. */
-static int failed(struct m3_pass *f, int status, enum m3_tap tap, int64_t row0)
+static int failed(struct m3_pass *f, int status, enum m3_tap tap)
 {
     if (status < M3_WRONG || status > M3_IO) status = M3_UNAVAILABLE;      /* what a plug-in made up */
     const struct m3_failure *at = &f->ctx.failure;
@@ -36,45 +45,42 @@ static int failed(struct m3_pass *f, int status, enum m3_tap tap, int64_t row0)
 
     m3_tap_name(name, sizeof name, tap, f->layer);
     place[0] = '\0';
-    if (at->row >= 0) n += (size_t)snprintf(place + n, sizeof place - n, ", %s %" PRId64, row, row0 + at->row);
+    if (at->row >= 0) n += (size_t)snprintf(place + n, sizeof place - n, ", %s %" PRId64, row, f->row + at->row);
     if (at->group >= 0) n += (size_t)snprintf(place + n, sizeof place - n, ", group %" PRId64, at->group);
     if (at->block >= 0) snprintf(place + n, sizeof place - n, ", %s %" PRId64, unit, at->block);
     return m3_fail(f->error, status, "%s: %s%s: %s", folder, name, place, at->what ? at->what : "the operator failed");
 }
 
-int m3_pass_show(struct m3_pass *f, enum m3_tap tap, void *data, int64_t row, int64_t rows, int status)
+void m3_pass_done(struct m3_pass *f, int stage, void *data, int status)
 {
     const struct m3_force *force = f->request->force;
-    if (status) f->status = failed(f, status, tap, row);
-    else if (force) f->status = force->replace(force->self, tap, f->layer, data, row, rows, f->error);
+    const struct m3_sink *sink = f->request->sink;
+    enum m3_tap tap = m3_pass_tap(stage);
+    m3_scratch_release(&f->ctx, 0);
+    if (!f->status && status) f->status = failed(f, status, tap);
+    if (f->status || stage == prepares(tap)) return;
+    if (force) f->status = force->replace(force->self, tap, f->layer, data, f->row, f->rows, f->error);
     if (!f->status && m3_pass_shows(f, tap))
-        f->status = f->request->sink->write(f->request->sink->self, tap, f->layer, data, row, rows, f->error);
-    return f->status;
+        f->status = sink->write(sink->self, tap, f->layer, data, f->row, f->rows, f->error);
 }
 
-int m3_pass_prepared(struct m3_pass *f, enum m3_tap tap, int64_t row, int status)
+void m3_pass_nan_free(struct m3_pass *f, enum m3_tap tap, const real *x)
 {
-    return status ? (f->status = failed(f, status, tap, row)) : 0;
-}
-
-int m3_pass_nan_free(struct m3_pass *f, enum m3_tap tap, const real *x, int64_t row0, int64_t rows, int64_t width)
-{
-    for (int64_t i = 0; i < rows * width; i++)
+    const int64_t width = m3_pass_width(f, tap);
+    for (int64_t i = 0; !f->status && i < f->rows * width; i++)
         if (x[i] != x[i]) {
             f->ctx.failure = (struct m3_failure){ "got nan, expected a number", i / width, -1, -1 };
-            return f->status = failed(f, M3_WRONG, tap, row0);
+            f->status = failed(f, M3_WRONG, tap);
         }
-    return 0;
 }
 
-void m3_pass_vector(real *out, const struct m3_weight *w)
+void m3_pass_copy(struct m3_pass *f, void *to, const void *from)
 {
-    if (!w->data) return;
-    if (sizeof(real) == sizeof(double)) m3_expand_f64((double *)(void *)out, w, 0, 0, w->cols);
-    else m3_expand_f32((float *)(void *)out, w, 0, 0, w->cols);
+    if (!f->status && to) memcpy(to, from, (size_t)(f->rows * f->config->H) * sizeof(real));
 }
 
-void m3_pass_pages(const struct m3_weight *w, void (*give)(const void *, uint64_t))
+void m3_pass_progress(const struct m3_pass *f, const char *part, int64_t layer, int64_t layers)
 {
-    if (w->data) give(w->data, (uint64_t)(w->rows * w->cols) * m3_dtype_bytes(w->dtype));
+    const struct m3_request *r = f->request;
+    if (!f->status && r->progress) r->progress(r->progress_self, part, layer, layers);
 }

@@ -1,4 +1,5 @@
-/* What the parts of one forward pass share: the operators, the context, the watcher, and the way errors are named. */
+/* What the parts of one forward pass share: the operators, the context, the rows at hand, the watcher, and the way
+ * errors are named. */
 #ifndef M3_MODEL_PASS_H
 #define M3_MODEL_PASS_H
 
@@ -12,14 +13,13 @@ struct m3_pass {
     const struct m3_request *request;
     struct m3_error *error;
     struct m3_ops ops;
-    int (*norm)(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);    /* RMS */
     struct m3_activation act;
     struct m3_ctx ctx;
-    int64_t rows;                           /* of the taps now made: T, P, M, or fewer in an MTP module */
+    int64_t layer;                          /* of the taps now made; -1 outside layers */
+    int64_t row, rows;                      /* which rows of them: [row, row + rows) of T, P, M, or a module's */
     struct m3_cache *cache;                 /* whose places come before row 0, and which gets the rows; or NULL */
     int64_t p0;                             /* how many places it holds */
-    int64_t layer;                          /* of the taps now made; -1 outside layers */
-    int status;
+    int status;                             /* not zero: the pass has failed, and what follows does nothing */
 };
 
 /* rows x width numbers, uninitialised, to be freed; NULL sets f->status, and follows from one that is set. */
@@ -28,26 +28,22 @@ void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size);
 /* Does somebody watch this tap of the layer at hand? */
 int m3_pass_shows(const struct m3_pass *f, enum m3_tap tap);
 
-/* The end of every step: rows [row, row + rows) of a tap, or why there are none. Not zero ends the pass. Who forces a
- * tap may change them. */
-int m3_pass_show(struct m3_pass *f, enum m3_tap tap, void *data, int64_t row, int64_t rows, int status);
+/* Numbers in a row of a tap, other than one for each block. */
+int64_t m3_pass_width(const struct m3_pass *f, enum m3_tap tap);
 
-/* The same for all rows. */
-static inline int did(struct m3_pass *f, enum m3_tap tap, void *data, int status)
-{
-    return m3_pass_show(f, tap, data, 0, f->rows, status);
-}
+/* The end of every stage: its operator's status, and the rows at hand of its tap. Who forces a tap may change them. */
+void m3_pass_done(struct m3_pass *f, int stage, void *data, int status);
 
-/* A step without a tap of its own; `tap` is the one that it prepares. */
-int m3_pass_prepared(struct m3_pass *f, enum m3_tap tap, int64_t row, int status);
+/* A stage without a tap of its own is named after the tap that it prepares, and not shown. */
+static inline int prepares(enum m3_tap tap) { return M3_TAPS + (int)tap; }
+static inline enum m3_tap m3_pass_tap(int stage) { return (enum m3_tap)(stage % M3_TAPS); }
 
 /* NaN of the model's own arithmetic is reported where it first appears, by layer and row. */
-int m3_pass_nan_free(struct m3_pass *f, enum m3_tap tap, const real *x, int64_t row0, int64_t rows, int64_t width);
+void m3_pass_nan_free(struct m3_pass *f, enum m3_tap tap, const real *x);
 
-/* out := a stored vector; left alone if the model has none. */
-void m3_pass_vector(real *out, const struct m3_weight *w);
+/* The hidden states at hand, [rows,H], for or from somebody else; NULL: nobody wants them. */
+void m3_pass_copy(struct m3_pass *f, void *to, const void *from);
 
-/* `give` is m3_pages_ask or m3_pages_release. */
-void m3_pass_pages(const struct m3_weight *w, void (*give)(const void *, uint64_t));
+void m3_pass_progress(const struct m3_pass *f, const char *part, int64_t layer, int64_t layers);
 
 #endif

@@ -88,7 +88,7 @@ static int in_text_layer(enum m3_tap tap)
 static int part(enum m3_tap tap, int64_t layer)
 {
     if (!in_text_layer(tap)) return m3_tap_table[tap].where;
-    return layer >= M3_MTP_LAYER ? M3_WHERE_EVERY_MTP_MODULE : M3_WHERE_EVERY_LAYER;
+    return m3_mtp_module_of(layer) < 0 ? M3_WHERE_EVERY_LAYER : M3_WHERE_EVERY_MTP_MODULE;
 }
 
 /* What stands before the layer's number in a name; NULL outside layers. */

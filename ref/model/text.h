@@ -4,8 +4,7 @@
 
 #include "model/pass.h"
 
-/* `features` [M,H] take the places of the placeholder ids, those of images first; NULL if there are no pictures.
- * Returns f->status. */
-int m3_text_forward(struct m3_pass *f, const real *features);
+/* `features` [M,H] take the places of the placeholder ids, those of images first; NULL if there are no pictures. */
+void m3_text_forward(struct m3_pass *f, const real *features);
 
 #endif

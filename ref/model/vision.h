@@ -4,7 +4,7 @@
 
 #include "model/pass.h"
 
-/* *features [M,H], to be freed; NULL if the request has no pictures. Returns f->status. */
-int m3_vision_forward(struct m3_pass *f, real **features);
+/* *features [M,H], to be freed; NULL if the request has no pictures. */
+void m3_vision_forward(struct m3_pass *f, real **features);
 
 #endif

@@ -1,0 +1,197 @@
+#include "model/stages.h"
+
+#include <string.h>
+
+#include "base/generator.h"
+#include "base/minmax.h"
+
+void show(struct m3_pass *f, int tap, void *data) { m3_pass_done(f, tap, data, M3_OK); }
+
+/* A stored vector in the numbers of the pass: scratch memory, which m3_pass_done gives back. NULL if that is short. */
+static real *expanded(struct m3_pass *f, const struct m3_weight *w)
+{
+    real *vector = m3_scratch_take(&f->ctx, w->cols, sizeof *vector);
+    if (!vector) return NULL;
+    if (sizeof(real) == sizeof(double)) m3_expand_f64((double *)(void *)vector, w, 0, 0, w->cols);
+    else m3_expand_f32((float *)(void *)vector, w, 0, 0, w->cols);
+    return vector;
+}
+
+/* How many numbers the rows at hand of a tap are. */
+static int64_t count(const struct m3_pass *f, int tap) { return f->rows * m3_pass_width(f, m3_pass_tap(tap)); }
+
+void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids)
+{
+    if (!f->status) m3_pass_done(f, tap, y, f->ops.embed(&f->ctx, y, ids, &f->model->embed, f->rows));
+}
+
+void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *features, int64_t id, int64_t M)
+{
+    if (f->status) return;
+    m3_pass_done(f, tap, y, f->ops.scatter(&f->ctx, y, x, f->request->ids, features, (int32_t)id, f->rows, M,
+                                           f->config->H));
+}
+
+void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w)
+{
+    if (f->status) return;
+    const real *scale = expanded(f, w), eps = (real)f->config->eps;
+    const int64_t n = count(f, tap) / w->cols;
+    int status = M3_INTERNAL;
+    if (scale && f->config->gemma_norm) status = f->ops.rms_norm(&f->ctx, y, x, scale, n, w->cols, eps);
+    else if (scale) status = f->ops.rms_norm_plain(&f->ctx, y, x, scale, n, w->cols, eps);
+    m3_pass_done(f, tap, y, status);
+}
+
+void layer_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
+                const struct m3_weight *bias)
+{
+    if (f->status) return;
+    const real *scale = expanded(f, w), *shift = expanded(f, bias), eps = (real)f->config->vision.eps;
+    int status = M3_INTERNAL;
+    if (scale && shift) status = f->ops.layer_norm(&f->ctx, y, x, scale, shift, f->rows, w->cols, eps);
+    m3_pass_done(f, tap, y, status);
+}
+
+void linear(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w)
+{
+    if (!f->status) m3_pass_done(f, tap, y, f->ops.linear(&f->ctx, y, x, w, NULL, f->rows));
+}
+
+void affine(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
+            const struct m3_weight *bias)
+{
+    if (f->status) return;
+    const real *shift = expanded(f, bias);
+    m3_pass_done(f, tap, y, shift ? f->ops.linear(&f->ctx, y, x, w, shift, f->rows) : M3_INTERNAL);
+}
+
+void add(struct m3_pass *f, int tap, real *y, const real *a, const real *b)
+{
+    if (!f->status) m3_pass_done(f, tap, y, f->ops.add(&f->ctx, y, a, b, count(f, tap)));
+}
+
+void rope_table(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *positions)
+{
+    if (f->status) return;
+    m3_pass_done(f, tap, NULL, f->ops.rope_table(&f->ctx, angles->cos, angles->sin, positions, f->rows, angles->R,
+                                                 f->config->rope_theta, f->request->semantics->rope_angle));
+}
+
+void rope_table_3d(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *places)
+{
+    if (f->status) return;
+    m3_pass_done(f, tap, NULL, f->ops.rope_table_3d(&f->ctx, angles->cos, angles->sin, places, f->rows, angles->R,
+                                                    f->config->vision.rope_theta, f->request->semantics->rope_angle));
+}
+
+/* The last letter of a tap's shape is the width of a head. */
+void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_angles *angles)
+{
+    const char *shape = m3_tap_table[m3_pass_tap(tap)].shape;
+    const int64_t D = m3_config_size(f->config, shape[strlen(shape) - 1]), heads = m3_pass_width(f, tap) / D;
+    if (f->status) return;
+    m3_pass_done(f, tap, y, f->ops.rope(&f->ctx, y, x, angles->cos, angles->sin, f->rows, heads, D, angles->R));
+}
+
+static struct m3_attend attention_of(const struct m3_pass *f)
+{
+    const struct m3_config *c = f->config;
+    return (struct m3_attend){ .T = f->rows, .p0 = f->p0, .seen = f->request->seen, .Q = c->Q, .G = c->G, .D = c->D,
+                               .block = c->block, .N = c->N, .selection = f->request->semantics->selection };
+}
+
+void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
+                 const real *v)
+{
+    const struct m3_attend d = attention_of(f);
+    if (!f->status) m3_pass_done(f, lse_tap, lse, f->ops.attend_full(&f->ctx, o, lse, q, k, v, &d));
+    show(f, tap, o);
+}
+
+void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int32_t *blocks, const real *q,
+                   const real *k)
+{
+    const struct m3_config *c = f->config;
+    const int64_t T = f->rows;
+    struct m3_index d = { .G = c->G, .X = c->X, .block = c->block, .B = (f->p0 + T + c->block - 1) / c->block,
+                          .N = c->N, .seen = f->request->seen, .semantics = f->request->semantics };
+
+    for (; !f->status && f->row < T; f->row += M3_SCORE_ROWS) {
+        const real *q_t = q + f->row * c->G * c->X;
+        int32_t *blocks_t = blocks + f->row * c->G * c->N;
+        d.p0 = f->p0 + f->row;
+        d.T = f->rows = m3_min(M3_SCORE_ROWS, T - f->row);
+        m3_pass_done(f, scores_tap, scores, f->ops.block_scores(&f->ctx, scores, q_t, k, &d));
+        if (!f->status)
+            m3_pass_done(f, prepares(tap), blocks_t, f->ops.select_blocks(&f->ctx, blocks_t, scores, &d));
+    }
+    f->row = 0;
+    f->rows = T;
+    show(f, tap, blocks);
+}
+
+void attend_blocks(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
+                   const real *v, const int32_t *blocks)
+{
+    const struct m3_attend d = attention_of(f);
+    if (!f->status) m3_pass_done(f, lse_tap, lse, f->ops.attend_blocks(&f->ctx, o, lse, q, k, v, blocks, &d));
+    show(f, tap, o);
+}
+
+void attend_segments(struct m3_pass *f, int tap, real *o, const real *q, const real *k, const real *v,
+                     const int64_t *ends, int64_t segments)
+{
+    const struct m3_vision_config *c = &f->config->vision;
+    if (!f->status)
+        m3_pass_done(f, tap, o, f->ops.attend_segments(&f->ctx, o, q, k, v, ends, segments, c->A, c->U));
+}
+
+void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, const real *up, int64_t F)
+{
+    if (f->status) return;
+    m3_pass_done(f, tap, y, f->act.oai ? f->ops.swiglu_oai(&f->ctx, y, gate, up, f->rows, F, &f->act)
+                                       : f->ops.swiglu(&f->ctx, y, gate, up, f->rows, F));
+}
+
+void gelu(struct m3_pass *f, int tap, real *y, const real *x)
+{
+    if (!f->status) m3_pass_done(f, tap, y, f->ops.gelu(&f->ctx, y, x, count(f, tap)));
+}
+
+void sigmoid(struct m3_pass *f, int tap, real *y, const real *x)
+{
+    if (!f->status) m3_pass_done(f, tap, y, f->ops.sigmoid(&f->ctx, y, x, count(f, tap)));
+}
+
+/* Each layer draws by the name of its norm. */
+void jitter(struct m3_pass *f, int tap, real *y, const real *x)
+{
+    const struct m3_semantics *s = f->request->semantics;
+    char name[96];
+    if (f->status || s->jitter == 0) return;
+    m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, f->layer);
+    m3_pass_done(f, tap, y, f->ops.jitter(&f->ctx, y, x, f->rows, f->config->H, f->p0, s->jitter,
+                                          m3_draw_key((uint64_t)s->jitter_seed, name)));
+}
+
+void route(struct m3_pass *f, int ids_tap, int32_t *ids, int p_tap, real *p, const real *scores,
+           const struct m3_weight *bias)
+{
+    const struct m3_config *c = f->config;
+    if (f->status) return;
+    const real *shift = expanded(f, bias);
+    m3_pass_done(f, ids_tap, ids,
+                 shift ? f->ops.route(&f->ctx, ids, p, scores, shift, f->rows, c->E, c->K) : M3_INTERNAL);
+    show(f, p_tap, p);
+}
+
+void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed, const real *x, const int32_t *ids,
+             const real *p, const struct m3_expert *w)
+{
+    const struct m3_config *c = f->config;
+    if (!f->status)
+        m3_pass_done(f, each_tap, each, f->ops.experts(&f->ctx, routed, each, x, ids, p, w, &f->act, f->rows, c->E,
+                                                       c->K, (real)c->routed_scaling));
+    show(f, tap, routed);
+}

@@ -1,0 +1,65 @@
+/* The stages of a forward pass, one for each operator of ops.h: they say which tap is made from what, and nothing else.
+ *
+ * A stage does nothing once the pass has failed. Else it calls the pass's operator for the rows at hand, with the
+ * pass's context and the config's numbers, and shows what came out as `tap`; prepares(tap) shows nothing. A failure is
+ * reported under that tap and ends the pass.
+ *
+ * Arguments: a tap before each output, inputs, weights, dimensions; shapes are those of ops.h. The same buffer as
+ * output and input: in place. Names have no prefix, as an engine shows no symbol but its own. */
+#ifndef M3_MODEL_STAGES_H
+#define M3_MODEL_STAGES_H
+
+#include "model/pass.h"
+
+/* Rotary angles of all rows of a part, for every layer. */
+struct m3_angles {
+    real *cos, *sin;            /* [T,R/2] */
+    int64_t R;                  /* channels of a head that turn */
+};
+
+enum { M3_SCORE_ROWS = 256 };   /* rows of block scores at a time: [T,G,B] would grow with T x T */
+
+/* What is a tap already: the second output of an operator, or another name of the same numbers. */
+void show(struct m3_pass *f, int tap, void *data);
+
+void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids);
+/* y := x, its rows of one id := M rows of features */
+void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *features, int64_t id, int64_t M);
+
+/* In Gemma form or plain, as the config says. w [H], or shorter: each head by itself. */
+void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w);
+void layer_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
+                const struct m3_weight *bias);
+void linear(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w);
+/* linear with a bias */
+void affine(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
+            const struct m3_weight *bias);
+void add(struct m3_pass *f, int tap, real *y, const real *a, const real *b);
+
+void rope_table(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *positions);
+void rope_table_3d(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *places);
+void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_angles *angles);
+
+void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
+                 const real *v);
+/* block_scores and select_blocks, M3_SCORE_ROWS rows at a time: scores holds no more. */
+void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int32_t *blocks, const real *q,
+                   const real *k);
+void attend_blocks(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
+                   const real *v, const int32_t *blocks);
+void attend_segments(struct m3_pass *f, int tap, real *o, const real *q, const real *k, const real *v,
+                     const int64_t *ends, int64_t segments);
+
+/* swiglu_oai or swiglu, as the config says. */
+void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, const real *up, int64_t F);
+void gelu(struct m3_pass *f, int tap, real *y, const real *x);
+void sigmoid(struct m3_pass *f, int tap, real *y, const real *x);
+
+/* Of training alone; nothing where the semantics have none. */
+void jitter(struct m3_pass *f, int tap, real *y, const real *x);
+void route(struct m3_pass *f, int ids_tap, int32_t *ids, int p_tap, real *p, const real *scores,
+           const struct m3_weight *bias);
+void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed, const real *x, const int32_t *ids,
+             const real *p, const struct m3_expert *w);
+
+#endif
