@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/paths.h"
 #include "model/files/case.h"
 #include "model/model.h"
 #include "oracle/blame/blame.h"
@@ -102,6 +103,17 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
     return status;
 }
 
+static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_reads(&paths, "CANDIDATE", a->candidate);
+    m3_cli_reads_named(&paths, "--profile", a->profile);
+    m3_cli_reads_named(&paths, "--map", a->map);
+    m3_cli_reads_input(&paths, &a->input);
+    m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    return paths.status;
+}
+
 static int run(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_safetensors *candidate = NULL;
@@ -120,6 +132,7 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     }
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
+    if (!status) status = check_paths(a, model, error);
     if (!status && m3_ctx_init(&ctx, (int)a->input.threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
     if (!status) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "io/json.h"
 
 int m3_cli_help(const char *help, struct m3_error *error)
 {
@@ -45,6 +46,7 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 {
     if ((fflush(stdout) || ferror(stdout)) && !status)
         status = m3_fail(error, M3_IO, "standard output: cannot be written");
+    if (m3_json_failed()) status = m3_fail_memory(error, "JSON", 0);
     m3_error_print(notes, stderr);
     m3_error_print(error, stderr);
     if (status && !error->text && status >= M3_USAGE)

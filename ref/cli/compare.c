@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/paths.h"
 #include "io/new_file.h"
 #include "oracle/judge/compare.h"
 #include "oracle/variants/envelope.h"
@@ -192,6 +193,21 @@ static int open_inputs(struct inputs *inputs, const struct arguments *arguments,
     return m3_map_put(&inputs->candidate, arguments->map, &sizes, notes, error);
 }
 
+static int check_paths(const struct arguments *a, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_writes(&paths, "--html", a->html);
+    m3_cli_writes(&paths, "--junit", a->junit);
+    m3_cli_writes(&paths, "--ledger", a->ledger);
+    m3_cli_reads(&paths, "REFERENCE", a->reference);
+    m3_cli_reads(&paths, "CANDIDATE", a->candidate);
+    m3_cli_reads(&paths, "--companions", a->companions);
+    m3_cli_reads(&paths, "--envelope", a->envelope);
+    m3_cli_reads_named(&paths, "--map", a->map);
+    m3_cli_reads_named(&paths, "--profile", a->profile);
+    return paths.status;
+}
+
 static void close_inputs(struct inputs *inputs)
 {
     m3_safetensors_close(inputs->reference);
@@ -236,6 +252,7 @@ int m3_cli_compare(int argc, char **argv)
     int status = parse(&arguments, argc, argv, &error);
     if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     if (status == M3_OK) status = open_inputs(&inputs, &arguments, &notes, &error);
+    if (status == M3_OK) status = check_paths(&arguments, &error);
     if (status == M3_OK) status = open_outputs(&outputs, &arguments, &error);
     if (status == M3_OK) status = compare(&outputs, &arguments, &inputs, &notes, &error);
     m3_new_file_abandon(&outputs.html);
@@ -244,7 +261,6 @@ int m3_cli_compare(int argc, char **argv)
     m3_new_file_abandon(&outputs.ledger);
     close_inputs(&inputs);
     /* A verdict alone is no error: the report has said it. */
-    if (error.count > 0) return m3_cli_end(status, &notes, &error);
-    m3_error_free(&notes);
-    return status;
+    if (error.count == 0) m3_error_free(&notes);
+    return m3_cli_end(status, &notes, &error);
 }

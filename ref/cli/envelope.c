@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "cli/cli.h"
+#include "cli/paths.h"
 #include "model/files/case.h"
 #include "model/engine.h"
 #include "model/model.h"
@@ -99,25 +99,14 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return M3_OK;
 }
 
-static int same_file(const char *a, const char *b)
+static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
 {
-    struct stat x, y;
-    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-/* The output replaces its file at the end: that must not be one that is read. */
-static int check_target(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
-{
-    const char *path = NULL;
-    int read = same_file(a->out, a->input.case_path) || same_file(a->out, a->profile)
-            || same_file(a->out, m3_checkpoint_config_path(model->checkpoint));
-    for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
-        m3_checkpoint_at(model->checkpoint, i, &path);
-        read = same_file(a->out, path);
-    }
-    for (int64_t i = 0; !read && i < a->input.image_count; i++) read = same_file(a->out, a->input.images[i]);
-    return read ? m3_fail(error, M3_USAGE, "--out: got %s, which this run reads, expected another file", a->out)
-                : M3_OK;
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_writes(&paths, "--out", a->out);
+    m3_cli_reads_named(&paths, "--profile", a->profile);
+    m3_cli_reads_input(&paths, &a->input);
+    m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    return paths.status;
 }
 
 static void progress(void *terminal, int64_t run, int64_t runs)
@@ -158,7 +147,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
-    if (!status) status = check_target(a, model, error);
+    if (!status) status = check_paths(a, model, error);
     if (!status && a->runs < M3_ENVELOPE_RUNS)
         m3_fail(notes, M3_OK, "--runs: got %" PRId64 ", fewer than %d say little", a->runs, M3_ENVELOPE_RUNS);
     if (!status) {

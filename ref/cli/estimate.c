@@ -1,17 +1,18 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "cli/paths.h"
 #include "estimate/chart.h"
 #include "estimate/foreign.h"
 #include "estimate/documents.h"
 #include "io/gzip.h"
+#include "io/json.h"
 #include "io/new_file.h"
 #include "model/pictures.h"
 #include "model/semantics.h"
@@ -383,8 +384,7 @@ static int print(const struct arguments *a, const struct m3_estimate *e, int fir
         if (several) printf("context %" PRId64 ", batch %" PRId64 "\n", e->request.context, e->request.batch);
         status = m3_estimate_explain(e, summary, a->explain, stdout, error);
     } else if (a->format == CSV) m3_cli_estimate_csv(summary, first);
-    else if (json_dumpf(summary, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17)) || putchar('\n') == EOF)
-        status = m3_fail(error, M3_IO, "standard output: cannot be written");
+    else return m3_json_line(stdout, summary, error);
     json_decref(summary);
     return status;
 }
@@ -494,6 +494,15 @@ static int finish(struct m3_new_file *chart, int status, struct m3_error *error)
     return status;
 }
 
+static int check_paths(const struct arguments *a, const struct source *s, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_writes(&paths, "--chart", a->chart);
+    m3_cli_reads(&paths, "MODEL_OR_CONFIG", a->path);
+    m3_cli_reads_model(&paths, a->path, s->files);
+    return paths.status;
+}
+
 static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     struct source source = { 0 };
@@ -502,6 +511,7 @@ static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error
     struct m3_estimate e;
 
     int status = load(&source, a, notes, error);
+    if (!status) status = check_paths(a, &source, error);
     if (!status) status = parse_pictures(&source, a, error);
     if (!status) status = parse_contexts(&contexts, a, source.config, notes, error);
     if (!status && a->batches)

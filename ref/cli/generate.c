@@ -1,15 +1,15 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/paths.h"
 #include "decode/generate.h"
+#include "io/json.h"
 #include "model/plugin.h"
 
 static const char help[] =
@@ -124,7 +124,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 
 /* What the callbacks share. */
 struct printer {
-    int json, terminal, lost;   /* lost: no memory for a line of JSON */
+    int json, terminal, status; /* status: of the lines of JSON */
+    struct m3_error *error;
     int64_t tokens;             /* printed */
     int32_t *ids;               /* [max_new] */
 };
@@ -145,18 +146,8 @@ static void progress(void *self, const char *part, int64_t layer, int64_t layers
 
 static void print_json(struct printer *p, json_t *object)
 {
-    char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    if (text) puts(text);
-    else p->lost = 1;
-    free(text);
-    json_decref(object);
-}
-
-/* JSON has no infinities: the margin in a vocabulary of one. */
-static json_t *real_or_word(double x)
-{
-    if (isfinite(x)) return json_real(x);
-    return json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+    if (p->status) json_decref(object);
+    else p->status = m3_json_line(stdout, object, p->error);
 }
 
 static void print_token(void *self, const struct m3_token *t)
@@ -166,7 +157,7 @@ static void print_token(void *self, const struct m3_token *t)
     p->ids[p->tokens++] = t->id;
     if (p->json)
         print_json(p, json_pack("{s:s,s:I,s:I,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
-                             (json_int_t)t->id, "logprob", real_or_word(t->logprob), "margin", real_or_word(t->margin),
+                             (json_int_t)t->id, "logprob", m3_json_number(t->logprob), "margin", m3_json_number(t->margin),
                              "time", t->seconds));
     else printf("%6" PRId64 " %8d  %12.6f %12.6f\n", t->index, t->id, t->logprob, t->margin);
     fflush(stdout);
@@ -190,13 +181,12 @@ static void print_summary(struct printer *p, const struct m3_generated *g, int s
 {
     if (p->json) {
         json_t *summary = json_pack("{s:s,s:I}", "type", "summary", "tokens", (json_int_t)g->tokens);
-        json_t *steps = json_array();
-        for (int i = 0; speculative && i <= last_step(g); i++) json_array_append_new(steps, json_integer(g->steps[i]));
-        if (speculative && summary)
-            p->lost |= json_object_update_new(summary, json_pack("{s:I,s:I,s:I,s:O}", "drafted", (json_int_t)g->drafted,
-                                                      "accepted", (json_int_t)g->accepted, "main_calls",
-                                                      (json_int_t)g->main_calls, "steps", steps));
-        json_decref(steps);
+        json_t *steps = speculative ? json_array() : NULL;
+        for (int i = 0; steps && i <= last_step(g); i++) m3_json_append(steps, json_integer(g->steps[i]));
+        if (speculative)
+            m3_json_update(summary, json_pack("{s:I,s:I,s:I,s:o}", "drafted", (json_int_t)g->drafted,
+                                              "accepted", (json_int_t)g->accepted, "main_calls",
+                                              (json_int_t)g->main_calls, "steps", steps));
         print_json(p, summary);
         return;
     }
@@ -226,13 +216,21 @@ static int check_length(const struct arguments *a, const struct m3_case *c, cons
                    last, config->max_positions);
 }
 
+static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_reads_input(&paths, &a->input);
+    m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    return paths.status;
+}
+
 static int generate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
     struct m3_case c = { 0 };
     struct m3_semantics semantics = { 0 };
     struct m3_generated result;
-    struct printer printer = { .json = a->json, .terminal = isatty(STDERR_FILENO) };
+    struct printer printer = { .json = a->json, .terminal = isatty(STDERR_FILENO), .error = error };
     int32_t *stop = NULL;
 
     int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
@@ -240,6 +238,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
+    if (!status) status = check_paths(a, model, error);
     if (!status) status = check_length(a, &c, &model->config, error);
     if (!status && !(printer.ids = malloc((size_t)a->how.max_new * sizeof *printer.ids)))
         status = m3_fail_memory(error, "the ids", (size_t)a->how.max_new * sizeof *printer.ids);
@@ -253,7 +252,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         status = m3_generate(&result, model, &c, &a->how, error);
         clear_line(&printer);
         if (!status) print_summary(&printer, &result, a->how.speculative);
-        if (!status && printer.lost) status = m3_fail_memory(error, "a line of JSON", 0);
+        if (!status) status = printer.status;
     }
     free(stop);
     free(printer.ids);

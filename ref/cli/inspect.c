@@ -1,6 +1,5 @@
 #include <getopt.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,8 @@
 
 #include "base/sha256.h"
 #include "cli/cli.h"
+#include "cli/paths.h"
+#include "io/json.h"
 #include "model/model.h"
 #include "model/taps.h"
 
@@ -109,33 +110,22 @@ static void print_text(const struct m3_tensor *t, const char *name, const struct
     printf("nan %" PRId64 "\n", s->nans);
 }
 
-/* A number of a JSON line: those that are not finite are strings, and null stands for none. */
+/* null stands for none. */
 static json_t *json_number(const struct statistics *s, double x)
 {
-    if (!s->numbers) return json_null();
-    return isfinite(x) ? json_real(x) : json_string(x > 0 ? "inf" : "-inf");
-}
-
-static int print_json(json_t *object, struct m3_error *error)
-{
-    char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    if (!line) return m3_fail_memory(error, "a JSON line", 0);
-    printf("%s\n", line);
-    free(line);
-    return M3_OK;
+    return s->numbers ? m3_json_number(x) : json_null();
 }
 
 static int print_tensor_json(const struct m3_tensor *t, const char *name, const struct statistics *s,
                              struct m3_error *error)
 {
     json_t *shape = json_array();
-    for (int i = 0; i < t->rank; i++) json_array_append_new(shape, json_integer(t->shape[i]));
+    for (int i = 0; i < t->rank; i++) m3_json_append(shape, json_integer(t->shape[i]));
     double rms = s->numbers ? sqrt(s->sum_of_squares / (double)s->numbers) : 0;
-    return print_json(json_pack("{ss ss ss so so so so sI}", "type", "tensor", "name", name, "dtype",
-                                m3_dtype_name(t->dtype), "shape", shape, "min", json_number(s, s->min), "max",
-                                json_number(s, s->max), "rms", json_number(s, rms), "nan", (json_int_t)s->nans),
-                      error);
+    json_t *line = json_pack("{ss ss ss so so so so sI}", "type", "tensor", "name", name, "dtype",
+                             m3_dtype_name(t->dtype), "shape", shape, "min", json_number(s, s->min), "max",
+                             json_number(s, s->max), "rms", json_number(s, rms), "nan", (json_int_t)s->nans);
+    return m3_json_line(stdout, line, error);
 }
 
 /* What is listed: the tensors of a file, or of all files of a model. */
@@ -165,7 +155,7 @@ static const struct m3_tensor *scales_of(const struct listing *l, const struct m
 static int print_tensor(const struct arguments *a, const struct listing *l, const struct m3_tensor *t,
                         struct m3_error *error)
 {
-    struct statistics s;
+    struct statistics s = { 0 };
     char *name = strdup(t->name);
     if (!name) return m3_fail_memory(error, t->name, strlen(t->name));
     for (char *c = name; *c; c++) *c = (unsigned char)*c < 32 ? '?' : *c;       /* a name must not steer the terminal */
@@ -197,11 +187,18 @@ static int list(const struct arguments *a, const struct listing *l, struct m3_er
         return m3_fail(error, M3_USAGE, "--tensors: got %s, expected a pattern that matches a tensor", a->tensors);
     if (shown == 0) return m3_fail(error, M3_NOT_COMPARABLE, "%s: got no tensors, expected some", a->path);
     if (a->json)
-        return print_json(
-            json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes", (json_int_t)bytes),
-            error);
+        return m3_json_line(stdout, json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes",
+                                              (json_int_t)bytes), error);
     if (!a->sha256) printf("%" PRId64 " tensors, %" PRIu64 " bytes\n", shown, bytes);
     return M3_OK;
+}
+
+static int check_paths(const struct arguments *a, const struct listing *l, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_reads(&paths, "FILE_OR_MODEL", a->path);
+    m3_cli_reads_model(&paths, a->path, l->model ? l->model->checkpoint : NULL);
+    return paths.status;
 }
 
 static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
@@ -211,6 +208,7 @@ static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_
     int is_folder = stat(a->path, &info) == 0 && S_ISDIR(info.st_mode);
     int status =
         is_folder ? m3_model_open(&l.model, a->path, notes, error) : m3_safetensors_open(&l.file, a->path, error);
+    if (!status) status = check_paths(a, &l, error);
     if (!status) status = list(a, &l, error);
     m3_safetensors_close(l.file);
     m3_model_close(l.model);

@@ -1,13 +1,17 @@
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/version.h"
 #include "cli/cli.h"
+#include "io/json.h"
 
 static const char help[] =
     "m3ref: the reference implementation of MiniMax-M3, operator by operator\n"
     "\n"
-    "usage: m3ref COMMAND ...         m3ref COMMAND --help says more\n"
+    "usage: m3ref COMMAND ...         m3ref COMMAND --help says more; m3ref --version\n"
     "\n"
     "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and every tensor on the way\n"
     "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or drawn\n"
@@ -21,6 +25,15 @@ static const char help[] =
     "\n"
     "Exit status: 0 pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect; 3 not comparable; 64\n"
     "wrong usage; 65 bad input file; 66 absent file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
+
+/* A file that is opened later must not become standard output. What stands in for it if it is closed cannot be written,
+ * so that a report that nobody gets is still an error. */
+static int reserve_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd) return M3_IO;
+    return M3_OK;
+}
 
 int main(int argc, char **argv)
 {
@@ -40,6 +53,10 @@ int main(int argc, char **argv)
     };
     struct m3_error notes = { 0 }, error = { 0 };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit is an I/O error with words, not a sudden end */
+    if (reserve_descriptors()) return M3_IO;
+    m3_json_watch();
+    if (argc >= 2 && strcmp(argv[1], "--version") == 0)
+        return m3_cli_end(m3_cli_help(M3_PRODUCER "\n", &error), &notes, &error);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) 
         return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++)

@@ -1,16 +1,15 @@
 #include <getopt.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "cli/cli.h"
+#include "cli/paths.h"
 #include "model/files/cache_file.h"
 #include "model/files/case.h"
 #include "model/files/dump.h"
@@ -244,55 +243,6 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
                " pixels\n", c->vision.layers, c->vision.W, c->vision.A, c->vision.patch, c->vision.patch);
 }
 
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-/* Would both name one file, though neither may exist yet? */
-static int same_target(const char *a, const char *b)
-{
-    char *folder_a = strdup(a), *folder_b = strdup(b), *base_a = strdup(a), *base_b = strdup(b);
-    int same = folder_a && folder_b && base_a && base_b && strcmp(basename(base_a), basename(base_b)) == 0
-            && same_file(dirname(folder_a), dirname(folder_b));
-    free(folder_a);
-    free(folder_b);
-    free(base_a);
-    free(base_b);
-    return same || same_file(a, b);
-}
-
-/* Would `path` be a frame of the video in `folder`? */
-static int is_frame_of(const char *path, const char *folder)
-{
-    char *parent = strdup(path);
-    size_t length = strlen(path);
-    int is_frame = parent && length > 4 && strcmp(path + length - 4, ".png") == 0 && same_file(dirname(parent), folder);
-    free(parent);
-    return is_frame;
-}
-
-/* An output replaces its file at the end: that must not be one that the run reads. */
-static int check_target(const struct arguments *a, const char *flag, const char *target, const struct m3_model *model,
-                        struct m3_error *error)
-{
-    const char *path = NULL, *last = NULL;
-    const struct m3_cli_input *in = &a->input;
-    int read = (in->case_path && same_file(target, in->case_path)) || (a->hidden && same_file(target, a->hidden))
-            || (a->input.ops.plugin && same_file(target, a->input.ops.path))
-            || same_file(target, m3_checkpoint_config_path(model->checkpoint));
-    for (int64_t i = 0; !read && i < in->image_count; i++) read = same_file(target, in->images[i]);
-    for (int64_t i = 0; !read && i < in->video_count; i++) read = is_frame_of(target, in->videos[i]);
-    for (int64_t i = 0; !read && i < m3_checkpoint_count(model->checkpoint); i++) {
-        m3_checkpoint_at(model->checkpoint, i, &path);
-        read = path != last && same_file(target, path);
-        last = path;
-    }
-    return read ? m3_fail(error, M3_USAGE, "%s: got %s, which this run reads, expected another file", flag, target)
-                : M3_OK;
-}
-
 /* What a run writes. */
 struct outputs {
     struct m3_writer *cache;
@@ -308,30 +258,26 @@ static void abandon(struct outputs *out)
     m3_writer_abandon(out->cache);
 }
 
-/* No output is a file that the run reads, and no two are one file. */
-static int check_targets(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+/* --cache-in may be --cache-out: the cache is read first, and replaced by the longer one. */
+static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
 {
-    const struct { const char *flag, *path; } all[] = {
-        { "--cache-out", a->cache_out }, { "--dump", a->dump }, { "--companions", a->companions },
-    };
-    int status = M3_OK;
-    for (int i = 0; !status && i < 3; i++) {
-        if (all[i].path) status = check_target(a, all[i].flag, all[i].path, model, error);
-        for (int j = 0; !status && all[i].path && j < i; j++)
-            if (all[j].path && same_target(all[i].path, all[j].path))
-                status = m3_fail(error, M3_USAGE, "run: %s and %s: got %s for both, expected two files", all[i].flag,
-                                 all[j].flag, all[i].path);
-        if (!status && i > 0 && all[i].path && a->cache_in && same_file(all[i].path, a->cache_in))
-            status = m3_fail(error, M3_USAGE, "%s: got the file of --cache-in, expected another file", all[i].flag);
-    }
-    return status;
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_writes(&paths, "--dump", a->dump);
+    m3_cli_writes(&paths, "--companions", a->companions);
+    m3_cli_reads(&paths, "--cache-in", a->cache_in);
+    m3_cli_writes(&paths, "--cache-out", a->cache_out);
+    m3_cli_reads(&paths, "--hidden", a->hidden);
+    m3_cli_reads(&paths, "--decisions", a->decisions);
+    m3_cli_reads_input(&paths, &a->input);
+    m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    return paths.status;
 }
 
 static int open_outputs(struct outputs *out, const struct arguments *a, const struct m3_model *model,
                         const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error)
 {
     const struct m3_engine *engine = a->input.engine;
-    int status = check_targets(a, model, error);
+    int status = check_paths(a, model, error);
     if (!status && a->cache_out) status = m3_writer_new(&out->cache, a->cache_out, error);
     if (status || !a->dump) return status;
     status = m3_dump_open(&out->dump, &out->sink, a->dump, a->taps, model, engine, c, request, line, error);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/paths.h"
 #include "model/synth.h"
 
 static const char help[] =
@@ -66,6 +67,12 @@ int m3_cli_synth(int argc, char **argv)
     }
     if (!status && argc - optind != 2)
         status = m3_fail(&error, M3_USAGE, "synth: got %d names, expected CONFIG OUT", argc - optind);
+    if (!status) {
+        struct m3_cli_paths paths = m3_cli_paths(&error);
+        m3_cli_writes(&paths, "OUT", argv[optind + 1]);
+        m3_cli_reads(&paths, "CONFIG", argv[optind]);
+        status = paths.status;
+    }
     int terminal = isatty(STDERR_FILENO);
     if (!status)
         status = m3_synth_write(argv[optind], argv[optind + 1], (uint64_t)seed, dtype, modules, &totals,

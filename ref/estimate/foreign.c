@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/json.h"
+
 #define WIDTH (1 << 20)
 #define HEADS (1 << 16)
 #define LAYERS 1024
@@ -248,12 +250,14 @@ int m3_foreign_read(struct m3_foreign *model, int *is_one, const char *path, str
                        struct m3_error *error)
 {
     *model = (struct m3_foreign){ 0 };
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root;
+    int status = m3_json_load(&root, path, error);
+    if (status) return status;
     const json_t *given = json_object_get(root, "model_type");
     const char *type = given ? json_string_value(given) : has_class(root, "LlamaForCausalLM") ? "llama" : NULL;
     int few = type && strcmp(type, "m3ref_comparison") == 0;
     *is_one = few || (type && strcmp(type, "llama") == 0);
-    int status = *is_one ? read(model, few, root, path, notes, error) : refuse_others(root, path, error);
+    status = *is_one ? read(model, few, root, path, notes, error) : refuse_others(root, path, error);
     json_decref(root);
     return status;
 }

@@ -5,11 +5,12 @@
 
 #include "estimate/foreign.h"
 #include "estimate/private/parts.h"
+#include "io/json.h"
 
 /* null if it is not known. */
-static int put(json_t *object, const char *key, int64_t value)
+static void put(json_t *object, const char *key, int64_t value)
 {
-    return json_object_set_new(object, key, value < 0 ? json_null() : json_integer(value));
+    m3_json_set(object, key, value < 0 ? json_null() : json_integer(value));
 }
 
 /* An expectation or a quotient; null if it is not known. One that is whole is printed whole. */
@@ -61,7 +62,7 @@ static json_t *ratios_json(const struct m3_estimate *e)
         const struct m3_fraction *r = &e->ratios[i];
         char text[64];
         snprintf(text, sizeof text, "%" PRId64 "/%" PRId64, r->over, r->under);
-        json_object_set_new(object, m3_ratio_names[i],
+        m3_json_set(object, m3_ratio_names[i],
                             json_pack("{s:s,s:o}", "fraction", text, "value",
                                       quantity((double)r->over / (double)r->under)));
     }
@@ -89,11 +90,11 @@ static json_t *cache_json(int64_t main, int64_t index, int64_t total)
 static json_t *reads_json(const struct m3_estimate *e)
 {
     json_t *object = json_object();
-    json_object_set_new(object, "weights", quantity(e->read_weights));
+    m3_json_set(object, "weights", quantity(e->read_weights));
     put(object, "kv_full", e->read_kv_full);
     put(object, "kv_selected", e->read_kv_selected);
     put(object, "index_keys", e->read_index_keys);
-    json_object_set_new(object, "total", quantity(e->read_total));
+    m3_json_set(object, "total", quantity(e->read_total));
     return object;
 }
 
@@ -101,7 +102,7 @@ static json_t *spread_json(const struct m3_estimate *e)
 {
     if (!e->has_spread) return json_null();
     json_t *list = json_array();
-    for (int64_t j = 0; j < e->config->K; j++) json_array_append_new(list, quantity(e->p_fullest[j]));
+    for (int64_t j = 0; j < e->config->K; j++) m3_json_append(list, quantity(e->p_fullest[j]));
     return json_pack("{s:o,s:o,s:o}", "p_fullest", list, "expected_fullest", quantity(e->expected_fullest),
                      "expected_cards_hit", quantity(e->expected_cards_hit));
 }
@@ -144,8 +145,8 @@ static json_t *expert_parallel_json(const struct m3_estimate *e)
     json_t *object = json_object();
     put(object, "weight_bytes_per_card", e->card_weights);
     put(object, "weight_bytes_per_card_stored", e->card_weights_stored);
-    json_object_set_new(object, "free_bytes_per_card", json_integer(e->card_rest));
-    json_object_set_new(object, "fits", json_boolean(e->card_fits));
+    m3_json_set(object, "free_bytes_per_card", json_integer(e->card_rest));
+    m3_json_set(object, "fits", json_boolean(e->card_fits));
     return object;
 }
 
@@ -154,36 +155,36 @@ static json_t *critical_path_json(const struct m3_estimate *e)
     const struct m3_critical_path *path = &e->critical_path;
     if (!e->has_critical_path) return json_null();
     json_t *object = json_object();
-    json_object_set_new(object, "expert_bytes", quantity(path->expert_bytes));
-    json_object_set_new(object, "other_bytes", quantity(path->other_bytes));
-    json_object_set_new(object, "replicated_seconds", quantity(path->replicated_seconds));
-    json_object_set_new(object, "sharded_seconds", quantity(path->sharded_seconds));
-    json_object_set_new(object, "cache_seconds", quantity(path->cache_seconds));
-    json_object_set_new(object, "replicated_seconds_with_caches",
+    m3_json_set(object, "expert_bytes", quantity(path->expert_bytes));
+    m3_json_set(object, "other_bytes", quantity(path->other_bytes));
+    m3_json_set(object, "replicated_seconds", quantity(path->replicated_seconds));
+    m3_json_set(object, "sharded_seconds", quantity(path->sharded_seconds));
+    m3_json_set(object, "cache_seconds", quantity(path->cache_seconds));
+    m3_json_set(object, "replicated_seconds_with_caches",
                         quantity(path->replicated_seconds + path->cache_seconds));
-    json_object_set_new(object, "sharded_seconds_with_caches", quantity(path->sharded_seconds + path->cache_seconds));
+    m3_json_set(object, "sharded_seconds_with_caches", quantity(path->sharded_seconds + path->cache_seconds));
     return object;
 }
 
 static void put_inputs(json_t *o, const struct m3_estimate *e)
 {
     const struct m3_estimate_request *r = &e->request;
-    json_object_set_new(o, "type", json_string("summary"));
-    json_object_set_new(o, "model_type", json_string(model_type(e)));
+    m3_json_set(o, "type", json_string("summary"));
+    m3_json_set(o, "model_type", json_string(model_type(e)));
     if (r->foreign && r->foreign->few) {
-        json_object_set_new(o, "name", json_string(r->foreign->name));
-        json_object_set_new(o, "source", json_string(r->foreign->source));
+        m3_json_set(o, "name", json_string(r->foreign->name));
+        m3_json_set(o, "source", json_string(r->foreign->source));
     }
     put(o, "context", r->context);
     put(o, "batch", r->batch);
-    json_object_set_new(o, "weights", json_string(r->weights->name));
-    json_object_set_new(o, "kv", json_string(r->kv->name));
-    json_object_set_new(o, "index_kv", json_string(r->index_kv->name));
+    m3_json_set(o, "weights", json_string(r->weights->name));
+    m3_json_set(o, "kv", json_string(r->kv->name));
+    m3_json_set(o, "index_kv", json_string(r->index_kv->name));
     put(o, "mtp_modules", r->mtp_modules);
-    json_object_set_new(o, "mtp_join", json_string(r->mtp_join == M3_MTP_ADDITIVE ? "additive" : "concat"));
-    json_object_set_new(o, "vision_boundary", json_string(r->boundary == M3_BOUNDARY_NONE ? "none" : "segment"));
-    json_object_set_new(o, "all_logits", json_boolean(r->all_logits));
-    json_object_set_new(o, "no_causal_skip", json_boolean(r->no_causal_skip));
+    m3_json_set(o, "mtp_join", json_string(r->mtp_join == M3_MTP_ADDITIVE ? "additive" : "concat"));
+    m3_json_set(o, "vision_boundary", json_string(r->boundary == M3_BOUNDARY_NONE ? "none" : "segment"));
+    m3_json_set(o, "all_logits", json_boolean(r->all_logits));
+    m3_json_set(o, "no_causal_skip", json_boolean(r->no_causal_skip));
 }
 
 static void put_counts(json_t *o, const struct m3_estimate *e)
@@ -191,27 +192,27 @@ static void put_counts(json_t *o, const struct m3_estimate *e)
     put(o, "tensors", e->tensors);
     put(o, "tensors_unquantised", e->tensors_unquantised);
     put(o, "params_total", e->params_total);
-    json_object_set_new(o, "params_by_component", parameters_json(e));
+    m3_json_set(o, "params_by_component", parameters_json(e));
     put(o, "params_active_text", e->active_head);
-    json_object_set_new(o, "params_active_by_convention", active_json(e));
+    m3_json_set(o, "params_active_by_convention", active_json(e));
 
-    json_object_set_new(o, "flops_decode", flops_json(&e->decode));
-    json_object_set_new(o, "flops_decode_moe", moe_json(&e->decode));
+    m3_json_set(o, "flops_decode", flops_json(&e->decode));
+    m3_json_set(o, "flops_decode_moe", moe_json(&e->decode));
     put(o, "flops_decode_linear", e->decode_linear);
     put(o, "flops_decode_step", e->decode_step);
     put(o, "flops_decode_all_full_attention", e->decode_all_full);
     put(o, "keys_main", e->keys_main);
-    json_object_set_new(o, "flops_prefill", flops_json(&e->prefill));
+    m3_json_set(o, "flops_prefill", flops_json(&e->prefill));
     put(o, "keys_main_prefill", e->keys_main_prefill);
-    if (e->sparse) json_object_set_new(o, "ratios", ratios_json(e));
-    json_object_set_new(o, "flops_vision", vision_json(&e->vision));
-    json_object_set_new(o, "other_work", other_work_json(e));
+    if (e->sparse) m3_json_set(o, "ratios", ratios_json(e));
+    m3_json_set(o, "flops_vision", vision_json(&e->vision));
+    m3_json_set(o, "other_work", other_work_json(e));
 }
 
 static void put_memory(json_t *o, const struct m3_estimate *e)
 {
-    json_object_set_new(o, "kv_bytes", cache_json(e->kv_batch_main, e->kv_batch_index, e->kv_batch_total));
-    json_object_set_new(o, "kv_bytes_per_sequence", cache_json(e->kv_main, e->kv_index, e->kv_total));
+    m3_json_set(o, "kv_bytes", cache_json(e->kv_batch_main, e->kv_batch_index, e->kv_batch_total));
+    m3_json_set(o, "kv_bytes_per_sequence", cache_json(e->kv_main, e->kv_index, e->kv_total));
     put(o, "weight_bytes", e->weight_bytes);
     put(o, "weight_bytes_stored", e->weight_bytes_stored);
     put(o, "weight_bytes_released", e->weight_bytes_released);
@@ -219,13 +220,13 @@ static void put_memory(json_t *o, const struct m3_estimate *e)
     put(o, "activation_bytes_per_sequence", e->request.activation_bytes);
     put(o, "memory_bytes_without_activations", e->memory_without_activations);
     put(o, "memory_bytes", e->memory);
-    json_object_set_new(o, "decode_read_bytes", reads_json(e));
+    m3_json_set(o, "decode_read_bytes", reads_json(e));
     double caches = e->read_total - e->read_weights;
-    json_object_set_new(o, "decode_read_bytes_stored",
+    m3_json_set(o, "decode_read_bytes_stored",
                         json_pack("{s:o,s:o}", "weights", quantity(e->read_weights_stored), "total",
                                   quantity(e->read_weights_stored + caches)));
-    json_object_set_new(o, "experts_read_per_layer", quantity(e->experts_read));
-    json_object_set_new(o, "arithmetic_intensity", quantity(e->intensity));
+    m3_json_set(o, "experts_read_per_layer", quantity(e->experts_read));
+    m3_json_set(o, "arithmetic_intensity", quantity(e->intensity));
 }
 
 static void put_cards(json_t *o, const struct m3_estimate *e)
@@ -236,34 +237,35 @@ static void put_cards(json_t *o, const struct m3_estimate *e)
         "critical_path",
     };
     const struct m3_gpu *gpu = e->request.gpu;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) json_object_set_new(o, keys[i], json_null());
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) m3_json_set(o, keys[i], json_null());
     if (!gpu) return;
-    json_object_set_new(o, "gpu", json_string(gpu->name));
+    m3_json_set(o, "gpu", json_string(gpu->name));
     put(o, "gpus", e->request.gpus);
     put(o, "card_bytes", e->request.card_bytes);
     put(o, "peak_flops", e->peak_flops);
     put(o, "bandwidth", gpu->bandwidth);
-    json_object_set_new(o, "ridge", quantity((double)e->peak_flops / (double)gpu->bandwidth));
+    m3_json_set(o, "ridge", quantity((double)e->peak_flops / (double)gpu->bandwidth));
     put(o, "min_cards_weights", e->min_cards_weights);
     put(o, "min_cards", e->min_cards);
     put(o, "max_batch", e->max_batch);
-    json_object_set_new(o, "bandwidth_bound_seconds", quantity(e->bandwidth_seconds));
-    json_object_set_new(o, "compute_bound_seconds", quantity(e->compute_seconds));
-    if (e->compute_bound >= 0) json_object_set_new(o, "bound", json_string(e->compute_bound ? "compute" : "memory"));
-    json_object_set_new(o, "expert_spread", spread_json(e));
-    json_object_set_new(o, "expert_parallel", expert_parallel_json(e));
-    json_object_set_new(o, "critical_path", critical_path_json(e));
+    m3_json_set(o, "bandwidth_bound_seconds", quantity(e->bandwidth_seconds));
+    m3_json_set(o, "compute_bound_seconds", quantity(e->compute_seconds));
+    if (e->compute_bound >= 0) m3_json_set(o, "bound", json_string(e->compute_bound ? "compute" : "memory"));
+    m3_json_set(o, "expert_spread", spread_json(e));
+    m3_json_set(o, "expert_parallel", expert_parallel_json(e));
+    m3_json_set(o, "critical_path", critical_path_json(e));
 }
 
 json_t *m3_estimate_json(const struct m3_estimate *e)
 {
     json_t *summary = json_object();
-    if (!summary) return NULL;
     put_inputs(summary, e);
     put_counts(summary, e);
     put_memory(summary, e);
     put_cards(summary, e);
-    return summary;
+    if (!m3_json_failed()) return summary;
+    json_decref(summary);
+    return NULL;
 }
 
 const json_t *m3_estimate_value(const json_t *summary, const char *key)

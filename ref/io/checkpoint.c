@@ -1,13 +1,14 @@
 #include "io/checkpoint.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/sha256.h"
+#include "io/json.h"
+#include "io/open.h"
 
 struct place {
     const struct m3_tensor *tensor;
@@ -54,12 +55,8 @@ static int read_index(json_t **index, json_t **weight_map, const char *path, str
 {
     *index = *weight_map = NULL;
     if (!exists(path)) return M3_OK;
-    json_error_t bad;
-    *index = json_load_file(path, JSON_REJECT_DUPLICATES, &bad);
-    if (!*index && json_error_code(&bad) == json_error_cannot_open_file)
-        return m3_fail(error, M3_IO, "%s: cannot open: %s", path, strerror(errno));
-    if (!*index)
-        return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", path, bad.line, bad.column, bad.text);
+    int status = m3_json_load(index, path, error);
+    if (status) return status;
     *weight_map = json_object_get(*index, "weight_map");
     if (!json_is_object(*weight_map) || json_object_size(*weight_map) == 0)
         return m3_fail(error, M3_BAD_INPUT, "%s: weight_map: expected an object that names at least one tensor", path);
@@ -217,6 +214,13 @@ void m3_checkpoint_close(struct m3_checkpoint *checkpoint)
 
 const char *m3_checkpoint_config_path(const struct m3_checkpoint *checkpoint) { return checkpoint->config_path; }
 
+int64_t m3_checkpoint_files(const struct m3_checkpoint *checkpoint) { return checkpoint->file_count; }
+
+const char *m3_checkpoint_path(const struct m3_checkpoint *checkpoint, int64_t index)
+{
+    return m3_safetensors_path(checkpoint->files[index]);
+}
+
 int64_t m3_checkpoint_count(const struct m3_checkpoint *checkpoint) { return checkpoint->count; }
 
 uint64_t m3_checkpoint_bytes(const struct m3_checkpoint *checkpoint) { return checkpoint->bytes; }
@@ -241,12 +245,13 @@ const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoin
 
 static int add_file(struct m3_sha256 *hash, const char *path, struct m3_error *error)
 {
-    FILE *file = fopen(path, "rb");
-    if (!file) return m3_fail(error, M3_IO, "%s: cannot open: %s", path, strerror(errno));
+    FILE *file;
+    int status = m3_open_stream(&file, path, error);
+    if (status) return status;
     unsigned char bytes[1 << 14];
     size_t got;
     while ((got = fread(bytes, 1, sizeof bytes, file)) > 0) m3_sha256_add(hash, bytes, got);
-    int status = ferror(file) ? m3_fail(error, M3_IO, "%s: cannot read: %s", path, strerror(errno)) : M3_OK;
+    if (ferror(file)) status = m3_fail(error, M3_IO, "%s: cannot read: %s", path, strerror(errno));
     fclose(file);
     return status;
 }

@@ -14,6 +14,9 @@ int m3_checkpoint_open(struct m3_checkpoint **checkpoint, const char *folder, st
 void m3_checkpoint_close(struct m3_checkpoint *checkpoint);                    /* NULL is fine */
 
 const char *m3_checkpoint_config_path(const struct m3_checkpoint *checkpoint);
+/* The weight files, in byte order of names. */
+int64_t m3_checkpoint_files(const struct m3_checkpoint *checkpoint);
+const char *m3_checkpoint_path(const struct m3_checkpoint *checkpoint, int64_t index);
 int64_t m3_checkpoint_count(const struct m3_checkpoint *checkpoint);
 /* All tensors of all files, file by file in byte order of names; `path`, if not NULL, gets the file that holds it. */
 const struct m3_tensor *m3_checkpoint_at(const struct m3_checkpoint *checkpoint, int64_t index, const char **path);

@@ -1,12 +1,12 @@
 #include "io/config.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/config_fields.h"
+#include "io/json.h"
 
 static void fail(struct config_reading *reading, const char *what)
 {
@@ -340,13 +340,10 @@ static int read_all(struct config_reading *reading)
     return reading->status;
 }
 
-/* `bad` says why root is NULL. Takes over root. */
-static int settle(struct m3_config *config, json_t *root, const json_error_t *bad, const char *path,
-                  struct m3_error *notes, struct m3_error *error)
+/* Takes over root. */
+static int settle(struct m3_config *config, json_t *root, const char *path, struct m3_error *notes,
+                  struct m3_error *error)
 {
-    *config = (struct m3_config){ 0 };
-    if (!root)
-        return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", path, bad->line, bad->column, bad->text);
     struct config_reading reading = { .path = path, .objects[ROOT] = root, .notes = notes, .error = error };
     int status = json_is_object(root)
                ? read_all(&reading)
@@ -359,22 +356,19 @@ static int settle(struct m3_config *config, json_t *root, const json_error_t *ba
 
 int m3_config_read(struct m3_config *config, const char *path, struct m3_error *notes, struct m3_error *error)
 {
-    json_error_t bad;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &bad);
-    if (!root && json_error_code(&bad) == json_error_cannot_open_file) {
-        enum m3_status status = errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO;
-        *config = (struct m3_config){ 0 };
-        return m3_fail(error, status, "%s: cannot open: %s", path, strerror(errno));
-    }
-    return settle(config, root, &bad, path, notes, error);
+    json_t *root;
+    *config = (struct m3_config){ 0 };
+    int status = m3_json_load(&root, path, error);
+    return status ? status : settle(config, root, path, notes, error);
 }
 
 int m3_config_parse(struct m3_config *config, const char *text, const char *name, struct m3_error *notes,
                     struct m3_error *error)
 {
-    json_error_t bad;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &bad);
-    return settle(config, root, &bad, name, notes, error);
+    json_t *root;
+    *config = (struct m3_config){ 0 };
+    int status = m3_json_parse(&root, text, strlen(text), name, error);
+    return status ? status : settle(config, root, name, notes, error);
 }
 
 int m3_config_sparse(const struct m3_config *c, int64_t l) { return c->sparse[l < c->layers ? l : c->layers - 1]; }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "io/gzip.h"
+#include "io/json.h"
 
 static int fail_system(const struct m3_new_file *file, const char *what, struct m3_error *error)
 {
@@ -90,7 +91,7 @@ static int finish(struct m3_new_file *file, struct m3_error *error)
 
 int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error)
 {
-    int status = finish(file, error);
+    int status = m3_json_failed() ? m3_fail_memory(error, file->path, 0) : finish(file, error);
     m3_new_file_abandon(file);
     return status;
 }

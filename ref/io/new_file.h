@@ -20,7 +20,8 @@ struct m3_new_file {
  * M3_INTERNAL. *file is empty on failure. */
 int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error);
 
-/* Syncs, renames to `path`, syncs the folder. The file is closed, and gone if that fails. */
+/* Syncs, renames to `path`, syncs the folder. The file is closed, and gone if that fails. M3_INTERNAL if a failure
+ * inside jansson was noted (io/json.h), for bytes may be missing. */
 int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error);
 
 /* Closes and removes it. One that is empty is fine. */

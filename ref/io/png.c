@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/open.h"
+
 enum {
     HEAD = 24,                      /* signature, and of the first chunk as much as width and height */
     MOST_PIXELS = 178956970,        /* Pillow's limit: beyond it refuses a file as a bomb */
@@ -123,10 +125,9 @@ int m3_png_read(struct m3_image *image, const char *path, struct m3_error *error
 {
     struct reading r = { .path = path, .error = error, .image = image };
     *image = (struct m3_image){ 0 };
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return m3_fail(error, errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO, "%s: cannot be opened: %s", path,
-                       strerror(errno));
+    FILE *file;
+    int status = m3_open_stream(&file, path, error);
+    if (status) return status;
 
     r.status = check_head(&r, file);
     png_structp png = r.status ? NULL : png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, damaged, ignore);

@@ -1,9 +1,7 @@
 #include "io/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,6 +9,8 @@
 #include <unistd.h>
 
 #include "io/gzip.h"
+#include "io/json.h"
+#include "io/open.h"
 
 static const uint64_t max_json_bytes = 100000000;   /* the limit of the format */
 
@@ -32,23 +32,10 @@ static int fail_tensor(const struct m3_safetensors *file, const char *name, cons
 /* An open descriptor of the plain bytes: of the file itself, or of memory that a ".gz" was inflated into. */
 static int open_bytes(int *fd, const char *path, struct m3_error *error)
 {
-    /* O_NONBLOCK: a FIFO must not stop us before fstat refuses it. */
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) {
-        enum m3_status status = errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO;
-        return m3_fail(error, status, "%s: cannot open: %s", path, strerror(errno));
-    }
-    struct stat info;
-    int status = M3_OK;
-    if (fstat(*fd, &info) != 0) status = m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode)) status = m3_fail(error, M3_BAD_INPUT, "%s: not a regular file", path);
-    else if (m3_is_gzip_name(path)) {
-        int packed = *fd;
-        status = m3_gunzip(fd, packed, path, error);
-        close(packed);
-        return status;
-    }
-    if (status) close(*fd);
+    int status = m3_open_file(fd, path, error), packed = *fd;
+    if (status || !m3_is_gzip_name(path)) return status;
+    status = m3_gunzip(fd, packed, path, error);
+    close(packed);
     return status;
 }
 
@@ -87,11 +74,8 @@ static int parse_header(struct m3_safetensors *file, struct m3_error *error)
         return m3_fail(error, M3_BAD_INPUT, "%s: truncated: header length: got %" PRIu64 ", expected at most %" PRIu64
                        ", the rest of the file", file->path, file->json_bytes, file->size - 8);
 
-    json_error_t bad;
-    file->json = json_loadb((const char *)file->bytes + 8, file->json_bytes, JSON_REJECT_DUPLICATES, &bad);
-    if (!file->json)
-        return m3_fail(error, M3_BAD_INPUT, "%s: header: line %d, column %d: %s", file->path, bad.line, bad.column,
-                       bad.text);
+    int status = m3_json_parse(&file->json, (const char *)file->bytes + 8, file->json_bytes, file->path, error);
+    if (status) return status;
     if (!json_is_object(file->json))
         return m3_fail(error, M3_BAD_INPUT, "%s: header: got another JSON value, expected an object", file->path);
     return M3_OK;

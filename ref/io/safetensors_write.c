@@ -2,12 +2,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "io/gzip.h"
+#include "io/json.h"
 #include "io/new_file.h"
 
 struct declared {
@@ -63,7 +63,7 @@ int m3_writer_tensor(struct m3_writer *writer, const char *name, enum m3_dtype d
             json_decref(dims);
             return broken(writer, m3_fail(error, M3_INTERNAL, "%s: %s: size overflows", writer->path, name));
         }
-        json_array_append_new(dims, json_integer(shape[i]));
+        m3_json_append(dims, json_integer(shape[i]));
     }
 
     json_t *entry = json_pack("{s:s, s:o}", "dtype", m3_dtype_name(dtype), "shape", dims);
@@ -121,7 +121,10 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
     if (status) return broken(writer, status);
 
     char *text = json_dumps(writer->header, JSON_COMPACT);
-    if (!text) return broken(writer, m3_fail_memory(error, writer->path, writer->count));
+    if (!text || m3_json_failed()) {
+        free(text);
+        return broken(writer, m3_fail_memory(error, writer->path, writer->count));
+    }
     uint64_t length = strlen(text), padded = (length + 7) / 8 * 8;
     unsigned char prefix[8];
     for (int i = 0; i < 8; i++) prefix[i] = (unsigned char)(padded >> 8 * i);

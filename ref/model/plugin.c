@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "io/open.h"
 #include "ops/ops.h"
 
 struct m3_plugin {
@@ -35,6 +37,9 @@ static int load(struct m3_plugin *p, const char *path, const struct m3_engine *e
     if (length < 0 || (size_t)length >= sizeof here)
         return m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
 
+    int file, status = m3_open_file(&file, here, error);     /* a FIFO would keep dlopen waiting */
+    if (status) return status == M3_BAD_INPUT ? status : M3_UNAVAILABLE;
+    close(file);
     p->library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
     const struct m3_plugin_abi *abi = p->library ? dlsym(p->library, "m3_plugin_abi") : NULL;
     void *symbol = abi ? dlsym(p->library, "m3_plugin") : NULL;
@@ -46,7 +51,8 @@ static int load(struct m3_plugin *p, const char *path, const struct m3_engine *e
 
     memcpy(&p->ops, engine->ops, sizeof p->ops);
     memcpy(&replace, &symbol, sizeof replace);      /* C has no cast from an object pointer to a function pointer */
-    int status = replace(&p->ops), missing = missing_entry(&p->ops);
+    status = replace(&p->ops);
+    int missing = missing_entry(&p->ops);
     if (status)
         return m3_fail(error, M3_UNAVAILABLE, "%s: the plug-in refused: got status %d, expected 0", path, status);
     if (missing >= 0)

@@ -13,6 +13,7 @@
 #include "base/minmax.h"
 #include "io/config.h"
 #include "io/new_file.h"
+#include "io/open.h"
 #include "io/safetensors.h"
 #include "base/generator.h"
 #include "model/tensors.h"
@@ -218,13 +219,14 @@ static int write_index(struct synth *s)
 
 static int copy_config(const char *config_path, const char *folder, struct m3_error *error)
 {
-    FILE *file = fopen(config_path, "rb");
+    FILE *file;
+    int status = m3_open_stream(&file, config_path, error);
+    if (status) return status;
     char *text = malloc(1 << 24);
-    size_t size = file && text ? fread(text, 1, 1 << 24, file) : 0;
-    int status = file && text && !ferror(file) && feof(file)
-                     ? write_file(folder, "config.json", text, size, error)
-                     : m3_fail(error, M3_IO, "%s: cannot be copied", config_path);
-    if (file) fclose(file);
+    size_t size = text ? fread(text, 1, 1 << 24, file) : 0;
+    status = text && !ferror(file) && feof(file) ? write_file(folder, "config.json", text, size, error)
+                                                 : m3_fail(error, M3_IO, "%s: cannot be copied", config_path);
+    fclose(file);
     free(text);
     return status;
 }

@@ -122,7 +122,7 @@ START_TEST(no_png)
     ck_assert(strstr(error.text, "signature") != NULL);
     ck_assert_int_eq(read_it(in_folder("empty.png")), M3_BAD_INPUT);
     ck_assert_int_eq(read_it(in_folder("absent.png")), M3_ABSENT);
-    ck_assert_int_eq(read_it(folder), M3_IO);
+    ck_assert_int_eq(read_it(folder), M3_BAD_INPUT);
 }
 END_TEST
 

@@ -43,6 +43,15 @@ static inline const char *in_folder(const char *name)
     return paths[next];
 }
 
+/* `words` with the folder for each @, in text [room for it]. */
+static inline const char *with_folder(char *text, const char *words)
+{
+    char *to = text;
+    for (; *words; words++) to += *words == '@' ? sprintf(to, "%s", folder) : (*to = *words, 1);
+    *to = '\0';
+    return text;
+}
+
 static inline void write_bytes(const char *path, const void *bytes, size_t count)
 {
     FILE *file = fopen(path, "wb");

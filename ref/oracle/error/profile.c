@@ -2,11 +2,11 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/sha256.h"
+#include "io/json.h"
 #include "model/taps.h"
 #include "oracle/error/graph.h"
 
@@ -330,22 +330,13 @@ static void read_fields(struct reading *reading, const json_t *root)
 /* The JSON of a file, or of a profile that is built in. */
 static int load(json_t **root, const char *name, struct m3_error *error)
 {
-    json_error_t bad;
-    size_t length = strlen(name);
-    int is_path = strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".json") == 0);
     size_t i = 0;
-    while (!is_path && i < LENGTH(built_in) && strcmp(built_in[i].name, name) != 0) i++;
-    if (!is_path && i == LENGTH(built_in))
+    if (m3_is_json_path(name)) return m3_json_load(root, name, error);
+    while (i < LENGTH(built_in) && strcmp(built_in[i].name, name) != 0) i++;
+    if (i == LENGTH(built_in))
         return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected fp32, bf16, fp8, cuda_bf16 or the "
                        "path of a JSON file", name);
-
-    *root = is_path ? json_load_file(name, JSON_REJECT_DUPLICATES, &bad)
-                    : json_loadb(built_in[i].data, (size_t)(built_in[i].end - built_in[i].data),
-                                 JSON_REJECT_DUPLICATES, &bad);
-    if (*root) return M3_OK;
-    if (json_error_code(&bad) == json_error_cannot_open_file)
-        return m3_fail(error, M3_ABSENT, "%s: %s", name, bad.text);
-    return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", name, bad.line, bad.column, bad.text);
+    return m3_json_parse(root, built_in[i].data, (size_t)(built_in[i].end - built_in[i].data), name, error);
 }
 
 static int hash(struct m3_profile *profile, const json_t *root, struct m3_error *error)

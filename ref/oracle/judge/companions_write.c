@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/open.h"
 #include "io/safetensors.h"
 #include "oracle/error/gain.h"
 #include "oracle/error/intermediates.h"
@@ -221,14 +222,15 @@ static int declare_case(struct m3_companions_writer *c, struct m3_error *error)
 static int declare_config(struct m3_companions_writer *c, struct m3_error *error)
 {
     const char *path = m3_checkpoint_config_path(c->setting.model->checkpoint);
-    FILE *file = fopen(path, "rb");
+    FILE *file;
     char *text = NULL;
     size_t length = 0;
-    ssize_t got = file ? getdelim(&text, &length, '\0', file) : -1;
-    int status = got < 0 ? m3_fail(error, M3_IO, "%s: cannot be read again", path)
-                         : m3_writer_metadata(c->file, "config", text, error);
+    int status = m3_open_stream(&file, path, error);
+    if (status) return status;
+    status = getdelim(&text, &length, '\0', file) < 0 ? m3_fail(error, M3_IO, "%s: cannot be read again", path)
+                                                      : m3_writer_metadata(c->file, "config", text, error);
     free(text);
-    if (file) fclose(file);
+    fclose(file);
     return status;
 }
 

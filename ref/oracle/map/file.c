@@ -1,11 +1,10 @@
 /* Maps as files. */
 #include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "io/json.h"
 #include "oracle/map/private/map.h"
 
 struct reading {
@@ -319,26 +318,13 @@ static const struct { const char *name, *begin, *end; } built_in[] = {
 
 static int load(struct m3_map *map, const char *name, struct m3_error *error)
 {
-    size_t length = strlen(name);
-    json_error_t bad;
-    if (strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".json") == 0)) {
-        struct stat info;
-        if (stat(name, &info) != 0) return m3_fail(error, M3_ABSENT, "%s: %s", name, strerror(errno));
-        if (!S_ISREG(info.st_mode)) return m3_fail(error, M3_BAD_INPUT, "%s: not a regular file", name);
-        map->json = json_load_file(name, JSON_REJECT_DUPLICATES, &bad);
-        if (!map->json && json_error_code(&bad) == json_error_cannot_open_file)
-            return m3_fail(error, M3_IO, "%s: cannot open", name);
-    } else {
-        size_t i = 0, count = sizeof built_in / sizeof *built_in;
-        while (i < count && strcmp(name, built_in[i].name) != 0) i++;
-        if (i == count)
-            return m3_fail(error, M3_ABSENT, "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a "
-                           "file, with a / or .json in its name", name);
-        map->json = json_loadb(built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin),
-                               JSON_REJECT_DUPLICATES, &bad);
-    }
-    if (map->json) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", name, bad.line, bad.column, bad.text);
+    size_t i = 0, count = sizeof built_in / sizeof *built_in;
+    if (m3_is_json_path(name)) return m3_json_load(&map->json, name, error);
+    while (i < count && strcmp(name, built_in[i].name) != 0) i++;
+    if (i == count)
+        return m3_fail(error, M3_ABSENT, "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a file, "
+                       "with a / or .json in its name", name);
+    return m3_json_parse(&map->json, built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin), name, error);
 }
 
 int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error)

@@ -7,7 +7,7 @@
 static json_t *place(const struct m3_blamed *tap)
 {
     json_t *index = json_array();
-    for (int i = 0; i < tap->rank; i++) json_array_append_new(index, json_integer(tap->index[i]));
+    for (int i = 0; i < tap->rank; i++) m3_json_append(index, json_integer(tap->index[i]));
     return index;
 }
 
@@ -16,7 +16,7 @@ static json_t *tiers(const struct m3_blamed *tap)
     json_t *list = json_array();
     for (int i = 0; i < M3_TIERS; i++)
         if (!tap->selection && tap->tiers.tiers & 1 << i)
-            json_array_append_new(list, json_string(m3_tier_name((enum m3_tier)(1 << i))));
+            m3_json_append(list, json_string(m3_tier_name((enum m3_tier)(1 << i))));
     return list;
 }
 
@@ -54,8 +54,7 @@ static json_t *float_tap(const struct m3_blamed *tap)
     json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:I, s:I}", "tier", tier(tap), "tiers", tiers(tap),
                              "headroom", m3_json_number(r->headroom), "z2", m3_json_number(r->z2),
                              "violations", (json_int_t)r->hard, "not_judged", (json_int_t)r->not_judged);
-    if (object && more) json_object_update(object, more);
-    json_decref(more);
+    m3_json_update(object, more);
     return object;
 }
 
@@ -70,8 +69,7 @@ static json_t *choice_tap(const struct m3_blamed *tap)
                              "admissible", (json_int_t)tap->choices[M3_CHOICE_ADMISSIBLE],
                              "inadmissible", (json_int_t)tap->choices[M3_CHOICE_INADMISSIBLE],
                              "gap", m3_json_known(tap->gap));
-    if (object && more) json_object_update(object, more);
-    json_decref(more);
+    m3_json_update(object, more);
     return object;
 }
 

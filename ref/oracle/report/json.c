@@ -10,7 +10,7 @@
 static json_t *place(const struct m3_stage *stage)
 {
     json_t *index = json_array();
-    for (int i = 0; i < stage->rank; i++) json_array_append_new(index, json_integer(stage->index[i]));
+    for (int i = 0; i < stage->rank; i++) m3_json_append(index, json_integer(stage->index[i]));
     return index;
 }
 
@@ -21,7 +21,7 @@ static json_t *tier_names(int tiers)
 {
     json_t *names = json_array();
     for (int bit = 0; bit < M3_TIERS; bit++)
-        if (tiers & 1 << bit) json_array_append_new(names, json_string(m3_tier_name((enum m3_tier)(1 << bit))));
+        if (tiers & 1 << bit) m3_json_append(names, json_string(m3_tier_name((enum m3_tier)(1 << bit))));
     return names;
 }
 
@@ -36,7 +36,7 @@ static json_t *quantiles(const struct m3_stage *stage)
     for (int k = 0; k < M3_QUANTILES; k++) {
         char key[16];
         snprintf(key, sizeof key, "%g", 100 * m3_quantiles[k]);
-        json_object_set_new(all, key, m3_json_number(stage->quantiles[k]));
+        m3_json_set(all, key, m3_json_number(stage->quantiles[k]));
     }
     return all;
 }
@@ -65,8 +65,7 @@ static json_t *float_stage(const struct m3_stage *stage)
                      "percentile", m3_json_known(stage->percentile),
                      "envelope_median", m3_json_known(stage->envelope_median),
                      "envelope_largest", m3_json_known(stage->envelope_largest));
-    if (line != NULL && more != NULL) json_object_update(line, more);
-    json_decref(more);
+    m3_json_update(line, more);
     return line;
 }
 

@@ -5,7 +5,7 @@
 static json_t *ids(const int64_t *list, int64_t width)
 {
     json_t *array = json_array();
-    for (int64_t i = 0; i < width; i++) json_array_append_new(array, json_integer(list[i]));
+    for (int64_t i = 0; i < width; i++) m3_json_append(array, json_integer(list[i]));
     return array;
 }
 
