@@ -56,7 +56,7 @@ help:
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
-	@echo 'make install       program, library and headers to PREFIX ($(PREFIX))'
+	@echo 'make install       program, library, headers and licence to PREFIX ($(PREFIX))'
 
 setup:
 	@scripts/setup.sh
@@ -308,7 +308,9 @@ HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h $(patsubs
                                            oracle/* estimate),ref/$(f))))
 
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref \
+		$(DESTDIR)$(PREFIX)/share/doc/m3ref
+	install -m 644 LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/m3ref
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
 	@[ ! -e $(BUILD)/libm3ref_cuda.so ] || { install $(BUILD)/libm3ref_cuda.so $(DESTDIR)$(PREFIX)/lib; \

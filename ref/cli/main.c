@@ -24,7 +24,8 @@ static const char help[] =
     "  bench ITEM ...                                        the speeds that README quotes\n"
     "\n"
     "Exit status: 0 pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect; 3 not comparable; 64\n"
-    "wrong usage; 65 bad input file; 66 absent file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
+    "wrong usage, also an output that is an input or another output; 65 bad input file; 66 absent file; 69 plug-in\n"
+    "not available; 70 internal error; 74 I/O error.\n";
 
 /* A file that is opened later must not become standard output. What stands in for it if it is closed cannot be written,
  * so that a report that nobody gets is still an error. */
