@@ -15,7 +15,7 @@ LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
-ENGINE := $(filter-out ref/ops/hot.c,$(wildcard ref/ops/*.c))
+ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* estimate,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
@@ -24,12 +24,12 @@ CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
-HOT := plain avx2 avx512
+KERNELS := portable avx2 avx512
 else
-HOT := plain
+KERNELS := portable
 endif
-HOT_avx2 := -mavx2
-HOT_avx512 := -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-width=512
+KERNELS_avx2 := -mavx2
+KERNELS_avx512 := -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-width=512
 
 REAL_f32 :=
 REAL_f64 := -DM3_REAL_IS_DOUBLE
@@ -96,11 +96,11 @@ $(BUILD)/$(1)/%.o: ref/%.c
 	@mkdir -p $$(@D)
 	$(CC) $(CFLAGS) $(REAL_$(1)) -c -o $$@ $$<
 
-$(foreach h,$(HOT),$(BUILD)/$(1)/hot_$(h).o): $(BUILD)/$(1)/hot_%.o: ref/ops/hot.c
+$(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o): $(BUILD)/$(1)/kernels_%.o: ref/ops/fast/kernels.c
 	@mkdir -p $$(@D)
-	$(CC) $(CFLAGS) $(REAL_$(1)) $$(HOT_$$*) -DM3_HOT=m3_hot_$$* -DM3_HOT_NAME='"$$*"' -c -o $$@ $$<
+	$(CC) $(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_KERNELS=m3_kernels_$$* -DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
 
-$(BUILD)/engine_$(1).o: $(ENGINE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach h,$(HOT),$(BUILD)/$(1)/hot_$(h).o)
+$(BUILD)/engine_$(1).o: $(ENGINE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o)
 	$(LD) -r -o $$@.all $$^
 	objcopy --keep-global-symbol=m3_engine_$(1) $$@.all $$@
 	@rm $$@.all
@@ -140,17 +140,18 @@ $(BUILD)/cuda/bench/%.o: scripts/%.cu
 $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.cu=$(BUILD)/cuda/%.o)
 	$(NVCC) -cudart static -o $@ $^
 
-# ---- tests: one program per file; those of the operators once per engine
+# ---- tests: one program per file; those of the operators once per engine, and per body
 
-OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
-             swiglu_oai swiglu sigmoid route experts add layer_norm rope_table_3d attend_segments gelu scatter jitter \
-             lightning_attention hot
 # tests/ mirrors ref/. A program has the name of its file, wherever that is.
 TEST_SOURCES := $(shell find tests -name 'test_*.c*')
+OPERATORS := $(filter-out math,$(patsubst test_%.c,%,$(notdir $(filter tests/ops/%.c,$(TEST_SOURCES)))))
+# Those that have a plain body besides the one that a pass runs.
+TWO_BODIES := $(shell sed -n 's/^ *\.\([a-z0-9_]*\) = m3_fast_.*/\1/p' ref/ops/fast/table.c)
 vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
 vpath test_%.cc tests/cuda
 UNITS := $(filter-out $(OPERATORS),$(patsubst test_%.c,%,$(notdir $(filter %.c,$(TEST_SOURCES)))))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
+TESTS += $(foreach o,$(TWO_BODIES),$(BUILD)/tests/test_$(o)_plain_f32 $(BUILD)/tests/test_$(o)_plain_f64)
 CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
 CUDA_UNITS := $(patsubst test_%.cc,%,$(notdir $(filter %.cc,$(TEST_SOURCES))))
 CUDA_DEVICES := on_cpu no_device little_memory some_memory
@@ -165,8 +166,13 @@ $(TEST_LIBRARY): $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(OBJEC
 
 # What a test reaches behind the engines' single symbol.
 INSIDE_math := $(BUILD)/f64/ops/math.o
-INSIDE_hot_f32 := $(HOT:%=$(BUILD)/f32/hot_%.o) $(BUILD)/f32/ops/hot_pick.o
-INSIDE_hot_f64 := $(HOT:%=$(BUILD)/f64/hot_%.o) $(BUILD)/f64/ops/hot_pick.o
+INSIDE_kernels_f32 := $(KERNELS:%=$(BUILD)/f32/kernels_%.o) $(BUILD)/f32/ops/fast/kernels_pick.o
+INSIDE_kernels_f64 := $(KERNELS:%=$(BUILD)/f64/kernels_%.o) $(BUILD)/f64/ops/fast/kernels_pick.o
+# All operators of an engine but the choice of kernels, which is the test's.
+bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(filter ref/ops/%,$(ENGINE)))) \
+         $(KERNELS:%=$(BUILD)/$(1)/kernels_%.o)
+INSIDE_bodies_f32 := $(call bodies,f32)
+INSIDE_bodies_f64 := $(call bodies,f64)
 INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
 INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 LIBS_math := -lmpfr -lgmp
@@ -191,6 +197,18 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: test_%.c $(
 
 $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
+
+# The same tests, with the plain bodies in the place of those that a pass runs.
+AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_f64
+$(BUILD)/tests/plain_engines.o: tests/support/plain_engines.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) -c -o $@ $<
+$(TWO_BODIES:%=$(BUILD)/tests/test_%_plain_f32): $(BUILD)/tests/test_%_plain_f32: test_%.c $(BUILD)/tests/harness.o \
+		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
+	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f32) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
+$(TWO_BODIES:%=$(BUILD)/tests/test_%_plain_f64): $(BUILD)/tests/test_%_plain_f64: test_%.c $(BUILD)/tests/harness.o \
+		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
+	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
 
 $(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/plugins/%.c
 	@mkdir -p $(@D)

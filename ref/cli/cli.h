@@ -44,13 +44,14 @@ struct m3_config;
 struct m3_engine;
 struct m3_semantics;
 enum { M3_CLI_MOST_SETS = 64 };
-/* --ops LIB[,WORDS] (cli/ops.c): a file, or "cuda" for the library that `make cuda` builds. */
+/* --ops LIB[,WORDS] (cli/ops.c): a file, "cuda" for the library that `make cuda` builds, or "plain". */
 struct m3_plugin;
 struct m3_cli_ops {
-    const char *name;                           /* as given; NULL: the reference's operators */
+    const char *name;                           /* as given; NULL: the default ones */
     char path[4096];                            /* of the library, once it is open */
     struct m3_plugin *plugin;
 };
+int m3_cli_ops_plain(const struct m3_cli_ops *ops);     /* are the plain definitions asked for? */
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error);
 void m3_cli_ops_close(struct m3_cli_ops *ops);
 struct m3_cli_input {
@@ -77,7 +78,8 @@ int m3_cli_input_option(struct m3_cli_input *in, int option, const char *command
 int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,
                            const struct m3_config *config, struct m3_error *error);
 int m3_cli_input_begin(struct m3_cli_input *in, int argc);      /* M3_INTERNAL if memory is short */
-int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struct m3_error *error);
+/* Checks what stands together, once all options are taken. */
+int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_error *error);
 /* Reads and checks it against the model, behind p0 cached places, and prints a line for each picture. */
 int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config, int64_t p0,
                       struct m3_error *error);

@@ -29,7 +29,8 @@ static const char help[] =
     "  --speculative          drafts by the model's MTP modules, verified by the model in one pass: the same greedy\n"
     "                         tokens, the same distribution of drawn ones, in fewer passes\n"
     "  --json                 JSON lines: one object a token, then a summary\n"
-    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB     as in m3ref run\n"
+    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda\n"
+    "                         as in m3ref run\n"
     "  --help                 this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 69 plug-in\n"
@@ -115,11 +116,12 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (argc - optind != 1)
         return m3_fail(error, M3_USAGE, "generate: got %d model directories, expected one", argc - optind);
     a->model = argv[optind];
+    status = m3_cli_input_check(&a->input, "generate", error);
     a->how.engine = a->input.engine;
     a->how.linear = a->input.linear;
     a->how.threads = (int)a->input.threads;
     a->how.sampling.seed = (uint64_t)a->seed;
-    return m3_cli_input_check(&a->input, "generate", error);
+    return status;
 }
 
 /* What the callbacks share. */

@@ -63,8 +63,9 @@ int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_i
     return status;
 }
 
-int m3_cli_input_check(const struct m3_cli_input *in, const char *command, struct m3_error *error)
+int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_error *error)
 {
+    if (m3_cli_ops_plain(&in->ops)) in->linear = M3_LINEAR_ORDERED;     /* the only sums that they have */
     if (!in->case_path == !in->ids)
         return m3_fail(error, M3_USAGE, "%s: got %s, expected either --case or --ids", command,
                        in->ids ? "both" : "neither");

@@ -24,12 +24,20 @@ static int find_cuda(char *path, size_t room, struct m3_error *error)
                    slash ? folder : "", library);
 }
 
+int m3_cli_ops_plain(const struct m3_cli_ops *ops)
+{
+    return ops->name && strcmp(ops->name, "plain") == 0;
+}
+
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
 {
     if (!ops->name) return M3_OK;
+    if (m3_cli_ops_plain(ops)) return m3_plugin_plain(&ops->plugin, engine, error);
     const char *comma = access(ops->name, F_OK) == 0 ? NULL : strchr(ops->name, ',');
     int length = (int)(comma ? comma - ops->name : (ptrdiff_t)strlen(ops->name));
     int status = M3_OK;
+    if (comma && length == 5 && strncmp(ops->name, "plain", 5) == 0)
+        return m3_fail(error, M3_USAGE, "--ops: got %s, expected plain alone: it takes no words", ops->name);
     if (length == 4 && strncmp(ops->name, "cuda", 4) == 0) status = find_cuda(ops->path, sizeof ops->path, error);
     else if (snprintf(ops->path, sizeof ops->path, "%.*s", length, ops->name) >= (int)sizeof ops->path)
         status = m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");

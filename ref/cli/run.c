@@ -54,6 +54,8 @@ static const char help[] =
     "                         mtp_handover=pre_norm|post_norm mtp_embed=id|fused mtp_zero_position0=false|true\n"
     "                         mtp_join=concat|additive jitter=EPS jitter_seed=N\n"
     "  --ops LIB[,WORDS]      shared library (a file) that replaces operators (ref/ops/ops.h); words are for itself\n"
+    "  --ops plain            the plain definitions of all operators, slow: the loops of SPEC.md 5 as ref/ops has them,\n"
+    "                         bit for bit the usual ones with --linear ordered; --linear has no effect on them\n"
     "  --ops cuda[,bf16]      sparse attention and experts on a GPU (SPEC.md 15), in fp32, or on its tensor cores\n"
     "  --allow-long           allow positions beyond max_position_embeddings\n"
     "  --top N                how many next tokens to print, default 5\n"

@@ -8,7 +8,8 @@ const struct m3_engine *M3_ENGINE(void)
     static const struct m3_engine engine = {
         .precision = sizeof(real) == sizeof(double) ? "f64" : "f32",
         .real_bytes = sizeof(real),
-        .ops = &m3_reference_ops,
+        .ops = &m3_fast_ops,
+        .plain = &m3_plain_ops,
         .forward = m3_forward,
         .mtp = m3_forward_mtp,
     };

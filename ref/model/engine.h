@@ -90,7 +90,8 @@ static inline int64_t m3_request_modules(const struct m3_model *model, const str
 struct m3_engine {
     const char *precision;                  /* "f32" or "f64" */
     size_t real_bytes;
-    const struct m3_ops *ops;               /* the reference table; ops/ops.h of the same `real` describes it */
+    const struct m3_ops *ops;               /* what a pass runs; ops/ops.h of the same `real` describes it */
+    const struct m3_ops *plain;             /* the plain definitions: the same bits, with ordered sums */
     /* The main model, then the m3_request_modules up to the last that the sink wants a tap of. */
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */

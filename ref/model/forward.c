@@ -41,7 +41,7 @@ static int open_pass(struct m3_pass *f, const struct m3_model *model, const stru
                      struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
-    *f = (struct m3_pass){ .model = model, .config = c, .request = request, .error = error, .ops = m3_reference_ops,
+    *f = (struct m3_pass){ .model = model, .config = c, .request = request, .error = error, .ops = m3_fast_ops,
                            .layer = -1 };
     f->act =
         (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };

@@ -49,7 +49,6 @@ static int load(struct m3_plugin *p, const char *path, const struct m3_engine *e
                        "%s: built for another table: got ABI %d, real of %d bytes, expected %d, %d", path,
                        abi->abi_version, abi->real_bytes, M3_OPS_ABI, (int)engine->real_bytes);
 
-    memcpy(&p->ops, engine->ops, sizeof p->ops);
     memcpy(&replace, &symbol, sizeof replace);      /* C has no cast from an object pointer to a function pointer */
     status = replace(&p->ops);
     int missing = missing_entry(&p->ops);
@@ -78,19 +77,33 @@ static int start(struct m3_plugin *p, const char *path, const char *words, struc
     return status;
 }
 
+/* One that holds a table of the engine. */
+static int make(struct m3_plugin **plugin, const struct m3_ops *ops, struct m3_error *error)
+{
+    struct m3_plugin *p = *plugin = calloc(1, sizeof *p);
+    if (!p) return m3_fail_memory(error, "--ops", sizeof *p);
+    memcpy(&p->ops, ops, sizeof p->ops);
+    p->replacement.ops = &p->ops;
+    return M3_OK;
+}
+
 int m3_plugin_open(struct m3_plugin **plugin, const char *path, const char *words, const struct m3_engine *engine,
                    struct m3_error *error)
 {
-    struct m3_plugin *p = *plugin = calloc(1, sizeof *p);
-    if (!p) return m3_fail_memory(error, path, sizeof *p);
-    p->replacement.ops = &p->ops;
-    int status = load(p, path, engine, error);
-    if (!status) status = start(p, path, words, error);
+    int status = make(plugin, engine->ops, error);
+    if (status) return status;
+    status = load(*plugin, path, engine, error);
+    if (!status) status = start(*plugin, path, words, error);
     if (status) {
-        m3_plugin_close(p);
+        m3_plugin_close(*plugin);
         *plugin = NULL;
     }
     return status;
+}
+
+int m3_plugin_plain(struct m3_plugin **plugin, const struct m3_engine *engine, struct m3_error *error)
+{
+    return make(plugin, engine->plain, error);
 }
 
 const struct m3_replacement *m3_plugin_replacement(const struct m3_plugin *plugin)

@@ -1,4 +1,5 @@
-/* A user's shared library that replaces entries of the operator table. What it exports: ops/ops.h. */
+/* Other operators for a pass: a user's shared library that replaces entries of the table (what it exports: ops/ops.h),
+ * or the plain definitions. */
 #ifndef M3_MODEL_PLUGIN_H
 #define M3_MODEL_PLUGIN_H
 
@@ -10,6 +11,8 @@ struct m3_plugin;
  * if it cannot be loaded, or refuses; also if there are words and it takes none. */
 int m3_plugin_open(struct m3_plugin **plugin, const char *path, const char *words, const struct m3_engine *engine,
                    struct m3_error *error);
+/* The plain definitions of the engine, as if they were a plug-in's. */
+int m3_plugin_plain(struct m3_plugin **plugin, const struct m3_engine *engine, struct m3_error *error);
 /* For struct m3_request, as long as the plug-in is open. NULL of NULL. */
 const struct m3_replacement *m3_plugin_replacement(const struct m3_plugin *plugin);
 void m3_plugin_close(struct m3_plugin *plugin);         /* NULL is fine */

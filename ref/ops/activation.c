@@ -1,11 +1,16 @@
-#include <math.h>
-
-#include "base/minmax.h"
-#include "ops/hot.h"
+#include "ops/brief.h"
 #include "ops/math.h"
 #include "ops/operators.h"
 
-enum { PIECE = 4096 };
+/* The logistic function, in double, rounded once. */
+static real sig(real x)
+{
+    return (real)(1 / (1 + m3_exp(-(double)x)));
+}
+
+/* Written so that a NaN fails the comparison and stays. */
+static real at_most(real x, real limit) { return x > limit ? limit : x; }
+static real at_least(real x, real limit) { return x < limit ? limit : x; }
 
 /* SwiGLU as in M3 (and gpt-oss). SPEC 5.11
  *
@@ -17,26 +22,24 @@ enum { PIECE = 4096 };
 int m3_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
                   const struct m3_activation *act)
 {
-    const struct m3_hot *hot = m3_hot();
-    real lower = act->clamp == M3_GATE_CLAMP_BOTH ? -act->limit : -(real)INFINITY;
-
 #pragma omp parallel for num_threads(m3_team(ctx, T * F * 16))
-    for (int64_t i = 0; i < T * F; i += PIECE)
-        hot->swiglu_oai(y + i, gate + i, up + i, m3_min(PIECE, T * F - i), act->alpha, act->limit, lower);
+    for (int64_t i = 0; i < T * F; i++) {
+        real g = at_most(gate[i], act->limit), u = at_least(at_most(up[i], act->limit), -act->limit);
+        if (act->clamp == M3_GATE_CLAMP_BOTH) g = at_least(g, -act->limit);
+        y[i] = (u + 1) * g * sig(act->alpha * g);
+    }
     return M3_OK;
 }
 
-/* SwiGLU, the plain form. SPEC 5.12
+/* SwiGLU, the form without clamps. SPEC 5.12
  *
  *     y = up gate sig(gate)
  *
  * y [T,F] may be gate; gate, up [T,F].  For configs whose hidden_act is "silu" in the released form. */
 int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F)
 {
-    const struct m3_hot *hot = m3_hot();
-
 #pragma omp parallel for num_threads(m3_team(ctx, T * F * 16))
-    for (int64_t i = 0; i < T * F; i += PIECE) hot->swiglu(y + i, gate + i, up + i, m3_min(PIECE, T * F - i));
+    for (int64_t i = 0; i < T * F; i++) y[i] = up[i] * gate[i] * sig(gate[i]);
     return M3_OK;
 }
 
@@ -45,13 +48,16 @@ int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int
  *     y = x/2 (1 + erf(x / sqrt 2))
  *
  * y [n] may be x; x [n].  In double, rounded once: x times erfc(|x| / sqrt 2) / 2 for x < 0, else x minus that.
+ * The product takes x within the range of the tail: 0 at the infinities, not inf * 0.
  * Often wrong: the tanh form; x sig(1.702 x); 1 + erf for negative x, which cancels. */
 int m3_gelu(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 {
-    const struct m3_hot *hot = m3_hot();
-
 #pragma omp parallel for num_threads(m3_team(ctx, n * 16))
-    for (int64_t i = 0; i < n; i += PIECE) hot->gelu(y + i, x + i, m3_min(PIECE, n - i));
+    for (int64_t i = 0; i < n; i++) {
+        real near = at_least(at_most(x[i], m3_tail_most), -m3_tail_most);
+        double part = (double)near * m3_tail(near);
+        y[i] = (real)(x[i] < 0 ? part : (double)x[i] - part);
+    }
     return M3_OK;
 }
 
@@ -63,6 +69,6 @@ int m3_gelu(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 int m3_sigmoid(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 {
 #pragma omp parallel for num_threads(m3_team(ctx, n * 16))
-    for (int64_t i = 0; i < n; i++) y[i] = (real)(1 / (1 + m3_exp(-(double)x[i])));
+    for (int64_t i = 0; i < n; i++) y[i] = sig(x[i]);
     return M3_OK;
 }

@@ -1,73 +1,35 @@
 #include <math.h>
-#include <omp.h>
 
 #include "base/minmax.h"
-#include "ops/hot.h"
 #include "ops/math.h"
 #include "ops/operators.h"
-#include "ops/seen.h"
+#include "ops/visible.h"
 
-enum {
-    LANES = 32,         /* (row, group) pairs of a tile, side by side, */
-    FEW_LANES = 4,      /* or that many: a single token has no more groups */
-    BLOCKS = 64,        /* blocks of a piece of work: a single token's keys are shared out too */
-};
-
-/* The keys of block b that the row at place p sees. */
-static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b)
+/* q . k of one index query and one index key [X]; with index_scale=rsqrt over sqrt(X). */
+static real score(const real *q, const real *k, const struct m3_index *d)
 {
-    return m3_min(d->block, p + 1 - b * d->block);
+    real sum = 0;
+    for (int64_t x = 0; x < d->X; x++) sum = sum + q[x] * k[x];
+    return d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? sum * (real)(1 / sqrt((double)d->X)) : sum;
 }
 
-/* Pools s [n], `stride` apart, of the keys that `seen` [n] does not hide. NaN if any of them is; -inf of none. */
-static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *seen, real scale, enum m3_pool kind)
+/* The pooled score of block b for row t and an index query q [X] of it. NaN if any visible score is; -inf of none. */
+static real block_score(const real *q, const real *k, const struct m3_index *d, const struct m3_mask *mask, int64_t t,
+                        int64_t g, int64_t b)
 {
-    real best = -(real)INFINITY;
-    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n, n)) > 0; j += run)
-        for (int64_t i = j; i < j + run; i++) {
-            real s_i = s[i * stride] * scale;
-            if (s_i > best || s_i != s_i) best = s_i;
-        }
-    if (kind == M3_POOL_MAX || best != best || isinf(best)) return best;
+    int64_t first = b * d->block, end = m3_min(first + d->block, d->p0 + d->T);
+    real max = -(real)INFINITY;
+    for (int64_t j = first; j < end; j++) {
+        if (!m3_visible(mask, t, g, j)) continue;
+        real s = score(q, k + j * d->X, d);
+        if (s > max || s != s) max = s;
+    }
+    if (d->semantics->pool == M3_POOL_MAX || max != max || isinf(max)) return max;
 
     double sum = 0;
-    for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n, n)) > 0; j += run)
-        for (int64_t i = j; i < j + run; i++) sum += m3_exp((double)(s[i * stride] * scale) - (double)best);
-    return (real)((double)best + m3_log(sum));
-}
-
-/* The (row, group) pair and block where a score is first NaN; pair INT64_MAX: nowhere. */
-struct nan_place { int64_t pair, block; };
-
-static struct nan_place earlier(struct nan_place a, struct nan_place b)
-{
-    return b.pair < a.pair || (b.pair == a.pair && b.block < a.block) ? b : a;
-}
-
-/* The pairs i0 .. i0 + n, pair = t * G + g, and blocks b0 .. b1: the pairs stand side by side as lanes, for all groups
- * read the same keys. q_t [X,lanes] and s [block,lanes] are scratch. */
-static struct nan_place score_tile(real *m, const real *q, const real *k, const struct m3_index *d, int64_t i0,
-                                   int64_t n, int64_t lanes, int64_t b0, int64_t b1, real *q_t, real *s)
-{
-    const struct m3_hot *hot = m3_hot();
-    int64_t last = d->p0 + (i0 + n - 1) / d->G;
-    struct nan_place bad = { INT64_MAX, 0 };
-    real scale = d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? (real)(1 / sqrt((double)d->X)) : 1;
-
-    for (int64_t x = 0; x < d->X; x++)
-        for (int64_t l = 0; l < lanes; l++) q_t[x * lanes + l] = l < n ? q[(i0 + l) * d->X + x] : 0;
-
-    for (int64_t b = b0; b < b1; b++) {
-        int64_t keys = visible_keys(d, last, b);
-        if (keys > 0) hot->gemm(s, lanes, k + b * d->block * d->X, d->X, 1, q_t, lanes, keys, lanes, d->X, 0);
-        for (int64_t l = 0; l < n; l++) {
-            int64_t keys_l = visible_keys(d, d->p0 + (i0 + l) / d->G, b);
-            real *m_b = m + (i0 + l) * d->B + b;
-            *m_b = pool(s + l, lanes, keys_l, d->seen ? d->seen + b * d->block : NULL, scale, d->semantics->pool);
-            if (*m_b != *m_b) bad = earlier(bad, (struct nan_place){ i0 + l, b });
-        }
-    }
-    return bad;
+    for (int64_t j = first; j < end; j++)
+        if (m3_visible(mask, t, g, j)) sum = sum + m3_exp((double)score(q, k + j * d->X, d) - (double)max);
+    return (real)((double)max + m3_log(sum));
 }
 
 /* Scores of blocks of keys for every row and index head. SPEC 5.8
@@ -79,26 +41,16 @@ static struct nan_place score_tile(real *m, const real *q, const real *k, const 
  * Often wrong: the mask after pooling; one score for all groups; a padded tail that counts as 0. */
 int m3_block_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
-    int64_t pairs = d->T * d->G, keys = d->p0 + d->T, lanes = pairs <= FEW_LANES ? FEW_LANES : LANES;
-    int64_t each = (d->X + m3_min(d->block, keys)) * lanes, pieces = (d->B + BLOCKS - 1) / BLOCKS;
-    int64_t tiles = (pairs + lanes - 1) / lanes;
-    struct nan_place bad = { INT64_MAX, 0 };
-    int team = (int)m3_min(m3_team(ctx, pairs * d->X * keys), tiles * pieces);
-    size_t mark = m3_scratch_mark(ctx);
-    real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
-    if (!scratch) return M3_INTERNAL;
+    const struct m3_mask mask = { .p0 = d->p0, .seen = d->seen };
 
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i = 0; i < tiles * pieces; i++) {
-        int64_t i0 = i / pieces * lanes, b0 = i % pieces * BLOCKS;
-        real *q_t = scratch + omp_get_thread_num() * each, *s = q_t + d->X * lanes;
-        struct nan_place place = score_tile(m, q, k, d, i0, m3_min(lanes, pairs - i0), lanes, b0,
-                                            m3_min(b0 + BLOCKS, d->B), q_t, s);
-        if (place.pair == INT64_MAX) continue;
-#pragma omp critical(m3_block_scores)
-        bad = earlier(bad, place);
-    }
-    m3_scratch_release(ctx, mark);
-    if (bad.pair == INT64_MAX) return M3_OK;
-    return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", bad.pair / d->G, bad.pair % d->G, bad.block);
+#pragma omp parallel for num_threads(m3_team(ctx, d->T * d->G * d->X * (d->p0 + d->T)))
+    for (int64_t t = 0; t < d->T; t++)
+        for (int64_t g = 0; g < d->G; g++)
+            for (int64_t b = 0; b < d->B; b++)
+                m[(t * d->G + g) * d->B + b] = block_score(q + (t * d->G + g) * d->X, k, d, &mask, t, g, b);
+
+    for (int64_t i = 0; i < d->T * d->G * d->B; i++)
+        if (m[i] != m[i])
+            return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", i / d->B / d->G, i / d->B % d->G, i % d->B);
+    return M3_OK;
 }

@@ -1,173 +1,34 @@
-#include <cblas.h>
-#include <limits.h>
 #include <omp.h>
-#include <string.h>
 
-#include "base/minmax.h"
-#include "ops/hot.h"
+#include "ops/expand.h"
 #include "ops/operators.h"
-
-enum {
-    LEAST_PANEL = 256,      /* weight rows that one thread expands and multiplies at a time: an eighth of all, */
-    BLAS_PANEL = 1024,      /* from the least to this */
-    BLAS_DEPTH = 2048,      /* and columns: the expanded panel stays in a near cache */
-    TALL = 1024,            /* rows of x from which larger panels pay: the library copies x for each */
-    TALL_PANEL = 1280,
-    TALL_DEPTH = 6144,
-    TALL_ROWS = 512,        /* then x is cut too, into pieces of no fewer rows, */
-    TALL_TASKS = 8,         /* where panels alone are fewer pieces of work than this */
-    DOT_PANEL = 16,
-    ORDERED_PANEL = 64,
-    ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
-    TRANSPOSE_ROWS = 16,
-};
-
-static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t n)
-{
-    for (int64_t t = 0; t < T && bias; t++)
-        for (int64_t i = 0; i < n; i++) y[t * ldy + i] = y[t * ldy + i] + bias[i];
-}
-
-/* y [T,n] (row stride outputs) += x [T,k] (row stride inputs) w' [n,k] (row stride ldw), by the library, on this thread
- * alone. */
-static void add_product(real *y, const real *x, const real *w, int64_t ldw, int64_t T, int64_t n, int64_t k,
-                        int64_t outputs, int64_t inputs)
-{
-    if (sizeof(real) == sizeof(double))
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)k, 1, (const double *)(const void *)x,
-                    (int)inputs, (const double *)(const void *)w, (int)ldw, 1, (double *)(void *)y, (int)outputs);
-    else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)k, 1, (const float *)(const void *)x,
-                    (int)inputs, (const float *)(const void *)w, (int)ldw, 1, (float *)(void *)y, (int)outputs);
-}
-
-/* The stored matrix itself, where it is of real and aligned; else NULL. */
-static const real *as_stored(const struct m3_weight *w)
-{
-    enum m3_dtype same = sizeof(real) == sizeof(double) ? M3_F64 : M3_F32;
-    return w->dtype == same && (uintptr_t)w->data % sizeof(real) == 0 ? w->data : NULL;
-}
-
-/* Rows [n0, n0 + n) of w, columns [k0, k0 + k), as real: where they are stored, or expanded into `mine`. */
-static const real *panel_of(real *mine, const real *stored, const struct m3_weight *w, int64_t n0, int64_t n,
-                            int64_t k0, int64_t k)
-{
-    if (stored) return stored + n0 * w->cols + k0;
-    for (int64_t r = 0; r < n; r++) m3_hot()->expand(mine + r * k, w, n0 + r, k0, k);
-    return mine;
-}
-
-/* Up to M3_ALONE_ROWS rows: dot products, at the speed of reading weights, faster there than the library. An output
- * depends on its own rows of x and w alone. */
-static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
-{
-    const struct m3_hot *hot = m3_hot();
-    const real *stored = as_stored(w);
-    int64_t outputs = w->rows, inputs = w->cols, panel = m3_min(DOT_PANEL, outputs), is_bf16 = w->dtype == M3_BF16;
-    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + panel - 1) / panel);
-    size_t mark = m3_scratch_mark(ctx);
-    real *expanded = m3_scratch_take(ctx, stored || is_bf16 ? 1 : team * panel * inputs, sizeof *expanded);
-    if (!expanded) return M3_INTERNAL;
-
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n0 = 0; n0 < outputs; n0 += panel) {
-        int64_t n = m3_min(panel, outputs - n0);
-        if (is_bf16) {
-            hot->dots_bf16(y + n0, outputs, x, (const char *)w->data + 2 * n0 * inputs, T, n, inputs);
-        } else {
-            real *mine = stored ? NULL : expanded + omp_get_thread_num() * panel * inputs;
-            hot->dots(y + n0, outputs, x, panel_of(mine, stored, w, n0, n, 0, inputs), T, n, inputs);
-        }
-        add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
-    }
-    m3_scratch_release(ctx, mark);
-    return M3_OK;
-}
-
-/* Many rows: the library, on pieces of w and x. No cut depends on the threads. */
-static int library(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
-{
-    const real *stored = as_stored(w);
-    int64_t outputs = w->rows, inputs = w->cols, tall = T >= TALL;
-    int64_t panel = tall ? TALL_PANEL : m3_max(LEAST_PANEL, m3_min(BLAS_PANEL, outputs / 8));
-    int64_t depth = m3_min(inputs, tall ? TALL_DEPTH : BLAS_DEPTH), panels = (outputs + panel - 1) / panel;
-    int64_t cuts = tall ? m3_min(T / TALL_ROWS, (TALL_TASKS + panels - 1) / panels) : 1;
-    int64_t height = (T + cuts - 1) / cuts;
-    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), panels * cuts);
-    if (T > INT_MAX || outputs > INT_MAX || inputs > INT_MAX)
-        return m3_fail_at(ctx, M3_BAD_INPUT, "a dimension beyond what the BLAS library takes", -1, -1, -1);
-    size_t mark = m3_scratch_mark(ctx);
-    real *expanded = m3_scratch_take(ctx, stored ? 1 : team * panel * depth, sizeof *expanded);
-    if (!expanded) return M3_INTERNAL;
-    openblas_set_num_threads(1);        /* threads are ours: one piece of work each */
-
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i = 0; i < panels * cuts; i++) {
-        int64_t n0 = i / cuts * panel, n = m3_min(panel, outputs - n0);
-        int64_t t0 = i % cuts * height, rows = m3_min(height, T - t0);
-        real *mine = stored ? expanded : expanded + omp_get_thread_num() * panel * depth, *y_i = y + t0 * outputs + n0;
-        for (int64_t t = 0; t < rows; t++)
-            for (int64_t r = 0; r < n; r++) y_i[t * outputs + r] = bias ? bias[n0 + r] : 0;
-        for (int64_t k0 = 0; k0 < inputs; k0 += depth) {
-            int64_t k = m3_min(depth, inputs - k0);
-            const real *w_i = panel_of(mine, stored, w, n0, n, k0, k);
-            add_product(y_i, x + t0 * inputs + k0, w_i, stored ? inputs : k, rows, n, k, outputs, inputs);
-        }
-    }
-    m3_scratch_release(ctx, mark);
-    return M3_OK;
-}
-
-/* packed [k, ORDERED_PANEL] := rows [n0, n0 + n) of w, columns [k0, k0 + k), transposed; missing rows are 0. */
-static void pack(const struct m3_hot *hot, real *packed, real *rows, const struct m3_weight *w, int64_t n0, int64_t n,
-                 int64_t k0, int64_t k)
-{
-    for (int64_t i0 = 0; i0 < ORDERED_PANEL; i0 += TRANSPOSE_ROWS) {
-        for (int64_t i = 0; i < TRANSPOSE_ROWS; i++) {
-            if (i0 + i < n) hot->expand(rows + i * k, w, n0 + i0 + i, k0, k);
-            else for (int64_t j = 0; j < k; j++) rows[i * k + j] = 0;
-        }
-        for (int64_t j = 0; j < k; j++)
-            for (int64_t i = 0; i < TRANSPOSE_ROWS; i++) packed[j * ORDERED_PANEL + i0 + i] = rows[i * k + j];
-    }
-}
-
-/* Ascending k, product and sum each rounded: the same bits on every machine. */
-static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
-{
-    const struct m3_hot *hot = m3_hot();
-    int64_t outputs = w->rows, inputs = w->cols, each = (ORDERED_PANEL + TRANSPOSE_ROWS) * ORDERED_DEPTH;
-    int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + ORDERED_PANEL - 1) / ORDERED_PANEL);
-    size_t mark = m3_scratch_mark(ctx);
-    real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
-    if (!scratch) return M3_INTERNAL;
-
-#pragma omp parallel num_threads(team)
-    {
-        real *packed = scratch + omp_get_thread_num() * each, *rows = packed + ORDERED_PANEL * ORDERED_DEPTH;
-#pragma omp for schedule(dynamic)
-        for (int64_t n0 = 0; n0 < outputs; n0 += ORDERED_PANEL) {
-            int64_t n = m3_min(ORDERED_PANEL, outputs - n0);
-            for (int64_t k0 = 0; k0 < inputs; k0 += ORDERED_DEPTH) {
-                int64_t k = m3_min(ORDERED_DEPTH, inputs - k0);
-                pack(hot, packed, rows, w, n0, n, k0, k);
-                hot->gemm(y + n0, outputs, x + k0, inputs, 1, packed, ORDERED_PANEL, T, n, k, k0 > 0);
-            }
-            add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
-        }
-    }
-    m3_scratch_release(ctx, mark);
-    return M3_OK;
-}
 
 /* A weight matrix on every row. SPEC 5.4
  *
  *     y[t,n] = sum over k of x[t,k] w[n,k] + bias[n]
  *
- * y [T,rows]; x [T,cols]; w [rows,cols] as stored; bias [rows] or NULL.  Two bodies behind one meaning; in
- * ordered the bias is added last. */
+ * y [T,rows]; x [T,cols]; w [rows,cols] as stored; bias [rows] or NULL.
+ * Order: `ordered`, whatever the context asks for: k ascending, product and sum each rounded, the bias last.
+ * Often wrong: x w instead of x w', for files hold [out,in]. */
 int m3_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
-    if (ctx->linear == M3_LINEAR_ORDERED) return ordered(ctx, y, x, w, bias, T);
-    return T <= M3_ALONE_ROWS ? few_rows(ctx, y, x, w, bias, T) : library(ctx, y, x, w, bias, T);
+    int team = m3_team(ctx, T * w->rows * w->cols);
+    size_t mark = m3_scratch_mark(ctx);
+    real *rows = m3_scratch_take(ctx, team * w->cols, sizeof *rows);
+    if (!rows) return M3_INTERNAL;
+
+#pragma omp parallel for num_threads(team)
+    for (int64_t n = 0; n < w->rows; n++) {
+        real *w_n = rows + omp_get_thread_num() * w->cols;
+        m3_expand_row(w_n, w, n);
+
+        for (int64_t t = 0; t < T; t++) {
+            const real *x_t = x + t * w->cols;
+            real sum = 0;
+            for (int64_t k = 0; k < w->cols; k++) sum = sum + w_n[k] * x_t[k];
+            y[t * w->rows + n] = bias ? sum + bias[n] : sum;
+        }
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
 }

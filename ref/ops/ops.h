@@ -69,48 +69,75 @@ struct m3_activation {
     enum m3_gate_clamp clamp;
 };
 
+/* Signatures; operands as in the table above. */
+typedef int m3_op_embed(struct m3_ctx *, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T);
+typedef int m3_op_rms_norm(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);
+typedef int m3_op_rms_norm_plain(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H,
+                                 real eps);
+typedef int m3_op_linear(struct m3_ctx *, real *y, const real *x, const struct m3_weight *w, const real *bias,
+                         int64_t T);
+typedef int m3_op_rope_table(struct m3_ctx *, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R,
+                             double theta, enum m3_rope_angle angle);
+typedef int m3_op_rope(struct m3_ctx *, real *y, const real *x, const real *cos, const real *sin, int64_t T,
+                       int64_t heads, int64_t D, int64_t R);
+typedef int m3_op_attend_full(struct m3_ctx *, real *o, real *lse, const real *q, const real *k, const real *v,
+                              const struct m3_attend *d);
+typedef int m3_op_block_scores(struct m3_ctx *, real *m, const real *q, const real *k, const struct m3_index *d);
+typedef int m3_op_select_blocks(struct m3_ctx *, int32_t *ids, const real *m, const struct m3_index *d);
+typedef int m3_op_attend_blocks(struct m3_ctx *, real *o, real *lse, const real *q, const real *k, const real *v,
+                                const int32_t *blocks, const struct m3_attend *d);
+typedef int m3_op_swiglu_oai(struct m3_ctx *, real *y, const real *gate, const real *up, int64_t T, int64_t F,
+                             const struct m3_activation *act);
+typedef int m3_op_swiglu(struct m3_ctx *, real *y, const real *gate, const real *up, int64_t T, int64_t F);
+typedef int m3_op_sigmoid(struct m3_ctx *, real *y, const real *x, int64_t n);
+typedef int m3_op_route(struct m3_ctx *, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E,
+                        int64_t K);
+typedef int m3_op_experts(struct m3_ctx *, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
+                          const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
+                          int64_t K, real factor);
+typedef int m3_op_add(struct m3_ctx *, real *y, const real *a, const real *b, int64_t n);
+typedef int m3_op_layer_norm(struct m3_ctx *, real *y, const real *x, const real *w, const real *b, int64_t T,
+                             int64_t H, real eps);
+typedef int m3_op_rope_table_3d(struct m3_ctx *, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R,
+                                double theta, enum m3_rope_angle angle);
+typedef int m3_op_attend_segments(struct m3_ctx *, real *o, const real *q, const real *k, const real *v,
+                                  const int64_t *ends, int64_t segments, int64_t A, int64_t U);
+typedef int m3_op_gelu(struct m3_ctx *, real *y, const real *x, int64_t n);
+typedef int m3_op_scatter(struct m3_ctx *, real *y, const real *x, const int32_t *ids, const real *f, int32_t id,
+                          int64_t T, int64_t M, int64_t H);
+typedef int m3_op_jitter(struct m3_ctx *, real *y, const real *x, int64_t T, int64_t H, int64_t p0, double eps,
+                         uint64_t key);
+
 struct m3_ops {
     int abi_version;                /* M3_OPS_ABI */
     int real_bytes;                 /* sizeof(real) */
 
-    int (*embed)(struct m3_ctx *, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T);
-    int (*rms_norm)(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);
-    int (*rms_norm_plain)(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);
-    int (*linear)(struct m3_ctx *, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T);
-    int (*rope_table)(struct m3_ctx *, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
-                      enum m3_rope_angle angle);
-    int (*rope)(struct m3_ctx *, real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads,
-                int64_t D, int64_t R);
-    int (*attend_full)(struct m3_ctx *, real *o, real *lse, const real *q, const real *k, const real *v,
-                       const struct m3_attend *d);
-    int (*block_scores)(struct m3_ctx *, real *m, const real *q, const real *k, const struct m3_index *d);
-    int (*select_blocks)(struct m3_ctx *, int32_t *ids, const real *m, const struct m3_index *d);
-    int (*attend_blocks)(struct m3_ctx *, real *o, real *lse, const real *q, const real *k, const real *v,
-                         const int32_t *blocks, const struct m3_attend *d);
-    int (*swiglu_oai)(struct m3_ctx *, real *y, const real *gate, const real *up, int64_t T, int64_t F,
-                      const struct m3_activation *act);
-    int (*swiglu)(struct m3_ctx *, real *y, const real *gate, const real *up, int64_t T, int64_t F);
-    int (*sigmoid)(struct m3_ctx *, real *y, const real *x, int64_t n);
-    int (*route)(struct m3_ctx *, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E,
-                 int64_t K);
-    int (*experts)(struct m3_ctx *, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
-                   const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
-                   real factor);
-    int (*add)(struct m3_ctx *, real *y, const real *a, const real *b, int64_t n);
-    int (*layer_norm)(struct m3_ctx *, real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H,
-                      real eps);
-    int (*rope_table_3d)(struct m3_ctx *, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R,
-                         double theta, enum m3_rope_angle angle);
-    int (*attend_segments)(struct m3_ctx *, real *o, const real *q, const real *k, const real *v, const int64_t *ends,
-                           int64_t segments, int64_t A, int64_t U);
-    int (*gelu)(struct m3_ctx *, real *y, const real *x, int64_t n);
-    int (*scatter)(struct m3_ctx *, real *y, const real *x, const int32_t *ids, const real *f, int32_t id, int64_t T,
-                   int64_t M, int64_t H);
-    int (*jitter)(struct m3_ctx *, real *y, const real *x, int64_t T, int64_t H, int64_t p0, double eps, uint64_t key);
+    m3_op_embed *embed;
+    m3_op_rms_norm *rms_norm;
+    m3_op_rms_norm_plain *rms_norm_plain;
+    m3_op_linear *linear;
+    m3_op_rope_table *rope_table;
+    m3_op_rope *rope;
+    m3_op_attend_full *attend_full;
+    m3_op_block_scores *block_scores;
+    m3_op_select_blocks *select_blocks;
+    m3_op_attend_blocks *attend_blocks;
+    m3_op_swiglu_oai *swiglu_oai;
+    m3_op_swiglu *swiglu;
+    m3_op_sigmoid *sigmoid;
+    m3_op_route *route;
+    m3_op_experts *experts;
+    m3_op_add *add;
+    m3_op_layer_norm *layer_norm;
+    m3_op_rope_table_3d *rope_table_3d;
+    m3_op_attend_segments *attend_segments;
+    m3_op_gelu *gelu;
+    m3_op_scatter *scatter;
+    m3_op_jitter *jitter;
 };
 
 /* What a plug-in exports under these two names: for which table it was built, which must be this one, and a function
- * that gets the reference table and replaces entries; 0, or a status to refuse. It may call the functions of ref/base.
+ * that gets the default table and replaces entries; 0, or a status to refuse. It may call the functions of ref/base.
  *
  *     const struct m3_plugin_abi m3_plugin_abi = { M3_OPS_ABI, sizeof(real) };
  *     int m3_plugin(struct m3_ops *ops) { ops->rope = my_rope; return M3_OK; }

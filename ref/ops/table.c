@@ -1,6 +1,6 @@
 #include "ops/operators.h"
 
-const struct m3_ops m3_reference_ops = {
+const struct m3_ops m3_plain_ops = {
     .abi_version = M3_OPS_ABI,
     .real_bytes = sizeof(real),
     .embed = m3_embed,

@@ -1,6 +1,6 @@
 /* Keys that an attention mask hides. SPEC 3.4. */
-#ifndef M3_OPS_SEEN_H
-#define M3_OPS_SEEN_H
+#ifndef M3_OPS_FAST_SEEN_H
+#define M3_OPS_FAST_SEEN_H
 
 #include <stdint.h>
 

@@ -11,14 +11,14 @@
 #include "guard.h"
 #include "ops/erf.h"
 #include "ops/exp.h"
-#include "ops/hot.h"
+#include "ops/fast/kernels.h"
 
-extern const struct m3_hot m3_hot_plain;
+extern const struct m3_kernels m3_kernels_portable;
 #ifdef __x86_64__
-extern const struct m3_hot m3_hot_avx2, m3_hot_avx512;
-static const struct m3_hot *const builds[] = { &m3_hot_plain, &m3_hot_avx2, &m3_hot_avx512 };
+extern const struct m3_kernels m3_kernels_avx2, m3_kernels_avx512;
+static const struct m3_kernels *const builds[] = { &m3_kernels_portable, &m3_kernels_avx2, &m3_kernels_avx512 };
 #else
-static const struct m3_hot *const builds[] = { &m3_hot_plain };
+static const struct m3_kernels *const builds[] = { &m3_kernels_portable };
 #endif
 enum { BUILDS = sizeof builds / sizeof builds[0] };
 
@@ -26,7 +26,7 @@ enum { BUILDS = sizeof builds / sizeof builds[0] };
 static int runs_here(int i)
 {
     for (int wide = BUILDS - 1; wide >= i; wide--)
-        if (m3_hot() == builds[wide]) return 1;
+        if (m3_kernels() == builds[wide]) return 1;
     printf("%s: not tried, this processor lacks it\n", builds[i]->name);
     return 0;
 }
@@ -65,7 +65,7 @@ START_TEST(gemm_is_the_plain_loop)
     static const int64_t sizes[] = { 1, 2, 3, 7, 8, 9, 16, 17, 31, 32, 33, 67, 130 };
     enum { COUNT = sizeof sizes / sizeof sizes[0], MOST = 130 * 135 };
     static real a[MOST], b[MOST], want[MOST], start[MOST];
-    const struct m3_hot *hot = builds[_i];
+    const struct m3_kernels *kernels = builds[_i];
     fill(a, MOST);
     fill(b, MOST);
     fill(start, MOST);
@@ -80,8 +80,8 @@ START_TEST(gemm_is_the_plain_loop)
         memcpy(c, start, bytes);
         memcpy(want, start, bytes);
         plain_gemm(want, ldc, ga_x, a_m, a_k, gb_x, ldb, M, N, K, add);
-        hot->gemm(c, ldc, ga_x, a_m, a_k, gb_x, ldb, M, N, K, add);
-        ck_assert_msg(memcmp(c, want, bytes) == 0, "%s: M %d N %d K %d add %d turned %d", hot->name, (int)M, (int)N,
+        kernels->gemm(c, ldc, ga_x, a_m, a_k, gb_x, ldb, M, N, K, add);
+        ck_assert_msg(memcmp(c, want, bytes) == 0, "%s: M %d N %d K %d add %d turned %d", kernels->name, (int)M, (int)N,
                       (int)K, add, turned);
         ck_assert(guard_intact(&gc) && guard_intact(&ga) && guard_intact(&gb));
     }
@@ -92,14 +92,14 @@ START_TEST(dots_are_products)
 {
     static const int64_t sizes[] = { 1, 3, 4, 5, 16, 63, 64, 257 };
     static real x[7 * 257], w[9 * 257];
-    const struct m3_hot *hot = builds[_i];
+    const struct m3_kernels *kernels = builds[_i];
     fill(x, 7 * 257);
     fill(w, 9 * 257);
     for (int i = 0; runs_here(_i) && i < 7 * 9 * 8; i++) {
         int64_t T = i % 7 + 1, rows = i / 7 % 9 + 1, K = sizes[i / 63], ldy = rows + 2;
         struct guard gy;
         real *y = guard_output(&gy, (size_t)(T * ldy) * sizeof(real));
-        hot->dots(y, ldy, x, w, T, rows, K);
+        kernels->dots(y, ldy, x, w, T, rows, K);
         for (int64_t t = 0; t < T; t++)
             for (int64_t r = 0; r < rows; r++) {
                 long double sum = 0, size = 0;
@@ -109,7 +109,7 @@ START_TEST(dots_are_products)
                 }
                 double u = sizeof(real) == sizeof(float) ? 0x1p-24 : 0x1p-53;
                 ck_assert_msg(within((double)y[t * ldy + r], (double)sum, (double)(K + 1) * u * (double)size),
-                              "%s: T %d rows %d K %d", hot->name, (int)T, (int)rows, (int)K);
+                              "%s: T %d rows %d K %d", kernels->name, (int)T, (int)rows, (int)K);
             }
         ck_assert(guard_intact(&gy));
     }
@@ -125,7 +125,7 @@ START_TEST(dots_do_not_know_their_neighbours)
     static const int64_t sizes[] = { 1, 3, 4, 5, 16, 63, 64, 257 };
     static real x[T * MOST], w[ROWS * MOST];
     static unsigned char codes[2 * ROWS * MOST + 1];
-    const struct m3_hot *hot = builds[_i];
+    const struct m3_kernels *kernels = builds[_i];
     fill(x, T * MOST);
     for (int i = 0; i < ROWS * MOST; i++) {
         uint16_t code = (uint16_t)(0x3f00 + (i * 37) % 0x180) ^ (uint16_t)(i % 3 ? 0 : 0x8000);
@@ -139,12 +139,12 @@ START_TEST(dots_do_not_know_their_neighbours)
         int64_t K = sizes[i];
         real alone[T * ROWS], got[T * ROWS];
         for (int t = 0; t < T; t++)
-            for (int r = 0; r < ROWS; r++) hot->dots(alone + t * ROWS + r, 1, x + t * K, w + r * K, 1, 1, K);
+            for (int r = 0; r < ROWS; r++) kernels->dots(alone + t * ROWS + r, 1, x + t * K, w + r * K, 1, 1, K);
         for (int64_t n = 1; n <= T; n++) {
-            hot->dots(got, ROWS, x, w, n, ROWS, K);
+            kernels->dots(got, ROWS, x, w, n, ROWS, K);
             ck_assert(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0);
-            hot->dots_bf16(got, ROWS, x, codes + 1, n, ROWS, K);
-            ck_assert_msg(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0, "%s: K %d, T %d, BF16", hot->name,
+            kernels->dots_bf16(got, ROWS, x, codes + 1, n, ROWS, K);
+            ck_assert_msg(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0, "%s: K %d, T %d, BF16", kernels->name,
                           (int)K, (int)n);
         }
     }
@@ -161,7 +161,7 @@ START_TEST(expand_is_the_decoder)
     enum { ROWS = 131, COLS = 259 };
     static unsigned char bytes[ROWS * COLS * 8 + 1], scales[ROWS * COLS * 4 + 1];
     static real got[COLS], want[COLS];
-    const struct m3_hot *hot = builds[_i];
+    const struct m3_kernels *kernels = builds[_i];
     for (int f = 0; runs_here(_i) && f < 6; f++) {
         for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(draw() * 128 + 128);
         if (forms[f].dtype == M3_F8_E4M3)
@@ -176,13 +176,13 @@ START_TEST(expand_is_the_decoder)
         for (int64_t row = 0; row < ROWS; row += 13)
             for (int64_t col = 0; col < COLS; col += 31)
                 for (int64_t n = 1; n <= COLS - col; n += 37) {
-                    hot->expand(got, &w, row, col, n);
+                    kernels->expand(got, &w, row, col, n);
                     if (sizeof(real) == sizeof(double)) m3_expand_f64((double *)(void *)want, &w, row, col, n);
                     else m3_expand_f32((float *)(void *)want, &w, row, col, n);
                     for (int64_t i = 0; i < n; i++)
                         ck_assert_msg((got[i] != got[i] && want[i] != want[i]) ||
                                           memcmp(&got[i], &want[i], sizeof(real)) == 0,
-                                      "%s: form %d row %d col %d: got %a, want %a", hot->name, f, (int)row,
+                                      "%s: form %d row %d col %d: got %a, want %a", kernels->name, f, (int)row,
                                       (int)(col + i), (double)got[i], (double)want[i]);
                 }
     }
@@ -194,7 +194,7 @@ START_TEST(softmax_is_the_plain_loop)
     static const int64_t lanes_of[] = { 1, 2, 5, 16, 19 };
     enum { KEYS = 37, WIDE = 23 };
     static real z[KEYS * WIDE], want[KEYS * WIDE];
-    const struct m3_hot *hot = builds[_i];
+    const struct m3_kernels *kernels = builds[_i];
     for (int i = 0; runs_here(_i) && i < 5; i++) {
         int64_t lanes = lanes_of[i];
         real max[WIDE], scale = (real)0.37;
@@ -202,7 +202,7 @@ START_TEST(softmax_is_the_plain_loop)
         for (int64_t j = 0; j < KEYS * WIDE; j++) z[j] = draw() * 40;
         z[3 * WIDE] = -(real)INFINITY;
         memcpy(want, z, sizeof z);
-        hot->softmax(z, WIDE, max, sum, KEYS, lanes, scale);
+        kernels->softmax(z, WIDE, max, sum, KEYS, lanes, scale);
         for (int64_t l = 0; l < lanes; l++) {
             real m = want[l] * scale;
             double c = 0;
@@ -259,7 +259,7 @@ START_TEST(gelu_is_the_plain_loop)
     static const double special[] = { NAN, INFINITY, -INFINITY, 0, -0.0, 38.4, -38.4, 39.1, -39.1, 1e30, -1e30, 1e-40 };
     enum { COUNT = 1003, SPECIAL = sizeof special / sizeof special[0] };
     static real x[COUNT], want[COUNT];
-    const struct m3_hot *hot = builds[_i];
+    const struct m3_kernels *kernels = builds[_i];
     for (int64_t i = 0; i < COUNT; i++) {
         x[i] = i % 3 == 0 && i / 3 < SPECIAL ? (real)special[i / 3] : draw() * (i % 2 ? 40 : 4);
         double d = (double)x[i], near = fmin(fmax(d, -15), 15);
@@ -273,10 +273,10 @@ START_TEST(gelu_is_the_plain_loop)
         const real *apart = guard_input(&gx, x, bytes);
         real *y = guard_output(&gy, bytes);
         if (s % 2) memcpy(y, apart, bytes);
-        hot->gelu(y, s % 2 ? y : apart, n);
+        kernels->gelu(y, s % 2 ? y : apart, n);
         for (int64_t i = 0; i < n; i++)
             ck_assert_msg(isnan(x[i]) ? isnan(y[i]) : memcmp(&y[i], &want[i], sizeof(real)) == 0,
-                          "%s: n %d, element %d, x %a: got %a, want %a", hot->name, (int)n, (int)i, (double)x[i],
+                          "%s: n %d, element %d, x %a: got %a, want %a", kernels->name, (int)n, (int)i, (double)x[i],
                           (double)y[i], (double)want[i]);
         ck_assert(guard_intact(&gx) && guard_intact(&gy));
     }
@@ -287,8 +287,8 @@ Suite *m3_suite(void);
 
 Suite *m3_suite(void)
 {
-    Suite *suite = suite_create("hot");
-    TCase *tests = tcase_create("hot");
+    Suite *suite = suite_create("kernels");
+    TCase *tests = tcase_create("kernels");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, gemm_is_the_plain_loop, 0, BUILDS);
     tcase_add_loop_test(tests, dots_are_products, 0, BUILDS);

@@ -1,16 +1,17 @@
-/* The inner loops, built once for each instruction set and chosen at run time. Each is plain arithmetic in a stated
- * order, so every build gives the same bits; tests/ops/fast/test_hot.c holds them against the plain loops that they mean.
- * The exception is dots, a part of the `blas` body of linear, which promises an order only within one machine. */
-#ifndef M3_OPS_HOT_H
-#define M3_OPS_HOT_H
+/* Kernels: the inner loops of the fast bodies, built once for each instruction set and chosen at run time. Each is
+ * arithmetic in a stated order, so every build gives the same bits; tests/ops/fast/test_kernels.c holds them against
+ * the loops that they mean. The exception is dots, a part of the `blas` body of linear, which promises an order only
+ * within one machine. */
+#ifndef M3_OPS_FAST_KERNELS_H
+#define M3_OPS_FAST_KERNELS_H
 
 #include <stdint.h>
 
 #include "base/real.h"
 #include "base/weight.h"
 
-struct m3_hot {
-    const char *name;           /* "avx512", "avx2", "plain" */
+struct m3_kernels {
+    const char *name;           /* "avx512", "avx2", "portable" */
 
     /* c[m,n] := (add ? c[m,n] : 0) + sum over k ascending of a[m,k] b[k,n], product and sum each rounded.
      * Element (m,k) of a is a[m * a_m + k * a_k]; rows of b and c are ldb and ldc apart. */
@@ -39,6 +40,6 @@ struct m3_hot {
 };
 
 /* The widest build that this processor can run. */
-const struct m3_hot *m3_hot(void);
+const struct m3_kernels *m3_kernels(void);
 
 #endif

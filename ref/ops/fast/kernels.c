@@ -1,12 +1,11 @@
-/* Built several times: M3_HOT names the table, M3_HOT_NAME the instruction set, and the compiler's target sets the
- * vector width. Vectors run across outputs, so the width changes no bits; in dots they run along k. */
-#include "ops/hot.h"
+/* Built several times: M3_KERNELS names the table, M3_KERNELS_NAME the instruction set, and the compiler's target sets
+ * the vector width. Vectors run across outputs, so the width changes no bits; in dots they run along k. */
+#include "ops/fast/kernels.h"
 
 #include <string.h>
 
 #include "base/minmax.h"
-#include "ops/erf.h"
-#include "ops/exp.h"
+#include "ops/brief.h"
 
 /* With one vector a row, AVX-512 multiplies by a number in memory at no cost; two would want it in a register. Rows
  * that stand close together may be twice as many: further apart they push each other out of the nearest cache. */
@@ -278,12 +277,6 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     }
 }
 
-/* exp of a logit less the greatest one. */
-static inline real weight_of(real z)
-{
-    return (real)(sizeof(real) == sizeof(float) ? m3_exp_falling((float)z) : m3_exp_body((double)z));
-}
-
 static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale)
 {
     memcpy(max, z, (size_t)lanes * sizeof *max);
@@ -301,7 +294,7 @@ static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, 
         real *z_j = z + j * ldz;
 #pragma omp simd
         for (int64_t l = 0; l < lanes; l++) {
-            z_j[l] = weight_of(z_j[l] * scale - max[l]);
+            z_j[l] = m3_weight_of(z_j[l] * scale - max[l]);
             sum[l] = sum[l] + (double)z_j[l];
         }
     }
@@ -355,9 +348,9 @@ static void gelu(real *y, const real *x, int64_t n)
     else gelu_double((double *)(void *)y, (const double *)(const void *)x, n);
 }
 
-extern const struct m3_hot M3_HOT;
-const struct m3_hot M3_HOT = {
-    .name = M3_HOT_NAME,
+extern const struct m3_kernels M3_KERNELS;
+const struct m3_kernels M3_KERNELS = {
+    .name = M3_KERNELS_NAME,
     .gemm = gemm,
     .dots = dots,
     .dots_bf16 = dots_bf16,

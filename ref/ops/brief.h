@@ -1,0 +1,24 @@
+/* exp and the normal tail as the softmax and GELU take them: the brief forms in float, where there are billions of
+ * them, and the full ones in double. SPEC 8. */
+#ifndef M3_OPS_BRIEF_H
+#define M3_OPS_BRIEF_H
+
+#include "base/real.h"
+#include "ops/erf.h"
+#include "ops/exp.h"
+
+/* The weight of a key in a softmax: exp(z), rounded once; z is a logit less the largest one, so at most 0, or NaN. */
+static inline real m3_weight_of(real z)
+{
+    return (real)(sizeof(real) == sizeof(float) ? m3_exp_falling((float)z) : m3_exp_body((double)z));
+}
+
+/* erfc(|x| / sqrt 2) / 2 for |x| <= m3_tail_most. */
+static const real m3_tail_most = sizeof(real) == sizeof(float) ? 15 : 39;
+
+static inline double m3_tail(real x)
+{
+    return sizeof(real) == sizeof(float) ? m3_tail_brief((float)x) : m3_tail_body((double)x);
+}
+
+#endif

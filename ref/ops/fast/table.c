@@ -1,0 +1,28 @@
+#include "ops/operators.h"
+
+const struct m3_ops m3_fast_ops = {
+    .abi_version = M3_OPS_ABI,
+    .real_bytes = sizeof(real),
+    .embed = m3_embed,
+    .rms_norm = m3_rms_norm,
+    .rms_norm_plain = m3_rms_norm_plain,
+    .linear = m3_fast_linear,
+    .rope_table = m3_rope_table,
+    .rope = m3_rope,
+    .attend_full = m3_fast_attend_full,
+    .block_scores = m3_fast_block_scores,
+    .select_blocks = m3_select_blocks,
+    .attend_blocks = m3_fast_attend_blocks,
+    .swiglu_oai = m3_fast_swiglu_oai,
+    .swiglu = m3_fast_swiglu,
+    .sigmoid = m3_sigmoid,
+    .route = m3_route,
+    .experts = m3_fast_experts,
+    .add = m3_add,
+    .layer_norm = m3_fast_layer_norm,
+    .rope_table_3d = m3_rope_table_3d,
+    .attend_segments = m3_fast_attend_segments,
+    .gelu = m3_fast_gelu,
+    .scatter = m3_scatter,
+    .jitter = m3_jitter,
+};
