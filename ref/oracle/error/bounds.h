@@ -106,17 +106,16 @@ int m3_bound_route(struct m3_ctx *, struct m3_bound *, const double *s, const in
 /* ---- 5.15: routed [T,H] of given each [T,K,H] and p [T,K] */
 int m3_bound_routed(struct m3_ctx *, struct m3_bound *, const double *each, const double *p, int64_t T, int64_t K,
                     int64_t H, double factor);
-/* each [T,K,H] of x [T,H] and ids [T,K], and routed [T,H] where each is not known: composites. Either may be NULL.
- * y [T,K,H] gets the experts' outputs, or NULL. */
-int m3_bound_experts(struct m3_ctx *, struct m3_bound *each, struct m3_bound *routed, double *y, const double *x,
-                     const int32_t *ids, const double *p, const struct m3_expert *experts, const struct m3_gate *,
-                     int64_t T, int64_t E, int64_t K, double factor, const struct m3_arithmetic *);
+/* each [T,K,H] of x [T,H] and ids [T,K]: composites. y [T,K,H] gets the experts' outputs, or NULL. */
+int m3_bound_experts(struct m3_ctx *, struct m3_bound *each, double *y, const double *x, const int32_t *ids,
+                     const struct m3_expert *experts, const struct m3_gate *, int64_t T, int64_t E, int64_t K,
+                     const struct m3_arithmetic *);
 /* w2 act(w1 x, w3 x), the shared expert: a composite. x [T,H]; y [T,H] gets the output, or NULL */
 int m3_bound_gated_mlp(struct m3_ctx *, struct m3_bound *, double *y, const double *x, const struct m3_weight *w1,
                        const struct m3_weight *w3, const struct m3_weight *w2, const struct m3_gate *, int64_t T,
                        const struct m3_arithmetic *);
 
-/* ---- 5.22: x [n]; |factor| differs from 1 by at most eps. No tap shows it: its readers carry the bound on */
+/* ---- 5.22: x [n]; |factor| differs from 1 by at most eps. No tap shows it: what reads it has these steps too */
 int m3_bound_jitter(struct m3_ctx *, struct m3_bound *, const double *x, int64_t n, double eps);
 
 #endif
