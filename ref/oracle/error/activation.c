@@ -17,8 +17,8 @@ static int value(struct m3_recomputing *m)
     const struct m3_gate g = m3_setting_gate(m->setting);
     const struct m3_activation act = { g.oai, g.alpha, g.limit, g.clamp };
     const double *gate = m->in[0].x, *up = m->in[1].x;
-    return g.oai ? m->ops->swiglu_oai(m->ctx, m->out->y, gate, up, 1, m->count, &act)
-                 : m->ops->swiglu(m->ctx, m->out->y, gate, up, 1, m->count);
+    return g.oai ? m->ops->swiglu_oai(m->ctx, m->y, gate, up, 1, m->count, &act)
+                 : m->ops->swiglu(m->ctx, m->y, gate, up, 1, m->count);
 }
 
 static double gate_clamped(double gate, const struct m3_gate *g)
@@ -130,11 +130,11 @@ int m3_propagate_activation(struct m3_ctx *ctx, struct m3_spread *out, const dou
     return M3_OK;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_given *g = &m->in[0], *up = &m->in[1];
-    return m3_propagate_activation(m->ctx, out, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
+    return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
 }
 
 const struct m3_error_operator m3_error_activation = {

@@ -4,7 +4,7 @@
 
 static int value(struct m3_recomputing *m)
 {
-    return m->ops->add(m->ctx, m->out->y, m->in[0].x, m->in[1].x, m->count);
+    return m->ops->add(m->ctx, m->y, m->in[0].x, m->in[1].x, m->count);
 }
 
 /* B = |a| + |b|, steps = 2: one, and one more for what a fused kernel had not yet rounded.  walk^2 = a^2 + b^2 + y^2 */
@@ -37,9 +37,9 @@ void m3_propagate_add(struct m3_spread *out, const struct m3_spread *of_a, const
         }
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
-    m3_propagate_add(out, &m->in[0].off, &m->in[1].off, m->count);
+    m3_propagate_add(&m->spread, &m->in[0].off, &m->in[1].off, m->count);
     return M3_OK;
 }
 

@@ -6,41 +6,27 @@
 #include "oracle/error/private/attended.h"
 #include "oracle/error/private/exp_minus_1.h"
 
-/* Rows of the tap that follow each other, from row r on. */
-struct span {
-    struct m3_attend d;
-    const double *q;
-    const int32_t *blocks;              /* NULL: all keys */
-    int64_t r;
-};
-
-static struct span span_at(const struct m3_recomputing *m, int64_t r)
+static struct m3_attend dimensions(const struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_case *the_case = m->setting->the_case;
-    const struct m3_attend d = {
-        .T = m3_recompute_span(m, r), .p0 = the_case->p0 + m->numbers[r], .Q = c->Q, .G = c->G, .D = c->D,
-        .seen = the_case->seen, .block = c->block, .N = c->N, .selection = m->setting->semantics->selection,
+    return (struct m3_attend){
+        .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .Q = c->Q, .G = c->G, .D = c->D, .seen = the_case->seen,
+        .block = c->block, .N = c->N, .selection = m->setting->semantics->selection,
     };
-    const int32_t *blocks = m->in[3].ids ? m->in[3].ids + r * c->G * c->N : NULL;
-    return (struct span){ d, m->in[0].x + r * c->Q * c->D, blocks, r };
 }
 
 /* The tap is one of attention's two outputs, o [rows,Q,D] and lse [rows,Q]: the other goes to scratch memory. */
 static int value(struct m3_recomputing *m)
 {
-    const struct m3_config *c = m->config;
+    const struct m3_attend d = dimensions(m);
     const int is_lse = m->tap == M3_TAP_ATTN_LSE;
-    const double *k = m->in[1].x, *v = m->in[2].x;
-    double *other = m3_recompute_scratch(m, m->rows * (is_lse ? c->Q * c->D : c->Q), sizeof *other);
-    int status = m->status;
-    for (int64_t r = 0; r < m->rows && !status; r += m3_recompute_span(m, r)) {
-        const struct span s = span_at(m, r);
-        double *y = m->out->y + r * m->width, *o = is_lse ? other : y, *lse = is_lse ? y : other;
-        status = s.blocks ? m->ops->attend_blocks(m->ctx, o, lse, s.q, k, v, s.blocks, &s.d)
-                          : m->ops->attend_full(m->ctx, o, lse, s.q, k, v, &s.d);
-    }
-    return status;
+    const double *q = m->in[0].x, *k = m->in[1].x, *v = m->in[2].x;
+    double *other = m3_recompute_scratch(m, m->rows * (is_lse ? d.Q * d.D : d.Q), sizeof *other);
+    double *o = is_lse ? other : m->y, *lse = is_lse ? m->y : other;
+    if (m->status) return m->status;
+    return m->in[3].ids ? m->ops->attend_blocks(m->ctx, o, lse, q, k, v, m->in[3].ids, &d)
+                        : m->ops->attend_full(m->ctx, o, lse, q, k, v, &d);
 }
 
 /* ---- bound */
@@ -179,27 +165,14 @@ static void row_bounds(const void *self, const struct m3_attended *r)
 
 static const struct m3_attended_scratch bound_scratch = { .per_key = BOUND_ARRAYS };
 
-static int attend(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
-                  const double *v, const int32_t *blocks, const struct m3_attend *d, const struct m3_arithmetic *how)
+int m3_bound_attend(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
+                    const double *v, const int32_t *blocks, const struct m3_attend *d, const struct m3_arithmetic *how)
 {
     struct rows rows = { o, lse, how };
     o->n = 0;
     o->f = 1;
     if (lse) lse->n = 0, lse->f = 1;
     return m3_attended_causal(ctx, row_bounds, &rows, bound_scratch, q, k, v, blocks, d);
-}
-
-int m3_bound_attend_full(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
-                         const double *v, const struct m3_attend *d, const struct m3_arithmetic *how)
-{
-    return attend(ctx, o, lse, q, k, v, NULL, d, how);
-}
-
-int m3_bound_attend_blocks(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q,
-                           const double *k, const double *v, const int32_t *blocks, const struct m3_attend *d,
-                           const struct m3_arithmetic *how)
-{
-    return attend(ctx, o, lse, q, k, v, blocks, d, how);
 }
 
 int m3_bound_attend_segments(struct m3_ctx *ctx, struct m3_bound *o, const double *q, const double *k, const double *v,
@@ -214,22 +187,12 @@ int m3_bound_attend_segments(struct m3_ctx *ctx, struct m3_bound *o, const doubl
 
 static int bound(struct m3_recomputing *m)
 {
+    const struct m3_attend d = dimensions(m);
     const int is_lse = m->tap == M3_TAP_ATTN_LSE;
-    const double *k = m->in[1].x, *v = m->in[2].x;
-    const int64_t others = is_lse ? m->rows * m->config->Q * m->config->D : 0;
-    struct m3_bound other = { .bound = m3_recompute_scratch(m, others, sizeof *other.bound) };
-    int status = m->status;
-    for (int64_t r = 0; r < m->rows && !status; r += m3_recompute_span(m, r)) {
-        const struct span s = span_at(m, r);
-        const int64_t at = r * m->width;
-        struct m3_bound own = { .bound = m->bound.bound + at, .walk = m->bound.walk + at,
-                                .suspect = m->bound.suspect + at };
-        struct m3_bound *o = is_lse ? &other : &own, *lse = is_lse ? &own : NULL;
-        status = s.blocks ? m3_bound_attend_blocks(m->ctx, o, lse, s.q, k, v, s.blocks, &s.d, &m->how)
-                          : m3_bound_attend_full(m->ctx, o, lse, s.q, k, v, &s.d, &m->how);
-        m->bound.n = own.n, m->bound.f = own.f;
-    }
-    return status;
+    struct m3_bound other = { .bound = m3_recompute_scratch(m, is_lse ? m->rows * d.Q * d.D : 0, sizeof(double)) };
+    if (m->status) return m->status;
+    return m3_bound_attend(m->ctx, is_lse ? &other : &m->bound, is_lse ? &m->bound : NULL, m->in[0].x, m->in[1].x,
+                           m->in[2].x, m->in[3].ids, &d, &m->how);
 }
 
 /* ---- propagation */
@@ -434,24 +397,19 @@ static struct m3_attend_storage storage_of(const struct m3_recomputing *m)
     return (struct m3_attend_storage){ m->stored[0], m->stored[1], m->stored[2] };
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
+    const struct m3_attend d = dimensions(m);
     const int is_lse = m->tap == M3_TAP_ATTN_LSE;
     const struct m3_attend_storage storage = storage_of(m);
     const struct m3_given *q = &m->in[0], *k = &m->in[1], *v = &m->in[2];
-    int status = M3_OK;
-    for (int64_t r = 0; r < m->rows && !status; r += m3_recompute_span(m, r)) {
-        const struct span s = span_at(m, r);
-        struct m3_spread to = m3_spread_from(out, r * m->width), of_q = m3_spread_from(&q->off, r * q->width);
-        status = m3_propagate_attend(m->ctx, is_lse ? NULL : &to, is_lse ? &to : NULL, s.q, k->x, v->x, &of_q,
-                                     &k->off, &v->off, s.blocks, &s.d, &storage);
-    }
-    return status;
+    return m3_propagate_attend(m->ctx, is_lse ? NULL : &m->spread, is_lse ? &m->spread : NULL, q->x, k->x, v->x,
+                               &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
 }
 
 const struct m3_error_operator m3_error_attend = {
     .name = "attend", .sections = { "5.7 attend_full", "5.10 attend_blocks" }, .value = value, .bound = bound,
-    .propagate = propagate, .rows = m3_rows_with_keys, .keys = 2, .has_suspect = 1,
+    .propagate = propagate, .rows = m3_rows_with_keys, .keys = 2, .by_span = 1, .has_suspect = 1,
     .points = { "attn.logits", "attn.p", "attn.partial" },
 };
 
@@ -477,7 +435,7 @@ static int value_segments(struct m3_recomputing *m)
 {
     const struct segments *s = m->prepared;
     const struct m3_vision_config *v = &m->config->vision;
-    return m->ops->attend_segments(m->ctx, m->out->y, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A,
+    return m->ops->attend_segments(m->ctx, m->y, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A,
                                    v->U);
 }
 
@@ -489,13 +447,13 @@ static int bound_segments(struct m3_recomputing *m)
                                     v->U, &m->how);
 }
 
-static int propagate_segments(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate_segments(struct m3_recomputing *m)
 {
     const struct segments *s = m->prepared;
     const struct m3_vision_config *v = &m->config->vision;
     const struct m3_attend_storage storage = storage_of(m);
     const struct m3_given *q = &m->in[0], *k = &m->in[1], *x = &m->in[2];
-    return m3_propagate_attend_segments(m->ctx, out, q->x, k->x, x->x, &q->off, &k->off, &x->off, s->ends, s->count,
+    return m3_propagate_attend_segments(m->ctx, &m->spread, q->x, k->x, x->x, &q->off, &k->off, &x->off, s->ends, s->count,
                                         v->A, v->U, &storage);
 }
 

@@ -6,26 +6,20 @@
 #include "oracle/error/private/attended.h"
 #include "oracle/error/private/exp_minus_1.h"
 
-/* Rows of the tap that follow each other, from row r on. */
-static struct m3_index span_at(const struct m3_recomputing *m, int64_t r)
+static struct m3_index dimensions(const struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_case *the_case = m->setting->the_case;
     const int64_t places = the_case->p0 + m3_tap_rows(m->setting, m->tap, m->layer);
-    return (struct m3_index){ .T = m3_recompute_span(m, r), .p0 = the_case->p0 + m->numbers[r], .G = c->G, .X = c->X,
+    return (struct m3_index){ .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .G = c->G, .X = c->X,
                               .block = c->block, .N = c->N, .B = (places + c->block - 1) / c->block,
                               .seen = the_case->seen, .semantics = m->setting->semantics };
 }
 
 static int value(struct m3_recomputing *m)
 {
-    const struct m3_given *q = &m->in[0];
-    int status = M3_OK;
-    for (int64_t r = 0; r < m->rows && !status; r += m3_recompute_span(m, r)) {
-        const struct m3_index d = span_at(m, r);
-        status = m->ops->block_scores(m->ctx, m->out->y + r * m->width, q->x + r * q->width, m->in[1].x, &d);
-    }
-    return status;
+    const struct m3_index d = dimensions(m);
+    return m->ops->block_scores(m->ctx, m->y, m->in[0].x, m->in[1].x, &d);
 }
 
 static double factor_of(const struct m3_index *d)
@@ -130,15 +124,8 @@ int m3_bound_block_scores(struct m3_ctx *ctx, struct m3_bound *out, const double
 
 static int bound(struct m3_recomputing *m)
 {
-    const struct m3_given *q = &m->in[0];
-    int status = M3_OK;
-    for (int64_t r = 0; r < m->rows && !status; r += m3_recompute_span(m, r)) {
-        const struct m3_index d = span_at(m, r);
-        struct m3_bound own = { .bound = m->bound.bound + r * m->width, .walk = m->bound.walk + r * m->width };
-        status = m3_bound_block_scores(m->ctx, &own, q->x + r * q->width, m->in[1].x, &d, &m->how);
-        m->bound.n = own.n, m->bound.f = own.f;
-    }
-    return status;
+    const struct m3_index d = dimensions(m);
+    return m3_bound_block_scores(m->ctx, &m->bound, m->in[0].x, m->in[1].x, &d, &m->how);
 }
 
 /* ---- propagation */
@@ -235,36 +222,26 @@ int m3_propagate_block_scores(struct m3_ctx *ctx, struct m3_spread *m, const dou
     return m3_scored_blocks(ctx, block_spread, &scores, (struct m3_attended_scratch){ .per_key = KEY_ARRAYS }, d);
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
+    const struct m3_index d = dimensions(m);
     const struct m3_given *q = &m->in[0], *k = &m->in[1];
-    int status = M3_OK;
-    for (int64_t r = 0; r < m->rows && !status; r += m3_recompute_span(m, r)) {
-        const struct m3_index d = span_at(m, r);
-        struct m3_spread to = m3_spread_from(out, r * m->width), of_q = m3_spread_from(&q->off, r * q->width);
-        status = m3_propagate_block_scores(m->ctx, &to, q->x + r * q->width, k->x, &of_q, &k->off, &d, m->stored[0]);
-    }
-    return status;
+    return m3_propagate_block_scores(m->ctx, &m->spread, q->x, k->x, &q->off, &k->off, &d, m->stored[0]);
 }
 
 const struct m3_error_operator m3_error_block_scores = {
     .name = "block_scores", .sections = { "5.8 block_scores" }, .value = value, .bound = bound, .propagate = propagate,
-    .rows = m3_rows_with_keys, .keys = 1, .points = { "index.scores" },
+    .rows = m3_rows_with_keys, .keys = 1, .by_span = 1, .points = { "index.scores" },
 };
 
 /* ---- select_blocks: ids, chosen from given scores */
 
 static int select_blocks(struct m3_recomputing *m)
 {
-    const struct m3_given *scores = &m->in[0];
-    int status = M3_OK;
-    for (int64_t r = 0; r < m->rows && !status; r += m3_recompute_span(m, r)) {
-        const struct m3_index d = span_at(m, r);
-        status = m->ops->select_blocks(m->ctx, m->out->ids + r * m->width, scores->x + r * scores->width, &d);
-    }
-    return status;
+    const struct m3_index d = dimensions(m);
+    return m->ops->select_blocks(m->ctx, m->ids, m->in[0].x, &d);
 }
 
 const struct m3_error_operator m3_error_select_blocks = {
-    .name = "select_blocks", .sections = { "5.9 select_blocks" }, .value = select_blocks,
+    .name = "select_blocks", .sections = { "5.9 select_blocks" }, .value = select_blocks, .by_span = 1,
 };

@@ -9,11 +9,6 @@ struct m3_arithmetic m3_arithmetic_f32(void)
     return (struct m3_arithmetic){ .u = 0x1p-24, .c = 4, .c_turn = 1, .angle = M3_ANGLE_F64, .lambda = 7 };
 }
 
-struct m3_arithmetic m3_arithmetic_f64(void)
-{
-    return (struct m3_arithmetic){ .u = 0x1p-53, .c = 4, .c_turn = 1, .angle = M3_ANGLE_F64, .lambda = 7 };
-}
-
 double m3_bound_eta(double u) { return u > 0x1p-53 ? 0x1p-149 : 0x1p-1074; }
 
 double m3_bound_allowed(double bound, double steps, double u)

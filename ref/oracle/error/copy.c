@@ -2,30 +2,18 @@
 
 #include <string.h>
 
+/* ---- copy: bits are equal, B = 0 */
+
 static int value(struct m3_recomputing *m)
 {
-    memcpy(m->out->y, m->in[0].x, (size_t)m->count * sizeof *m->out->y);
+    memcpy(m->y, m->in[0].x, (size_t)m->count * sizeof *m->y);
     return M3_OK;
 }
-
-/* Bits are equal: B = 0. */
-int m3_bound_copy(struct m3_ctx *ctx, struct m3_bound *out, int64_t elements)
-{
-    (void)ctx;
-    out->n = out->f = 0;
-    for (int64_t i = 0; i < elements; i++) {
-        out->bound[i] = 0;
-        if (out->walk) out->walk[i] = 0;
-    }
-    return M3_OK;
-}
-
-static int bound(struct m3_recomputing *m) { return m3_bound_copy(m->ctx, &m->bound, m->count); }
 
 /* What is copied is off by what its source is. */
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
-    m3_propagate_add(out, &m->in[0].off, NULL, m->count);
+    m3_propagate_add(&m->spread, &m->in[0].off, NULL, m->count);
     return M3_OK;
 }
 
@@ -41,7 +29,7 @@ static void rows(struct m3_recomputing *m)
 }
 
 const struct m3_error_operator m3_error_copy = {
-    .name = "copy", .sections = { "6. The forward pass" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "copy", .sections = { "6. The forward pass" }, .value = value, .propagate = propagate,
     .rows = rows, .copies = 1,
 };
 
@@ -104,6 +92,6 @@ static int gather(struct m3_recomputing *m)
 }
 
 const struct m3_error_operator m3_error_scatter = {
-    .name = "scatter", .sections = { "5.21 scatter" }, .value = value, .bound = bound, .propagate = propagate,
+    .name = "scatter", .sections = { "5.21 scatter" }, .value = value, .propagate = propagate,
     .prepare = gather, .rows = scattered_rows, .copies = 1,
 };

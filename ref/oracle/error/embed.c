@@ -7,7 +7,7 @@
 
 static int value(struct m3_recomputing *m)
 {
-    return m->ops->embed(m->ctx, m->out->y, m->setting->the_case->ids, m3_recompute_weight(m, 0), m->rows);
+    return m->ops->embed(m->ctx, m->y, m->setting->the_case->ids, m->w[0], m->rows);
 }
 
 /* Rows as they are stored: B = 0, or |y| and one step where a stored number is rounded. walk = B */
@@ -34,7 +34,7 @@ int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids,
 static int bound(struct m3_recomputing *m)
 {
     const int32_t *ids = m->setting->the_case->ids;
-    return m3_bound_embed(m->ctx, &m->bound, ids, m3_recompute_weight(m, 0), m->rows, &m->how);
+    return m3_bound_embed(m->ctx, &m->bound, ids, m->w[0], m->rows, &m->how);
 }
 
 const struct m3_error_operator m3_error_embed = {

@@ -87,14 +87,14 @@ int m3_bound_experts(struct m3_ctx *ctx, struct m3_bound *each, double *y, const
 
 static const struct m3_expert *experts_of(const struct m3_recomputing *m)
 {
-    return (const struct m3_expert *)(const void *)m3_recompute_weight(m, 0);
+    return (const struct m3_expert *)(const void *)m->w[0];
 }
 
 static int value(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    return m3_bound_experts(m->ctx, &m->bound, m->out->y, m->in[0].x, m->in[1].ids, experts_of(m), &gate, m->rows, c->E,
+    return m3_bound_experts(m->ctx, &m->bound, m->y, m->in[0].x, m->in[1].ids, experts_of(m), &gate, m->rows, c->E,
                             c->K, &m->how);
 }
 
@@ -145,12 +145,12 @@ int m3_propagate_experts(struct m3_ctx *ctx, struct m3_spread *each, const doubl
     return status;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
-    return m3_propagate_experts(m->ctx, out, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate, m->rows,
+    return m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate, m->rows,
                                 c->E, c->K, &storage);
 }
 
@@ -167,7 +167,7 @@ static int routed_value(struct m3_recomputing *m)
     const int64_t K = m->config->K, H = m->config->H;
     const double *each = m->in[0].x, *p = m->in[1].x;
     for (int64_t r = 0; r < m->rows; r++) {
-        double *y = m->out->y + r * H;
+        double *y = m->y + r * H;
         memset(y, 0, (size_t)H * sizeof *y);
         for (int64_t k = r * K; k < (r + 1) * K; k++)
             for (int64_t i = 0; i < H; i++) y[i] += p[k] * each[k * H + i];
@@ -227,11 +227,11 @@ int m3_propagate_routed(struct m3_ctx *ctx, struct m3_spread *out, const double 
     return M3_OK;
 }
 
-static int routed_propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int routed_propagate(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_given *each = &m->in[0], *p = &m->in[1];
-    return m3_propagate_routed(m->ctx, out, each->x, p->x, &each->off, &p->off, m->rows, c->K, c->H, c->routed_scaling,
+    return m3_propagate_routed(m->ctx, &m->spread, each->x, p->x, &each->off, &p->off, m->rows, c->K, c->H, c->routed_scaling,
                                m->stored[0]);
 }
 

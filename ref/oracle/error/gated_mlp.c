@@ -132,8 +132,8 @@ int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, cons
 static int value(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    return m3_bound_gated_mlp(m->ctx, &m->bound, m->out->y, m->in[0].x, m3_recompute_weight(m, 0),
-                              m3_recompute_weight(m, 1), m3_recompute_weight(m, 2), &gate, m->rows, &m->how);
+    return m3_bound_gated_mlp(m->ctx, &m->bound, m->y, m->in[0].x, m->w[0],
+                              m->w[1], m->w[2], &gate, m->rows, &m->how);
 }
 
 /* ---- propagation: linear with storing, gated units with their chain and storing, linear */
@@ -217,12 +217,12 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
     return status;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
-    return m3_propagate_gated_mlp(m->ctx, out, m->in[0].x, &m->in[0].off, m3_recompute_weight(m, 0),
-                                  m3_recompute_weight(m, 1), m3_recompute_weight(m, 2), &gate, m->rows, &storage);
+    return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->w[0],
+                                  m->w[1], m->w[2], &gate, m->rows, &storage);
 }
 
 const struct m3_error_operator m3_error_gated_mlp = {

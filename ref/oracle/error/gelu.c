@@ -5,7 +5,7 @@
 #include "ops/erf.h"
 #include "ops/math.h"
 
-static int value(struct m3_recomputing *m) { return m->ops->gelu(m->ctx, m->out->y, m->in[0].x, m->count); }
+static int value(struct m3_recomputing *m) { return m->ops->gelu(m->ctx, m->y, m->in[0].x, m->count); }
 
 /* erf form: B = |x|/2 (1 + |erf(x / sqrt 2)|), steps = 4 + c, walk^2 = steps B^2. It admits 1 + erf, and is blind below
  * -5. */
@@ -54,9 +54,9 @@ int m3_propagate_gelu(struct m3_ctx *ctx, struct m3_spread *out, const double *x
     return M3_OK;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
-    return m3_propagate_gelu(m->ctx, out, m->in[0].x, &m->in[0].off, m->count);
+    return m3_propagate_gelu(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
 }
 
 const struct m3_error_operator m3_error_gelu = {

@@ -1,16 +1,14 @@
 #include "oracle/error/private/recompute.h"
 
-/* ---- pixels */
+/* ---- pixels: B = 0 */
 
 static int value(struct m3_recomputing *m)
 {
     const float *pixels = m->setting->the_case->pictures.pixels;
     for (int64_t i = 0; i < m->count; i++)
-        m->out->y[i] = (double)pixels[m->numbers[i / m->width] * m->width + i % m->width];
+        m->y[i] = (double)pixels[m->numbers[i / m->width] * m->width + i % m->width];
     return M3_OK;
 }
-
-static int bound(struct m3_recomputing *m) { return m3_bound_copy(m->ctx, &m->bound, m->count); }
 
 static void rows(struct m3_recomputing *m)
 {
@@ -19,7 +17,7 @@ static void rows(struct m3_recomputing *m)
 }
 
 const struct m3_error_operator m3_error_input = {
-    .name = "input", .sections = { "10.5 Patches" }, .value = value, .bound = bound, .rows = rows,
+    .name = "input", .sections = { "10.5 Patches" }, .value = value, .rows = rows,
 };
 
 /* ---- counts: the grid of the pictures */
@@ -27,7 +25,7 @@ const struct m3_error_operator m3_error_input = {
 static int grid(struct m3_recomputing *m)
 {
     const struct m3_pictures *p = &m->setting->the_case->pictures;
-    for (int64_t i = 0; i < m->count; i++) m->out->ids[i] = (int32_t)p->grid[m->numbers[i / 3]][i % 3];
+    for (int64_t i = 0; i < m->count; i++) m->ids[i] = (int32_t)p->grid[m->numbers[i / 3]][i % 3];
     return M3_OK;
 }
 

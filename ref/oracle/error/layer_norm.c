@@ -4,10 +4,9 @@
 
 static int value(struct m3_recomputing *m)
 {
-    const int64_t H = m3_recompute_weight(m, 0)->cols;
-    const double *w = m3_recompute_vector(m, 0), *b = m3_recompute_vector(m, 1);
-    if (m->status) return m->status;
-    return m->ops->layer_norm(m->ctx, m->out->y, m->in[0].x, w, b, m->count / H, H, m->config->vision.eps);
+    const int64_t H = m->w[0]->cols;
+    return m->ops->layer_norm(m->ctx, m->y, m->in[0].x, m->vector[0], m->vector[1], m->count / H, H,
+                              m->config->vision.eps);
 }
 
 /* One row. With mean m, r = 1 / sqrt(var + eps), d = |x - m|, x1 = mean |x|, a = |w| r:
@@ -51,10 +50,9 @@ int m3_bound_layer_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *
 
 static int bound(struct m3_recomputing *m)
 {
-    const int64_t H = m3_recompute_weight(m, 0)->cols;
-    const double *w = m3_recompute_vector(m, 0), *b = m3_recompute_vector(m, 1);
-    if (m->status) return m->status;
-    return m3_bound_layer_norm(m->ctx, &m->bound, m->in[0].x, w, b, m->count / H, H, m->config->vision.eps, &m->how);
+    const int64_t H = m->w[0]->cols;
+    return m3_bound_layer_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->vector[1], m->count / H, H,
+                               m->config->vision.eps, &m->how);
 }
 
 /* One row. With d = x - mean, r = 1 / sqrt(var + eps):
@@ -99,12 +97,11 @@ int m3_propagate_layer_norm(struct m3_ctx *ctx, struct m3_spread *out, const dou
     return M3_OK;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
-    const int64_t H = m3_recompute_weight(m, 0)->cols;
-    const double *w = m3_recompute_vector(m, 0);
-    if (m->status) return m->status;
-    return m3_propagate_layer_norm(m->ctx, out, m->in[0].x, &m->in[0].off, w, m->count / H, H, m->config->vision.eps);
+    const int64_t H = m->w[0]->cols;
+    return m3_propagate_layer_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
+                                   m->config->vision.eps);
 }
 
 const struct m3_error_operator m3_error_layer_norm = {

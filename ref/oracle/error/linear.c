@@ -55,7 +55,7 @@ static void round_weights(struct m3_recomputing *m, const struct m3_weight *w)
 
 static int prepare(struct m3_recomputing *m)
 {
-    const struct m3_weight *w = m3_recompute_weight(m, 0);
+    const struct m3_weight *w = m->w[0];
     if (m->tap == M3_TAP_MTP_EH_PROJ) join_operands(m);
     if (m->tap == M3_TAP_ROUTER_LOGITS) m3_recompute_jitter(m);
     m3_recompute_round_input(m, m3_tap_table[m->tap].name);
@@ -67,11 +67,9 @@ static int prepare(struct m3_recomputing *m)
 
 static int value(struct m3_recomputing *m)
 {
-    const double *bias = m3_recompute_vector(m, 1);
-    if (m->status) return m->status;
-    int status = m->ops->linear(m->ctx, m->out->y, m->in[0].x, m3_recompute_weight(m, 0), bias, m->rows);
+    int status = m->ops->linear(m->ctx, m->y, m->in[0].x, m->w[0], m->vector[1], m->rows);
     const double *e = m->row->more == M3_MORE_JOIN ? m->in[1].x : NULL;
-    for (int64_t i = 0; e && i < m->count; i++) m->out->y[i] += e[i];
+    for (int64_t i = 0; e && i < m->count; i++) m->y[i] += e[i];
     return status;
 }
 
@@ -110,14 +108,12 @@ int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, c
 /* walk of an additive join is that of the linear, whose reduction is counted with the half that is zero. */
 static int bound(struct m3_recomputing *m)
 {
-    const double *bias = m3_recompute_vector(m, 1);
-    if (m->status) return m->status;
-    int status = m3_bound_linear(m->ctx, &m->bound, m->in[0].x, m3_recompute_weight(m, 0), bias, m->rows, &m->how);
+    int status = m3_bound_linear(m->ctx, &m->bound, m->in[0].x, m->w[0], m->vector[1], m->rows, &m->how);
     if (m->row->more == M3_MORE_JITTER && m->setting->semantics->jitter != 0) m->bound.f += 2;
     if (m->row->more != M3_MORE_JOIN) return status;
     for (int64_t i = 0; i < m->count; i++) {
         m->bound.bound[i] += fabs(m->in[1].x[i]);
-        m->bound.walk[i] = hypot(m->bound.walk[i], m->out->y[i]);
+        m->bound.walk[i] = hypot(m->bound.walk[i], m->y[i]);
     }
     m->bound.n = m->config->H;
     m->bound.f++;
@@ -169,10 +165,10 @@ int m3_propagate_linear(struct m3_ctx *ctx, struct m3_spread *out, const struct 
     return status;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
-    int status = m3_propagate_linear(m->ctx, out, &m->in[0].off, m3_recompute_weight(m, 0), m->rows);
-    if (m->row->more == M3_MORE_JOIN) m3_propagate_add(out, &m->in[1].off, NULL, m->count);
+    int status = m3_propagate_linear(m->ctx, &m->spread, &m->in[0].off, m->w[0], m->rows);
+    if (m->row->more == M3_MORE_JOIN) m3_propagate_add(&m->spread, &m->in[1].off, NULL, m->count);
     return status;
 }
 

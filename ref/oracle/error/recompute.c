@@ -56,19 +56,6 @@ int m3_recompute_check(struct m3_recomputing *m, int status)
                    at->what ? at->what : "the operator failed");
 }
 
-const struct m3_weight *m3_recompute_weight(const struct m3_recomputing *m, int i)
-{
-    return m3_graph_weight(m->setting->model, m->setting->semantics, m->tap, m->layer, i);
-}
-
-double *m3_recompute_vector(struct m3_recomputing *m, int i)
-{
-    const struct m3_weight *w = m3_recompute_weight(m, i);
-    double *out = w ? m3_recompute_scratch(m, w->cols, sizeof *out) : NULL;
-    if (out) m3_expand_f64(out, w, 0, 0, w->cols);
-    return out;
-}
-
 void m3_recompute_point(char *name, size_t size, const struct m3_recomputing *m, const char *point)
 {
     if (m3_tap_name(name, size, m->tap, m->layer)) name[0] = '\0';
@@ -125,12 +112,39 @@ static void store(struct m3_recomputing *m)
     if (out) m3_propagate_store(out, m->out->y, m->count, u, m3_store_floor(m3_profile_dtype(profile, name)));
 }
 
-/* Runs one of the operator's functions, whose scratch memory is given back. */
-static void run(struct m3_recomputing *m, int (*function)(struct m3_recomputing *))
+/* Rows [r, r + rows) of a tap. */
+static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, int64_t rows)
 {
-    const size_t mark = m3_scratch_mark(m->ctx);
-    if (function && !m->status) m3_recompute_check(m, function(m));
-    m3_scratch_release(m->ctx, mark);
+    struct m3_recomputing part = *m;
+    const int64_t at = r * m->width;
+    part.numbers += r, part.rows = rows, part.count = rows * m->width;
+    if (m->ids) part.ids += at;
+    if (m->y) part.y += at, part.bound.bound += at, part.bound.walk += at;
+    if (m->bound.suspect) part.bound.suspect += at;
+    part.spread = m3_spread_from(&m->spread, at);
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        struct m3_given *in = &part.in[i];
+        if (!m3_is_by_row(m, i)) continue;
+        if (in->x) in->x += r * in->width;
+        if (in->ids) in->ids += r * in->width;
+        in->off = m3_spread_from(&in->off, r * in->width);
+    }
+    return part;
+}
+
+/* Calls one of the operator's functions, whose scratch memory is given back. */
+static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing *))
+{
+    for (int64_t r = 0, rows; function && r < m->rows && !m->status; r += rows) {
+        const size_t mark = m3_scratch_mark(m->ctx);
+        rows = m->op->by_span ? m3_recompute_span(m, r) : m->rows;
+        struct m3_recomputing part = part_of(m, r, rows);
+        const int status = function(&part);
+        m->status = part.status;
+        m3_recompute_check(m, status);
+        m->bound.n = part.bound.n, m->bound.f = part.bound.f;
+        m3_scratch_release(m->ctx, mark);
+    }
 }
 
 static void propagate(struct m3_recomputing *m)
@@ -138,8 +152,10 @@ static void propagate(struct m3_recomputing *m)
     int is_off = 0;
     for (int i = 0; i < M3_OPERANDS; i++) is_off |= m3_is_off(&m->in[i]);
     for (int i = 0; i < M3_POINTS; i++) is_off |= m->stored[i] > 0;
-    struct m3_spread *out = m->op->propagate && is_off ? spread_of_result(m) : NULL;
-    if (out) m3_recompute_check(m, m->op->propagate(m, out));
+    struct m3_spread *spread = m->op->propagate && is_off ? spread_of_result(m) : NULL;
+    if (!spread) return;
+    m->spread = *spread;
+    call(m, m->op->propagate);
 }
 
 /* Every weight that the tap reads is there. */
@@ -147,14 +163,24 @@ static int has_weights(struct m3_recomputing *m)
 {
     int absent = 0;
     for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
-        const struct m3_weight *w = m->row->weights[i] ? m3_recompute_weight(m, i) : NULL;
-        absent |= m->row->weights[i] && (!w || !w->data);
+        m->w[i] = m3_graph_weight(m->setting->model, m->setting->semantics, m->tap, m->layer, i);
+        absent |= m->row->weights[i] && (!m->w[i] || !m->w[i]->data);
     }
     if (!absent) return 1;
     char name[96] = "";
     m3_tap_name(name, sizeof name, m->tap, m->layer);
     m3_recompute_missing(m->out, "the weights of %s", name);
     return 0;
+}
+
+static void expand_vectors(struct m3_recomputing *m)
+{
+    for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
+        if (!m->w[i] || m->w[i]->rows != 1) continue;
+        double *vector = m3_recompute_scratch(m, m->w[i]->cols, sizeof *vector);
+        if (vector) m3_expand_f64(vector, m->w[i], 0, 0, m->w[i]->cols);
+        m->vector[i] = vector;
+    }
 }
 
 /* Room for the results, and for the numbers of their rows if they are not all. */
@@ -180,6 +206,7 @@ static void results(struct m3_recomputing *m)
         if (m->op->has_suspect) short_of |= !(out->suspect = calloc(count, sizeof *out->suspect));
     }
     if (short_of) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, count * sizeof *out->y);
+    m->y = out->y, m->ids = out->ids;
     m->bound = (struct m3_bound){ .bound = out->bound, .walk = out->walk, .suspect = out->suspect };
 }
 
@@ -193,14 +220,8 @@ struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int
 }
 
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                 const struct m3_value *const operands[M3_OPERANDS], struct m3_error *error)
-{
-    return m3_recompute_rows(out, setting, tap, layer, operands, 0, INT64_MAX, error);
-}
-
-int m3_recompute_rows(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                      const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
-                      struct m3_error *error)
+                 const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                 struct m3_error *error)
 {
     const struct m3_graph_row *row = m3_graph_row_of(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
@@ -215,9 +236,10 @@ int m3_recompute_rows(struct m3_recomputed *out, const struct m3_setting *settin
         m.how = m3_setting_arithmetic(setting, m.count);
         for (int i = 0; i < M3_POINTS; i++) m.stored[i] = stored_at(&m, m.op->points[i]);
         results(&m);
+        expand_vectors(&m);
         if (m.op->prepare && !m.status) m3_recompute_check(&m, m.op->prepare(&m));
-        run(&m, m.op->value);
-        run(&m, m.op->bound);
+        call(&m, m.op->value);
+        call(&m, m.op->bound);
         propagate(&m);
         out->n = m.bound.n, out->f = m.bound.f;
         if (out->y) store(&m);

@@ -4,11 +4,9 @@
 
 static int value(struct m3_recomputing *m)
 {
-    const int64_t H = m3_recompute_weight(m, 0)->cols, vectors = m->count / H;
-    const double *w = m3_recompute_vector(m, 0);
-    if (m->status) return m->status;
-    return (m->config->gemma_norm ? m->ops->rms_norm : m->ops->rms_norm_plain)(m->ctx, m->out->y, m->in[0].x, w,
-                                                                              vectors, H, m->config->eps);
+    const int64_t H = m->w[0]->cols;            /* heads are normalised one by one */
+    return (m->config->gemma_norm ? m->ops->rms_norm : m->ops->rms_norm_plain)(m->ctx, m->y, m->in[0].x, m->vector[0],
+                                                                              m->count / H, H, m->config->eps);
 }
 
 /* A root halves relative errors, hence half the sum's.
@@ -39,11 +37,9 @@ int m3_bound_rms_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *x,
 
 static int bound(struct m3_recomputing *m)
 {
-    const int64_t H = m3_recompute_weight(m, 0)->cols;
-    const double *w = m3_recompute_vector(m, 0);
-    if (m->status) return m->status;
-    return m3_bound_rms_norm(m->ctx, &m->bound, m->in[0].x, w, m->count / H, H, m->config->eps,
-                             m->config->gemma_norm != 0, &m->how);
+    const int64_t H = m->w[0]->cols;
+    return m3_bound_rms_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->count / H, H,
+                             m->config->eps, m->config->gemma_norm != 0, &m->how);
 }
 
 /* One row. With r = 1 / sqrt(mean x^2 + eps):
@@ -82,13 +78,11 @@ int m3_propagate_rms_norm(struct m3_ctx *ctx, struct m3_spread *out, const doubl
     return M3_OK;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
-    const int64_t H = m3_recompute_weight(m, 0)->cols;
-    const double *w = m3_recompute_vector(m, 0);
-    if (m->status) return m->status;
-    return m3_propagate_rms_norm(m->ctx, out, m->in[0].x, &m->in[0].off, w, m->count / H, H, m->config->eps,
-                                 m->config->gemma_norm != 0);
+    const int64_t H = m->w[0]->cols;
+    return m3_propagate_rms_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
+                                 m->config->eps, m->config->gemma_norm != 0);
 }
 
 const struct m3_error_operator m3_error_rms_norm = {

@@ -89,7 +89,7 @@ static int prepare_3d(struct m3_recomputing *m)
 static int value(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
-    return m->ops->rope(m->ctx, m->out->y, m->in[0].x, t->cos, t->sin, m->rows, m->width / t->D, t->D, t->R);
+    return m->ops->rope(m->ctx, m->y, m->in[0].x, t->cos, t->sin, m->rows, m->width / t->D, t->D, t->R);
 }
 
 /* B = |x_a cos| + |x_b sin| + e hypot(x_a, x_b) / (3 u),  steps = 3,  walk^2 = 3 B^2;  copied channels: 0
@@ -164,10 +164,10 @@ int m3_propagate_rope(struct m3_ctx *ctx, struct m3_spread *out, const double *x
     return M3_OK;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
-    return m3_propagate_rope(m->ctx, out, m->in[0].x, &m->in[0].off, t->cos, t->sin, m->rows, m->width / t->D, t->D,
+    return m3_propagate_rope(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, t->cos, t->sin, m->rows, m->width / t->D, t->D,
                              t->R, m->stored[0], m->stored[1]);
 }
 

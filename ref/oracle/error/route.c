@@ -19,7 +19,7 @@ static int value(struct m3_recomputing *m)
     for (int64_t r = 0; r < m->rows; r++) {
         double sum = 0;
         for (int64_t k = 0; k < K; k++) sum += s[r * E + ids[r * K + k]];
-        for (int64_t k = 0; k < K; k++) m->out->y[r * K + k] = s[r * E + ids[r * K + k]] / sum;
+        for (int64_t k = 0; k < K; k++) m->y[r * K + k] = s[r * E + ids[r * K + k]] / sum;
     }
     return M3_OK;
 }
@@ -80,10 +80,10 @@ int m3_propagate_route(struct m3_ctx *ctx, struct m3_spread *out, const double *
     return M3_OK;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
     const struct m3_given *s = &m->in[0];
-    return m3_propagate_route(m->ctx, out, s->x, &s->off, m->in[1].ids, m->rows, m->config->E, m->config->K);
+    return m3_propagate_route(m->ctx, &m->spread, s->x, &s->off, m->in[1].ids, m->rows, m->config->E, m->config->K);
 }
 
 const struct m3_error_operator m3_error_route = {
@@ -95,10 +95,9 @@ const struct m3_error_operator m3_error_route = {
 static int select_experts(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
-    const double *bias = m3_recompute_vector(m, 0);
     double *p = m3_recompute_scratch(m, m->count, sizeof *p);
     if (m->status) return m->status;
-    return m->ops->route(m->ctx, m->out->ids, p, m->in[0].x, bias, m->rows, c->E, c->K);
+    return m->ops->route(m->ctx, m->ids, p, m->in[0].x, m->vector[0], m->rows, c->E, c->K);
 }
 
 const struct m3_error_operator m3_error_select_experts = {

@@ -84,9 +84,6 @@ static int64_t reads(const struct m3_recomputing *m, int i, int64_t number)
     return of_later ? number + m3_mtp_module_of(m->layer) + 1 : number;
 }
 
-/* Operands that are read at the row itself: all, but keys and values. */
-static int by_row(const struct m3_recomputing *m, int i) { return i == 0 || i > m->op->keys; }
-
 int m3_setting_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_setting *s, enum m3_tap tap,
                        int64_t layer, int i)
 {
@@ -108,11 +105,11 @@ static void rows_below(struct m3_recomputing *m, int64_t below)
     for (int64_t number = m->first; number < m3_min(m3_min(rows, m->end), below); number++) {
         int all = 1;
         for (int i = 0; i < M3_OPERANDS && all; i++)
-            if (has_operand(m, i) && by_row(m, i)) all = m3_value_row(m->operands[i], reads(m, i, number)) >= 0;
+            if (has_operand(m, i) && m3_is_by_row(m, i)) all = m3_value_row(m->operands[i], reads(m, i, number)) >= 0;
         if (all) m->numbers[m->rows++] = number;
     }
     for (int i = 0; i < M3_OPERANDS && m->rows == 0; i++)
-        for (int64_t number = 0; has_operand(m, i) && by_row(m, i) && number < rows; number++)
+        for (int64_t number = 0; has_operand(m, i) && m3_is_by_row(m, i) && number < rows; number++)
             if (m3_value_row(m->operands[i], reads(m, i, number)) < 0)
                 m3_recompute_missing_rows(m, i, reads(m, i, number), reads(m, i, rows));
 }
@@ -190,7 +187,7 @@ void m3_recompute_choose_rows(struct m3_recomputing *m)
 
     int64_t *from = m->rows > 0 ? m3_recompute_scratch(m, m->rows, sizeof *from) : NULL;
     for (int i = 0; from && i < M3_OPERANDS; i++) {
-        if (!has_operand(m, i) || !by_row(m, i) || m->in[i].width) continue;
+        if (!has_operand(m, i) || !m3_is_by_row(m, i) || m->in[i].width) continue;
         for (int64_t r = 0; r < m->rows; r++) from[r] = reads(m, i, m->numbers[r]);
         take(m, i, from, m->rows);
     }

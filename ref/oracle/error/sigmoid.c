@@ -5,7 +5,7 @@
 #include "ops/math.h"
 #include "oracle/error/private/logistic.h"
 
-static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->out->y, m->in[0].x, m->count); }
+static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y, m->in[0].x, m->count); }
 
 /* B = s, steps = 2 + c, walk^2 = 9 s^2; 1 for s where a tanh may make the scores. */
 int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n,
@@ -47,9 +47,9 @@ int m3_propagate_sigmoid(struct m3_ctx *ctx, struct m3_spread *out, const double
     return M3_OK;
 }
 
-static int propagate(struct m3_recomputing *m, struct m3_spread *out)
+static int propagate(struct m3_recomputing *m)
 {
-    return m3_propagate_sigmoid(m->ctx, out, m->in[0].x, &m->in[0].off, m->count);
+    return m3_propagate_sigmoid(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
 }
 
 const struct m3_error_operator m3_error_sigmoid = {

@@ -257,8 +257,8 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
     }
     const struct slot *s = &t->slots[at];
     const int whole = at != asked->slot;
-    return m3_recompute_rows(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
-                             whole ? INT64_MAX : asked->end, error);
+    return m3_recompute(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
+                        whole ? INT64_MAX : asked->end, error);
 }
 
 int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,

@@ -17,11 +17,12 @@ struct m3_error_operator {
     const char *name;                   /* in reports */
     const char *sections[2];            /* headings of SPEC.md; the second for sparse layers */
     int (*value)(struct m3_recomputing *);      /* y or ids; where there is no bound, that too */
-    int (*bound)(struct m3_recomputing *);      /* of the operator's own arithmetic */
-    int (*propagate)(struct m3_recomputing *, struct m3_spread *out);   /* errors of operands and storage points */
+    int (*bound)(struct m3_recomputing *);      /* of the operator's own arithmetic; NULL: 0 */
+    int (*propagate)(struct m3_recomputing *);  /* errors of operands and storage points, added to m->spread */
 
     int (*prepare)(struct m3_recomputing *);    /* before the three: operands as they are read, tables */
     void (*rows)(struct m3_recomputing *);      /* which rows; NULL: m3_rows_in_common */
+    int by_span;                        /* the three are called for rows that follow each other without a hole */
     int keys;                           /* so many operands after the first are read up to the row's own place */
     const char *points[M3_POINTS];      /* intermediates that a profile may store coarser. SPEC 7.3 */
     int linears;                        /* so many of them, from the first, are linear operators that no tap shows */

@@ -29,12 +29,17 @@ struct m3_recomputing {
     const struct m3_value *const *operands;
     int64_t first, end;                 /* of the rows that are wanted */
     struct m3_given in[M3_OPERANDS];
+    const struct m3_weight *w[M3_GRAPH_WEIGHTS];
+    const double *vector[M3_GRAPH_WEIGHTS];     /* weights of one row, expanded; NULL: none */
     int64_t *numbers;                   /* [rows] which rows are recomputed */
     int64_t rows, width, count;         /* count = rows width */
+    double *y;                          /* [rows,width] of *out, as are the three below */
+    int32_t *ids;
+    struct m3_bound bound;
+    struct m3_spread spread;
     struct m3_arithmetic how;
     double stored[M3_POINTS];           /* unit roundoff of storing at op->points; 0: not coarser */
     void *prepared;                     /* what op->prepare has for value, bound and propagate */
-    struct m3_bound bound;              /* of *out */
     struct m3_recomputed *out;
     struct m3_error *error;
     int status;
@@ -44,20 +49,11 @@ static inline int m3_is_off(const struct m3_given *given) { return given->off.er
 
 /* ---- recompute.c */
 
-/* m3_recompute of rows [first, end) alone, where rows are recomputed one by one; fused, and attention and copies of
- * pictures, are recomputed as a whole. */
-int m3_recompute_rows(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                      const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
-                      struct m3_error *error);
-
 /* Uninitialised; value and bound give theirs back at their end, the others at that of m3_recompute. NULL sets
  * m->status, and follows from one that is set. */
 void *m3_recompute_scratch(struct m3_recomputing *m, int64_t count, size_t size);
 /* The end of a call of an operator or a bound: m->status. */
 int m3_recompute_check(struct m3_recomputing *m, int status);
-/* A stored vector, expanded; NULL if the tap has no weight i. */
-double *m3_recompute_vector(struct m3_recomputing *m, int i);
-const struct m3_weight *m3_recompute_weight(const struct m3_recomputing *m, int i);
 /* A point of the layer's or module's folder ("attn.p") by its whole name. */
 void m3_recompute_point(char *name, size_t size, const struct m3_recomputing *m, const char *point);
 /* Says why there is no y. */
@@ -73,6 +69,8 @@ int m3_setting_operand(enum m3_tap *operand, int64_t *operand_layer, const struc
 void m3_rows_in_common(struct m3_recomputing *m);
 void m3_rows_with_keys(struct m3_recomputing *m);
 void m3_rows_of_pictures(struct m3_recomputing *m);
+/* Operands that are read at the row itself: all, but keys and values. */
+static inline int m3_is_by_row(const struct m3_recomputing *m, int i) { return i == 0 || i > m->op->keys; }
 /* How many rows from row i on follow each other without a hole. */
 int64_t m3_recompute_span(const struct m3_recomputing *m, int64_t i);
 /* There is no row, for rows of operand i are missing from `first` on; `end` is the first that nobody reads. */
