@@ -1,5 +1,6 @@
 #include "io/markup.h"
 
+#include <ctype.h>
 #include <string.h>
 
 void m3_print_markup_part(FILE *out, const char *text, size_t length)
@@ -15,3 +16,12 @@ void m3_print_markup_part(FILE *out, const char *text, size_t length)
 }
 
 void m3_print_markup(FILE *out, const char *text) { m3_print_markup_part(out, text, strlen(text)); }
+
+void m3_print_anchor(FILE *out, const char *heading)
+{
+    for (; *heading; heading++) {
+        unsigned char c = (unsigned char)*heading;
+        if (isalnum(c) || c == '_' || c == '-') fputc(tolower(c), out);
+        else if (c == ' ') fputc('-', out);
+    }
+}

@@ -10,4 +10,7 @@
 void m3_print_markup(FILE *out, const char *text);
 void m3_print_markup_part(FILE *out, const char *text, size_t length);
 
+/* What follows '#' in a link to a heading: letters small, blanks as '-', other marks left out. */
+void m3_print_anchor(FILE *out, const char *heading);
+
 #endif

@@ -5,7 +5,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "io/config.h"
 
@@ -73,13 +72,6 @@ extern const struct m3_tap_row m3_tap_table[M3_TAPS];
 
 /* Has a text layer of this kind, sparse or full, MoE or dense, the tap? 1 for taps that no kind of layer decides. */
 int m3_layer_has_tap(const struct m3_config *config, enum m3_tap tap, int64_t layer);
-
-/* The sections of SPEC.md that say what a tap is, as their headings read: the operator that M3 makes it with. The
- * second is that of the other kind of layer, sparse for full, MoE for dense; NULL: there is none. */
-extern const char *const m3_tap_sections[M3_TAPS][2];
-
-/* What follows '#' in a link to a heading: letters small, blanks as '-', other marks left out. */
-void m3_print_anchor(FILE *out, const char *heading);
 
 /* "layers.3.attn_norm"; `layer` is ignored outside layers. Returns 0, or -1 if it does not fit. */
 int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer);

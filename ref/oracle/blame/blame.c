@@ -58,7 +58,7 @@ static const char *section_of(const struct m3_setting *s, const struct m3_blame_
 {
     const struct m3_config *c = &s->model->config;
     const int64_t l = m3_layer_index(c, item->layer);
-    const char *const *sections = m3_tap_sections[item->tap];
+    const char *const *sections = m3_tap_sections(item->tap);
     if (!sections[1]) return sections[0];
     return (item->tap == M3_TAP_MLP ? m3_config_moe(c, l) : m3_config_sparse(c, l)) ? sections[1] : sections[0];
 }

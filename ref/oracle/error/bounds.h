@@ -28,9 +28,8 @@ struct m3_arithmetic {
     double lambda;              /* for `suspect`: m3_lambda of the tap's elements */
 };
 
-/* The released reading in one precision: c 4, c_turn 1, angles in double, lambda 7. */
+/* The released reading in floats: c 4, c_turn 1, angles in double, lambda 7. */
 struct m3_arithmetic m3_arithmetic_f32(void);
-struct m3_arithmetic m3_arithmetic_f64(void);
 
 /* What a function writes. walk and suspect may be NULL. */
 struct m3_bound {
@@ -51,8 +50,6 @@ double m3_lambda(int64_t elements);
 /* ---- 5.1, 5.21: copies. y [rows, w->cols] expanded rows of w. f = 1, B = |y| where the stored number is rounded */
 int m3_bound_embed(struct m3_ctx *, struct m3_bound *, const int32_t *ids, const struct m3_weight *w, int64_t T,
                    const struct m3_arithmetic *);
-/* Bits are equal: B = 0. */
-int m3_bound_copy(struct m3_ctx *, struct m3_bound *, int64_t elements);
 
 /* ---- 5.2, 5.3, 5.17: x [T,H]; w, b [H]. offset 1: weights are offsets from 1 */
 int m3_bound_rms_norm(struct m3_ctx *, struct m3_bound *, const double *x, const double *w, int64_t T, int64_t H,
@@ -74,12 +71,9 @@ int m3_bound_angles_3d(struct m3_ctx *, double *cos, double *sin, double *error,
 int m3_bound_rope(struct m3_ctx *, struct m3_bound *, const double *x, const double *cos, const double *sin,
                   const double *error, int64_t T, int64_t heads, int64_t D, int64_t R, const struct m3_arithmetic *);
 
-/* ---- 5.7, 5.10, 5.19: o [T,Q,D], lse [T,Q]; operands as in ops/ops.h. lse may be NULL */
-int m3_bound_attend_full(struct m3_ctx *, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
-                         const double *v, const struct m3_attend *d, const struct m3_arithmetic *);
-int m3_bound_attend_blocks(struct m3_ctx *, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
-                           const double *v, const int32_t *blocks, const struct m3_attend *d,
-                           const struct m3_arithmetic *);
+/* ---- 5.7, 5.10, 5.19: o [T,Q,D], lse [T,Q]; operands as in ops/ops.h. blocks NULL: full. lse may be NULL */
+int m3_bound_attend(struct m3_ctx *, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
+                    const double *v, const int32_t *blocks, const struct m3_attend *d, const struct m3_arithmetic *);
 int m3_bound_attend_segments(struct m3_ctx *, struct m3_bound *o, const double *q, const double *k, const double *v,
                              const int64_t *ends, int64_t segments, int64_t A, int64_t U, const struct m3_arithmetic *);
 
@@ -106,17 +100,16 @@ int m3_bound_route(struct m3_ctx *, struct m3_bound *, const double *s, const in
 /* ---- 5.15: routed [T,H] of given each [T,K,H] and p [T,K] */
 int m3_bound_routed(struct m3_ctx *, struct m3_bound *, const double *each, const double *p, int64_t T, int64_t K,
                     int64_t H, double factor);
-/* each [T,K,H] of x [T,H] and ids [T,K], and routed [T,H] where each is not known: composites. Either may be NULL.
- * y [T,K,H] gets the experts' outputs, or NULL. */
-int m3_bound_experts(struct m3_ctx *, struct m3_bound *each, struct m3_bound *routed, double *y, const double *x,
-                     const int32_t *ids, const double *p, const struct m3_expert *experts, const struct m3_gate *,
-                     int64_t T, int64_t E, int64_t K, double factor, const struct m3_arithmetic *);
+/* each [T,K,H] of x [T,H] and ids [T,K]: composites. y [T,K,H] gets the experts' outputs, or NULL. */
+int m3_bound_experts(struct m3_ctx *, struct m3_bound *each, double *y, const double *x, const int32_t *ids,
+                     const struct m3_expert *experts, const struct m3_gate *, int64_t T, int64_t E, int64_t K,
+                     const struct m3_arithmetic *);
 /* w2 act(w1 x, w3 x), the shared expert: a composite. x [T,H]; y [T,H] gets the output, or NULL */
 int m3_bound_gated_mlp(struct m3_ctx *, struct m3_bound *, double *y, const double *x, const struct m3_weight *w1,
                        const struct m3_weight *w3, const struct m3_weight *w2, const struct m3_gate *, int64_t T,
                        const struct m3_arithmetic *);
 
-/* ---- 5.22: x [n]; |factor| differs from 1 by at most eps. No tap shows it: its readers carry the bound on */
+/* ---- 5.22: x [n]; |factor| differs from 1 by at most eps. No tap shows it: what reads it has these steps too */
 int m3_bound_jitter(struct m3_ctx *, struct m3_bound *, const double *x, int64_t n, double eps);
 
 #endif

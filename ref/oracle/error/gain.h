@@ -8,7 +8,7 @@
 #include "oracle/error/recompute.h"
 
 enum m3_gain_kind {
-    M3_GAIN_NONE,               /* the tap can be made again without weights, or but for those of a norm */
+    M3_GAIN_NONE,               /* the tap can be recomputed without weights, or but for those of a norm */
     M3_GAIN_ROWS,               /* [width]: a linear operator */
     M3_GAIN_PROBED,             /* of the tap's shape: experts, shared expert */
 };
@@ -16,7 +16,7 @@ enum m3_gain_kind {
 /* `routed` is probed too where the outputs of the experts are not known. */
 enum m3_gain_kind m3_gain_kind_of(const struct m3_setting *setting, enum m3_tap tap, int64_t layer, int knows_each);
 
-/* gain [width] of a tap that a linear operator makes; of an additive join that of the hidden state. */
+/* gain [width] of the tap of a linear operator; of an additive join that of the hidden state. */
 int m3_gain_rows(double *gain, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
                  struct m3_error *error);
 

@@ -1,5 +1,8 @@
 #include "oracle/error/graph.h"
 
+#include "base/minmax.h"
+#include "oracle/error/private/operators.h"
+
 #define HERE(tap) { M3_FROM_HERE, M3_TAP_##tap }
 #define BEFORE(tap) { M3_FROM_BEFORE, M3_TAP_##tap }
 #define START(tap) { M3_FROM_START, M3_TAP_##tap }
@@ -140,18 +143,6 @@ static const struct m3_graph_row additive_join = {
     .of = M3_OF_MTP, .weights = { MTP(eh_proj) }, .n = "H", .more = M3_MORE_JOIN,
 };
 
-static const char *const names[M3_OPERATORS] = {
-    [M3_OP_NONE] = "none", [M3_OP_INPUT] = "input", [M3_OP_COPY] = "copy", [M3_OP_GATED_MLP] = "gated_mlp",
-    [M3_OP_EMBED] = "embed", [M3_OP_SCATTER] = "scatter", [M3_OP_RMS_NORM] = "rms_norm",
-    [M3_OP_LAYER_NORM] = "layer_norm", [M3_OP_LINEAR] = "linear", [M3_OP_ROPE] = "rope", [M3_OP_ROPE_3D] = "rope_3d",
-    [M3_OP_ATTEND] = "attend", [M3_OP_ATTEND_SEGMENTS] = "attend_segments", [M3_OP_BLOCK_SCORES] = "block_scores",
-    [M3_OP_ACTIVATION] = "activation", [M3_OP_SIGMOID] = "sigmoid", [M3_OP_ROUTE] = "route",
-    [M3_OP_EXPERT] = "expert", [M3_OP_ROUTED] = "routed", [M3_OP_ADD] = "add", [M3_OP_GELU] = "gelu",
-    [M3_OP_SELECT_BLOCKS] = "select_blocks", [M3_OP_SELECT_EXPERTS] = "route",
-};
-
-const char *m3_operator_name(enum m3_operator op) { return names[op]; }
-
 const struct m3_graph_row *m3_graph_row_of(const struct m3_model *model, const struct m3_semantics *semantics,
                                            enum m3_tap tap, int64_t layer)
 {
@@ -231,14 +222,6 @@ const struct m3_weight *m3_graph_weight(const struct m3_model *model, const stru
     return (const struct m3_weight *)(const void *)(base + row->weights[i] - 1);
 }
 
-static int is_power_of_two(double x)
-{
-    double half = 1;
-    while (half < x) half *= 2;
-    while (half > x) half /= 2;
-    return half == x;
-}
-
 /* Roundings that depend on weights, config or reading. */
 static int64_t more_steps(const struct m3_graph_row *row, const struct m3_model *model,
                           const struct m3_semantics *semantics, const struct m3_weight *w,
@@ -247,7 +230,7 @@ static int64_t more_steps(const struct m3_graph_row *row, const struct m3_model 
     switch (row->more) {
     case M3_MORE_WEIGHT: return m3_bound_weight_roundings(w, how->u);
     case M3_MORE_GEMMA: return model->config.gemma_norm != 0;
-    case M3_MORE_FACTOR: return !is_power_of_two(model->config.routed_scaling);
+    case M3_MORE_FACTOR: return !m3_is_power_of_two(model->config.routed_scaling);
     case M3_MORE_JITTER: return m3_bound_weight_roundings(w, how->u) + (semantics->jitter != 0 ? 2 : 0);
     case M3_MORE_JOIN: return m3_bound_weight_roundings(w, how->u) + 1;
     default: return 0;
@@ -263,14 +246,7 @@ void m3_graph_steps(int64_t *n, int64_t *f, const struct m3_model *model, const 
     for (const char *letter = row->n; letter && *letter; letter++) size *= m3_config_size(&model->config, *letter);
     *n = row->halved ? (size + 1) / 2 : size;
     *f = row->f + more_steps(row, model, semantics, w, how);
-    switch (row->op) {
-    case M3_OP_RMS_NORM:
-    case M3_OP_LAYER_NORM:
-    case M3_OP_ACTIVATION:
-    case M3_OP_SIGMOID:
-    case M3_OP_GELU: *f += how->c - 4; break;
-    case M3_OP_ROPE:
-    case M3_OP_ROPE_3D: *f += how->c_turn - 1; break;
-    default: break;
-    }
+    const enum m3_functions functions = m3_error_operators[row->op]->functions;
+    if (functions == M3_FUNCTIONS_EXP) *f += how->c - 4;
+    if (functions == M3_FUNCTIONS_TURN) *f += how->c_turn - 1;
 }

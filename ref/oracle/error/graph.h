@@ -65,7 +65,11 @@ struct m3_graph_row {
 };
 
 extern const struct m3_graph_row m3_graph[M3_TAPS];     /* M3_OP_NONE for counts, else the released reading */
+
 const char *m3_operator_name(enum m3_operator op);
+/* [2]: the sections of SPEC.md that say what a tap is, as their headings read: the operator that M3 makes it with. The
+ * second is that of the other kind of layer, sparse for full, MoE for dense; NULL: there is none. */
+const char *const *m3_tap_sections(enum m3_tap tap);
 
 /* What makes the tap in this model and reading: `mlp` without a shared expert is `moe.routed` itself, without experts a
  * linear; with mtp_join=additive eh_proj reads other taps. */

@@ -3,14 +3,15 @@
 #include <math.h>
 #include <string.h>
 
+#include "oracle/error/private/operators.h"
+
 int m3_has_intermediates(const struct m3_setting *setting, enum m3_tap tap, int64_t layer)
 {
-    const enum m3_operator op = m3_graph_row_of(setting->model, setting->semantics, tap, layer)->op;
-    return op == M3_OP_EXPERT || op == M3_OP_GATED_MLP;
+    return m3_error_operators[m3_graph_row_of(setting->model, setting->semantics, tap, layer)->op]->linears > 0;
 }
 
 int m3_intermediates(double *error, double *walk, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-              const double *x, const int32_t *ids, int64_t T, struct m3_error *message)
+                     const double *x, const int32_t *ids, int64_t T, struct m3_error *message)
 {
     const double u = M3_INTERMEDIATES_U;
     const struct m3_mlp_storage storage = { u, u, u, u };
@@ -24,8 +25,9 @@ int m3_intermediates(double *error, double *walk, const struct m3_setting *setti
     memset(walk, 0, (size_t)n * sizeof *walk);
     const int status = tap == M3_TAP_SHARED
                      ? m3_propagate_gated_mlp(setting->ctx, &out, x, NULL, w[0], w[1], w[2], &gate, T, &storage)
-                     : m3_propagate_experts(setting->ctx, &out, x, NULL, ids, (const struct m3_expert *)(const void *)w[0],
-                                       &gate, T, c->E, c->K, &storage);
+                     : m3_propagate_experts(setting->ctx, &out, x, NULL, ids,
+                                            (const struct m3_expert *)(const void *)w[0], &gate, T, c->E, c->K,
+                                            &storage);
     if (status)
         return m3_fail(message, status, "%s: rounding inside: %s", m3_tap_table[tap].name, setting->ctx->failure.what);
     for (int64_t i = 0; i < n; i++) {

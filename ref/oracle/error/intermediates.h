@@ -9,12 +9,12 @@
  * the steepest within reach of the errors, and less is within reach of smaller ones. */
 #define M3_INTERMEDIATES_U 0x1p-8
 
-/* Does the tap store anything inside? moe.expert_out, moe.shared. */
+/* Has the operator intermediates that a candidate may store? moe.expert_out, moe.shared. */
 int m3_has_intermediates(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
 
 /* error, walk [T,K,H] of moe.expert_out, [T,H] of moe.shared: stored with roundoff u, the output is off by at most
  * u error, with standard deviation u walk / sqrt(3). x [T,H] their input, without jitter; ids [T,K]. */
 int m3_intermediates(double *error, double *walk, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-              const double *x, const int32_t *ids, int64_t T, struct m3_error *message);
+                     const double *x, const int32_t *ids, int64_t T, struct m3_error *message);
 
 #endif

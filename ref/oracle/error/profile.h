@@ -1,5 +1,5 @@
 /* What the arithmetic of a candidate may do: its precision, where it rounds values on storing them, what it must not
- * round at all. Data, not code: a JSON file; `fp32`, `bf16` and `fp8` (ref/oracle/error/profiles/) are built in. SPEC 7.3. */
+ * round at all. Data, not code: a JSON file; those of profiles/ are built in. SPEC 7.3. */
 #ifndef M3_ORACLE_ERROR_PROFILE_H
 #define M3_ORACLE_ERROR_PROFILE_H
 
@@ -29,7 +29,7 @@ int m3_profile_truncates(const struct m3_profile *profile);
 int m3_profile_flushes(const struct m3_profile *profile);
 int m3_profile_ties_lowest(const struct m3_profile *profile);   /* else any order of equal scores will do */
 
-/* `point` is a tap's name ("layers.3.q_rope") or that of a place inside an operator (SPEC 7.3), in a layer's or
+/* `point` is a tap's name ("layers.3.q_rope") or that of an intermediate of an operator (SPEC 7.3), in a layer's or
  * module's folder: layers.3.attn.logits, layers.3.attn.p, layers.3.rope.cos. The last pattern of "store" that matches
  * decides. */
 

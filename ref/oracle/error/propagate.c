@@ -11,12 +11,11 @@ void m3_propagate_store(struct m3_spread *out, const double *y, int64_t n, doubl
     }
 }
 
-void m3_propagate_add(struct m3_spread *out, const struct m3_spread *of_a, const struct m3_spread *of_b, int64_t n)
+double m3_store_floor(enum m3_dtype dtype)
 {
-    const struct m3_spread *both[] = { of_a, of_b };
-    for (int k = 0; k < 2; k++)
-        for (int64_t i = 0; i < n && !m3_is_exact(both[k]); i++) {
-            out->error[i] += both[k]->error[i];
-            out->variance[i] += both[k]->variance[i];
-        }
+    switch (dtype) {
+    case M3_F16: return 0x1p-25;
+    case M3_BF16: return 0x1p-134;
+    default: return 0;
+    }
 }

@@ -32,7 +32,7 @@ int64_t m3_tap_width(const struct m3_setting *setting, enum m3_tap tap, int64_t 
 void *m3_recompute_scratch(struct m3_recomputing *m, int64_t count, size_t size)
 {
     if (m->status) return NULL;
-    void *memory = m3_scratch_take(m->setting->ctx, count, size);
+    void *memory = m3_scratch_take(m->ctx, count, size);
     if (!memory) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, (size_t)count * size);
     return memory;
 }
@@ -47,7 +47,7 @@ void m3_recompute_missing(struct m3_recomputed *out, const char *what, ...)
 
 int m3_recompute_check(struct m3_recomputing *m, int status)
 {
-    const struct m3_failure *at = &m->setting->ctx->failure;
+    const struct m3_failure *at = &m->ctx->failure;
     char name[96] = "";
     if (m->status || !status) return m->status;
     m3_tap_name(name, sizeof name, m->tap, m->layer);
@@ -56,50 +56,11 @@ int m3_recompute_check(struct m3_recomputing *m, int status)
                    at->what ? at->what : "the operator failed");
 }
 
-struct m3_spread *m3_recompute_extra(struct m3_recomputing *m)
-{
-    struct m3_spread *extra = &m->out->extra;
-    if (m->status) return NULL;
-    if (extra->error) return extra;
-    extra->error = calloc((size_t)m->count + 1, sizeof(double));
-    extra->variance = calloc((size_t)m->count + 1, sizeof(double));
-    if (extra->error && extra->variance) return extra;
-    m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, (size_t)m->count * sizeof(double));
-    return NULL;
-}
-
-const struct m3_weight *m3_recompute_weight(const struct m3_recomputing *m, int i)
-{
-    return m3_graph_weight(m->setting->model, m->setting->semantics, m->tap, m->layer, i);
-}
-
-double *m3_recompute_vector(struct m3_recomputing *m, int i)
-{
-    const struct m3_weight *w = m3_recompute_weight(m, i);
-    double *out = w ? m3_recompute_scratch(m, w->cols, sizeof *out) : NULL;
-    if (out) m3_expand_f64(out, w, 0, 0, w->cols);
-    return out;
-}
-
 void m3_recompute_point(char *name, size_t size, const struct m3_recomputing *m, const char *point)
 {
     if (m3_tap_name(name, size, m->tap, m->layer)) name[0] = '\0';
     size_t length = strlen(name), own = strlen(m3_tap_table[m->tap].name), folder = length > own ? length - own : 0;
     snprintf(name + folder, size - folder, "%s", point);
-}
-
-double m3_recompute_store(const struct m3_recomputing *m, const char *point)
-{
-    char name[160];
-    if (!m->setting->profile) return 0;
-    m3_recompute_point(name, sizeof name, m, point);
-    return m3_profile_store(m->setting->profile, name);
-}
-
-struct m3_gate m3_setting_gate(const struct m3_setting *setting)
-{
-    const struct m3_config *c = &setting->model->config;
-    return (struct m3_gate){ c->oai, c->swiglu_alpha, c->swiglu_limit, setting->semantics->gate_clamp };
 }
 
 void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u)
@@ -112,13 +73,26 @@ void m3_allowance(double *error, double *variance, const struct m3_bound *bound,
     }
 }
 
-double m3_store_floor(enum m3_dtype dtype)
+/* The unit roundoff of storing at a point; 0: not coarser. */
+static double stored_at(const struct m3_recomputing *m, const char *point)
 {
-    switch (dtype) {
-    case M3_F16: return 0x1p-25;
-    case M3_BF16: return 0x1p-134;
-    default: return 0;
-    }
+    char name[160];
+    if (!m->setting->profile || !point) return 0;
+    m3_recompute_point(name, sizeof name, m, point);
+    return m3_profile_store(m->setting->profile, name);
+}
+
+/* Zeros that propagated errors are added to, if there are none yet; NULL if memory is short. */
+static struct m3_spread *spread_of_result(struct m3_recomputing *m)
+{
+    struct m3_spread *extra = &m->out->extra;
+    if (m->status) return NULL;
+    if (extra->error) return extra;
+    extra->error = calloc((size_t)m->count + 1, sizeof(double));
+    extra->variance = calloc((size_t)m->count + 1, sizeof(double));
+    if (extra->error && extra->variance) return extra;
+    m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, (size_t)m->count * sizeof(double));
+    return NULL;
 }
 
 /* What storing the tap itself may cost. A copy costs nothing where its source was stored as coarsely. */
@@ -130,44 +104,58 @@ static void store(struct m3_recomputing *m)
     int64_t layer;
     if (!profile || m->status || m3_tap_name(name, sizeof name, m->tap, m->layer)) return;
     const double u = m3_profile_store(profile, name);
-    const int copies = m->row->op == M3_OP_COPY || m->row->op == M3_OP_SCATTER;
     if (u == 0 || m3_profile_exact(profile, name)) return;
-    if (copies && !m3_graph_operand(&tap, &layer, m->setting->model, m->setting->semantics, m->tap, m->layer, 0) &&
+    if (m->op->copies && !m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, 0) &&
         !m3_tap_name(source, sizeof source, tap, layer) && m3_profile_store(profile, source) >= u)
         return;
-    const struct m3_spread *extra = m3_recompute_extra(m);
-    if (!extra) return;
-    m3_propagate_store(&m->out->extra, m->out->y, m->count, u, m3_store_floor(m3_profile_dtype(profile, name)));
+    struct m3_spread *out = spread_of_result(m);
+    if (out) m3_propagate_store(out, m->out->y, m->count, u, m3_store_floor(m3_profile_dtype(profile, name)));
 }
 
-static void make(struct m3_recomputing *m)
+/* Rows [r, r + rows) of a tap. */
+static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, int64_t rows)
 {
-    switch (m->row->op) {
-    case M3_OP_NONE: m3_recompute_grid(m); break;
-    case M3_OP_INPUT: m3_recompute_pixels(m); break;
-    case M3_OP_EMBED: m3_recompute_embed(m); break;
-    case M3_OP_COPY: m3_recompute_copy(m); break;
-    case M3_OP_SCATTER: m3_recompute_scatter(m); break;
-    case M3_OP_LINEAR: m3_recompute_linear(m); break;
-    case M3_OP_RMS_NORM: m3_recompute_rms_norm(m); break;
-    case M3_OP_LAYER_NORM: m3_recompute_layer_norm(m); break;
-    case M3_OP_ROPE: m3_recompute_rope(m); break;
-    case M3_OP_ROPE_3D: m3_recompute_rope_3d(m); break;
-    case M3_OP_ATTEND: m3_recompute_attend(m); break;
-    case M3_OP_ATTEND_SEGMENTS: m3_recompute_attend_segments(m); break;
-    case M3_OP_BLOCK_SCORES: m3_recompute_block_scores(m); break;
-    case M3_OP_ACTIVATION: m3_recompute_activation(m); break;
-    case M3_OP_SIGMOID: m3_recompute_sigmoid(m); break;
-    case M3_OP_GELU: m3_recompute_gelu(m); break;
-    case M3_OP_ADD: m3_recompute_add(m); break;
-    case M3_OP_GATED_MLP: m3_recompute_gated_mlp(m); break;
-    case M3_OP_EXPERT: m3_recompute_expert(m); break;
-    case M3_OP_ROUTE: m3_recompute_route(m); break;
-    case M3_OP_ROUTED: m3_recompute_routed(m); break;
-    case M3_OP_SELECT_BLOCKS: m3_recompute_select_blocks(m); break;
-    case M3_OP_SELECT_EXPERTS: m3_recompute_select_experts(m); break;
-    default: break;
+    struct m3_recomputing part = *m;
+    const int64_t at = r * m->width;
+    part.numbers += r, part.rows = rows, part.count = rows * m->width;
+    if (m->ids) part.ids += at;
+    if (m->y) part.y += at, part.bound.bound += at, part.bound.walk += at;
+    if (m->bound.suspect) part.bound.suspect += at;
+    part.spread = m3_spread_from(&m->spread, at);
+    for (int i = 0; i < M3_OPERANDS; i++) {
+        struct m3_given *in = &part.in[i];
+        if (!m3_is_by_row(m, i)) continue;
+        if (in->x) in->x += r * in->width;
+        if (in->ids) in->ids += r * in->width;
+        in->off = m3_spread_from(&in->off, r * in->width);
     }
+    return part;
+}
+
+/* Calls one of the operator's functions, whose scratch memory is given back. */
+static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing *))
+{
+    for (int64_t r = 0, rows; function && r < m->rows && !m->status; r += rows) {
+        const size_t mark = m3_scratch_mark(m->ctx);
+        rows = m->op->by_span ? m3_recompute_span(m, r) : m->rows;
+        struct m3_recomputing part = part_of(m, r, rows);
+        const int status = function(&part);
+        m->status = part.status;
+        m3_recompute_check(m, status);
+        m->bound.n = part.bound.n, m->bound.f = part.bound.f;
+        m3_scratch_release(m->ctx, mark);
+    }
+}
+
+static void propagate(struct m3_recomputing *m)
+{
+    int is_off = 0;
+    for (int i = 0; i < M3_OPERANDS; i++) is_off |= m3_is_off(&m->in[i]);
+    for (int i = 0; i < M3_POINTS; i++) is_off |= m->stored[i] > 0;
+    struct m3_spread *spread = m->op->propagate && is_off ? spread_of_result(m) : NULL;
+    if (!spread) return;
+    m->spread = *spread;
+    call(m, m->op->propagate);
 }
 
 /* Every weight that the tap reads is there. */
@@ -175,8 +163,8 @@ static int has_weights(struct m3_recomputing *m)
 {
     int absent = 0;
     for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
-        const struct m3_weight *w = m->row->weights[i] ? m3_recompute_weight(m, i) : NULL;
-        absent |= m->row->weights[i] && (!w || !w->data);
+        m->w[i] = m3_graph_weight(m->setting->model, m->setting->semantics, m->tap, m->layer, i);
+        absent |= m->row->weights[i] && (!m->w[i] || !m->w[i]->data);
     }
     if (!absent) return 1;
     char name[96] = "";
@@ -185,13 +173,22 @@ static int has_weights(struct m3_recomputing *m)
     return 0;
 }
 
+static void expand_vectors(struct m3_recomputing *m)
+{
+    for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
+        if (!m->w[i] || m->w[i]->rows != 1) continue;
+        double *vector = m3_recompute_scratch(m, m->w[i]->cols, sizeof *vector);
+        if (vector) m3_expand_f64(vector, m->w[i], 0, 0, m->w[i]->cols);
+        m->vector[i] = vector;
+    }
+}
+
 /* Room for the results, and for the numbers of their rows if they are not all. */
 static void results(struct m3_recomputing *m)
 {
     struct m3_recomputed *out = m->out;
     const size_t count = (size_t)m->count + 1;
     const int ids = m3_tap_table[m->tap].kind != M3_KIND_REALS;
-    const int attention = m->row->op == M3_OP_ATTEND || m->row->op == M3_OP_ATTEND_SEGMENTS;
     int short_of = 0;
     out->rows = m->rows, out->width = m->width;
     if (m->rows < m3_tap_rows(m->setting, m->tap, m->layer)) {
@@ -206,9 +203,10 @@ static void results(struct m3_recomputing *m)
         short_of |= !(out->y = malloc(count * sizeof *out->y));
         short_of |= !(out->bound = calloc(count, sizeof *out->bound));
         short_of |= !(out->walk = calloc(count, sizeof *out->walk));
-        if (attention) short_of |= !(out->suspect = calloc(count, sizeof *out->suspect));
+        if (m->op->has_suspect) short_of |= !(out->suspect = calloc(count, sizeof *out->suspect));
     }
     if (short_of) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, count * sizeof *out->y);
+    m->y = out->y, m->ids = out->ids;
     m->bound = (struct m3_bound){ .bound = out->bound, .walk = out->walk, .suspect = out->suspect };
 }
 
@@ -222,27 +220,27 @@ struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int
 }
 
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-              const struct m3_value *const operands[M3_OPERANDS], struct m3_error *error)
-{
-    return m3_recompute_rows(out, setting, tap, layer, operands, 0, INT64_MAX, error);
-}
-
-int m3_recompute_rows(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                   const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
-                   struct m3_error *error)
+                 const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                 struct m3_error *error)
 {
     const struct m3_graph_row *row = m3_graph_row_of(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
     struct m3_recomputing m = { .setting = setting, .config = &setting->model->config, .ops = m3_engine_f64()->ops,
-                           .tap = tap, .layer = layer, .row = row, .operands = operands, .first = first, .end = end,
-                           .width = m3_tap_width(setting, tap, layer), .out = out, .error = error };
+                                .ctx = setting->ctx, .tap = tap, .layer = layer, .row = row,
+                                .op = m3_error_operators[row->op], .operands = operands, .first = first, .end = end,
+                                .width = m3_tap_width(setting, tap, layer), .out = out, .error = error };
     *out = (struct m3_recomputed){ 0 };
     if (has_weights(&m)) m3_recompute_choose_rows(&m);
     if (!m.status && !out->missing[0]) {
         m.count = m.rows * m.width;
         m.how = m3_setting_arithmetic(setting, m.count);
+        for (int i = 0; i < M3_POINTS; i++) m.stored[i] = stored_at(&m, m.op->points[i]);
         results(&m);
-        if (!m.status) make(&m);
+        expand_vectors(&m);
+        if (m.op->prepare && !m.status) m3_recompute_check(&m, m.op->prepare(&m));
+        call(&m, m.op->value);
+        call(&m, m.op->bound);
+        propagate(&m);
         out->n = m.bound.n, out->f = m.bound.f;
         if (out->y) store(&m);
     }
@@ -250,10 +248,10 @@ int m3_recompute_rows(struct m3_recomputed *out, const struct m3_setting *settin
     return m.status;
 }
 
-void m3_recomputed_free(struct m3_recomputed *remade)
+void m3_recomputed_free(struct m3_recomputed *out)
 {
-    void *all[] = { remade->y, remade->ids, remade->bound, remade->walk, remade->suspect, remade->extra.error,
-                    remade->extra.variance, (void *)remade->numbers };
+    void *all[] = { out->y, out->ids, out->bound, out->walk, out->suspect, out->extra.error, out->extra.variance,
+                    (void *)out->numbers };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
-    *remade = (struct m3_recomputed){ 0 };
+    *out = (struct m3_recomputed){ 0 };
 }

@@ -1,5 +1,5 @@
-/* One tap made again, in double, from given values of the taps that it reads, with all that its operator's arithmetic
- * may cost: bounds (7.1), what the profile rounds inside and on storing, and what the inputs' own errors become (7.4).
+/* One tap recomputed, in double, from given values of the taps that it reads, with all that its operator's arithmetic
+ * may cost: bounds (7.1), intermediates and results that the profile stores coarser, and propagated errors (7.4).
  * blame, companions and compare all stand on this. The graph (graph.h) says which operands; SPEC 7.5. */
 #ifndef M3_ORACLE_ERROR_RECOMPUTE_H
 #define M3_ORACLE_ERROR_RECOMPUTE_H
@@ -14,10 +14,10 @@
 struct m3_value {
     const double *values;           /* [rows,width]; NULL for ids */
     const int32_t *ids;             /* [rows,width] of choices and counts; NULL for floats */
-    struct m3_spread off;           /* from what was used: a coarser dump, or a tap that was itself made again */
+    struct m3_spread off;           /* from what was used: a coarser dump, or a tap that was itself recomputed */
     int64_t rows, width;
     const int64_t *numbers;         /* [rows] which rows of the call, ascending; NULL: all, from 0 on. Keys and values
-                                     * behind cached places have those too: rows -p0 .. -1 */
+                                     * after cached places have those too: rows -p0 .. -1 */
     int complete;                   /* it holds every row of the call */
 };
 
@@ -26,7 +26,7 @@ int64_t m3_value_row(const struct m3_value *value, int64_t number);
 
 /* What all taps of a call share. */
 struct m3_setting {
-    const struct m3_model *model;           /* weights may be absent (data NULL): then no tap that needs them is made */
+    const struct m3_model *model;           /* weights may be absent (data NULL), and with them the taps they make */
     const struct m3_semantics *semantics;
     const struct m3_case *the_case;
     const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
@@ -35,7 +35,7 @@ struct m3_setting {
 
 struct m3_recomputed {
     double *y;                      /* [rows,width]; NULL for ids */
-    int32_t *ids;                   /* chosen again from given scores; NULL for floats */
+    int32_t *ids;                   /* chosen from given scores; NULL for floats */
     double *bound, *walk, *suspect; /* as in bounds.h; suspect NULL but for attention */
     struct m3_spread extra;         /* storage points and the operands' spreads; NULLs: none */
     int64_t n, f, rows, width;
@@ -44,11 +44,13 @@ struct m3_recomputed {
                                      * there is */
 };
 
-/* operands[i] is NULL where that tap is not known at all. 0 with a text in out->missing if it cannot be made from these;
+/* Rows [first, end) alone, where rows are recomputed one by one: all taps but fused, and attention and copies of
+ * pictures. operands[i] is NULL where that tap is not known at all. 0 with a text in out->missing if these are not enough;
  * M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. m3_recomputed_free is due after any of them. */
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-              const struct m3_value *const operands[M3_OPERANDS], struct m3_error *error);
-void m3_recomputed_free(struct m3_recomputed *remade);
+                 const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
+                 struct m3_error *error);
+void m3_recomputed_free(struct m3_recomputed *out);
 
 /* How the candidate computes: by the profile, else as plain fp32; lambda for so many elements. */
 struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements);
@@ -70,14 +72,14 @@ void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer);  /* NULL: unknown */
-/* The tap made again from what is known. An operand that is not known is made again first, and kept, with what it may
+/* The tap recomputed from what is known. An operand that is not known is recomputed first, and kept, with what it may
  * be off; but in no layer or module, other than this tap's, of which no float tap was put. What no later tap of this
  * call can read is forgotten as the trace moves on from layer to layer. */
 int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                    struct m3_error *error);
-/* Rows [first, end) alone, where rows are made one by one: all taps but fused and some of pictures. */
-int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer, int64_t first,
-                         int64_t end, struct m3_error *error);
+                       struct m3_error *error);
+/* Rows [first, end) alone, where rows are recomputed one by one: all taps but fused and some of pictures. */
+int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                            int64_t first, int64_t end, struct m3_error *error);
 /* The whole list of (tap, layer) of a call in execution order: index from 0; 0 at the end. */
 int m3_trace_tap(const struct m3_setting *setting, int64_t index, enum m3_tap *tap, int64_t *layer);
 

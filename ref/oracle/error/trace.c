@@ -21,19 +21,19 @@ struct m3_trace {
     int64_t at;                     /* the group that the trace has reached */
 };
 
-static int is_made(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
+static int is_in_call(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
 {
     const int is_norm_of_join = tap == M3_TAP_MTP_EMBED_NORM || tap == M3_TAP_MTP_HIDDEN_NORM;
     if (is_norm_of_join && s->semantics->mtp_join == M3_MTP_ADDITIVE) return 0;
     return m3_layer_has_tap(&s->model->config, tap, layer);
 }
 
-/* Taps from `first` to `last` that the call makes in one layer: counts `index` down, and finds the tap at 0. */
+/* Taps from `first` to `last` that the call has in one layer: counts `index` down, and finds the tap at 0. */
 static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last, int64_t layer, int64_t *index,
                 enum m3_tap *tap, int64_t *found)
 {
     for (int t = (int)first; t <= (int)last; t++) {
-        if (!is_made(s, (enum m3_tap)t, layer) || (*index)-- > 0) continue;
+        if (!is_in_call(s, (enum m3_tap)t, layer) || (*index)-- > 0) continue;
         *tap = (enum m3_tap)t;
         *found = layer;
         return 1;
@@ -41,7 +41,7 @@ static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last,
     return 0;
 }
 
-/* Modules run behind no cached place, and as long as they have a row. */
+/* Modules run after no cached place, and as long as they have a row. */
 static int64_t modules_of(const struct m3_setting *s)
 {
     return s->the_case->p0 > 0 ? 0 : m3_max(0, m3_min(s->model->mtp_modules, s->the_case->T - 1));
@@ -119,17 +119,17 @@ static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
     return low < t->count && t->slots[low].tap == tap && t->slots[low].layer == layer ? low : -1;
 }
 
-/* The slot of operand i of a tap; -1: it has none, or none that this call makes. */
+/* The slot of operand i of a tap; -1: it has none, or none that this call has. */
 static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
 {
     const struct m3_setting *s = &t->setting;
     enum m3_tap tap;
     int64_t layer;
-    if (m3_graph_operand(&tap, &layer, s->model, s->semantics, t->slots[slot].tap, t->slots[slot].layer, i)) return -1;
+    if (m3_setting_operand(&tap, &layer, s, t->slots[slot].tap, t->slots[slot].layer, i)) return -1;
     return slot_of(t, tap, layer);
 }
 
-/* Forgets what nobody reads from `start` on: no tap there, and none that is unknown and may have to be made again for
+/* Forgets what nobody reads from `start` on: no tap there, and none that is unknown and may have to be recomputed for
  * one there. */
 static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
 {
@@ -203,31 +203,27 @@ const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap ta
     return at >= 0 && trace->slots[at].is_known ? &trace->slots[at].value : NULL;
 }
 
-/* Takes over what was made: from now on it is known, as far as its own allowance. */
-static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *made)
+/* Takes over what was recomputed: from now on it is known, up to its own allowance. */
+static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *y)
 {
     struct slot *s = &t->slots[at];
-    const int64_t n = made->rows * made->width;
-    const struct m3_bound bound = { .bound = made->bound, .walk = made->walk, .n = made->n, .f = made->f };
-    s->value = (struct m3_value){ .values = made->y, .ids = made->ids, .rows = made->rows, .width = made->width,
-                                  .numbers = made->numbers, .complete = made->numbers == NULL };
-    made->y = NULL, made->ids = NULL, made->numbers = NULL;
+    const int64_t n = y->rows * y->width;
+    const struct m3_bound bound = { .bound = y->bound, .walk = y->walk, .n = y->n, .f = y->f };
+    s->value = (struct m3_value){ .values = y->y, .ids = y->ids, .rows = y->rows, .width = y->width,
+                                  .numbers = y->numbers, .complete = y->numbers == NULL };
+    y->y = NULL, y->ids = NULL, y->numbers = NULL;
     s->is_known = 1;
-    if (!made->bound) return;
+    if (!y->bound) return;
 
-    double *error = made->bound, *variance = made->walk;
-    m3_allowance(error, variance, &bound, n, m3_setting_arithmetic(&t->setting, n).u);
-    for (int64_t i = 0; made->extra.error && i < n; i++) {
-        error[i] += made->extra.error[i];
-        variance[i] += made->extra.variance[i];
-    }
-    s->value.off = (struct m3_spread){ error, variance };
-    made->bound = NULL, made->walk = NULL;
+    s->value.off = (struct m3_spread){ y->bound, y->walk };
+    m3_allowance(y->bound, y->walk, &bound, n, m3_setting_arithmetic(&t->setting, n).u);
+    m3_propagate_add(&s->value.off, &y->extra, NULL, n);
+    y->bound = NULL, y->walk = NULL;
 }
 
-/* In a layer of which nothing is known nothing is made, unless it is the one that is asked for: errors that are
- * carried through whole layers say nothing. */
-static int may_make(const struct m3_trace *t, int64_t at, int64_t asked)
+/* In a layer of which nothing is known nothing is recomputed, unless it is the one that is asked for: errors that are
+ * propagated through whole layers say nothing. */
+static int may_recompute(const struct m3_trace *t, int64_t at, int64_t asked)
 {
     const int64_t group = t->slots[at].group;
     if (t->slots[at].layer < 0 || group == t->slots[asked].group) return 1;
@@ -236,52 +232,43 @@ static int may_make(const struct m3_trace *t, int64_t at, int64_t asked)
     return 0;
 }
 
-/* What is asked of operand i of the tap at `at` at all. */
-static int is_read(const struct m3_trace *t, int64_t at, int i)
-{
-    const int no_pictures = t->setting.the_case->pictures.P == 0;
-    return !(t->slots[at].tap == M3_TAP_FUSED && i == 1 && no_pictures);
-}
-
 /* Which rows of which tap are asked for. */
 struct asked {
     int64_t slot, first, end;
 };
 
-static int remake(struct m3_recomputed *out, struct m3_trace *t, int64_t at, const struct asked *asked,
-                  struct m3_error *error)
+static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, const struct asked *asked,
+                     struct m3_error *error)
 {
     const struct m3_value *operands[M3_OPERANDS] = { NULL };
     *out = (struct m3_recomputed){ 0 };
     for (int i = 0; i < M3_OPERANDS; i++) {
-        const int64_t from = is_read(t, at, i) ? operand_of(t, at, i) : -1;
+        const int64_t from = operand_of(t, at, i);
         if (from < 0) continue;
-        if (!t->slots[from].is_known && may_make(t, from, asked->slot)) {
-            struct m3_recomputed made;
-            int status = remake(&made, t, from, asked, error);
-            if (!status && !made.missing[0]) keep(t, from, &made);
-            if (!status && made.missing[0]) {
-                memcpy(out->missing, made.missing, sizeof out->missing);
-                        }
-            m3_recomputed_free(&made);
+        if (!t->slots[from].is_known && may_recompute(t, from, asked->slot)) {
+            struct m3_recomputed operand;
+            int status = recompute(&operand, t, from, asked, error);
+            if (!status && !operand.missing[0]) keep(t, from, &operand);
+            if (!status) memcpy(out->missing, operand.missing, sizeof out->missing);
+            m3_recomputed_free(&operand);
             if (status || out->missing[0]) return status;
         }
         if (t->slots[from].is_known) operands[i] = &t->slots[from].value;
     }
     const struct slot *s = &t->slots[at];
     const int whole = at != asked->slot;
-    return m3_recompute_rows(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
-                          whole ? INT64_MAX : asked->end, error);
+    return m3_recompute(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
+                        whole ? INT64_MAX : asked->end, error);
 }
 
 int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                    struct m3_error *error)
+                       struct m3_error *error)
 {
     return m3_trace_recompute_rows(out, trace, tap, layer, 0, INT64_MAX, error);
 }
 
-int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer, int64_t first,
-                         int64_t end, struct m3_error *error)
+int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                            int64_t first, int64_t end, struct m3_error *error)
 {
     const int64_t at = slot_of(trace, tap, layer);
     *out = (struct m3_recomputed){ 0 };
@@ -290,5 +277,5 @@ int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, e
         return M3_OK;
     }
     int status = move_on(trace, trace->slots[at].group, error);
-    return status ? status : remake(out, trace, at, &(struct asked){ at, first, end }, error);
+    return status ? status : recompute(out, trace, at, &(struct asked){ at, first, end }, error);
 }

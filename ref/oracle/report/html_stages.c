@@ -4,6 +4,7 @@
 
 #include "io/markup.h"
 #include "model/taps.h"
+#include "oracle/error/graph.h"
 #include "oracle/report/private/html.h"
 #include "oracle/report/private/format.h"
 
@@ -153,7 +154,7 @@ static void print_links(const struct m3_html *page, const char *tap_name)
     enum m3_tap tap;
     int64_t layer;
     if (m3_tap_parse(tap_name, &tap, &layer) != 0) return;
-    const char *const *headings = m3_tap_sections[tap];
+    const char *const *headings = m3_tap_sections(tap);
     for (int i = 0; i < 2 && headings[i] != NULL; i++) {
         fprintf(page->out, "%s<a href=\"", i > 0 ? ", " : "");
         m3_print_markup(page->out, page->subject->spec);

@@ -22,9 +22,9 @@ static int call(struct m3_ctx *ctx, struct m3_bound *out, const void *in)
 {
     const struct in *i = in;
     out->suspect = i->suspect;
-    if (i->op == FULL) return m3_bound_attend_full(ctx, out, i->lse, i->q, i->k, i->v, &i->attend, &i->how);
-    if (i->op == BLOCKS)
-        return m3_bound_attend_blocks(ctx, out, i->lse, i->q, i->k, i->v, i->blocks, &i->attend, &i->how);
+    const int32_t *blocks = i->op == BLOCKS ? i->blocks : NULL;
+    if (i->op == FULL || i->op == BLOCKS)
+        return m3_bound_attend(ctx, out, i->lse, i->q, i->k, i->v, blocks, &i->attend, &i->how);
     if (i->op == SEGMENTS)
         return m3_bound_attend_segments(ctx, out, i->q, i->k, i->v, i->ends, i->segments, i->A, i->U, &i->how);
     return m3_bound_block_scores(ctx, out, i->q, i->k, &i->index, &i->how);

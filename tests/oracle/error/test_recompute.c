@@ -18,7 +18,7 @@ static struct m3_recomputed remade(enum m3_tap tap, int64_t layer, known_of know
     int64_t at;
     for (int i = 0; i < M3_OPERANDS; i++)
         if (m3_graph_operand(&other, &at, p.model, &p.semantics, tap, layer, i) == 0) operands[i] = known(other, at);
-    ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, &p.error) == 0, "%s", p.error.text);
+    ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s", p.error.text);
     return made;
 }
 
@@ -212,7 +212,7 @@ START_TEST(cached)
         for (int j = 0; j < M3_OPERANDS; j++)
             if (!m3_graph_operand(&other, &at, p.model, &p.semantics, tap, layer, j)) operands[j] = behind(other, at);
         p.setting.the_case = &call;
-        ck_assert_int_eq(m3_recompute(&made, &p.setting, tap, layer, operands, &p.error), 0);
+        ck_assert_int_eq(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error), 0);
         const char *name = name_of(tap, layer);
         ck_assert_msg(!made.missing[0] && !made.numbers && made.rows == call.T, "%s: %s", name, made.missing);
         for (int64_t r = 0; r < made.rows; r++) {
@@ -484,7 +484,7 @@ START_TEST(quantised)
         const struct m3_value *operands[M3_OPERANDS] = { &given };
         struct m3_recomputed other;
         given.values = coarse;
-        ck_assert_int_eq(m3_recompute(&other, &p.setting, M3_TAP_Q_PROJ, 0, operands, &p.error), 0);
+        ck_assert_int_eq(m3_recompute(&other, &p.setting, M3_TAP_Q_PROJ, 0, operands, 0, INT64_MAX, &p.error), 0);
         for (int64_t i = 0; i < made.rows * made.width; i++) {
             const double d = other.y[i] - made.y[i];
             ck_assert_msg(fabs(d) <= made.extra.error[i], "rule %d [%d]: %g of %g", rule, (int)i, d,

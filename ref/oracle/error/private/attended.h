@@ -1,5 +1,4 @@
-/* Which keys a row attends to, and which of a block it scores: one walk for bounds and for carried errors. Inside the
- * oracle. */
+/* Which keys a row attends to, and which of a block it scores: one walk for bounds and for error propagation. */
 #ifndef M3_ORACLE_ERROR_PRIVATE_ATTENDED_H
 #define M3_ORACLE_ERROR_PRIVATE_ATTENDED_H
 

@@ -1,4 +1,4 @@
-/* exp(x) - 1 without cancellation, for errors of logits. Inside the oracle. */
+/* exp(x) - 1 without cancellation, for errors of logits. */
 #ifndef M3_ORACLE_ERROR_PRIVATE_EXP_MINUS_1_H
 #define M3_ORACLE_ERROR_PRIVATE_EXP_MINUS_1_H
 

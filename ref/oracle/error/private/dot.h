@@ -1,6 +1,6 @@
-/* Dot products of a few stored weight rows at a time, with what bounds and carried errors need. Inside the oracle. */
-#ifndef M3_ORACLE_ERROR_PRIVATE_BOUNDS_DOT_H
-#define M3_ORACLE_ERROR_PRIVATE_BOUNDS_DOT_H
+/* Dot products of a few stored weight rows at a time, with what bounds and error propagation need. */
+#ifndef M3_ORACLE_ERROR_PRIVATE_DOT_H
+#define M3_ORACLE_ERROR_PRIVATE_DOT_H
 
 #include <stdint.h>
 

@@ -1,10 +1,11 @@
+#include "oracle/error/private/dot.h"
+
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 
 #include "base/minmax.h"
 #include "oracle/error/bounds.h"
-#include "oracle/error/private/bounds_dot.h"
 
 enum { LANES = M3_DOT_LANES };
 
@@ -103,12 +104,6 @@ double m3_dot_walk2(const struct m3_dots *dots, int64_t l, int64_t cols, int wei
     return fmax(ascending, mean) + weight_roundings * squares + (has_bias ? y * y : 0);
 }
 
-static int is_power_of_two(double x)
-{
-    int exponent;
-    return isfinite(x) && frexp(fabs(x), &exponent) == 0.5;
-}
-
 /* A double is rounded to a float, and so is a code of 4 bits times a scale of 24, unless that is a power of 2. */
 int m3_bound_weight_roundings(const struct m3_weight *w, double u)
 {
@@ -117,60 +112,6 @@ int m3_bound_weight_roundings(const struct m3_weight *w, double u)
     if (w->scaling != M3_SCALE_128X128) return 0;
     int64_t scales = (w->rows + 127) / 128 * ((w->cols + 127) / 128);
     for (int64_t i = 0; i < scales; i++)
-        if (!is_power_of_two(m3_decode(M3_F32, w->scales, i))) return 1;
+        if (!m3_is_power_of_two(m3_decode(M3_F32, w->scales, i))) return 1;
     return 0;
-}
-
-int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids, const struct m3_weight *w, int64_t T,
-                   const struct m3_arithmetic *how)
-{
-    int64_t H = w->cols;
-    out->n = 0;
-    out->f = m3_bound_weight_roundings(w, how->u);
-    for (int64_t t = 0; t < T; t++)
-        if (ids[t] < 0 || ids[t] >= w->rows)
-            return m3_fail_at(ctx, M3_BAD_INPUT, "id out of range", t, -1, -1);
-
-#pragma omp parallel for num_threads(m3_team(ctx, T * H))
-    for (int64_t t = 0; t < T; t++) {
-        double *y = out->bound + t * H;
-        m3_expand_f64(y, w, ids[t], 0, H);
-        for (int64_t i = 0; i < H; i++) y[i] = out->f ? fabs(y[i]) : 0;
-        if (out->walk) memcpy(out->walk + t * H, y, (size_t)H * sizeof *y);
-    }
-    return M3_OK;
-}
-
-struct linear {
-    struct m3_bound *out;
-    const double *x, *bias;
-    int64_t rows, cols;
-    int rounded;
-};
-
-static void linear_place(const void *self, int64_t t, const struct m3_panel *panel)
-{
-    const struct linear *a = self;
-    struct m3_dots dots;
-    m3_dots(&dots, a->x + t * a->cols, panel->values, a->cols);
-    for (int64_t l = 0; l < panel->lanes; l++) {
-        int64_t n = panel->n0 + l, at = t * a->rows + n;
-        double b = a->bias ? a->bias[n] : 0;
-        a->out->bound[at] = dots.mass[l] + fabs(b);
-        if (!a->out->walk) continue;
-        a->out->walk[at] = sqrt(m3_dot_walk2(&dots, l, a->cols, a->rounded, a->bias != NULL, dots.sum[l] + b));
-    }
-}
-
-/* Dot products.
- *
- *     B = sum |w| |x| + |bias|,  steps = cols + (bias) + (a scale that is no power of two)
- *     walk^2 = max(sum s_k^2 + sum p_k^2, (n/6 + 1) sum p_k^2 + (n/3 + 1) y^2), terms p_k, partial sums s_k */
-int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const struct m3_weight *w,
-                    const double *bias, int64_t T, const struct m3_arithmetic *how)
-{
-    struct linear linear = { out, x, bias, w->rows, w->cols, m3_bound_weight_roundings(w, how->u) };
-    out->n = w->cols;
-    out->f = linear.rounded + (bias != NULL);
-    return m3_dot_panels(ctx, linear_place, &linear, w, NULL, T);
 }

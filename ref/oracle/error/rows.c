@@ -24,8 +24,8 @@ int64_t m3_recompute_span(const struct m3_recomputing *m, int64_t i)
     return end - i;
 }
 
-/* Says which rows of operand i are not there: the first that is missed, and those after it. */
-static void lacks(struct m3_recomputing *m, int i, int64_t first, int64_t last)
+/* Says which rows of operand i are not there: the first that is missing, and those after it. */
+static void say_missing(struct m3_recomputing *m, int i, int64_t first, int64_t last)
 {
     enum m3_tap tap;
     int64_t layer;
@@ -43,7 +43,7 @@ void m3_recompute_missing_rows(struct m3_recomputing *m, int i, int64_t first, i
     const struct m3_value *v = m->operands[i];
     int64_t last = first;
     while (v && last + 1 < end && m3_value_row(v, last + 1) < 0) last++;
-    lacks(m, i, first, last);
+    say_missing(m, i, first, last);
 }
 
 /* The rows of operand i that rows [rows] of the tap read, side by side. */
@@ -84,35 +84,37 @@ static int64_t reads(const struct m3_recomputing *m, int i, int64_t number)
     return of_later ? number + m3_mtp_module_of(m->layer) + 1 : number;
 }
 
-/* Operands that are read at the row itself: all, but keys and values. */
-static int by_row(const struct m3_recomputing *m, int i)
+int m3_setting_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_setting *s, enum m3_tap tap,
+                       int64_t layer, int i)
 {
-    if (m->row->op == M3_OP_ATTEND) return i == 0 || i == 3;
-    return m->row->op == M3_OP_BLOCK_SCORES ? i == 0 : 1;
+    if (tap == M3_TAP_FUSED && i == 1 && s->the_case->pictures.P == 0) return -1;
+    return m3_graph_operand(operand, operand_layer, s->model, s->semantics, tap, layer, i);
 }
 
 static int has_operand(const struct m3_recomputing *m, int i)
 {
     enum m3_tap tap;
     int64_t layer;
-    return m3_graph_operand(&tap, &layer, m->setting->model, m->setting->semantics, m->tap, m->layer, i) == 0;
+    return m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, i) == 0;
 }
 
-/* A row is made if every operand has it. */
-static void common_rows(struct m3_recomputing *m, int64_t below)
+/* A row is recomputed if every operand has it. */
+static void rows_below(struct m3_recomputing *m, int64_t below)
 {
     const int64_t rows = m3_tap_rows(m->setting, m->tap, m->layer);
     for (int64_t number = m->first; number < m3_min(m3_min(rows, m->end), below); number++) {
         int all = 1;
         for (int i = 0; i < M3_OPERANDS && all; i++)
-            if (has_operand(m, i) && by_row(m, i)) all = m3_value_row(m->operands[i], reads(m, i, number)) >= 0;
+            if (has_operand(m, i) && m3_is_by_row(m, i)) all = m3_value_row(m->operands[i], reads(m, i, number)) >= 0;
         if (all) m->numbers[m->rows++] = number;
     }
     for (int i = 0; i < M3_OPERANDS && m->rows == 0; i++)
-        for (int64_t number = 0; has_operand(m, i) && by_row(m, i) && number < rows; number++)
+        for (int64_t number = 0; has_operand(m, i) && m3_is_by_row(m, i) && number < rows; number++)
             if (m3_value_row(m->operands[i], reads(m, i, number)) < 0)
                 m3_recompute_missing_rows(m, i, reads(m, i, number), reads(m, i, rows));
 }
+
+void m3_rows_in_common(struct m3_recomputing *m) { rows_below(m, INT64_MAX); }
 
 /* Places from the first cached one that a value has without a hole. */
 static int64_t places_of(const struct m3_recomputing *m, int i)
@@ -124,27 +126,25 @@ static int64_t places_of(const struct m3_recomputing *m, int i)
 }
 
 /* Attention and block scores: every place up to the row's own. */
-static void rows_with_keys(struct m3_recomputing *m)
+void m3_rows_with_keys(struct m3_recomputing *m)
 {
     const int64_t p0 = m->setting->the_case->p0, rows = m3_tap_rows(m->setting, m->tap, m->layer);
-    const int last = m->row->op == M3_OP_ATTEND ? 2 : 1;
     int64_t places = INT64_MAX;
     int shortest = 1;
-    for (int i = 1; i <= last; i++) {
+    for (int i = 1; i <= m->op->keys; i++) {
         int64_t held = places_of(m, i);
         if (held < places) shortest = i, places = held;
     }
-    if (places > p0) common_rows(m, places - p0);
+    if (places > p0) rows_below(m, places - p0);
     if (m->rows == 0 && !m->out->missing[0]) m3_recompute_missing_rows(m, shortest, places - p0, rows);
     if (m->rows == 0) return;
     places = p0 + m->numbers[m->rows - 1] + 1;
     int64_t *from = m3_recompute_scratch(m, places, sizeof *from);
     for (int64_t p = 0; from && p < places; p++) from[p] = p - p0;
-    for (int i = 1; from && i <= last; i++) take(m, i, from, places);
+    for (int i = 1; from && i <= m->op->keys; i++) take(m, i, from, places);
 }
 
-/* Attention of a picture wants all of its patches; four patches become one row. */
-static void all_rows(struct m3_recomputing *m)
+void m3_rows_of_pictures(struct m3_recomputing *m)
 {
     for (int i = 0; i < M3_OPERANDS && !m->out->missing[0]; i++) {
         const struct m3_value *v = m->operands[i];
@@ -155,16 +155,12 @@ static void all_rows(struct m3_recomputing *m)
     if (m->out->missing[0]) return;
     m->rows = m3_tap_rows(m->setting, m->tap, m->layer);
     for (int64_t r = 0; r < m->rows; r++) m->numbers[r] = r;
-    if (m->row->op == M3_OP_ATTEND_SEGMENTS) return;
-    const struct m3_value *v = m->operands[0];
-    m->in[0] = (struct m3_given){ v->values, NULL, v->off, m->width };
 }
 
 static int has_all_operands(struct m3_recomputing *m)
 {
-    const int no_pictures = m->row->op == M3_OP_SCATTER && m->setting->the_case->pictures.P == 0;
     for (int i = 0; i < M3_OPERANDS; i++)
-        if (has_operand(m, i) && !m->operands[i] && !(i == 1 && no_pictures)) lacks(m, i, 0, 0);
+        if (has_operand(m, i) && !m->operands[i]) say_missing(m, i, 0, 0);
     return !m->out->missing[0];
 }
 
@@ -187,16 +183,11 @@ void m3_recompute_choose_rows(struct m3_recomputing *m)
 {
     m->numbers = m3_recompute_scratch(m, m3_tap_rows(m->setting, m->tap, m->layer), sizeof *m->numbers);
     if (m->status || !has_all_operands(m)) return;
-    if (m->row->op == M3_OP_INPUT && !m->setting->the_case->pictures.pixels)
-        m3_recompute_missing(m->out, "pixels of the case");
-    else if (m->row->op == M3_OP_SCATTER) m3_scatter_rows(m);
-    else if (m->row->op == M3_OP_ATTEND_SEGMENTS || m->tap == M3_TAP_MERGED) all_rows(m);
-    else if (m->row->op == M3_OP_ATTEND || m->row->op == M3_OP_BLOCK_SCORES) rows_with_keys(m);
-    else common_rows(m, INT64_MAX);
+    (m->op->rows ? m->op->rows : m3_rows_in_common)(m);
 
     int64_t *from = m->rows > 0 ? m3_recompute_scratch(m, m->rows, sizeof *from) : NULL;
     for (int i = 0; from && i < M3_OPERANDS; i++) {
-        if (!has_operand(m, i) || !by_row(m, i) || m->in[i].width || m->row->op == M3_OP_SCATTER) continue;
+        if (!has_operand(m, i) || !m3_is_by_row(m, i) || m->in[i].width) continue;
         for (int64_t r = 0; r < m->rows; r++) from[r] = reads(m, i, m->numbers[r]);
         take(m, i, from, m->rows);
     }

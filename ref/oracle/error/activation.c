@@ -1,0 +1,143 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+
+#include "ops/math.h"
+#include "oracle/error/private/activation.h"
+#include "oracle/error/private/logistic.h"
+
+struct m3_gate m3_setting_gate(const struct m3_setting *setting)
+{
+    const struct m3_config *c = &setting->model->config;
+    return (struct m3_gate){ c->oai, c->swiglu_alpha, c->swiglu_limit, setting->semantics->gate_clamp };
+}
+
+static int value(struct m3_recomputing *m)
+{
+    const struct m3_gate g = m3_setting_gate(m->setting);
+    const struct m3_activation act = { g.oai, g.alpha, g.limit, g.clamp };
+    const double *gate = m->in[0].x, *up = m->in[1].x;
+    return g.oai ? m->ops->swiglu_oai(m->ctx, m->y, gate, up, 1, m->count, &act)
+                 : m->ops->swiglu(m->ctx, m->y, gate, up, 1, m->count);
+}
+
+static double gate_clamped(double gate, const struct m3_gate *g)
+{
+    if (!g->oai) return gate;
+    if (gate > g->limit) gate = g->limit;
+    return g->clamp == M3_GATE_CLAMP_BOTH && gate < -g->limit ? -g->limit : gate;
+}
+
+static double up_clamped(double up, const struct m3_gate *g)
+{
+    if (!g->oai) return up;
+    return up > g->limit ? g->limit : up < -g->limit ? -g->limit : up;
+}
+
+double m3_gate_value(double gate, double up, const struct m3_gate *g)
+{
+    double z = gate_clamped(gate, g), factor = up_clamped(up, g) + (g->oai ? 1 : 0);
+    return factor * z * m3_logistic((g->oai ? g->alpha : 1) * z);
+}
+
+int m3_gate_steps(const struct m3_arithmetic *how) { return 5 + how->c; }
+
+double m3_gate_bound(double gate, double up, const struct m3_gate *g, const struct m3_arithmetic *how)
+{
+    double z = gate_clamped(gate, g), a = (g->oai ? g->alpha : 1) * z, s = m3_logistic(a);
+    double product = fabs((up_clamped(up, g) + (g->oai ? 1 : 0)) * z);
+    return product * m3_logistic_bound(s, m3_gate_steps(how), how->u) + product * s * fabs(a) * (1 - s);
+}
+
+/* y = (u' + 1) g' sig(alpha g') of clamped u' and g', or u g sig(g).
+ *
+ *     B = |y| (1 + |alpha g'| (1 - sig)),  steps = 5 + c,  walk^2 = steps B^2
+ *
+ * The rounding of alpha g' is the exponent's absolute error. Inputs are equal, so clamps make no kink. */
+int m3_bound_activation(struct m3_ctx *ctx, struct m3_bound *out, const double *gate, const double *up, int64_t n,
+                        const struct m3_gate *g, const struct m3_arithmetic *how)
+{
+    out->n = 0;
+    out->f = m3_gate_steps(how);
+#pragma omp parallel for num_threads(m3_team(ctx, n * 16))
+    for (int64_t i = 0; i < n; i++) {
+        out->bound[i] = m3_gate_bound(gate[i], up[i], g, how);
+        if (out->walk) out->walk[i] = sqrt((double)out->f) * out->bound[i];
+    }
+    return M3_OK;
+}
+
+static int bound(struct m3_recomputing *m)
+{
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    return m3_bound_activation(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->count, &gate, &m->how);
+}
+
+/* d/dz of z sig(alpha z) */
+static double slope(double z, double alpha)
+{
+    double s = m3_logistic(alpha * z);
+    return fabs(s + alpha * z * s * (1 - s));
+}
+
+/* The steepest of z sig(alpha z) at z, which moves by at most h and stops at the clamps. Between the ends it can only
+ * be steeper at the inflections, alpha z = +-2.3993572805154. */
+static double steepest(double gate, double h, const struct m3_gate *g)
+{
+    const double inflection = 2.3993572805154;
+    double alpha = g->oai ? g->alpha : 1, at = inflection / alpha;
+    double low = gate_clamped(gate - h, g), high = gate_clamped(gate + h, g);
+    if (!(low < high)) return h > 0 ? 0 : slope(gate_clamped(gate, g), alpha);
+    double most = fmax(slope(gate_clamped(gate, g), alpha), fmax(slope(low, alpha), slope(high, alpha)));
+    if (low < at && at < high) most = fmax(most, slope(at, alpha));
+    return low < -at && -at < high ? fmax(most, slope(-at, alpha)) : most;
+}
+
+struct m3_gate_slopes m3_gate_slopes(double gate, double up, double h_gate, double h_up, const struct m3_gate *g)
+{
+    double one = g->oai ? 1 : 0, low = up_clamped(up - h_up, g), high = up_clamped(up + h_up, g);
+    double largest = fmax(fabs(low + one), fabs(high + one));
+    double unit = m3_gate_value(gate, 1 - one, g);                  /* g' sig(alpha g') */
+    return (struct m3_gate_slopes){ .by_gate = largest * steepest(gate, h_gate, g),
+                                    .by_up = low < high ? fabs(unit) : 0 };
+}
+
+/* dy/dgate and dy/dup at their steepest within reach; a chain in a coarser type has the 5 + 4 steps of 7.1. */
+void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_spread *of_gate,
+                       const struct m3_spread *of_up, int64_t from, const struct m3_gate *g, double u_chain)
+{
+    double e_gate = m3_is_exact(of_gate) ? 0 : of_gate->error[from], e_up = m3_is_exact(of_up) ? 0 : of_up->error[from];
+    double v_gate = m3_is_exact(of_gate) ? 0 : of_gate->variance[from];
+    double v_up = m3_is_exact(of_up) ? 0 : of_up->variance[from];
+    struct m3_gate_slopes s = m3_gate_slopes(gate, up, e_gate, e_up, g);
+    out->error[at] += s.by_gate * e_gate + s.by_up * e_up;
+    out->variance[at] += s.by_gate * s.by_gate * v_gate + s.by_up * s.by_up * v_up;
+    if (u_chain == 0) return;
+    struct m3_arithmetic how = { .u = u_chain, .c = 4 };
+    double steps = m3_gate_steps(&how), own = u_chain * m3_gate_bound(gate, up, g, &how);
+    out->error[at] += steps * own;
+    out->variance[at] += steps * own * own / 3;
+}
+
+int m3_propagate_activation(struct m3_ctx *ctx, struct m3_spread *out, const double *gate, const double *up,
+                            const struct m3_spread *of_gate, const struct m3_spread *of_up, int64_t n,
+                            const struct m3_gate *g, double u_chain)
+{
+    if (m3_is_exact(of_gate) && m3_is_exact(of_up) && u_chain == 0) return M3_OK;
+#pragma omp parallel for num_threads(m3_team(ctx, n * 16))
+    for (int64_t i = 0; i < n; i++)
+        m3_propagate_gate(out, i, gate[i], up[i], of_gate, of_up, i, g, u_chain);
+    return M3_OK;
+}
+
+static int propagate(struct m3_recomputing *m)
+{
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    const struct m3_given *g = &m->in[0], *up = &m->in[1];
+    return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
+}
+
+const struct m3_error_operator m3_error_activation = {
+    .name = "activation", .sections = { "5.11 swiglu_oai" }, .value = value, .bound = bound, .propagate = propagate,
+    .points = { "mlp.act.chain" }, .functions = M3_FUNCTIONS_EXP,
+};

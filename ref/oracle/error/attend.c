@@ -1,0 +1,464 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+
+#include "ops/math.h"
+#include "oracle/error/private/attended.h"
+#include "oracle/error/private/exp_minus_1.h"
+
+static struct m3_attend dimensions(const struct m3_recomputing *m)
+{
+    const struct m3_config *c = m->config;
+    const struct m3_case *the_case = m->setting->the_case;
+    return (struct m3_attend){
+        .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .Q = c->Q, .G = c->G, .D = c->D, .seen = the_case->seen,
+        .block = c->block, .N = c->N, .selection = m->setting->semantics->selection,
+    };
+}
+
+/* The tap is one of attention's two outputs, o [rows,Q,D] and lse [rows,Q]: the other goes to scratch memory. */
+static int value(struct m3_recomputing *m)
+{
+    const struct m3_attend d = dimensions(m);
+    const int is_lse = m->tap == M3_TAP_ATTN_LSE;
+    const double *q = m->in[0].x, *k = m->in[1].x, *v = m->in[2].x;
+    double *other = m3_recompute_scratch(m, m->rows * (is_lse ? d.Q * d.D : d.Q), sizeof *other);
+    double *o = is_lse ? other : m->y, *lse = is_lse ? m->y : other;
+    if (m->status) return m->status;
+    return m->in[3].ids ? m->ops->attend_blocks(m->ctx, o, lse, q, k, v, m->in[3].ids, &d)
+                        : m->ops->attend_full(m->ctx, o, lse, q, k, v, &d);
+}
+
+/* ---- bound */
+
+/* Scratch of a thread, [L] each: logits, weights; a logit's error: worst, typical, probable. */
+struct bounded {
+    double *z, *p, *eps, *walk, *probable;
+};
+
+enum { BOUND_ARRAYS = 5 };
+
+static struct bounded bounded_in(double *memory, int64_t L)
+{
+    return (struct bounded){ memory, memory + L, memory + 2 * L, memory + 3 * L, memory + 4 * L };
+}
+
+/* A relative error of a weight, over u, where its logit is off by eps u: beyond 0.01 not the first order alone. */
+static double weight_error(double eps, double u)
+{
+    return u * eps > 0.01 ? (m3_exp(u * eps) - 1) / u : eps;
+}
+
+/* What does not depend on the channel. */
+struct scalars {
+    double lse, R, S, largest;
+};
+
+/* Logits and weights of a row, and how far each may be off:
+ *
+ *     eps_j = (D + 4) a_j + (m - z_j) + c (R + 1),   a_j = sum |q| |k_j| / sqrt(D) */
+static struct scalars weigh_bounded(const struct bounded *w, const struct m3_attended *r,
+                                    const struct m3_arithmetic *how)
+{
+    double scale = 1 / sqrt((double)r->D), n = (double)r->D, sum = 0;
+    struct scalars s = { .R = (double)((r->L + 15) / 16), .largest = -INFINITY };
+    for (int64_t j = 0; j < r->L; j++) {
+        const double *k = r->k + r->keys[j] * r->stride;
+        double dot = 0, mass = 0;
+        for (int64_t i = 0; i < r->D; i++) {
+            double p = r->q[i] * k[i];
+            dot += p;
+            mass += fabs(p);
+        }
+        w->z[j] = dot * scale;
+        w->eps[j] = mass * scale;
+        s.largest = w->z[j] > s.largest || w->z[j] != w->z[j] ? w->z[j] : s.largest;
+        s.S = fabs(w->z[j]) > s.S ? fabs(w->z[j]) : s.S;
+    }
+    for (int64_t j = 0; j < r->L; j++) sum += m3_exp(w->z[j] - s.largest);
+    s.lse = s.largest + m3_log(sum);
+    s.S += fabs(s.lse);
+    for (int64_t j = 0; j < r->L; j++) {
+        double a = w->eps[j], distance = s.largest - w->z[j], c = how->c;
+        w->p[j] = m3_exp(w->z[j] - s.lse);
+        w->eps[j] = weight_error((n + 4) * a + distance + c * (s.R + 1), how->u);
+        w->probable[j] = weight_error((how->lambda * sqrt(n) + 4) * a + distance + c * (s.R + 1), how->u);
+        w->walk[j] = sqrt(n) * a + distance + c;
+    }
+    return s;
+}
+
+/* HARD / u = sum p_j eps_j |v_j - o| + (2L + 2R + 2S + 12) sum p_j |v_j| + L least max |v| / u
+ *
+ * What is common to numerator and denominator moves o along v - o alone: against |v|, a large mean of v would hide all.
+ */
+static void output_bounds(const struct m3_bound *out, int64_t at, const struct m3_attended *r, const struct bounded *w,
+                          const struct scalars *s, const struct m3_arithmetic *how)
+{
+    double L = (double)r->L, least = how->u > 0x1p-53 ? 0x1p-126 : 0x1p-1022;
+    double rest = 2 * s->R + 2 * s->S + 12, probable = how->lambda * sqrt(2 * L) + rest;
+    for (int64_t i = 0; i < r->D; i++) {
+        double o = 0, mass = 0, top = 0, worst = 0, walk2 = 0, probable2 = 0;
+        for (int64_t j = 0; j < r->L; j++) {
+            double v = r->v[r->keys[j] * r->stride + i];
+            o += w->p[j] * v;
+            mass += w->p[j] * fabs(v);
+            top = fabs(v) > top ? fabs(v) : top;
+        }
+        for (int64_t j = 0; j < r->L; j++) {
+            double moved = w->p[j] * fabs(r->v[r->keys[j] * r->stride + i] - o);
+            worst += moved * w->eps[j];
+            walk2 += moved * w->walk[j] * moved * w->walk[j];
+            probable2 += moved * w->probable[j] * moved * w->probable[j];
+        }
+        double underflow = L * least * top / how->u;
+        out->bound[at + i] = worst + (2 * L + rest) * mass + underflow;
+        if (out->walk) out->walk[at + i] = sqrt(walk2 + (2 * L + 2 * s->S * s->S + 8) * mass * mass);
+        if (out->suspect) out->suspect[at + i] = sqrt(probable2) + probable * mass + underflow;
+    }
+}
+
+/* HARD(lse) / u = sum p_j eps_j + 2L + 2R + c + c ln(L + 1) + |lse| + S + 4 */
+static void lse_bound(const struct m3_bound *out, int64_t at, int64_t count, const struct bounded *w,
+                      const struct scalars *s, const struct m3_arithmetic *how)
+{
+    double L = (double)count, c = how->c, size = fabs(s->lse), worst = 0, walk2 = 0, probable2 = 0;
+    double rest = 2 * s->R + c + c * m3_log(L + 1) + size + s->S + 4;
+    for (int64_t j = 0; j < count; j++) {
+        worst += w->p[j] * w->eps[j];
+        walk2 += w->p[j] * w->walk[j] * w->p[j] * w->walk[j];
+        probable2 += w->p[j] * w->probable[j] * w->p[j] * w->probable[j];
+    }
+    out->bound[at] = worst + 2 * L + rest;
+    if (out->walk) out->walk[at] = sqrt(walk2 + 2 * L + (size + s->S + 8) * (size + s->S + 8));
+    if (out->suspect) out->suspect[at] = sqrt(probable2) + how->lambda * sqrt(2 * L) + rest;
+}
+
+/* A row without a key: o = 0 and lse = -inf exactly. */
+static void no_bounds(const struct m3_bound *out, int64_t at, int64_t n)
+{
+    for (int64_t i = at; i < at + n; i++) {
+        out->bound[i] = 0;
+        if (out->walk) out->walk[i] = 0;
+        if (out->suspect) out->suspect[i] = 0;
+    }
+}
+
+struct rows {
+    struct m3_bound *o, *lse;           /* lse may be NULL */
+    const struct m3_arithmetic *how;
+};
+
+static void row_bounds(const void *self, const struct m3_attended *r)
+{
+    const struct rows *rows = self;
+    if (r->L == 0) {
+        no_bounds(rows->o, r->at * r->D, r->D);
+        if (rows->lse) no_bounds(rows->lse, r->at, 1);
+        return;
+    }
+    struct bounded w = bounded_in(r->scratch, r->L);
+    struct scalars s = weigh_bounded(&w, r, rows->how);
+    output_bounds(rows->o, r->at * r->D, r, &w, &s, rows->how);
+    if (rows->lse) lse_bound(rows->lse, r->at, r->L, &w, &s, rows->how);
+}
+
+static const struct m3_attended_scratch bound_scratch = { .per_key = BOUND_ARRAYS };
+
+int m3_bound_attend(struct m3_ctx *ctx, struct m3_bound *o, struct m3_bound *lse, const double *q, const double *k,
+                    const double *v, const int32_t *blocks, const struct m3_attend *d, const struct m3_arithmetic *how)
+{
+    struct rows rows = { o, lse, how };
+    o->n = 0;
+    o->f = 1;
+    if (lse) lse->n = 0, lse->f = 1;
+    return m3_attended_causal(ctx, row_bounds, &rows, bound_scratch, q, k, v, blocks, d);
+}
+
+int m3_bound_attend_segments(struct m3_ctx *ctx, struct m3_bound *o, const double *q, const double *k, const double *v,
+                             const int64_t *ends, int64_t segments, int64_t A, int64_t U,
+                             const struct m3_arithmetic *how)
+{
+    struct rows rows = { o, NULL, how };
+    o->n = 0;
+    o->f = 1;
+    return m3_attended_segments(ctx, row_bounds, &rows, bound_scratch, q, k, v, ends, segments, A, U);
+}
+
+static int bound(struct m3_recomputing *m)
+{
+    const struct m3_attend d = dimensions(m);
+    const int is_lse = m->tap == M3_TAP_ATTN_LSE;
+    struct m3_bound other = { .bound = m3_recompute_scratch(m, is_lse ? m->rows * d.Q * d.D : 0, sizeof(double)) };
+    if (m->status) return m->status;
+    return m3_bound_attend(m->ctx, is_lse ? &other : &m->bound, is_lse ? &m->bound : NULL, m->in[0].x, m->in[1].x,
+                           m->in[2].x, m->in[3].ids, &d, &m->how);
+}
+
+/* ---- propagation */
+
+struct propagated {
+    struct m3_spread *o, *lse;                  /* either may be NULL */
+    const struct m3_spread *of_q, *of_k, *of_v;
+    const struct m3_attend_storage *storage;
+};
+
+/* Of one row. [L] each: logits, then weights; worst error of a logit beside `shift`, and its variance from what no
+ * other logit shares; what of a weight's change moves o, and the largest weight within reach. [D]: mean key, a sum. */
+struct moved {
+    double *p, *error, *own, *moved, *most, *mean, *key;
+    double shift;                               /* error that all logits share */
+    double sum_error, largest;                  /* sum p_j (exp(error_j) - 1); largest error */
+    int far;                                    /* beyond all linearity */
+    int query_off;
+};
+
+enum { MOVED_ARRAYS = 5, CHANNEL_ARRAYS = 2 };
+
+static struct moved moved_in(const struct m3_attended *r)
+{
+    double *memory = r->scratch, *channels = memory + MOVED_ARRAYS * r->L;
+    return (struct moved){ .p = memory, .error = memory + r->L, .own = memory + 2 * r->L, .moved = memory + 3 * r->L,
+                          .most = memory + 4 * r->L, .mean = channels, .key = channels + r->D };
+}
+
+/* Logits, and what storing them costs; then weights, and the mean key. */
+static void weigh_moved(struct moved *w, const struct m3_attended *r, const struct propagated *a)
+{
+    double scale = 1 / sqrt((double)r->D), top = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < r->L; j++) {
+        const double *k = r->k + r->keys[j] * r->stride;
+        double dot = 0;
+        for (int64_t i = 0; i < r->D; i++) dot += r->q[i] * k[i];
+        double stored = a->storage->logits * fabs(scale * dot);
+        w->p[j] = scale * dot;
+        w->error[j] = 2 * stored;
+        w->own[j] = 2 * stored * stored / 3;
+        top = w->p[j] > top || w->p[j] != w->p[j] ? w->p[j] : top;
+    }
+    for (int64_t j = 0; j < r->L; j++) sum += w->p[j] = m3_exp(w->p[j] - top);
+    for (int64_t i = 0; i < r->D; i++) w->mean[i] = 0;
+    for (int64_t j = 0; j < r->L; j++) {
+        w->p[j] /= sum;
+        for (int64_t i = 0; i < r->D; i++) w->mean[i] += w->p[j] * r->k[r->keys[j] * r->stride + i];
+    }
+}
+
+/* What q and k do to logits. With c the mean key
+ *
+ *     error_j = scale sum (|q| e_k + e_q |k_j - c| + e_q e_k),  shift = scale sum e_q |c|
+ *     own_j   = scale^2 sum (q^2 v_k + v_q v_k)                 the part of v_q k^2 is in of_query
+ *
+ * A shift of all logits moves lse and no weight; without c, keys of a large mean would hide all. */
+static void propagate_to_logits(struct moved *w, const struct m3_attended *r, const struct propagated *a)
+{
+    int q_off = !m3_is_exact(a->of_q), k_off = !m3_is_exact(a->of_k);
+    double scale = 1 / sqrt((double)r->D);
+    for (int64_t i = 0; i < r->D && q_off; i++) {
+        w->shift += scale * a->of_q->error[r->at * r->D + i] * fabs(w->mean[i]);
+        if (a->of_q->variance[r->at * r->D + i] != 0) w->query_off = 1;
+    }
+    for (int64_t j = 0; j < r->L && (q_off || k_off); j++) {
+        int64_t at_q = r->at * r->D, key = r->keys[j] * r->stride, at_k = r->head + key;
+        double worst = 0, variance = 0;
+        for (int64_t i = 0; i < r->D; i++) {
+            double e_q = q_off ? a->of_q->error[at_q + i] : 0, v_q = q_off ? a->of_q->variance[at_q + i] : 0;
+            double e_k = k_off ? a->of_k->error[at_k + i] : 0, v_k = k_off ? a->of_k->variance[at_k + i] : 0;
+            worst += fabs(r->q[i]) * e_k + e_q * fabs(r->k[key + i] - w->mean[i]) + e_q * e_k;
+            variance += r->q[i] * r->q[i] * v_k + v_q * v_k;
+        }
+        w->error[j] += scale * worst;
+        w->own[j] += scale * scale * variance;
+    }
+}
+
+/* How far each weight may move. With |d_j| <= error_j
+ *
+ *     o' - o = sum p_j (exp(d_j) - 1) (v_j - o) / sum p_j exp(d_j)
+ *
+ * and the denominator is at least sum p_j exp(-error_j): no first order, but a bound. */
+static void propagate_to_weights(struct moved *w, int64_t L)
+{
+    double least = 0;
+    for (int64_t j = 0; j < L; j++)
+        w->largest = w->error[j] > w->largest || w->error[j] != w->error[j] ? w->error[j] : w->largest;
+    w->far = w->largest > 30;
+    for (int64_t j = 0; j < L; j++) {
+        w->sum_error += w->p[j] * (w->far ? w->largest : m3_exp_minus_1(w->error[j]));
+        least += w->p[j] * (w->far ? 1 : m3_exp(-w->error[j]));
+    }
+    for (int64_t j = 0; j < L; j++) {
+        double change = w->far ? 1 : m3_exp_minus_1(w->error[j]), most = w->p[j] * (1 + change) / least;
+        w->moved[j] = w->p[j] * change / least;
+        w->most[j] = w->far || most > 1 ? 1 : most;
+    }
+}
+
+/* scale^2 sum over channels d of v_q,d (sum_j p_j f_j k_jd)^2: one q meets all keys. f_j = v_j - o, or v NULL: 1. */
+static double of_query(const struct m3_attended *r, const struct propagated *a, const struct moved *w, const double *v,
+                       double o)
+{
+    double sum = 0, *key = w->key;
+    if (!w->query_off) return 0;
+    const double *v_q = a->of_q->variance + r->at * r->D;
+    for (int64_t d = 0; d < r->D; d++) key[d] = 0;
+    for (int64_t j = 0; j < r->L; j++) {
+        const double *k = r->k + r->keys[j] * r->stride;
+        double weight = w->p[j] * (v ? v[r->keys[j] * r->stride] - o : 1);
+        for (int64_t d = 0; d < r->D; d++) key[d] += weight * k[d];
+    }
+    for (int64_t d = 0; d < r->D; d++) sum += v_q[d] * key[d] * key[d];
+    return sum / (double)r->D;
+}
+
+/* Channel i of o. What moves weights moves it along v - o, and never out of the values; what moves values, their mean.
+ * Stored weights and parts count against |v|, for they need not sum to 1. */
+static void output_spread(const struct propagated *a, const struct m3_attended *r, const struct moved *w, int64_t i)
+{
+    const double *v = r->v + i;
+    int v_off = !m3_is_exact(a->of_v);
+    double u_p = a->storage->p, u_parts = a->storage->partial, o = 0, mass = 0;
+    for (int64_t j = 0; j < r->L; j++) {
+        o += w->p[j] * v[r->keys[j] * r->stride];
+        mass += w->p[j] * fabs(v[r->keys[j] * r->stride]);
+    }
+    double moved = 0, furthest = 0, values = 0, value_most = 0, variance = 0, stored = 0, top = 0;
+    for (int64_t j = 0; j < r->L; j++) {
+        int64_t key = r->keys[j] * r->stride, at_v = r->head + key + i;
+        double away = fabs(v[key] - o), p = w->p[j], e_v = v_off ? a->of_v->error[at_v] : 0;
+        double v_v = v_off ? a->of_v->variance[at_v] : 0, of_p = p * v[key] * u_p;
+        moved += w->moved[j] * away;
+        furthest = away > furthest ? away : furthest;
+        values += w->most[j] * e_v;
+        value_most = e_v > value_most ? e_v : value_most;
+        variance += p * p * (away * away * w->own[j] + v_v) + of_p * of_p / 3;
+        stored += w->most[j] * fabs(v[key]);
+        top = fabs(v[key]) > top ? fabs(v[key]) : top;
+    }
+    if (moved > furthest || w->far) moved = furthest;
+    if (values > value_most) values = value_most;
+    if (stored > top) stored = top;
+    variance += of_query(r, a, w, v, o);
+    a->o->error[r->at * r->D + i] += moved + values + (u_p + u_parts) * stored;
+    a->o->variance[r->at * r->D + i] += variance + u_parts * u_parts * mass * mass / 3;
+}
+
+/* lse moves by the shift and ln sum p exp(error), which is at most the largest error. */
+static void row_spread(const void *self, const struct m3_attended *r)
+{
+    const struct propagated *a = self;
+    struct moved w = moved_in(r);
+    if (r->L == 0) return;
+    weigh_moved(&w, r, a);
+    propagate_to_logits(&w, r, a);
+    propagate_to_weights(&w, r->L);
+    for (int64_t i = 0; i < r->D && a->o; i++) output_spread(a, r, &w, i);
+    if (!a->lse) return;
+    double variance = of_query(r, a, &w, NULL, 0);
+    for (int64_t j = 0; j < r->L; j++) variance += w.p[j] * w.p[j] * w.own[j];
+    a->lse->error[r->at] += w.shift + (w.sum_error > w.largest ? w.largest : w.sum_error);
+    a->lse->variance[r->at] += variance;
+}
+
+static int is_nothing(const struct propagated *a)
+{
+    const struct m3_attend_storage *s = a->storage;
+    int stored = s->logits != 0 || s->p != 0 || s->partial != 0;
+    return m3_is_exact(a->of_q) && m3_is_exact(a->of_k) && m3_is_exact(a->of_v) && !stored;
+}
+
+static struct m3_attended_scratch spread_scratch(int64_t D)
+{
+    return (struct m3_attended_scratch){ .per_key = MOVED_ARRAYS, .fixed = CHANNEL_ARRAYS * D };
+}
+
+int m3_propagate_attend(struct m3_ctx *ctx, struct m3_spread *o, struct m3_spread *lse, const double *q,
+                        const double *k, const double *v, const struct m3_spread *of_q, const struct m3_spread *of_k,
+                        const struct m3_spread *of_v, const int32_t *blocks, const struct m3_attend *d,
+                        const struct m3_attend_storage *storage)
+{
+    struct propagated a = { o, lse, of_q, of_k, of_v, storage };
+    if (is_nothing(&a)) return M3_OK;
+    return m3_attended_causal(ctx, row_spread, &a, spread_scratch(d->D), q, k, v, blocks, d);
+}
+
+int m3_propagate_attend_segments(struct m3_ctx *ctx, struct m3_spread *o, const double *q, const double *k,
+                                 const double *v, const struct m3_spread *of_q, const struct m3_spread *of_k,
+                                 const struct m3_spread *of_v, const int64_t *ends, int64_t segments, int64_t A,
+                                 int64_t U, const struct m3_attend_storage *storage)
+{
+    struct propagated a = { o, NULL, of_q, of_k, of_v, storage };
+    if (is_nothing(&a)) return M3_OK;
+    return m3_attended_segments(ctx, row_spread, &a, spread_scratch(U), q, k, v, ends, segments, A, U);
+}
+
+static struct m3_attend_storage storage_of(const struct m3_recomputing *m)
+{
+    return (struct m3_attend_storage){ m->stored[0], m->stored[1], m->stored[2] };
+}
+
+static int propagate(struct m3_recomputing *m)
+{
+    const struct m3_attend d = dimensions(m);
+    const int is_lse = m->tap == M3_TAP_ATTN_LSE;
+    const struct m3_attend_storage storage = storage_of(m);
+    const struct m3_given *q = &m->in[0], *k = &m->in[1], *v = &m->in[2];
+    return m3_propagate_attend(m->ctx, is_lse ? NULL : &m->spread, is_lse ? &m->spread : NULL, q->x, k->x, v->x,
+                               &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
+}
+
+const struct m3_error_operator m3_error_attend = {
+    .name = "attend", .sections = { "5.7 attend_full", "5.10 attend_blocks" }, .value = value, .bound = bound,
+    .propagate = propagate, .rows = m3_rows_with_keys, .keys = 2, .by_span = 1, .has_suspect = 1,
+    .points = { "attn.logits", "attn.p", "attn.partial" },
+};
+
+/* ---- pictures: a patch attends to its segment */
+
+struct segments {
+    int64_t *ends, count;
+};
+
+static int prepare_segments(struct m3_recomputing *m)
+{
+    const struct m3_pictures *pictures = &m->setting->the_case->pictures;
+    struct segments *s = m->prepared = m3_recompute_scratch(m, 1, sizeof *s);
+    int64_t *places = m3_recompute_scratch(m, 3 * m->rows, sizeof *places);
+    int64_t *ends = m3_recompute_scratch(m, m->rows, sizeof *ends);
+    if (m->status) return m->status;
+    *s = (struct segments){ ends, m3_pictures_segments(ends, places, pictures, &m->config->vision,
+                                                       m->setting->semantics->vision_boundary) };
+    return M3_OK;
+}
+
+static int value_segments(struct m3_recomputing *m)
+{
+    const struct segments *s = m->prepared;
+    const struct m3_vision_config *v = &m->config->vision;
+    return m->ops->attend_segments(m->ctx, m->y, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A,
+                                   v->U);
+}
+
+static int bound_segments(struct m3_recomputing *m)
+{
+    const struct segments *s = m->prepared;
+    const struct m3_vision_config *v = &m->config->vision;
+    return m3_bound_attend_segments(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A,
+                                    v->U, &m->how);
+}
+
+static int propagate_segments(struct m3_recomputing *m)
+{
+    const struct segments *s = m->prepared;
+    const struct m3_vision_config *v = &m->config->vision;
+    const struct m3_attend_storage storage = storage_of(m);
+    const struct m3_given *q = &m->in[0], *k = &m->in[1], *x = &m->in[2];
+    return m3_propagate_attend_segments(m->ctx, &m->spread, q->x, k->x, x->x, &q->off, &k->off, &x->off, s->ends, s->count,
+                                        v->A, v->U, &storage);
+}
+
+const struct m3_error_operator m3_error_attend_segments = {
+    .name = "attend_segments", .sections = { "5.19 attend_segments" }, .value = value_segments,
+    .bound = bound_segments, .propagate = propagate_segments, .prepare = prepare_segments,
+    .rows = m3_rows_of_pictures, .has_suspect = 1, .points = { "attn.logits", "attn.p", "attn.partial" },
+};

@@ -1,0 +1,241 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/minmax.h"
+
+/* ---- tokens by the expert that they chose */
+
+enum { ROWS = 64 };             /* tokens of an expert at a time: bounds the scratch memory */
+
+/* The tokens of one expert stand in slots t K + k of ids [T,K]: n of them, at most ROWS, ascending. */
+typedef int (*at_expert)(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n);
+
+/* Slots of one expert from `first` on, at most ROWS. Returns how many. */
+static int64_t slots_of(int64_t *slots, int64_t *first, const int32_t *ids, int64_t count, int64_t expert)
+{
+    int64_t n = 0;
+    for (; *first < count && n < ROWS; ++*first)
+        if (ids[*first] == expert) slots[n++] = *first;
+    return n;
+}
+
+/* Experts ascending. Stops at a status that is not 0; M3_BAD_INPUT where an id is out of range. */
+static int each_expert(struct m3_ctx *ctx, at_expert visit, const void *self, const int32_t *ids, int64_t T, int64_t E,
+                       int64_t K)
+{
+    int64_t slots[ROWS];
+    int status = M3_OK;
+    for (int64_t i = 0; i < T * K; i++)
+        if (ids[i] < 0 || ids[i] >= E) return m3_fail_at(ctx, M3_BAD_INPUT, "expert out of range", i / K, -1, -1);
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t first = 0, n; !status && (n = slots_of(slots, &first, ids, T * K, e)) > 0;)
+            status = visit(ctx, self, e, slots, n);
+    return status;
+}
+
+/* to [n,H] := rows slots[i] / K of x. */
+static void gather_tokens(double *to, const double *x, const int64_t *slots, int64_t n, int64_t K, int64_t H)
+{
+    for (int64_t i = 0; i < n; i++) memcpy(to + i * H, x + slots[i] / K * H, (size_t)H * sizeof *to);
+}
+
+/* ---- each expert's output: a gated MLP; value and bound in one pass over the weights */
+
+struct bounded {
+    struct m3_bound *each;
+    double *y;                          /* or NULL */
+    const double *x;
+    const struct m3_expert *experts;
+    const struct m3_gate *gate;
+    const struct m3_arithmetic *how;
+    int64_t K, H;
+    double *in, *out, *bound, *walk;    /* [ROWS,H]: the rows of one expert */
+};
+
+static int bound_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
+{
+    const struct bounded *a = self;
+    const struct m3_expert *w = &a->experts[expert];
+    const size_t bytes = (size_t)a->H * sizeof(double);
+    struct m3_bound bound = { .bound = a->bound, .walk = a->walk };
+    gather_tokens(a->in, a->x, slots, n, a->K, a->H);
+    int status = m3_bound_gated_mlp(ctx, &bound, a->out, a->in, &w->w1, &w->w3, &w->w2, a->gate, n, a->how);
+    for (int64_t i = 0; i < n && !status; i++) {
+        int64_t to = slots[i] * a->H, from = i * a->H;
+        if (a->y) memcpy(a->y + to, a->out + from, bytes);
+        memcpy(a->each->bound + to, a->bound + from, bytes);
+        if (a->each->walk) memcpy(a->each->walk + to, a->walk + from, bytes);
+    }
+    return status;
+}
+
+int m3_bound_experts(struct m3_ctx *ctx, struct m3_bound *each, double *y, const double *x, const int32_t *ids,
+                     const struct m3_expert *experts, const struct m3_gate *g, int64_t T, int64_t E, int64_t K,
+                     const struct m3_arithmetic *how)
+{
+    int64_t H = experts[0].w1.cols, n = ROWS * H;
+    size_t mark = m3_scratch_mark(ctx);
+    double *memory = m3_scratch_take(ctx, 4 * n, sizeof *memory);
+    struct bounded all = { each, y, x, experts, g, how, K, H, memory, memory + n, memory + 2 * n, memory + 3 * n };
+    each->n = 0, each->f = 1;
+    int status = memory ? each_expert(ctx, bound_expert, &all, ids, T, E, K) : M3_INTERNAL;
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static const struct m3_expert *experts_of(const struct m3_recomputing *m)
+{
+    return (const struct m3_expert *)(const void *)m->w[0];
+}
+
+static int value(struct m3_recomputing *m)
+{
+    const struct m3_config *c = m->config;
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    return m3_bound_experts(m->ctx, &m->bound, m->y, m->in[0].x, m->in[1].ids, experts_of(m), &gate, m->rows, c->E,
+                            c->K, &m->how);
+}
+
+struct propagated {
+    struct m3_spread *each;
+    const double *x;
+    const struct m3_spread *of_x;
+    const struct m3_expert *experts;
+    const struct m3_gate *gate;
+    const struct m3_mlp_storage *storage;
+    int64_t K, H;
+    double *in;                                 /* [5, ROWS, H]: x, its spread, the result's */
+};
+
+static int propagate_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
+{
+    const struct propagated *a = self;
+    const struct m3_expert *w = &a->experts[expert];
+    int64_t size = ROWS * a->H;
+    double *error = a->in + 3 * size, *variance = a->in + 4 * size;
+    struct m3_spread of_x = { NULL, NULL }, out = { error, variance };
+    gather_tokens(a->in, a->x, slots, n, a->K, a->H);
+    if (!m3_is_exact(a->of_x)) {
+        of_x = (struct m3_spread){ a->in + size, a->in + 2 * size };
+        gather_tokens(of_x.error, a->of_x->error, slots, n, a->K, a->H);
+        gather_tokens(of_x.variance, a->of_x->variance, slots, n, a->K, a->H);
+    }
+    memset(error, 0, (size_t)(2 * size) * sizeof *error);
+    int status = m3_propagate_gated_mlp(ctx, &out, a->in, &of_x, &w->w1, &w->w3, &w->w2, a->gate, n, a->storage);
+    for (int64_t i = 0; i < n && !status; i++)
+        for (int64_t h = 0; h < a->H; h++) {
+            a->each->error[slots[i] * a->H + h] += error[i * a->H + h];
+            a->each->variance[slots[i] * a->H + h] += variance[i * a->H + h];
+        }
+    return status;
+}
+
+int m3_propagate_experts(struct m3_ctx *ctx, struct m3_spread *each, const double *x, const struct m3_spread *of_x,
+                         const int32_t *ids, const struct m3_expert *experts, const struct m3_gate *g, int64_t T,
+                         int64_t E, int64_t K, const struct m3_mlp_storage *storage)
+{
+    int64_t H = experts[0].w1.cols;
+    size_t mark = m3_scratch_mark(ctx);
+    double *in = m3_scratch_take(ctx, 5 * ROWS * H, sizeof *in);
+    struct propagated all = { each, x, of_x, experts, g, storage, K, H, in };
+    int status = in ? each_expert(ctx, propagate_expert, &all, ids, T, E, K) : M3_INTERNAL;
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int propagate(struct m3_recomputing *m)
+{
+    const struct m3_config *c = m->config;
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
+    return m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate, m->rows,
+                                c->E, c->K, &storage);
+}
+
+const struct m3_error_operator m3_error_expert = {
+    .name = "expert", .sections = { "5.15 experts" }, .value = value, .propagate = propagate,
+    .prepare = m3_prepare_gated_mlp, .linears = 2,
+    .points = { "moe.expert.gate", "moe.expert.up", "moe.expert.chain", "moe.expert.act" },
+};
+
+/* ---- the weighted sum of given outputs */
+
+static int routed_value(struct m3_recomputing *m)
+{
+    const int64_t K = m->config->K, H = m->config->H;
+    const double *each = m->in[0].x, *p = m->in[1].x;
+    for (int64_t r = 0; r < m->rows; r++) {
+        double *y = m->y + r * H;
+        memset(y, 0, (size_t)H * sizeof *y);
+        for (int64_t k = r * K; k < (r + 1) * K; k++)
+            for (int64_t i = 0; i < H; i++) y[i] += p[k] * each[k * H + i];
+        for (int64_t i = 0; i < H; i++) y[i] *= m->config->routed_scaling;
+    }
+    return M3_OK;
+}
+
+/* B = factor sum |p| |each|, steps = K + 1, or K + 2 if factor is no power of 2; walk^2 = steps B^2 */
+int m3_bound_routed(struct m3_ctx *ctx, struct m3_bound *out, const double *each, const double *p, int64_t T, int64_t K,
+                    int64_t H, double factor)
+{
+    out->n = K;
+    out->f = m3_is_power_of_two(factor) ? 1 : 2;
+#pragma omp parallel for num_threads(m3_team(ctx, T * K * H))
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = 0; i < H; i++) {
+            double mass = 0;
+            for (int64_t k = 0; k < K; k++) mass += fabs(p[t * K + k] * each[(t * K + k) * H + i]);
+            out->bound[t * H + i] = fabs(factor) * mass;
+            if (out->walk) out->walk[t * H + i] = sqrt((double)(out->n + out->f)) * fabs(factor) * mass;
+        }
+    return M3_OK;
+}
+
+static int routed_bound(struct m3_recomputing *m)
+{
+    const struct m3_config *c = m->config;
+    return m3_bound_routed(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->rows, c->K, c->H, c->routed_scaling);
+}
+
+/* error = factor sum (|p| e + e_p |each| + e_p e) + u (K + 1) factor sum |p each|
+ *
+ * In a coarser type the products are rounded, all sums but the first, and the last product: K + 1 roundings. */
+int m3_propagate_routed(struct m3_ctx *ctx, struct m3_spread *out, const double *each, const double *p,
+                        const struct m3_spread *of_each, const struct m3_spread *of_p, int64_t T, int64_t K, int64_t H,
+                        double factor, double u_sum)
+{
+    int each_off = !m3_is_exact(of_each), p_off = !m3_is_exact(of_p);
+    if (!each_off && !p_off && u_sum == 0) return M3_OK;
+    double steps = (double)(K + 1), size = fabs(factor);
+#pragma omp parallel for num_threads(m3_team(ctx, T * K * H))
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < H; h++) {
+            double error = 0, variance = 0, mass = 0;
+            for (int64_t i = t * K; i < (t + 1) * K; i++) {
+                double y = each[i * H + h], w = p[i], e_y = each_off ? of_each->error[i * H + h] : 0;
+                double v_y = each_off ? of_each->variance[i * H + h] : 0, e_w = p_off ? of_p->error[i] : 0;
+                double v_w = p_off ? of_p->variance[i] : 0;
+                error += fabs(w) * e_y + e_w * fabs(y) + e_w * e_y;
+                variance += w * w * v_y + v_w * y * y + v_w * v_y;
+                mass += fabs(w * y);
+            }
+            out->error[t * H + h] += size * (error + u_sum * steps * mass);
+            out->variance[t * H + h] += size * size * (variance + steps * (u_sum * mass) * (u_sum * mass) / 3);
+        }
+    return M3_OK;
+}
+
+static int routed_propagate(struct m3_recomputing *m)
+{
+    const struct m3_config *c = m->config;
+    const struct m3_given *each = &m->in[0], *p = &m->in[1];
+    return m3_propagate_routed(m->ctx, &m->spread, each->x, p->x, &each->off, &p->off, m->rows, c->K, c->H, c->routed_scaling,
+                               m->stored[0]);
+}
+
+const struct m3_error_operator m3_error_routed = {
+    .name = "routed", .sections = { "5.15 experts" }, .value = routed_value, .bound = routed_bound,
+    .propagate = routed_propagate, .points = { "moe.routed.sum" },
+};

@@ -1,0 +1,232 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/minmax.h"
+#include "oracle/error/private/activation.h"
+#include "oracle/error/private/dot.h"
+
+enum { LANES = M3_DOT_LANES, ROWS = 64 };       /* rows at a time: bounds the scratch memory */
+
+int m3_prepare_gated_mlp(struct m3_recomputing *m)
+{
+    const struct m3_input_rounding rule = m3_recompute_input_rounding(m, m3_tap_table[m->tap].name);
+    m->stored[3] += m3_input_roundoff(&rule);           /* `act` is rounded again as an input of the last product */
+    m3_recompute_jitter(m);
+    m3_recompute_jitter_spread(m);
+    m3_recompute_round_input(m, m->op->points[0]);
+    return m->status;
+}
+
+/* ---- value and bound, in one pass over the weights */
+
+/* What goes into w2, of T rows: value, error over u, variance times 3 over u^2. Each [T,F]. */
+struct act {
+    double *value, *error, *variance;
+};
+
+/* An allowance over u, underflow included. */
+static double over_u(double bound, double steps, double u)
+{
+    return steps * (bound + (bound > 0 ? m3_bound_eta(u) / u : 0));
+}
+
+/* Rows on their way: y = w2 act(w1 x, w3 x). */
+struct bounded {
+    const struct act *act;
+    const struct m3_gate *gate;
+    const struct m3_arithmetic *how;
+    const double *x;
+    double *y, *bound, *walk;                   /* [T,H] */
+    int64_t H, F;
+    int rounded1, rounded3, rounded2;
+};
+
+/* A gate and an up, with bounds of their own, through the activation:
+ *
+ *     e = |dy/dg| h_g + |dy/du| h_u + (5 + c) B_act       h = n B over u; all over u
+ *
+ * At a clamp that the error can reach, the steeper side counts. */
+static void activate(const struct bounded *mlp, int64_t at, const struct m3_dots *gate, const struct m3_dots *up,
+                     int64_t l)
+{
+    double z = gate->sum[l], w = up->sum[l], u = mlp->how->u, steps = m3_gate_steps(mlp->how);
+    double own = m3_gate_bound(z, w, mlp->gate, mlp->how);
+    double h_g = over_u(gate->mass[l], (double)(mlp->H + mlp->rounded1), u);
+    double h_u = over_u(up->mass[l], (double)(mlp->H + mlp->rounded3), u);
+    struct m3_gate_slopes s = m3_gate_slopes(z, w, u * h_g, u * h_u, mlp->gate);
+    double gate_walk2 = m3_dot_walk2(gate, l, mlp->H, mlp->rounded1, 0, z);
+    double up_walk2 = m3_dot_walk2(up, l, mlp->H, mlp->rounded3, 0, w);
+
+    mlp->act->value[at] = m3_gate_value(z, w, mlp->gate);
+    mlp->act->error[at] = s.by_gate * h_g + s.by_up * h_u + over_u(own, steps, u);
+    mlp->act->variance[at] = s.by_gate * s.by_gate * gate_walk2 + s.by_up * s.by_up * up_walk2 + steps * own * own;
+}
+
+static void bound_act(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct bounded *mlp = self;
+    struct m3_dots gate, up;
+    m3_dots(&gate, mlp->x + t * mlp->H, panel->values, mlp->H);
+    m3_dots(&up, mlp->x + t * mlp->H, panel->second, mlp->H);
+    for (int64_t l = 0; l < panel->lanes; l++) activate(mlp, t * mlp->F + panel->n0 + l, &gate, &up, l);
+}
+
+/* B = |w2| e + (F + f) |w2| |a|: the whole allowance over u. */
+static void bound_out(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct bounded *mlp = self;
+    const struct act *act = mlp->act;
+    int64_t F = mlp->F;
+    double error[LANES], variance[LANES];
+    struct m3_dots dots;
+    m3_dots(&dots, act->value + t * F, panel->values, F);
+    m3_dot_spread(error, variance, act->error + t * F, act->variance + t * F, panel->values, F);
+    for (int64_t l = 0; l < panel->lanes; l++) {
+        int64_t at = t * mlp->H + panel->n0 + l;
+        mlp->y[at] = dots.sum[l];
+        mlp->bound[at] = error[l] + over_u(dots.mass[l], (double)(F + mlp->rounded2), mlp->how->u);
+        mlp->walk[at] = sqrt(variance[l] + m3_dot_walk2(&dots, l, F, mlp->rounded2, 0, dots.sum[l]));
+    }
+}
+
+/* y, bound, walk [T,H] of x [T,H], T <= ROWS. */
+static int bound_rows(struct m3_ctx *ctx, double *y, double *bound, double *walk, const double *x,
+                      const struct m3_weight *w1, const struct m3_weight *w3, const struct m3_weight *w2,
+                      const struct m3_gate *g, int64_t T, const struct m3_arithmetic *how)
+{
+    int64_t n = T * w1->rows;
+    size_t mark = m3_scratch_mark(ctx);
+    double *memory = m3_scratch_take(ctx, 3 * n, sizeof *memory);
+    struct act act = { memory, memory + n, memory + 2 * n };
+    struct bounded mlp = { &act, g, how, x, y, bound, walk, w1->cols, w1->rows, m3_bound_weight_roundings(w1, how->u),
+                           m3_bound_weight_roundings(w3, how->u), m3_bound_weight_roundings(w2, how->u) };
+    int status = memory ? M3_OK : M3_INTERNAL;
+    if (!status) status = m3_dot_panels(ctx, bound_act, &mlp, w1, w3, T);
+    if (!status) status = m3_dot_panels(ctx, bound_out, &mlp, w2, NULL, T);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, const double *x, const struct m3_weight *w1,
+                       const struct m3_weight *w3, const struct m3_weight *w2, const struct m3_gate *g, int64_t T,
+                       const struct m3_arithmetic *how)
+{
+    int64_t H = w2->rows, rows = m3_min(T, ROWS);
+    out->n = 0;
+    out->f = 1;
+    size_t mark = m3_scratch_mark(ctx);
+    double *values = m3_scratch_take(ctx, rows * H, sizeof *values);
+    double *walk = m3_scratch_take(ctx, rows * H, sizeof *walk);
+    int status = values && walk ? M3_OK : M3_INTERNAL;
+    for (int64_t t0 = 0; t0 < T && !status; t0 += rows) {
+        int64_t n = m3_min(rows, T - t0);
+        status = bound_rows(ctx, y ? y + t0 * H : values, out->bound + t0 * H, out->walk ? out->walk + t0 * H : walk,
+                            x + t0 * w1->cols, w1, w3, w2, g, n, how);
+    }
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int value(struct m3_recomputing *m)
+{
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    return m3_bound_gated_mlp(m->ctx, &m->bound, m->y, m->in[0].x, m->w[0],
+                              m->w[1], m->w[2], &gate, m->rows, &m->how);
+}
+
+/* ---- propagation: linear with storing, gated units with their chain and storing, linear */
+
+struct propagated {
+    struct m3_spread *out;                      /* [T,H] */
+    const double *x;
+    const struct m3_spread *of_x;
+    struct m3_spread of_act;                    /* [T,F] */
+    const struct m3_gate *gate;
+    const struct m3_mlp_storage *storage;
+    int64_t H, F;
+};
+
+/* Gate or up of LANES channels: what x is off by, and storing. */
+static void linear_spread(double *sum, double *error, double *variance, const struct propagated *mlp, int64_t t,
+                          const double *panel, double u)
+{
+    int64_t at = t * mlp->H;
+    struct m3_dots dots;
+    struct m3_spread spread = { error, variance };
+    m3_dots(&dots, mlp->x + at, panel, mlp->H);
+    memcpy(sum, dots.sum, sizeof dots.sum);
+    memset(error, 0, sizeof dots.sum);
+    memset(variance, 0, sizeof dots.sum);
+    if (!m3_is_exact(mlp->of_x))
+        m3_dot_spread(error, variance, mlp->of_x->error + at, mlp->of_x->variance + at, panel, mlp->H);
+    m3_propagate_store(&spread, sum, LANES, u, 0);
+}
+
+static void propagate_act(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct propagated *mlp = self;
+    const struct m3_mlp_storage *s = mlp->storage;
+    double gate[LANES], up[LANES], errors[2][LANES], variances[2][LANES];
+    linear_spread(gate, errors[0], variances[0], mlp, t, panel->values, s->gate);
+    linear_spread(up, errors[1], variances[1], mlp, t, panel->second, s->up);
+    struct m3_spread of_gate = { errors[0], variances[0] }, of_up = { errors[1], variances[1] };
+    for (int64_t l = 0; l < panel->lanes; l++) {
+        int64_t at = t * mlp->F + panel->n0 + l;
+        struct m3_spread of_act = { mlp->of_act.error + at, mlp->of_act.variance + at };
+        double y = m3_gate_value(gate[l], up[l], mlp->gate);
+        m3_propagate_gate(&of_act, 0, gate[l], up[l], &of_gate, &of_up, l, mlp->gate, s->chain);
+        m3_propagate_store(&of_act, &y, 1, s->act, 0);
+    }
+}
+
+static int is_nothing(const struct m3_spread *of_x, const struct m3_mlp_storage *s)
+{
+    return m3_is_exact(of_x) && s->gate == 0 && s->up == 0 && s->chain == 0 && s->act == 0;
+}
+
+/* T <= ROWS. */
+static int propagate_rows(struct m3_ctx *ctx, struct propagated mlp, const struct m3_weight *w1,
+                          const struct m3_weight *w3, const struct m3_weight *w2, int64_t T)
+{
+    int64_t n = T * mlp.F;
+    size_t mark = m3_scratch_mark(ctx);
+    double *memory = m3_scratch_take(ctx, 2 * n, sizeof *memory);
+    int status = memory ? M3_OK : M3_INTERNAL;
+    mlp.of_act = (struct m3_spread){ memory, memory + n };
+    if (!status) memset(memory, 0, (size_t)(2 * n) * sizeof *memory);
+    if (!status) status = m3_dot_panels(ctx, propagate_act, &mlp, w1, w3, T);
+    if (!status) status = m3_propagate_linear(ctx, mlp.out, &mlp.of_act, w2, T);
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
+                           const struct m3_weight *w1, const struct m3_weight *w3, const struct m3_weight *w2,
+                           const struct m3_gate *g, int64_t T, const struct m3_mlp_storage *storage)
+{
+    int64_t H = w1->cols;
+    int status = M3_OK;
+    for (int64_t t = 0; t < T && !status && !is_nothing(of_x, storage); t += ROWS) {
+        struct m3_spread rows_out = m3_spread_from(out, t * w2->rows), rows_x = m3_spread_from(of_x, t * H);
+        struct propagated mlp = { .out = &rows_out, .x = x + t * H, .of_x = &rows_x, .gate = g, .storage = storage,
+                                  .H = H, .F = w1->rows };
+        status = propagate_rows(ctx, mlp, w1, w3, w2, m3_min(ROWS, T - t));
+    }
+    return status;
+}
+
+static int propagate(struct m3_recomputing *m)
+{
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
+    return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->w[0],
+                                  m->w[1], m->w[2], &gate, m->rows, &storage);
+}
+
+const struct m3_error_operator m3_error_gated_mlp = {
+    .name = "gated_mlp", .sections = { "6. The forward pass" }, .value = value, .propagate = propagate,
+    .prepare = m3_prepare_gated_mlp, .linears = 2,
+    .points = { "moe.shared.gate", "moe.shared.up", "moe.shared.chain", "moe.shared.act" },
+};

@@ -1,0 +1,69 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/minmax.h"
+
+struct m3_input_rounding m3_recompute_input_rounding(const struct m3_recomputing *m, const char *point)
+{
+    const struct m3_input_rounding none = { M3_DTYPES, M3_UNSCALED, 0 };
+    char name[160];
+    if (!m->setting->profile) return none;
+    m3_recompute_point(name, sizeof name, m, point);
+    return m3_profile_input(m->setting->profile, name);
+}
+
+double m3_input_roundoff(const struct m3_input_rounding *rule)
+{
+    if (rule->dtype == M3_DTYPES) return 0;
+    return rule->exponent_down ? 0x1p-3 : 0x1p-4;
+}
+
+/* A block of a row whose numbers share a scale: each is off by 2^-4 of itself, 2^-3 if it saturates, and by half the
+ * least step. */
+static void quantise(double *error, double *variance, const double *x, int64_t n, const struct m3_input_rounding *rule)
+{
+    const double largest_code = 448, half_step = 0x1p-10;
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(x[i]));
+    double scale = largest / largest_code, saturated = INFINITY;
+    if (rule->scaling == M3_SCALE_MX32 && largest > 0) {
+        int exponent;
+        frexp(largest, &exponent);                      /* largest is in [2^(exponent-1), 2^exponent) */
+        if (rule->exponent_down) saturated = largest_code * ldexp(1, exponent - 9);
+        int fits = largest <= largest_code * ldexp(1, exponent - 9);
+        scale = ldexp(1, fits ? exponent - 9 : exponent - 8);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] == 0) continue;
+        const double share = (fabs(x[i]) > saturated ? 0x1p-3 : 0x1p-4) * fabs(x[i]), floor = half_step * scale;
+        error[i] += share + floor;
+        variance[i] += (share * share + floor * floor) / 3;
+    }
+}
+
+/* Gives *off memory of its own for n numbers, with what it holds. */
+int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int64_t n)
+{
+    const size_t bytes = (size_t)n * sizeof(double);
+    double *error = m3_recompute_scratch(m, 2 * n, sizeof *error);
+    if (!error) return 0;
+    if (off->error) memcpy(error, off->error, bytes), memcpy(error + n, off->variance, bytes);
+    else memset(error, 0, 2 * bytes);
+    *off = (struct m3_spread){ error, error + n };
+    return 1;
+}
+
+void m3_recompute_round_input(struct m3_recomputing *m, const char *point)
+{
+    const struct m3_input_rounding rule = m3_recompute_input_rounding(m, point);
+    const int64_t width = m->in[0].width, block = rule.scaling == M3_SCALE_MX32 ? 32 : 128;
+    struct m3_given *in = &m->in[0];
+    if (rule.dtype == M3_DTYPES || !m3_recompute_own_spread(m, &in->off, m->rows * width)) return;
+    for (int64_t r = 0; r < m->rows; r++)
+        for (int64_t k = 0; k < width; k += block) {
+            const int64_t at = r * width + k;
+            quantise(in->off.error + at, in->off.variance + at, in->x + at, m3_min(block, width - k), &rule);
+        }
+}

@@ -1,0 +1,178 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "oracle/error/private/dot.h"
+
+enum { LANES = M3_DOT_LANES };
+
+/* ---- the operands: joined, with noise, and rounded as the profile says */
+
+/* Embedding and hidden state of each row side by side; embeddings NULL: zeros. */
+static void join(double *joined, const double *e, const double *h, int64_t rows, int64_t H)
+{
+    const size_t bytes = (size_t)H * sizeof *joined;
+    for (int64_t r = 0; r < rows; r++) {
+        if (e) memcpy(joined + 2 * r * H, e + r * H, bytes);
+        else memset(joined + 2 * r * H, 0, bytes);
+        memcpy(joined + (2 * r + 1) * H, h + r * H, bytes);
+    }
+}
+
+/* What eh_proj reads, in the place of operand 0; then the embedding takes that of operand 1. */
+static void join_operands(struct m3_recomputing *m)
+{
+    const int additive = m->row->more == M3_MORE_JOIN;
+    const struct m3_given e = m->in[0], h = m->in[1];
+    const int64_t H = m->config->H, n = 2 * m->rows * H;
+    const int first = m3_is_off(&e) && !additive, second = m3_is_off(&h);
+    double *x = m3_recompute_scratch(m, n, sizeof *x);
+    double *spread = first || second ? m3_recompute_scratch(m, 2 * n, sizeof *spread) : NULL;
+    double *zeros = first || second ? m3_recompute_scratch(m, m->rows * H, sizeof *zeros) : NULL;
+    if (m->status) return;
+    join(x, additive ? NULL : e.x, h.x, m->rows, H);
+    m->in[0] = (struct m3_given){ .x = x, .width = 2 * H };
+    m->in[1] = e;
+    if (!spread) return;
+    memset(zeros, 0, (size_t)(m->rows * H) * sizeof *zeros);
+    join(spread, first ? e.off.error : NULL, second ? h.off.error : zeros, m->rows, H);
+    join(spread + n, first ? e.off.variance : NULL, second ? h.off.variance : zeros, m->rows, H);
+    m->in[0].off = (struct m3_spread){ spread, spread + n };
+}
+
+/* Weights off by u of themselves change the sum as inputs off by u of themselves do. */
+static void round_weights(struct m3_recomputing *m, const struct m3_weight *w)
+{
+    char name[160];
+    struct m3_spread *off = &m->in[0].off;
+    const int64_t n = m->rows * w->cols;
+    if (!m->setting->profile || w->dtype == M3_BF16 || w->dtype == M3_F8_E4M3) return;
+    m3_recompute_point(name, sizeof name, m, m3_tap_table[m->tap].name);
+    const double u = m3_profile_weights(m->setting->profile, name);
+    if (u > 0 && m3_recompute_own_spread(m, off, n)) m3_propagate_store(off, m->in[0].x, n, u, 0);
+}
+
+static int prepare(struct m3_recomputing *m)
+{
+    const struct m3_weight *w = m->w[0];
+    if (m->tap == M3_TAP_MTP_EH_PROJ) join_operands(m);
+    if (m->tap == M3_TAP_ROUTER_LOGITS) m3_recompute_jitter(m);
+    m3_recompute_round_input(m, m3_tap_table[m->tap].name);
+    if (!m->status) round_weights(m, w);
+    return m->status;
+}
+
+/* ---- value, bound, propagation. With mtp_join=additive y = e + W h: one rounding more. */
+
+static int value(struct m3_recomputing *m)
+{
+    int status = m->ops->linear(m->ctx, m->y, m->in[0].x, m->w[0], m->vector[1], m->rows);
+    const double *e = m->row->more == M3_MORE_JOIN ? m->in[1].x : NULL;
+    for (int64_t i = 0; e && i < m->count; i++) m->y[i] += e[i];
+    return status;
+}
+
+struct bounded {
+    struct m3_bound *out;
+    const double *x, *bias;
+    int64_t rows, cols;
+    int rounded;
+};
+
+static void bound_place(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct bounded *a = self;
+    struct m3_dots dots;
+    m3_dots(&dots, a->x + t * a->cols, panel->values, a->cols);
+    for (int64_t l = 0; l < panel->lanes; l++) {
+        int64_t n = panel->n0 + l, at = t * a->rows + n;
+        double b = a->bias ? a->bias[n] : 0;
+        a->out->bound[at] = dots.mass[l] + fabs(b);
+        if (!a->out->walk) continue;
+        a->out->walk[at] = sqrt(m3_dot_walk2(&dots, l, a->cols, a->rounded, a->bias != NULL, dots.sum[l] + b));
+    }
+}
+
+/* B = sum |w| |x| + |bias|,  steps = cols + (bias) + (a scale that is no power of two)
+ *     walk^2 = max(sum s_k^2 + sum p_k^2, (n/6 + 1) sum p_k^2 + (n/3 + 1) y^2), terms p_k, partial sums s_k */
+int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const struct m3_weight *w,
+                    const double *bias, int64_t T, const struct m3_arithmetic *how)
+{
+    struct bounded linear = { out, x, bias, w->rows, w->cols, m3_bound_weight_roundings(w, how->u) };
+    out->n = w->cols;
+    out->f = linear.rounded + (bias != NULL);
+    return m3_dot_panels(ctx, bound_place, &linear, w, NULL, T);
+}
+
+/* walk of an additive join is that of the linear, whose reduction is counted with the half that is zero. */
+static int bound(struct m3_recomputing *m)
+{
+    int status = m3_bound_linear(m->ctx, &m->bound, m->in[0].x, m->w[0], m->vector[1], m->rows, &m->how);
+    if (m->row->more == M3_MORE_JITTER && m->setting->semantics->jitter != 0) m->bound.f += 2;
+    if (m->row->more != M3_MORE_JOIN) return status;
+    for (int64_t i = 0; i < m->count; i++) {
+        m->bound.bound[i] += fabs(m->in[1].x[i]);
+        m->bound.walk[i] = hypot(m->bound.walk[i], m->y[i]);
+    }
+    m->bound.n = m->config->H;
+    m->bound.f++;
+    return status;
+}
+
+struct propagated {
+    struct m3_spread *out;
+    const struct m3_spread *of_x;
+    const int64_t *rows;            /* those of x that may be off at all */
+    int64_t outputs, cols;
+};
+
+static void propagate_place(const void *self, int64_t i, const struct m3_panel *panel)
+{
+    const struct propagated *a = self;
+    double error[LANES], variance[LANES];
+    int64_t t = a->rows[i];
+    m3_dot_spread(error, variance, a->of_x->error + t * a->cols, a->of_x->variance + t * a->cols, panel->values,
+                  a->cols);
+    for (int64_t l = 0; l < panel->lanes; l++) {
+        int64_t at = t * a->outputs + panel->n0 + l;
+        a->out->error[at] += error[l];
+        a->out->variance[at] += variance[l];
+    }
+}
+
+static int is_off(const struct m3_spread *s, int64_t at, int64_t n)
+{
+    for (int64_t i = at; i < at + n; i++)
+        if (s->error[i] != 0 || s->variance[i] != 0) return 1;
+    return 0;
+}
+
+/* error |W| e, variance W^2 v */
+int m3_propagate_linear(struct m3_ctx *ctx, struct m3_spread *out, const struct m3_spread *of_x,
+                        const struct m3_weight *w, int64_t T)
+{
+    if (m3_is_exact(of_x)) return M3_OK;
+    int64_t cols = w->cols, count = 0;
+    size_t mark = m3_scratch_mark(ctx);
+    int64_t *rows = m3_scratch_take(ctx, T, sizeof *rows);
+    if (!rows) return M3_INTERNAL;
+    for (int64_t t = 0; t < T; t++)
+        if (is_off(of_x, t * cols, cols)) rows[count++] = t;
+    struct propagated linear = { out, of_x, rows, w->rows, cols };
+    int status = count ? m3_dot_panels(ctx, propagate_place, &linear, w, NULL, count) : M3_OK;
+    m3_scratch_release(ctx, mark);
+    return status;
+}
+
+static int propagate(struct m3_recomputing *m)
+{
+    int status = m3_propagate_linear(m->ctx, &m->spread, &m->in[0].off, m->w[0], m->rows);
+    if (m->row->more == M3_MORE_JOIN) m3_propagate_add(&m->spread, &m->in[1].off, NULL, m->count);
+    return status;
+}
+
+const struct m3_error_operator m3_error_linear = {
+    .name = "linear", .sections = { "5.4 linear" }, .value = value, .bound = bound, .propagate = propagate,
+    .prepare = prepare,
+};

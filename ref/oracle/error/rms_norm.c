@@ -1,0 +1,91 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+
+static int value(struct m3_recomputing *m)
+{
+    const int64_t H = m->w[0]->cols;            /* heads are normalised one by one */
+    return (m->config->gemma_norm ? m->ops->rms_norm : m->ops->rms_norm_plain)(m->ctx, m->y, m->in[0].x, m->vector[0],
+                                                                              m->count / H, H, m->config->eps);
+}
+
+/* A root halves relative errors, hence half the sum's.
+ *
+ *     B = |y|,  steps = ceil(H/2) + 4 + c (+ 1),  walk^2 = (H/12 + f) y^2 */
+int m3_bound_rms_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const double *w, int64_t T, int64_t H,
+                      double eps, int offset, const struct m3_arithmetic *how)
+{
+    out->n = (H + 1) / 2;
+    out->f = 3 + how->c + offset;               /* mean and eps, halved; root; 1 + w; two products */
+    double walk = sqrt((double)H / 12 + (double)out->f);
+
+#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+    for (int64_t t = 0; t < T; t++) {
+        const double *x_t = x + t * H;
+        double sum = 0;
+        for (int64_t i = 0; i < H; i++) sum += x_t[i] * x_t[i];
+        double scale = 1 / sqrt(sum / (double)H + eps);
+
+        for (int64_t i = 0; i < H; i++) {
+            double y = fabs(x_t[i] * scale * (offset + w[i]));
+            out->bound[t * H + i] = y;
+            if (out->walk) out->walk[t * H + i] = walk * y;
+        }
+    }
+    return M3_OK;
+}
+
+static int bound(struct m3_recomputing *m)
+{
+    const int64_t H = m->w[0]->cols;
+    return m3_bound_rms_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->count / H, H,
+                             m->config->eps, m->config->gemma_norm != 0, &m->how);
+}
+
+/* One row. With r = 1 / sqrt(mean x^2 + eps):
+ *
+ *     dy_i/dx_j = g_i r (1[i = j] - x_i x_j r^2 / H)
+ *
+ * so x_i is left with 1 - x_i^2 r^2 / H of its slope, never less than 0, and the others count |x_i| |x_j| r^2 / H. */
+static void rms_norm_row(struct m3_spread *out, int64_t at, const double *x, const struct m3_spread *of_x,
+                         const double *w, int64_t H, double eps, int offset)
+{
+    const double *e = of_x->error + at, *v = of_x->variance + at;
+    double squares = 0, errors = 0, variances = 0;
+    for (int64_t i = 0; i < H; i++) {
+        squares += x[i] * x[i];
+        errors += fabs(x[i]) * e[i];
+        variances += x[i] * x[i] * v[i];
+    }
+    double r = 1 / sqrt(squares / (double)H + eps), share = r * r / (double)H;
+
+    for (int64_t i = 0; i < H; i++) {
+        double size = fabs(x[i]), own = 1 - size * size * share, g = fabs(offset + w[i]) * r, far = size * share;
+        double other_errors = errors - size * e[i], other_variances = variances - size * size * v[i];
+        if (other_errors < 0) other_errors = 0;                     /* rounding */
+        if (other_variances < 0) other_variances = 0;
+        out->error[at + i] += g * (fabs(own) * e[i] + far * other_errors);
+        out->variance[at + i] += g * g * (own * own * v[i] + far * far * other_variances);
+    }
+}
+
+int m3_propagate_rms_norm(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
+                          const double *w, int64_t T, int64_t H, double eps, int offset)
+{
+    if (m3_is_exact(of_x)) return M3_OK;
+#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+    for (int64_t t = 0; t < T; t++) rms_norm_row(out, t * H, x + t * H, of_x, w, H, eps, offset);
+    return M3_OK;
+}
+
+static int propagate(struct m3_recomputing *m)
+{
+    const int64_t H = m->w[0]->cols;
+    return m3_propagate_rms_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
+                                 m->config->eps, m->config->gemma_norm != 0);
+}
+
+const struct m3_error_operator m3_error_rms_norm = {
+    .name = "rms_norm", .sections = { "5.2 rms_norm" }, .value = value, .bound = bound, .propagate = propagate,
+    .functions = M3_FUNCTIONS_EXP,
+};

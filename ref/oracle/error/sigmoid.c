@@ -1,0 +1,58 @@
+#include "oracle/error/private/recompute.h"
+
+#include <math.h>
+
+#include "ops/math.h"
+#include "oracle/error/private/logistic.h"
+
+static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y, m->in[0].x, m->count); }
+
+/* B = s, steps = 2 + c, walk^2 = 9 s^2; 1 for s where a tanh may make the scores. */
+int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n,
+                     const struct m3_arithmetic *how)
+{
+    out->n = 0;
+    out->f = 2 + how->c;
+#pragma omp parallel for num_threads(m3_team(ctx, n * 16))
+    for (int64_t i = 0; i < n; i++) {
+        double s = m3_logistic(x[i]);
+        out->bound[i] = how->tanh_scores && s == s ? 1 : m3_logistic_bound(s, (double)out->f, how->u);
+        if (out->walk) out->walk[i] = 3 * out->bound[i];
+    }
+    return M3_OK;
+}
+
+static int bound(struct m3_recomputing *m)
+{
+    return m3_bound_sigmoid(m->ctx, &m->bound, m->in[0].x, m->count, &m->how);
+}
+
+static double slope(double x)
+{
+    double s = m3_logistic(-fabs(x));           /* the side where 1 - s does not cancel */
+    return s * (1 - s);
+}
+
+/* Error: the steepest slope within reach, for s (1 - s) falls with |x|. Variance: the slope here. */
+int m3_propagate_sigmoid(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
+                         int64_t n)
+{
+    if (m3_is_exact(of_x)) return M3_OK;
+#pragma omp parallel for num_threads(m3_team(ctx, n * 16))
+    for (int64_t i = 0; i < n; i++) {
+        double nearest = fabs(x[i]) - of_x->error[i], here = slope(x[i]);
+        out->error[i] += slope(nearest < 0 ? 0 : nearest) * of_x->error[i];
+        out->variance[i] += here * here * of_x->variance[i];
+    }
+    return M3_OK;
+}
+
+static int propagate(struct m3_recomputing *m)
+{
+    return m3_propagate_sigmoid(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->count);
+}
+
+const struct m3_error_operator m3_error_sigmoid = {
+    .name = "sigmoid", .sections = { "5.13 sigmoid" }, .value = value, .bound = bound, .propagate = propagate,
+    .functions = M3_FUNCTIONS_EXP,
+};

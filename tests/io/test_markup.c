@@ -1,0 +1,31 @@
+/* Links to headings of a Markdown file. */
+#include "io/markup.h"
+
+#include <check.h>
+
+/* As the site that shows SPEC.md makes them of headings. */
+START_TEST(anchors)
+{
+    static const char *const pairs[][2] = {
+        { "5.10 attend_blocks", "510-attend_blocks" }, { "6. The forward pass", "6-the-forward-pass" },
+        { "10.5 Patches", "105-patches" },
+    };
+    for (int i = 0; i < 3; i++) {
+        char text[64] = "";
+        FILE *out = fmemopen(text, sizeof text, "w");
+        m3_print_anchor(out, pairs[i][0]);
+        fclose(out);
+        ck_assert_str_eq(text, pairs[i][1]);
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("markup");
+    TCase *tests = tcase_create("markup");
+    tcase_add_test(tests, anchors);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
