@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/checkpoint.h"
+#include "model/files/origin.h"
 #include "oracle/blame/private/blame.h"
 
 static int by_execution(const void *a, const void *b)
@@ -34,22 +34,10 @@ static struct m3_blame_item *operand_of(const struct m3_blaming *b, const struct
 
 static int check_origin(struct m3_blame *result, const struct m3_blaming *b, const struct m3_safetensors *file)
 {
-    const struct m3_setting *s = b->setting;
-    char model_sha256[65];
-    int status = m3_checkpoint_sha256(s->model->checkpoint, model_sha256, b->error);
-    const char *const keys[][2] = { { "model_sha256", model_sha256 }, { "case_sha256", s->the_case->sha256 } };
-    if (status) return status;
-    for (int i = 0; i < 2; i++) {
-        const char *got = m3_safetensors_metadata(file, keys[i][0]);
-        if (!got) m3_fail(&result->notes, M3_OK, "%s is absent from the candidate: not checked", keys[i][0]);
-        if (!got || strcmp(got, keys[i][1]) == 0) continue;
-        m3_fail(&result->notes, M3_OK, "%s differs: got %s, expected %s%s", keys[i][0], got, keys[i][1],
-                b->options->force ? "; judged by force" : "");
-        if (!b->options->force)
-            status = m3_fail(b->error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s", m3_safetensors_path(file),
-                             keys[i][0], got, keys[i][1]);
-    }
-    return status;
+    const struct m3_origin_use use = { .verdict = "judged", .force = b->options->force, .status = M3_NOT_COMPARABLE };
+    struct m3_origin expected;
+    int status = m3_origin_of_model(&expected, b->setting->model, b->setting->the_case, b->error);
+    return status ? status : m3_origin_check(file, &expected, &use, &result->notes, b->error);
 }
 
 /* ---- what is to be judged */

@@ -7,7 +7,6 @@
 #define M3_ORACLE_BLAME_BLAME_H
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/status.h"
 #include "io/safetensors.h"
@@ -71,10 +70,5 @@ struct m3_blame_options {
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);
 void m3_blame_free(struct m3_blame *result);
-
-/* For people: a line per tap and one more for each that does not pass, the notes, the culprit, and last the verdict.
- * For programs: one JSON object of type "blame" per tap, then the summary. M3_IO, M3_INTERNAL. */
-int m3_blame_text(FILE *out, const struct m3_blame *blame, struct m3_error *error);
-int m3_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error);
 
 #endif

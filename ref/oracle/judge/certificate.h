@@ -45,6 +45,16 @@ struct m3_certificate {
                                        the sum of their bounds. +inf and 0 if one is missing, NaN without scores */
 };
 
+/* As compare judged it. */
+struct m3_judged_decision {
+    const char *tap;
+    int64_t row, group;             /* its number in the sequence; -1: the tap has no groups */
+    const struct m3_decision *decision;
+    const struct m3_certificate *certificate;
+    const char *scores, *bounded_by;    /* as in struct m3_stage */
+    int tainted;                    /* left out of judgement */
+};
+
 /* NULL, or what is wrong with a list of ids: out of range, twice. `list` [width] gets those that are ids, ascending,
  * and *count how many. */
 const char *m3_ids_fault(int64_t *list, int64_t *count, const int64_t *ids, int64_t width, int64_t limit, int padded);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/files/origin.h"
 #include "model/semantics.h"
 #include "oracle/error/graph.h"
 
@@ -130,20 +131,6 @@ static int load_model(struct m3_companions *c, struct m3_error *error)
     return status;
 }
 
-/* ---- both files */
-
-static int same_run(const struct m3_companions *c, struct m3_error *error)
-{
-    static const char *const keys[] = { "model_sha256", "case_sha256", "semantics" };
-    for (int i = 0; i < 3; i++) {
-        const char *want = m3_safetensors_metadata(c->dump, keys[i]), *got = m3_safetensors_metadata(c->file, keys[i]);
-        if (got && want && strcmp(got, want) == 0) continue;
-        return m3_fail(error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s as in %s", m3_safetensors_path(c->file),
-                       keys[i], got ? got : "none", want ? want : "none", m3_safetensors_path(c->dump));
-    }
-    return M3_OK;
-}
-
 int m3_companions_load(struct m3_companions **companions, const struct m3_safetensors *dump,
                        const struct m3_safetensors *file, struct m3_error *error)
 {
@@ -152,7 +139,7 @@ int m3_companions_load(struct m3_companions **companions, const struct m3_safete
     c->dump = dump;
     c->file = file ? file : dump;
     m3_semantics_read(&c->semantics, m3_safetensors_metadata(c->file, "semantics"));
-    int status = file ? same_run(c, error) : M3_OK;
+    int status = file ? m3_origin_same_run(file, dump, error) : M3_OK;
     if (!status) status = load_model(c, error);
     if (!status) status = m3_case_from_dump(&c->the_case, c->file, &c->model->config, error);
     if (!status)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/files/origin.h"
 #include "model/taps.h"
 #include "oracle/judge/align.h"
 #include "oracle/judge/judge.h"
@@ -34,30 +35,14 @@ static void note(struct m3_comparison *result, const char *text)
 }
 
 /* Are the two of one model and one case, as far as they say? */
-static int check_origin(struct m3_comparison *result, const struct m3_side *reference, const struct m3_side *candidate,
-                        int force, struct m3_error *error)
+static int check_origin(struct m3_comparison *result, const struct m3_safetensors *reference,
+                        const struct m3_safetensors *candidate, int force, struct m3_error *error)
 {
-    static const char *const keys[] = { "model_sha256", "case_sha256" };
-    int status = M3_OK;
-    for (int i = 0; i < 2; i++) {
-        const char *want = m3_safetensors_metadata(reference->file, keys[i]);
-        const char *got = m3_safetensors_metadata(candidate->file, keys[i]);
-        if (want == NULL || got == NULL) {
-            m3_fail(&result->notes, M3_OK, "%s is absent from the %s: not checked", keys[i],
-                    want != NULL ? "candidate" : got != NULL ? "reference" : "reference and the candidate");
-        } else if (strcmp(want, got) != 0) {
-            m3_fail(&result->notes, M3_OK, "%s differs: got %s, expected %s%s", keys[i], got, want,
-                    force ? "; compared by force" : "");
-            if (!force)
-                status = m3_fail(error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s",
-                                 m3_safetensors_path(candidate->file), keys[i], got, want);
-        }
-    }
-    const char *want = m3_safetensors_metadata(reference->file, "semantics");
-    const char *got = m3_safetensors_metadata(candidate->file, "semantics");
-    if (strcmp(want != NULL ? want : "{}", got != NULL ? got : "{}") != 0)
-        m3_fail(&result->notes, M3_OK, "semantics differ: got %s, expected %s", got != NULL ? got : "{}",
-                want != NULL ? want : "{}");
+    const struct m3_origin expected = m3_origin_of_file(reference);
+    const struct m3_origin_use use = { .verdict = "compared", .force = force, .status = M3_NOT_COMPARABLE };
+    int status = m3_origin_check(candidate, &expected, &use, &result->notes, error);
+    m3_origin_note_semantics(&result->notes, "semantics", m3_safetensors_metadata(candidate, "semantics"),
+                             m3_safetensors_metadata(reference, "semantics"));
     return status;
 }
 
@@ -173,8 +158,8 @@ static int set_allowed(struct m3_stage *stage, struct comparing *all, const stru
 }
 
 static const char *const ways[] = {
-    [M3_CHECKED_CREATED] = "what the operator makes of the candidate's inputs",
-    [M3_CHECKED_DRIFT] = "bounds and measured drift",
+    [M3_CHECK_RECOMPUTED] = "what the operator makes of the candidate's inputs",
+    [M3_CHECK_DRIFT] = "bounds and measured drift",
 };
 
 /* Replaces what the whole pass says by what the operator alone says. NaN and infinities stay what they are. */
@@ -182,7 +167,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
 {
     const struct m3_tier_result *t = &found->tiers;
     if (stage->verdict == M3_VERDICT_NOT_COMPARABLE || stage->headroom == INFINITY) return;
-    if (found->how == M3_CHECKED_NO_GAIN) {
+    if (found->how == M3_CHECK_NO_GAIN) {
         stage->verdict = M3_VERDICT_NOT_JUDGED;
         stage->note = "weights are needed, and the reference has no gain beside it";
         return;
@@ -198,7 +183,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
     stage->violations = t->hard > 0 ? t->hard : t->suspect > t->walk ? t->suspect : t->walk;
     stage->elements = found->elements;
     stage->effective[0] = '\0';             /* those were of all that is inherited, too */
-    if (found->how == M3_CHECKED_CREATED) {
+    if (found->how == M3_CHECK_RECOMPUTED) {
         memcpy(stage->quantiles, found->quantiles, sizeof stage->quantiles);
         memcpy(stage->effective, found->effective, sizeof stage->effective);
     }
@@ -222,7 +207,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
 static int judge_weightless(struct m3_operator_check_result *found, const struct comparing *all,
                             const struct m3_matched *matched, struct m3_error *error)
 {
-    *found = (struct m3_operator_check_result){ .how = M3_CHECKED_NOT };
+    *found = (struct m3_operator_check_result){ .how = M3_CHECK_NONE };
     if (all->weightless == NULL) return M3_OK;
     return m3_operator_check_judge(found, all->weightless, matched, error);
 }
@@ -249,7 +234,7 @@ static int judge_rest(struct m3_stage *stage, struct comparing *all, const struc
 {
     const struct m3_float_rules rules = { .stored = M3_F64 };
     struct m3_row_walk walk;
-    if (stage->verdict > M3_VERDICT_FAIL || m3_row_walk_begin(&walk, matched) != NULL) return M3_OK;
+    if (!m3_is_judged(stage->verdict) || m3_row_walk_begin(&walk, matched) != NULL) return M3_OK;
     const int64_t rest = m3_row_walk_count(walk) - found->rows;
     if (rest <= 0) return M3_OK;
     struct m3_stage whole = *stage;
@@ -263,7 +248,7 @@ static int judge_rest(struct m3_stage *stage, struct comparing *all, const struc
     if (!is_judged) leave_unjudged(&whole, found->why);
     if (whole.verdict == M3_VERDICT_NOT_JUDGED) stage->rows_left_out += rest;
     else stage->judged_by = whole.judged_by;
-    if (whole.verdict <= M3_VERDICT_FAIL && whole.verdict > stage->verdict) *stage = whole;
+    if (m3_is_judged(whole.verdict) && whole.verdict > stage->verdict) *stage = whole;
     return M3_OK;
 }
 
@@ -280,11 +265,11 @@ static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3
     stage->judged_by = rules.exact ? "equality" : "fp32 errors of the reference";
     int status = judge_weightless(&found, all, &matched, error);
     if (status != M3_OK) return status;
-    if (rules.exact) found.how = M3_CHECKED_NOT;
-    if (found.how == M3_CHECKED_CREATED) matched.taint = NULL;
-    matched.drift_is_judged = found.how == M3_CHECKED_DRIFT;
+    if (rules.exact) found.how = M3_CHECK_NONE;
+    if (found.how == M3_CHECK_RECOMPUTED) matched.taint = NULL;
+    matched.drift_is_judged = found.how == M3_CHECK_DRIFT;
     stage->allowed_l2 = stage->allowed_max = rules.exact ? 0 : INFINITY;
-    rules.by_bounds = found.how != M3_CHECKED_NOT;
+    rules.by_bounds = found.how != M3_CHECK_NONE;
     if (!rules.exact && !rules.by_bounds) status = set_allowed(stage, all, &matched, coarse, &is_judged, error);
     if (status == M3_OK) status = m3_judge_values(stage, &matched, &rules, error);
     if (status != M3_OK) return status;
@@ -293,7 +278,7 @@ static int judge_floats(struct m3_stage *stage, struct comparing *all, struct m3
     else doubt_wide_allowance(stage, coarse);
     all->is_weak = !is_judged && stage->verdict == M3_VERDICT_PASS;
     if (all->is_weak) leave_unjudged(stage, found.why);
-    if (found.how == M3_CHECKED_CREATED) status = judge_rest(stage, all, &rest, &found, coarse, error);
+    if (found.how == M3_CHECK_RECOMPUTED) status = judge_rest(stage, all, &rest, &found, coarse, error);
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;
 }
@@ -357,7 +342,7 @@ static void count_stage(struct m3_comparison *result, const struct m3_stage *sta
     else if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
     else result->judged++;
     count_verdict(result, stage);
-    if (stage->selection || stage->verdict > M3_VERDICT_FAIL) return;
+    if (stage->selection || !m3_is_judged(stage->verdict)) return;
     if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
 }
 
@@ -395,7 +380,7 @@ static int judge_all(struct comparing *all, struct m3_matched *taps, int64_t cou
         int status = judge_one(all, &taps[i], &result->stages[i], error);
         if (status != M3_OK) return status;
         count_stage(result, &result->stages[i]);
-        if (all->weightless != NULL && (result->stages[i].verdict <= M3_VERDICT_FAIL || all->is_weak))
+        if (all->weightless != NULL && (m3_is_judged(result->stages[i].verdict) || all->is_weak))
             status = m3_operator_check_admit(all->weightless, (enum m3_tap)taps[i].tap, taps[i].layer, error);
         if (status != M3_OK) return status;
     }
@@ -432,7 +417,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     m3_ranking_begin(&all.ranking, result, options->envelope, reference);
     all.rules.profile = options->profile;
     all.rules.companions = options->companions;
-    all.rules.ledger = options->ledger;
+    all.rules.decisions = options->decisions;
     all.rules.tainted = is_tainted;
     all.rules.taint_context = &all;
     int status = M3_OK;
@@ -455,7 +440,7 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
     struct m3_side want, got;
     int status = m3_side_begin(&want, reference, error);
     if (status == M3_OK) status = m3_side_begin(&got, candidate, error);
-    if (status == M3_OK) status = check_origin(result, &want, &got, options->force, error);
+    if (status == M3_OK) status = check_origin(result, reference, candidate, options->force, error);
     if (status != M3_OK) return status;
     note_unknown(result, &want, "reference");
     note_unknown(result, &got, "candidate");

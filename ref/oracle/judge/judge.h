@@ -56,7 +56,7 @@ struct m3_selection_rules {
     void *give_context;
     m3_taint_teller *tainted;   /* NULL: nothing is */
     void *taint_context;
-    FILE *ledger;               /* NULL: none */
+    const struct m3_decision_sink *decisions;   /* NULL: none */
 };
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K]; SPEC 7.6. stage->flips is to
  * be freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a yardstick that is none. */

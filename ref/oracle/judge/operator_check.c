@@ -104,7 +104,7 @@ void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const
     };
     found->tiers = m3_verdict_of(&tap);
     if (found->tiers.status != M3_OK) {     /* of inputs as large as floats go, or of companions that are damaged */
-        found->how = M3_CHECKED_NOT;
+        found->how = M3_CHECK_NONE;
         found->why = "a bound is no number";
         return;
     }
@@ -192,7 +192,7 @@ static int judge_made(struct m3_operator_check_result *found, const struct m3_op
     struct m3_side_by_side s;
     int status = gather_made(&s, w, m, made, error);
     if (status == M3_OK && s.count > 0) {
-        found->how = M3_CHECKED_CREATED;
+        found->how = M3_CHECK_RECOMPUTED;
         found->rows = s.count / made->width;
         found->n = made->n;
         found->f = made->f;

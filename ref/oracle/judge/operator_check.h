@@ -16,16 +16,16 @@ int m3_operator_check_new(struct m3_operator_check **w, const struct m3_companio
                       const struct m3_profile *profile, const struct m3_side *candidate, struct m3_error *error);
 void m3_operator_check_free(struct m3_operator_check *w);                       /* NULL is fine */
 
-enum m3_checked_by {
-    M3_CHECKED_NOT,          /* inputs are missing: something else has to judge */
-    M3_CHECKED_CREATED,      /* made again from the candidate's inputs; all rows that can be */
-    M3_CHECKED_DRIFT,        /* bounds and measured drift; rows that are not tainted */
-    M3_CHECKED_NO_GAIN,      /* weights are needed, and there is nothing to say how far drift goes */
+enum m3_check {
+    M3_CHECK_NONE,          /* inputs are missing: something else has to judge */
+    M3_CHECK_RECOMPUTED,      /* made again from the candidate's inputs; all rows that can be */
+    M3_CHECK_DRIFT,        /* bounds and measured drift; rows that are not tainted */
+    M3_CHECK_NO_GAIN,      /* weights are needed, and there is nothing to say how far drift goes */
 };
 
 /* What was found of a tap. */
 struct m3_operator_check_result {
-    enum m3_checked_by how;
+    enum m3_check how;
     struct m3_tier_result tiers;
     int64_t n, f, elements;
     int64_t rows;               /* made again: fewer than the candidate's, if inputs of some are missing */
@@ -34,7 +34,7 @@ struct m3_operator_check_result {
     double allowed_most, allowed_l2;    /* by HARD: the largest; in L2, over that of the reference */
     double quantiles[M3_QUANTILES];     /* of what was created; else NaN */
     char effective[96];             /* likewise; else "" */
-    const char *why;            /* of M3_CHECKED_NOT, in words; static */
+    const char *why;            /* of M3_CHECK_NONE, in words; static */
 };
 
 /* This tap was judged: what others inherit from it is excused from now on. Taps that nobody judged excuse nothing.

@@ -162,7 +162,7 @@ static int judge_drift(struct m3_operator_check_result *found, const struct m3_o
     int status = m3_pieces_of(&pieces, walk, m.want->name, error);
     if (status != M3_OK) return status;
     if (pieces.elements > 0) {
-        found->how = M3_CHECKED_DRIFT;
+        found->how = M3_CHECK_DRIFT;
         found->n = d->beside.n;
         found->f = d->beside.f;
         status = gather_drift(&s, &pieces, d, &m, error);
@@ -240,7 +240,7 @@ int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const 
     if (status == M3_OK) status = read_bias(&d, w, m, error);
     const int has_bound = status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL;
     if (has_bound && !knows_intermediates(&d)) found->why = "the profile rounds inside, and nothing says what that costs";
-    else if (has_bound && d.beside.gain == NULL) found->how = M3_CHECKED_NO_GAIN;
+    else if (has_bound && d.beside.gain == NULL) found->how = M3_CHECK_NO_GAIN;
     else if (has_bound) status = judge_drift(found, w, *m, &d, error);
     m3_companion_free(&d.beside);
     free(d.bias);

@@ -42,7 +42,7 @@ int64_t m3_array_count(const struct m3_array *array)
     return count;
 }
 
-const char *m3_array_words(char *words, size_t size, const struct m3_array *array)
+const char *m3_array_text(char *words, size_t size, const struct m3_array *array)
 {
     int used = snprintf(words, size, "[");
     for (int i = 0; i < array->rank && used >= 0 && (size_t)used < size; i++)
@@ -317,8 +317,8 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
         char got[160], want[160];
         if (!same)
             return trouble_is(trouble, "got %s beside %s, expected equal shapes but for axis %d",
-                              m3_array_words(got, sizeof got, &arrays[k]),
-                              m3_array_words(want, sizeof want, &arrays[0]), axis);
+                              m3_array_text(got, sizeof got, &arrays[k]),
+                              m3_array_text(want, sizeof want, &arrays[0]), axis);
         whole.shape[axis] += arrays[k].shape[axis];
     }
     close_gaps(&whole);
@@ -351,8 +351,8 @@ static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *troub
         for (int i = 0; same && i < arrays[0].rank; i++) same = arrays[k].shape[i] == arrays[0].shape[i];
         if (!same)
             return trouble_is(trouble, "got %s beside %s, expected numbers of equal shapes",
-                              m3_array_words(got, sizeof got, &arrays[k]),
-                              m3_array_words(want, sizeof want, &arrays[0]));
+                              m3_array_text(got, sizeof got, &arrays[k]),
+                              m3_array_text(want, sizeof want, &arrays[0]));
     }
     for (int k = 0; k < *count; k++)
         if (widen(&arrays[k])) return M3_INTERNAL;

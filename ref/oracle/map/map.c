@@ -188,7 +188,7 @@ static int check_shape(const struct work *w, const struct job *job, const struct
         if (good && size) good = result->shape[i] == size;
     }
     if (good) return M3_OK;
-    snprintf(words, sizeof words, "got %s, expected %s]", m3_array_words(got, sizeof got, result), want);
+    snprintf(words, sizeof words, "got %s, expected %s]", m3_array_text(got, sizeof got, result), want);
     return fail_job(w, job, words);
 }
 

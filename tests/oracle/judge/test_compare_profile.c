@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "oracle/variants/envelope.h"
+#include "oracle/judge/envelope.h"
 #include "oracle/error/profile.h"
 #include "oracle/report/report.h"
 #include "oracle/error/tiers.h"
@@ -170,12 +170,13 @@ static void among(const char *const *taps, int count, const char *choices, doubl
 {
     const struct envelope_strings strings = { "m3ref-envelope", m3_profile_name(profile), m3_profile_sha256(profile),
                                               "m", "c", choices };
+    const struct m3_origin origin = { .model_sha256 = "m", .case_sha256 = "c" };
     double values[4 * 4];
     ck_assert_int_le(count, 4);
     for (int i = 0; i < 4 * count; i++) values[i] = factor * unit * (1 + i % 4);
     write_envelope(in_folder("envelope"), &strings, taps, count, values, 4);
     m3_envelope_close(envelope);
-    ck_assert_msg(m3_envelope_open(&envelope, in_folder("envelope"), "m", "c", profile, &error) == M3_OK, "%s",
+    ck_assert_msg(m3_envelope_open(&envelope, in_folder("envelope"), &origin, profile, &error) == M3_OK, "%s",
                   error.text);
     options.envelope = envelope;
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "oracle/judge/judge.h"
+#include "oracle/report/ledger.h"
 
 #define BLOCKS "layers.3.index.blocks"
 #define BLOCK_SCORES "layers.3.index.block_scores"
@@ -434,9 +435,10 @@ START_TEST(ledger)
     }
     char *text = NULL;
     size_t length;
-    options.ledger = open_memstream(&text, &length);
+    FILE *lines = open_memstream(&text, &length);
+    options.decisions = &(struct m3_decision_sink){ lines, m3_ledger_write };
     ck_assert_int_eq(judge(), M3_OK);
-    ck_assert_int_eq(fclose(options.ledger), 0);
+    ck_assert_int_eq(fclose(lines), 0);
     const char *next = strchr(text, '\n') + 1;
     ck_assert_ptr_eq(strchr(next, '\n') + 1, text + length);
     json_t *experts = json_loadb(text, (size_t)(next - text), JSON_REJECT_DUPLICATES, NULL);

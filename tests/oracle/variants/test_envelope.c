@@ -5,7 +5,8 @@
 #include <math.h>
 
 #include "model/model.h"
-#include "oracle/variants/envelope.h"
+#include "oracle/judge/envelope.h"
+#include "oracle/variants/envelope_make.h"
 #include "oracle/variants/private/honest.h"
 #include "twin.h"
 
@@ -57,7 +58,7 @@ static struct m3_envelope *opened(const char *path, const struct m3_profile *pro
 {
     struct m3_error error = { 0 };
     struct m3_envelope *envelope;
-    int status = m3_envelope_open(&envelope, path, NULL, NULL, profile, &error);
+    int status = m3_envelope_open(&envelope, path, NULL, profile, &error);
     ck_assert_msg(status == M3_OK, "%s", error.text);
     return envelope;
 }
@@ -418,6 +419,7 @@ START_TEST(refused)
     struct m3_profile *profile;
     ck_assert_int_eq(m3_profile_open(&profile, "fp32", &error), M3_OK);
     const char *hash = m3_profile_sha256(profile);
+    const struct m3_origin origin = { .model_sha256 = "m", .case_sha256 = "c" };
     const double good[] = { 0.25, 0.5 }, falling[] = { 0.5, 0.25 }, nan[] = { 0.5, NAN }, below[] = { -1, 0 };
     const struct {
         struct envelope_strings strings;
@@ -425,11 +427,11 @@ START_TEST(refused)
         const char *says;
     } cases[] = {
         { { "m3ref-dump", "fp32", hash, "m", "c", "" }, good, "format: got m3ref-dump, expected m3ref-envelope" },
-        { { NULL, "fp32", hash, "m", "c", "" }, good, "format: got nothing" },
+        { { NULL, "fp32", hash, "m", "c", "" }, good, "format: got none" },
         { { "m3ref-envelope", "bf16", hash, "m", "c", "" }, good, "profile: got bf16, expected fp32" },
         { { "m3ref-envelope", "fp32", "0", "m", "c", "" }, good, "profile_sha256: got 0" },
         { { "m3ref-envelope", "fp32", hash, "n", "c", "" }, good, "model_sha256: got n, expected m" },
-        { { "m3ref-envelope", "fp32", hash, "m", NULL, "" }, good, "case_sha256: got nothing, expected c" },
+        { { "m3ref-envelope", "fp32", hash, "m", NULL, "" }, good, "case_sha256: got none, expected c" },
         { { "m3ref-envelope", "fp32", hash, "m", "c", "" }, falling, "logits: got another tensor" },
         { { "m3ref-envelope", "fp32", hash, "m", "c", "" }, nan, "logits: got another tensor" },
         { { "m3ref-envelope", "fp32", hash, "m", "c", "" }, below, "logits: got another tensor" },
@@ -439,14 +441,14 @@ START_TEST(refused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct m3_envelope *envelope = (void *)&error;
         write_envelope(in_folder("bad"), &cases[i].strings, logits, 1, cases[i].values, 2);
-        ck_assert_int_eq(m3_envelope_open(&envelope, in_folder("bad"), "m", "c", profile, &error), M3_BAD_INPUT);
+        ck_assert_int_eq(m3_envelope_open(&envelope, in_folder("bad"), &origin, profile, &error), M3_BAD_INPUT);
         ck_assert_ptr_null(envelope);
         ck_assert_msg(strstr(error.text, cases[i].says) != NULL, "%s: %s", cases[i].says, error.text);
         m3_error_free(&error);
         error = (struct m3_error){ 0 };
     }
     struct m3_envelope *envelope;
-    ck_assert_int_eq(m3_envelope_open(&envelope, in_folder("none"), "m", "c", profile, &error), M3_ABSENT);
+    ck_assert_int_eq(m3_envelope_open(&envelope, in_folder("none"), &origin, profile, &error), M3_ABSENT);
     m3_error_free(&error);
     m3_envelope_close(NULL);
     m3_profile_close(profile);

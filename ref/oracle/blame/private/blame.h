@@ -62,14 +62,14 @@ const int32_t *m3_blame_reference_ids(const struct m3_blaming *b, const struct m
 
 /* blame_judge.c */
 int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
-                          const struct m3_blame_values *dumped, const struct m3_recomputed *remade);
+                          const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed);
 void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank);
 
-/* blame_choices.c, by the scores that the trace knows; where there are none, or `remade` has no row, only what no
+/* blame_choices.c, by the scores that the trace knows; where there are none, or `recomputed` has no row, only what no
  * scores can choose is judged. Lists of blocks are sorted, unusable rows marked, also where nothing is to be judged. */
 int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item,
-                           struct m3_blame_values *dumped, const struct m3_recomputed *remade);
+                           struct m3_blame_values *dumped, const struct m3_recomputed *recomputed);
 /* Choices that the dump lacks: the trace gets those rows that could not have been chosen otherwise. */
-int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_recomputed *remade);
+int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_recomputed *recomputed);
 
 #endif

@@ -4,7 +4,7 @@
 #define M3_ORACLE_JUDGE_PRIVATE_VALUES_H
 
 #include "oracle/judge/judge.h"
-#include "oracle/judge/private/spans.h"
+#include "oracle/judge/spans.h"
 
 /* Consecutive elements. */
 struct m3_piece {

@@ -70,7 +70,7 @@ int64_t m3_array_count(const struct m3_array *array);
 /* Row-major, without gaps; copies if it must. M3_INTERNAL: no memory. */
 int m3_array_pack(struct m3_array *array);
 /* "[1,6,67,20] F32" */
-const char *m3_array_words(char *words, size_t size, const struct m3_array *array);
+const char *m3_array_text(char *words, size_t size, const struct m3_array *array);
 
 /* Does one step to all *count arrays; join and sum leave one. M3_OK, M3_INTERNAL for memory, or M3_NOT_COMPARABLE with
  * *trouble set. */
