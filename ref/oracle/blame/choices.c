@@ -11,7 +11,7 @@ struct choosing {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
     const struct m3_value *scores;      /* that the trace knows; NULL: none */
-    const struct m3_recomputed *made;       /* the choice in double by those scores */
+    const struct m3_recomputed *made;   /* the choice in double by those scores */
     struct m3_router_arithmetic router;
     int blocks;
     int64_t groups, width, ids;         /* ids: room for scores of so many */
@@ -143,7 +143,9 @@ static void count(struct m3_blamed *out, const struct choosing *c, const struct 
 
 static void finish(struct m3_blamed *out)
 {
-    out->verdict = out->elements == 0 ? M3_VERDICT_NOT_JUDGED : out->choice == M3_CHOICE_INADMISSIBLE ? M3_VERDICT_FAIL : M3_VERDICT_PASS;
+    out->verdict = out->elements == 0                      ? M3_VERDICT_NOT_JUDGED
+                   : out->choice == M3_CHOICE_INADMISSIBLE ? M3_VERDICT_FAIL
+                                                           : M3_VERDICT_PASS;
     if (out->elements == 0) {
         snprintf(out->note, sizeof out->note, "the scores of its rows are missing or no numbers");
         return;
@@ -199,7 +201,8 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
     return M3_OK;
 }
 
-int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_recomputed *made)
+int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_recomputed *made)
 {
     struct m3_value value = { .ids = made->ids, .width = made->width };
     int64_t *numbers = malloc(((size_t)made->rows + 1) * sizeof *numbers);

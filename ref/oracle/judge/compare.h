@@ -57,7 +57,7 @@ struct m3_stage {
     double z2;                  /* mean d^2 / sigma^2; NaN: not known */
     enum m3_dtype grid;         /* the coarser format that all values are numbers of; M3_DTYPES: none */
     double quantiles[M3_QUANTILES];     /* of |d| over the rms of the reference; NaN: not known */
-    char effective[96];             /* effective precision, in words; "": not known */
+    char effective[96];             /* effective precision; "": not known */
     double percentile;          /* of rel_l2 among legitimate implementations (envelope); NaN: not ranked */
     double envelope_median, envelope_largest;   /* their rel_l2; NaN likewise */
     int beyond_envelope;        /* more than twice the largest: suspect, if nothing else is worse */
@@ -93,7 +93,7 @@ struct m3_comparison {
         double percentile;      /* the median of those ranked; NaN: none is */
         const struct m3_stage *farthest;        /* the ranked stage of the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
-    struct m3_error notes;      /* what the reader should know, in words */
+    struct m3_error notes;      /* what the reader should know, a line each */
 };
 
 struct m3_profile;

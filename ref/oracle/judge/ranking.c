@@ -33,7 +33,7 @@ static void leave_out(struct m3_ranking *ranking, const struct m3_stage *stage, 
     if (ranking->unranked[why]++ == 0) ranking->first[why] = stage->tap;
 }
 
-/* All rows of the sequence: the envelope's distances are over them. A reference with `rows` may lack some. */
+/* All rows of the sequence: the envelope's distances are over them. A reference with `rows` may not hold all. */
 static int is_whole(const struct m3_matched *matched, int64_t elements)
 {
     return matched->reference->rows == NULL && matched->reference->vision_rows == NULL

@@ -52,7 +52,7 @@ static int holds(const struct m3_tensor *ids, int64_t decision, int64_t width, i
     return 0;
 }
 
-/* The ids of one side, those that the other lacks underlined. */
+/* The ids of one side, those that the other has not underlined. */
 static void print_ids(FILE *out, const struct m3_tensor *ids, int64_t decision, const struct m3_tensor *other,
                       int64_t other_decision, int64_t width)
 {
@@ -120,14 +120,14 @@ static void print_ledger(const struct m3_html *html)
     fputs("</p>\n", html->out);
 }
 
-/* Cells of one group: which blocks each side chose, and where one has what the other lacks. */
+/* Cells of one group: which blocks each side chose, and where the sets differ. */
 struct picture {
     int rows, columns;
     int64_t first, last;                /* row numbers */
     signed char want[ROWS * COLUMNS], got[ROWS * COLUMNS], differ[ROWS * COLUMNS];
 };
 
-/* Marks the ids of one decision in a row of cells, and those that the other side lacks in another. */
+/* Marks the ids of one decision in a row of cells, and those that the other side has not in another. */
 static void mark(signed char *chosen, signed char *differ, const struct m3_tensor *ids, int64_t decision,
                  const struct m3_tensor *other, int64_t other_decision, const struct choices *c, int columns)
 {

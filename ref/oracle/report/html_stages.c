@@ -222,9 +222,11 @@ static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t c
         of[stages[i].verdict]++;
         if (has_numbers(&stages[i]) && (worst == NULL || stages[i].headroom > worst->headroom)) worst = &stages[i];
     }
-    enum m3_verdict verdict = of[M3_VERDICT_FAIL] > 0 ? M3_VERDICT_FAIL : of[M3_VERDICT_SUSPECT] > 0 ? M3_VERDICT_SUSPECT
-                            : of[M3_VERDICT_NOT_COMPARABLE] > 0 ? M3_VERDICT_NOT_COMPARABLE
-                            : of[M3_VERDICT_PASS] > 0 ? M3_VERDICT_PASS : M3_VERDICT_NOT_JUDGED;
+    enum m3_verdict verdict = of[M3_VERDICT_FAIL] > 0             ? M3_VERDICT_FAIL
+                              : of[M3_VERDICT_SUSPECT] > 0        ? M3_VERDICT_SUSPECT
+                              : of[M3_VERDICT_NOT_COMPARABLE] > 0 ? M3_VERDICT_NOT_COMPARABLE
+                              : of[M3_VERDICT_PASS] > 0           ? M3_VERDICT_PASS
+                                                                  : M3_VERDICT_NOT_JUDGED;
     fputs("<summary>", out);
     m3_html_verdict(out, verdict);
     fputs(" <strong>", out);

@@ -27,15 +27,14 @@ static json_t *quantiles(const struct m3_stage *stage)
 static json_t *float_stage(const struct m3_stage *stage)
 {
     int judged = m3_is_judged(stage->verdict), shown = stage->rank > 0;
-    json_t *line = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}",
-                     "type", "stage", "tap", stage->tap, "verdict", m3_verdict_name(stage->verdict),
-                     "rel_l2", measured(judged, stage->rel_l2), "max_abs", measured(judged, stage->max_abs),
-                     "index", m3_json_place(stage->index, stage->rank), "got", measured(shown, stage->got), "want", measured(shown, stage->want),
-                     "max_rel", measured(judged, stage->max_rel), "allowed_l2", measured(judged, stage->allowed_l2),
-                     "allowed_max", measured(judged, stage->allowed_max),
-                     "headroom", measured(judged, stage->headroom),
-                     "elements", (json_int_t)stage->elements, "violations", (json_int_t)stage->violations,
-                     "note", m3_json_text(stage->note));
+    json_t *line = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "type",
+                             "stage", "tap", stage->tap, "verdict", m3_verdict_name(stage->verdict), "rel_l2",
+                             measured(judged, stage->rel_l2), "max_abs", measured(judged, stage->max_abs), "index",
+                             m3_json_place(stage->index, stage->rank), "got", measured(shown, stage->got), "want",
+                             measured(shown, stage->want), "max_rel", measured(judged, stage->max_rel), "allowed_l2",
+                             measured(judged, stage->allowed_l2), "allowed_max", measured(judged, stage->allowed_max),
+                             "headroom", measured(judged, stage->headroom), "elements", (json_int_t)stage->elements,
+                             "violations", (json_int_t)stage->violations, "note", m3_json_text(stage->note));
     json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}",
                      "judged_by", m3_json_text(judged ? stage->judged_by : NULL),
                      "n", stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n),

@@ -8,7 +8,6 @@
 #include "oracle/error/tiers.h"
 #include "oracle/report/private/format.h"
 
-
 json_t *m3_json_known(double value) { return isnan(value) ? json_null() : m3_json_number(value); }
 
 /* Text may quote the name of a file, which may be anything: bytes that are not ASCII become '?' where not all of it is

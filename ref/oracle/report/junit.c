@@ -16,7 +16,8 @@ static void print_property(FILE *out, const char *name, const char *value, size_
 static int print_properties(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     const struct m3_comparison *comparison = subject->comparison;
-    const char *verdict = m3_verdict_text(m3_verdict_of_status(comparison->status)), *at = comparison->notes.text, *line;
+    const char *verdict = m3_verdict_text(m3_verdict_of_status(comparison->status)), *at = comparison->notes.text,
+               *line;
     const char *files[] = { m3_safetensors_path(subject->reference), m3_safetensors_path(subject->candidate) };
     size_t length;
     fputs("<properties>\n", out);
@@ -76,7 +77,8 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
     const struct m3_comparison *comparison = subject->comparison;
     int64_t errors = comparison->status == M3_NOT_COMPARABLE, failures = 0;
     for (int64_t i = 0; i < comparison->count; i++)
-        failures += comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
+        failures +=
+            comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
     fprintf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref compare\" tests=\"%"
             PRId64 "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
             comparison->count + errors, failures, errors, comparison->not_judged + comparison->not_comparable);

@@ -1,4 +1,4 @@
-/* Prints a comparison. Judging is done: these only choose words. */
+/* Prints a comparison. Judging is done: these only put it into text. */
 #ifndef M3_ORACLE_REPORT_REPORT_H
 #define M3_ORACLE_REPORT_REPORT_H
 

@@ -7,7 +7,7 @@
 
 static const char next_token[] = "next token";
 
-/* Colours on a terminal alone; a verdict has a word as well. */
+/* Colours on a terminal alone; a verdict has a text as well. */
 static const char *colour(FILE *out, enum m3_verdict verdict)
 {
     static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m" };
@@ -68,8 +68,8 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
         m3_print_divergence(out, comparison);
         fputc('\n', out);
     }
-    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)), m3_verdict_text(m3_verdict_of_status(comparison->status)),
-            plain(out));
+    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)),
+            m3_verdict_text(m3_verdict_of_status(comparison->status)), plain(out));
     m3_print_summary(out, comparison);
     fputc('\n', out);
     return m3_report_end(out, "report", error);

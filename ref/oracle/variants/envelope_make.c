@@ -189,11 +189,18 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
     snprintf(runs, sizeof runs, "%" PRId64, plan->runs);
     snprintf(seed, sizeof seed, "%" PRIu64, plan->seed);
     const char *const strings[][2] = {
-        { "format", m3_envelope_format }, { "format_version", "1" }, { "producer", M3_PRODUCER }, { "command", plan->command },
-        { "semantics", semantics }, { "profile", m3_profile_name(plan->profile) },
-        { "profile_sha256", m3_profile_sha256(plan->profile) }, { "runs", runs }, { "seed", seed },
+        { "format", m3_envelope_format },
+        { "format_version", "1" },
+        { "producer", M3_PRODUCER },
+        { "command", plan->command },
+        { "semantics", semantics },
+        { "profile", m3_profile_name(plan->profile) },
+        { "profile_sha256", m3_profile_sha256(plan->profile) },
+        { "runs", runs },
+        { "seed", seed },
         { "choices", choices },
-        { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") }, { "case_sha256", plan->c->sha256 },
+        { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") },
+        { "case_sha256", plan->c->sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof *strings; i++)
         status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);

@@ -68,7 +68,8 @@ void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *p
     for (int64_t i = 0; i < n; i++) x[i] = m3_rounded(&r, (double)x[i], (uint64_t)i);
 }
 
-void m3_honest_show(const struct m3_honest *honest, const char *tap, float *out, const float *x, int64_t first, int64_t n)
+void m3_honest_show(const struct m3_honest *honest, const char *tap, float *out, const float *x, int64_t first,
+                    int64_t n)
 {
     enum m3_dtype dtype = m3_profile_exact(honest->profile, tap) ? M3_F32 : format_at(honest, tap);
     struct m3_rounder r = m3_rounder_of(dtype, m3_draw_key(~honest->key, tap));
@@ -190,7 +191,8 @@ static int find_places(struct m3_honest *honest, struct m3_error *error)
     if (!honest->places) return m3_fail_memory(error, "the linear operators", (size_t)layers * sizeof *honest->places);
     for (int tap = 0; tap < M3_TAPS; tap++) {
         enum m3_tap_where where = m3_tap_table[tap].where;
-        int vision = where <= M3_WHERE_AFTER_VISION_LAYERS, text = where >= M3_WHERE_EVERY_LAYER && where < M3_WHERE_AFTER_LAYERS;
+        int vision = where <= M3_WHERE_AFTER_VISION_LAYERS,
+            text = where >= M3_WHERE_EVERY_LAYER && where < M3_WHERE_AFTER_LAYERS;
         int mtp = text || where == M3_WHERE_EVERY_MTP_MODULE;
         if (vision && !c->vision.present) continue;
         if (where == M3_WHERE_EVERY_VISION_LAYER)

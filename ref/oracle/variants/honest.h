@@ -24,7 +24,8 @@ void m3_honest_draw(struct m3_honest *honest, uint64_t seed, int64_t number);
 void m3_honest_request(struct m3_honest *honest, struct m3_request *request);
 /* out [n]: elements of a tap from `first` on as a dump would hold them: rounded, also where the pass goes on with the
  * values as they are. */
-void m3_honest_show(const struct m3_honest *honest, const char *tap, float *out, const float *x, int64_t first, int64_t n);
+void m3_honest_show(const struct m3_honest *honest, const char *tap, float *out, const float *x, int64_t first,
+                    int64_t n);
 /* Were values rounded at random so far in the pass? Then errors are sqrt(2) times those of rounding to nearest. */
 int m3_honest_rounds(const struct m3_honest *honest);
 

@@ -231,9 +231,9 @@ static int one_expert(struct m3_ctx *ctx, float *out, const float *x, float *gat
 }
 
 /* Experts come in random order, so a token's sum does. */
-int m3_honest_experts(struct m3_ctx *ctx, float *routed, float *each, const float *x, const int32_t *ids, const float *p,
-                     const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
-                     int64_t K, float factor)
+int m3_honest_experts(struct m3_ctx *ctx, float *routed, float *each, const float *x, const int32_t *ids,
+                      const float *p, const struct m3_expert *experts, const struct m3_activation *act, int64_t T,
+                      int64_t E, int64_t K, float factor)
 {
     struct m3_honest *honest = ctx->plugin;
     int64_t H = experts[0].w1.cols, F = experts[0].w1.rows;

@@ -23,7 +23,7 @@ int m3_html_selections(const struct m3_html *html, struct m3_error *error);
 /* Which heat maps and pictures there are: those of the first failing stages, or of the first differing ones. */
 enum { M3_HTML_FINE_MAPS = 12, M3_HTML_COARSE_MAPS = 88, M3_HTML_SELECTIONS = 12 };
 
-/* "x fail": a sign and a word. */
+/* "x fail": a sign and a text. */
 void m3_html_verdict(FILE *out, enum m3_verdict verdict);
 /* A paragraph of explanation; `text` is markup. */
 void m3_html_note(FILE *out, const char *text);
