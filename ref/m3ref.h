@@ -13,8 +13,8 @@
  *     m3_engine_f32()->forward(model, &request, &error);
  *
  * Status codes are the program's exit statuses (base/status.h). Taps come through request.sink (model/engine.h) or
- * into a file (model/dump.h); a cache (model/cache.h) lets one call go on behind another; tokens one after the other
- * come from m3_generate (decode/generate.h); two files are judged by m3_compare (oracle/compare.h).
+ * into a file (model/files/dump.h); a cache (model/cache.h) lets one call go on after another; tokens one after the other
+ * come from m3_generate (decode/generate.h); two files are judged by m3_compare (oracle/judge/compare.h).
  */
 #ifndef M3REF_H
 #define M3REF_H

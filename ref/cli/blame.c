@@ -8,6 +8,7 @@
 #include "model/model.h"
 #include "oracle/blame/blame.h"
 #include "oracle/map/map.h"
+#include "oracle/report/report.h"
 
 static const char help[] =
     "usage: m3ref blame MODEL CANDIDATE --case F [--profile fp32|bf16|fp8|FILE] [--taps GLOB,...] [--json]\n"
@@ -96,7 +97,7 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
     m3_cli_add_notes(&result.notes, notes);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        int printed = (a->json ? m3_blame_json : m3_blame_text)(stdout, &result, error);
+        int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, error);
         status = printed ? printed : (int)result.status;
     }
     m3_blame_free(&result);

@@ -8,9 +8,10 @@
 #include "cli/paths.h"
 #include "io/new_file.h"
 #include "oracle/judge/compare.h"
-#include "oracle/variants/envelope.h"
+#include "oracle/judge/envelope.h"
 #include "oracle/map/map.h"
 #include "oracle/error/profile.h"
+#include "oracle/report/ledger.h"
 #include "oracle/report/report.h"
 
 static const char help[] =
@@ -175,8 +176,8 @@ struct inputs {
 /* Of the reference's model and case, as far as it says. */
 static int open_envelope(struct inputs *inputs, const char *path, struct m3_error *error)
 {
-    return m3_envelope_open(&inputs->envelope, path, m3_safetensors_metadata(inputs->reference, "model_sha256"),
-                            m3_safetensors_metadata(inputs->reference, "case_sha256"), inputs->profile, error);
+    const struct m3_origin origin = m3_origin_of_file(inputs->reference);
+    return m3_envelope_open(&inputs->envelope, path, &origin, inputs->profile, error);
 }
 
 static int open_inputs(struct inputs *inputs, const struct arguments *arguments, struct m3_error *notes,
@@ -223,7 +224,8 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
 {
     struct m3_comparison result;
     struct m3_compare_options options = arguments->options;
-    options.ledger = outputs->ledger_lines;
+    const struct m3_decision_sink ledger = { outputs->ledger_lines, m3_ledger_write };
+    if (outputs->ledger_lines != NULL) options.decisions = &ledger;
     options.profile = inputs->profile;
     options.companions = inputs->companions;
     options.envelope = inputs->envelope;

@@ -11,7 +11,8 @@
 #include "model/files/case.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "oracle/variants/envelope.h"
+#include "oracle/judge/envelope.h"
+#include "oracle/variants/envelope_make.h"
 
 static const char help[] =
     "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"
@@ -123,7 +124,7 @@ static int print_result(const struct arguments *a, const struct m3_profile *prof
     const char *const taps[] = { "embed", "layers.0.out", "final_norm", "logits" };
     struct m3_envelope *envelope;
     struct m3_envelope_rank rank;
-    int status = m3_envelope_open(&envelope, a->out, NULL, NULL, profile, error);
+    int status = m3_envelope_open(&envelope, a->out, NULL, profile, error);
     if (status) return status;
     printf("envelope: %" PRId64 " runs, profile %s, seed %" PRId64 ", %.3f s, in %s\n", a->runs,
            m3_profile_name(profile), a->seed, took, a->out);

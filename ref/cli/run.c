@@ -13,6 +13,7 @@
 #include "model/files/cache_file.h"
 #include "model/files/case.h"
 #include "model/files/dump.h"
+#include "model/files/origin.h"
 #include "model/engine.h"
 #include "model/model.h"
 #include "model/plugin.h"
@@ -165,30 +166,22 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return M3_OK;
 }
 
-/* Is the dump of this model, of this case? One that does not say is taken. */
-static int same_hash(const struct m3_safetensors *file, const char *path, const char *key, const char *expected,
-                     struct m3_error *error)
-{
-    const char *got = m3_safetensors_metadata(file, key);
-    if (!got || strcmp(got, expected) == 0) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s", path, key, got, expected);
-}
-
 /* layers.(A-1).out [T,H] of a dump, in the engine's numbers; *hidden is to be freed. */
 static int read_hidden(void **hidden, const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
                        struct m3_error *error)
 {
     const struct m3_config *config = &model->config;
     struct m3_safetensors *file;
-    char name[64], model_sha256[65];
+    const struct m3_origin_use use = { .status = M3_BAD_INPUT };
+    struct m3_origin expected;
+    char name[64];
     int status = m3_safetensors_open(&file, a->hidden, error);
     if (status) return status;
-    status = m3_checkpoint_sha256(model->checkpoint, model_sha256, error);
+    status = m3_origin_of_model(&expected, model, c, error);
     snprintf(name, sizeof name, "layers.%" PRId64 ".out", a->first_layer - 1);
 
     const struct m3_tensor *x = m3_safetensors_find(file, name);
-    if (!status) status = same_hash(file, a->hidden, "model_sha256", model_sha256, error);
-    if (!status) status = same_hash(file, a->hidden, "case_sha256", c->sha256, error);
+    if (!status) status = m3_origin_check(file, &expected, &use, NULL, error);
     if (status) {
         m3_safetensors_close(file);
         return status;

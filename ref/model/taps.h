@@ -32,7 +32,7 @@ enum m3_tap {
 
 /* In which part of a pass, and in which of its layers, a tap exists. Parts in the order in which they run. */
 enum m3_tap_where {
-    M3_WHERE_BEFORE_VISION_LAYERS,    /* this and the next two: only with pictures */
+    M3_WHERE_BEFORE_VISION_LAYERS,      /* this and the next two: only with pictures */
     M3_WHERE_EVERY_VISION_LAYER,
     M3_WHERE_AFTER_VISION_LAYERS,
     M3_WHERE_BEFORE_LAYERS,
@@ -40,9 +40,9 @@ enum m3_tap_where {
     M3_WHERE_SPARSE_LAYER,
     M3_WHERE_DENSE_MLP_LAYER,
     M3_WHERE_MOE_LAYER,
-    M3_WHERE_SHARED_LAYER,            /* MoE layers with a shared expert */
+    M3_WHERE_SHARED_LAYER,              /* MoE layers with a shared expert */
     M3_WHERE_AFTER_LAYERS,
-    M3_WHERE_EVERY_MTP_MODULE,        /* around its layer, whose taps are those of a text layer */
+    M3_WHERE_EVERY_MTP_MODULE,          /* around its layer, whose taps are those of a text layer */
 };
 
 /* Every function that takes a layer means the layer of MTP module m by M3_MTP_LAYER + m. */
@@ -57,8 +57,8 @@ int64_t m3_layer_index(const struct m3_config *config, int64_t layer);
 
 enum m3_tap_kind {
     M3_KIND_REALS,
-    M3_KIND_CHOICES,                 /* I32 ids, a set in each row */
-    M3_KIND_COUNTS,                  /* I32, exact */
+    M3_KIND_CHOICES,            /* I32 ids, a set in each row */
+    M3_KIND_COUNTS,             /* I32, exact */
 };
 
 struct m3_tap_row {

@@ -9,10 +9,10 @@
 #include "io/config.h"
 
 enum m3_tensor_dtype {
-    M3_TENSOR_PLAIN,         /* F64, F32, F16 or BF16; BF16 as released */
-    M3_TENSOR_FLOAT,           /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
-                         * known */
-    M3_TENSOR_MATRIX,        /* plain, or F8_E4M3 with a scale tensor beside it */
+    M3_TENSOR_PLAIN,        /* F64, F32, F16 or BF16; BF16 as released */
+    M3_TENSOR_FLOAT,        /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
+                             * known */
+    M3_TENSOR_MATRIX,       /* plain, or F8_E4M3 with a scale tensor beside it */
 };
 
 enum m3_tensor_where {
@@ -30,7 +30,7 @@ enum m3_tensor_where {
 };
 
 struct m3_tensor_row {
-    const char *name;       /* behind the prefix of its place; %e in it is the expert's number */
+    const char *name;       /* after the prefix of its place; %e in it is the expert's number */
     const char *other;      /* a second spelling that transformers saves, or NULL */
     enum m3_tensor_where where;
     enum m3_tensor_dtype dtype;

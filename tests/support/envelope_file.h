@@ -5,6 +5,7 @@
 #include "files.h"
 
 #include "io/safetensors.h"
+#include "oracle/judge/envelope.h"
 
 /* NULL: the file has no such string. */
 struct envelope_strings {
@@ -31,6 +32,15 @@ static inline void write_envelope(const char *path, const struct envelope_string
         status = m3_writer_write(writer, values + i * runs, (uint64_t)runs * sizeof *values, &error);
     if (!status) status = m3_writer_commit(writer, &error);
     ck_assert_msg(status == M3_OK, "%s", error.text);
+}
+
+static inline struct m3_envelope *opened(const char *path, const struct m3_profile *profile)
+{
+    struct m3_error error = { 0 };
+    struct m3_envelope *envelope;
+    int status = m3_envelope_open(&envelope, path, NULL, profile, &error);
+    ck_assert_msg(status == M3_OK, "%s", error.text);
+    return envelope;
 }
 
 #endif

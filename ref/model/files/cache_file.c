@@ -9,6 +9,7 @@
 #include "base/sha256.h"
 #include "base/version.h"
 #include "io/safetensors.h"
+#include "model/files/origin.h"
 #include "model/semantics.h"
 
 static const char *const kinds[3] = { "k", "v", "index_k" };
@@ -86,14 +87,6 @@ int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const 
     return status;
 }
 
-static int check_label(const struct m3_safetensors *file, const char *key, const char *expected, struct m3_error *error)
-{
-    const char *got = m3_safetensors_metadata(file, key);
-    if (got && strcmp(got, expected) == 0) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s", m3_safetensors_path(file), key,
-                   got ? got : "none", expected);
-}
-
 /* "F32 [7,2,10]" */
 static void describe(char text[96], enum m3_dtype dtype, int rank, const int64_t *shape)
 {
@@ -156,7 +149,7 @@ static int read_numbers(struct m3_cache *cache, const struct m3_safetensors *fil
         status = m3_fail(error, M3_BAD_INPUT, "%s: got %" PRId64 " tensors, expected %" PRId64,
                          m3_safetensors_path(file), m3_safetensors_count(file), found);
     if (!status) status = hash_numbers(sha256, cache, c, S, error);
-    if (!status) status = check_label(file, "data_sha256", sha256, error);
+    if (!status) status = m3_origin_require(file, "data_sha256", sha256, error);
     if (!status) m3_cache_set_length(cache, M3_CACHE_MAIN, S);
     return status;
 }
@@ -168,11 +161,11 @@ int m3_cache_load(struct m3_cache *cache, const char *path, const struct m3_mode
     struct labels l;
     int status = make_labels(&l, model, semantics, error);
     if (!status) status = m3_safetensors_open(&file, path, error);
-    if (!status) status = check_label(file, "format", "m3ref-cache", error);
-    if (!status) status = check_label(file, "format_version", "1", error);
-    if (!status) status = check_label(file, "model_sha256", l.model_sha256, error);
-    if (!status) status = check_label(file, "precision", engine->precision, error);
-    if (!status) status = check_label(file, "semantics", l.semantics, error);
+    if (!status) status = m3_origin_require(file, "format", "m3ref-cache", error);
+    if (!status) status = m3_origin_require(file, "format_version", "1", error);
+    if (!status) status = m3_origin_require(file, "model_sha256", l.model_sha256, error);
+    if (!status) status = m3_origin_require(file, "precision", engine->precision, error);
+    if (!status) status = m3_origin_require(file, "semantics", l.semantics, error);
     if (!status)
         status = read_numbers(cache, file, &model->config, engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32,
                               error);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/checkpoint.h"
+#include "model/files/origin.h"
 #include "oracle/blame/private/blame.h"
 
 static int by_execution(const void *a, const void *b)
@@ -20,8 +20,7 @@ struct m3_blame_item *m3_blame_find(const struct m3_blaming *b, enum m3_tap tap,
     return bsearch(&key, b->items, (size_t)b->count, sizeof key, by_execution);
 }
 
-/* Operand i of a tap, or NULL. */
-static struct m3_blame_item *operand_of(const struct m3_blaming *b, const struct m3_blame_item *item, int i)
+struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct m3_blame_item *item, int i)
 {
     enum m3_tap tap;
     int64_t layer;
@@ -34,22 +33,10 @@ static struct m3_blame_item *operand_of(const struct m3_blaming *b, const struct
 
 static int check_origin(struct m3_blame *result, const struct m3_blaming *b, const struct m3_safetensors *file)
 {
-    const struct m3_setting *s = b->setting;
-    char model_sha256[65];
-    int status = m3_checkpoint_sha256(s->model->checkpoint, model_sha256, b->error);
-    const char *const keys[][2] = { { "model_sha256", model_sha256 }, { "case_sha256", s->the_case->sha256 } };
-    if (status) return status;
-    for (int i = 0; i < 2; i++) {
-        const char *got = m3_safetensors_metadata(file, keys[i][0]);
-        if (!got) m3_fail(&result->notes, M3_OK, "%s is absent from the candidate: not checked", keys[i][0]);
-        if (!got || strcmp(got, keys[i][1]) == 0) continue;
-        m3_fail(&result->notes, M3_OK, "%s differs: got %s, expected %s%s", keys[i][0], got, keys[i][1],
-                b->options->force ? "; judged by force" : "");
-        if (!b->options->force)
-            status = m3_fail(b->error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s", m3_safetensors_path(file),
-                             keys[i][0], got, keys[i][1]);
-    }
-    return status;
+    const struct m3_origin_use use = { .verdict = "judged", .force = b->options->force, .status = M3_NOT_COMPARABLE };
+    struct m3_origin expected;
+    int status = m3_origin_of_model(&expected, b->setting->model, b->setting->the_case, b->error);
+    return status ? status : m3_origin_check(file, &expected, &use, &result->notes, b->error);
 }
 
 /* ---- what is to be judged */
@@ -119,7 +106,7 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
     return M3_OK;
 }
 
-/* What something that is judged reads, and what it takes to make that again where it was not dumped. */
+/* What something that is judged reads, and what it takes to recompute that where it was not dumped. */
 static void mark_needed(struct m3_blaming *b)
 {
     for (int64_t i = b->count - 1; i >= 0; i--) {
@@ -128,33 +115,10 @@ static void mark_needed(struct m3_blaming *b)
         item->needed |= judged;
         if (!item->needed || (item->dumped && !judged)) continue;
         for (int j = 0; j < M3_OPERANDS; j++) {
-            struct m3_blame_item *operand = operand_of(b, item, j);
+            struct m3_blame_item *operand = m3_blame_operand(b, item, j);
             if (operand) operand->needed = 1;
         }
     }
-}
-
-/* How many operators are judged together, and the first of them. */
-static int64_t count_together(const struct m3_blaming *b, struct m3_blame_item *item,
-                              const struct m3_blame_item **first)
-{
-    int64_t count = 1;
-    for (int j = 0; j < M3_OPERANDS; j++) {
-        struct m3_blame_item *operand = operand_of(b, item, j);
-        if (!operand || operand->dumped || operand->counted || operand->layer != item->layer) continue;
-        operand->counted = 1;
-        if (!*first || by_execution(operand, *first) < 0) *first = operand;
-        count += count_together(b, operand, first);
-    }
-    return count;
-}
-
-static void note_together(const struct m3_blaming *b, struct m3_blame_item *item)
-{
-    const struct m3_blame_item *first = NULL;
-    for (int64_t i = 0; i < b->count; i++) b->items[i].counted = 0;
-    item->blamed->operators = count_together(b, item, &first);
-    if (first) memcpy(item->blamed->since, first->name, sizeof first->name);
 }
 
 /* ---- in execution order */
@@ -173,8 +137,8 @@ static int counts_as_numbers(struct m3_recomputed *made, const struct m3_blaming
     return M3_OK;
 }
 
-/* A tap that the operator refuses to make is not judged: its words say why. */
-static int make_again(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
+/* A tap that the operator refuses to make is not judged: its message says why. */
+static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     struct m3_error why = { 0 };
     int status = m3_trace_recompute(made, b->trace, item->tap, item->layer, &why);
@@ -203,12 +167,13 @@ static void not_judged(struct m3_blamed *out, const struct m3_recomputed *made, 
 static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
 {
     struct m3_recomputed made = { 0 };
-    int status = make_again(&made, b, item);
+    int status = recompute(&made, b, item);
     if (!status && !item->dumped) {
         if (!made.missing[0]) status = m3_blame_certain_rows(b, item, &made);
     } else if (!status) {
         status = m3_blame_judge_choices(b, item, dumped, &made);
-        if (item->blamed && made.missing[0] && item->blamed->elements == 0) not_judged(item->blamed, &made, dumped->rows);
+        if (item->blamed && made.missing[0] && item->blamed->elements == 0)
+            not_judged(item->blamed, &made, dumped->rows);
     }
     m3_recomputed_free(&made);
     return status;
@@ -217,18 +182,18 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
 static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
 {
     struct m3_recomputed made = { 0 };
-    int status = make_again(&made, b, item);
+    int status = recompute(&made, b, item);
     if (!status && made.missing[0]) not_judged(item->blamed, &made, dumped->rows);
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
     m3_recomputed_free(&made);
     return status;
 }
 
-/* Pixels that the dump lacks are put all the same: what a profile says of their dump is true of the case's. */
+/* Pixels that are not in the dump are put all the same: what a profile says of their dump is true of the case's. */
 static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     struct m3_recomputed made = { 0 };
-    int status = make_again(&made, b, item);
+    int status = recompute(&made, b, item);
     const struct m3_value value = { .values = made.y, .rows = made.rows, .width = made.width, .complete = 1 };
     if (!status && !made.missing[0]) status = m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
     m3_recomputed_free(&made);
@@ -251,23 +216,6 @@ end:
 }
 
 /* ---- the whole */
-
-static void add_up(struct m3_blame *result)
-{
-    const struct m3_blamed *suspect = NULL;
-    for (int64_t i = 0; i < result->count; i++) {
-        const struct m3_blamed *tap = &result->taps[i];
-        if (tap->verdict == M3_VERDICT_NOT_JUDGED) result->not_judged++;
-        else if (tap->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
-        else result->judged++;
-        if (tap->verdict == M3_VERDICT_FAIL && result->failed++ == 0) result->culprit = tap;
-        if (tap->verdict == M3_VERDICT_SUSPECT && result->suspect++ == 0) suspect = tap;
-    }
-    if (!result->culprit) result->culprit = suspect;
-    if (result->failed) result->status = M3_WRONG;
-    else if (result->not_comparable || !result->judged) result->status = M3_NOT_COMPARABLE;
-    else result->status = result->suspect ? M3_SUSPECT : M3_OK;
-}
 
 static void note_others(struct m3_blame *result, const struct m3_blaming *b)
 {
@@ -304,9 +252,9 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     for (int64_t i = 0; !status && i < b.count; i++) {
         struct m3_blame_item *item = &b.items[i];
         if (item->needed) status = take_tap(&b, item);
-        if (!status && item->blamed) note_together(&b, item);
+        if (!status && item->blamed) m3_blame_count_together(&b, item);
     }
-    if (!status) add_up(result);
+    if (!status) m3_blame_find_culprit(result);
     m3_trace_free(b.trace);
     m3_blame_reference_free(&b);
     free(b.items);

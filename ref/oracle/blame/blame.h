@@ -1,19 +1,18 @@
-/* Which operator is wrong? Every tap of a candidate's dump is made again in double from the candidate's own inputs and
+/* Which operator is wrong? Every tap of a candidate's dump is recomputed in double from the candidate's own inputs and
  * choices: what differs was created there, the rest is inherited. SPEC 7.7.
  *
- * A value that the dump lacks is made again from what comes before it, with how far it may be off; a tap behind several
- * such operators is judged as all of them together. */
+ * A value that is not in the dump is recomputed from what comes before it, with how far it may be off; a tap after
+ * several such operators is judged as all of them together. */
 #ifndef M3_ORACLE_BLAME_BLAME_H
 #define M3_ORACLE_BLAME_BLAME_H
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/status.h"
 #include "io/safetensors.h"
-#include "oracle/judge/compare.h"
 #include "oracle/error/recompute.h"
 #include "oracle/error/tiers.h"
+#include "oracle/judge/compare.h"
 
 /* One tap of the candidate. Floats: the place is the element of the largest |created| / allowed. Choices: the first
  * decision of the worst kind, got and want the first ids by which the sets differ. */
@@ -28,9 +27,9 @@ struct m3_blamed {
     char note[192];                 /* why not judged, what is wrong with a choice; empty: nothing to say */
     int rank;                       /* of `index`; 0: no place to show */
     int64_t index[M3_MAX_RANK];     /* the first is the row's number in the sequence */
-    double got, want;               /* want: y, made again */
+    double got, want;               /* want: y, recomputed */
     int64_t rows, left_out;         /* judged; in the dump, but not judged */
-    char since[64];                 /* the first tap that was made again and not dumped on the way here; or empty */
+    char since[64];                 /* the first tap that was recomputed, not dumped, on the way here; or empty */
     int64_t operators;              /* judged together: 1 if all inputs were dumped */
 
     /* Relative to |reference| in L2, the truth for the whole model; of choices: shares of all decisions. */
@@ -43,7 +42,7 @@ struct m3_blamed {
     int selection;                  /* the fields below hold */
     enum m3_choice choice;          /* the worst */
     int64_t choices[M3_CHOICES];
-    const char *scores;             /* static: whose: "dumped", "made again" */
+    const char *scores;             /* static: "dumped", "made again" or "none" */
     double gap;                     /* of the place, in units of the bounds of its scores; NaN if unknown */
 };
 
@@ -53,7 +52,7 @@ struct m3_blame {
     int64_t judged, failed, suspect, not_judged, not_comparable;
     const struct m3_blamed *culprit;        /* the first that fails, else the first suspect; or NULL */
     enum m3_status status;          /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
-    struct m3_error notes;          /* what the reader should know, in words */
+    struct m3_error notes;          /* what the reader should know, a line each */
 };
 
 struct m3_blame_options {
@@ -71,10 +70,5 @@ struct m3_blame_options {
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);
 void m3_blame_free(struct m3_blame *result);
-
-/* For people: a line per tap and one more for each that does not pass, the notes, the culprit, and last the verdict.
- * For programs: one JSON object of type "blame" per tap, then the summary. M3_IO, M3_INTERNAL. */
-int m3_blame_text(FILE *out, const struct m3_blame *blame, struct m3_error *error);
-int m3_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error);
 
 #endif

@@ -11,7 +11,7 @@ struct choosing {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
     const struct m3_value *scores;      /* that the trace knows; NULL: none */
-    const struct m3_recomputed *made;       /* the choice in double by those scores */
+    const struct m3_recomputed *made;   /* the choice in double by those scores */
     struct m3_router_arithmetic router;
     int blocks;
     int64_t groups, width, ids;         /* ids: room for scores of so many */
@@ -56,7 +56,7 @@ static void end(struct choosing *c)
 }
 
 /* Scores of the blocks up to the row's own. Returns how many those are. */
-static int64_t look_at_blocks(struct choosing *c, int64_t number, int64_t at, int64_t group)
+static int64_t score_blocks(struct choosing *c, int64_t number, int64_t at, int64_t group)
 {
     const struct m3_config *config = &c->b->setting->model->config;
     const struct m3_value *m = c->scores;
@@ -75,7 +75,7 @@ static int64_t look_at_blocks(struct choosing *c, int64_t number, int64_t at, in
     return own + 1;
 }
 
-static int64_t look_at_experts(struct choosing *c, int64_t at)
+static int64_t score_experts(struct choosing *c, int64_t at)
 {
     const struct m3_value *s = c->scores;
     const int64_t E = s->width;
@@ -90,7 +90,7 @@ static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t
 {
     const struct m3_profile *profile = c->b->setting->profile;
     const int32_t *own = c->made->ids + made * c->item->width + group * c->width;
-    const int64_t limit = c->blocks ? look_at_blocks(c, number, at, group) : look_at_experts(c, at);
+    const int64_t limit = c->blocks ? score_blocks(c, number, at, group) : score_experts(c, at);
     for (int64_t i = 0; i < c->width; i++) c->want[i] = own[i], c->got[i] = ids[i];
     c->one = (struct m3_decision){
         .want = c->want, .got = c->got, .width = c->width, .limit = limit, .padded = c->blocks,
@@ -143,7 +143,9 @@ static void count(struct m3_blamed *out, const struct choosing *c, const struct 
 
 static void finish(struct m3_blamed *out)
 {
-    out->verdict = out->elements == 0 ? M3_VERDICT_NOT_JUDGED : out->choice == M3_CHOICE_INADMISSIBLE ? M3_VERDICT_FAIL : M3_VERDICT_PASS;
+    out->verdict = out->elements == 0                      ? M3_VERDICT_NOT_JUDGED
+                   : out->choice == M3_CHOICE_INADMISSIBLE ? M3_VERDICT_FAIL
+                                                           : M3_VERDICT_PASS;
     if (out->elements == 0) {
         snprintf(out->note, sizeof out->note, "the scores of its rows are missing or no numbers");
         return;
@@ -199,7 +201,8 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
     return M3_OK;
 }
 
-int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_recomputed *made)
+int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_recomputed *made)
 {
     struct m3_value value = { .ids = made->ids, .width = made->width };
     int64_t *numbers = malloc(((size_t)made->rows + 1) * sizeof *numbers);

@@ -1,66 +1,134 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "oracle/blame/private/blame.h"
+#include "oracle/judge/side_by_side.h"
 
-static void read_row(struct m3_blame_values *v, const struct m3_blame_item *item, int64_t r)
+/* The slot of the reference in which the expert of slot k is; -1: it chose others. */
+static int64_t reference_slot(const int32_t *reference_ids, const int32_t *ids, int64_t k, int64_t K)
 {
-    const struct m3_tensor *t = item->dumped;
-    v->usable[r] = 1;
-    for (int64_t i = r * v->width; i < (r + 1) * v->width; i++) {
-        if (v->ids) {
-            int64_t id = m3_id_at(t, i);
-            v->ids[i] = id == (int32_t)id ? (int32_t)id : -2;
-        } else {
-            v->values[i] = m3_decode(t->dtype, t->data, i);
-            v->usable[r] &= m3_is_operand(v->values[i], item->tap);
-        }
+    for (int64_t i = 0; i < K; i++)
+        if (reference_ids[i] == ids[k]) return i;
+    return -1;
+}
+
+/* A row of the truth, its slots of experts in the candidate's order; NaN where the truth chose others, or has none. */
+static void reference_row(double *out, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number)
+{
+    const double *r = m3_blame_reference_row(b, item, number);
+    const int64_t K = b->setting->model->config.K;
+    const int slots = item->tap == M3_TAP_EXPERT_WEIGHTS || item->tap == M3_TAP_EXPERT_OUT;
+    const struct m3_value *experts = slots ? m3_trace_get(b->trace, M3_TAP_EXPERTS, item->layer) : NULL;
+    const int64_t at = experts ? m3_value_row(experts, number) : -1;
+    const int32_t *theirs = m3_blame_reference_ids(b, m3_blame_find(b, M3_TAP_EXPERTS, item->layer), number);
+    if (!r || at < 0 || !theirs) {
+        for (int64_t i = 0; i < item->width; i++) out[i] = r ? r[i] : NAN;
+        return;
+    }
+    const int64_t size = item->width / K;
+    for (int64_t k = 0; k < K; k++) {
+        int64_t slot = reference_slot(theirs, experts->ids + at * K, k, K);
+        for (int64_t i = 0; i < size; i++) out[k * size + i] = slot < 0 ? NAN : r[slot * size + i];
     }
 }
 
-int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item)
+/* Rows whose inputs gave NaN, in double too, are left out: who made them NaN has been blamed. */
+static void gather(struct m3_side_by_side *s, double *reference, const struct m3_blaming *b,
+                   const struct m3_blame_item *item, const struct m3_blame_values *dumped,
+                   const struct m3_recomputed *recomputed, double rounding)
 {
-    const struct m3_tensor *t = item->dumped, *numbers = m3_side_rows(&b->side, item->tap);
-    const int64_t rows = t->shape[0], count = rows * item->width;
-    const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
-    const size_t room = (size_t)count + 1;
-    *v = (struct m3_blame_values){ .rows = rows, .width = item->width };
-    if (ids) v->ids = malloc(room * sizeof *v->ids);
-    else v->values = malloc(room * sizeof *v->values);
-    v->numbers = malloc(((size_t)rows + 1) * sizeof *v->numbers);
-    v->usable = malloc((size_t)rows + 1);
-    if ((!v->ids && !v->values) || !v->numbers || !v->usable)
-        return m3_fail_memory(b->error, item->name, room * sizeof *v->values);
-    for (int64_t r = 0; r < rows; r++) v->numbers[r] = m3_row_number(numbers, r);
-
-    m3_pages_ask(t->data, t->bytes);
-#pragma omp parallel for num_threads(m3_team(b->setting->ctx, count))
-    for (int64_t r = 0; r < rows; r++) read_row(v, item, r);
-    m3_pages_release(t->data, t->bytes);
-    return M3_OK;
-}
-
-void m3_blame_values_free(struct m3_blame_values *v)
-{
-    free(v->values);
-    free(v->ids);
-    free(v->numbers);
-    free(v->usable);
-    *v = (struct m3_blame_values){ 0 };
-}
-
-int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *v)
-{
-    int64_t rows = 0;
-    for (int64_t r = 0; r < v->rows; r++) {
-        if (!v->usable[r] || v->numbers[r] >= item->rows) continue;
-        const size_t bytes = (size_t)v->width * (v->ids ? sizeof *v->ids : sizeof *v->values);
-        char *all = v->ids ? (char *)v->ids : (char *)v->values;
-        memmove(all + (size_t)rows * bytes, all + (size_t)r * bytes, bytes);
-        v->numbers[rows++] = v->numbers[r];
+    const size_t bytes = (size_t)item->width * sizeof(double);
+    for (int64_t r = 0; r < dumped->rows; r++) {
+        const int64_t number = dumped->numbers[r], to = s->count;
+        double *got = number < item->rows ? m3_side_by_side_row(s, recomputed, number, rounding) : NULL;
+        if (!got) continue;
+        memcpy(got, dumped->values + r * item->width, bytes);
+        reference_row(reference + to, b, item, number);
     }
-    const struct m3_value value = { .values = v->values, .ids = v->ids, .rows = rows, .width = v->width,
-                                    .complete = rows == item->rows, .numbers = rows == item->rows ? NULL : v->numbers };
-    v->rows = rows;
-    return m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
+}
+
+/* |d| / |r| in L2, where the truth has a counterpart; infinities that both have are no difference. */
+struct sums {
+    double inherited, created, allowed, reference;
+};
+
+static double square(double got, double want)
+{
+    return got == want ? 0 : (got - want) * (got - want);
+}
+
+static double share(double sum, double reference) { return sum == 0 ? 0 : sqrt(sum / reference); }
+
+static void measure(struct m3_blamed *out, const struct m3_side_by_side *s, const double *reference, double u)
+{
+    struct sums sums = { 0 };
+    for (int64_t i = 0; i < s->count; i++) {
+        if (isnan(reference[i])) continue;
+        sums.inherited += square(s->want[i], reference[i]);
+        sums.created += square(s->got[i], s->want[i]);
+        if (isfinite(reference[i])) sums.reference += reference[i] * reference[i];
+        if (isfinite(s->want[i])) sums.allowed += u * u * s->walk[i] * s->walk[i] / 3 + s->variance[i];
+    }
+    out->inherited = share(sums.inherited, sums.reference);
+    out->created = share(sums.created, sums.reference);
+    out->allowed = share(sums.allowed, sums.reference);
+}
+
+void m3_blame_place(struct m3_blamed *out, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank)
+{
+    out->rank = rank;
+    for (int i = rank - 1; i > 0; i--) {
+        out->index[i] = rest % tensor->shape[i];
+        rest /= tensor->shape[i];
+    }
+    out->index[0] = number;
+}
+
+static void settle(struct m3_blamed *out, const struct m3_side_by_side *s, const double *reference,
+                   const struct m3_blame_item *item, const struct m3_side_by_side_rules *rules)
+{
+    out->tiers = m3_side_by_side_verdict(s, rules);
+    out->verdict = out->tiers.verdict;
+    measure(out, s, reference, m3_setting_arithmetic(rules->setting, s->count).u);
+    const int64_t worst = out->tiers.worst;
+    if (out->tiers.status) {
+        out->verdict = M3_VERDICT_NOT_JUDGED;
+        snprintf(out->note, sizeof out->note, "its inputs are so large that their bound is no number");
+        return;
+    }
+    if (worst < 0) return;
+    m3_blame_place(out, item->dumped, s->numbers[worst / item->width], worst % item->width, item->dumped->rank);
+    out->got = s->got[worst];
+    out->want = s->want[worst];
+}
+
+int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed)
+{
+    struct m3_blamed *out = item->blamed;
+    const struct m3_profile *profile = b->setting->profile;
+    const double rounding = profile ? m3_profile_dump_rounding(profile, item->name) : 0;
+    const int64_t elements = dumped->rows * item->width;
+    const struct m3_side_by_side_rules rules = {
+        .setting = b->setting, .tap = item->name, .n = recomputed->n, .f = recomputed->f,
+        .has_suspect = recomputed->suspect != NULL, .has_extra = recomputed->extra.error != NULL || rounding > 0,
+    };
+    struct m3_side_by_side s;
+    double *reference = malloc(((size_t)elements + 1) * sizeof *reference);
+    int status = m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
+    if (!status && !reference) status = m3_fail_memory(b->error, item->name, (size_t)elements * sizeof *reference);
+    if (!status) gather(&s, reference, b, item, dumped, recomputed, rounding);
+    out->rows = s.rows;
+    out->left_out = dumped->rows - s.rows;
+    out->elements = s.count;
+    if (!status && s.rows > 0) {
+        settle(out, &s, reference, item, &rules);
+    } else if (!status) {
+        out->verdict = M3_VERDICT_NOT_JUDGED;
+        snprintf(out->note, sizeof out->note, "its inputs are missing or no numbers in every row");
+    }
+    m3_side_by_side_free(&s);
+    free(reference);
+    return status;
 }

@@ -4,8 +4,9 @@
 
 #include <stdint.h>
 
+#include "base/status.h"
 #include "base/weight.h"
-#include "oracle/judge/compare.h"
+#include "oracle/error/verdict.h"
 
 /* HARD and GRID fail: no conforming implementation does that. The others assume roundings that are independent or
  * nearly so, and make a tap suspect. */

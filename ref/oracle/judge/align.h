@@ -45,7 +45,7 @@ int64_t m3_row_number(const struct m3_tensor *rows, int64_t index);         /* r
 
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */
 int m3_holds_floats(const struct m3_tensor *tensor);                /* F64, F32, F16 or BF16 */
-/* Can an operator be given this number? It is inside the range of float, so that no square overflows in double; only
+/* Can an operator take this number? It is within the range of float, so that no square overflows in double; only
  * scores of blocks may be -inf. */
 int m3_is_operand(double x, int tap);
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, which m3_decode is not for I64 */

@@ -156,7 +156,7 @@ static int same_slots(const struct m3_decision *d)
     return d->width == 0 || memcmp(d->want, d->got, (size_t)d->width * sizeof *d->want) == 0;
 }
 
-/* Leaves in each of two ascending lists only what the other lacks. A duplicate lacks its second partner. */
+/* Leaves in each of two ascending lists only what the other has not. A duplicate has one partner. */
 static void keep_differences(int64_t *want, int64_t *wants, int64_t *got, int64_t *gots)
 {
     int64_t i = 0, j = 0, m = 0, n = 0;

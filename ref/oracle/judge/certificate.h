@@ -27,7 +27,7 @@ struct m3_decision {
     int ties_lowest;
     int slots_fixed;                /* slots are to descend by score */
     struct m3_scores scores;        /* by which `got` is judged; ids at most limit */
-    const double *truth;            /* [limit] the reference's scores, in which ties are looked for; NULL: unknown */
+    const double *truth;            /* [limit] the reference's scores, which tell a tie; NULL: unknown */
     int64_t *lists;                 /* [2 width] room */
     unsigned char *marks;           /* [scores.ids] room; zeros, and left so */
 };
@@ -39,10 +39,20 @@ struct m3_certificate {
     int unknown;                    /* inadmissible, for there are no scores to judge another set by */
     int suspect;                    /* inadmissible by a statistical bound alone */
     int certified;                  /* no conforming result can be another set than that of the scores */
-    int64_t want, got;              /* the first ids that the other side lacks; -1: none */
+    int64_t want, got;              /* the first ids that the other side has not; -1: none */
     int64_t last, runner_up;        /* the ids that decide: one of `got`, one that it left; -1: none */
     double gap, bound;              /* score of `last` less that of `runner_up`: below 0, the scores choose otherwise;
                                        the sum of their bounds. +inf and 0 if one is missing, NaN without scores */
+};
+
+/* As compare judged it. */
+struct m3_judged_decision {
+    const char *tap;
+    int64_t row, group;             /* its number in the sequence; -1: the tap has no groups */
+    const struct m3_decision *decision;
+    const struct m3_certificate *certificate;
+    const char *scores, *bounded_by;    /* as in struct m3_stage */
+    int tainted;                    /* left out of judgement */
 };
 
 /* NULL, or what is wrong with a list of ids: out of range, twice. `list` [width] gets those that are ids, ascending,

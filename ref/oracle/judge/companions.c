@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/files/origin.h"
 #include "model/semantics.h"
 #include "oracle/error/graph.h"
+#include "oracle/judge/private/companions.h"
 
 struct m3_companions {
     const struct m3_safetensors *dump, *file;       /* may be the same */
@@ -18,6 +20,18 @@ struct m3_companions {
 };
 
 enum { NAME = 128 };
+
+const char *const m3_companion_names[M3_COMPANION_FIELDS] = { "bound",  "walk",   "gain",   "inside", "inside_walk",
+                                                              "margin", "weight", "bias" };
+
+int m3_is_companion(const char *name)
+{
+    const char *end = strrchr(name, '.');
+    for (int i = 0; end && i < M3_COMPANION_FIELDS; i++)
+        if (end > name && strcmp(end + 1, m3_companion_names[i]) == 0) return 1;
+    return strcmp(name, "rows") == 0 || strcmp(name, "vision.rows") == 0;
+}
+
 
 int m3_companions_in(const struct m3_safetensors *file) { return m3_safetensors_metadata(file, "config") != NULL; }
 
@@ -130,20 +144,6 @@ static int load_model(struct m3_companions *c, struct m3_error *error)
     return status;
 }
 
-/* ---- both files */
-
-static int same_run(const struct m3_companions *c, struct m3_error *error)
-{
-    static const char *const keys[] = { "model_sha256", "case_sha256", "semantics" };
-    for (int i = 0; i < 3; i++) {
-        const char *want = m3_safetensors_metadata(c->dump, keys[i]), *got = m3_safetensors_metadata(c->file, keys[i]);
-        if (got && want && strcmp(got, want) == 0) continue;
-        return m3_fail(error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s as in %s", m3_safetensors_path(c->file),
-                       keys[i], got ? got : "none", want ? want : "none", m3_safetensors_path(c->dump));
-    }
-    return M3_OK;
-}
-
 int m3_companions_load(struct m3_companions **companions, const struct m3_safetensors *dump,
                        const struct m3_safetensors *file, struct m3_error *error)
 {
@@ -152,7 +152,7 @@ int m3_companions_load(struct m3_companions **companions, const struct m3_safete
     c->dump = dump;
     c->file = file ? file : dump;
     m3_semantics_read(&c->semantics, m3_safetensors_metadata(c->file, "semantics"));
-    int status = file ? same_run(c, error) : M3_OK;
+    int status = file ? m3_origin_same_run(file, dump, error) : M3_OK;
     if (!status) status = load_model(c, error);
     if (!status) status = m3_case_from_dump(&c->the_case, c->file, &c->model->config, error);
     if (!status)
@@ -173,8 +173,7 @@ void m3_companions_free(struct m3_companions *c)
 
 /* ---- one tap */
 
-enum field { BOUND, WALK, GAIN, INSIDE, INSIDE_WALK, MARGIN, FIELDS };
-static const char *const field_names[FIELDS] = { "bound", "walk", "gain", "inside", "inside_walk", "margin" };
+enum { FIELDS = M3_COMPANION_WEIGHT };
 
 /* Tensor "<tap>.<field>" as doubles in place, or in a copy where the file has them unaligned or as other floats. */
 static int numbers(const double **values, double **owned, const struct m3_tensor *t, struct m3_error *error)
@@ -197,30 +196,31 @@ static int has_dimensions(const struct m3_tensor *t, const struct m3_tensor *tap
 }
 
 /* Bounds have the shape of the tap; a gain too, or it is one row of it, flat; a margin is one for each decision. */
-static int fits(const struct m3_tensor *t, const struct m3_tensor *tap, enum field field, int64_t width)
+static int fits(const struct m3_tensor *t, const struct m3_tensor *tap, enum m3_companion_field field, int64_t width)
 {
     if (!is_float(t->dtype)) return 0;
-    if (field == MARGIN) return has_dimensions(t, tap, 0, tap->rank - 1);
-    if (field == GAIN && t->rank == 1 && tap->rank > 1) return t->shape[0] == width;
+    if (field == M3_COMPANION_MARGIN) return has_dimensions(t, tap, 0, tap->rank - 1);
+    if (field == M3_COMPANION_GAIN && t->rank == 1 && tap->rank > 1) return t->shape[0] == width;
     return has_dimensions(t, tap, 0, tap->rank);
 }
 
 static int read_field(struct m3_companion *out, const struct m3_companions *c, const struct m3_tensor *tap,
-                      const char *name, enum field field, struct m3_error *error)
+                      const char *name, enum m3_companion_field field, struct m3_error *error)
 {
-    const double **const to[FIELDS] = { &out->bound, &out->walk, &out->gain, &out->intermediates, &out->intermediates_walk,
-                                        &out->margin };
+    const double **const to[FIELDS] = {
+        &out->bound, &out->walk, &out->gain, &out->intermediates, &out->intermediates_walk, &out->margin
+    };
     char whole[NAME + 16];
-    snprintf(whole, sizeof whole, "%s.%s", name, field_names[field]);
+    snprintf(whole, sizeof whole, "%s.%s", name, m3_companion_names[field]);
     const struct m3_tensor *t = m3_safetensors_find(c->file, whole);
     if (!t) return M3_OK;
     if (!fits(t, tap, field, out->width))
-        return misshapen(c, t, field == MARGIN ? tap->rank - 1 : tap->rank, tap->shape, "floats", error);
-    if (field == GAIN) out->gain_stride = t->rank == tap->rank ? out->width : 0;
-    if (field == MARGIN) out->decisions = t->count;
+        return misshapen(c, t, field == M3_COMPANION_MARGIN ? tap->rank - 1 : tap->rank, tap->shape, "floats", error);
+    if (field == M3_COMPANION_GAIN) out->gain_stride = t->rank == tap->rank ? out->width : 0;
+    if (field == M3_COMPANION_MARGIN) out->decisions = t->count;
     int status = numbers(to[field], &out->owned[field], t, error);
     const double *values = *to[field];
-    for (int64_t i = 0; !status && field != MARGIN && i < t->count; i++)
+    for (int64_t i = 0; !status && field != M3_COMPANION_MARGIN && i < t->count; i++)
         if (!(values[i] >= 0 && values[i] < INFINITY))
             status = m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got %g, expected a number from 0 on",
                              m3_safetensors_path(c->file), whole, i, values[i]);

@@ -1,6 +1,6 @@
 /* Reads what `run --bounds` writes beside the taps of a dump, or `run --companions` into a second file: bounds, gains
- * and margins of taps, and enough of model and case to make norms, rotations, attention, scores, activations and sums
- * again without the weights. SPEC 3.5, 7.8. */
+ * and margins of taps, and enough of model and case to recompute norms, rotations, attention, scores, activations and
+ * sums without the weights. SPEC 3.5, 7.8. */
 #ifndef M3_ORACLE_JUDGE_COMPANIONS_H
 #define M3_ORACLE_JUDGE_COMPANIONS_H
 
@@ -12,6 +12,8 @@
 
 struct m3_companions;
 
+/* Is it the name of what stands beside a tap, of `rows` or of `vision.rows`? */
+int m3_is_companion(const char *name);
 /* Does the file hold companions? */
 int m3_companions_in(const struct m3_safetensors *file);
 
@@ -33,7 +35,7 @@ struct m3_companion {
     const double *bound, *walk;     /* [rows,width] */
     const double *gain;             /* row r at gain + r * gain_stride */
     int64_t gain_stride;            /* 0: the same for every row; width */
-    const double *intermediates, *intermediates_walk;     /* [rows,width] per unit of roundoff of what is stored inside */
+    const double *intermediates, *intermediates_walk;   /* [rows,width] per unit of roundoff at which they are stored */
     const double *margin;           /* [decisions]: [rows] or [rows,groups] */
     int64_t decisions;
     int64_t n, f;                   /* steps of the bound; -1 without bound */

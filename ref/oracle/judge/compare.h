@@ -2,7 +2,8 @@
  *
  * Floats pass when relative L2 and max |d| / max |r| stay within 4x the error of public fp32 code, which the reference
  * carries as metadata, plus 1e-7; within 1e-5 where it carries none; more under a profile that stores values coarser
- * (yardstick.h). With companions beside the reference they are judged by the bounds of their operators (weightless.h).
+ * (tolerance.h). With companions beside the reference they are judged by the bounds of their operators
+ * (operator_check.h).
  * Selections are compared as sets: another set fails unless scores within their bounds choose it (certificate.h), and
  * what follows from it is not judged by value (taint.h). With an envelope floats are also ranked among legitimate
  * implementations (ranking.h). */
@@ -10,13 +11,15 @@
 #define M3_ORACLE_JUDGE_COMPARE_H
 
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/status.h"
 #include "io/safetensors.h"
+#include "oracle/error/verdict.h"
 
-enum m3_verdict { M3_VERDICT_PASS, M3_VERDICT_SUSPECT, M3_VERDICT_FAIL, M3_VERDICT_NOT_JUDGED, M3_VERDICT_NOT_COMPARABLE };
-enum m3_choice { M3_CHOICE_IDENTICAL, M3_CHOICE_PERMUTED, M3_CHOICE_TIE, M3_CHOICE_ADMISSIBLE, M3_CHOICE_INADMISSIBLE, M3_CHOICES };
+/* From good to bad. */
+enum m3_choice {
+    M3_CHOICE_IDENTICAL, M3_CHOICE_PERMUTED, M3_CHOICE_TIE, M3_CHOICE_ADMISSIBLE, M3_CHOICE_INADMISSIBLE, M3_CHOICES,
+};
 
 /* Shares of the elements. */
 enum { M3_QUANTILES = 4 };
@@ -54,7 +57,7 @@ struct m3_stage {
     double z2;                  /* mean d^2 / sigma^2; NaN: not known */
     enum m3_dtype grid;         /* the coarser format that all values are numbers of; M3_DTYPES: none */
     double quantiles[M3_QUANTILES];     /* of |d| over the rms of the reference; NaN: not known */
-    char effective[96];             /* effective precision, in words; "": not known */
+    char effective[96];             /* effective precision; "": not known */
     double percentile;          /* of rel_l2 among legitimate implementations (envelope); NaN: not ranked */
     double envelope_median, envelope_largest;   /* their rel_l2; NaN likewise */
     int beyond_envelope;        /* more than twice the largest: suspect, if nothing else is worse */
@@ -90,11 +93,17 @@ struct m3_comparison {
         double percentile;      /* the median of those ranked; NaN: none is */
         const struct m3_stage *farthest;        /* the ranked stage of the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
-    struct m3_error notes;      /* what the reader should know, in words */
+    struct m3_error notes;      /* what the reader should know, a line each */
 };
 
 struct m3_profile;
 struct m3_envelope;
+struct m3_judged_decision;              /* certificate.h */
+
+struct m3_decision_sink {
+    void *self;
+    int (*write)(void *self, const struct m3_judged_decision *decision, struct m3_error *error);
+};
 
 struct m3_compare_options {
     const char *taps;           /* patterns, NULL: all */
@@ -102,12 +111,12 @@ struct m3_compare_options {
     const struct m3_profile *profile;   /* NULL: fp32, and nothing exact */
     const struct m3_safetensors *companions;    /* of the reference, in a file of their own; NULL: in itself, if any */
     const struct m3_envelope *envelope; /* of the profile, opened for the reference's model and case; NULL: no ranks */
-    FILE *ledger;               /* gets a line per decision (ledger.h), NULL: none. Errors stay in the stream */
+    const struct m3_decision_sink *decisions;   /* is told every decision (report/ledger.h); NULL: none is */
 };
 
 /* 0 if taps were compared, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another
  * model or case without `force`; `error` says which, and the result can be reported. M3_BAD_INPUT: another format,
- * or `rows` or a yardstick that is none. M3_INTERNAL: out of memory. The result refers into both files and the
+ * or `rows` or a stated fp32 error that is none. M3_INTERNAL: out of memory. The result refers into both files and the
  * envelope; free it in any case. */
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/checkpoint.h"
+#include "model/files/origin.h"
 #include "oracle/judge/align.h"
 
 struct m3_decisions {
@@ -27,18 +27,10 @@ static int bad(const struct m3_tensor *tensor, const struct m3_decisions *d, con
 static int check_origin(const struct m3_decisions *d, const struct m3_model *model, const struct m3_case *c,
                         struct m3_error *notes, struct m3_error *error)
 {
-    char model_sha256[65];
-    int status = m3_checkpoint_sha256(model->checkpoint, model_sha256, error);
-    const char *const keys[][2] = { { "model_sha256", model_sha256 }, { "case_sha256", c->sha256 } };
-    for (int i = 0; !status && i < 2; i++) {
-        const char *got = m3_safetensors_metadata(d->file, keys[i][0]);
-        if (!got)
-            m3_fail(notes, M3_OK, "%s: %s is absent: not checked", m3_safetensors_path(d->file), keys[i][0]);
-        else if (strcmp(got, keys[i][1]) != 0)
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s", m3_safetensors_path(d->file),
-                             keys[i][0], got, keys[i][1]);
-    }
-    return status;
+    const struct m3_origin_use use = { .status = M3_BAD_INPUT };
+    struct m3_origin expected;
+    int status = m3_origin_of_model(&expected, model, c, error);
+    return status ? status : m3_origin_check(d->file, &expected, &use, notes, error);
 }
 
 /* [rows,G,N] ids, [rows,K] ids, [rows,K] numbers. */

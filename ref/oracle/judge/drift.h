@@ -1,6 +1,6 @@
 /* Errors inherited through operators whose weights are not there: from how far the candidate's input is from the
  * reference's, and the gains that stand beside the reference's taps. Norms, rotations, attention, scores, activations
- * and sums need none of this: they are made again from the candidate's own taps. SPEC 7.8. */
+ * and sums need none of this: they are recomputed from the candidate's own taps. SPEC 7.8. */
 #ifndef M3_ORACLE_JUDGE_DRIFT_H
 #define M3_ORACLE_JUDGE_DRIFT_H
 
@@ -31,6 +31,7 @@ struct m3_drift_row {
 
 /* Adds to elements `at` on of *out: error gain |dx|, times 1.5 if it bends;
  * variance (along (reference - bias))^2 + gain^2 |across|^2 / n. */
-void m3_drift_propagate(struct m3_spread *out, int64_t at, const struct m3_drift *drift, const struct m3_drift_row *row);
+void m3_drift_propagate(struct m3_spread *out, int64_t at, const struct m3_drift *drift,
+                        const struct m3_drift_row *row);
 
 #endif

@@ -36,7 +36,7 @@ struct m3_given_scores {
     int64_t ids;
     int statistical;            /* `bound` is probable, not proven */
     int reference;              /* they are the reference's, with bounds for what the candidate inherited; 0: they are
-                                   made again from the candidate's inputs */
+                                   recomputed from the candidate's inputs */
     const char *bounded_by;     /* static text: which bound */
 };
 /* 1 if the scores of this decision are known. group: 0 of experts and the next token. */
@@ -56,10 +56,10 @@ struct m3_selection_rules {
     void *give_context;
     m3_taint_teller *tainted;   /* NULL: nothing is */
     void *taint_context;
-    FILE *ledger;               /* NULL: none */
+    const struct m3_decision_sink *decisions;   /* NULL: none */
 };
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K]; SPEC 7.6. stage->flips is to
- * be freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a yardstick that is none. */
+ * be freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a stated fp32 error that is none. */
 int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
                        const struct m3_selection_rules *rules, struct m3_error *error);
 

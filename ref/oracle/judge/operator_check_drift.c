@@ -5,13 +5,13 @@
 #include <string.h>
 
 #include "base/minmax.h"
-#include "oracle/judge/drift.h"
 #include "oracle/error/gain.h"
 #include "oracle/error/intermediates.h"
-#include "oracle/judge/private/values.h"
+#include "oracle/judge/drift.h"
 #include "oracle/judge/private/operator_check.h"
+#include "oracle/judge/private/values.h"
 
-/* What a weight that is absent reads: one tap, or two side by side. */
+/* What an operator reads whose weight is absent: one tap, or two side by side. */
 struct inputs {
     const struct m3_tensor *want[2], *got[2];
     double dumped[2];           /* unit roundoff of their dump alone */
@@ -19,9 +19,9 @@ struct inputs {
 };
 
 /* 0 if one of them is not there row by row. */
-static int find_inputs(struct inputs *in, const struct m3_operator_check *w, const struct m3_matched *m)
+static int find_inputs(struct inputs *in, const struct m3_operator_check *check, const struct m3_matched *m)
 {
-    const struct m3_setting *s = &w->setting;
+    const struct m3_setting *s = &check->setting;
     const enum m3_tap tap = (enum m3_tap)m->tap;
     *in = (struct inputs){ .count = 0 };
     for (int i = 0; i < M3_OPERANDS; i++) {
@@ -30,7 +30,7 @@ static int find_inputs(struct inputs *in, const struct m3_operator_check *w, con
         char name[96];
         if (m3_graph_operand(&operand, &layer, s->model, s->semantics, tap, m->layer, i) != 0) continue;
         if (m3_tap_table[operand].kind != M3_KIND_REALS || operand == M3_TAP_EXPERT_WEIGHTS) continue;
-        if (in->count == 2 || !m3_operator_check_is_admitted(w, operand, layer)) return 0;
+        if (in->count == 2 || !m3_operator_check_is_admitted(check, operand, layer)) return 0;
         if (m3_tap_name(name, sizeof name, operand, layer) != 0) return 0;
         const struct m3_tensor *want = m3_safetensors_find(m->reference->file, name);
         const struct m3_tensor *got = m3_safetensors_find(m->candidate->file, name);
@@ -75,7 +75,8 @@ static int drift_of(struct m3_drift *drift, double *rounded, const struct inputs
 struct drifting {
     struct m3_companion beside;
     struct inputs inputs;
-    double stored, quantised, weights, dumped, intermediates;  /* roundoffs: here, of inputs, weights, the dump, inside */
+    double stored, quantised, weights, dumped,
+        intermediates;                          /* roundoffs: here, of inputs, weights, the dump, intermediates */
     double reference_u;                         /* of a reference that is no truth itself; 0 */
     double *bias;                               /* [width]; NULL: none */
     int bends;
@@ -121,7 +122,7 @@ static int gather_drift(struct m3_side_by_side *s, const struct m3_pieces *piece
                         const struct m3_matched *m, struct m3_error *error)
 {
     const struct m3_stage stage = { .reference = m->want, .candidate = m->got };
-    int status = m3_side_by_side_room(s, pieces->elements, m->want->name, error);
+    int status = m3_side_by_side_room(s, pieces->elements, 0, m->want->name, error);
     if (status != M3_OK) return status;
     for (int64_t p = 0; p < pieces->count; p++) {
         const struct m3_piece *piece = &pieces->all[p];
@@ -151,8 +152,8 @@ static void place_worst(struct m3_operator_check_result *found, const struct m3_
     found->rest = at % pieces->width;
 }
 
-static int judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *w, struct m3_matched m,
-                       const struct drifting *d, struct m3_error *error)
+static int judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *check,
+                       struct m3_matched m, const struct drifting *d, struct m3_error *error)
 {
     struct m3_span_walk walk;
     struct m3_pieces pieces;
@@ -162,11 +163,11 @@ static int judge_drift(struct m3_operator_check_result *found, const struct m3_o
     int status = m3_pieces_of(&pieces, walk, m.want->name, error);
     if (status != M3_OK) return status;
     if (pieces.elements > 0) {
-        found->how = M3_CHECKED_DRIFT;
+        found->how = M3_CHECK_DRIFT;
         found->n = d->beside.n;
         found->f = d->beside.f;
         status = gather_drift(&s, &pieces, d, &m, error);
-        if (status == M3_OK) m3_operator_check_judge_sides(found, w, &s, m.got->name, 0);
+        if (status == M3_OK) m3_operator_check_judge_sides(found, check, &s, m.got->name, 0);
         if (status == M3_OK) place_worst(found, &pieces);
     }
     m3_side_by_side_free(&s);
@@ -174,12 +175,12 @@ static int judge_drift(struct m3_operator_check_result *found, const struct m3_o
     return status;
 }
 
-/* The coarsest roundoff of what the profile stores inside an expert or the shared expert; infinite where inputs are
- * quantised there, too. */
-static double roundoff_of_intermediates(const struct m3_operator_check *w, enum m3_tap tap, int64_t layer)
+/* The coarsest roundoff at which the profile stores intermediates of an expert or the shared expert; infinite where
+ * inputs are quantised there, too. */
+static double roundoff_of_intermediates(const struct m3_operator_check *check, enum m3_tap tap, int64_t layer)
 {
     static const char *const parts[] = { "gate", "up", "chain", "act" };
-    const struct m3_profile *profile = w->setting.profile;
+    const struct m3_profile *profile = check->setting.profile;
     const char *folder = tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_ROUTED ? "moe.expert" : "moe.shared";
     char name[160], point[192];
     double u = 0;               /* `name` is the tap's, whose input rule is that of the last product */
@@ -196,18 +197,19 @@ static double roundoff_of_intermediates(const struct m3_operator_check *w, enum 
     return u;
 }
 
-/* Do the companions say what is rounded inside? */
+/* Do the companions say what rounding intermediates costs? */
 static int knows_intermediates(const struct drifting *d)
 {
     if (d->intermediates == 0) return 1;
-    return d->intermediates <= M3_INTERMEDIATES_U && d->beside.intermediates != NULL && d->beside.intermediates_walk != NULL;
+    return d->intermediates <= M3_INTERMEDIATES_U && d->beside.intermediates != NULL &&
+           d->beside.intermediates_walk != NULL;
 }
 
 /* d->bias := that of a linear operator, if it has one. */
-static int read_bias(struct drifting *d, const struct m3_operator_check *w, const struct m3_matched *m,
+static int read_bias(struct drifting *d, const struct m3_operator_check *check, const struct m3_matched *m,
                      struct m3_error *error)
 {
-    const struct m3_setting *s = &w->setting;
+    const struct m3_setting *s = &check->setting;
     const enum m3_tap tap = (enum m3_tap)m->tap;
     if (m3_graph_row_of(s->model, s->semantics, tap, m->layer)->op != M3_OP_LINEAR) return M3_OK;
     const struct m3_weight *bias = m3_graph_weight(s->model, s->semantics, tap, m->layer, 1);
@@ -218,15 +220,15 @@ static int read_bias(struct drifting *d, const struct m3_operator_check *w, cons
     return M3_OK;
 }
 
-int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *w,
+int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *check,
                               const struct m3_matched *m, struct m3_error *error)
 {
     const enum m3_tap tap = (enum m3_tap)m->tap;
-    const struct m3_profile *profile = w->setting.profile;
-    const enum m3_gain_kind kind = m3_gain_kind_of(&w->setting, tap, m->layer, 0);
+    const struct m3_profile *profile = check->setting.profile;
+    const enum m3_gain_kind kind = m3_gain_kind_of(&check->setting, tap, m->layer, 0);
     struct drifting d = { .bends = kind == M3_GAIN_PROBED };
-    if (kind == M3_GAIN_NONE || !find_inputs(&d.inputs, w, m)) return M3_OK;
-    if (d.bends) d.intermediates = roundoff_of_intermediates(w, tap, m->layer);
+    if (kind == M3_GAIN_NONE || !find_inputs(&d.inputs, check, m)) return M3_OK;
+    if (d.bends) d.intermediates = roundoff_of_intermediates(check, tap, m->layer);
     if (profile != NULL) {
         const struct m3_input_rounding input = m3_profile_input(profile, m->want->name);
         if (input.dtype != M3_DTYPES) d.quantised = input.exponent_down ? 0x1p-3 : 0x1p-4;
@@ -236,12 +238,13 @@ int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const 
     }
     const char *precision = m3_safetensors_metadata(m->reference->file, "precision");
     if (precision != NULL && strcmp(precision, "f32") == 0) d.reference_u = 0x1p-24;
-    int status = m3_companion_read(&d.beside, w->companions, tap, m->layer, error);
-    if (status == M3_OK) status = read_bias(&d, w, m, error);
+    int status = m3_companion_read(&d.beside, check->companions, tap, m->layer, error);
+    if (status == M3_OK) status = read_bias(&d, check, m, error);
     const int has_bound = status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL;
-    if (has_bound && !knows_intermediates(&d)) found->why = "the profile rounds inside, and nothing says what that costs";
-    else if (has_bound && d.beside.gain == NULL) found->how = M3_CHECKED_NO_GAIN;
-    else if (has_bound) status = judge_drift(found, w, *m, &d, error);
+    if (has_bound && !knows_intermediates(&d))
+        found->why = "the profile rounds inside, and nothing says what that costs";
+    else if (has_bound && d.beside.gain == NULL) found->how = M3_CHECK_NO_GAIN;
+    else if (has_bound) status = judge_drift(found, check, *m, &d, error);
     m3_companion_free(&d.beside);
     free(d.bias);
     return status;

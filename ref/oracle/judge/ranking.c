@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/files/origin.h"
+
 void m3_ranking_begin(struct m3_ranking *ranking, struct m3_comparison *result, const struct m3_envelope *envelope,
                       const struct m3_safetensors *reference)
 {
@@ -14,11 +16,8 @@ void m3_ranking_begin(struct m3_ranking *ranking, struct m3_comparison *result, 
     if (precision == NULL || strcmp(precision, "f64") != 0)
         m3_fail(&result->notes, M3_OK, "precision of the reference: got %s, expected f64: distances of an envelope are "
                 "from the double engine, ranks are rough", precision != NULL ? precision : "nothing");
-    const char *want = m3_safetensors_metadata(reference, "semantics");
-    const char *got = m3_envelope_metadata(envelope, "semantics");
-    if (strcmp(want != NULL ? want : "{}", got != NULL ? got : "{}") != 0)
-        m3_fail(&result->notes, M3_OK, "semantics of the envelope differ: got %s, expected %s",
-                got != NULL ? got : "{}", want != NULL ? want : "{}");
+    m3_origin_note_semantics(&result->notes, "semantics of the envelope", m3_envelope_metadata(envelope, "semantics"),
+                             m3_safetensors_metadata(reference, "semantics"));
 }
 
 void m3_ranking_choose(struct m3_ranking *ranking, const struct m3_stage *stage)
@@ -34,7 +33,7 @@ static void leave_out(struct m3_ranking *ranking, const struct m3_stage *stage, 
     if (ranking->unranked[why]++ == 0) ranking->first[why] = stage->tap;
 }
 
-/* All rows of the sequence: the envelope's distances are over them. A reference with `rows` may lack some. */
+/* All rows of the sequence: the envelope's distances are over them. A reference with `rows` may not hold all. */
 static int is_whole(const struct m3_matched *matched, int64_t elements)
 {
     return matched->reference->rows == NULL && matched->reference->vision_rows == NULL

@@ -8,7 +8,6 @@
 #include "base/minmax.h"
 #include "model/semantics.h"
 #include "oracle/judge/margin.h"
-#include "oracle/judge/margin.h"
 
 /* Unit roundings of a sum with a bias that is not known. */
 enum { UNKNOWN_BIAS = 16 };
@@ -50,7 +49,7 @@ static struct m3_score_tap find_scores(const struct m3_scorer *s, const struct m
     return found;
 }
 
-/* How far a candidate may be from the reference's scores, by the yardstick of their tap. */
+/* How far a candidate may be from the reference's scores, by the tolerance of their tap. */
 static int find_allowed(struct m3_score_tap *scores, const struct m3_scorer *s, struct m3_error *error)
 {
     if (scores->tensor == NULL || s->rules->no_tolerance) return M3_OK;

@@ -1,7 +1,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "oracle/report/ledger.h"
 #include "oracle/judge/private/scorer.h"
 
 /* What all decisions of one tap share. */
@@ -13,7 +12,7 @@ struct selection {
     int64_t groups, layer;
     int64_t proven;                     /* inadmissible beyond doubt */
     int64_t room;                       /* of stage->flips */
-    FILE *ledger;
+    const struct m3_decision_sink *sink;
 };
 
 static const struct m3_tensor *beside(const struct m3_safetensors *file, enum m3_tap tap, int64_t layer, int rank)
@@ -88,11 +87,12 @@ static int judge_decision(struct selection *s, const struct m3_row_pair *row, in
     struct m3_certificate c = m3_certify(&s->decision);
     int tainted = scorer->tainted && c.unknown;
     int status = c.differs ? add_flip(s, row->number, shown_group, error) : M3_OK;
-    if (status == M3_OK && s->ledger != NULL) {
-        const struct m3_ledger_line line = { .tap = stage->tap, .row = row->number, .group = shown_group,
-                                             .decision = &s->decision, .certificate = &c, .scores = scorer->whose,
-                                             .bounded_by = scorer->bounded_by, .tainted = tainted };
-        status = m3_ledger_print(s->ledger, &line, error);
+    if (status == M3_OK && s->sink != NULL) {
+        const struct m3_judged_decision judged = { .tap = stage->tap, .row = row->number, .group = shown_group,
+                                                   .decision = &s->decision, .certificate = &c,
+                                                   .scores = scorer->whose, .bounded_by = scorer->bounded_by,
+                                                   .tainted = tainted };
+        status = s->sink->write(s->sink->self, &judged, error);
     }
     if (tainted) {
         stage->tainted++;
@@ -179,7 +179,7 @@ static int selection_begin(struct selection *s, struct m3_stage *stage, const st
     s->stage = stage;
     s->groups = s->scorer.groups;
     s->layer = matched->layer;
-    s->ledger = rules->ledger;
+    s->sink = rules->decisions;
     s->decision = (struct m3_decision){ .want = s->want, .got = s->got, .width = s->scorer.width, .limit = limit,
                                         .padded = of == M3_CHOICE_OF_BLOCKS, .ties_lowest = s->scorer.ties_lowest,
                                         .slots_fixed = rules->slots_fixed && of == M3_CHOICE_OF_EXPERTS,

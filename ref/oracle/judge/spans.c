@@ -1,4 +1,4 @@
-#include "oracle/judge/private/spans.h"
+#include "oracle/judge/spans.h"
 
 #include <stddef.h>
 

@@ -8,14 +8,14 @@
 
 const double m3_quantiles[M3_QUANTILES] = { 0.5, 0.9, 0.99, 1 };
 
-struct looking {
+struct measuring {
     struct m3_errors errors;
     struct m3_precision_sums sums;
 };
 
 int m3_stage_precision(struct m3_stage *stage, const struct m3_pieces *pieces, struct m3_error *error)
 {
-    struct looking *at = calloc(1, sizeof *at);
+    struct measuring *at = calloc(1, sizeof *at);
     if (at == NULL) return m3_fail_memory(error, stage->tap, sizeof *at);
     enum { RUN = 64 };
     const int64_t step = m3_max(1, pieces->elements / M3_PRECISION_ELEMENTS);
@@ -34,8 +34,9 @@ int m3_stage_precision(struct m3_stage *stage, const struct m3_pieces *pieces, s
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = m3_errors_quantile(&at->errors, m3_quantiles[k]);
     struct m3_precision precision;
     m3_precision_of(&precision, &at->sums);
-    /* Other words are for an operator alone: here errors are inherited. */
-    if (precision.effective == M3_EFFECTIVE_EXACT || precision.effective == M3_EFFECTIVE_FLOAT || precision.grid != M3_DTYPES)
+    /* Other findings are for an operator alone: here errors are inherited. */
+    if (precision.effective == M3_EFFECTIVE_EXACT || precision.effective == M3_EFFECTIVE_FLOAT ||
+        precision.grid != M3_DTYPES)
         snprintf(stage->effective, sizeof stage->effective, "%s", precision.words);
     free(at);
     return M3_OK;

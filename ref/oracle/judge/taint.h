@@ -10,9 +10,9 @@
 #include "oracle/judge/compare.h"
 
 enum m3_tainted {
-    M3_TAINT_NONE,               /* judged as ever */
-    M3_TAINT_DRIFT,                 /* judged by measured drift, or not at all */
-    M3_TAINT_OTHER,                 /* another computation: not judged by value */
+    M3_TAINT_NONE,              /* judged as ever */
+    M3_TAINT_DRIFT,             /* judged by measured drift, or not at all */
+    M3_TAINT_OTHER,             /* another computation: not judged by value */
 };
 
 struct m3_taint;

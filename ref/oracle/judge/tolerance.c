@@ -7,7 +7,7 @@
 /* Without a stated error: loose enough for fp32 through some dozens of layers, far below a wrong operator. */
 static const double default_allowance = 1e-5;
 
-/* Places inside operators, and the first tap that sees them. */
+/* Points within operators, and the first tap that sees them. */
 static const struct {
     enum m3_tap tap;
     const char *point;

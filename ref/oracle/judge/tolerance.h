@@ -1,5 +1,5 @@
-/* What a float tap of a whole pass is allowed without companions: the reference's own fp32 yardstick, stretched where a
- * profile stores values coarser. SPEC 7.3. */
+/* What a float tap of a whole pass is allowed without companions: the fp32 error that the reference states, stretched
+ * where a profile stores values coarser. SPEC 7.3. */
 #ifndef M3_ORACLE_JUDGE_TOLERANCE_H
 #define M3_ORACLE_JUDGE_TOLERANCE_H
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "base/minmax.h"
-#include "oracle/judge/taint.h"
 #include "oracle/error/tiers.h"
+#include "oracle/judge/taint.h"
 
 void m3_judge_not_comparable(struct m3_stage *stage, const char *why)
 {
@@ -258,7 +258,7 @@ static void judge_grid(struct m3_stage *stage, const struct m3_pieces *pieces, e
     stage->verdict = M3_VERDICT_FAIL;
 }
 
-/* The yardstick was measured on whole taps: few rows may all be small. */
+/* The tolerance was measured on whole taps: few rows may all be small. */
 static struct scale scale_of(const struct m3_tensor *tensor)
 {
     const struct m3_weight all = { .data = tensor->data, .dtype = tensor->dtype, .rows = 1, .cols = tensor->count };
@@ -303,7 +303,8 @@ static int judge_pieces(struct m3_stage *stage, const struct m3_pieces *pieces, 
     if (!rules->exact && !rules->by_bounds) judge_grid(stage, pieces, rules->stored);
     const double rms = how.unit * sqrt(all.squares_r / (double)pieces->elements);
     status = m3_stage_precision(stage, pieces, error);
-    if (pieces->elements > M3_PRECISION_ELEMENTS && rms > 0) stage->quantiles[M3_QUANTILES - 1] = all.most * stage->peak / rms;
+    if (pieces->elements > M3_PRECISION_ELEMENTS && rms > 0)
+        stage->quantiles[M3_QUANTILES - 1] = all.most * stage->peak / rms;
     return status;
 }
 

@@ -29,7 +29,7 @@ struct work {
     struct job *jobs;
     int64_t count, room;
     unsigned char *used;                    /* [tensors of foreign] */
-    int64_t sizeless;                       /* taps left out for want of a size; the first of them, in words */
+    int64_t sizeless;                       /* taps left out for want of a size; the first of them */
     char first_sizeless[600];
     struct m3_error *notes, *error;
 };
@@ -61,52 +61,13 @@ struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config)
     return sizes;
 }
 
-/* ---- names: {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for a number of its own */
-
-/* Does `name` fit the pattern? number and part: -1 until one is met; a second one must agree. */
-static int fits(const char *pattern, const char *name, int64_t *number, int64_t *part)
-{
-    while (*pattern) {
-        if (*pattern != '{') {
-            if (*pattern++ != *name++) return 0;
-            continue;
-        }
-        char *end;
-        int64_t *target = pattern[1] == 'i' ? part : number;
-        if (!isdigit((unsigned char)*name) || (*name == '0' && isdigit((unsigned char)name[1]))) return 0;
-        int64_t value = strtoll(name, &end, 10);
-        if (pattern[2] != '}') value -= strtoll(pattern + 2, NULL, 10);
-        name = end;
-        if (*target >= 0 && *target != value) return 0;
-        *target = value;
-        pattern = strchr(pattern, '}');
-        if (!pattern++ || value < 0 || value >= M3_MTP_LAYER) return 0;
-    }
-    return *name == '\0';
-}
-
-static int write_name(char *name, size_t size, const char *prefix, const char *pattern, int64_t number, int64_t part)
-{
-    size_t used = (size_t)snprintf(name, size, "%s", prefix);
-    while (*pattern && used + 24 < size) {
-        if (*pattern != '{') {
-            name[used++] = *pattern++;
-            continue;
-        }
-        int64_t offset = pattern[2] != '}' ? strtoll(pattern + 2, NULL, 10) : 0;
-        used += (size_t)snprintf(name + used, size - used, "%" PRId64, (pattern[1] == 'i' ? part : number) + offset);
-        pattern = strchr(pattern, '}');
-        if (!pattern++) return -1;
-    }
-    name[used] = '\0';
-    return *pattern ? -1 : 0;
-}
+/* ---- tensors of a recipe */
 
 static const struct m3_tensor *find(const struct work *w, const char *pattern, int64_t number, int64_t part)
 {
     for (int p = 0; p < w->map->prefix_count; p++) {
         char name[M3_MAP_NAME];
-        if (write_name(name, sizeof name, w->map->prefixes[p], pattern, number, part) != 0) continue;
+        if (m3_map_name_write(name, sizeof name, w->map->prefixes[p], pattern, number, part) != 0) continue;
         const struct m3_tensor *tensor = m3_safetensors_find(w->foreign, name);
         if (tensor) return tensor;
     }
@@ -121,7 +82,8 @@ static int64_t first_part(const struct work *w, const char *pattern, int64_t num
         for (int p = 0; p < w->map->prefix_count; p++) {
             const char *name = m3_safetensors_at(w->foreign, i)->name, *prefix = w->map->prefixes[p];
             int64_t seen = number, part = -1;
-            if (strncmp(name, prefix, strlen(prefix)) != 0 || !fits(pattern, name + strlen(prefix), &seen, &part))
+            if (strncmp(name, prefix, strlen(prefix)) != 0 ||
+                !m3_map_name_fits(pattern, name + strlen(prefix), &seen, &part))
                 continue;
             if (part >= 0 && (least < 0 || part < least)) least = part;
         }
@@ -130,10 +92,10 @@ static int64_t first_part(const struct work *w, const char *pattern, int64_t num
 
 /* ---- one tap */
 
-static int fail_job(const struct work *w, const struct job *job, const char *words)
+static int fail_job(const struct work *w, const struct job *job, const char *why)
 {
     return m3_fail(w->error, M3_NOT_COMPARABLE, "%s: %s of %s: %s: %s", w->map->path, job->tap,
-                   m3_safetensors_path(w->foreign), job->sources[0]->name, words);
+                   m3_safetensors_path(w->foreign), job->sources[0]->name, why);
 }
 
 /* M3_OK with an empty result (rank -1) if a size is not known, or the recipe not meant. */
@@ -151,10 +113,10 @@ static int make(struct m3_array *result, struct work *w, const struct job *job, 
         m3_fail_memory(w->error, job->tap, 0);
     } else if (status && (trouble.unknown_size || trouble.not_meant)) {
         if (trouble.unknown_size && w->sizeless++ == 0)
-            snprintf(w->first_sizeless, sizeof w->first_sizeless, "%s: %s", job->tap, trouble.words);
+            snprintf(w->first_sizeless, sizeof w->first_sizeless, "%s: %s", job->tap, trouble.text);
         status = M3_OK;
     } else if (status) {
-        status = fail_job(w, job, trouble.words);
+        status = fail_job(w, job, trouble.text);
     } else if (count != 1) {
         status = fail_job(w, job, "got several tensors, expected a step that joins them");
     } else {
@@ -177,7 +139,7 @@ static const char *shape_of(const struct job *job)
 static int check_shape(const struct work *w, const struct job *job, const struct m3_array *result)
 {
     const char *letters = shape_of(job);
-    char want[120] = "[", got[160], words[400];
+    char want[120] = "[", got[160], why[400];
     int good = result->rank == (int)strlen(letters);
     for (int i = 0; letters[i]; i++) {
         int64_t size = i > 0 && letters[i] != 'B' ? w->sizes->of[(int)letters[i]] : 0;
@@ -188,8 +150,8 @@ static int check_shape(const struct work *w, const struct job *job, const struct
         if (good && size) good = result->shape[i] == size;
     }
     if (good) return M3_OK;
-    snprintf(words, sizeof words, "got %s, expected %s]", m3_array_words(got, sizeof got, result), want);
-    return fail_job(w, job, words);
+    snprintf(why, sizeof why, "got %s, expected %s]", m3_array_text(got, sizeof got, result), want);
+    return fail_job(w, job, why);
 }
 
 /* The shape of what the job gives. *good: it can be done; else the next recipe may. */
@@ -267,7 +229,7 @@ static int try_tensors(struct work *w, const struct m3_map_recipe *recipe, int64
     if (!job) return m3_fail_memory(w->error, w->map->path, sizeof *job);
     job->recipe = recipe;
     int there = 0;
-    if (write_name(job->tap, sizeof job->tap, "", recipe->tap, number, -1) == 0 && !is_made(w, job->tap))
+    if (m3_map_name_write(job->tap, sizeof job->tap, "", recipe->tap, number, -1) == 0 && !is_made(w, job->tap))
         there = gather(w, job, number);
     for (int i = 0; i < job->count; i++) mark(w, job->sources[i]);
     int good = 0, status = M3_OK;
@@ -301,7 +263,7 @@ static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_
             const char *name = m3_safetensors_at(w->foreign, i)->name, *prefix = w->map->prefixes[p];
             int64_t number = -1, part = -1;
             if (strncmp(name, prefix, strlen(prefix)) != 0) continue;
-            if (fits(recipe->sources[0], name + strlen(prefix), &number, &part)) {
+            if (m3_map_name_fits(recipe->sources[0], name + strlen(prefix), &number, &part)) {
                 numbers[count++] = number;
                 break;
             }

@@ -30,9 +30,9 @@ struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config);
 
 /* `converted` has the taps that the map finds in `foreign`, and its hashes and semantics if it has any. It is a file
  * of its own without a name, in $TMPDIR or /tmp, that goes when it is closed; its path reads as that of `foreign`.
- * dtypes stay but where a step calculates. Adds notes: what no tap is made of, what is there in parts only, what lacks
- * a size. M3_NOT_COMPARABLE: nothing matched, or a tensor is not of the shape, type or values that the map says (map,
- * tap, tensor, got, expected). M3_IO; M3_INTERNAL for memory. *converted is NULL on failure. */
+ * dtypes stay but where a step calculates. Adds notes: what no tap is made of, what is there in parts only, what has
+ * no known size. M3_NOT_COMPARABLE: nothing matched, or a tensor is not of the shape, type or values that the map says
+ * (map, tap, tensor, got, expected). M3_IO; M3_INTERNAL for memory. *converted is NULL on failure. */
 int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
                  const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error);
 

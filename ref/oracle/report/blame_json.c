@@ -1,47 +1,28 @@
-#include <errno.h>
-#include <string.h>
-
 #include "oracle/blame/blame.h"
+#include "oracle/report/private/format.h"
 #include "oracle/report/private/json_values.h"
+#include "oracle/report/report.h"
 
-static json_t *place(const struct m3_blamed *tap)
+/* The worst that objects, or null. */
+static json_t *worst_tier(int tiers)
 {
-    json_t *index = json_array();
-    for (int i = 0; i < tap->rank; i++) m3_json_append(index, json_integer(tap->index[i]));
-    return index;
-}
-
-static json_t *tiers(const struct m3_blamed *tap)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < M3_TIERS; i++)
-        if (!tap->selection && tap->tiers.tiers & 1 << i)
-            m3_json_append(list, json_string(m3_tier_name((enum m3_tier)(1 << i))));
-    return list;
-}
-
-/* The worst tier that objects, or null. */
-static json_t *tier(const struct m3_blamed *tap)
-{
-    const int all = tap->selection ? 0 : tap->tiers.tiers;
-    return all ? json_string(m3_tier_name((enum m3_tier)(all & -all))) : json_null();
+    return tiers ? json_string(m3_tier_name((enum m3_tier)(tiers & -tiers))) : json_null();
 }
 
 /* What every tap has: first the keys that are fixed. */
 static json_t *common(const struct m3_blamed *tap)
 {
-    const int judged = tap->verdict != M3_VERDICT_NOT_JUDGED && tap->verdict != M3_VERDICT_NOT_COMPARABLE;
-    const int shown = tap->rank > 0;
+    const int judged = m3_is_judged(tap->verdict), shown = tap->rank > 0;
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
                      "type", "blame", "tap", tap->name, "operator", tap->operator,
                      "inherited", judged ? m3_json_number(tap->inherited) : json_null(),
                      "created", judged ? m3_json_number(tap->created) : json_null(),
                      "allowed", judged ? m3_json_number(tap->allowed) : json_null(),
-                     "verdict", m3_verdict_names[tap->verdict], "section", tap->section,
+                     "verdict", m3_verdict_name(tap->verdict), "section", tap->section,
                      "elements", (json_int_t)tap->elements, "rows", (json_int_t)tap->rows,
                      "left_out", (json_int_t)tap->left_out, "operators", (json_int_t)tap->operators,
                      "since", m3_json_text(tap->since[0] ? tap->since : NULL),
-                     "index", place(tap),
+                     "index", m3_json_place(tap->index, tap->rank),
                      "got", shown ? m3_json_number(tap->got) : json_null(),
                      "want", shown ? m3_json_number(tap->want) : json_null(),
                      "note", m3_json_text(tap->note[0] ? tap->note : NULL));
@@ -50,18 +31,16 @@ static json_t *common(const struct m3_blamed *tap)
 static json_t *float_tap(const struct m3_blamed *tap)
 {
     const struct m3_tier_result *r = &tap->tiers;
-    json_t *object = common(tap);
-    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:I, s:I}", "tier", tier(tap), "tiers", tiers(tap),
+    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:I, s:I}",
+                             "tier", worst_tier(r->tiers), "tiers", m3_json_tiers(r->tiers),
                              "headroom", m3_json_number(r->headroom), "z2", m3_json_number(r->z2),
                              "violations", (json_int_t)r->hard, "not_judged", (json_int_t)r->not_judged);
-    m3_json_update(object, more);
-    return object;
+    return m3_json_join(common(tap), more);
 }
 
 static json_t *choice_tap(const struct m3_blamed *tap)
 {
-    json_t *object = common(tap);
-    json_t *more = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "choice", m3_choice_names[tap->choice],
+    json_t *more = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "choice", m3_choice_text(tap->choice),
                              "scores", tap->scores ? tap->scores : "none",
                              "identical", (json_int_t)tap->choices[M3_CHOICE_IDENTICAL],
                              "permuted", (json_int_t)tap->choices[M3_CHOICE_PERMUTED],
@@ -69,15 +48,13 @@ static json_t *choice_tap(const struct m3_blamed *tap)
                              "admissible", (json_int_t)tap->choices[M3_CHOICE_ADMISSIBLE],
                              "inadmissible", (json_int_t)tap->choices[M3_CHOICE_INADMISSIBLE],
                              "gap", m3_json_known(tap->gap));
-    m3_json_update(object, more);
-    return object;
+    return m3_json_join(common(tap), more);
 }
 
 static json_t *summary(const struct m3_blame *blame)
 {
     const struct m3_blamed *culprit = blame->culprit;
-    const char *verdict = blame->status == M3_OK ? "pass" : blame->status == M3_WRONG ? "fail"
-                        : blame->status == M3_SUSPECT ? "suspect" : "not_comparable";
+    const char *verdict = m3_verdict_name(m3_verdict_of_status(blame->status));
     return json_pack("{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
                      "type", "summary", "culprit", m3_json_text(culprit ? culprit->name : NULL),
                      "operator", m3_json_text(culprit ? culprit->operator : NULL),
@@ -88,7 +65,7 @@ static json_t *summary(const struct m3_blame *blame)
                      "not_comparable", (json_int_t)blame->not_comparable, "notes", m3_json_notes(&blame->notes));
 }
 
-int m3_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error)
+int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error)
 {
     int status = M3_OK;
     for (int64_t i = 0; i < blame->count && !status; i++) {
@@ -96,7 +73,5 @@ int m3_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *erro
         status = m3_json_line(out, tap->selection ? choice_tap(tap) : float_tap(tap), error);
     }
     if (!status) status = m3_json_line(out, summary(blame), error);
-    if (!status && fflush(out) != 0)
-        status = m3_fail(error, M3_IO, "JSON lines: cannot be written: %s", strerror(errno));
-    return status;
+    return status ? status : m3_json_end(out, error);
 }

@@ -1,17 +1,34 @@
 #include "oracle/report/private/format.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/taps.h"
-#include "oracle/judge/align.h"
 #include "oracle/error/tiers.h"
+#include "oracle/judge/align.h"
 
-const char *const m3_verdict_words[] = { "pass", "suspect", "fail", "not judged", "not comparable" };
-const char *const m3_choice_words[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
+static const struct {
+    const char *text, *name;
+} verdicts[] = {
+    [M3_VERDICT_PASS] = { "pass", "pass" },
+    [M3_VERDICT_SUSPECT] = { "suspect", "suspect" },
+    [M3_VERDICT_FAIL] = { "fail", "fail" },
+    [M3_VERDICT_NOT_JUDGED] = { "not judged", "not_judged" },
+    [M3_VERDICT_NOT_COMPARABLE] = { "not comparable", "not_comparable" },
+};
+
+const char *m3_verdict_text(enum m3_verdict verdict) { return verdicts[verdict].text; }
+const char *m3_verdict_name(enum m3_verdict verdict) { return verdicts[verdict].name; }
+
+const char *m3_choice_text(enum m3_choice choice)
+{
+    static const char *const texts[M3_CHOICES] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
+    return texts[choice];
+}
 
 void m3_print_place(FILE *out, const struct m3_stage *stage)
 {
@@ -73,17 +90,15 @@ static void print_reason(FILE *out, const struct m3_stage *stage)
     print_tensor(out, ", expected", stage->reference);
 }
 
-/* "; HARD, WALK": the tiers that object. */
-static void print_tiers(FILE *out, const struct m3_stage *stage)
+void m3_print_tiers(FILE *out, int tiers, const char *between)
 {
     int printed = 0;
     for (int bit = 0; bit < M3_TIERS; bit++) {
-        if (!(stage->tiers & 1 << bit)) continue;
-        fputs(printed++ > 0 ? ", " : "; ", out);
+        if (!(tiers & 1 << bit)) continue;
+        if (printed++ > 0) fputs(between, out);
         for (const char *c = m3_tier_name((enum m3_tier)(1 << bit)); *c != '\0'; c++)
             fputc(toupper((unsigned char)*c), out);
     }
-    if (stage->grid != M3_DTYPES) fprintf(out, ": all values are numbers of %s", m3_dtype_name(stage->grid));
 }
 
 void m3_print_precision(FILE *out, const struct m3_stage *stage)
@@ -105,12 +120,14 @@ static void print_failed_values(FILE *out, const struct m3_stage *stage)
     fprintf(out, "; %" PRId64 " of %" PRId64, stage->violations, stage->elements);
     if (stage->n < 0 && !(stage->rel_l2 <= stage->allowed_l2) && stage->allowed_l2 > 0)
         fprintf(out, "; rel L2 %.3g%% of allowed", 100 * stage->rel_l2 / stage->allowed_l2);
-    print_tiers(out, stage);
+    if (stage->tiers != 0) fputs("; ", out);
+    m3_print_tiers(out, stage->tiers, ", ");
+    if (stage->grid != M3_DTYPES) fprintf(out, ": all values are numbers of %s", m3_dtype_name(stage->grid));
 }
 
 void m3_print_choices(FILE *out, const struct m3_stage *stage)
 {
-    fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted", m3_choice_words[stage->choice],
+    fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted", m3_choice_text(stage->choice),
             stage->differing, stage->rows + stage->tainted, stage->choices[M3_CHOICE_PERMUTED]);
     if (stage->tainted > 0) fprintf(out, ", %" PRId64 " inherited and not judged", stage->tainted);
     if (isfinite(stage->least_gap))
@@ -142,7 +159,7 @@ static void print_rank(FILE *out, const struct m3_stage *stage)
 
 void m3_print_finding(FILE *out, const struct m3_stage *stage)
 {
-    if (stage->verdict == M3_VERDICT_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
+    if (!m3_is_judged(stage->verdict)) {
         print_reason(out, stage);
         return;
     }
@@ -227,6 +244,19 @@ const char *m3_next_note(const char **at, size_t *length)
     return line;
 }
 
+void m3_print_notes(FILE *out, const struct m3_error *notes)
+{
+    const char *at = notes->text, *line;
+    size_t length;
+    while ((line = m3_next_note(&at, &length)) != NULL) fprintf(out, "note  %.*s\n", (int)length, line);
+}
+
+int m3_report_end(FILE *out, const char *what, struct m3_error *error)
+{
+    if (fflush(out) == 0 && !ferror(out)) return M3_OK;
+    return m3_fail(error, M3_IO, "%s: cannot be written: %s", what, strerror(errno));
+}
+
 enum m3_verdict m3_verdict_of_status(enum m3_status status)
 {
     switch (status) {
@@ -236,8 +266,6 @@ enum m3_verdict m3_verdict_of_status(enum m3_status status)
     default: return M3_VERDICT_NOT_COMPARABLE;
     }
 }
-
-const char *m3_status_word(enum m3_status status) { return m3_verdict_words[m3_verdict_of_status(status)]; }
 
 size_t m3_group_length(const char *tap)
 {

@@ -5,7 +5,7 @@
 #include "base/minmax.h"
 #include "base/weight.h"
 #include "oracle/judge/judge.h"
-#include "oracle/judge/private/spans.h"
+#include "oracle/judge/spans.h"
 
 /* The largest share of what is allowed among n elements. */
 static double worst_share(const struct m3_stage *stage, int64_t want_at, int64_t got_at, int64_t n)

@@ -1,17 +1,16 @@
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/markup.h"
 #include "model/taps.h"
-#include "oracle/report/private/html.h"
 #include "oracle/report/private/format.h"
+#include "oracle/report/private/html.h"
 
 void m3_html_verdict(FILE *out, enum m3_verdict verdict)
 {
     static const char *const signs[] = { "&#10003;", "!", "&#10007;", "&#8211;", "?" };
-    fprintf(out, "<span class=\"verdict v%d\">%s %s</span>", (int)verdict, signs[verdict], m3_verdict_words[verdict]);
+    fprintf(out, "<span class=\"verdict v%d\">%s %s</span>", (int)verdict, signs[verdict], m3_verdict_text(verdict));
 }
 
 void m3_html_note(FILE *out, const char *text) { fprintf(out, "<p class=\"quiet\">%s</p>\n", text); }
@@ -25,11 +24,11 @@ int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *er
     return M3_OK;
 }
 
-struct m3_matched m3_html_matched(const struct m3_html *page, const struct m3_stage *stage)
+struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage)
 {
-    struct m3_matched matched = { .reference = &page->reference, .candidate = &page->candidate,
+    struct m3_matched matched = { .reference = &html->reference, .candidate = &html->candidate,
                                   .want = stage->reference, .got = stage->candidate,
-                                  .taint = page->subject->comparison->taint };
+                                  .taint = html->subject->comparison->taint };
     enum m3_tap tap = 0;
     m3_tap_parse(stage->tap, &tap, &matched.layer);         /* the comparison has parsed it before */
     matched.tap = tap;
@@ -61,36 +60,36 @@ static int print_ranks(FILE *out, const struct m3_comparison *comparison, struct
     return M3_OK;
 }
 
-static int print_top(const struct m3_html *page, struct m3_error *error)
+static int print_top(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *c = page->subject->comparison;
+    const struct m3_comparison *c = html->subject->comparison;
     enum m3_verdict verdict = m3_verdict_of_status(c->status);
     int status = M3_OK;
-    fprintf(page->out, "<div class=\"top v%d\">\n<h1>", (int)verdict);
-    m3_html_verdict(page->out, verdict);
-    fputs("</h1>\n", page->out);
+    fprintf(html->out, "<div class=\"top v%d\">\n<h1>", (int)verdict);
+    m3_html_verdict(html->out, verdict);
+    fputs("</h1>\n", html->out);
     if (c->divergence != NULL) {
-        fprintf(page->out, "<p><a href=\"#stage-%s\"><strong>", c->divergence->tap);
-        m3_print_divergence(page->out, c);
-        fputs("</strong></a></p>\n<p class=\"bits\">", page->out);
-        status = m3_html_finding(page->out, c->divergence, error);
-        fputs("</p>\n", page->out);
+        fprintf(html->out, "<p><a href=\"#stage-%s\"><strong>", c->divergence->tap);
+        m3_print_divergence(html->out, c);
+        fputs("</strong></a></p>\n<p class=\"bits\">", html->out);
+        status = m3_html_finding(html->out, c->divergence, error);
+        fputs("</p>\n", html->out);
     }
-    fputs("<p>", page->out);
-    m3_print_summary(page->out, c);
-    fprintf(page->out, ", %" PRId64 " not judged, %" PRId64 " only in the candidate.</p>\n", c->not_judged, c->extra);
-    if (status == M3_OK && c->envelope.runs > 0) status = print_ranks(page->out, c, error);
-    fputs("</div>\n", page->out);
+    fputs("<p>", html->out);
+    m3_print_summary(html->out, c);
+    fprintf(html->out, ", %" PRId64 " not judged, %" PRId64 " only in the candidate.</p>\n", c->not_judged, c->extra);
+    if (status == M3_OK && c->envelope.runs > 0) status = print_ranks(html->out, c, error);
+    fputs("</div>\n", html->out);
     return status;
 }
 
 /* What the two files say of themselves. */
-static void print_files(const struct m3_html *page)
+static void print_files(const struct m3_html *html)
 {
     static const char *const keys[] = { "producer", "precision", "command", "semantics", "model_sha256",
                                         "case_sha256" };
-    const struct m3_safetensors *files[] = { page->subject->reference, page->subject->candidate };
-    FILE *out = page->out;
+    const struct m3_safetensors *files[] = { html->subject->reference, html->subject->candidate };
+    FILE *out = html->out;
     fputs("<table class=\"files\"><thead><tr><th></th><th>reference</th><th>candidate</th></tr></thead>\n<tbody>\n"
           "<tr><td class=\"quiet\">file</td>", out);
     for (int side = 0; side < 2; side++) {
@@ -112,40 +111,38 @@ static void print_files(const struct m3_html *page)
     fputs("</tbody></table>\n", out);
 }
 
-static void print_notes(const struct m3_html *page)
+static void print_notes(const struct m3_html *html)
 {
-    const char *at = page->subject->comparison->notes.text, *line;
+    const char *at = html->subject->comparison->notes.text, *line;
     size_t length;
     if (at == NULL || *at == '\0') return;
-    fputs("<h2>Notes</h2>\n<ul>\n", page->out);
+    fputs("<h2>Notes</h2>\n<ul>\n", html->out);
     while ((line = m3_next_note(&at, &length)) != NULL) {
-        fputs("<li>", page->out);
-        m3_print_markup_part(page->out, line, length);
-        fputs("</li>\n", page->out);
+        fputs("<li>", html->out);
+        m3_print_markup_part(html->out, line, length);
+        fputs("</li>\n", html->out);
     }
-    fputs("</ul>\n", page->out);
+    fputs("</ul>\n", html->out);
 }
 
 int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
-    struct m3_html page = { .out = out, .subject = subject };
-    int status = m3_side_begin(&page.reference, subject->reference, error);
-    if (status == M3_OK) status = m3_side_begin(&page.candidate, subject->candidate, error);
+    struct m3_html html = { .out = out, .subject = subject };
+    int status = m3_side_begin(&html.reference, subject->reference, error);
+    if (status == M3_OK) status = m3_side_begin(&html.candidate, subject->candidate, error);
     if (status != M3_OK) return status;
     fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
             "content=\"width=device-width\"/>\n<title>m3ref compare: %s</title>\n",
-            m3_status_word(subject->comparison->status));
+            m3_verdict_text(m3_verdict_of_status(subject->comparison->status)));
     m3_html_style(out);
     fputs("</head><body>\n", out);
     m3_html_note(out, "m3ref compare");
-    status = print_top(&page, error);
-    print_files(&page);
-    print_notes(&page);
-    if (status == M3_OK) status = m3_html_stages(&page, error);
-    if (status == M3_OK) status = m3_html_heat_maps(&page, error);
-    if (status == M3_OK) status = m3_html_selections(&page, error);
+    status = print_top(&html, error);
+    print_files(&html);
+    print_notes(&html);
+    if (status == M3_OK) status = m3_html_stages(&html, error);
+    if (status == M3_OK) status = m3_html_heat_maps(&html, error);
+    if (status == M3_OK) status = m3_html_selections(&html, error);
     fputs("</body></html>\n", out);
-    if (status == M3_OK && (fflush(out) != 0 || ferror(out)))
-        status = m3_fail(error, M3_IO, "HTML report: cannot be written: %s", strerror(errno));
-    return status;
+    return status != M3_OK ? status : m3_report_end(out, "HTML report", error);
 }

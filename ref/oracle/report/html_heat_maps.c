@@ -102,19 +102,19 @@ static void describe(FILE *out, const struct m3_heat *heat, const struct m3_stag
             heat->tokens, heat->channels, heat->rows, heat->columns);
 }
 
-static int print_map(const struct m3_html *page, struct m3_heat *heat, const struct m3_stage *stage, int coarse,
+static int print_map(const struct m3_html *html, struct m3_heat *heat, const struct m3_stage *stage, int coarse,
                      struct m3_error *error)
 {
-    const struct m3_matched matched = m3_html_matched(page, stage);
+    const struct m3_matched matched = m3_html_matched(html, stage);
     const char *letters = m3_tap_table[matched.tap].shape;
     m3_heat_fill(heat, stage, &matched, M3_HEAT_ROWS / (coarse ? 4 : 1), M3_HEAT_COLUMNS / (coarse ? 4 : 1));
     if (heat->rows == 0 || heat->columns == 0) return M3_OK;
-    fprintf(page->out, "<h3 id=\"heat-%s\"><a href=\"#stage-%s\">%s</a></h3>\n<p class=\"bits\">worst, in the ring: ",
+    fprintf(html->out, "<h3 id=\"heat-%s\"><a href=\"#stage-%s\">%s</a></h3>\n<p class=\"bits\">worst, in the ring: ",
             stage->tap, stage->tap, stage->tap);
-    int status = m3_html_finding(page->out, stage, error);
-    fputs("</p>\n", page->out);
-    draw_map(page->out, heat, stage, (char)(letters[0] | 32));
-    describe(page->out, heat, stage, letters);
+    int status = m3_html_finding(html->out, stage, error);
+    fputs("</p>\n", html->out);
+    draw_map(html->out, heat, stage, (char)(letters[0] | 32));
+    describe(html->out, heat, stage, letters);
     return status;
 }
 
@@ -126,9 +126,9 @@ static void print_heading(FILE *out)
                       "line, the worse a cell; nothing is drawn where got equals want.");
 }
 
-int m3_html_heat_maps(const struct m3_html *page, struct m3_error *error)
+int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *c = page->subject->comparison;
+    const struct m3_comparison *c = html->subject->comparison;
     struct m3_heat *heat = malloc(sizeof *heat);
     if (heat == NULL) return m3_fail_memory(error, "heat map", sizeof *heat);
     int status = M3_OK;
@@ -136,12 +136,12 @@ int m3_html_heat_maps(const struct m3_html *page, struct m3_error *error)
     for (int64_t i = 0; i < c->count && status == M3_OK; i++) {
         const struct m3_stage *s = &c->stages[i];
         if (!(s->allowed_max > 0) || (s->verdict != M3_VERDICT_FAIL && s->verdict != M3_VERDICT_SUSPECT)) continue;
-        if (maps == 0) print_heading(page->out);
+        if (maps == 0) print_heading(html->out);
         if (maps++ < M3_HTML_FINE_MAPS + M3_HTML_COARSE_MAPS)
-            status = print_map(page, heat, s, maps > M3_HTML_FINE_MAPS, error);
+            status = print_map(html, heat, s, maps > M3_HTML_FINE_MAPS, error);
     }
     if (maps > M3_HTML_FINE_MAPS + M3_HTML_COARSE_MAPS)
-        fprintf(page->out, "<p>%" PRId64 " more stages fail, and have no map here: <code>--taps</code> chooses others."
+        fprintf(html->out, "<p>%" PRId64 " more stages fail, and have no map here: <code>--taps</code> chooses others."
                 "</p>\n", maps - M3_HTML_FINE_MAPS - M3_HTML_COARSE_MAPS);
     free(heat);
     return status;

@@ -5,8 +5,8 @@
 #include "base/minmax.h"
 #include "model/taps.h"
 #include "oracle/judge/judge.h"
-#include "oracle/report/private/html.h"
 #include "oracle/report/private/format.h"
+#include "oracle/report/private/html.h"
 
 /* Cells of a picture of blocks; ids drawn are below MOST_IDS; ids of a decision in the ledger; pixels of a load. */
 enum { ROWS = 64, COLUMNS = 128, MOST_IDS = 1 << 16, IDS_SHOWN = 64, LOAD_HIGH = 96, LOAD_BASE = 112 };
@@ -31,10 +31,10 @@ static int64_t greatest_id(const struct m3_tensor *tensor)
 }
 
 /* 0 if a stage has no decisions that were judged. */
-static int begin(struct choices *c, const struct m3_html *page, const struct m3_stage *stage)
+static int begin(struct choices *c, const struct m3_html *html, const struct m3_stage *stage)
 {
     if (!stage->selection || stage->rows == 0 || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return 0;
-    const struct m3_matched matched = m3_html_matched(page, stage);
+    const struct m3_matched matched = m3_html_matched(html, stage);
     *c = (struct choices){ .stage = stage, .want = matched.want, .got = matched.got,
                            .blocks = matched.tap == M3_TAP_INDEX_BLOCKS };
     if (m3_row_walk_begin(&c->walk, &matched) != NULL) return 0;
@@ -52,7 +52,7 @@ static int holds(const struct m3_tensor *ids, int64_t decision, int64_t width, i
     return 0;
 }
 
-/* The ids of one side, those that the other lacks underlined. */
+/* The ids of one side, those that the other has not underlined. */
 static void print_ids(FILE *out, const struct m3_tensor *ids, int64_t decision, const struct m3_tensor *other,
                       int64_t other_decision, int64_t width)
 {
@@ -99,35 +99,35 @@ static void print_ledger_row(FILE *out, const struct choices *c)
     fputs("</td></tr>\n", out);
 }
 
-static void print_ledger(const struct m3_html *page)
+static void print_ledger(const struct m3_html *html)
 {
-    const struct m3_comparison *all = page->subject->comparison;
+    const struct m3_comparison *all = html->subject->comparison;
     struct choices c;
-    m3_html_note(page->out, "A decision is the set of one row, of one group for blocks. Shown is the first decision "
+    m3_html_note(html->out, "A decision is the set of one row, of one group for blocks. Shown is the first decision "
                             "of the worst kind; ids that the other side lacks are underlined. A gap below 0: the "
                             "scores choose otherwise, and can choose so only if they may be off by the bound.");
     fputs("<table class=\"ledger\"><thead><tr><th>verdict</th><th>tap</th><th class=\"number\">decisions</th>",
-          page->out);
-    for (int k = 0; k < M3_CHOICES; k++) fprintf(page->out, "<th class=\"number\">%s</th>", m3_choice_words[k]);
-    fputs("<th>first of the worst kind</th></tr></thead>\n<tbody>\n", page->out);
+          html->out);
+    for (int k = 0; k < M3_CHOICES; k++) fprintf(html->out, "<th class=\"number\">%s</th>", m3_choice_text(k));
+    fputs("<th>first of the worst kind</th></tr></thead>\n<tbody>\n", html->out);
     for (int64_t i = 0; i < all->count; i++)
-        if (begin(&c, page, &all->stages[i])) print_ledger_row(page->out, &c);
-    fputs("</tbody></table>\n", page->out);
+        if (begin(&c, html, &all->stages[i])) print_ledger_row(html->out, &c);
+    fputs("</tbody></table>\n", html->out);
     if (all->next_token.tap == NULL) return;
-    fputs("<p>Next token, of ", page->out);
-    fprintf(page->out, "<a href=\"#stage-%s\">%s</a>: ", all->next_token.tap, all->next_token.tap);
-    m3_print_choices(page->out, &all->next_token);
-    fputs("</p>\n", page->out);
+    fputs("<p>Next token, of ", html->out);
+    fprintf(html->out, "<a href=\"#stage-%s\">%s</a>: ", all->next_token.tap, all->next_token.tap);
+    m3_print_choices(html->out, &all->next_token);
+    fputs("</p>\n", html->out);
 }
 
-/* Cells of one group: which blocks each side chose, and where one has what the other lacks. */
+/* Cells of one group: which blocks each side chose, and where the sets differ. */
 struct picture {
     int rows, columns;
     int64_t first, last;                /* row numbers */
     signed char want[ROWS * COLUMNS], got[ROWS * COLUMNS], differ[ROWS * COLUMNS];
 };
 
-/* Marks the ids of one decision in a row of cells, and those that the other side lacks in another. */
+/* Marks the ids of one decision in a row of cells, and those that the other side has not in another. */
 static void mark(signed char *chosen, signed char *differ, const struct m3_tensor *ids, int64_t decision,
                  const struct m3_tensor *other, int64_t other_decision, const struct choices *c, int columns)
 {
@@ -256,35 +256,35 @@ static int print_load(FILE *out, const struct choices *c, struct m3_error *error
 }
 
 /* Pictures of the first taps of a kind whose sets differ; if none does, of the first tap. */
-static int print_pictures(const struct m3_html *page, int blocks, struct m3_error *error)
+static int print_pictures(const struct m3_html *html, int blocks, struct m3_error *error)
 {
-    const struct m3_comparison *all = page->subject->comparison;
+    const struct m3_comparison *all = html->subject->comparison;
     struct choices c;
     int64_t differing = 0, drawn = 0;
     int status = M3_OK;
     for (int64_t i = 0; i < all->count; i++)
-        differing += begin(&c, page, &all->stages[i]) && c.blocks == blocks && c.stage->differing > 0;
+        differing += begin(&c, html, &all->stages[i]) && c.blocks == blocks && c.stage->differing > 0;
     for (int64_t i = 0; i < all->count && status == M3_OK; i++) {
-        if (!begin(&c, page, &all->stages[i]) || c.blocks != blocks) continue;
+        if (!begin(&c, html, &all->stages[i]) || c.blocks != blocks) continue;
         if (differing > 0 && c.stage->differing == 0) continue;
         if (drawn++ == (differing > 0 ? M3_HTML_SELECTIONS : 1)) break;
-        fprintf(page->out, "<h3>%s: %s</h3>\n", c.stage->tap, blocks ? "chosen blocks" : "expert load");
-        status = blocks ? print_blocks(page->out, &c, error) : print_load(page->out, &c, error);
+        fprintf(html->out, "<h3>%s: %s</h3>\n", c.stage->tap, blocks ? "chosen blocks" : "expert load");
+        status = blocks ? print_blocks(html->out, &c, error) : print_load(html->out, &c, error);
     }
     if (differing > M3_HTML_SELECTIONS)
-        fprintf(page->out, "<p>%" PRId64 " more taps differ, and have no picture here: <code>--taps</code> chooses "
+        fprintf(html->out, "<p>%" PRId64 " more taps differ, and have no picture here: <code>--taps</code> chooses "
                 "others.</p>\n", differing - M3_HTML_SELECTIONS);
     return status;
 }
 
-int m3_html_selections(const struct m3_html *page, struct m3_error *error)
+int m3_html_selections(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *all = page->subject->comparison;
+    const struct m3_comparison *all = html->subject->comparison;
     int64_t i = 0;
     while (i < all->count && !all->stages[i].selection) i++;
     if (i == all->count) return M3_OK;
-    fputs("<h2>Selections</h2>\n", page->out);
-    print_ledger(page);
-    int status = print_pictures(page, 1, error);
-    return status ? status : print_pictures(page, 0, error);
+    fputs("<h2>Selections</h2>\n", html->out);
+    print_ledger(html);
+    int status = print_pictures(html, 1, error);
+    return status ? status : print_pictures(html, 0, error);
 }

@@ -5,20 +5,20 @@
 #include "io/markup.h"
 #include "model/taps.h"
 #include "oracle/error/graph.h"
-#include "oracle/report/private/html.h"
 #include "oracle/report/private/format.h"
+#include "oracle/report/private/html.h"
 
 /* Pixels: the picture of all stages; the bars of a row. */
 enum { LEFT = 56, WIDTH = 1000, HEIGHT = 190, ABOVE = 18, BELOW = 44, BARS = 280 };
 
-/* Decades of relative error, one scale for all of the page. */
+/* Decades of relative error, one scale for all of the html. */
 struct scale {
     int low, high;
 };
 
 static int has_numbers(const struct m3_stage *stage)
 {
-    return !stage->selection && stage->verdict != M3_VERDICT_NOT_JUDGED && stage->verdict != M3_VERDICT_NOT_COMPARABLE;
+    return !stage->selection && m3_is_judged(stage->verdict);
 }
 
 /* Judged by its operator's bounds the whole error has no limit: most of it may be inherited. */
@@ -149,18 +149,18 @@ static void draw_bar(FILE *out, const struct scale *scale, double value, double 
     if (allowed > 0 && allowed < INFINITY) fprintf(out, "<path class=\"limit\" d=\"M%.1f %dv6\"/>", limit, y - 3);
 }
 
-static void print_links(const struct m3_html *page, const char *tap_name)
+static void print_links(const struct m3_html *html, const char *tap_name)
 {
     enum m3_tap tap;
     int64_t layer;
     if (m3_tap_parse(tap_name, &tap, &layer) != 0) return;
     const char *const *headings = m3_tap_sections(tap);
     for (int i = 0; i < 2 && headings[i] != NULL; i++) {
-        fprintf(page->out, "%s<a href=\"", i > 0 ? ", " : "");
-        m3_print_markup(page->out, page->subject->spec);
-        fputc('#', page->out);
-        m3_print_anchor(page->out, headings[i]);
-        fprintf(page->out, "\">%s</a>", headings[i]);
+        fprintf(html->out, "%s<a href=\"", i > 0 ? ", " : "");
+        m3_print_markup(html->out, html->subject->spec);
+        fputc('#', html->out);
+        m3_print_anchor(html->out, headings[i]);
+        fprintf(html->out, "\">%s</a>", headings[i]);
     }
 }
 
@@ -176,21 +176,21 @@ static void print_numbers(FILE *out, const struct m3_stage *s, const struct scal
     fputs("</svg></td>", out);
 }
 
-static int print_row(const struct m3_html *page, const struct m3_stage *s, const struct scale *scale,
+static int print_row(const struct m3_html *html, const struct m3_stage *s, const struct scale *scale,
                      struct m3_error *error)
 {
-    FILE *out = page->out;
+    FILE *out = html->out;
     int status = M3_OK;
     fprintf(out, "<tr id=\"stage-%s\"><td>", s->tap);
     m3_html_verdict(out, s->verdict);
     fprintf(out, "</td><td title=\"%s\">%s</td><td class=\"small\">", s->tap, s->tap);
-    print_links(page, s->tap);
+    print_links(html, s->tap);
     fputs("</td>", out);
     if (has_numbers(s)) {
         print_numbers(out, s, scale);
-    } else if (s->selection && (s->verdict == M3_VERDICT_PASS || s->verdict == M3_VERDICT_FAIL || s->verdict == M3_VERDICT_SUSPECT)) {
+    } else if (s->selection && m3_is_judged(s->verdict)) {
         fprintf(out, "<td class=\"words\" colspan=\"4\">%s: %" PRId64 " of %" PRId64 " sets differ</td>",
-                m3_choice_words[s->choice], s->differing, s->rows);
+                m3_choice_text(s->choice), s->differing, s->rows);
     } else {
         fputs("<td class=\"words\" colspan=\"4\">", out);
         status = m3_html_finding(out, s, error);
@@ -223,9 +223,11 @@ static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t c
         of[stages[i].verdict]++;
         if (has_numbers(&stages[i]) && (worst == NULL || stages[i].headroom > worst->headroom)) worst = &stages[i];
     }
-    enum m3_verdict verdict = of[M3_VERDICT_FAIL] > 0 ? M3_VERDICT_FAIL : of[M3_VERDICT_SUSPECT] > 0 ? M3_VERDICT_SUSPECT
-                            : of[M3_VERDICT_NOT_COMPARABLE] > 0 ? M3_VERDICT_NOT_COMPARABLE
-                            : of[M3_VERDICT_PASS] > 0 ? M3_VERDICT_PASS : M3_VERDICT_NOT_JUDGED;
+    enum m3_verdict verdict = of[M3_VERDICT_FAIL] > 0             ? M3_VERDICT_FAIL
+                              : of[M3_VERDICT_SUSPECT] > 0        ? M3_VERDICT_SUSPECT
+                              : of[M3_VERDICT_NOT_COMPARABLE] > 0 ? M3_VERDICT_NOT_COMPARABLE
+                              : of[M3_VERDICT_PASS] > 0           ? M3_VERDICT_PASS
+                                                                  : M3_VERDICT_NOT_JUDGED;
     fputs("<summary>", out);
     m3_html_verdict(out, verdict);
     fputs(" <strong>", out);
@@ -235,29 +237,29 @@ static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t c
     fputs("</span></summary>\n", out);
 }
 
-static int print_groups(const struct m3_html *page, const struct scale *scale, struct m3_error *error)
+static int print_groups(const struct m3_html *html, const struct scale *scale, struct m3_error *error)
 {
     enum { UNFOLDED = 300 };            /* stages, if a comparison has so few */
-    const struct m3_comparison *c = page->subject->comparison;
+    const struct m3_comparison *c = html->subject->comparison;
     int status = M3_OK;
     for (int64_t i = 0, end; i < c->count && status == M3_OK; i = end) {
         for (end = i + 1; end < c->count && same_group(&c->stages[i], &c->stages[end]);) end++;
         int first = c->divergence != NULL && c->divergence >= c->stages + i && c->divergence < c->stages + end;
-        fprintf(page->out, "<details%s>", first || c->count <= UNFOLDED ? " open=\"open\"" : "");
-        print_group_line(page->out, c->stages + i, end - i);
-        print_head(page->out, scale);
-        for (int64_t k = i; k < end && status == M3_OK; k++) status = print_row(page, &c->stages[k], scale, error);
-        fputs("</tbody></table></details>\n", page->out);
+        fprintf(html->out, "<details%s>", first || c->count <= UNFOLDED ? " open=\"open\"" : "");
+        print_group_line(html->out, c->stages + i, end - i);
+        print_head(html->out, scale);
+        for (int64_t k = i; k < end && status == M3_OK; k++) status = print_row(html, &c->stages[k], scale, error);
+        fputs("</tbody></table></details>\n", html->out);
     }
     return status;
 }
 
-int m3_html_stages(const struct m3_html *page, struct m3_error *error)
+int m3_html_stages(const struct m3_html *html, struct m3_error *error)
 {
-    const struct m3_comparison *c = page->subject->comparison;
+    const struct m3_comparison *c = html->subject->comparison;
     if (c->count == 0) return M3_OK;
     const struct scale scale = scale_of(c);
-    FILE *out = page->out;
+    FILE *out = html->out;
     fputs("<h2>Stages</h2>\n", out);
     draw_all(out, c, &scale);
     fprintf(out, "<style>.bars svg { background: repeating-linear-gradient(to right, var(--grid) 0 1px, transparent "
@@ -265,5 +267,5 @@ int m3_html_stages(const struct m3_html *page, struct m3_error *error)
     m3_html_note(out, "rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
                       "Bars on a logarithmic scale, rel L2 above max; the upright mark is what is allowed, and what "
                       "is beyond it has another colour. Numbers in full under the pointer.");
-    return print_groups(page, &scale, error);
+    return print_groups(html, &scale, error);
 }

@@ -1,29 +1,11 @@
-#include <errno.h>
 #include <math.h>
-#include <string.h>
 
+#include "oracle/report/private/format.h"
 #include "oracle/report/private/json_values.h"
 #include "oracle/report/report.h"
-#include "oracle/error/tiers.h"
-#include "oracle/report/private/format.h"
-
-static json_t *place(const struct m3_stage *stage)
-{
-    json_t *index = json_array();
-    for (int i = 0; i < stage->rank; i++) m3_json_append(index, json_integer(stage->index[i]));
-    return index;
-}
 
 /* A number that was measured, or null. */
 static json_t *measured(int is_measured, double value) { return is_measured ? m3_json_number(value) : json_null(); }
-
-static json_t *tier_names(int tiers)
-{
-    json_t *names = json_array();
-    for (int bit = 0; bit < M3_TIERS; bit++)
-        if (tiers & 1 << bit) m3_json_append(names, json_string(m3_tier_name((enum m3_tier)(1 << bit))));
-    return names;
-}
 
 /* {"50": x, "90": .., "99": .., "100": ..} in percent of the elements. */
 static json_t *quantiles(const struct m3_stage *stage)
@@ -44,29 +26,27 @@ static json_t *quantiles(const struct m3_stage *stage)
 /* A stage with a number for every key, or null where nothing was measured or no place is shown. */
 static json_t *float_stage(const struct m3_stage *stage)
 {
-    int judged = stage->verdict <= M3_VERDICT_FAIL, shown = stage->rank > 0;
-    json_t *line = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}",
-                     "type", "stage", "tap", stage->tap, "verdict", m3_verdict_names[stage->verdict],
-                     "rel_l2", measured(judged, stage->rel_l2), "max_abs", measured(judged, stage->max_abs),
-                     "index", place(stage), "got", measured(shown, stage->got), "want", measured(shown, stage->want),
-                     "max_rel", measured(judged, stage->max_rel), "allowed_l2", measured(judged, stage->allowed_l2),
-                     "allowed_max", measured(judged, stage->allowed_max),
-                     "headroom", measured(judged, stage->headroom),
-                     "elements", (json_int_t)stage->elements, "violations", (json_int_t)stage->violations,
-                     "note", m3_json_text(stage->note));
+    int judged = m3_is_judged(stage->verdict), shown = stage->rank > 0;
+    json_t *line = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "type",
+                             "stage", "tap", stage->tap, "verdict", m3_verdict_name(stage->verdict), "rel_l2",
+                             measured(judged, stage->rel_l2), "max_abs", measured(judged, stage->max_abs), "index",
+                             m3_json_place(stage->index, stage->rank), "got", measured(shown, stage->got), "want",
+                             measured(shown, stage->want), "max_rel", measured(judged, stage->max_rel), "allowed_l2",
+                             measured(judged, stage->allowed_l2), "allowed_max", measured(judged, stage->allowed_max),
+                             "headroom", measured(judged, stage->headroom), "elements", (json_int_t)stage->elements,
+                             "violations", (json_int_t)stage->violations, "note", m3_json_text(stage->note));
     json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}",
                      "judged_by", m3_json_text(judged ? stage->judged_by : NULL),
                      "n", stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n),
                      "f", stage->f < 0 ? json_null() : json_integer((json_int_t)stage->f),
-                     "tier", tier_names(stage->tiers), "tiers_off", tier_names(stage->tiers_off),
+                     "tier", m3_json_tiers(stage->tiers), "tiers_off", m3_json_tiers(stage->tiers_off),
                      "z2", m3_json_known(stage->z2), "rows_not_judged", (json_int_t)stage->rows_left_out,
                      "quantiles", quantiles(stage),
                      "precision", m3_json_text(stage->effective[0] != '\0' ? stage->effective : NULL),
                      "percentile", m3_json_known(stage->percentile),
                      "envelope_median", m3_json_known(stage->envelope_median),
                      "envelope_largest", m3_json_known(stage->envelope_largest));
-    m3_json_update(line, more);
-    return line;
+    return m3_json_join(line, more);
 }
 
 static json_t *selection_stage(const struct m3_stage *stage)
@@ -74,7 +54,7 @@ static json_t *selection_stage(const struct m3_stage *stage)
     int shown = stage->rank > 0;
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
                      "s:o, s:o}",
-                     "type", "selection", "tap", stage->tap, "verdict", m3_choice_names[stage->choice],
+                     "type", "selection", "tap", stage->tap, "verdict", m3_choice_text(stage->choice),
                      "rows", (json_int_t)stage->rows, "differing", (json_int_t)stage->differing,
                      "identical", (json_int_t)stage->choices[M3_CHOICE_IDENTICAL],
                      "permuted", (json_int_t)stage->choices[M3_CHOICE_PERMUTED],
@@ -82,7 +62,7 @@ static json_t *selection_stage(const struct m3_stage *stage)
                      "admissible", (json_int_t)stage->choices[M3_CHOICE_ADMISSIBLE],
                      "inadmissible", (json_int_t)stage->choices[M3_CHOICE_INADMISSIBLE],
                      "certified", (json_int_t)stage->certified, "tainted", (json_int_t)stage->tainted,
-                     "index", place(stage),
+                     "index", m3_json_place(stage->index, stage->rank),
                      "got", shown ? json_integer((json_int_t)stage->got) : json_null(),
                      "want", shown ? json_integer((json_int_t)stage->want) : json_null(),
                      "gap", shown ? m3_json_known(stage->gap) : json_null(),
@@ -97,7 +77,7 @@ static json_t *summary(const struct m3_comparison *comparison)
     const struct m3_stage *first = comparison->divergence, *tightest = comparison->tightest;
     const struct m3_stage *farthest = comparison->envelope.farthest;
     const int has_envelope = comparison->envelope.runs > 0;
-    const char *verdict = m3_verdict_names[m3_verdict_of_status(comparison->status)];
+    const char *verdict = m3_verdict_name(m3_verdict_of_status(comparison->status));
     return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
                      "type", "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL),
                      "stages", (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing,
@@ -119,13 +99,11 @@ int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_
     int status = M3_OK;
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++) {
         const struct m3_stage *stage = &comparison->stages[i];
-        int chosen = stage->selection && stage->verdict <= M3_VERDICT_FAIL;
+        int chosen = stage->selection && m3_is_judged(stage->verdict);
         status = m3_json_line(out, chosen ? selection_stage(stage) : float_stage(stage), error);
     }
     if (status == M3_OK && comparison->next_token.tap != NULL)
         status = m3_json_line(out, selection_stage(&comparison->next_token), error);
     if (status == M3_OK) status = m3_json_line(out, summary(comparison), error);
-    if (status == M3_OK && fflush(out) != 0)
-        status = m3_fail(error, M3_IO, "JSON lines: cannot be written: %s", strerror(errno));
-    return status;
+    return status != M3_OK ? status : m3_json_end(out, error);
 }

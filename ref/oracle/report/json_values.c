@@ -1,19 +1,18 @@
 #include "oracle/report/private/json_values.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle/error/tiers.h"
 #include "oracle/report/private/format.h"
-
-const char *const m3_verdict_names[] = { "pass", "suspect", "fail", "not_judged", "not_comparable" };
-const char *const m3_choice_names[] = { "identical", "permuted", "tie", "admissible", "inadmissible" };
 
 json_t *m3_json_known(double value) { return isnan(value) ? json_null() : m3_json_number(value); }
 
-/* Words may quote the name of a file, which may be anything: bytes that are not ASCII become '?' where not all of it is
+/* Text may quote the name of a file, which may be anything: bytes that are not ASCII become '?' where not all of it is
  * UTF-8. */
-static json_t *words(const char *text, size_t length)
+static json_t *string_of(const char *text, size_t length)
 {
     json_t *string = json_stringn(text, length);
     char *ascii = string == NULL ? strndup(text, length) : NULL;
@@ -24,13 +23,40 @@ static json_t *words(const char *text, size_t length)
     return string;
 }
 
-json_t *m3_json_text(const char *text) { return text != NULL ? words(text, strlen(text)) : json_null(); }
+json_t *m3_json_text(const char *text) { return text != NULL ? string_of(text, strlen(text)) : json_null(); }
+
+json_t *m3_json_place(const int64_t *index, int rank)
+{
+    json_t *place = json_array();
+    for (int i = 0; i < rank; i++) m3_json_append(place, json_integer(index[i]));
+    return place;
+}
+
+json_t *m3_json_tiers(int tiers)
+{
+    json_t *names = json_array();
+    for (int bit = 0; bit < M3_TIERS; bit++)
+        if (tiers & 1 << bit) m3_json_append(names, json_string(m3_tier_name((enum m3_tier)(1 << bit))));
+    return names;
+}
+
+json_t *m3_json_join(json_t *object, json_t *more)
+{
+    m3_json_update(object, more);
+    return object;
+}
 
 json_t *m3_json_notes(const struct m3_error *lines)
 {
     json_t *list = json_array();
     const char *at = lines->text, *line;
     size_t length;
-    while ((line = m3_next_note(&at, &length)) != NULL) m3_json_append(list, words(line, length));
+    while ((line = m3_next_note(&at, &length)) != NULL) m3_json_append(list, string_of(line, length));
     return list;
+}
+
+int m3_json_end(FILE *out, struct m3_error *error)
+{
+    if (fflush(out) != 0) return m3_fail(error, M3_IO, "JSON lines: cannot be written: %s", strerror(errno));
+    return M3_OK;
 }

@@ -1,11 +1,10 @@
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/markup.h"
-#include "oracle/report/report.h"
 #include "oracle/report/private/format.h"
+#include "oracle/report/report.h"
 
 static void print_property(FILE *out, const char *name, const char *value, size_t length)
 {
@@ -17,7 +16,8 @@ static void print_property(FILE *out, const char *name, const char *value, size_
 static int print_properties(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     const struct m3_comparison *comparison = subject->comparison;
-    const char *verdict = m3_status_word(comparison->status), *at = comparison->notes.text, *line;
+    const char *verdict = m3_verdict_text(m3_verdict_of_status(comparison->status)), *at = comparison->notes.text,
+               *line;
     const char *files[] = { m3_safetensors_path(subject->reference), m3_safetensors_path(subject->candidate) };
     size_t length;
     fputs("<properties>\n", out);
@@ -53,9 +53,9 @@ static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *
     char *finding = m3_finding(stage);
     if (finding == NULL) return m3_fail_memory(error, stage->tap, 0);
     if (stage->verdict == M3_VERDICT_FAIL || stage->verdict == M3_VERDICT_SUSPECT)
-        fprintf(out, "\"><failure type=\"%s\" message=\"", m3_verdict_words[stage->verdict]);
+        fprintf(out, "\"><failure type=\"%s\" message=\"", m3_verdict_text(stage->verdict));
     else
-        fprintf(out, "\"><skipped message=\"%s: ", m3_verdict_words[stage->verdict]);
+        fprintf(out, "\"><skipped message=\"%s: ", m3_verdict_text(stage->verdict));
     m3_print_markup(out, finding);
     fputs("\"/></testcase>\n", out);
     free(finding);
@@ -77,7 +77,8 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
     const struct m3_comparison *comparison = subject->comparison;
     int64_t errors = comparison->status == M3_NOT_COMPARABLE, failures = 0;
     for (int64_t i = 0; i < comparison->count; i++)
-        failures += comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
+        failures +=
+            comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
     fprintf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref compare\" tests=\"%"
             PRId64 "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
             comparison->count + errors, failures, errors, comparison->not_judged + comparison->not_comparable);
@@ -86,7 +87,5 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
         status = print_case(out, &comparison->stages[i], error);
     if (errors > 0) print_verdict_case(out, comparison);
     fputs("</testsuite>\n</testsuites>\n", out);
-    if (status == M3_OK && (fflush(out) != 0 || ferror(out)))
-        status = m3_fail(error, M3_IO, "JUnit report: cannot be written: %s", strerror(errno));
-    return status;
+    return status != M3_OK ? status : m3_report_end(out, "JUnit report", error);
 }

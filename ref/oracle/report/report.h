@@ -1,4 +1,4 @@
-/* Prints a comparison. Judging is done: these only choose words. */
+/* Prints a comparison. Judging is done: these only put it into text. */
 #ifndef M3_ORACLE_REPORT_REPORT_H
 #define M3_ORACLE_REPORT_REPORT_H
 
@@ -28,5 +28,12 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
 
 /* For people: one HTML page that needs nothing else. SPEC 7. M3_IO, M3_INTERNAL. */
 int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error);
+
+struct m3_blame;
+
+/* Of a blame. For people: a line per tap and one more for each that does not pass, the notes, the culprit, and last the
+ * verdict. For programs: one JSON object of type "blame" per tap, then the summary. M3_IO, M3_INTERNAL. */
+int m3_report_blame_text(FILE *out, const struct m3_blame *blame, struct m3_error *error);
+int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error);
 
 #endif

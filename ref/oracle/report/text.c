@@ -1,14 +1,13 @@
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "oracle/report/report.h"
 #include "oracle/report/private/format.h"
+#include "oracle/report/report.h"
 
 static const char next_token[] = "next token";
 
-/* Colours on a terminal alone; a verdict has a word as well. */
+/* Colours on a terminal alone; a verdict has a text as well. */
 static const char *colour(FILE *out, enum m3_verdict verdict)
 {
     static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m" };
@@ -20,9 +19,9 @@ static const char *plain(FILE *out) { return isatty(fileno(out)) ? "\033[0m" : "
 /* By another name if it is no stage of its own. */
 static void print_stage(FILE *out, const struct m3_stage *stage, const char *name, int width)
 {
-    fprintf(out, "%s%-14s%s  %-*s  ", colour(out, stage->verdict), m3_verdict_words[stage->verdict], plain(out), width,
+    fprintf(out, "%s%-14s%s  %-*s  ", colour(out, stage->verdict), m3_verdict_text(stage->verdict), plain(out), width,
             name);
-    if (stage->verdict == M3_VERDICT_NOT_JUDGED || stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
+    if (!m3_is_judged(stage->verdict)) {
         m3_print_finding(out, stage);
         fputc('\n', out);
         return;
@@ -46,13 +45,6 @@ static void print_stage(FILE *out, const struct m3_stage *stage, const char *nam
     fputc('\n', out);
 }
 
-static void print_notes(FILE *out, const struct m3_error *notes)
-{
-    const char *at = notes->text, *line;
-    size_t length;
-    while ((line = m3_next_note(&at, &length)) != NULL) fprintf(out, "note  %.*s\n", (int)length, line);
-}
-
 int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
 {
     int width = comparison->next_token.tap != NULL ? (int)strlen(next_token) : 3;
@@ -65,7 +57,7 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
     for (int64_t i = 0; i < comparison->count; i++)
         print_stage(out, &comparison->stages[i], comparison->stages[i].tap, width);
     if (comparison->next_token.tap != NULL) print_stage(out, &comparison->next_token, next_token, width);
-    print_notes(out, &comparison->notes);
+    m3_print_notes(out, &comparison->notes);
     if (comparison->envelope.runs > 0) {
         fputs("envelope  ", out);
         m3_print_ranks(out, comparison);
@@ -76,10 +68,9 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
         m3_print_divergence(out, comparison);
         fputc('\n', out);
     }
-    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)), m3_status_word(comparison->status),
-            plain(out));
+    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)),
+            m3_verdict_text(m3_verdict_of_status(comparison->status)), plain(out));
     m3_print_summary(out, comparison);
     fputc('\n', out);
-    if (fflush(out) != 0 || ferror(out)) return m3_fail(error, M3_IO, "report: cannot be written: %s", strerror(errno));
-    return M3_OK;
+    return m3_report_end(out, "report", error);
 }

@@ -8,14 +8,14 @@
 
 /* ---- draws and roundings */
 
-uint64_t m3_honest_key(struct m3_honest *noise, const char *what)
+uint64_t m3_honest_key(struct m3_honest *honest, const char *what)
 {
-    return m3_draw_key(noise->place + noise->calls++, what);
+    return m3_draw_key(honest->place + honest->calls++, what);
 }
 
-void m3_honest_shuffle(struct m3_honest *noise, int64_t *order, int64_t n)
+void m3_honest_shuffle(struct m3_honest *honest, int64_t *order, int64_t n)
 {
-    uint64_t key = m3_honest_key(noise, "order");
+    uint64_t key = m3_honest_key(honest, "order");
     for (int64_t i = 0; i < n; i++) {
         int64_t j = (int64_t)m3_draw(key, (uint64_t)i, (uint64_t)i + 1);
         order[i] = order[j];
@@ -34,52 +34,53 @@ struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key)
 }
 
 /* Is the point passed over, as where one kernel does the work of several? */
-static int is_skipped(const struct m3_honest *noise, const char *point)
+static int is_skipped(const struct m3_honest *honest, const char *point)
 {
-    return (double)m3_draw(m3_draw_key(noise->key, point), 0, UINT64_C(1) << 32) * 0x1p-32 < noise->skip;
+    return (double)m3_draw(m3_draw_key(honest->key, point), 0, UINT64_C(1) << 32) * 0x1p-32 < honest->skip;
 }
 
-static enum m3_dtype format_at(const struct m3_honest *noise, const char *point)
+static enum m3_dtype format_at(const struct m3_honest *honest, const char *point)
 {
-    return m3_profile_store(noise->profile, point) > 0 ? m3_profile_dtype(noise->profile, point) : M3_F32;
+    return m3_profile_store(honest->profile, point) > 0 ? m3_profile_dtype(honest->profile, point) : M3_F32;
 }
 
-struct m3_rounder m3_honest_rounder(struct m3_honest *noise, const char *point)
+struct m3_rounder m3_honest_rounder(struct m3_honest *honest, const char *point)
 {
-    uint64_t key = m3_honest_key(noise, point);
-    enum m3_dtype dtype = format_at(noise, point);
-    noise->rounds |= dtype != M3_F32;
-    return m3_rounder_of(is_skipped(noise, point) ? M3_F32 : dtype, key);
+    uint64_t key = m3_honest_key(honest, point);
+    enum m3_dtype dtype = format_at(honest, point);
+    honest->rounds |= dtype != M3_F32;
+    return m3_rounder_of(is_skipped(honest, point) ? M3_F32 : dtype, key);
 }
 
-struct m3_rounder m3_honest_weights(struct m3_honest *noise, const char *name)
+struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name)
 {
-    uint64_t key = m3_draw_key(noise->key, name);
-    double u = m3_profile_weights(noise->profile, name);
-    noise->rounds |= u > 0;
-    return m3_rounder_of(u == 0 || is_skipped(noise, name) ? M3_F32 : u == 0x1p-8 ? M3_BF16 : M3_F16, key);
+    uint64_t key = m3_draw_key(honest->key, name);
+    double u = m3_profile_weights(honest->profile, name);
+    honest->rounds |= u > 0;
+    return m3_rounder_of(u == 0 || is_skipped(honest, name) ? M3_F32 : u == 0x1p-8 ? M3_BF16 : M3_F16, key);
 }
 
-void m3_honest_round(struct m3_honest *noise, struct m3_ctx *ctx, const char *point, float *x, int64_t n)
+void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n)
 {
-    struct m3_rounder r = m3_honest_rounder(noise, point);
+    struct m3_rounder r = m3_honest_rounder(honest, point);
     if (r.bits == 0) return;
 #pragma omp parallel for num_threads(ctx ? m3_team(ctx, n * 16) : 1)
     for (int64_t i = 0; i < n; i++) x[i] = m3_rounded(&r, (double)x[i], (uint64_t)i);
 }
 
-void m3_honest_show(const struct m3_honest *noise, const char *tap, float *out, const float *x, int64_t first, int64_t n)
+void m3_honest_show(const struct m3_honest *honest, const char *tap, float *out, const float *x, int64_t first,
+                    int64_t n)
 {
-    enum m3_dtype dtype = m3_profile_exact(noise->profile, tap) ? M3_F32 : format_at(noise, tap);
-    struct m3_rounder r = m3_rounder_of(dtype, m3_draw_key(~noise->key, tap));
+    enum m3_dtype dtype = m3_profile_exact(honest->profile, tap) ? M3_F32 : format_at(honest, tap);
+    struct m3_rounder r = m3_rounder_of(dtype, m3_draw_key(~honest->key, tap));
     for (int64_t i = 0; i < n; i++) out[i] = m3_rounded(&r, (double)x[i], (uint64_t)(first + i));
 }
 
-const char *m3_honest_point(const struct m3_honest *noise, char *space, const char *inner)
+const char *m3_honest_point(const struct m3_honest *honest, char *space, const char *inner)
 {
     char name[M3_POINT_NAME];
-    m3_tap_name(name, sizeof name, noise->last, noise->layer);
-    int length = (int)(strlen(name) - strlen(m3_tap_table[noise->last].name));
+    m3_tap_name(name, sizeof name, honest->last, honest->layer);
+    int length = (int)(strlen(name) - strlen(m3_tap_table[honest->last].name));
     snprintf(space, M3_POINT_NAME, "%.*s%s", length, name, inner);
     return space;
 }
@@ -89,52 +90,52 @@ const char *m3_honest_point(const struct m3_honest *noise, char *space, const ch
 static int rope_table(struct m3_ctx *ctx, float *cos, float *sin, const int64_t *pos, int64_t T, int64_t R,
                       double theta, enum m3_rope_angle angle)
 {
-    struct m3_honest *noise = ctx->plugin;
-    if (noise->float_angles) angle = M3_ANGLE_F32;
-    int status = noise->base->rope_table(ctx, cos, sin, pos, T, R, theta, angle);
-    m3_honest_round(noise, ctx, "layers.0.rope.cos", cos, T * R / 2);
-    m3_honest_round(noise, ctx, "layers.0.rope.cos", sin, T * R / 2);
+    struct m3_honest *honest = ctx->plugin;
+    if (honest->float_angles) angle = M3_ANGLE_F32;
+    int status = honest->base->rope_table(ctx, cos, sin, pos, T, R, theta, angle);
+    m3_honest_round(honest, ctx, "layers.0.rope.cos", cos, T * R / 2);
+    m3_honest_round(honest, ctx, "layers.0.rope.cos", sin, T * R / 2);
     return status;
 }
 
 static int rope_table_3d(struct m3_ctx *ctx, float *cos, float *sin, const int64_t *places, int64_t P, int64_t R,
                          double theta, enum m3_rope_angle angle)
 {
-    struct m3_honest *noise = ctx->plugin;
-    if (noise->float_angles) angle = M3_ANGLE_F32;
-    int status = noise->base->rope_table_3d(ctx, cos, sin, places, P, R, theta, angle);
-    m3_honest_round(noise, ctx, "vision.layers.0.rope.cos", cos, P * R / 2);
-    m3_honest_round(noise, ctx, "vision.layers.0.rope.cos", sin, P * R / 2);
+    struct m3_honest *honest = ctx->plugin;
+    if (honest->float_angles) angle = M3_ANGLE_F32;
+    int status = honest->base->rope_table_3d(ctx, cos, sin, places, P, R, theta, angle);
+    m3_honest_round(honest, ctx, "vision.layers.0.rope.cos", cos, P * R / 2);
+    m3_honest_round(honest, ctx, "vision.layers.0.rope.cos", sin, P * R / 2);
     return status;
 }
 
 /* ---- taps: rounded where they are stored, choices replaced */
 
-static int64_t width_of(const struct m3_honest *noise, enum m3_tap tap, int64_t layer)
+static int64_t width_of(const struct m3_honest *honest, enum m3_tap tap, int64_t layer)
 {
-    const struct m3_config *c = &noise->model->config;
-    int64_t T = m3_layer_rows(layer, noise->T), width = 1;
+    const struct m3_config *c = &honest->model->config;
+    int64_t T = m3_layer_rows(layer, honest->T), width = 1;
     for (const char *s = m3_tap_table[tap].shape + 1; *s; s++)
         width *= *s == 'B' ? (T + c->block - 1) / c->block : m3_config_size(c, *s);
     return width;
 }
 
-static const struct m3_tensor *choices_of(const struct m3_honest *noise, enum m3_tap tap, int64_t layer)
+static const struct m3_tensor *choices_of(const struct m3_honest *honest, enum m3_tap tap, int64_t layer)
 {
     char name[M3_POINT_NAME];
     m3_tap_name(name, sizeof name, tap, layer);
-    return m3_safetensors_find(noise->choices, name);
+    return m3_safetensors_find(honest->choices, name);
 }
 
 /* p [rows,K] of the scores at hand and the ids that were put in place. */
-static void weights_of_choices(const struct m3_honest *noise, float *p, int64_t layer, int64_t rows)
+static void weights_of_choices(const struct m3_honest *honest, float *p, int64_t layer, int64_t rows)
 {
-    const struct m3_config *c = &noise->model->config;
-    const struct m3_tensor *ids = choices_of(noise, M3_TAP_EXPERTS, layer);
+    const struct m3_config *c = &honest->model->config;
+    const struct m3_tensor *ids = choices_of(honest, M3_TAP_EXPERTS, layer);
     for (int64_t t = 0; t < rows; t++) {
         float sum = 0;
         for (int64_t k = 0; k < c->K; k++) {
-            p[t * c->K + k] = noise->scores[t * c->E + m3_id_at(ids, t * c->K + k)];
+            p[t * c->K + k] = honest->scores[t * c->E + m3_id_at(ids, t * c->K + k)];
             sum += p[t * c->K + k];
         }
         for (int64_t k = 0; k < c->K; k++) p[t * c->K + k] = p[t * c->K + k] / sum;
@@ -144,87 +145,88 @@ static void weights_of_choices(const struct m3_honest *noise, float *p, int64_t 
 static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                    struct m3_error *error)
 {
-    struct m3_honest *noise = self;
-    int64_t width = width_of(noise, tap, layer);
+    struct m3_honest *honest = self;
+    int64_t width = width_of(honest, tap, layer);
     char name[M3_POINT_NAME];
-    noise->last = tap;
-    noise->layer = layer;
+    honest->last = tap;
+    honest->layer = layer;
     m3_tap_name(name, sizeof name, tap, layer);
-    noise->place = m3_draw_key(noise->key, name) + (uint64_t)row;
-    noise->calls = 0;
+    honest->place = m3_draw_key(honest->key, name) + (uint64_t)row;
+    honest->calls = 0;
     if (m3_tap_table[tap].kind == M3_KIND_CHOICES) {
-        const struct m3_tensor *from = choices_of(noise, tap, layer);
+        const struct m3_tensor *from = choices_of(honest, tap, layer);
         if (!from || from->count < (row + rows) * width)
             return m3_fail(error, M3_INTERNAL, "%s: the choices are absent", name);
         for (int64_t i = 0; i < rows * width; i++) ((int32_t *)data)[i] = (int32_t)m3_id_at(from, row * width + i);
     }
     if (m3_tap_table[tap].kind != M3_KIND_REALS || data == NULL) return M3_OK;
-    if (tap == M3_TAP_EXPERT_WEIGHTS) weights_of_choices(noise, data, layer, rows);
-    if (!m3_profile_exact(noise->profile, name)) m3_honest_round(noise, NULL, name, data, rows * width);
-    if (tap == M3_TAP_ROUTER_SCORES) memcpy(noise->scores, data, (size_t)(rows * width) * sizeof *noise->scores);
+    if (tap == M3_TAP_EXPERT_WEIGHTS) weights_of_choices(honest, data, layer, rows);
+    if (!m3_profile_exact(honest->profile, name)) m3_honest_round(honest, NULL, name, data, rows * width);
+    if (tap == M3_TAP_ROUTER_SCORES) memcpy(honest->scores, data, (size_t)(rows * width) * sizeof *honest->scores);
     return M3_OK;
 }
 
 /* ---- which linear operator a weight is of */
 
-static void add_places(struct m3_honest *noise, enum m3_tap tap, int64_t layer)
+static void add_places(struct m3_honest *honest, enum m3_tap tap, int64_t layer)
 {
     static const char *const inner[] = { "gate", "up" };
-    if (!m3_layer_has_tap(&noise->model->config, tap, layer)) return;
-    const struct m3_graph_row *row = m3_graph_row_of(noise->model, noise->semantics, tap, layer);
+    if (!m3_layer_has_tap(&honest->model->config, tap, layer)) return;
+    const struct m3_graph_row *row = m3_graph_row_of(honest->model, honest->semantics, tap, layer);
     int weights = row->op == M3_OP_LINEAR ? 1 : row->op == M3_OP_GATED_MLP ? 3 : 0;
     for (int i = 0; i < weights; i++) {
-        struct m3_honest_place *place = &noise->places[noise->place_count++];
-        place->weight = m3_graph_weight(noise->model, noise->semantics, tap, layer, i);
+        struct m3_honest_place *place = &honest->places[honest->place_count++];
+        place->weight = m3_graph_weight(honest->model, honest->semantics, tap, layer, i);
         m3_tap_name(place->name, sizeof place->name, tap, layer);
         if (weights == 3 && i < 2) strcat(strcat(place->name, "."), inner[i]);
     }
 }
 
-static int find_places(struct m3_honest *noise, struct m3_error *error)
+static int find_places(struct m3_honest *honest, struct m3_error *error)
 {
-    const struct m3_model *model = noise->model;
+    const struct m3_model *model = honest->model;
     const struct m3_config *c = &model->config;
     int64_t layers = (c->vision.present ? c->vision.layers : 0) + c->layers + model->mtp_modules + 1;
-    noise->places = calloc((size_t)layers * M3_TAPS, sizeof *noise->places);
-    if (!noise->places) return m3_fail_memory(error, "the linear operators", (size_t)layers * sizeof *noise->places);
+    honest->places = calloc((size_t)layers * M3_TAPS, sizeof *honest->places);
+    if (!honest->places) return m3_fail_memory(error, "the linear operators", (size_t)layers * sizeof *honest->places);
     for (int tap = 0; tap < M3_TAPS; tap++) {
         enum m3_tap_where where = m3_tap_table[tap].where;
-        int vision = where <= M3_WHERE_AFTER_VISION_LAYERS, text = where >= M3_WHERE_EVERY_LAYER && where < M3_WHERE_AFTER_LAYERS;
+        int vision = where <= M3_WHERE_AFTER_VISION_LAYERS,
+            text = where >= M3_WHERE_EVERY_LAYER && where < M3_WHERE_AFTER_LAYERS;
         int mtp = text || where == M3_WHERE_EVERY_MTP_MODULE;
         if (vision && !c->vision.present) continue;
         if (where == M3_WHERE_EVERY_VISION_LAYER)
-            for (int64_t v = 0; v < c->vision.layers; v++) add_places(noise, tap, v);
-        for (int64_t l = 0; text && l < c->layers; l++) add_places(noise, tap, l);
-        for (int64_t m = 0; mtp && m < model->mtp_modules; m++) add_places(noise, tap, M3_MTP_LAYER + m);
-        if (where != M3_WHERE_EVERY_VISION_LAYER && !mtp) add_places(noise, tap, -1);
+            for (int64_t v = 0; v < c->vision.layers; v++) add_places(honest, tap, v);
+        for (int64_t l = 0; text && l < c->layers; l++) add_places(honest, tap, l);
+        for (int64_t m = 0; mtp && m < model->mtp_modules; m++) add_places(honest, tap, M3_MTP_LAYER + m);
+        if (where != M3_WHERE_EVERY_VISION_LAYER && !mtp) add_places(honest, tap, -1);
     }
     return M3_OK;
 }
 
 /* ---- life */
 
-static int check_choices(const struct m3_honest *noise, int64_t modules, struct m3_error *error)
+static int check_choices(const struct m3_honest *honest, int64_t modules, struct m3_error *error)
 {
-    const struct m3_config *c = &noise->model->config;
+    const struct m3_config *c = &honest->model->config;
     for (int64_t l = 0; l < c->layers + modules; l++) {
         int64_t layer = l < c->layers ? l : M3_MTP_LAYER + l - c->layers;
         for (int i = 0; i < 2; i++) {
             enum m3_tap tap = i ? M3_TAP_EXPERTS : M3_TAP_INDEX_BLOCKS;
             char name[M3_POINT_NAME];
             m3_tap_name(name, sizeof name, tap, layer);
-            if (m3_layer_has_tap(c, tap, layer) && !choices_of(noise, tap, layer))
+            if (m3_layer_has_tap(c, tap, layer) && !choices_of(honest, tap, layer))
                 return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected the choices to follow",
-                               m3_safetensors_path(noise->choices), name);
+                               m3_safetensors_path(honest->choices), name);
         }
     }
     return M3_OK;
 }
 
-static void set_ops(struct m3_honest *noise)
+static void set_ops(struct m3_honest *honest)
 {
-    struct m3_ops *ops = &noise->ops;
-    *ops = *noise->base;
+    struct m3_ops *ops = &honest->ops;
+    *ops = *honest->base;
     ops->linear = m3_honest_linear;
     ops->experts = m3_honest_experts;
     ops->swiglu_oai = m3_honest_swiglu_oai;
@@ -236,8 +238,8 @@ static void set_ops(struct m3_honest *noise)
     ops->attend_full = m3_honest_attend_full;
     ops->attend_blocks = m3_honest_attend_blocks;
     ops->attend_segments = m3_honest_attend_segments;
-    noise->replacement = (struct m3_replacement){ ops, noise };
-    noise->force = (struct m3_force){ noise, replace };
+    honest->replacement = (struct m3_replacement){ ops, honest };
+    honest->force = (struct m3_force){ honest, replace };
 }
 
 int m3_honest_new(struct m3_honest **result, const struct m3_model *model, const struct m3_semantics *semantics,
@@ -248,50 +250,50 @@ int m3_honest_new(struct m3_honest **result, const struct m3_model *model, const
     if (m3_profile_arithmetic(profile, 1).u != 0x1p-24 || m3_profile_truncates(profile))
         return m3_fail(error, M3_BAD_INPUT, "profile %s: got other arithmetic, expected \"u\": \"f32\" and "
                        "\"rounding\": \"nearest\"", m3_profile_name(profile));
-    struct m3_honest *noise = calloc(1, sizeof *noise);
-    if (!noise) return m3_fail_memory(error, "an implementation", sizeof *noise);
-    *noise = (struct m3_honest){ .model = model, .semantics = semantics, .profile = profile, .choices = choices,
+    struct m3_honest *honest = calloc(1, sizeof *honest);
+    if (!honest) return m3_fail_memory(error, "an implementation", sizeof *honest);
+    *honest = (struct m3_honest){ .model = model, .semantics = semantics, .profile = profile, .choices = choices,
                                 .base = m3_engine_f32()->ops, .T = T };
-    set_ops(noise);
-    size_t scores = (size_t)T * (size_t)model->config.E * sizeof *noise->scores;
+    set_ops(honest);
+    size_t scores = (size_t)T * (size_t)model->config.E * sizeof *honest->scores;
     const struct m3_request request = { .T = T, .end_layer = model->config.layers, .semantics = semantics };
-    int status = check_choices(noise, m3_request_modules(model, &request), error);
-    if (!status && !(noise->scores = malloc(scores + 1))) status = m3_fail_memory(error, "router scores", scores);
-    if (!status) status = find_places(noise, error);
-    if (status) m3_honest_free(noise);
-    else *result = noise;
+    int status = check_choices(honest, m3_request_modules(model, &request), error);
+    if (!status && !(honest->scores = malloc(scores + 1))) status = m3_fail_memory(error, "router scores", scores);
+    if (!status) status = find_places(honest, error);
+    if (status) m3_honest_free(honest);
+    else *result = honest;
     return status;
 }
 
-void m3_honest_free(struct m3_honest *noise)
+void m3_honest_free(struct m3_honest *honest)
 {
-    if (!noise) return;
-    free(noise->places);
-    free(noise->scores);
-    free(noise);
+    if (!honest) return;
+    free(honest->places);
+    free(honest->scores);
+    free(honest);
 }
 
-void m3_honest_draw(struct m3_honest *noise, uint64_t seed, int64_t number)
+void m3_honest_draw(struct m3_honest *honest, uint64_t seed, int64_t number)
 {
     char name[40];
     snprintf(name, sizeof name, "implementation %" PRId64, number);
-    noise->key = m3_draw_key(seed, name);
-    noise->place = noise->key;
-    noise->calls = 0;
-    noise->rounds = 0;
-    noise->skip = (double)m3_draw(m3_draw_key(noise->key, "share passed over"), 0, 1024) / 2048;
-    noise->float_angles = m3_profile_arithmetic(noise->profile, 1).angle == M3_ANGLE_F32
-                       && m3_draw(m3_draw_key(noise->key, "angles"), 0, 2);
-    noise->most_parts = 1 + (int)m3_draw(m3_draw_key(noise->key, "most parts"), 0, M3_MOST_PARTS);
-    noise->last = M3_TAP_EMBED;
-    noise->layer = -1;
-    noise->in_experts = 0;
+    honest->key = m3_draw_key(seed, name);
+    honest->place = honest->key;
+    honest->calls = 0;
+    honest->rounds = 0;
+    honest->skip = (double)m3_draw(m3_draw_key(honest->key, "share passed over"), 0, 1024) / 2048;
+    honest->float_angles = m3_profile_arithmetic(honest->profile, 1).angle == M3_ANGLE_F32
+                       && m3_draw(m3_draw_key(honest->key, "angles"), 0, 2);
+    honest->most_parts = 1 + (int)m3_draw(m3_draw_key(honest->key, "most parts"), 0, M3_MOST_PARTS);
+    honest->last = M3_TAP_EMBED;
+    honest->layer = -1;
+    honest->in_experts = 0;
 }
 
-void m3_honest_request(struct m3_honest *noise, struct m3_request *request)
+void m3_honest_request(struct m3_honest *honest, struct m3_request *request)
 {
-    request->replacement = &noise->replacement;
-    request->force = &noise->force;
+    request->replacement = &honest->replacement;
+    request->force = &honest->force;
 }
 
-int m3_honest_rounds(const struct m3_honest *noise) { return noise->rounds; }
+int m3_honest_rounds(const struct m3_honest *honest) { return honest->rounds; }

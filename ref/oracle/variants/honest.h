@@ -13,19 +13,20 @@ struct m3_honest;
 /* For passes over T tokens from place 0. `choices`: a dump that holds every index.blocks and moe.experts of the model
  * and case. M3_BAD_INPUT: a profile whose arithmetic is not float to nearest; choices that are not all there. All must
  * outlive it. */
-int m3_honest_new(struct m3_honest **noise, const struct m3_model *model, const struct m3_semantics *semantics,
+int m3_honest_new(struct m3_honest **honest, const struct m3_model *model, const struct m3_semantics *semantics,
                  const struct m3_profile *profile, const struct m3_safetensors *choices, int64_t T,
                  struct m3_error *error);
-void m3_honest_free(struct m3_honest *noise);                         /* NULL is fine */
+void m3_honest_free(struct m3_honest *honest);                         /* NULL is fine */
 
 /* Draws the implementation with this number; the same seed and number give the same. Before each pass. */
-void m3_honest_draw(struct m3_honest *noise, uint64_t seed, int64_t number);
+void m3_honest_draw(struct m3_honest *honest, uint64_t seed, int64_t number);
 /* For the pass: replacement and force of the float engine. */
-void m3_honest_request(struct m3_honest *noise, struct m3_request *request);
+void m3_honest_request(struct m3_honest *honest, struct m3_request *request);
 /* out [n]: elements of a tap from `first` on as a dump would hold them: rounded, also where the pass goes on with the
  * values as they are. */
-void m3_honest_show(const struct m3_honest *noise, const char *tap, float *out, const float *x, int64_t first, int64_t n);
+void m3_honest_show(const struct m3_honest *honest, const char *tap, float *out, const float *x, int64_t first,
+                    int64_t n);
 /* Were values rounded at random so far in the pass? Then errors are sqrt(2) times those of rounding to nearest. */
-int m3_honest_rounds(const struct m3_honest *noise);
+int m3_honest_rounds(const struct m3_honest *honest);
 
 #endif

@@ -10,9 +10,9 @@
 int m3_honest_rope(struct m3_ctx *ctx, float *y, const float *x, const float *cos, const float *sin, int64_t T,
                   int64_t heads, int64_t D, int64_t R)
 {
-    struct m3_honest *noise = ctx->plugin;
+    struct m3_honest *honest = ctx->plugin;
     char point[M3_POINT_NAME];
-    const struct m3_rounder r = m3_honest_rounder(noise, m3_honest_point(noise, point, "rope.product"));
+    const struct m3_rounder r = m3_honest_rounder(honest, m3_honest_point(honest, point, "rope.product"));
     int64_t half = R / 2;
 #pragma omp parallel for num_threads(m3_team(ctx, T * heads * D * 16))
     for (int64_t row = 0; row < T * heads; row++) {
@@ -42,16 +42,16 @@ static float *reordered(struct m3_ctx *ctx, const float *x, const int64_t *order
 
 int m3_honest_block_scores(struct m3_ctx *ctx, float *m, const float *q, const float *k, const struct m3_index *d)
 {
-    struct m3_honest *noise = ctx->plugin;
+    struct m3_honest *honest = ctx->plugin;
     char point[M3_POINT_NAME];
     size_t mark = m3_scratch_mark(ctx);
     int64_t *order = m3_scratch_take(ctx, d->X, sizeof *order);
-    if (order) m3_honest_shuffle(noise, order, d->X);
+    if (order) m3_honest_shuffle(honest, order, d->X);
     float *q_o = order ? reordered(ctx, q, order, d->T * d->G, d->X) : NULL;
     float *k_o = q_o ? reordered(ctx, k, order, d->p0 + d->T, d->X) : NULL;
-    int status = k_o ? noise->base->block_scores(ctx, m, q_o, k_o, d) : M3_INTERNAL;
+    int status = k_o ? honest->base->block_scores(ctx, m, q_o, k_o, d) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
-    if (!status) m3_honest_round(noise, ctx, m3_honest_point(noise, point, "index.scores"), m, d->T * d->G * d->B);
+    if (!status) m3_honest_round(honest, ctx, m3_honest_point(honest, point, "index.scores"), m, d->T * d->G * d->B);
     return status;
 }
 
@@ -143,7 +143,7 @@ static void one_row(const struct attention *a, float *o, float *lse, int64_t t, 
 static int begin(struct m3_ctx *ctx, struct attention *a, struct room *rooms, int team, int64_t rows, int64_t places,
                  int64_t longest)
 {
-    struct m3_honest *noise = ctx->plugin;
+    struct m3_honest *honest = ctx->plugin;
     char point[M3_POINT_NAME];
     int64_t *order = m3_scratch_take(ctx, a->D, sizeof *order);
     int64_t *keys = m3_scratch_take(ctx, team * longest, sizeof *keys);
@@ -151,13 +151,13 @@ static int begin(struct m3_ctx *ctx, struct attention *a, struct room *rooms, in
     if (!order || !keys || !z) return M3_INTERNAL;
     *rooms = (struct room){ keys, z, z + team * longest };
 
-    m3_honest_shuffle(noise, order, a->D);
+    m3_honest_shuffle(honest, order, a->D);
     a->q = reordered(ctx, a->q, order, rows * a->q_heads, a->D);
     a->k = a->q ? reordered(ctx, a->k, order, places * a->kv_heads, a->D) : NULL;
-    a->logits = m3_honest_rounder(noise, m3_honest_point(noise, point, "attn.logits"));
-    a->p = m3_honest_rounder(noise, m3_honest_point(noise, point, "attn.p"));
-    a->partial = m3_honest_rounder(noise, m3_honest_point(noise, point, "attn.partial"));
-    a->order = m3_honest_key(noise, "keys");
+    a->logits = m3_honest_rounder(honest, m3_honest_point(honest, point, "attn.logits"));
+    a->p = m3_honest_rounder(honest, m3_honest_point(honest, point, "attn.p"));
+    a->partial = m3_honest_rounder(honest, m3_honest_point(honest, point, "attn.partial"));
+    a->order = m3_honest_key(honest, "keys");
     a->most_parts = m3_draw(a->order, 0, 2) ? 1 : 16;
     return a->k ? M3_OK : M3_INTERNAL;
 }

@@ -66,14 +66,14 @@ static int64_t farthest(const struct m3_case *the_case)
 }
 
 const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3_model *model,
-                             const struct m3_semantics *semantics, const struct m3_case *the_case)
+                               const struct m3_semantics *semantics, const struct m3_case *the_case)
 {
     const struct m3_config *c = &model->config;
     const struct m3_pictures *p = &the_case->pictures;
     const int64_t sparse = layers_that(model, m3_config_sparse), moe = layers_that(model, m3_config_moe);
     const int64_t all = c->layers + model->mtp_modules;
     const int64_t modules = model->mtp_modules < the_case->T - 1 ? model->mtp_modules : the_case->T - 1;
-    const struct { int need, there; const char *words; } rows[] = {
+    const struct { int need, there; const char *what; } rows[] = {
         { M3_NEEDS_SPARSE | M3_NEEDS_CHOICE | M3_NEEDS_TWO_SPARSE, sparse > 0, "a sparse layer" },
         { M3_NEEDS_CHOICE, the_case->T > c->block * c->N, "more blocks than a list holds" },
         { M3_NEEDS_TWO_SPARSE, sparse > 1, "a second sparse layer" },
@@ -95,7 +95,7 @@ const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3
         { M3_NEEDS_FAR, farthest(the_case) >= 10000, "a position of 10,000 or more" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if ((mistake->needs & rows[i].need) && !rows[i].there) return rows[i].words;
+        if ((mistake->needs & rows[i].need) && !rows[i].there) return rows[i].what;
     return NULL;
 }
 
@@ -150,6 +150,15 @@ int m3_own_experts(struct m3_mistaken_run *run, int64_t l, struct m3_error *erro
     return M3_OK;
 }
 
+int m3_each_layer(struct m3_mistaken_run *run, struct m3_error *error,
+                  int (*change)(struct m3_mistaken_run *run, int64_t l, struct m3_error *error))
+{
+    int status = m3_own_layers(run, error);
+    for (int64_t l = 0; l < run->model.config.layers + run->model.mtp_modules && !status; l++)
+        status = change(run, l, error);
+    return status;
+}
+
 double *m3_own_weight(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error)
 {
     double *mine = m3_own(run, w->rows * w->cols, sizeof *mine, error);
@@ -173,6 +182,14 @@ double m3_round_bits(double x, int bits)
 void m3_round_all(double *x, int64_t n, int bits)
 {
     for (int64_t i = 0; i < n; i++) x[i] = m3_round_bits(x[i], bits);
+}
+
+int m3_round_weight(struct m3_mistaken_run *run, struct m3_weight *w, int bits, struct m3_error *error)
+{
+    double *numbers = m3_own_weight(run, w, error);
+    if (!numbers) return M3_INTERNAL;
+    m3_round_all(numbers, w->rows * w->cols, bits);
+    return M3_OK;
 }
 
 /* ---- a run */

@@ -34,11 +34,11 @@ struct m3_change;
 
 struct m3_mistake {
     const char *id;             /* "rope.full"; a second form of the same slip has a colon: "moe.no_scale:twice" */
-    const char *words;          /* one line */
+    const char *what;           /* one line */
     const char *first;          /* patterns of the tap where it first shows */
     enum m3_operator op;        /* that makes that tap; M3_OP_NONE: a choice */
     int needs;                  /* of enum m3_mistake_needs */
-    const char *input;          /* what else the input must hold, in words; NULL: nothing */
+    const char *input;          /* what else the input must hold; NULL: nothing */
     const char *reading;        /* "selection=shared": a reading of which it is right; NULL: there is none */
     const struct m3_change *change;
 };
@@ -48,9 +48,9 @@ int m3_mistake_count(void);
 const struct m3_mistake *m3_mistake_at(int i);
 const struct m3_mistake *m3_mistake_named(const char *id);      /* NULL: unknown */
 
-/* Words for what the input lacks for this mistake to show: "a sparse layer"; NULL: nothing that can be told. */
+/* What the input has not and this mistake needs to show: "a sparse layer"; NULL: nothing that can be told. */
 const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3_model *model,
-                             const struct m3_semantics *semantics, const struct m3_case *the_case);
+                               const struct m3_semantics *semantics, const struct m3_case *the_case);
 
 /* A run of the double engine with one mistake. Each tap is rounded to float as it is made, and the run goes on from
  * that: but for the mistake, it is one that a conforming program in float could have made. */

@@ -61,6 +61,14 @@ int m3_mistaken_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real
 
 /* ---- */
 
+/* blocks NULL: of a dense layer. */
+static int right_attend(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                        const int32_t *blocks, const struct m3_attend *d)
+{
+    return blocks ? m3_right()->attend_blocks(ctx, o, lse, q, k, v, blocks, d)
+                  : m3_right()->attend_full(ctx, o, lse, q, k, v, d);
+}
+
 static int dense(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                  const int32_t *blocks, const struct m3_attend *d)
 {
@@ -119,8 +127,7 @@ static int tiled(struct m3_ctx *ctx, real *o, real *lse, const real *q, const re
     if (!mine) return M3_INTERNAL;
     real *out_lse = out + n * d->D;
     tile_heads(mine, q, d->T, d->Q, d->G, d->D, 0);
-    int status = blocks ? m3_right()->attend_blocks(ctx, out, out_lse, mine, k, v, blocks, d)
-                        : m3_right()->attend_full(ctx, out, out_lse, mine, k, v, d);
+    int status = right_attend(ctx, out, out_lse, mine, k, v, blocks, d);
     tile_heads(o, out, d->T, d->Q, d->G, d->D, 1);
     tile_heads(lse, out_lse, d->T, d->Q, d->G, 1, 1);
     m3_scratch_release(ctx, mark);
@@ -133,43 +140,29 @@ static int tiled_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, con
     return tiled(ctx, o, lse, q, k, v, NULL, d);
 }
 
-/* Logits times D^(1/2) n^(-1/2): queries are made that much longer. */
-static int scaled_by(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                     const int32_t *blocks, const struct m3_attend *d, int64_t n)
+/* Logits times D^(1/2) n^(-1/2) for n channels: queries are made that much longer. */
+static int scaled(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                  const int32_t *blocks, const struct m3_attend *d)
 {
+    const struct m3_mistaken_run *run = m3_run_of(ctx);
+    const double n = (double)run->change->channels(&run->model.config);
     const size_t mark = m3_scratch_mark(ctx);
     real *mine = m3_scratch_take(ctx, d->T * d->Q * d->D, sizeof *mine);
     if (!mine) return M3_INTERNAL;
-    for (int64_t i = 0; i < d->T * d->Q * d->D; i++) mine[i] = q[i] * sqrt((double)d->D / (double)n);
-    int status = blocks ? m3_right()->attend_blocks(ctx, o, lse, mine, k, v, blocks, d)
-                        : m3_right()->attend_full(ctx, o, lse, mine, k, v, d);
+    for (int64_t i = 0; i < d->T * d->Q * d->D; i++) mine[i] = q[i] * sqrt((double)d->D / n);
+    int status = right_attend(ctx, o, lse, mine, k, v, blocks, d);
     m3_scratch_release(ctx, mark);
     return status;
 }
 
-static int by_rotated(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                      const int32_t *blocks, const struct m3_attend *d)
+static int scaled_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                       const struct m3_attend *d)
 {
-    return scaled_by(ctx, o, lse, q, k, v, blocks, d, m3_run_of(ctx)->model.config.R);
+    return scaled(ctx, o, lse, q, k, v, NULL, d);
 }
 
-static int by_rotated_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                           const struct m3_attend *d)
-{
-    return by_rotated(ctx, o, lse, q, k, v, NULL, d);
-}
-
-static int by_hidden(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                     const int32_t *blocks, const struct m3_attend *d)
-{
-    return scaled_by(ctx, o, lse, q, k, v, blocks, d, m3_run_of(ctx)->model.config.H / d->Q);
-}
-
-static int by_hidden_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
-                          const struct m3_attend *d)
-{
-    return by_hidden(ctx, o, lse, q, k, v, NULL, d);
-}
+static int64_t rotated(const struct m3_config *c) { return c->R; }
+static int64_t hidden(const struct m3_config *c) { return c->H / c->Q; }
 
 static int base_two(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row,
                     int64_t rows, struct m3_error *error)
@@ -194,9 +187,9 @@ static const struct m3_mistake all[] = {
     { "gqa.tile", "key heads are tiled (h mod G), not repeated", "*.attn_lse", M3_OP_ATTEND, M3_NEEDS_GROUPS, NULL,
       NULL, M3_CHANGE(.ops.attend_blocks = tiled, .ops.attend_full = tiled_full) },
     { "attn.scale", "logits are scaled by the rotated channels, R^(-1/2)", "*.attn_lse", M3_OP_ATTEND, 0, NULL, NULL,
-      M3_CHANGE(.ops.attend_blocks = by_rotated, .ops.attend_full = by_rotated_full) },
+      M3_CHANGE(.ops.attend_blocks = scaled, .ops.attend_full = scaled_full, .channels = rotated) },
     { "attn.scale:hidden", "logits are scaled by (H/Q)^(-1/2)", "*.attn_lse", M3_OP_ATTEND, 0, NULL, NULL,
-      M3_CHANGE(.ops.attend_blocks = by_hidden, .ops.attend_full = by_hidden_full) },
+      M3_CHANGE(.ops.attend_blocks = scaled, .ops.attend_full = scaled_full, .channels = hidden) },
     { "lse.base", "the log-sum-exp is in base 2", "*.attn_lse", M3_OP_ATTEND, 0, NULL, NULL,
       M3_CHANGE(.force = base_two) },
 };

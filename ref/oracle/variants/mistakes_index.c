@@ -10,28 +10,31 @@ static int in_index_branch(const struct m3_ctx *ctx)
 }
 
 /* All index heads have the weights of the first. */
-static int one_head(struct m3_mistaken_run *run, struct m3_error *error)
+static int one_head_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
 {
     const struct m3_config *c = &run->model.config;
-    int status = m3_own_layers(run, error);
-    for (int64_t l = 0; l < c->layers + run->model.mtp_modules && !status; l++) {
-        if (!m3_config_sparse(c, l)) continue;
-        double *w = m3_own_weight(run, &run->model.layers[l].index_q_proj, error);
-        if (!w) return M3_INTERNAL;
-        for (int64_t g = 1; g < c->G; g++)
-            memcpy(w + g * c->X * c->H, w, (size_t)(c->X * c->H) * sizeof *w);
-    }
-    return status;
+    if (!m3_config_sparse(c, l)) return M3_OK;
+    double *w = m3_own_weight(run, &run->model.layers[l].index_q_proj, error);
+    for (int64_t g = 1; w && g < c->G; g++) memcpy(w + g * c->X * c->H, w, (size_t)(c->X * c->H) * sizeof *w);
+    return w ? M3_OK : M3_INTERNAL;
+}
+
+static int one_head(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    return m3_each_layer(run, error, one_head_in);
+}
+
+static int scale_missing_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    struct m3_weight *both[] = { &run->model.layers[l].index_q_proj, &run->model.layers[l].index_k_proj };
+    (void)error;
+    for (int i = 0; i < 2; i++) both[i]->scaling = M3_UNSCALED, both[i]->scales = NULL;
+    return M3_OK;
 }
 
 static int scale_missing(struct m3_mistaken_run *run, struct m3_error *error)
 {
-    int status = m3_own_layers(run, error);
-    for (int64_t l = 0; l < run->model.config.layers + run->model.mtp_modules && !status; l++) {
-        struct m3_weight *both[] = { &run->model.layers[l].index_q_proj, &run->model.layers[l].index_k_proj };
-        for (int i = 0; i < 2; i++) both[i]->scaling = M3_UNSCALED, both[i]->scales = NULL;
-    }
-    return status;
+    return m3_each_layer(run, error, scale_missing_in);
 }
 
 static int no_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)

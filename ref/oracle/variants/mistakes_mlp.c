@@ -22,66 +22,47 @@ static double right(double gate, double up, const struct m3_activation *act)
     return (clamp_up(up, act) + 1) * g * sig(act->alpha * g);
 }
 
-static double silu(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act)
+static double silu(double gate, double up, const struct m3_activation *act)
 {
-    (void)F, (void)act;
-    return up[i] * gate[i] * sig(gate[i]);
+    (void)act;
+    return up * gate * sig(gate);
 }
 
-static double no_alpha_no_one(const double *gate, const double *up, int64_t i, int64_t F,
-                              const struct m3_activation *act)
+static double no_alpha_no_one(double gate, double up, const struct m3_activation *act)
 {
-    const double g = clamp_gate(gate[i], act);
-    (void)F;
-    return clamp_up(up[i], act) * g * sig(g);
+    const double g = clamp_gate(gate, act);
+    return clamp_up(up, act) * g * sig(g);
 }
 
-static double no_alpha(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act)
+static double no_alpha(double gate, double up, const struct m3_activation *act)
 {
-    const double g = clamp_gate(gate[i], act);
-    (void)F;
-    return (clamp_up(up[i], act) + 1) * g * sig(g);
+    const double g = clamp_gate(gate, act);
+    return (clamp_up(up, act) + 1) * g * sig(g);
 }
 
-static double no_one(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act)
+static double no_one(double gate, double up, const struct m3_activation *act)
 {
-    const double g = clamp_gate(gate[i], act);
-    (void)F;
-    return clamp_up(up[i], act) * g * sig(act->alpha * g);
+    const double g = clamp_gate(gate, act);
+    return clamp_up(up, act) * g * sig(act->alpha * g);
 }
 
-static double no_clamp(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act)
+static double no_clamp(double gate, double up, const struct m3_activation *act)
 {
-    (void)F;
-    return (up[i] + 1) * gate[i] * sig(act->alpha * gate[i]);
+    return (up + 1) * gate * sig(act->alpha * gate);
 }
 
-static double up_from_above(const double *gate, const double *up, int64_t i, int64_t F,
-                            const struct m3_activation *act)
+static double up_from_above(double gate, double up, const struct m3_activation *act)
 {
-    const double g = clamp_gate(gate[i], act), u = up[i] > act->limit ? act->limit : up[i];
-    (void)F;
+    const double g = clamp_gate(gate, act), u = up > act->limit ? act->limit : up;
     return (u + 1) * g * sig(act->alpha * g);
 }
 
-static double swapped(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act)
-{
-    (void)F;
-    return right(up[i], gate[i], act);
-}
-
-/* Of the stacked rows gate, up: even ones are gates, odd ones ups. */
-static double interleaved(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act)
-{
-    const int64_t a = 2 * i, b = 2 * i + 1;
-    return right(a < F ? gate[a] : up[a - F], b < F ? gate[b] : up[b - F], act);
-}
+static double swapped(double gate, double up, const struct m3_activation *act) { return right(up, gate, act); }
 
 int m3_mistaken_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
                        const struct m3_activation *act)
 {
-    for (int64_t i = 0; i < T * F; i++)
-        y[i] = m3_run_of(ctx)->change->gated(gate + i / F * F, up + i / F * F, i % F, F, act);
+    for (int64_t i = 0; i < T * F; i++) y[i] = m3_run_of(ctx)->change->gated(gate[i], up[i], act);
     return M3_OK;
 }
 
@@ -91,6 +72,7 @@ int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real
                         const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
                         int64_t K, real factor)
 {
+    const struct m3_change *change = m3_run_of(ctx)->change;
     const int64_t H = experts[0].w1.cols, F = experts[0].w1.rows;
     const size_t mark = m3_scratch_mark(ctx);
     real *gate = m3_scratch_take(ctx, 3 * F + H, sizeof *gate);
@@ -103,7 +85,9 @@ int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real
         if (ids[slot] != e) continue;
         status = m3_right()->linear(ctx, gate, x + t * H, &experts[e].w1, NULL, 1)
               || m3_right()->linear(ctx, up, x + t * H, &experts[e].w3, NULL, 1);
-        for (int64_t f = 0; f < F; f++) y[f] = m3_run_of(ctx)->change->gated(gate, up, f, F, act);
+        for (int64_t f = 0; f < F; f++)         /* up follows gate: the two are one stack */
+            y[f] = change->interleaved ? change->gated(gate[2 * f], gate[2 * f + 1], act)
+                                       : change->gated(gate[f], up[f], act);
         if (!status) status = m3_right()->linear(ctx, out, y, &experts[e].w2, NULL, 1);
         for (int64_t h = 0; h < H; h++) routed[t * H + h] += factor * p[slot] * out[h];
         if (each) memcpy(each + slot * H, out, (size_t)H * sizeof *each);
@@ -112,19 +96,13 @@ int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real
     return status;
 }
 
-static int no_factor(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
-                     const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
-                     real factor)
-{
-    (void)factor;
-    return m3_right()->experts(ctx, routed, each, x, ids, p, experts, act, T, E, K, 1);
-}
-
-static int factor_twice(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
+static int other_factor(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
                         const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
                         int64_t K, real factor)
 {
-    return m3_right()->experts(ctx, routed, each, x, ids, p, experts, act, T, E, K, factor * factor);
+    real all = 1;
+    for (int i = 0; i < m3_run_of(ctx)->change->factors; i++) all *= factor;
+    return m3_right()->experts(ctx, routed, each, x, ids, p, experts, act, T, E, K, all);
 }
 
 /* y := routed + factor * shared, where the two are added. */
@@ -144,18 +122,17 @@ static int no_shared(struct m3_ctx *ctx, real *y, const real *routed, const real
 
 /* ---- router */
 
+static int router_bf16_in(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
+{
+    struct m3_weight *both[] = { &run->model.layers[l].router, &run->model.layers[l].router_bias };
+    int status = M3_OK;
+    for (int i = 0; i < 2 && both[i]->data && !status; i++) status = m3_round_weight(run, both[i], 8, error);
+    return status;
+}
+
 static int router_bf16(struct m3_mistaken_run *run, struct m3_error *error)
 {
-    int status = m3_own_layers(run, error);
-    for (int64_t l = 0; l < run->model.config.layers + run->model.mtp_modules && !status; l++) {
-        struct m3_weight *both[] = { &run->model.layers[l].router, &run->model.layers[l].router_bias };
-        for (int i = 0; i < 2 && both[i]->data; i++) {
-            double *w = m3_own_weight(run, both[i], error);
-            if (!w) return M3_INTERNAL;
-            m3_round_all(w, both[i]->rows * both[i]->cols, 8);
-        }
-    }
-    return status;
+    return m3_each_layer(run, error, router_bf16_in);
 }
 
 /* p := scores of the right experts, with `more` of the bias; divided by their sum or not. */
@@ -210,28 +187,29 @@ static int softmax_scores(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 
 /* ---- 8-bit weights */
 
-/* Each matrix with a scale per 32 columns, by `change`, which gets the numbers to be changed and what was stored. */
-static int each_mx(struct m3_mistaken_run *run, struct m3_error *error,
-                   void (*change)(double *w, const struct m3_weight *stored))
+/* Each matrix with a scale per 32 columns gets other numbers. */
+static int expand_layer(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
 {
-    int status = m3_own_layers(run, error);
-    for (int64_t l = 0; l < run->model.config.layers + run->model.mtp_modules && !status; l++) {
-        struct m3_layer *at = &run->model.layers[l];
-        status = m3_own_experts(run, l, error);
-        struct m3_weight *of_layer[] = { &at->q_proj, &at->k_proj, &at->v_proj, &at->o_proj, &at->index_q_proj,
-                                         &at->index_k_proj, &at->gate, &at->up, &at->down };
-        const int64_t count = 9 + (at->experts ? 3 * run->model.config.E : 0);
-        for (int64_t i = 0; i < count && !status; i++) {
-            struct m3_expert *e = i < 9 ? NULL : &at->experts[(i - 9) / 3];
-            struct m3_weight *w = !e ? of_layer[i] : (i - 9) % 3 == 0 ? &e->w1 : (i - 9) % 3 == 1 ? &e->w3 : &e->w2;
-            const struct m3_weight stored = *w;
-            if (w->scaling != M3_SCALE_MX32) continue;
-            double *numbers = m3_own_weight(run, w, error);
-            if (!numbers) return M3_INTERNAL;
-            change(numbers, &stored);
-        }
+    struct m3_layer *at = &run->model.layers[l];
+    int status = m3_own_experts(run, l, error);
+    struct m3_weight *of_layer[] = { &at->q_proj, &at->k_proj, &at->v_proj, &at->o_proj, &at->index_q_proj,
+                                     &at->index_k_proj, &at->gate, &at->up, &at->down };
+    const int64_t count = 9 + (at->experts ? 3 * run->model.config.E : 0);
+    for (int64_t i = 0; i < count && !status; i++) {
+        struct m3_expert *e = i < 9 ? NULL : &at->experts[(i - 9) / 3];
+        struct m3_weight *w = !e ? of_layer[i] : (i - 9) % 3 == 0 ? &e->w1 : (i - 9) % 3 == 1 ? &e->w3 : &e->w2;
+        const struct m3_weight stored = *w;
+        if (w->scaling != M3_SCALE_MX32) continue;
+        double *numbers = m3_own_weight(run, w, error);
+        if (!numbers) return M3_INTERNAL;
+        run->change->expands(numbers, &stored);
     }
     return status;
+}
+
+static int expand_all(struct m3_mistaken_run *run, struct m3_error *error)
+{
+    return m3_each_layer(run, error, expand_layer);
 }
 
 /* To the nearest E4M3 number: 4 significant bits, from 2^-6 down a grid of 2^-9. */
@@ -270,9 +248,6 @@ static void wrong_blocks(double *w, const struct m3_weight *stored)
     }
 }
 
-static int requant(struct m3_mistaken_run *run, struct m3_error *error) { return each_mx(run, error, requantise); }
-static int shape(struct m3_mistaken_run *run, struct m3_error *error) { return each_mx(run, error, wrong_blocks); }
-
 static int all_dense(struct m3_mistaken_run *run, struct m3_error *error)
 {
     unsigned char *none = m3_own(run, run->model.config.layers, 1, error);
@@ -304,7 +279,7 @@ static const struct m3_mistake all[] = {
       M3_NEEDS_OAI | M3_NEEDS_EXPERTS, NULL, NULL, M3_CHANGE(.ops.experts = m3_mistaken_experts, .gated = swapped) },
     { "act.interleaved", "rows of w1 and w3 are read in turn, as one stack", "*.moe.expert_out", M3_OP_EXPERT,
       M3_NEEDS_OAI | M3_NEEDS_EXPERTS, NULL, NULL,
-      M3_CHANGE(.ops.experts = m3_mistaken_experts, .gated = interleaved) },
+      M3_CHANGE(.ops.experts = m3_mistaken_experts, .gated = right, .interleaved = 1) },
     { "router.bf16", "weights and bias of the router are rounded to bf16", "*.moe.router_logits", M3_OP_LINEAR,
       M3_NEEDS_EXPERTS, "router weights finer than bf16", NULL, M3_CHANGE(.prepare = router_bf16) },
     { "router.bias_in_weights", "weights are taken with the bias", "*.moe.weights", M3_OP_ROUTE, M3_NEEDS_EXPERTS,
@@ -316,17 +291,17 @@ static const struct m3_mistake all[] = {
     { "router.no_renorm", "weights are not divided by their sum", "*.moe.weights", M3_OP_ROUTE, M3_NEEDS_EXPERTS, NULL,
       NULL, M3_CHANGE(.ops.route = no_renorm) },
     { "moe.no_scale", "the routed experts' factor is missing", "*.moe.routed", M3_OP_ROUTED, M3_NEEDS_EXPERTS,
-      "a factor other than 1", NULL, M3_CHANGE(.ops.experts = no_factor) },
+      "a factor other than 1", NULL, M3_CHANGE(.ops.experts = other_factor, .factors = 0) },
     { "moe.no_scale:twice", "the routed experts' factor is given twice", "*.moe.routed", M3_OP_ROUTED,
-      M3_NEEDS_EXPERTS, "a factor other than 1", NULL, M3_CHANGE(.ops.experts = factor_twice) },
+      M3_NEEDS_EXPERTS, "a factor other than 1", NULL, M3_CHANGE(.ops.experts = other_factor, .factors = 2) },
     { "moe.scale_shared", "the shared expert gets the factor too", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED,
       "a factor other than 1", NULL, M3_CHANGE(.ops.add = scaled_shared) },
     { "moe.no_shared", "the shared expert is missing", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED, NULL, NULL,
       M3_CHANGE(.ops.add = no_shared) },
     { "quant.requant", "scales per 32 columns are replaced by scales per 128x128, codes rounded again", "*.q_proj",
-      M3_OP_LINEAR, M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = requant) },
+      M3_OP_LINEAR, M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = expand_all, .expands = requantise) },
     { "quant.block_shape", "scales per 32 columns are read as scales per 128x128", "*.q_proj", M3_OP_LINEAR,
-      M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = shape) },
+      M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = expand_all, .expands = wrong_blocks) },
     { "config.dense_default", "no layer is sparse, for the map of layers is not read", "*.attn_lse", M3_OP_ATTEND,
       M3_NEEDS_CHOICE, NULL, NULL, M3_CHANGE(.prepare = all_dense) },
 };

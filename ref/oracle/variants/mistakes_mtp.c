@@ -24,18 +24,12 @@ static int before_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w
     return (run->model.config.gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, x, w, T, H, eps);
 }
 
-static int hidden_first(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
-                        int64_t T)
+static int hidden_first(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols)
 {
-    const int64_t H = w->cols / 2;
-    if (m3_tap_being_made(ctx) != M3_TAP_MTP_EH_PROJ) return m3_right()->linear(ctx, y, x, w, bias, T);
-    const size_t mark = m3_scratch_mark(ctx);
-    real *mine = m3_scratch_take(ctx, T * 2 * H, sizeof *mine);
-    if (!mine) return M3_INTERNAL;
+    const int64_t H = cols / 2;
+    (void)ctx;
     for (int64_t i = 0; i < 2 * T; i++) memcpy(mine + i * H, x + (i ^ 1) * H, (size_t)H * sizeof *mine);
-    int status = m3_right()->linear(ctx, y, mine, w, bias, T);
-    m3_scratch_release(ctx, mark);
-    return status;
+    return M3_OK;
 }
 
 /* A module gets the ids that follow its rows; the place before the first is its row's own. */
@@ -66,7 +60,8 @@ static const struct m3_mistake all[] = {
       M3_OP_RMS_NORM, M3_NEEDS_MODULE, "a final norm of unequal weights", NULL,
       M3_CHANGE(.ops.rms_norm = before_norm, .ops.rms_norm_plain = before_norm, .force = keep_last_out) },
     { "mtp.concat_order", "the hidden state is joined before the embedding", "mtp.0.eh_proj", M3_OP_LINEAR,
-      M3_NEEDS_MODULE, NULL, NULL, M3_CHANGE(.ops.linear = hidden_first) },
+      M3_NEEDS_MODULE, NULL, NULL,
+      M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = hidden_first, .reader = M3_TAP_MTP_EH_PROJ) },
     { "mtp.no_shift", "a row joins the embedding of token t + m, not of the next one", "mtp.0.embed_norm",
       M3_OP_RMS_NORM, M3_NEEDS_MODULE, NULL, NULL, M3_CHANGE(.ops.embed = own_token) },
     { "mtp.position", "rows of module m are turned by position t + m", "mtp.1.layer.q_rope", M3_OP_ROPE,

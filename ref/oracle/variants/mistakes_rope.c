@@ -70,7 +70,7 @@ static int exponent_by_head(struct m3_ctx *ctx, real *cos, real *sin, const int6
     return m3_right()->rope_table(ctx, cos, sin, pos, T, R, m3_pow(theta, (double)R / D), angle);
 }
 
-/* ---- the norm of q and k behind their rotation: the two steps change places, each in the other's tap */
+/* ---- the norm of q and k after their rotation: the two steps change places, each in the other's tap */
 
 static int is_head_norm(enum m3_tap tap)
 {

@@ -97,7 +97,7 @@ static void mask_after_pool(double *m, const double *s, int64_t p, int64_t keys,
         m[b] = b * d->block > p ? -(double)INFINITY : max_of(s, b * d->block, least((b + 1) * d->block, keys));
 }
 
-/* What fills the last block up scores 0, behind the causal mask: rows that do not see the block may choose it. */
+/* What fills the last block up scores 0, after the causal mask: rows that do not see the block may choose it. */
 static void pad_zero(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d)
 {
     for (int64_t b = 0; b < d->B; b++) {

@@ -165,23 +165,23 @@ static int gelu_quick(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
     return M3_OK;
 }
 
-/* ---- what a matrix reads: x changed before one linear, by its tap */
+/* ---- what a matrix reads */
 
-static int linear_of(struct m3_ctx *ctx, enum m3_tap tap, real *y, const real *x, const struct m3_weight *w,
-                     const real *bias, int64_t T,
-                     int (*change)(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols))
+int m3_mistaken_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
+                       int64_t T)
 {
-    if (m3_tap_being_made(ctx) != tap) return m3_right()->linear(ctx, y, x, w, bias, T);
+    const struct m3_change *change = m3_run_of(ctx)->change;
+    if (m3_tap_being_made(ctx) != change->reader) return m3_right()->linear(ctx, y, x, w, bias, T);
     const size_t mark = m3_scratch_mark(ctx);
     real *mine = m3_scratch_take(ctx, T * w->cols, sizeof *mine);
     if (!mine) return M3_INTERNAL;
-    int status = change(ctx, mine, x, T, w->cols);
+    int status = change->reads(ctx, mine, x, T, w->cols);
     if (!status) status = m3_right()->linear(ctx, y, mine, w, bias, T);
     m3_scratch_release(ctx, mark);
     return status;
 }
 
-/* A norm behind the last layer, of weights 1 and biases 0. */
+/* A norm after the last layer, of weights 1 and biases 0. */
 static int normalised(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols)
 {
     const size_t mark = m3_scratch_mark(ctx);
@@ -224,37 +224,9 @@ static int pixels_bf16(struct m3_ctx *ctx, real *mine, const real *x, int64_t T,
     return M3_OK;
 }
 
-static int post_norm(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
-                     int64_t T)
-{
-    return linear_of(ctx, M3_TAP_LINEAR_1, y, x, w, bias, T, normalised);
-}
-
-static int content_order(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
-                         int64_t T)
-{
-    return linear_of(ctx, M3_TAP_PATCH_EMBED, y, x, w, bias, T, time_before_channel);
-}
-
-static int frame_repeat(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
-                        int64_t T)
-{
-    return linear_of(ctx, M3_TAP_PATCH_EMBED, y, x, w, bias, T, frame_zero);
-}
-
-static int conv_bf16(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
-                     int64_t T)
-{
-    return linear_of(ctx, M3_TAP_PATCH_EMBED, y, x, w, bias, T, pixels_bf16);
-}
-
 static int weights_bf16(struct m3_mistaken_run *run, struct m3_error *error)
 {
-    struct m3_weight *w = &run->model.vision.patch_embed;
-    double *numbers = m3_own_weight(run, w, error);
-    if (!numbers) return M3_INTERNAL;
-    m3_round_all(numbers, w->rows * w->cols, 8);
-    return M3_OK;
+    return m3_round_weight(run, &run->model.vision.patch_embed, 8, error);
 }
 
 /* Of four neighbours the second and the third change places. */
@@ -293,13 +265,18 @@ static const struct m3_mistake all[] = {
     { "vision.gelu_quick", "GELU as x sig(1.702 x)", "vision.layers.0.act", M3_OP_GELU, M3_NEEDS_PICTURES, NULL, NULL,
       M3_CHANGE(.ops.gelu = gelu_quick) },
     { "vision.post_ln", "a norm that the weights do not have behind the last layer", "projector.linear_1",
-      M3_OP_LINEAR, M3_NEEDS_PICTURES, NULL, NULL, M3_CHANGE(.ops.linear = post_norm) },
+      M3_OP_LINEAR, M3_NEEDS_PICTURES, NULL, NULL,
+      M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = normalised, .reader = M3_TAP_LINEAR_1) },
     { "vision.content_order", "a patch is read as (time, channel, ..)", "vision.patch_embed", M3_OP_LINEAR,
-      M3_NEEDS_PICTURES, NULL, NULL, M3_CHANGE(.ops.linear = content_order) },
+      M3_NEEDS_PICTURES, NULL, NULL,
+      M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = time_before_channel, .reader = M3_TAP_PATCH_EMBED) },
     { "vision.frame_repeat", "the second frame of a still is zero", "vision.patch_embed", M3_OP_LINEAR,
-      M3_NEEDS_STILL, NULL, NULL, M3_CHANGE(.ops.linear = frame_repeat) },
+      M3_NEEDS_STILL, NULL, NULL,
+      M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = frame_zero, .reader = M3_TAP_PATCH_EMBED) },
     { "vision.conv_precision", "pixels and patch weights are rounded to bf16", "vision.patch_embed", M3_OP_LINEAR,
-      M3_NEEDS_PICTURES, NULL, NULL, M3_CHANGE(.ops.linear = conv_bf16, .prepare = weights_bf16) },
+      M3_NEEDS_PICTURES, NULL, NULL,
+      M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = pixels_bf16, .reader = M3_TAP_PATCH_EMBED,
+                .prepare = weights_bf16) },
     { "vision.merge_order", "four neighbours are joined by columns", "projector.merged", M3_OP_COPY,
       M3_NEEDS_PICTURES, NULL, NULL, M3_CHANGE(.force = by_columns) },
     { "vision.qk_permuted", "channels of q and k in another order, which attention does not notice",

@@ -216,7 +216,8 @@ START_TEST(every_operator_at_once)
     dump(&(struct cut){ 0 });
     judge();
     for (int64_t i = 0; i < result.count; i++)
-        ck_assert_msg(result.taps[i].verdict == M3_VERDICT_FAIL, "%s: verdict %d", result.taps[i].name, result.taps[i].verdict);
+        ck_assert_msg(result.taps[i].verdict == M3_VERDICT_FAIL, "%s: verdict %d", result.taps[i].name,
+                      result.taps[i].verdict);
     ck_assert_int_eq(result.failed, result.count);
     forget();
 }
@@ -268,7 +269,7 @@ static int every_second(enum m3_tap tap, int64_t layer)
     return coin >> 63 != 0;
 }
 
-/* The draw is by tap, so that a dump that is looked at twice is the same. */
+/* The draw is by tap, so that a dump that is made twice is the same. */
 static int half(enum m3_tap tap, int64_t layer)
 {
     const uint64_t before = coin;
@@ -295,7 +296,7 @@ static void no_culprit(const char *what)
 
 /* Goal:  honest float is nobody's fault, however little of it was dumped.
  * Claim: all taps, ten halves of them, ends of layers alone: no culprit, and all taps are judged.
- * Seen to fail with own roundings left out of what is made again, with what it inherits left out, or its variance. */
+ * Seen to fail with own roundings left out of what is recomputed, with what it inherits left out, or its variance. */
 START_TEST(honest)
 {
     pass_run(&p, cases[_i].model, cases[_i].the_case, M3_LINEAR_BLAS);
@@ -476,7 +477,7 @@ static int not_experts(enum m3_tap tap, int64_t layer)
 /* Goal:  a choice that rounding explains is followed: its own experts are the operands of what comes after.
  * Claim: the planted score alone is wrong; the choice is admissible, and passes; outputs pass. Where the choice is not
  *        dumped, the row in which it could be another is left out, not judged by one of them.
- * Seen to fail with the experts of the scores in double as operands, and with uncertain choices made again. */
+ * Seen to fail with the experts of the scores in double as operands, and with uncertain choices recomputed. */
 START_TEST(legal_other_choice)
 {
     int32_t last[2];
@@ -512,7 +513,7 @@ static void set_value(enum m3_tap tap, int64_t layer, int64_t at, double x)
 }
 
 /* Goal:  NaN and infinities fail where they first are, and are nobody's operands.
- * Seen to fail with NaN as an operand (taps behind it fail too). */
+ * Seen to fail with NaN as an operand (taps after it fail too). */
 START_TEST(no_numbers)
 {
     static const double bad[] = { NAN, INFINITY, -INFINITY };

@@ -10,7 +10,7 @@ typedef const struct m3_value *(*known_of)(enum m3_tap tap, int64_t layer);
 
 static const struct m3_value *all_of(enum m3_tap tap, int64_t layer) { return pass_value(&p, tap, layer); }
 
-static struct m3_recomputed remade(enum m3_tap tap, int64_t layer, known_of known)
+static struct m3_recomputed recomputed(enum m3_tap tap, int64_t layer, known_of known)
 {
     const struct m3_value *operands[M3_OPERANDS] = { NULL };
     struct m3_recomputed made;
@@ -65,7 +65,7 @@ START_TEST(readings)
         int64_t layer, judged = 0;
         for (int64_t i = 0; m3_trace_tap(&p.setting, i, &tap, &layer); i++) {
             const struct m3_value *got = &p.values[i];
-            struct m3_recomputed made = remade(tap, layer, all_of);
+            struct m3_recomputed made = recomputed(tap, layer, all_of);
             ck_assert_msg(!made.missing[0] && made.rows == got->rows && made.width == got->width, "reading %d: %s: %s",
                           reading, name_of(tap, layer), made.missing);
             if (got->ids) {
@@ -132,7 +132,7 @@ START_TEST(rows)
     int64_t layer, fewer = 0, shifted = 0;
     for (int64_t i = 0; m3_trace_tap(&p.setting, i, &tap, &layer); i++) {
         if (is_vision(tap) || tap == M3_TAP_EMBED) continue;
-        struct m3_recomputed all = remade(tap, layer, all_of), made = remade(tap, layer, some_of);
+        struct m3_recomputed all = recomputed(tap, layer, all_of), made = recomputed(tap, layer, some_of);
         const char *name = name_of(tap, layer);
         ck_assert_msg(!made.missing[0] && made.numbers, "%s: %s", name, made.missing[0] ? made.missing : "all rows");
         for (int64_t r = 0; r < made.rows; r++) {
@@ -204,7 +204,7 @@ START_TEST(cached)
     ck_assert_int_gt(whole.T, 2 * CACHED);
     for (int64_t i = 0; i < count; i++) {
         tap = taps[i], layer = layers[i];
-        struct m3_recomputed all = remade(tap, layer, all_of);
+        struct m3_recomputed all = recomputed(tap, layer, all_of);
         const struct m3_value *operands[M3_OPERANDS] = { NULL };
         struct m3_recomputed made;
         enum m3_tap other;
@@ -256,7 +256,7 @@ static void lacks(const char *tap_name, known_of known, const char *want)
     enum m3_tap tap;
     int64_t layer;
     ck_assert_int_eq(m3_tap_parse(tap_name, &tap, &layer), 0);
-    struct m3_recomputed made = remade(tap, layer, known);
+    struct m3_recomputed made = recomputed(tap, layer, known);
     ck_assert_msg(made.missing[0] && strcmp(made.missing, want) == 0, "%s: got %s, want %s", tap_name,
                   made.missing[0] ? made.missing : "none", want);
     ck_assert(!made.y && !made.ids && !made.bound);
@@ -336,7 +336,7 @@ START_TEST(weights)
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(m3_profile_open(&profiles[i], i ? "bf16" : "fp32", &p.error), 0);
         p.setting.profile = profiles[i];
-        struct m3_recomputed made = remade(M3_TAP_ROUTER_LOGITS, 3, all_of);
+        struct m3_recomputed made = recomputed(M3_TAP_ROUTER_LOGITS, 3, all_of);
         const int64_t n = made.rows * made.width, off = beyond(&made, router, x);
         ck_assert_msg(i ? off == 0 : off > n / 2, "%s: %d of %d", i ? "bf16" : "fp32", (int)off, (int)n);
         double pushed = 0, stored = 0;
@@ -344,7 +344,7 @@ START_TEST(weights)
         ck_assert(i == 0 || pushed > 1.5 * stored);
         m3_recomputed_free(&made);
     }
-    struct m3_recomputed made = remade(M3_TAP_K_PROJ, 3, all_of);
+    struct m3_recomputed made = recomputed(M3_TAP_K_PROJ, 3, all_of);
     for (int64_t j = 0; j < made.rows * made.width; j++)
         ck_assert(made.extra.error[j] <= 0x1.01p-8 * fabs(made.y[j]) + 0x1p-130);
     m3_recomputed_free(&made);
@@ -404,7 +404,7 @@ START_TEST(rounded)
         for (int64_t j = 0; m3_trace_tap(&p.setting, j, &tap, &layer); j++) {
             const char *name = name_of(tap, layer);
             if (m3_tap_table[tap].kind != M3_KIND_REALS || (all && !strncmp(name, "vision", 6))) continue;
-            struct m3_recomputed made = remade(tap, layer, all_of);
+            struct m3_recomputed made = recomputed(tap, layer, all_of);
             double more = 0;
             for (int64_t k = 0; made.extra.error && k < made.rows * made.width; k++) {
                 more = fmax(more, made.extra.error[k]);
@@ -471,7 +471,7 @@ START_TEST(quantised)
     for (int rule = 0; rule < 3; rule++) {
         struct m3_profile *profile = quantising(rule);
         p.setting.profile = profile;
-        struct m3_recomputed made = remade(M3_TAP_Q_PROJ, 0, all_of);
+        struct m3_recomputed made = recomputed(M3_TAP_Q_PROJ, 0, all_of);
         const int64_t H = x->width, block = rule == 0 ? 128 : 32;
         double *coarse = doubles(x->rows * H), worst = 0, squares = 0;
         for (int64_t r = 0; r < x->rows; r++)
@@ -532,7 +532,7 @@ START_TEST(least_steps)
         large_and_small(values + block, w + block, block, 0x1p-6);
         *weight = (struct m3_weight){ .data = w, .dtype = M3_F32, .rows = own.rows, .cols = own.cols, .id = own.id };
         p.setting.profile = quantising(rule);
-        struct m3_recomputed made = remade(M3_TAP_Q_PROJ, 0, all_of);
+        struct m3_recomputed made = recomputed(M3_TAP_Q_PROJ, 0, all_of);
         const double share = made.y[0] / made.extra.error[0];       /* quantised it is 0 */
         ck_assert_msg(share > 0.9 && share <= 1, "rule %d: %g", rule, share);
         m3_recomputed_free(&made);

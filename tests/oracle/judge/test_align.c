@@ -82,7 +82,7 @@ START_TEST(rows_that_do_not_fit)
 }
 END_TEST
 
-/* Goal:  `rows` number tokens, `vision.rows` patches, and neither the merged rows behind the projector.
+/* Goal:  `rows` number tokens, `vision.rows` patches, and neither the merged rows after the projector.
  * Seen to fail with `rows` for both, and with `vision.rows` for merged rows. */
 START_TEST(rows_of_patches)
 {

@@ -122,7 +122,9 @@ START_TEST(all_scores_within_bounds)
             list_of(got, set);
             struct m3_decision d = decision_of(&c, want, got);
             struct m3_certificate found = m3_certify(&d);
-            enum m3_choice expected = set == first ? M3_CHOICE_IDENTICAL : possible[set] ? M3_CHOICE_ADMISSIBLE : M3_CHOICE_INADMISSIBLE;
+            enum m3_choice expected = set == first    ? M3_CHOICE_IDENTICAL
+                                      : possible[set] ? M3_CHOICE_ADMISSIBLE
+                                                      : M3_CHOICE_INADMISSIBLE;
             ck_assert_msg(found.choice == expected, "case %d set %d: %d for %d", n, set, found.choice, expected);
             ck_assert_msg(found.certified == (ways == 1), "case %d set %d: certified %d, %d ways", n, set,
                           found.certified, ways);
@@ -198,7 +200,7 @@ START_TEST(not_a_number)
 END_TEST
 
 /* Goal:  lists that are no sets of the right size, whatever the scores permit.
- * Seen to fail with counts not compared, and with duplicates not looked for. */
+ * Seen to fail with counts not compared, and with duplicates not searched. */
 START_TEST(unsound_lists)
 {
     struct trial c = { .bound = { 9, 9, 9, 9, 9 }, .k = 3, .lowest = 1 };
@@ -243,7 +245,8 @@ START_TEST(ties)
             d.truth = truth;
             struct m3_certificate found = m3_certify(&d);
             ck_assert_int_eq(found.choice, rule ? lowest[i] : any[i]);
-            if (found.choice == M3_CHOICE_INADMISSIBLE) ck_assert_str_eq(found.fault, "equal scores go to the lower id");
+            if (found.choice == M3_CHOICE_INADMISSIBLE)
+                ck_assert_str_eq(found.fault, "equal scores go to the lower id");
             c.bound[1] = 1.5;
             ck_assert_int_eq(m3_certify(&d).choice, M3_CHOICE_TIE);
             d.got = both;
@@ -301,11 +304,20 @@ END_TEST
 START_TEST(margin_alone)
 {
     const int64_t want[2] = { 0, 1 }, same[2] = { 1, 0 }, other[2] = { 0, 3 }, both[2] = { 3, 4 };
-    const struct { double moved[IDS]; const int64_t *got; enum m3_choice choice; int certified; } cases[] = {
-        { { 0, 0, 0, 0, 0 }, other, M3_CHOICE_INADMISSIBLE, 1 },  { { 0, -0.5, 0, 0.75, 0 }, other, M3_CHOICE_ADMISSIBLE, 0 },
-        { { 0, -0.5, 0, 0.25, 0 }, other, M3_CHOICE_INADMISSIBLE, 1 }, { { -9, -0.5, 9, 0.75, 0 }, other, M3_CHOICE_ADMISSIBLE, 0 },
-        { { 0, -0.5, 0, 0.75, 0 }, both, M3_CHOICE_INADMISSIBLE, 0 },  { { -1, -0.5, 0, 0.75, 0.5 }, both, M3_CHOICE_ADMISSIBLE, 0 },
-        { { 0, 0, 0, 0.5, 0 }, same, M3_CHOICE_PERMUTED, 1 },          { { 0, 0, 0, 1.5, 0 }, same, M3_CHOICE_PERMUTED, 0 },
+    const struct {
+        double moved[IDS];
+        const int64_t *got;
+        enum m3_choice choice;
+        int certified;
+    } cases[] = {
+        { { 0, 0, 0, 0, 0 }, other, M3_CHOICE_INADMISSIBLE, 1 },
+        { { 0, -0.5, 0, 0.75, 0 }, other, M3_CHOICE_ADMISSIBLE, 0 },
+        { { 0, -0.5, 0, 0.25, 0 }, other, M3_CHOICE_INADMISSIBLE, 1 },
+        { { -9, -0.5, 9, 0.75, 0 }, other, M3_CHOICE_ADMISSIBLE, 0 },
+        { { 0, -0.5, 0, 0.75, 0 }, both, M3_CHOICE_INADMISSIBLE, 0 },
+        { { -1, -0.5, 0, 0.75, 0.5 }, both, M3_CHOICE_ADMISSIBLE, 0 },
+        { { 0, 0, 0, 0.5, 0 }, same, M3_CHOICE_PERMUTED, 1 },
+        { { 0, 0, 0, 1.5, 0 }, same, M3_CHOICE_PERMUTED, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct trial c = { .bound = { 0.125, 0.125, 0.125, 0.125, 0.125 }, .k = 2, .lowest = 1 };

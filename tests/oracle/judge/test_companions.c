@@ -172,7 +172,7 @@ static int needs_matrix(const struct m3_graph_row *row)
  * Claim: every tap that needs no matrix: the same bits as with all weights; every tap that does: says what is missing.
  *        Bounds and walks of every float tap with rows and width, finite and not below 0; n + f of the graph where the
  *        allowance has steps; a gain of every tap that needs a matrix, that of a linear one the lengths of its rows;
- *        what rounding inside costs of experts and the shared expert alone; margins one for each decision.
+ *        what rounding intermediates costs, of experts and the shared expert alone; margins one for each decision.
  * Seen to fail with the dtype not taken over, one gain for all rows taken for one of each. */
 START_TEST(taps)
 {
@@ -233,7 +233,8 @@ START_TEST(taps)
         ck_assert((beside.gain != NULL) == (row->op == M3_OP_LINEAR || gated));
         ck_assert((beside.intermediates != NULL) == gated && (beside.intermediates_walk != NULL) == gated);
         for (int64_t j = 0; gated && j < value.rows * value.width; j++)
-            ck_assert(isfinite(beside.intermediates[j]) && beside.intermediates[j] > 0 && beside.intermediates_walk[j] > 0);
+            ck_assert(isfinite(beside.intermediates[j]) && beside.intermediates[j] > 0 &&
+                      beside.intermediates_walk[j] > 0);
         if (beside.gain) ck_assert_int_eq(beside.gain_stride, gated ? value.width : 0);
         const struct m3_weight *w = m3_graph_weight(model, semantics, tap, layer, 0);
         const int join = tap == M3_TAP_MTP_EH_PROJ && semantics->mtp_join == M3_MTP_ADDITIVE;
@@ -304,8 +305,8 @@ static void rewrite(const char *path, const struct change *change)
 
 /* Goal:  companions that cannot be those of the dump are refused, with tensor or field.
  * Given: one change at a time; the dump itself, which has none.
- * Claim: status and words; nothing is left behind; the unchanged file is read.
- * Seen to fail with hashes that need not be equal, the shapes of vectors, bounds, `.inside` and margins not looked at,
+ * Claim: status and text; nothing is left over; the unchanged file is read.
+ * Seen to fail with hashes that need not be equal, the shapes of vectors, bounds, `.inside` and margins not checked,
  * steps that are no number. */
 START_TEST(refused)
 {
@@ -328,7 +329,7 @@ START_TEST(refused)
         { NULL, NULL, "layers.77.attn_norm.weight", M3_F64, M3_BAD_INPUT, "no tap of the config" },
         { NULL, NULL, "layers.0.q_proj.weight", M3_F64, M3_BAD_INPUT, "no tap of the config" },
         { NULL, NULL, "nonsense.bias", M3_F64, M3_BAD_INPUT, "no tap of the config" },
-        /* found when the tap is looked at */
+        /* found when the tap is read */
         { "final_norm.n", NULL, NULL, M3_F64, M3_BAD_INPUT, "final_norm.n: got none" },
         { "final_norm.f", "x", NULL, M3_F64, M3_BAD_INPUT, "final_norm.f: got x" },
         { NULL, NULL, "final_norm.bound", M3_F64, M3_BAD_INPUT, "final_norm.bound: got [1] F64, expected [" },
@@ -340,7 +341,7 @@ START_TEST(refused)
     };
     begin(0, 1);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        static const enum m3_tap looked[] = { M3_TAP_FINAL_NORM, M3_TAP_LOGITS, M3_TAP_SHARED, M3_TAP_EXPERTS };
+        static const enum m3_tap read_taps[] = { M3_TAP_FINAL_NORM, M3_TAP_LOGITS, M3_TAP_SHARED, M3_TAP_EXPERTS };
         struct m3_companions *got;
         struct m3_error e = { 0 };
         struct m3_companion beside;
@@ -349,7 +350,7 @@ START_TEST(refused)
         int status = m3_companions_load(&got, dump, file, &e);
         ck_assert((got == NULL) == (status != 0));
         for (int k = 0; k < 4 && !status; k++) {
-            status = m3_companion_read(&beside, got, looked[k], k < 2 ? -1 : 3, &e);
+            status = m3_companion_read(&beside, got, read_taps[k], k < 2 ? -1 : 3, &e);
             m3_companion_free(&beside);
         }
         ck_assert_msg(status == changes[i].status && (!status || strstr(e.text, changes[i].says)), "change %zu: %d, %s",

@@ -2,7 +2,7 @@
 #include "dumps.h"
 
 /* Goal:  taps without elements are no pass.
- * Seen to fail with the count of elements not looked at. */
+ * Seen to fail with the count of elements not checked. */
 START_TEST(nothing_to_judge)
 {
     const double none[1] = { 0 };
@@ -155,7 +155,7 @@ static void write_meta(const char *path, const char *key, const char *value)
 }
 
 /* Goal:  dumps of another model or case are compared by force only; an absent hash is noted.
- * Seen to fail with case_sha256 not looked at, and with `force` ignored. */
+ * Seen to fail with case_sha256 not compared, and with `force` ignored. */
 START_TEST(hashes)
 {
     const char *const keys[] = { "model_sha256", "case_sha256" };

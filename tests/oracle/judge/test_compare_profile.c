@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "oracle/variants/envelope.h"
+#include "oracle/judge/envelope.h"
 #include "oracle/error/profile.h"
 #include "oracle/report/report.h"
 #include "oracle/error/tiers.h"
@@ -90,7 +90,7 @@ END_TEST
 
 /* Goal:  a candidate declared F32 whose values are all numbers of bf16, though the reference's are not, fails under
  *        fp32 even within what it is allowed; with 63 values nothing is said; under bf16 it passes.
- * Seen to fail with the grid not looked at. */
+ * Seen to fail with the grid not checked. */
 START_TEST(grid)
 {
     float got[64];
@@ -137,9 +137,9 @@ static void write_flip(const char *path, int row, double off, int with_nan)
     dump_end(&dump);
 }
 
-/* Goal:  the row of another choice, and those behind it, are left out of later layers and counted; the layer's own taps
+/* Goal:  the row of another choice, and those after it, are left out of later layers and counted; the layer's own taps
  *        before the choice are not; NaN in a row that is left out still fails; where no row is left nothing is judged.
- * Seen to fail with taint not asked, with rows behind it judged, and with NaN looked for in judged rows alone. */
+ * Seen to fail with taint not asked, with rows after it judged, and with NaN searched in judged rows alone. */
 START_TEST(follows_from_other_choices)
 {
     write_flip(reference_path, -1, 0, 0);
@@ -152,7 +152,8 @@ START_TEST(follows_from_other_choices)
 
     write_flip(candidate_path, 2, 0.5, 1);
     ck_assert_int_eq(judge(), M3_OK);
-    ck_assert(result.stages[2].verdict == M3_VERDICT_FAIL && result.failed == 2 && result.stages[2].index[0] == ROWS - 1);
+    ck_assert(result.stages[2].verdict == M3_VERDICT_FAIL && result.failed == 2 &&
+              result.stages[2].index[0] == ROWS - 1);
 
     write_flip(candidate_path, 0, 0.5, 0);
     ck_assert_int_eq(judge(), M3_OK);
@@ -170,30 +171,31 @@ static void among(const char *const *taps, int count, const char *choices, doubl
 {
     const struct envelope_strings strings = { "m3ref-envelope", m3_profile_name(profile), m3_profile_sha256(profile),
                                               "m", "c", choices };
+    const struct m3_origin origin = { .model_sha256 = "m", .case_sha256 = "c" };
     double values[4 * 4];
     ck_assert_int_le(count, 4);
     for (int i = 0; i < 4 * count; i++) values[i] = factor * unit * (1 + i % 4);
     write_envelope(in_folder("envelope"), &strings, taps, count, values, 4);
     m3_envelope_close(envelope);
-    ck_assert_msg(m3_envelope_open(&envelope, in_folder("envelope"), "m", "c", profile, &error) == M3_OK, "%s",
+    ck_assert_msg(m3_envelope_open(&envelope, in_folder("envelope"), &origin, profile, &error) == M3_OK, "%s",
                   error.text);
     options.envelope = envelope;
 }
 
 /* A tap of four ones, and a candidate at so many units from it. */
-static const struct m3_stage *judge_at(const char *tap, double units, const char *yardstick)
+static const struct m3_stage *judge_at(const char *tap, double units, const char *error)
 {
     const double want[4] = { 1, 1, 1, 1 }, got[4] = { 1, 1 + 2 * units * unit, 1, 1 };
-    write_pair(tap, want, got, 2, 2, yardstick, yardstick);
+    write_pair(tap, want, got, 2, 2, error, error);
     return judge_one();
 }
 
 static const char *const mid[] = { "layers.0.mid" };
 
 /* Goal:  the percentile of a candidate, and its verdict.
- * Given: 4 times 1 allowed by the yardstick, so that only the envelope objects; then nearly nothing allowed, and NaN.
- * Claim: between runs 2 and 3 percentile 50, pass; at twice the largest pass; at three times suspect; where the
- *        yardstick fails it fails, with the percentile beside it.
+ * Given: 4 times 1 allowed by the stated error: only the envelope objects; then nearly nothing allowed, and NaN.
+ * Claim: between runs 2 and 3 percentile 50, pass; at twice the largest pass; at three times suspect; where
+ *        that error fails it fails, with the percentile beside it.
  * Seen to fail with the largest for twice the largest, with suspect over fail, and with suspects not counted. */
 START_TEST(ranked)
 {
@@ -225,7 +227,7 @@ START_TEST(ranked)
 END_TEST
 
 /* Goal:  nothing is said where zeros would be within twice the largest, of what is exact, and of taps that the envelope
- *        lacks; each is noted. What nothing else judges may become suspect, and passes by no rank.
+ *        does not hold; each is noted. What nothing else judges may become suspect, and passes by no rank.
  * Seen to fail with blind taps ranked, with exact ones ranked, and with a pass for what the profile cannot judge. */
 START_TEST(not_ranked)
 {
@@ -256,7 +258,7 @@ START_TEST(not_ranked)
 END_TEST
 
 /* Goal:  only whole taps are ranked: distances of the runs are over all rows.
- * Seen to fail with the elements not counted, and with the reference's rows not looked at. */
+ * Seen to fail with the elements not counted, and with the reference's rows not counted. */
 START_TEST(whole_taps)
 {
     const double values[4] = { 1, 1, 1, 1 };
@@ -279,7 +281,7 @@ START_TEST(whole_taps)
 END_TEST
 
 /* Goal:  ranks end at the first choice that is not the reference's, or was not compared; slots do not matter.
- * Given: the dumps of follows_from_other_choices, off by 1/2 behind a choice: 20 times the largest of the envelope.
+ * Given: the dumps of follows_from_other_choices, off by 1/2 after a choice: 20 times the largest of the envelope.
  * Seen to fail with differing choices counted as the same, with permuted ones not, and with choices that patterns leave
  * out taken for the same. */
 START_TEST(ranked_up_to_other_choices)

@@ -276,7 +276,8 @@ START_TEST(chains)
                 for (int o = 0; o < N; o++) ref.y[t * N + o] = (double)y[o];
             }
             struct m3_tier_result r = judge(&ref, &got, at, is_mlp, bf16, 1);
-            if (wrong) ck_assert_msg(r.verdict != M3_VERDICT_PASS, "case %d, tap %d: defect passed, z2 %g", c, tap, r.z2);
+            if (wrong)
+                ck_assert_msg(r.verdict != M3_VERDICT_PASS, "case %d, tap %d: defect passed, z2 %g", c, tap, r.z2);
             else no_alarm("chain", &r, M3_TIER_HARD | M3_TIER_SUSPECT | M3_TIER_WALK);
             ck_assert_msg(wrong || (r.z2 >= 0.3 && r.z2 <= 1.5), "case %d, tap %d: z2 %g", c, tap, r.z2);
             if (tap == 2 * LAYERS - 1) {

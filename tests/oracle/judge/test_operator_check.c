@@ -1,7 +1,7 @@
 /* compare with companions: every tap judged by its own operator, from the candidate's own inputs. SPEC 7.8.
  *
  * Mistakes are put into the dump of an honest float run: a tap and all that follows from it would move in a real one,
- * here the taps behind it stay, so each reads inputs that say something else. */
+ * here the taps after it stay, so each reads inputs that say something else. */
 #include "program.h"
 
 #include <jansson.h>
@@ -147,7 +147,7 @@ static int compare_with(const char *options)
 }
 
 /* Goal:  an honest float run passes, its operators judged by bounds; companions in a file of their own say the same.
- * Seen to fail with the reference's companions not looked for. */
+ * Seen to fail with the reference's companions not searched. */
 START_TEST(honest)
 {
     rewrite(in_folder("float"), in_folder("candidate"), NULL, NULL, NULL);
@@ -173,7 +173,7 @@ END_TEST
  *        it; what is after those is inherited, not blamed.
  * Given: taps of operators with and without weights, off by a factor of 1.001 or in one element by 1 %.
  * Claim: the first divergence; what reads the tap without weights fails too, and another tap passes.
- * Seen to fail with nothing made again, with drift not measured, with 1000 times the steps. */
+ * Seen to fail with nothing recomputed, with drift not measured, with 1000 times the steps. */
 START_TEST(local)
 {
     static const struct { const char *tap, *reader, *after; change *how; } cases[] = {
@@ -229,7 +229,7 @@ START_TEST(suspect)
 }
 END_TEST
 
-/* ---- a profile that rounds inside experts */
+/* ---- a profile that rounds intermediates of experts */
 
 /* After the run's own: what bf16 stores in bf16. */
 struct rounding {
@@ -279,11 +279,11 @@ static void make_bf16(const char *to, const char *id)
     m3_error_free(&notes);
 }
 
-/* Goal:  where the candidate lacks inputs, and nothing can be made again, the fp32 errors of the reference judge; where
- *        it states none, under a coarser profile, nobody does, but NaN fails.
+/* Goal:  where inputs are not in the candidate, and nothing can be recomputed, the fp32 errors of the reference judge;
+ *        where it states none, under a coarser profile, nobody does, but NaN fails.
  * Seen to fail with all such taps judged at 1e-5, stretched, and with what is not judged kept from all that reads it.
  */
-START_TEST(inputs_that_are_lacking)
+START_TEST(inputs_that_are_missing)
 {
     rewrite(in_folder("float"), in_folder("candidate"), NULL, NULL, "layers.1.attn_norm");
     ck_assert_int_eq(compare_with(""), 0);
@@ -302,31 +302,31 @@ START_TEST(inputs_that_are_lacking)
 }
 END_TEST
 
-static const char *const insides[] = { "layers.2.moe.expert_out", "layers.2.moe.shared", "layers.3.moe.expert_out",
+static const char *const rounded[] = { "layers.2.moe.expert_out", "layers.2.moe.shared", "layers.3.moe.expert_out",
                                        "layers.3.moe.shared", "layers.4.moe.expert_out", "layers.4.moe.shared" };
-enum { INSIDES = sizeof insides / sizeof *insides };
+enum { ROUNDED = sizeof rounded / sizeof *rounded };
 
 #define BY_DRIFT "bounds and measured drift"
-#define UNKNOWN_INSIDE "the profile rounds inside, and nothing says what that costs"
+#define UNKNOWN_COST "the profile rounds inside, and nothing says what that costs"
 
-/* Goal:  an honest run in bf16 passes, experts judged by bounds; where the reference does not say what rounding inside
- *        them costs they are not judged, nor is their sum where the candidate lacks them.
+/* Goal:  an honest run in bf16 passes, experts judged by bounds; where the reference does not say what rounding their
+ *        intermediates costs they are not judged, nor is their sum where they are not in the candidate.
  * Given: companions with `.inside`, without one of the two; a candidate without outputs of experts.
  * Seen to fail with such taps judged at 1e-5, stretched, and with what is not judged kept from all that reads it. */
-START_TEST(rounded_inside)
+START_TEST(rounded_intermediates)
 {
     make_bf16(in_folder("candidate"), NULL);
     ck_assert_int_eq(compare_with("--profile bf16"), 0);
     ck_assert_int_eq(count_of("not_judged"), 0);
-    for (int i = 0; i < INSIDES; i++) ck_assert(says(insides[i], "judged_by", BY_DRIFT));
+    for (int i = 0; i < ROUNDED; i++) ck_assert(says(rounded[i], "judged_by", BY_DRIFT));
 
     static const char *const fields[] = { "*.inside", "*.inside_walk" };
     for (int k = 0; k < 2; k++) {
         rewrite(in_folder("truth"), in_folder("without"), NULL, NULL, fields[k]);
         ck_assert_int_eq(m3ref("compare %s %s --json --profile bf16", in_folder("without"), in_folder("candidate")), 0);
-        for (int i = 0; i < INSIDES; i++)
-            ck_assert(says(insides[i], "verdict", "not_judged") && says(insides[i], "note", UNKNOWN_INSIDE));
-        ck_assert_int_eq(count_of("not_judged"), INSIDES);
+        for (int i = 0; i < ROUNDED; i++)
+            ck_assert(says(rounded[i], "verdict", "not_judged") && says(rounded[i], "note", UNKNOWN_COST));
+        ck_assert_int_eq(count_of("not_judged"), ROUNDED);
         ck_assert(says("layers.2.moe.router_logits", "judged_by", BY_DRIFT));
     }
     rewrite(in_folder("candidate"), in_folder("missing"), NULL, NULL, "*.moe.expert_out");
@@ -414,8 +414,8 @@ static void some_rows(const char *to, const int32_t *rows, int64_t count, const 
     m3_safetensors_close(file);
 }
 
-/* Goal:  rows that cannot be made again are judged all the same; few rows of an honest run pass.
- * Given: seven rows, attention changed in all but the first, which alone can be made again; single rows.
+/* Goal:  rows that cannot be recomputed are judged all the same; few rows of an honest run pass.
+ * Given: seven rows, attention changed in all but the first, which alone can be recomputed; single rows.
  * Claim: exit status 1 at that tap; honest rows pass beside the truth and beside the golden.
  * Seen to fail with the other rows judged by nobody; with the largest value of the rows at hand for that of the whole
  * tap. */
@@ -467,16 +467,16 @@ END_TEST
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
-    Suite *suite = suite_create("weightless");
-    TCase *tests = tcase_create("weightless");
+    Suite *suite = suite_create("operator_check");
+    TCase *tests = tcase_create("operator_check");
     tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, make_runs, remove_runs);
     tcase_add_test(tests, honest);
     tcase_add_loop_test(tests, local, 0, 7);
     tcase_add_test(tests, never_hidden);
     tcase_add_test(tests, suspect);
-    tcase_add_test(tests, inputs_that_are_lacking);
-    tcase_add_test(tests, rounded_inside);
+    tcase_add_test(tests, inputs_that_are_missing);
+    tcase_add_test(tests, rounded_intermediates);
     tcase_add_loop_test(tests, mistakes_under_bf16, 0, 9);
     tcase_add_test(tests, nothing_compared_excuses_nothing);
     tcase_add_test(tests, some_rows_alone);

@@ -39,7 +39,7 @@ static const struct m3_stage *judge_blocks(const int32_t *want, const double *wa
 
 /* Goal:  every kind of set, without scores.
  * Given: the reference chose 0, 3, 5 of at most N = 4.
- * Seen to fail with the sort left out (permuted is another set), with duplicates not looked for (0 3 3 5 against 0 3 5
+ * Seen to fail with the sort left out (permuted is another set), with duplicates not searched (0 3 3 5 against 0 3 5
  * and 3 4 5 5), and with -1 taken for an id. */
 START_TEST(kinds_of_sets)
 {
@@ -86,8 +86,8 @@ END_TEST
 /* Goal:  equal scores go to the lower id; another choice needs scores that choose it: the candidate's own, or the
  *        reference's where the candidate has none and they may be off.
  * Given: blocks 1 and 2 score 4 in the reference, which chose 1; block 6 is the row's own, forced with the least
- * score. Seen to fail with: ties never allowed; always allowed; own scores not looked at; the own block not exempt;
- * equality of the reference's scores not looked at. */
+ * score. Seen to fail with: ties never allowed; always allowed; own scores not used; the own block not exempt;
+ * equality of the reference's scores not used. */
 START_TEST(ties)
 {
     const double scores[B] = { 1, 4, 4, 2, 8, 9, 0.5 };
@@ -180,7 +180,7 @@ START_TEST(broken_reference)
 }
 END_TEST
 
-/* Seen to fail with the rank not looked at, and with any dtype taken. */
+/* Seen to fail with the rank not checked, and with any dtype taken. */
 START_TEST(shapes_of_selections)
 {
     const int32_t ids[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };

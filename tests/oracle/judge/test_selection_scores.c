@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "oracle/judge/judge.h"
+#include "oracle/report/ledger.h"
 
 #define BLOCKS "layers.3.index.blocks"
 #define BLOCK_SCORES "layers.3.index.block_scores"
@@ -68,15 +69,17 @@ START_TEST(own_scores)
     ck_assert(stage->flips[0].layer == 3 && stage->flips[0].row == 0 && stage->flips[0].group == -1);
 
     stage = judge_sides(&want, &(struct side){ .ids = took_5, .scores = want_scores });
-    ck_assert(stage->choice == M3_CHOICE_INADMISSIBLE && stage->verdict == M3_VERDICT_FAIL && result.status == M3_WRONG);
+    ck_assert(stage->choice == M3_CHOICE_INADMISSIBLE && stage->verdict == M3_VERDICT_FAIL &&
+              result.status == M3_WRONG);
     ck_assert_double_eq_tol(stage->gap, -0.05, 1e-12);
     ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = no_bias, .scores = want_scores })->choice,
                      M3_CHOICE_INADMISSIBLE);
-    ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = want_ids, .scores = for_5 })->choice, M3_CHOICE_IDENTICAL);
+    ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = want_ids, .scores = for_5 })->choice,
+                     M3_CHOICE_IDENTICAL);
 }
 END_TEST
 
-/* Goal:  roundings behind the scores, u |s + bias|, and behind logits 6 u s more: what they can close is admissible.
+/* Goal:  roundings after the scores, u |s + bias|, and after logits 6 u s more: what they can close is admissible.
  * Given: scores whose choices differ by 0.7 and by 1.3 of the bound, from scores and from logits.
  * Seen to fail with the bound halved, and with the roundings of the sigmoid left out. */
 START_TEST(roundings)
@@ -132,7 +135,8 @@ START_TEST(margin_without_bias)
     const struct m3_stage *stage = judge_sides(&want, &(struct side){ .ids = took_5, .scores = risen_4 });
     ck_assert_int_eq(stage->choice, M3_CHOICE_INADMISSIBLE);
     ck_assert_str_eq(stage->bounded_by, "margin of the reference");
-    ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = took_5, .scores = risen_6 })->choice, M3_CHOICE_ADMISSIBLE);
+    ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = took_5, .scores = risen_6 })->choice,
+                     M3_CHOICE_ADMISSIBLE);
     ck_assert_int_eq(judge_sides(&want, &(struct side){ .ids = took_5 })->choice, M3_CHOICE_ADMISSIBLE);
     stage = judge_sides(&bare, &(struct side){ .ids = took_5, .scores = risen_6 });
     ck_assert(stage->choice == M3_CHOICE_INADMISSIBLE && stage->scores == NULL && isnan(stage->gap));
@@ -386,7 +390,8 @@ START_TEST(next_token)
     const double equal[2 * V] = { 1, 8, 8, 0, 0, 6, 4, 0, 0, 0 };
     const double not_a_number[2 * V] = { 1, 8, 7.75, NAN, 0, 6, 4, 0, 0, 0 };
     const struct m3_stage *token = judge_logits(want, turned, "0.0078125");
-    ck_assert(token->choice == M3_CHOICE_ADMISSIBLE && token->rows == 2 && token->differing == 1 && token->certified == 1);
+    ck_assert(token->choice == M3_CHOICE_ADMISSIBLE && token->rows == 2 && token->differing == 1 &&
+              token->certified == 1);
     ck_assert(token->want == 1 && token->got == 2 && token->index[0] == 0 && token->rank == 1 && token->gap == -0.25);
     ck_assert_double_eq_tol(token->bound, 0.5, 1e-5);
     ck_assert(result.count == 1 && result.judged == 1 && result.status == M3_OK);
@@ -434,9 +439,10 @@ START_TEST(ledger)
     }
     char *text = NULL;
     size_t length;
-    options.ledger = open_memstream(&text, &length);
+    FILE *lines = open_memstream(&text, &length);
+    options.decisions = &(struct m3_decision_sink){ lines, m3_ledger_write };
     ck_assert_int_eq(judge(), M3_OK);
-    ck_assert_int_eq(fclose(options.ledger), 0);
+    ck_assert_int_eq(fclose(lines), 0);
     const char *next = strchr(text, '\n') + 1;
     ck_assert_ptr_eq(strchr(next, '\n') + 1, text + length);
     json_t *experts = json_loadb(text, (size_t)(next - text), JSON_REJECT_DUPLICATES, NULL);

@@ -22,7 +22,7 @@ static enum m3_tainted of(enum m3_tap tap, int64_t layer, int64_t row)
 }
 
 /* Goal:  without a flip nothing is tainted, not in part either.
- * Seen to fail with an empty list not taken for none, and with NULL looked into. */
+ * Seen to fail with an empty list not taken for none, and with NULL read. */
 START_TEST(nothing)
 {
     ck_assert(m3_taint_is_empty(taint) && m3_taint_is_empty(NULL));
@@ -32,7 +32,7 @@ START_TEST(nothing)
 }
 END_TEST
 
-/* Goal:  another choice of experts: what follows in the layer but the shared expert, and all later layers; rows behind
+/* Goal:  another choice of experts: what follows in the layer but the shared expert, and all later layers; rows after
  *        it drift in later layers, rows before it never; slots of experts are asked one by one.
  * Seen to fail with the shared expert tainted, and with <= for < of layers. */
 START_TEST(experts)
@@ -88,7 +88,9 @@ START_TEST(many)
         const int block = row >= 100 && row < 400 && row % 2 == 0, expert = row >= 99 && row < 400 && row % 3 == 0;
         ck_assert_int_eq(of(M3_TAP_ATTN_OUT, 1, row), block ? M3_TAINT_OTHER : M3_TAINT_NONE);
         ck_assert_int_eq(of(M3_TAP_ROUTED, 1, row), block || expert ? M3_TAINT_OTHER : M3_TAINT_NONE);
-        ck_assert_int_eq(of(M3_TAP_MID, 2, row), block || expert ? M3_TAINT_OTHER : row > 99 ? M3_TAINT_DRIFT : M3_TAINT_NONE);
+        ck_assert_int_eq(of(M3_TAP_MID, 2, row), block || expert ? M3_TAINT_OTHER
+                                                 : row > 99      ? M3_TAINT_DRIFT
+                                                                 : M3_TAINT_NONE);
         if (row <= 99) ck_assert_int_eq(of(M3_TAP_LOGITS, -1, row),
                                         expert || (row >= 5 && row % 5 == 0) ? M3_TAINT_OTHER : M3_TAINT_NONE);
     }

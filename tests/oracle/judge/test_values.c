@@ -86,10 +86,10 @@ START_TEST(l2_just_under_and_over)
 }
 END_TEST
 
-/* Goal:  without a yardstick both limits are 1e-5, and a note says it once for all taps.
+/* Goal:  without a stated error both limits are 1e-5, and a note says it once for all taps.
  * Given: 1 and three zeros. One element off by d: max and L2 are both d. All four off by 0.6e-5: L2 is 1.2e-5.
  * Seen to fail with 1e-4, and with a note per tap. */
-START_TEST(without_a_yardstick)
+START_TEST(without_a_stated_error)
 {
     const double want[4] = { 1, 0, 0, 0 };
     const double off[3][4] = { { 0, 0, 0.999e-5, 0 }, { 0, 0, 1.001e-5, 0 }, { 0.6e-5, 0.6e-5, 0.6e-5, 0.6e-5 } };
@@ -115,9 +115,9 @@ START_TEST(without_a_yardstick)
 }
 END_TEST
 
-/* Goal:  a yardstick for one measure leaves the other at 1e-5.
+/* Goal:  an error stated for one measure leaves the other at 1e-5.
  * Seen to fail with both taken from one key. */
-START_TEST(half_a_yardstick)
+START_TEST(one_stated_error)
 {
     const double want[4] = { 1, 0, 0, 0 }, got[4] = { 1, 1e-3, 0, 0 };
     write_pair("embed", want, got, 1, 4, "1", NULL);
@@ -131,8 +131,8 @@ START_TEST(half_a_yardstick)
 }
 END_TEST
 
-/* Seen to fail with the check of a yardstick left out: "inf" allows everything. */
-START_TEST(a_yardstick_must_be_a_number)
+/* Seen to fail with the check of a stated error left out: "inf" allows everything. */
+START_TEST(a_stated_error_must_be_a_number)
 {
     const double x[1] = { 1 };
     const char *const bad[] = { "nan", "inf", "-1e-9", "", "1e-7x", "tight" };
@@ -277,9 +277,9 @@ Suite *m3_suite(void)
     tcase_add_test(tests, counts);
     tcase_add_test(tests, max_just_under_and_over);
     tcase_add_test(tests, l2_just_under_and_over);
-    tcase_add_test(tests, without_a_yardstick);
-    tcase_add_test(tests, half_a_yardstick);
-    tcase_add_test(tests, a_yardstick_must_be_a_number);
+    tcase_add_test(tests, without_a_stated_error);
+    tcase_add_test(tests, one_stated_error);
+    tcase_add_test(tests, a_stated_error_must_be_a_number);
     tcase_add_test(tests, nan_in_the_candidate);
     tcase_add_test(tests, nan_in_the_reference);
     tcase_add_test(tests, infinities);

@@ -259,7 +259,7 @@ START_TEST(sides)
 }
 END_TEST
 
-/* Goal:  sums, offsets and factors are exact in double; a sum of which a part lacks is left out and noted.
+/* Goal:  sums, offsets and factors are exact in double; a sum of which a part is missing is left out and noted.
  * Seen to fail with the sum made in float, and with plus for times. */
 START_TEST(arithmetic)
 {
@@ -369,7 +369,7 @@ START_TEST(leftovers)
 END_TEST
 
 /* Goal:  tensors that are not what the map says are refused with map, tap, tensor, got and expected.
- * Seen to fail with the final shape not looked at, and with its rank alone looked at. */
+ * Seen to fail with the final shape not checked, and with its rank alone checked. */
 START_TEST(wrong_tensors)
 {
     static const struct { const char *steps, *words; } wrong[] = {

@@ -179,7 +179,7 @@ START_TEST(json_selection_and_summary)
 END_TEST
 
 /* Goal:  a report that cannot be written says so.
- * Seen to fail with the stream's error not looked at. */
+ * Seen to fail with the stream's error not checked. */
 START_TEST(full_disk)
 {
     write_kinds();

@@ -1,5 +1,5 @@
-/* Every deliberate mistake (ref/oracle/variants/mistakes.h) is found where SPEC 7.12 says that it first shows, and costs what is
- * printed there. The two tables of that section are what this test reads. */
+/* Every deliberate mistake (ref/oracle/variants/mistakes.h) is found where SPEC 7.12 says that it first shows, and
+ * costs what is printed there. The two tables of that section are what this test reads. */
 #include "files.h"
 
 #include <math.h>
@@ -170,13 +170,13 @@ static int spec_rows(struct spec_row *rows, int columns)
 {
     FILE *file = fopen("SPEC.md", "r");
     char line[1024];
-    int inside = 0, count = 0;
+    int in_table = 0, count = 0;
     ck_assert_ptr_nonnull(file);
     while (fgets(line, sizeof line, file)) {
         struct spec_row r = { .id = "" };
-        if (line[0] == '#') inside = strncmp(line, "### 7.12 ", 9) == 0;
-        int found = inside ? sscanf(line, "| %63s | %15s | %63s | %15s | %15s |", r.id, r.run, r.first, r.there, r.end)
-                           : 0;
+        if (line[0] == '#') in_table = strncmp(line, "### 7.12 ", 9) == 0;
+        int found =
+            in_table ? sscanf(line, "| %63s | %15s | %63s | %15s | %15s |", r.id, r.run, r.first, r.there, r.end) : 0;
         if (!strchr(r.id, '.') || (found == 5) != (columns == 5)) continue;
         ck_assert_int_lt(count, SPEC_ROWS);
         rows[count++] = r;
@@ -190,7 +190,8 @@ static void as_printed(const struct spec_row *r, const char *printed, const stru
 {
     char *end;
     const double want = strtod(printed, &end), got = off(s) * (*end == '%' ? 100 : 1);
-    if (want == 0) ck_assert_msg(s->verdict != M3_VERDICT_FAIL && got <= 1e-5, "%s: %s: %g, expected 0", r->id, s->tap, got);
+    if (want == 0)
+        ck_assert_msg(s->verdict != M3_VERDICT_FAIL && got <= 1e-5, "%s: %s: %g, expected 0", r->id, s->tap, got);
     else if (!(fabs(got - want) <= 0.051 * want))
         ck_abort_msg("%s: %s: got %.3g, printed %s", r->id, s->tap, got, printed);
 }
@@ -265,8 +266,8 @@ START_TEST(found)
         const struct m3_mistake *mistake = m3_mistake_named(r->id);
         if (case_named(r->run) != &cases[_i]) continue;
         ck_assert_msg(mistake != NULL, "no mistake %s", r->id);
-        const char *lacks = m3_mistake_missing(mistake, model, &semantics, &the_case);
-        ck_assert_msg(!lacks, "%s: the input lacks %s", r->id, lacks);
+        const char *missing = m3_mistake_missing(mistake, model, &semantics, &the_case);
+        ck_assert_msg(!missing, "%s: the input has not %s", r->id, missing);
 
         dump("candidate.safetensors", mistake);
         compare(in_folder("reference.safetensors"), in_folder("candidate.safetensors"));
@@ -497,7 +498,7 @@ static int careless_linear(struct m3_ctx *ctx, real *y, const real *x, const str
     return status;
 }
 
-/* Goal:  a sum that lacks a product, or is kept in bf16, is found.
+/* Goal:  a sum without one product, or is kept in bf16, is found.
  * Given: one of the calls of linear leaves out one product of one element (H products each, but for o_proj and down);
  *        all of them round every partial sum.
  * Claim: the tap of that call is the first divergence and the culprit; with sums in bf16 the first linear's.
@@ -578,7 +579,7 @@ END_TEST
  * Seen to fail with a list's worth of keys taken for more. */
 START_TEST(what_is_lacking)
 {
-    static const struct { const char *id, *lacks; } m2[] = {
+    static const struct { const char *id, *missing; } m2[] = {
         { "select.union", "a sparse layer" }, { "norm.no_plus_one", "norms of Gemma's form" },
         { "norm.qk_plain", "a norm of each head of q and k" }, { "act.alpha", "the activation of SwiGLU-OAI" },
         { "moe.no_shared", "a shared expert" }, { "quant.requant", "matrices with a scale per 32 columns" },
@@ -589,16 +590,16 @@ START_TEST(what_is_lacking)
     static const struct run_case small = { "m2", "golden/m2/model", "golden/m2/case.safetensors", NULL };
     open_case(&small);
     for (size_t i = 0; i < sizeof m2 / sizeof m2[0]; i++) {
-        const char *lacks = m3_mistake_missing(m3_mistake_named(m2[i].id), model, &semantics, &the_case);
-        ck_assert_msg(m2[i].lacks ? lacks && strcmp(lacks, m2[i].lacks) == 0 : !lacks, "%s: %s", m2[i].id,
-                      lacks ? lacks : "nothing");
+        const char *missing = m3_mistake_missing(m3_mistake_named(m2[i].id), model, &semantics, &the_case);
+        ck_assert_msg(m2[i].missing ? missing && strcmp(missing, m2[i].missing) == 0 : !missing, "%s: %s", m2[i].id,
+                      missing ? missing : "nothing");
     }
     m3_case_free(&the_case);
     m3_model_close(model);
     open_case(case_named("tiny"));
     the_case.T = 12;
-    const char *lacks = m3_mistake_missing(m3_mistake_named("attn.dense"), model, &semantics, &the_case);
-    ck_assert(lacks && strcmp(lacks, "more blocks than a list holds") == 0);
+    const char *missing = m3_mistake_missing(m3_mistake_named("attn.dense"), model, &semantics, &the_case);
+    ck_assert(missing && strcmp(missing, "more blocks than a list holds") == 0);
     the_case.T = 13;
     ck_assert_ptr_null(m3_mistake_missing(m3_mistake_named("attn.dense"), model, &semantics, &the_case));
 }

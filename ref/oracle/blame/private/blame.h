@@ -1,9 +1,9 @@
-/* What the parts of blame share. Inside the oracle. */
+/* What the files of blame share. */
 #ifndef M3_ORACLE_BLAME_PRIVATE_BLAME_H
 #define M3_ORACLE_BLAME_PRIVATE_BLAME_H
 
-#include "oracle/judge/align.h"
 #include "oracle/blame/blame.h"
+#include "oracle/judge/align.h"
 
 /* One tap of the call. */
 struct m3_blame_item {
@@ -42,7 +42,10 @@ struct m3_blaming {
 /* The item of a tap, or NULL. */
 struct m3_blame_item *m3_blame_find(const struct m3_blaming *b, enum m3_tap tap, int64_t layer);
 
-/* ---- blame_values.c */
+/* Operand i of a tap, or NULL. */
+struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct m3_blame_item *item, int i);
+
+/* ---- candidate.c */
 
 /* The candidate's tensor of an item. `values` is to be freed, also on failure. */
 int m3_blame_read(struct m3_blame_values *values, const struct m3_blaming *b, const struct m3_blame_item *item);
@@ -50,7 +53,7 @@ void m3_blame_values_free(struct m3_blame_values *values);
 /* Tells the trace the rows that an operator can take. `values` holds only those afterwards. */
 int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *values);
 
-/* ---- blame_reference.c: the run in double */
+/* ---- reference.c: the run in double */
 
 int m3_blame_reference(struct m3_blaming *b);
 void m3_blame_reference_free(struct m3_blaming *b);
@@ -60,16 +63,24 @@ const int32_t *m3_blame_reference_ids(const struct m3_blaming *b, const struct m
 
 /* ---- the judges: fill item->blamed */
 
-/* blame_judge.c */
+/* values.c */
 int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
-                          const struct m3_blame_values *dumped, const struct m3_recomputed *remade);
+                          const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed);
 void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank);
 
-/* blame_choices.c, by the scores that the trace knows; where there are none, or `remade` has no row, only what no
+/* choices.c, by the scores that the trace knows; where there are none, or `recomputed` has no row, only what no
  * scores can choose is judged. Lists of blocks are sorted, unusable rows marked, also where nothing is to be judged. */
 int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item,
-                           struct m3_blame_values *dumped, const struct m3_recomputed *remade);
-/* Choices that the dump lacks: the trace gets those rows that could not have been chosen otherwise. */
-int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_recomputed *remade);
+                           struct m3_blame_values *dumped, const struct m3_recomputed *recomputed);
+/* Choices that are not in the dump: the trace gets those rows that could not have been chosen otherwise. */
+int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
+                          const struct m3_recomputed *recomputed);
+
+/* ---- culprit.c */
+
+/* How many operators are judged together with that of a tap, for want of dumped taps between them. */
+void m3_blame_count_together(const struct m3_blaming *b, struct m3_blame_item *item);
+/* Adds up the verdicts. */
+void m3_blame_find_culprit(struct m3_blame *result);
 
 #endif

@@ -1,9 +1,10 @@
-/* What the parts of weightless.c share. Inside the oracle. */
+/* What the files of operator_check.h share. */
 #ifndef M3_ORACLE_JUDGE_PRIVATE_OPERATOR_CHECK_H
 #define M3_ORACLE_JUDGE_PRIVATE_OPERATOR_CHECK_H
 
 #include "oracle/error/recompute.h"
 #include "oracle/judge/operator_check.h"
+#include "oracle/judge/side_by_side.h"
 
 struct m3_operator_check {
     const struct m3_companions *companions;
@@ -19,35 +20,26 @@ struct m3_operator_check {
     int64_t count, room;
 };
 
-/* Elements of both dumps with what each is allowed. */
-struct m3_side_by_side {
-    double *got, *want, *bound, *walk, *suspect, *error, *variance;     /* [count]; got owns all */
-    int64_t count, room;
-    int64_t *rows;              /* numbers of rows of what was made again; NULL: pieces say */
-};
+/* ---- operator_check.c */
 
-/* ---- weightless.c */
+int m3_operator_check_is_admitted(const struct m3_operator_check *check, enum m3_tap tap, int64_t layer);
 
-int m3_operator_check_is_admitted(const struct m3_operator_check *w, enum m3_tap tap, int64_t layer);
-
-int m3_side_by_side_room(struct m3_side_by_side *s, int64_t room, const char *tap, struct m3_error *error);
-void m3_side_by_side_free(struct m3_side_by_side *s);
-/* Element i may be off by `error` more, evenly spread. */
-void m3_side_by_side_add(struct m3_side_by_side *s, int64_t i, double error);
-/* By the three tiers. has_suspect: of attention. */
-void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const struct m3_operator_check *w,
+/* By the tiers, with found->n and f. has_suspect: of attention. */
+void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const struct m3_operator_check *check,
                                const struct m3_side_by_side *s, const char *name, int has_suspect);
 
-/* ---- weightless_inputs.c */
+/* ---- operator_check_inputs.c */
 
 /* The candidate's tensor of a tap, if it has the shape that the call gives it. */
-const struct m3_tensor *m3_operator_check_fitting(const struct m3_operator_check *w, enum m3_tap tap, int64_t layer);
+const struct m3_tensor *m3_operator_check_fitting(const struct m3_operator_check *check, enum m3_tap tap,
+                                                  int64_t layer);
 /* Tells the trace all admitted taps before this one. */
-int m3_operator_check_put_before(struct m3_operator_check *w, enum m3_tap tap, int64_t layer, struct m3_error *error);
+int m3_operator_check_put_before(struct m3_operator_check *check, enum m3_tap tap, int64_t layer,
+                                 struct m3_error *error);
 
-/* ---- weightless_drift.c */
+/* ---- operator_check_drift.c */
 
-int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *w,
+int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *check,
                               const struct m3_matched *matched, struct m3_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Where the scores behind the ids of two dumps come from, decision by decision. Used by selection.c alone. SPEC 7.6. */
+/* Where the scores by which ids were chosen come from, decision by decision. Used by selection.c alone. SPEC 7.6. */
 #ifndef M3_ORACLE_JUDGE_PRIVATE_SCORER_H
 #define M3_ORACLE_JUDGE_PRIVATE_SCORER_H
 
@@ -28,7 +28,7 @@ struct m3_scorer {
     double *numbers;                /* what the next are parts of, [ids] each */
     double *truth, *score, *bound, *proven, *moved, *biases;
     unsigned char *forced, *marks;
-    /* of the decision looked at last */
+    /* of the decision scored last */
     const char *whose, *bounded_by; /* static text; NULL: no scores */
     int tainted;                    /* and nothing else to judge it by */
 };

@@ -1,10 +1,10 @@
 /* Elements of one float or count tap of two dumps, as the judges read them: in pieces, by several threads, with results
- * that do not depend on their number. Used by values.c, pieces.c and look.c alone. */
+ * that do not depend on their number. Used by the judges of floats alone. */
 #ifndef M3_ORACLE_JUDGE_PRIVATE_VALUES_H
 #define M3_ORACLE_JUDGE_PRIVATE_VALUES_H
 
 #include "oracle/judge/judge.h"
-#include "oracle/judge/private/spans.h"
+#include "oracle/judge/spans.h"
 
 /* Consecutive elements. */
 struct m3_piece {
@@ -34,7 +34,7 @@ void m3_stage_show(struct m3_stage *stage, const struct m3_pieces *pieces, const
  * which an honest result has, can tell; SPEC 7.2. M3_DTYPES: no. */
 enum m3_dtype m3_pieces_grid(const struct m3_stage *stage, const struct m3_pieces *pieces, double rounding);
 
-/* Quantiles and effective precision of the stage. Of a tap of more elements only about so many are looked at, in runs
+/* Quantiles and effective precision of the stage. Of a tap of more elements only about so many are read, in runs
  * spread over it. M3_INTERNAL. */
 enum { M3_PRECISION_ELEMENTS = 1 << 15 };
 int m3_stage_precision(struct m3_stage *stage, const struct m3_pieces *pieces, struct m3_error *error);

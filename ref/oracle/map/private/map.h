@@ -52,9 +52,9 @@ struct m3_array {
     void *owned;                            /* NULL: data is borrowed */
 };
 
-/* Why a step cannot be done, in words. */
+/* Why a step cannot be done. */
 struct m3_map_trouble {
-    char words[300];
+    char text[300];
     int unknown_size;
     int not_meant;                          /* `only`: the recipe is for other tensors */
 };
@@ -64,13 +64,22 @@ enum { M3_MAP_SIZE_UNKNOWN = -1, M3_MAP_SIZE_BAD = -2 };
 /* "QD+2GD", "Q/G", "3": M3_MAP_SIZE_UNKNOWN where a letter is not known, M3_MAP_SIZE_BAD where it is no size. */
 int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes);
 
+/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for a number of its own */
+
+/* Does `name` fit the pattern? number and part: -1 until one is met; a second one must agree. */
+int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int64_t *part);
+/* 0, or -1: it is too long. */
+int m3_map_name_write(char *name, size_t size, const char *prefix, const char *pattern, int64_t number, int64_t part);
+
+/* ---- steps.c */
+
 struct m3_array m3_array_of(const struct m3_tensor *tensor, int with_data);
 void m3_array_free(struct m3_array *array);
 int64_t m3_array_count(const struct m3_array *array);
 /* Row-major, without gaps; copies if it must. M3_INTERNAL: no memory. */
 int m3_array_pack(struct m3_array *array);
 /* "[1,6,67,20] F32" */
-const char *m3_array_words(char *words, size_t size, const struct m3_array *array);
+const char *m3_array_text(char *text, size_t size, const struct m3_array *array);
 
 /* Does one step to all *count arrays; join and sum leave one. M3_OK, M3_INTERNAL for memory, or M3_NOT_COMPARABLE with
  * *trouble set. */

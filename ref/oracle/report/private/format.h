@@ -1,4 +1,4 @@
-/* Words that the reports share. */
+/* Texts that the reports share. */
 #ifndef M3_ORACLE_REPORT_PRIVATE_FORMAT_H
 #define M3_ORACLE_REPORT_PRIVATE_FORMAT_H
 
@@ -7,9 +7,11 @@
 
 #include "oracle/judge/compare.h"
 
-extern const char *const m3_verdict_words[], *const m3_choice_words[];      /* by enum m3_verdict, enum m3_choice */
-const char *m3_status_word(enum m3_status status);                          /* of a whole comparison */
-enum m3_verdict m3_verdict_of_status(enum m3_status status);
+/* "not judged" for people, "not_judged" for programs. */
+const char *m3_verdict_text(enum m3_verdict verdict);
+const char *m3_verdict_name(enum m3_verdict verdict);
+const char *m3_choice_text(enum m3_choice choice);
+enum m3_verdict m3_verdict_of_status(enum m3_status status);       /* of a whole comparison or blame */
 
 /* "[t=17, h=1021]", or plain numbers where the tensor has not the rank of its tap. */
 void m3_print_place(FILE *out, const struct m3_stage *stage);
@@ -35,6 +37,13 @@ void m3_print_summary(FILE *out, const struct m3_comparison *comparison);
  * be an envelope. The second in memory, as m3_finding. */
 void m3_print_ranks(FILE *out, const struct m3_comparison *comparison);
 char *m3_ranks(const struct m3_comparison *comparison);
+
+/* One line a note. */
+void m3_print_notes(FILE *out, const struct m3_error *notes);
+/* The names of the tiers that object in capitals, as SPEC 7.2 has them. */
+void m3_print_tiers(FILE *out, int tiers, const char *between);
+/* Flushes a report; `what` it is. M3_IO. */
+int m3_report_end(FILE *out, const char *what, struct m3_error *error);
 
 /* The next of the notes, which begin at notes->text: `*at` moves on. NULL at the end; else `length` bytes. */
 const char *m3_next_note(const char **at, size_t *length);

@@ -5,10 +5,14 @@
 #include "io/json.h"
 #include "oracle/judge/compare.h"
 
-extern const char *const m3_verdict_names[], *const m3_choice_names[];      /* by enum m3_verdict, enum m3_choice */
-
 json_t *m3_json_known(double value);            /* NaN, for what is not known: null */
 json_t *m3_json_text(const char *text);         /* NULL: null */
+json_t *m3_json_place(const int64_t *index, int rank);
+json_t *m3_json_tiers(int tiers);               /* names of those that object, of enum m3_tier */
 json_t *m3_json_notes(const struct m3_error *lines);
+/* m3_json_update, and returns the object. */
+json_t *m3_json_join(json_t *object, json_t *more);
+/* Flushes the lines. M3_IO. */
+int m3_json_end(FILE *out, struct m3_error *error);
 
 #endif

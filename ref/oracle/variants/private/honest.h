@@ -1,4 +1,4 @@
-/* What the files of noise.h share. */
+/* What the files of honest.h share. */
 #ifndef M3_ORACLE_VARIANTS_PRIVATE_HONEST_H
 #define M3_ORACLE_VARIANTS_PRIVATE_HONEST_H
 
@@ -71,18 +71,18 @@ static inline float m3_rounded(const struct m3_rounder *r, double value, uint64_
 }
 
 /* A key for the next draws. */
-uint64_t m3_honest_key(struct m3_honest *noise, const char *what);
-struct m3_rounder m3_honest_rounder(struct m3_honest *noise, const char *point);
+uint64_t m3_honest_key(struct m3_honest *honest, const char *what);
+struct m3_rounder m3_honest_rounder(struct m3_honest *honest, const char *point);
 /* Of the weights of a linear operator. */
-struct m3_rounder m3_honest_weights(struct m3_honest *noise, const char *name);
+struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name);
 struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key);
-void m3_honest_round(struct m3_honest *noise, struct m3_ctx *ctx, const char *point, float *x, int64_t n);
-/* "layers.3." of the layer at hand, or "" outside layers, with `inner` behind it; into space [M3_POINT_NAME]. */
-const char *m3_honest_point(const struct m3_honest *noise, char *space, const char *inner);
+void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n);
+/* "layers.3." of the layer at hand, or "" outside layers, followed by `inner`; into space [M3_POINT_NAME]. */
+const char *m3_honest_point(const struct m3_honest *honest, char *space, const char *inner);
 /* 0 .. n-1 in random order. */
-void m3_honest_shuffle(struct m3_honest *noise, int64_t *order, int64_t n);
+void m3_honest_shuffle(struct m3_honest *honest, int64_t *order, int64_t n);
 
-/* y [T,w->rows] := x w' + bias, columns in random order and in a random number of parts. noise_linear.c */
+/* y [T,w->rows] := x w' + bias, columns in random order and in a random number of parts. honest_linear.c */
 int m3_honest_linear(struct m3_ctx *, float *y, const float *x, const struct m3_weight *w, const float *bias,
                     int64_t T);
 int m3_honest_experts(struct m3_ctx *, float *routed, float *each, const float *x, const int32_t *ids, const float *p,
@@ -92,7 +92,7 @@ int m3_honest_swiglu_oai(struct m3_ctx *, float *y, const float *gate, const flo
                         const struct m3_activation *act);
 int m3_honest_swiglu(struct m3_ctx *, float *y, const float *gate, const float *up, int64_t T, int64_t F);
 
-/* noise_attend.c */
+/* honest_attend.c */
 int m3_honest_rope(struct m3_ctx *, float *y, const float *x, const float *cos, const float *sin, int64_t T,
                   int64_t heads, int64_t D, int64_t R);
 int m3_honest_block_scores(struct m3_ctx *, float *m, const float *q, const float *k, const struct m3_index *d);

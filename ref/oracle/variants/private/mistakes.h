@@ -19,8 +19,13 @@ typedef int64_t m3_times(const struct m3_query *query, int64_t j);
 /* m [B] := block scores of a row at place p, of its scores s [keys], later keys included. */
 typedef void m3_pool_row(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d);
 
-/* The activation of channel i, from gate and up [F] of a row. */
-typedef double m3_gated(const double *gate, const double *up, int64_t i, int64_t F, const struct m3_activation *act);
+typedef double m3_gated(double gate, double up, const struct m3_activation *act);
+
+/* mine [T,cols] := what a matrix reads in the place of x. */
+typedef int m3_reads(struct m3_ctx *ctx, double *mine, const double *x, int64_t T, int64_t cols);
+
+/* w [rows,cols] := the numbers of a matrix that is stored so; they are the right ones before. */
+typedef void m3_expands(double *w, const struct m3_weight *stored);
 
 /* Frequencies theta^(-2i/dim), i < count, turned by place a: time 0, row 1, column 2. */
 struct m3_axis {
@@ -37,6 +42,12 @@ struct m3_change {
     m3_times *times;                    /* of m3_mistaken_attend_blocks */
     m3_pool_row *pool;                  /* of m3_mistaken_scores */
     m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts */
+    int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 are read in turn, as one stack */
+    int factors;                        /* how many times experts get the routed factor */
+    m3_reads *reads;                    /* of m3_mistaken_linear, for the tap `reader` */
+    enum m3_tap reader;
+    m3_expands *expands;                /* of matrices with a scale per 32 columns */
+    int64_t (*channels)(const struct m3_config *c);         /* by which logits are scaled */
     int (*axes)(struct m3_axis axes[3], int64_t U);                             /* of m3_mistaken_vision_rope */
 };
 
@@ -62,7 +73,7 @@ static inline struct m3_mistaken_run *m3_run_of(const struct m3_ctx *ctx) { retu
 
 static inline const struct m3_ops *m3_right(void) { return m3_engine_f64()->ops; }
 
-/* The tap that the running operator is about to make, inside a layer or module, where taps follow one another. */
+/* The tap that the running operator is about to make, within a layer or module, where taps follow one another. */
 static inline enum m3_tap m3_tap_being_made(const struct m3_ctx *ctx)
 {
     return m3_run_of(ctx)->last == M3_TAPS ? M3_TAP_VISION_PIXELS : m3_run_of(ctx)->last + 1;
@@ -90,6 +101,11 @@ void *m3_own(struct m3_mistaken_run *run, int64_t count, size_t size, struct m3_
  * M3_INTERNAL. */
 int m3_own_layers(struct m3_mistaken_run *run, struct m3_error *error);
 int m3_own_experts(struct m3_mistaken_run *run, int64_t l, struct m3_error *error);
+/* Changes each layer of the run's copy, modules included. */
+int m3_each_layer(struct m3_mistaken_run *run, struct m3_error *error,
+                  int (*change)(struct m3_mistaken_run *run, int64_t l, struct m3_error *error));
+/* Rounds a weight of the run's copy. */
+int m3_round_weight(struct m3_mistaken_run *run, struct m3_weight *w, int bits, struct m3_error *error);
 /* The numbers [rows,cols] of a weight of the run's copy, for writing; it is a F64 matrix from then on. */
 double *m3_own_weight(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error);
 
@@ -102,6 +118,8 @@ int m3_mistaken_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real
 int64_t m3_listed(const struct m3_query *query, int64_t block);
 m3_times m3_as_listed;
 int m3_mistaken_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d);
+int m3_mistaken_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
+                       int64_t T);
 int m3_mistaken_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
                        const struct m3_activation *act);
 int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,

@@ -12,7 +12,7 @@ static int trouble_is(struct m3_map_trouble *trouble, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(trouble->words, sizeof trouble->words, format, arguments);
+    vsnprintf(trouble->text, sizeof trouble->text, format, arguments);
     va_end(arguments);
     return M3_NOT_COMPARABLE;
 }
@@ -42,20 +42,20 @@ int64_t m3_array_count(const struct m3_array *array)
     return count;
 }
 
-const char *m3_array_words(char *words, size_t size, const struct m3_array *array)
+const char *m3_array_text(char *text, size_t size, const struct m3_array *array)
 {
-    int used = snprintf(words, size, "[");
+    int used = snprintf(text, size, "[");
     for (int i = 0; i < array->rank && used >= 0 && (size_t)used < size; i++)
-        used += snprintf(words + used, size - (size_t)used, "%s%" PRId64, i ? "," : "", array->shape[i]);
+        used += snprintf(text + used, size - (size_t)used, "%s%" PRId64, i ? "," : "", array->shape[i]);
     if (used >= 0 && (size_t)used < size)
-        snprintf(words + used, size - (size_t)used, "] %s", m3_dtype_name(array->dtype));
-    return words;
+        snprintf(text + used, size - (size_t)used, "] %s", m3_dtype_name(array->dtype));
+    return text;
 }
 
 /* Goes through the elements in row-major order. */
 struct walk {
     const struct m3_array *array;
-    int64_t index[M3_MAX_RANK], at, left;   /* at: element behind data */
+    int64_t index[M3_MAX_RANK], at, left;   /* at: in elements from data */
 };
 
 static struct walk walk_begin(const struct m3_array *array)
@@ -281,7 +281,7 @@ static int pick(struct m3_array *a, const struct m3_map_step *step, struct m3_ma
     return M3_OK;
 }
 
-/* Copies of each head, one behind the other, become one; they must be equal, bit for bit. */
+/* Copies of each head, one after the other, become one; they must be equal, bit for bit. */
 static int unrepeat(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
                     struct m3_map_trouble *trouble)
 {
@@ -317,8 +317,8 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
         char got[160], want[160];
         if (!same)
             return trouble_is(trouble, "got %s beside %s, expected equal shapes but for axis %d",
-                              m3_array_words(got, sizeof got, &arrays[k]),
-                              m3_array_words(want, sizeof want, &arrays[0]), axis);
+                              m3_array_text(got, sizeof got, &arrays[k]),
+                              m3_array_text(want, sizeof want, &arrays[0]), axis);
         whole.shape[axis] += arrays[k].shape[axis];
     }
     close_gaps(&whole);
@@ -351,8 +351,8 @@ static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *troub
         for (int i = 0; same && i < arrays[0].rank; i++) same = arrays[k].shape[i] == arrays[0].shape[i];
         if (!same)
             return trouble_is(trouble, "got %s beside %s, expected numbers of equal shapes",
-                              m3_array_words(got, sizeof got, &arrays[k]),
-                              m3_array_words(want, sizeof want, &arrays[0]));
+                              m3_array_text(got, sizeof got, &arrays[k]),
+                              m3_array_text(want, sizeof want, &arrays[0]));
     }
     for (int k = 0; k < *count; k++)
         if (widen(&arrays[k])) return M3_INTERNAL;

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "oracle/variants/envelope.h"
+#include "oracle/variants/envelope_make.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,11 +12,8 @@
 #include "io/safetensors.h"
 #include "model/files/dump.h"
 #include "model/semantics.h"
+#include "oracle/judge/envelope.h"
 #include "oracle/variants/honest.h"
-
-static const char format[] = "m3ref-envelope";
-
-/* ---- making one */
 
 /* How far a run is from the truth at one tap, so far. */
 struct distance {
@@ -27,7 +24,7 @@ struct distance {
 struct making {
     const struct m3_envelope_plan *plan;
     struct m3_safetensors *truth;
-    struct m3_honest *noise;
+    struct m3_honest *honest;
     struct distance *distances;         /* of the run at hand, one per tensor of the truth */
     double *results;                    /* [tensors, runs] */
     int *rounds;                        /* per tensor: were values rounded at random before it? */
@@ -68,11 +65,11 @@ static int measure(void *self, enum m3_tap tap, int64_t layer, const void *data,
     int64_t at = truth - m3_safetensors_at(m->truth, 0);
     if (truth->shape[0] < row + rows) return m3_fail(error, M3_INTERNAL, "%s: more rows than the truth has", name);
     int64_t width = truth->count / truth->shape[0];
-    m->rounds[at] = m3_honest_rounds(m->noise);
+    m->rounds[at] = m3_honest_rounds(m->honest);
     for (int64_t i = 0; i < rows * width; i += PIECE) {
         float shown[PIECE];
         int64_t n = m3_min(PIECE, rows * width - i), first = row * width + i;
-        m3_honest_show(m->noise, name, shown, (const float *)data + i, first, n);
+        m3_honest_show(m->honest, name, shown, (const float *)data + i, first, n);
         add_distance(&m->distances[at], truth, shown, first, n);
     }
     return M3_OK;
@@ -132,8 +129,8 @@ static int one_run(struct making *m, int64_t run, struct m3_error *error)
     const struct m3_sink sink = { m, wants, measure };
     struct m3_request request = request_of(plan);
     int64_t tensors = m3_safetensors_count(m->truth);
-    m3_honest_draw(m->noise, plan->seed, run);
-    m3_honest_request(m->noise, &request);
+    m3_honest_draw(m->honest, plan->seed, run);
+    m3_honest_request(m->honest, &request);
     request.sink = &sink;
     memset(m->distances, 0, (size_t)tensors * sizeof *m->distances);
     int status = m3_engine_f32()->forward(plan->model, &request, error);
@@ -192,11 +189,18 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
     snprintf(runs, sizeof runs, "%" PRId64, plan->runs);
     snprintf(seed, sizeof seed, "%" PRIu64, plan->seed);
     const char *const strings[][2] = {
-        { "format", format }, { "format_version", "1" }, { "producer", M3_PRODUCER }, { "command", plan->command },
-        { "semantics", semantics }, { "profile", m3_profile_name(plan->profile) },
-        { "profile_sha256", m3_profile_sha256(plan->profile) }, { "runs", runs }, { "seed", seed },
+        { "format", m3_envelope_format },
+        { "format_version", "1" },
+        { "producer", M3_PRODUCER },
+        { "command", plan->command },
+        { "semantics", semantics },
+        { "profile", m3_profile_name(plan->profile) },
+        { "profile_sha256", m3_profile_sha256(plan->profile) },
+        { "runs", runs },
+        { "seed", seed },
         { "choices", choices },
-        { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") }, { "case_sha256", plan->c->sha256 },
+        { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") },
+        { "case_sha256", plan->c->sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof *strings; i++)
         status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
@@ -232,7 +236,7 @@ static int all_runs(struct making *m, struct m3_error *error)
                : calloc(tensors * (size_t)plan->runs, sizeof *m->results);
     if (!m->distances || !m->rounds || !m->results)
         return m3_fail_memory(error, "the distances", tensors * (size_t)plan->runs * sizeof *m->results);
-    int status = m3_honest_new(&m->noise, plan->model, plan->semantics, plan->profile, m->truth, plan->c->T, error);
+    int status = m3_honest_new(&m->honest, plan->model, plan->semantics, plan->profile, m->truth, plan->c->T, error);
     for (int64_t run = 0; run < plan->runs && !status; run++) {
         if (plan->progress) plan->progress(plan->progress_self, run + 1, plan->runs);
         status = one_run(m, run, error);
@@ -253,137 +257,10 @@ int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, stru
     if (!status) status = write_results(&m, writer, error);
     if (status) m3_writer_abandon(writer);
     else status = m3_writer_commit(writer, error);
-    m3_honest_free(m.noise);
+    m3_honest_free(m.honest);
     m3_safetensors_close(m.truth);
     free(m.distances);
     free(m.rounds);
     free(m.results);
     return status;
-}
-
-/* ---- reading one */
-
-struct choice {
-    enum m3_tap tap;
-    int64_t layer;
-};
-
-struct m3_envelope {
-    struct m3_safetensors *file;
-    int64_t runs;
-    struct choice *choices;
-    int64_t choice_count;
-};
-
-static int same(const struct m3_safetensors *file, const char *key, const char *expected, struct m3_error *error)
-{
-    const char *got = m3_safetensors_metadata(file, key);
-    if (expected == NULL || (got && strcmp(got, expected) == 0)) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s", m3_safetensors_path(file), key,
-                   got ? got : "nothing", expected);
-}
-
-/* Distances of every tap: as many as runs, from 0 up, ascending. */
-static int check_tensors(struct m3_envelope *envelope, struct m3_error *error)
-{
-    const struct m3_safetensors *file = envelope->file;
-    for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
-        const struct m3_tensor *tensor = m3_safetensors_at(file, i);
-        double last = 0;
-        int sound = tensor->dtype == M3_F64 && tensor->rank == 1 && tensor->count > 0
-                 && (i == 0 || tensor->count == envelope->runs);
-        for (int64_t run = 0; sound && run < tensor->count; run++) {
-            double x = m3_decode(M3_F64, tensor->data, run);
-            sound = x >= last;
-            last = x;
-        }
-        if (!sound)
-            return m3_fail(error, M3_BAD_INPUT, "%s: %s: got another tensor, expected F64 [runs], ascending from 0",
-                           m3_safetensors_path(file), tensor->name);
-        envelope->runs = tensor->count;
-    }
-    if (envelope->runs > 0) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "%s: got no tap, expected some", m3_safetensors_path(file));
-}
-
-/* The names of all choices of the pass. A candidate can be ranked only where its own are those. */
-static int read_choices(struct m3_envelope *envelope, struct m3_error *error)
-{
-    const char *names = m3_safetensors_metadata(envelope->file, "choices"), *path = m3_safetensors_path(envelope->file);
-    if (!names) return m3_fail(error, M3_BAD_INPUT, "%s: choices: got nothing, expected names of taps", path);
-    envelope->choices = calloc(strlen(names) + 1, sizeof *envelope->choices);
-    if (!envelope->choices) return m3_fail_memory(error, path, strlen(names));
-    for (size_t length; *names; names += length + (names[length] == ',')) {
-        struct choice *choice = &envelope->choices[envelope->choice_count++];
-        char name[96];
-        length = strcspn(names, ",");
-        snprintf(name, sizeof name, "%.*s", (int)m3_min((int64_t)length, (int64_t)sizeof name - 1), names);
-        if (m3_tap_parse(name, &choice->tap, &choice->layer) != 0 || m3_tap_table[choice->tap].kind != M3_KIND_CHOICES)
-            return m3_fail(error, M3_BAD_INPUT, "%s: choices: got %s, expected a tap of choices", path, name);
-    }
-    return M3_OK;
-}
-
-int m3_envelope_open(struct m3_envelope **result, const char *path, const char *model_sha256, const char *case_sha256,
-                     const struct m3_profile *profile, struct m3_error *error)
-{
-    *result = NULL;
-    struct m3_envelope *envelope = calloc(1, sizeof *envelope);
-    if (!envelope) return m3_fail_memory(error, path, sizeof *envelope);
-    int status = m3_safetensors_open(&envelope->file, path, error);
-    if (!status) status = same(envelope->file, "format", format, error);
-    if (!status) status = same(envelope->file, "format_version", "1", error);
-    if (!status) status = same(envelope->file, "model_sha256", model_sha256, error);
-    if (!status) status = same(envelope->file, "case_sha256", case_sha256, error);
-    if (!status) status = same(envelope->file, "profile", m3_profile_name(profile), error);
-    if (!status) status = same(envelope->file, "profile_sha256", m3_profile_sha256(profile), error);
-    if (!status) status = check_tensors(envelope, error);
-    if (!status) status = read_choices(envelope, error);
-    if (status) m3_envelope_close(envelope);
-    else *result = envelope;
-    return status;
-}
-
-void m3_envelope_close(struct m3_envelope *envelope)
-{
-    if (!envelope) return;
-    m3_safetensors_close(envelope->file);
-    free(envelope->choices);
-    free(envelope);
-}
-
-int64_t m3_envelope_runs(const struct m3_envelope *envelope) { return envelope->runs; }
-
-const char *m3_envelope_metadata(const struct m3_envelope *envelope, const char *key)
-{
-    return m3_safetensors_metadata(envelope->file, key);
-}
-
-int64_t m3_envelope_choices_before(const struct m3_envelope *envelope, enum m3_tap tap, int64_t layer)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < envelope->choice_count; i++)
-        count += m3_tap_order(envelope->choices[i].tap, envelope->choices[i].layer, tap, layer) < 0;
-    return count;
-}
-
-int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *envelope, const char *tap,
-                     double rel_l2)
-{
-    const struct m3_tensor *tensor = m3_safetensors_find(envelope->file, tap);
-    if (!tensor) return -1;
-    int64_t runs = envelope->runs, nearer = 0, as_near = 0;
-    for (int64_t i = 0; i < runs; i++) {
-        double x = m3_decode(M3_F64, tensor->data, i);
-        int as = rel_l2 == x || fabs(rel_l2 / x - 1) <= 1e-12;         /* sums of squares in another order */
-        nearer += !as && !(rel_l2 <= x);
-        as_near += as;
-    }
-    double largest = m3_decode(M3_F64, tensor->data, runs - 1);
-    *rank = (struct m3_envelope_rank){
-        .percentile = 100 * ((double)nearer + (double)as_near / 2) / (double)runs,
-        .median = (m3_decode(M3_F64, tensor->data, (runs - 1) / 2) + m3_decode(M3_F64, tensor->data, runs / 2)) / 2,
-        .largest = largest, .suspect = !(rel_l2 <= 2 * largest), .blind = !(2 * largest < 1),
-    };
-    return 0;
 }

@@ -308,7 +308,7 @@ static int read_map(struct m3_map *map, struct m3_error *error)
     return status ? status : read_taps(&r, json_object_get(map->json, "taps"));
 }
 
-/* map_data.S: one behind the other. */
+/* data.S: one after the other. */
 extern const char m3_map_transformers[], m3_map_vllm[], m3_map_sglang[], m3_map_llama_cpp[], m3_maps_end[];
 
 static const struct { const char *name, *begin, *end; } built_in[] = {

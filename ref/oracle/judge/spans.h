@@ -1,6 +1,6 @@
 /* The elements of one tap that belong together, in the order of the reference. */
-#ifndef M3_ORACLE_JUDGE_PRIVATE_SPANS_H
-#define M3_ORACLE_JUDGE_PRIVATE_SPANS_H
+#ifndef M3_ORACLE_JUDGE_SPANS_H
+#define M3_ORACLE_JUDGE_SPANS_H
 
 #include "oracle/judge/align.h"
 

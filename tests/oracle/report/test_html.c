@@ -518,8 +518,8 @@ END_TEST
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
-    Suite *suite = suite_create("report_html");
-    TCase *tests = tcase_create("report_html");
+    Suite *suite = suite_create("html");
+    TCase *tests = tcase_create("html");
     tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
     tcase_add_test(tests, stages);

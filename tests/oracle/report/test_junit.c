@@ -26,7 +26,8 @@ static const char *check_case(const char *at, const struct m3_stage *stage, cons
     at += length;
     char *body = malloc(strlen(words) + 100);
     if (stage->verdict == M3_VERDICT_PASS) strcpy(body, "/>\n");
-    else if (stage->verdict == M3_VERDICT_FAIL) sprintf(body, "><failure type=\"fail\" message=\"%s\"/></testcase>\n", words);
+    else if (stage->verdict == M3_VERDICT_FAIL)
+        sprintf(body, "><failure type=\"fail\" message=\"%s\"/></testcase>\n", words);
     else sprintf(body, "><skipped message=\"%s: %s\"/></testcase>\n",
                  stage->verdict == M3_VERDICT_NOT_JUDGED ? "not judged" : "not comparable", words);
     ck_assert_msg(strncmp(at, body, strlen(body)) == 0, "got %.200sexpected %s", at, body);
@@ -123,7 +124,7 @@ START_TEST(odd_names)
 }
 END_TEST
 
-/* Seen to fail with the stream's error not looked at. */
+/* Seen to fail with the stream's error not checked. */
 START_TEST(full_disk)
 {
     write_kinds();
@@ -141,8 +142,8 @@ END_TEST
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
-    Suite *suite = suite_create("report_junit");
-    TCase *tests = tcase_create("report_junit");
+    Suite *suite = suite_create("junit");
+    TCase *tests = tcase_create("junit");
     tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
     tcase_add_test(tests, stages);
     tcase_add_loop_test(tests, not_comparable, 0, 4);

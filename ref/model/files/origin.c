@@ -1,0 +1,80 @@
+#include "model/files/origin.h"
+
+#include <string.h>
+
+#include "io/checkpoint.h"
+
+static const char *const keys[] = { "model_sha256", "case_sha256", "semantics" };
+
+struct m3_origin m3_origin_of_file(const struct m3_safetensors *file)
+{
+    return (struct m3_origin){ .model_sha256 = m3_safetensors_metadata(file, keys[0]),
+                               .case_sha256 = m3_safetensors_metadata(file, keys[1]) };
+}
+
+int m3_origin_of_model(struct m3_origin *origin, const struct m3_model *model, const struct m3_case *the_case,
+                       struct m3_error *error)
+{
+    *origin = (struct m3_origin){ .model_sha256 = origin->hash, .case_sha256 = the_case->sha256 };
+    return m3_checkpoint_sha256(model->checkpoint, origin->hash, error);
+}
+
+static void note_absent(struct m3_error *notes, const struct m3_safetensors *dump, const struct m3_origin_use *use,
+                        const char *key, const char *got, const char *want)
+{
+    if (notes == NULL) return;
+    if (use->verdict == NULL) {
+        m3_fail(notes, M3_OK, "%s: %s is absent: not checked", m3_safetensors_path(dump), key);
+        return;
+    }
+    m3_fail(notes, M3_OK, "%s is absent from the %s: not checked", key,
+            want != NULL ? "candidate" : got != NULL ? "reference" : "reference and the candidate");
+}
+
+int m3_origin_check(const struct m3_safetensors *dump, const struct m3_origin *expected,
+                    const struct m3_origin_use *use, struct m3_error *notes, struct m3_error *error)
+{
+    const char *const wanted[] = { expected->model_sha256, expected->case_sha256 };
+    int status = M3_OK;
+    for (int i = 0; i < 2 && (status == M3_OK || use->verdict != NULL); i++) {
+        const char *want = wanted[i], *got = m3_safetensors_metadata(dump, keys[i]);
+        if (want == NULL || got == NULL) {
+            note_absent(notes, dump, use, keys[i], got, want);
+            continue;
+        }
+        if (strcmp(want, got) == 0) continue;
+        if (use->verdict != NULL)
+            m3_fail(notes, M3_OK, "%s differs: got %s, expected %s%s%s%s", keys[i], got, want, use->force ? "; " : "",
+                    use->force ? use->verdict : "", use->force ? " by force" : "");
+        if (!use->force)
+            status = m3_fail(error, use->status, "%s: %s: got %s, expected %s", m3_safetensors_path(dump), keys[i], got,
+                             want);
+    }
+    return status;
+}
+
+int m3_origin_require(const struct m3_safetensors *file, const char *key, const char *expected, struct m3_error *error)
+{
+    const char *got = m3_safetensors_metadata(file, key);
+    if (got != NULL && strcmp(got, expected) == 0) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected %s", m3_safetensors_path(file), key,
+                   got != NULL ? got : "none", expected);
+}
+
+int m3_origin_same_run(const struct m3_safetensors *file, const struct m3_safetensors *dump, struct m3_error *error)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *got = m3_safetensors_metadata(file, keys[i]), *want = m3_safetensors_metadata(dump, keys[i]);
+        if (got != NULL && want != NULL && strcmp(got, want) == 0) continue;
+        return m3_fail(error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s as in %s", m3_safetensors_path(file),
+                       keys[i], got != NULL ? got : "none", want != NULL ? want : "none", m3_safetensors_path(dump));
+    }
+    return M3_OK;
+}
+
+void m3_origin_note_semantics(struct m3_error *notes, const char *whose, const char *got, const char *expected)
+{
+    got = got != NULL ? got : "{}";
+    expected = expected != NULL ? expected : "{}";
+    if (strcmp(got, expected) != 0) m3_fail(notes, M3_OK, "%s differ: got %s, expected %s", whose, got, expected);
+}

@@ -1,0 +1,44 @@
+/* Who is to blame: the first operator that fails, and which others may be it as well. */
+#include <string.h>
+
+#include "oracle/blame/private/blame.h"
+
+/* How many operators are judged together, and the first of them. */
+static int64_t count_together(const struct m3_blaming *b, struct m3_blame_item *item,
+                              const struct m3_blame_item **first)
+{
+    int64_t count = 1;
+    for (int j = 0; j < M3_OPERANDS; j++) {
+        struct m3_blame_item *operand = m3_blame_operand(b, item, j);
+        if (!operand || operand->dumped || operand->counted || operand->layer != item->layer) continue;
+        operand->counted = 1;
+        if (!*first || m3_tap_order(operand->tap, operand->layer, (*first)->tap, (*first)->layer) < 0) *first = operand;
+        count += count_together(b, operand, first);
+    }
+    return count;
+}
+
+void m3_blame_count_together(const struct m3_blaming *b, struct m3_blame_item *item)
+{
+    const struct m3_blame_item *first = NULL;
+    for (int64_t i = 0; i < b->count; i++) b->items[i].counted = 0;
+    item->blamed->operators = count_together(b, item, &first);
+    if (first) memcpy(item->blamed->since, first->name, sizeof first->name);
+}
+
+void m3_blame_find_culprit(struct m3_blame *result)
+{
+    const struct m3_blamed *suspect = NULL;
+    for (int64_t i = 0; i < result->count; i++) {
+        const struct m3_blamed *tap = &result->taps[i];
+        if (tap->verdict == M3_VERDICT_NOT_JUDGED) result->not_judged++;
+        else if (tap->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
+        else result->judged++;
+        if (tap->verdict == M3_VERDICT_FAIL && result->failed++ == 0) result->culprit = tap;
+        if (tap->verdict == M3_VERDICT_SUSPECT && result->suspect++ == 0) suspect = tap;
+    }
+    if (!result->culprit) result->culprit = suspect;
+    if (result->failed) result->status = M3_WRONG;
+    else if (result->not_comparable || !result->judged) result->status = M3_NOT_COMPARABLE;
+    else result->status = result->suspect ? M3_SUSPECT : M3_OK;
+}

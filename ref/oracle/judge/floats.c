@@ -1,0 +1,147 @@
+#include "oracle/judge/private/floats.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What a tap is allowed, by the reference's fp32 errors. 1e-5, where it states none, shows garbage alone once it is
+ * stretched for a coarser storage: beside a reference with companions, what keeps within it is not called judged. */
+static int set_allowed(struct m3_stage *stage, struct m3_comparing *all, const struct m3_matched *matched,
+                       const struct m3_coarseness *coarse, int *is_judged, struct m3_error *error)
+{
+    int stated_l2, stated_max;
+    const struct m3_safetensors *reference = matched->reference->file;
+    int status = m3_tolerance(&stage->allowed_l2, &stated_l2, coarse, reference, stage->tap, "f32_rel_l2", error);
+    if (status == M3_OK)
+        status = m3_tolerance(&stage->allowed_max, &stated_max, coarse, reference, stage->tap, "f32_max", error);
+    if (status != M3_OK) return status;
+    const int is_stated = stated_l2 || stated_max;
+    *is_judged = is_stated || all->check == NULL || fmax(coarse->before, coarse->here) <= 0x1p-24;
+    if (*is_judged && !is_stated && all->without_error++ == 0) all->first_without = stage->tap;
+    return M3_OK;
+}
+
+static const char *const ways[] = {
+    [M3_CHECK_RECOMPUTED] = "what the operator makes of the candidate's inputs",
+    [M3_CHECK_DRIFT] = "bounds and measured drift",
+};
+
+/* Replaces what the whole pass says by what the operator alone says. NaN and infinities stay what they are. */
+static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_result *found)
+{
+    const struct m3_tier_result *t = &found->tiers;
+    if (stage->verdict == M3_VERDICT_NOT_COMPARABLE || stage->headroom == INFINITY) return;
+    if (found->how == M3_CHECK_NO_GAIN) {
+        stage->verdict = M3_VERDICT_NOT_JUDGED;
+        stage->note = "weights are needed, and the reference has no gain beside it";
+        return;
+    }
+    stage->judged_by = ways[found->how];
+    stage->verdict = t->verdict;
+    stage->tiers = t->tiers;
+    stage->grid = t->grid;
+    stage->n = found->n;
+    stage->f = found->f;
+    stage->z2 = t->z2;
+    stage->headroom = t->headroom;
+    stage->violations = t->hard > 0 ? t->hard : t->suspect > t->walk ? t->suspect : t->walk;
+    stage->elements = found->elements;
+    stage->effective[0] = '\0';             /* those were of all that is inherited, too */
+    if (found->how == M3_CHECK_RECOMPUTED) {
+        memcpy(stage->quantiles, found->quantiles, sizeof stage->quantiles);
+        memcpy(stage->effective, found->effective, sizeof stage->effective);
+    }
+    stage->allowed_l2 = found->allowed_l2;
+    stage->allowed_max = stage->peak > 0 ? found->allowed_most / stage->peak : found->allowed_most;
+    if (t->verdict == M3_VERDICT_NOT_JUDGED) stage->note = "values end where the format ends";
+    if (found->row < 0) return;
+    int64_t rest = found->rest;
+    stage->rank = stage->candidate->rank;
+    for (int i = stage->rank - 1; i > 0; i--) {
+        stage->index[i] = rest % stage->candidate->shape[i];
+        rest /= stage->candidate->shape[i];
+    }
+    stage->index[0] = found->row;
+    stage->got = found->got;
+    stage->want = found->want;
+    stage->max_abs = found->got == found->want ? 0 : fabs(found->got - found->want);
+}
+
+/* By bounds, where companions and the candidate's inputs say enough; `found` says whether they do. */
+static int judge_by_operator(struct m3_operator_check_result *found, const struct m3_comparing *all,
+                            const struct m3_matched *matched, struct m3_error *error)
+{
+    *found = (struct m3_operator_check_result){ .how = M3_CHECK_NONE };
+    if (all->check == NULL) return M3_OK;
+    return m3_operator_check_judge(found, all->check, matched, error);
+}
+
+/* A pass that says nothing. */
+static void leave_unjudged(struct m3_stage *stage, const char *why)
+{
+    if (stage->verdict != M3_VERDICT_PASS) return;
+    stage->verdict = M3_VERDICT_NOT_JUDGED;
+    stage->note = why;
+}
+
+/* Where a profile lets zeros pass, a pass says nothing. */
+static void doubt_wide_allowance(struct m3_stage *stage, const struct m3_coarseness *coarse)
+{
+    if (coarse->before == 0 || (stage->allowed_l2 < 1 && stage->allowed_max < 1)) return;
+    leave_unjudged(stage, "the profile allows errors as large as the values");
+}
+
+/* Rows that could not be recomputed, for want of earlier rows, are judged as without companions. */
+static int judge_rest(struct m3_stage *stage, struct m3_comparing *all, const struct m3_matched *matched,
+                      const struct m3_operator_check_result *found, const struct m3_coarseness *coarse,
+                      struct m3_error *error)
+{
+    const struct m3_float_rules rules = { .stored = M3_F64 };
+    struct m3_row_walk walk;
+    if (!m3_is_judged(stage->verdict) || m3_row_walk_begin(&walk, matched) != NULL) return M3_OK;
+    const int64_t rest = m3_row_walk_count(walk) - found->rows;
+    if (rest <= 0) return M3_OK;
+    struct m3_stage whole = *stage;
+    int is_judged;
+    whole.judged_by = "bounds, and for rows whose inputs are missing fp32 errors of the reference";
+    whole.tiers = 0;
+    int status = set_allowed(&whole, all, matched, coarse, &is_judged, error);
+    if (status == M3_OK) status = m3_judge_values(&whole, matched, &rules, error);
+    if (status != M3_OK) return status;
+    doubt_wide_allowance(&whole, coarse);
+    if (!is_judged) leave_unjudged(&whole, found->why);
+    if (whole.verdict == M3_VERDICT_NOT_JUDGED) stage->rows_left_out += rest;
+    else stage->judged_by = whole.judged_by;
+    if (m3_is_judged(whole.verdict) && whole.verdict > stage->verdict) *stage = whole;
+    return M3_OK;
+}
+
+int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_matched matched,
+                        const struct m3_coarseness *coarse, struct m3_error *error)
+{
+    const struct m3_matched rest = matched;
+    const struct m3_profile *profile = all->profile;
+    struct m3_float_rules rules = { .stored = M3_F32 };
+    struct m3_operator_check_result found;
+    int is_judged = 1;
+    if (profile != NULL) rules.stored = m3_profile_dumped(profile, stage->tap);
+    if (profile != NULL) rules.exact = m3_profile_exact(profile, stage->tap);
+    stage->judged_by = rules.exact ? "equality" : "fp32 errors of the reference";
+    int status = judge_by_operator(&found, all, &matched, error);
+    if (status != M3_OK) return status;
+    if (rules.exact) found.how = M3_CHECK_NONE;
+    if (found.how == M3_CHECK_RECOMPUTED) matched.taint = NULL;
+    matched.drift_is_judged = found.how == M3_CHECK_DRIFT;
+    stage->allowed_l2 = stage->allowed_max = rules.exact ? 0 : INFINITY;
+    rules.by_bounds = found.how != M3_CHECK_NONE;
+    if (!rules.exact && !rules.by_bounds) status = set_allowed(stage, all, &matched, coarse, &is_judged, error);
+    if (status == M3_OK) status = m3_judge_values(stage, &matched, &rules, error);
+    if (status != M3_OK) return status;
+    const int64_t measured = stage->elements;
+    if (rules.by_bounds) take_tiers(stage, &found);
+    else doubt_wide_allowance(stage, coarse);
+    all->is_weak = !is_judged && stage->verdict == M3_VERDICT_PASS;
+    if (all->is_weak) leave_unjudged(stage, found.why);
+    if (found.how == M3_CHECK_RECOMPUTED) status = judge_rest(stage, all, &rest, &found, coarse, error);
+    if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
+    return status;
+}

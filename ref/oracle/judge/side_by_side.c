@@ -1,0 +1,72 @@
+#include "oracle/judge/side_by_side.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t rows, const char *tap,
+                         struct m3_error *error)
+{
+    const size_t n = (size_t)elements + 1;
+    *s = (struct m3_side_by_side){ .got = calloc(n, 7 * sizeof *s->got) };
+    if (rows > 0) s->numbers = malloc((size_t)rows * sizeof *s->numbers);
+    if (s->got == NULL || (rows > 0 && s->numbers == NULL)) return m3_fail_memory(error, tap, n * 7 * sizeof *s->got);
+    double **parts[] = { &s->want, &s->bound, &s->walk, &s->suspect, &s->error, &s->variance };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) *parts[i] = s->got + (i + 1) * n;
+    return M3_OK;
+}
+
+void m3_side_by_side_free(struct m3_side_by_side *s)
+{
+    free(s->got);
+    free(s->numbers);
+}
+
+void m3_side_by_side_add(struct m3_side_by_side *s, int64_t i, double error)
+{
+    s->error[i] += error;
+    s->variance[i] += error * error / 3;
+}
+
+static int has_nan(const double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(x[i])) return 1;
+    return 0;
+}
+
+double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, int64_t number,
+                            double dumped)
+{
+    const struct m3_value rows = { .rows = recomputed->rows, .numbers = recomputed->numbers };
+    const int64_t width = recomputed->width, at = m3_value_row(&rows, number) * width, to = s->count;
+    const size_t bytes = (size_t)width * sizeof(double);
+    if (at < 0 || has_nan(recomputed->y + at, width)) return NULL;
+    memcpy(s->want + to, recomputed->y + at, bytes);
+    memcpy(s->bound + to, recomputed->bound + at, bytes);
+    memcpy(s->walk + to, recomputed->walk + at, bytes);
+    if (recomputed->suspect != NULL) memcpy(s->suspect + to, recomputed->suspect + at, bytes);
+    if (recomputed->extra.error != NULL) memcpy(s->error + to, recomputed->extra.error + at, bytes);
+    if (recomputed->extra.error != NULL) memcpy(s->variance + to, recomputed->extra.variance + at, bytes);
+    for (int64_t i = to; i < to + width && dumped > 0; i++)
+        if (isfinite(s->want[i])) m3_side_by_side_add(s, i, dumped * fabs(s->want[i]));
+    s->numbers[s->rows++] = number;
+    s->count += width;
+    return s->got + to;
+}
+
+struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
+                                              const struct m3_side_by_side_rules *rules)
+{
+    const struct m3_profile *profile = rules->setting->profile;
+    const struct m3_tap_values tap = {
+        .reference = s->want, .candidate = s->got, .bound = s->bound, .walk = s->walk,
+        .suspect = rules->has_suspect ? s->suspect : NULL, .extra = rules->has_extra ? s->error : NULL,
+        .extra_variance = rules->has_extra ? s->variance : NULL, .count = s->count, .n = rules->n, .f = rules->f,
+        .u = m3_setting_arithmetic(rules->setting, s->count).u,
+        .stored = profile != NULL ? m3_profile_dumped(profile, rules->tap) : M3_F32,
+        .truncates = profile != NULL && m3_profile_truncates(profile),
+        .flushes = profile != NULL && m3_profile_flushes(profile),
+    };
+    return m3_verdict_of(&tap);
+}

@@ -1,0 +1,32 @@
+/* How far honest implementations are from the truth at the end of a whole pass: N of them, drawn at random (honest.h),
+ * their distances kept per tap. SPEC 7.10. */
+#ifndef M3_ORACLE_VARIANTS_ENVELOPE_MAKE_H
+#define M3_ORACLE_VARIANTS_ENVELOPE_MAKE_H
+
+#include "model/files/case.h"
+#include "model/engine.h"
+#include "model/taps.h"
+#include "oracle/error/profile.h"
+
+enum { M3_ENVELOPE_RUNS = 32 };         /* fewer say little */
+
+struct m3_envelope_plan {
+    const struct m3_model *model;
+    const struct m3_case *c;            /* from place 0 */
+    const struct m3_semantics *semantics;
+    const struct m3_profile *profile;
+    enum m3_linear linear;
+    int threads;
+    int64_t runs;                       /* >= 1 */
+    uint64_t seed;                      /* the same seed gives the same bytes, whatever the threads */
+    const char *taps;                   /* patterns; NULL: all */
+    const char *command;                /* for the file's metadata */
+    void (*progress)(void *self, int64_t run, int64_t runs);        /* before each; run 0: the reference. Or NULL */
+    void *progress_self;
+};
+
+/* Writes `path`; the truth's taps are kept in a file beside it meanwhile. M3_BAD_INPUT: a profile that cannot be drawn
+ * from (honest.h); M3_USAGE: no tap matches; else what the passes and the files give. */
+int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, struct m3_error *error);
+
+#endif

@@ -1,0 +1,104 @@
+/* Whether a file is of the model, the case and the reading that it is used with. */
+#include "files.h"
+
+#include "model/files/origin.h"
+
+/* A file that states these; NULL: it does not. To be closed. */
+static struct m3_safetensors *file_of(const char *name, const char *model, const char *the_case, const char *semantics)
+{
+    const char *const stated[][2] = { { "model_sha256", model }, { "case_sha256", the_case },
+                                      { "semantics", semantics } };
+    struct m3_error error = { 0 };
+    struct m3_safetensors *file;
+    struct m3_writer *writer;
+    const int64_t one = 1;
+    const float value = 0;
+    int status = m3_writer_new(&writer, in_folder(name), &error);
+    for (int i = 0; i < 3 && !status; i++)
+        if (stated[i][1]) status = m3_writer_metadata(writer, stated[i][0], stated[i][1], &error);
+    if (!status) status = m3_writer_tensor(writer, "embed", M3_F32, 1, &one, &error);
+    if (!status) status = m3_writer_begin(writer, &error);
+    if (!status) status = m3_writer_write(writer, &value, sizeof value, &error);
+    if (!status) status = m3_writer_commit(writer, &error);
+    if (!status) status = m3_safetensors_open(&file, in_folder(name), &error);
+    ck_assert_msg(status == M3_OK, "%s", error.text);
+    return file;
+}
+
+/* Goal:  another model or case is an error, or noted by force; what one side does not state is noted, not an error.
+ * Claim: status, number of lines and their texts, by hand.
+ * Seen to fail with only the model compared, and with force ignored. */
+static const struct {
+    const char *model, *the_case, *expected_model;
+    struct m3_origin_use use;
+    int status;
+    const char *note, *error;
+} checks[] = {
+    { "m", "c", "m", { .verdict = "compared", .status = M3_NOT_COMPARABLE }, M3_OK, NULL, NULL },
+    { "n", "c", "m", { .verdict = "compared", .status = M3_NOT_COMPARABLE }, M3_NOT_COMPARABLE,
+      "model_sha256 differs: got n, expected m\n", "model_sha256: got n, expected m\n" },
+    { "m", "d", "m", { .verdict = "judged", .force = 1, .status = M3_NOT_COMPARABLE }, M3_OK,
+      "case_sha256 differs: got d, expected c; judged by force\n", NULL },
+    { NULL, "c", "m", { .verdict = "judged", .status = M3_NOT_COMPARABLE }, M3_OK,
+      "model_sha256 is absent from the candidate: not checked\n", NULL },
+    { "m", "c", NULL, { .verdict = "compared", .status = M3_NOT_COMPARABLE }, M3_OK,
+      "model_sha256 is absent from the reference: not checked\n", NULL },
+    { NULL, "c", NULL, { .verdict = "compared", .status = M3_NOT_COMPARABLE }, M3_OK,
+      "model_sha256 is absent from the reference and the candidate: not checked\n", NULL },
+    { "m", "d", "m", { .status = M3_BAD_INPUT }, M3_BAD_INPUT, NULL, "case_sha256: got d, expected c\n" },
+    { NULL, "c", "m", { .status = M3_BAD_INPUT }, M3_OK, ": model_sha256 is absent: not checked\n", NULL },
+};
+
+static int ends_with(const struct m3_error *lines, const char *text)
+{
+    if (text == NULL) return lines->text == NULL;
+    if (lines->text == NULL || strlen(lines->text) < strlen(text)) return 0;
+    return strcmp(lines->text + strlen(lines->text) - strlen(text), text) == 0;
+}
+
+START_TEST(another_model_or_case)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct m3_safetensors *dump = file_of("dump", checks[_i].model, checks[_i].the_case, NULL);
+    const struct m3_origin expected = { .model_sha256 = checks[_i].expected_model, .case_sha256 = "c" };
+    ck_assert_int_eq(m3_origin_check(dump, &expected, &checks[_i].use, &notes, &error), checks[_i].status);
+    ck_assert_msg(ends_with(&notes, checks[_i].note), "%s", notes.text ? notes.text : "no note");
+    ck_assert_msg(ends_with(&error, checks[_i].error), "%s", error.text ? error.text : "no error");
+    m3_error_free(&notes);
+    m3_error_free(&error);
+    m3_safetensors_close(dump);
+}
+END_TEST
+
+/* Goal:  two files are of the same run only if both state all, and the same.
+ * Seen to fail with semantics left out, and with what both do not state taken as equal. */
+START_TEST(same_run)
+{
+    static const char *const stated[][3] = { { "n", "c", "{}" }, { "m", "d", "{}" }, { "m", "c", "{\"pool\": \"lse\"}" },
+                                             { "m", "c", NULL } };
+    struct m3_error error = { 0 };
+    struct m3_safetensors *dump = file_of("dump", "m", "c", "{}"), *silent = file_of("silent", NULL, NULL, NULL);
+    for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {
+        struct m3_safetensors *file = file_of("file", stated[i][0], stated[i][1], stated[i][2]);
+        ck_assert_int_eq(m3_origin_same_run(file, dump, &error), M3_NOT_COMPARABLE);
+        m3_safetensors_close(file);
+    }
+    ck_assert_int_eq(m3_origin_same_run(silent, silent, &error), M3_NOT_COMPARABLE);
+    ck_assert_int_eq(m3_origin_same_run(dump, dump, &error), M3_OK);
+    m3_error_free(&error);
+    m3_safetensors_close(dump);
+    m3_safetensors_close(silent);
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("origin");
+    TCase *test = tcase_create("origin");
+    tcase_add_checked_fixture(test, make_folder, remove_folder);
+    tcase_add_loop_test(test, another_model_or_case, 0, sizeof checks / sizeof *checks);
+    tcase_add_test(test, same_run);
+    suite_add_tcase(suite, test);
+    return suite;
+}
