@@ -382,7 +382,7 @@ static int print(const struct arguments *a, const struct m3_estimate *e, int fir
     else if (table) status = print_report(a->path, e, summary, error);
     else if (a->explain) {
         if (several) printf("context %" PRId64 ", batch %" PRId64 "\n", e->request.context, e->request.batch);
-        status = m3_estimate_explain(e, summary, a->explain, stdout, error);
+        status = m3_estimate_explain(e, a->explain, stdout, error);
     } else if (a->format == CSV) m3_cli_estimate_csv(summary, first);
     else return m3_json_line(stdout, summary, error);
     json_decref(summary);

@@ -43,33 +43,35 @@ static void end_line(const struct m3_cli_marks *marks, const char *key, const ch
 }
 
 /* A figure with its key in the summary. What is not known is left out, here and below. */
-static void print_count(const struct m3_cli_marks *marks, const char *key, const char *name, int64_t value,
-                        const char *unit)
+static void print_count(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
+                        const char *name, const char *unit)
 {
+    const int64_t value = m3_whole(e, key);
     if (value < 0) return;
     printf("  %-34s %26s%s%s", name, grouped(value).text, *unit ? " " : "", unit);
     end_line(marks, key, NULL);
 }
 
-/* GB is 10^9 bytes, GiB 2^30: both, always with their names. */
-static void print_bytes(const struct m3_cli_marks *marks, const char *key, const char *name, int64_t bytes)
+/* Bytes may be an expectation. GB is 10^9 bytes, GiB 2^30: both, always with their names. */
+static void print_bytes(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
+                        const char *name)
 {
-    if (bytes < 0) return;
+    const double quantity = m3_quantity(e, key);
+    if (isnan(quantity)) return;
+    const int64_t whole = m3_whole(e, key), bytes = whole < 0 ? llround(quantity) : whole;
     printf("  %-34s %26s B %14.3f GB %14.3f GiB", name, grouped(bytes).text, (double)bytes / 1e9,
            (double)bytes / 0x1p30);
     end_line(marks, key, NULL);
 }
 
-static void print_quantity(const struct m3_cli_marks *marks, const char *key, const char *name, double value,
-                           int decimals, const char *unit)
+static void print_quantity(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
+                           const char *name, double scale, int decimals, const char *unit)
 {
+    const double value = m3_quantity(e, key);
     if (isnan(value)) return;
-    printf("  %-34s %26.*f%s%s", name, decimals, value, *unit ? " " : "", unit);
+    printf("  %-34s %26.*f%s%s", name, decimals, scale * value, *unit ? " " : "", unit);
     end_line(marks, key, NULL);
 }
-
-/* A number of bytes that may be an expectation. */
-static int64_t rounded(double bytes) { return isnan(bytes) ? M3_UNKNOWN : llround(bytes); }
 
 /* "" where there are no such layers, or nothing is known. */
 static struct digits per_layer(int64_t value, int64_t layers)
@@ -80,7 +82,6 @@ static struct digits per_layer(int64_t value, int64_t layers)
 static void print_parameters(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     char key[64];
-    const struct m3_census *census = e->request.files ? e->request.files : &e->census;
     const int64_t layers[M3_COMPONENTS] = {
         [M3_COMPONENT_ATTENTION] = e->config->layers, [M3_COMPONENT_INDEXER] = e->sparse, [M3_COMPONENT_DENSE_MLP] = e->dense,
         [M3_COMPONENT_MOE_ROUTED] = e->moe, [M3_COMPONENT_MOE_SHARED] = e->moe, [M3_COMPONENT_MOE_ROUTER] = e->moe, [M3_COMPONENT_MOE_ROUTER_BIAS] = e->moe,
@@ -88,25 +89,24 @@ static void print_parameters(const struct m3_estimate *e, const struct m3_cli_ma
     };
     printf("\n%-36s %26s %11s %22s\n", "parameters", "all", "", "of a layer");
     for (int i = 0; i < M3_COMPONENTS; i++) {
-        int64_t count = census->of[i].parameters;
+        snprintf(key, sizeof key, "params_by_component.%s", m3_component_names[i]);
+        const int64_t count = m3_whole(e, key);
         if (count < 0 || (i == M3_COMPONENT_MTP_MODULES && !count)) continue;
         printf("  %-34s %26s %9.4f %%", m3_component_names[i], grouped(count).text,
-               100 * (double)count / (double)e->params_total);
+               100 * (double)count / m3_quantity(e, "params_total"));
         if (layers[i]) printf(" %22s", per_layer(count, layers[i]).text);
-        snprintf(key, sizeof key, "params_by_component.%s", m3_component_names[i]);
         end_line(marks, key, NULL);
     }
-    print_count(marks, "params_total", "total", e->params_total, "");
-    print_count(marks, "tensors", "tensors, scales included", e->tensors, "");
+    print_count(e, marks, "params_total", "total", "");
+    print_count(e, marks, "tensors", "tensors, scales included", "");
 
+    const int few = m3_whole(e, "params_active_by_convention.layers") < 0;
     printf("\nactive for one token of text\n");
-    print_count(marks, "params_active_by_convention.layers", "layers", e->active_layers, "");
-    print_count(marks, "params_active_text", e->active_layers < 0 ? "as published" : "layers + lm_head",
-                e->active_head, e->active_layers < 0 ? "" : "every weight that is multiplied");
-    print_count(marks, "params_active_by_convention.layers_head_embedding", "layers + lm_head + embedding",
-                e->active_embedding, "");
-    print_count(marks, "params_active_by_convention.layers_head_embedding_vision", "the same + vision",
-                e->active_vision, "");
+    print_count(e, marks, "params_active_by_convention.layers", "layers", "");
+    print_count(e, marks, "params_active_text", few ? "as published" : "layers + lm_head",
+                few ? "" : "every weight that is multiplied");
+    print_count(e, marks, "params_active_by_convention.layers_head_embedding", "layers + lm_head + embedding", "");
+    print_count(e, marks, "params_active_by_convention.layers_head_embedding_vision", "the same + vision", "");
 }
 
 void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const struct m3_cli_marks *marks)
@@ -122,122 +122,126 @@ void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const 
     }
     print_parameters(e, marks);
 
-    printf("\nweights%s\n", e->weight_bytes_stored < 0 ? "" : r->weights_asked ? ", the nominal size counts"
+    printf("\nweights%s\n", !r->files ? "" : r->weights_asked ? ", the nominal size counts"
                                                                               : ", the stored size counts");
     snprintf(name, sizeof name, "%s, nominal", r->weights->name);
-    print_bytes(marks, "weight_bytes", name, e->weight_bytes);
-    print_bytes(marks, "weight_bytes_released", "in the dtypes of a release", e->weight_bytes_released);
-    print_bytes(marks, "weight_bytes_stored", "stored", e->weight_bytes_stored);
+    print_bytes(e, marks, "weight_bytes", name);
+    print_bytes(e, marks, "weight_bytes_released", "in the dtypes of a release");
+    print_bytes(e, marks, "weight_bytes_stored", "stored");
     if (r->gpu)
         printf("\n%" PRId64 " x %s: %s B (%.3f GB) each, %.4g TFLOP/s, %.4g TB/s, ridge %.2f FLOP/B\n", r->gpus,
-               r->gpu->name, grouped(r->card_bytes).text, (double)r->card_bytes / 1e9, (double)e->peak_flops / 1e12,
-               (double)r->gpu->bandwidth / 1e12, (double)e->peak_flops / (double)r->gpu->bandwidth);
+               r->gpu->name, grouped(r->card_bytes).text, (double)r->card_bytes / 1e9,
+               m3_quantity(e, "peak_flops") / 1e12,
+               (double)r->gpu->bandwidth / 1e12, m3_quantity(e, "ridge"));
 }
 
 static void print_flops(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
-    const struct m3_flops *d = &e->decode, *p = &e->prefill;
-    char key[64], other[64];
-    const struct {
+    static const struct {
         const char *key, *name;
-        int64_t decode, layers, prefill;
     } lines[] = {
-        { ".full_attention", "full attention", d->full_attention, e->full, p->full_attention },
-        { ".msa_index", "index scores", d->msa_index, e->sparse, p->msa_index },
-        { ".msa_main", "chosen blocks", d->msa_main, e->sparse, p->msa_main },
-        { ".projections", "projections q, k, v, o", d->projections, e->config->layers, p->projections },
-        { ".index_projections", "index projections", d->index_projections, e->sparse, p->index_projections },
-        { ".dense_mlp", "dense MLP", d->dense_mlp, e->dense, p->dense_mlp },
-        { "_moe.shared", "shared expert", d->moe_shared, e->moe, M3_UNKNOWN },
-        { "_moe.routed", "routed experts", d->moe_routed, e->moe, M3_UNKNOWN },
-        { "_moe.router", "router", d->moe_router, e->moe, M3_UNKNOWN },
-        { ".moe", "mixture of experts, these three", d->moe, e->moe, p->moe },
-        { ".lm_head", "lm_head", d->lm_head, 0, p->lm_head },
-        { "_linear", "all but attention", d->projections < 0 ? e->decode_linear : M3_UNKNOWN, 0, M3_UNKNOWN },
-        { ".total", "total", d->total, 0, p->total },
+        { ".full_attention", "full attention" },
+        { ".msa_index", "index scores" },
+        { ".msa_main", "chosen blocks" },
+        { ".projections", "projections q, k, v, o" },
+        { ".index_projections", "index projections" },
+        { ".dense_mlp", "dense MLP" },
+        { "_moe.shared", "shared expert" },
+        { "_moe.routed", "routed experts" },
+        { "_moe.router", "router" },
+        { ".moe", "mixture of experts, these three" },
+        { ".lm_head", "lm_head" },
+        { "_linear", "all but attention" },         /* only where its parts are not known */
+        { ".total", "total" },
     };
+    const int64_t layers[sizeof lines / sizeof lines[0]] = {
+        e->full, e->sparse, e->sparse, e->config->layers, e->sparse, e->dense, e->moe, e->moe, e->moe, e->moe,
+    };
+    const int in_parts = m3_whole(e, "flops_decode.projections") >= 0;
+    char key[64], other[64];
     printf("\n%-36s %26s %22s %30s\n", "FLOPs", "one decoded token", "of a layer", "prefill");
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-        if (lines[i].decode < 0) continue;
-        printf("  %-34s %26s", lines[i].name, grouped(lines[i].decode).text);
-        if (lines[i].layers || lines[i].prefill >= 0)
-            printf(" %22s", per_layer(lines[i].decode, lines[i].layers).text);
-        if (lines[i].prefill >= 0) printf(" %30s", grouped(lines[i].prefill).text);
         snprintf(key, sizeof key, "flops_decode%s", lines[i].key);
         snprintf(other, sizeof other, "flops_prefill%s", lines[i].key);
+        const int64_t decode = m3_whole(e, key), prefill = m3_whole(e, other);
+        if (decode < 0 || (in_parts && strcmp(lines[i].key, "_linear") == 0)) continue;
+        printf("  %-34s %26s", lines[i].name, grouped(decode).text);
+        if (layers[i] || prefill >= 0) printf(" %22s", per_layer(decode, layers[i]).text);
+        if (prefill >= 0) printf(" %30s", grouped(prefill).text);
         end_line(marks, key, other);
     }
 }
 
 static void print_ratios(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
-    char key[64];
+    const char *key;
     printf("\nfull attention everywhere against this model, FLOPs\n");
-    for (int i = 0; i < M3_RATIOS; i++) {
-        printf("  %-34s %14.4f  %" PRId64 "/%" PRId64, m3_ratio_names[i],
-               (double)e->ratios[i].over / (double)e->ratios[i].under, e->ratios[i].over, e->ratios[i].under);
-        snprintf(key, sizeof key, "ratios.%s", m3_ratio_names[i]);
+    for (int i = 0; (key = m3_ratio_key(i)); i++) {
+        const struct m3_value ratio = m3_estimate_figure(e, key);
+        printf("  %-34s %14.4f  %" PRId64 "/%" PRId64, strchr(key, '.') + 1, (double)ratio.over / (double)ratio.under,
+               (int64_t)ratio.over, (int64_t)ratio.under);
         end_line(marks, key, NULL);
     }
 }
 
-static void print_pictures(const struct m3_vision_flops *f, const struct m3_cli_marks *marks)
+static void print_pictures(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
-    if (!f->patches) return;
-    printf("\nFLOPs of the pictures: %s patches, %s tokens\n", grouped(f->patches).text, grouped(f->tokens).text);
-    print_count(marks, "flops_vision.patch_embed", "patch embedding", f->patch_embed, "");
-    print_count(marks, "flops_vision.linears", "linears of the tower", f->linears, "");
-    print_count(marks, "flops_vision.attention", "attention of the tower", f->attention, "");
-    print_count(marks, "flops_vision.projector", "projector", f->projector, "");
-    print_count(marks, "flops_vision.total", "total", f->total, "");
+    if (!e->patches) return;
+    printf("\nFLOPs of the pictures: %s patches, %s tokens\n", grouped(e->patches).text,
+           grouped(m3_whole(e, "flops_vision.tokens")).text);
+    print_count(e, marks, "flops_vision.patch_embed", "patch embedding", "");
+    print_count(e, marks, "flops_vision.linears", "linears of the tower", "");
+    print_count(e, marks, "flops_vision.attention", "attention of the tower", "");
+    print_count(e, marks, "flops_vision.projector", "projector", "");
+    print_count(e, marks, "flops_vision.total", "total", "");
+}
+
+static void print_work(const struct m3_estimate *e, const char *name, const char *key, const char *of_layer)
+{
+    printf("  %-34s %26s %22s\n", name, grouped(m3_whole(e, key)).text, grouped(m3_whole(e, of_layer)).text);
 }
 
 static void print_other_work(const struct m3_estimate *e)
 {
     if (!e->sparse) return;
     printf("\n%-36s %26s %22s\n", "no matrix product, one decoded token", "all", "of a layer");
-    printf("  %-34s %26s %22s\n", "comparisons for block maxima", grouped(e->sparse * e->block_maxima).text,
-           grouped(e->block_maxima).text);
-    printf("  %-34s %26s %22s\n", "scores that blocks are chosen from", grouped(e->sparse * e->candidates).text,
-           grouped(e->candidates).text);
+    print_work(e, "comparisons for block maxima", "other_work.block_max_comparisons",
+               "other_work.block_max_comparisons_per_layer");
+    print_work(e, "scores that blocks are chosen from", "other_work.selection_candidates",
+               "other_work.selection_candidates_per_layer");
 }
 
 static void print_experts(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
-    const struct m3_critical_path *path = &e->critical_path;
     if (!m3_splits_experts(e)) return;
     printf("\nexperts shared out over %" PRId64 " cards, all else on each\n", e->request.gpus);
-    print_bytes(marks, "expert_parallel.weight_bytes_per_card", "weights of a card, nominal", e->card_weights);
-    print_bytes(marks, "expert_parallel.weight_bytes_per_card_stored", "weights of a card, as stored",
-                e->card_weights_stored);
-    printf("  %-34s %26s\n", "caches and activations beside them", e->card_fits ? "fit" : "do not fit");
-    if (!e->has_critical_path) return;
-    print_bytes(marks, "critical_path.expert_bytes", "read of experts, fullest card", rounded(path->expert_bytes));
-    print_bytes(marks, "critical_path.other_bytes", "read of other weights", rounded(path->other_bytes));
-    print_quantity(marks, "critical_path.replicated_seconds", "a step, those on each card",
-                   1e3 * path->replicated_seconds, 6, "ms");
-    print_quantity(marks, "critical_path.sharded_seconds", "a step, those shared out",
-                   1e3 * path->sharded_seconds, 6, "ms");
-    print_quantity(marks, "critical_path.cache_seconds", "caches, shared out, to be added",
-                   1e3 * path->cache_seconds, 6, "ms");
+    print_bytes(e, marks, "expert_parallel.weight_bytes_per_card", "weights of a card, nominal");
+    print_bytes(e, marks, "expert_parallel.weight_bytes_per_card_stored", "weights of a card, as stored");
+    printf("  %-34s %26s\n", "caches and activations beside them", m3_estimate_fits(e) ? "fit" : "do not fit");
+    if (isnan(m3_quantity(e, "critical_path.expert_bytes"))) return;
+    print_bytes(e, marks, "critical_path.expert_bytes", "read of experts, fullest card");
+    print_bytes(e, marks, "critical_path.other_bytes", "read of other weights");
+    print_quantity(e, marks, "critical_path.replicated_seconds", "a step, those on each card", 1e3, 6, "ms");
+    print_quantity(e, marks, "critical_path.sharded_seconds", "a step, those shared out", 1e3, 6, "ms");
+    print_quantity(e, marks, "critical_path.cache_seconds", "caches, shared out, to be added", 1e3, 6, "ms");
 }
 
 static void print_cards(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     const struct m3_estimate_request *r = &e->request;
+    const int bound = m3_compute_bound(e);
     printf("\n%" PRId64 " x %s, everything split evenly, nothing sent between cards\n", r->gpus, r->gpu->name);
-    print_count(marks, "min_cards_weights", "fewest cards, weights alone", e->min_cards_weights, "");
-    print_count(marks, "min_cards", "fewest cards", e->min_cards, "");
-    print_count(marks, "max_batch", "largest batch at this context", e->max_batch, "");
-    print_quantity(marks, "bandwidth_bound_seconds", "a step, by its bytes", 1e3 * e->bandwidth_seconds, 6, "ms");
-    print_quantity(marks, "compute_bound_seconds", "a step, by its FLOPs", 1e3 * e->compute_seconds, 6,
-                   e->compute_bound < 0 ? "ms" : e->compute_bound ? "ms, compute-bound" : "ms, memory-bound");
+    print_count(e, marks, "min_cards_weights", "fewest cards, weights alone", "");
+    print_count(e, marks, "min_cards", "fewest cards", "");
+    print_count(e, marks, "max_batch", "largest batch at this context", "");
+    print_quantity(e, marks, "bandwidth_bound_seconds", "a step, by its bytes", 1e3, 6, "ms");
+    print_quantity(e, marks, "compute_bound_seconds", "a step, by its FLOPs", 1e3, 6,
+                   bound < 0 ? "ms" : bound ? "ms, compute-bound" : "ms, memory-bound");
     if (!e->has_spread) return;
     char of[32];
     snprintf(of, sizeof of, "of %" PRId64, e->config->K);
-    print_quantity(marks, "expert_spread.expected_fullest", "experts on the fullest card", e->expected_fullest, 5, of);
-    print_quantity(marks, "expert_spread.expected_cards_hit", "cards hit by a token's experts",
-                   e->expected_cards_hit, 5, "");
+    print_quantity(e, marks, "expert_spread.expected_fullest", "experts on the fullest card", 1, 5, of);
+    print_quantity(e, marks, "expert_spread.expected_cards_hit", "cards hit by a token's experts", 1, 5, "");
 }
 
 void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_marks *marks)
@@ -247,27 +251,27 @@ void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_mar
            r->context < 0 ? "" : ", ", grouped(r->batch).text);
     print_flops(e, marks);
     if (e->sparse) print_ratios(e, marks);
-    print_pictures(&e->vision, marks);
+    print_pictures(e, marks);
     print_other_work(e);
     printf("\ncaches of the batch: keys and values %s, index keys %s\n", r->kv->name, r->index_kv->name);
-    print_bytes(marks, "kv_bytes.main", "keys and values", e->kv_batch_main);
-    print_bytes(marks, "kv_bytes.index", "index keys", e->kv_batch_index);
-    print_bytes(marks, "kv_bytes.total", "total", e->kv_batch_total);
+    print_bytes(e, marks, "kv_bytes.main", "keys and values");
+    print_bytes(e, marks, "kv_bytes.index", "index keys");
+    print_bytes(e, marks, "kv_bytes.total", "total");
 
     printf("\nmemory\n");
-    print_bytes(marks, "memory_bytes_without_activations", "weights + caches", e->memory_without_activations);
-    print_bytes(marks, "activation_bytes_per_sequence", "assumed activations, a sequence", r->activation_bytes);
-    print_bytes(marks, "memory_bytes", "total", e->memory);
+    print_bytes(e, marks, "memory_bytes_without_activations", "weights + caches");
+    print_bytes(e, marks, "activation_bytes_per_sequence", "assumed activations, a sequence");
+    print_bytes(e, marks, "memory_bytes", "total");
 
     printf("\nread in one step of decoding, weights as %s\n", r->weights->name);
-    print_bytes(marks, "decode_read_bytes.weights", "weights", rounded(e->read_weights));
-    print_bytes(marks, "decode_read_bytes.kv_full", "keys and values, full layers", e->read_kv_full);
-    print_bytes(marks, "decode_read_bytes.kv_selected", "keys and values, chosen blocks", e->read_kv_selected);
-    print_bytes(marks, "decode_read_bytes.index_keys", "index keys", e->read_index_keys);
-    print_bytes(marks, "decode_read_bytes.total", "total", rounded(e->read_total));
-    print_bytes(marks, "decode_read_bytes_stored.weights", "weights, as stored", rounded(e->read_weights_stored));
-    print_quantity(marks, "experts_read_per_layer", "experts read in a layer, expected", e->experts_read, 4, "");
-    print_quantity(marks, "arithmetic_intensity", "arithmetic intensity", e->intensity, 4, "FLOP/B");
+    print_bytes(e, marks, "decode_read_bytes.weights", "weights");
+    print_bytes(e, marks, "decode_read_bytes.kv_full", "keys and values, full layers");
+    print_bytes(e, marks, "decode_read_bytes.kv_selected", "keys and values, chosen blocks");
+    print_bytes(e, marks, "decode_read_bytes.index_keys", "index keys");
+    print_bytes(e, marks, "decode_read_bytes.total", "total");
+    print_bytes(e, marks, "decode_read_bytes_stored.weights", "weights, as stored");
+    print_quantity(e, marks, "experts_read_per_layer", "experts read in a layer, expected", 1, 4, "");
+    print_quantity(e, marks, "arithmetic_intensity", "arithmetic intensity", 1, 4, "FLOP/B");
     if (r->gpu) print_cards(e, marks);
     if (r->gpu) print_experts(e, marks);
 }
@@ -278,8 +282,6 @@ static void print_cell(int width, int decimals, double value)
     if (isnan(value)) printf(" %*s", width, "-");
     else printf(" %*.*f", width, decimals, value);
 }
-
-static double known(int64_t value) { return value < 0 ? NAN : (double)value; }
 
 void m3_cli_estimate_line(const struct m3_estimate *e, int first)
 {
@@ -295,16 +297,17 @@ void m3_cli_estimate_line(const struct m3_estimate *e, int first)
     if (r->context < 0) printf("%8s", "-");
     else printf("%8" PRId64, r->context);
     printf(" %6" PRId64, r->batch);
-    print_cell(13, 3, known(e->decode.total) / 1e9);
-    print_cell(14, 3, known(e->prefill.total) / 1e12);
-    print_cell(11, 3, known(e->kv_batch_total) / 1e9);
-    print_cell(11, 3, known(e->memory) / 1e9);
-    print_cell(11, 3, e->read_total / 1e9);
-    print_cell(8, 4, e->intensity);
+    print_cell(13, 3, m3_quantity(e, "flops_decode.total") / 1e9);
+    print_cell(14, 3, m3_quantity(e, "flops_prefill.total") / 1e12);
+    print_cell(11, 3, m3_quantity(e, "kv_bytes.total") / 1e9);
+    print_cell(11, 3, m3_quantity(e, "memory_bytes") / 1e9);
+    print_cell(11, 3, m3_quantity(e, "decode_read_bytes.total") / 1e9);
+    print_cell(8, 4, m3_quantity(e, "arithmetic_intensity"));
     if (r->gpu) {
-        print_cell(6, 0, known(e->min_cards));
-        print_cell(6, 0, known(e->max_batch));
-        print_cell(9, 4, 1e3 * (e->compute_bound > 0 ? e->compute_seconds : e->bandwidth_seconds));
+        print_cell(6, 0, m3_quantity(e, "min_cards"));
+        print_cell(6, 0, m3_quantity(e, "max_batch"));
+        print_cell(9, 4, 1e3 * m3_quantity(e, m3_compute_bound(e) > 0 ? "compute_bound_seconds"
+                                                                      : "bandwidth_bound_seconds"));
     }
     printf("\n");
 }

@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 #include "estimate/private/plot.h"
@@ -11,30 +10,28 @@
 enum { PER_OCTAVE = 8, MOST_OCTAVES = 33, MOST_MARKS = 64, MOST_POINTS = PER_OCTAVE * MOST_OCTAVES + MOST_MARKS + 2 };
 enum panel { FLOPS, CACHES, READS, PANELS };
 
-#define OF(member) offsetof(struct m3_estimate, member)
-
 /* Of each panel from the bottom up: what does not grow with the context first. */
 static const struct series {
     enum panel panel;
     const char *name;
     int colour;
-    size_t offset;              /* of an int64_t; of weights read, a double */
+    const char *key;
 } series[] = {
-    { FLOPS, "all but attention", 3, OF(decode_linear) },           /* only where its parts are not known */
-    { FLOPS, "mixture of experts", 0, OF(decode.moe) },
-    { FLOPS, "dense MLP", 4, OF(decode.dense_mlp) },
-    { FLOPS, "projections q, k, v, o", 3, OF(decode.projections) },
-    { FLOPS, "index projections", 5, OF(decode.index_projections) },
-    { FLOPS, "lm_head", 7, OF(decode.lm_head) },
-    { FLOPS, "chosen blocks", 1, OF(decode.msa_main) },
-    { FLOPS, "full attention", 2, OF(decode.full_attention) },
-    { FLOPS, "index scores", 6, OF(decode.msa_index) },
-    { CACHES, "keys and values", 2, OF(kv_batch_main) },
-    { CACHES, "index keys", 6, OF(kv_batch_index) },
-    { READS, "weights", 0, OF(read_weights) },
-    { READS, "chosen blocks", 1, OF(read_kv_selected) },
-    { READS, "caches of full layers", 2, OF(read_kv_full) },
-    { READS, "index keys", 6, OF(read_index_keys) },
+    { FLOPS, "all but attention", 3, "flops_decode_linear" },           /* only where its parts are not known */
+    { FLOPS, "mixture of experts", 0, "flops_decode.moe" },
+    { FLOPS, "dense MLP", 4, "flops_decode.dense_mlp" },
+    { FLOPS, "projections q, k, v, o", 3, "flops_decode.projections" },
+    { FLOPS, "index projections", 5, "flops_decode.index_projections" },
+    { FLOPS, "lm_head", 7, "flops_decode.lm_head" },
+    { FLOPS, "chosen blocks", 1, "flops_decode.msa_main" },
+    { FLOPS, "full attention", 2, "flops_decode.full_attention" },
+    { FLOPS, "index scores", 6, "flops_decode.msa_index" },
+    { CACHES, "keys and values", 2, "kv_bytes.main" },
+    { CACHES, "index keys", 6, "kv_bytes.index" },
+    { READS, "weights", 0, "decode_read_bytes.weights" },
+    { READS, "chosen blocks", 1, "decode_read_bytes.kv_selected" },
+    { READS, "caches of full layers", 2, "decode_read_bytes.kv_full" },
+    { READS, "index keys", 6, "decode_read_bytes.index_keys" },
 };
 
 enum { SERIES = sizeof series / sizeof series[0] };
@@ -86,11 +83,8 @@ static void choose_contexts(struct table *t, const struct m3_chart_request *char
 
 static double value_of(const struct m3_estimate *e, const struct series *s)
 {
-    const void *at = (const char *)e + s->offset;
-    if (s->offset == OF(read_weights)) return *(const double *)at;
-    if (s->offset == OF(decode_linear) && e->decode.projections >= 0) return 0;
-    int64_t value = *(const int64_t *)at;
-    return value < 0 ? NAN : (double)value;
+    if (s == series && !isnan(m3_quantity(e, "flops_decode.projections"))) return 0;
+    return m3_quantity(e, s->key);
 }
 
 static int fill(struct table *t, const struct m3_config *config, const struct m3_estimate_request *request,
@@ -103,10 +97,10 @@ static int fill(struct table *t, const struct m3_config *config, const struct m3
         int status = m3_estimate(e, config, &r, error);
         if (status) return status;
         for (int s = 0; s < SERIES; s++) t->values[s][i] = value_of(e, &series[s]);
-        t->all_full[i] = (double)e->decode_all_full;
+        t->all_full[i] = m3_quantity(e, "flops_decode_all_full_attention");
         if (!r.gpu) continue;
-        t->by_flops[i] = e->compute_seconds * (double)r.gpus * (double)r.gpu->bandwidth;
-        t->compute_bound |= e->compute_bound > 0;
+        t->by_flops[i] = m3_quantity(e, "compute_bound_seconds") * (double)r.gpus * (double)r.gpu->bandwidth;
+        t->compute_bound |= m3_compute_bound(e) > 0;
     }
     return M3_OK;
 }
@@ -134,10 +128,10 @@ static int describe(struct m3_plot *plot, const struct table *t, enum panel pane
         plot->title = "FLOPs of one decoded token";
         if (e->sparse) plot->line = t->all_full;
         plot->line_name = "full attention everywhere";
-        return e->decode.total >= 0;
+        return !isnan(m3_quantity(e, "flops_decode.total"));
     case CACHES:
         plot->title = "Caches of the batch";
-        return e->kv_total >= 0;
+        return !isnan(m3_quantity(e, "kv_bytes.total"));
     case READS:
         plot->title = e->request.gpu ? "Read in one step; on the right, its least time" : "Read in one step";
         if (e->request.gpu)
@@ -145,7 +139,7 @@ static int describe(struct m3_plot *plot, const struct table *t, enum panel pane
         if (t->compute_bound) plot->line = t->by_flops;
         plot->line_name = "time of its FLOPs, ms";
         plot->line_counts = plot->line_in_ms = 1;
-        return !isnan(e->read_total);
+        return !isnan(m3_quantity(e, "decode_read_bytes.total"));
     default: return 0;
     }
 }

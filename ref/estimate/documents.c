@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "estimate/foreign.h"
+#include "estimate/private/parts.h"
 
 const struct m3_document m3_documents[M3_DOCUMENTS] = {
     { "000", m3_printed_000, &m3_printed_000_rows },
@@ -152,7 +153,7 @@ const char *m3_document_model(const struct m3_estimate *e)
 {
     const struct m3_foreign *foreign = e->request.foreign;
     const int64_t modules = e->census.of[M3_COMPONENT_MTP_MODULES].parameters;
-    const int64_t parameters = e->params_total - (modules > 0 ? modules : 0);
+    const int64_t parameters = m3_whole(e, "params_total") - modules;
     if (foreign && foreign->few) {
         for (int i = 0; i < FEWS; i++)
             if (is_few(foreign, i)) return fews[i].name;
@@ -182,7 +183,7 @@ static int set_number(int64_t *to, const char *text, int64_t low, int64_t high)
 }
 
 /* One "name=value"; the card is looked up when the GPU is known. 0 if it is not understood. */
-static int set_word(struct m3_setting *s, const char *name, const char *value, const char **card)
+static int set_word(struct m3_document_setting *s, const char *name, const char *value, const char **card)
 {
     static const char *const names[] = { "T", "B", "w", "kv", "ikv", "gpu", "gpus", "card", "act", "mtp" };
     struct m3_estimate_request *r = &s->request;
@@ -204,7 +205,7 @@ static int set_word(struct m3_setting *s, const char *name, const char *value, c
     }
 }
 
-static int set_card(struct m3_setting *s, const char *card)
+static int set_card(struct m3_document_setting *s, const char *card)
 {
     struct m3_estimate_request *r = &s->request;
     if (!r->gpu) return !card && !(s->named & M3_NAMES_GPUS);
@@ -224,12 +225,12 @@ static int known_model(const char *name)
     return 0;
 }
 
-int m3_setting_parse(struct m3_setting *setting, const char *text, struct m3_error *error)
+int m3_document_setting_parse(struct m3_document_setting *setting, const char *text, struct m3_error *error)
 {
     char copy[256], *rest = copy;
     const char *card = NULL;
     int good = strlen(text) < sizeof copy;
-    *setting = (struct m3_setting){ .request = { .batch = 1, .weights = m3_format_named("bf16"),
+    *setting = (struct m3_document_setting){ .request = { .batch = 1, .weights = m3_format_named("bf16"),
                                                  .kv = m3_format_named("bf16"), .gpus = 1,
                                                  .activation_bytes = M3_ACTIVATION_BYTES } };
     strcpy(copy, good ? text : "");
@@ -247,18 +248,76 @@ int m3_setting_parse(struct m3_setting *setting, const char *text, struct m3_err
                    "mtp=, each at most once, cards with a GPU", text);
 }
 
+/* Names that documents' formulas have besides those of explanations. */
+static int other_name(double *value, const struct m3_estimate *e, const char *name)
+{
+    const struct m3_estimate_request *r = &e->request;
+    const struct m3_config *c = e->config;
+    const struct m3_vision_config *v = &c->vision;
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {
+        { "keys", m3_quantity(e, "keys_main") },
+        { "act", (double)r->activation_bytes },
+        { "card", (double)r->card_bytes },
+        { "peak", m3_quantity(e, "peak_flops") },
+        { "A", (double)m3_config_size(c, 'A') },
+        { "U", (double)m3_config_size(c, 'U') },
+        { "R", (double)c->R },
+        { "max_positions", (double)c->max_positions },
+        { "theta", c->rope_theta },
+        { "eps", c->eps },
+        { "scaling", c->routed_scaling },
+        { "alpha", c->swiglu_alpha },
+        { "limit", c->swiglu_limit },
+        { "modules", (double)c->mtp_modules },
+        { "local_blocks", (double)c->semantics.local_blocks },
+        { "init_blocks", (double)c->semantics.init_blocks },
+        { "patch", (double)v->patch },
+        { "temporal_patch", (double)v->temporal_patch },
+        { "channels", (double)v->channels },
+        { "segment", (double)v->segment_max_frames },
+        { "vision_layers", (double)v->layers },
+        { "vision_theta", v->rope_theta },
+        { "image_token", (double)v->image_token },
+        { "video_token", (double)v->video_token },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(all[i].name, name) == 0) {
+            *value = all[i].value;
+            return 1;
+        }
+    return 0;
+}
+
+static int name_value(struct m3_value *value, void *self, const char *name)
+{
+    const struct m3_scope *scope = self;
+    double x;
+    m3_scope_value(value, self, name);
+    if (value->kind != M3_VALUE_UNKNOWN) return 1;
+    if (!other_name(&x, scope->e, name)) return 0;
+    *value = (struct m3_value){ .kind = M3_VALUE_REAL, .real = x };
+    return 1;
+}
+
+int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, struct m3_error *error)
+{
+    struct m3_scope scope = m3_scope_of(e);
+    struct m3_value result;
+    int status = m3_formula_value(&result, formula, name_value, &scope, error);
+    *value = m3_value_double(&result);
+    return status;
+}
+
 /* The value of a formula in an estimate for `request`. */
 static int value_for(double *value, const struct m3_printed *row, const struct m3_config *config,
                      const struct m3_estimate_request *request, struct m3_error *error)
 {
     struct m3_estimate e;
     int status = m3_estimate(&e, config, request, error);
-    if (status) return status;
-    json_t *summary = m3_estimate_json(&e);
-    if (!summary) return m3_fail_memory(error, "the summary", 0);
-    status = m3_figure_value(value, row->formula, &e, summary, error);
-    json_decref(summary);
-    return status;
+    return status ? status : m3_figure_value(value, row->formula, &e, error);
 }
 
 struct m3_subject m3_subject_of(const struct m3_estimate *e, struct m3_census *room)
@@ -270,10 +329,10 @@ struct m3_subject m3_subject_of(const struct m3_estimate *e, struct m3_census *r
 int m3_printed_judge(struct m3_judgement *judgement, const struct m3_printed *row, const struct m3_subject *subject,
                      struct m3_error *error)
 {
-    struct m3_setting setting;
+    struct m3_document_setting setting;
     *judgement = (struct m3_judgement){ .verdict = M3_REPRODUCTION_NOT_COMPUTABLE, .ours = NAN };
     int status = m3_printed_parse(&judgement->printed, row->printed, error);
-    if (!status) status = m3_setting_parse(&setting, row->setting, error);
+    if (!status) status = m3_document_setting_parse(&setting, row->setting, error);
     if (!status && row->formula) {
         struct m3_estimate_request *request = &setting.request;
         if (!request->context) request->context = subject->config->max_positions;

@@ -60,22 +60,21 @@ int m3_printed_parse(struct m3_printed_number *number, const char *text, struct 
  * mimo-v2-flash.
  * "m3 T=1M B=4 w=fp8 kv=bf16 ikv=fp8 gpu=h200 gpus=8 card=vendor act=0 mtp=3", all but the model optional; K and M
  * are 2^10 and 2^20; a card is in bytes, vendor or reported. */
-struct m3_setting {
+struct m3_document_setting {
     char model[32];
     struct m3_estimate_request request;     /* context 0 if it is not named; the rest as `m3ref estimate` has it */
-    unsigned named;                         /* bits of enum m3_setting_bit */
+    unsigned named;                         /* bits of enum m3_document_setting_bit */
 };
 
-enum m3_setting_bit {
+enum m3_document_setting_bit {
     M3_NAMES_CONTEXT = 1, M3_NAMES_BATCH = 2, M3_NAMES_WEIGHTS = 4, M3_NAMES_KV = 8, M3_NAMES_INDEX_KV = 16,
     M3_NAMES_GPU = 32, M3_NAMES_GPUS = 64, M3_NAMES_CARD = 128, M3_NAMES_ACTIVATIONS = 256, M3_NAMES_MTP = 512,
 };
 
-int m3_setting_parse(struct m3_setting *setting, const char *text, struct m3_error *error);     /* M3_BAD_INPUT */
+int m3_document_setting_parse(struct m3_document_setting *setting, const char *text, struct m3_error *error);     /* M3_BAD_INPUT */
 
-/* The value of a formula; `summary` is that of m3_estimate_json(e). M3_BAD_INPUT names the place in the formula. */
-int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, const json_t *summary,
-                    struct m3_error *error);
+/* The value of a formula. M3_BAD_INPUT names the place in the formula. */
+int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, struct m3_error *error);
 
 enum m3_reproduction { M3_REPRODUCTION_REPRODUCED, M3_REPRODUCTION_DIFFERS, M3_REPRODUCTION_NOT_COMPUTABLE };
 

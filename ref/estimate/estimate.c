@@ -4,15 +4,6 @@
 #include "estimate/foreign.h"
 #include "estimate/private/parts.h"
 
-int64_t m3_exact(struct m3_estimate *e, m3_wide value)
-{
-    if (value >= 0 && value <= INT64_MAX) return (int64_t)value;
-    e->overflow = 1;
-    return 0;
-}
-
-m3_wide m3_packed_bytes(m3_wide count, const struct m3_format *format) { return (count * format->bits + 7) / 8; }
-
 const struct m3_format *m3_format_named(const char *name)
 {
     static const struct m3_format formats[] = {
@@ -23,17 +14,24 @@ const struct m3_format *m3_format_named(const char *name)
     return NULL;
 }
 
+const struct m3_foreign *m3_few_numbers(const struct m3_estimate *e)
+{
+    return e->request.foreign && e->request.foreign->few ? e->request.foreign : NULL;
+}
+
 int m3_splits_experts(const struct m3_estimate *e) { return e->moe && e->config->E % e->request.gpus == 0; }
 
 /* The kinds of attention and of MLP are independent of each other. */
 static void count_layers(struct m3_estimate *e)
 {
     const struct m3_config *c = e->config;
+    e->full = c->layers;
+    if (m3_few_numbers(e)) return;
     for (int64_t l = 0; l < c->layers; l++) {
         e->sparse += m3_config_sparse(c, l);
         e->moe += m3_config_moe(c, l);
     }
-    e->full = c->layers - e->sparse;
+    e->full -= e->sparse;
     e->dense = c->layers - e->moe;
     e->cached = c->layers + e->request.mtp_modules;
     e->indexed = e->sparse + (m3_config_sparse(c, c->layers) ? e->request.mtp_modules : 0);
@@ -54,18 +52,12 @@ int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const str
                 struct m3_error *error)
 {
     *e = (struct m3_estimate){ .config = config, .request = *request };
-    if (request->foreign && request->foreign->few) {
-        m3_estimate_few(e);
-    } else {
-        count_layers(e);
-        m3_estimate_parameters(e);
-        m3_estimate_flops(e);
-        m3_estimate_pictures(e);
-        m3_estimate_caches(e);
-        m3_estimate_reads(e);
-    }
-    m3_estimate_memory(e);
-    m3_estimate_time(e);
-    m3_estimate_spread(e);
-    return e->overflow ? refuse(e, error) : M3_OK;
+    count_layers(e);
+    e->has_spread = request->gpu && m3_splits_experts(e) && config->K <= M3_MOST_SPREAD;
+    e->conditions = m3_figure_conditions(e);
+    m3_estimate_parameters(e);
+    m3_estimate_pictures(e);
+    m3_estimate_experts(e);
+    int status = m3_estimate_figures(e, error);
+    return !status && e->overflow ? refuse(e, error) : status;
 }

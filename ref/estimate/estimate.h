@@ -1,4 +1,5 @@
 /* What a model of the family costs: parameters, FLOPs, caches, memory, cards, a lower bound of the time. SPEC 14.
+ * Each figure has one formula, in figures.c: it is what --explain prints, and the value is computed from it.
  *
  * Integers are exact: formed in 128 bits and refused where 63 do not hold them. Fractions are exact and reduced. Only
  * expectations and quotients are double. What is not known is M3_UNKNOWN, or NaN. Bytes are bytes; GB and GiB are the
@@ -14,6 +15,15 @@
 #include "io/config.h"
 
 #define M3_UNKNOWN ((int64_t)-1)
+
+/* No product of sizes in range reaches 2^125: m3_config_read refuses more than 2^56 parameters. */
+typedef __int128 m3_wide;
+
+struct m3_value {
+    enum { M3_VALUE_PENDING, M3_VALUE_UNKNOWN, M3_VALUE_EXACT, M3_VALUE_REAL } kind;
+    m3_wide over, under;        /* exact: a fraction, under > 0, a whole number over 1 */
+    double real;
+};
 
 enum m3_component {
     M3_COMPONENT_EMBEDDING, M3_COMPONENT_LM_HEAD, M3_COMPONENT_ATTENTION, M3_COMPONENT_INDEXER, M3_COMPONENT_DENSE_MLP, M3_COMPONENT_MOE_ROUTED, M3_COMPONENT_MOE_SHARED, M3_COMPONENT_MOE_ROUTER,
@@ -94,82 +104,21 @@ struct m3_estimate_request {
 enum { M3_MOST_SPREAD = 128 };          /* experts per token up to which their spread over cards is computed */
 #define M3_ACTIVATION_BYTES ((int64_t)5 << 30)
 
-struct m3_flops {
-    int64_t full_attention, msa_index, msa_main, projections, index_projections, dense_mlp, moe, lm_head, total;
-    int64_t moe_shared, moe_routed, moe_router;     /* add up to moe */
-};
-
-/* All 0 without pictures. */
-struct m3_vision_flops {
-    int64_t patch_embed, linears, attention, projector, total;
-    int64_t patches, tokens;
-    int64_t squares;                    /* sum over segments of their patches squared */
-};
-
-/* Seconds of one token's reads where each card holds its share of the experts; the rest of the weights is on every card
- * or shared out, and so are the caches. */
-struct m3_critical_path {
-    double expert_bytes;                /* of the fullest card, expected, over all layers */
-    double other_bytes;
-    double replicated_seconds, sharded_seconds, cache_seconds;
-};
-
-struct m3_fraction {
-    int64_t over, under;                /* reduced; under > 0 */
-};
-
-enum m3_ratio {
-    M3_RATIO_MAIN_BRANCH, M3_RATIO_LAYER_QK, M3_RATIO_LAYER, M3_RATIO_MODEL_ATTENTION, M3_RATIO_WITHOUT_LM_HEAD,
-    M3_RATIO_WITH_LM_HEAD, M3_RATIO_LAYER_PREFILL, M3_RATIOS,
-};
-
-extern const char *const m3_ratio_names[M3_RATIOS];             /* as in the JSON */
+enum { M3_FIGURES = 151 };                /* rows of figures.c */
 
 struct m3_estimate {
     const struct m3_config *config;
     struct m3_estimate_request request;
     int64_t full, sparse, dense, moe;   /* layers of each kind */
     int64_t cached, indexed;            /* layers that hold keys and values, index keys; MTP modules with them */
-
     struct m3_census census;            /* of the config */
-    int64_t tensors, tensors_unquantised, params_total;
-    int64_t active_layers, active_head, active_embedding, active_vision;
-
-    int64_t keys_main, keys_main_prefill;       /* of a sparse layer: n(T), S(T) = sum of n(t) */
-    struct m3_flops decode, prefill;
-    int64_t decode_linear;                      /* decode without the three rows of attention */
-    int64_t decode_step, decode_all_full;
-    struct m3_vision_flops vision;
-    int64_t block_maxima, candidates;           /* of a sparse layer and token: comparisons; scores chosen from */
-    struct m3_fraction ratios[M3_RATIOS];       /* only with sparse layers */
-
-    int64_t kv_main, kv_index, kv_total;        /* bytes of one sequence */
-    int64_t kv_batch_main, kv_batch_index, kv_batch_total;
-    int64_t weight_bytes, weight_bytes_released;
-    int64_t weight_bytes_stored;                /* of the files; M3_UNKNOWN without them */
-    int64_t weight_bytes_in_memory;             /* one of the three */
-    int64_t memory_without_activations, memory;
-    int64_t min_cards_weights, min_cards, max_batch;
-    int64_t card_weights, card_weights_stored;  /* bytes of a card with its share of the experts and all else */
-    int64_t card_rest;                          /* of its memory; below 0 if it does not hold the first */
-    int card_fits;                              /* its share of caches and activations of the batch too */
-
-    double experts_read;                /* distinct experts of a layer that a step touches, expected */
-    double read_weights, read_total;    /* bytes of a step */
-    double read_weights_stored;         /* in the dtypes of the files, else of a release; */
-    int64_t always_bytes;               /* of it, what is no routed expert */
-    int64_t read_kv_full, read_kv_selected, read_index_keys;
-    double intensity;                   /* FLOP per byte */
-    int64_t peak_flops;                 /* this and the next ones: only with a GPU */
-    double bandwidth_seconds, compute_seconds;
-    int compute_bound;                  /* -1: not known */
+    int64_t patches, squares;           /* of the pictures; sum over segments of their patches squared */
 
     int has_spread;
     double p_fullest[M3_MOST_SPREAD];   /* [K]: the fullest card holds j + 1 of a token's experts */
-    double expected_fullest, expected_cards_hit;
-    int has_critical_path;              /* only for a batch of 1 */
-    struct m3_critical_path critical_path;
 
+    unsigned conditions;                /* which rows of figures.c hold */
+    struct m3_value figures[M3_FIGURES];
     int overflow;                       /* a figure did not fit; m3_estimate fails then */
 };
 
@@ -177,16 +126,28 @@ struct m3_estimate {
 int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const struct m3_estimate_request *request,
                 struct m3_error *error);
 
+/* A figure by its key in the summary, "kv_bytes.main" or "expert_spread.p_fullest.0". M3_UNKNOWN, or NaN, if it is not
+ * known, or there is none; a whole one is M3_UNKNOWN if it is a fraction or a double. */
+struct m3_value m3_estimate_figure(const struct m3_estimate *e, const char *key);
+int64_t m3_whole(const struct m3_estimate *e, const char *key);
+double m3_quantity(const struct m3_estimate *e, const char *key);
+
+/* The key of the i-th ratio; NULL after the last. */
+const char *m3_ratio_key(int i);
+
 /* 1 if there are experts, and each card holds as many. */
 int m3_splits_experts(const struct m3_estimate *e);
+/* 1 if a card has room for its share of caches and activations, where all but the experts is on each. */
+int m3_estimate_fits(const struct m3_estimate *e);
+/* 1 if the FLOPs of a step take at least the time of its reads; -1: not known. */
+int m3_compute_bound(const struct m3_estimate *e);
 
 /* The summary object: keys of SPEC 14. NULL if memory is short. */
 json_t *m3_estimate_json(const struct m3_estimate *e);
 
-/* Prints how a figure comes about, or every figure of a group: formula, the same with numbers, value. `summary` is
- * that of m3_estimate_json; "kv." may stand for "kv_bytes.". M3_USAGE if there is no such key, or no value for it. */
-int m3_estimate_explain(const struct m3_estimate *e, const json_t *summary, const char *key, FILE *out,
-                        struct m3_error *error);
+/* Prints how a figure comes about, or every figure of a group: formula, the same with numbers, value. "kv." may stand
+ * for "kv_bytes.". M3_USAGE if there is no such key, or no value for it. */
+int m3_estimate_explain(const struct m3_estimate *e, const char *key, FILE *out, struct m3_error *error);
 
 /* A value of the summary by its dotted key, "kv_bytes.main" or "expert_spread.p_fullest.0"; NULL if there is none. */
 const json_t *m3_estimate_value(const json_t *summary, const char *key);

@@ -3,27 +3,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "estimate/documents.h"
+#include "estimate/private/parts.h"
 
-/* What is read of a formula so far. The first error stays; reading goes on to the end of the level with NaN. */
+/* What is read of a formula so far. The first error stays; reading goes on to the end of the level. */
 struct reader {
     const char *formula, *at;
-    const struct m3_estimate *e;
-    const json_t *summary;
+    m3_name_value name_value;
+    void *self;
     struct m3_error *error;
     int status, depth;
 };
 
 enum { MOST_DEPTH = 64, MOST_NAME = 128 };
 
-static double sum(struct reader *r);
+/* Exact parts stay below this, so that their sums fit; beyond it they go on as doubles. */
+#define MOST_EXACT ((m3_wide)1 << 125)
 
-static double wrong(struct reader *r, const char *expected)
+static const struct m3_value unknown = { .kind = M3_VALUE_UNKNOWN };
+
+static struct m3_value sum(struct reader *r);
+
+static m3_wide magnitude(m3_wide x) { return x < 0 ? -x : x; }
+
+struct m3_value m3_exact(m3_wide over, m3_wide under)
+{
+    const int whole = over % under == 0;
+    const m3_wide sign = under < 0 ? -1 : 1;
+    return (struct m3_value){ .kind = M3_VALUE_EXACT, .over = whole ? over / under : sign * over,
+                              .under = whole ? 1 : sign * under };
+}
+
+static struct m3_value inexact(double x) { return (struct m3_value){ .kind = M3_VALUE_REAL, .real = x }; }
+
+double m3_value_double(const struct m3_value *value)
+{
+    if (value->kind == M3_VALUE_EXACT) return (double)value->over / (double)value->under;
+    return value->kind == M3_VALUE_REAL ? value->real : NAN;
+}
+
+static struct m3_value wrong(struct reader *r, const char *expected)
 {
     if (!r->status)
         r->status = m3_fail(r->error, M3_BAD_INPUT, "formula %s: at %td: got %s, expected %s", r->formula,
                             r->at - r->formula, *r->at ? r->at : "its end", expected);
-    return NAN;
+    return unknown;
 }
 
 static void skip_blanks(struct reader *r)
@@ -40,7 +63,7 @@ static int take(struct reader *r, char c)
 }
 
 /* Digits, a fraction, a power: no hexadecimal, which strtod would take. */
-static double number(struct reader *r)
+static struct m3_value number(struct reader *r)
 {
     static const char digits[] = "0123456789";
     const char *end = r->at + strspn(r->at, digits);
@@ -55,10 +78,11 @@ static double number(struct reader *r)
     memcpy(text, r->at, length);
     text[length] = '\0';
     r->at = end;
-    return strtod(text, NULL);
+    double x = strtod(text, NULL);
+    return x == floor(x) && x < 0x1p53 ? m3_exact((m3_wide)x, 1) : inexact(x);
 }
 
-static size_t name_length(const char *text)
+size_t m3_name_length(const char *text)
 {
     size_t n = 0;
     while (isalnum((unsigned char)text[n]) || text[n] == '_' || (text[n] == '.' && isalnum((unsigned char)text[n + 1])))
@@ -66,173 +90,172 @@ static size_t name_length(const char *text)
     return n;
 }
 
-struct named {
-    const char *name;
-    double value;
-};
-
-static int find(double *value, const struct named *all, size_t count, const char *name)
+static struct m3_value round_to_whole(struct m3_value x, int up)
 {
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(all[i].name, name) == 0) {
-            *value = all[i].value;
-            return 1;
-        }
-    return 0;
+    if (x.kind == M3_VALUE_REAL) return inexact(up ? ceil(x.real) : floor(x.real));
+    if (x.kind != M3_VALUE_EXACT || x.under == 1) return x;
+    return m3_exact(x.over / x.under + (up && x.over > 0) - (!up && x.over < 0), 1);
 }
 
-static int of_request(double *value, const struct m3_estimate *e, const char *name)
+static int is_less(struct m3_value x, struct m3_value y)
 {
-    const struct m3_estimate_request *r = &e->request;
-    const struct named all[] = {
-        { "T", (double)r->context },
-        { "batch", (double)r->batch },
-        { "layers", (double)e->config->layers },
-        { "full", (double)e->full },
-        { "sparse", (double)e->sparse },
-        { "dense", (double)e->dense },
-        { "moe", (double)e->moe },
-        { "cached", (double)e->cached },
-        { "indexed", (double)e->indexed },
-        { "keys", (double)e->keys_main },
-        { "mtp", (double)r->mtp_modules },
-        { "params_mtp", (double)e->census.of[M3_COMPONENT_MTP_MODULES].parameters },
-        { "weight_bits", r->weights->bits },
-        { "kv_bits", r->kv->bits },
-        { "index_bits", r->index_kv->bits },
-        { "act", (double)r->activation_bytes },
-        { "gpus", (double)r->gpus },
-        { "card", (double)r->card_bytes },
-        { "peak", (double)e->peak_flops },
-        { "bandwidth", r->gpu ? (double)r->gpu->bandwidth : NAN },
-    };
-    return find(value, all, sizeof all / sizeof all[0], name);
+    if (x.kind == M3_VALUE_EXACT && y.kind == M3_VALUE_EXACT && x.under == 1 && y.under == 1) return x.over < y.over;
+    return m3_value_double(&x) < m3_value_double(&y);
 }
 
-static int of_config(double *value, const struct m3_config *c, const char *name)
-{
-    const struct m3_vision_config *v = &c->vision;
-    const struct named all[] = {
-        { "R", (double)c->R },
-        { "block", (double)c->block },
-        { "max_positions", (double)c->max_positions },
-        { "theta", c->rope_theta },
-        { "eps", c->eps },
-        { "scaling", c->routed_scaling },
-        { "alpha", c->swiglu_alpha },
-        { "limit", c->swiglu_limit },
-        { "modules", (double)c->mtp_modules },
-        { "local_blocks", (double)c->semantics.local_blocks },
-        { "init_blocks", (double)c->semantics.init_blocks },
-        { "vision", v->present },
-        { "patch", (double)v->patch },
-        { "merge", (double)v->spatial_merge },
-        { "temporal_patch", (double)v->temporal_patch },
-        { "channels", (double)v->channels },
-        { "segment", (double)v->segment_max_frames },
-        { "vision_layers", (double)v->layers },
-        { "vision_theta", v->rope_theta },
-        { "image_token", (double)v->image_token },
-        { "video_token", (double)v->video_token },
-    };
-    if (strlen(name) == 1 && strchr("HQGDXVNKEFIJWAULYZC", name[0])) {
-        *value = (double)m3_config_size(c, name[0]);
-        return 1;
-    }
-    return find(value, all, sizeof all / sizeof all[0], name);
-}
+static int is_known(struct m3_value x) { return x.kind == M3_VALUE_EXACT || x.kind == M3_VALUE_REAL; }
 
-static int of_summary(double *value, const json_t *summary, const char *key)
+static struct m3_value call(struct reader *r, const char *name)
 {
-    const json_t *found = m3_estimate_value(summary, key);
-    const json_t *quotient = json_object_get(found, "value");
-    if (quotient) found = quotient;
-    if (!json_is_number(found)) return 0;
-    *value = json_number_value(found);
-    return 1;
-}
-
-static double call(struct reader *r, const char *name)
-{
-    const int two = strcmp(name, "min") == 0 || strcmp(name, "max") == 0;
-    double x = sum(r), y = 0;
+    const int two = name[0] == 'm';
+    struct m3_value x = sum(r), y = x;
     if (two && !take(r, ',')) return wrong(r, "a comma");
     if (two) y = sum(r);
     if (!take(r, ')')) return wrong(r, "a closing parenthesis");
-    if (two) return (strcmp(name, "min") == 0) == (x < y) ? x : y;
-    return strcmp(name, "ceil") == 0 ? ceil(x) : floor(x);
+    if (!is_known(x) || !is_known(y)) return unknown;
+    if (two) return (strcmp(name, "min") == 0) == is_less(x, y) ? x : y;
+    return round_to_whole(x, strcmp(name, "ceil") == 0);
 }
 
-static double named(struct reader *r)
+static struct m3_value named(struct reader *r)
 {
     char name[MOST_NAME];
     const char *begin = r->at;
-    size_t length = name_length(begin);
-    double value;
+    size_t length = m3_name_length(begin);
+    struct m3_value value;
     if (length >= sizeof name) return wrong(r, "a shorter name");
     memcpy(name, begin, length);
     name[length] = '\0';
     r->at += length;
     if (strcmp(name, "ceil") == 0 || strcmp(name, "floor") == 0 || strcmp(name, "min") == 0 || strcmp(name, "max") == 0)
         return take(r, '(') ? call(r, name) : wrong(r, "a parenthesis");
-    if (of_request(&value, r->e, name) || of_config(&value, r->e->config, name) || of_summary(&value, r->summary, name))
-        return value;
+    if (r->name_value(&value, r->self, name)) return value;
     r->at = begin;
     return wrong(r, "a name, or a key of the summary with a number");
 }
 
-static double atom(struct reader *r)
+static struct m3_value atom(struct reader *r)
 {
     skip_blanks(r);
     if (isdigit((unsigned char)*r->at)) return number(r);
     if (isalpha((unsigned char)*r->at)) return named(r);
     if (!take(r, '(')) return wrong(r, "a number, a name or a parenthesis");
-    double value = sum(r);
+    struct m3_value value = sum(r);
     return take(r, ')') ? value : wrong(r, "a closing parenthesis");
 }
 
-static double power(struct reader *r)
+/* (over / under) (real_over / real_under), the first exact. */
+struct factors {
+    m3_wide over, under;
+    double real_over, real_under;
+    int is_real, is_known;
+};
+
+static int times(m3_wide *x, m3_wide y)
 {
-    double value = NAN;
+    if (y && magnitude(*x) > MOST_EXACT / magnitude(y)) return 0;
+    *x *= y;
+    return 1;
+}
+
+static void take_factor(struct factors *f, struct m3_value x, int divide)
+{
+    m3_wide over = f->over, under = f->under;
+    f->is_known &= is_known(x);
+    if (x.kind == M3_VALUE_EXACT && !(divide && x.over == 0) && times(&over, divide ? x.under : x.over)
+        && times(&under, divide ? x.over : x.under)) {
+        struct m3_value reduced = m3_exact(over, under);
+        f->over = reduced.over;
+        f->under = reduced.under;
+        return;
+    }
+    f->is_real = 1;
+    *(divide ? &f->real_under : &f->real_over) *= m3_value_double(&x);
+}
+
+static struct m3_value product_of(const struct factors *f)
+{
+    if (!f->is_known) return unknown;
+    if (!f->is_real) return m3_exact(f->over, f->under);
+    return inexact(f->real_over * (double)f->over / (f->real_under * (double)f->under));
+}
+
+static const struct factors one = { 1, 1, 1, 1, 0, 1 };
+
+static struct m3_value raised(struct m3_value x, struct m3_value y)
+{
+    struct factors f = one;
+    if (!is_known(x) || !is_known(y)) return unknown;
+    const int whole = y.kind == M3_VALUE_EXACT && y.under == 1 && y.over >= 0 && y.over < 128;
+    for (int i = 0; whole && i < y.over; i++) take_factor(&f, x, 0);
+    if (whole && !f.is_real) return product_of(&f);
+    return inexact(pow(m3_value_double(&x), m3_value_double(&y)));
+}
+
+static struct m3_value power(struct reader *r)
+{
+    struct m3_value value = unknown;
     if (++r->depth > MOST_DEPTH) wrong(r, "fewer levels");
-    else if (take(r, '-')) value = -power(r);
-    else {
+    else if (take(r, '-')) {
+        value = power(r);
+        value.over = -value.over;
+        value.real = -value.real;
+    } else {
         value = atom(r);
-        if (!r->status && take(r, '^')) value = pow(value, power(r));
+        if (!r->status && take(r, '^')) value = raised(value, power(r));
     }
     r->depth--;
     return value;
 }
 
-static double product(struct reader *r)
+static struct m3_value product(struct reader *r)
 {
-    double value = power(r);
-    while (!r->status) {
-        if (take(r, '*')) value *= power(r);
-        else if (take(r, '/')) value /= power(r);
-        else break;
-    }
-    return value;
+    struct factors f = one;
+    int divide = 0;
+    do take_factor(&f, power(r), divide);
+    while (!r->status && ((divide = take(r, '/')) || take(r, '*')));
+    return product_of(&f);
 }
 
-static double sum(struct reader *r)
+/* An exact part and a double. */
+struct terms {
+    struct m3_value exact;
+    double real;
+    int is_real, is_known;
+};
+
+static void take_term(struct terms *t, struct m3_value x, int sign)
 {
-    double value = product(r);
-    while (!r->status) {
-        if (take(r, '+')) value += product(r);
-        else if (take(r, '-')) value -= product(r);
-        else break;
+    const struct m3_value *all = &t->exact;
+    m3_wide over = all->over, more = x.over, under = all->under;
+    t->is_known &= is_known(x);
+    if (x.kind == M3_VALUE_EXACT && times(&over, x.under == under ? 1 : x.under)
+        && times(&more, x.under == under ? 1 : under) && times(&under, x.under == under ? 1 : x.under)
+        && magnitude(over + sign * more) <= MOST_EXACT) {
+        t->exact = m3_exact(over + sign * more, under);
+        return;
     }
-    return value;
+    t->is_real = 1;
+    t->real += sign * m3_value_double(&x);
 }
 
-int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, const json_t *summary,
-                    struct m3_error *error)
+static struct m3_value sum(struct reader *r)
 {
-    struct reader r = { .formula = formula, .at = formula, .e = e, .summary = summary, .error = error };
+    struct terms t = { .exact = m3_exact(0, 1), .is_known = 1 };
+    int minus = 0;
+    do take_term(&t, product(r), minus ? -1 : 1);
+    while (!r->status && ((minus = take(r, '-')) || take(r, '+')));
+    if (!t.is_known) return unknown;
+    return t.is_real ? inexact(t.real + m3_value_double(&t.exact)) : t.exact;
+}
+
+int m3_formula_value(struct m3_value *value, const char *formula, m3_name_value name_value, void *self,
+                     struct m3_error *error)
+{
+    struct reader r = { .formula = formula, .at = formula, .name_value = name_value, .self = self, .error = error };
     *value = sum(&r);
     skip_blanks(&r);
     if (!r.status && *r.at) wrong(&r, "an operator or the end");
-    if (r.status) *value = NAN;
+    if (r.status) *value = unknown;
     return r.status;
 }

@@ -3,14 +3,7 @@
 #include <string.h>
 
 #include "estimate/documents.h"
-
-/* Length of a name of letters, digits, '_' and '.' between them. */
-static size_t name_length(const char *text)
-{
-    size_t n = 0;
-    while (isalnum((unsigned char)text[n]) || text[n] == '_' || (text[n] == '.' && n > 0)) n++;
-    return n;
-}
+#include "estimate/private/parts.h"
 
 static int is_layers(const char *name, size_t length)
 {
@@ -23,7 +16,7 @@ static int is_layers(const char *name, size_t length)
 /* "kv_bytes.index", "flops_decode.moe / moe": the key, if `summary` has a number there. */
 static int sole_key(char key[64], const char *formula, const json_t *summary)
 {
-    size_t length = name_length(formula);
+    size_t length = m3_name_length(formula);
     if (length == 0 || length >= 64 || is_layers(formula, length)) return 0;
     memcpy(key, formula, length);
     key[length] = '\0';
@@ -33,7 +26,7 @@ static int sole_key(char key[64], const char *formula, const json_t *summary)
         at += strspn(at, " ");
         if (*at++ != '/') return 0;
         at += strspn(at, " ");
-        length = name_length(at);
+        length = m3_name_length(at);
         if (length == 0 || !(isdigit((unsigned char)*at) || is_layers(at, length))) return 0;
         at += length;
     }
@@ -41,7 +34,7 @@ static int sole_key(char key[64], const char *formula, const json_t *summary)
 }
 
 /* All that the setting names was asked. */
-static int agrees(const struct m3_setting *s, const struct m3_estimate_request *asked)
+static int agrees(const struct m3_document_setting *s, const struct m3_estimate_request *asked)
 {
     const struct m3_estimate_request *r = &s->request;
     const struct {
@@ -79,16 +72,16 @@ static void name_batch(char key[64], int64_t batch)
 static int fit(struct m3_mark *mark, int *fits, const struct m3_printed *row, const struct m3_subject *subject,
                const struct m3_estimate *e, const json_t *summary, struct m3_error *error)
 {
-    struct m3_setting setting;
+    struct m3_document_setting setting;
     double here;
 
     mark->row = row;
     *fits = row->erratum && row->formula && sole_key(mark->key, row->formula, summary);
     if (!*fits) return M3_OK;
-    int status = m3_setting_parse(&setting, row->setting, error);
+    int status = m3_document_setting_parse(&setting, row->setting, error);
     *fits = !status && strcmp(setting.model, m3_document_model(e)) == 0 && agrees(&setting, &e->request);
     if (!*fits) return status;
-    status = m3_figure_value(&here, row->formula, e, summary, error);
+    status = m3_figure_value(&here, row->formula, e, error);
     if (!status) status = m3_printed_judge(&mark->judgement, row, subject, error);
     name_batch(mark->key, e->request.batch);
     *fits = !status && fabs(here - mark->judgement.ours) <= 1e-12 * fabs(here);

@@ -136,33 +136,26 @@ int m3_census_agree(const struct m3_census *files, const struct m3_census *confi
     return status;
 }
 
-static void count_active(struct m3_estimate *e)
+int64_t m3_census_bytes(const struct m3_census *census)
 {
-    const struct m3_config *c = e->config;
-    const struct m3_census_row *of = e->census.of;
-    int64_t embedding = of[M3_COMPONENT_EMBEDDING].parameters;
-    int64_t text = e->params_total - of[M3_COMPONENT_VISION_TOWER].parameters - of[M3_COMPONENT_PROJECTOR].parameters
-                 - of[M3_COMPONENT_MTP_MODULES].parameters;
-    int64_t always = text - of[M3_COMPONENT_MOE_ROUTED].parameters - embedding - of[M3_COMPONENT_LM_HEAD].parameters;
-
-    e->active_layers = always + e->moe * c->K * 3 * c->H * c->F;
-    e->active_head = e->active_layers + c->V * c->H;
-    e->active_embedding = e->active_head + (c->tied_embeddings ? 0 : embedding);
-    e->active_vision = e->active_embedding + of[M3_COMPONENT_VISION_TOWER].parameters + of[M3_COMPONENT_PROJECTOR].parameters;
+    int64_t bytes = 0;
+    for (int i = 0; i < M3_COMPONENTS; i++) bytes += census->of[i].bytes;
+    return bytes;
 }
 
 void m3_estimate_parameters(struct m3_estimate *e)
 {
+    char key[64];
+    int64_t tensors = 0;
+    if (m3_few_numbers(e)) return;
     if (e->request.config) e->census = *e->request.config;
     else m3_census_of_config(&e->census, e->config, e->request.mtp_modules, e->request.mtp_join);
     const struct m3_census *census = e->request.files ? e->request.files : &e->census;
-    e->weight_bytes_stored = e->request.files ? 0 : -1;
     for (int i = 0; i < M3_COMPONENTS; i++) {
-        e->params_total += census->of[i].parameters;
-        e->tensors_unquantised += census->of[i].tensors;
-        e->tensors += census->of[i].tensors + census->of[i].scales;
-        e->weight_bytes_released += e->census.of[i].bytes;
-        if (e->request.files) e->weight_bytes_stored += census->of[i].bytes;
+        snprintf(key, sizeof key, "params_by_component.%s", m3_component_names[i]);
+        m3_estimate_count(e, key, m3_exact(census->of[i].parameters, 1));
+        tensors += census->of[i].tensors;
     }
-    count_active(e);
+    m3_estimate_count(e, "tensors_unquantised", m3_exact(tensors, 1));
+    m3_estimate_count(e, "weight_bytes_released", m3_exact(m3_census_bytes(&e->census), 1));
 }

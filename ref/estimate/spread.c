@@ -3,6 +3,25 @@
 
 #include "estimate/private/parts.h"
 
+static struct m3_value inexact(double x) { return (struct m3_value){ .kind = M3_VALUE_REAL, .real = x }; }
+
+/* D(B) = E (1 - (1 - K/E)^B), as K (1 + q + ... + q^(B-1)) with q = 1 - K/E: exactly K for one token. */
+static double experts_read(const struct m3_config *c, int64_t batch)
+{
+    double q = 1 - (double)c->K / (double)c->E, sum = 1, power = q;     /* of so many terms; q to that power */
+    int bit = 62;
+    while (!(batch >> bit & 1)) bit--;
+    while (--bit >= 0) {
+        sum += power * sum;
+        power *= power;
+        if (batch >> bit & 1) {
+            sum = 1 + q * sum;
+            power *= q;
+        }
+    }
+    return (double)c->K * sum;
+}
+
 /* terms[i] = choose(m, i) p^i (1-p)^(m-i), i = 0 .. K: the experts of one card, had each been drawn by itself. */
 static void binomial(double *terms, int64_t m, double p, int K)
 {
@@ -52,37 +71,33 @@ static void spread_experts(struct m3_estimate *e)
     const struct m3_config *c = e->config;
     const int64_t cards = e->request.gpus, each = c->E / cards;
     const int K = (int)c->K;
-    double terms[M3_MOST_SPREAD + 1], all = 0, hit = 0;
+    double terms[M3_MOST_SPREAD + 1], all = 0, hit = 0, fullest = 0;
 
     binomial(terms, each, (double)K / ((double)c->E + 1), K);
     for (int j = 1; j <= K; j++) all += e->p_fullest[j - 1] = fullest_has(j, terms, cards, K);
     for (int j = 1; j <= K; j++) {
         e->p_fullest[j - 1] /= all;
-        e->expected_fullest += j * e->p_fullest[j - 1];
+        fullest += j * e->p_fullest[j - 1];
     }
     for (int i = 0; i < K; i++) hit += (1 - hit) * fmin(1, (double)each / (double)(c->E - i));
-    e->expected_cards_hit = (double)cards * hit;
+    m3_estimate_count(e, "expert_spread.expected_fullest", inexact(fullest));
+    m3_estimate_count(e, "expert_spread.expected_cards_hit", inexact((double)cards * hit));
 }
 
-/* The card that holds most of a token's experts is waited for in every layer. */
-static void count_critical_path(struct m3_estimate *e)
+void m3_estimate_experts(struct m3_estimate *e)
 {
-    const struct m3_config *c = e->config;
-    struct m3_critical_path *path = &e->critical_path;
-    const double weight = e->request.weights->bits / 8.0, cards = (double)e->request.gpus;
-    const double bandwidth = (double)e->request.gpu->bandwidth, expert = (double)(e->moe * 3 * c->H * c->F);
-    path->expert_bytes = e->expected_fullest * expert * weight;
-    path->other_bytes = e->read_weights - (double)c->K * expert * weight;
-    path->replicated_seconds = (path->other_bytes + path->expert_bytes) / bandwidth;
-    path->sharded_seconds = (path->other_bytes / cards + path->expert_bytes) / bandwidth;
-    path->cache_seconds = (e->read_total - e->read_weights) / (cards * bandwidth);
+    if (e->moe) m3_estimate_count(e, "experts_read_per_layer", inexact(experts_read(e->config, e->request.batch)));
+    if (e->has_spread) spread_experts(e);
 }
 
-void m3_estimate_spread(struct m3_estimate *e)
+/* As many terms as a token has experts, or the j-th probability. */
+void m3_estimate_spread_formula(char *text, size_t size, const struct m3_estimate *e, int j)
 {
-    e->has_spread = e->request.gpu && m3_splits_experts(e) && e->config->K <= M3_MOST_SPREAD;
-    if (!e->has_spread) return;
-    spread_experts(e);
-    e->has_critical_path = e->request.batch == 1;
-    if (e->has_critical_path) count_critical_path(e);
+    size_t length = 0;
+    text[0] = '\0';
+    if (j > 0)
+        snprintf(text, size, "(ways(gpus, E / gpus, %d, K) - ways(gpus, E / gpus, %d, K)) / choose(E, K)", j, j - 1);
+    for (int k = 1; j == 0 && k <= e->config->K && k <= M3_MOST_SPREAD; k++)
+        length += (size_t)snprintf(text + length, size - length, "%s%d * expert_spread.p_fullest.%d",
+                                   k > 1 ? " + " : "", k, k - 1);
 }

@@ -1,12 +1,12 @@
 #!/bin/sh
 # The appendices of SPEC.md against the tree. Appendix A: the function of each row is defined under ref/, in one file or
-# in the one that is named ("flops:count"), the test is there, the errata are in appendix B; a row without function ends
+# in the one that is named ("flops:count"), or the key of a figure begins so ("m3_figures:kv_bytes"), the test is there, the errata are in appendix B; a row without function ends
 # with its reason in parentheses. Appendix B: every erratum is in A, in C, or says that it
 # stands alone; those that rows of ref/estimate/documents_*.c name are there. Appendix C is what the program prints.
 #
 # Seen to fail with: another function, test or case; an erratum without entry, or an entry twice, or unused; a
 # row with a cell too few; a map without rows; a figure of appendix C changed; an entry without its right value; a name
-# of two functions; a reason before the end.
+# of two functions; a key that no figure has; a reason before the end.
 build=${BUILD:-build}
 spec=${SPEC:-SPEC.md}
 folder=$(mktemp -d)
@@ -81,7 +81,9 @@ for document in 000 001 002 003 004; do
             if (plain($1) == "" || plain($2) == "") wrong("empty cell")
             if ((name == "-") != (test == "-")) wrong("function and test go together")
             if (name == "-" && plain($2) !~ / \([^()]+\)$/) wrong("no function, and no reason at the end")
-            if (name != "-") file_of(cell)
+            if (cell ~ /^m3_figures:/) {
+                if (system("grep -qF \"{ \\\"" substr(cell, 12) "\" ref/estimate/figures.c")) wrong("no such figure")
+            } else if (name != "-") file_of(cell)
             if (test != "-") {
                 split(test, part, ":")
                 file = test_file[part[1]]

@@ -40,14 +40,14 @@ START_TEST(parameters)
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
     struct m3_estimate e = estimate(&config, &r);
     CHECK(&e, literals);
-    ck_assert_int_eq(e.weight_bytes_stored, -1);
+    ck_assert_int_eq(m3_whole(&e, "weight_bytes_stored"), -1);
     ck_assert_int_eq(e.full, 3);
     ck_assert_int_eq(e.sparse, 57);
 
     r.weights = m3_format_named("fp8");
-    ck_assert_int_eq(estimate(&config, &r).weight_bytes, 427040140160);
+    ck_assert_int_eq(whole(&config, &r, "weight_bytes"), 427040140160);
     r.weights = m3_format_named("int4");
-    ck_assert_int_eq(estimate(&config, &r).weight_bytes, 213520070080);
+    ck_assert_int_eq(whole(&config, &r, "weight_bytes"), 213520070080);
     m3_config_free(&config);
 }
 END_TEST
@@ -97,9 +97,10 @@ START_TEST(multi_token_prediction)
         r.mtp_modules = modules;
         struct m3_estimate e = estimate(&config, &r);
         ck_assert_int_eq(e.census.of[M3_COMPONENT_MTP_MODULES].parameters, modules * 7491582592);
-        ck_assert_int_eq(e.params_total, 427040140160 + modules * 7491582592);
-        ck_assert_int_eq(e.kv_total, 144149839872 + modules * (2 * 4 * 128 + 128) * 2 * M);
-        ck_assert_int_eq(e.active_layers, 23504087424);
+        ck_assert_int_eq(m3_whole(&e, "params_total"), 427040140160 + modules * 7491582592);
+        ck_assert_int_eq(m3_whole(&e, "kv_bytes_per_sequence.total"),
+                         144149839872 + modules * (2 * 4 * 128 + 128) * 2 * M);
+        ck_assert_int_eq(m3_whole(&e, "params_active_by_convention.layers"), 23504087424);
     }
     m3_config_free(&config);
 }
@@ -164,10 +165,12 @@ START_TEST(flops_by_context)
         { "flops_decode_all_full_attention", by_context[_i].all_full },
     };
     CHECK(&e, literals);
-    int64_t attention = e.decode.full_attention + e.decode.msa_index + e.decode.msa_main;
-    ck_assert_int_eq(e.decode.total - attention, 49464999936);
+    int64_t attention = m3_whole(&e, "flops_decode.full_attention") + m3_whole(&e, "flops_decode.msa_index")
+                      + m3_whole(&e, "flops_decode.msa_main");
+    ck_assert_int_eq(m3_whole(&e, "flops_decode.total") - attention, 49464999936);
     int64_t not_multiplied = e.census.of[M3_COMPONENT_NORMS].parameters + e.census.of[M3_COMPONENT_MOE_ROUTER_BIAS].parameters;
-    ck_assert_int_eq(e.decode.total - attention, 2 * (e.active_head - not_multiplied));
+    ck_assert_int_eq(m3_whole(&e, "flops_decode.total") - attention,
+                     2 * (m3_whole(&e, "params_active_text") - not_multiplied));
     m3_config_free(&config);
 }
 END_TEST
@@ -182,7 +185,7 @@ START_TEST(keys_of_a_sparse_layer)
     read_config(&config, M3);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         struct m3_estimate_request r = request(keys[i][0], 1, "bf16", "bf16");
-        ck_assert_int_eq(estimate(&config, &r).keys_main, keys[i][1]);
+        ck_assert_int_eq(whole(&config, &r, "keys_main"), keys[i][1]);
     }
     m3_config_free(&config);
 }
@@ -218,7 +221,7 @@ START_TEST(flops_of_a_prefill)
         const struct literal literal[] = { { key, columns[_i].values[i] } };
         CHECK(&e, literal);
     }
-    ck_assert_int_eq(e.keys_main_prefill, columns[_i].keys);
+    ck_assert_int_eq(m3_whole(&e, "keys_main_prefill"), columns[_i].keys);
     m3_config_free(&config);
 }
 END_TEST
@@ -231,17 +234,18 @@ START_TEST(prefill_options)
     struct m3_estimate_request r = request(4096, 1, "bf16", "bf16");
     r.all_logits = 1;
     struct m3_estimate e = estimate(&config, &r);
-    ck_assert_int_eq(e.prefill.lm_head, 4096 * INT64_C(2458386432));
-    ck_assert_int_eq(e.prefill.total, 205366170746880 + 4095 * INT64_C(2458386432));
-    ck_assert_int_eq(e.decode.lm_head, 2458386432);
+    ck_assert_int_eq(m3_whole(&e, "flops_prefill.lm_head"), 4096 * INT64_C(2458386432));
+    ck_assert_int_eq(m3_whole(&e, "flops_prefill.total"), 205366170746880 + 4095 * INT64_C(2458386432));
+    ck_assert_int_eq(m3_whole(&e, "flops_decode.lm_head"), 2458386432);
     r.all_logits = 0;
     r.no_causal_skip = 1;
     e = estimate(&config, &r);
-    ck_assert_int_eq(e.prefill.full_attention, 3 * INT64_C(32768) * 4096 * 4096);
-    ck_assert_int_eq(e.prefill.msa_index, 57 * INT64_C(1024) * 4096 * 4096);
-    ck_assert_int_eq(e.prefill.msa_main, 11510042591232);
-    ck_assert_int_eq(e.prefill.total, 205366170746880 + (3 * 32768 + 57 * 1024) * INT64_C(4096) * 4095 / 2);
-    ck_assert_int_eq(e.decode.full_attention, 402653184);
+    ck_assert_int_eq(m3_whole(&e, "flops_prefill.full_attention"), 3 * INT64_C(32768) * 4096 * 4096);
+    ck_assert_int_eq(m3_whole(&e, "flops_prefill.msa_index"), 57 * INT64_C(1024) * 4096 * 4096);
+    ck_assert_int_eq(m3_whole(&e, "flops_prefill.msa_main"), 11510042591232);
+    ck_assert_int_eq(m3_whole(&e, "flops_prefill.total"),
+                     205366170746880 + (3 * 32768 + 57 * 1024) * INT64_C(4096) * 4095 / 2);
+    ck_assert_int_eq(m3_whole(&e, "flops_decode.full_attention"), 402653184);
     m3_config_free(&config);
 }
 END_TEST
@@ -259,8 +263,8 @@ START_TEST(work_that_is_no_product)
     CHECK(&e, literals);
     r.context = 129;            /* two blocks */
     e = estimate(&config, &r);
-    ck_assert_int_eq(e.candidates, 4 * 2);
-    ck_assert_int_eq(e.block_maxima, 4 * 129);
+    ck_assert_int_eq(m3_whole(&e, "other_work.selection_candidates_per_layer"), 4 * 2);
+    ck_assert_int_eq(m3_whole(&e, "other_work.block_max_comparisons_per_layer"), 4 * 129);
     m3_config_free(&config);
 }
 END_TEST
@@ -282,8 +286,8 @@ START_TEST(keys_by_counting)
         if (config.E == 128 && t % config.block > 1) continue;      /* a walk over 23,416 tensors takes its time */
         struct m3_estimate_request r = request(t, 1, "bf16", "bf16");
         struct m3_estimate e = estimate(&config, &r);
-        ck_assert_int_eq(e.keys_main, seen);
-        ck_assert_int_eq(e.keys_main_prefill, sum);
+        ck_assert_int_eq(m3_whole(&e, "keys_main"), seen);
+        ck_assert_int_eq(m3_whole(&e, "keys_main_prefill"), sum);
     }
     m3_config_free(&config);
 }
@@ -291,11 +295,11 @@ END_TEST
 
 START_TEST(ratios_as_fractions)
 {
-    static const int64_t exact[M3_RATIOS][2] = {
-        [M3_RATIO_MAIN_BRANCH] = { 512, 1 },           [M3_RATIO_LAYER_QK] = { 512, 33 },
-        [M3_RATIO_LAYER] = { 512, 17 },                [M3_RATIO_MODEL_ATTENTION] = { 2048, 167 },
-        [M3_RATIO_WITHOUT_LM_HEAD] = { 1340321, 136766 }, [M3_RATIO_WITH_LM_HEAD] = { 13028, 1343 },
-        [M3_RATIO_LAYER_PREFILL] = { 1973792, 69145 },
+    static const struct { const char *key; int64_t over, under; } exact[] = {
+        { "ratios.main_branch", 512, 1 }, { "ratios.layer_qk_with_index", 512, 33 },
+        { "ratios.layer_attention", 512, 17 }, { "ratios.model_attention", 2048, 167 },
+        { "ratios.model_without_lm_head", 1340321, 136766 }, { "ratios.model_with_lm_head", 13028, 1343 },
+        { "ratios.layer_attention_prefill_causal", 1973792, 69145 },
     };
     static const struct { int64_t T; double layer; } layers[] = {
         { 2048, 0.970 }, { 4096, 1.882 }, { 8192, 3.556 }, { 32768, 10.667 }, { 131072, 21.333 }, { 524288, 28.444 },
@@ -305,21 +309,23 @@ START_TEST(ratios_as_fractions)
     read_config(&config, M3);
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
     struct m3_estimate e = estimate(&config, &r);
-    for (int i = 0; i < M3_RATIOS; i++) {
-        ck_assert_msg(e.ratios[i].over == exact[i][0] && e.ratios[i].under == exact[i][1], "%s: got %lld/%lld",
-                      m3_ratio_names[i], (long long)e.ratios[i].over, (long long)e.ratios[i].under);
+    for (int i = 0; i < 7; i++) {
+        const struct m3_value ratio = m3_estimate_figure(&e, exact[i].key);
+        ck_assert_msg(ratio.over == exact[i].over && ratio.under == exact[i].under, "%s: got %lld/%lld", exact[i].key,
+                      (long long)ratio.over, (long long)ratio.under);
+        ck_assert_str_eq(m3_ratio_key(i), exact[i].key);
     }
+    ck_assert_ptr_null(m3_ratio_key(7));
     json_t *summary = m3_estimate_json(&e);
     ck_assert_str_eq(json_string_value(m3_estimate_value(summary, "ratios.layer_attention.fraction")), "512/17");
     json_decref(summary);
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
         r.context = layers[i].T;
-        const struct m3_fraction f = estimate(&config, &r).ratios[M3_RATIO_LAYER];
-        check_decimals((double)f.over / (double)f.under, layers[i].layer, 3, "ratio of a layer");
+        check_decimals(quantity(&config, &r, "ratios.layer_attention"), layers[i].layer, 3, "ratio of a layer");
     }
     r.context = 4096;
-    const struct m3_fraction prefill = estimate(&config, &r).ratios[M3_RATIO_LAYER_PREFILL];
-    check_decimals((double)prefill.over / (double)prefill.under, 1.306, 3, "ratio of a prefill of 4,096");
+    check_decimals(quantity(&config, &r, "ratios.layer_attention_prefill_causal"), 1.306, 3,
+                   "ratio of a prefill of 4,096");
     m3_config_free(&config);
 }
 END_TEST
@@ -357,11 +363,12 @@ START_TEST(caches_by_dtype)
         { "kv_bytes_per_sequence.total", caches[_i].total / caches[_i].batch },
     };
     CHECK(&e, literals);
-    ck_assert_int_eq(e.kv_total, (r.kv->bits == 16 ? 137472 : 68736) * caches[_i].T);
+    ck_assert_int_eq(m3_whole(&e, "kv_bytes_per_sequence.total"), (r.kv->bits == 16 ? 137472 : 68736) * caches[_i].T);
 
     r = request(M, 1, "bf16", "bf16");
     r.index_kv = m3_format_named("fp8");
-    ck_assert_int_eq(estimate(&config, &r).kv_total, INT64_C(127125) * (1 << 30) / 1000);   /* 127.125 GiB */
+    ck_assert_int_eq(whole(&config, &r, "kv_bytes_per_sequence.total"),
+                     INT64_C(127125) * (1 << 30) / 1000);       /* 127.125 GiB */
     m3_config_free(&config);
 }
 END_TEST
@@ -376,11 +383,11 @@ START_TEST(no_sparse_layers)
     struct m3_estimate e = estimate(&config, &r);
     json_t *summary = m3_estimate_json(&e);
     ck_assert_ptr_null(m3_estimate_value(summary, "ratios"));
-    ck_assert_int_eq(e.keys_main, 0);
-    ck_assert_int_eq(e.kv_index, 0);
-    ck_assert_int_eq(e.decode.total, 2110601035776);
-    ck_assert_int_eq(e.decode_all_full, 2110601035776);
-    check_decimals(e.read_total, 177867284736, 0, "bytes read");
+    ck_assert_int_eq(m3_whole(&e, "keys_main"), 0);
+    ck_assert_int_eq(m3_whole(&e, "kv_bytes_per_sequence.index"), 0);
+    ck_assert_int_eq(m3_whole(&e, "flops_decode.total"), 2110601035776);
+    ck_assert_int_eq(m3_whole(&e, "flops_decode_all_full_attention"), 2110601035776);
+    check_decimals(m3_quantity(&e, "decode_read_bytes.total"), 177867284736, 0, "bytes read");
     json_decref(summary);
     m3_config_free(&config);
 }
@@ -409,11 +416,11 @@ START_TEST(forerunner)
         struct m3_estimate_request r = request(contexts[i].T, 1, "bf16", "bf16");
         struct m3_estimate e = estimate(&config, &r);
         CHECK(&e, literals);
-        ck_assert_int_eq(e.decode.full_attention, contexts[i].attention);
-        ck_assert_int_eq(e.decode.total, contexts[i].total);
-        ck_assert_int_eq(e.decode_all_full, contexts[i].total);
-        ck_assert_int_eq(e.kv_total, contexts[i].cache);
-        ck_assert_int_eq(e.keys_main, 0);
+        ck_assert_int_eq(m3_whole(&e, "flops_decode.full_attention"), contexts[i].attention);
+        ck_assert_int_eq(m3_whole(&e, "flops_decode.total"), contexts[i].total);
+        ck_assert_int_eq(m3_whole(&e, "flops_decode_all_full_attention"), contexts[i].total);
+        ck_assert_int_eq(m3_whole(&e, "kv_bytes_per_sequence.total"), contexts[i].cache);
+        ck_assert_int_eq(m3_whole(&e, "keys_main"), 0);
     }
     m3_config_free(&config);
 }

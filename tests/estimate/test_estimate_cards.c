@@ -34,23 +34,24 @@ START_TEST(memory_and_cards)
         r.gpu = m3_gpu_named(cards[i].gpu);
         r.card_bytes = cards[i].reported ? r.gpu->reported_bytes : r.gpu->vendor_bytes;
         struct m3_estimate e = estimate(&config, &r);
-        ck_assert_msg(e.min_cards_weights == cards[i].weights && e.min_cards == cards[i].all, "%s: %lld and %lld cards",
-                      cards[i].gpu, (long long)e.min_cards_weights, (long long)e.min_cards);
-        ck_assert_int_eq(e.weight_bytes_stored, 854172958720);
-        ck_assert_int_eq(e.weight_bytes_in_memory, 854172958720);
-        ck_assert_int_eq(e.memory, 1003691507712);
-        ck_assert_int_eq(e.memory_without_activations, 1003691507712 - 5368709120);
+        const int64_t weights = m3_whole(&e, "min_cards_weights"), all = m3_whole(&e, "min_cards");
+        ck_assert_msg(weights == cards[i].weights && all == cards[i].all, "%s: %lld and %lld cards", cards[i].gpu,
+                      (long long)weights, (long long)all);
+        ck_assert_int_eq(m3_whole(&e, "weight_bytes_stored"), 854172958720);
+        ck_assert_int_eq(m3_whole(&e, "weight_bytes_in_memory"), 854172958720);
+        ck_assert_int_eq(m3_whole(&e, "memory_bytes"), 1003691507712);
+        ck_assert_int_eq(m3_whole(&e, "memory_bytes_without_activations"), 1003691507712 - 5368709120);
     }
     r.weights_asked = 1;
-    ck_assert_int_eq(estimate(&config, &r).memory, 1003691507712 - 854172958720 + 854080280320);
+    ck_assert_int_eq(whole(&config, &r, "memory_bytes"), 1003691507712 - 854172958720 + 854080280320);
 
     r = request(M, 1, "int4", "fp8");           /* 287.6 GB with 2 GB of activations */
     r.activation_bytes = 2000000000;
-    check_decimals((double)estimate(&config, &r).memory / 1e9, 287.6, 1, "int4 with fp8 caches");
+    check_decimals(quantity(&config, &r, "memory_bytes") / 1e9, 287.6, 1, "int4 with fp8 caches");
     r = request(131072, 1, "bf16", "bf16");
     r.files = &census;
     r.activation_bytes = 2000000000;
-    check_decimals((double)estimate(&config, &r).memory / 1e9, 874.2, 1, "131,072 places");
+    check_decimals(quantity(&config, &r, "memory_bytes") / 1e9, 874.2, 1, "131,072 places");
     m3_config_free(&config);
 }
 END_TEST
@@ -80,10 +81,10 @@ START_TEST(largest_batch)
     if (largest[_i].stored) r.files = stored(&census, &config);
     for (int i = 0; i < 3; i++) {
         r.card_bytes = cards[i];
-        ck_assert_int_eq(estimate(&config, &r).max_batch, largest[_i].batches[i]);
+        ck_assert_int_eq(whole(&config, &r, "max_batch"), largest[_i].batches[i]);
     }
     r.gpus = 1;
-    ck_assert_int_eq(estimate(&config, &r).max_batch, 0);
+    ck_assert_int_eq(whole(&config, &r, "max_batch"), 0);
     m3_config_free(&config);
 }
 END_TEST
@@ -144,18 +145,18 @@ START_TEST(roofline_by_dtype)
     const struct literal literals[] = { { "decode_read_bytes.total", rooflines[_i].bytes },
                                         { "experts_read_per_layer", 4 } };
     CHECK(&e, literals);
-    check_decimals(e.intensity, rooflines[_i].intensity, 4, "intensity");
-    check_decimals(1e3 * e.bandwidth_seconds, rooflines[_i].one_ms, 3, "one card");
-    ck_assert(!e.compute_bound);
+    check_decimals(m3_quantity(&e, "arithmetic_intensity"), rooflines[_i].intensity, 4, "intensity");
+    check_decimals(1e3 * m3_quantity(&e, "bandwidth_bound_seconds"), rooflines[_i].one_ms, 3, "one card");
+    ck_assert(!m3_compute_bound(&e));
     r.gpus = 8;
-    check_decimals(1e3 * estimate(&config, &r).bandwidth_seconds, rooflines[_i].eight_ms, 3, "eight cards");
+    check_decimals(1e3 * quantity(&config, &r, "bandwidth_bound_seconds"), rooflines[_i].eight_ms, 3, "eight cards");
     if (_i == 0) {
         static const struct literal first[] = {
             { "decode_read_bytes.weights", 49466561280 }, { "decode_read_bytes.kv_full", 6442450944 },
             { "decode_read_bytes.kv_selected", 239075328 }, { "decode_read_bytes.index_keys", 15300820992 },
         };
         CHECK(&e, first);
-        check_decimals(1e3 * estimate(&config, &r).compute_seconds, 0.02750, 5, "FLOPs over the peak");
+        check_decimals(1e3 * quantity(&config, &r, "compute_bound_seconds"), 0.02750, 5, "FLOPs over the peak");
     }
     m3_config_free(&config);
 }
@@ -180,12 +181,14 @@ START_TEST(roofline_by_batch)
     r.card_bytes = r.gpu->vendor_bytes;
     r.gpus = 8;
     struct m3_estimate e = estimate(&config, &r);
-    check_decimals(e.experts_read, batches[_i].experts, 3, "experts");
-    check_decimals(e.read_weights / 1e9, batches[_i].weights, 2, "weights");
-    check_decimals((e.read_total - e.read_weights) / 1e9, batches[_i].caches, 2, "caches");
-    check_decimals(e.intensity, batches[_i].intensity, 3, "intensity");
-    check_decimals(1e3 * e.bandwidth_seconds, batches[_i].ms, 2, "time");
-    check_decimals((double)r.batch / e.bandwidth_seconds, batches[_i].tokens, 0, "tokens per second");
+    check_decimals(m3_quantity(&e, "experts_read_per_layer"), batches[_i].experts, 3, "experts");
+    check_decimals(m3_quantity(&e, "decode_read_bytes.weights") / 1e9, batches[_i].weights, 2, "weights");
+    const double caches = m3_quantity(&e, "decode_read_bytes.total") - m3_quantity(&e, "decode_read_bytes.weights");
+    check_decimals(caches / 1e9, batches[_i].caches, 2, "caches");
+    check_decimals(m3_quantity(&e, "arithmetic_intensity"), batches[_i].intensity, 3, "intensity");
+    check_decimals(1e3 * m3_quantity(&e, "bandwidth_bound_seconds"), batches[_i].ms, 2, "time");
+    check_decimals((double)r.batch / m3_quantity(&e, "bandwidth_bound_seconds"), batches[_i].tokens, 0,
+                   "tokens per second");
     m3_config_free(&config);
 }
 END_TEST
@@ -199,8 +202,8 @@ START_TEST(compute_bound)
     r.gpu = m3_gpu_named("h200");
     r.card_bytes = r.gpu->vendor_bytes;
     struct m3_estimate e = estimate(&config, &r);
-    ck_assert(e.compute_bound);
-    check_decimals(e.experts_read, 128, 9, "experts");
+    ck_assert(m3_compute_bound(&e));
+    check_decimals(m3_quantity(&e, "experts_read_per_layer"), 128, 9, "experts");
     m3_config_free(&config);
 }
 END_TEST
@@ -226,8 +229,8 @@ START_TEST(experts_over_cards)
         struct m3_estimate e = estimate(&config, &r);
         ck_assert(e.has_spread);
         for (int j = 0; j < 4; j++) check_decimals(e.p_fullest[j], spreads[i].p[j], 5, "fullest card");
-        check_decimals(e.expected_fullest, spreads[i].fullest, 5, "expected fullest");
-        check_decimals(e.expected_cards_hit, spreads[i].hit, 5, "cards hit");
+        check_decimals(m3_quantity(&e, "expert_spread.expected_fullest"), spreads[i].fullest, 5, "expected fullest");
+        check_decimals(m3_quantity(&e, "expert_spread.expected_cards_hit"), spreads[i].hit, 5, "cards hit");
     }
     r.gpus = 3;
     ck_assert(!estimate(&config, &r).has_spread);
@@ -255,15 +258,21 @@ START_TEST(stored_reads)
         r.files = stored(&census, &config);
         census.of[M3_COMPONENT_NORMS].bytes += 1000;                  /* the files have the word, if there are any */
         e = estimate(&config, &r);
-        ck_assert(e.read_weights_stored == (double)(releases[i].bytes + 1000));
+        ck_assert(m3_quantity(&e, "decode_read_bytes_stored.weights") == (double)(releases[i].bytes + 1000));
         config.tied_embeddings = 1;
         r.files = NULL;
         e = estimate(&config, &r);
-        ck_assert(e.read_weights_stored == (double)releases[i].bytes);
+        ck_assert(m3_quantity(&e, "decode_read_bytes_stored.weights") == (double)releases[i].bytes);
         m3_config_free(&config);
     }
 }
 END_TEST
+
+static int fits(const struct m3_config *config, const struct m3_estimate_request *request)
+{
+    struct m3_estimate e = estimate(config, request);
+    return m3_estimate_fits(&e);
+}
 
 /* Eight cards with 16 experts each. */
 START_TEST(experts_shared_out)
@@ -284,28 +293,28 @@ START_TEST(experts_shared_out)
         { "critical_path.other_bytes", 23646425856 },
     };
     CHECK(&e, literals);
-    ck_assert(!e.card_fits);                                /* 149.5 GB over eight cards want 18.69 GB each */
-    ck_assert(e.has_critical_path);
-    check_decimals(e.critical_path.expert_bytes, 10455460612, 0, "experts of the fullest card");
-    check_decimals(1e3 * e.critical_path.replicated_seconds, 7.105, 3, "replicated");
-    check_decimals(1e3 * e.critical_path.sharded_seconds, 2.794, 3, "sharded");
-    check_decimals(1e3 * e.critical_path.cache_seconds, 0.572, 3, "caches");
+    ck_assert(!m3_estimate_fits(&e));                                /* 149.5 GB over eight cards want 18.69 GB each */
+    ck_assert(!isnan(m3_quantity(&e, "critical_path.expert_bytes")));
+    check_decimals(m3_quantity(&e, "critical_path.expert_bytes"), 10455460612, 0, "experts of the fullest card");
+    check_decimals(1e3 * m3_quantity(&e, "critical_path.replicated_seconds"), 7.105, 3, "replicated");
+    check_decimals(1e3 * m3_quantity(&e, "critical_path.sharded_seconds"), 2.794, 3, "sharded");
+    check_decimals(1e3 * m3_quantity(&e, "critical_path.cache_seconds"), 0.572, 3, "caches");
     json_t *summary = m3_estimate_json(&e);
     check_decimals(1e3 * json_number_value(m3_estimate_value(summary, "critical_path.sharded_seconds_with_caches")),
                    3.366, 3, "sharded, with caches");
     json_decref(summary);
 
     r.context = 300 * K;            /* 42.2 GB + 5 GiB are 5.95 GB for each card */
-    ck_assert(estimate(&config, &r).card_fits);
+    ck_assert(fits(&config, &r));
     r.card_bytes = 131209166848 + (42231398400 + 5368709120) / 8;
-    ck_assert(estimate(&config, &r).card_fits);
+    ck_assert(fits(&config, &r));
     r.card_bytes--;
-    ck_assert(!estimate(&config, &r).card_fits);
+    ck_assert(!fits(&config, &r));
     r.card_bytes = 100000000000;
-    ck_assert(!estimate(&config, &r).card_fits);
-    ck_assert_int_eq(estimate(&config, &r).card_rest, 100000000000 - 131209166848);
+    ck_assert(!fits(&config, &r));
+    ck_assert_int_eq(whole(&config, &r, "expert_parallel.free_bytes_per_card"), 100000000000 - 131209166848);
     r.batch = 2;
-    ck_assert(!estimate(&config, &r).has_critical_path);
+    ck_assert(isnan(quantity(&config, &r, "critical_path.expert_bytes")));
     r.gpus = 3;
     e = estimate(&config, &r);
     summary = m3_estimate_json(&e);
@@ -360,8 +369,8 @@ START_TEST(tails_of_the_spread)
         ck_assert_msg(near(e.p_fullest[j - 1], tails[_i].fullest[i].p), "%d: got %.17g, expected %.17g", j,
                       e.p_fullest[j - 1], tails[_i].fullest[i].p);
     }
-    ck_assert(near(e.expected_fullest, tails[_i].expected));
-    ck_assert(near(e.expected_cards_hit, tails[_i].hit));
+    ck_assert(near(m3_quantity(&e, "expert_spread.expected_fullest"), tails[_i].expected));
+    ck_assert(near(m3_quantity(&e, "expert_spread.expected_cards_hit"), tails[_i].hit));
     m3_config_free(&config);
 }
 END_TEST
@@ -398,13 +407,13 @@ START_TEST(experts_over_cards_by_counting)
         }
         ck_assert(subsets == 792);
         for (int j = 1; j <= CHOSEN; j++) ck_assert(fabs(e.p_fullest[j - 1] - with[j] / subsets) < 1e-13);
-        ck_assert(fabs(e.expected_fullest - fullest / subsets) < 1e-12);
-        ck_assert(fabs(e.expected_cards_hit - hit / subsets) < 1e-12);
+        ck_assert(fabs(m3_quantity(&e, "expert_spread.expected_fullest") - fullest / subsets) < 1e-12);
+        ck_assert(fabs(m3_quantity(&e, "expert_spread.expected_cards_hit") - hit / subsets) < 1e-12);
 
         config.K = E;       /* all of them: each card holds its share */
         e = estimate(&config, &r);
         for (int j = 1; j <= E; j++) ck_assert(fabs(e.p_fullest[j - 1] - (j == E / cards)) < 1e-13);
-        ck_assert(fabs(e.expected_cards_hit - cards) < 1e-12);
+        ck_assert(fabs(m3_quantity(&e, "expert_spread.expected_cards_hit") - cards) < 1e-12);
         config.K = CHOSEN;
     }
     m3_config_free(&config);

@@ -55,7 +55,7 @@ START_TEST(llama)
     struct m3_estimate e = estimate(&model.config, &r);
     CHECK(&e, literals);
     ck_assert_int_eq(model.config.max_positions, 8192);
-    ck_assert_int_eq(e.kv_total / 80, 536870912);
+    ck_assert_int_eq(m3_whole(&e, "kv_bytes_per_sequence.total") / 80, 536870912);
     m3_foreign_free(&model);
 }
 END_TEST
@@ -73,17 +73,18 @@ START_TEST(llama_rounded)
         { "min_cards_weights", 1 }, { "min_cards", 2 }, { "max_batch", 0 },
     };
     CHECK(&e, literals);
-    check_decimals((double)e.decode_linear / e.read_weights, 1.000, 3, "weights alone");
-    check_decimals(e.intensity, 2.643, 3, "intensity");
-    check_decimals(1e3 * e.read_weights / 4.8e12, 29.167, 3, "time of the weights");
-    check_decimals(1e3 * e.bandwidth_seconds, 38.11, 2, "time");
+    check_decimals(m3_quantity(&e, "flops_decode_linear") / m3_quantity(&e, "decode_read_bytes.weights"), 1.000, 3,
+                   "weights alone");
+    check_decimals(m3_quantity(&e, "arithmetic_intensity"), 2.643, 3, "intensity");
+    check_decimals(1e3 * m3_quantity(&e, "decode_read_bytes.weights") / 4.8e12, 29.167, 3, "time of the weights");
+    check_decimals(1e3 * m3_quantity(&e, "bandwidth_bound_seconds"), 38.11, 2, "time");
     r.context = M;
     e = estimate(&model.config, &r);
-    check_decimals((double)e.kv_total / 1e9, 343.6, 1, "caches");
-    check_decimals((double)e.decode.total / 1e9, 2888.8, 1, "FLOPs");
-    check_decimals(1e3 * e.bandwidth_seconds, 100.7, 1, "time");
+    check_decimals(m3_quantity(&e, "kv_bytes_per_sequence.total") / 1e9, 343.6, 1, "caches");
+    check_decimals(m3_quantity(&e, "flops_decode.total") / 1e9, 2888.8, 1, "FLOPs");
+    check_decimals(1e3 * m3_quantity(&e, "bandwidth_bound_seconds"), 100.7, 1, "time");
     r.batch = 7;            /* dense: the weights are read once */
-    ck_assert(estimate(&model.config, &r).read_weights == 140e9);
+    ck_assert(quantity(&model.config, &r, "decode_read_bytes.weights") == 140e9);
     m3_foreign_free(&model);
 }
 END_TEST
@@ -99,20 +100,21 @@ START_TEST(nemotron)
         { "weight_bytes", 1100000000000 }, { "decode_read_bytes.weights", 110000000000 },
     };
     CHECK(&e, literals);
-    check_decimals(e.intensity, 4.25, 2, "intensity");
-    check_decimals(1e3 * e.read_weights / 4.8e12, 22.9, 1, "time of the weights");
-    check_decimals(1e3 * e.bandwidth_seconds, 25.6, 1, "time");
+    check_decimals(m3_quantity(&e, "arithmetic_intensity"), 4.25, 2, "intensity");
+    check_decimals(1e3 * m3_quantity(&e, "decode_read_bytes.weights") / 4.8e12, 22.9, 1, "time of the weights");
+    check_decimals(1e3 * m3_quantity(&e, "bandwidth_bound_seconds"), 25.6, 1, "time");
     ck_assert_int_eq(model.config.max_positions, 262144);
 
     r.weights = m3_format_named("fp8");
     r.gpus = 8;
     r.activation_bytes = 2000000000;
-    ck_assert_int_eq(estimate(&model.config, &r).max_batch, 38);
+    ck_assert_int_eq(whole(&model.config, &r, "max_batch"), 38);
     r.batch = 2;            /* how many experts two tokens share nobody published */
     e = estimate(&model.config, &r);
-    ck_assert(isnan(e.read_weights) && isnan(e.read_total) && isnan(e.bandwidth_seconds));
-    ck_assert_int_eq(e.compute_bound, -1);
-    ck_assert_int_eq(e.decode_step, 2 * INT64_C(522316860416));
+    ck_assert(isnan(m3_quantity(&e, "decode_read_bytes.weights")) && isnan(m3_quantity(&e, "decode_read_bytes.total")));
+    ck_assert(isnan(m3_quantity(&e, "bandwidth_bound_seconds")));
+    ck_assert_int_eq(m3_compute_bound(&e), -1);
+    ck_assert_int_eq(m3_whole(&e, "flops_decode_step"), 2 * INT64_C(522316860416));
     m3_foreign_free(&model);
 }
 END_TEST
@@ -128,7 +130,7 @@ START_TEST(kimi)
         { "weight_bytes", 2000000000000 }, { "min_cards_weights", 15 }, { "flops_decode_linear", 64000000000 },
     };
     CHECK(&e, literals);
-    check_decimals((double)e.kv_total / 0x1p30, 17.156, 3, "GiB");
+    check_decimals(m3_quantity(&e, "kv_bytes_per_sequence.total") / 0x1p30, 17.156, 3, "GiB");
     json_t *summary = m3_estimate_json(&e);
     ck_assert(json_is_null(m3_estimate_value(summary, "flops_decode.total")));
     ck_assert(json_is_null(m3_estimate_value(summary, "arithmetic_intensity")));
@@ -136,7 +138,7 @@ START_TEST(kimi)
     ck_assert_str_eq(json_string_value(m3_estimate_value(summary, "name")), "Kimi K2.5");
     json_decref(summary);
     r.context = M;
-    ck_assert_int_eq(estimate(&model.config, &r).kv_total, 73685532672);
+    ck_assert_int_eq(whole(&model.config, &r, "kv_bytes_per_sequence.total"), 73685532672);
     m3_foreign_free(&model);
 }
 END_TEST
@@ -151,9 +153,9 @@ START_TEST(parameters_alone)
     struct m3_foreign model = read_foreign(models[_i].path);
     struct m3_estimate_request r = ask(&model, M3_UNKNOWN, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
-    ck_assert_int_eq(e.params_total, models[_i].total * 1000000000);
-    ck_assert_int_eq(e.active_head, models[_i].active * 1000000000);
-    ck_assert_int_eq(e.weight_bytes, models[_i].total * 2000000000);
+    ck_assert_int_eq(m3_whole(&e, "params_total"), models[_i].total * 1000000000);
+    ck_assert_int_eq(m3_whole(&e, "params_active_text"), models[_i].active * 1000000000);
+    ck_assert_int_eq(m3_whole(&e, "weight_bytes"), models[_i].total * 2000000000);
     static const char *const unknown[] = {
         "context", "kv_bytes.main", "kv_bytes.index", "kv_bytes_per_sequence.total", "flops_decode.full_attention",
         "flops_decode.total", "flops_prefill.total", "memory_bytes", "min_cards", "max_batch", "keys_main",

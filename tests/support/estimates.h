@@ -44,6 +44,20 @@ static inline struct m3_estimate estimate(const struct m3_config *config, const 
     return e;
 }
 
+/* A figure of it by its key. */
+static inline int64_t whole(const struct m3_config *config, const struct m3_estimate_request *request, const char *key)
+{
+    struct m3_estimate e = estimate(config, request);
+    return m3_whole(&e, key);
+}
+
+static inline double quantity(const struct m3_config *config, const struct m3_estimate_request *request,
+                              const char *key)
+{
+    struct m3_estimate e = estimate(config, request);
+    return m3_quantity(&e, key);
+}
+
 /* A key of the summary and the whole number that it must have. */
 struct literal {
     const char *key;
