@@ -51,7 +51,7 @@ struct bench {
     const struct m3_ops *op;
     struct m3_ctx ctx;
     int64_t T, threads;
-    int64_t keys;               /* of the items that decode one token: places behind it */
+    int64_t keys;               /* of the items that decode one token: places that it sees */
     double operations;          /* of one run; or bytes, where the item is measured by them */
     real *a, *b, *c, *d, *e;    /* operands, as the item needs them */
     int64_t *positions;

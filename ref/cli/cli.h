@@ -80,7 +80,7 @@ int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_i
 int m3_cli_input_begin(struct m3_cli_input *in, int argc);      /* M3_INTERNAL if memory is short */
 /* Checks what stands together, once all options are taken. */
 int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_error *error);
-/* Reads and checks it against the model, behind p0 cached places, and prints a line for each picture. */
+/* Reads and checks it against the model, after p0 cached places, and prints a line for each picture. */
 int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config, int64_t p0,
                       struct m3_error *error);
 void m3_cli_input_end(struct m3_cli_input *in);

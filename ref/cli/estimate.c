@@ -290,7 +290,7 @@ static int read_config(struct source *s, const char *path, int is_folder, struct
     return status;
 }
 
-/* Its files, if there are any, are not looked at. */
+/* Its files, if there are any, are not read. */
 static int take_foreign(struct source *s, struct arguments *a, struct m3_error *error)
 {
     a->request.foreign = &s->foreign;

@@ -12,7 +12,7 @@ struct figure {
     char text[96];
 };
 
-/* In the unit of the printed figure, which is "14.3 GiB", "98x" or "1.7e10"; two digits more, but none behind a whole
+/* In the unit of the printed figure, which is "14.3 GiB", "98x" or "1.7e10"; two digits more, but none after a whole
  * number that was printed as one, or without unit. */
 static struct figure in_unit_of(const struct m3_printed *row, const struct m3_judgement *judgement)
 {
@@ -38,7 +38,7 @@ static struct figure in_unit_of(const struct m3_printed *row, const struct m3_ju
     return f;
 }
 
-/* What the figure depends on, behind the name of the model: " (T=1M w=fp8)". */
+/* What the figure depends on, after the name of the model: " (T=1M w=fp8)". */
 static struct figure condition(const struct m3_printed *row)
 {
     struct figure f = { "" };

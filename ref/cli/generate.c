@@ -15,7 +15,7 @@
 static const char help[] =
     "usage: m3ref generate MODEL (--ids 1,2,3 [--image A.png ...] | --case F) [--max-new N] [--speculative] ...\n"
     "\n"
-    "Goes on behind the tokens given, one at a time; the keys and values of all tokens stay in memory. Greedy, unless\n"
+    "Continues the tokens given, one at a time; the keys and values of all tokens stay in memory. Greedy, unless\n"
     "--temperature is above 0. One line a token as it comes: number, id, ln of its probability, how far its logit is\n"
     "above the best other one. Then all ids in one line.\n"
     "\n"

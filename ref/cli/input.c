@@ -75,7 +75,7 @@ int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_e
     return M3_OK;
 }
 
-/* The id at `s`: a number, or a word that stands for one. Sets *end behind it, or to `s` if there is none. */
+/* The id at `s`: a number, or a word that stands for one. Sets *end after it, or to `s` if there is none. */
 static int64_t parse_id(const char *s, char **end, const struct m3_vision_config *vision)
 {
     const struct { const char *word; int64_t id; } words[] = { { "<image>", vision->image_token },

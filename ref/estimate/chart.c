@@ -8,7 +8,7 @@
 
 /* Between two powers of two the costs are drawn at so many places, evenly on the axis. */
 enum { PER_OCTAVE = 8, MOST_OCTAVES = 33, MOST_MARKS = 64, MOST_POINTS = PER_OCTAVE * MOST_OCTAVES + MOST_MARKS + 2 };
-enum panel { FLOPS, CACHES, READS, PANELS };
+enum panel { PANEL_FLOPS, PANEL_CACHES, PANEL_READS, PANELS };
 
 /* Of each panel from the bottom up: what does not grow with the context first. */
 static const struct series {
@@ -17,21 +17,21 @@ static const struct series {
     int colour;
     const char *key;
 } series[] = {
-    { FLOPS, "all but attention", 3, "flops_decode_linear" },           /* only where its parts are not known */
-    { FLOPS, "mixture of experts", 0, "flops_decode.moe" },
-    { FLOPS, "dense MLP", 4, "flops_decode.dense_mlp" },
-    { FLOPS, "projections q, k, v, o", 3, "flops_decode.projections" },
-    { FLOPS, "index projections", 5, "flops_decode.index_projections" },
-    { FLOPS, "lm_head", 7, "flops_decode.lm_head" },
-    { FLOPS, "chosen blocks", 1, "flops_decode.msa_main" },
-    { FLOPS, "full attention", 2, "flops_decode.full_attention" },
-    { FLOPS, "index scores", 6, "flops_decode.msa_index" },
-    { CACHES, "keys and values", 2, "kv_bytes.main" },
-    { CACHES, "index keys", 6, "kv_bytes.index" },
-    { READS, "weights", 0, "decode_read_bytes.weights" },
-    { READS, "chosen blocks", 1, "decode_read_bytes.kv_selected" },
-    { READS, "caches of full layers", 2, "decode_read_bytes.kv_full" },
-    { READS, "index keys", 6, "decode_read_bytes.index_keys" },
+    { PANEL_FLOPS, "all but attention", 3, "flops_decode_linear" },     /* only where its parts are not known */
+    { PANEL_FLOPS, "mixture of experts", 0, "flops_decode.moe" },
+    { PANEL_FLOPS, "dense MLP", 4, "flops_decode.dense_mlp" },
+    { PANEL_FLOPS, "projections q, k, v, o", 3, "flops_decode.projections" },
+    { PANEL_FLOPS, "index projections", 5, "flops_decode.index_projections" },
+    { PANEL_FLOPS, "lm_head", 7, "flops_decode.lm_head" },
+    { PANEL_FLOPS, "chosen blocks", 1, "flops_decode.msa_main" },
+    { PANEL_FLOPS, "full attention", 2, "flops_decode.full_attention" },
+    { PANEL_FLOPS, "index scores", 6, "flops_decode.msa_index" },
+    { PANEL_CACHES, "keys and values", 2, "kv_bytes.main" },
+    { PANEL_CACHES, "index keys", 6, "kv_bytes.index" },
+    { PANEL_READS, "weights", 0, "decode_read_bytes.weights" },
+    { PANEL_READS, "chosen blocks", 1, "decode_read_bytes.kv_selected" },
+    { PANEL_READS, "caches of full layers", 2, "decode_read_bytes.kv_full" },
+    { PANEL_READS, "index keys", 6, "decode_read_bytes.index_keys" },
 };
 
 enum { SERIES = sizeof series / sizeof series[0] };
@@ -120,19 +120,19 @@ static void stack(struct m3_plot *plot, const struct table *t, enum panel panel)
 static int describe(struct m3_plot *plot, const struct table *t, enum panel panel)
 {
     const struct m3_estimate *e = &t->last;
-    *plot = (struct m3_plot){ .unit = panel == FLOPS ? 'F' : 'B', .contexts = t->contexts, .points = t->points,
+    *plot = (struct m3_plot){ .unit = panel == PANEL_FLOPS ? 'F' : 'B', .contexts = t->contexts, .points = t->points,
                               .marks = t->marks, .mark_count = t->mark_count };
     stack(plot, t, panel);
     switch (panel) {
-    case FLOPS:
+    case PANEL_FLOPS:
         plot->title = "FLOPs of one decoded token";
         if (e->sparse) plot->line = t->all_full;
         plot->line_name = "full attention everywhere";
         return !isnan(m3_quantity(e, "flops_decode.total"));
-    case CACHES:
+    case PANEL_CACHES:
         plot->title = "Caches of the batch";
         return !isnan(m3_quantity(e, "kv_bytes.total"));
-    case READS:
+    case PANEL_READS:
         plot->title = e->request.gpu ? "Read in one step; on the right, its least time" : "Read in one step";
         if (e->request.gpu)
             plot->seconds_per_unit = 1 / ((double)e->request.gpus * (double)e->request.gpu->bandwidth);
@@ -166,7 +166,7 @@ static int draw(char **svg, const struct table *t, const char *title, struct m3_
     char subtitle[200];
     size_t size;
     int used = 0;
-    for (enum panel panel = FLOPS; panel < PANELS; panel++) used += describe(&plots[used], t, panel);
+    for (enum panel panel = PANEL_FLOPS; panel < PANELS; panel++) used += describe(&plots[used], t, panel);
     if (!used) return no_panel(error);
     FILE *out = open_memstream(svg, &size);
     if (!out) return m3_fail_memory(error, "the chart", 0);

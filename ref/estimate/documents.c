@@ -30,7 +30,7 @@ static const struct {
 
 static const char digits[] = "0123456789";
 
-/* Digits with or without commas; with them, groups of three behind the first. Commas are dropped from the copy. */
+/* Digits with or without commas; with them, groups of three after the first. Commas are dropped from the copy. */
 static const char *copy_whole(char *to, size_t room, const char *text)
 {
     size_t group = strspn(text, digits), n = 0;

@@ -45,7 +45,7 @@ struct m3_document {
 extern const struct m3_document m3_documents[M3_DOCUMENTS];
 
 /* A printed number: an optional ~ or =, digits with optional thousands commas, an optional power ("1.2e15"), and an
- * optional unit, also behind a blank. */
+ * optional unit, also after a blank. */
 struct m3_printed_number {
     double value, half;     /* in base units; half a unit of the last digit */
     double scale;           /* of the unit: 1e9 for G, B and GB, 0x1p30 for GiB, 0.01 for %; 1 for x and for none */

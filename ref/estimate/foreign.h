@@ -17,7 +17,7 @@ struct m3_foreign {
 };
 
 /* *is_one tells whether the file has one of the two forms. If not, and it is of the family by its type or class,
- * nothing else of it was looked at, and m3_config_read may read it; any other type or class is M3_BAD_INPUT. Fields are
+ * nothing else of it was read, and m3_config_read may read it; any other type or class is M3_BAD_INPUT. Fields are
  * judged as m3_config_read does; in the form of few numbers an unknown one is an error too. M3_BAD_INPUT,
  * M3_INTERNAL; a file that cannot be read, or is no JSON object, is none of the two. */
 int m3_foreign_read(struct m3_foreign *model, int *is_one, const char *path, struct m3_error *notes,

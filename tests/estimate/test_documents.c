@@ -1,4 +1,4 @@
-/* Every figure that the documents print: reproduced by the calculator, or an erratum; and the readers behind it: the
+/* Every figure that the documents print: reproduced by the calculator, or an erratum; and the readers below it: the
  * formula, the printed number, the setting, against cases worked out by hand.
  *
  * Seen to fail with: - and / grouped from the right; ^ from the left; a minus sign above ^; max for min; a letter for
@@ -6,7 +6,7 @@
  * setting decimal; card before GPU lost; the default of ikv; a verdict by a negated comparison, so that NaN passes;
  * tail of a formula ignored; a printed figure of each document changed in its last digit; an erratum taken away; one
  * added; one of another document; models told apart by parameters alone; a size,
- * the name or the kinds of the layers not looked at; marks for another context, batch or number of modules, for a sum
+ * the name or the kinds of the layers not read; marks for another context, batch or number of modules, for a sum
  * of keys, or twice. */
 #include "estimates.h"
 

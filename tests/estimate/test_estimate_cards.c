@@ -6,7 +6,7 @@
  * card without one; another bandwidth; the bound the wrong way round; a fullest card that holds one more; K = E; the
  * tower, or the embedding, among the weights read as stored; experts of the fullest card once, not in each layer; a
  * whole sequence on each card; all weights shared out; tails as differences of sums; a card that just suffices refused,
- * or one that lacks a byte let through. */
+ * or one with a byte missing let through. */
 #include "estimates.h"
 
 static const struct m3_census *stored(struct m3_census *census, const struct m3_config *config)
