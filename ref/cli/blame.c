@@ -46,37 +46,37 @@ struct arguments {
 
 enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_HELP };
 
+static const struct option options[] = {
+    { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
+    { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
+    { "map", required_argument, NULL, OPT_MAP },
+    { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
+    { NULL, 0, NULL, 0 },
+};
+
+static int take_option(void *arguments, int option, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    (void)error;
+    switch (option) {
+    case OPT_TAPS: a->options.taps = optarg; break;
+    case OPT_PROFILE: a->profile = optarg; break;
+    case OPT_MAP: a->map = optarg; break;
+    case OPT_JSON: a->json = 1; break;
+    case OPT_FORCE: a->options.force = 1; break;
+    case OPT_HELP: a->help = 1; break;
+    default: return -1;
+    }
+    return M3_OK;
+}
+
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    static const struct option options[] = {
-        { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
-        { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
-        { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
-        { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
-        { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
-        { "map", required_argument, NULL, OPT_MAP },
-        { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
-        { NULL, 0, NULL, 0 },
-    };
-    int option, status = M3_OK;
-    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
-    optind = 0;
-    opterr = 0;
-    while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        status = m3_cli_input_option(&a->input, option, "blame", error);
-        if (status >= 0) continue;
-        status = M3_OK;
-        switch (option) {
-        case OPT_TAPS: a->options.taps = optarg; break;
-        case OPT_PROFILE: a->profile = optarg; break;
-        case OPT_MAP: a->map = optarg; break;
-        case OPT_JSON: a->json = 1; break;
-        case OPT_FORCE: a->options.force = 1; break;
-        case OPT_HELP: a->help = 1; return M3_OK;
-        default: status = m3_cli_bad_option(option, argv, "blame", error);
-        }
-    }
-    if (status) return status;
+    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    if (status || a->help) return status;
     if (argc - optind != 2)
         return m3_fail(error, M3_USAGE, "blame: got %d names, expected MODEL CANDIDATE", argc - optind);
     a->model = argv[optind];

@@ -72,12 +72,18 @@ enum {
     M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
     M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS
 };
-/* Takes one of them, whose value is optarg; -1 if `option` is none of them. */
-int m3_cli_input_option(struct m3_cli_input *in, int option, const char *command, struct m3_error *error);
+/* Takes an option of the command, whose value is optarg; -1 if `option` is none. */
+typedef int (*m3_cli_take)(void *arguments, int option, struct m3_error *error);
+struct option;
+/* Reads all options, those above into *in, the others by `take`, up to the first error or until *help is set. */
+int m3_cli_input_parse(struct m3_cli_input *in, int argc, char **argv, const struct option *options, m3_cli_take take,
+                       void *arguments, const int *help, struct m3_error *error);
+/* The one name that has to be left, and a case. */
+int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv,
+                       struct m3_error *error);
 /* The config's reading of the model with every --set. */
 int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,
                            const struct m3_config *config, struct m3_error *error);
-int m3_cli_input_begin(struct m3_cli_input *in, int argc);      /* M3_INTERNAL if memory is short */
 /* Checks what stands together, once all options are taken. */
 int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_error *error);
 /* Reads and checks it against the model, after p0 cached places, and prints a line for each picture. */

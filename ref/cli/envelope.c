@@ -62,10 +62,9 @@ static const struct option options[] = {
     { NULL, 0, NULL, 0 },
 };
 
-static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+static int take_option(void *arguments, int option, struct m3_error *error)
 {
-    int shared = m3_cli_input_option(&a->input, option, "envelope", error);
-    if (shared >= 0) return shared;
+    struct arguments *a = arguments;
     switch (option) {
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_OUT: a->out = optarg; break;
@@ -73,26 +72,18 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_HELP: a->help = 1; break;
     case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 1, 100000, error);
     case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
-    default: return m3_cli_bad_option(option, argv, "envelope", error);
+    default: return -1;
     }
     return M3_OK;
 }
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int option, status = M3_OK;
     *a = (struct arguments){ .runs = M3_ENVELOPE_RUNS, .seed = 1 };
-    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
-    a->input.quiet = 1;
-    optind = 0;
-    opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        status = parse_option(a, option, argv, error);
+    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
-    if (argc - optind != 1)
-        return m3_fail(error, M3_USAGE, "envelope: got %d model directories, expected one", argc - optind);
-    a->model = argv[optind];
-    status = m3_cli_input_check(&a->input, "envelope", error);
+    a->input.quiet = 1;
+    status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     if (status) return status;
     if (!a->profile || !*a->profile)
         return m3_fail(error, M3_USAGE, "envelope: got no --profile, expected fp32, bf16, fp8 or a JSON file");

@@ -71,8 +71,8 @@ static int judge_line(struct line *line, const struct m3_subject *subject, struc
 {
     const struct m3_printed *row = line->row;
     int status = m3_printed_judge(&line->judgement, row, subject, error);
-    if (status || !row->formula || line->judgement.verdict == (row->erratum ? M3_REPRODUCTION_DIFFERS : M3_REPRODUCTION_REPRODUCED))
-        return status;
+    const enum m3_reproduction expected = row->erratum ? M3_REPRODUCTION_DIFFERS : M3_REPRODUCTION_REPRODUCED;
+    if (status || !row->formula || line->judgement.verdict == expected) return status;
     return m3_fail(error, M3_USAGE, "--documents: %s %s: %s: got %s, expected %s%s: a model of other sizes",
                    line->document->name, row->place, row->what, in_unit_of(row, &line->judgement).text,
                    row->erratum ? "another figure than " : "", row->printed);

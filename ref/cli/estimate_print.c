@@ -83,8 +83,9 @@ static void print_parameters(const struct m3_estimate *e, const struct m3_cli_ma
 {
     char key[64];
     const int64_t layers[M3_COMPONENTS] = {
-        [M3_COMPONENT_ATTENTION] = e->config->layers, [M3_COMPONENT_INDEXER] = e->sparse, [M3_COMPONENT_DENSE_MLP] = e->dense,
-        [M3_COMPONENT_MOE_ROUTED] = e->moe, [M3_COMPONENT_MOE_SHARED] = e->moe, [M3_COMPONENT_MOE_ROUTER] = e->moe, [M3_COMPONENT_MOE_ROUTER_BIAS] = e->moe,
+        [M3_COMPONENT_ATTENTION] = e->config->layers, [M3_COMPONENT_INDEXER] = e->sparse,
+        [M3_COMPONENT_DENSE_MLP] = e->dense, [M3_COMPONENT_MOE_ROUTED] = e->moe, [M3_COMPONENT_MOE_SHARED] = e->moe,
+        [M3_COMPONENT_MOE_ROUTER] = e->moe, [M3_COMPONENT_MOE_ROUTER_BIAS] = e->moe,
         [M3_COMPONENT_MTP_MODULES] = e->request.mtp_modules,
     };
     printf("\n%-36s %26s %11s %22s\n", "parameters", "all", "", "of a layer");

@@ -83,11 +83,10 @@ static int parse_real(double *number, const char *flag, const char *text, double
                    low, high);
 }
 
-static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+static int take_option(void *arguments, int option, struct m3_error *error)
 {
+    struct arguments *a = arguments;
     struct m3_sampling *s = &a->how.sampling;
-    int shared = m3_cli_input_option(&a->input, option, "generate", error);
-    if (shared >= 0) return shared;
     switch (option) {
     case OPT_MAX_NEW: return m3_cli_number(&a->how.max_new, "--max-new", optarg, 1, INT32_MAX, error);
     case OPT_STOP: a->stop = optarg; break;
@@ -98,25 +97,17 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_SPECULATIVE: a->how.speculative = 1; break;
     case OPT_JSON: a->json = a->input.quiet = 1; break;
     case OPT_HELP: a->help = 1; break;
-    default: return m3_cli_bad_option(option, argv, "generate", error);
+    default: return -1;
     }
     return M3_OK;
 }
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int option, status = M3_OK;
     *a = (struct arguments){ .how = { .max_new = 16, .sampling = { .top_p = 1 } } };
-    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
-    optind = 0;
-    opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        status = parse_option(a, option, argv, error);
+    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
-    if (argc - optind != 1)
-        return m3_fail(error, M3_USAGE, "generate: got %d model directories, expected one", argc - optind);
-    a->model = argv[optind];
-    status = m3_cli_input_check(&a->input, "generate", error);
+    status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     a->how.engine = a->input.engine;
     a->how.linear = a->input.linear;
     a->how.threads = (int)a->input.threads;

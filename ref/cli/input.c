@@ -10,14 +10,6 @@
 #include "model/engine.h"
 #include "model/semantics.h"
 
-int m3_cli_input_begin(struct m3_cli_input *in, int argc)
-{
-    *in = (struct m3_cli_input){ .images = malloc((size_t)argc * sizeof *in->images),
-                                 .videos = malloc((size_t)argc * sizeof *in->videos),
-                                 .engine = m3_engine_f32(), .threads = omp_get_num_procs() };
-    return in->images && in->videos ? M3_OK : M3_INTERNAL;
-}
-
 /* Which of two words: 0 or 1. */
 static int choose(int *second, const char *flag, const char *text, const char *a, const char *b, struct m3_error *error)
 {
@@ -26,7 +18,8 @@ static int choose(int *second, const char *flag, const char *text, const char *a
     return m3_fail(error, M3_USAGE, "%s: got %s, expected %s or %s", flag, text, a, b);
 }
 
-int m3_cli_input_option(struct m3_cli_input *in, int option, const char *command, struct m3_error *error)
+/* -1 if `option` is not shared. */
+static int take_shared(struct m3_cli_input *in, int option, const char *command, struct m3_error *error)
 {
     int second = 0, status = M3_OK;
     switch (option) {
@@ -54,6 +47,24 @@ int m3_cli_input_option(struct m3_cli_input *in, int option, const char *command
     return status;
 }
 
+int m3_cli_input_parse(struct m3_cli_input *in, int argc, char **argv, const struct option *options, m3_cli_take take,
+                       void *arguments, const int *help, struct m3_error *error)
+{
+    int option, status = M3_OK;
+    *in = (struct m3_cli_input){ .images = malloc((size_t)argc * sizeof *in->images),
+                                 .videos = malloc((size_t)argc * sizeof *in->videos),
+                                 .engine = m3_engine_f32(), .threads = omp_get_num_procs() };
+    if (!in->images || !in->videos) return m3_fail_memory(error, "the command line", 0);
+    optind = 0;         /* argv is not the program's: start afresh */
+    opterr = 0;
+    while (!status && !*help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+        status = take_shared(in, option, argv[0], error);
+        if (status < 0) status = take(arguments, option, error);
+        if (status < 0) status = m3_cli_bad_option(option, argv, argv[0], error);
+    }
+    return status;
+}
+
 int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,
                            const struct m3_config *config, struct m3_error *error)
 {
@@ -73,6 +84,15 @@ int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_e
         return m3_fail(error, M3_USAGE, "%s: --image and --video go with --ids: a case file brings its own pictures",
                        command);
     return M3_OK;
+}
+
+int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv,
+                       struct m3_error *error)
+{
+    if (argc - optind != 1)
+        return m3_fail(error, M3_USAGE, "%s: got %d model directories, expected one", argv[0], argc - optind);
+    *model = argv[optind];
+    return m3_cli_input_check(in, argv[0], error);
 }
 
 /* The id at `s`: a number, or a word that stands for one. Sets *end after it, or to `s` if there is none. */

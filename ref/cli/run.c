@@ -113,10 +113,9 @@ static int parse_layers(struct arguments *a, const char *text, struct m3_error *
     return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
 }
 
-static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+static int take_option(void *arguments, int option, struct m3_error *error)
 {
-    int shared = m3_cli_input_option(&a->input, option, "run", error);
-    if (shared >= 0) return shared;
+    struct arguments *a = arguments;
     switch (option) {
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
@@ -129,26 +128,17 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
     case OPT_BOUNDS: a->bounds = 1; break;
     case OPT_COMPANIONS: a->companions = optarg; break;
-    default: return m3_cli_bad_option(option, argv, "run", error);
+    default: return -1;
     }
     return M3_OK;
 }
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    int option, status = M3_OK;
     *a = (struct arguments){ .end_layer = -1, .top = 5 };
-    if (m3_cli_input_begin(&a->input, argc)) return m3_fail_memory(error, "the command line", 0);
-    optind = 0;
-    opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        status = parse_option(a, option, argv, error);
+    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
-
-    if (argc - optind != 1)
-        return m3_fail(error, M3_USAGE, "run: got %d model directories, expected one", argc - optind);
-    a->model = argv[optind];
-    status = m3_cli_input_check(&a->input, "run", error);
+    status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: --taps says what --dump writes: expected both");
     if ((a->bounds || a->companions) && !a->dump)

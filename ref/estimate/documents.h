@@ -71,7 +71,8 @@ enum m3_document_setting_bit {
     M3_NAMES_GPU = 32, M3_NAMES_GPUS = 64, M3_NAMES_CARD = 128, M3_NAMES_ACTIVATIONS = 256, M3_NAMES_MTP = 512,
 };
 
-int m3_document_setting_parse(struct m3_document_setting *setting, const char *text, struct m3_error *error);     /* M3_BAD_INPUT */
+/* M3_BAD_INPUT if the text is no setting. */
+int m3_document_setting_parse(struct m3_document_setting *setting, const char *text, struct m3_error *error);
 
 /* The value of a formula. M3_BAD_INPUT names the place in the formula. */
 int m3_figure_value(double *value, const char *formula, const struct m3_estimate *e, struct m3_error *error);
