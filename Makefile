@@ -76,7 +76,14 @@ test check: setup
 $(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-OBJECTS := $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+# The figures of documents are data, and a table in the program.
+$(BUILD)/once/estimate/documents_table.c: scripts/documents_table.awk golden/documents/figures.tsv
+	@mkdir -p $(@D)
+	awk -f $^ >$@.part && mv $@.part $@
+$(BUILD)/once/estimate/documents_table.o: $(BUILD)/once/estimate/documents_table.c
+	$(CC) $(CFLAGS) -c -o $@ $<
+
+OBJECTS := $(BUILD)/once/estimate/documents_table.o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^

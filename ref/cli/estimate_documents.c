@@ -85,7 +85,7 @@ static int judge_lines(struct line *lines, int *count, const char *model, const 
     int status = M3_OK;
     *count = 0;
     for (int d = 0; d < M3_DOCUMENTS; d++)
-        for (int i = 0; !status && i < *m3_documents[d].count; i++) {
+        for (int i = 0; !status && i < m3_documents[d].count; i++) {
             if (!is_about(&m3_documents[d].rows[i], model)) continue;
             lines[*count] = (struct line){ .document = &m3_documents[d], .row = &m3_documents[d].rows[i] };
             status = judge_line(&lines[(*count)++], subject, error);
@@ -102,7 +102,7 @@ int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *erro
     if (!model)
         return m3_fail(error, M3_USAGE, "--documents: got a model of other sizes, expected one that documents print "
                        "figures of");
-    for (int d = 0; d < M3_DOCUMENTS; d++) count += *m3_documents[d].count;
+    for (int d = 0; d < M3_DOCUMENTS; d++) count += m3_documents[d].count;
     struct line *lines = malloc((size_t)count * sizeof *lines);
     if (!lines) return m3_fail_memory(error, "the figures", (size_t)count * sizeof *lines);
     int status = judge_lines(lines, &count, model, &subject, error);

@@ -10,14 +10,6 @@
 #include "estimate/foreign.h"
 #include "estimate/private/parts.h"
 
-const struct m3_document m3_documents[M3_DOCUMENTS] = {
-    { "000", m3_printed_000, &m3_printed_000_rows },
-    { "001", m3_printed_001, &m3_printed_001_rows },
-    { "002", m3_printed_002, &m3_printed_002_rows },
-    { "003", m3_printed_003, &m3_printed_003_rows },
-    { "004", m3_printed_004, &m3_printed_004_rows },
-};
-
 static const struct {
     const char *name;
     double scale;

@@ -29,19 +29,15 @@ struct m3_printed {
     const char *erratum;    /* "E0-58" if ours differs in the printed digits, else NULL */
 };
 
-extern const struct m3_printed m3_printed_000[], m3_printed_001[], m3_printed_002[], m3_printed_003[],
-    m3_printed_004[];
-extern const int m3_printed_000_rows, m3_printed_001_rows, m3_printed_002_rows, m3_printed_003_rows,
-    m3_printed_004_rows;
-
 enum { M3_DOCUMENTS = 5 };
 
 struct m3_document {
     const char *name;       /* "000" */
     const struct m3_printed *rows;
-    const int *count;
+    int count;
 };
 
+/* Made from golden/documents/figures.tsv when the program is built. */
 extern const struct m3_document m3_documents[M3_DOCUMENTS];
 
 /* A printed number: an optional ~ or =, digits with optional thousands commas, an optional power ("1.2e15"), and an

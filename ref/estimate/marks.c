@@ -104,7 +104,7 @@ int m3_estimate_marks(struct m3_mark marks[M3_MOST_MARKS], int *count, const str
     int status = M3_OK;
     *count = 0;
     for (int d = 0; d < documents; d++)
-        for (int i = 0; !status && *count < M3_MOST_MARKS && i < *m3_documents[d].count; i++) {
+        for (int i = 0; !status && *count < M3_MOST_MARKS && i < m3_documents[d].count; i++) {
             int fits;
             marks[*count].document = m3_documents[d].name;
             status = fit(&marks[*count], &fits, &m3_documents[d].rows[i], &subject, e, summary, error);

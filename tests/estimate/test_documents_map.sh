@@ -2,7 +2,7 @@
 # The appendices of SPEC.md against the tree. Appendix A: the function of each row is defined under ref/, in one file or
 # in the one that is named ("flops:count"), or the key of a figure begins so ("m3_figures:kv_bytes"), the test is there, the errata are in appendix B; a row without function ends
 # with its reason in parentheses. Appendix B: every erratum is in A, in C, or says that it
-# stands alone; those that rows of ref/estimate/documents_*.c name are there. Appendix C is what the program prints.
+# stands alone; those that golden/documents/figures.tsv names are there. Appendix C is what the program prints.
 #
 # Seen to fail with: another function, test or case; an erratum without entry, or an entry twice, or unused; a
 # row with a cell too few; a map without rows; a figure of appendix C changed; an entry without its right value; a name
@@ -114,7 +114,7 @@ cat "$folder/all_rows" "$folder/c" "$folder/alone" | grep -o 'E[0-4]-[0-9][0-9]'
 sort -u "$folder/entries" | comm -23 - "$folder/used" | sed 's/$/: in no row of A or C/' >"$folder/findings"
 verdict 'errata, used' "$folder/findings"
 
-grep -oh '"E[0-4]-[0-9][0-9]"' ref/estimate/documents_*.c | tr -d '"' | sort -u >"$folder/named"
+cut -f 7 golden/documents/figures.tsv | grep '^E' | sort -u >"$folder/named"
 sort -u "$folder/entries" | comm -13 - "$folder/named" | sed 's/$/: named by a figure, no entry/' >"$folder/findings"
 [ -s "$folder/named" ] || echo 'no figure names an erratum' >>"$folder/findings"
 verdict 'errata of figures' "$folder/findings"
