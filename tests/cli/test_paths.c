@@ -5,7 +5,7 @@
  *        all tests share it; its files are hashed by sha256sum before and after.
  * Seen to fail with the program before there was one place for paths: compare wrote over the candidate, the map, the
  * profile, companions and envelope; run and envelope over decisions, a new index, frames; --html and --junit into one
- * file; estimate over its config. And with each of the calls in cli/paths.c left out. */
+ * file; estimate over its config. And with each call of cli/paths.h left out of each command. */
 #include "program.h"
 
 static char before[16384];
@@ -31,10 +31,29 @@ static int run(const char *arguments)
 #define CASE "--case @/case.safetensors"
 #define DUMPS "compare @/t @/c "
 
+/* The same model, its weights under a name of the index's own, which is a link to a file elsewhere. */
+static void make_indexed(void)
+{
+    struct m3_safetensors *file;
+    ck_assert_int_eq(mkdir(in_folder("indexed"), 0700), 0);
+    copy("golden/tiny/model/config.json", in_folder("indexed/config.json"));
+    copy("golden/tiny/model/model.safetensors", in_folder("blob"));
+    ck_assert_int_eq(symlink("../blob", in_folder("indexed/weights")), 0);
+    ck_assert_int_eq(m3_safetensors_open(&file, in_folder("blob"), NULL), M3_OK);
+    FILE *index = fopen(in_folder("indexed/model.safetensors.index.json"), "w");
+    ck_assert_ptr_nonnull(index);
+    for (int64_t i = 0; i < m3_safetensors_count(file); i++)
+        fprintf(index, "%s\"%s\": \"weights\"", i ? ",\n" : "{\"weight_map\": {", m3_safetensors_at(file, i)->name);
+    fprintf(index, "}}\n");
+    ck_assert_int_eq(fclose(index), 0);
+    m3_safetensors_close(file);
+}
+
 static void setup(void)
 {
     make_folder();
     copy_tiny();
+    make_indexed();
     copy("golden/tiny/case.safetensors", in_folder("case.safetensors"));
     copy("ref/oracle/error/profiles/bf16.json", in_folder("profile.json"));
     write_text(in_folder("map.json"), "{\"taps\": {\"logits\": {\"from\": \"logits\"}}}");
@@ -105,6 +124,8 @@ static const struct {
     { "run @/model " CASE, "@/model/model.safetensors.index.json", "MODEL", 1 },
     { "run @/model " CASE, "@/alias/model/generation_config.json", "MODEL", 1 },
     { "run @/model " CASE, "@/model", "MODEL", 1 },
+    { "run @/indexed " CASE, "@/indexed/weights", "MODEL", 1 },
+    { "run @/indexed " CASE, "@/blob", "MODEL", 1 },
     { "run @/model " CASE, "@/case.safetensors", "--case", 1 },
     { "run @/model " CASE " --decisions @/d", "@/alias/d", "--decisions", 1 },
     { "run @/model " CASE " --layers 1:2 --hidden @/d", "@/d", "--hidden", 0 },
@@ -158,9 +179,16 @@ START_TEST(other_pairs) { expect_refusal(refused[_i].arguments, refused[_i].firs
 END_TEST
 
 /* What the shell appends to. Seen to fail with standard output not among the outputs. */
+#define BLAME "$M3REF blame $F/model $F/d --case $F/case.safetensors --json "
 static const char *const appended[][2] = {
     { "$M3REF inspect $F/d >>$F/d", "FILE_OR_MODEL" },
-    { "$M3REF blame $F/model $F/d --case $F/case.safetensors --json >>$F/d", "CANDIDATE" },
+    { "$M3REF inspect $F/model >>$F/model/model.safetensors", "MODEL" },
+    { BLAME ">>$F/d", "CANDIDATE" },
+    { BLAME "--profile $F/profile.json >>$F/profile.json", "--profile" },
+    { BLAME "--map $F/map.json >>$F/map.json", "--map" },
+    { BLAME ">>$F/case.safetensors", "--case" },
+    { BLAME ">>$F/model/config.json", "MODEL" },
+    { "$M3REF generate $F/model --case $F/case.safetensors --max-new 1 >>$F/case.safetensors", "--case" },
     { "$M3REF generate $F/model --ids 1 --max-new 1 >>$F/model/config.json", "MODEL" },
     { "$M3REF estimate $F/config.svg >>$F/config.svg", "MODEL_OR_CONFIG" },
 };
