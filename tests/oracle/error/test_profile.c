@@ -208,7 +208,8 @@ END_TEST
 START_TEST(absent)
 {
     const char *const names[] = { "fp16", "", "./absent.json", "absent.json", "/nowhere/x" };
-    const char *const says[] = { "bf16, cuda_bf16, fp32, fp8", "bf16, cuda_bf16, fp32, fp8", "absent.json", "absent.json", "/nowhere/x" };
+    const char *const all = "bf16, cuda_bf16, fp32, fp8";
+    const char *const says[] = { all, all, "absent.json", "absent.json", "/nowhere/x" };
     for (int i = 0; i < 5; i++) {
         struct m3_error error = { 0 };
         struct m3_profile *p;
