@@ -19,7 +19,7 @@ ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fas
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* estimate,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
-DATA := ref/oracle/error/profile_data.S ref/oracle/map/data.S
+DATA := ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
@@ -83,7 +83,8 @@ $(BUILD)/once/estimate/documents_table.c: scripts/documents_table.awk golden/doc
 $(BUILD)/once/estimate/documents_table.o: $(BUILD)/once/estimate/documents_table.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-OBJECTS := $(BUILD)/once/estimate/documents_table.o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+OBJECTS := $(BUILD)/once/estimate/documents_table.o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
+           $(BUILD)/profiles.o $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -93,9 +94,18 @@ $(BUILD)/once/%.o: ref/%.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # Files that are taken in as they are.
-$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/error/profiles/*.json ref/oracle/map/maps/*.json)
+$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json)
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
+
+# The built-in profiles, by the names of their files.
+$(BUILD)/profiles.c: $(sort $(wildcard ref/oracle/error/profiles/*.json)) Makefile
+	@mkdir -p $(@D)
+	@{ echo '#include "oracle/error/profile.h"'; echo 'const char *const m3_built_in_profiles[][2] = {'; \
+	   for f in $(filter %.json,$^); do echo "{ \"$$(basename $$f .json)\","; \
+	   sed 's/["\\]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; echo '{ NULL, NULL } };'; } > $@
+$(BUILD)/profiles.o: $(BUILD)/profiles.c
+	$(CC) $(CFLAGS) -c -o $@ $<
 
 # One engine is one object with one visible symbol, so that both fit into a process.
 define engine

@@ -11,7 +11,7 @@
 #include "oracle/report/report.h"
 
 static const char help[] =
-    "usage: m3ref blame MODEL CANDIDATE --case F [--profile fp32|bf16|fp8|FILE] [--taps GLOB,...] [--json]\n"
+    "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--json]\n"
     "                   [--map NAME|FILE] [--set FIELD=VALUE ...] [--threads N] [--force]\n"
     "\n"
     "Which operator is wrong? Every tap of a dump is recomputed in double from the dump's own inputs and choices.\n"
@@ -22,7 +22,7 @@ static const char help[] =
     "  MODEL               model directory, as for `run`\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; or --ids, --image and --video as for `run`\n"
-    "  --profile P         where the candidate rounds: fp32 (default), bf16, fp8, cuda_bf16, or a file (SPEC 7.3)\n"
+    "  --profile P         where the candidate rounds: {profiles} or a JSON file (default fp32; SPEC 7.3)\n"
     "  --taps GLOB,...     judge only taps that match; inputs are taken from all (\"layers.3.*,logits\")\n"
     "  --map NAME|FILE     the dump is of another program, under its own names: transformers, vllm, sglang,\n"
     "                      llama_cpp, or a map file\n"

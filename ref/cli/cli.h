@@ -19,7 +19,7 @@ int m3_cli_synth(int argc, char **argv);
 
 /* What the commands share (cli/common.c). */
 
-/* Prints `help`. M3_IO if it cannot be written. */
+/* Prints `help`, with the names of the built-in profiles for "{profiles}". M3_IO if it cannot be written. */
 int m3_cli_help(const char *help, struct m3_error *error);
 /* The finding for what getopt_long returned besides an option of the command. */
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error);

@@ -7,10 +7,15 @@
 
 #include "cli/cli.h"
 #include "io/json.h"
+#include "oracle/error/profile.h"
 
 int m3_cli_help(const char *help, struct m3_error *error)
 {
-    if (fputs(help, stdout) != EOF && fflush(stdout) == 0) return M3_OK;
+    static const char profiles[] = "{profiles}";
+    const char *at = strstr(help, profiles), *rest = at ? at + strlen(profiles) : help;
+    char names[200] = "";
+    if (at) m3_profile_names(names, sizeof names);
+    if (printf("%.*s%s%s", (int)(at ? at - help : 0), help, names, rest) >= 0 && fflush(stdout) == 0) return M3_OK;
     return m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 

@@ -41,7 +41,7 @@ static const char help[] =
     "                    them a stage is suspect, and never fails for it (SPEC 7.10)\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile NAME|FILE\n"
-    "                    what the candidate's arithmetic may do: fp32 (default), bf16, fp8, cuda_bf16, or a JSON file\n"
+    "                    what the candidate's arithmetic may do: {profiles} or a JSON file (default fp32)\n"
     "                    (SPEC 7.3)\n"
     "  --help            this text\n"
     "\n"

@@ -21,7 +21,7 @@ static const char help[] =
     "rounded at random where the profile stores them, some of these places passed over, and the choices of the truth.\n"
     "OUT gets the distances of each tap, sorted; compare ranks a candidate among them.\n"
     "\n"
-    "  --profile P            fp32, bf16, fp8, or a JSON file (SPEC.md 7.3)\n"
+    "  --profile P            {profiles} or a JSON file (SPEC.md 7.3)\n"
     "  --out OUT              safetensors file (or .gz); it appears when all runs have succeeded\n"
     "  --runs N               default 32; fewer say little\n"
     "  --seed S               default 1; the same seed gives the same file\n"
@@ -86,7 +86,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     if (status) return status;
     if (!a->profile || !*a->profile)
-        return m3_fail(error, M3_USAGE, "envelope: got no --profile, expected fp32, bf16, fp8 or a JSON file");
+        return m3_fail(error, M3_USAGE, "envelope: got no --profile, expected a name or a JSON file");
     if (!a->out || !*a->out) return m3_fail(error, M3_USAGE, "envelope: got no --out, expected a file to write");
     return M3_OK;
 }

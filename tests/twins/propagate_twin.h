@@ -1,23 +1,23 @@
-/* What the tests of carried errors share. A case is a function in long double, written in the test and using nothing of
- * ref/, and a call of ref/oracle/error/propagate.h that must say how far that function's results may be off. Inputs lie flat
- * behind one another, and so do outputs. */
-#ifndef M3_TESTS_PUSH_TWIN_H
-#define M3_TESTS_PUSH_TWIN_H
+/* What the tests of error propagation share. A case is a function in long double, written in the test and using nothing
+ * of ref/, and a call of propagate.h that must say how far that function's results may be off. Inputs lie flat after one
+ * another, and so do outputs. */
+#ifndef M3_TESTS_PROPAGATE_TWIN_H
+#define M3_TESTS_PROPAGATE_TWIN_H
 
 #include "oracle/error/propagate.h"
 
 #include "bounds_twin.h"
 
 /* `of` is the spread of x. */
-typedef int (*push_call)(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
-                         const void *self);
-typedef void (*push_formula)(long double *y, const long double *x, const void *self);
+typedef int (*spread_call)(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
+                           const void *self);
+typedef void (*spread_formula)(long double *y, const long double *x, const void *self);
 
-struct push_case {
+struct spread_case {
     const char *name;
     int64_t in, out;
-    push_call call;
-    push_formula formula;
+    spread_call call;
+    spread_formula formula;
     const void *self;
     double *x, *e, *v;                  /* [in] */
     double *error, *variance;           /* [out] what the call gave */
@@ -28,20 +28,20 @@ static inline struct m3_spread slice(const struct m3_spread *s, int64_t at)
     return s->error ? (struct m3_spread){ s->error + at, s->variance + at } : (struct m3_spread){ NULL, NULL };
 }
 
-static inline struct push_case push_new(const char *name, int64_t in, int64_t out, push_call call, push_formula formula,
-                                        const void *self)
+static inline struct spread_case spread_new(const char *name, int64_t in, int64_t out, spread_call call,
+                                            spread_formula formula, const void *self)
 {
-    return (struct push_case){ name, in, out, call, formula, self, doubles(in), doubles(in), doubles(in),
-                               doubles(out), doubles(out) };
+    return (struct spread_case){ name, in, out, call, formula, self, doubles(in), doubles(in), doubles(in),
+                                 doubles(out), doubles(out) };
 }
 
-static inline void push_free(struct push_case *c)
+static inline void spread_free(struct spread_case *c)
 {
     free(c->x), free(c->e), free(c->v), free(c->error), free(c->variance);
 }
 
 /* Errors of about `size` |x|, one in seven 0; variances of even distributions that reach 0.35 to 1 of them. */
-static inline void push_errors(struct push_case *c, double size, uint64_t *state)
+static inline void spread_errors(struct spread_case *c, double size, uint64_t *state)
 {
     for (int64_t i = 0; i < c->in; i++) {
         const double part = 0.675 + 0.325 * twin_draw(state);
@@ -51,7 +51,7 @@ static inline void push_errors(struct push_case *c, double size, uint64_t *state
 }
 
 /* The call with outputs that hold these numbers, guarded; inputs guarded too. */
-static inline void push_once(const struct push_case *c, double *error, double *variance, int threads, int exact)
+static inline void spread_once(const struct spread_case *c, double *error, double *variance, int threads, int exact)
 {
     struct guard guards[5];
     struct m3_ctx ctx;
@@ -71,19 +71,19 @@ static inline void push_once(const struct push_case *c, double *error, double *v
 }
 
 /* c->error and c->variance: the same bits with any number of threads; a second call adds as much again. */
-static inline void push_run(struct push_case *c)
+static inline void spread_run(struct spread_case *c)
 {
     double *error = doubles(c->out), *variance = doubles(c->out);
     const size_t size = (size_t)c->out * sizeof(double);
     memset(c->error, 0, size), memset(c->variance, 0, size);
-    push_once(c, c->error, c->variance, 1, 0);
+    spread_once(c, c->error, c->variance, 1, 0);
     for (int i = 1; i < TWIN_TEAMS; i++) {
         memset(error, 0, size), memset(variance, 0, size);
-        push_once(c, error, variance, twin_threads[i], 0);
+        spread_once(c, error, variance, twin_threads[i], 0);
         ck_assert_msg(memcmp(error, c->error, size) == 0 && memcmp(variance, c->variance, size) == 0,
                       "%s: %d threads", c->name, twin_threads[i]);
     }
-    push_once(c, error, variance, 2, 0);
+    spread_once(c, error, variance, 2, 0);
     for (int64_t i = 0; i < c->out; i++) {
         near(c->name, i, error[i], 2 * (long double)c->error[i], 1e-13);
         near(c->name, i, variance[i], 2 * (long double)c->variance[i], 1e-13);
@@ -92,19 +92,19 @@ static inline void push_run(struct push_case *c)
 }
 
 /* Inputs that are exact, or off by 0, add nothing. For cases that store nothing. */
-static inline void push_nothing(const struct push_case *c)
+static inline void spread_nothing(const struct spread_case *c)
 {
     double *error = doubles(c->out), *variance = doubles(c->out);
-    struct push_case zeros = *c;
+    struct spread_case zeros = *c;
     zeros.e = doubles(c->in), zeros.v = doubles(c->in);
-    push_once(c, error, variance, 2, 1);
-    push_once(&zeros, error, variance, 2, 0);
+    spread_once(c, error, variance, 2, 1);
+    spread_once(&zeros, error, variance, 2, 0);
     for (int64_t i = 0; i < c->out; i++)
         ck_assert_msg(error[i] == 0 && variance[i] == 0, "%s [%lld]: exact inputs", c->name, (long long)i);
     free(error), free(variance), free(zeros.e), free(zeros.v);
 }
 
-static inline long double *push_values(const struct push_case *c, const double *by)
+static inline long double *spread_values(const struct spread_case *c, const double *by)
 {
     long double *x = need(c->in, sizeof *x), *y = need(c->out, sizeof *y);
     for (int64_t i = 0; i < c->in; i++) x[i] = (long double)c->x[i] + (by ? by[i] : 0);
@@ -114,7 +114,7 @@ static inline long double *push_values(const struct push_case *c, const double *
 }
 
 /* slopes [in,out] by difference quotients. */
-static inline long double *push_slopes(const struct push_case *c)
+static inline long double *spread_slopes(const struct spread_case *c)
 {
     const long double step = 1e-6L;
     long double *slopes = need(c->in * c->out, sizeof *slopes), *x = need(c->in, sizeof *x);
@@ -133,9 +133,9 @@ static inline long double *push_slopes(const struct push_case *c)
 }
 
 /* f(x + by) - f(x) is never beyond the error, by a thousandth of it for second orders. Returns the largest share. */
-static inline double push_within(const struct push_case *c, const long double *y, const double *by)
+static inline double spread_within(const struct spread_case *c, const long double *y, const double *by)
 {
-    long double *moved = push_values(c, by);
+    long double *moved = spread_values(c, by);
     double most = 0;
     for (int64_t o = 0; o < c->out; o++) {
         const double d = (double)fabsl(moved[o] - y[o]);
@@ -152,12 +152,12 @@ static inline double push_within(const struct push_case *c, const long double *y
  *   worst    the signs of the slopes move an output by at least 0.99 share of its error; nothing moves it beyond
  *   variance sum slope^2 v, and the sample deviation of 400 random inputs within 20 %
  * Returns the mean of sum |slope| e over the error. */
-static inline double push_check(struct push_case *c, double share, uint64_t *state)
+static inline double spread_check(struct spread_case *c, double share, uint64_t *state)
 {
     enum { SAMPLES = 400, SIGNS = 40, WORST = 25 };
     const long double blur = 1e-11L;            /* of a difference quotient */
-    push_run(c);
-    long double *slopes = push_slopes(c), *y = push_values(c, NULL);
+    spread_run(c);
+    long double *slopes = spread_slopes(c), *y = spread_values(c, NULL);
     double *by = doubles(c->in), *squares = doubles(c->out), used = 0;
     for (int64_t o = 0; o < c->out; o++) {
         long double error = 0, variance = 0, errors = 0, variances = 0;
@@ -180,19 +180,19 @@ static inline double push_check(struct push_case *c, double share, uint64_t *sta
     for (int64_t n = 0; n < WORST; n++) {
         const int64_t o = n * c->out / WORST;
         for (int64_t i = 0; i < c->in; i++) by[i] = slopes[i * c->out + o] < 0 ? -c->e[i] : c->e[i];
-        push_within(c, y, by);
-        long double *moved = push_values(c, by);
+        spread_within(c, y, by);
+        long double *moved = spread_values(c, by);
         if (!(fabsl(moved[o] - y[o]) >= 0.99L * share * c->error[o] - 1e-16L))
             ck_abort_msg("%s [%lld]: error %.9g, at worst %.9Lg", c->name, (long long)o, c->error[o], moved[o] - y[o]);
         free(moved);
     }
     for (int64_t n = 0; n < SIGNS; n++) {
         for (int64_t i = 0; i < c->in; i++) by[i] = twin_draw(state) < 0 ? -c->e[i] : c->e[i];
-        push_within(c, y, by);
+        spread_within(c, y, by);
     }
     for (int64_t n = 0; n < SAMPLES; n++) {
         for (int64_t i = 0; i < c->in; i++) by[i] = sqrt(3 * c->v[i]) * twin_fine(state);
-        long double *moved = push_values(c, by);
+        long double *moved = spread_values(c, by);
         for (int64_t o = 0; o < c->out; o++) squares[o] += (double)((moved[o] - y[o]) * (moved[o] - y[o]));
         free(moved);
     }
@@ -204,12 +204,12 @@ static inline double push_check(struct push_case *c, double share, uint64_t *sta
 
 /* Results that were computed with roundings inside, against the function itself: within the error; the largest share
  * of it that is seen at least `seen`; mean square at most the variance, and at least a twentieth. */
-static inline void push_stored(struct push_case *c, push_formula rounded, double seen)
+static inline void spread_stored(struct spread_case *c, spread_formula rounded, double seen)
 {
-    long double *y = push_values(c, NULL), *x = need(c->in, sizeof *x), *got = need(c->out, sizeof *got);
+    long double *y = spread_values(c, NULL), *x = need(c->in, sizeof *x), *got = need(c->out, sizeof *got);
     double most = 0, squares = 0;
     int64_t counted = 0;
-    push_run(c);
+    spread_run(c);
     for (int64_t i = 0; i < c->in; i++) x[i] = c->x[i];
     rounded(got, x, c->self);
     for (int64_t o = 0; o < c->out; o++) {

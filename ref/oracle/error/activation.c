@@ -4,7 +4,7 @@
 
 #include "ops/math.h"
 #include "oracle/error/private/activation.h"
-#include "oracle/error/private/logistic.h"
+#include "oracle/error/private/functions.h"
 
 struct m3_gate m3_setting_gate(const struct m3_setting *setting)
 {

@@ -4,7 +4,7 @@
 
 #include "ops/math.h"
 #include "oracle/error/private/attended.h"
-#include "oracle/error/private/exp_minus_1.h"
+#include "oracle/error/private/functions.h"
 
 static struct m3_attend dimensions(const struct m3_recomputing *m)
 {
@@ -453,8 +453,8 @@ static int propagate_segments(struct m3_recomputing *m)
     const struct m3_vision_config *v = &m->config->vision;
     const struct m3_attend_storage storage = storage_of(m);
     const struct m3_given *q = &m->in[0], *k = &m->in[1], *x = &m->in[2];
-    return m3_propagate_attend_segments(m->ctx, &m->spread, q->x, k->x, x->x, &q->off, &k->off, &x->off, s->ends, s->count,
-                                        v->A, v->U, &storage);
+    return m3_propagate_attend_segments(m->ctx, &m->spread, q->x, k->x, x->x, &q->off, &k->off, &x->off, s->ends,
+                                        s->count, v->A, v->U, &storage);
 }
 
 const struct m3_error_operator m3_error_attend_segments = {

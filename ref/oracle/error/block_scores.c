@@ -4,7 +4,7 @@
 
 #include "ops/math.h"
 #include "oracle/error/private/attended.h"
-#include "oracle/error/private/exp_minus_1.h"
+#include "oracle/error/private/functions.h"
 
 static struct m3_index dimensions(const struct m3_recomputing *m)
 {

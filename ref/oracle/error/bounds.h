@@ -109,7 +109,4 @@ int m3_bound_gated_mlp(struct m3_ctx *, struct m3_bound *, double *y, const doub
                        const struct m3_weight *w3, const struct m3_weight *w2, const struct m3_gate *, int64_t T,
                        const struct m3_arithmetic *);
 
-/* ---- 5.22: x [n]; |factor| differs from 1 by at most eps. No tap shows it: what reads it has these steps too */
-int m3_bound_jitter(struct m3_ctx *, struct m3_bound *, const double *x, int64_t n, double eps);
-
 #endif

@@ -9,30 +9,13 @@
 
 enum { ROWS = 64 };             /* tokens of an expert at a time: bounds the scratch memory */
 
-/* The tokens of one expert stand in slots t K + k of ids [T,K]: n of them, at most ROWS, ascending. */
-typedef int (*at_expert)(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n);
-
-/* Slots of one expert from `first` on, at most ROWS. Returns how many. */
+/* Slots t K + k of ids [T,K] that chose an expert, ascending from `first` on, at most ROWS. Returns how many. */
 static int64_t slots_of(int64_t *slots, int64_t *first, const int32_t *ids, int64_t count, int64_t expert)
 {
     int64_t n = 0;
     for (; *first < count && n < ROWS; ++*first)
         if (ids[*first] == expert) slots[n++] = *first;
     return n;
-}
-
-/* Experts ascending. Stops at a status that is not 0; M3_BAD_INPUT where an id is out of range. */
-static int each_expert(struct m3_ctx *ctx, at_expert visit, const void *self, const int32_t *ids, int64_t T, int64_t E,
-                       int64_t K)
-{
-    int64_t slots[ROWS];
-    int status = M3_OK;
-    for (int64_t i = 0; i < T * K; i++)
-        if (ids[i] < 0 || ids[i] >= E) return m3_fail_at(ctx, M3_BAD_INPUT, "expert out of range", i / K, -1, -1);
-    for (int64_t e = 0; e < E; e++)
-        for (int64_t first = 0, n; !status && (n = slots_of(slots, &first, ids, T * K, e)) > 0;)
-            status = visit(ctx, self, e, slots, n);
-    return status;
 }
 
 /* to [n,H] := rows slots[i] / K of x. */
@@ -43,44 +26,28 @@ static void gather_tokens(double *to, const double *x, const int64_t *slots, int
 
 /* ---- each expert's output: a gated MLP; value and bound in one pass over the weights */
 
-struct bounded {
-    struct m3_bound *each;
-    double *y;                          /* or NULL */
-    const double *x;
-    const struct m3_expert *experts;
-    const struct m3_gate *gate;
-    const struct m3_arithmetic *how;
-    int64_t K, H;
-    double *in, *out, *bound, *walk;    /* [ROWS,H]: the rows of one expert */
-};
-
-static int bound_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
-{
-    const struct bounded *a = self;
-    const struct m3_expert *w = &a->experts[expert];
-    const size_t bytes = (size_t)a->H * sizeof(double);
-    struct m3_bound bound = { .bound = a->bound, .walk = a->walk };
-    gather_tokens(a->in, a->x, slots, n, a->K, a->H);
-    int status = m3_bound_gated_mlp(ctx, &bound, a->out, a->in, &w->w1, &w->w3, &w->w2, a->gate, n, a->how);
-    for (int64_t i = 0; i < n && !status; i++) {
-        int64_t to = slots[i] * a->H, from = i * a->H;
-        if (a->y) memcpy(a->y + to, a->out + from, bytes);
-        memcpy(a->each->bound + to, a->bound + from, bytes);
-        if (a->each->walk) memcpy(a->each->walk + to, a->walk + from, bytes);
-    }
-    return status;
-}
-
 int m3_bound_experts(struct m3_ctx *ctx, struct m3_bound *each, double *y, const double *x, const int32_t *ids,
                      const struct m3_expert *experts, const struct m3_gate *g, int64_t T, int64_t E, int64_t K,
                      const struct m3_arithmetic *how)
 {
-    int64_t H = experts[0].w1.cols, n = ROWS * H;
-    size_t mark = m3_scratch_mark(ctx);
-    double *memory = m3_scratch_take(ctx, 4 * n, sizeof *memory);
-    struct bounded all = { each, y, x, experts, g, how, K, H, memory, memory + n, memory + 2 * n, memory + 3 * n };
+    const int64_t H = experts[0].w1.cols, size = ROWS * H;
+    const size_t mark = m3_scratch_mark(ctx), bytes = (size_t)H * sizeof(double);
+    double *in = m3_scratch_take(ctx, 4 * size, sizeof *in), *out = in + size;
+    struct m3_bound bound = { .bound = in + 2 * size, .walk = in + 3 * size };
+    int status = in ? m3_check_experts(ctx, ids, T * K, E, K) : M3_INTERNAL;
+    int64_t slots[ROWS];
     each->n = 0, each->f = 1;
-    int status = memory ? each_expert(ctx, bound_expert, &all, ids, T, E, K) : M3_INTERNAL;
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t first = 0, n; !status && (n = slots_of(slots, &first, ids, T * K, e)) > 0;) {
+            const struct m3_expert *w = &experts[e];
+            gather_tokens(in, x, slots, n, K, H);
+            status = m3_bound_gated_mlp(ctx, &bound, out, in, &w->w1, &w->w3, &w->w2, g, n, how);
+            for (int64_t i = 0; i < n && !status; i++) {
+                if (y) memcpy(y + slots[i] * H, out + i * H, bytes);
+                memcpy(each->bound + slots[i] * H, bound.bound + i * H, bytes);
+                if (each->walk) memcpy(each->walk + slots[i] * H, bound.walk + i * H, bytes);
+            }
+        }
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -98,49 +65,30 @@ static int value(struct m3_recomputing *m)
                             c->K, &m->how);
 }
 
-struct propagated {
-    struct m3_spread *each;
-    const double *x;
-    const struct m3_spread *of_x;
-    const struct m3_expert *experts;
-    const struct m3_gate *gate;
-    const struct m3_mlp_storage *storage;
-    int64_t K, H;
-    double *in;                                 /* [5, ROWS, H]: x, its spread, the result's */
-};
-
-static int propagate_expert(struct m3_ctx *ctx, const void *self, int64_t expert, const int64_t *slots, int64_t n)
-{
-    const struct propagated *a = self;
-    const struct m3_expert *w = &a->experts[expert];
-    int64_t size = ROWS * a->H;
-    double *error = a->in + 3 * size, *variance = a->in + 4 * size;
-    struct m3_spread of_x = { NULL, NULL }, out = { error, variance };
-    gather_tokens(a->in, a->x, slots, n, a->K, a->H);
-    if (!m3_is_exact(a->of_x)) {
-        of_x = (struct m3_spread){ a->in + size, a->in + 2 * size };
-        gather_tokens(of_x.error, a->of_x->error, slots, n, a->K, a->H);
-        gather_tokens(of_x.variance, a->of_x->variance, slots, n, a->K, a->H);
-    }
-    memset(error, 0, (size_t)(2 * size) * sizeof *error);
-    int status = m3_propagate_gated_mlp(ctx, &out, a->in, &of_x, &w->w1, &w->w3, &w->w2, a->gate, n, a->storage);
-    for (int64_t i = 0; i < n && !status; i++)
-        for (int64_t h = 0; h < a->H; h++) {
-            a->each->error[slots[i] * a->H + h] += error[i * a->H + h];
-            a->each->variance[slots[i] * a->H + h] += variance[i * a->H + h];
-        }
-    return status;
-}
-
 int m3_propagate_experts(struct m3_ctx *ctx, struct m3_spread *each, const double *x, const struct m3_spread *of_x,
                          const int32_t *ids, const struct m3_expert *experts, const struct m3_gate *g, int64_t T,
                          int64_t E, int64_t K, const struct m3_mlp_storage *storage)
 {
-    int64_t H = experts[0].w1.cols;
-    size_t mark = m3_scratch_mark(ctx);
-    double *in = m3_scratch_take(ctx, 5 * ROWS * H, sizeof *in);
-    struct propagated all = { each, x, of_x, experts, g, storage, K, H, in };
-    int status = in ? each_expert(ctx, propagate_expert, &all, ids, T, E, K) : M3_INTERNAL;
+    const int64_t H = experts[0].w1.cols, size = ROWS * H;
+    const size_t mark = m3_scratch_mark(ctx);
+    double *in = m3_scratch_take(ctx, 5 * size, sizeof *in);
+    struct m3_spread off = { in + size, in + 2 * size }, out = { in + 3 * size, in + 4 * size };
+    int status = in ? m3_check_experts(ctx, ids, T * K, E, K) : M3_INTERNAL;
+    int64_t slots[ROWS];
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t first = 0, n; !status && (n = slots_of(slots, &first, ids, T * K, e)) > 0;) {
+            const struct m3_expert *w = &experts[e];
+            gather_tokens(in, x, slots, n, K, H);
+            if (!m3_is_exact(of_x)) gather_tokens(off.error, of_x->error, slots, n, K, H);
+            if (!m3_is_exact(of_x)) gather_tokens(off.variance, of_x->variance, slots, n, K, H);
+            memset(out.error, 0, (size_t)(2 * size) * sizeof *out.error);
+            status = m3_propagate_gated_mlp(ctx, &out, in, m3_is_exact(of_x) ? NULL : &off, &w->w1, &w->w3, &w->w2, g,
+                                            n, storage);
+            for (int64_t i = 0; i < n && !status; i++) {
+                struct m3_spread to = m3_spread_from(each, slots[i] * H), from = m3_spread_from(&out, i * H);
+                m3_propagate_add(&to, &from, NULL, H);
+            }
+        }
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -150,8 +98,8 @@ static int propagate(struct m3_recomputing *m)
     const struct m3_config *c = m->config;
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
-    return m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate, m->rows,
-                                c->E, c->K, &storage);
+    return m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate,
+                                m->rows, c->E, c->K, &storage);
 }
 
 const struct m3_error_operator m3_error_expert = {
@@ -231,8 +179,8 @@ static int routed_propagate(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_given *each = &m->in[0], *p = &m->in[1];
-    return m3_propagate_routed(m->ctx, &m->spread, each->x, p->x, &each->off, &p->off, m->rows, c->K, c->H, c->routed_scaling,
-                               m->stored[0]);
+    return m3_propagate_routed(m->ctx, &m->spread, each->x, p->x, &each->off, &p->off, m->rows, c->K, c->H,
+                               c->routed_scaling, m->stored[0]);
 }
 
 const struct m3_error_operator m3_error_routed = {

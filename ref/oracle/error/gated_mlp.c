@@ -21,11 +21,6 @@ int m3_prepare_gated_mlp(struct m3_recomputing *m)
 
 /* ---- value and bound, in one pass over the weights */
 
-/* What goes into w2, of T rows: value, error over u, variance times 3 over u^2. Each [T,F]. */
-struct act {
-    double *value, *error, *variance;
-};
-
 /* An allowance over u, underflow included. */
 static double over_u(double bound, double steps, double u)
 {
@@ -34,10 +29,10 @@ static double over_u(double bound, double steps, double u)
 
 /* Rows on their way: y = w2 act(w1 x, w3 x). */
 struct bounded {
-    const struct act *act;
     const struct m3_gate *gate;
     const struct m3_arithmetic *how;
     const double *x;
+    double *act, *act_error, *act_variance;     /* [T,F]: what goes into w2; error over u, variance times 3 over u^2 */
     double *y, *bound, *walk;                   /* [T,H] */
     int64_t H, F;
     int rounded1, rounded3, rounded2;
@@ -59,9 +54,9 @@ static void activate(const struct bounded *mlp, int64_t at, const struct m3_dots
     double gate_walk2 = m3_dot_walk2(gate, l, mlp->H, mlp->rounded1, 0, z);
     double up_walk2 = m3_dot_walk2(up, l, mlp->H, mlp->rounded3, 0, w);
 
-    mlp->act->value[at] = m3_gate_value(z, w, mlp->gate);
-    mlp->act->error[at] = s.by_gate * h_g + s.by_up * h_u + over_u(own, steps, u);
-    mlp->act->variance[at] = s.by_gate * s.by_gate * gate_walk2 + s.by_up * s.by_up * up_walk2 + steps * own * own;
+    mlp->act[at] = m3_gate_value(z, w, mlp->gate);
+    mlp->act_error[at] = s.by_gate * h_g + s.by_up * h_u + over_u(own, steps, u);
+    mlp->act_variance[at] = s.by_gate * s.by_gate * gate_walk2 + s.by_up * s.by_up * up_walk2 + steps * own * own;
 }
 
 static void bound_act(const void *self, int64_t t, const struct m3_panel *panel)
@@ -77,12 +72,11 @@ static void bound_act(const void *self, int64_t t, const struct m3_panel *panel)
 static void bound_out(const void *self, int64_t t, const struct m3_panel *panel)
 {
     const struct bounded *mlp = self;
-    const struct act *act = mlp->act;
     int64_t F = mlp->F;
     double error[LANES], variance[LANES];
     struct m3_dots dots;
-    m3_dots(&dots, act->value + t * F, panel->values, F);
-    m3_dot_spread(error, variance, act->error + t * F, act->variance + t * F, panel->values, F);
+    m3_dots(&dots, mlp->act + t * F, panel->values, F);
+    m3_dot_spread(error, variance, mlp->act_error + t * F, mlp->act_variance + t * F, panel->values, F);
     for (int64_t l = 0; l < panel->lanes; l++) {
         int64_t at = t * mlp->H + panel->n0 + l;
         mlp->y[at] = dots.sum[l];
@@ -91,39 +85,26 @@ static void bound_out(const void *self, int64_t t, const struct m3_panel *panel)
     }
 }
 
-/* y, bound, walk [T,H] of x [T,H], T <= ROWS. */
-static int bound_rows(struct m3_ctx *ctx, double *y, double *bound, double *walk, const double *x,
-                      const struct m3_weight *w1, const struct m3_weight *w3, const struct m3_weight *w2,
-                      const struct m3_gate *g, int64_t T, const struct m3_arithmetic *how)
-{
-    int64_t n = T * w1->rows;
-    size_t mark = m3_scratch_mark(ctx);
-    double *memory = m3_scratch_take(ctx, 3 * n, sizeof *memory);
-    struct act act = { memory, memory + n, memory + 2 * n };
-    struct bounded mlp = { &act, g, how, x, y, bound, walk, w1->cols, w1->rows, m3_bound_weight_roundings(w1, how->u),
-                           m3_bound_weight_roundings(w3, how->u), m3_bound_weight_roundings(w2, how->u) };
-    int status = memory ? M3_OK : M3_INTERNAL;
-    if (!status) status = m3_dot_panels(ctx, bound_act, &mlp, w1, w3, T);
-    if (!status) status = m3_dot_panels(ctx, bound_out, &mlp, w2, NULL, T);
-    m3_scratch_release(ctx, mark);
-    return status;
-}
-
 int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, const double *x, const struct m3_weight *w1,
                        const struct m3_weight *w3, const struct m3_weight *w2, const struct m3_gate *g, int64_t T,
                        const struct m3_arithmetic *how)
 {
-    int64_t H = w2->rows, rows = m3_min(T, ROWS);
-    out->n = 0;
-    out->f = 1;
-    size_t mark = m3_scratch_mark(ctx);
-    double *values = m3_scratch_take(ctx, rows * H, sizeof *values);
-    double *walk = m3_scratch_take(ctx, rows * H, sizeof *walk);
-    int status = values && walk ? M3_OK : M3_INTERNAL;
-    for (int64_t t0 = 0; t0 < T && !status; t0 += rows) {
-        int64_t n = m3_min(rows, T - t0);
-        status = bound_rows(ctx, y ? y + t0 * H : values, out->bound + t0 * H, out->walk ? out->walk + t0 * H : walk,
-                            x + t0 * w1->cols, w1, w3, w2, g, n, how);
+    const int64_t H = w2->rows, F = w1->rows, rows = m3_min(T, ROWS);
+    const size_t mark = m3_scratch_mark(ctx);
+    double *values = m3_scratch_take(ctx, 2 * rows * H, sizeof *values), *walk = values + rows * H;
+    double *act = m3_scratch_take(ctx, 3 * rows * F, sizeof *act);
+    struct bounded mlp = { .gate = g, .how = how, .H = w1->cols, .F = F, .act = act, .act_error = act + rows * F,
+                           .act_variance = act + 2 * rows * F, .rounded1 = m3_bound_weight_roundings(w1, how->u),
+                           .rounded3 = m3_bound_weight_roundings(w3, how->u),
+                           .rounded2 = m3_bound_weight_roundings(w2, how->u) };
+    int status = values && act ? M3_OK : M3_INTERNAL;
+    out->n = 0, out->f = 1;
+    for (int64_t t = 0; t < T && !status; t += rows) {
+        const int64_t n = m3_min(rows, T - t);
+        mlp.x = x + t * w1->cols, mlp.y = y ? y + t * H : values;
+        mlp.bound = out->bound + t * H, mlp.walk = out->walk ? out->walk + t * H : walk;
+        status = m3_dot_panels(ctx, bound_act, &mlp, w1, w3, n);
+        if (!status) status = m3_dot_panels(ctx, bound_out, &mlp, w2, NULL, n);
     }
     m3_scratch_release(ctx, mark);
     return status;
@@ -132,14 +113,12 @@ int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, cons
 static int value(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    return m3_bound_gated_mlp(m->ctx, &m->bound, m->y, m->in[0].x, m->w[0],
-                              m->w[1], m->w[2], &gate, m->rows, &m->how);
+    return m3_bound_gated_mlp(m->ctx, &m->bound, m->y, m->in[0].x, m->w[0], m->w[1], m->w[2], &gate, m->rows, &m->how);
 }
 
 /* ---- propagation: linear with storing, gated units with their chain and storing, linear */
 
 struct propagated {
-    struct m3_spread *out;                      /* [T,H] */
     const double *x;
     const struct m3_spread *of_x;
     struct m3_spread of_act;                    /* [T,F] */
@@ -186,34 +165,24 @@ static int is_nothing(const struct m3_spread *of_x, const struct m3_mlp_storage 
     return m3_is_exact(of_x) && s->gate == 0 && s->up == 0 && s->chain == 0 && s->act == 0;
 }
 
-/* T <= ROWS. */
-static int propagate_rows(struct m3_ctx *ctx, struct propagated mlp, const struct m3_weight *w1,
-                          const struct m3_weight *w3, const struct m3_weight *w2, int64_t T)
-{
-    int64_t n = T * mlp.F;
-    size_t mark = m3_scratch_mark(ctx);
-    double *memory = m3_scratch_take(ctx, 2 * n, sizeof *memory);
-    int status = memory ? M3_OK : M3_INTERNAL;
-    mlp.of_act = (struct m3_spread){ memory, memory + n };
-    if (!status) memset(memory, 0, (size_t)(2 * n) * sizeof *memory);
-    if (!status) status = m3_dot_panels(ctx, propagate_act, &mlp, w1, w3, T);
-    if (!status) status = m3_propagate_linear(ctx, mlp.out, &mlp.of_act, w2, T);
-    m3_scratch_release(ctx, mark);
-    return status;
-}
-
 int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
                            const struct m3_weight *w1, const struct m3_weight *w3, const struct m3_weight *w2,
                            const struct m3_gate *g, int64_t T, const struct m3_mlp_storage *storage)
 {
-    int64_t H = w1->cols;
-    int status = M3_OK;
-    for (int64_t t = 0; t < T && !status && !is_nothing(of_x, storage); t += ROWS) {
-        struct m3_spread rows_out = m3_spread_from(out, t * w2->rows), rows_x = m3_spread_from(of_x, t * H);
-        struct propagated mlp = { .out = &rows_out, .x = x + t * H, .of_x = &rows_x, .gate = g, .storage = storage,
-                                  .H = H, .F = w1->rows };
-        status = propagate_rows(ctx, mlp, w1, w3, w2, m3_min(ROWS, T - t));
+    const int64_t H = w1->cols, F = w1->rows, rows = m3_min(T, ROWS);
+    const size_t mark = m3_scratch_mark(ctx);
+    double *memory = m3_scratch_take(ctx, 2 * rows * F, sizeof *memory);
+    int status = memory ? M3_OK : M3_INTERNAL;
+    for (int64_t t = 0; t < T && !status && !is_nothing(of_x, storage); t += rows) {
+        const int64_t n = m3_min(rows, T - t);
+        const struct m3_spread rows_x = m3_spread_from(of_x, t * H), of_act = { memory, memory + rows * F };
+        struct m3_spread to = m3_spread_from(out, t * w2->rows);
+        const struct propagated mlp = { x + t * H, &rows_x, of_act, g, storage, H, F };
+        memset(memory, 0, (size_t)(2 * rows * F) * sizeof *memory);
+        status = m3_dot_panels(ctx, propagate_act, &mlp, w1, w3, n);
+        if (!status) status = m3_propagate_linear(ctx, &to, &of_act, w2, n);
     }
+    m3_scratch_release(ctx, mark);
     return status;
 }
 
@@ -221,8 +190,8 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
-    return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->w[0],
-                                  m->w[1], m->w[2], &gate, m->rows, &storage);
+    return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->w[0], m->w[1], m->w[2], &gate,
+                                  m->rows, &storage);
 }
 
 const struct m3_error_operator m3_error_gated_mlp = {

@@ -10,7 +10,7 @@ struct m3_input_rounding m3_recompute_input_rounding(const struct m3_recomputing
     const struct m3_input_rounding none = { M3_DTYPES, M3_UNSCALED, 0 };
     char name[160];
     if (!m->setting->profile) return none;
-    m3_recompute_point(name, sizeof name, m, point);
+    m3_point_name(name, sizeof name, m->tap, m->layer, point);
     return m3_profile_input(m->setting->profile, name);
 }
 

@@ -24,30 +24,15 @@ void m3_recompute_jitter(struct m3_recomputing *m)
     m->in[0].x = y;
 }
 
-/* B = |x| (1 + eps), steps = 2, walk^2 = 2 B^2 */
-int m3_bound_jitter(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n, double eps)
-{
-    out->n = 0;
-    out->f = 2;
-#pragma omp parallel for num_threads(m3_team(ctx, n))
-    for (int64_t i = 0; i < n; i++) {
-        out->bound[i] = fabs(x[i]) * (1 + eps);
-        if (out->walk) out->walk[i] = sqrt(2) * out->bound[i];
-    }
-    return M3_OK;
-}
-
-/* The roundings of the noise, where the bound does not count them. */
+/* The roundings of the noise, where the bound does not count them: B = |x| (1 + eps), steps = 2, walk^2 = 2 B^2. */
 void m3_recompute_jitter_spread(struct m3_recomputing *m)
 {
     const int64_t n = m->rows * m->config->H;
-    if (m->setting->semantics->jitter == 0 || m->status) return;
-    double *memory = m3_recompute_scratch(m, 4 * n, sizeof *memory);
-    if (!memory) return;
-    struct m3_spread off = { memory, memory + n };
-    struct m3_bound noise = { .bound = memory + 2 * n, .walk = memory + 3 * n };
-    m3_bound_jitter(m->ctx, &noise, m->in[0].x, n, m->setting->semantics->jitter);
-    m3_allowance(off.error, off.variance, &noise, n, m->how.u);
-    m3_propagate_add(&off, &m->in[0].off, NULL, n);
-    m->in[0].off = off;
+    const double eps = m->setting->semantics->jitter;
+    if (eps == 0 || !m3_recompute_own_spread(m, &m->in[0].off, n)) return;
+    for (int64_t i = 0; i < n; i++) {
+        const double bound = fabs(m->in[0].x[i]) * (1 + eps), walk = m->how.u * (sqrt(2) * bound);
+        m->in[0].off.error[i] += m3_bound_allowed(bound, 2, m->how.u);
+        m->in[0].off.variance[i] += walk * walk / 3;
+    }
 }

@@ -9,14 +9,15 @@ enum { LANES = M3_DOT_LANES };
 
 /* ---- the operands: joined, with noise, and rounded as the profile says */
 
-/* Embedding and hidden state of each row side by side; embeddings NULL: zeros. */
+/* Embedding and hidden state of each row side by side; NULL: zeros. */
 static void join(double *joined, const double *e, const double *h, int64_t rows, int64_t H)
 {
     const size_t bytes = (size_t)H * sizeof *joined;
     for (int64_t r = 0; r < rows; r++) {
-        if (e) memcpy(joined + 2 * r * H, e + r * H, bytes);
-        else memset(joined + 2 * r * H, 0, bytes);
-        memcpy(joined + (2 * r + 1) * H, h + r * H, bytes);
+        double *to = joined + 2 * r * H;
+        memset(to, 0, 2 * bytes);
+        if (e) memcpy(to, e + r * H, bytes);
+        if (h) memcpy(to + H, h + r * H, bytes);
     }
 }
 
@@ -26,18 +27,16 @@ static void join_operands(struct m3_recomputing *m)
     const int additive = m->row->more == M3_MORE_JOIN;
     const struct m3_given e = m->in[0], h = m->in[1];
     const int64_t H = m->config->H, n = 2 * m->rows * H;
-    const int first = m3_is_off(&e) && !additive, second = m3_is_off(&h);
+    const int is_off = (m3_is_off(&e) && !additive) || m3_is_off(&h);
     double *x = m3_recompute_scratch(m, n, sizeof *x);
-    double *spread = first || second ? m3_recompute_scratch(m, 2 * n, sizeof *spread) : NULL;
-    double *zeros = first || second ? m3_recompute_scratch(m, m->rows * H, sizeof *zeros) : NULL;
+    double *spread = is_off ? m3_recompute_scratch(m, 2 * n, sizeof *spread) : NULL;
     if (m->status) return;
     join(x, additive ? NULL : e.x, h.x, m->rows, H);
     m->in[0] = (struct m3_given){ .x = x, .width = 2 * H };
     m->in[1] = e;
     if (!spread) return;
-    memset(zeros, 0, (size_t)(m->rows * H) * sizeof *zeros);
-    join(spread, first ? e.off.error : NULL, second ? h.off.error : zeros, m->rows, H);
-    join(spread + n, first ? e.off.variance : NULL, second ? h.off.variance : zeros, m->rows, H);
+    join(spread, additive ? NULL : e.off.error, h.off.error, m->rows, H);
+    join(spread + n, additive ? NULL : e.off.variance, h.off.variance, m->rows, H);
     m->in[0].off = (struct m3_spread){ spread, spread + n };
 }
 
@@ -48,7 +47,7 @@ static void round_weights(struct m3_recomputing *m, const struct m3_weight *w)
     struct m3_spread *off = &m->in[0].off;
     const int64_t n = m->rows * w->cols;
     if (!m->setting->profile || w->dtype == M3_BF16 || w->dtype == M3_F8_E4M3) return;
-    m3_recompute_point(name, sizeof name, m, m3_tap_table[m->tap].name);
+    m3_point_name(name, sizeof name, m->tap, m->layer, m3_tap_table[m->tap].name);
     const double u = m3_profile_weights(m->setting->profile, name);
     if (u > 0 && m3_recompute_own_spread(m, off, n)) m3_propagate_store(off, m->in[0].x, n, u, 0);
 }

@@ -1,5 +1,8 @@
 #include "oracle/error/private/operators.h"
 
+#include <stdio.h>
+#include <string.h>
+
 const struct m3_error_operator *const m3_error_operators[M3_OPERATORS] = {
     [M3_OP_NONE] = &m3_error_counts,
     [M3_OP_INPUT] = &m3_error_input,
@@ -32,4 +35,11 @@ const char *const *m3_tap_sections(enum m3_tap tap)
 {
     static const char *const dense_or_moe[2] = { "5.4 linear", "5.16 add" };
     return tap == M3_TAP_MLP ? dense_or_moe : m3_error_operators[m3_graph[tap].op]->sections;
+}
+
+void m3_point_name(char *name, size_t size, enum m3_tap tap, int64_t layer, const char *point)
+{
+    if (m3_tap_name(name, size, tap, layer)) name[0] = '\0';
+    size_t length = strlen(name), own = strlen(m3_tap_table[tap].name), folder = length > own ? length - own : 0;
+    snprintf(name + folder, size - folder, "%s", point);
 }

@@ -8,19 +8,7 @@
 #include "base/sha256.h"
 #include "io/json.h"
 #include "model/taps.h"
-#include "oracle/error/graph.h"
-
-/* profile_data.S: one behind the other. */
-extern const char m3_profile_fp32[], m3_profile_bf16[], m3_profile_fp8[], m3_profile_cuda_bf16[], m3_profiles_end[];
-
-static const struct {
-    const char *name, *data, *end;
-} built_in[] = {
-    { "fp32", m3_profile_fp32, m3_profile_bf16 },
-    { "bf16", m3_profile_bf16, m3_profile_fp8 },
-    { "fp8", m3_profile_fp8, m3_profile_cuda_bf16 },
-    { "cuda_bf16", m3_profile_cuda_bf16, m3_profiles_end },
-};
+#include "oracle/error/private/operators.h"
 
 /* What an entry of "store", "input", "weights", "exact" or "dump_rounding" says of the points that its pattern
  * matches. */
@@ -45,60 +33,36 @@ struct m3_profile {
 
 /* ---- points */
 
-/* Places inside operators, behind "layers.l.", "mtp.m.layer." or "vision.layers.v.". SPEC 7.3. */
-static const char *const text_points[] = {
-    "rope.cos", "rope.product", "index.scores", "attn.logits", "attn.p", "attn.partial", "mlp.act.chain",
-    "moe.expert.gate", "moe.expert.up", "moe.expert.chain", "moe.expert.act",
-    "moe.shared.gate", "moe.shared.up", "moe.shared.chain", "moe.shared.act", "moe.routed.sum",
-};
-static const char *const vision_points[] = { "rope.cos", "rope.product", "attn.logits", "attn.p", "attn.partial" };
-
-/* Linear operators that no tap shows. */
-static const char *const linear_points[] = { "moe.expert.gate", "moe.expert.up", "moe.shared.gate", "moe.shared.up" };
-
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 /* What a pattern may speak of. */
-enum points { ALL_POINTS, TAPS_ONLY, LINEARS, WEIGHTS };
-
-static int is_linear(enum m3_tap tap)
-{
-    enum m3_operator op = m3_graph[tap].op;
-    return op == M3_OP_LINEAR || op == M3_OP_EXPERT || op == M3_OP_GATED_MLP || tap == M3_TAP_MLP;
-}
+enum points { POINTS_ALL, POINTS_TAPS, POINTS_LINEAR, POINTS_WEIGHTS };
 
 static int matches(const char *pattern, const char *point)
 {
     return fnmatch(pattern, point, FNM_NOESCAPE) == 0;
 }
 
-/* A pattern that ends in '*' speaks of taps alone: what is inside an operator has to be named. */
-static int may_mean_inner(const char *pattern)
+/* A pattern that ends in '*' speaks of taps alone: intermediates of an operator have to be named. */
+static int may_mean_intermediate(const char *pattern)
 {
     size_t length = strlen(pattern);
     return length > 0 && pattern[length - 1] != '*';
 }
 
-static int matches_tap(const char *pattern, enum points which, int64_t layer)
+/* Does the pattern match that tap, or an intermediate of its operator? `mlp` is a linear operator in dense layers. */
+static int matches_tap(const char *pattern, enum points which, enum m3_tap tap, int64_t layer)
 {
-    char name[96];
-    for (int tap = 0; tap < M3_TAPS; tap++) {
-        const int has_bias = which == WEIGHTS && tap == M3_TAP_EXPERTS;
-        if (which >= LINEARS && !is_linear(tap) && !has_bias) continue;
-        if (m3_tap_table[tap].kind != M3_KIND_REALS && !has_bias) continue;
-        for (int mtp = 0; mtp < 2; mtp++)
-            if (m3_tap_name(name, sizeof name, tap, layer + mtp * M3_MTP_LAYER) == 0 && matches(pattern, name))
-                return 1;
-    }
-    return 0;
-}
-
-static int matches_inner(const char *pattern, const char *const *points, size_t count, const char *before,
-                         int64_t layer, const char *behind)
-{
-    char name[96];
-    for (size_t i = 0; i < count; i++) {
-        snprintf(name, sizeof name, "%s%" PRId64 "%s%s", before, layer, behind, points[i]);
+    const struct m3_error_operator *op = m3_error_operators[m3_graph[tap].op];
+    const int has_bias = which == POINTS_WEIGHTS && tap == M3_TAP_EXPERTS, linear = which >= POINTS_LINEAR;
+    const int is_linear = op == &m3_error_linear || op->linears > 0 || tap == M3_TAP_MLP;
+    const int count = linear ? op->linears : which == POINTS_ALL && may_mean_intermediate(pattern) ? M3_POINTS : 0;
+    char name[160];
+    if (m3_tap_name(name, sizeof name, tap, layer)) return 0;
+    if (has_bias || (m3_tap_table[tap].kind == M3_KIND_REALS && (is_linear || !linear)))
+        if (matches(pattern, name)) return 1;
+    for (int i = 0; i < count && op->points[i]; i++) {
+        m3_point_name(name, sizeof name, tap, layer, op->points[i]);
         if (matches(pattern, name)) return 1;
     }
     return 0;
@@ -108,17 +72,10 @@ static int matches_inner(const char *pattern, const char *const *points, size_t 
 static int means_something(const char *pattern, enum points which)
 {
     enum { LAYERS = 1024 };
-    const char *const *text = which >= LINEARS ? linear_points : text_points;
-    size_t texts = which >= LINEARS ? LENGTH(linear_points) : LENGTH(text_points);
-    int inner = which >= LINEARS || (which == ALL_POINTS && may_mean_inner(pattern));
-    for (int64_t layer = 0; layer < LAYERS; layer++) {
-        if (matches_tap(pattern, which, layer)) return 1;
-        if (!inner) continue;
-        if (matches_inner(pattern, text, texts, "layers.", layer, ".")
-            || matches_inner(pattern, text, texts, "mtp.", layer, ".layer.")) return 1;
-        if (which < LINEARS && matches_inner(pattern, vision_points, LENGTH(vision_points), "vision.layers.", layer,
-                                              ".")) return 1;
-    }
+    for (int64_t layer = 0; layer < LAYERS; layer++)
+        for (enum m3_tap tap = 0; tap < M3_TAPS; tap++)
+            if (matches_tap(pattern, which, tap, layer) || matches_tap(pattern, which, tap, M3_MTP_LAYER + layer))
+                return 1;
     return 0;
 }
 
@@ -129,7 +86,7 @@ static const struct entry *last_match(const struct entries *entries, const char 
     int is_tap = m3_tap_parse(point, &tap, &layer) == 0;
     for (size_t i = entries->count; i-- > 0;) {
         const char *pattern = entries->rows[i].pattern;
-        if ((is_tap || may_mean_inner(pattern)) && matches(pattern, point)) return &entries->rows[i];
+        if ((is_tap || may_mean_intermediate(pattern)) && matches(pattern, point)) return &entries->rows[i];
     }
     return NULL;
 }
@@ -192,7 +149,7 @@ static struct entry *add_entry(struct reading *reading, struct entries *entries,
     if (!means_something(pattern, which)) {
         json_t *got = json_string(pattern);
         refuse(reading, field, NULL, got,
-               which >= LINEARS ? "a pattern that matches a linear operator" : which == TAPS_ONLY
+               which >= POINTS_LINEAR ? "a pattern that matches a linear operator" : which == POINTS_TAPS
                                 ? "a pattern that matches a tap" : "a pattern that matches a tap or an inner point");
         json_decref(got);
         return NULL;
@@ -236,7 +193,7 @@ static void read_input(struct reading *reading, const json_t *object)
     const char *pattern;
     json_t *value;
     json_object_foreach((json_t *)object, pattern, value) {
-        struct entry *row = add_entry(reading, &reading->profile->input, "input", pattern, LINEARS);
+        struct entry *row = add_entry(reading, &reading->profile->input, "input", pattern, POINTS_LINEAR);
         if (!row || json_is_null(value)) continue;
         const char *dtype, *scale, *exponent = NULL;
         if (json_unpack(value, "{s:s, s:s, s?s !}", "dtype", &dtype, "scale", &scale, "exponent", &exponent) != 0
@@ -261,7 +218,7 @@ static void read_exact(struct reading *reading, const json_t *list)
     json_t *value;
     json_array_foreach((json_t *)list, i, value) {
         if (json_is_string(value)) add_entry(reading, &reading->profile->exact, "exact", json_string_value(value),
-                                             TAPS_ONLY);
+                                             POINTS_TAPS);
         else refuse(reading, "exact", NULL, value, "a pattern");
     }
 }
@@ -320,23 +277,32 @@ static void read_fields(struct reading *reading, const json_t *root)
     p->ties_lowest = read_choice(reading, json_object_get(root, "ties"), "ties", ties) == 0;
 
     read_math(reading, json_object_get(root, "math"));
-    read_formats(reading, json_object_get(root, "store"), "store", &p->store, ALL_POINTS);
+    read_formats(reading, json_object_get(root, "store"), "store", &p->store, POINTS_ALL);
     read_input(reading, json_object_get(root, "input"));
-    read_formats(reading, json_object_get(root, "weights"), "weights", &p->weights, WEIGHTS);
+    read_formats(reading, json_object_get(root, "weights"), "weights", &p->weights, POINTS_WEIGHTS);
     read_exact(reading, json_object_get(root, "exact"));
-    read_formats(reading, json_object_get(root, "dump_rounding"), "dump_rounding", &p->dump_rounding, TAPS_ONLY);
+    read_formats(reading, json_object_get(root, "dump_rounding"), "dump_rounding", &p->dump_rounding, POINTS_TAPS);
+}
+
+void m3_profile_names(char *names, size_t size)
+{
+    names[0] = '\0';
+    for (size_t i = 0, used = 0; m3_built_in_profiles[i][0]; i++, used = strlen(names))
+        snprintf(names + used, size - used, "%s%s", i ? ", " : "", m3_built_in_profiles[i][0]);
 }
 
 /* The JSON of a file, or of a profile that is built in. */
 static int load(json_t **root, const char *name, struct m3_error *error)
 {
+    char names[200];
     size_t i = 0;
     if (m3_is_json_path(name)) return m3_json_load(root, name, error);
-    while (i < LENGTH(built_in) && strcmp(built_in[i].name, name) != 0) i++;
-    if (i == LENGTH(built_in))
-        return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected fp32, bf16, fp8, cuda_bf16 or the "
-                       "path of a JSON file", name);
-    return m3_json_parse(root, built_in[i].data, (size_t)(built_in[i].end - built_in[i].data), name, error);
+    while (m3_built_in_profiles[i][0] && strcmp(m3_built_in_profiles[i][0], name) != 0) i++;
+    const char *text = m3_built_in_profiles[i][1];
+    if (text) return m3_json_parse(root, text, strlen(text), name, error);
+    m3_profile_names(names, sizeof names);
+    return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected %s or the path of a JSON file", name,
+                   names);
 }
 
 static int hash(struct m3_profile *profile, const json_t *root, struct m3_error *error)

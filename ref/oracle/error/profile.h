@@ -16,6 +16,11 @@ struct m3_input_rounding {
     int exponent_down;              /* MX32: the shared exponent is rounded down, so the largest values saturate */
 };
 
+/* Name and text of each that is built in: the Makefile makes them of profiles/. NULLs at the end. */
+extern const char *const m3_built_in_profiles[][2];
+/* "bf16, fp32, ..", for messages and help. */
+void m3_profile_names(char *names, size_t size);
+
 /* By name, or from a file if `name` has a '/' or ends in ".json". M3_ABSENT, M3_BAD_INPUT with field, got and expected:
  * unknown fields, dtypes, patterns that match no point. *profile is NULL on failure. */
 int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_error *error);

@@ -56,13 +56,6 @@ int m3_recompute_check(struct m3_recomputing *m, int status)
                    at->what ? at->what : "the operator failed");
 }
 
-void m3_recompute_point(char *name, size_t size, const struct m3_recomputing *m, const char *point)
-{
-    if (m3_tap_name(name, size, m->tap, m->layer)) name[0] = '\0';
-    size_t length = strlen(name), own = strlen(m3_tap_table[m->tap].name), folder = length > own ? length - own : 0;
-    snprintf(name + folder, size - folder, "%s", point);
-}
-
 void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u)
 {
     const double steps = (double)(bound->n + bound->f);
@@ -78,7 +71,7 @@ static double stored_at(const struct m3_recomputing *m, const char *point)
 {
     char name[160];
     if (!m->setting->profile || !point) return 0;
-    m3_recompute_point(name, sizeof name, m, point);
+    m3_point_name(name, sizeof name, m->tap, m->layer, point);
     return m3_profile_store(m->setting->profile, name);
 }
 

@@ -45,8 +45,9 @@ struct m3_recomputed {
 };
 
 /* Rows [first, end) alone, where rows are recomputed one by one: all taps but fused, and attention and copies of
- * pictures. operands[i] is NULL where that tap is not known at all. 0 with a text in out->missing if these are not enough;
- * M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. m3_recomputed_free is due after any of them. */
+ * pictures. operands[i] is NULL where that tap is not known at all. 0 with a text in out->missing if these are not
+ * enough; M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. m3_recomputed_free is due after any of
+ * them. */
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
                  const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
                  struct m3_error *error);

@@ -167,8 +167,8 @@ int m3_propagate_rope(struct m3_ctx *ctx, struct m3_spread *out, const double *x
 static int propagate(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
-    return m3_propagate_rope(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, t->cos, t->sin, m->rows, m->width / t->D, t->D,
-                             t->R, m->stored[0], m->stored[1]);
+    return m3_propagate_rope(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, t->cos, t->sin, m->rows, m->width / t->D,
+                             t->D, t->R, m->stored[0], m->stored[1]);
 }
 
 const struct m3_error_operator m3_error_rope = {

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-static int check_ids(struct m3_ctx *ctx, const int32_t *ids, int64_t count, int64_t E, int64_t K)
+int m3_check_experts(struct m3_ctx *ctx, const int32_t *ids, int64_t count, int64_t E, int64_t K)
 {
     for (int64_t i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= E) return m3_fail_at(ctx, M3_BAD_INPUT, "expert out of range", i / K, -1, -1);
@@ -15,7 +15,7 @@ static int value(struct m3_recomputing *m)
     const int64_t K = m->config->K, E = m->config->E;
     const double *s = m->in[0].x;
     const int32_t *ids = m->in[1].ids;
-    if (check_ids(m->ctx, ids, m->count, E, K)) return M3_BAD_INPUT;
+    if (m3_check_experts(m->ctx, ids, m->count, E, K)) return M3_BAD_INPUT;
     for (int64_t r = 0; r < m->rows; r++) {
         double sum = 0;
         for (int64_t k = 0; k < K; k++) sum += s[r * E + ids[r * K + k]];
@@ -31,7 +31,7 @@ int m3_bound_route(struct m3_ctx *ctx, struct m3_bound *out, const double *s, co
 {
     out->n = K;
     out->f = 1;
-    if (check_ids(ctx, ids, T * K, E, K)) return M3_BAD_INPUT;
+    if (m3_check_experts(ctx, ids, T * K, E, K)) return M3_BAD_INPUT;
     for (int64_t t = 0; t < T; t++) {
         double sum = 0;
         for (int64_t k = 0; k < K; k++) sum += s[t * E + ids[t * K + k]];
@@ -75,7 +75,7 @@ static void weights(struct m3_spread *out, int64_t at, const double *s, const st
 int m3_propagate_route(struct m3_ctx *ctx, struct m3_spread *out, const double *s, const struct m3_spread *of_s,
                        const int32_t *ids, int64_t T, int64_t E, int64_t K)
 {
-    if (check_ids(ctx, ids, T * K, E, K)) return M3_BAD_INPUT;
+    if (m3_check_experts(ctx, ids, T * K, E, K)) return M3_BAD_INPUT;
     for (int64_t t = 0; t < T && !m3_is_exact(of_s); t++) weights(out, t * K, s + t * E, of_s, t * E, ids + t * K, K);
     return M3_OK;
 }

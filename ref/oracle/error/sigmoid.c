@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "ops/math.h"
-#include "oracle/error/private/logistic.h"
+#include "oracle/error/private/functions.h"
 
 static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y, m->in[0].x, m->count); }
 

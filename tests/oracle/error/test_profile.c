@@ -208,7 +208,8 @@ END_TEST
 START_TEST(absent)
 {
     const char *const names[] = { "fp16", "", "./absent.json", "absent.json", "/nowhere/x" };
-    const char *const says[] = { "fp32, bf16, fp8", "fp32, bf16, fp8", "absent.json", "absent.json", "/nowhere/x" };
+    const char *const all = "bf16, cuda_bf16, fp32, fp8";
+    const char *const says[] = { all, all, "absent.json", "absent.json", "/nowhere/x" };
     for (int i = 0; i < 5; i++) {
         struct m3_error error = { 0 };
         struct m3_profile *p;
@@ -221,6 +222,28 @@ START_TEST(absent)
 }
 END_TEST
 
+/* Goal:  a file in ref/oracle/error/profiles/ is a built-in profile, of its name and all of its contents.
+ * Claim: as many names as files; opened by name and by path, each has the same hash.
+ * Seen to fail with fp8.json left out of the rule in the Makefile, and with the lines of "scores" left out. */
+START_TEST(built_in)
+{
+    char path[120];
+    int files = 0, names = 0;
+    DIR *folder = opendir("ref/oracle/error/profiles");
+    ck_assert_ptr_nonnull(folder);
+    for (const struct dirent *e; (e = readdir(folder)) != NULL;) files += e->d_name[0] != '.';
+    closedir(folder);
+    for (; m3_built_in_profiles[names][0]; names++) {
+        snprintf(path, sizeof path, "ref/oracle/error/profiles/%s.json", m3_built_in_profiles[names][0]);
+        struct m3_profile *by_name = open_profile(m3_built_in_profiles[names][0]), *by_path = open_profile(path);
+        ck_assert_str_eq(m3_profile_sha256(by_name), m3_profile_sha256(by_path));
+        m3_profile_close(by_name);
+        m3_profile_close(by_path);
+    }
+    ck_assert_int_eq(names, files);
+}
+END_TEST
+
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
@@ -228,6 +251,7 @@ Suite *m3_suite(void)
     TCase *test = tcase_create("profile");
     tcase_set_timeout(test, 60);
     tcase_add_checked_fixture(test, make_folder, remove_folder);
+    tcase_add_test(test, built_in);
     tcase_add_test(test, fp32);
     tcase_add_test(test, bf16);
     tcase_add_test(test, fp8);

@@ -1,5 +1,5 @@
 /* One tap made again (SPEC 7.5): in every reading of the model, of some rows, behind cached places, with something
- * missing. Passes with the released reading are in test_bounds_model.c. */
+ * missing. Passes with the released reading are in test_error_model.c. */
 #include "files.h"
 #include "passes.h"
 
@@ -18,7 +18,8 @@ static struct m3_recomputed recomputed(enum m3_tap tap, int64_t layer, known_of 
     int64_t at;
     for (int i = 0; i < M3_OPERANDS; i++)
         if (m3_graph_operand(&other, &at, p.model, &p.semantics, tap, layer, i) == 0) operands[i] = known(other, at);
-    ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s", p.error.text);
+    ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s",
+                  p.error.text);
     return made;
 }
 

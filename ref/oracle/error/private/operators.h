@@ -31,6 +31,9 @@ struct m3_error_operator {
     int has_suspect;                    /* the bound has a probable allowance of its own */
 };
 
+/* layers.3.attn.p: a point in the folder of that tap's layer or module. */
+void m3_point_name(char *name, size_t size, enum m3_tap tap, int64_t layer, const char *point);
+
 extern const struct m3_error_operator *const m3_error_operators[M3_OPERATORS];
 
 extern const struct m3_error_operator m3_error_activation, m3_error_add, m3_error_attend, m3_error_attend_segments,

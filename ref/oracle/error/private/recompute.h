@@ -54,8 +54,6 @@ static inline int m3_is_off(const struct m3_given *given) { return given->off.er
 void *m3_recompute_scratch(struct m3_recomputing *m, int64_t count, size_t size);
 /* The end of a call of an operator or a bound: m->status. */
 int m3_recompute_check(struct m3_recomputing *m, int status);
-/* A point of the layer's or module's folder ("attn.p") by its whole name. */
-void m3_recompute_point(char *name, size_t size, const struct m3_recomputing *m, const char *point);
 /* Says why there is no y. */
 __attribute__((format(printf, 2, 3))) void m3_recompute_missing(struct m3_recomputed *out, const char *what, ...);
 
@@ -84,11 +82,12 @@ void m3_recompute_jitter_spread(struct m3_recomputing *m);
 /* input_rounding.c: how the profile rounds the inputs of a linear operator, which is called like its tap or like a
  * point in an expert; and that as a spread of operand 0. */
 struct m3_input_rounding m3_recompute_input_rounding(const struct m3_recomputing *m, const char *point);
-double m3_input_roundoff(const struct m3_input_rounding *rule);         /* at most,
-                         relative; 0: none */ void m3_recompute_round_input(struct m3_recomputing *m,
-                         const char *point);
+double m3_input_roundoff(const struct m3_input_rounding *rule);         /* at most, relative; 0: none */
+void m3_recompute_round_input(struct m3_recomputing *m, const char *point);
 /* Gives *off memory of its own for n numbers, with what it holds; 0 if memory is short. */
 int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int64_t n);
+/* route.c: M3_BAD_INPUT where an id of ids [count], K to a row, is no expert. */
+int m3_check_experts(struct m3_ctx *, const int32_t *ids, int64_t count, int64_t E, int64_t K);
 /* gated_mlp.c: all of these, for experts too. */
 int m3_prepare_gated_mlp(struct m3_recomputing *m);
 

@@ -1,6 +1,6 @@
-/* The logistic function in double, and its bound where floats underflow. */
-#ifndef M3_ORACLE_ERROR_PRIVATE_LOGISTIC_H
-#define M3_ORACLE_ERROR_PRIVATE_LOGISTIC_H
+/* Functions of one number, in double. */
+#ifndef M3_ORACLE_ERROR_PRIVATE_FUNCTIONS_H
+#define M3_ORACLE_ERROR_PRIVATE_FUNCTIONS_H
 
 #include "ops/math.h"
 
@@ -12,6 +12,12 @@ static inline double m3_logistic_bound(double s, double steps, double u)
 {
     const double least_normal = u > 0x1p-53 ? 0x1p-126 : 0x1p-1022;
     return s < least_normal ? s + least_normal / (u * steps) : s;
+}
+
+/* exp(x) - 1 without cancellation, x >= 0: relative error below 1e-10. */
+static inline double m3_exp_minus_1(double x)
+{
+    return x > 0.01 ? m3_exp(x) - 1 : x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4)));
 }
 
 #endif

@@ -11,8 +11,9 @@ static struct m3_tier_result judge_tap(enum m3_tap tap, int64_t layer, int wrong
     struct m3_recomputed made;
     const struct m3_value *got = pass_value(&p, tap, layer);
     pass_operands(&p, operands, tap, layer);
-    ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s", p.error.text);
-    ck_assert_msg(!made.missing[0], "%s lacks %s", m3_tap_table[tap].name, made.missing);
+    ck_assert_msg(m3_recompute(&made, &p.setting, tap, layer, operands, 0, INT64_MAX, &p.error) == 0, "%s",
+                  p.error.text);
+    ck_assert_msg(!made.missing[0], "%s: %s is missing", m3_tap_table[tap].name, made.missing);
     ck_assert(made.rows == got->rows && made.width == got->width && !made.numbers && !made.extra.error);
 
     int64_t n, f;
@@ -88,8 +89,8 @@ END_TEST
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
-    Suite *suite = suite_create("bounds_model");
-    TCase *test = tcase_create("bounds_model");
+    Suite *suite = suite_create("error_model");
+    TCase *test = tcase_create("error_model");
     tcase_set_timeout(test, 120);
     tcase_add_test(test, honest);
     tcase_add_test(test, defects);

@@ -1,4 +1,4 @@
-/* Errors carried through the choice's weights, experts and their sum (SPEC 5.14, 5.15, 7.4). */
+/* Errors propagated through the choice's weights, experts and their sum (SPEC 5.14, 5.15, 7.4). */
 #include "propagate_twin.h"
 
 #include "stored_twin.h"
@@ -101,11 +101,11 @@ static void rounded(long double *y, const long double *x, const void *self)
     layer(y, x, a, a->u_sum, &a->storage);
 }
 
-static struct push_case new_case(struct layer *a, uint64_t *state)
+static struct spread_case new_case(struct layer *a, uint64_t *state)
 {
     const int64_t in[] = { a->T * E, a->T * K * (a->H + 1), a->T * a->H, a->T * a->H };
     const int64_t out[] = { a->T * K, a->T * a->H, a->T * a->H, a->T * K * a->H };
-    struct push_case c = push_new("experts", in[a->what], out[a->what], call, formula, a);
+    struct spread_case c = spread_new("experts", in[a->what], out[a->what], call, formula, a);
     for (int64_t i = 0; i < c.in; i++) c.x[i] = a->what == ROUTE ? fabs(normal(state)) + 0.01 : normal(state);
     for (int64_t i = 0; i < c.in; i++) c.x[i] = (double)to_bf16(c.x[i]);
     for (int64_t i = 0; i < a->T * K; i++) {
@@ -133,19 +133,19 @@ static void free_weights(struct layer *a)
         for (int i = 0; i < 3; i++) ck_assert(stored_intact(&a->w[e][i]));
 }
 
-/* Goal:  weights of a choice and the sum of experts carry errors as the slopes say.
+/* Goal:  weights of a choice and the sum of experts propagate errors as the slopes say.
  * Given: scores that were not chosen, off too; one expert's weight negative; factor 2 and 3.
- * Claim: push_check at share 1; an id out of range is refused.
+ * Claim: spread_check at share 1; an id out of range is refused.
  * Seen to fail with e_k for (1 - p) e_k, p for p^2, e_p y for e_p |y|, no factor, ids not looked at. */
 START_TEST(slopes)
 {
     uint64_t state = 4600;
     for (int c = 0; c < 4; c++) {
         struct layer a = { .what = c % 2 ? ROUTED : ROUTE, .T = T, .H = H, .factor = c < 2 ? 2 : -3 };
-        struct push_case p = new_case(&a, &state);
-        push_errors(&p, 1e-6, &state);
-        push_nothing(&p);
-        push_check(&p, 1, &state);
+        struct spread_case p = new_case(&a, &state);
+        spread_errors(&p, 1e-6, &state);
+        spread_nothing(&p);
+        spread_check(&p, 1, &state);
         if (a.what == ROUTE) {
             struct m3_ctx ctx;
             struct m3_spread out = { p.error, p.variance }, of = { p.e, p.v };
@@ -154,7 +154,7 @@ START_TEST(slopes)
             ck_assert_int_eq(call(&ctx, &out, p.x, &of, &a), M3_BAD_INPUT);
             m3_ctx_free(&ctx);
         }
-        push_free(&p);
+        spread_free(&p);
     }
 }
 END_TEST
@@ -168,22 +168,22 @@ START_TEST(far)
     uint64_t state = 4610;
     for (int c = 0; c < 2; c++) {
         struct layer a = { .what = ROUTE, .T = T };
-        struct push_case p = new_case(&a, &state);
+        struct spread_case p = new_case(&a, &state);
         double by[T * E], most = 0;
         for (int i = 0; i < T * E; i++) p.e[i] = (c ? 2 : 0.1) * p.x[i], p.v[i] = p.e[i] * p.e[i] / 3;
-        push_run(&p);
-        long double *y = push_values(&p, NULL);
+        spread_run(&p);
+        long double *y = spread_values(&p, NULL);
         for (int n = 0; n < 300; n++) {
             for (int i = 0; i < T * E; i++) {
                 by[i] = twin_draw(&state) < 0 ? -p.e[i] : p.e[i];
                 if (by[i] <= -p.x[i]) by[i] = -0.999 * p.x[i];
             }
-            most = fmax(most, push_within(&p, y, by));
+            most = fmax(most, spread_within(&p, y, by));
         }
         ck_assert_msg(most >= (c ? 0.5 : 0.9), "%g", most);
         for (int i = 0; i < T * K; i++) ck_assert(p.error[i] <= 1);
         free(y);
-        push_free(&p);
+        spread_free(&p);
     }
 }
 END_TEST
@@ -199,21 +199,21 @@ START_TEST(composites)
     for (int c = 0; c < 8; c++) {
         struct layer a = { .what = c % 2 ? EXPERTS : MLP, .T = c < 6 ? T : MANY, .H = H, .F = F, .gate = gates[c % 3] };
         make_weights(&a, c % 3 ? STORED_BF16 : STORED_F8_MX, &state);
-        struct push_case p = new_case(&a, &state);
-        push_errors(&p, 1e-6, &state);
-        push_nothing(&p);
-        push_run(&p);
-        long double *y = push_values(&p, NULL), *slopes = push_slopes(&p);
+        struct spread_case p = new_case(&a, &state);
+        spread_errors(&p, 1e-6, &state);
+        spread_nothing(&p);
+        spread_run(&p);
+        long double *y = spread_values(&p, NULL), *slopes = spread_slopes(&p);
         double *by = doubles(p.in), squares = 0, most = 0;
         for (int n = 0; n < 100; n++) {
             const int64_t o = n * p.out / 100;
             for (int64_t i = 0; i < p.in; i++) by[i] = slopes[i * p.out + o] < 0 ? -p.e[i] : p.e[i];
-            most = fmax(most, push_within(&p, y, by));
+            most = fmax(most, spread_within(&p, y, by));
         }
         int64_t counted = 0;
         for (int n = 0; n < 400; n++) {
             for (int64_t i = 0; i < p.in; i++) by[i] = sqrt(3 * p.v[i]) * twin_fine(&state);
-            long double *moved = push_values(&p, by);
+            long double *moved = spread_values(&p, by);
             for (int64_t o = 0; o < p.out; o++) {
                 const double d = (double)(moved[o] - y[o]);
                 if (p.variance[o] > 0) squares += d * d / p.variance[o], counted++;
@@ -223,15 +223,15 @@ START_TEST(composites)
         squares /= (double)counted;
         ck_assert_msg(most >= 0.1 && squares >= 0.7 && squares <= 1.3, "%d: most %g, mean square %g", c, most, squares);
         free(y), free(slopes), free(by);
-        push_free(&p);
+        spread_free(&p);
         free_weights(&a);
     }
 }
 END_TEST
 
-/* Goal:  what a gated MLP and the sum of experts store inside is covered.
+/* Goal:  what a gated MLP and the sum of experts store is covered.
  * Given: gate, up, chain, act in bf16, each alone and all; sums in bf16 with factor 2.
- * Claim: push_stored.
+ * Claim: spread_stored.
  * Seen to fail with gate, up, chain or act not counted, one rounding for K + 1, w1 for w3. */
 START_TEST(storage)
 {
@@ -244,9 +244,9 @@ START_TEST(storage)
         a.storage = (struct m3_mlp_storage){ only == 0 || only == 4 ? u : 0, only == 1 || only == 4 ? u : 0,
                                              only == 2 || only == 4 ? u : 0, only >= 3 && only < 5 ? u : 0 };
         make_weights(&a, STORED_BF16, &state);
-        struct push_case p = new_case(&a, &state);
-        push_stored(&p, rounded, only == 5 ? 0.3 : 0.05);
-        push_free(&p);
+        struct spread_case p = new_case(&a, &state);
+        spread_stored(&p, rounded, only == 5 ? 0.3 : 0.05);
+        spread_free(&p);
         free_weights(&a);
     }
 }
@@ -255,8 +255,8 @@ END_TEST
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
-    Suite *suite = suite_create("push_experts");
-    TCase *test = tcase_create("push_experts");
+    Suite *suite = suite_create("error_experts_propagation");
+    TCase *test = tcase_create("error_experts_propagation");
     tcase_set_timeout(test, 120);
     tcase_add_test(test, slopes);
     tcase_add_test(test, far);
