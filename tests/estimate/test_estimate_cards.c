@@ -299,6 +299,8 @@ START_TEST(experts_shared_out)
     check_decimals(1e3 * m3_quantity(&e, "critical_path.replicated_seconds"), 7.105, 3, "replicated");
     check_decimals(1e3 * m3_quantity(&e, "critical_path.sharded_seconds"), 2.794, 3, "sharded");
     check_decimals(1e3 * m3_quantity(&e, "critical_path.cache_seconds"), 0.572, 3, "caches");
+    check_decimals(1e3 * m3_quantity(&e, "critical_path.replicated_seconds_with_caches"), 7.677, 3, "both, replicated");
+    check_decimals(1e3 * m3_quantity(&e, "critical_path.sharded_seconds_with_caches"), 3.366, 3, "both, sharded");
     json_t *summary = m3_estimate_json(&e);
     check_decimals(1e3 * json_number_value(m3_estimate_value(summary, "critical_path.sharded_seconds_with_caches")),
                    3.366, 3, "sharded, with caches");

@@ -48,6 +48,7 @@ START_TEST(llama)
         { "flops_decode_all_full_attention", 482600812544 },
         { "kv_bytes.main", 42949672960 }, { "kv_bytes.index", 0 }, { "kv_bytes.total", 42949672960 },
         { "weight_bytes", 141107412992 }, { "decode_read_bytes.weights", 139006066688 },
+        { "decode_read_bytes_stored.weights", 139006066688 },
         { "decode_read_bytes.kv_full", 42949672960 }, { "experts_read_per_layer", 0 }, { "min_cards", 2 },
     };
     struct m3_foreign model = read_foreign(FOLDER "llama-3-70b.json");
