@@ -40,11 +40,11 @@ void m3_cli_writes(struct m3_cli_paths *paths, const char *option, const char *p
     free(folder);
     for (int i = 0; !paths->status && i < paths->count; i++) {
         const struct m3_cli_output *other = &paths->outputs[i];
-        if ((out.has_file && other->has_file && same(&out.file, &other->file))
-            || (out.has_folder && other->has_folder && same(&out.folder, &other->folder)
-                && strcmp(out.name, other->name) == 0))
-            paths->status = m3_fail(paths->error, M3_USAGE, "%s and %s: got %s for both, expected two files",
-                                    option, other->option, path);
+        if ((out.has_file && other->has_file && same(&out.file, &other->file)) ||
+            (out.has_folder && other->has_folder && same(&out.folder, &other->folder) &&
+             strcmp(out.name, other->name) == 0))
+            paths->status = m3_fail(paths->error, M3_USAGE, "%s and %s: got %s for both, expected two files", option,
+                                    other->option, path);
     }
     paths->outputs[paths->count++] = out;
 }
@@ -92,8 +92,9 @@ static void reads_folder(struct m3_cli_paths *paths, const char *option, const c
 
 void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const struct m3_checkpoint *files)
 {
-    static const char *const beside[] = { "*.json", "model.safetensors", "model-*-of-*.safetensors", "*.txt", "*.jinja",
-                                          "*.model", "*.py", "*.md" };
+    static const char *const beside[] = {
+        "*.json", "model.safetensors", "model-*-of-*.safetensors", "*.txt", "*.jinja", "*.model", "*.py", "*.md"
+    };
     if (files) m3_cli_reads(paths, "MODEL", m3_checkpoint_config_path(files));
     for (int64_t i = 0; files && i < m3_checkpoint_files(files); i++)
         m3_cli_reads(paths, "MODEL", m3_checkpoint_path(files, i));

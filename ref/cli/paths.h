@@ -13,7 +13,7 @@
 enum { M3_CLI_MOST_OUTPUTS = 4 };
 
 struct m3_cli_output {
-    const char *option, *path, *name;       /* name: what follows the folder */
+    const char *option, *path, *name; /* name: what follows the folder */
     struct stat file, folder;
     int has_file, has_folder;
 };
@@ -21,7 +21,7 @@ struct m3_cli_output {
 struct m3_cli_paths {
     struct m3_cli_output outputs[M3_CLI_MOST_OUTPUTS];
     int count;
-    int status;                             /* M3_USAGE from the first two that are one; `error` has the line */
+    int status; /* M3_USAGE from the first two that are one; `error` has the line */
     struct m3_error *error;
 };
 

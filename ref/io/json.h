@@ -28,7 +28,7 @@ void m3_json_append(json_t *array, json_t *value);
 /* Puts every member of `more` into `object`, and drops `more`. A failure is noted. */
 void m3_json_update(json_t *object, json_t *more);
 
-json_t *m3_json_number(double value);           /* "nan", "inf", "-inf" as strings */
+json_t *m3_json_number(double value); /* "nan", "inf", "-inf" as strings */
 /* Writes one object on one line, and drops it; NULL: memory is short. M3_IO, M3_INTERNAL. */
 int m3_json_line(FILE *out, json_t *object, struct m3_error *error);
 

@@ -26,7 +26,7 @@ int m3_open_file(int *fd, const char *path, struct m3_error *error)
     if (*fd >= 0) close(*fd);
     int opened = *fd >= 0;
     *fd = -1;
-    if (known == 0 && !S_ISREG(info.st_mode))       /* a socket cannot even be opened */
+    if (known == 0 && !S_ISREG(info.st_mode)) /* a socket cannot even be opened */
         return m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected a regular file", path, kind_of(info.st_mode));
     if (opened) return m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
     return m3_fail(error, why == ENOENT || why == ENOTDIR ? M3_ABSENT : M3_IO, "%s: cannot open: %s", path,

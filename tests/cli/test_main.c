@@ -9,7 +9,7 @@
 
 #define DUMPS "compare golden/tiny/golden.safetensors.gz golden/tiny/golden.safetensors.gz --taps logits "
 static const struct {
-    const char *arguments, *file;       /* the last argument of the command is the file in the folder */
+    const char *arguments, *file; /* the last argument of the command is the file in the folder */
 } commands[] = {
     { "run golden/tiny/model --ids 1,2,3 --linear ordered --taps logits --dump ", "d" },
     { DUMPS "--html ", "a.html" },

@@ -14,8 +14,10 @@ static char before[16384];
 static void list_files(char *list, size_t size)
 {
     char command[256];
-    snprintf(command, sizeof command, "cd %s && find . ! -type d ! -name alias ! -name out ! -name err | sort | "
-             "xargs -d '\\n' sha256sum", folder);
+    snprintf(command, sizeof command,
+             "cd %s && find . ! -type d ! -name alias ! -name out ! -name err | sort | "
+             "xargs -d '\\n' sha256sum",
+             folder);
     FILE *pipe = popen(command, "r");
     ck_assert_ptr_nonnull(pipe);
     list[fread(list, 1, size - 1, pipe)] = '\0';
@@ -70,7 +72,8 @@ static void setup(void)
     free(program);
     copy("golden/tiny/model/config.json", in_folder("config.svg"));
     ck_assert_int_eq(run("run @/model " CASE " --dump @/d --taps 'layers.0.*,layers.2.*,logits' "
-                         "--companions @/companions --cache-out @/cache"), 0);
+                         "--companions @/companions --cache-out @/cache"),
+                     0);
     copy(in_folder("d"), in_folder("t"));
     copy(in_folder("d"), in_folder("c"));
     ck_assert_int_eq(run("envelope @/model " CASE " --profile @/profile.json --runs 2 --out @/envelope"), 0);
@@ -86,7 +89,7 @@ static void expect_refusal(const char *arguments, const char *first, const char 
     static char after[sizeof before];
     int status = run(arguments);
     ck_assert_msg(status == 64, "%s: exit status %d", arguments, status);
-    ck_assert_int_eq(error_lines(), strstr(arguments, "--map") ? 2 : 1);      /* a map has a note of its own */
+    ck_assert_int_eq(error_lines(), strstr(arguments, "--map") ? 2 : 1); /* a map has a note of its own */
     ck_assert(has("err", first) && has("err", second));
     list_files(after, sizeof after);
     ck_assert_msg(strcmp(before, after) == 0, "%s: got\n%swant\n%s", arguments, after, before);
@@ -97,18 +100,20 @@ static const char *const reports[] = { "--html", "--junit", "--ledger" };
 static const struct {
     const char *path, *option;
 } compared[] = {
-    { "@/t", "REFERENCE" }, { "@/c", "CANDIDATE" }, { "@/companions", "--companions" },
-    { "@/envelope", "--envelope" }, { "@/map.json", "--map" }, { "@/profile.json", "--profile" },
-    { "@/./c", "CANDIDATE" }, { "@/model/../c", "CANDIDATE" }, { "@/hard", "CANDIDATE" },
-    { "@/soft", "CANDIDATE" }, { "@/alias/c", "CANDIDATE" },
+    { "@/t", "REFERENCE" },         { "@/c", "CANDIDATE" },          { "@/companions", "--companions" },
+    { "@/envelope", "--envelope" }, { "@/map.json", "--map" },       { "@/profile.json", "--profile" },
+    { "@/./c", "CANDIDATE" },       { "@/model/../c", "CANDIDATE" }, { "@/hard", "CANDIDATE" },
+    { "@/soft", "CANDIDATE" },      { "@/alias/c", "CANDIDATE" },
 };
 enum { COMPARED = sizeof compared / sizeof *compared };
 
 START_TEST(compare_over_an_input)
 {
     char arguments[600];
-    snprintf(arguments, sizeof arguments, DUMPS "--companions @/companions --envelope @/envelope --map @/map.json "
-             "--profile @/profile.json --force %s %s", reports[_i / COMPARED], compared[_i % COMPARED].path);
+    snprintf(arguments, sizeof arguments,
+             DUMPS "--companions @/companions --envelope @/envelope --map @/map.json "
+                   "--profile @/profile.json --force %s %s",
+             reports[_i / COMPARED], compared[_i % COMPARED].path);
     expect_refusal(arguments, reports[_i / COMPARED], compared[_i % COMPARED].option);
 }
 END_TEST
@@ -117,7 +122,7 @@ END_TEST
 #define PICTURES "--ids 1,200,201 --image @/photo.png --video @/video "
 static const struct {
     const char *arguments, *path, *option;
-    int cache;          /* may have --cache-out too */
+    int cache; /* may have --cache-out too */
 } inputs[] = {
     { "run @/model " CASE, "@/model/config.json", "MODEL", 1 },
     { "run @/model " CASE, "@/model/model.safetensors", "MODEL", 1 },
@@ -229,7 +234,8 @@ START_TEST(allowed)
     }
     ck_assert_int_eq(system("cd $F && $M3REF compare t c --profile fp32 --html fp32 >out &&"
                             "$M3REF compare t c --profile fp32 --html fp32 >out &&"
-                            "$M3REF inspect model --json >model/tensors.json"), 0);
+                            "$M3REF inspect model --json >model/tensors.json"),
+                     0);
 }
 END_TEST
 

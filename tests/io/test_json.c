@@ -23,23 +23,26 @@ enum { MOST_WORDS = 24, MOST_FILES = 4 };
 
 static const struct job {
     int (*command)(int argc, char **argv);
-    const char *words;                  /* @ is the folder */
-    const char *files[MOST_FILES];      /* that it writes */
-    int prints;                         /* what it prints does not differ from run to run */
-    long sample;                        /* of the allocations */
+    const char *words;             /* @ is the folder */
+    const char *files[MOST_FILES]; /* that it writes */
+    int prints;                    /* what it prints does not differ from run to run */
+    long sample;                   /* of the allocations */
 } jobs[] = {
     { m3_cli_estimate, "estimate golden/configs/minimax-m3.json --gpu h200 --json", { NULL }, 1, 400 },
     { m3_cli_estimate, "estimate golden/configs/minimax-m3.json --context 4K --chart @/a.svg", { "a.svg" }, 1, 30 },
     { m3_cli_run, RUN "--dump @/new --companions @/comp --cache-out @/cache", { "new", "comp", "cache" }, 0, 30 },
     { m3_cli_compare, "compare @/t @/d --json", { NULL }, 1, 40 },
-    { m3_cli_compare, "compare @/t @/d --html @/a.html --junit @/a.xml --ledger @/a.jsonl",
-      { "a.html", "a.xml", "a.jsonl" }, 1, 40 },
+    { m3_cli_compare,
+      "compare @/t @/d --html @/a.html --junit @/a.xml --ledger @/a.jsonl",
+      { "a.html", "a.xml", "a.jsonl" },
+      1,
+      40 },
     { m3_cli_blame, "blame golden/tiny/model @/d " CASE "--json", { NULL }, 1, 25 },
     { m3_cli_generate, "generate golden/mtp/model --ids 1,2,3 --max-new 3 --speculative --json", { NULL }, 0, 25 },
     { m3_cli_inspect, "inspect @/d --json", { NULL }, 1, 25 },
 };
 
-static long *calls, fails_at;           /* calls: shared with the children */
+static long *calls, fails_at; /* calls: shared with the children */
 
 static void *failing(size_t bytes) { return ++*calls == fails_at ? NULL : malloc(bytes); }
 
@@ -132,8 +135,10 @@ START_TEST(reads)
     static const struct {
         const char *text, *words;
     } bad[] = {
-        { "{\"a\": 1", "bad.json: line 1, column 7: " }, { "{\"a\": 1,\n\"a\": 2}", "bad.json: line 2, column 3: " },
-        { "", "bad.json: line 1, column 0: " }, { "{} {}", "bad.json: line 1, column 4: end of file expected" },
+        { "{\"a\": 1", "bad.json: line 1, column 7: " },
+        { "{\"a\": 1,\n\"a\": 2}", "bad.json: line 2, column 3: " },
+        { "", "bad.json: line 1, column 0: " },
+        { "{} {}", "bad.json: line 1, column 4: end of file expected" },
     };
     json_t *root;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -64,7 +64,7 @@ END_TEST
 #define TINY "golden/tiny/model --case golden/tiny/case.safetensors "
 #define DUMP "golden/tiny/golden.safetensors.gz "
 static const struct {
-    const char *arguments, *fifo;       /* @ is the folder */
+    const char *arguments, *fifo; /* @ is the folder */
 } inputs[] = {
     { "run @/model --ids 1", "model/config.json" },
     { "run @/model --ids 1", "model/model.safetensors" },
@@ -83,7 +83,7 @@ static const struct {
     { "compare " DUMP DUMP "--map @/m.json", "m.json" },
     { "compare " DUMP DUMP "--companions @/c", "c" },
     { "compare " DUMP DUMP "--envelope @/e", "e" },
-    { "blame " "golden/tiny/model @/t --case golden/tiny/case.safetensors", "t" },
+    { "blame golden/tiny/model @/t --case golden/tiny/case.safetensors", "t" },
     { "envelope " TINY "--runs 1 --out @/new --profile @/p.json", "p.json" },
     { "estimate @/c.json", "c.json" },
     { "estimate @/model", "model/config.json" },
