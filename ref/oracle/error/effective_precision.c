@@ -177,9 +177,9 @@ static const char *format_name(char *space, size_t size, double u, enum m3_shape
 static void say(struct m3_precision *p, enum m3_shape best)
 {
     static const char *const words[M3_SHAPES] = { "rounded like %s on storing", "%s accumulation", "%s inputs" };
-    static const enum m3_effective looks[M3_SHAPES] = { M3_EFFECTIVE_STORE, M3_EFFECTIVE_ACC, M3_EFFECTIVE_INPUT };
+    static const enum m3_effective kinds[M3_SHAPES] = { M3_EFFECTIVE_STORE, M3_EFFECTIVE_ACC, M3_EFFECTIVE_INPUT };
     char space[24];
-    p->effective = looks[best];
+    p->effective = kinds[best];
     snprintf(p->words, sizeof p->words, words[best], format_name(space, sizeof space, p->u[best], best));
 }
 
