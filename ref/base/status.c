@@ -11,8 +11,7 @@ static void blank_controls(char *text, size_t length)
         if ((unsigned char)text[i] < 0x20 || text[i] == 0x7F) text[i] = '?';
 }
 
-__attribute__((format(printf, 2, 0)))
-static void add_line(struct m3_error *error, const char *what, va_list values)
+__attribute__((format(printf, 2, 0))) static void add_line(struct m3_error *error, const char *what, va_list values)
 {
     va_list again;
     va_copy(again, values);

@@ -35,8 +35,7 @@ enum { M3_ERROR_LINES = 200 };
 /* Adds one line, without its newline, and returns `status`. `what` names the file, then the thing:
  * "model.safetensors: lm_head.weight: got [3,4] F32, expected [3,5] BF16". Control characters in it become '?'.
  * `error` may be NULL: then only the status is returned. */
-__attribute__((format(printf, 3, 4)))
-int m3_fail(struct m3_error *error, enum m3_status status, const char *what, ...);
+__attribute__((format(printf, 3, 4))) int m3_fail(struct m3_error *error, enum m3_status status, const char *what, ...);
 
 /* Adds the line for memory that was not to be had: M3_INTERNAL. */
 int m3_fail_memory(struct m3_error *error, const char *for_what, size_t bytes);

@@ -7,9 +7,9 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[M3_DTYPES] = {
-    [M3_F64] = { "F64", 8 },         [M3_F32] = { "F32", 4 },         [M3_F16] = { "F16", 2 },
-    [M3_BF16] = { "BF16", 2 },       [M3_F8_E4M3] = { "F8_E4M3", 1 }, [M3_F8_E8M0] = { "F8_E8M0", 1 },
-    [M3_I64] = { "I64", 8 },         [M3_I32] = { "I32", 4 },         [M3_U8] = { "U8", 1 },
+    [M3_F64] = { "F64", 8 },   [M3_F32] = { "F32", 4 },         [M3_F16] = { "F16", 2 },
+    [M3_BF16] = { "BF16", 2 }, [M3_F8_E4M3] = { "F8_E4M3", 1 }, [M3_F8_E8M0] = { "F8_E8M0", 1 },
+    [M3_I64] = { "I64", 8 },   [M3_I32] = { "I32", 4 },         [M3_U8] = { "U8", 1 },
     [M3_BOOL] = { "BOOL", 1 },
 };
 
@@ -78,10 +78,7 @@ static inline double e4m3_value(uint8_t code)
 }
 
 /* Eight exponent bits and nothing else: no sign, no zero. */
-static inline double e8m0_value(uint8_t code)
-{
-    return code == 255 ? (double)NAN : power_of_two(code - 127);
-}
+static inline double e8m0_value(uint8_t code) { return code == 255 ? (double)NAN : power_of_two(code - 127); }
 
 double m3_decode(enum m3_dtype dtype, const void *data, int64_t index)
 {

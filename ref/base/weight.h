@@ -7,10 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* clang-format off */
 enum m3_dtype {
     M3_F64, M3_F32, M3_F16, M3_BF16, M3_F8_E4M3, M3_F8_E8M0, M3_I64, M3_I32, M3_U8, M3_BOOL,
     M3_DTYPES,              /* how many there are; also "no such dtype" */
 };
+/* clang-format on */
 
 /* How the scales beside F8_E4M3 codes are laid out (SPEC "Stored numbers"). Both are multipliers. */
 enum m3_scaling {

@@ -98,8 +98,10 @@ static struct m3_weight matrix(int64_t rows, int64_t cols, enum m3_dtype dtype)
         else data[i] = (unsigned char)m3_draw(key, (uint64_t)i, 120);
     }
     if (dtype == M3_F8_E4M3) scales = memset(need((size_t)(rows * cols / 32), 1), 120, (size_t)(rows * cols / 32));
+    /* clang-format off */
     return (struct m3_weight){ .data = data, .scales = scales, .dtype = dtype, .rows = rows, .cols = cols,
                                .scaling = scales ? M3_SCALE_MX32 : M3_UNSCALED };
+    /* clang-format on */
 }
 
 /* ---- items: prepare, then run once */
@@ -184,22 +186,20 @@ static int run_moe(struct bench *m)
     int64_t T = m->T;
     real *scores = m->c, *weights = m->d;
 
-    return op->linear(ctx, scores, m->a, &m->w[0], NULL, T)
-        || op->sigmoid(ctx, scores, scores, T * EXPERTS)
-        || op->route(ctx, m->ids, weights, scores, bias, T, EXPERTS, K)
-        || op->experts(ctx, m->b, NULL, m->a, m->ids, weights, m->experts, &act, T, EXPERTS, K, 2)
-        || op->linear(ctx, m->c, m->a, &m->w[1], NULL, T)
-        || op->linear(ctx, m->d, m->a, &m->w[2], NULL, T)
-        || op->swiglu_oai(ctx, m->c, m->c, m->d, T, F, &act)
-        || op->linear(ctx, m->e, m->c, &m->w[3], NULL, T)
-        || op->add(ctx, m->b, m->b, m->e, T * H);
+    return op->linear(ctx, scores, m->a, &m->w[0], NULL, T) || op->sigmoid(ctx, scores, scores, T * EXPERTS) ||
+           op->route(ctx, m->ids, weights, scores, bias, T, EXPERTS, K) ||
+           op->experts(ctx, m->b, NULL, m->a, m->ids, weights, m->experts, &act, T, EXPERTS, K, 2) ||
+           op->linear(ctx, m->c, m->a, &m->w[1], NULL, T) || op->linear(ctx, m->d, m->a, &m->w[2], NULL, T) ||
+           op->swiglu_oai(ctx, m->c, m->c, m->d, T, F, &act) || op->linear(ctx, m->e, m->c, &m->w[3], NULL, T) ||
+           op->add(ctx, m->b, m->b, m->e, T * H);
 }
 
 /* The last of m->keys tokens, in one layer: what the choice of blocks reads. */
 static void prepare_index(struct bench *m)
 {
     int64_t S = m->T = m->keys;
-    m->heads = (struct heads){ .index_q = numbers(G * X, "index_q"), .index_k = numbers(S * X, "index_k"),
+    m->heads = (struct heads){ .index_q = numbers(G * X, "index_q"),
+                               .index_k = numbers(S * X, "index_k"),
                                .scores = need((size_t)(G * ((S + BLOCK - 1) / BLOCK)), sizeof(real)),
                                .blocks = need((size_t)(G * N), sizeof(int32_t)) };
     m->operations = (double)sizeof(real) * (double)(S * X);
@@ -220,10 +220,12 @@ static void prepare_keys(struct bench *m)
 static int run_decode_index(struct bench *m)
 {
     static const struct m3_semantics semantics = { .local_blocks = 1 };
+    /* clang-format off */
     const struct m3_index d = { .T = 1, .p0 = m->T - 1, .G = G, .X = X, .block = BLOCK, .B = (m->T + BLOCK - 1) / BLOCK,
                                 .N = N, .semantics = &semantics };
     return m->op->block_scores(&m->ctx, m->heads.scores, m->heads.index_q, m->heads.index_k, &d)
         || m->op->select_blocks(&m->ctx, m->heads.blocks, m->heads.scores, &d);
+    /* clang-format on */
 }
 
 static int run_decode_sparse(struct bench *m)
@@ -271,8 +273,9 @@ static void prepare_heads(struct bench *m, int64_t T)
 static int run_selection(struct bench *m)
 {
     static const struct m3_semantics semantics = { .local_blocks = 1 };
-    struct m3_index d = { .T = 256, .G = G, .X = X, .block = BLOCK, .B = (m->T + BLOCK - 1) / BLOCK, .N = N,
-                          .semantics = &semantics };
+    struct m3_index d = {
+        .T = 256, .G = G, .X = X, .block = BLOCK, .B = (m->T + BLOCK - 1) / BLOCK, .N = N, .semantics = &semantics
+    };
     int status = M3_OK;
     for (d.p0 = 0; !status && d.p0 < m->T; d.p0 += d.T) {
         status = m->op->block_scores(&m->ctx, m->heads.scores, m->heads.index_q + d.p0 * G * X, m->heads.index_k, &d);
@@ -332,22 +335,21 @@ static int run_attention(struct bench *m)
     int64_t T = m->T;
     const real eps = (real)1e-6, *norm = m->heads.norm, *cos = m->heads.cos, *sin = m->heads.sin;
 
-    return op->rope_table(ctx, m->heads.cos, m->heads.sin, m->positions, T, R, 5e6, M3_ANGLE_F64)
-        || op->linear(ctx, m->heads.q, m->a, &m->w[0], NULL, T)
-        || op->linear(ctx, m->heads.k, m->a, &m->w[1], NULL, T)
-        || op->linear(ctx, m->heads.v, m->a, &m->w[2], NULL, T)
-        || op->rms_norm(ctx, m->heads.q, m->heads.q, norm, T * Q, D, eps)
-        || op->rms_norm(ctx, m->heads.k, m->heads.k, norm, T * G, D, eps)
-        || op->rope(ctx, m->heads.q, m->heads.q, cos, sin, T, Q, D, R)
-        || op->rope(ctx, m->heads.k, m->heads.k, cos, sin, T, G, D, R)
-        || op->linear(ctx, m->heads.index_q, m->a, &m->w[3], NULL, T)
-        || op->linear(ctx, m->heads.index_k, m->a, &m->w[4], NULL, T)
-        || op->rms_norm(ctx, m->heads.index_q, m->heads.index_q, norm, T * G, X, eps)
-        || op->rms_norm(ctx, m->heads.index_k, m->heads.index_k, norm, T, X, eps)
-        || op->rope(ctx, m->heads.index_q, m->heads.index_q, cos, sin, T, G, X, R)
-        || op->rope(ctx, m->heads.index_k, m->heads.index_k, cos, sin, T, 1, X, R)
-        || run_attend_blocks(m)
-        || op->linear(ctx, m->b, m->heads.o, &m->w[5], NULL, T);
+    return op->rope_table(ctx, m->heads.cos, m->heads.sin, m->positions, T, R, 5e6, M3_ANGLE_F64) ||
+           op->linear(ctx, m->heads.q, m->a, &m->w[0], NULL, T) ||
+           op->linear(ctx, m->heads.k, m->a, &m->w[1], NULL, T) ||
+           op->linear(ctx, m->heads.v, m->a, &m->w[2], NULL, T) ||
+           op->rms_norm(ctx, m->heads.q, m->heads.q, norm, T * Q, D, eps) ||
+           op->rms_norm(ctx, m->heads.k, m->heads.k, norm, T * G, D, eps) ||
+           op->rope(ctx, m->heads.q, m->heads.q, cos, sin, T, Q, D, R) ||
+           op->rope(ctx, m->heads.k, m->heads.k, cos, sin, T, G, D, R) ||
+           op->linear(ctx, m->heads.index_q, m->a, &m->w[3], NULL, T) ||
+           op->linear(ctx, m->heads.index_k, m->a, &m->w[4], NULL, T) ||
+           op->rms_norm(ctx, m->heads.index_q, m->heads.index_q, norm, T * G, X, eps) ||
+           op->rms_norm(ctx, m->heads.index_k, m->heads.index_k, norm, T, X, eps) ||
+           op->rope(ctx, m->heads.index_q, m->heads.index_q, cos, sin, T, G, X, R) ||
+           op->rope(ctx, m->heads.index_k, m->heads.index_k, cos, sin, T, 1, X, R) || run_attend_blocks(m) ||
+           op->linear(ctx, m->b, m->heads.o, &m->w[5], NULL, T);
 }
 
 static void watch(void *self, const char *part, int64_t layer, int64_t layers)
@@ -368,7 +370,8 @@ static void prepare_vision(struct bench *m)
     if (!m->model) return;
     const struct m3_vision_config *v = &m->model->config.vision;
     if (!v->present || v->image_token < 0 || 48 % v->spatial_merge) {
-        m3_fail(m->error, M3_USAGE, "bench vision: got a model without vision part, image_token_index or a merge size "
+        m3_fail(m->error, M3_USAGE,
+                "bench vision: got a model without vision part, image_token_index or a merge size "
                 "that divides 48");
         return;
     }
@@ -378,8 +381,9 @@ static void prepare_vision(struct bench *m)
     double layer = P * (4 * W * W + 2 * W * L) + 2 * P * P * W;
 
     m->T = (int64_t)M;
-    m->pictures = (struct m3_pictures){ .images = 1, .grid = grid, .P = (int64_t)P, .image_P = (int64_t)P,
-                                        .pixels = numbers((int64_t)(P * C), "pixels") };
+    m->pictures = (struct m3_pictures){
+        .images = 1, .grid = grid, .P = (int64_t)P, .image_P = (int64_t)P, .pixels = numbers((int64_t)(P * C), "pixels")
+    };
     m->positions = need((size_t)m->T, sizeof *m->positions);
     m->ids = need((size_t)m->T, sizeof *m->ids);
     for (int64_t t = 0; t < m->T; t++) {
@@ -392,10 +396,12 @@ static void prepare_vision(struct bench *m)
 static int run_vision(struct bench *m)
 {
     if (m->error->text) return (int)m->error->status;
+    /* clang-format off */
     const struct m3_request request = { .ids = m->ids, .positions = m->positions, .T = m->T, .pictures = &m->pictures,
                                         .end_layer = m->model->config.layers, .threads = (int)m->threads,
                                         .semantics = &m->model->config.semantics, .progress = watch,
                                         .progress_self = m };
+    /* clang-format on */
     return m3_engine_f32()->forward(m->model, &request, m->error);
 }
 
@@ -450,8 +456,7 @@ enum { ITEMS = sizeof items / sizeof items[0] };
 static int measure(const struct item *item, const char *folder, int64_t keys, int64_t threads, int64_t runs,
                    struct m3_error *error)
 {
-    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads, .keys = keys, .folder = folder,
-                       .error = error };
+    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads, .keys = keys, .folder = folder, .error = error };
     struct rusage usage;
     double best = 1e30;
     int status = m3_ctx_init(&m.ctx, (int)threads, M3_LINEAR_BLAS);

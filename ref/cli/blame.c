@@ -46,6 +46,7 @@ struct arguments {
 
 enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_HELP };
 
+/* clang-format off */
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
     { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
@@ -56,6 +57,7 @@ static const struct option options[] = {
     { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
+/* clang-format on */
 
 static int take_option(void *arguments, int option, struct m3_error *error)
 {
@@ -137,8 +139,9 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     if (!status && m3_ctx_init(&ctx, (int)a->input.threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
     if (!status) {
-        const struct m3_setting setting = { .model = model, .semantics = &semantics, .the_case = &c,
-                                            .profile = profile, .ctx = &ctx };
+        const struct m3_setting setting = {
+            .model = model, .semantics = &semantics, .the_case = &c, .profile = profile, .ctx = &ctx
+        };
         status = blame(a, &setting, candidate, &mapped, error);
     }
     m3_error_free(&mapped);

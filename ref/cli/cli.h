@@ -68,10 +68,12 @@ struct m3_cli_input {
     int sets;
 };
 /* The values that getopt_long gives for those options. */
+/* clang-format off */
 enum {
     M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
     M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS
 };
+/* clang-format on */
 /* Takes an option of the command, whose value is optarg; -1 if `option` is none. */
 typedef int (*m3_cli_take)(void *arguments, int option, struct m3_error *error);
 struct option;
@@ -79,8 +81,7 @@ struct option;
 int m3_cli_input_parse(struct m3_cli_input *in, int argc, char **argv, const struct option *options, m3_cli_take take,
                        void *arguments, const int *help, struct m3_error *error);
 /* The one name that has to be left, and a case. */
-int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv,
-                       struct m3_error *error);
+int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv, struct m3_error *error);
 /* The config's reading of the model with every --set. */
 int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,
                            const struct m3_config *config, struct m3_error *error);

@@ -60,13 +60,16 @@ struct arguments {
 };
 
 /* Above every character: getopt gives an unknown short option as itself. */
+/* clang-format off */
 enum {
     OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
     OPT_COMPANIONS, OPT_ENVELOPE, OPT_HELP,
 };
+/* clang-format on */
 
 static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
 {
+    /* clang-format off */
     static const struct option options[] = {
         { "taps", required_argument, NULL, OPT_TAPS },       { "json", no_argument, NULL, OPT_JSON },
         { "force", no_argument, NULL, OPT_FORCE },           { "profile", required_argument, NULL, OPT_PROFILE },
@@ -77,6 +80,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         { "envelope", required_argument, NULL, OPT_ENVELOPE },
         { NULL, 0, NULL, 0 },
     };
+    /* clang-format on */
     int option;
     optind = 0;         /* argv is not the program's: start afresh */
     opterr = 0;
@@ -232,8 +236,10 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     int status = m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        const struct m3_report_subject subject = { .comparison = &result, .reference = inputs->reference,
-                                                   .candidate = inputs->candidate, .spec = arguments->spec };
+        const struct m3_report_subject subject = { .comparison = &result,
+                                                   .reference = inputs->reference,
+                                                   .candidate = inputs->candidate,
+                                                   .spec = arguments->spec };
         int (*report)(FILE *, const struct m3_comparison *, struct m3_error *) =
             arguments->json ? m3_report_json : m3_report_text;
         int printed = report(stdout, &result, error);

@@ -142,6 +142,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) status = check_paths(a, model, error);
     if (!status && a->runs < M3_ENVELOPE_RUNS)
         m3_fail(notes, M3_OK, "--runs: got %" PRId64 ", fewer than %d say little", a->runs, M3_ENVELOPE_RUNS);
+    /* clang-format off */
     if (!status) {
         const struct m3_envelope_plan plan = {
             .model = model, .c = &c, .semantics = &semantics, .profile = profile, .linear = a->input.linear,
@@ -154,6 +155,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
         if (!status) status = print_result(a, profile, m3_seconds() - start, error);
     }
     m3_case_free(&c);
+    /* clang-format on */
     m3_model_close(model);
     m3_profile_close(profile);
     return status;

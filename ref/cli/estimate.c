@@ -79,11 +79,13 @@ struct arguments {
     int formats, gpus_given, from_tensors, allow_long, documents, help;
 };
 
+/* clang-format off */
 enum {
     OPT_CONTEXT = 256, OPT_BATCH, OPT_WEIGHTS, OPT_KV, OPT_INDEX_KV, OPT_GPU, OPT_GPUS, OPT_CARD_MEMORY,
     OPT_ACTIVATIONS, OPT_MTP, OPT_FROM_TENSORS, OPT_FORMAT, OPT_JSON, OPT_EXPLAIN, OPT_ALLOW_LONG,
     OPT_CHART, OPT_SET, OPT_IMAGE, OPT_GRID, OPT_ALL_LOGITS, OPT_NO_CAUSAL_SKIP, OPT_DOCUMENTS, OPT_HELP
 };
+/* clang-format on */
 
 static const struct option options[] = {
     { "context", required_argument, NULL, OPT_CONTEXT },
@@ -136,8 +138,10 @@ static int parse_set(struct m3_estimate_request *r, const char *text, struct m3_
 {
     struct m3_semantics s = { .mtp_join = r->mtp_join, .vision_boundary = r->boundary };
     if (strncmp(text, "mtp_join=", 9) != 0 && strncmp(text, "vision_boundary=", 16) != 0)
-        return m3_fail(error, M3_USAGE, "--set: got %s, expected mtp_join=... or vision_boundary=..., for no other "
-                       "field changes a cost", text);
+        return m3_fail(error, M3_USAGE,
+                       "--set: got %s, expected mtp_join=... or vision_boundary=..., for no other "
+                       "field changes a cost",
+                       text);
     int status = m3_semantics_set(&s, text, error);
     r->mtp_join = s.mtp_join;
     r->boundary = s.vision_boundary;
@@ -207,8 +211,10 @@ static int set_card(struct arguments *a, struct m3_error *error)
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     int option, status = M3_OK;
-    *a = (struct arguments){ .request = { .weights = m3_format_named("bf16"), .kv = m3_format_named("bf16"),
-                                          .activation_bytes = M3_ACTIVATION_BYTES, .gpus = 1 } };
+    *a = (struct arguments){ .request = { .weights = m3_format_named("bf16"),
+                                          .kv = m3_format_named("bf16"),
+                                          .activation_bytes = M3_ACTIVATION_BYTES,
+                                          .gpus = 1 } };
     optind = 0;
     opterr = 0;
     while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
@@ -241,8 +247,8 @@ static int parse_list(struct list *list, const char *flag, const char *text, int
         if (value > 0 && (*end == 'K' || *end == 'M')) unit = *end++ == 'K' ? 1 << 10 : 1 << 20;
         int good = value > 0 && !errno && value <= most / unit && (*end == ',' || !*end) && list->count < MOST_VALUES;
         if (!good)
-            return m3_fail(error, M3_USAGE, "%s: got %s, expected up to %d numbers from 1 to %" PRId64 "%s", flag,
-                           text, MOST_VALUES, most, what);
+            return m3_fail(error, M3_USAGE, "%s: got %s, expected up to %d numbers from 1 to %" PRId64 "%s", flag, text,
+                           MOST_VALUES, most, what);
         list->values[list->count++] = value * unit;
         at = end;
         if (!*at) return M3_OK;
@@ -297,8 +303,8 @@ static int take_foreign(struct source *s, struct arguments *a, struct m3_error *
     a->request.config = &s->foreign.census;
     if (!a->from_tensors && !a->request.mtp_modules) return M3_OK;
     return m3_fail(error, M3_USAGE, "estimate: %s: got %s of another family, for which %s is not known", a->path,
-                   s->foreign.few ? "a few numbers of a model" : "a model", a->from_tensors ? "--from-tensors"
-                                                                                             : "--mtp");
+                   s->foreign.few ? "a few numbers of a model" : "a model",
+                   a->from_tensors ? "--from-tensors" : "--mtp");
 }
 
 /* Files hold a module as concat reads it, [H,2H] and three norms; additive reads half of that matrix, and one norm. */
@@ -311,9 +317,10 @@ static int compare_files(struct source *s, const struct arguments *a, struct m3_
     if (less) m3_census_of_config(&stored, s->config, a->request.mtp_modules, M3_MTP_CONCAT);
     int status = m3_census_agree(&s->of_files, &stored, a->path, error);
     if (status || !less) return status;
-    m3_fail(notes, M3_OK, "%s: mtp_join=additive: %" PRId64 " of %" PRId64 " parameters of MTP modules are counted: "
-            "half of eh_proj and two norms are not read; the stored size is that of the files", a->path,
-            read->parameters, held->parameters);
+    m3_fail(notes, M3_OK,
+            "%s: mtp_join=additive: %" PRId64 " of %" PRId64 " parameters of MTP modules are counted: "
+            "half of eh_proj and two norms are not read; the stored size is that of the files",
+            a->path, read->parameters, held->parameters);
     held->parameters = read->parameters;
     held->tensors = read->tensors;
     return M3_OK;
@@ -365,8 +372,7 @@ static int print_report(const char *path, const struct m3_estimate *e, const jso
     return M3_OK;
 }
 
-static int print(const struct arguments *a, const struct m3_estimate *e, int first, int several,
-                 struct m3_error *error)
+static int print(const struct arguments *a, const struct m3_estimate *e, int first, int several, struct m3_error *error)
 {
     const struct m3_cli_marks none = { NULL, 0 };
     const int table = a->format == TABLE && !a->explain;
@@ -417,8 +423,9 @@ static int parse_grid(int64_t grid[3], const char *text, const struct m3_config 
 {
     int64_t merge = config->vision.spatial_merge;
     if (!parse_sides(grid, 3, ',', text) && grid[1] % merge == 0 && grid[2] % merge == 0) return M3_OK;
-    return m3_fail(error, M3_USAGE, "--grid: got %s, expected T,H,W, each from 1 to 1048576, H and W in multiples of %"
-                   PRId64, text, merge);
+    return m3_fail(error, M3_USAGE,
+                   "--grid: got %s, expected T,H,W, each from 1 to 1048576, H and W in multiples of %" PRId64, text,
+                   merge);
 }
 
 static int parse_pictures(struct source *s, struct arguments *a, struct m3_error *error)
@@ -435,8 +442,7 @@ static int parse_pictures(struct source *s, struct arguments *a, struct m3_error
         if (status) return status;
         patches += (double)grid[0] * (double)grid[1] * (double)grid[2];
     }
-    if (patches > 0x1p40)
-        return m3_fail(error, M3_USAGE, "--grid: got %.0f patches, expected at most 2^40", patches);
+    if (patches > 0x1p40) return m3_fail(error, M3_USAGE, "--grid: got %.0f patches, expected at most 2^40", patches);
     a->request.grids = (const int64_t (*)[3])s->grids;
     a->request.grid_count = a->picture_count;
     return M3_OK;
@@ -454,8 +460,8 @@ static int parse_contexts(struct list *list, const struct arguments *a, const st
                             a->allow_long ? ", K and M allowed" : ", max_position_embeddings, K and M allowed", error);
     for (int i = 0; !status && i < list->count; i++)
         if (list->values[i] > limit)
-            m3_fail(notes, M3_OK, "--context: %" PRId64 " is beyond max_position_embeddings, %" PRId64,
-                    list->values[i], limit);
+            m3_fail(notes, M3_OK, "--context: %" PRId64 " is beyond max_position_embeddings, %" PRId64, list->values[i],
+                    limit);
     return status;
 }
 
@@ -466,10 +472,9 @@ static int draw(struct m3_new_file *file, const struct arguments *a, const struc
     struct m3_estimate_request r = a->request;
     struct m3_chart_request chart = { .title = s->foreign.few ? s->foreign.name : a->path,
                                       .last = s->config->max_positions < M3_MOST_CONTEXT ? s->config->max_positions
-                                                                                        : M3_MOST_CONTEXT };
+                                                                                         : M3_MOST_CONTEXT };
     char *svg;
-    if (batches->count != 1)
-        return m3_fail(error, M3_USAGE, "--chart: got %d batches, expected one", batches->count);
+    if (batches->count != 1) return m3_fail(error, M3_USAGE, "--chart: got %d batches, expected one", batches->count);
     if (a->contexts) {
         chart.marks = contexts->values;
         chart.mark_count = contexts->count;
@@ -514,8 +519,7 @@ static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error
     if (!status) status = check_paths(a, &source, error);
     if (!status) status = parse_pictures(&source, a, error);
     if (!status) status = parse_contexts(&contexts, a, source.config, notes, error);
-    if (!status && a->batches)
-        status = parse_list(&batches, "--batch", a->batches, M3_MOST_BATCH, "", error);
+    if (!status && a->batches) status = parse_list(&batches, "--batch", a->batches, M3_MOST_BATCH, "", error);
     if (!status && a->chart) status = draw(&chart, a, &source, &contexts, &batches, error);
     for (int i = 0; !status && i < contexts.count * batches.count; i++) {
         a->request.context = contexts.values[i / batches.count];

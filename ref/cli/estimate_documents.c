@@ -100,7 +100,8 @@ int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *erro
     const char *model = m3_document_model(e);
     int count = 0;
     if (!model)
-        return m3_fail(error, M3_USAGE, "--documents: got a model of other sizes, expected one that documents print "
+        return m3_fail(error, M3_USAGE,
+                       "--documents: got a model of other sizes, expected one that documents print "
                        "figures of");
     for (int d = 0; d < M3_DOCUMENTS; d++) count += m3_documents[d].count;
     struct line *lines = malloc((size_t)count * sizeof *lines);

@@ -35,8 +35,8 @@ static void end_line(const struct m3_cli_marks *marks, const char *key, const ch
         const struct m3_mark *all = marks->marks;
         int seen = strcmp(all[i].key, key) != 0 && (!other || strcmp(all[i].key, other) != 0);
         for (int j = 0; j < i && !seen; j++)
-            seen = (strcmp(all[j].key, key) == 0 || (other && strcmp(all[j].key, other) == 0))
-                && strcmp(all[j].row->erratum, all[i].row->erratum) == 0;
+            seen = (strcmp(all[j].key, key) == 0 || (other && strcmp(all[j].key, other) == 0)) &&
+                   strcmp(all[j].row->erratum, all[i].row->erratum) == 0;
         if (!seen) printf("%s%s", count++ ? " " : "  [", all[i].row->erratum);
     }
     printf(count ? "]\n" : "\n");
@@ -84,9 +84,9 @@ static void print_parameters(const struct m3_estimate *e, const struct m3_cli_ma
     char key[64];
     const int64_t layers[M3_COMPONENTS] = {
         [M3_COMPONENT_ATTENTION] = e->config->layers, [M3_COMPONENT_INDEXER] = e->sparse,
-        [M3_COMPONENT_DENSE_MLP] = e->dense, [M3_COMPONENT_MOE_ROUTED] = e->moe, [M3_COMPONENT_MOE_SHARED] = e->moe,
-        [M3_COMPONENT_MOE_ROUTER] = e->moe, [M3_COMPONENT_MOE_ROUTER_BIAS] = e->moe,
-        [M3_COMPONENT_MTP_MODULES] = e->request.mtp_modules,
+        [M3_COMPONENT_DENSE_MLP] = e->dense,          [M3_COMPONENT_MOE_ROUTED] = e->moe,
+        [M3_COMPONENT_MOE_SHARED] = e->moe,           [M3_COMPONENT_MOE_ROUTER] = e->moe,
+        [M3_COMPONENT_MOE_ROUTER_BIAS] = e->moe,      [M3_COMPONENT_MTP_MODULES] = e->request.mtp_modules,
     };
     printf("\n%-36s %26s %11s %22s\n", "parameters", "all", "", "of a layer");
     for (int i = 0; i < M3_COMPONENTS; i++) {
@@ -119,12 +119,14 @@ void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const 
         if (e->full) printf("%" PRId64 " layers with attention\n", e->full);
     } else {
         printf("%s: %" PRId64 " layers: %" PRId64 " full attention, %" PRId64 " sparse; %" PRId64 " dense MLP, %" PRId64
-               " mixture of experts\n", path, e->config->layers, e->full, e->sparse, e->dense, e->moe);
+               " mixture of experts\n",
+               path, e->config->layers, e->full, e->sparse, e->dense, e->moe);
     }
     print_parameters(e, marks);
 
-    printf("\nweights%s\n", !r->files ? "" : r->weights_asked ? ", the nominal size counts"
-                                                                              : ", the stored size counts");
+    printf("\nweights%s\n", !r->files          ? ""
+                            : r->weights_asked ? ", the nominal size counts"
+                                               : ", the stored size counts");
     snprintf(name, sizeof name, "%s, nominal", r->weights->name);
     print_bytes(e, marks, "weight_bytes", name);
     print_bytes(e, marks, "weight_bytes_released", "in the dtypes of a release");
@@ -132,8 +134,7 @@ void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const 
     if (r->gpu)
         printf("\n%" PRId64 " x %s: %s B (%.3f GB) each, %.4g TFLOP/s, %.4g TB/s, ridge %.2f FLOP/B\n", r->gpus,
                r->gpu->name, grouped(r->card_bytes).text, (double)r->card_bytes / 1e9,
-               m3_quantity(e, "peak_flops") / 1e12,
-               (double)r->gpu->bandwidth / 1e12, m3_quantity(e, "ridge"));
+               m3_quantity(e, "peak_flops") / 1e12, (double)r->gpu->bandwidth / 1e12, m3_quantity(e, "ridge"));
 }
 
 static void print_flops(const struct m3_estimate *e, const struct m3_cli_marks *marks)
@@ -237,7 +238,9 @@ static void print_cards(const struct m3_estimate *e, const struct m3_cli_marks *
     print_count(e, marks, "max_batch", "largest batch at this context", "");
     print_quantity(e, marks, "bandwidth_bound_seconds", "a step, by its bytes", 1e3, 6, "ms");
     print_quantity(e, marks, "compute_bound_seconds", "a step, by its FLOPs", 1e3, 6,
-                   bound < 0 ? "ms" : bound ? "ms, compute-bound" : "ms, memory-bound");
+                   bound < 0 ? "ms"
+                   : bound   ? "ms, compute-bound"
+                             : "ms, memory-bound");
     if (!e->has_spread) return;
     char of[32];
     snprintf(of, sizeof of, "of %" PRId64, e->config->K);
@@ -248,8 +251,8 @@ static void print_cards(const struct m3_estimate *e, const struct m3_cli_marks *
 void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     const struct m3_estimate_request *r = &e->request;
-    printf("\n%s%s%sbatch %s\n", r->context < 0 ? "" : "context ", grouped(r->context).text,
-           r->context < 0 ? "" : ", ", grouped(r->batch).text);
+    printf("\n%s%s%sbatch %s\n", r->context < 0 ? "" : "context ", grouped(r->context).text, r->context < 0 ? "" : ", ",
+           grouped(r->batch).text);
     print_flops(e, marks);
     if (e->sparse) print_ratios(e, marks);
     print_pictures(e, marks);
@@ -307,8 +310,8 @@ void m3_cli_estimate_line(const struct m3_estimate *e, int first)
     if (r->gpu) {
         print_cell(6, 0, m3_quantity(e, "min_cards"));
         print_cell(6, 0, m3_quantity(e, "max_batch"));
-        print_cell(9, 4, 1e3 * m3_quantity(e, m3_compute_bound(e) > 0 ? "compute_bound_seconds"
-                                                                      : "bandwidth_bound_seconds"));
+        print_cell(9, 4,
+                   1e3 * m3_quantity(e, m3_compute_bound(e) > 0 ? "compute_bound_seconds" : "bandwidth_bound_seconds"));
     }
     printf("\n");
 }
@@ -321,14 +324,16 @@ static void print_flat(const json_t *value, const char *key, int header, int *ce
     json_t *member;
     size_t index;
     if (json_is_object(value)) {
-        json_object_foreach((json_t *)value, name, member) {
+        json_object_foreach((json_t *)value, name, member)
+        {
             snprintf(inner, sizeof inner, "%s%s%s", key, *key ? "." : "", name);
             print_flat(member, inner, header, cells);
         }
         return;
     }
     if (json_is_array(value)) {
-        json_array_foreach(value, index, member) {
+        json_array_foreach(value, index, member)
+        {
             snprintf(inner, sizeof inner, "%s.%zu", key, index);
             print_flat(member, inner, header, cells);
         }

@@ -44,9 +44,11 @@ struct arguments {
     struct m3_generation how;
 };
 
+/* clang-format off */
 enum {
     OPT_MAX_NEW = 256, OPT_STOP, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_SEED, OPT_SPECULATIVE, OPT_JSON, OPT_HELP
 };
+/* clang-format on */
 
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
@@ -150,8 +152,8 @@ static void print_token(void *self, const struct m3_token *t)
     p->ids[p->tokens++] = t->id;
     if (p->json)
         print_json(p, json_pack("{s:s,s:I,s:I,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
-                             (json_int_t)t->id, "logprob", m3_json_number(t->logprob), "margin", m3_json_number(t->margin),
-                             "time", t->seconds));
+                                (json_int_t)t->id, "logprob", m3_json_number(t->logprob), "margin",
+                                m3_json_number(t->margin), "time", t->seconds));
     else printf("%6" PRId64 " %8d  %12.6f %12.6f\n", t->index, t->id, t->logprob, t->margin);
     fflush(stdout);
 }
@@ -177,9 +179,9 @@ static void print_summary(struct printer *p, const struct m3_generated *g, int s
         json_t *steps = speculative ? json_array() : NULL;
         for (int i = 0; steps && i <= last_step(g); i++) m3_json_append(steps, json_integer(g->steps[i]));
         if (speculative)
-            m3_json_update(summary, json_pack("{s:I,s:I,s:I,s:o}", "drafted", (json_int_t)g->drafted,
-                                              "accepted", (json_int_t)g->accepted, "main_calls",
-                                              (json_int_t)g->main_calls, "steps", steps));
+            m3_json_update(summary,
+                           json_pack("{s:I,s:I,s:I,s:o}", "drafted", (json_int_t)g->drafted, "accepted",
+                                     (json_int_t)g->accepted, "main_calls", (json_int_t)g->main_calls, "steps", steps));
         print_json(p, summary);
         return;
     }
@@ -188,8 +190,7 @@ static void print_summary(struct printer *p, const struct m3_generated *g, int s
     printf("\n");
     if (!speculative) return;
     printf("drafted %" PRId64 ", accepted %" PRId64 ", main calls %" PRId64 " after the prefill, %.2f tokens each\n",
-           g->drafted, g->accepted, g->main_calls,
-           g->main_calls ? (double)(g->tokens - 1) / (double)g->main_calls : 0);
+           g->drafted, g->accepted, g->main_calls, g->main_calls ? (double)(g->tokens - 1) / (double)g->main_calls : 0);
     printf("main calls by drafts accepted: ");
     print_steps(g);
     printf("\n");
@@ -201,12 +202,15 @@ static int check_length(const struct arguments *a, const struct m3_case *c, cons
 {
     int64_t last = m3_case_reach(c) + a->how.max_new - 1;
     if (last > INT64_C(1) << 53)
-        return m3_fail(error, M3_USAGE, "--max-new: got %" PRId64 ", which reaches position %" PRId64 ", expected at "
-                       "most 2^53: beyond, neighbours have the same angle", a->how.max_new, last);
+        return m3_fail(error, M3_USAGE,
+                       "--max-new: got %" PRId64 ", which reaches position %" PRId64 ", expected at "
+                       "most 2^53: beyond, neighbours have the same angle",
+                       a->how.max_new, last);
     if (a->input.allow_long || last < config->max_positions) return M3_OK;
-    return m3_fail(error, M3_USAGE, "--max-new: got %" PRId64 ", which reaches position %" PRId64
-                   ", expected below max_position_embeddings %" PRId64 " (--allow-long allows it)", a->how.max_new,
-                   last, config->max_positions);
+    return m3_fail(error, M3_USAGE,
+                   "--max-new: got %" PRId64 ", which reaches position %" PRId64
+                   ", expected below max_position_embeddings %" PRId64 " (--allow-long allows it)",
+                   a->how.max_new, last, config->max_positions);
 }
 
 static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)

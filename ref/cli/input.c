@@ -53,7 +53,8 @@ int m3_cli_input_parse(struct m3_cli_input *in, int argc, char **argv, const str
     int option, status = M3_OK;
     *in = (struct m3_cli_input){ .images = malloc((size_t)argc * sizeof *in->images),
                                  .videos = malloc((size_t)argc * sizeof *in->videos),
-                                 .engine = m3_engine_f32(), .threads = omp_get_num_procs() };
+                                 .engine = m3_engine_f32(),
+                                 .threads = omp_get_num_procs() };
     if (!in->images || !in->videos) return m3_fail_memory(error, "the command line", 0);
     optind = 0;         /* argv is not the program's: start afresh */
     opterr = 0;
@@ -86,8 +87,7 @@ int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_e
     return M3_OK;
 }
 
-int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv,
-                       struct m3_error *error)
+int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv, struct m3_error *error)
 {
     if (argc - optind != 1)
         return m3_fail(error, M3_USAGE, "%s: got %d model directories, expected one", argv[0], argc - optind);
@@ -98,8 +98,10 @@ int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, ch
 /* The id at `s`: a number, or a word that stands for one. Sets *end after it, or to `s` if there is none. */
 static int64_t parse_id(const char *s, char **end, const struct m3_vision_config *vision)
 {
-    const struct { const char *word; int64_t id; } words[] = { { "<image>", vision->image_token },
-                                                                { "<video>", vision->video_token } };
+    const struct {
+        const char *word;
+        int64_t id;
+    } words[] = { { "<image>", vision->image_token }, { "<video>", vision->video_token } };
     for (int i = 0; i < 2; i++) {
         size_t length = strlen(words[i].word);
         if (strncmp(s, words[i].word, length) != 0) continue;

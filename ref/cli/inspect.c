@@ -158,7 +158,7 @@ static int print_tensor(const struct arguments *a, const struct listing *l, cons
     struct statistics s = { 0 };
     char *name = strdup(t->name);
     if (!name) return m3_fail_memory(error, t->name, strlen(t->name));
-    for (char *c = name; *c; c++) *c = (unsigned char)*c < 32 ? '?' : *c;       /* a name must not steer the terminal */
+    for (char *c = name; *c; c++) *c = (unsigned char)*c < 32 ? '?' : *c; /* a name must not steer the terminal */
 
     int status = a->sha256 ? print_hash(t, name, error) : measure(&s, t, scales_of(l, t), error);
     if (!status && !a->sha256) {
@@ -187,8 +187,10 @@ static int list(const struct arguments *a, const struct listing *l, struct m3_er
         return m3_fail(error, M3_USAGE, "--tensors: got %s, expected a pattern that matches a tensor", a->tensors);
     if (shown == 0) return m3_fail(error, M3_NOT_COMPARABLE, "%s: got no tensors, expected some", a->path);
     if (a->json)
-        return m3_json_line(stdout, json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes",
-                                              (json_int_t)bytes), error);
+        return m3_json_line(
+            stdout,
+            json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes", (json_int_t)bytes),
+            error);
     if (!a->sha256) printf("%" PRId64 " tensors, %" PRIu64 " bytes\n", shown, bytes);
     return M3_OK;
 }

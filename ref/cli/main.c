@@ -42,15 +42,9 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(int argc, char **argv);
     } commands[] = {
-        { "run", m3_cli_run },
-        { "generate", m3_cli_generate },
-        { "compare", m3_cli_compare },
-        { "blame", m3_cli_blame },
-        { "envelope", m3_cli_envelope },
-        { "estimate", m3_cli_estimate },
-        { "inspect", m3_cli_inspect },
-        { "synth", m3_cli_synth },
-        { "bench", m3_cli_bench },
+        { "run", m3_cli_run },         { "generate", m3_cli_generate }, { "compare", m3_cli_compare },
+        { "blame", m3_cli_blame },     { "envelope", m3_cli_envelope }, { "estimate", m3_cli_estimate },
+        { "inspect", m3_cli_inspect }, { "synth", m3_cli_synth },       { "bench", m3_cli_bench },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit is an I/O error with words, not a sudden end */
@@ -58,14 +52,16 @@ int main(int argc, char **argv)
     m3_json_watch();
     if (argc >= 2 && strcmp(argv[1], "--version") == 0)
         return m3_cli_end(m3_cli_help(M3_PRODUCER "\n", &error), &notes, &error);
-    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) 
+    if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
 
     if (argc >= 2)
-        fprintf(stderr, "m3ref: got the command %s, expected run, generate, compare, blame, envelope, estimate, "
-                        "inspect, synth or bench\n", argv[1]);
+        fprintf(stderr,
+                "m3ref: got the command %s, expected run, generate, compare, blame, envelope, estimate, "
+                "inspect, synth or bench\n",
+                argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;
 }

@@ -24,10 +24,7 @@ static int find_cuda(char *path, size_t room, struct m3_error *error)
                    slash ? folder : "", library);
 }
 
-int m3_cli_ops_plain(const struct m3_cli_ops *ops)
-{
-    return ops->name && strcmp(ops->name, "plain") == 0;
-}
+int m3_cli_ops_plain(const struct m3_cli_ops *ops) { return ops->name && strcmp(ops->name, "plain") == 0; }
 
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
 {

@@ -72,10 +72,12 @@ struct arguments {
     int help, bounds;
 };
 
+/* clang-format off */
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
     OPT_BOUNDS, OPT_COMPANIONS
 };
+/* clang-format on */
 
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
@@ -225,7 +227,8 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
     else if (sparse) printf("\n");
     if (c->vision.present)
         printf("       vision: %" PRId64 " layers, W %" PRId64 ", A %" PRId64 ", patches of %" PRId64 " x %" PRId64
-               " pixels\n", c->vision.layers, c->vision.W, c->vision.A, c->vision.patch, c->vision.patch);
+               " pixels\n",
+               c->vision.layers, c->vision.W, c->vision.A, c->vision.patch, c->vision.patch);
 }
 
 /* What a run writes. */
@@ -325,11 +328,9 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
            " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
            "files\n",
            c->T, behind, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
-           a->input.threads, took,
-           (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
+           a->input.threads, took, (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
-    if (a->bounds || a->companions)
-        printf("       with companions in %s\n", a->companions ? a->companions : a->dump);
+    if (a->bounds || a->companions) printf("       with companions in %s\n", a->companions ? a->companions : a->dump);
     if (a->cache_out)
         printf("cache: %" PRId64 " tokens in %s\n", m3_cache_length(request->cache, M3_CACHE_MAIN), a->cache_out);
     return M3_OK;
@@ -364,6 +365,7 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
         status = m3_fail_memory(error, "the logits", (size_t)model->config.V * sizeof *logits);
 
+    /* clang-format off */
     if (!status) {
         struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .seen = c.seen,
                                       .first_layer = a->first_layer, .end_layer = end, .hidden = hidden,
@@ -377,6 +379,7 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
         if (!status && end == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
     }
     free(logits);
+    /* clang-format on */
     free(hidden);
     m3_decisions_close(decisions);
     m3_cache_free(cache);

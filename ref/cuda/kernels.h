@@ -19,11 +19,11 @@ extern "C" {
 
 /* What q, k, v and x are of, and what multiplies them. Sums and outputs are float in both. */
 enum m3_cuda_type {
-    M3_CUDA_F32,        /* float; fused multiply-add */
-    M3_CUDA_BF16,       /* __nv_bfloat16; tensor cores */
+    M3_CUDA_F32, /* float; fused multiply-add */
+    M3_CUDA_BF16, /* __nv_bfloat16; tensor cores */
 };
 
-enum { M3_CUDA_HEAD = 128 };        /* the most channels of a head */
+enum { M3_CUDA_HEAD = 128 }; /* the most channels of a head */
 
 /* m [T,G,B]; q [T,G,X]; k [p0+T,X]. d in host memory, d->seen on the device. *nan_at := the lowest flat index of a NaN
  * in a visible score, or all ones. scores.cu, scores_bf16.cu; few rows: scores_few.cu */
@@ -66,7 +66,7 @@ struct m3_cuda_experts {
 cudaError_t m3_cuda_experts(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
                             const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
                             void *scratch, size_t bytes);
-size_t m3_cuda_experts_scratch(const struct m3_cuda_experts *d, size_t most);      /* as m3_cuda_attend_scratch */
+size_t m3_cuda_experts_scratch(const struct m3_cuda_experts *d, size_t most); /* as m3_cuda_attend_scratch */
 
 /* y [n] := x [n], rounded to nearest even. activation.cu */
 cudaError_t m3_cuda_round(cudaStream_t stream, __nv_bfloat16 *y, const float *x, int64_t n);

@@ -28,8 +28,10 @@ int m3_drafter_new(struct m3_drafter **drafter, const struct m3_engine *engine, 
 {
     struct m3_drafter *d = *drafter = calloc(1, sizeof *d);
     if (!d) return m3_fail_memory(error, "drafts", sizeof *d);
+    /* clang-format off */
     *d = (struct m3_drafter){ .engine = engine, .model = model, .how = how, .modules = modules,
                               .row_bytes = (size_t)model->config.H * engine->real_bytes };
+    /* clang-format on */
     d->hidden = calloc((size_t)modules, sizeof *d->hidden);
     d->logits = malloc((size_t)model->config.V * sizeof *d->logits);
     return d->hidden && d->logits ? M3_OK : m3_fail_memory(error, "drafts", d->row_bytes);
@@ -84,10 +86,7 @@ static void narrow(const struct m3_drafter *d, struct window *w, int64_t first, 
     }
 }
 
-int m3_drafter_wants_rows(const struct m3_drafter *d)
-{
-    return d->how->semantics->mtp_embed == M3_MTP_EMBED_FUSED;
-}
+int m3_drafter_wants_rows(const struct m3_drafter *d) { return d->how->semantics->mtp_embed == M3_MTP_EMBED_FUSED; }
 
 int m3_drafter_feed(struct m3_drafter *d, int64_t first, int64_t rows, const void *final_norm, const void *embedded,
                     struct m3_error *error)
@@ -106,10 +105,12 @@ static int run_module(struct m3_drafter *d, int64_t m, const int32_t *ids, int64
     if (!hidden) return m3_fail_memory(error, "hidden states", (size_t)rows * d->row_bytes);
     memcpy(hidden, row_at(d, &d->hidden[m], first), (size_t)rows * d->row_bytes);
 
+    /* clang-format off */
     const struct m3_mtp_request r = { .how = d->how, .module = m, .T = rows, .ids = ids + place,
                                       .embedded = seen ? row_at(d, &d->embedded, place) : NULL, .embedded_rows = seen,
                                       .positions = positions + first, .hidden = hidden, .logits = d->logits,
                                       .logit_rows = 1 };
+    /* clang-format on */
     int status = d->engine->mtp(d->model, &r, error);
     if (!status && m + 1 < d->modules) status = append(d, &d->hidden[m + 1], first, rows, hidden, error);
     free(hidden);
@@ -124,8 +125,10 @@ int m3_drafter_draft(struct m3_drafter *d, int32_t *ids, int64_t n, int64_t coun
     for (int64_t m = 0; !status && m < count; m++) {
         status = run_module(d, m, ids, n, positions, error);
         if (!status && !m3_logits_good(d->logits, V))
-            status = m3_fail(error, M3_WRONG, "mtp.%" PRId64 ".logits: place %" PRId64 ": got nan or inf, expected "
-                             "numbers", m, n - 2);
+            status = m3_fail(error, M3_WRONG,
+                             "mtp.%" PRId64 ".logits: place %" PRId64 ": got nan or inf, expected "
+                             "numbers",
+                             m, n - 2);
         if (status) break;
         m3_distribution(q + m * V, order, d->logits, V, sampling);
         ids[n + m] = m3_pick(q + m * V, V, m3_uniform(sampling->seed, M3_DRAW_DRAFT, n + m));

@@ -29,10 +29,7 @@ struct state {
     double start;
 };
 
-static size_t row_bytes(const struct state *s)
-{
-    return (size_t)s->model->config.H * s->how->engine->real_bytes;
-}
+static size_t row_bytes(const struct state *s) { return (size_t)s->model->config.H * s->how->engine->real_bytes; }
 
 /* Room for `places` tokens, with their positions: they count on from that of the prompt's last token. */
 static int make_room(struct state *s, int64_t places)
@@ -46,8 +43,7 @@ static int make_room(struct state *s, int64_t places)
     unsigned char *seen = s->seen ? realloc(s->seen, (size_t)room) : NULL;
     int no_seen = s->seen && !seen;
     if (seen) s->seen = seen;
-    if (!ids || !positions || no_seen)
-        return m3_fail_memory(s->error, "the tokens", (size_t)room * sizeof *positions);
+    if (!ids || !positions || no_seen) return m3_fail_memory(s->error, "the tokens", (size_t)room * sizeof *positions);
     for (int64_t t = m3_max(1, s->room); t < room; t++) s->positions[t] = s->positions[t - 1] + 1;
     if (seen) memset(s->seen + s->room, 1, (size_t)(room - s->room));
     s->request.seen = s->seen;
@@ -107,8 +103,7 @@ static int run_main(struct state *s, int64_t place, int64_t T, int64_t rows)
         if (!m3_logits_good(s->logits + i * s->model->config.V, s->model->config.V))
             status = m3_fail(s->error, M3_WRONG, "logits: token %" PRId64 ": got nan or inf, expected numbers",
                              place + T - rows + i);
-    if (!status && s->drafter)
-        status = m3_drafter_feed(s->drafter, place, T, s->hidden, s->embedded, s->error);
+    if (!status && s->drafter) status = m3_drafter_feed(s->drafter, place, T, s->hidden, s->embedded, s->error);
     return status;
 }
 
@@ -166,8 +161,8 @@ static int step(struct state *s, int64_t modules)
     int64_t drafts = m3_min(modules, s->wanted - 1), n = s->n;
     int status = make_room(s, n + drafts + 1);
     if (!status && drafts > 0)
-        status = m3_drafter_draft(s->drafter, s->ids, n, drafts, s->positions, &s->how->sampling, s->q, s->order,
-                                  s->error);
+        status =
+            m3_drafter_draft(s->drafter, s->ids, n, drafts, s->positions, &s->how->sampling, s->q, s->order, s->error);
     if (!status) status = run_main(s, n - 1, drafts + 1, drafts + 1);
     if (status) return status;
 
@@ -189,11 +184,13 @@ int m3_generate(struct m3_generated *result, const struct m3_model *model, const
     if (how->speculative && modules == 0)
         return m3_fail(error, M3_USAGE, "%s: got no MTP modules, expected at least one to draft tokens",
                        m3_checkpoint_config_path(model->checkpoint));
+    /* clang-format off */
     struct state s = { .model = model, .how = how, .result = result, .error = error, .start = m3_seconds(),
                        .request = { .end_layer = model->config.layers, .semantics = how->semantics,
                                     .linear = how->linear, .threads = how->threads, .replacement = how->replacement,
                                     .pictures = c->pictures.P > 0 ? &c->pictures : NULL,
                                     .progress = how->progress, .progress_self = how->progress_self } };
+    /* clang-format on */
 
     int status = m3_cache_new(&s.request.cache, model, how->engine->real_bytes, error);
     if (!status && modules) status = m3_drafter_new(&s.drafter, how->engine, model, modules, &s.request, error);

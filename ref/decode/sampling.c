@@ -86,8 +86,8 @@ int32_t m3_pick(const double *p, int64_t V, double u)
     return last;
 }
 
-int32_t m3_accept(int *kept, int32_t draft, const double *p, const double *q, double *rest, int64_t V,
-                  uint64_t seed, int64_t place)
+int32_t m3_accept(int *kept, int32_t draft, const double *p, const double *q, double *rest, int64_t V, uint64_t seed,
+                  int64_t place)
 {
     *kept = m3_uniform(seed, M3_DRAW_ACCEPT, place) * q[draft] < p[draft];
     if (*kept) return draft;

@@ -36,8 +36,8 @@ int32_t m3_pick(const double *p, int64_t V, double u);
  * drawn from max(p - q, 0) normalised; so the result is distributed as p (Leviathan et al., 2023). Returns the token,
  * which is the draft if *kept. rest [V] is scratch. Greedy distributions need no random number and give the argmax of
  * p. */
-int32_t m3_accept(int *kept, int32_t draft, const double *p, const double *q, double *rest, int64_t V,
-                  uint64_t seed, int64_t place);
+int32_t m3_accept(int *kept, int32_t draft, const double *p, const double *q, double *rest, int64_t V, uint64_t seed,
+                  int64_t place);
 
 /* ln of the softmax of logits at `id`; and how far above the best other logit it is (negative: below). */
 double m3_logprob(const double *logits, int64_t V, int32_t id);

@@ -120,8 +120,10 @@ static void stack(struct m3_plot *plot, const struct table *t, enum panel panel)
 static int describe(struct m3_plot *plot, const struct table *t, enum panel panel)
 {
     const struct m3_estimate *e = &t->last;
+    /* clang-format off */
     *plot = (struct m3_plot){ .unit = panel == PANEL_FLOPS ? 'F' : 'B', .contexts = t->contexts, .points = t->points,
                               .marks = t->marks, .mark_count = t->mark_count };
+    /* clang-format on */
     stack(plot, t, panel);
     switch (panel) {
     case PANEL_FLOPS:
@@ -129,13 +131,10 @@ static int describe(struct m3_plot *plot, const struct table *t, enum panel pane
         if (e->sparse) plot->line = t->all_full;
         plot->line_name = "full attention everywhere";
         return !isnan(m3_quantity(e, "flops_decode.total"));
-    case PANEL_CACHES:
-        plot->title = "Caches of the batch";
-        return !isnan(m3_quantity(e, "kv_bytes.total"));
+    case PANEL_CACHES: plot->title = "Caches of the batch"; return !isnan(m3_quantity(e, "kv_bytes.total"));
     case PANEL_READS:
         plot->title = e->request.gpu ? "Read in one step; on the right, its least time" : "Read in one step";
-        if (e->request.gpu)
-            plot->seconds_per_unit = 1 / ((double)e->request.gpus * (double)e->request.gpu->bandwidth);
+        if (e->request.gpu) plot->seconds_per_unit = 1 / ((double)e->request.gpus * (double)e->request.gpu->bandwidth);
         if (t->compute_bound) plot->line = t->by_flops;
         plot->line_name = "time of its FLOPs, ms";
         plot->line_counts = plot->line_in_ms = 1;
@@ -156,7 +155,8 @@ static void print_subtitle(char *text, size_t size, const struct m3_estimate *e)
 
 static int no_panel(struct m3_error *error)
 {
-    return m3_fail(error, M3_USAGE, "--chart: got a model of which only parameters are known, expected one whose "
+    return m3_fail(error, M3_USAGE,
+                   "--chart: got a model of which only parameters are known, expected one whose "
                    "attention is given");
 }
 

@@ -14,10 +14,10 @@ static const struct {
     const char *name;
     double scale;
 } units[] = {
-    { "", 1 }, { "x", 1 }, { "%", 0.01 }, { "K", 1e3 }, { "M", 1e6 }, { "B", 1e9 }, { "G", 1e9 }, { "T", 1e12 },
-    { "P", 1e15 }, { "E", 1e18 }, { "bytes", 1 }, { "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 },
-    { "PB", 1e15 }, { "KiB", 0x1p10 }, { "MiB", 0x1p20 }, { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "s", 1 },
-    { "ms", 1e-3 }, { "us", 1e-6 },
+    { "", 1 },         { "x", 1 },        { "%", 0.01 },  { "K", 1e3 },   { "M", 1e6 },      { "B", 1e9 },
+    { "G", 1e9 },      { "T", 1e12 },     { "P", 1e15 },  { "E", 1e18 },  { "bytes", 1 },    { "KB", 1e3 },
+    { "MB", 1e6 },     { "GB", 1e9 },     { "TB", 1e12 }, { "PB", 1e15 }, { "KiB", 0x1p10 }, { "MiB", 0x1p20 },
+    { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "s", 1 },     { "ms", 1e-3 }, { "us", 1e-6 },
 };
 
 static const char digits[] = "0123456789";
@@ -86,6 +86,7 @@ int m3_printed_parse(struct m3_printed_number *number, const char *text, struct 
 static const char letters[] = "HQGDXVNKEFIJ";
 
 /* Models given by a config. With another size a model would have figures of its own. */
+/* clang-format off */
 static const struct {
     const char *name;
     int mxfp8;
@@ -106,6 +107,7 @@ static const struct {
     { "llama-3-70b", 0, 70553706496, 8192, 80, 80, 80, 0, 0, 0,
       { 8192, 64, 8, 128, 0, 128256, 0, 0, 0, 0, 28672, 0 } },
 };
+/* clang-format on */
 
 /* Models given by few numbers. */
 static const struct {
@@ -124,9 +126,9 @@ enum { CONFIGS = sizeof configs / sizeof configs[0], FEWS = sizeof fews / sizeof
 
 static int is_config(const struct m3_config *c, int64_t parameters, int i)
 {
-    int same = parameters == configs[i].parameters && c->max_positions == configs[i].positions
-        && c->layers == configs[i].layers && c->block == configs[i].block && c->R == configs[i].R
-        && c->rope_theta == configs[i].theta && configs[i].mxfp8 == (c->matrix_scaling == M3_SCALE_MX32);
+    int same = parameters == configs[i].parameters && c->max_positions == configs[i].positions &&
+               c->layers == configs[i].layers && c->block == configs[i].block && c->R == configs[i].R &&
+               c->rope_theta == configs[i].theta && configs[i].mxfp8 == (c->matrix_scaling == M3_SCALE_MX32);
     for (int j = 0; letters[j]; j++) same = same && m3_config_size(c, letters[j]) == configs[i].sizes[j];
     for (int64_t l = 0; same && l < c->layers; l++)
         same = m3_config_sparse(c, l) == (l >= configs[i].full) && m3_config_moe(c, l) == (l >= configs[i].dense);
@@ -136,9 +138,9 @@ static int is_config(const struct m3_config *c, int64_t parameters, int i)
 static int is_few(const struct m3_foreign *m, int i)
 {
     const struct m3_config *c = &m->config;
-    return strcmp(m->name, fews[i].published) == 0 && m->parameters == fews[i].parameters
-        && m->active == fews[i].active && c->max_positions == fews[i].positions && c->layers == fews[i].layers
-        && c->Q == fews[i].Q && c->G == fews[i].G && c->D == fews[i].D && m->cached_numbers == fews[i].cached_numbers;
+    return strcmp(m->name, fews[i].published) == 0 && m->parameters == fews[i].parameters &&
+           m->active == fews[i].active && c->max_positions == fews[i].positions && c->layers == fews[i].layers &&
+           c->Q == fews[i].Q && c->G == fews[i].G && c->D == fews[i].D && m->cached_numbers == fews[i].cached_numbers;
 }
 
 const char *m3_document_model(const struct m3_estimate *e)
@@ -222,9 +224,11 @@ int m3_document_setting_parse(struct m3_document_setting *setting, const char *t
     char copy[256], *rest = copy;
     const char *card = NULL;
     int good = strlen(text) < sizeof copy;
-    *setting = (struct m3_document_setting){ .request = { .batch = 1, .weights = m3_format_named("bf16"),
-                                                 .kv = m3_format_named("bf16"), .gpus = 1,
-                                                 .activation_bytes = M3_ACTIVATION_BYTES } };
+    *setting = (struct m3_document_setting){ .request = { .batch = 1,
+                                                          .weights = m3_format_named("bf16"),
+                                                          .kv = m3_format_named("bf16"),
+                                                          .gpus = 1,
+                                                          .activation_bytes = M3_ACTIVATION_BYTES } };
     strcpy(copy, good ? text : "");
     char *word = strsep(&rest, " ");
     good = good && known_model(word);
@@ -236,8 +240,10 @@ int m3_document_setting_parse(struct m3_document_setting *setting, const char *t
     }
     if (!setting->request.index_kv) setting->request.index_kv = setting->request.kv;
     if (good && set_card(setting, card)) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "setting: got %s, expected a model and T= B= w= kv= ikv= gpu= gpus= card= act= "
-                   "mtp=, each at most once, cards with a GPU", text);
+    return m3_fail(error, M3_BAD_INPUT,
+                   "setting: got %s, expected a model and T= B= w= kv= ikv= gpu= gpus= card= act= "
+                   "mtp=, each at most once, cards with a GPU",
+                   text);
 }
 
 /* Names that documents' formulas have besides those of explanations. */

@@ -43,9 +43,11 @@ static int refuse(const struct m3_estimate *e, struct m3_error *error)
     const struct m3_estimate_request *r = &e->request;
     const int64_t most = e->config->max_positions;
     const int limit = r->context == (most < M3_MOST_CONTEXT ? most : M3_MOST_CONTEXT);
-    return m3_fail(error, M3_USAGE, "estimate: got a figure beyond 2^63 with a context of %" PRId64 "%s and a batch "
-                   "of %" PRId64 "%s, expected smaller ones", r->context,
-                   limit ? " (max_position_embeddings)" : "", r->batch, r->grid_count ? " and the pictures" : "");
+    return m3_fail(error, M3_USAGE,
+                   "estimate: got a figure beyond 2^63 with a context of %" PRId64 "%s and a batch "
+                   "of %" PRId64 "%s, expected smaller ones",
+                   r->context, limit ? " (max_position_embeddings)" : "", r->batch,
+                   r->grid_count ? " and the pictures" : "");
 }
 
 int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const struct m3_estimate_request *request,

@@ -51,8 +51,8 @@ static void print_legend(const char *formula, const struct m3_symbols *symbols, 
 static int asked(const char *row, const char *key)
 {
     size_t length = strlen(key), whole = strlen(row);
-    if (strncmp(row, "ratios.", 7) == 0 && strncmp(row, key, whole) == 0
-        && (strcmp(key + whole, ".value") == 0 || strcmp(key + whole, ".fraction") == 0))
+    if (strncmp(row, "ratios.", 7) == 0 && strncmp(row, key, whole) == 0 &&
+        (strcmp(key + whole, ".value") == 0 || strcmp(key + whole, ".fraction") == 0))
         return 1;
     return strncmp(row, key, length) == 0 && (row[length] == '\0' || row[length] == '.');
 }
@@ -108,10 +108,14 @@ int m3_estimate_explain(const struct m3_estimate *e, const char *key, FILE *out,
         if (m3_figures[i].formula) explain_row(&x, &m3_figures[i]);
     explain_spread(&x);
     if (!x.known)
-        return m3_fail(error, M3_USAGE, "--explain: got %s, expected the key of a number of --json, such as "
-                       "flops_decode.total, or a group such as kv_bytes", key);
+        return m3_fail(error, M3_USAGE,
+                       "--explain: got %s, expected the key of a number of --json, such as "
+                       "flops_decode.total, or a group such as kv_bytes",
+                       key);
     if (!x.printed)
-        return m3_fail(error, M3_USAGE, "--explain: got %s, which has no value for this model, or not without --gpu, "
-                       "--mtp, --image or sparse layers", key);
+        return m3_fail(error, M3_USAGE,
+                       "--explain: got %s, which has no value for this model, or not without --gpu, "
+                       "--mtp, --image or sparse layers",
+                       key);
     return M3_OK;
 }

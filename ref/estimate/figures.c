@@ -6,6 +6,7 @@
 #include "estimate/private/parts.h"
 
 /* Conditions of a row, all of which have to hold. IF_COUNTED: all of the config is known; IF_FEW: a few numbers are. */
+/* clang-format off */
 enum {
     IF_ALWAYS = 0, IF_SHORT = 1 << 0, IF_LONG = 1 << 1, IF_TIED = 1 << 2, IF_UNTIED = 1 << 3, IF_STORED = 1 << 4,
     IF_NOMINAL = 1 << 5, IF_COUNTED = 1 << 6, IF_FEW = 1 << 7, IF_EXPERTS = 1 << 8, IF_NO_EXPERTS = 1 << 9,
@@ -13,6 +14,7 @@ enum {
     IF_ALL_LOGITS = 1 << 15, IF_FILES = 1 << 16, IF_NO_FILES = 1 << 17, IF_MODULES = 1 << 18, IF_PICTURES = 1 << 19,
     IF_SPLIT = 1 << 20, IF_PATH = 1 << 21, IF_READ = 1 << 22, IF_CACHED = 1 << 23,
 };
+/* clang-format on */
 
 /* Formulas in the symbols of symbols.c, and in other keys. */
 const struct m3_figure m3_figures[] = {
@@ -252,20 +254,15 @@ unsigned m3_figure_conditions(const struct m3_estimate *e)
     const struct m3_foreign *few = m3_few_numbers(e);
     const int is_dense = !few || few->active == few->parameters, attends = !few || c->Q;
     const int is_short = !e->sparse || r->context <= c->N * c->block;
-    return either(attends, either(is_short, IF_SHORT, IF_LONG) | either(e->sparse > 0, IF_SPARSE, IF_NOT_SPARSE), 0)
-         | either(c->tied_embeddings, IF_TIED, IF_UNTIED)
-         | either(r->files && !r->weights_asked, IF_STORED, IF_NOMINAL)
-         | either(few != NULL, IF_FEW, IF_COUNTED)
-         | either(e->moe > 0, IF_EXPERTS, either(is_dense, IF_NO_EXPERTS, 0))
-         | either(r->no_causal_skip, IF_SQUARE, IF_CAUSAL)
-         | either(r->all_logits, IF_ALL_LOGITS, IF_LAST_LOGITS)
-         | either(r->files != NULL, IF_FILES, IF_NO_FILES)
-         | either(r->mtp_modules > 0, IF_MODULES, 0)
-         | either(r->grid_count > 0, IF_PICTURES, 0)
-         | either(r->gpu && m3_splits_experts(e), IF_SPLIT, 0)
-         | either(e->has_spread && r->batch == 1, IF_PATH, 0)
-         | either(is_dense || r->batch == 1, IF_READ, 0)
-         | either(few && few->cached_numbers, IF_CACHED, 0);
+    return either(attends, either(is_short, IF_SHORT, IF_LONG) | either(e->sparse > 0, IF_SPARSE, IF_NOT_SPARSE), 0) |
+           either(c->tied_embeddings, IF_TIED, IF_UNTIED) |
+           either(r->files && !r->weights_asked, IF_STORED, IF_NOMINAL) | either(few != NULL, IF_FEW, IF_COUNTED) |
+           either(e->moe > 0, IF_EXPERTS, either(is_dense, IF_NO_EXPERTS, 0)) |
+           either(r->no_causal_skip, IF_SQUARE, IF_CAUSAL) | either(r->all_logits, IF_ALL_LOGITS, IF_LAST_LOGITS) |
+           either(r->files != NULL, IF_FILES, IF_NO_FILES) | either(r->mtp_modules > 0, IF_MODULES, 0) |
+           either(r->grid_count > 0, IF_PICTURES, 0) | either(r->gpu && m3_splits_experts(e), IF_SPLIT, 0) |
+           either(e->has_spread && r->batch == 1, IF_PATH, 0) | either(is_dense || r->batch == 1, IF_READ, 0) |
+           either(few && few->cached_numbers, IF_CACHED, 0);
 }
 
 int m3_figure_is_formula(const struct m3_figure *figure)

@@ -31,6 +31,7 @@ struct field {
 
 #define AT(member) offsetof(struct form, member)
 
+/* clang-format off */
 static const struct field llama_fields[] = {
     { "hidden_size",             IS_COUNT, AT(model.config.H),                  1, WIDTH,     1 },
     { "intermediate_size",       IS_COUNT, AT(model.config.dense_intermediate), 1, WIDTH,     1 },
@@ -54,20 +55,21 @@ static const struct field llama_fields[] = {
     { .key = "use_cache", .kind = IS_UNUSED },
     { .key = NULL },
 };
+/* clang-format on */
 
 static const struct field few_fields[] = {
     { .key = "model_type", .kind = IS_UNUSED },
-    { "name",                    IS_TEXT,  AT(model.name),                 0, 0,          1 },
-    { "source",                  IS_TEXT,  AT(model.source),               0, 0,          1 },
-    { "parameters",              IS_COUNT, AT(model.parameters),           1, PARAMETERS, 1 },
-    { "active_parameters",       IS_COUNT, AT(model.active),               1, PARAMETERS, 0 },
-    { "attention_layers",        IS_COUNT, AT(model.config.layers),        1, LAYERS,     0 },
-    { "num_attention_heads",     IS_COUNT, AT(model.config.Q),             1, HEADS,      0 },
-    { "num_key_value_heads",     IS_COUNT, AT(model.config.G),             1, HEADS,      0 },
-    { "head_dim",                IS_COUNT, AT(model.config.D),             1, HEADS,      0 },
-    { "kv_lora_rank",            IS_COUNT, AT(latent),                     1, WIDTH,      0 },
-    { "qk_rope_head_dim",        IS_COUNT, AT(rotary),                     1, WIDTH,      0 },
-    { "max_position_embeddings", IS_COUNT, AT(model.config.max_positions), 1, POSITIONS,  0 },
+    { "name", IS_TEXT, AT(model.name), 0, 0, 1 },
+    { "source", IS_TEXT, AT(model.source), 0, 0, 1 },
+    { "parameters", IS_COUNT, AT(model.parameters), 1, PARAMETERS, 1 },
+    { "active_parameters", IS_COUNT, AT(model.active), 1, PARAMETERS, 0 },
+    { "attention_layers", IS_COUNT, AT(model.config.layers), 1, LAYERS, 0 },
+    { "num_attention_heads", IS_COUNT, AT(model.config.Q), 1, HEADS, 0 },
+    { "num_key_value_heads", IS_COUNT, AT(model.config.G), 1, HEADS, 0 },
+    { "head_dim", IS_COUNT, AT(model.config.D), 1, HEADS, 0 },
+    { "kv_lora_rank", IS_COUNT, AT(latent), 1, WIDTH, 0 },
+    { "qk_rope_head_dim", IS_COUNT, AT(rotary), 1, WIDTH, 0 },
+    { "max_position_embeddings", IS_COUNT, AT(model.config.max_positions), 1, POSITIONS, 0 },
     { .key = NULL },
 };
 
@@ -127,7 +129,8 @@ static int read_fields(struct form *form, const struct field *fields, int few, c
     const char *key;
     json_t *value;
     int status = M3_OK;
-    json_object_foreach((json_t *)root, key, value) {
+    json_object_foreach((json_t *)root, key, value)
+    {
         const struct field *field = find_field(fields, key);
         int failed = M3_OK;
         if (field && !json_is_null(value)) failed = read_field(form, field, value, path, error);
@@ -152,8 +155,8 @@ static int odd(const char *path, const char *what, int64_t left, int64_t right, 
 
 static void count(struct m3_census *census, enum m3_component component, int64_t tensors, int64_t parameters)
 {
-    census->of[component] = (struct m3_census_row){ .tensors = tensors, .parameters = parameters,
-                                                    .bytes = 2 * parameters };
+    census->of[component] =
+        (struct m3_census_row){ .tensors = tensors, .parameters = parameters, .bytes = 2 * parameters };
 }
 
 /* No bias, no norms of heads; a layer has q, k, v, o, gate, up, down and two norms. */
@@ -164,8 +167,7 @@ static int settle_llama(struct m3_foreign *model, const char *path, struct m3_er
     if (!c->D && c->H % c->Q)
         return odd(path, "hidden_size to be a multiple of num_attention_heads", c->H, c->Q, error);
     if (!c->D) c->D = c->H / c->Q;
-    if (c->Q % c->G)
-        return odd(path, "num_attention_heads to be a multiple of num_key_value_heads", c->Q, c->G, error);
+    if (c->Q % c->G) return odd(path, "num_attention_heads to be a multiple of num_key_value_heads", c->Q, c->G, error);
     double layer = 2.0 * (double)(c->Q + c->G) * (double)c->D + 3.0 * (double)c->dense_intermediate;
     if (!((double)c->H * ((double)c->layers * layer + 2.0 * (double)c->V) < 0x1p56))
         return m3_fail(error, M3_BAD_INPUT, "%s: the sizes make a model of more than 2^56 parameters", path);
@@ -193,9 +195,11 @@ static int settle_few(struct form *form, const char *path, struct m3_error *erro
     int any = c->layers || some_heads || some_latent;
     int whole = c->layers && c->max_positions && heads == some_heads && latent == some_latent && heads != latent;
     if (any && !whole)
-        return m3_fail(error, M3_BAD_INPUT, "%s: got a part of the attention, expected attention_layers and "
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: got a part of the attention, expected attention_layers and "
                        "max_position_embeddings with num_attention_heads, num_key_value_heads and head_dim, or with "
-                       "kv_lora_rank and qk_rope_head_dim", path);
+                       "kv_lora_rank and qk_rope_head_dim",
+                       path);
     if (heads && c->Q % c->G)
         return odd(path, "num_attention_heads to be a multiple of num_key_value_heads", c->Q, c->G, error);
     model->cached_numbers = heads ? 2 * c->G * c->D : form->latent + form->rotary;
@@ -215,8 +219,7 @@ static int read(struct m3_foreign *model, int few, const json_t *root, const cha
     struct form form = { 0 };
     int status = M3_OK;
     if (!few && json_object_get(root, "architectures") && !has_class(root, "LlamaForCausalLM"))
-        status = refuse(path, "architectures", json_object_get(root, "architectures"), "[\"LlamaForCausalLM\"]",
-                        error);
+        status = refuse(path, "architectures", json_object_get(root, "architectures"), "[\"LlamaForCausalLM\"]", error);
     if (!status) status = read_fields(&form, few ? few_fields : llama_fields, few, root, path, notes, error);
     if (!status) status = few ? settle_few(&form, path, error) : settle_llama(&form.model, path, error);
     *model = form.model;
@@ -238,16 +241,20 @@ static int refuse_others(const json_t *root, const char *path, struct m3_error *
     for (enum m3_model_type own = M3_TYPE_VL; name && own <= M3_TYPE_M2; own++)
         if (strcmp(name, m3_config_type_name(own)) == 0) return M3_OK;
     if (type && !json_is_null(type))
-        return refuse(path, "model_type", type, "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, "
-                      "\"minimax_m2\", \"llama\" or \"m3ref_comparison\"", error);
+        return refuse(path, "model_type", type,
+                      "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, "
+                      "\"minimax_m2\", \"llama\" or \"m3ref_comparison\"",
+                      error);
     if (class && strncmp(class, "MiniMax", 7) != 0)
-        return refuse(path, "architectures", list, "[\"MiniMaxM3SparseForConditionalGeneration\"], "
-                      "[\"MiniMaxM2ForCausalLM\"] or [\"LlamaForCausalLM\"]", error);
+        return refuse(path, "architectures", list,
+                      "[\"MiniMaxM3SparseForConditionalGeneration\"], "
+                      "[\"MiniMaxM2ForCausalLM\"] or [\"LlamaForCausalLM\"]",
+                      error);
     return M3_OK;
 }
 
 int m3_foreign_read(struct m3_foreign *model, int *is_one, const char *path, struct m3_error *notes,
-                       struct m3_error *error)
+                    struct m3_error *error)
 {
     *model = (struct m3_foreign){ 0 };
     json_t *root;

@@ -21,7 +21,7 @@ struct m3_foreign {
  * judged as m3_config_read does; in the form of few numbers an unknown one is an error too. M3_BAD_INPUT,
  * M3_INTERNAL; a file that cannot be read, or is no JSON object, is none of the two. */
 int m3_foreign_read(struct m3_foreign *model, int *is_one, const char *path, struct m3_error *notes,
-                       struct m3_error *error);
+                    struct m3_error *error);
 void m3_foreign_free(struct m3_foreign *model);
 
 #endif

@@ -29,7 +29,8 @@ struct m3_value m3_exact(m3_wide over, m3_wide under)
 {
     const int whole = over % under == 0;
     const m3_wide sign = under < 0 ? -1 : 1;
-    return (struct m3_value){ .kind = M3_VALUE_EXACT, .over = whole ? over / under : sign * over,
+    return (struct m3_value){ .kind = M3_VALUE_EXACT,
+                              .over = whole ? over / under : sign * over,
                               .under = whole ? 1 : sign * under };
 }
 
@@ -162,8 +163,8 @@ static void take_factor(struct factors *f, struct m3_value x, int divide)
 {
     m3_wide over = f->over, under = f->under;
     f->is_known &= is_known(x);
-    if (x.kind == M3_VALUE_EXACT && !(divide && x.over == 0) && times(&over, divide ? x.under : x.over)
-        && times(&under, divide ? x.over : x.under)) {
+    if (x.kind == M3_VALUE_EXACT && !(divide && x.over == 0) && times(&over, divide ? x.under : x.over) &&
+        times(&under, divide ? x.over : x.under)) {
         struct m3_value reduced = m3_exact(over, under);
         f->over = reduced.over;
         f->under = reduced.under;
@@ -229,9 +230,9 @@ static void take_term(struct terms *t, struct m3_value x, int sign)
     const struct m3_value *all = &t->exact;
     m3_wide over = all->over, more = x.over, under = all->under;
     t->is_known &= is_known(x);
-    if (x.kind == M3_VALUE_EXACT && times(&over, x.under == under ? 1 : x.under)
-        && times(&more, x.under == under ? 1 : under) && times(&under, x.under == under ? 1 : x.under)
-        && magnitude(over + sign * more) <= MOST_EXACT) {
+    if (x.kind == M3_VALUE_EXACT && times(&over, x.under == under ? 1 : x.under) &&
+        times(&more, x.under == under ? 1 : under) && times(&under, x.under == under ? 1 : x.under) &&
+        magnitude(over + sign * more) <= MOST_EXACT) {
         t->exact = m3_exact(over + sign * more, under);
         return;
     }

@@ -91,8 +91,8 @@ static int fit(struct m3_mark *mark, int *fits, const struct m3_printed *row, co
 /* The same figure, printed the same, by the same document. */
 static int repeats(const struct m3_mark *a, const struct m3_mark *b)
 {
-    return strcmp(a->row->erratum, b->row->erratum) == 0 && strcmp(a->key, b->key) == 0
-        && a->judgement.printed.value == b->judgement.printed.value;
+    return strcmp(a->row->erratum, b->row->erratum) == 0 && strcmp(a->key, b->key) == 0 &&
+           a->judgement.printed.value == b->judgement.printed.value;
 }
 
 int m3_estimate_marks(struct m3_mark marks[M3_MOST_MARKS], int *count, const struct m3_estimate *e,

@@ -6,8 +6,8 @@
 #include "model/tensors.h"
 
 const char *const m3_component_names[M3_COMPONENTS] = {
-    "embedding", "lm_head", "attention", "indexer", "dense_mlp", "moe_routed", "moe_shared", "moe_router",
-    "moe_router_bias", "norms", "vision_tower", "projector", "mtp",
+    "embedding",  "lm_head",         "attention", "indexer",      "dense_mlp", "moe_routed", "moe_shared",
+    "moe_router", "moe_router_bias", "norms",     "vision_tower", "projector", "mtp",
 };
 
 /* The component of a tensor by a part of its name: the first row that is found decides. */
@@ -21,7 +21,7 @@ static const struct {
     { "patch_merge_mlp.", M3_COMPONENT_PROJECTOR },
     { "embed_tokens.", M3_COMPONENT_EMBEDDING },
     { "lm_head.", M3_COMPONENT_LM_HEAD },
-    { "norm.weight", M3_COMPONENT_NORMS },            /* every norm of the text model ends so, those of heads and index too */
+    { "norm.weight", M3_COMPONENT_NORMS }, /* every norm of the text model ends so, those of heads and index too */
     { ".self_attn.index_", M3_COMPONENT_INDEXER },
     { ".self_attn.", M3_COMPONENT_ATTENTION },
     { ".shared_experts.", M3_COMPONENT_MOE_SHARED },
@@ -102,15 +102,18 @@ int m3_census_of_files(struct m3_census *census, const struct m3_checkpoint *fil
         const struct m3_tensor *tensor = m3_checkpoint_at(files, i, &path);
         enum m3_component component = component_of(tensor->name);
         if (component == M3_COMPONENTS) {
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got a tensor of no component, expected one that a model of "
-                             "the family has", path, tensor->name);
+            status = m3_fail(error, M3_BAD_INPUT,
+                             "%s: %s: got a tensor of no component, expected one that a model of "
+                             "the family has",
+                             path, tensor->name);
             continue;
         }
         if (component == M3_COMPONENT_MTP_MODULES && module_of(tensor->name) >= modules) {
             census->other_modules++;
             continue;
         }
-        if (component != M3_COMPONENT_MTP_MODULES && config->sparse_switched_off && strstr(tensor->name, ".self_attn.index_"))
+        if (component != M3_COMPONENT_MTP_MODULES && config->sparse_switched_off &&
+            strstr(tensor->name, ".self_attn.index_"))
             continue;
         struct m3_census_row *row = &census->of[component];
         int scale = ends_in(tensor->name, "_scale_inv");
@@ -129,9 +132,11 @@ int m3_census_agree(const struct m3_census *files, const struct m3_census *confi
     for (int i = 0; i < M3_COMPONENTS; i++) {
         const struct m3_census_row *got = &files->of[i], *expected = &config->of[i];
         if (got->parameters == expected->parameters && got->tensors == expected->tensors) continue;
-        status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %" PRId64 " parameters in %" PRId64 " tensors, expected %"
-                         PRId64 " in %" PRId64 " by config.json", path, m3_component_names[i], got->parameters,
-                         got->tensors, expected->parameters, expected->tensors);
+        status = m3_fail(error, M3_BAD_INPUT,
+                         "%s: %s: got %" PRId64 " parameters in %" PRId64 " tensors, expected %" PRId64 " in %" PRId64
+                         " by config.json",
+                         path, m3_component_names[i], got->parameters, got->tensors, expected->parameters,
+                         expected->tensors);
     }
     return status;
 }

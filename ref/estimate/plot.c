@@ -21,10 +21,10 @@ int m3_plot_height(int plots) { return HEAD + plots * (ABOVE + HEIGHT + BELOW); 
 
 static void print_style(FILE *out)
 {
-    static const char *const light[8] = { "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#9c755f", "#edc948", "#e15759",
-                                          "#76b7b2" };
-    static const char *const dark[8] = { "#6b9bd1", "#ffa452", "#6cc060", "#c996bd", "#b98f77", "#f5d76a", "#f27a7c",
-                                         "#8fd3cd" };
+    static const char *const light[8] = { "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1",
+                                          "#9c755f", "#edc948", "#e15759", "#76b7b2" };
+    static const char *const dark[8] = { "#6b9bd1", "#ffa452", "#6cc060", "#c996bd",
+                                         "#b98f77", "#f5d76a", "#f27a7c", "#8fd3cd" };
     fputs("<style>\ntext { font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #1f2328 }\n"
           ".title { font-size: 18px; font-weight: 600 }\n.head { font-size: 15px; font-weight: 600 }\n"
           ".quiet { fill: #59636e }\n.right { text-anchor: end }\n.middle { text-anchor: middle }\n"
@@ -32,11 +32,13 @@ static void print_style(FILE *out)
           ".line { stroke: #1f2328; stroke-width: 2; stroke-dasharray: 7 4; fill: none }\n"
           ".mark { stroke: #59636e; stroke-dasharray: 2 3; fill: none }\n"
           ".dot { fill: #1f2328; stroke: #ffffff; stroke-width: 1.5 }\n"
-          ".value { paint-order: stroke; stroke: #ffffff; stroke-width: 4 }\n", out);
+          ".value { paint-order: stroke; stroke: #ffffff; stroke-width: 4 }\n",
+          out);
     for (int i = 0; i < 8; i++) fprintf(out, ".c%d { fill: %s }\n", i, light[i]);
     fputs("@media (prefers-color-scheme: dark) {\ntext { fill: #e6edf3 }\n.quiet { fill: #9da7b3 }\n"
           ".paper { fill: #0d1117 }\n.grid { stroke: #30363d }\n.axis { stroke: #9da7b3 }\n.line { stroke: #e6edf3 }\n"
-          ".mark { stroke: #9da7b3 }\n.dot { fill: #e6edf3; stroke: #0d1117 }\n.value { stroke: #0d1117 }\n", out);
+          ".mark { stroke: #9da7b3 }\n.dot { fill: #e6edf3; stroke: #0d1117 }\n.value { stroke: #0d1117 }\n",
+          out);
     for (int i = 0; i < 8; i++) fprintf(out, ".c%d { fill: %s }\n", i, dark[i]);
     fputs("}\n</style>\n", out);
 }
@@ -44,9 +46,10 @@ static void print_style(FILE *out)
 void m3_plot_begin(FILE *out, int plots, const char *title, const char *subtitle)
 {
     int height = m3_plot_height(plots);
-    fprintf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
-            "width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\">\n<title>", M3_PLOT_WIDTH, height,
-            M3_PLOT_WIDTH, height);
+    fprintf(out,
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" "
+            "width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\">\n<title>",
+            M3_PLOT_WIDTH, height, M3_PLOT_WIDTH, height);
     m3_print_markup(out, title);
     fputs("</title>\n", out);
     print_style(out);
@@ -85,10 +88,12 @@ static double nice_step(double most, int steps)
 
 static void set_scale(struct frame *f)
 {
+    /* clang-format off */
     static const struct { double size; const char *flop, *bytes; } units[] = {
         { 1e18, "EFLOP", "EB" }, { 1e15, "PFLOP", "PB" }, { 1e12, "TFLOP", "TB" }, { 1e9, "GFLOP", "GB" },
         { 1e6, "MFLOP", "MB" },  { 1e3, "kFLOP", "kB" },  { 1, "FLOP", "B" },
     };
+    /* clang-format on */
     const struct m3_plot *p = f->plot;
     double most = 0;
     for (int i = 0; i < p->points; i++) {
@@ -115,12 +120,14 @@ static void draw_contexts(const struct frame *f)
     const int64_t first = f->plot->contexts[0], last = f->plot->contexts[f->plot->points - 1];
     double octaves = log2((double)last / (double)first), before = -1e9;
     int64_t factor = octaves > 24 ? 8 : octaves > 12 ? 4 : 2;
-    for (int64_t context = first; context <= last; context = context < last && context * factor > last ? last
-                                                                                              : context * factor) {
+    for (int64_t context = first; context <= last;
+         context = context < last && context * factor > last ? last : context * factor) {
         double x = x_of(f, context);
         if (x - before > 40) {
-            fprintf(f->out, "<path class=\"grid\" d=\"M%.2f %.2fV%.2f\"/>\n<text class=\"quiet middle\" x=\"%.2f\" "
-                    "y=\"%.2f\">", x, f->top, f->top + HEIGHT, x, f->top + HEIGHT + 18);
+            fprintf(f->out,
+                    "<path class=\"grid\" d=\"M%.2f %.2fV%.2f\"/>\n<text class=\"quiet middle\" x=\"%.2f\" "
+                    "y=\"%.2f\">",
+                    x, f->top, f->top + HEIGHT, x, f->top + HEIGHT + 18);
             print_context(f->out, context);
             fputs("</text>\n", f->out);
         }
@@ -136,8 +143,10 @@ static void draw_values(const struct frame *f)
     double step = nice_step(f->most / f->unit, 5);
     for (int i = 0; i * step <= f->most / f->unit; i++) {
         double y = y_of(f, i * step * f->unit);
-        fprintf(f->out, "<path class=\"grid\" d=\"M%d %.2fH%d\"/>\n<text class=\"quiet right\" x=\"%d\" y=\"%.2f\">%.6g"
-                "</text>\n", LEFT, y, LEFT + WIDTH, LEFT - 8, y + 4, i * step);
+        fprintf(f->out,
+                "<path class=\"grid\" d=\"M%d %.2fH%d\"/>\n<text class=\"quiet right\" x=\"%d\" y=\"%.2f\">%.6g"
+                "</text>\n",
+                LEFT, y, LEFT + WIDTH, LEFT - 8, y + 4, i * step);
     }
     fprintf(f->out, "<text class=\"quiet right\" x=\"%d\" y=\"%.2f\">%s</text>\n", LEFT - 8, f->top - 10, f->unit_name);
 }
@@ -170,8 +179,10 @@ static void draw_stack(const struct frame *f)
 static void draw_line(const struct frame *f)
 {
     const struct m3_plot *p = f->plot;
-    fprintf(f->out, "<clipPath id=\"plot%d\"><rect x=\"%d\" y=\"%.2f\" width=\"%d\" height=\"%d\"/></clipPath>\n"
-            "<path class=\"line\" clip-path=\"url(#plot%d)\" d=\"", f->place, LEFT, f->top, WIDTH, HEIGHT, f->place);
+    fprintf(f->out,
+            "<clipPath id=\"plot%d\"><rect x=\"%d\" y=\"%.2f\" width=\"%d\" height=\"%d\"/></clipPath>\n"
+            "<path class=\"line\" clip-path=\"url(#plot%d)\" d=\"",
+            f->place, LEFT, f->top, WIDTH, HEIGHT, f->place);
     for (int i = 0; i < p->points; i++)
         fprintf(f->out, "%s%.2f %.2f", i ? "L" : "M", x_of(f, p->contexts[i]), y_of(f, p->line[i]));
     fputs("\"><title>", f->out);
@@ -181,9 +192,11 @@ static void draw_line(const struct frame *f)
 
 static void write_mark(const struct frame *f, double x, double y, double sum)
 {
-    int at_start = x < LEFT + 30, at_end = x > LEFT + WIDTH - 30;
+    int at_start = x<LEFT + 30, at_end = x> LEFT + WIDTH - 30;
+    /* clang-format off */
     fprintf(f->out, "<text class=\"value%s\" x=\"%.2f\" y=\"%.2f\">%.4g</text>\n",
             at_end ? " right" : at_start ? "" : " middle", x + (at_end ? -8 : at_start ? 8 : 0), y - 10, sum / f->unit);
+    /* clang-format on */
 }
 
 /* Sum of the stack at each mark; words only where they do not run into those before. */
@@ -194,9 +207,10 @@ static void draw_marks(const struct frame *f)
     for (int m = 0, i = 0; m < p->mark_count; m++) {
         while (p->contexts[i] != p->marks[m]) i++;
         double sum = sum_at(p, i, p->series), x = x_of(f, p->marks[m]), y = y_of(f, sum);
-        fprintf(f->out, "<path class=\"mark\" d=\"M%.2f %.2fV%.2f\"/>\n<circle class=\"dot\" cx=\"%.2f\" cy=\"%.2f\" "
-                "r=\"4\"><title>context %" PRId64 ": %.17g %s</title></circle>\n", x, f->top, f->top + HEIGHT, x, y,
-                p->marks[m], sum, p->unit == 'F' ? "FLOP" : "B");
+        fprintf(f->out,
+                "<path class=\"mark\" d=\"M%.2f %.2fV%.2f\"/>\n<circle class=\"dot\" cx=\"%.2f\" cy=\"%.2f\" "
+                "r=\"4\"><title>context %" PRId64 ": %.17g %s</title></circle>\n",
+                x, f->top, f->top + HEIGHT, x, y, p->marks[m], sum, p->unit == 'F' ? "FLOP" : "B");
         if (x - before <= 52) continue;
         write_mark(f, x, y, sum);
         before = x;
@@ -237,8 +251,9 @@ static void draw_legend(const struct frame *f)
 
 void m3_plot_draw(FILE *out, int place, const struct m3_plot *plot)
 {
-    struct frame f = { .out = out, .plot = plot, .place = place,
-                       .top = HEAD + place * (ABOVE + HEIGHT + BELOW) + ABOVE };
+    struct frame f = {
+        .out = out, .plot = plot, .place = place, .top = HEAD + place * (ABOVE + HEIGHT + BELOW) + ABOVE
+    };
     set_scale(&f);
     fprintf(out, "<text class=\"head\" x=\"%d\" y=\"%.2f\">", LEFT, f.top - 12);
     m3_print_markup(out, plot->title);

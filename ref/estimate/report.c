@@ -34,15 +34,15 @@ static json_t *texts(const struct m3_estimate *e)
     const struct m3_estimate_request *r = &e->request;
     const struct m3_foreign *few = m3_few_numbers(e);
     const int bound = m3_compute_bound(e), split = r->gpu && m3_splits_experts(e);
-    return json_pack("{s:s,s:s,s:s*,s:s*,s:s,s:s,s:s,s:s,s:s,s:b,s:b,s:s?,s:s?,s:o}",
-                     "type", "summary", "model_type", model_type(e),
-                     "name", few ? few->name : NULL, "source", few ? few->source : NULL,
-                     "weights", r->weights->name, "kv", r->kv->name, "index_kv", r->index_kv->name,
-                     "mtp_join", r->mtp_join == M3_MTP_ADDITIVE ? "additive" : "concat",
-                     "vision_boundary", r->boundary == M3_BOUNDARY_NONE ? "none" : "segment",
-                     "all_logits", r->all_logits, "no_causal_skip", r->no_causal_skip,
-                     "gpu", r->gpu ? r->gpu->name : NULL,
-                     "bound", bound < 0 ? NULL : bound ? "compute" : "memory",
+    return json_pack("{s:s,s:s,s:s*,s:s*,s:s,s:s,s:s,s:s,s:s,s:b,s:b,s:s?,s:s?,s:o}", "type", "summary", "model_type",
+                     model_type(e), "name", few ? few->name : NULL, "source", few ? few->source : NULL, "weights",
+                     r->weights->name, "kv", r->kv->name, "index_kv", r->index_kv->name, "mtp_join",
+                     r->mtp_join == M3_MTP_ADDITIVE ? "additive" : "concat", "vision_boundary",
+                     r->boundary == M3_BOUNDARY_NONE ? "none" : "segment", "all_logits", r->all_logits,
+                     "no_causal_skip", r->no_causal_skip, "gpu", r->gpu ? r->gpu->name : NULL, "bound",
+                     bound < 0 ? NULL
+                     : bound   ? "compute"
+                               : "memory",
                      "expert_parallel.fits", split ? json_boolean(m3_estimate_fits(e)) : json_null());
 }
 
@@ -88,8 +88,8 @@ static void put(json_t *summary, const char *key, json_t *value)
 /* Left out where they do not hold, not null: ratios, texts, and modules. */
 static int is_left_out(const struct m3_figure *figure, const struct m3_estimate *e)
 {
-    const int can_be = figure->kind == M3_FIGURE_RATIO || figure->kind == M3_FIGURE_TEXT
-        || strcmp(figure->key, "params_by_component.mtp") == 0;
+    const int can_be = figure->kind == M3_FIGURE_RATIO || figure->kind == M3_FIGURE_TEXT ||
+                       strcmp(figure->key, "params_by_component.mtp") == 0;
     return can_be && !m3_figure_holds(figure, e);
 }
 
@@ -115,8 +115,8 @@ const json_t *m3_estimate_value(const json_t *summary, const char *key)
         if (length >= sizeof step) return NULL;
         memcpy(step, key, length);
         step[length] = '\0';
-        summary = json_is_array(summary) ? json_array_get(summary, strtoul(step, NULL, 10))
-                                         : json_object_get(summary, step);
+        summary =
+            json_is_array(summary) ? json_array_get(summary, strtoul(step, NULL, 10)) : json_object_get(summary, step);
         key += length + (key[length] == '.');
     }
     return summary;

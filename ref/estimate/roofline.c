@@ -10,10 +10,10 @@ const struct m3_gpu *m3_gpu_named(const char *name)
 {
     static const struct m3_gpu gpus[] = {
         /* name      BF16/s          FP8/s           bytes/s      on the box  by the driver */
-        { "a100",  312000 * GIGA,          0,     2000 * GIGA,   80 * GIGA,  81920 * MIB },
-        { "h100",  989000 * GIGA, 1979000 * GIGA, 3350 * GIGA,   80 * GIGA,  81559 * MIB },
-        { "h200",  989000 * GIGA, 1979000 * GIGA, 4800 * GIGA,  141 * GIGA, 143771 * MIB },
-        { "b200", 2250000 * GIGA, 4500000 * GIGA, 8000 * GIGA,  180 * GIGA,            0 },
+        { "a100", 312000 * GIGA, 0, 2000 * GIGA, 80 * GIGA, 81920 * MIB },
+        { "h100", 989000 * GIGA, 1979000 * GIGA, 3350 * GIGA, 80 * GIGA, 81559 * MIB },
+        { "h200", 989000 * GIGA, 1979000 * GIGA, 4800 * GIGA, 141 * GIGA, 143771 * MIB },
+        { "b200", 2250000 * GIGA, 4500000 * GIGA, 8000 * GIGA, 180 * GIGA, 0 },
     };
     for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++)
         if (strcmp(name, gpus[i].name) == 0) return &gpus[i];

@@ -79,7 +79,9 @@ static void add_request(struct m3_symbols *s, const struct m3_estimate *e)
         { "gpus", "cards", r->gpu ? r->gpus : M3_UNKNOWN },
         { "card_memory", "of a card, as --card-memory reads it", r->gpu ? r->card_bytes : M3_UNKNOWN },
         { "card_peak", "dense peak of a card for such weights, SPEC 14.5",
-          !r->gpu ? M3_UNKNOWN : r->weights->bits == 8 && r->gpu->fp8_flops ? r->gpu->fp8_flops : r->gpu->bf16_flops },
+          !r->gpu                                      ? M3_UNKNOWN
+          : r->weights->bits == 8 && r->gpu->fp8_flops ? r->gpu->fp8_flops
+                                                       : r->gpu->bf16_flops },
         { "card_bandwidth", "of a card's memory, SPEC 14.5", r->gpu ? r->gpu->bandwidth : M3_UNKNOWN },
     };
     add_symbols(s, asked, sizeof asked / sizeof asked[0]);

@@ -39,10 +39,7 @@ static int exists(const char *path)
     return stat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-static int by_bytes(const void *left, const void *right)
-{
-    return strcmp(*(char *const *)left, *(char *const *)right);
-}
+static int by_bytes(const void *left, const void *right) { return strcmp(*(char *const *)left, *(char *const *)right); }
 
 static int by_tensor(const void *left, const void *right)
 {
@@ -63,10 +60,7 @@ static int read_index(json_t **index, json_t **weight_map, const char *path, str
     return M3_OK;
 }
 
-static int is_plain_name(const char *name)
-{
-    return name && *name && !strchr(name, '/') && !strstr(name, "..");
-}
+static int is_plain_name(const char *name) { return name && *name && !strchr(name, '/') && !strstr(name, ".."); }
 
 /* Fills names with the distinct files of the map, or with the one file of a model without an index. */
 static int list_files(struct m3_checkpoint *checkpoint, const json_t *weight_map, const char *index_path,
@@ -85,12 +79,13 @@ static int list_files(struct m3_checkpoint *checkpoint, const json_t *weight_map
 
     const char *tensor;
     json_t *value;
-    if (entries && weight_map) json_object_foreach((json_t *)weight_map, tensor, value) {
-        targets[count++] = json_string_value(value);
-        if (!is_plain_name(targets[count - 1]))
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected the name of a file in this folder",
-                             index_path, tensor, targets[count - 1] ? targets[count - 1] : "another JSON value");
-    }
+    if (entries && weight_map) json_object_foreach((json_t *)weight_map, tensor, value)
+        {
+            targets[count++] = json_string_value(value);
+            if (!is_plain_name(targets[count - 1]))
+                status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected the name of a file in this folder",
+                                 index_path, tensor, targets[count - 1] ? targets[count - 1] : "another JSON value");
+        }
     if (!status) qsort(targets, count, sizeof *targets, by_bytes);
     for (size_t i = 0; i < count && !status; i++) {
         if (i > 0 && strcmp(targets[i], targets[i - 1]) == 0) continue;
@@ -149,10 +144,9 @@ static int check_index(const struct m3_checkpoint *checkpoint, const json_t *wei
     }
     const char *name;
     json_t *target;
-    json_object_foreach((json_t *)weight_map, name, target)
-        if (!m3_checkpoint_find(checkpoint, name, NULL))
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: not in %s, where weight_map has it", index_path, name,
-                             json_string_value(target));
+    json_object_foreach((json_t *)weight_map, name, target) if (!m3_checkpoint_find(checkpoint, name, NULL)) status =
+        m3_fail(error, M3_BAD_INPUT, "%s: %s: not in %s, where weight_map has it", index_path, name,
+                json_string_value(target));
     return status;
 }
 

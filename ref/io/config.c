@@ -30,7 +30,9 @@ static int is_one_of(const char *name, const char *const *names)
 }
 
 static const char *const type_names[] = {
-    [M3_TYPE_VL] = "minimax_m3_vl", [M3_TYPE_VL_TEXT] = "minimax_m3_vl_text", [M3_TYPE_M2] = "minimax_m2",
+    [M3_TYPE_VL] = "minimax_m3_vl",
+    [M3_TYPE_VL_TEXT] = "minimax_m3_vl_text",
+    [M3_TYPE_M2] = "minimax_m2",
 };
 
 const char *m3_config_type_name(enum m3_model_type type) { return type_names[type]; }
@@ -55,7 +57,8 @@ static int check_model(struct config_reading *reading)
     const json_t *list = m3_config_field(reading, ROOT, "architectures");
     if (!type && !list) fail(reading, "model_type: got nothing, expected \"minimax_m3_vl\"");
     if (type && find_type(&reading->config.type, json_string_value(type)))
-        m3_config_refuse(reading, ROOT, "model_type", "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, or "
+        m3_config_refuse(reading, ROOT, "model_type",
+                         "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, or "
                          "\"minimax_m2\"");
     if (!type && is_one_of(json_string_value(json_array_get(list, 0)), m2_classes)) reading->config.type = M3_TYPE_M2;
 
@@ -63,8 +66,8 @@ static int check_model(struct config_reading *reading)
     for (size_t i = 0; i < json_array_size(list); i++)
         known &= is_one_of(json_string_value(json_array_get(list, i)), m2 ? m2_classes : classes);
     if (list && !known && !reading->status)
-        m3_config_refuse(reading, ROOT, "architectures", m2 ? "[\"MiniMaxM2ForCausalLM\"]"
-                                                            : "[\"MiniMaxM3SparseForConditionalGeneration\"]");
+        m3_config_refuse(reading, ROOT, "architectures",
+                         m2 ? "[\"MiniMaxM2ForCausalLM\"]" : "[\"MiniMaxM3SparseForConditionalGeneration\"]");
     return reading->status;
 }
 
@@ -89,8 +92,8 @@ static void find_objects(struct config_reading *reading)
     reading->config.vision.present = objects[VISION] != NULL;
 
     /* Some tools add layer_types to a released file: sparse_attention_config decides. */
-    reading->flat = !objects[SPARSE] && (objects[ROPE] || m3_config_field(reading, TEXT, "layer_types")
-                                         || m3_config_field(reading, TEXT, "index_n_heads"));
+    reading->flat = !objects[SPARSE] && (objects[ROPE] || m3_config_field(reading, TEXT, "layer_types") ||
+                                         m3_config_field(reading, TEXT, "index_n_heads"));
 }
 
 /* A list with a 0 or 1 per layer, or with one of two words. Returns NULL if it is absent or wrong. */
@@ -130,9 +133,9 @@ static unsigned char *merge_layers(struct config_reading *reading, unsigned char
     if (released && flat && memcmp(released, flat, (size_t)reading->config.layers) != 0) {
         int64_t layer = 0;
         while (released[layer] == flat[layer]) layer++;
-        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: layer %" PRId64
-                                  ": got another kind than in the released list beside it", reading->path,
-                                  m3_config_prefix(reading, TEXT), key, layer);
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT,
+                                  "%s: %s%s: layer %" PRId64 ": got another kind than in the released list beside it",
+                                  reading->path, m3_config_prefix(reading, TEXT), key, layer);
     }
     if (!released) return flat;
     free(flat);
@@ -145,8 +148,7 @@ static void all_layers_moe(struct config_reading *reading)
     size_t layers = (size_t)reading->config.layers;
     if (!(reading->config.moe = malloc(layers + 1)))
         reading->status = m3_fail_memory(reading->error, reading->path, layers);
-    else
-        memset(reading->config.moe, 1, layers);
+    else memset(reading->config.moe, 1, layers);
 }
 
 static void read_moe_layers(struct config_reading *reading)
@@ -154,12 +156,14 @@ static void read_moe_layers(struct config_reading *reading)
     unsigned char *released = read_layers(reading, TEXT, "moe_layer_freq", NULL, NULL);
     unsigned char *flat = read_layers(reading, TEXT, "mlp_layer_types", "dense", "sparse");
     reading->config.moe = merge_layers(reading, released, flat, "mlp_layer_types");
-    int undescribed = !m3_config_field(reading, TEXT, "moe_layer_freq")
-                   && !m3_config_field(reading, TEXT, "mlp_layer_types");
+    int undescribed =
+        !m3_config_field(reading, TEXT, "moe_layer_freq") && !m3_config_field(reading, TEXT, "mlp_layer_types");
     if (undescribed && reading->config.type == M3_TYPE_M2) all_layers_moe(reading);
     else if (undescribed)
-        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: got nothing, expected the kind of each "
-                                  "layer", reading->path, m3_config_prefix(reading, TEXT),
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT,
+                                  "%s: %s%s: got nothing, expected the kind of each "
+                                  "layer",
+                                  reading->path, m3_config_prefix(reading, TEXT),
                                   reading->flat ? "mlp_layer_types" : "moe_layer_freq");
     for (int64_t i = 0; reading->config.moe && i < reading->config.layers; i++) {
         reading->any_moe |= reading->config.moe[i];
@@ -170,8 +174,10 @@ static void read_moe_layers(struct config_reading *reading)
 /* 1 if the file says nothing at all about sparse attention: then every layer is a full one. */
 static int has_no_sparse_config(const struct config_reading *reading)
 {
-    static const char *const flat[] = { "layer_types", "index_n_heads", "index_head_dim", "index_block_size",
-                                        "index_topk_blocks", "index_local_blocks", NULL };
+    static const char *const flat[] = {
+        "layer_types", "index_n_heads", "index_head_dim", "index_block_size", "index_topk_blocks", "index_local_blocks",
+        NULL
+    };
     int none = !reading->objects[SPARSE];
     for (int i = 0; flat[i]; i++) none &= !m3_config_field(reading, TEXT, flat[i]);
     return none;
@@ -186,11 +192,13 @@ static void read_sparse_layers(struct config_reading *reading)
         if (reading->config.type != M3_TYPE_M2)
             m3_fail(reading->notes, M3_OK, "%s: no sparse attention described: every layer is a full one",
                     reading->path);
-    } else if (!reading->config.sparse && reading->use_sparse && !m3_config_field(reading, TEXT, "layer_types")
-               && !m3_config_field(reading, SPARSE, "sparse_attention_freq")) {
+    } else if (!reading->config.sparse && reading->use_sparse && !m3_config_field(reading, TEXT, "layer_types") &&
+               !m3_config_field(reading, SPARSE, "sparse_attention_freq")) {
         enum config_object object = reading->flat ? TEXT : SPARSE;
-        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: got nothing, expected the kind of each "
-                                  "layer", reading->path, m3_config_prefix(reading, object),
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT,
+                                  "%s: %s%s: got nothing, expected the kind of each "
+                                  "layer",
+                                  reading->path, m3_config_prefix(reading, object),
                                   reading->flat ? "layer_types" : "sparse_attention_freq");
     }
     if (!reading->config.sparse && !(reading->config.sparse = calloc((size_t)reading->config.layers + 1, 1)))
@@ -208,9 +216,10 @@ static void check_index_value(struct config_reading *reading)
     unsigned char *disabled = read_layers(reading, SPARSE, "sparse_disable_index_value", NULL, NULL);
     for (int64_t i = 0; disabled && reading->config.sparse && i < reading->config.layers; i++)
         if (reading->config.sparse[i] && !disabled[i])
-            reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %ssparse_disable_index_value: layer %" PRId64
-                                      ": got 0, expected 1 for a sparse layer", reading->path,
-                                      m3_config_prefix(reading, SPARSE), i);
+            reading->status =
+                m3_fail(reading->error, M3_BAD_INPUT,
+                        "%s: %ssparse_disable_index_value: layer %" PRId64 ": got 0, expected 1 for a sparse layer",
+                        reading->path, m3_config_prefix(reading, SPARSE), i);
     free(disabled);
 }
 
@@ -234,10 +243,9 @@ static void settle_kinds(struct config_reading *reading)
     reading->config.oai = !m2 && (reading->flat || reading->act == ACT_SWIGLUOAI);
     if (m2 && reading->act == ACT_SWIGLUOAI && m3_config_field(reading, TEXT, "hidden_act"))
         m3_config_refuse(reading, TEXT, "hidden_act", "\"silu\"");
-    if (!m2 && reading->qk_norm == QK_NORM_PER_LAYER)
-        m3_config_refuse(reading, TEXT, "qk_norm_type", "\"per_head\"");
-    reading->config.qk_norm_whole = m3_config_field(reading, TEXT, "qk_norm_type")
-                                  ? reading->qk_norm == QK_NORM_PER_LAYER : m2;
+    if (!m2 && reading->qk_norm == QK_NORM_PER_LAYER) m3_config_refuse(reading, TEXT, "qk_norm_type", "\"per_head\"");
+    reading->config.qk_norm_whole =
+        m3_config_field(reading, TEXT, "qk_norm_type") ? reading->qk_norm == QK_NORM_PER_LAYER : m2;
 }
 
 /* Fields that are only good when absent, one that is good when repeated, and the one list of numbers. */
@@ -255,8 +263,7 @@ static void check_odd_fields(struct config_reading *reading)
     int good = json_array_size(block) == 2 && ((rows == 1 && cols == 32) || (rows == 128 && cols == 128));
     if (block && !good) m3_config_refuse(reading, QUANTISATION, "weight_block_size", "[1,32] or [128,128]");
     int groups = block ? rows == 1 : reading->quantised == QUANTISED_MXFP8;
-    if (reading->objects[QUANTISATION])
-        reading->config.matrix_scaling = groups ? M3_SCALE_MX32 : M3_SCALE_128X128;
+    if (reading->objects[QUANTISATION]) reading->config.matrix_scaling = groups ? M3_SCALE_MX32 : M3_SCALE_128X128;
 }
 
 /* transformers reads the factor alone, and may write an unused rotary_dim beside it. */
@@ -269,18 +276,23 @@ static void settle_rotary(struct config_reading *reading)
     config->R = reading->flat && by_factor ? by_factor : reading->rotary_dim ? reading->rotary_dim : by_factor;
 
     if (differ && !reading->flat)
-        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %srotary_dim: got %" PRId64 ", expected %" PRId64
-                                  ", partial_rotary_factor times head_dim", reading->path, prefix, reading->rotary_dim,
-                                  by_factor);
+        reading->status =
+            m3_fail(reading->error, M3_BAD_INPUT,
+                    "%s: %srotary_dim: got %" PRId64 ", expected %" PRId64 ", partial_rotary_factor times head_dim",
+                    reading->path, prefix, reading->rotary_dim, by_factor);
     if (differ && reading->flat)
         m3_fail(reading->notes, M3_OK, "%s: %srotary_dim: %" PRId64 " is overridden by partial_rotary_factor: %" PRId64,
                 reading->path, prefix, reading->rotary_dim, by_factor);
     if (!by_factor && reading->rotary_dim && reading->flat)
-        m3_fail(reading->notes, M3_OK, "%s: %srotary_dim: %" PRId64 " is taken, for want of partial_rotary_factor; "
-                "transformers turns all of head_dim then", reading->path, prefix, reading->rotary_dim);
+        m3_fail(reading->notes, M3_OK,
+                "%s: %srotary_dim: %" PRId64 " is taken, for want of partial_rotary_factor; "
+                "transformers turns all of head_dim then",
+                reading->path, prefix, reading->rotary_dim);
     if (config->R == 0)
-        reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %srotary_dim: got nothing, expected this field "
-                                  "or partial_rotary_factor", reading->path, prefix);
+        reading->status = m3_fail(reading->error, M3_BAD_INPUT,
+                                  "%s: %srotary_dim: got nothing, expected this field "
+                                  "or partial_rotary_factor",
+                                  reading->path, prefix);
 }
 
 /* `what` is a relation between fields, with their released names. Not looked at while fields themselves are wrong. */
@@ -314,8 +326,8 @@ static void check_relations(struct config_reading *reading)
     expect(reading, v->image_token < c->V, "image_token_index to be below vocab_size", v->image_token, c->V);
     expect(reading, v->video_token < c->V, "video_token_index to be below vocab_size", v->video_token, c->V);
 
-    double per_layer = 2.0 * (double)(c->Q + c->G) * c->D + 3.0 * c->dense_intermediate
-                     + 3.0 * ((double)c->E * c->F + c->shared_intermediate);
+    double per_layer = 2.0 * (double)(c->Q + c->G) * c->D + 3.0 * c->dense_intermediate +
+                       3.0 * ((double)c->E * c->F + c->shared_intermediate);
     double parameters = c->H * (c->layers * per_layer + 2.0 * c->V);
     if (!(parameters < 0x1p56)) fail(reading, "the sizes make a model of more than 2^56 parameters");
 }
@@ -346,8 +358,8 @@ static int settle(struct m3_config *config, json_t *root, const char *path, stru
 {
     struct config_reading reading = { .path = path, .objects[ROOT] = root, .notes = notes, .error = error };
     int status = json_is_object(root)
-               ? read_all(&reading)
-               : m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", path);
+                     ? read_all(&reading)
+                     : m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", path);
     json_decref(root);
     if (status) m3_config_free(&reading.config);
     else *config = reading.config;

@@ -16,13 +16,13 @@
 #include "base/weight.h"
 
 struct m3_vision_config {
-    int present;                        /* else only the tokens below mean anything */
+    int present; /* else only the tokens below mean anything */
     int64_t W, A, U, layers, intermediate, patch, channels;
     int64_t spatial_merge, temporal_patch;
-    int64_t segment_max_frames;         /* temporal grid steps; 0: no limit */
+    int64_t segment_max_frames; /* temporal grid steps; 0: no limit */
     int64_t projector_hidden;
     double rope_theta, eps;
-    int64_t image_token, video_token;   /* -1: none */
+    int64_t image_token, video_token; /* -1: none */
 };
 
 enum m3_model_type { M3_TYPE_VL, M3_TYPE_VL_TEXT, M3_TYPE_M2 };
@@ -30,21 +30,21 @@ enum m3_model_type { M3_TYPE_VL, M3_TYPE_VL_TEXT, M3_TYPE_M2 };
 struct m3_config {
     enum m3_model_type type;
     int64_t H, Q, G, D, R, X, V, layers;
-    int64_t dense_intermediate;         /* 0 if the file does not say, and no layer is dense */
-    int64_t F, shared_intermediate, E, K;   /* 0 if the file does not say, and no layer has experts; no shared expert:
+    int64_t dense_intermediate; /* 0 if the file does not say, and no layer is dense */
+    int64_t F, shared_intermediate, E, K; /* 0 if the file does not say, and no layer has experts; no shared expert:
                                              * shared_intermediate 0 */
-    int64_t block, N;                   /* index block size, blocks kept; with X the released ones if it does not say
+    int64_t block, N; /* index block size, blocks kept; with X the released ones if it does not say
                                          * and no layer is sparse */
     int64_t max_positions, mtp_modules;
     double rope_theta, eps, routed_scaling, swiglu_alpha, swiglu_limit;
-    int gemma_norm;                     /* else plain RMSNorm */
-    int qk_norm_whole;                  /* q and k are normalised as whole vectors; else each head by itself */
-    int oai;                            /* SwiGLU-OAI; else SiLU-SwiGLU */
-    int tied_embeddings;                /* lm_head is embed_tokens */
-    unsigned char *sparse, *moe;        /* [layers]: sparse attention; mixture of experts */
-    int sparse_switched_off;            /* by use_sparse_attention: index tensors may be there, unused */
-    enum m3_scaling matrix_scaling;     /* by quantization_config: scales beside E4M3 matrices; the files decide */
-    struct m3_semantics semantics;      /* what the config says of it: pool, init and local blocks */
+    int gemma_norm; /* else plain RMSNorm */
+    int qk_norm_whole; /* q and k are normalised as whole vectors; else each head by itself */
+    int oai; /* SwiGLU-OAI; else SiLU-SwiGLU */
+    int tied_embeddings; /* lm_head is embed_tokens */
+    unsigned char *sparse, *moe; /* [layers]: sparse attention; mixture of experts */
+    int sparse_switched_off; /* by use_sparse_attention: index tensors may be there, unused */
+    enum m3_scaling matrix_scaling; /* by quantization_config: scales beside E4M3 matrices; the files decide */
+    struct m3_semantics semantics; /* what the config says of it: pool, init and local blocks */
     struct m3_vision_config vision;
 };
 

@@ -42,6 +42,7 @@ struct number {
 #define NUMBER(field) NUMBER_AT(config.field)
 #define FLAG(field) FLAG_AT(config.field)
 
+/* clang-format off */
 static const struct number text_fields[] = {
     { { TEXT, "hidden_size" },             COUNT(H),                  1, WIDTH,      NEEDED, 0,      SAME },
     { { TEXT, "num_hidden_layers" },       COUNT(layers),             1, LAYERS,     NEEDED, 0,      SAME },
@@ -67,35 +68,37 @@ static const struct number text_fields[] = {
     { { ROOT, "video_token_index" },       COUNT(vision.video_token), 0, VOCABULARY, QUIET, -1,
       { ROOT, "video_token_id" } },
 };
+/* clang-format on */
 
 static const struct number m3_fields[] = {
     { { TEXT, "max_position_embeddings" }, COUNT(max_positions), 1, POSITIONS, NOTED, 1048576, SAME },
-    { { TEXT, "use_gemma_norm" },          FLAG(gemma_norm),     0, 1,         QUIET, 1,       SAME },
+    { { TEXT, "use_gemma_norm" }, FLAG(gemma_norm), 0, 1, QUIET, 1, SAME },
 };
 
 /* Its code knows neither a shared expert nor a factor. */
 static const struct number m2_fields[] = {
-    { { TEXT, "max_position_embeddings" },  COUNT(max_positions),       1, POSITIONS, NOTED, 196608, SAME },
-    { { TEXT, "use_gemma_norm" },           FLAG(gemma_norm),           0, 1,         QUIET, 0,      SAME },
-    { { TEXT, "shared_intermediate_size" }, COUNT(shared_intermediate), 0, 0,         QUIET, 0,      SAME },
-    { { TEXT, "n_shared_experts" },         COUNT_AT(ignored_count),    0, 0,         QUIET, 0,      SAME },
-    { { TEXT, "routed_scaling_factor" },    NUMBER(routed_scaling),     1, 1,         QUIET, 1,      SAME },
-    { { TEXT, "use_mtp" },                  FLAG_AT(ignored),           0, 1,         QUIET, 0,      SAME },
-    { { TEXT, "mtp_transformer_layers" },   COUNT_AT(ignored_count),    1, 1,         QUIET, 1,      SAME },
+    { { TEXT, "max_position_embeddings" }, COUNT(max_positions), 1, POSITIONS, NOTED, 196608, SAME },
+    { { TEXT, "use_gemma_norm" }, FLAG(gemma_norm), 0, 1, QUIET, 0, SAME },
+    { { TEXT, "shared_intermediate_size" }, COUNT(shared_intermediate), 0, 0, QUIET, 0, SAME },
+    { { TEXT, "n_shared_experts" }, COUNT_AT(ignored_count), 0, 0, QUIET, 0, SAME },
+    { { TEXT, "routed_scaling_factor" }, NUMBER(routed_scaling), 1, 1, QUIET, 1, SAME },
+    { { TEXT, "use_mtp" }, FLAG_AT(ignored), 0, 1, QUIET, 0, SAME },
+    { { TEXT, "mtp_transformer_layers" }, COUNT_AT(ignored_count), 1, 1, QUIET, 1, SAME },
 };
 
 static const struct number sparse_fields[] = {
-    { { SPARSE, "sparse_num_index_heads" }, COUNT_AT(index_heads),         1, HEADS,     NEEDED, 0,
-      { TEXT, "index_n_heads" } },
-    { { SPARSE, "sparse_index_dim" },       COUNT(X),                      1, HEADS,     NEEDED, 128,
-      { TEXT, "index_head_dim" } },
-    { { SPARSE, "sparse_block_size" },      COUNT(block),                  1, POSITIONS, NEEDED, 128,
-      { TEXT, "index_block_size" } },
-    { { SPARSE, "sparse_topk_blocks" },     COUNT(N),                      1, WIDTH,     NEEDED, 16,
-      { TEXT, "index_topk_blocks" } },
-    { { SPARSE, "sparse_local_block" },     COUNT(semantics.local_blocks), 0, POSITIONS, NOTED, 1,
+    { { SPARSE, "sparse_num_index_heads" }, COUNT_AT(index_heads), 1, HEADS, NEEDED, 0, { TEXT, "index_n_heads" } },
+    { { SPARSE, "sparse_index_dim" }, COUNT(X), 1, HEADS, NEEDED, 128, { TEXT, "index_head_dim" } },
+    { { SPARSE, "sparse_block_size" }, COUNT(block), 1, POSITIONS, NEEDED, 128, { TEXT, "index_block_size" } },
+    { { SPARSE, "sparse_topk_blocks" }, COUNT(N), 1, WIDTH, NEEDED, 16, { TEXT, "index_topk_blocks" } },
+    { { SPARSE, "sparse_local_block" },
+      COUNT(semantics.local_blocks),
+      0,
+      POSITIONS,
+      NOTED,
+      1,
       { TEXT, "index_local_blocks" } },
-    { { SPARSE, "sparse_init_block" },      COUNT(semantics.init_blocks),  0, POSITIONS, QUIET, 0,    SAME },
+    { { SPARSE, "sparse_init_block" }, COUNT(semantics.init_blocks), 0, POSITIONS, QUIET, 0, SAME },
 };
 
 static const struct number dense_fields[] = {
@@ -103,24 +106,25 @@ static const struct number dense_fields[] = {
 };
 
 static const struct number expert_fields[] = {
-    { { TEXT, "intermediate_size" },        COUNT(F),                   1, WIDTH, NEEDED, 0, SAME },
-    { { TEXT, "num_local_experts" },        COUNT(E),                   1, HEADS, NEEDED, 0, { TEXT, "num_experts" } },
-    { { TEXT, "num_experts_per_tok" },      COUNT(K),                   1, HEADS, NEEDED, 0, SAME },
-    { { TEXT, "use_routing_bias" },         FLAG_AT(ignored),           1, 1,     QUIET, 1,  SAME },
+    { { TEXT, "intermediate_size" }, COUNT(F), 1, WIDTH, NEEDED, 0, SAME },
+    { { TEXT, "num_local_experts" }, COUNT(E), 1, HEADS, NEEDED, 0, { TEXT, "num_experts" } },
+    { { TEXT, "num_experts_per_tok" }, COUNT(K), 1, HEADS, NEEDED, 0, SAME },
+    { { TEXT, "use_routing_bias" }, FLAG_AT(ignored), 1, 1, QUIET, 1, SAME },
 };
 
 static const struct number m3_expert_fields[] = {
     { { TEXT, "shared_intermediate_size" }, COUNT(shared_intermediate), 1, WIDTH, NEEDED, 0, SAME },
-    { { TEXT, "n_shared_experts" },         COUNT_AT(ignored_count),    1, 1,     QUIET, 1,  SAME },
-    { { TEXT, "routed_scaling_factor" },    NUMBER(routed_scaling),     0, 1e6,   NOTED, 2,  SAME },
+    { { TEXT, "n_shared_experts" }, COUNT_AT(ignored_count), 1, 1, QUIET, 1, SAME },
+    { { TEXT, "routed_scaling_factor" }, NUMBER(routed_scaling), 0, 1e6, NOTED, 2, SAME },
 };
 
 static const struct number oai_fields[] = {
-    { { TEXT, "swiglu_alpha" }, NUMBER(swiglu_alpha),      0, 1e6,     NOTED, 1.702, SAME },
-    { { TEXT, "swiglu_limit" }, NUMBER(swiglu_limit),      1e-6, 1e30, NOTED, 7,     SAME },
-    { { TEXT, "swiglu_beta" },  NUMBER_AT(ignored_number), 1, 1,       QUIET, 1,     SAME },
+    { { TEXT, "swiglu_alpha" }, NUMBER(swiglu_alpha), 0, 1e6, NOTED, 1.702, SAME },
+    { { TEXT, "swiglu_limit" }, NUMBER(swiglu_limit), 1e-6, 1e30, NOTED, 7, SAME },
+    { { TEXT, "swiglu_beta" }, NUMBER_AT(ignored_number), 1, 1, QUIET, 1, SAME },
 };
 
+/* clang-format off */
 static const struct number vision_fields[] = {
     { { VISION, "hidden_size" },               COUNT(vision.W),                  1, WIDTH,     NEEDED, 0,   SAME },
     { { VISION, "num_attention_heads" },       COUNT(vision.A),                  1, HEADS,     NEEDED, 0,   SAME },
@@ -140,6 +144,7 @@ static const struct number vision_fields[] = {
     { { ROOT, "multimodal_projector_bias" },   FLAG_AT(ignored),                 1, 1,         QUIET, 1,    SAME },
     { { ROOT, "vision_feature_layer" },        COUNT_AT(ignored_count),          -1, -1,       QUIET, -1,   SAME },
 };
+/* clang-format on */
 
 /* Each with the condition under which its fields are needed. */
 static const struct group {
@@ -166,29 +171,32 @@ static const struct word {
     size_t offset;
     const char *words[4];
 } words[] = {
-    { { TEXT, "hidden_act" },                      CHOICE(act),                   { "swigluoai", "silu" } },
-    { { TEXT, "qk_norm_type" },                    CHOICE(qk_norm),               { "per_head", "per_layer" } },
-    { { TEXT, "scoring_func" },                    CHOICE(ignored),               { "sigmoid" } },
-    { { SPARSE, "sparse_score_type" },             CHOICE(config.semantics.pool), { "max", "lse" } },
-    { { ROPE, "rope_type" },                       CHOICE(ignored),               { "default" } },
-    { { ROPE, "type" },                            CHOICE(ignored),               { "default" } },
-    { { VISION_ROPE, "rope_type" },                CHOICE(ignored),               { "default" } },
-    { { VISION_ROPE, "type" },                     CHOICE(ignored),               { "default" } },
-    { { VISION, "hidden_act" },                    CHOICE(ignored),               { "gelu" } },
-    { { VISION, "rope_mode" },                     CHOICE(ignored),               { "3d" } },
-    { { VISION, "position_embedding_type" },       CHOICE(ignored),               { "rope" } },
-    { { MERGE, "image_token_compression_method" }, CHOICE(ignored),               { "patch_merge" } },
-    { { ROOT, "projector_hidden_act" },            CHOICE(ignored),               { "gelu" } },
-    { { ROOT, "vision_feature_select_strategy" },  CHOICE(ignored),               { "full" } },
-    { { QUANTISATION, "quant_method" },            CHOICE(quantised),             { "mxfp8", "fp8" } },
+    { { TEXT, "hidden_act" }, CHOICE(act), { "swigluoai", "silu" } },
+    { { TEXT, "qk_norm_type" }, CHOICE(qk_norm), { "per_head", "per_layer" } },
+    { { TEXT, "scoring_func" }, CHOICE(ignored), { "sigmoid" } },
+    { { SPARSE, "sparse_score_type" }, CHOICE(config.semantics.pool), { "max", "lse" } },
+    { { ROPE, "rope_type" }, CHOICE(ignored), { "default" } },
+    { { ROPE, "type" }, CHOICE(ignored), { "default" } },
+    { { VISION_ROPE, "rope_type" }, CHOICE(ignored), { "default" } },
+    { { VISION_ROPE, "type" }, CHOICE(ignored), { "default" } },
+    { { VISION, "hidden_act" }, CHOICE(ignored), { "gelu" } },
+    { { VISION, "rope_mode" }, CHOICE(ignored), { "3d" } },
+    { { VISION, "position_embedding_type" }, CHOICE(ignored), { "rope" } },
+    { { MERGE, "image_token_compression_method" }, CHOICE(ignored), { "patch_merge" } },
+    { { ROOT, "projector_hidden_act" }, CHOICE(ignored), { "gelu" } },
+    { { ROOT, "vision_feature_select_strategy" }, CHOICE(ignored), { "full" } },
+    { { QUANTISATION, "quant_method" }, CHOICE(quantised), { "mxfp8", "fp8" } },
 };
 
 /* Read and ignored in the flat form: the code behind it has one behaviour, whatever they say. */
 static const struct place unused_in_flat[] = {
-    { TEXT, "attention_output_gate" }, { TEXT, "use_routing_bias" }, { TEXT, "scoring_func" },
+    { TEXT, "attention_output_gate" },
+    { TEXT, "use_routing_bias" },
+    { TEXT, "scoring_func" },
 };
 
 /* Read in config.c, or read by nobody because nothing here depends on it. */
+/* clang-format off */
 static const struct place others[] = {
     { ROOT, "architectures" }, { ROOT, "model_type" }, { ROOT, "text_config" }, { ROOT, "vision_config" },
     { ROOT, "quantization_config" }, { ROOT, "img_token_compression_config" },
@@ -222,6 +230,7 @@ const char *m3_config_prefix(const struct config_reading *reading, enum config_o
         [VISION_ROPE] = "vision_config.rope_parameters.",
         [MERGE] = "vision_config.img_token_compression_config.", [QUANTISATION] = "quantization_config.",
     };
+    /* clang-format on */
     int text_only = reading->objects[TEXT] == reading->objects[ROOT];
     int in_text = object == TEXT || object == SPARSE || object == ROPE;
     return prefixes[object] + (text_only && in_text ? strlen(prefixes[TEXT]) : 0);
@@ -247,8 +256,7 @@ static void refuse_number(struct config_reading *reading, const struct number *r
     char expected[100];
     if (row->kind == IS_FLAG)
         snprintf(expected, sizeof expected, "%s", row->min < row->max ? "true or false" : row->min ? "true" : "false");
-    else if (row->min == row->max)
-        snprintf(expected, sizeof expected, "%.17g", row->min);
+    else if (row->min == row->max) snprintf(expected, sizeof expected, "%.17g", row->min);
     else
         snprintf(expected, sizeof expected, "%s from %.7g to %.17g", row->kind == IS_COUNT ? "an integer" : "a number",
                  row->min, row->max);
@@ -269,8 +277,9 @@ static const json_t *checked_number(struct config_reading *reading, const struct
 {
     const json_t *value = place.key ? m3_config_field(reading, place.object, place.key) : NULL;
     if (!value) return NULL;
-    int typed = row->kind == IS_FLAG ? json_is_boolean(value)
-              : row->kind == IS_COUNT ? json_is_integer(value) : json_is_number(value);
+    int typed = row->kind == IS_FLAG    ? json_is_boolean(value)
+                : row->kind == IS_COUNT ? json_is_integer(value)
+                                        : json_is_number(value);
     *number = row->kind == IS_FLAG ? json_is_true(value) : json_number_value(value);
     if (typed && *number >= row->min && *number <= row->max) return value;
     if (refuse) refuse_number(reading, row, place);
@@ -353,8 +362,8 @@ static int applies(const struct config_reading *reading, const struct group *gro
 
 static void check_absent(struct config_reading *reading, const struct number *row)
 {
-    int given = m3_config_field(reading, row->released.object, row->released.key)
-             || (row->flat.key && m3_config_field(reading, row->flat.object, row->flat.key));
+    int given = m3_config_field(reading, row->released.object, row->released.key) ||
+                (row->flat.key && m3_config_field(reading, row->flat.object, row->flat.key));
     if (given || row->absent == QUIET) return;
 
     const struct place *place = reading->flat && row->flat.key ? &row->flat : &row->released;
@@ -387,8 +396,8 @@ static int is_known(const struct config_reading *reading, const json_t *object, 
     int known = 0;
     for (size_t i = 0; i < LENGTH(groups); i++)
         for (size_t j = 0; j < groups[i].count; j++)
-            known |= is_here(reading, object, key, groups[i].rows[j].released)
-                  || is_here(reading, object, key, groups[i].rows[j].flat);
+            known |= is_here(reading, object, key, groups[i].rows[j].released) ||
+                     is_here(reading, object, key, groups[i].rows[j].flat);
     for (size_t i = 0; i < LENGTH(words); i++) known |= is_here(reading, object, key, words[i].place);
     for (size_t i = 0; i < LENGTH(others); i++) known |= is_here(reading, object, key, others[i]);
     return known;
@@ -400,9 +409,9 @@ void m3_config_note_unknown(struct config_reading *reading)
         if (object == TEXT && reading->objects[TEXT] == reading->objects[ROOT]) continue;
         const char *key;
         json_t *value;
-        json_object_foreach(reading->objects[object], key, value)
-            if (!json_is_null(value) && !is_known(reading, reading->objects[object], key))
-                m3_fail(reading->notes, M3_OK, "%s: %s%s: unknown field, ignored", reading->path,
-                        m3_config_prefix(reading, object), key);
+        json_object_foreach(reading->objects[object], key,
+                            value) if (!json_is_null(value) && !is_known(reading, reading->objects[object], key))
+            m3_fail(reading->notes, M3_OK, "%s: %s%s: unknown field, ignored", reading->path,
+                    m3_config_prefix(reading, object), key);
     }
 }

@@ -56,8 +56,10 @@ static int check_head(struct reading *r, FILE *file)
 
     int64_t width = big_endian(head + 16), height = big_endian(head + 20);
     if (width < 1 || height < 1 || width > MOST_PIXELS / height)
-        return m3_fail(r->error, M3_BAD_INPUT, "%s: got %" PRId64 " x %" PRId64 " pixels, expected at least one and at "
-                       "most %d", r->path, width, height, MOST_PIXELS);
+        return m3_fail(r->error, M3_BAD_INPUT,
+                       "%s: got %" PRId64 " x %" PRId64 " pixels, expected at least one and at "
+                       "most %d",
+                       r->path, width, height, MOST_PIXELS);
     if (fseek(file, 0, SEEK_SET))
         return m3_fail(r->error, M3_IO, "%s: got a stream, expected a file that can be read twice", r->path);
     return M3_OK;

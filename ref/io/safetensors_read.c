@@ -68,11 +68,13 @@ static int parse_header(struct m3_safetensors *file, struct m3_error *error)
 {
     for (int i = 0; i < 8; i++) file->json_bytes |= (uint64_t)file->bytes[i] << 8 * i;
     if (file->json_bytes > max_json_bytes)
-        return m3_fail(error, M3_BAD_INPUT, "%s: header length: got %" PRIu64 ", expected at most %" PRIu64,
-                       file->path, file->json_bytes, max_json_bytes);
+        return m3_fail(error, M3_BAD_INPUT, "%s: header length: got %" PRIu64 ", expected at most %" PRIu64, file->path,
+                       file->json_bytes, max_json_bytes);
     if (file->json_bytes > file->size - 8)
-        return m3_fail(error, M3_BAD_INPUT, "%s: truncated: header length: got %" PRIu64 ", expected at most %" PRIu64
-                       ", the rest of the file", file->path, file->json_bytes, file->size - 8);
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: truncated: header length: got %" PRIu64 ", expected at most %" PRIu64
+                       ", the rest of the file",
+                       file->path, file->json_bytes, file->size - 8);
 
     int status = m3_json_parse(&file->json, (const char *)file->bytes + 8, file->json_bytes, file->path, error);
     if (status) return status;
@@ -89,9 +91,8 @@ static int check_metadata(const struct m3_safetensors *file, struct m3_error *er
     int status = M3_OK;
     const char *key;
     json_t *value;
-    json_object_foreach(metadata, key, value)
-        if (!json_is_string(value))
-            status = m3_fail(error, M3_BAD_INPUT, "%s: __metadata__: %s: expected a string", file->path, key);
+    json_object_foreach(metadata, key, value) if (!json_is_string(value)) status =
+        m3_fail(error, M3_BAD_INPUT, "%s: __metadata__: %s: expected a string", file->path, key);
     return status;
 }
 
@@ -129,13 +130,15 @@ static int parse_offsets(struct m3_tensor *tensor, const struct m3_safetensors *
     int64_t begin = json_integer_value(first), end = json_integer_value(last);
     uint64_t data_bytes = file->size - 8 - file->json_bytes;
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
-        return m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: got [%" PRId64 ",%" PRId64 "], expected them to "
-                       "ascend within 0 to %" PRIu64 ", the data in the file", file->path, tensor->name, begin, end,
-                       data_bytes);
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: %s: data_offsets: got [%" PRId64 ",%" PRId64 "], expected them to "
+                       "ascend within 0 to %" PRIu64 ", the data in the file",
+                       file->path, tensor->name, begin, end, data_bytes);
     if ((uint64_t)(end - begin) != tensor->bytes)
-        return m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: got %" PRId64 " bytes, expected %" PRIu64
-                       " for %" PRId64 " elements of %s", file->path, tensor->name, end - begin, tensor->bytes,
-                       tensor->count, m3_dtype_name(tensor->dtype));
+        return m3_fail(
+            error, M3_BAD_INPUT,
+            "%s: %s: data_offsets: got %" PRId64 " bytes, expected %" PRIu64 " for %" PRId64 " elements of %s",
+            file->path, tensor->name, end - begin, tensor->bytes, tensor->count, m3_dtype_name(tensor->dtype));
     if ((uint64_t)begin % m3_dtype_bytes(tensor->dtype) != 0)
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: got %" PRId64 ", expected a multiple of %zu for %s",
                        file->path, tensor->name, begin, m3_dtype_bytes(tensor->dtype), m3_dtype_name(tensor->dtype));
@@ -184,9 +187,9 @@ static int check_cover(struct m3_safetensors *file, struct m3_error *error)
         struct m3_tensor *tensor = &file->tensors[i];
         const unsigned char *data = tensor->data;
         if (data != next)
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: %td bytes of %s before this tensor",
-                             file->path, tensor->name, data > next ? data - next : next - data,
-                             data > next ? "hole" : "overlap");
+            status =
+                m3_fail(error, M3_BAD_INPUT, "%s: %s: data_offsets: %td bytes of %s before this tensor", file->path,
+                        tensor->name, data > next ? data - next : next - data, data > next ? "hole" : "overlap");
         next = data + tensor->bytes;
         if (tensor->bytes == 0) tensor->data = NULL;
     }
@@ -206,7 +209,8 @@ static int parse_tensors(struct m3_safetensors *file, struct m3_error *error)
     int status = check_metadata(file, error);
     const char *name;
     json_t *entry;
-    json_object_foreach(file->json, name, entry) {
+    json_object_foreach(file->json, name, entry)
+    {
         if (strcmp(name, "__metadata__") == 0) continue;
         int bad = parse_tensor(&file->tensors[file->count], file, name, entry, error);
         if (bad) status = bad;

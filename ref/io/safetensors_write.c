@@ -52,8 +52,8 @@ int m3_writer_new(struct m3_writer **writer, const char *path, struct m3_error *
 int m3_writer_tensor(struct m3_writer *writer, const char *name, enum m3_dtype dtype, int rank, const int64_t *shape,
                      struct m3_error *error)
 {
-    if (writer->begun || rank < 0 || rank > M3_MAX_RANK || json_object_get(writer->header, name)
-        || strcmp(name, "__metadata__") == 0)
+    if (writer->begun || rank < 0 || rank > M3_MAX_RANK || json_object_get(writer->header, name) ||
+        strcmp(name, "__metadata__") == 0)
         return broken(writer, m3_fail(error, M3_INTERNAL, "%s: %s: declared twice, too late or with rank %d",
                                       writer->path, name, rank));
     uint64_t bytes = m3_dtype_bytes(dtype);
@@ -89,8 +89,8 @@ int m3_writer_metadata(struct m3_writer *writer, const char *key, const char *va
         writer->metadata = metadata;
     }
     if (json_object_set_new(writer->metadata, key, json_string(value)) != 0)
-        return broken(writer, m3_fail(error, M3_INTERNAL, "%s: __metadata__: %s: no memory, or not UTF-8",
-                                      writer->path, key));
+        return broken(writer,
+                      m3_fail(error, M3_INTERNAL, "%s: __metadata__: %s: no memory, or not UTF-8", writer->path, key));
     return M3_OK;
 }
 
@@ -102,8 +102,8 @@ static int place_tensors(struct m3_writer *writer, struct m3_error *error)
             struct declared *tensor = &writer->tensors[i];
             if (tensor->width != width) continue;
             tensor->begin = writer->data_bytes;
-            if (__builtin_add_overflow(writer->data_bytes, tensor->bytes, &writer->data_bytes)
-                || writer->data_bytes > INT64_MAX / 2)
+            if (__builtin_add_overflow(writer->data_bytes, tensor->bytes, &writer->data_bytes) ||
+                writer->data_bytes > INT64_MAX / 2)
                 return m3_fail(error, M3_INTERNAL, "%s: the size of the file overflows", writer->path);
             json_t *offsets = json_pack("[I, I]", (json_int_t)tensor->begin, (json_int_t)writer->data_bytes);
             if (json_object_set_new(tensor->entry, "data_offsets", offsets) != 0)
@@ -147,8 +147,7 @@ static int may_write(struct m3_writer *writer, struct m3_error *error)
     return broken(writer, m3_fail(error, M3_INTERNAL, "%s: written before begin, or after a failure", writer->path));
 }
 
-int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes, uint64_t count,
-                     struct m3_error *error)
+int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes, uint64_t count, struct m3_error *error)
 {
     int status = may_write(writer, error);
     if (status) return status;
@@ -168,8 +167,8 @@ int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count,
     const unsigned char *from = bytes;
     int status = may_write(writer, error);
     while (!status && count > 0) {
-        while (writer->current < writer->count
-               && writer->tensors[writer->current].written == writer->tensors[writer->current].bytes)
+        while (writer->current < writer->count &&
+               writer->tensors[writer->current].written == writer->tensors[writer->current].bytes)
             writer->current++;
         if (writer->current == writer->count)
             return broken(writer, m3_fail(error, M3_INTERNAL, "%s: %" PRIu64 " bytes more than were declared",

@@ -192,8 +192,9 @@ static void report_extra(struct binder *b, struct m3_error *notes)
     if (config->mtp_modules != b->model->mtp_modules && !otherwise_named)
         m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold %" PRId64,
                 m3_checkpoint_config_path(files), config->mtp_modules, b->model->mtp_modules);
-    if (mtp) m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of multi-token prediction are not used",
-                     m3_checkpoint_config_path(files), mtp);
+    if (mtp)
+        m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of multi-token prediction are not used",
+                m3_checkpoint_config_path(files), mtp);
 }
 
 /* A text-only file has the names of the full model without its prefix. */

@@ -9,7 +9,9 @@
 
 enum { LEAST_PLACES = 256 };
 
-struct part { int64_t length, places; };        /* tokens held, and room for them */
+struct part {
+    int64_t length, places;
+};        /* tokens held, and room for them */
 
 struct m3_cache {
     const struct m3_config *config;
@@ -37,10 +39,7 @@ int m3_cache_new(struct m3_cache **cache, const struct m3_model *model, size_t r
 }
 
 /* Bytes of a place in an array that has `width` numbers for it. */
-static size_t row_bytes(const struct m3_cache *c, int64_t width)
-{
-    return (size_t)width * c->real_bytes;
-}
+static size_t row_bytes(const struct m3_cache *c, int64_t width) { return (size_t)width * c->real_bytes; }
 
 static void unmap(void *memory, int64_t places, size_t row)
 {

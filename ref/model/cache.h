@@ -13,17 +13,17 @@
 
 /* One layer, from place 0 on, in the numbers of the engine. */
 struct m3_cached {
-    void *k, *v;                /* [S,G,D] */
-    void *index_k;              /* [S,X]; NULL if the layer is not sparse */
+    void *k, *v; /* [S,G,D] */
+    void *index_k; /* [S,X]; NULL if the layer is not sparse */
 };
 
 struct m3_cache;
 
-enum { M3_CACHE_MAIN = -1 };    /* the part of the main model; that of module m is m */
+enum { M3_CACHE_MAIN = -1 }; /* the part of the main model; that of module m is m */
 
 /* Empty. real_bytes: of the engine that will use it. */
 int m3_cache_new(struct m3_cache **cache, const struct m3_model *model, size_t real_bytes, struct m3_error *error);
-void m3_cache_free(struct m3_cache *cache);                                     /* NULL is fine */
+void m3_cache_free(struct m3_cache *cache); /* NULL is fine */
 
 size_t m3_cache_real_bytes(const struct m3_cache *cache);
 /* Was it made for the model of this config, and for numbers of this size? */

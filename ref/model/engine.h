@@ -47,33 +47,33 @@ struct m3_request {
     const unsigned char *seen;              /* [cached places + T] 0: no row sees that place; or NULL: all are seen */
     const struct m3_pictures *pictures;     /* whose features go where ids has their placeholders; or NULL */
     int64_t first_layer, end_layer;         /* [first, end); the head runs if end is the number of layers */
-    const void *hidden;                     /* [T,H] of `real`: what enters first_layer, if that is not 0; else NULL */
-    struct m3_cache *cache;                 /* the T rows come behind what it holds, and it then holds them; or NULL */
+    const void *hidden; /* [T,H] of `real`: what enters first_layer, if that is not 0; else NULL */
+    struct m3_cache *cache; /* the T rows come behind what it holds, and it then holds them; or NULL */
     const struct m3_semantics *semantics;
     enum m3_linear linear;
-    int threads;                            /* >= 1 */
-    const struct m3_replacement *replacement;               /* or NULL */
-    const struct m3_force *force;           /* or NULL */
-    const struct m3_sink *sink;             /* or NULL */
+    int threads; /* >= 1 */
+    const struct m3_replacement *replacement; /* or NULL */
+    const struct m3_force *force; /* or NULL */
+    const struct m3_sink *sink; /* or NULL */
     /* Before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or NULL. */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
     void *progress_self;
-    double *logits;                         /* [logit_rows,V]: gets the last rows, if the head runs; or NULL */
+    double *logits; /* [logit_rows,V]: gets the last rows, if the head runs; or NULL */
     int64_t logit_rows;
-    void *embedded;                         /* [T,H] of `real`: gets what enters layer 0; or NULL */
-    void *final_norm;                       /* the same for what MTP module 0 takes, if the head runs */
+    void *embedded; /* [T,H] of `real`: gets what enters layer 0; or NULL */
+    void *final_norm; /* the same for what MTP module 0 takes, if the head runs */
 };
 
 /* Row t of module m joins hidden state t with the token m + 1 places on, and predicts the one after that. */
 struct m3_mtp_request {
-    const struct m3_request *how;           /* its cache, semantics, linear, threads, replacement and sink */
+    const struct m3_request *how; /* its cache, semantics, linear, threads, replacement and sink */
     int64_t module, T;
-    const int32_t *ids;                     /* [T] the tokens joined */
-    const void *embedded;                   /* [embedded_rows,H] of `real` in place of the first embeddings; or NULL */
+    const int32_t *ids; /* [T] the tokens joined */
+    const void *embedded; /* [embedded_rows,H] of `real` in place of the first embeddings; or NULL */
     int64_t embedded_rows;
-    const int64_t *positions;               /* [T] of the hidden states */
-    void *hidden;                           /* [T,H] of `real`: what it takes, then what it hands to the next module */
-    double *logits;                         /* [logit_rows,V]: gets the last rows; or NULL */
+    const int64_t *positions; /* [T] of the hidden states */
+    void *hidden; /* [T,H] of `real`: what it takes, then what it hands to the next module */
+    double *logits; /* [logit_rows,V]: gets the last rows; or NULL */
     int64_t logit_rows;
 };
 
@@ -88,10 +88,10 @@ static inline int64_t m3_request_modules(const struct m3_model *model, const str
 }
 
 struct m3_engine {
-    const char *precision;                  /* "f32" or "f64" */
+    const char *precision; /* "f32" or "f64" */
     size_t real_bytes;
-    const struct m3_ops *ops;               /* what a pass runs; ops/ops.h of the same `real` describes it */
-    const struct m3_ops *plain;             /* the plain definitions: the same bits, with ordered sums */
+    const struct m3_ops *ops; /* what a pass runs; ops/ops.h of the same `real` describes it */
+    const struct m3_ops *plain; /* the plain definitions: the same bits, with ordered sums */
     /* The main model, then the m3_request_modules up to the last that the sink wants a tap of. */
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */

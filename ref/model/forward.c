@@ -41,8 +41,9 @@ static int open_pass(struct m3_pass *f, const struct m3_model *model, const stru
                      struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
-    *f = (struct m3_pass){ .model = model, .config = c, .request = request, .error = error, .ops = m3_fast_ops,
-                           .layer = -1 };
+    *f = (struct m3_pass){
+        .model = model, .config = c, .request = request, .error = error, .ops = m3_fast_ops, .layer = -1
+    };
     f->act =
         (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
     f->status = m3_ctx_init(&f->ctx, request->threads, request->linear);
@@ -77,14 +78,17 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
 static int check_mtp_request(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
 {
     if (r->module < 0 || r->module >= model->mtp_modules || r->T < 1 || r->how->threads < 1)
-        return m3_fail(error, M3_USAGE, "request: got MTP module %" PRId64 ", T %" PRId64 ", %d threads, expected a "
-                       "module below %" PRId64 ", T and threads from 1", r->module, r->T, r->how->threads,
-                       model->mtp_modules);
+        return m3_fail(error, M3_USAGE,
+                       "request: got MTP module %" PRId64 ", T %" PRId64 ", %d threads, expected a "
+                       "module below %" PRId64 ", T and threads from 1",
+                       r->module, r->T, r->how->threads, model->mtp_modules);
     if (!r->ids || !r->positions || !r->hidden || !r->how->semantics)
         return m3_fail(error, M3_USAGE, "request: got a NULL pointer, expected ids, positions, hidden and semantics");
     if (r->embedded_rows < 0 || r->embedded_rows > r->T || (r->logits && (r->logit_rows < 1 || r->logit_rows > r->T)))
-        return m3_fail(error, M3_USAGE, "request: got %" PRId64 " embedded rows and %" PRId64 " of logits, expected at "
-                       "most T %" PRId64, r->embedded_rows, r->logit_rows, r->T);
+        return m3_fail(error, M3_USAGE,
+                       "request: got %" PRId64 " embedded rows and %" PRId64 " of logits, expected at "
+                       "most T %" PRId64,
+                       r->embedded_rows, r->logit_rows, r->T);
     if (r->how->cache && !m3_cache_is_for(r->how->cache, &model->config, sizeof(real)))
         return m3_fail(error, M3_USAGE, "request: got a cache of another model or precision");
     return M3_OK;

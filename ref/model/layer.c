@@ -3,7 +3,9 @@
 #include "model/cache.h"
 #include "model/pages.h"
 
-struct keys { real *k, *v, *index_k; };
+struct keys {
+    real *k, *v, *index_k;
+};
 
 /* Those of a layer, from place 0 on. */
 static struct keys keys_of(const struct m3_pass *f, const struct m3_activations *a, int64_t l)

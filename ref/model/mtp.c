@@ -103,10 +103,12 @@ void m3_mtp_forward(struct m3_pass *f, struct m3_activations *a, const real *hid
     m3_pass_copy(f, state, hidden);
     for (int64_t m = 0; m < modules; m++) {
         const int64_t rows = m3_layer_rows(M3_MTP_LAYER + m, T), first = T - rows;
+        /* clang-format off */
         const struct m3_mtp_request r = {
             .how = how, .module = m, .T = rows, .ids = how->ids + first, .positions = how->positions,
             .embedded = m3_mtp_takes_rows(f) ? embedded + first * H : NULL, .embedded_rows = rows, .hidden = state,
         };
+        /* clang-format on */
         m3_pass_progress(f, "module", m, modules);
         f->rows = rows;
         m3_mtp_module(f, a, &r);

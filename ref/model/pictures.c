@@ -31,7 +31,7 @@ static int append_grid(struct m3_pictures *s, int is_video, const int64_t grid[3
 {
     int64_t count = s->images + s->videos;
     size_t bytes = (size_t)(count + 1) * sizeof *s->grid;
-    int64_t(*grids)[3] = realloc(s->grid, bytes);
+    int64_t (*grids)[3] = realloc(s->grid, bytes);
     if (!grids) return m3_fail_memory(error, "the pictures", bytes);
     s->grid = grids;
     memcpy(s->grid[count], grid, sizeof *grids);
@@ -96,8 +96,10 @@ static int choose_size(struct m3_picture_size *size, int64_t height, int64_t wid
     size->height = height;
     size->width = width;
     if (m3_smart_resize(&size->new_height, &size->new_width, height, width, factor, LEAST_PIXELS, most))
-        return m3_fail(error, M3_BAD_INPUT, "%s: got %" PRId64 " x %" PRId64 " pixels, expected sides of a ratio of at "
-                       "most 200", path, width, height);
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: got %" PRId64 " x %" PRId64 " pixels, expected sides of a ratio of at "
+                       "most 200",
+                       path, width, height);
     return M3_OK;
 }
 
@@ -177,8 +179,10 @@ static int add_frame(float **pixels, struct m3_pictures *pictures, struct m3_pic
         if (!status) set_grid(size, frames, config);
         if (!status && !(*pixels = append(pictures, 1, size->grid, config, error))) status = M3_INTERNAL;
     } else if (!status && (image.height != size->height || image.width != size->width)) {
-        status = m3_fail(error, M3_BAD_INPUT, "%s: got a frame of %" PRId64 " x %" PRId64 " pixels, expected %" PRId64
-                         " x %" PRId64 " as the first", path, image.width, image.height, size->width, size->height);
+        status = m3_fail(error, M3_BAD_INPUT,
+                         "%s: got a frame of %" PRId64 " x %" PRId64 " pixels, expected %" PRId64 " x %" PRId64
+                         " as the first",
+                         path, image.width, image.height, size->width, size->height);
     }
     if (!status) status = resized(&rgb, &image, size, path, error);
 
@@ -202,8 +206,8 @@ int m3_pictures_add_video(struct m3_pictures *pictures, struct m3_picture_size *
         return m3_fail(error, errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO,
                        "%s: cannot be read as a folder: %s", folder, strerror(errno));
     if (frames == 0)
-        status = m3_fail(error, M3_BAD_INPUT, "%s: got no file that ends in .png, expected the frames of a video",
-                         folder);
+        status =
+            m3_fail(error, M3_BAD_INPUT, "%s: got no file that ends in .png, expected the frames of a video", folder);
     for (int i = 0; i < frames; i++) {
         char *path = path_in(folder, names[i]->d_name);
         if (!status && !path) status = m3_fail_memory(error, folder, 0);
@@ -228,9 +232,10 @@ static int64_t check_grid(const int64_t grid[3], int64_t merge)
 
 static int bad_grid(const int64_t grid[3], int64_t i, int64_t merge, const char *source, struct m3_error *error)
 {
-    return m3_fail(error, M3_BAD_INPUT, "%s: picture %" PRId64 ": got a grid of %" PRId64 " x %" PRId64 " x %" PRId64
-                   ", expected at least 1 each, height and width in multiples of %" PRId64, source, i, grid[0],
-                   grid[1], grid[2], merge);
+    return m3_fail(error, M3_BAD_INPUT,
+                   "%s: picture %" PRId64 ": got a grid of %" PRId64 " x %" PRId64 " x %" PRId64
+                   ", expected at least 1 each, height and width in multiples of %" PRId64,
+                   source, i, grid[0], grid[1], grid[2], merge);
 }
 
 int m3_pictures_add_grids(struct m3_pictures *pictures, int is_video, const int64_t (*grid)[3], int64_t count,
@@ -239,8 +244,8 @@ int m3_pictures_add_grids(struct m3_pictures *pictures, int is_video, const int6
     int status = M3_OK;
     for (int64_t i = 0; i < count && !status; i++)
         status = check_grid(grid[i], config->spatial_merge) < 0
-               ? bad_grid(grid[i], i, config->spatial_merge, source, error)
-               : append_grid(pictures, is_video, grid[i], error);
+                     ? bad_grid(grid[i], i, config->spatial_merge, source, error)
+                     : append_grid(pictures, is_video, grid[i], error);
     return status;
 }
 
@@ -253,13 +258,16 @@ int m3_pictures_add_patches(struct m3_pictures *pictures, int is_video, const fl
         int64_t n = check_grid(grid[i], merge);
         if (n < 0) return bad_grid(grid[i], i, merge, source, error);
         if (n > patches - sum)
-            return m3_fail(error, M3_BAD_INPUT, "%s: picture %" PRId64 ": got grids of more than the %" PRId64
-                           " rows of pixels, expected as many", source, i, patches);
+            return m3_fail(error, M3_BAD_INPUT,
+                           "%s: picture %" PRId64 ": got grids of more than the %" PRId64
+                           " rows of pixels, expected as many",
+                           source, i, patches);
         sum += n;
     }
     if (sum != patches)
-        return m3_fail(error, M3_BAD_INPUT, "%s: got grids of %" PRId64 " patches, expected %" PRId64
-                       ", the rows of pixels", source, sum, patches);
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: got grids of %" PRId64 " patches, expected %" PRId64 ", the rows of pixels", source, sum,
+                       patches);
     for (int64_t i = 0; i < patches * width; i++)
         if (!isfinite(pixels[i]))
             return m3_fail(error, M3_BAD_INPUT, "%s: row %" PRId64 " of pixels: got %g, expected a finite number",

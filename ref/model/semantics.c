@@ -71,8 +71,7 @@ static int set_count(struct m3_semantics *semantics, const struct field *f, cons
     errno = 0;
     long long count = strtoll(value, &end, 10);
     if (errno || end == value || *end || count < 0 || count > INT32_MAX)
-        return m3_fail(error, M3_USAGE, "--set %s: got %s, expected a number from 0 to %d", f->name, value,
-                       INT32_MAX);
+        return m3_fail(error, M3_USAGE, "--set %s: got %s, expected a number from 0 to %d", f->name, value, INT32_MAX);
     *count_of(semantics, f) = count;
     return M3_OK;
 }
@@ -112,8 +111,8 @@ char *m3_semantics_json(const struct m3_semantics *semantics)
     for (int i = 0; !bad && i < FIELDS; i++) {
         const struct field *f = &fields[i];
         if (is_number(f))
-            bad = *number_of(semantics, f) != 0
-               && json_object_set_new(object, f->name, json_real(*number_of(semantics, f)));
+            bad = *number_of(semantics, f) != 0 &&
+                  json_object_set_new(object, f->name, json_real(*number_of(semantics, f)));
         else if (f->values[0] && *choice_of(semantics, f) != 0)
             bad = json_object_set_new(object, f->name, json_string(f->values[*choice_of(semantics, f)]));
         else if (!f->values[0] && *count_of(semantics, f) != f->released)

@@ -28,8 +28,8 @@ void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids)
 void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *features, int64_t id, int64_t M)
 {
     if (f->status) return;
-    m3_pass_done(f, tap, y, f->ops.scatter(&f->ctx, y, x, f->request->ids, features, (int32_t)id, f->rows, M,
-                                           f->config->H));
+    m3_pass_done(f, tap, y,
+                 f->ops.scatter(&f->ctx, y, x, f->request->ids, features, (int32_t)id, f->rows, M, f->config->H));
 }
 
 void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w)
@@ -58,8 +58,7 @@ void linear(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_
     if (!f->status) m3_pass_done(f, tap, y, f->ops.linear(&f->ctx, y, x, w, NULL, f->rows));
 }
 
-void affine(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
-            const struct m3_weight *bias)
+void affine(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w, const struct m3_weight *bias)
 {
     if (f->status) return;
     const real *shift = expanded(f, bias);
@@ -74,15 +73,17 @@ void add(struct m3_pass *f, int tap, real *y, const real *a, const real *b)
 void rope_table(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *positions)
 {
     if (f->status) return;
-    m3_pass_done(f, tap, NULL, f->ops.rope_table(&f->ctx, angles->cos, angles->sin, positions, f->rows, angles->R,
-                                                 f->config->rope_theta, f->request->semantics->rope_angle));
+    m3_pass_done(f, tap, NULL,
+                 f->ops.rope_table(&f->ctx, angles->cos, angles->sin, positions, f->rows, angles->R,
+                                   f->config->rope_theta, f->request->semantics->rope_angle));
 }
 
 void rope_table_3d(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *places)
 {
     if (f->status) return;
-    m3_pass_done(f, tap, NULL, f->ops.rope_table_3d(&f->ctx, angles->cos, angles->sin, places, f->rows, angles->R,
-                                                    f->config->vision.rope_theta, f->request->semantics->rope_angle));
+    m3_pass_done(f, tap, NULL,
+                 f->ops.rope_table_3d(&f->ctx, angles->cos, angles->sin, places, f->rows, angles->R,
+                                      f->config->vision.rope_theta, f->request->semantics->rope_angle));
 }
 
 /* The last letter of a tap's shape is the width of a head. */
@@ -97,8 +98,10 @@ void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_an
 static struct m3_attend attention_of(const struct m3_pass *f)
 {
     const struct m3_config *c = f->config;
+    /* clang-format off */
     return (struct m3_attend){ .T = f->rows, .p0 = f->p0, .seen = f->request->seen, .Q = c->Q, .G = c->G, .D = c->D,
                                .block = c->block, .N = c->N, .selection = f->request->semantics->selection };
+    /* clang-format on */
 }
 
 void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
@@ -114,8 +117,10 @@ void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int
 {
     const struct m3_config *c = f->config;
     const int64_t T = f->rows;
+    /* clang-format off */
     struct m3_index d = { .G = c->G, .X = c->X, .block = c->block, .B = (f->p0 + T + c->block - 1) / c->block,
                           .N = c->N, .seen = f->request->seen, .semantics = f->request->semantics };
+    /* clang-format on */
 
     for (; !f->status && f->row < T; f->row += M3_SCORE_ROWS) {
         const real *q_t = q + f->row * c->G * c->X;
@@ -123,8 +128,7 @@ void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int
         d.p0 = f->p0 + f->row;
         d.T = f->rows = m3_min(M3_SCORE_ROWS, T - f->row);
         m3_pass_done(f, scores_tap, scores, f->ops.block_scores(&f->ctx, scores, q_t, k, &d));
-        if (!f->status)
-            m3_pass_done(f, prepares(tap), blocks_t, f->ops.select_blocks(&f->ctx, blocks_t, scores, &d));
+        if (!f->status) m3_pass_done(f, prepares(tap), blocks_t, f->ops.select_blocks(&f->ctx, blocks_t, scores, &d));
     }
     f->row = 0;
     f->rows = T;
@@ -143,15 +147,15 @@ void attend_segments(struct m3_pass *f, int tap, real *o, const real *q, const r
                      const int64_t *ends, int64_t segments)
 {
     const struct m3_vision_config *c = &f->config->vision;
-    if (!f->status)
-        m3_pass_done(f, tap, o, f->ops.attend_segments(&f->ctx, o, q, k, v, ends, segments, c->A, c->U));
+    if (!f->status) m3_pass_done(f, tap, o, f->ops.attend_segments(&f->ctx, o, q, k, v, ends, segments, c->A, c->U));
 }
 
 void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, const real *up, int64_t F)
 {
     if (f->status) return;
-    m3_pass_done(f, tap, y, f->act.oai ? f->ops.swiglu_oai(&f->ctx, y, gate, up, f->rows, F, &f->act)
-                                       : f->ops.swiglu(&f->ctx, y, gate, up, f->rows, F));
+    m3_pass_done(f, tap, y,
+                 f->act.oai ? f->ops.swiglu_oai(&f->ctx, y, gate, up, f->rows, F, &f->act)
+                            : f->ops.swiglu(&f->ctx, y, gate, up, f->rows, F));
 }
 
 void gelu(struct m3_pass *f, int tap, real *y, const real *x)
@@ -171,8 +175,9 @@ void jitter(struct m3_pass *f, int tap, real *y, const real *x)
     char name[96];
     if (f->status || s->jitter == 0) return;
     m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, f->layer);
-    m3_pass_done(f, tap, y, f->ops.jitter(&f->ctx, y, x, f->rows, f->config->H, f->p0, s->jitter,
-                                          m3_draw_key((uint64_t)s->jitter_seed, name)));
+    m3_pass_done(f, tap, y,
+                 f->ops.jitter(&f->ctx, y, x, f->rows, f->config->H, f->p0, s->jitter,
+                               m3_draw_key((uint64_t)s->jitter_seed, name)));
 }
 
 void route(struct m3_pass *f, int ids_tap, int32_t *ids, int p_tap, real *p, const real *scores,
@@ -191,7 +196,8 @@ void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed,
 {
     const struct m3_config *c = f->config;
     if (!f->status)
-        m3_pass_done(f, each_tap, each, f->ops.experts(&f->ctx, routed, each, x, ids, p, w, &f->act, f->rows, c->E,
-                                                       c->K, (real)c->routed_scaling));
+        m3_pass_done(
+            f, each_tap, each,
+            f->ops.experts(&f->ctx, routed, each, x, ids, p, w, &f->act, f->rows, c->E, c->K, (real)c->routed_scaling));
     show(f, tap, routed);
 }

@@ -13,11 +13,11 @@
 
 /* Rotary angles of all rows of a part, for every layer. */
 struct m3_angles {
-    real *cos, *sin;            /* [T,R/2] */
-    int64_t R;                  /* channels of a head that turn */
+    real *cos, *sin; /* [T,R/2] */
+    int64_t R; /* channels of a head that turn */
 };
 
-enum { M3_SCORE_ROWS = 256 };   /* rows of block scores at a time: [T,G,B] would grow with T x T */
+enum { M3_SCORE_ROWS = 256 }; /* rows of block scores at a time: [T,G,B] would grow with T x T */
 
 /* What is a tap already: the second output of an operator, or another name of the same numbers. */
 void show(struct m3_pass *f, int tap, void *data);

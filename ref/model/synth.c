@@ -79,14 +79,17 @@ static int add_item(struct synth *s, const char *name, const char *suffix, enum 
 static int plan(void *self, const struct m3_tensor_spec *spec)
 {
     struct synth *s = self;
-    int quantised = spec->row->dtype == M3_TENSOR_MATRIX && (s->dtype == M3_SYNTH_F8_BLOCK || s->dtype == M3_SYNTH_MXFP8);
+    int quantised =
+        spec->row->dtype == M3_TENSOR_MATRIX && (s->dtype == M3_SYNTH_F8_BLOCK || s->dtype == M3_SYNTH_MXFP8);
     int wide = spec->row->dtype == M3_TENSOR_FLOAT || s->dtype == M3_SYNTH_F32;
     int64_t columns = 1;
     for (int i = spec->rank > 1 ? 1 : 0; i < spec->rank; i++) columns *= spec->shape[i];
     int exponent = m3_draw_exponent(spec->name, columns);
 
+    /* clang-format off */
     int status = add_item(s, spec->name, "", quantised ? M3_F8_E4M3 : wide ? M3_F32 : M3_BF16, spec->rank, spec->shape,
                           exponent);
+    /* clang-format on */
     if (status || !quantised) return status;
     if (s->dtype == M3_SYNTH_MXFP8) {
         const int64_t groups[2] = { spec->shape[0], (spec->shape[1] + 31) / 32 };
@@ -200,8 +203,8 @@ static int write_file(const char *folder, const char *name, const char *text, si
 
 static int write_index(struct synth *s)
 {
-    json_t *map = json_object(), *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)s->total,
-                                                    "weight_map", map);
+    json_t *map = json_object(),
+           *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)s->total, "weight_map", map);
     char name[64], *text = NULL;
     int bad = !map || !index;
     for (int64_t i = 0; !bad && i < s->count; i++) {

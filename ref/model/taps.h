@@ -8,6 +8,7 @@
 
 #include "io/config.h"
 
+/* clang-format off */
 enum m3_tap {
     M3_TAP_VISION_PIXELS, M3_TAP_VISION_GRID, M3_TAP_PATCH_EMBED, M3_TAP_PRE_NORM,
     M3_TAP_NORM1, M3_TAP_VISION_Q_PROJ, M3_TAP_VISION_K_PROJ, M3_TAP_VISION_V_PROJ,
@@ -29,6 +30,7 @@ enum m3_tap {
     M3_TAP_MTP_FINAL_NORM, M3_TAP_MTP_LOGITS,
     M3_TAPS,
 };
+/* clang-format on */
 
 /* In which part of a pass, and in which of its layers, a tap exists. Parts in the order in which they run. */
 enum m3_tap_where {

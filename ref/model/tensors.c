@@ -32,9 +32,11 @@ const struct m3_tensor_row m3_tensor_table[] = {
     { "self_attn.index_k_norm.weight", NULL, M3_IN_SPARSE, M3_TENSOR_PLAIN, "X", LAYER(index_k_norm) },
     { "post_attention_layernorm.weight", NULL, M3_IN_LAYER, M3_TENSOR_PLAIN, "H", LAYER(mlp_norm) },
 
-    { "mlp.gate_proj.weight", "block_sparse_moe.gate_proj.weight", M3_IN_DENSE_MLP, M3_TENSOR_MATRIX, "I,H", LAYER(gate) },
+    { "mlp.gate_proj.weight", "block_sparse_moe.gate_proj.weight", M3_IN_DENSE_MLP, M3_TENSOR_MATRIX, "I,H",
+      LAYER(gate) },
     { "mlp.up_proj.weight", "block_sparse_moe.up_proj.weight", M3_IN_DENSE_MLP, M3_TENSOR_MATRIX, "I,H", LAYER(up) },
-    { "mlp.down_proj.weight", "block_sparse_moe.down_proj.weight", M3_IN_DENSE_MLP, M3_TENSOR_MATRIX, "H,I", LAYER(down) },
+    { "mlp.down_proj.weight", "block_sparse_moe.down_proj.weight", M3_IN_DENSE_MLP, M3_TENSOR_MATRIX, "H,I",
+      LAYER(down) },
 
     { "block_sparse_moe.gate.weight", NULL, M3_IN_MOE, M3_TENSOR_FLOAT, "E,H", LAYER(router) },
     { "block_sparse_moe.e_score_correction_bias", NULL, M3_IN_MOE, M3_TENSOR_FLOAT, "E", LAYER(router_bias) },
@@ -50,8 +52,8 @@ const struct m3_tensor_row m3_tensor_table[] = {
     { "eh_proj.weight", NULL, M3_IN_MTP, M3_TENSOR_MATRIX, "H,2H", MTP(eh_proj) },
     { "final_layernorm.weight", NULL, M3_IN_MTP, M3_TENSOR_PLAIN, "H", MTP(final_norm) },
 
-    { "vision_tower.vision_model.embeddings.patch_embedding.weight", NULL,
-      M3_IN_VISION, M3_TENSOR_FLOAT, "W,C", VISION(patch_embed) },
+    { "vision_tower.vision_model.embeddings.patch_embedding.weight", NULL, M3_IN_VISION, M3_TENSOR_FLOAT, "W,C",
+      VISION(patch_embed) },
     { "vision_tower.vision_model.pre_layrnorm.weight", NULL, M3_IN_VISION, M3_TENSOR_PLAIN, "W", VISION(pre_norm) },
     { "vision_tower.vision_model.pre_layrnorm.bias", NULL, M3_IN_VISION, M3_TENSOR_PLAIN, "W", VISION(pre_norm_bias) },
     { "multi_modal_projector.linear_1.weight", NULL, M3_IN_VISION, M3_TENSOR_PLAIN, "Y,W", VISION(linear_1) },

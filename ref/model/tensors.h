@@ -10,32 +10,32 @@
 
 enum m3_tensor_dtype {
     M3_TENSOR_PLAIN,        /* F64, F32, F16 or BF16; BF16 as released */
-    M3_TENSOR_FLOAT,        /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
+    M3_TENSOR_FLOAT, /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
                              * known */
-    M3_TENSOR_MATRIX,       /* plain, or F8_E4M3 with a scale tensor beside it */
+    M3_TENSOR_MATRIX, /* plain, or F8_E4M3 with a scale tensor beside it */
 };
 
 enum m3_tensor_where {
-    M3_IN_MODEL,            /* once; bound to struct m3_model */
-    M3_IN_LM_HEAD,          /* once, unless the embedding is tied */
-    M3_IN_LAYER,            /* every text layer; bound to struct m3_layer, as are the next five */
+    M3_IN_MODEL, /* once; bound to struct m3_model */
+    M3_IN_LM_HEAD, /* once, unless the embedding is tied */
+    M3_IN_LAYER, /* every text layer; bound to struct m3_layer, as are the next five */
     M3_IN_SPARSE,
     M3_IN_DENSE_MLP,
     M3_IN_MOE,
-    M3_IN_SHARED,           /* MoE layers with a shared expert */
-    M3_IN_EXPERT,           /* every expert of a MoE layer; bound to struct m3_expert */
-    M3_IN_MTP,              /* every MTP module, whose layer has the places above; bound to struct m3_mtp */
-    M3_IN_VISION,           /* once, if there is a vision config; bound to struct m3_vision */
-    M3_IN_VISION_LAYER,     /* every layer of the tower; bound to struct m3_vision_layer */
+    M3_IN_SHARED, /* MoE layers with a shared expert */
+    M3_IN_EXPERT, /* every expert of a MoE layer; bound to struct m3_expert */
+    M3_IN_MTP, /* every MTP module, whose layer has the places above; bound to struct m3_mtp */
+    M3_IN_VISION, /* once, if there is a vision config; bound to struct m3_vision */
+    M3_IN_VISION_LAYER, /* every layer of the tower; bound to struct m3_vision_layer */
 };
 
 struct m3_tensor_row {
-    const char *name;       /* after the prefix of its place; %e in it is the expert's number */
-    const char *other;      /* a second spelling that transformers saves, or NULL */
+    const char *name; /* after the prefix of its place; %e in it is the expert's number */
+    const char *other; /* a second spelling that transformers saves, or NULL */
     enum m3_tensor_where where;
     enum m3_tensor_dtype dtype;
-    const char *shape;      /* dimensions separated by commas, each a product of letters: "QD,H" */
-    ptrdiff_t field;        /* offset in the struct of its place */
+    const char *shape; /* dimensions separated by commas, each a product of letters: "QD,H" */
+    ptrdiff_t field; /* offset in the struct of its place */
 };
 
 extern const struct m3_tensor_row m3_tensor_table[];
@@ -44,8 +44,8 @@ extern const int m3_tensor_rows;
 /* One tensor of a particular model. */
 struct m3_tensor_spec {
     const struct m3_tensor_row *row;
-    char name[192], other[192];     /* other: "" if there is none */
-    int64_t layer, expert;          /* -1: none. MTP module m's layer is config.layers + m; of M3_IN_MTP it is m */
+    char name[192], other[192]; /* other: "" if there is none */
+    int64_t layer, expert; /* -1: none. MTP module m's layer is config.layers + m; of M3_IN_MTP it is m */
     int rank;
     int64_t shape[8];
 };

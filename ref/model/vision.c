@@ -65,8 +65,8 @@ static void patches(struct m3_pass *f, struct activations *a)
     const struct m3_vision *w = &f->model->vision;
     const int64_t numbers = f->rows * m3_config_size(f->config, 'C');
     for (int64_t i = 0; i < numbers; i++) a->pixels[i] = (real)s->pixels[i];
-    a->segments = m3_pictures_segments(a->ends, a->places, s, &f->config->vision,
-                                       f->request->semantics->vision_boundary);
+    a->segments =
+        m3_pictures_segments(a->ends, a->places, s, &f->config->vision, f->request->semantics->vision_boundary);
 
     show(f, M3_TAP_VISION_PIXELS, a->pixels);
     grids(f);

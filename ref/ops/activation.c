@@ -3,10 +3,7 @@
 #include "ops/operators.h"
 
 /* The logistic function, in double, rounded once. */
-static real sig(real x)
-{
-    return (real)(1 / (1 + m3_exp(-(double)x)));
-}
+static real sig(real x) { return (real)(1 / (1 + m3_exp(-(double)x))); }
 
 /* Written so that a NaN fails the comparison and stays. */
 static real at_most(real x, real limit) { return x > limit ? limit : x; }

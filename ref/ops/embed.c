@@ -14,7 +14,7 @@ int m3_embed(struct m3_ctx *ctx, real *y, const int32_t *ids, const struct m3_we
         if (ids[t] < 0 || ids[t] >= w->rows)
             return m3_fail_at(ctx, M3_BAD_INPUT, "id outside the vocabulary", t, -1, -1);
 
-#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+#pragma omp parallel for num_threads(m3_team(ctx, T *H))
     for (int64_t t = 0; t < T; t++) m3_expand_row(y + t * H, w, ids[t]);
     return M3_OK;
 }

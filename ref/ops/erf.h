@@ -11,10 +11,7 @@
 static const double m3_tail_end = 39;
 
 /* x with the lower 27 of its 53 bits cleared. */
-static inline double m3_upper_bits(double x)
-{
-    return m3_from_bits(m3_bits(x) & ~UINT64_C(0x7ffffff));
-}
+static inline double m3_upper_bits(double x) { return m3_from_bits(m3_bits(x) & ~UINT64_C(0x7ffffff)); }
 
 /* erfc(|x| / sqrt 2) / 2, any x. Error below 4 ulp (worst seen: 3.0). Exactly 1/2 at 0; 0 from 38.49 to inf.
  *

@@ -43,7 +43,9 @@ static inline double m3_select(int condition, double a, double b)
 }
 
 /* The argument of exp reduced: r, what was lost in rounding it, and n in the low bits of `shifted`. */
-struct m3_exp_argument { double r, r_err, shifted; };
+struct m3_exp_argument {
+    double r, r_err, shifted;
+};
 
 /* exp(hi + lo), |lo| <= 2^-42, in two steps for hi <= 710, and then in one for any hi; error < 0.75 ulp, < 0.9 ulp
  * where the result is subnormal (it is rounded twice).
@@ -101,10 +103,7 @@ static inline double m3_exp_sum(double hi, double lo)
     return m3_exp_of(m3_exp_reduce(m3_select(hi > 710, 710, hi), lo));
 }
 
-static inline double m3_exp_body(double x)
-{
-    return m3_exp_sum(x, 0);
-}
+static inline double m3_exp_body(double x) { return m3_exp_sum(x, 0); }
 
 /* The same of floats, where they are twice as many in a vector. */
 static inline float m3_select_float(int condition, float a, float b)
@@ -139,9 +138,6 @@ static inline double m3_exp_brief(double x)
 }
 
 /* exp of any x <= 0 to be rounded to float: from -104 down that is 0. */
-static inline double m3_exp_falling(float x)
-{
-    return m3_exp_brief((double)m3_select_float(x < -104, -104, x));
-}
+static inline double m3_exp_falling(float x) { return m3_exp_brief((double)m3_select_float(x < -104, -104, x)); }
 
 #endif

@@ -2,10 +2,7 @@
 #include "ops/operators.h"
 
 /* phi: x sig(x) in double, rounded once. */
-static real feature(real x)
-{
-    return (real)((double)x / (1 + m3_exp(-(double)x)));
-}
+static real feature(real x) { return (real)((double)x / (1 + m3_exp(-(double)x))); }
 
 /* One head of all rows; q, k, v, o point at its channels, state at its matrix. */
 static void lightning_head(real *o, real *state, const real *q, const real *k, const real *v, real decay, int64_t T,

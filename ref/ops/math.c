@@ -8,7 +8,9 @@
 #include <stdint.h>
 
 /* An unevaluated sum of two doubles, |lo| at most about an ulp of hi. */
-struct dd { double hi, lo; };
+struct dd {
+    double hi, lo;
+};
 
 /* a + b exactly, if |a| >= |b| or a is 0. */
 static struct dd fast_two_sum(double a, double b)
@@ -54,10 +56,7 @@ static struct dd multiply(struct dd a, struct dd b)
     return fast_two_sum(p.hi, p.lo + (a.hi * b.lo + a.lo * b.hi));
 }
 
-double m3_exp(double x)
-{
-    return m3_exp_body(x);
-}
+double m3_exp(double x) { return m3_exp_body(x); }
 
 /* ln x for finite x > 0; relative error below 2^-68, which pow needs: it multiplies the error by up to 745.
  *

@@ -18,7 +18,7 @@ static real scale_of_row(const real *x, int64_t H, real eps)
  * Often wrong: the stored weight lacks the 1; eps belongs inside the root. */
 int m3_rms_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
-#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+#pragma omp parallel for num_threads(m3_team(ctx, T *H))
     for (int64_t t = 0; t < T; t++) {
         const real *x_t = x + t * H;
         real *y_t = y + t * H, scale = scale_of_row(x_t, H, eps);
@@ -35,7 +35,7 @@ int m3_rms_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64
  * Operands as above.  For configs that say use_gemma_norm false. */
 int m3_rms_norm_plain(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
-#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+#pragma omp parallel for num_threads(m3_team(ctx, T *H))
     for (int64_t t = 0; t < T; t++) {
         const real *x_t = x + t * H;
         real *y_t = y + t * H, scale = scale_of_row(x_t, H, eps);

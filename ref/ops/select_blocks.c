@@ -113,8 +113,8 @@ int m3_select_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const stru
 #pragma omp parallel for num_threads(team) schedule(dynamic, 16)
     for (int64_t i = 0; i < d->T * d->G; i++) {
         int64_t t = i / d->G;
-        select_row(ids + i * d->N, scores + omp_get_thread_num() * d->N, m + t * d->G * d->B, d,
-                   (d->p0 + t) / d->block, i % d->G);
+        select_row(ids + i * d->N, scores + omp_get_thread_num() * d->N, m + t * d->G * d->B, d, (d->p0 + t) / d->block,
+                   i % d->G);
     }
     m3_scratch_release(ctx, mark);
     return M3_OK;

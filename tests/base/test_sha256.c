@@ -10,7 +10,9 @@ static const char a_million_a[] = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a4972
 /* The examples that NIST publishes with FIPS 180. */
 START_TEST(published_examples)
 {
-    static const struct { const char *text, *hex; } cases[] = {
+    static const struct {
+        const char *text, *hex;
+    } cases[] = {
         { "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" },
         { "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
         { "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",

@@ -19,26 +19,22 @@ static double from_fields(unsigned code, int exponent_bits, int fraction_bits, i
     return negative ? -value : value;
 }
 
-static double e4m3(unsigned code)
-{
-    return (code & 0x7F) == 0x7F ? (double)NAN : from_fields(code, 4, 3, 7, -1);
-}
+static double e4m3(unsigned code) { return (code & 0x7F) == 0x7F ? (double)NAN : from_fields(code, 4, 3, 7, -1); }
 
 static double e8m0(unsigned code) { return code == 255 ? (double)NAN : ldexp(1, (int)code - 127); }
 
 /* Equal, also in the sign of zero; a NaN is equal to a NaN. */
-static int same(double a, double b)
-{
-    return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b);
-}
+static int same(double a, double b) { return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b); }
 
 START_TEST(names_and_sizes)
 {
+    /* clang-format off */
     static const struct { enum m3_dtype dtype; const char *name; size_t bytes; } cases[] = {
         { M3_F64, "F64", 8 }, { M3_F32, "F32", 4 }, { M3_F16, "F16", 2 }, { M3_BF16, "BF16", 2 },
         { M3_F8_E4M3, "F8_E4M3", 1 }, { M3_F8_E8M0, "F8_E8M0", 1 }, { M3_I64, "I64", 8 }, { M3_I32, "I32", 4 },
         { M3_U8, "U8", 1 }, { M3_BOOL, "BOOL", 1 },
     };
+    /* clang-format on */
     ck_assert_uint_eq(sizeof cases / sizeof *cases, M3_DTYPES);
     for (int i = 0; i < M3_DTYPES; i++) {
         ck_assert_str_eq(m3_dtype_name(cases[i].dtype), cases[i].name);
@@ -141,8 +137,9 @@ static struct made make(int kind, int64_t rows, int64_t cols)
         if (kind == SCALES_32) made.scales[1 + i] = (unsigned char)(i * 5 + 100);
         else memcpy(made.scales + 1 + 4 * i, &scale, 4);
     }
-    made.weight = (struct m3_weight){ made.codes + 1, made.scales + 1, M3_F8_E4M3,
-                                      kind == SCALES_32 ? M3_SCALE_MX32 : M3_SCALE_128X128, rows, cols, 1 };
+    made.weight = (struct m3_weight){
+        made.codes + 1, made.scales + 1, M3_F8_E4M3, kind == SCALES_32 ? M3_SCALE_MX32 : M3_SCALE_128X128, rows, cols, 1
+    };
     return made;
 }
 
@@ -190,8 +187,8 @@ static void check_span(const struct made *made, int kind, int64_t row, int64_t c
  * Seen to fail with cols/128 rounded down, with row % 128 for row / 128, and with the column counted in the span. */
 START_TEST(scaled_spans)
 {
-    static const int64_t sizes[][2] = { { 1, 1 }, { 1, 31 }, { 2, 32 }, { 3, 33 }, { 129, 127 }, { 130, 257 },
-                                        { 5, 128 } };
+    static const int64_t sizes[][2] = { { 1, 1 },     { 1, 31 },    { 2, 32 }, { 3, 33 },
+                                        { 129, 127 }, { 130, 257 }, { 5, 128 } };
     for (int kind = SCALES_128; kind <= SCALES_32; kind++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int64_t rows = sizes[i][0], cols = sizes[i][1];

@@ -17,10 +17,7 @@ static void dump_of(const char *options)
     ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump %s %s", in_folder("dump"), options), 0);
 }
 
-static int blame(const char *options)
-{
-    return m3ref("blame " TINY " %s " CASE " %s", in_folder("dump"), options);
-}
+static int blame(const char *options) { return m3ref("blame " TINY " %s " CASE " %s", in_folder("dump"), options); }
 
 /* Overwrites bytes of a tensor of the dump. */
 static void poke(const char *tensor, size_t offset, const void *bytes, size_t count)
@@ -72,7 +69,9 @@ START_TEST(honest)
 }
 END_TEST
 
-static const struct { const char *plugin, *culprit, *operator, *section; } mistakes[] = {
+static const struct {
+    const char *plugin, *culprit, *operator, *section;
+} mistakes[] = {
     { "wrong_rope", "layers.0.q_rope", "rope", "5.6 rope" },
     { "wrong_route", "layers.2.moe.experts", "route", "5.14 route" },
 };
@@ -108,7 +107,9 @@ END_TEST
 START_TEST(vision_plugin)
 {
     ck_assert_int_eq(m3ref("run " TINY " --case golden/vision/two_case.safetensors "
-                           "--ops ./%s/tests/wrong_vision_rope.so --dump %s", build(), in_folder("dump")), 0);
+                           "--ops ./%s/tests/wrong_vision_rope.so --dump %s",
+                           build(), in_folder("dump")),
+                     0);
     ck_assert_int_eq(m3ref("blame " TINY " %s --case golden/vision/two_case.safetensors", in_folder("dump")), 1);
     ck_assert(has("out", "\nculprit  vision.layers.0.q_rope  rope_3d, SPEC 5.6 rope\n"));
 }
@@ -125,7 +126,8 @@ START_TEST(json)
     size_t i;
     int seen = 0;
     ck_assert_uint_eq(json_array_size(all), 131);
-    json_array_foreach(all, i, line) {
+    json_array_foreach(all, i, line)
+    {
         if (i == 130) continue;
         ck_assert_str_eq(text(line, "type"), "blame");
         ck_assert(*text(line, "tap") && *text(line, "operator") && *text(line, "section"));
@@ -184,8 +186,8 @@ START_TEST(not_comparable)
     ck_assert(has("err", "case_sha256"));
     ck_assert_int_eq(m3ref("blame golden/mxfp8/model %s --case golden/mxfp8/case.safetensors", in_folder("dump")), 3);
     ck_assert(has("err", "model_sha256"));
-    ck_assert_int_eq(m3ref("blame golden/mxfp8/model %s --case golden/mxfp8/case.safetensors --force",
-                           in_folder("dump")), 3);
+    ck_assert_int_eq(
+        m3ref("blame golden/mxfp8/model %s --case golden/mxfp8/case.safetensors --force", in_folder("dump")), 3);
     ck_assert(has("out", "not the rows of this call"));
     ck_assert_int_eq(blame("--taps nothing.*"), 3);
     ck_assert(has("err", "nothing matched"));
@@ -201,8 +203,10 @@ START_TEST(files)
     ck_assert(has("err", "dump"));
     write_text(in_folder("dump"), "no safetensors file");
     ck_assert_int_eq(blame(""), 65);
-    write_safetensors(in_folder("dump"), "{\"__metadata__\":{\"format\":\"something\"},\"embed\":{\"dtype\":\"F32\","
-                      "\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
+    write_safetensors(in_folder("dump"),
+                      "{\"__metadata__\":{\"format\":\"something\"},\"embed\":{\"dtype\":\"F32\","
+                      "\"shape\":[1],\"data_offsets\":[0,4]}}",
+                      4);
     ck_assert_int_eq(blame(""), 65);
     ck_assert(has("err", "m3ref-dump"));
     dump_of("");
@@ -215,15 +219,17 @@ END_TEST
 
 START_TEST(usage)
 {
-    static const char *const refused[] = { "blame " TINY " " CASE, "blame", "blame a b c " CASE, "blame a b",
-                                           "blame a b " CASE " --nothing", "blame a b " CASE " --threads 0" };
+    static const char *const refused[] = {
+        "blame " TINY " " CASE,          "blame", "blame a b c " CASE, "blame a b", "blame a b " CASE " --nothing",
+        "blame a b " CASE " --threads 0"
+    };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         ck_assert_int_eq(m3ref("%s", refused[i]), 64);
         ck_assert_int_eq(error_lines(), 1);
     }
     ck_assert_int_eq(m3ref("blame --help"), 0);
-    static const char *const flags[] = { "--case", "--profile", "--taps", "--json", "--set", "--threads", "--force",
-                                         "Exit status" };
+    static const char *const flags[] = { "--case", "--profile", "--taps",  "--json",
+                                         "--set",  "--threads", "--force", "Exit status" };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) ck_assert(has("out", flags[i]));
 }
 END_TEST

@@ -133,9 +133,11 @@ static void check_fields(const struct m3_safetensors *file, const struct m3_tens
  * Seen to fail with layer norms without weights, linear operators without biases, one step more. */
 START_TEST(complete)
 {
+    /* clang-format off */
     static const struct { const char *model, *run; int64_t floats; } cases[] = {
         { "golden/tiny/model", SEEN, 150 }, { "golden/mtp/model", MTP, 110 }, { "golden/m2/model", M2, 60 },
     };
+    /* clang-format on */
     struct m3_model *model;
     struct m3_error notes = { 0 };
     const struct m3_arithmetic how = m3_arithmetic_f32();
@@ -184,8 +186,8 @@ START_TEST(the_case)
     static const char *const names[] = { "input_ids", "position_ids", "attention_mask", "image_grid_thw",
                                          "video_grid_thw" };
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(m3ref("run %s --dump %s --companions %s --taps fused", run[i], in_folder("dump"),
-                               in_folder("own")), 0);
+        ck_assert_int_eq(
+            m3ref("run %s --dump %s --companions %s --taps fused", run[i], in_folder("dump"), in_folder("own")), 0);
         struct m3_safetensors *file = opened(in_folder("own")), *given = opened(path[i]);
         int64_t found = 0;
         for (int j = 0; j < 5; j++) {
@@ -248,8 +250,8 @@ static int64_t beyond_gain(const struct m3_safetensors *reference, const struct 
     const int64_t width = gain->count;
     int64_t count = 0;
     for (int64_t i = 0; i < r->count; i++)
-        count += !(fabs(at(c, i) - at(r, i)) <= 1.01 * (0x1p-24 * steps * at(bound, i) +
-                                                        at(gain, i % width) * moved(x, cx, i / width)));
+        count += !(fabs(at(c, i) - at(r, i)) <=
+                   1.01 * (0x1p-24 * steps * at(bound, i) + at(gain, i % width) * moved(x, cx, i / width)));
     return count;
 }
 
@@ -276,15 +278,18 @@ static void plant(const char *name, const char *tap, int64_t i, double by)
 START_TEST(one_comparison)
 {
     static const char *const first[] = { "vision.pixels", "vision.patch_embed", "embed" };
+    /* clang-format off */
     static const char *const linear[][2] = {
         { "layers.1.q_proj", "layers.1.attn_norm" }, { "layers.3.index.k_proj", "layers.3.attn_norm" },
         { "layers.0.mlp", "layers.0.mlp.act" }, { "layers.4.attn_out", "layers.4.attn" }, { "logits", "final_norm" },
         { "vision.layers.1.mlp", "vision.layers.1.act" }, { "projector.out", "projector.act_2" },
         { "layers.2.moe.router_logits", "layers.2.mlp_norm" },
     };
+    /* clang-format on */
     ck_assert_int_eq(m3ref("run " SEEN " --dump %s", in_folder("float")), 0);
     ck_assert_int_eq(m3ref("run " SEEN " --precision f64 --decisions %s --dump %s --bounds", in_folder("float"),
-                           in_folder("double")), 0);
+                           in_folder("double")),
+                     0);
     struct m3_safetensors *r = opened(in_folder("double")), *c = opened(in_folder("float"));
     for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
         ck_assert_msg(beyond(r, c, first[i]) == 0, "%s", first[i]);
@@ -313,6 +318,7 @@ END_TEST
  * Seen to fail with margins of scores without the bias. */
 START_TEST(margins)
 {
+    /* clang-format off */
     static const struct { const char *run, *golden; } cases[] = {
         { TINY, "golden/tiny/golden.safetensors.gz" }, { MTP, "golden/mtp/golden.safetensors.gz" },
         { M2, "golden/m2/golden.safetensors.gz" },
@@ -323,6 +329,7 @@ START_TEST(margins)
         { "golden/tiny/model --case golden/readings/case.safetensors --set init_blocks=1",
           "golden/readings/init1.safetensors.gz" },
     };
+    /* clang-format on */
     ck_assert_int_eq(m3ref("run %s --precision f64 --dump %s --bounds", cases[_i].run, in_folder("dump")), 0);
     struct m3_safetensors *file = opened(in_folder("dump")), *golden = opened(cases[_i].golden);
     const struct m3_tensor *rows = m3_safetensors_find(golden, "rows");
@@ -382,16 +389,19 @@ START_TEST(in_parts)
     const char *taps =
         "--taps '*norm,*proj,*rope,*.attn,*lse,*scores,*blocks,*experts,*routed,*out,*mid,*logits,fused'";
     ck_assert_int_eq(m3ref("%s%s,%s %s --dump %s --companions %s", run, first, second, taps, in_folder("whole.taps"),
-                           in_folder("whole")), 0);
+                           in_folder("whole")),
+                     0);
     ck_assert_int_eq(m3ref("%s%s --cache-out %s", run, first, in_folder("cache")), 0);
     ck_assert_int_eq(m3ref("%s%s --cache-in %s %s --dump %s --companions %s", run, second, in_folder("cache"), taps,
-                           in_folder("later.taps"), in_folder("later")), 0);
+                           in_folder("later.taps"), in_folder("later")),
+                     0);
     ck_assert_int_gt(same_rows("whole", "later", 7), 100);
     struct m3_safetensors *file = opened(in_folder("later"));
     ck_assert_str_eq(m3_safetensors_metadata(file, "case.cached"), "7");
     m3_safetensors_close(file);
     ck_assert_int_eq(m3ref("%s%s,%s --layers 2:4 --hidden %s %s --dump %s --companions %s", run, first, second,
-                           in_folder("whole.taps"), taps, in_folder("part.taps"), in_folder("part")), 0);
+                           in_folder("whole.taps"), taps, in_folder("part.taps"), in_folder("part")),
+                     0);
     ck_assert_int_gt(same_rows("whole", "part", 0), 60);
 }
 END_TEST

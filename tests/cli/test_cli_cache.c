@@ -25,8 +25,8 @@ static const char *ids(int64_t from, int64_t count)
     char *text = texts[next = (next + 1) % 4];
     int length = 0;
     for (int64_t t = from; t < from + count; t++)
-        length += snprintf(text + length, 1024 - (size_t)length, "%s%d", t > from ? "," : "",
-                           (int)(t * t * 5 + t) % 79 + 10);
+        length +=
+            snprintf(text + length, 1024 - (size_t)length, "%s%d", t > from ? "," : "", (int)(t * t * 5 + t) % 79 + 10);
     return text;
 }
 
@@ -105,12 +105,12 @@ START_TEST(runs_are_one_run)
     next_tokens(want);
     ck_assert_int_eq(m3ref("run " TINY " --ids %s %s --cache-out %s", ids(0, PREFIX), how, file), 0);
     ck_assert(has("out", "cache: 61 tokens in "));
-    ck_assert_int_eq(m3ref("run " TINY " --ids %s %s --cache-in %s --cache-out %s", ids(PREFIX, MIDDLE), how, file,
-                           file), 0);
+    ck_assert_int_eq(
+        m3ref("run " TINY " --ids %s %s --cache-in %s --cache-out %s", ids(PREFIX, MIDDLE), how, file, file), 0);
     ck_assert(has("out", "cache: 79 tokens in "));
     write_case(in_folder("case"), PREFIX + MIDDLE, REST, 0);
-    ck_assert_int_eq(m3ref("run " TINY " --case %s %s --cache-in %s --dump %s", in_folder("case"), how, file,
-                           in_folder("part")), 0);
+    ck_assert_int_eq(
+        m3ref("run " TINY " --case %s %s --cache-in %s --dump %s", in_folder("case"), how, file, in_folder("part")), 0);
     next_tokens(got);
     ck_assert_str_eq(got, want);
     last_rows("part", "whole", REST);
@@ -133,7 +133,8 @@ START_TEST(next_tokens_with_blas)
     ck_assert_int_eq(m3ref("run " TINY " --ids %s --cache-out %s", ids(0, PREFIX), in_folder("c")), 0);
     for (int t = 0; t < 3; t++)
         ck_assert_int_eq(m3ref("run " TINY " --ids %s --top 3 --cache-in %s --cache-out %s", ids(PREFIX + t, 1),
-                               in_folder("c"), in_folder("c")), 0);
+                               in_folder("c"), in_folder("c")),
+                         0);
     next_tokens(line);
     ck_assert_int_eq(sscanf(line, form, &got[0], &near[0], &got[1], &near[1], &got[2], &near[2]), 6);
     for (int i = 0; i < 3; i++) {
@@ -146,11 +147,13 @@ END_TEST
 /* ---- files that are refused */
 
 /* What is changed of a good cache on its way into the file "bad". */
+/* clang-format off */
 enum change {
     NOTHING, NO_FILE, EMPTY, SHORT, CUT, FLIP_FIRST, FLIP_LAST, NOT_SAFETENSORS, A_DUMP, A_FOLDER, NO_TENSOR, NO_FIRST,
     NO_INDEX, EXTRA, INDEX_OF_DENSE, FEWER_PLACES, NO_PLACES, TRANSPOSED, FLAT, DEEP, TYPE, NO_FORMAT, NO_HASH,
     OTHER_VERSION,
 };
+/* clang-format on */
 
 static const char *const keys[] = {
     "format", "format_version", "producer", "precision", "semantics", "model_sha256", "data_sha256",
@@ -295,7 +298,8 @@ START_TEST(refused_files)
     write_text(in_folder("old"), "old");
     int before = entries() + (refused[_i].status ? 0 : 1);
     ck_assert_int_eq(m3ref("run %s --ids 5,6,7 %s --cache-in %s --dump %s --cache-out %s", where, refused[_i].flags,
-                           in_folder("bad"), in_folder("dump"), in_folder("old")), refused[_i].status);
+                           in_folder("bad"), in_folder("dump"), in_folder("old")),
+                     refused[_i].status);
     ck_assert_int_eq(error_lines(), refused[_i].status ? 1 : 0);
     if (refused[_i].status) ck_assert(has("err", refused[_i].words));
     ck_assert_int_eq(exists("dump"), !refused[_i].status);
@@ -331,21 +335,23 @@ START_TEST(cache_over_an_input)
     copy(in_folder("c"), in_folder("c copy"));
     static const char *const targets[] = { "model/config.json", "model/model.safetensors", "case", "link" };
     for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(m3ref("run %s --case %s --cache-out %s", in_folder("model"), in_folder("case"),
-                               in_folder(targets[i])), 64);
+        ck_assert_int_eq(
+            m3ref("run %s --case %s --cache-out %s", in_folder("model"), in_folder("case"), in_folder(targets[i])), 64);
         ck_assert_int_eq(error_lines(), 1);
         ck_assert(has("err", "--cache-out"));
     }
-    ck_assert_int_eq(m3ref("run %s --ids 1 --cache-in %s --dump %s", in_folder("model"), in_folder("c"),
-                           in_folder("c")), 64);
+    ck_assert_int_eq(
+        m3ref("run %s --ids 1 --cache-in %s --dump %s", in_folder("model"), in_folder("c"), in_folder("c")), 64);
     ck_assert(has("err", "--cache-in"));
-    ck_assert_int_eq(m3ref("run %s --ids 1 --dump %s --cache-out %s", in_folder("model"), in_folder("d"),
-                           in_folder("d")), 64);
-    ck_assert_int_eq(m3ref("run %s --ids 1 --dump %s --cache-out %s", in_folder("model"), in_folder("d"),
-                           in_folder("model/../d")), 64);
+    ck_assert_int_eq(
+        m3ref("run %s --ids 1 --dump %s --cache-out %s", in_folder("model"), in_folder("d"), in_folder("d")), 64);
+    ck_assert_int_eq(
+        m3ref("run %s --ids 1 --dump %s --cache-out %s", in_folder("model"), in_folder("d"), in_folder("model/../d")),
+        64);
     ck_assert(has("err", "--cache-out"));
-    ck_assert_int_eq(m3ref("run %s --ids 1 --dump %s --cache-out %s", in_folder("model"), in_folder("d"),
-                           in_folder("no/folder")), 74);
+    ck_assert_int_eq(
+        m3ref("run %s --ids 1 --dump %s --cache-out %s", in_folder("model"), in_folder("d"), in_folder("no/folder")),
+        74);
     ck_assert_int_eq(m3ref("run %s --ids 1 --cache-out ''", in_folder("model")), 64);
     ck_assert(!exists("d"));
     ck_assert(same_bytes(in_folder("model/config.json"), TINY "/config.json"));
@@ -365,8 +371,8 @@ START_TEST(not_with_some_layers)
         ck_assert(has("err", "--layers"));
         ck_assert_int_eq(m3ref("run " TINY " --ids 3 --layers %s --cache-out %s", layers[i], in_folder("e")), 64);
     }
-    ck_assert_int_eq(m3ref("run " TINY " --ids 1,2 --layers 3:5 --hidden %s --cache-out %s", in_folder("d"),
-                           in_folder("e")), 64);
+    ck_assert_int_eq(
+        m3ref("run " TINY " --ids 1,2 --layers 3:5 --hidden %s --cache-out %s", in_folder("d"), in_folder("e")), 64);
     ck_assert(!exists("e"));
 }
 END_TEST
@@ -385,7 +391,8 @@ START_TEST(limit_behind_a_cache)
     ck_assert_int_eq(m3ref("run %s --ids %s --cache-out %s", in_folder("model"), ids(0, 60), in_folder("c")), 0);
     ck_assert_int_eq(m3ref("run %s --ids %s --cache-in %s", in_folder("model"), ids(60, 6), in_folder("c")), 0);
     ck_assert_int_eq(m3ref("run %s --ids %s --cache-in %s --cache-out %s", in_folder("model"), ids(60, 7),
-                           in_folder("c"), in_folder("e")), 64);
+                           in_folder("c"), in_folder("e")),
+                     64);
     ck_assert_int_eq(error_lines(), 1);
     ck_assert(has("err", "token 6: got position 66, expected below max_position_embeddings 66"));
     ck_assert(!exists("e"));
@@ -395,8 +402,8 @@ START_TEST(limit_behind_a_cache)
                          65);
         ck_assert(has("err", "token 6: got position 66"));
     }
-    ck_assert_int_eq(m3ref("run %s --ids %s --cache-in %s --allow-long", in_folder("model"), ids(60, 7),
-                           in_folder("c")), 0);
+    ck_assert_int_eq(
+        m3ref("run %s --ids %s --cache-in %s --allow-long", in_folder("model"), ids(60, 7), in_folder("c")), 0);
     ck_assert_int_eq(m3ref("run %s --ids %s --allow-long", in_folder("model"), ids(0, 67)), 0);
 }
 END_TEST
@@ -413,17 +420,21 @@ START_TEST(the_old_cache_stays)
     ck_assert_int_eq(m3ref("run %s --ids %s --cache-out %s", in_folder("model"), ids(0, 60), in_folder("c")), 0);
     copy(in_folder("c"), in_folder("copy"));
     int before = entries();
+    /* clang-format off */
     static const struct { const char *flags; int status; } fails[] = {
         { "--ids 5,211", 64 }, { "--ids 5,7,9", 1 }, { "--ids 5 --ops ./no-such-library.so", 69 },
     };
+    /* clang-format on */
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(m3ref("run %s %s --cache-in %s --cache-out %s --dump %s", in_folder("model"), fails[i].flags,
-                               in_folder("c"), in_folder("c"), in_folder("d")), fails[i].status);
+                               in_folder("c"), in_folder("c"), in_folder("d")),
+                         fails[i].status);
         ck_assert_int_eq(error_lines(), 1);
         ck_assert(same_bytes(in_folder("c"), in_folder("copy")));
         ck_assert_int_eq(entries(), before);
         ck_assert_int_eq(m3ref("run %s %s --cache-in %s --cache-out %s", in_folder("model"), fails[i].flags,
-                               in_folder("c"), in_folder("new")), fails[i].status);
+                               in_folder("c"), in_folder("new")),
+                         fails[i].status);
         ck_assert(!exists("new"));
     }
     snprintf(command, sizeof command, "ulimit -f 60; %s/m3ref run %s --ids 5 --cache-in %s --cache-out %s >%s 2>%s",
@@ -460,17 +471,19 @@ START_TEST(no_modules_behind_a_cache)
     ck_assert_int_gt(tensors_of("whole", "mtp.0."), 20);
     ck_assert_int_gt(tensors_of("whole", "mtp.1."), 20);
     ck_assert_int_eq(m3ref("run " MTP " --ids %s --linear ordered --cache-out %s --dump %s", ids(0, 50), in_folder("c"),
-                           in_folder("again")), 0);
+                           in_folder("again")),
+                     0);
     same_tensors(in_folder("whole"), in_folder("again"));
     ck_assert_int_eq(m3ref("run " MTP " --ids %s --linear ordered --cache-out %s", ids(0, 30), in_folder("c")), 0);
     ck_assert_int_eq(m3ref("run " MTP " --ids %s --linear ordered --cache-in %s --dump %s", ids(30, 20), in_folder("c"),
-                           in_folder("part")), 0);
+                           in_folder("part")),
+                     0);
     next_tokens(got);
     ck_assert_str_eq(got, want);
     ck_assert_int_eq(tensors_of("part", "mtp."), 0);
     ck_assert_int_eq(tensors_of("part", "layers."), tensors_of("whole", "layers."));
-    ck_assert_int_eq(m3ref("run " MTP " --ids 5 --cache-in %s --dump %s --taps 'mtp.*'", in_folder("c"),
-                           in_folder("none")), 64);
+    ck_assert_int_eq(
+        m3ref("run " MTP " --ids 5 --cache-in %s --dump %s --taps 'mtp.*'", in_folder("c"), in_folder("none")), 64);
     ck_assert(!exists("none"));
 }
 END_TEST

@@ -107,9 +107,8 @@ END_TEST
 START_TEST(usage)
 {
     static const char *const refused[][2] = {
-        { "--html", NULL }, { "--junit", NULL }, { "--ledger", NULL }, { "--map", NULL },
-        { "--nothing", NULL }, { "-z", NULL }, { "--taps", NULL }, { "third", NULL },
-        { "--json=1", NULL },
+        { "--html", NULL }, { "--junit", NULL }, { "--ledger", NULL }, { "--map", NULL },    { "--nothing", NULL },
+        { "-z", NULL },     { "--taps", NULL },  { "third", NULL },    { "--json=1", NULL },
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         ck_assert_int_eq(run_pair(refused[i][0], refused[i][1]), 64);
@@ -121,8 +120,8 @@ START_TEST(usage)
     ck_assert_int_eq(run(one), 64);
     ck_assert_int_eq(run(none), 64);
     ck_assert_int_eq(run(help), 0);
-    static const char *const flags[] = { "--taps", "--json", "--force", "--profile", "--help", "--html", "--junit",
-                                         "--spec", "--ledger", "--map", "Exit status" };
+    static const char *const flags[] = { "--taps",  "--json", "--force",  "--profile", "--help",     "--html",
+                                         "--junit", "--spec", "--ledger", "--map",     "Exit status" };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) ck_assert_ptr_nonnull(strstr(out, flags[i]));
 }
 END_TEST
@@ -213,11 +212,13 @@ END_TEST
  * Seen to fail with files opened only after the comparison is printed, and with one that cannot be opened left out. */
 START_TEST(unwritable)
 {
+    /* clang-format off */
     static const char *const flags[][2] = {
         { "--html=%s/no/such/a.html", "--junit=%s/a.xml" }, { "--html=%s/a.html", "--junit=%s/no/such/a.xml" },
         { "--html=%s/a.html", "--junit=%s" }, { "--html=/dev/full", "--junit=%s/a.xml" },
         { "--html=%s/a.html", "--ledger=%s/no/such/a.jsonl" }, { "--html=/dev/full", "--ledger=%s/a.jsonl" },
     };
+    /* clang-format on */
     char first[120], second[120];
     write_value(reference_path, 1, NULL);
     write_value(candidate_path, 1, NULL);

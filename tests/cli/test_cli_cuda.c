@@ -67,7 +67,8 @@ START_TEST(inside_the_bounds)
         ck_assert_int_eq(m3ref("compare %s %s --profile %s", in_folder("truth"), in_folder("d"), profile), 0);
         ck_assert(has("out", "pass  130 of 130 stages judged"));
         ck_assert_int_eq(m3ref("blame golden/tiny/model %s --case golden/tiny/case.safetensors --profile %s",
-                               in_folder("d"), profile), 0);
+                               in_folder("d"), profile),
+                         0);
     }
 }
 END_TEST
@@ -75,7 +76,9 @@ END_TEST
 /* Goal:  other readings of the sparse layers, against goldens of their own. */
 START_TEST(readings)
 {
-    static const struct { const char *golden, *input, *options; } all[] = {
+    static const struct {
+        const char *golden, *input, *options;
+    } all[] = {
         { "shared", "case", "--set selection=shared" },
         { "union", "case", "--set selection=union" },
         { "lse_rsqrt", "case", "--set pool=lse --set index_scale=rsqrt" },
@@ -86,7 +89,8 @@ START_TEST(readings)
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/readings/%s.safetensors %s %s --dump %s",
-                               all[i].input, all[i].options, ops("on_cpu.so"), in_folder("d")), 0);
+                               all[i].input, all[i].options, ops("on_cpu.so"), in_folder("d")),
+                         0);
         ck_assert_msg(m3ref("compare golden/readings/%s.safetensors.gz %s", all[i].golden, in_folder("d")) == 0, "%s",
                       all[i].golden);
     }
@@ -128,7 +132,8 @@ START_TEST(refusals)
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         ck_assert_msg(m3ref(TINY " %s %s --dump %s", all[i].options, ops(all[i].plugin), in_folder("d")) ==
-                          all[i].status, "%s %s", all[i].plugin, all[i].options);
+                          all[i].status,
+                      "%s %s", all[i].plugin, all[i].options);
         ck_assert(has("err", all[i].words) && error_lines() == 1);
         ck_assert_int_ne(access(in_folder("d"), F_OK), 0);
     }

@@ -49,6 +49,7 @@ static void poke(const char *name, const char *tensor, size_t offset, const void
     ck_assert_int_eq(fclose(out), 0);
 }
 
+/* clang-format off */
 static const struct { const char *model, *other; int apart; } others[] = {
     { TINY, "--set selection=shared", 0 },
     { TINY, "--set selection=shared --precision f64", 0 },
@@ -57,6 +58,7 @@ static const struct { const char *model, *other; int apart; } others[] = {
     { M2, "--ops ./%s/tests/wrong_route.so", 0 },
     { MTP, "--set selection=shared --ops ./%s/tests/wrong_route.so", 0 },
 };
+/* clang-format on */
 
 /* Goal:  to choose as another run did is to be that run; blocks, experts, weights, in modules too, in float and double.
  * Claim: without the dump most taps differ, with it none, but for block scores where they are pooled otherwise.
@@ -68,8 +70,8 @@ START_TEST(follows_another_run)
     snprintf(other, sizeof other, others[_i].other, build());
     ck_assert_int_eq(m3ref("run %s %s --dump %s", model, other, in_folder("theirs")), 0);
     ck_assert_int_eq(m3ref("run %s %s --dump %s", model, precision, in_folder("ours")), 0);
-    ck_assert_int_eq(m3ref("run %s %s --decisions %s --dump %s", model, precision, in_folder("theirs"),
-                           in_folder("followed")), 0);
+    ck_assert_int_eq(
+        m3ref("run %s %s --decisions %s --dump %s", model, precision, in_folder("theirs"), in_folder("followed")), 0);
     ck_assert_int_ge(differing("theirs", "ours"), 20);
     ck_assert_int_eq(differing("theirs", "followed"), others[_i].apart);
 }
@@ -79,8 +81,8 @@ END_TEST
 START_TEST(float_in_double)
 {
     ck_assert_int_eq(m3ref("run " TINY " --ops ./%s/tests/wrong_route.so --dump %s", build(), in_folder("float")), 0);
-    ck_assert_int_eq(m3ref("run " TINY " --precision f64 --decisions %s --dump %s", in_folder("float"),
-                           in_folder("double")), 0);
+    ck_assert_int_eq(
+        m3ref("run " TINY " --precision f64 --decisions %s --dump %s", in_folder("float"), in_folder("double")), 0);
     struct m3_safetensors *f, *d;
     ck_assert_int_eq(m3_safetensors_open(&f, in_folder("float"), &error), M3_OK);
     ck_assert_int_eq(m3_safetensors_open(&d, in_folder("double"), &error), M3_OK);
@@ -111,8 +113,8 @@ START_TEST(follows_itself)
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 5,6,7,8,9 --cache-out %s", in_folder("cache")), 0);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(m3ref("run golden/tiny/model --ids 10,11,12 --cache-in %s %s%s --dump %s", in_folder("cache"),
-                               i ? "--decisions " : "", i ? in_folder("first") : "",
-                               in_folder(i ? "second" : "first")), 0);
+                               i ? "--decisions " : "", i ? in_folder("first") : "", in_folder(i ? "second" : "first")),
+                         0);
     same_tensors(in_folder("first"), in_folder("second"));
 }
 END_TEST
@@ -123,9 +125,11 @@ START_TEST(rows_without_numbers)
 {
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 5,6,7,8,9 --cache-out %s", in_folder("cache")), 0);
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 10,11,12 --ops ./%s/tests/wrong_route.so --dump %s", build(),
-                           in_folder("alone")), 0);
+                           in_folder("alone")),
+                     0);
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 10,11,12 --cache-in %s --decisions %s --dump %s",
-                           in_folder("cache"), in_folder("alone"), in_folder("followed")), 0);
+                           in_folder("cache"), in_folder("alone"), in_folder("followed")),
+                     0);
     struct m3_safetensors *a, *f;
     ck_assert_int_eq(m3_safetensors_open(&a, in_folder("alone"), &error), M3_OK);
     ck_assert_int_eq(m3_safetensors_open(&f, in_folder("followed"), &error), M3_OK);
@@ -144,16 +148,19 @@ START_TEST(some_rows)
     const char *block128 = "golden/block128/model --case golden/block128/case.safetensors";
     ck_assert_int_eq(m3ref("run %s --dump %s", block128, in_folder("ours")), 0);
     ck_assert_int_eq(m3ref("run %s --decisions golden/block128/golden.safetensors.gz --dump %s --taps "
-                           "'*.blocks,*.experts,*.out'", block128, in_folder("followed")), 0);
+                           "'*.blocks,*.experts,*.out'",
+                           block128, in_folder("followed")),
+                     0);
     ck_assert_int_eq(m3ref("compare golden/block128/golden.safetensors.gz %s", in_folder("followed")), 0);
-    ck_assert_int_eq(m3ref("compare --force %s %s --taps '*.blocks,*.experts'", in_folder("ours"),
-                           in_folder("followed")), 0);
+    ck_assert_int_eq(
+        m3ref("compare --force %s %s --taps '*.blocks,*.experts'", in_folder("ours"), in_folder("followed")), 0);
 }
 END_TEST
 
 /* What no operator can take, and dumps that are not of this run. Nothing is written. */
 START_TEST(refused)
 {
+    /* clang-format off */
     static const struct { const char *tensor; size_t offset; int32_t id; const char *line; } wrong[] = {
         { "layers.2.index.blocks", 0, 1, "layers.2.index.blocks: row 0: got others, expected visible blocks" },
         { "layers.2.index.blocks", 4, 0, "layers.2.index.blocks: row 0: got others, expected visible blocks" },
@@ -161,6 +168,7 @@ START_TEST(refused)
         { "layers.2.moe.experts", 4, 11, "layers.2.moe.experts: row 0: got others, expected experts from 0 to E-1" },
         { "layers.2.moe.experts", 0, -1, "expected experts from 0 to E-1" },
     };
+    /* clang-format on */
     ck_assert_int_eq(m3ref("run " TINY " --dump %s", in_folder("good")), 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         copy(in_folder("good"), in_folder("bad"));

@@ -67,7 +67,8 @@ static void has_no_marks(const char *path)
 }
 
 #define NUMBERS "\"parameters\": 550000000000, \"active_parameters\": 55000000000"
-#define ATTENTION(layers, heads, positions) ", \"attention_layers\": " layers ", \"num_attention_heads\": " heads \
+#define ATTENTION(layers, heads, positions)                                                                            \
+    ", \"attention_layers\": " layers ", \"num_attention_heads\": " heads                                              \
     ", \"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": " positions
 
 START_TEST(models_of_few_numbers)
@@ -80,8 +81,9 @@ START_TEST(models_of_few_numbers)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) is_no_model_of_documents(few(others[i]));
     has_no_marks(few("\"name\": \"Mine\", " NUMBERS ATTENTION("12", "32", "1048576")));
     is_no_model_of_documents(in_folder("config.json"));
-    ck_assert_int_eq(m3ref("estimate %s --documents", few("\"name\": \"Nemotron 3 Ultra\", " NUMBERS
-                                                          ATTENTION("12", "64", "262144"))), 0);
+    ck_assert_int_eq(m3ref("estimate %s --documents",
+                           few("\"name\": \"Nemotron 3 Ultra\", " NUMBERS ATTENTION("12", "64", "262144"))),
+                     0);
 }
 END_TEST
 
@@ -111,8 +113,8 @@ START_TEST(figures_of_other_models)
 {
     is_no_model_of_documents(changed(M3, "\"num_mtp_modules\": 7", "\"num_mtp_modules\": 5"));
     ck_assert(has("err", "MTP modules: got 5, expected 7"));
-    is_no_model_of_documents(changed(CONFIGS "minimax-m3-mxfp8.json", "\"num_mtp_modules\": 1",
-                                     "\"num_mtp_modules\": 7"));
+    is_no_model_of_documents(
+        changed(CONFIGS "minimax-m3-mxfp8.json", "\"num_mtp_modules\": 1", "\"num_mtp_modules\": 7"));
     ck_assert(has("err", "MTP modules: got 7, expected another figure than 7"));
     is_no_model_of_documents(changed(M3, "\"vision_segment_max_frames\": 4", "\"vision_segment_max_frames\": 5"));
 }
@@ -180,7 +182,8 @@ END_TEST
 START_TEST(errors)
 {
     static const char *const wrong[] = {
-        CONFIGS "minimax-m3.json --documents --json", CONFIGS "minimax-m3.json --documents --explain params_total",
+        CONFIGS "minimax-m3.json --documents --json",
+        CONFIGS "minimax-m3.json --documents --explain params_total",
         "golden/tiny/model/config.json --documents",
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {

@@ -10,8 +10,9 @@
  * Seen to fail with the truth's file left behind, with ids among the tensors, without qsort. */
 START_TEST(writes)
 {
-    ck_assert_int_eq(m3ref("envelope " TINY "--profile bf16 --runs 3 --seed 11 --threads 1 --out %s",
-                           in_folder("env.safetensors")), 0);
+    ck_assert_int_eq(
+        m3ref("envelope " TINY "--profile bf16 --runs 3 --seed 11 --threads 1 --out %s", in_folder("env.safetensors")),
+        0);
     ck_assert(has("out", "envelope: 3 runs, profile bf16, seed 11"));
     ck_assert(has("out", "logits"));
     ck_assert(has("err", "m3ref: --runs: got 3, fewer than 32 say little"));
@@ -21,8 +22,10 @@ START_TEST(writes)
     struct m3_error error = { 0 };
     struct m3_safetensors *file;
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("env.safetensors"), &error), M3_OK);
+    /* clang-format off */
     const char *const strings[][2] = { { "format", "m3ref-envelope" }, { "format_version", "1" }, { "profile", "bf16" },
                                        { "seed", "11" }, { "runs", "3" }, { "semantics", "{}" } };
+    /* clang-format on */
     for (int i = 0; i < 6; i++) ck_assert_str_eq(m3_safetensors_metadata(file, strings[i][0]), strings[i][1]);
     ck_assert_int_eq(strlen(m3_safetensors_metadata(file, "model_sha256")), 64);
     ck_assert_int_eq(strlen(m3_safetensors_metadata(file, "case_sha256")), 64);
@@ -144,8 +147,8 @@ static void write_farther(const char *name, const char *tap, double factor)
         status |= m3_writer_metadata(writer, keys[i], m3_safetensors_metadata(honest, keys[i]), &error);
     for (int64_t i = 0; i < count; i++) {
         const struct m3_tensor *t = m3_safetensors_at(honest, i);
-        status |= m3_writer_tensor(writer, t->name, strcmp(t->name, tap) == 0 ? M3_F64 : t->dtype, t->rank, t->shape,
-                                   &error);
+        status |=
+            m3_writer_tensor(writer, t->name, strcmp(t->name, tap) == 0 ? M3_F64 : t->dtype, t->rank, t->shape, &error);
     }
     status |= m3_writer_begin(writer, &error);
     for (int64_t i = 0; i < count; i++) {
@@ -242,16 +245,18 @@ START_TEST(others)
     ck_assert_int_eq(m3ref("run " TINY "--precision f64 --dump %s", in_folder("truth")), 0);
     for (int i = 0; i < 4; i++) {
         ck_assert_int_eq(m3ref("envelope %s --profile %s --runs 1 --taps logits --out %s", cases[i].made_of,
-                               cases[i].profile, in_folder("envelope")), 0);
+                               cases[i].profile, in_folder("envelope")),
+                         0);
         ck_assert_int_eq(compare("truth", "--taps logits"), cases[i].status);
         ck_assert(has("err", cases[i].says) && (i == 3 || has("err", in_folder("envelope"))));
         if (i == 3) ck_assert(has("out", "no tap is ranked among 1 legitimate fp32 implementations"));
     }
-    ck_assert_int_eq(m3ref("compare %s golden/tiny/golden.safetensors.gz --envelope %s", in_folder("truth"),
-                           in_folder("truth")), 65);
+    ck_assert_int_eq(
+        m3ref("compare %s golden/tiny/golden.safetensors.gz --envelope %s", in_folder("truth"), in_folder("truth")),
+        65);
     ck_assert(has("err", "format: got m3ref-dump, expected m3ref-envelope"));
-    ck_assert_int_eq(m3ref("compare %s golden/tiny/golden.safetensors.gz --envelope %s", in_folder("truth"),
-                           in_folder("none")), 66);
+    ck_assert_int_eq(
+        m3ref("compare %s golden/tiny/golden.safetensors.gz --envelope %s", in_folder("truth"), in_folder("none")), 66);
 }
 END_TEST
 

@@ -47,6 +47,7 @@ static void check_integer(const json_t *object, const char *key, long long expec
 /* All keys that SPEC 14.8 promises, and no value of another kind. */
 START_TEST(keys)
 {
+    /* clang-format off */
     static const char *const whole[] = {
         "context", "batch", "tensors", "tensors_unquantised", "params_total", "params_by_component.embedding",
         "params_by_component.lm_head", "params_by_component.attention", "params_by_component.indexer",
@@ -88,6 +89,7 @@ START_TEST(keys)
         { "index_kv", "bf16" }, { "mtp_join", "concat" }, { "vision_boundary", "segment" }, { "gpu", "h200" },
         { "bound", "memory" }, { "ratios.layer_attention.fraction", "512/17" },
     };
+    /* clang-format on */
     json_t *o[2];
     ck_assert_int_eq(m3ref("estimate " M3 " --weights fp8 --gpu h200 --gpus 8 --image 4x4 --json"), 0);
     ck_assert_int_eq(lines_of_json(o, 2), 1);
@@ -121,8 +123,8 @@ END_TEST
 START_TEST(lists)
 {
     static const long long expected[][3] = {
-        { 4096, 1, 563085312 }, { 4096, 4, 2252341248 }, { 131072, 1, 18018729984 }, { 131072, 4, 72074919936 },
-        { 1048576, 1, 144149839872 }, { 1048576, 4, 576599359488 },
+        { 4096, 1, 563085312 },     { 4096, 4, 2252341248 },      { 131072, 1, 18018729984 },
+        { 131072, 4, 72074919936 }, { 1048576, 1, 144149839872 }, { 1048576, 4, 576599359488 },
     };
     json_t *o[8];
     ck_assert_int_eq(m3ref("estimate " M3 " --context 4096,128K,1M --batch 1,4 --json"), 0);
@@ -234,11 +236,13 @@ END_TEST
  * data: size less header. */
 START_TEST(from_tensors)
 {
-    static const struct { const char *model; int tensors, unquantised; long long parameters, bytes; } models[] = {
-        { "tiny", 218, 218, 827497, 1760180 },
-        { "mtp", 73, 73, 33378, 81198 },
-        { "mxfp8", 104, 73, 1876213, 2116236 },
-        { "f8block", 104, 73, 1548705, 1721928 },
+    static const struct {
+        const char *model;
+        int tensors, unquantised;
+        long long parameters, bytes;
+    } models[] = {
+        { "tiny", 218, 218, 827497, 1760180 },  { "mtp", 73, 73, 33378, 81198 },
+        { "mxfp8", 104, 73, 1876213, 2116236 }, { "f8block", 104, 73, 1548705, 1721928 },
         { "block128", 74, 74, 274569, 578676 },
     };
     json_t *files[2], *config[2], *member;
@@ -252,7 +256,8 @@ START_TEST(from_tensors)
     check_integer(files[0], "weight_bytes_in_memory", models[_i].bytes);
     ck_assert_int_eq(m3ref("estimate golden/%s/model/config.json --json", models[_i].model), 0);
     ck_assert_int_eq(lines_of_json(config, 2), 1);
-    json_object_foreach(files[0], key, member) {
+    json_object_foreach(files[0], key, member)
+    {
         if (strncmp(key, "weight_bytes_", 13) == 0 || strncmp(key, "memory_bytes", 12) == 0) continue;
         ck_assert_msg(json_equal(member, json_object_get(config[0], key)), "%s", key);
     }
@@ -288,10 +293,12 @@ END_TEST
 /* Files hold modules in the form of concat. The additive reading leaves out H^2 + 2 H numbers of each, H 32 and 20. */
 START_TEST(additive_modules_of_the_files)
 {
+    /* clang-format off */
     static const struct { const char *model; long long mtp, total, tensors, bytes; } models[] = {
         { "golden/mtp/model", 27282 - 2 * (32 * 32 + 64), 60660 - 2 * (32 * 32 + 64), 145 - 4, 136422 },
         { "golden/m2/mtp_model", 11542 - 2 * (20 * 20 + 40), 17953 - 2 * (20 * 20 + 40), 104 - 4, 35906 },
     };
+    /* clang-format on */
     static const char *const flags[] = { "", " --from-tensors" };
     json_t *o[2];
     for (int i = 0; i < 4; i++) {
@@ -402,8 +409,9 @@ static const struct {
     { M3 " --batch 0", 64, "--batch: got 0" },
     { M3 " --batch 1,0", 64, "--batch: got 1,0" },
     { M3 " --batch 2147483649", 64, "--batch: got 2147483649" },
-    { M3 " --batch 2048M", 64, "a figure beyond 2^63 with a context of 1048576 (max_position_embeddings) and a batch "
-                               "of 2147483648, expected smaller ones" },
+    { M3 " --batch 2048M", 64,
+      "a figure beyond 2^63 with a context of 1048576 (max_position_embeddings) and a batch "
+      "of 2147483648, expected smaller ones" },
     { M3 " --batch 2048M --context 1000K", 64, "with a context of 1024000 and a batch of 2147483648, expected" },
     { M3 " --mtp 17", 64, "--mtp: got 17" },
     { M3 " --activations -1", 64, "--activations: got -1" },
@@ -430,7 +438,9 @@ END_TEST
 /* Configs of other models, and lists of the wrong length. */
 START_TEST(errors_of_configs)
 {
-    static const struct { const char *from, *to, *says; } changes[] = {
+    static const struct {
+        const char *from, *to, *says;
+    } changes[] = {
         { "\"model_type\": \"minimax_m3_vl\"", "\"model_type\": \"minimax_m2_vl\"", "model_type" },
         { "SparseForConditionalGeneration", "DenseXForConditionalGeneration", "architectures" },
         { "\"num_hidden_layers\": 60", "\"num_hidden_layers\": 61", "sparse_attention_freq" },

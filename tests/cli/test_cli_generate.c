@@ -82,7 +82,9 @@ static int64_t integer(const json_t *object, const char *key)
 START_TEST(lines_of_json)
 {
     static const char *const inputs[] = {
-        "--ids 1,2,3", "--ids 1,2,3 --speculative", "--ids 9,61,80,90,68 --image golden/photo.png",
+        "--ids 1,2,3",
+        "--ids 1,2,3 --speculative",
+        "--ids 9,61,80,90,68 --image golden/photo.png",
         "--case golden/mtp/picture_case.safetensors --set mtp_embed=fused --speculative",
     };
     char *text, *lines[64];
@@ -176,7 +178,9 @@ END_TEST
  * Seen to fail with NaN let through, 0 as --top-p, and stop ids beyond the vocabulary. */
 START_TEST(wrong_usage)
 {
-    static const struct { const char *arguments, *words; } rows[] = {
+    static const struct {
+        const char *arguments, *words;
+    } rows[] = {
         { MTP " --ids 1 --max-new 0", "--max-new: got 0" },
         { MTP " --ids 1 --max-new -3", "--max-new: got -3" },
         { MTP " --ids 1 --max-new x", "--max-new: got x" },
@@ -294,11 +298,13 @@ END_TEST
 /* Seen to fail with --stop taken out of the text. */
 START_TEST(help_names_every_option)
 {
+    /* clang-format off */
     static const char *const options[] = {
         "--ids", "--case", "--image", "--video", "--allow-long", "--max-new", "--stop", "--temperature", "--top-k",
         "--top-p", "--seed", "--speculative", "--json", "--precision f32|f64", "--linear blas|ordered", "--threads",
         "--set FIELD=VALUE", "--ops", "--help",
     };
+    /* clang-format on */
     ck_assert_int_eq(m3ref("generate --help"), 0);
     ck_assert_int_eq(error_lines(), 0);
     ck_assert(has("out", "usage: m3ref generate MODEL"));
@@ -329,13 +335,16 @@ START_TEST(modules_behind_a_later_layer)
     static const char *const readings[] = { "mtp_embed=id", "mtp_embed=fused" };
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(m3ref("run golden/mtp/model --ids 1,2,3,4,5,6 --set %s --dump %s", readings[i],
-                               in_folder("whole.safetensors")), 0);
+                               in_folder("whole.safetensors")),
+                         0);
         ck_assert_int_eq(m3ref("run golden/mtp/model --ids 1,2,3,4,5,6 --set %s --layers 1:2 --hidden %s --dump %s",
-                               readings[i], in_folder("whole.safetensors"), in_folder("part.safetensors")), 0);
+                               readings[i], in_folder("whole.safetensors"), in_folder("part.safetensors")),
+                         0);
         ck_assert_int_eq(m3ref("compare %s %s", in_folder("whole.safetensors"), in_folder("part.safetensors")), 0);
         ck_assert_int_eq(m3ref("run golden/mtp/model --ids 1,2,3,4,5,6 --set %s --layers 1:2 --hidden %s --dump %s "
-                               "--taps 'mtp.*'", readings[i], in_folder("whole.safetensors"),
-                               in_folder("modules.safetensors")), i ? 64 : 0);
+                               "--taps 'mtp.*'",
+                               readings[i], in_folder("whole.safetensors"), in_folder("modules.safetensors")),
+                         i ? 64 : 0);
     }
 }
 END_TEST

@@ -49,8 +49,9 @@ static void write_foreign(float off)
     const struct m3_tensor *up = m3_safetensors_find(file, "layers.0.mlp.up");
     ck_assert(embed && q && gate && up);
     int64_t T = embed->shape[0], I = gate->shape[1];
-    const int64_t shape[][4] = { { 1, T, embed->shape[1] }, { 1, q->shape[1], T, q->shape[2] }, { 1, T, 2 * I },
-                                 { 1 } };
+    const int64_t shape[][4] = {
+        { 1, T, embed->shape[1] }, { 1, q->shape[1], T, q->shape[2] }, { 1, T, 2 * I }, { 1 }
+    };
     static const char *const names[] = { "model.language_model.embed_tokens",
                                          "model.language_model.layers.0.self_attn.apply_rotary_pos_emb.0",
                                          "model.language_model.layers.0.mlp.gate_up_proj", "loss" };
@@ -65,7 +66,8 @@ static void write_foreign(float off)
     for (int64_t t = 0; t < T; t++)
         for (int half = 0; half < 2; half++)
             ck_assert_int_eq(m3_writer_write(writer, (const float *)(half ? up : gate)->data + t * I,
-                                             (uint64_t)I * sizeof(float), &error), 0);
+                                             (uint64_t)I * sizeof(float), &error),
+                             0);
     ck_assert_int_eq(m3_writer_write(writer, &loss, sizeof loss, &error), 0);
     ck_assert_int_eq(m3_writer_commit(writer, &error), 0);
     free(turned);
@@ -100,7 +102,9 @@ START_TEST(blame)
     for (int wrong = 0; wrong < 2; wrong++) {
         write_foreign((float)wrong);
         ck_assert_int_eq(m3ref("blame golden/tiny/model %s --case golden/tiny/case.safetensors --map transformers "
-                               "--json", theirs), wrong);
+                               "--json",
+                               theirs),
+                         wrong);
         ck_assert(has("out", wrong ? "\"culprit\":\"layers.0.q_rope\"" : "\"culprit\":null"));
         ck_assert(has("out", "\"tap\":\"layers.0.mlp.up\""));
     }

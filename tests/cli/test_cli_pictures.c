@@ -62,7 +62,8 @@ START_TEST(placeholders)
         copy("golden/photo.png", in_folder(name));
     }
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids '<video>,3,<image>,<image>' --image golden/photo.png "
-                           "--video %s --image golden/pictures/rgb8.png", in_folder("video")),
+                           "--video %s --image golden/pictures/rgb8.png",
+                           in_folder("video")),
                      0);
     ck_assert(has("out", "5 frames of 97 x 65 pixels -> 84 x 56, grid 3 x 4 x 6, 18 tokens"));
     ck_assert(has("out", "run:   T 31,"));
@@ -73,7 +74,9 @@ END_TEST
 START_TEST(boundary)
 {
     ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/vision/two_case.safetensors --set vision_boundary=none "
-                           "--dump %s", in_folder("d.safetensors")), 0);
+                           "--dump %s",
+                           in_folder("d.safetensors")),
+                     0);
     ck_assert_int_eq(m3ref("compare golden/vision/two_none.safetensors.gz %s", in_folder("d.safetensors")), 0);
     ck_assert_int_eq(m3ref("compare golden/vision/two.safetensors.gz %s", in_folder("d.safetensors")), 1);
     ck_assert(has("out", "first divergence vision.layers.0.attn"));
@@ -86,8 +89,9 @@ START_TEST(float_angles)
     char line[2][300] = { "", "" };
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/vision/video_case.safetensors --precision f64 "
-                               "--set rope_angle=%s --taps vision.layers.0.q_rope --dump %s", i ? "f32" : "f64",
-                               in_folder("d.safetensors")), 0);
+                               "--set rope_angle=%s --taps vision.layers.0.q_rope --dump %s",
+                               i ? "f32" : "f64", in_folder("d.safetensors")),
+                         0);
         ck_assert_int_eq(m3ref("inspect --sha256 %s", in_folder("d.safetensors")), 0);
         FILE *out = fopen(in_folder("out"), "r");
         ck_assert_ptr_nonnull(fgets(line[i], sizeof line[i], out));
@@ -100,6 +104,7 @@ END_TEST
 /* One clear line each, the right status, nothing written. */
 START_TEST(refused)
 {
+    /* clang-format off */
     static const struct { const char *arguments, *words; int status; } bad[] = {
         { "--ids 1,200 --image golden/README.md", "got no PNG signature", 65 },
         { "--ids 1,200 --image %s/short.png", "short.png: got a damaged PNG", 65 },
@@ -113,6 +118,7 @@ START_TEST(refused)
         { "--case golden/tiny/case.safetensors --image golden/photo.png", "--image", 64 },
         { "--ids '1,<picture>'", "<picture>", 64 },
     };
+    /* clang-format on */
     size_t count;
     unsigned char *bytes = read_bytes("golden/pictures/rgb8.png", &count);
     write_bytes(in_folder("short.png"), bytes, count - 40);
@@ -122,8 +128,9 @@ START_TEST(refused)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char arguments[400];
         const char *place = strstr(bad[i].arguments, "%s");
-        if (place) snprintf(arguments, sizeof arguments, "%.*s%s%s", (int)(place - bad[i].arguments), bad[i].arguments,
-                            folder, place + 2);
+        if (place)
+            snprintf(arguments, sizeof arguments, "%.*s%s%s", (int)(place - bad[i].arguments), bad[i].arguments, folder,
+                     place + 2);
         else snprintf(arguments, sizeof arguments, "%s", bad[i].arguments);
         ck_assert_int_eq(m3ref("run golden/tiny/model %s --dump %s", arguments, in_folder("d")), bad[i].status);
         ck_assert(has("err", bad[i].words));
@@ -131,12 +138,14 @@ START_TEST(refused)
         ck_assert(!exists("d"));
     }
     copy("golden/photo.png", in_folder("photo.png"));
-    ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1,200 --image %s --dump %s", in_folder("photo.png"),
-                           in_folder("photo.png")), 64);
+    ck_assert_int_eq(
+        m3ref("run golden/tiny/model --ids 1,200 --image %s --dump %s", in_folder("photo.png"), in_folder("photo.png")),
+        64);
     ck_assert_int_eq(mkdir(in_folder("video"), 0700), 0);
     copy("golden/photo.png", in_folder("video/1.png"));
-    ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1,201 --video %s --dump %s", in_folder("video"),
-                           in_folder("video/1.png")), 64);
+    ck_assert_int_eq(
+        m3ref("run golden/tiny/model --ids 1,201 --video %s --dump %s", in_folder("video"), in_folder("video/1.png")),
+        64);
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1,201 --video %s", in_folder("video")), 0);
 }
 END_TEST
@@ -165,7 +174,9 @@ END_TEST
 /* NaN that the tower, or the projector, makes is named with its row, and nothing is written. */
 START_TEST(nan_is_an_error)
 {
-    static const struct { const char *tensor, *words; } nans[] = {
+    static const struct {
+        const char *tensor, *words;
+    } nans[] = {
         { "vision_tower.vision_model.pre_layrnorm.bias", "vision.layers.0.out, row 0" },
         { "patch_merge_mlp.linear_2.bias", "projector.out, row 0" },
     };
@@ -174,8 +185,8 @@ START_TEST(nan_is_an_error)
         make_folder();
         copy_tiny();
         patch(nans[i].tensor, 0, "\xC0\x7F", 2);
-        ck_assert_int_eq(m3ref("run %s --ids 1,200 --image golden/photo.png --dump %s", in_folder("model"),
-                               in_folder("d")), 1);
+        ck_assert_int_eq(
+            m3ref("run %s --ids 1,200 --image golden/photo.png --dump %s", in_folder("model"), in_folder("d")), 1);
         ck_assert(has("err", nans[i].words));
         ck_assert(!exists("d"));
     }

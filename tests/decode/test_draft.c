@@ -37,8 +37,10 @@ static void begin(struct drafting *d, const struct m3_case *c, const struct m3_g
     memcpy(d->ids, c->ids, (size_t)c->T * sizeof *d->ids);
     for (int64_t t = 0; t < MOST; t++)
         d->positions[t] = t < c->T ? c->positions[t] : c->positions[c->T - 1] + t - c->T + 1;
+    /* clang-format off */
     d->request = (struct m3_request){ .end_layer = model->config.layers, .semantics = how->semantics,
                                       .linear = how->linear, .threads = how->threads, .pictures = d->pictures };
+    /* clang-format on */
     must(m3_cache_new(&d->request.cache, model, how->engine->real_bytes, &error));
     must(m3_drafter_new(&d->drafter, how->engine, model, model->mtp_modules, &d->request, &error));
     d->request.final_norm = d->hidden;
@@ -99,8 +101,8 @@ static void random_steps(struct drafting *d, uint64_t seed, int64_t until, const
         uint64_t draws[3];
         for (int i = 0; i < 3; i++)
             draws[i] = (state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407)) >> 33;
-        int64_t count = draws[0] % 4 == 0 ? (int64_t)(draws[0] / 4 % (uint64_t)(model->mtp_modules + 1))
-                                          : model->mtp_modules;
+        int64_t count =
+            draws[0] % 4 == 0 ? (int64_t)(draws[0] / 4 % (uint64_t)(model->mtp_modules + 1)) : model->mtp_modules;
         int64_t kept = (int64_t)(draws[1] % (uint64_t)(count + 1));
         advance(d, count, kept, (int32_t)(draws[2] % 90), sampling);
     }
@@ -185,7 +187,8 @@ START_TEST(drafts_of_the_golden)
     open_model(MTP, NULL);
     struct m3_case c = case_of(ids, 3);
     begin(&d, &c, &how, (int32_t)integer_at(golden, "tokens", known++));
-    json_array_foreach(json_object_get(golden, "steps"), index, step) {
+    json_array_foreach(json_object_get(golden, "steps"), index, step)
+    {
         int64_t count = (int64_t)json_array_size(json_object_get(step, "drafts")), kept = integer(step, "accepted");
         int64_t n = d.n;
         known += (size_t)kept;

@@ -43,7 +43,6 @@ static void check_tokens(const struct run *run, const json_t *golden, int64_t co
     }
 }
 
-
 /* Loop index: engine and body, threads, speculative.
  * Seen to fail with: a draft more, and one less; a cache not cropped; the row of the logits before. */
 START_TEST(agrees_with_golden)
@@ -68,7 +67,8 @@ START_TEST(agrees_with_golden)
         ck_assert_int_eq(run.result.steps[k], integer_at(golden, "acceptance", k));
 
     ck_assert_uint_eq(json_array_size(json_object_get(golden, "shorter")), 5);
-    json_array_foreach(json_object_get(golden, "shorter"), index, entry) {
+    json_array_foreach(json_object_get(golden, "shorter"), index, entry)
+    {
         how.max_new = integer(entry, "max_new");
         generate(&run, &c, how);
         check_tokens(&run, golden, how.max_new, how.engine == m3_engine_f64());
@@ -134,8 +134,9 @@ START_TEST(mask_of_the_case)
     unsigned char seen[36] = { 0, 0, 1, 0, 1, 0 };
     for (int i = 0; i < 36; i++) positions[i] = i;
     for (int i = 0; i < 30; i++) {
-        struct m3_request like = { .end_layer = model->config.layers, .semantics = &semantics, .threads = 1,
-                                   .seen = seen };
+        struct m3_request like = {
+            .end_layer = model->config.layers, .semantics = &semantics, .threads = 1, .seen = seen
+        };
         whole_pass(logits, NULL, &like, m3_engine_f32(), all, positions, 6 + i, NULL);
         ck_assert_int_eq(run.tokens[i].id, m3_argmax(logits, 97));
         ck_assert(fabs(run.tokens[i].margin - m3_margin(logits, 97, run.tokens[i].id)) <= 1e-5);
@@ -224,15 +225,13 @@ END_TEST
  * is over. */
 START_TEST(stop_ids)
 {
-    static const struct { int32_t stop[2]; int64_t stops, tokens, drafted, accepted, main_calls; } rows[] = {
-        { { 33 }, 1, 1, 0, 0, 0 },
-        { { 44 }, 1, 2, 2, 0, 1 },
-        { { 18 }, 1, 3, 4, 1, 2 },
-        { { 57 }, 1, 4, 4, 2, 2 },
-        { { 42 }, 1, 5, 4, 2, 2 },
-        { { 50, 42 }, 2, 5, 4, 2, 2 },
-        { { 64, 50 }, 2, 6, 6, 3, 3 },
-        { { 48, 30 }, 2, 32, 28, 17, 14 },      /* drafts that were never kept end nothing */
+    static const struct {
+        int32_t stop[2];
+        int64_t stops, tokens, drafted, accepted, main_calls;
+    } rows[] = {
+        { { 33 }, 1, 1, 0, 0, 0 },     { { 44 }, 1, 2, 2, 0, 1 },         { { 18 }, 1, 3, 4, 1, 2 },
+        { { 57 }, 1, 4, 4, 2, 2 },     { { 42 }, 1, 5, 4, 2, 2 },         { { 50, 42 }, 2, 5, 4, 2, 2 },
+        { { 64, 50 }, 2, 6, 6, 3, 3 }, { { 48, 30 }, 2, 32, 28, 17, 14 }, /* drafts that were never kept end nothing */
     };
     const int64_t ids[] = { 1, 2, 3 };
     struct run all, run;

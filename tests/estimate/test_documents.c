@@ -46,8 +46,8 @@ static void load(void)
         struct m3_error notes = { 0 }, error = { 0 };
         int is_foreign, status = m3_foreign_read(&loaded[i].foreign, &is_foreign, models[i].path, &notes, &error);
         if (is_foreign) {
-            loaded[i].subject = (struct m3_subject){ &loaded[i].foreign.config, &loaded[i].foreign.census,
-                                                     &loaded[i].foreign };
+            loaded[i].subject =
+                (struct m3_subject){ &loaded[i].foreign.config, &loaded[i].foreign.census, &loaded[i].foreign };
         } else {
             status = m3_config_read(&loaded[i].own, models[i].path, &notes, &error);
             m3_census_of_config(&loaded[i].census, &loaded[i].own, 0, M3_MTP_CONCAT);
@@ -96,7 +96,8 @@ static struct m3_judgement judge(const struct m3_printed *row, int model)
 static int agrees(const struct m3_document *document, const struct m3_printed *row, int model)
 {
     struct m3_judgement judgement = judge(row, model);
-    int good = row->formula ? judgement.verdict == (row->erratum ? M3_REPRODUCTION_DIFFERS : M3_REPRODUCTION_REPRODUCED) : row->erratum != NULL;
+    int good = row->formula ? judgement.verdict == (row->erratum ? M3_REPRODUCTION_DIFFERS : M3_REPRODUCTION_REPRODUCED)
+                            : row->erratum != NULL;
     if (good) return 1;
     fprintf(stderr, "%s %s: %s: printed %s, ours %.12g (%.8g of its unit), erratum %s\n", document->name, row->place,
             row->what, row->printed, judgement.ours, judgement.ours / judgement.printed.scale,
@@ -120,8 +121,8 @@ END_TEST
 /* "E3-07" of document 003. */
 static int is_erratum(const char *text, char document)
 {
-    return strlen(text) == 5 && text[0] == 'E' && text[1] == document && text[2] == '-' && text[3] >= '0'
-        && text[3] <= '9' && text[4] >= '0' && text[4] <= '9';
+    return strlen(text) == 5 && text[0] == 'E' && text[1] == document && text[2] == '-' && text[3] >= '0' &&
+           text[3] <= '9' && text[4] >= '0' && text[4] <= '9';
 }
 
 START_TEST(rows_are_filled_in)
@@ -131,12 +132,13 @@ START_TEST(rows_are_filled_in)
         const struct m3_printed *row = &document->rows[i];
         ck_assert(row->place && *row->place && row->what && *row->what && row->printed);
         ck_assert_msg(!strpbrk(row->place, "|\n") && !strpbrk(row->what, "|\n"), "%s: %s", row->place, row->what);
-        ck_assert_msg(!row->erratum || is_erratum(row->erratum, document->name[2]), "%s: %s: %s", row->place,
-                      row->what, row->erratum);
+        ck_assert_msg(!row->erratum || is_erratum(row->erratum, document->name[2]), "%s: %s: %s", row->place, row->what,
+                      row->erratum);
         for (int j = 0; j < i; j++)
-            ck_assert_msg(strcmp(row->place, document->rows[j].place) || strcmp(row->what, document->rows[j].what)
-                          || strcmp(row->setting, document->rows[j].setting)
-                          || strcmp(row->printed, document->rows[j].printed), "twice: %s: %s", row->place, row->what);
+            ck_assert_msg(strcmp(row->place, document->rows[j].place) || strcmp(row->what, document->rows[j].what) ||
+                              strcmp(row->setting, document->rows[j].setting) ||
+                              strcmp(row->printed, document->rows[j].printed),
+                          "twice: %s: %s", row->place, row->what);
     }
 }
 END_TEST
@@ -158,11 +160,13 @@ START_TEST(every_figure_matters)
             double moved = (printed->value + way * 4 * printed->half) / printed->scale;
             if (moved < 0) continue;
             snprintf(text, sizeof text, "%.*f %s", printed->decimals, moved, printed->unit);
-            ck_assert_msg(judge(&row, model).verdict == M3_REPRODUCTION_DIFFERS, "%s: %s: %s", row.place, row.what, text);
+            ck_assert_msg(judge(&row, model).verdict == M3_REPRODUCTION_DIFFERS, "%s: %s: %s", row.place, row.what,
+                          text);
         }
         if (!isfinite(judgement.ours) || judgement.ours < 0) continue;
         snprintf(text, sizeof text, "%.9f %s", judgement.ours / printed->scale, printed->unit);
-        ck_assert_msg(judge(&row, model).verdict == M3_REPRODUCTION_REPRODUCED, "%s: %s: %s", row.place, row.what, text);
+        ck_assert_msg(judge(&row, model).verdict == M3_REPRODUCTION_REPRODUCED, "%s: %s: %s", row.place, row.what,
+                      text);
     }
     unload();
 }
@@ -200,9 +204,11 @@ START_TEST(models_of_other_sizes)
         r.config = loaded[i].subject.census;
         struct m3_estimate e = estimate(c, &r);
         int few = foreign && foreign->few;
+        /* clang-format off */
         int64_t *const sizes[] = { &c->layers, &c->max_positions, &c->Q, &c->G, &c->D, &c->H, &c->X, &c->V, &c->N,
                                    &c->block, &c->K, &c->E, &c->F, &c->dense_intermediate, &c->shared_intermediate,
                                    &c->R };
+        /* clang-format on */
         for (size_t j = 0; j < (few ? 5 : sizeof sizes / sizeof sizes[0]); j++) {
             ++*sizes[j];
             ck_assert_msg(!m3_document_model(&e), "%s: size %zu", models[i].name, j);
@@ -236,6 +242,7 @@ END_TEST
 
 /* ---- printed numbers */
 
+/* clang-format off */
 static const struct {
     const char *text;
     double value, half, scale;
@@ -278,6 +285,7 @@ static const struct {
     { "1e", -1, 0, 0, 0 }, { "1e100", -1, 0, 0, 0 },
     { "1111111111111111111111111111111111111111", -1, 0, 0, 0 },
 };
+/* clang-format on */
 
 static int close_to(double got, double expected) { return fabs(got - expected) <= 1e-12 * fabs(expected); }
 
@@ -289,8 +297,8 @@ START_TEST(printed_numbers)
     m3_error_free(&error);
     ck_assert_msg(status == (numbers[_i].value < 0 ? M3_BAD_INPUT : M3_OK), "%s: %d", numbers[_i].text, status);
     if (status) return;
-    ck_assert_msg(close_to(n.value, numbers[_i].value) && close_to(n.half, numbers[_i].half)
-                  && close_to(n.scale, numbers[_i].scale) && n.decimals == numbers[_i].decimals,
+    ck_assert_msg(close_to(n.value, numbers[_i].value) && close_to(n.half, numbers[_i].half) &&
+                      close_to(n.scale, numbers[_i].scale) && n.decimals == numbers[_i].decimals,
                   "%s: value %.15g half %.15g scale %.15g decimals %d", numbers[_i].text, n.value, n.half, n.scale,
                   n.decimals);
 }
@@ -330,12 +338,14 @@ START_TEST(settings)
     ck_assert_int_eq(m3_document_setting_parse(&s, "m3 T=4097 gpu=a100 card=123456789", &error), M3_OK);
     ck_assert(s.request.context == 4097 && s.request.card_bytes == 123456789);
 
+    /* clang-format off */
     static const char *const refused[] = {
         "", "m4", "M3", "m3 ", "m3  T=1", "m3 T", "m3 T=", "m3 T=0", "m3 T=-1", "m3 T=1G", "m3 T=1MM", "m3 T=1.5",
         "m3 T=1 T=1", "m3 T=99999999999999999999", "m3 T=8589934592M", "m3 B=0", "m3 w=bf17", "m3 kv=", "m3 gpu=v100",
         "m3 gpus=8", "m3 card=vendor", "m3 gpu=b200 card=reported", "m3 gpu=h200 card=big", "m3 gpu=h200 card=0",
         "m3 act=-1", "m3 mtp=17", "m3 t=1", "m3 =1", "T=1 m3",
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
         ck_assert_msg(m3_document_setting_parse(&s, refused[i], &error) == M3_BAD_INPUT, "\"%s\"", refused[i]);
     m3_error_free(&error);
@@ -344,6 +354,7 @@ END_TEST
 
 /* ---- formulas, over M3 at T = 2^20 in bf16, batch 2, 8 x H200 */
 
+/* clang-format off */
 static const struct {
     const char *formula;
     double value;
@@ -370,7 +381,9 @@ static const struct {
       "expert_spread.p_fullest.3", 1 },
     { "params_by_component.moe_routed / (57 * 128)", 56623104 },
 };
+/* clang-format on */
 
+/* clang-format off */
 static const char *const bad_formulas[] = {
     "", " ", "1 +", "(1", "1)", "()", "1 2", "2T", "* 2", "nosuch", "kv_bytes", "kv_bytes.", "kv_bytes.nosuch", "gpu",
     "bound", "weight_bytes_stored", "ceil 2", "ceil(", "ceil()", "ceil(1, 2)", "min(1)", "min(1, 2, 3)", "0x10", "1..2",
@@ -383,6 +396,7 @@ static const char *const bad_formulas[] = {
     "2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2"
     "^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2^2",
 };
+/* clang-format on */
 
 START_TEST(formulas_by_hand)
 {
@@ -397,14 +411,13 @@ START_TEST(formulas_by_hand)
     struct m3_error error = { 0 };
     double value;
     for (size_t i = 0; i < sizeof formulas / sizeof formulas[0]; i++) {
-        ck_assert_msg(m3_figure_value(&value, formulas[i].formula, &e, &error) == M3_OK, "%s",
-                      formulas[i].formula);
+        ck_assert_msg(m3_figure_value(&value, formulas[i].formula, &e, &error) == M3_OK, "%s", formulas[i].formula);
         ck_assert_msg(close_to(value, formulas[i].value), "%s: got %.17g", formulas[i].formula, value);
     }
     for (size_t i = 0; i < sizeof bad_formulas / sizeof bad_formulas[0]; i++) {
         value = 1;
-        ck_assert_msg(m3_figure_value(&value, bad_formulas[i], &e, &error) == M3_BAD_INPUT && isnan(value),
-                      "%s", bad_formulas[i]);
+        ck_assert_msg(m3_figure_value(&value, bad_formulas[i], &e, &error) == M3_BAD_INPUT && isnan(value), "%s",
+                      bad_formulas[i]);
     }
     m3_error_free(&error);
     json_decref(summary);
@@ -416,6 +429,7 @@ END_TEST
 
 START_TEST(verdicts)
 {
+    /* clang-format off */
     static const struct {
         const char *printed, *formula;
         enum m3_reproduction verdict;
@@ -431,6 +445,7 @@ START_TEST(verdicts)
         { "0", "0/0", M3_REPRODUCTION_NOT_COMPUTABLE }, { "0", "1/0", M3_REPRODUCTION_NOT_COMPUTABLE }, { "0", "-1/0", M3_REPRODUCTION_NOT_COMPUTABLE },
         { "0", NULL, M3_REPRODUCTION_NOT_COMPUTABLE },
     };
+    /* clang-format on */
     load();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct m3_printed row = { "here", "by hand", "m3 T=1M", rows[i].printed, rows[i].formula, NULL };
@@ -507,30 +522,30 @@ START_TEST(marks_of_a_request)
     count = marks_for(&r);
     ck_assert_int_eq(marked(count, "E0-55", "flops_decode.projections"), 2);
     ck_assert_int_eq(marked(count, "E3-18", "flops_decode.total"), 0);
-    ck_assert_int_eq(marked(count, "E0-50", "flops_decode.msa_main"), 0);           /* though the figure is the same */
+    ck_assert_int_eq(marked(count, "E0-50", "flops_decode.msa_main"), 0); /* though the figure is the same */
     ck_assert_int_eq(marked(count, "E3-35", "kv_bytes.total"), 0);
 
-    r = request(M, 2, "bf16", "bf16");                                              /* two sequences */
+    r = request(M, 2, "bf16", "bf16"); /* two sequences */
     count = marks_for(&r);
     ck_assert_int_eq(marked(count, "E3-35", "kv_bytes_per_sequence.total"), 1);
     ck_assert_int_eq(marked(count, "E3-35", "kv_bytes.total"), 0);
     ck_assert_int_eq(marked(count, "E3-48", "arithmetic_intensity"), 0);
     ck_assert_int_eq(marked(count, "E3-47", "decode_read_bytes.weights"), 0);
 
-    r = request(M, 1, "int4", "fp8");                                               /* other formats, cards */
+    r = request(M, 1, "int4", "fp8"); /* other formats, cards */
     r.gpu = m3_gpu_named("h200");
     r.gpus = 8;
     r.card_bytes = 141000000000;
     count = marks_for(&r);
     ck_assert_int_eq(marked(count, "E3-35", "kv_bytes.total"), 0);
-    ck_assert_int_eq(marked(count, "E3-23", "kv_bytes.total"), 1);                  /* in FP8 */
+    ck_assert_int_eq(marked(count, "E3-23", "kv_bytes.total"), 1); /* in FP8 */
     ck_assert_int_eq(marked(count, "E3-32", "max_batch"), 1);
     ck_assert_int_eq(marked(count, "E3-10", "weight_bytes"), 0);
     r.card_bytes = 143771 * (int64_t)M;
     count = marks_for(&r);
     ck_assert_int_eq(marked(count, "E3-32", "max_batch"), 0);
 
-    r = request(M, 1, "bf16", "bf16");                                              /* not named, but it matters */
+    r = request(M, 1, "bf16", "bf16"); /* not named, but it matters */
     r.mtp_modules = 1;
     count = marks_for(&r);
     ck_assert_int_eq(marked(count, "E3-10", "params_total"), 0);

@@ -55,12 +55,14 @@ END_TEST
 /* lm_head is the embedding: one matrix less, and the whole of it counts once. */
 START_TEST(tied_embeddings)
 {
+    /* clang-format off */
     static const struct literal literals[] = {
         { "tensors", 23415 }, { "params_total", 425810946944 }, { "params_by_component.lm_head", 0 },
         { "params_active_by_convention.layers", 23504087424 }, { "params_active_text", 24733280640 },
         { "params_active_by_convention.layers_head_embedding", 24733280640 },
         { "params_active_by_convention.layers_head_embedding_vision", 25598847872 },
     };
+    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3);
     config.tied_embeddings = 1;
@@ -74,10 +76,12 @@ END_TEST
 /* 22,422 quantised matrices with one scale tensor each, 13,239,705,600 bytes of scales. */
 START_TEST(parameters_of_the_mxfp8_release)
 {
+    /* clang-format off */
     static const struct literal literals[] = {
         { "tensors", 45838 }, { "tensors_unquantised", 23416 }, { "params_total", 427040140160 },
         { "weight_bytes_released", 443742085120 }, { "weight_bytes", 427040140160 },
     };
+    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3_MXFP8);
     struct m3_estimate_request r = request(M, 1, "fp8", "bf16");
@@ -121,7 +125,8 @@ START_TEST(additive_modules)
         int64_t tensors = e.census.of[M3_COMPONENT_MTP_MODULES].tensors;
         m3_census_of_config(&census, &config, modules, M3_MTP_CONCAT);
         ck_assert_int_eq(tensors, census.of[M3_COMPONENT_MTP_MODULES].tensors - 2 * modules);
-        ck_assert_int_eq(census.of[M3_COMPONENT_MTP_MODULES].parameters, modules * (3678159104 + 3072 * 3072 + 2 * 3072));
+        ck_assert_int_eq(census.of[M3_COMPONENT_MTP_MODULES].parameters,
+                         modules * (3678159104 + 3072 * 3072 + 2 * 3072));
     }
     m3_config_free(&config);
 }
@@ -165,10 +170,11 @@ START_TEST(flops_by_context)
         { "flops_decode_all_full_attention", by_context[_i].all_full },
     };
     CHECK(&e, literals);
-    int64_t attention = m3_whole(&e, "flops_decode.full_attention") + m3_whole(&e, "flops_decode.msa_index")
-                      + m3_whole(&e, "flops_decode.msa_main");
+    int64_t attention = m3_whole(&e, "flops_decode.full_attention") + m3_whole(&e, "flops_decode.msa_index") +
+                        m3_whole(&e, "flops_decode.msa_main");
     ck_assert_int_eq(m3_whole(&e, "flops_decode.total") - attention, 49464999936);
-    int64_t not_multiplied = e.census.of[M3_COMPONENT_NORMS].parameters + e.census.of[M3_COMPONENT_MOE_ROUTER_BIAS].parameters;
+    int64_t not_multiplied =
+        e.census.of[M3_COMPONENT_NORMS].parameters + e.census.of[M3_COMPONENT_MOE_ROUTER_BIAS].parameters;
     ck_assert_int_eq(m3_whole(&e, "flops_decode.total") - attention,
                      2 * (m3_whole(&e, "params_active_text") - not_multiplied));
     m3_config_free(&config);
@@ -178,8 +184,8 @@ END_TEST
 START_TEST(keys_of_a_sparse_layer)
 {
     static const int64_t keys[][2] = {
-        { 1, 1 }, { 127, 127 }, { 129, 129 }, { 2047, 2047 }, { 2048, 2048 }, { 2049, 1921 }, { 2175, 2047 },
-        { 2176, 2048 }, { 2177, 1921 }, { M - 1, 2047 }, { M, 2048 },
+        { 1, 1 },       { 127, 127 },   { 129, 129 },   { 2047, 2047 },  { 2048, 2048 }, { 2049, 1921 },
+        { 2175, 2047 }, { 2176, 2048 }, { 2177, 1921 }, { M - 1, 2047 }, { M, 2048 },
     };
     struct m3_config config;
     read_config(&config, M3);
@@ -210,7 +216,7 @@ START_TEST(flops_of_a_prefill)
           2078932992 },
     };
     static const char *const keys[] = { "full_attention", "msa_index", "msa_main", "projections", "index_projections",
-                                        "dense_mlp", "moe", "lm_head", "total" };
+                                        "dense_mlp",      "moe",       "lm_head",  "total" };
     struct m3_config config;
     read_config(&config, M3);
     struct m3_estimate_request r = request(columns[_i].T, 1, "bf16", "bf16");
@@ -253,8 +259,10 @@ END_TEST
 START_TEST(work_that_is_no_product)
 {
     static const struct literal literals[] = {
-        { "other_work.block_max_comparisons", 239075328 }, { "other_work.block_max_comparisons_per_layer", 4194304 },
-        { "other_work.selection_candidates_per_layer", 32768 }, { "other_work.selection_candidates", 57 * 32768 },
+        { "other_work.block_max_comparisons", 239075328 },
+        { "other_work.block_max_comparisons_per_layer", 4194304 },
+        { "other_work.selection_candidates_per_layer", 32768 },
+        { "other_work.selection_candidates", 57 * 32768 },
     };
     struct m3_config config;
     read_config(&config, M3);
@@ -272,10 +280,12 @@ END_TEST
 /* n(t) by looking at each key: it counts if its block is the own one or one of N - 1 others. S(T) is the sum. */
 START_TEST(keys_by_counting)
 {
+    /* clang-format off */
     static const struct { const char *path; int64_t most; } models[] = {
         { M3, 4500 }, { "golden/tiny/model/config.json", 60 }, { "golden/mtp/model/config.json", 40 },
         { "golden/block128/model/config.json", 700 },
     };
+    /* clang-format on */
     struct m3_config config;
     read_config(&config, models[_i].path);
     int64_t sum = 0;
@@ -295,6 +305,7 @@ END_TEST
 
 START_TEST(ratios_as_fractions)
 {
+    /* clang-format off */
     static const struct { const char *key; int64_t over, under; } exact[] = {
         { "ratios.main_branch", 512, 1 }, { "ratios.layer_qk_with_index", 512, 33 },
         { "ratios.layer_attention", 512, 17 }, { "ratios.model_attention", 2048, 167 },
@@ -305,6 +316,7 @@ START_TEST(ratios_as_fractions)
         { 2048, 0.970 }, { 4096, 1.882 }, { 8192, 3.556 }, { 32768, 10.667 }, { 131072, 21.333 }, { 524288, 28.444 },
         { 1048576, 30.118 },
     };
+    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3);
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
@@ -358,7 +370,8 @@ START_TEST(caches_by_dtype)
     struct m3_estimate_request r = request(caches[_i].T, caches[_i].batch, "bf16", caches[_i].kv);
     struct m3_estimate e = estimate(&config, &r);
     const struct literal literals[] = {
-        { "kv_bytes.main", caches[_i].main }, { "kv_bytes.index", caches[_i].index },
+        { "kv_bytes.main", caches[_i].main },
+        { "kv_bytes.index", caches[_i].index },
         { "kv_bytes.total", caches[_i].total },
         { "kv_bytes_per_sequence.total", caches[_i].total / caches[_i].batch },
     };
@@ -396,6 +409,7 @@ END_TEST
 /* M2.7: full attention and experts everywhere, norms over whole vectors, no shared expert, no pictures. */
 START_TEST(forerunner)
 {
+    /* clang-format off */
     static const struct { int64_t T, attention, total, cache; } contexts[] = {
         { 131072, 199715979264, 220546203648, 33285996544 }, { 196608, 299573968896, 320404193280, 49928994816 },
         { 204800, 312056217600, 332886441984, 52009369600 },
@@ -410,6 +424,7 @@ START_TEST(forerunner)
         { "params_active_by_convention.layers_head_embedding", 11030553088 }, { "flops_decode_moe.shared", 0 },
         { "weight_bytes", 457379529728 },
     };
+    /* clang-format on */
     struct m3_config config;
     read_config(&config, "golden/configs/minimax-m2.7.json");
     for (size_t i = 0; i < sizeof contexts / sizeof contexts[0]; i++) {

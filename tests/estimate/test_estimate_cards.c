@@ -45,7 +45,7 @@ START_TEST(memory_and_cards)
     r.weights_asked = 1;
     ck_assert_int_eq(whole(&config, &r, "memory_bytes"), 1003691507712 - 854172958720 + 854080280320);
 
-    r = request(M, 1, "int4", "fp8");           /* 287.6 GB with 2 GB of activations */
+    r = request(M, 1, "int4", "fp8"); /* 287.6 GB with 2 GB of activations */
     r.activation_bytes = 2000000000;
     check_decimals(quantity(&config, &r, "memory_bytes") / 1e9, 287.6, 1, "int4 with fp8 caches");
     r = request(131072, 1, "bf16", "bf16");
@@ -59,12 +59,12 @@ END_TEST
 static const struct {
     const char *config, *weights, *kv;
     int stored;
-    int64_t batches[3];         /* of 141 GB, 143,771 MiB, 141 GiB */
+    int64_t batches[3]; /* of 141 GB, 143,771 MiB, 141 GiB */
 } largest[] = {
-    { M3, "bf16", "bf16", 1, { 1, 2, 2 } },     { M3, "bf16", "fp8", 1, { 3, 4, 4 } },
-    { M3, "fp8", "bf16", 0, { 4, 5, 5 } },      { M3_MXFP8, "bf16", "bf16", 1, { 4, 5, 5 } },
-    { M3, "fp8", "fp8", 0, { 9, 10, 10 } },     { M3_MXFP8, "bf16", "fp8", 1, { 8, 9, 9 } },
-    { M3, "int4", "bf16", 0, { 6, 6, 6 } },     { M3, "int4", "fp8", 0, { 11, 12, 12 } },
+    { M3, "bf16", "bf16", 1, { 1, 2, 2 } }, { M3, "bf16", "fp8", 1, { 3, 4, 4 } },
+    { M3, "fp8", "bf16", 0, { 4, 5, 5 } },  { M3_MXFP8, "bf16", "bf16", 1, { 4, 5, 5 } },
+    { M3, "fp8", "fp8", 0, { 9, 10, 10 } }, { M3_MXFP8, "bf16", "fp8", 1, { 8, 9, 9 } },
+    { M3, "int4", "bf16", 0, { 6, 6, 6 } }, { M3, "int4", "fp8", 0, { 11, 12, 12 } },
 };
 
 START_TEST(largest_batch)
@@ -152,8 +152,10 @@ START_TEST(roofline_by_dtype)
     check_decimals(1e3 * quantity(&config, &r, "bandwidth_bound_seconds"), rooflines[_i].eight_ms, 3, "eight cards");
     if (_i == 0) {
         static const struct literal first[] = {
-            { "decode_read_bytes.weights", 49466561280 }, { "decode_read_bytes.kv_full", 6442450944 },
-            { "decode_read_bytes.kv_selected", 239075328 }, { "decode_read_bytes.index_keys", 15300820992 },
+            { "decode_read_bytes.weights", 49466561280 },
+            { "decode_read_bytes.kv_full", 6442450944 },
+            { "decode_read_bytes.kv_selected", 239075328 },
+            { "decode_read_bytes.index_keys", 15300820992 },
         };
         CHECK(&e, first);
         check_decimals(1e3 * quantity(&config, &r, "compute_bound_seconds"), 0.02750, 5, "FLOPs over the peak");
@@ -166,9 +168,9 @@ static const struct {
     int64_t batch;
     double experts, weights, caches, intensity, ms, tokens;
 } batches[] = {
-    { 1, 4.000, 49.47, 21.98, 3.045, 1.86, 537 },       { 2, 7.875, 74.48, 43.96, 3.674, 3.08, 648 },
-    { 4, 15.266, 122.19, 87.93, 4.142, 5.47, 731 },     { 8, 28.710, 208.97, 175.86, 4.523, 10.02, 798 },
-    { 16, 50.981, 352.73, 351.72, 4.942, 18.35, 872 },  { 32, 81.657, 550.74, 703.44, 5.551, 32.66, 980 },
+    { 1, 4.000, 49.47, 21.98, 3.045, 1.86, 537 },         { 2, 7.875, 74.48, 43.96, 3.674, 3.08, 648 },
+    { 4, 15.266, 122.19, 87.93, 4.142, 5.47, 731 },       { 8, 28.710, 208.97, 175.86, 4.523, 10.02, 798 },
+    { 16, 50.981, 352.73, 351.72, 4.942, 18.35, 872 },    { 32, 81.657, 550.74, 703.44, 5.551, 32.66, 980 },
     { 64, 111.221, 741.58, 1406.87, 6.481, 55.95, 1144 }, { 128, 125.801, 835.69, 2813.74, 7.631, 95.04, 1347 },
 };
 
@@ -241,9 +243,11 @@ END_TEST
 /* Weights of one token as the releases store them. */
 START_TEST(stored_reads)
 {
+    /* clang-format off */
     static const struct { const char *path; int64_t bytes; } releases[] = {
         { M3, 49556229120 }, { M3_MXFP8, 26830826496 },
     };
+    /* clang-format on */
     for (int i = 0; i < 2; i++) {
         struct m3_config config;
         struct m3_census census;
@@ -256,7 +260,7 @@ START_TEST(stored_reads)
         struct m3_estimate e = estimate(&config, &r);
         CHECK(&e, literals);
         r.files = stored(&census, &config);
-        census.of[M3_COMPONENT_NORMS].bytes += 1000;                  /* the files have the word, if there are any */
+        census.of[M3_COMPONENT_NORMS].bytes += 1000; /* the files have the word, if there are any */
         e = estimate(&config, &r);
         ck_assert(m3_quantity(&e, "decode_read_bytes_stored.weights") == (double)(releases[i].bytes + 1000));
         config.tied_embeddings = 1;
@@ -293,7 +297,7 @@ START_TEST(experts_shared_out)
         { "critical_path.other_bytes", 23646425856 },
     };
     CHECK(&e, literals);
-    ck_assert(!m3_estimate_fits(&e));                                /* 149.5 GB over eight cards want 18.69 GB each */
+    ck_assert(!m3_estimate_fits(&e)); /* 149.5 GB over eight cards want 18.69 GB each */
     ck_assert(!isnan(m3_quantity(&e, "critical_path.expert_bytes")));
     check_decimals(m3_quantity(&e, "critical_path.expert_bytes"), 10455460612, 0, "experts of the fullest card");
     check_decimals(1e3 * m3_quantity(&e, "critical_path.replicated_seconds"), 7.105, 3, "replicated");
@@ -305,13 +309,13 @@ START_TEST(experts_shared_out)
                    3.366, 3, "sharded, with caches");
     json_decref(summary);
 
-    r.files = NULL;                 /* a release takes as much; nominal bytes count for the room */
+    r.files = NULL; /* a release takes as much; nominal bytes count for the room */
     ck_assert_int_eq(whole(&config, &r, "expert_parallel.weight_bytes_per_card_stored"), 131209166848);
     ck_assert_int_eq(whole(&config, &r, "expert_parallel.free_bytes_per_card"),
                      141000000000 - 27835946752 - 103280541696);
     r.files = &census;
 
-    r.context = 300 * K;            /* 42.2 GB + 5 GiB are 5.95 GB for each card */
+    r.context = 300 * K; /* 42.2 GB + 5 GiB are 5.95 GB for each card */
     ck_assert(fits(&config, &r));
     r.card_bytes = 131209166848 + (42231398400 + 5368709120) / 8;
     ck_assert(fits(&config, &r));
@@ -336,6 +340,7 @@ END_TEST
  * choose(E, K) as a Fraction of Python, printed to 17 digits. A j of 0 ends a row. */
 static const struct {
     int64_t E, K, gpus;
+    /* clang-format off */
     struct { int j; double p; } fullest[8];
     double expected, hit;
 } tails[] = {
@@ -353,6 +358,7 @@ static const struct {
     { 65536, 128, 32768, { { 1, 0.88314553463082146 }, { 2, 0.11685446536917854 } }, 1.1168544653691785,
       127.87597467002365 },
 };
+/* clang-format on */
 
 static int near(double got, double expected) { return fabs(got - expected) <= 1e-12 * expected; }
 
@@ -417,7 +423,7 @@ START_TEST(experts_over_cards_by_counting)
         ck_assert(fabs(m3_quantity(&e, "expert_spread.expected_fullest") - fullest / subsets) < 1e-12);
         ck_assert(fabs(m3_quantity(&e, "expert_spread.expected_cards_hit") - hit / subsets) < 1e-12);
 
-        config.K = E;       /* all of them: each card holds its share */
+        config.K = E; /* all of them: each card holds its share */
         e = estimate(&config, &r);
         for (int j = 1; j <= E; j++) ck_assert(fabs(e.p_fullest[j - 1] - (j == E / cards)) < 1e-13);
         ck_assert(fabs(m3_quantity(&e, "expert_spread.expected_cards_hit") - cards) < 1e-12);

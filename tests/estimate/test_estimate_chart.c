@@ -34,20 +34,21 @@ static struct axis axis_of(const char *panel)
     ck_assert(number_after(zero, ">") == 0);
     struct axis a = { .base = strtod(zero, NULL) };
     a.slope = (strtod(next, NULL) - a.base) / number_after(next, ">");
-    a.base -= 4;        /* words stand lower than their line */
+    a.base -= 4; /* words stand lower than their line */
     return a;
 }
 
 static const struct {
     const char *title;
     double unit;
-    double values[3];           /* at 4K, 128K, 1M */
+    double values[3]; /* at 4K, 128K, 1M */
 } panels[] = {
     { "FLOPs of one decoded token", 1e9, { 53931933696, 73825517568, 217572704256 } },
     { "Caches of the batch", 1e9, { 563085312, 18018729984, 144149839872 } },
-    { "Read in one step", 1e9, { 49466561280.0 + 25165824 + 239075328 + 59768832,
-                                 49466561280.0 + 805306368 + 239075328 + 1912602624,
-                                 49466561280.0 + 6442450944 + 239075328 + 15300820992 } },
+    { "Read in one step",
+      1e9,
+      { 49466561280.0 + 25165824 + 239075328 + 59768832, 49466561280.0 + 805306368 + 239075328 + 1912602624,
+        49466561280.0 + 6442450944 + 239075328 + 15300820992 } },
 };
 
 static void check_marks(const char *text)
@@ -73,11 +74,13 @@ static void check_marks(const char *text)
  * where it turns back. */
 static void check_stack(const char *text)
 {
+    /* clang-format off */
     static const struct { const char *name; double giga; } parts[] = {
         { "mixture of experts", 32.364822528 }, { "dense MLP", 1.358954496 }, { "projections q, k, v, o", 12.83457024 },
         { "index projections", 0.44826624 }, { "lm_head", 2.458386432 }, { "chosen blocks", 3.825205248 },
         { "full attention", 103.079215104 }, { "index scores", 61.203283968 },
     };
+    /* clang-format on */
     const char *at = past(text, panels[0].title);
     const struct axis axis = axis_of(at);
     double below = 0;
@@ -100,8 +103,8 @@ static void check_stack(const char *text)
 
 START_TEST(released_model)
 {
-    ck_assert_int_eq(m3ref("estimate " M3 " --context 1M,4K,128K --gpu h200 --gpus 8 --chart %s --json",
-                           in_folder("a.svg")), 0);
+    ck_assert_int_eq(
+        m3ref("estimate " M3 " --context 1M,4K,128K --gpu h200 --gpus 8 --chart %s --json", in_folder("a.svg")), 0);
     ck_assert_int_eq(entries(), 3);
     char *text = picture();
     ck_assert_int_gt(check_xml(text), 100);
@@ -134,7 +137,7 @@ static const struct {
     { "golden/configs/nemotron-3-ultra.json --context 2K --batch 3", 2, 0, 2 },
     { "golden/tiny/model/config.json", 3, 1, 0 },
     { "golden/tiny/model --context 1,2,3,4,5", 3, 1, 15 },
-    { M3 " --context 1 --batch 1M --gpu h200 --explain keys_main", 3, 2, 3 },     /* FLOPs bind: their line */
+    { M3 " --context 1 --batch 1M --gpu h200 --explain keys_main", 3, 2, 3 }, /* FLOPs bind: their line */
 };
 
 START_TEST(other_models)
@@ -176,8 +179,9 @@ static const struct {
     { M3, "a.SVG", 64, "expected a name that ends in .svg" },
     { M3 " --batch 1,2", "a.svg", 64, "--chart: got 2 batches, expected one" },
     { M3 " --context 0", "a.svg", 64, "--context: got 0" },
-    { "golden/configs/glm-5.1.json", "a.svg", 64, "--chart: got a model of which only parameters are known, expected "
-                                                  "one whose attention is given" },
+    { "golden/configs/glm-5.1.json", "a.svg", 64,
+      "--chart: got a model of which only parameters are known, expected "
+      "one whose attention is given" },
     { M3 " --explain nosuch", "a.svg", 64, "--explain: got nosuch" },
     { "golden/configs/nemotron-3-ultra.json --batch 2048M --context 256K", "a.svg", 64, "beyond 2^63" },
 };

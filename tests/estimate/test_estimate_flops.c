@@ -18,8 +18,10 @@ static json_t *load(void)
 static void check(const json_t *row, const char *key, int64_t got)
 {
     const json_t *want = json_object_get(json_object_get(row, "flops"), key);
-    ck_assert_msg(json_is_integer(want) && json_integer_value(want) == got, "%s, context %lld: %s: got %lld, expected "
-                  "%lld", json_string_value(json_object_get(row, "model")),
+    ck_assert_msg(json_is_integer(want) && json_integer_value(want) == got,
+                  "%s, context %lld: %s: got %lld, expected "
+                  "%lld",
+                  json_string_value(json_object_get(row, "model")),
                   (long long)json_integer_value(json_object_get(row, "context")), key, (long long)got,
                   (long long)json_integer_value(want));
 }
@@ -39,8 +41,7 @@ static int64_t member(const struct m3_estimate *e, const char *group, const char
 }
 
 /* `places` go through the model, each pair of which meets in `pairs`. */
-static void check_text(const json_t *row, const struct m3_estimate *e, const char *group, int64_t places,
-                       int64_t pairs)
+static void check_text(const json_t *row, const struct m3_estimate *e, const char *group, int64_t places, int64_t pairs)
 {
     static const char *const same[] = { "full_attention", "projections", "index_projections", "dense_mlp", "lm_head" };
     static const char *const moe[] = { "shared", "routed", "router" };
@@ -63,7 +64,8 @@ START_TEST(decoding)
     size_t i;
     const json_t *rows = json_object_get(counts, "decode");
     ck_assert_uint_eq(json_array_size(rows), 7);
-    json_array_foreach((json_t *)rows, i, row) {
+    json_array_foreach((json_t *)rows, i, row)
+    {
         struct m3_config config;
         read_model(&config, row);
         int64_t T = json_integer_value(json_object_get(row, "context"));
@@ -82,7 +84,8 @@ START_TEST(prefills)
     size_t i;
     const json_t *rows = json_object_get(counts, "prefill");
     ck_assert_uint_eq(json_array_size(rows), 2);
-    json_array_foreach((json_t *)rows, i, row) {
+    json_array_foreach((json_t *)rows, i, row)
+    {
         struct m3_config config;
         read_model(&config, row);
         int64_t T = json_integer_value(json_object_get(row, "context"));
@@ -102,7 +105,8 @@ START_TEST(pictures)
     size_t i;
     const json_t *rows = json_object_get(counts, "pictures");
     ck_assert_uint_eq(json_array_size(rows), 4);
-    json_array_foreach((json_t *)rows, i, row) {
+    json_array_foreach((json_t *)rows, i, row)
+    {
         const json_t *list = json_object_get(row, "grids");
         struct m3_config config;
         int64_t grids[4][3] = { 0 };

@@ -37,6 +37,7 @@ static struct m3_estimate_request ask(const struct m3_foreign *model, int64_t co
 /* Everything of Llama 3 70B follows from its config. */
 START_TEST(llama)
 {
+    /* clang-format off */
     static const struct literal literals[] = {
         { "params_total", 70553706496 }, { "params_by_component.embedding", 1050673152 },
         { "params_by_component.lm_head", 1050673152 }, { "params_by_component.attention", 12079595520 },
@@ -51,6 +52,7 @@ START_TEST(llama)
         { "decode_read_bytes_stored.weights", 139006066688 },
         { "decode_read_bytes.kv_full", 42949672960 }, { "experts_read_per_layer", 0 }, { "min_cards", 2 },
     };
+    /* clang-format on */
     struct m3_foreign model = read_foreign(FOLDER "llama-3-70b.json");
     struct m3_estimate_request r = ask(&model, 128 * K, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
@@ -67,12 +69,14 @@ START_TEST(llama_rounded)
     struct m3_foreign model = read_foreign(FOLDER "llama-3-70b-rounded.json");
     struct m3_estimate_request r = ask(&model, 128 * K, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
+    /* clang-format off */
     static const struct literal literals[] = {
         { "weight_bytes", 140000000000 }, { "flops_decode_linear", 140000000000 },
         { "flops_decode.full_attention", 343597383680 }, { "flops_decode.total", 483597383680 },
         { "kv_bytes.total", 42949672960 }, { "decode_read_bytes.total", 182949672960 }, { "experts_read_per_layer", 0 },
         { "min_cards_weights", 1 }, { "min_cards", 2 }, { "max_batch", 0 },
     };
+    /* clang-format on */
     CHECK(&e, literals);
     check_decimals(m3_quantity(&e, "flops_decode_linear") / m3_quantity(&e, "decode_read_bytes.weights"), 1.000, 3,
                    "weights alone");
@@ -95,11 +99,13 @@ START_TEST(nemotron)
     struct m3_foreign model = read_foreign(FOLDER "nemotron-3-ultra.json");
     struct m3_estimate_request r = ask(&model, M, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
+    /* clang-format off */
     static const struct literal literals[] = {
         { "params_total", 550000000000 }, { "params_active_text", 55000000000 }, { "kv_bytes.total", 12884901888 },
         { "flops_decode_linear", 110000000000 }, { "flops_decode.total", 522316860416 },
         { "weight_bytes", 1100000000000 }, { "decode_read_bytes.weights", 110000000000 },
     };
+    /* clang-format on */
     CHECK(&e, literals);
     check_decimals(m3_quantity(&e, "arithmetic_intensity"), 4.25, 2, "intensity");
     check_decimals(1e3 * m3_quantity(&e, "decode_read_bytes.weights") / 4.8e12, 22.9, 1, "time of the weights");
@@ -127,8 +133,9 @@ START_TEST(kimi)
     struct m3_estimate_request r = ask(&model, 256 * K, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
     static const struct literal literals[] = {
-        { "params_total", 1000000000000 }, { "params_active_text", 32000000000 }, { "kv_bytes.total", 18421383168 },
-        { "weight_bytes", 2000000000000 }, { "min_cards_weights", 15 }, { "flops_decode_linear", 64000000000 },
+        { "params_total", 1000000000000 }, { "params_active_text", 32000000000 },
+        { "kv_bytes.total", 18421383168 }, { "weight_bytes", 2000000000000 },
+        { "min_cards_weights", 15 },       { "flops_decode_linear", 64000000000 },
     };
     CHECK(&e, literals);
     check_decimals(m3_quantity(&e, "kv_bytes_per_sequence.total") / 0x1p30, 17.156, 3, "GiB");
@@ -146,23 +153,27 @@ END_TEST
 
 START_TEST(parameters_alone)
 {
+    /* clang-format off */
     static const struct { const char *path; int64_t total, active; } models[] = {
         { FOLDER "glm-5.1.json", 744, 40 },
         { FOLDER "qwen3.5-moe.json", 35, 3 },
         { FOLDER "mimo-v2-flash.json", 309, 15 },
     };
+    /* clang-format on */
     struct m3_foreign model = read_foreign(models[_i].path);
     struct m3_estimate_request r = ask(&model, M3_UNKNOWN, "bf16");
     struct m3_estimate e = estimate(&model.config, &r);
     ck_assert_int_eq(m3_whole(&e, "params_total"), models[_i].total * 1000000000);
     ck_assert_int_eq(m3_whole(&e, "params_active_text"), models[_i].active * 1000000000);
     ck_assert_int_eq(m3_whole(&e, "weight_bytes"), models[_i].total * 2000000000);
+    /* clang-format off */
     static const char *const unknown[] = {
         "context", "kv_bytes.main", "kv_bytes.index", "kv_bytes_per_sequence.total", "flops_decode.full_attention",
         "flops_decode.total", "flops_prefill.total", "memory_bytes", "min_cards", "max_batch", "keys_main",
         "decode_read_bytes.total", "bandwidth_bound_seconds", "params_by_component.attention", "tensors",
         "params_active_by_convention.layers_head", "weight_bytes_released", "experts_read_per_layer",
     };
+    /* clang-format on */
     json_t *summary = m3_estimate_json(&e);
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
         ck_assert_msg(json_is_null(m3_estimate_value(summary, unknown[i])), "%s", unknown[i]);
@@ -172,10 +183,13 @@ START_TEST(parameters_alone)
 END_TEST
 
 #define FEW "{\"model_type\": \"m3ref_comparison\", \"name\": \"a\", \"source\": \"b\", "
-#define SMALL "{\"model_type\": \"llama\", \"hidden_size\": 6, \"intermediate_size\": 5, \"num_hidden_layers\": 3, " \
-              "\"num_attention_heads\": 2, \"vocab_size\": 7, \"max_position_embeddings\": 9"
+#define SMALL                                                                                                          \
+    "{\"model_type\": \"llama\", \"hidden_size\": 6, \"intermediate_size\": 5, \"num_hidden_layers\": 3, "             \
+    "\"num_attention_heads\": 2, \"vocab_size\": 7, \"max_position_embeddings\": 9"
 
-static const struct { const char *text, *says; } wrong[] = {
+static const struct {
+    const char *text, *says;
+} wrong[] = {
     { FEW "\"active_parameters\": 5}", "parameters: got nothing, expected this field" },
     { FEW "\"parameters\": 5.5}", "parameters: got 5.5, expected an integer from 1 to" },
     { FEW "\"parameters\": 0}", "parameters: got 0" },
@@ -190,7 +204,8 @@ static const struct { const char *text, *says; } wrong[] = {
           "\"head_dim\": 2, \"kv_lora_rank\": 2, \"qk_rope_head_dim\": 1, \"max_position_embeddings\": 9}",
       "got a part of the attention" },
     { FEW "\"parameters\": 5, \"attention_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 3, "
-          "\"head_dim\": 2, \"max_position_embeddings\": 9}", "num_attention_heads to be a multiple" },
+          "\"head_dim\": 2, \"max_position_embeddings\": 9}",
+      "num_attention_heads to be a multiple" },
     { "{\"model_type\": \"m3ref_comparison\", \"name\": 3, \"source\": \"\", \"parameters\": 5}", "name: got 3" },
     { SMALL ", \"attention_bias\": true}", "attention_bias: got true, expected false" },
     { SMALL ", \"mlp_bias\": 1}", "mlp_bias: got 1, expected false" },
@@ -202,7 +217,8 @@ static const struct { const char *text, *says; } wrong[] = {
       "model_type: got \"mistral\", expected "
       "\"minimax_m3_vl\", \"minimax_m3_vl_text\" for text alone, \"minimax_m2\", \"llama\" or \"m3ref_comparison\"" },
     { "{\"model_type\": 3}", "model_type: got 3, expected \"minimax_m3_vl\", " },
-    { "{\"architectures\": [\"MistralForCausalLM\"]}", "architectures: got [\"MistralForCausalLM\"], expected "
+    { "{\"architectures\": [\"MistralForCausalLM\"]}",
+      "architectures: got [\"MistralForCausalLM\"], expected "
       "[\"MiniMaxM3SparseForConditionalGeneration\"], [\"MiniMaxM2ForCausalLM\"] or [\"LlamaForCausalLM\"]" },
     { "{\"model_type\": \"llama\", \"hidden_size\": 1048576, \"intermediate_size\": 1, \"num_hidden_layers\": 1024, "
       "\"num_attention_heads\": 65536, \"head_dim\": 65536, \"vocab_size\": 1, \"max_position_embeddings\": 1}",
@@ -240,9 +256,11 @@ END_TEST
 /* 3 layers of 6 channels have 36 T (T + 1) FLOPs in a prefill: the limit of the file is too much for 63 bits. */
 START_TEST(limit_of_the_file)
 {
+    /* clang-format off */
     static const struct { const char *limit, *context; } limits[] = {
         { "4294967296", "4294967296" }, { "1099511627776", "4294967296" }, { "4294967290", "4294967290" },
     };
+    /* clang-format on */
     char text[600], says[200];
     for (int i = 0; i < 3; i++) {
         strcpy(text, SMALL);
@@ -250,8 +268,10 @@ START_TEST(limit_of_the_file)
         strcat(text, "}");
         write_text(in_folder("config.json"), text);
         ck_assert_int_eq(m3ref("estimate %s", in_folder("config.json")), 64);
-        snprintf(says, sizeof says, "estimate: got a figure beyond 2^63 with a context of %s (max_position_embeddings) "
-                 "and a batch of 1, expected smaller ones", limits[i].context);
+        snprintf(says, sizeof says,
+                 "estimate: got a figure beyond 2^63 with a context of %s (max_position_embeddings) "
+                 "and a batch of 1, expected smaller ones",
+                 limits[i].context);
         ck_assert(has("err", says));
         ck_assert_int_eq(error_lines(), 1);
     }

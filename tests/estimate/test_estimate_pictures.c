@@ -12,11 +12,13 @@
 START_TEST(greatest_image)
 {
     static const int64_t grid[1][3] = { { 1, 48, 48 } };
+    /* clang-format off */
     static const struct literal literals[] = {
         { "flops_vision.patch_embed", 6936330240 }, { "flops_vision.linears", 2899102924800 },
         { "flops_vision.attention", 869730877440 }, { "flops_vision.projector", 427617681408 },
         { "flops_vision.total", 4203387813888 }, { "flops_vision.patches", 2304 }, { "flops_vision.tokens", 576 },
     };
+    /* clang-format on */
     struct m3_config config;
     read_config(&config, M3);
     struct m3_estimate_request r = request(M, 1, "bf16", "bf16");
@@ -24,7 +26,7 @@ START_TEST(greatest_image)
     r.grid_count = 1;
     struct m3_estimate e = estimate(&config, &r);
     CHECK(&e, literals);
-    ck_assert_int_eq(m3_whole(&e, "flops_decode.total"), 217572704256);         /* of text: the same */
+    ck_assert_int_eq(m3_whole(&e, "flops_decode.total"), 217572704256); /* of text: the same */
     r.grid_count = 0;
     e = estimate(&config, &r);
     json_t *summary = m3_estimate_json(&e);
@@ -38,7 +40,7 @@ enum { MOST = 4 };
 
 static const struct {
     int count;
-    int64_t grids[MOST][3];     /* images first */
+    int64_t grids[MOST][3]; /* images first */
 } cases[] = {
     { 1, { { 1, 2, 2 } } },
     { 1, { { 4, 4, 6 } } },
@@ -81,8 +83,8 @@ START_TEST(segments_of_the_engine)
         ck_assert_int_eq(m3_whole(&e, "flops_vision.attention"), flops);
         ck_assert_int_eq(m3_whole(&e, "flops_vision.patches"), pictures.P);
         ck_assert_int_eq(m3_whole(&e, "flops_vision.tokens") * v->spatial_merge * v->spatial_merge, pictures.P);
-        int64_t others = m3_whole(&e, "flops_vision.patch_embed") + m3_whole(&e, "flops_vision.linears")
-                       + m3_whole(&e, "flops_vision.projector");
+        int64_t others = m3_whole(&e, "flops_vision.patch_embed") + m3_whole(&e, "flops_vision.linears") +
+                         m3_whole(&e, "flops_vision.projector");
         ck_assert_int_eq(m3_whole(&e, "flops_vision.total"), flops + others);
     }
     free(ends);
@@ -95,6 +97,7 @@ END_TEST
 /* The options: pixels are resized, pictures add up. */
 START_TEST(options)
 {
+    /* clang-format off */
     static const struct { const char *options; int patches, tokens; } asked[] = {
         { "--image 672x672", 2304, 576 },
         { "--image 4000x3000", 40 * 54, 540 },        /* by sqrt(12000000 / 451584), down to multiples of 28 */
@@ -102,6 +105,7 @@ START_TEST(options)
         { "--image 100x60 --grid 3,4,8", 32 + 96, 8 + 24 },
         { "--grid 1048576,4,4", 16777216, 4194304 },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         char text[100];
         ck_assert_int_eq(m3ref("estimate " M3 " %s --json", asked[i].options), 0);
@@ -111,14 +115,17 @@ START_TEST(options)
     ck_assert_int_eq(m3ref("estimate " M3 " --image 672x448 --image 448x672"), 0);
     ck_assert(has("out", "FLOPs of the pictures: 3,072 patches, 768 tokens"));
     ck_assert_int_eq(m3ref("estimate " M3 " --image 672x672 --image 672x672 --explain flops_vision.attention "
-                           "--set vision_boundary=none"), 0);
+                           "--set vision_boundary=none"),
+                     0);
     ck_assert(has("out", "  = 32 * 4 * 1280 * 21233664\n"));
     ck_assert_int_eq(m3ref("estimate " M3 " --image 672x672 --image 672x672 --explain flops_vision.attention"), 0);
     ck_assert(has("out", "  = 32 * 4 * 1280 * 10616832\n"));
 }
 END_TEST
 
-static const struct { const char *arguments, *says; } wrong[] = {
+static const struct {
+    const char *arguments, *says;
+} wrong[] = {
     { M3 " --image 672", "--image: got 672, expected WIDTHxHEIGHT" },
     { M3 " --image 0x5", "--image: got 0x5" },
     { M3 " --image 5x5x5", "--image: got 5x5x5" },

@@ -86,7 +86,7 @@ static long double power(void)
 static long double product(void)
 {
     long double x = power();
-    for (;; ) {
+    for (;;) {
         while (*at == ' ') at++;
         if (*at == '*') at++, x *= power();
         else if (*at == '/') at++, x /= power();
@@ -97,7 +97,7 @@ static long double product(void)
 static long double sum(void)
 {
     long double x = product();
-    for (;; ) {
+    for (;;) {
         if (*at == '+') at++, x += product();
         else if (*at == '-') at++, x -= product();
         else return x;
@@ -125,14 +125,14 @@ static void check_explanation(const struct m3_estimate *e, const json_t *summary
     at = numbers;
     long double got = sum();
     ck_assert_msg(*at == '\n', "%s: stopped at %s", key, at);
-    long double expected = json_is_integer(value) ? (long double)json_integer_value(value)
-                                                  : (long double)json_real_value(value);
+    long double expected =
+        json_is_integer(value) ? (long double)json_integer_value(value) : (long double)json_real_value(value);
     long double printed = json_is_integer(value) ? strtold(result, NULL) : strtod(result, NULL);
     ck_assert_msg(printed == expected, "%s: %s", key, text);
     const int whole = json_is_integer(value) && fabsl(expected) >= 1 && !strstr(key, "expert_spread");
     long double allowed = whole ? 0 : 1e-14L * fabsl(expected);
-    if (strstr(key, "arithmetic") || strstr(key, "critical") || strstr(key, "decode_read")
-        || strstr(key, "experts_read"))
+    if (strstr(key, "arithmetic") || strstr(key, "critical") || strstr(key, "decode_read") ||
+        strstr(key, "experts_read"))
         allowed = 1e-12L * fabsl(expected);         /* 1 - q^B is rounded */
     ck_assert_msg(fabsl(got - expected) <= allowed, "%s: numbers give %.20Lg\n%s", key, got, text);
     free(text);
@@ -150,11 +150,13 @@ static int check_numbers(const struct m3_estimate *e, const json_t *summary, con
         check_explanation(e, summary, key);
         return 1;
     }
-    json_object_foreach((json_t *)value, name, member) {
+    json_object_foreach((json_t *)value, name, member)
+    {
         snprintf(inner, sizeof inner, "%s%s%s", key, *key ? "." : "", name);
         checked += check_numbers(e, summary, member, inner);
     }
-    json_array_foreach(value, index, member) {
+    json_array_foreach(value, index, member)
+    {
         snprintf(inner, sizeof inner, "%s.%zu", key, index);
         checked += check_numbers(e, summary, member, inner);
     }
@@ -168,11 +170,13 @@ static void check_all_explanations(const struct m3_estimate *e, int least)
     json_decref(summary);
 }
 
+/* clang-format off */
 static const char *const explained[] = {
     M3, M3_MXFP8, "golden/tiny/model/config.json", "golden/tiny/config_flat.json", "golden/mtp/model/config.json",
     "golden/block128/model/config.json", "golden/f8block/model/config.json", "golden/configs/minimax-m2.7.json",
     "golden/configs/minimax-m2.json",
 };
+/* clang-format on */
 
 /* Section 3's formulas, and all others, in models of every kind: long and short, tied, without pictures, without sparse
  * layers, without experts, with modules. */
@@ -214,12 +218,14 @@ START_TEST(explanations)
 }
 END_TEST
 
+/* clang-format off */
 static const struct { const char *path; int known; } foreign[] = {
     { "golden/configs/llama-3-70b.json", 60 }, { "golden/configs/llama-3-70b-rounded.json", 30 },
     { "golden/configs/nemotron-3-ultra.json", 30 }, { "golden/configs/kimi-k2.5.json", 20 },
     { "golden/configs/glm-5.1.json", 5 }, { "golden/configs/qwen3.5-moe.json", 5 },
     { "golden/configs/mimo-v2-flash.json", 5 },
 };
+/* clang-format on */
 
 START_TEST(explanations_of_other_families)
 {

@@ -144,8 +144,10 @@ static void expect(int status, const char *line)
 /* Goal: a shard with two tensors is opened once. */
 START_TEST(two_in_a_shard)
 {
-    write_safetensors(in_folder("s"), "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
-                      "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2);
+    write_safetensors(in_folder("s"),
+                      "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                      "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+                      2);
     write_index("{\"b\":\"s\",\"a\":\"s\"}");
     ck_assert_msg(open_it() == M3_OK, "%s", error.text);
     ck_assert_int_eq(m3_checkpoint_count(checkpoint), 2);
@@ -208,8 +210,9 @@ END_TEST
 
 START_TEST(bad_index)
 {
-    static const char *const texts[] = { "{", "[]", "{}", "{\"weight_map\":[]}", "{\"weight_map\":{}}", "",
-                                         "{\"weight_map\":{\"a\":\"x\",\"a\":\"y\"}}" };
+    static const char *const texts[] = {
+        "{", "[]", "{}", "{\"weight_map\":[]}", "{\"weight_map\":{}}", "", "{\"weight_map\":{\"a\":\"x\",\"a\":\"y\"}}"
+    };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         write_text(in_folder("model.safetensors.index.json"), texts[i]);
         expect(M3_BAD_INPUT, "model.safetensors.index.json: ");
@@ -231,8 +234,8 @@ END_TEST
 Suite *m3_suite(void)
 {
     const TTest *const tests[] = {
-        one_file, shards, hash, two_in_a_shard, absent, outside_the_folder, index_and_files_differ, bad_index,
-        bad_shard,
+        one_file,  shards,    hash, two_in_a_shard, absent, outside_the_folder, index_and_files_differ,
+        bad_index, bad_shard,
     };
     Suite *suite = suite_create("checkpoint");
     TCase *test = tcase_create("checkpoint");

@@ -342,15 +342,19 @@ START_TEST(noted)
     ck_assert(config.eps == 1e-6 && notes.count == 1);
     ck_assert_int_eq(read_with(flat, "text_config.index_local_blocks", NULL), M3_OK);
     ck_assert(config.semantics.local_blocks == 1 && has_note("text_config.index_local_blocks: absent"));
-    ck_assert_int_eq(read_with(released, "quantization_config", "{\"quant_method\":\"mxfp8\","
-                               "\"weight_block_size\":[1,32],\"ignored_layers\":[\"lm_head\"]}"), M3_OK);
+    ck_assert_int_eq(read_with(released, "quantization_config",
+                               "{\"quant_method\":\"mxfp8\","
+                               "\"weight_block_size\":[1,32],\"ignored_layers\":[\"lm_head\"]}"),
+                     M3_OK);
     ck_assert_int_eq(notes.count, 0);
 }
 END_TEST
 
 /* ---- What is refused ---- */
 
-struct fault { const char *path, *value, *line; };
+struct fault {
+    const char *path, *value, *line;
+};
 
 static void check_faults(const json_t *root, const struct fault *faults, size_t count)
 {
@@ -482,8 +486,10 @@ START_TEST(bad_lists)
     ck_assert_ptr_nonnull(strstr(error.text, "sparse_disable_index_value: layer 7: got 0, expected 1"));
 
     static const struct fault faults[] = {
-        { "text_config.layer_types", "[\"full_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\","
-          "\"full_attention\"]", "expected a list of 5 times \"full_attention\" or \"minimax_m3_sparse\"" },
+        { "text_config.layer_types",
+          "[\"full_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\","
+          "\"full_attention\"]",
+          "expected a list of 5 times \"full_attention\" or \"minimax_m3_sparse\"" },
         { "text_config.mlp_layer_types", "[\"dense\",\"moe\",\"dense\",\"dense\",\"dense\"]", "mlp_layer_types: got" },
         { "text_config.mlp_layer_types", "[1,0,0,0,0]", "mlp_layer_types: got [1,0,0,0,0]" },
         { "text_config.layer_types", "[\"full_attention\"]", "expected a list of 5 times" },
@@ -525,12 +531,14 @@ END_TEST
 /* What no layer uses may be absent. */
 START_TEST(unused_fields_may_be_absent)
 {
-    json_t *experts = with(flat, "text_config.mlp_layer_types", "[\"sparse\",\"sparse\",\"sparse\",\"sparse\","
+    json_t *experts = with(flat, "text_config.mlp_layer_types",
+                           "[\"sparse\",\"sparse\",\"sparse\",\"sparse\","
                            "\"sparse\"]");
     ck_assert_int_eq(read_it(experts), M3_OK);
     ck_assert_int_eq(read_with(experts, "text_config.dense_intermediate_size", NULL), M3_OK);
     ck_assert_int_eq(config.dense_intermediate, 0);
-    json_t *full = with(flat, "text_config.layer_types", "[\"full_attention\",\"full_attention\",\"full_attention\","
+    json_t *full = with(flat, "text_config.layer_types",
+                        "[\"full_attention\",\"full_attention\",\"full_attention\","
                         "\"full_attention\",\"full_attention\"]");
     ck_assert_int_eq(read_with(full, "text_config.index_head_dim", NULL), M3_OK);
     json_decref(experts);

@@ -95,8 +95,9 @@ END_TEST
 START_TEST(absent_fields)
 {
     static const char *const quiet[] = {
-        "architectures", "hidden_act", "shared_intermediate_size", "scoring_func", "use_routing_bias", "use_qk_norm",
-        "qk_norm_type", "attn_type_list", "use_mtp", "mtp_transformer_layers", "quantization_config", "torch_dtype",
+        "architectures",       "hidden_act",   "shared_intermediate_size", "scoring_func", "use_routing_bias",
+        "use_qk_norm",         "qk_norm_type", "attn_type_list",           "use_mtp",      "mtp_transformer_layers",
+        "quantization_config", "torch_dtype",
     };
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) {
         ck_assert_msg(read_with(released_text, quiet[i], NULL) == M3_OK, "%s: %s", quiet[i], error.text);
@@ -120,7 +121,9 @@ END_TEST
 /* Each value that no M2 has is refused with a line that names its field. */
 START_TEST(cannot_be_honoured)
 {
-    static const struct { const char *key, *value, *line; } faults[] = {
+    static const struct {
+        const char *key, *value, *line;
+    } faults[] = {
         { "architectures", "[\"MiniMaxM3VLForCausalLM\"]", "architectures: got [\"MiniMaxM3VLForCausalLM\"]" },
         { "model_type", "\"minimax\"", "model_type: got \"minimax\"" },
         { "text_config", "{}", "text_config: got {}, expected none" },

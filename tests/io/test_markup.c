@@ -7,7 +7,8 @@
 START_TEST(anchors)
 {
     static const char *const pairs[][2] = {
-        { "5.10 attend_blocks", "510-attend_blocks" }, { "6. The forward pass", "6-the-forward-pass" },
+        { "5.10 attend_blocks", "510-attend_blocks" },
+        { "6. The forward pass", "6-the-forward-pass" },
         { "10.5 Patches", "105-patches" },
     };
     for (int i = 0; i < 3; i++) {

@@ -63,10 +63,10 @@ START_TEST(damaged)
     for (size_t at = 16; at < count; at++) {
         bytes[at] ^= 0x10;
         write_bytes(in_folder("x.png"), bytes, count);
-        read_it(in_folder("x.png"));        /* no crash, no leak: a length or a name of a chunk may still make sense */
+        read_it(in_folder("x.png")); /* no crash, no leak: a length or a name of a chunk may still make sense */
         bytes[at] ^= 0x10;
     }
-    bytes[count - 30] ^= 1;                 /* inside the compressed pixels */
+    bytes[count - 30] ^= 1; /* inside the compressed pixels */
     write_bytes(in_folder("x.png"), bytes, count);
     ck_assert_int_eq(read_it(in_folder("x.png")), M3_BAD_INPUT);
     free(bytes);
@@ -74,7 +74,7 @@ START_TEST(damaged)
     bytes = read_bytes("golden/pictures/rgb8_gamma.png", &count);
     unsigned char *gamma = memmem(bytes, count, "gAMA", 4);
     ck_assert_ptr_nonnull(gamma);
-    gamma[5] ^= 1;                          /* a chunk that means nothing here, but the file is damaged */
+    gamma[5] ^= 1; /* a chunk that means nothing here, but the file is damaged */
     write_bytes(in_folder("x.png"), bytes, count);
     ck_assert_int_eq(read_it(in_folder("x.png")), M3_BAD_INPUT);
     free(bytes);
@@ -85,6 +85,7 @@ END_TEST
  * unread. */
 START_TEST(sizes)
 {
+    /* clang-format off */
     static const struct { unsigned char side[8]; const char *words; } heads[] = {
         { { 0, 0, 0, 0, 0, 0, 0, 7 }, "got 0 x 7 pixels" },
         { { 0, 0, 0, 13, 0, 0, 0, 0 }, "got 13 x 0 pixels" },
@@ -92,6 +93,7 @@ START_TEST(sizes)
         { { 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1 }, "got 4294967295 x 1 pixels" },
         { { 0, 1, 0, 0, 0, 1, 0, 0 }, "got 65536 x 65536 pixels" },
     };
+    /* clang-format on */
     static const unsigned char stranger[20] = { 0, 0, 0, 8, 'a', 'b', 'C', 'd', 0, 0, 0, 28, 0, 0, 0, 28 };
     size_t count;
     unsigned char *bytes = read_bytes("golden/pictures/rgb8.png", &count);

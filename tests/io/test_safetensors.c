@@ -71,6 +71,7 @@ END_TEST
 /* Files that look odd and are good: each with the number of its tensors. */
 START_TEST(accepts)
 {
+    /* clang-format off */
     static const struct { const char *json; size_t data; int64_t count; } cases[] = {
         { "{}", 0, 0 },
         { "{\"__metadata__\":{}}", 0, 0 },
@@ -83,6 +84,7 @@ START_TEST(accepts)
           "\"f\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 2, 3 },
         { "{\"a\":{\"data_offsets\":[0,1],\"shape\":[1,1,1,1,1,1,1,1],\"dtype\":\"F8_E8M0\",\"extra\":null}}", 1, 1 },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = in_folder("x");
         write_safetensors(path, cases[i].json, cases[i].data);
@@ -104,6 +106,7 @@ END_TEST
  * */
 START_TEST(refuses)
 {
+    /* clang-format off */
 #define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
     static const struct { const char *json; size_t data; const char *line; } cases[] = {
         { "{\"a\":", 0, "line 1" },
@@ -148,6 +151,7 @@ START_TEST(refuses)
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
           "\"b\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[2,6]}}", 6, "b: data_offsets: got 2, expected a" },
     };
+/* clang-format on */
 #undef ONE
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_safetensors(in_folder("x"), cases[i].json, cases[i].data);
@@ -267,12 +271,11 @@ static const char given[] = "abcWWWWWWWWffffgggg";
 enum { GIVEN = 19 };
 
 /* The file that must come out: by width, then as declared; padded to a multiple of 8. */
-static const char written_json[] =
-    "{\"__metadata__\":{\"format\":\"m3ref-dump\"},"
-    "\"bytes\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[16,19]},"
-    "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[8,8]},"
-    "\"wide\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},"
-    "\"floats\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[8,16]}}";
+static const char written_json[] = "{\"__metadata__\":{\"format\":\"m3ref-dump\"},"
+                                   "\"bytes\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[16,19]},"
+                                   "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[8,8]},"
+                                   "\"wide\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},"
+                                   "\"floats\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[8,16]}}";
 static const char written_data[] = "WWWWWWWWffffggggabc";
 
 static void check_written(const unsigned char *bytes, size_t size)
@@ -570,11 +573,13 @@ END_TEST
 
 Suite *m3_suite(void)
 {
+    /* clang-format off */
     const TTest *const tests[] = {
         reads_a_file, accepts, refuses, reports_every_fault, absent_or_no_file, cut_short, damaged_headers,
         writes_bytes, writes_nothing_at_all, broken_rules, abandoned, no_place_to_write, full_disk,
         gzip_round_trip, gzip_damaged, gzip_members, pages_come_back, nameless_until_commit,
     };
+    /* clang-format on */
     Suite *suite = suite_create("safetensors");
     TCase *test = tcase_create("safetensors");
     tcase_set_timeout(test, 60);

@@ -90,9 +90,11 @@ END_TEST
 static void module_rows(struct m3_cache *cache, char *hidden, int64_t m, int64_t p0, int64_t n)
 {
     struct m3_request how = request_of(cache, 0, tokens.T);
+    /* clang-format off */
     struct m3_mtp_request r = { .how = &how, .module = m, .T = n, .ids = tokens.ids + p0 + m + 1,
                                 .positions = tokens.positions + p0,
                                 .hidden = hidden + (size_t)(p0 * model->config.H) * engine->real_bytes };
+    /* clang-format on */
     watch.first = p0;
     watch.S = p0 + n;
     must(engine->mtp(model, &r, &error));
@@ -326,8 +328,9 @@ START_TEST(another_cache_is_refused)
         const struct m3_engine *e = i ? m3_engine_f64() : m3_engine_f32();
         struct m3_request request = request_of(others[0], 0, 9);
         char hidden[9 * 32 * 8] = { 0 };
-        struct m3_mtp_request r = { .how = &request, .T = 8, .ids = tokens.ids + 1, .positions = tokens.positions,
-                                    .hidden = hidden };
+        struct m3_mtp_request r = {
+            .how = &request, .T = 8, .ids = tokens.ids + 1, .positions = tokens.positions, .hidden = hidden
+        };
         request.sink = NULL;
         request.cache = others[i];
         ck_assert_int_eq(e->forward(model, &request, &error), M3_USAGE);

@@ -105,8 +105,8 @@ static int64_t address_pages(void)
 START_TEST(no_memory_changes_nothing)
 {
     /* The last one times 160 and 64 bytes is 160 and 64, modulo 2^64. */
-    static const int64_t absurd[] = { INT64_MAX / 4, INT64_MAX / 2, INT64_MAX, INT64_C(1) << 55, INT64_C(1) << 46,
-                                      (INT64_C(1) << 59) + 1 };
+    static const int64_t absurd[] = { INT64_MAX / 4,    INT64_MAX / 2,    INT64_MAX,
+                                      INT64_C(1) << 55, INT64_C(1) << 46, (INT64_C(1) << 59) + 1 };
     const int64_t prefix = 40, array = INT64_C(1) << 29;
     open_tiny(m3_engine_f32(), M3_LINEAR_ORDERED, 90);
     const int64_t places = array / (model->config.G * model->config.D * (int64_t)engine->real_bytes);
@@ -189,9 +189,11 @@ END_TEST
  * Seen to fail with k and v exchanged in the file. */
 START_TEST(the_file_holds_the_taps)
 {
+    /* clang-format off */
     static const struct { const char *kind; enum m3_tap tap; int sparse; } kinds[] = {
         { "k", M3_TAP_K_ROPE, 0 }, { "v", M3_TAP_V_PROJ, 0 }, { "index_k", M3_TAP_INDEX_K_ROPE, 1 },
     };
+    /* clang-format on */
     struct m3_safetensors *file;
     int64_t found = 0;
     open_tiny(_i ? m3_engine_f64() : m3_engine_f32(), M3_LINEAR_BLAS, 70);

@@ -7,13 +7,16 @@
 #include "io/safetensors.h"
 #include "model/pictures.h"
 
-static const struct m3_vision_config released = { .present = 1, .patch = 14, .channels = 3, .spatial_merge = 2,
-                                                  .temporal_patch = 2, .segment_max_frames = 4 };
+static const struct m3_vision_config released = {
+    .present = 1, .patch = 14, .channels = 3, .spatial_merge = 2, .temporal_patch = 2, .segment_max_frames = 4
+};
 static struct m3_error error;
 
 static void write_png(const char *path, const void *rgb, int64_t height, int64_t width)
 {
-    png_image image = { .version = PNG_IMAGE_VERSION, .width = (png_uint_32)width, .height = (png_uint_32)height,
+    png_image image = { .version = PNG_IMAGE_VERSION,
+                        .width = (png_uint_32)width,
+                        .height = (png_uint_32)height,
                         .format = PNG_FORMAT_RGB };
     ck_assert(png_image_write_to_file(&image, path, 0, rgb, 0, NULL));
 }
@@ -77,8 +80,7 @@ START_TEST(video)
     int64_t h = frames->shape[1], w = frames->shape[2];
     static const char *const names[] = { "video/9.png", "video/a.png", "video/b.png" };
     ck_assert_int_eq(mkdir(in_folder("video"), 0700), 0);
-    for (int i = 2; i >= 0; i--)
-        write_png(in_folder(names[i]), (const char *)frames->data + i * h * w * 3, h, w);
+    for (int i = 2; i >= 0; i--) write_png(in_folder(names[i]), (const char *)frames->data + i * h * w * 3, h, w);
     write_text(in_folder("video/README.txt"), "not a frame");
     ck_assert_int_eq(m3_pictures_add_image(&pictures, &size, "golden/photo.png", &released, &error), M3_OK);
     int64_t before = pictures.P;
@@ -133,18 +135,21 @@ END_TEST
 /* Grids that cannot be, or that do not add up. Seen to fail without the multiples, the lower bound, and the sum. */
 START_TEST(bad_grids)
 {
+    /* clang-format off */
     static const struct { int64_t grid[2][3]; int64_t count, patches; } bad[] = {
         { { { 1, 3, 2 } }, 1, 6 },  { { { 1, 2, 3 } }, 1, 6 },           { { { 0, 2, 2 } }, 1, 0 },
         { { { 1, 2, 2 } }, 1, 8 },  { { { 1, 2, 2 }, { 1, 2, 2 } }, 2, 4 }, { { { -1, -2, 2 } }, 1, 4 },
         { { { 1, 1L << 40, 2 } }, 1, 8 }, { { { 2000000000, 2000000000, 2000000000 } }, 1, 8 },
     };
+    /* clang-format on */
     struct m3_vision_config c = released;
     c.patch = 1, c.temporal_patch = 1;      /* rows of 3 numbers */
     float pixels[8 * 3] = { 0 };
     struct m3_pictures pictures = { 0 };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         ck_assert_msg(m3_pictures_add_patches(&pictures, 0, pixels, bad[i].patches, bad[i].grid, bad[i].count, &c, "x",
-                                              &error) == M3_BAD_INPUT, "case %zu passes", i);
+                                              &error) == M3_BAD_INPUT,
+                      "case %zu passes", i);
     const int64_t good[2][3] = { { 1, 2, 2 }, { 1, 2, 2 } };
     ck_assert_int_eq(m3_pictures_add_patches(&pictures, 0, pixels, 8, good, 2, &c, "x", &error), M3_OK);
     pixels[5] = NAN;
@@ -167,8 +172,9 @@ START_TEST(segments)
                                          { 0, 0, 2 }, { 0, 0, 3 }, { 0, 1, 2 }, { 0, 1, 3 } };
     static const int64_t by_segment[] = { 8, 12, 28, 32 }, by_call[] = { 12, 32 };
     struct m3_vision_config c = released;
-    struct m3_pictures pictures = { .images = 2, .videos = 1, .grid = (int64_t(*)[3])(uintptr_t)grid, .P = 32,
-                                    .image_P = 12 };
+    struct m3_pictures pictures = {
+        .images = 2, .videos = 1, .grid = (int64_t (*)[3])(uintptr_t)grid, .P = 32, .image_P = 12
+    };
     int64_t ends[36], places[36][3];
 
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 4);
@@ -191,7 +197,7 @@ START_TEST(segments)
     /* Groups of 3 x 3, two by two. */
     const int64_t wide[1][3] = { { 1, 6, 6 } };
     c.spatial_merge = 3;
-    pictures = (struct m3_pictures){ .images = 1, .grid = (int64_t(*)[3])(uintptr_t)wide, .P = 36, .image_P = 36 };
+    pictures = (struct m3_pictures){ .images = 1, .grid = (int64_t (*)[3])(uintptr_t)wide, .P = 36, .image_P = 36 };
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 1);
     for (int i = 0; i < 36; i++)
         ck_assert(places[i][1] == i / 18 * 3 + i % 9 / 3 && places[i][2] == i / 9 % 2 * 3 + i % 3);
@@ -201,14 +207,14 @@ START_TEST(segments)
     pictures.videos = 0;
     pictures.images = 1;
     pictures.image_P = pictures.P = 20;
-    pictures.grid = (int64_t(*)[3])(uintptr_t)(grid + 2);
+    pictures.grid = (int64_t (*)[3])(uintptr_t)(grid + 2);
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_SEGMENT), 1);
     ck_assert(ends[0] == 20 && places[19][0] == 4);
 
-    pictures = (struct m3_pictures){ .videos = 1, .grid = (int64_t(*)[3])(uintptr_t)(grid + 2), .P = 20 };
+    pictures = (struct m3_pictures){ .videos = 1, .grid = (int64_t (*)[3])(uintptr_t)(grid + 2), .P = 20 };
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_NONE), 1);
     ck_assert_int_eq(ends[0], 20);
-    pictures = (struct m3_pictures){ .images = 2, .grid = (int64_t(*)[3])(uintptr_t)grid, .P = 12, .image_P = 12 };
+    pictures = (struct m3_pictures){ .images = 2, .grid = (int64_t (*)[3])(uintptr_t)grid, .P = 12, .image_P = 12 };
     ck_assert_int_eq(m3_pictures_segments(ends, places[0], &pictures, &c, M3_BOUNDARY_NONE), 1);
     ck_assert_int_eq(ends[0], 12);
 }

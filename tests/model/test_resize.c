@@ -25,13 +25,15 @@ START_TEST(sizes)
         int64_t most = json_integer_value(json_object_get(kind, "max_pixels"));
         size_t i;
         ck_assert_uint_gt(json_array_size(json_object_get(kind, "cases")), 100);
-        json_array_foreach(json_object_get(kind, "cases"), i, row) {
+        json_array_foreach(json_object_get(kind, "cases"), i, row)
+        {
             int64_t side[4], h = 0, w = 0;
             for (int n = 0; n < 4; n++) side[n] = json_integer_value(json_array_get(row, (size_t)n));
             int refused = json_is_null(json_array_get(row, 2));
             ck_assert_int_eq(m3_smart_resize(&h, &w, side[0], side[1], factor, least, most), refused ? -1 : 0);
-            ck_assert_msg(h == side[2] && w == side[3], "%s: %" PRId64 " x %" PRId64 " becomes %" PRId64 " x %" PRId64
-                          ", not %" PRId64 " x %" PRId64, kinds[k], side[0], side[1], h, w, side[2], side[3]);
+            ck_assert_msg(h == side[2] && w == side[3],
+                          "%s: %" PRId64 " x %" PRId64 " becomes %" PRId64 " x %" PRId64 ", not %" PRId64 " x %" PRId64,
+                          kinds[k], side[0], side[1], h, w, side[2], side[3]);
         }
     }
     json_decref(table);
@@ -65,10 +67,11 @@ START_TEST(bytes)
         if (!in || !out) break;
         unsigned char *got = malloc(out->bytes);
         memset(got, 0xA5, out->bytes);
-        ck_assert_int_eq(m3_resize_bicubic(got, out->shape[0], out->shape[1], in->data, in->shape[0], in->shape[1],
-                                           &error), M3_OK);
-        ck_assert_msg(memcmp(got, out->data, out->bytes) == 0, "%s: %" PRId64 " x %" PRId64 " to %" PRId64 " x %"
-                      PRId64, name, in->shape[0], in->shape[1], out->shape[0], out->shape[1]);
+        ck_assert_int_eq(
+            m3_resize_bicubic(got, out->shape[0], out->shape[1], in->data, in->shape[0], in->shape[1], &error), M3_OK);
+        ck_assert_msg(memcmp(got, out->data, out->bytes) == 0,
+                      "%s: %" PRId64 " x %" PRId64 " to %" PRId64 " x %" PRId64, name, in->shape[0], in->shape[1],
+                      out->shape[0], out->shape[1]);
         free(got);
     }
     ck_assert_int_gt(pairs, 15);

@@ -9,9 +9,9 @@ static struct m3_error error;
 START_TEST(fields)
 {
     struct m3_semantics s = { .local_blocks = 1 };
-    static const char *const settings[] = { "selection=union", "pool=lse", "index_scale=rsqrt", "gate_clamp=both",
-                                            "init_blocks=3", "local_blocks=0", "local_rule=own", "rope_angle=f32",
-                                            "vision_boundary=none" };
+    static const char *const settings[] = { "selection=union", "pool=lse",       "index_scale=rsqrt",
+                                            "gate_clamp=both", "init_blocks=3",  "local_blocks=0",
+                                            "local_rule=own",  "rope_angle=f32", "vision_boundary=none" };
     char *json = m3_semantics_json(&s);
     ck_assert_str_eq(json, "{}");
     free(json);
@@ -48,10 +48,12 @@ END_TEST
 
 START_TEST(refused)
 {
+    /* clang-format off */
     static const char *const wrong[] = { "pool", "pool=", "pool=mean", "=max", "poo=max", "pools=max", "init_blocks=-1",
                                          "init_blocks=x", "init_blocks=", "init_blocks=1 ", "",
                                          "jitter=", "jitter=-0.1", "jitter=1.01", "jitter=nan", "jitter=0.1x",
                                          "jitter_seed=-1", "jitter_seed=0.5" };
+    /* clang-format on */
     struct m3_semantics s = { .local_blocks = 1 };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         ck_assert_msg(m3_semantics_set(&s, wrong[i], &error) == M3_USAGE, "%s", wrong[i]);
@@ -64,7 +66,8 @@ END_TEST
 START_TEST(read_back)
 {
     static const char *const said[] = {
-        "{}", "{\"selection\":\"shared\",\"init_blocks\":3,\"local_blocks\":0}",
+        "{}",
+        "{\"selection\":\"shared\",\"init_blocks\":3,\"local_blocks\":0}",
         "{\"mtp_zero_position0\":\"true\",\"jitter\":0.01,\"jitter_seed\":7}",
     };
     static const char *const nothing[] = { "", "[]", "{\"pool\"",

@@ -7,6 +7,7 @@
 #include "model/taps.h"
 
 /* In execution order, with shape, layers and what it holds. */
+/* clang-format off */
 static const struct { const char *name, *shape; enum m3_tap_where where; enum m3_tap_kind kind; } dictionary[] = {
     { "vision.pixels", "PC", M3_WHERE_BEFORE_VISION_LAYERS, 0 }, { "vision.grid", "O3", M3_WHERE_BEFORE_VISION_LAYERS, 2 },
     { "vision.patch_embed", "PW", M3_WHERE_BEFORE_VISION_LAYERS, 0 }, { "vision.pre_norm", "PW", M3_WHERE_BEFORE_VISION_LAYERS, 0 },
@@ -52,6 +53,7 @@ static const struct { const char *name, *shape; enum m3_tap_where where; enum m3
     { "final_norm", "TH", M3_WHERE_AFTER_LAYERS, 0 }, { "logits", "TV", M3_WHERE_AFTER_LAYERS, 0 },
     { "mtp.7.final_norm", "TH", M3_WHERE_EVERY_MTP_MODULE, 0 }, { "mtp.7.logits", "TV", M3_WHERE_EVERY_MTP_MODULE, 0 },
 };
+/* clang-format on */
 
 /* Goal:  the table is the dictionary, in its order, and names are made and read alike.
  * Seen to fail with two rows of the table exchanged, and with a wrong shape. */
@@ -103,6 +105,7 @@ END_TEST
  * 64 bits, which sorts as `logits`. */
 START_TEST(no_such_tap)
 {
+    /* clang-format off */
     static const char *const names[] = {
         "", "layers", "layers.", "layers.7", "layers.7.", "layers..out", "layers.-1.out", "layers.+1.out",
         "layers. 1.out", "layers.07.out", "layers.00.out", "layers.7.logits", "layers.7.embed", "out",
@@ -114,6 +117,7 @@ START_TEST(no_such_tap)
         "mtp.-1.logits",
         "mtp.0.layer.layer.out", "layers.16777216.out", "mtp.16777216.logits", "mtp.0.layer.norm1",
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         enum m3_tap tap;
         int64_t layer;
@@ -140,6 +144,7 @@ END_TEST
  * Seen to fail with the layer compared before the part, and with sparse layers as a part of their own. */
 START_TEST(order)
 {
+    /* clang-format off */
     static const char *const names[] = {
         "vision.pixels", "vision.pre_norm", "vision.layers.0.norm1", "vision.layers.0.out", "vision.layers.31.norm1",
         "projector.linear_1", "projector.out", "embed", "fused", "layers.0.attn_norm", "layers.0.attn_lse",
@@ -148,6 +153,7 @@ START_TEST(order)
         "mtp.0.embed_norm", "mtp.0.eh_proj", "mtp.0.layer.attn_norm", "mtp.0.layer.moe.experts", "mtp.0.layer.out",
         "mtp.0.final_norm", "mtp.0.logits", "mtp.1.embed_norm", "mtp.10.layer.out",
     };
+    /* clang-format on */
     enum { NAMES = sizeof names / sizeof *names };
     for (int i = 0; i < NAMES; i++) {
         for (int j = 0; j < NAMES; j++) {
@@ -179,6 +185,7 @@ END_TEST
 /* Seen to fail with '*' that stops at a dot, with prefixes that match, and with only the first pattern tried. */
 START_TEST(patterns)
 {
+    /* clang-format off */
     static const struct { const char *patterns, *name; int matches; } cases[] = {
         { NULL, "embed", 1 }, { "*", "embed", 1 }, { "", "embed", 0 }, { "embed", "embed", 1 },
         { "embe", "embed", 0 }, { "embedd", "embed", 0 }, { "layers.3.*", "layers.3.moe.experts", 1 },
@@ -191,6 +198,7 @@ START_TEST(patterns)
         { "l**s", "logits", 1 }, { "?", "", 0 }, { "*", "", 1 }, { "logits*", "logits", 1 },
         { "[l]ogits", "logits", 1 }, { "[ab]ogits", "logits", 0 },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         ck_assert_msg(m3_tap_matches(cases[i].patterns, cases[i].name) == cases[i].matches, "\"%s\" on \"%s\"",
                       cases[i].patterns ? cases[i].patterns : "(null)", cases[i].name);

@@ -42,6 +42,7 @@ START_TEST(known_sums)
     const real u = (real)twin_roundoff(), least = (real)twin_least(), inf = INFINITY;
     const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
     const real small = sizeof(real) == 4 ? FLT_MIN : DBL_MIN;
+    /* clang-format off */
     const struct { real a, b, y; } sums[] = {
         { 0.0, -0.0, 0.0 }, { -0.0, 0.0, 0.0 }, { -0.0, -0.0, -0.0 },
         { 1, -1, 0.0 }, { -3, 3, 0.0 },
@@ -51,6 +52,7 @@ START_TEST(known_sums)
         { inf, 1, inf }, { inf, -max, inf }, { inf, inf, inf }, { inf, -inf, NAN }, { -inf, inf, NAN },
         { NAN, 1, NAN }, { 1, NAN, NAN }, { NAN, -inf, NAN }, { 2, 3, 5 },
     };
+    /* clang-format on */
     enum { N = sizeof sums / sizeof *sums };
     real a[N], b[N], y[N];
     for (int i = 0; i < N; i++) {

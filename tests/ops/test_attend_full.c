@@ -199,8 +199,7 @@ START_TEST(large_logits)
                 }
                 most = fmaxl(most, a);
             }
-            for (int64_t d = 0; d < 20; d++)
-                ck_assert(got.o[(t * 6 + h) * 20 + d] == c.v[(winner * 2 + g) * 20 + d]);
+            for (int64_t d = 0; d < 20; d++) ck_assert(got.o[(t * 6 + h) * 20 + d] == c.v[(winner * 2 + g) * 20 + d]);
             ck_assert(fabsl(got.lse[t * 6 + h] - top) <= 22 * twin_roundoff() * most);
         }
     }

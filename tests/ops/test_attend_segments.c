@@ -42,8 +42,10 @@ static void free_case(struct picture_case *c)
 static struct picture_case only(const struct picture_case *c, int64_t s)
 {
     const int64_t begin = s > 0 ? c->ends[s - 1] : 0, at = begin * c->A * c->U;
+    /* clang-format off */
     return (struct picture_case){ .P = c->ends[s] - begin, .A = c->A, .U = c->U, .segments = 1,
                                   .ends = { c->ends[s] - begin }, .q = c->q + at, .k = c->k + at, .v = c->v + at };
+    /* clang-format on */
 }
 
 /* One call in guarded buffers; returns a new o [P,A,U]. `ctx` NULL: one of its own. */
@@ -362,8 +364,7 @@ START_TEST(large_logits)
                         winner = j;
                     }
                 }
-                for (int64_t d = 0; d < U; d++)
-                    ck_assert(o[(i * A + a) * U + d] == c.v[(winner * A + a) * U + d]);
+                for (int64_t d = 0; d < U; d++) ck_assert(o[(i * A + a) * U + d] == c.v[(winner * A + a) * U + d]);
             }
     free(o);
     free_case(&c);
@@ -425,12 +426,14 @@ END_TEST
 START_TEST(ends_refused)
 {
     enum { A = 2, U = 3, ROWS = 9 };
+    /* clang-format off */
     static const struct { int64_t segments, ends[5], at; } bad[] = {
         { 0, { 9 }, -1 }, { -1, { 9 }, -1 }, { 1, { 0 }, 0 }, { 1, { -1 }, 0 }, { 1, { INT64_MIN }, 0 },
         { 2, { 0, 9 }, 0 }, { 2, { -3, 9 }, 0 }, { 2, { 9, 9 }, 1 }, { 2, { 9, 8 }, 1 }, { 3, { 3, 3, 9 }, 1 },
         { 3, { 3, 9, 9 }, 2 }, { 3, { 3, 9, 8 }, 2 }, { 3, { 5, 4, 9 }, 1 }, { 4, { 2, 5, 0, 9 }, 2 },
         { 4, { 2, 5, -9, 9 }, 2 }, { 5, { 1, 2, 2, 1, 9 }, 2 }, { 5, { 1, 3, 2, 0, 0 }, 2 }, { 3, { 4, 4, 1 }, 1 },
     };
+    /* clang-format on */
     static const int64_t lengths[] = { ROWS, 0 };
     for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {
         struct picture_case c = draw(lengths, A, U, 1);

@@ -249,7 +249,7 @@ START_TEST(places_as_scores)
     for (int64_t block = 1; block <= 8; block++) {
         for (int64_t p0 = 0; p0 < 18; p0++) {
             struct scores_case c = draw(9, p0, 4, 1, block);
-            for (int64_t j = 0; j < p0 + 9; j++) c.k[j] = (real)-(j + 1);
+            for (int64_t j = 0; j < p0 + 9; j++) c.k[j] = (real) - (j + 1);
             for (int64_t i = 0; i < 9 * 4; i++) c.q[i] = (real)(i % 2 ? -ldexp(1, (int)i % 4) : ldexp(1, (int)i % 4));
             real *m = run_ok(&c, 1);
             for (int64_t i = 0; i < 9 * 4 * c.d.B; i++) {

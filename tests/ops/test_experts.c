@@ -83,8 +83,10 @@ static void draw_ids(struct moe *c, enum routing routing)
 static struct moe draw(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, enum m3_dtype dtype, enum routing routing,
                        double size)
 {
+    /* clang-format off */
     struct moe c = { .T = T, .E = E, .K = K, .H = H, .F = F, .dtype = dtype, .factor = 2,
                      .act = { .oai = 1, .alpha = (real)1.702, .limit = 7 } };
+    /* clang-format on */
     c.x = malloc((size_t)(T * H) * sizeof *c.x);
     c.p = malloc((size_t)(T * K) * sizeof *c.p);
     c.ids = malloc((size_t)(T * K) * sizeof *c.ids);
@@ -120,8 +122,10 @@ static void bind(struct m3_expert *experts, const struct moe *c, const unsigned 
         struct m3_weight *w[3] = { &experts[e].w1, &experts[e].w3, &experts[e].w2 };
         for (int i = 0; i < 3; i++)
             *w[i] = (struct m3_weight){ .data = chosen ? weights + weight_at(c, e, (enum matrix)i) : NULL,
-                                        .dtype = c->dtype, .rows = i == W2 ? c->H : c->F,
-                                        .cols = i == W2 ? c->F : c->H, .id = (uint64_t)(1 + e * 3 + i) };
+                                        .dtype = c->dtype,
+                                        .rows = i == W2 ? c->H : c->F,
+                                        .cols = i == W2 ? c->F : c->H,
+                                        .id = (uint64_t)(1 + e * 3 + i) };
     }
 }
 
@@ -203,7 +207,7 @@ static struct about activation(const struct moe *c, struct about gate, struct ab
                       y = linear * g.is * sig;
     const long double dy_dg = linear * sig * (1 + alpha * g.is * (1 - sig)), dy_du = g.is * sig;
     return (struct about){ y, fabsl(dy_dg) * g.off + fabsl(dy_du) * u.off +
-                              9 * twin_roundoff() * fabsl(y) * (1 + fabsl(alpha * g.is) * (1 - sig)) };
+                                  9 * twin_roundoff() * fabsl(y) * (1 + fabsl(alpha * g.is) * (1 - sig)) };
 }
 
 /* Row t, slot k of each. */
@@ -266,8 +270,9 @@ static void check_routed(const struct moe *c, const struct moe_got *got, int64_t
                 size += (real)fabs(term);
             }
         if (TWIN_IN_ORDER) twin_check_same("routed", t, i, got->routed[t * c->H + i], c->factor * a);
-        else twin_check("routed", t, i, got->routed[t * c->H + i], c->factor * a,
-                        2 * (c->K + 2) * twin_roundoff() * fabs(c->factor) * size);
+        else
+            twin_check("routed", t, i, got->routed[t * c->H + i], c->factor * a,
+                       2 * (c->K + 2) * twin_roundoff() * fabs(c->factor) * size);
     }
 }
 
@@ -350,8 +355,8 @@ END_TEST
 START_TEST(crowded_expert)
 {
     for (int i = 0; i < 6; i++) {
-        struct moe c = draw(i % 3 ? 1100 : 2500, 3, 1 + i % 2, 5, 3, i % 2 ? M3_F32 : M3_BF16,
-                            i < 3 ? ALL_TO_ONE : ONE_ALWAYS, 2);
+        struct moe c =
+            draw(i % 3 ? 1100 : 2500, 3, 1 + i % 2, 5, 3, i % 2 ? M3_F32 : M3_BF16, i < 3 ? ALL_TO_ONE : ONE_ALWAYS, 2);
         check_case(&c);
         free_moe(&c);
     }
@@ -404,10 +409,12 @@ START_TEST(one_bad_row)
         for (int64_t t = 0; t < 37; t++) {
             const real *each = got.each + t * 60;
             if (t != bad || in_p) ck_assert_mem_eq(each, clean.each + t * 60, 60 * sizeof *each);
-            else for (int64_t n = 0; n < 60; n++) ck_assert(isnan(each[n]));
+            else
+                for (int64_t n = 0; n < 60; n++) ck_assert(isnan(each[n]));
             const real *routed = got.routed + t * 20;
             if (t != bad) ck_assert_mem_eq(routed, clean.routed + t * 20, 20 * sizeof *routed);
-            else for (int64_t n = 0; n < 20; n++) ck_assert(isnan(routed[n]));
+            else
+                for (int64_t n = 0; n < 20; n++) ck_assert(isnan(routed[n]));
         }
         free_got(&clean);
         free_got(&got);

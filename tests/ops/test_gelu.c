@@ -58,6 +58,7 @@ static void check_one(const char *what, int64_t i, real got, real x)
  * 2^-25 of itself off (double), signs exchanged, subnormal results flushed. */
 START_TEST(known_values)
 {
+    /* clang-format off */
     static const struct { double x; long double y; } known[] = {
         { -0.75, -0.1699705142826511494953L },
         { 0.75, 0.5800294857173488505047L },
@@ -85,6 +86,7 @@ START_TEST(known_values)
         { 3, 2.99595030590510971642L },
         { 0.5, 0.3457312306370065518189L },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const real x = (real)known[i].x;
         real y;
@@ -105,6 +107,7 @@ END_TEST
 START_TEST(zeros_and_ends)
 {
     const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX, inf = INFINITY, least = (real)twin_least();
+    /* clang-format off */
     const struct { real x, y; } ends[] = {
         { 0, 0 }, { -0.0, 0 }, { inf, inf }, { -inf, 0 }, { max, max }, { -max, 0 }, { 1000, 1000 }, { -1000, 0 },
         { (real)1e30, (real)1e30 }, { (real)-1e30, 0 }, { 40, 40 }, { -40, 0 }, { 9, 9 },
@@ -114,6 +117,7 @@ START_TEST(zeros_and_ends)
         { 5.35f, 5.35f }, { 5.3476f, 5.3476f }, { 8.5f, 8.5f }, { -14.4f, 0 }, { -14.3561f, 0 },
         { -14.356f, -(real)twin_least() }, { -15, 0 }, { (real)1e-30, (real)1e-30 / 2 },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         for (int in_place = 0; in_place < 2; in_place++) {
             real y;

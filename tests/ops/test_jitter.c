@@ -17,10 +17,7 @@ static uint64_t mixed(uint64_t z)
     return z ^ (z >> 31);
 }
 
-static uint64_t drawn(uint64_t key, uint64_t i)
-{
-    return mixed(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
-}
+static uint64_t drawn(uint64_t key, uint64_t i) { return mixed(key + (i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32; }
 
 static real *numbers(int64_t count, uint64_t *state)
 {

@@ -99,9 +99,11 @@ static void check_order(const real *y, const real *x, const real *w, const real 
  * one bit off with 13 threads, one element too many. */
 START_TEST(shapes_and_threads)
 {
-    static const struct { int64_t T, H; } shapes[] = {
-        { 1, 1 }, { 67, 1 }, { 1, 2 }, { 3, 3 }, { 31, 17 }, { 33, 31 }, { 2, 127 }, { 32, 128 }, { 67, 257 },
-        { 3, 1280 }, { 1, 6143 }, { 857, 521 },
+    static const struct {
+        int64_t T, H;
+    } shapes[] = {
+        { 1, 1 },   { 67, 1 },   { 1, 2 },    { 3, 3 },    { 31, 17 },  { 33, 31 },
+        { 2, 127 }, { 32, 128 }, { 67, 257 }, { 3, 1280 }, { 1, 6143 }, { 857, 521 },
     };
     static const double spreads[] = { 1, 1e-3, 1e4, 1e-2, 1e-12, 1e12, 3e-3 }, means[] = { 0, 1, -1e4, 10, -1 };
     uint64_t state = 517;
@@ -138,6 +140,7 @@ START_TEST(known_norms)
     enum { H = 4 };
     const double large = sizeof(real) == 4 ? 0x1p23 : 0x1p51;
     const real w[H] = { 1, -2, 0, 0.5 }, b[H] = { 0, 0.25, -3, 8 };
+    /* clang-format off */
     const struct { double x[H]; real eps; double n[H]; } rows[] = {
         { { 0, 0, 0, 4 }, 1, { -0.5, -0.5, -0.5, 1.5 } },                       /* mean 1, var 3; unbiased: 4 */
         { { 4, 0, 0, 0 }, 1, { 1.5, -0.5, -0.5, -0.5 } },
@@ -149,6 +152,7 @@ START_TEST(known_norms)
         { { 0x1p30, -0x1p30, 0x1p30, -0x1p30 }, 0x1p-20, { 1, -1, 1, -1 } },    /* eps is lost */
         { { 0, 0, 0, 0 }, 0x1p-20, { 0, 0, 0, 0 } },
     };
+    /* clang-format on */
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         real x[H], y[H];
         for (int i = 0; i < H; i++) x[i] = (real)rows[r].x[i];

@@ -74,7 +74,9 @@ static void exact(long double *y, long double *B, const real *x, const real *w, 
     }
 }
 
-struct shape { int64_t T, rows, cols; };
+struct shape {
+    int64_t T, rows, cols;
+};
 
 /* A random matrix of this kind, random x and bias: both bodies, three numbers of threads, with and without bias. Any
  * order of summation stays within (cols + 1 for a bias) u B; that a scaled weight is rounded is in w already. */
@@ -152,7 +154,7 @@ END_TEST
  * x for all, with stored rows as far apart as an expanded piece, and with their first piece for all. */
 START_TEST(many_rows)
 {
-    static const struct shape tall[] = { { 1023, 3, 5 }, { 1024, 641, 3 }, { 1537, 1283, 5 },
+    static const struct shape tall[] = { { 1023, 3, 5 },  { 1024, 641, 3 },  { 1537, 1283, 5 },
                                          { 6145, 17, 3 }, { 33, 259, 4099 }, { 1025, 3, 6151 } };
     uint64_t state = 55;
     for (int i = 0; i < 6; i++) {
@@ -170,8 +172,8 @@ END_TEST
 START_TEST(types_and_partial_blocks)
 {
     static const struct shape shapes[] = {
-        { 1, 1, 1 }, { 3, 3, 17 }, { 2, 127, 128 }, { 33, 129, 31 }, { 31, 131, 257 }, { 1, 257, 521 }, { 5, 128, 127 },
-        { 2, 3, 6151 }, { 67, 257, 130 },
+        { 1, 1, 1 },     { 3, 3, 17 },    { 2, 127, 128 }, { 33, 129, 31 },  { 31, 131, 257 },
+        { 1, 257, 521 }, { 5, 128, 127 }, { 2, 3, 6151 },  { 67, 257, 130 },
     };
     uint64_t state = 33;
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
@@ -187,8 +189,8 @@ END_TEST
 START_TEST(integers_are_exact)
 {
     static const struct shape shapes[] = {
-        { 1, 1, 1 }, { 2, 3, 17 }, { 31, 17, 3 }, { 32, 127, 257 }, { 33, 257, 127 }, { 17, 521, 521 }, { 1, 521, 521 },
-        { 2, 1, 6151 }, { 67, 1, 33 },
+        { 1, 1, 1 },      { 2, 3, 17 },    { 31, 17, 3 },  { 32, 127, 257 }, { 33, 257, 127 },
+        { 17, 521, 521 }, { 1, 521, 521 }, { 2, 1, 6151 }, { 67, 1, 33 },
     };
     uint64_t state = 31;
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)

@@ -34,15 +34,9 @@ static uint64_t random_bits(void)       /* splitmix64 */
 }
 
 /* Uniform in [a, b); the arithmetic is the same on every IEEE machine. */
-static double uniform(double a, double b)
-{
-    return a + (b - a) * ((double)(random_bits() >> 11) * 0x1p-53);
-}
+static double uniform(double a, double b) { return a + (b - a) * ((double)(random_bits() >> 11) * 0x1p-53); }
 
-static int64_t below(int64_t n)
-{
-    return (int64_t)(random_bits() % (uint64_t)n);
-}
+static int64_t below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }
 
 /* Uniform in [2^e, 2^(e+1)), e uniform in [from, to). */
 static double random_binade(int from, int to)
@@ -59,10 +53,7 @@ static double random_place(int bits)
 }
 
 /* The double `ulps` steps away from x; x is not 0 and the steps do not reach 0. */
-static double step(double x, int ulps)
-{
-    return m3_from_bits(m3_bits(x) + (uint64_t)(int64_t)ulps);
-}
+static double step(double x, int ulps) { return m3_from_bits(m3_bits(x) + (uint64_t)(int64_t)ulps); }
 
 /* What a set of points found. */
 struct tally {
@@ -177,8 +168,10 @@ END_TEST
  * overflow, of subnormal results and of zero, and the clamps at 710 and -746. */
 START_TEST(exp_points)
 {
+    /* clang-format off */
     const double edges[] = { 0x1.62e42fefa39efp+9, -0x1.6232bdd7abcd2p+9, -0x1.74910d52d3051p+9, 710, -746, 88.7228394,
                              -87.3365479, -103.97208 };
+    /* clang-format on */
     struct tally *t = begin("exp structured", exp_bound);
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
         for (int d = -8; d <= 8; d++) try_exp(t, step(edges[i], d));
@@ -285,11 +278,11 @@ END_TEST
 START_TEST(sincos_points)
 {
     const double hard[] = {
-        0x1.6c6cbc45dc8dep+5, 0x1.6c6cbc45dc8dep+6, 0x1.b951f1572eba5p+23, 0x1.6c6cbc45dc8dep+7,
+        0x1.6c6cbc45dc8dep+5,  0x1.6c6cbc45dc8dep+6,  0x1.b951f1572eba5p+23, 0x1.6c6cbc45dc8dep+7,
         0x1.b951f1572eba5p+24, 0x1.065c829d68730p+39, 0x1.7512069b7430dp+47, 0x1.065c829d68730p+40,
         0x1.7512069b7430dp+48, 0x1.39c6fd67805a7p+18, 0x1.5cba89af1f855p+51, 0x1.9eb7148f354d6p+20,
-        0x1.921fb54442d18p+0, 0x1.de5e5054e921bp+34, 0x1.7512069b7430dp+49, 0x1.5cba89af1f855p+52,
-        0x1.44630cc2cad9dp+50, 0x1.508ecb38f52f9p+52, 0x1.921fb54442d18p+1, 0x1.bb23eaa3db16dp+38,
+        0x1.921fb54442d18p+0,  0x1.de5e5054e921bp+34, 0x1.7512069b7430dp+49, 0x1.5cba89af1f855p+52,
+        0x1.44630cc2cad9dp+50, 0x1.508ecb38f52f9p+52, 0x1.921fb54442d18p+1,  0x1.bb23eaa3db16dp+38,
     };
     struct tally *t = begin("sincos structured", sincos_bound);
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) {
@@ -309,7 +302,9 @@ END_TEST
 START_TEST(sincos_rope)
 {
     const double places[] = { 0, 1, 2, 127, 128, 4095, 4096, 131071, 1048575, 1048576, 2147483647, 2147483648.0 };
+    /* clang-format off */
     const struct { double theta; int R; } ropes[] = { { 5e6, 64 }, { 5e6, 128 }, { 1e4, 26 }, { 1e4, 80 } };
+    /* clang-format on */
     state = SEED + 2;
     struct tally *t = begin("sincos RoPE", sincos_bound);
     for (size_t r = 0; r < sizeof ropes / sizeof *ropes; r++) {
@@ -356,8 +351,10 @@ END_TEST
 /* theta^(-2i/R), and powers whose value is a double: those must be exact. */
 START_TEST(pow_points)
 {
+    /* clang-format off */
     const struct { double theta; int R; } ropes[] = { { 5e6, 64 },  { 5e6, 128 }, { 1e4, 26 },  { 1e4, 80 },
                                                       { 1e4, 128 }, { 1e6, 64 },  { 1e7, 128 }, { 5e5, 96 } };
+    /* clang-format on */
     struct tally *t = begin("pow theta^(-2i/R)", pow_bound);
     for (size_t r = 0; r < sizeof ropes / sizeof *ropes; r++) {
         for (int i = 0; i <= ropes[r].R; i++) {
@@ -457,8 +454,10 @@ END_TEST
  * results, of a subnormal exp and of zero, the clamp at 39. */
 START_TEST(tail_points)
 {
+    /* clang-format off */
     const double edges[] = { 0.5, 1, 61 / 64.0, 5, 5.5, 8.3, 27, 37, 0x1.2c27b05bf1a0bp+5, 0x1.2d1f5a276d140p+5, 38.4,
                              0x1.33e21dc3f3bd8p+5, 38.6, 39, 100 };
+    /* clang-format on */
     struct tally *t = begin("tail structured", tail_bound);
     try_tail(t, 0);
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
@@ -516,7 +515,9 @@ END_TEST
  * Seen to fail with: a coefficient 2^-36 of itself off; ln 2 rounded to float; the clamp at -104 left out, or at -100;
  * x for |x|; a clamp that turns NaN into a number. */
 
+/* clang-format off */
 struct brief { double relative, worst; int64_t count, failed, float_wrong; };
+/* clang-format on */
 
 static void try_brief(struct brief *b, double got, mpfr_srcptr exact)
 {
@@ -696,10 +697,10 @@ Suite *m3_suite(void);
 
 Suite *m3_suite(void)
 {
-    const TTest *const tests[] = { exp_special,   exp_points,  exp_random,    log_special, log_points, log_random,
-                                   sincos_special, sincos_points, sincos_rope, sincos_random, pow_special, pow_points,
-                                   pow_random,    tail_special, tail_points, tail_random, tail_falls,  brief_exp,
-                                   brief_tail,    exp_vectorised, same_bits };
+    const TTest *const tests[] = { exp_special,    exp_points,     exp_random,  log_special,   log_points,  log_random,
+                                   sincos_special, sincos_points,  sincos_rope, sincos_random, pow_special, pow_points,
+                                   pow_random,     tail_special,   tail_points, tail_random,   tail_falls,  brief_exp,
+                                   brief_tail,     exp_vectorised, same_bits };
     printf("test_math: seed %llu\n", (unsigned long long)SEED);
     Suite *suite = suite_create("math");
     TCase *all = tcase_create("all");

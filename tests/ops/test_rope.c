@@ -9,7 +9,9 @@
 #include "guard.h"
 #include "twin.h"
 
-struct shape { int64_t T, heads, D, R; };
+struct shape {
+    int64_t T, heads, D, R;
+};
 
 static real *new_reals(int64_t count)
 {
@@ -77,8 +79,8 @@ static void check_all(const real *y, const real *x, const real *cosines, const r
 START_TEST(shapes_and_threads)
 {
     static const struct shape shapes[] = {
-        { 1, 1, 2, 2 }, { 2, 3, 3, 2 }, { 31, 1, 128, 64 }, { 32, 5, 17, 6 }, { 33, 4, 24, 24 }, { 67, 7, 31, 22 },
-        { 3, 64, 128, 64 }, { 67, 33, 127, 62 },
+        { 1, 1, 2, 2 },    { 2, 3, 3, 2 },    { 31, 1, 128, 64 }, { 32, 5, 17, 6 },
+        { 33, 4, 24, 24 }, { 67, 7, 31, 22 }, { 3, 64, 128, 64 }, { 67, 33, 127, 62 },
     };
     uint64_t state = 56;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
@@ -152,6 +154,7 @@ START_TEST(exact_turns)
         }
     }
     run(y, x, cosines, sines, full, 1, 0);
+    /* clang-format off */
     static const int want[20] = {
         1, -31, 21, 11,             /* 0 and 90 degrees */
         -22, -12, 2, -32,           /* 90 and 180 */
@@ -159,6 +162,7 @@ START_TEST(exact_turns)
         24, 3 * 14 - 4 * 34, -4, 3 * 34 + 4 * 14,
         3 * 5 - 4 * 25, 15, 3 * 25 + 4 * 5, 35,
     };
+    /* clang-format on */
     for (int i = 0; i < 20; i++) twin_check("R = D", i / 4, i % 4, y[i], want[i], 0);
 
     run(y, x, turn_cos, turn_sin, two, 1, 0);       /* x read as [5,1,3] */

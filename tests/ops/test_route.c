@@ -84,9 +84,11 @@ static void check_row(int64_t t, const int32_t *ids, const real *p, const real *
  * one bit off with five threads, a changed score. */
 START_TEST(shapes_and_threads)
 {
-    static const struct { int64_t T, E, K; } shapes[] = {
-        { 1, 1, 1 }, { 2, 3, 1 }, { 3, 3, 3 }, { 31, 17, 5 }, { 32, 128, 4 }, { 33, 127, 8 }, { 67, 257, 4 },
-        { 5, 31, 31 }, { 2, 521, 33 }, { 1543, 128, 4 },
+    static const struct {
+        int64_t T, E, K;
+    } shapes[] = {
+        { 1, 1, 1 },    { 2, 3, 1 },    { 3, 3, 3 },   { 31, 17, 5 },  { 32, 128, 4 },
+        { 33, 127, 8 }, { 67, 257, 4 }, { 5, 31, 31 }, { 2, 521, 33 }, { 1543, 128, 4 },
     };
     uint64_t state = 514;
     for (size_t c = 0; c < sizeof shapes / sizeof *shapes; c++) {
@@ -122,6 +124,7 @@ START_TEST(known_choices)
 {
     enum { E = 5 };
     const real inf = INFINITY, least = (real)twin_least(), u = (real)twin_roundoff();
+    /* clang-format off */
     const struct { real s[E], bias[E]; int K, ids[E]; double p[E]; } rows[] = {
         /* a tie at the edge of K: 5/8, 3/4, 3/4, 3/4, 1/8 */
         { { 0.625, 0.25, 0.5, 0.75, 0.125 }, { 0, 0.5, 0.25, 0, 0 }, 2,
@@ -149,6 +152,7 @@ START_TEST(known_choices)
     };
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         int32_t ids[E];
+        /* clang-format on */
         real p[E];
         struct m3_failure failure;
         ck_assert_int_eq(run(ids, p, rows[r].s, rows[r].bias, 1, E, rows[r].K, 1, &failure), 0);
@@ -173,7 +177,9 @@ START_TEST(errors_name_their_place)
     static real s[T * E], p[T * K];
     static int32_t ids[T * K];
     const real nan = NAN, inf = INFINITY;
-    static const struct { int row, expert, later; } places[] = {
+    static const struct {
+        int row, expert, later;
+    } places[] = {
         { 0, 0, 0 }, { 0, 127, 1 }, { 5, 3, 1 }, { 700, 64, 1542 }, { 1542, 127, 1542 },
     };
     enum fault { SCORE, BIAS, INFINITIES, ZERO_SUM, NEGATIVE_SUM, NAN_SUM, FAULTS };

@@ -98,7 +98,9 @@ static int placed(enum pattern pattern, int64_t t, int64_t T, uint64_t *state)
  * not copied, the first or last row left out, a 0 added, x or f changed, one element too many, M = 0 refused. */
 START_TEST(patterns_and_shapes)
 {
-    static const struct { int64_t T, H; } shapes[] = {
+    static const struct {
+        int64_t T, H;
+    } shapes[] = {
         { 1, 1 }, { 1, 33 }, { 2, 1 }, { 3, 17 }, { 31, 31 }, { 67, 128 }, { 131, 521 }, { 257, 2053 },
     };
     static const int32_t kinds[] = { HERE, 0, -1, INT32_MAX };

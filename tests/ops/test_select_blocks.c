@@ -84,10 +84,7 @@ static int before(const void *x, const void *y)
     return a->id < b->id ? -1 : 1;
 }
 
-static int ascending(const void *x, const void *y)
-{
-    return *(const int32_t *)x < *(const int32_t *)y ? -1 : 1;
-}
+static int ascending(const void *x, const void *y) { return *(const int32_t *)x < *(const int32_t *)y ? -1 : 1; }
 
 static void twin(int32_t *ids, const struct select_case *c, int64_t t, int64_t g)
 {
@@ -156,6 +153,7 @@ START_TEST(by_hand)
         int32_t want[G][N];
     } rows[] = {
         /* the greatest, and the own block whatever its score; a tie goes to the lower id */
+        /* clang-format off */
         { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 4, 4, 4, 4, 4, inf, 99, nan } }, M3_SELECT_GROUP, 1, 0, M3_LOCAL_LAST,
           { { 1, 3, 5 }, { 0, 1, 5 } } },
         /* +inf is a score; -0 ties with +0; -inf leaves places empty */
@@ -186,12 +184,15 @@ START_TEST(by_hand)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct select_case c = draw(1, 22, G, 4, N, 0);
+        /* clang-format on */
         free(c.m);
         c.d.B = B;
         c.m = malloc(sizeof rows[i].m);
         memcpy(c.m, rows[i].m, sizeof rows[i].m);
-        c.semantics = (struct m3_semantics){ .selection = rows[i].selection, .init_blocks = rows[i].init,
-                                             .local_blocks = rows[i].local, .local_rule = rows[i].rule };
+        c.semantics = (struct m3_semantics){ .selection = rows[i].selection,
+                                             .init_blocks = rows[i].init,
+                                             .local_blocks = rows[i].local,
+                                             .local_rule = rows[i].rule };
         int32_t *ids = run_ok(&c, 1);
         for (int k = 0; k < G * N; k++)
             ck_assert_msg(ids[k] == rows[i].want[k / N][k % N], "row %d of the table: ids[%d,%d] %d for %d", (int)i,

@@ -45,14 +45,20 @@ START_TEST(known_values)
 {
     const real max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX, inf = INFINITY;
     const real below_1 = 1 - (real)twin_roundoff();
+    /* clang-format off */
     const struct { real x, y; } known[] = {
         { 0, 0.5 }, { -0.0, 0.5 }, { inf, 1 }, { -inf, 0 }, { NAN, NAN }, { 100, 1 },
         { max, 1 }, { -max, 0 }, { (real)twin_least(), 0.5 }, { -1000, 0 }, { 1000, 1 },
     };
-    const struct { real x, y; } ends_of_float[] = {
+    /* clang-format on */
+    const struct {
+        real x, y;
+    } ends_of_float[] = {
         { -104, 0 }, { -110, 0 }, { -103.97f, (real)twin_least() }, { 17, below_1 }, { 17.32f, below_1 }, { 17.33f, 1 },
     };
-    const struct { real x, y; } ends_of_double[] = {
+    const struct {
+        real x, y;
+    } ends_of_double[] = {
         { -746, 0 }, { -720, 0 }, { -710, 0 }, { 36.7, 1 - 2 * (real)twin_roundoff() }, { 36.8, 1 }, { 37, 1 },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {

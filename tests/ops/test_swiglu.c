@@ -58,9 +58,11 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up)
  * (in float), exp of a float, 20 u off, the last element left out, one too many, one bit off with five threads. */
 START_TEST(shapes_and_threads)
 {
-    static const struct { int64_t T, F; } shapes[] = {
-        { 1, 1 }, { 2, 3 }, { 1, 17 }, { 31, 127 }, { 32, 31 }, { 33, 257 }, { 67, 33 }, { 67, 521 }, { 1, 6151 },
-        { 67, 3079 },
+    static const struct {
+        int64_t T, F;
+    } shapes[] = {
+        { 1, 1 },    { 2, 3 },   { 1, 17 },   { 31, 127 }, { 32, 31 },
+        { 33, 257 }, { 67, 33 }, { 67, 521 }, { 1, 6151 }, { 67, 3079 },
     };
     enum { MOST = 67 * 3079 };
     static real gate[MOST], up[MOST], y[MOST], first[MOST];
@@ -89,17 +91,21 @@ END_TEST
 START_TEST(known_values)
 {
     const real inf = INFINITY, nan = NAN, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
-    const struct { real gate, up, y; } exact[] = {
-        { 0, 5, 0 }, { -0.0, 5, -0.0 }, { 0, -5, -0.0 }, { 3, 0, 0 }, { 100, 3, 300 }, { 1000, -7, -7000 },
-        { max, 1, max }, { max, 2, inf }, { -1000, 3, -0.0 }, { -1e30, 3, -0.0 }, { inf, 2, inf },
-        { inf, 0, nan }, { -inf, 1, nan }, { -max, 2, nan }, { nan, 1, nan }, { 1, nan, nan }, { 0, inf, nan },
-        { nan, 0, nan }, { 100, inf, inf }, { -1000, inf, nan },
+    const struct {
+        real gate, up, y;
+    } exact[] = {
+        { 0, 5, 0 },         { -0.0, 5, -0.0 }, { 0, -5, -0.0 },  { 3, 0, 0 },        { 100, 3, 300 },
+        { 1000, -7, -7000 }, { max, 1, max },   { max, 2, inf },  { -1000, 3, -0.0 }, { -1e30, 3, -0.0 },
+        { inf, 2, inf },     { inf, 0, nan },   { -inf, 1, nan }, { -max, 2, nan },   { nan, 1, nan },
+        { 1, nan, nan },     { 0, inf, nan },   { nan, 0, nan },  { 100, inf, inf },  { -1000, inf, nan },
     };
+    /* clang-format off */
     const struct { real gate, up; long double y; } close[] = {
         { 1, 1, 0.7310585786300048792512L }, { -1, 1, -0.2689414213699951207488L },
         { 1, -1, -0.7310585786300048792512L },
         { 8, 8, 63.97853759165014540135L }, { -8, -8, 0.02146240834985459864821L },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
         real y;
         run(&y, &exact[i].gate, &exact[i].up, 1, 1, 1);

@@ -82,10 +82,12 @@ static void check_one(int64_t t, int64_t i, real got, real gate, real up, const 
  * the last element left out, one too many, one bit off with five threads. */
 START_TEST(shapes_and_threads)
 {
+    /* clang-format off */
     static const struct { int64_t T, F; double alpha, limit; } shapes[] = {
         { 1, 1, 1.702, 7 }, { 2, 3, 1.702, 7 }, { 1, 17, 1, 0.5 }, { 31, 127, 1.702, 7 }, { 32, 31, 3, 100 },
         { 33, 257, 1.702, 7 }, { 67, 33, 1.702, 3 }, { 67, 521, 0.5, 7 }, { 1, 6151, 1.702, 7 }, { 67, 3079, 1.702, 7 },
     };
+    /* clang-format on */
     enum { MOST = 67 * 3079 };
     static real gate[MOST], up[MOST], y[MOST], first[MOST];
     uint64_t state = 511;
@@ -116,8 +118,8 @@ START_TEST(edges_of_the_clamps)
     const real inf = INFINITY, max = sizeof(real) == 4 ? FLT_MAX : DBL_MAX;
     const real step = 8 * (real)twin_roundoff();            /* from 7 to its neighbours */
     const real edges[] = {
-        0, -0.0, 1, -1, 7, -7, 7 + step, -7 - step, 7 - step, -7 + step, 8, -8, 100, -30, 1e30,
-        -1e30, max, -max, inf, -inf, NAN, (real)twin_least(), -(real)twin_least(), 0.5,
+        0,   -0.0, 1,     -1,  7,    -7,  7 + step, -7 - step, 7 - step,           -7 + step,           8,   -8, 100,
+        -30, 1e30, -1e30, max, -max, inf, -inf,     NAN,       (real)twin_least(), -(real)twin_least(), 0.5,
     };
     enum { N = sizeof edges / sizeof *edges };
     ck_assert(7 + step > 7 && 7 - step < 7 && (real)(7 + step / 2) == 7);
@@ -146,6 +148,7 @@ END_TEST
  * act.gate_lower, act.up_upper, act.swap, NaN made 0. */
 START_TEST(known_values)
 {
+    /* clang-format off */
     static const struct { double gate, up; int both; long double y; } known[] = {
         { 8, 8, 0, 55.99973203470828615336L }, { 7, 7, 1, 55.99973203470828615336L },
         { -8, -8, 0, 0.00003991334532787834280602L }, { -8, -8, 1, 0.0002009739687853849816254L },
@@ -155,6 +158,7 @@ START_TEST(known_values)
         { 3, -1, 0, 0 }, { 8, -1, 0, 0 }, { -8, -1, 1, 0 }, { -1e30, 3, 0, 0 }, { -1e30, 1e30, 0, 0 }, { 0, 5, 0, 0 },
         { -INFINITY, INFINITY, 1, -0.0002679652917138466421671L }, { INFINITY, INFINITY, 0, 55.99973203470828615336L },
     };
+    /* clang-format on */
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
         const struct m3_activation act = activation(1.75, 7, known[k].both ? M3_GATE_CLAMP_BOTH : M3_GATE_CLAMP_UPPER);
         const real gate = (real)known[k].gate, up = (real)known[k].up;

@@ -166,7 +166,7 @@ static inline int wants(void *self, enum m3_tap tap, int64_t layer)
 }
 
 static inline int take(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
-                struct m3_error *e)
+                       struct m3_error *e)
 {
     int64_t slot = slot_of(layer), width = width_of(tap, call_blocks(slot));
     (void)self;
@@ -202,10 +202,12 @@ static inline void check_seen(int64_t from, int64_t first_slot, int64_t end_slot
 /* Over tokens [first, first + T) of the case. */
 static inline struct m3_request request_of(struct m3_cache *cache, int64_t first, int64_t T)
 {
+    /* clang-format off */
     return (struct m3_request){ .ids = tokens.ids + first, .positions = tokens.positions + first, .T = T,
                                 .seen = tokens.seen, .end_layer = model->config.layers,
                                 .semantics = &model->config.semantics, .linear = linear, .threads = threads,
                                 .cache = cache, .sink = &sink };
+    /* clang-format on */
 }
 
 static inline void call(struct m3_cache *cache, int64_t first, int64_t T)

@@ -66,8 +66,10 @@ static inline void keep_token(void *self, const struct m3_token *token)
 
 static inline struct m3_generation greedy(int64_t max_new, int speculative)
 {
+    /* clang-format off */
     return (struct m3_generation){ .engine = m3_engine_f32(), .semantics = &semantics, .threads = 1,
                                    .sampling = { .top_p = 1 }, .max_new = max_new, .speculative = speculative };
+    /* clang-format on */
 }
 
 static inline void generate(struct run *run, const struct m3_case *c, struct m3_generation how)
@@ -87,8 +89,8 @@ static inline void same_tokens(const struct run *a, const struct run *b)
     for (int64_t i = 0; i < a->count; i++) {
         const struct m3_token *x = &a->tokens[i], *y = &b->tokens[i];
         ck_assert_msg(x->id == y->id, "token %lld: %d and %d", (long long)i, x->id, y->id);
-        ck_assert_msg(memcmp(&x->logprob, &y->logprob, sizeof x->logprob) == 0
-                          && memcmp(&x->margin, &y->margin, sizeof x->margin) == 0,
+        ck_assert_msg(memcmp(&x->logprob, &y->logprob, sizeof x->logprob) == 0 &&
+                          memcmp(&x->margin, &y->margin, sizeof x->margin) == 0,
                       "token %lld: logprob %.17g and %.17g, margin %.17g and %.17g", (long long)i, x->logprob,
                       y->logprob, x->margin, y->margin);
     }
@@ -142,8 +144,8 @@ static const int64_t prompts[][40] = {
     { 7 },
     { 1, 2 },
     { 92, 38, 73, 73, 7, 78, 72, 68, 8, 54, 39, 37, 11, 9, 19 },
-    { 5, 80, 33, 44, 18, 57, 42, 64, 50, 86, 14, 45, 82, 36, 46, 95, 24, 19, 20, 79, 16, 6, 60, 92, 23, 13, 43, 37, 53,
-      72, 49, 62, 27, 66, 61, 3, 11 },
+    { 5,  80, 33, 44, 18, 57, 42, 64, 50, 86, 14, 45, 82, 36, 46, 95, 24, 19, 20,
+      79, 16, 6,  60, 92, 23, 13, 43, 37, 53, 72, 49, 62, 27, 66, 61, 3,  11 },
 };
 static const int64_t prompt_lengths[] = { 1, 2, 15, 37 };
 
@@ -167,7 +169,7 @@ static inline int wants_logits(void *self, enum m3_tap tap, int64_t layer)
 }
 
 static inline int write_logits(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
-                        struct m3_error *e)
+                               struct m3_error *e)
 {
     struct watched *w = self;
     int64_t m = layer - M3_MTP_LAYER;
@@ -183,8 +185,8 @@ static inline int write_logits(void *self, enum m3_tap tap, int64_t layer, const
 
 /* Logits [V] of the last token, and what the modules show to `watched` if it is not NULL. */
 static inline void whole_pass(double *logits, struct watched *watched, const struct m3_request *like,
-                       const struct m3_engine *engine, const int32_t *ids, const int64_t *positions, int64_t T,
-                       const struct m3_pictures *pictures)
+                              const struct m3_engine *engine, const int32_t *ids, const int64_t *positions, int64_t T,
+                              const struct m3_pictures *pictures)
 {
     const struct m3_sink sink = { watched, wants_logits, write_logits };
     struct m3_request request = *like;

@@ -127,9 +127,6 @@ static inline int notes_say(const char *words)
     return result.notes.text != NULL && strstr(result.notes.text, words) != NULL;
 }
 
-static inline int error_says(const char *words)
-{
-    return error.text != NULL && strstr(error.text, words) != NULL;
-}
+static inline int error_says(const char *words) { return error.text != NULL && strstr(error.text, words) != NULL; }
 
 #endif

@@ -28,10 +28,7 @@ static inline int remove_entry(const char *path, const struct stat *info, int ki
     return remove(path);
 }
 
-static inline void remove_folder(void)
-{
-    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
+static inline void remove_folder(void) { nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS); }
 
 /* Path of a file in the folder. Valid until eight more calls. */
 static inline const char *in_folder(const char *name)

@@ -38,9 +38,9 @@ static const struct golden {
     { "golden/m2/model", "golden/m2/positions_case.safetensors", "golden/m2/jitter_positions.safetensors.gz",
       "jitter=0.01 jitter_seed=7", 2 },
     { "golden/m2/mtp_model", "golden/m2/mtp_case.safetensors", "golden/m2/concat.safetensors.gz", NULL, 52 },
-    { "golden/m2/mtp_model", "golden/m2/mtp_case.safetensors", "golden/m2/additive.safetensors.gz",
-      "mtp_join=additive", 48 },
-#define READING(name, fields) \
+    { "golden/m2/mtp_model", "golden/m2/mtp_case.safetensors", "golden/m2/additive.safetensors.gz", "mtp_join=additive",
+      48 },
+#define READING(name, fields)                                                                                          \
     { "golden/tiny/model", "golden/readings/case.safetensors", "golden/readings/" name ".safetensors.gz", fields, 4 }
     READING("shared", "selection=shared"),
     READING("union", "selection=union"),

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD_BYTES = 256, GUARD_FILL = 0xA5, GUARD_POISON = 0xFF };     /* 0xFF..: NaN in every float, -1 in integers */
+enum { GUARD_BYTES = 256, GUARD_FILL = 0xA5, GUARD_POISON = 0xFF }; /* 0xFF..: NaN in every float, -1 in integers */
 
 /* Layout: zone, buffer, zone, and behind them a copy of an input's bytes. `size` bytes are the buffer's own. */
 struct guard {

@@ -21,8 +21,9 @@ static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, 
 /* A report that becomes a file, of the two files that were judged. To be freed. */
 static inline char *printed_file(int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *))
 {
-    const struct m3_report_subject subject = { .comparison = &result, .reference = reference_file,
-                                               .candidate = candidate_file, .spec = "SPEC.md" };
+    const struct m3_report_subject subject = {
+        .comparison = &result, .reference = reference_file, .candidate = candidate_file, .spec = "SPEC.md"
+    };
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);

@@ -11,8 +11,7 @@
 #include "io/safetensors.h"
 
 /* Runs `m3ref ARGUMENTS`, output to out and err in the folder. Returns the exit status. */
-__attribute__((format(printf, 1, 2)))
-static inline int m3ref(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static inline int m3ref(const char *format, ...)
 {
     char arguments[2048], command[3000];
     const char *build = getenv("BUILD");

@@ -66,7 +66,9 @@ static inline const char *past_attributes(const char *at)
  * no loose '<' or '&'. Returns the number of elements. */
 static inline int check_xml(const char *at)
 {
+    /* clang-format off */
     struct { const char *name; size_t length; } open[16];
+    /* clang-format on */
     int depth = 0, elements = 0;
     at = past(at, ">\n");
     do {
@@ -77,8 +79,9 @@ static inline int check_xml(const char *at)
         at = past_attributes(end);
         if (closes) {
             depth--;
-            ck_assert_msg(depth >= 0 && open[depth].length == (size_t)(end - name)
-                          && strncmp(open[depth].name, name, open[depth].length) == 0, "at %.40s", name);
+            ck_assert_msg(depth >= 0 && open[depth].length == (size_t)(end - name) &&
+                              strncmp(open[depth].name, name, open[depth].length) == 0,
+                          "at %.40s", name);
         } else {
             elements++;
             open[depth].name = name;

@@ -109,10 +109,12 @@ static inline struct m3_bound run_bound(double *bound, double *walk, bound_call 
 static inline struct m3_tier_result judge_f32(const double *want, const double *got, const struct m3_bound *b,
                                               int64_t n)
 {
+    /* clang-format off */
     const struct m3_tap_values tap = {
         .reference = want, .candidate = got, .bound = b->bound, .walk = b->walk, .suspect = b->suspect, .count = n,
         .n = b->n, .f = b->f, .u = 0x1p-24, .stored = M3_F32,
     };
+    /* clang-format on */
     return m3_verdict_of(&tap);
 }
 
@@ -130,8 +132,9 @@ static inline void no_alarm(const char *what, const struct m3_tier_result *r, in
 {
     if (r->status != 0 || r->hard != 0 || (r->tiers & tiers) || r->judged == 0)
         ck_abort_msg("%s: tiers %d, hard %lld of %lld at [%lld], headroom %.3g, largest z %.3g, z2 %.3g, "
-                     "variance %.3g, bias %.3g", what, r->tiers, (long long)r->hard, (long long)r->judged,
-                     (long long)r->worst, r->headroom, r->largest_z, r->z2, r->variance, r->bias);
+                     "variance %.3g, bias %.3g",
+                     what, r->tiers, (long long)r->hard, (long long)r->judged, (long long)r->worst, r->headroom,
+                     r->largest_z, r->z2, r->variance, r->bias);
 }
 
 #endif

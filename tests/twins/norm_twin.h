@@ -81,9 +81,11 @@ static inline void norm_check(const real *y, const real *x, const real *w, int64
  * Any number of threads, in place or not. */
 static inline void norm_shapes(int offset)
 {
-    static const struct { int64_t T, H; } shapes[] = {
-        { 1, 1 }, { 2, 1 }, { 67, 1 }, { 1, 2 }, { 3, 3 }, { 31, 17 }, { 33, 31 }, { 2, 127 }, { 32, 128 }, { 67, 257 },
-        { 31, 521 }, { 331, 521 }, { 1, 6143 }, { 1601, 128 },
+    static const struct {
+        int64_t T, H;
+    } shapes[] = {
+        { 1, 1 },   { 2, 1 },    { 67, 1 },   { 1, 2 },    { 3, 3 },     { 31, 17 },  { 33, 31 },
+        { 2, 127 }, { 32, 128 }, { 67, 257 }, { 31, 521 }, { 331, 521 }, { 1, 6143 }, { 1601, 128 },
     };
     static const double sizes[] = { 1, 1e-3, 1e4, 1e-2, 1e-12, 1e12, 3e-4 };
     uint64_t state = 52;
@@ -112,6 +114,7 @@ static inline void norm_known(int offset)
 {
     enum { H = 3 };
     const real a = 0x1p-12, eps = 0x1p-20, w[H] = { 0.5, -1, 0 };
+    /* clang-format off */
     const struct { real x[H]; long double normed[H]; } rows[] = {
         { { 3 * a, -3 * a, 3 * a }, { 0.6L, -0.6L, 0.6L } },                    /* 9 + 16 = 25 */
         { { 12 * a, 12 * a, -12 * a }, { 12 / sqrtl(160), 12 / sqrtl(160), -12 / sqrtl(160) } },
@@ -120,6 +123,7 @@ static inline void norm_known(int offset)
         { { 0x1p20f, 0, 0 }, { sqrtl(3), 0, 0 } },
         { { 0x1p-60f, 0, 0x1p-61f }, { 0x1p-50, 0, 0x1p-51 } },
     };
+    /* clang-format on */
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
         real y[H];
         norm_run(y, rows[r].x, w, 1, H, eps, offset, 1, 0);

@@ -19,8 +19,8 @@ struct spread_case {
     spread_call call;
     spread_formula formula;
     const void *self;
-    double *x, *e, *v;                  /* [in] */
-    double *error, *variance;           /* [out] what the call gave */
+    double *x, *e, *v; /* [in] */
+    double *error, *variance; /* [out] what the call gave */
 };
 
 static inline struct m3_spread slice(const struct m3_spread *s, int64_t at)
@@ -31,8 +31,8 @@ static inline struct m3_spread slice(const struct m3_spread *s, int64_t at)
 static inline struct spread_case spread_new(const char *name, int64_t in, int64_t out, spread_call call,
                                             spread_formula formula, const void *self)
 {
-    return (struct spread_case){ name, in, out, call, formula, self, doubles(in), doubles(in), doubles(in),
-                                 doubles(out), doubles(out) };
+    return (struct spread_case){ name,        in,          out,         call,         formula,     self,
+                                 doubles(in), doubles(in), doubles(in), doubles(out), doubles(out) };
 }
 
 static inline void spread_free(struct spread_case *c)
@@ -80,8 +80,8 @@ static inline void spread_run(struct spread_case *c)
     for (int i = 1; i < TWIN_TEAMS; i++) {
         memset(error, 0, size), memset(variance, 0, size);
         spread_once(c, error, variance, twin_threads[i], 0);
-        ck_assert_msg(memcmp(error, c->error, size) == 0 && memcmp(variance, c->variance, size) == 0,
-                      "%s: %d threads", c->name, twin_threads[i]);
+        ck_assert_msg(memcmp(error, c->error, size) == 0 && memcmp(variance, c->variance, size) == 0, "%s: %d threads",
+                      c->name, twin_threads[i]);
     }
     spread_once(c, error, variance, 2, 0);
     for (int64_t i = 0; i < c->out; i++) {
@@ -155,7 +155,7 @@ static inline double spread_within(const struct spread_case *c, const long doubl
 static inline double spread_check(struct spread_case *c, double share, uint64_t *state)
 {
     enum { SAMPLES = 400, SIGNS = 40, WORST = 25 };
-    const long double blur = 1e-11L;            /* of a difference quotient */
+    const long double blur = 1e-11L; /* of a difference quotient */
     spread_run(c);
     long double *slopes = spread_slopes(c), *y = spread_values(c, NULL);
     double *by = doubles(c->in), *squares = doubles(c->out), used = 0;
@@ -196,8 +196,7 @@ static inline double spread_check(struct spread_case *c, double share, uint64_t 
         for (int64_t o = 0; o < c->out; o++) squares[o] += (double)((moved[o] - y[o]) * (moved[o] - y[o]));
         free(moved);
     }
-    for (int64_t o = 0; o < c->out; o++)
-        near(c->name, o, sqrt(squares[o] / SAMPLES), sqrtl(c->variance[o]), 0.2);
+    for (int64_t o = 0; o < c->out; o++) near(c->name, o, sqrt(squares[o] / SAMPLES), sqrtl(c->variance[o]), 0.2);
     free(slopes), free(y), free(by), free(squares);
     return used;
 }

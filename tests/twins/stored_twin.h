@@ -15,6 +15,7 @@
 
 enum stored_kind { STORED_F32, STORED_F64, STORED_F16, STORED_BF16, STORED_F8_BLOCK, STORED_F8_MX, STORED_KINDS };
 
+/* clang-format off */
 static const struct {
     const char *name;
     enum m3_dtype dtype;
@@ -23,6 +24,7 @@ static const struct {
     { "F32", M3_F32, 4, 8, 23 }, { "F64", M3_F64, 8, 11, 52 }, { "F16", M3_F16, 2, 5, 10 },
     { "BF16", M3_BF16, 2, 8, 7 }, { "E4M3 by 128x128", M3_F8_E4M3, 1, 4, 3 }, { "E4M3 by 32", M3_F8_E4M3, 1, 4, 3 },
 };
+/* clang-format on */
 
 /* Codes as integers, apart from what the operator is given. */
 struct stored {
@@ -102,8 +104,8 @@ static inline void stored_random(struct stored *s, uint64_t *state)
         /* Now an F64; cut to the type's fraction, and to its least normal number. */
         code = code >> (52 - fraction_bits) << (52 - fraction_bits);
         const double value = (double)stored_number(code, 11, 52);
-        s->codes[i] = stored_code(fabs(value) < 0x1p-6 ? 0x1p-6 : value, stored_types[s->kind].exponent_bits,
-                                  fraction_bits);
+        s->codes[i] =
+            stored_code(fabs(value) < 0x1p-6 ? 0x1p-6 : value, stored_types[s->kind].exponent_bits, fraction_bits);
     }
     for (int64_t i = 0; i < s->scale_count; i++) {
         const int exponent = -(int)twin_pick(state, 8);
@@ -139,10 +141,12 @@ static inline void stored_give(struct stored *s, int shift)
         bytes[(size_t)shift + i] = (unsigned char)(s->scales[i / scale_wide] >> (i % scale_wide * 8));
     const unsigned char *scales = guard_input(&s->scale_guard, bytes, scale_size + (size_t)shift);
     free(bytes);
+    /* clang-format off */
     const enum m3_scaling scaling = s->kind == STORED_F8_BLOCK ? M3_SCALE_128X128
                                     : s->kind == STORED_F8_MX  ? M3_SCALE_MX32 : M3_UNSCALED;
     s->weight = (struct m3_weight){ data + shift, scaling == M3_UNSCALED ? NULL : scales + shift,
                                     stored_types[s->kind].dtype, scaling, s->rows, s->cols, ++id };
+    /* clang-format on */
 }
 
 /* Is what the operator was given unchanged? Frees the matrix. */

@@ -72,8 +72,8 @@ static inline void twin_check(const char *what, int64_t row, int64_t i, real got
 static inline void twin_check_same(const char *what, int64_t row, int64_t i, real got, real want)
 {
     if (!twin_same(got, want))
-        ck_abort_msg("%s [%lld,%lld]: got %.17g (%a), want %.17g (%a)", what, (long long)row, (long long)i,
-                     (double)got, (double)got, (double)want, (double)want);
+        ck_abort_msg("%s [%lld,%lld]: got %.17g (%a), want %.17g (%a)", what, (long long)row, (long long)i, (double)got,
+                     (double)got, (double)want, (double)want);
 }
 
 #endif

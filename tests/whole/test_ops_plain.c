@@ -68,14 +68,17 @@ START_TEST(golden_and_the_usual_bits)
     input_of(input, sizeof input, i);
 
     ck_assert_int_eq(m3ref("run %s --precision %s --ops plain --linear blas --threads 2 --dump %s", input, precision,
-                           in_folder("plain.safetensors")), 0);
+                           in_folder("plain.safetensors")),
+                     0);
     ck_assert(has("out", "linear ordered"));
     ck_assert_msg(m3ref("compare %s %s %s", golden, in_folder("plain.safetensors"),
-                        i < CASES ? "" : others[i - CASES].options) == 0, "%s", input);
+                        i < CASES ? "" : others[i - CASES].options) == 0,
+                  "%s", input);
     ck_assert_int_ge(judged(), stages);
 
     ck_assert_int_eq(m3ref("run %s --precision %s --linear ordered --threads 3 --dump %s", input, precision,
-                           in_folder("usual.safetensors")), 0);
+                           in_folder("usual.safetensors")),
+                     0);
     same_tensors(in_folder("plain.safetensors"), in_folder("usual.safetensors"));
 }
 END_TEST

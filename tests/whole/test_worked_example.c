@@ -11,6 +11,7 @@
 #define HONEST "tests/candidates/bf16.safetensors.gz"
 #define WRONG "tests/candidates/bf16_without_plus_one.safetensors.gz"
 
+/* clang-format off */
 enum {
     T = 19, G = 2, SPARSE_LAYERS = 3, K = 5,
     TAPS = 4 + 2 * 18 + 3 * 30,         /* of the model, its two dense and three sparse layers; without pictures */
@@ -18,6 +19,7 @@ enum {
     WRONG_TAPS = 4 + 2 * 17 + 29 + 2,   /* of the last two layers only what they give */
     DECISIONS = SPARSE_LAYERS * (T * G + T) + T,
 };
+/* clang-format on */
 
 static const char *reference(void) { return in_folder("reference.safetensors"); }
 
@@ -72,8 +74,8 @@ START_TEST(honest_passes)
     ck_assert_int_eq(compare(HONEST, "--profile bf16 --json"), 0);
     json_t *all = lines("out"), *line;
     size_t i;
-    json_array_foreach(all, i, line)
-        if (strcmp(text(line, "type"), "stage") == 0) ck_assert_str_eq(text(line, "verdict"), "pass");
+    json_array_foreach(all, i, line) if (strcmp(text(line, "type"), "stage") == 0)
+        ck_assert_str_eq(text(line, "verdict"), "pass");
     const json_t *summary = last(all);
     ck_assert_str_eq(text(summary, "verdict"), "pass");
     ck_assert(json_is_null(json_object_get(summary, "first_divergence")));
@@ -110,8 +112,9 @@ static void same_experts(const json_t *decision, const struct m3_tensor *experts
  * Seen to fail with gate and up exchanged in the map, and with note under another name. */
 START_TEST(ledger)
 {
-    static const char *const fields[] = { "type", "tap", "row", "group", "ids", "want", "gap", "bound", "verdict",
-                                          "scores", "bounded_by", "certified", "last", "runner_up", "note" };
+    static const char *const fields[] = { "type",       "tap",       "row",   "group",     "ids",
+                                          "want",       "gap",       "bound", "verdict",   "scores",
+                                          "bounded_by", "certified", "last",  "runner_up", "note" };
     static const char tensor[] = "model.language_model.layers.4.mlp.gate.2";
     struct m3_safetensors *file;
     struct m3_error error = { 0 };
@@ -124,7 +127,8 @@ START_TEST(ledger)
     ck_assert_int_eq(m3_safetensors_open(&file, HONEST, &error), 0);
     ck_assert_ptr_nonnull(m3_safetensors_find(file, tensor));
     json_t *all = lines("ledger");
-    json_array_foreach(all, i, line) {
+    json_array_foreach(all, i, line)
+    {
         ck_assert_uint_eq(json_object_size(line), sizeof fields / sizeof *fields);
         for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) ck_assert(json_object_get(line, fields[f]));
         const char *tap = text(line, "tap"), *verdict = text(line, "verdict");
@@ -157,7 +161,8 @@ START_TEST(wrong_fails)
         json_t *all = lines("out"), *line;
         int failed = 0;
         size_t i;
-        json_array_foreach(all, i, line) {
+        json_array_foreach(all, i, line)
+        {
             if (line == last(all) || strcmp(text(line, "verdict"), "fail") != 0) continue;
             ck_assert_int_lt(failed, blamed ? 4 : 2);
             ck_assert_str_eq(text(line, "tap"), places[failed++]);
@@ -216,9 +221,10 @@ START_TEST(other_references)
 {
     char options[600];
     ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --dump %s --companions %s",
-                           in_folder("plain.safetensors"), in_folder("companions.safetensors")), 0);
-    ck_assert_int_eq(m3ref("compare %s " WRONG " --map transformers --profile bf16",
-                           in_folder("plain.safetensors")), 1);
+                           in_folder("plain.safetensors"), in_folder("companions.safetensors")),
+                     0);
+    ck_assert_int_eq(m3ref("compare %s " WRONG " --map transformers --profile bf16", in_folder("plain.safetensors")),
+                     1);
     snprintf(options, sizeof options, "--profile bf16 --companions %s", in_folder("companions.safetensors"));
     ck_assert_int_eq(m3ref("compare %s " HONEST " --map transformers %s", in_folder("plain.safetensors"), options), 0);
     ck_assert_int_eq(m3ref("compare %s " WRONG " --map transformers %s", in_folder("plain.safetensors"), options), 1);
@@ -253,8 +259,8 @@ START_TEST(not_comparable)
     ck_assert_int_eq(m3ref("run %s --case " CASE " --dump %s", in_folder("model"), in_folder("other")), 0);
     ck_assert_int_eq(m3ref("compare %s " HONEST " --map transformers --profile bf16", in_folder("other")), 3);
     ck_assert(has("err", "model_sha256"));
-    ck_assert_int_eq(m3ref("blame %s " HONEST " --case " CASE " --map transformers --profile bf16",
-                           in_folder("model")), 3);
+    ck_assert_int_eq(m3ref("blame %s " HONEST " --case " CASE " --map transformers --profile bf16", in_folder("model")),
+                     3);
     ck_assert(has("err", "model_sha256"));
 }
 END_TEST

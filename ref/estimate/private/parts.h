@@ -19,7 +19,7 @@ enum m3_figure_kind {
 struct m3_figure {
     const char *key;
     enum m3_figure_kind kind;
-    unsigned when;              /* conditions that hold, of figures.c. Where rows have one key, they exclude each other */
+    unsigned when; /* conditions that hold, of figures.c. Where rows have one key, they exclude each other */
     const char *unit, *formula;
 };
 
@@ -34,7 +34,7 @@ const struct m3_figure *m3_figure_named(const struct m3_estimate *e, const char 
 /* A name of formulas that is no figure. */
 struct m3_symbol {
     const char *name, *meaning;
-    int64_t value;              /* M3_UNKNOWN: not known */
+    int64_t value; /* M3_UNKNOWN: not known */
 };
 
 enum { M3_MOST_SYMBOLS = 80 };
@@ -63,14 +63,14 @@ int m3_formula_value(struct m3_value *value, const char *formula, m3_name_value 
 struct m3_scope {
     const struct m3_estimate *e;
     struct m3_symbols symbols;
-    int pending;                /* a name has no value yet */
+    int pending; /* a name has no value yet */
 };
 
 struct m3_scope m3_scope_of(const struct m3_estimate *e);
 int m3_scope_value(struct m3_value *value, void *scope, const char *name);
 
 struct m3_value m3_exact(m3_wide over, m3_wide under);
-double m3_value_double(const struct m3_value *value);      /* NaN if it is not known */
+double m3_value_double(const struct m3_value *value); /* NaN if it is not known */
 
 /* The model of the request, if a few numbers are all that is known of it; else NULL. */
 const struct m3_foreign *m3_few_numbers(const struct m3_estimate *e);

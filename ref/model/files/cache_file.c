@@ -29,8 +29,10 @@ static int entry_at(struct entry *e, const struct m3_cache *cache, const struct 
     const struct m3_cached *held = m3_cache_at(cache, i / 3);
     int index = i % 3 == 2;
     if (index && !m3_config_sparse(c, i / 3)) return 0;
+    /* clang-format off */
     *e = (struct entry){ .rank = index ? 2 : 3, .shape = { S, index ? c->X : c->G, c->D },
                          .data = index ? held->index_k : i % 3 ? held->v : held->k };
+    /* clang-format on */
     snprintf(e->name, sizeof e->name, "layers.%" PRId64 ".%s", i / 3, kinds[i % 3]);
     e->bytes = (uint64_t)(S * (index ? c->X : c->G * c->D)) * m3_cache_real_bytes(cache);
     return 1;
@@ -48,7 +50,9 @@ static int hash_numbers(char sha256[65], const struct m3_cache *cache, const str
 }
 
 /* Strings of the metadata, name and value; what a file must have to be loaded. */
-struct labels { char model_sha256[65], data_sha256[65], *semantics; };
+struct labels {
+    char model_sha256[65], data_sha256[65], *semantics;
+};
 
 static int make_labels(struct labels *l, const struct m3_model *model, const struct m3_semantics *semantics,
                        struct m3_error *error)
@@ -70,8 +74,8 @@ int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const 
     int status = make_labels(&l, model, semantics, error);
     if (!status) status = hash_numbers(l.data_sha256, cache, c, S, error);
     const char *const strings[][2] = {
-        { "format", "m3ref-cache" },         { "format_version", "1" },      { "producer", M3_PRODUCER },
-        { "precision", engine->precision },  { "semantics", l.semantics },   { "model_sha256", l.model_sha256 },
+        { "format", "m3ref-cache" },        { "format_version", "1" },    { "producer", M3_PRODUCER },
+        { "precision", engine->precision }, { "semantics", l.semantics }, { "model_sha256", l.model_sha256 },
         { "data_sha256", l.data_sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
@@ -167,8 +171,8 @@ int m3_cache_load(struct m3_cache *cache, const char *path, const struct m3_mode
     if (!status) status = m3_origin_require(file, "precision", engine->precision, error);
     if (!status) status = m3_origin_require(file, "semantics", l.semantics, error);
     if (!status)
-        status = read_numbers(cache, file, &model->config, engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32,
-                              error);
+        status =
+            read_numbers(cache, file, &model->config, engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32, error);
     m3_safetensors_close(file);
     free(l.semantics);
     return status;

@@ -130,8 +130,9 @@ static int read_mask(struct m3_case *c, int64_t **mask, const struct m3_safetens
     int status = read_vector(mask, &c->places, tensor, m3_safetensors_path(file), error);
     for (int64_t j = 0; !status && j < c->places; j++)
         if ((*mask)[j] != 0 && (*mask)[j] != 1)
-            status = m3_fail(error, M3_BAD_INPUT, "%s: attention_mask: place %" PRId64 ": got %" PRId64
-                             ", expected 0 or 1", m3_safetensors_path(file), j, (*mask)[j]);
+            status =
+                m3_fail(error, M3_BAD_INPUT, "%s: attention_mask: place %" PRId64 ": got %" PRId64 ", expected 0 or 1",
+                        m3_safetensors_path(file), j, (*mask)[j]);
     return status;
 }
 
@@ -153,8 +154,9 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected it beside %s", path,
                        pixels ? grid_name : pixel_name, pixels ? pixel_name : grid_name);
     if (pixels->dtype != M3_F32 || pixels->rank != 2 || pixels->shape[1] != width || pixels->shape[0] < 1)
-        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d and width %" PRId64 ", expected F32 [P,%" PRId64
-                       "], P at least 1", path, pixel_name, m3_dtype_name(pixels->dtype), pixels->rank,
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: %s: got %s of rank %d and width %" PRId64 ", expected F32 [P,%" PRId64 "], P at least 1",
+                       path, pixel_name, m3_dtype_name(pixels->dtype), pixels->rank,
                        pixels->rank ? pixels->shape[pixels->rank - 1] : 0, width);
     if ((grid->dtype != M3_I32 && grid->dtype != M3_I64) || grid->rank != 2 || grid->shape[1] != 3 || !grid->shape[0])
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d, expected I32 or I64 [n,3]", path, grid_name,
@@ -162,7 +164,7 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
 
     /* Copied, for a file aligns nothing. */
     float *numbers = malloc((size_t)pixels->count * sizeof *numbers);
-    int64_t(*grids)[3] = malloc((size_t)grid->count * sizeof **grids);
+    int64_t (*grids)[3] = malloc((size_t)grid->count * sizeof **grids);
     int status = numbers && grids ? M3_OK : m3_fail_memory(error, pixel_name, (size_t)pixels->count * sizeof *numbers);
     if (!status) memcpy(numbers, pixels->data, (size_t)pixels->count * sizeof *numbers);
     for (int64_t i = 0; !status && i < grid->count; i++) grids[i / 3][i % 3] = integer_at(grid, i);
@@ -184,9 +186,11 @@ static int refuse_unsupported(const struct m3_safetensors *file, const char *pat
         int is_known = 0;
         for (size_t k = 0; k < sizeof known / sizeof *known; k++) is_known |= strcmp(name, known[k]) == 0;
         if (!is_known)
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got a tensor that this version does not honour, expected "
+            status = m3_fail(error, M3_BAD_INPUT,
+                             "%s: %s: got a tensor that this version does not honour, expected "
                              "input_ids, position_ids, attention_mask, pixel_values, image_grid_thw, "
-                             "pixel_values_videos and video_grid_thw only", path, name);
+                             "pixel_values_videos and video_grid_thw only",
+                             path, name);
     }
     return status;
 }
@@ -250,7 +254,7 @@ static int read_grids(struct m3_case *c, const struct m3_safetensors *file, int 
         status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got pictures, expected none: the model has no vision part", path,
                          name);
     if (grid && !status)
-        status = m3_pictures_add_grids(&c->pictures, is_video, (const int64_t(*)[3])(const void *)grid, count,
+        status = m3_pictures_add_grids(&c->pictures, is_video, (const int64_t (*)[3])(const void *)grid, count,
                                        &config->vision, path, error);
     free(grid);
     return status;
@@ -309,9 +313,10 @@ static int check_placeholders(const struct m3_case *c, const char *kind, int64_t
                        source, pictures, kind, pictures == 1 ? "" : "s", kind);
     for (int64_t t = 0; t < c->T && placeholder >= 0; t++) n += c->ids[t] == placeholder;
     if (n == tokens) return M3_OK;
-    return m3_fail(error, status, "%s: got %" PRId64 " placeholders of %ss (id %" PRId64 "), expected %" PRId64
-                   ", the tokens of %" PRId64 " %s%s", source, n, kind, placeholder, tokens, pictures, kind,
-                   pictures == 1 ? "" : "s");
+    return m3_fail(error, status,
+                   "%s: got %" PRId64 " placeholders of %ss (id %" PRId64 "), expected %" PRId64
+                   ", the tokens of %" PRId64 " %s%s",
+                   source, n, kind, placeholder, tokens, pictures, kind, pictures == 1 ? "" : "s");
 }
 
 int m3_case_check(const struct m3_case *c, const struct m3_config *config, int allow_long, const char *source,
@@ -320,15 +325,18 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
     const struct m3_vision_config *v = &config->vision;
     const struct m3_pictures *s = &c->pictures;
     int wrong = v->present ? check_placeholders(c, "image", v->image_token, s->images, m3_pictures_image_tokens(s, v),
-                                                source, status, error) : M3_OK;
+                                                source, status, error)
+                           : M3_OK;
     if (!wrong && v->present)
         wrong = check_placeholders(c, "video", v->video_token, s->videos, m3_pictures_video_tokens(s, v), source,
                                    status, error);
     if (wrong) return wrong;
 
     if (c->seen && c->places != c->p0 + c->T)
-        return m3_fail(error, status, "%s: attention_mask: got %" PRId64 " places, expected %" PRId64 ", %" PRId64
-                       " before the case and its %" PRId64 " tokens", source, c->places, c->p0 + c->T, c->p0, c->T);
+        return m3_fail(error, status,
+                       "%s: attention_mask: got %" PRId64 " places, expected %" PRId64 ", %" PRId64
+                       " before the case and its %" PRId64 " tokens",
+                       source, c->places, c->p0 + c->T, c->p0, c->T);
     for (int64_t t = 0; t < c->T; t++) {
         if (c->ids[t] < 0 || c->ids[t] >= config->V)
             return m3_fail(error, status, "%s: token %" PRId64 ": got id %d, expected 0 to %" PRId64, source, t,
@@ -343,9 +351,10 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                            source, t, c->positions[t]);
         int64_t place = c->p0 + t;
         if (!allow_long && (place >= config->max_positions || c->positions[t] >= config->max_positions))
-            return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected below "
-                           "max_position_embeddings %" PRId64 " (--allow-long allows it)", source, t,
-                           place >= config->max_positions ? place : c->positions[t], config->max_positions);
+            return m3_fail(error, status,
+                           "%s: token %" PRId64 ": got position %" PRId64 ", expected below "
+                           "max_position_embeddings %" PRId64 " (--allow-long allows it)",
+                           source, t, place >= config->max_positions ? place : c->positions[t], config->max_positions);
     }
     return M3_OK;
 }

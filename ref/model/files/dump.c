@@ -129,8 +129,7 @@ static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
     int64_t layer = M3_MTP_LAYER + m;
     int status = M3_OK;
     int first = d->additive ? M3_TAP_MTP_EH_PROJ : M3_TAP_MTP_EMBED_NORM;
-    for (int tap = first; !status && tap <= M3_TAP_MTP_EH_PROJ; tap++)
-        status = declare(d, tap, layer, error);
+    for (int tap = first; !status && tap <= M3_TAP_MTP_EH_PROJ; tap++) status = declare(d, tap, layer, error);
     if (!status) status = declare_layer(d, layer, error);
     if (!status) status = declare(d, M3_TAP_MTP_FINAL_NORM, layer, error);
     return status ? status : declare(d, M3_TAP_MTP_LOGITS, layer, error);

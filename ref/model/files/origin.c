@@ -28,7 +28,9 @@ static void note_absent(struct m3_error *notes, const struct m3_safetensors *dum
         return;
     }
     m3_fail(notes, M3_OK, "%s is absent from the %s: not checked", key,
-            want != NULL ? "candidate" : got != NULL ? "reference" : "reference and the candidate");
+            want != NULL  ? "candidate"
+            : got != NULL ? "reference"
+                          : "reference and the candidate");
 }
 
 int m3_origin_check(const struct m3_safetensors *dump, const struct m3_origin *expected,

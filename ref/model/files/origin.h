@@ -9,8 +9,8 @@
 #include "model/model.h"
 
 struct m3_origin {
-    const char *model_sha256, *case_sha256;     /* NULL: not known */
-    char hash[65];                              /* what model_sha256 points to, if it was calculated */
+    const char *model_sha256, *case_sha256; /* NULL: not known */
+    char hash[65]; /* what model_sha256 points to, if it was calculated */
 };
 
 /* What a file states. */
@@ -20,9 +20,9 @@ int m3_origin_of_model(struct m3_origin *origin, const struct m3_model *model, c
 
 /* What a dump is read for. */
 struct m3_origin_use {
-    const char *verdict;        /* of a candidate: "compared", "judged"; NULL: the dump is no candidate */
-    int force;                  /* another origin is noted, and no error */
-    enum m3_status status;      /* of another origin */
+    const char *verdict; /* of a candidate: "compared", "judged"; NULL: the dump is no candidate */
+    int force; /* another origin is noted, and no error */
+    enum m3_status status; /* of another origin */
 };
 
 /* Checks what is known on both sides, and notes what is not (notes NULL: silently). 0, or use->status with key, got and

@@ -38,7 +38,9 @@ static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *
 }
 
 /* The (row, group) pair and block where a score is first NaN; pair INT64_MAX: nowhere. */
-struct nan_place { int64_t pair, block; };
+struct nan_place {
+    int64_t pair, block;
+};
 
 static struct nan_place earlier(struct nan_place a, struct nan_place b)
 {
@@ -86,8 +88,8 @@ int m3_fast_block_scores(struct m3_ctx *ctx, real *m, const real *q, const real 
     for (int64_t i = 0; i < tiles * pieces; i++) {
         int64_t i0 = i / pieces * lanes, b0 = i % pieces * BLOCKS;
         real *q_t = scratch + omp_get_thread_num() * each, *s = q_t + d->X * lanes;
-        struct nan_place place = score_tile(m, q, k, d, i0, m3_min(lanes, pairs - i0), lanes, b0,
-                                            m3_min(b0 + BLOCKS, d->B), q_t, s);
+        struct nan_place place =
+            score_tile(m, q, k, d, i0, m3_min(lanes, pairs - i0), lanes, b0, m3_min(b0 + BLOCKS, d->B), q_t, s);
         if (place.pair == INT64_MAX) continue;
 #pragma omp critical(m3_fast_block_scores)
         bad = earlier(bad, place);

@@ -24,8 +24,8 @@ static int one_expert(struct m3_ctx *ctx, real *out, const real *x, real *gate, 
     int status = m3_fast_linear(ctx, gate, x, &e->w1, NULL, n);
     if (!status) status = m3_fast_linear(ctx, up, x, &e->w3, NULL, n);
     if (!status)
-        status = act->oai ? m3_fast_swiglu_oai(ctx, gate, gate, up, n, F, act)
-                          : m3_fast_swiglu(ctx, gate, gate, up, n, F);
+        status =
+            act->oai ? m3_fast_swiglu_oai(ctx, gate, gate, up, n, F, act) : m3_fast_swiglu(ctx, gate, gate, up, n, F);
     if (!status) status = m3_fast_linear(ctx, out, gate, &e->w2, NULL, n);
     return status;
 }
@@ -49,12 +49,11 @@ int m3_fast_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x,
         int64_t count = slots_of(slots, ids, T * K, e);
         for (int64_t i0 = 0; i0 < count; i0 += rows) {
             int64_t n = m3_min(rows, count - i0);
-            for (int64_t i = 0; i < n; i++)
-                memcpy(in + i * H, x + slots[i0 + i] / K * H, (size_t)H * sizeof *in);
+            for (int64_t i = 0; i < n; i++) memcpy(in + i * H, x + slots[i0 + i] / K * H, (size_t)H * sizeof *in);
             status = one_expert(ctx, out, in, gate, up, &experts[e], act, n);
             if (status) break;
 
-#pragma omp parallel for num_threads(m3_team(ctx, n * H))
+#pragma omp parallel for num_threads(m3_team(ctx, n *H))
             for (int64_t i = 0; i < n; i++) {
                 int64_t slot = slots[i0 + i];
                 real *routed_t = routed + slot / K * H;

@@ -26,9 +26,9 @@ typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real))
 typedef uint16_t bf16 __attribute__((aligned(1), may_alias));
 
 /* A register tile: `rows` rows and `vecs` vectors of c, for all k. Inlined with constant sizes. */
-static inline __attribute__((always_inline))
-void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t K, int add,
-          const int rows, const int vecs)
+static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
+                                                       const real *b, int64_t ldb, int64_t K, int add, const int rows,
+                                                       const int vecs)
 {
     vec s[CLOSE_ROWS][VECS];
 #pragma GCC unroll 16
@@ -52,9 +52,9 @@ void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const r
         for (int v = 0; v < vecs; v++) *(vec *)(c + m * ldc + v * LANES) = s[m][v];
 }
 
-static inline __attribute__((always_inline))
-void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
-           int64_t K, int add, const int vecs)
+static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
+                                                        const real *b, int64_t ldb, int64_t M, int64_t K, int add,
+                                                        const int vecs)
 {
     int64_t m = 0, close = a_m <= CLOSE_BYTES / (int64_t)sizeof(real);
     for (; m + CLOSE_ROWS <= M && close; m += CLOSE_ROWS)
@@ -69,9 +69,9 @@ void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const 
 /* Four columns: a single token has no more index heads. A short vector is twice as fast as one that is mostly empty. */
 typedef real quad __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
-static inline __attribute__((always_inline))
-void quad_tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t K,
-               int add, const int rows)
+static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc, const real *a, int64_t a_m,
+                                                            int64_t a_k, const real *b, int64_t ldb, int64_t K, int add,
+                                                            const int rows)
 {
     quad s[ROWS];
 #pragma GCC unroll 16
@@ -141,16 +141,14 @@ typedef uint32_t bits_vec __attribute__((vector_size(LANES * 4)));
 typedef float float_vec __attribute__((vector_size(LANES * 4)));
 
 /* A vector of weights: numbers as they are, or BF16 codes. */
-static inline __attribute__((always_inline))
-vec load(const void *w, int64_t i, const int is_bf16)
+static inline __attribute__((always_inline)) vec load(const void *w, int64_t i, const int is_bf16)
 {
     if (!is_bf16) return *(const vec *)((const real *)w + i);
     bits_vec bits = __builtin_convertvector(*(const bf16_vec *)((const bf16 *)w + i), bits_vec) << 16;
     return __builtin_convertvector((float_vec)bits, vec);
 }
 
-static inline __attribute__((always_inline))
-real load_one(const void *w, int64_t i, const int is_bf16)
+static inline __attribute__((always_inline)) real load_one(const void *w, int64_t i, const int is_bf16)
 {
     if (!is_bf16) return ((const real *)w)[i];
     uint32_t bits = (uint32_t)((const bf16 *)w)[i] << 16;
@@ -161,9 +159,9 @@ real load_one(const void *w, int64_t i, const int is_bf16)
 
 /* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum is the same in a tile
  * of any size. */
-static inline __attribute__((always_inline))
-void dot_tile(real *y, int64_t ldy, const real *x, const void *w, int64_t r0, int64_t K, const int ts, const int rows,
-              const int is_bf16)
+static inline __attribute__((always_inline)) void dot_tile(real *y, int64_t ldy, const real *x, const void *w,
+                                                           int64_t r0, int64_t K, const int ts, const int rows,
+                                                           const int is_bf16)
 {
     vec s[4][4] = { 0 };
     int64_t k = 0;
@@ -188,8 +186,8 @@ void dot_tile(real *y, int64_t ldy, const real *x, const void *w, int64_t r0, in
     }
 }
 
-static inline __attribute__((always_inline))
-void all_dots(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K, const int is_bf16)
+static inline __attribute__((always_inline)) void all_dots(real *y, int64_t ldy, const real *x, const void *w,
+                                                           int64_t T, int64_t rows, int64_t K, const int is_bf16)
 {
     for (int64_t r = 0; r < rows;) {
         int many = rows - r >= 4;

@@ -15,8 +15,8 @@ struct m3_kernels {
 
     /* c[m,n] := (add ? c[m,n] : 0) + sum over k ascending of a[m,k] b[k,n], product and sum each rounded.
      * Element (m,k) of a is a[m * a_m + k * a_k]; rows of b and c are ldb and ldc apart. */
-    void (*gemm)(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb,
-                 int64_t M, int64_t N, int64_t K, int add);
+    void (*gemm)(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
+                 int64_t N, int64_t K, int add);
 
     /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
      * an output do not depend on T and rows, and are the same from both. */

@@ -6,8 +6,8 @@
 enum { ROWS = 8 };
 
 /* Mean of each of `rows` rows of x [rows,H], and 1 / sqrt(variance + eps). Inlined with a constant number. */
-static inline __attribute__((always_inline))
-void moments(double *mean, double *scale, const real *x, const int rows, int64_t H, double eps)
+static inline __attribute__((always_inline)) void moments(double *mean, double *scale, const real *x, const int rows,
+                                                          int64_t H, double eps)
 {
     double sum[ROWS] = { 0 }, squares[ROWS] = { 0 };
     for (int64_t i = 0; i < H; i++)

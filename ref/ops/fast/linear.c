@@ -125,7 +125,8 @@ static void pack(const struct m3_kernels *kernels, real *packed, real *rows, con
     for (int64_t i0 = 0; i0 < ORDERED_PANEL; i0 += TRANSPOSE_ROWS) {
         for (int64_t i = 0; i < TRANSPOSE_ROWS; i++) {
             if (i0 + i < n) kernels->expand(rows + i * k, w, n0 + i0 + i, k0, k);
-            else for (int64_t j = 0; j < k; j++) rows[i * k + j] = 0;
+            else
+                for (int64_t j = 0; j < k; j++) rows[i * k + j] = 0;
         }
         for (int64_t j = 0; j < k; j++)
             for (int64_t i = 0; i < TRANSPOSE_ROWS; i++) packed[j * ORDERED_PANEL + i0 + i] = rows[i * k + j];

@@ -70,10 +70,12 @@ static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m
 {
     const struct m3_setting *s = b->setting;
     const struct m3_graph_row *row = m3_graph_row_of(s->model, s->semantics, item->tap, item->layer);
+    /* clang-format off */
     *out = (struct m3_blamed){ .tap = item->tap, .layer = item->layer, .candidate = t, .operators = 1,
                                .operator = m3_operator_name(row->op == M3_OP_NONE ? M3_OP_INPUT : row->op),
                                .section = section_of(s, item), .verdict = M3_VERDICT_NOT_JUDGED, .gap = NAN,
                                .selection = m3_tap_table[item->tap].kind == M3_KIND_CHOICES };
+    /* clang-format on */
     memcpy(out->name, item->name, sizeof out->name);
     item->blamed = out;
     if (!why) return;
@@ -229,8 +231,9 @@ static void note_others(struct m3_blame *result, const struct m3_blaming *b)
         if (others++ == 0) first = name;
     }
     if (others)
-        m3_fail(&result->notes, M3_OK, "taps of the candidate that this model does not make of this case: %" PRId64
-                ", first %s", others, first);
+        m3_fail(&result->notes, M3_OK,
+                "taps of the candidate that this model does not make of this case: %" PRId64 ", first %s", others,
+                first);
 }
 
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,

@@ -28,8 +28,10 @@ static int begin(struct choosing *c, const struct m3_blaming *b, const struct m3
     const struct m3_config *config = &s->model->config;
     const int blocks = item->tap == M3_TAP_INDEX_BLOCKS;
     const struct m3_arithmetic how = m3_setting_arithmetic(s, 1);
+    /* clang-format off */
     *c = (struct choosing){ .b = b, .item = item, .made = made, .blocks = blocks, .groups = blocks ? config->G : 1,
                             .router = { .u = how.u, .c = how.c, .tanh_scores = how.tanh_scores } };
+    /* clang-format on */
     c->scores = m3_trace_get(b->trace, blocks ? M3_TAP_INDEX_BLOCK_SCORES : M3_TAP_ROUTER_SCORES, item->layer);
     c->width = item->width / c->groups;
     c->ids = (c->scores ? c->scores->width / c->groups : 0) + 1;
@@ -79,8 +81,8 @@ static int64_t score_experts(struct choosing *c, int64_t at)
 {
     const struct m3_value *s = c->scores;
     const int64_t E = s->width;
-    m3_choice_by_scores(c->score, c->bound, s->values + at * E, s->off.error ? s->off.error + at * E : NULL, c->bias,
-                        E, &c->router);
+    m3_choice_by_scores(c->score, c->bound, s->values + at * E, s->off.error ? s->off.error + at * E : NULL, c->bias, E,
+                        &c->router);
     return E;
 }
 
@@ -92,12 +94,14 @@ static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t
     const int32_t *own = c->made->ids + made * c->item->width + group * c->width;
     const int64_t limit = c->blocks ? score_blocks(c, number, at, group) : score_experts(c, at);
     for (int64_t i = 0; i < c->width; i++) c->want[i] = own[i], c->got[i] = ids[i];
+    /* clang-format off */
     c->one = (struct m3_decision){
         .want = c->want, .got = c->got, .width = c->width, .limit = limit, .padded = c->blocks,
         .ties_lowest = !profile || m3_profile_ties_lowest(profile), .truth = c->score, .lists = c->lists,
         .marks = c->marks,
         .scores = { .score = c->score, .bound = c->bound, .forced = c->blocks ? c->forced : NULL, .ids = limit },
     };
+    /* clang-format on */
     return m3_certify(&c->one);
 }
 
@@ -176,8 +180,8 @@ static int judge_one(struct choosing *c, struct m3_blame_values *dumped, int64_t
     return 1;
 }
 
-int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item,
-                           struct m3_blame_values *dumped, const struct m3_recomputed *made)
+int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *dumped,
+                           const struct m3_recomputed *made)
 {
     struct m3_blamed *out = item->blamed;
     const struct m3_value rows_made = { .rows = made->rows, .numbers = made->numbers };

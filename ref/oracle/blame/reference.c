@@ -73,11 +73,13 @@ static int run(struct m3_blaming *b)
     const struct m3_setting *s = b->setting;
     const struct m3_case *c = s->the_case;
     struct m3_sink sink = { b, wants, write_rows };
+    /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
                                   .end_layer = s->model->config.layers, .semantics = s->semantics,
                                   .linear = s->ctx->linear, .threads = s->ctx->threads, .sink = &sink,
                                   .progress = b->options->progress, .progress_self = b->options->progress_self,
                                   .pictures = c->pictures.P > 0 ? &c->pictures : NULL };
+    /* clang-format on */
     return m3_engine_f64()->forward(s->model, &request, b->error);
 }
 

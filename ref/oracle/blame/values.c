@@ -53,10 +53,7 @@ struct sums {
     double inherited, created, allowed, reference;
 };
 
-static double square(double got, double want)
-{
-    return got == want ? 0 : (got - want) * (got - want);
-}
+static double square(double got, double want) { return got == want ? 0 : (got - want) * (got - want); }
 
 static double share(double sum, double reference) { return sum == 0 ? 0 : sqrt(sum / reference); }
 
@@ -110,10 +107,12 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     const struct m3_profile *profile = b->setting->profile;
     const double rounding = profile ? m3_profile_dump_rounding(profile, item->name) : 0;
     const int64_t elements = dumped->rows * item->width;
+    /* clang-format off */
     const struct m3_side_by_side_rules rules = {
         .setting = b->setting, .tap = item->name, .n = recomputed->n, .f = recomputed->f,
         .has_suspect = recomputed->suspect != NULL, .has_extra = recomputed->extra.error != NULL || rounding > 0,
     };
+    /* clang-format on */
     struct m3_side_by_side s;
     double *reference = malloc(((size_t)elements + 1) * sizeof *reference);
     int status = m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);

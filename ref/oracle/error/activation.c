@@ -125,8 +125,7 @@ int m3_propagate_activation(struct m3_ctx *ctx, struct m3_spread *out, const dou
 {
     if (m3_is_exact(of_gate) && m3_is_exact(of_up) && u_chain == 0) return M3_OK;
 #pragma omp parallel for num_threads(m3_team(ctx, n * 16))
-    for (int64_t i = 0; i < n; i++)
-        m3_propagate_gate(out, i, gate[i], up[i], of_gate, of_up, i, g, u_chain);
+    for (int64_t i = 0; i < n; i++) m3_propagate_gate(out, i, gate[i], up[i], of_gate, of_up, i, g, u_chain);
     return M3_OK;
 }
 
@@ -137,7 +136,9 @@ static int propagate(struct m3_recomputing *m)
     return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_activation = {
     .name = "activation", .sections = { "5.11 swiglu_oai" }, .value = value, .bound = bound, .propagate = propagate,
     .points = { "mlp.act.chain" }, .functions = M3_FUNCTIONS_EXP,
 };
+/* clang-format on */

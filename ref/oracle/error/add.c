@@ -2,10 +2,7 @@
 
 #include <math.h>
 
-static int value(struct m3_recomputing *m)
-{
-    return m->ops->add(m->ctx, m->y, m->in[0].x, m->in[1].x, m->count);
-}
+static int value(struct m3_recomputing *m) { return m->ops->add(m->ctx, m->y, m->in[0].x, m->in[1].x, m->count); }
 
 /* B = |a| + |b|, steps = 2: one, and one more for what a fused kernel had not yet rounded.  walk^2 = a^2 + b^2 + y^2 */
 int m3_bound_add(struct m3_ctx *ctx, struct m3_bound *out, const double *a, const double *b, int64_t n)
@@ -21,10 +18,7 @@ int m3_bound_add(struct m3_ctx *ctx, struct m3_bound *out, const double *a, cons
     return M3_OK;
 }
 
-static int bound(struct m3_recomputing *m)
-{
-    return m3_bound_add(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->count);
-}
+static int bound(struct m3_recomputing *m) { return m3_bound_add(m->ctx, &m->bound, m->in[0].x, m->in[1].x, m->count); }
 
 /* Errors add up, and so do variances. */
 void m3_propagate_add(struct m3_spread *out, const struct m3_spread *of_a, const struct m3_spread *of_b, int64_t n)
@@ -43,6 +37,8 @@ static int propagate(struct m3_recomputing *m)
     return M3_OK;
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_add = {
     .name = "add", .sections = { "5.16 add" }, .value = value, .bound = bound, .propagate = propagate,
 };
+/* clang-format on */

@@ -10,10 +10,12 @@ static struct m3_attend dimensions(const struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_case *the_case = m->setting->the_case;
+    /* clang-format off */
     return (struct m3_attend){
         .T = m->rows, .p0 = the_case->p0 + m->numbers[0], .Q = c->Q, .G = c->G, .D = c->D, .seen = the_case->seen,
         .block = c->block, .N = c->N, .selection = m->setting->semantics->selection,
     };
+    /* clang-format on */
 }
 
 /* The tap is one of attention's two outputs, o [rows,Q,D] and lse [rows,Q]: the other goes to scratch memory. */
@@ -44,10 +46,7 @@ static struct bounded bounded_in(double *memory, int64_t L)
 }
 
 /* A relative error of a weight, over u, where its logit is off by eps u: beyond 0.01 not the first order alone. */
-static double weight_error(double eps, double u)
-{
-    return u * eps > 0.01 ? (m3_exp(u * eps) - 1) / u : eps;
-}
+static double weight_error(double eps, double u) { return u * eps > 0.01 ? (m3_exp(u * eps) - 1) / u : eps; }
 
 /* What does not depend on the channel. */
 struct scalars {
@@ -218,8 +217,10 @@ enum { MOVED_ARRAYS = 5, CHANNEL_ARRAYS = 2 };
 static struct moved moved_in(const struct m3_attended *r)
 {
     double *memory = r->scratch, *channels = memory + MOVED_ARRAYS * r->L;
+    /* clang-format off */
     return (struct moved){ .p = memory, .error = memory + r->L, .own = memory + 2 * r->L, .moved = memory + 3 * r->L,
                           .most = memory + 4 * r->L, .mean = channels, .key = channels + r->D };
+    /* clang-format on */
 }
 
 /* Logits, and what storing them costs; then weights, and the mean key. */
@@ -407,11 +408,13 @@ static int propagate(struct m3_recomputing *m)
                                &q->off, &k->off, &v->off, m->in[3].ids, &d, &storage);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_attend = {
     .name = "attend", .sections = { "5.7 attend_full", "5.10 attend_blocks" }, .value = value, .bound = bound,
     .propagate = propagate, .rows = m3_rows_with_keys, .keys = 2, .by_span = 1, .has_suspect = 1,
     .points = { "attn.logits", "attn.p", "attn.partial" },
 };
+/* clang-format on */
 
 /* ---- pictures: a patch attends to its segment */
 
@@ -435,8 +438,7 @@ static int value_segments(struct m3_recomputing *m)
 {
     const struct segments *s = m->prepared;
     const struct m3_vision_config *v = &m->config->vision;
-    return m->ops->attend_segments(m->ctx, m->y, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A,
-                                   v->U);
+    return m->ops->attend_segments(m->ctx, m->y, m->in[0].x, m->in[1].x, m->in[2].x, s->ends, s->count, v->A, v->U);
 }
 
 static int bound_segments(struct m3_recomputing *m)
@@ -457,8 +459,10 @@ static int propagate_segments(struct m3_recomputing *m)
                                         s->count, v->A, v->U, &storage);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_attend_segments = {
     .name = "attend_segments", .sections = { "5.19 attend_segments" }, .value = value_segments,
     .bound = bound_segments, .propagate = propagate_segments, .prepare = prepare_segments,
     .rows = m3_rows_of_pictures, .has_suspect = 1, .points = { "attn.logits", "attn.p", "attn.partial" },
 };
+/* clang-format on */

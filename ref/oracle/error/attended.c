@@ -46,8 +46,10 @@ int m3_attended_causal(struct m3_ctx *ctx, m3_at_row visit, const void *self, st
         int64_t t = i / d->G, g = i % d->G;
         double *mine = memory + omp_get_thread_num() * size;
         int64_t *keys = keys_in(mine);
+        /* clang-format off */
         struct m3_attended row = { .k = k + g * d->D, .v = v + g * d->D, .keys = keys, .D = d->D,
                                    .stride = d->G * d->D, .head = g * d->D, .scratch = mine + S };
+        /* clang-format on */
         row.L = keys_of(keys, d, blocks ? blocks + t * d->G * d->N : NULL, t, g);
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             row.at = t * d->Q + h;
@@ -76,8 +78,9 @@ int m3_attended_segments(struct m3_ctx *ctx, m3_at_row visit, const void *self, 
         int64_t first = s ? ends[s - 1] : 0;
         double *mine = memory + omp_get_thread_num() * size;
         int64_t *keys = keys_in(mine);
-        struct m3_attended row = { .keys = keys, .L = ends[s] - first, .D = U, .stride = A * U,
-                                   .scratch = mine + longest };
+        struct m3_attended row = {
+            .keys = keys, .L = ends[s] - first, .D = U, .stride = A * U, .scratch = mine + longest
+        };
         for (int64_t j = 0; j < row.L; j++) keys[j] = first + j;
 #pragma omp for schedule(dynamic) nowait
         for (int64_t i = first * A; i < ends[s] * A; i++) {

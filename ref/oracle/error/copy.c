@@ -28,10 +28,12 @@ static void rows(struct m3_recomputing *m)
     if (m->rows > 0) m->in[0] = (struct m3_given){ m->operands[0]->values, NULL, m->operands[0]->off, m->width };
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_copy = {
     .name = "copy", .sections = { "6. The forward pass" }, .value = value, .propagate = propagate,
     .rows = rows, .copies = 1,
 };
+/* clang-format on */
 
 /* ---- scatter: embeddings, and features of pictures in the place of their tokens */
 
@@ -91,7 +93,9 @@ static int gather(struct m3_recomputing *m)
     return m->status;
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_scatter = {
     .name = "scatter", .sections = { "5.21 scatter" }, .value = value, .propagate = propagate,
     .prepare = gather, .rows = scattered_rows, .copies = 1,
 };
+/* clang-format on */

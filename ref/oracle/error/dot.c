@@ -81,8 +81,7 @@ void m3_dots(struct m3_dots *out, const double *x, const double *panel, int64_t 
 void m3_dots(struct m3_dots *out, const double *x, const double *panel, int64_t cols) { dots(out, x, panel, cols); }
 #endif
 
-void m3_dot_spread(double *error, double *variance, const double *e, const double *v, const double *panel,
-                   int64_t cols)
+void m3_dot_spread(double *error, double *variance, const double *e, const double *v, const double *panel, int64_t cols)
 {
     double sum[LANES] = { 0 }, squares[LANES] = { 0 };
     for (int64_t k = 0; k < cols; k++) {

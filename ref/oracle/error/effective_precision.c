@@ -154,8 +154,9 @@ static const struct {
     double bits;
     const char *names[M3_SHAPES];           /* NULL: no such thing is known */
 } formats[] = {
-    { -3, { "e5m2", NULL, "e5m2" } }, { -4, { "e4m3", NULL, "e4m3" } }, { -8, { "bf16", "bf16", "bf16" } },
-    { -11, { "fp16", "fp16", "tf32 or fp16" } }, { -14, { NULL, "14-bit", NULL } },
+    { -3, { "e5m2", NULL, "e5m2" } },   { -4, { "e4m3", NULL, "e4m3" } },
+    { -8, { "bf16", "bf16", "bf16" } }, { -11, { "fp16", "fp16", "tf32 or fp16" } },
+    { -14, { NULL, "14-bit", NULL } },
 };
 
 /* The nearest within one bit, or the number itself. */

@@ -62,7 +62,9 @@ enum m3_effective {
     M3_EFFECTIVE_UNKNOWN,           /* fewer than 64 elements */
     M3_EFFECTIVE_EXACT,             /* no error at all */
     M3_EFFECTIVE_FLOAT,             /* float accumulation or better */
-    M3_EFFECTIVE_STORE, M3_EFFECTIVE_ACC, M3_EFFECTIVE_INPUT,
+    M3_EFFECTIVE_STORE,
+    M3_EFFECTIVE_ACC,
+    M3_EFFECTIVE_INPUT,
 };
 
 struct m3_precision {

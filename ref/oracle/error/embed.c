@@ -18,10 +18,9 @@ int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids,
     out->n = 0;
     out->f = m3_bound_weight_roundings(w, how->u);
     for (int64_t t = 0; t < T; t++)
-        if (ids[t] < 0 || ids[t] >= w->rows)
-            return m3_fail_at(ctx, M3_BAD_INPUT, "id out of range", t, -1, -1);
+        if (ids[t] < 0 || ids[t] >= w->rows) return m3_fail_at(ctx, M3_BAD_INPUT, "id out of range", t, -1, -1);
 
-#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+#pragma omp parallel for num_threads(m3_team(ctx, T *H))
     for (int64_t t = 0; t < T; t++) {
         double *y = out->bound + t * H;
         m3_expand_f64(y, w, ids[t], 0, H);
@@ -37,6 +36,8 @@ static int bound(struct m3_recomputing *m)
     return m3_bound_embed(m->ctx, &m->bound, ids, m->w[0], m->rows, &m->how);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_embed = {
     .name = "embed", .sections = { "5.1 embed" }, .value = value, .bound = bound,
 };
+/* clang-format on */

@@ -102,11 +102,13 @@ static int propagate(struct m3_recomputing *m)
                                 m->rows, c->E, c->K, &storage);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_expert = {
     .name = "expert", .sections = { "5.15 experts" }, .value = value, .propagate = propagate,
     .prepare = m3_prepare_gated_mlp, .linears = 2,
     .points = { "moe.expert.gate", "moe.expert.up", "moe.expert.chain", "moe.expert.act" },
 };
+/* clang-format on */
 
 /* ---- the weighted sum of given outputs */
 
@@ -183,7 +185,9 @@ static int routed_propagate(struct m3_recomputing *m)
                                c->routed_scaling, m->stored[0]);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_routed = {
     .name = "routed", .sections = { "5.15 experts" }, .value = routed_value, .bound = routed_bound,
     .propagate = routed_propagate, .points = { "moe.routed.sum" },
 };
+/* clang-format on */

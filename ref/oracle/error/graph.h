@@ -12,6 +12,7 @@
 #include "oracle/error/bounds.h"
 
 /* Names of ops/ops.h, and a few more. */
+/* clang-format off */
 enum m3_operator {
     M3_OP_NONE,                 /* the tap holds counts */
     M3_OP_INPUT,                /* given from outside */
@@ -23,6 +24,7 @@ enum m3_operator {
     M3_OP_SELECT_BLOCKS, M3_OP_SELECT_EXPERTS,      /* the tap holds ids: not judged by bounds */
     M3_OPERATORS,
 };
+/* clang-format on */
 
 /* Where an operand is, seen from the tap that reads it. */
 enum m3_from {

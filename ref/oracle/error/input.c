@@ -5,8 +5,7 @@
 static int value(struct m3_recomputing *m)
 {
     const float *pixels = m->setting->the_case->pictures.pixels;
-    for (int64_t i = 0; i < m->count; i++)
-        m->y[i] = (double)pixels[m->numbers[i / m->width] * m->width + i % m->width];
+    for (int64_t i = 0; i < m->count; i++) m->y[i] = (double)pixels[m->numbers[i / m->width] * m->width + i % m->width];
     return M3_OK;
 }
 
@@ -16,9 +15,11 @@ static void rows(struct m3_recomputing *m)
     else m3_recompute_missing(m->out, "pixels of the case");
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_input = {
     .name = "input", .sections = { "10.5 Patches" }, .value = value, .rows = rows,
 };
+/* clang-format on */
 
 /* ---- counts: the grid of the pictures */
 
@@ -30,5 +31,7 @@ static int grid(struct m3_recomputing *m)
 }
 
 const struct m3_error_operator m3_error_counts = {
-    .name = "none", .sections = { "10.5 Patches" }, .value = grid,
+    .name = "none",
+    .sections = { "10.5 Patches" },
+    .value = grid,
 };

@@ -23,11 +23,11 @@ int m3_intermediates(double *error, double *walk, const struct m3_setting *setti
     struct m3_spread out = { error, walk };         /* the variance, as yet */
     memset(error, 0, (size_t)n * sizeof *error);
     memset(walk, 0, (size_t)n * sizeof *walk);
-    const int status = tap == M3_TAP_SHARED
-                     ? m3_propagate_gated_mlp(setting->ctx, &out, x, NULL, w[0], w[1], w[2], &gate, T, &storage)
-                     : m3_propagate_experts(setting->ctx, &out, x, NULL, ids,
-                                            (const struct m3_expert *)(const void *)w[0], &gate, T, c->E, c->K,
-                                            &storage);
+    const int status =
+        tap == M3_TAP_SHARED
+            ? m3_propagate_gated_mlp(setting->ctx, &out, x, NULL, w[0], w[1], w[2], &gate, T, &storage)
+            : m3_propagate_experts(setting->ctx, &out, x, NULL, ids, (const struct m3_expert *)(const void *)w[0],
+                                   &gate, T, c->E, c->K, &storage);
     if (status)
         return m3_fail(message, status, "%s: rounding inside: %s", m3_tap_table[tap].name, setting->ctx->failure.what);
     for (int64_t i = 0; i < n; i++) {

@@ -33,8 +33,7 @@ static void layer_norm_row(const struct m3_bound *out, int64_t at, const double 
         double a = fabs(w[i]) * r, d = fabs(x[i] - mean), y = w[i] * r * (x[i] - mean) + b[i];
         double of_variance = u * of_mean * of_mean * a * d / 2;
         out->bound[at + i] = a * (x1 + d) + fabs(b[i]) + of_variance / (double)(out->n + out->f);
-        if (out->walk)
-            out->walk[at + i] = sqrt(a * a * of_sum + (n / 12 + (double)out->f) * (a * d) * (a * d) + y * y);
+        if (out->walk) out->walk[at + i] = sqrt(a * a * of_sum + (n / 12 + (double)out->f) * (a * d) * (a * d) + y * y);
     }
 }
 
@@ -104,7 +103,9 @@ static int propagate(struct m3_recomputing *m)
                                    m->config->vision.eps);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_layer_norm = {
     .name = "layer_norm", .sections = { "5.17 layer_norm" }, .value = value, .bound = bound, .propagate = propagate,
     .functions = M3_FUNCTIONS_EXP,
 };
+/* clang-format on */

@@ -171,7 +171,9 @@ static int propagate(struct m3_recomputing *m)
     return status;
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_linear = {
     .name = "linear", .sections = { "5.4 linear" }, .value = value, .bound = bound, .propagate = propagate,
     .prepare = prepare,
 };
+/* clang-format on */

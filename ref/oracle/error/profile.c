@@ -38,10 +38,7 @@ struct m3_profile {
 /* What a pattern may speak of. */
 enum points { POINTS_ALL, POINTS_TAPS, POINTS_LINEAR, POINTS_WEIGHTS };
 
-static int matches(const char *pattern, const char *point)
-{
-    return fnmatch(pattern, point, FNM_NOESCAPE) == 0;
-}
+static int matches(const char *pattern, const char *point) { return fnmatch(pattern, point, FNM_NOESCAPE) == 0; }
 
 /* A pattern that ends in '*' speaks of taps alone: intermediates of an operator have to be named. */
 static int may_mean_intermediate(const char *pattern)
@@ -101,13 +98,12 @@ struct reading {
 };
 
 /* Adds "FILE: FIELD: got VALUE, expected WHAT"; `key`: of an object or list in the field, or NULL. */
-static void refuse(struct reading *reading, const char *field, const char *key, const json_t *got,
-                   const char *expected)
+static void refuse(struct reading *reading, const char *field, const char *key, const json_t *got, const char *expected)
 {
     char *text = got ? json_dumps(got, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s%s%s: got %.60s, expected %s", reading->path,
-                              field, key ? "[\"" : "", key ? key : "", key ? "\"]" : "", text ? text : "nothing",
-                              expected);
+    reading->status =
+        m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s%s%s: got %.60s, expected %s", reading->path, field,
+                key ? "[\"" : "", key ? key : "", key ? "\"]" : "", text ? text : "nothing", expected);
     free(text);
 }
 
@@ -143,14 +139,15 @@ static double roundoff(enum m3_dtype dtype)
 }
 
 /* A row for a pattern, or NULL. */
-static struct entry *add_entry(struct reading *reading, struct entries *entries, const char *field,
-                               const char *pattern, enum points which)
+static struct entry *add_entry(struct reading *reading, struct entries *entries, const char *field, const char *pattern,
+                               enum points which)
 {
     if (!means_something(pattern, which)) {
         json_t *got = json_string(pattern);
         refuse(reading, field, NULL, got,
-               which >= POINTS_LINEAR ? "a pattern that matches a linear operator" : which == POINTS_TAPS
-                                ? "a pattern that matches a tap" : "a pattern that matches a tap or an inner point");
+               which >= POINTS_LINEAR ? "a pattern that matches a linear operator"
+               : which == POINTS_TAPS ? "a pattern that matches a tap"
+                                      : "a pattern that matches a tap or an inner point");
         json_decref(got);
         return NULL;
     }
@@ -178,7 +175,8 @@ static void read_formats(struct reading *reading, const json_t *object, const ch
     if (!is_object(reading, object, field)) return;
     const char *pattern;
     json_t *value;
-    json_object_foreach((json_t *)object, pattern, value) {
+    json_object_foreach((json_t *)object, pattern, value)
+    {
         enum m3_dtype dtype = format_of(value);
         if (dtype == M3_DTYPES) refuse(reading, field, pattern, value, "\"f64\", \"f32\", \"f16\" or \"bf16\"");
         struct entry *row = add_entry(reading, entries, field, pattern, which);
@@ -192,16 +190,17 @@ static void read_input(struct reading *reading, const json_t *object)
     if (!is_object(reading, object, "input")) return;
     const char *pattern;
     json_t *value;
-    json_object_foreach((json_t *)object, pattern, value) {
+    json_object_foreach((json_t *)object, pattern, value)
+    {
         struct entry *row = add_entry(reading, &reading->profile->input, "input", pattern, POINTS_LINEAR);
         if (!row || json_is_null(value)) continue;
         const char *dtype, *scale, *exponent = NULL;
-        if (json_unpack(value, "{s:s, s:s, s?s !}", "dtype", &dtype, "scale", &scale, "exponent", &exponent) != 0
-            || strcmp(dtype, "e4m3") != 0
-            || (strcmp(scale, scales[0]) != 0 && strcmp(scale, scales[1]) != 0)
-            || (strcmp(scale, scales[1]) == 0) != (exponent != NULL)
-            || (exponent && strcmp(exponent, exponents[0]) != 0 && strcmp(exponent, exponents[1]) != 0)) {
-            refuse(reading, "input", pattern, value, "null, {\"dtype\":\"e4m3\",\"scale\":\"block128\"} or {\"dtype\":"
+        if (json_unpack(value, "{s:s, s:s, s?s !}", "dtype", &dtype, "scale", &scale, "exponent", &exponent) != 0 ||
+            strcmp(dtype, "e4m3") != 0 || (strcmp(scale, scales[0]) != 0 && strcmp(scale, scales[1]) != 0) ||
+            (strcmp(scale, scales[1]) == 0) != (exponent != NULL) ||
+            (exponent && strcmp(exponent, exponents[0]) != 0 && strcmp(exponent, exponents[1]) != 0)) {
+            refuse(reading, "input", pattern, value,
+                   "null, {\"dtype\":\"e4m3\",\"scale\":\"block128\"} or {\"dtype\":"
                    "\"e4m3\",\"scale\":\"mx32\",\"exponent\":\"up\" or \"down\"}");
             continue;
         }
@@ -216,9 +215,10 @@ static void read_exact(struct reading *reading, const json_t *list)
     if (list && !json_is_array(list)) refuse(reading, "exact", NULL, list, "a list of patterns");
     size_t i;
     json_t *value;
-    json_array_foreach((json_t *)list, i, value) {
-        if (json_is_string(value)) add_entry(reading, &reading->profile->exact, "exact", json_string_value(value),
-                                             POINTS_TAPS);
+    json_array_foreach((json_t *)list, i, value)
+    {
+        if (json_is_string(value))
+            add_entry(reading, &reading->profile->exact, "exact", json_string_value(value), POINTS_TAPS);
         else refuse(reading, "exact", NULL, value, "a pattern");
     }
 }
@@ -231,7 +231,8 @@ static void read_math(struct reading *reading, const json_t *object)
     if (!is_object(reading, object, "math")) return;
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)object, key, value) {
+    json_object_foreach((json_t *)object, key, value)
+    {
         int *to = strcmp(key, "exp") == 0 ? &how->c : strcmp(key, "sin") == 0 ? &how->c_turn : NULL;
         json_int_t c = json_integer_value(value);
         if (!to) refuse(reading, "math", key, value, "nothing: the fields are \"exp\" and \"sin\"");
@@ -242,11 +243,13 @@ static void read_math(struct reading *reading, const json_t *object)
 
 static void check_names(struct reading *reading, const json_t *root)
 {
-    static const char *const fields[] = { "name", "u", "rounding", "flush_subnormals", "angle", "math", "scores",
-                                          "store", "input", "weights", "exact", "ties", "dump_rounding" };
+    static const char *const fields[] = { "name",         "u",     "rounding", "flush_subnormals", "angle", "math",
+                                          "scores",       "store", "input",    "weights",          "exact", "ties",
+                                          "dump_rounding" };
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)root, key, value) {
+    json_object_foreach((json_t *)root, key, value)
+    {
         size_t i = 0;
         while (i < LENGTH(fields) && strcmp(fields[i], key) != 0) i++;
         if (i == LENGTH(fields)) refuse(reading, key, NULL, value, "nothing: it is no field of a profile");
@@ -256,7 +259,7 @@ static void check_names(struct reading *reading, const json_t *root)
 static void read_fields(struct reading *reading, const json_t *root)
 {
     static const char *const rounding[] = { "nearest", "zero", NULL }, *const angle[] = { "f64", "f32", NULL },
-        *const scores[] = { "sigmoid", "tanh", NULL }, *const ties[] = { "lowest", "any", NULL };
+                             *const scores[] = { "sigmoid", "tanh", NULL }, *const ties[] = { "lowest", "any", NULL };
     struct m3_profile *p = reading->profile;
     check_names(reading, root);
 
@@ -271,8 +274,8 @@ static void read_fields(struct reading *reading, const json_t *root)
     if (flush && !json_is_boolean(flush)) refuse(reading, "flush_subnormals", NULL, flush, "true or false");
     p->flushes = json_is_true(flush);
     p->truncates = read_choice(reading, json_object_get(root, "rounding"), "rounding", rounding);
-    p->how.angle = read_choice(reading, json_object_get(root, "angle"), "angle", angle) == 1 ? M3_ANGLE_F32
-                                                                                            : M3_ANGLE_F64;
+    p->how.angle =
+        read_choice(reading, json_object_get(root, "angle"), "angle", angle) == 1 ? M3_ANGLE_F32 : M3_ANGLE_F64;
     p->how.tanh_scores = read_choice(reading, json_object_get(root, "scores"), "scores", scores);
     p->ties_lowest = read_choice(reading, json_object_get(root, "ties"), "ties", ties) == 0;
 

@@ -12,8 +12,8 @@
 
 /* How far the elements of an array may be off. */
 struct m3_spread {
-    double *error;              /* at most; NULL, with variance NULL: not at all */
-    double *variance;           /* of an honest error */
+    double *error; /* at most; NULL, with variance NULL: not at all */
+    double *variance; /* of an honest error */
 };
 
 /* No spread at all? NULL is none. */
@@ -44,9 +44,9 @@ int m3_propagate_rope(struct m3_ctx *, struct m3_spread *out, const double *x, c
 
 /* Intermediates that attention stores: units of roundoff, 0: nothing coarser. */
 struct m3_attend_storage {
-    double logits;              /* after the products and again after the scale */
-    double p;                   /* weights, before they meet v */
-    double partial;             /* outputs of parts of the keys, before they are merged */
+    double logits; /* after the products and again after the scale */
+    double p; /* weights, before they meet v */
+    double partial; /* outputs of parts of the keys, before they are merged */
 };
 
 /* blocks NULL: full. Either output may be NULL; lse's spread is absolute. */

@@ -213,15 +213,16 @@ struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int
 }
 
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
-                 const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
-                 struct m3_error *error)
+                 const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end, struct m3_error *error)
 {
     const struct m3_graph_row *row = m3_graph_row_of(setting->model, setting->semantics, tap, layer);
     const size_t mark = m3_scratch_mark(setting->ctx);
+    /* clang-format off */
     struct m3_recomputing m = { .setting = setting, .config = &setting->model->config, .ops = m3_engine_f64()->ops,
                                 .ctx = setting->ctx, .tap = tap, .layer = layer, .row = row,
                                 .op = m3_error_operators[row->op], .operands = operands, .first = first, .end = end,
                                 .width = m3_tap_width(setting, tap, layer), .out = out, .error = error };
+    /* clang-format on */
     *out = (struct m3_recomputed){ 0 };
     if (has_weights(&m)) m3_recompute_choose_rows(&m);
     if (!m.status && !out->missing[0]) {
@@ -243,8 +244,8 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
 
 void m3_recomputed_free(struct m3_recomputed *out)
 {
-    void *all[] = { out->y, out->ids, out->bound, out->walk, out->suspect, out->extra.error, out->extra.variance,
-                    (void *)out->numbers };
+    void *all[] = { out->y,       out->ids,         out->bound,          out->walk,
+                    out->suspect, out->extra.error, out->extra.variance, (void *)out->numbers };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
     *out = (struct m3_recomputed){ 0 };
 }

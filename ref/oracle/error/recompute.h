@@ -72,7 +72,7 @@ void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
 /* The profile's rounding of the dump adds to value->off. */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);
-const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer);  /* NULL: unknown */
+const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer); /* NULL: unknown */
 /* The tap recomputed from what is known. An operand that is not known is recomputed first, and kept, with what it may
  * be off; but in no layer or module, other than this tap's, of which no float tap was put. What no later tap of this
  * call can read is forgotten as the trace moves on from layer to layer. */

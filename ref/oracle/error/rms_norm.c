@@ -6,7 +6,7 @@ static int value(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;            /* heads are normalised one by one */
     return (m->config->gemma_norm ? m->ops->rms_norm : m->ops->rms_norm_plain)(m->ctx, m->y, m->in[0].x, m->vector[0],
-                                                                              m->count / H, H, m->config->eps);
+                                                                               m->count / H, H, m->config->eps);
 }
 
 /* A root halves relative errors, hence half the sum's.
@@ -19,7 +19,7 @@ int m3_bound_rms_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *x,
     out->f = 3 + how->c + offset;               /* mean and eps, halved; root; 1 + w; two products */
     double walk = sqrt((double)H / 12 + (double)out->f);
 
-#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+#pragma omp parallel for num_threads(m3_team(ctx, T *H))
     for (int64_t t = 0; t < T; t++) {
         const double *x_t = x + t * H;
         double sum = 0;
@@ -38,8 +38,8 @@ int m3_bound_rms_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *x,
 static int bound(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
-    return m3_bound_rms_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->count / H, H,
-                             m->config->eps, m->config->gemma_norm != 0, &m->how);
+    return m3_bound_rms_norm(m->ctx, &m->bound, m->in[0].x, m->vector[0], m->count / H, H, m->config->eps,
+                             m->config->gemma_norm != 0, &m->how);
 }
 
 /* One row. With r = 1 / sqrt(mean x^2 + eps):
@@ -73,7 +73,7 @@ int m3_propagate_rms_norm(struct m3_ctx *ctx, struct m3_spread *out, const doubl
                           const double *w, int64_t T, int64_t H, double eps, int offset)
 {
     if (m3_is_exact(of_x)) return M3_OK;
-#pragma omp parallel for num_threads(m3_team(ctx, T * H))
+#pragma omp parallel for num_threads(m3_team(ctx, T *H))
     for (int64_t t = 0; t < T; t++) rms_norm_row(out, t * H, x + t * H, of_x, w, H, eps, offset);
     return M3_OK;
 }
@@ -85,7 +85,9 @@ static int propagate(struct m3_recomputing *m)
                                  m->config->eps, m->config->gemma_norm != 0);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_rms_norm = {
     .name = "rms_norm", .sections = { "5.2 rms_norm" }, .value = value, .bound = bound, .propagate = propagate,
     .functions = M3_FUNCTIONS_EXP,
 };
+/* clang-format on */

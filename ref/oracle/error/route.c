@@ -86,9 +86,11 @@ static int propagate(struct m3_recomputing *m)
     return m3_propagate_route(m->ctx, &m->spread, s->x, &s->off, m->in[1].ids, m->rows, m->config->E, m->config->K);
 }
 
+/* clang-format off */
 const struct m3_error_operator m3_error_route = {
     .name = "route", .sections = { "5.14 route" }, .value = value, .bound = bound, .propagate = propagate,
 };
+/* clang-format on */
 
 /* ---- the ids themselves, chosen from given scores */
 
@@ -101,5 +103,7 @@ static int select_experts(struct m3_recomputing *m)
 }
 
 const struct m3_error_operator m3_error_select_experts = {
-    .name = "route", .sections = { "5.14 route" }, .value = select_experts,
+    .name = "route",
+    .sections = { "5.14 route" },
+    .value = select_experts,
 };

@@ -50,7 +50,9 @@ static const struct {
     int bits, least;
     double largest;
 } formats[] = {
-    { M3_BF16, 8, -133, 0x1.fep127 }, { M3_F16, 11, -24, 65504 }, { M3_F32, 24, -149, 0x1.fffffep127 },
+    { M3_BF16, 8, -133, 0x1.fep127 },
+    { M3_F16, 11, -24, 65504 },
+    { M3_F32, 24, -149, 0x1.fffffep127 },
     { M3_F64, 53, -1074, 0x1.fffffffffffffp1023 },
 };
 
@@ -111,10 +113,7 @@ enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)
 
 /* ---- elements */
 
-static double steps_of(const struct m3_tap_values *tap)
-{
-    return (double)(tap->n + tap->f) * (tap->truncates ? 2 : 1);
-}
+static double steps_of(const struct m3_tap_values *tap) { return (double)(tap->n + tap->f) * (tap->truncates ? 2 : 1); }
 
 /* A = u steps B + 2^-53 steps B + (B > 0 ? steps eta : 0) + extra, and the same with lambda sqrt(n) + f for steps in
  * its first term. A double candidate has a truth as rough as itself. */

@@ -209,8 +209,10 @@ static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *y)
     struct slot *s = &t->slots[at];
     const int64_t n = y->rows * y->width;
     const struct m3_bound bound = { .bound = y->bound, .walk = y->walk, .n = y->n, .f = y->f };
+    /* clang-format off */
     s->value = (struct m3_value){ .values = y->y, .ids = y->ids, .rows = y->rows, .width = y->width,
                                   .numbers = y->numbers, .complete = y->numbers == NULL };
+    /* clang-format on */
     y->y = NULL, y->ids = NULL, y->numbers = NULL;
     s->is_known = 1;
     if (!y->bound) return;

@@ -7,10 +7,7 @@
 
 #include "model/taps.h"
 
-int m3_holds_ids(const struct m3_tensor *tensor)
-{
-    return tensor->dtype == M3_I32 || tensor->dtype == M3_I64;
-}
+int m3_holds_ids(const struct m3_tensor *tensor) { return tensor->dtype == M3_I32 || tensor->dtype == M3_I64; }
 
 int m3_holds_floats(const struct m3_tensor *tensor)
 {
@@ -106,8 +103,9 @@ const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched 
 
     const struct m3_tensor *want_rows = m3_side_rows(matched->reference, matched->tap);
     const struct m3_tensor *got_rows = m3_side_rows(matched->candidate, matched->tap);
-    *walk = (struct m3_row_walk){ .want_rows = want_rows, .got_rows = got_rows,
-                                  .want_count = want->shape[0], .got_count = got->shape[0] };
+    *walk = (struct m3_row_walk){
+        .want_rows = want_rows, .got_rows = got_rows, .want_count = want->shape[0], .got_count = got->shape[0]
+    };
 
     if (want_rows != NULL && want_rows->count != want->shape[0]) return "the reference's `rows` are another number";
     if (got_rows != NULL && got_rows->count != got->shape[0]) return "the candidate's `rows` are another number";

@@ -218,8 +218,9 @@ static void judge_other_set(struct m3_certificate *c, const struct m3_decision *
 
 struct m3_certificate m3_certify(const struct m3_decision *d)
 {
-    struct m3_certificate c = { .choice = M3_CHOICE_IDENTICAL, .want = -1, .got = -1, .last = -1, .runner_up = -1,
-                                .gap = NAN, .bound = NAN };
+    struct m3_certificate c = {
+        .choice = M3_CHOICE_IDENTICAL, .want = -1, .got = -1, .last = -1, .runner_up = -1, .gap = NAN, .bound = NAN
+    };
     int64_t *want = d->lists, *got = d->lists + d->width, wants, gots;
     m3_ids_fault(want, &wants, d->want, d->width, d->limit, d->padded);
     const char *fault = m3_ids_fault(got, &gots, d->got, d->width, d->limit, d->padded);
@@ -257,10 +258,7 @@ double m3_margin_of(const struct m3_scores *scores, const int64_t *chosen, int64
 
 /* ---- scores of experts */
 
-static double sigmoid(double z)
-{
-    return z >= 0 ? 1 / (1 + exp(-z)) : exp(z) / (1 + exp(z));
-}
+static double sigmoid(double z) { return z >= 0 ? 1 / (1 + exp(-z)) : exp(z) / (1 + exp(z)); }
 
 void m3_choice_by_scores(double *x, double *b, const double *s, const double *h, const double *bias, int64_t E,
                          const struct m3_router_arithmetic *how)
@@ -278,8 +276,7 @@ void m3_choice_by_logits(double *x, double *b, const double *z, const double *h,
         double s = sigmoid(z[e]), size = how->tanh_scores ? 1 : s;
         double moved = h != NULL ? fmax(sigmoid(z[e] + h[e]) - s, s - sigmoid(z[e] - h[e])) : 0;
         x[e] = s + bias[e];
-        b[e] = moved + (how->c + 2) * how->u * size + how->stored * s + how->u * fabs(x[e])
-             + how->bias * fabs(bias[e]);
+        b[e] = moved + (how->c + 2) * how->u * size + how->stored * s + how->u * fabs(x[e]) + how->bias * fabs(bias[e]);
     }
 }
 

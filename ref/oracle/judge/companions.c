@@ -21,8 +21,8 @@ struct m3_companions {
 
 enum { NAME = 128 };
 
-const char *const m3_companion_names[M3_COMPANION_FIELDS] = { "bound",  "walk",   "gain",   "inside", "inside_walk",
-                                                              "margin", "weight", "bias" };
+const char *const m3_companion_names[M3_COMPANION_FIELDS] = { "bound",       "walk",   "gain",   "inside",
+                                                              "inside_walk", "margin", "weight", "bias" };
 
 int m3_is_companion(const char *name)
 {
@@ -31,7 +31,6 @@ int m3_is_companion(const char *name)
         if (end > name && strcmp(end + 1, m3_companion_names[i]) == 0) return 1;
     return strcmp(name, "rows") == 0 || strcmp(name, "vision.rows") == 0;
 }
-
 
 int m3_companions_in(const struct m3_safetensors *file) { return m3_safetensors_metadata(file, "config") != NULL; }
 
@@ -133,8 +132,10 @@ static int load_model(struct m3_companions *c, struct m3_error *error)
     struct m3_error notes = { 0 };
     int64_t modules = modules_in(c->dump), others = modules_in(c->file);
     if (!text)
-        return m3_fail(error, M3_BAD_INPUT, "%s: got no companions, expected a dump of run --bounds or a file of run "
-                       "--companions", path);
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: got no companions, expected a dump of run --bounds or a file of run "
+                       "--companions",
+                       path);
     int status = m3_config_parse(&config, text, path, &notes, error);
     m3_error_free(&notes);
     if (status) return status;
@@ -244,15 +245,14 @@ int m3_companion_read(struct m3_companion *out, const struct m3_companions *c, e
 {
     char name[NAME];
     *out = (struct m3_companion){ .n = -1, .f = -1 };
-    const struct m3_tensor *values = m3_tap_name(name, sizeof name, tap, layer) ? NULL
-                                                                                : m3_safetensors_find(c->dump, name);
+    const struct m3_tensor *values =
+        m3_tap_name(name, sizeof name, tap, layer) ? NULL : m3_safetensors_find(c->dump, name);
     if (!values || values->rank < 1) return M3_OK;
     out->rows = values->shape[0];
     out->width = 1;
     for (int i = 1; i < values->rank; i++) out->width *= values->shape[i];
     int status = M3_OK;
-    for (int field = 0; field < FIELDS && !status; field++)
-        status = read_field(out, c, values, name, field, error);
+    for (int field = 0; field < FIELDS && !status; field++) status = read_field(out, c, values, name, field, error);
     if (!status && out->bound) status = read_steps(&out->n, c, name, "n", error);
     return status || !out->bound ? status : read_steps(&out->f, c, name, "f", error);
 }

@@ -35,10 +35,10 @@ struct m3_companion {
     const double *bound, *walk;     /* [rows,width] */
     const double *gain;             /* row r at gain + r * gain_stride */
     int64_t gain_stride;            /* 0: the same for every row; width */
-    const double *intermediates, *intermediates_walk;   /* [rows,width] per unit of roundoff at which they are stored */
-    const double *margin;           /* [decisions]: [rows] or [rows,groups] */
+    const double *intermediates, *intermediates_walk; /* [rows,width] per unit of roundoff at which they are stored */
+    const double *margin; /* [decisions]: [rows] or [rows,groups] */
     int64_t decisions;
-    int64_t n, f;                   /* steps of the bound; -1 without bound */
+    int64_t n, f; /* steps of the bound; -1 without bound */
     double *owned[6];
 };
 

@@ -77,7 +77,7 @@ static int declare_choices(struct m3_companions_writer *c, struct m3_watched *w,
     int64_t shape[M3_MAX_RANK];
     const int rank = m3_dump_shape(shape, c->dump, w->tap, w->layer);
     int status = declare(c, w, M3_COMPANION_MARGIN, rank - 1, shape, error);
-    if (status || w->tap != M3_TAP_EXPERTS || c->file == m3_dump_writer(c->dump)) return status;    /* a dump has it */
+    if (status || w->tap != M3_TAP_EXPERTS || c->file == m3_dump_writer(c->dump)) return status; /* a dump has it */
     return declare_as(c, w, M3_COMPANION_BIAS, M3_F32, 1, &c->setting.model->config.E, error);
 }
 
@@ -141,8 +141,8 @@ int m3_companions_declare(struct m3_companions_writer *c, struct m3_error *error
     for (int64_t i = 0; !status && i < c->count; i++) {
         struct m3_watched *w = &c->taps[i];
         if (!w->is_dumped || m3_tap_table[w->tap].kind == M3_KIND_COUNTS) continue;
-        status = m3_tap_table[w->tap].kind == M3_KIND_REALS ? declare_floats(c, w, error)
-                                                            : declare_choices(c, w, error);
+        status =
+            m3_tap_table[w->tap].kind == M3_KIND_REALS ? declare_floats(c, w, error) : declare_choices(c, w, error);
     }
     if (!status) status = declare_case(c, error);
     return status ? status : declare_config(c, error);

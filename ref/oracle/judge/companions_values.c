@@ -33,9 +33,10 @@ static int write_bounds(struct m3_companions_writer *c, const struct m3_watched 
     int status = m3_trace_recompute_rows(&made, c->trace, w->tap, w->layer, row, row + rows, error);
     if (!status && made.extra.error) whole_allowance(&made, m3_setting_arithmetic(&c->setting, 1).u);
     if (!status && (made.missing[0] || made.rows != rows || made.n != w->n || made.f != w->f))
-        status = m3_fail(error, M3_INTERNAL, "%s: bounds of %" PRId64 " rows with %" PRId64 " + %" PRId64
-                         " steps, expected %" PRId64 " with %" PRId64 " + %" PRId64 "; missing: %s", name, made.rows,
-                         made.n, made.f, rows, w->n, w->f, made.missing[0] ? made.missing : "nothing");
+        status = m3_fail(error, M3_INTERNAL,
+                         "%s: bounds of %" PRId64 " rows with %" PRId64 " + %" PRId64 " steps, expected %" PRId64
+                         " with %" PRId64 " + %" PRId64 "; missing: %s",
+                         name, made.rows, made.n, made.f, rows, w->n, w->f, made.missing[0] ? made.missing : "nothing");
     if (!status) status = append(c, w, M3_COMPANION_BOUND, made.bound, rows * made.width, error);
     if (!status) status = append(c, w, M3_COMPANION_WALK, made.walk, rows * made.width, error);
     m3_recomputed_free(&made);
@@ -71,7 +72,7 @@ static int write_intermediates(struct m3_companions_writer *c, const struct m3_w
     const int64_t n = T * m3_tap_width(&c->setting, w->tap, w->layer);
     double *values = malloc((size_t)(2 * n) * sizeof *values + 1);
     int status = values ? m3_intermediates(values, values + n, &c->setting, w->tap, w->layer, x->values,
-                                    ids ? ids->ids : NULL, T, error)
+                                           ids ? ids->ids : NULL, T, error)
                         : m3_fail_memory(error, "intermediates", (size_t)(2 * n) * sizeof *values);
     if (!status) status = append(c, w, M3_COMPANION_INTERMEDIATES, values, n, error);
     if (!status) status = append(c, w, M3_COMPANION_INTERMEDIATES_WALK, values + n, n, error);
@@ -127,8 +128,8 @@ static int write_margins(struct m3_companions_writer *c, const struct m3_watched
     int status = margins ? M3_OK : m3_fail_memory(error, "margin", (size_t)decisions * sizeof *margins);
     if (!status && bias) status = m3_margins_of_experts(margins, scores->values, ids, bias, rows, config->K);
     else if (!status)
-        status = m3_margins_of_blocks(margins, scores->values, ids, config, c->setting.semantics, rows,
-                                      c->the_case->p0, scores->width / config->G);
+        status = m3_margins_of_blocks(margins, scores->values, ids, config, c->setting.semantics, rows, c->the_case->p0,
+                                      scores->width / config->G);
     if (!status) status = append(c, w, M3_COMPANION_MARGIN, margins, decisions, error);
     free(margins);
     return status;

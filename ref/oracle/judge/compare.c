@@ -9,10 +9,7 @@
 #include "oracle/judge/private/match.h"
 #include "oracle/judge/taint.h"
 
-static void note(struct m3_comparison *result, const char *text)
-{
-    m3_fail(&result->notes, M3_OK, "%s", text);
-}
+static void note(struct m3_comparison *result, const char *text) { m3_fail(&result->notes, M3_OK, "%s", text); }
 
 /* Are the two of one model and one case, as far as they say? */
 static int check_origin(struct m3_comparison *result, const struct m3_safetensors *reference,
@@ -48,9 +45,11 @@ static int judge(struct m3_stage *stage, struct m3_comparing *all, const struct 
 {
     const enum m3_tap tap = (enum m3_tap)matched->tap;
     const enum m3_tap_kind kind = m3_tap_table[tap].kind;
+    /* clang-format off */
     *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
                                 .selection = kind == M3_KIND_CHOICES, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES,
                                 .percentile = NAN, .envelope_median = NAN, .envelope_largest = NAN };
+    /* clang-format on */
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
     all->is_weak = 0;
     const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
@@ -128,8 +127,9 @@ static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t 
         if (status != M3_OK) return status;
     }
     if (all->without_error > 0)
-        m3_fail(&result->notes, M3_OK, "taps whose fp32 error the reference does not state, judged at 1e-5: %" PRId64
-                ", first %s", all->without_error, all->first_without);
+        m3_fail(&result->notes, M3_OK,
+                "taps whose fp32 error the reference does not state, judged at 1e-5: %" PRId64 ", first %s",
+                all->without_error, all->first_without);
     if (result->judged == 0) note(result, "no tap could be judged");
     result->status = status_of(result);
     return m3_ranking_end(&all->ranking, result, error);
@@ -176,8 +176,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
 }
 
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
-               const struct m3_safetensors *candidate, const struct m3_compare_options *options,
-               struct m3_error *error)
+               const struct m3_safetensors *candidate, const struct m3_compare_options *options, struct m3_error *error)
 {
     *result = (struct m3_comparison){ .status = M3_NOT_COMPARABLE };
     struct m3_side want, got;

@@ -17,9 +17,11 @@
 #include "oracle/error/verdict.h"
 
 /* From good to bad. */
+/* clang-format off */
 enum m3_choice {
     M3_CHOICE_IDENTICAL, M3_CHOICE_PERMUTED, M3_CHOICE_TIE, M3_CHOICE_ADMISSIBLE, M3_CHOICE_INADMISSIBLE, M3_CHOICES,
 };
+/* clang-format on */
 
 /* Shares of the elements. */
 enum { M3_QUANTILES = 4 };
@@ -84,21 +86,21 @@ struct m3_comparison {
     const struct m3_stage *tightest;        /* the judged float stage of the largest headroom, or NULL */
     struct m3_stage next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. It is in no count
                                    of stages */
-    enum m3_status status;      /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
-    struct m3_taint *taint;     /* what differing choices took out of judgement by value */
+    enum m3_status status; /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
+    struct m3_taint *taint; /* what differing choices took out of judgement by value */
     struct {
-        int64_t runs;           /* 0: there is no envelope, and nothing below holds */
+        int64_t runs; /* 0: there is no envelope, and nothing below holds */
         const char *profile;
-        int64_t ranked, blind;  /* stages; blind: zeros would be no farther off than twice the largest */
-        double percentile;      /* the median of those ranked; NaN: none is */
-        const struct m3_stage *farthest;        /* the ranked stage of the largest rel_l2 / envelope_largest, or NULL */
+        int64_t ranked, blind; /* stages; blind: zeros would be no farther off than twice the largest */
+        double percentile; /* the median of those ranked; NaN: none is */
+        const struct m3_stage *farthest; /* the ranked stage of the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
-    struct m3_error notes;      /* what the reader should know, a line each */
+    struct m3_error notes; /* what the reader should know, a line each */
 };
 
 struct m3_profile;
 struct m3_envelope;
-struct m3_judged_decision;              /* certificate.h */
+struct m3_judged_decision; /* certificate.h */
 
 struct m3_decision_sink {
     void *self;
@@ -106,12 +108,12 @@ struct m3_decision_sink {
 };
 
 struct m3_compare_options {
-    const char *taps;           /* patterns, NULL: all */
-    int force;                  /* compare dumps of different models or cases */
-    const struct m3_profile *profile;   /* NULL: fp32, and nothing exact */
-    const struct m3_safetensors *companions;    /* of the reference, in a file of their own; NULL: in itself, if any */
+    const char *taps; /* patterns, NULL: all */
+    int force; /* compare dumps of different models or cases */
+    const struct m3_profile *profile; /* NULL: fp32, and nothing exact */
+    const struct m3_safetensors *companions; /* of the reference, in a file of their own; NULL: in itself, if any */
     const struct m3_envelope *envelope; /* of the profile, opened for the reference's model and case; NULL: no ranks */
-    const struct m3_decision_sink *decisions;   /* is told every decision (report/ledger.h); NULL: none is */
+    const struct m3_decision_sink *decisions; /* is told every decision (report/ledger.h); NULL: none is */
 };
 
 /* 0 if taps were compared, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another

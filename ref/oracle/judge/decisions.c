@@ -47,10 +47,12 @@ static int check_shape(const struct m3_decisions *d, const struct m3_tensor *ten
     int same = tensor->rank == rank && (ids ? m3_holds_ids(tensor) : !m3_holds_ids(tensor));
     for (int i = 0; same && i < rank; i++) same = tensor->shape[i] == shape[i];
     if (same) return M3_OK;
-    if (blocks) snprintf(what, sizeof what, "got another shape or dtype, expected ids [%" PRId64 ",%" PRId64 ",%" PRId64
-                         "]", shape[0], shape[1], shape[2]);
-    else snprintf(what, sizeof what, "got another shape or dtype, expected %s [%" PRId64 ",%" PRId64 "]",
-                  ids ? "ids" : "numbers", shape[0], shape[1]);
+    if (blocks)
+        snprintf(what, sizeof what, "got another shape or dtype, expected ids [%" PRId64 ",%" PRId64 ",%" PRId64 "]",
+                 shape[0], shape[1], shape[2]);
+    else
+        snprintf(what, sizeof what, "got another shape or dtype, expected %s [%" PRId64 ",%" PRId64 "]",
+                 ids ? "ids" : "numbers", shape[0], shape[1]);
     return bad(tensor, d, what, error);
 }
 
@@ -167,8 +169,8 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
         else if (tap == M3_TAP_EXPERTS) wrong = take_experts(d, (int32_t *)data + i * c->K, from, at);
         else wrong = take_weights(d, (char *)data + (size_t)(i * c->K) * d->real_bytes, from, at);
         if (wrong)
-            return m3_fail(error, M3_BAD_INPUT, "%s: %s: row %" PRId64 ": got others, %s",
-                           m3_safetensors_path(d->file), name, number, wrong);
+            return m3_fail(error, M3_BAD_INPUT, "%s: %s: row %" PRId64 ": got others, %s", m3_safetensors_path(d->file),
+                           name, number, wrong);
     }
     return M3_OK;
 }
@@ -179,8 +181,9 @@ int m3_decisions_open(struct m3_decisions **decisions, const char *path, const s
 {
     struct m3_decisions *d = *decisions = calloc(1, sizeof *d);
     if (!d) return m3_fail_memory(error, "decisions", sizeof *d);
-    *d = (struct m3_decisions){ .config = &model->config, .p0 = c->p0, .real_bytes = engine->real_bytes,
-                                .force = { d, replace } };
+    *d = (struct m3_decisions){
+        .config = &model->config, .p0 = c->p0, .real_bytes = engine->real_bytes, .force = { d, replace }
+    };
     int status = m3_safetensors_open(&d->file, path, error);
     if (!status) status = m3_side_begin(&d->side, d->file, error);
     if (!status) status = check_origin(d, model, c, notes, error);

@@ -28,8 +28,8 @@ static int check_tensors(struct m3_envelope *envelope, struct m3_error *error)
     for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
         const struct m3_tensor *tensor = m3_safetensors_at(file, i);
         double last = 0;
-        int sound = tensor->dtype == M3_F64 && tensor->rank == 1 && tensor->count > 0
-                 && (i == 0 || tensor->count == envelope->runs);
+        int sound = tensor->dtype == M3_F64 && tensor->rank == 1 && tensor->count > 0 &&
+                    (i == 0 || tensor->count == envelope->runs);
         for (int64_t run = 0; sound && run < tensor->count; run++) {
             double x = m3_decode(M3_F64, tensor->data, run);
             sound = x >= last;
@@ -66,10 +66,12 @@ static int check_labels(const struct m3_safetensors *file, const struct m3_origi
                         const struct m3_profile *profile, struct m3_error *error)
 {
     const char *const labels[][2] = {
-        { "format", m3_envelope_format }, { "format_version", "1" },
+        { "format", m3_envelope_format },
+        { "format_version", "1" },
         { "model_sha256", origin != NULL ? origin->model_sha256 : NULL },
         { "case_sha256", origin != NULL ? origin->case_sha256 : NULL },
-        { "profile", m3_profile_name(profile) }, { "profile_sha256", m3_profile_sha256(profile) },
+        { "profile", m3_profile_name(profile) },
+        { "profile_sha256", m3_profile_sha256(profile) },
     };
     int status = M3_OK;
     for (size_t i = 0; !status && i < sizeof labels / sizeof *labels; i++)
@@ -115,8 +117,7 @@ int64_t m3_envelope_choices_before(const struct m3_envelope *envelope, enum m3_t
     return count;
 }
 
-int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *envelope, const char *tap,
-                     double rel_l2)
+int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *envelope, const char *tap, double rel_l2)
 {
     const struct m3_tensor *tensor = m3_safetensors_find(envelope->file, tap);
     if (!tensor) return -1;
@@ -131,7 +132,9 @@ int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *en
     *rank = (struct m3_envelope_rank){
         .percentile = 100 * ((double)nearer + (double)as_near / 2) / (double)runs,
         .median = (m3_decode(M3_F64, tensor->data, (runs - 1) / 2) + m3_decode(M3_F64, tensor->data, runs / 2)) / 2,
-        .largest = largest, .suspect = !(rel_l2 <= 2 * largest), .blind = !(2 * largest < 1),
+        .largest = largest,
+        .suspect = !(rel_l2 <= 2 * largest),
+        .blind = !(2 * largest < 1),
     };
     return 0;
 }

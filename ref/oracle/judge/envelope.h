@@ -33,7 +33,6 @@ struct m3_envelope_rank {
 
 /* Where a candidate stands whose relative L2 distance from the truth is that. Only taps that no other choice of blocks
  * or experts has reached can be ranked: the runs follow the truth's. Returns 0, or -1: no such tap. */
-int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *envelope, const char *tap,
-                     double rel_l2);
+int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *envelope, const char *tap, double rel_l2);
 
 #endif

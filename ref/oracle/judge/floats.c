@@ -68,7 +68,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
 
 /* By bounds, where companions and the candidate's inputs say enough; `found` says whether they do. */
 static int judge_by_operator(struct m3_operator_check_result *found, const struct m3_comparing *all,
-                            const struct m3_matched *matched, struct m3_error *error)
+                             const struct m3_matched *matched, struct m3_error *error)
 {
     *found = (struct m3_operator_check_result){ .how = M3_CHECK_NONE };
     if (all->check == NULL) return M3_OK;
@@ -116,7 +116,7 @@ static int judge_rest(struct m3_stage *stage, struct m3_comparing *all, const st
 }
 
 int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_matched matched,
-                        const struct m3_coarseness *coarse, struct m3_error *error)
+                    const struct m3_coarseness *coarse, struct m3_error *error)
 {
     const struct m3_matched rest = matched;
     const struct m3_profile *profile = all->profile;

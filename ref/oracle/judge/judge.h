@@ -47,21 +47,21 @@ typedef int m3_taint_teller(void *context, enum m3_tap tap, int64_t layer, int64
 
 /* By what selections are judged. Zeros: float arithmetic and the dumps alone. */
 struct m3_selection_rules {
-    const struct m3_profile *profile;   /* NULL: float arithmetic, nothing stored coarser, ties go to the lowest ids */
-    const struct m3_safetensors *companions;    /* beside the reference; NULL: in it, if anywhere */
-    int slots_fixed;            /* the slots of experts descend by score */
-    struct m3_coarseness coarse;        /* of the tap of their scores */
-    int no_tolerance;           /* what taps are allowed by the reference's fp32 errors is no bound for the candidate */
-    m3_scores_giver *give;      /* NULL: nothing is known but the dumps */
+    const struct m3_profile *profile; /* NULL: float arithmetic, nothing stored coarser, ties go to the lowest ids */
+    const struct m3_safetensors *companions; /* beside the reference; NULL: in it, if anywhere */
+    int slots_fixed; /* the slots of experts descend by score */
+    struct m3_coarseness coarse; /* of the tap of their scores */
+    int no_tolerance; /* what taps are allowed by the reference's fp32 errors is no bound for the candidate */
+    m3_scores_giver *give; /* NULL: nothing is known but the dumps */
     void *give_context;
-    m3_taint_teller *tainted;   /* NULL: nothing is */
+    m3_taint_teller *tainted; /* NULL: nothing is */
     void *taint_context;
-    const struct m3_decision_sink *decisions;   /* NULL: none */
+    const struct m3_decision_sink *decisions; /* NULL: none */
 };
 /* Ids (I32, I64): `index.blocks` [T,G,N], where -1 is no block, and `moe.experts` [T,K]; SPEC 7.6. stage->flips is to
  * be freed. 0, M3_INTERNAL if memory is short, M3_BAD_INPUT for a stated fp32 error that is none. */
-int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
-                       const struct m3_selection_rules *rules, struct m3_error *error);
+int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_selection_rules *rules,
+                       struct m3_error *error);
 
 /* The token that each row of `logits` [T,V] would choose. `floats` is the stage of the same tap: a tap that could not
  * be judged leaves stage->tap NULL. Statuses as above. */

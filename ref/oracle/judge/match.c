@@ -64,7 +64,7 @@ static void note_missing(struct m3_comparison *result, const struct m3_matched *
 
 /* Pairs the taps of the two files. Returns how many both hold, now first in `taps`, in execution order. */
 static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
-                          const struct m3_side *reference, const struct m3_side *candidate, const char *patterns)
+                         const struct m3_side *reference, const struct m3_side *candidate, const char *patterns)
 {
     for (int64_t i = 0; i < count; i++) {
         taps[i].reference = reference;
@@ -83,7 +83,8 @@ static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, 
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(name, &tap, &layer) == 0 && m3_tap_matches(patterns, name) &&
-            m3_safetensors_find(reference->file, name) == NULL) result->extra++;
+            m3_safetensors_find(reference->file, name) == NULL)
+            result->extra++;
     }
     if (result->extra > 0)
         m3_fail(&result->notes, M3_OK, "taps that only the candidate holds, not compared: %" PRId64, result->extra);

@@ -12,7 +12,7 @@
 #include "oracle/judge/private/values.h"
 
 int m3_operator_check_new(struct m3_operator_check **out, const struct m3_companions *companions,
-                      const struct m3_profile *profile, const struct m3_side *candidate, struct m3_error *error)
+                          const struct m3_profile *profile, const struct m3_side *candidate, struct m3_error *error)
 {
     struct m3_operator_check *check = *out = calloc(1, sizeof *check);
     if (check == NULL) return m3_fail_memory(error, "comparison", sizeof *check);
@@ -75,10 +75,12 @@ static int has_extra(const struct m3_side_by_side *s)
 }
 
 void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const struct m3_operator_check *check,
-                               const struct m3_side_by_side *s, const char *name, int has_suspect)
+                                   const struct m3_side_by_side *s, const char *name, int has_suspect)
 {
+    /* clang-format off */
     const struct m3_side_by_side_rules all = { .setting = &check->setting, .tap = name, .n = found->n, .f = found->f,
                                                .has_suspect = has_suspect, .has_extra = has_extra(s) };
+    /* clang-format on */
     found->tiers = m3_side_by_side_verdict(s, &all);
     if (found->tiers.status != M3_OK) {     /* of inputs as large as floats go, or of companions that are damaged */
         found->how = M3_CHECK_NONE;
@@ -106,7 +108,7 @@ void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const
 
 /* How large is what was created, and which arithmetic makes such errors? */
 static int measure_precision(struct m3_operator_check_result *found, const struct m3_side_by_side *s, const char *name,
-                struct m3_error *error)
+                             struct m3_error *error)
 {
     struct measuring {
         struct m3_errors errors;

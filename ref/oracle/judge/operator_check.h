@@ -14,7 +14,7 @@ struct m3_operator_check;
 
 /* All stay open as long as it is used. M3_INTERNAL. */
 int m3_operator_check_new(struct m3_operator_check **w, const struct m3_companions *companions,
-                      const struct m3_profile *profile, const struct m3_side *candidate, struct m3_error *error);
+                          const struct m3_profile *profile, const struct m3_side *candidate, struct m3_error *error);
 void m3_operator_check_free(struct m3_operator_check *check);                       /* NULL is fine */
 
 enum m3_check {

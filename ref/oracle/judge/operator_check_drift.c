@@ -36,7 +36,8 @@ static int find_inputs(struct inputs *in, const struct m3_operator_check *check,
         const struct m3_tensor *got = m3_safetensors_find(m->candidate->file, name);
         if (want == NULL || got == NULL || !m3_holds_floats(want) || !m3_holds_floats(got)) return 0;
         if (want->rank != got->rank || want->rank == 0 || want->shape[0] != m->want->shape[0] ||
-            got->shape[0] != m->got->shape[0]) return 0;
+            got->shape[0] != m->got->shape[0])
+            return 0;
         for (int k = 1; k < want->rank; k++)
             if (want->shape[k] != got->shape[k]) return 0;
         in->want[in->count] = want;
@@ -90,6 +91,7 @@ static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64
     const double *gain = d->beside.gain + row * d->beside.gain_stride + at % width;
     struct m3_drift drift;
     double rounded;
+    /* clang-format off */
     if (drift_of(&drift, &rounded, &d->inputs, d->quantised, row, got_at / got_width)) {
         const struct m3_drift_row out = { .reference = s->want + to, .gain = gain, .width = n, .bends = d->bends,
                                           .bias = d->bias != NULL ? d->bias + at % width : NULL };
@@ -122,6 +124,7 @@ static int gather_drift(struct m3_side_by_side *s, const struct m3_pieces *piece
                         const struct m3_matched *m, struct m3_error *error)
 {
     const struct m3_stage stage = { .reference = m->want, .candidate = m->got };
+    /* clang-format on */
     int status = m3_side_by_side_room(s, pieces->elements, 0, m->want->name, error);
     if (status != M3_OK) return status;
     for (int64_t p = 0; p < pieces->count; p++) {
@@ -221,7 +224,7 @@ static int read_bias(struct drifting *d, const struct m3_operator_check *check, 
 }
 
 int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *check,
-                              const struct m3_matched *m, struct m3_error *error)
+                                  const struct m3_matched *m, struct m3_error *error)
 {
     const enum m3_tap tap = (enum m3_tap)m->tap;
     const struct m3_profile *profile = check->setting.profile;

@@ -45,8 +45,7 @@ static int read_reals(double *x, const struct m3_tensor *t, enum m3_tap tap, int
     const struct m3_weight row = { .data = t->data, .dtype = t->dtype, .rows = 1, .cols = t->count };
     int usable = 1;
     m3_expand_f64(x, &row, 0, r * width, width);
-    for (int64_t i = 0; i < width; i++)
-        usable &= m3_is_operand(x[i], tap);
+    for (int64_t i = 0; i < width; i++) usable &= m3_is_operand(x[i], tap);
     return usable;
 }
 

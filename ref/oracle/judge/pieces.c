@@ -49,8 +49,9 @@ int m3_pieces_of(struct m3_pieces *pieces, struct m3_span_walk walk, const char 
         }
         for (int64_t length; done < span.length; done += length) {
             length = m3_min(span.length - done, M3_PIECE);
-            const struct m3_piece piece = { .row = span.row, .want = span.want + done, .got = span.got + done,
-                                            .length = length };
+            const struct m3_piece piece = {
+                .row = span.row, .want = span.want + done, .got = span.got + done, .length = length
+            };
             if (!add(pieces, &room, &piece)) {
                 m3_pieces_free(pieces);
                 return m3_fail_memory(error, tap, (size_t)room * sizeof piece);

@@ -14,8 +14,10 @@ void m3_ranking_begin(struct m3_ranking *ranking, struct m3_comparison *result, 
     if (envelope == NULL) return;
     const char *precision = m3_safetensors_metadata(reference, "precision");
     if (precision == NULL || strcmp(precision, "f64") != 0)
-        m3_fail(&result->notes, M3_OK, "precision of the reference: got %s, expected f64: distances of an envelope are "
-                "from the double engine, ranks are rough", precision != NULL ? precision : "nothing");
+        m3_fail(&result->notes, M3_OK,
+                "precision of the reference: got %s, expected f64: distances of an envelope are "
+                "from the double engine, ranks are rough",
+                precision != NULL ? precision : "nothing");
     m3_origin_note_semantics(&result->notes, "semantics of the envelope", m3_envelope_metadata(envelope, "semantics"),
                              m3_safetensors_metadata(reference, "semantics"));
 }
@@ -36,8 +38,8 @@ static void leave_out(struct m3_ranking *ranking, const struct m3_stage *stage, 
 /* All rows of the sequence: the envelope's distances are over them. A reference with `rows` may not hold all. */
 static int is_whole(const struct m3_matched *matched, int64_t elements)
 {
-    return matched->reference->rows == NULL && matched->reference->vision_rows == NULL
-        && elements == matched->want->count;
+    return matched->reference->rows == NULL && matched->reference->vision_rows == NULL &&
+           elements == matched->want->count;
 }
 
 /* rel_l2 is over what is finite. */
@@ -50,8 +52,8 @@ void m3_ranking_rank(struct m3_ranking *ranking, struct m3_stage *stage, const s
     if (ranking->envelope == NULL || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return;
     if (m3_envelope_rank(&rank, ranking->envelope, stage->tap, distance_of(stage)) != 0) {
         leave_out(ranking, stage, M3_UNRANKED_ABSENT);
-    } else if (ranking->same_choices
-               != m3_envelope_choices_before(ranking->envelope, (enum m3_tap)matched->tap, matched->layer)) {
+    } else if (ranking->same_choices !=
+               m3_envelope_choices_before(ranking->envelope, (enum m3_tap)matched->tap, matched->layer)) {
         leave_out(ranking, stage, M3_UNRANKED_CHOICES);
     } else if (!is_whole(matched, elements)) {
         leave_out(ranking, stage, M3_UNRANKED_ROWS);

@@ -56,8 +56,8 @@ static int find_allowed(struct m3_score_tap *scores, const struct m3_scorer *s, 
     const struct m3_tensor *tensor = scores->tensor;
     double allowed, peak = 0;
     int stated;
-    int status = m3_tolerance(&allowed, &stated, &s->rules->coarse, s->matched->reference->file, tensor->name,
-                              "f32_max", error);
+    int status =
+        m3_tolerance(&allowed, &stated, &s->rules->coarse, s->matched->reference->file, tensor->name, "f32_max", error);
     if (status != M3_OK) return status;
     for (int64_t i = 0; i < tensor->count; i++) {
         double size = fabs(m3_decode(tensor->dtype, tensor->data, i));
@@ -121,8 +121,7 @@ int m3_scorer_begin(struct m3_scorer *s, const struct m3_matched *matched, const
     double **parts[] = { &s->truth, &s->score, &s->bound, &s->proven, &s->moved, &s->biases };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) *parts[i] = s->numbers + i * ids;
     s->marks = s->forced + ids;
-    for (int64_t e = 0; s->bias != NULL && e < limit; e++)
-        s->biases[e] = m3_decode(s->bias->dtype, s->bias->data, e);
+    for (int64_t e = 0; s->bias != NULL && e < limit; e++) s->biases[e] = m3_decode(s->bias->dtype, s->bias->data, e);
     return M3_OK;
 }
 
@@ -215,8 +214,9 @@ static int by_own_scores(struct m3_scorer *s, const struct m3_row_pair *row, int
 static int by_given_scores(struct m3_scorer *s, struct m3_decision *d, const struct m3_row_pair *row, int64_t group)
 {
     static const enum m3_tap taps[] = { M3_TAP_INDEX_BLOCKS, M3_TAP_EXPERTS, M3_TAP_LOGITS };
-    struct m3_given_scores given = { .score = s->score, .bound = s->bound, .proven = s->proven, .ids = s->ids,
-                                     .bounded_by = "given" };
+    struct m3_given_scores given = {
+        .score = s->score, .bound = s->bound, .proven = s->proven, .ids = s->ids, .bounded_by = "given"
+    };
     if (s->rules->give == NULL) return 0;
     if (!s->rules->give(s->rules->give_context, &given, taps[s->of], s->matched->layer, row->number, group)) return 0;
     if (given.statistical) d->scores.proven = s->proven;

@@ -58,10 +58,7 @@ static void show(struct selection *s, const struct m3_certificate *c, int64_t ro
 }
 
 /* gap / bound; with bound 0 a gap is infinitely many. */
-static double in_bounds(const struct m3_certificate *c)
-{
-    return c->gap == 0 && c->bound == 0 ? 0 : c->gap / c->bound;
-}
+static double in_bounds(const struct m3_certificate *c) { return c->gap == 0 && c->bound == 0 ? 0 : c->gap / c->bound; }
 
 static int add_flip(struct selection *s, int64_t row, int64_t group, struct m3_error *error)
 {
@@ -87,6 +84,7 @@ static int judge_decision(struct selection *s, const struct m3_row_pair *row, in
     struct m3_certificate c = m3_certify(&s->decision);
     int tainted = scorer->tainted && c.unknown;
     int status = c.differs ? add_flip(s, row->number, shown_group, error) : M3_OK;
+    /* clang-format off */
     if (status == M3_OK && s->sink != NULL) {
         const struct m3_judged_decision judged = { .tap = stage->tap, .row = row->number, .group = shown_group,
                                                    .decision = &s->decision, .certificate = &c,
@@ -99,6 +97,7 @@ static int judge_decision(struct selection *s, const struct m3_row_pair *row, in
         return status;
     }
     stage->rows++;
+    /* clang-format on */
     stage->choices[c.choice]++;
     stage->certified += c.certified;
     s->proven += c.choice == M3_CHOICE_INADMISSIBLE && !c.suspect;
@@ -180,10 +179,12 @@ static int selection_begin(struct selection *s, struct m3_stage *stage, const st
     s->groups = s->scorer.groups;
     s->layer = matched->layer;
     s->sink = rules->decisions;
+    /* clang-format off */
     s->decision = (struct m3_decision){ .want = s->want, .got = s->got, .width = s->scorer.width, .limit = limit,
                                         .padded = of == M3_CHOICE_OF_BLOCKS, .ties_lowest = s->scorer.ties_lowest,
                                         .slots_fixed = rules->slots_fixed && of == M3_CHOICE_OF_EXPERTS,
                                         .lists = s->got + width };
+    /* clang-format on */
     stage->choice = M3_CHOICE_IDENTICAL;
     stage->gap = stage->bound = stage->least_gap = NAN;
     return M3_OK;
@@ -200,8 +201,8 @@ static void selection_end(struct selection *s, int status)
     free(s->want);
 }
 
-int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
-                       const struct m3_selection_rules *rules, struct m3_error *error)
+int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_selection_rules *rules,
+                       struct m3_error *error)
 {
     int blocks = matched->tap == M3_TAP_INDEX_BLOCKS, rank = blocks ? 3 : 2;
     struct m3_row_walk walk;
@@ -243,11 +244,13 @@ int m3_judge_next_token(struct m3_stage *stage, const struct m3_matched *logits,
     struct m3_row_pair row;
     *stage = (struct m3_stage){ 0 };
     if (floats->verdict == M3_VERDICT_NOT_COMPARABLE || floats->elements + floats->rows_left_out == 0 ||
-        logits->want->rank != 2 || logits->want->shape[1] == 0) return M3_OK;
+        logits->want->rank != 2 || logits->want->shape[1] == 0)
+        return M3_OK;
     if (m3_row_walk_begin(&walk, logits) != NULL) return M3_OK;
 
-    *stage = (struct m3_stage){ .tap = floats->tap, .reference = floats->reference, .candidate = floats->candidate,
-                                .selection = 1 };
+    *stage = (struct m3_stage){
+        .tap = floats->tap, .reference = floats->reference, .candidate = floats->candidate, .selection = 1
+    };
     struct selection s = { 0 };
     int status = selection_begin(&s, stage, logits, rules, M3_CHOICE_OF_TOKENS, logits->want->shape[1], error);
     while (status == M3_OK && m3_row_walk_next(&walk, &row)) {

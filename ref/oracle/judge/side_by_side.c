@@ -59,6 +59,7 @@ struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
                                               const struct m3_side_by_side_rules *rules)
 {
     const struct m3_profile *profile = rules->setting->profile;
+    /* clang-format off */
     const struct m3_tap_values tap = {
         .reference = s->want, .candidate = s->got, .bound = s->bound, .walk = s->walk,
         .suspect = rules->has_suspect ? s->suspect : NULL, .extra = rules->has_extra ? s->error : NULL,
@@ -68,5 +69,6 @@ struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
         .truncates = profile != NULL && m3_profile_truncates(profile),
         .flushes = profile != NULL && m3_profile_flushes(profile),
     };
+    /* clang-format on */
     return m3_verdict_of(&tap);
 }

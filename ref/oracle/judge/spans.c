@@ -69,8 +69,8 @@ static int is_judged(const struct m3_span_walk *walk, int64_t group)
 static int64_t slots_of_row(struct m3_span_walk *walk)
 {
     const struct m3_matched *m = walk->matched;
-    const int partial = walk->groups > 0 &&
-                        m3_taint_is_partial(m->taint, (enum m3_tap)m->tap, m->layer, walk->row.number);
+    const int partial =
+        walk->groups > 0 && m3_taint_is_partial(m->taint, (enum m3_tap)m->tap, m->layer, walk->row.number);
     const int judged = is_judged(walk, -1);
     walk->left_out += !judged;
     if (partial) return walk->groups;
@@ -90,9 +90,11 @@ int m3_span_walk_next(struct m3_span_walk *walk, struct m3_span *span)
         const int64_t slot = walk->slot++, length = walk->width / walk->slots;
         const int64_t other = walk->want_ids != NULL ? candidate_slot(walk, slot) : slot;
         if (other < 0 || (walk->want_ids == NULL && walk->slots > 1 && !is_judged(walk, slot))) continue;
-        *span = (struct m3_span){ .row = walk->row.number, .nth = walk->nth, .length = length,
-                                 .want = walk->row.want * walk->width + slot * length,
-                                 .got = walk->row.got * walk->width + other * length };
+        *span = (struct m3_span){ .row = walk->row.number,
+                                  .nth = walk->nth,
+                                  .length = length,
+                                  .want = walk->row.want * walk->width + slot * length,
+                                  .got = walk->row.got * walk->width + other * length };
         return 1;
     }
 }

@@ -8,6 +8,7 @@
 static const double default_allowance = 1e-5;
 
 /* Points within operators, and the first tap that sees them. */
+/* clang-format off */
 static const struct {
     enum m3_tap tap;
     const char *point;
@@ -24,6 +25,7 @@ static const struct {
     { M3_TAP_SHARED, "layers.0.moe.shared.up" },            { M3_TAP_SHARED, "layers.0.moe.shared.chain" },
     { M3_TAP_SHARED, "layers.0.moe.shared.act" },
 };
+/* clang-format on */
 
 /* What is stored there, or quantised on its way in. */
 static double roundoff(const struct m3_profile *profile, const char *point, int is_tap)

@@ -9,15 +9,15 @@
 
 /* How much coarser than fp32 errors come in. */
 struct m3_coarseness {
-    double before;              /* largest unit roundoff of storing at this tap and at the places before it; 0: fp32 */
-    double here;                /* that of storing this tap */
+    double before; /* largest unit roundoff of storing at this tap and at the places before it; 0: fp32 */
+    double here; /* that of storing this tap */
 };
 
 /* Of all taps of a profile; filled once. */
 struct m3_coarse_table {
-    const struct m3_profile *profile;   /* NULL: fp32 */
-    double upto[M3_TAPS];       /* in the first layer */
-    double seen;                /* of the taps asked for so far, which come in execution order */
+    const struct m3_profile *profile; /* NULL: fp32 */
+    double upto[M3_TAPS]; /* in the first layer */
+    double seen; /* of the taps asked for so far, which come in execution order */
 };
 
 void m3_coarse_begin(struct m3_coarse_table *table, const struct m3_profile *profile);

@@ -217,7 +217,7 @@ static struct job *new_job(struct work *w)
         w->room = room;
     }
     struct job *job = &w->jobs[w->count];
-    size_t most = (size_t)m3_safetensors_count(w->foreign) * M3_MAP_SOURCES + 1;    /* no name matches a tensor twice */
+    size_t most = (size_t)m3_safetensors_count(w->foreign) * M3_MAP_SOURCES + 1; /* no name matches a tensor twice */
     *job = (struct job){ .sources = calloc(most, sizeof *job->sources) };
     return job->sources ? job : NULL;
 }
@@ -280,18 +280,14 @@ static int find_jobs(struct work *w)
     size_t room = (size_t)m3_safetensors_count(w->foreign) + 1;
     int64_t *numbers = calloc(room, sizeof *numbers);
     int status = numbers ? M3_OK : m3_fail_memory(w->error, w->map->path, room * sizeof *numbers);
-    for (int64_t r = 0; !status && r < w->map->recipe_count; r++)
-        status = try_recipe(w, &w->map->recipes[r], numbers);
+    for (int64_t r = 0; !status && r < w->map->recipe_count; r++) status = try_recipe(w, &w->map->recipes[r], numbers);
     free(numbers);
     return status;
 }
 
 /* ---- the file of all */
 
-static int is_text(const struct job *job)
-{
-    return shape_of(job)[0] == 'T' && strncmp(job->tap, "mtp.", 4) != 0;
-}
+static int is_text(const struct job *job) { return shape_of(job)[0] == 'T' && strncmp(job->tap, "mtp.", 4) != 0; }
 
 /* Programs give logits, and what leads to them, of the last rows alone: a dump has one set of rows. */
 static void leave_short_ones(struct work *w)
@@ -337,8 +333,8 @@ static int write_all(struct work *w, const char *path)
     int status = m3_writer_new(&writer, path, w->error);
     if (status) return status;
     for (int64_t i = 0; !status && i < w->count; i++)
-        status = m3_writer_tensor(writer, w->jobs[i].tap, w->jobs[i].dtype, w->jobs[i].rank, w->jobs[i].shape,
-                                  w->error);
+        status =
+            m3_writer_tensor(writer, w->jobs[i].tap, w->jobs[i].dtype, w->jobs[i].rank, w->jobs[i].shape, w->error);
     for (size_t i = 0; !status && i < sizeof kept / sizeof *kept; i++) {
         const char *value = m3_safetensors_metadata(w->foreign, kept[i]);
         if (value) status = m3_writer_metadata(writer, kept[i], value, w->error);
@@ -378,8 +374,9 @@ static void note_unknown(const struct work *w)
         else names[used] = '\0';
     }
     if (w->sizeless > 0)
-        m3_fail(w->notes, M3_OK, "%s: taps left out for want of a size that the reference does not tell: %" PRId64
-                ", first %s", w->map->path, w->sizeless, w->first_sizeless);
+        m3_fail(w->notes, M3_OK,
+                "%s: taps left out for want of a size that the reference does not tell: %" PRId64 ", first %s",
+                w->map->path, w->sizeless, w->first_sizeless);
     if (unknown > 0)
         m3_fail(w->notes, M3_OK, "%s: tensors of the candidate that no tap is made of: %" PRId64 ":%s%s", w->map->path,
                 unknown, names, unknown > NAMES_IN_A_NOTE ? " ..." : "");

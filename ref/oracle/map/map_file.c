@@ -13,12 +13,14 @@ struct reading {
     struct m3_error *error;
 };
 
+/* clang-format off */
 static const struct { const char *name; enum m3_map_step_kind kind; } step_names[] = {
     { "only", M3_STEP_ONLY }, { "drop", M3_STEP_DROP }, { "shape", M3_STEP_SHAPE },       { "axes", M3_STEP_AXES },
     { "slice", M3_STEP_SLICE }, { "pick", M3_STEP_PICK },       { "unrepeat", M3_STEP_UNREPEAT },
     { "join", M3_STEP_JOIN }, { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },
     { "plus", M3_STEP_PLUS }, { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS },
 };
+/* clang-format on */
 
 static int refuse(const struct reading *r, const char *field, const char *got, const char *expected)
 {
@@ -91,8 +93,7 @@ static int read_shape(const struct reading *r, struct m3_map_step *step, const c
 {
     const char *const expected = "a list of up to 8 sizes, at most one of them \"*\"";
     int rests = 0;
-    if (!json_is_array(value) || json_array_size(value) > M3_MAX_RANK)
-        return refuse_value(r, field, value, expected);
+    if (!json_is_array(value) || json_array_size(value) > M3_MAX_RANK) return refuse_value(r, field, value, expected);
     step->count = (int)json_array_size(value);
     for (int i = 0; i < step->count; i++) {
         const json_t *size = json_array_get(value, (size_t)i);
@@ -127,7 +128,8 @@ static int read_sizes(const struct reading *r, struct m3_map_step *step, const c
     json_t *each;
     if (!json_is_object(value)) return refuse_value(r, field, value, "an object with \"axis\"");
     int status = read_axis(r, &step->axis, field, json_object_get(value, "axis"));
-    json_object_foreach((json_t *)value, key, each) {
+    json_object_foreach((json_t *)value, key, each)
+    {
         int known = strcmp(key, "axis") == 0;
         for (int i = 0; !status && i < 3 && names[i]; i++) {
             if (strcmp(key, names[i]) != 0) continue;
@@ -162,8 +164,9 @@ static int read_pick(const struct reading *r, struct m3_map_step *step, const js
     const json_t *order = json_object_get(value, "order");
     const char *key;
     json_t *each;
-    json_object_foreach((json_t *)value, key, each)
-        if (strcmp(key, "axis") != 0 && strcmp(key, "order") != 0) return refuse(r, "pick", key, "a known field");
+    json_object_foreach((json_t *)value, key,
+                        each) if (strcmp(key, "axis") != 0 && strcmp(key, "order") != 0) return refuse(r, "pick", key,
+                                                                                                       "a known field");
     int status = read_axis(r, &step->axis, "pick", json_object_get(value, "axis"));
     if (status) return status;
     if (json_array_size(order) == 0 || json_array_size(order) > INT32_MAX)
@@ -243,9 +246,9 @@ static int read_recipe(struct reading *r, const char *tap, json_t *given)
     json_t *value;
     *recipe = (struct m3_map_recipe){ .tap = tap };
     if (!json_is_object(given)) return refuse_value(r, "recipe", given, "an object with \"from\"");
-    json_object_foreach(given, key, value)
-        if (strcmp(key, "from") != 0 && strcmp(key, "steps") != 0 && strcmp(key, "why") != 0)
-            return refuse(r, "recipe", key, "a known field");
+    json_object_foreach(given, key, value) if (strcmp(key, "from") != 0 && strcmp(key, "steps") != 0 &&
+                                               strcmp(key, "why") != 0) return refuse(r, "recipe", key,
+                                                                                      "a known field");
     int status = read_sources(r, recipe, json_object_get(given, "from"));
     const json_t *steps = json_object_get(given, "steps");
     if (!status && steps && (!json_is_array(steps) || json_array_size(steps) > M3_MAP_STEPS))
@@ -265,7 +268,8 @@ static int read_taps(struct reading *r, json_t *taps)
     json_object_foreach(taps, tap, value) count += json_is_array(value) ? json_array_size(value) : 1;
     r->map->recipes = calloc(count + 1, sizeof *r->map->recipes);
     if (!r->map->recipes) return m3_fail_memory(r->error, r->map->path, count * sizeof *r->map->recipes);
-    json_object_foreach(taps, tap, value) {
+    json_object_foreach(taps, tap, value)
+    {
         r->tap = tap;
         int status = is_tap(tap) ? M3_OK : refuse(r, "taps", tap, "the name of a tap");
         if (!status && !json_is_array(value)) status = read_recipe(r, tap, value);
@@ -299,7 +303,8 @@ static int read_map(struct m3_map *map, struct m3_error *error)
     const char *key;
     json_t *value;
     if (!json_is_object(map->json)) return refuse(&r, "map", "another JSON value", "an object");
-    json_object_foreach((json_t *)map->json, key, value) {
+    json_object_foreach((json_t *)map->json, key, value)
+    {
         int found = 0;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= strcmp(key, known[i]) == 0;
         if (!found) return refuse(&r, "map", key, "a known field");
@@ -311,10 +316,12 @@ static int read_map(struct m3_map *map, struct m3_error *error)
 /* data.S: one after the other. */
 extern const char m3_map_transformers[], m3_map_vllm[], m3_map_sglang[], m3_map_llama_cpp[], m3_maps_end[];
 
+/* clang-format off */
 static const struct { const char *name, *begin, *end; } built_in[] = {
     { "transformers", m3_map_transformers, m3_map_vllm }, { "vllm", m3_map_vllm, m3_map_sglang },
     { "sglang", m3_map_sglang, m3_map_llama_cpp },        { "llama_cpp", m3_map_llama_cpp, m3_maps_end },
 };
+/* clang-format on */
 
 static int load(struct m3_map *map, const char *name, struct m3_error *error)
 {
@@ -322,8 +329,10 @@ static int load(struct m3_map *map, const char *name, struct m3_error *error)
     if (m3_is_json_path(name)) return m3_json_load(&map->json, name, error);
     while (i < count && strcmp(name, built_in[i].name) != 0) i++;
     if (i == count)
-        return m3_fail(error, M3_ABSENT, "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a file, "
-                       "with a / or .json in its name", name);
+        return m3_fail(error, M3_ABSENT,
+                       "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a file, "
+                       "with a / or .json in its name",
+                       name);
     return m3_json_parse(&map->json, built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin), name, error);
 }
 

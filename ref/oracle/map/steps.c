@@ -7,8 +7,7 @@
 
 #include "oracle/map/private/map.h"
 
-__attribute__((format(printf, 2, 3)))
-static int trouble_is(struct m3_map_trouble *trouble, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int trouble_is(struct m3_map_trouble *trouble, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -131,10 +130,7 @@ static int widen(struct m3_array *array)
     return M3_OK;
 }
 
-static int is_integer(enum m3_dtype dtype)
-{
-    return dtype == M3_I64 || dtype == M3_I32 || dtype == M3_U8;
-}
+static int is_integer(enum m3_dtype dtype) { return dtype == M3_I64 || dtype == M3_I32 || dtype == M3_U8; }
 
 static int64_t integer_at(const struct m3_array *array, int64_t at)
 {
@@ -317,8 +313,8 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
         char got[160], want[160];
         if (!same)
             return trouble_is(trouble, "got %s beside %s, expected equal shapes but for axis %d",
-                              m3_array_text(got, sizeof got, &arrays[k]),
-                              m3_array_text(want, sizeof want, &arrays[0]), axis);
+                              m3_array_text(got, sizeof got, &arrays[k]), m3_array_text(want, sizeof want, &arrays[0]),
+                              axis);
         whole.shape[axis] += arrays[k].shape[axis];
     }
     close_gaps(&whole);
@@ -331,8 +327,8 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
         part.shape[axis] = arrays[k].shape[axis];
         struct walk to = walk_begin(&part);
         for (struct walk w = walk_begin(&arrays[k]); with_data && w.left > 0; walk_next(&w), walk_next(&to))
-            memcpy(bytes + (size_t)(to.at + begin * whole.stride[axis]) * size,
-                   arrays[k].data + w.at * (int64_t)size, size);
+            memcpy(bytes + (size_t)(to.at + begin * whole.stride[axis]) * size, arrays[k].data + w.at * (int64_t)size,
+                   size);
     }
     for (int k = 0; k < *count; k++) m3_array_free(&arrays[k]);
     whole.owned = bytes;
@@ -351,8 +347,7 @@ static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *troub
         for (int i = 0; same && i < arrays[0].rank; i++) same = arrays[k].shape[i] == arrays[0].shape[i];
         if (!same)
             return trouble_is(trouble, "got %s beside %s, expected numbers of equal shapes",
-                              m3_array_text(got, sizeof got, &arrays[k]),
-                              m3_array_text(want, sizeof want, &arrays[0]));
+                              m3_array_text(got, sizeof got, &arrays[k]), m3_array_text(want, sizeof want, &arrays[0]));
     }
     for (int k = 0; k < *count; k++)
         if (widen(&arrays[k])) return M3_INTERNAL;

@@ -13,41 +13,36 @@ static json_t *worst_tier(int tiers)
 static json_t *common(const struct m3_blamed *tap)
 {
     const int judged = m3_is_judged(tap->verdict), shown = tap->rank > 0;
-    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
-                     "type", "blame", "tap", tap->name, "operator", tap->operator,
-                     "inherited", judged ? m3_json_number(tap->inherited) : json_null(),
-                     "created", judged ? m3_json_number(tap->created) : json_null(),
-                     "allowed", judged ? m3_json_number(tap->allowed) : json_null(),
-                     "verdict", m3_verdict_name(tap->verdict), "section", tap->section,
-                     "elements", (json_int_t)tap->elements, "rows", (json_int_t)tap->rows,
-                     "left_out", (json_int_t)tap->left_out, "operators", (json_int_t)tap->operators,
-                     "since", m3_json_text(tap->since[0] ? tap->since : NULL),
-                     "index", m3_json_place(tap->index, tap->rank),
-                     "got", shown ? m3_json_number(tap->got) : json_null(),
-                     "want", shown ? m3_json_number(tap->want) : json_null(),
-                     "note", m3_json_text(tap->note[0] ? tap->note : NULL));
+    return json_pack(
+        "{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "blame", "tap",
+        tap->name, "operator", tap->operator, "inherited", judged ? m3_json_number(tap->inherited) : json_null(),
+        "created", judged ? m3_json_number(tap->created) : json_null(), "allowed",
+        judged ? m3_json_number(tap->allowed) : json_null(), "verdict", m3_verdict_name(tap->verdict), "section",
+        tap->section, "elements", (json_int_t)tap->elements, "rows", (json_int_t)tap->rows, "left_out",
+        (json_int_t)tap->left_out, "operators", (json_int_t)tap->operators, "since",
+        m3_json_text(tap->since[0] ? tap->since : NULL), "index", m3_json_place(tap->index, tap->rank), "got",
+        shown ? m3_json_number(tap->got) : json_null(), "want", shown ? m3_json_number(tap->want) : json_null(), "note",
+        m3_json_text(tap->note[0] ? tap->note : NULL));
 }
 
 static json_t *float_tap(const struct m3_blamed *tap)
 {
     const struct m3_tier_result *r = &tap->tiers;
-    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:I, s:I}",
-                             "tier", worst_tier(r->tiers), "tiers", m3_json_tiers(r->tiers),
-                             "headroom", m3_json_number(r->headroom), "z2", m3_json_number(r->z2),
-                             "violations", (json_int_t)r->hard, "not_judged", (json_int_t)r->not_judged);
+    json_t *more =
+        json_pack("{s:o, s:o, s:o, s:o, s:I, s:I}", "tier", worst_tier(r->tiers), "tiers", m3_json_tiers(r->tiers),
+                  "headroom", m3_json_number(r->headroom), "z2", m3_json_number(r->z2), "violations",
+                  (json_int_t)r->hard, "not_judged", (json_int_t)r->not_judged);
     return m3_json_join(common(tap), more);
 }
 
 static json_t *choice_tap(const struct m3_blamed *tap)
 {
-    json_t *more = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "choice", m3_choice_text(tap->choice),
-                             "scores", tap->scores ? tap->scores : "none",
-                             "identical", (json_int_t)tap->choices[M3_CHOICE_IDENTICAL],
-                             "permuted", (json_int_t)tap->choices[M3_CHOICE_PERMUTED],
-                             "tie", (json_int_t)tap->choices[M3_CHOICE_TIE],
-                             "admissible", (json_int_t)tap->choices[M3_CHOICE_ADMISSIBLE],
-                             "inadmissible", (json_int_t)tap->choices[M3_CHOICE_INADMISSIBLE],
-                             "gap", m3_json_known(tap->gap));
+    json_t *more =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "choice", m3_choice_text(tap->choice), "scores",
+                  tap->scores ? tap->scores : "none", "identical", (json_int_t)tap->choices[M3_CHOICE_IDENTICAL],
+                  "permuted", (json_int_t)tap->choices[M3_CHOICE_PERMUTED], "tie",
+                  (json_int_t)tap->choices[M3_CHOICE_TIE], "admissible", (json_int_t)tap->choices[M3_CHOICE_ADMISSIBLE],
+                  "inadmissible", (json_int_t)tap->choices[M3_CHOICE_INADMISSIBLE], "gap", m3_json_known(tap->gap));
     return m3_json_join(common(tap), more);
 }
 
@@ -55,13 +50,12 @@ static json_t *summary(const struct m3_blame *blame)
 {
     const struct m3_blamed *culprit = blame->culprit;
     const char *verdict = m3_verdict_name(m3_verdict_of_status(blame->status));
-    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
-                     "type", "summary", "culprit", m3_json_text(culprit ? culprit->name : NULL),
-                     "operator", m3_json_text(culprit ? culprit->operator : NULL),
-                     "section", m3_json_text(culprit ? culprit->section : NULL), "verdict", verdict,
-                     "taps", (json_int_t)blame->count, "judged", (json_int_t)blame->judged,
-                     "failed", (json_int_t)blame->failed, "suspect", (json_int_t)blame->suspect,
-                     "not_judged", (json_int_t)blame->not_judged,
+    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "type", "summary", "culprit",
+                     m3_json_text(culprit ? culprit->name : NULL), "operator",
+                     m3_json_text(culprit ? culprit->operator : NULL), "section",
+                     m3_json_text(culprit ? culprit->section : NULL), "verdict", verdict, "taps",
+                     (json_int_t)blame->count, "judged", (json_int_t)blame->judged, "failed", (json_int_t)blame->failed,
+                     "suspect", (json_int_t)blame->suspect, "not_judged", (json_int_t)blame->not_judged,
                      "not_comparable", (json_int_t)blame->not_comparable, "notes", m3_json_notes(&blame->notes));
 }
 

@@ -115,8 +115,9 @@ static void print_failed_values(FILE *out, const struct m3_stage *stage)
     if (isnan(stage->got)) fputs("  NaN", out);
     else if (isinf(stage->got) || isinf(stage->want)) fputs("  infinite on one side", out);
     else if (stage->n < 0 && stage->allowed_max == 0) fputs("  nothing is allowed", out);
-    else fprintf(out, "  %.3g%% of allowed", 100 * (stage->n < 0 ? stage->max_rel / stage->allowed_max
-                                                                   : stage->headroom));
+    else
+        fprintf(out, "  %.3g%% of allowed",
+                100 * (stage->n < 0 ? stage->max_rel / stage->allowed_max : stage->headroom));
     fprintf(out, "; %" PRId64 " of %" PRId64, stage->violations, stage->elements);
     if (stage->n < 0 && !(stage->rel_l2 <= stage->allowed_l2) && stage->allowed_l2 > 0)
         fprintf(out, "; rel L2 %.3g%% of allowed", 100 * stage->rel_l2 / stage->allowed_l2);
@@ -231,8 +232,7 @@ void m3_print_ranks(FILE *out, const struct m3_comparison *comparison)
     if (farthest != NULL)
         fprintf(out, "; farthest %s: percentile %.3g, %.3g with median %.3g and largest %.3g", farthest->tap,
                 farthest->percentile, farthest->rel_l2, farthest->envelope_median, farthest->envelope_largest);
-    if (comparison->envelope.blind > 0)
-        fprintf(out, "; blind: %" PRId64 " taps", comparison->envelope.blind);
+    if (comparison->envelope.blind > 0) fprintf(out, "; blind: %" PRId64 " taps", comparison->envelope.blind);
 }
 
 const char *m3_next_note(const char **at, size_t *length)

@@ -26,8 +26,10 @@ int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *er
 
 struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage)
 {
-    struct m3_matched matched = { .reference = &html->reference, .candidate = &html->candidate,
-                                  .want = stage->reference, .got = stage->candidate,
+    struct m3_matched matched = { .reference = &html->reference,
+                                  .candidate = &html->candidate,
+                                  .want = stage->reference,
+                                  .got = stage->candidate,
                                   .taint = html->subject->comparison->taint };
     enum m3_tap tap = 0;
     m3_tap_parse(stage->tap, &tap, &matched.layer);         /* the comparison has parsed it before */
@@ -86,12 +88,14 @@ static int print_top(const struct m3_html *html, struct m3_error *error)
 /* What the two files say of themselves. */
 static void print_files(const struct m3_html *html)
 {
-    static const char *const keys[] = { "producer", "precision", "command", "semantics", "model_sha256",
-                                        "case_sha256" };
+    static const char *const keys[] = {
+        "producer", "precision", "command", "semantics", "model_sha256", "case_sha256"
+    };
     const struct m3_safetensors *files[] = { html->subject->reference, html->subject->candidate };
     FILE *out = html->out;
     fputs("<table class=\"files\"><thead><tr><th></th><th>reference</th><th>candidate</th></tr></thead>\n<tbody>\n"
-          "<tr><td class=\"quiet\">file</td>", out);
+          "<tr><td class=\"quiet\">file</td>",
+          out);
     for (int side = 0; side < 2; side++) {
         fputs("<td><code>", out);
         m3_print_markup(out, m3_safetensors_path(files[side]));
@@ -131,7 +135,8 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
     int status = m3_side_begin(&html.reference, subject->reference, error);
     if (status == M3_OK) status = m3_side_begin(&html.candidate, subject->candidate, error);
     if (status != M3_OK) return status;
-    fprintf(out, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
+    fprintf(out,
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
             "content=\"width=device-width\"/>\n<title>m3ref compare: %s</title>\n",
             m3_verdict_text(m3_verdict_of_status(subject->comparison->status)));
     m3_html_style(out);

@@ -25,9 +25,10 @@ static void draw_cells(const struct map *m)
     const struct m3_heat *heat = m->heat;
     signed char levels[M3_HEAT_ROWS * M3_HEAT_COLUMNS];
     for (int i = 0; i < heat->rows * heat->columns; i++) levels[i] = (signed char)m3_heat_level(heat, heat->cells[i]);
-    fprintf(m->out, "<rect class=\"panel\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(%d "
-            "%d) scale(%d %d)\">\n", LEFT, ABOVE, heat->columns * m->wide, heat->rows * m->high, LEFT, ABOVE, m->wide,
-            m->high);
+    fprintf(m->out,
+            "<rect class=\"panel\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(%d "
+            "%d) scale(%d %d)\">\n",
+            LEFT, ABOVE, heat->columns * m->wide, heat->rows * m->high, LEFT, ABOVE, m->wide, m->high);
     for (int k = 0; k <= M3_HEAT_LEVELS; k++) {
         char name[8];
         snprintf(name, sizeof name, "h%d", k);
@@ -79,12 +80,16 @@ static void draw_key(const struct map *m)
 
 static void draw_map(FILE *out, const struct m3_heat *heat, const struct m3_stage *stage, char letter)
 {
-    struct map m = { .out = out, .heat = heat, .wide = (int)m3_min(24, 960 / heat->columns),
+    struct map m = { .out = out,
+                     .heat = heat,
+                     .wide = (int)m3_min(24, 960 / heat->columns),
                      .high = (int)m3_max(5, m3_min(16, 320 / heat->rows)) };
     int width = LEFT + heat->columns * m.wide + 16, height = ABOVE + heat->rows * m.high + BELOW + KEY;
     if (width < KEY_WIDTH) width = KEY_WIDTH;
-    fprintf(out, "<svg class=\"heat\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
-            "aria-label=\"error of %s over rows and channels\">\n", width, height, width, height, stage->tap);
+    fprintf(out,
+            "<svg class=\"heat\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
+            "aria-label=\"error of %s over rows and channels\">\n",
+            width, height, width, height, stage->tap);
     draw_cells(&m);
     draw_axes(&m, letter);
     draw_worst(&m);
@@ -109,8 +114,9 @@ static int print_map(const struct m3_html *html, struct m3_heat *heat, const str
     const char *letters = m3_tap_table[matched.tap].shape;
     m3_heat_fill(heat, stage, &matched, M3_HEAT_ROWS / (coarse ? 4 : 1), M3_HEAT_COLUMNS / (coarse ? 4 : 1));
     if (heat->rows == 0 || heat->columns == 0) return M3_OK;
-    fprintf(html->out, "<h3 id=\"heat-%s\"><a href=\"#stage-%s\">%s</a></h3>\n<p class=\"bits\">worst, in the ring: ",
-            stage->tap, stage->tap, stage->tap);
+    fprintf(html->out,
+            "<h3 id=\"heat-%s\"><a href=\"#stage-%s\">%s</a></h3>\n<p class=\"bits\">worst, in the ring: ", stage->tap,
+            stage->tap, stage->tap);
     int status = m3_html_finding(html->out, stage, error);
     fputs("</p>\n", html->out);
     draw_map(html->out, heat, stage, (char)(letters[0] | 32));
@@ -141,8 +147,10 @@ int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error)
             status = print_map(html, heat, s, maps > M3_HTML_FINE_MAPS, error);
     }
     if (maps > M3_HTML_FINE_MAPS + M3_HTML_COARSE_MAPS)
-        fprintf(html->out, "<p>%" PRId64 " more stages fail, and have no map here: <code>--taps</code> chooses others."
-                "</p>\n", maps - M3_HTML_FINE_MAPS - M3_HTML_COARSE_MAPS);
+        fprintf(html->out,
+                "<p>%" PRId64 " more stages fail, and have no map here: <code>--taps</code> chooses others."
+                "</p>\n",
+                maps - M3_HTML_FINE_MAPS - M3_HTML_COARSE_MAPS);
     free(heat);
     return status;
 }

@@ -35,8 +35,9 @@ static int begin(struct choices *c, const struct m3_html *html, const struct m3_
 {
     if (!stage->selection || stage->rows == 0 || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return 0;
     const struct m3_matched matched = m3_html_matched(html, stage);
-    *c = (struct choices){ .stage = stage, .want = matched.want, .got = matched.got,
-                           .blocks = matched.tap == M3_TAP_INDEX_BLOCKS };
+    *c = (struct choices){
+        .stage = stage, .want = matched.want, .got = matched.got, .blocks = matched.tap == M3_TAP_INDEX_BLOCKS
+    };
     if (m3_row_walk_begin(&c->walk, &matched) != NULL) return 0;
     c->groups = c->blocks ? c->want->shape[1] : 1;
     c->width = c->want->shape[c->want->rank - 1];
@@ -80,8 +81,7 @@ static void print_decision(FILE *out, const struct choices *c)
         print_ids(out, c->got, got, c->want, want, c->width);
         fputs("</code>", out);
         if (s->note != NULL) fprintf(out, " %s", s->note);
-        if (!isnan(s->gap))
-            fprintf(out, "; gap %.3g, bound %.3g, scores of the %s", s->gap, s->bound, s->scores);
+        if (!isnan(s->gap)) fprintf(out, "; gap %.3g, bound %.3g, scores of the %s", s->gap, s->bound, s->scores);
         return;
     }
 }
@@ -171,6 +171,7 @@ static void draw_picture(FILE *out, const struct picture *p, const struct choice
     int wide = (int)m3_max(3, m3_min(16, 480 / p->columns)), high = (int)m3_max(6, m3_min(16, 420 / p->rows));
     int width = 56 + p->columns * wide + 8, height = 20 + p->rows * high + 18;
     if (width < 120) width = 120;
+    /* clang-format off */
     fprintf(out, "<svg class=\"blocks\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
             "aria-label=\"blocks of %s, group %" PRId64 "\">\n", width, height, width, height, c->stage->tap, group);
     fprintf(out, "<text x=\"56\" y=\"12\">group %" PRId64 "</text>\n<text class=\"end\" x=\"50\" y=\"30\">t=%" PRId64
@@ -179,6 +180,7 @@ static void draw_picture(FILE *out, const struct picture *p, const struct choice
     fprintf(out, "<text x=\"56\" y=\"%d\">block 0 .. %" PRId64 "</text>\n<rect class=\"panel\" x=\"56\" y=\"20\" "
             "width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(56 20) scale(%d %d)\">\n", 34 + p->rows * high,
             c->ids - 1, p->columns * wide, p->rows * high, wide, high);
+    /* clang-format on */
     m3_html_runs(out, "want", p->want, p->rows, p->columns, 1, 0.27);
     m3_html_runs(out, "got", p->got, p->rows, p->columns, 1, 0.73);
     draw_differences(out, p);
@@ -229,9 +231,10 @@ static void draw_expert(FILE *out, int64_t expert, int64_t want, int64_t got, do
     if (want > 0)
         fprintf(out, "<path class=\"load\" stroke-width=\"%.1f\" d=\"M%.1f %dV%.1f\"/>", 0.8 * each, x + each / 2,
                 LOAD_BASE, LOAD_BASE - unit * (double)want);
-    fprintf(out, "<path class=\"%s\" d=\"M%.1f %.1fh%.1f\"><title>expert %" PRId64 ": reference %" PRId64
-            ", candidate %" PRId64 "</title></path>\n", want == got ? "taken" : "moved", x,
-            LOAD_BASE - unit * (double)got, each, expert, want, got);
+    fprintf(out,
+            "<path class=\"%s\" d=\"M%.1f %.1fh%.1f\"><title>expert %" PRId64 ": reference %" PRId64
+            ", candidate %" PRId64 "</title></path>\n",
+            want == got ? "taken" : "moved", x, LOAD_BASE - unit * (double)got, each, expert, want, got);
 }
 
 static int print_load(FILE *out, const struct choices *c, struct m3_error *error)
@@ -241,10 +244,12 @@ static int print_load(FILE *out, const struct choices *c, struct m3_error *error
     if (want == NULL) return m3_fail_memory(error, "load of experts", (size_t)c->ids * 2 * sizeof *want);
     int64_t most = count_load(want, got, c);
     double each = fmin(40, (double)WIDE / (double)c->ids), unit = LOAD_HIGH / (double)most;
+    /* clang-format off */
     fprintf(out, "<svg class=\"experts\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
             "aria-label=\"rows per expert of %s\">\n", WIDTH, HEIGHT, WIDTH, HEIGHT, c->stage->tap);
     fprintf(out, "<text class=\"end\" x=\"%d\" y=\"%d\">%" PRId64 "</text><text class=\"end\" x=\"%d\" y=\"%d\">0"
             "</text>\n", LEFT - 6, LOAD_BASE - LOAD_HIGH + 8, most, LEFT - 6, LOAD_BASE);
+    /* clang-format on */
     fprintf(out, "<text x=\"%d\" y=\"%d\">expert 0 .. %" PRId64 "</text>\n<path class=\"axis\" d=\"M%d %dh%.1f\"/>\n",
             LEFT, LOAD_BASE + 16, c->ids - 1, LEFT, LOAD_BASE, each * (double)c->ids);
     for (int64_t e = 0; e < c->ids; e++) draw_expert(out, e, want[e], got[e], LEFT + each * (double)e, each, unit);
@@ -272,8 +277,10 @@ static int print_pictures(const struct m3_html *html, int blocks, struct m3_erro
         status = blocks ? print_blocks(html->out, &c, error) : print_load(html->out, &c, error);
     }
     if (differing > M3_HTML_SELECTIONS)
-        fprintf(html->out, "<p>%" PRId64 " more taps differ, and have no picture here: <code>--taps</code> chooses "
-                "others.</p>\n", differing - M3_HTML_SELECTIONS);
+        fprintf(html->out,
+                "<p>%" PRId64 " more taps differ, and have no picture here: <code>--taps</code> chooses "
+                "others.</p>\n",
+                differing - M3_HTML_SELECTIONS);
     return status;
 }
 

@@ -16,10 +16,7 @@ struct scale {
     int low, high;
 };
 
-static int has_numbers(const struct m3_stage *stage)
-{
-    return !stage->selection && m3_is_judged(stage->verdict);
-}
+static int has_numbers(const struct m3_stage *stage) { return !stage->selection && m3_is_judged(stage->verdict); }
 
 /* Judged by its operator's bounds the whole error has no limit: most of it may be inherited. */
 static int has_limit(const struct m3_stage *stage) { return stage->n < 0; }
@@ -168,9 +165,10 @@ static void print_numbers(FILE *out, const struct m3_stage *s, const struct scal
 {
     fprintf(out, "<td class=\"number\" title=\"%.17g of %.17g", s->rel_l2, s->allowed_l2);
     if (!isnan(s->percentile)) fprintf(out, ", percentile %.3g", s->percentile);
-    fprintf(out, "\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\">%.3g%%</td>"
-            "<td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" height=\"16\">", s->rel_l2, s->max_rel,
-            s->allowed_max, s->max_rel, 100 * s->headroom, BARS, BARS);
+    fprintf(out,
+            "\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\">%.3g%%</td>"
+            "<td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" height=\"16\">",
+            s->rel_l2, s->max_rel, s->allowed_max, s->max_rel, 100 * s->headroom, BARS, BARS);
     draw_bar(out, scale, s->rel_l2, has_limit(s) ? s->allowed_l2 : INFINITY, 4);
     draw_bar(out, scale, s->max_rel, has_limit(s) ? s->allowed_max : INFINITY, 12);
     fputs("</svg></td>", out);
@@ -204,11 +202,13 @@ static int print_row(const struct m3_html *html, const struct m3_stage *s, const
 static void print_head(FILE *out, const struct scale *scale)
 {
     int decades = scale->high - scale->low, step = (decades + 5) / 6;
-    fprintf(out, "<table class=\"stages\"><colgroup><col style=\"width:120px\"/><col/><col style=\"width:240px\"/>"
+    fprintf(out,
+            "<table class=\"stages\"><colgroup><col style=\"width:120px\"/><col/><col style=\"width:240px\"/>"
             "<col style=\"width:84px\"/><col style=\"width:84px\"/><col style=\"width:104px\"/>"
             "<col style=\"width:%dpx\"/></colgroup>\n<thead><tr><th>verdict</th><th>tap</th><th>SPEC</th>"
             "<th class=\"number\">rel L2</th><th class=\"number\">max</th><th class=\"number\">of allowed</th>"
-            "<th><svg viewBox=\"0 0 %d 14\" width=\"%d\" height=\"14\">", BARS + 16, BARS, BARS);
+            "<th><svg viewBox=\"0 0 %d 14\" width=\"%d\" height=\"14\">",
+            BARS + 16, BARS, BARS);
     for (int e = scale->low; e < scale->high; e += step)
         fprintf(out, "<text x=\"%.1f\" y=\"11\">1e%d</text>", (double)BARS * (e - scale->low) / decades, e);
     fputs("</svg></th></tr></thead>\n<tbody>\n", out);
@@ -262,8 +262,10 @@ int m3_html_stages(const struct m3_html *html, struct m3_error *error)
     FILE *out = html->out;
     fputs("<h2>Stages</h2>\n", out);
     draw_all(out, c, &scale);
-    fprintf(out, "<style>.bars svg { background: repeating-linear-gradient(to right, var(--grid) 0 1px, transparent "
-            "1px %.3fpx) }</style>\n", (double)BARS / (scale.high - scale.low));
+    fprintf(out,
+            "<style>.bars svg { background: repeating-linear-gradient(to right, var(--grid) 0 1px, transparent "
+            "1px %.3fpx) }</style>\n",
+            (double)BARS / (scale.high - scale.low));
     m3_html_note(out, "rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
                       "Bars on a logarithmic scale, rel L2 above max; the upright mark is what is allowed, and what "
                       "is beyond it has another colour. Numbers in full under the pointer.");

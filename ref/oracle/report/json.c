@@ -35,17 +35,16 @@ static json_t *float_stage(const struct m3_stage *stage)
                              measured(judged, stage->allowed_l2), "allowed_max", measured(judged, stage->allowed_max),
                              "headroom", measured(judged, stage->headroom), "elements", (json_int_t)stage->elements,
                              "violations", (json_int_t)stage->violations, "note", m3_json_text(stage->note));
-    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}",
-                     "judged_by", m3_json_text(judged ? stage->judged_by : NULL),
-                     "n", stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n),
-                     "f", stage->f < 0 ? json_null() : json_integer((json_int_t)stage->f),
-                     "tier", m3_json_tiers(stage->tiers), "tiers_off", m3_json_tiers(stage->tiers_off),
-                     "z2", m3_json_known(stage->z2), "rows_not_judged", (json_int_t)stage->rows_left_out,
-                     "quantiles", quantiles(stage),
-                     "precision", m3_json_text(stage->effective[0] != '\0' ? stage->effective : NULL),
-                     "percentile", m3_json_known(stage->percentile),
-                     "envelope_median", m3_json_known(stage->envelope_median),
-                     "envelope_largest", m3_json_known(stage->envelope_largest));
+    json_t *more =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "judged_by",
+                  m3_json_text(judged ? stage->judged_by : NULL), "n",
+                  stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n), "f",
+                  stage->f < 0 ? json_null() : json_integer((json_int_t)stage->f), "tier", m3_json_tiers(stage->tiers),
+                  "tiers_off", m3_json_tiers(stage->tiers_off), "z2", m3_json_known(stage->z2), "rows_not_judged",
+                  (json_int_t)stage->rows_left_out, "quantiles", quantiles(stage), "precision",
+                  m3_json_text(stage->effective[0] != '\0' ? stage->effective : NULL), "percentile",
+                  m3_json_known(stage->percentile), "envelope_median", m3_json_known(stage->envelope_median),
+                  "envelope_largest", m3_json_known(stage->envelope_largest));
     return m3_json_join(line, more);
 }
 
@@ -54,22 +53,19 @@ static json_t *selection_stage(const struct m3_stage *stage)
     int shown = stage->rank > 0;
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
                      "s:o, s:o}",
-                     "type", "selection", "tap", stage->tap, "verdict", m3_choice_text(stage->choice),
-                     "rows", (json_int_t)stage->rows, "differing", (json_int_t)stage->differing,
-                     "identical", (json_int_t)stage->choices[M3_CHOICE_IDENTICAL],
-                     "permuted", (json_int_t)stage->choices[M3_CHOICE_PERMUTED],
-                     "tie", (json_int_t)stage->choices[M3_CHOICE_TIE],
-                     "admissible", (json_int_t)stage->choices[M3_CHOICE_ADMISSIBLE],
-                     "inadmissible", (json_int_t)stage->choices[M3_CHOICE_INADMISSIBLE],
-                     "certified", (json_int_t)stage->certified, "tainted", (json_int_t)stage->tainted,
-                     "index", m3_json_place(stage->index, stage->rank),
-                     "got", shown ? json_integer((json_int_t)stage->got) : json_null(),
-                     "want", shown ? json_integer((json_int_t)stage->want) : json_null(),
-                     "gap", shown ? m3_json_known(stage->gap) : json_null(),
-                     "bound", shown ? m3_json_known(stage->bound) : json_null(),
-                     "least_gap", m3_json_known(stage->least_gap),
-                     "scores", m3_json_text(stage->scores), "bounded_by", m3_json_text(stage->bounded_by),
-                     "note", m3_json_text(stage->note));
+                     "type", "selection", "tap", stage->tap, "verdict", m3_choice_text(stage->choice), "rows",
+                     (json_int_t)stage->rows, "differing", (json_int_t)stage->differing, "identical",
+                     (json_int_t)stage->choices[M3_CHOICE_IDENTICAL], "permuted",
+                     (json_int_t)stage->choices[M3_CHOICE_PERMUTED], "tie", (json_int_t)stage->choices[M3_CHOICE_TIE],
+                     "admissible", (json_int_t)stage->choices[M3_CHOICE_ADMISSIBLE], "inadmissible",
+                     (json_int_t)stage->choices[M3_CHOICE_INADMISSIBLE], "certified", (json_int_t)stage->certified,
+                     "tainted", (json_int_t)stage->tainted, "index", m3_json_place(stage->index, stage->rank), "got",
+                     shown ? json_integer((json_int_t)stage->got) : json_null(), "want",
+                     shown ? json_integer((json_int_t)stage->want) : json_null(), "gap",
+                     shown ? m3_json_known(stage->gap) : json_null(), "bound",
+                     shown ? m3_json_known(stage->bound) : json_null(), "least_gap", m3_json_known(stage->least_gap),
+                     "scores", m3_json_text(stage->scores), "bounded_by", m3_json_text(stage->bounded_by), "note",
+                     m3_json_text(stage->note));
 }
 
 static json_t *summary(const struct m3_comparison *comparison)
@@ -80,18 +76,16 @@ static json_t *summary(const struct m3_comparison *comparison)
     const char *verdict = m3_verdict_name(m3_verdict_of_status(comparison->status));
     return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
                      "type", "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL),
-                     "stages", (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing,
-                     "judged", (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed,
-                     "suspects", (json_int_t)comparison->suspects,
-                     "not_judged", (json_int_t)comparison->not_judged,
+                     "stages", (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing, "judged",
+                     (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed, "suspects",
+                     (json_int_t)comparison->suspects, "not_judged", (json_int_t)comparison->not_judged,
                      "not_comparable", (json_int_t)comparison->not_comparable, "extra", (json_int_t)comparison->extra,
-                     "headroom", tightest ? m3_json_number(tightest->headroom) : json_null(),
-                     "headroom_tap", m3_json_text(tightest ? tightest->tap : NULL),
-                     "ranked", has_envelope ? json_integer((json_int_t)comparison->envelope.ranked) : json_null(),
-                     "blind", has_envelope ? json_integer((json_int_t)comparison->envelope.blind) : json_null(),
-                     "percentile", farthest ? m3_json_number(comparison->envelope.percentile) : json_null(),
-                     "farthest_tap", m3_json_text(farthest ? farthest->tap : NULL),
-                     "notes", m3_json_notes(&comparison->notes));
+                     "headroom", tightest ? m3_json_number(tightest->headroom) : json_null(), "headroom_tap",
+                     m3_json_text(tightest ? tightest->tap : NULL), "ranked",
+                     has_envelope ? json_integer((json_int_t)comparison->envelope.ranked) : json_null(), "blind",
+                     has_envelope ? json_integer((json_int_t)comparison->envelope.blind) : json_null(), "percentile",
+                     farthest ? m3_json_number(comparison->envelope.percentile) : json_null(), "farthest_tap",
+                     m3_json_text(farthest ? farthest->tap : NULL), "notes", m3_json_notes(&comparison->notes));
 }
 
 int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)

@@ -54,8 +54,7 @@ static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *
     if (finding == NULL) return m3_fail_memory(error, stage->tap, 0);
     if (stage->verdict == M3_VERDICT_FAIL || stage->verdict == M3_VERDICT_SUSPECT)
         fprintf(out, "\"><failure type=\"%s\" message=\"", m3_verdict_text(stage->verdict));
-    else
-        fprintf(out, "\"><skipped message=\"%s: ", m3_verdict_text(stage->verdict));
+    else fprintf(out, "\"><skipped message=\"%s: ", m3_verdict_text(stage->verdict));
     m3_print_markup(out, finding);
     fputs("\"/></testcase>\n", out);
     free(finding);
@@ -79,9 +78,11 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
     for (int64_t i = 0; i < comparison->count; i++)
         failures +=
             comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
-    fprintf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref compare\" tests=\"%"
-            PRId64 "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
-            comparison->count + errors, failures, errors, comparison->not_judged + comparison->not_comparable);
+    fprintf(
+        out,
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref compare\" tests=\"%" PRId64
+        "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
+        comparison->count + errors, failures, errors, comparison->not_judged + comparison->not_comparable);
     int status = print_properties(out, subject, error);
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++)
         status = print_case(out, &comparison->stages[i], error);

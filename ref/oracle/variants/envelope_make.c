@@ -85,9 +85,11 @@ static double relative(const struct distance *distance)
 static struct m3_request request_of(const struct m3_envelope_plan *plan)
 {
     const struct m3_case *c = plan->c;
+    /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
                                   .end_layer = plan->model->config.layers, .semantics = plan->semantics,
                                   .linear = plan->linear, .threads = plan->threads };
+    /* clang-format on */
     if (c->pictures.P > 0) request.pictures = &c->pictures;
     return request;
 }
@@ -100,8 +102,8 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
     struct m3_sink sink;
     struct m3_dump *dump = NULL;
     char *patterns = NULL, *beside = NULL;
-    if ((plan->taps && asprintf(&patterns, "%s,*.index.blocks,*.moe.experts", plan->taps) < 0)
-        || asprintf(&beside, "%s.truth-%ld", path, (long)getpid()) < 0) {
+    if ((plan->taps && asprintf(&patterns, "%s,*.index.blocks,*.moe.experts", plan->taps) < 0) ||
+        asprintf(&beside, "%s.truth-%ld", path, (long)getpid()) < 0) {
         free(patterns);
         return m3_fail_memory(error, "the truth's name", 0);
     }
@@ -144,8 +146,8 @@ static int is_measured(const struct making *m, int64_t i)
     const char *name = m3_safetensors_at(m->truth, i)->name;
     enum m3_tap tap;
     int64_t layer;
-    return m3_tap_parse(name, &tap, &layer) == 0 && m3_tap_table[tap].kind == M3_KIND_REALS
-        && m3_tap_matches(m->plan->taps, name);
+    return m3_tap_parse(name, &tap, &layer) == 0 && m3_tap_table[tap].kind == M3_KIND_REALS &&
+           m3_tap_matches(m->plan->taps, name);
 }
 
 static int check_taps(const struct making *m, struct m3_error *error)
@@ -232,8 +234,9 @@ static int all_runs(struct making *m, struct m3_error *error)
     size_t tensors = (size_t)m3_safetensors_count(m->truth);
     m->distances = calloc(tensors, sizeof *m->distances);
     m->rounds = calloc(tensors, sizeof *m->rounds);
-    m->results = tensors > SIZE_MAX / sizeof *m->results / (size_t)plan->runs ? NULL
-               : calloc(tensors * (size_t)plan->runs, sizeof *m->results);
+    m->results = tensors > SIZE_MAX / sizeof *m->results / (size_t)plan->runs
+                     ? NULL
+                     : calloc(tensors * (size_t)plan->runs, sizeof *m->results);
     if (!m->distances || !m->rounds || !m->results)
         return m3_fail_memory(error, "the distances", tensors * (size_t)plan->runs * sizeof *m->results);
     int status = m3_honest_new(&m->honest, plan->model, plan->semantics, plan->profile, m->truth, plan->c->T, error);

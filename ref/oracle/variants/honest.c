@@ -243,17 +243,21 @@ static void set_ops(struct m3_honest *honest)
 }
 
 int m3_honest_new(struct m3_honest **result, const struct m3_model *model, const struct m3_semantics *semantics,
-                 const struct m3_profile *profile, const struct m3_safetensors *choices, int64_t T,
-                 struct m3_error *error)
+                  const struct m3_profile *profile, const struct m3_safetensors *choices, int64_t T,
+                  struct m3_error *error)
 {
     *result = NULL;
     if (m3_profile_arithmetic(profile, 1).u != 0x1p-24 || m3_profile_truncates(profile))
-        return m3_fail(error, M3_BAD_INPUT, "profile %s: got other arithmetic, expected \"u\": \"f32\" and "
-                       "\"rounding\": \"nearest\"", m3_profile_name(profile));
+        return m3_fail(error, M3_BAD_INPUT,
+                       "profile %s: got other arithmetic, expected \"u\": \"f32\" and "
+                       "\"rounding\": \"nearest\"",
+                       m3_profile_name(profile));
     struct m3_honest *honest = calloc(1, sizeof *honest);
     if (!honest) return m3_fail_memory(error, "an implementation", sizeof *honest);
+    /* clang-format off */
     *honest = (struct m3_honest){ .model = model, .semantics = semantics, .profile = profile, .choices = choices,
                                 .base = m3_engine_f32()->ops, .T = T };
+    /* clang-format on */
     set_ops(honest);
     size_t scores = (size_t)T * (size_t)model->config.E * sizeof *honest->scores;
     const struct m3_request request = { .T = T, .end_layer = model->config.layers, .semantics = semantics };
@@ -282,8 +286,8 @@ void m3_honest_draw(struct m3_honest *honest, uint64_t seed, int64_t number)
     honest->calls = 0;
     honest->rounds = 0;
     honest->skip = (double)m3_draw(m3_draw_key(honest->key, "share passed over"), 0, 1024) / 2048;
-    honest->float_angles = m3_profile_arithmetic(honest->profile, 1).angle == M3_ANGLE_F32
-                       && m3_draw(m3_draw_key(honest->key, "angles"), 0, 2);
+    honest->float_angles = m3_profile_arithmetic(honest->profile, 1).angle == M3_ANGLE_F32 &&
+                           m3_draw(m3_draw_key(honest->key, "angles"), 0, 2);
     honest->most_parts = 1 + (int)m3_draw(m3_draw_key(honest->key, "most parts"), 0, M3_MOST_PARTS);
     honest->last = M3_TAP_EMBED;
     honest->layer = -1;

@@ -14,8 +14,8 @@ struct m3_honest;
  * and case. M3_BAD_INPUT: a profile whose arithmetic is not float to nearest; choices that are not all there. All must
  * outlive it. */
 int m3_honest_new(struct m3_honest **honest, const struct m3_model *model, const struct m3_semantics *semantics,
-                 const struct m3_profile *profile, const struct m3_safetensors *choices, int64_t T,
-                 struct m3_error *error);
+                  const struct m3_profile *profile, const struct m3_safetensors *choices, int64_t T,
+                  struct m3_error *error);
 void m3_honest_free(struct m3_honest *honest);                         /* NULL is fine */
 
 /* Draws the implementation with this number; the same seed and number give the same. Before each pass. */

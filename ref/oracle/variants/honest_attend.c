@@ -8,7 +8,7 @@
 /* Values pass through the engine's operators in float: each product and sum below is rounded. */
 
 int m3_honest_rope(struct m3_ctx *ctx, float *y, const float *x, const float *cos, const float *sin, int64_t T,
-                  int64_t heads, int64_t D, int64_t R)
+                   int64_t heads, int64_t D, int64_t R)
 {
     struct m3_honest *honest = ctx->plugin;
     char point[M3_POINT_NAME];
@@ -22,8 +22,8 @@ int m3_honest_rope(struct m3_ctx *ctx, float *y, const float *x, const float *co
             uint64_t at = (uint64_t)(row * D + i) * 4;
             float a = x_r[i], b = x_r[i + half];
             y_r[i] = m3_rounded(&r, (double)(a * cos_t[i]), at) - m3_rounded(&r, (double)(b * sin_t[i]), at + 1);
-            y_r[i + half] = m3_rounded(&r, (double)(b * cos_t[i]), at + 2)
-                          + m3_rounded(&r, (double)(a * sin_t[i]), at + 3);
+            y_r[i + half] =
+                m3_rounded(&r, (double)(b * cos_t[i]), at + 2) + m3_rounded(&r, (double)(a * sin_t[i]), at + 3);
         }
         for (int64_t i = R; i < D; i++) y_r[i] = x_r[i];
     }
@@ -34,7 +34,7 @@ int m3_honest_rope(struct m3_ctx *ctx, float *y, const float *x, const float *co
 static float *reordered(struct m3_ctx *ctx, const float *x, const int64_t *order, int64_t rows, int64_t n)
 {
     float *out = m3_scratch_take(ctx, rows * n, sizeof *out);
-#pragma omp parallel for num_threads(m3_team(ctx, rows * n))
+#pragma omp parallel for num_threads(m3_team(ctx, rows *n))
     for (int64_t r = 0; r < (out ? rows : 0); r++)
         for (int64_t i = 0; i < n; i++) out[r * n + i] = x[r * n + order[i]];
     return out;
@@ -130,8 +130,8 @@ static void one_row(const struct attention *a, float *o, float *lse, int64_t t, 
     const struct m3_rounder none = { 0 }, *partial = parts > 1 ? &a->partial : &none;
     for (int64_t p = 0; p < parts; p++) {
         int64_t first = n * p / parts, count = n * (p + 1) / parts - first;
-        float sum = one_part(a, room->part, room->z + first, room->keys + first, count, largest, g,
-                             at + (uint64_t)first);
+        float sum =
+            one_part(a, room->part, room->z + first, room->keys + first, count, largest, g, at + (uint64_t)first);
         for (int64_t c = 0; c < a->D; c++)
             o[c] += sum * m3_rounded(partial, (double)room->part[c], (at + (uint64_t)p) * 1024 + (uint64_t)c);
         total += sum;
@@ -210,19 +210,19 @@ static int causal(struct m3_ctx *ctx, float *o, float *lse, const float *q, cons
 }
 
 int m3_honest_attend_full(struct m3_ctx *ctx, float *o, float *lse, const float *q, const float *k, const float *v,
-                         const struct m3_attend *d)
+                          const struct m3_attend *d)
 {
     return causal(ctx, o, lse, q, k, v, NULL, d);
 }
 
 int m3_honest_attend_blocks(struct m3_ctx *ctx, float *o, float *lse, const float *q, const float *k, const float *v,
-                           const int32_t *blocks, const struct m3_attend *d)
+                            const int32_t *blocks, const struct m3_attend *d)
 {
     return causal(ctx, o, lse, q, k, v, blocks, d);
 }
 
 int m3_honest_attend_segments(struct m3_ctx *ctx, float *o, const float *q, const float *k, const float *v,
-                             const int64_t *ends, int64_t segments, int64_t A, int64_t U)
+                              const int64_t *ends, int64_t segments, int64_t A, int64_t U)
 {
     int64_t P = ends[segments - 1], longest = 0;
     for (int64_t s = 0; s < segments; s++) longest = m3_max(longest, ends[s] - (s ? ends[s - 1] : 0));

@@ -67,7 +67,7 @@ static void arrange(struct m3_ctx *ctx, float *out, const float *x, const struct
     for (int p = 0; p < cuts->parts; p++) {
         int64_t first = cuts->cut[p], n = cuts->cut[p + 1] - first;
         float *to = out + T * first;
-#pragma omp parallel for num_threads(m3_team(ctx, T * n))
+#pragma omp parallel for num_threads(m3_team(ctx, T *n))
         for (int64_t t = 0; t < T; t++)
             for (int64_t k = 0; k < n; k++) to[t * n + k] = x[t * cols + cuts->order[first + k]];
     }
@@ -78,7 +78,7 @@ static void arrange_weights(struct m3_ctx *ctx, float *panel, float *row, const 
                             int64_t n, const struct cuts *cuts, const struct m3_rounder *rounder)
 {
     int64_t cols = w->cols;
-#pragma omp parallel for num_threads(m3_team(ctx, n * cols)) schedule(static, 1)
+#pragma omp parallel for num_threads(m3_team(ctx, n *cols)) schedule(static, 1)
     for (int64_t r = 0; r < n; r++) {
         float *mine = row + r * cols;
         m3_expand_f32(mine, w, n0 + r, 0, cols);
@@ -138,7 +138,7 @@ static int product(struct m3_ctx *ctx, float *y, const float *x, const struct m3
 }
 
 int m3_honest_linear(struct m3_ctx *ctx, float *y, const float *x, const struct m3_weight *w, const float *bias,
-                    int64_t T)
+                     int64_t T)
 {
     struct m3_honest *honest = ctx->plugin;
     const struct m3_honest_place *place = NULL;
@@ -165,8 +165,9 @@ static void round_inner(struct m3_honest *honest, struct m3_ctx *ctx, const char
 static struct m3_rounder chain_of(struct m3_honest *honest)
 {
     char point[M3_POINT_NAME];
-    const char *inner = honest->in_experts ? "moe.expert.chain"
-                      : honest->last == M3_TAP_MLP_UP ? "mlp.act.chain" : "moe.shared.chain";
+    const char *inner = honest->in_experts              ? "moe.expert.chain"
+                        : honest->last == M3_TAP_MLP_UP ? "mlp.act.chain"
+                                                        : "moe.shared.chain";
     return m3_honest_rounder(honest, m3_honest_point(honest, point, inner));
 }
 
@@ -178,7 +179,7 @@ static void round_act(struct m3_honest *honest, struct m3_ctx *ctx, float *y, in
 }
 
 int m3_honest_swiglu_oai(struct m3_ctx *ctx, float *y, const float *gate, const float *up, int64_t T, int64_t F,
-                        const struct m3_activation *act)
+                         const struct m3_activation *act)
 {
     struct m3_honest *honest = ctx->plugin;
     const struct m3_rounder r = chain_of(honest);
@@ -210,8 +211,8 @@ int m3_honest_swiglu(struct m3_ctx *ctx, float *y, const float *gate, const floa
 }
 
 /* out [n,H] := w2 act(w1 x, w3 x), with the storage points of experts. */
-static int one_expert(struct m3_ctx *ctx, float *out, const float *x, float *gate, float *up,
-                        const struct m3_expert *e, const struct m3_activation *act, int64_t n)
+static int one_expert(struct m3_ctx *ctx, float *out, const float *x, float *gate, float *up, const struct m3_expert *e,
+                      const struct m3_activation *act, int64_t n)
 {
     struct m3_honest *honest = ctx->plugin;
     char point[M3_POINT_NAME];

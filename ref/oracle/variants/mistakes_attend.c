@@ -164,8 +164,8 @@ static int scaled_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, co
 static int64_t rotated(const struct m3_config *c) { return c->R; }
 static int64_t hidden(const struct m3_config *c) { return c->H / c->Q; }
 
-static int base_two(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row,
-                    int64_t rows, struct m3_error *error)
+static int base_two(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
+                    struct m3_error *error)
 {
     double *lse = data;
     (void)layer, (void)row, (void)error;

@@ -72,8 +72,8 @@ static const struct m3_mistake all[] = {
       M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.block_scores = half_precision) },
     { "index.one_head", "one index query head for all groups", "*.index.q_proj", M3_OP_LINEAR,
       M3_NEEDS_SPARSE | M3_NEEDS_GROUPS, NULL, NULL, M3_CHANGE(.prepare = one_head) },
-    { "index.no_norm", "index queries and keys are not normalised", "*.index.q_norm", M3_OP_RMS_NORM,
-      M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.rms_norm = no_norm, .ops.rms_norm_plain = no_norm) },
+    { "index.no_norm", "index queries and keys are not normalised", "*.index.q_norm", M3_OP_RMS_NORM, M3_NEEDS_SPARSE,
+      NULL, NULL, M3_CHANGE(.ops.rms_norm = no_norm, .ops.rms_norm_plain = no_norm) },
     { "index.no_rope", "index queries and keys are not turned", "*.index.q_rope", M3_OP_ROPE, M3_NEEDS_SPARSE,
       "a position other than 0", NULL, M3_CHANGE(.ops.rope = no_rope) },
     { "index.relu", "negative scores are raised to 0, as in another model's indexer", "*.index.block_scores",
@@ -81,8 +81,8 @@ static const struct m3_mistake all[] = {
       M3_CHANGE(.ops.block_scores = relu) },
     { "index.scale", "scores times X^(-1/2)", "*.index.block_scores", M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE, NULL,
       "index_scale=rsqrt", NULL },
-    { "index.scale_missing", "index matrices of 8 bits are read without their scales", "*.index.q_proj",
-      M3_OP_LINEAR, M3_NEEDS_SPARSE | M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = scale_missing) },
+    { "index.scale_missing", "index matrices of 8 bits are read without their scales", "*.index.q_proj", M3_OP_LINEAR,
+      M3_NEEDS_SPARSE | M3_NEEDS_MX32, NULL, NULL, M3_CHANGE(.prepare = scale_missing) },
 };
 
 const struct m3_mistake_section m3_mistakes_index = { all, sizeof all / sizeof all[0] };

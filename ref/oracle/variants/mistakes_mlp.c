@@ -83,8 +83,8 @@ int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real
     for (int64_t i = 0; i < E * T * K && !status; i++) {        /* by expert, then by slot */
         const int64_t e = i / (T * K), slot = i % (T * K), t = slot / K;
         if (ids[slot] != e) continue;
-        status = m3_right()->linear(ctx, gate, x + t * H, &experts[e].w1, NULL, 1)
-              || m3_right()->linear(ctx, up, x + t * H, &experts[e].w3, NULL, 1);
+        status = m3_right()->linear(ctx, gate, x + t * H, &experts[e].w1, NULL, 1) ||
+                 m3_right()->linear(ctx, up, x + t * H, &experts[e].w3, NULL, 1);
         for (int64_t f = 0; f < F; f++)         /* up follows gate: the two are one stack */
             y[f] = change->interleaved ? change->gated(gate[2 * f], gate[2 * f + 1], act)
                                        : change->gated(gate[f], up[f], act);
@@ -192,8 +192,8 @@ static int expand_layer(struct m3_mistaken_run *run, int64_t l, struct m3_error 
 {
     struct m3_layer *at = &run->model.layers[l];
     int status = m3_own_experts(run, l, error);
-    struct m3_weight *of_layer[] = { &at->q_proj, &at->k_proj, &at->v_proj, &at->o_proj, &at->index_q_proj,
-                                     &at->index_k_proj, &at->gate, &at->up, &at->down };
+    struct m3_weight *of_layer[] = { &at->q_proj,       &at->k_proj, &at->v_proj, &at->o_proj, &at->index_q_proj,
+                                     &at->index_k_proj, &at->gate,   &at->up,     &at->down };
     const int64_t count = 9 + (at->experts ? 3 * run->model.config.E : 0);
     for (int64_t i = 0; i < count && !status; i++) {
         struct m3_expert *e = i < 9 ? NULL : &at->experts[(i - 9) / 3];
@@ -292,8 +292,8 @@ static const struct m3_mistake all[] = {
       NULL, M3_CHANGE(.ops.route = no_renorm) },
     { "moe.no_scale", "the routed experts' factor is missing", "*.moe.routed", M3_OP_ROUTED, M3_NEEDS_EXPERTS,
       "a factor other than 1", NULL, M3_CHANGE(.ops.experts = other_factor, .factors = 0) },
-    { "moe.no_scale:twice", "the routed experts' factor is given twice", "*.moe.routed", M3_OP_ROUTED,
-      M3_NEEDS_EXPERTS, "a factor other than 1", NULL, M3_CHANGE(.ops.experts = other_factor, .factors = 2) },
+    { "moe.no_scale:twice", "the routed experts' factor is given twice", "*.moe.routed", M3_OP_ROUTED, M3_NEEDS_EXPERTS,
+      "a factor other than 1", NULL, M3_CHANGE(.ops.experts = other_factor, .factors = 2) },
     { "moe.scale_shared", "the shared expert gets the factor too", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED,
       "a factor other than 1", NULL, M3_CHANGE(.ops.add = scaled_shared) },
     { "moe.no_shared", "the shared expert is missing", "*.mlp", M3_OP_ADD, M3_NEEDS_SHARED, NULL, NULL,

@@ -99,8 +99,10 @@ static int norm_then(struct m3_ctx *ctx, real *y, const real *x, const real *cos
     if (!in_text(ctx)) return m3_right()->rope(ctx, y, x, cos, sin, T, heads, D, R);
     const int64_t l = m3_layer_index(c, run->layer);
     const struct m3_layer *layer = &run->model.layers[l];
-    const struct m3_weight *w = tap == M3_TAP_Q_ROPE ? &layer->q_norm : tap == M3_TAP_K_ROPE ? &layer->k_norm
-                              : tap == M3_TAP_INDEX_Q_ROPE ? &layer->index_q_norm : &layer->index_k_norm;
+    const struct m3_weight *w = tap == M3_TAP_Q_ROPE         ? &layer->q_norm
+                                : tap == M3_TAP_K_ROPE       ? &layer->k_norm
+                                : tap == M3_TAP_INDEX_Q_ROPE ? &layer->index_q_norm
+                                                             : &layer->index_k_norm;
     const size_t mark = m3_scratch_mark(ctx);
     real *numbers = m3_scratch_take(ctx, D, sizeof *numbers);
     if (!numbers) return M3_INTERNAL;
@@ -146,8 +148,8 @@ static int whole_vector(struct m3_ctx *ctx, real *y, const real *x, const real *
 static int heads_plain(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     const enum m3_tap tap = m3_tap_being_made(ctx);
-    return (tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM ? m3_right()->rms_norm_plain : m3_right()->rms_norm)(
-        ctx, y, x, w, T, H, eps);
+    return (tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM ? m3_right()->rms_norm_plain
+                                                         : m3_right()->rms_norm)(ctx, y, x, w, T, H, eps);
 }
 
 /* To bf16 before the weight. */
@@ -190,8 +192,8 @@ static const struct m3_mistake all[] = {
       "layers.0.attn_norm", M3_OP_RMS_NORM, M3_NEEDS_GEMMA, NULL, NULL, M3_CHANGE(.ops.rms_norm = no_plus_one) },
     { "norm.double_plus_one", "1 is added to a weight that holds it already", "layers.0.attn_norm", M3_OP_RMS_NORM,
       M3_NEEDS_GEMMA, NULL, NULL, M3_CHANGE(.ops.rms_norm = double_plus_one) },
-    { "norm.qk_full_vector", "q and k are normalised over all heads together", "*.q_norm", M3_OP_RMS_NORM, HEADS,
-      NULL, NULL, M3_CHANGE(.ops.rms_norm = whole_vector) },
+    { "norm.qk_full_vector", "q and k are normalised over all heads together", "*.q_norm", M3_OP_RMS_NORM, HEADS, NULL,
+      NULL, M3_CHANGE(.ops.rms_norm = whole_vector) },
     { "norm.qk_plain", "the norms of q and k lack the 1", "*.q_norm", M3_OP_RMS_NORM, HEADS, NULL, NULL,
       M3_CHANGE(.ops.rms_norm = heads_plain) },
     { "norm.early_round", "normalised values are rounded to bf16 before the weight", "layers.0.attn_norm",

@@ -54,10 +54,7 @@ static double mean_of_groups(const double *m_b, int64_t g, const struct m3_index
     return sum / (double)d->G;
 }
 
-static double next_group(const double *m_b, int64_t g, const struct m3_index *d)
-{
-    return m_b[(g + 1) % d->G * d->B];
-}
+static double next_group(const double *m_b, int64_t g, const struct m3_index *d) { return m_b[(g + 1) % d->G * d->B]; }
 
 static int mean_heads(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
@@ -255,10 +252,7 @@ static int one_place_more(struct m3_mistaken_run *run, struct m3_error *error)
 /* ---- how lists are read */
 
 /* An id is the number of a page, and a page holds one key. */
-static int64_t page_of_one(const struct m3_query *query, int64_t j)
-{
-    return j <= query->p && m3_listed(query, j) > 0;
-}
+static int64_t page_of_one(const struct m3_query *query, int64_t j) { return j <= query->p && m3_listed(query, j) > 0; }
 
 /* -1, at the end of a short list, is taken for the own block. */
 static int64_t sentinel(const struct m3_query *query, int64_t j)
@@ -292,12 +286,12 @@ static const struct m3_mistake all[] = {
       NULL, NULL, M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .times = page_of_one) },
     { "select.no_local", "the own block is not forced", "*.index.blocks", M3_OP_NONE, M3_NEEDS_CHOICE, NULL,
       "local_blocks=0", NULL },
-    { "select.local_last", "the last block of the sequence is forced, not each row's own", "*.index.blocks",
-      M3_OP_NONE, M3_NEEDS_SPARSE, "a second block", NULL,
+    { "select.local_last", "the last block of the sequence is forced, not each row's own", "*.index.blocks", M3_OP_NONE,
+      M3_NEEDS_SPARSE, "a second block", NULL,
       M3_CHANGE(.ops.select_blocks = local_last, .ops.attend_blocks = m3_mistaken_attend_blocks,
                 .times = m3_as_listed) },
-    { "select.local_extra", "the own block comes on top of the N best", "*.attn_lse", M3_OP_ATTEND,
-      M3_NEEDS_CHOICE, NULL, NULL, M3_CHANGE(.prepare = one_place_more) },
+    { "select.local_extra", "the own block comes on top of the N best", "*.attn_lse", M3_OP_ATTEND, M3_NEEDS_CHOICE,
+      NULL, NULL, M3_CHANGE(.prepare = one_place_more) },
     { "select.local_multi", "of several local blocks only the own one is forced", "*.index.blocks", M3_OP_NONE,
       M3_NEEDS_CHOICE | M3_NEEDS_LOCAL_BLOCKS, NULL, "local_rule=own", NULL },
     { "select.init_block", "the first block is forced too", "*.index.blocks", M3_OP_NONE, M3_NEEDS_CHOICE, NULL,
@@ -313,8 +307,8 @@ static const struct m3_mistake all[] = {
       M3_OP_NONE, M3_NEEDS_SPARSE, "a second block", NULL,
       M3_CHANGE(.ops.select_blocks = future_blocks, .ops.attend_blocks = m3_mistaken_attend_blocks,
                 .times = m3_as_listed) },
-    { "select.pad_zero", "what fills up the last block scores 0, not -inf", "*.index.block_scores",
-      M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE | M3_NEEDS_PART_BLOCK, NULL, NULL,
+    { "select.pad_zero", "what fills up the last block scores 0, not -inf", "*.index.block_scores", M3_OP_BLOCK_SCORES,
+      M3_NEEDS_SPARSE | M3_NEEDS_PART_BLOCK, NULL, NULL,
       M3_CHANGE(.ops.block_scores = m3_mistaken_scores, .pool = pad_zero, .ops.select_blocks = by_score,
                 .ops.attend_blocks = m3_mistaken_attend_blocks, .times = m3_as_listed) },
     { "select.slot_anchor", "blocks are counted from a slot of padding, not from the first token",
@@ -323,12 +317,12 @@ static const struct m3_mistake all[] = {
                 .ops.attend_blocks = m3_mistaken_attend_blocks, .times = slot_times) },
     { "select.sentinel", "-1 in a list is used as an id: the own block counts again", "*.attn_lse", M3_OP_ATTEND,
       M3_NEEDS_SPARSE, NULL, NULL, M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .times = sentinel) },
-    { "select.tie", "of equal scores the higher id wins", "*.index.blocks", M3_OP_NONE, M3_NEEDS_CHOICE,
-      "equal scores", NULL, M3_CHANGE(.ops.select_blocks = higher_id) },
+    { "select.tie", "of equal scores the higher id wins", "*.index.blocks", M3_OP_NONE, M3_NEEDS_CHOICE, "equal scores",
+      NULL, M3_CHANGE(.ops.select_blocks = higher_id) },
     { "select.layer_reuse", "the lists of the first sparse layer serve the later ones", "*.index.blocks", M3_OP_NONE,
       M3_NEEDS_CHOICE | M3_NEEDS_TWO_SPARSE, NULL, NULL, M3_CHANGE(.force = layer_reuse) },
-    { "select.order", "the own block stands first, and only the last one listed is masked", "*.attn_lse",
-      M3_OP_ATTEND, M3_NEEDS_SPARSE, "a row inside its block, behind another block", NULL,
+    { "select.order", "the own block stands first, and only the last one listed is masked", "*.attn_lse", M3_OP_ATTEND,
+      M3_NEEDS_SPARSE, "a row inside its block, behind another block", NULL,
       M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .times = own_first) },
 };
 

@@ -188,8 +188,8 @@ static int normalised(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, 
     real *ones = m3_scratch_take(ctx, 2 * cols, sizeof *ones);
     if (!ones) return M3_INTERNAL;
     for (int64_t i = 0; i < 2 * cols; i++) ones[i] = i < cols;
-    int status = m3_right()->layer_norm(ctx, mine, x, ones, ones + cols, T, cols,
-                                        m3_run_of(ctx)->model.config.vision.eps);
+    int status =
+        m3_right()->layer_norm(ctx, mine, x, ones, ones + cols, T, cols, m3_run_of(ctx)->model.config.vision.eps);
     m3_scratch_release(ctx, mark);
     return status;
 }
@@ -264,21 +264,20 @@ static const struct m3_mistake all[] = {
       M3_CHANGE(.ops.gelu = gelu_tanh) },
     { "vision.gelu_quick", "GELU as x sig(1.702 x)", "vision.layers.0.act", M3_OP_GELU, M3_NEEDS_PICTURES, NULL, NULL,
       M3_CHANGE(.ops.gelu = gelu_quick) },
-    { "vision.post_ln", "a norm that the weights do not have behind the last layer", "projector.linear_1",
-      M3_OP_LINEAR, M3_NEEDS_PICTURES, NULL, NULL,
+    { "vision.post_ln", "a norm that the weights do not have behind the last layer", "projector.linear_1", M3_OP_LINEAR,
+      M3_NEEDS_PICTURES, NULL, NULL,
       M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = normalised, .reader = M3_TAP_LINEAR_1) },
     { "vision.content_order", "a patch is read as (time, channel, ..)", "vision.patch_embed", M3_OP_LINEAR,
       M3_NEEDS_PICTURES, NULL, NULL,
       M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = time_before_channel, .reader = M3_TAP_PATCH_EMBED) },
-    { "vision.frame_repeat", "the second frame of a still is zero", "vision.patch_embed", M3_OP_LINEAR,
-      M3_NEEDS_STILL, NULL, NULL,
-      M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = frame_zero, .reader = M3_TAP_PATCH_EMBED) },
+    { "vision.frame_repeat", "the second frame of a still is zero", "vision.patch_embed", M3_OP_LINEAR, M3_NEEDS_STILL,
+      NULL, NULL, M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = frame_zero, .reader = M3_TAP_PATCH_EMBED) },
     { "vision.conv_precision", "pixels and patch weights are rounded to bf16", "vision.patch_embed", M3_OP_LINEAR,
       M3_NEEDS_PICTURES, NULL, NULL,
       M3_CHANGE(.ops.linear = m3_mistaken_linear, .reads = pixels_bf16, .reader = M3_TAP_PATCH_EMBED,
                 .prepare = weights_bf16) },
-    { "vision.merge_order", "four neighbours are joined by columns", "projector.merged", M3_OP_COPY,
-      M3_NEEDS_PICTURES, NULL, NULL, M3_CHANGE(.force = by_columns) },
+    { "vision.merge_order", "four neighbours are joined by columns", "projector.merged", M3_OP_COPY, M3_NEEDS_PICTURES,
+      NULL, NULL, M3_CHANGE(.force = by_columns) },
     { "vision.qk_permuted", "channels of q and k in another order, which attention does not notice",
       "vision.layers.0.q_proj", M3_OP_LINEAR, M3_NEEDS_PICTURES, NULL, NULL,
       M3_CHANGE(.ops.linear = shuffled_linear, .ops.rope = shuffled_rope) },

@@ -65,11 +65,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 
-template <class T>
-static inline cudaError_t cudaMalloc(T **p, size_t bytes)
-{
-    return cudaMalloc((void **)p, bytes);
-}
+template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) { return cudaMalloc((void **)p, bytes); }
 
 /* Remembers an error for cudaGetLastError, and returns it. */
 cudaError_t m3_remember(cudaError_t error);
@@ -78,17 +74,9 @@ cudaError_t m3_remember(cudaError_t error);
 bool m3_for_device(const void *p);
 
 /* Only what is a pointer is looked at, not what is in a struct. */
-template <class T>
-static inline bool m3_fits_device(const T &)
-{
-    return true;
-}
+template <class T> static inline bool m3_fits_device(const T &) { return true; }
 
-template <class T>
-static inline bool m3_fits_device(T *const &p)
-{
-    return m3_for_device(p);
-}
+template <class T> static inline bool m3_fits_device(T *const &p) { return m3_for_device(p); }
 
 /* Calls thread(call) once for each thread of the grid. */
 cudaError_t m3_run_grid(const cudaLaunchConfig_t *config, const void *kernel, void (*thread)(void *call), void *call);

@@ -78,30 +78,26 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, m3_line at = m3_line:
     m3_meet_warp("__syncwarp", at, mask, NULL, 0, NULL);
 }
 
-template <class T>
-static inline const T *m3_brought(const char *operation, m3_line at, unsigned mask, T x)
+template <class T> static inline const T *m3_brought(const char *operation, m3_line at, unsigned mask, T x)
 {
     static_assert(std::is_arithmetic<T>::value && (sizeof(T) == 4 || sizeof(T) == 8), "what a shuffle can carry");
     return (const T *)m3_meet_warp(operation, at, mask, &x, sizeof x, NULL);
 }
 
-template <class T>
-static inline T __shfl_sync(unsigned mask, T x, int lane, m3_line at = m3_line::here())
+template <class T> static inline T __shfl_sync(unsigned mask, T x, int lane, m3_line at = m3_line::here())
 {
     return m3_brought("__shfl_sync", at, mask, x)[lane & (M3_LANES - 1)];
 }
 
 /* Lanes that do not exist: one's own value. */
-template <class T>
-static inline T __shfl_xor_sync(unsigned mask, T x, int bits, m3_line at = m3_line::here())
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int bits, m3_line at = m3_line::here())
 {
     const int from = m3_own_lane() ^ bits;
     const T *all = m3_brought("__shfl_xor_sync", at, mask, x);
     return from >= 0 && from < M3_LANES ? all[from] : x;
 }
 
-template <class T>
-static inline T __shfl_up_sync(unsigned mask, T x, unsigned distance, m3_line at = m3_line::here())
+template <class T> static inline T __shfl_up_sync(unsigned mask, T x, unsigned distance, m3_line at = m3_line::here())
 {
     const unsigned lane = threadIdx.x % M3_LANES;
     const T *all = m3_brought("__shfl_up_sync", at, mask, x);
@@ -130,8 +126,7 @@ static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 
-template <class T>
-static inline T m3_exchanged(T *p, T x)
+template <class T> static inline T m3_exchanged(T *p, T x)
 {
     const T old = *p;
     *p = x;

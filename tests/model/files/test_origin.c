@@ -6,7 +6,8 @@
 /* A file that states these; NULL: it does not. To be closed. */
 static struct m3_safetensors *file_of(const char *name, const char *model, const char *the_case, const char *semantics)
 {
-    const char *const stated[][2] = { { "model_sha256", model }, { "case_sha256", the_case },
+    const char *const stated[][2] = { { "model_sha256", model },
+                                      { "case_sha256", the_case },
                                       { "semantics", semantics } };
     struct m3_error error = { 0 };
     struct m3_safetensors *file;
@@ -28,6 +29,7 @@ static struct m3_safetensors *file_of(const char *name, const char *model, const
 /* Goal:  another model or case is an error, or noted by force; what one side does not state is noted, not an error.
  * Claim: status, number of lines and their texts, by hand.
  * Seen to fail with only the model compared, and with force ignored. */
+/* clang-format off */
 static const struct {
     const char *model, *the_case, *expected_model;
     struct m3_origin_use use;
@@ -48,6 +50,7 @@ static const struct {
     { "m", "d", "m", { .status = M3_BAD_INPUT }, M3_BAD_INPUT, NULL, "case_sha256: got d, expected c\n" },
     { NULL, "c", "m", { .status = M3_BAD_INPUT }, M3_OK, ": model_sha256 is absent: not checked\n", NULL },
 };
+/* clang-format on */
 
 static int ends_with(const struct m3_error *lines, const char *text)
 {
@@ -74,8 +77,9 @@ END_TEST
  * Seen to fail with semantics left out, and with what both do not state taken as equal. */
 START_TEST(same_run)
 {
-    static const char *const stated[][3] = { { "n", "c", "{}" }, { "m", "d", "{}" }, { "m", "c", "{\"pool\": \"lse\"}" },
-                                             { "m", "c", NULL } };
+    static const char *const stated[][3] = {
+        { "n", "c", "{}" }, { "m", "d", "{}" }, { "m", "c", "{\"pool\": \"lse\"}" }, { "m", "c", NULL }
+    };
     struct m3_error error = { 0 };
     struct m3_safetensors *dump = file_of("dump", "m", "c", "{}"), *silent = file_of("silent", NULL, NULL, NULL);
     for (size_t i = 0; i < sizeof stated / sizeof *stated; i++) {

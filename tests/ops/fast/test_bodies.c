@@ -194,7 +194,9 @@ static void check_full(int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
 static const int64_t rows_of[] = { 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65 };
 static const int64_t channels_of[] = { 1, 2, 3, 4, 7, 8, 15, 16, 17, 20, 32, 33, 64, 67 };
 static const int64_t places_of[] = { 0, 0, 1, 3, 61, 130 };
-static const struct { int64_t Q, G; } heads_of[] = { { 1, 1 }, { 2, 1 }, { 6, 2 }, { 3, 3 }, { 16, 1 }, { 66, 1 } };
+static const struct {
+    int64_t Q, G;
+} heads_of[] = { { 1, 1 }, { 2, 1 }, { 6, 2 }, { 3, 3 }, { 16, 1 }, { 66, 1 } };
 
 /* Beside drawn sizes: more keys than stay in a near cache, and so many that a tile has fewer rows. */
 START_TEST(full_attention)
@@ -304,7 +306,8 @@ static int block_scores(const struct m3_ops *ops, struct m3_ctx *ctx, real *m, r
 /* Also more blocks than a piece has (64), and one row alone. */
 START_TEST(scores)
 {
-    static const int64_t block_of[] = { 1, 2, 3, 4, 7, 16, 128 }, groups[] = { 1, 2, 3, 4, 5 }, far[] = { 0, 1, 61, 300 };
+    static const int64_t block_of[] = { 1, 2, 3, 4, 7, 16, 128 }, groups[] = { 1, 2, 3, 4, 5 },
+                         far[] = { 0, 1, 61, 300 };
     int refused = 0, cases = choose(_i) ? 300 : 0;
     for (int i = 0; i < cases; i++) {
         const int64_t T = PICK(rows_of), p0 = PICK(far), G = PICK(groups), X = PICK(channels_of);
@@ -408,8 +411,10 @@ static int experts(const struct m3_ops *ops, struct m3_ctx *ctx, real *routed, r
 
 static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
 {
+    /* clang-format off */
     struct mixture m = { .T = T, .E = E, .K = K, .each = i % 2,
                          .act = { .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 5 == 0 } };
+    /* clang-format on */
     struct stored matrices[7][3];
     for (int64_t e = 0; e < E; e++)
         for (int w = 0; w < 3; w++) {
@@ -430,7 +435,8 @@ static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, 
     char what[100];
     snprintf(what, sizeof what, "%s experts T %d E %d K %d H %d F %d", chosen->name, (int)T, (int)E, (int)K, (int)H,
              (int)F);
-    const int status = both(what, &(struct call){ experts, &m, T * H, m.each ? T * K * H : 0, M3_LINEAR_ORDERED }, NULL);
+    const int status =
+        both(what, &(struct call){ experts, &m, T * H, m.each ? T * K * H : 0, M3_LINEAR_ORDERED }, NULL);
     for (int64_t e = 0; e < E; e++)
         for (int w = 0; w < 3; w++) ck_assert(stored_intact(&matrices[e][w]));
     free(m.x);
@@ -486,7 +492,8 @@ START_TEST(activations)
 {
     static const int64_t wide[] = { 1, 2, 3, 8, 15, 16, 17, 33, 4095, 4096, 4097, 9001 };
     for (int i = 0; choose(_i) && i < 120; i++) {
-        struct pointwise p = { .T = 1 + i % 3, .F = wide[i / 3 % 12],
+        struct pointwise p = { .T = 1 + i % 3,
+                               .F = wide[i / 3 % 12],
                                .act = { .alpha = (real)1.702, .limit = 7, .clamp = i % 2 } };
         p.gate = reals(p.T * p.F, (enum numbers)(i % KINDS));
         p.up = reals(p.T * p.F, (enum numbers)(i % KINDS));

@@ -144,8 +144,8 @@ START_TEST(dots_do_not_know_their_neighbours)
             kernels->dots(got, ROWS, x, w, n, ROWS, K);
             ck_assert(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0);
             kernels->dots_bf16(got, ROWS, x, codes + 1, n, ROWS, K);
-            ck_assert_msg(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0, "%s: K %d, T %d, BF16", kernels->name,
-                          (int)K, (int)n);
+            ck_assert_msg(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0, "%s: K %d, T %d, BF16",
+                          kernels->name, (int)K, (int)n);
         }
     }
 }
@@ -154,10 +154,12 @@ END_TEST
 /* Every code of every stored form, at every start and length around the scale blocks, from an odd address. */
 START_TEST(expand_is_the_decoder)
 {
+    /* clang-format off */
     static const struct { enum m3_dtype dtype; enum m3_scaling scaling; } forms[] = {
         { M3_F64, M3_UNSCALED }, { M3_F32, M3_UNSCALED },   { M3_F16, M3_UNSCALED },
         { M3_BF16, M3_UNSCALED }, { M3_F8_E4M3, M3_SCALE_128X128 }, { M3_F8_E4M3, M3_SCALE_MX32 },
     };
+    /* clang-format on */
     enum { ROWS = 131, COLS = 259 };
     static unsigned char bytes[ROWS * COLS * 8 + 1], scales[ROWS * COLS * 4 + 1];
     static real got[COLS], want[COLS];
@@ -171,8 +173,10 @@ START_TEST(expand_is_the_decoder)
             float scale = (float)draw() * (float)(1 << 4 * i);
             memcpy(scales + 1 + 4 * i, &scale, 4);
         }
+        /* clang-format off */
         const struct m3_weight w = { .data = bytes + 1, .scales = forms[f].scaling ? scales + 1 : NULL,
                                      .dtype = forms[f].dtype, .scaling = forms[f].scaling, .rows = ROWS, .cols = COLS };
+        /* clang-format on */
         for (int64_t row = 0; row < ROWS; row += 13)
             for (int64_t col = 0; col < COLS; col += 31)
                 for (int64_t n = 1; n <= COLS - col; n += 37) {
@@ -211,7 +215,7 @@ START_TEST(softmax_is_the_plain_loop)
                 volatile real argument = want[j * WIDE + l] * scale;
                 argument = argument - m;
                 want[j * WIDE + l] = (real)(sizeof(real) == sizeof(float) ? m3_exp_falling((float)argument)
-                                                                           : m3_exp_body((double)argument));
+                                                                          : m3_exp_body((double)argument));
                 c = c + (double)want[j * WIDE + l];
             }
             ck_assert(max[l] == m && sum[l] == c);

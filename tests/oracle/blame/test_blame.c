@@ -15,8 +15,8 @@ static struct m3_profile *profile;
 /* ---- dumps of a pass */
 
 struct cut {
-    int (*keeps)(enum m3_tap tap, int64_t layer);       /* NULL: all taps */
-    const int32_t *rows;                                /* of text taps; NULL: all */
+    int (*keeps)(enum m3_tap tap, int64_t layer); /* NULL: all taps */
+    const int32_t *rows; /* of text taps; NULL: all */
     int64_t row_count;
 };
 
@@ -110,7 +110,7 @@ static void forget(void)
 
 /* The middle row's first element of one tap, or of every one, is 1 % and 1e-3 off, and the pass goes on from there. */
 struct defect {
-    enum m3_tap tap;            /* M3_TAPS: all */
+    enum m3_tap tap; /* M3_TAPS: all */
     int64_t layer;
 };
 
@@ -129,7 +129,7 @@ static void other_choice(int32_t *ids, enum m3_tap tap, int64_t number)
         if (tap == M3_TAP_INDEX_BLOCKS) ids[k] = id;
         return;
     }
-    ck_assert_int_eq(tap, M3_TAP_INDEX_BLOCKS);      /* all were chosen: one too few */
+    ck_assert_int_eq(tap, M3_TAP_INDEX_BLOCKS); /* all were chosen: one too few */
     int64_t k = width - 1;
     while (k > 0 && ids[k] < 0) k--;
     ids[k] = -1;
@@ -161,7 +161,9 @@ static void pass_with(const char *model, const char *the_case, struct defect def
     pass_forced(&p, M3_LINEAR_BLAS, &force);
 }
 
-static const struct { const char *model, *the_case; } cases[] = {
+static const struct {
+    const char *model, *the_case;
+} cases[] = {
     { "golden/tiny/model", "golden/vision/two_case.safetensors" },
     { "golden/mtp/model", "golden/mtp/case.safetensors" },
     { "golden/m2/model", "golden/m2/case.safetensors" },
@@ -572,15 +574,13 @@ static void setup(void)
     options = (struct m3_blame_options){ 0 };
 }
 
-static void teardown(void)
-{
-    remove_folder();
-}
+static void teardown(void) { remove_folder(); }
 
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
     Suite *suite = suite_create("blame");
+    /* clang-format off */
     const struct { const char *name; const TTest *test; int runs; } tests[] = {
         { "defect_is_named", defect_is_named, 3 },          { "every_operator_at_once", every_operator_at_once, 3 },
         { "defect_is_named_alone", defect_is_named_alone, 3 }, { "honest", honest, 3 },
@@ -589,7 +589,8 @@ Suite *m3_suite(void)
         { "legal_other_choice", legal_other_choice, 1 },    { "no_numbers", no_numbers, 1 },
         { "profiles", profiles, 1 },
     };
-    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {      /* CK_RUN_CASE=rows runs one */
+    /* clang-format on */
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) { /* CK_RUN_CASE=rows runs one */
         TCase *test = tcase_create(tests[i].name);
         tcase_set_timeout(test, 300);
         tcase_add_checked_fixture(test, setup, teardown);

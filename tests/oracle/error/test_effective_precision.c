@@ -77,8 +77,10 @@ static const struct {
  *        0.2 for unclear, with everything beside storing told. */
 START_TEST(simulated)
 {
-    static const enum m3_shape shapes[] = { [M3_EFFECTIVE_FLOAT] = M3_SHAPE_ACC, [M3_EFFECTIVE_STORE] = M3_SHAPE_STORE,
-                                            [M3_EFFECTIVE_ACC] = M3_SHAPE_ACC, [M3_EFFECTIVE_INPUT] = M3_SHAPE_INPUT };
+    static const enum m3_shape shapes[] = { [M3_EFFECTIVE_FLOAT] = M3_SHAPE_ACC,
+                                            [M3_EFFECTIVE_STORE] = M3_SHAPE_STORE,
+                                            [M3_EFFECTIVE_ACC] = M3_SHAPE_ACC,
+                                            [M3_EFFECTIVE_INPUT] = M3_SHAPE_INPUT };
     for (int64_t n = 128; n <= 2048; n *= 4) {
         simulate(table[_i].how, n, MIXED, 7 + (uint64_t)n);
         struct m3_precision p = precision_of(1);

@@ -68,7 +68,9 @@ static void make_data(double scale, uint64_t *state)
 }
 
 static const struct m3_gate gates[] = {
-    { 1, 1.702, 7, M3_GATE_CLAMP_UPPER }, { 1, 1.702, 7, M3_GATE_CLAMP_BOTH }, { 0, 0, 0, M3_GATE_CLAMP_UPPER },
+    { 1, 1.702, 7, M3_GATE_CLAMP_UPPER },
+    { 1, 1.702, 7, M3_GATE_CLAMP_BOTH },
+    { 0, 0, 0, M3_GATE_CLAMP_UPPER },
 };
 
 /* Goal:  B, walk and steps are the formulas.
@@ -301,7 +303,7 @@ struct unit {
 };
 
 static int propagate(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
-                const void *self)
+                     const void *self)
 {
     const struct unit *a = self;
     const struct m3_spread of_up = slice(of, a->n);
@@ -413,8 +415,8 @@ START_TEST(reach)
             const double most = furthest(&p, &a, i);
             ck_assert_msg(most <= p.error[i] * (1 + 1e-9), "%d [%d]: %g beyond %g", c, i, most, p.error[i]);
             share += (p.error[i] > 0 ? most / p.error[i] : 1) / N;
-            const int dead = a.what == GATED_UNIT && a.gate.oai && p.x[i] - p.e[i] > 7
-                             && fabs(p.x[i + N]) - p.e[i + N] > 7;
+            const int dead =
+                a.what == GATED_UNIT && a.gate.oai && p.x[i] - p.e[i] > 7 && fabs(p.x[i + N]) - p.e[i + N] > 7;
             ck_assert(!dead || p.error[i] == 0);
         }
         ck_assert_msg(share >= 0.45, "%d: in the mean %g of the error", c, share);

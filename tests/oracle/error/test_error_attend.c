@@ -133,10 +133,12 @@ START_TEST(formulas)
         for (int i = 0; i < O; i++) q[i] = size * normal(&state);
         for (int i = 0; i < S * G * D; i++) k[i] = size * normal(&state), v[i] = normal(&state) + i % D;
         struct m3_bound lse = { .bound = lses[0], .walk = lses[1], .suspect = lses[2] };
+        /* clang-format off */
         struct in in = { .op = c < 4 ? FULL : BLOCKS, .q = q, .k = k, .v = v, .blocks = blocks, .lse = &lse,
                          .how = m3_arithmetic_f32(), .suspect = suspect };
         in.attend = (struct m3_attend){ T, P0, Q, G, D, c % 4 > 1 ? seen : NULL, BLOCK, N,
                                         c > 7 ? M3_SELECT_UNION : M3_SELECT_GROUP };
+        /* clang-format on */
         const struct m3_bound out = run_bound(bound, walk, call, &in, O);
         ck_assert(out.n == 0 && out.f == 1 && lse.n == 0 && lse.f == 1);
         struct row row = new_row(D);
@@ -169,8 +171,9 @@ START_TEST(segments)
     static double q[O], k[O], v[O], bound[O], walk[O];
     uint64_t state = 112;
     for (int i = 0; i < O; i++) q[i] = normal(&state), k[i] = normal(&state), v[i] = normal(&state);
-    const struct in in = { .op = SEGMENTS, .q = q, .k = k, .v = v, .ends = ends, .segments = 4, .A = A, .U = U,
-                           .how = m3_arithmetic_f32() };
+    const struct in in = {
+        .op = SEGMENTS, .q = q, .k = k, .v = v, .ends = ends, .segments = 4, .A = A, .U = U, .how = m3_arithmetic_f32()
+    };
     run_bound(bound, walk, call, &in, O);
     struct row row = new_row(U);
     for (int64_t i = 0; i < P * A; i++) {
@@ -188,8 +191,9 @@ END_TEST
 /* ---- one query over L keys, as float implementations do it */
 
 enum way { TWO_PASS, ONLINE, SPLIT, EXP_LSE, EXP2, ZEROS, MEAN, BF16_SUM, KEY_DROPPED, BF16_P, SCALE_OFF, WAYS };
-static const char *const way_names[] = { "two passes", "online", "split keys", "exp(s - lse)", "exp2", "zeros",
-                                         "mean of v", "bf16 denominator", "a key dropped", "bf16 p", "scale 2% off" };
+static const char *const way_names[] = { "two passes",    "online", "split keys",  "exp(s - lse)",
+                                         "exp2",          "zeros",  "mean of v",   "bf16 denominator",
+                                         "a key dropped", "bf16 p", "scale 2% off" };
 
 enum { HEAD = 128, MOST_KEYS = 2048 };
 
@@ -233,8 +237,7 @@ static void split_keys(float *o, float *lse, const float *s, const float *v, int
     *lse = top + logf(all);
     for (int i = 0; i < HEAD; i++) o[i] = 0;
     for (int c = 0; c < 4; c++)
-        for (int i = 0; i < HEAD && sums[c] > 0; i++)
-            o[i] = o[i] + expf(most[c] + logf(sums[c]) - *lse) * parts[c][i];
+        for (int i = 0; i < HEAD && sums[c] > 0; i++) o[i] = o[i] + expf(most[c] + logf(sums[c]) - *lse) * parts[c][i];
 }
 
 static void plain(float *o, float *lse, const float *s, const float *v, int L, enum way way)
@@ -275,7 +278,9 @@ static void attend(float *o, float *lse, const float *q, const float *k, const f
 }
 
 /* Verdicts on o and lse of the last QUERIES rows of a sequence of L keys, one head; values offset + spread N. */
-struct verdicts { struct m3_tier_result o, lse; };
+struct verdicts {
+    struct m3_tier_result o, lse;
+};
 
 enum { QUERIES = 4 };
 
@@ -299,8 +304,7 @@ static struct verdicts judge_way(enum way way, int L, double offset, double spre
     struct m3_ctx ctx;
     ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), 0);
     ck_assert_int_eq(call(&ctx, &out, &in), 0);
-    if (way == WAYS)
-        ck_assert_int_eq(m3_engine_f32()->ops->attend_full(&ctx, o, lse, q, k, v, &in.attend), 0);
+    if (way == WAYS) ck_assert_int_eq(m3_engine_f32()->ops->attend_full(&ctx, o, lse, q, k, v, &in.attend), 0);
     m3_ctx_free(&ctx);
     struct row row = new_row(HEAD);
     for (int t = 0; t < queries; t++) {
@@ -382,14 +386,14 @@ static int64_t size_k(const struct attention *a) { return (a->d.p0 + a->d.T) * a
 static int64_t size_lse(const struct attention *a) { return a->ends ? 0 : a->d.T * a->d.Q; }
 
 static int propagate(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
-                const void *self)
+                     const void *self)
 {
     const struct attention *a = self;
     const int64_t at_k = size_q(a), at_v = at_k + size_k(a);
     const struct m3_spread q = slice(of, 0), k = slice(of, at_k), v = slice(of, at_v);
     if (a->ends)
         return m3_propagate_attend_segments(ctx, out, x, x + at_k, x + at_v, &q, &k, &v, a->ends, a->segments, a->d.Q,
-                                       a->d.D, &a->storage);
+                                            a->d.D, &a->storage);
     struct m3_spread lse = slice(out, size_q(a));
     return m3_propagate_attend(ctx, out, &lse, x, x + at_k, x + at_v, &q, &k, &v, a->blocks, &a->d, &a->storage);
 }

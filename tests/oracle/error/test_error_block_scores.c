@@ -64,8 +64,10 @@ START_TEST(block_scores)
         struct m3_semantics semantics = { .index_scale = c & 1 ? M3_INDEX_SCALE_RSQRT : M3_INDEX_SCALE_1 };
         semantics.pool = c & 4 ? M3_POOL_LSE : M3_POOL_MAX;
         struct bounded in = { .q = qd, .k = kd, .how = m3_arithmetic_f32() };
+        /* clang-format off */
         in.index = (struct m3_index){ .T = T, .p0 = P0, .G = G, .X = X, .block = BLOCK, .B = B,
                                       .seen = c & 2 ? seen : NULL, .semantics = &semantics };
+        /* clang-format on */
         const struct m3_bound out = run_bound(bound, walk, call, &in, O);
         ck_assert(out.n == X && out.f == 2);
         struct m3_ctx ctx;
@@ -109,7 +111,7 @@ struct scores {
 };
 
 static int propagate(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
-                const void *self)
+                     const void *self)
 {
     const struct scores *a = self;
     const struct m3_spread k = slice(of, Q);

@@ -9,7 +9,9 @@
 enum { T = 7, H = 33, F = 21, E = 5, K = 3 };
 
 static const struct m3_gate gates[] = {
-    { 1, 1.702, 7, M3_GATE_CLAMP_UPPER }, { 1, 1.702, 7, M3_GATE_CLAMP_BOTH }, { 0, 0, 0, M3_GATE_CLAMP_UPPER },
+    { 1, 1.702, 7, M3_GATE_CLAMP_UPPER },
+    { 1, 1.702, 7, M3_GATE_CLAMP_BOTH },
+    { 0, 0, 0, M3_GATE_CLAMP_UPPER },
 };
 
 struct in {
@@ -59,7 +61,9 @@ static int call(struct m3_ctx *ctx, struct m3_bound *out, const void *in)
 
 /* ---- the twin: SPEC 5.15 in long double */
 
-struct dot { long double sum, mass, squares, walked; };
+struct dot {
+    long double sum, mass, squares, walked;
+};
 
 static struct dot dot(const struct stored *w, int64_t row, const long double *x)
 {
@@ -206,12 +210,14 @@ struct big {
 static void make_big(struct big *b, double scale, uint64_t *state)
 {
     const int64_t each = BIG_F * BIG_H, slots = BIG_T * BIG_K;
+    /* clang-format off */
     *b = (struct big){ .x = floats(BIG_T * BIG_H), .p = floats(slots), .w = floats(3 * BIG_E * each),
                        .each = floats(slots * BIG_H), .routed = floats(BIG_T * BIG_H), .y = doubles(slots * BIG_H),
                        .each_truth = doubles(slots * BIG_H), .truth = doubles(BIG_T * BIG_H),
                        .bound = doubles(slots * BIG_H), .walk = doubles(slots * BIG_H),
                        .whole = doubles(BIG_T * BIG_H), .whole_walk = doubles(BIG_T * BIG_H),
                        .ids = need(slots, sizeof *b->ids) };
+    /* clang-format on */
     fill(b->x, BIG_T * BIG_H, MIXED, state);
     for (int64_t i = 0; i < 3 * BIG_E * each; i++) b->w[i] = (float)(scale * normal(state) / sqrt(BIG_H));
     for (int64_t i = 0; i < slots; i++) b->p[i] = (float)fabs(normal(state));
@@ -263,18 +269,18 @@ START_TEST(honest)
         make_big(&b, c / 2 ? 8 : 1, &state);
         for (int64_t i = 0; i < slots; i++) expert(b.each_truth + i * BIG_H, &b, i, &gates[0], 0);
         for (int64_t i = 0; i < BIG_T * BIG_H; i++)
-            for (int k = 0; k < BIG_K; k++)
-            {
+            for (int k = 0; k < BIG_K; k++) {
                 const int64_t slot = i / BIG_H * BIG_K + k;
                 b.truth[i] += 2 * b.pd[slot] * b.each_truth[slot * BIG_H + i % BIG_H];
             }
         struct m3_bound each = { .bound = b.bound, .walk = b.walk }, whole = { .bound = b.whole, .walk = b.whole_walk };
         ck_assert_int_eq(m3_ctx_init(&ctx, 2, c % 2 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS), 0);
-        ck_assert_int_eq(m3_bound_experts(&ctx, &each, b.y, b.xd, b.ids, b.experts, &gates[0], BIG_T, BIG_E, BIG_K,
-                                          &how), 0);
+        ck_assert_int_eq(
+            m3_bound_experts(&ctx, &each, b.y, b.xd, b.ids, b.experts, &gates[0], BIG_T, BIG_E, BIG_K, &how), 0);
         ck_assert_int_eq(routed(&ctx, &whole, &each, b.y, b.pd, BIG_T, BIG_K, BIG_H, 2), 0);
         ck_assert_int_eq(m3_engine_f32()->ops->experts(&ctx, b.routed, b.each, b.x, b.ids, b.p, b.experts, &act32,
-                                                       BIG_T, BIG_E, BIG_K, 2), 0);
+                                                       BIG_T, BIG_E, BIG_K, 2),
+                         0);
         for (int64_t i = 0; i < slots * BIG_H; i++) ck_assert(fabs(b.y[i] - b.each_truth[i]) <= 1e-9 * b.bound[i]);
         struct m3_tier_result r = judge_floats(b.each_truth, b.each, &each, slots * BIG_H);
         no_alarm("each", &r, ~0);
@@ -287,8 +293,9 @@ START_TEST(honest)
         printf("; no 1: %d of %d\n", (int)r.hard, (int)r.judged);
         ck_assert(r.verdict == M3_VERDICT_FAIL && r.hard > r.judged / 2);
         b.ids[3] = BIG_E;
-        ck_assert_int_eq(m3_bound_experts(&ctx, &each, NULL, b.xd, b.ids, b.experts, &gates[0], BIG_T, BIG_E, BIG_K,
-                                          &how), M3_BAD_INPUT);
+        ck_assert_int_eq(
+            m3_bound_experts(&ctx, &each, NULL, b.xd, b.ids, b.experts, &gates[0], BIG_T, BIG_E, BIG_K, &how),
+            M3_BAD_INPUT);
         m3_ctx_free(&ctx);
         free(b.x), free(b.p), free(b.w), free(b.each), free(b.routed), free(b.xd), free(b.pd), free(b.y);
         free(b.each_truth), free(b.truth), free(b.bound), free(b.walk), free(b.whole), free(b.whole_walk), free(b.ids);

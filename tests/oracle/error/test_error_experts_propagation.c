@@ -8,7 +8,9 @@ enum what { ROUTE, ROUTED, MLP, EXPERTS };
 enum { T = 5, E = 4, K = 2, H = 9, F = 13, MANY = 70 };
 
 static const struct m3_gate gates[] = {
-    { 1, 1.702, 7, M3_GATE_CLAMP_UPPER }, { 1, 1.702, 7, M3_GATE_CLAMP_BOTH }, { 0, 0, 0, M3_GATE_CLAMP_UPPER },
+    { 1, 1.702, 7, M3_GATE_CLAMP_UPPER },
+    { 1, 1.702, 7, M3_GATE_CLAMP_BOTH },
+    { 0, 0, 0, M3_GATE_CLAMP_UPPER },
 };
 
 struct layer {
@@ -239,8 +241,10 @@ START_TEST(storage)
     for (int c = 0; c < 12; c++) {
         const double u = 0x1p-8;
         const int only = c % 6;                 /* 4: all; 5: the sum of experts */
+        /* clang-format off */
         struct layer a = { .what = only == 5 ? ROUTED : c % 2 ? EXPERTS : MLP, .T = 20, .H = H, .F = F, .factor = 2,
                            .gate = gates[c % 3], .u_sum = only == 5 ? u : 0 };
+        /* clang-format on */
         a.storage = (struct m3_mlp_storage){ only == 0 || only == 4 ? u : 0, only == 1 || only == 4 ? u : 0,
                                              only == 2 || only == 4 ? u : 0, only >= 3 && only < 5 ? u : 0 };
         make_weights(&a, STORED_BF16, &state);

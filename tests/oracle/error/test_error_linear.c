@@ -18,10 +18,7 @@ static int call_linear(struct m3_ctx *ctx, struct m3_bound *out, const void *in)
 }
 
 /* Does storing as float round a number of this matrix? The scales of stored_random are no powers of two. */
-static int rounded_on_the_way(const struct stored *s)
-{
-    return s->kind == STORED_F64 || s->kind == STORED_F8_BLOCK;
-}
+static int rounded_on_the_way(const struct stored *s) { return s->kind == STORED_F64 || s->kind == STORED_F8_BLOCK; }
 
 /* Goal:  B, walk and steps are the formulas, for every stored type.
  * Given: random codes; sides 1, odd, prime, beyond a panel of rows; with and without bias.
@@ -228,8 +225,10 @@ END_TEST
 /* ---- defects */
 
 enum defect { BF16_SUMS, LAST_DROPPED, ONE_DROPPED, ZEROS, PREVIOUS_ROW, BF16_STORE, TF32_INPUTS, DEFECTS };
-static const char *const defect_names[] = { "bf16 accumulation", "last product dropped", "average product dropped",
-                                            "zeros", "previous row", "bf16 store", "tf32 inputs" };
+static const char *const defect_names[] = {
+    "bf16 accumulation", "last product dropped", "average product dropped", "zeros", "previous row",
+    "bf16 store",        "tf32 inputs"
+};
 
 /* The candidate: float sums in ascending order, but for the defect. */
 static double defective(const struct dots *d, int64_t i, enum defect defect)
@@ -255,6 +254,7 @@ static double defective(const struct dots *d, int64_t i, enum defect defect)
  * Seen to fail with B of squares, lambda n for lambda sqrt(n), GRID of 7 bits for 8. */
 START_TEST(defects)
 {
+    /* clang-format off */
     static const struct { int64_t n; int counts[DEFECTS][2]; } table[] = {
         { 64, { { 998, 998 }, { 1000, 1000 }, { 1, 1 }, { 1000, 1000 }, { 1000, 1000 }, { 971, 975 }, { 945, 956 } } },
         { 128, { { 996, 999 }, { 996, 997 }, { 1, 1 }, { 1000, 1000 }, { 1000, 1000 }, { 911, 936 }, { 846, 906 } } },
@@ -262,6 +262,7 @@ START_TEST(defects)
         { 6144, { { 757, 979 }, { 123, 754 }, { 0, 1 }, { 986, 1000 }, { 991, 999 }, { 0, 230 }, { 0, 0 } } },
         { 12288, { { 568, 968 }, { 0, 528 }, { 0, 1 }, { 966, 998 }, { 980, 1000 }, { 0, 77 }, { 0, 0 } } },
     };
+    /* clang-format on */
     uint64_t state = 74;
     for (int i = 0; i < 5; i++) {
         struct dots d;
@@ -319,7 +320,7 @@ struct linear {
 };
 
 static int propagate_linear(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
-                       const void *self)
+                            const void *self)
 {
     const struct linear *a = self;
     (void)x;
@@ -353,8 +354,8 @@ START_TEST(matrices)
             stored_random(&s, &state);
             stored_give(&s, i % 4);
             const struct linear a = { T, &s };
-            struct spread_case c = spread_new(stored_types[kind].name, T * cols, T * rows, propagate_linear, linear,
-                                              &a);
+            struct spread_case c =
+                spread_new(stored_types[kind].name, T * cols, T * rows, propagate_linear, linear, &a);
             for (int64_t k = 0; k < T * cols; k++) c.x[k] = normal(&state);
             spread_errors(&c, 1e-3, &state);
             for (int64_t k = 0; k < cols && T > 1; k++) c.e[cols + k] = c.v[cols + k] = 0;

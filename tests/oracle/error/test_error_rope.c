@@ -40,9 +40,8 @@ START_TEST(formulas)
         how.angle = float_angle ? M3_ANGLE_F32 : M3_ANGLE_F64;
         struct m3_ctx ctx;
         ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), 0);
-        const int status = axes == 3
-            ? m3_bound_angles_3d(&ctx, cos, sin, error, places, T, R, (double)theta, &how)
-            : m3_bound_angles(&ctx, cos, sin, error, positions, T, R, (double)theta, &how);
+        const int status = axes == 3 ? m3_bound_angles_3d(&ctx, cos, sin, error, places, T, R, (double)theta, &how)
+                                     : m3_bound_angles(&ctx, cos, sin, error, positions, T, R, (double)theta, &how);
         ck_assert_int_eq(status, 0);
         m3_ctx_free(&ctx);
         const long double channels = R / axes, exact = R == 64 || R == 2 ? 0 : 0x1p-53L * logl(theta);
@@ -96,7 +95,8 @@ static struct m3_tier_result judge_way(enum way way, enum m3_rope_angle allowed)
     int64_t pos[T];
     for (int t = 0; t < T; t++) pos[t] = positions[t] + (way == NEXT_POSITION);
     ck_assert_int_eq(m3_engine_f32()->ops->rope_table(&ctx, cos32, sin32, pos, T, R, theta, angle), 0);
-    if (way == SWAPPED_SIGN) for (int i = 0; i < T * HALF; i++) sin32[i] = -sin32[i];
+    if (way == SWAPPED_SIGN)
+        for (int i = 0; i < T * HALF; i++) sin32[i] = -sin32[i];
     ck_assert_int_eq(m3_engine_f32()->ops->rope(&ctx, y, x, cos32, sin32, T, HEADS, D, R), 0);
     m3_ctx_free(&ctx);
     for (int i = 0; i < MOST; i++) {
@@ -164,7 +164,7 @@ struct rope {
 };
 
 static int propagate_rope(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of,
-                     const void *self)
+                          const void *self)
 {
     const struct rope *a = self;
     return m3_propagate_rope(ctx, out, x, of, a->cos, a->sin, a->T, a->heads, a->D, a->R, a->u_turn, a->u_product);

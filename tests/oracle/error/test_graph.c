@@ -17,7 +17,7 @@ static struct m3_model *open_model(const char *folder)
     return model;
 }
 
-static const char *const folders[] = { "golden/tiny/model", "golden/m2/model", "golden/mtp/model",
+static const char *const folders[] = { "golden/tiny/model",    "golden/m2/model",    "golden/mtp/model",
                                        "golden/f8block/model", "golden/mxfp8/model", "golden/block128/model" };
 enum { FOLDERS = 6 };
 
@@ -225,8 +225,7 @@ static void check_weights(const struct m3_model *model, const struct m3_semantic
     if (row->op == M3_OP_RMS_NORM)
         ck_assert_msg(n == (w->cols + 1) / 2 && f == (model->config.gemma_norm ? 8 : 7), "%s", name);
     if (row->op == M3_OP_LAYER_NORM) ck_assert_msg(n == w->cols && w->cols == width && f == 8, "%s", name);
-    if (row->op == M3_OP_GATED_MLP)
-        ck_assert(m3_graph_weight(model, semantics, tap, layer, 2)->cols == w->rows);
+    if (row->op == M3_OP_GATED_MLP) ck_assert(m3_graph_weight(model, semantics, tap, layer, 2)->cols == w->rows);
     if (row->op == M3_OP_EXPERT) ck_assert(w->cols == width / model->config.K && w->rows == model->config.F);
 }
 
@@ -252,6 +251,7 @@ START_TEST(fields)
     const struct m3_semantics *s = &model->config.semantics;
     const struct m3_layer *l = &model->layers[1];
     const struct m3_vision_layer *v = &model->vision.layers[1];
+    /* clang-format off */
     const struct { enum m3_tap tap; int i; const struct m3_weight *want; } rows[] = {
         { M3_TAP_ATTN_NORM, 0, &l->attn_norm }, { M3_TAP_MLP_NORM, 0, &l->mlp_norm }, { M3_TAP_K_PROJ, 0, &l->k_proj },
         { M3_TAP_V_PROJ, 0, &l->v_proj }, { M3_TAP_Q_NORM, 0, &l->q_norm }, { M3_TAP_K_NORM, 0, &l->k_norm },
@@ -265,6 +265,7 @@ START_TEST(fields)
         { M3_TAP_VISION_V_PROJ, 1, &v->v_bias }, { M3_TAP_VISION_ATTN_OUT, 0, &v->out_proj },
         { M3_TAP_VISION_ATTN_OUT, 1, &v->out_bias },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         ck_assert_msg(m3_graph_weight(model, s, rows[i].tap, 1, rows[i].i) == rows[i].want, "%s, weight %d",
                       m3_tap_table[rows[i].tap].name, rows[i].i);
@@ -286,12 +287,14 @@ START_TEST(steps)
     struct m3_config *c = &model->config;
     struct m3_semantics s = c->semantics;
     struct m3_arithmetic how = m3_arithmetic_f32();
+    /* clang-format off */
     const struct { enum m3_tap tap; int64_t n, f; } rows[] = {
         { M3_TAP_ATTN_NORM, (c->H + 1) / 2, 8 }, { M3_TAP_Q_NORM, (c->D + 1) / 2, 8 }, { M3_TAP_Q_ROPE, 0, 3 },
         { M3_TAP_ATTN, 0, 1 }, { M3_TAP_ATTN_LSE, 0, 1 }, { M3_TAP_ATTN_OUT, c->Q * c->D, 0 }, { M3_TAP_MID, 0, 2 },
         { M3_TAP_ROUTER_SCORES, 0, 6 }, { M3_TAP_EXPERT_WEIGHTS, c->K, 1 }, { M3_TAP_EXPERT_OUT, 0, 1 },
         { M3_TAP_ROUTED, c->K, 1 }, { M3_TAP_MLP_ACT, 0, 9 }, { M3_TAP_INDEX_BLOCK_SCORES, c->X, 2 },
     };
+    /* clang-format on */
     int64_t n, f, moe = 0;
     while (!m3_config_moe(c, moe)) moe++;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

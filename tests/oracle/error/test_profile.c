@@ -53,6 +53,7 @@ END_TEST
 START_TEST(bf16)
 {
     struct m3_profile *p = open_profile("bf16");
+    /* clang-format off */
     const char *const coarse[] = {
         "embed", "fused", "layers.0.q_norm", "layers.59.mid", "layers.3.moe.router_logits", "layers.3.moe.expert_out",
         "layers.3.moe.routed", "layers.3.index.k_rope", "final_norm", "logits", "mtp.0.eh_proj",
@@ -63,9 +64,10 @@ START_TEST(bf16)
         "layers.3.moe.expert.act", "mtp.0.layer.moe.shared.gate", "layers.3.moe.shared.up", "layers.3.moe.shared.chain",
         "layers.3.moe.shared.act", "layers.3.moe.routed.sum",
     };
+    /* clang-format on */
     const char *const fine[] = {
-        "layers.3.moe.router_scores", "layers.3.moe.weights", "mtp.0.layer.moe.weights", "layers.3.index.block_scores",
-        "layers.0.attn_lse", "layers.3.index.scores", "layers.3.attn.sum", "layers.0.q_proj.partial",
+        "layers.3.moe.router_scores", "layers.3.moe.weights",  "mtp.0.layer.moe.weights", "layers.3.index.block_scores",
+        "layers.0.attn_lse",          "layers.3.index.scores", "layers.3.attn.sum",       "layers.0.q_proj.partial",
     };
     for (size_t i = 0; i < sizeof coarse / sizeof *coarse; i++) {
         ck_assert_msg(m3_profile_store(p, coarse[i]) == 0x1p-8, "%s", coarse[i]);
@@ -92,11 +94,13 @@ END_TEST
 START_TEST(fp8)
 {
     struct m3_profile *p = open_profile("fp8");
-    const char *const quantised[] = { "layers.0.q_proj", "layers.3.index.k_proj", "layers.3.attn_out", "layers.0.mlp",
-                                      "layers.3.moe.expert.gate", "layers.3.moe.expert_out", "mtp.0.layer.moe.shared",
-                                      "mtp.0.layer.moe.shared.up" };
-    const char *const not[] = { "layers.3.moe.router_logits", "logits", "vision.layers.0.q_proj", "mtp.0.eh_proj",
-                                "projector.out", "vision.patch_embed", "mtp.0.logits" };
+    const char *const quantised[] = { "layers.0.q_proj",        "layers.3.index.k_proj",    "layers.3.attn_out",
+                                      "layers.0.mlp",           "layers.3.moe.expert.gate", "layers.3.moe.expert_out",
+                                      "mtp.0.layer.moe.shared", "mtp.0.layer.moe.shared.up" };
+    const char *const not[] = {
+        "layers.3.moe.router_logits", "logits",      "vision.layers.0.q_proj", "mtp.0.eh_proj", "projector.out",
+        "vision.patch_embed",         "mtp.0.logits"
+    };
     for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++) {
         struct m3_input_rounding rule = m3_profile_input(p, quantised[i]);
         ck_assert_msg(rule.dtype == M3_F8_E4M3 && rule.scaling == M3_SCALE_MX32 && rule.exponent_down == 1, "%s",
@@ -186,7 +190,8 @@ static const struct {
     { OWN "\"input\": {\"*\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\"}}}", "input[\"*\"]" },
     { OWN "\"input\": {\"*\": {\"dtype\": \"e5m2\", \"scale\": \"block128\"}}}", "input[\"*\"]" },
     { OWN "\"input\": {\"*\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\", \"exponent\": \"up\", "
-      "\"x\": 1}}}", "input[\"*\"]" },
+          "\"x\": 1}}}",
+      "input[\"*\"]" },
 };
 
 /* Goal:  what a profile must not say is refused by name, and *profile is NULL.

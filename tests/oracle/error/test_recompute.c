@@ -368,7 +368,9 @@ static struct m3_profile *profile_of(const char *fields)
     return profile;
 }
 
-static const struct { const char *fields, *taps; } points[] = {
+static const struct {
+    const char *fields, *taps;
+} points[] = {
     { "\"store\": {\"*.rope.cos\": \"bf16\"}", "*_rope" },
     { "\"store\": {\"*.rope.product\": \"bf16\"}", "*_rope" },
     { "\"store\": {\"layers.*.index.scores\": \"bf16\"}", "*.index.block_scores" },

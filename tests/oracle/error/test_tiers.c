@@ -15,8 +15,9 @@ static struct m3_tap_values plain_tap(void)
         B[i] = 100;
         w[i] = 500;
     }
-    return (struct m3_tap_values){ .reference = r, .candidate = c, .bound = B, .count = N, .n = 62, .f = 2,
-                                   .u = 0x1p-24, .stored = M3_F32 };
+    return (struct m3_tap_values){
+        .reference = r, .candidate = c, .bound = B, .count = N, .n = 62, .f = 2, .u = 0x1p-24, .stored = M3_F32
+    };
 }
 
 /* Goal:  the allowance is the formula.
@@ -25,7 +26,7 @@ static struct m3_tap_values plain_tap(void)
 START_TEST(allowed)
 {
     ck_assert(m3_bound_allowed(0, 10, 0x1p-24) == 0);
-    ck_assert(m3_bound_allowed(1, 64, 0x1p-24) == 0x1p-18 + 0x1p-47);         /* + 64 2^-149, beyond a double's end */
+    ck_assert(m3_bound_allowed(1, 64, 0x1p-24) == 0x1p-18 + 0x1p-47); /* + 64 2^-149, beyond a double's end */
     ck_assert(m3_bound_allowed(0x1p-140, 4, 0x1p-24) == 4 * 0x1p-149 + 4 * 0x1p-164 + 4 * 0x1p-193);
     ck_assert(m3_bound_allowed(1, 3, 0x1p-53) == 2 * 3 * 0x1p-53);
     ck_assert(m3_bound_allowed(4 * DBL_MIN, 1, 0x1p-53) == 5 * 0x1p-1074);
@@ -73,10 +74,10 @@ START_TEST(limits)
     v = m3_verdict_of(&tap);
     ck_assert(v.verdict == M3_VERDICT_FAIL && v.hard == 1 && v.suspect == 1 && v.worst == 7);
     B[8] = 1;
-    c[8] = r[8] + 65 * 0x1p-24;                                         /* smaller, but a larger share */
+    c[8] = r[8] + 65 * 0x1p-24; /* smaller, but a larger share */
     v = m3_verdict_of(&tap);
     ck_assert(v.hard == 2 && v.worst == 8);
-    tap.n = 4, tap.f = 0;                                               /* lambda sqrt(4) is above 4 */
+    tap.n = 4, tap.f = 0; /* lambda sqrt(4) is above 4 */
     c[7] = c[8] = r[8] = r[7], B[8] = 100;
     c[7] = r[7] + 5 * unit;
     v = m3_verdict_of(&tap);
@@ -138,7 +139,7 @@ START_TEST(statistics)
     v = m3_verdict_of(&tap);
     ck_assert(v.tiers == 0 && isnan(v.bias));
     tap.n = 62, tap.f = 2;
-    for (int i = 0; i < N; i++) r[i] += 100, c[i] += 100;                /* |r| / B sqrt(62) = 8 */
+    for (int i = 0; i < N; i++) r[i] += 100, c[i] += 100; /* |r| / B sqrt(62) = 8 */
     v = m3_verdict_of(&tap);
     ck_assert(v.tiers == 0 && isnan(v.bias));
 }
@@ -206,7 +207,7 @@ START_TEST(not_numbers)
         tap = plain_tap();
         r[5] = want[which];
         c[5] = got[which];
-        B[5] = which % 2 ? INFINITY : 0;                    /* no bound is looked at where the reference is infinite */
+        B[5] = which % 2 ? INFINITY : 0; /* no bound is looked at where the reference is infinite */
         if (isfinite(r[5])) B[5] = 100;
         v = m3_verdict_of(&tap);
         ck_assert_int_eq(v.verdict, which < 2 ? M3_VERDICT_PASS : M3_VERDICT_FAIL);

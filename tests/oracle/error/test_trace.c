@@ -34,7 +34,8 @@ static int reads(enum m3_tap tap, int64_t layer, enum m3_tap operand, int64_t op
     int64_t at;
     for (int i = 0; i < M3_OPERANDS; i++)
         if (m3_graph_operand(&other, &at, p.model, &p.semantics, tap, layer, i) == 0 && other == operand &&
-            at == operand_layer) return 1;
+            at == operand_layer)
+            return 1;
     return 0;
 }
 
@@ -89,14 +90,17 @@ static void found_before_hole(const struct defect *defect)
     int64_t layer, readers, i = 0;
     int found = 0;
     while (m3_trace_tap(&p.setting, i, &hole, &layer) &&
-           (m3_tap_table[hole].kind != M3_KIND_REALS || !reads(hole, layer, defect->tap, defect->layer))) i++;
+           (m3_tap_table[hole].kind != M3_KIND_REALS || !reads(hole, layer, defect->tap, defect->layer)))
+        i++;
     const int64_t alarms = judge_readers(hole, layer, &readers, defect, &found);
     ck_assert_msg(found, "%s of %d", m3_tap_table[defect->tap].name, (int)defect->layer);
     ck_assert_msg(alarms == 0, "%s of %d behind %s", m3_tap_table[hole].name, (int)layer,
                   m3_tap_table[defect->tap].name);
 }
 
-static const struct { const char *model, *path; } cases[] = {
+static const struct {
+    const char *model, *path;
+} cases[] = {
     { "golden/mxfp8/model", "golden/mxfp8/case.safetensors" },
     { "golden/mtp/model", "golden/mtp/case.safetensors" },
     { "golden/tiny/model", "golden/vision/two_case.safetensors" },

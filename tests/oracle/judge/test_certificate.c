@@ -79,9 +79,11 @@ static int64_t lists[64];
 
 static struct m3_decision decision_of(const struct trial *c, const int64_t *want, const int64_t *got)
 {
+    /* clang-format off */
     return (struct m3_decision){ .want = want, .got = got, .width = c->k, .limit = IDS, .ties_lowest = c->lowest,
                                  .scores = { .score = c->score, .bound = c->bound, .forced = c->forced, .ids = IDS },
                                  .lists = lists, .marks = marks };
+    /* clang-format on */
 }
 
 static struct trial any_trial(int n)
@@ -151,11 +153,13 @@ START_TEST(gaps)
     struct trial c = { .k = 2, .lowest = 1 };
     memcpy(c.score, score, sizeof score);
     memcpy(c.bound, bound, sizeof bound);
-    const struct { int64_t got[2], last, runner_up; double gap, bound; enum m3_choice choice; } cases[] = {
-        { { 1, 3 }, 1, 4, 0.5, 0.5625, M3_CHOICE_IDENTICAL },
-        { { 3, 1 }, 1, 4, 0.5, 0.5625, M3_CHOICE_PERMUTED },
-        { { 3, 4 }, 4, 1, -0.5, 0.5625, M3_CHOICE_ADMISSIBLE },
-        { { 3, 2 }, 2, 1, -1, 0.625, M3_CHOICE_INADMISSIBLE },
+    const struct {
+        int64_t got[2], last, runner_up;
+        double gap, bound;
+        enum m3_choice choice;
+    } cases[] = {
+        { { 1, 3 }, 1, 4, 0.5, 0.5625, M3_CHOICE_IDENTICAL },   { { 3, 1 }, 1, 4, 0.5, 0.5625, M3_CHOICE_PERMUTED },
+        { { 3, 4 }, 4, 1, -0.5, 0.5625, M3_CHOICE_ADMISSIBLE }, { { 3, 2 }, 2, 1, -1, 0.625, M3_CHOICE_INADMISSIBLE },
         { { 0, 1 }, 0, 3, -5, 0.5, M3_CHOICE_INADMISSIBLE },
     };
     const int64_t want[2] = { 1, 3 };
@@ -205,6 +209,7 @@ START_TEST(unsound_lists)
 {
     struct trial c = { .bound = { 9, 9, 9, 9, 9 }, .k = 3, .lowest = 1 };
     const int64_t want[3] = { 1, 3, -1 };
+    /* clang-format off */
     const struct { int64_t got[3]; enum m3_choice choice; const char *fault; } cases[] = {
         { { 1, 3, -1 }, M3_CHOICE_IDENTICAL, NULL },        { { 3, -1, 1 }, M3_CHOICE_PERMUTED, NULL },
         { { 0, 2, -1 }, M3_CHOICE_ADMISSIBLE, NULL },       { { 1, -1, -1 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
@@ -213,6 +218,7 @@ START_TEST(unsound_lists)
         { { 1, 5, -1 }, M3_CHOICE_INADMISSIBLE, "id out of range" },
         { { 1, -2, -1 }, M3_CHOICE_INADMISSIBLE, "id out of range" },
     };
+    /* clang-format on */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct m3_decision d = decision_of(&c, want, cases[i].got);
         d.padded = 1;
@@ -414,9 +420,11 @@ START_TEST(measured_rates)
             m3_choice_by_logits(score, bound, z, h, bias, E, &how);
             choose(got[0], plain, bias, 0);
             choose(got[1], rounded, bias, 1);
+            /* clang-format off */
             struct m3_decision d = { .want = want, .width = K, .limit = E, .ties_lowest = 1,
                                      .scores = { .score = score, .bound = bound, .ids = E }, .lists = lists,
                                      .marks = room };
+            /* clang-format on */
             for (int k = 0; k < K; k++) {
                 want[k] = -1;
                 for (int e = 0; e < E; e++) {
@@ -437,9 +445,9 @@ START_TEST(measured_rates)
         }
     }
     const char *found = "flips %d %d, inadmissible %d %d %d, uncertified %d %d %d";
-    int good = flips[0] == 0 && flips[1] >= 9 && flips[1] <= 36 && 4 * inadmissible[0] <= flips[1]
-            && 2 * inadmissible[1] >= flips[1] && 10 * inadmissible[2] >= 8 * flips[1]
-            && uncertified[0] >= 45 && uncertified[0] <= 110 && uncertified[1] <= 30 && uncertified[2] <= 5;
+    int good = flips[0] == 0 && flips[1] >= 9 && flips[1] <= 36 && 4 * inadmissible[0] <= flips[1] &&
+               2 * inadmissible[1] >= flips[1] && 10 * inadmissible[2] >= 8 * flips[1] && uncertified[0] >= 45 &&
+               uncertified[0] <= 110 && uncertified[1] <= 30 && uncertified[2] <= 5;
     ck_assert_msg(good, found, flips[0], flips[1], inadmissible[0], inadmissible[1], inadmissible[2], uncertified[0],
                   uncertified[1], uncertified[2]);
 }

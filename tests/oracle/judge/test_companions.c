@@ -157,8 +157,10 @@ static struct m3_value value_of(double **values, int32_t **ids, enum m3_tap tap,
     for (int64_t i = 0; i < t->count; i++)
         if (is_ids) (*ids)[i] = (int32_t)m3_decode(t->dtype, t->data, i);
         else (*values)[i] = m3_decode(t->dtype, t->data, i);
+    /* clang-format off */
     return (struct m3_value){ .values = is_ids ? NULL : *values, .ids = is_ids ? *ids : NULL, .rows = t->shape[0],
                               .width = t->count / t->shape[0], .complete = 1 };
+    /* clang-format on */
 }
 
 /* Does the tap need a matrix? */
@@ -268,9 +270,11 @@ struct change {
     const char *says;
 };
 
-static const char *const kept_keys[] = { "model_sha256", "case_sha256", "semantics", "config", "case.cached",
-                                         "final_norm.n", "final_norm.f", "logits.n", "logits.f",
-                                         "layers.3.moe.shared.n", "layers.3.moe.shared.f" };
+static const char *const kept_keys[] = {
+    "model_sha256",         "case_sha256",  "semantics", "config",   "case.cached",
+    "final_norm.n",         "final_norm.f", "logits.n",  "logits.f", "layers.3.moe.shared.n",
+    "layers.3.moe.shared.f"
+};
 
 /* The second file again, but for the change. */
 static void rewrite(const char *path, const struct change *change)
@@ -289,7 +293,8 @@ static void rewrite(const char *path, const struct change *change)
         const struct m3_tensor *t = m3_safetensors_at(second, i);
         const int changed = change->tensor && strcmp(change->tensor, t->name) == 0;
         ck_assert_int_eq(m3_writer_tensor(writer, t->name, changed ? change->dtype : t->dtype, changed ? 1 : t->rank,
-                                          changed ? &one : t->shape, &error), 0);
+                                          changed ? &one : t->shape, &error),
+                         0);
     }
     if (adds) ck_assert_int_eq(m3_writer_tensor(writer, change->tensor, change->dtype, 1, &one, &error), 0);
     ck_assert_int_eq(m3_writer_begin(writer, &error), 0);
@@ -297,7 +302,8 @@ static void rewrite(const char *path, const struct change *change)
         const struct m3_tensor *t = m3_safetensors_at(second, i);
         const int changed = change->tensor && strcmp(change->tensor, t->name) == 0;
         ck_assert_int_eq(m3_writer_write(writer, changed ? (const void *)&zero : t->data,
-                                         changed ? m3_dtype_bytes(change->dtype) : t->bytes, &error), 0);
+                                         changed ? m3_dtype_bytes(change->dtype) : t->bytes, &error),
+                         0);
     }
     if (adds) ck_assert_int_eq(m3_writer_write(writer, &zero, m3_dtype_bytes(change->dtype), &error), 0);
     ck_assert_int_eq(m3_writer_commit(writer, &error), 0);

@@ -42,10 +42,11 @@ END_TEST
  * Seen to fail with stages sorted by name, and with the last failure kept. */
 START_TEST(execution_order)
 {
-    static const char *const names[] = { "logits", "layers.10.attn_norm", "layers.9.out", "final_norm", "embed",
-                                         "layers.9.mlp", "layers.2.attn_norm", "fused" };
-    static const char *const order[] = { "embed", "fused", "layers.2.attn_norm", "layers.9.mlp", "layers.9.out",
-                                         "layers.10.attn_norm", "final_norm", "logits" };
+    static const char *const names[] = { "logits", "layers.10.attn_norm", "layers.9.out",       "final_norm",
+                                         "embed",  "layers.9.mlp",        "layers.2.attn_norm", "fused" };
+    static const char *const order[] = { "embed",        "fused",        "layers.2.attn_norm",
+                                         "layers.9.mlp", "layers.9.out", "layers.10.attn_norm",
+                                         "final_norm",   "logits" };
     const double x[2] = { 1, 2 }, y[2] = { 1, 3 };
     struct dump dump;
     dump_begin(&dump, reference_path);
@@ -187,10 +188,12 @@ END_TEST
 /* Seen to fail with only the reference's format checked. */
 START_TEST(formats)
 {
+    /* clang-format off */
     const struct { const char *key, *value; int status; } files[] = {
         { "format", "m3ref-dump", M3_OK }, { "format", "pt", M3_BAD_INPUT },
         { "format_version", "1", M3_OK }, { "format_version", "2", M3_BAD_INPUT },
     };
+    /* clang-format on */
     for (int i = 0; i < 4; i++) {
         for (int side = 0; side < 2; side++) {
             write_meta(reference_path, files[i].key, side == 0 ? files[i].value : NULL);

@@ -169,8 +169,9 @@ static const double unit = 0x1p-10;
 /* Opens an envelope of `profile`, with the same four distances, times `factor`, for each tap. */
 static void among(const char *const *taps, int count, const char *choices, double factor)
 {
-    const struct envelope_strings strings = { "m3ref-envelope", m3_profile_name(profile), m3_profile_sha256(profile),
-                                              "m", "c", choices };
+    const struct envelope_strings strings = {
+        "m3ref-envelope", m3_profile_name(profile), m3_profile_sha256(profile), "m", "c", choices
+    };
     const struct m3_origin origin = { .model_sha256 = "m", .case_sha256 = "c" };
     double values[4 * 4];
     ck_assert_int_le(count, 4);

@@ -13,8 +13,10 @@ START_TEST(ranks)
     struct m3_error error = { 0 };
     struct m3_profile *profile;
     ck_assert_int_eq(m3_profile_open(&profile, "fp32", &error), M3_OK);
+    /* clang-format off */
     const struct envelope_strings strings = { "m3ref-envelope", "fp32", m3_profile_sha256(profile), "m", "c",
                                               "layers.3.index.blocks,layers.3.moe.experts,layers.4.moe.experts" };
+    /* clang-format on */
     const double eight[] = { 0.0625, 0.125, 0.25, 0.25, 0.3125, 0.34375, 0.359375, 0.375 };
     write_envelope(in_folder("env"), &strings, logits, 1, eight, 8);
     struct m3_envelope *envelope = opened(in_folder("env"), profile);
@@ -22,8 +24,8 @@ START_TEST(ranks)
     const struct {
         double distance, percentile;
         int suspect;
-    } want[] = { { 0, 0, 0 }, { 0.0625, 6.25, 0 }, { 0.2, 25, 0 }, { 0.25, 37.5, 0 }, { 0.375, 93.75, 0 },
-                 { 0.4, 100, 0 }, { 0.75, 100, 0 }, { 0.7500001, 100, 1 }, { INFINITY, 100, 1 }, { NAN, 100, 1 } };
+    } want[] = { { 0, 0, 0 },     { 0.0625, 6.25, 0 }, { 0.2, 25, 0 },        { 0.25, 37.5, 0 },    { 0.375, 93.75, 0 },
+                 { 0.4, 100, 0 }, { 0.75, 100, 0 },    { 0.7500001, 100, 1 }, { INFINITY, 100, 1 }, { NAN, 100, 1 } };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         ck_assert_int_eq(m3_envelope_rank(&rank, envelope, "logits", want[i].distance), 0);
         ck_assert_msg(rank.percentile == want[i].percentile && rank.suspect == want[i].suspect, "%g: %g %d",

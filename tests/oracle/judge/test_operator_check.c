@@ -57,8 +57,8 @@ static void copy_steps(struct m3_writer *writer, const struct m3_safetensors *fi
 /* `to` := `from` with one tap changed, and those of a pattern left out; either may be NULL. */
 static void rewrite(const char *from, const char *to, const char *tap, change *how, const char *without)
 {
-    static const char *const keys[] = { "format", "format_version", "precision", "semantics", "model_sha256",
-                                        "case_sha256", "config", "case.cached" };
+    static const char *const keys[] = { "format",       "format_version", "precision", "semantics",
+                                        "model_sha256", "case_sha256",    "config",    "case.cached" };
     struct m3_safetensors *file;
     struct m3_writer *writer;
     ck_assert_int_eq(m3_safetensors_open(&file, from, &error), M3_OK);
@@ -111,8 +111,8 @@ static int says(const char *tap, const char *key, const char *value)
     json_t *object = finding(tap);
     const char *text = json_string_value(json_object_get(object, key));
     const int same = text && strcmp(text, value) == 0;
-    if (!same) fprintf(stderr, "%s: %s: got %s, expected %s\n", tap ? tap : "summary", key, text ? text : "none",
-                       value);
+    if (!same)
+        fprintf(stderr, "%s: %s: got %s, expected %s\n", tap ? tap : "summary", key, text ? text : "none", value);
     json_decref(object);
     return same;
 }
@@ -159,10 +159,11 @@ START_TEST(honest)
     ck_assert(says("embed", "judged_by", "equality"));
     ck_assert_int_eq(count_of("not_judged"), 0);
 
-    ck_assert_int_eq(m3ref("run %s --precision f64 --dump %s --companions %s", TINY, in_folder("plain"),
-                           in_folder("beside")), 0);
-    ck_assert_int_eq(m3ref("compare %s %s --json --companions %s", in_folder("plain"), in_folder("candidate"),
-                           in_folder("beside")), 0);
+    ck_assert_int_eq(
+        m3ref("run %s --precision f64 --dump %s --companions %s", TINY, in_folder("plain"), in_folder("beside")), 0);
+    ck_assert_int_eq(
+        m3ref("compare %s %s --json --companions %s", in_folder("plain"), in_folder("candidate"), in_folder("beside")),
+        0);
     ck_assert(says("layers.2.q_proj", "judged_by", "bounds and measured drift"));
     ck_assert_int_eq(m3ref("compare %s %s --json", in_folder("plain"), in_folder("candidate")), 0);
     ck_assert(says("layers.2.q_proj", "judged_by", "fp32 errors of the reference"));
@@ -176,6 +177,7 @@ END_TEST
  * Seen to fail with nothing recomputed, with drift not measured, with 1000 times the steps. */
 START_TEST(local)
 {
+    /* clang-format off */
     static const struct { const char *tap, *reader, *after; change *how; } cases[] = {
         { "layers.1.attn_norm", NULL, "layers.1.out", scale },
         { "layers.1.q_rope", "layers.1.attn", "layers.1.mid", one_element },
@@ -185,6 +187,7 @@ START_TEST(local)
         { "layers.3.attn_out", "layers.3.mid", "layers.3.out", scale },
         { "logits", NULL, "layers.4.out", scale },
     };
+    /* clang-format on */
     rewrite(in_folder("float"), in_folder("candidate"), cases[_i].tap, cases[_i].how, NULL);
     ck_assert_int_eq(compare_with(""), 1);
     ck_assert(says(NULL, "first_divergence", cases[_i].tap));
@@ -302,8 +305,8 @@ START_TEST(inputs_that_are_missing)
 }
 END_TEST
 
-static const char *const rounded[] = { "layers.2.moe.expert_out", "layers.2.moe.shared", "layers.3.moe.expert_out",
-                                       "layers.3.moe.shared", "layers.4.moe.expert_out", "layers.4.moe.shared" };
+static const char *const rounded[] = { "layers.2.moe.expert_out", "layers.2.moe.shared",     "layers.3.moe.expert_out",
+                                       "layers.3.moe.shared",     "layers.4.moe.expert_out", "layers.4.moe.shared" };
 enum { ROUNDED = sizeof rounded / sizeof *rounded };
 
 #define BY_DRIFT "bounds and measured drift"
@@ -342,6 +345,7 @@ END_TEST
  * Seen to fail with `.inside` 100 times as large, for the three in experts. */
 START_TEST(mistakes_under_bf16)
 {
+    /* clang-format off */
     static const char *const mistakes[][2] = {
         { "act.params_dropped", "layers.2.moe.expert_out" }, { "act.swap", "layers.2.moe.expert_out" },
         { "act.interleaved", "layers.2.moe.expert_out" },    { "act.alpha", "layers.0.mlp.act" },
@@ -349,6 +353,7 @@ START_TEST(mistakes_under_bf16)
         { "moe.no_scale:twice", "layers.2.moe.routed" },     { "moe.scale_shared", "layers.2.mlp" },
         { "moe.no_shared", "layers.2.mlp" },
     };
+    /* clang-format on */
     make_bf16(in_folder("candidate"), mistakes[_i][0]);
     ck_assert_int_eq(compare_with("--profile bf16"), 1);
     ck_assert(says(NULL, "first_divergence", mistakes[_i][1]));

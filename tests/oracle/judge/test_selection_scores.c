@@ -241,7 +241,9 @@ static struct m3_stage judge_by(const struct m3_selection_rules *rules, const ch
     ck_assert_int_eq(m3_safetensors_open(&candidate_file, candidate_path, &error), M3_OK);
     ck_assert_int_eq(m3_side_begin(&want, reference_file, &error), M3_OK);
     ck_assert_int_eq(m3_side_begin(&got, candidate_file, &error), M3_OK);
-    const struct m3_matched matched = { .reference = &want, .candidate = &got, .layer = 3,
+    const struct m3_matched matched = { .reference = &want,
+                                        .candidate = &got,
+                                        .layer = 3,
                                         .tap = blocks ? M3_TAP_INDEX_BLOCKS : M3_TAP_EXPERTS,
                                         .want = m3_safetensors_find(reference_file, tap),
                                         .got = m3_safetensors_find(candidate_file, tap) };
@@ -320,9 +322,10 @@ static enum m3_choice under(const char *fields, const struct side *want, const s
 }
 
 #define PROFILE(u, store, ties, dump) PROFILE_OF(u, store, "", ties, dump)
-#define PROFILE_OF(u, store, weights, ties, dump) "{\"name\":\"p\",\"u\":\"" u "\",\"rounding\":\"nearest\"," \
-    "\"flush_subnormals\":false,\"angle\":\"f32\",\"math\":{\"exp\":4,\"sin\":4},\"scores\":\"sigmoid\"," \
-    "\"store\":{" store "},\"weights\":{" weights "},\"input\":{},\"exact\":[],\"ties\":\"" ties "\"," \
+#define PROFILE_OF(u, store, weights, ties, dump)                                                                      \
+    "{\"name\":\"p\",\"u\":\"" u "\",\"rounding\":\"nearest\","                                                        \
+    "\"flush_subnormals\":false,\"angle\":\"f32\",\"math\":{\"exp\":4,\"sin\":4},\"scores\":\"sigmoid\","              \
+    "\"store\":{" store "},\"weights\":{" weights "},\"input\":{},\"exact\":[],\"ties\":\"" ties "\","                 \
     "\"dump_rounding\":{" dump "}}"
 
 /* Goal:  the profile says how coarse the candidate's arithmetic is, where it stores, how its dump and the bias were

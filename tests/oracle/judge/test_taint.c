@@ -91,8 +91,9 @@ START_TEST(many)
         ck_assert_int_eq(of(M3_TAP_MID, 2, row), block || expert ? M3_TAINT_OTHER
                                                  : row > 99      ? M3_TAINT_DRIFT
                                                                  : M3_TAINT_NONE);
-        if (row <= 99) ck_assert_int_eq(of(M3_TAP_LOGITS, -1, row),
-                                        expert || (row >= 5 && row % 5 == 0) ? M3_TAINT_OTHER : M3_TAINT_NONE);
+        if (row <= 99)
+            ck_assert_int_eq(of(M3_TAP_LOGITS, -1, row),
+                             expert || (row >= 5 && row % 5 == 0) ? M3_TAINT_OTHER : M3_TAINT_NONE);
     }
 }
 END_TEST

@@ -15,8 +15,10 @@ static struct dump dump;
 static void setup(void)
 {
     dumps_setup();
-    const struct { char letter; int size; } known[] = { { 'Q', Q }, { 'G', G }, { 'D', D }, { 'X', X }, { 'I', I },
-                                                        { 'N', N }, { 'H', H } };
+    const struct {
+        char letter;
+        int size;
+    } known[] = { { 'Q', Q }, { 'G', G }, { 'D', D }, { 'X', X }, { 'I', I }, { 'N', N }, { 'H', H } };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) sizes.of[(int)known[i].letter] = known[i].size;
     dump_begin(&dump, candidate_path);
 }
@@ -47,7 +49,7 @@ static void add(const char *name, enum m3_dtype dtype, const void *data, int ran
     dump.bytes[dump.count++] = (uint64_t)count * m3_dtype_bytes(dtype);
     ck_assert_int_eq(m3_writer_tensor(dump.writer, name, dtype, rank, shape, &error), M3_OK);
 }
-#define ADD(name, dtype, data, ...) \
+#define ADD(name, dtype, data, ...)                                                                                    \
     add(name, dtype, data, sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), (int64_t[]){ __VA_ARGS__ })
 
 /* Opens a map of this text and applies it to what was added. */
@@ -90,18 +92,14 @@ static int says(const struct m3_error *lines, const char *words)
 }
 
 /* The number of a head: no two places are alike. */
-static float value(int64_t t, int64_t h, int64_t d)
-{
-    return (float)(1 + 100 * t + 10 * h + d);
-}
+static float value(int64_t t, int64_t h, int64_t d) { return (float)(1 + 100 * t + 10 * h + d); }
 
 static void check_heads(const char *name, int64_t heads)
 {
     const struct m3_tensor *got = tap(name, M3_F32, T, heads, D);
     for (int64_t t = 0; t < T; t++)
         for (int64_t h = 0; h < heads; h++)
-            for (int64_t d = 0; d < D; d++)
-                ck_assert_double_eq(at(got, (t * heads + h) * D + d), value(t, h, d));
+            for (int64_t d = 0; d < D; d++) ck_assert_double_eq(at(got, (t * heads + h) * D + d), value(t, h, d));
 }
 
 /* Goal:  a batch of one goes, axes are put in order, heads are viewed; the layer's number is carried over.
@@ -117,7 +115,8 @@ START_TEST(batch_and_axes)
     ck_assert_int_eq(apply("\"layers.{l}.q_rope\": {\"from\": \"layers.{l}.rotated\","
                            "  \"steps\": [{\"drop\": 0}, {\"axes\": [1, 0, 2]}]},"
                            "\"layers.{l}.q_proj\": {\"from\": \"layers.{l}.flat\","
-                           "  \"steps\": [{\"shape\": [\"*\", \"Q\", \"D\"]}]}"), M3_OK);
+                           "  \"steps\": [{\"shape\": [\"*\", \"Q\", \"D\"]}]}"),
+                     M3_OK);
     check_heads("layers.12.q_rope", Q);
     check_heads("layers.0.q_proj", Q);
     ck_assert_int_eq(m3_safetensors_count(converted), 2);
@@ -134,8 +133,10 @@ START_TEST(fused)
     for (int t = 0; t < T; t++)
         for (int c = 0; c < WIDE; c++) {
             int h = c / D;
-            sparse[t][c] = h < Q ? value(t, h, c % D) : h < Q + G ? value(t, h - Q, c % D) : h < Q + 2 * G
-                         ? value(t, h - Q - G, c % D) : (float)(1000 + 10 * t + c - (WIDE - X));
+            sparse[t][c] = h < Q           ? value(t, h, c % D)
+                           : h < Q + G     ? value(t, h - Q, c % D)
+                           : h < Q + 2 * G ? value(t, h - Q - G, c % D)
+                                           : (float)(1000 + 10 * t + c - (WIDE - X));
             if (c < WIDE - X) dense[t][c] = sparse[t][c];
         }
     ADD("layers.3.qkv", M3_F32, sparse, T, WIDE);
@@ -170,7 +171,8 @@ START_TEST(interleaved)
     ck_assert_int_eq(apply("\"layers.{l}.mlp.gate\": {\"from\": \"layers.{l}.gate_up\", \"steps\": ["
                            "  {\"slice\": {\"axis\": 1, \"every\": \"2\"}}]},"
                            "\"layers.{l}.mlp.up\": {\"from\": \"layers.{l}.gate_up\", \"steps\": ["
-                           "  {\"slice\": {\"axis\": 1, \"from\": \"1\", \"every\": \"2\"}}]}"), M3_OK);
+                           "  {\"slice\": {\"axis\": 1, \"from\": \"1\", \"every\": \"2\"}}]}"),
+                     M3_OK);
     for (int up = 0; up < 2; up++) {
         const struct m3_tensor *got = tap(up ? "layers.1.mlp.up" : "layers.1.mlp.gate", M3_BF16, T, I, -1);
         for (int i = 0; i < T * I; i++)
@@ -183,10 +185,10 @@ END_TEST
  * Seen to fail with the order read the other way round. */
 START_TEST(orders)
 {
-    static const int order[Q] = { 2, 0, 3, 1 };         /* head h of ours is head order[h] of theirs */
+    static const int order[Q] = { 2, 0, 3, 1 }; /* head h of ours is head order[h] of theirs */
     float shuffled[T][Q][D];
     enum { WIDE = 6 };
-    float pairs[T][G][WIDE / 2][2];                     /* channel c of ours: half c / 3, place c % 3 */
+    float pairs[T][G][WIDE / 2][2]; /* channel c of ours: half c / 3, place c % 3 */
     for (int t = 0; t < T; t++) {
         for (int h = 0; h < Q; h++)
             for (int d = 0; d < D; d++) shuffled[t][order[h]][d] = value(t, h, d);
@@ -199,7 +201,8 @@ START_TEST(orders)
                            "  {\"pick\": {\"axis\": 1, \"order\": [2, 0, 3, 1]}}]},"
                            "\"layers.{l}.index.q_norm\": {\"from\": \"layers.{l}.k\", \"steps\": ["
                            "  {\"shape\": [\"*\", \"G\", \"H/2\", \"2\"]}, {\"axes\": [0, 1, 3, 2]},"
-                           "  {\"shape\": [\"*\", \"G\", \"H\"]}, {\"slice\": {\"axis\": 2, \"to\": \"X\"}}]}"), M3_OK);
+                           "  {\"shape\": [\"*\", \"G\", \"H\"]}, {\"slice\": {\"axis\": 2, \"to\": \"X\"}}]}"),
+                     M3_OK);
     check_heads("layers.0.q_norm", Q);
     const struct m3_tensor *got = tap("layers.0.index.q_norm", M3_F32, T, G, X);
     for (int i = 0; i < T * G * X; i++) ck_assert_double_eq(at(got, i), value(i / X / G, i / X % G, i % X));
@@ -294,7 +297,8 @@ START_TEST(alternatives)
     ADD("layers.0.after", M3_F32, second, 1, H);
     ADD("layers.1.after", M3_F32, third, 1, H);
     ck_assert_int_eq(apply("\"layers.{l}.out\": [{\"from\": \"layers.{l+1}.before\"},"
-                           "  {\"from\": \"layers.{l}.after\"}]"), M3_OK);
+                           "  {\"from\": \"layers.{l}.after\"}]"),
+                     M3_OK);
     ck_assert_double_eq(at(tap("layers.0.out", M3_F32, 1, H, -1), 0), 1);
     ck_assert_double_eq(at(tap("layers.1.out", M3_F32, 1, H, -1), 0), 3);
     ck_assert_int_eq(m3_safetensors_count(converted), 2);
@@ -335,7 +339,8 @@ START_TEST(rows)
     ADD("head", M3_F32, last, 1, 3);
     ADD("positions", M3_I64, positions, 2);
     ck_assert_int_eq(apply("\"final_norm\": {\"from\": \"norm\"}, \"logits\": {\"from\": \"head\"},"
-                           "\"rows\": {\"from\": \"positions\", \"steps\": [{\"ids\": true}]}"), M3_OK);
+                           "\"rows\": {\"from\": \"positions\", \"steps\": [{\"ids\": true}]}"),
+                     M3_OK);
     const struct m3_tensor *got = tap("rows", M3_I32, 2, -1, -1);
     ck_assert(at(got, 0) == 4 && at(got, 1) == 9);
     tap("final_norm", M3_F32, 2, H, -1);
@@ -355,7 +360,8 @@ START_TEST(leftovers)
     ADD("strange", M3_F32, x, 1, H);
     ADD("vision_tower.layers.0.fc1", M3_F32, x, 1, H);
     ck_assert_int_eq(apply("\"final_norm\": {\"from\": \"norm\"}, \"vision.layers.{v}.fc1\": {\"from\":"
-                           "\"vision_tower.layers.{v}.fc1\", \"steps\": [{\"shape\": [\"*\", \"L\"]}]}"), M3_OK);
+                           "\"vision_tower.layers.{v}.fc1\", \"steps\": [{\"shape\": [\"*\", \"L\"]}]}"),
+                     M3_OK);
     ck_assert_int_eq(m3_safetensors_count(converted), 1);
     ck_assert(says(&notes, "no tap is made of: 1: strange\n"));
     ck_assert(says(&notes, "1, first vision.layers.0.fc1: the size L is not known"));
@@ -372,7 +378,9 @@ END_TEST
  * Seen to fail with the final shape not checked, and with its rank alone checked. */
 START_TEST(wrong_tensors)
 {
-    static const struct { const char *steps, *words; } wrong[] = {
+    static const struct {
+        const char *steps, *words;
+    } wrong[] = {
         { "", "got [3,4,2] F32, expected [T,6]" },
         { "{\"shape\": [\"*\", \"8\"]}", "got [3,8] F32, expected [T,6]" },
         { "{\"drop\": 0}", "axis 0: got 3, expected 1" },
@@ -404,7 +412,9 @@ END_TEST
  * Seen to fail with unknown steps skipped. */
 START_TEST(wrong_maps)
 {
-    static const struct { const char *taps, *words; } wrong[] = {
+    static const struct {
+        const char *taps, *words;
+    } wrong[] = {
         { "", "taps: got {}, expected an object of recipes" },
         { "\"nothing\": {\"from\": \"x\"}", "nothing: taps: got nothing, expected the name of a tap" },
         { "\"layers.{m}.out\": {\"from\": 3}", "layers.{m}.out: from: got 3" },

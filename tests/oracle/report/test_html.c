@@ -65,15 +65,16 @@ START_TEST(stages)
         at = past(at, id);
         check_row(text, taps[i], (const char *[]){ signs[i], NULL });
     }
-    check_row(text, "embed", (const char *[]){ "title=\"9.5367431640625e-07 of 3.9146972656249999e-06\">9.54e-07<",
-                                               ">24.4%<", "<a href=\"SPEC.md#51-embed\">5.1 embed</a>", NULL });
+    check_row(text, "embed",
+              (const char *[]){ "title=\"9.5367431640625e-07 of 3.9146972656249999e-06\">9.54e-07<", ">24.4%<",
+                                "<a href=\"SPEC.md#51-embed\">5.1 embed</a>", NULL });
     check_row(text, "layers.0.mid", (const char *[]){ "shapes differ: got [2,2] F64, expected [2,3] F64", NULL });
-    check_row(text, "layers.3.attn_lse", (const char *[]){ ">inf%<", "SPEC.md#57-attend_full\"",
-                                                           "SPEC.md#510-attend_blocks\"", NULL });
+    check_row(text, "layers.3.attn_lse",
+              (const char *[]){ ">inf%<", "SPEC.md#57-attend_full\"", "SPEC.md#510-attend_blocks\"", NULL });
     char full[100];
     snprintf(full, sizeof full, "title=\"%.17g of %.17g\">0.232<", result.stages[3].rel_l2, 1e-5);
-    check_row(text, "layers.3.attn_out", (const char *[]){ full, "title=\"0.25 of 1.0000000000000001e-05\">0.25<",
-                                                           NULL });
+    check_row(text, "layers.3.attn_out",
+              (const char *[]){ full, "title=\"0.25 of 1.0000000000000001e-05\">0.25<", NULL });
     check_row(text, "layers.3.moe.experts", (const char *[]){ "inadmissible: 1 of 2 sets differ", NULL });
     free(text);
 }
@@ -210,7 +211,9 @@ static double noise(void)               /* above 0 to 1 */
  * Given: a reference of 1 (allowed 1e-5), errors of 1.5 * 10^-k: shares from 1.5e-3 to 1.5e4, many of them 0.
  * Seen to fail with the cut of channels off by one (down instead of up), the least share of a cell for the largest, and
  * the ring placed by rows instead of cells. */
-static const struct { int T, C; } sizes[] = { { 67, 131 }, { 64, 128 }, { 5, 3 }, { 1, 1 }, { 131, 1 }, { 2, 1009 } };
+static const struct {
+    int T, C;
+} sizes[] = { { 67, 131 }, { 64, 128 }, { 5, 3 }, { 1, 1 }, { 131, 1 }, { 2, 1009 } };
 
 START_TEST(map)
 {
@@ -395,10 +398,11 @@ START_TEST(selections)
         const struct m3_stage *s = &result.stages[i];
         ck_assert(s->selection && s->verdict == M3_VERDICT_FAIL);
         const char *at = past(past(text, "<table class=\"ledger\">"), s->tap);
-        snprintf(cells, sizeof cells, "</a></td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%" PRId64
-                 "</td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%"
-                 PRId64 "</td><td class=\"number\">%" PRId64 "</td>", s->rows, s->choices[0], s->choices[1],
-                 s->choices[2], s->choices[3], s->choices[4]);
+        snprintf(cells, sizeof cells,
+                 "</a></td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%" PRId64
+                 "</td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%" PRId64
+                 "</td><td class=\"number\">%" PRId64 "</td><td class=\"number\">%" PRId64 "</td>",
+                 s->rows, s->choices[0], s->choices[1], s->choices[2], s->choices[3], s->choices[4]);
         at = strchr(at, '>') + 1;
         at = strchr(at, '<');
         ck_assert_msg(strncmp(at, cells, strlen(cells)) == 0, "got %.200s", at);

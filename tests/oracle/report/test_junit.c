@@ -10,12 +10,14 @@
 static char *escaped(const char *expected)
 {
     char *text = calloc(6, strlen(expected) + 1), *end = text;
+    /* clang-format off */
     for (; *expected; expected++) {
         const char *as = *expected == '&' ? "&amp;" : *expected == '<' ? "&lt;" : *expected == '>' ? "&gt;"
                        : *expected == '"' ? "&quot;" : NULL;
         end += as ? sprintf(end, "%s", as) : sprintf(end, "%c", *expected);
     }
     return text;
+    /* clang-format on */
 }
 
 static const char *check_case(const char *at, const struct m3_stage *stage, const char *layer)
@@ -28,8 +30,9 @@ static const char *check_case(const char *at, const struct m3_stage *stage, cons
     if (stage->verdict == M3_VERDICT_PASS) strcpy(body, "/>\n");
     else if (stage->verdict == M3_VERDICT_FAIL)
         sprintf(body, "><failure type=\"fail\" message=\"%s\"/></testcase>\n", words);
-    else sprintf(body, "><skipped message=\"%s: %s\"/></testcase>\n",
-                 stage->verdict == M3_VERDICT_NOT_JUDGED ? "not judged" : "not comparable", words);
+    else
+        sprintf(body, "><skipped message=\"%s: %s\"/></testcase>\n",
+                stage->verdict == M3_VERDICT_NOT_JUDGED ? "not judged" : "not comparable", words);
     ck_assert_msg(strncmp(at, body, strlen(body)) == 0, "got %.200sexpected %s", at, body);
     at += strlen(body);
     free(body);

@@ -29,7 +29,8 @@ START_TEST(text)
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
     char *text = printed(m3_report_text);
-    check_text(text,
+    check_text(
+        text,
         "verdict         tap                      rel L2        max    allowed\n"
         "pass            embed                  9.54e-07   9.54e-07      24.4%\n"
         "not comparable  layers.0.mid          shapes differ: got [2,2] F64, expected [2,3] F64\n"
@@ -89,10 +90,7 @@ static double number_of(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-static int is_null(const json_t *object, const char *key)
-{
-    return json_is_null(json_object_get(object, key));
-}
+static int is_null(const json_t *object, const char *key) { return json_is_null(json_object_get(object, key)); }
 
 /* The i-th line, parsed; each line is one object. The caller drops it. */
 static json_t *line(const char *text, int i)

@@ -41,9 +41,11 @@ static void end_subject(struct subject *s)
 
 static struct m3_envelope_plan plan_of(const struct subject *s, int64_t runs, uint64_t seed, int threads)
 {
+    /* clang-format off */
     return (struct m3_envelope_plan){ .model = s->model, .c = &s->c, .semantics = &s->model->config.semantics,
                                       .profile = s->profile, .threads = threads, .runs = runs, .seed = seed,
                                       .command = "test" };
+    /* clang-format on */
 }
 
 static void make(const struct m3_envelope_plan *plan, const char *path)
@@ -142,9 +144,9 @@ START_TEST(each_point)
     snprintf(text, sizeof text, "{\"name\": \"own\", \"u\": \"f32\", \"store\": {\"%s\": \"bf16\"}}", points[_i].point);
     write_text(in_folder("own.json"), text);
     int vision = strncmp(points[_i].point, "vision", 6) == 0;
-    struct subject s = vision ? subject_of("golden/tiny/model", "golden/vision/video_case.safetensors",
-                                           in_folder("own.json"))
-                              : tiny(in_folder("own.json"));
+    struct subject s =
+        vision ? subject_of("golden/tiny/model", "golden/vision/video_case.safetensors", in_folder("own.json"))
+               : tiny(in_folder("own.json"));
     struct m3_envelope_plan plan = plan_of(&s, 6, 2, 1);
     make(&plan, in_folder("env"));
     struct m3_safetensors *file = file_of(in_folder("env"));
@@ -152,8 +154,7 @@ START_TEST(each_point)
     const struct m3_tensor *after = m3_safetensors_find(file, points[_i].after);
     ck_assert(before && after);
     ck_assert_msg(largest_of(before) <= 4e-6, "%s: %g", before->name, largest_of(before));
-    ck_assert_msg(largest_of(after) >= 1e-5 && largest_of(after) <= 0.02, "%s: %g", after->name,
-                  largest_of(after));
+    ck_assert_msg(largest_of(after) >= 1e-5 && largest_of(after) <= 0.02, "%s: %g", after->name, largest_of(after));
     m3_safetensors_close(file);
     end_subject(&s);
 }
@@ -178,8 +179,8 @@ static const struct {
       "\"input\": {\"layers.0.q_proj\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\", \"exponent\": \"down\"}}",
       "layers.0.k_proj", "layers.0.q_proj", 0.01, 0.07 },
     { "golden/tiny/model", "golden/tiny/case.safetensors",
-      "\"input\": {\"layers.4.moe.expert.up\": {\"dtype\": \"e4m3\", \"scale\": \"block128\"}}",
-      "layers.4.moe.weights", "layers.4.moe.expert_out", 0.005, 0.05 },
+      "\"input\": {\"layers.4.moe.expert.up\": {\"dtype\": \"e4m3\", \"scale\": \"block128\"}}", "layers.4.moe.weights",
+      "layers.4.moe.expert_out", 0.005, 0.05 },
 };
 
 START_TEST(each_rule)
@@ -314,8 +315,10 @@ START_TEST(honest)
 {
     char command[600];
     const char *build = getenv("BUILD");
-    snprintf(command, sizeof command, "%s/m3ref run golden/tiny/model --case golden/tiny/case.safetensors --precision "
-             "f64 --threads 1 --dump %s >/dev/null", build ? build : "build", in_folder("truth"));
+    snprintf(command, sizeof command,
+             "%s/m3ref run golden/tiny/model --case golden/tiny/case.safetensors --precision "
+             "f64 --threads 1 --dump %s >/dev/null",
+             build ? build : "build", in_folder("truth"));
     ck_assert_int_eq(system(command), 0);
     struct subject s = tiny("bf16");
     struct m3_envelope_plan plan = plan_of(&s, 12, 1, 1);
@@ -324,9 +327,11 @@ START_TEST(honest)
 
     struct candidate candidate = { .truth = file_of(in_folder("truth")) };
     const struct m3_force force = { &candidate, round_tap };
+    /* clang-format off */
     const struct m3_request request = { .ids = s.c.ids, .positions = s.c.positions, .T = s.c.T,
                                         .end_layer = s.model->config.layers, .semantics = plan.semantics,
                                         .linear = M3_LINEAR_ORDERED, .threads = 1, .force = &force };
+    /* clang-format on */
     struct m3_error error = { 0 };
     ck_assert_int_eq(m3_engine_f32()->forward(s.model, &request, &error), M3_OK);
 

@@ -133,8 +133,9 @@ static void blame_by(const char *profile_name)
     struct m3_ctx ctx;
     good(m3_profile_open(&profile, profile_name, &error));
     good(m3_ctx_init(&ctx, 1, M3_LINEAR_BLAS));
-    const struct m3_setting setting = { .model = model, .semantics = &semantics, .the_case = &the_case,
-                                        .profile = profile, .ctx = &ctx };
+    const struct m3_setting setting = {
+        .model = model, .semantics = &semantics, .the_case = &the_case, .profile = profile, .ctx = &ctx
+    };
     good(m3_safetensors_open(&candidate, in_folder("candidate.safetensors"), &error));
     good(m3_blame(&blame, &setting, candidate, &options, &error));
     m3_ctx_free(&ctx);
@@ -210,9 +211,11 @@ static int hides(const struct m3_mistake *mistake)
 }
 
 /* What no tap of a profile shows: it may be so there. SPEC 7.12. */
-static const struct { const char *id, *profile; } permitted[] = {
-    { "rope.fp32_angle", "fp32" }, { "rope.fp32_angle", "bf16" }, { "attn.partial_bf16", "bf16" },
-    { "norm.early_round", "bf16" }, { "router.bf16", "bf16" }, { "select.tie", "bf16" },
+static const struct {
+    const char *id, *profile;
+} permitted[] = {
+    { "rope.fp32_angle", "fp32" },       { "rope.fp32_angle", "bf16" }, { "attn.partial_bf16", "bf16" },
+    { "norm.early_round", "bf16" },      { "router.bf16", "bf16" },     { "select.tie", "bf16" },
     { "vision.conv_precision", "bf16" },
 };
 
@@ -237,8 +240,8 @@ static void named(const struct m3_mistake *mistake, const char *tap)
                           "%s, %s: status %d, blamed on %s, expected %s", mistake->id, profiles[i], blame.status,
                           culprit ? culprit->name : "no tap", tap);
             const char *choice = strstr(culprit->name, "blocks") ? "select_blocks" : "route";
-            ck_assert_str_eq(culprit->operator, mistake->op == M3_OP_NONE && culprit->selection
-                                                    ? choice : m3_operator_name(mistake->op));
+            ck_assert_str_eq(culprit->operator,
+                             mistake->op == M3_OP_NONE && culprit->selection ? choice : m3_operator_name(mistake->op));
         }
         forget_blame();
     }
@@ -356,8 +359,7 @@ static void spoil(struct spoilt *s, double *x, int64_t rows)
     free(copy);
 }
 
-static int force(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
-                 struct m3_error *e)
+static int force(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows, struct m3_error *e)
 {
     struct spoilt *s = self;
     char name[96], next[96];
@@ -407,6 +409,7 @@ static void diverges_at(const char *what, const char *tap)
  * Seen to fail with a limit of 10 for 1e-5 in compare. */
 START_TEST(not_computed)
 {
+    /* clang-format off */
     static const char *const taps[] = {
         "embed", "layers.1.attn_norm", "layers.1.q_proj", "layers.1.k_norm", "layers.1.k_rope", "layers.1.v_proj",
         "layers.1.attn_lse", "layers.1.attn", "layers.1.attn_out", "layers.1.mid", "layers.1.mlp.gate",
@@ -415,6 +418,7 @@ START_TEST(not_computed)
         "layers.3.moe.weights", "layers.3.moe.expert_out", "layers.3.moe.routed", "layers.3.moe.shared",
         "layers.3.mlp", "layers.3.out", "final_norm", "logits",
     };
+    /* clang-format on */
     open_case(case_named("tiny"));
     dump("reference.safetensors", NULL);
     for (size_t i = 0; i < sizeof taps / sizeof taps[0]; i++)
@@ -505,12 +509,14 @@ static int careless_linear(struct m3_ctx *ctx, real *y, const real *x, const str
  * Seen to fail with a limit of 0.1 for 1e-5 in compare; with one element beyond HARD let pass. */
 START_TEST(careless_sums)
 {
+    /* clang-format off */
     static const struct { int64_t at; const char *tap; } calls[] = {
         { 0, "layers.0.q_proj" }, { 1, "layers.0.k_proj" }, { 2, "layers.0.v_proj" }, { 3, "layers.0.attn_out" },
         { 4, "layers.0.mlp.gate" }, { 5, "layers.0.mlp.up" }, { 6, "layers.0.mlp" }, { 17, "layers.2.index.q_proj" },
         { 18, "layers.2.index.k_proj" }, { 19, "layers.2.attn_out" }, { 20, "layers.2.moe.router_logits" },
         { 23, "layers.2.moe.shared" }, { 44, "logits" }, { -1, "layers.0.q_proj" },
     };
+    /* clang-format on */
     open_case(case_named("tiny"));
     dump("reference.safetensors", NULL);
     struct m3_ops ops = *m3_engine_f64()->ops;
@@ -579,6 +585,7 @@ END_TEST
  * Seen to fail with a list's worth of keys taken for more. */
 START_TEST(what_is_lacking)
 {
+    /* clang-format off */
     static const struct { const char *id, *missing; } m2[] = {
         { "select.union", "a sparse layer" }, { "norm.no_plus_one", "norms of Gemma's form" },
         { "norm.qk_plain", "a norm of each head of q and k" }, { "act.alpha", "the activation of SwiGLU-OAI" },
@@ -587,6 +594,7 @@ START_TEST(what_is_lacking)
         { "mtp.row0", "a module of multi-token prediction" }, { "rope.fp32_angle", "a position of 10,000 or more" },
         { "rope.full", NULL }, { "gqa.tile", NULL }, { "router.no_bias", NULL },
     };
+    /* clang-format on */
     static const struct run_case small = { "m2", "golden/m2/model", "golden/m2/case.safetensors", NULL };
     open_case(&small);
     for (size_t i = 0; i < sizeof m2 / sizeof m2[0]; i++) {

@@ -70,8 +70,8 @@ void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, in
 
 /* choices.c, by the scores that the trace knows; where there are none, or `recomputed` has no row, only what no
  * scores can choose is judged. Lists of blocks are sorted, unusable rows marked, also where nothing is to be judged. */
-int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item,
-                           struct m3_blame_values *dumped, const struct m3_recomputed *recomputed);
+int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *dumped,
+                           const struct m3_recomputed *recomputed);
 /* Choices that are not in the dump: the trace gets those rows that could not have been chosen otherwise. */
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *recomputed);

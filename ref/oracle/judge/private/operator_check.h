@@ -26,7 +26,7 @@ int m3_operator_check_is_admitted(const struct m3_operator_check *check, enum m3
 
 /* By the tiers, with found->n and f. has_suspect: of attention. */
 void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const struct m3_operator_check *check,
-                               const struct m3_side_by_side *s, const char *name, int has_suspect);
+                                   const struct m3_side_by_side *s, const char *name, int has_suspect);
 
 /* ---- operator_check_inputs.c */
 
@@ -40,6 +40,6 @@ int m3_operator_check_put_before(struct m3_operator_check *check, enum m3_tap ta
 /* ---- operator_check_drift.c */
 
 int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *check,
-                              const struct m3_matched *matched, struct m3_error *error);
+                                  const struct m3_matched *matched, struct m3_error *error);
 
 #endif

@@ -34,12 +34,11 @@ struct m3_scorer {
 };
 
 /* The tensors and the room; 0, M3_INTERNAL, M3_BAD_INPUT. m3_scorer_end is due after any of them. */
-int m3_scorer_begin(struct m3_scorer *scorer, const struct m3_matched *matched,
-                    const struct m3_selection_rules *rules, enum m3_choice_of of, int64_t limit,
-                    struct m3_error *error);
+int m3_scorer_begin(struct m3_scorer *scorer, const struct m3_matched *matched, const struct m3_selection_rules *rules,
+                    enum m3_choice_of of, int64_t limit, struct m3_error *error);
 /* Sets scores, truth and marks of the decision, whose want and got are set and sound. */
 void m3_scorer_score(struct m3_scorer *scorer, struct m3_decision *decision, const struct m3_row_pair *row,
-                    int64_t group);
+                     int64_t group);
 void m3_scorer_end(struct m3_scorer *scorer);
 
 #endif

@@ -8,14 +8,14 @@
 
 /* Consecutive elements. */
 struct m3_piece {
-    int64_t row;                /* number of the row of the first */
+    int64_t row; /* number of the row of the first */
     int64_t want, got, length;
 };
 
 struct m3_pieces {
     struct m3_piece *all;
     int64_t count, elements, rows_left_out;
-    int64_t width;              /* elements of a row; a piece of several rows has rows of consecutive numbers */
+    int64_t width; /* elements of a row; a piece of several rows has rows of consecutive numbers */
 };
 
 /* All that is judged by value, in order; pieces of at most M3_PIECE elements. M3_INTERNAL. */

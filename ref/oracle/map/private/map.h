@@ -9,11 +9,13 @@
 
 enum { M3_MAP_SOURCES = 8, M3_MAP_STEPS = 12, M3_MAP_PREFIXES = 4, M3_MAP_NAME = 200 };
 
+/* clang-format off */
 enum m3_map_step_kind {
     M3_STEP_ONLY, M3_STEP_DROP, M3_STEP_SHAPE, M3_STEP_AXES, M3_STEP_SLICE, M3_STEP_PICK,
     M3_STEP_UNREPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_PLUS, M3_STEP_IDS, M3_STEP_BLOCKS,
     M3_STEP_KINDS,
 };
+/* clang-format on */
 
 /* Sizes are texts such as "QD+2GD", read when the letters are known. All are borrowed from the JSON. */
 struct m3_map_step {

@@ -13,7 +13,7 @@ struct m3_heat {
     int64_t first[M3_HEAT_ROWS];        /* row number of the first token of each cell row */
     /* [rows, columns]: the largest share of what is allowed (m3_share_of_allowed); NaN where nothing was compared. */
     double cells[M3_HEAT_ROWS * M3_HEAT_COLUMNS];
-    int worst_row, worst_column;        /* cell of the stage's place */
+    int worst_row, worst_column; /* cell of the stage's place */
     /* Level k holds shares up to edges[k] and above the one before it: 0.1, 1, then evenly in the logarithm up to a
      * power of ten that no finite share exceeds, but half a decade each at most. */
     double edges[M3_HEAT_LEVELS];

@@ -84,23 +84,23 @@ void m3_honest_shuffle(struct m3_honest *honest, int64_t *order, int64_t n);
 
 /* y [T,w->rows] := x w' + bias, columns in random order and in a random number of parts. honest_linear.c */
 int m3_honest_linear(struct m3_ctx *, float *y, const float *x, const struct m3_weight *w, const float *bias,
-                    int64_t T);
+                     int64_t T);
 int m3_honest_experts(struct m3_ctx *, float *routed, float *each, const float *x, const int32_t *ids, const float *p,
-                     const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E,
-                     int64_t K, float factor);
+                      const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
+                      float factor);
 int m3_honest_swiglu_oai(struct m3_ctx *, float *y, const float *gate, const float *up, int64_t T, int64_t F,
-                        const struct m3_activation *act);
+                         const struct m3_activation *act);
 int m3_honest_swiglu(struct m3_ctx *, float *y, const float *gate, const float *up, int64_t T, int64_t F);
 
 /* honest_attend.c */
 int m3_honest_rope(struct m3_ctx *, float *y, const float *x, const float *cos, const float *sin, int64_t T,
-                  int64_t heads, int64_t D, int64_t R);
+                   int64_t heads, int64_t D, int64_t R);
 int m3_honest_block_scores(struct m3_ctx *, float *m, const float *q, const float *k, const struct m3_index *d);
 int m3_honest_attend_full(struct m3_ctx *, float *o, float *lse, const float *q, const float *k, const float *v,
-                         const struct m3_attend *d);
+                          const struct m3_attend *d);
 int m3_honest_attend_blocks(struct m3_ctx *, float *o, float *lse, const float *q, const float *k, const float *v,
-                           const int32_t *blocks, const struct m3_attend *d);
+                            const int32_t *blocks, const struct m3_attend *d);
 int m3_honest_attend_segments(struct m3_ctx *, float *o, const float *q, const float *k, const float *v,
-                             const int64_t *ends, int64_t segments, int64_t A, int64_t U);
+                              const int64_t *ends, int64_t segments, int64_t A, int64_t U);
 
 #endif

@@ -80,10 +80,7 @@ static inline enum m3_tap m3_tap_being_made(const struct m3_ctx *ctx)
 }
 
 /* MTP module at work; -1: the main model. */
-static inline int64_t m3_module_of(const struct m3_mistaken_run *run)
-{
-    return m3_mtp_module_of(run->layer);
-}
+static inline int64_t m3_module_of(const struct m3_mistaken_run *run) { return m3_mtp_module_of(run->layer); }
 
 /* Rows of the text taps now made. */
 static inline int64_t m3_rows_of(const struct m3_mistaken_run *run)
