@@ -144,7 +144,7 @@ $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.
 
 OPERATORS := embed rms_norm rms_norm_plain linear rope_table rope attend_full block_scores select_blocks attend_blocks \
              swiglu_oai swiglu sigmoid route experts add layer_norm rope_table_3d attend_segments gelu scatter jitter \
-             lightning_attention hot
+             lightning_attention hot math_vectors
 # tests/ mirrors ref/. A program has the name of its file, wherever that is.
 TEST_SOURCES := $(shell find tests -name 'test_*.c*')
 vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
