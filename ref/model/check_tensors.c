@@ -1,3 +1,5 @@
+/* Binds every tensor of a checkpoint to its place in the model, after checking name, dtype and shape by the table of
+ * tensors.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* The list of known mistakes, which are defined in mistakes/, and a run of the model with one of them. */
 #include "oracle/variants/private/mistakes.h"
 
 #include <math.h>
