@@ -1,5 +1,5 @@
 #!/bin/sh
-# The appendices of SPEC.md against the tree. Appendix A: the function of each row is defined under ref/, in one file or
+# The appendices, golden/documents/README.md, against the tree. Appendix A: the function of each row is defined under ref/, in one file or
 # in the one that is named ("flops:count"), or the key of a figure begins so ("m3_figures:kv_bytes"), the test is there, the errata are in appendix B; a row without function ends
 # with its reason in parentheses. Appendix B: every erratum is in A, in C, or says that it
 # stands alone; those that golden/documents/figures.tsv names are there. Appendix C is what the program prints.
@@ -8,7 +8,7 @@
 # row with a cell too few; a map without rows; a figure of appendix C changed; an entry without its right value; a name
 # of two functions; a key that no figure has; a reason before the end.
 build=${BUILD:-build}
-spec=${SPEC:-SPEC.md}
+spec=${SPEC:-golden/documents/README.md}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 passed=0

@@ -20,7 +20,7 @@
 #include "ops/exp.h"
 #include "ops/math.h"
 
-static const char text_file[] = "spec_bits.md";
+static const char text_file[] = "SPEC.md";
 
 enum { MOST = 8, LINE = 512, VECTORS_LEAST = 400 };
 
