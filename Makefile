@@ -301,10 +301,10 @@ $(FORMAT)/ready: scripts/requirements-format.txt
 	@touch $@
 
 format: $(FORMAT)/ready
-	$(FORMAT)/bin/clang-format -i $(FORMATTED)
+	@$(FORMAT)/bin/clang-format -i $(FORMATTED)
 
 format-check: $(FORMAT)/ready
-	$(FORMAT)/bin/clang-format --dry-run --Werror $(FORMATTED)
+	@$(FORMAT)/bin/clang-format --dry-run --Werror $(FORMATTED)
 
 # ---- tests of every kind
 
