@@ -25,7 +25,7 @@ import files
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 MODEL = os.path.join(ROOT, "golden", "tiny", "model")
 LONG_CASE = os.path.join(ROOT, "golden", "tiny", "case.safetensors")
-MAP = os.path.join(ROOT, "ref", "oracle", "maps", "transformers.json")
+MAP = os.path.join(ROOT, "ref", "oracle", "map", "maps", "transformers.json")
 OUT = os.path.join(ROOT, "tests", "candidates")
 CASE, HONEST, WRONG = "case.safetensors", "bf16.safetensors.gz", "bf16_without_plus_one.safetensors.gz"
 TOKENS = 19
