@@ -32,7 +32,7 @@ int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3
 /* The case of a dump, from what stands beside its taps (case.*): grids without pixels. */
 int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, const struct m3_config *config,
                       struct m3_error *error);
-/* The case goes on behind p0 cached places: positions that the file did not give begin there. */
+/* The case continues after p0 cached places: positions that the file did not give begin there. */
 void m3_case_continue(struct m3_case *c, int64_t p0);
 /* Ids inside the vocabulary, a mask for every place, as many placeholders as tokens of pictures, places and positions
  * inside max_position_embeddings unless allow_long. `source` names the file or flag; `status` is what a finding
