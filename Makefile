@@ -192,6 +192,8 @@ INSIDE_bodies_f32 := $(call bodies,f32)
 INSIDE_bodies_f64 := $(call bodies,f64)
 INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
 INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
+INSIDE_math_vectors_f32 := $(INSIDE_lightning_attention_f32)
+INSIDE_math_vectors_f64 := $(INSIDE_lightning_attention_f64)
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs

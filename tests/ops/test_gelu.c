@@ -101,7 +101,7 @@ START_TEST(known_values)
 END_TEST
 
 /* Goal:  zeros, infinities, NaN, the least and largest numbers, and where float reaches 0 and x.
- * Claim: exact values; the sign of a zero is open.
+ * Claim: exact values; the sign of a zero is that of SPEC 8.9, which test_math_vectors checks.
  * Seen to fail with inf * 0, x sig(1.702 x), x sig(x), NaN made 0, subnormal results flushed, x clamped to -8, signs
  * exchanged; in float with 1 + erf, the tanh form, 0 below -5. */
 START_TEST(zeros_and_ends)
