@@ -15,7 +15,7 @@ static void turn(real *cos, real *sin, int64_t place, double frequency, enum m3_
  *     angle = pos[t] * theta^(-2i/R),  cos[t,i] and sin[t,i] of it, i < R/2
  *
  * cos, sin [T,R/2]; pos [T].  Formed in double and rounded once, in both builds.
- * Often wrong: the exponent's denominator is R, not D; a float angle is 0.05 rad off at a position of 2^20. */
+ * Often wrong: the exponent's denominator is R, not D; a float angle is up to 0.05 rad off below a position of 2^20. */
 int m3_rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
                   enum m3_rope_angle angle)
 {

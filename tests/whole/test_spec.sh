@@ -1,0 +1,74 @@
+#!/bin/sh
+# SPEC.md as a book: its index is what scripts/spec_index.tsv and the headings give and answers what readers look up, its
+# links lead somewhere, its terms are used, and it stays short enough to be read.
+# Seen to fail with a row of the index changed, a look-up left out of spec_index.tsv, a link to a section that does not
+# exist, a term that no document uses, and a limit of 100 lines.
+spec=${SPEC:-SPEC.md}
+verdicts=ref/oracle/VERDICTS.md
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+passed=0
+failed=0
+
+# verdict NAME FILE: an empty file is a pass; otherwise its lines are printed.
+verdict() {
+    if [ -s "$2" ]; then
+        failed=$((failed + 1))
+        head -n 20 "$2" | sed "s/^/$1: /"
+    else
+        passed=$((passed + 1))
+    fi
+}
+
+awk -f scripts/spec_index.awk scripts/spec_index.tsv "$spec" "$verdicts" >"$folder/index" 2>"$folder/findings"
+sed -n '/^## 18\. Index/,$p' "$spec" | grep '^|' | diff - "$folder/index" >>"$folder/findings"
+verdict 'index' "$folder/findings"
+
+while read -r word; do
+    grep -v '^#' scripts/spec_index.tsv | cut -f 1 | grep -qi "$word" || echo "no entry for $word"
+done >"$folder/findings" <<'END'
+RoPE angle
+top-k
+tie rule
+MXFP8 scale decoding
+MTP hand-over
+clamp of SwiGLU
+projector merge
+bicubic coefficients
+aux-loss-free bias
+bound of softmax
+pooling of scores
+ue8m0
+temperature
+GQA
+RoPE base
+END
+verdict 'look-ups' "$folder/findings"
+
+for file in "$spec" "$verdicts"; do
+    grep '^#' "$file" | sed 's/^#* //' | tr 'A-Z' 'a-z' | tr -cd 'a-z0-9 _\n-' | tr ' ' '-' | sed "s,^,$file#,"
+done | sort >"$folder/anchors"
+grep -o '](#[^)]*)' "$spec" | sed "s,^](,$spec,; s,)$,," >"$folder/links"
+grep -o "]($verdicts#[^)]*)" "$spec" | sed 's,^](,,; s,)$,,' >>"$folder/links"
+sort -u "$folder/links" | comm -23 - "$folder/anchors" >"$folder/findings"
+grep -o '](\([^)#]*\))' "$spec" | sed 's,^](,,; s,)$,,' | sort -u | while read -r file; do
+    [ -e "$file" ] || echo "no file $file"
+done >>"$folder/findings"
+[ -s "$folder/links" ] || echo 'no links' >>"$folder/findings"
+verdict 'links' "$folder/findings"
+
+sed -n '/^## 17\. /,/^## 18\. /p' "$spec" | sed -n 's/^| \([a-z][^|]*\) | .*/\1/p' | grep -vx term >"$folder/terms"
+sed '/^## 17\. /,/^## 18\. /d' "$spec" | cat - "$verdicts" README.md >"$folder/books"
+tr ',' '\n' <"$folder/terms" | sed 's/^ *//' | while read -r term; do
+    grep -qiwF -- "$term" "$folder/books" || echo "nothing uses the term $term"
+done >"$folder/findings"
+for term in tap dump golden case companion reading plug-in place; do
+    grep -q "^$term\b" "$folder/terms" || echo "no entry for $term"
+done >>"$folder/findings"
+verdict 'terms' "$folder/findings"
+
+wc -l <"$spec" | awk '$1 > 2200 { print $1 " lines, expected at most 2200" }' >"$folder/findings"
+verdict 'length' "$folder/findings"
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
