@@ -2,7 +2,7 @@
 # SPEC.md as a book: its index is what scripts/spec_index.tsv and the headings give and answers what readers look up, its
 # links lead somewhere, its terms are used, and it stays short enough to be read.
 # Seen to fail with a row of the index changed, a look-up left out of spec_index.tsv, a link to a section that does not
-# exist, a term that no document uses, and a limit of 100 lines.
+# exist, a term that no document uses, another figure in section 4, and a limit of 100 lines.
 spec=${SPEC:-SPEC.md}
 verdicts=ref/oracle/VERDICTS.md
 folder=$(mktemp -d)
@@ -66,6 +66,15 @@ for term in tap dump golden case companion reading plug-in place; do
     grep -q "^$term\b" "$folder/terms" || echo "no entry for $term"
 done >>"$folder/findings"
 verdict 'terms' "$folder/findings"
+
+# Section 4, vision_boundary: the figure is the distance between two goldens.
+vision=golden/vision
+figure=$("${BUILD:-build}/m3ref" compare $vision/two.safetensors.gz $vision/two_none.safetensors.gz --force \
+    --taps projector.out | awk '$2 == "projector.out" && $1 == "fail" { printf "%.2f", $3 }')
+tr '\n' ' ' <"$spec" | tr -s ' ' | grep -q "\`projector.out\` differs by $figure in relative L2" ||
+    echo "the goldens differ by $figure" >"$folder/figure"
+touch "$folder/figure"
+verdict 'vision_boundary' "$folder/figure"
 
 wc -l <"$spec" | awk '$1 > 2200 { print $1 " lines, expected at most 2200" }' >"$folder/findings"
 verdict 'length' "$folder/findings"
