@@ -17,7 +17,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
 ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/variants/mistakes estimate,ref/$(f)/*.c)))
+ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -76,14 +76,15 @@ test check: setup
 $(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# The figures of documents are data, and a table in the program.
-$(BUILD)/once/estimate/documents_table.c: scripts/documents_table.awk golden/documents/figures.tsv
+# The figures that documents print, and the models that they are about, are data and become tables in the program.
+TABLE := $(BUILD)/once/estimate/documents/table
+$(TABLE).c: scripts/documents_table.awk golden/documents/figures.tsv golden/documents/models.tsv
 	@mkdir -p $(@D)
 	awk -f $^ >$@.part && mv $@.part $@
-$(BUILD)/once/estimate/documents_table.o: $(BUILD)/once/estimate/documents_table.c
+$(TABLE).o: $(TABLE).c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-OBJECTS := $(BUILD)/once/estimate/documents_table.o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
+OBJECTS := $(TABLE).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
            $(BUILD)/profiles.o $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@
@@ -340,7 +341,7 @@ bench: setup
 
 # Headers in a folder `private` are for the folder above it alone.
 HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h $(patsubst %,%/*.h,base io model model/files decode \
-                                           oracle/* estimate),ref/$(f))))
+                                           oracle/* estimate estimate/documents),ref/$(f))))
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref \
