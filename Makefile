@@ -38,7 +38,7 @@ LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: compile-commands format format-check
+.PHONY: compile-commands documents format format-check
 all: $(PROGRAM)
 
 help:
@@ -56,6 +56,7 @@ help:
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
+	@echo 'make documents     golden/documents/README.md from the tables beside it'
 	@echo 'make install       program, library, headers and licence to PREFIX ($(PREFIX))'
 
 setup:
@@ -294,6 +295,9 @@ $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device): $(BUILD)/tests/test_%_device: 
 # What make would run, as JSON.
 compile-commands: setup
 	@$(MAKE) -sBn all test-programs BUILD=$(BUILD) | scripts/compile_commands.sh >compile_commands.json
+
+documents: all
+	@scripts/documents_page.sh $(abspath $(PROGRAM)) >$(BUILD)/documents.md && cp $(BUILD)/documents.md golden/documents/README.md
 
 FORMAT := $(BUILD)/format
 FORMATTED := $(shell find ref tests -name '*.[ch]')
