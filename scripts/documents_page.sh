@@ -62,8 +62,8 @@ cat <<'END'
 
 Each entry is a place where a document contradicts itself, another document, the released model or the public code.
 First comes what the document says. *Right* is what holds, with its computation or source. *Also* names other sources
-that agree with what is right; after "none", sources with another wrong value. *Here* is what m3ref does, in the terms of
-appendix A. GB is 10^9 bytes, GiB is 2^30 bytes.
+that agree with what is right; after "none", sources with another wrong value. *Here* is what m3ref does, in the terms
+of appendix A. GB is 10^9 bytes, GiB is 2^30 bytes.
 END
 
 awk -F '\t' '
