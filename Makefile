@@ -17,7 +17,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
 ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/variants/mistakes estimate,ref/$(f)/*.c)))
+ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -38,7 +38,7 @@ LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: compile-commands format format-check
+.PHONY: compile-commands documents format format-check
 all: $(PROGRAM)
 
 help:
@@ -56,6 +56,7 @@ help:
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
+	@echo 'make documents     golden/documents/README.md from the tables beside it'
 	@echo 'make install       program, library, headers and licence to PREFIX ($(PREFIX))'
 
 setup:
@@ -76,14 +77,15 @@ test check: setup
 $(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# The figures of documents are data, and a table in the program.
-$(BUILD)/once/estimate/documents_table.c: scripts/documents_table.awk golden/documents/figures.tsv
+# The figures that documents print, and the models that they are about, are data and become tables in the program.
+TABLE := $(BUILD)/once/estimate/documents/table
+$(TABLE).c: scripts/documents_table.awk golden/documents/figures.tsv golden/documents/models.tsv
 	@mkdir -p $(@D)
 	awk -f $^ >$@.part && mv $@.part $@
-$(BUILD)/once/estimate/documents_table.o: $(BUILD)/once/estimate/documents_table.c
+$(TABLE).o: $(TABLE).c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-OBJECTS := $(BUILD)/once/estimate/documents_table.o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
+OBJECTS := $(TABLE).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
            $(BUILD)/profiles.o $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@
@@ -296,6 +298,9 @@ $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device): $(BUILD)/tests/test_%_device: 
 compile-commands: setup
 	@$(MAKE) -sBn all test-programs BUILD=$(BUILD) | scripts/compile_commands.sh >compile_commands.json
 
+documents: all
+	@scripts/documents_page.sh $(abspath $(PROGRAM)) >$(BUILD)/documents.md && cp $(BUILD)/documents.md golden/documents/README.md
+
 FORMAT := $(BUILD)/format
 FORMATTED := $(shell find ref tests -name '*.[ch]')
 $(FORMAT)/ready: scripts/requirements-format.txt
@@ -342,7 +347,7 @@ bench: setup
 
 # Headers in a folder `private` are for the folder above it alone.
 HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h $(patsubst %,%/*.h,base io model model/files decode \
-                                           oracle/* estimate),ref/$(f))))
+                                           oracle/* estimate estimate/documents),ref/$(f))))
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref \

@@ -10,7 +10,7 @@
 #include "cli/paths.h"
 #include "estimate/chart.h"
 #include "estimate/foreign.h"
-#include "estimate/documents.h"
+#include "estimate/documents/documents.h"
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/new_file.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "estimate/documents.h"
+#include "estimate/documents/documents.h"
 
 /* "1,234.50 GiB" */
 struct figure {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "estimate/documents.h"
+#include "estimate/documents/documents.h"
 #include "estimate/foreign.h"
 
 /* "1,048,576"; "" for what is not known */

@@ -1,4 +1,4 @@
-/* The parts of m3_estimate. Used in this folder alone. */
+/* The parts of m3_estimate. Used in this folder and the folders below it alone. */
 #ifndef M3_ESTIMATE_PRIVATE_PARTS_H
 #define M3_ESTIMATE_PRIVATE_PARTS_H
 

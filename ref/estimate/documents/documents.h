@@ -1,4 +1,7 @@
-/* The figures that five documents about the family print, each with the formula that gives ours. SPEC, appendix C.
+/* The figures that five documents about the model family print, each with the formula that computes ours. The data are
+ * golden/documents/figures.tsv and models.tsv, which are built into the program; golden/documents/README.md shows all
+ * of them. printed.c reads a printed number, setting.c what a figure depends on, models.c recognises the model,
+ * formula.c computes ours, judge.c compares, marks.c finds the errata about an estimate.
  *
  * A formula is arithmetic in double over the summary of an estimate: + - * / ^ ( ), numbers ("0.5", "1e9"),
  * ceil(x) floor(x) min(x, y) max(x, y), dotted keys of the summary ("kv_bytes.index", "ratios.main_branch"), and names:
@@ -15,8 +18,8 @@
  *   mtp params_mtp             the request's MTP modules, their parameters
  *   weight_bits kv_bits index_bits gpus card peak bandwidth act    the request and its card
  * Its value is in base units: bytes, FLOP, parameters, seconds, a fraction for %, the plain number for x. */
-#ifndef M3_ESTIMATE_DOCUMENTS_H
-#define M3_ESTIMATE_DOCUMENTS_H
+#ifndef M3_ESTIMATE_DOCUMENTS_DOCUMENTS_H
+#define M3_ESTIMATE_DOCUMENTS_DOCUMENTS_H
 
 #include "estimate/estimate.h"
 
@@ -37,11 +40,11 @@ struct m3_document {
     int count;
 };
 
-/* Made from golden/documents/figures.tsv when the program is built. */
+/* The rows of golden/documents/figures.tsv. */
 extern const struct m3_document m3_documents[M3_DOCUMENTS];
 
 /* A printed number: an optional ~ or =, digits with optional thousands commas, an optional power ("1.2e15"), and an
- * optional unit, also after a blank. */
+ * optional unit, which may follow a blank. */
 struct m3_printed_number {
     double value, half;     /* in base units; half a unit of the last digit */
     double scale;           /* of the unit: 1e9 for G, B and GB, 0x1p30 for GiB, 0.01 for %; 1 for x and for none */
@@ -52,10 +55,8 @@ struct m3_printed_number {
 /* Units: x, %, K M B G T P E (10^3 .. 10^18, B = G), KB MB GB TB PB, KiB MiB GiB TiB, bytes, us ms s. M3_BAD_INPUT. */
 int m3_printed_parse(struct m3_printed_number *number, const char *text, struct m3_error *error);
 
-/* Models: m3 m3-mxfp8 m2.7 m2 llama-3-70b llama-3-70b-rounded nemotron-3-ultra kimi-k2.5 glm-5.1 qwen3.5-moe
- * mimo-v2-flash.
- * "m3 T=1M B=4 w=fp8 kv=bf16 ikv=fp8 gpu=h200 gpus=8 card=vendor act=0 mtp=3", all but the model optional; K and M
- * are 2^10 and 2^20; a card is in bytes, vendor or reported. */
+/* "m3 T=1M B=4 w=fp8 kv=bf16 ikv=fp8 gpu=h200 gpus=8 card=vendor act=0 mtp=3": a model of models.tsv, then optional
+ * words. K and M are 2^10 and 2^20; a card is in bytes, vendor or reported. */
 struct m3_document_setting {
     char model[32];
     struct m3_estimate_request request;     /* context 0 if it is not named; the rest as `m3ref estimate` has it */
@@ -90,16 +91,16 @@ struct m3_subject {
     const struct m3_foreign *foreign;       /* whose config it is; NULL: none */
 };
 
-/* That of an estimate. `room` is for its census where the estimate's own one has modules. */
+/* The subject of an estimate. `room` receives the census if the estimate's own census includes MTP modules. */
 struct m3_subject m3_subject_of(const struct m3_estimate *e, struct m3_census *room);
 
-/* Reproduced if ours is at most half a unit of the last printed digit away. Not computable without formula, or if ours
- * is no finite number. A row that cannot be read is an error: M3_BAD_INPUT. */
+/* A figure is reproduced if ours differs from it by at most half a unit of the last printed digit. It is not computable
+ * without a formula, or if ours is not finite. A row that cannot be read is an error: M3_BAD_INPUT. */
 int m3_printed_judge(struct m3_judgement *judgement, const struct m3_printed *row, const struct m3_subject *subject,
                      struct m3_error *error);
 
-/* The name that settings have for a model; NULL: the documents print nothing of it. A model of few numbers is known by
- * its name and all of them, any other by its parameters, sizes, layers, RoPE and positions. */
+/* The name of the model in settings; NULL: the documents print nothing about it. A model given by few numbers is
+ * recognised by its name and all of these numbers, any other by its parameters, sizes, layers, RoPE and positions. */
 const char *m3_document_model(const struct m3_estimate *e);
 
 /* An erratum about one figure of an estimate. */
@@ -112,9 +113,9 @@ struct m3_mark {
 
 enum { M3_MOST_MARKS = 256 };
 
-/* The rows with an erratum whose formula is a key of the summary, also divided by layers or numbers, and whose setting
- * agrees with the request: what it names is what was asked, and the figure is the same. In the order of the
- * documents; what a document prints again is left out. */
+/* The rows with an erratum whose formula is a key of the summary, possibly divided by layers or numbers, and whose
+ * setting agrees with the request: all that the setting names was asked for, and the figure is the same. They are in
+ * the order of the documents; a figure that a document prints again is left out. */
 int m3_estimate_marks(struct m3_mark marks[M3_MOST_MARKS], int *count, const struct m3_estimate *e,
                       const json_t *summary, struct m3_error *error);
 

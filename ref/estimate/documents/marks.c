@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "estimate/documents.h"
+#include "estimate/documents/documents.h"
 #include "estimate/private/parts.h"
 
 static int is_layers(const char *name, size_t length)
