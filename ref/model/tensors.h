@@ -10,8 +10,8 @@
 
 enum m3_tensor_dtype {
     M3_TENSOR_PLAIN,        /* F64, F32, F16 or BF16; BF16 as released */
-    M3_TENSOR_FLOAT, /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
-                             * known */
+    M3_TENSOR_FLOAT, /* F32 (or F64): rounding the router to BF16 flips experts. In M2, whose dtype is not known,
+                             * it is plain */
     M3_TENSOR_MATRIX, /* plain, or F8_E4M3 with a scale tensor */
 };
 
