@@ -84,7 +84,7 @@ struct m3_estimate_request {
     int64_t context, batch;             /* 1 .. M3_MOST_CONTEXT, 1 .. M3_MOST_BATCH. The context is M3_UNKNOWN where
                                          * nothing is known of attention */
     const struct m3_format *weights, *kv, *index_kv;
-    int weights_asked;                  /* memory is computed from the nominal size, even if the stored one is known */
+    int weights_asked;                  /* memory uses the nominal size, even if the stored one is known */
     int64_t mtp_modules;
     enum m3_mtp_join mtp_join;
     int all_logits;                     /* a prefill computes logits of every place, not only of the last */

@@ -267,7 +267,7 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     if (!status) status = make_folder(folder, error);
     for (int64_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i);
     if (!status && s.shards > 1) status = write_index(&s);
-    if (!status) status = copy_config(config_path, folder, error);      /* last: without it the folder is not a model */
+    if (!status) status = copy_config(config_path, folder, error);      /* last: without it the folder is no model */
 
     *totals = (struct m3_synth_totals){ s.count, s.shards, s.total };
     free(s.piece);

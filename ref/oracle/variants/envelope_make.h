@@ -21,7 +21,7 @@ struct m3_envelope_plan {
     uint64_t seed;                      /* the same seed gives the same bytes, whatever the number of threads */
     const char *taps;                   /* patterns; NULL: all */
     const char *command;                /* for the file's metadata */
-    void (*progress)(void *self, int64_t run, int64_t runs);        /* before each run; run 0: the reference. Or NULL */
+    void (*progress)(void *self, int64_t run, int64_t runs);        /* before each; run 0: the reference. Or NULL */
     void *progress_self;
 };
 
