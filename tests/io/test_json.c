@@ -4,7 +4,7 @@
  * Given: commands in this process, each run in a child whose n-th allocation of jansson gives NULL; a sample of
  *        all n, and the last ones, which are those of what is written.
  * Seen to fail with the program before failures were noted (a dump with a name missing in its header, verdicts and
- * reports with a stage missing, status 0; messages about a config that is complete), with m3_json_failed that returns 0,
+ * reports with a stage missing, status 0; messages about a complete config), with m3_json_failed that returns 0,
  * with it left out of m3_new_file_commit, and of m3_cli_end. */
 #include "files.h"
 
