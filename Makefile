@@ -1,4 +1,4 @@
-# make help says what there is. Variables: CC, OPT, BUILD, SANITIZE, PREFIX.
+# `make help` lists the targets. Variables: CC, OPT, BUILD, SANITIZE, PREFIX.
 
 BUILD ?= build
 CC ?= cc
@@ -14,7 +14,7 @@ CFLAGS += $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
-# Compiled twice, for float and for double: the operators and the forward pass. The rest knows no `real`.
+# Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
@@ -62,7 +62,7 @@ help:
 setup:
 	@scripts/setup.sh
 
-# Set-up first, in a make of its own, for it provides what this one asks pkg-config about.
+# Set-up runs first, in a separate make, because it installs the packages that this one passes to pkg-config.
 run: setup
 	@$(MAKE) -s -j$$(nproc) all
 	@scripts/demo.sh $(BUILD)/m3ref $(BUILD)
@@ -95,12 +95,12 @@ $(BUILD)/once/%.o: ref/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-# Files that are taken in as they are.
+# Files that are included unchanged.
 $(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json)
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 
-# The built-in profiles, by the names of their files.
+# The built-in profiles, named after their files.
 $(BUILD)/profiles.c: $(sort $(wildcard ref/oracle/error/profiles/*.json)) Makefile
 	@mkdir -p $(@D)
 	@{ echo '#include "oracle/error/profile.h"'; echo 'const char *const m3_built_in_profiles[][2] = {'; \
@@ -149,7 +149,7 @@ cuda-test: setup
 	@$(MAKE) -s -j$$(nproc) cuda device-tests
 	@scripts/cuda_test.sh $(BUILD)
 
-# Needs neither the program nor its libraries.
+# This does not need the program or its libraries.
 CUDA_KERNELS := $(filter-out %/table.cu %/memory.cu,$(CUDA))
 cuda-bench: $(BUILD)/cuda_bench
 	@python3 scripts/cuda_bench.py $(BUILD)/cuda_bench
@@ -164,7 +164,7 @@ $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.
 # tests/ mirrors ref/. A program has the name of its file, wherever that is.
 TEST_SOURCES := $(shell find tests -name 'test_*.c*')
 OPERATORS := $(filter-out math,$(patsubst test_%.c,%,$(notdir $(filter tests/ops/%.c,$(TEST_SOURCES)))))
-# Those that have a plain body besides the one that a pass runs.
+# The operators that have a plain body besides the default one.
 TWO_BODIES := $(shell sed -n 's/^ *\.\([a-z0-9_]*\) = m3_fast_.*/\1/p' ref/ops/fast/table.c)
 vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
 vpath test_%.cc tests/cuda
@@ -178,16 +178,16 @@ TESTS += $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda) $(CUDA_UNITS:%=$(BUILD)/
 TEST_CFLAGS = $(CFLAGS) -Itests/support -Itests/twins $(shell pkg-config --cflags check)
 TEST_LDLIBS = $(TEST_LIBRARY) -Wl,-rpath,'$$ORIGIN/..' $(shell pkg-config --libs check) $(LDLIBS)
 
-# All but main, for all tests, which are not linked again when it changes.
+# Everything except main, for all tests, which are not linked again when it changes.
 TEST_LIBRARY := $(BUILD)/libm3ref_tests.so
 $(TEST_LIBRARY): $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(OBJECTS)
 	$(CC) -shared -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# What a test reaches behind the engines' single symbol.
+# The functions that tests call inside the engines, which export a single symbol.
 INSIDE_math := $(BUILD)/f64/ops/math.o
 INSIDE_kernels_f32 := $(KERNELS:%=$(BUILD)/f32/kernels_%.o) $(BUILD)/f32/ops/fast/kernels_pick.o
 INSIDE_kernels_f64 := $(KERNELS:%=$(BUILD)/f64/kernels_%.o) $(BUILD)/f64/ops/fast/kernels_pick.o
-# All operators of an engine but the choice of kernels, which is the test's.
+# All operators of an engine except the choice of kernels, which the test makes.
 bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(filter ref/ops/%,$(ENGINE)))) \
          $(KERNELS:%=$(BUILD)/$(1)/kernels_%.o)
 INSIDE_bodies_f32 := $(call bodies,f32)
@@ -219,7 +219,7 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: test_%.c $(
 $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
 
-# The same tests, with the plain bodies in the place of those that a pass runs.
+# The same tests, with the plain bodies instead of the default ones.
 AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_f64
 $(BUILD)/tests/plain_engines.o: tests/support/plain_engines.c
 	@mkdir -p $(@D)
@@ -235,10 +235,10 @@ $(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/plugins/%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
 
-# ---- tests of the CUDA sources on a CPU: tests/cuda/on_cpu stands in for the device
+# ---- tests of the CUDA sources on a CPU: tests/cuda/on_cpu replaces the device
 
 CXX ?= g++
-# `unroll` is a pragma of nvcc. Kernels copy 16 bytes at a time, whatever they are.
+# `unroll` is a pragma of nvcc. Kernels copy 16 bytes at a time, whatever their type.
 CXXFLAGS := -std=gnu++17 $(OPT) -g -ffp-contract=off -fno-strict-aliasing -fPIC -Wall -Wextra -Werror -Wno-unknown-pragmas
 CXXFLAGS += -Itests/cuda/on_cpu -Itests/support -Itests/twins -Iref -MMD -MP $(SANITIZE)
 ON_CPU := $(CUDA:ref/cuda/%.cu=$(BUILD)/tests/cuda/%.o) $(BUILD)/tests/cuda/launcher.o
@@ -250,7 +250,7 @@ $(BUILD)/tests/cuda/launcher.o: tests/cuda/on_cpu/launcher.cc
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c -o $@ $<
 
-# Plug-ins for the program: a device, none, one with too little memory, one without room for all weights.
+# Plug-ins for the program: for a device, no device, one with too little memory, one without room for all weights.
 DEVICE_no_device := -DM3_FAKE_DEVICES=0
 DEVICE_little_memory := -DM3_FAKE_DEVICE_BYTES=1000000
 DEVICE_some_memory := -DM3_FAKE_DEVICE_BYTES=17100000
@@ -260,7 +260,7 @@ $(CUDA_DEVICES:%=$(BUILD)/tests/cuda/%.o): $(BUILD)/tests/cuda/%.o: tests/cuda/o
 $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so): $(BUILD)/tests/cuda_%.so: $(BUILD)/tests/cuda/%.o $(ON_CPU)
 	$(CXX) $(LDFLAGS) -shared -o $@ $^
 
-# The operator tests, with the kernels in the place of the reference.
+# The operator tests, with the kernels instead of the reference.
 AS_CUDA := -DM3_TESTS_CUDA -Dm3_engine_f32=m3_engine_cuda -Dm3_ctx_init=m3_ctx_init_cuda -Dm3_ctx_free=m3_ctx_free_cuda
 $(BUILD)/tests/cuda_engine.o: tests/cuda/engine.c
 	@mkdir -p $(@D)
@@ -273,7 +273,7 @@ $(CUDA_UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: test_%.cc $(BUILD)
 	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) \
 		$(shell pkg-config --libs check)
 
-# The bench of the kernels, to see that it runs.
+# The benchmark of the kernels, only to check that it runs.
 $(BUILD)/tests/cuda/cuda_bench.o: scripts/cuda_bench.cu
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -x c++ -c -o $@ $<
@@ -281,7 +281,7 @@ $(BUILD)/tests/cuda_bench: $(BUILD)/tests/cuda/cuda_bench.o $(BUILD)/tests/cuda/
 		$(filter-out %/table.o %/memory.o,$(ON_CPU))
 	$(CXX) $(LDFLAGS) -o $@ $^
 
-# ---- the operator tests on a device: linked by nvcc, which knows where the runtime is
+# ---- the operator tests on a device: linked by nvcc, which finds the runtime
 
 .PHONY: device-tests
 device-tests: $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device)
@@ -292,9 +292,9 @@ $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device): $(BUILD)/tests/test_%_device: 
 		$(BUILD)/tests/harness.o $(BUILD)/tests/cuda_engine.o $(CUDA:ref/cuda/%.cu=$(BUILD)/cuda/%.o) | $(TEST_LIBRARY)
 	$(NVCC) -cudart static -Xcompiler -fopenmp -Xlinker -rpath='$$ORIGIN/..' -o $@ $^ $(TEST_LIBRARY) $(shell pkg-config --libs check) $(LDLIBS)
 
-# ---- for those who edit
+# ---- for development
 
-# What make would run, as JSON.
+# The commands that make would run, as JSON.
 compile-commands: setup
 	@$(MAKE) -sBn all test-programs BUILD=$(BUILD) | scripts/compile_commands.sh >compile_commands.json
 
@@ -321,7 +321,7 @@ asan: setup
 bits: setup
 	@scripts/bits.sh $(BUILD)/bits
 
-# ---- goldens: made by the public PyTorch code, in a virtual environment of their own
+# ---- goldens: made by the public PyTorch code, in a separate virtual environment
 
 VENV := $(BUILD)/venv
 $(VENV)/ready: scripts/requirements-golden.txt
@@ -335,7 +335,7 @@ golden-check: $(VENV)/ready
 	$(VENV)/bin/python scripts/golden/check.py
 	$(VENV)/bin/python scripts/candidates.py --check
 
-# Random models against the public code: SUBSET=ci is five of the twenty.
+# Random models against the public code: SUBSET=ci uses five of the twenty.
 SUBSET ?=
 no-false-alarms: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all
@@ -345,7 +345,7 @@ bench: setup
 	@$(MAKE) -s -j$$(nproc) all
 	@scripts/bench.sh $(BUILD)
 
-# Headers in a folder `private` are for the folder above it alone.
+# Headers in a folder `private` are only for the folder above it.
 HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h $(patsubst %,%/*.h,base io model model/files decode \
                                            oracle/* estimate estimate/documents),ref/$(f))))
 

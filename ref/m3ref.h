@@ -12,9 +12,9 @@
  *                                   .logit_rows = 1 };
  *     m3_engine_f32()->forward(model, &request, &error);
  *
- * Status codes are the program's exit statuses (base/status.h). Taps come through request.sink (model/engine.h) or
- * into a file (model/files/dump.h); a cache (model/cache.h) lets one call go on after another; tokens one after the other
- * come from m3_generate (decode/generate.h); two files are judged by m3_compare (oracle/judge/compare.h).
+ * Status codes are the program's exit statuses (base/status.h). Taps arrive through request.sink (model/engine.h) or
+ * go into a file (model/files/dump.h). With a cache (model/cache.h) one call continues another; m3_generate
+ * (decode/generate.h) generates tokens one by one; m3_compare (oracle/judge/compare.h) judges two files.
  */
 #ifndef M3REF_H
 #define M3REF_H

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The speeds that README quotes, beside the machine's own limits and the public PyTorch code, all from this run. Each
-# item runs in a process of its own. The PyTorch part needs `make golden-check` once; without it, it is left out.
+# The speeds that README quotes, with the machine's own limits and the public PyTorch code, all from this run. Each
+# item runs in its own process. The PyTorch part needs `make golden-check` once; without it, that part is left out.
 # usage: bench.sh BUILD-FOLDER [THREADS]
 set -u
 build=$1
@@ -28,7 +28,7 @@ share_of_read() {
     awk -v ours="$rate" -v limit="$read_rate" 'BEGIN { printf "%-44s %10.2f of a plain read\n", "", ours / limit }'
 }
 
-# A model of the released vision sizes with random weights, 1.7 GB, made once. Its text part is a stump.
+# A model of the released vision sizes with random weights, 1.7 GB, written once. Its text part is minimal.
 vision=$build/bench_vision
 [ -d "$vision" ] || "$build/m3ref" synth scripts/bench_vision.json "$vision" >/dev/null || exit
 

@@ -1,7 +1,7 @@
 """Makes tests/candidates/: two bf16 runs of golden/tiny/model by the public PyTorch code, one of them wrong.
 
     python scripts/candidates.py            write the files
-    python scripts/candidates.py --check    make them again elsewhere and compare
+    python scripts/candidates.py --check    regenerate them elsewhere and compare
 
 The case is the first 19 tokens of golden/tiny, five blocks of which a query attends three. Of what dump_transformers.py
 writes only tensors are kept that the map of transformers reads, and of the wrong run not the last two layers. --check
@@ -74,7 +74,7 @@ def numbers(array):
 
 
 def differences(committed, made):
-    """Findings of two dumps."""
+    """Differences between two dumps."""
     (got, got_metadata), (want, want_metadata) = files.read(committed), files.read(made)
     findings = [f"{name}: only in one" for name in sorted(set(got) ^ set(want))]
     if got_metadata != want_metadata:

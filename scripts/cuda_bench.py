@@ -4,7 +4,7 @@
 
 Runs cuda_bench, and in the same run measures a large bf16 matrix product and a large copy, dense causal attention, the
 same with the chosen blocks as a mask, flex_attention with them, dense decoding. One table; after it a line for each
-requirement. What cannot be measured stands there with its reason. --small: tiny sizes, on a CPU if there is no device;
+requirement. What cannot be measured is listed with the reason. --small: tiny sizes, on a CPU if there is no device;
 its figures mean nothing.
 
 Blocks are drawn at random in PyTorch's measurements, as in cuda_bench, whose scores are of random vectors: rows side by
@@ -69,7 +69,7 @@ class Bench:
         return first.elapsed_time(last) / 1000
 
     def measure(self, what, T, S, prepare, flops=0, moved=0):
-        """A row: its time, or why there is none. prepare() gives the call."""
+        """A row: its time, or why there is none. prepare() returns the call."""
         row = {"what": what, "T": T, "S": S}
         self.rows.append(row)
         try:
@@ -121,7 +121,7 @@ def dense(b, T, backend):
 
 
 def chosen_blocks(b, T):
-    """[G,T,B], True where row t of group g attends to block b: N of those that it sees, its own always."""
+    """[G,T,B], True where row t of group g attends to block b: N of the visible ones, always including its own."""
     z = b.sizes
     B = math.ceil(T / z["block"])
     chosen = torch.zeros(z["G"], T, B, dtype=torch.bool, device=b.device)
@@ -137,7 +137,7 @@ def chosen_blocks(b, T):
 
 
 def masked(b, T):
-    """A group at a time, so that one [T,T] mask serves its heads."""
+    """One group at a time, so that its heads share one [T,T] mask."""
     z = b.sizes
 
     def prepare():
@@ -252,7 +252,7 @@ def prefill_seconds(rows, T, kind="bf16"):
 
 
 def opponents(row, rows):
-    """What of PyTorch does the same work, or the work that this saves."""
+    """The PyTorch measurement that does the same work, or the work that this saves."""
     T, S, what = row["T"], row["S"], row["what"]
     if what == "ours: linear":
         return [find(rows, "torch linear", T, 0)]

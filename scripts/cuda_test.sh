@@ -48,7 +48,7 @@ compare() {
     verdict "$status" "$1: $(tail -n 1 "$folder/compare.txt")"
 }
 
-# refused WHAT STATUS TEXT COMMAND ...: ends with the status and says why
+# refused WHAT STATUS TEXT COMMAND ...: must end with the status and name the reason
 refused() {
     what=$1 expected=$2 text=$3
     shift 3
@@ -58,7 +58,7 @@ refused() {
     verdict $? "$what: status $status: $(tail -n 1 "$folder/refused.txt")"
 }
 
-# twice WHAT MODEL WORDS OPTIONS: two runs give the same bytes, under one name, for a dump holds its command
+# twice WHAT MODEL WORDS OPTIONS: two runs give the same bytes, under one name, because a dump contains its command
 twice() {
     what=$1 words=$3
     run "$2" "$folder/dump" "$words" "$4"
@@ -68,8 +68,8 @@ twice() {
     verdict $? "$what: the same bytes in two runs"
 }
 
-# golden MODEL [OPTIONS]: fp32 and bf16; against the public code's values, and by the bounds of every operator from the
-# inputs that it had: profile cuda_bf16 says what the kernels round.
+# golden MODEL [OPTIONS]: fp32 and bf16; against the public code's values, and by the bounds of every operator on its
+# own inputs: profile cuda_bf16 says what the kernels round.
 golden() {
     "$m3ref" run "golden/$1/model" --case "golden/$1/case.safetensors" --precision f64 --bounds \
         --dump "$folder/truth" ${2-} >"$folder/run.txt" 2>&1 || tail -n 3 "$folder/run.txt"
@@ -102,7 +102,7 @@ if [ $? -eq 69 ]; then
     exit 69
 fi
 
-# Every test is a process that opens the device anew, which may take seconds.
+# Every test is a process that opens the device again, which may take seconds.
 operators() {
     set --
     for operator in linear block_scores select_blocks attend_blocks route experts; do
@@ -118,7 +118,7 @@ operators() {
     failed=$((failed + ${bad%% failed}))
 }
 
-# Two models have index heads wider than any kernel takes: their first layer, which has none, and a refusal.
+# Two models have index heads wider than any kernel supports: their first layer, which has none, and a refusal.
 goldens() {
     golden mtp
     golden tiny

@@ -95,7 +95,7 @@ class Dump:
             self.results.append(result.detach())
 
     def save_experts(self, name, ids, experts):
-        """What each expert gave for each of its tokens, of the plain loop over experts: two products per expert."""
+        """The output of each expert for each of its tokens, in the plain loop over experts: two products per expert."""
         results, self.results = self.results, None
         if not results:
             return
@@ -129,7 +129,7 @@ class Dump:
                 handle.remove()
 
     def add_block_scores(self):
-        """The indexer boosts its own scores before it lets go of them: called once more without local blocks."""
+        """The indexer boosts its own scores before it returns them: it is called once more without local blocks."""
         for name, indexer, inputs in self.calls:
             local, indexer.local_blocks = indexer.local_blocks, 0
             seen, topk = [], torch.Tensor.topk
@@ -147,7 +147,7 @@ class Dump:
 
 
 def store_bf16(model):
-    """What bf16 inference holds: weights in bf16, but for the tensors that the releases hold in F32."""
+    """The weights of bf16 inference: bf16, except for the tensors that the releases store in F32."""
     for name, parameter in model.named_parameters():
         if not name.endswith(IN_FP32):
             parameter.data = parameter.data.to(torch.bfloat16)
@@ -166,7 +166,7 @@ def drop_plus_one():
 
 
 def read_case(path):
-    """The case's own tensors, and what the model takes. Positions and masks of their own are not for this model."""
+    """The case's tensors, and the model's inputs. This model does not accept separate positions and masks."""
     case = load_file(path)
     positions = case.get("position_ids")
     if "attention_mask" in case or positions is not None and not torch.equal(positions, torch.arange(len(positions))):

@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-# Kinds of candidates: what `m3ref run` or the public model is asked for, and the profile.
+# Kinds of candidates: the options of `m3ref run` or of the public model, and the profile.
 OURS = {"float": ["--precision", "f32"], "threads": ["--precision", "f32", "--threads", "1"],
         "ordered": ["--precision", "f32", "--linear", "ordered"],
         "double": ["--precision", "f64", "--linear", "ordered"]}
@@ -138,7 +138,7 @@ class Bench:
 
 
 def worst(stages, key):
-    """NaN stands for a figure that a stage does not have."""
+    """NaN means that a stage does not have the figure."""
     values = [float(stage[key]) for stage in stages if stage.get(key) is not None]
     return max((value for value in values if not np.isnan(value)), default=None)
 
@@ -148,7 +148,7 @@ def number(value):
 
 
 def one_seed(bench, seed, kinds, keep):
-    """Everything of one model; its files stay where something was not right."""
+    """All work on one model; its files are kept if something was wrong."""
     shape = shape_of(seed)
     folder, bench.folder = bench.folder, os.path.join(bench.folder, f"seed{seed}")
     shutil.rmtree(bench.folder, ignore_errors=True)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes sure that what the build and the tests need is installed. Debian or Ubuntu: installs what is missing with apt,
-# after saying so. Elsewhere, or without the right to install, it names the packages and stops.
+# Ensures that the packages for the build and the tests are installed. On Debian or Ubuntu it announces and installs
+# missing ones with apt. Elsewhere, or without permission to install, it names the packages and stops.
 set -u
 
 packages="gcc g++ libc6-dev make binutils pkg-config libopenblas-dev libjansson-dev zlib1g-dev libssl-dev libpng-dev check
 libmpfr-dev clang libomp-dev"
 
-# A package is there if the thing that it is wanted for is there, whoever installed it.
+# A package counts as installed if what it provides is there, however it was installed.
 missing=""
 for package in $packages; do
     case $package in

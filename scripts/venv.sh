@@ -1,6 +1,6 @@
 #!/bin/sh
-# A virtual environment. usage: venv.sh FOLDER REQUIREMENTS
-# PyTorch comes first and alone: asked for together with others, pip may take a build of several gigabytes.
+# Makes a virtual environment. usage: venv.sh FOLDER REQUIREMENTS
+# PyTorch is installed first and on its own: together with other packages, pip may choose a build of several gigabytes.
 set -eu
 folder=$1
 requirements=$2

@@ -1,4 +1,4 @@
-/* A clock that only runs forward. */
+/* A monotonic clock. */
 #ifndef M3_BASE_CLOCK_H
 #define M3_BASE_CLOCK_H
 

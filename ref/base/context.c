@@ -7,8 +7,8 @@
 
 enum { ALIGNMENT = 64, SMALLEST_CHUNK = 1 << 20 };
 
-/* A stack of chunks. Memory that was taken never moves: when a chunk is full, the next one is used. A mark counts the
- * bytes of the chunks before the current one, plus those used in it. Chunks after the current one are always empty. */
+/* A stack of chunks. Allocated memory never moves: when a chunk is full, the next one is used. A mark counts the bytes
+ * of the chunks before the current one, plus those used in it. Chunks after the current one are always empty. */
 struct chunk {
     char *bytes;
     size_t size, used;
@@ -62,8 +62,8 @@ void m3_scratch_release(struct m3_ctx *ctx, size_t mark)
     }
 }
 
-/* Frees the empty chunks from `first` on, which are too small, and puts one of at least `bytes` there. Sizes double,
- * so that a context settles after a few calls. */
+/* Replaces the empty chunks from `first` on, which are too small, by one of at least `bytes`. Sizes double, so that a
+ * context stops allocating after a few calls. */
 static int replace_chunks(struct m3_scratch *scratch, size_t first, size_t bytes)
 {
     size_t size = SMALLEST_CHUNK;

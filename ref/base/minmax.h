@@ -7,7 +7,7 @@
 static inline int64_t m3_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t m3_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Of its size; 0, infinities and NaN are none. */
+/* Is abs(x) a power of two? No for 0, infinities and NaN. */
 static inline int m3_is_power_of_two(double x)
 {
     int exponent;

@@ -31,7 +31,7 @@ struct m3_semantics {
     enum m3_mtp_embed mtp_embed;
     enum m3_mtp_zero_position0 mtp_zero_position0;
     enum m3_mtp_join mtp_join;
-    double jitter;                  /* 0: none, as in all but training */
+    double jitter;                  /* 0: none, the value outside training */
     int64_t jitter_seed;
 };
 

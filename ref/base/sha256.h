@@ -1,4 +1,4 @@
-/* SHA-256, by libcrypto. Used for model, case and tap hashes. */
+/* SHA-256 by libcrypto. Used for model, case and tap hashes. */
 #ifndef M3_BASE_SHA256_H
 #define M3_BASE_SHA256_H
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names in a file may hold anything: a control character must not break the line or reach a terminal. */
+/* Names in a file may contain any byte: a control character must not break the line or reach a terminal. */
 static void blank_controls(char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++)

@@ -1,4 +1,4 @@
-/* What files say about who wrote them. */
+/* The producer name that files contain. */
 #ifndef M3_BASE_VERSION_H
 #define M3_BASE_VERSION_H
 

@@ -24,7 +24,7 @@ enum m3_dtype m3_dtype_named(const char *name)
     return dtype;
 }
 
-/* Stored bytes may lie at any address. */
+/* Stored numbers may be unaligned. */
 static inline uint16_t load_u16(const unsigned char *bytes)
 {
     uint16_t value;
@@ -68,7 +68,8 @@ static inline double bfloat16_value(uint16_t code)
     return value;
 }
 
-/* 1 sign, 4 exponent (bias 7), 3 fraction bits; no infinity: exponent 15 is an ordinary one, but for fraction 7. */
+/* 1 sign, 4 exponent (bias 7), 3 fraction bits. No infinity: exponent 15 is an ordinary exponent, except with fraction
+ * 7 (NaN). */
 static inline double e4m3_value(uint8_t code)
 {
     int exponent = code >> 3 & 15, fraction = code & 7, normal = exponent > 0;
@@ -77,7 +78,7 @@ static inline double e4m3_value(uint8_t code)
     return (code & 127) == 127 ? (double)NAN : sign * value;
 }
 
-/* Eight exponent bits and nothing else: no sign, no zero. */
+/* Eight exponent bits only: no sign, no zero. */
 static inline double e8m0_value(uint8_t code) { return code == 255 ? (double)NAN : power_of_two(code - 127); }
 
 double m3_decode(enum m3_dtype dtype, const void *data, int64_t index)
@@ -102,7 +103,7 @@ double m3_decode(enum m3_dtype dtype, const void *data, int64_t index)
     return NAN;
 }
 
-/* The scale of one element, and how many elements from it on in its row share that scale. */
+/* The scale of one element, and the number of elements of its row, from it on, that share the scale. */
 static double scale_at(const struct m3_weight *w, int64_t row, int64_t col, int64_t *shared)
 {
     switch (w->scaling) {
@@ -118,7 +119,7 @@ static double scale_at(const struct m3_weight *w, int64_t row, int64_t col, int6
     return 1;
 }
 
-/* out [n] := scale * stored numbers from `index` on. The types of large weights have loops of their own, for speed. */
+/* out [n] := scale * stored numbers from `index` on. The types of large weights have their own loops, for speed. */
 static void decode_run(double *out, enum m3_dtype dtype, const void *data, int64_t index, int64_t n, double scale)
 {
     const unsigned char *bytes = (const unsigned char *)data + (size_t)index * dtypes[dtype].bytes;

@@ -1,6 +1,6 @@
-/* Numbers as files store them: dtype codes, and a weight matrix that stays in its stored type.
+/* Stored numbers: dtype codes, and a weight matrix that keeps its stored type.
  *
- * A weight never changes and is never expanded as a whole; operators expand the rows they need, as they go. */
+ * A weight never changes and is never expanded as a whole; operators expand the rows that they need. */
 #ifndef M3_BASE_WEIGHT_H
 #define M3_BASE_WEIGHT_H
 
@@ -10,11 +10,11 @@
 /* clang-format off */
 enum m3_dtype {
     M3_F64, M3_F32, M3_F16, M3_BF16, M3_F8_E4M3, M3_F8_E8M0, M3_I64, M3_I32, M3_U8, M3_BOOL,
-    M3_DTYPES,              /* how many there are; also "no such dtype" */
+    M3_DTYPES,              /* the number of dtypes; also "no such dtype" */
 };
 /* clang-format on */
 
-/* How the scales beside F8_E4M3 codes are laid out (SPEC "Stored numbers"). Both are multipliers. */
+/* How the scales of F8_E4M3 codes are laid out (SPEC "Stored numbers"). Both are multipliers. */
 enum m3_scaling {
     M3_UNSCALED,
     M3_SCALE_128X128,       /* F32 [ceil(rows/128), ceil(cols/128)] */
@@ -27,7 +27,7 @@ struct m3_weight {
     enum m3_dtype dtype;
     enum m3_scaling scaling;
     int64_t rows, cols;     /* a vector is one row */
-    uint64_t id;            /* unique in a model, > 0: a device may keep its own copy under it */
+    uint64_t id;            /* unique in a model, > 0: the key under which a device may keep a copy */
 };
 
 /* One routed expert. */
@@ -39,11 +39,11 @@ size_t m3_dtype_bytes(enum m3_dtype dtype);
 const char *m3_dtype_name(enum m3_dtype dtype);             /* as safetensors spells it: "BF16" */
 enum m3_dtype m3_dtype_named(const char *name);             /* M3_DTYPES if unknown */
 
-/* One stored number, exact (I64 beyond 2^53 is rounded). `data` may be unaligned. */
+/* The value of one stored number, exact (I64 beyond 2^53 is rounded). `data` may be unaligned. */
 double m3_decode(enum m3_dtype dtype, const void *data, int64_t index);
 
-/* Columns [col, col + n) of one row. Exact in double: an E4M3 code has 4 significant bits, a scale at most 24.
- * The float form is that value rounded once. */
+/* Columns [col, col + n) of one row, as numbers. Exact in double: an E4M3 code has 4 significant bits, a scale at most
+ * 24. The float form is that value rounded once. */
 void m3_expand_f64(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
 void m3_expand_f32(float *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
 

@@ -39,7 +39,7 @@ static const char help[] =
     "\n"
     "Exit status: 0 done; 64 wrong usage; 65 bad model; 66 absent model; 70 out of memory.\n";
 
-/* Released sizes. */
+/* The released sizes. */
 enum { H = 6144, Q = 64, G = 4, D = 128, X = 128, R = 64, F = 3072, K = 4, BLOCK = 128, N = 16, EXPERTS = 16 };
 
 struct heads {
@@ -52,7 +52,7 @@ struct bench {
     struct m3_ctx ctx;
     int64_t T, threads;
     int64_t keys;               /* of the items that decode one token: places that it sees */
-    double operations;          /* of one run; or bytes, where the item is measured by them */
+    double operations;          /* of one run; or bytes, for items measured by bytes */
     real *a, *b, *c, *d, *e;    /* operands, as the item needs them */
     int64_t *positions;
     int32_t *ids;
@@ -104,7 +104,7 @@ static struct m3_weight matrix(int64_t rows, int64_t cols, enum m3_dtype dtype)
     /* clang-format on */
 }
 
-/* ---- items: prepare, then run once */
+/* ---- items: prepared, then run once */
 
 static void prepare_linear(struct bench *m, int64_t T, enum m3_dtype dtype)
 {
@@ -194,7 +194,7 @@ static int run_moe(struct bench *m)
            op->add(ctx, m->b, m->b, m->e, T * H);
 }
 
-/* The last of m->keys tokens, in one layer: what the choice of blocks reads. */
+/* The last of m->keys tokens, in one layer: the operands for the selection of blocks. */
 static void prepare_index(struct bench *m)
 {
     int64_t S = m->T = m->keys;
@@ -205,7 +205,7 @@ static void prepare_index(struct bench *m)
     m->operations = (double)sizeof(real) * (double)(S * X);
 }
 
-/* And what attention reads. */
+/* And the operands of attention. */
 static void prepare_keys(struct bench *m)
 {
     int64_t S = m->T = m->keys;
@@ -241,7 +241,7 @@ static int run_decode_dense(struct bench *m)
     return m->op->attend_full(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, &d);
 }
 
-/* Bytes that the token has to read: all index keys, and keys and values of the blocks; or all keys and values. */
+/* The bytes that the token has to read: all index keys, and keys and values of the blocks; or all keys and values. */
 static void prepare_sparse(struct bench *m)
 {
     prepare_index(m);
@@ -297,7 +297,7 @@ static int run_attend_full(struct bench *m)
     return m->op->attend_full(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, &d);
 }
 
-/* Pairs of query and key, as selection leaves them: 16 blocks, the last of them the row's own. */
+/* Pairs of query and key under selection: 16 blocks, the last of them the row's own. */
 static double attended(int64_t T, int64_t most)
 {
     double pairs = 0;
@@ -359,7 +359,7 @@ static void watch(void *self, const char *part, int64_t layer, int64_t layers)
     m->anonymous = m3_max(m->anonymous, m3_cli_anonymous_bytes());
 }
 
-/* A picture of 48 x 48 patches, and a prompt of nothing but its tokens. */
+/* A picture of 48 x 48 patches, and a prompt that consists only of its tokens. */
 static void prepare_vision(struct bench *m)
 {
     static int64_t grid[1][3] = { { 1, 48, 48 } };
@@ -428,7 +428,7 @@ static const struct item {
     const char *name;
     void (*prepare)(struct bench *);
     int (*run)(struct bench *);
-    int by_bytes;               /* GB/s, not GFLOP/s */
+    int by_bytes;               /* GB/s instead of GFLOP/s */
 } items[] = {
     { "sgemm", linear_f32, run_sgemm, 0 },
     { "read", prepare_read, run_read, 1 },
@@ -463,7 +463,7 @@ static int measure(const struct item *item, const char *folder, int64_t keys, in
     if (status) return m3_fail_memory(error, "a context", sizeof m.ctx);
     openblas_set_num_threads(item->run == run_sgemm ? (int)threads : 1);
     item->prepare(&m);
-    status = item->run(&m);         /* warms caches, threads and scratch; not counted */
+    status = item->run(&m);         /* warms up caches, threads and scratch; not timed */
     for (int64_t i = 0; !status && i < runs; i++) {
         double start = m3_seconds();
         status = item->run(&m);

@@ -87,7 +87,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return m3_cli_input_check(&a->input, "blame", error);
 }
 
-/* Judges and reports; the status is the verdict's, or that of what stood in the way. */
+/* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
 static int blame(struct arguments *a, const struct m3_setting *setting, const struct m3_safetensors *candidate,
                  const struct m3_error *notes, struct m3_error *error)
 {
@@ -161,6 +161,6 @@ int m3_cli_blame(int argc, char **argv)
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = run(&a, &notes, &error);
     m3_cli_input_end(&a.input);
-    /* A verdict alone is no error: the report has said it. */
+    /* A verdict by itself is no error: it is in the report. */
     return m3_cli_end(status, &notes, &error);
 }

@@ -89,7 +89,7 @@ char *m3_cli_line(int argc, char **argv)
     if (!line) return NULL;
     end += sprintf(end, "m3ref");
     for (int i = 0; i < argc; i++) end += sprintf(end, " %s", argv[i]);
-    for (end = line; *end; end++)       /* metadata is UTF-8; a file name may be anything */
+    for (end = line; *end; end++)       /* metadata is UTF-8; a file name may be any bytes */
         if ((unsigned char)*end > 126 || (unsigned char)*end < 32) *end = '?';
     return line;
 }

@@ -54,12 +54,12 @@ struct arguments {
     const char *html, *junit, *ledger, *spec, *profile;     /* the last two: never NULL */
     const char *companions;             /* NULL: in the reference, if any */
     const char *envelope;               /* NULL: no ranks */
-    const char *map;                    /* NULL: the candidate has our names */
+    const char *map;                    /* NULL: the candidate has m3ref's names */
     struct m3_compare_options options;
     int json, help;
 };
 
-/* Above every character: getopt gives an unknown short option as itself. */
+/* Above every character, because getopt returns an unknown short option as its character. */
 /* clang-format off */
 enum {
     OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
@@ -82,7 +82,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
     };
     /* clang-format on */
     int option;
-    optind = 0;         /* argv is not the program's: start afresh */
+    optind = 0;         /* argv is not the program's: restart */
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         switch (option) {
@@ -108,10 +108,10 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
     return M3_OK;
 }
 
-/* The files that a comparison is asked for, beside what it prints. */
+/* The output files of a comparison, besides what it prints. */
 struct outputs {
     struct m3_new_file html, junit, ledger;
-    FILE *ledger_lines;         /* a stream of its own: the file's descriptor stays open for its end */
+    FILE *ledger_lines;         /* its own stream: the file's descriptor stays open for commit */
 };
 
 static int open_stream(FILE **out, const struct m3_new_file *file, struct m3_error *error)
@@ -131,7 +131,7 @@ static int close_stream(FILE *out, const struct m3_new_file *file, int status, s
     return status;
 }
 
-/* Before the work: a path that cannot be written is known at once. */
+/* Opened before the work, so that an error in a path is reported at once. */
 static int open_outputs(struct outputs *outputs, const struct arguments *arguments, struct m3_error *error)
 {
     int status = M3_OK;
@@ -155,7 +155,7 @@ static int write_output(const struct m3_new_file *file,
     return status != M3_OK ? status : close_stream(out, file, report(out, subject, error), error);
 }
 
-/* All, or none if one cannot be made. */
+/* Writes all files, or none if one fails. */
 static int write_outputs(struct outputs *outputs, const struct m3_report_subject *subject, struct m3_error *error)
 {
     int status = write_output(&outputs->html, m3_report_html, subject, error);
@@ -170,14 +170,14 @@ static int write_outputs(struct outputs *outputs, const struct m3_report_subject
     return status;
 }
 
-/* What a comparison is made of. */
+/* The inputs of a comparison. */
 struct inputs {
     struct m3_safetensors *reference, *candidate, *companions;
     struct m3_profile *profile;
     struct m3_envelope *envelope;
 };
 
-/* Of the reference's model and case, as far as it says. */
+/* Opens it for the reference's model and case, as far as stated. */
 static int open_envelope(struct inputs *inputs, const char *path, struct m3_error *error)
 {
     const struct m3_origin origin = m3_origin_of_file(inputs->reference);
@@ -222,7 +222,7 @@ static void close_inputs(struct inputs *inputs)
     m3_profile_close(inputs->profile);
 }
 
-/* Compares and reports; the status is the verdict's, or that of what stood in the way. */
+/* Compares and reports; returns the status of the verdict, or of the error that prevented one. */
 static int compare(struct outputs *outputs, const struct arguments *arguments, const struct inputs *inputs,
                    const struct m3_error *notes, struct m3_error *error)
 {
@@ -268,7 +268,7 @@ int m3_cli_compare(int argc, char **argv)
     if (outputs.ledger_lines != NULL) fclose(outputs.ledger_lines);
     m3_new_file_abandon(&outputs.ledger);
     close_inputs(&inputs);
-    /* A verdict alone is no error: the report has said it. */
+    /* A verdict by itself is no error: it is in the report. */
     if (error.count == 0) m3_error_free(&notes);
     return m3_cli_end(status, &notes, &error);
 }

@@ -108,7 +108,7 @@ static void progress(void *terminal, int64_t run, int64_t runs)
     else fprintf(stderr, "\rrun %" PRId64 " of %" PRId64 "         ", run, runs);
 }
 
-/* The widest taps, and the end of the pass: what a reader looks for first. */
+/* Prints the taps with the largest distances, and the end of the pass. */
 static int print_result(const struct arguments *a, const struct m3_profile *profile, double took,
                         struct m3_error *error)
 {

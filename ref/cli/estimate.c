@@ -64,7 +64,7 @@ struct list {
     int count;
 };
 
-/* A picture as it was asked: by pixels, or by patches. */
+/* A picture as given in the options: in pixels, or in patches. */
 struct picture {
     const char *text;
     int is_image;
@@ -133,7 +133,7 @@ static int parse_format(struct arguments *a, const char *text, struct m3_error *
     return m3_fail(error, M3_USAGE, "--format: got %s, expected table, csv or json", text);
 }
 
-/* Of the fields of the semantics, those that change a cost. */
+/* Reads the fields of the semantics that change a cost. */
 static int parse_set(struct m3_estimate_request *r, const char *text, struct m3_error *error)
 {
     struct m3_semantics s = { .mtp_join = r->mtp_join, .vision_boundary = r->boundary };
@@ -265,7 +265,7 @@ struct source {
     struct m3_census of_config, of_files;
 };
 
-/* The weight files of a folder, if they are there; they have to be with --from-tensors. */
+/* Opens the weight files of a folder, if present; with --from-tensors they must be. */
 static int open_files(struct source *s, const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_error opening = { 0 };
@@ -296,7 +296,7 @@ static int read_config(struct source *s, const char *path, int is_folder, struct
     return status;
 }
 
-/* Its files, if there are any, are not read. */
+/* Takes a model of another family; its weight files, if any, are not read. */
 static int take_foreign(struct source *s, struct arguments *a, struct m3_error *error)
 {
     a->request.foreign = &s->foreign;
@@ -307,7 +307,8 @@ static int take_foreign(struct source *s, struct arguments *a, struct m3_error *
                    a->from_tensors ? "--from-tensors" : "--mtp");
 }
 
-/* Files hold a module as concat reads it, [H,2H] and three norms; additive reads half of that matrix, and one norm. */
+/* Files hold a module in the form for concat, [H,2H] and three norms; additive uses half of that matrix, and one
+ * norm. */
 static int compare_files(struct source *s, const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     const struct m3_census_row *read = &s->of_config.of[M3_COMPONENT_MTP_MODULES];
@@ -326,7 +327,7 @@ static int compare_files(struct source *s, const struct arguments *a, struct m3_
     return M3_OK;
 }
 
-/* The files are counted and compared with the config; `request` learns of them. */
+/* The files are counted and compared with the config; the counts go into `request`. */
 static int count_files(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     const int64_t modules = a->request.mtp_modules;
@@ -359,7 +360,7 @@ static int load(struct source *s, struct arguments *a, struct m3_error *notes, s
     return status;
 }
 
-/* One combination: the whole report, with the errata of documents. */
+/* Prints one combination: the whole report, with the errata of documents. */
 static int print_report(const char *path, const struct m3_estimate *e, const json_t *summary, struct m3_error *error)
 {
     struct m3_mark found[M3_MOST_MARKS];
@@ -395,7 +396,7 @@ static int print(const struct arguments *a, const struct m3_estimate *e, int fir
     return status;
 }
 
-/* "672x448", "2,48,48": so many numbers from 1 to 2^20. */
+/* "672x448", "2,48,48": `count` numbers from 1 to 2^20. */
 static int parse_sides(int64_t *sides, int count, char between, const char *text)
 {
     for (int i = 0; i < count; i++) {
@@ -448,7 +449,7 @@ static int parse_pictures(struct source *s, struct arguments *a, struct m3_error
     return M3_OK;
 }
 
-/* Up to the model's limit, or beyond it with a note. Where nothing is known of attention no context is needed. */
+/* Contexts up to the model's limit, or beyond it with a note. If nothing is known about attention, none is needed. */
 static int parse_contexts(struct list *list, const struct arguments *a, const struct m3_config *config,
                           struct m3_error *notes, struct m3_error *error)
 {
@@ -465,7 +466,7 @@ static int parse_contexts(struct list *list, const struct arguments *a, const st
     return status;
 }
 
-/* The axis goes up to the model's limit, or to the greatest context that was asked. `file` is not in its place yet. */
+/* The axis goes up to the model's limit, or to the largest requested context. `file` is not committed yet. */
 static int draw(struct m3_new_file *file, const struct arguments *a, const struct source *s,
                 const struct list *contexts, const struct list *batches, struct m3_error *error)
 {
@@ -489,7 +490,7 @@ static int draw(struct m3_new_file *file, const struct arguments *a, const struc
     return status;
 }
 
-/* A chart takes the place of an older one only when all else is done. */
+/* A chart replaces an older one only when everything else is done. */
 static int finish(struct m3_new_file *chart, int status, struct m3_error *error)
 {
     if (!status && (fflush(stdout) || ferror(stdout)))

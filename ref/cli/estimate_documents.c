@@ -12,8 +12,8 @@ struct figure {
     char text[96];
 };
 
-/* In the unit of the printed figure, which is "14.3 GiB", "98x" or "1.7e10"; two digits more, but none after a whole
- * number that was printed as one, or without unit. */
+/* A value in the unit of the printed figure, which is "14.3 GiB", "98x" or "1.7e10"; with two more digits, but none
+ * after a whole number that was printed as one, or without a unit. */
 static struct figure in_unit_of(const struct m3_printed *row, const struct m3_judgement *judgement)
 {
     const struct m3_printed_number *printed = &judgement->printed;
@@ -38,7 +38,7 @@ static struct figure in_unit_of(const struct m3_printed *row, const struct m3_ju
     return f;
 }
 
-/* What the figure depends on, after the name of the model: " (T=1M w=fp8)". */
+/* The conditions of the figure, after the name of the model: " (T=1M w=fp8)". */
 static struct figure condition(const struct m3_printed *row)
 {
     struct figure f = { "" };
@@ -66,7 +66,7 @@ static int is_about(const struct m3_printed *row, const char *model)
     return strncmp(row->setting, model, length) == 0 && (row->setting[length] == '\0' || row->setting[length] == ' ');
 }
 
-/* A figure differs if and only if it has an erratum; else this is not the model of the documents. */
+/* A figure must differ if and only if it has an erratum; otherwise this is not the model of the documents. */
 static int judge_line(struct line *line, const struct m3_subject *subject, struct m3_error *error)
 {
     const struct m3_printed *row = line->row;

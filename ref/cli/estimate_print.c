@@ -9,7 +9,7 @@
 #include "estimate/documents/documents.h"
 #include "estimate/foreign.h"
 
-/* "1,048,576"; "" for what is not known */
+/* "1,048,576"; "" if unknown */
 struct digits {
     char text[32];
 };
@@ -27,7 +27,7 @@ static struct digits grouped(int64_t value)
     return d;
 }
 
-/* Ends the line of a figure: " [E0-58 E3-23]" first, if documents print it otherwise. */
+/* Ends the line of a figure: " [E0-58 E3-23]" first, if documents print another value. */
 static void end_line(const struct m3_cli_marks *marks, const char *key, const char *other)
 {
     int count = 0;
@@ -42,7 +42,7 @@ static void end_line(const struct m3_cli_marks *marks, const char *key, const ch
     printf(count ? "]\n" : "\n");
 }
 
-/* A figure with its key in the summary. What is not known is left out, here and below. */
+/* A figure with its key in the summary. Unknown figures are left out, here and below. */
 static void print_count(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
                         const char *name, const char *unit)
 {
@@ -73,7 +73,7 @@ static void print_quantity(const struct m3_estimate *e, const struct m3_cli_mark
     end_line(marks, key, NULL);
 }
 
-/* "" where there are no such layers, or nothing is known. */
+/* "" if there are no such layers, or the value is unknown. */
 static struct digits per_layer(int64_t value, int64_t layers)
 {
     return grouped(layers > 0 && value >= 0 ? value / layers : M3_UNKNOWN);
@@ -153,7 +153,7 @@ static void print_flops(const struct m3_estimate *e, const struct m3_cli_marks *
         { "_moe.router", "router" },
         { ".moe", "mixture of experts, these three" },
         { ".lm_head", "lm_head" },
-        { "_linear", "all but attention" },         /* only where its parts are not known */
+        { "_linear", "all but attention" },         /* only if its parts are not known */
         { ".total", "total" },
     };
     const int64_t layers[sizeof lines / sizeof lines[0]] = {
@@ -280,7 +280,7 @@ void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_mar
     if (r->gpu) print_experts(e, marks);
 }
 
-/* A cell of the table of combinations: "-" for what is not known. */
+/* A cell of the table of combinations: "-" if unknown. */
 static void print_cell(int width, int decimals, double value)
 {
     if (isnan(value)) printf(" %*s", width, "-");
@@ -316,7 +316,7 @@ void m3_cli_estimate_line(const struct m3_estimate *e, int first)
     printf("\n");
 }
 
-/* Every value that is no group, with its dotted key; `header` prints the keys, else the values. */
+/* Prints every value that is not a group, with its dotted key: the keys if `header`, otherwise the values. */
 static void print_flat(const json_t *value, const char *key, int header, int *cells)
 {
     char inner[160];

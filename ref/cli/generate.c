@@ -73,7 +73,7 @@ static const struct option options[] = {
     { NULL, 0, NULL, 0 },
 };
 
-/* A real number in [low, high], or in (low, high] if `open`; NaN is in none. */
+/* A real number in [low, high], or in (low, high] if `open`; NaN is rejected. */
 static int parse_real(double *number, const char *flag, const char *text, double low, double high, int open,
                       struct m3_error *error)
 {
@@ -117,7 +117,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return status;
 }
 
-/* What the callbacks share. */
+/* The data shared by the callbacks. */
 struct printer {
     int json, terminal, status; /* status: of the lines of JSON */
     struct m3_error *error;
@@ -130,7 +130,7 @@ static void clear_line(const struct printer *p)
     if (p->terminal) fprintf(stderr, "\r%*s\r", 40, "");
 }
 
-/* Of the prompt alone: passes over a token are short. */
+/* Shown for the prompt only, because passes over one token are short. */
 static void progress(void *self, const char *part, int64_t layer, int64_t layers)
 {
     const struct printer *p = self;
@@ -158,7 +158,7 @@ static void print_token(void *self, const struct m3_token *t)
     fflush(stdout);
 }
 
-/* The most drafts that one main call kept. */
+/* The largest number of drafts that one main call kept. */
 static int last_step(const struct m3_generated *g)
 {
     int last = M3_MOST_DRAFTS;
@@ -166,7 +166,7 @@ static int last_step(const struct m3_generated *g)
     return last;
 }
 
-/* "0: 5, 1: 3, 2: 8": that many main calls kept none, one, two drafts. */
+/* "0: 5, 1: 3, 2: 8": numbers of main calls that kept 0, 1, 2 drafts. */
 static void print_steps(const struct m3_generated *g)
 {
     for (int i = 0; i <= last_step(g); i++) printf("%s%d: %" PRId64, i ? ", " : "", i, g->steps[i]);
@@ -196,7 +196,7 @@ static void print_summary(struct printer *p, const struct m3_generated *g, int s
     printf("\n");
 }
 
-/* All places that tokens will be read from, not only those of the prompt. */
+/* Checks all places that the model will read, not only those of the prompt. */
 static int check_length(const struct arguments *a, const struct m3_case *c, const struct m3_config *config,
                         struct m3_error *error)
 {

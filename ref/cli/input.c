@@ -10,7 +10,7 @@
 #include "model/engine.h"
 #include "model/semantics.h"
 
-/* Which of two words: 0 or 1. */
+/* Reads one of two words: 0 or 1. */
 static int choose(int *second, const char *flag, const char *text, const char *a, const char *b, struct m3_error *error)
 {
     *second = strcmp(text, b) == 0;
@@ -18,7 +18,7 @@ static int choose(int *second, const char *flag, const char *text, const char *a
     return m3_fail(error, M3_USAGE, "%s: got %s, expected %s or %s", flag, text, a, b);
 }
 
-/* -1 if `option` is not shared. */
+/* Returns -1 if `option` is not a shared one. */
 static int take_shared(struct m3_cli_input *in, int option, const char *command, struct m3_error *error)
 {
     int second = 0, status = M3_OK;
@@ -154,7 +154,7 @@ static void print_picture(const char *kind, const char *path, const struct m3_pi
            s->width, s->height, s->new_width, s->new_height, s->grid[0], s->grid[1], s->grid[2], s->tokens);
 }
 
-/* The pictures of --image, then those of --video. */
+/* Reads the pictures of --image, then those of --video. */
 static int read_pictures(struct m3_pictures *pictures, const struct m3_cli_input *in, const struct m3_config *config,
                          struct m3_error *error)
 {

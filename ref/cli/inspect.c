@@ -50,7 +50,7 @@ static void count_value(struct statistics *s, double x)
     s->numbers++;
 }
 
-/* A quantised weight with its scales, if both are there and fit each other. */
+/* Makes a quantised weight with its scales, if both are present and match. */
 static int scaled(struct m3_weight *w, const struct m3_tensor *codes, const struct m3_tensor *scales)
 {
     if (!scales || codes->dtype != M3_F8_E4M3 || codes->rank != 2 || scales->rank != 2) return 0;
@@ -110,7 +110,7 @@ static void print_text(const struct m3_tensor *t, const char *name, const struct
     printf("nan %" PRId64 "\n", s->nans);
 }
 
-/* null stands for none. */
+/* null if there is none. */
 static json_t *json_number(const struct statistics *s, double x)
 {
     return s->numbers ? m3_json_number(x) : json_null();
@@ -128,7 +128,7 @@ static int print_tensor_json(const struct m3_tensor *t, const char *name, const 
     return m3_json_line(stdout, line, error);
 }
 
-/* What is listed: the tensors of a file, or of all files of a model. */
+/* The listed tensors: those of a file, or of all files of a model. */
 struct listing {
     struct m3_safetensors *file;
     struct m3_model *model;

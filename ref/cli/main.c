@@ -27,8 +27,8 @@ static const char help[] =
     "wrong usage, also an output that is an input or another output; 65 bad input file; 66 absent file; 69 plug-in\n"
     "not available; 70 internal error; 74 I/O error.\n";
 
-/* A file that is opened later must not become standard output. What stands in for it if it is closed cannot be written,
- * so that a report that nobody gets is still an error. */
+/* Keeps the standard descriptors open, so that a file opened later cannot become standard output. The replacement of a
+ * closed one cannot be written, so that a report that nobody receives is still an error. */
 static int reserve_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -47,7 +47,7 @@ int main(int argc, char **argv)
         { "inspect", m3_cli_inspect }, { "synth", m3_cli_synth },       { "bench", m3_cli_bench },
     };
     struct m3_error notes = { 0 }, error = { 0 };
-    signal(SIGXFSZ, SIG_IGN);       /* a file over its limit is an I/O error with words, not a sudden end */
+    signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
     if (reserve_descriptors()) return M3_IO;
     m3_json_watch();
     if (argc >= 2 && strcmp(argv[1], "--version") == 0)

@@ -6,8 +6,8 @@
 #include "cli/cli.h"
 #include "model/plugin.h"
 
-/* `path` [room] := the CUDA library: beside the program, where make puts it, or in the lib beside its folder, where
- * make install does. */
+/* `path` [room] := the CUDA library: in the program's folder, where make puts it, or in ../lib, where make install
+ * puts it. */
 static int find_cuda(char *path, size_t room, struct m3_error *error)
 {
     static const char library[] = "libm3ref_cuda.so", *const places[] = { "", "../lib/" };

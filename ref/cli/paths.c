@@ -69,8 +69,8 @@ void m3_cli_reads_named(struct m3_cli_paths *paths, const char *option, const ch
     if (name && m3_is_json_path(name)) m3_cli_reads(paths, option, name);
 }
 
-/* Files of the folder whose names match, and those that would be read the next time because they do. What the shell
- * has sent to a file there is none of them. */
+/* The files of the folder whose names match, and the outputs that would be read the next time because their names
+ * match. The file to which the shell has redirected output is not among them. */
 static void reads_folder(struct m3_cli_paths *paths, const char *option, const char *folder, const char *pattern)
 {
     struct stat info;

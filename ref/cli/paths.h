@@ -1,8 +1,8 @@
-/* Every path that a command reads and writes: no output may take the place of an input, or of another output.
+/* Every path that a command reads and writes: no output may replace an input or another output.
  *
- * Files are one if device and inode are, whatever they are called; those that do not exist yet if folder and name are.
- * A command names its outputs, then its inputs, before it opens an output. What is standard output, if it is a file, is
- * an output too. An input that is named before an output may be the same file. */
+ * Two files are the same if device and inode are equal, whatever their names; files that do not exist yet are the same
+ * if folder and name are. A command names its outputs, then its inputs, before it opens an output. Standard output, if
+ * it is a file, is an output too. An input that is named before an output may be the same file. */
 #ifndef M3_CLI_PATHS_H
 #define M3_CLI_PATHS_H
 
@@ -13,7 +13,7 @@
 enum { M3_CLI_MOST_OUTPUTS = 4 };
 
 struct m3_cli_output {
-    const char *option, *path, *name; /* name: what follows the folder */
+    const char *option, *path, *name; /* name: the part after the folder */
     struct stat file, folder;
     int has_file, has_folder;
 };
@@ -21,7 +21,7 @@ struct m3_cli_output {
 struct m3_cli_paths {
     struct m3_cli_output outputs[M3_CLI_MOST_OUTPUTS];
     int count;
-    int status; /* M3_USAGE from the first two that are one; `error` has the line */
+    int status; /* M3_USAGE from the first two equal files on; `error` has the line */
     struct m3_error *error;
 };
 
@@ -29,14 +29,15 @@ struct m3_checkpoint;
 struct m3_cli_input;
 
 struct m3_cli_paths m3_cli_paths(struct m3_error *error);
-/* A path that is NULL is none. */
+/* A NULL path is ignored. */
 void m3_cli_writes(struct m3_cli_paths *paths, const char *option, const char *path);
 void m3_cli_reads(struct m3_cli_paths *paths, const char *option, const char *path);
-/* A profile or a map: a file, or built in. */
+/* Names a profile or a map: a file, or built in. */
 void m3_cli_reads_named(struct m3_cli_paths *paths, const char *option, const char *name);
-/* A model directory: its weight files, unless `files` is NULL, and what a release has beside them, present or not. */
+/* Names a model directory: its weight files, unless `files` is NULL, and the other files of a release, present or
+ * not. */
 void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const struct m3_checkpoint *files);
-/* The case, or pictures and frames of videos; the plug-in. */
+/* Names the case, or pictures and frames of videos; and the plug-in. */
 void m3_cli_reads_input(struct m3_cli_paths *paths, const struct m3_cli_input *in);
 
 #endif

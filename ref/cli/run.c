@@ -158,7 +158,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return M3_OK;
 }
 
-/* layers.(A-1).out [T,H] of a dump, in the engine's numbers; *hidden is to be freed. */
+/* layers.(A-1).out [T,H] of a dump, in the engine's `real`; the caller frees *hidden. */
 static int read_hidden(void **hidden, const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
                        struct m3_error *error)
 {
@@ -231,7 +231,7 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
                c->vision.layers, c->vision.W, c->vision.A, c->vision.patch, c->vision.patch);
 }
 
-/* What a run writes. */
+/* The outputs of a run. */
 struct outputs {
     struct m3_writer *cache;
     struct m3_dump *dump;
@@ -278,7 +278,7 @@ static int open_outputs(struct outputs *out, const struct arguments *a, const st
     return status;
 }
 
-/* The files appear one after the other, the dump last. */
+/* Commits the files in turn, the dump last. */
 static int commit(struct outputs *out, const struct arguments *a, const struct m3_model *model,
                   const struct m3_request *request, struct m3_error *error)
 {

@@ -4,7 +4,7 @@
 
 enum { THREADS = 256 };
 
-/* A thread a number. */
+/* One thread per number. */
 static __global__ void round_each(__nv_bfloat16 *y, const float *x, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;

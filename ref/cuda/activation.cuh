@@ -1,18 +1,19 @@
-/* What lies between the matrices of a gated MLP, on one pair of numbers. SPEC 5.11, 5.12 */
+/* The activation between the matrices of a gated MLP, for one pair of numbers. SPEC 5.11, 5.12 */
 #ifndef M3_CUDA_ACTIVATION_CUH
 #define M3_CUDA_ACTIVATION_CUH
 
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 
-/* For x < 0 by exp(x): exp(-x) overflows from 88.8 on, where the logistic is still above 0. NaN is not below 0. */
+/* For x < 0 computed from exp(x): exp(-x) overflows from 88.8 on, where the logistic is still above 0. NaN is not
+ * below 0. */
 static __device__ __forceinline__ float m3_logistic(float x)
 {
     float e = expf(x < 0 ? x : -x);
     return (x < 0 ? e : 1) / (1 + e);
 }
 
-/* Comparisons, not fminf and fmaxf: a NaN fails them and stays. */
+/* Comparisons instead of fminf and fmaxf: a NaN fails them and stays. */
 static __device__ __forceinline__ float m3_gated(float gate, float up, const struct m3_activation &act)
 {
     if (!act.oai) return up * gate * m3_logistic(gate);

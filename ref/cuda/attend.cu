@@ -1,6 +1,6 @@
 #include "cuda/attend.cuh"
 
-/* Prefill in float, a block of keys and values in shared memory for all rows that chose it.
+/* Prefill in float: a block of keys and values in shared memory for all rows that selected it.
  *
  *  grid   x: shares of members (members.h), value g B + b;  y: chunks of 128 keys
  *  warp   8 rows (member, head) at a time, on its own
@@ -11,12 +11,12 @@
  *         +---------------------------+         +---------------------------+
  *          lane l: keys l + 32 e                 lane l: channels 4 l + e        e = 0 .. 3
  *
- * p takes the place of q in shared memory. A row of k is 4 floats longer than needed: the 16 bytes that 8 lanes read
- * from 8 rows then lie in different banks.
+ * p replaces q in shared memory. A row of k is 4 floats longer than needed: the 16 bytes that 8 lanes read from 8 rows
+ * are then in different banks.
  *
- * Limit. 65536 FLOP of a row and block, with 520 bytes of partial results to write and to read again and 512 of q: 42
- * FLOP a byte, 141 TFLOP/s with 3.35 TB/s. The multiplications, 67 TFLOP/s, are the limit. A lane reads 8 q and 4 k (8
- * p and 4 v), 16 bytes each, for 128 of them: 24 cycles of shared memory beside 32. */
+ * Limit. 65536 FLOP per row and block, with 520 bytes of partial results to write and to read again and 512 of q: 42
+ * FLOP per byte, 141 TFLOP/s with 3.35 TB/s. The multiplications, 67 TFLOP/s, are the limit. For 128 of them a lane
+ * reads 8 q and 4 k (8 p and 4 v), 16 bytes each: 24 cycles of shared memory against 32. */
 enum {
     WARPS = 8,
     ROWS = 8,
@@ -30,7 +30,7 @@ struct attend_f32_shared {
     uint32_t hidden[M3_ATTEND_KEYS / 32];
 };
 
-/* row: of this lane, which has row row0 + lane % 8. */
+/* row: that of this lane, row0 + lane % 8. */
 static __device__ __forceinline__ void load_queries(float (*shared)[M3_CUDA_HEAD], const float *q,
                                                     const struct m3_attend_piece &piece, struct m3_attend_row row)
 {
@@ -64,8 +64,8 @@ static __device__ __forceinline__ void scores(float z[ROWS][4], const float (*q)
     }
 }
 
-/* p[i][j] := exp(z - max) over the keys that row i sees of its first limit[i], else 0; sums[i] := max and sum. All rows
- * step by step: while one waits others go on. */
+/* p[i][j] := exp(z - max) over the keys that row i sees among its first limit[i], otherwise 0; sums[i] := max and sum.
+ * All rows advance together: while one waits others continue. */
 static __device__ __forceinline__ void weigh(float (*p)[M3_CUDA_HEAD], float2 *sums, float z[ROWS][4],
                                              const int limit[ROWS], float scale, const uint32_t *hidden)
 {
@@ -98,8 +98,8 @@ static __device__ __forceinline__ void add_value(float4 *o, float p, float4 v)
     o->w = fmaf(p, v.w, o->w);
 }
 
-/* o[i] := p v over keys 0 .. limit[i] - 1. p is 0 behind them, but v may be infinite or NaN there, and 0 times it
- * NaN. */
+/* o[i] := p v over keys 0 .. limit[i] - 1. p is 0 for later keys, but v may be infinite or NaN there, and 0 times that
+ * is NaN. */
 static __device__ __forceinline__ void add_values(float4 o[ROWS], const float (*p)[M3_CUDA_HEAD],
                                                   const float (*v)[M3_CUDA_HEAD], const int limit[ROWS])
 {

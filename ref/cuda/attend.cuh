@@ -1,7 +1,7 @@
-/* Attention over chosen blocks: what its kernels share. Only for attend*.cu.
+/* Attention over selected blocks: declarations shared by its kernels. Only for attend*.cu.
  *
- * Every chosen block makes a partial result for each head that reads it, over at most M3_ATTEND_KEYS keys at a time;
- * attend_combine.cu adds those of a row, in the order of its list.
+ * Every selected block yields a partial result for each head that reads it, over at most M3_ATTEND_KEYS keys at a
+ * time; attend_combine.cu adds those of a row, in the order of its list.
  *
  *     place   (t G + g) N + n, in `lists`: entry n of the list of row t, group g
  *     part    (place chunks + c) heads + r: keys c * 128 .. of that block, query head g heads + r
@@ -20,9 +20,9 @@
 #include "cuda/members.h"
 #include "cuda/ptx.cuh"
 
-enum { M3_ATTEND_KEYS = 128 };      /* that a block of threads holds, and their values */
+enum { M3_ATTEND_KEYS = 128 };      /* keys and values that a block of threads holds */
 
-/* Some tokens of a call, given to kernels by value. S = p0 + T: later keys are nobody's. */
+/* Some tokens of a call, passed to kernels by value. S = p0 + T: no row reads later keys. */
 struct m3_attend_piece {
     int64_t T, p0, block;       /* p0: the place of the first token of the piece */
     int32_t G, heads, D, N;     /* heads: of a group, Q/G */
@@ -44,7 +44,7 @@ cudaError_t m3_attend_few(cudaStream_t stream, const struct m3_attend_piece *pie
                           const void *q, const void *k, const void *v);
 cudaError_t m3_attend_combine(cudaStream_t stream, const struct m3_attend_piece *piece, float *o, float *lse);
 
-/* ---- what of the keys a block of threads has */
+/* ---- the keys of a block of threads */
 
 /* Keys first .. first + n - 1 of the sequence, of group g; n may be 0. */
 struct m3_attend_chunk {
@@ -52,7 +52,7 @@ struct m3_attend_chunk {
     int32_t g, n;
 };
 
-/* Chunk c of block b, as far as `end`. */
+/* Chunk c of block b, up to `end`. */
 static __device__ __forceinline__ struct m3_attend_chunk m3_attend_chunk_of(const struct m3_attend_piece &piece,
                                                                             int64_t g, int64_t b, int64_t c,
                                                                             int64_t end)
@@ -70,7 +70,8 @@ static __device__ __forceinline__ int m3_attend_seen(const struct m3_attend_piec
     return j < chunk.n && (!piece.seen || piece.seen[chunk.first + j]);
 }
 
-/* hidden [4]: bit j of all: no row sees key j of the chunk. By the first 128 threads, before a barrier. */
+/* hidden [4]: bit j of all of them: no row sees key j of the chunk. Called by the first 128 threads, before a
+ * barrier. */
 static __device__ __forceinline__ void m3_attend_hide(uint32_t *hidden, const struct m3_attend_piece &piece,
                                                       const struct m3_attend_chunk &chunk)
 {
@@ -80,7 +81,7 @@ static __device__ __forceinline__ void m3_attend_hide(uint32_t *hidden, const st
     if (m3_lane() == 0) hidden[j / 32] = bits;
 }
 
-/* Bit i: a row that sees no more than the chunk's first `limit` keys sees key 32 word + i. */
+/* Bit i: a row limited to the chunk's first `limit` keys sees key 32 word + i. */
 static __device__ __forceinline__ uint32_t m3_attend_sees(const uint32_t *hidden, int word, int limit)
 {
     int n = limit - 32 * word;
@@ -90,7 +91,7 @@ static __device__ __forceinline__ uint32_t m3_attend_sees(const uint32_t *hidden
 static __device__ __forceinline__ void m3_attend_put(float *at, float x) { *at = x; }
 static __device__ __forceinline__ void m3_attend_put(__nv_bfloat16 *at, float x) { *at = __float2bfloat16_rn(x); }
 
-/* 16 bytes of a row [D] into shared memory, from channel i on; 0 behind D, and if !valid. */
+/* Copies 16 bytes of a row [D] into shared memory, from channel i on; 0 from D on, and if !valid. */
 template <class Number>
 static __device__ __forceinline__ void m3_attend_load(Number *shared, const Number *row, int i, int valid,
                                                       const struct m3_attend_piece &piece)
@@ -103,8 +104,8 @@ static __device__ __forceinline__ void m3_attend_load(Number *shared, const Numb
         m3_attend_put(shared + i, valid && i < piece.D ? m3_float(row[i]) : 0);
 }
 
-/* shared [128,stride] := the chunk's rows of x, which is k or v; 0 for hidden keys, where x may be anything. By all
- * threads of a block. */
+/* shared [128,stride] := the chunk's rows of x, which is k or v; 0 for hidden keys, where x may have any value. Called
+ * by all threads of a block. */
 template <class Number>
 static __device__ __forceinline__ void m3_attend_load_keys(Number *shared, int stride, const Number *x,
                                                            const struct m3_attend_piece &piece,
@@ -121,10 +122,10 @@ static __device__ __forceinline__ void m3_attend_load_keys(Number *shared, int s
 
 /* ---- rows */
 
-/* A row of what a block of threads does: one head of one token. */
+/* A row processed by a block of threads: one head of one token. */
 struct m3_attend_row {
-    int32_t query;              /* its row of q [T Q,D]; -1: there is none */
-    int32_t limit;              /* how many of the chunk's keys are at or before the token's place */
+    int32_t query;              /* its row of q [T Q,D]; -1: none */
+    int32_t limit;              /* number of the chunk's keys that are not after the token's place */
     int64_t part;
 };
 
@@ -145,7 +146,7 @@ static __device__ __forceinline__ struct m3_attend_row m3_attend_row_of(const st
     return row;
 }
 
-/* What to subtract before exp: a row without a finite logit yet has weights of 0, not NaN. */
+/* The value to subtract before exp: a row without a finite logit so far gets weights of 0, not NaN. */
 static __device__ __forceinline__ float m3_attend_base(float max) { return max == -INFINITY ? 0 : max; }
 
 static __device__ __forceinline__ float m3_warp_max_nan(float x)
@@ -154,7 +155,7 @@ static __device__ __forceinline__ float m3_warp_max_nan(float x)
     return x;
 }
 
-/* .y of sums for a sum over the first `limit` keys. */
+/* The .y of sums for a sum over the first `limit` keys. */
 static __device__ __forceinline__ float m3_attend_sum(float max, float sum, const uint32_t *hidden, int limit)
 {
     uint32_t seen = 0;

@@ -1,6 +1,6 @@
 #include "cuda/attend.cuh"
 
-/* Prefill in bfloat16, a block of keys and values in shared memory for all rows that chose it.
+/* Prefill in bfloat16: a block of keys and values in shared memory for all rows that selected it.
  *
  *  grid   x: shares of members (members.h), value g B + b;  y: chunks of 128 keys
  *  warp   16 rows (member, head) at a time, on its own: with 16 heads a group, one token
@@ -10,18 +10,18 @@
  *  16 rows | 8 tiles of S, then P  |      16 rows | 16 tiles of o         |      of a tile lane l has rows l/4
  *          +----+----+-- .. --+----+              +----+----+-- .. --+----+      and + 8, columns l%4 * 2 and + 1
  *
- * S = q k' by m16n8k16 with q in registers; two tiles of P are a matrix a of o += P v as they lie, rounded to bfloat16.
- * The sums of weights take them unrounded, in float: lse then does not know of the rounding.
+ * S = q k' by m16n8k16 with q in registers; two tiles of P have the layout of a matrix a of o += P v, rounded to
+ * bfloat16. The sums of weights use them unrounded, in float, so that lse is not affected by the rounding.
  *
  * Limit. A row and block of 128 keys and channels are 4 * 128 * 128 = 65536 FLOP, and 520 bytes of partial results to
- * write and to read again: 63 FLOP a byte. That is 212 TFLOP/s of 990 with 3.35 TB/s, 302 with 4.8 TB/s. Rows of q are
- * 256 bytes more where they do not stay in the L2 cache (values are in order of groups, so that 4096 tokens of one, 17
- * MB, can): 169 and 243. Shared memory allows half of the tensor cores' rate, for 16 rows read 64 KiB. */
+ * write and to read again: 63 FLOP per byte. That is 212 TFLOP/s of 990 with 3.35 TB/s, 302 with 4.8 TB/s. Rows of q
+ * are 256 bytes more unless they stay in the L2 cache (values are ordered by group, so that 4096 tokens of one, 17 MB,
+ * can): 169 and 243. Shared memory allows half of the tensor cores' rate, because 16 rows read 64 KiB. */
 enum {
     WARPS = 8,
     ROWS = 16,
-    KEYS = 64,                  /* of S at a time */
-    STRIDE = M3_CUDA_HEAD + 8,  /* eight rows of 16 bytes lie in different banks */
+    KEYS = 64,                  /* columns of S at a time */
+    STRIDE = M3_CUDA_HEAD + 8,  /* rows of 16 bytes in eight different banks */
     SCORE_TILES = KEYS / 8,
     STEPS = M3_CUDA_HEAD / 16,
     TILES = M3_CUDA_HEAD / 8,
@@ -31,17 +31,17 @@ struct attend_bf16_shared {
     __nv_bfloat16 k[M3_ATTEND_KEYS][STRIDE], v[M3_ATTEND_KEYS][STRIDE];
     __nv_bfloat16 q[WARPS][ROWS][STRIDE];
     uint32_t hidden[M3_ATTEND_KEYS / 32];
-    unsigned odd;               /* a value is infinite or NaN; v has 0 there */
+    unsigned odd;               /* a value is infinite or NaN; v is 0 there */
 };
 
-/* What a lane has of rows l/4 and l/4 + 8. */
+/* A lane's state of rows l/4 and l/4 + 8. */
 struct attend_bf16_rows {
     struct m3_attend_row row[2];
     float max[2], sum[2];       /* sum: over this lane's columns */
     float o[TILES][4];
 };
 
-/* Rows row0 .. row0 + 15 of the share; 0 for those that are none. By one warp. */
+/* Loads rows row0 .. row0 + 15 of the share; 0 for missing rows. Called by one warp. */
 static __device__ __forceinline__ void load_queries(__nv_bfloat16 (*shared)[STRIDE], const __nv_bfloat16 *q,
                                                     const struct m3_attend_piece &piece,
                                                     const struct m3_members &members,
@@ -58,8 +58,8 @@ static __device__ __forceinline__ void load_queries(__nv_bfloat16 (*shared)[STRI
     copies_commit();
 }
 
-/* Infinite values and NaN give way to 0: where a row does not see the key its weight is 0, and 0 times them is NaN.
- * odd_of brings them to the rows that see them. By all threads. */
+/* Replaces infinite values and NaN by 0: if a row does not see the key, its weight is 0, and 0 times them is NaN.
+ * add_odd adds them to the rows that see them. Called by all threads. */
 static __device__ void set_odd_apart(struct attend_bf16_shared *s)
 {
     unsigned odd = 0;
@@ -103,7 +103,7 @@ static __device__ __forceinline__ void mask(float s[SCORE_TILES][4], const struc
             s[n][e] = sees[e / 2][n / 4] >> (n % 4 * 8 + e % 2) & 1 ? s[n][e] * scale : -INFINITY;
 }
 
-/* s, logits, := exp(s - max), with a max that now knows of them; what was summed before shrinks to it. */
+/* s, logits, := exp(s - max), with a max that includes them; earlier sums are scaled to it. */
 static __device__ __forceinline__ void weigh(float s[SCORE_TILES][4], struct attend_bf16_rows *rows)
 {
     for (int r = 0; r < 2; r++) {
@@ -153,7 +153,7 @@ static __device__ __forceinline__ void add_values(float o[TILES][4], const float
     }
 }
 
-/* The part of row l/4 + 8 r. r is a constant where this is called: registers have no index. */
+/* Writes the part of row l/4 + 8 r. r must be a constant, because registers cannot be indexed. */
 static __device__ __forceinline__ void write_row(const struct m3_attend_piece &piece,
                                                  const struct attend_bf16_rows *rows, int r, const uint32_t *hidden)
 {
@@ -173,8 +173,8 @@ static __device__ __forceinline__ void write_row(const struct m3_attend_piece &p
         piece.sums[row.part] = make_float2(rows->max[r], m3_attend_sum(rows->max[r], sum, hidden, row.limit));
 }
 
-/* What set_odd_apart took from v, to the channels that this lane wrote of a row. Which weights they have does
- * not matter: but for one that exp makes 0, whose infinity stays here what it would be with any other. */
+/* Adds the values that set_odd_apart removed from v to the channels of a row that this lane wrote. Their weights do
+ * not matter, except one that exp rounds to 0: its infinity stays as it would be with any other weight. */
 static __device__ void add_odd(const struct m3_attend_piece &piece, const struct m3_attend_chunk &chunk,
                                struct m3_attend_row row, const uint32_t *hidden, const __nv_bfloat16 *v)
 {

@@ -2,13 +2,13 @@
 
 enum {
     MERGE_WARPS = 8,
-    FEW = 8,                    /* up to so many tokens attend_few.cu does it */
-    SHARES = 1024,              /* blocks of threads, about, that occupy all multiprocessors */
+    FEW = 8,                    /* up to this many tokens attend_few.cu is used */
+    SHARES = 1024,              /* number of blocks of threads, about, that occupies all multiprocessors */
     LEAST_SHARE = 128,          /* rows, heads counted, of a block of threads: a tile for each of its warps */
-    MOST_SHARE = 2048,          /* its keys and values are then 4 % of what it reads and writes */
+    MOST_SHARE = 2048,          /* its keys and values are then 4 % of the bytes it reads and writes */
 };
 
-/* A warp a token: its G lists as one, for every group: the least id, then the least one above it, and so on.
+/* One warp per token: merges its G lists, for every group: the smallest id, then the next larger one, and so on.
  *
  *     lists  [T,G,N]      (1 4 7 -1) (0 4 9 -1)
  *     merged [T,G,width]  (0 1 4 7 9 -1 ..) twice */
@@ -32,15 +32,15 @@ static __global__ void merge(int32_t *merged, const int32_t *lists, int64_t T, i
     }
 }
 
-/* How a call is done: the same for all its pieces. */
+/* How a call is computed: the same for all its pieces. */
 struct plan {
     int64_t heads, block, B, width, chunks;         /* width: of the lists that are read */
     int merges, few;
 };
 
-/* Where things lie in the scratch of a piece of `rows` tokens. */
+/* Offsets in the scratch memory of a piece of `rows` tokens. */
 struct scratch {
-    size_t merged, members, sums, o, bytes;         /* bytes 0: it cannot be */
+    size_t merged, members, sums, o, bytes;         /* bytes 0: not possible */
 };
 
 static struct plan plan_of(const struct m3_attend *d)
@@ -78,7 +78,7 @@ static struct scratch scratch_of(const struct m3_attend *d, const struct plan *p
     return scratch;
 }
 
-/* The most tokens that fit into `bytes` at a time; more take more, so they are searched by halves. */
+/* The largest number of tokens that fit into `bytes`, found by bisection. */
 static int64_t rows_of(const struct m3_attend *d, const struct plan *plan, size_t bytes)
 {
     int64_t low = 0, high = d->T + 1;
@@ -105,7 +105,7 @@ size_t m3_cuda_attend_scratch(const struct m3_attend *d, size_t most)
     return rows ? scratch_of(d, &plan, rows).bytes : 0;
 }
 
-/* What m3_cuda_attend_blocks was called with, and how it is done. */
+/* The arguments of m3_cuda_attend_blocks, and how it is computed. */
 struct call {
     const struct m3_attend *d;
     enum m3_cuda_type type;
@@ -142,7 +142,7 @@ static struct m3_attend_piece piece_of(const struct call *call, int64_t t0, int6
     return piece;
 }
 
-/* Block-major. A share is what a block of threads does: less where there would be few of them. */
+/* Block-major. A share is the work of a block of threads; it is smaller if there would be few of them. */
 static cudaError_t attend_members(cudaStream_t stream, const struct call *call, const struct m3_attend_piece *piece,
                                   const void *q)
 {

@@ -2,7 +2,7 @@
 
 enum { WARPS = 8 };
 
-/* A warp a row and head: adds its parts, in the order of the list, so by ascending keys.
+/* One warp per row and head: adds its parts, in the order of the list, thus by ascending keys.
  *
  *     M := max over parts of max,   L := sum over parts of exp(max - M) sum
  *     o := sum over parts of exp(max - M) o / L,   lse := M + ln L
@@ -10,10 +10,10 @@ enum { WARPS = 8 };
  *     parts of (t, h)   entry 0: chunk 0, 1, ..   entry 1: ..                 `heads` apart
  *     lane l            channels l, l + 32, l + 64, l + 96
  *
- * A row that sees no key has L = 0: it gives 0 and -inf. A part whose logits are all -inf has weight 0 beside others;
- * alone it makes the row NaN.
+ * A row that sees no key has L = 0: its result is 0 and -inf. A part whose logits are all -inf has weight 0 beside
+ * others; alone it makes the row NaN.
  *
- * Limit: reads what the kernels before wrote, 520 bytes a part. */
+ * Limit: reading the output of the kernels before, 520 bytes per part. */
 static __global__ void combine(struct m3_attend_piece piece, float *o, float *lse)
 {
     const int64_t Q = (int64_t)piece.G * piece.heads, row = (int64_t)blockIdx.x * WARPS + threadIdx.x / M3_WARP;

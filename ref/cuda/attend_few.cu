@@ -1,7 +1,6 @@
 #include "cuda/attend.cuh"
 
-/* Few tokens, in decoding: a block of threads has one list entry of a token, and nobody else reads its keys.
- *
+/* Few tokens, in decoding: a block of threads has one list entry of a token, and no other block reads its keys.
  *  grid   x: place (t G + g) N + n;  y: chunks of 128 keys
  *  then   16 heads of the group at a time:
  *
@@ -11,11 +10,11 @@
  *            +----+----+-- .. --+----+          +----+----+-- .. --+----+
  *
  * Warps exchange their maxima and sums, and p, through shared memory. In bfloat16 a warp's 16 x 16 are two products of
- * 16 x 8 for every 16 channels (keys); p is rounded to bfloat16, the sums take it unrounded.
+ * 16 x 8 for every 16 channels (keys); p is rounded to bfloat16, the sums use it unrounded.
  *
- * Limit: reading the chosen keys and values once. With 16 blocks of 128 keys and 4 groups that is 4 MB a token in
- * bfloat16, 1.3 us with 3.35 TB/s, wherever they lie in how long a sequence; 0.5 MB of partial results are written. All
- * copies of a block of threads are on their way at once, 64 KiB; two fit on a multiprocessor. */
+ * Limit: reading the selected keys and values once. With 16 blocks of 128 keys and 4 groups that is 4 MB per token in
+ * bfloat16, 1.3 us with 3.35 TB/s, for any length of the sequence; 0.5 MB of partial results are written. All copies
+ * of a block of threads are in flight at once, 64 KiB; two blocks fit on a multiprocessor. */
 enum {
     WARPS = 8,
     HEADS = 16,
@@ -53,7 +52,7 @@ static __device__ __forceinline__ int64_t part_of(const struct m3_attend_piece &
     return ((int64_t)blockIdx.x * piece.chunks + blockIdx.y) * piece.heads + head;
 }
 
-/* shared [16,stride] := q of heads from head0 on; 0 where there is none. By all threads. */
+/* shared [16,stride] := q of heads from head0 on; 0 for missing heads. Called by all threads. */
 template <class Number>
 static __device__ __forceinline__ void load_heads(Number *shared, int stride, const Number *q,
                                                   const struct m3_attend_piece &piece, int head0)
@@ -70,7 +69,7 @@ static __device__ __forceinline__ void load_heads(Number *shared, int stride, co
     __syncthreads();
 }
 
-/* Of warps: the greatest max of head h. */
+/* The largest max of head h over all warps. */
 static __device__ __forceinline__ float max_of(const float (*max)[HEADS], int h)
 {
     float all = max[0][h];
@@ -78,7 +77,7 @@ static __device__ __forceinline__ float max_of(const float (*max)[HEADS], int h)
     return all;
 }
 
-/* A thread a head: its max and sum into the part. By the first 16 threads. */
+/* One thread per head: writes its max and sum to the part. Called by the first 16 threads. */
 static __device__ __forceinline__ void write_sums(const struct m3_attend_piece &piece, const float (*max)[HEADS],
                                                   const float (*sum)[HEADS], const uint32_t *hidden, int head0, int n)
 {

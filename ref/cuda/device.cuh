@@ -1,7 +1,7 @@
-/* What every kernel starts from: the runtime, shared memory, launches, and a warp's common steps.
+/* The basis of every kernel: the runtime, shared memory, launches, and a warp's common steps.
  *
- * The same sources compile for a CPU, where tests/cuda/on_cpu stands in for the runtime and for ptx.cuh. So all shared
- * memory is dynamic and has one name, and a launch is a call. */
+ * The same sources compile for a CPU, where tests/cuda/on_cpu replaces the runtime and ptx.cuh. Therefore all shared
+ * memory is dynamic and has one name, and a launch is a function call. */
 #ifndef M3_CUDA_DEVICE_CUH
 #define M3_CUDA_DEVICE_CUH
 
@@ -12,11 +12,11 @@
 
 enum {
     M3_WARP = 32,
-    M3_PLAIN_SHARED = 48 << 10,     /* more shared memory than that has to be asked for */
-    M3_MOST_SHARED = 163 << 10,     /* what sm_80 gives to a block; 8.6, 8.9 and 12.0 have less */
+    M3_PLAIN_SHARED = 48 << 10,     /* a kernel must request more shared memory than this */
+    M3_MOST_SHARED = 163 << 10,     /* per block on sm_80; 8.6, 8.9 and 12.0 have less */
 };
 
-/* A block's shared memory: as many bytes as its launch says. */
+/* A block's shared memory: its size is set by the launch. */
 extern __shared__ __align__(128) unsigned char m3_shared[];
 
 static __device__ __forceinline__ int m3_lane() { return (int)threadIdx.x % M3_WARP; }
@@ -39,7 +39,7 @@ static __device__ __forceinline__ float m3_warp_sum(float x)
 
 static inline int64_t m3_pieces(int64_t n, int64_t each) { return (n + each - 1) / each; }
 
-/* Starts `kernel` with `shared` bytes of shared memory. A grid without blocks is no work, and no error. */
+/* Starts `kernel` with `shared` bytes of shared memory. A grid without blocks does nothing and is no error. */
 template <class... Parameters, class... Arguments>
 static cudaError_t m3_launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
                              size_t shared, Arguments... arguments)

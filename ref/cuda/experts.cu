@@ -2,14 +2,14 @@
 
 enum { COMBINE_THREADS = 256, MOST_K = 32 << 10 };
 
-/* What lies in scratch for n tokens. */
+/* The scratch memory for n tokens. */
 struct layout {
-    size_t members, act, each, bytes;   /* where [n K,F] of type, [n K,H] of float lie; the end */
+    size_t members, act, each, bytes;   /* offsets of [n K,F] of type, [n K,H] of float; the end */
 };
 
 static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/* Whether n tokens have a layout: places in lists are int32. */
+/* Returns whether n tokens have a layout: places in lists are int32. */
 static int lay_out(struct layout *l, const struct m3_cuda_experts *d, int64_t n)
 {
     size_t number = d->type == M3_CUDA_BF16 ? sizeof(__nv_bfloat16) : sizeof(float);
@@ -22,11 +22,11 @@ static int lay_out(struct layout *l, const struct m3_cuda_experts *d, int64_t n)
     return 1;
 }
 
-/* As many tokens at a time as `most` bytes have room for. */
+/* The largest number of tokens for which `most` bytes are sufficient. */
 static int64_t most_tokens(const struct m3_cuda_experts *d, size_t most)
 {
     struct layout l;
-    int64_t low = 0, high = d->T + 1;       /* low fit, high do not */
+    int64_t low = 0, high = d->T + 1;       /* low fits, high does not */
     while (low + 1 < high) {
         int64_t middle = low + (high - low) / 2;
         if (lay_out(&l, d, middle) && l.bytes <= most) low = middle;
@@ -42,8 +42,8 @@ size_t m3_cuda_experts_scratch(const struct m3_cuda_experts *d, size_t most)
     return n > 0 && lay_out(&l, d, n) ? l.bytes : 0;
 }
 
-/* A block of threads: 256 numbers of a token's sum over its experts, by ascending id from 0. order [K] in shared memory
- * lists its slots so:
+/* A block of threads: 256 numbers of a token's sum over its experts, by ascending id from 0. order [K] in shared
+ * memory lists its slots:
  *
  *     ids    7 2 5          order  1 2 0          order[rank of ids[k]] = k */
 static __global__ void combine(float *routed, const float *each, const int32_t *ids, const float *p, int64_t K,
@@ -74,7 +74,7 @@ static cudaError_t launch_products(cudaStream_t stream, const struct m3_products
     return p->type == M3_CUDA_BF16 ? m3_products_bf16(stream, p) : m3_products_f32(stream, p);
 }
 
-/* n tokens: lists of who goes where, act(w1 x, w3 x), w2 of that, the sum. Few tokens, few slots: no lists. */
+/* Computes n tokens: the lists of members, act(w1 x, w3 x), w2 of that, the sum. Few tokens need no lists. */
 static cudaError_t run_piece(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
                              const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
                              int64_t n, unsigned char *scratch)
@@ -115,7 +115,8 @@ static cudaError_t run_piece(cudaStream_t stream, float *routed, float *each, co
     return error;
 }
 
-/* Tokens in pieces; few or many by all of them: no bit depends on the size of scratch, nor on `each` being wanted. */
+/* Computes tokens in pieces; T alone decides between the kernels for few and for many: no bit depends on the size of
+ * scratch, or on whether `each` is wanted. */
 cudaError_t m3_cuda_experts(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
                             const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
                             void *scratch, size_t bytes)

@@ -1,10 +1,11 @@
-/* The operators on device memory: what table.cu puts behind the operator table, and what programs with tensors of their
- * own on a device call. Meaning of each: ref/ops/ops.h and SPEC 5; how each is laid out: the file named beside it.
+/* The operators on device memory. table.cu uses them as entries of the operator table; programs with tensors on a
+ * device may call them directly. ref/ops/ops.h and SPEC 5 define each operator; the file named with it describes its
+ * layout.
  *
- * Every pointer is to device memory unless it says otherwise. A function launches on `stream` and does not wait.
- * cudaErrorNotSupported, before anything is launched: a size that no kernel takes (D or X above 128; a count beyond
- * 2^31 - 1 where an id or a list place stands). Too little scratch is an error, too; it begins at a multiple of 256
- * bytes, as the device's allocator gives them. Letters: SPEC 1. */
+ * Every pointer is to device memory unless stated otherwise. A function launches on `stream` and does not wait.
+ * cudaErrorNotSupported, before anything is launched: a size that no kernel supports (D or X above 128; a count beyond
+ * 2^31 - 1 for an id or a list place). Too little scratch is an error too; scratch must be aligned to 256 bytes, like
+ * the device's allocations. Letters: SPEC 1. */
 #ifndef M3_CUDA_KERNELS_H
 #define M3_CUDA_KERNELS_H
 
@@ -17,16 +18,16 @@ extern "C" {
 
 #include "ops/ops.h"
 
-/* What q, k, v and x are of, and what multiplies them. Sums and outputs are float in both. */
+/* The type of q, k, v and x, and the instructions that multiply them. Sums and outputs are float in both. */
 enum m3_cuda_type {
     M3_CUDA_F32, /* float; fused multiply-add */
     M3_CUDA_BF16, /* __nv_bfloat16; tensor cores */
 };
 
-enum { M3_CUDA_HEAD = 128 }; /* the most channels of a head */
+enum { M3_CUDA_HEAD = 128 }; /* the largest number of channels of a head */
 
-/* m [T,G,B]; q [T,G,X]; k [p0+T,X]. d in host memory, d->seen on the device. *nan_at := the lowest flat index of a NaN
- * in a visible score, or all ones. scores.cu, scores_bf16.cu; few rows: scores_few.cu */
+/* m [T,G,B]; q [T,G,X]; k [p0+T,X]. d is in host memory, d->seen on the device. *nan_at := the lowest flat index of a
+ * NaN in a visible score, or all ones. scores.cu, scores_bf16.cu; few rows: scores_few.cu */
 cudaError_t m3_cuda_block_scores(cudaStream_t stream, float *m, unsigned long long *nan_at, const void *q,
                                  const void *k, enum m3_cuda_type type, const struct m3_index *d);
 
@@ -34,23 +35,23 @@ cudaError_t m3_cuda_block_scores(cudaStream_t stream, float *m, unsigned long lo
 cudaError_t m3_cuda_select_blocks(cudaStream_t stream, int32_t *ids, unsigned long long *nan_at, const float *m,
                                   const struct m3_index *d);
 
-/* o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D]; blocks [T,G,N], each list ascending visible ids, then -1: not
- * checked here. Partial results of as many rows at a time as `scratch` has room for.
+/* o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D]; blocks [T,G,N], each list ascending visible ids, then -1 (not
+ * checked). `scratch` limits the number of rows with partial results at a time.
  * attend_blocks.cu over attend.cu, attend_bf16.cu, attend_few.cu, attend_combine.cu */
 cudaError_t m3_cuda_attend_blocks(cudaStream_t stream, float *o, float *lse, const void *q, const void *k,
                                   const void *v, const int32_t *blocks, enum m3_cuda_type type,
                                   const struct m3_attend *d, void *scratch, size_t bytes);
-/* How many bytes of scratch it takes: all that is of use, up to `most`; 0 if `most` does not do for one row. */
+/* The number of bytes of scratch that it can use, up to `most`; 0 if `most` is not sufficient for one row. */
 size_t m3_cuda_attend_scratch(const struct m3_attend *d, size_t most);
 
 /* ids, p [T,K]; s [T,E]; bias [E]. *nan_at := the lowest t E + e where s + bias is NaN, *zero_at the lowest t whose
- * chosen scores do not sum to more than 0; else all ones. route.cu */
+ * selected scores have a sum that is not above 0; otherwise all ones. route.cu */
 cudaError_t m3_cuda_route(cudaStream_t stream, int32_t *ids, float *p, unsigned long long *nan_at,
                           unsigned long long *zero_at, const float *s, const float *bias, int64_t T, int64_t E,
                           int64_t K);
 
-/* y [T,rows]; x [T,cols]; bias [rows] or NULL. *w in host memory, data and scales on the device; BF16 rounds what is
- * stored to bfloat16. linear.cu, linear_bf16.cu */
+/* y [T,rows]; x [T,cols]; bias [rows] or NULL. *w is in host memory, its data and scales on the device; BF16 rounds
+ * stored numbers to bfloat16. linear.cu, linear_bf16.cu */
 cudaError_t m3_cuda_linear(cudaStream_t stream, float *y, const void *x, enum m3_cuda_type type,
                            const struct m3_weight *w, const float *bias, int64_t T);
 
@@ -61,8 +62,8 @@ struct m3_cuda_experts {
     struct m3_activation act;
 };
 
-/* routed [T,H]; each [T,K,H] or NULL; x [T,H]; ids, p [T,K], ids of a row distinct and below E: not checked here;
- * experts [E]. d in host memory. experts.cu, members.cu */
+/* routed [T,H]; each [T,K,H] or NULL; x [T,H]; ids, p [T,K], ids of a row distinct and below E (not checked); experts
+ * [E]. d is in host memory. experts.cu, members.cu */
 cudaError_t m3_cuda_experts(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
                             const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
                             void *scratch, size_t bytes);

@@ -32,9 +32,9 @@ static __device__ __forceinline__ void add_products(float sums[SIDE][SIDE], cons
  *
  *     x [64 rows, depth]         w [64 columns, depth]        shared: [32, 64] each
  *
- * What comes next is on its way in registers while the present is multiplied. A sum ascends from 0, by fused
- * multiply-add: it does not depend on the other rows. Limit: the FMAs, 16 for a warp and a depth, beside 3 passes of
- * shared memory. */
+ * The next tiles are loaded into registers while the present ones are multiplied. A sum starts from 0 and ascends, by
+ * fused multiply-add: it does not depend on the other rows. Limit: the FMAs, 16 for a warp and a depth, against 3
+ * passes of shared memory. */
 static __global__ void __launch_bounds__(THREADS) products(struct m3_products p, int64_t tiles_of_rows)
 {
     struct shared_tiles *tiles = (struct shared_tiles *)m3_shared;

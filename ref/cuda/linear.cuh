@@ -1,11 +1,11 @@
-/* Products of rows and stored weights, behind m3_cuda_linear and m3_cuda_experts: which rows, which weights, and where
- * results go. How they are multiplied: linear.cu, linear_bf16.cu, linear_few.cu.
+/* Products of rows and stored weights, for m3_cuda_linear and m3_cuda_experts: which rows, which weights, and where
+ * results are written. How they are multiplied: linear.cu, linear_bf16.cu, linear_few.cu.
  *
  *     M3_TENSOR_PLAIN       y[i]        := w x[i] + bias
  *     M3_GATE_UP     y[place]    := act(w1_e x[t], w3_e x[t])     for every place of the list of e (members.h), of
  *     M3_DOWN        y[slot]     := w2_e x[place]                 slot t K + k
  *
- * The columns of GATE_UP alternate, so that both numbers of a pair end in one thread:
+ * The columns of GATE_UP alternate, so that one thread gets both numbers of a pair:
  *
  *     column         0      1      2      3      4    ..
  *     row of         w1[0]  w3[0]  w1[1]  w3[1]  w1[2] .. */
@@ -21,32 +21,32 @@
 enum m3_product { M3_TENSOR_PLAIN, M3_GATE_UP, M3_DOWN };
 
 enum {
-    M3_FEW = 8,                 /* up to so many rows, dot products; then tiles */
+    M3_FEW = 8,                 /* up to this many rows use dot products; more use tiles */
     M3_TILE_F32 = 64,           /* rows of a tile, and columns */
     M3_TILE_BF16 = 128,
-    M3_BAND = 16,               /* tiles of rows that share weights while these are near */
+    M3_BAND = 16,               /* tiles of rows that share weights while these are in a near cache */
 };
 
 struct m3_products {
     enum m3_product what;
-    enum m3_cuda_type type;             /* of x, and of GATE_UP's y; else y is float */
+    enum m3_cuda_type type;             /* of x, and of the y of GATE_UP; other y are float */
     void *y;
     const void *x;
-    int64_t T, columns, depth;          /* columns of the above, which are rows of weights; depth: their length */
+    int64_t T, columns, depth;          /* columns of y, which are rows of weights; depth: their length */
     struct m3_weight w;                 /* PLAIN */
     const float *bias;                  /* PLAIN; [columns] or NULL */
-    const struct m3_expert *experts;    /* GATE_UP, DOWN: the rest */
+    const struct m3_expert *experts;    /* GATE_UP, DOWN, as are the fields below */
     const int32_t *ids;                 /* [T,K] */
     int64_t K;
     struct m3_activation act;
-    struct m3_members members;          /* of ids; not for few rows, where place = slot */
+    struct m3_members members;          /* of ids; unused for few rows, where place = slot */
 };
 
 cudaError_t m3_products_f32(cudaStream_t stream, const struct m3_products *p);
 cudaError_t m3_products_bf16(cudaStream_t stream, const struct m3_products *p);
 cudaError_t m3_products_few(cudaStream_t stream, const struct m3_products *p);      /* T <= M3_FEW */
 
-/* The row of a weight behind column n. */
+/* The row of a weight for column n. */
 static __device__ __forceinline__ struct m3_stored_row m3_column(const struct m3_products &p, int64_t expert, int64_t n)
 {
     if (p.what == M3_TENSOR_PLAIN) return m3_stored_row_of(p.w, n);
@@ -57,7 +57,7 @@ static __device__ __forceinline__ struct m3_stored_row m3_column(const struct m3
 static __device__ __forceinline__ void m3_put(float *y, float value) { *y = value; }
 static __device__ __forceinline__ void m3_put(__nv_bfloat16 *y, float value) { *y = __float2bfloat16_rn(value); }
 
-/* Columns n, which is even, and n + 1 of row i of y. */
+/* Writes columns n, which is even, and n + 1 of row i of y. */
 template <class Type>
 static __device__ __forceinline__ void m3_put_columns(const struct m3_products &p, int64_t i, int64_t n, float first,
                                                       float second)
@@ -87,7 +87,7 @@ static __device__ __forceinline__ struct m3_rows m3_rows_of_tile(const struct m3
     return rows;
 }
 
-/* Row i of x as it is multiplied; NULL from `end` on. */
+/* Row i of x for the multiplication; NULL from `end` on. */
 template <class Type>
 static __device__ __forceinline__ const Type *m3_row_of_x(const struct m3_products &p, int64_t i, int64_t end)
 {
@@ -97,7 +97,7 @@ static __device__ __forceinline__ const Type *m3_row_of_x(const struct m3_produc
 
 static __device__ __forceinline__ int m3_is_aligned(const void *from) { return (uintptr_t)from % 16 == 0; }
 
-/* v [8] := x [col, col + 8) as float; 0 from `cols` on, and where x is NULL. */
+/* v [8] := x [col, col + 8) as float; 0 from `cols` on, and if x is NULL. */
 static __device__ __forceinline__ void m3_columns_8(float v[M3_RUN], const float *x, int64_t col, int64_t cols)
 {
     if (x && col + M3_RUN <= cols && m3_is_aligned(x + col)) {
@@ -129,7 +129,7 @@ static __device__ __forceinline__ int64_t m3_row_of_y(const struct m3_products &
  *
  *      0  2  4 | the blocks of a band of 2      Blocks that run together share few rows and few columns.
  *      1  3  5 |
- *      6  7  8   the last band is as high as is left */
+ *      6  7  8   the last band has the remaining tiles */
 struct m3_block_place {
     int64_t row, column;
 };

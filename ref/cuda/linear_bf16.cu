@@ -4,10 +4,10 @@
 enum {
     TILE = M3_TILE_BF16,        /* rows, and columns */
     DEPTH = 32,
-    STRIDE = DEPTH + 8,         /* rows of 80 bytes: 8 of them start in 8 different places of 16 bytes of 128 */
+    STRIDE = DEPTH + 8,         /* rows of 80 bytes: 8 rows start at 8 different 16-byte offsets modulo 128 */
     STAGES = 4,
     THREADS = 256,
-    CODES = 16,                 /* columns of a row that a thread brings */
+    CODES = 16,                 /* columns of a row that a thread loads */
     WARP_ROWS = 64,             /* a warp's part of the tile: 4 times 16 rows, */
     WARP_COLUMNS = 32,          /* 4 times 8 columns */
     WARPS_ACROSS = TILE / WARP_COLUMNS,
@@ -17,7 +17,7 @@ struct shared_stage {
     __nv_bfloat16 x[TILE][STRIDE], w[TILE][STRIDE];
 };
 
-/* Afterwards, in the same place; a row's first number is 8 banks on from that of the row before. */
+/* Used afterwards, in the same memory; a row's first number is 8 banks after that of the row before. */
 struct shared_sums {
     float y[TILE][TILE + 8];
 };
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void put_8(__nv_bfloat16 *to, const float v[M3
     *(uint4 *)to = make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
 }
 
-/* 8 columns of x into shared memory: without stopping where they lie on a full address, else by registers. */
+/* Loads 8 columns of x into shared memory: asynchronously if they are aligned, otherwise through registers. */
 static __device__ __forceinline__ void fill_x(__nv_bfloat16 *to, const __nv_bfloat16 *x, int64_t col, int64_t cols)
 {
     const __nv_bfloat16 *from = x ? x + col : x;
@@ -49,14 +49,14 @@ static __device__ __forceinline__ void fill_x(__nv_bfloat16 *to, const __nv_bflo
     put_8(to, v);
 }
 
-/* Whether the 32 columns of w from k on travel as codes. */
+/* Are the 32 columns of w from k on copied as codes? */
 static __device__ __forceinline__ int goes_as_codes(const struct m3_stored_row &w, int64_t k)
 {
     return w.dtype == M3_F8_E4M3 && m3_is_aligned(w.data + k) && k + DEPTH <= w.cols;
 }
 
-/* A thread's 16 of those columns, likewise: 16 codes, into the first half of the place of their numbers; bfloat16; or
- * what is decoded here. */
+/* Loads a thread's 16 of those columns likewise: 16 codes, into the first half of the memory for their numbers;
+ * bfloat16; or numbers decoded here. */
 static __device__ __forceinline__ void fill_w(__nv_bfloat16 *row, const struct m3_stored_row &w, int64_t k, int half)
 {
     if (goes_as_codes(w, k)) {
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void fill_w(__nv_bfloat16 *row, const struct m
     }
 }
 
-/* The numbers of codes that fill_w has brought. */
+/* Decodes the codes that fill_w has loaded. */
 static __device__ __forceinline__ void decode_w(__nv_bfloat16 *row, const struct m3_stored_row &w, int64_t k, int half)
 {
     if (!goes_as_codes(w, k)) return;
@@ -114,8 +114,8 @@ static __device__ __forceinline__ void add_products(float sums[4][4][4], const s
  *     step k        k        k + 1        k + 2        k + 3 takes the place of k - 1
  *                   used     <- on their way ->
  *
- * Limits: the tensor cores; beside E4M3 the decoding too, some 8 instructions a number that is multiplied 128 times;
- * other types are waited for in every step. */
+ * Limits: the tensor cores; for E4M3 also the decoding, about 8 instructions for a number that is multiplied 128
+ * times; other types are waited for in every step. */
 static __global__ void __launch_bounds__(THREADS, 2) products(struct m3_products p, int64_t tiles_of_rows)
 {
     struct shared_stage *stages = (struct shared_stage *)m3_shared;

@@ -12,7 +12,7 @@ static __device__ __forceinline__ float rounded(float value)
     return sizeof(Type) == sizeof(float) ? value : __bfloat162float(__float2bfloat16_rn(value));
 }
 
-/* ws [c] := 8 columns of w[c], as they are multiplied. */
+/* ws [c] := 8 columns of w[c], for the multiplication. */
 template <class Type, enum m3_dtype dtype>
 static __device__ __forceinline__ void load_pair(float ws[PAIR][M3_RUN], const struct m3_stored_row w[PAIR],
                                                  int64_t col)
@@ -23,7 +23,7 @@ static __device__ __forceinline__ void load_pair(float ws[PAIR][M3_RUN], const s
         for (int i = 0; i < M3_RUN; i++) ws[c][i] = rounded<Type>(ws[c][i]);
 }
 
-/* sums [c][r] += 8 columns of w[c] x[rows[r]], r and those after it; rows that are -1 have no part. */
+/* sums [c][r] += 8 columns of w[c] x[rows[r]], r and those after it; rows that are -1 are skipped. */
 template <class Type, int r>
 static __device__ __forceinline__ void add_rows(float sums[PAIR][M3_FEW], const float ws[PAIR][M3_RUN], const Type *x,
                                                 const int32_t rows[M3_FEW], int64_t col, int64_t depth)
@@ -48,7 +48,7 @@ static __device__ __forceinline__ void sum_rows(float mine[PAIR], const float su
     if constexpr (r + 1 < M3_FEW) sum_rows<r + 1>(mine, sums);
 }
 
-/* Lane r: the slot at which token r names the expert, or -1. PLAIN: row r. */
+/* For lane r: the slot at which token r names the expert, or -1. PLAIN: row r. */
 static __device__ __forceinline__ int32_t find_row(const struct m3_products &p, int64_t expert)
 {
     int32_t found = -1, lane = m3_lane();
@@ -59,11 +59,11 @@ static __device__ __forceinline__ int32_t find_row(const struct m3_products &p, 
     return found;
 }
 
-/* Up to 8 rows. A warp two columns, which are two rows of weights: for all rows of x that want them, read once.
+/* Up to 8 rows. A warp has two columns, which are two rows of weights: read once for all rows of x that use them.
  *
- *     blocks        8 warps' columns, times slots t K + k; the first slot that names an expert works for all of them
+ *     blocks        8 warps' columns, times slots t K + k; the first slot that names an expert does the work of all
  *
- *        ids        3 7         slots 0, 1, 2 work: experts 3, 7, 1; slot 3 leaves
+ *        ids        3 7         slots 0, 1, 2 work: experts 3, 7, 1; slot 3 exits
  *                   1 3
  *
  * Limit: memory, for the weights that are used; from about 8 rows of one weight on, the FMAs. */

@@ -6,7 +6,7 @@ enum {
     PREFIX_THREADS = 1024,
 };
 
-/* A thread an id: sets bit `row` of its value.
+/* One thread per id: sets bit `row` of its value.
  *
  *     ids    [rows,groups,width]        place i = (row groups + g) width + n
  *     bits   [groups values,words]      |31 .. 0|63 .. 32| ...       rows of a word */
@@ -18,7 +18,8 @@ static __global__ void mark(struct m3_members members, const int32_t *ids)
     atomicOr(&members.bits[value * members.words + row / 32], 1u << row % 32);
 }
 
-/* A warp a value: members before each of its words, and in all; the latter go to first[value]. A lane a word. */
+/* One warp per value, one lane per word: counts the members before each word, and in all; the latter go to
+ * first[value]. */
 static __global__ void count(struct m3_members members)
 {
     int64_t value = ((int64_t)blockIdx.x * COUNT_THREADS + threadIdx.x) / M3_WARP;
@@ -58,7 +59,7 @@ static __device__ int32_t block_prefix(int32_t x, int32_t *all, int32_t *warps)
     return before + x;
 }
 
-/* One block of threads: first, which holds counts, and tiles become sums over the values before.
+/* One block of threads: turns first, which holds counts, and tiles into sums over the values before.
  *
  *     first  3 0 5 2 .    ->  0 3 3 8 10
  *     tiles  . . . . .    ->  0 2 2 5 6          tiles of 2 members */
@@ -85,7 +86,7 @@ static __global__ void prefix(struct m3_members members)
     }
 }
 
-/* A thread an id: writes its place into the list of its value, behind the rows before it. */
+/* One thread per id: writes its place into the list of its value, after the rows before it. */
 static __global__ void enter(struct m3_members members, const int32_t *ids)
 {
     int64_t i = (int64_t)blockIdx.x * MARK_THREADS + threadIdx.x, lists = members.groups * members.width;

@@ -1,5 +1,5 @@
-/* Who is on a list: for rows with lists of ids, every value's rows. Attention reads a block of keys once for all rows
- * that chose it, and experts read a weight once for all tokens that were sent to it.
+/* Lists of members: from rows with lists of ids, the rows of every value. Attention reads a block of keys once for all
+ * rows that selected it, and experts read a weight once for all tokens routed to it.
  *
  *     ids [rows,groups,width], -1: no id            value = g values + id; a row names an id at most once in a list
  *
@@ -15,7 +15,7 @@
 
 #include "cuda/device.cuh"
 
-/* Pointers to device memory, all inside one piece of scratch. A kernel takes the struct by value. */
+/* Pointers to device memory, all in one piece of scratch. A kernel takes the struct by value. */
 struct m3_members {
     int64_t rows, groups, width, values, words;     /* words of 32 rows */
     int64_t tile;               /* members of a tile */
@@ -26,28 +26,28 @@ struct m3_members {
     int32_t *list;              /* [rows groups width] */
 };
 
-/* What a block of threads has to do: members [begin,end) of `list`, which are of `value`. */
+/* The work of a block of threads: members [begin,end) of `list`, all of `value`. */
 struct m3_members_tile {
-    int64_t value;              /* -1: nothing */
+    int64_t value;              /* -1: none */
     int32_t begin, end;
 };
 
-/* Bytes of scratch for m3_cuda_members; 0 where a place in ids, or groups values, does not fit into 2^31 - 1. */
+/* Bytes of scratch for m3_cuda_members; 0 if a place in ids, or groups values, exceeds 2^31 - 1. */
 size_t m3_cuda_members_bytes(int64_t rows, int64_t groups, int64_t width, int64_t values);
 
-/* *members := all of the above for ids [rows,groups,width], each -1 or below `values`. scratch: aligned to 256 bytes,
- * of m3_cuda_members_bytes; it is free again when the kernels that read *members have ended. */
+/* *members := the lists for ids [rows,groups,width], each -1 or below `values`. scratch: aligned to 256 bytes, of
+ * m3_cuda_members_bytes; it may be reused when the kernels that read *members have finished. */
 cudaError_t m3_cuda_members(cudaStream_t stream, struct m3_members *members, const int32_t *ids, int64_t rows,
                             int64_t groups, int64_t width, int64_t values, int64_t tile, void *scratch);
 
-/* No fewer than the tiles there are, which the host does not know: launch so many. */
+/* An upper bound of the number of tiles, which the host does not know: the number to launch. */
 static inline int64_t m3_members_most_tiles(const struct m3_members *members)
 {
     int64_t ids = members->rows * members->groups * members->width, values = members->groups * members->values;
     return ids / members->tile + (ids < values ? ids : values);
 }
 
-/* Tile `index` of all; the same for all threads that ask with one index. */
+/* Tile `index` of all; the same for all threads that pass the same index. */
 static __device__ __forceinline__ struct m3_members_tile m3_members_find(const struct m3_members &members,
                                                                          int64_t index)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const size_t ALIGNED = 256, CHUNK = 16 << 20;    /* the least that is asked of the device for operands */
+static const size_t ALIGNED = 256, CHUNK = 16 << 20;    /* the smallest allocation for operands */
 
 /* Memory for operands: filled from its start, one call after the other. */
 struct m3_cuda_chunk {
@@ -14,10 +14,10 @@ struct m3_cuda_chunk {
 };
 
 struct m3_cuda_kept {
-    uint64_t id;                /* 0: the place is free */
-    const void *host;           /* where it came from */
+    uint64_t id;                /* 0: the slot is free */
+    const void *host;           /* its address in host memory */
     void *data, *scales;
-    int64_t call;               /* that used it last */
+    int64_t call;               /* the last call that used it */
 };
 
 /* ---- errors */
@@ -47,7 +47,7 @@ int m3_cuda_end(struct m3_cuda_state *s, struct m3_ctx *ctx)
 
 /* ---- weights that stay */
 
-/* The place of an id, or the free one where it belongs. room is a power of two, and never full. */
+/* The slot of an id, or the free slot for it. room is a power of two; the table is never full. */
 static struct m3_cuda_kept *place_of(struct m3_cuda_kept *kept, int64_t room, uint64_t id)
 {
     uint64_t at = id * UINT64_C(0x9e3779b97f4a7c15) >> 20;
@@ -76,7 +76,7 @@ static void free_kept(struct m3_cuda_kept *k)
     k->data = k->scales = NULL;
 }
 
-/* Frees the weights of all other calls. Their places stay, without memory. */
+/* Frees the weights of all other calls. Their slots stay, without memory. */
 static void forget_others(struct m3_cuda_state *s)
 {
     cudaStreamSynchronize(s->stream);
@@ -95,7 +95,7 @@ static void *allocate(struct m3_cuda_state *s, size_t bytes)
         error = cudaMalloc(&memory, bytes);
     }
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();             /* or it would end a later call that does without */
+        cudaGetLastError();             /* otherwise it would end a later call */
         s->wanted = bytes;
     }
     return m3_cuda_ok(s, error) ? memory : NULL;
@@ -183,7 +183,7 @@ void m3_cuda_begin(struct m3_cuda_state *s, const char *op)
         c->used = 0;
     }
     if (!s->chunks || !s->chunks->next) return;
-    free_chunks(s);                     /* several become one, so that calls alike need no more */
+    free_chunks(s);                     /* several become one, so that similar calls allocate no more */
     add_chunk(s, all);
     s->error = cudaSuccess;
     s->wanted = 0;

@@ -1,7 +1,7 @@
-/* The few instructions that CUDA C++ has no name for. All are there from sm_80 on, and stay in sm_90 and sm_100.
+/* The few instructions for which CUDA C++ has no function. All exist from sm_80 on, also in sm_90 and sm_100.
  *
- * Of a warp, all 32 lanes take part in mma_bf16 and load_matrices. Fragments, l the lane, all pairs lower index in the
- * lower half of the register:
+ * All 32 lanes of a warp must call mma_bf16 and load_matrices. Fragments, with l the lane; in every pair the lower
+ * index is in the lower half of the register:
  *
  *     a[0]  row l/4,      k 2(l%4), +1          b0  k 2(l%4), +1,      column l/4
  *     a[1]  row l/4 + 8,  k 2(l%4), +1          b1  k 2(l%4) + 8, +9,  column l/4
@@ -19,7 +19,7 @@ static __device__ __forceinline__ uint32_t m3_shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* d [16,8] := a [16,16] b [16,8] + d. Products are exact, sums float; in which order is not specified. */
+/* d [16,8] := a [16,16] b [16,8] + d. Products are exact, sums float, in unspecified order. */
 static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
 }
 
 /* Four matrices [8,8] of 16-bit values. Lane l points at row l%8 of matrix l/8: 16 bytes of shared memory, aligned to
- * as many. r[i] := of matrix i, row l/4, columns 2(l%4), +1. */
+ * 16. r[i] := of matrix i, row l/4, columns 2(l%4), +1. */
 static __device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -47,8 +47,8 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], c
                  : "memory");
 }
 
-/* Begins to copy 16 bytes, both sides aligned to as many; zeros if not valid, and then `global` is not read. There from
- * copies_wait on for this thread, from a barrier behind it on for the others; what was there is lost at once. */
+/* Begins to copy 16 bytes, both sides aligned to 16; zeros if not valid, and then `global` is not read. The copy is
+ * visible to this thread after copies_wait, to others after a following barrier; the old contents are lost at once. */
 static __device__ __forceinline__ void copy_16(void *shared, const void *global, int valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -57,13 +57,13 @@ static __device__ __forceinline__ void copy_16(void *shared, const void *global,
                  : "memory");
 }
 
-/* The copies begun since the last call are a group. */
+/* Makes the copies begun since the last call a group. */
 static __device__ __forceinline__ void copies_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most the N youngest groups of this thread are under way. */
+/* Waits until at most the N youngest groups of this thread are in flight. */
 template <int N>
 static __device__ __forceinline__ void copies_wait()
 {

@@ -6,7 +6,7 @@
 
 enum { THREADS = 256 };
 
-/* A choice: s + bias of an expert. Choices come in one order: the greater first, the lower expert on a tie. */
+/* A choice: s + bias of an expert. Choices are ordered: the larger first, the lower expert on a tie. */
 struct choice {
     float value;
     int32_t expert;
@@ -17,7 +17,7 @@ static __device__ __forceinline__ int comes_first(struct choice a, struct choice
     return a.value > b.value || (a.value == b.value && a.expert < b.expert);
 }
 
-/* The first after `last` of those that this lane looks after; an expert of INT32_MAX: none. */
+/* The first choice after `last` among this lane's experts; expert INT32_MAX: none. */
 static __device__ struct choice first_after(struct choice last, const float *s, const float *bias, int64_t E)
 {
     struct choice best = { -INFINITY, INT32_MAX };
@@ -49,13 +49,13 @@ static __device__ int32_t nan_expert(const float *s, const float *bias, int64_t 
     return (int32_t)E;
 }
 
-/* A warp a token. Lane l looks after experts l, l + 32, ..; the next chosen one is the first, among all lanes, that
- * comes after the last one, so nothing has to be marked, and only the lane that it came from looks again.
+/* One warp per token. Lane l has experts l, l + 32, ..; the next selected expert is the first, among all lanes, that
+ * comes after the last one, so nothing needs to be marked, and only the lane that it came from searches again.
  *
  *     choices   .9 .2 .9 .5      lane 0: .9 (e 0)    lane 1: .2    lane 2: .9 (e 2)    lane 3: .5
  *     taken     0, 2, 3, ..
  *
- * A token with a NaN gets experts 0, 1, .. and NaN for p: ids stay such that the experts may follow. */
+ * A token with a NaN gets experts 0, 1, .. and NaN for p: the ids are valid, so that the experts can run. */
 static __global__ void route(int32_t *ids, float *p, unsigned long long *nan_at, unsigned long long *zero_at,
                              const float *s, const float *bias, int64_t T, int64_t E, int64_t K)
 {

@@ -1,12 +1,12 @@
-/* m3_cuda_block_scores: which kernel; and that of float. */
+/* m3_cuda_block_scores: selects the kernel; contains the float kernel. */
 #include "cuda/scores.cuh"
 
 #include <math.h>
 
 enum {
     THREADS = 256,
-    ROWS = 128, KEYS = 64, WIDE = 32,   /* of a step */
-    PITCH = WIDE + 4,                   /* eight rows on end lie in different banks */
+    ROWS = 128, KEYS = 64, WIDE = 32,   /* sizes of a step */
+    PITCH = WIDE + 4,                   /* eight consecutive rows are in different banks */
     ROWS_EACH = 4, KEYS_EACH = 8,       /* sums of a thread */
     LANES_ROW = 4, LANES_KEY = 8,       /* a warp's lanes */
 };
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void multiply(float s[ROWS_EACH][KEYS_EACH], c
     }
 }
 
-/* Scores that do not count become -inf. */
+/* Scores of invisible keys become -inf. */
 static __device__ __forceinline__ void mask(float s[ROWS_EACH][KEYS_EACH], const struct m3_scores *a,
                                             const struct m3_score_tile *tile, struct m3_score_step step, int row,
                                             int key)
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void mask(float s[ROWS_EACH][KEYS_EACH], const
     }
 }
 
-/* Over the eight lanes that share rows. */
+/* The maximum over the eight lanes that share rows. */
 static __device__ __forceinline__ float lanes_max(float x)
 {
     for (int step = LANES_KEY / 2; step > 0; step /= 2) x = max_nan(x, __shfl_xor_sync(0xffffffffu, x, step));
@@ -64,7 +64,7 @@ static __device__ __forceinline__ float lanes_sum(float x)
     return x;
 }
 
-/* Takes the scores of some keys of a block into most and sum; behind the block's last ones it writes m. */
+/* Adds the scores of some keys of a block to most and sum; after the block's last keys it writes m. */
 static __device__ __forceinline__ void pool(float most[ROWS_EACH], float sum[ROWS_EACH],
                                             const float s[ROWS_EACH][KEYS_EACH], const struct m3_scores *a,
                                             struct m3_score_step step, int64_t row)
@@ -98,13 +98,13 @@ static __device__ __forceinline__ void stage_step(struct stage *stage, const str
     copies_commit();
 }
 
-/* Tiles of 128 rows by 64 keys. A warp has 16 rows by all the keys; its lanes lie 4 by 8 on them, each with 4 rows by 8
- * keys, so that a load of q and one of k meet 4 and 8 different rows of shared memory:
+/* Tiles of 128 rows by 64 keys. A warp has 16 rows by all the keys; its lanes are arranged 4 by 8, each with 4 rows by
+ * 8 keys, so that a load of q reads 4 and a load of k 8 different rows of shared memory:
  *
  *     rows 16 w + l/8 + 4 i,  keys l%8 + 8 j        w the warp, l the lane, i 0..3, j 0..7
  *
- * Limit: the multiply-adds. A step has 1,024 of them a thread and 55 KiB of shared memory in two stages: two blocks of
- * threads to a multiprocessor. Per tile and 128 channels 2^20 multiply-adds for 96 KiB from the L2: 10.7 a byte. */
+ * Limit: the multiply-adds. A step has 1,024 of them per thread and 55 KiB of shared memory in two stages: two blocks
+ * of threads per multiprocessor. Per tile and 128 channels 2^20 multiply-adds for 96 KiB from the L2: 10.7 per byte. */
 static __global__ __launch_bounds__(THREADS, 2) void scores_f32(struct m3_scores a)
 {
     struct stage *stages = (struct stage *)m3_shared;
@@ -155,7 +155,7 @@ cudaError_t m3_cuda_block_scores(cudaStream_t stream, float *m, unsigned long lo
     a.p0 = (int)d->p0;
     a.G = (int)d->G;
     a.X = (int)d->X;
-    a.block = (int)(d->block < keys ? d->block : keys);     /* no key lies beyond */
+    a.block = (int)(d->block < keys ? d->block : keys);     /* there are no further keys */
     a.scale = d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? (float)(1 / sqrt((double)d->X)) : 1;
     a.lse = d->semantics->pool == M3_POOL_LSE;
     a.by_16 = is_by_16(q, row) && is_by_16(k, row);

@@ -1,9 +1,10 @@
-/* Block scores: what the kernels share. The scores themselves stay in registers; only their maxima are written.
+/* Block scores: declarations shared by the kernels. The scores themselves stay in registers; only their maxima are
+ * written.
  *
  *     m[i,b] = max over visible keys j of block b of q[i] . k[j],   i = t G + g: all groups read the one key head
  *
- * A row, here, is a pair i. scores.cu and scores_bf16.cu give a block of threads a tile of rows and a range of blocks
- * of keys; scores_few.cu a block of keys and all rows. */
+ * A row, in these files, is a pair i. In scores.cu and scores_bf16.cu a block of threads has a tile of rows and a
+ * range of blocks of keys; in scores_few.cu a block of keys and all rows. */
 #ifndef M3_CUDA_SCORES_CUH
 #define M3_CUDA_SCORES_CUH
 
@@ -13,7 +14,7 @@
 
 enum {
     M3_SCORES_FEW = 8,                      /* rows that scores_few.cu takes */
-    M3_SCORES_KEYS = INT32_MAX - 1024,      /* keys: steps count on behind the last one */
+    M3_SCORES_KEYS = INT32_MAX - 1024,      /* keys: step counters may go past the last one */
 };
 
 /* Places, keys and visible blocks fit in an int; m and k do not. */
@@ -25,17 +26,17 @@ struct m3_scores {
     int64_t rows, B;
     int p0, G, X, block;
     float scale;
-    int lse;                        /* pool=lse: every block of keys is walked over twice, see m3_score_step */
-    int by_16;                      /* every row of q and k is a multiple of 16 bytes, and starts at one */
-    int range;                      /* blocks of keys that a block of threads of the first two walks over */
+    int lse;                        /* pool=lse: every block of keys is walked twice, see m3_score_step */
+    int by_16;                      /* every row of q and k has a multiple of 16 bytes and is aligned to 16 */
+    int range;                      /* blocks of keys per block of threads, in the first two kernels */
 };
 
 cudaError_t m3_scores_bf16(cudaStream_t stream, const struct m3_scores *a);
-/* At most M3_SCORES_FEW rows, by_16. */
+/* For at most M3_SCORES_FEW rows, with by_16. */
 cudaError_t m3_scores_few(cudaStream_t stream, const struct m3_scores *a, enum m3_cuda_type type);
 
-/* ---- host: tiles of `rows` rows by ranges of blocks, tiles first: all tiles pass over a range of keys, 1 MiB of
- * bfloat16, while the L2 holds it. Shorter ranges where there would be too few blocks of threads to fill a device. */
+/* ---- host: tiles of `rows` rows by ranges of blocks, tiles first: all tiles read a range of keys, 1 MiB of bfloat16,
+ * while it is in the L2. Ranges are shorter if there would be too few blocks of threads to fill a device. */
 enum { M3_RANGE_MOST = 4096, M3_RANGE_LEAST = 512, M3_RANGE_GRID = 1024, M3_GRID_Y = 65535 };
 
 static inline dim3 m3_scores_grid(struct m3_scores *a, int rows)
@@ -51,7 +52,7 @@ static inline dim3 m3_scores_grid(struct m3_scores *a, int rows)
 
 struct m3_score_tile {
     int64_t row;            /* its first row */
-    int rows;               /* how many there are from there on, at most a tile's */
+    int rows;               /* number of rows from there on, at most a tile's */
     int head;               /* the first row's group */
     int first, last;        /* places of its first and last row */
     int b, end, stop;       /* its blocks of keys: b .. end seen by some row, end .. stop by none */
@@ -77,7 +78,7 @@ static __device__ __forceinline__ int m3_score_place(const struct m3_scores *a, 
     return tile->first + (tile->head + i) / a->G;
 }
 
-/* A step of the walk: keys from `key` on of block b, channels from x on. pool=lse goes over the keys of each block in
+/* A step of the walk: keys from `key` on of block b, channels from x on. pool=lse walks over the keys of each block in
  * two passes: 0 for the maximum, 1 for the sum. */
 struct m3_score_step {
     int b, pass, key, end;      /* the block's keys end at `end` */
@@ -91,7 +92,7 @@ static __device__ __forceinline__ struct m3_score_step m3_score_block(const stru
     return step;
 }
 
-/* The step after this one, of `keys` keys and `channels` channels; b is tile->end behind the last. */
+/* The step after this one, of `keys` keys and `channels` channels; b is tile->end after the last. */
 static __device__ __forceinline__ struct m3_score_step m3_score_next(struct m3_score_step step,
                                                                      const struct m3_scores *a,
                                                                      const struct m3_score_tile *tile, int keys,
@@ -113,7 +114,7 @@ static __device__ __forceinline__ struct m3_score_step m3_score_next(struct m3_s
     return step.b < tile->end ? m3_score_block(a, step.b, tile->last) : step;
 }
 
-/* Some keys of the step do not count for some row. */
+/* Are some keys of the step invisible to some row? */
 static __device__ __forceinline__ int m3_score_masked(const struct m3_scores *a, struct m3_score_step step, int keys,
                                                       int first)
 {
@@ -127,7 +128,7 @@ static __device__ __forceinline__ int m3_score_hidden(const struct m3_scores *a,
 
 /* ---- device: pools
  *
- * The scale comes behind the maximum: rounding is monotone, so that is the maximum of the scaled scores. */
+ * The scale is applied after the maximum: rounding is monotone, so the result is the maximum of the scaled scores. */
 
 /* pool=lse: the part of a score s in the sum, `most` being the scaled maximum. */
 static __device__ __forceinline__ float m3_score_part(float s, float scale, float most)
@@ -159,8 +160,8 @@ static __device__ __forceinline__ void m3_score_unseen(const struct m3_scores *a
 
 /* ---- device: rows into shared memory
  *
- * to [rows, wide], `stride` from row to row: from [n,X], channels x .. x + wide; zeros where there are no more. To wait
- * for as copy_16. */
+ * to [rows, wide], rows `stride` apart := channels x .. x + wide of [n,X]; zeros beyond the ends. Wait for it as for
+ * copy_16. */
 template <class Number>
 static __device__ __forceinline__ void m3_stage_rows(Number *to, int stride, const Number *from, int n, int x, int X,
                                                      int by_16, int rows, int wide, int threads)

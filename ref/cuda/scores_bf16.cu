@@ -1,11 +1,11 @@
-/* Block scores of bfloat16 on tensor cores; many rows. */
+/* Block scores of bfloat16 on tensor cores, for many rows. */
 #include "cuda/scores.cuh"
 
 enum {
     THREADS = 256, WARPS = THREADS / M3_WARP,
     ROWS = 32 * WARPS, KEYS = 128,      /* of a tile */
-    PITCH = M3_CUDA_HEAD + 8,           /* eight rows on end lie in different banks */
-    DEEP = M3_CUDA_HEAD / 16,           /* products one behind the other */
+    PITCH = M3_CUDA_HEAD + 8,           /* eight consecutive rows are in different banks */
+    DEEP = M3_CUDA_HEAD / 16,           /* consecutive products */
     ACROSS = 2,                         /* products side by side: 16 keys */
 };
 
@@ -19,8 +19,8 @@ struct queries {
     uint32_t a[2][DEEP][4];
 };
 
-/* s := the warp's 32 rows by the 16 keys from `keys` on. A load of keys serves four products, for it brings 16 keys to
- * both halves of the rows: 512 bytes of shared memory for 2^14 FLOP. */
+/* s := the warp's 32 rows by the 16 keys from `keys` on. A load of keys serves four products, because it loads 16 keys
+ * for both halves of the rows: 512 bytes of shared memory for 2^14 FLOP. */
 static __device__ __forceinline__ void multiply(float s[2][ACROSS][4], const struct queries *q,
                                                 const uint16_t (*keys)[PITCH])
 {
@@ -39,11 +39,11 @@ static __device__ __forceinline__ void multiply(float s[2][ACROSS][4], const str
         }
 }
 
-/* Where the value s[i][j][e] of a lane stands: row 16 i + 8 (e/2) + l/4, key 8 j + 2 (l%4) + e%2. */
+/* The position of the value s[i][j][e] of a lane: row 16 i + 8 (e/2) + l/4, key 8 j + 2 (l%4) + e%2. */
 static __device__ __forceinline__ int row_of(int i, int e) { return 16 * i + e / 2 * 8 + m3_lane() / 4; }
 static __device__ __forceinline__ int key_of(int j, int e) { return 8 * j + m3_lane() % 4 * 2 + e % 2; }
 
-/* Scores that do not count become -inf. `key` is the place of the first. */
+/* Scores of invisible keys become -inf. `key` is the place of the first key. */
 static __device__ __forceinline__ void mask(float s[2][ACROSS][4], const struct m3_scores *a,
                                             const struct m3_score_tile *tile, int warp_row, int key, int end)
 {
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void mask(float s[2][ACROSS][4], const struct 
     }
 }
 
-/* Of the four rows of a lane, n = 2 i + e/2: the maximum, and with pool=lse the sum. */
+/* The pools of a lane's four rows, n = 2 i + e/2: the maximum, and with pool=lse the sum. */
 struct pools {
     float most[4], sum[4];
 };
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void pool(struct pools *p, const float s[2][AC
             }
 }
 
-/* Behind the last keys of a block: over the four lanes that share rows, and then each writes one of them. */
+/* After the last keys of a block: reduces over the four lanes that share rows; then each writes one of the rows. */
 template <bool LSE>
 static __device__ __forceinline__ void finish(struct pools *p, const struct m3_scores *a, int64_t warp_row, int b,
                                               int pass)
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void finish(struct pools *p, const struct m3_s
     }
 }
 
-/* Up to 128 of the n rows from `row` on. */
+/* Loads up to 128 of the n rows from `row` on. */
 static __device__ __forceinline__ void stage_rows(struct stage *stage, const void *from, int64_t row, int n,
                                                   const struct m3_scores *a)
 {
@@ -106,7 +106,7 @@ static __device__ __forceinline__ void stage_rows(struct stage *stage, const voi
                   M3_CUDA_HEAD, THREADS);
 }
 
-/* Through shared memory, 128 rows in each stage. */
+/* Loads through shared memory, 128 rows in each stage. */
 static __device__ __forceinline__ void load_queries(struct queries *q, struct stage *stages, const struct m3_scores *a,
                                                     const struct m3_score_tile *tile)
 {
@@ -123,18 +123,18 @@ static __device__ __forceinline__ void load_queries(struct queries *q, struct st
 }
 
 /* Tiles of 256 rows by 128 keys. A warp has 32 rows: their queries stay in registers for the whole walk, as the left
- * factor; the keys come through shared memory, 16 at a time against all channels, as the right one.
+ * factor; the keys are read from shared memory, 16 at a time with all channels, as the right factor.
  *
  *                 keys 0..15   16..31   ..   112..127
  *     warp 0  rows       s        .      .       .        s: the sums that a warp has at a time, 32 rows by 16 keys in
- *     ..                                                  16 registers a thread; what goes on of them are maxima, a
+ *     ..                                                  16 registers per thread; only their maxima are kept, a
  *     warp 7  rows       s        .      .       .        register for each of a thread's 4 rows
  *
- * Limit: the tensor cores. A tile is 2^23 FLOP for 32 KiB from the L2, 256 a byte, and for 256 KiB out of shared
- * memory, 32 a byte: at its 128 bytes a cycle 4,096 FLOP, twice what the tensor cores of sm_80 do and as many as those
- * of sm_90. To 32 products of a thread come 8 loads of keys and 16 maxima. Two blocks of threads to a multiprocessor,
- * with 128 registers a thread and 68 KiB each: while one waits at its barrier the other multiplies. pool=lse keeps more
- * registers, and has one. */
+ * Limit: the tensor cores. A tile is 2^23 FLOP for 32 KiB from the L2, 256 per byte, and for 256 KiB from shared
+ * memory, 32 per byte: at its 128 bytes per cycle 4,096 FLOP, twice the rate of the tensor cores of sm_80 and as much
+ * as those of sm_90. For 32 products a thread has 8 loads of keys and 16 maxima. Two blocks of threads fit on a
+ * multiprocessor, with 128 registers per thread and 68 KiB each: while one waits at its barrier the other multiplies.
+ * pool=lse needs more registers, so only one fits. */
 template <bool LSE>
 static __global__ __launch_bounds__(THREADS, LSE ? 1 : 2) void scores_bf16(struct m3_scores a)
 {

@@ -1,17 +1,17 @@
-/* Block scores of few rows, as of a token that is generated: a block of threads takes a block of keys for all rows.
+/* Block scores of few rows, as for a generated token: a block of threads has a block of keys and all rows.
  *
- * Limit: reading k, once. Of each warp 4 KiB (float) or 8 KiB (bfloat16) are under way at a time, in loads of 16 bytes
- * a lane, and the whole grid reads. The rest stays below that: float has 4 instructions a byte, half of them
- * multiply-adds, so 32 bytes a cycle and multiprocessor; bfloat16 one product of the tensor cores for 512 bytes. */
+ * Limit: reading k, once. Each warp has 4 KiB (float) or 8 KiB (bfloat16) in flight, in loads of 16 bytes per lane,
+ * and the whole grid reads. The arithmetic stays below that limit: float has 4 instructions per byte, half of them
+ * multiply-adds, thus 32 bytes per cycle and multiprocessor; bfloat16 one product of the tensor cores for 512 bytes. */
 #include "cuda/scores.cuh"
 
 enum {
     THREADS = 128, WARPS = THREADS / M3_WARP,
     ROWS = M3_SCORES_FEW,
-    KEYS_F32 = 8, KEYS_BF16 = 32,       /* that a warp has under way */
+    KEYS_F32 = 8, KEYS_BF16 = 32,       /* that a warp has in flight */
 };
 
-/* Shared memory: what each warp found for a row. */
+/* Shared memory: each warp's result for a row. */
 struct found {
     float of[ROWS][WARPS];
 };
@@ -20,14 +20,14 @@ static __device__ __forceinline__ int place_of(const struct m3_scores *a, int ro
 
 static __device__ __forceinline__ int last_place(const struct m3_scores *a) { return place_of(a, (int)a->rows - 1); }
 
-/* 16 bytes of a row: from channel x on, `bytes` each. Zeros behind X, and if not valid. */
+/* Loads 16 bytes of a row: from channel x on, `bytes` each. Zeros from X on, and if not valid. */
 static __device__ __forceinline__ uint4 load_16(const void *rows, int64_t row, int x, int X, int bytes, int valid)
 {
     if (!valid || x >= X) return uint4{ 0, 0, 0, 0 };
     return *(const uint4 *)((const char *)rows + (row * X + x) * bytes);
 }
 
-/* Takes a score into its row's maximum, or in the second pass into its sum. */
+/* Adds a score to its row's maximum, or in the second pass to its sum. */
 static __device__ __forceinline__ void take(float *most, float *sum, float s, const struct m3_scores *a, int key,
                                             int end, int row, int pass)
 {
@@ -38,8 +38,9 @@ static __device__ __forceinline__ void take(float *most, float *sum, float s, co
 
 static __device__ __forceinline__ float join(float a, float b, int pass) { return pass == 0 ? max_nan(a, b) : a + b; }
 
-/* Behind the last key: x of a row, over the lanes that have it (n of them, at distances from `nearest` on, doubling)
- * and over all warps, in the same order for each. After pass 0 the scaled maximum is in *most. The last pass writes. */
+/* After the last key: reduces x of a row over the lanes that have it (n of them, at distances from `nearest` on,
+ * doubling) and over all warps, in the same order for each. After pass 0 the scaled maximum is in *most. The last pass
+ * writes. */
 static __device__ __forceinline__ void finish(float *most, float sum, struct found *found, const struct m3_scores *a,
                                               int row, int nearest, int n, int pass)
 {
@@ -58,7 +59,7 @@ static __device__ __forceinline__ void finish(float *most, float sum, struct fou
         m3_score_write(a, row, blockIdx.x, a->lse ? m3_score_log(*most, x) : *most);
 }
 
-/* No row sees the block. */
+/* True if no row sees the block. */
 static __device__ __forceinline__ int is_unseen(const struct m3_scores *a)
 {
     if ((int64_t)blockIdx.x * a->block <= last_place(a)) return 0;
@@ -68,9 +69,9 @@ static __device__ __forceinline__ int is_unseen(const struct m3_scores *a)
 
 /* ---- float
  *
- * A warp reads whole keys: channels 4 l .. 4 l + 3 in lane l, of every row too. 4 keys by 8 rows are 32 sums over the
- * lanes, part[4 row + key]; lane l is to have the l-th. At each step a lane passes half of what it has to the lane
- * whose half that is, and adds what comes: 31 shuffles for 32 sums. */
+ * A warp reads whole keys: lane l has channels 4 l .. 4 l + 3, also of every row. 4 keys by 8 rows are 32 sums over
+ * the lanes, part[4 row + key]; lane l must receive the l-th. At each step a lane passes half of its sums to the lane
+ * to which they belong, and adds those it receives: 31 shuffles for 32 sums. */
 template <int HALF>
 static __device__ __forceinline__ void pass_half(float part[2 * HALF])
 {
@@ -125,9 +126,9 @@ static __global__ __launch_bounds__(THREADS) void few_f32(struct m3_scores a)
 
 /* ---- bfloat16
  *
- * Keys are the left factor, 16 rows of it, and queries the right one, its 8 columns. Both want a lane's channels in
- * pairs, 2 c, 2 c + 1 and 2 c + 8, 2 c + 9 of each 16 with c = l%4; but which channel is called which is free, if it is
- * the same in both. So lane l reads 16 bytes, channels 32 n + 8 c .. + 7, of its keys and of its query:
+ * Keys are the left factor, 16 rows of it, and queries the right one, its 8 columns. Both need a lane's channels in
+ * pairs, 2 c, 2 c + 1 and 2 c + 8, 2 c + 9 of each 16 with c = l%4; but the channels may be numbered in any way that
+ * is the same in both. Therefore lane l reads 16 bytes, channels 32 n + 8 c .. + 7, of its keys and of its query:
  *
  *     words of a lane   0, 1 are the pairs of product 2 n,   2, 3 those of product 2 n + 1
  *     keys              at + 16 i + 8 h + l/4,  h the half of the product's rows

@@ -1,18 +1,18 @@
 /* m3_cuda_select_blocks: the N best of the blocks that a row sees.
  *
- * Which blocks are forced follows from the row's place alone: initial ones 0 .. first, and local ones behind `last`, of
- * which the nearest come first where N has not room for all. What lies between are the candidates:
+ * The forced blocks follow from the row's place: initial ones 0 .. first, and local ones after `last`, the nearest
+ * first if N does not have room for all. The blocks between them are the candidates:
  *
  *     0 ........ first ....................... last ........ own        own = (p0 + t) div block
  *     initial    candidates: the best by score        local
  *
- * A list is the initial blocks, the chosen candidates, the local blocks: ascending as they stand. */
+ * A list consists of the initial blocks, the selected candidates and the local blocks, in this order: ascending. */
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 
 enum {
     MOST_THREADS = 256, MOST_WARPS = MOST_THREADS / M3_WARP,
-    MANY_ROWS = 2048,       /* rows that fill a device with one warp each */
+    MANY_ROWS = 2048,       /* enough rows to fill a device with one warp each */
 };
 
 struct selecting {
@@ -20,10 +20,10 @@ struct selecting {
     unsigned long long *nan_at;
     const float *m;                 /* [T,G,B] */
     int64_t p0, G, B, N, block, init, local;
-    int shared;                     /* selection=shared: the largest score of all groups counts */
+    int shared;                     /* selection=shared: the largest score of all groups is used */
 };
 
-/* Shared memory: one value of each warp, in turns, so that one barrier does between writing and writing again. */
+/* Shared memory: one value per warp, in alternating buffers, so that one barrier between two writes is sufficient. */
 struct found {
     unsigned long long best[2][MOST_WARPS];
     unsigned count[MOST_WARPS];
@@ -31,14 +31,15 @@ struct found {
 
 /* A row's candidates, in as many segments of `each` as there are threads: segment s is first + s each .. */
 struct row {
-    const float *m;                 /* of group 0, or of the one group that counts */
+    const float *m;                 /* of group 0, or of the only group used */
     int64_t B;
     int groups;
     int first, last, each;
 };
 
-/* A candidate as a number: greater is chosen first. Its score, mapped to ascending integers, then the lower id. 0 for
- * -inf, which is never chosen. No other key is 0: a score's upper half is not. */
+/* A candidate's key: larger keys are selected first. It consists of the score, mapped to ascending integers, then the
+ * lower id. 0 for -inf, which is never selected. No other key is 0, because the upper half for another score is not
+ * 0. */
 static __device__ __forceinline__ unsigned long long key_of(const struct row *row, int b)
 {
     float score = row->m[b];
@@ -60,7 +61,7 @@ static __device__ __forceinline__ unsigned long long warp_largest(unsigned long 
     return x;
 }
 
-/* The largest key below `below` of a segment, by a whole warp; 0: none is left. */
+/* The largest key below `below` in a segment, found by a whole warp; 0: none is left. */
 static __device__ __forceinline__ unsigned long long best_of(const struct row *row, int segment,
                                                              unsigned long long below)
 {
@@ -74,9 +75,9 @@ static __device__ __forceinline__ unsigned long long best_of(const struct row *r
     return warp_largest(best);
 }
 
-/* The `places` best candidates: how many of them lie in this thread's segment. Returns the key of the last one, all
- * ones if there is none. Each thread keeps the best of its segment that is not chosen yet; the best of all is the next
- * one, and its warp looks through that segment again, for what comes behind it in the order of keys. */
+/* Selects the `places` best candidates and counts those in this thread's segment. Returns the key of the last one, all
+ * ones if there is none. Each thread keeps the best unselected candidate of its segment; the best of all is the next
+ * one, and its warp searches that segment again for the one after it in the order of keys. */
 static __device__ __forceinline__ unsigned long long choose(unsigned *count, struct found *found,
                                                             const struct row *row, int64_t places)
 {
@@ -126,7 +127,7 @@ static __device__ __forceinline__ unsigned count_before(unsigned *total, struct 
     return sum - count;
 }
 
-/* Writes the chosen candidates, ascending: a segment's ones, those with keys from `lowest` on, behind those of the
+/* Writes the selected candidates, ascending: those of a segment with keys from `lowest` on come after those of the
  * segments before it. */
 static __device__ __forceinline__ void write_chosen(int32_t *ids, const struct row *row, unsigned long long lowest,
                                                     unsigned count, unsigned before)
@@ -146,10 +147,10 @@ static __device__ __forceinline__ void write_chosen(int32_t *ids, const struct r
     }
 }
 
-/* A block of threads for a row and group: of one warp, or for few rows of several, so that many read.
+/* A block of threads per row and group: one warp, or for few rows several warps, so that many read.
  *
  * Limit: reading m, 4 (own + 1) bytes from memory; from the caches once more for the best of each segment, and then a
- * segment (1/32 of a row, or 1/256) twice for each chosen block. */
+ * segment (1/32 of a row, or 1/256) twice for each selected block. */
 static __global__ __launch_bounds__(MOST_THREADS) void select_blocks(struct selecting a)
 {
     struct found *found = (struct found *)m3_shared;

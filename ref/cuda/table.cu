@@ -1,6 +1,7 @@
-/* The plug-in: entries of the operator table that send their operands to the device, run the kernels of kernels.h, and
- * fetch what they gave. Weights stay on the device; keys, values and activations come with every call, for the table
- * is in the memory of the host. Nothing falls back: what cannot be done here is M3_UNAVAILABLE. SPEC 15 */
+/* The plug-in: entries of the operator table that copy their operands to the device, run the kernels of kernels.h, and
+ * copy the results back. Weights stay on the device; keys, values and activations are copied in every call, because
+ * the table's operands are in host memory. There is no fallback: an operation that is not supported here is
+ * M3_UNAVAILABLE. SPEC 15 */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static int linear(struct m3_ctx *ctx, float *y, const float *x, const struct m3_
     struct m3_cuda_state *s = begin(ctx, "linear");
     if (ctx->linear == M3_LINEAR_ORDERED)
         return m3_fail_at(ctx, M3_UNAVAILABLE, "linear: sums on the device are not ordered", -1, -1, -1);
-    /* A router in float stays in float: its scores choose. */
+    /* A router in float stays in float: its scores select experts. */
     const enum m3_cuda_type type = w->dtype == M3_F32 || w->dtype == M3_F64 ? M3_CUDA_F32 : s->type;
     struct m3_weight there = m3_cuda_weight(s, w);
     const void *x_there = type == M3_CUDA_F32 ? m3_cuda_send(s, x, T * w->cols, sizeof *x)
@@ -123,7 +124,7 @@ static int route(struct m3_ctx *ctx, int32_t *ids, float *p, const float *scores
     return m3_fail_at(ctx, M3_WRONG, "scores of the chosen experts sum to 0", (int64_t)bad[1], -1, -1);
 }
 
-/* [E] on the device: of those that some token chose, with their weights there. */
+/* [E] on the device: the experts that some token selected, with their weights on the device. */
 static const struct m3_expert *send_experts(struct m3_cuda_state *s, const struct m3_expert *experts,
                                             const int32_t *ids, int64_t chosen, int64_t E)
 {
@@ -137,7 +138,7 @@ static const struct m3_expert *send_experts(struct m3_cuda_state *s, const struc
         e->w2 = m3_cuda_weight(s, &experts[ids[i]].w2);
     }
     const struct m3_expert *there = (const struct m3_expert *)m3_cuda_send(s, table, E, sizeof *table);
-    m3_cuda_ok(s, cudaStreamSynchronize(s->stream));    /* the table is read until then */
+    m3_cuda_ok(s, cudaStreamSynchronize(s->stream));    /* the table is read until here */
     free(table);
     return there;
 }
@@ -174,9 +175,9 @@ static int experts(struct m3_ctx *ctx, float *routed, float *each, const float *
     return m3_cuda_end(s, ctx);
 }
 
-/* ---- what a plug-in exports */
+/* ---- the exports of a plug-in */
 
-/* Device 0, its stream. M3_UNAVAILABLE, with the reason, without one that the kernels are built for. */
+/* Opens device 0 and a stream. M3_UNAVAILABLE, with the reason, if the kernels are not built for the device. */
 static int open_device(struct m3_cuda_state *s, struct m3_error *error)
 {
     int devices = 0;

@@ -1,7 +1,7 @@
 /* Stored numbers on the device: the values of base/weight.c, rounded once to float. SPEC 3.3
  *
- * A thread reads 8 columns of a row at a time, from a column that is a multiple of 8, so that they share one scale:
- * by loads of 16 bytes where the numbers lie on such an address, else byte by byte.
+ * A thread reads 8 columns of a row at a time, from a column that is a multiple of 8, so that they share one scale: by
+ * loads of 16 bytes if the numbers are aligned to 16, otherwise byte by byte.
  *
  *     bytes of 8 columns    F64 64   F32 32   F16, BF16 16   E4M3 8
  *
@@ -21,7 +21,7 @@ struct m3_stored_row {
     const unsigned char *data, *scales;     /* of its column 0 */
     enum m3_dtype dtype;
     enum m3_scaling scaling;
-    int64_t cols;                           /* 0: a row beyond the matrix; it reads as zeros */
+    int64_t cols;                           /* 0: a row beyond the matrix; it is read as zeros */
 };
 
 static __device__ __forceinline__ constexpr int m3_stored_bytes(enum m3_dtype dtype)
@@ -40,8 +40,8 @@ static __device__ __forceinline__ struct m3_stored_row m3_stored_row_of(struct m
     return r;
 }
 
-/* words [n], n 1, 2 or a multiple of 4, := 4 n bytes from any address on. Those from `valid` on are not read, and
- * are 0. */
+/* words [n], n 1, 2 or a multiple of 4, := 4 n bytes from any address on. Bytes from `valid` on are not read and are
+ * 0. */
 template <int n>
 static __device__ __forceinline__ void m3_words(uint32_t words[n], const unsigned char *from, int64_t valid)
 {
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void m3_words(uint32_t words[n], const unsigne
     }
 }
 
-/* Half precision. Its exponent and fraction, read as a float's, are 2^112 too small, subnormals too. */
+/* Half precision. Read as a float, its exponent and fraction give a value 2^112 too small, also for subnormals. */
 static __device__ __forceinline__ float m3_half_value(uint32_t code)
 {
     uint32_t bits = (code & 0x7fff) << 13;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ float m3_half_value(uint32_t code)
     return __uint_as_float(__float_as_uint(value) | (code & 0x8000) << 16);
 }
 
-/* E4M3: likewise 2^120 too small. The one NaN is all ones. */
+/* E4M3: likewise 2^120 too small. The only NaN is all ones. */
 static __device__ __forceinline__ float m3_e4m3_value(uint32_t code)
 {
     float value = __uint_as_float((code & 127) << 20) * 0x1p120f;
@@ -90,7 +90,7 @@ static __device__ __forceinline__ float m3_e8m0_value(uint32_t code)
     return __uint_as_float(code == 255 ? 0x7fc00000 : code == 0 ? 0x00400000 : code << 23);
 }
 
-/* Number i of those that words hold. */
+/* Number i of those in `words`. */
 template <enum m3_dtype dtype>
 static __device__ __forceinline__ float m3_number(const uint32_t *words, int i)
 {
@@ -126,8 +126,8 @@ static __device__ __forceinline__ float m3_scale_8(const struct m3_stored_row &r
     return __uint_as_float(word[0]);
 }
 
-/* v [8] := columns [col, col + 8); 0 beyond the last. `dtype` is the row's, or M3_DTYPES: look there.
- * A dtype that no weight has reads as NaN. */
+/* v [8] := columns [col, col + 8); 0 beyond the last. `dtype` is the row's, or M3_DTYPES: read it from the row. A
+ * dtype that no weight has gives NaN. */
 template <enum m3_dtype dtype>
 static __device__ __forceinline__ void m3_stored_8(float v[M3_RUN], const struct m3_stored_row &row, int64_t col)
 {

@@ -6,7 +6,7 @@
 
 #include "base/minmax.h"
 
-/* Rows of places [first, end), the only ones that somebody still needs. */
+/* Rows of places [first, end), the only ones that are still needed. */
 struct window {
     char *rows;
     int64_t first, end, capacity;
@@ -18,7 +18,7 @@ struct m3_drafter {
     const struct m3_request *how;
     int64_t modules;
     size_t row_bytes;                   /* of H numbers */
-    struct window *hidden;              /* [modules]: what module m takes */
+    struct window *hidden;              /* [modules]: the input of module m */
     struct window embedded;             /* rows that entered layer 0 */
     double *logits;                     /* [V] */
 };
@@ -52,7 +52,7 @@ static char *row_at(const struct m3_drafter *d, const struct window *w, int64_t 
     return w->rows + (size_t)(place - w->first) * d->row_bytes;
 }
 
-/* Behind w's end. */
+/* Appends rows at w's end. */
 static int append(const struct m3_drafter *d, struct window *w, int64_t first, int64_t rows, const void *data,
                   struct m3_error *error)
 {
@@ -69,7 +69,7 @@ static int append(const struct m3_drafter *d, struct window *w, int64_t first, i
     return M3_OK;
 }
 
-/* Only rows [first, end) of w are needed from now on. */
+/* Drops all rows of w except [first, end). */
 static void narrow(const struct m3_drafter *d, struct window *w, int64_t first, int64_t end)
 {
     w->end = m3_max(w->first, m3_min(w->end, end));
@@ -77,7 +77,7 @@ static void narrow(const struct m3_drafter *d, struct window *w, int64_t first, 
     if (first > w->first) memmove(w->rows, row_at(d, w, first), (size_t)(w->end - first) * d->row_bytes);
     w->first = first;
 
-    /* A prompt's rows are many, a step's are few. */
+    /* Shrink: a prompt has many rows, a step has few. */
     int64_t rows = m3_max(1, w->end - w->first);
     char *less = w->capacity > 8 * rows ? realloc(w->rows, (size_t)rows * d->row_bytes) : NULL;
     if (less) {
@@ -95,7 +95,7 @@ int m3_drafter_feed(struct m3_drafter *d, int64_t first, int64_t rows, const voi
     return status || !embedded ? status : append(d, &d->embedded, first, rows, embedded, error);
 }
 
-/* Module m over its new rows, up to that of place n - 2; its logits of the last row are left in d->logits. */
+/* Runs module m over its new rows, up to that of place n - 2, and leaves the logits of the last row in d->logits. */
 static int run_module(struct m3_drafter *d, int64_t m, const int32_t *ids, int64_t n, const int64_t *positions,
                       struct m3_error *error)
 {
@@ -139,7 +139,7 @@ int m3_drafter_draft(struct m3_drafter *d, int32_t *ids, int64_t n, int64_t coun
 void m3_drafter_keep(struct m3_drafter *d, int64_t n)
 {
     struct m3_cache *cache = d->how->cache;
-    int64_t next = n - 1;               /* the first place whose row a module still joins */
+    int64_t next = n - 1;               /* the first place whose row a module has not used yet */
     for (int64_t m = 0; m < d->modules; m++) {
         int64_t rows = m3_max(0, m3_min(m3_cache_length(cache, m), n - m - 2));
         m3_cache_set_length(cache, m, rows);

@@ -20,10 +20,10 @@ struct state {
     unsigned char *seen;                /* [room] the mask of the case, then ones; NULL: it has none */
     int64_t room;
     int64_t n;                          /* known tokens; all but the last are in the cache */
-    int64_t wanted;                     /* tokens still to come; 0 after a stop id */
+    int64_t wanted;                     /* tokens still to generate; 0 after a stop id */
     double *logits;                     /* [drafts + 1, V] */
     double *p, *rest;                   /* [V] */
-    double *q;                          /* [drafts + 1, V] what the drafts were drawn from */
+    double *q;                          /* [drafts + 1, V] the distributions of the drafts */
     int32_t *order;                     /* [V] */
     void *hidden, *embedded;            /* [widest pass, H] */
     double start;
@@ -31,7 +31,7 @@ struct state {
 
 static size_t row_bytes(const struct state *s) { return (size_t)s->model->config.H * s->how->engine->real_bytes; }
 
-/* Room for `places` tokens, with their positions: they count on from that of the prompt's last token. */
+/* Makes room for `places` tokens and their positions, which continue from that of the prompt's last token. */
 static int make_room(struct state *s, int64_t places)
 {
     if (places <= s->room) return M3_OK;
@@ -88,7 +88,7 @@ static void release(struct state *s)
     m3_cache_free(s->request.cache);
 }
 
-/* The main model over the T tokens from `place` on, for the logits of the last `rows` of them. */
+/* Runs the main model over the T tokens from `place` on, for the logits of the last `rows` of them. */
 static int run_main(struct state *s, int64_t place, int64_t T, int64_t rows)
 {
     s->request.ids = s->ids + place;
@@ -107,7 +107,7 @@ static int run_main(struct state *s, int64_t place, int64_t T, int64_t rows)
     return status;
 }
 
-/* The next known token; `logits` are those that it was drawn from. */
+/* Adds the next known token; it was drawn from `logits`. */
 static void emit(struct state *s, int32_t id, const double *logits)
 {
     int64_t V = s->model->config.V;
@@ -120,7 +120,7 @@ static void emit(struct state *s, int32_t id, const double *logits)
     s->how->token(s->how->self, &token);
 }
 
-/* A token from the model alone. */
+/* Adds a token drawn from the main model's logits. */
 static void emit_own(struct state *s, const double *logits)
 {
     const struct m3_sampling *how = &s->how->sampling;
@@ -129,8 +129,8 @@ static void emit_own(struct state *s, const double *logits)
     emit(s, m3_pick(s->p, V, m3_uniform(how->seed, M3_DRAW_TOKEN, s->n)), logits);
 }
 
-/* Puts the drafts behind the n known tokens to the test, in order, until one fails or none is left; then there is one
- * token more. Returns how many were kept. */
+/* Verifies the drafts after the n known tokens, in order, until one fails or none is left; then adds one more token.
+ * Returns how many drafts were kept. */
 static int64_t verify(struct state *s, int64_t drafts)
 {
     int64_t V = s->model->config.V;
@@ -147,7 +147,7 @@ static int64_t verify(struct state *s, int64_t drafts)
     return drafts;
 }
 
-/* Hidden states of a step are few, those of the prompt were many. */
+/* Frees memory: a step has few hidden states, the prompt had many. */
 static void shrink(struct state *s, int64_t drafts)
 {
     void *hidden = s->hidden ? realloc(s->hidden, (size_t)(drafts + 1) * row_bytes(s)) : NULL;

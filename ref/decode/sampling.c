@@ -32,7 +32,7 @@ int m3_logits_good(const double *logits, int64_t V)
     return isfinite(best);
 }
 
-/* Likelier first, then the lower id. */
+/* More likely first, then the lower id. */
 static int by_probability(const void *a, const void *b, void *p)
 {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
@@ -47,7 +47,7 @@ static double total_of(const double *p, int64_t V)
     return sum;
 }
 
-/* What is left after top_k and top_p, of p [V] that need not add up to 1. */
+/* Applies top_k and top_p to p [V], which need not add up to 1. */
 static void cut(double *p, int32_t *order, int64_t V, int64_t top_k, double top_p)
 {
     for (int64_t i = 0; i < V; i++) order[i] = (int32_t)i;
@@ -76,7 +76,7 @@ void m3_distribution(double *p, int32_t *order, const double *logits, int64_t V,
 int32_t m3_pick(const double *p, int64_t V, double u)
 {
     double sum = 0;
-    int32_t last = 0;                   /* where rounding leaves the sum below u */
+    int32_t last = 0;                   /* used if rounding leaves the sum below u */
     for (int64_t i = 0; i < V; i++) {
         if (!(p[i] > 0)) continue;
         sum += p[i];
@@ -93,7 +93,7 @@ int32_t m3_accept(int *kept, int32_t draft, const double *p, const double *q, do
     if (*kept) return draft;
 
     for (int64_t i = 0; i < V; i++) rest[i] = p[i] > q[i] ? p[i] - q[i] : 0;
-    double sum = total_of(rest, V);     /* 0 only where p and q differ by their rounding */
+    double sum = total_of(rest, V);     /* 0 only if p and q differ just by their rounding */
     for (int64_t i = 0; i < V; i++) rest[i] = sum > 0 ? rest[i] / sum : p[i];
     return m3_pick(rest, V, m3_uniform(seed, M3_DRAW_INSTEAD, place));
 }

@@ -6,18 +6,18 @@
 
 #include "estimate/private/plot.h"
 
-/* Between two powers of two the costs are drawn at so many places, evenly on the axis. */
+/* The number of points between two powers of two, evenly spaced on the axis. */
 enum { PER_OCTAVE = 8, MOST_OCTAVES = 33, MOST_MARKS = 64, MOST_POINTS = PER_OCTAVE * MOST_OCTAVES + MOST_MARKS + 2 };
 enum panel { PANEL_FLOPS, PANEL_CACHES, PANEL_READS, PANELS };
 
-/* Of each panel from the bottom up: what does not grow with the context first. */
+/* The series of each panel, from the bottom up: costs that do not grow with the context come first. */
 static const struct series {
     enum panel panel;
     const char *name;
     int colour;
     const char *key;
 } series[] = {
-    { PANEL_FLOPS, "all but attention", 3, "flops_decode_linear" },     /* only where its parts are not known */
+    { PANEL_FLOPS, "all but attention", 3, "flops_decode_linear" },     /* only if its parts are not known */
     { PANEL_FLOPS, "mixture of experts", 0, "flops_decode.moe" },
     { PANEL_FLOPS, "dense MLP", 4, "flops_decode.dense_mlp" },
     { PANEL_FLOPS, "projections q, k, v, o", 3, "flops_decode.projections" },
@@ -42,9 +42,9 @@ struct table {
     int64_t marks[MOST_MARKS];
     int mark_count;
     double values[SERIES][MOST_POINTS];
-    double all_full[MOST_POINTS];       /* FLOPs, were every layer a full one */
-    double by_flops[MOST_POINTS];       /* bytes that could be read in the time that the FLOPs of a step take */
-    int compute_bound;                  /* somewhere */
+    double all_full[MOST_POINTS];       /* FLOPs if every layer were a full one */
+    double by_flops[MOST_POINTS];       /* bytes that could be read during the FLOPs of a step */
+    int compute_bound;                  /* at some context */
     struct m3_estimate last;            /* of the last context */
 };
 
@@ -63,7 +63,7 @@ static int without_repeats(int64_t *list, int count)
     return kept;
 }
 
-/* From 1K, or from 1 if the model ends or a mark lies below that. */
+/* The axis begins at 1K, or at 1 if the model's limit or a mark is lower. */
 static void choose_contexts(struct table *t, const struct m3_chart_request *chart)
 {
     int count = chart->mark_count, points = 0;
@@ -116,7 +116,7 @@ static void stack(struct m3_plot *plot, const struct table *t, enum panel panel)
     }
 }
 
-/* 0 if its sum is not known. */
+/* Returns 0 if its sum is not known. */
 static int describe(struct m3_plot *plot, const struct table *t, enum panel panel)
 {
     const struct m3_estimate *e = &t->last;

@@ -11,9 +11,9 @@ struct m3_chart_request {
     int mark_count;
 };
 
-/* *svg, to be freed, is XML without script and without reference to anything outside. It has a panel each for the FLOPs
- * of a decoded token, the caches, and the bytes read in a step with their least time; one of which nothing is known is
- * left out. Everything but the context is taken from `request`. M3_USAGE if no panel is left, or a figure exceeds 63
+/* *svg, to be freed by the caller, is XML without script or external reference. It has a panel each for the FLOPs of a
+ * decoded token, the caches, and the bytes read in a step with their least time; panels without known values are left
+ * out. Everything except the context is taken from `request`. M3_USAGE if no panel is left, or a figure exceeds 63
  * bits; M3_INTERNAL. */
 int m3_estimate_chart(char **svg, const struct m3_config *config, const struct m3_estimate_request *request,
                       const struct m3_chart_request *chart, struct m3_error *error);

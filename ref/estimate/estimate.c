@@ -21,7 +21,7 @@ const struct m3_foreign *m3_few_numbers(const struct m3_estimate *e)
 
 int m3_splits_experts(const struct m3_estimate *e) { return e->moe && e->config->E % e->request.gpus == 0; }
 
-/* The kinds of attention and of MLP are independent of each other. */
+/* Counts layers by kind; the kinds of attention and of MLP are independent. */
 static void count_layers(struct m3_estimate *e)
 {
     const struct m3_config *c = e->config;
@@ -37,7 +37,7 @@ static void count_layers(struct m3_estimate *e)
     e->indexed = e->sparse + (m3_config_sparse(c, c->layers) ? e->request.mtp_modules : 0);
 }
 
-/* The model's limit is the context unless another one is asked for. */
+/* The context is the model's limit unless another one is requested. */
 static int refuse(const struct m3_estimate *e, struct m3_error *error)
 {
     const struct m3_estimate_request *r = &e->request;

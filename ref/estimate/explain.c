@@ -4,7 +4,7 @@
 
 #include "estimate/private/parts.h"
 
-/* A double that is whole is printed whole, as in the summary. */
+/* A whole double is printed as an integer, as in the summary. */
 static void print_value(const struct m3_value *value, FILE *out)
 {
     const double x = m3_value_double(value);
@@ -13,7 +13,7 @@ static void print_value(const struct m3_value *value, FILE *out)
     else fprintf(out, "%.17g", x);
 }
 
-/* The formula with the numbers in place of names; what has none, such as "ceil", stays. */
+/* The formula with the numbers in place of names; names without a number, such as "ceil", stay. */
 static void print_numbers(const char *formula, const struct m3_symbols *symbols, const struct m3_estimate *e, FILE *out)
 {
     while (*formula) {
@@ -47,7 +47,7 @@ static void print_legend(const char *formula, const struct m3_symbols *symbols, 
     if (between[0] == ';') fprintf(out, "\n");
 }
 
-/* The key itself, or a member of the group that it names. Of a ratio also what is in it. */
+/* True for the key itself and members of the group that it names; for a ratio also the figures in it. */
 static int asked(const char *row, const char *key)
 {
     size_t length = strlen(key), whole = strlen(row);
@@ -59,10 +59,10 @@ static int asked(const char *row, const char *key)
 
 struct explanation {
     const struct m3_estimate *e;
-    const char *key;            /* as asked */
+    const char *key;            /* as requested */
     struct m3_symbols symbols;
     FILE *out;
-    int known, printed;         /* there is such a key; it has a value */
+    int known, printed;         /* the key exists; it has a value */
 };
 
 static void explain_row(struct explanation *x, const struct m3_figure *row)

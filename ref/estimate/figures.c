@@ -5,7 +5,7 @@
 #include "estimate/foreign.h"
 #include "estimate/private/parts.h"
 
-/* Conditions of a row, all of which have to hold. IF_COUNTED: all of the config is known; IF_FEW: a few numbers are. */
+/* Conditions of a row, which must all hold. IF_COUNTED: all of the config is known; IF_FEW: a few numbers are. */
 /* clang-format off */
 enum {
     IF_ALWAYS = 0, IF_SHORT = 1 << 0, IF_LONG = 1 << 1, IF_TIED = 1 << 2, IF_UNTIED = 1 << 3, IF_STORED = 1 << 4,
@@ -246,7 +246,7 @@ const struct m3_figure m3_figures[] = {
 
 static unsigned either(int holds, unsigned yes, unsigned no) { return holds ? yes : no; }
 
-/* Tokens of a batch share experts to a degree that nobody published, where a few numbers are all that is known. */
+/* If only a few numbers are known, the degree to which tokens of a batch share experts is not. */
 unsigned m3_figure_conditions(const struct m3_estimate *e)
 {
     const struct m3_estimate_request *r = &e->request;
@@ -352,7 +352,7 @@ static void reduce(struct m3_value *value)
 
 static int fits(m3_wide x) { return x >= -(m3_wide)INT64_MAX && x <= INT64_MAX; }
 
-/* Bytes of experts that differ in size are shared out rounded down. */
+/* Bytes of experts of different sizes are divided evenly, rounded down. */
 static void keep(struct m3_estimate *e, int i, struct m3_value value)
 {
     const enum m3_figure_kind kind = m3_figures[i].kind;
@@ -366,7 +366,7 @@ static void keep(struct m3_estimate *e, int i, struct m3_value value)
     e->figures[i] = value;
 }
 
-/* A figure waits until those of its formula have their values. */
+/* A figure is computed after those in its formula. */
 int m3_estimate_figures(struct m3_estimate *e, struct m3_error *error)
 {
     struct m3_scope scope = m3_scope_of(e);

@@ -13,11 +13,11 @@
 #define POSITIONS ((int64_t)1 << 40)
 #define PARAMETERS ((int64_t)1 << 56)
 
-enum kind { IS_COUNT, IS_TEXT, IS_FLAG, IS_UNUSED };        /* int64_t, char *, int; known, without effect */
+enum kind { IS_COUNT, IS_TEXT, IS_FLAG, IS_UNUSED };        /* int64_t, char *, int; known but without effect */
 
 struct form {
     int ignored;
-    int64_t latent, rotary;             /* of latent attention: what a token leaves in the cache */
+    int64_t latent, rotary;             /* of latent attention: numbers that a token has in the cache */
     struct m3_foreign model;
 };
 
@@ -25,7 +25,7 @@ struct field {
     const char *key;
     enum kind kind;
     size_t offset;
-    int64_t low, high;                  /* of a flag: what is honoured */
+    int64_t low, high;                  /* of a flag: the supported values */
     int needed;
 };
 
@@ -122,7 +122,7 @@ static int refuse_key(const char *path, const char *key, const struct field *fie
     return m3_fail(error, M3_BAD_INPUT, "%s: got the unknown field %s, expected none but %s", path, key, names);
 }
 
-/* All findings in one pass; null is the same as absent. */
+/* Reports all errors in one call; null is the same as absent. */
 static int read_fields(struct form *form, const struct field *fields, int few, const json_t *root, const char *path,
                        struct m3_error *notes, struct m3_error *error)
 {
@@ -159,7 +159,7 @@ static void count(struct m3_census *census, enum m3_component component, int64_t
         (struct m3_census_row){ .tensors = tensors, .parameters = parameters, .bytes = 2 * parameters };
 }
 
-/* No bias, no norms of heads; a layer has q, k, v, o, gate, up, down and two norms. */
+/* This model has no bias and no norms of heads; a layer has q, k, v, o, gate, up, down and two norms. */
 static int settle_llama(struct m3_foreign *model, const char *path, struct m3_error *error)
 {
     struct m3_config *c = &model->config;
@@ -181,7 +181,8 @@ static int settle_llama(struct m3_foreign *model, const char *path, struct m3_er
     return M3_OK;
 }
 
-/* Attention is given whole or not at all: by heads, or by what latent attention keeps of a token. */
+/* Attention is described completely or not at all: by heads, or by the numbers that latent attention keeps per
+ * token. */
 static int settle_few(struct form *form, const char *path, struct m3_error *error)
 {
     struct m3_foreign *model = &form->model;
@@ -232,8 +233,8 @@ static int read(struct m3_foreign *model, int few, const json_t *root, const cha
     return status;
 }
 
-/* Of a model that nobody reads the type is refused, or the class where there is no type: here, for here all are known
- * that `estimate` takes. */
+/* The type of any other model is refused, or its class if it has no type. This happens here because here all types are
+ * known that `estimate` accepts. */
 static int refuse_others(const json_t *root, const char *path, struct m3_error *error)
 {
     const json_t *type = json_object_get(root, "model_type"), *list = json_object_get(root, "architectures");

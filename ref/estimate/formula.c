@@ -5,7 +5,7 @@
 
 #include "estimate/private/parts.h"
 
-/* What is read of a formula so far. The first error stays; reading goes on to the end of the level. */
+/* The state of reading a formula. The first error is kept; reading continues to the end of the level. */
 struct reader {
     const char *formula, *at;
     m3_name_value name_value;
@@ -16,7 +16,7 @@ struct reader {
 
 enum { MOST_DEPTH = 64, MOST_NAME = 128 };
 
-/* Exact parts stay below this, so that their sums fit; beyond it they go on as doubles. */
+/* Exact parts stay below this, so that their sums fit; beyond it they continue as doubles. */
 #define MOST_EXACT ((m3_wide)1 << 125)
 
 static const struct m3_value unknown = { .kind = M3_VALUE_UNKNOWN };
@@ -63,7 +63,7 @@ static int take(struct reader *r, char c)
     return 1;
 }
 
-/* Digits, a fraction, a power: no hexadecimal, which strtod would take. */
+/* Digits, a fraction, a power: no hexadecimal, which strtod would accept. */
 static struct m3_value number(struct reader *r)
 {
     static const char digits[] = "0123456789";

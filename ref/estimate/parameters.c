@@ -10,7 +10,7 @@ const char *const m3_component_names[M3_COMPONENTS] = {
     "moe_router", "moe_router_bias", "norms",     "vision_tower", "projector", "mtp",
 };
 
-/* The component of a tensor by a part of its name: the first row that is found decides. */
+/* The component of a tensor by a part of its name: the first matching row decides. */
 static const struct {
     const char *part;
     enum m3_component component;
@@ -21,7 +21,7 @@ static const struct {
     { "patch_merge_mlp.", M3_COMPONENT_PROJECTOR },
     { "embed_tokens.", M3_COMPONENT_EMBEDDING },
     { "lm_head.", M3_COMPONENT_LM_HEAD },
-    { "norm.weight", M3_COMPONENT_NORMS }, /* every norm of the text model ends so, those of heads and index too */
+    { "norm.weight", M3_COMPONENT_NORMS }, /* the end of every norm of the text model, also of heads and index */
     { ".self_attn.index_", M3_COMPONENT_INDEXER },
     { ".self_attn.", M3_COMPONENT_ATTENTION },
     { ".shared_experts.", M3_COMPONENT_MOE_SHARED },
@@ -33,7 +33,7 @@ static const struct {
     { ".down_proj.", M3_COMPONENT_DENSE_MLP },
 };
 
-/* M3_COMPONENTS if the name belongs to none. */
+/* Returns M3_COMPONENTS if the name belongs to none. */
 static enum m3_component component_of(const char *name)
 {
     for (size_t i = 0; i < sizeof name_parts / sizeof name_parts[0]; i++)
@@ -85,7 +85,7 @@ void m3_census_of_config(struct m3_census *census, const struct m3_config *confi
     m3_tensors_each(config, modules, m3_tensors_prefix(config), count_spec, &walk);
 }
 
-/* Of "...mtp.layers.3.eh_proj.weight" 3; modules under other names come after all others. */
+/* Returns 3 for "...mtp.layers.3.eh_proj.weight"; modules under other names come after all others. */
 static int64_t module_of(const char *name)
 {
     const char *number = strstr(name, "model.mtp.layers.");

@@ -1,6 +1,6 @@
 #include "estimate/private/parts.h"
 
-/* Sum over segments of their patches squared, where no segment of a video reaches over its limit of time steps. */
+/* Sum over segments of their patches squared, where no segment of a video exceeds its limit of time steps. */
 static m3_wide squares_of_segments(const int64_t grid[3], int64_t limit)
 {
     m3_wide plane = (m3_wide)grid[1] * grid[2], t = grid[0];

@@ -12,8 +12,8 @@ struct frame {
     FILE *out;
     const struct m3_plot *plot;
     int place;
-    double top, most;           /* most: the greatest value of the axis */
-    double unit;                /* what the axis counts in */
+    double top, most;           /* most: the largest value of the axis */
+    double unit;                /* unit of the axis */
     const char *unit_name;
 };
 
@@ -62,7 +62,7 @@ void m3_plot_begin(FILE *out, int plots, const char *title, const char *subtitle
 
 void m3_plot_end(FILE *out) { fputs("</svg>\n", out); }
 
-/* Of a context; of a value. */
+/* The coordinates of a context; of a value. */
 static double x_of(const struct frame *f, int64_t context)
 {
     double first = (double)f->plot->contexts[0], last = (double)f->plot->contexts[f->plot->points - 1];
@@ -107,7 +107,7 @@ static void set_scale(struct frame *f)
     f->unit_name = p->unit == 'F' ? units[i].flop : units[i].bytes;
 }
 
-/* "64", "4K", "1M"; "200000" where it is no whole number of K. */
+/* "64", "4K", "1M"; "200000" if it is not a whole number of K. */
 static void print_context(FILE *out, int64_t context)
 {
     if (context % (1 << 20) == 0) fprintf(out, "%" PRId64 "M", context >> 20);
@@ -199,7 +199,7 @@ static void write_mark(const struct frame *f, double x, double y, double sum)
     /* clang-format on */
 }
 
-/* Sum of the stack at each mark; words only where they do not run into those before. */
+/* Sum of the stack at each mark; with text only where it does not overlap earlier text. */
 static void draw_marks(const struct frame *f)
 {
     const struct m3_plot *p = f->plot;

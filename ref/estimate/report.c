@@ -7,7 +7,7 @@
 #include "estimate/private/parts.h"
 #include "io/json.h"
 
-/* An expectation or a quotient. One that is whole is printed whole. */
+/* An expectation or a quotient. A whole one is printed as an integer. */
 static json_t *quantity(double x)
 {
     if (isnan(x)) return json_null();
@@ -28,7 +28,7 @@ static const char *model_type(const struct m3_estimate *e)
     return m3_config_type_name(e->config->type);
 }
 
-/* The figures that are no numbers. */
+/* The figures that are not numbers. */
 static json_t *texts(const struct m3_estimate *e)
 {
     const struct m3_estimate_request *r = &e->request;
@@ -46,7 +46,7 @@ static json_t *texts(const struct m3_estimate *e)
                      "expert_parallel.fits", split ? json_boolean(m3_estimate_fits(e)) : json_null());
 }
 
-/* null if it is not known. */
+/* null if unknown. */
 static json_t *figure_json(const struct m3_estimate *e, const struct m3_figure *figure, const json_t *texts)
 {
     const struct m3_value value = m3_estimate_figure(e, figure->key);
@@ -63,7 +63,7 @@ static json_t *figure_json(const struct m3_estimate *e, const struct m3_figure *
     }
 }
 
-/* What a model does not have at all, by the first part of its key, is null as a whole. */
+/* Is a group, by the first part of its key, null as a whole because the model does not have it? */
 static int is_null_as_group(const char *group)
 {
     static const char *const groups[] = { "flops_vision", "expert_spread", "expert_parallel", "critical_path" };
@@ -85,7 +85,7 @@ static void put(json_t *summary, const char *key, json_t *value)
     m3_json_set(json_object_get(summary, group), dot + 1, value);
 }
 
-/* Left out where they do not hold, not null: ratios, texts, and modules. */
+/* Ratios, texts and modules that do not apply are left out instead of null. */
 static int is_left_out(const struct m3_figure *figure, const struct m3_estimate *e)
 {
     const int can_be = figure->kind == M3_FIGURE_RATIO || figure->kind == M3_FIGURE_TEXT ||

@@ -8,7 +8,7 @@ static struct m3_value inexact(double x) { return (struct m3_value){ .kind = M3_
 /* D(B) = E (1 - (1 - K/E)^B), as K (1 + q + ... + q^(B-1)) with q = 1 - K/E: exactly K for one token. */
 static double experts_read(const struct m3_config *c, int64_t batch)
 {
-    double q = 1 - (double)c->K / (double)c->E, sum = 1, power = q;     /* of so many terms; q to that power */
+    double q = 1 - (double)c->K / (double)c->E, sum = 1, power = q;     /* number of terms; q to that power */
     int bit = 62;
     while (!(batch >> bit & 1)) bit--;
     while (--bit >= 0) {
@@ -22,7 +22,7 @@ static double experts_read(const struct m3_config *c, int64_t batch)
     return (double)c->K * sum;
 }
 
-/* terms[i] = choose(m, i) p^i (1-p)^(m-i), i = 0 .. K: the experts of one card, had each been drawn by itself. */
+/* terms[i] = choose(m, i) p^i (1-p)^(m-i), i = 0 .. K: the experts of one card if each were drawn independently. */
 static void binomial(double *terms, int64_t m, double p, int K)
 {
     terms[0] = 1;
@@ -30,14 +30,14 @@ static void binomial(double *terms, int64_t m, double p, int K)
     for (int i = 1; i <= K; i++) terms[i] = i <= m ? terms[i - 1] * (double)(m - i + 1) / i * (p / (1 - p)) : 0;
 }
 
-/* Over some cards, by experts in all: coefficients of x^0 .. x^K. */
+/* For a group of cards, by the total number of experts: coefficients of x^0 .. x^K. */
 struct spread {
     double below[M3_MOST_SPREAD + 1];   /* no card has j of them or more */
     double exact[M3_MOST_SPREAD + 1];   /* the fullest card has j */
 };
 
-/* The cards of `a` and of `b` together: the fullest holds j if it does in a alone, in b alone, or in both. No term is
- * negative, so that a small probability keeps all its digits. */
+/* Joins the cards of `a` and `b`: the fullest holds j if it does in a only, in b only, or in both. No term is
+ * negative, so a small probability keeps all its digits. */
 static void join(struct spread *out, const struct spread *a, const struct spread *b, int K)
 {
     struct spread both;
@@ -51,7 +51,7 @@ static void join(struct spread *out, const struct spread *a, const struct spread
     *out = both;
 }
 
-/* The weight of K experts on so many cards with j on the fullest: powers by squaring. */
+/* The weight of K experts on `cards` cards with j on the fullest; powers by squaring. */
 static double fullest_has(int j, const double *terms, int64_t cards, int K)
 {
     struct spread power = { { 0 }, { 0 } }, all = { { 1 }, { 0 } };
@@ -64,8 +64,8 @@ static double fullest_has(int j, const double *terms, int64_t cards, int K)
     return all.exact[K];
 }
 
-/* K different experts, any K of the E as likely as any other. Independent draws given that they are K in all give the
- * same distribution as choose(E/cards, i) over choose(E, K), without its large numbers. */
+/* K different experts, where all sets of K of the E are equally likely. Independent draws under the condition that
+ * they are K in total give the same distribution as choose(E/cards, i) over choose(E, K), without its large numbers. */
 static void spread_experts(struct m3_estimate *e)
 {
     const struct m3_config *c = e->config;
@@ -90,7 +90,7 @@ void m3_estimate_experts(struct m3_estimate *e)
     if (e->has_spread) spread_experts(e);
 }
 
-/* As many terms as a token has experts, or the j-th probability. */
+/* The formula has as many terms as a token has experts; or it is the j-th probability. */
 void m3_estimate_spread_formula(char *text, size_t size, const struct m3_estimate *e, int j)
 {
     size_t length = 0;

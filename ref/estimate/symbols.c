@@ -9,7 +9,7 @@ static void add_symbols(struct m3_symbols *s, const struct m3_symbol *more, size
     s->count += (int)count;
 }
 
-/* A size that is 0 in a model of few numbers is not known. */
+/* A size that is 0 in a model with only a few numbers is unknown. */
 static void add_sizes(struct m3_symbols *s, const struct m3_estimate *e)
 {
     const struct m3_config *c = e->config;
@@ -110,7 +110,7 @@ static void add_pictures(struct m3_symbols *s, const struct m3_estimate *e)
     add_symbols(s, pictures, sizeof pictures / sizeof pictures[0]);
 }
 
-/* Bytes of the text model but the routed experts, and the embedding, which is read only if it is lm_head too. */
+/* Bytes of the text model except the routed experts, and except the embedding unless it is also lm_head. */
 static int64_t always_read(const struct m3_estimate *e, const struct m3_census *census)
 {
     const int left_out[] = { M3_COMPONENT_MOE_ROUTED, M3_COMPONENT_VISION_TOWER, M3_COMPONENT_PROJECTOR,
@@ -120,7 +120,7 @@ static int64_t always_read(const struct m3_estimate *e, const struct m3_census *
     return bytes;
 }
 
-/* What files hold or would hold, and what others published. */
+/* The sizes of files, real or hypothetical, and published numbers. */
 static void add_counts(struct m3_symbols *s, const struct m3_estimate *e)
 {
     const struct m3_foreign *few = m3_few_numbers(e);

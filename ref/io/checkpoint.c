@@ -25,7 +25,7 @@ struct m3_checkpoint {
     uint64_t bytes;
 };
 
-/* "folder/name", to be freed; NULL if memory is short. */
+/* "folder/name", to be freed by the caller; NULL if memory is short. */
 static char *join(const char *folder, const char *name)
 {
     char *path = malloc(strlen(folder) + strlen(name) + 2);
@@ -47,7 +47,7 @@ static int by_tensor(const void *left, const void *right)
     return strcmp(a->tensor->name, b->tensor->name);
 }
 
-/* *weight_map is NULL, and the status M3_OK, if there is no index. *index owns it. */
+/* Without an index *weight_map is NULL and the status M3_OK. *index owns *weight_map. */
 static int read_index(json_t **index, json_t **weight_map, const char *path, struct m3_error *error)
 {
     *index = *weight_map = NULL;
@@ -129,7 +129,7 @@ static int list_tensors(struct m3_checkpoint *checkpoint, struct m3_error *error
     return M3_OK;
 }
 
-/* Index and files must name the same tensors, each in the same file. */
+/* Checks that index and files name the same tensors, each in the same file. */
 static int check_index(const struct m3_checkpoint *checkpoint, const json_t *weight_map, const char *index_path,
                        struct m3_error *error)
 {

@@ -6,10 +6,10 @@
 
 struct m3_checkpoint;
 
-/* Opens every file. If there is an index it decides, and other weight files are not looked at. A missing config.json,
- * weight file or shard is M3_ABSENT; a weight_map that names a file outside the folder (a '/' or ".."), a tensor that
- * its file lacks, or one that the index lacks or places elsewhere, is M3_BAD_INPUT. All are reported in one pass; the
- * status is that of the first line. metadata.total_size is not believed. */
+/* Opens every file. An index, if there is one, decides which: other weight files are ignored. A missing config.json,
+ * weight file or shard is M3_ABSENT. M3_BAD_INPUT: a weight_map that names a file outside the folder (a '/' or ".."),
+ * or a tensor that is not in its file; a tensor that is missing from the index, or in another file than the index
+ * says. One call reports all of them; the status is that of the first line. metadata.total_size is ignored. */
 int m3_checkpoint_open(struct m3_checkpoint **checkpoint, const char *folder, struct m3_error *error);
 void m3_checkpoint_close(struct m3_checkpoint *checkpoint);                    /* NULL is fine */
 
@@ -18,7 +18,8 @@ const char *m3_checkpoint_config_path(const struct m3_checkpoint *checkpoint);
 int64_t m3_checkpoint_files(const struct m3_checkpoint *checkpoint);
 const char *m3_checkpoint_path(const struct m3_checkpoint *checkpoint, int64_t index);
 int64_t m3_checkpoint_count(const struct m3_checkpoint *checkpoint);
-/* All tensors of all files, file by file in byte order of names; `path`, if not NULL, gets the file that holds it. */
+/* All tensors of all files, file by file in byte order of names; *path, if path is not NULL, becomes the tensor's
+ * file. */
 const struct m3_tensor *m3_checkpoint_at(const struct m3_checkpoint *checkpoint, int64_t index, const char **path);
 const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoint, const char *name, const char **path);
 /* Sum of the sizes of the weight files, in bytes. */

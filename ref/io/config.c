@@ -13,7 +13,7 @@ static void fail(struct config_reading *reading, const char *what)
     reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s", reading->path, what);
 }
 
-/* A field that must be an object if it is there. */
+/* A field that must be an object if it is present. */
 static json_t *object_field(struct config_reading *reading, enum config_object object, const char *key)
 {
     json_t *value = m3_config_field(reading, object, key);
@@ -37,7 +37,7 @@ static const char *const type_names[] = {
 
 const char *m3_config_type_name(enum m3_model_type type) { return type_names[type]; }
 
-/* -1: there is no such type. */
+/* Returns -1 if there is no such type. */
 static int find_type(enum m3_model_type *type, const char *name)
 {
     for (*type = M3_TYPE_VL; *type <= M3_TYPE_M2; (*type)++)
@@ -46,8 +46,8 @@ static int find_type(enum m3_model_type *type, const char *name)
     return -1;
 }
 
-/* Refuses other models by name. Names of classes inside text_config and vision_config differ between files that mean
- * the same, and are not looked at. */
+/* Refuses other models by name. Class names inside text_config and vision_config are ignored: they differ between
+ * files with the same meaning. */
 static int check_model(struct config_reading *reading)
 {
     static const char *const classes[] = { "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM",
@@ -96,7 +96,7 @@ static void find_objects(struct config_reading *reading)
                                          m3_config_field(reading, TEXT, "index_n_heads"));
 }
 
-/* A list with a 0 or 1 per layer, or with one of two words. Returns NULL if it is absent or wrong. */
+/* Reads a list with a 0 or 1 per layer, or with one of two words per layer. Returns NULL if it is absent or wrong. */
 static unsigned char *read_layers(struct config_reading *reading, enum config_object object, const char *key,
                                   const char *word0, const char *word1)
 {
@@ -126,7 +126,7 @@ static unsigned char *read_layers(struct config_reading *reading, enum config_ob
     return NULL;
 }
 
-/* The released and the flat list of one thing; if a file has both, they must agree. */
+/* Merges the released and the flat form of one list; if a file has both, they must agree. */
 static unsigned char *merge_layers(struct config_reading *reading, unsigned char *released, unsigned char *flat,
                                    const char *key)
 {
@@ -171,7 +171,7 @@ static void read_moe_layers(struct config_reading *reading)
     }
 }
 
-/* 1 if the file says nothing at all about sparse attention: then every layer is a full one. */
+/* 1 if the file does not mention sparse attention: then every layer is a full layer. */
 static int has_no_sparse_config(const struct config_reading *reading)
 {
     static const char *const flat[] = {
@@ -210,7 +210,7 @@ static void read_sparse_layers(struct config_reading *reading)
     }
 }
 
-/* The index branch has no value head here. For a full layer the entry means nothing. */
+/* The index branch has no value head in this model. For a full layer the entry has no meaning. */
 static void check_index_value(struct config_reading *reading)
 {
     unsigned char *disabled = read_layers(reading, SPARSE, "sparse_disable_index_value", NULL, NULL);
@@ -223,7 +223,7 @@ static void check_index_value(struct config_reading *reading)
     free(disabled);
 }
 
-/* Of M2: 1 is full attention; M1 has 0 too, lightning attention. */
+/* A field of M2: 1 is full attention. M1 also has 0, lightning attention. */
 static void check_attention_types(struct config_reading *reading)
 {
     const json_t *list = m3_config_field(reading, TEXT, "attn_type_list");
@@ -236,7 +236,7 @@ static void check_attention_types(struct config_reading *reading)
     m3_config_refuse(reading, TEXT, "attn_type_list", expected);
 }
 
-/* M2 has one activation, and normalises q and k as whole vectors unless the file says otherwise. */
+/* M2 has one activation; it normalises q and k as whole vectors unless the file says otherwise. */
 static void settle_kinds(struct config_reading *reading)
 {
     int m2 = reading->config.type == M3_TYPE_M2;
@@ -248,7 +248,7 @@ static void settle_kinds(struct config_reading *reading)
         m3_config_field(reading, TEXT, "qk_norm_type") ? reading->qk_norm == QK_NORM_PER_LAYER : m2;
 }
 
-/* Fields that are only good when absent, one that is good when repeated, and the one list of numbers. */
+/* Checks fields that must be absent, one that may only repeat another, and the one list of numbers. */
 static void check_odd_fields(struct config_reading *reading)
 {
     check_attention_types(reading);
@@ -266,7 +266,7 @@ static void check_odd_fields(struct config_reading *reading)
     if (reading->objects[QUANTISATION]) reading->config.matrix_scaling = groups ? M3_SCALE_MX32 : M3_SCALE_128X128;
 }
 
-/* transformers reads the factor alone, and may write an unused rotary_dim beside it. */
+/* transformers reads only the factor, and may write an unused rotary_dim as well. */
 static void settle_rotary(struct config_reading *reading)
 {
     struct m3_config *config = &reading->config;
@@ -295,7 +295,7 @@ static void settle_rotary(struct config_reading *reading)
                                   reading->path, prefix);
 }
 
-/* `what` is a relation between fields, with their released names. Not looked at while fields themselves are wrong. */
+/* Checks `what`, a relation between fields with their released names. Does nothing if fields themselves are wrong. */
 static void expect(struct config_reading *reading, int holds, const char *what, int64_t left, int64_t right)
 {
     if (!holds)
@@ -352,7 +352,7 @@ static int read_all(struct config_reading *reading)
     return reading->status;
 }
 
-/* Takes over root. */
+/* Takes ownership of root. */
 static int settle(struct m3_config *config, json_t *root, const char *path, struct m3_error *notes,
                   struct m3_error *error)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Limits that keep every product of two dimensions, and every tensor, far inside 63 bits. */
+/* Limits that keep every product of two dimensions, and every tensor, far below 2^63. */
 #define WIDTH (1 << 20)
 #define HEADS (1 << 16)
 #define LAYERS 1024
@@ -15,15 +15,15 @@
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 enum kind { IS_COUNT, IS_NUMBER, IS_FLAG };             /* int64_t, double, int */
-enum absent { NEEDED, NOTED, QUIET };                   /* an error; or `otherwise`, with a note or without */
+enum absent { NEEDED, NOTED, QUIET };                   /* an error; or the default, with or without a note */
 
 struct place {
     enum config_object object;
     const char *key;
 };
 
-/* A number or a flag. In the flat form it may have another place; a file that has both must say the same twice. A
- * range of one value is for a field that cannot be honoured otherwise. */
+/* A number or a flag. In the flat form it may be somewhere else; a file that has both must state the same value twice.
+ * A range of one value is for a field whose other values are not supported. */
 struct number {
     struct place released;
     enum kind kind;
@@ -75,7 +75,7 @@ static const struct number m3_fields[] = {
     { { TEXT, "use_gemma_norm" }, FLAG(gemma_norm), 0, 1, QUIET, 1, SAME },
 };
 
-/* Its code knows neither a shared expert nor a factor. */
+/* The code of M2 has neither a shared expert nor a factor. */
 static const struct number m2_fields[] = {
     { { TEXT, "max_position_embeddings" }, COUNT(max_positions), 1, POSITIONS, NOTED, 196608, SAME },
     { { TEXT, "use_gemma_norm" }, FLAG(gemma_norm), 0, 1, QUIET, 0, SAME },
@@ -146,7 +146,7 @@ static const struct number vision_fields[] = {
 };
 /* clang-format on */
 
-/* Each with the condition under which its fields are needed. */
+/* Groups of fields, each with the condition under which they are needed. */
 static const struct group {
     enum { ALWAYS, IF_M3, IF_M2, IF_SPARSE, IF_DENSE, IF_MOE, IF_M3_MOE, IF_OAI, IF_VISION } when;
     const struct number *rows;
@@ -165,7 +165,7 @@ static const struct group {
 
 #define CHOICE(field) offsetof(struct config_reading, field)
 
-/* Words that choose: the place of the word in `words` is stored, as an int. The first stands for an absent field. */
+/* Fields with a choice of words: the index of the word in `words` is stored, as an int. The first is the default. */
 static const struct word {
     struct place place;
     size_t offset;
@@ -188,14 +188,14 @@ static const struct word {
     { { QUANTISATION, "quant_method" }, CHOICE(quantised), { "mxfp8", "fp8" } },
 };
 
-/* Read and ignored in the flat form: the code behind it has one behaviour, whatever they say. */
+/* Read and ignored in the flat form, because transformers behaves the same whatever they say. */
 static const struct place unused_in_flat[] = {
     { TEXT, "attention_output_gate" },
     { TEXT, "use_routing_bias" },
     { TEXT, "scoring_func" },
 };
 
-/* Read in config.c, or read by nobody because nothing here depends on it. */
+/* Read in config.c, or ignored because nothing in this program depends on them. */
 /* clang-format off */
 static const struct place others[] = {
     { ROOT, "architectures" }, { ROOT, "model_type" }, { ROOT, "text_config" }, { ROOT, "vision_config" },
@@ -271,7 +271,7 @@ static void store(struct config_reading *reading, const struct number *row, doub
     if (row->kind == IS_FLAG) *(int *)to = (int)value;
 }
 
-/* NULL if it is absent or wrong. Counts are exact in a double: every range ends far below 2^53. */
+/* Returns NULL if the field is absent or wrong. Counts are exact in a double: every range ends far below 2^53. */
 static const json_t *checked_number(struct config_reading *reading, const struct number *row, struct place place,
                                     int refuse, double *number)
 {
@@ -325,7 +325,7 @@ static void read_word(struct config_reading *reading, const struct word *row)
     else *(int *)((char *)reading + row->offset) = found;
 }
 
-/* Is the group one of this type of model? */
+/* Does the group belong to this type of model? */
 static int belongs(const struct config_reading *reading, const struct group *group)
 {
     int m2 = reading->config.type == M3_TYPE_M2;
@@ -385,7 +385,7 @@ void m3_config_check_fields(struct config_reading *reading)
         }
 }
 
-/* By object and not by its name, because in a text-only file two names stand for one object. */
+/* Compares objects and not their names, because in a text-only file two names mean the same object. */
 static int is_here(const struct config_reading *reading, const json_t *object, const char *key, struct place place)
 {
     return place.key && reading->objects[place.object] == object && strcmp(place.key, key) == 0;

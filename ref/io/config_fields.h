@@ -1,4 +1,4 @@
-/* The fields of config.json as a table, and the values read by it. Used by config.c alone. */
+/* The fields of config.json as a table, and the code that reads values by it. Used only by config.c. */
 #ifndef M3_IO_CONFIG_FIELDS_H
 #define M3_IO_CONFIG_FIELDS_H
 
@@ -24,7 +24,7 @@ struct config_reading {
     int flat;                           /* the form that transformers writes */
     int any_sparse, any_moe, any_dense;
 
-    /* Values that go through a rule before they reach config. */
+    /* Values that a rule converts before they are stored in config. */
     int64_t index_heads, rotary_dim;    /* 0: absent */
     double rotary_factor;               /* 0: absent */
     int act, qk_norm, tied_root, use_sparse, quantised;
@@ -42,13 +42,14 @@ const char *m3_config_prefix(const struct config_reading *reading, enum config_o
 /* NULL if the object or the field is absent, or null. */
 json_t *m3_config_field(const struct config_reading *reading, enum config_object object, const char *key);
 
-/* Adds "FILE: OBJECT.KEY: got VALUE, expected WHAT". */
+/* Adds the error "FILE: OBJECT.KEY: got VALUE, expected WHAT". */
 void m3_config_refuse(struct config_reading *reading, enum config_object object, const char *key, const char *expected);
 
-/* Reads every field of the table that is there: type, range, agreement if it is given in two places. One that is
- * absent gets its released value, or 0. What only some kinds of layers need is not judged yet. */
+/* Reads every field of the table that is present and checks its type, its range, and agreement if it is given twice.
+ * An absent field gets its released value, or 0. Fields that only some kinds of layers need are checked later. */
 void m3_config_read_fields(struct config_reading *reading);
-/* Once the kinds of the layers are known: refuses what they cannot use, and refuses or notes what is absent. */
+/* To be called when the kinds of the layers are known: refuses fields they cannot use, and refuses or notes absent
+ * ones. */
 void m3_config_check_fields(struct config_reading *reading);
 void m3_config_note_unknown(struct config_reading *reading);
 

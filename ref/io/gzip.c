@@ -35,7 +35,7 @@ int m3_write_all(int fd, const void *bytes, size_t count, const char *path, stru
     return M3_OK;
 }
 
-/* Fills the input when it is used up. At the end of the file avail_in stays 0. */
+/* Refills the input when it is used up. At the end of the file avail_in stays 0. */
 static int refill(struct pieces *p, int fd, const char *path, struct m3_error *error)
 {
     if (p->z.avail_in > 0) return M3_OK;
@@ -48,7 +48,7 @@ static int refill(struct pieces *p, int fd, const char *path, struct m3_error *e
     return M3_OK;
 }
 
-/* A gzip file is one or more members, one after the other. */
+/* A gzip file consists of one or more consecutive members. */
 static int inflate_members(struct pieces *p, int fd, int packed, const char *path, struct m3_error *error)
 {
     int ended = 0;      /* at the end of a member */

@@ -18,7 +18,8 @@ static int fail_system(const struct m3_new_file *file, const char *what, struct 
     return m3_fail(error, M3_IO, "%s: %s: %s", file->path, what, strerror(errno));
 }
 
-/* Gives the temporary file a name that no other process takes: a new one if fd < 0, else the nameless one there. */
+/* Gives the temporary file a name that no other process uses: creates it if fd < 0, otherwise names the nameless
+ * one. */
 static int name_temporary(struct m3_new_file *file, struct m3_error *error)
 {
     size_t room = strlen(file->folder) + 64;
@@ -64,7 +65,7 @@ int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error
     return status;
 }
 
-/* So that the new name survives a crash too. Some file systems cannot sync a folder: EINVAL. */
+/* Makes the new name survive a crash. Some file systems cannot sync a folder: EINVAL. */
 static int sync_folder(const struct m3_new_file *file, struct m3_error *error)
 {
     int fd = open(file->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-/* A file that is written whole or not at all: it takes the place of another one, or none is touched. */
+/* Files that are written completely or not at all: a commit replaces the old file, a failure leaves it unchanged. */
 #ifndef M3_IO_NEW_FILE_H
 #define M3_IO_NEW_FILE_H
 
@@ -6,28 +6,28 @@
 
 #include "base/status.h"
 
-/* Zero-initialise, with fd -1: M3_NO_FILE. */
+/* Initialise with M3_NO_FILE: zero, with fd -1. */
 struct m3_new_file {
     int fd;                     /* to write to; -1: none */
     char *path, *folder;
-    char *name;                 /* of the temporary file; NULL: it has none, or there is no file */
+    char *name;                 /* of the temporary file; NULL: nameless, or there is no file */
 };
 
 #define M3_NO_FILE { .fd = -1 }
 
-/* A temporary file in the folder of `path`. Where the system has files without a name it is one until commit, so that
- * a killed program leaves nothing behind. M3_IO with the system's words, also if `path` is no regular file;
- * M3_INTERNAL. *file is empty on failure. */
+/* Creates a temporary file in the folder of `path`. If the system supports files without a name, it has none until
+ * commit, so that a killed program leaves no file. M3_IO with the system's message, also if `path` is not a regular
+ * file; M3_INTERNAL. *file is empty on failure. */
 int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error);
 
-/* Syncs, renames to `path`, syncs the folder. The file is closed, and gone if that fails. M3_INTERNAL if a failure
- * inside jansson was noted (io/json.h), for bytes may be missing. */
+/* Syncs the file, renames it to `path`, syncs the folder. The file is closed, and removed if a step fails. M3_INTERNAL
+ * if a failure inside jansson was recorded (io/json.h), because bytes may be missing. */
 int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error);
 
-/* Closes and removes it. One that is empty is fine. */
+/* Closes and removes the file; does nothing if *file is empty. */
 void m3_new_file_abandon(struct m3_new_file *file);
 
-/* All in one: open, write, commit. */
+/* Opens, writes and commits in one call. */
 int m3_new_file_write(const char *path, const void *bytes, size_t count, struct m3_error *error);
 
 #endif

@@ -16,7 +16,7 @@ static const char *kind_of(mode_t mode)
 
 int m3_open_file(int *fd, const char *path, struct m3_error *error)
 {
-    /* O_NONBLOCK: a FIFO without a writer must not stop us before fstat refuses it. */
+    /* O_NONBLOCK: a FIFO without a writer must not block open before fstat refuses it. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const int why = errno;
     struct stat info;

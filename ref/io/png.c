@@ -10,8 +10,8 @@
 #include "io/open.h"
 
 enum {
-    HEAD = 24,                      /* signature, and of the first chunk as much as width and height */
-    MOST_PIXELS = 178956970,        /* Pillow's limit: beyond it refuses a file as a bomb */
+    HEAD = 24,                      /* signature, and the first chunk up to width and height */
+    MOST_PIXELS = 178956970,        /* Pillow's limit: it refuses larger files as bombs */
 };
 
 struct reading {
@@ -30,7 +30,7 @@ static void damaged(png_structp png, png_const_charp why)
     longjmp(r->stop, 1);
 }
 
-/* Warnings are about what nothing here depends on, such as colour profiles. */
+/* Warnings concern things that do not matter here, such as colour profiles. */
 static void ignore(png_structp png, png_const_charp why)
 {
     (void)png;
@@ -42,7 +42,7 @@ static int64_t big_endian(const unsigned char *b)
     return (int64_t)b[0] << 24 | (int64_t)b[1] << 16 | (int64_t)b[2] << 8 | (int64_t)b[3];
 }
 
-/* Before the library is asked, for it calls a picture of no pixels damaged. */
+/* Checked before libpng reads the file, because it reports a picture without pixels as damaged. */
 static int check_head(struct reading *r, FILE *file)
 {
     unsigned char head[HEAD];
@@ -65,13 +65,13 @@ static int check_head(struct reading *r, FILE *file)
     return M3_OK;
 }
 
-/* Pillow turns 16-bit grey into 8 bits by a cut at 255, where it shifts other 16-bit samples. */
+/* Pillow converts 16-bit grey to 8 bits by clamping at 255, and other 16-bit samples by a shift. */
 static int is_deep_grey(png_structp png, png_infop info)
 {
     return png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) == 16;
 }
 
-/* Three samples of 8 bits a pixel, except for deep grey: one of 16. Grey of fewer bits is stretched on the way. */
+/* Three samples of 8 bits per pixel, except for deep grey: one of 16 bits. Grey of fewer bits is scaled to 8. */
 static void choose_transforms(png_structp png, png_infop info)
 {
     int colour = png_get_color_type(png, info);
@@ -85,7 +85,7 @@ static void choose_transforms(png_structp png, png_infop info)
     png_read_update_info(png, info);
 }
 
-/* In place, from the end, for three bytes take the place of two. */
+/* Works in place, from the end, because three bytes replace two. */
 static void cut_deep_grey(unsigned char *row, int64_t width)
 {
     for (int64_t x = width - 1; x >= 0; x--) {
@@ -103,7 +103,7 @@ static int take_memory(struct reading *r, int64_t height, int64_t width)
     return M3_OK;
 }
 
-/* Everything between the library's longjmp and the caller: no local variable is read after a jump. */
+/* Makes every call of libpng that may longjmp: no local variable is read after a jump. */
 static void decode(struct reading *r, png_structp png, png_infop info, FILE *file)
 {
     if (setjmp(r->stop)) return;

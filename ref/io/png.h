@@ -11,8 +11,9 @@ struct m3_image {
     unsigned char *rgb;         /* [height,width,3] */
 };
 
-/* Any PNG as 8-bit RGB, as Pillow's convert("RGB") gives it: alpha and transparency dropped, no colour management.
- * M3_ABSENT, M3_BAD_INPUT (not a PNG, damaged, cut short, too large), M3_IO, M3_INTERNAL; *image is empty then. */
+/* Reads any PNG as 8-bit RGB, with the result of Pillow's convert("RGB"): alpha and transparency dropped, no colour
+ * management. M3_ABSENT, M3_BAD_INPUT (not a PNG, damaged, cut short, too large), M3_IO, M3_INTERNAL; *image is then
+ * empty. */
 int m3_png_read(struct m3_image *image, const char *path, struct m3_error *error);
 void m3_image_free(struct m3_image *image);
 

@@ -29,7 +29,7 @@ static int fail_tensor(const struct m3_safetensors *file, const char *name, cons
     return m3_fail(error, M3_BAD_INPUT, "%s: %s: %s", file->path, name, what);
 }
 
-/* An open descriptor of the plain bytes: of the file itself, or of memory that a ".gz" was inflated into. */
+/* Opens a descriptor of the plain bytes: the file itself, or a memory file with an inflated ".gz". */
 static int open_bytes(int *fd, const char *path, struct m3_error *error)
 {
     int status = m3_open_file(fd, path, error), packed = *fd;
@@ -178,7 +178,7 @@ static int by_name(const void *left, const void *right)
     return strcmp((*a)->name, (*b)->name);
 }
 
-/* Sorted by their data, tensors must follow each other without a hole or an overlap, from first byte to last. */
+/* Sorted by their data, tensors must cover the file from first byte to last without a hole or an overlap. */
 static int check_cover(struct m3_safetensors *file, struct m3_error *error)
 {
     const unsigned char *next = file->bytes + 8 + file->json_bytes, *end = file->bytes + file->size;
@@ -292,8 +292,8 @@ void m3_pages_ask(const void *data, uint64_t bytes)
     madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
 
-/* A page at either end may belong to a neighbour that is in use. Mappings here are shared ones, of a file or of a
- * memory file, so what is given back is not lost. */
+/* A page at either end may belong to a neighbour that is in use. Mappings are shared, of a file or of a memory file,
+ * so released pages are not lost. */
 void m3_pages_release(const void *data, uint64_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data, end = begin + bytes;

@@ -11,7 +11,7 @@
 #include "io/new_file.h"
 
 struct declared {
-    uint64_t bytes, begin;          /* begin: in the data, known after begin */
+    uint64_t bytes, begin;          /* begin: offset in the data, known after begin */
     uint64_t written;
     size_t width;
     json_t *entry;                  /* borrowed from header */
@@ -19,16 +19,16 @@ struct declared {
 
 struct m3_writer {
     struct m3_new_file file;
-    const char *path;               /* of that */
+    const char *path;               /* of the temporary file */
     json_t *header, *metadata;      /* metadata is borrowed from header; NULL: none */
     struct declared *tensors;       /* in the order of declaration */
-    size_t count, current;          /* current: the first that may be written in turn */
+    size_t count, current;          /* current: the first tensor that `write` may still write */
     uint64_t data_begin, data_bytes;
     int begun;
     int failed;                     /* status of the first failure */
 };
 
-/* Remembers that the writer is of no more use. */
+/* Marks the writer as unusable. */
 static int broken(struct m3_writer *writer, int status)
 {
     if (status && !writer->failed) writer->failed = status;
@@ -94,7 +94,7 @@ int m3_writer_metadata(struct m3_writer *writer, const char *key, const char *va
     return M3_OK;
 }
 
-/* Gives each tensor its place: the widest dtypes first. */
+/* Assigns each tensor its offset: the widest dtypes first. */
 static int place_tensors(struct m3_writer *writer, struct m3_error *error)
 {
     for (size_t width = 8; width > 0; width /= 2) {
@@ -140,7 +140,7 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
 
 int64_t m3_writer_declared(const struct m3_writer *writer) { return (int64_t)writer->count; }
 
-/* Refuses what comes too early or too late. */
+/* Refuses a write before begin or after a failure. */
 static int may_write(struct m3_writer *writer, struct m3_error *error)
 {
     if (writer->begun && !writer->failed) return M3_OK;

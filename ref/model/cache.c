@@ -38,7 +38,7 @@ int m3_cache_new(struct m3_cache **cache, const struct m3_model *model, size_t r
     return m3_fail_memory(error, "a cache", (size_t)layers * sizeof *c->held);
 }
 
-/* Bytes of a place in an array that has `width` numbers for it. */
+/* Bytes per place in an array that has `width` numbers per place. */
 static size_t row_bytes(const struct m3_cache *c, int64_t width) { return (size_t)width * c->real_bytes; }
 
 static void unmap(void *memory, int64_t places, size_t row)
@@ -72,7 +72,8 @@ int64_t m3_cache_length(const struct m3_cache *cache, int64_t part) { return cac
 
 const struct m3_cached *m3_cache_at(const struct m3_cache *cache, int64_t l) { return &cache->held[l]; }
 
-/* Pages of `from` places become those of `to`: what both hold stays, nothing is copied. 0; or -1, nothing changed. */
+/* Resizes an array from `from` to `to` places by remapping its pages: places that both hold keep their values, nothing
+ * is copied. Returns 0; or -1 with nothing changed. */
 static int resize(void **memory, int64_t from, int64_t to, size_t row)
 {
     size_t bytes;
@@ -86,7 +87,7 @@ static int resize(void **memory, int64_t from, int64_t to, size_t row)
     return 0;
 }
 
-/* The i-th array of layers from `first` on: k, v and index_k of each. */
+/* Resizes the i-th array of the layers from `first` on, counting k, v and index_k of each. */
 static int resize_one(struct m3_cache *cache, int64_t first, int64_t i, int64_t from, int64_t to)
 {
     const struct m3_config *c = cache->config;
@@ -104,7 +105,8 @@ int m3_cache_reserve(struct m3_cache *cache, int64_t part, int64_t places, struc
     int64_t arrays = part < 0 ? 3 * layers : 3;
     if (places <= p->places) return M3_OK;
 
-    /* Twice the room, so that a token at a time costs no system call each; pages not yet touched take no memory. */
+    /* Double the room, so that adding tokens one at a time does not cost a system call each; untouched pages take no
+     * memory. */
     places = m3_max(m3_max(places, LEAST_PLACES), p->places < INT64_MAX / 2 ? 2 * p->places : places);
     while (i < arrays && !resize_one(cache, first, i, p->places, places)) i++;
     if (i == arrays) {

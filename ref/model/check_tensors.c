@@ -1,5 +1,5 @@
-/* Binds every tensor of a checkpoint to its place in the model, after checking name, dtype and shape by the table of
- * tensors.c. */
+/* Binds every tensor of a checkpoint to its field in the model, after checking name, dtype and shape against the table
+ * in tensors.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,11 +8,11 @@
 #include "model/model.h"
 #include "model/tensors.h"
 
-enum { MOST_FINDINGS = 100 };       /* a checkpoint of another model would fill the screen for minutes */
+enum { MOST_FINDINGS = 100 };       /* the report for a checkpoint of another model would be endless */
 
 struct binder {
     struct m3_model *model;
-    const struct m3_tensor **claimed;       /* tensors that some row has taken */
+    const struct m3_tensor **claimed;       /* tensors that a row has claimed */
     int64_t count, capacity;
     int64_t findings;
     uint64_t next_id;
@@ -49,7 +49,7 @@ static int same_shape(const struct m3_tensor *tensor, int rank, const int64_t *s
     return tensor->rank == rank && memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) == 0;
 }
 
-/* What the row asks for, in this family. */
+/* The dtype rule of the row for this model family. */
 static enum m3_tensor_dtype dtype_rule(const struct binder *b, const struct m3_tensor_spec *spec)
 {
     int m2 = b->model->config.type == M3_TYPE_M2;
@@ -85,7 +85,8 @@ static int claim(struct binder *b, const struct m3_tensor *tensor)
     return M3_OK;
 }
 
-/* The scale tensor beside F8_E4M3 codes; which of the two layouts is told by its dtype and shape, not by its name. */
+/* Binds the scale tensor of F8_E4M3 codes. Its dtype and shape, not its name, decide which of the two layouts it
+ * has. */
 static int bind_scales(struct binder *b, struct m3_weight *weight, const char *name)
 {
     const int64_t blocks[2] = { (weight->rows + 127) / 128, (weight->cols + 127) / 128 };
@@ -163,8 +164,8 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Tensors that no row has taken. Those of multi-token prediction under other names than ours, and of an index branch
- * that the config switches off, are noted. */
+/* Reports tensors that no row has claimed. Tensors of multi-token prediction under other names, and of an index branch
+ * that the config switches off, are notes. */
 static void report_extra(struct binder *b, struct m3_error *notes)
 {
     const struct m3_checkpoint *files = b->model->checkpoint;
@@ -199,13 +200,14 @@ static void report_extra(struct binder *b, struct m3_error *notes)
                 m3_checkpoint_config_path(files), mtp);
 }
 
-/* A text-only file has the names of the full model without its prefix. */
+/* The prefix of tensor names: empty in a text-only file, which uses the names of the full model without their
+ * prefix. */
 static const char *name_prefix(const struct m3_checkpoint *files)
 {
     return m3_checkpoint_find(files, "model.embed_tokens.weight", NULL) ? "" : "language_model.";
 }
 
-/* Modules are numbered from 0 without gaps. */
+/* The number of modules; they are numbered from 0 without gaps. */
 static int64_t count_modules(const struct m3_checkpoint *files)
 {
     char name[96];
@@ -229,7 +231,7 @@ static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_er
     return status;
 }
 
-/* Of as many modules as model->mtp_modules says. */
+/* Allocates the layers, including those of model->mtp_modules modules. */
 static int make_layers(struct m3_model *model, struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
@@ -269,7 +271,7 @@ int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *
     return status;
 }
 
-/* The shape of a weight without data. */
+/* Sets the shape of a weight, without data. */
 static int shape_tensor(void *self, const struct m3_tensor_spec *spec)
 {
     struct m3_weight weight = { .dtype = M3_F32, .rows = spec->rank > 1 ? spec->shape[0] : 1, .cols = 1 };

@@ -36,7 +36,7 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
     return M3_OK;
 }
 
-/* What every pass begins with, whatever it runs; close_pass is due after either. Returns f->status. */
+/* Begins every kind of pass; close_pass must follow, also after a failure. Returns f->status. */
 static int open_pass(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
                      struct m3_error *error)
 {

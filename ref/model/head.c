@@ -14,7 +14,8 @@ void m3_head(struct m3_pass *f, real *normed, const real *hidden, const struct m
     real *piece = m3_pass_need(f, m3_min(T, LOGIT_ROWS), V, sizeof *piece);
     rms_norm(f, norm_tap, normed, hidden, w);
 
-    /* Pieces begin at multiples, so that a row is computed with the same others whoever wants it. */
+    /* Pieces begin at multiples, so that a row is always computed with the same other rows, whichever rows are
+     * wanted. */
     f->row = first_wanted < T ? first_wanted / LOGIT_ROWS * LOGIT_ROWS : T;
     if (m3_pass_shows(f, logits_tap)) f->row = 0;
     for (; !f->status && f->row < T; f->row += LOGIT_ROWS) {

@@ -7,7 +7,7 @@ struct keys {
     real *k, *v, *index_k;
 };
 
-/* Those of a layer, from place 0 on. */
+/* The keys and values of a layer, from place 0 on. */
 static struct keys keys_of(const struct m3_pass *f, const struct m3_activations *a, int64_t l)
 {
     if (!f->cache) return (struct keys){ a->k, a->v, a->index_k };
@@ -15,7 +15,7 @@ static struct keys keys_of(const struct m3_pass *f, const struct m3_activations 
     return (struct keys){ held->k, held->v, held->index_k };
 }
 
-/* Those of the rows at hand, which come after p0 others. */
+/* The part of them for the current rows, which come after p0 others. */
 static struct keys keys_of_rows(const struct m3_pass *f, const struct keys *all)
 {
     const struct m3_config *c = f->config;

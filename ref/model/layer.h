@@ -1,11 +1,11 @@
-/* One text layer: attention, full or over chosen blocks, and MLP, dense or of experts. The main model's layers and
- * those of the MTP modules run here. SPEC 6. */
+/* One text layer: attention (full, or over selected blocks) and MLP (dense, or of experts). It runs the layers of the
+ * main model and of the MTP modules. SPEC 6. */
 #ifndef M3_MODEL_LAYER_H
 #define M3_MODEL_LAYER_H
 
 #include "model/activations.h"
 
-/* a->hidden through layer f->layer, its keys and values into the cache if the pass has one. */
+/* Applies layer f->layer to a->hidden; its keys and values go into the cache if the pass has one. */
 void m3_layer_run(struct m3_pass *f, struct m3_activations *a);
 
 #endif

@@ -1,4 +1,5 @@
-/* A model: its config, and every weight bound to the field that uses it. Knows no `real`: weights stay as stored. */
+/* A model: its config, and every weight bound to the field that uses it. It does not depend on `real`: weights stay as
+ * stored. */
 #ifndef M3_MODEL_MODEL_H
 #define M3_MODEL_MODEL_H
 
@@ -7,7 +8,7 @@
 #include "io/checkpoint.h"
 #include "io/config.h"
 
-/* Fields that a layer does not have are zero. */
+/* Weights that a layer does not have are zero. */
 struct m3_layer {
     struct m3_weight attn_norm, mlp_norm;                       /* [H] */
     struct m3_weight q_proj, k_proj, v_proj, o_proj;            /* [QD,H] [GD,H] [GD,H] [H,QD] */
@@ -19,7 +20,7 @@ struct m3_layer {
     struct m3_expert *experts;                          /* [E], MoE layers */
 };
 
-/* A module of multi-token prediction, but for its layer. */
+/* A module of multi-token prediction without its layer. */
 struct m3_mtp {
     struct m3_weight embed_norm, hidden_norm, final_norm;       /* [H] */
     struct m3_weight eh_proj;                                   /* [H,2H]: columns of the embedding first */
@@ -32,7 +33,7 @@ struct m3_vision_layer {
     struct m3_weight fc1, fc1_bias, fc2, fc2_bias;                          /* [L,W] [L] [W,L] [W] */
 };
 
-/* Tower and projector; all zero if the config has no vision part. */
+/* Vision tower and projector; all zero if the config has no vision part. */
 struct m3_vision {
     struct m3_weight patch_embed;                                           /* [W,C] */
     struct m3_weight pre_norm, pre_norm_bias;                               /* [W] */
@@ -47,14 +48,15 @@ struct m3_model {
     struct m3_checkpoint *checkpoint;
     struct m3_weight embed, final_norm, lm_head;                /* [V,H] [H] [V,H] */
     struct m3_layer *layers;            /* [config.layers + mtp_modules]: that of module m is at config.layers + m */
-    int64_t mtp_modules;                                        /* that the files hold */
+    int64_t mtp_modules;                                        /* in the files */
     struct m3_mtp *mtp;                                         /* [mtp_modules] */
     struct m3_vision vision;
 };
 
-/* Reads the config, opens the files, binds every tensor. All findings in one pass; notes are no failures. */
+/* Reads the config, opens the files and binds every tensor. One call reports all errors it finds; notes do not make it
+ * fail. */
 int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error);
-/* Every weight has its shape, and data NULL; for those who compare without the files. Takes over *config. */
+/* A model whose weights have shapes but NULL data, for comparisons without the weight files. Takes over *config. */
 int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules,
                              struct m3_error *error);
 void m3_model_close(struct m3_model *model);            /* NULL is fine */

@@ -5,7 +5,7 @@
 
 #include "model/head.h"
 
-/* Half of every row of joined [T,2H] := x [T,H]; the embedding's is half 0. */
+/* Writes x [T,H] to one half of every row of joined [T,2H]; half 0 is the embedding's. */
 static void put_half(const struct m3_pass *f, real *joined, const real *x, int half)
 {
     const int64_t H = f->config->H;
@@ -13,7 +13,7 @@ static void put_half(const struct m3_pass *f, real *joined, const real *x, int h
         memcpy(joined + (2 * t + half) * H, x + t * H, (size_t)H * sizeof *x);
 }
 
-/* hidden [T,H] := the embeddings that the rows join. */
+/* hidden [T,H] := the embeddings that are combined with the rows. */
 static void embed_joined(struct m3_pass *f, real *hidden, const struct m3_mtp_request *r)
 {
     const int zero_first = r->how->semantics->mtp_zero_position0 == M3_MTP_ZERO_POSITION0;
@@ -36,7 +36,7 @@ static void concat(struct m3_pass *f, struct m3_activations *a, real *joined, co
     linear(f, M3_TAP_MTP_EH_PROJ, a->hidden, joined, &w->eh_proj);
 }
 
-/* a->hidden := a->hidden + (hidden half of eh_proj) r->hidden, without norms: the reading of one document. */
+/* a->hidden := a->hidden + (hidden half of eh_proj) r->hidden, without norms, as one document describes it. */
 static void additive(struct m3_pass *f, struct m3_activations *a, real *joined, const struct m3_mtp_request *r,
                      const struct m3_mtp *w)
 {
@@ -65,7 +65,7 @@ void m3_mtp_module(struct m3_pass *f, struct m3_activations *a, const struct m3_
     f->layer = -1;
 }
 
-/* Does somebody watch a tap of this module? */
+/* Does the sink want a tap of this module? */
 static int shows_module(struct m3_pass *f, int64_t m)
 {
     int shows = 0;
@@ -78,7 +78,7 @@ static int shows_module(struct m3_pass *f, int64_t m)
     return shows;
 }
 
-/* How many modules a pass runs: those up to the last that is shown. */
+/* How many modules a pass runs: up to the last one with a wanted tap. */
 static int64_t modules_shown(struct m3_pass *f)
 {
     int64_t count = 0;

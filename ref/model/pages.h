@@ -1,12 +1,12 @@
-/* Pages of the weights' files: a pass asks for those of a layer before it runs, and gives them back after it. */
+/* Pages of the weight files: a pass requests those of a layer before it runs, and releases them afterwards. */
 #ifndef M3_MODEL_PAGES_H
 #define M3_MODEL_PAGES_H
 
 #include "io/safetensors.h"
 #include "model/pass.h"
 
-/* All matrices of a text layer but the routed experts; then those experts that `ids` [T,K] names; then all of them go.
- * A short pass on a cache is one of many: its weights stay mapped. */
+/* Request all matrices of a text layer except the routed experts; then the experts in `ids` [T,K]; then release them
+ * all. A short pass on a cache is one of many: its weights stay mapped. */
 void m3_pass_ask_layer(const struct m3_pass *f, const struct m3_layer *w);
 void m3_pass_ask_experts(const struct m3_pass *f, const struct m3_layer *w, const int32_t *ids);
 void m3_pass_release_layer(const struct m3_pass *f, const struct m3_layer *w);

@@ -9,7 +9,7 @@ void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size)
 {
     size_t count, bytes;
     void *memory = NULL;
-    if (f->status) return NULL;             /* one line, not one for each that follows */
+    if (f->status) return NULL;             /* one error line, not another for each later stage */
     if (!__builtin_mul_overflow((size_t)rows, (size_t)width, &count) && !__builtin_mul_overflow(count, size, &bytes))
         memory = malloc(bytes ? bytes : 1);
     if (!memory)
@@ -32,10 +32,10 @@ int64_t m3_pass_width(const struct m3_pass *f, enum m3_tap tap)
     return width;
 }
 
-/* The line of an operator that failed: tap, then as much of the place as it gave. */
+/* Reports the failed operator: the tap, then as much of the place as it reported. */
 static int failed(struct m3_pass *f, int status, enum m3_tap tap)
 {
-    if (status < M3_WRONG || status > M3_IO) status = M3_UNAVAILABLE;      /* what a plug-in made up */
+    if (status < M3_WRONG || status > M3_IO) status = M3_UNAVAILABLE;      /* an undefined status from a plug-in */
     const struct m3_failure *at = &f->ctx.failure;
     const char *folder = m3_checkpoint_config_path(f->model->checkpoint);
     const char *row = m3_tap_table[tap].shape[0] == 'T' ? "token" : "row";

@@ -11,7 +11,7 @@
 #include "io/png.h"
 #include "model/resize.h"
 
-/* Pixels of a picture, or of a frame, after the resize. */
+/* The allowed number of pixels of a picture, or of a frame, after the resize. */
 enum { LEAST_PIXELS = 3136, MOST_IMAGE_PIXELS = 451584, MOST_FRAME_PIXELS = 602112 };
 
 static int64_t content_of(const struct m3_vision_config *c)
@@ -26,7 +26,7 @@ int64_t m3_merged(int64_t patches, const struct m3_vision_config *config)
 
 static int64_t product(const int64_t grid[3]) { return grid[0] * grid[1] * grid[2]; }
 
-/* One more picture of `grid`. */
+/* Appends a picture of `grid`. */
 static int append_grid(struct m3_pictures *s, int is_video, const int64_t grid[3], struct m3_error *error)
 {
     int64_t count = s->images + s->videos;
@@ -41,7 +41,7 @@ static int append_grid(struct m3_pictures *s, int is_video, const int64_t grid[3
     return M3_OK;
 }
 
-/* One more picture, whose pixels are the last ones: room for them; NULL if memory is short. */
+/* Appends a picture whose pixels are the last ones, and returns room for them; NULL if memory is short. */
 static float *append(struct m3_pictures *s, int is_video, const int64_t grid[3], const struct m3_vision_config *config,
                      struct m3_error *error)
 {
@@ -57,8 +57,8 @@ static float *append(struct m3_pictures *s, int is_video, const int64_t grid[3],
     return append_grid(s, is_video, grid, error) ? NULL : pixels + before * content_of(config);
 }
 
-/* CLIP's mean and deviation, which are of floats in 0 .. 1, times 255. Each step rounds to float, as in the public
- * processor. */
+/* Uses CLIP's mean and standard deviation, given for floats in 0 .. 1, times 255. Each step rounds to float, as in the
+ * public processor. */
 static float normalised(unsigned char byte, int64_t channel)
 {
     static const float mean[3] = { 0.48145466f, 0.4578275f, 0.40821073f };
@@ -66,8 +66,8 @@ static float normalised(unsigned char byte, int64_t channel)
     return ((float)byte - mean[channel] * 255) / (deviation[channel] * 255);
 }
 
-/* One frame [height,width,3] as the `part`-th of the temporal_patch frames in one time step: rows of patches in the
- * order (h/merge, w/merge, merge, merge), each of channel, frame, row, column. */
+/* Writes one frame [height,width,3] as the `part`-th of the temporal_patch frames of one time step: rows of patches in
+ * the order (h/merge, w/merge, merge, merge), each in the order channel, frame, row, column. */
 static void put_frame(float *pixels, const unsigned char *rgb, int64_t part, const int64_t grid[3],
                       const struct m3_vision_config *c)
 {
@@ -103,7 +103,7 @@ static int choose_size(struct m3_picture_size *size, int64_t height, int64_t wid
     return M3_OK;
 }
 
-/* The picture in its new size; *rgb is to be freed. */
+/* The picture in its new size; the caller frees *rgb. */
 static int resized(unsigned char **rgb, const struct m3_image *image, const struct m3_picture_size *size,
                    const char *path, struct m3_error *error)
 {
@@ -167,7 +167,7 @@ static char *path_in(const char *folder, const char *name)
     return path;
 }
 
-/* Frame number `frame` of a video of `size`; the first one decides the size and makes room. */
+/* Adds frame number `frame` of a video of `size`; the first frame decides the size and allocates the memory. */
 static int add_frame(float **pixels, struct m3_pictures *pictures, struct m3_picture_size *size, int64_t frame,
                      int64_t frames, const char *path, const struct m3_vision_config *config, struct m3_error *error)
 {
@@ -219,7 +219,7 @@ int m3_pictures_add_video(struct m3_pictures *pictures, struct m3_picture_size *
     return status;
 }
 
-/* A grid that the tower can merge; the number of its patches, or -1. */
+/* Checks that the tower can merge a grid. Returns the number of its patches, or -1. */
 static int64_t check_grid(const int64_t grid[3], int64_t merge)
 {
     int64_t plane, patches;

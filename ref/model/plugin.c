@@ -12,13 +12,12 @@
 
 struct m3_plugin {
     void *library;
-    struct m3_ops ops;          /* of either engine: the two tables differ in their functions' types alone */
+    struct m3_ops ops;          /* of either engine: the two tables differ only in their functions' types */
     struct m3_replacement replacement;
     void (*stop)(void *state);  /* NULL: none, or not started */
 };
 
-/* The first entry that is NULL, counted from 0, or -1. Entries are pointers, one behind the other, to the table's
- * end. */
+/* The first entry that is NULL, counted from 0, or -1. Entries are consecutive pointers up to the end of the table. */
 static int missing_entry(const struct m3_ops *ops)
 {
     void (*entry)(void);
@@ -37,7 +36,7 @@ static int load(struct m3_plugin *p, const char *path, const struct m3_engine *e
     if (length < 0 || (size_t)length >= sizeof here)
         return m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
 
-    int file, status = m3_open_file(&file, here, error);     /* a FIFO would keep dlopen waiting */
+    int file, status = m3_open_file(&file, here, error);     /* dlopen would block on a FIFO */
     if (status) return status == M3_BAD_INPUT ? status : M3_UNAVAILABLE;
     close(file);
     p->library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
@@ -77,7 +76,7 @@ static int start(struct m3_plugin *p, const char *path, const char *words, struc
     return status;
 }
 
-/* One that holds a table of the engine. */
+/* Makes a plug-in that holds a table of the engine. */
 static int make(struct m3_plugin **plugin, const struct m3_ops *ops, struct m3_error *error)
 {
     struct m3_plugin *p = *plugin = calloc(1, sizeof *p);

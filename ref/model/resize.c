@@ -28,7 +28,7 @@ int m3_smart_resize(int64_t *new_height, int64_t *new_width, int64_t height, int
     return 0;
 }
 
-/* For every output of an axis: which inputs it reads, and their weights in units of 2^-precision. */
+/* For every output of an axis: the inputs that it reads, and their weights in units of 2^-precision. */
 struct taps {
     int64_t *first, *count;         /* [outputs] */
     int32_t *weight;                /* [outputs, widest] */
@@ -36,7 +36,7 @@ struct taps {
     int precision;
 };
 
-/* Catmull-Rom: a = -0.5, as antialiased resampling has it; plain bicubic of the same library has -0.75. */
+/* Catmull-Rom: a = -0.5, as in antialiased resampling; plain bicubic of the same library uses -0.75. */
 static double cubic(double x)
 {
     const double a = -0.5;
@@ -70,7 +70,7 @@ static double weights_of(struct taps *t, double *w, int64_t o, int64_t in, doubl
     return largest;
 }
 
-/* The finest fixed point in which the largest weight stays below 2^15. */
+/* The finest fixed point for which the largest weight stays below 2^15. */
 static int precision_for(double largest)
 {
     int precision = 0;
@@ -100,7 +100,7 @@ static int make_taps(struct taps *t, int64_t out, int64_t in, struct m3_error *e
     return M3_OK;
 }
 
-/* out [rows,outs,each] from in [rows,ins,each], along the middle; rounded and cut to a byte. */
+/* Resamples the middle axis: out [rows,outs,each] from in [rows,ins,each]; rounded and clamped to a byte. */
 static void pass(unsigned char *out, const unsigned char *in, const struct taps *t, int64_t rows, int64_t outs,
                  int64_t ins, int64_t each)
 {
@@ -126,7 +126,8 @@ int m3_resize_bicubic(unsigned char *out, int64_t out_h, int64_t out_w, const un
     unsigned char *wide = malloc((size_t)h * (size_t)out_w * 3);
     int status = wide ? M3_OK : m3_fail_memory(error, "a resized picture", (size_t)h * (size_t)out_w * 3);
 
-    /* Across, then down: each pass rounds, so the order matters. One that changes no size would only copy. */
+    /* Horizontally, then vertically: each pass rounds, so the order matters. A pass that keeps the size would only
+     * copy. */
     if (!status && out_w != w) status = make_taps(&across, out_w, w, error);
     if (!status && out_h != h) status = make_taps(&down, out_h, h, error);
     if (!status) {

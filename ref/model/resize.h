@@ -1,4 +1,4 @@
-/* How a picture gets its size: the released processor's rule, and its resampling to the bit. SPEC 10.2, 10.3. */
+/* Resizing pictures: the released processor's rule for the size, and its resampling to the bit. SPEC 10.2, 10.3. */
 #ifndef M3_MODEL_RESIZE_H
 #define M3_MODEL_RESIZE_H
 
@@ -6,8 +6,8 @@
 
 #include "base/status.h"
 
-/* Size in multiples of `factor`, area from least to most pixels, proportions kept as well as may be. -1 if one side is
- * more than 200 times the other, else 0. Height and width at least 1. */
+/* The new size: multiples of `factor`, area between the least and most pixels, proportions kept as far as possible.
+ * Returns -1 if one side is more than 200 times the other, otherwise 0. Height and width must be at least 1. */
 int m3_smart_resize(int64_t *new_height, int64_t *new_width, int64_t height, int64_t width, int64_t factor,
                     int64_t least, int64_t most);
 

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One row a field: names of an enumeration, released value first; or a count; or a number from 0 to 1. */
+/* One row per field: names of an enumeration, released value first; or a count; or a number from 0 to 1. */
 struct field {
     const char *name;
     size_t offset;
-    const char *values[4];      /* "" in front: a number */
+    const char *values[4];      /* first is "": a number */
     int64_t released;           /* of a count */
 };
 

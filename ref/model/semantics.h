@@ -5,15 +5,15 @@
 #include "base/semantics.h"
 #include "base/status.h"
 
-/* "pool=lse". M3_USAGE if there is no such field or value. */
+/* Sets a field from an assignment such as "pool=lse". M3_USAGE if there is no such field or value. */
 int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, struct m3_error *error);
 
-/* {"pool":"lse"}: the fields that are not the released reading, in the order of the struct. NULL if memory is short;
- * to be freed. */
+/* {"pool":"lse"}: the fields that differ from the released reading, in the order of the struct. NULL if memory is
+ * short; to be freed. */
 char *m3_semantics_json(const struct m3_semantics *semantics);
 
-/* The reading that such JSON says: the released one but for its fields. What cannot be read, NULL included, says
- * nothing. */
+/* Reads a reading from such JSON; fields that it does not contain keep their released value. Unreadable JSON, or NULL,
+ * means the released reading. */
 void m3_semantics_read(struct m3_semantics *semantics, const char *json);
 
 #endif

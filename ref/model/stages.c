@@ -7,7 +7,7 @@
 
 void show(struct m3_pass *f, int tap, void *data) { m3_pass_done(f, tap, data, M3_OK); }
 
-/* A stored vector in the numbers of the pass: scratch memory, which m3_pass_done gives back. NULL if that is short. */
+/* A stored vector as `real`, in scratch memory that m3_pass_done releases. NULL if memory is short. */
 static real *expanded(struct m3_pass *f, const struct m3_weight *w)
 {
     real *vector = m3_scratch_take(&f->ctx, w->cols, sizeof *vector);
@@ -17,7 +17,7 @@ static real *expanded(struct m3_pass *f, const struct m3_weight *w)
     return vector;
 }
 
-/* How many numbers the rows at hand of a tap are. */
+/* How many values the current rows of a tap hold. */
 static int64_t count(const struct m3_pass *f, int tap) { return f->rows * m3_pass_width(f, m3_pass_tap(tap)); }
 
 void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids)
@@ -168,7 +168,7 @@ void sigmoid(struct m3_pass *f, int tap, real *y, const real *x)
     if (!f->status) m3_pass_done(f, tap, y, f->ops.sigmoid(&f->ctx, y, x, count(f, tap)));
 }
 
-/* Each layer draws by the name of its norm. */
+/* Each layer's noise is keyed by the name of its norm. */
 void jitter(struct m3_pass *f, int tap, real *y, const real *x)
 {
     const struct m3_semantics *s = f->request->semantics;

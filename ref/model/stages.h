@@ -1,32 +1,32 @@
-/* The stages of a forward pass, one for each operator of ops.h: they say which tap is made from what, and nothing else.
+/* The stages of a forward pass, one for each operator of ops.h: they only say which tap is computed from which inputs.
  *
- * A stage does nothing once the pass has failed. Else it calls the pass's operator for the rows at hand, with the
- * pass's context and the config's numbers, and shows what came out as `tap`; prepares(tap) shows nothing. A failure is
- * reported under that tap and ends the pass.
+ * A stage does nothing after the pass has failed. Otherwise it calls the pass's operator for the current rows, with
+ * the pass's context and the config's numbers, and shows the result as `tap`; prepares(tap) shows nothing. A failure
+ * is reported under that tap and ends the pass.
  *
- * Arguments: a tap before each output, inputs, weights, dimensions; shapes are those of ops.h. The same buffer as
- * output and input: in place. Names have no prefix, as an engine shows no symbol but its own. */
+ * Arguments: a tap before each output, then inputs, weights, dimensions; ops.h gives the shapes. The same buffer as
+ * output and input means in place. Names have no prefix because only an engine's own entry is an exported symbol. */
 #ifndef M3_MODEL_STAGES_H
 #define M3_MODEL_STAGES_H
 
 #include "model/pass.h"
 
-/* Rotary angles of all rows of a part, for every layer. */
+/* Rotary angles of all rows of a part, used by every layer. */
 struct m3_angles {
     real *cos, *sin; /* [T,R/2] */
-    int64_t R; /* channels of a head that turn */
+    int64_t R; /* channels of a head that are rotated */
 };
 
 enum { M3_SCORE_ROWS = 256 }; /* rows of block scores at a time: [T,G,B] would grow with T x T */
 
-/* What is a tap already: the second output of an operator, or another name of the same numbers. */
+/* Shows a tap that is already computed: an operator's second output, or another name for the same numbers. */
 void show(struct m3_pass *f, int tap, void *data);
 
 void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids);
 /* y := x, its rows of one id := M rows of features */
 void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *features, int64_t id, int64_t M);
 
-/* In Gemma form or plain, as the config says. w [H], or shorter: each head by itself. */
+/* Gemma form or plain form, as the config says. w [H]; a shorter w norms each head separately. */
 void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w);
 void layer_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
                 const struct m3_weight *bias);
@@ -42,7 +42,7 @@ void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_an
 
 void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
                  const real *v);
-/* block_scores and select_blocks, M3_SCORE_ROWS rows at a time: scores holds no more. */
+/* block_scores and select_blocks, M3_SCORE_ROWS rows at a time: scores has room for no more. */
 void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int32_t *blocks, const real *q,
                    const real *k);
 void attend_blocks(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
@@ -55,7 +55,7 @@ void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, con
 void gelu(struct m3_pass *f, int tap, real *y, const real *x);
 void sigmoid(struct m3_pass *f, int tap, real *y, const real *x);
 
-/* Of training alone; nothing where the semantics have none. */
+/* Only in training; does nothing if the semantics have no jitter. */
 void jitter(struct m3_pass *f, int tap, real *y, const real *x);
 void route(struct m3_pass *f, int ids_tap, int32_t *ids, int p_tap, real *p, const real *scores,
            const struct m3_weight *bias);

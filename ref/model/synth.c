@@ -19,14 +19,14 @@
 #include "model/tensors.h"
 
 enum { PIECE = 1 << 20 };                           /* numbers made and written at a time */
-static const uint64_t shard_bytes = 5000000000u;    /* a file takes tensors until it holds this much */
+static const uint64_t shard_bytes = 5000000000u;    /* a file is closed when it holds this much */
 
-/* One tensor of the files to be: a weight, or its scales. */
+/* One tensor to write: a weight, or its scales. */
 struct item {
     char name[208];
     enum m3_dtype dtype;
     int rank, exponent;
-    int one_more;                                   /* weights of plain norms lie around 1 */
+    int one_more;                                   /* weights of plain norms are near 1 */
     int64_t shape[8], count;
     int64_t shard;
 };
@@ -99,7 +99,7 @@ static int plan(void *self, const struct m3_tensor_spec *spec)
     return add_item(s, spec->name, "_scale_inv", M3_F32, 2, blocks, exponent);
 }
 
-/* k/8 for |k| <= 15 as E4M3 bits: exact, for k has 4 significant bits. */
+/* k/8 for |k| <= 15 as E4M3 bits: exact, because k has 4 significant bits. */
 static unsigned char e4m3_of_eighths(int k)
 {
     int magnitude = k < 0 ? -k : k, exponent = 0;
@@ -109,7 +109,8 @@ static unsigned char e4m3_of_eighths(int k)
     return (unsigned char)((k < 0) << 7 | (exponent - 3 + 7) << 3 | mantissa);
 }
 
-/* To nearest, ties to even; finite and far from the greatest. Exact for all but 1 + value. */
+/* Rounds to nearest, ties to even; the value must be finite and far from the largest. Exact for all values except 1 +
+ * value. */
 static uint16_t bf16_of(float value)
 {
     uint32_t bits;
@@ -117,7 +118,7 @@ static uint16_t bf16_of(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* Numbers [first, first + n) of an item into the piece. */
+/* Computes numbers [first, first + n) of an item into the piece. */
 static void make_piece(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
 {
     float unit = ldexpf(1, item->exponent - 7);
@@ -136,8 +137,8 @@ static void make_piece(struct synth *s, const struct item *item, uint64_t key, i
     }
 }
 
-/* Neighbours differ by 2^4 or more, and have all 24 bits: a scale that is lost, or taken from the next block, shows.
- * */
+/* Neighbours differ by 2^4 or more and use all 24 bits, so that a scale that is missing, or taken from the next block,
+ * shows. */
 static void make_block_scales(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -266,7 +267,7 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     if (!status) status = make_folder(folder, error);
     for (int64_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i);
     if (!status && s.shards > 1) status = write_index(&s);
-    if (!status) status = copy_config(config_path, folder, error);      /* last: until then it is no model */
+    if (!status) status = copy_config(config_path, folder, error);      /* last: without it the folder is no model */
 
     *totals = (struct m3_synth_totals){ s.count, s.shards, s.total };
     free(s.piece);

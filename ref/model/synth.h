@@ -13,9 +13,9 @@ struct m3_synth_totals {
     uint64_t bytes;             /* of tensors */
 };
 
-/* Writes `folder` (made if it is not there; otherwise it must be empty) with a copy of the config, one weight file or
- * shards with an index; `modules` of multi-token prediction. Streams: memory does not grow with the model. `progress`
- * may be NULL. */
+/* Writes a model to `folder` (created if missing; otherwise it must be empty): a copy of the config, one weight file
+ * or shards with an index, and `modules` modules of multi-token prediction. It streams: memory use does not grow with
+ * the model. `progress` may be NULL. */
 int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, enum m3_synth_dtype dtype,
                    int64_t modules, struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
                    struct m3_error *notes, struct m3_error *error);

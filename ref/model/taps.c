@@ -91,7 +91,7 @@ static int part(enum m3_tap tap, int64_t layer)
     return m3_mtp_module_of(layer) < 0 ? M3_WHERE_EVERY_LAYER : M3_WHERE_EVERY_MTP_MODULE;
 }
 
-/* What stands before the layer's number in a name; NULL outside layers. */
+/* The prefix before the layer's number in a name; NULL outside layers. */
 static const char *prefix_of(enum m3_tap tap, int64_t layer)
 {
     switch (part(tap, layer)) {
@@ -124,7 +124,7 @@ int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)
         break;
     }
     for (int i = 0; i < M3_TAPS; i++) {
-        char again[96];                     /* so that layers.03 and the like are no names */
+        char again[96];                     /* so that layers.03 and the like are rejected */
         if (m3_tap_name(again, sizeof again, i, number) != 0 || strcmp(again, name) != 0) continue;
         *tap = i;
         *layer = number;

@@ -1,5 +1,5 @@
-/* The graph as data: every tensor that a forward pass can show, in execution order. Dumps are named, shaped and
- * ordered by this table, and so are comparisons. Names and shapes: design of the dump format, SPEC 3.5 and 6. */
+/* The graph as data: every tensor that a forward pass can show, in execution order. This table names, shapes and
+ * orders dumps and comparisons. Names and shapes belong to the design of the dump format, SPEC 3.5 and 6. */
 #ifndef M3_MODEL_TAPS_H
 #define M3_MODEL_TAPS_H
 
@@ -32,7 +32,7 @@ enum m3_tap {
 };
 /* clang-format on */
 
-/* In which part of a pass, and in which of its layers, a tap exists. Parts in the order in which they run. */
+/* In which part of a pass, and in which of its layers, a tap exists. Parts are in the order in which they run. */
 enum m3_tap_where {
     M3_WHERE_BEFORE_VISION_LAYERS,      /* this and the next two: only with pictures */
     M3_WHERE_EVERY_VISION_LAYER,
@@ -47,14 +47,14 @@ enum m3_tap_where {
     M3_WHERE_EVERY_MTP_MODULE,          /* around its layer, whose taps are those of a text layer */
 };
 
-/* Every function that takes a layer means the layer of MTP module m by M3_MTP_LAYER + m. */
+/* Every function that takes a layer uses M3_MTP_LAYER + m for the layer of MTP module m. */
 enum { M3_MTP_LAYER = 1 << 24 };
 
-/* -1: a layer of the main model. */
+/* The module of a layer; -1 for a layer of the main model. */
 static inline int64_t m3_mtp_module_of(int64_t layer) { return layer >= M3_MTP_LAYER ? layer - M3_MTP_LAYER : -1; }
 /* Rows of a text tap in a call over T tokens: module m has m + 1 fewer. */
 static inline int64_t m3_layer_rows(int64_t layer, int64_t T) { return T - (m3_mtp_module_of(layer) + 1); }
-/* Where a layer stands in model->layers: the modules' layers follow the main model's. */
+/* The index of a layer in model->layers: the modules' layers follow the main model's. */
 int64_t m3_layer_index(const struct m3_config *config, int64_t layer);
 
 enum m3_tap_kind {
@@ -64,7 +64,7 @@ enum m3_tap_kind {
 };
 
 struct m3_tap_row {
-    const char *name;           /* "embed"; in layers and modules the part behind "layers.l.", "mtp.m.", .. */
+    const char *name;           /* "embed"; in layers and modules the part after "layers.l.", "mtp.m.", .. */
     enum m3_tap_where where;
     const char *shape;          /* letters of m3_tap_size, the rows first: "TQD" */
     enum m3_tap_kind kind;
@@ -72,19 +72,20 @@ struct m3_tap_row {
 
 extern const struct m3_tap_row m3_tap_table[M3_TAPS];
 
-/* Has a text layer of this kind, sparse or full, MoE or dense, the tap? 1 for taps that no kind of layer decides. */
+/* Does a text layer of this kind (sparse or full, MoE or dense) have the tap? 1 for taps that do not depend on the
+ * kind. */
 int m3_layer_has_tap(const struct m3_config *config, enum m3_tap tap, int64_t layer);
 
 /* "layers.3.attn_norm"; `layer` is ignored outside layers. Returns 0, or -1 if it does not fit. */
 int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer);
 
-/* Which tap a name means; `layer` is -1 outside layers. Returns 0, or -1 if no such tap exists. */
+/* Finds the tap with a name; `layer` is -1 outside layers. Returns 0, or -1 if no such tap exists. */
 int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer);
 
-/* Below, at or above 0 as tap a of its layer runs before, is, or runs after tap b of its layer. */
+/* Below, equal to or above 0 if tap a of its layer runs before, is, or runs after tap b of its layer. */
 int m3_tap_order(enum m3_tap a, int64_t layer_a, enum m3_tap b, int64_t layer_b);
 
-/* Does `name` match one of the comma-separated patterns of the shell's kind (*, ?, [abc])? NULL matches all. */
+/* Does `name` match one of the comma-separated shell patterns (*, ?, [abc])? NULL matches all. */
 int m3_tap_matches(const char *patterns, const char *name);
 
 #endif

@@ -116,7 +116,7 @@ struct walk {
     void *self;
 };
 
-/* The rows of one place; `place` is the prefix of their names. */
+/* Visits the rows of one place; `place` is the prefix of their names. */
 static int visit_rows(const struct walk *walk, enum m3_tensor_where where, const char *place, int64_t layer,
                       int64_t expert)
 {

@@ -1,5 +1,5 @@
-/* The binding table: every tensor that a checkpoint may hold, once. The binder checks files against it, synth writes
- * them from it. SPEC 3.2. */
+/* The binding table: every tensor that a checkpoint may hold, once. The binder checks files by it, and synth writes
+ * files from it. SPEC 3.2. */
 #ifndef M3_MODEL_TENSORS_H
 #define M3_MODEL_TENSORS_H
 
@@ -10,9 +10,9 @@
 
 enum m3_tensor_dtype {
     M3_TENSOR_PLAIN,        /* F64, F32, F16 or BF16; BF16 as released */
-    M3_TENSOR_FLOAT, /* F32 (or F64): rounding the router to BF16 flips experts. Plain in M2, whose dtype is not
-                             * known */
-    M3_TENSOR_MATRIX, /* plain, or F8_E4M3 with a scale tensor beside it */
+    M3_TENSOR_FLOAT, /* F32 (or F64): rounding the router to BF16 flips experts. In M2, whose dtype is not known,
+                             * it is plain */
+    M3_TENSOR_MATRIX, /* plain, or F8_E4M3 with a scale tensor */
 };
 
 enum m3_tensor_where {
@@ -24,7 +24,7 @@ enum m3_tensor_where {
     M3_IN_MOE,
     M3_IN_SHARED, /* MoE layers with a shared expert */
     M3_IN_EXPERT, /* every expert of a MoE layer; bound to struct m3_expert */
-    M3_IN_MTP, /* every MTP module, whose layer has the places above; bound to struct m3_mtp */
+    M3_IN_MTP, /* every MTP module; its layer also has the places above; bound to struct m3_mtp */
     M3_IN_VISION, /* once, if there is a vision config; bound to struct m3_vision */
     M3_IN_VISION_LAYER, /* every layer of the tower; bound to struct m3_vision_layer */
 };
@@ -45,17 +45,17 @@ extern const int m3_tensor_rows;
 struct m3_tensor_spec {
     const struct m3_tensor_row *row;
     char name[192], other[192]; /* other: "" if there is none */
-    int64_t layer, expert; /* -1: none. MTP module m's layer is config.layers + m; of M3_IN_MTP it is m */
+    int64_t layer, expert; /* -1: none. The layer of MTP module m is config.layers + m; for M3_IN_MTP it is m */
     int rank;
     int64_t shape[8];
 };
 
-/* What stands before the names of the text model in a release. */
+/* The prefix of the text model's tensor names in a release. */
 const char *m3_tensors_prefix(const struct m3_config *config);
 
-/* Calls `visit` for every tensor that a model of this config has, in the order of the table, layer by layer. Stops and
- * returns what `visit` returns when that is not 0. `prefix` is m3_tensors_prefix, or "" in a text-only file; `modules`
- * is how many MTP modules there are, which the config need not tell. */
+/* Calls `visit` for every tensor of a model with this config, in the order of the table, layer by layer. Stops at the
+ * first call of `visit` that does not return 0 and returns its value. `prefix` is m3_tensors_prefix, or "" in a
+ * text-only file; `modules` is the number of MTP modules, which the config need not state. */
 int m3_tensors_each(const struct m3_config *config, int64_t modules, const char *prefix,
                     int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self);
 

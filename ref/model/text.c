@@ -7,8 +7,8 @@
 #include "model/layer.h"
 #include "model/mtp.h"
 
-/* Embedding rows; then, in the places of their ids, the features of images, and those of videos. Without pictures a
- * placeholder is a token like any other: one that the model itself chose. */
+/* Embedding rows; then the features of images, and of videos, replace the rows of their placeholder ids. Without
+ * pictures a placeholder is an ordinary token, which the model itself has generated. */
 static void embed_and_fuse(struct m3_pass *f, real *hidden, const real *features)
 {
     const struct m3_pictures *pictures = f->request->pictures;

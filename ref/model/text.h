@@ -4,7 +4,7 @@
 
 #include "model/pass.h"
 
-/* `features` [M,H] take the places of the placeholder ids, those of images first; NULL if there are no pictures. */
+/* `features` [M,H] replace the rows of the placeholder ids, those of images first; NULL if there are no pictures. */
 void m3_text_forward(struct m3_pass *f, const real *features);
 
 #endif

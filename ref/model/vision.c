@@ -6,12 +6,12 @@
 #include "model/pages.h"
 #include "model/stages.h"
 
-/* Activations of one layer, over the patches of all pictures. Rotation and GELU work in place, once their input was
- * shown. */
+/* Activations of one layer, over the patches of all pictures. Rotation and GELU work in place, after their input has
+ * been shown. */
 struct activations {
     real *pixels;                           /* [P,C] */
     real *hidden;                           /* [P,W] the residual stream */
-    real *branch;                           /* [P,W] what leaves it and comes back: norm1, attn_out, norm2, mlp */
+    real *branch;                           /* [P,W] the branch: norm1, attn_out, norm2, mlp */
     real *q, *k, *v, *attn;                 /* [P,A,U] */
     real *wide;                             /* [P,L], then [P,Y], then [M,Y]: before a GELU, and after it */
     struct m3_angles angles;
@@ -24,7 +24,7 @@ static void make_activations(struct m3_pass *f, struct activations *a)
     const struct m3_vision_config *v = &f->config->vision;
     int64_t P = f->rows;
 
-    a->angles.R = v->U / 6 * 6;             /* an even third for each axis; the rest passes */
+    a->angles.R = v->U / 6 * 6;             /* an even third for each axis; other channels are copied */
     a->angles.cos = m3_pass_need(f, P, a->angles.R / 2, sizeof(real));
     a->angles.sin = m3_pass_need(f, P, a->angles.R / 2, sizeof(real));
     a->pixels = m3_pass_need(f, P, m3_config_size(f->config, 'C'), sizeof(real));
@@ -58,7 +58,7 @@ static void grids(struct m3_pass *f)
     free(grid);
 }
 
-/* Patches to hidden states, and where each of them is. */
+/* Patches to hidden states, and the coordinates of each patch. */
 static void patches(struct m3_pass *f, struct activations *a)
 {
     const struct m3_pictures *s = f->request->pictures;

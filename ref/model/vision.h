@@ -1,4 +1,4 @@
-/* Pictures to rows of the token stream: tower and projector. SPEC 6. */
+/* Pictures to rows of the token stream: vision tower and projector. SPEC 6. */
 #ifndef M3_MODEL_VISION_H
 #define M3_MODEL_VISION_H
 

@@ -15,7 +15,7 @@ static real at_least(real x, real limit) { return x < limit ? limit : x; }
  *     y = (u + 1) g sig(alpha g)
  *
  * y [T,F] may be gate; gate, up [T,F].  clamp M3_GATE_CLAMP_BOTH bounds g below as well.
- * Often wrong: the + 1, alpha or the clamps lost; gate clamped below; NaN swallowed by fmin. */
+ * Often wrong: the + 1, alpha or a clamp missing; gate clamped below; a NaN removed by fmin. */
 int m3_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,
                   const struct m3_activation *act)
 {
@@ -28,7 +28,7 @@ int m3_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up,
     return M3_OK;
 }
 
-/* SwiGLU, the form without clamps. SPEC 5.12
+/* SwiGLU without clamps. SPEC 5.12
  *
  *     y = up gate sig(gate)
  *
@@ -44,8 +44,9 @@ int m3_swiglu(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int
  *
  *     y = x/2 (1 + erf(x / sqrt 2))
  *
- * y [n] may be x; x [n].  In double, rounded once: x times erfc(|x| / sqrt 2) / 2 for x < 0, else x minus that.
- * The product takes x within the range of the tail: 0 at the infinities, not inf * 0.
+ * y [n] may be x; x [n].  In double, rounded once: x times erfc(|x| / sqrt 2) / 2 for x < 0, otherwise x minus that
+ * product.
+ * The product uses x clamped to the range of erfc, so that it is 0 at the infinities and not inf * 0.
  * Often wrong: the tanh form; x sig(1.702 x); 1 + erf for negative x, which cancels. */
 int m3_gelu(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 {

@@ -14,8 +14,8 @@ static real dot(const real *a, const real *b, int64_t n)
     return sum;
 }
 
-/* One row of one query head over its visible keys [n], ascending. o, q [D]; *lse; rows of k and v [D] are `stride`
- * apart; z [n] is scratch. */
+/* One query head of one row over its n visible keys, ascending. o, q [D]; *lse; k and v hold rows [D], `stride`
+ * elements apart; z [n] is scratch. */
 static void attend_head(real *o, real *lse, const real *q, const real *k, const real *v, int64_t stride, int64_t D,
                         const int64_t *keys, int64_t n, real *z)
 {
@@ -44,7 +44,7 @@ static void attend_head(real *o, real *lse, const real *q, const real *k, const 
     for (int64_t d = 0; d < D; d++) o[d] = o[d] * (real)(1 / sum);
 }
 
-/* Every row and query head, over the keys that the mask leaves. lse may be NULL. */
+/* Every row and query head, over the keys that the mask does not hide. lse may be NULL. */
 static int attend_rows(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                        const struct m3_attend *d, const struct m3_mask *mask)
 {
@@ -81,8 +81,8 @@ static int attend_rows(struct m3_ctx *ctx, real *o, real *lse, const real *q, co
  *
  * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D].  A row that sees no key gives 0 and -inf.
  * Order: logits in real, channels ascending; exp rounded once; its sum in double, keys ascending; o is divided last.
- * Often wrong: key heads tiled (h mod G) instead of repeated (h div Q/G); a scale from H/Q, or from rotated
- * channels. */
+ * Often wrong: key heads tiled (h mod G) instead of repeated (h div Q/G); a scale from H/Q or from the number of
+ * rotated channels. */
 int m3_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                    const struct m3_attend *d)
 {
@@ -99,13 +99,13 @@ int m3_check_blocks(struct m3_ctx *ctx, const int32_t *blocks, const struct m3_a
     return M3_OK;
 }
 
-/* Attention over chosen blocks of keys. SPEC 5.10
+/* Attention over selected blocks of keys. SPEC 5.10
  *
  *     as attend_full, over the visible keys j with j div block in blocks[t,g]
  *
  * o [T,Q,D]; lse [T,Q]; q [T,Q,D]; k, v [p0+T,G,D]; blocks [T,G,N]: visible ids, strictly ascending, then -1.
- * A list that is anything else is an error: a duplicate would count its keys twice.
- * Often wrong: no causal mask inside the own block; -1 used as an index. */
+ * Any other list is an error: a duplicate would count its keys twice.
+ * Often wrong: no causal mask inside the row's own block; -1 used as an index. */
 int m3_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                      const int32_t *blocks, const struct m3_attend *d)
 {
@@ -127,11 +127,11 @@ int m3_check_segments(struct m3_ctx *ctx, const int64_t *ends, int64_t segments)
     return M3_OK;
 }
 
-/* Attention inside segments of rows, in both directions. SPEC 5.19
+/* Attention within segments of rows, in both directions. SPEC 5.19
  *
  *     z_j = q . k_j / sqrt(U)  for the keys j of the row's segment,   o = sum softmax(z)_j v_j
  *
- * o, q, k, v [P,A,U]; ends [segments], ascending: segment s ends before row ends[s], the last at P.
+ * o, q, k, v [P,A,U]; ends [segments], ascending: segment s ends before row ends[s]; the last entry is P.
  * Order: as attend_full.  Often wrong: one segment for all pictures of a call. */
 int m3_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const real *k, const real *v, const int64_t *ends,
                        int64_t segments, int64_t A, int64_t U)

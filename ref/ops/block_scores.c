@@ -5,7 +5,7 @@
 #include "ops/operators.h"
 #include "ops/visible.h"
 
-/* q . k of one index query and one index key [X]; with index_scale=rsqrt over sqrt(X). */
+/* q . k of one index query and one index key [X]; divided by sqrt(X) under index_scale=rsqrt. */
 static real score(const real *q, const real *k, const struct m3_index *d)
 {
     real sum = 0;
@@ -13,7 +13,8 @@ static real score(const real *q, const real *k, const struct m3_index *d)
     return d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? sum * (real)(1 / sqrt((double)d->X)) : sum;
 }
 
-/* The pooled score of block b for row t and an index query q [X] of it. NaN if any visible score is; -inf of none. */
+/* The pooled score of block b for one index query q [X] of row t. NaN if any visible score is NaN; -inf if no key is
+ * visible. */
 static real block_score(const real *q, const real *k, const struct m3_index *d, const struct m3_mask *mask, int64_t t,
                         int64_t g, int64_t b)
 {
@@ -32,9 +33,9 @@ static real block_score(const real *q, const real *k, const struct m3_index *d, 
     return (real)((double)max + m3_log(sum));
 }
 
-/* Scores of blocks of keys for every row and index head. SPEC 5.8
+/* Scores of the blocks of keys, for every row and index head. SPEC 5.8
  *
- *     s_j = q[t,g] . k[j],   m[t,g,b] = max of s_j over the visible keys j <= p of block b;  -inf: none
+ *     s_j = q[t,g] . k[j],   m[t,g,b] = max of s_j over the visible keys j <= p of block b;  -inf if there are none
  *
  * m [T,G,B]; q [T,G,X]; k [p0+T,X], one key head for all index heads.  Unscaled: no 1/sqrt(X), no ReLU, no softmax.
  * NaN in any visible score is an error that names the first row, group and block.

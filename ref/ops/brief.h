@@ -1,5 +1,5 @@
-/* exp and the normal tail as the softmax and GELU take them: the brief forms in float, where there are billions of
- * them, and the full ones in double. SPEC 8. */
+/* exp and the normal tail, as softmax and GELU use them: the brief forms in float, where they are called billions of
+ * times, and the full forms in double. SPEC 8. */
 #ifndef M3_OPS_BRIEF_H
 #define M3_OPS_BRIEF_H
 
@@ -7,7 +7,7 @@
 #include "ops/erf.h"
 #include "ops/exp.h"
 
-/* The weight of a key in a softmax: exp(z), rounded once; z is a logit less the largest one, so at most 0, or NaN. */
+/* The weight of a key in a softmax: exp(z), rounded once; z is a logit minus the largest logit: at most 0, or NaN. */
 static inline real m3_weight_of(real z)
 {
     return (real)(sizeof(real) == sizeof(float) ? m3_exp_falling((float)z) : m3_exp_body((double)z));

@@ -5,7 +5,7 @@
  *
  *     y[t] = w[ids[t]]
  *
- * y [T,H]; ids [T]; w [V,H].  Often wrong: a factor sqrt(H) copied with the Gemma norm. M3 has none. */
+ * y [T,H]; ids [T]; w [V,H].  Often wrong: a factor sqrt(H), copied from Gemma with its norm. M3 has none. */
 int m3_embed(struct m3_ctx *ctx, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T)
 {
     int64_t H = w->cols;

@@ -1,5 +1,5 @@
-/* The upper tail of the standard normal distribution in double as an inline body, for the exact GELU. What exp.h says
- * of bits, branches, vectors and needs holds here too. */
+/* The upper tail of the standard normal distribution in double, as an inline body, for the exact GELU. What exp.h says
+ * about bits, branches, vectors and requirements applies here too. */
 #ifndef M3_OPS_ERF_H
 #define M3_OPS_ERF_H
 
@@ -7,7 +7,7 @@
 
 #include "ops/exp.h"
 
-/* From here on the tail is less than half the least double, so 0. */
+/* From here on the tail is less than half the smallest positive double, so the result is 0. */
 static const double m3_tail_end = 39;
 
 /* x with the lower 27 of its 53 bits cleared. */
@@ -17,9 +17,10 @@ static inline double m3_upper_bits(double x) { return m3_from_bits(m3_bits(x) & 
  *
  *     a = |x|,  t = (a - 5.5) / (a + 5.5),  tail = exp(-a^2 / 2) p(t) / (a + k),  k = 61/64
  *
- * p: degree 22, even and odd powers apart, by a Remez exchange in 60 digits for the least relative error on
- * 0 <= a <= 39, then rounded to double: 2^-57.1. 5.5 is the place where degree 22 does best. k keeps p between 0.39
- * and 0.53, so that little but p_0 counts in its rounding, and is the fraction near 1 for which p_0 is nearly a double.
+ * p: degree 22, even and odd powers summed separately; from a Remez exchange in 60 digits that minimises the relative
+ * error on 0 <= a <= 39, then rounded to double: 2^-57.1. 5.5 is the centre for which degree 22 is most accurate. k
+ * keeps p between 0.39 and 0.53, so that p_0 dominates its rounding error; it is the fraction near 1 for which p_0 is
+ * closest to a double.
  * Often wrong: a^2 rounded to double costs a^2 / 4 ulp, up to 350; 1 - erf has no correct digit left from 8.3 on. */
 static inline double m3_tail_body(double x)
 {

@@ -1,4 +1,4 @@
-/* exp in double as an inline body: multiplication, addition, comparison and integer operations on bits only, so
+/* exp in double as an inline body: multiplication, addition, comparison and integer operations on bits only. Therefore
  * every compiler, optimisation level and vector width gives the same bits. It has no branches: a loop over it
  * vectorises (`#pragma omp simd`), and files compiled for several instruction sets may all include it.
  *
@@ -34,36 +34,36 @@ static inline double m3_from_bits(uint64_t u)
     return x;
 }
 
-/* condition ? a : b, for condition 0 or 1. By masks, because gcc makes branches of `?:` with a constant, and then the
- * loop around it does not vectorise. */
+/* condition ? a : b, for condition 0 or 1. It uses masks because gcc turns `?:` with a constant into branches, and the
+ * loop around it then does not vectorise. */
 static inline double m3_select(int condition, double a, double b)
 {
     uint64_t mask = 0 - (uint64_t)condition;
     return m3_from_bits((m3_bits(a) & mask) | (m3_bits(b) & ~mask));
 }
 
-/* The argument of exp reduced: r, what was lost in rounding it, and n in the low bits of `shifted`. */
+/* The reduced argument of exp: r, the rounding error of r, and n in the low bits of `shifted`. */
 struct m3_exp_argument {
     double r, r_err, shifted;
 };
 
-/* exp(hi + lo), |lo| <= 2^-42, in two steps for hi <= 710, and then in one for any hi; error < 0.75 ulp, < 0.9 ulp
- * where the result is subnormal (it is rounded twice).
+/* exp(hi + lo), |lo| <= 2^-42: m3_exp_of(m3_exp_reduce(hi, lo)) for hi <= 710, m3_exp_sum(hi, lo) for any hi. Error <
+ * 0.75 ulp, < 0.9 ulp where the result is subnormal (it is rounded twice).
  *
  *     n = nearest integer to hi / ln 2,  r = hi + lo - n ln 2,  |r| <= 0.35
- *     exp = 2^n (1 + r + r^2 p(r)),  p of degree 9, even and odd powers apart (half the latency)
+ *     exp = 2^n (1 + r + r^2 p(r)),  p of degree 9, even and odd powers summed separately (half the latency)
  *
- * p: 1/2 is fixed, the others by a Remez exchange in 60 digits for the least relative error of exp on |r| <= ln(2)/2,
- * then rounded to double: 2^-57.2.
- * Often wrong: 1 + r rounds bits of r away (s_err keeps them); 2^n in one step cannot reach subnormal results, and at
- * n = 1024 overflows although the product does not, hence two factors of about 2^(n/2).
- * inf, 0 and subnormal results come out of the same arithmetic: hi is clamped to where they are certain, whatever
- * lo. Both comparisons are false for NaN, which passes through. */
+ * p: the constant 1/2 is fixed; the others come from a Remez exchange in 60 digits that minimises the relative error
+ * of exp on |r| <= ln(2)/2, then rounded to double: 2^-57.2.
+ * Often wrong: 1 + r loses low bits of r (s_err keeps them); one factor 2^n cannot reach subnormal results, and at n =
+ * 1024 it overflows although the product does not, hence two factors of about 2^(n/2).
+ * inf, 0 and subnormal results need no branch: hi is clamped to values where the result is certain whatever lo is.
+ * Both comparisons are false for NaN, which passes through. */
 static inline struct m3_exp_argument m3_exp_reduce(double hi, double lo)
 {
     hi = m3_select(hi < -746, -746, hi);
 
-    /* Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits; 2 * 1023 more makes the two halves of it
+    /* Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits; 2 * 1023 more turns its two halves into
      * biased exponents. */
     const double shift = 0x1.8p52 + 2046;
     double shifted = hi * 0x1.71547652b82fep+0 + shift;
@@ -105,7 +105,7 @@ static inline double m3_exp_sum(double hi, double lo)
 
 static inline double m3_exp_body(double x) { return m3_exp_sum(x, 0); }
 
-/* The same of floats, where they are twice as many in a vector. */
+/* m3_select for floats, of which a vector holds twice as many. */
 static inline float m3_select_float(int condition, float a, float b)
 {
     uint32_t bits, other, mask = 0 - (uint32_t)condition;
@@ -116,8 +116,8 @@ static inline float m3_select_float(int condition, float a, float b)
     return a;
 }
 
-/* exp for a result that is rounded to float, -700 <= x <= 0: relative error < 2^-39, so it becomes the nearest float
- * but for about one argument in 2^14. Half the operations of the full body.
+/* exp for a result that is rounded to float, -700 <= x <= 0: relative error < 2^-39, so it gives the nearest float
+ * except for about one argument in 2^14. It takes half the operations of the full body.
  *
  *     as above, with r in one double and p of degree 6: 2^-39.67 */
 static inline double m3_exp_brief(double x)
@@ -137,7 +137,7 @@ static inline double m3_exp_brief(double x)
     return (1 + (r + z * p)) * m3_from_bits(m3_bits(shifted) << 52);
 }
 
-/* exp of any x <= 0 to be rounded to float: from -104 down that is 0. */
+/* exp of any x <= 0, for a result that is rounded to float: 0 from -104 down. */
 static inline double m3_exp_falling(float x) { return m3_exp_brief((double)m3_select_float(x < -104, -104, x)); }
 
 #endif

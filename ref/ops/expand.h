@@ -1,4 +1,4 @@
-/* A stored row as numbers of the engine. */
+/* A stored row converted to `real`. */
 #ifndef M3_OPS_EXPAND_H
 #define M3_OPS_EXPAND_H
 

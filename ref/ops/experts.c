@@ -15,13 +15,13 @@ static int one_expert(struct m3_ctx *ctx, real *y, const real *x, real *gate, re
     return status ? status : m3_linear(ctx, y, gate, &e->w2, NULL, 1);
 }
 
-/* The chosen experts of each token, and their weighted sum. SPEC 5.15
+/* The selected experts of each token, and their weighted sum. SPEC 5.15
  *
  *     each[t,k] = w2 act(w1 x[t], w3 x[t]) of expert ids[t,k],   routed[t] = factor * sum of p[t,k] each[t,k]
  *
  * routed [T,H]; each [T,K,H] or NULL; x [T,H]; ids, p [T,K], ids of a row distinct and below E; experts [E].
- * Order: a token's sum takes its experts by ascending id, from 0; the factor comes last.
- * Often wrong: the factor missing, or given to the shared expert too; w1 and w3 exchanged. */
+ * Order: a token's sum starts from 0 and adds its experts by ascending id; the factor is applied last.
+ * Often wrong: the factor missing, or applied to the shared expert too; w1 and w3 exchanged. */
 int m3_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, const int32_t *ids, const real *p,
                const struct m3_expert *experts, const struct m3_activation *act, int64_t T, int64_t E, int64_t K,
                real factor)

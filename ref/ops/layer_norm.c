@@ -8,7 +8,7 @@
  *
  * y [T,H] may be x; x [T,H]; w, b [H].
  * Order: mean, then the squares of the differences, each summed in double, ascending.
- * Often wrong: the 1 + w of the text norms; mean of squares less square of mean, which cancels. */
+ * Often wrong: the 1 + w of the text norms; the mean of the squares minus the square of the mean, which cancels. */
 int m3_layer_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H,
                   real eps)
 {

@@ -4,7 +4,7 @@
 /* phi: x sig(x) in double, rounded once. */
 static real feature(real x) { return (real)((double)x / (1 + m3_exp(-(double)x))); }
 
-/* One head of all rows; q, k, v, o point at its channels, state at its matrix. */
+/* One head of all rows; q, k, v, o point at its channels, state points at its matrix. */
 static void lightning_head(real *o, real *state, const real *q, const real *k, const real *v, real decay, int64_t T,
                            int64_t stride, int64_t D)
 {
@@ -27,11 +27,12 @@ static void lightning_head(real *o, real *state, const real *q, const real *k, c
  *
  *     S_t = decay S_(t-1) + phi(k_t)' v_t,   o_t = phi(q_t) S_t,   phi(x) = x sig(x)
  *
- * o [T,Q,D]; state [Q,D,D], channel of k first: what the rows before left, zeros at the start, and then what these
- * rows leave; q, k, v [T,Q,D]; decay [Q], exp(-slope).  With decay 1 the last o is phi(q) (phi(K)' V).
+ * o [T,Q,D]; state [Q,D,D], channel of k first: on entry the state after the earlier rows (zeros at the start), on
+ * return the state after these rows; q, k, v [T,Q,D]; decay [Q], exp(-slope).  With decay 1 the last o is phi(q)
+ * (phi(K)' V).
  * Order: channels of k ascending; everything else in real.
- * Often wrong: decay applied after the row is read; a scale 1/sqrt(D); a division by the sum of the weights; v, to
- * which Text-01 also applies SiLU, in its projection and not here. */
+ * Often wrong: decay applied after the row is read; a scale 1/sqrt(D); a division by the sum of the weights; SiLU
+ * applied to v here (Text-01 applies it in the projection of v). */
 int m3_lightning_attention(struct m3_ctx *ctx, real *o, real *state, const real *q, const real *k, const real *v,
                            const real *decay, int64_t T, int64_t Q, int64_t D)
 {

@@ -3,13 +3,13 @@
 #include "ops/expand.h"
 #include "ops/operators.h"
 
-/* A weight matrix on every row. SPEC 5.4
+/* A weight matrix applied to every row. SPEC 5.4
  *
  *     y[t,n] = sum over k of x[t,k] w[n,k] + bias[n]
  *
  * y [T,rows]; x [T,cols]; w [rows,cols] as stored; bias [rows] or NULL.
- * Order: `ordered`, whatever the context asks for: k ascending, product and sum each rounded, the bias last.
- * Often wrong: x w instead of x w', for files hold [out,in]. */
+ * Order: `ordered`, whatever order the context asks for: k ascending, product and sum each rounded, the bias last.
+ * Often wrong: x w instead of x w': files store [out,in]. */
 int m3_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     int team = m3_team(ctx, T * w->rows * w->cols);

@@ -1,11 +1,11 @@
-/* Lists of ids that operators check before they use them. */
+/* Checks of lists of ids, which operators run before they use a list. */
 #ifndef M3_OPS_LISTS_H
 #define M3_OPS_LISTS_H
 
 #include <stdint.h>
 
-/* A list of blocks [N] is ascending ids up to `own`, the row's own block, then -1. Its length, or -1 if it is anything
- * else. */
+/* The length of a list of blocks [N], which must be ascending ids up to `own`, the row's own block, then -1; returns
+ * -1 for any other list. */
 static inline int64_t m3_list_length(const int32_t *list, int64_t N, int64_t own)
 {
     int64_t n = 0;
@@ -18,7 +18,7 @@ static inline int64_t m3_list_length(const int32_t *list, int64_t N, int64_t own
     return n;
 }
 
-/* The first row of ids [T,K] that are not distinct experts below E, or -1. */
+/* The first row of ids [T,K] that does not hold distinct experts below E; -1 if there is none. */
 static inline int64_t m3_bad_experts(const int32_t *ids, int64_t T, int64_t E, int64_t K)
 {
     for (int64_t i = 0; i < T * K; i++) {

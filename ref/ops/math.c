@@ -1,5 +1,5 @@
-/* Only + - * /, comparisons and integer operations on bits, as exp.h explains; no fma, no tables. Taylor coefficients
- * are written as the fractions they are. */
+/* This file uses only + - * /, comparisons and integer operations on bits, as exp.h explains: no fma, no tables.
+ * Taylor coefficients are written as fractions. */
 #include "ops/math.h"
 #include "ops/exp.h"
 
@@ -34,7 +34,7 @@ static struct dd split(double a)
     return (struct dd){ hi, a - hi };
 }
 
-/* a * b exactly, barring overflow and underflow (Dekker). */
+/* a * b exactly, except for overflow and underflow (Dekker). */
 static struct dd two_prod(double a, double b)
 {
     double p = a * b;
@@ -58,15 +58,15 @@ static struct dd multiply(struct dd a, struct dd b)
 
 double m3_exp(double x) { return m3_exp_body(x); }
 
-/* ln x for finite x > 0; relative error below 2^-68, which pow needs: it multiplies the error by up to 745.
+/* ln x for finite x > 0; relative error below 2^-68, which pow needs because it multiplies the error by up to 745.
  *
  *     x = 2^k m,  m in [sqrt(1/2), sqrt(2)),  s = (m - 1) / (m + 1),  z = s^2 <= 0.0295
  *     ln x = k ln 2 + 2 s (1 + z (1/3 + z (1/5 + z T(z))))
  *
  * Taylor series of 2 artanh(s) up to s^25. T is plain double: z^3 < 2^-15 keeps its rounding below 2^-70; the rest is
  * double-double.
- * Often wrong: m - 1 is exact but m + 1 and the quotient are not; k ln 2 must not meet ln m with opposite sign and
- * like size, so m is centred on 1, not in [1, 2). */
+ * Often wrong: m - 1 is exact but m + 1 and the quotient are not; k ln 2 and ln m must not have opposite signs and
+ * similar size, so m is centred on 1 instead of lying in [1, 2). */
 static struct dd log_sum(double x)
 {
     int64_t k = 0;
@@ -113,8 +113,8 @@ double m3_log(double x)
     return l.hi + l.lo;
 }
 
-/* exp(y ln x), the logarithm and the product in double-double: error < 0.78 ulp, < 0.9 ulp if subnormal.
- * Often wrong: with ln x rounded to double the result is off by |y ln x| ulp, up to 700 of them. */
+/* exp(y ln x), with the logarithm and the product in double-double: error < 0.78 ulp, < 0.9 ulp if subnormal. Often
+ * wrong: with ln x rounded to double the error is |y ln x| ulp, up to 700 ulp. */
 double m3_pow(double x, double y)
 {
     if (!(x > 0 && x < INFINITY && y > -INFINITY && y < INFINITY)) return NAN;
@@ -129,10 +129,10 @@ double m3_pow(double x, double y)
 /* a - k pi/2, |result| <= pi/4 (1 + 2^-50), relative error below 2^-54.5; k modulo 4 in *quadrant. 0 <= a <= 2^53.
  *
  * k pi/2 reaches 2^53 while the result may be as small as 2^-60.5 (at 0x1.6c6cbc45dc8dep+5). Three parts of pi/2 hold
- * 161 bits; the products with two of them are exact in two doubles. What is rounded, p2.lo and p3 and their sum, is
- * below 2^-54.5 of the least result in every binade of a (from the convergents of 2^e/pi).
+ * 161 bits; the products with two of them are exact in two doubles. The parts that are rounded (p2.lo, p3 and their
+ * sum) are below 2^-54.5 of the smallest result in every binade of a (from the convergents of 2^e/pi).
  * Often wrong: near 2^53 the product a * 2/pi rounded to double misses the nearest integer; hence k in two steps. The
- * first may be even only (above 2^51 the shift rounds to multiples of 2), the second mends it. */
+ * first may be restricted to even values (above 2^51 the shift rounds to multiples of 2); the second corrects it. */
 static struct dd reduce_by_half_pi(double a, unsigned *quadrant)
 {
     const double shift = 0x1.8p52;
@@ -147,15 +147,15 @@ static struct dd reduce_by_half_pi(double a, unsigned *quadrant)
     struct dd p2 = two_prod(k, 0x1.1a62633145c07p-54);
     double p3 = k * -0x1.f1976b7ed8fbcp-110;
 
-    double s1 = (a - p1.hi) - p1.lo;                /* exact: for k > 5 all are multiples of 2^-49, else p1.lo is 0 */
+    double s1 = (a - p1.hi) - p1.lo;                /* exact: for k > 5 all are multiples of 2^-49, or p1.lo is 0 */
     struct dd s2 = two_sum(s1, -p2.hi);
     return two_sum(s2.hi, s2.lo - (p2.lo + p3));
 }
 
-/* x = k pi/2 + r, |r| <= pi/4; Taylor series of both on r (up to r^17 and r^16, truncation below 2^-58), exchanged and
- * negated by k mod 4. Error < 0.85 ulp, also next to multiples of pi/2.
- * Often wrong: the low part of r counts in both (r_lo cos r in the sine, -r_lo r in the cosine); 1 - r^2/2 needs the
- * rounding errors of the square and of the difference, else the cosine is off by a further quarter ulp. */
+/* x = k pi/2 + r, |r| <= pi/4; Taylor series of sine and cosine at r (up to r^17 and r^16, truncation below 2^-58),
+ * exchanged and negated according to k mod 4. Error < 0.85 ulp, also next to multiples of pi/2.
+ * Often wrong: the low part of r matters in both (r_lo cos r in the sine, -r_lo r in the cosine); 1 - r^2/2 needs the
+ * rounding errors of the square and of the difference, otherwise the cosine is off by a further quarter ulp. */
 void m3_sincos(double *sine, double *cosine, double x)
 {
     double a = m3_from_bits(m3_bits(x) << 1 >> 1);  /* |x|, also of -0 */

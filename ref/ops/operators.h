@@ -1,11 +1,11 @@
-/* The bodies of every entry of struct m3_ops, and what they share. ops.h says what each means. */
+/* The bodies of every entry of struct m3_ops, and the code they share. ops.h says what each entry computes. */
 #ifndef M3_OPS_OPERATORS_H
 #define M3_OPS_OPERATORS_H
 
 #include "ops/ops.h"
 
-/* m3_NAME is the plain body, the definition. m3_fast_NAME (ops/fast/) has its bits, or for `blas` its bounds; where
- * there is none the plain body is fast enough. */
+/* m3_NAME is the plain body, the definition. m3_fast_NAME (ops/fast/) gives the same bits, or results within the
+ * bounds for the sum order `blas`; where it is missing, the plain body is fast enough. */
 m3_op_embed m3_embed;
 m3_op_rms_norm m3_rms_norm;
 m3_op_rms_norm_plain m3_rms_norm_plain;
@@ -29,14 +29,15 @@ m3_op_gelu m3_gelu, m3_fast_gelu;
 m3_op_scatter m3_scatter;
 m3_op_jitter m3_jitter;
 
-/* Not in the table: no model here calls it. It is how the family began. */
+/* Not in the table: no model here calls it. It is the attention of MiniMax-Text-01, the start of the family. */
 int m3_lightning_attention(struct m3_ctx *, real *o, real *state, const real *q, const real *k, const real *v,
                            const real *decay, int64_t T, int64_t Q, int64_t D);
 
-/* The plain bodies, and those that a pass uses unless it is told otherwise. */
+/* The plain bodies, and the bodies that a pass uses by default. */
 extern const struct m3_ops m3_plain_ops, m3_fast_ops;
 
-/* Refuse blocks [T,G,N] or ends [segments] that attention cannot take. 0, or M3_WRONG and the place. */
+/* Refuse blocks [T,G,N] or ends [segments] that attention cannot use. Both return 0, or M3_WRONG after reporting the
+ * place. */
 int m3_check_blocks(struct m3_ctx *, const int32_t *blocks, const struct m3_attend *d);
 int m3_check_segments(struct m3_ctx *, const int64_t *ends, int64_t segments);
 

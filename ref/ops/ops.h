@@ -1,4 +1,4 @@
-/* Every operator on this page. Also the header of a plug-in (--ops).
+/* Every operator on one page. This is also the header of a plug-in (--ops).
  *
  * Letters: SPEC 1. ' is transpose, := assignment, sums ascend, p is the place of a row: p0 + t.
  *
@@ -28,7 +28,7 @@
  *
  *  (1) Also lm_head. The router is a linear with F32 weights.   (2) The lower id wins a tie.
  *  (3) gate and up clamped first.   (4) each := w2 act(w1 x, w3 x); ascending expert id; `each` [T,K,H] may be NULL.
- *  (5) a = time, row, column: R/6 angles of each, side by side. The turning is rope.
+ *  (5) a = time, row, column: R/6 angles of each, side by side. rope applies them.
  *
  * Every entry returns 0 or a status (base/status.h) after m3_fail_at. Outputs never overlap inputs, except that y may
  * be x (rms_norm, rms_norm_plain, rope, sigmoid, layer_norm, gelu, scatter, jitter), gate (swiglu_oai, swiglu), a or b
@@ -45,8 +45,8 @@
 
 enum { M3_OPS_ABI = 3 };
 
-/* Rows t = 0..T-1 sit at places p0..p0+T-1 of the sequence; keys are places 0..p0+T-1. Q is a multiple of G:
- * query head h reads key head h div (Q/G). */
+/* Rows t = 0..T-1 are at places p0..p0+T-1 of the sequence; keys are places 0..p0+T-1. Q is a multiple of G: query
+ * head h reads key head h div (Q/G). */
 struct m3_attend {
     int64_t T, p0, Q, G, D;
     const unsigned char *seen;      /* [p0+T] 0: no row sees this key; NULL: causality alone decides */
@@ -54,22 +54,22 @@ struct m3_attend {
     enum m3_selection selection;    /* attend_blocks only: M3_SELECT_UNION attends to any group's blocks */
 };
 
-/* The index branch, lists of N. B is the stride of m, ceil((p0+T)/block) or more: rows of a longer sequence may come
- * in pieces, and keep the B of the whole. */
+/* The index branch; its lists hold N blocks. B is the stride of m, ceil((p0+T)/block) or more: a long sequence may be
+ * processed in pieces that all use the B of the whole. */
 struct m3_index {
     int64_t T, p0, G, X, block, B, N;
     const unsigned char *seen;      /* as in m3_attend; block_scores only */
     const struct m3_semantics *semantics;
 };
 
-/* What lies between the matrices of a gated MLP. */
+/* The elementwise part of a gated MLP, between its matrices. */
 struct m3_activation {
-    int oai;                        /* swiglu_oai with the fields below; else swiglu */
+    int oai;                        /* swiglu_oai with the fields below; otherwise swiglu */
     real alpha, limit;
     enum m3_gate_clamp clamp;
 };
 
-/* Signatures; operands as in the table above. */
+/* Signatures. The table above describes the operands. */
 typedef int m3_op_embed(struct m3_ctx *, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T);
 typedef int m3_op_rms_norm(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps);
 typedef int m3_op_rms_norm_plain(struct m3_ctx *, real *y, const real *x, const real *w, int64_t T, int64_t H,
@@ -136,15 +136,16 @@ struct m3_ops {
     m3_op_jitter *jitter;
 };
 
-/* What a plug-in exports under these two names: for which table it was built, which must be this one, and a function
- * that gets the default table and replaces entries; 0, or a status to refuse. It may call the functions of ref/base.
+/* What a plug-in exports under these two names: the table for which it was built, which must be this one, and a
+ * function that receives the default table and replaces entries; it returns 0, or a status to refuse. It may call the
+ * functions of ref/base.
  *
  *     const struct m3_plugin_abi m3_plugin_abi = { M3_OPS_ABI, sizeof(real) };
  *     int m3_plugin(struct m3_ops *ops) { ops->rope = my_rope; return M3_OK; }
  *
- * One that keeps something from call to call also exports the next two. It is started once, before the first pass, with
- * what stands behind the first comma of --ops; entries find *state in m3_ctx.plugin. A start that fails says why by
- * m3_fail, and nothing is stopped. */
+ * A plug-in that keeps state between calls also exports the next two. It is started once, before the first pass, with
+ * the text after the first comma of --ops; entries find *state in m3_ctx.plugin. A start that fails says why by
+ * m3_fail, and then stop is not called. */
 struct m3_plugin_abi {
     int abi_version, real_bytes;
 };

@@ -2,7 +2,7 @@
 
 #include "ops/operators.h"
 
-/* 1 / sqrt(mean x^2 + eps). Squares are summed in double, ascending: a row has thousands of them. */
+/* 1 / sqrt(mean x^2 + eps). Squares are summed in double, ascending, because a row has thousands of them. */
 static real scale_of_row(const real *x, int64_t H, real eps)
 {
     double sum = 0;
@@ -14,8 +14,8 @@ static real scale_of_row(const real *x, int64_t H, real eps)
  *
  *     y[t,i] = x[t,i] / sqrt(mean over i of x[t,i]^2 + eps) * (1 + w[i])
  *
- * y [T,H] may be x; x [T,H]; w [H].  Per-head norms call it with T * heads rows of D.
- * Often wrong: the stored weight lacks the 1; eps belongs inside the root. */
+ * y [T,H] may be x; x [T,H]; w [H].  Per-head norms call it with T * heads rows of D. Often wrong: the stored weight
+ * does not include the 1; eps belongs inside the root. */
 int m3_rms_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
 #pragma omp parallel for num_threads(m3_team(ctx, T *H))

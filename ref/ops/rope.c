@@ -12,10 +12,10 @@ static void turn(real *cos, real *sin, int64_t place, double frequency, enum m3_
 
 /* Angles of the rotary embedding. SPEC 5.5
  *
- *     angle = pos[t] * theta^(-2i/R),  cos[t,i] and sin[t,i] of it, i < R/2
+ *     angle = pos[t] * theta^(-2i/R),  cos[t,i] and sin[t,i] of this angle, i < R/2
  *
- * cos, sin [T,R/2]; pos [T].  Formed in double and rounded once, in both builds.
- * Often wrong: the exponent's denominator is R, not D; a float angle is up to 0.05 rad off below a position of 2^20. */
+ * cos, sin [T,R/2]; pos [T].  Computed in double and rounded once, in both builds. Often wrong: the exponent's
+ * denominator is R, not D; a float angle is up to 0.05 rad off below a position of 2^20. */
 int m3_rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R, double theta,
                   enum m3_rope_angle angle)
 {
@@ -30,13 +30,13 @@ int m3_rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, 
     return M3_OK;
 }
 
-/* Angles of the tower's rotary embedding: one axis beside the other. SPEC 5.18
+/* Angles of the vision tower's rotary embedding: the axes side by side. SPEC 5.18
  *
  *     angle = places[p,a] * theta^(-2i/(R/3)),  cos[p, a R/6 + i] and sin of it, i < R/6, a = time, row, column
  *
- * cos, sin [P,R/2]; places [P,3]; R is a multiple of 6.  Formed in double and rounded once, in both builds.
- * Often wrong: the time axis of a still left out (its angles are 0, its channels are there); row and column swapped;
- * the denominator R, or U, for the R/3 channels of an axis. */
+ * cos, sin [P,R/2]; places [P,3]; R is a multiple of 6.  Computed in double and rounded once, in both builds.
+ * Often wrong: the time axis of a still picture omitted (its angles are 0, but its channels exist); row and column
+ * swapped; the denominator R or U instead of the R/3 channels of an axis. */
 int m3_rope_table_3d(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R,
                      double theta, enum m3_rope_angle angle)
 {
@@ -54,13 +54,13 @@ int m3_rope_table_3d(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pl
     return M3_OK;
 }
 
-/* Rotary embedding of the first R channels of every head. SPEC 5.6
+/* Rotary embedding applied to the first R channels of every head. SPEC 5.6
  *
  *     y[i]       = x[i] cos[i] - x[i+R/2] sin[i]
  *     y[i + R/2] = x[i+R/2] cos[i] + x[i] sin[i]        i < R/2; channels from R on are copied
  *
  * y [T,heads,D] may be x; cos, sin [T,R/2].
- * Often wrong: all D channels turned; the last R instead of the first; neighbours (2i, 2i+1) paired. */
+ * Often wrong: all D channels rotated; the last R instead of the first; neighbours (2i, 2i+1) paired. */
 int m3_rope(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const real *sin, int64_t T, int64_t heads,
             int64_t D, int64_t R)
 {

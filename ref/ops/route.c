@@ -1,6 +1,6 @@
 #include "ops/operators.h"
 
-/* The index of the best choice that is not taken; the lower one wins a tie. */
+/* The index of the largest s + bias that is not yet taken; the lower index wins a tie. */
 static int64_t best_left(const real *s, const real *bias, const int32_t *taken, int64_t n, int64_t E)
 {
     int64_t best = -1;
@@ -24,8 +24,8 @@ static int64_t nan_expert(const real *s, const real *bias, int64_t E)
  *     ids = the K largest of s + bias, largest first, the lower id first on a tie;  p[k] = s[ids[k]] / sum over k
  *
  * ids [T,K]; p [T,K], before the scaling factor; s [T,E] without bias; bias [E].
- * NaN in a choice is an error that names row and expert; chosen scores whose sum is 0, one that names the row.
- * Often wrong: weights taken with the bias; a softmax; no division by the sum. */
+ * NaN in s + bias is an error that names the row and the expert; selected scores with sum 0 are an error that names
+ * the row. Often wrong: weights that include the bias; a softmax; no division by the sum. */
 int m3_route(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, const real *bias, int64_t T, int64_t E,
              int64_t K)
 {

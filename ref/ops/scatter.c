@@ -4,9 +4,9 @@
 
 /* Picture features into the token stream. SPEC 5.21
  *
- *     y[t] = f[k] if ids[t] = id, the k-th such t;  else x[t]
+ *     y[t] = f[k] if ids[t] = id, the k-th such t;  otherwise x[t]
  *
- * y [T,H] may be x; x [T,H]; ids [T]; f [M,H].  Another number of such rows than M is an error.
+ * y [T,H] may be x; x [T,H]; ids [T]; f [M,H].  It is an error if the number of such rows is not M.
  * Often wrong: features added to the placeholder's embedding instead of put in its place. */
 int m3_scatter(struct m3_ctx *ctx, real *y, const real *x, const int32_t *ids, const real *f, int32_t id, int64_t T,
                int64_t M, int64_t H)

@@ -18,8 +18,8 @@ static int contains(const int32_t *ids, int64_t n, int64_t id)
     return 0;
 }
 
-/* Forced blocks of a row whose own block is `own`, at most N of them, into ids: the own block, the local blocks before
- * it from the nearest, then the initial blocks. Returns how many. */
+/* Writes the forced blocks of a row whose own block is `own` to ids, at most N: the own block, the local blocks before
+ * it, nearest first, then the initial blocks. Returns how many. */
 static int64_t force(int32_t *ids, int64_t N, int64_t own, const struct m3_semantics *semantics)
 {
     int64_t local =
@@ -31,7 +31,7 @@ static int64_t force(int32_t *ids, int64_t N, int64_t own, const struct m3_seman
     return n;
 }
 
-/* The lower id wins a tie: ids come in ascending order, and an equal score does not move up. */
+/* The lower id wins a tie: ids arrive in ascending order, and an equal score does not move ahead. */
 static void consider(struct best *best, int64_t limit, int32_t id, real score)
 {
     int64_t at = best->n;
@@ -56,7 +56,7 @@ static void sort_ascending(int32_t *ids, int64_t n)
         }
 }
 
-/* The score that counts for block b: the group's own, or with selection=shared the largest of all groups. */
+/* The score used for block b: the group's own, or with selection=shared the largest of all groups. */
 static real score_of(const real *m_t, const struct m3_index *d, int64_t g, int64_t b)
 {
     if (d->semantics->selection != M3_SELECT_SHARED) return m_t[g * d->B + b];
@@ -66,7 +66,7 @@ static real score_of(const real *m_t, const struct m3_index *d, int64_t g, int64
     return best;
 }
 
-/* The lowest visible block with a NaN score in any group of the row, or -1. */
+/* The lowest visible block with a NaN score in any group of the row, and that group; -1 if there is none. */
 static int64_t nan_block(const real *m_t, const struct m3_index *d, int64_t own, int64_t *group)
 {
     for (int64_t g = 0; g < d->G; g++)
@@ -96,9 +96,9 @@ static void select_row(int32_t *ids, real *score, const real *m_t, const struct 
  *
  *     ids[t,g] = the N best of the visible blocks: forced ones first, then by score; the lower id wins a tie
  *
- * ids [T,G,N], strictly ascending, then -1; m [T,G,B].  Forced blocks take places of the N. A visible block that is
- * not forced and scores -inf is not chosen. NaN in a visible score is an error.
- * Often wrong: one list for all groups; the own block of the sequence's end instead of the row's. */
+ * ids [T,G,N], strictly ascending, then -1; m [T,G,B].  The N blocks include the forced ones. A visible block that is
+ * not forced and scores -inf is not chosen. NaN in a visible score is an error. Often wrong: one list for all groups;
+ * the own block of the last row instead of the row's. */
 int m3_select_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
 {
     for (int64_t t = 0; t < d->T; t++) {

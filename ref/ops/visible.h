@@ -1,11 +1,11 @@
-/* Which keys a row sees: the whole difference between attend_full, attend_blocks and attend_segments. SPEC 3.4, 5.7,
+/* Which keys a row sees: the only difference between attend_full, attend_blocks and attend_segments. SPEC 3.4, 5.7,
  * 5.8, 5.10, 5.19. */
 #ifndef M3_OPS_VISIBLE_H
 #define M3_OPS_VISIBLE_H
 
 #include "ops/ops.h"
 
-/* What hides keys; NULL hides none. Row t sits at place p0 + t. */
+/* What hides keys; NULL hides none. Row t is at place p0 + t. */
 struct m3_mask {
     int64_t p0;
     const unsigned char *seen;      /* [keys] 0: no row sees this key */

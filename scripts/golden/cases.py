@@ -1,4 +1,4 @@
-"""The cases as data. `seed` is the smallest from 1 on that make.py --search accepts: it makes weights and ids."""
+"""The cases as data. `seed` is the smallest from 1 on that make.py --search accepts; weights and ids follow from it."""
 
 from dataclasses import dataclass, field
 

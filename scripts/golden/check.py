@@ -1,4 +1,4 @@
-"""Makes golden/ again in a temporary directory and compares it with the files of the repository.
+"""Regenerates golden/ in a temporary directory and compares it with the files of the repository.
 
 Weights, cases, configs and PNG files must be the same bytes, everything of pictures/ the same values; taps equal to
 1e-12 (relative L2 and max |d| / max |r|), ids identical; the errors of fp32 code, which depend on the machine, within
@@ -45,7 +45,7 @@ def is_number(key):
 
 
 def same_dump(committed, made, limit=TAP_LIMIT):
-    """Findings of two dumps: names, ids, values, metadata. A limit of 0 asks for equal values."""
+    """Differences between two dumps: names, ids, values, metadata. A limit of 0 requires equal values."""
     (got, got_meta), (want, want_meta) = files.read(committed), files.read(made)
     findings = [f"{name}: only in one" for name in sorted(set(got) ^ set(want))]
     findings += [f"metadata {key}: only in one" for key in sorted(set(got_meta) ^ set(want_meta))]
@@ -68,7 +68,7 @@ def same_dump(committed, made, limit=TAP_LIMIT):
 
 
 def check_manifest(golden, made):
-    """Findings of MANIFEST.json against the files that lie beside it and against the cases."""
+    """Differences between MANIFEST.json, the files in its folder and the cases."""
     with open(os.path.join(golden, "MANIFEST.json")) as file:
         committed = json.load(file)
     with open(os.path.join(made, "MANIFEST.json")) as file:
@@ -100,7 +100,7 @@ def all_files(folder):
 
 
 def compare(golden, made):
-    """{path: findings} over the files of both trees, but for README.md."""
+    """{path: findings} over the files of both trees, except README.md."""
     results = {}
     for path in sorted(set(all_files(made)) | set(all_files(golden))):
         committed, fresh = os.path.join(golden, path), os.path.join(made, path)

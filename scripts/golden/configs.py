@@ -70,7 +70,7 @@ def minimax_m3_mxfp8():
 
 
 def minimax_m2_7():
-    """M2.7, by document 001, section 2.1: the file itself is not among our sources."""
+    """M2.7, by document 001, section 2.1: the file itself is not available."""
     return {
         "architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2",
         "hidden_size": 3072, "num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8,

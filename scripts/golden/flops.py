@@ -22,7 +22,7 @@ PREFILLS = (("tiny", 17), ("block128", 130))
 PICTURES = ([[1, 4, 6]], [[1, 2, 2], [1, 6, 4]])
 VIDEOS = ([[3, 4, 2]], [[9, 2, 4]])
 
-# The end of a module's name, the kind of product (None: all), what it counts for; the first that fits. A module's count
+# The end of a module's name, the kind of product (None: all), its component; the first match is used. A module's count
 # has those inside it, so only modules that hold no other of the list stand here.
 PARTS = (
     (".indexer.q_proj", None, "index_projections"), (".indexer.k_proj", None, "index_projections"),
@@ -98,7 +98,7 @@ def pictures(features, grids):
 
 
 def produce(out):
-    """Writes flops.json; the models lie in `out`."""
+    """Writes flops.json; the models are in `out`."""
     models = {name: truth.load(os.path.join(out, name, "model"), torch.float32, "eager", "eager")
               for name, _ in TEXT}
     tiny = models["tiny"].model

@@ -319,7 +319,7 @@ def gelu(x):
 
 
 def rope_3d(x, place, theta):
-    """x [P,A,U]: a third of the pairs turns by t, a third by h, a third by w; what does not divide by 6 stays."""
+    """x [P,A,U]: a third of the pairs turns by t, a third by h, a third by w; channels beyond a multiple of 6 stay."""
     axis = 2 * (x.shape[2] // 6)
     angle = (place[:, :, None] * inverse_frequencies(theta, axis)).reshape(len(x), 1, -1)
     half, y = angle.shape[2], x.copy()

@@ -1,4 +1,4 @@
-"""What fp32 costs: the public code in fp32, over several orders of summation, against the fp64 truth.
+"""The error of fp32: the public code in fp32, over several orders of summation, against the fp64 truth.
 
 Each order runs twice: with the tables of the public code (angles in fp32) and with tables from fp64 angles. A golden
 records the worst of the first kind as `<tap>.f32_rel_l2`, `.f32_max`, of the second as `.f32_angle64_rel_l2`, `_max`.
@@ -83,7 +83,7 @@ def fp32_runs(folder, input_ids, rows):
 
 
 class Fp32Error:
-    """Worst errors per tap, and the largest absolute error of the scores behind every selection."""
+    """Worst errors per tap, and the largest absolute error of the scores of every selection."""
 
     def __init__(self):
         self.worst, self.absolute, self.flips, self.runs = {}, {}, [], []

@@ -1,4 +1,4 @@
-"""What a case must pass before it is written, and the metadata that every golden carries."""
+"""The checks that a case must pass before it is written, and the metadata of every golden."""
 
 import platform
 
@@ -21,7 +21,7 @@ class Refused(Exception):
 
 
 def demand_fp64(check, taps):
-    """Refuses taps without a formula and taps that their formula does not give; ids it compared itself."""
+    """Refuses taps without a formula, and taps that differ from their formula; ids are compared by Check."""
     unchecked = set(taps) - set(check.errors) - {name for name in taps if taps[name].dtype == np.int32}
     if unchecked:
         raise Refused(f"no formula for {sorted(unchecked)}")

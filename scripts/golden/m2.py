@@ -36,7 +36,7 @@ MTP_READINGS = {"concat": {}, "additive": {"mtp_join": "additive"}}
 # ---- configuration and weights
 
 def config_of(case):
-    """The released form with the sizes of the case: `rotary_dim` alone says how much is turned."""
+    """The released form with the sizes of the case: `rotary_dim` alone says how much is rotated."""
     config = configs.minimax_m2_7() | case.text | {
         "num_hidden_layers": case.layers, "attn_type_list": [1] * case.layers, "num_mtp_modules": case.modules}
     if case.style == "bf16":
@@ -45,7 +45,7 @@ def config_of(case):
 
 
 def layer_shapes(config, prefix):
-    """{name: shape} of one decoder layer: as in M3, but for the norms of q and k and the shared expert."""
+    """{name: shape} of one decoder layer: as in M3, except for the norms of q and k and the shared expert."""
     shapes = {name: shape for name, shape in configs.layer_shapes(config, prefix, False, True).items()
               if ".shared_experts." not in name}
     for name in ("q", "k"):
@@ -159,7 +159,7 @@ def fp32_models(folder):
 
 
 def causal_mask(rows, dtype):
-    """[1,1,rows,rows], added to logits: the class takes it as it is, whatever the positions are."""
+    """[1,1,rows,rows], added to logits: the class uses it unchanged, whatever the positions are."""
     return torch.full((rows, rows), float("-inf"), dtype=dtype).triu(1)[None, None]
 
 

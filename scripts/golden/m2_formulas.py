@@ -63,7 +63,7 @@ class Check(formulas.Check):
         self.equal(p + "out", taps[p + "mid"] + taps[p + "mlp"])
 
     def project(self, p, name, w):
-        """Projection; of q and k one norm over the heads together, then the rotation of each head."""
+        """Projection; for q and k one norm over all heads together, then the rotation of each head."""
         taps, flat = self.taps, self.taps[p + "attn_norm"] @ w[f"self_attn.{name}_proj"].T
         shape = taps[f"{p}{name}_proj"].shape
         self.equal(f"{p}{name}_proj", flat.reshape(shape))

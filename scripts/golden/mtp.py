@@ -30,7 +30,7 @@ HELD = ("embed_norm", "hidden_norm", "eh_proj", "layer.out", "final_norm", "logi
 VISIBLE = 1e-3                                          # least effect of a reading on logits, relative L2
 NEAR_TIE = 1e-2                                         # of the largest |logit| of the row
 
-# On top of the generator of SPEC.md 3.6: what makes the next token mostly a function of the current one.
+# In addition to the generator of SPEC.md 3.6: changes that make the next token mostly a function of the current one.
 FACTORS = {".embed_tokens.weight": 8.0, ".o_proj.weight": 2.0, ".mlp.down_proj.weight": 0.25, ".w2.weight": 0.125,
            ".shared_experts.down_proj.weight": 0.125}
 SUCCESSOR = 2.0 ** -4                                   # of the embedding of v, added to the head's row of successor(v)
@@ -190,7 +190,7 @@ def run(modules, main, input_ids, reading):
     return renamed, {f"mtp.{module}.": value for module, value in weights.items()}
 
 
-# ---- greedy decoding, each step from nothing
+# ---- greedy decoding, each step without a cache
 
 class Decoder:
     """Main model and modules without any cache; both in fp64 inside truth.pure_fp64()."""
@@ -209,7 +209,7 @@ class Decoder:
         return self.seen[ids]
 
     def draft(self, ids, count):
-        """`count` ids that follow `ids`, whose last token has no hidden state yet, and the logits rows behind them."""
+        """`count` ids that follow `ids`, whose last token has no hidden state yet, and the logit rows after them."""
         hidden, _ = self.predict(ids[:-1])
         drafts, rows = [], []
         for module in range(count):
@@ -270,7 +270,7 @@ def greedy(decoder, prompt, count):
 
 
 def shorter(decoder, prompt, count):
-    """Counts of runs that end so that the last step drafts less, or nothing, and of the shortest runs."""
+    """Counts of runs whose last step drafts less, or nothing, and of the shortest runs."""
     runs = [generate(decoder, prompt, length)[0] for length in (1, 2, 3, count - 2, count - 1)]
     return [{key: made[key] for key in ("max_new", "drafted", "accepted", "main_calls")} for made in runs]
 

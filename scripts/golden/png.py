@@ -34,7 +34,7 @@ def paeth(left, above, corner):
 
 
 def filtered(rows, step):
-    """The bytes of one pass: each row behind its filter number; `step` is the distance to the byte on the left."""
+    """The bytes of one pass: each row after its filter number; `step` is the distance to the byte on the left."""
     out, above = bytearray(), np.zeros(rows.shape[1], np.int64)
     for number, row in enumerate(rows.astype(np.int64)):
         left, corner = (np.concatenate((np.zeros(step, np.int64), line))[:len(row)] for line in (row, above))

@@ -58,7 +58,7 @@ FORCED = 1e300                                          # above every score; of 
 # ---- the operators that read otherwise
 
 def block_scores(q, k, semantics, block, seen):
-    """[T,G,B] of q [T,G,X], k [T,X]; seen [T] bool says which keys the mask leaves."""
+    """[T,G,B] of q [T,G,X], k [T,X]; seen [T] bool says which keys the mask does not hide."""
     T = len(k)
     scores = torch.einsum("tgx,jx->tgj", q, k)
     if semantics.get("index_scale") == "rsqrt":
@@ -188,7 +188,7 @@ class HiddenColumns(truth.Fp64Torch):
 
 class MaskRecorder(truth.Recorder):
     """Records public code under a mask, places start .. stop-1 of the sequence. With `zero` the attention of the rows
-    in front of the first key seen is set to 0: nothing else of the model is touched."""
+    before the first visible key is set to 0: nothing else of the model is changed."""
 
     def __init__(self, model, mask, zero, start=0, stop=None, cache=None):
         super().__init__(model)
@@ -231,7 +231,7 @@ def demand_equal(what, public, taps, rows=slice(None)):
 
 
 def demand_public(model, call, results):
-    """The default reading and local_blocks are in the public code; so is the mask, but for two things."""
+    """The default reading and local_blocks are in the public code; so is the mask, except for two things."""
     with truth.pure_fp64():
         demand_equal("default", truth.run(model, call.ids)[0], results[DEFAULT].taps)
         indexers = [layer.self_attn.indexer for layer in model.model.language_model.layers if layer.self_attn.indexer]
@@ -290,7 +290,7 @@ class Result:
         self.whole, self.ruler = fp32_error.Fp32Error(), fp32_error.Fp32Error()
 
     def add(self, kind, got):
-        """One fp32 run; margins are judged over all rows, for a flip anywhere reaches the rows that are held."""
+        """One fp32 run; margins are judged over all rows, because a flip anywhere reaches the rows that are held."""
         choices = {name: value for name, value in self.taps.items() if name.endswith(CHOICES)}
         self.whole.add(kind, got, choices)
         judge.judge_margins(self.check, self.whole, slice(None))

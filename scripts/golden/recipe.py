@@ -1,4 +1,4 @@
-"""Preprocessing once more, in NumPy and Python integers: what the public processors are demanded to give, bit for bit.
+"""Preprocessing once more, in NumPy and Python integers: the public processors must give the same, bit for bit.
 
 Written from the rules (sizes, resampling, normalisation, patches), with nothing of the public code.
 """

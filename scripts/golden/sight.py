@@ -121,7 +121,7 @@ class Features:
 
 
 class ApartRecorder(PictureRecorder):
-    """`segment` from public calls alone: the tower and the projector are called once per segment."""
+    """`segment` from public calls only: the tower and the projector are called once per segment."""
 
     def forward(self, input_ids):
         model, cut = self.model.model, self.pictures.image_rows()

@@ -201,7 +201,7 @@ class Recorder:
         return apply
 
     def inputs(self):
-        """What the model takes beside the ids."""
+        """The model's inputs besides the ids."""
         return {}
 
     def block_scores(self, number, indexer):
@@ -222,7 +222,7 @@ class Recorder:
 
 
 def module_block_scores(indexer, inputs):
-    """[T,G,B]: the indexer's own pooled scores. Without local blocks it hands them to top-k before any boost."""
+    """[T,G,B]: the indexer's own pooled scores. Without local blocks it passes them to top-k before any boost."""
     seen, topk, local = [], torch.Tensor.topk, indexer.local_blocks
 
     def record(scores, *arguments, **keywords):

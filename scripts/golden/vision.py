@@ -74,7 +74,7 @@ def ids_of(case, seed, config):
 
 
 class Call:
-    """One case in one reading: the inputs, and the fp64 taps once they are there."""
+    """One case in one reading: the inputs, and the fp64 taps when they exist."""
 
     def __init__(self, case, boundary, short, ids, pixels):
         self.case, self.short, self.ids = case, short, ids

@@ -146,7 +146,7 @@ START_TEST(layers_in_two_parts)
 END_TEST
 
 /* Other readings of the model, by name: each is told from the released one. Float angles are not at 67 positions:
- * there the golden's yardstick, public code's own float angles, allows them. */
+ * there the golden's tolerance, public code's own float angles, allows them. */
 START_TEST(other_readings)
 {
     /* clang-format off */

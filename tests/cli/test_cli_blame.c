@@ -54,7 +54,7 @@ static const char *text(const json_t *object, const char *key)
     return value ? value : "";
 }
 
-/* An honest run: exit 0, one line a tap and what a reader wants to know; nothing on stderr. */
+/* A correct run: exit 0, one line a tap and what a reader wants to know; nothing on stderr. */
 START_TEST(honest)
 {
     dump_of("");

@@ -1,4 +1,4 @@
-/* `m3ref run --bounds`, `--companions`: what stands beside the taps is complete, is that of the taps, and changes none
+/* `m3ref run --bounds`, `--companions`: what accompanies the taps is complete, is that of the taps, and changes none
  * of them. SPEC 7.13. */
 #include "program.h"
 
@@ -271,7 +271,7 @@ static void plant(const char *name, const char *tap, int64_t i, double by)
     ck_assert_int_eq(fclose(out), 0);
 }
 
-/* Goal:  a reader with one subtraction and one comparison passes honest floats and finds a planted error.
+/* Goal:  a reader with one subtraction and one comparison passes correct floats and finds a planted error.
  * Given: the double run as reference; the float run, first taps with equal inputs, linear ones with moved inputs.
  * Claim: none beyond; with one element of each tap off by 0.1 one is.
  * Seen to fail with bounds 1e4 times as large. */
@@ -378,7 +378,7 @@ static int64_t same_rows(const char *whole_name, const char *part_name, int64_t 
     return count;
 }
 
-/* Goal:  behind cached places, and from a later layer on, companions are those of one run over everything.
+/* Goal:  after cached places, and from a later layer on, companions are those of one run over everything.
  * Given: ordered sums, which give the same bits; gains of MLPs, which are probed by rows, left out.
  * Claim: bit for bit.
  * Seen to fail with other numbers in the cached places. */

@@ -95,7 +95,7 @@ static void write_case(const char *path, int64_t from, int64_t T, int with_posit
 
 /* Goal:  three runs that hand on their cache, the last over a case file, are one run: taps, next tokens, positions; a
  *        file may grow in place.
- * Seen to fail with: positions from 0 behind a cache; the dump's rows counted from 0. */
+ * Seen to fail with: positions from 0 after a cache; the dump's rows counted from 0. */
 START_TEST(runs_are_one_run)
 {
     const char *how = _i / 2 ? "--linear ordered --precision f64" : "--linear ordered";
@@ -120,7 +120,7 @@ START_TEST(runs_are_one_run)
 END_TEST
 
 /* Goal:  with BLAS, one token at a time, the next tokens are the same, their logits within 1e-4.
- * Seen to fail with positions from 0 behind a cache. */
+ * Seen to fail with positions from 0 after a cache. */
 START_TEST(next_tokens_with_blas)
 {
     static const char form[] = "next tokens: %d (%lf), %d (%lf), %d (%lf)";
@@ -282,7 +282,7 @@ static void append(const char *path, const char *text)
 }
 
 /* Goal:  one clear line, 65 (66 where no file is), and nothing written: no dump, no cache, no temporary file.
- * Seen to fail with each check of m3_cache_load taken out by itself. */
+ * Seen to fail with each check of m3_cache_load taken out separately. */
 START_TEST(refused_files)
 {
     char where[300] = TINY;
@@ -322,7 +322,7 @@ static int same_bytes(const char *a_path, const char *b_path)
 
 /* Goal:  the cache is not written over what the run reads, nor the dump over a cache; each file stays as it was.
  *        One file under two names for two outputs is refused, and a place that cannot be written before any output is.
- * Seen to fail with: --cache-out not checked; --dump not held against --cache-in; names compared as strings; the
+ * Seen to fail with: --cache-out not checked; --dump not compared with --cache-in; names compared as strings; the
  * cache's file opened after the pass. */
 START_TEST(cache_over_an_input)
 {
@@ -460,7 +460,7 @@ static int tensors_of(const char *name, const char *prefix)
     return count;
 }
 
-/* Goal:  a call behind a cached prefix shows no MTP module, for their own keys are not in the file; a call from nothing
+/* Goal:  a call after a cached prefix shows no MTP module, as their keys are not in the file; a call from nothing
  *        does, also one that saves its cache. All else is that of one call.
  * Seen to fail with modules run whether there is a cache or not. */
 START_TEST(no_modules_behind_a_cache)

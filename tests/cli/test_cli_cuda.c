@@ -25,7 +25,7 @@ static int same_file(const char *a, const char *b)
 }
 
 /* Goal:  released head, index and block sizes, 2,305 tokens, 19 blocks of which 16 are chosen.
- * Claim: every stage of the golden, chosen blocks and experts equal.
+ * Claim: every stage of the golden, selected blocks and experts equal.
  * Seen to fail with partials combined without their maxima, and with a row's own key hidden. */
 START_TEST(released_sizes)
 {
@@ -56,7 +56,7 @@ START_TEST(tiny_twice)
 }
 END_TEST
 
-/* Goal:  every operator inside the bounds of its arithmetic, on its own inputs, fp32 and bf16.
+/* Goal:  every operator within the bounds of its arithmetic, on its own inputs, fp32 and bf16.
  * Claim: compare passes beside a reference that knows the bounds, choices certified; blame passes. */
 START_TEST(inside_the_bounds)
 {

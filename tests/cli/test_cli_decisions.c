@@ -1,4 +1,4 @@
-/* `m3ref run --decisions DUMP`: a run that follows the chosen blocks, experts and weights of a dump is the run that
+/* `m3ref run --decisions DUMP`: a run that follows the selected blocks, experts and weights of a dump is the run that
  * chose them, bit for bit; what no operator can take does not enter a run. */
 #include "program.h"
 
@@ -61,7 +61,7 @@ static const struct { const char *model, *other; int apart; } others[] = {
 /* clang-format on */
 
 /* Goal:  to choose as another run did is to be that run; blocks, experts, weights, in modules too, in float and double.
- * Claim: without the dump most taps differ, with it none, but for block scores where they are pooled otherwise.
+ * Claim: without the dump most taps differ, with it none, except for block scores where they are pooled otherwise.
  * Seen to fail with blocks, experts or weights not followed, and with modules left out. */
 START_TEST(follows_another_run)
 {
@@ -100,7 +100,7 @@ START_TEST(float_in_double)
 END_TEST
 
 /* A run's own decisions change nothing, also where a dump holds some layers, or other taps too, and where the run goes
- * on behind a cached prefix. */
+ * on after a cached prefix. */
 START_TEST(follows_itself)
 {
     static const char *const kept[] = { "*", "layers.3.*", "*.experts,*.weights", "*.index.blocks" };

@@ -1,7 +1,7 @@
-/* What m3ref estimate tells of documents: the table of printed figures, marks behind figures, the list below them.
+/* What m3ref estimate tells of documents: the table of printed figures, marks after figures, the list below them.
  *
  * Seen to fail with: rows of another model printed; ours in base units; digits fewer; commas left out; decimals of a
- * whole number left out, or behind one without unit; no errata in the table; the list left out, or headed without
+ * whole number left out, or after one without unit; no errata in the table; the list left out, or headed without
  * marks; marks of a prefill left out, or twice; --documents beside --explain let through; models told apart by
  * parameters; a table that ends where a figure cannot be judged; a figure printed that differs without erratum, or
  * agrees despite one. */

@@ -196,7 +196,7 @@ static double median_percentile(void)
  *        truth; readings that clamp the gate below too (a few elements), that choose other blocks in layer 2.
  * Claim: the float engine passes, its median percentile between 10 and 99; farther is suspect there and nowhere else,
  *        exit status 2; so is the clamp, which passes without the envelope, from the activation on; other blocks fail
- *        for what they are, and nothing behind them is ranked.
+ *        for what they are, and nothing after them is ranked.
  * Seen to fail with suspects beyond 4 times the largest, with --envelope not handed on, and with linear operators of
  * all implementations cut into up to 8 parts. */
 START_TEST(ranks)

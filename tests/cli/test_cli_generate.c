@@ -328,7 +328,7 @@ START_TEST(full_output)
 }
 END_TEST
 
-/* Goal:  modules behind a later layer are those of the whole run, but where they join rows that only layer 0 sees.
+/* Goal:  modules after a later layer are those of the whole run, but where they join rows that only layer 0 sees.
  * Seen to fail with scattered rows taken from the input of the later layer. */
 START_TEST(modules_behind_a_later_layer)
 {

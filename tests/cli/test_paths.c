@@ -223,9 +223,9 @@ START_TEST(missing_input)
 }
 END_TEST
 
-/* What is no clash: a file of one's own in the model's folder, written again; the cache that goes on; a file with the
+/* What is no clash: a file of one's own in the model's folder, written again; the cache that continues; a file with the
  * name of a profile that is built in; a list of tensors beside them.
- * Seen to fail with every file of the folder refused, --cache-in held against --cache-out, names taken for paths. */
+ * Seen to fail with every file of the folder refused, --cache-in compared with --cache-out, names taken for paths. */
 START_TEST(allowed)
 {
     for (int i = 0; i < 2; i++) {

@@ -1,4 +1,4 @@
-/* The float engine with the CUDA operators in the place of the reference's, and contexts that hold their state. The
+/* The float engine with the CUDA operators instead of the reference's, and contexts that hold their state. The
  * operator tests are compiled against it under other names (Makefile), so kernels meet the same twins. */
 #include "model/engine.h"
 #include "ops/ops.h"

@@ -78,7 +78,7 @@ END_TEST
 
 static __global__ void take_pointers(const float *, int, unsigned *) {}
 
-/* Claim: a kernel may be given pointers into device memory, or just behind it, or NULL; others are refused. */
+/* Claim: a kernel may be given pointers into device memory, or just after it, or NULL; others are refused. */
 START_TEST(pointers_of_a_launch)
 {
     float *x;

@@ -80,7 +80,7 @@ static void check_drafts(struct drafting *d, int64_t count, const struct m3_samp
     forget(&parallel);
 }
 
-/* One step of speculation: drafts, a pass over them, `kept` of them and the token `next` behind them. */
+/* One step of speculation: drafts, a pass over them, `kept` of them and the token `next` after them. */
 static void advance(struct drafting *d, int64_t count, int64_t kept, int32_t next, const struct m3_sampling *sampling)
 {
     memset(d->q, 0xFF, (size_t)(model->mtp_modules * model->config.V) * sizeof *d->q);
@@ -109,7 +109,7 @@ static void random_steps(struct drafting *d, uint64_t seed, int64_t until, const
 }
 
 /* Goal:  a draft is what the parallel form gives from the tokens known and the drafts before it; rejected drafts leave
- *        nothing behind, in no module, and modules that were not asked for a while catch up.
+ *        nothing after, in no module, and modules that were not asked for a while catch up.
  * Given: tokens after each step that are not the model's own, so that nothing agrees by chance.
  * Seen to fail with: the rows of rejected drafts left in a module's cache; one row too many kept; module 1 fed with
  *        stale rows of module 0; positions t + m; the token before joined; a draft drawn with another use's number. */

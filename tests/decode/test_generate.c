@@ -86,7 +86,7 @@ END_TEST
 /* ---- plain generation */
 
 /* Positions that neither start at 0 nor are even: the tokens that follow count on from the last one. Tokens are those
- * of a whole pass over everything so far. Seen to fail with positions that go on from the number of tokens. */
+ * of a whole pass over everything so far. Seen to fail with positions that continue from the number of tokens. */
 START_TEST(positions_of_the_case)
 {
     const int64_t ids[] = { 9, 61, 80, 68 }, given[] = { 3, 700, 1000, 1040 };
@@ -114,7 +114,7 @@ END_TEST
 
 /* A prompt with hidden places, the own one of the last row and the first ones among them: tokens that follow are seen,
  * and are those of a whole pass with the mask; drafts change nothing.
- * Seen to fail with new places hidden, and with the mask forgotten behind the prompt. */
+ * Seen to fail with new places hidden, and with the mask forgotten after the prompt. */
 START_TEST(mask_of_the_case)
 {
     const int64_t ids[] = { 9, 61, 80, 68, 12, 33 };
@@ -220,7 +220,7 @@ END_TEST
 /* ---- stop ids */
 
 /* Golden step by step: 33 | 44 | 18 57 (both drafts kept) 42 | 64 50 86 | ... With a stop id the last token is that id,
- * whether it comes from the prefill, in place of a rejected draft, as the first or the second kept draft, or behind
+ * whether it comes from the prefill, in place of a rejected draft, as the first or the second kept draft, or after
  * them. Seen to fail with a stop id that is not counted as a kept draft, and with one that ends nothing until the step
  * is over. */
 START_TEST(stop_ids)

@@ -51,7 +51,7 @@ static double chi_square(const int64_t *counts, const double *p, int64_t n, int6
 }
 
 /* In [0,1), even over 16 cells, and over the 4 x 4 cells of two uses at one place and of two places of one use.
- * 15 degrees of freedom are below 60 but for one in a million. Seen to fail with one key for all uses. */
+ * 15 degrees of freedom are below 60 except for one in a million. Seen to fail with one key for all uses. */
 START_TEST(uniform_is_even)
 {
     enum { DRAWS = 200000 };
@@ -215,7 +215,7 @@ START_TEST(distribution_exact)
 END_TEST
 
 /* A temperature that no quotient survives leaves the likeliest, shared where they tie; logits of any size do.
- * Seen to fail with exp(logit / temperature), the greatest not taken off. */
+ * Seen to fail with exp(logit / temperature), the largest not taken off. */
 START_TEST(distribution_extremes)
 {
     const double logits[5] = { 1, 3, 2.999999, 3, -INFINITY }, large[3] = { 1e300, -1e300, 1e300 };
@@ -250,7 +250,7 @@ START_TEST(pick)
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         ck_assert_msg(m3_pick(gaps, 6, rows[r].u) == rows[r].id, "u %.17g: got %d", rows[r].u,
                       m3_pick(gaps, 6, rows[r].u));
-    for (int i = 1; i < 11; i++) tenths[i] = 0.1;       /* their sum is 1 - 2^-53: no more than the greatest u */
+    for (int i = 1; i < 11; i++) tenths[i] = 0.1;       /* their sum is 1 - 2^-53: no more than the largest u */
     ck_assert_int_eq(m3_pick(tenths, 13, 1 - least), 10);
     ck_assert_int_eq(m3_pick(tenths, 13, 0), 1);
     const double one[] = { 1 };
@@ -259,7 +259,7 @@ START_TEST(pick)
 }
 END_TEST
 
-/* Seen to fail with log2, with the greatest logit left out of the sum, and with the id itself as its best other. */
+/* Seen to fail with log2, with the largest logit left out of the sum, and with the id itself as its best other. */
 START_TEST(logprob_and_margin)
 {
     uint64_t state = 3;

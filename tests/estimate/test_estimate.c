@@ -386,7 +386,7 @@ START_TEST(caches_by_dtype)
 }
 END_TEST
 
-/* Without sparse layers nothing stands for them, and index keys have no bytes. */
+/* Without sparse layers there are no figures for them, and index keys have no bytes. */
 START_TEST(no_sparse_layers)
 {
     struct m3_config config;

@@ -2,7 +2,7 @@
  * against every choice of experts.
  *
  * Seen to fail with: cards rounded down; a batch below 0; the stored size over one that was asked for; scales of
- * [128,128] for [1,32]; index keys read only in chosen blocks; experts read as K for each token; the FP8 peak of a
+ * [128,128] for [1,32]; index keys read only in selected blocks; experts read as K for each token; the FP8 peak of a
  * card without one; another bandwidth; the bound the wrong way round; a fullest card that holds one more; K = E; the
  * tower, or the embedding, among the weights read as stored; experts of the fullest card once, not in each layer; a
  * whole sequence on each card; all weights shared out; tails as differences of sums; a card that just suffices refused,

@@ -1,6 +1,6 @@
 /* Estimated FLOPs against those that PyTorch's counter finds in the public code (golden/flops.json, made by
  * scripts/golden/flops.py): decoding on a cache, prefill, pictures. That code multiplies a sparse layer in full and
- * masks; so its main branch stands for 4 Q D T in each sparse layer, and the angles of RoPE are a product more,
+ * masks; so its main branch counts 4 Q D T in each sparse layer, and the angles of RoPE are a product more,
  * 2 (R/2) a place.
  *
  * Seen to fail with: a router that counts E H once; index keys for each group, index queries for each head; lm_head for

@@ -116,7 +116,7 @@ START_TEST(nemotron)
     r.gpus = 8;
     r.activation_bytes = 2000000000;
     ck_assert_int_eq(whole(&model.config, &r, "max_batch"), 38);
-    r.batch = 2;            /* how many experts two tokens share nobody published */
+    r.batch = 2;            /* how many experts two tokens share is not published */
     e = estimate(&model.config, &r);
     ck_assert(isnan(m3_quantity(&e, "decode_read_bytes.weights")) && isnan(m3_quantity(&e, "decode_read_bytes.total")));
     ck_assert(isnan(m3_quantity(&e, "bandwidth_bound_seconds")));

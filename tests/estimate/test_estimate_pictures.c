@@ -1,4 +1,4 @@
-/* FLOPs of pictures: literals of the greatest image, plain counting over the segments that the engine itself forms, and
+/* FLOPs of pictures: literals of the largest image, plain counting over the segments that the engine itself forms, and
  * the options that ask for them.
  *
  * Seen to fail with: a projector by patches throughout; no merging in the tokens; a segment over a whole video; limits

@@ -5,7 +5,7 @@
 
 #include "io/config.h"
 
-/* The released config, but for its lists of 60, which setup() puts in: 3 zeros, then ones. */
+/* The released config, except for its lists of 60, which setup() puts in: 3 zeros, then ones. */
 static const char released_text[] =
     "{\"architectures\":[\"MiniMaxM3SparseForConditionalGeneration\"],\"model_type\":\"minimax_m3_vl\","
     "\"auto_map\":{\"AutoConfig\":\"x\"},\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.52.4\","

@@ -1,11 +1,11 @@
-/* JSON loses nothing: where memory is short inside jansson a command ends with 70 and leaves no file.
+/* JSON loses nothing: if an allocation of jansson fails, a command ends with 70 and leaves no file.
  *
  * Goal:  for every allocation of jansson that fails, alone: exit status 70 and no new file, or every byte as without.
  * Given: commands in this process, each run in a child whose n-th allocation of jansson gives NULL; a sample of
  *        all n, and the last ones, which are those of what is written.
- * Seen to fail with the program before failures were noted (a dump whose header lacks a name, verdicts and reports that
- * lack a stage, with status 0; findings about a config that is whole), with m3_json_failed that gives 0, with it left
- * out of m3_new_file_commit, and of m3_cli_end. */
+ * Seen to fail with the program before failures were noted (a dump with a name missing in its header, verdicts and
+ * reports with a stage missing, status 0; messages about a complete config), with m3_json_failed that returns 0,
+ * with it left out of m3_new_file_commit, and of m3_cli_end. */
 #include "files.h"
 
 #include <fcntl.h>
@@ -68,7 +68,7 @@ static int run(const struct job *job, long n)
     return WEXITSTATUS(status);
 }
 
-/* Is the file as it was without a failure? */
+/* Is the file equal to the one written without a failure? */
 static int is_whole(const char *name, const char *whole)
 {
     size_t got_count, want_count;

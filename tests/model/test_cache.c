@@ -137,7 +137,7 @@ START_TEST(modules_in_chunks)
 }
 END_TEST
 
-/* Goal:  1, 2 and 5 threads give the same bits behind a cached prefix.
+/* Goal:  1, 2 and 5 threads give the same bits after a cached prefix.
  * Seen to fail with attend_blocks that leaves a block out where it has several threads. */
 START_TEST(threads_change_no_bit)
 {
@@ -167,7 +167,7 @@ END_TEST
 /* Goal:  after cutting back, other tokens give what a fresh call over the shorter prefix and those tokens gives: of the
  *        forgotten tokens no key, value or index key is left. Cut inside a block, at its edge, to nothing; again and
  *        again, as rejected drafts do.
- * Seen to fail with: a length that never shrinks; index keys written behind the longest length ever held (known bug
+ * Seen to fail with: a length that never shrinks; index keys written after the longest length ever held (known bug
  * cache.index_key). */
 START_TEST(cutting_back)
 {
@@ -246,7 +246,7 @@ static const struct {
 
 enum { FAILURES = sizeof failures / sizeof *failures };
 
-/* Goal:  a pass that fails leaves the length, and what is behind it has no part in the next pass.
+/* Goal:  a pass that fails leaves the length, and what is after it has no part in the next pass.
  * Seen to fail with: the length set whatever the status; the length set before the pass; rows of logits unchecked. */
 START_TEST(a_failed_pass_holds_nothing)
 {

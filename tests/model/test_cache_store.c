@@ -148,7 +148,7 @@ static struct m3_cache *load(const char *path)
     return cache;
 }
 
-/* Goal:  a saved and loaded cache goes on bit for bit, in both precisions, also compressed; it is the main model's
+/* Goal:  a saved and loaded cache continues bit for bit, in both precisions, also compressed; it is the main model's
  *        alone.
  * Seen to fail with: the length off by one; index keys not written. */
 START_TEST(saved_and_loaded)

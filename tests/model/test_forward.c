@@ -92,7 +92,7 @@ static struct setting setting_of(int i)
     /* clang-format on */
 }
 
-/* The yardstick with angles as this model forms them, where the golden has it: public code's float angles are
+/* The tolerance with angles as this model forms them, where the golden has it: public code's float angles are
  * rougher. */
 static double yardstick(const struct m3_safetensors *golden, const char *tap, const char *which)
 {
@@ -201,7 +201,7 @@ START_TEST(threads_change_no_bit)
 END_TEST
 
 /* m of "mtp.m.", -1 of the main model. */
-/* And not what stands beside one. */
+/* And not what accompanies one. */
 static int is_tap(const char *name)
 {
     enum m3_tap tap;

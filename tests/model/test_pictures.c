@@ -66,7 +66,7 @@ START_TEST(stills)
 }
 END_TEST
 
-/* Goal:  the same for a video of an odd number of frames, whose last is repeated, behind a still.
+/* Goal:  the same for a video of an odd number of frames, whose last is repeated, after a still.
  * Seen to fail without the repeated frame, with frames in descending order, with only the width compared, and with the
  * limit of images. */
 START_TEST(video)
@@ -163,7 +163,7 @@ END_TEST
 
 /* Goal:  time, row and column of every patch in merge order, and where segments end, for two stills and a video of 5
  *        steps with at most 4 to a segment.
- * Seen to fail with time that goes on behind a boundary, with places in raster order, with the limit on images, with
+ * Seen to fail with time that continues after a boundary, with places in raster order, with the limit on images, with
  * one segment for images and videos together, and with 2 for the merge size. */
 START_TEST(segments)
 {

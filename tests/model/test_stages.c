@@ -115,7 +115,7 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
 
 /* Goal: stages with a tap, without one, with two, in place, with a stored vector, and in pieces, whose rows count from
  *       the first piece.
- * Seen to fail with: a stage that goes on after a failure; the row of a piece; a stage without a tap shown; a tap
+ * Seen to fail with: a stage that continues after a failure; the row of a piece; a stage without a tap shown; a tap
  * forced although its operator failed; a status out of range passed on. */
 START_TEST(a_failing_operator_ends_the_pass)
 {

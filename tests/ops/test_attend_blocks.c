@@ -76,10 +76,10 @@ START_TEST(boundaries)
 }
 END_TEST
 
-/* Goal:  hidden keys are seen by no row, also inside chosen blocks.
+/* Goal:  hidden keys are seen by no row, also inside selected blocks.
  * Given: every 10th, half, 9 of 10 keys hidden, and all; the first 4 or 40 places hidden; random lists, group and
  *        union; NaN in hidden keys.
- * Claim: as above, over the keys that are left, also alone; rows without any give 0 and -inf.
+ * Claim: as above, over the keys that remain, also alone; rows without any give 0 and -inf.
  * Seen to fail with the mask forgotten in the logits, in the values, and taken from the start of the block. */
 START_TEST(hidden_keys)
 {

@@ -52,7 +52,7 @@ END_TEST
 /* Goal:  hidden keys are seen by no row.
  * Given: every 10th, half, 9 of 10 keys hidden, and all; the first 4, 40 or 70 places hidden, so that the first rows of
  *        a call, or all rows of a tile, see nothing; 600 keys, more than one piece of values; NaN in hidden keys.
- * Claim: as above, over the keys that are left, also alone; rows without any give 0 and -inf.
+ * Claim: as above, over the keys that remain, also alone; rows without any give 0 and -inf.
  * Seen to fail with the mask forgotten in the logits, in the values, a row's count of keys one too high, and empty rows
  *        left to the softmax. */
 START_TEST(hidden_keys)
@@ -110,9 +110,9 @@ START_TEST(alone_as_in_a_batch)
 END_TEST
 
 /* Goal:  the bits of every sum, in both engines.
- * Given: weights that are exactly 1 (logits equal to the greatest) or exactly 0 (logits 1e4 below it), so that no exp
+ * Given: weights that are exactly 1 (logits equal to the largest) or exactly 0 (logits 1e4 below it), so that no exp
  *        rounds: some of 131 keys chosen at random, all of them, only the row itself.
- * Claim: o has the bits of the plain loop; lse = m + ln(number of chosen keys) to an ulp.
+ * Claim: o has the bits of the plain loop; lse = m + ln(number of selected keys) to an ulp.
  * Seen to fail with o / c for o * real(1 / c), the last key left out of o, and a scale of another width. */
 START_TEST(exact_weights)
 {
@@ -146,7 +146,7 @@ START_TEST(exact_weights)
 }
 END_TEST
 
-/* Given: the first place of a sequence; D from 1 to 128; a v of -0, for a sum begins with +0.
+/* Given: the first place of a sequence; D from 1 to 128; a v of -0, because a sum begins with +0.
  * Claim: o has the bits of 0 + v, lse those of z in the order of SPEC, in both engines.
  * Seen to fail with a scale of another width, and with o added to what was there. */
 START_TEST(one_key)

@@ -119,7 +119,7 @@ static void check_drawn(const int64_t *lengths, int64_t A, int64_t U, double siz
  *        and 80, once P = A = U; logits of a few and of hundreds.
  * Claim: within the bound of SPEC; in float, the bits of a plain loop; the same bits on 1, 2 and 13 threads.
  * Seen to fail with one segment for all (vision.no_boundary), the last key seen by one row only, ends read as lengths,
- * one row more before or behind a segment, the last key left out, a scale of R, of A U or none, keys of head 0 for all,
+ * one row more before or after a segment, the last key left out, a scale of R, of A U or none, keys of head 0 for all,
  * another head's v, another row's q, threads that share their scratch, keys beyond a piece that replace the sum, o
  * added to what was there; in float with o / c, the sum of weights in float, and the maximum not subtracted. */
 START_TEST(formula_and_order)
@@ -159,7 +159,7 @@ END_TEST
 
 /* Goal:  a segment does not know what it is computed with.
  * Claim: each of ten segments has the bits of a call of its own.
- * Seen to fail with one segment for all, ends read as lengths, one row more before or behind a segment; in float with
+ * Seen to fail with one segment for all, ends read as lengths, one row more before or after a segment; in float with
  * threads that share their scratch. */
 START_TEST(alone_as_with_others)
 {
@@ -183,7 +183,7 @@ END_TEST
  * Given: NaN, inf or -inf in q, k or v of head 1, channel 2, at every row of six segments.
  * Claim: NaN in q makes its own row of that head NaN, in k all rows of the segment, in v that channel of them; infinite
  *        v shows there too; all else keeps its bits.
- * Seen to fail with one segment for all, ends read as lengths, one row more before or behind a segment, the last key
+ * Seen to fail with one segment for all, ends read as lengths, one row more before or after a segment, the last key
  * left out, keys of head 0 for all, another head's v, another row's q, and a NaN logit that weighs nothing. */
 START_TEST(segments_do_not_leak)
 {
@@ -318,8 +318,8 @@ START_TEST(exact_weights)
 }
 END_TEST
 
-/* Claim: o is v, but for a -0, because a sum begins with +0.
- * Seen to fail with one segment for all, one row more before or behind a segment, keys of head 0 for all, another
+/* Claim: o is v, except for a -0, because a sum begins with +0.
+ * Seen to fail with one segment for all, one row more before or after a segment, keys of head 0 for all, another
  * head's v, the maximum not subtracted, and o added to what was there. */
 START_TEST(one_row_segments)
 {
@@ -340,7 +340,7 @@ START_TEST(one_row_segments)
 END_TEST
 
 /* Goal:  logits of 1e37 (double: 1e300) neither overflow nor lose the key that wins.
- * Claim: o is v of the greatest logit, found in long double.
+ * Claim: o is v of the largest logit, found in long double.
  * Seen to fail with the maximum not subtracted, another row's q, one segment for all, and the last key left out. */
 START_TEST(large_logits)
 {

@@ -208,7 +208,7 @@ END_TEST
 
 /* Goal:  hidden keys count in no score.
  * Given: every 10th, half, 9 of 10 keys hidden, and all; NaN in hidden keys; both pools, with and without the scale.
- * Claim: as above, over the keys that are left; -inf where none is.
+ * Claim: as above, over the keys that remain; -inf where none is.
  * Seen to fail with the mask forgotten, taken from place 0 for every block, and forgotten in the logarithm alone. */
 START_TEST(hidden_keys)
 {
@@ -296,7 +296,7 @@ START_TEST(alone_as_in_a_batch)
 }
 END_TEST
 
-/* Goal:  a NaN score is an error with its place, and a row does not look at the keys behind it.
+/* Goal:  a NaN score is an error with its place, and a row does not look at the keys after it.
  * Given: 11 rows after 10 places, blocks of 4 and of 1; key j is NaN, or makes the product 0 times inf in the first
  * row        that sees it.
  * Claim: the first row that sees key j, group 0, the block of j: no earlier row has met it.

@@ -1,4 +1,4 @@
-/* experts against the formula and the order of SPEC 5.15, with 5.4, 5.11 and 5.12 inside it. */
+/* experts against the formula and the order of SPEC 5.15, including 5.4, 5.11 and 5.12. */
 #include "model/engine.h"
 #include "ops/ops.h"
 
@@ -425,7 +425,7 @@ START_TEST(one_bad_row)
 }
 END_TEST
 
-/* Given: an id of -1, E, the least or the greatest int32 in any row and slot, and others in later rows; both bodies.
+/* Given: an id of -1, E, the least or the largest int32 in any row and slot, and others in later rows; both bodies.
  * Claim: an error that names the first such row.
  * Seen to fail with E and -1 accepted, the slot for the row, and the last row named. */
 START_TEST(ids_out_of_range)

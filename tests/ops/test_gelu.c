@@ -51,7 +51,7 @@ static void check_one(const char *what, int64_t i, real got, real x)
 }
 
 /* Goal:  the exact form, to the last places, far into the left tail.
- * Given: x from -38 to 8.5, all held by float; values computed with 60 decimal digits (mpmath 1.3); the least value.
+ * Given: x from -38 to 8.5, all held by float; values computed with 60 decimal digits (mpmath 1.3); the smallest value.
  * Claim: as `allowed` says.
  * Seen to fail with the tanh form, x sig(1.702 x), x sig(x), 1 + erf in double and in float, no division by sqrt 2, the
  * half left out, 0 below -5, x clamped to -8, a tail that ends at 13.2, a tail or a product in float, a coefficient
@@ -211,7 +211,7 @@ START_TEST(difference_of_both_signs)
 }
 END_TEST
 
-/* Goal:  NaN and infinities at every place of a short row, and what stands beside them.
+/* Goal:  NaN and infinities at every place of a short row, and what accompanies them.
  * Claim: NaN, +inf, a zero for -inf; all others keep their bits.
  * Seen to fail with inf * 0, NaN made 0, x clamped to -8, signs exchanged, one element too many. */
 START_TEST(not_finite_stays)

@@ -44,8 +44,8 @@ static real *new_reals(int64_t count)
 /* ---- the twin */
 
 /* One row against the formula. In double SPEC's tolerance: (H + 8) u B and the variance's part. In float ours is
- * better, for only three roundings are in float: n, n w, and the sum; the rest is the same tolerance with the u of
- * double. An n or a product below the normal range is off by half of the least number. */
+ * better, because only three roundings are in float: n, n w, and the sum; the rest is the same tolerance with the u of
+ * double. An n or a product below the normal range is off by half of the smallest number. */
 static void check_formula(int64_t t, const real *y, const real *x, const real *w, const real *b, int64_t H, real eps)
 {
     long double mean = 0, size = 0, squares = 0;

@@ -69,7 +69,7 @@ static void free_result(struct result *r)
     free(r->state);
 }
 
-/* ---- the operator in guarded buffers: rows [row, row + rows) of a case, behind the given state */
+/* ---- the operator in guarded buffers: rows [row, row + rows) of a case, after the given state */
 
 static void run_rows(real *o, real *state, const struct lightning *c, int64_t row, int64_t rows, int threads)
 {
@@ -194,7 +194,7 @@ static void check_order(const struct lightning *c, const struct result *got)
 
 /* ---- tests */
 
-/* Goal:  every row, head and channel, behind any state, for any number of threads.
+/* Goal:  every row, head and channel, after any state, for any number of threads.
  * Given: T, Q, D 1, odd, prime, a power of two; decays 1, 0.9999, 15/16, 0.3, 2^-30, 0 in turn over the heads; a state
  *        of zeros where T is odd, else any numbers; q and k around 0, and around 72.
  * Claim: o and state as the quadratic form says, within SPEC's tolerance; the bits of its order (double: around 72);
@@ -310,7 +310,7 @@ START_TEST(last_row_without_decay)
 }
 END_TEST
 
-/* Goal:  a state that fades below the least number, and one that is forgotten at once.
+/* Goal:  a state that fades below the smallest number, and one that is forgotten at once.
  * Given: keys of 0 after the first row, so that only the decay works; decays 2^-70 and 0; then a decay of 0 with keys.
  * Claim: decay^t 64 exactly, also where it is subnormal, and then 0; with 0 each row reads itself alone.
  * Seen to fail with no decay, decay on the new term too, decay 0 taken for none, decay [0] for all, subnormal numbers

@@ -529,7 +529,7 @@ static void try_brief(struct brief *b, double got, mpfr_srcptr exact)
     b->count++;
 }
 
-/* The nearest float but for one argument in 2^13 at most. */
+/* The nearest float except for one argument in 2^13 at most. */
 static void end_brief(const char *name, const struct brief *b)
 {
     printf("  %-28s %7lld points, worst 2^%.2f; %lld floats wrong\n", name, (long long)b->count, log2(b->worst),

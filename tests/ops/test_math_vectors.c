@@ -434,7 +434,7 @@ static int of_this_engine(const char *name)
 
 /* ---- reading */
 
-/* Reads a field at *at and moves behind it. 0 if there is none. */
+/* Reads a field at *at and moves after it. 0 if there is none. */
 static int read_field(struct field *field, const char **at)
 {
     const char *s = *at;

@@ -29,7 +29,7 @@ END_TEST
 START_TEST(not_finite) { norm_not_finite(0); }
 END_TEST
 
-/* Goal:  the largest and the least numbers: no overflow in float; in double beyond 1e154 the row is 0; no flushing.
+/* Goal:  the largest and the smallest numbers: no overflow in float; in double beyond 1e154 the row is 0; no flushing.
  * Seen to fail with squares summed in float, subnormal x flushed, in double a sum kept below infinity. */
 START_TEST(extremes) { norm_extremes(0); }
 END_TEST

@@ -176,9 +176,9 @@ START_TEST(exact_turns)
 END_TEST
 
 /* Goal:  NaN and infinity stay in their pair; channels from R on are copied bit for bit, -0 and NaN included.
- * Given: a NaN in channel 1, infinity in channel 2, R = 6, D = 9; -0, a NaN with a payload and infinity behind R.
+ * Given: a NaN in channel 1, infinity in channel 2, R = 6, D = 9; -0, a NaN with a payload and infinity after R.
  * Claim: channels 1, 4 are NaN; 2, 5 infinite; 0, 3 as without them; the rest equal in bits.
- * Seen to fail with a 0 added to the channels behind R (-0 becomes 0), NaN replaced by the usual NaN. */
+ * Seen to fail with a 0 added to the channels after R (-0 becomes 0), NaN replaced by the usual NaN. */
 START_TEST(not_finite_and_copied)
 {
     enum { D = 9, R = 6 };

@@ -166,11 +166,11 @@ START_TEST(known_choices)
 END_TEST
 
 /* Goal:  NaN in a choice, and a sum that is not above 0, are errors that name the first place at fault.
- * Given: T rows, good but for the faults; the NaN from a score, a bias, or infinity minus infinity, chosen or not.
+ * Given: T rows, good except for the faults; the NaN from a score, a bias, or infinity minus infinity, chosen or not.
  * Claim: M3_WRONG, the row, and for NaN the expert (the failure's `block`, -1 where it does not apply), whatever the
  *        number of threads.
  * Seen to fail with NaN let through, all or that of inf - inf, the last row or expert named, no expert named, the
- * first chosen expert named for a sum, a sum of 0 let through, a negative or NaN sum let through. */
+ * first selected expert named for a sum, a sum of 0 let through, a negative or NaN sum let through. */
 START_TEST(errors_name_their_place)
 {
     enum { T = 1543, E = 128, K = 4 };

@@ -75,7 +75,7 @@ struct candidate {
     double score;
 };
 
-/* Forced ones in their order, then by score from the greatest, then by id. */
+/* Forced ones in their order, then by score from the largest, then by id. */
 static int before(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
@@ -136,7 +136,7 @@ static void check_case(const struct select_case *c)
 
 /* Goal:  each line of SPEC's rules, on one row whose lists can be worked out by hand.
  * Given: blocks of 4, place 22: own is 5, so six candidates; two groups; m has eight blocks, of which 6 and 7 are not
- *        candidates and hold the greatest scores, or NaN. `inf` below stands for -inf.
+ *        candidates and hold the largest scores, or NaN. `inf` below stands for -inf.
  * Claim: the lists in the table.
  * Seen to fail with ties to the higher id, -inf chosen, +inf not, the own block not forced, initial blocks before
  *        local ones, far local ones before near ones, local_rule ignored, group 0 for shared, and ids left in order
@@ -152,7 +152,7 @@ START_TEST(by_hand)
         enum m3_local_rule rule;
         int32_t want[G][N];
     } rows[] = {
-        /* the greatest, and the own block whatever its score; a tie goes to the lower id */
+        /* the largest, and the own block whatever its score; a tie goes to the lower id */
         /* clang-format off */
         { { { 1, 9, 2, 8, 3, 0, 99, 99 }, { 4, 4, 4, 4, 4, inf, 99, nan } }, M3_SELECT_GROUP, 1, 0, M3_LOCAL_LAST,
           { { 1, 3, 5 }, { 0, 1, 5 } } },
@@ -206,7 +206,7 @@ END_TEST
 /* Goal:  exact equality with the full sort.
  * Given: T 1 2 7 67 131, G 1 2 3, blocks of 1 4 7 128, N 1 3 16 40, p0 0, inside a block and far on; every selection
  *        and local_rule, 0 to 5 local and 0 to 3 initial blocks; scores with many ties and with few, a tenth of them
- *        -inf, +inf or a zero of either sign; the blocks behind the row's own hold NaN, and m is wider than it must
+ *        -inf, +inf or a zero of either sign; the blocks after the row's own hold NaN, and m is wider than it must
  * be. Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
  * Seen to fail with all of these, an initial block listed twice, shared ignored, the own block of the last row, p0
  *        forgotten, ids written group-major, and threads that share their scratch. */
@@ -261,7 +261,7 @@ START_TEST(around_N)
 }
 END_TEST
 
-/* Goal:  a NaN among the candidates is an error with its place; behind the own block it is nothing.
+/* Goal:  a NaN among the candidates is an error with its place; after the own block it is nothing.
  * Given: 40 rows after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later rows, groups and
  *        blocks; forced blocks too; every selection; up to N blocks, and beyond.
  * Claim: row, group and block of the first one.

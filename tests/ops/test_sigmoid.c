@@ -27,7 +27,7 @@ static void run(real *y, const real *x, int64_t n, int threads)
     ck_assert(guard_intact(&x_guard));
 }
 
-/* In float the correctly rounded value; in double within 6 u y, or half of the least number. */
+/* In float the correctly rounded value; in double within 6 u y, or half of the smallest number. */
 static void check_one(const char *what, int64_t i, real got, real x)
 {
     const long double want = 1 / (1 + expl(-(long double)x));
@@ -83,7 +83,8 @@ END_TEST
 /* Goal:  every element, over the range in which the result is neither 0 nor 1; any length, any number of threads.
  * Given: x of all sizes and both signs; neighbours of the arguments where float reaches 0 and 1; n 1, odd, prime, and
  *        enough for five threads.
- * Claim: in float the correctly rounded value, in double within 6 u y (above -709, and but for half the least number).
+ * Claim: in float the correctly rounded value, in double within 6 u y (above -709, and except for half the smallest
+ *        number).
  * Seen to fail with 1 - sig(-x) for x < 0, (1 + tanh(x/2)) / 2, exp of a float, x clamped, subnormal results flushed,
  * 10 u off, one element too many, one bit off with five threads. */
 START_TEST(lengths_and_threads)

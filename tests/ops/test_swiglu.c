@@ -39,8 +39,8 @@ static real order(real gate, real up)
     return product * (real)sig(gate);
 }
 
-/* Within 9 u |y| (1 + |gate| (1 - sig(gate))) where sig and y are normal numbers, for u says nothing below them; in
- * float, everywhere, the bits of "Order". */
+/* Within 9 u |y| (1 + |gate| (1 - sig(gate))) where sig and y are normal numbers, because u does not apply below them;
+ * in float, everywhere, the bits of "Order". */
 static void check_one(int64_t t, int64_t i, real got, real gate, real up)
 {
     const long double s = sig(gate), want = (long double)up * gate * s;

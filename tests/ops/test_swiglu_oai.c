@@ -38,7 +38,7 @@ static struct m3_activation activation(double alpha, double limit, enum m3_gate_
 
 static long double sig(long double x) { return 1 / (1 + expl(-x)); }
 
-/* NaN passes, for no comparison with it holds. */
+/* NaN passes, because every comparison with it is false. */
 static real clamped_gate(real gate, const struct m3_activation *act)
 {
     if (gate > act->limit) return act->limit;
@@ -58,8 +58,8 @@ static real order(real gate, real up, const struct m3_activation *act)
     return product * (real)sig(a);
 }
 
-/* Within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))) where sig and y are normal numbers, for u says nothing below them;
- * in float, everywhere, the bits of "Order"; in double, where those are NaN, 0 or infinite, the same. */
+/* Within 9 u |y| (1 + |alpha g| (1 - sig(alpha g))) where sig and y are normal numbers, because u does not apply below
+ * them; in float, everywhere, the bits of "Order"; in double, where those are NaN, 0 or infinite, the same. */
 static void check_one(int64_t t, int64_t i, real got, real gate, real up, const struct m3_activation *act)
 {
     const real by_order = order(gate, up, act);

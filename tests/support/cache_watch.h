@@ -1,6 +1,6 @@
-/* For tests of the cache: a watcher that holds every tap of a call against those of one call over all tokens without a
- * cache, bit for bit or, with BLAS, near; and calls over parts of the tokens. Each test runs in a process of its own,
- * so the state here is that of one test. Include in one test file. */
+/* For tests of the cache: a sink that compares every tap of a call with the taps of one call over all tokens without a
+ * cache, bit for bit or, with BLAS, approximately; and calls over parts of the tokens. Each test runs in its own
+ * process, so the state here belongs to one test. Include in one test file. */
 #ifndef M3_TESTS_CACHE_WATCH_H
 #define M3_TESTS_CACHE_WATCH_H
 
@@ -23,13 +23,13 @@ struct whole {
     int64_t T;
 };
 
-/* A sink: it records, or compares with what was recorded. */
+/* A sink that records taps, or compares them with the recorded ones. */
 struct watch {
     struct whole *whole;
     int records, exact;
-    int64_t first, S;               /* place of the call's row 0; places behind its last row */
-    int of_module;                  /* the call runs a module by itself */
-    int64_t fail_layer;             /* refuse to go on behind this layer; -1: never */
+    int64_t first, S;               /* place of the call's row 0; places after its last row */
+    int of_module;                  /* the call runs a module separately */
+    int64_t fail_layer;             /* refuse to continue after this layer; -1: never */
     int64_t seen[M3_TAPS][SLOTS];
     double apart[M3_TAPS][SLOTS], size[M3_TAPS][SLOTS];     /* sums of squares */
 };
@@ -38,7 +38,7 @@ static struct m3_error notes, error;
 static struct m3_model *model;
 static const struct m3_engine *engine;
 static enum m3_linear linear;
-static int threads = 1;                 /* many short calls: a team would cost more than it gives */
+static int threads = 1;                 /* many short calls: a team would cost more than it saves */
 static struct m3_case tokens;
 static struct whole whole;
 static struct watch watch;
@@ -73,7 +73,7 @@ static inline double number(const void *data, int64_t i)
     return engine->real_bytes == sizeof(double) ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
 
-/* The score of a block that lies ahead. */
+/* Sets the score of a later block. */
 static inline void set_ahead(void *scores, int64_t i)
 {
     if (engine->real_bytes == sizeof(double)) ((double *)scores)[i] = -INFINITY;
@@ -96,7 +96,7 @@ static inline int64_t call_blocks(int64_t slot)
     return blocks_of(watch.S - (slot > layers && !watch.of_module ? slot - layers : 0));
 }
 
-/* Numbers of one row, where there are B blocks. */
+/* The number of values in a row, with B blocks. */
 static inline int64_t width_of(enum m3_tap tap, int64_t B)
 {
     int64_t width = 1;
@@ -105,7 +105,7 @@ static inline int64_t width_of(enum m3_tap tap, int64_t B)
     return width;
 }
 
-/* Block scores [G,B] are in as many runs as there are groups; a call before the end has fewer blocks. */
+/* Block scores [G,B] have one run per group; a call before the end has fewer blocks. */
 static inline int64_t runs_of(enum m3_tap tap) { return tap == M3_TAP_INDEX_BLOCK_SCORES ? model->config.G : 1; }
 
 static inline void record_row(enum m3_tap tap, int64_t slot, const char *data, int64_t place)
@@ -126,7 +126,7 @@ static inline void record_row(enum m3_tap tap, int64_t slot, const char *data, i
     watch.whole->rows[tap][slot] = place + 1;
 }
 
-/* One run of numbers that both have. */
+/* Compares a run of numbers that both calls have. */
 static inline void compare_run(enum m3_tap tap, int64_t slot, const char *got, const char *want, int64_t count,
                                int64_t place)
 {
@@ -144,7 +144,7 @@ static inline void compare_run(enum m3_tap tap, int64_t slot, const char *got, c
     }
 }
 
-/* Blocks that only the whole has lie ahead of the row. */
+/* Compares a row; blocks that only the whole call has come after the row. */
 static inline void compare_row(enum m3_tap tap, int64_t slot, const char *got, int64_t place)
 {
     int64_t runs = runs_of(tap), count = width_of(tap, call_blocks(slot)) / runs;
@@ -181,7 +181,7 @@ static inline int take(void *self, enum m3_tap tap, int64_t layer, const void *d
 
 static const struct m3_sink sink = { .wants = wants, .write = take };
 
-/* Every row of every tap of these slots was compared once; what was not compared bit for bit is near. */
+/* Checks that every row of every tap of these slots was compared once, and that inexact ones are near. */
 static inline void check_seen(int64_t from, int64_t first_slot, int64_t end_slot)
 {
     double allowed = engine->real_bytes == sizeof(double) ? 1e-13 : 1e-5;
@@ -256,7 +256,7 @@ static inline void open_model(const char *folder_path, const struct m3_engine *e
     linear = body;
 }
 
-/* T ids from all of the vocabulary; another seed gives others. */
+/* Draws T ids from the whole vocabulary; another seed gives others. */
 static inline void draw_tokens(int64_t T, uint64_t seed)
 {
     int64_t *ids = malloc((size_t)T * sizeof *ids);
@@ -281,7 +281,7 @@ static inline void close_all(void)
 #define TINY "golden/tiny/model"
 #define MTP "golden/mtp/model"
 
-/* A tiny model with drawn tokens, and the call over all of them. */
+/* Opens a tiny model, draws tokens, and records the call over all of them. */
 static inline void open_tiny(const struct m3_engine *e, enum m3_linear body, int64_t T)
 {
     open_model(TINY, e, body);

@@ -1,5 +1,5 @@
-/* What the tests of generation and of drafts share: a model, one call of m3_generate and what came of it, the golden,
- * and whole passes without a cache to hold things against. */
+/* Shared by the tests of generation and of drafts: a model, one call of m3_generate with its results, the golden, and
+ * whole passes without a cache for comparison. */
 #ifndef M3_TESTS_DECODING_H
 #define M3_TESTS_DECODING_H
 
@@ -49,7 +49,7 @@ static inline struct m3_case case_of(const int64_t *ids, int64_t T)
     return c;
 }
 
-/* What came out of one call. */
+/* The results of one call. */
 struct run {
     struct m3_generated result;
     struct m3_token tokens[MOST];
@@ -82,7 +82,7 @@ static inline void generate(struct run *run, const struct m3_case *c, struct m3_
     ck_assert_int_eq(run->count, run->result.tokens);
 }
 
-/* The same tokens, and of every one the same bits. */
+/* Both runs have the same tokens, and the same bits for each of them. */
 static inline void same_tokens(const struct run *a, const struct run *b)
 {
     ck_assert_int_eq(a->count, b->count);
@@ -96,7 +96,7 @@ static inline void same_tokens(const struct run *a, const struct run *b)
     }
 }
 
-/* The counts fit each other. */
+/* The counts are consistent. */
 static inline void check_counts(const struct m3_generated *g)
 {
     int64_t calls = 0, kept = 0;
@@ -154,7 +154,7 @@ enum { PROMPTS = sizeof prompt_lengths / sizeof *prompt_lengths };
 static const char *const readings[] = { NULL, "mtp_handover=post_norm", "mtp_zero_position0=true", "mtp_join=additive",
                                         "mtp_embed=fused" };
 
-/* ---- the main model's and the modules' passes over a whole sequence, without a cache */
+/* ---- passes of the main model and the modules over a whole sequence, without a cache */
 
 struct watched {
     size_t real_bytes;
@@ -183,7 +183,7 @@ static inline int write_logits(void *self, enum m3_tap tap, int64_t layer, const
     return M3_OK;
 }
 
-/* Logits [V] of the last token, and what the modules show to `watched` if it is not NULL. */
+/* Logits [V] of the last token, and the taps of the modules in `watched` unless it is NULL. */
 static inline void whole_pass(double *logits, struct watched *watched, const struct m3_request *like,
                               const struct m3_engine *engine, const int32_t *ids, const int64_t *positions, int64_t T,
                               const struct m3_pictures *pictures)

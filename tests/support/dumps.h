@@ -1,5 +1,5 @@
-/* For tests of the comparison: small dumps in a folder of their own, and the comparison of two of them. Each test runs
- * in a process of its own, so the state here is that of one test. */
+/* For tests of the comparison: small dumps in their own folder, and the comparison of two of them. Each test runs in
+ * its own process, so the state here belongs to one test. */
 #ifndef M3_TESTS_DUMPS_H
 #define M3_TESTS_DUMPS_H
 
@@ -78,7 +78,7 @@ static inline void dump_end(struct dump *dump)
     ck_assert_int_eq(m3_writer_commit(dump->writer, &error), M3_OK);
 }
 
-/* A file of one tap and nothing else. */
+/* Writes a file with a single tap. */
 static inline void dump_one(const char *path, const char *name, enum m3_dtype dtype, const void *data, int64_t n0,
                             int64_t n1, int64_t n2)
 {
@@ -88,7 +88,7 @@ static inline void dump_one(const char *path, const char *name, enum m3_dtype dt
     dump_end(&dump);
 }
 
-/* One F64 tap with both yardsticks in the reference; the candidate has the same name. */
+/* One F64 tap with both tolerances in the reference; the candidate has the same name. */
 static inline void write_pair(const char *tap, const double *want, const double *got, int64_t n0, int64_t n1,
                               const char *f32_rel_l2, const char *f32_max)
 {
@@ -104,7 +104,7 @@ static inline void write_pair(const char *tap, const double *want, const double 
     dump_one(candidate_path, tap, M3_F64, got, n0, n1, -1);
 }
 
-/* Compares the two files as they now are; returns what m3_compare does. */
+/* Compares the current files; returns the status of m3_compare. */
 static inline int judge(void)
 {
     dumps_forget();
@@ -114,7 +114,7 @@ static inline int judge(void)
     return m3_compare(&result, reference_file, candidate_file, &options, &error);
 }
 
-/* Judges, and gives the only stage. */
+/* Judges, and returns the only stage. */
 static inline const struct m3_stage *judge_one(void)
 {
     ck_assert_int_eq(judge(), M3_OK);

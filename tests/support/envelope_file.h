@@ -1,4 +1,4 @@
-/* An envelope's file written by hand (SPEC 7.10). */
+/* Writes the file of an envelope directly (SPEC 7.10). */
 #ifndef M3_TESTS_ENVELOPE_FILE_H
 #define M3_TESTS_ENVELOPE_FILE_H
 

@@ -1,4 +1,4 @@
-/* Estimates of models in golden/, and their figures against literals. Include in one test file. */
+/* Estimates of models in golden/, and comparison of their figures with literals. Include in one test file. */
 #ifndef M3_TESTS_ESTIMATES_H
 #define M3_TESTS_ESTIMATES_H
 
@@ -46,7 +46,7 @@ static inline struct m3_estimate estimate(const struct m3_config *config, const 
     return e;
 }
 
-/* A figure of it by its key. */
+/* A figure of an estimate by its key. */
 static inline int64_t whole(const struct m3_config *config, const struct m3_estimate_request *request, const char *key)
 {
     struct m3_estimate e = estimate(config, request);
@@ -80,7 +80,7 @@ static inline void check_literals(const struct m3_estimate *e, const struct lite
 
 #define CHECK(e, literals) check_literals(e, literals, sizeof(literals) / sizeof *(literals))
 
-/* Agrees to so many decimals. */
+/* Checks that both agree to `decimals` decimals. */
 static inline void check_decimals(double got, double expected, int decimals, const char *what)
 {
     ck_assert_msg(fabs(got - expected) <= 0.5000001 * pow(10, -decimals), "%s: got %.12g, expected %.12g", what, got,

@@ -1,4 +1,4 @@
-/* A folder of its own for each test, and small files in it. Include in one test file. */
+/* A separate folder for each test, and small files in it. Include in one test file. */
 #ifndef M3_TESTS_FILES_H
 #define M3_TESTS_FILES_H
 
@@ -30,7 +30,7 @@ static inline int remove_entry(const char *path, const struct stat *info, int ki
 
 static inline void remove_folder(void) { nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS); }
 
-/* Path of a file in the folder. Valid until eight more calls. */
+/* The path of a file in the folder. Valid until eight more calls. */
 static inline const char *in_folder(const char *name)
 {
     static char paths[8][512];
@@ -59,7 +59,7 @@ static inline void write_bytes(const char *path, const void *bytes, size_t count
 
 static inline void write_text(const char *path, const char *text) { write_bytes(path, text, strlen(text)); }
 
-/* The whole file, NUL-terminated, to be freed. */
+/* The whole file, NUL-terminated, to be freed by the caller. */
 static inline unsigned char *read_bytes(const char *path, size_t *count)
 {
     FILE *file = fopen(path, "rb");
@@ -74,7 +74,7 @@ static inline unsigned char *read_bytes(const char *path, size_t *count)
     return bytes;
 }
 
-/* How many files the folder holds. */
+/* The number of files in the folder. */
 static inline int file_count(void)
 {
     int count = 0;
@@ -85,7 +85,7 @@ static inline int file_count(void)
     return count;
 }
 
-/* A safetensors file as bytes: length, header as given, data 0, 1, 2, ... */
+/* Writes a safetensors file as bytes: length, header as given, data 0, 1, 2, ... */
 static inline void write_safetensors(const char *path, const char *json, size_t data_bytes)
 {
     size_t length = strlen(json), size = 8 + length + data_bytes;

@@ -1,4 +1,4 @@
-/* Every golden of a whole model (golden/README.md), with what was run for it. */
+/* Every golden of a whole model (golden/README.md), with the run that it belongs to. */
 #ifndef M3_TESTS_GOLDENS_H
 #define M3_TESTS_GOLDENS_H
 
@@ -7,7 +7,7 @@
 static const struct golden {
     const char *model, *case_path, *golden;
     const char *reading;        /* FIELD=VALUE, some with a blank between, or NULL: the released one */
-    int64_t stages;             /* at least as many are judged */
+    int64_t stages;             /* the least number of judged stages */
 } cases[] = {
     { "golden/tiny/model", "golden/tiny/case.safetensors", "golden/tiny/golden.safetensors.gz", NULL, 130 },
     { "golden/block128/model", "golden/block128/case.safetensors", "golden/block128/golden.safetensors.gz", NULL, 34 },

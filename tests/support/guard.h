@@ -1,5 +1,5 @@
-/* Buffers for operator tests: outputs that start as NaN, zones around every buffer that nobody may write, and inputs
- * that must stay as they were. */
+/* Buffers for operator tests: outputs start as NaN, zones around every buffer must not be written, and inputs must
+ * stay unchanged. */
 #ifndef M3_TESTS_GUARD_H
 #define M3_TESTS_GUARD_H
 
@@ -9,7 +9,7 @@
 
 enum { GUARD_BYTES = 256, GUARD_FILL = 0xA5, GUARD_POISON = 0xFF }; /* 0xFF..: NaN in every float, -1 in integers */
 
-/* Layout: zone, buffer, zone, and behind them a copy of an input's bytes. `size` bytes are the buffer's own. */
+/* Layout: zone, buffer, zone, and after them a copy of an input's bytes. `size` bytes are the buffer's own. */
 struct guard {
     unsigned char *memory;
     size_t size;
@@ -40,7 +40,7 @@ static inline void *guard_input(struct guard *g, const void *bytes, size_t size)
     return memcpy(buffer, bytes, size);
 }
 
-/* Are the zones whole, and is an input what it was? Frees the buffer. */
+/* Are the zones intact, and is an input unchanged? Frees the buffer. */
 static inline int guard_intact(struct guard *g)
 {
     int intact = 1;
@@ -51,7 +51,7 @@ static inline int guard_intact(struct guard *g)
     return intact;
 }
 
-/* NaN is not within anything. */
+/* False for NaN. */
 static inline int within(double got, double want, double allowed)
 {
     double d = got - want;

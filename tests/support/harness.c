@@ -1,6 +1,6 @@
-/* main of every unit test: runs m3_suite() of the test file that it is linked with, each test in a process of its own.
+/* main of every unit test: runs m3_suite() of the test file with which it is linked, each test in its own process.
  *
- * Prints what fails, and at last "N passed, N failed", counted in tests. Exit status 1 if one failed, or none ran. */
+ * Prints the failures, and finally "N passed, N failed", counted in tests. Exit status 1 if one failed or none ran. */
 #include <check.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* A whole pass of the float engine, every tap of it kept in double: what candidates of the oracle's tests are. */
+/* A whole pass of the float engine, with every tap kept in double: the candidates of the oracle's tests. */
 #ifndef M3_TESTS_PASSES_H
 #define M3_TESTS_PASSES_H
 
@@ -25,7 +25,7 @@ static inline int pass_wants(void *self, enum m3_tap tap, int64_t layer)
     return 1;
 }
 
-/* NULL: the pass makes no such tap. */
+/* The value of a tap; NULL if the pass does not have it. */
 static inline struct m3_value *pass_value(struct pass *p, enum m3_tap tap, int64_t layer)
 {
     enum m3_tap other;
@@ -68,7 +68,7 @@ static inline void pass_open(struct pass *p, const char *model_path, const char 
     p->setting = (struct m3_setting){ p->model, &p->semantics, &p->the_case, NULL, &p->ctx };
 }
 
-/* With the readings that p->semantics has by then; `force` may be NULL. */
+/* Runs the pass in the reading of p->semantics; `force` may be NULL. */
 static inline void pass_forced(struct pass *p, enum m3_linear body, const struct m3_force *force)
 {
     const struct m3_case *c = &p->the_case;

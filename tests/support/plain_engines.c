@@ -1,5 +1,5 @@
-/* The engines with the plain operators in the place of those that a pass runs. The operator tests are compiled against
- * them under other names (Makefile), so both bodies meet the same twins. */
+/* The engines with the plain operators instead of the default ones. The operator tests are compiled against them under
+ * other names (Makefile), so both bodies are compared with the same twins. */
 #include "model/engine.h"
 
 const struct m3_engine *m3_engine_plain_f32(void);

@@ -1,4 +1,4 @@
-/* For tests of reports: a report as a string, and a comparison with something of everything. Behind dumps.h. */
+/* For tests of reports: a report as a string, and a comparison with a stage of every kind. Include after dumps.h. */
 #ifndef M3_TESTS_PRINTED_H
 #define M3_TESTS_PRINTED_H
 
@@ -6,7 +6,7 @@
 
 #include "oracle/report/report.h"
 
-/* To be freed. */
+/* A report as a string; the caller frees it. */
 static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, struct m3_error *))
 {
     char *text = NULL;
@@ -18,7 +18,7 @@ static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, 
     return text;
 }
 
-/* A report that becomes a file, of the two files that were judged. To be freed. */
+/* A report that is written to a file, about the two judged files. The caller frees it. */
 static inline char *printed_file(int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *))
 {
     const struct m3_report_subject subject = {

@@ -1,5 +1,5 @@
-/* Runs the program $BUILD/m3ref (build/m3ref) in the repository's root, and looks at what it leaves. Include in one
- * test file. */
+/* Runs the program $BUILD/m3ref (build/m3ref) in the repository's root, and inspects the files it leaves. Include in
+ * one test file. */
 #ifndef M3_TESTS_PROGRAM_H
 #define M3_TESTS_PROGRAM_H
 
@@ -36,7 +36,7 @@ static inline int has(const char *file, const char *text)
     return found;
 }
 
-/* Lines in err: each starts with "m3ref: ". */
+/* The number of lines in err; an error line starts with "m3ref: ". */
 static inline int error_lines(void)
 {
     size_t count;
@@ -49,7 +49,7 @@ static inline int error_lines(void)
 
 static inline int exists(const char *name) { return access(in_folder(name), F_OK) == 0; }
 
-/* The folder holds only what the test put there: no temporary file of a failed run. */
+/* The number of entries in the folder: a failed run must leave no temporary file. */
 static inline int entries(void)
 {
     int count = 0;
@@ -68,7 +68,7 @@ static inline void copy(const char *from, const char *to)
     free(bytes);
 }
 
-/* A copy of the tiny model in folder/model. */
+/* Makes a copy of the tiny model in folder/model. */
 static inline void copy_tiny(void)
 {
     ck_assert_int_eq(mkdir(in_folder("model"), 0700), 0);

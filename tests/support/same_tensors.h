@@ -1,4 +1,4 @@
-/* Two safetensors files against each other. */
+/* Comparison of two safetensors files. */
 #ifndef M3_TESTS_SAME_TENSORS_H
 #define M3_TESTS_SAME_TENSORS_H
 
@@ -7,7 +7,7 @@
 
 #include "io/safetensors.h"
 
-/* All tensors have the same bytes. */
+/* Checks that all tensors have the same bytes. */
 static inline void same_tensors(const char *a_path, const char *b_path)
 {
     struct m3_safetensors *a, *b;

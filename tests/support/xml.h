@@ -1,4 +1,4 @@
-/* Reads what the program writes as XML: is it well formed, and what stands where? Include in one test file. */
+/* Reads the program's XML output: is it well formed, and where is each text? Include in one test file. */
 #ifndef M3_TESTS_XML_H
 #define M3_TESTS_XML_H
 
@@ -6,7 +6,7 @@
 #include <ctype.h>
 #include <string.h>
 
-/* Up to and with `end`, of which there must be one. */
+/* The position after the next `end`, which must exist. */
 static inline const char *past(const char *at, const char *end)
 {
     const char *found = strstr(at, end);
@@ -14,7 +14,7 @@ static inline const char *past(const char *at, const char *end)
     return found + strlen(end);
 }
 
-/* How often a word stands in a text. */
+/* How often a word occurs in a text. */
 static inline int places(const char *text, const char *word)
 {
     int count = 0;
@@ -39,7 +39,7 @@ static inline const char *past_reference(const char *at)
     return at + 3 + digits;
 }
 
-/* Text without tags, up to one of `ends`. */
+/* Skips text without tags, up to one of `ends`. */
 static inline const char *past_text(const char *at, const char *ends)
 {
     while (*at && !strchr(ends, *at)) {
@@ -50,7 +50,7 @@ static inline const char *past_text(const char *at, const char *ends)
     return at;
 }
 
-/* NAME="VALUE" ..., up to '>' or '/'. */
+/* Skips NAME="VALUE" ..., up to '>' or '/'. */
 static inline const char *past_attributes(const char *at)
 {
     while (*at == ' ') {
@@ -62,8 +62,8 @@ static inline const char *past_attributes(const char *at)
     return at;
 }
 
-/* One element behind the line that says what the file is: tags that close each other in order, attributes in quotes,
- * no loose '<' or '&'. Returns the number of elements. */
+/* Checks an element after the line that says what the file is: tags closed in order, attributes in quotes, no loose
+ * '<' or '&'. Returns the number of elements. */
 static inline int check_xml(const char *at)
 {
     /* clang-format off */

@@ -80,8 +80,8 @@ static inline void attend_formula(struct attend_want *w, const real *q, const re
 }
 
 /* The order of SPEC 5.7, for finite logits. In float its bits are demanded, with the brief exp of SPEC 8, which
- * tests/ops/test_math.c holds against MPFR; in double only where every exp is exact, for there the last bit of another exp
- * shows. */
+ * tests/ops/test_math.c compares with MPFR; in double only where every exp is exact, for there the last bit of another
+ * exp shows. */
 static inline void attend_order(real *o, real *lse, const real *q, const real *k, const real *v, const int64_t *keys,
                                 int64_t L, int64_t D, int64_t stride)
 {

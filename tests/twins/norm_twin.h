@@ -56,7 +56,8 @@ static inline void norm_order(real *y, const real *x, const real *w, int64_t H, 
 }
 
 /* Every row of y within the operator's tolerance of the formula, and of the bits of "Order". In float ours is better
- * than the tolerance, for it sums in double: u each for scale, for one product, for 1 + w and for the other product.
+ * than the tolerance, because it sums in double: u each for scale, for one product, for 1 + w and for the other
+ * product.
  * */
 static inline void norm_check(const real *y, const real *x, const real *w, int64_t T, int64_t H, real eps, int offset)
 {
@@ -177,7 +178,7 @@ static inline void norm_extremes(int offset)
 }
 
 /* Rows x = (a, e, e, ..) whose e^2 is lost when it is added to a^2, but not when the e^2 are added first: the squares
- * ascend. In float the double sum hides that but for one a in 10^5 or so: the first 8 that show it are taken. */
+ * ascend. In float the double sum hides that except for one a in 10^5 or so: the first 8 that show it are taken. */
 static inline void norm_ascends(int offset)
 {
     enum { H = 6143, ROWS = 8 };

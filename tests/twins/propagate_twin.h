@@ -1,6 +1,6 @@
-/* What the tests of error propagation share. A case is a function in long double, written in the test and using nothing
- * of ref/, and a call of propagate.h that must say how far that function's results may be off. Inputs lie flat after one
- * another, and so do outputs. */
+/* Shared by the tests of error propagation. A case is a function in long double, written in the test without using
+ * ref/, and a call of propagate.h that must bound the errors of that function's results. Inputs are stored flat, one
+ * after another, and so are outputs. */
 #ifndef M3_TESTS_PROPAGATE_TWIN_H
 #define M3_TESTS_PROPAGATE_TWIN_H
 
@@ -201,7 +201,7 @@ static inline double spread_check(struct spread_case *c, double share, uint64_t 
     return used;
 }
 
-/* Results that were computed with roundings inside, against the function itself: within the error; the largest share
+/* Compares results computed with intermediate roundings with the function itself: within the error; the largest share
  * of it that is seen at least `seen`; mean square at most the variance, and at least a twentieth. */
 static inline void spread_stored(struct spread_case *c, spread_formula rounded, double seen)
 {

@@ -61,7 +61,7 @@ static inline uint64_t stored_code(double value, int exponent_bits, int fraction
     return sign | (uint64_t)(exponent - 1 + (1 << (exponent_bits - 1)) - 1) << fraction_bits | fraction;
 }
 
-/* Element [n,k] as SPEC 3.3 defines it: exact, for a code has 53 bits at most and a scaled one 28. */
+/* Element [n,k] as SPEC 3.3 defines it: exact, because a code has 53 bits at most and a scaled one 28. */
 static inline long double stored_value(const struct stored *s, int64_t n, int64_t k)
 {
     const long double code = stored_number(s->codes[n * s->cols + k], stored_types[s->kind].exponent_bits,
@@ -126,7 +126,7 @@ static inline void stored_integers(struct stored *s, uint64_t *state)
     }
 }
 
-/* The bytes for the operator, little-endian, `shift` bytes behind an aligned address; unscaled if nothing scales. */
+/* The bytes for the operator, little-endian, `shift` bytes after an aligned address; unscaled if nothing scales. */
 static inline void stored_give(struct stored *s, int shift)
 {
     static uint64_t id;

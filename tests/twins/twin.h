@@ -13,8 +13,9 @@
 /* Results may not depend on the number of threads. */
 static const int twin_threads[] = { 1, 2, 5, 13 };
 
-/* The reference gives the bits of SPEC's order of sums, whoever counts, and has two bodies of linear. Kernels for a
- * device (SPEC 15) are held against the same twins by their bounds, and give the same bits again; a CPU runs them
+/* The reference gives the bits of SPEC's order of sums, for any number of threads, and has two bodies of linear.
+ * Kernels for a
+ * device (SPEC 15) are compared with the same twins by their bounds, and give the same bits again; a CPU runs them
  * slowly, so they get one of seven of the cases that are many. */
 #ifdef M3_TESTS_CUDA
 enum { TWIN_TEAMS = 2, TWIN_IN_ORDER = 0, TWIN_LAST_BODY = 0, TWIN_STEP = 7 };
@@ -45,7 +46,7 @@ static inline int64_t twin_pick(uint64_t *state, int64_t n)
 /* u of SPEC 1. */
 static inline double twin_roundoff(void) { return sizeof(real) == 4 ? 0x1p-24 : 0x1p-53; }
 
-/* The least number above 0 that real holds: a result below the normal range is off by half of it, whatever u says. */
+/* The smallest number above 0 in `real`: a result below the normal range is off by half of it, whatever u says. */
 static inline double twin_least(void) { return sizeof(real) == 4 ? 0x1p-149 : 0x1p-1074; }
 
 /* A NaN is within nothing, and nothing is within NaN. */

@@ -149,7 +149,7 @@ START_TEST(ledger)
 }
 END_TEST
 
-/* Goal:  the mistake's four places are what fails, its first comes first; what lies behind is not blamed. Without the
+/* Goal:  the mistake's four places are what fails, its first comes first; what lies after is not blamed. Without the
  *        weights what layer 2's experts are given has drifted too far to see theirs: compare finds the first two.
  * Seen to fail with the last tap that fails for the culprit. */
 START_TEST(wrong_fails)
@@ -178,7 +178,7 @@ START_TEST(wrong_fails)
 }
 END_TEST
 
-/* Goal:  nothing is blamed in the honest run, and everything is judged.
+/* Goal:  nothing is blamed in the correct run, and everything is judged.
  * Seen to fail with gate and up exchanged in the map. */
 START_TEST(honest_is_not_blamed)
 {

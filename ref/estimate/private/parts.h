@@ -1,4 +1,4 @@
-/* The parts of m3_estimate. Used in this folder and the folders below it alone. */
+/* The parts of m3_estimate. Used only in this folder and the folders below it. */
 #ifndef M3_ESTIMATE_PRIVATE_PARTS_H
 #define M3_ESTIMATE_PRIVATE_PARTS_H
 
@@ -6,13 +6,13 @@
 
 #include "estimate/estimate.h"
 
-/* What has a place in the summary, in its order. */
+/* The kinds of entries in the summary, in its order. */
 enum m3_figure_kind {
     M3_FIGURE_TEXT,             /* no number */
     M3_FIGURE_WHOLE,            /* the formula's value, exact */
     M3_FIGURE_RATIO,            /* the same, a fraction */
     M3_FIGURE_QUANTITY,         /* the same, a double */
-    M3_FIGURE_COUNTED,          /* set by m3_estimate_count; the formula explains it */
+    M3_FIGURE_COUNTED,          /* set by m3_estimate_count; the formula only explains it */
     M3_FIGURE_SPREAD,           /* the same; m3_estimate_spread_formula writes the formula */
 };
 
@@ -28,10 +28,10 @@ extern const struct m3_figure m3_figures[M3_FIGURES];
 int m3_figure_is_formula(const struct m3_figure *figure);
 unsigned m3_figure_conditions(const struct m3_estimate *e);
 int m3_figure_holds(const struct m3_figure *figure, const struct m3_estimate *e);
-/* The row of this key that holds, else any of this key; NULL: none. */
+/* The row with this key that applies, otherwise any row with this key; NULL: none. */
 const struct m3_figure *m3_figure_named(const struct m3_estimate *e, const char *key);
 
-/* A name of formulas that is no figure. */
+/* A name in formulas that is not a figure. */
 struct m3_symbol {
     const char *name, *meaning;
     int64_t value; /* M3_UNKNOWN: not known */
@@ -50,16 +50,16 @@ const struct m3_symbol *m3_symbol_named(const struct m3_symbols *symbols, const 
 /* Length of the name at the start of `text`: letters, digits, '_', and '.' between them. */
 size_t m3_name_length(const char *text);
 
-/* The value of a name; 0 if it has none. */
+/* Looks up the value of a name; returns 0 if it has none. */
 typedef int (*m3_name_value)(struct m3_value *value, void *self, const char *name);
 
-/* + - * / ^ ( ), numbers, ceil(x) floor(x) min(x, y) max(x, y), names. Exact until a double takes part: of a sum and of
- * a product the exact part is formed by itself and rounded once. What is not known makes all of it unknown.
- * M3_BAD_INPUT names the place in the formula. */
+/* + - * / ^ ( ), numbers, ceil(x) floor(x) min(x, y) max(x, y), names. Exact until a double takes part: the exact part
+ * of a sum or product is computed separately and rounded once. An unknown operand makes the result unknown.
+ * M3_BAD_INPUT names the position in the formula. */
 int m3_formula_value(struct m3_value *value, const char *formula, m3_name_value name_value, void *self,
                      struct m3_error *error);
 
-/* What formulas are over: the symbols of an estimate, and its figures so far. */
+/* The names that formulas may use: the symbols of an estimate, and its figures so far. */
 struct m3_scope {
     const struct m3_estimate *e;
     struct m3_symbols symbols;
@@ -72,21 +72,21 @@ int m3_scope_value(struct m3_value *value, void *scope, const char *name);
 struct m3_value m3_exact(m3_wide over, m3_wide under);
 double m3_value_double(const struct m3_value *value); /* NaN if it is not known */
 
-/* The model of the request, if a few numbers are all that is known of it; else NULL. */
+/* The model of the request if only a few numbers of it are known; otherwise NULL. */
 const struct m3_foreign *m3_few_numbers(const struct m3_estimate *e);
 
 int64_t m3_census_bytes(const struct m3_census *census);
 
-/* What the formulas take as given, from the config, files and pictures, */
+/* Compute the inputs of the formulas from the config, the files and the pictures, */
 void m3_estimate_parameters(struct m3_estimate *e);
 void m3_estimate_pictures(struct m3_estimate *e);
 void m3_estimate_experts(struct m3_estimate *e);
-/* then every figure. M3_INTERNAL if a formula cannot be read. */
+/* then every figure. M3_INTERNAL if a formula is malformed. */
 int m3_estimate_figures(struct m3_estimate *e, struct m3_error *error);
 
-/* A figure that is counted. */
+/* Sets a figure that is counted. */
 void m3_estimate_count(struct m3_estimate *e, const char *key, struct m3_value value);
-/* Of the probability of j experts on the fullest card; 0: of their expected number. */
+/* Writes the formula for the probability of j experts on the fullest card; j 0: for their expected number. */
 void m3_estimate_spread_formula(char *text, size_t size, const struct m3_estimate *e, int j);
 
 #endif

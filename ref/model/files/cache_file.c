@@ -23,7 +23,8 @@ struct entry {
     void *data;                 /* in the cache */
 };
 
-/* The i-th of 3 x layers; 0 if there is none, for a layer that is not sparse has no index keys. */
+/* Fills e with the i-th of 3 x layers entries. Returns 0 if there is none: a layer that is not sparse has no index
+ * keys. */
 static int entry_at(struct entry *e, const struct m3_cache *cache, const struct m3_config *c, int64_t i, int64_t S)
 {
     const struct m3_cached *held = m3_cache_at(cache, i / 3);
@@ -49,7 +50,7 @@ static int hash_numbers(char sha256[65], const struct m3_cache *cache, const str
     return m3_sha256_end(hash, sha256) ? m3_fail(error, M3_INTERNAL, "SHA-256 of the cache failed") : M3_OK;
 }
 
-/* Strings of the metadata, name and value; what a file must have to be loaded. */
+/* Strings of the metadata, name and value; a file must have them to be loaded. */
 struct labels {
     char model_sha256[65], data_sha256[65], *semantics;
 };

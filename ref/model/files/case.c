@@ -16,7 +16,7 @@ static void hash_tensor(struct m3_sha256 *hash, const char *name, const int64_t 
     m3_sha256_add(hash, values, (size_t)(rows * (width ? width : 1)) * sizeof *values);
 }
 
-/* In byte order of names, as far as the case has them. Pixels are not hashed. */
+/* Hashes the tensors that the case has, in byte order of their names. Pixels are not hashed. */
 static int hash_case(struct m3_case *c, const int64_t *ids, const int64_t *mask, int has_positions,
                      struct m3_error *error)
 {
@@ -31,7 +31,7 @@ static int hash_case(struct m3_case *c, const int64_t *ids, const int64_t *mask,
     return m3_sha256_end(hash, c->sha256) ? m3_fail(error, M3_INTERNAL, "SHA-256 of the case failed") : M3_OK;
 }
 
-/* Takes the ids; an id that no int32_t holds becomes -1, which is in no vocabulary. mask [c->places] or NULL. */
+/* Copies the ids; an id that does not fit int32_t becomes -1, which is in no vocabulary. mask [c->places] or NULL. */
 static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions, const int64_t *mask, int64_t T,
                 struct m3_error *error)
 {
@@ -56,8 +56,8 @@ static int64_t occurrences(const int64_t *ids, int64_t T, int64_t id)
     return n;
 }
 
-/* Each placeholder of one kind by the tokens of its picture, if there are as many of them as pictures [first, end).
- * *ids, to be freed, may move. */
+/* Replaces each placeholder of one kind by as many as its picture has tokens, if there are as many placeholders as
+ * pictures [first, end). *ids, to be freed by the caller, may move. */
 static int expand(int64_t **ids, int64_t *T, int64_t placeholder, const struct m3_pictures *pictures, int64_t first,
                   int64_t end, const struct m3_vision_config *config, struct m3_error *error)
 {
@@ -104,7 +104,7 @@ static int64_t integer_at(const struct m3_tensor *tensor, int64_t i)
     return value;
 }
 
-/* An I32 or I64 vector; *values is to be freed. T < 0: any length from 1. */
+/* Reads an I32 or I64 vector; the caller frees *values. T < 0: any length from 1. */
 static int read_vector(int64_t **values, int64_t *T, const struct m3_tensor *tensor, const char *path,
                        struct m3_error *error)
 {
@@ -121,7 +121,8 @@ static int read_vector(int64_t **values, int64_t *T, const struct m3_tensor *ten
     return M3_OK;
 }
 
-/* attention_mask [S] of 0 and 1; S is known when the case is put behind its prefix. *mask is to be freed. */
+/* Reads attention_mask [S] of 0 and 1; S is known only when the case is placed after its prefix. The caller frees
+ * *mask. */
 static int read_mask(struct m3_case *c, int64_t **mask, const struct m3_safetensors *file, struct m3_error *error)
 {
     const struct m3_tensor *tensor = m3_safetensors_find(file, "attention_mask");
@@ -136,7 +137,7 @@ static int read_mask(struct m3_case *c, int64_t **mask, const struct m3_safetens
     return status;
 }
 
-/* Pixels [P,C] F32 and grids [n,3] of one kind of picture: both or neither. */
+/* Reads pixels [P,C] F32 and grids [n,3] of one kind of picture: both or neither must be there. */
 static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, int is_video,
                          const struct m3_config *config, struct m3_error *error)
 {
@@ -162,7 +163,7 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d, expected I32 or I64 [n,3]", path, grid_name,
                        m3_dtype_name(grid->dtype), grid->rank);
 
-    /* Copied, for a file aligns nothing. */
+    /* Copied, because data in a file is not aligned. */
     float *numbers = malloc((size_t)pixels->count * sizeof *numbers);
     int64_t (*grids)[3] = malloc((size_t)grid->count * sizeof **grids);
     int status = numbers && grids ? M3_OK : m3_fail_memory(error, pixel_name, (size_t)pixels->count * sizeof *numbers);
@@ -223,7 +224,7 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
     return status;
 }
 
-/* An integer tensor of that rank; *values, to be freed, is NULL if the file has none. `width`: of a row. */
+/* Reads an integer tensor of rank `rank`; *values, to be freed, is NULL if the file has none. `width`: of a row. */
 static int read_beside(int64_t **values, int64_t *rows, const struct m3_safetensors *file, const char *name, int rank,
                        int64_t width, struct m3_error *error)
 {
@@ -260,7 +261,7 @@ static int read_grids(struct m3_case *c, const struct m3_safetensors *file, int 
     return status;
 }
 
-/* As many as there are tokens, or places. */
+/* The tensor must have as many values as there are tokens, or places. */
 static int check_count(const int64_t *values, int64_t got, int64_t want, const struct m3_safetensors *file,
                        const char *name, struct m3_error *error)
 {
@@ -303,7 +304,7 @@ void m3_case_continue(struct m3_case *c, int64_t p0)
     for (int64_t t = 0; t < c->T && !c->has_positions; t++) c->positions[t] += p0;
 }
 
-/* As many placeholders as tokens of pictures of one kind. */
+/* There must be as many placeholders as the pictures of one kind have tokens. */
 static int check_placeholders(const struct m3_case *c, const char *kind, int64_t placeholder, int64_t pictures,
                               int64_t tokens, const char *source, enum m3_status status, struct m3_error *error)
 {

@@ -1,4 +1,4 @@
-/* What a run is asked: token ids, and where used their RoPE positions, and pictures. SPEC 3.4. */
+/* The input of a run: token ids and, where used, their RoPE positions, a mask and pictures. SPEC 3.4. */
 #ifndef M3_MODEL_FILES_CASE_H
 #define M3_MODEL_FILES_CASE_H
 
@@ -12,34 +12,35 @@
 struct m3_case {
     int64_t T;
     int32_t *ids;               /* [T] */
-    int64_t p0;                 /* places before token 0: 0 unless m3_case_continue says more */
-    int64_t *positions;         /* [T]; they turn RoPE and nothing else */
+    int64_t p0;                 /* places before token 0: 0 until m3_case_continue sets it */
+    int64_t *positions;         /* [T]; only RoPE uses them */
     int has_positions;          /* the file gave them */
     unsigned char *seen;        /* [places] 0: no row sees that place; NULL: the case has no mask */
-    int64_t places;             /* of the mask: those before token 0, then its T */
+    int64_t places;             /* of the mask: those before token 0, then the T tokens */
     struct m3_pictures pictures;
     char sha256[65];
 };
 
-/* From a file: input_ids [T]; position_ids [T], attention_mask [S], pixel_values [P,C] with image_grid_thw [n,3],
- * pixel_values_videos with video_grid_thw, if it has them. Tensors that this version cannot honour are refused by
- * name. */
+/* Reads a case from a file: input_ids [T]; position_ids [T], attention_mask [S], pixel_values [P,C] with
+ * image_grid_thw [n,3], pixel_values_videos with video_grid_thw, if the file has them. Tensors that are not supported
+ * are refused by name. */
 int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *config, struct m3_error *error);
-/* From ids; positions are 0 .. T-1. Takes over *pictures, also on failure. Where there are as many placeholders as
- * pictures of a kind, each becomes its picture's number of tokens. Hashes as a file with input_ids [T] and grids. */
+/* Makes a case from ids; positions are 0 .. T-1. Takes over *pictures, also on failure. If there are as many
+ * placeholders as pictures of a kind, each becomes as many as its picture has tokens. The hash is that of a file with
+ * input_ids [T] and grids. */
 int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3_pictures *pictures,
                      const struct m3_config *config, struct m3_error *error);
-/* The case of a dump, from what stands beside its taps (case.*): grids without pixels. */
+/* Reads the case of a dump from the tensors stored with its taps (case.*): grids without pixels. */
 int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, const struct m3_config *config,
                       struct m3_error *error);
-/* The case continues after p0 cached places: positions that the file did not give begin there. */
+/* Places the case after p0 cached places: positions that the file did not state begin at p0. */
 void m3_case_continue(struct m3_case *c, int64_t p0);
-/* Ids inside the vocabulary, a mask for every place, as many placeholders as tokens of pictures, places and positions
- * inside max_position_embeddings unless allow_long. `source` names the file or flag; `status` is what a finding
- * returns. */
+/* Checks that ids are inside the vocabulary, that a mask covers every place, that there are as many placeholders as
+ * the pictures have tokens, and that places and positions are below max_position_embeddings unless allow_long.
+ * `source` names the file or flag; `status` is returned for an error in the case. */
 int m3_case_check(const struct m3_case *c, const struct m3_config *config, int allow_long, const char *source,
                   enum m3_status status, struct m3_error *error);
-/* The last token's position or place, whichever is greater: tokens behind it count on from both. */
+/* The last token's position or place, whichever is greater: later tokens continue from both. */
 int64_t m3_case_reach(const struct m3_case *c);
 void m3_case_free(struct m3_case *c);
 

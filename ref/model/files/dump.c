@@ -12,13 +12,13 @@ struct m3_dump {
     const struct m3_model *model;
     const struct m3_config *config;
     const struct m3_pictures *pictures;     /* NULL: none */
-    int64_t T, p0, modules, taps;           /* p0: places that were cached; modules: of MTP, whose taps it has */
+    int64_t T, p0, modules, taps;           /* p0: cached places; modules: MTP modules whose taps it has */
     struct bias {
         const struct m3_weight *of;
         int64_t index;                      /* in the file */
-    } *biases;                              /* [bias_count] beside moe.experts */
+    } *biases;                              /* [bias_count], stored with moe.experts */
     int64_t bias_count;
-    int additive;                           /* mtp_join: two taps less */
+    int additive;                           /* mtp_join: two taps fewer */
     enum m3_dtype dtype;
 };
 
@@ -65,7 +65,7 @@ int m3_dump_shape(int64_t shape[M3_MAX_RANK], const struct m3_dump *d, enum m3_t
     return rank;
 }
 
-/* Experts are chosen by scores and a bias: without it nobody could judge a choice. */
+/* Experts are selected by scores plus a bias: a selection cannot be judged without the bias. */
 static int declare_bias(struct m3_dump *d, const char *tap, int64_t layer, struct m3_error *error)
 {
     const int64_t l = m3_layer_index(d->config, layer);
@@ -103,7 +103,7 @@ static int declare(struct m3_dump *d, enum m3_tap tap, int64_t layer, struct m3_
     return !status && tap == M3_TAP_EXPERTS ? declare_bias(d, name, layer, error) : status;
 }
 
-/* The taps that have this `where`. */
+/* Declares the taps with this `where`. */
 static int declare_part(struct m3_dump *d, enum m3_tap_where where, int64_t layer, struct m3_error *error)
 {
     int status = M3_OK;
@@ -123,7 +123,7 @@ static int declare_layer(struct m3_dump *d, int64_t layer, struct m3_error *erro
     return status;
 }
 
-/* In the order of the table: what stands before the module's layer, the layer, and what comes after it. */
+/* Declares, in the order of the table, the taps before the module's layer, the layer's, and those after it. */
 static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
 {
     int64_t layer = M3_MTP_LAYER + m;
@@ -135,7 +135,8 @@ static int declare_module(struct m3_dump *d, int64_t m, struct m3_error *error)
     return status ? status : declare(d, M3_TAP_MTP_LOGITS, layer, error);
 }
 
-/* Behind a cached prefix the dump says which rows of the whole it holds: it is compared with a dump of everything. */
+/* After a cached prefix the dump says which rows of the whole sequence it holds, for comparison with a dump of all
+ * rows. */
 static int write_row_numbers(struct m3_dump *d, struct m3_error *error)
 {
     int status = M3_OK;
@@ -146,7 +147,7 @@ static int write_row_numbers(struct m3_dump *d, struct m3_error *error)
     return status;
 }
 
-/* Every tap of the run, in execution order. */
+/* Declares every tap of the run, in execution order. */
 static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_error *error)
 {
     int status = M3_OK, from_start = r->first_layer == 0, sees = from_start && d->pictures;

@@ -1,5 +1,5 @@
-/* Is a file of the model, the case and the reading of the model that it is used with? Files state it in their metadata:
- * model_sha256, case_sha256, semantics. */
+/* Checks that a file belongs to the model, the case and the reading of the model with which it is used. Files state
+ * them in their metadata: model_sha256, case_sha256, semantics. */
 #ifndef M3_MODEL_FILES_ORIGIN_H
 #define M3_MODEL_FILES_ORIGIN_H
 
@@ -10,30 +10,30 @@
 
 struct m3_origin {
     const char *model_sha256, *case_sha256; /* NULL: not known */
-    char hash[65]; /* what model_sha256 points to, if it was calculated */
+    char hash[65]; /* what model_sha256 points to if it was computed */
 };
 
-/* What a file states. */
+/* The origin that a file states. */
 struct m3_origin m3_origin_of_file(const struct m3_safetensors *file);
 int m3_origin_of_model(struct m3_origin *origin, const struct m3_model *model, const struct m3_case *the_case,
                        struct m3_error *error);
 
-/* What a dump is read for. */
+/* The purpose for which a dump is read. */
 struct m3_origin_use {
     const char *verdict; /* of a candidate: "compared", "judged"; NULL: the dump is no candidate */
-    int force; /* another origin is noted, and no error */
-    enum m3_status status; /* of another origin */
+    int force; /* a different origin is a note instead of an error */
+    enum m3_status status; /* returned for a different origin */
 };
 
-/* Checks what is known on both sides, and notes what is not (notes NULL: silently). 0, or use->status with key, got and
- * expected. */
+/* Compares the values known on both sides, and notes the unknown ones (notes NULL: silently). Returns 0, or
+ * use->status with key, value found and value expected. */
 int m3_origin_check(const struct m3_safetensors *dump, const struct m3_origin *expected,
                     const struct m3_origin_use *use, struct m3_error *notes, struct m3_error *error);
 
-/* What a file must state under a key. M3_BAD_INPUT with got and expected. */
+/* Requires that a file states `expected` under a key. Otherwise M3_BAD_INPUT with the value found and expected. */
 int m3_origin_require(const struct m3_safetensors *file, const char *key, const char *expected, struct m3_error *error);
 
-/* Both files must state model, case and reading, and the same ones. M3_NOT_COMPARABLE. */
+/* Both files must state the same model, case and reading. Otherwise M3_NOT_COMPARABLE. */
 int m3_origin_same_run(const struct m3_safetensors *file, const struct m3_safetensors *dump, struct m3_error *error);
 
 /* Notes that two readings differ. `whose` begins the line: "semantics". NULL stands for the released reading. */

@@ -4,7 +4,7 @@
 #include "ops/fast/kernels.h"
 #include "ops/operators.h"
 
-/* The bits of ops/activation.c, a vector of numbers at a time. */
+/* The same bits as ops/activation.c, a vector of numbers at a time. */
 enum { PIECE = 4096 };
 
 int m3_fast_swiglu_oai(struct m3_ctx *ctx, real *y, const real *gate, const real *up, int64_t T, int64_t F,

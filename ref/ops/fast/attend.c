@@ -9,15 +9,15 @@
 #include "ops/operators.h"
 #include "ops/fast/seen.h"
 
-/* The bits of ops/attend.c, in tiles: some rows of one group, whose Q/G heads read the same keys and stand side by side
- * as lanes. A sum never depends on the tile: ascending channels in a logit, ascending keys in an output. */
+/* The same bits as ops/attend.c, in tiles: some rows of one group, whose Q/G heads read the same keys and lie side by
+ * side as lanes. A sum never depends on the tile: channels ascend in a logit, keys ascend in an output. */
 enum {
     FULL_LANES = 64,            /* heads times rows of a tile of attend_full, about */
     FULL_BYTES = 4 << 20,       /* its logits, about: fewer rows at a time in long sequences */
     FULL_KEYS = 256,            /* values at a time: they stay in a near cache while the tile's rows read them */
 };
 
-/* What a thread needs for a tile. */
+/* A thread's buffers for a tile. */
 struct tile {
     double *sum;                /* [lanes] of exp(z - max) */
     real *max;                  /* [lanes] */
@@ -49,14 +49,15 @@ static void transpose_queries(real *q_t, const real *q, const struct m3_attend *
     }
 }
 
-/* What a row that sees no key gives. */
+/* The result of a row that sees no key. */
 static void empty_row(real *o, real *lse, int64_t heads, int64_t D)
 {
     for (int64_t i = 0; i < heads * D; i++) o[i] = 0;
     for (int64_t r = 0; r < heads; r++) lse[r] = -(real)INFINITY;
 }
 
-/* o [heads,D] holds the sums of exp(z - max) v of one row's heads; max, sum [heads]. Divides, takes the logarithm. */
+/* o [heads,D] holds the sums of exp(z - max) v of one row's heads; max, sum [heads]. Divides o, writes the logarithm
+ * of the sum to lse. */
 static void finish_row(real *o, real *lse, const real *max, const double *sum, int64_t heads, int64_t D)
 {
     for (int64_t r = 0; r < heads; r++) {
@@ -111,7 +112,7 @@ int m3_fast_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, c
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
     if (!scratch) return M3_INTERNAL;
 
-    /* The longest tiles first: they are the last ones, and a short one fills the gap at the end. */
+    /* The longest tiles first: the last rows have the longest ones, and a short tile fills the gap at the end. */
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t i = 0; i < tiles * d->G; i++) {
         int64_t t0 = (tiles - 1 - i / d->G) * rows;
@@ -138,7 +139,7 @@ static void segment_tile(real *o, const real *q, const real *k, const real *v, i
         for (int64_t i = 0; i < U; i++) o[r * stride + i] = o[r * stride + i] * (real)(1 / tile.sum[r]);
 }
 
-/* heads [A,P,U] := x [P,A,U]: a head's rows together, for a tile reads them over and over. */
+/* heads [A,P,U] := x [P,A,U]: a head's rows together, because a tile reads them many times. */
 static void split_heads(real *heads, const real *x, int64_t P, int64_t A, int64_t U, int team)
 {
 #pragma omp parallel for num_threads(team)
@@ -182,7 +183,7 @@ int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const re
     return M3_OK;
 }
 
-/* One row and group, over the blocks that a list [n] names. */
+/* One row and group, over the blocks in a list [n]. */
 static void blocks_tile(real *o, real *lse, const real *q, const real *k, const real *v, const int32_t *list, int64_t n,
                         const struct m3_attend *d, int64_t t, int64_t g, char *memory)
 {
@@ -243,7 +244,7 @@ int m3_fast_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q,
     int32_t *merged = m3_scratch_take(ctx, team * width, sizeof *merged);
     int64_t rows = scratch && merged ? d->T * G : 0;
 
-    /* Pieces of 16 keep the threads apart; a single token's groups are a piece each. */
+    /* Pieces of 16 keep the threads' memory apart; the groups of a single token are one piece each. */
     int64_t piece = m3_max(1, m3_min(16, rows / team));
 #pragma omp parallel for num_threads(team) schedule(dynamic, piece)
     for (int64_t i = 0; i < rows; i++) {

@@ -7,20 +7,21 @@
 #include "ops/operators.h"
 #include "ops/fast/seen.h"
 
-/* The bits of ops/block_scores.c, by tiles of pairs and pieces of blocks. */
+/* The same bits as ops/block_scores.c, by tiles of pairs and pieces of blocks. */
 enum {
     LANES = 32,         /* (row, group) pairs of a tile, side by side, */
     FEW_LANES = 4,      /* or that many: a single token has no more groups */
     BLOCKS = 64,        /* blocks of a piece of work: a single token's keys are shared out too */
 };
 
-/* The keys of block b that the row at place p sees. */
+/* The number of keys of block b that the row at place p sees. */
 static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b)
 {
     return m3_min(d->block, p + 1 - b * d->block);
 }
 
-/* Pools s [n], `stride` apart, of the keys that `seen` [n] does not hide. NaN if any of them is; -inf of none. */
+/* The pooled score of s [n], elements `stride` apart, over the keys that `seen` [n] does not hide. NaN if any of them
+ * is NaN; -inf if there are none. */
 static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *seen, real scale, enum m3_pool kind)
 {
     real best = -(real)INFINITY;
@@ -37,7 +38,7 @@ static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *
     return (real)((double)best + m3_log(sum));
 }
 
-/* The (row, group) pair and block where a score is first NaN; pair INT64_MAX: nowhere. */
+/* The first (row, group) pair and block with a NaN score; pair INT64_MAX: none. */
 struct nan_place {
     int64_t pair, block;
 };
@@ -47,8 +48,8 @@ static struct nan_place earlier(struct nan_place a, struct nan_place b)
     return b.pair < a.pair || (b.pair == a.pair && b.block < a.block) ? b : a;
 }
 
-/* The pairs i0 .. i0 + n, pair = t * G + g, and blocks b0 .. b1: the pairs stand side by side as lanes, for all groups
- * read the same keys. q_t [X,lanes] and s [block,lanes] are scratch. */
+/* Scores the pairs i0 .. i0 + n, pair = t * G + g, over blocks b0 .. b1. The pairs lie side by side as lanes because
+ * all groups read the same keys. q_t [X,lanes] and s [block,lanes] are scratch. */
 static struct nan_place score_tile(real *m, const real *q, const real *k, const struct m3_index *d, int64_t i0,
                                    int64_t n, int64_t lanes, int64_t b0, int64_t b1, real *q_t, real *s)
 {

@@ -4,10 +4,10 @@
 #include "ops/lists.h"
 #include "ops/operators.h"
 
-/* The sums of ops/experts.c, expert by expert over all tokens that chose it: each matrix is read once. */
+/* The same sums as ops/experts.c, expert by expert over all tokens that selected it: each matrix is read once. */
 enum { ROWS = 1024 };       /* tokens of one expert at a time: bounds the scratch memory */
 
-/* Where the tokens of one expert stand: the slots t * K + k that name it, ascending. */
+/* The tokens of one expert: the slots t * K + k that name it, ascending. Returns their number. */
 static int64_t slots_of(int64_t *slots, const int32_t *ids, int64_t count, int64_t expert)
 {
     int64_t n = 0;

@@ -1,5 +1,6 @@
-/* Built several times: M3_KERNELS names the table, M3_KERNELS_NAME the instruction set, and the compiler's target sets
- * the vector width. Vectors run across outputs, so the width changes no bits; in dots they run along k. */
+/* This file is compiled several times: M3_KERNELS names the table, M3_KERNELS_NAME the instruction set, and the
+ * compiler's target sets the vector width. Vectors run across outputs, so the width does not change bits; in dots they
+ * run along k. */
 #include "ops/fast/kernels.h"
 
 #include <string.h>
@@ -7,8 +8,9 @@
 #include "base/minmax.h"
 #include "ops/brief.h"
 
-/* With one vector a row, AVX-512 multiplies by a number in memory at no cost; two would want it in a register. Rows
- * that stand close together may be twice as many: further apart they push each other out of the nearest cache. */
+/* With one vector per row, AVX-512 multiplies by a number in memory at no cost; two would need it in a register. Rows
+ * that are close together in memory allow tiles of twice as many rows: further apart they evict each other from the
+ * nearest cache. */
 #if defined(__AVX512F__)
 enum { VECTOR_BYTES = 64, ROWS = 8, CLOSE_ROWS = 16, VECS = 1, DOT_ROWS = 4 };
 #elif defined(__AVX2__)
@@ -19,13 +21,13 @@ enum { VECTOR_BYTES = 16, ROWS = 4, CLOSE_ROWS = 4, VECS = 2, DOT_ROWS = 2 };
 enum { CLOSE_BYTES = 512 };
 enum { LANES = VECTOR_BYTES / (int)sizeof(real) };
 
-/* Aligned as its elements: loads and stores may be anywhere. */
+/* Aligned as its elements: loads and stores may use any such address. */
 typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 
 /* A stored BF16 number, at any address. */
 typedef uint16_t bf16 __attribute__((aligned(1), may_alias));
 
-/* A register tile: `rows` rows and `vecs` vectors of c, for all k. Inlined with constant sizes. */
+/* A register tile: `rows` rows and `vecs` vectors of c, for all k. It is inlined with constant sizes. */
 static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
                                                        const real *b, int64_t ldb, int64_t K, int add, const int rows,
                                                        const int vecs)
@@ -66,7 +68,8 @@ static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, co
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
 }
 
-/* Four columns: a single token has no more index heads. A short vector is twice as fast as one that is mostly empty. */
+/* Four columns, because a single token has no more index heads. A short vector is twice as fast as a mostly empty
+ * one. */
 typedef real quad __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
 static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc, const real *a, int64_t a_m,
@@ -85,8 +88,8 @@ static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc
     for (int m = 0; m < rows; m++) *(quad *)(c + m * ldc) = s[m];
 }
 
-/* Asks for numbers that are due soon, by address: a tile reads its rows side by side, a way through memory that no
- * processor foresees. A hint may point anywhere, behind the end too. */
+/* Prefetches numbers that are needed soon, by address: a tile reads its rows side by side, an access pattern that no
+ * hardware prefetcher recognises. A prefetch may point anywhere, also past the end. */
 static void ask_rows(uintptr_t first, int64_t count)
 {
     for (uintptr_t at = first; at < first + (uintptr_t)count * sizeof(real); at += 64)
@@ -104,7 +107,7 @@ static void quads(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
     for (; m < M; m++) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1);
 }
 
-/* A column strip narrower than a vector: padded with zeros on both sides, so that the same tiles serve. */
+/* A column strip narrower than a vector: padded with zeros in b and c, so that the same tiles can be used. */
 static void narrow(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
                    int64_t N, int64_t K, int add)
 {
@@ -157,8 +160,8 @@ static inline __attribute__((always_inline)) real load_one(const void *w, int64_
     return value;
 }
 
-/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum is the same in a tile
- * of any size. */
+/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum does not depend on
+ * the size of the tile. */
 static inline __attribute__((always_inline)) void dot_tile(real *y, int64_t ldy, const real *x, const void *w,
                                                            int64_t r0, int64_t K, const int ts, const int rows,
                                                            const int is_bf16)
@@ -234,7 +237,7 @@ static void expand_e4m3(real *out, const unsigned char *codes, real scale, int64
     }
 }
 
-/* 2^(code - 127), 255 is NaN; the smallest is subnormal in float. */
+/* 2^(code - 127); 255 is NaN. The smallest value is subnormal in float. */
 static real e8m0(unsigned char code)
 {
     uint32_t bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : (uint32_t)code << 23;
@@ -317,7 +320,7 @@ static void swiglu(real *y, const real *gate, const real *up, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = up[i] * gate[i] * (real)(1 / (1 + m3_exp_body(-(double)gate[i])));
 }
 
-/* x times the tail at |x| is what gelu lacks of max(x, 0). The clamps make it 0 at the infinities, not inf * 0. */
+/* gelu is max(x, 0) minus x times the tail at abs(x). The clamps make that product 0 at the infinities, not inf * 0. */
 static void gelu_float(float *y, const float *x, int64_t n)
 {
 #pragma omp simd

@@ -1,7 +1,7 @@
-/* Kernels: the inner loops of the fast bodies, built once for each instruction set and chosen at run time. Each is
- * arithmetic in a stated order, so every build gives the same bits; tests/ops/fast/test_kernels.c holds them against
- * the loops that they mean. The exception is dots, a part of the `blas` body of linear, which promises an order only
- * within one machine. */
+/* Kernels: the inner loops of the fast bodies, compiled once for each instruction set and chosen at run time. Each
+ * computes in a stated order, so every build gives the same bits; tests/ops/fast/test_kernels.c compares them with the
+ * loops they stand for. The exception is dots, a part of the `blas` body of linear, whose order is fixed only on one
+ * machine. */
 #ifndef M3_OPS_FAST_KERNELS_H
 #define M3_OPS_FAST_KERNELS_H
 
@@ -19,11 +19,11 @@ struct m3_kernels {
                  int64_t N, int64_t K, int add);
 
     /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
-     * an output do not depend on T and rows, and are the same from both. */
+     * an output do not depend on T and rows; dots and dots_bf16 give the same bits. */
     void (*dots)(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K);
     void (*dots_bf16)(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K);
 
-    /* Columns [col, col + n) of a row of w: the value of m3_expand_f32 or _f64. */
+    /* out[n] := columns [col, col + n) of a row of w, with the values of m3_expand_f32 or _f64. */
     void (*expand)(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
 
     /* In place, for each lane l of z [keys, lanes], rows ldz apart: max[l] := the largest scale z; z := exp(scale z -

@@ -2,10 +2,10 @@
 
 #include "ops/operators.h"
 
-/* The bits of ops/layer_norm.c: rows side by side, for a sum that is alone waits for itself. */
+/* The same bits as ops/layer_norm.c, several rows at a time: the additions of a single sum wait for each other. */
 enum { ROWS = 8 };
 
-/* Mean of each of `rows` rows of x [rows,H], and 1 / sqrt(variance + eps). Inlined with a constant number. */
+/* The mean of each of `rows` rows of x [rows,H] and 1 / sqrt(variance + eps). It is inlined with a constant `rows`. */
 static inline __attribute__((always_inline)) void moments(double *mean, double *scale, const real *x, const int rows,
                                                           int64_t H, double eps)
 {

@@ -28,8 +28,8 @@ static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t 
         for (int64_t i = 0; i < n; i++) y[t * ldy + i] = y[t * ldy + i] + bias[i];
 }
 
-/* y [T,n] (row stride outputs) += x [T,k] (row stride inputs) w' [n,k] (row stride ldw), by the library, on this thread
- * alone. */
+/* y [T,n] (row stride outputs) += x [T,k] (row stride inputs) w' [n,k] (row stride ldw), by OpenBLAS, on this thread
+ * only. */
 static void add_product(real *y, const real *x, const real *w, int64_t ldw, int64_t T, int64_t n, int64_t k,
                         int64_t outputs, int64_t inputs)
 {
@@ -41,14 +41,15 @@ static void add_product(real *y, const real *x, const real *w, int64_t ldw, int6
                     (int)inputs, (const float *)(const void *)w, (int)ldw, 1, (float *)(void *)y, (int)outputs);
 }
 
-/* The stored matrix itself, where it is of real and aligned; else NULL. */
+/* The stored matrix itself if it holds `real` and is aligned; otherwise NULL. */
 static const real *as_stored(const struct m3_weight *w)
 {
     enum m3_dtype same = sizeof(real) == sizeof(double) ? M3_F64 : M3_F32;
     return w->dtype == same && (uintptr_t)w->data % sizeof(real) == 0 ? w->data : NULL;
 }
 
-/* Rows [n0, n0 + n) of w, columns [k0, k0 + k), as real: where they are stored, or expanded into `mine`. */
+/* Rows [n0, n0 + n) of w, columns [k0, k0 + k), as `real`: a pointer into `stored`, or the copy expanded into
+ * `mine`. */
 static const real *panel_of(real *mine, const real *stored, const struct m3_weight *w, int64_t n0, int64_t n,
                             int64_t k0, int64_t k)
 {
@@ -57,8 +58,8 @@ static const real *panel_of(real *mine, const real *stored, const struct m3_weig
     return mine;
 }
 
-/* Up to M3_ALONE_ROWS rows: dot products, at the speed of reading weights, faster there than the library. An output
- * depends on its own rows of x and w alone. */
+/* Up to M3_ALONE_ROWS rows: dot products at the speed of reading the weights, faster for so few rows than OpenBLAS. An
+ * output depends only on its own row of x and of w. */
 static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_kernels *kernels = m3_kernels();
@@ -84,7 +85,7 @@ static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_
     return M3_OK;
 }
 
-/* Many rows: the library, on pieces of w and x. No cut depends on the threads. */
+/* Many rows: OpenBLAS on pieces of w and x. The pieces do not depend on the number of threads. */
 static int library(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const real *stored = as_stored(w);
@@ -161,7 +162,7 @@ static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
     return M3_OK;
 }
 
-/* `ordered` has the bits of ops/linear.c; `blas` the same products in another order. */
+/* `ordered` gives the bits of ops/linear.c; `blas` adds the same products in another order. */
 int m3_fast_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     if (ctx->linear == M3_LINEAR_ORDERED) return ordered(ctx, y, x, w, bias, T);

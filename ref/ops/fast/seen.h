@@ -1,4 +1,4 @@
-/* Keys that an attention mask hides. SPEC 3.4. */
+/* Runs of keys that an attention mask does not hide. SPEC 3.4. */
 #ifndef M3_OPS_FAST_SEEN_H
 #define M3_OPS_FAST_SEEN_H
 

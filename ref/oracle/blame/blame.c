@@ -29,7 +29,7 @@ struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct 
     return m3_blame_find(b, tap, layer);
 }
 
-/* ---- which dump, of what */
+/* ---- the dump and its origin */
 
 static int check_origin(struct m3_blame *result, const struct m3_blaming *b, const struct m3_safetensors *file)
 {
@@ -39,7 +39,7 @@ static int check_origin(struct m3_blame *result, const struct m3_blaming *b, con
     return status ? status : m3_origin_check(file, &expected, &use, &result->notes, b->error);
 }
 
-/* ---- what is to be judged */
+/* ---- the taps to judge */
 
 static const char *section_of(const struct m3_setting *s, const struct m3_blame_item *item)
 {
@@ -50,7 +50,8 @@ static const char *section_of(const struct m3_setting *s, const struct m3_blame_
     return (item->tap == M3_TAP_MLP ? m3_config_moe(c, l) : m3_config_sparse(c, l)) ? sections[1] : sections[0];
 }
 
-/* Has the tensor the tap's shape, in the rows that the dump numbers, and its kind of numbers? NULL, or what not. */
+/* Does the tensor have the tap's shape, in the rows that the dump numbers, and its kind of numbers? Returns NULL, or
+ * the mismatch. */
 static const char *fits(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_tensor *t)
 {
     const struct m3_tap_row *row = &m3_tap_table[item->tap];
@@ -83,7 +84,7 @@ static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m
     snprintf(out->note, sizeof out->note, "%s", why);
 }
 
-/* All taps of the call; of those that the dump has and that match, what is to become of them. */
+/* Lists all taps of the call, and a result for each tap that the dump has and that matches. */
 static int list_taps(struct m3_blame *result, struct m3_blaming *b)
 {
     enum m3_tap tap;
@@ -108,7 +109,7 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
     return M3_OK;
 }
 
-/* What something that is judged reads, and what it takes to recompute that where it was not dumped. */
+/* Marks the operands of judged taps, and the taps needed to recompute operands that were not dumped. */
 static void mark_needed(struct m3_blaming *b)
 {
     for (int64_t i = b->count - 1; i >= 0; i--) {
@@ -125,7 +126,7 @@ static void mark_needed(struct m3_blaming *b)
 
 /* ---- in execution order */
 
-/* The grid of the case as numbers: equal or not. */
+/* The grid of the case as numbers, to be compared for equality. */
 static int counts_as_numbers(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     const int64_t n = made->rows * made->width;
@@ -139,7 +140,7 @@ static int counts_as_numbers(struct m3_recomputed *made, const struct m3_blaming
     return M3_OK;
 }
 
-/* A tap that the operator refuses to make is not judged: its message says why. */
+/* A tap whose operator refuses its inputs is not judged: the operator's message says why. */
 static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     struct m3_error why = { 0 };
@@ -191,7 +192,7 @@ static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct
     return status;
 }
 
-/* Pixels that are not in the dump are put all the same: what a profile says of their dump is true of the case's. */
+/* Pixels that are not in the dump are put too: what a profile says about dumped pixels applies to the case's. */
 static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     struct m3_recomputed made = { 0 };

@@ -6,15 +6,15 @@
 #include "oracle/judge/certificate.h"
 #include "oracle/judge/margin.h"
 
-/* What the decisions of one tap share, and room for one of them. */
+/* The data shared by the decisions of one tap, and memory for one of them. */
 struct choosing {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
-    const struct m3_value *scores;      /* that the trace knows; NULL: none */
-    const struct m3_recomputed *made;   /* the choice in double by those scores */
+    const struct m3_value *scores;      /* known to the trace; NULL: none */
+    const struct m3_recomputed *made;   /* the selection in double by those scores */
     struct m3_router_arithmetic router;
     int blocks;
-    int64_t groups, width, ids;         /* ids: room for scores of so many */
+    int64_t groups, width, ids;         /* ids: number of ids with scores */
     struct m3_decision one;
     double *score, *bound, *bias;       /* [ids] */
     unsigned char *forced, *marks;      /* [ids] */
@@ -57,7 +57,7 @@ static void end(struct choosing *c)
     free(c->want);
 }
 
-/* Scores of the blocks up to the row's own. Returns how many those are. */
+/* Scores of the blocks up to the row's own. Returns their number. */
 static int64_t score_blocks(struct choosing *c, int64_t number, int64_t at, int64_t group)
 {
     const struct m3_config *config = &c->b->setting->model->config;
@@ -86,7 +86,7 @@ static int64_t score_experts(struct choosing *c, int64_t at)
     return E;
 }
 
-/* One decision: row `at` of the scores, `made` of the choices in double; ids [width] of the dump. */
+/* One decision: row `at` of the scores, `made` of the selections in double; ids [width] of the dump. */
 static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t at, int64_t made, int64_t group,
                                      const int32_t *ids)
 {
@@ -105,7 +105,7 @@ static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t
     return m3_certify(&c->one);
 }
 
-/* A sound list of blocks in any order is the same set: attention takes it ascending, -1 last. */
+/* A well-formed list of blocks in any order is the same set; attention needs it ascending, -1 last. */
 static void sort_list(int32_t *ids, int64_t n)
 {
     for (int64_t i = 1; i < n; i++)
@@ -116,7 +116,7 @@ static void sort_list(int32_t *ids, int64_t n)
         }
 }
 
-/* Does the truth for the whole model choose another set? */
+/* Does the truth for the whole model select another set? */
 static int differs_from_reference(const struct choosing *c, int64_t number, int64_t group, const int32_t *ids)
 {
     const int32_t *r = m3_blame_reference_ids(c->b, c->item, number);
@@ -158,8 +158,8 @@ static void finish(struct m3_blamed *out)
     out->inherited /= (double)out->elements;
 }
 
-/* One decision of the dump; marks its row if no operator can take it. Without scores (`at` or `made` below 0) only what
- * no scores could choose is judged. Returns whether it was. */
+/* Judges one decision of the dump; marks its row if no operator can use it. Without scores (`at` or `made` below 0)
+ * only sets that no scores could select are detected. Returns whether it was judged. */
 static int judge_one(struct choosing *c, struct m3_blame_values *dumped, int64_t r, int64_t at, int64_t made,
                      int64_t group)
 {

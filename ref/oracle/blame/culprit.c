@@ -1,9 +1,9 @@
-/* Who is to blame: the first operator that fails, and which others may be it as well. */
+/* The culprit: the first operator that fails, and the others that may be it instead. */
 #include <string.h>
 
 #include "oracle/blame/private/blame.h"
 
-/* How many operators are judged together, and the first of them. */
+/* The number of operators that are judged together, and the first of them. */
 static int64_t count_together(const struct m3_blaming *b, struct m3_blame_item *item,
                               const struct m3_blame_item **first)
 {

@@ -10,7 +10,7 @@
 
 #include "oracle/blame/private/blame.h"
 
-/* Is it needed for what is inherited? Slots of experts are aligned by the ids. */
+/* Is it needed to compute what is inherited? Slots of experts are aligned by the ids. */
 static int is_kept(const struct m3_blaming *b, const struct m3_blame_item *item)
 {
     if (item->blamed) return m3_tap_table[item->tap].kind != M3_KIND_COUNTS;
@@ -51,7 +51,7 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
     return M3_OK;
 }
 
-/* A file without a name, in the folder for such files. */
+/* Opens a file without a name, in the folder for temporary files. */
 static int open_file(struct m3_blaming *b)
 {
     const char *folder = getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";

@@ -5,7 +5,7 @@
 #include "oracle/blame/private/blame.h"
 #include "oracle/judge/side_by_side.h"
 
-/* The slot of the reference in which the expert of slot k is; -1: it chose others. */
+/* The slot of the reference with the expert of slot k; -1: it did not select that expert. */
 static int64_t reference_slot(const int32_t *reference_ids, const int32_t *ids, int64_t k, int64_t K)
 {
     for (int64_t i = 0; i < K; i++)
@@ -13,7 +13,8 @@ static int64_t reference_slot(const int32_t *reference_ids, const int32_t *ids, 
     return -1;
 }
 
-/* A row of the truth, its slots of experts in the candidate's order; NaN where the truth chose others, or has none. */
+/* A row of the truth, its slots of experts in the candidate's order; NaN where the truth selected others, or has no
+ * such row. */
 static void reference_row(double *out, const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number)
 {
     const double *r = m3_blame_reference_row(b, item, number);
@@ -33,7 +34,8 @@ static void reference_row(double *out, const struct m3_blaming *b, const struct 
     }
 }
 
-/* Rows whose inputs gave NaN, in double too, are left out: who made them NaN has been blamed. */
+/* Collects the rows to judge. Rows whose inputs gave NaN, in double too, are left out: the operator that caused the
+ * NaN has been judged. */
 static void gather(struct m3_side_by_side *s, double *reference, const struct m3_blaming *b,
                    const struct m3_blame_item *item, const struct m3_blame_values *dumped,
                    const struct m3_recomputed *recomputed, double rounding)
@@ -48,7 +50,7 @@ static void gather(struct m3_side_by_side *s, double *reference, const struct m3
     }
 }
 
-/* |d| / |r| in L2, where the truth has a counterpart; infinities that both have are no difference. */
+/* |d| / |r| in L2, over elements that the truth has too; equal infinities do not count as a difference. */
 struct sums {
     double inherited, created, allowed, reference;
 };

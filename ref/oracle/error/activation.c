@@ -53,7 +53,7 @@ double m3_gate_bound(double gate, double up, const struct m3_gate *g, const stru
  *
  *     B = |y| (1 + |alpha g'| (1 - sig)),  steps = 5 + c,  walk^2 = steps B^2
  *
- * The rounding of alpha g' is the exponent's absolute error. Inputs are equal, so clamps make no kink. */
+ * The rounding of alpha g' is an absolute error of the exponent. Inputs are equal, so a clamp adds no error. */
 int m3_bound_activation(struct m3_ctx *ctx, struct m3_bound *out, const double *gate, const double *up, int64_t n,
                         const struct m3_gate *g, const struct m3_arithmetic *how)
 {
@@ -80,8 +80,8 @@ static double slope(double z, double alpha)
     return fabs(s + alpha * z * s * (1 - s));
 }
 
-/* The steepest of z sig(alpha z) at z, which moves by at most h and stops at the clamps. Between the ends it can only
- * be steeper at the inflections, alpha z = +-2.3993572805154. */
+/* The steepest slope of z sig(alpha z) around z, which moves by at most h and stops at the clamps. Between the ends of
+ * that range it can be steeper only at the inflections, alpha z = +-2.3993572805154. */
 static double steepest(double gate, double h, const struct m3_gate *g)
 {
     const double inflection = 2.3993572805154;
@@ -102,7 +102,7 @@ struct m3_gate_slopes m3_gate_slopes(double gate, double up, double h_gate, doub
                                     .by_up = low < high ? fabs(unit) : 0 };
 }
 
-/* dy/dgate and dy/dup at their steepest within reach; a chain in a coarser type has the 5 + 4 steps of 7.1. */
+/* Adds dy/dgate and dy/dup at their steepest within reach; a chain in a coarser type has the 5 + 4 steps of 7.1. */
 void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_spread *of_gate,
                        const struct m3_spread *of_up, int64_t from, const struct m3_gate *g, double u_chain)
 {

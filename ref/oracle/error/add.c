@@ -4,7 +4,7 @@
 
 static int value(struct m3_recomputing *m) { return m->ops->add(m->ctx, m->y, m->in[0].x, m->in[1].x, m->count); }
 
-/* B = |a| + |b|, steps = 2: one, and one more for what a fused kernel had not yet rounded.  walk^2 = a^2 + b^2 + y^2 */
+/* B = |a| + |b|, steps = 2: one, and one more in case a fused kernel rounded less.  walk^2 = a^2 + b^2 + y^2 */
 int m3_bound_add(struct m3_ctx *ctx, struct m3_bound *out, const double *a, const double *b, int64_t n)
 {
     out->n = 0;

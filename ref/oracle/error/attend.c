@@ -33,7 +33,7 @@ static int value(struct m3_recomputing *m)
 
 /* ---- bound */
 
-/* Scratch of a thread, [L] each: logits, weights; a logit's error: worst, typical, probable. */
+/* A thread's scratch memory, [L] each: logits, weights, and the error of a logit: worst, typical, probable. */
 struct bounded {
     double *z, *p, *eps, *walk, *probable;
 };
@@ -45,15 +45,15 @@ static struct bounded bounded_in(double *memory, int64_t L)
     return (struct bounded){ memory, memory + L, memory + 2 * L, memory + 3 * L, memory + 4 * L };
 }
 
-/* A relative error of a weight, over u, where its logit is off by eps u: beyond 0.01 not the first order alone. */
+/* The relative error of a weight, over u, if its logit is off by eps u; above 0.01 not only to first order. */
 static double weight_error(double eps, double u) { return u * eps > 0.01 ? (m3_exp(u * eps) - 1) / u : eps; }
 
-/* What does not depend on the channel. */
+/* The values that do not depend on the channel. */
 struct scalars {
     double lse, R, S, largest;
 };
 
-/* Logits and weights of a row, and how far each may be off:
+/* Logits and weights of a row, and the largest error of each:
  *
  *     eps_j = (D + 4) a_j + (m - z_j) + c (R + 1),   a_j = sum |q| |k_j| / sqrt(D) */
 static struct scalars weigh_bounded(const struct bounded *w, const struct m3_attended *r,
@@ -89,8 +89,8 @@ static struct scalars weigh_bounded(const struct bounded *w, const struct m3_att
 
 /* HARD / u = sum p_j eps_j |v_j - o| + (2L + 2R + 2S + 12) sum p_j |v_j| + L least max |v| / u
  *
- * What is common to numerator and denominator moves o along v - o alone: against |v|, a large mean of v would hide all.
- */
+ * An error common to numerator and denominator moves o only along v - o: against abs(v), a large mean of v would hide
+ * all errors. */
 static void output_bounds(const struct m3_bound *out, int64_t at, const struct m3_attended *r, const struct bounded *w,
                           const struct scalars *s, const struct m3_arithmetic *how)
 {
@@ -202,13 +202,14 @@ struct propagated {
     const struct m3_attend_storage *storage;
 };
 
-/* Of one row. [L] each: logits, then weights; worst error of a logit beside `shift`, and its variance from what no
- * other logit shares; what of a weight's change moves o, and the largest weight within reach. [D]: mean key, a sum. */
+/* The state of one row. [L] each: logits, then weights; the worst error of a logit apart from `shift`, and its
+ * variance from sources that no other logit shares; the part of a weight's change that moves o, and the largest weight
+ * within reach. [D]: the mean key, a sum. */
 struct moved {
     double *p, *error, *own, *moved, *most, *mean, *key;
     double shift;                               /* error that all logits share */
     double sum_error, largest;                  /* sum p_j (exp(error_j) - 1); largest error */
-    int far;                                    /* beyond all linearity */
+    int far;                                    /* too far for a linear estimate */
     int query_off;
 };
 
@@ -223,7 +224,7 @@ static struct moved moved_in(const struct m3_attended *r)
     /* clang-format on */
 }
 
-/* Logits, and what storing them costs; then weights, and the mean key. */
+/* Computes logits and the cost of storing them, then weights and the mean key. */
 static void weigh_moved(struct moved *w, const struct m3_attended *r, const struct propagated *a)
 {
     double scale = 1 / sqrt((double)r->D), top = -INFINITY, sum = 0;
@@ -245,12 +246,12 @@ static void weigh_moved(struct moved *w, const struct m3_attended *r, const stru
     }
 }
 
-/* What q and k do to logits. With c the mean key
+/* The errors that q and k cause in logits. With c the mean key
  *
  *     error_j = scale sum (|q| e_k + e_q |k_j - c| + e_q e_k),  shift = scale sum e_q |c|
  *     own_j   = scale^2 sum (q^2 v_k + v_q v_k)                 the part of v_q k^2 is in of_query
  *
- * A shift of all logits moves lse and no weight; without c, keys of a large mean would hide all. */
+ * A shift of all logits moves lse but no weight; without c, keys with a large mean would hide all errors. */
 static void propagate_to_logits(struct moved *w, const struct m3_attended *r, const struct propagated *a)
 {
     int q_off = !m3_is_exact(a->of_q), k_off = !m3_is_exact(a->of_k);
@@ -273,11 +274,11 @@ static void propagate_to_logits(struct moved *w, const struct m3_attended *r, co
     }
 }
 
-/* How far each weight may move. With |d_j| <= error_j
+/* The largest change of each weight. With |d_j| <= error_j
  *
  *     o' - o = sum p_j (exp(d_j) - 1) (v_j - o) / sum p_j exp(d_j)
  *
- * and the denominator is at least sum p_j exp(-error_j): no first order, but a bound. */
+ * and the denominator is at least sum p_j exp(-error_j): a bound, not only first order. */
 static void propagate_to_weights(struct moved *w, int64_t L)
 {
     double least = 0;
@@ -295,7 +296,8 @@ static void propagate_to_weights(struct moved *w, int64_t L)
     }
 }
 
-/* scale^2 sum over channels d of v_q,d (sum_j p_j f_j k_jd)^2: one q meets all keys. f_j = v_j - o, or v NULL: 1. */
+/* scale^2 sum over channels d of v_q,d (sum_j p_j f_j k_jd)^2: one q is multiplied with all keys. f_j = v_j - o, or v
+ * NULL: 1. */
 static double of_query(const struct m3_attended *r, const struct propagated *a, const struct moved *w, const double *v,
                        double o)
 {
@@ -312,8 +314,8 @@ static double of_query(const struct m3_attended *r, const struct propagated *a, 
     return sum / (double)r->D;
 }
 
-/* Channel i of o. What moves weights moves it along v - o, and never out of the values; what moves values, their mean.
- * Stored weights and parts count against |v|, for they need not sum to 1. */
+/* Channel i of o. Errors of weights move it along v - o, and never beyond the range of the values; errors of values
+ * move it by their mean. Stored weights and parts count against abs(v), because they need not sum to 1. */
 static void output_spread(const struct propagated *a, const struct m3_attended *r, const struct moved *w, int64_t i)
 {
     const double *v = r->v + i;
@@ -344,7 +346,7 @@ static void output_spread(const struct propagated *a, const struct m3_attended *
     a->o->variance[r->at * r->D + i] += variance + u_parts * u_parts * mass * mass / 3;
 }
 
-/* lse moves by the shift and ln sum p exp(error), which is at most the largest error. */
+/* lse moves by at most the shift and ln sum p exp(error), which is at most the largest error. */
 static void row_spread(const void *self, const struct m3_attended *r)
 {
     const struct propagated *a = self;

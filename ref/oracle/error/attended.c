@@ -19,7 +19,7 @@ static int is_listed(const int32_t *lists, const struct m3_attend *d, int64_t g,
     return 0;
 }
 
-/* The keys of row t and group g, ascending; lists [G,N] of that row, or NULL: all. Returns how many. */
+/* The keys of row t and group g, ascending; lists [G,N] of that row, or NULL: all. Returns their number. */
 static int64_t keys_of(int64_t *keys, const struct m3_attend *d, const int32_t *lists, int64_t t, int64_t g)
 {
     int64_t n = 0, end = d->p0 + t + 1, block = lists ? d->block : end;

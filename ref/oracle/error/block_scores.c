@@ -55,7 +55,7 @@ static void score_bound(const struct bounded *keys, int64_t at, const double *q,
     keys->walk2[at] = factor * factor * (fmax(walked + squares, mean) + (factor != 1 ? 2 * s * s : 0));
 }
 
-/* pool=max: whichever key could be the largest within its own error may be the one that was taken.
+/* pool=max: any key that could be the largest within its own error may have been taken.
  *
  *     B = largest sum |q| |k| among keys with s_j + e_j >= max(s - e),  e_j = (X + 2) u sum |q| |k_j| */
 static void maximum_bound(double *bound, double *walk, const struct bounded *keys, double over)
@@ -71,8 +71,8 @@ static void maximum_bound(double *bound, double *walk, const struct bounded *key
     *walk = sqrt(walk2);
 }
 
-/* pool=lse, over u and then over the steps: errors of scores count by their weights; then exp, sum, ln and the last
- * addition.
+/* pool=lse, divided by u and then by the steps: errors of scores are weighted by their p; then exp, sum, ln and the
+ * last addition.
  *
  *     sum p_j ((X + 2) sum |q| |k_j| + (m - s_j)) + c + L + c ln(L + 1) + |lse| */
 static void logarithm_bound(double *bound, double *walk, const struct bounded *keys, double steps, double c)
@@ -140,7 +140,7 @@ struct propagated_scores {
     double u_score, factor;
 };
 
-/* Scores of one block: value, error, variance, and how far it may be off with a float's own arithmetic. */
+/* Scores of one block: value, error, variance, and the error including the arithmetic of a float. */
 struct propagated {
     double *s, *error, *variance, *reach;
     int64_t n;
@@ -148,7 +148,7 @@ struct propagated {
 
 enum { KEY_ARRAYS = 4 };
 
-/* error = factor sum (|q| e_k + e_q |k| + e_q e_k) + u |s|, twice u |s| where the factor is a product of its own */
+/* error = factor sum (|q| e_k + e_q |k| + e_q e_k) + u |s|; twice u |s| if the factor is multiplied separately */
 static void score_spread(const struct propagated *keys, int64_t j, const struct propagated_scores *a, int64_t at_q,
                          int64_t at_k)
 {
@@ -171,8 +171,8 @@ static void score_spread(const struct propagated *keys, int64_t j, const struct 
     keys->reach[j] = keys->error[j] + (double)(X + 2) * 0x1p-24 * a->factor * mass;
 }
 
-/* pool=max: whichever key can be the largest within reach may be the one that was taken. A float's own arithmetic
- * counts for the reach alone: it can bring forward a key that neither error brings forward without the other. */
+/* pool=max: any key that can be the largest within reach may have been taken. The arithmetic of a float counts only
+ * for the reach: together with the error it can promote a key that neither would promote alone. */
 static void maximum_spread(double *error, double *variance, const struct propagated *keys)
 {
     double floor = -INFINITY;
@@ -185,7 +185,7 @@ static void maximum_spread(double *error, double *variance, const struct propaga
     }
 }
 
-/* pool=lse: ln sum p exp(e), at most the largest e. One q meets all keys, so standard deviations add. */
+/* pool=lse: ln sum p exp(e), at most the largest e. One q is multiplied with all keys, so standard deviations add. */
 static void logarithm_spread(double *error, double *variance, const struct propagated *keys)
 {
     double top = -INFINITY, sum = 0, spread = 0, deviation = 0, largest = 0;
@@ -238,7 +238,7 @@ const struct m3_error_operator m3_error_block_scores = {
 };
 /* clang-format on */
 
-/* ---- select_blocks: ids, chosen from given scores */
+/* ---- select_blocks: ids, selected from given scores */
 
 static int select_blocks(struct m3_recomputing *m)
 {

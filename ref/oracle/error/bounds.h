@@ -1,9 +1,9 @@
-/* How far a conforming implementation may be from the truth, operator by operator, on equal inputs. SPEC 7.1.
+/* How far a conforming implementation may be from the true result, operator by operator, on equal inputs. SPEC 7.1.
  *
- * Each function has the operands of its operator (ops/ops.h) in double, and stored weights as they are. It gives, for
- * each element of the operator's output, the bound B: the operator on absolute values. An error is allowed up to
- * m3_bound_allowed(B, n + f, u), whatever the order of summation. Where the allowance has no single count of steps
- * (attention, experts), B is the whole allowance over u, n = 0 and f = 1.
+ * Each function takes the operands of its operator (ops/ops.h) in double, and weights as they are stored. For each
+ * element of the operator's output it computes the bound B: the operator applied to absolute values. The allowed error
+ * is m3_bound_allowed(B, n + f, u), whatever the order of summation. Where there is no single number of steps
+ * (attention, experts), B is the whole allowance divided by u, n = 0 and f = 1.
  *
  * Outputs never overlap inputs. Every function returns 0, or a status after m3_fail_at: memory is short, or ids do not
  * fit. No result depends on the number of threads. */
@@ -18,32 +18,33 @@
 #include "base/weight.h"
 #include "ops/ops.h"
 
-/* What is allowed to the arithmetic that is judged. */
+/* The allowances for the arithmetic that is judged. */
 struct m3_arithmetic {
     double u;                   /* unit roundoff: 2^-24, 2^-53, .. */
     int c;                      /* error of exp, ln, erf and the reciprocal root, in u; 4 is 2 ulp */
-    int c_turn;                 /* that of sine and cosine; 1: from double, rounded once */
+    int c_turn;                 /* error of sine and cosine; 1: computed in double, rounded once */
     enum m3_rope_angle angle;   /* M3_ANGLE_F32: angles may be formed in float */
-    int tanh_scores;            /* router scores may come from a tanh: their error is u, not u s */
+    int tanh_scores;            /* router scores may be computed by a tanh: their error is u, not u s */
     double lambda;              /* for `suspect`: m3_lambda of the tap's elements */
 };
 
 /* The released reading in floats: c 4, c_turn 1, angles in double, lambda 7. */
 struct m3_arithmetic m3_arithmetic_f32(void);
 
-/* What a function writes. walk and suspect may be NULL. */
+/* The outputs of a function. walk and suspect may be NULL. */
 struct m3_bound {
     double *bound;              /* B */
     double *walk;               /* u walk / sqrt(3): standard deviation of the error, if roundings are independent */
-    double *suspect;            /* attention alone: the probable allowance over u, at lambda */
+    double *suspect;            /* attention only: the probable allowance over u, at lambda */
     int64_t n, f;               /* set by the function: length of the reduction, fixed roundings */
 };
 
-/* The least number above 0 in a format of unit roundoff u: 2^-149, and 2^-1074 for doubles. */
+/* The smallest number above 0 in a format of unit roundoff u: 2^-149, and 2^-1074 for doubles. */
 double m3_bound_eta(double u);
-/* u steps B + 2^-53 steps B + (B > 0 ? steps eta : 0): the last for underflow, the second for the truth's own error. */
+/* u steps B + 2^-53 steps B + (B > 0 ? steps eta : 0): the last term is for underflow, the second for the error of the
+ * true result itself. */
 double m3_bound_allowed(double bound, double steps, double u);
-/* sqrt(2 ln(2 N / 1e-6)): with independent roundings, less than one of a million taps of N elements has an error
+/* sqrt(2 ln(2 N / 1e-6)): with independent roundings, less than one in a million taps of N elements has an error
  * beyond lambda standard deviations. */
 double m3_lambda(int64_t elements);
 
@@ -62,12 +63,12 @@ int m3_bound_weight_roundings(const struct m3_weight *w, double u);
 int m3_bound_linear(struct m3_ctx *, struct m3_bound *, const double *x, const struct m3_weight *w, const double *bias,
                     int64_t T, const struct m3_arithmetic *);
 
-/* ---- 5.5, 5.18: the true table, and how far an angle may be off. cos, sin, error [T,R/2]; pos [T]; places [P,3] */
+/* ---- 5.5, 5.18: the true table, and the largest error of an angle. cos, sin, error [T,R/2]; pos [T]; places [P,3] */
 int m3_bound_angles(struct m3_ctx *, double *cos, double *sin, double *error, const int64_t *pos, int64_t T, int64_t R,
                     double theta, const struct m3_arithmetic *);
 int m3_bound_angles_3d(struct m3_ctx *, double *cos, double *sin, double *error, const int64_t *places, int64_t P,
                        int64_t R, double theta, const struct m3_arithmetic *);
-/* ---- 5.6: x [T,heads,D]. error NULL: both sides were given the same tables */
+/* ---- 5.6: x [T,heads,D]. error NULL: both sides use the same tables */
 int m3_bound_rope(struct m3_ctx *, struct m3_bound *, const double *x, const double *cos, const double *sin,
                   const double *error, int64_t T, int64_t heads, int64_t D, int64_t R, const struct m3_arithmetic *);
 
@@ -100,11 +101,11 @@ int m3_bound_route(struct m3_ctx *, struct m3_bound *, const double *s, const in
 /* ---- 5.15: routed [T,H] of given each [T,K,H] and p [T,K] */
 int m3_bound_routed(struct m3_ctx *, struct m3_bound *, const double *each, const double *p, int64_t T, int64_t K,
                     int64_t H, double factor);
-/* each [T,K,H] of x [T,H] and ids [T,K]: composites. y [T,K,H] gets the experts' outputs, or NULL. */
+/* each [T,K,H] of x [T,H] and ids [T,K]: composites. y [T,K,H] receives the experts' outputs, or is NULL. */
 int m3_bound_experts(struct m3_ctx *, struct m3_bound *each, double *y, const double *x, const int32_t *ids,
                      const struct m3_expert *experts, const struct m3_gate *, int64_t T, int64_t E, int64_t K,
                      const struct m3_arithmetic *);
-/* w2 act(w1 x, w3 x), the shared expert: a composite. x [T,H]; y [T,H] gets the output, or NULL */
+/* w2 act(w1 x, w3 x), the shared expert: a composite. x [T,H]; y [T,H] receives the output, or is NULL */
 int m3_bound_gated_mlp(struct m3_ctx *, struct m3_bound *, double *y, const double *x, const struct m3_weight *w1,
                        const struct m3_weight *w3, const struct m3_weight *w2, const struct m3_gate *, int64_t T,
                        const struct m3_arithmetic *);

@@ -10,7 +10,7 @@ static int value(struct m3_recomputing *m)
     return M3_OK;
 }
 
-/* What is copied is off by what its source is. */
+/* A copy has the error of its source. */
 static int propagate(struct m3_recomputing *m)
 {
     m3_propagate_add(&m->spread, &m->in[0].off, NULL, m->count);
@@ -35,10 +35,10 @@ const struct m3_error_operator m3_error_copy = {
 };
 /* clang-format on */
 
-/* ---- scatter: embeddings, and features of pictures in the place of their tokens */
+/* ---- scatter: embeddings, and features of pictures at the places of their tokens */
 
-/* Which row of the pictures' features goes to each token; -1: the embedding stays. Without pictures a placeholder is a
- * token like any other. */
+/* The row of the pictures' features for each token; -1: the embedding stays. Without pictures a placeholder is an
+ * ordinary token. */
 static int64_t *features(struct m3_recomputing *m)
 {
     const struct m3_case *c = m->setting->the_case;
@@ -60,7 +60,7 @@ static void scattered_rows(struct m3_recomputing *m)
     const struct m3_case *c = m->setting->the_case;
     const int64_t *feature = features(m);
     int64_t missing = -1;
-    m->in[0].width = m->in[1].width = m->width;         /* gathered later */
+    m->in[0].width = m->in[1].width = m->width;         /* copied later, by gather */
     for (int64_t t = 0; feature && t < c->T; t++) {
         int from = feature[t] >= 0;
         if (m3_value_row(m->operands[from], from ? feature[t] : t) >= 0) m->numbers[m->rows++] = t;
@@ -71,7 +71,7 @@ static void scattered_rows(struct m3_recomputing *m)
     m3_recompute_missing_rows(m, from, from ? feature[missing] : missing, from ? m->operands[1]->rows : c->T);
 }
 
-/* The rows that are scattered, in the place of operand 0. */
+/* Makes the scattered rows operand 0. */
 static int gather(struct m3_recomputing *m)
 {
     const int64_t *feature = features(m), H = m->width;

@@ -39,7 +39,7 @@ int m3_dot_panels(struct m3_ctx *ctx, m3_at_panel visit, const void *self, const
     return M3_OK;
 }
 
-/* Lanes never meet, so any width of the processor's vectors gives the same bits. */
+/* Lanes are never added to each other, so any vector width gives the same bits. */
 static inline __attribute__((always_inline)) void dots(struct m3_dots *out, const double *x, const double *panel,
                                                        int64_t cols)
 {
@@ -103,7 +103,8 @@ double m3_dot_walk2(const struct m3_dots *dots, int64_t l, int64_t cols, int wei
     return fmax(ascending, mean) + weight_roundings * squares + (has_bias ? y * y : 0);
 }
 
-/* A double is rounded to a float, and so is a code of 4 bits times a scale of 24, unless that is a power of 2. */
+/* A double is rounded to a float, and so is a code of 4 bits times a scale of 24 bits, unless the scale is a power of
+ * 2. */
 int m3_bound_weight_roundings(const struct m3_weight *w, double u)
 {
     if (u <= 0x1p-53) return 0;

@@ -6,9 +6,9 @@
 
 #include "oracle/error/tiers.h"
 
-/* Root of the mean square of one rounding, in u. */
+/* The root mean square of one rounding error, in u. */
 #define ROUNDING 0.4245
-/* Errors below this share of what storing makes, in the mean square, are not seen beside it. */
+/* Errors below this share of the errors of storing, in the mean square, are invisible. */
 #define HIDDEN 0.2
 
 enum { LEAST_OCTAVE = -160, FEW = 64 };
@@ -17,7 +17,7 @@ static const enum m3_dtype grids[2] = { M3_BF16, M3_F16 };
 
 /* ---- quantiles */
 
-/* 32 equal parts of each octave; -1: below all. */
+/* The bin of a size: 32 equal parts of each octave; -1: below all bins. */
 static int bin_of(double size)
 {
     int exponent;
@@ -63,7 +63,7 @@ void m3_errors_merge(struct m3_errors *errors, const struct m3_errors *more)
     if (more->largest > errors->largest) errors->largest = more->largest;
 }
 
-/* The upper end of the bin in which the share is reached; infinite among the wild ones. */
+/* The upper end of the bin in which the share is reached; infinite if that is among the wild elements. */
 static double size_at(const struct m3_errors *errors, double share)
 {
     double wanted = ceil(share * (double)errors->count);
@@ -152,14 +152,14 @@ void m3_precision_squares(double *squares, const double *reference, const double
 
 static const struct {
     double bits;
-    const char *names[M3_SHAPES];           /* NULL: no such thing is known */
+    const char *names[M3_SHAPES];           /* NULL: that shape is not known */
 } formats[] = {
     { -3, { "e5m2", NULL, "e5m2" } },   { -4, { "e4m3", NULL, "e4m3" } },
     { -8, { "bf16", "bf16", "bf16" } }, { -11, { "fp16", "fp16", "tf32 or fp16" } },
     { -14, { NULL, "14-bit", NULL } },
 };
 
-/* The nearest within one bit, or the number itself. */
+/* The format with the nearest roundoff within one bit, or the number itself. */
 static const char *format_name(char *space, size_t size, double u, enum m3_shape shape)
 {
     double nearest = 1;
@@ -184,7 +184,7 @@ static void say(struct m3_precision *p, enum m3_shape best)
     snprintf(p->words, sizeof p->words, words[best], format_name(space, sizeof space, p->u[best], best));
 }
 
-/* What is left of d^2 / sigma^2 once storing with u has had its share: as a unit roundoff; 0: it does not stand out. */
+/* The rest of d^2 / sigma^2 after the share of storing with u, as a unit roundoff; 0: it is not significant. */
 static double beside_storing(const struct m3_precision_sums *sums, enum m3_shape shape, double u)
 {
     double count = (double)sums->count, share = ROUNDING * ROUNDING * u * u * sums->shapes[shape].stored / count;
@@ -192,7 +192,7 @@ static double beside_storing(const struct m3_precision_sums *sums, enum m3_shape
     return rest > HIDDEN * share ? sqrt(rest) / ROUNDING : 0;
 }
 
-/* BF16 inputs beside BF16 storing are common, and leave what a finer accumulation might leave at another n. */
+/* BF16 inputs together with BF16 storing are common, and look like a finer accumulation at another n. */
 static void say_grid(struct m3_precision *p, const struct m3_precision_sums *sums)
 {
     const char *name = p->grid == M3_BF16 ? "bf16" : "fp16", *by = "fp32", *inputs = "";
@@ -220,7 +220,7 @@ static enum m3_dtype grid_of(const struct m3_precision_sums *sums)
     return M3_DTYPES;
 }
 
-/* u and score of every shape that is known. Returns the likeliest. */
+/* u and score of every shape that is known. Returns the most likely one. */
 static enum m3_shape weigh_shapes(struct m3_precision *p, const struct m3_precision_sums *sums)
 {
     const int known[M3_SHAPES] = { 1, sums->has_walk, sums->has_squares };

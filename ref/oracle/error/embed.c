@@ -10,7 +10,7 @@ static int value(struct m3_recomputing *m)
     return m->ops->embed(m->ctx, m->y, m->setting->the_case->ids, m->w[0], m->rows);
 }
 
-/* Rows as they are stored: B = 0, or |y| and one step where a stored number is rounded. walk = B */
+/* Copies of stored rows: B = 0, or |y| and one step where a stored number is rounded. walk = B */
 int m3_bound_embed(struct m3_ctx *ctx, struct m3_bound *out, const int32_t *ids, const struct m3_weight *w, int64_t T,
                    const struct m3_arithmetic *how)
 {

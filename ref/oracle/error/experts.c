@@ -5,11 +5,11 @@
 
 #include "base/minmax.h"
 
-/* ---- tokens by the expert that they chose */
+/* ---- tokens grouped by the expert that they selected */
 
 enum { ROWS = 64 };             /* tokens of an expert at a time: bounds the scratch memory */
 
-/* Slots t K + k of ids [T,K] that chose an expert, ascending from `first` on, at most ROWS. Returns how many. */
+/* Slots t K + k of ids [T,K] that selected an expert, ascending from `first` on, at most ROWS. Returns their number. */
 static int64_t slots_of(int64_t *slots, int64_t *first, const int32_t *ids, int64_t count, int64_t expert)
 {
     int64_t n = 0;
@@ -126,7 +126,7 @@ static int routed_value(struct m3_recomputing *m)
     return M3_OK;
 }
 
-/* B = factor sum |p| |each|, steps = K + 1, or K + 2 if factor is no power of 2; walk^2 = steps B^2 */
+/* B = factor sum |p| |each|, steps = K + 1, or K + 2 if factor is not a power of 2; walk^2 = steps B^2 */
 int m3_bound_routed(struct m3_ctx *ctx, struct m3_bound *out, const double *each, const double *p, int64_t T, int64_t K,
                     int64_t H, double factor)
 {
@@ -151,7 +151,7 @@ static int routed_bound(struct m3_recomputing *m)
 
 /* error = factor sum (|p| e + e_p |each| + e_p e) + u (K + 1) factor sum |p each|
  *
- * In a coarser type the products are rounded, all sums but the first, and the last product: K + 1 roundings. */
+ * In a coarser type the products, all sums except the first, and the last product are rounded: K + 1 roundings. */
 int m3_propagate_routed(struct m3_ctx *ctx, struct m3_spread *out, const double *each, const double *p,
                         const struct m3_spread *of_each, const struct m3_spread *of_p, int64_t T, int64_t K, int64_t H,
                         double factor, double u_sum)

@@ -40,7 +40,7 @@ int m3_gain_rows(double *gain, const struct m3_setting *setting, enum m3_tap tap
     return M3_OK;
 }
 
-/* What is probed, and its memory. */
+/* The probed function and its memory. */
 struct probed {
     const struct m3_setting *setting;
     const struct m3_config *config;

@@ -12,7 +12,7 @@ enum { LANES = M3_DOT_LANES, ROWS = 64 };       /* rows at a time: bounds the sc
 int m3_prepare_gated_mlp(struct m3_recomputing *m)
 {
     const struct m3_input_rounding rule = m3_recompute_input_rounding(m, m3_tap_table[m->tap].name);
-    m->stored[3] += m3_input_roundoff(&rule);           /* `act` is rounded again as an input of the last product */
+    m->stored[3] += m3_input_roundoff(&rule);           /* `act` is rounded once more as input of the last product */
     m3_recompute_jitter(m);
     m3_recompute_jitter_spread(m);
     m3_recompute_round_input(m, m->op->points[0]);
@@ -27,22 +27,22 @@ static double over_u(double bound, double steps, double u)
     return steps * (bound + (bound > 0 ? m3_bound_eta(u) / u : 0));
 }
 
-/* Rows on their way: y = w2 act(w1 x, w3 x). */
+/* The state of some rows of y = w2 act(w1 x, w3 x). */
 struct bounded {
     const struct m3_gate *gate;
     const struct m3_arithmetic *how;
     const double *x;
-    double *act, *act_error, *act_variance; /* [T,F]: what goes into w2; error over u, variance times 3 over u^2 */
+    double *act, *act_error, *act_variance; /* [T,F]: input of w2; error over u, variance times 3 over u^2 */
     double *y, *bound, *walk; /* [T,H] */
     int64_t H, F;
     int rounded1, rounded3, rounded2;
 };
 
-/* A gate and an up, with bounds of their own, through the activation:
+/* Bounds of the activation of a gate and an up that have bounds themselves:
  *
  *     e = |dy/dg| h_g + |dy/du| h_u + (5 + c) B_act       h = n B over u; all over u
  *
- * At a clamp that the error can reach, the steeper side counts. */
+ * At a clamp that the error can reach, the steeper side is used. */
 static void activate(const struct bounded *mlp, int64_t at, const struct m3_dots *gate, const struct m3_dots *up,
                      int64_t l)
 {
@@ -129,7 +129,7 @@ struct propagated {
     int64_t H, F;
 };
 
-/* Gate or up of LANES channels: what x is off by, and storing. */
+/* Gate or up of LANES channels: the errors from x and from storing. */
 static void linear_spread(double *sum, double *error, double *variance, const struct propagated *mlp, int64_t t,
                           const double *panel, double u)
 {

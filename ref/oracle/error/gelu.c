@@ -7,8 +7,8 @@
 
 static int value(struct m3_recomputing *m) { return m->ops->gelu(m->ctx, m->y, m->in[0].x, m->count); }
 
-/* erf form: B = |x|/2 (1 + |erf(x / sqrt 2)|), steps = 4 + c, walk^2 = steps B^2. It admits 1 + erf, and is blind below
- * -5. */
+/* erf form: B = |x|/2 (1 + |erf(x / sqrt 2)|), steps = 4 + c, walk^2 = steps B^2. It allows 1 + erf, and is useless
+ * below -5. */
 int m3_bound_gelu(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n, const struct m3_arithmetic *how)
 {
     out->n = 0;
@@ -32,8 +32,8 @@ static double slope(double x)
     return fabs(below + x * density_at_0 * m3_exp(-x * x / 2));
 }
 
-/* Error: the steepest slope within reach, which between the ends can only be at the inflections, +-sqrt 2. Variance:
- * the slope here. */
+/* Error: the steepest slope within reach; between the ends it can only be at the inflections, +-sqrt 2. Variance: the
+ * slope at x. */
 int m3_propagate_gelu(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
                       int64_t n)
 {

@@ -141,7 +141,7 @@ const struct m3_graph_row m3_graph[M3_TAPS] = {
                             .weights = { MODEL(lm_head) }, .n = "H", .more = M3_MORE_WEIGHT },
 };
 
-/* Where a config or a reading makes a tap in another way. */
+/* Rows for taps that a config or a reading computes differently. */
 static const struct m3_graph_row dense_mlp = {
     M3_OP_LINEAR, .operands = { HERE(MLP_ACT) }, .of = M3_OF_LAYER, .weights = { LAYER(down) },
     .n = "I",     .more = M3_MORE_WEIGHT,

@@ -20,8 +20,8 @@ double m3_input_roundoff(const struct m3_input_rounding *rule)
     return rule->exponent_down ? 0x1p-3 : 0x1p-4;
 }
 
-/* A block of a row whose numbers share a scale: each is off by 2^-4 of itself, 2^-3 if it saturates, and by half the
- * least step. */
+/* A block of a row whose numbers share a scale: each has a relative error of 2^-4, or 2^-3 if it saturates, plus half
+ * the smallest step. */
 static void quantise(double *error, double *variance, const double *x, int64_t n, const struct m3_input_rounding *rule)
 {
     const double largest_code = 448, half_step = 0x1p-10;
@@ -43,7 +43,7 @@ static void quantise(double *error, double *variance, const double *x, int64_t n
     }
 }
 
-/* Gives *off memory of its own for n numbers, with what it holds. */
+/* Moves the contents of *off to newly allocated memory for n numbers. */
 int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int64_t n)
 {
     const size_t bytes = (size_t)n * sizeof(double);

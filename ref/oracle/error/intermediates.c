@@ -20,7 +20,7 @@ int m3_intermediates(double *error, double *walk, const struct m3_setting *setti
     const struct m3_weight *w[3];
     for (int i = 0; i < 3; i++) w[i] = m3_graph_weight(setting->model, setting->semantics, tap, layer, i);
     const int64_t n = T * m3_tap_width(setting, tap, layer);
-    struct m3_spread out = { error, walk };         /* the variance, as yet */
+    struct m3_spread out = { error, walk };         /* walk holds the variance at first */
     memset(error, 0, (size_t)n * sizeof *error);
     memset(walk, 0, (size_t)n * sizeof *walk);
     const int status =

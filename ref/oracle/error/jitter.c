@@ -4,7 +4,7 @@
 
 #include "base/generator.h"
 
-/* The noise is that of the norm before the layer's experts, which all of them read. */
+/* The noise is keyed by the norm before the layer's experts, which all experts read. */
 void m3_recompute_jitter(struct m3_recomputing *m)
 {
     const struct m3_semantics *s = m->setting->semantics;
@@ -24,7 +24,7 @@ void m3_recompute_jitter(struct m3_recomputing *m)
     m->in[0].x = y;
 }
 
-/* The roundings of the noise, where the bound does not count them: B = |x| (1 + eps), steps = 2, walk^2 = 2 B^2. */
+/* The roundings of the noise, if the bound does not include them: B = |x| (1 + eps), steps = 2, walk^2 = 2 B^2. */
 void m3_recompute_jitter_spread(struct m3_recomputing *m)
 {
     const int64_t n = m->rows * m->config->H;

@@ -14,7 +14,7 @@ static int value(struct m3_recomputing *m)
  *     B = a (x1 + d) + |b| + u (H r x1)^2 a d / (2 (H + 8)),  steps = H + 4 + c
  *     walk^2 = a^2 (mean x^2 / 6 + (H/3 + 1) m^2) + (H/12 + 8) (a d)^2 + y^2
  *
- * The last term of B is the variance's error that comes from the mean's. It assumes two passes. */
+ * The last term of B is the error of the variance caused by that of the mean. It assumes two passes. */
 static void layer_norm_row(const struct m3_bound *out, int64_t at, const double *x, const double *w, const double *b,
                            int64_t H, double eps, double u)
 {
@@ -58,7 +58,7 @@ static int bound(struct m3_recomputing *m)
  *
  *     dy_i/dx_j = g_i r (1[i = j] - (1 + d_i d_j r^2) / H)
  *
- * The absolute values do not come apart into a factor of i and one of j; the squares do. */
+ * The absolute values do not separate into a factor of i and a factor of j; the squares do. */
 static void layer_norm_spread(struct m3_spread *out, int64_t at, const double *x, const struct m3_spread *of_x,
                               const double *w, int64_t H, double eps)
 {

@@ -9,7 +9,7 @@ enum { LANES = M3_DOT_LANES };
 
 /* ---- the operands: joined, with noise, and rounded as the profile says */
 
-/* Embedding and hidden state of each row side by side; NULL: zeros. */
+/* Embedding and hidden state of each row are put side by side; NULL: zeros. */
 static void join(double *joined, const double *e, const double *h, int64_t rows, int64_t H)
 {
     const size_t bytes = (size_t)H * sizeof *joined;
@@ -21,7 +21,7 @@ static void join(double *joined, const double *e, const double *h, int64_t rows,
     }
 }
 
-/* What eh_proj reads, in the place of operand 0; then the embedding takes that of operand 1. */
+/* Operand 0 becomes the input of eh_proj; then operand 1 becomes the embedding. */
 static void join_operands(struct m3_recomputing *m)
 {
     const int additive = m->row->more == M3_MORE_JOIN;
@@ -40,7 +40,7 @@ static void join_operands(struct m3_recomputing *m)
     m->in[0].off = (struct m3_spread){ spread, spread + n };
 }
 
-/* Weights off by u of themselves change the sum as inputs off by u of themselves do. */
+/* Weights with a relative error u change the sum as inputs with a relative error u do. */
 static void round_weights(struct m3_recomputing *m, const struct m3_weight *w)
 {
     char name[160];
@@ -62,7 +62,7 @@ static int prepare(struct m3_recomputing *m)
     return m->status;
 }
 
-/* ---- value, bound, propagation. With mtp_join=additive y = e + W h: one rounding more. */
+/* ---- value, bound, propagation. With mtp_join=additive y = e + W h: one more rounding. */
 
 static int value(struct m3_recomputing *m)
 {
@@ -93,7 +93,7 @@ static void bound_place(const void *self, int64_t t, const struct m3_panel *pane
     }
 }
 
-/* B = sum |w| |x| + |bias|,  steps = cols + (bias) + (a scale that is no power of two)
+/* B = sum |w| |x| + |bias|,  steps = cols + (bias) + (a scale that is not a power of two)
  *     walk^2 = max(sum s_k^2 + sum p_k^2, (n/6 + 1) sum p_k^2 + (n/3 + 1) y^2), terms p_k, partial sums s_k */
 int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const struct m3_weight *w,
                     const double *bias, int64_t T, const struct m3_arithmetic *how)
@@ -104,7 +104,7 @@ int m3_bound_linear(struct m3_ctx *ctx, struct m3_bound *out, const double *x, c
     return m3_dot_panels(ctx, bound_place, &linear, w, NULL, T);
 }
 
-/* walk of an additive join is that of the linear, whose reduction is counted with the half that is zero. */
+/* The walk of an additive join is that of the linear; its reduction counts the half that is zero too. */
 static int bound(struct m3_recomputing *m)
 {
     int status = m3_bound_linear(m->ctx, &m->bound, m->in[0].x, m->w[0], m->vector[1], m->rows, &m->how);
@@ -122,7 +122,7 @@ static int bound(struct m3_recomputing *m)
 struct propagated {
     struct m3_spread *out;
     const struct m3_spread *of_x;
-    const int64_t *rows;            /* those of x that may be off at all */
+    const int64_t *rows;            /* the rows of x that may have an error */
     int64_t outputs, cols;
 };
 

@@ -10,11 +10,11 @@
 #include "model/taps.h"
 #include "oracle/error/private/operators.h"
 
-/* What an entry of "store", "input", "weights", "exact" or "dump_rounding" says of the points that its pattern
+/* What an entry of "store", "input", "weights", "exact" or "dump_rounding" says about the points that its pattern
  * matches. */
 struct entry {
     char *pattern;
-    enum m3_dtype dtype;            /* M3_DTYPES: nothing, on purpose */
+    enum m3_dtype dtype;            /* M3_DTYPES: deliberately none */
     struct m3_input_rounding input;
 };
 
@@ -35,12 +35,12 @@ struct m3_profile {
 
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
-/* What a pattern may speak of. */
+/* The points that a pattern may match. */
 enum points { POINTS_ALL, POINTS_TAPS, POINTS_LINEAR, POINTS_WEIGHTS };
 
 static int matches(const char *pattern, const char *point) { return fnmatch(pattern, point, FNM_NOESCAPE) == 0; }
 
-/* A pattern that ends in '*' speaks of taps alone: intermediates of an operator have to be named. */
+/* A pattern that ends in '*' matches only taps; intermediates of an operator must be named. */
 static int may_mean_intermediate(const char *pattern)
 {
     size_t length = strlen(pattern);
@@ -65,7 +65,7 @@ static int matches_tap(const char *pattern, enum points which, enum m3_tap tap, 
     return 0;
 }
 
-/* Does any model have a point of that kind that the pattern matches? */
+/* Does the pattern match a point of that kind in any model? */
 static int means_something(const char *pattern, enum points which)
 {
     enum { LAYERS = 1024 };
@@ -107,7 +107,7 @@ static void refuse(struct reading *reading, const char *field, const char *key, 
     free(text);
 }
 
-/* Place of the word in words; -1 after refuse. An absent field is the first word. */
+/* The index of the word in words; -1 after refuse. An absent field means the first word. */
 static int read_choice(struct reading *reading, const json_t *value, const char *field, const char *const words[])
 {
     if (!value) return 0;
@@ -121,7 +121,7 @@ static int read_choice(struct reading *reading, const json_t *value, const char 
     return -1;
 }
 
-/* M3_DTYPES if it is no string or no format that values are stored in. */
+/* M3_DTYPES if it is not a string with a format for stored values. */
 static enum m3_dtype format_of(const json_t *value)
 {
     static const struct {
@@ -294,7 +294,7 @@ void m3_profile_names(char *names, size_t size)
         snprintf(names + used, size - used, "%s%s", i ? ", " : "", m3_built_in_profiles[i][0]);
 }
 
-/* The JSON of a file, or of a profile that is built in. */
+/* The JSON of a file, or of a built-in profile. */
 static int load(json_t **root, const char *name, struct m3_error *error)
 {
     char names[200];

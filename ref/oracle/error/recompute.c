@@ -75,7 +75,7 @@ static double stored_at(const struct m3_recomputing *m, const char *point)
     return m3_profile_store(m->setting->profile, name);
 }
 
-/* Zeros that propagated errors are added to, if there are none yet; NULL if memory is short. */
+/* The spread to which propagated errors are added, initially zeros; NULL if memory is short. */
 static struct m3_spread *spread_of_result(struct m3_recomputing *m)
 {
     struct m3_spread *extra = &m->out->extra;
@@ -88,7 +88,7 @@ static struct m3_spread *spread_of_result(struct m3_recomputing *m)
     return NULL;
 }
 
-/* What storing the tap itself may cost. A copy costs nothing where its source was stored as coarsely. */
+/* Adds the error of storing the tap itself. A copy adds none if its source was stored as coarsely. */
 static void store(struct m3_recomputing *m)
 {
     const struct m3_profile *profile = m->setting->profile;
@@ -125,7 +125,7 @@ static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, 
     return part;
 }
 
-/* Calls one of the operator's functions, whose scratch memory is given back. */
+/* Calls one of the operator's functions, and releases its scratch memory. */
 static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing *))
 {
     for (int64_t r = 0, rows; function && r < m->rows && !m->status; r += rows) {
@@ -151,7 +151,7 @@ static void propagate(struct m3_recomputing *m)
     call(m, m->op->propagate);
 }
 
-/* Every weight that the tap reads is there. */
+/* Is every weight that the tap reads present? */
 static int has_weights(struct m3_recomputing *m)
 {
     int absent = 0;
@@ -176,7 +176,7 @@ static void expand_vectors(struct m3_recomputing *m)
     }
 }
 
-/* Room for the results, and for the numbers of their rows if they are not all. */
+/* Allocates the results, and the numbers of their rows unless these are all rows. */
 static void results(struct m3_recomputing *m)
 {
     struct m3_recomputed *out = m->out;

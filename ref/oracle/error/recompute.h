@@ -1,6 +1,6 @@
-/* One tap recomputed, in double, from given values of the taps that it reads, with all that its operator's arithmetic
- * may cost: bounds (7.1), intermediates and results that the profile stores coarser, and propagated errors (7.4).
- * blame, companions and compare all stand on this. The graph (graph.h) says which operands; SPEC 7.5. */
+/* Recomputes one tap in double from given values of the taps that it reads, with all errors that its operator's
+ * arithmetic may cause: bounds (7.1), intermediates and results that the profile stores more coarsely, and propagated
+ * errors (7.4). blame, companions and compare are built on it. The graph (graph.h) lists the operands; SPEC 7.5. */
 #ifndef M3_ORACLE_ERROR_RECOMPUTE_H
 #define M3_ORACLE_ERROR_RECOMPUTE_H
 
@@ -14,19 +14,19 @@
 struct m3_value {
     const double *values;           /* [rows,width]; NULL for ids */
     const int32_t *ids;             /* [rows,width] of choices and counts; NULL for floats */
-    struct m3_spread off;           /* from what was used: a coarser dump, or a tap that was itself recomputed */
+    struct m3_spread off;           /* of a coarser dump, or of a tap that was itself recomputed */
     int64_t rows, width;
     const int64_t *numbers;         /* [rows] which rows of the call, ascending; NULL: all, from 0 on. Keys and values
                                      * after cached places have those too: rows -p0 .. -1 */
     int complete;                   /* it holds every row of the call */
 };
 
-/* Index of a row of the call in a value; -1: it has none. */
+/* The index in a value of a row of the call; -1: the value does not have it. */
 int64_t m3_value_row(const struct m3_value *value, int64_t number);
 
-/* What all taps of a call share. */
+/* The setting shared by all taps of a call. */
 struct m3_setting {
-    const struct m3_model *model;           /* weights may be absent (data NULL), and with them the taps they make */
+    const struct m3_model *model;           /* weights, and the taps that they determine, may be absent (data NULL) */
     const struct m3_semantics *semantics;
     const struct m3_case *the_case;
     const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
@@ -35,36 +35,36 @@ struct m3_setting {
 
 struct m3_recomputed {
     double *y;                      /* [rows,width]; NULL for ids */
-    int32_t *ids;                   /* chosen from given scores; NULL for floats */
-    double *bound, *walk, *suspect; /* as in bounds.h; suspect NULL but for attention */
-    struct m3_spread extra;         /* storage points and the operands' spreads; NULLs: none */
+    int32_t *ids;                   /* selected from given scores; NULL for floats */
+    double *bound, *walk, *suspect; /* as in bounds.h; suspect is NULL except for attention */
+    struct m3_spread extra;         /* from storage points and the operands' spreads; NULLs: none */
     int64_t n, f, rows, width;
     const int64_t *numbers;         /* of the operands' rows; NULL: all */
     char missing[160];              /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; "":
                                      * there is */
 };
 
-/* Rows [first, end) alone, where rows are recomputed one by one: all taps but fused, and attention and copies of
- * pictures. operands[i] is NULL where that tap is not known at all. 0 with a text in out->missing if these are not
- * enough; M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. m3_recomputed_free is due after any of
- * them. */
+/* Recomputes rows [first, end) only, where rows are recomputed one by one: all taps except fused, and attention and
+ * copies of pictures. operands[i] is NULL if that tap is unknown. Returns 0 with a text in out->missing if the
+ * operands are not sufficient; M3_INTERNAL for memory; M3_WRONG if the operator refuses its inputs. Call
+ * m3_recomputed_free after any of them. */
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
                  const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end,
                  struct m3_error *error);
 void m3_recomputed_free(struct m3_recomputed *out);
 
-/* How the candidate computes: by the profile, else as plain fp32; lambda for so many elements. */
+/* The candidate's arithmetic: of the profile, otherwise plain fp32; lambda for this number of elements. */
 struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements);
 struct m3_gate m3_setting_gate(const struct m3_setting *setting);
 /* What a bound allows, as a spread: error, variance [n]. */
 void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u);
 
-/* Elements of a row of the tap; blocks by the places of the call. */
+/* The number of elements in a row of the tap; that of blocks follows from the places of the call. */
 int64_t m3_tap_width(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
 /* Rows of the tap in the whole call: T, P, M, or fewer in a module. */
 int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
 
-/* ---- what is known so far, while taps pass by in execution order. Copies what it is given. */
+/* ---- the taps known so far, while taps arrive in execution order. The trace copies its inputs. */
 
 struct m3_trace;
 int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error);
@@ -73,12 +73,13 @@ void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer); /* NULL: unknown */
-/* The tap recomputed from what is known. An operand that is not known is recomputed first, and kept, with what it may
- * be off; but in no layer or module, other than this tap's, of which no float tap was put. What no later tap of this
- * call can read is forgotten as the trace moves on from layer to layer. */
+/* Recomputes the tap from the known taps. An unknown operand is recomputed first and kept with its possible error; but
+ * not in a layer or module, other than this tap's, of which no float tap was put. Values that no later tap of this
+ * call can read are dropped as the trace advances from layer to layer. */
 int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                        struct m3_error *error);
-/* Rows [first, end) alone, where rows are recomputed one by one: all taps but fused and some of pictures. */
+/* The same for rows [first, end) only, where rows are recomputed one by one: all taps except fused and some of
+ * pictures. */
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error);
 /* The whole list of (tap, layer) of a call in execution order: index from 0; 0 at the end. */

@@ -4,12 +4,12 @@
 
 static int value(struct m3_recomputing *m)
 {
-    const int64_t H = m->w[0]->cols;            /* heads are normalised one by one */
+    const int64_t H = m->w[0]->cols;            /* heads are normalised separately */
     return (m->config->gemma_norm ? m->ops->rms_norm : m->ops->rms_norm_plain)(m->ctx, m->y, m->in[0].x, m->vector[0],
                                                                                m->count / H, H, m->config->eps);
 }
 
-/* A root halves relative errors, hence half the sum's.
+/* A square root halves relative errors, hence half those of the sum.
  *
  *     B = |y|,  steps = ceil(H/2) + 4 + c (+ 1),  walk^2 = (H/12 + f) y^2 */
 int m3_bound_rms_norm(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const double *w, int64_t T, int64_t H,
@@ -46,7 +46,7 @@ static int bound(struct m3_recomputing *m)
  *
  *     dy_i/dx_j = g_i r (1[i = j] - x_i x_j r^2 / H)
  *
- * so x_i is left with 1 - x_i^2 r^2 / H of its slope, never less than 0, and the others count |x_i| |x_j| r^2 / H. */
+ * Thus x_i keeps 1 - x_i^2 r^2 / H of its slope, never less than 0, and the others contribute |x_i| |x_j| r^2 / H. */
 static void rms_norm_row(struct m3_spread *out, int64_t at, const double *x, const struct m3_spread *of_x,
                          const double *w, int64_t H, double eps, int offset)
 {

@@ -5,7 +5,7 @@
 #include "base/minmax.h"
 #include "ops/math.h"
 
-/* Cosines and sines as the truth has them, and how far an angle may be off: [rows,R/2] each. */
+/* The exact cosines and sines, and the possible error of each angle: [rows,R/2] each. */
 struct tables {
     double *cos, *sin, *error;
     int64_t D, R;
@@ -20,9 +20,9 @@ static struct tables *take_tables(struct m3_recomputing *m, int64_t D, int64_t R
     return m->prepared = t;
 }
 
-/* How far a rounded angle may be from `angle`, over |angle|. A float is off by the roundings of frequency, position and
- * product. In double, -2i/channels is exact only where channels is a power of two; else its rounding counts ln(theta)
- * times. */
+/* How far a rounded angle may be from `angle`, over |angle|. In float, frequency, position and product are rounded. In
+ * double, -2i/channels is exact only if channels is a power of two; otherwise its rounding is multiplied by
+ * ln(theta). */
 static double angle_error(int64_t channels, double theta, const struct m3_arithmetic *how)
 {
     if (how->angle == M3_ANGLE_F32) return 3 * 0x1p-24;
@@ -30,7 +30,8 @@ static double angle_error(int64_t channels, double theta, const struct m3_arithm
     return 0x1p-52 + (exact ? 0 : 0x1p-53 * fabs(m3_log(theta)));
 }
 
-/* `each` frequencies of an axis of `channels` channels; column i of row t is place pos[t * stride + i / each]. */
+/* Tables with `each` frequencies per axis of `channels` channels; column i of row t is place pos[t * stride + i /
+ * each]. */
 static int angles(struct m3_ctx *ctx, double *cos, double *sin, double *error, const int64_t *pos, int64_t stride,
                   int64_t T, int64_t half, int64_t each, double theta, const struct m3_arithmetic *how)
 {
@@ -94,7 +95,7 @@ static int value(struct m3_recomputing *m)
 
 /* B = |x_a cos| + |x_b sin| + e hypot(x_a, x_b) / (3 u),  steps = 3,  walk^2 = 3 B^2;  copied channels: 0
  *
- * The angle's error e grows with the position and is not a defect. */
+ * The angle's error e grows with the position, as expected of a correct implementation. */
 int m3_bound_rope(struct m3_ctx *ctx, struct m3_bound *out, const double *x, const double *cos, const double *sin,
                   const double *error, int64_t T, int64_t heads, int64_t D, int64_t R, const struct m3_arithmetic *how)
 {
@@ -127,7 +128,7 @@ static int bound(struct m3_recomputing *m)
                          &m->how);
 }
 
-/* y = x_a c + x_b s (s with its sign): what the inputs are off by, what the table is, and two products and a sum. */
+/* y = x_a c + x_b s (s with its sign): errors of the inputs and the table, and of two products and a sum. */
 static void channel(struct m3_spread *out, int64_t at, const struct m3_spread *of_x, int64_t at_a, int64_t at_b,
                     double a, double b, double c, double s, double u_turn, double u_product)
 {

@@ -9,7 +9,7 @@ int m3_check_experts(struct m3_ctx *ctx, const int32_t *ids, int64_t count, int6
     return M3_OK;
 }
 
-/* Weights of given choices. */
+/* The weights of given expert ids. */
 static int value(struct m3_recomputing *m)
 {
     const int64_t K = m->config->K, E = m->config->E;
@@ -49,7 +49,7 @@ static int bound(struct m3_recomputing *m)
     return m3_bound_route(m->ctx, &m->bound, m->in[0].x, m->in[1].ids, m->rows, m->config->E, m->config->K);
 }
 
-/* One row: p_k = s_k / S. With E' the errors of the other chosen scores, exactly
+/* One row: p_k = s_k / S. With E' the errors of the other selected scores, exactly
  *
  *     |p' - p| <= ((1 - p_k) e_k + p_k E') / (S - |E' - e_k|)
  *     variance  = ((1 - p_k)^2 v_k + p_k^2 sum of the others' v) / S^2 */
@@ -92,7 +92,7 @@ const struct m3_error_operator m3_error_route = {
 };
 /* clang-format on */
 
-/* ---- the ids themselves, chosen from given scores */
+/* ---- the ids themselves, selected from given scores */
 
 static int select_experts(struct m3_recomputing *m)
 {

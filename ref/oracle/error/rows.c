@@ -24,7 +24,7 @@ int64_t m3_recompute_span(const struct m3_recomputing *m, int64_t i)
     return end - i;
 }
 
-/* Says which rows of operand i are not there: the first that is missing, and those after it. */
+/* Reports the missing rows of operand i: the first that is missing, and those after it. */
 static void say_missing(struct m3_recomputing *m, int i, int64_t first, int64_t last)
 {
     enum m3_tap tap;
@@ -46,7 +46,7 @@ void m3_recompute_missing_rows(struct m3_recomputing *m, int i, int64_t first, i
     say_missing(m, i, first, last);
 }
 
-/* The rows of operand i that rows [rows] of the tap read, side by side. */
+/* Copies the rows of operand i that rows [rows] of the tap read, side by side. */
 static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t rows)
 {
     const struct m3_value *v = m->operands[i];
@@ -76,7 +76,7 @@ static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t r
     *given = (struct m3_given){ x, ids, { error, error ? error + rows * width : NULL }, width };
 }
 
-/* Which row of operand i is read by row `number` of a tap that works row by row: the embeddings that a module joins
+/* The row of operand i that is read by row `number` of a tap that works row by row: the embeddings that a module uses
  * are those of later tokens. */
 static int64_t reads(const struct m3_recomputing *m, int i, int64_t number)
 {
@@ -116,7 +116,7 @@ static void rows_below(struct m3_recomputing *m, int64_t below)
 
 void m3_rows_in_common(struct m3_recomputing *m) { rows_below(m, INT64_MAX); }
 
-/* Places from the first cached one that a value has without a hole. */
+/* The number of consecutive places, from the first cached one, that a value has. */
 static int64_t places_of(const struct m3_recomputing *m, int i)
 {
     const int64_t p0 = m->setting->the_case->p0;
@@ -125,7 +125,7 @@ static int64_t places_of(const struct m3_recomputing *m, int i)
     return end + p0;
 }
 
-/* Attention and block scores: every place up to the row's own. */
+/* For attention and block scores: rows with every place up to their own. */
 void m3_rows_with_keys(struct m3_recomputing *m)
 {
     const int64_t p0 = m->setting->the_case->p0, rows = m3_tap_rows(m->setting, m->tap, m->layer);
@@ -164,7 +164,7 @@ static int has_all_operands(struct m3_recomputing *m)
     return !m->out->missing[0];
 }
 
-/* mtp_zero_position0: the embedding of a row at position 0 counts as zeros. */
+/* mtp_zero_position0: the embedding of a row at position 0 is replaced by zeros. */
 static void zero_embeddings(struct m3_recomputing *m)
 {
     const int64_t H = m->config->H, *positions = m->setting->the_case->positions;

@@ -7,7 +7,7 @@
 
 static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y, m->in[0].x, m->count); }
 
-/* B = s, steps = 2 + c, walk^2 = 9 s^2; 1 for s where a tanh may make the scores. */
+/* B = s, steps = 2 + c, walk^2 = 9 s^2; 1 instead of s if the scores may come from a tanh. */
 int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n,
                      const struct m3_arithmetic *how)
 {
@@ -33,7 +33,7 @@ static double slope(double x)
     return s * (1 - s);
 }
 
-/* Error: the steepest slope within reach, for s (1 - s) falls with |x|. Variance: the slope here. */
+/* Error: the steepest slope within reach: s (1 - s) falls with |x|. Variance: the slope here. */
 int m3_propagate_sigmoid(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
                          int64_t n)
 {

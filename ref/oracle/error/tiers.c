@@ -7,7 +7,7 @@
 
 enum { FEW = 256, GRID_LEAST = 64 };
 
-/* What is allowed to one element, and the variance of an honest error. */
+/* The allowance of one element, and the variance of a legitimate error. */
 struct allowance {
     double hard, probable, variance;
 };
@@ -34,7 +34,7 @@ int m3_element_ok(double candidate, double reference, double allowed)
 
 /* ---- numbers of a coarser format */
 
-/* Is x a number of `bits` significant bits, whose last is at least 2^least? */
+/* Does x have at most `bits` significant bits, the last of them at least 2^least? */
 static int on_grid(double x, int bits, int least)
 {
     int exponent;
@@ -81,8 +81,8 @@ double m3_stored_as(double x, enum m3_dtype dtype)
     return fabs(y) > formats[format].largest ? copysign(INFINITY, x) : y;
 }
 
-/* After cancellation an honest sum has few bits too: it is a multiple of what its terms are multiples of. Only where
- * the coarser format's spacing is far above the rounding of a partial sum is a coarse number a sign. */
+/* After cancellation a correctly computed sum has few bits too: it is a multiple of the common factor of its terms. A
+ * coarse number is significant only where the coarser format's spacing is far above the rounding of a partial sum. */
 int m3_grid_tells(double c, double rounding, enum m3_dtype dtype)
 {
     int exponent;
@@ -115,8 +115,8 @@ enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)
 
 static double steps_of(const struct m3_tap_values *tap) { return (double)(tap->n + tap->f) * (tap->truncates ? 2 : 1); }
 
-/* A = u steps B + 2^-53 steps B + (B > 0 ? steps eta : 0) + extra, and the same with lambda sqrt(n) + f for steps in
- * its first term. A double candidate has a truth as rough as itself. */
+/* A = u steps B + 2^-53 steps B + (B > 0 ? steps eta : 0) + extra, and the same with lambda sqrt(n) + f instead of
+ * steps in its first term. For a double candidate the reference has the same errors as the candidate. */
 static struct allowance allowance_of(const struct m3_tap_values *tap, int64_t i, double lambda)
 {
     double B = tap->bound[i], steps = steps_of(tap), r = tap->reference[i];
@@ -188,7 +188,7 @@ static void judge_element(struct m3_tier_result *result, struct sums *sums, cons
     if (tap->walk) result->walk += !m3_element_ok(c, r, deviation < a->hard ? deviation : a->hard);
 }
 
-/* 0, or why nothing can be said of the tap. */
+/* Returns 0, or the reason why the tap cannot be judged. */
 static int judge_elements(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap)
 {
     double largest = formats[format_of(tap->stored)].largest;
@@ -219,9 +219,9 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
 
 /* ---- the tap */
 
-/* Independent roundings of +-u B each give n / 3 in the mean square; 0.4 with slack. 2 sqrt is 3.5 deviations. Few
- * elements are not independent: the weights of a row share their sum. Where nothing is summed a constant that was
- * rounded, such as alpha, leans to one side honestly. */
+/* Independent roundings of +-u B each give n / 3 in the mean square; the limit is 0.4. 2 sqrt is 3.5 deviations. Few
+ * elements are not independent: the weights of a row share their sum. Where nothing is summed, a rounded constant such
+ * as alpha legitimately biases the errors to one side. */
 static void judge_sums(struct m3_tier_result *result, const struct m3_tap_values *tap, const struct sums *sums)
 {
     double steps = steps_of(tap), count = (double)sums->with_bound;

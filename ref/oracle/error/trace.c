@@ -10,8 +10,8 @@ struct slot {
     enum m3_tap tap;
     int64_t layer;
     int64_t group;                  /* index of the first tap of its layer */
-    struct m3_value value;          /* of memory of its own; rows 0: not known */
-    int is_given, is_known;         /* once put from outside; now here */
+    struct m3_value value;          /* with its own memory; rows 0: not known */
+    int is_given, is_known;         /* was put by the caller; is known at present */
 };
 
 struct m3_trace {
@@ -28,7 +28,8 @@ static int is_in_call(const struct m3_setting *s, enum m3_tap tap, int64_t layer
     return m3_layer_has_tap(&s->model->config, tap, layer);
 }
 
-/* Taps from `first` to `last` that the call has in one layer: counts `index` down, and finds the tap at 0. */
+/* Walks the taps from `first` to `last` that the call has in one layer: counts `index` down and returns the tap at
+ * 0. */
 static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last, int64_t layer, int64_t *index,
                 enum m3_tap *tap, int64_t *found)
 {
@@ -41,7 +42,7 @@ static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last,
     return 0;
 }
 
-/* Modules run after no cached place, and as long as they have a row. */
+/* Modules run only without cached places, and while they have a row. */
 static int64_t modules_of(const struct m3_setting *s)
 {
     return s->the_case->p0 > 0 ? 0 : m3_max(0, m3_min(s->model->mtp_modules, s->the_case->T - 1));
@@ -107,7 +108,7 @@ void m3_trace_free(struct m3_trace *trace)
     free(trace);
 }
 
-/* Where a tap stands in the list; -1: the call has none. The list is in the order of m3_tap_order. */
+/* The index of a tap in the list; -1: the call does not have it. The list is in the order of m3_tap_order. */
 static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
 {
     int64_t low = 0, high = t->count;
@@ -119,7 +120,7 @@ static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
     return low < t->count && t->slots[low].tap == tap && t->slots[low].layer == layer ? low : -1;
 }
 
-/* The slot of operand i of a tap; -1: it has none, or none that this call has. */
+/* The slot of operand i of a tap; -1: there is none, or this call does not have it. */
 static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
 {
     const struct m3_setting *s = &t->setting;
@@ -129,8 +130,8 @@ static int64_t operand_of(const struct m3_trace *t, int64_t slot, int i)
     return slot_of(t, tap, layer);
 }
 
-/* Forgets what nobody reads from `start` on: no tap there, and none that is unknown and may have to be recomputed for
- * one there. */
+/* Drops what no tap reads from `start` on: no tap there, nor an unknown tap that may have to be recomputed for one
+ * there. */
 static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
 {
     if (start <= t->at) return M3_OK;
@@ -158,7 +159,7 @@ static void *copy(const void *from, int64_t count, size_t size, int *short_of)
     return to;
 }
 
-/* A tap that was used finer than it was dumped may be off by that rounding. */
+/* Adds the rounding of the dump to a tap that was used at a finer precision than it was dumped. */
 static int add_dump_rounding(struct m3_value *value, const char *name, double u, struct m3_error *error)
 {
     const int64_t n = value->rows * value->width;
@@ -203,7 +204,7 @@ const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap ta
     return at >= 0 && trace->slots[at].is_known ? &trace->slots[at].value : NULL;
 }
 
-/* Takes over what was recomputed: from now on it is known, up to its own allowance. */
+/* Takes over a recomputed tap: it is known from now on, up to its own allowance. */
 static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *y)
 {
     struct slot *s = &t->slots[at];
@@ -223,8 +224,8 @@ static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *y)
     y->bound = NULL, y->walk = NULL;
 }
 
-/* In a layer of which nothing is known nothing is recomputed, unless it is the one that is asked for: errors that are
- * propagated through whole layers say nothing. */
+/* In a layer without known taps nothing is recomputed, except in the layer of the requested tap: errors that are
+ * propagated through whole layers are meaningless. */
 static int may_recompute(const struct m3_trace *t, int64_t at, int64_t asked)
 {
     const int64_t group = t->slots[at].group;
@@ -234,7 +235,7 @@ static int may_recompute(const struct m3_trace *t, int64_t at, int64_t asked)
     return 0;
 }
 
-/* Which rows of which tap are asked for. */
+/* The requested tap and rows. */
 struct asked {
     int64_t slot, first, end;
 };

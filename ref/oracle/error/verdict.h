@@ -1,4 +1,4 @@
-/* The verdicts on a tap, from good to bad, then those that say nothing. SPEC 7. */
+/* The verdicts on a tap, from good to bad, then those without a judgement. SPEC 7. */
 #ifndef M3_ORACLE_ERROR_VERDICT_H
 #define M3_ORACLE_ERROR_VERDICT_H
 

@@ -31,7 +31,7 @@ int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
     return id;
 }
 
-/* *rows := the tensor of that name, or NULL. */
+/* Sets *rows to the tensor of that name, or NULL. */
 static int find_rows(const struct m3_tensor **rows, const struct m3_safetensors *file, const char *name,
                      struct m3_error *error)
 {
@@ -52,7 +52,7 @@ static int find_rows(const struct m3_tensor **rows, const struct m3_safetensors 
     return M3_OK;
 }
 
-/* M3_BAD_INPUT if a file says that it is something else than a dump that this program reads. */
+/* M3_BAD_INPUT if a file's metadata do not name a dump format that this program reads. */
 static int check_format(const struct m3_safetensors *file, struct m3_error *error)
 {
     static const char *const expected[][2] = { { "format", "m3ref-dump" }, { "format_version", "1" } };
@@ -81,7 +81,7 @@ static int same_row_shape(const struct m3_tensor *a, const struct m3_tensor *b)
     return 1;
 }
 
-/* Does a tap with all its `count` rows end before a row that the other dump numbers? */
+/* Does a complete tap of `count` rows end before a row number of the other dump? */
 static int ends_before(int64_t count, const struct m3_tensor *other_rows)
 {
     return other_rows->count > 0 && m3_id_at(other_rows, other_rows->count - 1) >= count;

@@ -1,5 +1,5 @@
-/* Which rows of two dumps belong together. A dump may hold only some rows of the sequence; `rows` then says which, and
- * `vision.rows` which patches. */
+/* Which rows of two dumps correspond. A dump may hold only some rows of the sequence; then its tensor `rows` numbers
+ * them, and `vision.rows` numbers its patches. */
 #ifndef M3_ORACLE_JUDGE_ALIGN_H
 #define M3_ORACLE_JUDGE_ALIGN_H
 
@@ -12,7 +12,7 @@ struct m3_taint;
 
 struct m3_side {
     const struct m3_safetensors *file;
-    /* I32 [R], strictly ascending from 0 or more: the rows of taps [T,...], of taps [P,...]; NULL: all are there. */
+    /* I32 [R], strictly ascending from 0 or more: the rows of taps [T,...] and of taps [P,...]; NULL: all rows. */
     const struct m3_tensor *rows, *vision_rows;
 };
 
@@ -22,8 +22,8 @@ struct m3_matched {
     const struct m3_tensor *want, *got;
     int tap;                            /* enum m3_tap */
     int64_t layer;
-    const struct m3_taint *taint;       /* rows that are another computation are left out (taint.h); NULL: none is */
-    int drift_is_judged;                /* rows that only drift are not left out */
+    const struct m3_taint *taint;       /* rows of another computation are left out (taint.h); NULL: none */
+    int drift_is_judged;                /* rows that only drift are judged too */
 };
 
 struct m3_row_pair {
@@ -36,24 +36,25 @@ struct m3_row_walk {
     int64_t want_count, got_count, want, got;
 };
 
-/* M3_BAD_INPUT if the file says that it is no dump, or `rows` or `vision.rows` is not what it should be. */
+/* Returns M3_BAD_INPUT if the file is not a dump, or `rows` or `vision.rows` is malformed. */
 int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struct m3_error *error);
 
-/* The numbers of a tap's rows; NULL: all are there. */
+/* The numbers of a tap's rows; NULL: all rows. */
 const struct m3_tensor *m3_side_rows(const struct m3_side *side, int tap);
 int64_t m3_row_number(const struct m3_tensor *rows, int64_t index);         /* rows NULL: the index itself */
 
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */
 int m3_holds_floats(const struct m3_tensor *tensor);                /* F64, F32, F16 or BF16 */
-/* Can an operator take this number? It is within the range of float, so that no square overflows in double; only
+/* Can an operator use this number? It must be within the range of float, so that no square overflows in double; only
  * scores of blocks may be -inf. */
 int m3_is_operand(double x, int tap);
 int64_t m3_id_at(const struct m3_tensor *ids, int64_t index);       /* exact, which m3_decode is not for I64 */
 
-/* NULL, or why the two cannot be compared. Ranks are above 0 and equal, as are all dimensions but the first. */
+/* Returns NULL, or why the two cannot be compared. Ranks must be above 0 and equal, as all dimensions except the
+ * first. */
 const char *m3_row_walk_begin(struct m3_row_walk *walk, const struct m3_matched *matched);
 /* The next row that both hold, ascending; 0 at the end. */
 int m3_row_walk_next(struct m3_row_walk *walk, struct m3_row_pair *pair);
-int64_t m3_row_walk_count(struct m3_row_walk walk);         /* rows that are still to come */
+int64_t m3_row_walk_count(struct m3_row_walk walk);         /* number of rows still to come */
 
 #endif

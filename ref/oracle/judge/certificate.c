@@ -25,10 +25,10 @@ const char *m3_ids_fault(int64_t *list, int64_t *count, const int64_t *ids, int6
     return fault;
 }
 
-/* ---- two ids that decide */
+/* ---- the two deciding ids */
 
-/* The weakest id of a set and the strongest that it leaves, where every score is moved by `shift` times its bound, up
- * for the set and down for the others. */
+/* The weakest id of a set and the strongest id outside it, with every score moved by `shift` times its bound, up
+ * inside the set and down outside. */
 struct rivals {
     int64_t last, runner_up;        /* -1: none */
     double low, high;               /* their moved scores */
@@ -44,7 +44,7 @@ static double bound_of(const struct m3_scores *s, const double *bound, int64_t i
 
 static double ranked_score(const struct m3_scores *s, int64_t id) { return forced(s, id) ? INFINITY : s->score[id]; }
 
-/* Of equals the highest id is the weakest, and the lowest the strongest. */
+/* Among equal scores the highest id is the weakest, the lowest the strongest. */
 static struct rivals rivals_of(const struct m3_scores *s, const double *bound, int shift, const unsigned char *marks)
 {
     struct rivals r = { .last = -1, .runner_up = -1, .low = INFINITY, .high = -INFINITY };
@@ -69,11 +69,11 @@ static struct rivals rivals_of(const struct m3_scores *s, const double *bound, i
     return r;
 }
 
-/* One side is empty, or forced as a whole: is the other such as it may be? A score of -inf is never chosen, and nothing
- * that is forced is left. */
+/* For a set with one side empty or completely forced: is the other side valid? A score of -inf is never selected, and
+ * no forced id may be outside the set. */
 static int leads_alone(const struct rivals *r) { return r->low > -INFINITY && r->high < INFINITY; }
 
-/* Does the set come before all others? */
+/* Do all ids of the set rank before all others? */
 static int comes_first(const struct rivals *r, int ties_lowest)
 {
     if (r->broken) return 0;
@@ -81,7 +81,7 @@ static int comes_first(const struct rivals *r, int ties_lowest)
     return r->low > r->high || (r->low == r->high && (!ties_lowest || r->last < r->runner_up));
 }
 
-/* Whatever the others do: no tie that could go either way. */
+/* The same without a tie that could be broken either way. */
 static int stays_first(const struct rivals *r, int ties_lowest)
 {
     return comes_first(r, ties_lowest) && (ties_lowest || r->low > r->high);
@@ -92,7 +92,7 @@ static void mark(unsigned char *marks, const int64_t *list, int64_t count, unsig
     for (int64_t i = 0; i < count; i++) marks[list[i]] = value;
 }
 
-/* Is the set that the scores themselves choose, k ids, the only one? Marks are zeros, and left so. */
+/* Is the set of k ids that the scores select the only possible one? `marks` are zeros on entry and on return. */
 static int best_is_certified(const struct m3_scores *s, int64_t k, int ties_lowest, unsigned char *marks)
 {
     for (int64_t n = 0; n < k; n++) {
@@ -118,7 +118,7 @@ static void show(struct m3_certificate *c, const struct m3_scores *s, const stru
     c->bound = bound_of(s, s->bound, r->last) + bound_of(s, s->bound, r->runner_up);
 }
 
-/* Fills in what the scores say of the set `list`; returns whether it is admissible. */
+/* Fills in the fields that depend on the scores of the set `list`; returns whether it is admissible. */
 static int weigh(struct m3_certificate *c, const struct m3_decision *d, const int64_t *list, int64_t count)
 {
     const struct m3_scores *s = &d->scores;
@@ -156,7 +156,7 @@ static int same_slots(const struct m3_decision *d)
     return d->width == 0 || memcmp(d->want, d->got, (size_t)d->width * sizeof *d->want) == 0;
 }
 
-/* Leaves in each of two ascending lists only what the other has not. A duplicate has one partner. */
+/* Removes from two ascending lists the ids that both have. A duplicate matches one id. */
 static void keep_differences(int64_t *want, int64_t *wants, int64_t *got, int64_t *gots)
 {
     int64_t i = 0, j = 0, m = 0, n = 0;
@@ -169,7 +169,7 @@ static void keep_differences(int64_t *want, int64_t *wants, int64_t *got, int64_
     *gots = n;
 }
 
-/* All ids of the difference have one score in the reference, and none is forced. */
+/* Do all ids of the difference have the same score in the reference, with none forced? */
 static int tied(const struct m3_decision *d, const int64_t *want, int64_t wants, const int64_t *got)
 {
     if (d->truth == NULL) return 0;
@@ -187,7 +187,7 @@ static int64_t slot_of(const int64_t *ids, int64_t width, int64_t id)
     return slot;
 }
 
-/* Do two ids stand in another order than in the reference, against their scores by more than the bounds? */
+/* Are two ids in another order than in the reference, with scores that contradict it by more than the bounds? */
 static int slots_wrong(const struct m3_decision *d)
 {
     const struct m3_scores *s = &d->scores;
@@ -289,7 +289,7 @@ void m3_choice_by_margin(double *x, unsigned char *forced, double margin, const 
     for (int64_t e = 0; e < ids; e++) differ |= marks[e] == 1 || marks[e] == 2;
     for (int64_t e = 0; e < ids; e++) {
         x[e] = moved[e] + (marks[e] & 1 ? margin : 0);
-        /* Of two ids on one side of the margin nothing is known. */
+        /* Nothing is known about two ids on one side of the margin. */
         forced[e] = differ && marks[e] == 3;
         if (differ && marks[e] == 0) x[e] = -INFINITY;
         marks[e] = 0;

@@ -1,8 +1,8 @@
-/* Could a set of ids have been chosen by scores that are known up to bounds, and could any other? Pure functions on
- * arrays. SPEC 7.6.
+/* Could a set of ids be selected by scores that are known up to bounds, and could any other set? These are pure
+ * functions on arrays. SPEC 7.6.
  *
- * Every score may move by its bound, each by itself. A set is admissible if some such scores choose it, and certified
- * if all of them do. Equal scores: any of them (`ties_lowest` 0), or the lowest ids. */
+ * Every score may move by its bound, independently. A set is admissible if some such scores select it, and certified
+ * if all of them do. Among equal scores any may be selected (`ties_lowest` 0), or the lowest ids must be. */
 #ifndef M3_ORACLE_JUDGE_CERTIFICATE_H
 #define M3_ORACLE_JUDGE_CERTIFICATE_H
 
@@ -12,60 +12,60 @@
 
 /* Scores of one decision, by id. */
 struct m3_scores {
-    const double *score; /* [ids]; -inf: not there to be chosen; NaN: nothing is admissible; NULL: unknown */
-    const double *bound; /* [ids], of finite scores; NULL: zeros */
-    const double *proven; /* [ids] where `bound` is statistical: the proven ones; NULL: `bound` is proven */
-    const unsigned char *forced; /* [ids] 1: chosen whatever the score; NULL: none is */
+    const double *score; /* [ids]; -inf: not selectable; NaN: nothing is admissible; NULL: unknown */
+    const double *bound; /* [ids], for finite scores; NULL: zeros */
+    const double *proven; /* [ids] if `bound` is statistical: the proven bounds; NULL: `bound` is proven */
+    const unsigned char *forced; /* [ids] 1: selected whatever the score; NULL: none */
     int64_t ids;
 };
 
-/* One decision of both sides, slot by slot. */
+/* One decision of the reference (want) and the candidate (got), slot by slot. */
 struct m3_decision {
-    const int64_t *want, *got; /* [width]; want is sound (m3_ids_fault) */
+    const int64_t *want, *got; /* [width]; want is well-formed (m3_ids_fault) */
     int64_t width, limit; /* ids are below limit; INT64_MAX: unknown */
-    int padded; /* -1 is no id */
+    int padded; /* -1 means no id */
     int ties_lowest;
-    int slots_fixed; /* slots are to descend by score */
-    struct m3_scores scores; /* by which `got` is judged; ids at most limit */
-    const double *truth; /* [limit] the reference's scores, which tell a tie; NULL: unknown */
-    int64_t *lists; /* [2 width] room */
-    unsigned char *marks; /* [scores.ids] room; zeros, and left so */
+    int slots_fixed; /* slots must be ordered by descending score */
+    struct m3_scores scores; /* by which `got` is judged; at most `limit` ids */
+    const double *truth; /* [limit] the reference's scores, to recognise ties; NULL: unknown */
+    int64_t *lists; /* [2 width] scratch */
+    unsigned char *marks; /* [scores.ids] scratch; zeros on entry and on return */
 };
 
 struct m3_certificate {
     enum m3_choice choice;
-    const char *fault; /* static text of what is inadmissible; else NULL */
-    int differs; /* the sets do */
-    int unknown; /* inadmissible, for there are no scores to judge another set by */
-    int suspect; /* inadmissible by a statistical bound alone */
-    int certified; /* no conforming result can be another set than that of the scores */
-    int64_t want, got; /* the first ids that the other side has not; -1: none */
-    int64_t last, runner_up; /* the ids that decide: one of `got`, one that it left; -1: none */
+    const char *fault; /* static text: why the set is inadmissible; otherwise NULL */
+    int differs; /* the sets differ */
+    int unknown; /* inadmissible, because another set cannot be judged without scores */
+    int suspect; /* inadmissible only by a statistical bound */
+    int certified; /* no conforming result can have another set than the one of the scores */
+    int64_t want, got; /* the first id that only this side has; -1: none */
+    int64_t last, runner_up; /* the deciding ids: one of `got`, one outside it; -1: none */
     double gap, bound; /* score of `last` less that of `runner_up`: below 0, the scores choose otherwise;
                                        the sum of their bounds. +inf and 0 if one is missing, NaN without scores */
 };
 
-/* As compare judged it. */
+/* A decision as compare judged it. */
 struct m3_judged_decision {
     const char *tap;
     int64_t row, group; /* its number in the sequence; -1: the tap has no groups */
     const struct m3_decision *decision;
     const struct m3_certificate *certificate;
     const char *scores, *bounded_by; /* as in struct m3_stage */
-    int tainted; /* left out of judgement */
+    int tainted; /* not judged */
 };
 
-/* NULL, or what is wrong with a list of ids: out of range, twice. `list` [width] gets those that are ids, ascending,
- * and *count how many. */
+/* Returns NULL, or the fault in a list of ids: out of range, or duplicate. `list` [width] receives the valid ids,
+ * ascending, and *count their number. */
 const char *m3_ids_fault(int64_t *list, int64_t *count, const int64_t *ids, int64_t width, int64_t limit, int padded);
 
-/* Do some scores within the bounds choose `got`, a sound set? */
+/* Do some scores within the bounds select `got`, a well-formed set? */
 int m3_is_admissible(const struct m3_decision *decision);
 
 struct m3_certificate m3_certify(const struct m3_decision *decision);
 
-/* Least score of the chosen, forced ones excepted, less the greatest of the others; +inf if there is none of either.
- * chosen [k], ids at least 0. `marks` as above. */
+/* The smallest score of the selected ids (without forced ones) minus the largest of the others; +inf if there are none
+ * of either. chosen [k], ids at least 0. `marks` as above. */
 double m3_margin_of(const struct m3_scores *scores, const int64_t *chosen, int64_t k, unsigned char *marks);
 
 /* ---- scores of experts, x = s + bias: x, b [E]; bias, s, z, h [E] */
@@ -73,20 +73,20 @@ double m3_margin_of(const struct m3_scores *scores, const int64_t *chosen, int64
 struct m3_router_arithmetic {
     double u; /* unit roundoff of the sum and of the sigmoid */
     int c; /* error of exp, in u */
-    double stored; /* u of storing s, if coarser; else 0 */
-    double bias; /* u at which the bias itself may be rounded; 0: it is exact */
+    double stored; /* u of storing s, if coarser; otherwise 0 */
+    double bias; /* u to which the bias may be rounded; 0: it is exact */
     int tanh_scores; /* the sigmoid's error is u, not u s */
 };
-/* s known up to h (NULL: exactly), as it was added. */
+/* From s, known up to h (NULL: exactly), as used in the sum. */
 void m3_choice_by_scores(double *x, double *b, const double *s, const double *h, const double *bias, int64_t E,
                          const struct m3_router_arithmetic *);
-/* s made of logits z, known up to h (NULL: exactly). */
+/* From logits z of s, known up to h (NULL: exactly). */
 void m3_choice_by_logits(double *x, double *b, const double *z, const double *h, const double *bias, int64_t E,
                          const struct m3_router_arithmetic *);
 
-/* Without the bias: the reference's margin, and how far each score is from the reference's, moved [ids] (the same bias
- * on both sides drops out). Writes x and forced [ids]: as scores they make admissible what the margin cannot rule out,
- * and certify what it can. `marks` as above. */
+/* Without the bias: from the reference's margin, and the distance of each score from the reference's, moved [ids] (the
+ * same bias on both sides cancels). Writes x and forced [ids]: used as scores they make admissible what the margin
+ * cannot exclude, and certify what it can. `marks` as above. */
 void m3_choice_by_margin(double *x, unsigned char *forced, double margin, const double *moved, const int64_t *want,
                          const int64_t *got, int64_t width, int64_t ids, unsigned char *marks);
 

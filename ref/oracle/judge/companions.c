@@ -65,7 +65,7 @@ static int is_float(enum m3_dtype dtype)
 
 /* ---- the model */
 
-/* Modules of the file, by the taps that it speaks of. */
+/* The number of MTP modules, from the taps that the file names. */
 static int64_t modules_in(const struct m3_safetensors *file)
 {
     int64_t modules = 0;
@@ -87,7 +87,7 @@ static int is_layer_of(const struct m3_companions *c, enum m3_tap tap, int64_t l
     return layer < config->layers;
 }
 
-/* The vector that "<tap>.weight" or "<tap>.bias" names; NULL if the tap has none. */
+/* The vector named by "<tap>.weight" or "<tap>.bias"; NULL if the tap has none. */
 static struct m3_weight *vector_of(const struct m3_companions *c, enum m3_tap tap, int64_t layer, int is_bias)
 {
     const struct m3_config *config = &c->model->config;
@@ -100,10 +100,10 @@ static struct m3_weight *vector_of(const struct m3_companions *c, enum m3_tap ta
     const int is_norm = op == M3_OP_RMS_NORM || op == M3_OP_LAYER_NORM;
     if (!is_norm && !(op == M3_OP_LINEAR && is_bias)) return NULL;
     const struct m3_weight *w = m3_graph_weight(c->model, &c->semantics, tap, layer, is_bias);
-    return w && w->cols > 0 ? (struct m3_weight *)(uintptr_t)w : NULL;          /* of our own model */
+    return w && w->cols > 0 ? (struct m3_weight *)(uintptr_t)w : NULL;          /* of the model made here */
 }
 
-/* Gives data to the vector that a tensor stands for; tensors of other kinds are left alone. */
+/* Binds a tensor to the vector that it is named after; tensors of other kinds are ignored. */
 static int bind(struct m3_companions *c, const struct m3_tensor *tensor, struct m3_error *error)
 {
     const char *end = strrchr(tensor->name, '.');
@@ -176,7 +176,7 @@ void m3_companions_free(struct m3_companions *c)
 
 enum { FIELDS = M3_COMPANION_WEIGHT };
 
-/* Tensor "<tap>.<field>" as doubles in place, or in a copy where the file has them unaligned or as other floats. */
+/* Tensor "<tap>.<field>" as doubles in place, or as a copy if they are unaligned or other floats in the file. */
 static int numbers(const double **values, double **owned, const struct m3_tensor *t, struct m3_error *error)
 {
     if (t->dtype == M3_F64 && (uintptr_t)t->data % _Alignof(double) == 0) {
@@ -190,13 +190,13 @@ static int numbers(const double **values, double **owned, const struct m3_tensor
     return M3_OK;
 }
 
-/* The dimensions [from, to) of the tap. */
+/* Does the tensor have the dimensions [from, to) of the tap? */
 static int has_dimensions(const struct m3_tensor *t, const struct m3_tensor *tap, int from, int to)
 {
     return t->rank == to - from && memcmp(t->shape, tap->shape + from, (size_t)t->rank * sizeof *t->shape) == 0;
 }
 
-/* Bounds have the shape of the tap; a gain too, or it is one row of it, flat; a margin is one for each decision. */
+/* Bounds have the shape of the tap; a gain too, or that of one row, flat; margins are one per decision. */
 static int fits(const struct m3_tensor *t, const struct m3_tensor *tap, enum m3_companion_field field, int64_t width)
 {
     if (!is_float(t->dtype)) return 0;

@@ -1,4 +1,4 @@
-/* What a file of companions holds: its tensors and metadata are declared before the pass begins. */
+/* The contents of a file of companions: its tensors and metadata are declared before the pass begins. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static int declare_steps(struct m3_companions_writer *c, const struct m3_watched
     return status;
 }
 
-/* Bounds, and what stands for the weights. */
+/* Declares bounds, and the gains that replace the weights. */
 static int declare_floats(struct m3_companions_writer *c, struct m3_watched *w, struct m3_error *error)
 {
     const struct m3_setting *s = &c->setting;
@@ -71,7 +71,7 @@ static int declare_floats(struct m3_companions_writer *c, struct m3_watched *w, 
     return status;
 }
 
-/* A margin for each decision; the bias by which experts are chosen. */
+/* Declares a margin for each decision, and the bias used to select experts. */
 static int declare_choices(struct m3_companions_writer *c, struct m3_watched *w, struct m3_error *error)
 {
     int64_t shape[M3_MAX_RANK];

@@ -1,4 +1,4 @@
-/* The numbers beside a tap, from the taps before it. */
+/* Computes the companions of a tap from the taps before it. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static int append(struct m3_companions_writer *c, const struct m3_watched *w, en
     return m3_writer_append(c->file, w->index[field], values, (uint64_t)n * sizeof *values, error);
 }
 
-/* What is allowed in all, as one bound and one walk, where a bound and a spread add up. */
+/* Combines a bound and a spread into one bound and one walk, the whole allowance. */
 static void whole_allowance(struct m3_recomputed *made, double u)
 {
     const double steps = (double)(made->n + made->f);
@@ -43,7 +43,7 @@ static int write_bounds(struct m3_companions_writer *c, const struct m3_watched 
     return status;
 }
 
-/* Where a probed tap has its input, choices and weights. */
+/* Writes the gains of a probed tap, from its input, selections and weights. */
 static int write_probed(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T, struct m3_error *error)
 {
     const struct m3_value *x = m3_trace_get(c->trace, M3_TAP_MLP_NORM, w->layer);
@@ -63,7 +63,7 @@ static int write_probed(struct m3_companions_writer *c, const struct m3_watched 
     return status;
 }
 
-/* Of the same taps, but for the sum of experts. */
+/* The same taps, except the sum of experts. */
 static int write_intermediates(struct m3_companions_writer *c, const struct m3_watched *w, int64_t T,
                                struct m3_error *error)
 {
@@ -103,7 +103,7 @@ static int write_vector(struct m3_companions_writer *c, const struct m3_watched 
     return status;
 }
 
-/* As a dump has it. */
+/* Written as in a dump. */
 static int write_experts_bias(struct m3_companions_writer *c, const struct m3_watched *w, struct m3_error *error)
 {
     const struct m3_weight *bias = m3_graph_weight(c->setting.model, c->setting.semantics, w->tap, w->layer, 0);

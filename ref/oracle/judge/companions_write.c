@@ -5,7 +5,7 @@
 
 #include "oracle/judge/private/companions_write.h"
 
-/* ---- which taps, and what beside each */
+/* ---- which taps have companions, and which companions */
 
 /* Is it a tap of this run, which may have fewer layers than the model? */
 static int is_run(const struct m3_companions_writer *c, enum m3_tap tap, int64_t layer)
@@ -29,10 +29,10 @@ struct m3_watched *m3_companions_find(struct m3_companions_writer *c, enum m3_ta
     return NULL;
 }
 
-/* The outputs of the experts are made by the pass only if they are dumped; else they are recomputed. */
+/* The pass computes the outputs of the experts only if they are dumped; otherwise they are recomputed. */
 static int is_recomputed(const struct m3_watched *w) { return w->tap == M3_TAP_EXPERT_OUT && !w->is_dumped; }
 
-/* From the last tap to the first: what those with companions read, and what is recomputed reads. */
+/* Marks, from the last tap to the first, the taps that are read by taps with companions or by recomputed taps. */
 static void mark_operands(struct m3_companions_writer *c)
 {
     for (int64_t i = c->count - 1; i >= 0; i--) {
@@ -73,7 +73,7 @@ static void widen(double *out, const void *reals, int64_t n, size_t real_bytes)
         out[i] = real_bytes == sizeof(double) ? ((const double *)reals)[i] : (double)((const float *)reals)[i];
 }
 
-/* The places of the cache that precede a tap of keys or values; NULL: it is another tap. */
+/* The cached places that precede a tap of keys or values; NULL for another tap. */
 static const void *cached_places(const struct m3_companions_writer *c, const struct m3_watched *w)
 {
     if (c->the_case->p0 == 0) return NULL;
@@ -86,7 +86,7 @@ static const void *cached_places(const struct m3_companions_writer *c, const str
     }
 }
 
-/* Puts a whole tap, with the cached places before it. */
+/* Puts a whole tap and the cached places before it into the trace. */
 static int put(struct m3_companions_writer *c, const struct m3_watched *w, const double *values, const int32_t *ids,
                int64_t rows, struct m3_error *error)
 {
@@ -109,7 +109,7 @@ static int put(struct m3_companions_writer *c, const struct m3_watched *w, const
     return status;
 }
 
-/* Collects the pieces of a tap that later ones read, and puts it when it is whole. */
+/* Collects the pieces of a tap that later taps read, and puts it when it is complete. */
 static int keep(struct m3_companions_writer *c, const struct m3_watched *w, const void *data, int64_t row, int64_t rows,
                 struct m3_error *error)
 {
@@ -146,7 +146,7 @@ static int watch(void *self, enum m3_tap tap, int64_t layer, const void *data, i
 
 /* ---- begin and end */
 
-/* A run from a later layer was given what enters it. */
+/* A run from a later layer has the input of that layer. */
 static int put_hidden(struct m3_companions_writer *c, struct m3_error *error)
 {
     const int64_t T = c->the_case->T, H = c->setting.model->config.H;

@@ -11,7 +11,7 @@
 
 static void note(struct m3_comparison *result, const char *text) { m3_fail(&result->notes, M3_OK, "%s", text); }
 
-/* Are the two of one model and one case, as far as they say? */
+/* Checks that both dumps belong to one model and one case, as far as they state it. */
 static int check_origin(struct m3_comparison *result, const struct m3_safetensors *reference,
                         const struct m3_safetensors *candidate, int force, struct m3_error *error)
 {
@@ -53,7 +53,7 @@ static int judge(struct m3_stage *stage, struct m3_comparing *all, const struct 
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
     all->is_weak = 0;
     const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
-    all->rules.coarse = coarse;         /* of scores: they are stored no coarser than the places before them */
+    all->rules.coarse = coarse;         /* of scores: places before them are stored no more coarsely */
     if (kind == M3_KIND_REALS) return m3_judge_floats(stage, all, *matched, &coarse, error);
     stage->judged_by = "equality";
     if (kind == M3_KIND_COUNTS) return m3_judge_values(stage, matched, &(struct m3_float_rules){ 0 }, error);
@@ -65,7 +65,7 @@ static int judge(struct m3_stage *stage, struct m3_comparing *all, const struct 
     return taint(all, stage, error);
 }
 
-/* The worst of a stage that is judged. */
+/* Counts the verdict of a judged stage. */
 static void count_verdict(struct m3_comparison *result, const struct m3_stage *stage)
 {
     if (stage->verdict == M3_VERDICT_FAIL) {
@@ -102,7 +102,7 @@ static int judge_one(struct m3_comparing *all, const struct m3_matched *matched,
     return status;
 }
 
-/* Any failure, else what cannot be compared, else what is suspect. */
+/* Any failure, otherwise anything not comparable, otherwise anything suspect. */
 static enum m3_status status_of(const struct m3_comparison *result)
 {
     const struct m3_stage *token = &result->next_token;
@@ -135,7 +135,7 @@ static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t 
     return m3_ranking_end(&all->ranking, result, error);
 }
 
-/* The last layer of the text model that the file shows. */
+/* The last layer of the text model in the file. */
 static int64_t last_layer_of(const struct m3_safetensors *file)
 {
     int64_t last = 0;

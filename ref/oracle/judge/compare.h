@@ -1,12 +1,12 @@
 /* Compares two dumps, tap by tap in execution order. SPEC 7.
  *
- * Floats pass when relative L2 and max |d| / max |r| stay within 4x the error of public fp32 code, which the reference
- * carries as metadata, plus 1e-7; within 1e-5 where it carries none; more under a profile that stores values coarser
- * (tolerance.h). With companions beside the reference they are judged by the bounds of their operators
- * (operator_check.h).
- * Selections are compared as sets: another set fails unless scores within their bounds choose it (certificate.h), and
- * what follows from it is not judged by value (taint.h). With an envelope floats are also ranked among legitimate
- * implementations (ranking.h). */
+ * Floats pass if relative L2 and max |d| / max |r| stay within 4 times the error of public fp32 code, which the
+ * reference states in its metadata, plus 1e-7; within 1e-5 if it states none; within more under a profile that stores
+ * values more coarsely (tolerance.h). If the reference has companions, floats are judged by the bounds of their
+ * operators (operator_check.h).
+ * Selections are compared as sets: another set fails unless scores within their bounds select it (certificate.h), and
+ * the taps that follow from it are not judged by value (taint.h). With an envelope floats are also ranked among
+ * legitimate implementations (ranking.h). */
 #ifndef M3_ORACLE_JUDGE_COMPARE_H
 #define M3_ORACLE_JUDGE_COMPARE_H
 
@@ -27,54 +27,54 @@ enum m3_choice {
 enum { M3_QUANTILES = 4 };
 extern const double m3_quantiles[M3_QUANTILES];
 
-/* A decision whose set is not the reference's: what follows from it is another computation. */
+/* A decision with another set than the reference's: all that follows from it is another computation. */
 struct m3_flip {
     int64_t layer;              /* as in model/taps.h */
     int64_t row;                /* its number in the sequence */
     int64_t group;              /* of blocks; -1: experts, the next token */
 };
 
-/* One tap of both files. Floats: the place is the element of the largest |got - want|, NaN before all, then infinities
+/* One tap of both files. Floats: the place is the element with the largest |got - want|, NaN first, then infinities
  * that only one side has. Ids: a decision is one row, of one group for blocks; the place is the first decision of the
- * worst kind, got and want are the first ids by which the sets differ, -1 where one side has none. */
+ * worst kind; got and want are the first ids by which the sets differ, -1 if one side has none. */
 struct m3_stage {
     const char *tap;
     const struct m3_tensor *reference, *candidate;
     enum m3_verdict verdict;
-    const char *note;           /* static text, or NULL: why not comparable or not judged, what is wrong with a set */
-    int rank;                   /* of `index`; 0: no place to show */
+    const char *note;           /* static text or NULL: why not comparable, not judged or wrong */
+    int rank;                   /* of `index`; 0: there is no place */
     int64_t index[M3_MAX_RANK]; /* the first is the row's number in the sequence; of the reference's expert slot */
     double got, want;
 
     double rel_l2, max_rel;     /* |d| / |r| in L2; max |d| / max |r|; both over elements finite on both sides */
     double peak;                /* largest finite |reference| of the elements compared */
-    double max_abs;             /* |got - want| of the place: NaN or infinite where that is */
+    double max_abs;             /* |got - want| at the place: NaN or infinite if that is */
     double allowed_l2, allowed_max;
-    double headroom;            /* largest share of what is allowed: 1 is all of it */
+    double headroom;            /* largest share of the allowance: 1 is all of it */
     int64_t elements, violations;
-    int64_t rows_left_out;      /* not judged by value: they follow from other choices (taint.h) */
+    int64_t rows_left_out;      /* not judged by value: they follow from other selections (taint.h) */
     const char *judged_by;      /* static text; NULL: not judged */
-    int tiers, tiers_off;       /* of enum m3_tier: those that object, those that do not serve here */
+    int tiers, tiers_off;       /* of enum m3_tier: those that fail, those that do not apply here */
     int64_t n, f;               /* steps of the operator; -1: not known */
     double z2;                  /* mean d^2 / sigma^2; NaN: not known */
-    enum m3_dtype grid;         /* the coarser format that all values are numbers of; M3_DTYPES: none */
+    enum m3_dtype grid;         /* the coarser format to which all values belong; M3_DTYPES: none */
     double quantiles[M3_QUANTILES];     /* of |d| over the rms of the reference; NaN: not known */
     char effective[96];             /* effective precision; "": not known */
     double percentile;          /* of rel_l2 among legitimate implementations (envelope); NaN: not ranked */
     double envelope_median, envelope_largest;   /* their rel_l2; NaN likewise */
-    int beyond_envelope;        /* more than twice the largest: suspect, if nothing else is worse */
+    int beyond_envelope;        /* more than twice the largest: suspect, unless it is worse already */
 
-    int selection;              /* ids: the fields below hold, not those above */
+    int selection;              /* ids: the fields below apply, not those above */
     enum m3_choice choice;      /* the worst */
     int64_t rows, differing;    /* decisions; those whose sets differ */
     int64_t choices[M3_CHOICES];
-    int64_t certified;          /* decisions that no conforming result can take otherwise */
-    int64_t tainted;            /* decisions left out: inherited, and nothing to judge them by */
-    struct m3_flip *flips;      /* [differing], in order; NULL if there are none */
-    double gap, bound;          /* of the decision shown, as in struct m3_certificate; NaN: unknown */
-    double least_gap;           /* the least gap / bound of all decisions; NaN: no scores */
-    const char *scores;         /* static text: whose scores the decision shown was judged by, else the first; */
-    const char *bounded_by;     /* and what bounds them; NULL: no scores */
+    int64_t certified;          /* decisions that every conforming result takes in the same way */
+    int64_t tainted;            /* decisions left out: inherited, and without scores to judge them */
+    struct m3_flip *flips;      /* [differing], in order; NULL if none */
+    double gap, bound;          /* of the decision at the place, as in struct m3_certificate; NaN: unknown */
+    double least_gap;           /* the smallest gap / bound of all decisions; NaN: no scores */
+    const char *scores;         /* static text: whose scores judged the decision at the place, or the first; */
+    const char *bounded_by;     /* what bounds them; NULL: no scores */
 };
 
 struct m3_comparison {
@@ -82,20 +82,20 @@ struct m3_comparison {
     int64_t count;
     int64_t judged, failed, suspects, not_judged, not_comparable;   /* of the stages; judged includes the next two */
     int64_t missing, extra;     /* taps that only the reference holds, only the candidate holds */
-    const struct m3_stage *divergence;      /* the first stage that fails, else the first suspect, or NULL */
-    const struct m3_stage *tightest;        /* the judged float stage of the largest headroom, or NULL */
+    const struct m3_stage *divergence;      /* the first stage that fails, otherwise the first suspect, or NULL */
+    const struct m3_stage *tightest;        /* the judged float stage with the largest headroom, or NULL */
     struct m3_stage next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. It is in no count
                                    of stages */
     enum m3_status status; /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
-    struct m3_taint *taint; /* what differing choices took out of judgement by value */
+    struct m3_taint *taint; /* taps that differing selections exclude from judgement by value */
     struct {
-        int64_t runs; /* 0: there is no envelope, and nothing below holds */
+        int64_t runs; /* 0: there is no envelope, and the fields below are unset */
         const char *profile;
-        int64_t ranked, blind; /* stages; blind: zeros would be no farther off than twice the largest */
-        double percentile; /* the median of those ranked; NaN: none is */
-        const struct m3_stage *farthest; /* the ranked stage of the largest rel_l2 / envelope_largest, or NULL */
+        int64_t ranked, blind; /* stages; blind: zeros would be within twice the largest distance */
+        double percentile; /* the median of the ranked stages; NaN: none */
+        const struct m3_stage *farthest; /* the ranked stage with the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
-    struct m3_error notes; /* what the reader should know, a line each */
+    struct m3_error notes; /* notes for the reader, one per line */
 };
 
 struct m3_profile;
@@ -110,15 +110,15 @@ struct m3_decision_sink {
 struct m3_compare_options {
     const char *taps; /* patterns, NULL: all */
     int force; /* compare dumps of different models or cases */
-    const struct m3_profile *profile; /* NULL: fp32, and nothing exact */
-    const struct m3_safetensors *companions; /* of the reference, in a file of their own; NULL: in itself, if any */
-    const struct m3_envelope *envelope; /* of the profile, opened for the reference's model and case; NULL: no ranks */
-    const struct m3_decision_sink *decisions; /* is told every decision (report/ledger.h); NULL: none is */
+    const struct m3_profile *profile; /* NULL: fp32, and no tap is exact */
+    const struct m3_safetensors *companions; /* of the reference, in their own file; NULL: in the reference, if any */
+    const struct m3_envelope *envelope; /* of the profile, for the reference's model and case; NULL: no ranks */
+    const struct m3_decision_sink *decisions; /* receives every decision (report/ledger.h); NULL: none */
 };
 
-/* 0 if taps were compared, whatever the verdict in result->status. M3_NOT_COMPARABLE: nothing matched, or another
- * model or case without `force`; `error` says which, and the result can be reported. M3_BAD_INPUT: another format,
- * or `rows` or a stated fp32 error that is none. M3_INTERNAL: out of memory. The result refers into both files and the
+/* Returns 0 if taps were compared; the verdict is in result->status. M3_NOT_COMPARABLE: nothing matched, or another
+ * model or case without `force`; `error` says which, and the result can be reported. M3_BAD_INPUT: another format, or
+ * an invalid `rows` or stated fp32 error. M3_INTERNAL: out of memory. The result points into both files and the
  * envelope; free it in any case. */
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options,

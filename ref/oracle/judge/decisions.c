@@ -23,7 +23,7 @@ static int bad(const struct m3_tensor *tensor, const struct m3_decisions *d, con
     return m3_fail(error, M3_BAD_INPUT, "%s: %s: %s", m3_safetensors_path(d->file), tensor->name, what);
 }
 
-/* Of the same model and case, as far as the dump says. */
+/* Checks that model and case are the same, as far as the dump states them. */
 static int check_origin(const struct m3_decisions *d, const struct m3_model *model, const struct m3_case *c,
                         struct m3_error *notes, struct m3_error *error)
 {
@@ -33,7 +33,7 @@ static int check_origin(const struct m3_decisions *d, const struct m3_model *mod
     return status ? status : m3_origin_check(d->file, &expected, &use, notes, error);
 }
 
-/* [rows,G,N] ids, [rows,K] ids, [rows,K] numbers. */
+/* The shapes: [rows,G,N] ids, [rows,K] ids, [rows,K] numbers. */
 static int check_shape(const struct m3_decisions *d, const struct m3_tensor *tensor, enum m3_tap tap, int64_t layer,
                        int64_t T, struct m3_error *error)
 {
@@ -56,7 +56,7 @@ static int check_shape(const struct m3_decisions *d, const struct m3_tensor *ten
     return bad(tensor, d, what, error);
 }
 
-/* Experts and their weights go together. */
+/* Experts and their weights must both be present, or neither. */
 static int check_pair(const struct m3_decisions *d, const struct m3_tensor *tensor, enum m3_tap tap, int64_t layer,
                       struct m3_error *error)
 {
@@ -93,7 +93,7 @@ static int check_tensors(struct m3_decisions *d, int64_t T, struct m3_error *err
     return status;
 }
 
-/* Where the tensors have a row of the sequence; -1: nowhere. */
+/* The index in the tensors of a row of the sequence; -1: none. */
 static int64_t find_row(const struct m3_decisions *d, int64_t number)
 {
     int64_t low = 0, high = d->side.rows ? d->side.rows->count : 0;

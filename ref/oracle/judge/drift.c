@@ -20,7 +20,7 @@ double m3_drift_length(const struct m3_drift *drift) { return sqrt(drift->dd); }
 double m3_drift_across(const struct m3_drift *drift)
 {
     double rest = drift->dd - m3_drift_along(drift) * drift->xd;
-    return rest < 0 ? 0 : sqrt(rest);           /* below 0 by rounding alone */
+    return rest < 0 ? 0 : sqrt(rest);           /* below 0 only by rounding */
 }
 
 int m3_drift_is_known(const struct m3_drift *drift) { return isfinite(drift->xx) && isfinite(drift->dd); }

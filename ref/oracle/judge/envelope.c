@@ -21,7 +21,7 @@ struct m3_envelope {
     int64_t choice_count;
 };
 
-/* Distances of every tap: as many as runs, from 0 up, ascending. */
+/* Checks the distances of every tap: one per run, from 0 up, ascending. */
 static int check_tensors(struct m3_envelope *envelope, struct m3_error *error)
 {
     const struct m3_safetensors *file = envelope->file;
@@ -44,7 +44,7 @@ static int check_tensors(struct m3_envelope *envelope, struct m3_error *error)
     return m3_fail(error, M3_BAD_INPUT, "%s: got no tap, expected some", m3_safetensors_path(file));
 }
 
-/* The names of all choices of the pass. A candidate can be ranked only where its own are those. */
+/* Reads the names of all selections of the pass. A candidate can be ranked only where its selections are the same. */
 static int read_choices(struct m3_envelope *envelope, struct m3_error *error)
 {
     const char *names = m3_safetensors_metadata(envelope->file, "choices"), *path = m3_safetensors_path(envelope->file);
@@ -124,7 +124,7 @@ int m3_envelope_rank(struct m3_envelope_rank *rank, const struct m3_envelope *en
     int64_t runs = envelope->runs, nearer = 0, as_near = 0;
     for (int64_t i = 0; i < runs; i++) {
         double x = m3_decode(M3_F64, tensor->data, i);
-        int as = rel_l2 == x || fabs(rel_l2 / x - 1) <= 1e-12;         /* sums of squares in another order */
+        int as = rel_l2 == x || fabs(rel_l2 / x - 1) <= 1e-12;         /* equal up to the order of a sum of squares */
         nearer += !as && !(rel_l2 <= x);
         as_near += as;
     }

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* What a tap is allowed, by the reference's fp32 errors. 1e-5, where it states none, shows garbage alone once it is
- * stretched for a coarser storage: beside a reference with companions, what keeps within it is not called judged. */
+/* Sets the allowance of a tap from the reference's fp32 errors. The default of 1e-5, scaled up for coarser storage,
+ * detects only garbage: beside a reference with companions, a tap within it is not called judged. */
 static int set_allowed(struct m3_stage *stage, struct m3_comparing *all, const struct m3_matched *matched,
                        const struct m3_coarseness *coarse, int *is_judged, struct m3_error *error)
 {
@@ -25,7 +25,7 @@ static const char *const ways[] = {
     [M3_CHECK_DRIFT] = "bounds and measured drift",
 };
 
-/* Replaces what the whole pass says by what the operator alone says. NaN and infinities stay what they are. */
+/* Replaces the verdict on the whole pass by the verdict on the operator alone. NaN and infinities stay as they are. */
 static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_result *found)
 {
     const struct m3_tier_result *t = &found->tiers;
@@ -45,7 +45,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
     stage->headroom = t->headroom;
     stage->violations = t->hard > 0 ? t->hard : t->suspect > t->walk ? t->suspect : t->walk;
     stage->elements = found->elements;
-    stage->effective[0] = '\0';             /* those were of all that is inherited, too */
+    stage->effective[0] = '\0';             /* it included all inherited errors */
     if (found->how == M3_CHECK_RECOMPUTED) {
         memcpy(stage->quantiles, found->quantiles, sizeof stage->quantiles);
         memcpy(stage->effective, found->effective, sizeof stage->effective);
@@ -66,7 +66,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
     stage->max_abs = found->got == found->want ? 0 : fabs(found->got - found->want);
 }
 
-/* By bounds, where companions and the candidate's inputs say enough; `found` says whether they do. */
+/* Judges by bounds if companions and the candidate's inputs are sufficient; `found` says whether they are. */
 static int judge_by_operator(struct m3_operator_check_result *found, const struct m3_comparing *all,
                              const struct m3_matched *matched, struct m3_error *error)
 {
@@ -75,7 +75,7 @@ static int judge_by_operator(struct m3_operator_check_result *found, const struc
     return m3_operator_check_judge(found, all->check, matched, error);
 }
 
-/* A pass that says nothing. */
+/* Marks a meaningless pass as not judged. */
 static void leave_unjudged(struct m3_stage *stage, const char *why)
 {
     if (stage->verdict != M3_VERDICT_PASS) return;
@@ -83,14 +83,14 @@ static void leave_unjudged(struct m3_stage *stage, const char *why)
     stage->note = why;
 }
 
-/* Where a profile lets zeros pass, a pass says nothing. */
+/* A pass is meaningless if the profile would let zeros pass. */
 static void doubt_wide_allowance(struct m3_stage *stage, const struct m3_coarseness *coarse)
 {
     if (coarse->before == 0 || (stage->allowed_l2 < 1 && stage->allowed_max < 1)) return;
     leave_unjudged(stage, "the profile allows errors as large as the values");
 }
 
-/* Rows that could not be recomputed, for want of earlier rows, are judged as without companions. */
+/* Judges rows that could not be recomputed, because earlier rows are missing, as without companions. */
 static int judge_rest(struct m3_stage *stage, struct m3_comparing *all, const struct m3_matched *matched,
                       const struct m3_operator_check_result *found, const struct m3_coarseness *coarse,
                       struct m3_error *error)

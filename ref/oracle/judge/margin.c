@@ -65,7 +65,7 @@ void m3_forced_blocks(unsigned char *forced, int64_t own, int64_t N, const struc
     }
 }
 
-/* The score that counts for a group: its own, or the largest of all. */
+/* The score used for a group: its own, or the largest of all groups. */
 static double ranked_score(const double *m_t, const struct m3_semantics *s, int64_t G, int64_t B, int64_t g, int64_t b)
 {
     double best = m_t[g * B + b];

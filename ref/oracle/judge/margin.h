@@ -1,4 +1,4 @@
-/* How close the choices of a pass were: m3_margin_of (certificate.h) of every decision. */
+/* How close the selections of a pass were: m3_margin_of (certificate.h) for every decision. */
 #ifndef M3_ORACLE_JUDGE_MARGIN_H
 #define M3_ORACLE_JUDGE_MARGIN_H
 
@@ -15,8 +15,8 @@ int m3_margins_of_experts(double *margins, const double *s, const int32_t *ids, 
 int m3_margins_of_blocks(double *margins, const double *m, const int32_t *ids, const struct m3_config *config,
                          const struct m3_semantics *semantics, int64_t T, int64_t p0, int64_t B);
 
-/* Marks the blocks that a row with that own block attends to whatever their score, as many as have room (SPEC 5.9):
- * the own one, local ones before it, initial ones. forced: zeros. */
+/* Marks the blocks to which a row with this own block attends whatever their score, as many as have room (SPEC 5.9):
+ * the own block, local ones before it, initial ones. forced: zeros on entry. */
 void m3_forced_blocks(unsigned char *forced, int64_t own, int64_t N, const struct m3_semantics *semantics);
 
 #endif

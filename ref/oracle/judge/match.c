@@ -62,7 +62,8 @@ static void note_missing(struct m3_comparison *result, const struct m3_matched *
             named < result->missing ? " ..." : "");
 }
 
-/* Pairs the taps of the two files. Returns how many both hold, now first in `taps`, in execution order. */
+/* Pairs the taps of the two files. Moves those that both hold to the front of `taps`, in execution order, and returns
+ * their number. */
 static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
                          const struct m3_side *reference, const struct m3_side *candidate, const char *patterns)
 {

@@ -82,7 +82,7 @@ void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const
                                                .has_suspect = has_suspect, .has_extra = has_extra(s) };
     /* clang-format on */
     found->tiers = m3_side_by_side_verdict(s, &all);
-    if (found->tiers.status != M3_OK) {     /* of inputs as large as floats go, or of companions that are damaged */
+    if (found->tiers.status != M3_OK) {     /* inputs as large as floats go, or damaged companions */
         found->how = M3_CHECK_NONE;
         found->why = "a bound is no number";
         return;
@@ -106,7 +106,7 @@ void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const
 
 /* ---- recomputed */
 
-/* How large is what was created, and which arithmetic makes such errors? */
+/* Measures the size of the operator's own errors, and the arithmetic that causes such errors. */
 static int measure_precision(struct m3_operator_check_result *found, const struct m3_side_by_side *s, const char *name,
                              struct m3_error *error)
 {
@@ -126,7 +126,7 @@ static int measure_precision(struct m3_operator_check_result *found, const struc
     return M3_OK;
 }
 
-/* Rows of the candidate that were recomputed. */
+/* Collects the recomputed rows of the candidate. */
 static int gather(struct m3_side_by_side *s, const struct m3_operator_check *check, const struct m3_matched *m,
                   const struct m3_recomputed *recomputed, struct m3_error *error)
 {

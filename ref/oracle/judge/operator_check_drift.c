@@ -1,4 +1,4 @@
-/* Taps that need weights: the reference's output, its bounds, and as much as the inputs have drifted. SPEC 7.8. */
+/* Taps that need weights: the reference's output, its bounds, and the drift of the inputs. SPEC 7.8. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +11,14 @@
 #include "oracle/judge/private/operator_check.h"
 #include "oracle/judge/private/values.h"
 
-/* What an operator reads whose weight is absent: one tap, or two side by side. */
+/* The inputs of an operator whose weight is absent: one tap, or two side by side. */
 struct inputs {
     const struct m3_tensor *want[2], *got[2];
-    double dumped[2];           /* unit roundoff of their dump alone */
+    double dumped[2];           /* unit roundoff of their dump only */
     int count;
 };
 
-/* 0 if one of them is not there row by row. */
+/* Returns 0 if one of them does not have the same rows. */
 static int find_inputs(struct inputs *in, const struct m3_operator_check *check, const struct m3_matched *m)
 {
     const struct m3_setting *s = &check->setting;
@@ -47,7 +47,7 @@ static int find_inputs(struct inputs *in, const struct m3_operator_check *check,
     return in->count > 0;
 }
 
-/* How far the inputs of one row have drifted, and how long what their own rounding may add is. */
+/* Computes how far the inputs of one row have drifted, and the length that their own rounding may add. */
 static int drift_of(struct m3_drift *drift, double *rounded, const struct inputs *in, double quantised,
                     int64_t want_row, int64_t got_row)
 {
@@ -72,18 +72,18 @@ static int drift_of(struct m3_drift *drift, double *rounded, const struct inputs
     return m3_drift_is_known(drift) && isfinite(squares);
 }
 
-/* What is beside the tap, and what the profile adds. */
+/* The tap's companions, and the roundings that the profile adds. */
 struct drifting {
     struct m3_companion beside;
     struct inputs inputs;
     double stored, quantised, weights, dumped,
         intermediates;                          /* roundoffs: here, of inputs, weights, the dump, intermediates */
-    double reference_u;                         /* of a reference that is no truth itself; 0 */
+    double reference_u;                         /* of a reference that is not the truth itself; 0 */
     double *bias;                               /* [width]; NULL: none */
     int bends;
 };
 
-/* One row, or one slot of it: n elements that are at `to` of s, and at `at` of the reference. */
+/* One row, or one slot of it: n elements, at `to` in s and at `at` in the reference. */
 static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64_t to, int64_t at, int64_t got_at,
                       int64_t n, int64_t got_width)
 {
@@ -142,7 +142,7 @@ static int gather_drift(struct m3_side_by_side *s, const struct m3_pieces *piece
     return M3_OK;
 }
 
-/* The number of the row and the place in it of the worst element. */
+/* Sets the row number of the worst element and its index in that row. */
 static void place_worst(struct m3_operator_check_result *found, const struct m3_pieces *pieces)
 {
     int64_t rest = found->tiers.worst, p = 0;
@@ -178,15 +178,15 @@ static int judge_drift(struct m3_operator_check_result *found, const struct m3_o
     return status;
 }
 
-/* The coarsest roundoff at which the profile stores intermediates of an expert or the shared expert; infinite where
- * inputs are quantised there, too. */
+/* The coarsest roundoff at which the profile stores intermediates of an expert or the shared expert; infinite if their
+ * inputs are quantised too. */
 static double roundoff_of_intermediates(const struct m3_operator_check *check, enum m3_tap tap, int64_t layer)
 {
     static const char *const parts[] = { "gate", "up", "chain", "act" };
     const struct m3_profile *profile = check->setting.profile;
     const char *folder = tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_ROUTED ? "moe.expert" : "moe.shared";
     char name[160], point[192];
-    double u = 0;               /* `name` is the tap's, whose input rule is that of the last product */
+    double u = 0;               /* `name` is the tap's; its input rule is that of the last product */
     if (profile == NULL || m3_tap_name(name, sizeof name, tap, layer) != 0) return 0;
     char *moe = strstr(name, "moe.");
     if (moe == NULL) return 0;
@@ -200,7 +200,7 @@ static double roundoff_of_intermediates(const struct m3_operator_check *check, e
     return u;
 }
 
-/* Do the companions say what rounding intermediates costs? */
+/* Do the companions contain the cost of rounding intermediates? */
 static int knows_intermediates(const struct drifting *d)
 {
     if (d->intermediates == 0) return 1;

@@ -1,10 +1,10 @@
-/* The candidate's taps, as operands of what is recomputed. SPEC 7.8. */
+/* The candidate's taps, as operands for recomputing others. SPEC 7.8. */
 #include <stdlib.h>
 
 #include "oracle/judge/certificate.h"
 #include "oracle/judge/private/operator_check.h"
 
-/* The tensor of a tap, if it has the shape that the call gives it. */
+/* The tensor of a tap, if it has the shape expected in this call. */
 const struct m3_tensor *m3_operator_check_fitting(const struct m3_operator_check *check, enum m3_tap tap, int64_t layer)
 {
     char name[96];
@@ -19,7 +19,8 @@ const struct m3_tensor *m3_operator_check_fitting(const struct m3_operator_check
     return last < 0 || m3_row_number(rows, last) < all ? t : NULL;
 }
 
-/* Ids of a row, blocks as operators want them: ascending, then -1. Returns whether it can be used. lists [2,width]. */
+/* Ids of a row, blocks in the form for operators: ascending, then -1. Returns whether the row can be used. lists
+ * [2,width]. */
 static int read_ids(int32_t *ids, int64_t *lists, const struct m3_operator_check *check, const struct m3_tensor *t,
                     enum m3_tap tap, int64_t r, int64_t width, int64_t number)
 {
@@ -39,7 +40,7 @@ static int read_ids(int32_t *ids, int64_t *lists, const struct m3_operator_check
     return usable;
 }
 
-/* Numbers of a row; returns whether an operator can take them. */
+/* Reads the numbers of a row; returns whether an operator can use them. */
 static int read_reals(double *x, const struct m3_tensor *t, enum m3_tap tap, int64_t r, int64_t width)
 {
     const struct m3_weight row = { .data = t->data, .dtype = t->dtype, .rows = 1, .cols = t->count };
@@ -49,7 +50,7 @@ static int read_reals(double *x, const struct m3_tensor *t, enum m3_tap tap, int
     return usable;
 }
 
-/* Tells the trace the rows of a tap that an operator can take. */
+/* Puts the rows of a tap that an operator can use into the trace. */
 static int put(struct m3_operator_check *check, enum m3_tap tap, int64_t layer, struct m3_error *error)
 {
     const struct m3_tensor *t = m3_operator_check_fitting(check, tap, layer),

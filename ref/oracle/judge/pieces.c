@@ -11,7 +11,7 @@ void m3_pieces_free(struct m3_pieces *pieces)
     *pieces = (struct m3_pieces){ 0 };
 }
 
-/* Does the span go on where the last piece ends, in both files and in numbers of rows? */
+/* Does the span continue where the last piece ends, in both files and in row numbers? */
 static int goes_on(const struct m3_pieces *pieces, const struct m3_span *span)
 {
     if (pieces->count == 0) return 0;
@@ -91,8 +91,8 @@ void m3_stage_show(struct m3_stage *stage, const struct m3_pieces *pieces, const
     stage->max_abs = stage->got == stage->want ? 0 : fabs(stage->got - stage->want);      /* Inf - Inf is NaN */
 }
 
-/* Do all values of the stage that can tell lie on the grid, and some of the reference's beside it? Stops at the first
- * that does not. */
+/* Do all significant values of the stage lie on the grid, while some of the reference's do not? Stops at the first
+ * value that is not on the grid. */
 static int all_on_grid(const struct m3_stage *stage, const struct m3_pieces *pieces, double rounding,
                        enum m3_dtype grid)
 {

@@ -35,14 +35,15 @@ static void leave_out(struct m3_ranking *ranking, const struct m3_stage *stage, 
     if (ranking->unranked[why]++ == 0) ranking->first[why] = stage->tap;
 }
 
-/* All rows of the sequence: the envelope's distances are over them. A reference with `rows` may not hold all. */
+/* Does the tap have all rows of the sequence? The envelope's distances are over all rows, but a reference with `rows`
+ * may not hold them all. */
 static int is_whole(const struct m3_matched *matched, int64_t elements)
 {
     return matched->reference->rows == NULL && matched->reference->vision_rows == NULL &&
            elements == matched->want->count;
 }
 
-/* rel_l2 is over what is finite. */
+/* rel_l2 covers only finite elements. */
 static double distance_of(const struct m3_stage *stage) { return isfinite(stage->max_abs) ? stage->rel_l2 : INFINITY; }
 
 void m3_ranking_rank(struct m3_ranking *ranking, struct m3_stage *stage, const struct m3_matched *matched,

@@ -22,7 +22,7 @@ static const struct m3_tensor *beside(const struct m3_side *dump, enum m3_tap ta
     return tensor == NULL || tensor->rank != rank || m3_holds_ids(tensor) ? NULL : tensor;
 }
 
-/* A companion of the ids, "layers.3.moe.experts.bias", in the reference or beside it, of `count` floats. */
+/* A companion of the ids, "layers.3.moe.experts.bias", in the reference or its second file, of `count` floats. */
 static const struct m3_tensor *companion(const struct m3_scorer *s, const char *ending, int64_t count)
 {
     char name[96];
@@ -49,7 +49,7 @@ static struct m3_score_tap find_scores(const struct m3_scorer *s, const struct m
     return found;
 }
 
-/* How far a candidate may be from the reference's scores, by the tolerance of their tap. */
+/* The allowed distance of a candidate from the reference's scores, by the tolerance of their tap. */
 static int find_allowed(struct m3_score_tap *scores, const struct m3_scorer *s, struct m3_error *error)
 {
     if (scores->tensor == NULL || s->rules->no_tolerance) return M3_OK;
@@ -67,7 +67,7 @@ static int find_allowed(struct m3_score_tap *scores, const struct m3_scorer *s, 
     return M3_OK;
 }
 
-/* The arithmetic of the candidate, by the profile. */
+/* Reads the arithmetic of the candidate from the profile. */
 static void read_profile(struct m3_scorer *s)
 {
     const struct m3_profile *profile = s->rules->profile;
@@ -134,7 +134,7 @@ void m3_scorer_end(struct m3_scorer *s)
 
 /* ---- one decision */
 
-/* x [ids] := the row's scores as they are dumped; with selection=shared the greatest of all groups. */
+/* x [ids] := the row's scores as dumped; with selection=shared the largest of all groups. */
 static void read_scores(double *x, const struct m3_scorer *s, const struct m3_score_tap *scores, int64_t row,
                         int64_t group)
 {
@@ -148,7 +148,7 @@ static void read_scores(double *x, const struct m3_scorer *s, const struct m3_sc
     }
 }
 
-/* As the reference's list says, the greatest of which is the own block. */
+/* Marks the forced blocks; the last block of the reference's list is the row's own block. */
 static void force_blocks(struct m3_scorer *s, const int64_t *want)
 {
     int64_t own = -1;
@@ -156,7 +156,8 @@ static void force_blocks(struct m3_scorer *s, const int64_t *want)
     m3_forced_blocks(s->forced, own, s->width, &s->semantics);
 }
 
-/* score, bound := what experts are chosen by, from scores or logits z in `moved` that are known up to u |z| + h. */
+/* score, bound := the values by which experts are selected, from scores or logits z in `moved` that are known up to u
+ * |z| + h. */
 static void rank_experts(struct m3_scorer *s, double *score, int logits, double u, double h)
 {
     for (int64_t e = 0; e < s->ids; e++) s->proven[e] = u * fabs(s->moved[e]) + h;
@@ -174,8 +175,8 @@ static struct m3_scores all_scores(const struct m3_scorer *s)
     return (struct m3_scores){ .score = s->score, .bound = s->bound, .forced = s->forced, .ids = s->ids };
 }
 
-/* truth := the reference's scores. 0 if they are not there, or are not those by which its set was chosen. Leaves the
- * bounds of its own arithmetic. */
+/* truth := the reference's scores. Returns 0 if they are missing, or are not those by which its set was selected.
+ * Leaves the bounds of its own arithmetic in `bound`. */
 static int read_truth(struct m3_scorer *s, const struct m3_decision *d, const struct m3_row_pair *row, int64_t group)
 {
     if (s->want.tensor == NULL || (s->of == M3_CHOICE_OF_EXPERTS && s->bias == NULL)) return 0;
@@ -225,7 +226,7 @@ static int by_given_scores(struct m3_scorer *s, struct m3_decision *d, const str
     return 1;
 }
 
-/* The truth is read. */
+/* To be called after read_truth. */
 static int by_reference_scores(struct m3_scorer *s, const struct m3_row_pair *row, int64_t group)
 {
     if (!(s->want.allowed >= 0)) return 0;
@@ -243,7 +244,7 @@ static int by_reference_scores(struct m3_scorer *s, const struct m3_row_pair *ro
 
 static double sigmoid_if(int logits, double z) { return logits ? 1 / (1 + exp(-z)) : z; }
 
-/* Experts without the bias: all that is known is the margin, and how far the scores have moved. */
+/* Experts without the bias: only the margin, and how far the scores have moved, are known. */
 static int by_margin(struct m3_scorer *s, const struct m3_decision *d, const struct m3_row_pair *row, int tainted)
 {
     int moved = s->got.tensor != NULL;

@@ -3,15 +3,15 @@
 
 #include "oracle/judge/private/scorer.h"
 
-/* What all decisions of one tap share. */
+/* The data shared by all decisions of one tap. */
 struct selection {
     struct m3_stage *stage;
     struct m3_scorer scorer;
-    struct m3_decision decision;        /* of the ids now in want and got */
+    struct m3_decision decision;        /* of the current ids in want and got */
     int64_t *want, *got;                /* [width] */
     int64_t groups, layer;
-    int64_t proven;                     /* inadmissible beyond doubt */
-    int64_t room;                       /* of stage->flips */
+    int64_t proven;                     /* decisions proven inadmissible */
+    int64_t room;                       /* capacity of stage->flips */
     const struct m3_decision_sink *sink;
 };
 
@@ -24,7 +24,7 @@ static const struct m3_tensor *beside(const struct m3_safetensors *file, enum m3
     return tensor;
 }
 
-/* The reference's scores come first. */
+/* The reference's scores are tried first. */
 int64_t m3_id_limit(const struct m3_matched *matched)
 {
     const int blocks = matched->tap == M3_TAP_INDEX_BLOCKS;
@@ -41,7 +41,7 @@ int64_t m3_id_limit(const struct m3_matched *matched)
     return INT64_MAX;
 }
 
-/* Shows a decision as the place of the stage. */
+/* Makes a decision the place of the stage. */
 static void show(struct selection *s, const struct m3_certificate *c, int64_t row, int64_t group)
 {
     struct m3_stage *stage = s->stage;
@@ -57,7 +57,7 @@ static void show(struct selection *s, const struct m3_certificate *c, int64_t ro
     stage->bounded_by = s->scorer.bounded_by;
 }
 
-/* gap / bound; with bound 0 a gap is infinitely many. */
+/* gap / bound; with bound 0 any gap is infinite. */
 static double in_bounds(const struct m3_certificate *c) { return c->gap == 0 && c->bound == 0 ? 0 : c->gap / c->bound; }
 
 static int add_flip(struct selection *s, int64_t row, int64_t group, struct m3_error *error)
@@ -74,7 +74,7 @@ static int add_flip(struct selection *s, int64_t row, int64_t group, struct m3_e
     return M3_OK;
 }
 
-/* Judges the decision that is in s->want and s->got. */
+/* Judges the decision in s->want and s->got. */
 static int judge_decision(struct selection *s, const struct m3_row_pair *row, int64_t group, struct m3_error *error)
 {
     struct m3_stage *stage = s->stage;
@@ -119,7 +119,7 @@ static void load(int64_t *ids, const struct m3_tensor *tensor, int64_t place, in
     for (int64_t i = 0; i < width; i++) ids[i] = m3_id_at(tensor, place * width + i);
 }
 
-/* The reference's ids are no set: nothing can be said. */
+/* The reference's ids are not a set: the decision cannot be judged. */
 static void refuse(struct selection *s, int64_t row, int64_t group)
 {
     const struct m3_certificate nothing = { .want = -1, .got = -1, .gap = NAN, .bound = NAN };
@@ -130,7 +130,7 @@ static void refuse(struct selection *s, int64_t row, int64_t group)
     m3_judge_not_comparable(s->stage, "the reference's ids are out of range or duplicate");
 }
 
-/* All decisions of all rows that both sides have. */
+/* Judges all decisions of all rows that both sides have. */
 static int judge_decisions(struct selection *s, const struct m3_matched *matched, struct m3_row_walk *walk,
                            struct m3_error *error)
 {
@@ -163,14 +163,14 @@ static void close_stage(struct selection *s)
     stage->note = "no decision to compare";
 }
 
-/* Room and scores for a tap of `groups` decisions a row. selection_end is due after any result. */
+/* Allocates memory and scores for a tap of `groups` decisions per row. Call selection_end after any result. */
 static int selection_begin(struct selection *s, struct m3_stage *stage, const struct m3_matched *matched,
                            const struct m3_selection_rules *rules, enum m3_choice_of of, int64_t limit,
                            struct m3_error *error)
 {
     int status = m3_scorer_begin(&s->scorer, matched, rules, of, limit, error);
     size_t width = (size_t)s->scorer.width;
-    /* One more than needed: no ids at all is no failure. */
+    /* One more than needed, so that no ids at all is not an error. */
     s->want = calloc(width + 1, 4 * sizeof *s->want);
     if (s->want == NULL && status == M3_OK) status = m3_fail_memory(error, stage->tap, width * 4 * sizeof *s->want);
     if (status != M3_OK) return status;
@@ -222,7 +222,7 @@ int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
     return status;
 }
 
-/* The id of the greatest of a row [V], the lowest of equals; -1 where there is a NaN. */
+/* The id of the largest value of a row [V], the lowest on a tie; -1 if there is a NaN. */
 static int64_t greatest(const struct m3_tensor *logits, int64_t row)
 {
     int64_t V = logits->shape[1], best = -1;

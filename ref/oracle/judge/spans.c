@@ -9,7 +9,7 @@ static int fits_slots(const struct m3_tensor *ids, const struct m3_tensor *tap)
     return m3_holds_ids(ids) && ids->rank == 2 && ids->shape[0] == tap->shape[0] && ids->shape[1] == tap->shape[1];
 }
 
-/* NULL, or why the slots cannot be aligned. */
+/* Returns NULL, or why the slots cannot be aligned. */
 static const char *align_slots(struct m3_span_walk *walk, const struct m3_matched *matched)
 {
     char name[64];
@@ -26,7 +26,7 @@ static const char *align_slots(struct m3_span_walk *walk, const struct m3_matche
     return NULL;
 }
 
-/* How many groups the heads of `attn` and `attn_lse` are in, by the chosen blocks beside them; 0: not known. */
+/* The number of groups of heads in `attn` and `attn_lse`, from the selected blocks in the same dump; 0: not known. */
 static int64_t groups_of(const struct m3_matched *matched)
 {
     char name[64];
@@ -49,7 +49,7 @@ const char *m3_span_walk_begin(struct m3_span_walk *walk, const struct m3_matche
     return NULL;
 }
 
-/* The candidate's slot for the expert in the reference's; -1 if it chose another. */
+/* The candidate's slot for the expert in the reference's; -1 if it did not select that expert. */
 static int64_t candidate_slot(const struct m3_span_walk *walk, int64_t slot)
 {
     const int64_t slots = walk->slots, id = m3_id_at(walk->want_ids, walk->row.want * slots + slot);
@@ -65,7 +65,7 @@ static int is_judged(const struct m3_span_walk *walk, int64_t group)
     return how == M3_TAINT_NONE || (how == M3_TAINT_DRIFT && m->drift_is_judged);
 }
 
-/* In how many spans the row at hand is judged, at most; 0: it is left out. */
+/* The largest number of spans in which the current row is judged; 0: it is left out. */
 static int64_t slots_of_row(struct m3_span_walk *walk)
 {
     const struct m3_matched *m = walk->matched;

@@ -34,7 +34,7 @@ int m3_stage_precision(struct m3_stage *stage, const struct m3_pieces *pieces, s
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = m3_errors_quantile(&at->errors, m3_quantiles[k]);
     struct m3_precision precision;
     m3_precision_of(&precision, &at->sums);
-    /* Other findings are for an operator alone: here errors are inherited. */
+    /* Other results are meaningful only for a single operator: here errors are inherited. */
     if (precision.effective == M3_EFFECTIVE_EXACT || precision.effective == M3_EFFECTIVE_FLOAT ||
         precision.grid != M3_DTYPES)
         snprintf(stage->effective, sizeof stage->effective, "%s", precision.words);

@@ -4,7 +4,7 @@
 
 struct entry {
     struct m3_flip flip;
-    int64_t least_row;          /* of this flip and all before it */
+    int64_t least_row;          /* smallest row of this flip and all before it */
 };
 
 struct m3_taint {
@@ -62,7 +62,7 @@ int m3_taint_add(struct m3_taint *taint, int64_t layer, int64_t row, int64_t gro
 
 int m3_taint_is_empty(const struct m3_taint *taint) { return taint == NULL || taint->count == 0; }
 
-/* Of layer, kind and row: which come first. */
+/* The order by layer, kind and row. */
 static int64_t order(const struct m3_flip *flip, int64_t layer, int experts, int64_t row)
 {
     if (flip->layer != layer) return flip->layer < layer ? -1 : 1;
@@ -70,7 +70,7 @@ static int64_t order(const struct m3_flip *flip, int64_t layer, int experts, int
     return flip->row < row ? -1 : flip->row > row;
 }
 
-/* How many flips come before those of the row in the layer, of blocks or of experts. */
+/* The number of flips before those of the row in the layer, of blocks or of experts. */
 static int64_t flips_before(const struct m3_taint *taint, int64_t layer, int experts, int64_t row)
 {
     int64_t low = 0, high = taint->count;
@@ -82,14 +82,14 @@ static int64_t flips_before(const struct m3_taint *taint, int64_t layer, int exp
     return low;
 }
 
-/* The first of them; NULL: none. */
+/* The first flip of the row in the layer; NULL: none. */
 static const struct entry *find(const struct m3_taint *taint, int64_t layer, int experts, int64_t row)
 {
     const struct entry *entry = taint->entries + flips_before(taint, layer, experts, row);
     return entry < taint->entries + taint->count && order(&entry->flip, layer, experts, row) == 0 ? entry : NULL;
 }
 
-/* Did another choice of blocks in this layer change the row of this tap? */
+/* Did another selection of blocks in this layer change this row of the tap? */
 static int by_blocks(const struct m3_taint *taint, enum m3_tap tap, int64_t layer, int64_t row, int64_t group)
 {
     if (tap < M3_TAP_ATTN_LSE) return 0;
@@ -100,7 +100,7 @@ static int by_blocks(const struct m3_taint *taint, enum m3_tap tap, int64_t laye
     return 0;
 }
 
-/* The shared expert does not see which the others are. */
+/* The shared expert does not depend on the selected experts. */
 static int by_experts(const struct m3_taint *taint, enum m3_tap tap, int64_t layer, int64_t row)
 {
     if (tap < M3_TAP_EXPERT_WEIGHTS || tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_SHARED) return 0;

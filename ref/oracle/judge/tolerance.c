@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Without a stated error: loose enough for fp32 through some dozens of layers, far below a wrong operator. */
+/* Without a stated error: loose enough for fp32 through dozens of layers, far below the error of a wrong operator. */
 static const double default_allowance = 1e-5;
 
-/* Points within operators, and the first tap that sees them. */
+/* Points within operators, and the first tap that depends on them. */
 /* clang-format off */
 static const struct {
     enum m3_tap tap;
@@ -27,7 +27,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* What is stored there, or quantised on its way in. */
+/* The roundoff of storing at the point, or of quantising its input. */
 static double roundoff(const struct m3_profile *profile, const char *point, int is_tap)
 {
     double u = m3_profile_store(profile, point);

@@ -22,18 +22,18 @@ static enum kind kind_of(double got, double want)
     return (isinf(got) || isinf(want)) && got != want ? ONE_INFINITE : FINITE;
 }
 
-/* |got - want| in units of the largest |reference|, in which no square overflows or vanishes that matters. */
+/* |got - want| in units of the largest |reference|, in which no relevant square overflows or underflows. */
 static double relative(double got, double want, double peak)
 {
     if (got == want) return 0;
     return peak > 0 ? fabs(got - want) / peak : INFINITY;
 }
 
-/* What one piece says, or several. */
+/* The measurements of one piece, or of several. */
 struct measured {
     double peak;                /* largest finite |reference| */
     double squares_d, squares_r;        /* in units of the unit squared */
-    double worst;               /* |d| of the worst place; in that unit too */
+    double worst;               /* |d| at the worst place; in that unit too */
     double most;                /* the largest finite |d| */
     enum kind kind;             /* of the worst place */
     int64_t broken, violations;
@@ -43,7 +43,7 @@ struct measured {
 
 static struct measured nothing(void) { return (struct measured){ .worst = -1, .piece = -1, .nan_at = -1 }; }
 
-/* Adds one element, whatever it is. unit 1 or the largest |reference|; limit: of |d| in that unit. */
+/* Adds one element of any value. unit: 1 or the largest |reference|; limit: of |d| in that unit. */
 static void add_element(struct measured *m, double got, double want, double unit, double limit, int64_t at)
 {
     const double size = fabs(want);
@@ -71,7 +71,8 @@ static void add_element(struct measured *m, double got, double want, double unit
 
 enum { SOME = 512, LANES = 4 };
 
-/* The same for SOME elements at a time, while all are finite and in unit 1. Returns how many it took. */
+/* The same for SOME elements at a time, while all are finite and the unit is 1. Returns the number of elements
+ * added. */
 static int64_t add_finite(struct measured *m, const double *got, const double *want, int64_t n, int64_t at)
 {
     double d2[LANES] = { 0 }, r2[LANES] = { 0 }, most[LANES] = { 0 }, peak[LANES] = { 0 };
@@ -87,7 +88,7 @@ static int64_t add_finite(struct measured *m, const double *got, const double *w
     }
     double largest = 0, total = 0;
     for (int k = 0; k < LANES; k++) {
-        total += d2[k] + r2[k];         /* NaN and infinities stay in them */
+        total += d2[k] + r2[k];         /* NaN and infinities stay in the sum */
         largest = fmax(largest, most[k]);
     }
     if (!(total <= DBL_MAX)) return 0;
@@ -105,20 +106,20 @@ static int64_t add_finite(struct measured *m, const double *got, const double *w
     return whole;
 }
 
-/* How large the reference's numbers are, of the whole tap. */
+/* The size of the reference's numbers in the whole tap. */
 struct scale {
     double peak;                /* largest finite |reference| */
     double mean_square;         /* of the finite ones, in units of peak^2 */
 };
 
-/* What all elements share. */
+/* The parameters shared by all elements. */
 struct measuring {
     const struct m3_stage *stage;
     const struct m3_pieces *pieces;
-    const struct scale *scale;  /* where not all elements are compared; else NULL */
+    const struct scale *scale;  /* if not all elements are compared; otherwise NULL */
     double unit, limit;
-    int quick;                  /* unit 1, and nobody asks for violations */
-    enum m3_dtype stored;       /* the reference is rounded to it first; M3_DTYPES: it is not */
+    int quick;                  /* unit 1, and violations need not be counted */
+    enum m3_dtype stored;       /* the reference is rounded to it first; M3_DTYPES: not rounded */
 };
 
 static void measure_piece(struct measured *m, const struct measuring *how, const struct m3_piece *piece)
@@ -134,7 +135,7 @@ static void measure_piece(struct measured *m, const struct measuring *how, const
     }
 }
 
-/* Adds what the next piece says. */
+/* Adds the measurements of the next piece. */
 static void merge(struct measured *all, const struct measured *m, int64_t piece)
 {
     all->squares_d += m->squares_d;
@@ -151,7 +152,7 @@ static void merge(struct measured *all, const struct measured *m, int64_t piece)
     }
 }
 
-/* Piece by piece, by all threads; the sums of the pieces are added in their order. */
+/* Measures piece by piece, on all threads; the sums of the pieces are added in their order. */
 static int measure(struct measured *all, const struct measuring *how, struct m3_error *error)
 {
     const struct m3_pieces *pieces = how->pieces;
@@ -172,10 +173,11 @@ static int measure(struct measured *all, const struct measuring *how, struct m3_
     return M3_OK;
 }
 
-/* Can squares of doubles of this size overflow or vanish? */
+/* Can squares of doubles of this size overflow or underflow? */
 static int is_extreme(double size) { return size > 0x1p480 || (size > 0 && size < 0x1p-400); }
 
-/* Once in units of 1; again in units of the largest |reference|, if that matters or violations have to be counted. */
+/* Measures in units of 1; again in units of the largest |reference| if that matters or violations have to be
+ * counted. */
 static int measure_stage(struct measured *all, struct measuring *how, struct m3_error *error)
 {
     how->unit = 1;
@@ -195,7 +197,7 @@ static int measure_stage(struct measured *all, struct measuring *how, struct m3_
     return measure(all, how, error);
 }
 
-/* Of what is allowed, which is nothing for counts. */
+/* The share of the allowance, which is 0 for counts. */
 static double share(double measured, double allowed) { return measured == 0 ? 0 : measured / allowed; }
 
 double m3_share_of_allowed(const struct m3_stage *stage, double got, double want)
@@ -204,7 +206,7 @@ double m3_share_of_allowed(const struct m3_stage *stage, double got, double want
     return share(relative(got, want, stage->peak), stage->allowed_max);
 }
 
-/* What the differences say. */
+/* Sets the verdict from the differences. */
 static void settle(struct m3_stage *stage, const struct measured *all, const struct measuring *how)
 {
     const struct m3_pieces *pieces = how->pieces;
@@ -225,7 +227,7 @@ static void settle(struct m3_stage *stage, const struct measured *all, const str
     stage->verdict = all->broken == 0 && within ? M3_VERDICT_PASS : M3_VERDICT_FAIL;
 }
 
-/* Another computation gives other numbers, but no NaN. */
+/* Finds NaN in all rows: another computation gives other numbers, but no NaN. */
 static int find_nan(struct m3_stage *stage, struct m3_matched matched, struct m3_error *error)
 {
     struct m3_span_walk walk;
@@ -258,7 +260,7 @@ static void judge_grid(struct m3_stage *stage, const struct m3_pieces *pieces, e
     stage->verdict = M3_VERDICT_FAIL;
 }
 
-/* The tolerance was measured on whole taps: few rows may all be small. */
+/* The scale of a whole tap, on which the tolerance was measured: a few rows may all be small. */
 static struct scale scale_of(const struct m3_tensor *tensor)
 {
     const struct m3_weight all = { .data = tensor->data, .dtype = tensor->dtype, .rows = 1, .cols = tensor->count };

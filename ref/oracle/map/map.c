@@ -11,13 +11,13 @@
 
 enum { NAMES_IN_A_NOTE = 8 };
 
-/* One tap that is to be made. */
+/* One tap to convert. */
 struct job {
     char tap[M3_MAP_NAME];
     const struct m3_map_recipe *recipe;
     const struct m3_tensor **sources;       /* [count] */
     int count;
-    int rank;                               /* of the result, as its dtype and shape */
+    int rank;                               /* of the result, like its dtype and shape */
     int64_t shape[M3_MAX_RANK];
     enum m3_dtype dtype;
 };
@@ -29,7 +29,7 @@ struct work {
     struct job *jobs;
     int64_t count, room;
     unsigned char *used;                    /* [tensors of foreign] */
-    int64_t sizeless;                       /* taps left out for want of a size; the first of them */
+    int64_t sizeless;                       /* taps left out because a size is unknown; the first of them */
     char first_sizeless[600];
     struct m3_error *notes, *error;
 };
@@ -74,7 +74,7 @@ static const struct m3_tensor *find(const struct work *w, const char *pattern, i
     return NULL;
 }
 
-/* The least {i} that is there, or -1. */
+/* The smallest {i} that exists, or -1. */
 static int64_t first_part(const struct work *w, const char *pattern, int64_t number)
 {
     int64_t least = -1;
@@ -98,7 +98,7 @@ static int fail_job(const struct work *w, const struct job *job, const char *why
                    m3_safetensors_path(w->foreign), job->sources[0]->name, why);
 }
 
-/* M3_OK with an empty result (rank -1) if a size is not known, or the recipe not meant. */
+/* M3_OK with an empty result (rank -1) if a size is unknown, or the recipe does not apply. */
 static int make(struct m3_array *result, struct work *w, const struct job *job, int with_data)
 {
     struct m3_array *arrays = calloc((size_t)job->count, sizeof *arrays);
@@ -128,7 +128,7 @@ static int make(struct m3_array *result, struct work *w, const struct job *job, 
     return status;
 }
 
-/* Letters of a tap's shape but those of rows, which are free. */
+/* Letters of a tap's shape without those of rows, which may have any number. */
 static const char *shape_of(const struct job *job)
 {
     enum m3_tap tap;
@@ -154,7 +154,7 @@ static int check_shape(const struct work *w, const struct job *job, const struct
     return fail_job(w, job, why);
 }
 
-/* The shape of what the job gives. *good: it can be done; else the next recipe may. */
+/* Computes the shape of the job's result. *good: the recipe can be used; otherwise the next one is tried. */
 static int plan(int *good, struct work *w, struct job *job)
 {
     struct m3_array result;
@@ -169,7 +169,7 @@ static int plan(int *good, struct work *w, struct job *job)
     return M3_OK;
 }
 
-/* ---- which taps can be made */
+/* ---- which taps can be converted */
 
 static int add_source(struct job *job, const struct m3_tensor *tensor)
 {
@@ -178,7 +178,7 @@ static int add_source(struct job *job, const struct m3_tensor *tensor)
     return 0;
 }
 
-/* All tensors of the recipe for this number. Returns how many of its names are there. */
+/* All tensors of the recipe for this number. Returns how many of its names exist. */
 static int gather(const struct work *w, struct job *job, int64_t number)
 {
     int there = 0;
@@ -222,7 +222,7 @@ static struct job *new_job(struct work *w)
     return job->sources ? job : NULL;
 }
 
-/* One recipe for one number: a job, if the tap is not made yet and all is there. */
+/* One recipe for one number: adds a job if the tap has none yet and all tensors exist. */
 static int try_tensors(struct work *w, const struct m3_map_recipe *recipe, int64_t number)
 {
     struct job *job = new_job(w);
@@ -254,7 +254,7 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The numbers for which the file has the first tensor of the recipe; -1 if there is none in its name. */
+/* Tries a recipe for each number for which the file has the recipe's first tensor; number -1 if its name has none. */
 static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_t *numbers)
 {
     int64_t count = 0;
@@ -285,11 +285,11 @@ static int find_jobs(struct work *w)
     return status;
 }
 
-/* ---- the file of all */
+/* ---- the file of all taps */
 
 static int is_text(const struct job *job) { return shape_of(job)[0] == 'T' && strncmp(job->tap, "mtp.", 4) != 0; }
 
-/* Programs give logits, and what leads to them, of the last rows alone: a dump has one set of rows. */
+/* Programs often have logits, and the taps before them, only for the last rows, but a dump has one set of rows. */
 static void leave_short_ones(struct work *w)
 {
     int64_t rows = 0, kept = 0;
@@ -346,7 +346,7 @@ static int write_all(struct work *w, const char *path)
     return status;
 }
 
-/* Written, opened, and its name taken away again. */
+/* Writes and opens the file, then removes its name. */
 static int convert(struct m3_safetensors **converted, struct work *w)
 {
     const char *folder = getenv("TMPDIR");

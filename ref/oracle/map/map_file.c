@@ -1,4 +1,4 @@
-/* Maps as files. */
+/* Reading maps from files. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static int refuse(const struct reading *r, const char *field, const char *got, c
                    r->tap ? ": " : "", field, got, expected);
 }
 
-/* What is wrong with a value, as JSON text. */
+/* Reports a wrong value, shown as JSON text. */
 static int refuse_value(const struct reading *r, const char *field, const json_t *value, const char *expected)
 {
     char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
@@ -73,7 +73,7 @@ int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes)
     }
 }
 
-/* Is it a text that could be a size? Letters are judged when the map is used. */
+/* Is it a text that could be a size? Letters are checked when the map is used. */
 static int is_size(const json_t *value)
 {
     struct m3_map_sizes none = { { 0 } };
@@ -88,7 +88,7 @@ static int read_axis(const struct reading *r, int *axis, const char *field, cons
     return M3_OK;
 }
 
-/* `only` asks nothing of the sizes that it does not name. */
+/* `only` ignores the sizes that it does not name. */
 static int read_shape(const struct reading *r, struct m3_map_step *step, const char *field, const json_t *value)
 {
     const char *const expected = "a list of up to 8 sizes, at most one of them \"*\"";
@@ -120,7 +120,7 @@ static int read_axes(const struct reading *r, struct m3_map_step *step, const js
     return M3_OK;
 }
 
-/* The fields of an object: each text in `names` to its place; others are refused. */
+/* Reads the fields of an object: each name in `names` into the size at the same index; others are refused. */
 static int read_sizes(const struct reading *r, struct m3_map_step *step, const char *field, const json_t *value,
                       const char *const names[3], const char **const places[3])
 {
@@ -212,7 +212,7 @@ static int read_step(const struct reading *r, struct m3_map_step *step, const js
     return refuse(r, "steps", name, "a known step");
 }
 
-/* A tap, its number written as {l}, {v} or {m}. */
+/* Is it the name of a tap, with its number written as {l}, {v} or {m}? */
 static int is_tap(const char *name)
 {
     char whole[M3_MAP_NAME];
@@ -258,7 +258,7 @@ static int read_recipe(struct reading *r, const char *tap, json_t *given)
     return status;
 }
 
-/* A tap has one recipe, or a list of which the first that is complete is taken. */
+/* A tap has one recipe, or a list from which the first complete one is used. */
 static int read_taps(struct reading *r, json_t *taps)
 {
     const char *tap;
@@ -313,7 +313,7 @@ static int read_map(struct m3_map *map, struct m3_error *error)
     return status ? status : read_taps(&r, json_object_get(map->json, "taps"));
 }
 
-/* data.S: one after the other. */
+/* data.S: the maps are stored one after the other. */
 extern const char m3_map_transformers[], m3_map_vllm[], m3_map_sglang[], m3_map_llama_cpp[], m3_maps_end[];
 
 /* clang-format off */

@@ -1,4 +1,4 @@
-/* Names of another program's tensors, as patterns: "model.layers.{l}.self_attn.q_proj". */
+/* Patterns for the names of another program's tensors: "model.layers.{l}.self_attn.q_proj". */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Steps of maps: what is done to tensors of another program until they are taps. */
+/* Steps of maps: the operations that convert tensors of another program to taps. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -87,7 +87,7 @@ static void close_gaps(struct m3_array *array)
     for (int i = array->rank; i-- > 0; stride *= array->shape[i]) array->stride[i] = stride;
 }
 
-/* Takes `bytes` for its data. */
+/* Takes ownership of `bytes` as its data. */
 static void take(struct m3_array *array, enum m3_dtype dtype, void *bytes)
 {
     free(array->owned);
@@ -113,7 +113,7 @@ int m3_array_pack(struct m3_array *array)
     return M3_OK;
 }
 
-/* In F64, packed. Exact but for I64 beyond 2^53. */
+/* Converts to F64, packed. Exact except for I64 beyond 2^53. */
 static int widen(struct m3_array *array)
 {
     if (!array->data) {
@@ -140,7 +140,7 @@ static int64_t integer_at(const struct m3_array *array, int64_t at)
     return value;
 }
 
-/* A size that a step needs; trouble if it is not to be had. */
+/* A size that a step needs; sets trouble if it is unknown. */
 static int need(int64_t *size, const char *text, const struct m3_map_sizes *sizes, struct m3_map_trouble *trouble)
 {
     *size = m3_map_size(text, sizes);
@@ -194,7 +194,7 @@ static int reshape(struct m3_array *a, const struct m3_map_step *step, const str
     return M3_OK;
 }
 
-/* A recipe for tensors of this shape alone: others are another layer's. */
+/* The recipe applies only to tensors of this shape; others belong to other layers. */
 static int only(const struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
                 struct m3_map_trouble *trouble)
 {
@@ -221,7 +221,7 @@ static int permute(struct m3_array *a, const struct m3_map_step *step, struct m3
     return M3_OK;
 }
 
-/* The first element of the part is at data: strides alone are not enough. */
+/* Moves data to the first element of the part; strides alone are not enough. */
 static void move_to(struct m3_array *a, int64_t element)
 {
     if (a->data) a->data += element * (int64_t)m3_dtype_bytes(a->dtype);
@@ -247,7 +247,7 @@ static int slice(struct m3_array *a, const struct m3_map_step *step, const struc
     return M3_OK;
 }
 
-/* Elements [.., order[i], ..] of the axis, copied one place after the other. */
+/* Elements [.., order[i], ..] of the axis, copied one after the other. */
 static int pick(struct m3_array *a, const struct m3_map_step *step, struct m3_map_trouble *trouble)
 {
     int status = has_axis(a, step->axis, trouble);
@@ -277,7 +277,7 @@ static int pick(struct m3_array *a, const struct m3_map_step *step, struct m3_ma
     return M3_OK;
 }
 
-/* Copies of each head, one after the other, become one; they must be equal, bit for bit. */
+/* Consecutive copies of each head become one; they must be equal bit for bit. */
 static int unrepeat(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
                     struct m3_map_trouble *trouble)
 {
@@ -323,7 +323,7 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
     int with_data = arrays[0].data != NULL;
     if (with_data && !(bytes = malloc((size_t)m3_array_count(&whole) * size + 1))) return M3_INTERNAL;
     for (int64_t k = 0, begin = 0; k < *count; begin += arrays[k++].shape[axis]) {
-        struct m3_array part = whole;               /* where it goes, seen with its own shape */
+        struct m3_array part = whole;               /* the destination, seen with the part's shape */
         part.shape[axis] = arrays[k].shape[axis];
         struct walk to = walk_begin(&part);
         for (struct walk w = walk_begin(&arrays[k]); with_data && w.left > 0; walk_next(&w), walk_next(&to))
@@ -338,7 +338,7 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
     return M3_OK;
 }
 
-/* In double, in the order of the sources. */
+/* Adds in double, in the order of the sources. */
 static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *trouble)
 {
     for (int k = 0; k < *count; k++) {
@@ -373,7 +373,7 @@ static int calculate(struct m3_array *a, const struct m3_map_step *step, struct 
     return M3_OK;
 }
 
-/* Any integers as I32. */
+/* Converts any integers to I32. */
 static int to_ids(struct m3_array *a, struct m3_map_trouble *trouble)
 {
     if (!is_integer(a->dtype)) return trouble_is(trouble, "got %s, expected integers", m3_dtype_name(a->dtype));
@@ -401,7 +401,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Lists of blocks in any order, negative ids for empty places, as m3ref has them: ascending, then -1, N places. */
+/* Converts lists of blocks in any order, with negative ids for empty slots, to m3ref's form: ascending, then -1, N
+ * entries. */
 static int to_blocks(struct m3_array *a, const struct m3_map_sizes *sizes, struct m3_map_trouble *trouble)
 {
     int64_t N = 0;

@@ -3,13 +3,13 @@
 #include "oracle/report/private/json_values.h"
 #include "oracle/report/report.h"
 
-/* The worst that objects, or null. */
+/* The worst tier that fails, or null. */
 static json_t *worst_tier(int tiers)
 {
     return tiers ? json_string(m3_tier_name((enum m3_tier)(tiers & -tiers))) : json_null();
 }
 
-/* What every tap has: first the keys that are fixed. */
+/* The keys that every tap has, the fixed ones first. */
 static json_t *common(const struct m3_blamed *tap)
 {
     const int judged = m3_is_judged(tap->verdict), shown = tap->rank > 0;

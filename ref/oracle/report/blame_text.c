@@ -23,7 +23,7 @@ static void print_choice(FILE *out, const struct m3_blamed *tap)
     fprintf(out, "; %" PRId64 " of %" PRId64, tap->choices[M3_CHOICE_INADMISSIBLE], tap->elements);
 }
 
-/* Where the tap is furthest off, and why that is too much. */
+/* Prints where the tap's error is largest, and why it is too large. */
 static void print_finding(FILE *out, const struct m3_blamed *tap)
 {
     fprintf(out, "%s  %s  ", tap->verdict == M3_VERDICT_FAIL ? "FAIL" : "SUSPECT", tap->name);

@@ -44,7 +44,7 @@ void m3_print_place(FILE *out, const struct m3_stage *stage)
     fputs("]", out);
 }
 
-/* A value and its bits, as many digits as it takes to tell it from its neighbours. */
+/* A value and its bits, with enough digits to distinguish it from its neighbours. */
 static void print_value(FILE *out, const char *side, double value, enum m3_dtype dtype)
 {
     if (dtype == M3_F64) {
@@ -72,7 +72,7 @@ static void print_values(FILE *out, const struct m3_stage *stage)
     print_value(out, "  want", stage->want, stage->reference->dtype);
 }
 
-/* Why a stage has no verdict: the place of it, or else the tensors. */
+/* Why a stage has no verdict: its place, or otherwise the tensors. */
 static void print_reason(FILE *out, const struct m3_stage *stage)
 {
     fprintf(out, "%s", stage->note);
@@ -108,7 +108,7 @@ void m3_print_precision(FILE *out, const struct m3_stage *stage)
     if (stage->effective[0] != '\0') fprintf(out, "; looks like: %s", stage->effective);
 }
 
-/* By how much the bound of operators, or what a tap of a whole pass is allowed, is missed. */
+/* By how much the operator's bound, or the tolerance of a whole pass, is exceeded. */
 static void print_failed_values(FILE *out, const struct m3_stage *stage)
 {
     print_values(out, stage);

@@ -7,7 +7,7 @@
 #include "oracle/judge/judge.h"
 #include "oracle/judge/spans.h"
 
-/* The largest share of what is allowed among n elements. */
+/* The largest share of the allowance among n elements. */
 static double worst_share(const struct m3_stage *stage, int64_t want_at, int64_t got_at, int64_t n)
 {
     enum { PIECE = 256 };
@@ -28,7 +28,7 @@ static double worst_share(const struct m3_stage *stage, int64_t want_at, int64_t
     return worst;
 }
 
-/* The first of `total` things in cell number `cell` of `cells`. */
+/* The first of `total` items in cell number `cell` of `cells`. */
 static int64_t first_in(int64_t cell, int64_t cells, int64_t total) { return (cell * total + cells - 1) / cells; }
 
 static void fill_cells(struct m3_heat *heat, const struct m3_stage *stage, struct m3_span_walk walk)
@@ -46,7 +46,7 @@ static void fill_cells(struct m3_heat *heat, const struct m3_stage *stage, struc
     }
 }
 
-/* Names the rows of cells, and finds that of the stage's place. */
+/* Numbers the rows of cells, and finds the one with the stage's place. */
 static void number_rows(struct m3_heat *heat, const struct m3_stage *stage, struct m3_row_walk walk)
 {
     struct m3_row_pair row;

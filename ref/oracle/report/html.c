@@ -32,7 +32,7 @@ struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_st
                                   .got = stage->candidate,
                                   .taint = html->subject->comparison->taint };
     enum m3_tap tap = 0;
-    m3_tap_parse(stage->tap, &tap, &matched.layer);         /* the comparison has parsed it before */
+    m3_tap_parse(stage->tap, &tap, &matched.layer);         /* cannot fail: the comparison has parsed it */
     matched.tap = tap;
     return matched;
 }
@@ -85,7 +85,7 @@ static int print_top(const struct m3_html *html, struct m3_error *error)
     return status;
 }
 
-/* What the two files say of themselves. */
+/* Prints the metadata of the two files. */
 static void print_files(const struct m3_html *html)
 {
     static const char *const keys[] = {

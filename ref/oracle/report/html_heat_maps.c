@@ -8,7 +8,7 @@
 #include "oracle/report/private/heat_map.h"
 #include "oracle/report/private/html.h"
 
-/* Pixels of a map: what stands left of it, above and below; the key under it. */
+/* Pixels of a map: the margins left, above and below; the key under it. */
 enum { LEFT = 56, ABOVE = 6, BELOW = 34, KEY = 62, STEP = 78, KEY_WIDTH = 10 * STEP };
 
 struct map {
@@ -37,7 +37,7 @@ static void draw_cells(const struct map *m)
     fputs("</g>\n", m->out);
 }
 
-/* Numbers of rows on the left, of channels below: of the first one in a cell. */
+/* Numbers of rows on the left, of channels below: each of the first in its cell. */
 static void draw_axes(const struct map *m, char letter)
 {
     const struct m3_heat *heat = m->heat;
@@ -62,7 +62,7 @@ static void draw_worst(const struct map *m)
                 radius);
 }
 
-/* The levels as they are drawn, with the largest share of each. */
+/* Draws the levels with the largest share of each. */
 static void draw_key(const struct map *m)
 {
     double y = y_of(m, m->heat->rows) + BELOW + 10;

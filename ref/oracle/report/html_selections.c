@@ -11,7 +11,7 @@
 /* Cells of a picture of blocks; ids drawn are below MOST_IDS; ids of a decision in the ledger; pixels of a load. */
 enum { ROWS = 64, COLUMNS = 128, MOST_IDS = 1 << 16, IDS_SHOWN = 64, LOAD_HIGH = 96, LOAD_BASE = 112 };
 
-/* One tap of ids and how to walk it. A decision is `width` ids, of which a row has `groups`. */
+/* One tap of ids and how to walk it. A decision has `width` ids, and a row has `groups` decisions. */
 struct choices {
     const struct m3_stage *stage;
     const struct m3_tensor *want, *got;
@@ -30,7 +30,7 @@ static int64_t greatest_id(const struct m3_tensor *tensor)
     return most;
 }
 
-/* 0 if a stage has no decisions that were judged. */
+/* Returns 0 if a stage has no judged decisions. */
 static int begin(struct choices *c, const struct m3_html *html, const struct m3_stage *stage)
 {
     if (!stage->selection || stage->rows == 0 || stage->verdict == M3_VERDICT_NOT_COMPARABLE) return 0;
@@ -53,7 +53,7 @@ static int holds(const struct m3_tensor *ids, int64_t decision, int64_t width, i
     return 0;
 }
 
-/* The ids of one side, those that the other has not underlined. */
+/* The ids of one side, with those that the other side does not have underlined. */
 static void print_ids(FILE *out, const struct m3_tensor *ids, int64_t decision, const struct m3_tensor *other,
                       int64_t other_decision, int64_t width)
 {
@@ -64,7 +64,7 @@ static void print_ids(FILE *out, const struct m3_tensor *ids, int64_t decision, 
     if (width > IDS_SHOWN) fputs(" ..", out);
 }
 
-/* The decision that the stage shows: the first of the worst kind. */
+/* Prints the decision at the stage's place: the first of the worst kind. */
 static void print_decision(FILE *out, const struct choices *c)
 {
     const struct m3_stage *s = c->stage;
@@ -120,14 +120,14 @@ static void print_ledger(const struct m3_html *html)
     fputs("</p>\n", html->out);
 }
 
-/* Cells of one group: which blocks each side chose, and where the sets differ. */
+/* Cells of one group: which blocks each side selected, and where the sets differ. */
 struct picture {
     int rows, columns;
     int64_t first, last;                /* row numbers */
     signed char want[ROWS * COLUMNS], got[ROWS * COLUMNS], differ[ROWS * COLUMNS];
 };
 
-/* Marks the ids of one decision in a row of cells, and those that the other side has not in another. */
+/* Marks the ids of one decision in a row of cells, and those that the other side does not have in another. */
 static void mark(signed char *chosen, signed char *differ, const struct m3_tensor *ids, int64_t decision,
                  const struct m3_tensor *other, int64_t other_decision, const struct choices *c, int columns)
 {
@@ -211,7 +211,7 @@ static void count_row(int64_t *load, const struct m3_tensor *ids, int64_t row, c
     }
 }
 
-/* How many rows chose each expert; the greatest number, at least 1. */
+/* Counts the rows that selected each expert; returns the largest count, at least 1. */
 static int64_t count_load(int64_t *want, int64_t *got, const struct choices *c)
 {
     struct m3_row_walk walk = c->walk;

@@ -11,17 +11,18 @@
 /* Pixels: the picture of all stages; the bars of a row. */
 enum { LEFT = 56, WIDTH = 1000, HEIGHT = 190, ABOVE = 18, BELOW = 44, BARS = 280 };
 
-/* Decades of relative error, one scale for all of the html. */
+/* Decades of relative error, one scale for the whole page. */
 struct scale {
     int low, high;
 };
 
 static int has_numbers(const struct m3_stage *stage) { return !stage->selection && m3_is_judged(stage->verdict); }
 
-/* Judged by its operator's bounds the whole error has no limit: most of it may be inherited. */
+/* Does the whole error have a limit? Not if the stage is judged by its operator's bounds: most of it may be
+ * inherited. */
 static int has_limit(const struct m3_stage *stage) { return stage->n < 0; }
 
-/* All errors and allowances that are above 0 and finite; at most 18 decades, the greatest. */
+/* Covers all errors and allowances that are above 0 and finite, but at most the 18 largest decades. */
 static struct scale scale_of(const struct m3_comparison *comparison)
 {
     double least = INFINITY, most = 0;
@@ -41,7 +42,7 @@ static struct scale scale_of(const struct m3_comparison *comparison)
     return scale;
 }
 
-/* Where a value lies on the scale, 0 to 1; 0 itself at its start, what is infinite or NaN at its end. */
+/* The place of a value on the scale, 0 to 1; 0 is at its start, infinity and NaN are at its end. */
 static double place(const struct scale *scale, double value)
 {
     if (value == 0) return 0;
@@ -94,7 +95,7 @@ static void draw_groups(FILE *out, const struct m3_comparison *c)
     }
 }
 
-/* One path of marks for all stages with a verdict: M x y, then `mark`. Stages without numbers stand below the axis. */
+/* One path of marks for all stages with a verdict: M x y, then `mark`. Stages without numbers are below the axis. */
 static void draw_marks(FILE *out, const struct m3_comparison *c, const struct scale *scale, enum m3_verdict verdict,
                        const char *name, const char *mark)
 {
@@ -118,7 +119,7 @@ static void draw_limits(FILE *out, const struct m3_comparison *c, const struct s
     fputs("\"/>\n", out);
 }
 
-/* Relative L2 of all stages against what is allowed. */
+/* Relative L2 of all stages against their allowances. */
 static void draw_all(FILE *out, const struct m3_comparison *c, const struct scale *scale)
 {
     fprintf(out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"relative L2 error of every stage\">\n",
@@ -137,7 +138,7 @@ static void draw_all(FILE *out, const struct m3_comparison *c, const struct scal
                       "without a verdict (line: not judged; square: not comparable).");
 }
 
-/* One bar from the start of the scale, in another colour beyond the mark of what is allowed. */
+/* One bar from the start of the scale, in another colour beyond the allowance. */
 static void draw_bar(FILE *out, const struct scale *scale, double value, double allowed, int y)
 {
     double end = BARS * place(scale, value), limit = BARS * place(scale, allowed);
@@ -198,7 +199,7 @@ static int print_row(const struct m3_html *html, const struct m3_stage *s, const
     return status;
 }
 
-/* The decades above the bars of a group, of which the gridlines are a background. */
+/* Prints the decades above the bars of a group; their gridlines are a background. */
 static void print_head(FILE *out, const struct scale *scale)
 {
     int decades = scale->high - scale->low, step = (decades + 5) / 6;
@@ -214,7 +215,7 @@ static void print_head(FILE *out, const struct scale *scale)
     fputs("</svg></th></tr></thead>\n<tbody>\n", out);
 }
 
-/* What a reader sees of a layer that is folded. */
+/* The line shown for a folded layer. */
 static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t count)
 {
     const struct m3_stage *worst = NULL;
@@ -239,7 +240,7 @@ static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t c
 
 static int print_groups(const struct m3_html *html, const struct scale *scale, struct m3_error *error)
 {
-    enum { UNFOLDED = 300 };            /* stages, if a comparison has so few */
+    enum { UNFOLDED = 300 };            /* a comparison with at most so many stages is unfolded */
     const struct m3_comparison *c = html->subject->comparison;
     int status = M3_OK;
     for (int64_t i = 0, end; i < c->count && status == M3_OK; i = end) {

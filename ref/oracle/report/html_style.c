@@ -1,7 +1,7 @@
 #include "oracle/report/private/html.h"
 
-/* Blue for what is within, orange to brown for what is not, as colour-blind readers tell them apart. Of each pair the
- * first is for light screens. */
+/* Blue for values within the allowance, orange to brown for others; colour-blind readers can distinguish them. The
+ * first of each pair is for light screens. */
 static const struct {
     const char *name, *light, *dark;
 } colours[] = {

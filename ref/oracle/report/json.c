@@ -4,7 +4,7 @@
 #include "oracle/report/private/json_values.h"
 #include "oracle/report/report.h"
 
-/* A number that was measured, or null. */
+/* A measured number, or null. */
 static json_t *measured(int is_measured, double value) { return is_measured ? m3_json_number(value) : json_null(); }
 
 /* {"50": x, "90": .., "99": .., "100": ..} in percent of the elements. */
@@ -23,7 +23,7 @@ static json_t *quantiles(const struct m3_stage *stage)
     return all;
 }
 
-/* A stage with a number for every key, or null where nothing was measured or no place is shown. */
+/* A stage with a number for every key, or null if nothing was measured or there is no place. */
 static json_t *float_stage(const struct m3_stage *stage)
 {
     int judged = m3_is_judged(stage->verdict), shown = stage->rank > 0;

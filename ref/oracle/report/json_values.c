@@ -10,8 +10,8 @@
 
 json_t *m3_json_known(double value) { return isnan(value) ? json_null() : m3_json_number(value); }
 
-/* Text may quote the name of a file, which may be anything: bytes that are not ASCII become '?' where not all of it is
- * UTF-8. */
+/* Text may quote the name of a file, which may contain any byte: bytes that are not ASCII become '?' unless the whole
+ * text is UTF-8. */
 static json_t *string_of(const char *text, size_t length)
 {
     json_t *string = json_stringn(text, length);

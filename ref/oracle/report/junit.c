@@ -31,7 +31,7 @@ static int print_properties(FILE *out, const struct m3_report_subject *subject, 
     const int missing = comparison->envelope.runs > 0 && ranks == NULL;
     free(ranks);
     for (int i = 1; (line = m3_next_note(&at, &length)) != NULL; i++) {
-        char name[32];          /* each its own: readers keep one property of a name */
+        char name[32];          /* distinct: readers keep one property per name */
         snprintf(name, sizeof name, "note.%d", i);
         print_property(out, name, line, length);
     }
@@ -61,7 +61,7 @@ static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *
     return M3_OK;
 }
 
-/* A suite of skipped cases, or of none, would look like a pass. */
+/* Adds a case, because a suite with only skipped cases, or none, would look like a pass. */
 static void print_verdict_case(FILE *out, const struct m3_comparison *comparison)
 {
     fputs("<testcase classname=\"compare\" name=\"comparable\"><error type=\"not comparable\" message=\"", out);

@@ -7,7 +7,7 @@
 
 static const char next_token[] = "next token";
 
-/* Colours on a terminal alone; a verdict has a text as well. */
+/* Colours are used only on a terminal; a verdict also has a text. */
 static const char *colour(FILE *out, enum m3_verdict verdict)
 {
     static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m" };
@@ -16,7 +16,7 @@ static const char *colour(FILE *out, enum m3_verdict verdict)
 
 static const char *plain(FILE *out) { return isatty(fileno(out)) ? "\033[0m" : ""; }
 
-/* By another name if it is no stage of its own. */
+/* `name` may differ from the stage's. */
 static void print_stage(FILE *out, const struct m3_stage *stage, const char *name, int width)
 {
     fprintf(out, "%s%-14s%s  %-*s  ", colour(out, stage->verdict), m3_verdict_text(stage->verdict), plain(out), width,

@@ -15,17 +15,17 @@
 #include "oracle/judge/envelope.h"
 #include "oracle/variants/honest.h"
 
-/* How far a run is from the truth at one tap, so far. */
+/* The distance of a run from the truth at one tap, accumulated so far. */
 struct distance {
     double d2, r2;
-    int wild;                           /* infinite or NaN where the truth is not so */
+    int wild;                           /* infinite or NaN where the truth is finite */
 };
 
 struct making {
     const struct m3_envelope_plan *plan;
     struct m3_safetensors *truth;
     struct m3_honest *honest;
-    struct distance *distances;         /* of the run at hand, one per tensor of the truth */
+    struct distance *distances;         /* of the current run, one per tensor of the truth */
     double *results;                    /* [tensors, runs] */
     int *rounds;                        /* per tensor: were values rounded at random before it? */
 };
@@ -94,7 +94,7 @@ static struct m3_request request_of(const struct m3_envelope_plan *plan)
     return request;
 }
 
-/* The double engine's taps, in a file without a name: those asked for, and all choices. */
+/* Writes the double engine's taps to a file without a name: the requested ones, and all selections. */
 static int make_truth(struct making *m, const char *path, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = m->plan;
@@ -163,7 +163,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* "layers.3.index.blocks,layers.3.moe.experts": what runs take from the truth. To be freed; NULL: memory is short. */
+/* "layers.3.index.blocks,layers.3.moe.experts": the taps that runs take from the truth. The caller frees it; NULL:
+ * memory is short. */
 static char *choices_of(const struct m3_safetensors *truth)
 {
     char *names = NULL;

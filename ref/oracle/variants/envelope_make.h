@@ -1,5 +1,5 @@
-/* How far honest implementations are from the truth at the end of a whole pass: N of them, drawn at random (honest.h),
- * their distances kept per tap. SPEC 7.10. */
+/* How far legitimate implementations are from the truth at the end of a whole pass: N of them are drawn at random
+ * (honest.h), and their distances are stored per tap. SPEC 7.10. */
 #ifndef M3_ORACLE_VARIANTS_ENVELOPE_MAKE_H
 #define M3_ORACLE_VARIANTS_ENVELOPE_MAKE_H
 
@@ -8,7 +8,7 @@
 #include "model/taps.h"
 #include "oracle/error/profile.h"
 
-enum { M3_ENVELOPE_RUNS = 32 };         /* fewer say little */
+enum { M3_ENVELOPE_RUNS = 32 };         /* fewer are not conclusive */
 
 struct m3_envelope_plan {
     const struct m3_model *model;
@@ -18,15 +18,15 @@ struct m3_envelope_plan {
     enum m3_linear linear;
     int threads;
     int64_t runs;                       /* >= 1 */
-    uint64_t seed;                      /* the same seed gives the same bytes, whatever the threads */
+    uint64_t seed;                      /* the same seed gives the same bytes, whatever the number of threads */
     const char *taps;                   /* patterns; NULL: all */
     const char *command;                /* for the file's metadata */
     void (*progress)(void *self, int64_t run, int64_t runs);        /* before each; run 0: the reference. Or NULL */
     void *progress_self;
 };
 
-/* Writes `path`; the truth's taps are kept in a file beside it meanwhile. M3_BAD_INPUT: a profile that cannot be drawn
- * from (honest.h); M3_USAGE: no tap matches; else what the passes and the files give. */
+/* Writes `path`; meanwhile the truth's taps are in a temporary file in the same folder. M3_BAD_INPUT: a profile from
+ * which nothing can be drawn (honest.h); M3_USAGE: no tap matches; otherwise the errors of passes and files. */
 int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, struct m3_error *error);
 
 #endif

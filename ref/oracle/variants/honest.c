@@ -33,7 +33,7 @@ struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key)
     }
 }
 
-/* Is the point passed over, as where one kernel does the work of several? */
+/* Is the point skipped, as in a kernel that fuses several operators? */
 static int is_skipped(const struct m3_honest *honest, const char *point)
 {
     return (double)m3_draw(m3_draw_key(honest->key, point), 0, UINT64_C(1) << 32) * 0x1p-32 < honest->skip;
@@ -85,7 +85,7 @@ const char *m3_honest_point(const struct m3_honest *honest, char *space, const c
     return space;
 }
 
-/* ---- operators that only round what the reference's give */
+/* ---- operators that only round the results of the reference's */
 
 static int rope_table(struct m3_ctx *ctx, float *cos, float *sin, const int64_t *pos, int64_t T, int64_t R,
                       double theta, enum m3_rope_angle angle)
@@ -109,7 +109,7 @@ static int rope_table_3d(struct m3_ctx *ctx, float *cos, float *sin, const int64
     return status;
 }
 
-/* ---- taps: rounded where they are stored, choices replaced */
+/* ---- taps: rounded where they are stored, selections replaced */
 
 static int64_t width_of(const struct m3_honest *honest, enum m3_tap tap, int64_t layer)
 {
@@ -127,7 +127,7 @@ static const struct m3_tensor *choices_of(const struct m3_honest *honest, enum m
     return m3_safetensors_find(honest->choices, name);
 }
 
-/* p [rows,K] of the scores at hand and the ids that were put in place. */
+/* p [rows,K] from the current scores and the replaced ids. */
 static void weights_of_choices(const struct m3_honest *honest, float *p, int64_t layer, int64_t rows)
 {
     const struct m3_config *c = &honest->model->config;
@@ -166,7 +166,7 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
     return M3_OK;
 }
 
-/* ---- which linear operator a weight is of */
+/* ---- the linear operator to which a weight belongs */
 
 static void add_places(struct m3_honest *honest, enum m3_tap tap, int64_t layer)
 {
@@ -204,7 +204,7 @@ static int find_places(struct m3_honest *honest, struct m3_error *error)
     return M3_OK;
 }
 
-/* ---- life */
+/* ---- beginning and end */
 
 static int check_choices(const struct m3_honest *honest, int64_t modules, struct m3_error *error)
 {

@@ -30,7 +30,7 @@ int m3_honest_rope(struct m3_ctx *ctx, float *y, const float *x, const float *co
     return M3_OK;
 }
 
-/* x [rows,n] with its columns in another order; NULL: memory is short. */
+/* A copy of x [rows,n] with its columns in another order; NULL: memory is short. */
 static float *reordered(struct m3_ctx *ctx, const float *x, const int64_t *order, int64_t rows, int64_t n)
 {
     float *out = m3_scratch_take(ctx, rows * n, sizeof *out);
@@ -57,7 +57,7 @@ int m3_honest_block_scores(struct m3_ctx *ctx, float *m, const float *q, const f
 
 /* ---- attention: one head of one row at a time */
 
-/* What a call of attention has for all its rows. */
+/* The data of an attention call for all its rows. */
 struct attention {
     const float *q, *k, *v;             /* channels of q and k in random order */
     int64_t D, q_heads, kv_heads;       /* rows of q are [q_heads,D], places of k and v [kv_heads,D] */
@@ -66,7 +66,7 @@ struct attention {
     int most_parts;
 };
 
-/* What a thread needs: for the keys of a row their places and logits, and a part's output. */
+/* A thread's buffers: places and logits of the keys of a row, and the output of a part. */
 struct room {
     int64_t *keys;
     float *z, *part;
@@ -81,7 +81,7 @@ static void shuffle_keys(int64_t *keys, int64_t n, uint64_t key, uint64_t at)
     }
 }
 
-/* z [n] and its largest: scaled logits of the row's head with the keys listed. */
+/* Computes z [n], the scaled logits of the row's head with the listed keys; returns the largest. */
 static float logits_of(const struct attention *a, float *z, const int64_t *keys, int64_t n, const float *q, int64_t g,
                        uint64_t at)
 {
@@ -114,7 +114,7 @@ static float one_part(const struct attention *a, float *out, const float *z, con
     return sum;
 }
 
-/* o [D], lse of head h of row t over room->keys [n]. In parts, as split kernels work. */
+/* o [D], lse of head h of row t over room->keys [n]. Computed in parts, like split kernels. */
 static void one_row(const struct attention *a, float *o, float *lse, int64_t t, int64_t h, int64_t n,
                     const struct room *room)
 {
@@ -167,7 +167,7 @@ static struct room room_of(const struct room *rooms, int64_t thread, int64_t lon
     return (struct room){ rooms->keys + thread * longest, rooms->z + thread * longest, rooms->part + thread * D };
 }
 
-/* Is the place in a block of the list, or with M3_SELECT_UNION of any group's list? */
+/* Is the place in a block of the list, or with M3_SELECT_UNION in a block of any group's list? */
 static int is_chosen(const int32_t *lists, const struct m3_attend *d, int64_t g, int64_t block)
 {
     int64_t first = d->selection == M3_SELECT_UNION ? 0 : g, end = d->selection == M3_SELECT_UNION ? d->G : g + 1;

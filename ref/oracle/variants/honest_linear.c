@@ -8,7 +8,7 @@ enum { PANEL_VALUES = 1 << 20 };
 
 /* ---- inputs in E4M3 */
 
-/* The scale of a group of values: that of its largest. */
+/* The scale of a group of values: from the largest. */
 static double scale_of(const float *x, int64_t n, const struct m3_input_rounding *rule)
 {
     double largest = 0;
@@ -24,7 +24,7 @@ static double scale_of(const float *x, int64_t n, const struct m3_input_rounding
     return ldexp(1, mantissa == 0.5 ? exponent - 1 : exponent);
 }
 
-/* out [T,cols] := x, each group of a row with a scale of its own. */
+/* out [T,cols] := x, each group of a row with its own scale. */
 static void quantise(struct m3_honest *honest, struct m3_ctx *ctx, float *out, const float *x, int64_t T, int64_t cols,
                      const struct m3_input_rounding *rule)
 {
@@ -161,7 +161,7 @@ static void round_inner(struct m3_honest *honest, struct m3_ctx *ctx, const char
     m3_honest_round(honest, ctx, m3_honest_point(honest, point, inner), x, n);
 }
 
-/* The steps of the activation of the MLP at work. */
+/* The steps of the activation of the current MLP. */
 static struct m3_rounder chain_of(struct m3_honest *honest)
 {
     char point[M3_POINT_NAME];
@@ -171,7 +171,7 @@ static struct m3_rounder chain_of(struct m3_honest *honest)
     return m3_honest_rounder(honest, m3_honest_point(honest, point, inner));
 }
 
-/* Its result, where no tap shows it. */
+/* Rounds its result if it is not a tap. */
 static void round_act(struct m3_honest *honest, struct m3_ctx *ctx, float *y, int64_t n)
 {
     if (honest->in_experts) round_inner(honest, ctx, "moe.expert.act", y, n);
@@ -231,7 +231,7 @@ static int one_expert(struct m3_ctx *ctx, float *out, const float *x, float *gat
     return status;
 }
 
-/* Experts come in random order, so a token's sum does. */
+/* Experts run in random order, and so the terms of a token's sum have a random order. */
 int m3_honest_experts(struct m3_ctx *ctx, float *routed, float *each, const float *x, const int32_t *ids,
                       const float *p, const struct m3_expert *experts, const struct m3_activation *act, int64_t T,
                       int64_t E, int64_t K, float factor)

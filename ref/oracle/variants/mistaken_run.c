@@ -40,9 +40,9 @@ const struct m3_mistake *m3_mistake_named(const char *id)
     return NULL;
 }
 
-/* ---- what an input must have */
+/* ---- requirements on the input */
 
-/* How many layers of a kind there are, modules included. */
+/* The number of layers of a kind, modules included. */
 static int64_t layers_that(const struct m3_model *model, int (*is)(const struct m3_config *, int64_t))
 {
     int64_t count = 0;
@@ -104,7 +104,7 @@ const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3
 
 /* ---- memory of a run */
 
-/* Shared pages: the engine gives pages of weights back as if they were those of a file, and private ones would then be
+/* Shared pages: the engine releases pages of weights as if they belonged to a file, and private pages would then be
  * zeros. */
 struct m3_owned {
     struct m3_owned *next;
@@ -197,7 +197,7 @@ int m3_round_weight(struct m3_mistaken_run *run, struct m3_weight *w, int bits, 
 
 /* ---- a run */
 
-/* The reference's table, with the entries that the change has. */
+/* The reference's table, with the entries of the change. */
 static void replace_entries(struct m3_ops *ops, const struct m3_ops *change)
 {
     void (*entry)(void);
@@ -213,7 +213,7 @@ static struct m3_setting setting_of(const struct m3_mistaken_run *run)
     return (struct m3_setting){ .model = &run->model, .semantics = &run->semantics, .the_case = run->the_case };
 }
 
-/* As a program in float would go on from it. */
+/* Rounds to float, as a program in float would continue. */
 static void to_float(const struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, double *data, int64_t rows)
 {
     const struct m3_setting setting = setting_of(run);
@@ -221,7 +221,8 @@ static void to_float(const struct m3_mistaken_run *run, enum m3_tap tap, int64_t
     for (int64_t i = 0; i < count; i++) data[i] = (double)(float)data[i];
 }
 
-/* Notes where the pass is; then the change's own, if it has one. Experts' outputs are made only if they are wanted. */
+/* Records where the pass is; then calls the change's own function, if any. Experts' outputs are computed only if
+ * wanted. */
 static int follow(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                   struct m3_error *error)
 {
@@ -282,7 +283,7 @@ void m3_mistake_remove(struct m3_mistaken_run *run)
 
 /* ---- its dump, in float */
 
-/* Hands on to the sink of a dump of floats what the double engine makes. */
+/* Passes the double engine's taps on to the sink of a float dump. */
 struct narrow {
     struct m3_sink to;
     struct m3_setting setting;

@@ -1,5 +1,5 @@
-/* Deliberate mistakes: what public code has got wrong, or easily could, each as a variation of a run of the double
- * engine. What compare, blame and diagnose must find. SPEC 7.12. */
+/* Deliberate mistakes: errors that public code has made, or easily could make, each as a variation of a run of the
+ * double engine. compare, blame and diagnose must find them. SPEC 7.12. */
 #ifndef M3_ORACLE_VARIANTS_MISTAKES_H
 #define M3_ORACLE_VARIANTS_MISTAKES_H
 
@@ -7,7 +7,7 @@
 #include "model/engine.h"
 #include "oracle/error/graph.h"
 
-/* What model and case must have for a mistake to show, as far as it can be told without a run. */
+/* The properties of model and case that a mistake needs to show, as far as known without a run. */
 enum m3_mistake_needs {
     M3_NEEDS_SPARSE = 1 << 0,           /* a sparse layer */
     M3_NEEDS_CHOICE = 1 << 1,           /* and more blocks than a list holds */
@@ -33,39 +33,39 @@ enum m3_mistake_needs {
 struct m3_change;
 
 struct m3_mistake {
-    const char *id;             /* "rope.full"; a second form of the same slip has a colon: "moe.no_scale:twice" */
+    const char *id;             /* "rope.full"; a second form of the same mistake has a colon: "moe.no_scale:twice" */
     const char *what;           /* one line */
-    const char *first;          /* patterns of the tap where it first shows */
-    enum m3_operator op;        /* that makes that tap; M3_OP_NONE: a choice */
+    const char *first;          /* patterns of the first tap that differs */
+    enum m3_operator op;        /* the operator of that tap; M3_OP_NONE: a selection */
     int needs;                  /* of enum m3_mistake_needs */
-    const char *input;          /* what else the input must hold; NULL: nothing */
-    const char *reading;        /* "selection=shared": a reading of which it is right; NULL: there is none */
+    const char *input;          /* further requirements on the input; NULL: none */
+    const char *reading;        /* "selection=shared": a reading in which it is right; NULL: none */
     const struct m3_change *change;
 };
 
-/* By section, and there as SPEC 7.12 lists them. */
+/* Ordered by section, then as in SPEC 7.12. */
 int m3_mistake_count(void);
 const struct m3_mistake *m3_mistake_at(int i);
 const struct m3_mistake *m3_mistake_named(const char *id);      /* NULL: unknown */
 
-/* What the input has not and this mistake needs to show: "a sparse layer"; NULL: nothing that can be told. */
+/* What the mistake needs to show and the input does not have: "a sparse layer"; NULL: nothing known. */
 const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3_model *model,
                                const struct m3_semantics *semantics, const struct m3_case *the_case);
 
-/* A run of the double engine with one mistake. Each tap is rounded to float as it is made, and the run goes on from
- * that: but for the mistake, it is one that a conforming program in float could have made. */
+/* A run of the double engine with one mistake. Each tap is rounded to float when it is computed, and the run continues
+ * from that: apart from the mistake, it is a run that a conforming program in float could produce. */
 struct m3_mistaken_run;
 
-/* The arguments must outlive the run. `mistake` NULL: an honest run. *run is NULL on failure: M3_INTERNAL for memory,
- * M3_USAGE for a model that the mistake cannot be made on. */
+/* The arguments must outlive the run. `mistake` NULL: a run without mistake. *run is NULL on failure: M3_INTERNAL for
+ * memory, M3_USAGE for a model to which the mistake does not apply. */
 int m3_mistake_install(struct m3_mistaken_run **run, const struct m3_mistake *mistake, const struct m3_model *model,
                        const struct m3_semantics *semantics, const struct m3_case *the_case, struct m3_error *error);
-/* What m3_engine_f64()->forward takes. Threads, linear and sink of the request are the caller's to set. */
+/* The arguments for m3_engine_f64()->forward. The caller sets threads, linear and sink of the request. */
 const struct m3_model *m3_mistaken_model(const struct m3_mistaken_run *run);
 struct m3_request *m3_mistaken_request(struct m3_mistaken_run *run);
 void m3_mistake_remove(struct m3_mistaken_run *run);            /* NULL is fine */
 
-/* Makes the run; its taps that match `taps` (NULL: all) go to a dump at `path`, floats as F32. */
+/* Runs it; its taps that match `taps` (NULL: all) go to a dump at `path`, floats as F32. */
 int m3_mistake_dump(struct m3_mistaken_run *run, const char *path, const char *taps, int threads,
                     struct m3_error *error);
 

@@ -70,7 +70,7 @@ template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) { r
 /* Remembers an error for cudaGetLastError, and returns it. */
 cudaError_t m3_remember(cudaError_t error);
 
-/* NULL, or a place in device memory, or just behind an allocation. */
+/* NULL, or a place in device memory, or just after an allocation. */
 bool m3_for_device(const void *p);
 
 /* Only what is a pointer is looked at, not what is in a struct. */

@@ -1,7 +1,7 @@
 /* Runs kernels on a CPU: block after block, each thread of a block a fiber that runs until it waits for others.
  *
  * What would come out on a device only now and then is made to come out here: shared memory starts as 0xFF bytes, and
- * which block and which thread goes on next is ascending, descending or drawn, another way with every launch. So a
+ * which block and which thread continues next is ascending, descending or drawn, another way with every launch. So a
  * missing barrier or a dependence on order gives other bits in a second run. What can be seen to be wrong prints a line
  * and aborts. */
 #include <cuda_runtime.h>
@@ -58,7 +58,7 @@ struct thread threads[MOST_THREADS];
 struct warp warps[MOST_THREADS / M3_LANES];
 int made;
 
-/* Those that can go on, a ring. */
+/* Those that can continue, a ring. */
 unsigned ready[MOST_THREADS], ready_start, ready_count;
 
 struct meeting block_meeting;
@@ -88,7 +88,7 @@ uint64_t draw(uint64_t below)
     return (uint64_t)((unsigned __int128)random_state * below >> 64);
 }
 
-// ---- who goes on
+// ---- who continues
 
 void let_go_on(unsigned first, unsigned count)
 {
@@ -114,7 +114,7 @@ unsigned take_ready()
     return taken;
 }
 
-/* No thread can go on: some lanes are at a barrier, the others of their warp at a meeting of the warp. */
+/* No thread can continue: some lanes are at a barrier, the others of their warp at a meeting of the warp. */
 [[noreturn]] void fail_stuck()
 {
     unsigned i = 0;

@@ -8,7 +8,7 @@
 static struct m3_error error;
 static const struct m3_config none;         /* a model without vision part */
 
-/* Seen to fail with the zero byte behind the name left out, and with ids hashed as I32. */
+/* Seen to fail with the zero byte after the name left out, and with ids hashed as I32. */
 START_TEST(hashes_of_the_goldens)
 {
     static const char *const names[] = { "tiny", "block128", "mxfp8", "f8block" };
@@ -83,7 +83,7 @@ START_TEST(limits)
 END_TEST
 
 /* A mask of places: it enters the hash, in the order of names, and must cover what is cached and the case.
- * Seen to fail with the mask hashed behind the ids, and with its length held against T alone. */
+ * Seen to fail with the mask hashed after the ids, and with its length compared with T alone. */
 START_TEST(masks)
 {
     struct m3_config config = { .V = 211, .max_positions = 4096 };
@@ -166,7 +166,7 @@ START_TEST(placeholders)
 END_TEST
 
 /* Goal:  cases with pictures, from files and from ids with the same grids, hash as the goldens' own script does.
- * Seen to fail with the grids of videos in the place of those of images, and with pixels hashed too. */
+ * Seen to fail with the grids of videos instead of those of images, and with pixels hashed too. */
 START_TEST(hashes_with_pictures)
 {
     static const char *const names[] = { "smallest", "still", "two", "video" };

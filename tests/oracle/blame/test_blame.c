@@ -1,4 +1,4 @@
-/* Blame: the operator that is wrong is named, whatever the dump holds and whatever comes after; an honest one never. */
+/* Blame: the operator that is wrong is named, whatever the dump holds and whatever comes after; a correct one never. */
 #include "files.h"
 
 #include "passes.h"
@@ -108,13 +108,14 @@ static void forget(void)
 
 /* ---- planted defects */
 
-/* The middle row's first element of one tap, or of every one, is 1 % and 1e-3 off, and the pass goes on from there. */
+/* The middle row's first element of one tap, or of every one, is 1 % and 1e-3 off, and the pass continues from
+ * there. */
 struct defect {
     enum m3_tap tap; /* M3_TAPS: all */
     int64_t layer;
 };
 
-/* Not the first choice, but another: of experts one that was not chosen, of blocks one in the place of the own. */
+/* Not the first choice, but another: of experts one that was not chosen, of blocks one instead of the own. */
 static void other_choice(int32_t *ids, enum m3_tap tap, int64_t number)
 {
     const struct m3_config *c = &p.model->config;
@@ -260,7 +261,7 @@ START_TEST(defect_is_named_alone)
 }
 END_TEST
 
-/* ---- honest dumps */
+/* ---- correct dumps */
 
 static uint64_t coin;
 
@@ -296,7 +297,7 @@ static void no_culprit(const char *what)
     ck_assert_int_eq(result.status, M3_OK);
 }
 
-/* Goal:  honest float is nobody's fault, however little of it was dumped.
+/* Goal:  a correct float run has no culprit, however little of it was dumped.
  * Claim: all taps, ten halves of them, ends of layers alone: no culprit, and all taps are judged.
  * Seen to fail with own roundings left out of what is recomputed, with what it inherits left out, or its variance. */
 START_TEST(honest)
@@ -439,7 +440,7 @@ START_TEST(ids_without_scores)
 }
 END_TEST
 
-/* In the middle row of layer 3 the best rejected expert scores what the last chosen one does, but for an ulp. */
+/* In the middle row of layer 3 the best rejected expert scores what the last chosen one does, except for an ulp. */
 static int near_tie(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                     struct m3_error *e)
 {
@@ -514,7 +515,7 @@ static void set_value(enum m3_tap tap, int64_t layer, int64_t at, double x)
     ((double *)(uintptr_t)pass_value(&p, tap, layer)->values)[at] = x;
 }
 
-/* Goal:  NaN and infinities fail where they first are, and are nobody's operands.
+/* Goal:  NaN and infinities fail where they first occur, and are no operands.
  * Seen to fail with NaN as an operand (taps after it fail too). */
 START_TEST(no_numbers)
 {

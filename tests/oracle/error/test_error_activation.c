@@ -136,7 +136,7 @@ static long double value(int c, int i)
     return act(&ignored, a[i], b[i], &gates[c % 3]);
 }
 
-/* Goal:  honest values pass: the operators', and those of the C library's float functions in the orders of public
+/* Goal:  correct values pass: the operators', and those of the C library's float functions in the orders of public
  *        code; also far below the normal range, where exp(-x) is infinite in float.
  * Given: 40,000 gates and ups of size 3 and 40: sigmoids down to e^-500.
  * Claim: nothing beyond HARD.
@@ -201,7 +201,7 @@ START_TEST(defects)
 }
 END_TEST
 
-/* Goal:  weights of experts and their sum: formulas, honest floats, defects.
+/* Goal:  weights of experts and their sum: formulas, correct floats, defects.
  * Given: T = 50, E = 19, K = 4, H = 37; factor 2 and 3.
  * Claim: B = p with K + 1 steps; B = factor sum |p||each| with K + 1 steps, K + 2 for 3. The operators' weights, and
  *        sums in the order of slots, pass; a biased weight and a missing factor FAIL. ids out of range: refused.

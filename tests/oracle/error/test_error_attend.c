@@ -110,7 +110,7 @@ static int64_t keys_of(int64_t *keys, const struct m3_attend *d, const int32_t *
 }
 
 /* Goal:  bounds of o and lse are the formulas, over the keys that are attended.
- * Given: T = 23 behind p0 = 9; Q = 6 heads of G = 2; blocks of 4; lists that differ; a mask; an empty list; union;
+ * Given: T = 23 after p0 = 9; Q = 6 heads of G = 2; blocks of 4; lists that differ; a mask; an empty list; union;
  *        logits of size 1 and of size 3000, where a float's error in them is above 0.01.
  * Claim: equal to long double within 1e-9; the same bits for any number of threads.
  * Seen to fail with |v| for |v - o|; S without max |s|; expm1 left out; heads tiled; own block without causality; union
@@ -321,7 +321,7 @@ static struct verdicts judge_way(enum way way, int L, double offset, double spre
                               judge_floats(truths, lse, &of_lse, queries) };
 }
 
-/* Goal:  honest attention passes, o and lse.
+/* Goal:  correct attention passes, o and lse.
  * Given: L = 1, 16, 129, 2048 keys; D = 128; ours, two passes, online in tiles, split keys, exp(s - lse), exp2; values
  *        of mean 0 and of mean 100 with spread 0.01.
  * Claim: no tier; shares of HARD and SUSPECT small (numerics.md, section 14: 0.15).

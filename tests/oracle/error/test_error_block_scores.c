@@ -36,9 +36,9 @@ static long double twin_score(long double *value, const double *q, const double 
     return bound;
 }
 
-/* Goal:  B of a block is that of the largest key, or of any that could be it; honest scores pass; wrong ones do not.
- * Given: T = 21 behind p0 = 5, G = 3, X = 128, blocks of 8; a mask; both scales; a near tie: a key that is
- *        below another by 1.4 of the other's error, but within its own, for it has far larger products.
+/* Goal:  B of a block is that of the largest key, or of any that could be it; correct scores pass; wrong ones do not.
+ * Given: T = 21 after p0 = 5, G = 3, X = 128, blocks of 8; a mask; both scales; a near tie: a key that is
+ *        below another by 1.4 of the other's error, but within its own, as its products are larger.
  * Claim: equal to long double; blocks of the future 0; ours without a tier. Scores pooled over the future too, or of
  *        the next key head: FAIL. pool=lse: ours passes, pool=max under it fails.
  * Seen to fail with keys left out that only their own error, or only another's, lets be the largest; with future or
@@ -118,7 +118,7 @@ static int propagate(struct m3_ctx *ctx, struct m3_spread *out, const double *x,
     return m3_propagate_block_scores(ctx, out, x, x + Q, of, &k, &a->d, a->u);
 }
 
-/* Blocks without a visible key: 0 here, for nothing moves. */
+/* Blocks without a visible key: 0 here, because nothing moves. */
 static void scores(long double *y, const long double *x, const struct scores *a, int stored)
 {
     const int scaled = a->d.semantics->index_scale == M3_INDEX_SCALE_RSQRT;
@@ -181,7 +181,7 @@ static double logarithm_variance(const struct spread_case *c, const struct score
 }
 
 /* Goal:  where one key is the largest by far, errors are those of its score; logarithms are bounded.
- * Given: 6 rows behind 4, 2 groups, blocks of 3 with a partial one, a mask, both scales.
+ * Given: 6 rows after 4, 2 groups, blocks of 3 with a partial one, a mask, both scales.
  * Claim: spread_check at share 1 for the largest. For the logarithm no input within reach moves it beyond the error;
  *        sample deviations are at most 1.2 times the root of the variance, in the mean at least half of it; the
  *        variance is (sum p_j sqrt(v_j))^2.

@@ -1,4 +1,4 @@
-/* Gated MLPs, experts, and sums of experts that nobody saw: bounds (SPEC 5.15, 7.1). Propagation through them is in
+/* Gated MLPs, experts, and sums of experts without their taps: bounds (SPEC 5.15, 7.1). Propagation through them is in
  * test_error_experts_propagation.c. */
 #include "bounds_twin.h"
 
@@ -24,7 +24,7 @@ struct in {
     int what;                   /* 0: each; 1: routed; 2: the first expert as a gated MLP */
 };
 
-/* The sum of experts that nobody saw: its own bound, and what each may be off, as one allowance over u. */
+/* The sum of experts without their taps: its own bound and the errors of the experts, as one allowance over u. */
 static int routed(struct m3_ctx *ctx, struct m3_bound *out, const struct m3_bound *each, const double *y,
                   const double *p, int64_t rows, int64_t k, int64_t h, double factor)
 {
@@ -196,7 +196,7 @@ START_TEST(formulas)
 }
 END_TEST
 
-/* ---- honest experts and defects, at a size that uses threads and pieces */
+/* ---- correct experts and defects, at a size that uses threads and pieces */
 
 enum { BIG_T = 90, BIG_H = 160, BIG_F = 96, BIG_E = 6, BIG_K = 2 };
 
@@ -252,7 +252,7 @@ static void expert(double *y, const struct big *b, int64_t slot, const struct m3
     }
 }
 
-/* Goal:  honest experts pass with gates around the clamps; wrong ones do not.
+/* Goal:  correct experts pass with gates around the clamps; wrong ones do not.
  * Given: 90 tokens, 75 of one expert (more than a piece); weights of size 1 and 8, where clamps bind; both bodies of
  *        linear.
  * Claim: each and routed without a tier; y is the experts' output. up without 1: FAIL.

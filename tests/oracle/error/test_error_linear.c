@@ -83,7 +83,7 @@ START_TEST(scales)
 }
 END_TEST
 
-/* ---- honest sums */
+/* ---- correct sums */
 
 /* x [T,n], w [rows,n] floats, and what is true of them. */
 struct dots {
@@ -156,10 +156,10 @@ static void honest(float *y, const struct dots *d, enum order order)
     m3_ctx_free(&ctx);
 }
 
-/* Goal:  no honest float sum is refused, and on random data none is suspect.
+/* Goal:  no correct float sum is refused, and on random data none is suspect.
  * Given: n 1, 64, 3072, 12288; six orders of summation, two of them the operator's own bodies; data of mixed sign,
  *        positive, cancelling, with outliers; equal products, whose roundings are not random.
- * Claim: no element beyond HARD; no tier at all, but for two structures that the statistics do not foresee: equal
+ * Claim: no element beyond HARD; no tier at all, except for two structures that the statistics do not foresee: equal
  *        products, and neighbours that cancel while each lane holds one sign. There no tier fails.
  * Seen to fail with B of half the products, with B of squares, with walk = B. */
 START_TEST(honest_sums)
@@ -230,7 +230,7 @@ static const char *const defect_names[] = {
     "bf16 store",        "tf32 inputs"
 };
 
-/* The candidate: float sums in ascending order, but for the defect. */
+/* The candidate: float sums in ascending order, except for the defect. */
 static double defective(const struct dots *d, int64_t i, enum defect defect)
 {
     const float *w = d->w + i % d->rows * d->n, *x = d->x + i / d->rows * d->n;
@@ -249,7 +249,7 @@ static double defective(const struct dots *d, int64_t i, enum defect defect)
 
 /* Goal:  what a defect costs is seen as numerics.md, section 14, tells it: elements of 1000 beyond HARD, SUSPECT.
  * Given: normal data of mixed sign; n 64 to 12288; the defects of that table.
- * Claim: no fewer elements than the table says, less five standard deviations of such a count; honest sums: none. bf16
+ * Claim: no fewer elements than the table says, less five standard deviations of such a count; correct sums: none. bf16
  *        stores are seen by GRID too. tf32 inputs, which HARD and SUSPECT miss at 12288, are seen by WALK.
  * Seen to fail with B of squares, lambda n for lambda sqrt(n), GRID of 7 bits for 8. */
 START_TEST(defects)

@@ -1,10 +1,10 @@
-/* The graph, the operators and their bounds together: every float tap of a pass of the float engine is made again in
+/* The graph, the operators and their bounds together: every float tap of a pass of the float engine is recomputed in
  * double from the taps that the graph says it reads, and judged by its bounds. SPEC 6, 7.1, 7.2. */
 #include "passes.h"
 
 static struct pass p;
 
-/* The verdict on one tap, made again from the others; its truth gets a defect if asked. */
+/* The verdict on one tap, recomputed from the others; its truth gets a defect if asked. */
 static struct m3_tier_result judge_tap(enum m3_tap tap, int64_t layer, int wrong)
 {
     const struct m3_value *operands[M3_OPERANDS] = { NULL };
@@ -40,7 +40,7 @@ static const struct { const char *model, *path; int64_t least; } cases[] = {
 };
 /* clang-format on */
 
-/* Goal:  an honest pass in float is within its bounds at every tap, on the tap's own inputs.
+/* Goal:  a correct pass in float is within its bounds at every tap, on the tap's own inputs.
  * Given: models with stored types of all kinds, pictures, modules, a mask; both bodies of linear.
  * Claim: no tier at any tap; n and f of the graph are those of the bounds; nearly all taps are judged.
  * Seen to fail with k_proj for v_proj, attn_norm for the hidden state in `mid`, mlp_norm's weight for attn_norm's, in

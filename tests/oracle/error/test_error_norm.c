@@ -147,7 +147,7 @@ static struct m3_tier_result judge_way(enum way way, int offset, int64_t T, int6
     return result;
 }
 
-/* Goal:  honest norms pass: the operator's, and sums in float, ascending and in 8 lanes.
+/* Goal:  correct norms pass: the operator's, and sums in float, ascending and in 8 lanes.
  * Given: rows of sizes 1e-6 to 1e4; for layer norm also rows whose mean is 100 spreads.
  * Claim: nothing beyond HARD, SUSPECT or WALK.
  * Seen to fail without x1 in layer norm; with n = 0 for the root's sum. */

@@ -111,7 +111,7 @@ static struct m3_tier_result judge_way(enum way way, enum m3_rope_angle allowed)
     return judge_floats(truth, y, &out, MOST);
 }
 
-/* Goal:  honest turns pass, whatever the position; float angles where they are allowed.
+/* Goal:  correct turns pass, whatever the position; float angles where they are allowed.
  * Claim: ours: no tier. Float angles: HARD where they are not allowed, within HARD where they are.
  * Seen to fail with 2^-53 for 2^-24 in the float angle's error; error times x_a alone for hypot. */
 START_TEST(honest)

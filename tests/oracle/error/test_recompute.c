@@ -1,11 +1,11 @@
-/* One tap made again (SPEC 7.5): in every reading of the model, of some rows, behind cached places, with something
+/* One tap recomputed (SPEC 7.5): in every reading of the model, of some rows, after cached places, with something
  * missing. Passes with the released reading are in test_error_model.c. */
 #include "files.h"
 #include "passes.h"
 
 static struct pass p;
 
-/* Made again from what `known` gives; NULL where the case has no such tap. */
+/* Recomputed from what `known` gives; NULL where the case has no such tap. */
 typedef const struct m3_value *(*known_of)(enum m3_tap tap, int64_t layer);
 
 static const struct m3_value *all_of(enum m3_tap tap, int64_t layer) { return pass_value(&p, tap, layer); }
@@ -163,12 +163,12 @@ START_TEST(rows)
 }
 END_TEST
 
-/* ---- behind cached places */
+/* ---- after cached places */
 
 enum { CACHED = 9 };
 static int64_t numbers[256];
 
-/* The call that goes on behind 9 cached places: keys and values with all places, other taps with the rows behind. */
+/* The call that continues after 9 cached places: keys and values with all places, other taps with the rows after. */
 static const struct m3_value *behind(enum m3_tap tap, int64_t layer)
 {
     static struct m3_value views[M3_OPERANDS];
@@ -189,8 +189,8 @@ static const struct m3_value *behind(enum m3_tap tap, int64_t layer)
     return out;
 }
 
-/* Goal:  behind cached places attention and block scores read all places, and everything else its own rows.
- * Given: the rows from 9 on of a whole pass as a call behind 9 places.
+/* Goal:  after cached places attention and block scores read all places, and everything else its own rows.
+ * Given: the rows from 9 on of a whole pass as a call after 9 places.
  * Claim: each tap is what the whole pass has in those rows, bit for bit.
  * Seen to fail with attention, and with numbers of blocks, that leave out the cached places. */
 START_TEST(cached)
@@ -507,14 +507,14 @@ START_TEST(quantised)
 }
 END_TEST
 
-/* 448, and numbers a little below half the least step beside it: `n` channels of one block, times `size`. */
+/* 448, and numbers a little below half the smallest step at that place: `n` channels of one block, times `size`. */
 static void large_and_small(double *x, float *w, int64_t n, double size)
 {
     for (int64_t k = 0; k < n; k++) x[k] = 0.999 * 0x1p-10 * size, w[k] = 1;
     x[n - 1] = 448 * size, w[n - 1] = 0;
 }
 
-/* Goal:  numbers far below the largest of their block are allowed half the least step, in no other block's units.
+/* Goal:  numbers far below the largest of their block are allowed half the smallest step, in no other block's units.
  * Given: two blocks, the second 2^-6 times the first; in each 448, which the weights do not read, and numbers that all
  *        round to zero, which they read with equal signs.
  * Claim: the difference is within, and above 0.9 of what is allowed.

@@ -148,7 +148,7 @@ END_TEST
 /* Goal:  tiers on drawn errors behave as section 5 says.
  * Given: 400 taps of 1000 errors, each the sum of 64 roundings uniform in +-u B, every other tap 2.2 times as large;
  *        walk = sqrt(64) B.
- * Claim: honest taps: no tier ever; mean e^2 is 64 / 3, so VARIANCE at 0.83 of its limit; mean z^2 is 1. The others:
+ * Claim: correct taps: no tier ever; mean e^2 is 64 / 3, so VARIANCE at 0.83 of its limit; mean z^2 is 1. The others:
  *        VARIANCE and WALK in each.
  * Seen to fail with 0.3 for 0.4, with sigma = u walk / 3. */
 START_TEST(drawn)
@@ -243,7 +243,7 @@ START_TEST(not_numbers)
 END_TEST
 
 /* Goal:  where all products are 0 the result is 0.
- * Claim: B = 0: equal or FAIL, by the least of differences; -0 is 0. A tap of copies: one other bit FAILs.
+ * Claim: B = 0: equal or FAIL, by the smallest of differences; -0 is 0. A tap of copies: one other bit FAILs.
  * Seen to fail with eta for B = 0, with a step more than n + f. */
 START_TEST(zero_rule)
 {
@@ -264,7 +264,7 @@ START_TEST(zero_rule)
 }
 END_TEST
 
-/* Goal:  storing in a coarser format is seen by itself; results that honestly have few bits are not.
+/* Goal:  storing in a coarser format is detected on its own; results that legitimately have few bits are not.
  * Given: 64 and 63 values rounded to bf16, to f16; one value that is not; a reference on the grid too; a profile that
  *        stores bf16; results of cancellation, whose u B is as coarse as bf16.
  * Claim: FAIL by GRID alone, or nothing.

@@ -1,5 +1,5 @@
-/* A trace of a pass (SPEC 7.5): the list of taps, what is forgotten, and taps that a candidate lacks, made again from
- * those before them. */
+/* A trace of a pass (SPEC 7.5): the list of taps, what is forgotten, and missing taps, recomputed from those before
+ * them. */
 #include "files.h"
 #include "passes.h"
 
@@ -7,7 +7,7 @@ static struct pass p;
 static struct m3_trace *trace;
 static int deep;                /* a hole takes what it reads with it */
 
-/* Shares of one tap, wrong by 1 % in every third element, from which the pass goes on. */
+/* Shares of one tap, wrong by 1 % in every third element, from which the pass continues. */
 struct defect {
     enum m3_tap tap;
     int64_t layer;
@@ -107,10 +107,10 @@ static const struct {
 };
 
 /* Goal:  where a tap is missing, what reads it is judged from the taps before it.
- * Given: honest passes; in turn each float tap taken out, alone and with what it reads.
+ * Given: correct passes; in turn each float tap taken out, alone and with what it reads.
  * Claim: no tier at any of its readers.
  * Seen to fail without inherited variance, with the spreads of k and v exchanged, with what was made of something made
- * again taken as exact but for its own roundings. */
+ * again taken as exact except for its own roundings. */
 START_TEST(holes)
 {
     for (int i = 0; i < 3; i++) {
@@ -135,7 +135,7 @@ START_TEST(holes)
 END_TEST
 
 /* Goal:  a defect in a tap that is not shown is found where it is read; one before the hole, at its own tap.
- * Given: passes that go on from a tap wrong by 1 % in every third element; that tap, or what reads it, taken out.
+ * Given: passes that continue from a tap wrong by 1 % in every third element; that tap, or what reads it, taken out.
  * Claim: a reader objects; with the tap shown and its readers taken out, the tap objects, and what comes after the
  *        hole does not.
  * Seen to fail without inherited variance. */

@@ -1,7 +1,7 @@
 /* Rows of one sequence, paired by their number; shapes that do not allow it. */
 #include "dumps.h"
 
-/* Dumps of `embed` [n,2] whose element is 10 t + column, but for `wrong_row` where 1 is added to column 1. */
+/* Dumps of `embed` [n,2] whose element is 10 t + column, except for `wrong_row` where 1 is added to column 1. */
 static void write_rows(const char *path, const int32_t *rows, int64_t n, int64_t wrong_row)
 {
     double x[16][2];

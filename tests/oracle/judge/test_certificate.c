@@ -398,7 +398,7 @@ static void make_logits(double *z, double *size, double *walk, float *plain, con
  *        6 % of tokens, of which n u B proves few wrong, lambda sqrt(n) u B some 80 %, 2 lambda u walk some 98 %; n u B
  *        leaves some 25 % of all tokens uncertified.
  * Given: 300 tokens of a router of 128 experts, 4 of them chosen, 6144 products of Gaussian numbers, logits of size 1.
- * Seen to fail with h left out of the scores' bounds, and with an honest candidate judged by its worst case. */
+ * Seen to fail with h left out of the scores' bounds, and with a correct candidate judged by its worst case. */
 START_TEST(measured_rates)
 {
     static float w[E * N], x[N], plain[E], rounded[E];

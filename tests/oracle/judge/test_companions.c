@@ -276,7 +276,7 @@ static const char *const kept_keys[] = {
     "layers.3.moe.shared.f"
 };
 
-/* The second file again, but for the change. */
+/* The second file again, except for the change. */
 static void rewrite(const char *path, const struct change *change)
 {
     struct m3_writer *writer;

@@ -240,10 +240,10 @@ static struct m3_tier_result judge(const struct side *ref, const struct side *go
     return m3_verdict_of(&tap);
 }
 
-/* Goal:  honest candidates pass at every tap of a chain, though they drift; a defect is seen where it is.
+/* Goal:  correct candidates pass at every tap of a chain, though they drift; a defect is seen where it is.
  * Given: three layers of a matrix with bias, a norm and a gated MLP, 24 rows of 40; floats, and floats stored as bf16;
  *        in the middle layer the matrix without its last product, or the MLP without the 1 of up + 1.
- * Claim: honest: no tier objects, mean d^2 / sigma^2 from 0.3 to 1.5, in the last layer above 3 without the drift; a
+ * Claim: correct: no tier objects, mean d^2 / sigma^2 from 0.3 to 1.5, in the last layer above 3 without the drift; a
  *        defect: not passed at its tap, passed at every other.
  * Seen to fail with n not divided by, x c for x dx, gain for its square. */
 START_TEST(chains)

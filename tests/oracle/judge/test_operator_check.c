@@ -1,6 +1,6 @@
 /* compare with companions: every tap judged by its own operator, from the candidate's own inputs. SPEC 7.8.
  *
- * Mistakes are put into the dump of an honest float run: a tap and all that follows from it would move in a real one,
+ * Mistakes are put into the dump of a correct float run: a tap and all that follows from it would move in a real one,
  * here the taps after it stay, so each reads inputs that say something else. */
 #include "program.h"
 
@@ -146,7 +146,7 @@ static int compare_with(const char *options)
     return m3ref("compare %s %s --json %s", in_folder("truth"), in_folder("candidate"), options);
 }
 
-/* Goal:  an honest float run passes, its operators judged by bounds; companions in a file of their own say the same.
+/* Goal:  a correct float run passes, its operators judged by bounds; companions in a file of their own say the same.
  * Seen to fail with the reference's companions not searched. */
 START_TEST(honest)
 {
@@ -258,7 +258,7 @@ static int round_tap(void *self, enum m3_tap tap, int64_t layer, void *data, int
     return M3_OK;
 }
 
-/* A candidate that goes on from values in bf16, with a mistake or without. */
+/* A candidate that continues from values in bf16, with a mistake or without. */
 static void make_bf16(const char *to, const char *id)
 {
     struct m3_model *model;
@@ -312,7 +312,7 @@ enum { ROUNDED = sizeof rounded / sizeof *rounded };
 #define BY_DRIFT "bounds and measured drift"
 #define UNKNOWN_COST "the profile rounds inside, and nothing says what that costs"
 
-/* Goal:  an honest run in bf16 passes, experts judged by bounds; where the reference does not say what rounding their
+/* Goal:  a correct run in bf16 passes, experts judged by bounds; where the reference does not say what rounding their
  *        intermediates costs they are not judged, nor is their sum where they are not in the candidate.
  * Given: companions with `.inside`, without one of the two; a candidate without outputs of experts.
  * Seen to fail with such taps judged at 1e-5, stretched, and with what is not judged kept from all that reads it. */
@@ -361,7 +361,7 @@ START_TEST(mistakes_under_bf16)
 }
 END_TEST
 
-/* Goal:  what nobody compared excuses nothing.
+/* Goal:  errors of taps that were not compared excuse nothing.
  * Given: a run of another reading; a few taps asked for, or a reference that holds a few.
  * Claim: it fails as without companions, whatever the candidate's other taps would explain.
  * Seen to fail with operands taken from all of the candidate. */
@@ -419,9 +419,9 @@ static void some_rows(const char *to, const int32_t *rows, int64_t count, const 
     m3_safetensors_close(file);
 }
 
-/* Goal:  rows that cannot be recomputed are judged all the same; few rows of an honest run pass.
+/* Goal:  rows that cannot be recomputed are judged all the same; few rows of a correct run pass.
  * Given: seven rows, attention changed in all but the first, which alone can be recomputed; single rows.
- * Claim: exit status 1 at that tap; honest rows pass beside the truth and beside the golden.
+ * Claim: exit status 1 at that tap; correct rows pass beside the truth and beside the golden.
  * Seen to fail with the other rows judged by nobody; with the largest value of the rows at hand for that of the whole
  * tap. */
 START_TEST(some_rows_alone)

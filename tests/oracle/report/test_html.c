@@ -1,5 +1,5 @@
 /* m3ref compare --html: one well-formed page that refers to nothing outside, with every stage and its numbers; its
- * pictures are read back from their paths and held against an own count. */
+ * pictures are read back from their paths and compared with an own count. */
 #include "dumps.h"
 #include "printed.h"
 #include "xml.h"

@@ -1,5 +1,5 @@
-/* Envelopes of honest implementations (SPEC 7.10): every replaced operator is the reference's but for rounding, every
- * storage point rounds where it is listed, files repeat, and a candidate is ranked as it should be. */
+/* Envelopes of legitimate implementations (SPEC 7.10): every replaced operator is the reference's except for rounding,
+ * every storage point rounds where it is listed, files repeat, and a candidate is ranked as it should be. */
 #include "envelope_file.h"
 
 #include <math.h>
@@ -260,7 +260,7 @@ START_TEST(rounding)
 }
 END_TEST
 
-/* ---- an honest candidate: the float engine with every tap rounded to BF16, to nearest */
+/* ---- a correct candidate: the float engine with every tap rounded to BF16, to nearest */
 
 struct candidate {
     const struct m3_safetensors *truth;
@@ -306,7 +306,7 @@ static int round_tap(void *self, enum m3_tap tap, int64_t layer, void *data, int
     return M3_OK;
 }
 
-/* Goal:  an honest BF16 implementation is within; wrong ones are not.
+/* Goal:  a correct BF16 implementation is within; wrong ones are not.
  * Given: the float engine, taps rounded to nearest by the test itself, inner points not; 12 runs of the envelope.
  * Claim: not suspect, not beyond the largest, and not nearer than 0.7 of the median; the same with 2.1 times the
  *        largest, zeros (distance 1), NaN: suspect.

@@ -186,7 +186,7 @@ static int spec_rows(struct spec_row *rows, int columns)
     return count;
 }
 
-/* As printed there: "46%" or "0.18", two digits; "0": no difference that an honest run has not. */
+/* As printed there: "46%" or "0.18", two digits; "0": no difference beyond that of a correct run. */
 static void as_printed(const struct spec_row *r, const char *printed, const struct m3_stage *s)
 {
     char *end;
@@ -248,10 +248,10 @@ static void named(const struct m3_mistake *mistake, const char *tap)
 }
 
 /* Goal:  every mistake is found where SPEC 7.12 says.
- * Given: its run, rounded to F32, on the case named there, beside an honest run.
+ * Given: its run, rounded to F32, on the case named there, beside a correct run.
  * Claim: compare: exit status 1; the first divergence is the tap printed, which is one of the mistake's own; the errors
  *        there and at the end are those printed. blame: the culprit is that tap and its operator, but where the
- *        profile permits as much. An honest run has no culprit.
+ *        profile permits as much. A correct run has no culprit.
  * Seen to fail with a group's own scores for the next group's, figures changed in SPEC, a limit of 0.1 for 1e-5 in
  * compare, the last tap that fails for the culprit. */
 START_TEST(found)
@@ -291,7 +291,7 @@ END_TEST
 /* ---- readings of which a mistake is right */
 
 static const struct {
-    const char *id, *run, *golden;      /* NULL: no golden of that reading; an honest run with it */
+    const char *id, *run, *golden;      /* NULL: no golden of that reading; a correct run with it */
 } right[] = {
     { "select.shared_heads", "readings", "golden/readings/shared.safetensors.gz" },
     { "select.union", "readings", "golden/readings/union.safetensors.gz" },
@@ -310,7 +310,7 @@ static const struct {
 enum { RIGHT = sizeof right / sizeof right[0] };
 
 /* Goal:  a mistake that a reading permits is right there.
- * Given: its run, beside the public code's in that reading, else an honest run.
+ * Given: its run, beside the public code's in that reading, else a correct run.
  * Claim: exit status 0; every mistake with a reading is tried, and no other.
  * Seen to fail with pool=lse for index_scale=rsqrt. */
 START_TEST(readings)
@@ -404,7 +404,7 @@ static void diverges_at(const char *what, const char *tap)
 
 /* Goal:  results that were not computed, or are another's, are found.
  * Given: one tap in turn that is zero, of the row before, of the layer before, or with its rows in reverse; the pass
- *        goes on from it.
+ *        continues from it.
  * Claim: it is the first divergence, and the culprit.
  * Seen to fail with a limit of 10 for 1e-5 in compare. */
 START_TEST(not_computed)
@@ -434,7 +434,7 @@ START_TEST(not_computed)
 END_TEST
 
 /* Goal:  NaN is found wherever it stands.
- * Given: an honest dump with one NaN, in each float tap in turn.
+ * Given: a correct dump with one NaN, in each float tap in turn.
  * Claim: that tap fails first; of every fourth, that it is the culprit.
  * Seen to fail with elements that are NaN left out of what compare measures; with one element beyond HARD let pass. */
 START_TEST(nan_anywhere)
@@ -450,7 +450,7 @@ START_TEST(nan_anywhere)
         const struct m3_tensor *t = m3_safetensors_at(reference, i);
         const long place = (const char *)t->data - start + t->count / 2 * (long)sizeof nan_f32;
         size_t bytes;
-        if (t->dtype != M3_F32 || t->rank < 2) continue;         /* taps: a bias stands beside */
+        if (t->dtype != M3_F32 || t->rank < 2) continue;         /* taps: a bias comes with one */
         unsigned char *all = read_bytes(in_folder("reference.safetensors"), &bytes);
         memcpy(all + place, &nan_f32, sizeof nan_f32);
         write_bytes(in_folder("candidate.safetensors"), all, bytes);
@@ -503,8 +503,8 @@ static int careless_linear(struct m3_ctx *ctx, real *y, const real *x, const str
 }
 
 /* Goal:  a sum without one product, or is kept in bf16, is found.
- * Given: one of the calls of linear leaves out one product of one element (H products each, but for o_proj and down);
- *        all of them round every partial sum.
+ * Given: one of the calls of linear leaves out one product of one element (H products each, except for o_proj and
+ *        down); all of them round every partial sum.
  * Claim: the tap of that call is the first divergence and the culprit; with sums in bf16 the first linear's.
  * Seen to fail with a limit of 0.1 for 1e-5 in compare; with one element beyond HARD let pass. */
 START_TEST(careless_sums)

@@ -1,4 +1,4 @@
-/* What the files of blame share. */
+/* Declarations shared by the files of blame. */
 #ifndef M3_ORACLE_BLAME_PRIVATE_BLAME_H
 #define M3_ORACLE_BLAME_PRIVATE_BLAME_H
 
@@ -10,20 +10,20 @@ struct m3_blame_item {
     enum m3_tap tap;
     int64_t layer, rows, width;         /* rows of the call */
     char name[64];
-    const struct m3_tensor *dumped;     /* by the candidate, of the tap's shape; NULL: not */
-    struct m3_blamed *blamed;           /* is to be judged; or NULL */
-    int needed;                         /* something that is judged reads it, or it is judged itself */
-    int counted;                        /* among the operators that are judged together */
-    int64_t at;                         /* bytes into the reference's values; -1: they are not kept */
+    const struct m3_tensor *dumped;     /* the candidate's, of the tap's shape; NULL: none */
+    struct m3_blamed *blamed;           /* its result if it is judged; or NULL */
+    int needed;                         /* a judged tap reads it, or it is judged itself */
+    int counted;                        /* counted among the operators that are judged together */
+    int64_t at;                         /* byte offset in the reference's values; -1: not kept */
 };
 
 /* A dumped tap as numbers. */
 struct m3_blame_values {
     double *values;                     /* [rows,width]; NULL for ids */
-    int32_t *ids;                       /* beyond I32: -2 */
+    int32_t *ids;                       /* -2 for values beyond I32 */
     int64_t rows, width;
     int64_t *numbers;                   /* [rows] of the call, ascending */
-    unsigned char *usable;              /* [rows] an operator can take the row */
+    unsigned char *usable;              /* [rows] an operator can use the row */
 };
 
 struct m3_blaming {
@@ -34,7 +34,7 @@ struct m3_blaming {
     int64_t count;
     struct m3_trace *trace;
     int fd;                             /* of the reference's values; -1 */
-    const char *reference;              /* their mapping; NULL: none kept */
+    const char *reference;              /* their mapping; NULL: no values are kept */
     int64_t reference_bytes;
     struct m3_error *error;
 };
@@ -47,17 +47,17 @@ struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct 
 
 /* ---- candidate.c */
 
-/* The candidate's tensor of an item. `values` is to be freed, also on failure. */
+/* Reads the candidate's tensor of an item. The caller frees `values`, also on failure. */
 int m3_blame_read(struct m3_blame_values *values, const struct m3_blaming *b, const struct m3_blame_item *item);
 void m3_blame_values_free(struct m3_blame_values *values);
-/* Tells the trace the rows that an operator can take. `values` holds only those afterwards. */
+/* Puts the rows that an operator can use into the trace. `values` holds only those afterwards. */
 int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *values);
 
 /* ---- reference.c: the run in double */
 
 int m3_blame_reference(struct m3_blaming *b);
 void m3_blame_reference_free(struct m3_blaming *b);
-/* A row of it, of doubles or ids; NULL: not kept. */
+/* A row of that run, doubles or ids; NULL: not kept. */
 const double *m3_blame_reference_row(const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number);
 const int32_t *m3_blame_reference_ids(const struct m3_blaming *b, const struct m3_blame_item *item, int64_t number);
 
@@ -68,17 +68,17 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
                           const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed);
 void m3_blame_place(struct m3_blamed *blamed, const struct m3_tensor *tensor, int64_t number, int64_t rest, int rank);
 
-/* choices.c, by the scores that the trace knows; where there are none, or `recomputed` has no row, only what no
- * scores can choose is judged. Lists of blocks are sorted, unusable rows marked, also where nothing is to be judged. */
+/* choices.c: judges by the scores that the trace knows; without scores, or if `recomputed` has no row, only sets that
+ * no scores can select are detected. Lists of blocks are sorted and unusable rows marked, also if nothing is judged. */
 int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *dumped,
                            const struct m3_recomputed *recomputed);
-/* Choices that are not in the dump: the trace gets those rows that could not have been chosen otherwise. */
+/* For selections that are not in the dump: puts the rows that allow only one selection into the trace. */
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *recomputed);
 
 /* ---- culprit.c */
 
-/* How many operators are judged together with that of a tap, for want of dumped taps between them. */
+/* Counts the operators judged together with that of a tap, because no tap between them was dumped. */
 void m3_blame_count_together(const struct m3_blaming *b, struct m3_blame_item *item);
 /* Adds up the verdicts. */
 void m3_blame_find_culprit(struct m3_blame *result);

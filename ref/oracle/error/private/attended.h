@@ -1,4 +1,4 @@
-/* Which keys a row attends to, and which of a block it scores: one walk for bounds and for error propagation. */
+/* Which keys a row attends to, and which keys of a block it scores: shared by bounds and error propagation. */
 #ifndef M3_ORACLE_ERROR_PRIVATE_ATTENDED_H
 #define M3_ORACLE_ERROR_PRIVATE_ATTENDED_H
 
@@ -13,10 +13,10 @@ struct m3_attended {
     const int64_t *keys;
     int64_t L, D, stride;
     int64_t at, head;               /* k and v begin at channel `head` of their arrays */
-    double *scratch;                /* as asked for */
+    double *scratch;                /* of the requested size */
 };
 
-/* Doubles of scratch: for each key that can be seen, and beside them. */
+/* Number of doubles of scratch: per visible key, and in addition. */
 struct m3_attended_scratch {
     int64_t per_key, fixed;
 };

@@ -1,4 +1,4 @@
-/* Functions of one number, in double. */
+/* Functions of one variable, in double. */
 #ifndef M3_ORACLE_ERROR_PRIVATE_FUNCTIONS_H
 #define M3_ORACLE_ERROR_PRIVATE_FUNCTIONS_H
 
@@ -6,8 +6,8 @@
 
 static inline double m3_logistic(double x) { return 1 / (1 + m3_exp(-x)); }
 
-/* B of sig(a) = s. Below the least normal number it may be anything, for 1 / (1 + exp(-x)) is 0 where exp(-x) is
- * infinite, and relative errors grow: steps u B covers that. */
+/* B of sig(a) = s. Below the smallest normal number any value is allowed, because 1 / (1 + exp(-x)) is 0 where exp(-x)
+ * is infinite, and relative errors grow: steps u B covers that. */
 static inline double m3_logistic_bound(double s, double steps, double u)
 {
     const double least_normal = u > 0x1p-53 ? 0x1p-126 : 0x1p-1022;

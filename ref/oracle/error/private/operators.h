@@ -1,4 +1,4 @@
-/* How error arises in each operator and travels through it: a descriptor at the end of each operator's file. */
+/* How error arises in each operator and propagates through it: a descriptor at the end of each operator's file. */
 #ifndef M3_ORACLE_ERROR_PRIVATE_OPERATORS_H
 #define M3_ORACLE_ERROR_PRIVATE_OPERATORS_H
 
@@ -7,31 +7,31 @@
 
 struct m3_recomputing;
 
-/* Whose error f counts: none; exp, ln, erf or the reciprocal root (c); sine and cosine (c_turn). */
+/* The functions whose error f includes: none; exp, ln, erf or the reciprocal root (c); sine and cosine (c_turn). */
 enum m3_functions { M3_FUNCTIONS_NONE, M3_FUNCTIONS_EXP, M3_FUNCTIONS_TURN };
 
 enum { M3_POINTS = 4 };
 
-/* The functions return 0 or a status; a NULL has nothing to do. */
+/* The functions return 0 or a status; NULL means that there is nothing to do. */
 struct m3_error_operator {
     const char *name;                   /* in reports */
     const char *sections[2];            /* headings of SPEC.md; the second for sparse layers */
-    int (*value)(struct m3_recomputing *);      /* y or ids; where there is no bound, that too */
+    int (*value)(struct m3_recomputing *);      /* y or ids; also called if there is no bound */
     int (*bound)(struct m3_recomputing *);      /* of the operator's own arithmetic; NULL: 0 */
     int (*propagate)(struct m3_recomputing *);  /* errors of operands and storage points, added to m->spread */
 
-    int (*prepare)(struct m3_recomputing *);    /* before the three: operands as they are read, tables */
-    void (*rows)(struct m3_recomputing *);      /* which rows; NULL: m3_rows_in_common */
-    int by_span;                        /* the three are called for rows that follow each other without a hole */
-    int keys;                           /* so many operands after the first are read up to the row's own place */
-    const char *points[M3_POINTS];      /* intermediates that a profile may store coarser. SPEC 7.3 */
-    int linears;                        /* so many of them, from the first, are linear operators that no tap shows */
+    int (*prepare)(struct m3_recomputing *);    /* before these three: transforms operands, computes tables */
+    void (*rows)(struct m3_recomputing *);      /* selects the rows; NULL: m3_rows_in_common */
+    int by_span;                        /* these three are called for consecutive rows only */
+    int keys;                           /* this many operands after the first are read up to the row's own place */
+    const char *points[M3_POINTS];      /* intermediates that a profile may store more coarsely. SPEC 7.3 */
+    int linears;                        /* this many of them, from the first, are linear operators without a tap */
     enum m3_functions functions;
-    int copies;                         /* numbers are passed on as they are */
-    int has_suspect;                    /* the bound has a probable allowance of its own */
+    int copies;                         /* numbers are copied unchanged */
+    int has_suspect;                    /* the bound includes a probable allowance */
 };
 
-/* layers.3.attn.p: a point in the folder of that tap's layer or module. */
+/* "layers.3.attn.p": a point, prefixed like the tap of that layer or module. */
 void m3_point_name(char *name, size_t size, enum m3_tap tap, int64_t layer, const char *point);
 
 extern const struct m3_error_operator *const m3_error_operators[M3_OPERATORS];

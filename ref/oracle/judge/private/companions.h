@@ -1,4 +1,4 @@
-/* What stands beside a tap in a file, in tensors "<tap>.<name>". SPEC 7.13. */
+/* The companions of a tap in a file: tensors "<tap>.<name>". SPEC 7.13. */
 #ifndef M3_ORACLE_JUDGE_PRIVATE_COMPANIONS_H
 #define M3_ORACLE_JUDGE_PRIVATE_COMPANIONS_H
 

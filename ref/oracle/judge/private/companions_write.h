@@ -1,4 +1,4 @@
-/* What the files of companions_write.h share. */
+/* Declarations shared by the files that implement companions_write.h. */
 #ifndef M3_ORACLE_JUDGE_PRIVATE_COMPANIONS_WRITE_H
 #define M3_ORACLE_JUDGE_PRIVATE_COMPANIONS_WRITE_H
 
@@ -11,14 +11,14 @@
 struct m3_watched {
     enum m3_tap tap;
     int64_t layer;
-    int is_dumped, is_read;                 /* read: by what a companion is made of */
+    int is_dumped, is_read;                 /* read: by a tap with companions */
     int64_t index[M3_COMPANION_FIELDS];     /* of its companions in the file; -1: none */
     int64_t n, f;                           /* steps of its bound */
     enum m3_gain_kind gain;
 };
 
 struct m3_companions_writer {
-    struct m3_writer *file, *own;           /* own: NULL if it is the dump's */
+    struct m3_writer *file, *own;           /* own: NULL if it is the dump's file */
     struct m3_sink dump_sink;
     const struct m3_dump *dump;
     const struct m3_request *request;
@@ -28,9 +28,9 @@ struct m3_companions_writer {
     struct m3_setting setting;
     struct m3_trace *trace;
     struct m3_watched *taps;                   /* in execution order */
-    int64_t count, at;                      /* at: the tap that came last */
+    int64_t count, at;                      /* at: the tap that arrived last */
     int64_t first_case;                     /* index of the first tensor of the case */
-    double *pending;                        /* a tap that comes in pieces: its rows so far */
+    double *pending;                        /* a tap that arrives in pieces: its rows so far */
 };
 
 /* NULL: no tap of the call. */
@@ -39,12 +39,12 @@ struct m3_watched *m3_companions_find(struct m3_companions_writer *c, enum m3_ta
 /* ---- companions_declare.c */
 
 int m3_companions_declare(struct m3_companions_writer *c, struct m3_error *error);
-/* The numbers of the case, which are known before the pass. */
+/* Writes the numbers of the case, which are known before the pass. */
 int m3_companions_write_case(struct m3_companions_writer *c, struct m3_error *error);
 
 /* ---- companions_values.c */
 
-/* The companions of rows that have just been made, from the taps before them. ids: of choices. */
+/* Writes the companions of rows that have just been computed, from the taps before them. ids: of selections. */
 int m3_companions_write_rows(struct m3_companions_writer *c, const struct m3_watched *w, const int32_t *ids,
                              int64_t row, int64_t rows, struct m3_error *error);
 

@@ -1,4 +1,4 @@
-/* What the files of the map share: the map as read, and arrays as views of tensors. */
+/* Declarations shared by the files of map: the map as read, and arrays as views of tensors. */
 #ifndef M3_ORACLE_MAP_PRIVATE_MAP_H
 #define M3_ORACLE_MAP_PRIVATE_MAP_H
 
@@ -17,7 +17,7 @@ enum m3_map_step_kind {
 };
 /* clang-format on */
 
-/* Sizes are texts such as "QD+2GD", read when the letters are known. All are borrowed from the JSON. */
+/* Sizes are texts such as "QD+2GD", evaluated when the letters are known. All pointers are borrowed from the JSON. */
 struct m3_map_step {
     enum m3_map_step_kind kind;
     int axis;                               /* drop, slice, pick, unrepeat, join */
@@ -41,20 +41,20 @@ struct m3_map {
     json_t *json;                           /* owns the texts */
     const char *prefixes[M3_MAP_PREFIXES];
     int prefix_count;
-    struct m3_map_recipe *recipes;          /* in the order of the file: the first that is complete makes the tap */
+    struct m3_map_recipe *recipes;          /* in the order of the file: the first complete one is used */
     int64_t recipe_count;
 };
 
-/* A tensor seen in another order. Strides count elements. */
+/* A view of a tensor in another order. Strides count elements. */
 struct m3_array {
     enum m3_dtype dtype;
     int rank;
     int64_t shape[M3_MAX_RANK], stride[M3_MAX_RANK];
-    const unsigned char *data;              /* NULL: only shapes are asked for */
+    const unsigned char *data;              /* NULL: only shapes are needed */
     void *owned;                            /* NULL: data is borrowed */
 };
 
-/* Why a step cannot be done. */
+/* Why a step failed. */
 struct m3_map_trouble {
     char text[300];
     int unknown_size;
@@ -63,14 +63,14 @@ struct m3_map_trouble {
 
 enum { M3_MAP_SIZE_UNKNOWN = -1, M3_MAP_SIZE_BAD = -2 };
 
-/* "QD+2GD", "Q/G", "3": M3_MAP_SIZE_UNKNOWN where a letter is not known, M3_MAP_SIZE_BAD where it is no size. */
+/* "QD+2GD", "Q/G", "3": M3_MAP_SIZE_UNKNOWN if a letter is unknown, M3_MAP_SIZE_BAD if it is not a size. */
 int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes);
 
-/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for a number of its own */
+/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number */
 
-/* Does `name` fit the pattern? number and part: -1 until one is met; a second one must agree. */
+/* Does `name` match the pattern? *number and *part: -1 until the first is found; later ones must be equal. */
 int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int64_t *part);
-/* 0, or -1: it is too long. */
+/* Writes a name. Returns 0, or -1 if it is too long. */
 int m3_map_name_write(char *name, size_t size, const char *prefix, const char *pattern, int64_t number, int64_t part);
 
 /* ---- steps.c */
@@ -78,13 +78,13 @@ int m3_map_name_write(char *name, size_t size, const char *prefix, const char *p
 struct m3_array m3_array_of(const struct m3_tensor *tensor, int with_data);
 void m3_array_free(struct m3_array *array);
 int64_t m3_array_count(const struct m3_array *array);
-/* Row-major, without gaps; copies if it must. M3_INTERNAL: no memory. */
+/* Makes the array row-major without gaps; copies if necessary. M3_INTERNAL: out of memory. */
 int m3_array_pack(struct m3_array *array);
 /* "[1,6,67,20] F32" */
 const char *m3_array_text(char *text, size_t size, const struct m3_array *array);
 
-/* Does one step to all *count arrays; join and sum leave one. M3_OK, M3_INTERNAL for memory, or M3_NOT_COMPARABLE with
- * *trouble set. */
+/* Applies one step to all *count arrays; join and sum leave one. Returns M3_OK, M3_INTERNAL for memory, or
+ * M3_NOT_COMPARABLE with *trouble set. */
 int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
               struct m3_map_trouble *trouble);
 

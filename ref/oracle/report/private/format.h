@@ -1,4 +1,4 @@
-/* Texts that the reports share. */
+/* Texts shared by the reports. */
 #ifndef M3_ORACLE_REPORT_PRIVATE_FORMAT_H
 #define M3_ORACLE_REPORT_PRIVATE_FORMAT_H
 
@@ -13,19 +13,19 @@ const char *m3_verdict_name(enum m3_verdict verdict);
 const char *m3_choice_text(enum m3_choice choice);
 enum m3_verdict m3_verdict_of_status(enum m3_status status);       /* of a whole comparison or blame */
 
-/* "[t=17, h=1021]", or plain numbers where the tensor has not the rank of its tap. */
+/* "[t=17, h=1021]", or plain numbers if the tensor does not have the rank of its tap. */
 void m3_print_place(FILE *out, const struct m3_stage *stage);
 
 /* "admissible: 2 of 60 sets differ, 1 permuted; least gap -0.4 of its bound, scores of the candidate" */
 void m3_print_choices(FILE *out, const struct m3_stage *stage);
 
-/* What is wrong with a stage that does not pass: the place, both values, how far off; or why it has no verdict. */
+/* Prints what is wrong with a stage that does not pass: place, both values, error; or why it has no verdict. */
 void m3_print_finding(FILE *out, const struct m3_stage *stage);
 
-/* The same in memory, to be freed; NULL if there is none left. */
+/* The same in memory, to be freed; NULL if memory is short. */
 char *m3_finding(const struct m3_stage *stage);
 
-/* Quantiles of a float stage's error, and the arithmetic that makes such errors. */
+/* Quantiles of a float stage's error, and the arithmetic that causes such errors. */
 void m3_print_precision(FILE *out, const struct m3_stage *stage);
 
 /* "first divergence layers.3.attn; all 41 stages before it pass, ..."; there must be one. */
@@ -33,23 +33,23 @@ void m3_print_divergence(FILE *out, const struct m3_comparison *comparison);
 /* "40 of 42 stages judged, 1 fail, ..." */
 void m3_print_summary(FILE *out, const struct m3_comparison *comparison);
 
-/* "percentile 62 (median of 119 taps) among 32 legitimate bf16 implementations; farthest layers.3.out, ..."; there must
- * be an envelope. The second in memory, as m3_finding. */
+/* "percentile 62 (median of 119 taps) among 32 legitimate bf16 implementations; farthest layers.3.out, ..."; there
+ * must be an envelope. The second returns the text in memory, like m3_finding. */
 void m3_print_ranks(FILE *out, const struct m3_comparison *comparison);
 char *m3_ranks(const struct m3_comparison *comparison);
 
-/* One line a note. */
+/* One line per note. */
 void m3_print_notes(FILE *out, const struct m3_error *notes);
-/* The names of the tiers that object in capitals, as SPEC 7.2 has them. */
+/* The names of the tiers that fail, in capitals as in SPEC 7.2. */
 void m3_print_tiers(FILE *out, int tiers, const char *between);
-/* Flushes a report; `what` it is. M3_IO. */
+/* Flushes a report; `what` names it in the error. M3_IO. */
 int m3_report_end(FILE *out, const char *what, struct m3_error *error);
 
-/* The next of the notes, which begin at notes->text: `*at` moves on. NULL at the end; else `length` bytes. */
+/* The next of the notes, which begin at notes->text: `*at` advances. NULL at the end; otherwise `length` bytes. */
 const char *m3_next_note(const char **at, size_t *length);
 
 /* Length of the part of a tap's name that names its layer: "layers.3", "mtp.0", "vision.layers.2"; outside layers the
- * part before the first dot, and 0 if there is none. */
+ * part before the first dot, 0 if there is no dot. */
 size_t m3_group_length(const char *tap);
 
 #endif

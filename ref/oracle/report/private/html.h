@@ -1,7 +1,7 @@
-/* The parts of the HTML page of a comparison. Used by html*.c alone.
+/* The parts of the HTML page of a comparison. Used only by html*.c.
  *
- * All of it is XML too: every element is closed. Colours are classes of html_style.c, light and dark; what a colour
- * says a shape or a size says as well. */
+ * The page is also XML: every element is closed. Colours are classes of html_style.c, light and dark; every colour is
+ * accompanied by a shape or a size with the same meaning. */
 #ifndef M3_ORACLE_REPORT_PRIVATE_HTML_H
 #define M3_ORACLE_REPORT_PRIVATE_HTML_H
 
@@ -14,25 +14,25 @@ struct m3_html {
     struct m3_side reference, candidate;
 };
 
-/* In the order of the page. M3_INTERNAL if memory is short. */
+/* These print the parts in the order of the page. M3_INTERNAL if memory is short. */
 void m3_html_style(FILE *out);
 int m3_html_stages(const struct m3_html *html, struct m3_error *error);
 int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error);
 int m3_html_selections(const struct m3_html *html, struct m3_error *error);
 
-/* Which heat maps and pictures there are: those of the first failing stages, or of the first differing ones. */
+/* The numbers of heat maps and pictures: of the first failing stages, or of the first differing ones. */
 enum { M3_HTML_FINE_MAPS = 12, M3_HTML_COARSE_MAPS = 88, M3_HTML_SELECTIONS = 12 };
 
-/* "x fail": a sign and a text. */
+/* "x fail": a symbol and a text. */
 void m3_html_verdict(FILE *out, enum m3_verdict verdict);
 /* A paragraph of explanation; `text` is markup. */
 void m3_html_note(FILE *out, const char *text);
-/* What a stage that does not pass has to say. M3_INTERNAL. */
+/* Prints the finding of a stage that does not pass. M3_INTERNAL. */
 int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *error);
-/* The tensors of a stage, with what aligns them. */
+/* The tensors of a stage, with the data that aligns them. */
 struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage);
-/* <path class="NAME"> of all runs of `value` in rows of cells: a cell is a unit wide and high, and its line runs
- * through the height `at`, 0 to 1. Nothing if there is none. */
+/* <path class="NAME"> of all runs of `value` in rows of cells: a cell is one unit wide and high, and the line runs at
+ * the height `at`, 0 to 1. Prints nothing if there is no run. */
 void m3_html_runs(FILE *out, const char *name, const signed char *cells, int rows, int columns, int value, double at);
 
 #endif

@@ -1,16 +1,16 @@
-/* JSON values that the reports share. */
+/* JSON values shared by the reports. */
 #ifndef M3_ORACLE_REPORT_PRIVATE_JSON_VALUES_H
 #define M3_ORACLE_REPORT_PRIVATE_JSON_VALUES_H
 
 #include "io/json.h"
 #include "oracle/judge/compare.h"
 
-json_t *m3_json_known(double value);            /* NaN, for what is not known: null */
+json_t *m3_json_known(double value);            /* NaN, which means unknown: null */
 json_t *m3_json_text(const char *text);         /* NULL: null */
 json_t *m3_json_place(const int64_t *index, int rank);
-json_t *m3_json_tiers(int tiers);               /* names of those that object, of enum m3_tier */
+json_t *m3_json_tiers(int tiers);               /* names of the tiers that fail, of enum m3_tier */
 json_t *m3_json_notes(const struct m3_error *lines);
-/* m3_json_update, and returns the object. */
+/* Calls m3_json_update and returns the object. */
 json_t *m3_json_join(json_t *object, json_t *more);
 /* Flushes the lines. M3_IO. */
 int m3_json_end(FILE *out, struct m3_error *error);

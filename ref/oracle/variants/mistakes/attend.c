@@ -25,7 +25,7 @@ static double logit(const double *q, const double *k, int64_t D)
     return z / sqrt((double)D);
 }
 
-/* One row of one head: two passes over its keys, the largest logit and the sums. */
+/* One row of one head: two passes over its keys, for the largest logit and for the sums. */
 static void attend_row(double *o, double *lse, const double *q, const double *k, const double *v, int64_t stride,
                        const struct m3_query *query, m3_times *times)
 {
@@ -76,7 +76,7 @@ static int dense(struct m3_ctx *ctx, real *o, real *lse, const real *q, const re
     return m3_right()->attend_full(ctx, o, lse, q, k, v, d);
 }
 
-/* While two lists' worth of keys would hold them all. */
+/* Dense attention as long as two lists would hold all keys. */
 static int64_t dense_until(const struct m3_query *query, int64_t j)
 {
     const int64_t few = query->p + 1 < 2 * query->d->N * query->d->block;
@@ -88,7 +88,7 @@ static int64_t whole_own_block(const struct m3_query *query, int64_t j)
     return m3_listed(query, j / query->d->block) > 0;
 }
 
-/* Each block by itself, its output rounded to bf16; then all of them by their log-sum-exp. */
+/* Attends to each block separately, its output rounded to bf16; then merges them by their log-sum-exp. */
 static int partial_bf16(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                         const int32_t *blocks, const struct m3_attend *d)
 {
@@ -109,7 +109,7 @@ static int partial_bf16(struct m3_ctx *ctx, real *o, real *lse, const real *q, c
     return status;
 }
 
-/* y[t, to(h)] := x[t, h]: heads as if key heads were tiled (h mod G), not repeated (h div Q/G); or back. */
+/* y[t, to(h)] := x[t, h]: reorders heads as if key heads were tiled (h mod G), not repeated (h div Q/G); or back. */
 static void tile_heads(real *y, const real *x, int64_t T, int64_t Q, int64_t G, int64_t D, int back)
 {
     for (int64_t i = 0; i < T * Q; i++) {
@@ -140,7 +140,7 @@ static int tiled_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, con
     return tiled(ctx, o, lse, q, k, v, NULL, d);
 }
 
-/* Logits times D^(1/2) n^(-1/2) for n channels: queries are made that much longer. */
+/* Logits times D^(1/2) n^(-1/2) for n channels: queries are multiplied by it. */
 static int scaled(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                   const int32_t *blocks, const struct m3_attend *d)
 {

@@ -80,7 +80,7 @@ int m3_mistaken_experts(struct m3_ctx *ctx, real *routed, real *each, const real
     real *up = gate + F, *y = up + F, *out = y + F;
     int status = M3_OK;
     memset(routed, 0, (size_t)(T * H) * sizeof *routed);
-    for (int64_t i = 0; i < E * T * K && !status; i++) {        /* by expert, then by slot */
+    for (int64_t i = 0; i < E * T * K && !status; i++) {        /* ordered by expert, then by slot */
         const int64_t e = i / (T * K), slot = i % (T * K), t = slot / K;
         if (ids[slot] != e) continue;
         status = m3_right()->linear(ctx, gate, x + t * H, &experts[e].w1, NULL, 1) ||
@@ -105,7 +105,7 @@ static int other_factor(struct m3_ctx *ctx, real *routed, real *each, const real
     return m3_right()->experts(ctx, routed, each, x, ids, p, experts, act, T, E, K, all);
 }
 
-/* y := routed + factor * shared, where the two are added. */
+/* y := routed + factor * shared, in place of their sum. */
 static int scaled_shared(struct m3_ctx *ctx, real *y, const real *routed, const real *shared, int64_t n)
 {
     if (m3_tap_being_made(ctx) != M3_TAP_MLP) return m3_right()->add(ctx, y, routed, shared, n);
@@ -187,7 +187,7 @@ static int softmax_scores(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
 
 /* ---- 8-bit weights */
 
-/* Each matrix with a scale per 32 columns gets other numbers. */
+/* Replaces the numbers of each matrix with a scale per 32 columns. */
 static int expand_layer(struct m3_mistaken_run *run, int64_t l, struct m3_error *error)
 {
     struct m3_layer *at = &run->model.layers[l];
@@ -212,14 +212,14 @@ static int expand_all(struct m3_mistaken_run *run, struct m3_error *error)
     return m3_each_layer(run, error, expand_layer);
 }
 
-/* To the nearest E4M3 number: 4 significant bits, from 2^-6 down a grid of 2^-9. */
+/* Rounds to the nearest E4M3 number: 4 significant bits; below 2^-6 a grid of 2^-9. */
 static double to_e4m3(double x)
 {
     const double grid = 0x1p-9;
     return fabs(x) < 0x1p-6 ? nearbyint(x / grid) * grid : fmax(-448, fmin(448, m3_round_bits(x, 4)));
 }
 
-/* A scale per 128x128 numbers, the largest of them to the largest code. */
+/* One scale per 128x128 numbers, which maps the largest of them to the largest code. */
 static void requantise(double *w, const struct m3_weight *stored)
 {
     for (int64_t r0 = 0; r0 < stored->rows; r0 += 128)

@@ -32,7 +32,7 @@ static int hidden_first(struct m3_ctx *ctx, real *mine, const real *x, int64_t T
     return M3_OK;
 }
 
-/* A module gets the ids that follow its rows; the place before the first is its row's own. */
+/* A module receives the ids after its rows; the id before the first of them is its row's own. */
 static int own_token(struct m3_ctx *ctx, real *y, const int32_t *ids, const struct m3_weight *w, int64_t T)
 {
     return m3_right()->embed(ctx, y, m3_tap_being_made(ctx) > M3_TAP_EMBED ? ids - 1 : ids, w, T);

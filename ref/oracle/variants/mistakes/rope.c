@@ -8,9 +8,9 @@
 
 static int in_text(const struct m3_ctx *ctx) { return m3_tap_being_made(ctx) > M3_TAP_PROJECTOR_OUT; }
 
-/* ---- rope: those of the tower stay as they are */
+/* ---- rope: that of the tower stays correct */
 
-/* cos, sin [T,R/2] of the rows at hand, in scratch; 0 or M3_INTERNAL. */
+/* cos, sin [T,R/2] of the current rows, in scratch memory; 0 or M3_INTERNAL. */
 static int tables(struct m3_ctx *ctx, real **cos, real **sin, int64_t T, int64_t R)
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
@@ -62,7 +62,7 @@ static int interleaved(struct m3_ctx *ctx, real *y, const real *x, const real *c
     return M3_OK;
 }
 
-/* theta^(-2i/D): that of a base theta^(R/D). */
+/* theta^(-2i/D), which equals the right form with base theta^(R/D). */
 static int exponent_by_head(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pos, int64_t T, int64_t R,
                             double theta, enum m3_rope_angle angle)
 {
@@ -70,14 +70,14 @@ static int exponent_by_head(struct m3_ctx *ctx, real *cos, real *sin, const int6
     return m3_right()->rope_table(ctx, cos, sin, pos, T, R, m3_pow(theta, (double)R / D), angle);
 }
 
-/* ---- the norm of q and k after their rotation: the two steps change places, each in the other's tap */
+/* ---- the norm of q and k after their rotation: the two steps are exchanged, each in the other's tap */
 
 static int is_head_norm(enum m3_tap tap)
 {
     return tap == M3_TAP_Q_NORM || tap == M3_TAP_K_NORM || tap == M3_TAP_INDEX_Q_NORM || tap == M3_TAP_INDEX_K_NORM;
 }
 
-/* Weights of q's norm and k's are both on the way when q is turned. */
+/* The weights of both norms are pending when q is rotated. */
 static int turn_first(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     const int64_t rows = m3_rows_of(m3_run_of(ctx)), R = m3_run_of(ctx)->model.config.R;
@@ -152,7 +152,7 @@ static int heads_plain(struct m3_ctx *ctx, real *y, const real *x, const real *w
                                                          : m3_right()->rms_norm)(ctx, y, x, w, T, H, eps);
 }
 
-/* To bf16 before the weight. */
+/* Rounds to bf16 before the multiplication by the weight. */
 static int early_round(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps)
 {
     const size_t mark = m3_scratch_mark(ctx);

@@ -1,11 +1,11 @@
-/* Mistakes in the choice of blocks. */
+/* Mistakes in the selection of blocks. */
 #include "oracle/variants/private/mistakes.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Operators get rows in pieces, keys of all rows. */
+/* Operators receive rows in pieces, but the keys of all rows. */
 static int64_t keys_of(const struct m3_mistaken_run *run, const struct m3_index *d)
 {
     const int64_t here = d->p0 + d->T, all = m3_rows_of(run);
@@ -30,7 +30,7 @@ int m3_mistaken_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k
     return M3_OK;
 }
 
-/* ---- which head's scores */
+/* ---- whose scores */
 
 /* m[t,g,b] := (of the groups' scores) by the change */
 static int scores_then(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d,
@@ -87,14 +87,14 @@ static void mean_pool(double *m, const double *s, int64_t p, int64_t keys, const
     }
 }
 
-/* The block's maximum first, keys to come included; then whole blocks are masked. */
+/* Takes the block's maximum first, later keys included; then masks whole blocks. */
 static void mask_after_pool(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d)
 {
     for (int64_t b = 0; b < d->B; b++)
         m[b] = b * d->block > p ? -(double)INFINITY : max_of(s, b * d->block, least((b + 1) * d->block, keys));
 }
 
-/* What fills the last block up scores 0, after the causal mask: rows that do not see the block may choose it. */
+/* The padding of the last block scores 0, after the causal mask: rows that do not see the block may select it. */
 static void pad_zero(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d)
 {
     for (int64_t b = 0; b < d->B; b++) {
@@ -103,7 +103,7 @@ static void pad_zero(double *m, const double *s, int64_t p, int64_t keys, const 
     }
 }
 
-/* ---- blocks that begin one key early: anchored at slots of a cache with a slot of padding in front */
+/* ---- blocks that begin one key early: aligned to slots of a cache that begins with a slot of padding */
 
 static void slot_pool(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d)
 {
@@ -139,7 +139,7 @@ static int holds(const int32_t *ids, int64_t N, int64_t id)
     return 0;
 }
 
-/* The last block of the sequence is forced, for all rows: it takes the place of a row's own. */
+/* The last block of the sequence is forced for all rows, instead of the row's own. */
 static int local_last(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
 {
     struct m3_semantics none = *d->semantics;
@@ -158,7 +158,7 @@ static int local_last(struct m3_ctx *ctx, int32_t *ids, const real *m, const str
     return status;
 }
 
-/* A place of a list that scored -inf keeps its block instead of -1. */
+/* An entry that scored -inf keeps its block instead of -1. */
 static int future_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
 {
     int status = m3_right()->select_blocks(ctx, ids, m, d);
@@ -170,8 +170,7 @@ static int future_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const 
     return status;
 }
 
-/* The own block, then the best of blocks 0 .. last that do not score -inf; of equal ones the lower id, or the
- * higher. */
+/* The own block, then the best of blocks 0 .. last that do not score -inf; on a tie the lower id, or the higher. */
 static void choose(int32_t *list, const real *m_i, int64_t own, int64_t last, int64_t N, int higher)
 {
     int64_t n = 1;
@@ -199,7 +198,7 @@ static int higher_id(struct m3_ctx *ctx, int32_t *ids, const real *m, const stru
     return M3_OK;
 }
 
-/* Blocks to come are told by their scores alone. */
+/* Later blocks are recognised only by their scores. */
 static int by_score(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
 {
     (void)ctx;
@@ -225,7 +224,7 @@ static int layout(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, v
     return M3_OK;
 }
 
-/* The lists of the first sparse layer serve all later ones. */
+/* The lists of the first sparse layer are used by all later ones. */
 static int layer_reuse(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row,
                        int64_t rows, struct m3_error *error)
 {
@@ -241,7 +240,7 @@ static int layer_reuse(struct m3_mistaken_run *run, enum m3_tap tap, int64_t lay
     return M3_OK;
 }
 
-/* The list that is dumped has another shape then: attention is the first to show it. */
+/* The dumped list then has another shape; the first tap that differs is attention's. */
 static int one_place_more(struct m3_mistaken_run *run, struct m3_error *error)
 {
     (void)error;
@@ -254,14 +253,14 @@ static int one_place_more(struct m3_mistaken_run *run, struct m3_error *error)
 /* An id is the number of a page, and a page holds one key. */
 static int64_t page_of_one(const struct m3_query *query, int64_t j) { return j <= query->p && m3_listed(query, j) > 0; }
 
-/* -1, at the end of a short list, is taken for the own block. */
+/* -1, at the end of a short list, is read as the own block. */
 static int64_t sentinel(const struct m3_query *query, int64_t j)
 {
     const int64_t b = j / query->d->block, own = query->p / query->d->block;
     return j > query->p ? 0 : m3_listed(query, b) + (b == own ? m3_listed(query, -1) : 0);
 }
 
-/* Only the block listed last is masked, and the own block stands first. */
+/* Only the block listed last is masked, but the own block is first. */
 static int64_t own_first(const struct m3_query *query, int64_t j)
 {
     int64_t blocks = 0;

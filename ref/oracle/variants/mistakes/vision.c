@@ -66,7 +66,7 @@ static int row_and_column(struct m3_axis axes[3], int64_t U)
     return 2;
 }
 
-/* 26 + 26 + 28 channels of 80: the last axis takes what is left. */
+/* 26 + 26 + 28 channels of 80: the last axis takes the rest. */
 static int whole_head(struct m3_axis axes[3], int64_t U)
 {
     const int64_t each = U / 6, left = U / 2 - 2 * each;
@@ -85,7 +85,7 @@ static int time_last(struct m3_axis axes[3], int64_t U)
     return 3;
 }
 
-/* Rows and columns as if patches came line by line, not in groups of 2x2. */
+/* Rows and columns as if patches were ordered line by line, not in groups of 2x2. */
 static int raster(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R, double theta,
                   enum m3_rope_angle angle)
 {
@@ -106,7 +106,7 @@ static int raster(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *place
     return status;
 }
 
-/* ---- channels of a head of q and k in another order, 0, U/2, 1, U/2 + 1, ..: attention does not notice */
+/* ---- channels of a head of q and k in another order, 0, U/2, 1, U/2 + 1, ..: attention does not change */
 
 static void shuffle(real *y, const real *x, int64_t heads, int64_t U, int back)
 {
@@ -165,7 +165,7 @@ static int gelu_quick(struct m3_ctx *ctx, real *y, const real *x, int64_t n)
     return M3_OK;
 }
 
-/* ---- what a matrix reads */
+/* ---- inputs of matrices */
 
 int m3_mistaken_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias,
                        int64_t T)
@@ -181,7 +181,7 @@ int m3_mistaken_linear(struct m3_ctx *ctx, real *y, const real *x, const struct 
     return status;
 }
 
-/* A norm after the last layer, of weights 1 and biases 0. */
+/* A norm after the last layer, with weights 1 and biases 0. */
 static int normalised(struct m3_ctx *ctx, real *mine, const real *x, int64_t T, int64_t cols)
 {
     const size_t mark = m3_scratch_mark(ctx);
@@ -229,7 +229,7 @@ static int weights_bf16(struct m3_mistaken_run *run, struct m3_error *error)
     return m3_round_weight(run, &run->model.vision.patch_embed, 8, error);
 }
 
-/* Of four neighbours the second and the third change places. */
+/* Exchanges the second and the third of four neighbours. */
 static int by_columns(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row,
                       int64_t rows, struct m3_error *error)
 {

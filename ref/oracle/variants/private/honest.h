@@ -1,4 +1,4 @@
-/* What the files of honest.h share. */
+/* Declarations shared by the files that implement honest.h. */
 #ifndef M3_ORACLE_VARIANTS_PRIVATE_HONEST_H
 #define M3_ORACLE_VARIANTS_PRIVATE_HONEST_H
 
@@ -11,13 +11,13 @@
 
 enum { M3_POINT_NAME = 96 };
 
-/* A weight, and the linear operator that it makes. */
+/* A weight, and the linear operator that uses it. */
 struct m3_honest_place {
     const struct m3_weight *weight;
     char name[M3_POINT_NAME];
 };
 
-enum { M3_MOST_PARTS = 8 };             /* into which a linear operator's columns are cut */
+enum { M3_MOST_PARTS = 8 };             /* into which the columns of a linear operator are cut */
 
 struct m3_honest {
     const struct m3_model *model;
@@ -30,28 +30,28 @@ struct m3_honest {
     struct m3_force force;
     struct m3_honest_place *places;
     int64_t place_count, T;
-    float *scores;                      /* [T,E] of the layer at hand */
+    float *scores;                      /* [T,E] of the current layer */
 
     uint64_t key;                       /* of this implementation */
-    double skip;                        /* share of the points that are passed over */
+    double skip;                        /* share of the points that are skipped */
     int float_angles;
     int most_parts;                     /* 1 to M3_MOST_PARTS */
     uint64_t place, calls;              /* key of the tap made last; draws since then: no two are the same, and none
                                          * depends on what is computed elsewhere */
-    int rounds;                         /* a value was rounded at random, or passed over */
-    enum m3_tap last;                   /* the tap made last, and its layer */
+    int rounds;                         /* a value was rounded at random, or a rounding was skipped */
+    enum m3_tap last;                   /* the last computed tap, and its layer */
     int64_t layer;
     int in_experts;
 };
 
-/* A random rounding to either neighbour, with the nearer one likelier: right in the mean. */
+/* A random rounding to either neighbour, the nearer one more likely: unbiased. */
 struct m3_rounder {
     int bits, least;                    /* significant bits, exponent of the least step; bits 0: none */
-    float normal;                       /* from here on all bits are significant */
+    float normal;                       /* from here up all bits are significant */
     uint64_t key;
 };
 
-/* Below `normal` the steps are all alike. */
+/* Below `normal` all steps have the same size. */
 static inline float m3_rounded_subnormal(const struct m3_rounder *r, float x, uint32_t draw)
 {
     return (float)ldexp(floor(ldexp((double)x, -r->least) + draw * 0x1p-32), r->least);
@@ -73,11 +73,11 @@ static inline float m3_rounded(const struct m3_rounder *r, double value, uint64_
 /* A key for the next draws. */
 uint64_t m3_honest_key(struct m3_honest *honest, const char *what);
 struct m3_rounder m3_honest_rounder(struct m3_honest *honest, const char *point);
-/* Of the weights of a linear operator. */
+/* The rounder for the weights of a linear operator. */
 struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name);
 struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key);
 void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n);
-/* "layers.3." of the layer at hand, or "" outside layers, followed by `inner`; into space [M3_POINT_NAME]. */
+/* "layers.3." of the current layer, or "" outside layers, followed by `inner`; into space [M3_POINT_NAME]. */
 const char *m3_honest_point(const struct m3_honest *honest, char *space, const char *inner);
 /* 0 .. n-1 in random order. */
 void m3_honest_shuffle(struct m3_honest *honest, int64_t *order, int64_t n);

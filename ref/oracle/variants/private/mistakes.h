@@ -1,4 +1,4 @@
-/* What the sections of mistakes share. Operators of this folder are in double. */
+/* Declarations shared by the sections of mistakes. Operators of this folder are in double. */
 #ifndef M3_ORACLE_VARIANTS_PRIVATE_MISTAKES_H
 #define M3_ORACLE_VARIANTS_PRIVATE_MISTAKES_H
 
@@ -10,40 +10,40 @@
 struct m3_query {
     const struct m3_attend *d;
     const int32_t *blocks;              /* [N] of the head's group */
-    int64_t p, keys;                    /* place of the row; keys there are */
+    int64_t p, keys;                    /* place of the row; number of keys */
 };
 
-/* How often the row counts key j: 0, 1, or more where a mistake is to count twice. */
+/* How often the row counts key j: 0, 1, or more for a mistake that counts twice. */
 typedef int64_t m3_times(const struct m3_query *query, int64_t j);
 
-/* m [B] := block scores of a row at place p, of its scores s [keys], later keys included. */
+/* m [B] := block scores of a row at place p, from its scores s [keys], later keys included. */
 typedef void m3_pool_row(double *m, const double *s, int64_t p, int64_t keys, const struct m3_index *d);
 
 typedef double m3_gated(double gate, double up, const struct m3_activation *act);
 
-/* mine [T,cols] := what a matrix reads in the place of x. */
+/* mine [T,cols] := what a matrix reads instead of x. */
 typedef int m3_reads(struct m3_ctx *ctx, double *mine, const double *x, int64_t T, int64_t cols);
 
-/* w [rows,cols] := the numbers of a matrix that is stored so; they are the right ones before. */
+/* w [rows,cols] := the numbers of a matrix stored like this; on entry w holds the right ones. */
 typedef void m3_expands(double *w, const struct m3_weight *stored);
 
-/* Frequencies theta^(-2i/dim), i < count, turned by place a: time 0, row 1, column 2. */
+/* Frequencies theta^(-2i/dim), i < count, multiplied by coordinate a: time 0, row 1, column 2. */
 struct m3_axis {
     int a;
     int64_t count, dim;
 };
 
-/* How a run differs. All fields may be zero. */
+/* How a run differs from a correct one. All fields may be zero. */
 struct m3_change {
-    struct m3_ops ops;                  /* entries in the place of the reference's; NULL: the reference's */
+    struct m3_ops ops;                  /* entries that replace the reference's; NULL: the reference's */
     int (*prepare)(struct m3_mistaken_run *run, struct m3_error *error);        /* changes run->model, semantics */
     int (*force)(struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                  struct m3_error *error);                                       /* changes a tap after it was made */
     m3_times *times;                    /* of m3_mistaken_attend_blocks */
     m3_pool_row *pool;                  /* of m3_mistaken_scores */
     m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts */
-    int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 are read in turn, as one stack */
-    int factors;                        /* how many times experts get the routed factor */
+    int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 alternate, as one stack */
+    int factors;                        /* how many times the routed factor is applied to experts */
     m3_reads *reads;                    /* of m3_mistaken_linear, for the tap `reader` */
     enum m3_tap reader;
     m3_expands *expands;                /* of matrices with a scale per 32 columns */
@@ -55,16 +55,16 @@ struct m3_mistaken_run {
     const struct m3_mistake *mistake;
     const struct m3_change *change;     /* the mistake's; an empty one if there is none */
     struct m3_model model;              /* a copy */
-    const struct m3_semantics *claimed; /* what its dump says of it: nobody declares a mistake */
+    const struct m3_semantics *claimed; /* the semantics stated in its dump: a mistake is not declared */
     struct m3_semantics semantics;
     const struct m3_case *the_case;
     struct m3_request request;
     struct m3_ops ops;
     struct m3_replacement replacement;
     struct m3_force force;
-    enum m3_tap last;                   /* the tap made last, and its layer; M3_TAPS: none yet */
+    enum m3_tap last;                   /* the last computed tap, and its layer; M3_TAPS: none yet */
     int64_t layer;
-    void *kept;                         /* what a mistake carries from one tap or operator to a later one */
+    void *kept;                         /* data that a mistake keeps from one tap or operator for a later one */
     struct m3_owned *owned;
 };
 
@@ -73,29 +73,28 @@ static inline struct m3_mistaken_run *m3_run_of(const struct m3_ctx *ctx) { retu
 
 static inline const struct m3_ops *m3_right(void) { return m3_engine_f64()->ops; }
 
-/* The tap that the running operator is about to make, within a layer or module, where taps follow one another. */
+/* The tap that the running operator will compute, within a layer or module, where taps are consecutive. */
 static inline enum m3_tap m3_tap_being_made(const struct m3_ctx *ctx)
 {
     return m3_run_of(ctx)->last == M3_TAPS ? M3_TAP_VISION_PIXELS : m3_run_of(ctx)->last + 1;
 }
 
-/* MTP module at work; -1: the main model. */
+/* The current MTP module; -1: the main model. */
 static inline int64_t m3_module_of(const struct m3_mistaken_run *run) { return m3_mtp_module_of(run->layer); }
 
-/* Rows of the text taps now made. */
+/* Rows of the text taps being computed. */
 static inline int64_t m3_rows_of(const struct m3_mistaken_run *run)
 {
     return m3_layer_rows(run->layer, run->the_case->T);
 }
 
-/* x to so many significant bits, ties to even: BF16 has 8, F16 11. */
+/* x rounded to this many significant bits, ties to even: BF16 has 8, F16 11. */
 double m3_round_bits(double x, int bits);
 void m3_round_all(double *x, int64_t n, int bits);
 
-/* Memory of the run's own, zeroed, freed with it. NULL if there is none. */
+/* Memory owned by the run, zeroed, freed with it. NULL if memory is short. */
 void *m3_own(struct m3_mistaken_run *run, int64_t count, size_t size, struct m3_error *error);
-/* The run's copies of what a pointer of the model leads to: layers, the experts of one, the tower's layers. 0 or
- * M3_INTERNAL. */
+/* Make the run's own copies of layers, of the experts of a layer, of the tower's layers. Return 0 or M3_INTERNAL. */
 int m3_own_layers(struct m3_mistaken_run *run, struct m3_error *error);
 int m3_own_experts(struct m3_mistaken_run *run, int64_t l, struct m3_error *error);
 /* Changes each layer of the run's copy, modules included. */
@@ -103,12 +102,12 @@ int m3_each_layer(struct m3_mistaken_run *run, struct m3_error *error,
                   int (*change)(struct m3_mistaken_run *run, int64_t l, struct m3_error *error));
 /* Rounds a weight of the run's copy. */
 int m3_round_weight(struct m3_mistaken_run *run, struct m3_weight *w, int bits, struct m3_error *error);
-/* The numbers [rows,cols] of a weight of the run's copy, for writing; it is a F64 matrix from then on. */
+/* The numbers [rows,cols] of a weight of the run's copy, for writing; it is an F64 matrix from then on. */
 double *m3_own_weight(struct m3_mistaken_run *run, struct m3_weight *w, struct m3_error *error);
 
-/* ---- operators with a part left open, which is the change's */
+/* ---- operators with a part that the change supplies */
 
-/* times: of a list that may hold blocks to come, or ids that are none; the causal mask is theirs. */
+/* times: for lists that may hold later blocks or invalid ids; these functions also apply the causal mask. */
 int m3_mistaken_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                               const int32_t *blocks, const struct m3_attend *d);
 /* How often a block is in the row's list, and the visible keys of the listed blocks, once each. */
