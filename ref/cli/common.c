@@ -55,7 +55,7 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
     m3_error_print(notes, stderr);
     m3_error_print(error, stderr);
     if (status && !error->text && status >= M3_USAGE)
-        fprintf(stderr, "m3ref: failed with status %d, and no memory for the words\n", status);
+        fprintf(stderr, "m3ref: failed with status %d; there is no memory for the message\n", status);
     m3_error_free(notes);
     m3_error_free(error);
     return status;

@@ -17,23 +17,24 @@
 static const char help[] =
     "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"
     "\n"
-    "How far honest implementations are from the truth: N runs of the float engine with sums in random order, values\n"
-    "rounded at random where the profile stores them, some of these places passed over, and the choices of the truth.\n"
-    "OUT gets the distances of each tap, sorted; compare ranks a candidate among them.\n"
+    "Measures how far correct implementations are from the truth, which is the run in double. Runs the float engine\n"
+    "N times with the truth's choices of blocks and experts. Each run adds in a random order, rounds at random (up\n"
+    "or down) where the profile stores values in a coarser format, and skips some of these places. OUT gets the\n"
+    "sorted distances of each tap. `m3ref compare --envelope OUT` ranks a candidate among them.\n"
     "\n"
-    "  --profile P            {profiles} or a JSON file (SPEC.md 7.3)\n"
-    "  --out OUT              safetensors file (or .gz); it appears when all runs have succeeded\n"
-    "  --runs N               default 32; fewer say little\n"
+    "  --profile P            {profiles} or a JSON file (SPEC 7.3)\n"
+    "  --out OUT              safetensors file (or .gz); it appears only after all runs have succeeded\n"
+    "  --runs N               number of runs, default 32; with fewer, the ranks mean little\n"
     "  --seed S               default 1; the same seed gives the same file\n"
-    "  --taps GLOB,...        which taps: * is any text, ? any character; all if not given\n"
+    "  --taps GLOB,...        which taps (\"layers.3.*,logits\"; * is any text, ? any character); default all\n"
     "  --case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,\n"
-    "  --set FIELD=VALUE, --allow-long    as in m3ref run\n"
-    "  --help                 this text\n"
+    "  --set FIELD=VALUE, --allow-long    as for m3ref run\n"
+    "  --help                 print this text\n"
     "\n"
-    "Beside OUT a file of the truth's taps lives during the run, 8 bytes for each number.\n"
+    "During the run a temporary file next to OUT holds the truth's taps, 8 bytes per number.\n"
     "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 70 internal\n"
-    "error; 74 I/O error.\n";
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
+    "internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *profile, *out, *taps;
@@ -141,7 +142,8 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
     if (!status) status = check_paths(a, model, error);
     if (!status && a->runs < M3_ENVELOPE_RUNS)
-        m3_fail(notes, M3_OK, "--runs: got %" PRId64 ", fewer than %d say little", a->runs, M3_ENVELOPE_RUNS);
+        m3_fail(notes, M3_OK, "--runs: got %" PRId64 ", with fewer than %d the ranks mean little", a->runs,
+                M3_ENVELOPE_RUNS);
     /* clang-format off */
     if (!status) {
         const struct m3_envelope_plan plan = {

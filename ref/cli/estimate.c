@@ -20,41 +20,44 @@
 static const char help[] =
     "usage: m3ref estimate MODEL_OR_CONFIG [--context T,...] [--batch B,...] [--gpu NAME --gpus N] ...\n"
     "\n"
-    "What a model of the family costs, from its config.json alone or from a model directory: parameters, FLOPs of\n"
-    "one decoded token and of a prefill, caches, memory, and with --gpu cards, largest batch and a lower bound of the\n"
-    "time of a step. Integers are exact. SPEC 14 has the formulas; --explain shows them with their numbers.\n"
-    "Models of other families, to compare with: the config.json of LlamaForCausalLM, and files of a few published\n"
-    "numbers (SPEC 14.9; some lie in golden/configs). What does not follow from them is null, or left out.\n"
+    "Computes what a model of the family costs, from its config.json alone or from a model directory: parameters,\n"
+    "FLOPs of one decoded token and of a prefill, caches and memory; with --gpu also the number of cards, the\n"
+    "largest batch and a lower bound on the time of a step. Integers are exact. SPEC 14 has the formulas; --explain\n"
+    "shows them with their numbers. For comparison it also reads the config.json of LlamaForCausalLM, and files\n"
+    "with a few published numbers of other models (SPEC 14.9; some are in golden/configs). Figures that do not\n"
+    "follow from them are null, or left out.\n"
     "\n"
-    "  --context T,...        places that the decoded token sees, itself included; K is 1,024, M is 1,048,576.\n"
-    "                         Default: max_position_embeddings\n"
-    "  --allow-long           contexts beyond max_position_embeddings, with a note\n"
-    "  --batch B,...          sequences of that length, default 1. Lists: one result per combination\n"
-    "  --weights DTYPE        bf16 (default), f16, f32, fp8, int4, fp4: the nominal size counts. Without it that\n"
-    "                         of the files counts, where there are files\n"
-    "  --kv DTYPE             of keys and values, default bf16\n"
-    "  --index-kv DTYPE       of index keys, default as --kv\n"
-    "  --gpu NAME --gpus N    a100, h100, h200 or b200; default 1 card\n"
-    "  --card-memory M        vendor (default, GB on the box), reported (by the driver), or bytes\n"
-    "  --activations BYTES    of one sequence: an assumption, default 5 GiB\n"
+    "  --context T,...        number of tokens in the context of the decoded token, itself included; K is 1,024,\n"
+    "                         M is 1,048,576. Default: max_position_embeddings\n"
+    "  --allow-long           allow contexts beyond max_position_embeddings, with a note\n"
+    "  --batch B,...          number of sequences of that length, default 1. Lists give one result per combination\n"
+    "  --weights DTYPE        bf16 (default), f16, f32, fp8, int4 or fp4: use the nominal size in this dtype.\n"
+    "                         Without this option the stored size is used, if there are weight files\n"
+    "  --kv DTYPE             dtype of keys and values, default bf16\n"
+    "  --index-kv DTYPE       dtype of index keys, default as --kv\n"
+    "  --gpu NAME --gpus N    a100, h100, h200 or b200, and how many; default 1 card\n"
+    "  --card-memory M        vendor (default: the advertised GB), reported (by the driver), or a number of bytes\n"
+    "  --activations BYTES    activations of one sequence: an assumption, default 5 GiB\n"
     "  --mtp N                MTP modules in parameters, memory and caches, default 0\n"
     "  --set FIELD=VALUE      mtp_join=concat|additive, vision_boundary=segment|none\n"
-    "  --image WxH            FLOPs of an image of so many pixels, resized as the model's processor does; many may be\n"
-    "                         given, --grid too\n"
-    "  --grid T,H,W           of a picture of so many patches; T above 1: a video\n"
-    "  --all-logits           a prefill sends every place through lm_head, not the last one alone\n"
-    "  --no-causal-skip       a prefill multiplies the whole square of full attention and index scores, masked\n"
+    "  --image WxH            also count the FLOPs of an image of this size in pixels, resized as the model's\n"
+    "                         processor does; --image and --grid may be repeated\n"
+    "  --grid T,H,W           the same for a picture given by its patches; T above 1 is a video\n"
+    "  --all-logits           a prefill applies lm_head to every token, not only to the last one\n"
+    "  --no-causal-skip       a prefill computes the whole square of full attention and index scores, and masks it\n"
     "  --from-tensors         count the tensors of the model directory; they must agree with its config\n"
-    "  --format F             table (default), csv, json; --json is --format json\n"
-    "  --explain KEY          the key of a number of --json, or a group of them, kv. for kv_bytes.: formula, numbers,\n"
-    "                         value\n"
-    "  --chart OUT.svg        also draws cost against context: FLOPs of a decoded token by part, caches, bytes read\n"
-    "                         and with --gpu their least time. Contexts of --context are marked\n"
-    "  --documents            instead: all figures that documents print of this model, beside ours (SPEC, appendix C)\n"
-    "  --help                 this text\n"
+    "  --format F             table (default), csv or json\n"
+    "  --json                 the same as --format json\n"
+    "  --explain KEY          print formula, numbers and value of one figure. KEY is a key of the JSON output, or a\n"
+    "                         group of keys; kv. stands for kv_bytes.\n"
+    "  --chart OUT.svg        also draw cost against context: FLOPs of a decoded token by part, caches, bytes read,\n"
+    "                         and with --gpu the least time to read them. The contexts of --context are marked\n"
+    "  --documents            print only the figures that documents state for this model, next to the computed ones\n"
+    "                         (golden/documents/README.md, appendix C)\n"
+    "  --help                 print this text\n"
     "\n"
-    "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad or other model; 66\n"
-    "absent file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad config or model, or\n"
+    "another family; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 enum format { TABLE, CSV, JSON };
 enum { MOST_VALUES = 64 };
@@ -139,8 +142,8 @@ static int parse_set(struct m3_estimate_request *r, const char *text, struct m3_
     struct m3_semantics s = { .mtp_join = r->mtp_join, .vision_boundary = r->boundary };
     if (strncmp(text, "mtp_join=", 9) != 0 && strncmp(text, "vision_boundary=", 16) != 0)
         return m3_fail(error, M3_USAGE,
-                       "--set: got %s, expected mtp_join=... or vision_boundary=..., for no other "
-                       "field changes a cost",
+                       "--set: got %s, expected mtp_join=... or vision_boundary=..., because no "
+                       "other field changes a cost",
                        text);
     int status = m3_semantics_set(&s, text, error);
     r->mtp_join = s.mtp_join;
@@ -204,7 +207,7 @@ static int set_card(struct arguments *a, struct m3_error *error)
         return m3_cli_number(&r->card_bytes, "--card-memory", a->card_memory, 1, INT64_C(1) << 50, error);
     r->card_bytes = r->gpu->reported_bytes;
     if (r->card_bytes) return M3_OK;
-    return m3_fail(error, M3_USAGE, "--card-memory: got reported, which is not known of %s, expected vendor or bytes",
+    return m3_fail(error, M3_USAGE, "--card-memory: got reported, which is not known for %s, expected vendor or bytes",
                    r->gpu->name);
 }
 
@@ -229,7 +232,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (a->chart && (length < 5 || strcmp(a->chart + length - 4, ".svg") != 0))
         return m3_fail(error, M3_USAGE, "--chart: got %s, expected a name that ends in .svg", a->chart);
     if (!!a->explain + !!a->formats + a->documents > 1)
-        return m3_fail(error, M3_USAGE, "estimate: --explain, --format and --documents exclude each other");
+        return m3_fail(error, M3_USAGE, "estimate: only one of --explain, --format and --documents is allowed");
     return set_card(a, error);
 }
 
@@ -271,7 +274,7 @@ static int open_files(struct source *s, const struct arguments *a, struct m3_err
     struct m3_error opening = { 0 };
     int status = m3_checkpoint_open(&s->files, a->path, a->from_tensors ? error : &opening);
     if (status == M3_ABSENT && !a->from_tensors) {
-        m3_fail(notes, M3_OK, "%s: weight files are absent: the stored size is not known", a->path);
+        m3_fail(notes, M3_OK, "%s: weight files are missing: the stored size is not known", a->path);
         status = M3_OK;
     } else if (status && !a->from_tensors) {
         m3_error_free(error);

@@ -101,8 +101,8 @@ int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *erro
     int count = 0;
     if (!model)
         return m3_fail(error, M3_USAGE,
-                       "--documents: got a model of other sizes, expected one that documents print "
-                       "figures of");
+                       "--documents: got a model of other sizes, expected one for which documents "
+                       "print figures");
     for (int d = 0; d < M3_DOCUMENTS; d++) count += m3_documents[d].count;
     struct line *lines = malloc((size_t)count * sizeof *lines);
     if (!lines) return m3_fail_memory(error, "the figures", (size_t)count * sizeof *lines);
@@ -115,7 +115,7 @@ int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *erro
 
 void m3_cli_estimate_errata(const struct m3_cli_marks *marks)
 {
-    if (marks->count) printf("\nprinted otherwise in documents (SPEC, appendix B)\n");
+    if (marks->count) printf("\ndocuments print these figures differently (golden/documents/README.md, appendix B)\n");
     for (int i = 0; i < marks->count; i++) {
         const struct m3_mark *mark = &marks->marks[i];
         printf("  %s  %s %s: %s: printed %s, here %s\n", mark->row->erratum, mark->document, mark->row->place,

@@ -15,26 +15,29 @@
 static const char help[] =
     "usage: m3ref generate MODEL (--ids 1,2,3 [--image A.png ...] | --case F) [--max-new N] [--speculative] ...\n"
     "\n"
-    "Continues the tokens given, one at a time; the keys and values of all tokens stay in memory. Greedy, unless\n"
-    "--temperature is above 0. One line a token as it comes: number, id, ln of its probability, how far its logit is\n"
-    "above the best other one. Then all ids in one line.\n"
+    "Continues the given tokens one at a time; the keys and values of all tokens stay in memory. Decoding is greedy\n"
+    "unless --temperature is above 0. Prints one line per token as soon as it is known: its number, its id, the\n"
+    "natural log of its probability, and how far its logit is above the best other logit. Then prints all ids on\n"
+    "one line.\n"
     "\n"
-    "  --ids, --case, --image, --video, --allow-long     as in m3ref run\n"
-    "  --max-new N            at most that many tokens, default 16\n"
-    "  --stop IDS             ids that end it, separated by commas; the one that did is printed\n"
-    "  --temperature T        draw tokens from softmax(logits / T); 0, the default, takes the likeliest\n"
-    "  --top-k K              only among the K likeliest; 0, the default, is all\n"
-    "  --top-p P              only among the fewest that together have probability P; default 1\n"
-    "  --seed S               of the drawing, default 0; the same on every machine with the same logits\n"
-    "  --speculative          drafts by the model's MTP modules, verified by the model in one pass: the same greedy\n"
-    "                         tokens, the same distribution of drawn ones, in fewer passes\n"
-    "  --json                 JSON lines: one object a token, then a summary\n"
+    "  --ids, --case, --image, --video, --allow-long     as for m3ref run\n"
+    "  --max-new N            stop after N tokens, default 16\n"
+    "  --stop IDS             stop after any of these ids, separated by commas; the id that stops is printed too\n"
+    "  --temperature T        sample from softmax(logits / T); 0, the default, takes the most likely token\n"
+    "  --top-k K              sample only from the K most likely tokens; 0, the default, means all\n"
+    "  --top-p P              sample only from the smallest set whose probabilities sum to P; default 1\n"
+    "  --seed S               seed of the sampling, default 0; the same logits give the same tokens on every\n"
+    "                         machine\n"
+    "  --speculative          the model's MTP modules draft tokens, and the model verifies them in one pass. Greedy\n"
+    "                         tokens stay the same, sampled ones keep their distribution, and fewer passes are\n"
+    "                         needed\n"
+    "  --json                 print JSON lines: one object per token, then a summary\n"
     "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda\n"
-    "                         as in m3ref run\n"
-    "  --help                 this text\n"
+    "                         as for m3ref run\n"
+    "  --help                 print this text\n"
     "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 69 plug-in\n"
-    "not available; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
+    "plug-in not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *stop;
@@ -204,7 +207,7 @@ static int check_length(const struct arguments *a, const struct m3_case *c, cons
     if (last > INT64_C(1) << 53)
         return m3_fail(error, M3_USAGE,
                        "--max-new: got %" PRId64 ", which reaches position %" PRId64 ", expected at "
-                       "most 2^53: beyond, neighbours have the same angle",
+                       "most 2^53: beyond that, neighbours have the same angle",
                        a->how.max_new, last);
     if (a->input.allow_long || last < config->max_positions) return M3_OK;
     return m3_fail(error, M3_USAGE,

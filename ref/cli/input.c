@@ -82,7 +82,7 @@ int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_e
         return m3_fail(error, M3_USAGE, "%s: got %s, expected either --case or --ids", command,
                        in->ids ? "both" : "neither");
     if (in->case_path && in->image_count + in->video_count > 0)
-        return m3_fail(error, M3_USAGE, "%s: --image and --video go with --ids: a case file brings its own pictures",
+        return m3_fail(error, M3_USAGE, "%s: --image and --video need --ids: a case file holds its own pictures",
                        command);
     return M3_OK;
 }

@@ -17,16 +17,17 @@ static const char help[] =
     "usage: m3ref inspect FILE_OR_MODEL [--tensors GLOB,...] [--json] [--sha256]\n"
     "\n"
     "Lists the tensors of a safetensors file (or .gz) or of a model directory: name, dtype, shape, smallest and\n"
-    "largest value, root mean square, count of NaN. F8_E4M3 weights with scales are shown scaled. A model directory\n"
-    "is checked against its config first: missing, extra, misshaped and mistyped tensors are all reported.\n"
+    "largest value, root mean square, number of NaN. F8_E4M3 weights that have scales are shown with the scales\n"
+    "applied. A model directory is first checked against its config: all missing and extra tensors, wrong shapes\n"
+    "and wrong dtypes are reported.\n"
     "\n"
     "  --tensors GLOB,...   only names that match: * is any text, ? any character\n"
-    "  --json               one JSON object a line\n"
-    "  --sha256             only hash and name, of each tensor's bytes\n"
-    "  --help               this text\n"
+    "  --json               print one JSON object per line\n"
+    "  --sha256             print only the hash of each tensor's bytes, and its name\n"
+    "  --help               print this text\n"
     "\n"
-    "Exit status: 0 done; 3 a file without tensors; 64 wrong usage; 65 bad file or model; 66 absent file;\n"
-    "70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 3 a file without tensors; 64 wrong usage; 65 bad file or model; 66 missing file; 70\n"
+    "internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *path, *tensors;
@@ -185,7 +186,7 @@ static int list(const struct arguments *a, const struct listing *l, struct m3_er
     if (status) return status;
     if (shown == 0 && a->tensors)
         return m3_fail(error, M3_USAGE, "--tensors: got %s, expected a pattern that matches a tensor", a->tensors);
-    if (shown == 0) return m3_fail(error, M3_NOT_COMPARABLE, "%s: got no tensors, expected some", a->path);
+    if (shown == 0) return m3_fail(error, M3_NOT_COMPARABLE, "%s: got no tensors, expected at least one", a->path);
     if (a->json)
         return m3_json_line(
             stdout,

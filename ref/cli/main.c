@@ -11,21 +11,23 @@
 static const char help[] =
     "m3ref: the reference implementation of MiniMax-M3, operator by operator\n"
     "\n"
-    "usage: m3ref COMMAND ...         m3ref COMMAND --help says more; m3ref --version\n"
+    "usage: m3ref COMMAND ...\n"
+    "       m3ref COMMAND --help     all options of a command\n"
+    "       m3ref --version\n"
     "\n"
-    "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and every tensor on the way\n"
-    "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or drawn\n"
-    "  compare REFERENCE CANDIDATE ...                       two dumps, stage by stage; names the first divergence\n"
-    "  blame MODEL CANDIDATE --case F ...                    a dump, operator by operator; names the wrong one\n"
-    "  envelope MODEL --case F --profile P --out F ...       how far honest implementations are from the truth\n"
+    "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and any intermediate tensor\n"
+    "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or sampled\n"
+    "  compare REFERENCE CANDIDATE ...                       compares two dumps; names the first stage that diverges\n"
+    "  blame MODEL CANDIDATE --case F ...                    checks each operator of a dump; names the wrong one\n"
+    "  envelope MODEL --case F --profile P --out OUT ...     how far correct implementations are from the truth\n"
     "  estimate MODEL_OR_CONFIG ...                          parameters, FLOPs, KV cache, memory, cards, roofline\n"
     "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"
-    "  synth CONFIG OUT ...                                  a model directory with reproducible weights\n"
-    "  bench ITEM ...                                        the speeds that README quotes\n"
+    "  synth CONFIG OUT ...                                  writes a model directory with reproducible weights\n"
+    "  bench ITEM ...                                        measures the speeds that README.md quotes\n"
     "\n"
-    "Exit status: 0 pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect; 3 not comparable; 64\n"
-    "wrong usage, also an output that is an input or another output; 65 bad input file; 66 absent file; 69 plug-in\n"
-    "not available; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done, or pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect; 3 not\n"
+    "comparable; 64 wrong usage, also an output file that is an input or another output; 65 bad input file; 66\n"
+    "missing file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
 
 /* Keeps the standard descriptors open, so that a file opened later cannot become standard output. The replacement of a
  * closed one cannot be written, so that a report that nobody receives is still an error. */

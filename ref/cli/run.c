@@ -23,47 +23,51 @@
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
     "\n"
-    "One forward pass of a model directory over token ids, and pictures among them. Prints shapes, time, peak memory\n"
-    "and the most likely next tokens; with --dump, writes the tensors on the way.\n"
+    "Runs one forward pass of a model directory over token ids, and over pictures if there are any. Prints shapes,\n"
+    "time, peak memory and the most likely next tokens. With --dump, also writes the intermediate tensors (taps) to\n"
+    "a file.\n"
     "\n"
-    "  --case F               safetensors file with input_ids [T]; position_ids [T] if RoPE is not to count from 0;\n"
-    "                         attention_mask [S], 0 for places that no row sees; pixel_values [P,C] with\n"
-    "                         image_grid_thw [n,3], pixel_values_videos with video_grid_thw\n"
-    "  --ids 1,2,3            the ids themselves; <image> and <video> stand for the model's placeholder ids\n"
-    "  --image A.png          a still picture, any number of times; its tokens take the place of the next image\n"
-    "                         placeholder, unless --ids has as many placeholders as all images have tokens\n"
-    "  --video FOLDER         the same for a video: a folder of PNG files, frames in byte order of their names\n"
-    "  --dump OUT             write taps to OUT, a safetensors file (or .gz); it appears when the run has succeeded\n"
-    "  --taps GLOB,...        which taps: * is any text, ? any character (\"layers.3.*,logits\"); all if not given\n"
-    "  --bounds               write beside each tap what judges it without the model: bounds of its error, gains,\n"
-    "                         margins of choices, small weights, the case (SPEC.md 7.13)\n"
-    "  --companions OUT       the same into a file of its own\n"
+    "  --case F               safetensors file with the inputs: input_ids [T]; optionally position_ids [T], by\n"
+    "                         default 0, 1, 2, ..; attention_mask [S], 0 for places that no row sees; pixel_values\n"
+    "                         [P,C] with image_grid_thw [n,3]; pixel_values_videos with video_grid_thw\n"
+    "  --ids 1,2,3            the token ids themselves; <image> and <video> stand for the model's placeholder ids\n"
+    "  --image A.png          a still picture; may be repeated. Its tokens replace the next image placeholder,\n"
+    "                         unless --ids has as many placeholders as all images have tokens\n"
+    "  --video FOLDER         the same for a video: a folder of PNG files, one per frame, in byte order of their\n"
+    "                         names\n"
+    "  --dump OUT             write taps to OUT, a safetensors file (or .gz); OUT appears only after a successful\n"
+    "                         run\n"
+    "  --taps GLOB,...        which taps to write (\"layers.3.*,logits\"; * is any text, ? any character); default\n"
+    "                         all\n"
+    "  --bounds               also write the companions of each tap, from which it can be judged without the model:\n"
+    "                         error bounds, gains, margins of choices, small weights, the case (SPEC 7.13)\n"
+    "  --companions OUT       write the companions to a file of their own\n"
     "  --precision f32|f64    float, the reference (default), or double, the truth\n"
-    "  --linear blas|ordered  matrix products by the BLAS library (default), or by ascending sums that give the same\n"
-    "                         bits on every machine\n"
-    "  --layers A:B           only layers A to B-1; with A > 0 their input comes from --hidden\n"
+    "  --linear blas|ordered  matrix products by the BLAS library (default), or summed in ascending order, which\n"
+    "                         gives the same bits on every machine\n"
+    "  --layers A:B           run only layers A to B-1; if A > 0, their input comes from --hidden\n"
     "  --hidden DUMP          dump of this model and case that holds layers.(A-1).out for all rows\n"
-    "  --decisions DUMP       follow the chosen blocks, experts and expert weights of a dump of this model and case,\n"
+    "  --decisions DUMP       use the chosen blocks, experts and expert weights of a dump of this model and case,\n"
     "                         for the layers and rows that it holds\n"
-    "  --cache-in F           go on behind the tokens of a cache file: the taps of one run over everything, with\n"
-    "                         ordered sums bit for bit\n"
+    "  --cache-in F           continue after the tokens of a cache file. The taps are those of one run over all\n"
+    "                         tokens; with --linear ordered they are equal bit for bit\n"
     "  --cache-out F          save the keys and values of all tokens so far\n"
-    "  --threads N            default: as many as processors; results do not depend on it\n"
-    "  --set FIELD=VALUE      another reading of the model (SPEC.md 4): selection=group|shared|union pool=max|lse\n"
-    "                         index_scale=1|rsqrt gate_clamp=upper|both init_blocks=N local_blocks=N\n"
+    "  --threads N            default: the number of processors; results do not depend on it\n"
+    "  --set FIELD=VALUE      choose another reading of the model (SPEC 4): selection=group|shared|union\n"
+    "                         pool=max|lse index_scale=1|rsqrt gate_clamp=upper|both init_blocks=N local_blocks=N\n"
     "                         local_rule=last|own rope_angle=f64|f32 vision_boundary=segment|none\n"
     "                         mtp_handover=pre_norm|post_norm mtp_embed=id|fused mtp_zero_position0=false|true\n"
     "                         mtp_join=concat|additive jitter=EPS jitter_seed=N\n"
-    "  --ops LIB[,WORDS]      shared library (a file) that replaces operators (ref/ops/ops.h); words are for itself\n"
-    "  --ops plain            the plain definitions of all operators, slow: the loops of SPEC.md 5 as ref/ops has them,\n"
-    "                         bit for bit the usual ones with --linear ordered; --linear has no effect on them\n"
-    "  --ops cuda[,bf16]      sparse attention and experts on a GPU (SPEC.md 15), in fp32, or on its tensor cores\n"
-    "  --allow-long           allow positions beyond max_position_embeddings\n"
+    "  --ops LIB[,WORDS]      load a shared library that replaces operators (ref/ops/ops.h); WORDS are passed to it\n"
+    "  --ops plain            run the plain loops of ref/ops, which define the operators (SPEC 5). Slow. Always\n"
+    "                         sums as --linear ordered does, and gives the same bits\n"
+    "  --ops cuda[,bf16]      sparse attention and experts on a GPU (SPEC 15), in fp32, or on its tensor cores\n"
+    "  --allow-long           allow positions from max_position_embeddings on\n"
     "  --top N                how many next tokens to print, default 5\n"
-    "  --help                 this text\n"
+    "  --help                 print this text\n"
     "\n"
-    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 absent file; 69 plug-in\n"
-    "not available; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
+    "plug-in not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out, *companions;
@@ -142,17 +146,16 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status || a->help) return status;
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
     if (status) return status;
-    if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: --taps says what --dump writes: expected both");
+    if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "run: got --taps without --dump, expected both");
     if ((a->bounds || a->companions) && !a->dump)
-        return m3_fail(error, M3_USAGE,
-                       "run: --bounds and --companions stand beside what --dump writes: expected it too");
+        return m3_fail(error, M3_USAGE, "run: got --bounds or --companions without --dump, expected --dump too");
     if (a->companions && !*a->companions)
         return m3_fail(error, M3_USAGE, "--companions: got an empty name, expected a file");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
     if (!a->hidden != (a->first_layer == 0))
-        return m3_fail(error, M3_USAGE, "run: --hidden goes with --layers A:B where A > 0");
+        return m3_fail(error, M3_USAGE, "run: --hidden and --layers A:B with A > 0 need each other");
     if ((a->cache_in || a->cache_out) && (a->first_layer > 0 || a->end_layer >= 0))
-        return m3_fail(error, M3_USAGE, "run: --cache-in and --cache-out go with all layers, not with --layers");
+        return m3_fail(error, M3_USAGE, "run: --cache-in and --cache-out need all layers, so --layers is not allowed");
     if (a->cache_out && !*a->cache_out)
         return m3_fail(error, M3_USAGE, "--cache-out: got an empty name, expected a file");
     return M3_OK;
@@ -304,7 +307,7 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct outputs out = { 0 };
     struct rusage usage;
-    char behind[48] = "";
+    char after[48] = "";
 
     int status = open_outputs(&out, a, model, c, request, line, error);
     if (status) {
@@ -323,11 +326,11 @@ static int forward(const struct arguments *a, const struct m3_model *model, cons
     if (status) return status;
 
     getrusage(RUSAGE_SELF, &usage);
-    if (c->p0) snprintf(behind, sizeof behind, " behind %" PRId64 " cached", c->p0);
+    if (c->p0) snprintf(after, sizeof after, " after %" PRId64 " cached", c->p0);
     printf("run:   T %" PRId64 "%s, %s, linear %s, %" PRId64
            " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
            "files\n",
-           c->T, behind, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
+           c->T, after, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
            a->input.threads, took, (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
     if (a->dump) printf("dump:  %" PRId64 " taps in %s\n", taps, a->dump);
     if (a->bounds || a->companions) printf("       with companions in %s\n", a->companions ? a->companions : a->dump);

@@ -11,18 +11,19 @@
 static const char help[] =
     "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8] [--mtp N]\n"
     "\n"
-    "Writes a model directory: a copy of CONFIG, and weights that any language can make again (SPEC.md 3.6): each\n"
-    "value follows from seed, tensor name and index. OUT must be new or empty. Files over 5 GB are split into\n"
-    "shards.\n"
+    "Writes a model directory: a copy of CONFIG, and weights that a program in any language can reproduce (SPEC\n"
+    "3.6), because each value follows from the seed, the tensor's name and the index. OUT must be new or empty.\n"
+    "Files over 5 GB are split into shards.\n"
     "\n"
     "  --seed S      default 1\n"
-    "  --dtype T     bf16 (default; router and patch embedding F32, as released), f32 (all),\n"
-    "                f8_block (E4M3 codes with F32 scales per 128x128), mxfp8 (E4M3 codes with ue8m0 scales per 32).\n"
-    "                Codes and scales are drawn, nothing is quantised: there is no rounding rule.\n"
-    "  --mtp N       modules of multi-token prediction; default 0: the releases hold none, whatever their config says\n"
-    "  --help        this text\n"
+    "  --dtype T     bf16 (default; router and patch embedding in F32, as released), f32 (all), f8_block (E4M3\n"
+    "                codes with F32 scales per 128x128), mxfp8 (E4M3 codes with ue8m0 scales per 32). Codes and\n"
+    "                scales are random numbers themselves: nothing is quantised.\n"
+    "  --mtp N       number of modules for multi-token prediction; default 0, because the releases hold none,\n"
+    "                whatever their config says\n"
+    "  --help        print this text\n"
     "\n"
-    "Exit status: 0 done; 64 wrong usage; 65 bad config; 66 absent file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 64 wrong usage; 65 bad config; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 static void progress(uint64_t done, uint64_t all)
 {

@@ -114,7 +114,7 @@ int m3_estimate_explain(const struct m3_estimate *e, const char *key, FILE *out,
                        key);
     if (!x.printed)
         return m3_fail(error, M3_USAGE,
-                       "--explain: got %s, which has no value for this model, or not without --gpu, "
+                       "--explain: got %s, which has no value for this model, or only with --gpu, "
                        "--mtp, --image or sparse layers",
                        key);
     return M3_OK;

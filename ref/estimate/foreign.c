@@ -119,7 +119,7 @@ static int refuse_key(const char *path, const char *key, const struct field *fie
     char names[512] = "";
     for (; fields->key; fields++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", names[0] ? ", " : "", fields->key);
-    return m3_fail(error, M3_BAD_INPUT, "%s: got the unknown field %s, expected none but %s", path, key, names);
+    return m3_fail(error, M3_BAD_INPUT, "%s: got the unknown field %s, expected only %s", path, key, names);
 }
 
 /* Reports all errors in one call; null is the same as absent. */
@@ -197,7 +197,7 @@ static int settle_few(struct form *form, const char *path, struct m3_error *erro
     int whole = c->layers && c->max_positions && heads == some_heads && latent == some_latent && heads != latent;
     if (any && !whole)
         return m3_fail(error, M3_BAD_INPUT,
-                       "%s: got a part of the attention, expected attention_layers and "
+                       "%s: got only some fields of the attention, expected attention_layers and "
                        "max_position_embeddings with num_attention_heads, num_key_value_heads and head_dim, or with "
                        "kv_lora_rank and qk_rope_head_dim",
                        path);

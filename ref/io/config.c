@@ -81,7 +81,7 @@ static void find_objects(struct config_reading *reading)
         fail(reading, "text_config: got nothing, expected an object");
     for (size_t i = 0; reading->config.type == M3_TYPE_M2 && i < 2; i++)
         if (m3_config_field(reading, ROOT, parts[i]))
-            m3_config_refuse(reading, ROOT, parts[i], "none: fields of minimax_m2 stand at the top");
+            m3_config_refuse(reading, ROOT, parts[i], "none: fields of minimax_m2 are at the top level");
     if (!objects[TEXT]) objects[TEXT] = objects[ROOT];
     objects[SPARSE] = object_field(reading, TEXT, "sparse_attention_config");
     objects[ROPE] = object_field(reading, TEXT, "rope_parameters");
@@ -133,9 +133,10 @@ static unsigned char *merge_layers(struct config_reading *reading, unsigned char
     if (released && flat && memcmp(released, flat, (size_t)reading->config.layers) != 0) {
         int64_t layer = 0;
         while (released[layer] == flat[layer]) layer++;
-        reading->status = m3_fail(reading->error, M3_BAD_INPUT,
-                                  "%s: %s%s: layer %" PRId64 ": got another kind than in the released list beside it",
-                                  reading->path, m3_config_prefix(reading, TEXT), key, layer);
+        reading->status =
+            m3_fail(reading->error, M3_BAD_INPUT,
+                    "%s: %s%s: layer %" PRId64 ": got a kind that differs from the released list in the same config",
+                    reading->path, m3_config_prefix(reading, TEXT), key, layer);
     }
     if (!released) return flat;
     free(flat);
@@ -190,7 +191,7 @@ static void read_sparse_layers(struct config_reading *reading)
     reading->config.sparse = merge_layers(reading, released, flat, "layer_types");
     if (has_no_sparse_config(reading)) {
         if (reading->config.type != M3_TYPE_M2)
-            m3_fail(reading->notes, M3_OK, "%s: no sparse attention described: every layer is a full one",
+            m3_fail(reading->notes, M3_OK, "%s: describes no sparse attention: every layer uses full attention",
                     reading->path);
     } else if (!reading->config.sparse && reading->use_sparse && !m3_config_field(reading, TEXT, "layer_types") &&
                !m3_config_field(reading, SPARSE, "sparse_attention_freq")) {
@@ -285,8 +286,8 @@ static void settle_rotary(struct config_reading *reading)
                 reading->path, prefix, reading->rotary_dim, by_factor);
     if (!by_factor && reading->rotary_dim && reading->flat)
         m3_fail(reading->notes, M3_OK,
-                "%s: %srotary_dim: %" PRId64 " is taken, for want of partial_rotary_factor; "
-                "transformers turns all of head_dim then",
+                "%s: %srotary_dim: %" PRId64 " is used, because partial_rotary_factor is missing; "
+                "transformers would rotate all of head_dim",
                 reading->path, prefix, reading->rotary_dim);
     if (config->R == 0)
         reading->status = m3_fail(reading->error, M3_BAD_INPUT,

@@ -372,7 +372,7 @@ static void check_absent(struct config_reading *reading, const struct number *ro
         reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: got nothing, expected this field",
                                   reading->path, prefix, place->key);
     else
-        m3_fail(reading->notes, M3_OK, "%s: %s%s: absent, taken as %.7g, the released value", reading->path, prefix,
+        m3_fail(reading->notes, M3_OK, "%s: %s%s: missing, taken as %.7g, the released value", reading->path, prefix,
                 place->key, row->otherwise);
 }
 

@@ -75,7 +75,7 @@ static int inflate_members(struct pieces *p, int fd, int packed, const char *pat
 int m3_gunzip(int *fd, int packed, const char *path, struct m3_error *error)
 {
     *fd = memfd_create("m3ref", MFD_CLOEXEC);
-    if (*fd < 0) return m3_fail(error, M3_IO, "%s: no memory file: %s", path, strerror(errno));
+    if (*fd < 0) return m3_fail(error, M3_IO, "%s: cannot create a memory file: %s", path, strerror(errno));
 
     struct pieces p = { .z.next_in = NULL };
     int status;

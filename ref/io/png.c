@@ -52,7 +52,7 @@ static int check_head(struct reading *r, FILE *file)
         return m3_fail(r->error, M3_BAD_INPUT, "%s: got no PNG signature, expected a PNG file", r->path);
     if (got < HEAD) return m3_fail(r->error, M3_BAD_INPUT, "%s: got %zu bytes, expected a whole PNG", r->path, got);
     if (memcmp(head + 8, "\0\0\0\rIHDR", 8) != 0)
-        return m3_fail(r->error, M3_BAD_INPUT, "%s: got another chunk first, expected IHDR", r->path);
+        return m3_fail(r->error, M3_BAD_INPUT, "%s: got another first chunk, expected IHDR", r->path);
 
     int64_t width = big_endian(head + 16), height = big_endian(head + 20);
     if (width < 1 || height < 1 || width > MOST_PIXELS / height)

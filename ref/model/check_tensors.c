@@ -223,7 +223,7 @@ static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_er
     int status = m3_tensors_each(&model->config, model->mtp_modules, name_prefix(model->checkpoint), bind_tensor, &b);
     if (!status) report_extra(&b, notes);
     if (b.findings > MOST_FINDINGS)
-        m3_fail(error, M3_BAD_INPUT, "%s: %" PRId64 " more findings like these",
+        m3_fail(error, M3_BAD_INPUT, "%s: %" PRId64 " more problems of this kind",
                 m3_checkpoint_config_path(model->checkpoint), b.findings - MOST_FINDINGS);
     free(b.claimed);
     if (!status && b.findings) status = M3_BAD_INPUT;

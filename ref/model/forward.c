@@ -27,7 +27,8 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
     if (r->cache && !m3_cache_is_for(r->cache, c, sizeof(real)))
         return m3_fail(error, M3_USAGE, "request: got a cache of another model or precision");
     if (r->cache && (r->first_layer > 0 || r->end_layer < c->layers))
-        return m3_fail(error, M3_USAGE, "request: got some layers and a cache, expected all: it holds every one");
+        return m3_fail(error, M3_USAGE,
+                       "request: got some layers and a cache, expected all layers, because the cache holds all");
     if (r->logits && (r->logit_rows < 1 || r->logit_rows > r->T))
         return m3_fail(error, M3_USAGE, "request: got %" PRId64 " rows of logits, expected 1 to %" PRId64,
                        r->logit_rows, r->T);

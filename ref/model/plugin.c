@@ -64,10 +64,12 @@ static int start(struct m3_plugin *p, const char *path, const char *words, struc
     int (*begin)(void **, const char *, struct m3_error *);
     void *symbol = dlsym(p->library, "m3_plugin_start"), *end = dlsym(p->library, "m3_plugin_stop");
     if (!symbol && *words)
-        return m3_fail(error, M3_UNAVAILABLE, "%s: got \"%s\" behind the name, expected nothing: it takes no words",
-                       path, words);
+        return m3_fail(error, M3_UNAVAILABLE,
+                       "%s: got \"%s\" after the name, expected nothing: the plug-in takes no words", path, words);
     if (!symbol) return M3_OK;
-    if (!end) return m3_fail(error, M3_UNAVAILABLE, "%s: m3_plugin_stop: got none, expected it beside a start", path);
+    if (!end)
+        return m3_fail(error, M3_UNAVAILABLE,
+                       "%s: m3_plugin_stop: got none, expected one, because there is m3_plugin_start", path);
     memcpy(&begin, &symbol, sizeof begin);
     int status = begin(&p->replacement.state, words, error);
     if (status && !error->count)

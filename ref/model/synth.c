@@ -237,9 +237,9 @@ static int copy_config(const char *config_path, const char *folder, struct m3_er
 
 static int make_folder(const char *folder, struct m3_error *error)
 {
-    if (strlen(folder) > 3000) return m3_fail(error, M3_USAGE, "%s: got a name of over 3000 bytes", folder);
+    if (strlen(folder) > 3000) return m3_fail(error, M3_USAGE, "%s: got a name of more than 3000 bytes", folder);
     if (mkdir(folder, 0777) == 0) return M3_OK;
-    if (errno != EEXIST) return m3_fail(error, M3_IO, "%s: cannot be made: %s", folder, strerror(errno));
+    if (errno != EEXIST) return m3_fail(error, M3_IO, "%s: cannot be created: %s", folder, strerror(errno));
 
     DIR *dir = opendir(folder);
     if (!dir) return m3_fail(error, M3_IO, "%s: cannot be read: %s", folder, strerror(errno));

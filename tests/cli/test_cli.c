@@ -119,7 +119,7 @@ START_TEST(plug_in_that_keeps_something)
     ck_assert(has("err", "counting_embed.so: the plug-in did not start: got status 69, expected 0") &&
               error_lines() == 1);
     ck_assert_int_eq(m3ref("run " TINY " --ops ./%s/tests/wrong_rope.so,fast", build ? build : "build"), 69);
-    ck_assert(has("err", "wrong_rope.so: got \"fast\" behind the name, expected nothing") && error_lines() == 1);
+    ck_assert(has("err", "wrong_rope.so: got \"fast\" after the name, expected nothing") && error_lines() == 1);
 }
 END_TEST
 
@@ -272,7 +272,7 @@ START_TEST(bad_case)
     ck_assert(has("err", "attention_mask: place 0: got 3, expected 0 or 1"));
     write_ids(in_folder("ids"), "attention_masks", few, 3);
     ck_assert_int_eq(m3ref("run golden/tiny/model --case %s", in_folder("ids")), 65);
-    ck_assert(has("err", "attention_masks: got a tensor that this version does not honour"));
+    ck_assert(has("err", "attention_masks: got a tensor that this version does not support"));
     write_ids(in_folder("ids"), "pixel_values", few, 3);
     ck_assert_int_eq(m3ref("run golden/tiny/model --case %s", in_folder("ids")), 65);
     ck_assert(has("err", "pixel_values"));

@@ -193,7 +193,7 @@ START_TEST(not_comparable)
     ck_assert(has("err", "nothing matched"));
     dump_of("--taps logits");
     ck_assert_int_eq(blame(""), 3);
-    ck_assert(has("out", "lacks ") && has("out", "\nnot comparable  0 of 1 taps judged, 1 not judged\n"));
+    ck_assert(has("out", "missing: ") && has("out", "\nnot comparable  0 of 1 taps judged, 1 not judged\n"));
 }
 END_TEST
 

@@ -185,10 +185,10 @@ START_TEST(refused)
 
     ck_assert_int_eq(m3ref("run " TINY " --taps '*.experts' --dump %s", in_folder("bad")), 0);
     ck_assert_int_eq(m3ref("run " TINY " --decisions %s", in_folder("bad")), 65);
-    ck_assert(has("err", "layers.2.moe.weights: got no such tensor, expected it beside layers.2.moe.experts"));
+    ck_assert(has("err", "layers.2.moe.weights: got no such tensor, expected it together with layers.2.moe.experts"));
     ck_assert_int_eq(m3ref("run " TINY " --taps embed --dump %s", in_folder("bad")), 0);
     ck_assert_int_eq(m3ref("run " TINY " --decisions %s", in_folder("bad")), 65);
-    ck_assert(has("err", "got no index.blocks and no moe.experts, expected some to follow"));
+    ck_assert(has("err", "got no index.blocks and no moe.experts, expected choices to follow"));
     ck_assert_int_eq(m3ref("run golden/tiny/model --ids 1,2,3 --decisions %s", in_folder("good")), 65);
     ck_assert(has("err", "case_sha256: got "));
     ck_assert_int_eq(m3ref("run " M2 " --decisions %s", in_folder("good")), 65);

@@ -357,7 +357,7 @@ START_TEST(files_against_config)
     ck_assert_int_eq(unlink(in_folder("model/model.safetensors")), 0);
     ck_assert_int_eq(m3ref("estimate %s --from-tensors", in_folder("model")), 66);
     ck_assert_int_eq(m3ref("estimate %s", in_folder("model")), 0);
-    ck_assert(has("err", "weight files are absent: the stored size is not known"));
+    ck_assert(has("err", "weight files are missing: the stored size is not known"));
 }
 END_TEST
 
@@ -389,7 +389,7 @@ static const struct {
     { M3 " --gpus 8", 64, "--gpus needs --gpu" },
     { M3 " --card-memory vendor", 64, "--card-memory needs --gpu" },
     { M3 " --gpu h200 --gpus 0", 64, "--gpus: got 0" },
-    { M3 " --gpu b200 --card-memory reported", 64, "not known of b200" },
+    { M3 " --gpu b200 --card-memory reported", 64, "not known for b200" },
     { M3 " --gpu b200 --card-memory much", 64, "--card-memory: got much" },
     { M3 " --weights bf17", 64, "--weights: got bf17, expected bf16, f16, f32, fp8, int4 or fp4" },
     { M3 " --weights mxfp8", 64, "--weights: got mxfp8" },

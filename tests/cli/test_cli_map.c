@@ -83,8 +83,8 @@ START_TEST(round_trip)
     ck_assert_int_eq(m3ref("compare %s %s --map transformers --json", ours, theirs), 0);
     ck_assert(has("out", "\"tap\":\"layers.0.mlp.up\",\"verdict\":\"pass\",\"rel_l2\":0"));
     ck_assert(has("out", "\"tap\":\"layers.0.q_rope\",\"verdict\":\"pass\",\"rel_l2\":0"));
-    ck_assert(has("out", "no tap is made of: 1: loss"));
-    ck_assert(has("out", "model_sha256 is absent from the candidate"));
+    ck_assert(has("out", "no tap uses: 1: loss"));
+    ck_assert(has("out", "model_sha256 is missing in the candidate"));
     ck_assert_int_eq(error_lines(), 0);
     ck_assert_int_eq(m3ref("compare %s %s --map ref/oracle/map/maps/transformers.json", ours, theirs), 0);
     ck_assert(has("out", "4 of 4 stages judged"));
@@ -123,7 +123,7 @@ START_TEST(refusals)
     ck_assert_int_eq(m3ref("compare %s %s --map %s", ours, theirs, in_folder("bad.json")), 65);
     ck_assert(has("err", "bad.json: embed: steps: got turn, expected a known step"));
     ck_assert_int_eq(m3ref("compare %s %s --map llama_cpp", ours, theirs), 3);
-    ck_assert(has("err", "theirs.safetensors: nothing matched: got no tensor that llama_cpp knows"));
+    ck_assert(has("err", "theirs.safetensors: nothing matched: got no tensor that llama_cpp names"));
     write_text(in_folder("bad.json"), "{\"taps\": {\"embed\": {\"from\": \"loss\"}}}");
     ck_assert_int_eq(m3ref("compare %s %s --map %s", ours, theirs, in_folder("bad.json")), 3);
     ck_assert(has("err", "bad.json: embed of "));

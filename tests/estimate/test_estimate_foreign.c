@@ -196,13 +196,13 @@ static const struct {
     { FEW "\"parameters\": \"70B\"}", "parameters: got \"70B\"" },
     { FEW "\"parameters\": 5, \"active_parameters\": 6}", "expected active_parameters to be at most parameters" },
     { FEW "\"parameters\": 5, \"layers\": 6}",
-      "got the unknown field layers, expected none but model_type, name, source, parameters, active_parameters, " },
-    { FEW "\"parameters\": 5, \"attention_layers\": 2}", "got a part of the attention" },
+      "got the unknown field layers, expected only model_type, name, source, parameters, active_parameters, " },
+    { FEW "\"parameters\": 5, \"attention_layers\": 2}", "got only some fields of the attention" },
     { FEW "\"parameters\": 5, \"attention_layers\": 2, \"kv_lora_rank\": 2, \"qk_rope_head_dim\": 1}",
-      "got a part of the attention" },
+      "got only some fields of the attention" },
     { FEW "\"parameters\": 5, \"attention_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
           "\"head_dim\": 2, \"kv_lora_rank\": 2, \"qk_rope_head_dim\": 1, \"max_position_embeddings\": 9}",
-      "got a part of the attention" },
+      "got only some fields of the attention" },
     { FEW "\"parameters\": 5, \"attention_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 3, "
           "\"head_dim\": 2, \"max_position_embeddings\": 9}",
       "num_attention_heads to be a multiple" },

@@ -268,7 +268,7 @@ START_TEST(sparse_switched_off)
     ck_assert(!config.sparse[59]);
 
     ck_assert_int_eq(read_with(released, "text_config.sparse_attention_config", NULL), M3_OK);
-    ck_assert(!config.sparse[59] && has_note("no sparse attention described"));
+    ck_assert(!config.sparse[59] && has_note("describes no sparse attention"));
     ck_assert(config.block == 128 && config.N == 16 && config.X == 128);
 }
 END_TEST
@@ -292,7 +292,7 @@ START_TEST(rotary)
     ck_assert(config.R == 4 && notes.count == 0);
     json_t *alone = with(flat, "text_config.rope_parameters.partial_rotary_factor", NULL);
     ck_assert_int_eq(read_with(alone, "text_config.rotary_dim", "8"), M3_OK);
-    ck_assert(config.R == 8 && has_note("rotary_dim: 8 is taken"));
+    ck_assert(config.R == 8 && has_note("rotary_dim: 8 is used"));
     ck_assert_int_eq(read_with(alone, "text_config.rotary_dim", NULL), M3_BAD_INPUT);
     ck_assert_ptr_nonnull(strstr(error.text, "rotary_dim: got nothing"));
     json_decref(alone);
@@ -363,11 +363,11 @@ START_TEST(noted)
     ck_assert_int_eq(read_with(released, "text_config.new_field", "null"), M3_OK);
     ck_assert_int_eq(notes.count, 0);
     ck_assert_int_eq(read_with(released, "text_config.swiglu_limit", NULL), M3_OK);
-    ck_assert(config.swiglu_limit == 7 && notes.count == 1 && has_note("swiglu_limit: absent, taken as 7"));
+    ck_assert(config.swiglu_limit == 7 && notes.count == 1 && has_note("swiglu_limit: missing, taken as 7"));
     ck_assert_int_eq(read_with(released, "text_config.rms_norm_eps", NULL), M3_OK);
     ck_assert(config.eps == 1e-6 && notes.count == 1);
     ck_assert_int_eq(read_with(flat, "text_config.index_local_blocks", NULL), M3_OK);
-    ck_assert(config.semantics.local_blocks == 1 && has_note("text_config.index_local_blocks: absent"));
+    ck_assert(config.semantics.local_blocks == 1 && has_note("text_config.index_local_blocks: missing"));
     ck_assert_int_eq(read_with(released, "quantization_config",
                                "{\"quant_method\":\"mxfp8\","
                                "\"weight_block_size\":[1,32],\"ignored_layers\":[\"lm_head\"]}"),

@@ -107,7 +107,7 @@ START_TEST(absent_fields)
     ck_assert_int_eq(read_with(released_text, "model_type", NULL), M3_OK);
     ck_assert_int_eq(config.type, M3_TYPE_M2);
     ck_assert_int_eq(read_with(released_text, "max_position_embeddings", NULL), M3_OK);
-    ck_assert(config.max_positions == 196608 && has_note("max_position_embeddings: absent, taken as 196608"));
+    ck_assert(config.max_positions == 196608 && has_note("max_position_embeddings: missing, taken as 196608"));
 }
 END_TEST
 

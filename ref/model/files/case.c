@@ -152,7 +152,7 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: got pictures, expected none: the model has no vision part", path,
                        pixels ? pixel_name : grid_name);
     if (!pixels || !grid)
-        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected it beside %s", path,
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected it together with %s", path,
                        pixels ? grid_name : pixel_name, pixels ? pixel_name : grid_name);
     if (pixels->dtype != M3_F32 || pixels->rank != 2 || pixels->shape[1] != width || pixels->shape[0] < 1)
         return m3_fail(error, M3_BAD_INPUT,
@@ -188,7 +188,7 @@ static int refuse_unsupported(const struct m3_safetensors *file, const char *pat
         for (size_t k = 0; k < sizeof known / sizeof *known; k++) is_known |= strcmp(name, known[k]) == 0;
         if (!is_known)
             status = m3_fail(error, M3_BAD_INPUT,
-                             "%s: %s: got a tensor that this version does not honour, expected "
+                             "%s: %s: got a tensor that this version does not support, expected "
                              "input_ids, position_ids, attention_mask, pixel_values, image_grid_thw, "
                              "pixel_values_videos and video_grid_thw only",
                              path, name);
@@ -347,7 +347,7 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                            source, t, c->positions[t]);
         if (c->positions[t] > INT64_C(1) << 53)
             return m3_fail(error, status,
-                           "%s: token %" PRId64 ": got position %" PRId64 ", expected at most 2^53: beyond, "
+                           "%s: token %" PRId64 ": got position %" PRId64 ", expected at most 2^53: beyond that, "
                            "neighbours have the same angle",
                            source, t, c->positions[t]);
         int64_t place = c->p0 + t;

@@ -24,10 +24,10 @@ static void note_absent(struct m3_error *notes, const struct m3_safetensors *dum
 {
     if (notes == NULL) return;
     if (use->verdict == NULL) {
-        m3_fail(notes, M3_OK, "%s: %s is absent: not checked", m3_safetensors_path(dump), key);
+        m3_fail(notes, M3_OK, "%s: %s is missing: not checked", m3_safetensors_path(dump), key);
         return;
     }
-    m3_fail(notes, M3_OK, "%s is absent from the %s: not checked", key,
+    m3_fail(notes, M3_OK, "%s is missing in the %s: not checked", key,
             want != NULL  ? "candidate"
             : got != NULL ? "reference"
                           : "reference and the candidate");

@@ -149,8 +149,8 @@ static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, con
     if (refused) {
         m3_recomputed_free(made);
         const char *text = why.text ? why.text : "";
-        snprintf(made->missing, sizeof made->missing, "inputs that its operator takes: %.*s", (int)strcspn(text, "\n"),
-                 text);
+        snprintf(made->missing, sizeof made->missing, "inputs that its operator accepts: %.*s",
+                 (int)strcspn(text, "\n"), text);
     } else if (status && why.text) {
         m3_fail(b->error, status, "%.*s", (int)strcspn(why.text, "\n"), why.text);
     }
@@ -164,7 +164,7 @@ static void not_judged(struct m3_blamed *out, const struct m3_recomputed *made, 
 {
     out->verdict = M3_VERDICT_NOT_JUDGED;
     out->left_out = rows;
-    snprintf(out->note, sizeof out->note, "lacks %s", made->missing);
+    snprintf(out->note, sizeof out->note, "missing: %s", made->missing);
 }
 
 static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
@@ -233,7 +233,7 @@ static void note_others(struct m3_blame *result, const struct m3_blaming *b)
     }
     if (others)
         m3_fail(&result->notes, M3_OK,
-                "taps of the candidate that this model does not make of this case: %" PRId64 ", first %s", others,
+                "taps of the candidate that this model does not produce for this case: %" PRId64 ", first %s", others,
                 first);
 }
 

@@ -39,7 +39,7 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
     const int64_t step = item->width * (int64_t)size_of(item);
     const char *from = data;
     if (row < 0 || rows < 0 || row + rows > item->rows)
-        return m3_fail(error, M3_INTERNAL, "%s: got rows that the call has not", item->name);
+        return m3_fail(error, M3_INTERNAL, "%s: got rows that are not in the call", item->name);
     for (int64_t done = 0, all = rows * step; done < all;) {
         ssize_t count = pwrite(b->fd, from + done, (size_t)(all - done), item->at + row * step + done);
         if (count < 0 && errno == EINTR) continue;

@@ -29,7 +29,8 @@ int m3_intermediates(double *error, double *walk, const struct m3_setting *setti
             : m3_propagate_experts(setting->ctx, &out, x, NULL, ids, (const struct m3_expert *)(const void *)w[0],
                                    &gate, T, c->E, c->K, &storage);
     if (status)
-        return m3_fail(message, status, "%s: rounding inside: %s", m3_tap_table[tap].name, setting->ctx->failure.what);
+        return m3_fail(message, status, "%s: intermediate rounding: %s", m3_tap_table[tap].name,
+                       setting->ctx->failure.what);
     for (int64_t i = 0; i < n; i++) {
         error[i] /= u;
         walk[i] = sqrt(3 * walk[i]) / u;

@@ -116,7 +116,7 @@ static int bind(struct m3_companions *c, const struct m3_tensor *tensor, struct 
     tap_name[end - tensor->name] = '\0';
     struct m3_weight *w = m3_tap_parse(tap_name, &tap, &layer) ? NULL : vector_of(c, tap, layer, is_bias);
     if (!w)
-        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got a vector that no tap of the config has, expected none",
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got a vector that belongs to no tap of the config, expected none",
                        m3_safetensors_path(c->file), tensor->name);
     if (!is_float(tensor->dtype) || tensor->rank != 1 || tensor->shape[0] != w->cols)
         return misshapen(c, tensor, 1, &w->cols, "floats", error);
@@ -223,8 +223,9 @@ static int read_field(struct m3_companion *out, const struct m3_companions *c, c
     const double *values = *to[field];
     for (int64_t i = 0; !status && field != M3_COMPANION_MARGIN && i < t->count; i++)
         if (!(values[i] >= 0 && values[i] < INFINITY))
-            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got %g, expected a number from 0 on",
-                             m3_safetensors_path(c->file), whole, i, values[i]);
+            status =
+                m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got %g, expected a number of at least 0",
+                        m3_safetensors_path(c->file), whole, i, values[i]);
     return status;
 }
 

@@ -128,7 +128,7 @@ static int declare_config(struct m3_companions_writer *c, struct m3_error *error
     size_t length = 0;
     int status = m3_open_stream(&file, path, error);
     if (status) return status;
-    status = getdelim(&text, &length, '\0', file) < 0 ? m3_fail(error, M3_IO, "%s: cannot be read again", path)
+    status = getdelim(&text, &length, '\0', file) < 0 ? m3_fail(error, M3_IO, "%s: cannot be read a second time", path)
                                                       : m3_writer_metadata(c->file, "config", text, error);
     free(text);
     fclose(file);

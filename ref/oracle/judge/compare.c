@@ -193,7 +193,7 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
         status = compare_taps(result, taps, count, options, error);
     } else {
         note(result, "nothing matched");
-        status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap that %s holds too%s%s",
+        status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap that %s also holds%s%s",
                          m3_safetensors_path(candidate), m3_safetensors_path(reference),
                          options->taps != NULL ? " and that matches " : "", options->taps != NULL ? options->taps : "");
     }

@@ -64,7 +64,7 @@ static int check_pair(const struct m3_decisions *d, const struct m3_tensor *tens
     if (tap == M3_TAP_INDEX_BLOCKS) return M3_OK;
     m3_tap_name(name, sizeof name, tap == M3_TAP_EXPERTS ? M3_TAP_EXPERT_WEIGHTS : M3_TAP_EXPERTS, layer);
     if (m3_safetensors_find(d->file, name)) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected it beside %s",
+    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got no such tensor, expected it together with %s",
                    m3_safetensors_path(d->file), name, tensor->name);
 }
 
@@ -88,7 +88,7 @@ static int check_tensors(struct m3_decisions *d, int64_t T, struct m3_error *err
         d->experts += tap == M3_TAP_EXPERTS;
     }
     if (!status && d->blocks + d->experts == 0)
-        status = m3_fail(error, M3_BAD_INPUT, "%s: got no index.blocks and no moe.experts, expected some to follow",
+        status = m3_fail(error, M3_BAD_INPUT, "%s: got no index.blocks and no moe.experts, expected choices to follow",
                          m3_safetensors_path(d->file));
     return status;
 }

@@ -41,7 +41,7 @@ static int check_tensors(struct m3_envelope *envelope, struct m3_error *error)
         envelope->runs = tensor->count;
     }
     if (envelope->runs > 0) return M3_OK;
-    return m3_fail(error, M3_BAD_INPUT, "%s: got no tap, expected some", m3_safetensors_path(file));
+    return m3_fail(error, M3_BAD_INPUT, "%s: got no tap, expected at least one", m3_safetensors_path(file));
 }
 
 /* Reads the names of all selections of the pass. A candidate can be ranked only where its selections are the same. */

@@ -32,7 +32,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
     if (stage->verdict == M3_VERDICT_NOT_COMPARABLE || stage->headroom == INFINITY) return;
     if (found->how == M3_CHECK_NO_GAIN) {
         stage->verdict = M3_VERDICT_NOT_JUDGED;
-        stage->note = "weights are needed, and the reference has no gain beside it";
+        stage->note = "weights are needed, and the reference has no gain for this tap";
         return;
     }
     stage->judged_by = ways[found->how];
@@ -52,7 +52,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
     }
     stage->allowed_l2 = found->allowed_l2;
     stage->allowed_max = stage->peak > 0 ? found->allowed_most / stage->peak : found->allowed_most;
-    if (t->verdict == M3_VERDICT_NOT_JUDGED) stage->note = "values end where the format ends";
+    if (t->verdict == M3_VERDICT_NOT_JUDGED) stage->note = "values reach the end of the format's range";
     if (found->row < 0) return;
     int64_t rest = found->rest;
     stage->rank = stage->candidate->rank;

@@ -58,7 +58,7 @@ static void note_missing(struct m3_comparison *result, const struct m3_matched *
         length += (size_t)more;
         named++;
     }
-    m3_fail(&result->notes, M3_OK, "taps that the candidate lacks: %" PRId64 ":%s%s", result->missing, names,
+    m3_fail(&result->notes, M3_OK, "taps missing in the candidate: %" PRId64 ":%s%s", result->missing, names,
             named < result->missing ? " ..." : "");
 }
 

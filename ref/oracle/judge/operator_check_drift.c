@@ -245,7 +245,7 @@ int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const 
     if (status == M3_OK) status = read_bias(&d, check, m, error);
     const int has_bound = status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL;
     if (has_bound && !knows_intermediates(&d))
-        found->why = "the profile rounds inside, and nothing says what that costs";
+        found->why = "the profile rounds intermediate values, and the reference does not say what that costs";
     else if (has_bound && d.beside.gain == NULL) found->how = M3_CHECK_NO_GAIN;
     else if (has_bound) status = judge_drift(found, check, *m, &d, error);
     m3_companion_free(&d.beside);

@@ -16,7 +16,7 @@ void m3_ranking_begin(struct m3_ranking *ranking, struct m3_comparison *result, 
     if (precision == NULL || strcmp(precision, "f64") != 0)
         m3_fail(&result->notes, M3_OK,
                 "precision of the reference: got %s, expected f64: distances of an envelope are "
-                "from the double engine, ranks are rough",
+                "from the double engine, so ranks are rough",
                 precision != NULL ? precision : "nothing");
     m3_origin_note_semantics(&result->notes, "semantics of the envelope", m3_envelope_metadata(envelope, "semantics"),
                              m3_safetensors_metadata(reference, "semantics"));
@@ -86,9 +86,9 @@ static double share_of_largest(const struct m3_stage *stage)
 static void print_notes(const struct m3_ranking *ranking, struct m3_comparison *result)
 {
     static const char *const reasons[M3_UNRANKED_REASONS] = {
-        [M3_UNRANKED_CHOICES] = "behind choices that are not the reference's, or were not compared",
-        [M3_UNRANKED_ROWS] = "not all rows are there",
-        [M3_UNRANKED_ABSENT] = "the envelope lacks them",
+        [M3_UNRANKED_CHOICES] = "after choices that are not the reference's, or were not compared",
+        [M3_UNRANKED_ROWS] = "not all rows were compared",
+        [M3_UNRANKED_ABSENT] = "missing in the envelope",
         [M3_UNRANKED_BLIND] = "blind, legitimate implementations may be as far off as zeros",
     };
     for (int i = 0; i < M3_UNRANKED_REASONS; i++)

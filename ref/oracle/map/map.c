@@ -374,11 +374,10 @@ static void note_unknown(const struct work *w)
         else names[used] = '\0';
     }
     if (w->sizeless > 0)
-        m3_fail(w->notes, M3_OK,
-                "%s: taps left out for want of a size that the reference does not tell: %" PRId64 ", first %s",
+        m3_fail(w->notes, M3_OK, "%s: taps left out because the reference does not state a size: %" PRId64 ", first %s",
                 w->map->path, w->sizeless, w->first_sizeless);
     if (unknown > 0)
-        m3_fail(w->notes, M3_OK, "%s: tensors of the candidate that no tap is made of: %" PRId64 ":%s%s", w->map->path,
+        m3_fail(w->notes, M3_OK, "%s: tensors of the candidate that no tap uses: %" PRId64 ":%s%s", w->map->path,
                 unknown, names, unknown > NAMES_IN_A_NOTE ? " ..." : "");
 }
 
@@ -392,7 +391,7 @@ int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, co
     if (!status) leave_short_ones(&w);
     if (!status) note_unknown(&w);
     if (!status && w.count == 0)
-        status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tensor that %s knows",
+        status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tensor that %s names",
                          m3_safetensors_path(foreign), map->path);
     if (!status) status = convert(converted, &w);
     for (int64_t i = 0; i < w.count; i++) free(w.jobs[i].sources);

@@ -312,7 +312,7 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
         for (int i = 0; same && i < whole.rank; i++) same = i == axis || arrays[k].shape[i] == whole.shape[i];
         char got[160], want[160];
         if (!same)
-            return trouble_is(trouble, "got %s beside %s, expected equal shapes but for axis %d",
+            return trouble_is(trouble, "got %s beside %s, expected equal shapes except axis %d",
                               m3_array_text(got, sizeof got, &arrays[k]), m3_array_text(want, sizeof want, &arrays[0]),
                               axis);
         whole.shape[axis] += arrays[k].shape[axis];

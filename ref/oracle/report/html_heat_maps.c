@@ -127,9 +127,10 @@ static int print_map(const struct m3_html *html, struct m3_heat *heat, const str
 static void print_heading(FILE *out)
 {
     fputs("<h2>Where the error is</h2>\n", out);
-    m3_html_note(out, "|got - want| of each element as a multiple of what is allowed there, over rows and channels "
-                      "of the stages that fail. The darker on light ground, the brighter on dark, and the higher its "
-                      "line, the worse a cell; nothing is drawn where got equals want.");
+    m3_html_note(out,
+                 "|got - want| of each element divided by its tolerance, over rows and channels, for the stages "
+                 "that fail. A worse cell is darker on a light background and brighter on a dark one, and its line is "
+                 "higher. Nothing is drawn where got equals want.");
 }
 
 int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error)
@@ -148,7 +149,7 @@ int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error)
     }
     if (maps > M3_HTML_FINE_MAPS + M3_HTML_COARSE_MAPS)
         fprintf(html->out,
-                "<p>%" PRId64 " more stages fail, and have no map here: <code>--taps</code> chooses others."
+                "<p>%" PRId64 " more stages fail and have no map here; <code>--taps</code> selects others."
                 "</p>\n",
                 maps - M3_HTML_FINE_MAPS - M3_HTML_COARSE_MAPS);
     free(heat);

@@ -103,9 +103,11 @@ static void print_ledger(const struct m3_html *html)
 {
     const struct m3_comparison *all = html->subject->comparison;
     struct choices c;
-    m3_html_note(html->out, "A decision is the set of one row, of one group for blocks. Shown is the first decision "
-                            "of the worst kind; ids that the other side lacks are underlined. A gap below 0: the "
-                            "scores choose otherwise, and can choose so only if they may be off by the bound.");
+    m3_html_note(html->out,
+                 "A decision is the set that one row chooses; for blocks, one row and group. The table shows the "
+                 "first decision of the worst kind; ids that are missing on the other side are underlined. A gap "
+                 "below 0 means that the scores themselves choose another set; the candidate may choose as it "
+                 "did only if its scores can be off by the bound.");
     fputs("<table class=\"ledger\"><thead><tr><th>verdict</th><th>tap</th><th class=\"number\">decisions</th>",
           html->out);
     for (int k = 0; k < M3_CHOICES; k++) fprintf(html->out, "<th class=\"number\">%s</th>", m3_choice_text(k));
@@ -197,8 +199,8 @@ static int print_blocks(FILE *out, const struct choices *c, struct m3_error *err
         draw_picture(out, p, c, group);
     }
     fputs("</div>\n", out);
-    m3_html_note(out, "Rows of the sequence by blocks. Upper, grey line of a cell: the reference chose it; lower, "
-                      "blue line: the candidate; a frame: sets of the cell differ.");
+    m3_html_note(out, "Rows of the sequence by blocks. Upper, grey line of a cell: chosen by the reference; lower, "
+                      "blue line: chosen by the candidate; frame: sets of the cell differ.");
     free(p);
     return M3_OK;
 }
@@ -278,7 +280,7 @@ static int print_pictures(const struct m3_html *html, int blocks, struct m3_erro
     }
     if (differing > M3_HTML_SELECTIONS)
         fprintf(html->out,
-                "<p>%" PRId64 " more taps differ, and have no picture here: <code>--taps</code> chooses "
+                "<p>%" PRId64 " more taps differ and have no picture here; <code>--taps</code> selects "
                 "others.</p>\n",
                 differing - M3_HTML_SELECTIONS);
     return status;

@@ -134,7 +134,7 @@ static void draw_all(FILE *out, const struct m3_comparison *c, const struct scal
     draw_marks(out, c, scale, M3_VERDICT_NOT_COMPARABLE, "axis", "m-3 -3h6v6h-6z");
     fputs("</svg>\n", out);
     m3_html_note(out, "Relative L2 of each stage, in the order of execution. Dot: pass; cross: fail; triangle: "
-                      "suspect; the short level line is what is allowed. Below the axis: selections, and stages "
+                      "suspect; short horizontal line: the tolerance. Below the axis: selections, and stages "
                       "without a verdict (line: not judged; square: not comparable).");
 }
 
@@ -267,8 +267,9 @@ int m3_html_stages(const struct m3_html *html, struct m3_error *error)
             "<style>.bars svg { background: repeating-linear-gradient(to right, var(--grid) 0 1px, transparent "
             "1px %.3fpx) }</style>\n",
             (double)BARS / (scale.high - scale.low));
-    m3_html_note(out, "rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
-                      "Bars on a logarithmic scale, rel L2 above max; the upright mark is what is allowed, and what "
-                      "is beyond it has another colour. Numbers in full under the pointer.");
+    m3_html_note(out,
+                 "rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
+                 "The bars are on a logarithmic scale, rel L2 above max. The vertical mark is the tolerance; the part "
+                 "of a bar beyond it has another colour. Point at a number to see all its digits.");
     return print_groups(html, &scale, error);
 }

@@ -156,7 +156,7 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
     if (m3_tap_table[tap].kind == M3_KIND_CHOICES) {
         const struct m3_tensor *from = choices_of(honest, tap, layer);
         if (!from || from->count < (row + rows) * width)
-            return m3_fail(error, M3_INTERNAL, "%s: the choices are absent", name);
+            return m3_fail(error, M3_INTERNAL, "%s: the choices are missing", name);
         for (int64_t i = 0; i < rows * width; i++) ((int32_t *)data)[i] = (int32_t)m3_id_at(from, row * width + i);
     }
     if (m3_tap_table[tap].kind != M3_KIND_REALS || data == NULL) return M3_OK;

@@ -42,13 +42,13 @@ static const struct {
     { "m", "d", "m", { .verdict = "judged", .force = 1, .status = M3_NOT_COMPARABLE }, M3_OK,
       "case_sha256 differs: got d, expected c; judged by force\n", NULL },
     { NULL, "c", "m", { .verdict = "judged", .status = M3_NOT_COMPARABLE }, M3_OK,
-      "model_sha256 is absent from the candidate: not checked\n", NULL },
+      "model_sha256 is missing in the candidate: not checked\n", NULL },
     { "m", "c", NULL, { .verdict = "compared", .status = M3_NOT_COMPARABLE }, M3_OK,
-      "model_sha256 is absent from the reference: not checked\n", NULL },
+      "model_sha256 is missing in the reference: not checked\n", NULL },
     { NULL, "c", NULL, { .verdict = "compared", .status = M3_NOT_COMPARABLE }, M3_OK,
-      "model_sha256 is absent from the reference and the candidate: not checked\n", NULL },
+      "model_sha256 is missing in the reference and the candidate: not checked\n", NULL },
     { "m", "d", "m", { .status = M3_BAD_INPUT }, M3_BAD_INPUT, NULL, "case_sha256: got d, expected c\n" },
-    { NULL, "c", "m", { .status = M3_BAD_INPUT }, M3_OK, ": model_sha256 is absent: not checked\n", NULL },
+    { NULL, "c", "m", { .status = M3_BAD_INPUT }, M3_OK, ": model_sha256 is missing: not checked\n", NULL },
 };
 /* clang-format on */
 

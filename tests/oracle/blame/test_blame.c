@@ -332,8 +332,8 @@ START_TEST(rows)
     judge();
     no_culprit("scattered rows");
     ck_assert_int_eq(result.not_judged, 5 * 2 + 3);
-    ck_assert_str_eq(blamed("layers.0.attn")->note, "lacks layers.0.k_rope, rows 0 to 2");
-    ck_assert_str_eq(blamed("layers.3.index.block_scores")->note, "lacks layers.3.index.k_rope, rows 0 to 2");
+    ck_assert_str_eq(blamed("layers.0.attn")->note, "missing: layers.0.k_rope, rows 0 to 2");
+    ck_assert_str_eq(blamed("layers.3.index.block_scores")->note, "missing: layers.3.index.k_rope, rows 0 to 2");
     ck_assert_int_eq(blamed("layers.3.moe.routed")->rows, 5);
     dump(&(struct cut){ .rows = first, .row_count = 10 });
     judge();

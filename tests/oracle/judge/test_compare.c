@@ -93,7 +93,7 @@ START_TEST(taps_of_one_file)
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert(result.missing == 2 && result.extra == 1 && result.count == 1);
     ck_assert_int_eq(result.status, M3_OK);
-    ck_assert(notes_say("candidate lacks: 2: layers.0.mid layers.1.mid\n"));
+    ck_assert(notes_say("missing in the candidate: 2: layers.0.mid layers.1.mid\n"));
     ck_assert(notes_say("only the candidate holds, not compared: 1"));
     ck_assert(notes_say("of the reference that are no taps, not compared: 2, first "));
     ck_assert(!notes_say("bound"));
@@ -120,7 +120,7 @@ START_TEST(many_missing)
     dump_one(candidate_path, "embed", M3_F64, x, 1, 1, -1);
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(result.missing, 20);
-    ck_assert(notes_say("lacks: 20: layers.0.mid") && notes_say("layers.7.mid ...") && !notes_say("layers.8.mid"));
+    ck_assert(notes_say("candidate: 20: layers.0.mid") && notes_say("layers.7.mid ...") && !notes_say("layers.8.mid"));
 }
 END_TEST
 
@@ -180,7 +180,7 @@ START_TEST(hashes)
         write_meta(candidate_path, keys[i], NULL);
         ck_assert_int_eq(judge(), M3_OK);
         ck_assert_int_eq(result.status, M3_OK);
-        ck_assert(notes_say(keys[i]) && notes_say("absent from the candidate"));
+        ck_assert(notes_say(keys[i]) && notes_say("missing in the candidate"));
     }
 }
 END_TEST

@@ -240,7 +240,7 @@ START_TEST(not_ranked)
     ck_assert(notes_say("blind, legitimate implementations may be as far off as zeros: 1, first layers.0.mid"));
     stage = judge_at("layers.1.mid", 12, "1");
     ck_assert(stage->verdict == M3_VERDICT_PASS && isnan(stage->percentile));
-    ck_assert(notes_say("the envelope lacks them: 1, first layers.1.mid"));
+    ck_assert(notes_say("missing in the envelope: 1, first layers.1.mid"));
 
     static const char *const embed[] = { "embed", "layers.3.mid" };
     under("bf16");
@@ -276,7 +276,7 @@ START_TEST(whole_taps)
         dump_end(&dump);
         ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_PASS);
         ck_assert_int_eq(isnan(result.stages[0].percentile), kind == 1 || kind == 3);
-        ck_assert_int_eq(notes_say("not all rows are there: 1, first layers.0.mid"), kind == 1 || kind == 3);
+        ck_assert_int_eq(notes_say("not all rows were compared: 1, first layers.0.mid"), kind == 1 || kind == 3);
     }
 }
 END_TEST

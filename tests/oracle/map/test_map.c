@@ -363,7 +363,7 @@ START_TEST(leftovers)
                            "\"vision_tower.layers.{v}.fc1\", \"steps\": [{\"shape\": [\"*\", \"L\"]}]}"),
                      M3_OK);
     ck_assert_int_eq(m3_safetensors_count(converted), 1);
-    ck_assert(says(&notes, "no tap is made of: 1: strange\n"));
+    ck_assert(says(&notes, "no tap uses: 1: strange\n"));
     ck_assert(says(&notes, "1, first vision.layers.0.fc1: the size L is not known"));
     ck_assert_str_eq(m3_safetensors_metadata(converted, "case_sha256"), "abc");
     ck_assert_ptr_null(m3_safetensors_metadata(converted, "format"));

@@ -55,7 +55,7 @@ START_TEST(stages)
     at = past(at, "<properties>\n<property name=\"verdict\" value=\"fail\"/>\n<property name=\"reference\" value=\"");
     ck_assert_int_eq(strncmp(at, reference_path, strlen(reference_path)), 0);
     at = past(at, "<property name=\"first_divergence\" value=\"layers.3.attn_lse\"/>\n");
-    at = past(at, "<property name=\"note.1\" value=\"taps that the candidate lacks: 1: logits\"/>\n");
+    at = past(at, "<property name=\"note.1\" value=\"taps missing in the candidate: 1: logits\"/>\n");
     at = past(at, "<property name=\"note.2\" value=\"taps whose fp32 error");
     at = past(at, "</properties>\n");
     ck_assert_int_eq(result.count, 5);

@@ -41,7 +41,7 @@ START_TEST(text)
         "2 of 6; rel L2 2.32e+06% of allowed\n"
         "fail            layers.3.moe.experts  inadmissible: 1 of 2 sets differ, 1 permuted\n"
         "FAIL  layers.3.moe.experts  [t=1]  expert 9 for 2: INADMISSIBLE, another set; 1 of 2\n"
-        "note  taps that the candidate lacks: 1: logits\n"
+        "note  taps missing in the candidate: 1: logits\n"
         "note  taps whose fp32 error the reference does not state, judged at 1e-5: 3, first layers.0.mid\n"
         "note  first divergence layers.3.attn_lse; 1 of 2 stages before it pass, worst headroom 24.4% at embed\n"
         "fail  4 of 5 stages judged, 3 fail, 1 not comparable, 1 missing, worst headroom inf% at layers.3.attn_lse\n");
