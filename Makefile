@@ -38,7 +38,7 @@ LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: compile-commands documents format format-check
+.PHONY: compile-commands documents format format-check index
 all: $(PROGRAM)
 
 help:
@@ -57,6 +57,7 @@ help:
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make documents     golden/documents/README.md from the tables beside it'
+	@echo 'make index         the index of SPEC.md from scripts/spec_index.tsv'
 	@echo 'make install       program, library, headers and licence to PREFIX ($(PREFIX))'
 
 setup:
@@ -300,6 +301,10 @@ compile-commands: setup
 
 documents: all
 	@scripts/documents_page.sh $(abspath $(PROGRAM)) >$(BUILD)/documents.md && cp $(BUILD)/documents.md golden/documents/README.md
+
+index:
+	@sed '/^## 18\. Index/q' SPEC.md >$(BUILD)/spec.md && echo >>$(BUILD)/spec.md && awk -f scripts/spec_index.awk \
+		scripts/spec_index.tsv SPEC.md ref/oracle/VERDICTS.md >>$(BUILD)/spec.md && cp $(BUILD)/spec.md SPEC.md
 
 FORMAT := $(BUILD)/format
 FORMATTED := $(shell find ref tests -name '*.[ch]')

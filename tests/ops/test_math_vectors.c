@@ -386,7 +386,7 @@ static const struct function functions[] = {
     { "ln", 1, 1, call_ln, NULL },
     { "pow", 2, 1, call_pow, NULL },
     { "sincos", 1, 2, call_sincos, NULL },
-    { "rope_f32", 5, 2, call_rope, NULL },
+    { "rope_entry_f32", 5, 2, call_rope, NULL },
     { "tail", 1, 1, call_tail, NULL },
     { "tail_brief", 1, 1, call_tail_brief, NULL },
     { "gelu_f32", 1, 1, call_gelu, NULL },
