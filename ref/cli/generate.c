@@ -25,7 +25,7 @@ static const char help[] =
     "  --stop IDS             stop after any of these ids, separated by commas; the id that stops is printed too\n"
     "  --temperature T        sample from softmax(logits / T); 0, the default, takes the most likely token\n"
     "  --top-k K              sample only from the K most likely tokens; 0, the default, means all\n"
-    "  --top-p P              sample only from the smallest set whose probabilities sum to P; default 1\n"
+    "  --top-p P              sample only from the smallest set whose probabilities sum to at least P; default 1\n"
     "  --seed S               seed of the sampling, default 0; the same logits give the same tokens on every\n"
     "                         machine\n"
     "  --speculative          the model's MTP modules draft tokens, and the model verifies them in one pass. Greedy\n"
