@@ -82,9 +82,9 @@ struct m3_mtp_request {
  * unknown, and none for scattered rows in a pass from a later layer, which does not see them. */
 static inline int64_t m3_request_modules(const struct m3_model *model, const struct m3_request *r)
 {
-    int behind = r->cache && m3_cache_length(r->cache, M3_CACHE_MAIN) > 0;
+    int has_cached = r->cache && m3_cache_length(r->cache, M3_CACHE_MAIN) > 0;
     int unseen = r->first_layer > 0 && r->semantics->mtp_embed == M3_MTP_EMBED_FUSED;
-    if (behind || unseen || r->end_layer < model->config.layers) return 0;
+    if (has_cached || unseen || r->end_layer < model->config.layers) return 0;
     return model->mtp_modules < r->T - 1 ? model->mtp_modules : r->T - 1;
 }
 

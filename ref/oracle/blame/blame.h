@@ -43,7 +43,7 @@ struct m3_blamed {
     int selection;                  /* the fields below apply */
     enum m3_choice choice;          /* the worst */
     int64_t choices[M3_CHOICES];
-    const char *scores;             /* static: "dumped", "made again" or "none" */
+    const char *scores;             /* static: "dumped", "recomputed" or "none" */
     double gap;                     /* at the place, in units of the bounds of its scores; NaN if unknown */
 };
 

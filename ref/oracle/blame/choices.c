@@ -200,7 +200,7 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
     if (status || !out) return status;
     out->rows = judged;
     out->left_out = dumped->rows - judged;
-    out->scores = !c.scores ? "none" : c.scores->off.error ? "made again" : "dumped";
+    out->scores = !c.scores ? "none" : c.scores->off.error ? "recomputed" : "dumped";
     finish(out);
     return M3_OK;
 }

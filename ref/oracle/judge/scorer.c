@@ -208,7 +208,7 @@ static int by_own_scores(struct m3_scorer *s, const struct m3_row_pair *row, int
         for (int64_t id = 0; id < s->ids; id++) s->bound[id] = s->got.dumped * fabs(s->score[id]);
     }
     s->whose = "candidate";
-    s->bounded_by = experts ? "rounding behind the scores" : s->got.dumped > 0 ? "rounding of the dump" : "none";
+    s->bounded_by = experts ? "rounding of score plus bias" : s->got.dumped > 0 ? "rounding of the dump" : "none";
     return 1;
 }
 

@@ -456,7 +456,7 @@ START_TEST(ledger)
     ck_assert_str_eq(text_of(experts, "tap"), EXPERTS);
     ck_assert_str_eq(text_of(experts, "verdict"), "admissible");
     ck_assert_str_eq(text_of(experts, "scores"), "candidate");
-    ck_assert_str_eq(text_of(experts, "bounded_by"), "rounding behind the scores");
+    ck_assert_str_eq(text_of(experts, "bounded_by"), "rounding of score plus bias");
     ck_assert(number_of(experts, "row") == 0 && json_is_null(json_object_get(experts, "group")));
     ck_assert(json_is_true(json_object_get(experts, "certified")));
     ck_assert_int_eq(json_integer_value(json_array_get(json_object_get(experts, "ids"), 1)), 5);

@@ -52,7 +52,7 @@ static int place_of_token(struct m3_ctx *ctx, real *cos, real *sin, const int64_
 }
 
 static const struct m3_mistake all[] = {
-    { "mtp.handover", "a module gets the hidden state behind the final norm of the one before", "mtp.1.hidden_norm",
+    { "mtp.handover", "a module gets the hidden state after the final norm of the one before", "mtp.1.hidden_norm",
       M3_OP_RMS_NORM, M3_NEEDS_TWO_MODULES, "a final norm of unequal weights", "mtp_handover=post_norm", NULL },
     { "mtp.row0", "the embedding of position 0 is zero", "mtp.0.embed_norm", M3_OP_RMS_NORM, M3_NEEDS_MODULE, NULL,
       "mtp_zero_position0=true", NULL },
