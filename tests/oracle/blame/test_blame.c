@@ -631,6 +631,50 @@ START_TEST(profiles)
 }
 END_TEST
 
+/* As to_bf16; one element of embed is cut off instead, which is a unit off. */
+static int cut_one(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
+                   struct m3_error *e)
+{
+    float *x = data;
+    const float whole = tap == M3_TAP_EMBED ? x[3] : 0;
+    to_bf16(self, tap, layer, data, row, rows, e);
+    if (tap != M3_TAP_EMBED || row > 0) return 0;
+    const float step = fabsf(whole) * 0x1p-7f;
+    x[3] += x[3] > whole ? -step : step;
+    x[3] = (float)to_bits((double)x[3], 8);
+    return 0;
+}
+
+/* Goal:  embed is the stored row rounded once, under a profile that stores it coarser than the model does.
+ * Given: an embedding of random F32 numbers, a pass that stores in BF16, all taps and without embed; then one element
+ *        rounded to the other side.
+ * Seen to fail with the code as it was: embed had to equal the F32 numbers. */
+START_TEST(exact_is_rounded)
+{
+    for (int wrong = 0; wrong < 2; wrong++) {
+        const struct m3_force force = { NULL, wrong ? cut_one : to_bf16 };
+        pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
+        struct m3_weight *w =
+            (struct m3_weight *)(uintptr_t)m3_graph_weight(p.model, &p.semantics, M3_TAP_EMBED, -1, 0);
+        float *table = malloc((size_t)(w->rows * w->cols) * sizeof *table);
+        uint64_t state = 77;
+        ck_assert_ptr_nonnull(table);
+        for (int64_t i = 0; i < w->rows * w->cols; i++) table[i] = (float)normal(&state);
+        w->data = table, w->dtype = M3_F32;
+        ck_assert_int_eq(m3_profile_open(&profile, "bf16", &p.error), 0);
+        pass_forced(&p, M3_LINEAR_BLAS, &force);
+        p.setting.profile = profile;
+        dump(&(struct cut){ 0 });
+        judge();
+        ck_assert_int_eq(blamed("embed")->verdict, wrong ? M3_VERDICT_FAIL : M3_VERDICT_PASS);
+        ck_assert_int_eq(blamed("embed")->tiers.hard, wrong);
+        if (!wrong) no_culprit("an embedding in F32");
+        free(table);
+        forget();
+    }
+}
+END_TEST
+
 static void setup(void)
 {
     make_folder();
@@ -651,6 +695,7 @@ Suite *m3_suite(void)
         { "ids_that_are_none", ids_that_are_none, 1 },      { "ids_without_scores", ids_without_scores, 1 },
         { "legal_other_choice", legal_other_choice, 1 },    { "no_numbers", no_numbers, 1 },
         { "profiles", profiles, 1 },                        { "equal_scores", equal_scores, 1 },
+        { "exact_is_rounded", exact_is_rounded, 1 },
     };
     /* clang-format on */
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) { /* CK_RUN_CASE=rows runs one */
