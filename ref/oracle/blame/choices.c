@@ -102,6 +102,11 @@ static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t
         .scores = { .score = c->score, .bound = c->bound, .forced = c->blocks ? c->forced : NULL, .ids = limit },
     };
     /* clang-format on */
+    /* Dumped scores are the very ones to which the bias was added: equal pairs have equal sums. */
+    if (!c->blocks && !c->scores->off.error && c->one.ties_lowest) {
+        c->one.scores.twins[0] = c->scores->values + at * c->scores->width;
+        c->one.scores.twins[1] = c->bias;
+    }
     return m3_certify(&c->one);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "oracle/error/tiers.h"
 
 int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t layer)
 {
@@ -88,6 +89,12 @@ static struct m3_spread *spread_of_result(struct m3_recomputing *m)
     return NULL;
 }
 
+/* What is exact is its value rounded once to the format in which it is stored. */
+static void round_as_stored(struct m3_recomputing *m, enum m3_dtype dtype)
+{
+    for (int64_t i = 0; i < m->count; i++) m->out->y[i] = m3_stored_as(m->out->y[i], dtype);
+}
+
 /* Adds the error of storing the tap itself. A copy adds none if its source was stored as coarsely. */
 static void store(struct m3_recomputing *m)
 {
@@ -97,7 +104,11 @@ static void store(struct m3_recomputing *m)
     int64_t layer;
     if (!profile || m->status || m3_tap_name(name, sizeof name, m->tap, m->layer)) return;
     const double u = m3_profile_store(profile, name);
-    if (u == 0 || m3_profile_exact(profile, name)) return;
+    if (u == 0) return;
+    if (m3_profile_exact(profile, name)) {
+        round_as_stored(m, m3_profile_dtype(profile, name));
+        return;
+    }
     if (m->op->copies && !m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, 0) &&
         !m3_tap_name(source, sizeof source, tap, layer) && m3_profile_store(profile, source) >= u)
         return;

@@ -20,14 +20,26 @@ static struct tables *take_tables(struct m3_recomputing *m, int64_t D, int64_t R
     return m->prepared = t;
 }
 
-/* How far a rounded angle may be from `angle`, over |angle|. In float, frequency, position and product are rounded. In
- * double, -2i/channels is exact only if channels is a power of two; otherwise its rounding is multiplied by
- * ln(theta). */
-static double angle_error(int64_t channels, double theta, const struct m3_arithmetic *how)
+/* How far a rounded frequency theta^-e may be from the true one, over it; e = 2i/channels.
+ *
+ * In float, programs form 1 / theta^e, or exp(-ln(theta) e), or the like. An error of the exponent is multiplied by
+ * ln(theta) e: ln(theta) is off by an ulp (2 u) at most, the quotient and the product by u each. Then pow or exp (c u)
+ * and perhaps a reciprocal (u). theta^0 is 1 in all of them.
+ * In double, e is exact only if channels is a power of two. */
+static double frequency_error(double e, int64_t channels, double theta, const struct m3_arithmetic *how)
 {
-    if (how->angle == M3_ANGLE_F32) return 3 * 0x1p-24;
-    int exact = m3_is_power_of_two((double)channels);
-    return 0x1p-52 + (exact ? 0 : 0x1p-53 * fabs(m3_log(theta)));
+    const double log_theta = fabs(m3_log(theta));
+    if (how->angle != M3_ANGLE_F32) return 0x1p-53 + (m3_is_power_of_two((double)channels) ? 0 : 0x1p-53 * log_theta);
+    const double sum = e > 0 ? 0x1p-24 * (how->c + 1 + 4 * log_theta * e) : 0;
+    return sum * (1 + sum);
+}
+
+/* The same of the angle: the product is rounded, and so is, in float, a position that has more than 24 bits. */
+static double angle_error(double of_frequency, int64_t position, const struct m3_arithmetic *how)
+{
+    if (how->angle != M3_ANGLE_F32) return of_frequency + 0x1p-53;
+    const int64_t exact = (int64_t)1 << 24;
+    return of_frequency + (position > exact || position < -exact ? 2 : 1) * 0x1p-24 * (1 + of_frequency);
 }
 
 /* Tables with `each` frequencies per axis of `channels` channels; column i of row t is place pos[t * stride + i /
@@ -36,14 +48,15 @@ static int angles(struct m3_ctx *ctx, double *cos, double *sin, double *error, c
                   int64_t T, int64_t half, int64_t each, double theta, const struct m3_arithmetic *how)
 {
     int64_t channels = 2 * each;
-    double relative = angle_error(channels, theta, how);
 #pragma omp parallel for num_threads(m3_team(ctx, T * half * 32))
     for (int64_t i = 0; i < half; i++) {
-        double frequency = m3_pow(theta, -2.0 * (double)(i % each) / (double)channels);
+        double e = 2.0 * (double)(i % each) / (double)channels, frequency = m3_pow(theta, -e);
+        double of_frequency = frequency_error(e, channels, theta, how);
         for (int64_t t = 0; t < T; t++) {
-            double angle = (double)pos[t * stride + i / each] * frequency;
+            int64_t place = pos[t * stride + i / each];
+            double angle = (double)place * frequency;
             m3_sincos(sin + t * half + i, cos + t * half + i, angle);
-            error[t * half + i] = relative * fabs(angle);
+            error[t * half + i] = angle_error(of_frequency, place, how) * fabs(angle);
         }
     }
     return M3_OK;

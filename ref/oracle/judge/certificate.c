@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
+
 static int ascending(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -87,6 +89,70 @@ static int stays_first(const struct rivals *r, int ties_lowest)
     return comes_first(r, ties_lowest) && (ties_lowest || r->low > r->high);
 }
 
+/* Do two ids have one score, whatever it is? */
+static int are_twins(const struct m3_scores *s, int64_t a, int64_t b)
+{
+    return s->twins[0] != NULL && s->twins[0][a] == s->twins[0][b] && s->twins[1][a] == s->twins[1][b] &&
+           !forced(s, a) && !forced(s, b);
+}
+
+/* Of all twins on both sides of the set, the highest id inside and the lowest outside. */
+static struct rivals divided_twins(const struct m3_scores *s, const unsigned char *marks)
+{
+    struct rivals r = { .last = -1, .runner_up = -1 };
+    for (int64_t e = 0; e < s->ids && s->twins[0] != NULL; e++) {
+        for (int64_t f = 0; f < s->ids && marks[e]; f++) {
+            if (marks[f] || !are_twins(s, e, f)) continue;
+            r.last = m3_max(r.last, e);
+            if (r.runner_up < 0 || f < r.runner_up) r.runner_up = f;
+        }
+    }
+    return r;
+}
+
+/* Do some scores within the bounds rank the set first? r: the rivals with all scores moved in favour of the set.
+ *
+ * Twins on both sides of the set are where the line is drawn: all of them have the same score, between r->high and
+ * r->low, and the lower ids come first. If only one score is possible, ids at that score are on the line too.
+ * Of a set that fails there, r becomes the two ids in the wrong order. */
+static int can_come_first(struct rivals *r, const struct m3_scores *s, int ties_lowest, const unsigned char *marks)
+{
+    if (!comes_first(r, ties_lowest)) return 0;
+    struct rivals line = divided_twins(s, marks);
+    if (line.last < 0) return 1;
+    if (r->low == r->high) {
+        line.last = m3_max(line.last, r->last);
+        line.runner_up = m3_min(line.runner_up, r->runner_up);
+    }
+    if (line.last < line.runner_up) return 1;
+    r->last = line.last;
+    r->runner_up = line.runner_up;
+    return 0;
+}
+
+/* The pair that comes nearest to being ranked the other way, with all scores moved against the set; twins move
+ * together. */
+static struct rivals closest_to(const struct m3_scores *s, const unsigned char *marks)
+{
+    struct rivals r = rivals_of(s, s->bound, -1, marks);
+    if (s->twins[0] == NULL || r.broken || r.last < 0 || r.runner_up < 0 || r.low > r.high) return r;
+    r.low = INFINITY;
+    r.high = 0;
+    for (int64_t e = 0; e < s->ids; e++) {
+        if (!marks[e] || forced(s, e)) continue;
+        double low = s->score[e] - bound_of(s, s->bound, e);
+        for (int64_t f = 0; f < s->ids; f++) {
+            if (marks[f] || ranked_score(s, f) == -INFINITY) continue;
+            double ahead = are_twins(s, e, f) ? 0 : low - (ranked_score(s, f) + bound_of(s, s->bound, f));
+            if (ahead > r.low || (ahead == r.low && e < f)) continue;
+            r.low = ahead;
+            r.last = e;
+            r.runner_up = f;
+        }
+    }
+    return r;
+}
+
 static void mark(unsigned char *marks, const int64_t *list, int64_t count, unsigned char value)
 {
     for (int64_t i = 0; i < count; i++) marks[list[i]] = value;
@@ -102,7 +168,7 @@ static int best_is_certified(const struct m3_scores *s, int64_t k, int ties_lowe
         if (best < 0) break;
         marks[best] = 1;
     }
-    struct rivals closest = rivals_of(s, s->bound, -1, marks);
+    struct rivals closest = closest_to(s, marks);
     memset(marks, 0, (size_t)s->ids);
     return stays_first(&closest, ties_lowest);
 }
@@ -115,7 +181,8 @@ static void show(struct m3_certificate *c, const struct m3_scores *s, const stru
     c->bound = 0;
     if (r->last < 0 || r->runner_up < 0) return;
     c->gap = ranked_score(s, r->last) - ranked_score(s, r->runner_up);
-    c->bound = bound_of(s, s->bound, r->last) + bound_of(s, s->bound, r->runner_up);
+    if (!are_twins(s, r->last, r->runner_up))
+        c->bound = bound_of(s, s->bound, r->last) + bound_of(s, s->bound, r->runner_up);
 }
 
 /* Fills in the fields that depend on the scores of the set `list`; returns whether it is admissible. */
@@ -124,11 +191,11 @@ static int weigh(struct m3_certificate *c, const struct m3_decision *d, const in
     const struct m3_scores *s = &d->scores;
     mark(d->marks, list, count, 1);
     struct rivals plain = rivals_of(s, NULL, 0, d->marks), best = rivals_of(s, s->bound, 1, d->marks);
-    int own = comes_first(&plain, d->ties_lowest), admissible = comes_first(&best, d->ties_lowest);
-    struct rivals closest = rivals_of(s, s->bound, -1, d->marks);
+    int own = comes_first(&plain, d->ties_lowest), admissible = can_come_first(&best, s, d->ties_lowest, d->marks);
+    struct rivals closest = closest_to(s, d->marks);
     if (!admissible && s->proven != NULL) {
         struct rivals proven = rivals_of(s, s->proven, 1, d->marks);
-        c->suspect = comes_first(&proven, d->ties_lowest);
+        c->suspect = can_come_first(&proven, s, d->ties_lowest, d->marks);
     }
     mark(d->marks, list, count, 0);
 
@@ -145,8 +212,9 @@ int m3_is_admissible(const struct m3_decision *d)
     m3_ids_fault(d->lists, &count, d->got, d->width, d->limit, d->padded);
     mark(d->marks, d->lists, count, 1);
     struct rivals best = rivals_of(&d->scores, d->scores.bound, 1, d->marks);
+    int admissible = can_come_first(&best, &d->scores, d->ties_lowest, d->marks);
     mark(d->marks, d->lists, count, 0);
-    return comes_first(&best, d->ties_lowest);
+    return admissible;
 }
 
 /* ---- sets */
@@ -213,7 +281,7 @@ static void judge_other_set(struct m3_certificate *c, const struct m3_decision *
     c->choice = M3_CHOICE_INADMISSIBLE;
     c->unknown = d->scores.score == NULL;
     if (!c->unknown && isnan(c->gap)) c->fault = "another set; NaN among the scores";
-    else c->fault = tie ? "equal scores go to the lower id" : "another set";
+    else c->fault = tie || (c->gap == 0 && c->bound == 0) ? "equal scores go to the lower id" : "another set";
 }
 
 struct m3_certificate m3_certify(const struct m3_decision *d)

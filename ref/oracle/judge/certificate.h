@@ -1,7 +1,7 @@
 /* Could a set of ids be selected by scores that are known up to bounds, and could any other set? These are pure
  * functions on arrays. SPEC 7.6.
  *
- * Every score may move by its bound, independently. A set is admissible if some such scores select it, and certified
+ * Every score may move by its bound, independently (except `twins`). A set is admissible if some such scores select it, and certified
  * if all of them do. Among equal scores any may be selected (`ties_lowest` 0), or the lowest ids must be. */
 #ifndef M3_ORACLE_JUDGE_CERTIFICATE_H
 #define M3_ORACLE_JUDGE_CERTIFICATE_H
@@ -16,6 +16,8 @@ struct m3_scores {
     const double *bound; /* [ids], for finite scores; NULL: zeros */
     const double *proven; /* [ids] if `bound` is statistical: the proven bounds; NULL: `bound` is proven */
     const unsigned char *forced; /* [ids] 1: selected whatever the score; NULL: none */
+    const double *twins[2]; /* [ids] each: ids that are equal in both have one score, wherever it is within its bound.
+                               For ties_lowest only; NULLs: every score moves on its own */
     int64_t ids;
 };
 

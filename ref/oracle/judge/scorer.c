@@ -172,7 +172,9 @@ static void set_bounds(struct m3_scorer *s, double bound)
 
 static struct m3_scores all_scores(const struct m3_scorer *s)
 {
-    return (struct m3_scores){ .score = s->score, .bound = s->bound, .forced = s->forced, .ids = s->ids };
+    struct m3_scores all = { .score = s->score, .bound = s->bound, .forced = s->forced, .ids = s->ids };
+    if (s->as_added) all.twins[0] = s->moved, all.twins[1] = s->biases;
+    return all;
 }
 
 /* truth := the reference's scores. Returns 0 if they are missing, or are not those by which its set was selected.
@@ -207,6 +209,7 @@ static int by_own_scores(struct m3_scorer *s, const struct m3_row_pair *row, int
         read_scores(s->score, s, &s->got, row->got, group);
         for (int64_t id = 0; id < s->ids; id++) s->bound[id] = s->got.dumped * fabs(s->score[id]);
     }
+    s->as_added = experts && !s->got.logits && s->got.dumped == 0 && s->ties_lowest;
     s->whose = "candidate";
     s->bounded_by = experts ? "rounding of score plus bias" : s->got.dumped > 0 ? "rounding of the dump" : "none";
     return 1;
@@ -272,7 +275,7 @@ void m3_scorer_score(struct m3_scorer *s, struct m3_decision *d, const struct m3
     d->truth = NULL;
     d->marks = s->marks;
     s->whose = s->bounded_by = NULL;
-    s->tainted = 0;
+    s->tainted = s->as_added = 0;
     if (s->ids == 0) return;
 
     enum m3_tap tap = (enum m3_tap)s->matched->tap;

@@ -508,6 +508,68 @@ START_TEST(legal_other_choice)
 }
 END_TEST
 
+struct true_tie {
+    int32_t last[2];
+    int lowest;
+};
+
+/* In the middle row of layer 3 two experts have one score, and the higher id or the lower is taken. */
+static int true_tie(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
+                    struct m3_error *e)
+{
+    const struct m3_config *c = &p.model->config;
+    const int64_t number = p.the_case.T / 2;
+    struct true_tie *tie = self;
+    (void)e;
+    if (layer != 3 || number < row || number >= row + rows) return 0;
+    if (tap == M3_TAP_ROUTER_SCORES) {
+        float *s = (float *)data + (number - row) * c->E;
+        int32_t order[64];
+        for (int32_t i = 0; i < c->E; i++) {
+            int32_t k = i;
+            for (; k > 0 && s[order[k - 1]] < s[i]; k--) order[k] = order[k - 1];
+            order[k] = i;
+        }
+        tie->last[0] = order[c->K - 1], tie->last[1] = order[c->K];
+        s[tie->last[1]] = s[tie->last[0]];
+    } else if (tap == M3_TAP_EXPERTS) {
+        const int high = tie->last[1] > tie->last[0];
+        int32_t *ids = (int32_t *)data + (number - row) * c->K;
+        for (int64_t k = 0; k < c->K; k++)
+            if (ids[k] == tie->last[0] || ids[k] == tie->last[1]) ids[k] = tie->last[high != tie->lowest];
+    }
+    return 0;
+}
+
+/* Goal:  of two experts with one score and one bias the lower id is taken, although the sum of both is known up to its
+ *        rounding only.
+ * Given: a model whose biases in layer 3 are all 0.25; two scores made equal; the higher id, or the lower.
+ * Claim: the higher fails at the choice. The planted score fails either way.
+ * Seen to fail with the code as it was: the higher was a tie. */
+START_TEST(equal_scores)
+{
+    static float bias[64];
+    for (int i = 0; i < 64; i++) bias[i] = 0.25f;
+    for (int lowest = 0; lowest < 2; lowest++) {
+        struct true_tie tie = { .lowest = lowest };
+        const struct m3_force force = { &tie, true_tie };
+        pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
+        struct m3_weight *w =
+            (struct m3_weight *)(uintptr_t)m3_graph_weight(p.model, &p.semantics, M3_TAP_EXPERTS, 3, 0);
+        w->data = bias, w->dtype = M3_F32;
+        pass_forced(&p, M3_LINEAR_BLAS, &force);
+        dump(&(struct cut){ 0 });
+        judge();
+        const struct m3_blamed *experts = blamed("layers.3.moe.experts");
+        ck_assert_int_eq(experts->verdict, lowest ? M3_VERDICT_PASS : M3_VERDICT_FAIL);
+        ck_assert_int_eq(experts->choices[M3_CHOICE_INADMISSIBLE], !lowest);
+        ck_assert_str_eq(experts->note, lowest ? "" : "equal scores go to the lower id");
+        ck_assert_int_eq(result.failed, lowest ? 1 : 2);
+        forget();
+    }
+}
+END_TEST
+
 /* ---- numbers that are none; profiles */
 
 static void set_value(enum m3_tap tap, int64_t layer, int64_t at, double x)
@@ -569,6 +631,50 @@ START_TEST(profiles)
 }
 END_TEST
 
+/* As to_bf16; one element of embed is cut off instead, which is a unit off. */
+static int cut_one(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
+                   struct m3_error *e)
+{
+    float *x = data;
+    const float whole = tap == M3_TAP_EMBED ? x[3] : 0;
+    to_bf16(self, tap, layer, data, row, rows, e);
+    if (tap != M3_TAP_EMBED || row > 0) return 0;
+    const float step = fabsf(whole) * 0x1p-7f;
+    x[3] += x[3] > whole ? -step : step;
+    x[3] = (float)to_bits((double)x[3], 8);
+    return 0;
+}
+
+/* Goal:  embed is the stored row rounded once, under a profile that stores it coarser than the model does.
+ * Given: an embedding of random F32 numbers, a pass that stores in BF16, all taps and without embed; then one element
+ *        rounded to the other side.
+ * Seen to fail with the code as it was: embed had to equal the F32 numbers. */
+START_TEST(exact_is_rounded)
+{
+    for (int wrong = 0; wrong < 2; wrong++) {
+        const struct m3_force force = { NULL, wrong ? cut_one : to_bf16 };
+        pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
+        struct m3_weight *w =
+            (struct m3_weight *)(uintptr_t)m3_graph_weight(p.model, &p.semantics, M3_TAP_EMBED, -1, 0);
+        float *table = malloc((size_t)(w->rows * w->cols) * sizeof *table);
+        uint64_t state = 77;
+        ck_assert_ptr_nonnull(table);
+        for (int64_t i = 0; i < w->rows * w->cols; i++) table[i] = (float)normal(&state);
+        w->data = table, w->dtype = M3_F32;
+        ck_assert_int_eq(m3_profile_open(&profile, "bf16", &p.error), 0);
+        pass_forced(&p, M3_LINEAR_BLAS, &force);
+        p.setting.profile = profile;
+        dump(&(struct cut){ 0 });
+        judge();
+        ck_assert_int_eq(blamed("embed")->verdict, wrong ? M3_VERDICT_FAIL : M3_VERDICT_PASS);
+        ck_assert_int_eq(blamed("embed")->tiers.hard, wrong);
+        if (!wrong) no_culprit("an embedding in F32");
+        free(table);
+        forget();
+    }
+}
+END_TEST
+
 static void setup(void)
 {
     make_folder();
@@ -588,7 +694,8 @@ Suite *m3_suite(void)
         { "rows", rows, 1 },                                { "adds_up", adds_up, 1 },
         { "ids_that_are_none", ids_that_are_none, 1 },      { "ids_without_scores", ids_without_scores, 1 },
         { "legal_other_choice", legal_other_choice, 1 },    { "no_numbers", no_numbers, 1 },
-        { "profiles", profiles, 1 },
+        { "profiles", profiles, 1 },                        { "equal_scores", equal_scores, 1 },
+        { "exact_is_rounded", exact_is_rounded, 1 },
     };
     /* clang-format on */
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) { /* CK_RUN_CASE=rows runs one */
