@@ -217,22 +217,24 @@ static struct m3_range reduced(const double *p, const double *h, const struct in
     return m3_range_join(late, m3_partials_reduce(with, h, a->how, a->u));
 }
 
-/* Results of float sums that are exact, and of any within their bounds. Under other inputs the roundings are others:
- * then only their size is known, and the truth stays what is expected. */
+/* Results of float sums that are exact, and of any within their bounds. The range covers the orders of addition; what
+ * is left to chance is a part that float sums in another order round to its neighbour, at most one step of any part.
+ * Under other inputs the roundings are others: then only their size is known, and the truth stays what is expected. */
 static void add_lane(const struct in_parts *a, int64_t at, const struct parts parts[2], int cuts, int l, double bias)
 {
     static const double exact[M3_RANKS];
+    const struct m3_partials once = { a->how->ranks, M3_REDUCE_ONE_SHOT, a->how->dtype };
     struct m3_range all = { INFINITY, -INFINITY }, likely = all;
     double p[M3_RANKS], h[M3_RANKS], variance = 0, y = bias, given = parts[0].given[l];
+    const int is_exact = a->y && given == 0;
     for (int r = 0; r < a->how->ranks; r++) y += parts[0].sum[r][l];
     for (int c = 0; c < cuts; c++) {
         for (int r = 0; r < a->how->ranks; r++) p[r] = parts[c].sum[r][l], h[r] = parts[c].error[r][l];
-        variance = fmax(variance, m3_partials_variance(p, a->how));
+        variance = fmax(variance, m3_partials_variance(p, is_exact ? &once : a->how));
         all = m3_range_join(all, reduced(p, h, a, bias));
-        if (given == 0) likely = m3_range_join(likely, reduced(p, exact, a, bias));
+        if (is_exact) likely = m3_range_join(likely, reduced(p, exact, a, bias));
     }
     if (!isfinite(all.low) || !isfinite(all.high)) return;
-    const int is_exact = a->y && given == 0;
     const double half = is_exact ? (likely.high - likely.low) / 2 : 0, s = a->stored;
     if (is_exact) a->y[at] = y = likely.low + half;
     a->out->error[at] += fmax(0, fmax(all.high - y, y - all.low) - given);
