@@ -78,10 +78,30 @@ struct drifting {
     struct inputs inputs;
     double stored, quantised, weights, dumped,
         intermediates;                          /* roundoffs: here, of inputs, weights, the dump, intermediates */
+    struct m3_partials partials;                /* of the last product, */
+    int64_t terms;                              /* which has so many terms */
     double reference_u;                         /* of a reference that is not the truth itself; 0 */
     double *bias;                               /* [width]; NULL: none */
     int bends;
 };
+
+/* What rounding the parts of a product adds to what storing it costs. How large its terms are is not known: their sum
+ * of squares follows from walk, and for experts not more than the rounding of their activations says. `error` is that
+ * of element `i` so far: the candidate's terms may be so much larger. */
+static void add_partials(struct m3_side_by_side *s, const struct drifting *d, int64_t i, int64_t at, double size)
+{
+    const double n = (double)d->terms, u = d->stored, error = s->error[i], walk = s->walk[i];
+    const double growth = pow(1 + u, d->partials.ranks + 1);
+    struct m3_sum_sizes of = { .mass = s->bound[i] / (d->bends ? n : 1) + error, .sum = size + error };
+    double most, variance, squares = (walk * walk - (n / 3 + 1) * size * size) / (n / 6 + 1);
+    if (d->bends && d->intermediates > 0)
+        squares = fmin(squares, d->beside.intermediates_walk[at] * d->beside.intermediates_walk[at]);
+    m3_partials_estimate(&most, &variance, &of, &d->partials);
+    s->error[i] += growth * u * most;
+    of = (struct m3_sum_sizes){ .squares = fmax(0, squares), .sum = size };
+    m3_partials_estimate(&most, &variance, &of, &d->partials);
+    s->variance[i] += u * u * variance;
+}
 
 /* One row, or one slot of it: n elements, at `to` in s and at `at` in the reference. */
 static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64_t to, int64_t at, int64_t got_at,
@@ -108,6 +128,7 @@ static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64
         m3_side_by_side_add(s, to + i, d->dumped * size);
         s->error[to + i] += d->weights * B;
         s->variance[to + i] += d->weights * d->weights * B * B / 3;
+        if (d->partials.ranks > 0) add_partials(s, d, to + i, at + i, size);
         if (d->intermediates > 0) {
             const double spread = d->intermediates * d->beside.intermediates_walk[at + i];
             s->error[to + i] += d->intermediates * d->beside.intermediates[at + i];
@@ -208,6 +229,18 @@ static int knows_intermediates(const struct drifting *d)
            d->beside.intermediates_walk != NULL;
 }
 
+/* The parts in which the profile computes the tap's last product. */
+static void read_partials(struct drifting *d, const struct m3_operator_check *check, const struct m3_matched *m)
+{
+    const struct m3_setting *s = &check->setting;
+    const struct m3_weight *w = m3_graph_weight(s->model, s->semantics, (enum m3_tap)m->tap, m->layer, 0);
+    if (s->profile == NULL || w == NULL ||
+        m3_graph_row_of(s->model, s->semantics, (enum m3_tap)m->tap, m->layer)->more == M3_MORE_JOIN)
+        return;
+    d->terms = d->bends ? w->rows : w->cols;
+    if (d->terms > 0) d->partials = m3_profile_partials(s->profile, m->want->name);
+}
+
 /* d->bias := that of a linear operator, if it has one. */
 static int read_bias(struct drifting *d, const struct m3_operator_check *check, const struct m3_matched *m,
                      struct m3_error *error)
@@ -238,6 +271,7 @@ int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const 
         d.stored = m3_profile_store(profile, m->want->name);
         d.weights = m3_profile_weights(profile, m->want->name);
         d.dumped = m3_profile_dump_rounding(profile, m->want->name);
+        read_partials(&d, check, m);
     }
     const char *precision = m3_safetensors_metadata(m->reference->file, "precision");
     if (precision != NULL && strcmp(precision, "f32") == 0) d.reference_u = 0x1p-24;
