@@ -2,6 +2,7 @@
 
     python scripts/dump_transformers.py MODEL CASE OUT [--dtype f32|bf16] [--attention eager|sdpa]
                                         [--experts eager|grouped_mm|batched_mm] [--threads N] [--without-plus-one]
+                                        [--ranks N --reduce ring|one_shot|rank_order]
     m3ref compare REFERENCE OUT --map transformers
 
 A tensor is named after the module that gives it: the name alone, or name.0, name.1 .. for the parts of a tuple;
@@ -19,6 +20,7 @@ from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl as modeling
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden"))
 import files  # noqa: E402
+import tensor_parallel  # noqa: E402
 import truth  # noqa: E402
 
 INPUTS = ("layers.0", "o_proj", "out_proj", "down_proj", "post_attention_layernorm", "layer_norm2", "mlp.fc2",
@@ -37,7 +39,10 @@ class Functional:
         return getattr(torch.nn.functional, name)
 
     def linear(self, x, weight, bias=None):
-        result = torch.nn.functional.linear(x, weight, bias)
+        if self.dump.cut and self.dump.is_last_product():
+            result = tensor_parallel.product(x, weight, *self.dump.cut)
+        else:
+            result = torch.nn.functional.linear(x, weight, bias)
         self.dump.see_expert(result)
         return result
 
@@ -50,7 +55,8 @@ class Functional:
 class Dump:
     """Hooks on every module of a model; `tensors` fills during a forward pass."""
 
-    def __init__(self, model):
+    def __init__(self, model, cut=()):
+        self.cut = cut                          # ranks and reduce of tensor parallelism
         self.tensors, self.inside, self.results, self.calls, self.handles = {}, [], None, [], []
         for name, module in model.named_modules():
             if name:
@@ -90,8 +96,14 @@ class Dump:
                         self.save(f"{name}.{part}", value)
         return hook
 
+    def in_expert(self):
+        return self.results is not None and self.inside[-1].endswith(".experts")
+
+    def is_last_product(self):
+        return self.in_expert() and len(self.results) % 2 == 1
+
     def see_expert(self, result):
-        if self.results is not None and self.inside[-1].endswith(".experts"):
+        if self.in_expert():
             self.results.append(result.detach())
 
     def save_experts(self, name, ids, experts):
@@ -178,21 +190,24 @@ def read_case(path):
 
 
 @torch.no_grad()
-def run(model, given):
-    dump = Dump(model)
+def run(model, given, cut=()):
+    dump = Dump(model, cut)
     with dump.watching():
         model(use_cache=False, **given)
     dump.add_block_scores()
     return dump.tensors
 
 
-def dump(folder, case_path, out, dtype, attention, experts, remark=""):
+def dump(folder, case_path, out, dtype, attention, experts, remark="", cut=()):
+    """cut: ranks and reduce of tensor parallelism."""
     case, given = read_case(case_path)
     model = truth.load(folder, torch.float32, attention, experts)
     if dtype == "bf16":
         store_bf16(model)
+    if cut:
+        tensor_parallel.cut_modules(model, *cut)
     hashed = {name: value.numpy() for name, value in case.items() if not name.startswith("pixel")}
-    save_file(run(model, given), out, metadata={
+    save_file(run(model, given, cut), out, metadata={
         "producer": f"transformers {truth.transformers.__version__}, torch {torch.__version__}",
         "options": f"dtype {dtype}, attention {attention}, experts {experts}{remark}",
         "model_sha256": files.model_sha256(folder), "case_sha256": files.case_sha256(hashed)})
@@ -208,13 +223,16 @@ def main():
     parser.add_argument("--experts", choices=("eager", "grouped_mm", "batched_mm"), default="eager")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--without-plus-one", action="store_true")
+    parser.add_argument("--ranks", type=int, help="products in so many parts; experts: eager alone")
+    parser.add_argument("--reduce", choices=tensor_parallel.REDUCES, default="ring")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     if arguments.without_plus_one:
         drop_plus_one()
     dump(arguments.model, arguments.case, arguments.out, arguments.dtype, arguments.attention, arguments.experts,
-         ", without plus one" if arguments.without_plus_one else "")
+         ", without plus one" if arguments.without_plus_one else "",
+         (arguments.ranks, arguments.reduce) if arguments.ranks else ())
 
 
 if __name__ == "__main__":

@@ -97,7 +97,8 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
+    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2],
+                                            m->stored[3], m->partials,  m->how.u };
     return m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate,
                                 m->rows, c->E, c->K, &storage);
 }
@@ -105,7 +106,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_expert = {
     .name = "expert", .sections = { "5.15 experts" }, .value = value, .propagate = propagate,
-    .prepare = m3_prepare_gated_mlp, .linears = 2,
+    .prepare = m3_prepare_gated_mlp, .linears = 2, .in_parts = 1,
     .points = { "moe.expert.gate", "moe.expert.up", "moe.expert.chain", "moe.expert.act" },
 };
 /* clang-format on */

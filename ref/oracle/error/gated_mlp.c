@@ -124,6 +124,7 @@ struct propagated {
     const double *x;
     const struct m3_spread *of_x;
     struct m3_spread of_act; /* [T,F] */
+    double *act;             /* [T,F]; the value */
     const struct m3_gate *gate;
     const struct m3_mlp_storage *storage;
     int64_t H, F;
@@ -159,12 +160,13 @@ static void propagate_act(const void *self, int64_t t, const struct m3_panel *pa
         double y = m3_gate_value(gate[l], up[l], mlp->gate);
         m3_propagate_gate(&of_act, 0, gate[l], up[l], &of_gate, &of_up, l, mlp->gate, s->chain);
         m3_propagate_store(&of_act, &y, 1, s->act, 0);
+        mlp->act[at] = y;
     }
 }
 
 static int is_nothing(const struct m3_spread *of_x, const struct m3_mlp_storage *s)
 {
-    return m3_is_exact(of_x) && s->gate == 0 && s->up == 0 && s->chain == 0 && s->act == 0;
+    return m3_is_exact(of_x) && s->gate == 0 && s->up == 0 && s->chain == 0 && s->act == 0 && s->partials.ranks == 0;
 }
 
 int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
@@ -173,16 +175,19 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
 {
     const int64_t H = w1->cols, F = w1->rows, rows = m3_min(T, ROWS);
     const size_t mark = m3_scratch_mark(ctx);
-    double *memory = m3_scratch_take(ctx, 2 * rows * F, sizeof *memory);
+    double *memory = m3_scratch_take(ctx, 3 * rows * F, sizeof *memory);
     int status = memory ? M3_OK : M3_INTERNAL;
     for (int64_t t = 0; t < T && !status && !is_nothing(of_x, storage); t += rows) {
         const int64_t n = m3_min(rows, T - t);
         const struct m3_spread rows_x = m3_spread_from(of_x, t * H), of_act = { memory, memory + rows * F };
         struct m3_spread to = m3_spread_from(out, t * w2->rows);
-        const struct propagated mlp = { x + t * H, &rows_x, of_act, g, storage, H, F };
+        const struct propagated mlp = { x + t * H, &rows_x, of_act, memory + 2 * rows * F, g, storage, H, F };
         memset(memory, 0, (size_t)(2 * rows * F) * sizeof *memory);
         status = m3_dot_panels(ctx, propagate_act, &mlp, w1, w3, n);
         if (!status) status = m3_propagate_linear(ctx, &to, &of_act, w2, n);
+        if (!status && storage->partials.ranks > 0)
+            status =
+                m3_propagate_partials(ctx, &to, NULL, mlp.act, &of_act, w2, NULL, n, &storage->partials, storage->u);
     }
     m3_scratch_release(ctx, mark);
     return status;
@@ -191,7 +196,8 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2], m->stored[3] };
+    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2],
+                                            m->stored[3], m->partials,  m->how.u };
     return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->w[0], m->w[1], m->w[2], &gate,
                                   m->rows, &storage);
 }
@@ -199,7 +205,7 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_gated_mlp = {
     .name = "gated_mlp", .sections = { "6. The forward pass" }, .value = value, .propagate = propagate,
-    .prepare = m3_prepare_gated_mlp, .linears = 2,
+    .prepare = m3_prepare_gated_mlp, .linears = 2, .in_parts = 1,
     .points = { "moe.shared.gate", "moe.shared.up", "moe.shared.chain", "moe.shared.act" },
 };
 /* clang-format on */

@@ -14,7 +14,7 @@ int m3_intermediates(double *error, double *walk, const struct m3_setting *setti
                      const double *x, const int32_t *ids, int64_t T, struct m3_error *message)
 {
     const double u = M3_INTERMEDIATES_U;
-    const struct m3_mlp_storage storage = { u, u, u, u };
+    const struct m3_mlp_storage storage = { .gate = u, .up = u, .chain = u, .act = u };
     const struct m3_config *c = &setting->model->config;
     const struct m3_gate gate = m3_setting_gate(setting);
     const struct m3_weight *w[3];

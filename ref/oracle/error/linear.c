@@ -164,9 +164,117 @@ int m3_propagate_linear(struct m3_ctx *ctx, struct m3_spread *out, const struct 
     return status;
 }
 
+/* ---- a product in parts: each is rounded, then they are added */
+
+struct in_parts {
+    struct m3_spread *out;
+    double *y;
+    const double *x, *bias;
+    const struct m3_spread *of_x;
+    const struct m3_partials *how;
+    int64_t outputs, cols;
+    double u, stored;
+    int rounded;
+};
+
+/* The parts of LANES outputs: sums, the errors of these, and the share of x in the errors. */
+struct parts {
+    double sum[M3_RANKS][LANES], error[M3_RANKS][LANES], given[LANES];
+};
+
+static void cut_product(struct parts *parts, const struct in_parts *a, int64_t t, const struct m3_panel *panel,
+                        int even)
+{
+    memset(parts->given, 0, sizeof parts->given);
+    for (int r = 0; r < a->how->ranks; r++) {
+        double given[LANES] = { 0 }, variance[LANES];
+        struct m3_dots dots;
+        int64_t first, end;
+        m3_partials_cut(&first, &end, a->cols, a->how->ranks, r, even);
+        const double *w = panel->values + first * LANES;
+        const int64_t at = t * a->cols + first, n = end - first;
+        m3_dots(&dots, a->x + at, w, n);
+        if (!m3_is_exact(a->of_x)) m3_dot_spread(given, variance, a->of_x->error + at, a->of_x->variance + at, w, n);
+        for (int l = 0; l < LANES; l++) {
+            const double own = m3_bound_allowed(dots.mass[l], (double)(n + a->rounded), a->u);
+            parts->sum[r][l] = dots.sum[l];
+            parts->error[r][l] = own + given[l];
+            parts->given[l] += given[l];
+        }
+    }
+}
+
+/* The bias belongs to the first rank's part, or is added to the sum. */
+static struct m3_range reduced(const double *p, const double *h, const struct in_parts *a, double bias)
+{
+    double with[M3_RANKS];
+    struct m3_range late = m3_partials_reduce(p, h, a->how, a->u);
+    if (bias == 0) return late;
+    memcpy(with, p, (size_t)a->how->ranks * sizeof *with);
+    with[0] += bias;
+    late.low = m3_rounded_to(late.low + bias, a->how->dtype),
+    late.high = m3_rounded_to(late.high + bias, a->how->dtype);
+    return m3_range_join(late, m3_partials_reduce(with, h, a->how, a->u));
+}
+
+/* Results of float sums that are exact, and of any within their bounds. Under other inputs the roundings are others:
+ * then only their size is known, and the truth stays what is expected. */
+static void add_lane(const struct in_parts *a, int64_t at, const struct parts parts[2], int cuts, int l, double bias)
+{
+    static const double exact[M3_RANKS];
+    struct m3_range all = { INFINITY, -INFINITY }, likely = all;
+    double p[M3_RANKS], h[M3_RANKS], variance = 0, y = bias, given = parts[0].given[l];
+    for (int r = 0; r < a->how->ranks; r++) y += parts[0].sum[r][l];
+    for (int c = 0; c < cuts; c++) {
+        for (int r = 0; r < a->how->ranks; r++) p[r] = parts[c].sum[r][l], h[r] = parts[c].error[r][l];
+        variance = fmax(variance, m3_partials_variance(p, a->how));
+        all = m3_range_join(all, reduced(p, h, a, bias));
+        if (given == 0) likely = m3_range_join(likely, reduced(p, exact, a, bias));
+    }
+    if (!isfinite(all.low) || !isfinite(all.high)) return;
+    const int is_exact = a->y && given == 0;
+    const double half = is_exact ? (likely.high - likely.low) / 2 : 0, s = a->stored;
+    if (is_exact) a->y[at] = y = likely.low + half;
+    a->out->error[at] += fmax(0, fmax(all.high - y, y - all.low) - given);
+    a->out->variance[at] += half * half / 3 + s * s * (variance + bias * bias / 3);
+}
+
+static void partials_place(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct in_parts *a = self;
+    const int cuts = a->cols % a->how->ranks ? 2 : 1;
+    struct parts parts[2];
+    for (int c = 0; c < cuts; c++) cut_product(&parts[c], a, t, panel, c);
+    for (int l = 0; l < panel->lanes; l++) {
+        const int64_t n = panel->n0 + l;
+        add_lane(a, t * a->outputs + n, parts, cuts, l, a->bias ? a->bias[n] : 0);
+    }
+}
+
+int m3_propagate_partials(struct m3_ctx *ctx, struct m3_spread *out, double *y, const double *x,
+                          const struct m3_spread *of_x, const struct m3_weight *w, const double *bias, int64_t T,
+                          const struct m3_partials *how, double u)
+{
+    const struct in_parts linear = { .out = out,
+                                     .y = y,
+                                     .x = x,
+                                     .bias = bias,
+                                     .of_x = of_x,
+                                     .how = how,
+                                     .outputs = w->rows,
+                                     .cols = w->cols,
+                                     .u = u,
+                                     .stored = m3_partials_roundoff(how->dtype),
+                                     .rounded = m3_bound_weight_roundings(w, u) };
+    return m3_dot_panels(ctx, partials_place, &linear, w, NULL, T);
+}
+
 static int propagate(struct m3_recomputing *m)
 {
     int status = m3_propagate_linear(m->ctx, &m->spread, &m->in[0].off, m->w[0], m->rows);
+    if (!status && m->partials.ranks > 0)
+        status = m3_propagate_partials(m->ctx, &m->spread, m->y, m->in[0].x, &m->in[0].off, m->w[0], m->vector[1],
+                                       m->rows, &m->partials, m->how.u);
     if (m->row->more == M3_MORE_JOIN) m3_propagate_add(&m->spread, &m->in[1].off, NULL, m->count);
     return status;
 }
@@ -174,6 +282,6 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_linear = {
     .name = "linear", .sections = { "5.4 linear" }, .value = value, .bound = bound, .propagate = propagate,
-    .prepare = prepare,
+    .prepare = prepare, .in_parts = 1,
 };
 /* clang-format on */

@@ -11,13 +11,14 @@
 #include "oracle/error/private/compose.h"
 #include "oracle/error/private/operators.h"
 
-/* What an entry of "store", "input", "weights", "exact", "dump_rounding", "fused_norm" or "read" says about the points that its pattern
+/* What an entry of a field with patterns says about the points that its pattern
  * matches. */
 struct entry {
     char *pattern;
     enum m3_dtype dtype;            /* M3_DTYPES: deliberately none */
     struct m3_input_rounding input;
     struct m3_read_rounding read;
+    struct m3_partials partials;
 };
 
 struct entries {
@@ -30,7 +31,7 @@ struct m3_profile {
     enum m3_dtype dtype;            /* of the arithmetic */
     struct m3_arithmetic how;
     int truncates, flushes, ties_lowest;
-    struct entries store, input, weights, exact, dump_rounding, fused_norm, read;
+    struct entries store, input, weights, partials, exact, dump_rounding, fused_norm, read;
 };
 
 /* ---- points */
@@ -253,6 +254,28 @@ static void read_input(struct reading *reading, const json_t *object)
     }
 }
 
+static void read_partials(struct reading *reading, const json_t *object)
+{
+    static const char *const reduces[] = { "any", "one_shot", "ring" };
+    if (!is_object(reading, object, "partials")) return;
+    const char *pattern;
+    json_t *value;
+    json_object_foreach((json_t *)object, pattern, value)
+    {
+        struct entry *row = add_entry(reading, &reading->profile->partials, "partials", pattern, POINTS_LINEAR);
+        if (!row || json_is_null(value)) continue;
+        const char *reduce;
+        json_int_t ranks;
+        size_t which = 0;
+        int is_bad = json_unpack(value, "{s:I, s:s !}", "ranks", &ranks, "reduce", &reduce) != 0;
+        while (!is_bad && which < LENGTH(reduces) && strcmp(reduces[which], reduce) != 0) which++;
+        if (is_bad || which == LENGTH(reduces) || ranks < 2 || ranks > M3_RANKS)
+            refuse(reading, "partials", pattern, value,
+                   "null or {\"ranks\":2 to 64,\"reduce\":\"any\", \"one_shot\" or \"ring\"}");
+        else row->partials = (struct m3_partials){ .ranks = (int)ranks, .reduce = (enum m3_reduce)which };
+    }
+}
+
 static void read_list(struct reading *reading, const json_t *root, const char *field, struct entries *entries,
                       enum points which)
 {
@@ -290,7 +313,7 @@ static void check_names(struct reading *reading, const json_t *root)
     static const char *const fields[] = { "name",          "u",          "rounding", "flush_subnormals",
                                           "angle",         "math",       "scores",   "store",
                                           "input",         "weights",    "exact",    "ties",
-                                          "dump_rounding", "fused_norm", "read" };
+                                          "dump_rounding", "fused_norm", "read",     "partials" };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)root, key, value)
@@ -328,6 +351,7 @@ static void read_fields(struct reading *reading, const json_t *root)
     read_formats(reading, json_object_get(root, "store"), "store", &p->store, POINTS_ALL);
     read_input(reading, json_object_get(root, "input"));
     read_formats(reading, json_object_get(root, "weights"), "weights", &p->weights, POINTS_WEIGHTS);
+    read_partials(reading, json_object_get(root, "partials"));
     read_list(reading, root, "exact", &p->exact, POINTS_TAPS);
     read_list(reading, root, "fused_norm", &p->fused_norm, POINTS_NORMS);
     read_formats(reading, json_object_get(root, "read"), "read", &p->read, POINTS_KEYS);
@@ -374,6 +398,7 @@ void m3_profile_close(struct m3_profile *profile)
     free_entries(&profile->store);
     free_entries(&profile->input);
     free_entries(&profile->weights);
+    free_entries(&profile->partials);
     free_entries(&profile->exact);
     free_entries(&profile->dump_rounding);
     free_entries(&profile->fused_norm);
@@ -455,4 +480,17 @@ struct m3_input_rounding m3_profile_input(const struct m3_profile *profile, cons
     for (size_t i = profile->input.count; i-- > 0;)
         if (matches(profile->input.rows[i].pattern, tap)) return profile->input.rows[i].input;
     return none;
+}
+
+struct m3_partials m3_profile_partials(const struct m3_profile *profile, const char *tap)
+{
+    struct m3_partials how = { 0 };
+    if (m3_profile_store(profile, tap) == 0) return how;
+    for (size_t i = profile->partials.count; i-- > 0;)
+        if (matches(profile->partials.rows[i].pattern, tap)) {
+            how = profile->partials.rows[i].partials;
+            how.dtype = m3_profile_dtype(profile, tap);
+            return how;
+        }
+    return how;
 }

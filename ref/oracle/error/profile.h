@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/weight.h"
 #include "oracle/error/bounds.h"
+#include "oracle/partials/reduce.h"
 
 struct m3_profile;
 
@@ -68,5 +69,8 @@ struct m3_input_rounding m3_profile_input(const struct m3_profile *profile, cons
 /* The unit roundoff to which the weights of a linear operator, or the router's bias (moe.experts), may have been
  * rounded in addition to their stored form; otherwise 0. */
 double m3_profile_weights(const struct m3_profile *profile, const char *tap);
+/* In how many parts a linear operator is computed, and the format in which they are stored; ranks 0: in one part, or
+ * that format is no coarser than the arithmetic. */
+struct m3_partials m3_profile_partials(const struct m3_profile *profile, const char *tap);
 
 #endif

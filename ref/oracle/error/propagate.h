@@ -9,6 +9,7 @@
 #define M3_ORACLE_ERROR_PROPAGATE_H
 
 #include "oracle/error/bounds.h"
+#include "oracle/partials/reduce.h"
 
 /* The possible errors of the elements of an array. */
 struct m3_spread {
@@ -37,6 +38,12 @@ int m3_propagate_layer_norm(struct m3_ctx *, struct m3_spread *out, const double
                             const double *w, int64_t T, int64_t H, double eps);
 int m3_propagate_linear(struct m3_ctx *, struct m3_spread *out, const struct m3_spread *of_x, const struct m3_weight *w,
                         int64_t T);
+/* Adds what rounding the parts of a product costs, the rounding of the result included, beside m3_propagate_linear. y
+ * is what is expected of x: where x is exact, it becomes the middle of the results that the roundings can have. NULL:
+ * x is never exact. u: of the arithmetic that adds products. */
+int m3_propagate_partials(struct m3_ctx *, struct m3_spread *out, double *y, const double *x,
+                          const struct m3_spread *of_x, const struct m3_weight *w, const double *bias, int64_t T,
+                          const struct m3_partials *how, double u);
 /* u_turn: unit roundoff at which cosine and sine are stored; u_product: of the products and their sum; 0: none. */
 int m3_propagate_rope(struct m3_ctx *, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
                       const double *cos, const double *sin, int64_t T, int64_t heads, int64_t D, int64_t R,
@@ -81,6 +88,8 @@ void m3_propagate_add(struct m3_spread *out, const struct m3_spread *of_a, const
 /* Unit roundoffs of the intermediates that a gated MLP stores; 0: not coarser. */
 struct m3_mlp_storage {
     double gate, up, chain, act;
+    struct m3_partials partials;        /* of the last product */
+    double u;                           /* of the arithmetic: for partials only */
 };
 /* w2 act(w1 x, w3 x) of x [T,H]. */
 int m3_propagate_gated_mlp(struct m3_ctx *, struct m3_spread *out, const double *x, const struct m3_spread *of_x,

@@ -75,6 +75,17 @@ static double stored_at(const struct m3_recomputing *m, const char *point)
     return m3_profile_store(m->setting->profile, name);
 }
 
+/* In which parts the tap is computed. An additive join adds a vector that no rank has a part of. */
+static struct m3_partials partials_of(const struct m3_recomputing *m)
+{
+    const struct m3_profile *profile = m->setting->profile;
+    struct m3_partials none = { 0 };
+    char name[96];
+    if (!profile || !m->op->in_parts || m->row->more == M3_MORE_JOIN) return none;
+    if (m3_tap_name(name, sizeof name, m->tap, m->layer) || m3_profile_exact(profile, name)) return none;
+    return m3_profile_partials(profile, name);
+}
+
 /* The spread to which propagated errors are added, initially zeros; NULL if memory is short. */
 static struct m3_spread *spread_of_result(struct m3_recomputing *m)
 {
@@ -88,7 +99,8 @@ static struct m3_spread *spread_of_result(struct m3_recomputing *m)
     return NULL;
 }
 
-/* Adds the error of storing the tap itself. A copy adds none if its source was stored as coarsely. */
+/* Adds the error of storing the tap itself. A copy adds none if its source was stored as coarsely, and neither does a
+ * sum of parts, whose errors include it. */
 static void store(struct m3_recomputing *m)
 {
     const struct m3_profile *profile = m->setting->profile;
@@ -97,7 +109,7 @@ static void store(struct m3_recomputing *m)
     int64_t layer;
     if (!profile || m->setting->unrounded || m->status || m3_tap_name(name, sizeof name, m->tap, m->layer)) return;
     const double u = m3_profile_store(profile, name);
-    if (u == 0 || m3_profile_exact(profile, name)) return;
+    if (u == 0 || m3_profile_exact(profile, name) || m->partials.ranks > 0) return;
     if (m->op->copies && !m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, 0) &&
         !m3_tap_name(source, sizeof source, tap, layer) && m3_profile_store(profile, source) >= u)
         return;
@@ -142,7 +154,7 @@ static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing
 
 static void propagate(struct m3_recomputing *m)
 {
-    int is_off = 0;
+    int is_off = m->partials.ranks > 0;
     for (int i = 0; i < M3_OPERANDS; i++) is_off |= m3_is_off(&m->in[i]);
     for (int i = 0; i < M3_POINTS; i++) is_off |= m->stored[i] > 0;
     struct m3_spread *spread = m->op->propagate && is_off ? spread_of_result(m) : NULL;
@@ -230,6 +242,7 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
         m.how = m3_setting_arithmetic(setting, m.count);
         for (int i = 0; i < M3_POINTS; i++) m.stored[i] = stored_at(&m, m.op->points[i]);
         for (int i = 1; i <= m.op->keys; i++) m3_recompute_round_key(&m, i);
+        m.partials = partials_of(&m);
         results(&m);
         expand_vectors(&m);
         if (m.op->prepare && !m.status) m3_recompute_check(&m, m.op->prepare(&m));

@@ -93,7 +93,7 @@ static void layer(long double *y, const long double *x, const struct layer *a, d
     }
 }
 
-static const struct m3_mlp_storage nothing_stored = { 0, 0, 0, 0 };
+static const struct m3_mlp_storage nothing_stored = { 0 };
 
 static void formula(long double *y, const long double *x, const void *self) { layer(y, x, self, 0, &nothing_stored); }
 
@@ -245,8 +245,10 @@ START_TEST(storage)
         struct layer a = { .what = only == 5 ? ROUTED : c % 2 ? EXPERTS : MLP, .T = 20, .H = H, .F = F, .factor = 2,
                            .gate = gates[c % 3], .u_sum = only == 5 ? u : 0 };
         /* clang-format on */
-        a.storage = (struct m3_mlp_storage){ only == 0 || only == 4 ? u : 0, only == 1 || only == 4 ? u : 0,
-                                             only == 2 || only == 4 ? u : 0, only >= 3 && only < 5 ? u : 0 };
+        a.storage = (struct m3_mlp_storage){ .gate = only == 0 || only == 4 ? u : 0,
+                                             .up = only == 1 || only == 4 ? u : 0,
+                                             .chain = only == 2 || only == 4 ? u : 0,
+                                             .act = only >= 3 && only < 5 ? u : 0 };
         make_weights(&a, STORED_BF16, &state);
         struct spread_case p = new_case(&a, &state);
         spread_stored(&p, rounded, only == 5 ? 0.3 : 0.05);

@@ -114,12 +114,33 @@ START_TEST(caches)
 }
 END_TEST
 
+/* Goal:  tpN is the word for products in N parts.
+ * Claim: at what engines cut by columns, where it is stored more coarsely than the arithmetic; 2 to 64 parts.
+ * Seen to fail with the number of ranks one power of two too small; with "tp3" taken as tp4 (in refusals). */
+START_TEST(parts)
+{
+    const char *const cut[] = { "layers.0.attn_out", "layers.0.mlp", "layers.3.moe.shared",
+                                "mtp.0.layer.moe.expert_out" };
+    struct m3_profile *p = open_profile("bf16+tp8"), *most = open_profile("bf16+tp64+tp2+fused_norm");
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(m3_profile_partials(p, cut[i]).ranks, 8);
+        ck_assert_int_eq(m3_profile_partials(p, cut[i]).reduce, M3_REDUCE_ANY);
+        ck_assert_int_eq(m3_profile_partials(most, cut[i]).ranks, 2);
+    }
+    ck_assert_int_eq(m3_profile_partials(p, "layers.0.q_proj").ranks, 0);
+    m3_profile_close(p);
+    m3_profile_close(most);
+}
+END_TEST
+
 /* Goal:  what is wrong is named, with what would be right.
  * Seen to fail with an unknown word ignored; with a file that is its own base, which never ended. */
 START_TEST(refusals)
 {
     refuses("bf16+nope", M3_BAD_INPUT, "bf16+nope: got the word \"nope\"", "fused_norm, ");
     refuses("bf16+fused_norm+", M3_BAD_INPUT, "got the word \"\"", "kv_e4m3");
+    refuses("bf16+tp3", M3_BAD_INPUT, "got the word \"tp3\"", "tp2, tp4, .. tp64");
+    refuses("bf16+tp128", M3_BAD_INPUT, "got the word \"tp128\"", "tp64");
     refuses("nope+fused_norm", M3_ABSENT, "profile nope: got no such profile", "bf16, ");
     write_text(in_folder("a.json"), "{\"name\": \"a\", \"base\": 3}");
     refuses(in_folder("a.json"), M3_BAD_INPUT, "a.json: base: got another JSON value", "name of a profile");
@@ -167,6 +188,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, base);
     tcase_add_test(test, words);
     tcase_add_test(test, caches);
+    tcase_add_test(test, parts);
     tcase_add_test(test, refusals);
     tcase_add_test(test, built_in);
     suite_add_tcase(suite, test);

@@ -26,6 +26,7 @@ struct m3_error_operator {
     int keys;                           /* this many operands after the first are read up to the row's own place */
     const char *points[M3_POINTS];      /* intermediates that a profile may store more coarsely. SPEC 7.3 */
     int linears;                        /* this many of them, from the first, are linear operators without a tap */
+    int in_parts;                       /* its last product may be computed in parts: m->partials */
     enum m3_functions functions;
     int copies;                         /* numbers are copied unchanged */
     int has_suspect;                    /* the bound includes a probable allowance */

@@ -39,6 +39,7 @@ struct m3_recomputing {
     struct m3_spread spread;
     struct m3_arithmetic how;
     double stored[M3_POINTS];           /* unit roundoff of storing at op->points; 0: not coarser */
+    struct m3_partials partials;        /* of op->in_parts; ranks 0: computed in one part */
     void *prepared;                     /* the result of op->prepare for value, bound and propagate */
     struct m3_recomputed *out;
     struct m3_error *error;

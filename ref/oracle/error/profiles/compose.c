@@ -19,7 +19,12 @@ static void list_names(char *names, size_t size, const char *const list[][2])
 
 void m3_profile_names(char *names, size_t size) { list_names(names, size, m3_built_in_profiles); }
 
-void m3_profile_words(char *names, size_t size) { list_names(names, size, m3_profile_word_texts); }
+void m3_profile_words(char *names, size_t size)
+{
+    list_names(names, size, m3_profile_word_texts);
+    const size_t used = strlen(names);
+    snprintf(names + used, size - used, ", tp2, tp4, .. tp%d", M3_RANKS);
+}
 
 /* The text of a name in the list, or NULL. */
 static const char *text_of(const char *const list[][2], const char *name, size_t length)
@@ -138,18 +143,34 @@ static int load(json_t **root, const char *name, int files, struct m3_error *err
                    names);
 }
 
+/* "tp8": the products that engines cut by columns are computed in 8 parts. NULL if it is no such word. */
+static json_t *parts_word(const char *word, size_t length)
+{
+    static const char *const cut[] = { "*.attn_out", "*.mlp", "*.moe.shared", "*.moe.expert_out" };
+    int ranks = 2;
+    char name[16];
+    while (ranks <= M3_RANKS &&
+           (snprintf(name, sizeof name, "tp%d", ranks), strlen(name) != length || memcmp(name, word, length) != 0))
+        ranks *= 2;
+    json_t *patterns = ranks <= M3_RANKS ? json_object() : NULL;
+    for (size_t i = 0; patterns && i < sizeof cut / sizeof *cut; i++)
+        m3_json_set(patterns, cut[i], json_pack("{s:i, s:s}", "ranks", ranks, "reduce", "any"));
+    return patterns ? json_pack("{s:o}", "partials", patterns) : NULL;
+}
+
 /* Puts the word, without its '+', above the profile. */
 static int add_word(json_t *root, const char *word, size_t length, const char *text, struct m3_error *error)
 {
     const char *overlay = text_of(m3_profile_word_texts, word, length);
+    json_t *above = parts_word(word, length);
     char names[400];
-    if (!overlay) {
+    int status = M3_OK;
+    if (overlay) status = m3_json_parse(&above, overlay, strlen(overlay), text, error);
+    if (!above && !status) {
         m3_profile_words(names, sizeof names);
         return m3_fail(error, M3_BAD_INPUT, "profile %s: got the word \"%.*s\", expected one of %s", text, (int)length,
                        word, names);
     }
-    json_t *above = NULL;
-    int status = m3_json_parse(&above, overlay, strlen(overlay), text, error);
     if (!status) status = put_above(root, above, text, error);
     json_decref(above);
     return status;
