@@ -17,7 +17,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/error/profiles oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -101,12 +101,15 @@ $(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json)
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 
-# The built-in profiles, named after their files.
-$(BUILD)/profiles.c: $(sort $(wildcard ref/oracle/error/profiles/*.json)) Makefile
+# The built-in profiles and the words that may follow them, named after their files.
+PROFILES := $(sort $(wildcard ref/oracle/error/profiles/*.json))
+WORDS := $(sort $(wildcard ref/oracle/error/profiles/words/*.json))
+texts = echo 'const char *const $(1)[][2] = {'; for f in $(2); do echo "{ \"$$(basename $$f .json)\","; \
+	sed 's/["\\]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; echo '{ NULL, NULL } };'
+$(BUILD)/profiles.c: $(PROFILES) $(WORDS) Makefile
 	@mkdir -p $(@D)
-	@{ echo '#include "oracle/error/profile.h"'; echo 'const char *const m3_built_in_profiles[][2] = {'; \
-	   for f in $(filter %.json,$^); do echo "{ \"$$(basename $$f .json)\","; \
-	   sed 's/["\\]/\\&/g; s/.*/"&\\n"/' $$f; echo '},'; done; echo '{ NULL, NULL } };'; } > $@
+	@{ echo '#include "oracle/error/profile.h"'; $(call texts,m3_built_in_profiles,$(PROFILES)); \
+	   $(call texts,m3_profile_word_texts,$(WORDS)); } > $@
 $(BUILD)/profiles.o: $(BUILD)/profiles.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 

@@ -23,7 +23,8 @@ static const char help[] =
     "  MODEL               model directory, as for m3ref run\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run\n"
-    "  --profile NAME|FILE where the candidate rounds: {profiles} or a JSON file (default fp32; SPEC 7.3)\n"
+    "  --profile NAME|FILE where the candidate rounds: {profiles} or a JSON file (default fp32; SPEC 7.3);\n"
+    "                      after it words for what else rounds, NAME+WORD+WORD: {words}\n"
     "  --taps GLOB,...     judge only taps that match (\"layers.3.*,logits\"); their inputs are still taken from all\n"
     "                      taps\n"
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
@@ -112,7 +113,7 @@ static int check_paths(const struct arguments *a, const struct m3_model *model, 
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_reads(&paths, "CANDIDATE", a->candidate);
-    m3_cli_reads_named(&paths, "--profile", a->profile);
+    m3_cli_reads_profile(&paths, a->profile);
     m3_cli_reads_named(&paths, "--map", a->map);
     m3_cli_reads_input(&paths, &a->input);
     m3_cli_reads_model(&paths, a->model, model->checkpoint);

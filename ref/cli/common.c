@@ -11,11 +11,20 @@
 
 int m3_cli_help(const char *help, struct m3_error *error)
 {
-    static const char profiles[] = "{profiles}";
-    const char *at = strstr(help, profiles), *rest = at ? at + strlen(profiles) : help;
-    char names[200] = "";
-    if (at) m3_profile_names(names, sizeof names);
-    if (printf("%.*s%s%s", (int)(at ? at - help : 0), help, names, rest) >= 0 && fflush(stdout) == 0) return M3_OK;
+    static const struct {
+        const char *mark;
+        void (*list)(char *names, size_t size);
+    } lists[] = { { "{profiles}", m3_profile_names }, { "{words}", m3_profile_words } };
+    char names[400];
+    int written = 0;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const char *at = strstr(help, lists[i].mark);
+        if (!at) continue;
+        lists[i].list(names, sizeof names);
+        written |= printf("%.*s%s", (int)(at - help), help, names);
+        help = at + strlen(lists[i].mark);
+    }
+    if (written >= 0 && printf("%s", help) >= 0 && fflush(stdout) == 0) return M3_OK;
     return m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 

@@ -47,7 +47,8 @@ static const char help[] =
     "  --force           compare dumps of different models or cases\n"
     "  --profile NAME|FILE\n"
     "                    what the candidate's arithmetic may do: {profiles} or a JSON file\n"
-    "                    (default fp32; SPEC 7.3)\n"
+    "                    (default fp32; SPEC 7.3); after it words for what else rounds, NAME+WORD+WORD:\n"
+    "                    {words}\n"
     "  --help            print this text\n"
     "\n"
     "Exit status: 0 all stages pass; 1 a stage fails; 2 suspect: allowed, but improbable; 3 not comparable: nothing\n"
@@ -214,7 +215,7 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     m3_cli_reads(&paths, "--companions", a->companions);
     m3_cli_reads(&paths, "--envelope", a->envelope);
     m3_cli_reads_named(&paths, "--map", a->map);
-    m3_cli_reads_named(&paths, "--profile", a->profile);
+    m3_cli_reads_profile(&paths, a->profile);
     return paths.status;
 }
 

@@ -22,7 +22,8 @@ static const char help[] =
     "or down) where the profile stores values in a coarser format, and skips some of these places. OUT gets the\n"
     "sorted distances of each tap. `m3ref compare --envelope OUT` ranks a candidate among them.\n"
     "\n"
-    "  --profile P            {profiles} or a JSON file (SPEC 7.3)\n"
+    "  --profile P            {profiles} or a JSON file (SPEC 7.3); after it words for what else\n"
+    "                         rounds, P+WORD+WORD: {words}\n"
     "  --out OUT              safetensors file (or .gz); it appears only after all runs have succeeded\n"
     "  --runs N               number of runs, default 32; with fewer, the ranks mean little\n"
     "  --seed S               default 1; the same seed gives the same file\n"
@@ -96,7 +97,7 @@ static int check_paths(const struct arguments *a, const struct m3_model *model, 
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--out", a->out);
-    m3_cli_reads_named(&paths, "--profile", a->profile);
+    m3_cli_reads_profile(&paths, a->profile);
     m3_cli_reads_input(&paths, &a->input);
     m3_cli_reads_model(&paths, a->model, model->checkpoint);
     return paths.status;

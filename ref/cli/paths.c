@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "oracle/error/profile.h"
 
 static int same(const struct stat *a, const struct stat *b) { return a->st_dev == b->st_dev && a->st_ino == b->st_ino; }
 
@@ -67,6 +68,16 @@ void m3_cli_reads(struct m3_cli_paths *paths, const char *option, const char *pa
 void m3_cli_reads_named(struct m3_cli_paths *paths, const char *option, const char *name)
 {
     if (name && m3_is_json_path(name)) m3_cli_reads(paths, option, name);
+}
+
+void m3_cli_reads_profile(struct m3_cli_paths *paths, const char *profile)
+{
+    char *name = profile ? strdup(profile) : NULL;
+    if (profile && !name) paths->status = m3_fail_memory(paths->error, profile, 0);
+    if (!name) return;
+    name[m3_profile_base_length(name)] = '\0';
+    m3_cli_reads_named(paths, "--profile", name);
+    free(name);
 }
 
 /* The files of the folder whose names match, and the outputs that would be read the next time because their names

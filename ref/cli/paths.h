@@ -34,6 +34,8 @@ void m3_cli_writes(struct m3_cli_paths *paths, const char *option, const char *p
 void m3_cli_reads(struct m3_cli_paths *paths, const char *option, const char *path);
 /* Names a profile or a map: a file, or built in. */
 void m3_cli_reads_named(struct m3_cli_paths *paths, const char *option, const char *name);
+/* The same for --profile: words may follow the name. */
+void m3_cli_reads_profile(struct m3_cli_paths *paths, const char *profile);
 /* Names a model directory: its weight files, unless `files` is NULL, and the other files of a release, present or
  * not. */
 void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const struct m3_checkpoint *files);

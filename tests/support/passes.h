@@ -65,7 +65,8 @@ static inline void pass_open(struct pass *p, const char *model_path, const char 
     ck_assert_int_eq(m3_case_read(&p->the_case, case_path, &p->model->config, &p->error), 0);
     ck_assert_int_eq(m3_ctx_init(&p->ctx, 2, M3_LINEAR_ORDERED), 0);
     p->semantics = p->model->config.semantics;
-    p->setting = (struct m3_setting){ p->model, &p->semantics, &p->the_case, NULL, &p->ctx };
+    p->setting =
+        (struct m3_setting){ .model = p->model, .semantics = &p->semantics, .the_case = &p->the_case, .ctx = &p->ctx };
 }
 
 /* Runs the pass in the reading of p->semantics; `force` may be NULL. */

@@ -109,6 +109,19 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
     return M3_OK;
 }
 
+/* Of a norm that may read its sum before it is rounded: the terms of the sum. */
+static void mark_terms(struct m3_blaming *b, const struct m3_blame_item *item)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    if (!m3_fused_sum(&tap, &layer, b->setting, item->tap, item->layer)) return;
+    const struct m3_blame_item *sum = m3_blame_find(b, tap, layer);
+    for (int j = 0; sum && sum->dumped && j < M3_OPERANDS; j++) {
+        struct m3_blame_item *term = m3_blame_operand(b, sum, j);
+        if (term && term->dumped) term->needed = 1;
+    }
+}
+
 /* Marks the operands of judged taps, and the taps needed to recompute operands that were not dumped. */
 static void mark_needed(struct m3_blaming *b)
 {
@@ -121,6 +134,7 @@ static void mark_needed(struct m3_blaming *b)
             struct m3_blame_item *operand = m3_blame_operand(b, item, j);
             if (operand) operand->needed = 1;
         }
+        if (judged) mark_terms(b, item);
     }
 }
 
@@ -182,12 +196,28 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
     return status;
 }
 
+/* A norm may have read its sum before it was rounded: what explains it better counts. */
+static int try_fused(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped)
+{
+    const struct m3_blamed as_stored = *item->blamed;
+    struct m3_recomputed made = { 0 };
+    if (as_stored.verdict != M3_VERDICT_FAIL && as_stored.verdict != M3_VERDICT_SUSPECT) return M3_OK;
+    int status = m3_trace_recompute_fused(&made, b->trace, item->tap, item->layer, b->error);
+    if (!status && !made.missing[0]) {
+        status = m3_blame_judge_values(b, item, dumped, &made);
+        if (!m3_verdict_is_better(&item->blamed->tiers, &as_stored.tiers)) *item->blamed = as_stored;
+    }
+    m3_recomputed_free(&made);
+    return status;
+}
+
 static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
 {
     struct m3_recomputed made = { 0 };
     int status = recompute(&made, b, item);
     if (!status && made.missing[0]) not_judged(item->blamed, &made, dumped->rows);
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
+    if (!status) status = try_fused(b, item, dumped);
     m3_recomputed_free(&made);
     return status;
 }

@@ -67,3 +67,27 @@ void m3_recompute_round_input(struct m3_recomputing *m, const char *point)
             quantise(in->off.error + at, in->off.variance + at, in->x + at, m3_min(block, width - k), &rule);
         }
 }
+
+/* Keys and values in a cache of a coarser format. Formats of 8 bits have a scale, of which it is only known that it is
+ * no larger than 1 or than what brings the largest number to the largest code: it stretches the smallest step. What was
+ * scaled may be stored like the tap again. */
+void m3_recompute_round_key(struct m3_recomputing *m, int i)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    char name[96];
+    const struct m3_profile *profile = m->setting->profile;
+    if (!profile || m->status || m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, i) ||
+        m3_tap_name(name, sizeof name, tap, layer))
+        return;
+    const struct m3_read_rounding rule = m3_profile_read(profile, name);
+    const struct m3_value *all = m->operands[i];
+    struct m3_given *in = &m->in[i];
+    const int64_t n = (m->setting->the_case->p0 + m->numbers[m->rows - 1] + 1) * in->width;
+    if (rule.u == 0 || !m3_recompute_own_spread(m, &in->off, n)) return;
+    double scale = 1;
+    for (int64_t k = 0; k < all->rows * all->width && rule.largest > 0; k++)
+        scale = fmax(scale, fabs(all->values[k]) / rule.largest);
+    const double u = rule.u + (rule.largest > 0 ? m3_profile_store(profile, name) : 0);
+    m3_propagate_store(&in->off, in->x, n, u, rule.floor * scale);
+}

@@ -8,14 +8,16 @@
 #include "base/sha256.h"
 #include "io/json.h"
 #include "model/taps.h"
+#include "oracle/error/private/compose.h"
 #include "oracle/error/private/operators.h"
 
-/* What an entry of "store", "input", "weights", "partials", "exact" or "dump_rounding" says about the points that its pattern
+/* What an entry of a field with patterns says about the points that its pattern
  * matches. */
 struct entry {
     char *pattern;
     enum m3_dtype dtype;            /* M3_DTYPES: deliberately none */
     struct m3_input_rounding input;
+    struct m3_read_rounding read;
     struct m3_partials partials;
 };
 
@@ -29,7 +31,7 @@ struct m3_profile {
     enum m3_dtype dtype;            /* of the arithmetic */
     struct m3_arithmetic how;
     int truncates, flushes, ties_lowest;
-    struct entries store, input, weights, partials, exact, dump_rounding;
+    struct entries store, input, weights, partials, exact, dump_rounding, fused_norm, read;
 };
 
 /* ---- points */
@@ -37,7 +39,7 @@ struct m3_profile {
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 /* The points that a pattern may match. */
-enum points { POINTS_ALL, POINTS_TAPS, POINTS_LINEAR, POINTS_WEIGHTS };
+enum points { POINTS_ALL, POINTS_TAPS, POINTS_NORMS, POINTS_KEYS, POINTS_LINEAR, POINTS_WEIGHTS };
 
 static int matches(const char *pattern, const char *point) { return fnmatch(pattern, point, FNM_NOESCAPE) == 0; }
 
@@ -48,6 +50,17 @@ static int may_mean_intermediate(const char *pattern)
     return length > 0 && pattern[length - 1] != '*';
 }
 
+/* Is the tap one of those that the field is about? Norms: those that may read the sum of an addition. */
+static int is_meant(enum points which, enum m3_tap tap)
+{
+    const struct m3_graph_row *row = &m3_graph[tap];
+    const int is_norm = row->op == M3_OP_RMS_NORM || row->op == M3_OP_LAYER_NORM;
+    const int of_sum = m3_graph[row->operands[0].tap].op == M3_OP_ADD || tap == M3_TAP_MTP_HIDDEN_NORM;
+    if (which == POINTS_NORMS) return is_norm && of_sum;
+    if (which == POINTS_KEYS) return tap == M3_TAP_K_ROPE || tap == M3_TAP_V_PROJ || tap == M3_TAP_INDEX_K_ROPE;
+    return 1;
+}
+
 /* Does the pattern match that tap, or an intermediate of its operator? `mlp` is a linear operator in dense layers. */
 static int matches_tap(const char *pattern, enum points which, enum m3_tap tap, int64_t layer)
 {
@@ -56,7 +69,7 @@ static int matches_tap(const char *pattern, enum points which, enum m3_tap tap, 
     const int is_linear = op == &m3_error_linear || op->linears > 0 || tap == M3_TAP_MLP;
     const int count = linear ? op->linears : which == POINTS_ALL && may_mean_intermediate(pattern) ? M3_POINTS : 0;
     char name[160];
-    if (m3_tap_name(name, sizeof name, tap, layer)) return 0;
+    if (!is_meant(which, tap) || m3_tap_name(name, sizeof name, tap, layer)) return 0;
     if (has_bias || (m3_tap_table[tap].kind == M3_KIND_REALS && (is_linear || !linear)))
         if (matches(pattern, name)) return 1;
     for (int i = 0; i < count && op->points[i]; i++) {
@@ -122,16 +135,35 @@ static int read_choice(struct reading *reading, const json_t *value, const char 
     return -1;
 }
 
+/* A format of stored values, or of keys and values in a cache. */
+struct format {
+    const char *name;
+    enum m3_dtype dtype;            /* M3_DTYPES: of caches only */
+    struct m3_read_rounding read;
+};
+
+static const struct format formats[] = {
+    { "f64", M3_F64, { 0x1p-53, 0, 0 } },
+    { "f32", M3_F32, { 0x1p-24, 0x1p-150, 0 } },
+    { "f16", M3_F16, { 0x1p-11, 0x1p-25, 0 } },
+    { "bf16", M3_BF16, { 0x1p-8, 0x1p-134, 0 } },
+    { "f8_e4m3", M3_DTYPES, { 0x1p-4, 0x1p-10, 448 } },
+    { "f8_e5m2", M3_DTYPES, { 0x1p-3, 0x1p-17, 57344 } },
+};
+
+/* NULL if it is not a string with the name of a format. */
+static const struct format *format_named(const json_t *value)
+{
+    for (size_t i = 0; json_is_string(value) && i < LENGTH(formats); i++)
+        if (strcmp(formats[i].name, json_string_value(value)) == 0) return &formats[i];
+    return NULL;
+}
+
 /* M3_DTYPES if it is not a string with a format for stored values. */
 static enum m3_dtype format_of(const json_t *value)
 {
-    static const struct {
-        const char *name;
-        enum m3_dtype dtype;
-    } formats[] = { { "f64", M3_F64 }, { "f32", M3_F32 }, { "f16", M3_F16 }, { "bf16", M3_BF16 } };
-    for (size_t i = 0; json_is_string(value) && i < LENGTH(formats); i++)
-        if (strcmp(formats[i].name, json_string_value(value)) == 0) return formats[i].dtype;
-    return M3_DTYPES;
+    const struct format *format = format_named(value);
+    return format ? format->dtype : M3_DTYPES;
 }
 
 static double roundoff(enum m3_dtype dtype)
@@ -143,12 +175,17 @@ static double roundoff(enum m3_dtype dtype)
 static struct entry *add_entry(struct reading *reading, struct entries *entries, const char *field, const char *pattern,
                                enum points which)
 {
+    static const char *const expected[] = {
+        [POINTS_ALL] = "a pattern that matches a tap or an inner point",
+        [POINTS_TAPS] = "a pattern that matches a tap",
+        [POINTS_NORMS] = "a pattern that matches a norm of a sum",
+        [POINTS_KEYS] = "a pattern that matches k_rope, v_proj or index.k_rope",
+        [POINTS_LINEAR] = "a pattern that matches a linear operator",
+        [POINTS_WEIGHTS] = "a pattern that matches a linear operator",
+    };
     if (!means_something(pattern, which)) {
         json_t *got = json_string(pattern);
-        refuse(reading, field, NULL, got,
-               which >= POINTS_LINEAR ? "a pattern that matches a linear operator"
-               : which == POINTS_TAPS ? "a pattern that matches a tap"
-                                      : "a pattern that matches a tap or an inner point");
+        refuse(reading, field, NULL, got, expected[which]);
         json_decref(got);
         return NULL;
     }
@@ -178,10 +215,16 @@ static void read_formats(struct reading *reading, const json_t *object, const ch
     json_t *value;
     json_object_foreach((json_t *)object, pattern, value)
     {
-        enum m3_dtype dtype = format_of(value);
-        if (dtype == M3_DTYPES) refuse(reading, field, pattern, value, "\"f64\", \"f32\", \"f16\" or \"bf16\"");
+        const struct format *format = format_named(value);
+        const int is_read = which == POINTS_KEYS;
+        if (!format || (format->dtype == M3_DTYPES && !is_read)) {
+            refuse(reading, field, pattern, value,
+                   is_read ? "\"f64\", \"f32\", \"f16\", \"bf16\", \"f8_e4m3\" or \"f8_e5m2\""
+                           : "\"f64\", \"f32\", \"f16\" or \"bf16\"");
+            continue;
+        }
         struct entry *row = add_entry(reading, entries, field, pattern, which);
-        if (row) row->dtype = dtype;
+        if (row) row->dtype = format->dtype, row->read = format->read;
     }
 }
 
@@ -233,16 +276,17 @@ static void read_partials(struct reading *reading, const json_t *object)
     }
 }
 
-static void read_exact(struct reading *reading, const json_t *list)
+static void read_list(struct reading *reading, const json_t *root, const char *field, struct entries *entries,
+                      enum points which)
 {
-    if (list && !json_is_array(list)) refuse(reading, "exact", NULL, list, "a list of patterns");
+    const json_t *list = json_object_get(root, field);
+    if (list && !json_is_array(list)) refuse(reading, field, NULL, list, "a list of patterns");
     size_t i;
     json_t *value;
     json_array_foreach((json_t *)list, i, value)
     {
-        if (json_is_string(value))
-            add_entry(reading, &reading->profile->exact, "exact", json_string_value(value), POINTS_TAPS);
-        else refuse(reading, "exact", NULL, value, "a pattern");
+        if (json_is_string(value)) add_entry(reading, entries, field, json_string_value(value), which);
+        else refuse(reading, field, NULL, value, "a pattern");
     }
 }
 
@@ -266,9 +310,10 @@ static void read_math(struct reading *reading, const json_t *object)
 
 static void check_names(struct reading *reading, const json_t *root)
 {
-    static const char *const fields[] = { "name",          "u",       "rounding", "flush_subnormals", "angle", "math",
-                                          "scores",        "store",   "input",    "weights",          "exact", "ties",
-                                          "dump_rounding", "partials" };
+    static const char *const fields[] = { "name",          "u",          "rounding", "flush_subnormals",
+                                          "angle",         "math",       "scores",   "store",
+                                          "input",         "weights",    "exact",    "ties",
+                                          "dump_rounding", "fused_norm", "read",     "partials" };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)root, key, value)
@@ -307,29 +352,10 @@ static void read_fields(struct reading *reading, const json_t *root)
     read_input(reading, json_object_get(root, "input"));
     read_formats(reading, json_object_get(root, "weights"), "weights", &p->weights, POINTS_WEIGHTS);
     read_partials(reading, json_object_get(root, "partials"));
-    read_exact(reading, json_object_get(root, "exact"));
+    read_list(reading, root, "exact", &p->exact, POINTS_TAPS);
+    read_list(reading, root, "fused_norm", &p->fused_norm, POINTS_NORMS);
+    read_formats(reading, json_object_get(root, "read"), "read", &p->read, POINTS_KEYS);
     read_formats(reading, json_object_get(root, "dump_rounding"), "dump_rounding", &p->dump_rounding, POINTS_TAPS);
-}
-
-void m3_profile_names(char *names, size_t size)
-{
-    names[0] = '\0';
-    for (size_t i = 0, used = 0; m3_built_in_profiles[i][0]; i++, used = strlen(names))
-        snprintf(names + used, size - used, "%s%s", i ? ", " : "", m3_built_in_profiles[i][0]);
-}
-
-/* The JSON of a file, or of a built-in profile. */
-static int load(json_t **root, const char *name, struct m3_error *error)
-{
-    char names[200];
-    size_t i = 0;
-    if (m3_is_json_path(name)) return m3_json_load(root, name, error);
-    while (m3_built_in_profiles[i][0] && strcmp(m3_built_in_profiles[i][0], name) != 0) i++;
-    const char *text = m3_built_in_profiles[i][1];
-    if (text) return m3_json_parse(root, text, strlen(text), name, error);
-    m3_profile_names(names, sizeof names);
-    return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected %s or the path of a JSON file", name,
-                   names);
 }
 
 static int hash(struct m3_profile *profile, const json_t *root, struct m3_error *error)
@@ -347,13 +373,11 @@ int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_err
 {
     *profile = NULL;
     json_t *root;
-    int status = load(&root, name, error);
+    int status = m3_profile_compose(&root, name, error);
     if (status) return status;
 
     struct reading reading = { .profile = calloc(1, sizeof **profile), .path = name, .error = error };
     if (!reading.profile) reading.status = m3_fail_memory(error, name, sizeof **profile);
-    else if (!json_is_object(root))
-        reading.status = m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", name);
     else read_fields(&reading, root);
     if (!reading.status) reading.status = hash(reading.profile, root, error);
     json_decref(root);
@@ -377,6 +401,8 @@ void m3_profile_close(struct m3_profile *profile)
     free_entries(&profile->partials);
     free_entries(&profile->exact);
     free_entries(&profile->dump_rounding);
+    free_entries(&profile->fused_norm);
+    free_entries(&profile->read);
     free(profile->name);
     free(profile);
 }
@@ -411,6 +437,18 @@ enum m3_dtype m3_profile_dtype(const struct m3_profile *profile, const char *poi
 int m3_profile_exact(const struct m3_profile *profile, const char *tap)
 {
     return last_match(&profile->exact, tap) != NULL;
+}
+
+int m3_profile_fused_norm(const struct m3_profile *profile, const char *tap)
+{
+    return last_match(&profile->fused_norm, tap) != NULL;
+}
+
+struct m3_read_rounding m3_profile_read(const struct m3_profile *profile, const char *tap)
+{
+    const struct entry *entry = last_match(&profile->read, tap);
+    const struct m3_read_rounding none = { 0 };
+    return entry && entry->read.u > profile->how.u ? entry->read : none;
 }
 
 double m3_profile_dump_rounding(const struct m3_profile *profile, const char *tap)

@@ -17,16 +17,28 @@ struct m3_input_rounding {
     int exponent_down;              /* MX32: the shared exponent is rounded down; the largest values saturate */
 };
 
-/* Name and text of each built-in profile; the Makefile generates them from profiles/. NULLs at the end. */
-extern const char *const m3_built_in_profiles[][2];
-/* "bf16, fp32, ..", for messages and help. */
-void m3_profile_names(char *names, size_t size);
+/* What readers of keys and values in a cache see. */
+struct m3_read_rounding {
+    double u;                       /* unit roundoff; 0: what the tap holds */
+    double floor;                   /* half the smallest step of the format, without a scale */
+    double largest;                 /* the largest code of a format that needs a scale; 0: none does */
+};
 
-/* Opens a profile by name, or from a file if `name` has a '/' or ends in ".json". M3_ABSENT; M3_BAD_INPUT with field,
- * value found and value expected: unknown fields or dtypes, patterns that match no point. *profile is NULL on
- * failure. */
+/* Name and text of each built-in profile, and of each word; the Makefile generates them from profiles/ and
+ * profiles/words/. NULLs at the end. */
+extern const char *const m3_built_in_profiles[][2], *const m3_profile_word_texts[][2];
+/* "bf16, fp32, ..", for messages and help; likewise of the words. */
+void m3_profile_names(char *names, size_t size);
+void m3_profile_words(char *names, size_t size);
+/* The length of the part of "NAME+word+word" that comes before the words. */
+size_t m3_profile_base_length(const char *text);
+
+/* Opens a profile by name, or from a file if the name has a '/' or ends in ".json"; with words after it,
+ * "bf16+fused_norm". M3_ABSENT; M3_BAD_INPUT with field, value found and value expected: unknown words, fields or
+ * dtypes, patterns that match no point. *profile is NULL on failure. */
 int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_error *error);
 void m3_profile_close(struct m3_profile *profile);          /* NULL is fine */
+/* With its words: "bf16+fused_norm". */
 const char *m3_profile_name(const struct m3_profile *profile);
 /* The SHA-256 of its contents, which does not depend on the blanks in its file. */
 const char *m3_profile_sha256(const struct m3_profile *profile);
@@ -46,6 +58,9 @@ double m3_profile_store(const struct m3_profile *profile, const char *point);
 enum m3_dtype m3_profile_dtype(const struct m3_profile *profile, const char *point);
 /* Must the tap equal the expanded weights bit for bit? */
 int m3_profile_exact(const struct m3_profile *profile, const char *tap);
+/* May this norm read its sum before it is rounded for storing? */
+int m3_profile_fused_norm(const struct m3_profile *profile, const char *tap);
+struct m3_read_rounding m3_profile_read(const struct m3_profile *profile, const char *tap);
 /* The dtype of the values in a dump: that of the last rounding, by storing or only in the dump. */
 enum m3_dtype m3_profile_dumped(const struct m3_profile *profile, const char *tap);
 /* The unit roundoff of the dump only, if a tap was used at a finer precision than it was dumped; otherwise 0. */

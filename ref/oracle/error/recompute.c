@@ -114,7 +114,7 @@ static void store(struct m3_recomputing *m)
     char name[96], source[96];
     enum m3_tap tap;
     int64_t layer;
-    if (!profile || m->status || m3_tap_name(name, sizeof name, m->tap, m->layer)) return;
+    if (!profile || m->setting->unrounded || m->status || m3_tap_name(name, sizeof name, m->tap, m->layer)) return;
     const double u = m3_profile_store(profile, name);
     if (u == 0 || m->partials.ranks > 0) return;
     if (m3_profile_exact(profile, name)) {
@@ -252,6 +252,7 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
         m.count = m.rows * m.width;
         m.how = m3_setting_arithmetic(setting, m.count);
         for (int i = 0; i < M3_POINTS; i++) m.stored[i] = stored_at(&m, m.op->points[i]);
+        for (int i = 1; i <= m.op->keys; i++) m3_recompute_round_key(&m, i);
         m.partials = partials_of(&m);
         results(&m);
         expand_vectors(&m);

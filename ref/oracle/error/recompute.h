@@ -31,6 +31,7 @@ struct m3_setting {
     const struct m3_case *the_case;
     const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
     struct m3_ctx *ctx;
+    int unrounded;                          /* results are not rounded for storing */
 };
 
 struct m3_recomputed {
@@ -82,6 +83,14 @@ int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m
  * pictures. */
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error);
+/* The sum that a norm reads, if the profile lets it read the sum before it is rounded; otherwise 0. Such a norm has
+ * two hypotheses: the one above, of the sum as it was stored, and the next one. */
+int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *setting, enum m3_tap tap,
+                 int64_t layer);
+/* Recomputes the tap from the sum before its rounding: from the terms of the sum, or, if they are not all known, from
+ * the stored sum with its rounding as a spread. Says in out->missing if the tap has no such hypothesis. */
+int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                             struct m3_error *error);
 /* The whole list of (tap, layer) of a call in execution order: index from 0; 0 at the end. */
 int m3_trace_tap(const struct m3_setting *setting, int64_t index, enum m3_tap *tap, int64_t *layer);
 

@@ -258,3 +258,10 @@ struct m3_tier_result m3_verdict_of(const struct m3_tap_values *tap)
     result.verdict = failing ? M3_VERDICT_FAIL : result.tiers ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     return result;
 }
+
+int m3_verdict_is_better(const struct m3_tier_result *other, const struct m3_tier_result *than)
+{
+    const int is_verdict = other->verdict == M3_VERDICT_PASS || other->verdict == M3_VERDICT_SUSPECT;
+    if (other->status || other->judged < than->judged || !is_verdict) return 0;
+    return other->verdict == M3_VERDICT_PASS ? than->verdict != M3_VERDICT_PASS : than->verdict == M3_VERDICT_FAIL;
+}

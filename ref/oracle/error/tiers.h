@@ -71,4 +71,7 @@ enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap);
 
 struct m3_tier_result m3_verdict_of(const struct m3_tap_values *tap);
 
+/* Of two hypotheses of one tap: does `other` explain as many elements, and better? Pass before suspect before fail. */
+int m3_verdict_is_better(const struct m3_tier_result *other, const struct m3_tier_result *than);
+
 #endif

@@ -10,6 +10,7 @@ struct slot {
     enum m3_tap tap;
     int64_t layer;
     int64_t group;                  /* index of the first tap of its layer */
+    int64_t sum;                    /* slot of the sum that it may read before it is rounded; -1 */
     struct m3_value value;          /* with its own memory; rows 0: not known */
     int is_given, is_known;         /* was put by the caller; is known at present */
 };
@@ -67,6 +68,18 @@ int m3_trace_tap(const struct m3_setting *s, int64_t index, enum m3_tap *tap, in
     return 0;
 }
 
+/* The index of a tap in the list; -1: the call does not have it. The list is in the order of m3_tap_order. */
+static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
+{
+    int64_t low = 0, high = t->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (m3_tap_order(t->slots[middle].tap, t->slots[middle].layer, tap, layer) < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low < t->count && t->slots[low].tap == tap && t->slots[low].layer == layer ? low : -1;
+}
+
 int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error)
 {
     struct m3_trace *t = *trace = calloc(1, sizeof *t);
@@ -87,16 +100,22 @@ int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, stru
         struct slot *s = &t->slots[i];
         m3_trace_tap(setting, i, &s->tap, &s->layer);
         s->group = i > 0 && t->slots[i - 1].layer == s->layer ? t->slots[i - 1].group : i;
+        s->sum = m3_fused_sum(&tap, &layer, setting, s->tap, s->layer) ? slot_of(t, tap, layer) : -1;
     }
     return M3_OK;
 }
 
+static void free_value(struct m3_value *value)
+{
+    void *all[] = { (void *)value->values, (void *)value->ids, value->off.error, value->off.variance,
+                    (void *)value->numbers };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+    *value = (struct m3_value){ 0 };
+}
+
 static void forget(struct slot *s)
 {
-    void *all[] = { (void *)s->value.values, (void *)s->value.ids, s->value.off.error, s->value.off.variance,
-                    (void *)s->value.numbers };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
-    s->value = (struct m3_value){ 0 };
+    free_value(&s->value);
     s->is_known = 0;
 }
 
@@ -106,18 +125,6 @@ void m3_trace_free(struct m3_trace *trace)
     for (int64_t i = 0; i < trace->count; i++) forget(&trace->slots[i]);
     free(trace->slots);
     free(trace);
-}
-
-/* The index of a tap in the list; -1: the call does not have it. The list is in the order of m3_tap_order. */
-static int64_t slot_of(const struct m3_trace *t, enum m3_tap tap, int64_t layer)
-{
-    int64_t low = 0, high = t->count;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (m3_tap_order(t->slots[middle].tap, t->slots[middle].layer, tap, layer) < 0) low = middle + 1;
-        else high = middle;
-    }
-    return low < t->count && t->slots[low].tap == tap && t->slots[low].layer == layer ? low : -1;
 }
 
 /* The slot of operand i of a tap; -1: there is none, or this call does not have it. */
@@ -141,8 +148,10 @@ static int move_on(struct m3_trace *t, int64_t start, struct m3_error *error)
     for (int64_t i = t->count - 1; i >= 0; i--) {
         if (i < start && (!needed[i] || t->slots[i].is_known)) continue;
         for (int j = 0; j < M3_OPERANDS; j++) {
-            int64_t operand = operand_of(t, i, j);
+            const int64_t operand = operand_of(t, i, j),
+                          term = t->slots[i].sum < 0 ? -1 : operand_of(t, t->slots[i].sum, j);
             if (operand >= 0) needed[operand] = 1;
+            if (term >= 0) needed[term] = 1;
         }
     }
     for (int64_t i = 0; i < start; i++)
@@ -204,24 +213,29 @@ const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap ta
     return at >= 0 && trace->slots[at].is_known ? &trace->slots[at].value : NULL;
 }
 
-/* Takes over a recomputed tap: it is known from now on, up to its own allowance. */
-static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *y)
+/* A recomputed tap, whose memory it takes over: known up to its own allowance. */
+static struct m3_value value_of(const struct m3_trace *t, struct m3_recomputed *y)
 {
-    struct slot *s = &t->slots[at];
     const int64_t n = y->rows * y->width;
     const struct m3_bound bound = { .bound = y->bound, .walk = y->walk, .n = y->n, .f = y->f };
     /* clang-format off */
-    s->value = (struct m3_value){ .values = y->y, .ids = y->ids, .rows = y->rows, .width = y->width,
-                                  .numbers = y->numbers, .complete = y->numbers == NULL };
+    struct m3_value value = { .values = y->y, .ids = y->ids, .rows = y->rows, .width = y->width,
+                              .numbers = y->numbers, .complete = y->numbers == NULL };
     /* clang-format on */
     y->y = NULL, y->ids = NULL, y->numbers = NULL;
-    s->is_known = 1;
-    if (!y->bound) return;
+    if (!y->bound) return value;
 
-    s->value.off = (struct m3_spread){ y->bound, y->walk };
+    value.off = (struct m3_spread){ y->bound, y->walk };
     m3_allowance(y->bound, y->walk, &bound, n, m3_setting_arithmetic(&t->setting, n).u);
-    m3_propagate_add(&s->value.off, &y->extra, NULL, n);
+    m3_propagate_add(&value.off, &y->extra, NULL, n);
     y->bound = NULL, y->walk = NULL;
+    return value;
+}
+
+static void keep(struct m3_trace *t, int64_t at, struct m3_recomputed *y)
+{
+    t->slots[at].value = value_of(t, y);
+    t->slots[at].is_known = 1;
 }
 
 /* In a layer without known taps nothing is recomputed, except in the layer of the requested tap: errors that are
@@ -238,12 +252,66 @@ static int may_recompute(const struct m3_trace *t, int64_t at, int64_t asked)
 /* The requested tap and rows. */
 struct asked {
     int64_t slot, first, end;
+    int fused;                      /* a norm reads its sum before it is rounded */
 };
+
+/* The sum of a norm before its rounding, of the sum's known terms. Returns 0 in *is_made if one is not known. */
+static int unrounded_sum(struct m3_value *value, int *is_made, struct m3_trace *t, int64_t sum, struct m3_error *error)
+{
+    const struct m3_value *terms[M3_OPERANDS] = { NULL };
+    struct m3_setting setting = t->setting;
+    struct m3_recomputed made = { 0 };
+    int status = M3_OK, known = 1;
+    for (int i = 0; i < M3_OPERANDS && !status; i++) {
+        const int64_t from = operand_of(t, sum, i);
+        if (from < 0) continue;
+        const struct slot *term = &t->slots[from];
+        known &= term->is_known && (term->is_given || m3_error_operators[m3_graph[term->tap].op]->copies);
+        terms[i] = &t->slots[from].value;
+    }
+    setting.unrounded = 1;
+    if (known)
+        status = m3_recompute(&made, &setting, t->slots[sum].tap, t->slots[sum].layer, terms, 0, INT64_MAX, error);
+    *is_made = known && !status && !made.missing[0] && made.rows == t->slots[sum].value.rows;
+    if (*is_made) *value = value_of(t, &made);
+    m3_recomputed_free(&made);
+    return status;
+}
+
+/* The stored sum, and its rounding as a spread: the sum before it was rounded is within. */
+static int widened_sum(struct m3_value *value, const struct m3_trace *t, int64_t sum, struct m3_error *error)
+{
+    const struct slot *s = &t->slots[sum];
+    const int64_t n = s->value.rows * s->value.width;
+    char name[96] = "";
+    int short_of = 0;
+    m3_tap_name(name, sizeof name, s->tap, s->layer);
+    *value = s->value;
+    value->values = copy(s->value.values, n, sizeof *value->values, &short_of);
+    value->off.error = copy(s->value.off.error, n, sizeof *value->off.error, &short_of);
+    value->off.variance = copy(s->value.off.variance, n, sizeof *value->off.variance, &short_of);
+    value->numbers = copy(s->value.numbers, value->rows, sizeof *value->numbers, &short_of);
+    if (short_of) return m3_fail_memory(error, name, (size_t)n * sizeof(double));
+    return add_dump_rounding(value, name, m3_profile_store(t->setting.profile, name), error);
+}
+
+/* What a norm may have read where its sum was given: as `asked` says for the requested tap, any of both for others. */
+static int read_sum(struct m3_value *value, struct m3_trace *t, int64_t at, const struct asked *asked,
+                    struct m3_error *error)
+{
+    const int64_t sum = t->slots[at].sum;
+    int is_made = 0, status = M3_OK;
+    if (sum < 0 || !t->slots[sum].is_known || !t->slots[sum].is_given || (at == asked->slot && !asked->fused))
+        return M3_OK;
+    if (at == asked->slot) status = unrounded_sum(value, &is_made, t, sum, error);
+    return status || is_made ? status : widened_sum(value, t, sum, error);
+}
 
 static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, const struct asked *asked,
                      struct m3_error *error)
 {
     const struct m3_value *operands[M3_OPERANDS] = { NULL };
+    struct m3_value sum = { 0 };
     *out = (struct m3_recomputed){ 0 };
     for (int i = 0; i < M3_OPERANDS; i++) {
         const int64_t from = operand_of(t, at, i);
@@ -260,25 +328,56 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
     }
     const struct slot *s = &t->slots[at];
     const int whole = at != asked->slot;
-    return m3_recompute(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
-                        whole ? INT64_MAX : asked->end, error);
+    int status = read_sum(&sum, t, at, asked, error);
+    if (sum.values) operands[0] = &sum;
+    if (!status)
+        status = m3_recompute(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
+                              whole ? INT64_MAX : asked->end, error);
+    free_value(&sum);
+    return status;
+}
+
+/* Recomputes a tap; only rows [first, end) where that is possible. */
+static int ask(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct asked asked,
+               struct m3_error *error)
+{
+    asked.slot = slot_of(trace, tap, layer);
+    *out = (struct m3_recomputed){ 0 };
+    if (asked.slot < 0) {
+        m3_recompute_missing(out, "%s, which this call does not make", m3_tap_table[tap].name);
+        return M3_OK;
+    }
+    int status = move_on(trace, trace->slots[asked.slot].group, error);
+    const int64_t sum = trace->slots[asked.slot].sum;
+    if (!status && asked.fused && (sum < 0 || !trace->slots[sum].is_known || !trace->slots[sum].is_given)) {
+        m3_recompute_missing(out, "a sum that was stored");
+        return M3_OK;
+    }
+    return status ? status : recompute(out, trace, asked.slot, &asked, error);
 }
 
 int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                        struct m3_error *error)
 {
-    return m3_trace_recompute_rows(out, trace, tap, layer, 0, INT64_MAX, error);
+    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX }, error);
 }
 
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error)
 {
-    const int64_t at = slot_of(trace, tap, layer);
-    *out = (struct m3_recomputed){ 0 };
-    if (at < 0) {
-        m3_recompute_missing(out, "%s, which this call does not make", m3_tap_table[tap].name);
-        return M3_OK;
-    }
-    int status = move_on(trace, trace->slots[at].group, error);
-    return status ? status : recompute(out, trace, at, &(struct asked){ at, first, end }, error);
+    return ask(out, trace, tap, layer, (struct asked){ .first = first, .end = end }, error);
+}
+
+int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                             struct m3_error *error)
+{
+    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX, .fused = 1 }, error);
+}
+
+int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *s, enum m3_tap tap, int64_t layer)
+{
+    char name[96];
+    if (!s->profile || m3_tap_name(name, sizeof name, tap, layer) || !m3_profile_fused_norm(s->profile, name)) return 0;
+    if (m3_setting_operand(sum, sum_layer, s, tap, layer, 0)) return 0;
+    return m3_graph_row_of(s->model, s->semantics, *sum, *sum_layer)->op == M3_OP_ADD;
 }

@@ -171,7 +171,8 @@ int m3_companions_open(struct m3_companions_writer **writer, struct m3_sink *sin
     *made = (struct m3_companions_writer){ .dump_sink = *sink, .dump = dump, .request = request, .the_case = c,
                                            .real_bytes = engine->real_bytes, .file = m3_dump_writer(dump) };
     /* clang-format on */
-    made->setting = (struct m3_setting){ model, request->semantics, c, NULL, &made->ctx };
+    made->setting =
+        (struct m3_setting){ .model = model, .semantics = request->semantics, .the_case = c, .ctx = &made->ctx };
     int status = m3_ctx_init(&made->ctx, request->threads, M3_LINEAR_BLAS)
                      ? m3_fail_memory(error, "companions", sizeof made->ctx)
                      : M3_OK;

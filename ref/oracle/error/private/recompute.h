@@ -86,6 +86,8 @@ void m3_recompute_jitter_spread(struct m3_recomputing *m);
 struct m3_input_rounding m3_recompute_input_rounding(const struct m3_recomputing *m, const char *point);
 double m3_input_roundoff(const struct m3_input_rounding *rule);         /* maximum relative rounding; 0: none */
 void m3_recompute_round_input(struct m3_recomputing *m, const char *point);
+/* input_rounding.c: how the profile rounds operand i, keys or values, in a cache; as a spread of it. */
+void m3_recompute_round_key(struct m3_recomputing *m, int i);
 /* Moves the contents of *off to newly allocated memory for n numbers; 0 if memory is short. */
 int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int64_t n);
 /* route.c: M3_BAD_INPUT if an id in ids [count], K per row, is not an expert. */

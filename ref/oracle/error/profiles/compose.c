@@ -1,0 +1,208 @@
+#include "oracle/error/private/compose.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/json.h"
+#include "oracle/error/profile.h"
+
+enum { MOST_FILES = 8 };        /* that build on each other: a file may name itself */
+
+/* Adds the names of the list to `names`, separated by commas. */
+static void list_names(char *names, size_t size, const char *const list[][2])
+{
+    names[0] = '\0';
+    for (size_t i = 0, used = 0; list[i][0]; i++, used = strlen(names))
+        snprintf(names + used, size - used, "%s%s", i ? ", " : "", list[i][0]);
+}
+
+void m3_profile_names(char *names, size_t size) { list_names(names, size, m3_built_in_profiles); }
+
+void m3_profile_words(char *names, size_t size)
+{
+    list_names(names, size, m3_profile_word_texts);
+    const size_t used = strlen(names);
+    snprintf(names + used, size - used, ", tp2, tp4, .. tp%d", M3_RANKS);
+}
+
+/* The text of a name in the list, or NULL. */
+static const char *text_of(const char *const list[][2], const char *name, size_t length)
+{
+    size_t i = 0;
+    while (list[i][0] && (strlen(list[i][0]) != length || memcmp(list[i][0], name, length) != 0)) i++;
+    return list[i][1];
+}
+
+static int is_word(const char *text) { return text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_+")] == '\0'; }
+
+size_t m3_profile_base_length(const char *text)
+{
+    /* The path of a file may hold a '+' too, but after it comes a '.' or '/'. */
+    for (const char *plus = strchr(text, '+'); plus; plus = strchr(plus + 1, '+'))
+        if (is_word(plus)) return (size_t)(plus - text);
+    return strlen(text);
+}
+
+/* ---- one profile above another */
+
+/* Moves the entries of `above` after those of `below`: of several patterns that match, the last decides. */
+static int append(json_t *below, const json_t *above)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)above, key, value)
+    {
+        json_object_del(below, key);
+        if (json_object_set(below, key, value) != 0) return -1;
+    }
+    return 0;
+}
+
+static int put_above(json_t *below, const json_t *above, const char *text, struct m3_error *error)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)above, key, value)
+    {
+        json_t *field = json_object_get(below, key);
+        const int both = json_is_object(field) && json_is_object(value);
+        if (both ? append(field, value) : json_object_set(below, key, value))
+            return m3_fail_memory(error, text, json_object_size(above));
+    }
+    return M3_OK;
+}
+
+/* ---- bases and words */
+
+static int compose(json_t **root, const char *text, int files, struct m3_error *error);
+
+/* The part of the text before its words, after the folder of `file` if it is a relative path; NULL: no memory. */
+static char *base_name(const char *text, const char *file)
+{
+    const size_t length = m3_profile_base_length(text);
+    const char *slash = file ? strrchr(file, '/') : NULL;
+    const size_t folder = slash ? (size_t)(slash - file) + 1 : 0;
+    char *name = malloc(folder + strlen(text) + 1);
+    if (!name) return NULL;
+    memcpy(name, text, length);
+    name[length] = '\0';
+    if (folder == 0 || text[0] == '/' || !m3_is_json_path(name)) return name;
+    memcpy(name, file, folder);
+    memcpy(name + folder, text, length);
+    name[folder + length] = '\0';
+    return name;
+}
+
+/* Replaces *root, which has a "base", by that base with the fields of *root above it. */
+static int put_on_base(json_t **root, const char *path, int files, struct m3_error *error)
+{
+    json_t *above = *root, *base = json_object_get(above, "base");
+    *root = NULL;
+    char *name = json_is_string(base) ? base_name(json_string_value(base), path) : NULL, *whole = NULL;
+    int status = M3_OK;
+    if (!json_is_string(base))
+        status = m3_fail(error, M3_BAD_INPUT, "%s: base: got another JSON value, expected the name of a profile", path);
+    else if (files >= MOST_FILES)
+        status =
+            m3_fail(error, M3_BAD_INPUT, "%s: base: got more than %d files that build on each other", path, MOST_FILES);
+    else {
+        const char *words = json_string_value(base) + m3_profile_base_length(json_string_value(base));
+        whole = name ? malloc(strlen(name) + strlen(words) + 1) : NULL;
+        if (!whole) status = m3_fail_memory(error, path, 0);
+        else strcat(strcpy(whole, name), words);
+    }
+    if (!status) {
+        status = compose(root, whole, files + 1, error);
+        if (status) m3_fail(error, status, "%s: the base of this profile could not be read", path);
+    }
+    if (!status) {
+        json_object_del(above, "base");
+        status = put_above(*root, above, path, error);
+    }
+    free(name);
+    free(whole);
+    json_decref(above);
+    return status;
+}
+
+/* A built-in profile or a file, with its base. */
+static int load(json_t **root, const char *name, int files, struct m3_error *error)
+{
+    char names[200];
+    if (m3_is_json_path(name)) {
+        int status = m3_json_load(root, name, error);
+        if (!status && !json_is_object(*root))
+            status = m3_fail(error, M3_BAD_INPUT, "%s: got another JSON value, expected an object", name);
+        return status || !json_object_get(*root, "base") ? status : put_on_base(root, name, files, error);
+    }
+    const char *text = text_of(m3_built_in_profiles, name, strlen(name));
+    if (text) return m3_json_parse(root, text, strlen(text), name, error);
+    m3_profile_names(names, sizeof names);
+    return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected %s or the path of a JSON file", name,
+                   names);
+}
+
+/* "tp8": the products that engines cut by columns are computed in 8 parts. NULL if it is no such word. */
+static json_t *parts_word(const char *word, size_t length)
+{
+    static const char *const cut[] = { "*.attn_out", "*.mlp", "*.moe.shared", "*.moe.expert_out" };
+    int ranks = 2;
+    char name[16];
+    while (ranks <= M3_RANKS &&
+           (snprintf(name, sizeof name, "tp%d", ranks), strlen(name) != length || memcmp(name, word, length) != 0))
+        ranks *= 2;
+    json_t *patterns = ranks <= M3_RANKS ? json_object() : NULL;
+    for (size_t i = 0; patterns && i < sizeof cut / sizeof *cut; i++)
+        m3_json_set(patterns, cut[i], json_pack("{s:i, s:s}", "ranks", ranks, "reduce", "any"));
+    return patterns ? json_pack("{s:o}", "partials", patterns) : NULL;
+}
+
+/* Puts the word, without its '+', above the profile. */
+static int add_word(json_t *root, const char *word, size_t length, const char *text, struct m3_error *error)
+{
+    const char *overlay = text_of(m3_profile_word_texts, word, length);
+    json_t *above = parts_word(word, length);
+    char names[400];
+    int status = M3_OK;
+    if (overlay) status = m3_json_parse(&above, overlay, strlen(overlay), text, error);
+    if (!above && !status) {
+        m3_profile_words(names, sizeof names);
+        return m3_fail(error, M3_BAD_INPUT, "profile %s: got the word \"%.*s\", expected one of %s", text, (int)length,
+                       word, names);
+    }
+    if (!status) status = put_above(root, above, text, error);
+    json_decref(above);
+    return status;
+}
+
+/* "bf16" of a profile with the words "+tp8": its name is "bf16+tp8". A name that is none is refused later. */
+static int add_to_name(json_t *root, const char *words, const char *text, struct m3_error *error)
+{
+    const char *name = json_string_value(json_object_get(root, "name"));
+    if (!name || !*name || !*words) return M3_OK;
+    return json_object_set_new(root, "name", json_sprintf("%s%s", name, words)) ? m3_fail_memory(error, text, 0)
+                                                                                : M3_OK;
+}
+
+static int compose(json_t **root, const char *text, int files, struct m3_error *error)
+{
+    const char *words = text + m3_profile_base_length(text);
+    char *name = base_name(text, NULL);
+    *root = NULL;
+    int status = name ? load(root, name, files, error) : m3_fail_memory(error, text, 0);
+    for (const char *word = words; !status && *word == '+';) {
+        const size_t length = strcspn(++word, "+");
+        status = add_word(*root, word, length, text, error);
+        word += length;
+    }
+    if (!status) status = add_to_name(*root, words, text, error);
+    free(name);
+    if (status) json_decref(*root), *root = NULL;
+    return status;
+}
+
+int m3_profile_compose(json_t **root, const char *text, struct m3_error *error)
+{
+    return compose(root, text, 1, error);
+}
