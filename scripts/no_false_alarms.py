@@ -4,9 +4,11 @@
 
 Random models and cases of many sizes; the reference of each is `m3ref run --precision f64` with companions. Candidates:
 the same program in float, with other threads, in ordered sums, in double, and the public PyTorch model in fp32 (eager,
-sdpa and grouped experts) and in bf16. Each is judged by compare and by blame, under the profile that says what it is.
-FOLDER/figures.json has a row per case, candidate and judge; the table is printed. Exit status 1 if anything was called
-fail or suspect, or could not be judged. At the end README's worked example: what must be called wrong.
+sdpa and grouped experts), in bf16, and in bf16 with products in parts, as tensor-parallel engines compute them. Each is
+judged by compare and by blame, under the profile that says what it is. FOLDER/figures.json has a row per case, candidate
+and judge; the table is printed. Exit status 1 if anything was called fail or suspect, or could not be judged, or if
+blame finds nothing in products in parts under plain bf16. At the end README's worked example: what must be called
+wrong.
 """
 
 import argparse
@@ -29,6 +31,8 @@ OURS = {"float": ["--precision", "f32"], "threads": ["--precision", "f32", "--th
 PUBLIC = {"eager": ("f32", "eager", "eager"), "sdpa": ("f32", "sdpa", "eager"),
           "grouped": ("f32", "eager", "grouped_mm"), "bf16": ("bf16", "eager", "eager"),
           "bf16 sdpa": ("bf16", "sdpa", "grouped_mm")}
+# Tensor parallelism: the ranks. The way of adding depends on the seed.
+PARALLEL = {"bf16 tp2": 2, "bf16 tp4": 4, "bf16 tp8": 8}
 BAD = ("fail", "suspect", "not_comparable", "inadmissible")
 WIDTHS = (64, 96, 128, 160, 256, 512)
 CI = (1, 2, 5, 6, 19)
@@ -172,9 +176,44 @@ def one_seed(bench, seed, kinds, keep):
         good &= bench.judge_both(seed, kind, reference, theirs, "bf16" if how[0] == "bf16" else "fp32", True)
         if good and not keep:
             os.remove(theirs)
+    for kind in PARALLEL if not kinds else [kind for kind in PARALLEL if kind in kinds]:
+        good &= one_parallel(bench, seed, kind, reference, keep)
     if good and not keep:
         shutil.rmtree(bench.folder)
     bench.folder = folder
+
+
+def one_parallel(bench, seed, kind, reference, keep):
+    """It passes under the profile that says so. Under plain bf16 blame calls it wrong."""
+    import dump_transformers
+    import tensor_parallel
+    ranks, reduce = PARALLEL[kind], tensor_parallel.REDUCES[seed % 3]
+    theirs = bench.path(kind.replace(" ", "_") + ".safetensors")
+    dump_transformers.dump(bench.path("model"), bench.path("case.safetensors"), theirs, "bf16", "eager", "eager",
+                           f", {ranks} ranks, {reduce}", (ranks, reduce))
+    good = bench.judge_both(seed, kind, reference, theirs, parallel_profile(bench, ranks), True)
+    status = bench.call(["blame", bench.path("model"), theirs, "--case", bench.path("case.safetensors"), "--map",
+                         "transformers", "--profile", "bf16"])[0]
+    print(f"seed {seed:2}  {kind:9}  {reduce}; blame under plain bf16: status {status}")
+    if status != 1:
+        bench.problems.append({"seed": seed, "kind": kind, "plain bf16": status})
+    if good and not keep:
+        os.remove(theirs)
+    return good and status == 1
+
+
+def parallel_profile(bench, ranks):
+    """The path of a profile: bf16 with the products in parts that tensor_parallel.py cuts."""
+    scripts = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(scripts, "..", "ref/oracle/error/profiles/bf16.json")) as file:
+        profile = json.load(file)
+    parts = {"ranks": ranks, "reduce": "any"}
+    profile["name"] = f"bf16, {ranks} ranks"
+    profile["partials"] = {tap: parts for tap in ("layers.*.attn_out", "layers.*.mlp", "layers.*.moe.expert_out",
+                                                  "layers.*.moe.shared")}
+    with open(bench.path(f"tp{ranks}.json"), "w") as file:
+        json.dump(profile, file)
+    return bench.path(f"tp{ranks}.json")
 
 
 def public(model, case, out, dtype, attention, experts):
@@ -220,7 +259,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--subset", choices=("ci",))
     parser.add_argument("--only", help="seeds, 1 to 20")
-    parser.add_argument("--kinds", help="candidates: " + ", ".join([*OURS, *PUBLIC]))
+    parser.add_argument("--kinds", help="candidates: " + ", ".join([*OURS, *PUBLIC, *PARALLEL]))
     parser.add_argument("--keep", action="store_true", help="keep all files")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.only.split(",")] if arguments.only else range(1, 21)

@@ -131,8 +131,8 @@ static float *rounded_input(enum m3_tap tap, int64_t layer)
  * Claim: for each way of adding: no tier under `any` and under its own kind, fail without partials from 4 ranks on;
  *        fail or suspect with a rank left out, added twice, its columns shifted by one, and 3 % too much.
  *        One-shot sums of equal cuts agree but for few elements (mean z^2 below 0.01).
- * Seen to fail with partials not emulated (y left as it was), without the ring's other starts, with the cut rounded
- * down, with the first mistake left unplanted. */
+ * Seen to fail with y left as it was, without the ring's other starts, with sizes rounded down, with a tenth of the
+ * range, with the mistakes left unplanted. */
 START_TEST(linear)
 {
     static const enum m3_tap taps[][2] = { { M3_TAP_ATTN_OUT, M3_TAP_ATTN }, { M3_TAP_MLP, M3_TAP_MLP_ACT } };
@@ -193,7 +193,7 @@ static float *activations(const float *x, int64_t T, int64_t layer)
 /* Goal:  the same for a gated MLP, where the last product's input is not known exactly.
  * Given: golden/tiny, the shared expert of layer 3, 56 columns.
  * Claim: honest: no tier; a rank left out, added twice or shifted is no pass.
- * Seen to fail with a tenth of the stored error (partials' range not added), and with the mistake left unplanted. */
+ * Seen to fail with the mistakes left unplanted. What is not known of the input hides the parts' own roundings. */
 START_TEST(shared)
 {
     pass_run(&p, "golden/tiny/model", "golden/tiny/case.safetensors", M3_LINEAR_BLAS);
@@ -219,7 +219,8 @@ START_TEST(shared)
 END_TEST
 
 /* Goal:  where nothing is stored coarser, parts change nothing.
- * Claim: under fp32 with partials the recomputed tap has no further error. */
+ * Claim: under fp32 with partials the recomputed tap has no further error.
+ * Seen to fail with parts of taps that are stored in floats. */
 START_TEST(floats_only)
 {
     const struct m3_value *operands[M3_OPERANDS] = { NULL };

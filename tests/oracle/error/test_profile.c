@@ -114,7 +114,8 @@ START_TEST(fp8)
 END_TEST
 
 /* Goal:  every field of a file arrives, and absent ones are what SPEC 7.3 says.
- * Seen to fail with an absent "ties" read as any, with c_turn 4 beside double angles, with a finer format taken. */
+ * Seen to fail with an absent "ties" read as any, with c_turn 4 beside double angles, with a finer format taken, with
+ * parts of what is stored in floats. */
 START_TEST(fields)
 {
     struct m3_profile *p = profile_with("");
@@ -130,6 +131,9 @@ START_TEST(fields)
                      "\"input\": {\"*\": {\"dtype\": \"e4m3\", \"scale\": \"block128\"}, \"logits\": null, "
                      "\"*.moe.shared.up\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\", \"exponent\": \"up\"}}, "
                      "\"weights\": {\"*.moe.*\": \"bf16\", \"layers.4.*\": \"f32\"}, "
+                     "\"partials\": {\"*\": {\"ranks\": 8, \"reduce\": \"ring\"}, \"logits\": null, "
+                     "\"*.moe.shared\": {\"ranks\": 2, \"reduce\": \"one_shot\"}, "
+                     "\"*.mlp\": {\"ranks\": 64, \"reduce\": \"any\"}}, "
                      "\"exact\": [\"fused\", \"*.v_proj\"], \"dump_rounding\": {\"*.attn\": \"f16\"}");
     how = m3_profile_arithmetic(p, 1);
     ck_assert(how.c == 9 && how.c_turn == 2 && how.angle == M3_ANGLE_F32 && how.tanh_scores);
@@ -142,6 +146,14 @@ START_TEST(fields)
     ck_assert(m3_profile_input(p, "logits").dtype == M3_DTYPES && all.scaling == M3_SCALE_128X128);
     ck_assert(m3_profile_weights(p, "layers.3.moe.experts") == 0x1p-8);
     ck_assert(m3_profile_weights(p, "layers.4.moe.experts") == 0 && m3_profile_weights(p, "layers.3.mlp.gate") == 0);
+    const struct m3_partials ring = m3_profile_partials(p, "layers.3.attn_out"),
+                             shared = m3_profile_partials(p, "layers.3.moe.shared"),
+                             any = m3_profile_partials(p, "layers.3.mlp");
+    ck_assert(ring.ranks == 8 && ring.reduce == M3_REDUCE_RING && ring.dtype == M3_F16);
+    ck_assert(shared.ranks == 2 && shared.reduce == M3_REDUCE_ONE_SHOT);
+    ck_assert(any.ranks == 64 && any.reduce == M3_REDUCE_ANY);
+    ck_assert(m3_profile_partials(p, "logits").ranks == 0);
+    ck_assert(m3_profile_partials(p, "layers.2.attn_out").ranks == 0);     /* stored in floats */
     ck_assert(m3_profile_exact(p, "vision.layers.0.v_proj") && !m3_profile_exact(p, "embed"));
     ck_assert(m3_profile_dump_rounding(p, "layers.0.attn") == 0x1p-11 && m3_profile_dump_rounding(p, "embed") == 0);
     m3_profile_close(p);
@@ -192,10 +204,20 @@ static const struct {
     { OWN "\"input\": {\"*\": {\"dtype\": \"e4m3\", \"scale\": \"mx32\", \"exponent\": \"up\", "
           "\"x\": 1}}}",
       "input[\"*\"]" },
+    { OWN "\"partials\": [8]}", "partials: got [8], expected an object" },
+    { OWN "\"partials\": {\"*.attn_norm\": null}}",
+      "partials: got \"*.attn_norm\", expected a pattern that matches a linear operator" },
+    { OWN "\"partials\": {\"*.mlp\": 8}}", "partials[\"*.mlp\"]: got 8, expected null" },
+    { OWN "\"partials\": {\"*.mlp\": {\"ranks\": 1, \"reduce\": \"any\"}}}", "partials[\"*.mlp\"]" },
+    { OWN "\"partials\": {\"*.mlp\": {\"ranks\": 65, \"reduce\": \"any\"}}}", "partials[\"*.mlp\"]" },
+    { OWN "\"partials\": {\"*.mlp\": {\"ranks\": 8}}}", "partials[\"*.mlp\"]" },
+    { OWN "\"partials\": {\"*.mlp\": {\"ranks\": 8, \"reduce\": \"tree\"}}}", "expected null or {\"ranks\":2 to 64" },
+    { OWN "\"partials\": {\"*.mlp\": {\"ranks\": 8, \"reduce\": \"any\", \"x\": 1}}}", "partials[\"*.mlp\"]" },
 };
 
 /* Goal:  what a profile must not say is refused by name, and *profile is NULL.
- * Seen to fail with unknown fields passed over, with patterns not looked up, with '!' left out of json_unpack. */
+ * Seen to fail with unknown fields passed over, with patterns not looked up, with '!' left out of json_unpack, also in
+ * partials, with any number of ranks. */
 START_TEST(refusals)
 {
     write_text(in_folder("bad.json"), refused[_i].text);
