@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/sha256.h"
+#include "io/fingerprint.h"
 #include "io/json.h"
 #include "io/open.h"
 
@@ -23,6 +24,7 @@ struct m3_checkpoint {
     struct place *places, *by_name;     /* [count] file by file; sorted by tensor name */
     int64_t count;
     uint64_t bytes;
+    char *weights_sha256;               /* NULL: not known yet */
 };
 
 /* "folder/name", to be freed by the caller; NULL if memory is short. */
@@ -203,6 +205,7 @@ void m3_checkpoint_close(struct m3_checkpoint *checkpoint)
     free(checkpoint->places);
     free(checkpoint->by_name);
     free(checkpoint->config_path);
+    free(checkpoint->weights_sha256);
     free(checkpoint);
 }
 
@@ -262,5 +265,18 @@ int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], s
         m3_sha256_add(hash, header, bytes);
     }
     if (m3_sha256_end(hash, hex) != 0 && !status) status = m3_fail(error, M3_INTERNAL, "SHA-256 failed");
+    return status;
+}
+
+int m3_checkpoint_weights_sha256(struct m3_checkpoint *checkpoint, const char **text, struct m3_error *error)
+{
+    int status = M3_OK;
+    if (!checkpoint->weights_sha256) {
+        char *memory = m3_fingerprint_memory();
+        const struct m3_fingerprint_how how = { .whole = M3_FINGERPRINT_WHOLE, .memory = memory };
+        status = m3_fingerprint(&checkpoint->weights_sha256, checkpoint, &how, error);
+        free(memory);
+    }
+    *text = checkpoint->weights_sha256;
     return status;
 }

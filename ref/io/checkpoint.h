@@ -29,4 +29,8 @@ uint64_t m3_checkpoint_bytes(const struct m3_checkpoint *checkpoint);
  * 8 length bytes and the header. */
 int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error);
 
+/* The fingerprint of the weight files' bytes (io/fingerprint.h), made at the first call. Owned by the checkpoint. Not
+ * to be called by several threads at once. */
+int m3_checkpoint_weights_sha256(struct m3_checkpoint *checkpoint, const char **text, struct m3_error *error);
+
 #endif

@@ -72,12 +72,15 @@ int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const 
     struct labels l;
     struct entry e;
 
+    const char *weights_sha256 = NULL;
     int status = make_labels(&l, model, semantics, error);
+    if (!status) status = m3_checkpoint_weights_sha256(model->checkpoint, &weights_sha256, error);
     if (!status) status = hash_numbers(l.data_sha256, cache, c, S, error);
     const char *const strings[][2] = {
-        { "format", "m3ref-cache" },        { "format_version", "1" },    { "producer", M3_PRODUCER },
-        { "precision", engine->precision }, { "semantics", l.semantics }, { "model_sha256", l.model_sha256 },
-        { "data_sha256", l.data_sha256 },
+        { "format", "m3ref-cache" },      { "format_version", "1" },
+        { "producer", M3_PRODUCER },      { "precision", engine->precision },
+        { "semantics", l.semantics },     { "model_sha256", l.model_sha256 },
+        { "data_sha256", l.data_sha256 }, { "weights_sha256", weights_sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
         status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
@@ -162,6 +165,7 @@ static int read_numbers(struct m3_cache *cache, const struct m3_safetensors *fil
 int m3_cache_load(struct m3_cache *cache, const char *path, const struct m3_model *model,
                   const struct m3_engine *engine, const struct m3_semantics *semantics, struct m3_error *error)
 {
+    const struct m3_origin origin = { .weights = model->checkpoint };
     struct m3_safetensors *file = NULL;
     struct labels l;
     int status = make_labels(&l, model, semantics, error);
@@ -169,6 +173,7 @@ int m3_cache_load(struct m3_cache *cache, const char *path, const struct m3_mode
     if (!status) status = m3_origin_require(file, "format", "m3ref-cache", error);
     if (!status) status = m3_origin_require(file, "format_version", "1", error);
     if (!status) status = m3_origin_require(file, "model_sha256", l.model_sha256, error);
+    if (!status) status = m3_origin_check_weights(file, &origin, M3_BAD_INPUT, error);
     if (!status) status = m3_origin_require(file, "precision", engine->precision, error);
     if (!status) status = m3_origin_require(file, "semantics", l.semantics, error);
     if (!status)

@@ -168,7 +168,9 @@ int m3_dump_describe(struct m3_writer *writer, const struct m3_model *model, con
                      const struct m3_case *c, const struct m3_request *r, const char *command, struct m3_error *error)
 {
     char model_sha256[65];
+    const char *weights_sha256;
     int status = m3_checkpoint_sha256(model->checkpoint, model_sha256, error);
+    if (!status) status = m3_checkpoint_weights_sha256(model->checkpoint, &weights_sha256, error);
     if (status) return status;
     char *semantics = m3_semantics_json(r->semantics);
     if (!semantics) return m3_fail_memory(error, "the semantics", 0);
@@ -176,7 +178,7 @@ int m3_dump_describe(struct m3_writer *writer, const struct m3_model *model, con
     const char *const strings[][2] = {
         { "format", "m3ref-dump" },         { "format_version", "1" },    { "producer", M3_PRODUCER },
         { "precision", engine->precision }, { "command", command },       { "semantics", semantics },
-        { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 },
+        { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 }, { "weights_sha256", weights_sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
         status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);

@@ -1,5 +1,5 @@
 /* Checks that a file belongs to the model, the case and the reading of the model with which it is used. Files state
- * them in their metadata: model_sha256, case_sha256, semantics. */
+ * them in their metadata: model_sha256, weights_sha256, case_sha256, semantics. */
 #ifndef M3_MODEL_FILES_ORIGIN_H
 #define M3_MODEL_FILES_ORIGIN_H
 
@@ -11,6 +11,8 @@
 struct m3_origin {
     const char *model_sha256, *case_sha256; /* NULL: not known */
     char hash[65]; /* what model_sha256 points to if it was computed */
+    const char *weights_sha256; /* NULL: not known, */
+    struct m3_checkpoint *weights; /* or it is made of these when a file states one; NULL: no weights */
 };
 
 /* The origin that a file states. */
@@ -33,7 +35,12 @@ int m3_origin_check(const struct m3_safetensors *dump, const struct m3_origin *e
 /* Requires that a file states `expected` under a key. Otherwise M3_BAD_INPUT with the value found and expected. */
 int m3_origin_require(const struct m3_safetensors *file, const char *key, const char *expected, struct m3_error *error);
 
-/* Both files must state the same model, case and reading. Otherwise M3_NOT_COMPARABLE. */
+/* Checks the weights alone, of all files that both sides name (io/fingerprint.h). Reads them if `file` states any.
+ * Returns 0, or `status`, M3_BAD_INPUT, .. with the first file that differs and its two hashes. */
+int m3_origin_check_weights(const struct m3_safetensors *file, const struct m3_origin *expected, enum m3_status status,
+                            struct m3_error *error);
+
+/* Both files must state the same model, case and reading, and no other weights. Otherwise M3_NOT_COMPARABLE. */
 int m3_origin_same_run(const struct m3_safetensors *file, const struct m3_safetensors *dump, struct m3_error *error);
 
 /* Notes that two readings differ. `whose` begins the line: "semantics". NULL stands for the released reading. */

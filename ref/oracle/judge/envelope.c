@@ -76,6 +76,7 @@ static int check_labels(const struct m3_safetensors *file, const struct m3_origi
     int status = M3_OK;
     for (size_t i = 0; !status && i < sizeof labels / sizeof *labels; i++)
         if (labels[i][1] != NULL) status = m3_origin_require(file, labels[i][0], labels[i][1], error);
+    if (!status && origin != NULL) status = m3_origin_check_weights(file, origin, M3_BAD_INPUT, error);
     return status;
 }
 

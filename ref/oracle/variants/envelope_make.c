@@ -204,6 +204,7 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
         { "choices", choices },
         { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") },
         { "case_sha256", plan->c->sha256 },
+        { "weights_sha256", m3_safetensors_metadata(m->truth, "weights_sha256") },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof *strings; i++)
         status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);

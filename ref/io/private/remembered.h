@@ -1,0 +1,20 @@
+/* Hashes of files, remembered between runs. Used only by fingerprint.c. */
+#ifndef M3_IO_PRIVATE_REMEMBERED_H
+#define M3_IO_PRIVATE_REMEMBERED_H
+
+#include <sys/stat.h>
+
+/* The lines of the file; NULL if there is none. To be freed. */
+char *m3_remembered_read(const char *memory);
+
+/* What a line says of a file besides its hash, by which it is found: " WHOLE-OR-SAMPLED SIZE TIMES INODE PATH". To be
+ * freed; NULL if the file cannot be remembered. */
+char *m3_remembered_key(const char *path, const struct stat *state, int sampled);
+
+/* hex := the hash of the line with this key. Returns whether there is one. */
+int m3_remembered_find(char hex[65], const char *lines, const char *key);
+
+/* Replaces the file by its lines and new ones; lines with the same path are dropped. Failures are ignored. */
+void m3_remembered_write(const char *memory, const char *lines, char *const *keys, char (*hashes)[65], long count);
+
+#endif
