@@ -35,9 +35,9 @@ static const char help[] =
     "  --allow-long        allow positions from max_position_embeddings on\n"
     "  --help              print this text\n"
     "\n"
-    "Exit status: 0 all taps pass; 1 an operator is wrong; 2 one is suspect; 3 not comparable: nothing matched or\n"
-    "could be judged, another model or case, other shapes; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
-    "internal error; 74 I/O error.\n";
+    "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 an operator is wrong; 2 one is suspect, or partial:\n"
+    "nothing is wrong, but a tap could not be judged; 3 not comparable: nothing matched or could be judged, another\n"
+    "model or case, other shapes; 64 wrong usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *candidate, *profile, *map;

@@ -49,9 +49,10 @@ static const char help[] =
     "                    (default fp32; SPEC 7.3)\n"
     "  --help            print this text\n"
     "\n"
-    "Exit status: 0 all stages pass; 1 a stage fails; 2 suspect: allowed, but improbable; 3 not comparable: nothing\n"
-    "matched, another model or case, other shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 missing\n"
-    "file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect: allowed, but\n"
+    "improbable, or partial: nothing is wrong, but a stage could not be judged; 3 not comparable: nothing matched,\n"
+    "another model or case, other shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
+    "internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;

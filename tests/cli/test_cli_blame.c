@@ -197,6 +197,20 @@ START_TEST(not_comparable)
 }
 END_TEST
 
+/* Goal:  a correct run is no pass where a tap of it could not be judged: exit 2, with the number in the last line.
+ * Given: the end of the last layer, of whose inputs nothing was dumped, and the logits, which can be made of it.
+ * Seen to fail with exit 0 for whatever was not judged. */
+START_TEST(partial)
+{
+    dump_of("--taps layers.4.out,logits");
+    ck_assert_int_eq(blame(""), 2);
+    ck_assert(has("out", "\npartial  1 of 2 taps judged, 1 not judged"));
+    ck_assert_int_eq(blame("--json"), 2);
+    ck_assert(has("out", "\"verdict\":\"partial\"") && has("out", "\"unjudged\":1"));
+    ck_assert_int_eq(blame("--taps logits"), 0);
+}
+END_TEST
+
 START_TEST(files)
 {
     ck_assert_int_eq(blame(""), 66);
@@ -262,6 +276,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, json);
     tcase_add_test(test, suspect);
     tcase_add_test(test, not_comparable);
+    tcase_add_test(test, partial);
     tcase_add_test(test, files);
     tcase_add_test(test, usage);
     tcase_add_test(test, gzip_and_threads);

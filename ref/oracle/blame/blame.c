@@ -229,6 +229,7 @@ static void note_others(struct m3_blame *result, const struct m3_blaming *b)
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(name, &tap, &layer) || m3_blame_find(b, tap, layer)) continue;
+        result->extra += m3_tap_matches(b->options->taps, name);
         if (others++ == 0) first = name;
     }
     if (others)
@@ -241,7 +242,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
              const struct m3_blame_options *options, struct m3_error *error)
 {
     struct m3_blaming b = { .setting = setting, .options = options, .fd = -1, .error = error };
-    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE };
+    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = m3_side_begin(&b.side, candidate, error);
     if (!status) status = check_origin(result, &b, candidate);
     if (!status) status = list_taps(result, &b);

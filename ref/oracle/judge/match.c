@@ -75,6 +75,7 @@ static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, 
     }
     if (result->missing > 0) note_missing(result, taps, count);
 
+    const char *first = NULL;
     int64_t both = 0;
     for (int64_t i = 0; i < count; i++)
         if (taps[i].got != NULL) taps[both++] = taps[i];
@@ -84,11 +85,12 @@ static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, 
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(name, &tap, &layer) == 0 && m3_tap_matches(patterns, name) &&
-            m3_safetensors_find(reference->file, name) == NULL)
-            result->extra++;
+            m3_safetensors_find(reference->file, name) == NULL && result->extra++ == 0)
+            first = name;
     }
     if (result->extra > 0)
-        m3_fail(&result->notes, M3_OK, "taps that only the candidate holds, not compared: %" PRId64, result->extra);
+        m3_fail(&result->notes, M3_OK, "taps that only the candidate holds, not judged: %" PRId64 ": %s%s",
+                result->extra, first, result->extra > 1 ? " ..." : "");
     return both;
 }
 

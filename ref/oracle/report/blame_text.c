@@ -85,8 +85,8 @@ int m3_report_blame_text(FILE *out, const struct m3_blame *blame, struct m3_erro
     for (int64_t i = 0; i < blame->count; i++) print_tap(out, &blame->taps[i], width);
     m3_print_notes(out, &blame->notes);
     print_culprit(out, blame);
-    fprintf(out, "%s  %" PRId64 " of %" PRId64 " taps judged", m3_verdict_text(m3_verdict_of_status(blame->status)),
-            blame->judged, blame->count);
+    fprintf(out, "%s  %" PRId64 " of %" PRId64 " taps judged", m3_verdict_text(blame->verdict), blame->judged,
+            blame->count);
     if (blame->failed) fprintf(out, ", %" PRId64 " fail", blame->failed);
     if (blame->suspect) fprintf(out, ", %" PRId64 " suspect", blame->suspect);
     if (blame->not_judged) fprintf(out, ", %" PRId64 " not judged", blame->not_judged);

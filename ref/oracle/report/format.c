@@ -19,6 +19,7 @@ static const struct {
     [M3_VERDICT_FAIL] = { "fail", "fail" },
     [M3_VERDICT_NOT_JUDGED] = { "not judged", "not_judged" },
     [M3_VERDICT_NOT_COMPARABLE] = { "not comparable", "not_comparable" },
+    [M3_VERDICT_PARTIAL] = { "partial", "partial" },
 };
 
 const char *m3_verdict_text(enum m3_verdict verdict) { return verdicts[verdict].text; }
@@ -216,6 +217,10 @@ void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
     if (comparison->failed > 0) fprintf(out, ", %" PRId64 " fail", comparison->failed);
     if (comparison->suspects > 0) fprintf(out, ", %" PRId64 " suspect", comparison->suspects);
     if (comparison->not_comparable > 0) fprintf(out, ", %" PRId64 " not comparable", comparison->not_comparable);
+    if (comparison->not_judged > comparison->excused)
+        fprintf(out, ", %" PRId64 " not judged", comparison->not_judged - comparison->excused);
+    if (comparison->excused > 0) fprintf(out, ", %" PRId64 " left out after other choices", comparison->excused);
+    if (comparison->extra > 0) fprintf(out, ", %" PRId64 " not in the reference", comparison->extra);
     if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
     if (comparison->tightest != NULL)
         fprintf(out, ", worst headroom %.3g%% at %s", 100 * comparison->tightest->headroom, comparison->tightest->tap);
@@ -255,16 +260,6 @@ int m3_report_end(FILE *out, const char *what, struct m3_error *error)
 {
     if (fflush(out) == 0 && !ferror(out)) return M3_OK;
     return m3_fail(error, M3_IO, "%s: cannot be written: %s", what, strerror(errno));
-}
-
-enum m3_verdict m3_verdict_of_status(enum m3_status status)
-{
-    switch (status) {
-    case M3_OK: return M3_VERDICT_PASS;
-    case M3_WRONG: return M3_VERDICT_FAIL;
-    case M3_SUSPECT: return M3_VERDICT_SUSPECT;
-    default: return M3_VERDICT_NOT_COMPARABLE;
-    }
 }
 
 size_t m3_group_length(const char *tap)

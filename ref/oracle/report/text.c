@@ -10,7 +10,7 @@ static const char next_token[] = "next token";
 /* Colours are used only on a terminal; a verdict also has a text. */
 static const char *colour(FILE *out, enum m3_verdict verdict)
 {
-    static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m" };
+    static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m", "\033[33m" };
     return isatty(fileno(out)) ? codes[verdict] : "";
 }
 
@@ -68,8 +68,7 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
         m3_print_divergence(out, comparison);
         fputc('\n', out);
     }
-    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)),
-            m3_verdict_text(m3_verdict_of_status(comparison->status)), plain(out));
+    fprintf(out, "%s%s%s  ", colour(out, comparison->verdict), m3_verdict_text(comparison->verdict), plain(out));
     m3_print_summary(out, comparison);
     fputc('\n', out);
     return m3_report_end(out, "report", error);

@@ -73,7 +73,7 @@ START_TEST(text_of_a_pass_and_of_nothing)
     ck_assert_int_eq(judge(), M3_NOT_COMPARABLE);
     char *text = printed(m3_report_text);
     ck_assert_ptr_nonnull(strstr(text, "note  nothing matched\n"));
-    ck_assert_ptr_nonnull(strstr(text, "\nnot comparable  0 of 0 stages judged, 2 missing\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\nnot comparable  0 of 0 stages judged, 1 not in the reference, 2 missing\n"));
     free(text);
 }
 END_TEST

@@ -11,7 +11,6 @@
 const char *m3_verdict_text(enum m3_verdict verdict);
 const char *m3_verdict_name(enum m3_verdict verdict);
 const char *m3_choice_text(enum m3_choice choice);
-enum m3_verdict m3_verdict_of_status(enum m3_status status);       /* of a whole comparison or blame */
 
 /* "[t=17, h=1021]", or plain numbers if the tensor does not have the rank of its tap. */
 void m3_print_place(FILE *out, const struct m3_stage *stage);
