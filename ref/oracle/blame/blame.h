@@ -56,6 +56,8 @@ struct m3_blame {
     struct m3_error notes;          /* notes for the reader, one per line */
     enum m3_verdict verdict;        /* of the whole: `status` in more detail */
     int64_t unjudged;               /* taps that nothing could judge, and those that this model does not produce */
+    int64_t missing;                /* taps of the call that were asked for and are not in the dump */
+    char missing_names[200];        /* the first of them: "embed, fused .." */
     int64_t extra;                  /* the latter */
 };
 

@@ -98,6 +98,7 @@ struct m3_comparison {
     struct m3_error notes; /* notes for the reader, one per line */
     enum m3_verdict verdict; /* of the whole: `status` in more detail */
     int64_t unjudged; /* stages that nothing could judge, and taps that only the candidate holds */
+    char missing_names[200]; /* the first of the taps that only the reference holds: "embed, fused .." */
     int64_t excused; /* stages of `not_judged` that do not count as unjudged (SPEC 7, exit status) */
 };
 
