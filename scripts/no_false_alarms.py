@@ -6,12 +6,13 @@ Random models and cases of many sizes; the reference of each is `m3ref run --pre
 the same program in float, with other threads, in ordered sums, in double, and the public PyTorch model in fp32 (eager,
 sdpa and grouped experts), in bf16, and in bf16 with products in parts, as tensor-parallel engines compute them. Each is
 judged by compare and by blame, under the profile that says what it is. FOLDER/figures.json has a row per case, candidate
-and judge; the table is printed. Exit status 1 if anything was called fail or suspect, or could not be judged, or if
-blame finds nothing in products in parts under plain bf16. At the end README's worked example: what must be called
-wrong.
+and judge; the table is printed. A partial verdict is counted apart, and is no alarm if all stages that were not judged
+are in KNOWN_UNJUDGED. Exit status 1 if anything was called fail or suspect, or could not be judged, or if blame finds
+nothing in products in parts under plain bf16. At the end README's worked example: what must be called wrong.
 """
 
 import argparse
+import fnmatch
 import json
 import os
 import shutil
@@ -34,6 +35,8 @@ PUBLIC = {"eager": ("f32", "eager", "eager"), "sdpa": ("f32", "sdpa", "eager"),
 # Tensor parallelism: the ranks. The way of adding depends on the seed.
 PARALLEL = {"bf16 tp2": 2, "bf16 tp4": 4, "bf16 tp8": 8}
 BAD = ("fail", "suspect", "not_comparable", "inadmissible")
+# Stages that compare cannot judge: the sum of experts in bf16 where no expert's output was dumped (SPEC 7.8).
+KNOWN_UNJUDGED = ("layers.*.moe.routed",)
 WIDTHS = (64, 96, 128, 160, 256, 512)
 CI = (1, 2, 5, 6, 19)
 CI_WIDE = ("float", "eager", "bf16")            # of the released width: a minute each
@@ -118,21 +121,25 @@ class Bench:
         status, out, errors = self.call([*words, "--json"])
         lines = [json.loads(line) for line in out.splitlines()]
         stages = [line for line in lines if line["type"] in ("stage", "selection", "blame")]
-        judged = [stage for stage in stages if stage["verdict"] not in ("not_judged", None)]
+        summary = lines[-1] if lines else {}
+        left = [stage["tap"] for stage in stages if stage["verdict"] in ("not_judged", None)]
         alarms = [stage for stage in stages if stage["verdict"] in BAD]
-        row = {"seed": seed, "kind": kind, "judge": judge, "status": status, "taps": len(judged),
-               "not_judged": len(stages) - len(judged), "alarms": len(alarms), "seconds": time.monotonic() - start,
+        partial = summary.get("verdict") == "partial"
+        known = [tap for tap in left if any(fnmatch.fnmatch(tap, known) for known in KNOWN_UNJUDGED)]
+        wrong = status and not (partial and summary["unjudged"] <= len(known))
+        row = {"seed": seed, "kind": kind, "judge": judge, "status": status, "taps": len(stages) - len(left),
+               "not_judged": len(left), "partial": int(partial), "unknown": sorted(set(left) - set(known)), "alarms": len(alarms), "seconds": time.monotonic() - start,
                "headroom": worst(stages, "headroom"), "z2": worst(stages, "z2"),
                "admissible": sum(stage["verdict"] in ("admissible", "tie") for stage in stages)}
         self.rows.append(row)
-        if alarms or status:
+        if alarms or wrong:
             self.problems.append({**row, "command": [self.program, *words], "errors": errors, "stages": alarms[:20]})
         trouble = " " + errors[:200] if errors and not stages else ""
         first = f"; first {alarms[0]['tap']} {alarms[0]['verdict']}" if alarms else ""
-        print(f"seed {seed:2}  {kind:9}  {judge:7}  status {status}  {len(judged):3} taps  {len(alarms)} alarms"
+        print(f"seed {seed:2}  {kind:9}  {judge:7}  status {status}  {row['taps']:3} taps  {len(alarms)} alarms"
               f"  headroom {number(row['headroom'])}  z2 {number(row['z2'])}{first}{trouble}",
               flush=True)
-        return not alarms and not status
+        return not alarms and not wrong
 
     def judge_both(self, seed, kind, reference, candidate, profile, mapped):
         model, case = self.path("model"), self.path("case.safetensors")
@@ -243,12 +250,12 @@ def worked_example(bench):
 
 def table(rows):
     """A line per kind of candidate and judge."""
-    lines = ["candidate  judge     runs   taps not judged alarms admissible  headroom        z2  seconds"]
+    lines = ["candidate  judge     runs   taps not judged partial alarms admissible  headroom        z2  seconds"]
     for kind, judge in dict.fromkeys((row["kind"], row["judge"]) for row in rows):
         those = [row for row in rows if (row["kind"], row["judge"]) == (kind, judge)]
         total = lambda key: sum(row[key] for row in those)              # noqa: E731
         lines.append(f"{kind:10} {judge:8} {len(those):5} {total('taps'):6} {total('not_judged'):10} "
-                     f"{total('alarms'):6} {total('admissible'):10} {number(worst(those, 'headroom')):>9} "
+                     f"{total('partial'):7} {total('alarms'):6} {total('admissible'):10} {number(worst(those, 'headroom')):>9} "
                      f"{number(worst(those, 'z2')):>9} {total('seconds'):8.0f}")
     return "\n".join(lines)
 
@@ -276,7 +283,8 @@ def main():
     print(table(bench.rows))
     alarms = sum(row["alarms"] for row in bench.rows)
     unjudged = sum(row["status"] > 2 for row in bench.rows)
-    print(f"no-false-alarms: {len(bench.rows)} verdicts, {alarms} alarms, {unjudged} without a verdict")
+    partial = sum(row["partial"] for row in bench.rows)
+    print(f"no-false-alarms: {len(bench.rows)} verdicts, {alarms} alarms, {partial} partial, {unjudged} without a verdict")
     sys.exit(1 if bench.problems or broken or not bench.rows else 0)
 
 

@@ -11,7 +11,7 @@
 #include "oracle/report/report.h"
 
 static const char help[] =
-    "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--json]\n"
+    "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--all] [--json]\n"
     "                   [--map NAME|FILE] [--set FIELD=VALUE ...] [--threads N] [--force]\n"
     "\n"
     "Finds the operator that is wrong. Every tap of a dump is recomputed in double from the dump's own inputs and\n"
@@ -29,6 +29,8 @@ static const char help[] =
     "                      taps\n"
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
     "                      llama_cpp, or a map file (SPEC 7.11)\n"
+    "  --all               print every tap and every note. Without it at most 25 lines are printed: the verdict with\n"
+    "                      place, size and next step, then the taps that do not pass, worst first\n"
     "  --json              print one JSON object per line: every tap, then the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for m3ref run\n"
     "  --threads N         default: the number of processors; results do not depend on it\n"
@@ -36,18 +38,18 @@ static const char help[] =
     "  --allow-long        allow positions of max_position_embeddings and above\n"
     "  --help              print this text\n"
     "\n"
-    "Exit status: 0 all taps pass; 1 an operator is wrong; 2 one is suspect; 3 not comparable: nothing matched or\n"
-    "could be judged, another model or case, other shapes; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
-    "internal error; 74 I/O error.\n";
+    "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 an operator is wrong; 2 one is suspect, or partial:\n"
+    "nothing is wrong, but a tap could not be judged; 3 not comparable: nothing matched or could be judged, another\n"
+    "model or case, other shapes; 64 wrong usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *candidate, *profile, *map;
     struct m3_cli_input input;
     struct m3_blame_options options;
-    int json, help;
+    int json, all, help;
 };
 
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_HELP };
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_ALL, OPT_HELP };
 
 /* clang-format off */
 static const struct option options[] = {
@@ -56,7 +58,7 @@ static const struct option options[] = {
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
     { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
-    { "map", required_argument, NULL, OPT_MAP },
+    { "map", required_argument, NULL, OPT_MAP },         { "all", no_argument, NULL, OPT_ALL },
     { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -71,6 +73,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_MAP: a->map = optarg; break;
     case OPT_JSON: a->json = 1; break;
+    case OPT_ALL: a->all = 1; break;
     case OPT_FORCE: a->options.force = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return -1;
@@ -102,7 +105,9 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
     m3_cli_add_notes(&result.notes, notes);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, error);
+        int (*const text)(FILE *, const struct m3_blame *, struct m3_error *) =
+            a->all ? m3_report_blame_text_all : m3_report_blame_text;
+        int printed = (a->json ? m3_report_blame_json : text)(stdout, &result, error);
         status = printed ? printed : (int)result.status;
     }
     m3_blame_free(&result);

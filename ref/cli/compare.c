@@ -15,7 +15,7 @@
 #include "oracle/report/report.h"
 
 static const char help[] =
-    "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--json] [--html OUT] [--junit OUT]\n"
+    "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--all] [--json] [--html OUT] [--junit OUT]\n"
     "                     [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--profile NAME|FILE]\n"
     "                     [--companions FILE] [--envelope FILE] [--force]\n"
     "\n"
@@ -27,6 +27,8 @@ static const char help[] =
     "bounds could choose it; values that follow from it are then not judged.\n"
     "\n"
     "  --taps GLOB,...   compare only taps that match (\"layers.3.*,logits\"; * is any text, ? any character)\n"
+    "  --all             print every stage and every note. Without it at most 25 lines are printed: the verdict with\n"
+    "                    place, size and next step, then the stages that do not pass, worst first\n"
     "  --json            print one JSON object per line: every stage, then the summary\n"
     "  --html OUT        write a self-contained HTML page: where the error grows, chosen blocks, load of the\n"
     "                    experts, and heat maps (rows by channels) of the stages that fail\n"
@@ -51,9 +53,10 @@ static const char help[] =
     "                    {words}\n"
     "  --help            print this text\n"
     "\n"
-    "Exit status: 0 all stages pass; 1 a stage fails; 2 suspect: allowed, but improbable; 3 not comparable: nothing\n"
-    "matched, another model or case, other shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 missing\n"
-    "file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect: allowed, but\n"
+    "improbable, or partial: nothing is wrong, but a stage could not be judged; 3 not comparable: nothing matched,\n"
+    "another model or case, other shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
+    "internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;
@@ -62,14 +65,14 @@ struct arguments {
     const char *envelope;               /* NULL: no ranks */
     const char *map;                    /* NULL: the candidate has m3ref's names */
     struct m3_compare_options options;
-    int json, help;
+    int json, all, help;
 };
 
 /* Above every character, because getopt returns an unknown short option as its character. */
 /* clang-format off */
 enum {
     OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
-    OPT_COMPANIONS, OPT_ENVELOPE, OPT_HELP,
+    OPT_COMPANIONS, OPT_ENVELOPE, OPT_ALL, OPT_HELP,
 };
 /* clang-format on */
 
@@ -83,7 +86,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         { "spec", required_argument, NULL, OPT_SPEC },       { "help", no_argument, NULL, OPT_HELP },
         { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_MAP },
         { "companions", required_argument, NULL, OPT_COMPANIONS },
-        { "envelope", required_argument, NULL, OPT_ENVELOPE },
+        { "envelope", required_argument, NULL, OPT_ENVELOPE }, { "all", no_argument, NULL, OPT_ALL },
         { NULL, 0, NULL, 0 },
     };
     /* clang-format on */
@@ -94,6 +97,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         switch (option) {
         case OPT_TAPS: arguments->options.taps = optarg; break;
         case OPT_JSON: arguments->json = 1; break;
+        case OPT_ALL: arguments->all = 1; break;
         case OPT_FORCE: arguments->options.force = 1; break;
         case OPT_HTML: arguments->html = optarg; break;
         case OPT_JUNIT: arguments->junit = optarg; break;
@@ -246,8 +250,9 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
                                                    .reference = inputs->reference,
                                                    .candidate = inputs->candidate,
                                                    .spec = arguments->spec };
-        int (*report)(FILE *, const struct m3_comparison *, struct m3_error *) =
-            arguments->json ? m3_report_json : m3_report_text;
+        int (*report)(FILE *, const struct m3_comparison *, struct m3_error *) = arguments->json  ? m3_report_json
+                                                                                 : arguments->all ? m3_report_text_all
+                                                                                                  : m3_report_text;
         int printed = report(stdout, &result, error);
         if (printed == M3_OK) printed = write_outputs(outputs, &subject, error);
         status = printed != M3_OK ? printed : (int)result.status;

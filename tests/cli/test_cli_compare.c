@@ -120,8 +120,8 @@ START_TEST(usage)
     ck_assert_int_eq(run(one), 64);
     ck_assert_int_eq(run(none), 64);
     ck_assert_int_eq(run(help), 0);
-    static const char *const flags[] = { "--taps",  "--json", "--force",  "--profile", "--help",     "--html",
-                                         "--junit", "--spec", "--ledger", "--map",     "Exit status" };
+    static const char *const flags[] = { "--taps",  "--json", "--force",  "--profile", "--help", "--html",
+                                         "--junit", "--spec", "--ledger", "--map",     "--all",  "Exit status" };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) ck_assert_ptr_nonnull(strstr(out, flags[i]));
 }
 END_TEST
@@ -201,6 +201,7 @@ START_TEST(ledger)
     ck_assert_int_eq(run_pair(flag, NULL), 0);
     ck_assert(file_says("a.jsonl", "{\"type\":\"decision\",\"tap\":\"logits\",\"row\":0,\"group\":null,\"ids\":[1],"));
     ck_assert(file_says("a.jsonl", "\"runner_up\":1,\"note\":null}\n"));
+    ck_assert_int_eq(run_pair("--all", NULL), 0);
     ck_assert_ptr_nonnull(strstr(out, "next token  identical: 0 of 2 sets differ"));
     dump_one(candidate_path, "embed", M3_F64, logits, 2, 2, -1);
     ck_assert_int_eq(run_pair(flag, NULL), 3);

@@ -249,7 +249,7 @@ START_TEST(others)
                          0);
         ck_assert_int_eq(compare("truth", "--taps logits"), cases[i].status);
         ck_assert(has("err", cases[i].says) && (i == 3 || has("err", in_folder("envelope"))));
-        if (i == 3) ck_assert(has("out", "no tap is ranked among 1 legitimate fp32 implementations"));
+        if (i == 3) ck_assert(has("out", "no tap is ranked among 1 legitimate fp32 implementation"));
     }
     ck_assert_int_eq(
         m3ref("compare %s golden/tiny/golden.safetensors.gz --envelope %s", in_folder("truth"), in_folder("truth")),

@@ -84,6 +84,18 @@ static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m
     snprintf(out->note, sizeof out->note, "%s", why);
 }
 
+/* Counts a tap that the dump does not hold; the first few are named. */
+static void name_missing(struct m3_blame *result, const char *name)
+{
+    enum { SHOWN = 3 };
+    const size_t length = strlen(result->missing_names);
+    const int64_t before = result->missing++;
+    if (before < SHOWN)
+        snprintf(result->missing_names + length, sizeof result->missing_names - length, "%s%s", before > 0 ? ", " : "",
+                 name);
+    else if (before == SHOWN) snprintf(result->missing_names + length, sizeof result->missing_names - length, " ..");
+}
+
 /* Lists all taps of the call, and a result for each tap that the dump has and that matches. */
 static int list_taps(struct m3_blame *result, struct m3_blaming *b)
 {
@@ -103,8 +115,9 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
         const struct m3_tensor *t = m3_safetensors_find(b->side.file, item->name);
         const char *why = t ? fits(b, item, t) : NULL;
         if (t && !why) item->dumped = t;
-        if (t && m3_tap_matches(b->options->taps, item->name))
-            begin_tap(b, item, &result->taps[result->count++], t, why);
+        if (!m3_tap_matches(b->options->taps, item->name)) continue;
+        if (t) begin_tap(b, item, &result->taps[result->count++], t, why);
+        else name_missing(result, item->name);
     }
     return M3_OK;
 }
@@ -259,6 +272,7 @@ static void note_others(struct m3_blame *result, const struct m3_blaming *b)
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(name, &tap, &layer) || m3_blame_find(b, tap, layer)) continue;
+        result->extra += m3_tap_matches(b->options->taps, name);
         if (others++ == 0) first = name;
     }
     if (others)
@@ -271,7 +285,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
              const struct m3_blame_options *options, struct m3_error *error)
 {
     struct m3_blaming b = { .setting = setting, .options = options, .fd = -1, .error = error };
-    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE };
+    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = m3_side_begin(&b.side, candidate, error);
     if (!status) status = check_origin(result, &b, candidate);
     if (!status) status = list_taps(result, &b);

@@ -54,6 +54,11 @@ struct m3_blame {
     const struct m3_blamed *culprit;        /* the first that fails, otherwise the first suspect; or NULL */
     enum m3_status status;          /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
     struct m3_error notes;          /* notes for the reader, one per line */
+    enum m3_verdict verdict;        /* of the whole: `status` in more detail */
+    int64_t unjudged;               /* taps that nothing could judge, and those that this model does not produce */
+    int64_t missing;                /* taps of the call that were asked for and are not in the dump */
+    char missing_names[200];        /* the first of them: "embed, fused .." */
+    int64_t extra;                  /* the latter */
 };
 
 struct m3_blame_options {

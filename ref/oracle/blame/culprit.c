@@ -38,7 +38,12 @@ void m3_blame_find_culprit(struct m3_blame *result)
         if (tap->verdict == M3_VERDICT_SUSPECT && result->suspect++ == 0) suspect = tap;
     }
     if (!result->culprit) result->culprit = suspect;
-    if (result->failed) result->status = M3_WRONG;
-    else if (result->not_comparable || !result->judged) result->status = M3_NOT_COMPARABLE;
-    else result->status = result->suspect ? M3_SUSPECT : M3_OK;
+    result->unjudged = result->not_judged + result->extra;
+    const struct m3_tally tally = { .judged = result->judged,
+                                    .failed = result->failed,
+                                    .suspect = result->suspect,
+                                    .not_comparable = result->not_comparable,
+                                    .unjudged = result->unjudged };
+    result->verdict = m3_run_verdict(&tally);
+    result->status = m3_run_status(result->verdict);
 }

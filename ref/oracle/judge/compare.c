@@ -102,14 +102,47 @@ static int judge_one(struct m3_comparing *all, const struct m3_matched *matched,
     return status;
 }
 
-/* Any failure, otherwise anything not comparable, otherwise anything suspect. */
-static enum m3_status status_of(const struct m3_comparison *result)
+/* Is b of the same layer as a? Outside layers: of the same part of a pass. */
+static int in_one_layer(const struct m3_stage *a, const struct m3_stage *b)
+{
+    enum m3_tap tap_a, tap_b;
+    int64_t layer_a, layer_b;
+    if (m3_tap_parse(a->tap, &tap_a, &layer_a) != 0 || m3_tap_parse(b->tap, &tap_b, &layer_b) != 0) return 0;
+    return layer_a == layer_b && (layer_a >= 0 || m3_tap_table[tap_a].where == m3_tap_table[tap_b].where);
+}
+
+/* Nothing is left of the stage, because all its rows or slots follow from other choices. */
+static int is_left_out(const struct m3_stage *stage)
+{
+    return stage->verdict == M3_VERDICT_NOT_JUDGED && stage->elements == 0 && (!stage->selection || stage->rows == 0);
+}
+
+/* An empty stage has nothing to judge. One that is left out is another computation than the reference's, which is no
+ * gap as long as the candidate's layer shows in floats that were judged. */
+static int is_excused(const struct m3_comparison *result, const struct m3_stage *stage)
+{
+    if (!is_left_out(stage)) return 0;
+    if (stage->candidate->count == 0) return 1;
+    for (int64_t i = 0; i < result->count; i++) {
+        const struct m3_stage *other = &result->stages[i];
+        if (!other->selection && m3_is_judged(other->verdict) && in_one_layer(stage, other)) return 1;
+    }
+    return 0;
+}
+
+static void settle(struct m3_comparison *result)
 {
     const struct m3_stage *token = &result->next_token;
     const enum m3_verdict last = token->tap != NULL ? token->verdict : M3_VERDICT_PASS;
-    if (result->failed > 0 || last == M3_VERDICT_FAIL) return M3_WRONG;
-    if (result->not_comparable > 0 || result->judged == 0) return M3_NOT_COMPARABLE;
-    return result->suspects > 0 || last == M3_VERDICT_SUSPECT ? M3_SUSPECT : M3_OK;
+    for (int64_t i = 0; i < result->count; i++) result->excused += is_excused(result, &result->stages[i]);
+    result->unjudged = result->not_judged - result->excused + result->extra;
+    const struct m3_tally tally = { .judged = result->judged,
+                                    .failed = result->failed + (last == M3_VERDICT_FAIL),
+                                    .suspect = result->suspects + (last == M3_VERDICT_SUSPECT),
+                                    .not_comparable = result->not_comparable,
+                                    .unjudged = result->unjudged };
+    result->verdict = m3_run_verdict(&tally);
+    result->status = m3_run_status(result->verdict);
 }
 
 static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t count, struct m3_error *error)
@@ -131,7 +164,7 @@ static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t 
                 "taps whose fp32 error the reference does not state, judged at 1e-5: %" PRId64 ", first %s",
                 all->without_error, all->first_without);
     if (result->judged == 0) note(result, "no tap could be judged");
-    result->status = status_of(result);
+    settle(result);
     return m3_ranking_end(&all->ranking, result, error);
 }
 
@@ -178,7 +211,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options, struct m3_error *error)
 {
-    *result = (struct m3_comparison){ .status = M3_NOT_COMPARABLE };
+    *result = (struct m3_comparison){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     struct m3_side want, got;
     int status = m3_side_begin(&want, reference, error);
     if (status == M3_OK) status = m3_side_begin(&got, candidate, error);

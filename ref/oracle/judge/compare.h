@@ -96,6 +96,10 @@ struct m3_comparison {
         const struct m3_stage *farthest; /* the ranked stage with the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
     struct m3_error notes; /* notes for the reader, one per line */
+    enum m3_verdict verdict; /* of the whole: `status` in more detail */
+    int64_t unjudged; /* stages that nothing could judge, and taps that only the candidate holds */
+    char missing_names[200]; /* the first of the taps that only the reference holds: "embed, fused .." */
+    int64_t excused; /* stages of `not_judged` that do not count as unjudged (SPEC 7, exit status) */
 };
 
 struct m3_profile;

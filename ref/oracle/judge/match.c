@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "oracle/judge/companions.h"
 
@@ -62,6 +63,24 @@ static void note_missing(struct m3_comparison *result, const struct m3_matched *
             named < result->missing ? " ..." : "");
 }
 
+/* Names the first few for the first line of a report. */
+static void name_missing(struct m3_comparison *result, const struct m3_matched *taps, int64_t count)
+{
+    enum { SHOWN = 3 };
+    const size_t room = sizeof result->missing_names;
+    size_t length = 0;
+    int64_t named = 0;
+    for (int64_t i = 0; i < count && named < SHOWN; i++) {
+        if (taps[i].got != NULL) continue;
+        const int more =
+            snprintf(result->missing_names + length, room - length, "%s%s", named > 0 ? ", " : "", taps[i].want->name);
+        if (more < 0 || (size_t)more >= room - length) break;
+        length += (size_t)more;
+        named++;
+    }
+    if (named < result->missing && room - length > 4) strcpy(result->missing_names + length, " ..");
+}
+
 /* Pairs the taps of the two files. Moves those that both hold to the front of `taps`, in execution order, and returns
  * their number. */
 static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
@@ -74,7 +93,9 @@ static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, 
         if (taps[i].got == NULL) result->missing++;
     }
     if (result->missing > 0) note_missing(result, taps, count);
+    if (result->missing > 0) name_missing(result, taps, count);
 
+    const char *first = NULL;
     int64_t both = 0;
     for (int64_t i = 0; i < count; i++)
         if (taps[i].got != NULL) taps[both++] = taps[i];
@@ -84,11 +105,12 @@ static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, 
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(name, &tap, &layer) == 0 && m3_tap_matches(patterns, name) &&
-            m3_safetensors_find(reference->file, name) == NULL)
-            result->extra++;
+            m3_safetensors_find(reference->file, name) == NULL && result->extra++ == 0)
+            first = name;
     }
     if (result->extra > 0)
-        m3_fail(&result->notes, M3_OK, "taps that only the candidate holds, not compared: %" PRId64, result->extra);
+        m3_fail(&result->notes, M3_OK, "taps that only the candidate holds, not judged: %" PRId64 ": %s%s",
+                result->extra, first, result->extra > 1 ? " ..." : "");
     return both;
 }
 

@@ -49,14 +49,15 @@ static json_t *choice_tap(const struct m3_blamed *tap)
 static json_t *summary(const struct m3_blame *blame)
 {
     const struct m3_blamed *culprit = blame->culprit;
-    const char *verdict = m3_verdict_name(m3_verdict_of_status(blame->status));
-    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "type", "summary", "culprit",
+    const char *verdict = m3_verdict_name(blame->verdict);
+    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I}", "type", "summary", "culprit",
                      m3_json_text(culprit ? culprit->name : NULL), "operator",
                      m3_json_text(culprit ? culprit->operator : NULL), "section",
                      m3_json_text(culprit ? culprit->section : NULL), "verdict", verdict, "taps",
                      (json_int_t)blame->count, "judged", (json_int_t)blame->judged, "failed", (json_int_t)blame->failed,
                      "suspect", (json_int_t)blame->suspect, "not_judged", (json_int_t)blame->not_judged,
-                     "not_comparable", (json_int_t)blame->not_comparable, "notes", m3_json_notes(&blame->notes));
+                     "not_comparable", (json_int_t)blame->not_comparable, "notes", m3_json_notes(&blame->notes),
+                     "unjudged", (json_int_t)blame->unjudged);
 }
 
 int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error)

@@ -19,6 +19,7 @@ static const struct {
     [M3_VERDICT_FAIL] = { "fail", "fail" },
     [M3_VERDICT_NOT_JUDGED] = { "not judged", "not_judged" },
     [M3_VERDICT_NOT_COMPARABLE] = { "not comparable", "not_comparable" },
+    [M3_VERDICT_PARTIAL] = { "partial", "partial" },
 };
 
 const char *m3_verdict_text(enum m3_verdict verdict) { return verdicts[verdict].text; }
@@ -77,7 +78,7 @@ static void print_reason(FILE *out, const struct m3_stage *stage)
 {
     fprintf(out, "%s", stage->note);
     if (stage->rows_left_out > 0 && stage->elements == 0) {
-        fprintf(out, ", all %" PRId64 " rows", stage->rows_left_out);
+        if (stage->rows_left_out > 1) fprintf(out, ", all %" PRId64 " rows", stage->rows_left_out);
         return;
     }
     if (stage->rank > 0) {
@@ -111,16 +112,16 @@ void m3_print_precision(FILE *out, const struct m3_stage *stage)
 /* By how much the operator's bound, or the tolerance of a whole pass, is exceeded. */
 static void print_failed_values(FILE *out, const struct m3_stage *stage)
 {
+    const double share = stage->n < 0 ? stage->max_rel / stage->allowed_max : stage->headroom;
     print_values(out, stage);
     if (isnan(stage->got)) fputs("  NaN", out);
     else if (isinf(stage->got) || isinf(stage->want)) fputs("  infinite on one side", out);
-    else if (stage->n < 0 && stage->allowed_max == 0) fputs("  nothing is allowed", out);
-    else
-        fprintf(out, "  %.3g%% of allowed",
-                100 * (stage->n < 0 ? stage->max_rel / stage->allowed_max : stage->headroom));
+    else if (!isfinite(share)) fputs("  nothing is allowed", out);
+    else fprintf(out, "  %.3g%% of allowed", 100 * share);
     fprintf(out, "; %" PRId64 " of %" PRId64, stage->violations, stage->elements);
-    if (stage->n < 0 && !(stage->rel_l2 <= stage->allowed_l2) && stage->allowed_l2 > 0)
-        fprintf(out, "; rel L2 %.3g%% of allowed", 100 * stage->rel_l2 / stage->allowed_l2);
+    const double l2 = stage->rel_l2 / stage->allowed_l2;
+    if (stage->n < 0 && !(stage->rel_l2 <= stage->allowed_l2) && isfinite(l2))
+        fprintf(out, "; rel L2 %.3g%% of allowed", 100 * l2);
     if (stage->tiers != 0) fputs("; ", out);
     m3_print_tiers(out, stage->tiers, ", ");
     if (stage->grid != M3_DTYPES) fprintf(out, ": all values are numbers of %s", m3_dtype_name(stage->grid));
@@ -128,9 +129,16 @@ static void print_failed_values(FILE *out, const struct m3_stage *stage)
 
 void m3_print_choices(FILE *out, const struct m3_stage *stage)
 {
+    const int64_t differing = stage->choices[M3_CHOICE_TIE] + stage->choices[M3_CHOICE_ADMISSIBLE] +
+                              stage->choices[M3_CHOICE_INADMISSIBLE];       /* of those that were judged */
+    if (stage->rank == 0 && stage->choice == M3_CHOICE_INADMISSIBLE) {
+        fprintf(out, "inadmissible: %s", stage->note);
+        return;
+    }
     fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted", m3_choice_text(stage->choice),
-            stage->differing, stage->rows + stage->tainted, stage->choices[M3_CHOICE_PERMUTED]);
-    if (stage->tainted > 0) fprintf(out, ", %" PRId64 " inherited and not judged", stage->tainted);
+            differing, stage->rows, stage->choices[M3_CHOICE_PERMUTED]);
+    if (stage->tainted > 0)
+        fprintf(out, "; %" PRId64 " more follow from other choices and are not judged", stage->tainted);
     if (isfinite(stage->least_gap))
         fprintf(out, "; least gap %.3g of its bound, scores of the %s", stage->least_gap, stage->scores);
 }
@@ -194,6 +202,15 @@ char *m3_finding(const struct m3_stage *stage) { return in_memory(stage, NULL); 
 
 char *m3_ranks(const struct m3_comparison *comparison) { return in_memory(NULL, comparison); }
 
+static void print_headroom(FILE *out, const struct m3_stage *stage)
+{
+    if (!isfinite(stage->headroom)) {
+        fprintf(out, ", worst headroom beyond measure at %s", stage->tap);
+        return;
+    }
+    fprintf(out, ", worst headroom %.3g%% at %s", 100 * stage->headroom, stage->tap);
+}
+
 void m3_print_divergence(FILE *out, const struct m3_comparison *comparison)
 {
     const struct m3_stage *first = comparison->divergence, *tightest = NULL;
@@ -205,20 +222,25 @@ void m3_print_divergence(FILE *out, const struct m3_comparison *comparison)
     }
     fprintf(out, "first divergence %s", first->tap);
     if (before == 0) fputs("; no stage before it", out);
+    else if (passed == before && before == 1) fputs("; the stage before it passes", out);
     else if (passed == before) fprintf(out, "; all %" PRId64 " stages before it pass", before);
     else fprintf(out, "; %" PRId64 " of %" PRId64 " stages before it pass", passed, before);
-    if (tightest != NULL) fprintf(out, ", worst headroom %.3g%% at %s", 100 * tightest->headroom, tightest->tap);
+    if (tightest != NULL) print_headroom(out, tightest);
 }
 
 void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
 {
-    fprintf(out, "%" PRId64 " of %" PRId64 " stages judged", comparison->judged, comparison->count);
+    fprintf(out, "%" PRId64 " of %" PRId64 " %s judged", comparison->judged, comparison->count,
+            m3_plural(comparison->count, "stages"));
     if (comparison->failed > 0) fprintf(out, ", %" PRId64 " fail", comparison->failed);
     if (comparison->suspects > 0) fprintf(out, ", %" PRId64 " suspect", comparison->suspects);
     if (comparison->not_comparable > 0) fprintf(out, ", %" PRId64 " not comparable", comparison->not_comparable);
+    if (comparison->not_judged > comparison->excused)
+        fprintf(out, ", %" PRId64 " not judged", comparison->not_judged - comparison->excused);
+    if (comparison->excused > 0) fprintf(out, ", %" PRId64 " left out after other choices", comparison->excused);
+    if (comparison->extra > 0) fprintf(out, ", %" PRId64 " not in the reference", comparison->extra);
     if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
-    if (comparison->tightest != NULL)
-        fprintf(out, ", worst headroom %.3g%% at %s", 100 * comparison->tightest->headroom, comparison->tightest->tap);
+    if (comparison->tightest != NULL) print_headroom(out, comparison->tightest);
 }
 
 void m3_print_ranks(FILE *out, const struct m3_comparison *comparison)
@@ -226,13 +248,17 @@ void m3_print_ranks(FILE *out, const struct m3_comparison *comparison)
     const struct m3_stage *farthest = comparison->envelope.farthest;
     const int64_t ranked = comparison->envelope.ranked;
     if (ranked == 0) fputs("no tap is ranked", out);
-    else fprintf(out, "percentile %.3g (median of %" PRId64 " taps)", comparison->envelope.percentile, ranked);
-    fprintf(out, " among %" PRId64 " legitimate %s implementations", comparison->envelope.runs,
-            comparison->envelope.profile);
+    else
+        fprintf(out, "percentile %.3g (median of %" PRId64 " %s)", comparison->envelope.percentile, ranked,
+                m3_plural(ranked, "taps"));
+    fprintf(out, " among %" PRId64 " legitimate %s %s", comparison->envelope.runs, comparison->envelope.profile,
+            m3_plural(comparison->envelope.runs, "implementations"));
     if (farthest != NULL)
         fprintf(out, "; farthest %s: percentile %.3g, %.3g with median %.3g and largest %.3g", farthest->tap,
                 farthest->percentile, farthest->rel_l2, farthest->envelope_median, farthest->envelope_largest);
-    if (comparison->envelope.blind > 0) fprintf(out, "; blind: %" PRId64 " taps", comparison->envelope.blind);
+    if (comparison->envelope.blind > 0)
+        fprintf(out, "; blind: %" PRId64 " %s", comparison->envelope.blind,
+                m3_plural(comparison->envelope.blind, "taps"));
 }
 
 const char *m3_next_note(const char **at, size_t *length)
@@ -244,27 +270,23 @@ const char *m3_next_note(const char **at, size_t *length)
     return line;
 }
 
-void m3_print_notes(FILE *out, const struct m3_error *notes)
+int m3_print_notes(FILE *out, const struct m3_error *notes, int all)
 {
+    enum { SHOWN = 5 };
     const char *at = notes->text, *line;
     size_t length;
-    while ((line = m3_next_note(&at, &length)) != NULL) fprintf(out, "note  %.*s\n", (int)length, line);
+    int count = 0;
+    for (; (line = m3_next_note(&at, &length)) != NULL; count++)
+        if (all || count < SHOWN) fprintf(out, "note  %.*s\n", (int)length, line);
+    if (all || count <= SHOWN) return count;
+    m3_print_more(out, count - SHOWN, "notes");
+    return SHOWN + 1;
 }
 
 int m3_report_end(FILE *out, const char *what, struct m3_error *error)
 {
     if (fflush(out) == 0 && !ferror(out)) return M3_OK;
     return m3_fail(error, M3_IO, "%s: cannot be written: %s", what, strerror(errno));
-}
-
-enum m3_verdict m3_verdict_of_status(enum m3_status status)
-{
-    switch (status) {
-    case M3_OK: return M3_VERDICT_PASS;
-    case M3_WRONG: return M3_VERDICT_FAIL;
-    case M3_SUSPECT: return M3_VERDICT_SUSPECT;
-    default: return M3_VERDICT_NOT_COMPARABLE;
-    }
 }
 
 size_t m3_group_length(const char *tap)

@@ -9,7 +9,7 @@
 
 void m3_html_verdict(FILE *out, enum m3_verdict verdict)
 {
-    static const char *const signs[] = { "&#10003;", "!", "&#10007;", "&#8211;", "?" };
+    static const char *const signs[] = { "&#10003;", "!", "&#10007;", "&#8211;", "?", "&#8211;" };
     fprintf(out, "<span class=\"verdict v%d\">%s %s</span>", (int)verdict, signs[verdict], m3_verdict_text(verdict));
 }
 
@@ -65,7 +65,7 @@ static int print_ranks(FILE *out, const struct m3_comparison *comparison, struct
 static int print_top(const struct m3_html *html, struct m3_error *error)
 {
     const struct m3_comparison *c = html->subject->comparison;
-    enum m3_verdict verdict = m3_verdict_of_status(c->status);
+    enum m3_verdict verdict = c->verdict;
     int status = M3_OK;
     fprintf(html->out, "<div class=\"top v%d\">\n<h1>", (int)verdict);
     m3_html_verdict(html->out, verdict);
@@ -79,7 +79,7 @@ static int print_top(const struct m3_html *html, struct m3_error *error)
     }
     fputs("<p>", html->out);
     m3_print_summary(html->out, c);
-    fprintf(html->out, ", %" PRId64 " not judged, %" PRId64 " only in the candidate.</p>\n", c->not_judged, c->extra);
+    fputs(".</p>\n", html->out);
     if (status == M3_OK && c->envelope.runs > 0) status = print_ranks(html->out, c, error);
     fputs("</div>\n", html->out);
     return status;
@@ -138,7 +138,7 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
     fprintf(out,
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
             "content=\"width=device-width\"/>\n<title>m3ref compare: %s</title>\n",
-            m3_verdict_text(m3_verdict_of_status(subject->comparison->status)));
+            m3_verdict_text(subject->comparison->verdict));
     m3_html_style(out);
     fputs("</head><body>\n", out);
     m3_html_note(out, "m3ref compare");

@@ -23,7 +23,7 @@ static const char rules[] =
     ".number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }\n"
     "code, .bits { font: 12px ui-monospace, 'DejaVu Sans Mono', monospace; overflow-wrap: anywhere }\n"
     ".verdict { white-space: nowrap; font-weight: 600 }\n"
-    ".v0 { color: var(--good) } .v1, .v4 { color: var(--odd) } .v2 { color: var(--bad) } .v3 { color: var(--quiet) }\n"
+    ".v0 { color: var(--good) } .v1, .v4, .v5 { color: var(--odd) } .v2 { color: var(--bad) } .v3 { color: var(--quiet) }\n"
     ".top { border: 2px solid currentColor; border-radius: 6px; padding: 4px 16px 10px }\n"
     ".top > * { color: var(--ink) }\n"
     "details { margin: 2px 0 } summary { cursor: pointer; padding: 2px 0 } tr:hover { background: var(--panel) }\n"

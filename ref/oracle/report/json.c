@@ -73,19 +73,21 @@ static json_t *summary(const struct m3_comparison *comparison)
     const struct m3_stage *first = comparison->divergence, *tightest = comparison->tightest;
     const struct m3_stage *farthest = comparison->envelope.farthest;
     const int has_envelope = comparison->envelope.runs > 0;
-    const char *verdict = m3_verdict_name(m3_verdict_of_status(comparison->status));
-    return json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "type", "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL),
-                     "stages", (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing, "judged",
-                     (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed, "suspects",
-                     (json_int_t)comparison->suspects, "not_judged", (json_int_t)comparison->not_judged,
-                     "not_comparable", (json_int_t)comparison->not_comparable, "extra", (json_int_t)comparison->extra,
-                     "headroom", tightest ? m3_json_number(tightest->headroom) : json_null(), "headroom_tap",
-                     m3_json_text(tightest ? tightest->tap : NULL), "ranked",
-                     has_envelope ? json_integer((json_int_t)comparison->envelope.ranked) : json_null(), "blind",
-                     has_envelope ? json_integer((json_int_t)comparison->envelope.blind) : json_null(), "percentile",
-                     farthest ? m3_json_number(comparison->envelope.percentile) : json_null(), "farthest_tap",
-                     m3_json_text(farthest ? farthest->tap : NULL), "notes", m3_json_notes(&comparison->notes));
+    const char *verdict = m3_verdict_name(comparison->verdict);
+    return json_pack(
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "type",
+        "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL), "stages",
+        (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing, "judged",
+        (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed, "suspects",
+        (json_int_t)comparison->suspects, "not_judged", (json_int_t)comparison->not_judged, "not_comparable",
+        (json_int_t)comparison->not_comparable, "extra", (json_int_t)comparison->extra, "headroom",
+        tightest ? m3_json_number(tightest->headroom) : json_null(), "headroom_tap",
+        m3_json_text(tightest ? tightest->tap : NULL), "ranked",
+        has_envelope ? json_integer((json_int_t)comparison->envelope.ranked) : json_null(), "blind",
+        has_envelope ? json_integer((json_int_t)comparison->envelope.blind) : json_null(), "percentile",
+        farthest ? m3_json_number(comparison->envelope.percentile) : json_null(), "farthest_tap",
+        m3_json_text(farthest ? farthest->tap : NULL), "notes", m3_json_notes(&comparison->notes), "unjudged",
+        (json_int_t)comparison->unjudged, "excused", (json_int_t)comparison->excused);
 }
 
 int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)

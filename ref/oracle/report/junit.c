@@ -16,8 +16,7 @@ static void print_property(FILE *out, const char *name, const char *value, size_
 static int print_properties(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     const struct m3_comparison *comparison = subject->comparison;
-    const char *verdict = m3_verdict_text(m3_verdict_of_status(comparison->status)), *at = comparison->notes.text,
-               *line;
+    const char *verdict = m3_verdict_text(comparison->verdict), *at = comparison->notes.text, *line;
     const char *files[] = { m3_safetensors_path(subject->reference), m3_safetensors_path(subject->candidate) };
     size_t length;
     fputs("<properties>\n", out);
@@ -61,9 +60,15 @@ static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *
     return M3_OK;
 }
 
-/* Adds a case, because a suite with only skipped cases, or none, would look like a pass. */
+/* Adds a case where a suite with skipped cases, or none, would look like a pass. */
 static void print_verdict_case(FILE *out, const struct m3_comparison *comparison)
 {
+    if (comparison->verdict == M3_VERDICT_PARTIAL)
+        fprintf(out,
+                "<testcase classname=\"compare\" name=\"judged\"><failure type=\"partial\" message=\"stages that "
+                "nothing could judge: %" PRId64 "\"/></testcase>\n",
+                comparison->unjudged);
+    if (comparison->verdict != M3_VERDICT_NOT_COMPARABLE) return;
     fputs("<testcase classname=\"compare\" name=\"comparable\"><error type=\"not comparable\" message=\"", out);
     if (comparison->count == 0) fputs("nothing was compared", out);
     else if (comparison->judged == 0) fputs("no tap could be judged", out);
@@ -74,7 +79,9 @@ static void print_verdict_case(FILE *out, const struct m3_comparison *comparison
 int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     const struct m3_comparison *comparison = subject->comparison;
-    int64_t errors = comparison->status == M3_NOT_COMPARABLE, failures = 0;
+    const int64_t errors = comparison->verdict == M3_VERDICT_NOT_COMPARABLE;
+    const int64_t partial = comparison->verdict == M3_VERDICT_PARTIAL;
+    int64_t failures = partial;
     for (int64_t i = 0; i < comparison->count; i++)
         failures +=
             comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
@@ -82,11 +89,11 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
         out,
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref compare\" tests=\"%" PRId64
         "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
-        comparison->count + errors, failures, errors, comparison->not_judged + comparison->not_comparable);
+        comparison->count + errors + partial, failures, errors, comparison->not_judged + comparison->not_comparable);
     int status = print_properties(out, subject, error);
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++)
         status = print_case(out, &comparison->stages[i], error);
-    if (errors > 0) print_verdict_case(out, comparison);
+    print_verdict_case(out, comparison);
     fputs("</testsuite>\n</testsuites>\n", out);
     return status != M3_OK ? status : m3_report_end(out, "JUnit report", error);
 }

@@ -6,9 +6,11 @@
 
 #include "oracle/judge/compare.h"
 
-/* For people: one aligned line per stage and one more for each that fails, the notes, the first divergence, and
- * finally the verdict. M3_IO if writing fails. */
+/* For people: the verdict with place, size and next step, the notes, the stages that do not pass, worst first, the
+ * first divergence, and the verdict again; at most 25 lines. The second prints every stage, in order of execution, and
+ * every note. M3_IO if writing fails; M3_INTERNAL. */
 int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error);
+int m3_report_text_all(FILE *out, const struct m3_comparison *comparison, struct m3_error *error);
 
 /* For programs: one JSON object per stage, each on its own line, then one of type "summary". Numbers that are not
  * finite are the strings "nan", "inf", "-inf"; values that do not apply are null. M3_IO, M3_INTERNAL. */
@@ -31,10 +33,10 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
 
 struct m3_blame;
 
-/* The same for a blame. For people: a line per tap and one more for each that does not pass, the notes, the culprit,
- * and finally the verdict. For programs: one JSON object of type "blame" per tap, then the summary. M3_IO,
+/* The same for a blame. For people likewise, with the culprit. For programs: one JSON object of type "blame" per tap, then the summary. M3_IO,
  * M3_INTERNAL. */
 int m3_report_blame_text(FILE *out, const struct m3_blame *blame, struct m3_error *error);
+int m3_report_blame_text_all(FILE *out, const struct m3_blame *blame, struct m3_error *error);
 int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error);
 
 #endif

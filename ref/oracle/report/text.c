@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,17 +11,26 @@ static const char next_token[] = "next token";
 /* Colours are used only on a terminal; a verdict also has a text. */
 static const char *colour(FILE *out, enum m3_verdict verdict)
 {
-    static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m" };
+    static const char *const codes[] = { "\033[32m", "\033[33m", "\033[31m", "\033[2m", "\033[35m", "\033[33m" };
     return isatty(fileno(out)) ? codes[verdict] : "";
 }
 
 static const char *plain(FILE *out) { return isatty(fileno(out)) ? "\033[0m" : ""; }
 
-/* `name` may differ from the stage's. */
-static void print_stage(FILE *out, const struct m3_stage *stage, const char *name, int width)
+static void print_verdict(FILE *out, enum m3_verdict verdict, int width)
 {
-    fprintf(out, "%s%-14s%s  %-*s  ", colour(out, stage->verdict), m3_verdict_text(stage->verdict), plain(out), width,
-            name);
+    fprintf(out, "%s%-*s%s  ", colour(out, verdict), width, m3_verdict_text(verdict), plain(out));
+}
+
+static const char *name_of(const struct m3_comparison *comparison, const struct m3_stage *stage)
+{
+    return stage == &comparison->next_token ? next_token : stage->tap;
+}
+
+static void print_stage(FILE *out, const struct m3_stage *stage, const char *name, int width, int with_precision)
+{
+    print_verdict(out, stage->verdict, 14);
+    fprintf(out, "%-*s  ", width, name);
     if (!m3_is_judged(stage->verdict)) {
         m3_print_finding(out, stage);
         fputc('\n', out);
@@ -30,8 +40,10 @@ static void print_stage(FILE *out, const struct m3_stage *stage, const char *nam
         m3_print_choices(out, stage);
         fputc('\n', out);
     } else {
-        fprintf(out, "%9.3g  %9.3g  %8.3g%%", stage->rel_l2, stage->max_rel, 100 * stage->headroom);
-        if (stage->rows_left_out > 0) fprintf(out, "  %" PRId64 " rows not judged", stage->rows_left_out);
+        fprintf(out, "%9.3g  %9.3g  ", stage->rel_l2, stage->max_rel);
+        m3_print_share(out, stage->headroom, 9);
+        if (stage->rows_left_out > 0)
+            fprintf(out, "  %" PRId64 " %s not judged", stage->rows_left_out, m3_plural(stage->rows_left_out, "rows"));
         fputc('\n', out);
     }
     if (stage->verdict == M3_VERDICT_PASS) return;
@@ -39,25 +51,83 @@ static void print_stage(FILE *out, const struct m3_stage *stage, const char *nam
             plain(out), name);
     m3_print_finding(out, stage);
     fputc('\n', out);
-    if (stage->selection || stage->effective[0] == '\0') return;
+    if (!with_precision || stage->selection || stage->effective[0] == '\0') return;
     fputs("      ", out);
     m3_print_precision(out, stage);
     fputc('\n', out);
 }
 
-int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
+/* Prints a table of the stages; those that do not fit into `room` lines are counted. */
+static void print_stages(FILE *out, const struct m3_comparison *comparison, const struct m3_stage *const *stages,
+                         int64_t count, int64_t room)
 {
     int width = comparison->next_token.tap != NULL ? (int)strlen(next_token) : 3;
-    for (int64_t i = 0; i < comparison->count; i++) {
-        int length = (int)strlen(comparison->stages[i].tap);
+    for (int64_t i = 0; i < count; i++) {
+        const int length = (int)strlen(name_of(comparison, stages[i]));
         if (length > width) width = length;
     }
-    if (comparison->count > 0)
-        fprintf(out, "%-14s  %-*s  %9s  %9s  %9s\n", "verdict", width, "tap", "rel L2", "max", "allowed");
+    if (count > 0) fprintf(out, "%-14s  %-*s  %9s  %9s  %9s\n", "verdict", width, "tap", "rel L2", "max", "allowed");
+    for (int64_t i = 0, lines = 0; i < count; i++) {
+        const int is_wrong = m3_is_judged(stages[i]->verdict) && stages[i]->verdict != M3_VERDICT_PASS;
+        const int has_precision = room == INT64_MAX || i == 0;
+        lines += 1 + is_wrong + (is_wrong && has_precision);
+        if (lines > room) {
+            m3_print_more(out, count - i, "stages");
+            return;
+        }
+        print_stage(out, stages[i], name_of(comparison, stages[i]), width, has_precision);
+    }
+}
+
+static int severity(const struct m3_stage *stage)
+{
+    static const int of[] = { 0, 3, 4, 1, 2 };
+    return of[stage->verdict];
+}
+
+/* Worst first; equals in the order of execution. */
+static int by_size(const void *a, const void *b)
+{
+    const struct m3_stage *x = *(const struct m3_stage *const *)a, *y = *(const struct m3_stage *const *)b;
+    if (severity(x) != severity(y)) return severity(y) - severity(x);
+    const int measured = m3_is_judged(x->verdict) && !x->selection && !y->selection;
+    if (measured && x->headroom != y->headroom) return x->headroom < y->headroom ? 1 : -1;
+    return x < y ? -1 : 1;
+}
+
+/* Lists all stages; or those that do not pass, the first divergence before the others. Returns their number. */
+static int64_t list_stages(const struct m3_stage **list, const struct m3_comparison *comparison, int all)
+{
+    int64_t count = 0;
     for (int64_t i = 0; i < comparison->count; i++)
-        print_stage(out, &comparison->stages[i], comparison->stages[i].tap, width);
-    if (comparison->next_token.tap != NULL) print_stage(out, &comparison->next_token, next_token, width);
-    m3_print_notes(out, &comparison->notes);
+        if (all || comparison->stages[i].verdict != M3_VERDICT_PASS) list[count++] = &comparison->stages[i];
+    const struct m3_stage *token = &comparison->next_token;
+    if (token->tap != NULL && (all || token->verdict == M3_VERDICT_FAIL || token->verdict == M3_VERDICT_SUSPECT))
+        list[count++] = token;
+    if (all) return count;
+    qsort(list, (size_t)count, sizeof(struct m3_stage *), by_size);
+    for (int64_t i = count - 1; i > 0; i--) {
+        if (list[i] != comparison->divergence) continue;
+        list[i] = list[i - 1];
+        list[i - 1] = comparison->divergence;
+    }
+    return count;
+}
+
+static int print_report(FILE *out, const struct m3_comparison *comparison, int all, struct m3_error *error)
+{
+    const struct m3_stage **list = calloc((size_t)comparison->count + 1, sizeof *list);
+    if (list == NULL) return m3_fail_memory(error, "report", (size_t)comparison->count * sizeof *list);
+    const int64_t count = list_stages(list, comparison, all);
+    print_verdict(out, comparison->verdict, 0);
+    m3_print_headline(out, comparison);
+    fputc('\n', out);
+    int64_t room = M3_REPORT_LINES - 4;     /* besides the first and the last line, the table's head and its rest */
+    room -= (comparison->envelope.runs > 0) + (comparison->divergence != NULL);
+    if (all) print_stages(out, comparison, list, count, INT64_MAX);
+    room -= m3_print_notes(out, &comparison->notes, all);
+    if (!all) print_stages(out, comparison, list, count, room);
+    free(list);
     if (comparison->envelope.runs > 0) {
         fputs("envelope  ", out);
         m3_print_ranks(out, comparison);
@@ -68,9 +138,22 @@ int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_
         m3_print_divergence(out, comparison);
         fputc('\n', out);
     }
-    fprintf(out, "%s%s%s  ", colour(out, m3_verdict_of_status(comparison->status)),
-            m3_verdict_text(m3_verdict_of_status(comparison->status)), plain(out));
+    print_verdict(out, comparison->verdict, 0);
     m3_print_summary(out, comparison);
+    if (comparison->verdict != M3_VERDICT_PASS) {
+        fputs("; ", out);
+        m3_print_place_and_next(out, comparison);
+    }
     fputc('\n', out);
     return m3_report_end(out, "report", error);
+}
+
+int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
+{
+    return print_report(out, comparison, 0, error);
+}
+
+int m3_report_text_all(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
+{
+    return print_report(out, comparison, 1, error);
 }

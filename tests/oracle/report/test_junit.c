@@ -106,6 +106,28 @@ START_TEST(not_comparable)
 }
 END_TEST
 
+/* Goal:  what passes in part is a failure of its own, so that no reader takes it for a pass.
+ * Given: a tap that passes, and one that only the candidate holds.
+ * Seen to fail with the case left out. */
+START_TEST(partial)
+{
+    const double one = 1;
+    struct dump dump;
+    dump_one(reference_path, "embed", M3_F64, &one, 1, 1, -1);
+    dump_begin(&dump, candidate_path);
+    dump_tensor(&dump, "embed", M3_F64, &one, 1, 1, -1);
+    dump_tensor(&dump, "logits", M3_F64, &one, 1, 1, -1);
+    dump_end(&dump);
+    ck_assert_int_eq(judge(), M3_OK);
+    char *text = printed_file(m3_report_junit);
+    check_xml(text);
+    const char *at = past(text, "tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\"");
+    at = past(at, "<property name=\"verdict\" value=\"partial\"/>");
+    past(at, " name=\"judged\"><failure type=\"partial\" message=\"stages that nothing could judge: 1\"/>");
+    free(text);
+}
+END_TEST
+
 /* Goal:  names of files and tensors that XML cannot hold as they are.
  * Seen to fail with '"' printed as it is, and with control characters let through. */
 START_TEST(odd_names)
@@ -150,6 +172,7 @@ Suite *m3_suite(void)
     tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
     tcase_add_test(tests, stages);
     tcase_add_loop_test(tests, not_comparable, 0, 4);
+    tcase_add_test(tests, partial);
     tcase_add_test(tests, odd_names);
     tcase_add_test(tests, full_disk);
     suite_add_tcase(suite, tests);

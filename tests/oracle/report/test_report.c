@@ -1,6 +1,7 @@
 /* What a comparison prints, word for word, and its JSON lines. */
 #include "dumps.h"
 #include "printed.h"
+#include "xml.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -24,17 +25,19 @@ static void check_text(const char *text, const char *expected)
  * Claim: embed uses 2^-20 / (2^-18 + 1e-7) = 24.4% of what is allowed; attn_out 0.25 / 1e-5 = 2.5e+06%, its L2 is
  *        sqrt(2 / 16) / sqrt(2.328125) = 0.232. -0.75f is bf400000, -1 is bff0000000000000.
  * Seen to fail with got and want exchanged, and with the bits of a double for a float. */
-START_TEST(text)
+START_TEST(as_text)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
-    char *text = printed(m3_report_text);
+    char *text = printed(m3_report_text_all);
     check_text(
         text,
+        "fail  layers.3.attn_lse [t=1, q=0], NaN, 1 of 2 elements; next: m3ref blame MODEL CANDIDATE --case F; "
+        "not held by the candidate: 1 stage, logits\n"
         "verdict         tap                      rel L2        max    allowed\n"
         "pass            embed                  9.54e-07   9.54e-07      24.4%\n"
         "not comparable  layers.0.mid          shapes differ: got [2,2] F64, expected [2,3] F64\n"
-        "fail            layers.3.attn_lse             0          0       inf%\n"
+        "fail            layers.3.attn_lse             0          0     beyond\n"
         "FAIL  layers.3.attn_lse  [t=1, q=0]  got nan (7ff8000000000000)  want 0.5 (3fe0000000000000)  NaN; 1 of 2\n"
         "fail            layers.3.attn_out         0.232       0.25   2.5e+06%\n"
         "FAIL  layers.3.attn_out  [t=0, h=2]  got -0.75 (bf400000)  want -1 (bff0000000000000)  2.5e+06% of allowed; "
@@ -44,7 +47,59 @@ START_TEST(text)
         "note  taps missing in the candidate: 1: logits\n"
         "note  taps whose fp32 error the reference does not state, judged at 1e-5: 3, first layers.0.mid\n"
         "note  first divergence layers.3.attn_lse; 1 of 2 stages before it pass, worst headroom 24.4% at embed\n"
-        "fail  4 of 5 stages judged, 3 fail, 1 not comparable, 1 missing, worst headroom inf% at layers.3.attn_lse\n");
+        "fail  4 of 5 stages judged, 3 fail, 1 not comparable, 1 missing, worst headroom beyond measure at "
+        "layers.3.attn_lse; layers.3.attn_lse [t=1, q=0], NaN, 1 of 2 elements; next: m3ref blame MODEL CANDIDATE "
+        "--case F\n");
+    free(text);
+
+    /* The first divergence, then the others by size, then what is not judged. */
+    text = printed(m3_report_text);
+    const char *at = past(text, "fail  layers.3.attn_lse [t=1");
+    at = past(at, "note  taps missing");
+    at = past(at, "fail            layers.3.attn_lse ");
+    at = past(at, "fail            layers.3.attn_out ");
+    at = past(at, "not comparable  layers.0.mid ");
+    past(at, "\nfail  4 of 5 stages judged");
+    ck_assert_ptr_null(strstr(text, "pass            embed"));
+    free(text);
+}
+END_TEST
+
+/* Goal:  however much is wrong, at most 25 lines, and a count of what is not shown; all of it where all is asked for.
+ * Given: 40 taps that fail in execution order, the 20th by most, and notes of both kinds.
+ * Seen to fail with the room for stages not reduced by the notes, and with stages in execution order. */
+START_TEST(at_most_25_lines)
+{
+    double want[2] = { 1, 0 }, got[2] = { 2, 0 };
+    struct dump dump;
+    char name[32];
+    dump_begin(&dump, reference_path);
+    for (int l = 0; l < 40; l++) {
+        snprintf(name, sizeof name, "layers.%d.mid", l);
+        dump_tensor(&dump, name, M3_F64, want, 1, 2, -1);
+    }
+    dump_tensor(&dump, "strange", M3_F64, want, 1, 2, -1);
+    dump_tensor(&dump, "logits", M3_F64, want, 1, 2, -1);
+    dump_end(&dump);
+    const double worst[2] = { 4, 0 };
+    dump_begin(&dump, candidate_path);
+    for (int l = 0; l < 40; l++) {
+        snprintf(name, sizeof name, "layers.%d.mid", l);
+        dump_tensor(&dump, name, M3_F64, l == 20 ? worst : got, 1, 2, -1);
+    }
+    dump_end(&dump);
+    ck_assert_int_eq(judge(), M3_OK);
+    char *text = printed(m3_report_text);
+    int lines = 0;
+    for (const char *c = text; *c != '\0'; c++) lines += *c == '\n';
+    ck_assert(lines <= 25 && lines > 20);
+    const char *at = past(text, "\nfail            layers.0.mid ");
+    at = past(at, "\nfail            layers.20.mid ");
+    at = past(at, "\nfail            layers.1.mid ");
+    past(at, " more stages; --all shows every one\n");
+    free(text);
+    text = printed(m3_report_text_all);
+    past(text, "\nfail            layers.39.mid ");
     free(text);
 }
 END_TEST
@@ -64,7 +119,7 @@ START_TEST(text_of_a_pass_and_of_nothing)
         }
         ck_assert_int_eq(judge(), M3_OK);
         char *text = printed(m3_report_text);
-        const char *divergence = "divergence fused; all 1 stages before it pass, worst headroom 0% at embed\n";
+        const char *divergence = "divergence fused; the stage before it passes, worst headroom 0% at embed\n";
         if (fail) ck_assert_ptr_nonnull(strstr(text, divergence));
         else ck_assert_ptr_nonnull(strstr(text, "\npass  2 of 2 stages judged, worst headroom 0% at embed\n"));
         free(text);
@@ -73,7 +128,7 @@ START_TEST(text_of_a_pass_and_of_nothing)
     ck_assert_int_eq(judge(), M3_NOT_COMPARABLE);
     char *text = printed(m3_report_text);
     ck_assert_ptr_nonnull(strstr(text, "note  nothing matched\n"));
-    ck_assert_ptr_nonnull(strstr(text, "\nnot comparable  0 of 0 stages judged, 2 missing\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\nnot comparable  0 of 0 stages judged, 1 not in the reference, 2 missing; "));
     free(text);
 }
 END_TEST
@@ -197,7 +252,9 @@ Suite *m3_suite(void)
     Suite *suite = suite_create("report");
     TCase *tests = tcase_create("report");
     tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
-    tcase_add_test(tests, text);
+    tcase_add_test(tests, as_text);
+    tcase_add_test(tests, at_most_25_lines);
+    tcase_add_test(tests, at_most_25_lines);
     tcase_add_test(tests, text_of_a_pass_and_of_nothing);
     tcase_add_test(tests, json_stages);
     tcase_add_test(tests, json_selection_and_summary);

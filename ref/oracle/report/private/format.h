@@ -11,7 +11,6 @@
 const char *m3_verdict_text(enum m3_verdict verdict);
 const char *m3_verdict_name(enum m3_verdict verdict);
 const char *m3_choice_text(enum m3_choice choice);
-enum m3_verdict m3_verdict_of_status(enum m3_status status);       /* of a whole comparison or blame */
 
 /* "[t=17, h=1021]", or plain numbers if the tensor does not have the rank of its tap. */
 void m3_print_place(FILE *out, const struct m3_stage *stage);
@@ -38,10 +37,21 @@ void m3_print_summary(FILE *out, const struct m3_comparison *comparison);
 void m3_print_ranks(FILE *out, const struct m3_comparison *comparison);
 char *m3_ranks(const struct m3_comparison *comparison);
 
-/* One line per note. */
-void m3_print_notes(FILE *out, const struct m3_error *notes);
+/* One line per note; unless `all`, only the first few, and how many there are more. Returns the number of lines. */
+int m3_print_notes(FILE *out, const struct m3_error *notes, int all);
 /* The names of the tiers that fail, in capitals as in SPEC 7.2. */
 void m3_print_tiers(FILE *out, int tiers, const char *between);
+/* At most this many lines are printed unless all are asked for. */
+enum { M3_REPORT_LINES = 25 };
+/* "..  3 more stages; --all shows every one" */
+void m3_print_more(FILE *out, int64_t count, const char *what);
+/* The first line: place, size and next step, unless the run passes; then what the candidate does not hold. */
+void m3_print_headline(FILE *out, const struct m3_comparison *comparison);
+void m3_print_place_and_next(FILE *out, const struct m3_comparison *comparison);
+/* "row" for 1 "rows"; only words that reports use. */
+const char *m3_plural(int64_t count, const char *plural);
+/* A share in percent, in `width` columns. */
+void m3_print_share(FILE *out, double share, int width);
 /* Flushes a report; `what` names it in the error. M3_IO. */
 int m3_report_end(FILE *out, const char *what, struct m3_error *error);
 
