@@ -30,6 +30,7 @@ double m3_row_share(double length, double size) { return length == 0 ? 0 : lengt
 /* The shares of rows at which distances are compared; the first is the one that can fail. */
 enum { SHARES = 3 };
 static const double shares_of_error[SHARES] = { 0.75, 0.5, 0.9 }, shares_of_nearest[SHARES] = { 0.75, 0.5, 0.95 };
+enum { FEW_ROWS = 16 };
 static const double fails_above = 2, suspect_above = 1.5;
 
 /* One tap of both sides, and its statistic. */
@@ -186,27 +187,80 @@ static double beyond(double *own, double *largest, const struct judging *j, cons
     return m3_row_share(*own, *largest);
 }
 
-static void weigh(struct m3_row_verdict *out, const struct judging *j, double *room)
+/* The worst of the quotients by which a tap can be suspect. */
+static double worst_of(const struct judging *j, double *room)
 {
-    const int has_runs = j->field[M3_ROW_RUNS] != NULL;
-    double own, largest, worst = 0, fails = beyond(&out->error, &out->error_largest, j, j->error, 0, 0.75, room);
-    if (has_runs)
-        fails = fmax(fails, beyond(&out->nearest, &out->nearest_largest, j, j->nearest, 0, 0.75, room));
+    double own, largest, worst = 0;
     for (int i = 0; i < SHARES; i++) {
         worst = fmax(worst, beyond(&own, &largest, j, j->error, 0, shares_of_error[i], room));
-        if (!has_runs) continue;
+        if (j->field[M3_ROW_RUNS] == NULL) continue;
         worst = fmax(worst, beyond(&own, &largest, j, j->nearest, 0, shares_of_nearest[i], room));
         if (i < 2 && j->rows - j->later >= 8)
             worst = fmax(worst, beyond(&own, &largest, j, j->nearest, j->later, shares_of_nearest[i], room));
     }
-    out->share = fails / fails_above;
-    out->verdict = !(fails <= fails_above)     ? M3_VERDICT_FAIL
-                   : !(worst <= suspect_above) ? M3_VERDICT_SUSPECT
-                                               : M3_VERDICT_PASS;
-    const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
-    if (out->verdict != M3_VERDICT_PASS || fails_above * least < 1) return;
+    return worst;
+}
+
+/* The error that nine of ten rows of the tap stay below in all honest runs. Some row may be the first to choose
+ * another expert: a few rows are no proof below that. NaN: memory is short. */
+static double usual_error(const struct judging *j)
+{
+    const struct m3_tensor *errors = j->field[M3_ROW_ERROR];
+    const int64_t rows = errors->shape[1];
+    double *most = calloc((size_t)rows + 1, sizeof *most);
+    if (most == NULL) return NAN;
+    for (int64_t i = 0; i < j->runs * rows; i++)
+        most[i % rows] = fmax(most[i % rows], m3_decode(errors->dtype, errors->data, i));
+    qsort(most, (size_t)rows, sizeof *most, by_size);
+    const double usual = quantile(most, rows, 0.9);
+    free(most);
+    return usual;
+}
+
+/* The distance of a usual honest run to the nearest other: the median of the runs. NaN: memory is short. */
+static double usual_nearest(const struct judging *j, double *room)
+{
+    double *each = malloc((size_t)j->runs * sizeof *each);
+    if (each == NULL) return NAN;
+    for (int64_t i = 0; i < j->runs; i++) {
+        memcpy(room, j->nearest + i * j->rows, (size_t)j->rows * sizeof *room);
+        qsort(room, (size_t)j->rows, sizeof *room, by_size);
+        each[i] = quantile(room, j->rows, shares_of_nearest[0]);
+    }
+    qsort(each, (size_t)j->runs, sizeof *each, by_size);
+    const double usual = quantile(each, j->runs, 0.5);
+    free(each);
+    return usual;
+}
+
+/* For a tap in which some honest run is as far off as zeros would be: near one of them is a pass all the same. */
+static void weigh_wide(struct m3_row_verdict *out, const struct judging *j, double *room)
+{
+    const double usual = fails_above * (j->field[M3_ROW_RUNS] != NULL ? usual_nearest(j, room) : INFINITY);
+    if (usual < 1) {
+        out->verdict = out->nearest <= usual ? M3_VERDICT_PASS : M3_VERDICT_SUSPECT;
+        return;
+    }
     out->verdict = M3_VERDICT_NOT_JUDGED;
     out->why = "honest implementations of the profile may be as far off as zeros";
+}
+
+/* room: [rows]. */
+static void weigh(struct m3_row_verdict *out, const struct judging *j, double *room)
+{
+    const int few = j->rows < FEW_ROWS, has_runs = j->field[M3_ROW_RUNS] != NULL;
+    double fails = beyond(&out->error, &out->error_largest, j, j->error, 0, shares_of_error[0], room);
+    double near = 0;
+    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->nearest, 0, shares_of_nearest[0], room);
+    if (few) fails = m3_row_share(out->error, fmax(out->error_largest, usual_error(j)));
+    else fails = fmax(fails, near);
+    const double worst = worst_of(j, room), limit = few ? fails_above : suspect_above;
+    out->share = fails / fails_above;
+    out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL
+                   : !(worst <= limit)     ? M3_VERDICT_SUSPECT
+                                           : M3_VERDICT_PASS;
+    const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
+    if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j, room);
 }
 
 static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_error *error)
@@ -241,8 +295,8 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
                   struct m3_error *error)
 {
     struct judging j = { .want = matched->want, .got = matched->got };
-    *out = (struct m3_row_verdict){ .verdict = M3_VERDICT_NOT_JUDGED, .why = "no row in common", .nearest = NAN,
-                                    .nearest_largest = NAN };
+    *out = (struct m3_row_verdict){ .verdict = M3_VERDICT_NOT_JUDGED, .why = "no row in common", .error = NAN,
+                                    .error_largest = NAN, .nearest = NAN, .nearest_largest = NAN };
     if (file == NULL || j.want->rank == 0 || j.want->shape[0] == 0) return M3_OK;
     j.width = j.want->count / j.want->shape[0];
     const char *why = find(&j, file, matched);

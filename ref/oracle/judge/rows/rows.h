@@ -32,8 +32,9 @@ struct m3_row_verdict {
     enum m3_verdict verdict;            /* not judged: `why` says why */
     const char *why;                    /* static text, or NULL */
     int64_t rows;
+    /* NaN: not known. */
     double error, error_largest;        /* 75 % of the rows have at most this error; the largest of an honest run */
-    double nearest, nearest_largest;    /* the same of the distance to the nearest honest run; NaN: not known */
+    double nearest, nearest_largest;    /* the same of the distance to the nearest honest run */
     double share;                       /* of what fails: above 1 it does */
 };
 
