@@ -103,7 +103,7 @@ def one_model(build, folder, name, arguments):
     mistakes = [n for n in made if n in exact and n != "right"]
     candidates = [(n, os.path.join(folder, n + ".safetensors"), False) for n in honest + mistakes]
     if arguments.public:
-        for attention, experts in (("eager", "eager"), ("sdpa", "grouped_mm")):
+        for attention, experts in (("eager", "eager"), ("sdpa", "eager")):
             path = os.path.join(folder, f"public_{attention}.safetensors")
             models.public(model, case, path, "bf16", attention, experts)
             candidates.append(("public " + attention, path, True))

@@ -151,19 +151,19 @@ static int64_t last_layer_of(const struct m3_safetensors *file)
     return last;
 }
 
-/* The file with honest implementations of the profile, row by row: the envelope, or the reference. NULL: none, or
- * those of another profile. */
+/* The file with honest implementations of the profile, row by row: the envelope, or what holds the companions. NULL:
+ * none, or those of another profile. */
 static const struct m3_safetensors *rows_of(struct m3_comparison *result, const struct m3_compare_options *options,
                                             const struct m3_safetensors *reference)
 {
-    const char *hash = m3_safetensors_metadata(reference, "row_profile_sha256");
+    const struct m3_safetensors *file = options->companions != NULL ? options->companions : reference;
+    const char *hash = m3_safetensors_metadata(file, "row_profile_sha256");
     if (options->envelope != NULL) return m3_envelope_file(options->envelope);
     if (hash == NULL || options->profile == NULL) return NULL;
-    if (strcmp(hash, m3_profile_sha256(options->profile)) == 0) return reference;
-    const char *name = m3_safetensors_metadata(reference, "row_profile");
-    m3_fail(&result->notes, M3_OK,
-            "honest implementations in the reference: got those of profile %s, expected %s: they are not used",
-            name != NULL ? name : "?", m3_profile_name(options->profile));
+    if (strcmp(hash, m3_profile_sha256(options->profile)) == 0) return file;
+    const char *name = m3_safetensors_metadata(file, "row_profile");
+    m3_fail(&result->notes, M3_OK, "%s: honest implementations: got those of profile %s, expected %s: not used",
+            m3_safetensors_path(file), name != NULL ? name : "?", m3_profile_name(options->profile));
     return NULL;
 }
 

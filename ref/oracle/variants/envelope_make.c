@@ -222,13 +222,13 @@ static int write_results(struct making *m, struct m3_writer *writer, struct m3_e
     int64_t tensors = m3_safetensors_count(m->truth), runs = plan->runs, index = 0;
     int status = describe(m, writer, error);
     for (int64_t i = 0; i < tensors && !status; i++)
-        if (is_measured(m, i))
+        if (runs > 0 && is_measured(m, i))
             status = m3_writer_tensor(writer, m3_safetensors_at(m->truth, i)->name, M3_F64, 1, &runs, error);
     if (!status && plan->row_runs > 0)
         status = m3_honest_rows_declare(&m->rows, plan, plan->row_runs, m->truth, writer, error);
     if (!status) status = m3_writer_begin(writer, error);
     for (int64_t i = 0; i < tensors && !status; i++) {
-        if (!is_measured(m, i)) continue;
+        if (runs == 0 || !is_measured(m, i)) continue;
         double *of_tap = m->results + i * runs;
         qsort(of_tap, (size_t)runs, sizeof *of_tap, by_size);
         status = m3_writer_append(writer, index++, of_tap, (uint64_t)runs * sizeof *of_tap, error);
@@ -243,9 +243,9 @@ static int all_runs(struct making *m, struct m3_error *error)
     size_t tensors = (size_t)m3_safetensors_count(m->truth);
     m->distances = calloc(tensors, sizeof *m->distances);
     m->rounds = calloc(tensors, sizeof *m->rounds);
-    m->results = tensors > SIZE_MAX / sizeof *m->results / (size_t)plan->runs
+    m->results = tensors > SIZE_MAX / sizeof *m->results / ((size_t)plan->runs + 1)
                      ? NULL
-                     : calloc(tensors * (size_t)plan->runs, sizeof *m->results);
+                     : calloc(tensors * (size_t)plan->runs + 1, sizeof *m->results);
     if (!m->distances || !m->rounds || !m->results)
         return m3_fail_memory(error, "the distances", tensors * (size_t)plan->runs * sizeof *m->results);
     int status = m3_honest_new(&m->honest, plan->model, plan->semantics, plan->profile, m->truth, plan->c->T, error);

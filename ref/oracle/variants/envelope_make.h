@@ -17,7 +17,7 @@ struct m3_envelope_plan {
     const struct m3_profile *profile;
     enum m3_linear linear;
     int threads;
-    int64_t runs;                       /* >= 1 */
+    int64_t runs;                       /* 0: nothing but rows */
     int64_t row_runs;                   /* for judging rows (honest_rows.h); 0: none, otherwise >= 2 */
     uint64_t seed;                      /* the same seed gives the same bytes, whatever the number of threads */
     const char *taps;                   /* patterns; NULL: all */
