@@ -17,7 +17,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/error/profiles oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/error/profiles oracle/judge/rows oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -222,6 +222,11 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: test_%.c $(
 
 $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
+
+# For scripts/judging_from_little.py.
+$(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # The same tests, with the plain bodies instead of the default ones.
 AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_f64

@@ -13,6 +13,7 @@
 #include "model/model.h"
 #include "oracle/judge/envelope.h"
 #include "oracle/variants/envelope_make.h"
+#include "oracle/variants/honest_rows.h"
 
 static const char help[] =
     "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"
@@ -26,6 +27,8 @@ static const char help[] =
     "                         rounds, P+WORD+WORD: {words}\n"
     "  --out OUT              safetensors file (or .gz); it appears only after all runs have succeeded\n"
     "  --runs N               number of runs, default 32; with fewer, the ranks mean little\n"
+    "  --row-runs N           runs by which dumps of layer outputs or logits alone are judged, row by row; they\n"
+    "                         choose for themselves. Default 16, 100 for a profile with E4M3 inputs; 0: none\n"
     "  --seed S               default 1; the same seed gives the same file\n"
     "  --taps GLOB,...        which taps (\"layers.3.*,logits\"; * is any text, ? any character); default all\n"
     "  --case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,\n"
@@ -40,11 +43,11 @@ static const char help[] =
 struct arguments {
     const char *model, *profile, *out, *taps;
     struct m3_cli_input input;
-    int64_t runs, seed;
+    int64_t runs, row_runs, seed;         /* row_runs -1: what the profile needs */
     int help;
 };
 
-enum { OPT_PROFILE = 256, OPT_OUT, OPT_RUNS, OPT_SEED, OPT_TAPS, OPT_HELP };
+enum { OPT_PROFILE = 256, OPT_OUT, OPT_RUNS, OPT_ROW_RUNS, OPT_SEED, OPT_TAPS, OPT_HELP };
 
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
@@ -58,6 +61,7 @@ static const struct option options[] = {
     { "profile", required_argument, NULL, OPT_PROFILE },
     { "out", required_argument, NULL, OPT_OUT },
     { "runs", required_argument, NULL, OPT_RUNS },
+    { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
     { "seed", required_argument, NULL, OPT_SEED },
     { "taps", required_argument, NULL, OPT_TAPS },
     { "help", no_argument, NULL, OPT_HELP },
@@ -73,6 +77,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_TAPS: a->taps = optarg; break;
     case OPT_HELP: a->help = 1; break;
     case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 1, 100000, error);
+    case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
     case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
     default: return -1;
     }
@@ -81,7 +86,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
 
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    *a = (struct arguments){ .runs = M3_ENVELOPE_RUNS, .seed = 1 };
+    *a = (struct arguments){ .runs = M3_ENVELOPE_RUNS, .row_runs = -1, .seed = 1 };
     int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
     a->input.quiet = 1;
@@ -149,7 +154,8 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) {
         const struct m3_envelope_plan plan = {
             .model = model, .c = &c, .semantics = &semantics, .profile = profile, .linear = a->input.linear,
-            .threads = (int)a->input.threads, .runs = a->runs, .seed = (uint64_t)a->seed, .taps = a->taps,
+            .threads = (int)a->input.threads, .runs = a->runs,
+            .row_runs = a->row_runs < 0 ? m3_honest_rows_needed(profile) : a->row_runs, .seed = (uint64_t)a->seed, .taps = a->taps,
             .command = line, .progress = progress, .progress_self = &terminal,
         };
         double start = m3_seconds();

@@ -19,6 +19,8 @@
 #include "model/plugin.h"
 #include "oracle/judge/companions_write.h"
 #include "oracle/judge/decisions.h"
+#include "oracle/variants/honest_rows.h"
+#include "oracle/variants/rows_beside.h"
 
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
@@ -42,6 +44,10 @@ static const char help[] =
     "  --bounds               also write the companions of each tap: error bounds, gains, margins of choices, small\n"
     "                         weights, the case. With them, compare can judge without the model (SPEC 7.13)\n"
     "  --companions OUT       write the companions to a file of their own\n"
+    "  --profile P            with --bounds or --companions: also run correct implementations of this profile, and\n"
+    "                         write what they give row by row; dumps that hold layer outputs or logits alone are\n"
+    "                         judged by them. {profiles} or a JSON file (SPEC 7.10)\n"
+    "  --runs N               how many of them; default 16, 100 for a profile with E4M3 inputs\n"
     "  --precision f32|f64    float, the reference (default), or double, the truth\n"
     "  --linear blas|ordered  matrix products by the BLAS library (default), or summed in ascending order, which\n"
     "                         gives the same bits on every machine\n"
@@ -72,16 +78,17 @@ static const char help[] =
     "plug-in not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
-    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out, *companions;
+    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out, *companions, *profile;
     struct m3_cli_input input;
     int64_t first_layer, end_layer, top;        /* end_layer -1: all */
+    int64_t runs;               /* of --profile; 0: as many as it needs */
     int help, bounds;
 };
 
 /* clang-format off */
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
-    OPT_BOUNDS, OPT_COMPANIONS
+    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS
 };
 /* clang-format on */
 
@@ -107,6 +114,8 @@ static const struct option options[] = {
     { "bounds", no_argument, NULL, OPT_BOUNDS },
     { "companions", required_argument, NULL, OPT_COMPANIONS },
     { "decisions", required_argument, NULL, OPT_DECISIONS },
+    { "profile", required_argument, NULL, OPT_PROFILE },
+    { "runs", required_argument, NULL, OPT_RUNS },
     { NULL, 0, NULL, 0 },
 };
 
@@ -136,8 +145,24 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
     case OPT_BOUNDS: a->bounds = 1; break;
     case OPT_COMPANIONS: a->companions = optarg; break;
+    case OPT_PROFILE: a->profile = optarg; break;
+    case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 2, 100000, error);
     default: return -1;
     }
+    return M3_OK;
+}
+
+/* Honest implementations run all layers from place 0, and choose for themselves. */
+static int check_profile(const struct arguments *a, struct m3_error *error)
+{
+    if (a->runs && !a->profile) return m3_fail(error, M3_USAGE, "run: got --runs without --profile, expected both");
+    if (!a->profile) return M3_OK;
+    if (!*a->profile)
+        return m3_fail(error, M3_USAGE, "--profile: got an empty name, expected a name or a JSON file");
+    if (!a->bounds && !a->companions)
+        return m3_fail(error, M3_USAGE, "run: got --profile without --bounds or --companions, expected one of them");
+    if (a->first_layer > 0 || a->end_layer >= 0 || a->cache_in || a->decisions)
+        return m3_fail(error, M3_USAGE, "run: got --profile with --layers, --cache-in or --decisions, expected neither");
     return M3_OK;
 }
 
@@ -160,7 +185,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         return m3_fail(error, M3_USAGE, "run: --cache-in and --cache-out need all layers, so --layers is not allowed");
     if (a->cache_out && !*a->cache_out)
         return m3_fail(error, M3_USAGE, "--cache-out: got an empty name, expected a file");
-    return M3_OK;
+    return check_profile(a, error);
 }
 
 /* layers.(A-1).out [T,H] of a dump, in the engine's `real`; the caller frees *hidden. */
@@ -241,6 +266,7 @@ struct outputs {
     struct m3_writer *cache;
     struct m3_dump *dump;
     struct m3_companions_writer *companions;
+    struct m3_rows_beside *rows;        /* --profile */
     struct m3_sink sink;
 };
 
@@ -249,6 +275,28 @@ static void abandon(struct outputs *out)
     m3_companions_abandon(out->companions);
     m3_dump_abandon(out->dump);
     m3_writer_abandon(out->cache);
+    m3_rows_beside_free(out->rows);
+}
+
+/* Runs honest implementations of --profile, and declares them beside the companions. */
+static int make_rows(struct outputs *out, const struct arguments *a, const struct m3_model *model,
+                     const struct m3_case *c, const struct m3_semantics *semantics, const char *line,
+                     struct m3_error *error)
+{
+    struct m3_profile *profile;
+    int status = m3_profile_open(&profile, a->profile, error);
+    if (status) return status;
+    /* clang-format off */
+    const struct m3_envelope_plan plan = {
+        .model = model, .c = c, .semantics = semantics, .profile = profile, .linear = a->input.linear,
+        .threads = (int)a->input.threads, .row_runs = a->runs ? a->runs : m3_honest_rows_needed(profile), .seed = 1,
+        .taps = a->taps, .command = line,
+    };
+    /* clang-format on */
+    status = m3_rows_beside_make(&out->rows, &plan, a->companions ? a->companions : a->dump, error);
+    if (!status) status = m3_rows_beside_declare(out->rows, m3_companions_file(out->companions), error);
+    m3_profile_close(profile);
+    return status;
 }
 
 /* --cache-in may be --cache-out: the cache is read first, and replaced by the longer one. */
@@ -261,6 +309,7 @@ static int check_paths(const struct arguments *a, const struct m3_model *model, 
     m3_cli_writes(&paths, "--cache-out", a->cache_out);
     m3_cli_reads(&paths, "--hidden", a->hidden);
     m3_cli_reads(&paths, "--decisions", a->decisions);
+    m3_cli_reads_named(&paths, "--profile", a->profile);
     m3_cli_reads_input(&paths, &a->input);
     m3_cli_reads_model(&paths, a->model, model->checkpoint);
     return paths.status;
@@ -277,8 +326,12 @@ static int open_outputs(struct outputs *out, const struct arguments *a, const st
     if (!status && (a->bounds || a->companions))
         status = m3_companions_open(&out->companions, &out->sink, a->companions, out->dump, model, engine, c, request,
                                     line, error);
+    if (!status && a->profile) status = make_rows(out, a, model, c, request->semantics, line, error);
     if (!status) status = m3_dump_begin(out->dump, error);
     if (!status && out->companions) status = m3_companions_begin(out->companions, error);
+    if (!status && out->rows) status = m3_rows_beside_write(out->rows, error);
+    m3_rows_beside_free(out->rows);
+    out->rows = NULL;
     request->sink = &out->sink;
     return status;
 }

@@ -11,6 +11,7 @@
 #include "model/semantics.h"
 #include "oracle/error/graph.h"
 #include "oracle/judge/private/companions.h"
+#include "oracle/judge/rows/rows.h"
 
 struct m3_companions {
     const struct m3_safetensors *dump, *file;       /* may be the same */
@@ -29,7 +30,7 @@ int m3_is_companion(const char *name)
     const char *end = strrchr(name, '.');
     for (int i = 0; end && i < M3_COMPANION_FIELDS; i++)
         if (end > name && strcmp(end + 1, m3_companion_names[i]) == 0) return 1;
-    return strcmp(name, "rows") == 0 || strcmp(name, "vision.rows") == 0;
+    return m3_is_row_statistic(name) || strcmp(name, "rows") == 0 || strcmp(name, "vision.rows") == 0;
 }
 
 int m3_companions_in(const struct m3_safetensors *file) { return m3_safetensors_metadata(file, "config") != NULL; }

@@ -192,6 +192,8 @@ int m3_companions_open(struct m3_companions_writer **writer, struct m3_sink *sin
     return M3_OK;
 }
 
+struct m3_writer *m3_companions_file(const struct m3_companions_writer *c) { return c->file; }
+
 int m3_companions_begin(struct m3_companions_writer *c, struct m3_error *error)
 {
     int status = c->own ? m3_writer_begin(c->own, error) : M3_OK;

@@ -16,6 +16,8 @@ int m3_companions_open(struct m3_companions_writer **writer, struct m3_sink *sin
                        const struct m3_dump *dump, const struct m3_model *model, const struct m3_engine *engine,
                        const struct m3_case *c, const struct m3_request *request, const char *command,
                        struct m3_error *error);
+/* The file of the companions, for other tensors beside taps: to be declared before m3_dump_begin. */
+struct m3_writer *m3_companions_file(const struct m3_companions_writer *writer);
 /* To be called after m3_dump_begin. */
 int m3_companions_begin(struct m3_companions_writer *writer, struct m3_error *error);
 /* Both free the writer; commit makes the companions' own file appear, if there is one. */

@@ -3,8 +3,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/files/origin.h"
+#include "oracle/judge/envelope.h"
 #include "oracle/judge/private/floats.h"
 #include "oracle/judge/private/match.h"
 #include "oracle/judge/taint.h"
@@ -48,7 +50,8 @@ static int judge(struct m3_stage *stage, struct m3_comparing *all, const struct 
     /* clang-format off */
     *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
                                 .selection = kind == M3_KIND_CHOICES, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES,
-                                .percentile = NAN, .envelope_median = NAN, .envelope_largest = NAN };
+                                .percentile = NAN, .envelope_median = NAN, .envelope_largest = NAN, .row_error = NAN,
+                                .row_error_largest = NAN, .row_nearest = NAN, .row_nearest_largest = NAN };
     /* clang-format on */
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
     all->is_weak = 0;
@@ -181,6 +184,22 @@ static int64_t last_layer_of(const struct m3_safetensors *file)
     return last;
 }
 
+/* The file with honest implementations of the profile, row by row: the envelope, or what holds the companions. NULL:
+ * none, or those of another profile. */
+static const struct m3_safetensors *rows_of(struct m3_comparison *result, const struct m3_compare_options *options,
+                                            const struct m3_safetensors *reference)
+{
+    const struct m3_safetensors *file = options->companions != NULL ? options->companions : reference;
+    const char *hash = m3_safetensors_metadata(file, "row_profile_sha256");
+    if (options->envelope != NULL) return m3_envelope_file(options->envelope);
+    if (hash == NULL || options->profile == NULL) return NULL;
+    if (strcmp(hash, m3_profile_sha256(options->profile)) == 0) return file;
+    const char *name = m3_safetensors_metadata(file, "row_profile");
+    m3_fail(&result->notes, M3_OK, "%s: honest implementations: got those of profile %s, expected %s: not used",
+            m3_safetensors_path(file), name != NULL ? name : "?", m3_profile_name(options->profile));
+    return NULL;
+}
+
 static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
                         const struct m3_compare_options *options, struct m3_error *error)
 {
@@ -191,6 +210,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     if (result->taint == NULL) return m3_fail_memory(error, "flips", 0);
     m3_coarse_begin(&all.coarse, options->profile);
     m3_ranking_begin(&all.ranking, result, options->envelope, reference);
+    all.rows = rows_of(result, options, reference);
     all.rules.profile = options->profile;
     all.rules.companions = options->companions;
     all.rules.decisions = options->decisions;

@@ -75,6 +75,10 @@ struct m3_stage {
     double least_gap;           /* the smallest gap / bound of all decisions; NaN: no scores */
     const char *scores;         /* static text: whose scores judged the decision at the place, or the first; */
     const char *bounded_by;     /* what bounds them; NULL: no scores */
+
+    /* Among honest implementations of the profile, row by row (rows/rows.h); NaN: not compared with them. */
+    double row_error, row_error_largest;        /* 75 % of the rows are off by at most this; the most of an honest one */
+    double row_nearest, row_nearest_largest;    /* the same of the distance to the nearest of them */
 };
 
 struct m3_comparison {

@@ -19,6 +19,8 @@ int m3_envelope_open(struct m3_envelope **envelope, const char *path, const stru
                      const struct m3_profile *profile, struct m3_error *error);
 void m3_envelope_close(struct m3_envelope *envelope);           /* NULL is fine */
 int64_t m3_envelope_runs(const struct m3_envelope *envelope);
+/* For the statistic of rows (rows/rows.h), which may stand in it. */
+const struct m3_safetensors *m3_envelope_file(const struct m3_envelope *envelope);
 /* A string of the file's metadata; NULL if there is none of that name. */
 const char *m3_envelope_metadata(const struct m3_envelope *envelope, const char *key);
 /* The number of selection taps that the pass has before this tap, in execution order. */

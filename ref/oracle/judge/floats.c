@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "oracle/judge/rows/rows.h"
+
 /* Sets the allowance of a tap from the reference's fp32 errors. The default of 1e-5, scaled up for coarser storage,
  * detects only garbage: beside a reference with companions, a tap within it is not called judged. */
 static int set_allowed(struct m3_stage *stage, struct m3_comparing *all, const struct m3_matched *matched,
@@ -125,6 +127,52 @@ static int judge_rest(struct m3_stage *stage, struct m3_comparing *all, const st
     return M3_OK;
 }
 
+/* May the verdict be replaced by that among honest implementations? Not that of an operator's bounds where it is worse
+ * than a pass, nor NaN, infinities and GRID. The tolerance of the whole pass is a guess under a coarse profile: honest
+ * implementations may be farther off where they choose other experts. */
+static int yields_to_rows(const struct m3_stage *stage, enum m3_check how)
+{
+    if (stage->verdict == M3_VERDICT_PASS || stage->verdict == M3_VERDICT_NOT_JUDGED) return 1;
+    return stage->verdict == M3_VERDICT_FAIL && how == M3_CHECK_NONE && stage->tiers == 0 && stage->headroom < INFINITY;
+}
+
+/* Judges a tap among honest implementations of the profile where its operator is not judged by the candidate's own
+ * inputs. A tap that bounds and drift let pass is judged so too, because a mistake can hide in the drift; but not after
+ * a failing tap, whose error it inherits. */
+static int judge_by_rows(struct m3_stage *stage, const struct m3_comparing *all, struct m3_matched matched,
+                         enum m3_check how, const struct m3_coarseness *coarse, struct m3_error *error)
+{
+    struct m3_row_verdict rows;
+    if (all->rows == NULL || fmax(coarse->before, coarse->here) <= 0x1p-24 || how == M3_CHECK_RECOMPUTED) return M3_OK;
+    if (!yields_to_rows(stage, how)) return M3_OK;
+    if (how == M3_CHECK_DRIFT && all->result->divergence != NULL) return M3_OK;
+    matched.taint = NULL;
+    int status = m3_judge_rows(&rows, all->rows, &matched, error);
+    if (status != M3_OK) return status;
+    stage->row_error = rows.error;
+    stage->row_error_largest = rows.error_largest;
+    stage->row_nearest = rows.nearest;
+    stage->row_nearest_largest = rows.nearest_largest;
+    if (!m3_is_judged(rows.verdict)) {
+        if (stage->verdict == M3_VERDICT_PASS || isnan(stage->row_error)) return M3_OK;
+        stage->verdict = M3_VERDICT_NOT_JUDGED;
+        stage->note = rows.why;
+        return M3_OK;
+    }
+    if (stage->verdict == M3_VERDICT_PASS && rows.verdict == M3_VERDICT_PASS && how != M3_CHECK_NONE) return M3_OK;
+    if (stage->verdict == M3_VERDICT_NOT_JUDGED && rows.verdict != M3_VERDICT_PASS && all->result->failed > 0) {
+        stage->note = "farther off than honest implementations, but after a tap that fails";
+        return M3_OK;
+    }
+    stage->verdict = rows.verdict;
+    stage->judged_by = "honest implementations of the profile";
+    stage->note = NULL;
+    stage->headroom = rows.share;
+    stage->violations = 0;
+    stage->rows_left_out = 0;
+    return M3_OK;
+}
+
 int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_matched matched,
                     const struct m3_coarseness *coarse, struct m3_error *error)
 {
@@ -153,6 +201,7 @@ int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_
     all->is_weak = !is_judged && stage->verdict == M3_VERDICT_PASS;
     if (all->is_weak) leave_unjudged(stage, found.why);
     if (found.how == M3_CHECK_RECOMPUTED) status = judge_rest(stage, all, &rest, &found, coarse, error);
+    if (status == M3_OK && !rules.exact) status = judge_by_rows(stage, all, rest, found.how, coarse, error);
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;
 }

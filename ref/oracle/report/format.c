@@ -166,6 +166,16 @@ static void print_rank(FILE *out, const struct m3_stage *stage)
     fprintf(out, " (median %.3g, largest %.3g)", stage->envelope_median, stage->envelope_largest);
 }
 
+/* "; a quarter of the rows is off by 0.3 or more, in honest implementations by at most 0.02" */
+static void print_rows(FILE *out, const struct m3_stage *stage)
+{
+    fprintf(out, "; a quarter of the rows is off by %.3g or more, in honest implementations by at most %.3g",
+            stage->row_error, stage->row_error_largest);
+    if (!isnan(stage->row_nearest))
+        fprintf(out, "; from the nearest of them by %.3g, they from each other by at most %.3g", stage->row_nearest,
+                stage->row_nearest_largest);
+}
+
 void m3_print_finding(FILE *out, const struct m3_stage *stage)
 {
     if (!m3_is_judged(stage->verdict)) {
@@ -178,6 +188,7 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage)
         return;
     }
     print_failed_values(out, stage);
+    if (!isnan(stage->row_error)) print_rows(out, stage);
     if (isnan(stage->percentile)) return;
     fputs("; ", out);
     print_rank(out, stage);

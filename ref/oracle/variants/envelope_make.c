@@ -14,6 +14,7 @@
 #include "model/semantics.h"
 #include "oracle/judge/envelope.h"
 #include "oracle/variants/honest.h"
+#include "oracle/variants/honest_rows.h"
 
 /* The distance of a run from the truth at one tap, accumulated so far. */
 struct distance {
@@ -28,6 +29,7 @@ struct making {
     struct distance *distances;         /* of the current run, one per tensor of the truth */
     double *results;                    /* [tensors, runs] */
     int *rounds;                        /* per tensor: were values rounded at random before it? */
+    struct m3_honest_rows *rows;        /* NULL: none */
 };
 
 static const struct m3_tensor *tensor_of(const struct making *m, enum m3_tap tap, int64_t layer, char *name,
@@ -82,7 +84,7 @@ static double relative(const struct distance *distance)
     return distance->r2 > 0 ? sqrt(distance->d2 / distance->r2) : INFINITY;
 }
 
-static struct m3_request request_of(const struct m3_envelope_plan *plan)
+struct m3_request m3_envelope_request(const struct m3_envelope_plan *plan)
 {
     const struct m3_case *c = plan->c;
     /* clang-format off */
@@ -98,7 +100,7 @@ static struct m3_request request_of(const struct m3_envelope_plan *plan)
 static int make_truth(struct making *m, const char *path, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = m->plan;
-    struct m3_request request = request_of(plan);
+    struct m3_request request = m3_envelope_request(plan);
     struct m3_sink sink;
     struct m3_dump *dump = NULL;
     char *patterns = NULL, *beside = NULL;
@@ -129,7 +131,7 @@ static int one_run(struct making *m, int64_t run, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = m->plan;
     const struct m3_sink sink = { m, wants, measure };
-    struct m3_request request = request_of(plan);
+    struct m3_request request = m3_envelope_request(plan);
     int64_t tensors = m3_safetensors_count(m->truth);
     m3_honest_draw(m->honest, plan->seed, run);
     m3_honest_request(m->honest, &request);
@@ -187,9 +189,10 @@ static char *choices_of(const struct m3_safetensors *truth)
 static int describe(const struct making *m, struct m3_writer *writer, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = m->plan;
-    char runs[24], seed[24], *semantics = m3_semantics_json(plan->semantics), *choices = choices_of(m->truth);
+    char runs[24], row_runs[24], seed[24], *semantics = m3_semantics_json(plan->semantics), *choices = choices_of(m->truth);
     int status = semantics && choices ? M3_OK : m3_fail_memory(error, "what the envelope is of", 0);
     snprintf(runs, sizeof runs, "%" PRId64, plan->runs);
+    snprintf(row_runs, sizeof row_runs, "%" PRId64, plan->row_runs);
     snprintf(seed, sizeof seed, "%" PRIu64, plan->seed);
     const char *const strings[][2] = {
         { "format", m3_envelope_format },
@@ -200,6 +203,7 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
         { "profile", m3_profile_name(plan->profile) },
         { "profile_sha256", m3_profile_sha256(plan->profile) },
         { "runs", runs },
+        { "row_runs", row_runs },
         { "seed", seed },
         { "choices", choices },
         { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") },
@@ -215,18 +219,22 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
 
 static int write_results(struct making *m, struct m3_writer *writer, struct m3_error *error)
 {
-    int64_t tensors = m3_safetensors_count(m->truth), runs = m->plan->runs;
+    const struct m3_envelope_plan *plan = m->plan;
+    int64_t tensors = m3_safetensors_count(m->truth), runs = plan->runs, index = 0;
     int status = describe(m, writer, error);
     for (int64_t i = 0; i < tensors && !status; i++)
-        if (is_measured(m, i))
+        if (runs > 0 && is_measured(m, i))
             status = m3_writer_tensor(writer, m3_safetensors_at(m->truth, i)->name, M3_F64, 1, &runs, error);
+    if (!status && plan->row_runs > 0)
+        status = m3_honest_rows_declare(&m->rows, plan, plan->row_runs, m->truth, writer, error);
     if (!status) status = m3_writer_begin(writer, error);
     for (int64_t i = 0; i < tensors && !status; i++) {
-        if (!is_measured(m, i)) continue;
+        if (runs == 0 || !is_measured(m, i)) continue;
         double *of_tap = m->results + i * runs;
         qsort(of_tap, (size_t)runs, sizeof *of_tap, by_size);
-        status = m3_writer_write(writer, of_tap, (uint64_t)runs * sizeof *of_tap, error);
+        status = m3_writer_append(writer, index++, of_tap, (uint64_t)runs * sizeof *of_tap, error);
     }
+    if (!status && m->rows) status = m3_honest_rows_write(m->rows, error);
     return status;
 }
 
@@ -236,9 +244,9 @@ static int all_runs(struct making *m, struct m3_error *error)
     size_t tensors = (size_t)m3_safetensors_count(m->truth);
     m->distances = calloc(tensors, sizeof *m->distances);
     m->rounds = calloc(tensors, sizeof *m->rounds);
-    m->results = tensors > SIZE_MAX / sizeof *m->results / (size_t)plan->runs
+    m->results = tensors > SIZE_MAX / sizeof *m->results / ((size_t)plan->runs + 1)
                      ? NULL
-                     : calloc(tensors * (size_t)plan->runs, sizeof *m->results);
+                     : calloc(tensors * (size_t)plan->runs + 1, sizeof *m->results);
     if (!m->distances || !m->rounds || !m->results)
         return m3_fail_memory(error, "the distances", tensors * (size_t)plan->runs * sizeof *m->results);
     int status = m3_honest_new(&m->honest, plan->model, plan->semantics, plan->profile, m->truth, plan->c->T, error);
@@ -262,6 +270,7 @@ int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, stru
     if (!status) status = write_results(&m, writer, error);
     if (status) m3_writer_abandon(writer);
     else status = m3_writer_commit(writer, error);
+    m3_honest_rows_free(m.rows);
     m3_honest_free(m.honest);
     m3_safetensors_close(m.truth);
     free(m.distances);

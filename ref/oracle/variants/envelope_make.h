@@ -17,7 +17,8 @@ struct m3_envelope_plan {
     const struct m3_profile *profile;
     enum m3_linear linear;
     int threads;
-    int64_t runs;                       /* >= 1 */
+    int64_t runs;                       /* 0: nothing but rows */
+    int64_t row_runs;                   /* for judging rows (honest_rows.h); 0: none, otherwise >= 2 */
     uint64_t seed;                      /* the same seed gives the same bytes, whatever the number of threads */
     const char *taps;                   /* patterns; NULL: all */
     const char *command;                /* for the file's metadata */
@@ -28,5 +29,8 @@ struct m3_envelope_plan {
 /* Writes `path`; meanwhile the truth's taps are in a temporary file in the same folder. M3_BAD_INPUT: a profile from
  * which nothing can be drawn (honest.h); M3_USAGE: no tap matches; otherwise the errors of passes and files. */
 int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, struct m3_error *error);
+
+/* The request of a pass over the plan's case. */
+struct m3_request m3_envelope_request(const struct m3_envelope_plan *plan);
 
 #endif

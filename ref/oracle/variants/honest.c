@@ -26,11 +26,18 @@ void m3_honest_shuffle(struct m3_honest *honest, int64_t *order, int64_t n)
 struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key)
 {
     switch (dtype) {
-    case M3_BF16: return (struct m3_rounder){ 8, -133, 0x1p-126f, key };
-    case M3_F16: return (struct m3_rounder){ 11, -24, 0x1p-14f, key };
-    case M3_F8_E4M3: return (struct m3_rounder){ 4, -9, 0x1p-6f, key };
+    case M3_BF16: return (struct m3_rounder){ 8, -133, 0x1p-126f, key, 0 };
+    case M3_F16: return (struct m3_rounder){ 11, -24, 0x1p-14f, key, 0 };
+    case M3_F8_E4M3: return (struct m3_rounder){ 4, -9, 0x1p-6f, key, 0 };
     default: return (struct m3_rounder){ 0 };
     }
+}
+
+struct m3_rounder m3_honest_rounder_of(const struct m3_honest *honest, enum m3_dtype dtype, uint64_t key)
+{
+    struct m3_rounder r = m3_rounder_of(dtype, key);
+    r.nearest = honest->choices == NULL;
+    return r;
 }
 
 /* Is the point skipped, as in a kernel that fuses several operators? */
@@ -49,7 +56,7 @@ struct m3_rounder m3_honest_rounder(struct m3_honest *honest, const char *point)
     uint64_t key = m3_honest_key(honest, point);
     enum m3_dtype dtype = format_at(honest, point);
     honest->rounds |= dtype != M3_F32;
-    return m3_rounder_of(is_skipped(honest, point) ? M3_F32 : dtype, key);
+    return m3_honest_rounder_of(honest, is_skipped(honest, point) ? M3_F32 : dtype, key);
 }
 
 struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name)
@@ -57,7 +64,7 @@ struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name)
     uint64_t key = m3_draw_key(honest->key, name);
     double u = m3_profile_weights(honest->profile, name);
     honest->rounds |= u > 0;
-    return m3_rounder_of(u == 0 || is_skipped(honest, name) ? M3_F32 : u == 0x1p-8 ? M3_BF16 : M3_F16, key);
+    return m3_honest_rounder_of(honest, u == 0 || is_skipped(honest, name) ? M3_F32 : u == 0x1p-8 ? M3_BF16 : M3_F16, key);
 }
 
 void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n)
@@ -72,7 +79,7 @@ void m3_honest_show(const struct m3_honest *honest, const char *tap, float *out,
                     int64_t n)
 {
     enum m3_dtype dtype = m3_profile_exact(honest->profile, tap) ? M3_F32 : format_at(honest, tap);
-    struct m3_rounder r = m3_rounder_of(dtype, m3_draw_key(~honest->key, tap));
+    struct m3_rounder r = m3_honest_rounder_of(honest, dtype, m3_draw_key(~honest->key, tap));
     for (int64_t i = 0; i < n; i++) out[i] = m3_rounded(&r, (double)x[i], (uint64_t)(first + i));
 }
 
@@ -153,14 +160,14 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
     m3_tap_name(name, sizeof name, tap, layer);
     honest->place = m3_draw_key(honest->key, name) + (uint64_t)row;
     honest->calls = 0;
-    if (m3_tap_table[tap].kind == M3_KIND_CHOICES) {
+    if (m3_tap_table[tap].kind == M3_KIND_CHOICES && honest->choices) {
         const struct m3_tensor *from = choices_of(honest, tap, layer);
         if (!from || from->count < (row + rows) * width)
             return m3_fail(error, M3_INTERNAL, "%s: the choices are missing", name);
         for (int64_t i = 0; i < rows * width; i++) ((int32_t *)data)[i] = (int32_t)m3_id_at(from, row * width + i);
     }
     if (m3_tap_table[tap].kind != M3_KIND_REALS || data == NULL) return M3_OK;
-    if (tap == M3_TAP_EXPERT_WEIGHTS) weights_of_choices(honest, data, layer, rows);
+    if (tap == M3_TAP_EXPERT_WEIGHTS && honest->choices) weights_of_choices(honest, data, layer, rows);
     if (!m3_profile_exact(honest->profile, name)) m3_honest_round(honest, NULL, name, data, rows * width);
     if (tap == M3_TAP_ROUTER_SCORES) memcpy(honest->scores, data, (size_t)(rows * width) * sizeof *honest->scores);
     return M3_OK;
@@ -261,7 +268,7 @@ int m3_honest_new(struct m3_honest **result, const struct m3_model *model, const
     set_ops(honest);
     size_t scores = (size_t)T * (size_t)model->config.E * sizeof *honest->scores;
     const struct m3_request request = { .T = T, .end_layer = model->config.layers, .semantics = semantics };
-    int status = check_choices(honest, m3_request_modules(model, &request), error);
+    int status = choices ? check_choices(honest, m3_request_modules(model, &request), error) : M3_OK;
     if (!status && !(honest->scores = malloc(scores + 1))) status = m3_fail_memory(error, "router scores", scores);
     if (!status) status = find_places(honest, error);
     if (status) m3_honest_free(honest);

@@ -11,8 +11,9 @@
 struct m3_honest;
 
 /* For passes over T tokens from place 0. `choices`: a dump with every index.blocks and moe.experts of the model and
- * case. M3_BAD_INPUT: a profile whose arithmetic is not float with rounding to nearest; missing selections. All
- * arguments must outlive it. */
+ * case; NULL: each implementation chooses itself, and rounds to nearest instead of at random, as programs do.
+ * M3_BAD_INPUT: a profile whose arithmetic is not float with rounding to nearest; missing selections. All arguments
+ * must outlive it. */
 int m3_honest_new(struct m3_honest **honest, const struct m3_model *model, const struct m3_semantics *semantics,
                   const struct m3_profile *profile, const struct m3_safetensors *choices, int64_t T,
                   struct m3_error *error);

@@ -28,7 +28,7 @@ static double scale_of(const float *x, int64_t n, const struct m3_input_rounding
 static void quantise(struct m3_honest *honest, struct m3_ctx *ctx, float *out, const float *x, int64_t T, int64_t cols,
                      const struct m3_input_rounding *rule)
 {
-    const struct m3_rounder r = m3_rounder_of(M3_F8_E4M3, m3_honest_key(honest, "input"));
+    const struct m3_rounder r = m3_honest_rounder_of(honest, M3_F8_E4M3, m3_honest_key(honest, "input"));
     const int64_t group = rule->scaling == M3_SCALE_MX32 ? 32 : 128;
     honest->rounds = 1;
 #pragma omp parallel for num_threads(m3_team(ctx, T * cols * 16))

@@ -213,12 +213,22 @@ static struct m3_setting setting_of(const struct m3_mistaken_run *run)
     return (struct m3_setting){ .model = &run->model, .semantics = &run->semantics, .the_case = run->the_case };
 }
 
-/* Rounds to float, as a program in float would continue. */
-static void to_float(const struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, double *data, int64_t rows)
+static double rounded(double x, enum m3_dtype dtype)
+{
+    if (dtype == M3_BF16) return m3_round_bits(x, 8);
+    return dtype == M3_F16 ? m3_round_bits(x, 11) : (double)(float)x;
+}
+
+/* Rounds to float, or to what the profile stores here, as a program would continue. */
+static void store(const struct m3_mistaken_run *run, enum m3_tap tap, int64_t layer, double *data, int64_t rows)
 {
     const struct m3_setting setting = setting_of(run);
     const int64_t count = data ? rows * m3_tap_width(&setting, tap, layer) : 0;
-    for (int64_t i = 0; i < count; i++) data[i] = (double)(float)data[i];
+    enum m3_dtype dtype = M3_F32;
+    char name[96];
+    if (run->profile && m3_tap_name(name, sizeof name, tap, layer) == 0 && !m3_profile_exact(run->profile, name))
+        dtype = m3_profile_dtype(run->profile, name);
+    for (int64_t i = 0; i < count; i++) data[i] = rounded(data[i], dtype);
 }
 
 /* Records where the pass is; then calls the change's own function, if any. Experts' outputs are computed only if
@@ -230,7 +240,7 @@ static int follow(void *self, enum m3_tap tap, int64_t layer, void *data, int64_
     run->last = tap;
     run->layer = layer;
     int status = run->change->force && data ? run->change->force(run, tap, layer, data, row, rows, error) : M3_OK;
-    if (!status && m3_tap_table[tap].kind == M3_KIND_REALS) to_float(run, tap, layer, data, rows);
+    if (!status && m3_tap_table[tap].kind == M3_KIND_REALS) store(run, tap, layer, data, rows);
     return status;
 }
 
@@ -266,6 +276,8 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
     }
     return status;
 }
+
+void m3_mistake_store(struct m3_mistaken_run *run, const struct m3_profile *profile) { run->profile = profile; }
 
 const struct m3_model *m3_mistaken_model(const struct m3_mistaken_run *run) { return &run->model; }
 struct m3_request *m3_mistaken_request(struct m3_mistaken_run *run) { return &run->request; }

@@ -6,6 +6,7 @@
 #include "model/files/case.h"
 #include "model/engine.h"
 #include "oracle/error/graph.h"
+#include "oracle/error/profile.h"
 
 /* The properties of model and case that a mistake needs to show, as far as known without a run. */
 enum m3_mistake_needs {
@@ -60,6 +61,8 @@ struct m3_mistaken_run;
  * memory, M3_USAGE for a model to which the mistake does not apply. */
 int m3_mistake_install(struct m3_mistaken_run **run, const struct m3_mistake *mistake, const struct m3_model *model,
                        const struct m3_semantics *semantics, const struct m3_case *the_case, struct m3_error *error);
+/* From now on each tap is rounded to what the profile stores there, instead of to float. It must outlive the run. */
+void m3_mistake_store(struct m3_mistaken_run *run, const struct m3_profile *profile);
 /* The arguments for m3_engine_f64()->forward. The caller sets threads, linear and sink of the request. */
 const struct m3_model *m3_mistaken_model(const struct m3_mistaken_run *run);
 struct m3_request *m3_mistaken_request(struct m3_mistaken_run *run);

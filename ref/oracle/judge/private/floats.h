@@ -15,6 +15,7 @@ struct m3_comparing {
     struct m3_selection_rules rules;
     struct m3_operator_check *check; /* NULL: the reference has no companions */
     struct m3_ranking ranking;
+    const struct m3_safetensors *rows; /* honest implementations of the profile, row by row; NULL: none */
     int64_t without_error; /* stages whose fp32 error is not stated; the first of them */
     const char *first_without;
     int is_weak; /* the last stage is known only not to be garbage */

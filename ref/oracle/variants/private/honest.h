@@ -23,7 +23,7 @@ struct m3_honest {
     const struct m3_model *model;
     const struct m3_semantics *semantics;
     const struct m3_profile *profile;
-    const struct m3_safetensors *choices;
+    const struct m3_safetensors *choices;       /* NULL: the implementation chooses itself and rounds to nearest */
     const struct m3_ops *base;          /* the reference's */
     struct m3_ops ops;
     struct m3_replacement replacement;
@@ -44,11 +44,12 @@ struct m3_honest {
     int in_experts;
 };
 
-/* A random rounding to either neighbour, the nearer one more likely: unbiased. */
+/* A random rounding to either neighbour, the nearer one more likely: unbiased. Or to nearest, ties to even. */
 struct m3_rounder {
     int bits, least;                    /* significant bits, exponent of the least step; bits 0: none */
     float normal;                       /* from here up all bits are significant */
     uint64_t key;
+    int nearest;
 };
 
 /* Below `normal` all steps have the same size. */
@@ -57,11 +58,23 @@ static inline float m3_rounded_subnormal(const struct m3_rounder *r, float x, ui
     return (float)ldexp(floor(ldexp((double)x, -r->least) + draw * 0x1p-32), r->least);
 }
 
+static inline float m3_rounded_to_nearest(const struct m3_rounder *r, float x)
+{
+    uint32_t bits;
+    if (fabsf(x) < r->normal) return (float)ldexp(nearbyint(ldexp((double)x, -r->least)), r->least);
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + (UINT32_C(1) << (23 - r->bits)) - 1 + (bits >> (24 - r->bits) & 1)) &
+           ~((UINT32_C(1) << (24 - r->bits)) - 1);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 static inline float m3_rounded(const struct m3_rounder *r, double value, uint64_t i)
 {
     float x = (float)value;
     uint32_t bits, draw;
     if (r->bits == 0 || !isfinite(x)) return x;
+    if (r->nearest) return m3_rounded_to_nearest(r, x);
     draw = (uint32_t)m3_draw(r->key, i, UINT64_C(1) << 32);
     if (fabsf(x) < r->normal) return m3_rounded_subnormal(r, x, draw);
     memcpy(&bits, &x, sizeof bits);
@@ -76,6 +89,8 @@ struct m3_rounder m3_honest_rounder(struct m3_honest *honest, const char *point)
 /* The rounder for the weights of a linear operator. */
 struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name);
 struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key);
+/* The same, as this implementation rounds. */
+struct m3_rounder m3_honest_rounder_of(const struct m3_honest *honest, enum m3_dtype dtype, uint64_t key);
 void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n);
 /* "layers.3." of the current layer, or "" outside layers, followed by `inner`; into space [M3_POINT_NAME]. */
 const char *m3_honest_point(const struct m3_honest *honest, char *space, const char *inner);

@@ -58,6 +58,7 @@ struct m3_mistaken_run {
     const struct m3_semantics *claimed; /* the semantics stated in its dump: a mistake is not declared */
     struct m3_semantics semantics;
     const struct m3_case *the_case;
+    const struct m3_profile *profile;   /* NULL: taps are stored as floats */
     struct m3_request request;
     struct m3_ops ops;
     struct m3_replacement replacement;

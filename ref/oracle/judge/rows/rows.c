@@ -1,0 +1,316 @@
+#include "oracle/judge/rows/rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs" };
+
+int m3_is_row_statistic(const char *name)
+{
+    const char *end = strrchr(name, '.');
+    for (int i = 0; end && i < M3_ROW_FIELDS; i++)
+        if (end > name && strcmp(end + 1, m3_row_names[i]) == 0) return 1;
+    return 0;
+}
+
+double m3_row_size(const struct m3_tensor *tensor, int64_t first, int64_t n, int64_t step)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < n; i += step) {
+        const double x = m3_decode(tensor->dtype, tensor->data, first + i);
+        if (isfinite(x)) squares += x * x;
+    }
+    return sqrt(squares);
+}
+
+double m3_row_share(double length, double size) { return length == 0 ? 0 : length / size; }
+
+/* The shares of rows at which distances are compared; the first is the one that can fail. */
+enum { SHARES = 3 };
+static const double shares_of_error[SHARES] = { 0.75, 0.5, 0.9 }, shares_of_nearest[SHARES] = { 0.75, 0.5, 0.95 };
+enum { FEW_ROWS = 16 };
+static const double fails_above = 2, suspect_above = 1.5;
+
+/* One tap of both sides, and its statistic. */
+struct judging {
+    const struct m3_tensor *want, *got, *field[M3_ROW_FIELDS];
+    int64_t runs, width, columns, step;
+    int64_t rows, later;                /* rows compared; the first of their last quarter */
+    struct m3_row_pair *pairs;          /* [rows] */
+    double *error, *nearest;            /* [runs + 1, rows]: of each run, then of the candidate */
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The share-quantile of n sorted numbers, with linear interpolation. */
+static double quantile(const double *sorted, int64_t n, double share)
+{
+    const double at = share * (double)(n - 1);
+    const int64_t low = (int64_t)at;
+    if (low + 1 >= n) return sorted[n - 1];
+    return sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low]);
+}
+
+static const struct m3_tensor *field_of(const struct m3_safetensors *file, const char *tap, enum m3_row_field field)
+{
+    char name[160];
+    const int length = snprintf(name, sizeof name, "%s.%s", tap, m3_row_names[field]);
+    return length > 0 && (size_t)length < sizeof name ? m3_safetensors_find(file, name) : NULL;
+}
+
+/* Finds the statistic; returns why it cannot be used, or NULL. */
+static const char *find(struct judging *j, const struct m3_safetensors *file, const struct m3_matched *m)
+{
+    for (int i = 0; i < M3_ROW_FIELDS; i++) j->field[i] = field_of(file, m->want->name, (enum m3_row_field)i);
+    const struct m3_tensor *size = j->field[M3_ROW_SIZE], *error = j->field[M3_ROW_ERROR], *runs = j->field[M3_ROW_RUNS];
+    if (size == NULL || error == NULL) return "honest implementations of the profile are not known for this tap";
+    if (size->dtype != M3_F64 || size->rank != 1 || error->dtype != M3_F32 || error->rank != 2 ||
+        error->shape[1] != size->shape[0] || error->shape[0] < 2)
+        return "the honest implementations have another shape";
+    j->runs = error->shape[0];
+    if (runs == NULL) return NULL;
+    if (runs->dtype != M3_BF16 || runs->rank != 3 || runs->shape[0] != j->runs || runs->shape[1] != size->shape[0])
+        return "the honest implementations have another shape";
+    j->columns = runs->shape[2];
+    j->step = j->columns > 0 ? (j->width + j->columns - 1) / j->columns : 0;
+    if (j->step == 0 || (j->width + j->step - 1) / j->step != j->columns)
+        return "the honest implementations have another shape";
+    return NULL;
+}
+
+/* Collects the rows that all sides hold. */
+static int collect(struct judging *j, const struct m3_matched *m, struct m3_error *error)
+{
+    struct m3_row_walk walk;
+    struct m3_row_pair pair;
+    if (m3_row_walk_begin(&walk, m) != NULL) return M3_OK;
+    const size_t room = (size_t)m3_row_walk_count(walk) + 1, all = (size_t)(j->runs + 1) * room;
+    j->pairs = malloc(room * sizeof *j->pairs);
+    j->error = malloc(all * sizeof *j->error);
+    j->nearest = malloc(all * sizeof *j->nearest);
+    if (j->pairs == NULL || j->error == NULL || j->nearest == NULL)
+        return m3_fail_memory(error, m->want->name, all * sizeof *j->error);
+    while (m3_row_walk_next(&walk, &pair))
+        if (pair.number < j->field[M3_ROW_SIZE]->shape[0]) j->pairs[j->rows++] = pair;
+    j->later = j->rows - j->rows / 4;
+    return M3_OK;
+}
+
+static double difference(const struct judging *j, const struct m3_row_pair *pair, int64_t i)
+{
+    const double want = m3_decode(j->want->dtype, j->want->data, pair->want * j->width + i);
+    const double got = m3_decode(j->got->dtype, j->got->data, pair->got * j->width + i);
+    return isinf(want) && got == want ? 0 : got - want;
+}
+
+/* Is the statistic that of this reference? A reference that follows other choices has other rows. */
+static int is_of(const struct judging *j)
+{
+    const struct m3_tensor *sizes = j->field[M3_ROW_SIZE];
+    int64_t others = 0;
+    for (int64_t r = 0; r < j->rows; r++) {
+        const double size = m3_decode(sizes->dtype, sizes->data, j->pairs[r].number);
+        others += !(fabs(m3_row_size(j->want, j->pairs[r].want * j->width, j->width, 1) - size) <= 1e-4 * size);
+    }
+    return others <= j->rows / 20;
+}
+
+static void measure_errors(const struct judging *j, int64_t r)
+{
+    const struct m3_row_pair *pair = &j->pairs[r];
+    const struct m3_tensor *sizes = j->field[M3_ROW_SIZE], *errors = j->field[M3_ROW_ERROR];
+    double squares = 0;
+    for (int64_t i = 0; i < j->width; i++) {
+        const double d = difference(j, pair, i);
+        squares += d * d;
+    }
+    j->error[j->runs * j->rows + r] = m3_row_share(sqrt(squares), m3_decode(sizes->dtype, sizes->data, pair->number));
+    for (int64_t i = 0; i < j->runs; i++)
+        j->error[i * j->rows + r] = m3_decode(errors->dtype, errors->data, i * errors->shape[1] + pair->number);
+}
+
+static double square_between(const float *a, const float *b, int64_t n)
+{
+    float sum[4] = { 0 };
+    double rest = 0;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) {
+            const float d = a[i + k] - b[i + k];
+            sum[k] += d * d;
+        }
+    for (; i < n; i++) rest += (double)(a[i] - b[i]) * (double)(a[i] - b[i]);
+    return rest + (double)sum[0] + (double)sum[1] + (double)sum[2] + (double)sum[3];
+}
+
+/* The distance of each run, and of the candidate, to the nearest other run. all: room for [runs + 1, columns]. */
+static void measure_nearest(const struct judging *j, int64_t r, float *all)
+{
+    const struct m3_row_pair *pair = &j->pairs[r];
+    const struct m3_tensor *runs = j->field[M3_ROW_RUNS];
+    const double size = m3_row_size(j->want, pair->want * j->width, j->width, j->step);
+    for (int64_t i = 0; i < j->runs; i++)
+        for (int64_t k = 0; k < j->columns; k++)
+            all[i * j->columns + k] =
+                (float)m3_decode(runs->dtype, runs->data, (i * runs->shape[1] + pair->number) * j->columns + k);
+    for (int64_t k = 0; k < j->columns; k++) all[j->runs * j->columns + k] = (float)difference(j, pair, k * j->step);
+    for (int64_t i = 0; i <= j->runs; i++) j->nearest[i * j->rows + r] = INFINITY;
+    for (int64_t i = 0; i <= j->runs; i++)
+        for (int64_t k = 0; k < i; k++) {
+            const double d = m3_row_share(
+                sqrt(square_between(all + i * j->columns, all + k * j->columns, j->columns)), size);
+            double *mine = &j->nearest[i * j->rows + r], *its = &j->nearest[k * j->rows + r];
+            if (!(*mine <= d)) *mine = d;
+            if (i < j->runs && !(*its <= d)) *its = d;
+        }
+}
+
+/* How far the candidate's quantile is beyond the largest of the runs: the quotient. Sorts in place from `first` on. */
+static double beyond(double *own, double *largest, const struct judging *j, const double *of, int64_t first,
+                     double share, double *room)
+{
+    const int64_t n = j->rows - first;
+    *largest = 0;
+    for (int64_t i = 0; i <= j->runs; i++) {
+        memcpy(room, of + i * j->rows + first, (size_t)n * sizeof *room);
+        qsort(room, (size_t)n, sizeof *room, by_size);
+        const double q = quantile(room, n, share);
+        if (i == j->runs) *own = q;
+        else if (!(q <= *largest)) *largest = q;
+    }
+    return m3_row_share(*own, *largest);
+}
+
+/* The worst of the quotients by which a tap can be suspect. */
+static double worst_of(const struct judging *j, double *room)
+{
+    double own, largest, worst = 0;
+    for (int i = 0; i < SHARES; i++) {
+        worst = fmax(worst, beyond(&own, &largest, j, j->error, 0, shares_of_error[i], room));
+        if (j->field[M3_ROW_RUNS] == NULL) continue;
+        worst = fmax(worst, beyond(&own, &largest, j, j->nearest, 0, shares_of_nearest[i], room));
+        if (i < 2 && j->rows - j->later >= 8)
+            worst = fmax(worst, beyond(&own, &largest, j, j->nearest, j->later, shares_of_nearest[i], room));
+    }
+    return worst;
+}
+
+/* The error that nine of ten rows of the tap stay below in all honest runs. Some row may be the first to choose
+ * another expert: a few rows are no proof below that. NaN: memory is short. */
+static double usual_error(const struct judging *j)
+{
+    const struct m3_tensor *errors = j->field[M3_ROW_ERROR];
+    const int64_t rows = errors->shape[1];
+    double *most = calloc((size_t)rows + 1, sizeof *most);
+    if (most == NULL) return NAN;
+    for (int64_t i = 0; i < j->runs * rows; i++)
+        most[i % rows] = fmax(most[i % rows], m3_decode(errors->dtype, errors->data, i));
+    qsort(most, (size_t)rows, sizeof *most, by_size);
+    const double usual = quantile(most, rows, 0.9);
+    free(most);
+    return usual;
+}
+
+/* The distance of a usual honest run to the nearest other: the median of the runs. NaN: memory is short. */
+static double usual_nearest(const struct judging *j, double *room)
+{
+    double *each = malloc((size_t)j->runs * sizeof *each);
+    if (each == NULL) return NAN;
+    for (int64_t i = 0; i < j->runs; i++) {
+        memcpy(room, j->nearest + i * j->rows, (size_t)j->rows * sizeof *room);
+        qsort(room, (size_t)j->rows, sizeof *room, by_size);
+        each[i] = quantile(room, j->rows, shares_of_nearest[0]);
+    }
+    qsort(each, (size_t)j->runs, sizeof *each, by_size);
+    const double usual = quantile(each, j->runs, 0.5);
+    free(each);
+    return usual;
+}
+
+/* For a tap in which some honest run is as far off as zeros would be: near one of them is a pass all the same. */
+static void weigh_wide(struct m3_row_verdict *out, const struct judging *j, double *room)
+{
+    const double usual = fails_above * (j->field[M3_ROW_RUNS] != NULL ? usual_nearest(j, room) : INFINITY);
+    if (usual < 1) {
+        out->verdict = out->nearest <= usual ? M3_VERDICT_PASS : M3_VERDICT_SUSPECT;
+        return;
+    }
+    out->verdict = M3_VERDICT_NOT_JUDGED;
+    out->why = "honest implementations of the profile may be as far off as zeros";
+}
+
+/* room: [rows]. */
+static void weigh(struct m3_row_verdict *out, const struct judging *j, double *room)
+{
+    const int few = j->rows < FEW_ROWS, has_runs = j->field[M3_ROW_RUNS] != NULL;
+    double fails = beyond(&out->error, &out->error_largest, j, j->error, 0, shares_of_error[0], room);
+    double near = 0;
+    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->nearest, 0, shares_of_nearest[0], room);
+    if (few) fails = m3_row_share(out->error, fmax(out->error_largest, usual_error(j)));
+    else fails = fmax(fails, near);
+    const double worst = worst_of(j, room), limit = few ? fails_above : suspect_above;
+    out->share = fails / fails_above;
+    out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL
+                   : !(worst <= limit)     ? M3_VERDICT_SUSPECT
+                                           : M3_VERDICT_PASS;
+    const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
+    if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j, room);
+}
+
+static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_error *error)
+{
+    const size_t bytes = (size_t)(j->runs + 1) * (size_t)j->columns * sizeof(float);
+    int failed = 0;
+#pragma omp parallel
+    {
+        float *all = malloc(bytes + 1);
+        if (all == NULL) {
+#pragma omp atomic write
+            failed = 1;
+        }
+#pragma omp for
+        for (int64_t r = 0; r < j->rows; r++) {
+            measure_errors(j, r);
+            if (all != NULL && j->field[M3_ROW_RUNS] != NULL) measure_nearest(j, r, all);
+        }
+        free(all);
+    }
+    double *room = malloc((size_t)j->rows * sizeof *room);
+    if (failed || room == NULL) {
+        free(room);
+        return m3_fail_memory(error, j->want->name, bytes);
+    }
+    weigh(out, j, room);
+    free(room);
+    return M3_OK;
+}
+
+int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file, const struct m3_matched *matched,
+                  struct m3_error *error)
+{
+    struct judging j = { .want = matched->want, .got = matched->got };
+    *out = (struct m3_row_verdict){ .verdict = M3_VERDICT_NOT_JUDGED, .why = "no row in common", .error = NAN,
+                                    .error_largest = NAN, .nearest = NAN, .nearest_largest = NAN };
+    if (file == NULL || j.want->rank == 0 || j.want->shape[0] == 0) return M3_OK;
+    j.width = j.want->count / j.want->shape[0];
+    const char *why = find(&j, file, matched);
+    int status = why == NULL ? collect(&j, matched, error) : M3_OK;
+    out->rows = j.rows;
+    if (why != NULL) out->why = why;
+    else if (status == M3_OK && j.rows > 0 && !is_of(&j))
+        out->why = "the honest implementations are those of a run with other choices";
+    else if (status == M3_OK && j.rows > 0) {
+        out->why = NULL;
+        status = measure(out, &j, error);
+    }
+    free(j.pairs);
+    free(j.error);
+    free(j.nearest);
+    return status;
+}
