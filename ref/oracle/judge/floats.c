@@ -153,6 +153,7 @@ int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_
     all->is_weak = !is_judged && stage->verdict == M3_VERDICT_PASS;
     if (all->is_weak) leave_unjudged(stage, found.why);
     if (found.how == M3_CHECK_RECOMPUTED) status = judge_rest(stage, all, &rest, &found, coarse, error);
+    if (stage->verdict == M3_VERDICT_FAIL && stage->note == NULL) stage->note = m3_value_hint(&rest);
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;
 }

@@ -168,7 +168,7 @@ static void print_rank(FILE *out, const struct m3_stage *stage)
 
 void m3_print_finding(FILE *out, const struct m3_stage *stage)
 {
-    if (!m3_is_judged(stage->verdict)) {
+    if (!m3_is_judged(stage->verdict) || (stage->selection && stage->rank == 0)) {
         print_reason(out, stage);
         return;
     }
@@ -178,6 +178,7 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage)
         return;
     }
     print_failed_values(out, stage);
+    if (stage->note != NULL) fprintf(out, "; %s", stage->note);
     if (isnan(stage->percentile)) return;
     fputs("; ", out);
     print_rank(out, stage);
