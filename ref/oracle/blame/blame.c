@@ -66,6 +66,37 @@ static const char *fits(const struct m3_blaming *b, const struct m3_blame_item *
     return t->count == t->shape[0] * item->width ? NULL : "not the shape of this tap";
 }
 
+/* Does each set have another number of ids than the model chooses, not only other padding? */
+static int has_other_count(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_tensor *t)
+{
+    const struct m3_config *config = &b->setting->model->config;
+    const char *shape = m3_tap_table[item->tap].shape;
+    const int last = (int)strlen(shape) - 1;
+    if (m3_tap_table[item->tap].kind != M3_KIND_CHOICES || !m3_holds_ids(t) || t->rank != last + 1) return 0;
+    for (int i = 1; i < last; i++)
+        if (t->shape[i] != m3_config_size(config, shape[i])) return 0;
+    int64_t most = m3_config_size(config, shape[last]);
+    if (item->tap == M3_TAP_INDEX_BLOCKS) {
+        const int64_t places = b->setting->the_case->p0 + item->rows;
+        const int64_t visible = (places + config->block - 1) / config->block;
+        if (visible < most && t->shape[last] >= visible) most = visible;
+    }
+    return t->shape[last] != m3_config_size(config, shape[last]) && m3_most_ids(t) != most;
+}
+
+/* Such sets are all wrong, and the cause of what differs after them. No operator can read them. */
+static void fail_count(struct m3_blamed *out, const struct m3_tensor *t)
+{
+    const int64_t width = t->shape[t->rank - 1];
+    out->verdict = M3_VERDICT_FAIL;
+    out->choice = M3_CHOICE_INADMISSIBLE;
+    out->rows = t->shape[0];
+    out->elements = out->choices[M3_CHOICE_INADMISSIBLE] = width > 0 ? t->count / width : 0;
+    out->created = 1;
+    snprintf(out->note, sizeof out->note, "another number of %s than the model chooses: got %" PRId64,
+             out->tap == M3_TAP_INDEX_BLOCKS ? "blocks" : "experts", m3_most_ids(t));
+}
+
 static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_blamed *out,
                       const struct m3_tensor *t, const char *why)
 {
@@ -82,6 +113,7 @@ static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m
     if (!why) return;
     out->verdict = M3_VERDICT_NOT_COMPARABLE;
     snprintf(out->note, sizeof out->note, "%s", why);
+    if (has_other_count(b, item, t)) fail_count(out, t);
 }
 
 /* Counts a tap that the dump does not hold; the first few are named. */

@@ -31,6 +31,18 @@ int64_t m3_id_at(const struct m3_tensor *ids, int64_t index)
     return id;
 }
 
+int64_t m3_most_ids(const struct m3_tensor *sets)
+{
+    const int64_t width = sets->rank > 0 ? sets->shape[sets->rank - 1] : 0;
+    int64_t most = 0, count = 0;
+    for (int64_t i = 0; width > 0 && i < sets->count; i++) {
+        if (i % width == 0) count = 0;
+        count += m3_id_at(sets, i) >= 0;
+        if (count > most) most = count;
+    }
+    return most;
+}
+
 /* Sets *rows to the tensor of that name, or NULL. */
 static int find_rows(const struct m3_tensor **rows, const struct m3_safetensors *file, const char *name,
                      struct m3_error *error)

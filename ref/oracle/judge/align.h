@@ -43,6 +43,8 @@ int m3_side_begin(struct m3_side *dump, const struct m3_safetensors *file, struc
 const struct m3_tensor *m3_side_rows(const struct m3_side *side, int tap);
 int64_t m3_row_number(const struct m3_tensor *rows, int64_t index);         /* rows NULL: the index itself */
 
+/* The greatest number of ids that a set of the last dimension has; -1 of blocks is no id. */
+int64_t m3_most_ids(const struct m3_tensor *sets);
 int m3_holds_ids(const struct m3_tensor *tensor);                   /* I32 or I64 */
 int m3_holds_floats(const struct m3_tensor *tensor);                /* F64, F32, F16 or BF16 */
 /* Can an operator use this number? It must be within the range of float, so that no square overflows in double; only

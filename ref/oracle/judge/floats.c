@@ -202,6 +202,7 @@ int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_
     if (all->is_weak) leave_unjudged(stage, found.why);
     if (found.how == M3_CHECK_RECOMPUTED) status = judge_rest(stage, all, &rest, &found, coarse, error);
     if (status == M3_OK && !rules.exact) status = judge_by_rows(stage, all, rest, found.how, coarse, error);
+    if (stage->verdict == M3_VERDICT_FAIL && stage->note == NULL) stage->note = m3_value_hint(&rest);
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;
 }

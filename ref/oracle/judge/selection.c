@@ -201,6 +201,27 @@ static void selection_end(struct selection *s, int status)
     free(s->want);
 }
 
+/* Does each set have another number of ids than the reference's, not only other padding? */
+static int has_other_count(const struct m3_tensor *want, const struct m3_tensor *got)
+{
+    const int last = want->rank - 1;
+    for (int i = 1; i < last; i++)
+        if (want->shape[i] != got->shape[i]) return 0;
+    return got->rank == want->rank && want->shape[last] != got->shape[last] && m3_most_ids(want) != m3_most_ids(got);
+}
+
+/* Such sets are all wrong, and the cause of what differs after them. */
+static void fail_count(struct m3_stage *stage, const struct m3_tensor *want, int blocks)
+{
+    stage->verdict = M3_VERDICT_FAIL;
+    stage->note = blocks ? "another number of blocks than the reference chooses"
+                         : "another number of experts than the reference chooses";
+    stage->choice = M3_CHOICE_INADMISSIBLE;
+    stage->rows = stage->differing = want->count / want->shape[want->rank - 1];
+    stage->choices[M3_CHOICE_INADMISSIBLE] = stage->rows;
+    stage->gap = stage->bound = stage->least_gap = NAN;
+}
+
 int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched, const struct m3_selection_rules *rules,
                        struct m3_error *error)
 {
@@ -212,6 +233,9 @@ int m3_judge_selection(struct m3_stage *stage, const struct m3_matched *matched,
     else why = m3_row_walk_begin(&walk, matched);
     if (why != NULL) {
         m3_judge_not_comparable(stage, why);
+        if (m3_holds_ids(matched->want) && m3_holds_ids(matched->got) && matched->want->rank == rank &&
+            matched->got->rank == rank && has_other_count(matched->want, matched->got))
+            fail_count(stage, matched->want, blocks);
         return M3_OK;
     }
     struct selection s = { 0 };

@@ -6,6 +6,7 @@
 
 #include "base/minmax.h"
 #include "oracle/error/tiers.h"
+#include "oracle/judge/private/floats.h"
 #include "oracle/judge/taint.h"
 
 void m3_judge_not_comparable(struct m3_stage *stage, const char *why)
@@ -322,7 +323,7 @@ int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, co
     struct m3_span_walk walk;
     const char *why = m3_span_walk_begin(&walk, matched);
     if (why != NULL) {
-        m3_judge_not_comparable(stage, why);
+        m3_judge_not_comparable(stage, m3_shape_hint(matched, why));
         return M3_OK;
     }
     struct m3_pieces pieces;

@@ -178,7 +178,7 @@ static void print_rows(FILE *out, const struct m3_stage *stage)
 
 void m3_print_finding(FILE *out, const struct m3_stage *stage)
 {
-    if (!m3_is_judged(stage->verdict)) {
+    if (!m3_is_judged(stage->verdict) || (stage->selection && stage->rank == 0)) {
         print_reason(out, stage);
         return;
     }
@@ -189,6 +189,7 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage)
     }
     print_failed_values(out, stage);
     if (!isnan(stage->row_error)) print_rows(out, stage);
+    if (stage->note != NULL) fprintf(out, "; %s", stage->note);
     if (isnan(stage->percentile)) return;
     fputs("; ", out);
     print_rank(out, stage);

@@ -44,6 +44,7 @@ static void print_size(FILE *out, const struct m3_stage *stage)
         else fprintf(out, ", %.3g%% of what is allowed", 100 * stage->headroom);
         fprintf(out, ", %" PRId64 " of %" PRId64 " %s", stage->violations, stage->elements,
                 m3_plural(stage->elements, "elements"));
+        if (stage->note != NULL) fprintf(out, "; %s", stage->note);
     }
 }
 

@@ -180,9 +180,11 @@ START_TEST(taps)
 {
     begin(_i, _i % 2 == 0);
     const struct m3_semantics *semantics = m3_companions_semantics(companions);
-    const struct m3_setting whole = { model, semantics, &the_case, NULL, &ctx };
-    const struct m3_setting bare = { m3_companions_model(companions), semantics, m3_companions_case(companions), NULL,
-                                     &ctx };
+    const struct m3_setting whole = { .model = model, .semantics = semantics, .the_case = &the_case, .ctx = &ctx };
+    const struct m3_setting bare = { .model = m3_companions_model(companions),
+                                     .semantics = semantics,
+                                     .the_case = m3_companions_case(companions),
+                                     .ctx = &ctx };
     const struct m3_arithmetic how = m3_arithmetic_f32();
     struct m3_trace *traces[2];
     ck_assert_int_eq(m3_trace_new(&traces[0], &whole, &error), 0);

@@ -1,6 +1,8 @@
 /* The comparison of two dumps as a whole: order, totals, what only one holds, dumps that do not belong together. */
 #include "dumps.h"
 
+#include <math.h>
+
 /* Goal:  taps without elements are no pass.
  * Seen to fail with the count of elements not checked. */
 START_TEST(nothing_to_judge)
@@ -102,6 +104,42 @@ START_TEST(taps_of_one_file)
     options.taps = "embed,layers.1.*";
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert(result.missing == 1 && result.extra == 0 && result.verdict == M3_VERDICT_PASS);
+}
+END_TEST
+
+/* Goal:  what a tap looks like is said: log-probabilities for logits, a padded vocabulary, one row, heads exchanged.
+ * Claim: log-softmax is x - log(sum of exp(x)), row by row; a wrong shape is not comparable as before.
+ * Seen to fail with a hint whenever logits fail: the last case doubles them. */
+START_TEST(hints)
+{
+    enum { T = 2, V = 3 };
+    const double x[T * V] = { 1, 2, 4, 0.5, 3, -1 };
+    double log_softmax[T * V], doubled[T * V];
+    for (int t = 0; t < T; t++) {
+        const double sum = exp(x[t * V]) + exp(x[t * V + 1]) + exp(x[t * V + 2]);
+        for (int v = 0; v < V; v++) {
+            log_softmax[t * V + v] = x[t * V + v] - log(sum);
+            doubled[t * V + v] = 2 * x[t * V + v];
+        }
+    }
+    dump_one(reference_path, "logits", M3_F64, x, T, V, -1);
+    dump_one(candidate_path, "logits", M3_F64, log_softmax, T, V, -1);
+    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_FAIL);
+    ck_assert_ptr_nonnull(result.stages[0].note);
+    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "log-softmax"));
+    dump_one(candidate_path, "logits", M3_F64, doubled, T, V, -1);
+    ck_assert(judge_one()->verdict == M3_VERDICT_FAIL && result.stages[0].note == NULL);
+    dump_one(candidate_path, "logits", M3_F64, x, V, -1, -1);
+    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
+    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "the last row alone"));
+    dump_one(reference_path, "logits", M3_F64, x, T, 2, -1);
+    dump_one(candidate_path, "logits", M3_F64, x, T, V, -1);
+    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
+    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "padded vocabulary"));
+    dump_one(reference_path, "layers.0.q_rope", M3_F64, x, 2, 3, 1);
+    dump_one(candidate_path, "layers.0.q_rope", M3_F64, x, 3, 2, 1);
+    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
+    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "tokens and heads exchanged"));
 }
 END_TEST
 
@@ -221,6 +259,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, execution_order);
     tcase_add_test(tests, taps_of_one_file);
     tcase_add_test(tests, many_missing);
+    tcase_add_test(tests, hints);
     tcase_add_test(tests, nothing_in_common);
     tcase_add_test(tests, hashes);
     tcase_add_test(tests, formats);

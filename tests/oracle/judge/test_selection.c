@@ -85,6 +85,22 @@ START_TEST(ids_beyond_the_scores)
 }
 END_TEST
 
+/* Goal:  sets of another size than the reference's are wrong, and named; other padding alone is not comparable.
+ * Given: one decision of three blocks; one that keeps a block more; the same three without the padding.
+ * Seen to fail with every other width not comparable, and with every other width wrong. */
+START_TEST(another_number)
+{
+    static const int32_t want[N] = { 0, 3, 5, -1 }, more[N + 1] = { 0, 2, 3, 5, -1 };
+    write_blocks(reference_path, want, NULL);
+    dump_one(candidate_path, BLOCKS, M3_I32, more, 1, 1, N + 1);
+    const struct m3_stage *stage = judge_one();
+    ck_assert(stage->verdict == M3_VERDICT_FAIL && result.status == M3_WRONG && result.divergence == stage);
+    ck_assert_str_eq(stage->note, "another number of blocks than the reference chooses");
+    dump_one(candidate_path, BLOCKS, M3_I32, want, 1, 1, N - 1);
+    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
+}
+END_TEST
+
 /* Goal:  equal scores go to the lower id; another choice needs scores that choose it: the candidate's own, or the
  *        reference's where the candidate has none and they may be off.
  * Given: blocks 1 and 2 score 4 in the reference, which chose 1; block 6 is the row's own, forced with the least
@@ -354,6 +370,7 @@ Suite *m3_suite(void)
     TCase *tests = tcase_create("selection");
     tcase_add_checked_fixture(tests, dumps_setup, dumps_teardown);
     tcase_add_test(tests, kinds_of_sets);
+    tcase_add_test(tests, another_number);
     tcase_add_test(tests, ids_beyond_the_scores);
     tcase_add_test(tests, ties);
     tcase_add_test(tests, ties_of_several);

@@ -1,12 +1,19 @@
 /* What a comparison prints, word for word, and its JSON lines. */
 #include "dumps.h"
 #include "printed.h"
-#include "xml.h"
 
 #include <jansson.h>
 #include <math.h>
 
 #include "oracle/report/report.h"
+
+/* The position after the next `words`, which must be there. */
+__attribute__((noinline)) static const char *after(const char *at, const char *words)
+{
+    const char *found = strstr(at, words);
+    ck_assert_msg(found != NULL, "no %s in %s", words, at);
+    return found + strlen(words);
+}
 
 /* Line by line: Check cannot print all of it. */
 static void check_text(const char *text, const char *expected)
@@ -54,12 +61,12 @@ START_TEST(as_text)
 
     /* The first divergence, then the others by size, then what is not judged. */
     text = printed(m3_report_text);
-    const char *at = past(text, "fail  layers.3.attn_lse [t=1");
-    at = past(at, "note  taps missing");
-    at = past(at, "fail            layers.3.attn_lse ");
-    at = past(at, "fail            layers.3.attn_out ");
-    at = past(at, "not comparable  layers.0.mid ");
-    past(at, "\nfail  4 of 5 stages judged");
+    const char *at = after(text, "fail  layers.3.attn_lse [t=1");
+    at = after(at, "note  taps missing");
+    at = after(at, "fail            layers.3.attn_lse ");
+    at = after(at, "fail            layers.3.attn_out ");
+    at = after(at, "not comparable  layers.0.mid ");
+    after(at, "\nfail  4 of 5 stages judged");
     ck_assert_ptr_null(strstr(text, "pass            embed"));
     free(text);
 }
@@ -93,13 +100,13 @@ START_TEST(at_most_25_lines)
     int lines = 0;
     for (const char *c = text; *c != '\0'; c++) lines += *c == '\n';
     ck_assert(lines <= 25 && lines > 20);
-    const char *at = past(text, "\nfail            layers.0.mid ");
-    at = past(at, "\nfail            layers.20.mid ");
-    at = past(at, "\nfail            layers.1.mid ");
-    past(at, " more stages; --all shows every one\n");
+    const char *at = after(text, "\nfail            layers.0.mid ");
+    at = after(at, "\nfail            layers.20.mid ");
+    at = after(at, "\nfail            layers.1.mid ");
+    after(at, " more stages; --all shows every one\n");
     free(text);
     text = printed(m3_report_text_all);
-    past(text, "\nfail            layers.39.mid ");
+    after(text, "\nfail            layers.39.mid ");
     free(text);
 }
 END_TEST

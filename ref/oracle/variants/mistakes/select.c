@@ -289,7 +289,7 @@ static const struct m3_mistake all[] = {
       M3_NEEDS_SPARSE, "a second block", NULL,
       M3_CHANGE(.ops.select_blocks = local_last, .ops.attend_blocks = m3_mistaken_attend_blocks,
                 .times = m3_as_listed) },
-    { "select.local_extra", "the own block comes on top of the N best", "*.attn_lse", M3_OP_ATTEND, M3_NEEDS_CHOICE,
+    { "select.local_extra", "the own block comes on top of the N best", "*.index.blocks", M3_OP_NONE, M3_NEEDS_CHOICE,
       NULL, NULL, M3_CHANGE(.prepare = one_place_more) },
     { "select.local_multi", "of several local blocks only the own one is forced", "*.index.blocks", M3_OP_NONE,
       M3_NEEDS_CHOICE | M3_NEEDS_LOCAL_BLOCKS, NULL, "local_rule=own", NULL },
