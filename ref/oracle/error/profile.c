@@ -10,8 +10,8 @@
 #include "model/taps.h"
 #include "oracle/error/private/operators.h"
 
-/* What an entry of "store", "input", "weights", "partials", "exact" or "dump_rounding" says about the points that its
- * pattern matches. */
+/* What an entry of a field with patterns says about the points that its pattern
+ * matches. */
 struct entry {
     char *pattern;
     enum m3_dtype dtype;            /* M3_DTYPES: deliberately none */
