@@ -84,6 +84,8 @@ static void open_profile(int ranks, const char *reduce)
     p.setting.profile = profile;
 }
 
+static double one_number; /* the share of elements of the last tap that can have only one value, but for float sums */
+
 static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double *got, int ranks, const char *reduce)
 {
     const struct m3_value *operands[M3_OPERANDS] = { NULL };
@@ -106,6 +108,9 @@ static struct m3_tier_result judge(enum m3_tap tap, int64_t layer, const double 
         .stored = M3_BF16,
     };
     const struct m3_tier_result result = m3_verdict_of(&values);
+    int64_t count = 0;
+    for (int64_t i = 0; i < values.count; i++) count += made.extra.error[i] == 0;
+    one_number = (double)count / (double)values.count;
     m3_recomputed_free(&made);
     m3_profile_close(profile);
     p.setting.profile = NULL;
@@ -152,7 +157,11 @@ START_TEST(linear)
                     snprintf(what, sizeof what, "%s, %d ranks, %s, %s", m3_tap_table[taps[t][0]].name, ranks,
                              way_names[way], mistake_names[mistake]);
                     const struct m3_tier_result any = judge(taps[t][0], 0, y, ranks, reduces[0]);
+                    const double by_any = one_number;
                     const struct m3_tier_result own = judge(taps[t][0], 0, y, ranks, reduces[way ? 2 : 1]);
+                    if (mistake == NONE)
+                        printf("%s: any: |d|/HARD %.3f, z^2 %.3f, one number %.1f %%; own: %.3f, %.3f, %.1f %%\n", what,
+                               any.headroom, any.z2, 100 * by_any, own.headroom, own.z2, 100 * one_number);
                     const struct m3_tier_result plain = judge(taps[t][0], 0, y, 0, NULL);
                     if (mistake == NONE) {
                         no_alarm(what, &any, ~0), no_alarm(what, &own, ~0);
