@@ -236,7 +236,7 @@ static const struct {
  * Given: layers.0.attn in BF16, of keys and values rounded by a formula of this file; q, k and v dumped before.
  * Claim: an honest cache passes where the profile allows its format, with and without a scale, and fails without the
  *        word and by a finer one; values that were not scaled back (1.25 times), and keys of the token before, fail.
- * Seen to fail with the values' rounding left out of the spread; with a roundoff of 2^-5 for E4M3. */
+ * Seen to fail with the values' rounding left out of the spread. */
 START_TEST(cache)
 {
     begin(caches[_i].profile);
