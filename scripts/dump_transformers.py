@@ -3,6 +3,8 @@
     python scripts/dump_transformers.py MODEL CASE OUT [--dtype f32|bf16] [--attention eager|sdpa]
                                         [--experts eager|grouped_mm|batched_mm] [--threads N] [--without-plus-one]
                                         [--ranks N --reduce ring|one_shot|rank_order]
+                                        [--fused-norm [MISTAKE]] [--cache e4m3|e5m2|f16 [--cache-scale one|tensor|token]
+                                        [--cache-mistake MISTAKE]]
     m3ref compare REFERENCE OUT --map transformers
 
 A tensor is named after the module that gives it: the name alone, or name.0, name.1 .. for the parts of a tuple;
@@ -20,6 +22,7 @@ from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl as modeling
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden"))
 import files  # noqa: E402
+import fused_and_cached  # noqa: E402
 import tensor_parallel  # noqa: E402
 import truth  # noqa: E402
 
@@ -198,14 +201,16 @@ def run(model, given, cut=()):
     return dump.tensors
 
 
-def dump(folder, case_path, out, dtype, attention, experts, remark="", cut=()):
-    """cut: ranks and reduce of tensor parallelism."""
+def dump(folder, case_path, out, dtype, attention, experts, remark="", cut=(), change=None):
+    """cut: ranks and reduce of tensor parallelism; change: a function that changes the model before it runs."""
     case, given = read_case(case_path)
     model = truth.load(folder, torch.float32, attention, experts)
     if dtype == "bf16":
         store_bf16(model)
     if cut:
         tensor_parallel.cut_modules(model, *cut)
+    if change:
+        change(model)
     hashed = {name: value.numpy() for name, value in case.items() if not name.startswith("pixel")}
     save_file(run(model, given, cut), out, metadata={
         "producer": f"transformers {truth.transformers.__version__}, torch {torch.__version__}",
@@ -225,14 +230,25 @@ def main():
     parser.add_argument("--without-plus-one", action="store_true")
     parser.add_argument("--ranks", type=int, help="products in so many parts; experts: eager alone")
     parser.add_argument("--reduce", choices=tensor_parallel.REDUCES, default="ring")
+    parser.add_argument("--fused-norm", nargs="?", const="", choices=("", *fused_and_cached.NORMS))
+    parser.add_argument("--cache", choices=fused_and_cached.FORMATS)
+    parser.add_argument("--cache-scale", choices=fused_and_cached.SCALES, default="one")
+    parser.add_argument("--cache-mistake", choices=fused_and_cached.CACHES)
     arguments = parser.parse_args()
+
+    def change(model):
+        if arguments.fused_norm is not None:
+            fused_and_cached.fuse_norms(model, arguments.fused_norm or None)
+        if arguments.cache:
+            fused_and_cached.cache_keys(model, arguments.cache, arguments.cache_scale, arguments.cache_mistake)
+
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     if arguments.without_plus_one:
         drop_plus_one()
     dump(arguments.model, arguments.case, arguments.out, arguments.dtype, arguments.attention, arguments.experts,
          ", without plus one" if arguments.without_plus_one else "",
-         (arguments.ranks, arguments.reduce) if arguments.ranks else ())
+         (arguments.ranks, arguments.reduce) if arguments.ranks else (), change)
 
 
 if __name__ == "__main__":

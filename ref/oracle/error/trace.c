@@ -100,6 +100,9 @@ int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, stru
         struct slot *s = &t->slots[i];
         m3_trace_tap(setting, i, &s->tap, &s->layer);
         s->group = i > 0 && t->slots[i - 1].layer == s->layer ? t->slots[i - 1].group : i;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        struct slot *s = &t->slots[i];
         s->sum = m3_fused_sum(&tap, &layer, setting, s->tap, s->layer) ? slot_of(t, tap, layer) : -1;
     }
     return M3_OK;

@@ -27,6 +27,16 @@ static const struct {
 };
 /* clang-format on */
 
+/* Keys and values that may come from a coarser cache, and the first tap that reads them. */
+static const struct {
+    enum m3_tap tap;
+    const char *key;
+} cached[] = {
+    { M3_TAP_INDEX_BLOCK_SCORES, "layers.0.index.k_rope" },
+    { M3_TAP_ATTN_LSE, "layers.0.k_rope" },
+    { M3_TAP_ATTN_LSE, "layers.0.v_proj" },
+};
+
 /* The roundoff of storing at the point, or of quantising its input. */
 static double roundoff(const struct m3_profile *profile, const char *point, int is_tap)
 {
@@ -48,6 +58,8 @@ void m3_coarse_begin(struct m3_coarse_table *table, const struct m3_profile *pro
         if (m3_tap_name(name, sizeof name, (enum m3_tap)tap, 0) == 0) most = fmax(most, roundoff(profile, name, 1));
         for (size_t i = 0; i < sizeof inner / sizeof *inner; i++)
             if ((int)inner[i].tap == tap) most = fmax(most, roundoff(profile, inner[i].point, 0));
+        for (size_t i = 0; i < sizeof cached / sizeof *cached; i++)
+            if ((int)cached[i].tap == tap) most = fmax(most, m3_profile_read(profile, cached[i].key).u);
         table->upto[tap] = most;
     }
 }
