@@ -70,7 +70,7 @@ verdict 'terms' "$folder/findings"
 # Section 4, vision_boundary: the figure is the distance between two goldens.
 vision=golden/vision
 figure=$("${BUILD:-build}/m3ref" compare $vision/two.safetensors.gz $vision/two_none.safetensors.gz --force --all \
-    --taps projector.out | awk '$2 == "projector.out" && $1 == "fail" { printf "%.2f", $3 }')
+    --taps projector.out | awk 'NR > 1 && $2 == "projector.out" && $1 == "fail" { printf "%.2f", $3 }')
 tr '\n' ' ' <"$spec" | tr -s ' ' | grep -q "\`projector.out\` differs by $figure in relative L2" ||
     echo "the goldens differ by $figure" >"$folder/figure"
 touch "$folder/figure"
