@@ -10,7 +10,7 @@ dump=$folder/photo.safetensors
 "$program" run golden/tiny/model --ids 198,68,74,12,125,87,200,119,165,195,199,203 --image golden/photo.png \
     --dump "$dump" >"$folder/photo.txt" || exit
 cat "$folder/photo.txt"
-"$program" compare golden/vision/photo.safetensors.gz "$dump" >"$folder/photo.compare.txt"
+"$program" compare golden/vision/photo.safetensors.gz "$dump" --all >"$folder/photo.compare.txt"
 status=$?
 sed '$d' "$folder/photo.compare.txt"
 echo "$(tail -n 1 "$folder/photo.compare.txt"); $(grep '^next tokens' "$folder/photo.txt")"

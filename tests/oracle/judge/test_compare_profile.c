@@ -382,7 +382,7 @@ END_TEST
  * Seen to fail with the line left out of the text, of JUnit, and with the median for the largest in JSON. */
 START_TEST(ranks_in_reports)
 {
-    static const char line[] = "percentile 100 (median of 1 taps) among 4 legitimate fp32 implementations; farthest "
+    static const char line[] = "percentile 100 (median of 1 tap) among 4 legitimate fp32 implementations; farthest "
                                "layers.0.mid: percentile 100, 0.0117 with median 0.00244 and largest 0.00391";
     static const char words[] = "rel L2 0.0117 is more than twice the farthest legitimate implementation "
                                 "(median 0.00244, largest 0.00391)";
