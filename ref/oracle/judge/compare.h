@@ -76,9 +76,10 @@ struct m3_stage {
     const char *scores;         /* static text: whose scores judged the decision at the place, or the first; */
     const char *bounded_by;     /* what bounds them; NULL: no scores */
 
-    /* Among honest implementations of the profile, row by row (rows/rows.h); NaN: not compared with them. */
-    double row_error, row_error_largest; /* 75 % of the rows are off by at most this; the most of an honest one */
-    double row_nearest, row_nearest_largest; /* the same of the distance to the nearest of them */
+    /* Among honest implementations of the profile (rows/rows.h): 75 % of the rows are off by at most this, and the most
+     * of an honest one; the same of the distance to the nearest of them. NaN: not compared with them. */
+    double row_error, row_error_largest;
+    double row_nearest, row_nearest_largest;
 };
 
 struct m3_comparison {
