@@ -170,6 +170,12 @@ static void measure_nearest(const struct judging *j, int64_t r, float *all)
             if (!(*mine <= d)) *mine = d;
             if (i < j->runs && !(*its <= d)) *its = d;
         }
+    /* The truth is honest too: a program that skips roundings which all runs share is nearer to it than to them. */
+    double squares = 0, *own = &j->nearest[j->runs * j->rows + r];
+    for (int64_t k = 0; k < j->columns; k++)
+        squares += (double)all[j->runs * j->columns + k] * (double)all[j->runs * j->columns + k];
+    const double error = m3_row_share(sqrt(squares), size);
+    if (error < *own) *own = error;
 }
 
 /* How far the candidate's quantile is beyond the largest of the runs: the quotient. Sorts in place from `first` on. */
