@@ -157,12 +157,12 @@ static int check_profile(const struct arguments *a, struct m3_error *error)
 {
     if (a->runs && !a->profile) return m3_fail(error, M3_USAGE, "run: got --runs without --profile, expected both");
     if (!a->profile) return M3_OK;
-    if (!*a->profile)
-        return m3_fail(error, M3_USAGE, "--profile: got an empty name, expected a name or a JSON file");
+    if (!*a->profile) return m3_fail(error, M3_USAGE, "--profile: got an empty name, expected a name or a JSON file");
     if (!a->bounds && !a->companions)
         return m3_fail(error, M3_USAGE, "run: got --profile without --bounds or --companions, expected one of them");
     if (a->first_layer > 0 || a->end_layer >= 0 || a->cache_in || a->decisions)
-        return m3_fail(error, M3_USAGE, "run: got --profile with --layers, --cache-in or --decisions, expected neither");
+        return m3_fail(error, M3_USAGE,
+                       "run: got --profile with --layers, --cache-in or --decisions, expected neither");
     return M3_OK;
 }
 

@@ -62,9 +62,15 @@ static int honest_dump(struct m3_honest *honest, int number, const struct m3_mod
     const struct m3_semantics *semantics = &model->config.semantics;
     struct shown s = { .setting = { .model = model, .semantics = semantics, .the_case = c }, .honest = honest };
     const struct m3_sink sink = { &s, wants, show };
-    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
-                                  .pictures = c->pictures.P ? &c->pictures : NULL, .end_layer = model->config.layers,
-                                  .semantics = semantics, .linear = M3_LINEAR_BLAS, .threads = 1 };
+    struct m3_request request = { .ids = c->ids,
+                                  .positions = c->positions,
+                                  .T = c->T,
+                                  .seen = c->seen,
+                                  .pictures = c->pictures.P ? &c->pictures : NULL,
+                                  .end_layer = model->config.layers,
+                                  .semantics = semantics,
+                                  .linear = M3_LINEAR_BLAS,
+                                  .threads = 1 };
     struct m3_dump *made;
     char path[4096];
     snprintf(path, sizeof path, "%s/honest.%d.safetensors", folder, number);

@@ -76,18 +76,19 @@ struct m3_stage {
     const char *scores;         /* static text: whose scores judged the decision at the place, or the first; */
     const char *bounded_by;     /* what bounds them; NULL: no scores */
 
-    /* Among honest implementations of the profile, row by row (rows/rows.h); NaN: not compared with them. */
-    double row_error, row_error_largest;        /* 75 % of the rows are off by at most this; the most of an honest one */
-    double row_nearest, row_nearest_largest;    /* the same of the distance to the nearest of them */
+    /* Among honest implementations of the profile (rows/rows.h): 75 % of the rows are off by at most this, and the most
+     * of an honest one; the same of the distance to the nearest of them. NaN: not compared with them. */
+    double row_error, row_error_largest;
+    double row_nearest, row_nearest_largest;
 };
 
 struct m3_comparison {
-    struct m3_stage *stages;    /* in execution order; only taps that both files hold and that match the patterns */
+    struct m3_stage *stages; /* in execution order; only taps that both files hold and that match the patterns */
     int64_t count;
-    int64_t judged, failed, suspects, not_judged, not_comparable;   /* of the stages; judged includes the next two */
-    int64_t missing, extra;     /* taps that only the reference holds, only the candidate holds */
-    const struct m3_stage *divergence;      /* the first stage that fails, otherwise the first suspect, or NULL */
-    const struct m3_stage *tightest;        /* the judged float stage with the largest headroom, or NULL */
+    int64_t judged, failed, suspects, not_judged, not_comparable; /* of the stages; judged includes the next two */
+    int64_t missing, extra; /* taps that only the reference holds, only the candidate holds */
+    const struct m3_stage *divergence; /* the first stage that fails, otherwise the first suspect, or NULL */
+    const struct m3_stage *tightest; /* the judged float stage with the largest headroom, or NULL */
     struct m3_stage next_token; /* the choices that `logits` make, one of V; tap NULL: there is none. It is in no count
                                    of stages */
     enum m3_status status; /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */

@@ -35,19 +35,18 @@ static json_t *float_stage(const struct m3_stage *stage)
                              measured(judged, stage->allowed_l2), "allowed_max", measured(judged, stage->allowed_max),
                              "headroom", measured(judged, stage->headroom), "elements", (json_int_t)stage->elements,
                              "violations", (json_int_t)stage->violations, "note", m3_json_text(stage->note));
-    json_t *more =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "judged_by",
-                  m3_json_text(judged ? stage->judged_by : NULL), "n",
-                  stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n), "f",
-                  stage->f < 0 ? json_null() : json_integer((json_int_t)stage->f), "tier", m3_json_tiers(stage->tiers),
-                  "tiers_off", m3_json_tiers(stage->tiers_off), "z2", m3_json_known(stage->z2), "rows_not_judged",
-                  (json_int_t)stage->rows_left_out, "quantiles", quantiles(stage), "precision",
-                  m3_json_text(stage->effective[0] != '\0' ? stage->effective : NULL), "percentile",
-                  m3_json_known(stage->percentile), "envelope_median", m3_json_known(stage->envelope_median),
-                  "envelope_largest", m3_json_known(stage->envelope_largest), "row_error",
-                  m3_json_known(stage->row_error), "row_error_largest", m3_json_known(stage->row_error_largest),
-                  "row_nearest", m3_json_known(stage->row_nearest), "row_nearest_largest",
-                  m3_json_known(stage->row_nearest_largest));
+    json_t *more = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "judged_by",
+        m3_json_text(judged ? stage->judged_by : NULL), "n",
+        stage->n < 0 ? json_null() : json_integer((json_int_t)stage->n), "f",
+        stage->f < 0 ? json_null() : json_integer((json_int_t)stage->f), "tier", m3_json_tiers(stage->tiers),
+        "tiers_off", m3_json_tiers(stage->tiers_off), "z2", m3_json_known(stage->z2), "rows_not_judged",
+        (json_int_t)stage->rows_left_out, "quantiles", quantiles(stage), "precision",
+        m3_json_text(stage->effective[0] != '\0' ? stage->effective : NULL), "percentile",
+        m3_json_known(stage->percentile), "envelope_median", m3_json_known(stage->envelope_median), "envelope_largest",
+        m3_json_known(stage->envelope_largest), "row_error", m3_json_known(stage->row_error), "row_error_largest",
+        m3_json_known(stage->row_error_largest), "row_nearest", m3_json_known(stage->row_nearest),
+        "row_nearest_largest", m3_json_known(stage->row_nearest_largest));
     return m3_json_join(line, more);
 }
 

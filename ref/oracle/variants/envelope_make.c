@@ -189,7 +189,8 @@ static char *choices_of(const struct m3_safetensors *truth)
 static int describe(const struct making *m, struct m3_writer *writer, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = m->plan;
-    char runs[24], row_runs[24], seed[24], *semantics = m3_semantics_json(plan->semantics), *choices = choices_of(m->truth);
+    char runs[24], row_runs[24], seed[24], *semantics = m3_semantics_json(plan->semantics),
+                                           *choices = choices_of(m->truth);
     int status = semantics && choices ? M3_OK : m3_fail_memory(error, "what the envelope is of", 0);
     snprintf(runs, sizeof runs, "%" PRId64, plan->runs);
     snprintf(row_runs, sizeof row_runs, "%" PRId64, plan->row_runs);

@@ -64,7 +64,11 @@ struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name)
     uint64_t key = m3_draw_key(honest->key, name);
     double u = m3_profile_weights(honest->profile, name);
     honest->rounds |= u > 0;
-    return m3_honest_rounder_of(honest, u == 0 || is_skipped(honest, name) ? M3_F32 : u == 0x1p-8 ? M3_BF16 : M3_F16, key);
+    return m3_honest_rounder_of(honest,
+                                u == 0 || is_skipped(honest, name) ? M3_F32
+                                : u == 0x1p-8                      ? M3_BF16
+                                                                   : M3_F16,
+                                key);
 }
 
 void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n)

@@ -178,8 +178,8 @@ static int measure(void *self, enum m3_tap tap, int64_t layer, const void *data,
         const float share = measure_row(kept, place, shown, r);
         status = m3_writer_append(rows->writer, place->index[M3_ROW_ERROR], &share, sizeof share, error);
         if (status || place->index[M3_ROW_RUNS] < 0) continue;
-        status = m3_writer_append(rows->writer, place->index[M3_ROW_RUNS], kept, (uint64_t)columns * sizeof *kept,
-                                  error);
+        status =
+            m3_writer_append(rows->writer, place->index[M3_ROW_RUNS], kept, (uint64_t)columns * sizeof *kept, error);
     }
     free(shown);
     free(kept);

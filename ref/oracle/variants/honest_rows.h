@@ -17,6 +17,6 @@ int m3_honest_rows_declare(struct m3_honest_rows **rows, const struct m3_envelop
                            const struct m3_safetensors *truth, struct m3_writer *writer, struct m3_error *error);
 /* Runs them and appends what they give; after m3_writer_begin. */
 int m3_honest_rows_write(struct m3_honest_rows *rows, struct m3_error *error);
-void m3_honest_rows_free(struct m3_honest_rows *rows);          /* NULL is fine */
+void m3_honest_rows_free(struct m3_honest_rows *rows); /* NULL is fine */
 
 #endif

@@ -68,7 +68,8 @@ static const struct m3_tensor *field_of(const struct m3_safetensors *file, const
 static const char *find(struct judging *j, const struct m3_safetensors *file, const struct m3_matched *m)
 {
     for (int i = 0; i < M3_ROW_FIELDS; i++) j->field[i] = field_of(file, m->want->name, (enum m3_row_field)i);
-    const struct m3_tensor *size = j->field[M3_ROW_SIZE], *error = j->field[M3_ROW_ERROR], *runs = j->field[M3_ROW_RUNS];
+    const struct m3_tensor *size = j->field[M3_ROW_SIZE], *error = j->field[M3_ROW_ERROR],
+                           *runs = j->field[M3_ROW_RUNS];
     if (size == NULL || error == NULL) return "honest implementations of the profile are not known for this tap";
     if (size->dtype != M3_F64 || size->rank != 1 || error->dtype != M3_F32 || error->rank != 2 ||
         error->shape[1] != size->shape[0] || error->shape[0] < 2)
@@ -163,12 +164,18 @@ static void measure_nearest(const struct judging *j, int64_t r, float *all)
     for (int64_t i = 0; i <= j->runs; i++) j->nearest[i * j->rows + r] = INFINITY;
     for (int64_t i = 0; i <= j->runs; i++)
         for (int64_t k = 0; k < i; k++) {
-            const double d = m3_row_share(
-                sqrt(square_between(all + i * j->columns, all + k * j->columns, j->columns)), size);
+            const double d =
+                m3_row_share(sqrt(square_between(all + i * j->columns, all + k * j->columns, j->columns)), size);
             double *mine = &j->nearest[i * j->rows + r], *its = &j->nearest[k * j->rows + r];
             if (!(*mine <= d)) *mine = d;
             if (i < j->runs && !(*its <= d)) *its = d;
         }
+    /* The truth is honest too: a program that skips roundings which all runs share is nearer to it than to them. */
+    double squares = 0, *own = &j->nearest[j->runs * j->rows + r];
+    for (int64_t k = 0; k < j->columns; k++)
+        squares += (double)all[j->runs * j->columns + k] * (double)all[j->runs * j->columns + k];
+    const double error = m3_row_share(sqrt(squares), size);
+    if (error < *own) *own = error;
 }
 
 /* How far the candidate's quantile is beyond the largest of the runs: the quotient. Sorts in place from `first` on. */
@@ -256,9 +263,7 @@ static void weigh(struct m3_row_verdict *out, const struct judging *j, double *r
     else fails = fmax(fails, near);
     const double worst = worst_of(j, room), limit = few ? fails_above : suspect_above;
     out->share = fails / fails_above;
-    out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL
-                   : !(worst <= limit)     ? M3_VERDICT_SUSPECT
-                                           : M3_VERDICT_PASS;
+    out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL : !(worst <= limit) ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
     if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j, room);
 }
@@ -295,8 +300,12 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
                   struct m3_error *error)
 {
     struct judging j = { .want = matched->want, .got = matched->got };
-    *out = (struct m3_row_verdict){ .verdict = M3_VERDICT_NOT_JUDGED, .why = "no row in common", .error = NAN,
-                                    .error_largest = NAN, .nearest = NAN, .nearest_largest = NAN };
+    *out = (struct m3_row_verdict){ .verdict = M3_VERDICT_NOT_JUDGED,
+                                    .why = "no row in common",
+                                    .error = NAN,
+                                    .error_largest = NAN,
+                                    .nearest = NAN,
+                                    .nearest_largest = NAN };
     if (file == NULL || j.want->rank == 0 || j.want->shape[0] == 0) return M3_OK;
     j.width = j.want->count / j.want->shape[0];
     const char *why = find(&j, file, matched);
