@@ -5,7 +5,7 @@
 
 #include "oracle/judge/judge.h"
 #include "oracle/judge/operator_check.h"
-#include "oracle/judge/ranking.h"
+#include "oracle/judge/rows/ranking.h"
 
 /* The data shared by all stages. */
 struct m3_comparing {

@@ -1,4 +1,4 @@
-#include "oracle/judge/ranking.h"
+#include "oracle/judge/rows/ranking.h"
 
 #include <inttypes.h>
 #include <math.h>
