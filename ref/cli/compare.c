@@ -49,7 +49,7 @@ static const char help[] =
     "  --force           compare dumps of different models or cases\n"
     "  --profile NAME|FILE\n"
     "                    what the candidate's arithmetic may do: {profiles} or a JSON file\n"
-    "                    (default fp32; SPEC 7.3); after it words for what else rounds, NAME+WORD+WORD:\n"
+    "                    (default fp32; SPEC 7.3). Words add what else it may round, NAME+WORD+WORD:\n"
     "                    {words}\n"
     "  --help            print this text\n"
     "\n"
