@@ -14,8 +14,7 @@ static void make_truth(const char *more)
 /* Goal:  a right dump of little passes and a wrong one fails, and nothing changes for a full dump.
  * Given: the public PyTorch code in bf16, and the same without SwiGLU's + 1.
  * Claim: layer outputs alone, logits alone: exit status 0 and 1; without the implementations, 3 for the right one.
- * Seen to fail with compare not given the implementations, with rounding at random (errors sqrt(2) larger hide what is
- * 1.5 times too large), with choices of the truth. */
+ * Seen to fail with compare not given the implementations, with choices of the truth. */
 START_TEST(little)
 {
     make_truth("--bounds --profile bf16");

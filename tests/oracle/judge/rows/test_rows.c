@@ -141,7 +141,7 @@ END_TEST
  * Given: runs off by e, except one whose last row chose another expert; the last row alone.
  * Claim: a candidate near that one passes; one as far off elsewhere is suspect; without the runs' rows neither is
  * judged; far off where no run is, it fails.
- * Seen to fail with all rows of the tap judged, with the error of other rows left out of what is usual. */
+ * Seen to fail with all rows of the tap judged. */
 START_TEST(one_row)
 {
     char path[512];
