@@ -33,8 +33,8 @@ static void refuses(const char *name, enum m3_status expected, const char *says,
  * Claim: with nothing but its name, every answer is the base's, "math", "angle" and "ties" too, which have other
  *        defaults; a pattern of the file decides over the base's, also one that the base has in an earlier place; a
  *        list replaces the base's; a base may be a file next to the file, and have words.
- * Seen to fail with the base's "math" left out; with the file's patterns set at the base's place (mid); with relative
- * paths taken from the current folder. */
+ * Seen to fail with the file's patterns set at the base's place (mid); with relative paths taken from the current
+ * folder. */
 START_TEST(base)
 {
     struct m3_profile *p = open_text("own.json", "{\"name\": \"own\", \"base\": \"bf16\"}");
