@@ -60,11 +60,11 @@ static const struct {
 /* Goal:  each refusal has its status and words, and leaves no file. */
 START_TEST(refusals)
 {
-    char words[200];
-    snprintf(words, sizeof words, "--dump x %s", refused[_i].arguments);
+    char words[400];
+    snprintf(words, sizeof words, "--dump %s %s", in_folder("x"), refused[_i].arguments);
     ck_assert_int_eq(m3ref("run " MODEL "%s", words), refused[_i].status);
     ck_assert(has("err", refused[_i].says));
-    ck_assert(access("x", F_OK) != 0);
+    ck_assert(access(in_folder("x"), F_OK) != 0);
 }
 END_TEST
 
