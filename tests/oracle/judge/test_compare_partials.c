@@ -84,6 +84,12 @@ static int compare_as(const char *partials)
 
 #define WITH(reduce) ", \"partials\": {\"*.attn_out\": {\"ranks\": 8, \"reduce\": \"" reduce "\"}}"
 
+/* The product passes. Nothing judges its own input, attn, so that the run is partial. */
+static int product_passes(const char *partials)
+{
+    return compare_as(partials) == 2 && has("out", "\npartial  1 of 2 stages judged, 1 not judged");
+}
+
 /* Goal:  a ring of 8 passes where the profile says so, and fails where it does not or says less.
  * Claim: pass with `any` and `ring`; fail without partials; a part added twice is no pass in any of these.
  * Seen to fail with no error added for parts, with 1000 times the error and 10^4 times their variance, with the
@@ -91,13 +97,13 @@ static int compare_as(const char *partials)
 START_TEST(ring)
 {
     write_candidate(-1);
-    ck_assert_int_eq(compare_as(WITH("any")), 0);
-    ck_assert_int_eq(compare_as(WITH("ring")), 0);
+    ck_assert(product_passes(WITH("any")));
+    ck_assert(product_passes(WITH("ring")));
     ck_assert_int_eq(compare_as(""), 1);
     write_candidate(3);
     ck_assert_int_eq(compare_as(""), 1);
-    ck_assert_int_ne(compare_as(WITH("any")), 0);
-    ck_assert_int_ne(compare_as(WITH("ring")), 0);
+    ck_assert(!product_passes(WITH("any")) && (has("out", "\nsuspect  ") || has("out", "\nfail  ")));
+    ck_assert(!product_passes(WITH("ring")) && (has("out", "\nsuspect  ") || has("out", "\nfail  ")));
 }
 END_TEST
 
