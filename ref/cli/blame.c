@@ -24,7 +24,7 @@ static const char help[] =
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run\n"
     "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file (default fp32; SPEC 7.3);\n"
-    "                      words add what else it may round, NAME+WORD+WORD: {words}\n"
+    "                      words add what else the candidate may round, NAME+WORD+WORD: {words}\n"
     "  --taps GLOB,...     judge only taps that match (\"layers.3.*,logits\"); their inputs are still taken from all\n"
     "                      taps\n"
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
