@@ -10,6 +10,6 @@ python3 -m venv "$folder" || {
     echo "set-up: python3 with venv is needed: apt-get install python3 python3-venv" >&2
     exit 1
 }
-torch=$(grep '^torch==' "$requirements" || true)
+torch=$(sed -n '/^torch==/p' "$requirements")
 [ -z "$torch" ] || "$folder/bin/pip" install --quiet --disable-pip-version-check "$torch"
 "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"

@@ -6,20 +6,7 @@
 # one; a status changed in the page; a status removed from a help text; an option that no command accepts.
 build=${BUILD:-build}
 page=${PAGE:-ref/cli/README.md}
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-passed=0
-failed=0
-
-# verdict NAME FILE: an empty file is a pass; otherwise its lines are printed.
-verdict() {
-    if [ -s "$2" ]; then
-        failed=$((failed + 1))
-        head -n 30 "$2" | sed "s/^/$1: /"
-    else
-        passed=$((passed + 1))
-    fi
-}
+. tests/support/verdict.sh
 
 # rows HEADING: "FIRST_CELL COMMAND" for each command of each row of the table under the heading.
 rows() {
@@ -80,5 +67,4 @@ while read -r option command; do
 done <"$folder/page_options" >"$folder/findings"
 verdict 'the program' "$folder/findings"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

@@ -5,20 +5,7 @@
 # exist, a term that no document uses, another figure in section 4, and a limit of 100 lines.
 spec=${SPEC:-SPEC.md}
 verdicts=ref/oracle/VERDICTS.md
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-passed=0
-failed=0
-
-# verdict NAME FILE: an empty file is a pass; otherwise its lines are printed.
-verdict() {
-    if [ -s "$2" ]; then
-        failed=$((failed + 1))
-        head -n 20 "$2" | sed "s/^/$1: /"
-    else
-        passed=$((passed + 1))
-    fi
-}
+. tests/support/verdict.sh
 
 awk -f scripts/spec_index.awk scripts/spec_index.tsv "$spec" "$verdicts" >"$folder/index" 2>"$folder/findings"
 sed -n '/^## 18\. Index/,$p' "$spec" | grep '^|' | diff - "$folder/index" >>"$folder/findings"
@@ -80,5 +67,4 @@ verdict 'vision_boundary' "$folder/figure"
 wc -l <"$spec" | awk '$1 > 2200 { print $1 " lines, expected at most 2200" }' >"$folder/findings"
 verdict 'length' "$folder/findings"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

@@ -9,20 +9,7 @@
 build=${BUILD:-build}
 tables=golden/documents
 export LC_ALL=C
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-passed=0
-failed=0
-
-# verdict NAME: what stands in $folder/findings is wrong.
-verdict() {
-    if [ -s "$folder/findings" ]; then
-        failed=$((failed + 1))
-        head -n 30 "$folder/findings" | sed "s/^/$1: /"
-    else
-        passed=$((passed + 1))
-    fi
-}
+. tests/support/verdict.sh
 
 program=$(cd "$build" && pwd)/m3ref
 scripts/documents_page.sh "$program" >"$folder/page" 2>&1
@@ -30,7 +17,7 @@ cmp -s $tables/README.md "$folder/page" || {
     echo '`make documents` writes it, with these lines:'
     diff $tables/README.md "$folder/page"
 } >"$folder/findings"
-verdict 'README.md'
+verdict 'README.md' "$folder/findings"
 
 # ---- what can be referred to, as lines of "kind name"
 {
@@ -56,7 +43,7 @@ for table in map errata titles figures; do
         END { if (FNR < 2) print FILENAME ": no rows" }
     ' $tables/$table.tsv
 done >"$folder/findings"
-verdict 'cells'
+verdict 'cells' "$folder/findings"
 
 awk -F '\t' '
     function wrong(what) { print FILENAME ":" FNR ": " what }
@@ -75,7 +62,7 @@ awk -F '\t' '
     }
     END { for (d in title) if (!rows[d]) print "no row of document " d }
 ' "$folder/known" $tables/errata.tsv $tables/titles.tsv $tables/map.tsv >"$folder/findings"
-verdict 'map'
+verdict 'map' "$folder/findings"
 
 # ---- errata
 awk -F '\t' '
@@ -89,7 +76,7 @@ awk -F '\t' '
     }
     END { for (id in named) if (id != "-" && !(id in entry)) print id ": named by a figure, no entry" }
 ' $tables/map.tsv $tables/figures.tsv $tables/errata.tsv >"$folder/findings"
-verdict 'errata'
+verdict 'errata' "$folder/findings"
 
 # References in what is here: sections, operators and taps are known; every other word in backticks stands in some text.
 tail -n +2 $tables/errata.tsv | cut -f 6 >"$folder/here"
@@ -99,7 +86,6 @@ grep -o '`[^`]*`' "$folder/here" | tr '` =' '\n' | grep -v '^/*$' | sort -u | wh
     [ -e "$word" ] || grep -qF -- "$word" "$folder/text" || echo "nothing has the name $word"
 done >>"$folder/findings"
 grep -oE '`m3_[a-z0-9_]*`|`[a-z0-9_]*\(\)`' "$folder/here" | sed 's/^/a function: /' >>"$folder/findings"
-verdict 'what is here'
+verdict 'what is here' "$folder/findings"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+end

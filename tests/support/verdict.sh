@@ -1,0 +1,21 @@
+# Source this in a test script: a folder that is removed at the end, the counts, and verdicts on files of findings.
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+passed=0
+failed=0
+
+# verdict NAME FILE: an empty file is a pass; otherwise its first lines are printed.
+verdict() {
+    if [ -s "$2" ]; then
+        failed=$((failed + 1))
+        head -n 30 "$2" | sed "s/^/$1: /"
+    else
+        passed=$((passed + 1))
+    fi
+}
+
+# end: the last line of the test, and its exit status.
+end() {
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ]
+}
