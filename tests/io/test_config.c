@@ -212,7 +212,7 @@ START_TEST(activation)
 END_TEST
 
 /* Goal:  use_gemma_norm is honoured in the flat form too, silently; it is true where it is missing.
- * Seen to fail with the field read in the released form alone. */
+ * Seen to fail with the field not read in the forms of M3. */
 START_TEST(flat_norm)
 {
     ck_assert_int_eq(read_with(flat, "text_config.use_gemma_norm", "false"), M3_OK);

@@ -2,7 +2,7 @@
 # SPEC.md as a book: its index is what scripts/spec_index.tsv and the headings give and answers what readers look up, its
 # links lead somewhere, its terms are used, and it stays short enough to be read.
 # Seen to fail with a row of the index changed, a look-up left out of spec_index.tsv, a link to a section that does not
-# exist, a term that no document uses, another figure in section 4, and a limit of 100 lines.
+# exist, a term that no document uses, another figure in section 4, and 100 lines more.
 spec=${SPEC:-SPEC.md}
 verdicts=ref/oracle/VERDICTS.md
 . tests/support/verdict.sh
