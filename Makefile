@@ -16,8 +16,8 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
-ENGINE += $(patsubst %,ref/model/%.c,activations engine forward head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode oracle/* oracle/error/profiles oracle/judge/rows oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ENGINE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
+ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode library oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -36,10 +36,11 @@ REAL_f64 := -DM3_REAL_IS_DOUBLE
 
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
+SHARED := $(BUILD)/libm3ref.so
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: compile-commands documents format format-check index
-all: $(PROGRAM)
+.PHONY: compile-commands documents format format-check index power kill-matrix
+all: $(PROGRAM) $(SHARED)
 
 help:
 	@echo 'make run           set up, build, run the tiny model against its goldens, stage by stage'
@@ -54,6 +55,8 @@ help:
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
+	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: compares a part)'
+	@echo 'make kill-matrix   golden/op: which case of an operator, and which golden, catches which known mistake'
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make documents     golden/documents/README.md from the tables beside it'
@@ -91,6 +94,16 @@ OBJECTS := $(TABLE).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
+
+# The shared library shows the functions of m3ref.h and of the headers that it includes, and no others: in a process
+# with PyTorch no name of ours may replace one of its own, or the reverse.
+$(BUILD)/exported: ref/m3ref.h $(wildcard ref/*/*.h ref/*/*/*.h)
+	@mkdir -p $(@D)
+	@{ echo '{ global:'; $(CC) $(CFLAGS) -MM -MF - $< | tr -d '\\' | tr ' ' '\n' | grep '^ref/.*h$$' | sort -u | \
+	   xargs sed -n '/inline/d; s/^[a-z].*[ *]\(m3_[a-z0-9_]*\)(.*/\1;/p' | sort -u; echo 'local: *; };'; } >$@
+$(SHARED): $(LIBRARY) $(BUILD)/exported
+	$(CC) -shared -fopenmp $(LDFLAGS) -Wl,-Bsymbolic -Wl,--version-script=$(BUILD)/exported -Wl,--whole-archive \
+		$(LIBRARY) -Wl,--no-whole-archive -o $@ $(LDLIBS)
 
 $(BUILD)/once/%.o: ref/%.c
 	@mkdir -p $(@D)
@@ -130,6 +143,11 @@ $(BUILD)/engine_$(1).o: $(ENGINE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach k,$(KERNEL
 endef
 $(eval $(call engine,f32))
 $(eval $(call engine,f64))
+
+# ---- cases of single operators
+
+kill-matrix: $(PROGRAM)
+	python3 scripts/kill_matrix.py $(PROGRAM) golden/op
 
 # ---- CUDA, optional: a plug-in for the program
 
@@ -206,7 +224,12 @@ LIBS_math := -lmpfr -lgmp
 PLUGINS := counting_embed wrong_rope wrong_route wrong_vision_rope
 test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
                $(BUILD)/tests/cuda_bench
-tests: all test-programs
+# NumPy and pytest for the tests of the Python package. Without the network those tests fail, and the others run.
+PYTHON := build/python
+$(PYTHON)/ready: scripts/requirements-python.txt
+	@scripts/venv.sh $(PYTHON) $< && touch $@ || echo 'set-up: $(PYTHON) could not be made' >&2
+
+tests: all test-programs $(PYTHON)/ready
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(shell find tests -name 'test_*.sh')
 
 $(BUILD)/tests/harness.o: tests/support/harness.c
@@ -224,9 +247,9 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: test_%.c $(
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
 
 # For scripts/judging_from_little.py.
-$(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c $(LIBRARY)
+$(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c tests/support/mistaken.h $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
 
 # The same tests, with the plain bodies instead of the default ones.
 AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_f64
@@ -354,12 +377,21 @@ no-false-alarms: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all
 	$(VENV)/bin/python scripts/no_false_alarms.py $(PROGRAM) $(BUILD)/no_false_alarms $(SUBSET:%=--subset %)
 
+# Which known mistakes the judges see. CHECK=1 compares a part of the page with the page, as CI does.
+POWER_PAGE := ref/oracle/POWER.md
+POWER_WHOLE := --worlds tiny,mtp,mxfp8,far,local,two --profiles bf16,fp8 --write
+POWER_PART := --worlds tiny --profiles bf16 --mistakes 'act.*,moe.*' --check
+CHECK ?=
+power: setup $(VENV)/ready
+	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/mistaken_dumps
+	$(VENV)/bin/python scripts/power.py $(BUILD) $(BUILD)/power $(if $(CHECK),$(POWER_PART),$(POWER_WHOLE)) $(POWER_PAGE)
+
 bench: setup
 	@$(MAKE) -s -j$$(nproc) all
 	@scripts/bench.sh $(BUILD)
 
 # Headers in a folder `private` are only for the folder above it.
-HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h $(patsubst %,%/*.h,base io model model/files decode \
+HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io model model/files decode library \
                                            oracle/* estimate estimate/documents),ref/$(f))))
 
 install: all
@@ -368,6 +400,7 @@ install: all
 	install -m 644 LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/m3ref
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
+	install $(SHARED) $(DESTDIR)$(PREFIX)/lib
 	@[ ! -e $(BUILD)/libm3ref_cuda.so ] || { install $(BUILD)/libm3ref_cuda.so $(DESTDIR)$(PREFIX)/lib; \
 		install -D -m 644 ref/cuda/kernels.h $(DESTDIR)$(PREFIX)/include/m3ref/cuda/kernels.h; }
 	cd ref && for h in $(HEADERS); do \

@@ -14,7 +14,8 @@
  *
  * Status codes are the program's exit statuses (base/status.h). Taps arrive through request.sink (model/engine.h) or
  * go into a file (model/files/dump.h). With a cache (model/cache.h) one call continues another; m3_generate
- * (decode/generate.h) generates tokens one by one; m3_compare (oracle/judge/compare.h) judges two files.
+ * (decode/generate.h) generates tokens one by one; m3_compare (oracle/judge/compare.h) judges two files. Whole tasks
+ * on files, for callers in other languages, are in library/library.h; libm3ref.so has them and all of the above.
  */
 #ifndef M3REF_H
 #define M3REF_H
@@ -23,6 +24,7 @@
 #include "base/status.h"
 #include "decode/generate.h"
 #include "io/safetensors.h"
+#include "library/library.h"
 #include "model/cache.h"
 #include "model/files/cache_file.h"
 #include "model/files/case.h"

@@ -3,12 +3,14 @@
     python scripts/no_false_alarms.py PROGRAM FOLDER [--subset ci] [--only SEED,...] [--kinds WORD,...] [--keep]
 
 Random models and cases of many sizes; the reference of each is `m3ref run --precision f64` with companions. Candidates:
-the same program in float, with other threads, in ordered sums, in double, and the public PyTorch model in fp32 (eager,
-sdpa and grouped experts), in bf16, and in bf16 with products in parts, as tensor-parallel engines compute them. Each is
-judged by compare and by blame, under the profile that says what it is. FOLDER/figures.json has a row per case, candidate
-and judge; the table is printed. A partial verdict is counted apart, and is no alarm if all stages that were not judged
-are in KNOWN_UNJUDGED. Exit status 1 if anything was called fail or suspect, or could not be judged, or if blame finds
-nothing in products in parts under plain bf16. At the end README's worked example: what must be called wrong.
+the same program in float, with other threads, in ordered sums, in double, and the public PyTorch model, as it is and
+changed into the engines of dump_transformers.py: TF32, FP16, BF16, fused norms, a cache in E4M3, products in parts, as
+tensor-parallel engines compute them, and products in 8 bits, of models with weights in 8 bits. Each is judged by
+compare and by blame, under the profile that says what it is. FOLDER/figures.json has a row per case, candidate and
+judge; the table is printed. A partial verdict is counted apart, and is no alarm if all stages that were not judged are
+in KNOWN_UNJUDGED. Exit status 1 if anything was called fail or suspect, or could not be judged, or if blame finds
+nothing wrong under a profile that does not say what the engine does. At the end mistakes, one or more in each engine,
+on golden/tiny: they must be called wrong.
 """
 
 import argparse
@@ -19,27 +21,28 @@ import shutil
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-# Kinds of candidates: the options of `m3ref run` or of the public model, and the profile.
+import engines  # noqa: E402
+from engines import ENGINES  # noqa: E402
+
+# Candidates of the program itself: the options of `m3ref run`. The others: engines.py.
 OURS = {"float": ["--precision", "f32"], "threads": ["--precision", "f32", "--threads", "1"],
         "ordered": ["--precision", "f32", "--linear", "ordered"],
         "double": ["--precision", "f64", "--linear", "ordered"]}
-PUBLIC = {"eager": ("f32", "eager", "eager"), "sdpa": ("f32", "sdpa", "eager"),
-          "grouped": ("f32", "eager", "grouped_mm"), "bf16": ("bf16", "eager", "eager"),
-          "bf16 sdpa": ("bf16", "sdpa", "grouped_mm")}
-# Tensor parallelism: the ranks. The way of adding depends on the seed.
-PARALLEL = {"bf16 tp2": 2, "bf16 tp4": 4, "bf16 tp8": 8}
 BAD = ("fail", "suspect", "not_comparable", "inadmissible")
 # Stages that compare cannot judge: the sum of experts in bf16 where no expert's output was dumped (SPEC 7.8).
 KNOWN_UNJUDGED = ("layers.*.moe.routed",)
 WIDTHS = (64, 96, 128, 160, 256, 512)
 CI = (1, 2, 5, 6, 19)
 CI_WIDE = ("float", "eager", "bf16")            # of the released width: a minute each
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "tiny")
 
 
 def shape_of(seed):
@@ -141,11 +144,23 @@ class Bench:
               flush=True)
         return not alarms and not wrong
 
-    def judge_both(self, seed, kind, reference, candidate, profile, mapped):
-        model, case = self.path("model"), self.path("case.safetensors")
+    def judge_both(self, seed, kind, subject, candidate, profile, mapped):
         extra = ["--profile", profile] + (["--map", "transformers"] if mapped else [])
-        good = self.judge(seed, kind, "compare", ["compare", reference, candidate, *extra])
-        return self.judge(seed, kind, "blame", ["blame", model, candidate, "--case", case, *extra]) and good
+        good = self.judge(seed, kind, "compare", ["compare", subject.reference, candidate, *extra])
+        return self.judge(seed, kind, "blame", subject.blame(candidate, *extra)) and good
+
+
+class Subject(NamedTuple):
+    """A model, a case, and the reference with bounds."""
+    model: str
+    case: str
+    reference: str
+
+    def blame(self, candidate, *extra):
+        return ["blame", self.model, candidate, "--case", self.case, *extra]
+
+    def run(self, *words):
+        return ["run", self.model, "--case", self.case, *words]
 
 
 def worst(stages, key):
@@ -158,6 +173,14 @@ def number(value):
     return "-" if value is None else f"{value:.3g}"
 
 
+def prepare(bench, seed, dtype):
+    """The model with weights of one dtype of synth, and its reference."""
+    subject = Subject(bench.path(dtype), bench.path("case.safetensors"), bench.path(f"reference_{dtype}.safetensors"))
+    bench.must(["synth", bench.path("config.json"), subject.model, "--seed", str(seed), "--dtype", dtype])
+    bench.must(subject.run("--precision", "f64", "--bounds", "--dump", subject.reference))
+    return subject
+
+
 def one_seed(bench, seed, kinds, keep):
     """All work on one model; its files are kept if something was wrong."""
     shape = shape_of(seed)
@@ -166,61 +189,47 @@ def one_seed(bench, seed, kinds, keep):
     os.makedirs(bench.folder)
     with open(bench.path("config.json"), "w") as file:
         json.dump(config_of(shape), file)
-    bench.must(["synth", bench.path("config.json"), bench.path("model"), "--seed", str(seed)])
     save_file(case_of(shape, seed), bench.path("case.safetensors"))
-    run = ["run", bench.path("model"), "--case", bench.path("case.safetensors")]
-    reference, candidate = bench.path("reference.safetensors"), bench.path("candidate.safetensors")
-    bench.must([*run, "--precision", "f64", "--bounds", "--dump", reference])
+    subjects, candidate = {}, bench.path("candidate.safetensors")
+
+    def subject_of(dtype):
+        if dtype not in subjects:
+            subjects[dtype] = prepare(bench, seed, dtype)
+        return subjects[dtype]
+
     good = True
     for kind, words in OURS.items():
         if not kinds or kind in kinds:
-            bench.must([*run, *words, "--dump", candidate])
-            good &= bench.judge_both(seed, kind, reference, candidate, "fp32", False)
-    wanted = {kind: how for kind, how in PUBLIC.items() if not kinds or kind in kinds}
-    for kind, how in wanted.items():
-        theirs = bench.path(kind.replace(" ", "_") + ".safetensors")
-        public(bench.path("model"), bench.path("case.safetensors"), theirs, *how)
-        good &= bench.judge_both(seed, kind, reference, theirs, "bf16" if how[0] == "bf16" else "fp32", True)
-        if good and not keep:
-            os.remove(theirs)
-    for kind in PARALLEL if not kinds else [kind for kind in PARALLEL if kind in kinds]:
-        good &= one_parallel(bench, seed, kind, reference, keep)
+            subject = subject_of("bf16")
+            bench.must(subject.run(*words, "--dump", candidate))
+            good &= bench.judge_both(seed, kind, subject, candidate, "fp32", False)
+    for kind, engine in ENGINES.items():
+        if not kinds or kind in kinds:
+            good &= one_engine(bench, seed, kind, engine, subject_of(engine.weights[seed % len(engine.weights)]), keep)
     if good and not keep:
         shutil.rmtree(bench.folder)
     bench.folder = folder
 
 
-def one_parallel(bench, seed, kind, reference, keep):
-    """It passes under the profile that says so. Under plain bf16 blame calls it wrong."""
-    import dump_transformers
-    import tensor_parallel
-    ranks, reduce = PARALLEL[kind], tensor_parallel.REDUCES[seed % 3]
-    theirs = bench.path(kind.replace(" ", "_") + ".safetensors")
-    dump_transformers.dump(bench.path("model"), bench.path("case.safetensors"), theirs, "bf16", "eager", "eager",
-                           f", {ranks} ranks, {reduce}", (ranks, reduce))
-    good = bench.judge_both(seed, kind, reference, theirs, parallel_profile(bench, ranks), True)
-    status = bench.call(["blame", bench.path("model"), theirs, "--case", bench.path("case.safetensors"), "--map",
-                         "transformers", "--profile", "bf16"])[0]
-    print(f"seed {seed:2}  {kind:9}  {reduce}; blame under plain bf16: status {status}")
-    if status != 1:
-        bench.problems.append({"seed": seed, "kind": kind, "plain bf16": status})
+def one_engine(bench, seed, kind, engine, subject, keep):
+    """It passes under the profile that says what it does. Under one that does not, blame calls it wrong."""
+    theirs, words = bench.path(kind.replace(" ", "_") + ".safetensors"), engines.options(engine, seed)
+    dump(subject, theirs, words)
+    good = bench.judge_both(seed, kind, subject, theirs, engine.profile, True)
+    if engine.too_strict:
+        status = bench.call(subject.blame(theirs, "--map", "transformers", "--profile", engine.too_strict))[0]
+        print(f"seed {seed:2}  {kind:10}  {' '.join(words)}; blame under {engine.too_strict}: status {status}")
+        if status != 1:
+            bench.problems.append({"seed": seed, "kind": kind, engine.too_strict: status})
+            good = False
     if good and not keep:
         os.remove(theirs)
-    return good and status == 1
+    return good
 
 
-def parallel_profile(bench, ranks):
-    """The path of a profile: bf16 with the products in parts that tensor_parallel.py cuts."""
-    scripts = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(scripts, "..", "ref/oracle/error/profiles/bf16.json")) as file:
-        profile = json.load(file)
-    parts = {"ranks": ranks, "reduce": "any"}
-    profile["name"] = f"bf16, {ranks} ranks"
-    profile["partials"] = {tap: parts for tap in ("layers.*.attn_out", "layers.*.mlp", "layers.*.moe.expert_out",
-                                                  "layers.*.moe.shared")}
-    with open(bench.path(f"tp{ranks}.json"), "w") as file:
-        json.dump(profile, file)
-    return bench.path(f"tp{ranks}.json")
+def dump(subject, out, words):
+    import dump_transformers                    # PyTorch is needed for engines alone
+    dump_transformers.main([subject.model, subject.case, out, *words])
 
 
 def public(model, case, out, dtype, attention, experts):
@@ -228,23 +237,59 @@ def public(model, case, out, dtype, attention, experts):
     dump_transformers.dump(model, case, out, dtype, attention, experts)
 
 
+def weights_of(path):
+    """The hashes of the weights that a dump names (SPEC 3.5); None: none."""
+    with safe_open(path, "np") as file:
+        return json.loads(file.metadata().get("weights_sha256", "null"))
+
+
 def worked_example(bench):
     """README's: a bf16 run of golden/tiny passes; without SwiGLU's + 1 it is wrong, and blame says where."""
-    tiny = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "tiny")
-    model, case = os.path.join(tiny, "model"), os.path.join(tiny, "case.safetensors")
-    golden, problems = os.path.join(tiny, "golden.safetensors.gz"), []
-    for wrong in ([], ["--without-plus-one"]):
-        theirs = bench.path("tiny.safetensors")
-        subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "dump_transformers.py"), model, case,
-                        theirs, "--dtype", "bf16", *wrong], check=True)
-        status = bench.call(["compare", golden, theirs, "--map", "transformers", "--profile", "bf16"])[0]
-        blamed, out, _ = bench.call(["blame", model, theirs, "--case", case, "--map", "transformers", "--profile",
-                                     "bf16", "--json"])
-        culprit = json.loads(out.splitlines()[-1])["culprit"] if out else "nothing printed"
-        print(f"golden/tiny in bf16 {' '.join(wrong)}: compare {status}, blame {blamed}, culprit {culprit}")
-        if (status, blamed, culprit) != ((1, 1, "layers.0.mlp.act") if wrong else (0, 0, None)):
-            problems.append("worked example " + " ".join(wrong))
-        os.remove(theirs)
+    tiny = Subject(os.path.join(TINY, "model"), os.path.join(TINY, "case.safetensors"),
+                   os.path.join(TINY, "golden.safetensors.gz"))
+    problems, bf16 = [], ENGINES["bf16"]
+    for options, expected in ((), (0, 0, None)), (engines.PLUS_ONE.options, (1, 1, engines.PLUS_ONE.at[0])):
+        got = verdicts(bench, tiny, [*bf16.options, *options], bf16.profile)[:3]
+        print(f"golden/tiny in bf16 {' '.join(options)}: compare {got[0]}, blame {got[1]}, culprit {got[2]}")
+        if got != expected:
+            problems.append("worked example " + " ".join(options))
+    ours, theirs = bench.path("ours.safetensors"), bench.path("theirs.safetensors")
+    bench.must(["run", tiny.model, "--case", tiny.case, "--taps", "logits", "--dump", ours])
+    dump(tiny, theirs, [*bf16.options])
+    if weights_of(theirs) != weights_of(ours):
+        problems.append(f"weights_sha256: got {weights_of(theirs)}, expected {weights_of(ours)}")
+    os.remove(ours)
+    os.remove(theirs)
+    return problems
+
+
+def verdicts(bench, subject, words, profile):
+    """The two exit statuses, blame's culprit, and what it finds wrong."""
+    theirs, extra = bench.path("tiny.safetensors"), ["--map", "transformers", "--profile", profile]
+    dump(subject, theirs, words)
+    status = bench.call(["compare", subject.reference, theirs, *extra])[0]
+    blamed, out, _ = bench.call([*subject.blame(theirs, *extra), "--json"])
+    os.remove(theirs)
+    lines = [json.loads(line) for line in out.splitlines()] or [{"culprit": "nothing printed"}]
+    return status, blamed, lines[-1]["culprit"], [line["tap"] for line in lines if line.get("verdict") in BAD[:2] and
+                                                  "tap" in line]
+
+
+def mistaken_engines(bench, kinds):
+    """Engines with a mistake, on golden/tiny: blame must name the operator, and compare must not pass."""
+    tiny = Subject(os.path.join(TINY, "model"), os.path.join(TINY, "case.safetensors"),
+                   bench.path("tiny_reference.safetensors"))
+    bench.must(tiny.run("--precision", "f64", "--bounds", "--dump", tiny.reference))
+    problems = []
+    for kind, engine in ENGINES.items():
+        for mistake in engine.mistakes if not kinds or kind in kinds else ():
+            got = verdicts(bench, tiny, [*engines.options(engine, 0), *mistake.options], engine.profile)
+            print(f"golden/tiny  {kind:10}  {' '.join(mistake.options)}: compare {got[0]}, blame {got[1]}, culprit "
+                  f"{got[2]}", flush=True)
+            if got[:3] != (1, 1, mistake.at[0]) or not set(mistake.at) <= set(got[3]):
+                problems.append(f"{kind} {' '.join(mistake.options)}: {got}")
+                print("  expected 1, 1 and wrong " + " ".join(mistake.at) + "; got " + " ".join(got[3]))
+    os.remove(tiny.reference)
     return problems
 
 
@@ -266,7 +311,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--subset", choices=("ci",))
     parser.add_argument("--only", help="seeds, 1 to 20")
-    parser.add_argument("--kinds", help="candidates: " + ", ".join([*OURS, *PUBLIC, *PARALLEL]))
+    parser.add_argument("--kinds", help="candidates: " + ", ".join([*OURS, *ENGINES]))
     parser.add_argument("--keep", action="store_true", help="keep all files")
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.only.split(",")] if arguments.only else range(1, 21)
@@ -274,10 +319,10 @@ def main():
         seeds = CI
     os.makedirs(arguments.folder, exist_ok=True)
     bench = Bench(os.path.abspath(arguments.program), os.path.abspath(arguments.folder))
+    kinds = arguments.kinds.split(",") if arguments.kinds else None
     for seed in seeds:
-        kinds = arguments.kinds.split(",") if arguments.kinds else None
         one_seed(bench, seed, CI_WIDE if arguments.subset and seed == 19 else kinds, arguments.keep)
-    broken = worked_example(bench)
+    broken = worked_example(bench) + mistaken_engines(bench, kinds)
     with open(bench.path("figures.json"), "w") as file:
         json.dump({"rows": bench.rows, "problems": bench.problems + broken}, file, indent=1)
     print(table(bench.rows))

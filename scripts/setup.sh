@@ -4,7 +4,7 @@
 set -u
 
 packages="gcc g++ libc6-dev make binutils pkg-config libopenblas-dev libjansson-dev zlib1g-dev libssl-dev libpng-dev check
-libmpfr-dev clang libomp-dev"
+libmpfr-dev clang libomp-dev python3-venv"
 
 # A package counts as installed if what it provides is there, however it was installed.
 missing=""
@@ -22,6 +22,7 @@ for package in $packages; do
     check) pkg-config --exists check 2>/dev/null ;;
     libmpfr-dev) printf '#include <mpfr.h>\n' | gcc -E - >/dev/null 2>&1 ;;
     libomp-dev) printf '#include <omp.h>\n' | clang -fopenmp -E - >/dev/null 2>&1 ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     esac || missing="$missing $package"
 done
 [ -z "$missing" ] && exit 0

@@ -157,3 +157,10 @@ void m3_expand_f32(float *out, const struct m3_weight *w, int64_t row, int64_t c
         for (int64_t j = 0; j < count; j++) out[i + j] = (float)piece[j];
     }
 }
+
+uint16_t m3_bf16_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}

@@ -42,6 +42,9 @@ enum m3_dtype m3_dtype_named(const char *name);             /* M3_DTYPES if unkn
 /* The value of one stored number, exact (I64 beyond 2^53 is rounded). `data` may be unaligned. */
 double m3_decode(enum m3_dtype dtype, const void *data, int64_t index);
 
+/* The bits of a number rounded to BF16, ties to even; it must be finite and far from the largest. */
+uint16_t m3_bf16_of(float value);
+
 /* Columns [col, col + n) of one row, as numbers. Exact in double: an E4M3 code has 4 significant bits, a scale at most
  * 24. The float form is that value rounded once. */
 void m3_expand_f64(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);

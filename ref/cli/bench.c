@@ -18,9 +18,9 @@
 static const char help[] =
     "usage: m3ref bench ITEM [--threads N] [--runs N] [--model DIR] [--keys N]\n"
     "\n"
-    "Times one item at released sizes in float. Prints a JSON line: what, seconds (the fastest of the runs),\n"
-    "GFLOP/s or GB/s, and the peak memory of the process. `make bench` measures all items, each in a process of its\n"
-    "own, because two thread pools in one process disturb each other.\n"
+    "Times one item in float, at the sizes of the released model. Prints a JSON line: the item, the seconds of the\n"
+    "fastest run, GFLOP/s or GB/s, and the peak memory of the process. `make bench` measures all items, each in a\n"
+    "process of its own, because two thread pools in one process disturb each other.\n"
     "\n"
     "  sgemm            the machine's limit for products: BLAS alone, threaded, 512 x 6144 x 6144\n"
     "  read             the machine's limit for weights: a plain read of 1 GB\n"
@@ -39,8 +39,8 @@ static const char help[] =
     "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; its\n"
     "                   peak memory does not include mapped files\n"
     "\n"
-    "  --threads N      default: the number of processors\n"
-    "  --runs N         default 5\n"
+    "  --threads N      number of threads; default: the number of processors\n"
+    "  --runs N         number of runs, default 5\n"
     "  --help           print this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage; 65 bad model; 66 missing model; 70 out of memory.\n";

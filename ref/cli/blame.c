@@ -9,22 +9,25 @@
 #include "oracle/blame/blame.h"
 #include "oracle/map/map.h"
 #include "oracle/report/report.h"
+#include "oracle/variants/follow.h"
 
 static const char help[] =
     "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--all] [--json]\n"
-    "                   [--map NAME|FILE] [--set FIELD=VALUE ...] [--threads N] [--force]\n"
+    "                   [--map NAME|FILE] [--set FIELD=VALUE ...] [--row-runs N] [--threads N] [--force]\n"
     "\n"
     "Finds the operator that is wrong. Every tap of a dump is recomputed in double from the dump's own inputs and\n"
-    "choices. A difference from this result was created by the tap's own operator; the rest of the distance to the\n"
-    "model's true value is inherited. The culprit is the first tap with an error of its own that no conforming\n"
-    "implementation can make; if there is none, it is the first tap whose own error is improbable. A dump may hold\n"
-    "only some taps and some rows: missing inputs are recomputed too, and taps that cannot be judged are named.\n"
+    "choices. The error of the tap against this result is called created, because the tap's own operator made it.\n"
+    "The difference between this result and the model's true value is called inherited. The culprit is the first tap\n"
+    "whose created error is too large for any correct implementation. If there is none, it is the first tap whose\n"
+    "created error is improbable. A dump may hold only some taps and some rows: missing inputs are recomputed too,\n"
+    "and taps that cannot be judged are named.\n"
     "\n"
     "  MODEL               model directory, as for m3ref run\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run\n"
-    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file (default fp32; SPEC 7.3);\n"
-    "                      words add what else the candidate may round, NAME+WORD+WORD: {words}\n"
+    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file\n"
+    "                      (default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings; the words are\n"
+    "                      {words}\n"
     "  --taps GLOB,...     judge only taps that match (\"layers.3.*,logits\"); their inputs are still taken from all\n"
     "                      taps\n"
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
@@ -33,23 +36,30 @@ static const char help[] =
     "                      place, size and next step, then the taps that do not pass, worst first\n"
     "  --json              print one JSON object per line: every tap, then the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for m3ref run\n"
-    "  --threads N         default: the number of processors; results do not depend on it\n"
+    "  --row-runs N        number of correct implementations that are run to judge taps whose inputs were not dumped\n"
+    "                      (layer outputs or logits alone), under a profile coarser than fp32. They go on from the\n"
+    "                      dump's layer outputs; each takes about a forward pass. 0: none. Default: 8 if the outputs\n"
+    "                      of all layers but the last were dumped, otherwise 16; if the profile has E4M3 inputs, 16\n"
+    "                      and 100 (SPEC 7.10)\n"
+    "  --threads N         number of threads; default: the number of processors. It changes no result\n"
     "  --force             accept a dump that names another model or case\n"
     "  --allow-long        allow positions of max_position_embeddings and above\n"
     "  --help              print this text\n"
     "\n"
-    "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 an operator is wrong; 2 one is suspect, or partial:\n"
-    "nothing is wrong, but a tap could not be judged; 3 not comparable: nothing matched or could be judged, another\n"
-    "model or case, other shapes; 64 wrong usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 an operator is wrong; 2 suspect (an error is\n"
+    "possible, but improbable) or partial (nothing is wrong, but a tap could not be judged); 3 not comparable\n"
+    "(nothing matched or could be judged, another model or case, other shapes); 64 wrong usage; 65 bad file; 66\n"
+    "missing file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *candidate, *profile, *map;
     struct m3_cli_input input;
     struct m3_blame_options options;
+    int64_t row_runs;
     int json, all, help;
 };
 
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_ALL, OPT_HELP };
+enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_ALL, OPT_ROW_RUNS, OPT_HELP };
 
 /* clang-format off */
 static const struct option options[] = {
@@ -59,16 +69,23 @@ static const struct option options[] = {
     { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
     { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
     { "map", required_argument, NULL, OPT_MAP },         { "all", no_argument, NULL, OPT_ALL },
+    { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
     { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
 /* clang-format on */
 
+/* For run_honest. */
+struct honest {
+    const struct m3_setting *setting;
+    int64_t runs;               /* -1: what the profile needs */
+};
+
 static int take_option(void *arguments, int option, struct m3_error *error)
 {
     struct arguments *a = arguments;
-    (void)error;
     switch (option) {
+    case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
     case OPT_TAPS: a->options.taps = optarg; break;
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_MAP: a->map = optarg; break;
@@ -90,7 +107,29 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     a->model = argv[optind];
     a->candidate = argv[optind + 1];
     a->input.quiet = 1;
+    if (a->row_runs == 1) return m3_fail(error, M3_USAGE, "--row-runs: got 1, expected 0 or at least 2");
     return m3_cli_input_check(&a->input, "blame", error);
+}
+
+/* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a
+ * case after cached places, leave the taps as bounds judged them. */
+static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
+                      const struct m3_safetensors *candidate, const char *taps, struct m3_error *error)
+{
+    const struct honest *honest = self;
+    const struct m3_setting *s = honest->setting;
+    const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
+    if (how.u != 0x1p-24 || m3_profile_truncates(s->profile) || s->the_case->p0 > 0) return M3_OK;
+    const int64_t runs =
+        honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->the_case->T);
+    /* clang-format off */
+    const struct m3_envelope_plan plan = {
+        .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
+        .threads = s->ctx->threads, .row_runs = runs, .seed = 1, .taps = taps, .command = "m3ref blame",
+        .follow = candidate,
+    };
+    /* clang-format on */
+    return m3_follow_rows(truth, rows, &plan, error);
 }
 
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
@@ -99,8 +138,12 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
 {
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct m3_blame result;
+    a->options.profile = a->profile;
     a->options.progress = m3_cli_progress;
     a->options.progress_self = &watch;
+    struct honest honest = { setting, a->row_runs };
+    if (honest.runs != 0) a->options.honest = run_honest;
+    a->options.honest_self = &honest;
     int status = m3_blame(&result, setting, candidate, &a->options, error);
     m3_cli_add_notes(&result.notes, notes);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
@@ -164,7 +207,7 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
 int m3_cli_blame(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .profile = "fp32" };
+    struct arguments a = { .profile = "fp32", .row_runs = -1 };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = run(&a, &notes, &error);

@@ -14,6 +14,8 @@ int m3_cli_envelope(int argc, char **argv);
 int m3_cli_estimate(int argc, char **argv);
 int m3_cli_generate(int argc, char **argv);
 int m3_cli_inspect(int argc, char **argv);
+int m3_cli_mistakes(int argc, char **argv);
+int m3_cli_op(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);
 int m3_cli_synth(int argc, char **argv);
 

@@ -8,7 +8,7 @@
 #include "cli/paths.h"
 #include "io/new_file.h"
 #include "oracle/judge/compare.h"
-#include "oracle/judge/envelope.h"
+#include "oracle/judge/rows/envelope.h"
 #include "oracle/map/map.h"
 #include "oracle/error/profile.h"
 #include "oracle/report/ledger.h"
@@ -21,10 +21,10 @@ static const char help[] =
     "\n"
     "Compares two dumps stage by stage, in execution order, and names the first stage that diverges. Both are\n"
     "safetensors files, which may be gzipped (.gz). Only taps and rows that both files hold are compared. A float\n"
-    "tap passes if it is within its tolerance: 4 times the fp32 error that the reference states for it, plus 1e-7;\n"
-    "or 1e-5, if the reference states none. The tolerance is larger where the profile stores values in a coarser\n"
-    "format. Chosen blocks and experts are compared as sets. A different set passes if scores within their error\n"
-    "bounds could choose it; values that follow from it are then not judged.\n"
+    "tap passes if its error is within its tolerance. The tolerance is 4 times the fp32 error that the reference\n"
+    "states for the tap, plus 1e-7; if the reference states none, it is 1e-5. It is larger where the profile stores\n"
+    "values in a coarser format. Chosen blocks and experts are compared as sets. A different set passes if scores\n"
+    "within their error bounds could lead to it; values that follow from this set are not judged.\n"
     "\n"
     "  --taps GLOB,...   compare only taps that match (\"layers.3.*,logits\"; * is any text, ? any character)\n"
     "  --all             print every stage and every note. Without it at most 25 lines are printed: the verdict with\n"
@@ -35,28 +35,28 @@ static const char help[] =
     "  --junit OUT       write JUnit XML for continuous integration: one test case per stage\n"
     "  --ledger OUT      write JSON lines: every choice of blocks, experts and next tokens, with its verdict, gap\n"
     "                    and bound\n"
-    "  --spec PATH       path or address of SPEC.md for the links of the page; default: SPEC.md in the page's\n"
-    "                    folder\n"
+    "  --spec PATH       path or address of SPEC.md for the links of the HTML page; default: SPEC.md in the folder\n"
+    "                    of this page\n"
     "  --map NAME|FILE   CANDIDATE was written by another program under its own names. NAME is transformers, vllm,\n"
     "                    sglang or llama_cpp; FILE is JSON that says how to make each tap from that\n"
     "                    program's tensors (SPEC 7.11)\n"
-    "  --companions FILE what `run --companions` wrote, if REFERENCE itself has no companions. Taps are then judged\n"
-    "                    by the error bounds of their operators (SPEC 7.8)\n"
-    "  --envelope FILE   what m3ref envelope wrote for this model, case and profile. Float taps are also ranked\n"
-    "                    among its correct implementations, up to the first choice that differs. If a stage is more\n"
-    "                    than twice as far off as the farthest of them, it is suspect; it never fails for this\n"
-    "                    reason (SPEC 7.10)\n"
+    "  --companions FILE read companions from the file that `run --companions` wrote, if REFERENCE itself has none.\n"
+    "                    Taps are then judged by the error bounds of their operators (SPEC 7.8)\n"
+    "  --envelope FILE   read the file that m3ref envelope wrote for this model, case and profile. Float taps are\n"
+    "                    also ranked among its correct implementations, up to the first choice that differs. If a\n"
+    "                    stage is more than twice as far from the truth as the farthest implementation, the stage\n"
+    "                    is suspect; it never fails for this reason (SPEC 7.10)\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile NAME|FILE\n"
     "                    what the candidate's arithmetic may do: {profiles} or a JSON file\n"
-    "                    (default fp32; SPEC 7.3). Words add what else it may round, NAME+WORD+WORD:\n"
+    "                    (default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings; the words are\n"
     "                    {words}\n"
     "  --help            print this text\n"
     "\n"
-    "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect: allowed, but\n"
-    "improbable, or partial: nothing is wrong, but a stage could not be judged; 3 not comparable: nothing matched,\n"
-    "another model or case, other shapes, NaN in the reference; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
-    "internal error; 74 I/O error.\n";
+    "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect (a stage is possible,\n"
+    "but improbable) or partial (nothing is wrong, but a stage could not be judged); 3 not comparable (nothing\n"
+    "matched, another model or case, other shapes, NaN in the reference); 64 wrong usage; 65 bad file; 66 missing\n"
+    "file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;
@@ -241,12 +241,14 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     const struct m3_decision_sink ledger = { outputs->ledger_lines, m3_ledger_write };
     if (outputs->ledger_lines != NULL) options.decisions = &ledger;
     options.profile = inputs->profile;
+    options.profile_text = arguments->profile;
     options.companions = inputs->companions;
     options.envelope = inputs->envelope;
     int status = m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        const struct m3_report_subject subject = { .comparison = &result,
+        const struct m3_report_subject subject = { .command = "compare",
+                                                   .comparison = &result,
                                                    .reference = inputs->reference,
                                                    .candidate = inputs->candidate,
                                                    .spec = arguments->spec };

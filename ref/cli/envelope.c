@@ -11,7 +11,7 @@
 #include "model/files/case.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "oracle/judge/envelope.h"
+#include "oracle/judge/rows/envelope.h"
 #include "oracle/variants/envelope_make.h"
 #include "oracle/variants/honest_rows.h"
 
@@ -19,17 +19,17 @@ static const char help[] =
     "usage: m3ref envelope MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --profile P --out OUT [--runs N] ...\n"
     "\n"
     "Measures how far correct implementations are from the truth, which is the run in double. Runs the float engine\n"
-    "N times with the truth's choices of blocks and experts. Each run adds in a random order, rounds at random (up\n"
-    "or down) where the profile stores values in a coarser format, and leaves out some of these roundings. OUT gets\n"
-    "the sorted distances of each tap. `m3ref compare --envelope OUT` ranks a candidate among them.\n"
+    "N times with the truth's choices of blocks and experts. Each run adds in a random order. Where the profile\n"
+    "stores values in a coarser format, the run rounds up or down at random, and leaves out some of these roundings.\n"
+    "OUT receives the sorted distances of each tap. `m3ref compare --envelope OUT` ranks a candidate among them.\n"
     "\n"
-    "  --profile P            {profiles} or a JSON file (SPEC 7.3). Words add what else the runs may\n"
-    "                         round, P+WORD+WORD: {words}\n"
+    "  --profile P            {profiles} or a JSON file (SPEC 7.3). P+WORD+WORD allows more\n"
+    "                         roundings; the words are {words}\n"
     "  --out OUT              safetensors file (or .gz); it appears only after all runs have succeeded\n"
     "  --runs N               number of runs, default 32; with fewer, the ranks mean little\n"
-    "  --row-runs N           further runs, which choose blocks and experts themselves. Dumps of layer outputs or\n"
-    "                         logits alone are judged by them, row by row. Default 16, 100 for a profile with E4M3\n"
-    "                         inputs; 0: none\n"
+    "  --row-runs N           number of further runs, which choose blocks and experts themselves.\n"
+    "                         `m3ref compare` uses these runs to judge, row by row, a dump that holds only layer\n"
+    "                         outputs or logits. Default 16, or 100 if the profile has E4M3 inputs; 0: none\n"
     "  --seed S               default 1; the same seed gives the same file\n"
     "  --taps GLOB,...        which taps (\"layers.3.*,logits\"; * is any text, ? any character); default all\n"
     "  --case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,\n"
@@ -125,8 +125,8 @@ static int print_result(const struct arguments *a, const struct m3_profile *prof
     struct m3_envelope_rank rank;
     int status = m3_envelope_open(&envelope, a->out, NULL, profile, error);
     if (status) return status;
-    printf("envelope: %" PRId64 " runs, profile %s, seed %" PRId64 ", %.3f s, in %s\n", a->runs,
-           m3_profile_name(profile), a->seed, took, a->out);
+    printf("envelope: %" PRId64 " run%s, profile %s, seed %" PRId64 ", %.3f s, in %s\n", a->runs,
+           a->runs == 1 ? "" : "s", m3_profile_name(profile), a->seed, took, a->out);
     for (size_t i = 0; i < sizeof taps / sizeof *taps; i++)
         if (m3_envelope_rank(&rank, envelope, taps[i], 0) == 0)
             printf("  %-12s relative L2 distance from the truth: median %.3g, largest %.3g\n", taps[i], rank.median,

@@ -17,9 +17,9 @@ static const char help[] =
     "usage: m3ref inspect FILE_OR_MODEL [--tensors GLOB,...] [--json] [--sha256]\n"
     "\n"
     "Lists the tensors of a safetensors file (or .gz) or of a model directory: name, dtype, shape, smallest and\n"
-    "largest value, root mean square, number of NaN. F8_E4M3 weights that have scales are shown with the scales\n"
-    "applied. A model directory is first checked against its config: all missing and extra tensors, wrong shapes\n"
-    "and wrong dtypes are reported.\n"
+    "largest value, root mean square, and number of NaN. If F8_E4M3 weights have scales, the values are shown with\n"
+    "the scales applied. A model directory is first checked against its config: all missing and extra tensors, wrong\n"
+    "shapes and wrong dtypes are reported.\n"
     "\n"
     "  --tensors GLOB,...   only names that match: * is any text, ? any character\n"
     "  --json               print one JSON object per line\n"
@@ -192,7 +192,7 @@ static int list(const struct arguments *a, const struct listing *l, struct m3_er
             stdout,
             json_pack("{ss sI sI}", "type", "summary", "tensors", (json_int_t)shown, "bytes", (json_int_t)bytes),
             error);
-    if (!a->sha256) printf("%" PRId64 " tensors, %" PRIu64 " bytes\n", shown, bytes);
+    if (!a->sha256) printf("%" PRId64 " tensor%s, %" PRIu64 " bytes\n", shown, shown == 1 ? "" : "s", bytes);
     return M3_OK;
 }
 

@@ -15,19 +15,21 @@ static const char help[] =
     "       m3ref COMMAND --help     all options of a command\n"
     "       m3ref --version\n"
     "\n"
-    "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   forward pass: next tokens, and any intermediate tensor\n"
-    "  generate MODEL --ids 1,2,3 [--speculative] ...        tokens one after the other, greedy or sampled\n"
+    "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   computes next tokens, and any intermediate tensor\n"
+    "  generate MODEL --ids 1,2,3 [--speculative] ...        generates tokens one by one, greedy or sampled\n"
     "  compare REFERENCE CANDIDATE ...                       compares two dumps; names the first stage that diverges\n"
     "  blame MODEL CANDIDATE --case F ...                    checks each operator of a dump; names the wrong one\n"
-    "  envelope MODEL --case F --profile P --out OUT ...     how far correct implementations are from the truth\n"
-    "  estimate MODEL_OR_CONFIG ...                          parameters, FLOPs, KV cache, memory, cards, roofline\n"
-    "  inspect FILE_OR_MODEL ...                             tensors: name, dtype, shape, min, max, rms, NaN count\n"
+    "  envelope MODEL --case F --profile P --out OUT ...     measures how far correct programs are from the truth\n"
+    "  estimate MODEL_OR_CONFIG ...                          computes costs: parameters, FLOPs, caches, memory, time\n"
+    "  inspect FILE_OR_MODEL ...                             lists tensors: name, dtype, shape, min, max, rms, NaN\n"
+    "  op NAME --make | --run | --check ...                  tests one operator, such as a kernel, on its own cases\n"
+    "  mistakes [--show ID]                                  known mistakes that compare, blame and op can find\n"
     "  synth CONFIG OUT ...                                  writes a model directory with reproducible weights\n"
     "  bench ITEM ...                                        measures the speeds that README.md quotes\n"
     "\n"
-    "Exit status: 0 done, or pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect; 3 not\n"
-    "comparable; 64 wrong usage, also an output file that is an input or another output; 65 bad input file; 66\n"
-    "missing file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done, or pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect or partial;\n"
+    "3 not comparable; 64 wrong usage, or an output file that is also an input or another output; 65 bad input\n"
+    "file; 66 missing file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
 
 /* Keeps the standard descriptors open, so that a file opened later cannot become standard output. The replacement of a
  * closed one cannot be written, so that a report that nobody receives is still an error. */
@@ -47,6 +49,7 @@ int main(int argc, char **argv)
         { "run", m3_cli_run },         { "generate", m3_cli_generate }, { "compare", m3_cli_compare },
         { "blame", m3_cli_blame },     { "envelope", m3_cli_envelope }, { "estimate", m3_cli_estimate },
         { "inspect", m3_cli_inspect }, { "synth", m3_cli_synth },       { "bench", m3_cli_bench },
+        { "op", m3_cli_op },           { "mistakes", m3_cli_mistakes },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
@@ -62,7 +65,7 @@ int main(int argc, char **argv)
     if (argc >= 2)
         fprintf(stderr,
                 "m3ref: got the command %s, expected run, generate, compare, blame, envelope, estimate, "
-                "inspect, synth or bench\n",
+                "inspect, op, mistakes, synth or bench\n",
                 argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;

@@ -11,14 +11,14 @@
 static const char help[] =
     "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8] [--mtp N]\n"
     "\n"
-    "Writes a model directory: a copy of CONFIG, and weights that a program in any language can reproduce (SPEC\n"
-    "3.6), because each value follows from the seed, the tensor's name and the index. OUT must be new or empty.\n"
-    "Files over 5 GB are split into shards.\n"
+    "Writes a model directory: a copy of CONFIG, and random weights. A program in any language can reproduce the\n"
+    "weights, because each value follows from the seed, the tensor's name and the index (SPEC 3.6). OUT must be new\n"
+    "or empty. Files over 5 GB are split into shards.\n"
     "\n"
     "  --seed S      default 1\n"
     "  --dtype T     bf16 (default; router and patch embedding in F32, as released), f32 (all), f8_block (E4M3\n"
     "                codes with F32 scales per 128x128), mxfp8 (E4M3 codes with ue8m0 scales per 32). Codes and\n"
-    "                scales are random numbers themselves: nothing is quantised.\n"
+    "                scales are themselves random numbers: nothing is quantised.\n"
     "  --mtp N       number of modules for multi-token prediction; default 0, because the releases hold none,\n"
     "                whatever their config says\n"
     "  --help        print this text\n"
@@ -79,8 +79,8 @@ int m3_cli_synth(int argc, char **argv)
         status = m3_synth_write(argv[optind], argv[optind + 1], (uint64_t)seed, dtype, modules, &totals,
                                 terminal ? progress : NULL, &notes, &error);
     if (!status)
-        printf("%s%s: %" PRId64 " tensors, %" PRIu64 " bytes, %" PRId64 " weight file%s, seed %" PRId64 "\n",
-               terminal ? "\n" : "", argv[optind + 1], totals.tensors, totals.bytes, totals.files,
-               totals.files == 1 ? "" : "s", seed);
+        printf("%s%s: %" PRId64 " tensor%s, %" PRIu64 " bytes, %" PRId64 " weight file%s, seed %" PRId64 "\n",
+               terminal ? "\n" : "", argv[optind + 1], totals.tensors, totals.tensors == 1 ? "" : "s", totals.bytes,
+               totals.files, totals.files == 1 ? "" : "s", seed);
     return m3_cli_end(status, &notes, &error);
 }

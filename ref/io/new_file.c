@@ -53,10 +53,15 @@ int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error
     struct stat info;
     int status = M3_OK;
     *file = (struct m3_new_file){ .fd = -1, .path = strdup(path), .folder = folder_of(path) };
+    const int exists = stat(path, &info) == 0;
     if (!file->path || !file->folder) {
         status = m3_fail_memory(error, path, strlen(path));
-    } else if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+    } else if (exists && !S_ISREG(info.st_mode)) {
         status = m3_fail(error, M3_IO, "%s: not a regular file: it cannot be replaced", path);
+    } else if (exists && info.st_nlink == 0) {
+        file->in_place = 1;
+        file->fd = open(path, O_RDWR | O_TRUNC | O_CLOEXEC);
+        if (file->fd < 0) status = fail_system(file, "cannot open it", error);
     } else {
         if (access("/proc/self/fd", X_OK) == 0) file->fd = open(file->folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
         if (file->fd < 0) status = name_temporary(file, error);
@@ -78,6 +83,7 @@ static int sync_folder(const struct m3_new_file *file, struct m3_error *error)
 
 static int finish(struct m3_new_file *file, struct m3_error *error)
 {
+    if (file->in_place) return M3_OK;
     if (fsync(file->fd) != 0) return fail_system(file, "cannot sync", error);
     int status = file->name ? M3_OK : name_temporary(file, error);
     if (status) return status;

@@ -1,4 +1,5 @@
-/* Files that are written completely or not at all: a commit replaces the old file, a failure leaves it unchanged. */
+/* Files that are written completely or not at all: a commit replaces the old file, a failure leaves it unchanged. Only
+ * a file without a name, such as one in memory (/proc/self/fd/N of memfd_create), is written in place. */
 #ifndef M3_IO_NEW_FILE_H
 #define M3_IO_NEW_FILE_H
 
@@ -11,6 +12,7 @@ struct m3_new_file {
     int fd;                     /* to write to; -1: none */
     char *path, *folder;
     char *name;                 /* of the temporary file; NULL: nameless, or there is no file */
+    int in_place;               /* the file at `path` has no name that could be replaced, and is written itself */
 };
 
 #define M3_NO_FILE { .fd = -1 }

@@ -2,6 +2,7 @@
 
 #include "model/forward.h"
 #include "ops/operators.h"
+#include "ops/outside.h"
 
 const struct m3_engine *M3_ENGINE(void)
 {
@@ -10,8 +11,10 @@ const struct m3_engine *M3_ENGINE(void)
         .real_bytes = sizeof(real),
         .ops = &m3_fast_ops,
         .plain = &m3_plain_ops,
+        .outside = m3_outside_replace,
         .forward = m3_forward,
         .mtp = m3_forward_mtp,
+        .tap = m3_forward_tap,
     };
     return &engine;
 }

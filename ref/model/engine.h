@@ -88,15 +88,45 @@ static inline int64_t m3_request_modules(const struct m3_model *model, const str
     return model->mtp_modules < r->T - 1 ? model->mtp_modules : r->T - 1;
 }
 
+/* One tap, from the values of the taps that its operator reads: what a pass computes there, without the rest of the
+ * pass. The weights are the model's. An operator with two outputs computes both: attn with attn_lse, moe.experts with
+ * moe.weights, moe.routed with moe.expert_out. */
+enum { M3_TAP_INPUTS = 4 };
+/* clang-format off */
+enum m3_step {
+    M3_STEP_TAP,                /* the operator of the tap */
+    M3_STEP_ANGLES,             /* the table of angles of a rotated tap: y is cos, second is sin [rows,R/2]; in the
+                                 * tower in[0] are the places [rows,3], I64 */
+    M3_STEP_JITTER,             /* the noise on what the router and the experts read: in and y [rows,H] */
+};
+/* clang-format on */
+struct m3_tap_request {
+    const struct m3_request
+        *how; /* its ids, positions, seen, pictures, semantics, linear, threads, replacement, force */
+    enum m3_step step;
+    enum m3_tap tap;
+    int64_t layer;                  /* as in taps.h */
+    const void *in[M3_TAP_INPUTS];  /* `real` or int32_t, in the order of the operator's inputs (ops/ops.h); cos and
+                                     * sin may be NULL: then they follow from the positions */
+    int64_t p0, rows;               /* places before row 0, which keys and values have too; rows of the tap */
+    int64_t places;                 /* of the whole call, p0 + rows or more: block scores have as many blocks */
+    void *y, *second;               /* [rows,..]; second: attn_lse, moe.weights, moe.expert_out (or NULL) */
+};
+
 struct m3_engine {
     const char *precision; /* "f32" or "f64" */
     size_t real_bytes;
     const struct m3_ops *ops; /* the operators of a pass; ops/ops.h of the same `real` describes them */
     const struct m3_ops *plain; /* the plain definitions: the same bits under ordered sums */
+    /* Replaces the named entry of a table by one that calls a function outside (ops/outside.h); M3_USAGE: no such
+     * entry. */
+    int (*outside)(struct m3_ops *ops, const char *name);
     /* The main model, then, of the m3_request_modules, those up to the last one with a tap that the sink wants. */
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */
     int (*mtp)(const struct m3_model *model, const struct m3_mtp_request *request, struct m3_error *error);
+    /* One tap. M3_USAGE for a tap that no single operator computes (counts, pixels, copies). */
+    int (*tap)(const struct m3_model *model, const struct m3_tap_request *request, struct m3_error *error);
 };
 
 const struct m3_engine *m3_engine_f32(void);

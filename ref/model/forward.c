@@ -6,7 +6,6 @@
 #include "model/mtp.h"
 #include "model/text.h"
 #include "model/vision.h"
-#include "ops/operators.h"
 
 static int check_request(const struct m3_config *c, const struct m3_request *r, struct m3_error *error)
 {
@@ -37,31 +36,6 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
     return M3_OK;
 }
 
-/* Begins every kind of pass; close_pass must follow, also after a failure. Returns f->status. */
-static int open_pass(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
-                     struct m3_error *error)
-{
-    const struct m3_config *c = &model->config;
-    *f = (struct m3_pass){
-        .model = model, .config = c, .request = request, .error = error, .ops = m3_fast_ops, .layer = -1
-    };
-    f->act =
-        (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
-    f->status = m3_ctx_init(&f->ctx, request->threads, request->linear);
-    if (f->status) return m3_fail_memory(error, "a context", sizeof f->ctx);
-    if (request->replacement) {
-        f->ops = *request->replacement->ops;
-        f->ctx.plugin = request->replacement->state;
-    }
-    return f->status;
-}
-
-static int close_pass(struct m3_pass *f)
-{
-    m3_ctx_free(&f->ctx);
-    return f->status;
-}
-
 int m3_forward(const struct m3_model *model, const struct m3_request *request, struct m3_error *error)
 {
     int wrong = check_request(&model->config, request, error);
@@ -69,11 +43,11 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
 
     struct m3_pass f;
     real *features = NULL;
-    open_pass(&f, model, request, error);
+    m3_pass_open(&f, model, request, error);
     if (!f.status && request->first_layer == 0) m3_vision_forward(&f, &features);
     if (!f.status) m3_text_forward(&f, features);
     free(features);
-    return close_pass(&f);
+    return m3_pass_close(&f);
 }
 
 static int check_mtp_request(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
@@ -103,7 +77,7 @@ int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r,
 
     struct m3_activations a = { 0 };
     struct m3_pass f;
-    open_pass(&f, model, r->how, error);
+    m3_pass_open(&f, model, r->how, error);
     f.rows = r->T;
     f.cache = cache;
     f.p0 = cache ? m3_cache_length(cache, r->module) : 0;
@@ -112,5 +86,5 @@ int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r,
     m3_mtp_module(&f, &a, r);
     if (!f.status && cache) m3_cache_set_length(cache, r->module, f.p0 + f.rows);
     m3_activations_free(&a);
-    return close_pass(&f);
+    return m3_pass_close(&f);
 }

@@ -5,6 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/operators.h"
+
+int m3_pass_open(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
+                 struct m3_error *error)
+{
+    const struct m3_config *c = &model->config;
+    *f = (struct m3_pass){
+        .model = model, .config = c, .request = request, .error = error, .ops = m3_fast_ops, .layer = -1
+    };
+    f->act =
+        (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
+    f->status = m3_ctx_init(&f->ctx, request->threads, request->linear);
+    if (f->status) return m3_fail_memory(error, "a context", sizeof f->ctx);
+    if (request->replacement) {
+        f->ops = *request->replacement->ops;
+        f->ctx.plugin = request->replacement->state;
+    }
+    return f->status;
+}
+
+int m3_pass_close(struct m3_pass *f)
+{
+    m3_ctx_free(&f->ctx);
+    return f->status;
+}
+
 void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size)
 {
     size_t count, bytes;
@@ -37,7 +63,7 @@ static int failed(struct m3_pass *f, int status, enum m3_tap tap)
 {
     if (status < M3_WRONG || status > M3_IO) status = M3_UNAVAILABLE;      /* an undefined status from a plug-in */
     const struct m3_failure *at = &f->ctx.failure;
-    const char *folder = m3_checkpoint_config_path(f->model->checkpoint);
+    const char *folder = f->model->checkpoint ? m3_checkpoint_config_path(f->model->checkpoint) : "operator";
     const char *row = m3_tap_table[tap].shape[0] == 'T' ? "token" : "row";
     const char *unit = m3_tap_table[tap].where == M3_WHERE_MOE_LAYER ? "expert" : "block";
     char name[96], place[160];

@@ -22,6 +22,11 @@ struct m3_pass {
     int status;                             /* not zero: the pass has failed, and later stages do nothing */
 };
 
+/* Begins every kind of pass; m3_pass_close must follow, also after a failure. Both return f->status. */
+int m3_pass_open(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
+                 struct m3_error *error);
+int m3_pass_close(struct m3_pass *f);
+
 /* Allocates rows x width numbers, uninitialised, to be freed. NULL if f->status is set already, or on failure, which
  * sets it. */
 void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size);

@@ -112,23 +112,38 @@ void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, co
     show(f, tap, o);
 }
 
+/* B is that of all places, also in a piece of the rows. */
+static struct m3_index index_of(const struct m3_pass *f, int64_t places)
+{
+    const struct m3_config *c = f->config;
+    /* clang-format off */
+    return (struct m3_index){ .T = f->rows, .p0 = f->p0 + f->row, .G = c->G, .X = c->X, .block = c->block,
+                              .B = (places + c->block - 1) / c->block, .N = c->N, .seen = f->request->seen,
+                              .semantics = f->request->semantics };
+    /* clang-format on */
+}
+
+void block_scores(struct m3_pass *f, int tap, real *scores, const real *q, const real *k, int64_t places)
+{
+    const struct m3_index d = index_of(f, places);
+    if (!f->status) m3_pass_done(f, tap, scores, f->ops.block_scores(&f->ctx, scores, q, k, &d));
+}
+
+void select_blocks(struct m3_pass *f, int tap, int32_t *blocks, const real *scores, int64_t places)
+{
+    const struct m3_index d = index_of(f, places);
+    if (!f->status) m3_pass_done(f, tap, blocks, f->ops.select_blocks(&f->ctx, blocks, scores, &d));
+}
+
 void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int32_t *blocks, const real *q,
                    const real *k)
 {
     const struct m3_config *c = f->config;
-    const int64_t T = f->rows;
-    /* clang-format off */
-    struct m3_index d = { .G = c->G, .X = c->X, .block = c->block, .B = (f->p0 + T + c->block - 1) / c->block,
-                          .N = c->N, .seen = f->request->seen, .semantics = f->request->semantics };
-    /* clang-format on */
-
+    const int64_t T = f->rows, places = f->p0 + T;
     for (; !f->status && f->row < T; f->row += M3_SCORE_ROWS) {
-        const real *q_t = q + f->row * c->G * c->X;
-        int32_t *blocks_t = blocks + f->row * c->G * c->N;
-        d.p0 = f->p0 + f->row;
-        d.T = f->rows = m3_min(M3_SCORE_ROWS, T - f->row);
-        m3_pass_done(f, scores_tap, scores, f->ops.block_scores(&f->ctx, scores, q_t, k, &d));
-        if (!f->status) m3_pass_done(f, prepares(tap), blocks_t, f->ops.select_blocks(&f->ctx, blocks_t, scores, &d));
+        f->rows = m3_min(M3_SCORE_ROWS, T - f->row);
+        block_scores(f, scores_tap, scores, q + f->row * c->G * c->X, k, places);
+        select_blocks(f, prepares(tap), blocks + f->row * c->G * c->N, scores, places);
     }
     f->row = 0;
     f->rows = T;

@@ -42,6 +42,9 @@ void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_an
 
 void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
                  const real *v);
+/* places: of the whole call; it gives the stride B of the scores. */
+void block_scores(struct m3_pass *f, int tap, real *scores, const real *q, const real *k, int64_t places);
+void select_blocks(struct m3_pass *f, int tap, int32_t *blocks, const real *scores, int64_t places);
 /* block_scores and select_blocks, M3_SCORE_ROWS rows at a time: scores has room for no more. */
 void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int32_t *blocks, const real *q,
                    const real *k);

@@ -109,15 +109,6 @@ static unsigned char e4m3_of_eighths(int k)
     return (unsigned char)((k < 0) << 7 | (exponent - 3 + 7) << 3 | mantissa);
 }
 
-/* Rounds to nearest, ties to even; the value must be finite and far from the largest. Exact for all values except 1 +
- * value. */
-static uint16_t bf16_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 /* Computes numbers [first, first + n) of an item into the piece. */
 static void make_piece(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
 {
@@ -127,7 +118,7 @@ static void make_piece(struct synth *s, const struct item *item, uint64_t key, i
         uint64_t at = (uint64_t)(first + i);
         float value = (float)((int)m3_draw(key, at, 255) - 127) * unit + (item->one_more ? 1 : 0);
         switch (item->dtype) {
-        case M3_BF16: ((uint16_t *)s->piece)[i] = bf16_of(value); break;
+        case M3_BF16: ((uint16_t *)s->piece)[i] = m3_bf16_of(value); break;
         case M3_F8_E4M3: ((unsigned char *)s->piece)[i] = e4m3_of_eighths((int)m3_draw(key, at, 31) - 15); break;
         case M3_U8:
             ((unsigned char *)s->piece)[i] = (unsigned char)(127 + item->exponent + 2 - (int)m3_draw(key, at, 6));

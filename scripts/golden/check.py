@@ -92,11 +92,12 @@ def check_manifest(golden, made):
 
 
 def all_files(folder):
-    """The files that cases make: not those of documents/, which people write, and not vectors.txt, which SPEC.md's
-    definitions give."""
+    """The files that cases make: not those of documents/, which people write, not those of op/, which `make
+    kill-matrix` writes, and not vectors.txt, which SPEC.md's definitions give."""
     paths = [os.path.relpath(os.path.join(where, name), folder)
              for where, _, names in os.walk(folder) for name in names]
-    return sorted(path for path in paths if not path.startswith("documents" + os.sep) and path != "vectors.txt")
+    others = ("documents" + os.sep, "op" + os.sep, "vectors.txt")
+    return sorted(path for path in paths if not path.startswith(others))
 
 
 def compare(golden, made):

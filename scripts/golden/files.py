@@ -15,6 +15,8 @@ import numpy as np
 SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F8_E4M3": 1, "U8": 1}
 ARRAYS = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "I32": "<i4", "BF16": "<u2", "F8_E4M3": "u1", "U8": "u1"}
 
+WHOLE_BYTES = 64 * 10**9
+
 
 def from_array(array):
     """The stored tensor of a NumPy array of float64, float32, int64, int32 or uint8."""
@@ -82,6 +84,19 @@ def model_sha256(folder):
             header = file.read(struct.unpack("<Q", length)[0])
         digest.update(name.encode() + b"\0" + length + header)
     return digest.hexdigest()
+
+
+def weights_sha256(folder):
+    """JSON: the SHA-256 of each weight file, as m3ref writes it (SPEC 3.5). None above 64 GB, where m3ref samples."""
+    hashes, total = {}, 0
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(".safetensors")):
+        path = os.path.join(folder, name)
+        total += os.path.getsize(path)
+        if total > WHOLE_BYTES:
+            return None
+        with open(path, "rb") as file:
+            hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return json.dumps(hashes)
 
 
 def case_sha256(inputs):

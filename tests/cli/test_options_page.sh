@@ -20,7 +20,7 @@ rows() {
     }'
 }
 
-commands=$("$build/m3ref" --help | sed -n 's/^  \([a-z]*\) [A-Z].*/\1/p')
+commands=$("$build/m3ref" --help | sed -n 's/^  \([a-z]*\) [A-Z[].*/\1/p')
 others=$(printf '%s\n' $commands | tr '\n' '|' | sed 's/|$//')
 
 # ---- what the help texts say; an option after another command's name ("compare --envelope") is that command's
@@ -41,7 +41,7 @@ rows 'Options' | sort -u >"$folder/page_options"
 rows 'Exit status' | sort -u >"$folder/page_statuses"
 
 touch "$folder/broken"
-[ "$(printf '%s\n' $commands | wc -l)" -ge 9 ] || echo "got the commands $commands, expected 9" >>"$folder/broken"
+[ "$(printf '%s\n' $commands | wc -l)" -ge 11 ] || echo "got the commands $commands, expected 11" >>"$folder/broken"
 for what in options page_options statuses page_statuses; do
     [ -s "$folder/$what" ] || echo "no $what" >>"$folder/broken"
 done

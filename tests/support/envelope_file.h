@@ -5,7 +5,7 @@
 #include "files.h"
 
 #include "io/safetensors.h"
-#include "oracle/judge/envelope.h"
+#include "oracle/judge/rows/envelope.h"
 
 /* NULL: the file has no such string. */
 struct envelope_strings {

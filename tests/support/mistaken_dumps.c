@@ -1,100 +1,48 @@
-/* mistaken_dumps MODEL CASE PROFILE FOLDER [HONEST]: a dump for every known mistake (ref/oracle/variants/mistakes.h)
- * that can show in this model and case, FOLDER/ID.safetensors, and one without a mistake, FOLDER/right.safetensors.
- * Each tap is stored as the profile says. And FOLDER/honest.N.safetensors, N < HONEST, of implementations drawn with
- * a seed that no envelope uses. For scripts/judging_from_little.py. */
-#include <stdio.h>
-#include <stdlib.h>
+/* mistaken_dumps MODEL CASE PROFILE FOLDER [HONEST [IDS [READING]]]: a dump for every known mistake
+ * (ref/oracle/variants/mistakes.h) that can show in this model and case and matches the patterns IDS,
+ * FOLDER/ID.safetensors, and one without a mistake, FOLDER/right.safetensors. FOLDER/first.tsv has the id of each
+ * mistake and the patterns of the tap where it is put. READING: "local_blocks=2".
+ * Each tap is stored as the profile says. And of implementations drawn with a seed that no envelope uses:
+ * FOLDER/honest.N.safetensors, N < HONEST, and FOLDER/whole.N.safetensors of those that skip no rounding, so that a
+ * full dump can be judged; IDS "alone": only those. For scripts/judging_from_little.py, scripts/power.py and
+ * scripts/parameters.py. */
+#include <string.h>
 
-#include "model/files/dump.h"
-#include "model/model.h"
-#include "oracle/error/profile.h"
-#include "oracle/error/recompute.h"
-#include "oracle/variants/honest.h"
-#include "oracle/variants/mistakes.h"
+#include "mistaken.h"
+#include "model/semantics.h"
+
+static int list_first(const char *folder, struct m3_error *error)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/first.tsv", folder);
+    FILE *file = fopen(path, "w");
+    if (!file) return m3_fail(error, M3_IO, "%s: cannot be written", path);
+    for (int i = 0; i < m3_mistake_count(); i++)
+        fprintf(file, "%s\t%s\n", m3_mistake_at(i)->id, m3_mistake_at(i)->first);
+    return fclose(file) ? m3_fail(error, M3_IO, "%s: cannot be written", path) : M3_OK;
+}
 
 static int dump(const struct m3_mistake *mistake, const struct m3_model *model, const struct m3_case *c,
                 const struct m3_profile *profile, const char *folder, struct m3_error *error)
 {
-    struct m3_mistaken_run *run;
     char path[4096];
     snprintf(path, sizeof path, "%s/%s.safetensors", folder, mistake ? mistake->id : "right");
-    int status = m3_mistake_install(&run, mistake, model, &model->config.semantics, c, error);
-    if (status) return status;
-    m3_mistake_store(run, profile);
-    status = m3_mistake_dump(run, path, NULL, 1, error);
-    m3_mistake_remove(run);
-    return status;
-}
-
-/* Passes taps on as a dump of the implementation would hold them. */
-struct shown {
-    struct m3_sink to;
-    struct m3_setting setting;
-    const struct m3_honest *honest;
-};
-
-static int wants(void *self, enum m3_tap tap, int64_t layer)
-{
-    const struct shown *s = self;
-    return s->to.wants(s->to.self, tap, layer);
-}
-
-static int show(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
-                struct m3_error *error)
-{
-    const struct shown *s = self;
-    const int64_t width = m3_tap_width(&s->setting, tap, layer);
-    char name[96];
-    if (m3_tap_table[tap].kind != M3_KIND_REALS || m3_tap_name(name, sizeof name, tap, layer) != 0)
-        return s->to.write(s->to.self, tap, layer, data, row, rows, error);
-    float *all = malloc((size_t)(rows * width) * sizeof *all + 1);
-    if (!all) return m3_fail_memory(error, name, (size_t)(rows * width) * sizeof *all);
-    m3_honest_show(s->honest, name, all, data, row * width, rows * width);
-    const int status = s->to.write(s->to.self, tap, layer, all, row, rows, error);
-    free(all);
-    return status;
-}
-
-static int honest_dump(struct m3_honest *honest, int number, const struct m3_model *model, const struct m3_case *c,
-                       const char *folder, struct m3_error *error)
-{
-    enum { SEED = 20261122 };
-    const struct m3_semantics *semantics = &model->config.semantics;
-    struct shown s = { .setting = { .model = model, .semantics = semantics, .the_case = c }, .honest = honest };
-    const struct m3_sink sink = { &s, wants, show };
-    struct m3_request request = { .ids = c->ids,
-                                  .positions = c->positions,
-                                  .T = c->T,
-                                  .seen = c->seen,
-                                  .pictures = c->pictures.P ? &c->pictures : NULL,
-                                  .end_layer = model->config.layers,
-                                  .semantics = semantics,
-                                  .linear = M3_LINEAR_BLAS,
-                                  .threads = 1 };
-    struct m3_dump *made;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/honest.%d.safetensors", folder, number);
-    m3_honest_draw(honest, SEED, number);
-    m3_honest_request(honest, &request);
-    int status = m3_dump_open(&made, &s.to, path, NULL, model, m3_engine_f32(), c, &request, "an honest draw", error);
-    if (status) return status;
-    request.sink = &sink;
-    status = m3_dump_begin(made, error);
-    if (!status) status = m3_engine_f32()->forward(model, &request, error);
-    if (!status) return m3_dump_commit(made, error);
-    m3_dump_abandon(made);
-    return status;
+    return mistaken_dump(path, NULL, mistake, model, c, profile, error);
 }
 
 static int honest_dumps(int count, const struct m3_model *model, const struct m3_case *c,
                         const struct m3_profile *profile, const char *folder, struct m3_error *error)
 {
     struct m3_honest *honest = NULL;
+    char path[4096];
     if (count == 0) return M3_OK;
     int status = m3_honest_new(&honest, model, &model->config.semantics, profile, NULL, c->T, error);
-    for (int i = 0; i < count && !status; i++) {
-        status = honest_dump(honest, i, model, c, folder, error);
-        printf("honest.%d\n", i);
+    for (int i = 0; i < 2 * count && !status; i++) {
+        const char *kind = i < count ? "honest" : "whole";
+        if (i == count) m3_honest_skip_nothing(honest);
+        snprintf(path, sizeof path, "%s/%s.%d.safetensors", folder, kind, i % count);
+        status = honest_dump(path, NULL, honest, i % count, model, c, error);
+        printf("%s.%d\n", kind, i % count);
     }
     m3_honest_free(honest);
     return status;
@@ -106,13 +54,17 @@ int main(int argc, char **argv)
     struct m3_model *model = NULL;
     struct m3_profile *profile = NULL;
     struct m3_case c = { 0 };
-    if (argc != 5 && argc != 6) return M3_USAGE;
+    if (argc < 5 || argc > 8) return M3_USAGE;
     int status = m3_model_open(&model, argv[1], &notes, &error);
     if (!status) status = m3_case_read(&c, argv[2], &model->config, &error);
+    if (!status && argc > 7) status = m3_semantics_set(&model->config.semantics, argv[7], &error);
     if (!status) status = m3_profile_open(&profile, argv[3], &error);
-    for (int i = -1; !status && i < m3_mistake_count(); i++) {
+    const int alone = argc > 6 && strcmp(argv[6], "alone") == 0;
+    if (!status && !alone) status = list_first(argv[4], &error);
+    for (int i = -1; !status && !alone && i < m3_mistake_count(); i++) {
         const struct m3_mistake *mistake = i < 0 ? NULL : m3_mistake_at(i);
         struct m3_error why = { 0 };
+        if (mistake && argc > 6 && !m3_tap_matches(argv[6], mistake->id)) continue;
         if (mistake && m3_mistake_missing(mistake, model, &model->config.semantics, &c)) continue;
         const int failed = dump(mistake, model, &c, profile, argv[4], &why);
         if (!mistake) status = failed;

@@ -21,9 +21,11 @@ static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, 
 /* A report that is written to a file, about the two judged files. The caller frees it. */
 static inline char *printed_file(int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *))
 {
-    const struct m3_report_subject subject = {
-        .comparison = &result, .reference = reference_file, .candidate = candidate_file, .spec = "SPEC.md"
-    };
+    const struct m3_report_subject subject = { .command = "compare",
+                                               .comparison = &result,
+                                               .reference = reference_file,
+                                               .candidate = candidate_file,
+                                               .spec = "SPEC.md" };
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);

@@ -22,7 +22,8 @@ verdict() {
 make -s install BUILD="$build" DESTDIR="$folder" PREFIX=/usr >/dev/null 2>"$folder/errors"
 verdict "make install: $(cat "$folder/errors")" $?
 include=$folder/usr/include/m3ref
-[ -x "$folder/usr/bin/m3ref" ] && [ -s "$folder/usr/lib/libm3ref.a" ] && [ -s "$include/m3ref.h" ]
+[ -x "$folder/usr/bin/m3ref" ] && [ -s "$folder/usr/lib/libm3ref.a" ] && [ -x "$folder/usr/lib/libm3ref.so" ] &&
+    [ -s "$include/m3ref.h" ]
 verdict "program, library or m3ref.h is absent" $?
 documents=$folder/usr/share/doc/m3ref
 grep -qs 'Apache License' "$documents/LICENSE" && grep -qs 'The m3ref authors' "$documents/NOTICE"

@@ -7,6 +7,8 @@
 
 #include "model/files/origin.h"
 #include "oracle/blame/private/blame.h"
+#include "oracle/judge/hints.h"
+#include "oracle/judge/logits.h"
 
 static int by_execution(const void *a, const void *b)
 {
@@ -25,7 +27,7 @@ struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct 
     enum m3_tap tap;
     int64_t layer;
     const struct m3_setting *s = b->setting;
-    if (m3_graph_operand(&tap, &layer, s->model, s->semantics, item->tap, item->layer, i)) return NULL;
+    if (m3_setting_operand(&tap, &layer, s, item->tap, item->layer, i)) return NULL;
     return m3_blame_find(b, tap, layer);
 }
 
@@ -50,19 +52,31 @@ static const char *section_of(const struct m3_setting *s, const struct m3_blame_
     return (item->tap == M3_TAP_MLP ? m3_config_moe(c, l) : m3_config_sparse(c, l)) ? sections[1] : sections[0];
 }
 
+/* A hint at what the tensor of another shape is, or `why`. */
+static const char *hint(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_tensor *t,
+                        const char *why)
+{
+    const char *letters = m3_tap_table[item->tap].shape;
+    int64_t shape[M3_MAX_RANK] = { item->rows };
+    const int rank = (int)strlen(letters);
+    for (int i = 1; i < rank; i++)
+        shape[i] = letters[i] == 'B' ? -1 : m3_config_size(&b->setting->model->config, letters[i]);
+    return m3_shape_hint(rank, shape, t, why);
+}
+
 /* Does the tensor have the tap's shape, in the rows that the dump numbers, and its kind of numbers? Returns NULL, or
  * the mismatch. */
 static const char *fits(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_tensor *t)
 {
     const struct m3_tap_row *row = &m3_tap_table[item->tap];
-    const struct m3_tensor *rows = m3_side_rows(&b->side, item->tap);
+    const struct m3_tensor *rows = m3_side_rows(item->side, item->tap);
     if (row->kind == M3_KIND_REALS && !m3_holds_floats(t)) return "not a float dtype";
     if (row->kind != M3_KIND_REALS && !m3_holds_ids(t)) return "not an integer dtype";
-    if (t->rank != (int)strlen(row->shape)) return "not the rank of this tap";
-    if (t->shape[0] != (rows ? rows->count : item->rows)) return "not the rows of this call";
+    if (t->rank != (int)strlen(row->shape)) return hint(b, item, t, "not the rank of this tap");
+    if (t->shape[0] != (rows ? rows->count : item->rows)) return hint(b, item, t, "not the rows of this call");
     for (int i = 1; i < t->rank; i++)
         if (row->shape[i] != 'B' && t->shape[i] != m3_config_size(&b->setting->model->config, row->shape[i]))
-            return "not the shape of this tap";
+            return hint(b, item, t, "not the shape of this tap");
     return t->count == t->shape[0] * item->width ? NULL : "not the shape of this tap";
 }
 
@@ -97,8 +111,8 @@ static void fail_count(struct m3_blamed *out, const struct m3_tensor *t)
              out->tap == M3_TAP_INDEX_BLOCKS ? "blocks" : "experts", m3_most_ids(t));
 }
 
-static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_blamed *out,
-                      const struct m3_tensor *t, const char *why)
+void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_blamed *out,
+                        const struct m3_tensor *t, const char *why)
 {
     const struct m3_setting *s = b->setting;
     const struct m3_graph_row *row = m3_graph_row_of(s->model, s->semantics, item->tap, item->layer);
@@ -106,6 +120,8 @@ static void begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m
     *out = (struct m3_blamed){ .tap = item->tap, .layer = item->layer, .candidate = t, .operators = 1,
                                .operator = m3_operator_name(row->op == M3_OP_NONE ? M3_OP_INPUT : row->op),
                                .section = section_of(s, item), .verdict = M3_VERDICT_NOT_JUDGED, .gap = NAN,
+                               .row_error = NAN, .row_error_largest = NAN, .row_nearest = NAN,
+                               .row_nearest_largest = NAN,
                                .selection = m3_tap_table[item->tap].kind == M3_KIND_CHOICES };
     /* clang-format on */
     memcpy(out->name, item->name, sizeof out->name);
@@ -128,27 +144,54 @@ static void name_missing(struct m3_blame *result, const char *name)
     else if (before == SHOWN) snprintf(result->missing_names + length, sizeof result->missing_names - length, " ..");
 }
 
-/* Lists all taps of the call, and a result for each tap that the dump has and that matches. */
-static int list_taps(struct m3_blame *result, struct m3_blaming *b)
+/* Takes logits of another shape as the tap has them: *t. *why: they are refused. */
+static int read_logits(const struct m3_tensor **t, const char **why, struct m3_blame *result,
+                       const struct m3_blaming *b, struct m3_blame_item *item)
+{
+    const struct m3_logits *before = result->logits;
+    const struct m3_logits_shape shape = { .tap = item->tap, .rows = item->rows, .V = item->width };
+    int status = m3_logits_read(&result->logits, why, *t, &b->side, &shape, &result->notes, b->error);
+    if (status || result->logits == before) return status;
+    *t = &result->logits->tensor;
+    item->side = &result->logits->side;
+    return M3_OK;
+}
+
+int m3_blame_list_items(struct m3_blaming *b)
 {
     enum m3_tap tap;
     int64_t layer, room = 0;
     while (m3_trace_tap(b->setting, room, &tap, &layer)) room++;
     b->items = calloc((size_t)room + 1, sizeof *b->items);
-    result->taps = calloc((size_t)room + 1, sizeof *result->taps);
-    if (!b->items || !result->taps)
-        return m3_fail_memory(b->error, "the list of taps", (size_t)room * sizeof *b->items);
+    if (!b->items) return m3_fail_memory(b->error, "the list of taps", (size_t)room * sizeof *b->items);
     for (b->count = 0; b->count < room; b->count++) {
         struct m3_blame_item *item = &b->items[b->count];
         m3_trace_tap(b->setting, b->count, &item->tap, &item->layer);
         m3_tap_name(item->name, sizeof item->name, item->tap, item->layer);
         item->rows = m3_tap_rows(b->setting, item->tap, item->layer);
         item->width = m3_tap_width(b->setting, item->tap, item->layer);
+        item->at = -1;
+    }
+    return M3_OK;
+}
+
+/* A result for each tap that the dump has and that matches. */
+static int list_taps(struct m3_blame *result, struct m3_blaming *b)
+{
+    int status = m3_blame_list_items(b);
+    if (status) return status;
+    result->taps = calloc((size_t)b->count + 1, sizeof *result->taps);
+    if (!result->taps) return m3_fail_memory(b->error, "the list of taps", (size_t)b->count * sizeof *result->taps);
+    for (int64_t i = 0; i < b->count; i++) {
+        struct m3_blame_item *item = &b->items[i];
         const struct m3_tensor *t = m3_safetensors_find(b->side.file, item->name);
-        const char *why = t ? fits(b, item, t) : NULL;
+        const char *why = NULL;
+        item->side = &b->side;
+        if (t && read_logits(&t, &why, result, b, item)) return M3_INTERNAL;
+        if (t && !why) why = fits(b, item, t);
         if (t && !why) item->dumped = t;
         if (!m3_tap_matches(b->options->taps, item->name)) continue;
-        if (t) begin_tap(b, item, &result->taps[result->count++], t, why);
+        if (t) m3_blame_begin_tap(b, item, &result->taps[result->count++], t, why);
         else name_missing(result, item->name);
     }
     return M3_OK;
@@ -167,8 +210,8 @@ static void mark_terms(struct m3_blaming *b, const struct m3_blame_item *item)
     }
 }
 
-/* Marks the operands of judged taps, and the taps needed to recompute operands that were not dumped. */
-static void mark_needed(struct m3_blaming *b)
+/* The operands of judged taps, and the taps needed to recompute operands that were not dumped. */
+void m3_blame_mark_needed(struct m3_blaming *b)
 {
     for (int64_t i = b->count - 1; i >= 0; i--) {
         struct m3_blame_item *item = &b->items[i];
@@ -241,18 +284,21 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
     return status;
 }
 
-/* A norm may have read its sum before it was rounded: what explains it better counts. */
-static int try_fused(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped)
+/* A norm may have read its sum before it was rounded, or may have rounded 1 + w: what explains it better counts. */
+static int try_others(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped)
 {
-    const struct m3_blamed as_stored = *item->blamed;
-    struct m3_recomputed made = { 0 };
-    if (as_stored.verdict != M3_VERDICT_FAIL && as_stored.verdict != M3_VERDICT_SUSPECT) return M3_OK;
-    int status = m3_trace_recompute_fused(&made, b->trace, item->tap, item->layer, b->error);
-    if (!status && !made.missing[0]) {
-        status = m3_blame_judge_values(b, item, dumped, &made);
-        if (!m3_verdict_is_better(&item->blamed->tiers, &as_stored.tiers)) *item->blamed = as_stored;
+    int status = M3_OK;
+    for (int as = 1; as < M3_HYPOTHESES && !status; as++) {
+        const struct m3_blamed before = *item->blamed;
+        struct m3_recomputed made = { 0 };
+        if (before.verdict != M3_VERDICT_FAIL && before.verdict != M3_VERDICT_SUSPECT) return M3_OK;
+        status = m3_trace_recompute_as(&made, b->trace, item->tap, item->layer, as, b->error);
+        if (!status && !made.missing[0]) {
+            status = m3_blame_judge_values(b, item, dumped, &made);
+            if (!m3_verdict_is_better(&item->blamed->tiers, &before.tiers)) *item->blamed = before;
+        }
+        m3_recomputed_free(&made);
     }
-    m3_recomputed_free(&made);
     return status;
 }
 
@@ -262,7 +308,7 @@ static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct
     int status = recompute(&made, b, item);
     if (!status && made.missing[0]) not_judged(item->blamed, &made, dumped->rows);
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
-    if (!status) status = try_fused(b, item, dumped);
+    if (!status) status = try_others(b, item, dumped);
     m3_recomputed_free(&made);
     return status;
 }
@@ -278,17 +324,22 @@ static int put_pixels(const struct m3_blaming *b, const struct m3_blame_item *it
     return status;
 }
 
-static int take_tap(const struct m3_blaming *b, struct m3_blame_item *item)
+int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped)
+{
+    const enum m3_tap_kind kind = m3_tap_table[item->tap].kind;
+    int status = M3_OK;
+    if (kind == M3_KIND_CHOICES) status = choices(b, item, dumped);
+    else if (item->dumped && item->blamed) status = floats(b, item, dumped);
+    else if (!item->dumped && item->tap == M3_TAP_VISION_PIXELS) status = put_pixels(b, item);
+    if (!status && item->dumped && kind != M3_KIND_COUNTS) status = m3_blame_put(b, item, dumped);
+    return status;
+}
+
+int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item)
 {
     struct m3_blame_values dumped = { 0 };
-    const enum m3_tap_kind kind = m3_tap_table[item->tap].kind;
     int status = item->dumped ? m3_blame_read(&dumped, b, item) : M3_OK;
-    if (status) goto end;
-    if (kind == M3_KIND_CHOICES) status = choices(b, item, &dumped);
-    else if (item->dumped && item->blamed) status = floats(b, item, &dumped);
-    else if (!item->dumped && item->tap == M3_TAP_VISION_PIXELS) status = put_pixels(b, item);
-    if (!status && item->dumped && kind != M3_KIND_COUNTS) status = m3_blame_put(b, item, &dumped);
-end:
+    if (!status) status = m3_blame_judge_tap(b, item, &dumped);
     m3_blame_values_free(&dumped);
     return status;
 }
@@ -326,15 +377,17 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
         status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap of this model and case%s%s",
                          m3_safetensors_path(candidate), options->taps ? " that matches " : "",
                          options->taps ? options->taps : "");
-    if (!status) mark_needed(&b);
+    if (!status) m3_blame_mark_needed(&b);
     if (!status) status = m3_blame_reference(&b);
     if (!status) status = m3_trace_new(&b.trace, setting, error);
     for (int64_t i = 0; !status && i < b.count; i++) {
         struct m3_blame_item *item = &b.items[i];
-        if (item->needed) status = take_tap(&b, item);
+        if (item->needed) status = m3_blame_take(&b, item);
         if (!status && item->blamed) m3_blame_count_together(&b, item);
     }
+    if (!status) status = m3_blame_judge_rows(result, &b);
     if (!status) m3_blame_find_culprit(result);
+    if (!status) status = m3_blame_explain(result, &b);
     m3_trace_free(b.trace);
     m3_blame_reference_free(&b);
     free(b.items);
@@ -344,6 +397,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
 void m3_blame_free(struct m3_blame *result)
 {
     free(result->taps);
+    m3_logits_free(result->logits);
     m3_error_free(&result->notes);
     *result = (struct m3_blame){ 0 };
 }

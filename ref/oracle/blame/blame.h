@@ -2,8 +2,8 @@
  * selections: the remaining difference was created there, the rest is inherited. SPEC 7.7.
  *
  * A value that is not in the dump is recomputed from earlier taps, together with its possible error; a tap after
- * several such operators is judged as all of them together.
- * several such operators is judged as all of them together. */
+ * several such operators is judged as all of them together, and under a coarse profile among honest implementations
+ * too. */
 #ifndef M3_ORACLE_BLAME_BLAME_H
 #define M3_ORACLE_BLAME_BLAME_H
 
@@ -38,13 +38,19 @@ struct m3_blamed {
     double created;                 /* candidate - y; inadmissible decisions */
     double allowed;                 /* standard deviation of a legitimate error; 0 */
     int64_t elements;
-    struct m3_tier_result tiers;    /* for floats */
+    struct m3_tier_result tiers;    /* for floats, as are the next three */
+    int64_t n, f;                   /* steps of the bound */
+    double max_rel;                 /* largest |got - want| over the largest finite |want| */
 
     int selection;                  /* the fields below apply */
     enum m3_choice choice;          /* the worst */
     int64_t choices[M3_CHOICES];
     const char *scores;             /* static: "dumped", "recomputed" or "none" */
     double gap;                     /* at the place, in units of the bounds of its scores; NaN if unknown */
+
+    /* Among honest implementations, row by row (judge/rows/rows.h); NaN where not compared. */
+    double row_error, row_error_largest, row_nearest, row_nearest_largest;
+    const char *judged_by;          /* static, if these decided: created and allowed are the first two; or NULL */
 };
 
 struct m3_blame {
@@ -58,15 +64,24 @@ struct m3_blame {
     int64_t unjudged;               /* taps that nothing could judge, and those that this model does not produce */
     int64_t missing;                /* taps of the call that were asked for and are not in the dump */
     char missing_names[200];        /* the first of them: "embed, fused .." */
+    struct m3_logits *logits;       /* of the candidate, where it stores them in another shape (judge/logits.h) */
     int64_t extra;                  /* the latter */
+    char explained_by[32];          /* the word of a profile with which every tap that does not pass would; or "" */
 };
 
 struct m3_blame_options {
     const char *taps;               /* patterns of the taps to judge, NULL: all; operands are taken from all */
     int force;                      /* the dump may be of another model or case */
+    const char *profile;            /* the text that names setting->profile; NULL: nothing is explained */
     /* Called during the run in double, as in m3_request; or NULL. */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
     void *progress_self;
+    /* Runs honest implementations that go on from the candidate's layer outputs, and the double engine, for the taps of
+     * these names; the caller closes both (judge/rows/rows.h). Called at most once, and only if taps remain that bounds
+     * cannot judge or can judge only together with operators before them. NULL: none are run. */
+    int (*honest)(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
+                  const struct m3_safetensors *candidate, const char *taps, struct m3_error *error);
+    void *honest_self;
 };
 
 /* Runs the case once in the double engine, to compute what is inherited. Returns 0 if taps were judged or could not
@@ -76,5 +91,26 @@ struct m3_blame_options {
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);
 void m3_blame_free(struct m3_blame *result);
+
+/* Values of one tap that are not in a dump. */
+struct m3_given_tap {
+    enum m3_tap tap;
+    int64_t layer;
+    const struct m3_tensor *tensor;     /* of the tap's shape; its rows may be fewer or more than those of the call */
+    const int64_t *at, *numbers;        /* [rows] rows of the tensor to read, and which rows of the call they are,
+                                         * ascending; keys and values after cached places begin at -p0 */
+    int64_t rows;
+    int is_judged;                      /* otherwise an operand, taken as it is */
+};
+
+/* Puts it into a trace. */
+int m3_given_put(struct m3_trace *trace, const struct m3_given_tap *given, const struct m3_setting *setting,
+                 struct m3_error *error);
+
+/* The same for taps that are given one by one: results in the order of execution, and no distance from a run of the
+ * model, because there is none. `result` points into the tensors. M3_INTERNAL; M3_USAGE for a tap that the call does
+ * not have. */
+int m3_blame_given(struct m3_blame *result, const struct m3_setting *setting, const struct m3_given_tap *given,
+                   int count, struct m3_error *error);
 
 #endif

@@ -20,7 +20,7 @@ static void read_row(struct m3_blame_values *v, const struct m3_blame_item *item
 
 int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item)
 {
-    const struct m3_tensor *t = item->dumped, *numbers = m3_side_rows(&b->side, item->tap);
+    const struct m3_tensor *t = item->dumped, *numbers = m3_side_rows(item->side, item->tap);
     const int64_t rows = t->shape[0], count = rows * item->width;
     const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
     const size_t room = (size_t)count + 1;

@@ -43,6 +43,9 @@ static int begin(struct choosing *c, const struct m3_blaming *b, const struct m3
     c->bound = c->score + ids, c->bias = c->bound + ids;
     c->marks = c->forced + ids;
     c->got = c->want + width, c->lists = c->got + width;
+    char sum[96];
+    snprintf(sum, sizeof sum, "%s.sum", item->name);
+    if (s->profile) c->router.added = m3_profile_store(s->profile, sum);
     if (s->profile) c->router.bias = m3_profile_weights(s->profile, item->name);
     if (!blocks && c->scores)
         m3_expand_f64(c->bias, m3_graph_weight(s->model, s->semantics, M3_TAP_EXPERTS, item->layer, 0), 0, 0,
@@ -169,7 +172,9 @@ static int judge_one(struct choosing *c, struct m3_blame_values *dumped, int64_t
                      int64_t group)
 {
     const struct m3_setting *s = c->b->setting;
-    const int64_t number = dumped->numbers[r], own = (s->the_case->p0 + number) / s->model->config.block;
+    /* A model of one operator (oracle/operators) may have no blocks. */
+    const int64_t number = dumped->numbers[r];
+    const int64_t own = c->blocks ? (s->the_case->p0 + number) / s->model->config.block : 0;
     int32_t *ids = dumped->ids + r * c->item->width + group * c->width;
     struct m3_certificate z = { .choice = M3_CHOICE_INADMISSIBLE, .want = -1, .got = -1, .gap = NAN };
     int64_t sound;

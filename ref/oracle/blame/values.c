@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "oracle/blame/private/blame.h"
+#include "oracle/error/parameters/parameters.h"
+#include "oracle/judge/hints.h"
 #include "oracle/judge/side_by_side.h"
 
 /* The slot of the reference with the expert of slot k; -1: it did not select that expert. */
@@ -46,7 +48,8 @@ static void gather(struct m3_side_by_side *s, double *reference, const struct m3
         double *got = number < item->rows ? m3_side_by_side_row(s, recomputed, number, rounding) : NULL;
         if (!got) continue;
         memcpy(got, dumped->values + r * item->width, bytes);
-        reference_row(reference + to, b, item, number);
+        if (b->reference) reference_row(reference + to, b, item, number);
+        else memcpy(reference + to, s->want + to, bytes);
     }
 }
 
@@ -84,11 +87,38 @@ void m3_blame_place(struct m3_blamed *out, const struct m3_tensor *tensor, int64
     out->index[0] = number;
 }
 
+/* What looks like another value of a parameter. */
+static int test_parameters(const struct m3_blaming *b, const struct m3_blame_item *item,
+                           const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)
+{
+    struct m3_blamed *out = item->blamed;
+    const struct m3_side_by_side_tap tap = { b->trace, item->tap, item->layer };
+    if (out->tiers.status) return M3_OK;
+    int status = m3_side_by_side_parameters(&out->tiers, s, rules, &tap, b->error);
+    out->verdict = out->tiers.verdict;
+    if (out->tiers.parameter.name) m3_parameter_say(out->note, sizeof out->note, &out->tiers.parameter);
+    return status;
+}
+
+/* Over elements that are finite on both sides. */
+static double largest_error(const struct m3_side_by_side *s)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (!isfinite(s->want[i])) continue;
+        size = fmax(size, fabs(s->want[i]));
+        if (isfinite(s->got[i])) error = fmax(error, fabs(s->got[i] - s->want[i]));
+    }
+    return error == 0 ? 0 : error / size;
+}
+
 static void settle(struct m3_blamed *out, const struct m3_side_by_side *s, const double *reference,
                    const struct m3_blame_item *item, const struct m3_side_by_side_rules *rules)
 {
     out->tiers = m3_side_by_side_verdict(s, rules);
     out->verdict = out->tiers.verdict;
+    out->n = rules->n, out->f = rules->f;
+    out->max_rel = largest_error(s);
     measure(out, s, reference, m3_setting_arithmetic(rules->setting, s->count).u);
     const int64_t worst = out->tiers.worst;
     if (out->tiers.status) {
@@ -100,6 +130,9 @@ static void settle(struct m3_blamed *out, const struct m3_side_by_side *s, const
     m3_blame_place(out, item->dumped, s->numbers[worst / item->width], worst % item->width, item->dumped->rank);
     out->got = s->got[worst];
     out->want = s->want[worst];
+    if (out->verdict != M3_VERDICT_FAIL || !m3_is_logits(item->tap) || out->note[0]) return;
+    const char *hint = m3_value_hint(s->got, s->want, s->rows, item->width);
+    if (hint) snprintf(out->note, sizeof out->note, "%s", hint);
 }
 
 int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item *item,
@@ -125,6 +158,7 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     out->elements = s.count;
     if (!status && s.rows > 0) {
         settle(out, &s, reference, item, &rules);
+        status = test_parameters(b, item, &s, &rules);
     } else if (!status) {
         out->verdict = M3_VERDICT_NOT_JUDGED;
         snprintf(out->note, sizeof out->note, "its inputs are missing or no numbers in every row");

@@ -119,6 +119,19 @@ void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up
     out->variance[at] += steps * own * own / 3;
 }
 
+void m3_propagate_gate_floor(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_gate *g,
+                             double floor)
+{
+    const double one = g->oai ? 1 : 0, alpha = g->oai ? g->alpha : 1, z = gate_clamped(gate, g);
+    const double factor = fabs(up_clamped(up, g) + one), unit = fabs(z) * m3_logistic(alpha * z);
+    /* of alpha g, where sig is steepest; of sig; of g sig; of u + 1 */
+    const double parts[] = { fabs(z) * factor / 4, fabs(z) * factor, factor, unit };
+    for (int i = 0; i < 4 && floor > 0; i++) {
+        out->error[at] += parts[i] * floor;
+        out->variance[at] += parts[i] * floor * parts[i] * floor / 3;
+    }
+}
+
 int m3_propagate_activation(struct m3_ctx *ctx, struct m3_spread *out, const double *gate, const double *up,
                             const struct m3_spread *of_gate, const struct m3_spread *of_up, int64_t n,
                             const struct m3_gate *g, double u_chain)
@@ -133,6 +146,8 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_given *g = &m->in[0], *up = &m->in[1];
+    for (int64_t i = 0; i < m->count; i++)
+        m3_propagate_gate_floor(&m->spread, i, g->x[i], up->x[i], &gate, m->floor[0]);
     return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);
 }
 

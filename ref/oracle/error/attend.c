@@ -211,6 +211,7 @@ struct moved {
     double sum_error, largest;                  /* sum p_j (exp(error_j) - 1); largest error */
     int far;                                    /* too far for a linear estimate */
     int query_off;
+    double part;                                /* the largest error that the logits of a part share */
 };
 
 enum { MOVED_ARRAYS = 5, CHANNEL_ARRAYS = 2 };
@@ -224,6 +225,15 @@ static struct moved moved_in(const struct m3_attended *r)
     /* clang-format on */
 }
 
+/* The lse of the part in which key j is, whichever part that is, is at least its logit and at most that of all keys:
+ * its rounding shifts the logits of the part by no more than that of the larger. */
+static void shift_part(struct moved *w, int64_t j, double most, const struct propagated *a)
+{
+    const double shift = a->storage->lse * fmax(fabs(w->p[j]), fabs(most));
+    w->error[j] += shift;
+    w->part = fmax(w->part, shift);
+}
+
 /* Computes logits and the cost of storing them, then weights and the mean key. */
 static void weigh_moved(struct moved *w, const struct m3_attended *r, const struct propagated *a)
 {
@@ -234,10 +244,12 @@ static void weigh_moved(struct moved *w, const struct m3_attended *r, const stru
         for (int64_t i = 0; i < r->D; i++) dot += r->q[i] * k[i];
         double stored = a->storage->logits * fabs(scale * dot);
         w->p[j] = scale * dot;
-        w->error[j] = 2 * stored;
-        w->own[j] = 2 * stored * stored / 3;
+        const double floor = a->storage->logits > 0 ? a->storage->floor : 0;
+        w->error[j] = 2 * (stored + floor);
+        w->own[j] = 2 * (stored * stored + floor * floor) / 3;
         top = w->p[j] > top || w->p[j] != w->p[j] ? w->p[j] : top;
     }
+    for (int64_t j = 0; j < r->L && a->storage->lse > 0; j++) shift_part(w, j, top + m3_log((double)r->L), a);
     for (int64_t j = 0; j < r->L; j++) sum += w->p[j] = m3_exp(w->p[j] - top);
     for (int64_t i = 0; i < r->D; i++) w->mean[i] = 0;
     for (int64_t j = 0; j < r->L; j++) {
@@ -325,25 +337,31 @@ static void output_spread(const struct propagated *a, const struct m3_attended *
         o += w->p[j] * v[r->keys[j] * r->stride];
         mass += w->p[j] * fabs(v[r->keys[j] * r->stride]);
     }
-    double moved = 0, furthest = 0, values = 0, value_most = 0, variance = 0, stored = 0, top = 0;
+    double moved = 0, furthest = 0, values = 0, value_most = 0, variance = 0, stored = 0, top = 0, all = 0, squares = 0,
+           swing = 0;
     for (int64_t j = 0; j < r->L; j++) {
         int64_t key = r->keys[j] * r->stride, at_v = r->head + key + i;
         double away = fabs(v[key] - o), p = w->p[j], e_v = v_off ? a->of_v->error[at_v] : 0;
         double v_v = v_off ? a->of_v->variance[at_v] : 0, of_p = p * v[key] * u_p;
         moved += w->moved[j] * away;
+        swing += p * away;
         furthest = away > furthest ? away : furthest;
         values += w->most[j] * e_v;
         value_most = e_v > value_most ? e_v : value_most;
         variance += p * p * (away * away * w->own[j] + v_v) + of_p * of_p / 3;
         stored += w->most[j] * fabs(v[key]);
+        all += fabs(v[key]), squares += v[key] * v[key];
         top = fabs(v[key]) > top ? fabs(v[key]) : top;
     }
     if (moved > furthest || w->far) moved = furthest;
     if (values > value_most) values = value_most;
     if (stored > top) stored = top;
-    variance += of_query(r, a, w, v, o);
+    variance += of_query(r, a, w, v, o) + w->part * swing * w->part * swing / 3;
     a->o->error[r->at * r->D + i] += moved + values + (u_p + u_parts) * stored;
     a->o->variance[r->at * r->D + i] += variance + u_parts * u_parts * mass * mass / 3;
+    const double least = a->storage->floor, of_p = u_p > 0 ? least : 0, of_parts = u_parts > 0 ? least : 0;
+    a->o->error[r->at * r->D + i] += of_p * all + of_parts;
+    a->o->variance[r->at * r->D + i] += (of_p * of_p * squares + of_parts * of_parts) / 3;
 }
 
 /* lse moves by at most the shift and ln sum p exp(error), which is at most the largest error. */
@@ -357,7 +375,7 @@ static void row_spread(const void *self, const struct m3_attended *r)
     propagate_to_weights(&w, r->L);
     for (int64_t i = 0; i < r->D && a->o; i++) output_spread(a, r, &w, i);
     if (!a->lse) return;
-    double variance = of_query(r, a, &w, NULL, 0);
+    double variance = of_query(r, a, &w, NULL, 0) + w.part * w.part / 3;
     for (int64_t j = 0; j < r->L; j++) variance += w.p[j] * w.p[j] * w.own[j];
     a->lse->error[r->at] += w.shift + (w.sum_error > w.largest ? w.largest : w.sum_error);
     a->lse->variance[r->at] += variance;
@@ -366,7 +384,7 @@ static void row_spread(const void *self, const struct m3_attended *r)
 static int is_nothing(const struct propagated *a)
 {
     const struct m3_attend_storage *s = a->storage;
-    int stored = s->logits != 0 || s->p != 0 || s->partial != 0;
+    int stored = s->logits != 0 || s->p != 0 || s->partial != 0 || s->lse != 0;
     return m3_is_exact(a->of_q) && m3_is_exact(a->of_k) && m3_is_exact(a->of_v) && !stored;
 }
 
@@ -397,7 +415,8 @@ int m3_propagate_attend_segments(struct m3_ctx *ctx, struct m3_spread *o, const 
 
 static struct m3_attend_storage storage_of(const struct m3_recomputing *m)
 {
-    return (struct m3_attend_storage){ m->stored[0], m->stored[1], m->stored[2] };
+    const double floor = fmax(m->floor[0], fmax(m->floor[1], m->floor[2]));
+    return (struct m3_attend_storage){ m->stored[0], m->stored[1], m->stored[2], floor, m->stored[3] };
 }
 
 static int propagate(struct m3_recomputing *m)
@@ -413,8 +432,8 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_attend = {
     .name = "attend", .sections = { "5.7 attend_full", "5.10 attend_blocks" }, .value = value, .bound = bound,
-    .propagate = propagate, .rows = m3_rows_with_keys, .keys = 2, .by_span = 1, .has_suspect = 1,
-    .points = { "attn.logits", "attn.p", "attn.partial" },
+    .propagate = propagate, .rows = m3_rows_with_keys, .reads = 3, .keys = 2, .by_span = 1, .has_suspect = 1,
+    .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse" },
 };
 /* clang-format on */
 
@@ -465,6 +484,7 @@ static int propagate_segments(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_attend_segments = {
     .name = "attend_segments", .sections = { "5.19 attend_segments" }, .value = value_segments,
     .bound = bound_segments, .propagate = propagate_segments, .prepare = prepare_segments,
-    .rows = m3_rows_of_pictures, .has_suspect = 1, .points = { "attn.logits", "attn.p", "attn.partial" },
+    .rows = m3_rows_of_pictures, .reads = 3, .has_suspect = 1,
+    .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse" },
 };
 /* clang-format on */

@@ -36,6 +36,7 @@ struct m3_bound {
     double *bound;              /* B */
     double *walk;               /* u walk / sqrt(3): standard deviation of the error, if roundings are independent */
     double *suspect;            /* attention only: the probable allowance over u, at lambda */
+    double *largest;            /* gated MLPs: raised to the largest |act|; NULL: not wanted */
     int64_t n, f;               /* set by the function: length of the reduction, fixed roundings */
 };
 

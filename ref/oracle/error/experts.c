@@ -33,7 +33,7 @@ int m3_bound_experts(struct m3_ctx *ctx, struct m3_bound *each, double *y, const
     const int64_t H = experts[0].w1.cols, size = ROWS * H;
     const size_t mark = m3_scratch_mark(ctx), bytes = (size_t)H * sizeof(double);
     double *in = m3_scratch_take(ctx, 4 * size, sizeof *in), *out = in + size;
-    struct m3_bound bound = { .bound = in + 2 * size, .walk = in + 3 * size };
+    struct m3_bound bound = { .bound = in + 2 * size, .walk = in + 3 * size, .largest = each->largest };
     int status = in ? m3_check_experts(ctx, ids, T * K, E, K) : M3_INTERNAL;
     int64_t slots[ROWS];
     each->n = 0, each->f = 1;
@@ -57,12 +57,32 @@ static const struct m3_expert *experts_of(const struct m3_recomputing *m)
     return (const struct m3_expert *)(const void *)m->w[0];
 }
 
+/* The routing weights by which an engine multiplies the activations; NULL: it weights the outputs. */
+static const double *weights_of(const struct m3_recomputing *m) { return m->in[2].x; }
+
 static int value(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    return m3_bound_experts(m->ctx, &m->bound, m->y, m->in[0].x, m->in[1].ids, experts_of(m), &gate, m->rows, c->E,
-                            c->K, &m->how);
+    const double *p = weights_of(m);
+    int status = m3_bound_experts(m->ctx, &m->bound, m->y, m->in[0].x, m->in[1].ids, experts_of(m), &gate, m->rows,
+                                  c->E, c->K, &m->how);
+    for (int64_t i = 0; p && i < m->count; i++) {
+        const double weight = p[i / c->H];
+        m->y[i] *= weight;
+        m->bound.bound[i] *= fabs(weight);
+        m->bound.walk[i] *= fabs(weight);
+    }
+    return status;
+}
+
+/* With weights: they may be stored like the activations, and each product with one is. */
+static int prepare(struct m3_recomputing *m)
+{
+    const double u = m->stored[3];
+    int status = m3_prepare_gated_mlp(m);
+    if (weights_of(m)) m->stored[3] += 2 * u;
+    return status;
 }
 
 int m3_propagate_experts(struct m3_ctx *ctx, struct m3_spread *each, const double *x, const struct m3_spread *of_x,
@@ -97,21 +117,42 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2],
-                                            m->stored[3], m->partials,  m->how.u };
-    return m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate,
-                                m->rows, c->E, c->K, &storage);
+    const struct m3_mlp_storage storage = m3_mlp_storage_of(m);
+    const double *p = weights_of(m);
+    int status = m3_propagate_experts(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->in[1].ids, experts_of(m), &gate,
+                                      m->rows, c->E, c->K, &storage);
+    for (int64_t i = 0; p && i < m->count; i++) {
+        const double weight = fabs(p[i / c->H]), y = weight > 0 ? m->y[i] / weight : 0;
+        m->spread.error[i] *= weight;
+        m->spread.variance[i] *= weight * weight;
+        if (!m3_is_off(&m->in[2])) continue;
+        m->spread.error[i] += m->in[2].off.error[i / c->H] * fabs(y);
+        m->spread.variance[i] += m->in[2].off.variance[i / c->H] * y * y;
+    }
+    return status;
 }
 
 /* clang-format off */
 const struct m3_error_operator m3_error_expert = {
     .name = "expert", .sections = { "5.15 experts" }, .value = value, .propagate = propagate,
-    .prepare = m3_prepare_gated_mlp, .linears = 2, .in_parts = 1,
+    .prepare = prepare, .linears = 2, .in_parts = 1,
     .points = { "moe.expert.gate", "moe.expert.up", "moe.expert.chain", "moe.expert.act" },
 };
 /* clang-format on */
 
 /* ---- the weighted sum of given outputs */
+
+/* Outputs that are weighted already are only added. */
+static int routed_prepare(struct m3_recomputing *m)
+{
+    const int64_t n = m->rows * m->config->K;
+    if (!m3_setting_weighs_first(m->setting, m->layer)) return m->status;
+    double *ones = m3_recompute_scratch(m, n, sizeof *ones);
+    for (int64_t i = 0; ones && i < n; i++) ones[i] = 1;
+    m->in[1].x = ones;
+    m->in[1].off = (struct m3_spread){ NULL, NULL };
+    return m->status;
+}
 
 static int routed_value(struct m3_recomputing *m)
 {
@@ -182,6 +223,11 @@ static int routed_propagate(struct m3_recomputing *m)
 {
     const struct m3_config *c = m->config;
     const struct m3_given *each = &m->in[0], *p = &m->in[1];
+    const double steps = (double)(c->K + 1), floor = m->floor[0] * fmax(1, fabs(c->routed_scaling));
+    for (int64_t i = 0; i < m->count && floor > 0; i++) {
+        m->spread.error[i] += steps * floor;
+        m->spread.variance[i] += steps * floor * floor / 3;
+    }
     return m3_propagate_routed(m->ctx, &m->spread, each->x, p->x, &each->off, &p->off, m->rows, c->K, c->H,
                                c->routed_scaling, m->stored[0]);
 }
@@ -189,6 +235,6 @@ static int routed_propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_routed = {
     .name = "routed", .sections = { "5.15 experts" }, .value = routed_value, .bound = routed_bound,
-    .propagate = routed_propagate, .points = { "moe.routed.sum" },
+    .propagate = routed_propagate, .prepare = routed_prepare, .points = { "moe.routed.sum" },
 };
 /* clang-format on */

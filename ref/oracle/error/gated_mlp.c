@@ -12,11 +12,34 @@ enum { LANES = M3_DOT_LANES, ROWS = 64 };       /* rows at a time: bounds the sc
 int m3_prepare_gated_mlp(struct m3_recomputing *m)
 {
     const struct m3_input_rounding rule = m3_recompute_input_rounding(m, m3_tap_table[m->tap].name);
+    const struct m3_expert *expert = m->row->op == M3_OP_EXPERT ? (const void *)m->w[0] : NULL;
+    const struct m3_weight *w2 = expert ? &expert->w2 : m->w[2];
     m->stored[3] += m3_input_roundoff(&rule);           /* `act` is rounded once more as input of the last product */
+    m->stored[3] += m3_recompute_weight_roundoff(m, w2, m3_tap_table[m->tap].name);
+    m->act_input = rule;
+    m->bound.largest = &m->largest;
     m3_recompute_jitter(m);
     m3_recompute_jitter_spread(m);
     m3_recompute_round_input(m, m->op->points[0]);
+    m3_recompute_round_weights(m, m->w[0], m->op->points[0]);   /* those of gate and up have one rule */
     return m->status;
+}
+
+struct m3_mlp_storage m3_mlp_storage_of(const struct m3_recomputing *m)
+{
+    const struct m3_input_rounding *rule = &m->act_input;
+    struct m3_mlp_storage s = { m->stored[0],
+                                m->stored[1],
+                                m->stored[2],
+                                m->stored[3],
+                                .partials = m->partials,
+                                .u = m->how.u,
+                                .weight_floor = m->weight_floor,
+                                .largest = m->largest };
+    for (int i = 0; i < M3_POINTS; i++) s.floor = fmax(s.floor, m->floor[i]);
+    if (rule->dtype == M3_F8_E4M3 && rule->group != M3_GROUP_BLOCK)
+        s.act_floor[rule->group == M3_GROUP_TENSOR] = 0x1p-10 / 448;
+    return s;
 }
 
 /* ---- value and bound, in one pass over the weights */
@@ -106,6 +129,8 @@ int m3_bound_gated_mlp(struct m3_ctx *ctx, struct m3_bound *out, double *y, cons
         mlp.x = x + t * w1->cols, mlp.y = y ? y + t * H : values;
         mlp.bound = out->bound + t * H, mlp.walk = out->walk ? out->walk + t * H : walk;
         status = m3_dot_panels(ctx, bound_act, &mlp, w1, w3, n);
+        for (int64_t i = 0; i < n * F && out->largest && !status; i++)
+            *out->largest = fmax(*out->largest, fabs(act[i]));
         if (!status) status = m3_dot_panels(ctx, bound_out, &mlp, w2, NULL, n);
     }
     m3_scratch_release(ctx, mark);
@@ -130,6 +155,17 @@ struct propagated {
     int64_t H, F;
 };
 
+/* The smallest steps of the weights' format. */
+static void add_weight_floor(double *error, double *variance, const struct propagated *mlp, int64_t t)
+{
+    const double floor = mlp->storage->weight_floor;
+    struct m3_spread lane = { error, variance };
+    for (int l = 0; l < LANES && floor > 0; l++) {
+        m3_propagate_weight_floor(&lane, mlp->x + t * mlp->H, 1, mlp->H, 1, floor);
+        lane.error++, lane.variance++;
+    }
+}
+
 /* Gate or up of LANES channels: the errors from x and from storing. */
 static void linear_spread(double *sum, double *error, double *variance, const struct propagated *mlp, int64_t t,
                           const double *panel, double u)
@@ -143,7 +179,8 @@ static void linear_spread(double *sum, double *error, double *variance, const st
     memset(variance, 0, sizeof dots.sum);
     if (!m3_is_exact(mlp->of_x))
         m3_dot_spread(error, variance, mlp->of_x->error + at, mlp->of_x->variance + at, panel, mlp->H);
-    m3_propagate_store(&spread, sum, LANES, u, 0);
+    add_weight_floor(error, variance, mlp, t);
+    m3_propagate_store(&spread, sum, LANES, u, u > 0 ? mlp->storage->floor : 0);
 }
 
 static void propagate_act(const void *self, int64_t t, const struct m3_panel *panel)
@@ -159,14 +196,35 @@ static void propagate_act(const void *self, int64_t t, const struct m3_panel *pa
         struct m3_spread of_act = { mlp->of_act.error + at, mlp->of_act.variance + at };
         double y = m3_gate_value(gate[l], up[l], mlp->gate);
         m3_propagate_gate(&of_act, 0, gate[l], up[l], &of_gate, &of_up, l, mlp->gate, s->chain);
-        m3_propagate_store(&of_act, &y, 1, s->act, 0);
+        m3_propagate_gate_floor(&of_act, 0, gate[l], up[l], mlp->gate, s->chain > 0 ? s->floor : 0);
+        m3_propagate_store(&of_act, &y, 1, s->act, s->act > 0 ? s->floor : 0);
         mlp->act[at] = y;
+    }
+}
+
+/* Half a step of `act` where its scale is that of a row, or of all rows. The candidate's largest number may be larger
+ * by its error. */
+static void add_act_floor(const struct propagated *mlp, int64_t T)
+{
+    const double *share = mlp->storage->act_floor;
+    for (int64_t t = 0; t < T && (share[0] > 0 || share[1] > 0); t++) {
+        double largest = 0, off = 0;
+        for (int64_t i = t * mlp->F; i < (t + 1) * mlp->F; i++) {
+            largest = fmax(largest, fabs(mlp->act[i]));
+            off = fmax(off, mlp->of_act.error[i]);
+        }
+        const double floor = share[0] * (largest + off) + share[1] * (mlp->storage->largest + off);
+        for (int64_t i = t * mlp->F; i < (t + 1) * mlp->F; i++) {
+            mlp->of_act.error[i] += floor;
+            mlp->of_act.variance[i] += floor * floor / 3;
+        }
     }
 }
 
 static int is_nothing(const struct m3_spread *of_x, const struct m3_mlp_storage *s)
 {
-    return m3_is_exact(of_x) && s->gate == 0 && s->up == 0 && s->chain == 0 && s->act == 0 && s->partials.ranks == 0;
+    return m3_is_exact(of_x) && s->gate == 0 && s->up == 0 && s->chain == 0 && s->act == 0 && s->partials.ranks == 0 &&
+           s->weight_floor == 0;
 }
 
 int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
@@ -184,7 +242,9 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
         const struct propagated mlp = { x + t * H, &rows_x, of_act, memory + 2 * rows * F, g, storage, H, F };
         memset(memory, 0, (size_t)(2 * rows * F) * sizeof *memory);
         status = m3_dot_panels(ctx, propagate_act, &mlp, w1, w3, n);
+        if (!status) add_act_floor(&mlp, n);
         if (!status) status = m3_propagate_linear(ctx, &to, &of_act, w2, n);
+        if (!status) m3_propagate_weight_floor(&to, mlp.act, n, F, w2->rows, storage->weight_floor);
         if (!status && storage->partials.ranks > 0)
             status =
                 m3_propagate_partials(ctx, &to, NULL, mlp.act, &of_act, w2, NULL, n, &storage->partials, storage->u);
@@ -196,8 +256,7 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
-    const struct m3_mlp_storage storage = { m->stored[0], m->stored[1], m->stored[2],
-                                            m->stored[3], m->partials,  m->how.u };
+    const struct m3_mlp_storage storage = m3_mlp_storage_of(m);
     return m3_propagate_gated_mlp(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->w[0], m->w[1], m->w[2], &gate,
                                   m->rows, &storage);
 }

@@ -7,26 +7,26 @@
 
 struct m3_input_rounding m3_recompute_input_rounding(const struct m3_recomputing *m, const char *point)
 {
-    const struct m3_input_rounding none = { M3_DTYPES, M3_UNSCALED, 0 };
+    const struct m3_input_rounding none = { .dtype = M3_DTYPES };
     char name[160];
     if (!m->setting->profile) return none;
     m3_point_name(name, sizeof name, m->tap, m->layer, point);
     return m3_profile_input(m->setting->profile, name);
 }
 
-double m3_input_roundoff(const struct m3_input_rounding *rule)
+static double largest_of(const double *x, int64_t n)
 {
-    if (rule->dtype == M3_DTYPES) return 0;
-    return rule->exponent_down ? 0x1p-3 : 0x1p-4;
-}
-
-/* A block of a row whose numbers share a scale: each has a relative error of 2^-4, or 2^-3 if it saturates, plus half
- * the smallest step. */
-static void quantise(double *error, double *variance, const double *x, int64_t n, const struct m3_input_rounding *rule)
-{
-    const double largest_code = 448, half_step = 0x1p-10;
     double largest = 0;
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(x[i]));
+    return largest;
+}
+
+/* Numbers that share a scale, that of the number `largest`: each has a relative error of 2^-4, or 2^-3 if it saturates,
+ * plus half the smallest step. */
+static void quantise(double *error, double *variance, const double *x, int64_t n, double largest,
+                     const struct m3_input_rounding *rule)
+{
+    const double largest_code = 448, half_step = 0x1p-10;
     double scale = largest / largest_code, saturated = INFINITY;
     if (rule->scaling == M3_SCALE_MX32 && largest > 0) {
         int exponent;
@@ -55,23 +55,89 @@ int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int
     return 1;
 }
 
-void m3_recompute_round_input(struct m3_recomputing *m, const char *point)
+void m3_round_inputs(struct m3_spread *off, const double *x, int64_t rows, int64_t width, double largest,
+                     const struct m3_input_rounding *rule)
 {
-    const struct m3_input_rounding rule = m3_recompute_input_rounding(m, point);
-    const int64_t width = m->in[0].width, block = rule.scaling == M3_SCALE_MX32 ? 32 : 128;
-    struct m3_given *in = &m->in[0];
-    if (rule.dtype == M3_DTYPES || !m3_recompute_own_spread(m, &in->off, m->rows * width)) return;
-    for (int64_t r = 0; r < m->rows; r++)
+    const int64_t block = rule->group != M3_GROUP_BLOCK ? width : rule->scaling == M3_SCALE_MX32 ? 32 : 128;
+    if (rule->dtype != M3_F8_E4M3) {
+        if (rule->dtype != M3_DTYPES) m3_propagate_store(off, x, rows * width, rule->u, rule->floor);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++)
         for (int64_t k = 0; k < width; k += block) {
-            const int64_t at = r * width + k;
-            quantise(in->off.error + at, in->off.variance + at, in->x + at, m3_min(block, width - k), &rule);
+            const int64_t at = r * width + k, n = m3_min(block, width - k);
+            const double most = rule->group == M3_GROUP_TENSOR ? largest : largest_of(x + at, n);
+            quantise(off->error + at, off->variance + at, x + at, n, most, rule);
         }
 }
 
-/* Keys and values in a cache of a coarser format. Formats of 8 bits have a scale, of which it is only known that it is
- * no larger than 1 or than what brings the largest number to the largest code: it stretches the smallest step. What was
- * scaled may be stored like the tap again. */
-void m3_recompute_round_key(struct m3_recomputing *m, int i)
+/* The rows that are not recomputed belong to the tensor too. */
+static double largest_of_operand(const struct m3_recomputing *m)
+{
+    const struct m3_value *all = m->operands[0];
+    const double here = largest_of(m->in[0].x, m->rows * m->in[0].width);
+    return all && all->values ? fmax(here, largest_of(all->values, all->rows * all->width)) : here;
+}
+
+/* Does operand 0 hold only numbers of that format, so that rounding changes none? */
+static int is_stored_so(const struct m3_recomputing *m, const struct m3_input_rounding *rule)
+{
+    enum m3_tap tap;
+    int64_t layer;
+    char name[96];
+    if (rule->dtype == M3_F8_E4M3 || rule->u == 0 || m->setting->semantics->jitter != 0) return 0;
+    if (m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, 0)) return 0;
+    if (m3_tap_name(name, sizeof name, tap, layer) || m3_is_off(&m->in[0])) return 0;
+    return m3_profile_dtype(m->setting->profile, name) == rule->dtype &&
+           m3_profile_store(m->setting->profile, name) == rule->u;
+}
+
+void m3_recompute_round_input(struct m3_recomputing *m, const char *point)
+{
+    const struct m3_input_rounding rule = m3_recompute_input_rounding(m, point);
+    struct m3_given *in = &m->in[0];
+    if (is_stored_so(m, &rule)) return;
+    if (rule.dtype == M3_DTYPES || !m3_recompute_own_spread(m, &in->off, m->rows * in->width)) return;
+    m3_round_inputs(&in->off, in->x, m->rows, in->width, largest_of_operand(m), &rule);
+}
+
+/* Is every weight, as it is stored, a number of a format with so small a unit roundoff? Products of codes and scales
+ * that are no powers of two are not. */
+static int holds_weights(const struct m3_weight *w, double u)
+{
+    if (w->dtype == M3_F8_E4M3) return w->scaling != M3_SCALE_128X128 || u >= 0x1p-8;
+    return w->dtype == M3_BF16 || (w->dtype == M3_F16 && u <= 0x1p-10);
+}
+
+double m3_recompute_weight_roundoff(struct m3_recomputing *m, const struct m3_weight *w, const char *point)
+{
+    const struct m3_profile *profile = m->setting->profile;
+    char name[160];
+    if (!profile) return 0;
+    m3_point_name(name, sizeof name, m->tap, m->layer, point);
+    const double u = m3_profile_weights(profile, name), floor = m3_profile_weight_floor(profile, name);
+    if (floor > 0x1p-126) m->weight_floor = fmax(m->weight_floor, floor);
+    return holds_weights(w, u) ? 0 : u;
+}
+
+/* Weights with a relative error u change the sum as inputs with a relative error u do. */
+void m3_recompute_round_weights(struct m3_recomputing *m, const struct m3_weight *w, const char *point)
+{
+    const int64_t n = m->rows * w->cols;
+    const double u = m->status ? 0 : m3_recompute_weight_roundoff(m, w, point);
+    struct m3_spread *off = &m->in[0].off;
+    if (u == 0 || !m3_recompute_own_spread(m, off, n)) return;
+    for (int64_t i = 0; i < n; i++) {
+        const double x = fabs(m->in[0].x[i]);
+        off->error[i] += u * (x + off->error[i]);
+        off->variance[i] += u * u * x * x / 3;
+    }
+}
+
+/* Keys and values in a cache of a coarser format, or operands of products that are rounded. Formats of 8 bits have a
+ * scale, of which it is only known that it is no larger than 1 or than what brings the largest number to the largest
+ * code: it stretches the smallest step. What was scaled may be stored like the tap again. */
+void m3_recompute_round_read(struct m3_recomputing *m, int i)
 {
     enum m3_tap tap;
     int64_t layer;
@@ -83,7 +149,8 @@ void m3_recompute_round_key(struct m3_recomputing *m, int i)
     const struct m3_read_rounding rule = m3_profile_read(profile, name);
     const struct m3_value *all = m->operands[i];
     struct m3_given *in = &m->in[i];
-    const int64_t n = (m->setting->the_case->p0 + m->numbers[m->rows - 1] + 1) * in->width;
+    const int64_t places = m->setting->the_case->p0 + m->numbers[m->rows - 1] + 1;
+    const int64_t n = (m3_is_by_row(m, i) ? m->rows : places) * in->width;
     if (rule.u == 0 || !m3_recompute_own_spread(m, &in->off, n)) return;
     double scale = 1;
     for (int64_t k = 0; k < all->rows * all->width && rule.largest > 0; k++)

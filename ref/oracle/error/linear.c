@@ -40,25 +40,13 @@ static void join_operands(struct m3_recomputing *m)
     m->in[0].off = (struct m3_spread){ spread, spread + n };
 }
 
-/* Weights with a relative error u change the sum as inputs with a relative error u do. */
-static void round_weights(struct m3_recomputing *m, const struct m3_weight *w)
-{
-    char name[160];
-    struct m3_spread *off = &m->in[0].off;
-    const int64_t n = m->rows * w->cols;
-    if (!m->setting->profile || w->dtype == M3_BF16 || w->dtype == M3_F8_E4M3) return;
-    m3_point_name(name, sizeof name, m->tap, m->layer, m3_tap_table[m->tap].name);
-    const double u = m3_profile_weights(m->setting->profile, name);
-    if (u > 0 && m3_recompute_own_spread(m, off, n)) m3_propagate_store(off, m->in[0].x, n, u, 0);
-}
-
 static int prepare(struct m3_recomputing *m)
 {
     const struct m3_weight *w = m->w[0];
     if (m->tap == M3_TAP_MTP_EH_PROJ) join_operands(m);
     if (m->tap == M3_TAP_ROUTER_LOGITS) m3_recompute_jitter(m);
     m3_recompute_round_input(m, m3_tap_table[m->tap].name);
-    if (!m->status) round_weights(m, w);
+    m3_recompute_round_weights(m, w, m3_tap_table[m->tap].name);
     return m->status;
 }
 
@@ -271,12 +259,26 @@ int m3_propagate_partials(struct m3_ctx *ctx, struct m3_spread *out, double *y, 
     return m3_dot_panels(ctx, partials_place, &linear, w, NULL, T);
 }
 
+void m3_propagate_weight_floor(struct m3_spread *out, const double *x, int64_t T, int64_t cols, int64_t rows,
+                               double floor)
+{
+    for (int64_t t = 0; t < T && floor > 0; t++) {
+        double mass = 0, squares = 0;
+        for (int64_t k = t * cols; k < (t + 1) * cols; k++) mass += fabs(x[k]), squares += x[k] * x[k];
+        for (int64_t i = t * rows; i < (t + 1) * rows; i++) {
+            out->error[i] += floor * mass;
+            out->variance[i] += floor * floor * squares / 3;
+        }
+    }
+}
+
 static int propagate(struct m3_recomputing *m)
 {
     int status = m3_propagate_linear(m->ctx, &m->spread, &m->in[0].off, m->w[0], m->rows);
     if (!status && m->partials.ranks > 0)
         status = m3_propagate_partials(m->ctx, &m->spread, m->y, m->in[0].x, &m->in[0].off, m->w[0], m->vector[1],
                                        m->rows, &m->partials, m->how.u);
+    if (!status) m3_propagate_weight_floor(&m->spread, m->in[0].x, m->rows, m->in[0].width, m->width, m->weight_floor);
     if (m->row->more == M3_MORE_JOIN) m3_propagate_add(&m->spread, &m->in[1].off, NULL, m->count);
     return status;
 }

@@ -38,6 +38,9 @@ int m3_propagate_layer_norm(struct m3_ctx *, struct m3_spread *out, const double
                             const double *w, int64_t T, int64_t H, double eps);
 int m3_propagate_linear(struct m3_ctx *, struct m3_spread *out, const struct m3_spread *of_x, const struct m3_weight *w,
                         int64_t T);
+/* Weights [rows,cols] that are each off by as much as `floor`; x [T,cols]. */
+void m3_propagate_weight_floor(struct m3_spread *out, const double *x, int64_t T, int64_t cols, int64_t rows,
+                               double floor);
 /* Adds what rounding the parts of a product costs, the rounding of the result included, beside m3_propagate_linear. y
  * is what is expected of x: where x is exact, it becomes the middle of the results that the roundings can have. NULL:
  * x is never exact. u: of the arithmetic that adds products. */
@@ -54,6 +57,8 @@ struct m3_attend_storage {
     double logits; /* after the products and again after the scale */
     double p; /* weights, before they meet v */
     double partial; /* outputs of parts of the keys, before they are merged */
+    double floor; /* half the smallest step of the coarsest of these formats */
+    double lse; /* of the parts, by which their outputs are weighted */
 };
 
 /* blocks NULL: full. Either output may be NULL; lse's spread is absolute. */
@@ -88,6 +93,11 @@ void m3_propagate_add(struct m3_spread *out, const struct m3_spread *of_a, const
 /* Unit roundoffs of the intermediates that a gated MLP stores; 0: not coarser. */
 struct m3_mlp_storage {
     double gate, up, chain, act;
+    double floor;                       /* half the smallest step of the coarsest of these formats */
+    double weight_floor;                /* of that of the weights */
+    double act_floor[2];                /* half a step of `act` as input of the last product: a share of the largest
+                                         * number of its row, and of `largest` */
+    double largest;                     /* of `act` in all rows */
     struct m3_partials partials;        /* of the last product */
     double u;                           /* of the arithmetic: for partials only */
 };

@@ -67,13 +67,16 @@ void m3_allowance(double *error, double *variance, const struct m3_bound *bound,
     }
 }
 
-/* The unit roundoff of storing at a point; 0: not coarser. */
-static double stored_at(const struct m3_recomputing *m, const char *point)
+/* How the operator's intermediates are stored. Formats with the range of floats have no steps to speak of. */
+static void read_points(struct m3_recomputing *m)
 {
     char name[160];
-    if (!m->setting->profile || !point) return 0;
-    m3_point_name(name, sizeof name, m->tap, m->layer, point);
-    return m3_profile_store(m->setting->profile, name);
+    for (int i = 0; i < M3_POINTS && m->setting->profile && m->op->points[i]; i++) {
+        m3_point_name(name, sizeof name, m->tap, m->layer, m->op->points[i]);
+        m->stored[i] = m3_profile_store(m->setting->profile, name);
+        const double floor = m3_profile_store_floor(m->setting->profile, name);
+        m->floor[i] = floor > 0x1p-126 ? floor : 0;
+    }
 }
 
 /* In which parts the tap is computed. An additive join adds a vector that no rank has a part of. */
@@ -125,7 +128,7 @@ static void store(struct m3_recomputing *m)
         !m3_tap_name(source, sizeof source, tap, layer) && m3_profile_store(profile, source) >= u)
         return;
     struct m3_spread *out = spread_of_result(m);
-    if (out) m3_propagate_store(out, m->out->y, m->count, u, m3_store_floor(m3_profile_dtype(profile, name)));
+    if (out) m3_propagate_store(out, m->out->y, m->count, u, m3_profile_store_floor(profile, name));
 }
 
 /* Rows [r, r + rows) of a tap. */
@@ -165,7 +168,7 @@ static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing
 
 static void propagate(struct m3_recomputing *m)
 {
-    int is_off = m->partials.ranks > 0;
+    int is_off = m->partials.ranks > 0 || m->weight_floor > 0;
     for (int i = 0; i < M3_OPERANDS; i++) is_off |= m3_is_off(&m->in[i]);
     for (int i = 0; i < M3_POINTS; i++) is_off |= m->stored[i] > 0;
     struct m3_spread *spread = m->op->propagate && is_off ? spread_of_result(m) : NULL;
@@ -235,6 +238,15 @@ struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int
     return how;
 }
 
+/* What the result may be off by. */
+static void allow(struct m3_recomputing *m)
+{
+    call(m, m->op->bound);
+    propagate(m);
+    m->out->n = m->bound.n, m->out->f = m->bound.f;
+    if (m->out->y) store(m);
+}
+
 int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, enum m3_tap tap, int64_t layer,
                  const struct m3_value *const operands[M3_OPERANDS], int64_t first, int64_t end, struct m3_error *error)
 {
@@ -251,17 +263,14 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
     if (!m.status && !out->missing[0]) {
         m.count = m.rows * m.width;
         m.how = m3_setting_arithmetic(setting, m.count);
-        for (int i = 0; i < M3_POINTS; i++) m.stored[i] = stored_at(&m, m.op->points[i]);
-        for (int i = 1; i <= m.op->keys; i++) m3_recompute_round_key(&m, i);
+        read_points(&m);
+        for (int i = 0; i < m.op->reads; i++) m3_recompute_round_read(&m, i);
         m.partials = partials_of(&m);
         results(&m);
         expand_vectors(&m);
         if (m.op->prepare && !m.status) m3_recompute_check(&m, m.op->prepare(&m));
-        call(&m, m.op->value);
-        call(&m, m.op->bound);
-        propagate(&m);
-        out->n = m.bound.n, out->f = m.bound.f;
-        if (out->y) store(&m);
+        call(&m, setting->instead ? setting->instead : m.op->value);
+        if (!setting->instead) allow(&m);
     }
     m3_scratch_release(setting->ctx, mark);
     return m.status;

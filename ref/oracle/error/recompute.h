@@ -24,6 +24,10 @@ struct m3_value {
 /* The index in a value of a row of the call; -1: the value does not have it. */
 int64_t m3_value_row(const struct m3_value *value, int64_t number);
 
+struct m3_recomputing;          /* private/recompute.h */
+/* Fills y of a tap with something else: parameters/private/derivatives.h. */
+typedef int m3_recompute_instead(struct m3_recomputing *m);
+
 /* The setting shared by all taps of a call. */
 struct m3_setting {
     const struct m3_model *model;           /* weights, and the taps that they determine, may be absent (data NULL) */
@@ -32,6 +36,13 @@ struct m3_setting {
     const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
     struct m3_ctx *ctx;
     int unrounded;                          /* results are not rounded for storing */
+    m3_recompute_instead *instead;          /* in place of the tap's value, bound and spread; NULL: those */
+    enum m3_norm_scale {
+        M3_SCALE_EITHER,
+        M3_SCALE_PLAIN,
+        M3_SCALE_ROUNDED
+    } norm_scale;    /* 1 + w of a norm whose
+                                             * profile lets it be rounded */
 };
 
 struct m3_recomputed {
@@ -60,6 +71,16 @@ struct m3_gate m3_setting_gate(const struct m3_setting *setting);
 /* What a bound allows, as a spread: error, variance [n]. */
 void m3_allowance(double *error, double *variance, const struct m3_bound *bound, int64_t n, double u);
 
+/* input_rounding.c: adds what rounding inputs x [rows,width] costs; largest: of the whole tensor. */
+void m3_round_inputs(struct m3_spread *off, const double *x, int64_t rows, int64_t width, double largest,
+                     const struct m3_input_rounding *rule);
+
+/* m3_graph_operand of this call: without pictures `fused` reads no features; experts may read their weights. */
+int m3_setting_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_setting *, enum m3_tap tap,
+                       int64_t layer, int i);
+/* Does the profile let the routing weight multiply the activations of this layer's experts? */
+int m3_setting_weighs_first(const struct m3_setting *setting, int64_t layer);
+
 /* The number of elements in a row of the tap; that of blocks follows from the places of the call. */
 int64_t m3_tap_width(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
 /* Rows of the tap in the whole call: T, P, M, or fewer in a module. */
@@ -83,6 +104,9 @@ int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m
  * pictures. */
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error);
+/* A derivative in place of the tap itself: y alone. */
+int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                        m3_recompute_instead *derivative, struct m3_error *error);
 /* The sum that a norm reads, if the profile lets it read the sum before it is rounded; otherwise 0. Such a norm has
  * two hypotheses: the one above, of the sum as it was stored, and the next one. */
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *setting, enum m3_tap tap,
@@ -91,6 +115,10 @@ int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *
  * the stored sum with its rounding as a spread. Says in out->missing if the tap has no such hypothesis. */
 int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                              struct m3_error *error);
+/* The same for any other hypothesis than the first: a sum before its rounding, 1 + w in the weights' format, both. */
+enum m3_hypothesis { M3_AS_FUSED = 1, M3_AS_ROUNDED = 2, M3_HYPOTHESES = 4 };
+int m3_trace_recompute_as(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                          int hypothesis, struct m3_error *error);
 /* The whole list of (tap, layer) of a call in execution order: index from 0; 0 at the end. */
 int m3_trace_tap(const struct m3_setting *setting, int64_t index, enum m3_tap *tap, int64_t *layer);
 

@@ -2,6 +2,27 @@
 
 #include <math.h>
 
+#include "oracle/error/tiers.h"
+
+/* 1 + w in the weights' format is a hypothesis of its own; where it is not known whether it was rounded, an error. */
+static int prepare(struct m3_recomputing *m)
+{
+    char name[96];
+    const struct m3_setting *s = m->setting;
+    if (!s->profile || !m->config->gemma_norm || m3_tap_name(name, sizeof name, m->tap, m->layer)) return m->status;
+    const enum m3_dtype dtype = m3_profile_norm_weight(s->profile, name);
+    if (dtype == M3_DTYPES || s->norm_scale == M3_SCALE_PLAIN) return m->status;
+    if (s->norm_scale == M3_SCALE_EITHER) {
+        m->stored[0] = m3_partials_roundoff(dtype);
+        return m->status;
+    }
+    double *w = m3_recompute_scratch(m, m->w[0]->cols, sizeof *w);
+    for (int64_t i = 0; w && i < m->w[0]->cols; i++)
+        w[i] = m3_stored_as(1 + m3_stored_as(m->vector[0][i], dtype), dtype) - 1;
+    m->vector[0] = w;
+    return m->status;
+}
+
 static int value(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;            /* heads are normalised separately */
@@ -81,6 +102,7 @@ int m3_propagate_rms_norm(struct m3_ctx *ctx, struct m3_spread *out, const doubl
 static int propagate(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
+    if (m->stored[0] > 0) m3_propagate_store(&m->spread, m->y, m->count, m->stored[0], 0);      /* of 1 + w */
     return m3_propagate_rms_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
                                  m->config->eps, m->config->gemma_norm != 0);
 }
@@ -88,6 +110,6 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_rms_norm = {
     .name = "rms_norm", .sections = { "5.2 rms_norm" }, .value = value, .bound = bound, .propagate = propagate,
-    .functions = M3_FUNCTIONS_EXP,
+    .prepare = prepare, .functions = M3_FUNCTIONS_EXP,
 };
 /* clang-format on */

@@ -178,9 +178,23 @@ int m3_propagate_rope(struct m3_ctx *ctx, struct m3_spread *out, const double *x
     return M3_OK;
 }
 
+/* Half the smallest steps of the formats of cosine and sine, and of the products. */
+static void propagate_floors(struct m3_recomputing *m, int64_t D, int64_t R)
+{
+    const double turn = m->floor[0], product = m->floor[1], *x = m->in[0].x;
+    for (int64_t i = 0; i < m->count && (turn > 0 || product > 0); i++) {
+        const int64_t c = i % D, half = R / 2, other = c < half ? i + half : i - half;
+        if (c >= R) continue;
+        const double squares = x[i] * x[i] + x[other] * x[other];
+        m->spread.error[i] += turn * (fabs(x[i]) + fabs(x[other])) + 2 * product;
+        m->spread.variance[i] += (turn * turn * squares + 2 * product * product) / 3;
+    }
+}
+
 static int propagate(struct m3_recomputing *m)
 {
     const struct tables *t = m->prepared;
+    propagate_floors(m, t->D, t->R);
     return m3_propagate_rope(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, t->cos, t->sin, m->rows, m->width / t->D,
                              t->D, t->R, m->stored[0], m->stored[1]);
 }

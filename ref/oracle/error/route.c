@@ -83,12 +83,14 @@ int m3_propagate_route(struct m3_ctx *ctx, struct m3_spread *out, const double *
 static int propagate(struct m3_recomputing *m)
 {
     const struct m3_given *s = &m->in[0];
+    if (m->stored[0] > 0) m3_propagate_store(&m->spread, m->y, m->count, m->stored[0], 0);      /* of the sum */
     return m3_propagate_route(m->ctx, &m->spread, s->x, &s->off, m->in[1].ids, m->rows, m->config->E, m->config->K);
 }
 
 /* clang-format off */
 const struct m3_error_operator m3_error_route = {
     .name = "route", .sections = { "5.14 route" }, .value = value, .bound = bound, .propagate = propagate,
+    .points = { "moe.weights.sum" },
 };
 /* clang-format on */
 
@@ -106,4 +108,5 @@ const struct m3_error_operator m3_error_select_experts = {
     .name = "route",
     .sections = { "5.14 route" },
     .value = select_experts,
+    .points = { "moe.experts.sum" },
 };

@@ -27,11 +27,11 @@ int64_t m3_recompute_span(const struct m3_recomputing *m, int64_t i)
 /* Reports the missing rows of operand i: the first that is missing, and those after it. */
 static void say_missing(struct m3_recomputing *m, int i, int64_t first, int64_t last)
 {
-    enum m3_tap tap;
-    int64_t layer;
+    enum m3_tap tap = m->tap;
+    int64_t layer = m->layer;
     char name[96] = "";
     if (m->out->missing[0]) return;
-    m3_graph_operand(&tap, &layer, m->setting->model, m->setting->semantics, m->tap, m->layer, i);
+    m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, i);
     m3_tap_name(name, sizeof name, tap, layer);
     if (!m->operands[i]) m3_recompute_missing(m->out, "%s", name);
     else if (first == last) m3_recompute_missing(m->out, "%s, row %" PRId64, name, first);
@@ -84,9 +84,20 @@ static int64_t reads(const struct m3_recomputing *m, int i, int64_t number)
     return of_later ? number + m3_mtp_module_of(m->layer) + 1 : number;
 }
 
+int m3_setting_weighs_first(const struct m3_setting *s, int64_t layer)
+{
+    char name[96];
+    return s->profile && !m3_tap_name(name, sizeof name, M3_TAP_EXPERT_OUT, layer) &&
+           m3_profile_weight_first(s->profile, name);
+}
+
 int m3_setting_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_setting *s, enum m3_tap tap,
                        int64_t layer, int i)
 {
+    if (tap == M3_TAP_EXPERT_OUT && i == 2 && m3_setting_weighs_first(s, layer)) {
+        *operand = M3_TAP_EXPERT_WEIGHTS, *operand_layer = layer;
+        return 0;
+    }
     if (tap == M3_TAP_FUSED && i == 1 && s->the_case->pictures.P == 0) return -1;
     return m3_graph_operand(operand, operand_layer, s->model, s->semantics, tap, layer, i);
 }

@@ -20,7 +20,7 @@ struct sums {
 
 const char *m3_tier_name(enum m3_tier tier)
 {
-    static const char *const names[M3_TIERS] = { "hard", "grid", "suspect", "walk", "variance", "bias" };
+    static const char *const names[M3_TIERS] = { "hard", "grid", "suspect", "walk", "variance", "bias", "parameter" };
     int i = 0;
     while (i + 1 < M3_TIERS && (1 << i) < (int)tier) i++;
     return names[i];
@@ -191,7 +191,8 @@ static void judge_element(struct m3_tier_result *result, struct sums *sums, cons
 /* Returns 0, or the reason why the tap cannot be judged. */
 static int judge_elements(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap)
 {
-    double largest = formats[format_of(tap->stored)].largest;
+    const double largest = formats[format_of(tap->stored)].largest;
+    const int may_overflow = tap->stored != M3_F16;         /* its range is so small that a program has to mind it */
     for (int64_t i = 0; i < tap->count; i++) {
         double c = tap->candidate[i], r = tap->reference[i];
         if (isnan(r)) {
@@ -207,7 +208,7 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
                 result->worst = i;
                 return 1;
             }
-            if (isinf(c) && signbit(c) == signbit(r) && fabs(r) + a.hard > largest) {
+            if (isinf(c) && may_overflow && signbit(c) == signbit(r) && fabs(r) + a.hard > largest) {
                 result->not_judged++;
                 continue;
             }

@@ -18,6 +18,7 @@ enum m3_tier {
     M3_TIER_WALK = 8,           /* an error exceeds lambda standard deviations, or 2 in the mean square */
     M3_TIER_VARIANCE = 16,      /* mean square of all errors, relative to the worst case */
     M3_TIER_BIAS = 32,          /* the errors are biased to one side */
+    M3_TIER_PARAMETER = 64,     /* the errors line up with the derivative by a parameter (parameters/) */
 };
 
 /* One tap, N elements. NULL means zeros for extra and extra_variance, "not known" for the others. */
@@ -35,6 +36,16 @@ struct m3_tap_values {
     int tiers_off;                  /* of enum m3_tier: tiers that do not apply */
 };
 
+/* What looks like another value of a parameter of the model. */
+struct m3_parameter {
+    const char *name;               /* static: "alpha"; NULL: nothing does */
+    double expected, estimate, standard_error;
+    double z;                       /* of the difference, in standard deviations of honest errors. Without a name: the
+                                     * one farthest from 0 */
+    int tested;                     /* number of parameters */
+    int is_cap;                     /* the values are 1 / cap^2 */
+};
+
 struct m3_tier_result {
     enum m3_verdict verdict;        /* PASS, SUSPECT, FAIL, NOT_JUDGED (no element judged), NOT_COMPARABLE (NaN) */
     int tiers;                      /* of enum m3_tier: those that object */
@@ -48,12 +59,13 @@ struct m3_tier_result {
     double largest_z;               /* |d| / sigma */
     double variance, bias;          /* over their limits; NaN: not taken */
     enum m3_dtype grid;             /* M3_DTYPES: none */
+    struct m3_parameter parameter;  /* of m3_parameters_test */
     enum m3_status status;          /* M3_INTERNAL: a bound is not finite and >= 0 */
 };
 
 /* "hard", "walk", .. of a single tier. */
 const char *m3_tier_name(enum m3_tier tier);
-enum { M3_TIERS = 6 };
+enum { M3_TIERS = 7 };
 
 /* 0 if an argument is NaN. Infinities must be equal. */
 int m3_element_ok(double candidate, double reference, double allowed);

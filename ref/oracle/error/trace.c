@@ -256,6 +256,8 @@ static int may_recompute(const struct m3_trace *t, int64_t at, int64_t asked)
 struct asked {
     int64_t slot, first, end;
     int fused;                      /* a norm reads its sum before it is rounded */
+    m3_recompute_instead *instead;  /* of the requested tap; NULL: the tap itself */
+    enum m3_norm_scale scale;       /* how it forms 1 + w */
 };
 
 /* The sum of a norm before its rounding, of the sum's known terms. Returns 0 in *is_made if one is not known. */
@@ -331,10 +333,12 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
     }
     const struct slot *s = &t->slots[at];
     const int whole = at != asked->slot;
+    struct m3_setting setting = t->setting;
+    if (!whole) setting.instead = asked->instead, setting.norm_scale = asked->scale;
     int status = read_sum(&sum, t, at, asked, error);
     if (sum.values) operands[0] = &sum;
     if (!status)
-        status = m3_recompute(out, &t->setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
+        status = m3_recompute(out, &setting, s->tap, s->layer, operands, whole ? 0 : asked->first,
                               whole ? INT64_MAX : asked->end, error);
     free_value(&sum);
     return status;
@@ -362,19 +366,44 @@ static int ask(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap ta
 int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                        struct m3_error *error)
 {
-    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX }, error);
+    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX, .scale = M3_SCALE_PLAIN }, error);
 }
 
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error)
 {
-    return ask(out, trace, tap, layer, (struct asked){ .first = first, .end = end }, error);
+    return ask(out, trace, tap, layer, (struct asked){ .first = first, .end = end, .scale = M3_SCALE_PLAIN }, error);
+}
+
+int m3_trace_recompute_as(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                          int hypothesis, struct m3_error *error)
+{
+    const struct m3_profile *profile = trace->setting.profile;
+    const int rounded = (hypothesis & M3_AS_ROUNDED) != 0;
+    char name[96];
+    *out = (struct m3_recomputed){ 0 };
+    if (rounded && (!profile || !trace->setting.model->config.gemma_norm ||
+                    m3_tap_name(name, sizeof name, tap, layer) || m3_profile_norm_weight(profile, name) == M3_DTYPES)) {
+        m3_recompute_missing(out, "a norm that rounds its weights");
+        return M3_OK;
+    }
+    return ask(out, trace, tap, layer,
+               (struct asked){ .end = INT64_MAX,
+                               .fused = (hypothesis & M3_AS_FUSED) != 0,
+                               .scale = rounded ? M3_SCALE_ROUNDED : M3_SCALE_PLAIN },
+               error);
 }
 
 int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                              struct m3_error *error)
 {
-    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX, .fused = 1 }, error);
+    return m3_trace_recompute_as(out, trace, tap, layer, M3_AS_FUSED, error);
+}
+
+int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
+                        m3_recompute_instead *derivative, struct m3_error *error)
+{
+    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX, .instead = derivative }, error);
 }
 
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *s, enum m3_tap tap, int64_t layer)

@@ -9,6 +9,7 @@
 #include "io/safetensors.h"
 
 struct m3_taint;
+struct m3_logits;
 
 struct m3_side {
     const struct m3_safetensors *file;
@@ -24,6 +25,8 @@ struct m3_matched {
     int64_t layer;
     const struct m3_taint *taint;       /* rows of another computation are left out (taint.h); NULL: none */
     int drift_is_judged;                /* rows that only drift are judged too */
+    const char *refused;                /* static: why `got` is not read as logits of another shape (logits.h) */
+    const struct m3_logits *logits;     /* `got` was read as such; NULL: it is as in the file */
 };
 
 struct m3_row_pair {

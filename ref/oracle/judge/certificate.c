@@ -333,7 +333,7 @@ void m3_choice_by_scores(double *x, double *b, const double *s, const double *h,
 {
     for (int64_t e = 0; e < E; e++) {
         x[e] = s[e] + bias[e];
-        b[e] = how->u * fabs(x[e]) + how->bias * fabs(bias[e]) + (h != NULL ? h[e] : 0);
+        b[e] = (how->u + how->added) * fabs(x[e]) + how->bias * fabs(bias[e]) + (h != NULL ? h[e] : 0);
     }
 }
 
@@ -344,7 +344,8 @@ void m3_choice_by_logits(double *x, double *b, const double *z, const double *h,
         double s = sigmoid(z[e]), size = how->tanh_scores ? 1 : s;
         double moved = h != NULL ? fmax(sigmoid(z[e] + h[e]) - s, s - sigmoid(z[e] - h[e])) : 0;
         x[e] = s + bias[e];
-        b[e] = moved + (how->c + 2) * how->u * size + how->stored * s + how->u * fabs(x[e]) + how->bias * fabs(bias[e]);
+        b[e] = moved + (how->c + 2) * how->u * size + how->stored * s + (how->u + how->added) * fabs(x[e]) +
+               how->bias * fabs(bias[e]);
     }
 }
 

@@ -76,6 +76,7 @@ struct m3_router_arithmetic {
     double u; /* unit roundoff of the sum and of the sigmoid */
     int c; /* error of exp, in u */
     double stored; /* u of storing s, if coarser; otherwise 0 */
+    double added; /* u of storing s + bias, if coarser; otherwise 0 */
     double bias; /* u to which the bias may be rounded; 0: it is exact */
     int tanh_scores; /* the sigmoid's error is u, not u s */
 };

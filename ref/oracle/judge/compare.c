@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "model/files/origin.h"
-#include "oracle/judge/envelope.h"
+#include "oracle/error/profiles/explain.h"
+#include "oracle/judge/rows/envelope.h"
+#include "oracle/judge/logits.h"
 #include "oracle/judge/private/floats.h"
 #include "oracle/judge/private/match.h"
 #include "oracle/judge/taint.h"
@@ -50,12 +52,12 @@ static int judge(struct m3_stage *stage, struct m3_comparing *all, const struct 
     const enum m3_tap_kind kind = m3_tap_table[tap].kind;
     /* clang-format off */
     *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
+                                .logits = matched->logits,
                                 .selection = kind == M3_KIND_CHOICES, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES,
                                 .percentile = NAN, .envelope_median = NAN, .envelope_largest = NAN, .row_error = NAN,
                                 .row_error_largest = NAN, .row_nearest = NAN, .row_nearest_largest = NAN };
     /* clang-format on */
     for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
-    all->is_weak = 0;
     const struct m3_coarseness coarse = m3_coarse_of(&all->coarse, stage->tap, tap, matched->layer);
     all->rules.coarse = coarse;         /* of scores: places before them are stored no more coarsely */
     if (kind == M3_KIND_REALS) return m3_judge_floats(stage, all, *matched, &coarse, error);
@@ -161,6 +163,14 @@ static void settle(struct m3_comparison *result, const struct m3_safetensors *re
     result->status = m3_run_status(result->verdict);
 }
 
+/* May what was computed from this stage be judged by it? A stage that was compared, but that nothing could judge, is
+ * named as such and makes the run partial: what its values excuse in later stages, it does not excuse in the run. */
+static int is_admitted(const struct m3_stage *stage)
+{
+    if (m3_is_judged(stage->verdict)) return 1;
+    return stage->verdict == M3_VERDICT_NOT_JUDGED && stage->elements > 0;
+}
+
 static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t count, struct m3_error *error)
 {
     struct m3_comparison *result = all->result;
@@ -171,7 +181,8 @@ static int judge_all(struct m3_comparing *all, struct m3_matched *taps, int64_t 
         int status = judge_one(all, &taps[i], &result->stages[i], error);
         if (status != M3_OK) return status;
         count_stage(result, &result->stages[i]);
-        if (all->check != NULL && (m3_is_judged(result->stages[i].verdict) || all->is_weak))
+        if (all->stop && (result->failed > 0 || result->suspects > 0 || result->not_comparable > 0)) break;
+        if (all->check != NULL && is_admitted(&result->stages[i]))
             status = m3_operator_check_admit(all->check, (enum m3_tap)taps[i].tap, taps[i].layer, error);
         if (status != M3_OK) return status;
     }
@@ -214,7 +225,8 @@ static const struct m3_safetensors *rows_of(struct m3_comparison *result, const 
 }
 
 static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
-                        const struct m3_compare_options *options, struct m3_error *error)
+                        const struct m3_side *candidate, const struct m3_compare_options *options,
+                        struct m3_error *error)
 {
     struct m3_comparing all = { .result = result, .profile = options->profile };
     const struct m3_safetensors *reference = taps[0].reference->file;
@@ -224,6 +236,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     m3_coarse_begin(&all.coarse, options->profile);
     m3_ranking_begin(&all.ranking, result, options->envelope, reference);
     all.rows = rows_of(result, options, reference);
+    all.stop = options->stop;
     all.rules.profile = options->profile;
     all.rules.companions = options->companions;
     all.rules.decisions = options->decisions;
@@ -232,8 +245,7 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     int status = M3_OK;
     if (options->companions != NULL || m3_companions_in(reference)) {
         status = m3_companions_load(&companions, reference, options->companions, error);
-        if (status == M3_OK)
-            status = m3_operator_check_new(&all.check, companions, options->profile, taps[0].candidate, error);
+        if (status == M3_OK) status = m3_operator_check_new(&all.check, companions, options->profile, candidate, error);
     }
     if (status == M3_OK) status = judge_all(&all, taps, count, error);
     m3_operator_check_free(all.check);
@@ -241,8 +253,9 @@ static int compare_taps(struct m3_comparison *result, struct m3_matched *taps, i
     return status;
 }
 
-int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
-               const struct m3_safetensors *candidate, const struct m3_compare_options *options, struct m3_error *error)
+static int compare_once(struct m3_comparison *result, const struct m3_safetensors *reference,
+                        const struct m3_safetensors *candidate, const struct m3_compare_options *options,
+                        struct m3_error *error)
 {
     *result = (struct m3_comparison){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     struct m3_side want, got;
@@ -254,10 +267,9 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
     struct m3_matched *taps;
     int64_t count = 0;
     status = m3_match_taps(&taps, &count, result, &want, &got, options->taps, error);
-    if (status != M3_OK) return status;
-    if (count > 0) {
-        status = compare_taps(result, taps, count, options, error);
-    } else {
+    if (status == M3_OK && count > 0) {
+        status = compare_taps(result, taps, count, &got, options, error);
+    } else if (status == M3_OK) {
         note(result, "nothing matched");
         status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap that %s also holds%s%s",
                          m3_safetensors_path(candidate), m3_safetensors_path(reference),
@@ -273,6 +285,67 @@ void m3_comparison_free(struct m3_comparison *result)
     free(result->next_token.flips);
     free(result->stages);
     m3_taint_free(result->taint);
+    m3_logits_free(result->logits);
     m3_error_free(&result->notes);
     *result = (struct m3_comparison){ 0 };
+}
+
+/* ---- the word that explains what does not pass */
+
+struct explaining {
+    const struct m3_comparison *result;
+    const struct m3_safetensors *reference, *candidate;
+    struct m3_compare_options options;
+};
+
+/* Does every stage that did not pass do so under this profile, and no other fail? */
+static int passes_now(const struct m3_comparison *before, const struct m3_comparison *now)
+{
+    if (now->failed > 0 || now->suspects > 0 || now->not_comparable > 0 || now->count != before->count) return 0;
+    if (now->verdict == M3_VERDICT_FAIL || now->verdict == M3_VERDICT_SUSPECT) return 0; /* of the next token */
+    for (int64_t i = 0; i < now->count; i++) {
+        const enum m3_verdict was = before->stages[i].verdict;
+        if ((was == M3_VERDICT_FAIL || was == M3_VERDICT_SUSPECT) && now->stages[i].verdict != M3_VERDICT_PASS)
+            return 0;
+    }
+    return 1;
+}
+
+static int try(void *self, const struct m3_profile *profile, int *passes)
+{
+    const struct explaining *e = self;
+    struct m3_compare_options options = e->options;
+    struct m3_comparison now;
+    struct m3_error ignored = { 0 };
+    options.profile = profile;
+    int status = compare_once(&now, e->reference, e->candidate, &options, &ignored);
+    *passes = status == M3_OK && passes_now(e->result, &now);
+    m3_comparison_free(&now);
+    m3_error_free(&ignored);
+    return status == M3_INTERNAL ? status : M3_OK;
+}
+
+static int explain(struct m3_comparison *result, const struct m3_safetensors *reference,
+                   const struct m3_safetensors *candidate, const struct m3_compare_options *options,
+                   struct m3_error *error)
+{
+    const struct m3_stage *first = result->divergence;
+    struct explaining e = { .result = result, .reference = reference, .candidate = candidate, .options = *options };
+    enum m3_tap tap;
+    int64_t layer;
+    if (first == NULL || result->not_comparable > 0) return M3_OK;
+    e.options.stop = 1;
+    e.options.decisions = NULL;
+    e.options.envelope = NULL;
+    const int is_known = m3_tap_parse(first->tap, &tap, &layer) == 0 && !first->selection;
+    int status = m3_explain(result->explained_by, options->profile_text, options->profile, is_known ? (int)tap : -1,
+                            layer, try, &e);
+    return status == M3_OK ? M3_OK : m3_fail_memory(error, "comparison", 0);
+}
+
+int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
+               const struct m3_safetensors *candidate, const struct m3_compare_options *options, struct m3_error *error)
+{
+    int status = compare_once(result, reference, candidate, options, error);
+    return status == M3_OK ? explain(result, reference, candidate, options, error) : status;
 }

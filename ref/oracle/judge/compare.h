@@ -14,7 +14,10 @@
 
 #include "base/status.h"
 #include "io/safetensors.h"
+#include "oracle/error/tiers.h"
 #include "oracle/error/verdict.h"
+
+struct m3_logits;
 
 /* From good to bad. */
 /* clang-format off */
@@ -39,6 +42,7 @@ struct m3_flip {
  * worst kind; got and want are the first ids by which the sets differ, -1 if one side has none. */
 struct m3_stage {
     const char *tap;
+    const char *letters;        /* of its dimensions; NULL: those of the tap's row in model/taps.h */
     const struct m3_tensor *reference, *candidate;
     enum m3_verdict verdict;
     const char *note;           /* static text or NULL: why not comparable, not judged or wrong */
@@ -57,6 +61,7 @@ struct m3_stage {
     int tiers, tiers_off;       /* of enum m3_tier: those that fail, those that do not apply here */
     int64_t n, f;               /* steps of the operator; -1: not known */
     double z2;                  /* mean d^2 / sigma^2; NaN: not known */
+    struct m3_parameter parameter;      /* name NULL: no parameter of the model looks off */
     enum m3_dtype grid;         /* the coarser format to which all values belong; M3_DTYPES: none */
     double quantiles[M3_QUANTILES];     /* of |d| over the rms of the reference; NaN: not known */
     char effective[96];             /* effective precision; "": not known */
@@ -80,6 +85,7 @@ struct m3_stage {
      * of an honest one; the same of the distance to the nearest of them. NaN: not compared with them. */
     double row_error, row_error_largest;
     double row_nearest, row_nearest_largest;
+    const struct m3_logits *logits; /* `candidate` is one of these, not a tensor of the file; or NULL */
 };
 
 struct m3_comparison {
@@ -101,9 +107,13 @@ struct m3_comparison {
         const struct m3_stage *farthest; /* the ranked stage with the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
     struct m3_error notes; /* notes for the reader, one per line */
+    const char *next; /* what to do about a failure; NULL: run blame */
+    const char *mistake; /* the known mistake that explains it (SPEC 7.12); NULL: none, or not looked for */
     enum m3_verdict verdict; /* of the whole: `status` in more detail */
     int64_t unjudged; /* stages that nothing could judge, and taps that only the candidate holds */
     char missing_names[200]; /* the first of the taps that only the reference holds: "embed, fused .." */
+    struct m3_logits *logits; /* of the candidate, where it stores them in another shape (logits.h) */
+    char explained_by[32]; /* the word of a profile with which every stage that does not pass would; or "" */
     int64_t excused; /* stages of `not_judged` that do not count as unjudged (SPEC 7, exit status) */
 };
 
@@ -120,6 +130,8 @@ struct m3_compare_options {
     const char *taps; /* patterns, NULL: all */
     int force; /* compare dumps of different models or cases */
     const struct m3_profile *profile; /* NULL: fp32, and no tap is exact */
+    const char *profile_text; /* the text that names it; NULL: nothing is explained */
+    int stop; /* at the first stage that does not pass */
     const struct m3_safetensors *companions; /* of the reference, in their own file; NULL: in the reference, if any */
     const struct m3_envelope *envelope; /* of the profile, for the reference's model and case; NULL: no ranks */
     const struct m3_decision_sink *decisions; /* receives every decision (report/ledger.h); NULL: none */

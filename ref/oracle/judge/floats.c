@@ -1,9 +1,13 @@
 #include "oracle/judge/private/floats.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "oracle/judge/hints.h"
+#include "oracle/judge/logits.h"
 #include "oracle/judge/rows/rows.h"
+#include "oracle/judge/taint.h"
 
 /* Sets the allowance of a tap from the reference's fp32 errors. The default of 1e-5, scaled up for coarser storage,
  * detects only garbage: beside a reference with companions, a tap within it is not called judged. */
@@ -44,6 +48,7 @@ static void take_tiers(struct m3_stage *stage, const struct m3_operator_check_re
     stage->n = found->n;
     stage->f = found->f;
     stage->z2 = t->z2;
+    stage->parameter = t->parameter;
     stage->headroom = t->headroom;
     stage->violations = t->hard > 0 ? t->hard : t->suspect > t->walk ? t->suspect : t->walk;
     stage->elements = found->elements;
@@ -138,14 +143,16 @@ static int yields_to_rows(const struct m3_stage *stage, enum m3_check how)
 
 /* Judges a tap among honest implementations of the profile where its operator is not judged by the candidate's own
  * inputs. A tap that bounds and drift let pass is judged so too, because a mistake can hide in the drift; but not after
- * a failing tap, whose error it inherits. */
+ * a failing tap, whose error it inherits, nor after another choice: one row that chose otherwise moves many rows of
+ * the next layer, and few of the implementations have such a row. */
 static int judge_by_rows(struct m3_stage *stage, const struct m3_comparing *all, struct m3_matched matched,
                          enum m3_check how, const struct m3_coarseness *coarse, struct m3_error *error)
 {
     struct m3_row_verdict rows;
     if (all->rows == NULL || fmax(coarse->before, coarse->here) <= 0x1p-24 || how == M3_CHECK_RECOMPUTED) return M3_OK;
     if (!yields_to_rows(stage, how)) return M3_OK;
-    if (how == M3_CHECK_DRIFT && all->result->divergence != NULL) return M3_OK;
+    if (how == M3_CHECK_DRIFT && (all->result->divergence != NULL || !m3_taint_is_empty(all->result->taint)))
+        return M3_OK;
     matched.taint = NULL;
     int status = m3_judge_rows(&rows, all->rows, &matched, error);
     if (status != M3_OK) return status;
@@ -173,6 +180,27 @@ static int judge_by_rows(struct m3_stage *stage, const struct m3_comparing *all,
     return M3_OK;
 }
 
+/* What the values of a tap that fails look like; NULL: nothing known. */
+static const char *value_hint(const struct m3_matched *m)
+{
+    struct m3_row_walk walk;
+    struct m3_row_pair row;
+    if (!m3_is_logits(m->tap) || m->want->rank != 2 || m3_row_walk_begin(&walk, m) != NULL) return NULL;
+    const int64_t V = m->want->shape[1];
+    double *got = calloc((size_t)V + 1, 2 * sizeof *got), *want = got + V;
+    const char *hint = NULL;
+    for (int rows = 0; got != NULL && rows < M3_HINT_ROWS && m3_row_walk_next(&walk, &row); rows++) {
+        for (int64_t v = 0; v < V; v++) {
+            got[v] = m3_decode(m->got->dtype, m->got->data, row.got * V + v);
+            want[v] = m3_decode(m->want->dtype, m->want->data, row.want * V + v);
+        }
+        hint = m3_value_hint(got, want, 1, V);
+        if (hint == NULL) break;
+    }
+    free(got);
+    return hint;
+}
+
 int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_matched matched,
                     const struct m3_coarseness *coarse, struct m3_error *error)
 {
@@ -198,11 +226,11 @@ int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_
     const int64_t measured = stage->elements;
     if (rules.by_bounds) take_tiers(stage, &found);
     else doubt_wide_allowance(stage, coarse);
-    all->is_weak = !is_judged && stage->verdict == M3_VERDICT_PASS;
-    if (all->is_weak) leave_unjudged(stage, found.why);
+    if (!is_judged) leave_unjudged(stage, found.why);
     if (found.how == M3_CHECK_RECOMPUTED) status = judge_rest(stage, all, &rest, &found, coarse, error);
     if (status == M3_OK && !rules.exact) status = judge_by_rows(stage, all, rest, found.how, coarse, error);
-    if (stage->verdict == M3_VERDICT_FAIL && stage->note == NULL) stage->note = m3_value_hint(&rest);
+    if (stage->verdict == M3_VERDICT_FAIL && stage->note == NULL) stage->note = value_hint(&rest);
+    if (stage->note == NULL && matched.logits != NULL) stage->note = matched.logits->note;
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "oracle/judge/companions.h"
+#include "oracle/judge/logits.h"
 
 enum { NAMES_IN_A_NOTE = 8 };
 
@@ -114,6 +115,25 @@ static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, 
     return both;
 }
 
+/* Takes logits of another shape as the tap has them. The rows of the case are known if the reference holds all. */
+static int read_logits(struct m3_comparison *result, struct m3_matched *taps, int64_t count, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int64_t i = 0; i < count && !status; i++) {
+        struct m3_matched *m = &taps[i];
+        const struct m3_logits *before = result->logits;
+        if (m->want->rank != 2) continue;
+        const int64_t rows = m3_side_rows(m->reference, m->tap) == NULL ? m->want->shape[0] : -1;
+        const struct m3_logits_shape shape = { .tap = m->tap, .rows = rows, .V = m->want->shape[1] };
+        status = m3_logits_read(&result->logits, &m->refused, m->got, m->candidate, &shape, &result->notes, error);
+        if (status || result->logits == before) continue;
+        m->logits = result->logits;
+        m->got = &m->logits->tensor;
+        m->candidate = &m->logits->side;
+    }
+    return status;
+}
+
 int m3_match_taps(struct m3_matched **taps, int64_t *count, struct m3_comparison *result,
                   const struct m3_side *reference, const struct m3_side *candidate, const char *patterns,
                   struct m3_error *error)
@@ -125,5 +145,5 @@ int m3_match_taps(struct m3_matched **taps, int64_t *count, struct m3_comparison
     if (*taps == NULL) return m3_fail_memory(error, "list of taps", room * sizeof **taps);
     *count = list_taps(*taps, reference->file, patterns);
     *count = pair_taps(result, *taps, *count, reference, candidate, patterns);
-    return M3_OK;
+    return read_logits(result, *taps, *count, error);
 }

@@ -74,13 +74,22 @@ static int has_extra(const struct m3_side_by_side *s)
     return 0;
 }
 
+static struct m3_side_by_side_rules rules_of(const struct m3_operator_check_result *found,
+                                             const struct m3_operator_check *check, const struct m3_side_by_side *s,
+                                             const char *name, int has_suspect)
+{
+    return (struct m3_side_by_side_rules){ .setting = &check->setting,
+                                           .tap = name,
+                                           .n = found->n,
+                                           .f = found->f,
+                                           .has_suspect = has_suspect,
+                                           .has_extra = has_extra(s) };
+}
+
 void m3_operator_check_judge_sides(struct m3_operator_check_result *found, const struct m3_operator_check *check,
                                    const struct m3_side_by_side *s, const char *name, int has_suspect)
 {
-    /* clang-format off */
-    const struct m3_side_by_side_rules all = { .setting = &check->setting, .tap = name, .n = found->n, .f = found->f,
-                                               .has_suspect = has_suspect, .has_extra = has_extra(s) };
-    /* clang-format on */
+    const struct m3_side_by_side_rules all = rules_of(found, check, s, name, has_suspect);
     found->tiers = m3_side_by_side_verdict(s, &all);
     if (found->tiers.status != M3_OK) {     /* inputs as large as floats go, or damaged companions */
         found->how = M3_CHECK_NONE;
@@ -126,6 +135,17 @@ static int measure_precision(struct m3_operator_check_result *found, const struc
     return M3_OK;
 }
 
+/* What looks like another value of a parameter. */
+static int test_parameters(struct m3_operator_check_result *found, const struct m3_operator_check *check,
+                           const struct m3_side_by_side *s, const struct m3_matched *m, int has_suspect,
+                           struct m3_error *error)
+{
+    const struct m3_side_by_side_rules rules = rules_of(found, check, s, m->got->name, has_suspect);
+    const struct m3_side_by_side_tap tap = { check->trace, (enum m3_tap)m->tap, m->layer };
+    if (found->how != M3_CHECK_RECOMPUTED) return M3_OK;
+    return m3_side_by_side_parameters(&found->tiers, s, &rules, &tap, error);
+}
+
 /* Collects the recomputed rows of the candidate. */
 static int gather(struct m3_side_by_side *s, const struct m3_operator_check *check, const struct m3_matched *m,
                   const struct m3_recomputed *recomputed, struct m3_error *error)
@@ -155,6 +175,7 @@ static int judge_recomputed(struct m3_operator_check_result *found, const struct
         m3_operator_check_judge_sides(found, check, &s, m->got->name, recomputed->suspect != NULL);
         const int64_t worst = found->tiers.worst;
         status = measure_precision(found, &s, m->got->name, error);
+        if (status == M3_OK) status = test_parameters(found, check, &s, m, recomputed->suspect != NULL, error);
         found->row = worst < 0 ? -1 : s.numbers[worst / recomputed->width];
         found->rest = worst < 0 ? 0 : worst % recomputed->width;
     }
@@ -162,15 +183,15 @@ static int judge_recomputed(struct m3_operator_check_result *found, const struct
     return status;
 }
 
-/* A norm may have read its sum before it was rounded: what explains it better counts. */
-static int try_fused(struct m3_operator_check_result *found, const struct m3_operator_check *check,
-                     const struct m3_matched *m, struct m3_error *error)
+/* A norm may have read its sum before it was rounded, or may have rounded 1 + w: what explains it better counts. */
+static int try_as(struct m3_operator_check_result *found, const struct m3_operator_check *check,
+                  const struct m3_matched *m, int hypothesis, struct m3_error *error)
 {
     struct m3_operator_check_result other = *found;
     struct m3_recomputed recomputed;
     struct m3_error ignored = { 0 };
     if (found->tiers.verdict != M3_VERDICT_FAIL && found->tiers.verdict != M3_VERDICT_SUSPECT) return M3_OK;
-    int status = m3_trace_recompute_fused(&recomputed, check->trace, (enum m3_tap)m->tap, m->layer, &ignored);
+    int status = m3_trace_recompute_as(&recomputed, check->trace, (enum m3_tap)m->tap, m->layer, hypothesis, &ignored);
     if (status == M3_OK && recomputed.missing[0] == 0) {
         status = judge_recomputed(&other, check, m, &recomputed, error);
         if (m3_verdict_is_better(&other.tiers, &found->tiers)) *found = other;
@@ -199,7 +220,8 @@ int m3_operator_check_judge(struct m3_operator_check_result *found, struct m3_op
     status = m3_trace_recompute(&recomputed, check->trace, tap, matched->layer, &ignored);
     const int is_recomputed = status == M3_OK && recomputed.missing[0] == 0 && recomputed.y != NULL;
     if (is_recomputed) status = judge_recomputed(found, check, matched, &recomputed, error);
-    if (is_recomputed && status == M3_OK) status = try_fused(found, check, matched, error);
+    for (int as = 1; as < M3_HYPOTHESES && is_recomputed && status == M3_OK; as++)
+        status = try_as(found, check, matched, as, error);
     m3_recomputed_free(&recomputed);
     if (status == M3_INTERNAL && !is_recomputed)
         status = m3_fail(error, M3_INTERNAL, "%s", ignored.text != NULL ? ignored.text : "memory is short");

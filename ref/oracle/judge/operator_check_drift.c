@@ -47,18 +47,56 @@ static int find_inputs(struct inputs *in, const struct m3_operator_check *check,
     return in->count > 0;
 }
 
+/* The tap's companions, and the roundings that the profile adds. */
+struct drifting {
+    struct m3_companion beside;
+    struct inputs inputs;
+    double stored, weights, dumped, intermediates;      /* roundoffs: here, of weights, the dump, intermediates */
+    struct m3_input_rounding quantised;         /* of the inputs; dtype M3_DTYPES: none */
+    struct m3_input_rounding inside; /* of the last product's inputs inside a gated MLP */
+    double largest[2]; /* of each input, all its rows */
+    double *row; /* scratch for an input row, its errors and variances; NULL: none */
+    struct m3_partials partials; /* of the last product, */
+    int64_t terms; /* which has so many terms */
+    double reference_u; /* of a reference that is not the truth itself; 0 */
+    double *bias; /* [width]; NULL: none */
+    int bends;
+};
+
+/* How long a vector may be that roundings add to a row of inputs, and the sum of its variances. */
+struct rounded {
+    double dumped, quantised, variance;
+};
+
+/* Adds what quantising a row costs by its own numbers; returns its error squared. */
+static double quantise(struct rounded *rounded, const struct drifting *d, const struct m3_weight *got, int64_t first,
+                       int64_t n, double largest)
+{
+    double *x = d->row, *error = x + n, *variance = x + 2 * n, squares = 0;
+    m3_expand_f64(x, got, 0, first, n);
+    memset(error, 0, (size_t)(2 * n) * sizeof *error);
+    m3_round_inputs(&(struct m3_spread){ error, variance }, x, 1, n, largest, &d->quantised);
+    for (int64_t k = 0; k < n; k++) {
+        squares += error[k] * error[k];
+        rounded->variance += variance[k];
+    }
+    return squares;
+}
+
 /* Computes how far the inputs of one row have drifted, and the length that their own rounding may add. */
-static int drift_of(struct m3_drift *drift, double *rounded, const struct inputs *in, double quantised,
-                    int64_t want_row, int64_t got_row)
+static int drift_of(struct m3_drift *drift, struct rounded *rounded, const struct drifting *d, int64_t want_row,
+                    int64_t got_row)
 {
     enum { SOME = 512 };
-    double want[SOME], got[SOME], squares = 0;
+    const struct inputs *in = &d->inputs;
+    double want[SOME], got[SOME], squares = 0, quantised = 0;
     *drift = (struct m3_drift){ 0 };
+    *rounded = (struct rounded){ 0 };
     for (int i = 0; i < in->count; i++) {
         const struct m3_tensor *a = in->want[i], *b = in->got[i];
         const struct m3_weight w = { .data = a->data, .dtype = a->dtype, .rows = 1, .cols = a->count };
         const struct m3_weight g = { .data = b->data, .dtype = b->dtype, .rows = 1, .cols = b->count };
-        const double u = quantised + in->dumped[i];
+        const double u = in->dumped[i];
         const int64_t n = a->shape[0] > 0 ? a->count / a->shape[0] : 0;
         for (int64_t at = 0; at < n; at += SOME) {
             const int64_t piece = m3_min(SOME, n - at);
@@ -67,40 +105,49 @@ static int drift_of(struct m3_drift *drift, double *rounded, const struct inputs
             m3_drift_add(drift, want, got, piece);
             for (int64_t k = 0; k < piece; k++) squares += u * got[k] * u * got[k];
         }
+        if (d->row != NULL) quantised += quantise(rounded, d, &g, got_row * n, n, d->largest[i]);
     }
-    *rounded = sqrt(squares);
-    return m3_drift_is_known(drift) && isfinite(squares);
+    rounded->dumped = sqrt(squares);
+    rounded->quantised = sqrt(quantised);
+    rounded->variance += squares / 3;
+    return m3_drift_is_known(drift) && isfinite(squares) && isfinite(quantised);
 }
 
-/* The tap's companions, and the roundings that the profile adds. */
-struct drifting {
-    struct m3_companion beside;
-    struct inputs inputs;
-    double stored, quantised, weights, dumped,
-        intermediates;                          /* roundoffs: here, of inputs, weights, the dump, intermediates */
-    struct m3_partials partials;                /* of the last product, */
-    int64_t terms;                              /* which has so many terms */
-    double reference_u;                         /* of a reference that is not the truth itself; 0 */
-    double *bias;                               /* [width]; NULL: none */
-    int bends;
-};
+/* At most the sum of the squares of the last product's terms, of output `at` of size `size`: for a dot product it
+ * follows from walk, and for experts it is not more than what the rounding of their activations says. */
+static double squares_of(const struct drifting *d, double walk, int64_t at, double size)
+{
+    const double n = (double)d->terms, squares = (walk * walk - (n / 3 + 1) * size * size) / (n / 6 + 1);
+    const double *inside = d->bends ? d->beside.intermediates_walk : NULL;
+    return inside != NULL ? fmin(squares, inside[at] * inside[at]) : squares;
+}
 
-/* What rounding the parts of a product adds to what storing it costs. How large its terms are is not known: their sum
- * of squares follows from walk, and for experts not more than the rounding of their activations says. `error` is that
- * of element `i` so far: the candidate's terms may be so much larger. */
+/* What rounding the parts of a product adds to what storing it costs. How large its terms are is not known. `error` is
+ * that of element `i` so far: the candidate's terms may be so much larger. */
 static void add_partials(struct m3_side_by_side *s, const struct drifting *d, int64_t i, int64_t at, double size)
 {
-    const double n = (double)d->terms, u = d->stored, error = s->error[i], walk = s->walk[i];
-    const double growth = pow(1 + u, d->partials.ranks + 1);
-    struct m3_sum_sizes of = { .mass = s->bound[i] / (d->bends ? n : 1) + error, .sum = size + error };
-    double most, variance, squares = (walk * walk - (n / 3 + 1) * size * size) / (n / 6 + 1);
-    if (d->bends && d->intermediates > 0)
-        squares = fmin(squares, d->beside.intermediates_walk[at] * d->beside.intermediates_walk[at]);
+    const double u = d->stored, error = s->error[i], growth = pow(1 + u, d->partials.ranks + 1);
+    struct m3_sum_sizes of = { .mass = s->bound[i] / (d->bends ? (double)d->terms : 1) + error, .sum = size + error };
+    double most, variance;
     m3_partials_estimate(&most, &variance, &of, &d->partials);
     s->error[i] += growth * u * most;
-    of = (struct m3_sum_sizes){ .squares = fmax(0, squares), .sum = size };
+    of = (struct m3_sum_sizes){ .squares = fmax(0, squares_of(d, s->walk[i], at, size)), .sum = size };
     m3_partials_estimate(&most, &variance, &of, &d->partials);
     s->variance[i] += u * u * variance;
+}
+
+/* What rounding inside a gated MLP adds: of intermediates where they are stored, and of the activation where it is
+ * rounded for the last product. Its numbers are not known. In E4M3 the largest number of a block may saturate, which
+ * raises the variance by less than half. */
+static void add_inside(struct m3_side_by_side *s, const struct drifting *d, int64_t i, int64_t at, double size)
+{
+    const double spread = d->intermediates * d->beside.intermediates_walk[at];
+    const double u = d->inside.dtype == M3_F8_E4M3 ? sqrt(1.5) * 0x1p-4 : m3_input_roundoff(&d->inside);
+    s->error[i] += d->intermediates * d->beside.intermediates[at];
+    s->variance[i] += spread * spread / 3;
+    if (d->inside.dtype == M3_DTYPES) return;
+    s->error[i] += m3_input_roundoff(&d->inside) * d->beside.intermediates[at];
+    s->variance[i] += u * u * fmax(0, squares_of(d, s->walk[i], at, size)) / 3;
 }
 
 /* One row, or one slot of it: n elements, at `to` in s and at `at` in the reference. */
@@ -110,30 +157,25 @@ static void drift_row(struct m3_side_by_side *s, const struct drifting *d, int64
     const int64_t width = d->beside.width, row = at / width;
     const double *gain = d->beside.gain + row * d->beside.gain_stride + at % width;
     struct m3_drift drift;
-    double rounded;
+    struct rounded rounded;
     /* clang-format off */
-    if (drift_of(&drift, &rounded, &d->inputs, d->quantised, row, got_at / got_width)) {
+    if (drift_of(&drift, &rounded, d, row, got_at / got_width)) {
         const struct m3_drift_row out = { .reference = s->want + to, .gain = gain, .width = n, .bends = d->bends,
                                           .bias = d->bias != NULL ? d->bias + at % width : NULL };
         m3_drift_propagate(&(struct m3_spread){ s->error, s->variance }, to, &drift, &out);
     } else {
-        rounded = 0;
+        rounded = (struct rounded){ 0 };
     }
     for (int64_t i = 0; i < n; i++) {
         const double size = isfinite(s->want[to + i]) ? fabs(s->want[to + i]) : 0, B = s->bound[to + i];
-        const double length = drift.n > 0 ? rounded / sqrt((double)drift.n) : 0;
-        s->error[to + i] += gain[i] * rounded;
-        s->variance[to + i] += gain[i] * gain[i] * length * length / 3;
+        s->error[to + i] += gain[i] * (rounded.dumped + (d->bends ? 1.5 : 1) * rounded.quantised);
+        s->variance[to + i] += drift.n > 0 ? gain[i] * gain[i] * rounded.variance / (double)drift.n : 0;
         m3_side_by_side_add(s, to + i, d->stored * size);
         m3_side_by_side_add(s, to + i, d->dumped * size);
         s->error[to + i] += d->weights * B;
         s->variance[to + i] += d->weights * d->weights * B * B / 3;
         if (d->partials.ranks > 0) add_partials(s, d, to + i, at + i, size);
-        if (d->intermediates > 0) {
-            const double spread = d->intermediates * d->beside.intermediates_walk[at + i];
-            s->error[to + i] += d->intermediates * d->beside.intermediates[at + i];
-            s->variance[to + i] += spread * spread / 3;
-        }
+        if (d->intermediates > 0 || d->inside.dtype != M3_DTYPES) add_inside(s, d, to + i, at + i, size);
         if (d->reference_u == 0) continue;
         const double steps = (double)(d->beside.n + d->beside.f), sigma = d->reference_u * s->walk[to + i];
         s->error[to + i] += m3_bound_allowed(B, steps, d->reference_u);
@@ -199,32 +241,32 @@ static int judge_drift(struct m3_operator_check_result *found, const struct m3_o
     return status;
 }
 
-/* The coarsest roundoff at which the profile stores intermediates of an expert or the shared expert; infinite if their
- * inputs are quantised too. */
-static double roundoff_of_intermediates(const struct m3_operator_check *check, enum m3_tap tap, int64_t layer)
+/* The coarsest roundoff at which the profile stores intermediates of an expert or the shared expert, and how it
+ * quantises the inputs of their products. */
+static void read_inside(struct drifting *d, const struct m3_operator_check *check, enum m3_tap tap, int64_t layer)
 {
     static const char *const parts[] = { "gate", "up", "chain", "act" };
     const struct m3_profile *profile = check->setting.profile;
     const char *folder = tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_ROUTED ? "moe.expert" : "moe.shared";
     char name[160], point[192];
-    double u = 0;               /* `name` is the tap's; its input rule is that of the last product */
-    if (profile == NULL || m3_tap_name(name, sizeof name, tap, layer) != 0) return 0;
+    if (profile == NULL || m3_tap_name(name, sizeof name, tap, layer) != 0) return;
+    d->inside = d->quantised; /* the name of the tap is that of the last product */
+    d->quantised.dtype = M3_DTYPES;
     char *moe = strstr(name, "moe.");
-    if (moe == NULL) return 0;
-    if (m3_profile_input(profile, name).dtype != M3_DTYPES) return INFINITY;
+    if (moe == NULL) return;
     *moe = '\0';
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         snprintf(point, sizeof point, "%s%s.%s", name, folder, parts[i]);
-        if (m3_profile_input(profile, point).dtype != M3_DTYPES) return INFINITY;
-        u = fmax(u, m3_profile_store(profile, point));
+        const struct m3_input_rounding input = m3_profile_input(profile, point);
+        if (m3_input_roundoff(&input) > m3_input_roundoff(&d->quantised)) d->quantised = input;
+        d->intermediates = fmax(d->intermediates, m3_profile_store(profile, point));
     }
-    return u;
 }
 
 /* Do the companions contain the cost of rounding intermediates? */
 static int knows_intermediates(const struct drifting *d)
 {
-    if (d->intermediates == 0) return 1;
+    if (d->intermediates == 0 && d->inside.dtype == M3_DTYPES) return 1;
     return d->intermediates <= M3_INTERMEDIATES_U && d->beside.intermediates != NULL &&
            d->beside.intermediates_walk != NULL;
 }
@@ -256,27 +298,49 @@ static int read_bias(struct drifting *d, const struct m3_operator_check *check, 
     return M3_OK;
 }
 
+/* d->row, if inputs are quantised. */
+static int make_room(struct drifting *d, const struct m3_matched *m, struct m3_error *error)
+{
+    int64_t most = 0;
+    if (d->quantised.dtype == M3_DTYPES) return M3_OK;
+    for (int i = 0; i < d->inputs.count; i++) {
+        const struct m3_tensor *in = d->inputs.got[i];
+        if (in->shape[0] > 0) most = m3_max(most, in->count / in->shape[0]);
+        for (int64_t k = 0; k < in->count && d->quantised.group == M3_GROUP_TENSOR; k++)
+            d->largest[i] = fmax(d->largest[i], fabs(m3_decode(in->dtype, in->data, k)));
+    }
+    d->row = malloc((size_t)(3 * most + 1) * sizeof *d->row);
+    return d->row != NULL ? M3_OK : m3_fail_memory(error, m->want->name, (size_t)(3 * most) * sizeof *d->row);
+}
+
 int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const struct m3_operator_check *check,
                                   const struct m3_matched *m, struct m3_error *error)
 {
     const enum m3_tap tap = (enum m3_tap)m->tap;
     const struct m3_profile *profile = check->setting.profile;
     const enum m3_gain_kind kind = m3_gain_kind_of(&check->setting, tap, m->layer, 0);
-    struct drifting d = { .bends = kind == M3_GAIN_PROBED };
+    struct drifting d = { .bends = kind == M3_GAIN_PROBED,
+                          .quantised = { .dtype = M3_DTYPES },
+                          .inside = { .dtype = M3_DTYPES } };
+    if (tap == M3_TAP_EXPERT_OUT && m3_setting_weighs_first(&check->setting, m->layer)) {
+        found->how = M3_CHECK_NO_GAIN;          /* the reference's outputs are not weighted */
+        return M3_OK;
+    }
     if (kind == M3_GAIN_NONE || !find_inputs(&d.inputs, check, m)) return M3_OK;
-    if (d.bends) d.intermediates = roundoff_of_intermediates(check, tap, m->layer);
     if (profile != NULL) {
-        const struct m3_input_rounding input = m3_profile_input(profile, m->want->name);
-        if (input.dtype != M3_DTYPES) d.quantised = input.exponent_down ? 0x1p-3 : 0x1p-4;
+        d.quantised = m3_profile_input(profile, m->want->name);
+        if (d.bends) read_inside(&d, check, tap, m->layer);
         d.stored = m3_profile_store(profile, m->want->name);
         d.weights = m3_profile_weights(profile, m->want->name);
         d.dumped = m3_profile_dump_rounding(profile, m->want->name);
         read_partials(&d, check, m);
     }
+    if (d.bends && d.terms == 0) d.terms = 1;
     const char *precision = m3_safetensors_metadata(m->reference->file, "precision");
     if (precision != NULL && strcmp(precision, "f32") == 0) d.reference_u = 0x1p-24;
     int status = m3_companion_read(&d.beside, check->companions, tap, m->layer, error);
     if (status == M3_OK) status = read_bias(&d, check, m, error);
+    if (status == M3_OK) status = make_room(&d, m, error);
     const int has_bound = status == M3_OK && d.beside.bound != NULL && d.beside.walk != NULL;
     if (has_bound && !knows_intermediates(&d))
         found->why = "the profile rounds intermediate values, and the reference does not say what that costs";
@@ -284,5 +348,6 @@ int m3_operator_check_judge_drift(struct m3_operator_check_result *found, const 
     else if (has_bound) status = judge_drift(found, check, *m, &d, error);
     m3_companion_free(&d.beside);
     free(d.bias);
+    free(d.row);
     return status;
 }

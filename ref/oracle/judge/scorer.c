@@ -77,6 +77,8 @@ static void read_profile(struct m3_scorer *s)
     if (profile == NULL || s->of != M3_CHOICE_OF_EXPERTS) return;
     char name[96];
     s->router.bias = m3_profile_weights(profile, s->matched->want->name);
+    snprintf(name, sizeof name, "%s.sum", s->matched->want->name);
+    s->router.added = m3_profile_store(profile, name);
     if (m3_tap_name(name, sizeof name, M3_TAP_ROUTER_SCORES, s->matched->layer) == 0)
         s->router.stored = m3_profile_store(profile, name);
 }

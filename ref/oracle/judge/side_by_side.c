@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle/error/parameters/parameters.h"
+
 int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t rows, const char *tap,
                          struct m3_error *error)
 {
@@ -55,12 +57,11 @@ double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recompute
     return s->got + to;
 }
 
-struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
-                                              const struct m3_side_by_side_rules *rules)
+static struct m3_tap_values values_of(const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)
 {
     const struct m3_profile *profile = rules->setting->profile;
     /* clang-format off */
-    const struct m3_tap_values tap = {
+    return (struct m3_tap_values){
         .reference = s->want, .candidate = s->got, .bound = s->bound, .walk = s->walk,
         .suspect = rules->has_suspect ? s->suspect : NULL, .extra = rules->has_extra ? s->error : NULL,
         .extra_variance = rules->has_extra ? s->variance : NULL, .count = s->count, .n = rules->n, .f = rules->f,
@@ -70,5 +71,21 @@ struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
         .flushes = profile != NULL && m3_profile_flushes(profile),
     };
     /* clang-format on */
+}
+
+struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
+                                              const struct m3_side_by_side_rules *rules)
+{
+    const struct m3_tap_values tap = values_of(s, rules);
     return m3_verdict_of(&tap);
+}
+
+int m3_side_by_side_parameters(struct m3_tier_result *verdict, const struct m3_side_by_side *s,
+                               const struct m3_side_by_side_rules *rules, const struct m3_side_by_side_tap *tap,
+                               struct m3_error *error)
+{
+    const struct m3_tap_values values = values_of(s, rules);
+    const struct m3_parameter_question question = { tap->tap,   tap->layer, &values,
+                                                    s->numbers, s->rows,    s->rows > 0 ? s->count / s->rows : 0 };
+    return m3_parameters_test(verdict, tap->trace, rules->setting, &question, error);
 }

@@ -30,6 +30,18 @@ struct m3_side_by_side_rules {
     int has_suspect, has_extra; /* if 0, `suspect`, or `error` and `variance`, are ignored */
 };
 
+/* The tap whose operator made the elements, for the tests of SPEC 7.15. */
+struct m3_side_by_side_tap {
+    struct m3_trace *trace;     /* holds the operands */
+    enum m3_tap tap;
+    int64_t layer;
+};
+
+/* Adds to a verdict what looks like another value of a parameter. M3_INTERNAL. */
+int m3_side_by_side_parameters(struct m3_tier_result *verdict, const struct m3_side_by_side *s,
+                               const struct m3_side_by_side_rules *rules, const struct m3_side_by_side_tap *tap,
+                               struct m3_error *error);
+
 /* The verdict by the tiers of SPEC 7.2. */
 struct m3_tier_result m3_side_by_side_verdict(const struct m3_side_by_side *s,
                                               const struct m3_side_by_side_rules *rules);

@@ -43,8 +43,7 @@ static double roundoff(const struct m3_profile *profile, const char *point, int 
     double u = m3_profile_store(profile, point);
     if (!is_tap) return u;
     const struct m3_input_rounding input = m3_profile_input(profile, point);
-    if (input.dtype == M3_F8_E4M3) u = fmax(u, input.exponent_down ? 0x1p-3 : 0x1p-4);
-    return u;
+    return fmax(u, m3_input_roundoff(&input));
 }
 
 void m3_coarse_begin(struct m3_coarse_table *table, const struct m3_profile *profile)

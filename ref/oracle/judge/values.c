@@ -6,6 +6,7 @@
 
 #include "base/minmax.h"
 #include "oracle/error/tiers.h"
+#include "oracle/judge/hints.h"
 #include "oracle/judge/private/floats.h"
 #include "oracle/judge/taint.h"
 
@@ -323,7 +324,10 @@ int m3_judge_values(struct m3_stage *stage, const struct m3_matched *matched, co
     struct m3_span_walk walk;
     const char *why = m3_span_walk_begin(&walk, matched);
     if (why != NULL) {
-        m3_judge_not_comparable(stage, m3_shape_hint(matched, why));
+        const struct m3_tensor *want = matched->want;
+        if (matched->refused != NULL) why = matched->refused;
+        else why = m3_shape_hint(want->rank, want->shape, matched->got, why);
+        m3_judge_not_comparable(stage, why);
         return M3_OK;
     }
     struct m3_pieces pieces;

@@ -15,7 +15,7 @@ static json_t *common(const struct m3_blamed *tap)
     const int judged = m3_is_judged(tap->verdict), shown = tap->rank > 0;
     return json_pack(
         "{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "blame", "tap",
-        tap->name, "operator", tap->operator, "inherited", judged ? m3_json_number(tap->inherited) : json_null(),
+        tap->name, "operator", tap->operator, "inherited", judged ? m3_json_known(tap->inherited) : json_null(),
         "created", judged ? m3_json_number(tap->created) : json_null(), "allowed",
         judged ? m3_json_number(tap->allowed) : json_null(), "verdict", m3_verdict_name(tap->verdict), "section",
         tap->section, "elements", (json_int_t)tap->elements, "rows", (json_int_t)tap->rows, "left_out",
@@ -28,11 +28,13 @@ static json_t *common(const struct m3_blamed *tap)
 static json_t *float_tap(const struct m3_blamed *tap)
 {
     const struct m3_tier_result *r = &tap->tiers;
-    json_t *more =
-        json_pack("{s:o, s:o, s:o, s:o, s:I, s:I}", "tier", worst_tier(r->tiers), "tiers", m3_json_tiers(r->tiers),
-                  "headroom", m3_json_number(r->headroom), "z2", m3_json_number(r->z2), "violations",
-                  (json_int_t)r->hard, "not_judged", (json_int_t)r->not_judged);
-    return m3_json_join(common(tap), more);
+    json_t *more = json_pack(
+        "{s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "tier", worst_tier(r->tiers), "tiers",
+        m3_json_tiers(r->tiers), "headroom", m3_json_number(r->headroom), "z2", m3_json_number(r->z2), "violations",
+        (json_int_t)r->hard, "not_judged", (json_int_t)r->not_judged, "judged_by", m3_json_text(tap->judged_by),
+        "row_error", m3_json_known(tap->row_error), "row_error_largest", m3_json_known(tap->row_error_largest),
+        "row_nearest", m3_json_known(tap->row_nearest), "row_nearest_largest", m3_json_known(tap->row_nearest_largest));
+    return m3_json_join(m3_json_join(common(tap), more), m3_json_parameter(&r->parameter));
 }
 
 static json_t *choice_tap(const struct m3_blamed *tap)
@@ -50,14 +52,14 @@ static json_t *summary(const struct m3_blame *blame)
 {
     const struct m3_blamed *culprit = blame->culprit;
     const char *verdict = m3_verdict_name(blame->verdict);
-    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I}", "type", "summary", "culprit",
-                     m3_json_text(culprit ? culprit->name : NULL), "operator",
-                     m3_json_text(culprit ? culprit->operator : NULL), "section",
-                     m3_json_text(culprit ? culprit->section : NULL), "verdict", verdict, "taps",
-                     (json_int_t)blame->count, "judged", (json_int_t)blame->judged, "failed", (json_int_t)blame->failed,
-                     "suspect", (json_int_t)blame->suspect, "not_judged", (json_int_t)blame->not_judged,
-                     "not_comparable", (json_int_t)blame->not_comparable, "notes", m3_json_notes(&blame->notes),
-                     "unjudged", (json_int_t)blame->unjudged);
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "type", "summary", "culprit",
+        m3_json_text(culprit ? culprit->name : NULL), "operator", m3_json_text(culprit ? culprit->operator : NULL),
+        "section", m3_json_text(culprit ? culprit->section : NULL), "verdict", verdict, "taps",
+        (json_int_t)blame->count, "judged", (json_int_t)blame->judged, "failed", (json_int_t)blame->failed, "suspect",
+        (json_int_t)blame->suspect, "not_judged", (json_int_t)blame->not_judged, "not_comparable",
+        (json_int_t)blame->not_comparable, "notes", m3_json_notes(&blame->notes), "unjudged",
+        (json_int_t)blame->unjudged, "explained_by", m3_json_text(blame->explained_by[0] ? blame->explained_by : NULL));
 }
 
 int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error)

@@ -29,6 +29,14 @@ static void print_choice(FILE *out, const struct m3_blamed *tap)
     fprintf(out, "; %" PRId64 " of %" PRId64, tap->choices[M3_CHOICE_INADMISSIBLE], tap->elements);
 }
 
+static void print_rows(FILE *out, const struct m3_blamed *tap)
+{
+    fputs(tap->note, out);
+    if (isfinite(tap->row_nearest))
+        fprintf(out, "; from the nearest of them by %.3g, they from each other by at most %.3g", tap->row_nearest,
+                tap->row_nearest_largest);
+}
+
 /* Prints where the tap's error is largest, and why it is too large. */
 static void print_finding(FILE *out, const struct m3_blamed *tap)
 {
@@ -36,6 +44,8 @@ static void print_finding(FILE *out, const struct m3_blamed *tap)
     print_place(out, tap);
     if (tap->selection) {
         print_choice(out, tap);
+    } else if (tap->judged_by) {
+        print_rows(out, tap);
     } else {
         fprintf(out, "  got %.9g  want %.9g  ", tap->got, tap->want);
         if (isfinite(tap->tiers.headroom)) fprintf(out, "%.3g%% of allowed", 100 * tap->tiers.headroom);
@@ -43,6 +53,8 @@ static void print_finding(FILE *out, const struct m3_blamed *tap)
         fprintf(out, "; %" PRId64 " of %" PRId64 ";", tap->tiers.hard, tap->elements);
         if (tap->tiers.tiers != 0) fputc(' ', out);
         m3_print_tiers(out, tap->tiers.tiers, " ");
+        m3_print_parameter(out, &tap->tiers.parameter);
+        if (tap->note[0]) fprintf(out, "; %s", tap->note);
     }
     if (tap->operators == 2) fprintf(out, "; with the operator of %s, which was not dumped", tap->since);
     else if (tap->operators > 2)
@@ -58,7 +70,8 @@ static void print_tap(FILE *out, const struct m3_blamed *tap, int width)
         fprintf(out, "%s\n", tap->note);
         return;
     }
-    fprintf(out, "%9.3g  %9.3g  ", tap->inherited, tap->created);
+    if (isnan(tap->inherited)) fprintf(out, "%9s  %9.3g  ", "-", tap->created);
+    else fprintf(out, "%9.3g  %9.3g  ", tap->inherited, tap->created);
     if (tap->selection) {
         fprintf(out, "%9s  %s", "-", m3_choice_text(tap->choice));
     } else {
@@ -67,7 +80,9 @@ static void print_tap(FILE *out, const struct m3_blamed *tap, int width)
         if (tap->tiers.tiers != 0) fputc(' ', out);
         m3_print_tiers(out, tap->tiers.tiers, " ");
     }
-    if (tap->left_out) fprintf(out, "  %" PRId64 " of %" PRId64 " rows", tap->rows, tap->rows + tap->left_out);
+    if (tap->left_out)
+        fprintf(out, "  %" PRId64 " of %" PRId64 " %s", tap->rows, tap->rows + tap->left_out,
+                m3_plural(tap->rows + tap->left_out, "rows"));
     fputc('\n', out);
     if (tap->verdict != M3_VERDICT_PASS) print_finding(out, tap);
 }
@@ -155,6 +170,7 @@ static void print_headline(FILE *out, const struct m3_blame *blame)
         fprintf(out, "%" PRId64 " of %" PRId64 " %s of the candidate judged", blame->judged, blame->count,
                 m3_plural(blame->count, "taps"));
     else print_place_and_next(out, blame);
+    m3_print_explained(out, blame->explained_by);
     print_few(out, blame);
     if (blame->missing > 0)
         fprintf(out, "; not held by the candidate: %" PRId64 " %s, %s", blame->missing,
@@ -174,6 +190,7 @@ static void print_last(FILE *out, const struct m3_blame *blame)
     if (blame->verdict != M3_VERDICT_PASS) {
         fputs("; ", out);
         print_place_and_next(out, blame);
+        m3_print_explained(out, blame->explained_by);
     }
     fputc('\n', out);
 }

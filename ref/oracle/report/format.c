@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "model/taps.h"
+#include "oracle/error/parameters/parameters.h"
 #include "oracle/error/tiers.h"
 #include "oracle/judge/align.h"
 
@@ -35,7 +36,9 @@ void m3_print_place(FILE *out, const struct m3_stage *stage)
 {
     enum m3_tap tap;
     int64_t layer;
-    const char *letters = m3_tap_parse(stage->tap, &tap, &layer) == 0 ? m3_tap_table[tap].shape : "";
+    const char *letters = stage->letters != NULL                        ? stage->letters
+                          : m3_tap_parse(stage->tap, &tap, &layer) == 0 ? m3_tap_table[tap].shape
+                                                                        : "";
     int known = (int)strlen(letters) == stage->reference->rank;
     for (int i = 0; i < stage->rank; i++) {
         fputs(i == 0 ? "[" : ", ", out);
@@ -102,11 +105,24 @@ void m3_print_tiers(FILE *out, int tiers, const char *between)
     }
 }
 
+void m3_print_parameter(FILE *out, const struct m3_parameter *parameter)
+{
+    char text[M3_PARAMETER_TEXT];
+    if (parameter->name == NULL) return;
+    m3_parameter_say(text, sizeof text, parameter);
+    fprintf(out, "; %s", text);
+}
+
 void m3_print_precision(FILE *out, const struct m3_stage *stage)
 {
     fprintf(out, "|d| over rms, quantiles:");
     for (int k = 0; k < M3_QUANTILES; k++) fprintf(out, " %g%% %.2g", 100 * m3_quantiles[k], stage->quantiles[k]);
     if (stage->effective[0] != '\0') fprintf(out, "; looks like: %s", stage->effective);
+}
+
+int m3_is_judged_by_rows(const struct m3_stage *stage)
+{
+    return stage->judged_by != NULL && strcmp(stage->judged_by, "honest implementations of the profile") == 0;
 }
 
 /* By how much the operator's bound, or the tolerance of a whole pass, is exceeded. */
@@ -125,18 +141,24 @@ static void print_failed_values(FILE *out, const struct m3_stage *stage)
     if (stage->tiers != 0) fputs("; ", out);
     m3_print_tiers(out, stage->tiers, ", ");
     if (stage->grid != M3_DTYPES) fprintf(out, ": all values are numbers of %s", m3_dtype_name(stage->grid));
+    m3_print_parameter(out, &stage->parameter);
+}
+
+int64_t m3_differing(const struct m3_stage *stage)
+{
+    return stage->choices[M3_CHOICE_TIE] + stage->choices[M3_CHOICE_ADMISSIBLE] +
+           stage->choices[M3_CHOICE_INADMISSIBLE];
 }
 
 void m3_print_choices(FILE *out, const struct m3_stage *stage)
 {
-    const int64_t differing = stage->choices[M3_CHOICE_TIE] + stage->choices[M3_CHOICE_ADMISSIBLE] +
-                              stage->choices[M3_CHOICE_INADMISSIBLE];       /* of those that were judged */
     if (stage->rank == 0 && stage->choice == M3_CHOICE_INADMISSIBLE) {
         fprintf(out, "inadmissible: %s", stage->note);
         return;
     }
-    fprintf(out, "%s: %" PRId64 " of %" PRId64 " sets differ, %" PRId64 " permuted", m3_choice_text(stage->choice),
-            differing, stage->rows, stage->choices[M3_CHOICE_PERMUTED]);
+    fprintf(out, "%s: %" PRId64 " of %" PRId64 " %s, %" PRId64 " permuted", m3_choice_text(stage->choice),
+            m3_differing(stage), stage->rows, stage->rows == 1 ? "set differs" : "sets differ",
+            stage->choices[M3_CHOICE_PERMUTED]);
     if (stage->tainted > 0)
         fprintf(out, "; %" PRId64 " more follow from other choices and are not judged", stage->tainted);
     if (isfinite(stage->least_gap))
@@ -187,7 +209,8 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage)
         print_failed_selection(out, stage);
         return;
     }
-    print_failed_values(out, stage);
+    if (m3_is_judged_by_rows(stage)) print_values(out, stage);
+    else print_failed_values(out, stage);
     if (!isnan(stage->row_error)) print_rows(out, stage);
     if (stage->note != NULL) fprintf(out, "; %s", stage->note);
     if (isnan(stage->percentile)) return;

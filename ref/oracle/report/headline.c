@@ -10,8 +10,11 @@
 const char *m3_plural(int64_t count, const char *plural)
 {
     static const char *const words[][2] = {
-        { "rows", "row" }, { "stages", "stage" },       { "taps", "tap" },   { "elements", "element" },
-        { "sets", "set" }, { "operators", "operator" }, { "notes", "note" }, { "implementations", "implementation" },
+        { "rows", "row" },         { "stages", "stage" },
+        { "taps", "tap" },         { "elements", "element" },
+        { "sets", "set" },         { "operators", "operator" },
+        { "notes", "note" },       { "implementations", "implementation" },
+        { "channels", "channel" },
     };
     for (size_t i = 0; count == 1 && i < sizeof words / sizeof *words; i++)
         if (strcmp(plural, words[i][0]) == 0) return words[i][1];
@@ -22,6 +25,11 @@ void m3_print_share(FILE *out, double share, int width)
 {
     if (isfinite(share)) fprintf(out, "%*.3g%%", width > 0 ? width - 1 : 0, 100 * share);
     else fprintf(out, "%*s", width, isnan(share) ? "unknown" : "beyond");
+}
+
+void m3_print_explained(FILE *out, const char *word)
+{
+    if (*word) fprintf(out, "; explained by +%s, with which it passes", word);
 }
 
 void m3_print_more(FILE *out, int64_t count, const char *what)
@@ -38,6 +46,9 @@ static void print_size(FILE *out, const struct m3_stage *stage)
         const int64_t wrong = stage->choices[M3_CHOICE_INADMISSIBLE];
         fprintf(out, ", %" PRId64 " of %" PRId64 " %s inadmissible", wrong, stage->rows,
                 m3_plural(stage->rows, "sets"));
+    } else if (m3_is_judged_by_rows(stage) && !isnan(stage->row_error)) {
+        fprintf(out, ", a quarter of the rows off by %.3g or more, in honest implementations by at most %.3g",
+                stage->row_error, stage->row_error_largest);
     } else {
         if (isnan(stage->got)) fputs(", NaN", out);
         else if (!isfinite(stage->headroom)) fputs(", where nothing is allowed", out);
@@ -61,7 +72,7 @@ static void print_wrong(FILE *out, const struct m3_comparison *comparison)
         m3_print_place(out, first);
     }
     print_size(out, first);
-    fputs("; next: " BLAME, out);
+    fprintf(out, "; next: %s", comparison->next != NULL ? comparison->next : BLAME);
 }
 
 static const struct m3_stage *first_of(const struct m3_comparison *comparison, enum m3_verdict verdict)
@@ -129,6 +140,7 @@ void m3_print_headline(FILE *out, const struct m3_comparison *comparison)
         fprintf(out, "%" PRId64 " of %" PRId64 " %s of the candidate judged", comparison->judged, comparison->count,
                 m3_plural(comparison->count, "stages"));
     m3_print_place_and_next(out, comparison);
+    m3_print_explained(out, comparison->explained_by);
     print_few(out, comparison);
     if (comparison->missing > 0)
         fprintf(out, "; not held by the candidate: %" PRId64 " %s, %s", comparison->missing,

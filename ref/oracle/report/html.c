@@ -4,6 +4,7 @@
 
 #include "io/markup.h"
 #include "model/taps.h"
+#include "oracle/judge/logits.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/private/html.h"
 
@@ -27,7 +28,7 @@ int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *er
 struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage)
 {
     struct m3_matched matched = { .reference = &html->reference,
-                                  .candidate = &html->candidate,
+                                  .candidate = stage->logits ? &stage->logits->side : &html->candidate,
                                   .want = stage->reference,
                                   .got = stage->candidate,
                                   .taint = html->subject->comparison->taint };
@@ -132,22 +133,22 @@ static void print_notes(const struct m3_html *html)
 int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     struct m3_html html = { .out = out, .subject = subject };
-    int status = m3_side_begin(&html.reference, subject->reference, error);
-    if (status == M3_OK) status = m3_side_begin(&html.candidate, subject->candidate, error);
+    int status = subject->only_findings ? M3_OK : m3_side_begin(&html.reference, subject->reference, error);
+    if (status == M3_OK && !subject->only_findings) status = m3_side_begin(&html.candidate, subject->candidate, error);
     if (status != M3_OK) return status;
     fprintf(out,
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
-            "content=\"width=device-width\"/>\n<title>m3ref compare: %s</title>\n",
-            m3_verdict_text(subject->comparison->verdict));
+            "content=\"width=device-width\"/>\n<title>m3ref %s: %s</title>\n",
+            subject->command, m3_verdict_text(subject->comparison->verdict));
     m3_html_style(out);
     fputs("</head><body>\n", out);
-    m3_html_note(out, "m3ref compare");
+    fprintf(out, "<p class=\"quiet\">m3ref %s</p>\n", subject->command);
     status = print_top(&html, error);
     print_files(&html);
     print_notes(&html);
     if (status == M3_OK) status = m3_html_stages(&html, error);
-    if (status == M3_OK) status = m3_html_heat_maps(&html, error);
-    if (status == M3_OK) status = m3_html_selections(&html, error);
+    if (status == M3_OK && !subject->only_findings) status = m3_html_heat_maps(&html, error);
+    if (status == M3_OK && !subject->only_findings) status = m3_html_selections(&html, error);
     fputs("</body></html>\n", out);
     return status != M3_OK ? status : m3_report_end(out, "HTML report", error);
 }

@@ -5,6 +5,7 @@
 
 #include "base/minmax.h"
 #include "model/taps.h"
+#include "oracle/report/private/format.h"
 #include "oracle/report/private/heat_map.h"
 #include "oracle/report/private/html.h"
 
@@ -103,8 +104,9 @@ static void describe(FILE *out, const struct m3_heat *heat, const struct m3_stag
     fputs("<p class=\"quiet\">", out);
     if (strlen(letters) == 3)
         fprintf(out, "channel = %c * %" PRId64 " + %c. ", letters[1] | 32, stage->reference->shape[2], letters[2] | 32);
-    fprintf(out, "%" PRId64 " rows x %" PRId64 " channels in %d x %d cells; a cell shows its worst element.</p>\n",
-            heat->tokens, heat->channels, heat->rows, heat->columns);
+    fprintf(out, "%" PRId64 " %s x %" PRId64 " %s in %d x %d cells; a cell shows its worst element.</p>\n",
+            heat->tokens, m3_plural(heat->tokens, "rows"), heat->channels, m3_plural(heat->channels, "channels"),
+            heat->rows, heat->columns);
 }
 
 static int print_map(const struct m3_html *html, struct m3_heat *heat, const struct m3_stage *stage, int coarse,

@@ -166,10 +166,10 @@ static void print_numbers(FILE *out, const struct m3_stage *s, const struct scal
 {
     fprintf(out, "<td class=\"number\" title=\"%.17g of %.17g", s->rel_l2, s->allowed_l2);
     if (!isnan(s->percentile)) fprintf(out, ", percentile %.3g", s->percentile);
-    fprintf(out,
-            "\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\">%.3g%%</td>"
-            "<td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" height=\"16\">",
-            s->rel_l2, s->max_rel, s->allowed_max, s->max_rel, 100 * s->headroom, BARS, BARS);
+    fprintf(out, "\">%.3g</td><td class=\"number\" title=\"%.17g of %.17g\">%.3g</td><td class=\"number\">", s->rel_l2,
+            s->max_rel, s->allowed_max, s->max_rel);
+    m3_print_share(out, s->headroom, 0);
+    fprintf(out, "</td><td class=\"bars\"><svg viewBox=\"0 0 %d 16\" width=\"%d\" height=\"16\">", BARS, BARS);
     draw_bar(out, scale, s->rel_l2, has_limit(s) ? s->allowed_l2 : INFINITY, 4);
     draw_bar(out, scale, s->max_rel, has_limit(s) ? s->allowed_max : INFINITY, 12);
     fputs("</svg></td>", out);
@@ -188,8 +188,8 @@ static int print_row(const struct m3_html *html, const struct m3_stage *s, const
     if (has_numbers(s)) {
         print_numbers(out, s, scale);
     } else if (s->selection && m3_is_judged(s->verdict)) {
-        fprintf(out, "<td class=\"words\" colspan=\"4\">%s: %" PRId64 " of %" PRId64 " sets differ</td>",
-                m3_choice_text(s->choice), s->differing, s->rows);
+        fprintf(out, "<td class=\"words\" colspan=\"4\">%s: %" PRId64 " of %" PRId64 " %s</td>",
+                m3_choice_text(s->choice), m3_differing(s), s->rows, s->rows == 1 ? "set differs" : "sets differ");
     } else {
         fputs("<td class=\"words\" colspan=\"4\">", out);
         status = m3_html_finding(out, s, error);
@@ -233,8 +233,11 @@ static void print_group_line(FILE *out, const struct m3_stage *stages, int64_t c
     m3_html_verdict(out, verdict);
     fputs(" <strong>", out);
     print_group(out, stages);
-    fprintf(out, "</strong> <span class=\"quiet\">%" PRId64 " of %" PRId64 " stages pass", of[M3_VERDICT_PASS], count);
-    if (worst != NULL) fprintf(out, "; worst %.3g%% of what is allowed, at %s", 100 * worst->headroom, worst->tap);
+    fprintf(out, "</strong> <span class=\"quiet\">%" PRId64 " of %" PRId64 " %s pass", of[M3_VERDICT_PASS], count,
+            m3_plural(count, "stages"));
+    if (worst != NULL && isfinite(worst->headroom))
+        fprintf(out, "; worst %.3g%% of what is allowed, at %s", 100 * worst->headroom, worst->tap);
+    else if (worst != NULL) fprintf(out, "; worst at %s, where nothing is allowed", worst->tap);
     fputs("</span></summary>\n", out);
 }
 

@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "oracle/error/parameters/parameters.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/private/json_values.h"
 #include "oracle/report/report.h"
@@ -23,18 +24,26 @@ static json_t *quantiles(const struct m3_stage *stage)
     return all;
 }
 
+static json_t *note_of(const struct m3_stage *stage)
+{
+    char text[M3_PARAMETER_TEXT];
+    if (stage->note != NULL || stage->parameter.name == NULL) return m3_json_text(stage->note);
+    m3_parameter_say(text, sizeof text, &stage->parameter);
+    return m3_json_text(text);
+}
+
 /* A stage with a number for every key, or null if nothing was measured or there is no place. */
 static json_t *float_stage(const struct m3_stage *stage)
 {
     int judged = m3_is_judged(stage->verdict), shown = stage->rank > 0;
-    json_t *line = json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "type",
-                             "stage", "tap", stage->tap, "verdict", m3_verdict_name(stage->verdict), "rel_l2",
-                             measured(judged, stage->rel_l2), "max_abs", measured(judged, stage->max_abs), "index",
-                             m3_json_place(stage->index, stage->rank), "got", measured(shown, stage->got), "want",
-                             measured(shown, stage->want), "max_rel", measured(judged, stage->max_rel), "allowed_l2",
-                             measured(judged, stage->allowed_l2), "allowed_max", measured(judged, stage->allowed_max),
-                             "headroom", measured(judged, stage->headroom), "elements", (json_int_t)stage->elements,
-                             "violations", (json_int_t)stage->violations, "note", m3_json_text(stage->note));
+    json_t *line =
+        json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "type", "stage", "tap",
+                  stage->tap, "verdict", m3_verdict_name(stage->verdict), "rel_l2", measured(judged, stage->rel_l2),
+                  "max_abs", measured(judged, stage->max_abs), "index", m3_json_place(stage->index, stage->rank), "got",
+                  measured(shown, stage->got), "want", measured(shown, stage->want), "max_rel",
+                  measured(judged, stage->max_rel), "allowed_l2", measured(judged, stage->allowed_l2), "allowed_max",
+                  measured(judged, stage->allowed_max), "headroom", measured(judged, stage->headroom), "elements",
+                  (json_int_t)stage->elements, "violations", (json_int_t)stage->violations, "note", note_of(stage));
     json_t *more = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "judged_by",
         m3_json_text(judged ? stage->judged_by : NULL), "n",
@@ -47,7 +56,7 @@ static json_t *float_stage(const struct m3_stage *stage)
         m3_json_known(stage->envelope_largest), "row_error", m3_json_known(stage->row_error), "row_error_largest",
         m3_json_known(stage->row_error_largest), "row_nearest", m3_json_known(stage->row_nearest),
         "row_nearest_largest", m3_json_known(stage->row_nearest_largest));
-    return m3_json_join(line, more);
+    return m3_json_join(m3_json_join(line, more), m3_json_parameter(&stage->parameter));
 }
 
 static json_t *selection_stage(const struct m3_stage *stage)
@@ -77,8 +86,8 @@ static json_t *summary(const struct m3_comparison *comparison)
     const int has_envelope = comparison->envelope.runs > 0;
     const char *verdict = m3_verdict_name(comparison->verdict);
     return json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "type",
-        "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL), "stages",
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o}",
+        "type", "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL), "stages",
         (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing, "judged",
         (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed, "suspects",
         (json_int_t)comparison->suspects, "not_judged", (json_int_t)comparison->not_judged, "not_comparable",
@@ -89,7 +98,9 @@ static json_t *summary(const struct m3_comparison *comparison)
         has_envelope ? json_integer((json_int_t)comparison->envelope.blind) : json_null(), "percentile",
         farthest ? m3_json_number(comparison->envelope.percentile) : json_null(), "farthest_tap",
         m3_json_text(farthest ? farthest->tap : NULL), "notes", m3_json_notes(&comparison->notes), "unjudged",
-        (json_int_t)comparison->unjudged, "excused", (json_int_t)comparison->excused);
+        (json_int_t)comparison->unjudged, "excused", (json_int_t)comparison->excused, "explained_by",
+        m3_json_text(comparison->explained_by[0] ? comparison->explained_by : NULL), "mistake",
+        m3_json_text(comparison->mistake));
 }
 
 int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)

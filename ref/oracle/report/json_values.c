@@ -40,6 +40,16 @@ json_t *m3_json_tiers(int tiers)
     return names;
 }
 
+json_t *m3_json_parameter(const struct m3_parameter *found)
+{
+    const int is_found = found->name != NULL;
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "parameter", m3_json_text(found->name), "estimate",
+                     is_found ? m3_json_number(found->estimate) : json_null(), "standard_error",
+                     is_found ? m3_json_number(found->standard_error) : json_null(), "expected",
+                     is_found ? m3_json_number(found->expected) : json_null(), "z",
+                     found->tested > 0 ? m3_json_number(found->z) : json_null());
+}
+
 json_t *m3_json_join(json_t *object, json_t *more)
 {
     m3_json_update(object, more);

@@ -85,11 +85,11 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
     for (int64_t i = 0; i < comparison->count; i++)
         failures +=
             comparison->stages[i].verdict == M3_VERDICT_FAIL || comparison->stages[i].verdict == M3_VERDICT_SUSPECT;
-    fprintf(
-        out,
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref compare\" tests=\"%" PRId64
-        "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
-        comparison->count + errors + partial, failures, errors, comparison->not_judged + comparison->not_comparable);
+    fprintf(out,
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref %s\" tests=\"%" PRId64
+            "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
+            subject->command, comparison->count + errors + partial, failures, errors,
+            comparison->not_judged + comparison->not_comparable);
     int status = print_properties(out, subject, error);
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++)
         status = print_case(out, &comparison->stages[i], error);

@@ -20,6 +20,8 @@ int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_
 struct m3_report_subject {
     const struct m3_comparison *comparison;
     const struct m3_safetensors *reference, *candidate;
+    const char *command;        /* in titles: "compare", "op rms_norm" */
+    int only_findings;          /* HTML: the files hold no values of the reference, so that nothing can be drawn */
     const char *spec;           /* target of links to the specification: "SPEC.md", or another path or address */
 };
 

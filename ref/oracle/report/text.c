@@ -143,6 +143,7 @@ static int print_report(FILE *out, const struct m3_comparison *comparison, int a
     if (comparison->verdict != M3_VERDICT_PASS) {
         fputs("; ", out);
         m3_print_place_and_next(out, comparison);
+        m3_print_explained(out, comparison->explained_by);
     }
     fputc('\n', out);
     return m3_report_end(out, "report", error);

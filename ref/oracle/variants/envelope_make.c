@@ -12,7 +12,8 @@
 #include "io/safetensors.h"
 #include "model/files/dump.h"
 #include "model/semantics.h"
-#include "oracle/judge/envelope.h"
+#include "oracle/judge/rows/envelope.h"
+#include "oracle/variants/follow.h"
 #include "oracle/variants/honest.h"
 #include "oracle/variants/honest_rows.h"
 
@@ -114,7 +115,7 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
     request.sink = &sink;
     if (!status) {
         status = m3_dump_begin(dump, error);
-        if (!status) status = m3_engine_f64()->forward(plan->model, &request, error);
+        if (!status) status = m3_follow_forward(m3_engine_f64(), plan->model, &request, plan->follow, error);
         if (status) m3_dump_abandon(dump);
         else status = m3_dump_commit(dump, error);
     }
@@ -273,7 +274,8 @@ int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, stru
     else status = m3_writer_commit(writer, error);
     m3_honest_rows_free(m.rows);
     m3_honest_free(m.honest);
-    m3_safetensors_close(m.truth);
+    if (!status && plan->truth) *plan->truth = m.truth;
+    else m3_safetensors_close(m.truth);
     free(m.distances);
     free(m.rounds);
     free(m.results);

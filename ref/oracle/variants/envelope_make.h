@@ -19,10 +19,12 @@ struct m3_envelope_plan {
     int threads;
     int64_t runs;                       /* 0: nothing but rows */
     int64_t row_runs;                   /* for judging rows (honest_rows.h); 0: none, otherwise >= 2 */
-    uint64_t seed;                      /* the same seed gives the same bytes, whatever the number of threads */
-    const char *taps;                   /* patterns; NULL: all */
-    const char *command;                /* for the file's metadata */
-    void (*progress)(void *self, int64_t run, int64_t runs);        /* before each; run 0: the reference. Or NULL */
+    const struct m3_safetensors *follow; /* the runs go on from this dump's layer outputs (follow.h); or NULL */
+    struct m3_safetensors **truth; /* receives the double engine's taps, which the caller closes; or NULL */
+    uint64_t seed; /* the same seed gives the same bytes, whatever the number of threads */
+    const char *taps; /* patterns; NULL: all */
+    const char *command; /* for the file's metadata */
+    void (*progress)(void *self, int64_t run, int64_t runs); /* before each; run 0: the reference. Or NULL */
     void *progress_self;
 };
 

@@ -40,8 +40,18 @@ struct m3_rounder m3_honest_rounder_of(const struct m3_honest *honest, enum m3_d
     return r;
 }
 
-/* Is the point skipped, as in a kernel that fuses several operators? */
-static int is_skipped(const struct m3_honest *honest, const char *point)
+/* The rounder of a format by its unit roundoff and half its smallest step; 0: none. */
+struct m3_rounder m3_honest_rounder_like(const struct m3_honest *honest, double u, double floor, uint64_t key)
+{
+    const enum m3_dtype dtype = u == 0x1p-8 ? M3_BF16 : u == 0x1p-11 && floor == 0x1p-25 ? M3_F16 : M3_F32;
+    struct m3_rounder r = m3_honest_rounder_of(honest, dtype, key);
+    /* tf32: rounding to 10 bits has the rms error of cutting off all but 11 */
+    if (dtype == M3_F32 && u == 0x1p-10) r.bits = 10, r.least = -135, r.normal = 0x1p-126f;
+    r.key = key;
+    return r;
+}
+
+int m3_honest_skips(const struct m3_honest *honest, const char *point)
 {
     return (double)m3_draw(m3_draw_key(honest->key, point), 0, UINT64_C(1) << 32) * 0x1p-32 < honest->skip;
 }
@@ -54,9 +64,10 @@ static enum m3_dtype format_at(const struct m3_honest *honest, const char *point
 struct m3_rounder m3_honest_rounder(struct m3_honest *honest, const char *point)
 {
     uint64_t key = m3_honest_key(honest, point);
-    enum m3_dtype dtype = format_at(honest, point);
-    honest->rounds |= dtype != M3_F32;
-    return m3_honest_rounder_of(honest, is_skipped(honest, point) ? M3_F32 : dtype, key);
+    const double u = m3_profile_store(honest->profile, point);
+    honest->rounds |= u > 0;
+    return m3_honest_rounder_like(honest, m3_honest_skips(honest, point) ? 0 : u,
+                                  m3_profile_store_floor(honest->profile, point), key);
 }
 
 struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name)
@@ -64,11 +75,8 @@ struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name)
     uint64_t key = m3_draw_key(honest->key, name);
     double u = m3_profile_weights(honest->profile, name);
     honest->rounds |= u > 0;
-    return m3_honest_rounder_of(honest,
-                                u == 0 || is_skipped(honest, name) ? M3_F32
-                                : u == 0x1p-8                      ? M3_BF16
-                                                                   : M3_F16,
-                                key);
+    return m3_honest_rounder_like(honest, u == 0 || m3_honest_skips(honest, name) ? 0 : u,
+                                  m3_profile_weight_floor(honest->profile, name), key);
 }
 
 void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n)
@@ -172,7 +180,9 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
     }
     if (m3_tap_table[tap].kind != M3_KIND_REALS || data == NULL) return M3_OK;
     if (tap == M3_TAP_EXPERT_WEIGHTS && honest->choices) weights_of_choices(honest, data, layer, rows);
+    m3_honest_keep_sum(honest, data, row, rows, 0);
     if (!m3_profile_exact(honest->profile, name)) m3_honest_round(honest, NULL, name, data, rows * width);
+    m3_honest_keep_sum(honest, data, row, rows, 1);
     if (tap == M3_TAP_ROUTER_SCORES) memcpy(honest->scores, data, (size_t)(rows * width) * sizeof *honest->scores);
     return M3_OK;
 }
@@ -242,6 +252,8 @@ static void set_ops(struct m3_honest *honest)
     ops->experts = m3_honest_experts;
     ops->swiglu_oai = m3_honest_swiglu_oai;
     ops->swiglu = m3_honest_swiglu;
+    ops->rms_norm = m3_honest_rms_norm;
+    ops->rms_norm_plain = m3_honest_rms_norm_plain;
     ops->rope_table = rope_table;
     ops->rope_table_3d = rope_table_3d;
     ops->rope = m3_honest_rope;
@@ -274,6 +286,7 @@ int m3_honest_new(struct m3_honest **result, const struct m3_model *model, const
     const struct m3_request request = { .T = T, .end_layer = model->config.layers, .semantics = semantics };
     int status = choices ? check_choices(honest, m3_request_modules(model, &request), error) : M3_OK;
     if (!status && !(honest->scores = malloc(scores + 1))) status = m3_fail_memory(error, "router scores", scores);
+    if (!status) status = m3_honest_norm_begin(honest, error);
     if (!status) status = find_places(honest, error);
     if (status) m3_honest_free(honest);
     else *result = honest;
@@ -285,8 +298,11 @@ void m3_honest_free(struct m3_honest *honest)
     if (!honest) return;
     free(honest->places);
     free(honest->scores);
+    free(honest->sum);
     free(honest);
 }
+
+void m3_honest_skip_nothing(struct m3_honest *honest) { honest->skips_nothing = 1; }
 
 void m3_honest_draw(struct m3_honest *honest, uint64_t seed, int64_t number)
 {
@@ -297,12 +313,16 @@ void m3_honest_draw(struct m3_honest *honest, uint64_t seed, int64_t number)
     honest->calls = 0;
     honest->rounds = 0;
     honest->skip = (double)m3_draw(m3_draw_key(honest->key, "share passed over"), 0, 1024) / 2048;
+    /* Programs that round at every point are common: those that choose for themselves span them too. */
+    if (honest->skips_nothing || (!honest->choices && !m3_draw(m3_draw_key(honest->key, "skips"), 0, 4)))
+        honest->skip = 0;
     honest->float_angles = m3_profile_arithmetic(honest->profile, 1).angle == M3_ANGLE_F32 &&
                            m3_draw(m3_draw_key(honest->key, "angles"), 0, 2);
     honest->most_parts = 1 + (int)m3_draw(m3_draw_key(honest->key, "most parts"), 0, M3_MOST_PARTS);
     honest->last = M3_TAP_EMBED;
     honest->layer = -1;
     honest->in_experts = 0;
+    honest->sum_rows = 0;
 }
 
 void m3_honest_request(struct m3_honest *honest, struct m3_request *request)

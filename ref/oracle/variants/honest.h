@@ -19,6 +19,9 @@ int m3_honest_new(struct m3_honest **honest, const struct m3_model *model, const
                   struct m3_error *error);
 void m3_honest_free(struct m3_honest *honest);                         /* NULL is fine */
 
+/* From the next draw on no rounding is skipped: what a dump shows is what the pass went on with, so that each operator
+ * can be recomputed from a full dump. */
+void m3_honest_skip_nothing(struct m3_honest *honest);
 /* Draws the implementation with this number; the same seed and number give the same. To be called before each pass. */
 void m3_honest_draw(struct m3_honest *honest, uint64_t seed, int64_t number);
 /* For the pass: replacement and force of the float engine. */

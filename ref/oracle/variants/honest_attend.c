@@ -40,6 +40,45 @@ static float *reordered(struct m3_ctx *ctx, const float *x, const int64_t *order
     return out;
 }
 
+static double largest_of(const float *x, int64_t n)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)x[i]));
+    return largest;
+}
+
+/* What a cache in a format with a scale gives back: the scale is 1, or lets the largest number of the tensor reach the
+ * largest code. */
+static void read_scaled(const struct m3_honest *honest, float *out, const float *x, int64_t n,
+                        const struct m3_read_rounding *rule, uint64_t key)
+{
+    struct m3_rounder r = m3_honest_rounder_of(honest, M3_F8_E4M3, key);
+    if (rule->u == 0x1p-3) r.bits = 3, r.least = -16, r.normal = 0x1p-14f;      /* E5M2 */
+    const double largest = largest_of(x, n), needed = largest / rule->largest;
+    const double scale = needed > 1 || (largest > 0 && m3_draw(key, 0, 2)) ? (double)(float)needed : 1;
+    for (int64_t i = 0; i < n; i++) {
+        const double code = (double)m3_rounded(&r, (double)x[i] / scale, (uint64_t)i);
+        out[i] = (float)(fmax(-rule->largest, fmin(rule->largest, code)) * scale);
+    }
+}
+
+/* A copy of what attention reads, if the profile rounds it there and this implementation does; otherwise x itself. */
+static const float *as_read(struct m3_ctx *ctx, const float *x, const char *tap, int64_t n)
+{
+    struct m3_honest *honest = ctx->plugin;
+    char point[M3_POINT_NAME];
+    const struct m3_read_rounding rule = m3_profile_read(honest->profile, m3_honest_point(honest, point, tap));
+    if (rule.u == 0 || (rule.largest > 0 && m3_honest_skips(honest, "cache"))) return x;
+    float *out = m3_scratch_take(ctx, n, sizeof *out);
+    const uint64_t key = m3_honest_key(honest, tap);
+    const struct m3_rounder r = m3_honest_rounder_like(honest, rule.u, rule.floor, key);
+    honest->rounds = 1;
+    if (out && rule.largest > 0) read_scaled(honest, out, x, n, &rule, key);
+    else
+        for (int64_t i = 0; i < (out ? n : 0); i++) out[i] = m3_rounded(&r, (double)x[i], (uint64_t)i);
+    return out;
+}
+
 int m3_honest_block_scores(struct m3_ctx *ctx, float *m, const float *q, const float *k, const struct m3_index *d)
 {
     struct m3_honest *honest = ctx->plugin;
@@ -47,7 +86,9 @@ int m3_honest_block_scores(struct m3_ctx *ctx, float *m, const float *q, const f
     size_t mark = m3_scratch_mark(ctx);
     int64_t *order = m3_scratch_take(ctx, d->X, sizeof *order);
     if (order) m3_honest_shuffle(honest, order, d->X);
-    float *q_o = order ? reordered(ctx, q, order, d->T * d->G, d->X) : NULL;
+    if (order) q = as_read(ctx, q, "index.q_rope", d->T * d->G * d->X);
+    if (order) k = as_read(ctx, k, "index.k_rope", (d->p0 + d->T) * d->X);
+    float *q_o = order && q && k ? reordered(ctx, q, order, d->T * d->G, d->X) : NULL;
     float *k_o = q_o ? reordered(ctx, k, order, d->p0 + d->T, d->X) : NULL;
     int status = k_o ? honest->base->block_scores(ctx, m, q_o, k_o, d) : M3_INTERNAL;
     m3_scratch_release(ctx, mark);
@@ -151,6 +192,10 @@ static int begin(struct m3_ctx *ctx, struct attention *a, struct room *rooms, in
     if (!order || !keys || !z) return M3_INTERNAL;
     *rooms = (struct room){ keys, z, z + team * longest };
 
+    a->q = as_read(ctx, a->q, "q_rope", rows * a->q_heads * a->D);
+    a->k = as_read(ctx, a->k, "k_rope", places * a->kv_heads * a->D);
+    a->v = as_read(ctx, a->v, "v_proj", places * a->kv_heads * a->D);
+    if (!a->q || !a->k || !a->v) return M3_INTERNAL;
     m3_honest_shuffle(honest, order, a->D);
     a->q = reordered(ctx, a->q, order, rows * a->q_heads, a->D);
     a->k = a->q ? reordered(ctx, a->k, order, places * a->kv_heads, a->D) : NULL;

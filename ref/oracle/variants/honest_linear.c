@@ -9,13 +9,11 @@ enum { PANEL_VALUES = 1 << 20 };
 /* ---- inputs in E4M3 */
 
 /* The scale of a group of values: from the largest. */
-static double scale_of(const float *x, int64_t n, const struct m3_input_rounding *rule)
+static double scale_of(double largest, const struct m3_input_rounding *rule)
 {
-    double largest = 0;
     int exponent;
-    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)x[i]));
     if (largest == 0) return 1;
-    if (rule->scaling == M3_SCALE_128X128) return (double)(float)(largest / 448);
+    if (rule->scaling != M3_SCALE_MX32) return (double)(float)(largest / 448);
     if (rule->exponent_down) {
         frexp(largest, &exponent);
         return ldexp(1, exponent - 1 - 8);
@@ -24,19 +22,41 @@ static double scale_of(const float *x, int64_t n, const struct m3_input_rounding
     return ldexp(1, mantissa == 0.5 ? exponent - 1 : exponent);
 }
 
-/* out [T,cols] := x, each group of a row with its own scale. */
+static double largest_of(const float *x, int64_t n)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs((double)x[i]));
+    return largest;
+}
+
+/* out [n] := x, rounded without a scale. */
+static void round_plain(struct m3_honest *honest, struct m3_ctx *ctx, float *out, const float *x, int64_t n,
+                        const struct m3_input_rounding *rule)
+{
+    const struct m3_rounder r = m3_honest_rounder_like(honest, rule->u, rule->floor, m3_honest_key(honest, "input"));
+    honest->rounds = 1;
+#pragma omp parallel for num_threads(m3_team(ctx, n * 16))
+    for (int64_t i = 0; i < n; i++) out[i] = m3_rounded(&r, (double)x[i], (uint64_t)i);
+}
+
+/* out [T,cols] := x, each group of numbers with its own scale. */
 static void quantise(struct m3_honest *honest, struct m3_ctx *ctx, float *out, const float *x, int64_t T, int64_t cols,
                      const struct m3_input_rounding *rule)
 {
     const struct m3_rounder r = m3_honest_rounder_of(honest, M3_F8_E4M3, m3_honest_key(honest, "input"));
-    const int64_t group = rule->scaling == M3_SCALE_MX32 ? 32 : 128;
+    const int64_t group = rule->group != M3_GROUP_BLOCK ? cols : rule->scaling == M3_SCALE_MX32 ? 32 : 128;
+    const double largest = rule->group == M3_GROUP_TENSOR ? largest_of(x, T * cols) : 0;
+    if (rule->dtype != M3_F8_E4M3) {
+        round_plain(honest, ctx, out, x, T * cols, rule);
+        return;
+    }
     honest->rounds = 1;
 #pragma omp parallel for num_threads(m3_team(ctx, T * cols * 16))
     for (int64_t t = 0; t < T; t++)
         for (int64_t k0 = 0; k0 < cols; k0 += group) {
             const float *from = x + t * cols + k0;
             int64_t n = m3_min(group, cols - k0);
-            double scale = scale_of(from, n, rule);
+            double scale = scale_of(rule->group == M3_GROUP_TENSOR ? largest : largest_of(from, n), rule);
             for (int64_t k = 0; k < n; k++) {
                 double code = (double)m3_rounded(&r, (double)from[k] / scale, (uint64_t)(t * cols + k0 + k));
                 out[t * cols + k0 + k] = (float)(fmax(-448, fmin(448, code)) * scale);
@@ -44,17 +64,53 @@ static void quantise(struct m3_honest *honest, struct m3_ctx *ctx, float *out, c
         }
 }
 
+/* The rule by which this implementation rounds the inputs of an operator: an exponent that may be rounded down may be
+ * rounded up, and the activations inside experts may stay as they are. */
+static struct m3_input_rounding rule_of(const struct m3_honest *honest, const char *name)
+{
+    struct m3_input_rounding rule = m3_profile_input(honest->profile, name);
+    if (rule.dtype == M3_DTYPES || honest->skips_nothing) return rule;
+    if (rule.exponent_down && m3_draw(m3_draw_key(honest->key, "exponents"), 0, 2)) rule.exponent_down = 0;
+    if (strstr(name, "moe.expert_out") && m3_draw(m3_draw_key(honest->key, "inside"), 0, 2)) rule.dtype = M3_DTYPES;
+    return rule;
+}
+
 /* ---- sums in random order */
 
 /* Columns in random order, cut into parts: those of part p are order[cut[p]] to order[cut[p + 1] - 1]. */
 struct cuts {
-    int64_t *order, cut[M3_MOST_PARTS + 1];
+    int64_t *order, cut[M3_RANKS + 1];
     int parts;
+    struct m3_rounder stored;           /* of parts that ranks exchange; bits 0: nothing is rounded */
+    int ring, first;                    /* the running sum is rounded too; the part where it begins */
 };
 
-static void draw_cuts(struct m3_honest *honest, struct cuts *cuts, int64_t cols)
+/* Cuts the columns as the ranks of a tensor-parallel engine do. */
+static void cut_for_ranks(const struct m3_honest *honest, struct cuts *cuts, int64_t cols,
+                          const struct m3_partials *how, uint64_t key)
 {
+    const int reduce = how->reduce == M3_REDUCE_ANY ? (int)m3_draw(key, 1, 3) : (int)how->reduce;
+    const int even = (int)m3_draw(key, 2, 2);
+    cuts->parts = 0;
+    for (int64_t i = 0; i < cols; i++) cuts->order[i] = i;
+    for (int r = 0; r < how->ranks; r++) {
+        int64_t first, end;
+        m3_partials_cut(&first, &end, cols, how->ranks, r, even);
+        if (end > first) cuts->cut[++cuts->parts] = end;
+    }
+    if (reduce != M3_REDUCE_ANY) cuts->stored = m3_honest_rounder_of(honest, how->dtype, key);
+    cuts->ring = reduce == M3_REDUCE_RING;
+    cuts->first = cuts->ring ? (int)m3_draw(key, 3, (uint64_t)cuts->parts) : 0;
+}
+
+static void draw_cuts(struct m3_honest *honest, struct cuts *cuts, int64_t cols, const char *name)
+{
+    const struct m3_partials how = m3_profile_partials(honest->profile, name);
     uint64_t key = m3_honest_key(honest, "parts");
+    if (how.ranks > 0 && cols > 0 && !m3_honest_skips(honest, "partials")) {
+        cut_for_ranks(honest, cuts, cols, &how, key);
+        return;
+    }
     m3_honest_shuffle(honest, cuts->order, cols);
     cuts->parts = 1 + (int)m3_draw(key, 0, (uint64_t)m3_min(honest->most_parts, cols));
     cuts->cut[0] = 0;
@@ -91,19 +147,31 @@ static void arrange_weights(struct m3_ctx *ctx, float *panel, float *row, const 
     }
 }
 
+/* to := to + part, or part for the first one, rounded as ranks store it. */
+static float add_part(const struct cuts *cuts, int p, float to, float part, uint64_t at)
+{
+    struct m3_rounder sum = cuts->stored;
+    const float mine = m3_rounded(&cuts->stored, (double)part, at * M3_RANKS + (uint64_t)p);
+    if (p == 0) return mine;
+    if (!cuts->ring) return to + mine;
+    sum.key = ~sum.key;
+    return m3_rounded(&sum, (double)(to + mine), at * M3_RANKS + (uint64_t)p);
+}
+
 /* y [T,rows], columns [n0, n0 + n): the parts' products, added one after the other. */
 static int add_parts(struct m3_honest *honest, struct m3_ctx *ctx, float *y, int64_t rows, float *part, const float *x,
                      const float *panel, int64_t n0, int64_t n, int64_t T, const struct cuts *cuts)
 {
     int status = M3_OK;
-    for (int p = 0; p < cuts->parts && !status; p++) {
+    for (int i = 0; i < cuts->parts && !status; i++) {
+        const int p = (cuts->first + i) % cuts->parts;
         int64_t first = cuts->cut[p], k = cuts->cut[p + 1] - first;
         const struct m3_weight w = { .data = panel + n * first, .dtype = M3_F32, .rows = n, .cols = k };
         status = honest->base->linear(ctx, part, x + T * first, &w, NULL, T);
         for (int64_t t = 0; t < T; t++)
-            for (int64_t i = 0; i < n; i++) {
-                float *to = y + t * rows + n0 + i;
-                *to = p == 0 ? part[t * n + i] : *to + part[t * n + i];
+            for (int64_t c = 0; c < n; c++) {
+                float *to = y + t * rows + n0 + c;
+                *to = add_part(cuts, i, *to, part[t * n + c], (uint64_t)(t * rows + n0 + c));
             }
     }
     return status;
@@ -113,7 +181,7 @@ static int product(struct m3_ctx *ctx, float *y, const float *x, const struct m3
                    int64_t T, const char *name)
 {
     struct m3_honest *honest = ctx->plugin;
-    const struct m3_input_rounding rule = m3_profile_input(honest->profile, name);
+    const struct m3_input_rounding rule = rule_of(honest, name);
     const struct m3_rounder of_weights = m3_honest_weights(honest, name);
     int64_t cols = w->cols, rows = w->rows, panel = m3_max(1, m3_min(rows, PANEL_VALUES / cols));
     size_t mark = m3_scratch_mark(ctx);
@@ -123,7 +191,7 @@ static int product(struct m3_ctx *ctx, float *y, const float *x, const struct m3
     float *row = m3_scratch_take(ctx, panel * cols, sizeof *x);
     int status = cuts.order && quantised && arranged && weights && row && part ? M3_OK : M3_INTERNAL;
     if (!status) {
-        draw_cuts(honest, &cuts, cols);
+        draw_cuts(honest, &cuts, cols, name);
         if (rule.dtype != M3_DTYPES) quantise(honest, ctx, quantised, x, T, cols, &rule);
         arrange(ctx, arranged, rule.dtype != M3_DTYPES ? quantised : x, &cuts, T, cols);
     }

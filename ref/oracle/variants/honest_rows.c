@@ -8,6 +8,7 @@
 
 #include "base/minmax.h"
 #include "oracle/judge/rows/rows.h"
+#include "oracle/variants/follow.h"
 #include "oracle/variants/honest.h"
 
 /* One tap: the tensors declared for it. */
@@ -33,7 +34,7 @@ int64_t m3_honest_rows_needed(const struct m3_profile *profile)
     for (int tap = 0; tap < M3_TAPS; tap++) {
         char name[96];
         if (m3_tap_name(name, sizeof name, (enum m3_tap)tap, 0) != 0) continue;
-        if (m3_profile_input(profile, name).dtype != M3_DTYPES) return RUNS_OF_E4M3;
+        if (m3_profile_input(profile, name).dtype == M3_F8_E4M3) return RUNS_OF_E4M3;
     }
     return RUNS;
 }
@@ -137,15 +138,6 @@ static int wants(void *self, enum m3_tap tap, int64_t layer)
     return place_of(self, tap, layer, name, sizeof name) != NULL;
 }
 
-/* x rounded to BF16. */
-static uint16_t bf16_of(double x)
-{
-    float f = (float)x;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 /* One row: its distance from the truth, and the differences of the columns that are kept. */
 static float measure_row(uint16_t *kept, const struct place *place, const float *shown, int64_t row)
 {
@@ -154,7 +146,7 @@ static float measure_row(uint16_t *kept, const struct place *place, const float 
         const double want = m3_decode(place->truth->dtype, place->truth->data, row * place->width + i);
         const double d = isinf(want) && (double)shown[i] == want ? 0 : (double)shown[i] - want;
         squares += d * d;
-        if (i % place->step == 0) kept[i / place->step] = bf16_of(d);
+        if (i % place->step == 0) kept[i / place->step] = m3_bf16_of((float)d);
     }
     return (float)m3_row_share(sqrt(squares), place->sizes[row]);
 }
@@ -212,7 +204,7 @@ int m3_honest_rows_write(struct m3_honest_rows *rows, struct m3_error *error)
         m3_honest_draw(rows->honest, plan->seed, run);
         m3_honest_request(rows->honest, &request);
         request.sink = &sink;
-        status = m3_engine_f32()->forward(plan->model, &request, error);
+        status = m3_follow_forward(m3_engine_f32(), plan->model, &request, plan->follow, error);
     }
     return status;
 }

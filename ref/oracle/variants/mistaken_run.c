@@ -277,8 +277,6 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
     return status;
 }
 
-void m3_mistake_store(struct m3_mistaken_run *run, const struct m3_profile *profile) { run->profile = profile; }
-
 const struct m3_model *m3_mistaken_model(const struct m3_mistaken_run *run) { return &run->model; }
 struct m3_request *m3_mistaken_request(struct m3_mistaken_run *run) { return &run->request; }
 

@@ -87,6 +87,25 @@ START_TEST(bf16)
 }
 END_TEST
 
+/* Goal:  tf32 allows both roundings of devices: to nearest, and the lower 13 bits of a float cut off.
+ * Claim: in products of every kind the roundoff covers the cut of the worst float, and no bit more.
+ * Seen to fail with the roundoff of rounding to nearest, 2^-11. */
+START_TEST(tf32)
+{
+    struct m3_profile *p = open_profile("tf32");
+    const uint32_t worst = 0x3F801FFF, cut = worst & ~UINT32_C(0x1FFF);
+    float x, kept;
+    memcpy(&x, &worst, sizeof x);
+    memcpy(&kept, &cut, sizeof kept);
+    const double most = ((double)x - (double)kept) / (double)x;
+    const double u[] = { m3_profile_input(p, "layers.0.q_proj").u, m3_profile_input(p, "vision.patch_embed").u,
+                         m3_profile_weights(p, "logits"), m3_profile_store(p, "layers.3.attn.p"),
+                         m3_profile_read(p, "layers.0.index.k_rope").u };
+    for (size_t i = 0; i < sizeof u / sizeof *u; i++) ck_assert_msg(u[i] >= most && u[i] < 1.01 * most, "%zu", i);
+    m3_profile_close(p);
+}
+END_TEST
+
 /* Goal:  fp8 quantises what releases quantise.
  * Claim: the linear operators of text layers and those of MTP layers, inner ones too, but neither router, tower, head
  *        nor eh_proj; else it is bf16.
@@ -234,8 +253,8 @@ END_TEST
 /* Seen to fail with a name that is not built in opened as a file. */
 START_TEST(absent)
 {
-    const char *const names[] = { "fp16", "", "./absent.json", "absent.json", "/nowhere/x" };
-    const char *const all = "bf16, cuda_bf16, fp32, fp8";
+    const char *const names[] = { "fp4", "", "./absent.json", "absent.json", "/nowhere/x" };
+    const char *const all = "bf16, cuda_bf16, fp16, fp32, fp8, tf32";
     const char *const says[] = { all, all, "absent.json", "absent.json", "/nowhere/x" };
     for (int i = 0; i < 5; i++) {
         struct m3_error error = { 0 };
@@ -282,6 +301,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, fp32);
     tcase_add_test(test, bf16);
     tcase_add_test(test, fp8);
+    tcase_add_test(test, tf32);
     tcase_add_test(test, fields);
     tcase_add_loop_test(test, refusals, 0, sizeof refused / sizeof *refused);
     tcase_add_test(test, absent);

@@ -151,8 +151,8 @@ START_TEST(refusals)
     refuses(in_folder("a.json"), M3_ABSENT, "b.json", "a.json: the base of this profile");
     write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"fused_norm\": [\"*.q_norm\"]}");
     refuses(in_folder("a.json"), M3_BAD_INPUT, "fused_norm: got \"*.q_norm\"", "a norm of a sum");
-    write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"read\": {\"*.q_rope\": \"f16\"}}");
-    refuses(in_folder("a.json"), M3_BAD_INPUT, "read: got \"*.q_rope\"", "k_rope, v_proj");
+    write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"read\": {\"*.q_norm\": \"f16\"}}");
+    refuses(in_folder("a.json"), M3_BAD_INPUT, "read: got \"*.q_norm\"", "what attention or block scores read");
     write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"read\": {\"*.k_rope\": \"e4m3\"}}");
     refuses(in_folder("a.json"), M3_BAD_INPUT, "read[\"*.k_rope\"]: got \"e4m3\"", "\"f8_e4m3\"");
     write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"store\": {\"*.k_rope\": \"f8_e4m3\"}}");

@@ -107,7 +107,7 @@ START_TEST(taps_of_one_file)
 }
 END_TEST
 
-/* Goal:  what a tap looks like is said: log-probabilities for logits, a padded vocabulary, one row, heads exchanged.
+/* Goal:  what a tap looks like is said: log-probabilities for logits, heads exchanged.
  * Claim: log-softmax is x - log(sum of exp(x)), row by row; a wrong shape is not comparable as before.
  * Seen to fail with a hint whenever logits fail: the last case doubles them. */
 START_TEST(hints)
@@ -129,13 +129,6 @@ START_TEST(hints)
     ck_assert_ptr_nonnull(strstr(result.stages[0].note, "log-softmax"));
     dump_one(candidate_path, "logits", M3_F64, doubled, T, V, -1);
     ck_assert(judge_one()->verdict == M3_VERDICT_FAIL && result.stages[0].note == NULL);
-    dump_one(candidate_path, "logits", M3_F64, x, V, -1, -1);
-    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "the last row alone"));
-    dump_one(reference_path, "logits", M3_F64, x, T, 2, -1);
-    dump_one(candidate_path, "logits", M3_F64, x, T, V, -1);
-    ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);
-    ck_assert_ptr_nonnull(strstr(result.stages[0].note, "padded vocabulary"));
     dump_one(reference_path, "layers.0.q_rope", M3_F64, x, 2, 3, 1);
     dump_one(candidate_path, "layers.0.q_rope", M3_F64, x, 3, 2, 1);
     ck_assert_int_eq(judge_one()->verdict, M3_VERDICT_NOT_COMPARABLE);

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "oracle/judge/envelope.h"
+#include "oracle/judge/rows/envelope.h"
 #include "oracle/error/profile.h"
 #include "oracle/report/report.h"
 #include "oracle/error/tiers.h"

@@ -154,7 +154,11 @@ START_TEST(full_disk)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
-    const struct m3_report_subject subject = { &result, reference_file, candidate_file, "SPEC.md" };
+    const struct m3_report_subject subject = { .command = "compare",
+                                               .comparison = &result,
+                                               .reference = reference_file,
+                                               .candidate = candidate_file,
+                                               .spec = "SPEC.md" };
     for (int html = 0; html < 2; html++) {
         FILE *out = fopen("/dev/full", "w");
         if (out == NULL) return;

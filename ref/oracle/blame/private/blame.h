@@ -11,6 +11,7 @@ struct m3_blame_item {
     int64_t layer, rows, width;         /* rows of the call */
     char name[64];
     const struct m3_tensor *dumped;     /* the candidate's, of the tap's shape; NULL: none */
+    const struct m3_side *side;         /* the candidate, or its logits as the tap has them: for row numbers */
     struct m3_blamed *blamed;           /* its result if it is judged; or NULL */
     int needed;                         /* a judged tap reads it, or it is judged itself */
     int counted;                        /* counted among the operators that are judged together */
@@ -45,6 +46,20 @@ struct m3_blame_item *m3_blame_find(const struct m3_blaming *b, enum m3_tap tap,
 /* Operand i of a tap, or NULL. */
 struct m3_blame_item *m3_blame_operand(const struct m3_blaming *b, const struct m3_blame_item *item, int i);
 
+/* ---- blame.c */
+
+/* Lists all taps of the call in execution order, none of them dumped. */
+int m3_blame_list_items(struct m3_blaming *b);
+/* Begins the result of a tap of the candidate; `why` it is not comparable, or NULL. */
+void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct m3_blamed *out,
+                        const struct m3_tensor *t, const char *why);
+/* Marks the operands of judged taps, and the taps needed to recompute operands that were not dumped. */
+void m3_blame_mark_needed(struct m3_blaming *b);
+/* Judges a tap whose values have been read, and puts them into the trace. */
+int m3_blame_judge_tap(const struct m3_blaming *b, struct m3_blame_item *item, struct m3_blame_values *dumped);
+/* Reads an item, judges it if it is one of these, and puts it into the trace. */
+int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item);
+
 /* ---- candidate.c */
 
 /* Reads the candidate's tensor of an item. The caller frees `values`, also on failure. */
@@ -75,6 +90,15 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
 /* For selections that are not in the dump: puts the rows that allow only one selection into the trace. */
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *recomputed);
+
+/* ---- rows.c: among honest implementations, after all other judges */
+
+int m3_blame_judge_rows(struct m3_blame *result, const struct m3_blaming *b);
+
+/* ---- explained.c */
+
+/* Sets result->explained_by. */
+int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b);
 
 /* ---- culprit.c */
 

@@ -13,6 +13,9 @@ struct m3_gate_slopes {
 };
 struct m3_gate_slopes m3_gate_slopes(double gate, double up, double h_gate, double h_up, const struct m3_gate *g);
 /* Element `at` of out, of gate and up and elements `from` of their spreads. u_chain as in m3_propagate_activation. */
+/* Adds what the smallest steps of the chain's format cost; floor: half a step. */
+void m3_propagate_gate_floor(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_gate *g,
+                             double floor);
 void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_spread *of_gate,
                        const struct m3_spread *of_up, int64_t from, const struct m3_gate *g, double u_chain);
 

@@ -23,13 +23,15 @@ struct m3_error_operator {
     int (*prepare)(struct m3_recomputing *);    /* before these three: transforms operands, computes tables */
     void (*rows)(struct m3_recomputing *);      /* selects the rows; NULL: m3_rows_in_common */
     int by_span;                        /* these three are called for consecutive rows only */
-    int keys;                           /* this many operands after the first are read up to the row's own place */
-    const char *points[M3_POINTS];      /* intermediates that a profile may store more coarsely. SPEC 7.3 */
-    int linears;                        /* this many of them, from the first, are linear operators without a tap */
-    int in_parts;                       /* its last product may be computed in parts: m->partials */
+    int reads; /* so many operands, from the first, are products' operands that the profile may
+                                         * round when they are read */
+    int keys; /* this many operands after the first are read up to the row's own place */
+    const char *points[M3_POINTS]; /* intermediates that a profile may store more coarsely. SPEC 7.3 */
+    int linears; /* this many of them, from the first, are linear operators without a tap */
+    int in_parts; /* its last product may be computed in parts: m->partials */
     enum m3_functions functions;
-    int copies;                         /* numbers are copied unchanged */
-    int has_suspect;                    /* the bound includes a probable allowance */
+    int copies; /* numbers are copied unchanged */
+    int has_suspect; /* the bound includes a probable allowance */
 };
 
 /* "layers.3.attn.p": a point, prefixed like the tap of that layer or module. */

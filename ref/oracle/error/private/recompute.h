@@ -39,6 +39,10 @@ struct m3_recomputing {
     struct m3_spread spread;
     struct m3_arithmetic how;
     double stored[M3_POINTS];           /* unit roundoff of storing at op->points; 0: not coarser */
+    double floor[M3_POINTS];            /* half the smallest step of the format there */
+    double weight_floor;                /* of the format to which weights may be rounded */
+    struct m3_input_rounding act_input; /* gated MLPs: of the last product; */
+    double largest;                     /* the largest |act| */
     struct m3_partials partials;        /* of op->in_parts; ranks 0: computed in one part */
     void *prepared;                     /* the result of op->prepare for value, bound and propagate */
     struct m3_recomputed *out;
@@ -62,9 +66,6 @@ __attribute__((format(printf, 2, 3))) void m3_recompute_missing(struct m3_recomp
  * can. */
 
 void m3_recompute_choose_rows(struct m3_recomputing *m);
-/* m3_graph_operand of this call: without pictures `fused` reads no features. */
-int m3_setting_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_setting *, enum m3_tap tap,
-                       int64_t layer, int i);
 /* For op->rows: rows that all operands have; rows with every place up to their own; all rows of a picture. */
 void m3_rows_in_common(struct m3_recomputing *m);
 void m3_rows_with_keys(struct m3_recomputing *m);
@@ -84,15 +85,20 @@ void m3_recompute_jitter_spread(struct m3_recomputing *m);
 /* input_rounding.c: how the profile rounds the inputs of a linear operator, which is named like its tap or like a
  * point in an expert; and this rounding as a spread of operand 0. */
 struct m3_input_rounding m3_recompute_input_rounding(const struct m3_recomputing *m, const char *point);
-double m3_input_roundoff(const struct m3_input_rounding *rule);         /* maximum relative rounding; 0: none */
 void m3_recompute_round_input(struct m3_recomputing *m, const char *point);
-/* input_rounding.c: how the profile rounds operand i, keys or values, in a cache; as a spread of it. */
-void m3_recompute_round_key(struct m3_recomputing *m, int i);
+/* input_rounding.c: how the profile rounds operand i of attention or block scores when it is read: keys and values come
+ * from a cache, operands of products may be rounded; as a spread of it. */
+void m3_recompute_round_read(struct m3_recomputing *m, int i);
+/* input_rounding.c: the profile's rounding of the weights w of the linear operator `point`, as errors of operand 0. */
+/* m3_recompute_weight_roundoff: the unit roundoff alone, 0 if every weight is such a number already. */
+double m3_recompute_weight_roundoff(struct m3_recomputing *m, const struct m3_weight *w, const char *point);
+void m3_recompute_round_weights(struct m3_recomputing *m, const struct m3_weight *w, const char *point);
 /* Moves the contents of *off to newly allocated memory for n numbers; 0 if memory is short. */
 int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int64_t n);
 /* route.c: M3_BAD_INPUT if an id in ids [count], K per row, is not an expert. */
 int m3_check_experts(struct m3_ctx *, const int32_t *ids, int64_t count, int64_t E, int64_t K);
-/* gated_mlp.c: all of these, also for experts. */
+/* gated_mlp.c: all of these, also for experts; and what the last propagation needs. */
 int m3_prepare_gated_mlp(struct m3_recomputing *m);
+struct m3_mlp_storage m3_mlp_storage_of(const struct m3_recomputing *m);
 
 #endif

@@ -18,15 +18,10 @@ struct m3_comparing {
     const struct m3_safetensors *rows; /* honest implementations of the profile, row by row; NULL: none */
     int64_t without_error; /* stages whose fp32 error is not stated; the first of them */
     const char *first_without;
-    int is_weak; /* the last stage is known only not to be garbage */
+    int stop; /* at the first stage that does not pass */
 };
 
 int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_matched matched,
                     const struct m3_coarseness *coarse, struct m3_error *error);
-
-/* ---- hints.c: static text. A more helpful reason than `why` for shapes that differ, or `why`. */
-const char *m3_shape_hint(const struct m3_matched *matched, const char *why);
-/* What the values of a tap that fails look like; NULL: nothing known. */
-const char *m3_value_hint(const struct m3_matched *matched);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "oracle/judge/align.h"
 #include "oracle/judge/compare.h"
-#include "oracle/judge/envelope.h"
+#include "oracle/judge/rows/envelope.h"
 
 /* The reasons why a stage is not ranked. */
 enum m3_unranked { M3_UNRANKED_CHOICES, M3_UNRANKED_ROWS, M3_UNRANKED_ABSENT, M3_UNRANKED_BLIND, M3_UNRANKED_REASONS };

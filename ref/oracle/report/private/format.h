@@ -24,6 +24,10 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage);
 /* The same in memory, to be freed; NULL if memory is short. */
 char *m3_finding(const struct m3_stage *stage);
 
+/* Was it judged among honest implementations, not by a tolerance? */
+int m3_is_judged_by_rows(const struct m3_stage *stage);
+/* "; alpha looks like .."; nothing if no parameter does. */
+void m3_print_parameter(FILE *out, const struct m3_parameter *parameter);
 /* Quantiles of a float stage's error, and the arithmetic that causes such errors. */
 void m3_print_precision(FILE *out, const struct m3_stage *stage);
 
@@ -44,12 +48,16 @@ void m3_print_tiers(FILE *out, int tiers, const char *between);
 /* At most this many lines are printed unless all are asked for. */
 enum { M3_REPORT_LINES = 25 };
 /* "..  3 more stages; --all shows every one" */
+/* "; explained by +tp8 ..", or nothing for an empty word. */
+void m3_print_explained(FILE *out, const char *word);
 void m3_print_more(FILE *out, int64_t count, const char *what);
 /* The first line: place, size and next step, unless the run passes; then what the candidate does not hold. */
 void m3_print_headline(FILE *out, const struct m3_comparison *comparison);
 void m3_print_place_and_next(FILE *out, const struct m3_comparison *comparison);
 /* "row" for 1 "rows"; only words that reports use. */
 const char *m3_plural(int64_t count, const char *plural);
+/* The sets that differ, of those that were judged: not those that follow from other choices. */
+int64_t m3_differing(const struct m3_stage *stage);
 /* A share in percent, in `width` columns. */
 void m3_print_share(FILE *out, double share, int width);
 /* Flushes a report; `what` names it in the error. M3_IO. */

@@ -10,6 +10,8 @@ json_t *m3_json_text(const char *text);         /* NULL: null */
 json_t *m3_json_place(const int64_t *index, int rank);
 json_t *m3_json_tiers(int tiers);               /* names of the tiers that fail, of enum m3_tier */
 json_t *m3_json_notes(const struct m3_error *lines);
+/* "parameter", "estimate", ..; null where no parameter looks off. */
+json_t *m3_json_parameter(const struct m3_parameter *found);
 /* Calls m3_json_update and returns the object. */
 json_t *m3_json_join(json_t *object, json_t *more);
 /* Flushes the lines. M3_IO. */

@@ -21,6 +21,7 @@ static int before_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w
 {
     const struct m3_mistaken_run *run = m3_run_of(ctx);
     if (m3_tap_being_made(ctx) == M3_TAP_MTP_HIDDEN_NORM && m3_module_of(run) == 0) x = run->kept;
+    if (!x) return m3_fail_at(ctx, M3_WRONG, "the hidden state before the final norm is not known", -1, -1, -1);
     return (run->model.config.gemma_norm ? m3_right()->rms_norm : m3_right()->rms_norm_plain)(ctx, y, x, w, T, H, eps);
 }
 

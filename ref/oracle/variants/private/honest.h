@@ -34,6 +34,7 @@ struct m3_honest {
 
     uint64_t key;                       /* of this implementation */
     double skip;                        /* share of the points that are skipped */
+    int skips_nothing;
     int float_angles;
     int most_parts;                     /* 1 to M3_MOST_PARTS */
     uint64_t place, calls;              /* key of the tap made last; draws since then: no two are the same, and none
@@ -42,12 +43,15 @@ struct m3_honest {
     enum m3_tap last;                   /* the last computed tap, and its layer */
     int64_t layer;
     int in_experts;
+    float *sum, *stored; /* [T,H] the last sum that a norm may read, before it is rounded and after; NULL:
+                                         * no norm may */
+    int64_t sum_rows; /* rows of both */
 };
 
 /* A random rounding to either neighbour, the nearer one more likely: unbiased. Or to nearest, ties to even. */
 struct m3_rounder {
-    int bits, least;                    /* significant bits, exponent of the least step; bits 0: none */
-    float normal;                       /* from here up all bits are significant */
+    int bits, least; /* significant bits, exponent of the least step; bits 0: none */
+    float normal; /* from here up all bits are significant */
     uint64_t key;
     int nearest;
 };
@@ -85,12 +89,15 @@ static inline float m3_rounded(const struct m3_rounder *r, double value, uint64_
 
 /* A key for the next draws. */
 uint64_t m3_honest_key(struct m3_honest *honest, const char *what);
+/* Does this implementation skip the point, as a kernel that fuses several operators does? */
+int m3_honest_skips(const struct m3_honest *honest, const char *point);
 struct m3_rounder m3_honest_rounder(struct m3_honest *honest, const char *point);
 /* The rounder for the weights of a linear operator. */
 struct m3_rounder m3_honest_weights(struct m3_honest *honest, const char *name);
 struct m3_rounder m3_rounder_of(enum m3_dtype dtype, uint64_t key);
 /* The same, as this implementation rounds. */
 struct m3_rounder m3_honest_rounder_of(const struct m3_honest *honest, enum m3_dtype dtype, uint64_t key);
+struct m3_rounder m3_honest_rounder_like(const struct m3_honest *honest, double u, double floor, uint64_t key);
 void m3_honest_round(struct m3_honest *honest, struct m3_ctx *ctx, const char *point, float *x, int64_t n);
 /* "layers.3." of the current layer, or "" outside layers, followed by `inner`; into space [M3_POINT_NAME]. */
 const char *m3_honest_point(const struct m3_honest *honest, char *space, const char *inner);
@@ -106,6 +113,16 @@ int m3_honest_experts(struct m3_ctx *, float *routed, float *each, const float *
 int m3_honest_swiglu_oai(struct m3_ctx *, float *y, const float *gate, const float *up, int64_t T, int64_t F,
                          const struct m3_activation *act);
 int m3_honest_swiglu(struct m3_ctx *, float *y, const float *gate, const float *up, int64_t T, int64_t F);
+
+/* honest_norm.c: norms that read their sum before it is rounded for storing. */
+
+/* Allocates sum and stored, if the profile has such norms. M3_INTERNAL. */
+int m3_honest_norm_begin(struct m3_honest *honest, struct m3_error *error);
+/* To be called for each tap of floats before it is rounded (`stored` 0) and after. */
+void m3_honest_keep_sum(struct m3_honest *honest, const float *data, int64_t row, int64_t rows, int stored);
+int m3_honest_rms_norm(struct m3_ctx *, float *y, const float *x, const float *w, int64_t T, int64_t H, float eps);
+int m3_honest_rms_norm_plain(struct m3_ctx *, float *y, const float *x, const float *w, int64_t T, int64_t H,
+                             float eps);
 
 /* honest_attend.c */
 int m3_honest_rope(struct m3_ctx *, float *y, const float *x, const float *cos, const float *sin, int64_t T,

@@ -60,7 +60,7 @@ struct m3_mistaken_run {
     const struct m3_case *the_case;
     const struct m3_profile *profile;   /* NULL: taps are stored as floats */
     struct m3_request request;
-    struct m3_ops ops;
+    struct m3_ops ops, exact;           /* exact: those that `ops` call with quantised inputs */
     struct m3_replacement replacement;
     struct m3_force force;
     enum m3_tap last;                   /* the last computed tap, and its layer; M3_TAPS: none yet */

@@ -1,4 +1,4 @@
-#include "oracle/judge/envelope.h"
+#include "oracle/judge/rows/envelope.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,0 +1,114 @@
+#include <errno.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "io/json.h"
+#include "oracle/operators/which.h"
+#include "oracle/variants/mistakes.h"
+
+static const char help[] =
+    "usage: m3ref mistakes [--list] [--json]\n"
+    "       m3ref mistakes --show ID [--json]\n"
+    "\n"
+    "Prints the known mistakes: errors that public implementations have made, or easily could make. Each can be\n"
+    "found in a dump (m3ref compare, m3ref blame) or in the results of one operator (m3ref op).\n"
+    "\n"
+    "  --list      print every mistake (the default)\n"
+    "  --show ID   print one mistake: what it is, the tap where it first shows, the operators whose cases can catch\n"
+    "              it, what model and case must have for it to show, and the reading in which it is right, if any\n"
+    "  --json      print one JSON object per mistake\n"
+    "  --help      print this text\n"
+    "\n"
+    "Exit status: 0 done; 64 wrong usage, or an unknown ID; 70 internal error; 74 I/O error.\n";
+
+enum { OPT_LIST = 256, OPT_SHOW, OPT_JSON, OPT_HELP };
+
+/* "rope, qk_norm_rope": operators whose calls compute the tap in which the mistake first shows. */
+static void operators_of(char *names, size_t size, const struct m3_mistake *mistake)
+{
+    names[0] = '\0';
+    for (int i = 0; i < m3_operator_rows(); i++) {
+        const size_t length = strlen(names);
+        if (m3_mistake_is_of(mistake, m3_operator_at(i)))
+            snprintf(names + length, size - length, "%s%s", length ? ", " : "", m3_operator_at(i)->name);
+    }
+}
+
+static int print_json(const struct m3_mistake *mistake, struct m3_error *error)
+{
+    char names[512];
+    operators_of(names, sizeof names, mistake);
+    return m3_json_line(stdout,
+                        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s?, s:s?}", "type", "mistake", "id", mistake->id, "what",
+                                  mistake->what, "first_tap", mistake->first, "operators", names, "needs",
+                                  mistake->input, "reading", mistake->reading),
+                        error);
+}
+
+static void print_one(const struct m3_mistake *mistake)
+{
+    char names[512];
+    operators_of(names, sizeof names, mistake);
+    printf("%s: %s\n", mistake->id, mistake->what);
+    printf("  first shows in   %s\n", mistake->first);
+    printf("  op cases of      %s\n", names[0] ? names : "none: it arises between operators");
+    if (mistake->input) printf("  shows only with  %s\n", mistake->input);
+    if (mistake->reading) printf("  is right under   --set %s\n", mistake->reading);
+    printf("  effect           VERDICTS.md, section 7.12\n");
+}
+
+static int print_all(int json, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int i = 0; !status && i < m3_mistake_count(); i++) {
+        const struct m3_mistake *mistake = m3_mistake_at(i);
+        if (json) status = print_json(mistake, error);
+        else printf("%-24s %s\n", mistake->id, mistake->what);
+    }
+    return status;
+}
+
+static int print(const char *id, int json, struct m3_error *error)
+{
+    int status = M3_OK;
+    const struct m3_mistake *mistake = id ? m3_mistake_named(id) : NULL;
+    if (id && !mistake)
+        return m3_fail(error, M3_USAGE, "mistakes: got the id %s, expected one of m3ref mistakes --list", id);
+    if (!id) status = print_all(json, error);
+    else if (json) status = print_json(mistake, error);
+    else print_one(mistake);
+    if (!status && fflush(stdout)) return m3_fail(error, M3_IO, "standard output: %s", strerror(errno));
+    return status;
+}
+
+int m3_cli_mistakes(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "list", no_argument, NULL, OPT_LIST },
+        { "show", required_argument, NULL, OPT_SHOW },
+        { "json", no_argument, NULL, OPT_JSON },
+        { "help", no_argument, NULL, OPT_HELP },
+        { NULL, 0, NULL, 0 },
+    };
+    struct m3_error notes = { 0 }, error = { 0 };
+    const char *id = NULL;
+    int option, status = M3_OK, json = 0;
+    optind = 0;
+    opterr = 0;
+    while (!status && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
+        switch (option) {
+        case OPT_LIST: break;
+        case OPT_SHOW: id = optarg; break;
+        case OPT_JSON: json = 1; break;
+        case OPT_HELP: return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
+        default: status = m3_cli_bad_option(option, argv, "mistakes", &error);
+        }
+    }
+    if (!status && optind != argc)
+        status = m3_fail(&error, M3_USAGE, "mistakes: got %d names, expected none", argc - optind);
+    if (!status) status = print(id, json, &error);
+    return m3_cli_end(status, &notes, &error);
+}

@@ -1,0 +1,387 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/paths.h"
+#include "cli/standard.h"
+#include "io/new_file.h"
+#include "model/engine.h"
+#include "model/plugin.h"
+#include "oracle/error/profile.h"
+#include "oracle/operators/check_file.h"
+#include "oracle/operators/list.h"
+#include "oracle/operators/make.h"
+#include "oracle/operators/results.h"
+#include "oracle/report/report.h"
+
+static const char help[] =
+    "usage: m3ref op --list [--json]\n"
+    "       m3ref op NAME --make CASES [--sizes tiny|small|real|T=..,H=..] [--dtype f32|bf16|f16] [--seed S]\n"
+    "                     [--cases N]\n"
+    "       m3ref op NAME --run CASES RESULTS [--precision f32|f64] [--ops LIB[,WORDS]] [--threads N]\n"
+    "       m3ref op NAME --check CASES RESULTS [--profile NAME|FILE] [--all] [--json] [--junit OUT]\n"
+    "                     [--html OUT] [--threads N]\n"
+    "\n"
+    "Tests one operator, such as a kernel that you wrote, without a model. --make writes a file of cases: operands\n"
+    "as tensors \"0.x\", \"0.w\", \"1.x\", .., and what each case covers in the metadata. Your program reads it and\n"
+    "writes its results as tensors \"0.y\", \"1.y\", ... --check judges them, as m3ref blame judges a whole model: by\n"
+    "the error that the arithmetic of the profile may cause, and choices by the scores that they were made from.\n"
+    "CASES and RESULTS are safetensors files; - is standard input or output.\n"
+    "\n"
+    "  NAME                an operator or a composite of op --list\n"
+    "  --list              print every operator: operands and outputs with their shapes, and parameters\n"
+    "  --make CASES        write cases. Structured cases come first: edges, ties, masks, odd sizes, empty experts.\n"
+    "                      Cases of drawn values follow. A set that zeros or a known mistake would pass is refused\n"
+    "  --sizes CLASS       sizes of the drawn cases: tiny (default), small, real (the released sizes; with attention\n"
+    "                      65,536 tokens, of which some rows are judged), or sizes by letter, T=7,H=64\n"
+    "  --dtype DTYPE       how operands are stored: f32 (default), bf16 or f16. Results may have any float dtype\n"
+    "  --seed S            seed of the drawn values (default 1)\n"
+    "  --cases N           number of drawn cases (default 4)\n"
+    "  --run CASES RESULTS write what the reference gives; with f64 also \"0.y.allowed\", how far a float\n"
+    "                      implementation may be from that\n"
+    "  --precision P       f32 (default) or f64\n"
+    "  --ops LIB[,WORDS]   operators of a plug-in, as for m3ref run; plain: the plain definitions\n"
+    "  --check CASES RESULTS\n"
+    "                      judge results; where a case lists rows, results may hold all rows or the listed ones\n"
+    "  --profile NAME|FILE where the kernel may round: {profiles} or a JSON file (default fp32; SPEC 7.3);\n"
+    "                      words add what else it may round, NAME+WORD+WORD: {words}\n"
+    "  --all               print every output of every case; without it a verdict takes at most 25 lines\n"
+    "  --json              print JSON lines\n"
+    "  --junit OUT         write JUnit XML: one test case per output of a case\n"
+    "  --html OUT          write the verdict as an HTML page\n"
+    "  --threads N         default: the number of processors; results do not depend on it\n"
+    "  --help              print this text\n"
+    "\n"
+    "Exit status: 0 done, or every output passes; 1 an output is wrong, or a set of cases was refused; 2 an output is\n"
+    "suspect, or could not be judged; 3 not comparable: a result is missing or has another shape or dtype; 64 wrong\n"
+    "usage; 65 bad file; 66 missing file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
+
+enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK };
+
+struct arguments {
+    enum action action;
+    const struct m3_operator_row *op;
+    const char *cases, *results, *profile, *junit, *html;
+    struct m3_make_options make;
+    const struct m3_engine *engine;
+    struct m3_cli_ops ops;
+    int64_t threads;
+    int json, all, help;
+};
+
+enum {
+    OPT_LIST = 256,
+    OPT_MAKE,
+    OPT_RUN,
+    OPT_CHECK,
+    OPT_SIZES,
+    OPT_DTYPE,
+    OPT_SEED,
+    OPT_CASES,
+    OPT_PRECISION,
+    OPT_OPS,
+    OPT_PROFILE,
+    OPT_ALL,
+    OPT_JSON,
+    OPT_JUNIT,
+    OPT_HTML,
+    OPT_THREADS,
+    OPT_HELP,
+};
+
+/* ---- the command line */
+
+static int take_sizes(struct arguments *a, const char *text)
+{
+    static const char *const classes[] = { "tiny", "small", "real" };
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, classes[i]) == 0) {
+            a->make.sizes = (enum m3_size_class)i;
+            return M3_OK;
+        }
+    a->make.given = text;
+    return M3_OK;
+}
+
+static int take_dtype(struct arguments *a, const char *text, struct m3_error *error)
+{
+    const struct {
+        const char *name;
+        enum m3_dtype dtype;
+    } dtypes[] = { { "f32", M3_F32 }, { "bf16", M3_BF16 }, { "f16", M3_F16 } };
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, dtypes[i].name) == 0) {
+            a->make.dtype = dtypes[i].dtype;
+            return M3_OK;
+        }
+    return m3_fail(error, M3_USAGE, "--dtype: got %s, expected f32, bf16 or f16", text);
+}
+
+static int take_action(struct arguments *a, enum action action, struct m3_error *error)
+{
+    if (a->action != ACTION_NONE)
+        return m3_fail(error, M3_USAGE, "op: got two of --list, --make, --run and --check, expected one");
+    a->action = action;
+    if (action != ACTION_LIST) a->cases = optarg;
+    return M3_OK;
+}
+
+static int take_option(struct arguments *a, int option, char **argv, struct m3_error *error)
+{
+    int64_t number = 0;
+    int status = M3_OK;
+    switch (option) {
+    case OPT_LIST: return take_action(a, ACTION_LIST, error);
+    case OPT_MAKE: return take_action(a, ACTION_MAKE, error);
+    case OPT_RUN: return take_action(a, ACTION_RUN, error);
+    case OPT_CHECK: return take_action(a, ACTION_CHECK, error);
+    case OPT_SIZES: return take_sizes(a, optarg);
+    case OPT_DTYPE: return take_dtype(a, optarg, error);
+    case OPT_SEED:
+        status = m3_cli_number(&number, "--seed", optarg, 0, INT64_MAX, error);
+        a->make.seed = (uint64_t)number;
+        return status;
+    case OPT_CASES: return m3_cli_number(&a->make.random, "--cases", optarg, 0, 10000, error);
+    case OPT_PRECISION:
+        a->engine = strcmp(optarg, "f64") == 0 ? m3_engine_f64() : m3_engine_f32();
+        if (strcmp(optarg, "f64") == 0 || strcmp(optarg, "f32") == 0) return M3_OK;
+        return m3_fail(error, M3_USAGE, "--precision: got %s, expected f32 or f64", optarg);
+    case OPT_OPS: a->ops.name = optarg; return M3_OK;
+    case OPT_PROFILE: a->profile = optarg; return M3_OK;
+    case OPT_JUNIT: a->junit = optarg; return M3_OK;
+    case OPT_HTML: a->html = optarg; return M3_OK;
+    case OPT_ALL: a->all = 1; return M3_OK;
+    case OPT_JSON: a->json = 1; return M3_OK;
+    case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 4096, error);
+    case OPT_HELP: a->help = 1; return M3_OK;
+    default: return m3_cli_bad_option(option, argv, "op", error);
+    }
+}
+
+/* The names that are no options: the operator, and RESULTS of --run and --check. */
+static int take_names(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    const int expected = a->action == ACTION_LIST ? 0 : a->action == ACTION_MAKE ? 1 : 2;
+    if (a->action == ACTION_NONE)
+        return m3_fail(error, M3_USAGE, "op: got none of --list, --make, --run and --check, expected one");
+    if (argc - optind != expected)
+        return m3_fail(error, M3_USAGE, "op: got %d names, expected %s", argc - optind,
+                       expected == 0   ? "none with --list"
+                       : expected == 1 ? "NAME --make CASES"
+                                       : "NAME, and two files after --run or --check");
+    if (expected == 0) return M3_OK;
+    a->op = m3_operator_named(argv[optind]);
+    if (expected == 2) a->results = argv[optind + 1];
+    if (a->op) return M3_OK;
+    return m3_fail(error, M3_USAGE, "op: got the operator %s, expected one of op --list", argv[optind]);
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    /* clang-format off */
+    static const struct option options[] = {
+        { "list", no_argument, NULL, OPT_LIST },           { "make", required_argument, NULL, OPT_MAKE },
+        { "run", required_argument, NULL, OPT_RUN },       { "check", required_argument, NULL, OPT_CHECK },
+        { "sizes", required_argument, NULL, OPT_SIZES },   { "dtype", required_argument, NULL, OPT_DTYPE },
+        { "seed", required_argument, NULL, OPT_SEED },     { "cases", required_argument, NULL, OPT_CASES },
+        { "precision", required_argument, NULL, OPT_PRECISION }, { "ops", required_argument, NULL, OPT_OPS },
+        { "profile", required_argument, NULL, OPT_PROFILE }, { "all", no_argument, NULL, OPT_ALL },
+        { "json", no_argument, NULL, OPT_JSON },           { "html", required_argument, NULL, OPT_HTML },
+        { "junit", required_argument, NULL, OPT_JUNIT },
+        { "threads", required_argument, NULL, OPT_THREADS }, { "help", no_argument, NULL, OPT_HELP },
+        { NULL, 0, NULL, 0 },
+    };
+    /* clang-format on */
+    int option, status = M3_OK;
+    optind = 0;
+    opterr = 0;
+    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        status = take_option(a, option, argv, error);
+    if (status || a->help) return status;
+    return take_names(a, argc, argv, error);
+}
+
+/* ---- --list */
+
+static void print_operands(const struct m3_operand_row *rows, int most)
+{
+    for (int i = 0; i < most && rows[i].role != M3_ROLE_NONE; i++) {
+        printf("%s%s%s[", i > 0 ? " " : "", rows[i].name, rows[i].optional ? "?" : "");
+        for (const char *at = rows[i].letters; *at; at++) {
+            const int joined = at > rows[i].letters && at[-1] >= '0' && at[-1] <= '9';
+            printf("%s%c", at > rows[i].letters && !joined ? "," : "", *at);
+        }
+        printf("]");
+    }
+}
+
+static void print_row(const struct m3_operator_row *op)
+{
+    printf("%-17s %s\n", op->name, op->what);
+    printf("%17s ", "");
+    print_operands(op->operands, M3_OPERATOR_OPERANDS);
+    printf(" -> ");
+    print_operands(op->outputs, M3_OPERATOR_OUTPUTS);
+    printf("%s%s  SPEC %s\n", op->parameters[0] ? "; " : "", op->parameters, op->section);
+}
+
+static int list(const struct arguments *a, struct m3_error *error)
+{
+    if (a->json) return m3_list_operators(stdout, error);
+    for (int i = 0; i < m3_operator_rows(); i++) print_row(m3_operator_at(i));
+    return fflush(stdout) ? m3_fail(error, M3_IO, "standard output: %s", strerror(errno)) : M3_OK;
+}
+
+/* ---- --make, --run, --check */
+
+static int make(const struct arguments *a, struct m3_error *error)
+{
+    struct m3_make_summary summary;
+    struct m3_standard out;
+    int status = m3_standard_output(&out, a->cases, error);
+    if (!status) status = m3_make_cases(a->op, out.path, &a->make, &summary, error);
+    if (!status) status = m3_standard_send(&out, error);
+    m3_standard_end(&out);
+    if (status) return status;
+    fprintf(out.is_standard ? stderr : stdout,
+            "%s: %" PRId64 " cases, %" PRId64 " of them structured, %.1f MB; they catch %" PRId64 " of %" PRId64
+            " known mistakes that they show\n",
+            a->op->name, summary.cases, summary.structured, (double)summary.bytes / 1e6, summary.caught,
+            summary.mistakes);
+    return M3_OK;
+}
+
+static int open_cases(struct m3_case_file *cases, struct m3_safetensors **file, struct m3_standard *in,
+                      const struct arguments *a, struct m3_error *error)
+{
+    int status = m3_standard_input(in, a->cases, error);
+    if (!status) status = m3_safetensors_open_as(file, in->path, in->name, error);
+    return status ? status : m3_case_file_open(cases, a->op, *file, error);
+}
+
+static int run(struct arguments *a, struct m3_error *error)
+{
+    struct m3_safetensors *file = NULL;
+    struct m3_case_file cases = { 0 };
+    struct m3_standard in = { 0 }, out = { 0 };
+    int status = open_cases(&cases, &file, &in, a, error);
+    if (!status) status = m3_standard_output(&out, a->results, error);
+    if (!status && a->ops.name) status = m3_cli_ops_open(&a->ops, a->engine, error);
+    if (!status)
+        status =
+            m3_write_results(&cases, out.path, a->engine, a->ops.name ? m3_plugin_replacement(a->ops.plugin) : NULL,
+                             (int)a->threads, a->engine == m3_engine_f64(), error);
+    if (!status) status = m3_standard_send(&out, error);
+    if (a->ops.name) m3_cli_ops_close(&a->ops);
+    m3_case_file_close(&cases);
+    m3_safetensors_close(file);
+    m3_standard_end(&in);
+    m3_standard_end(&out);
+    return status;
+}
+
+typedef int report_function(FILE *, const struct m3_report_subject *, struct m3_error *);
+
+static int write_report(const char *path, report_function *report, const struct m3_report_subject *subject,
+                        struct m3_error *error)
+{
+    struct m3_new_file file = M3_NO_FILE;
+    if (!path) return M3_OK;
+    int status = m3_new_file_open(&file, path, error);
+    const int fd = status ? -1 : dup(file.fd);
+    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!status && !out) status = m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
+    if (!status) status = report(out, subject, error);
+    if (out && fclose(out) && !status) status = m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
+    if (!status) status = m3_new_file_commit(&file, error);
+    m3_new_file_abandon(&file);
+    return status;
+}
+
+static int report(const struct arguments *a, const struct m3_comparison *result, const struct m3_safetensors *cases,
+                  const struct m3_safetensors *results, struct m3_error *error)
+{
+    char command[64];
+    snprintf(command, sizeof command, "op %s", a->op->name);
+    const struct m3_report_subject subject = { .command = command,
+                                               .comparison = result,
+                                               .reference = cases,
+                                               .candidate = results,
+                                               .only_findings = 1,
+                                               .spec = "SPEC.md" };
+    int (*const print)(FILE *, const struct m3_comparison *, struct m3_error *) = a->json  ? m3_report_json
+                                                                                  : a->all ? m3_report_text_all
+                                                                                           : m3_report_text;
+    int status = print(stdout, result, error);
+    if (!status) status = write_report(a->junit, m3_report_junit, &subject, error);
+    return status ? status : write_report(a->html, m3_report_html, &subject, error);
+}
+
+static int check(const struct arguments *a, struct m3_error *error)
+{
+    struct m3_safetensors *file = NULL, *results = NULL;
+    struct m3_case_file cases = { 0 };
+    struct m3_standard in = { 0 }, given = { 0 };
+    struct m3_profile *profile = NULL;
+    struct m3_file_check checked = { 0 };
+    int status = M3_OK;
+    if (strcmp(a->cases, "-") == 0 && strcmp(a->results, "-") == 0)
+        status = m3_fail(error, M3_USAGE, "op: got - for two inputs, expected it once");
+    if (!status) status = m3_profile_open(&profile, a->profile, error);
+    if (!status) status = open_cases(&cases, &file, &in, a, error);
+    if (!status) status = m3_standard_input(&given, a->results, error);
+    if (!status) status = m3_safetensors_open_as(&results, given.path, given.name, error);
+    if (!status) status = m3_file_check(&checked, &cases, results, profile, (int)a->threads, error);
+    if (!status) {
+        status = report(a, &checked.comparison, file, results, error);
+        if (!status) status = (int)checked.comparison.status;
+    }
+    m3_file_check_free(&checked);
+    m3_case_file_close(&cases);
+    m3_safetensors_close(file);
+    m3_safetensors_close(results);
+    m3_profile_close(profile);
+    m3_standard_end(&in);
+    m3_standard_end(&given);
+    return status;
+}
+
+static int check_paths(const struct arguments *a, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    const char *cases = a->cases && strcmp(a->cases, "-") == 0 ? NULL : a->cases;
+    const char *results = a->results && strcmp(a->results, "-") == 0 ? NULL : a->results;
+    m3_cli_writes(&paths, "--junit", a->junit);
+    m3_cli_writes(&paths, "--html", a->html);
+    if (a->action == ACTION_MAKE) m3_cli_writes(&paths, "--make", cases);
+    if (a->action == ACTION_RUN) m3_cli_writes(&paths, "RESULTS", results);
+    if (a->action != ACTION_MAKE) m3_cli_reads(&paths, "CASES", cases);
+    if (a->action == ACTION_CHECK) m3_cli_reads(&paths, "RESULTS", results);
+    m3_cli_reads_profile(&paths, a->profile);
+    return paths.status;
+}
+
+int m3_cli_op(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a = { .profile = "fp32", .engine = m3_engine_f32(), .threads = sysconf(_SC_NPROCESSORS_ONLN) };
+    a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4 };
+    int status = parse(&a, argc, argv, &error);
+    if (!status && a.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
+    if (!status) status = check_paths(&a, &error);
+    if (!status) {
+        switch (a.action) {
+        case ACTION_LIST: status = list(&a, &error); break;
+        case ACTION_MAKE: status = make(&a, &error); break;
+        case ACTION_RUN: status = run(&a, &error); break;
+        default: status = check(&a, &error);
+        }
+    }
+    return m3_cli_end(status, &notes, &error);
+}

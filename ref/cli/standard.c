@@ -1,0 +1,88 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "cli/standard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 20 };
+
+/* An empty file in the folder for temporary files. */
+static int make_file(struct m3_standard *file, int *fd, struct m3_error *error)
+{
+    const char *folder = getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+    const size_t room = strlen(folder) + sizeof "/m3ref.XXXXXX";
+    file->own = malloc(room);
+    if (!file->own) return m3_fail_memory(error, "a temporary file", room);
+    snprintf(file->own, room, "%s/m3ref.XXXXXX", folder);
+    file->is_standard = 1;
+    file->path = file->own;
+    *fd = mkostemp(file->own, O_CLOEXEC);
+    if (*fd >= 0) return M3_OK;
+    return m3_fail(error, M3_IO, "%s: cannot create a temporary file there: %s", folder, strerror(errno));
+}
+
+/* Everything that `from` still gives. */
+static int copy_all(int to, int from, const char *name, struct m3_error *error)
+{
+    char *piece = malloc(PIECE);
+    ssize_t count = 0;
+    if (!piece) return m3_fail_memory(error, name, PIECE);
+    while ((count = read(from, piece, PIECE)) != 0) {
+        if (count < 0 && errno == EINTR) continue;
+        for (ssize_t done = 0, n = 0; count > 0 && done < count; done += n) {
+            n = write(to, piece + done, (size_t)(count - done));
+            if (n < 0 && errno == EINTR) n = 0;
+            else if (n < 0) count = -1;
+        }
+        if (count < 0) break;
+    }
+    free(piece);
+    return count < 0 ? m3_fail(error, M3_IO, "%s: %s", name, strerror(errno)) : M3_OK;
+}
+
+int m3_standard_input(struct m3_standard *file, const char *given, struct m3_error *error)
+{
+    int fd;
+    *file = (struct m3_standard){ .path = given, .name = given };
+    if (strcmp(given, "-") != 0) return M3_OK;
+    file->name = "standard input";
+    int status = make_file(file, &fd, error);
+    if (status) return status;
+    status = copy_all(fd, STDIN_FILENO, file->name, error);
+    if (close(fd) && !status) status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    return status;
+}
+
+int m3_standard_output(struct m3_standard *file, const char *given, struct m3_error *error)
+{
+    int fd;
+    *file = (struct m3_standard){ .path = given, .name = given };
+    if (strcmp(given, "-") != 0) return M3_OK;
+    file->name = "standard output";
+    int status = make_file(file, &fd, error);
+    if (!status) close(fd);
+    return status;
+}
+
+int m3_standard_send(const struct m3_standard *file, struct m3_error *error)
+{
+    if (!file->is_standard) return M3_OK;
+    const int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    int status = copy_all(STDOUT_FILENO, fd, file->name, error);
+    close(fd);
+    return status;
+}
+
+void m3_standard_end(struct m3_standard *file)
+{
+    if (file->own) unlink(file->own);
+    free(file->own);
+    file->own = NULL;
+}

@@ -1,0 +1,63 @@
+#include "library/private.h"
+#include "oracle/error/profile.h"
+#include "oracle/judge/compare.h"
+#include "oracle/map/map.h"
+
+struct inputs {
+    struct m3_safetensors *reference, *candidate, *companions;
+    struct m3_profile *profile;
+};
+
+/* Files in memory have no name that says anything. */
+static int open_inputs(struct inputs *in, const struct m3_library_compare *task, struct m3_error *notes,
+                       struct m3_error *error)
+{
+    int status = m3_profile_open(&in->profile, task->profile, error);
+    if (!status) status = m3_safetensors_open_as(&in->reference, task->reference, "reference", error);
+    if (!status) status = m3_safetensors_open_as(&in->candidate, task->candidate, "candidate", error);
+    if (!status && task->companions)
+        status = m3_safetensors_open_as(&in->companions, task->companions, "companions", error);
+    if (status || !task->map) return status;
+    const struct m3_map_sizes sizes = m3_map_sizes_of_dump(in->reference);
+    return m3_map_put(&in->candidate, task->map, &sizes, notes, error);
+}
+
+/* The notes of a map come after those of the comparison. */
+static void add_notes(struct m3_error *to, const struct m3_error *notes)
+{
+    const char *line = notes->text;
+    while (line && *line) {
+        const char *end = line;
+        while (*end && *end != '\n') end++;
+        m3_fail(to, M3_OK, "%.*s", (int)(end - line), line);
+        line = end + (*end == '\n');
+    }
+}
+
+int m3_library_compare(struct m3_library_report *report, const struct m3_library_compare *task, struct m3_error *error)
+{
+    struct inputs in = { 0 };
+    struct m3_error notes = { 0 }, why = { 0 };
+    struct m3_comparison comparison = { 0 };
+    *report = (struct m3_library_report){ 0 };
+    int status = open_inputs(&in, task, &notes, error);
+    if (!status) {
+        const struct m3_compare_options options = {
+            .taps = task->taps, .force = task->force, .profile = in.profile, .companions = in.companions
+        };
+        status = m3_compare(&comparison, in.reference, in.candidate, &options, &why);
+        add_notes(&comparison.notes, &notes);
+        /* Not comparable is a verdict too; why it is so belongs to the report. */
+        if (status == M3_NOT_COMPARABLE) add_notes(&comparison.notes, &why);
+        if (status == M3_OK || status == M3_NOT_COMPARABLE) status = m3_library_report(report, &comparison, error);
+        else add_notes(error, &why), error->status = (enum m3_status)status;
+        m3_comparison_free(&comparison);
+    }
+    m3_error_free(&notes);
+    m3_error_free(&why);
+    m3_safetensors_close(in.reference);
+    m3_safetensors_close(in.candidate);
+    m3_safetensors_close(in.companions);
+    m3_profile_close(in.profile);
+    return status;
+}

@@ -1,0 +1,80 @@
+#include "library/library.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/version.h"
+#include "library/private.h"
+#include "oracle/operators/list.h"
+#include "oracle/report/report.h"
+
+int m3_library_abi(void) { return M3_LIBRARY_ABI; }
+
+const char *m3_library_version(void) { return M3_PRODUCER; }
+
+void m3_library_free(char *text) { free(text); }
+
+/* Closes a stream of open_memstream. */
+static int close_text(FILE *out, int status, struct m3_error *error)
+{
+    if (out && fclose(out) && !status) status = m3_fail(error, M3_INTERNAL, "text: %s", strerror(errno));
+    return status;
+}
+
+int m3_library_operators(char **lines, struct m3_error *error)
+{
+    size_t size;
+    *lines = NULL;
+    FILE *out = open_memstream(lines, &size);
+    if (!out) return m3_fail_memory(error, "list of operators", 0);
+    return close_text(out, m3_list_operators(out, error), error);
+}
+
+int m3_library_report(struct m3_library_report *report, const struct m3_comparison *comparison, struct m3_error *error)
+{
+    size_t size;
+    *report = (struct m3_library_report){ .status = comparison->status };
+    FILE *out = open_memstream(&report->lines, &size);
+    if (!out) return m3_fail_memory(error, "report", 0);
+    int status = close_text(out, m3_report_json(out, comparison, error), error);
+    if (status) return status;
+    out = open_memstream(&report->text, &size);
+    if (!out) return m3_fail_memory(error, "report", 0);
+    return close_text(out, m3_report_text(out, comparison, error), error);
+}
+
+void m3_library_report_free(struct m3_library_report *report)
+{
+    free(report->lines);
+    free(report->text);
+    *report = (struct m3_library_report){ 0 };
+}
+
+int m3_library_engine(const struct m3_engine **engine, const char *precision, struct m3_error *error)
+{
+    *engine = strcmp(precision, "f64") == 0 ? m3_engine_f64() : m3_engine_f32();
+    if (strcmp((*engine)->precision, precision) == 0) return M3_OK;
+    return m3_fail(error, M3_USAGE, "precision: got %s, expected f32 or f64", precision);
+}
+
+int m3_library_table(const struct m3_replacement **replacement, struct m3_library_table *table,
+                     const struct m3_library_ops *ops, const struct m3_engine *engine, struct m3_error *error)
+{
+    *replacement = NULL;
+    if (!ops->names || !*ops->names) return M3_OK;
+    memcpy(&table->ops, engine->ops, sizeof table->ops);
+    table->outside = ops->outside;
+    table->replacement = (struct m3_replacement){ &table->ops, &table->outside };
+    for (const char *at = ops->names; *at;) {
+        char name[64];
+        const int length = (int)strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", length, at);
+        if (engine->outside(&table->ops, name))
+            return m3_fail(error, M3_USAGE, "ops: got %s, expected an operator of ops.h", name);
+        at += length + (at[length] == ',');
+    }
+    *replacement = &table->replacement;
+    return M3_OK;
+}

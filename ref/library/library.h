@@ -1,0 +1,93 @@
+/* Whole tasks for callers in other languages: files in, files and text out. Every structure has plain types of C only,
+ * nothing is printed, and no state is kept between calls, which may run in several threads at once.
+ *
+ * A path may be /proc/self/fd/N of a file in memory (memfd_create), so arrays need not pass through a disk.
+ * Text that a function returns is freed by m3_library_free, an error by m3_error_free. Results do not depend on
+ * `threads`. scripts/python calls these functions by ctypes; change both together, and M3_LIBRARY_ABI. */
+#ifndef M3_LIBRARY_LIBRARY_H
+#define M3_LIBRARY_LIBRARY_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+#include "ops/outside.h"
+
+enum { M3_LIBRARY_ABI = 1 };
+
+int m3_library_abi(void);
+const char *m3_library_version(void);
+void m3_library_free(char *text);       /* NULL is fine */
+
+/* *lines := what `m3ref op --list --json` prints. */
+int m3_library_operators(char **lines, struct m3_error *error);
+
+/* Operators that a function outside computes, in a call of m3_library_run or m3_library_model. */
+struct m3_library_ops {
+    const char *names;          /* entries of the table of ops/ops.h, "rms_norm,route"; NULL: none */
+    struct m3_outside outside;
+};
+
+/* Writes the cases of an operator to a file. Statuses and options are those of `m3ref op NAME --make`. */
+struct m3_library_make {
+    const char *op, *cases;
+    const char *sizes;          /* "tiny", "small", "real", or sizes by letter, "T=7,H=64" */
+    const char *dtype;          /* "f32", "bf16", "f16" */
+    uint64_t seed;
+    int64_t count;              /* of drawn cases */
+};
+int m3_library_make(const struct m3_library_make *task, struct m3_error *error);
+
+/* Writes what the reference, or replaced operators, give for a file of cases. */
+struct m3_library_run {
+    const char *cases, *results;
+    const char *precision;      /* "f32", "f64" */
+    int64_t only;               /* number of the one case to run; -1: all */
+    int bounds;                 /* also write "i.OUTPUT.allowed" */
+    int threads;
+    struct m3_library_ops ops;
+};
+int m3_library_run(const struct m3_library_run *task, struct m3_error *error);
+
+/* A verdict. */
+struct m3_library_report {
+    enum m3_status status;      /* the exit status that the program would have */
+    char *lines;                /* JSON lines: a stage each, then the summary */
+    char *text;                 /* for people */
+};
+void m3_library_report_free(struct m3_library_report *report);
+
+/* Judges a file of results. Returns 0 if there is a verdict, whatever it is. */
+struct m3_library_check {
+    const char *cases, *results, *profile;
+    int64_t only;               /* number of the one case to judge; -1: all */
+    int threads;
+};
+int m3_library_check(struct m3_library_report *report, const struct m3_library_check *task, struct m3_error *error);
+
+/* Compares two dumps. Returns 0 if there is a verdict, whatever it is. */
+struct m3_library_compare {
+    const char *reference, *candidate, *profile;
+    const char *companions, *map, *taps;        /* or NULL */
+    int force;
+};
+int m3_library_compare(struct m3_library_report *report, const struct m3_library_compare *task, struct m3_error *error);
+
+/* Runs a model and writes a dump. */
+struct m3_library_model {
+    const char *model, *dump;
+    const char *the_case;       /* a file; NULL: the ids */
+    const int64_t *ids;         /* [T] */
+    int64_t T;
+    const char *taps;           /* patterns; NULL: all */
+    const char *set;            /* fields of the semantics, "selection=shared,pool=lse"; NULL: as the config says */
+    const char *precision;      /* "f32", "f64" */
+    const char *linear;         /* "blas", "ordered" */
+    int bounds;                 /* also write the companions of each tap */
+    int allow_long, threads;
+    const char *command;        /* for the metadata of the dump */
+    struct m3_library_ops ops;
+};
+/* `notes` receives remarks on the model's files. */
+int m3_library_model(const struct m3_library_model *task, struct m3_error *notes, struct m3_error *error);
+
+#endif

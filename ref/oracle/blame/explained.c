@@ -1,0 +1,75 @@
+/* The word of a profile with which the taps that do not pass would pass. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/blame/private/blame.h"
+#include "oracle/error/profiles/explain.h"
+
+static int is_wrong(const struct m3_blamed *tap)
+{
+    return tap->verdict == M3_VERDICT_FAIL || tap->verdict == M3_VERDICT_SUSPECT;
+}
+
+/* What is judged once more: copies of the items and of the results of those. */
+struct explaining {
+    const struct m3_blame *result;
+    const struct m3_blaming *given;
+    struct m3_blame_item *items;
+    struct m3_blamed *taps;
+};
+
+/* Judges the culprit alone, or every tap that does not pass. Sets *passes. */
+static int judge(const struct explaining *e, const struct m3_profile *profile, int all, int *passes)
+{
+    struct m3_setting setting = *e->given->setting;
+    struct m3_blaming b = *e->given;
+    int status;
+    setting.profile = profile;
+    b.setting = &setting, b.items = e->items, b.trace = NULL;
+    for (int64_t i = 0; i < b.count; i++) {
+        const struct m3_blamed *was = e->given->items[i].blamed;
+        const int chosen = was && is_wrong(was) && !was->judged_by && (all || was == e->result->culprit);
+        e->items[i] = e->given->items[i];
+        e->items[i].needed = 0;
+        e->items[i].blamed = NULL;
+        if (!chosen) continue;
+        struct m3_blamed *tap = e->items[i].blamed = &e->taps[was - e->result->taps];
+        *tap = *was;
+        tap->verdict = M3_VERDICT_NOT_JUDGED;
+        tap->note[0] = '\0';
+        memset(tap->choices, 0, sizeof tap->choices);
+        tap->choice = M3_CHOICE_IDENTICAL;
+    }
+    m3_blame_mark_needed(&b);
+    status = m3_trace_new(&b.trace, &setting, b.error);
+    *passes = 1;
+    for (int64_t i = 0; i < b.count && !status && *passes; i++) {
+        if (b.items[i].needed) status = m3_blame_take(&b, &b.items[i]);
+        if (b.items[i].blamed) *passes = b.items[i].blamed->verdict == M3_VERDICT_PASS;
+    }
+    m3_trace_free(b.trace);
+    return status;
+}
+
+static int try(void *self, const struct m3_profile *profile, int *passes)
+{
+    int status = judge(self, profile, 0, passes);
+    return status || !*passes ? status : judge(self, profile, 1, passes);
+}
+
+int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b)
+{
+    const struct m3_blamed *culprit = result->culprit;
+    if (!culprit || culprit->judged_by || !b->options->profile || !b->setting->profile || result->not_comparable > 0)
+        return M3_OK;
+    const int is_alone = culprit->operators == 1 && !culprit->selection;
+    struct explaining e = { .result = result, .given = b };
+    e.items = calloc((size_t)b->count + 1, sizeof *e.items);
+    e.taps = calloc((size_t)result->count + 1, sizeof *e.taps);
+    int status = e.items && e.taps ? m3_explain(result->explained_by, b->options->profile, b->setting->profile,
+                                                is_alone ? (int)culprit->tap : -1, culprit->layer, try, &e)
+                                   : m3_fail_memory(b->error, "the taps that fail", (size_t)b->count * sizeof *e.items);
+    free(e.items);
+    free(e.taps);
+    return status;
+}

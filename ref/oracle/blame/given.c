@@ -1,0 +1,107 @@
+/* Blame of taps that the caller gives one by one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/blame/private/blame.h"
+
+static int read_given(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item,
+                      const struct m3_given_tap *given)
+{
+    const struct m3_tensor *t = given->tensor;
+    const size_t room = (size_t)(given->rows * item->width) + 1;
+    const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
+    *v = (struct m3_blame_values){ .rows = given->rows, .width = item->width };
+    if (ids) v->ids = malloc(room * sizeof *v->ids);
+    else v->values = malloc(room * sizeof *v->values);
+    v->numbers = malloc(((size_t)given->rows + 1) * sizeof *v->numbers);
+    v->usable = malloc((size_t)given->rows + 1);
+    if ((!v->ids && !v->values) || !v->numbers || !v->usable)
+        return m3_fail_memory(b->error, item->name, room * sizeof *v->values);
+    memcpy(v->numbers, given->numbers, (size_t)given->rows * sizeof *v->numbers);
+#pragma omp parallel for num_threads(m3_team(b->setting->ctx, given->rows * item->width))
+    for (int64_t r = 0; r < given->rows; r++) {
+        v->usable[r] = 1;
+        for (int64_t i = 0; i < item->width; i++) {
+            const int64_t from = given->at[r] * item->width + i, to = r * item->width + i;
+            if (ids) {
+                const int64_t id = m3_id_at(t, from);
+                v->ids[to] = id == (int32_t)id ? (int32_t)id : -2;
+            } else {
+                v->values[to] = m3_decode(t->dtype, t->data, from);
+                v->usable[r] &= m3_is_operand(v->values[to], item->tap);
+            }
+        }
+    }
+    return M3_OK;
+}
+
+static const struct m3_given_tap *given_of(const struct m3_given_tap *given, int count,
+                                           const struct m3_blame_item *item)
+{
+    for (int i = 0; i < count; i++)
+        if (given[i].tap == item->tap && given[i].layer == item->layer) return &given[i];
+    return NULL;
+}
+
+static int list_given(struct m3_blame *result, struct m3_blaming *b, const struct m3_given_tap *given, int count)
+{
+    int status = m3_blame_list_items(b);
+    result->taps = calloc((size_t)count + 1, sizeof *result->taps);
+    if (!status && !result->taps) status = m3_fail_memory(b->error, "results", (size_t)count * sizeof *result->taps);
+    if (status) return status;
+    int found = 0;
+    for (int64_t i = 0; i < b->count; i++) {
+        struct m3_blame_item *item = &b->items[i];
+        const struct m3_given_tap *g = given_of(given, count, item);
+        if (!g) continue;
+        found++;
+        item->dumped = g->tensor;
+        if (g->is_judged) m3_blame_begin_tap(b, item, &result->taps[result->count++], g->tensor, NULL);
+    }
+    if (found < count) return m3_fail(b->error, M3_USAGE, "got a tap that this call does not have");
+    return M3_OK;
+}
+
+int m3_given_put(struct m3_trace *trace, const struct m3_given_tap *given, const struct m3_setting *setting,
+                 struct m3_error *error)
+{
+    const struct m3_blaming b = { .setting = setting, .trace = trace, .error = error };
+    struct m3_blame_item item = { .tap = given->tap, .layer = given->layer };
+    struct m3_blame_values values;
+    m3_tap_name(item.name, sizeof item.name, item.tap, item.layer);
+    item.rows = m3_tap_rows(setting, item.tap, item.layer);
+    item.width = m3_tap_width(setting, item.tap, item.layer);
+    int status = read_given(&values, &b, &item, given);
+    if (!status) status = m3_blame_put(&b, &item, &values);
+    m3_blame_values_free(&values);
+    return status;
+}
+
+static int take_given(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_given_tap *given)
+{
+    struct m3_blame_values values = { 0 };
+    int status = given ? read_given(&values, b, item, given) : M3_OK;
+    if (!status) status = m3_blame_judge_tap(b, item, &values);
+    m3_blame_values_free(&values);
+    return status;
+}
+
+int m3_blame_given(struct m3_blame *result, const struct m3_setting *setting, const struct m3_given_tap *given,
+                   int count, struct m3_error *error)
+{
+    const struct m3_blame_options options = { 0 };
+    struct m3_blaming b = { .setting = setting, .options = &options, .fd = -1, .error = error };
+    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    int status = list_given(result, &b, given, count);
+    if (!status) m3_blame_mark_needed(&b);
+    if (!status) status = m3_trace_new(&b.trace, setting, error);
+    for (int64_t i = 0; !status && i < b.count; i++) {
+        struct m3_blame_item *item = &b.items[i];
+        if (item->needed) status = take_given(&b, item, given_of(given, count, item));
+        if (!status && item->blamed) m3_blame_count_together(&b, item);
+    }
+    if (!status) m3_blame_find_culprit(result);
+    m3_trace_free(b.trace);
+    free(b.items);
+    return status;
+}

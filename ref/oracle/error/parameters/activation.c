@@ -1,0 +1,138 @@
+#include <math.h>
+#include <string.h>
+
+#include "base/minmax.h"
+#include "oracle/error/parameters/private/derivatives.h"
+#include "oracle/error/private/dot.h"
+#include "oracle/error/private/functions.h"
+
+/* y = (u' + 1) g' sig(alpha g'), with g' and u' clamped to the limit (SPEC 5.11) */
+
+typedef double by(double gate, double up, const struct m3_gate *g);
+
+static double clamped(double x, double low, double high) { return x > high ? high : x < low ? low : x; }
+
+static double low_gate(const struct m3_gate *g) { return g->clamp == M3_GATE_CLAMP_BOTH ? -g->limit : -INFINITY; }
+
+/* dy/dalpha = (u' + 1) g'^2 sig (1 - sig) */
+static double by_alpha(double gate, double up, const struct m3_gate *g)
+{
+    const double z = clamped(gate, low_gate(g), g->limit), sig = m3_logistic(g->alpha * z);
+    return (clamped(up, -g->limit, g->limit) + 1) * z * z * sig * (1 - sig);
+}
+
+/* The same of one element alone. Clamped gates all share the rounding of one sig: 0. */
+static double by_alpha_alone(double gate, double up, const struct m3_gate *g)
+{
+    return gate >= g->limit || gate <= low_gate(g) ? 0 : by_alpha(gate, up, g);
+}
+
+/* dy/dlimit where up is clamped: +-g sig(alpha g). Where gate is clamped too, y is one number: 0. */
+static double by_limit_of_up(double gate, double up, const struct m3_gate *g)
+{
+    if (fabs(up) < g->limit || gate >= g->limit || gate <= low_gate(g)) return 0;
+    return copysign(gate * m3_logistic(g->alpha * gate), up * gate);
+}
+
+/* dy/dlimit where gate is clamped: +-(u + 1) d(z sig(alpha z))/dz */
+static double by_limit_of_gate(double gate, double up, const struct m3_gate *g)
+{
+    const double z = clamped(gate, low_gate(g), g->limit);
+    if (fabs(up) >= g->limit || (gate < g->limit && gate > low_gate(g))) return 0;
+    const double sig = m3_logistic(g->alpha * z), slope = sig + g->alpha * z * sig * (1 - sig);
+    return copysign(1, z) * (up + 1) * slope;
+}
+
+/* ---- through w2 of y = w2 act(w1 x, w3 x): dy = w2 dact */
+
+struct passed {
+    by *derivative;
+    const struct m3_gate *gate;
+    const double *x;
+    double *act, *y;            /* [T,F], [T,H] */
+    int64_t H, F;
+};
+
+static void at_act(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct passed *p = self;
+    struct m3_dots gate, up;
+    m3_dots(&gate, p->x + t * p->H, panel->values, p->H);
+    m3_dots(&up, p->x + t * p->H, panel->second, p->H);
+    for (int64_t l = 0; l < panel->lanes; l++)
+        p->act[t * p->F + panel->n0 + l] = p->derivative(gate.sum[l], up.sum[l], p->gate);
+}
+
+static void at_out(const void *self, int64_t t, const struct m3_panel *panel)
+{
+    const struct passed *p = self;
+    struct m3_dots dots;
+    m3_dots(&dots, p->act + t * p->F, panel->values, p->F);
+    for (int64_t l = 0; l < panel->lanes; l++) p->y[t * p->H + panel->n0 + l] = dots.sum[l];
+}
+
+enum { ROWS = 64 };             /* at a time: bounds the scratch memory */
+
+/* y [T,H] of x [T,H], T at most ROWS. */
+static int through(struct m3_recomputing *m, double *y, const double *x, const struct m3_weight *w1,
+                   const struct m3_weight *w3, const struct m3_weight *w2, int64_t T, by *derivative)
+{
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    const size_t mark = m3_scratch_mark(m->ctx);
+    double *act = m3_scratch_take(m->ctx, T * w1->rows, sizeof *act);
+    const struct passed p = { derivative, &gate, x, act, y, w1->cols, w1->rows };
+    int status = act ? m3_dot_panels(m->ctx, at_act, &p, w1, w3, T) : M3_INTERNAL;
+    if (!status) status = m3_dot_panels(m->ctx, at_out, &p, w2, NULL, T);
+    m3_scratch_release(m->ctx, mark);
+    return status;
+}
+
+static int through_shared(struct m3_recomputing *m, by *derivative)
+{
+    const int64_t H = m->width;
+    int status = M3_OK;
+    for (int64_t r = 0; r < m->rows && !status; r += ROWS)
+        status = through(m, m->y + r * H, m->in[0].x + r * H, m->w[0], m->w[1], m->w[2], m3_min(ROWS, m->rows - r),
+                         derivative);
+    return status;
+}
+
+static int through_experts(struct m3_recomputing *m, by *derivative)
+{
+    const struct m3_expert *experts = (const struct m3_expert *)(const void *)m->w[0];
+    const int64_t K = m->config->K, H = m->config->H, count = m->rows * K;
+    double *x = m3_recompute_scratch(m, 2 * ROWS * H, sizeof *x), *y = x + ROWS * H;
+    int64_t slots[ROWS];
+    int status = m->status ? m->status : m3_check_experts(m->ctx, m->in[1].ids, count, m->config->E, K);
+    for (int64_t e = 0; e < m->config->E; e++)
+        for (int64_t at = 0, n; at < count && !status;) {
+            for (n = 0; at < count && n < ROWS; at++)
+                if (m->in[1].ids[at] == e) slots[n++] = at;
+            for (int64_t i = 0; i < n; i++) memcpy(x + i * H, m->in[0].x + slots[i] / K * H, (size_t)H * sizeof *x);
+            const struct m3_expert *w = &experts[e];
+            if (n > 0) status = through(m, y, x, &w->w1, &w->w3, &w->w2, n, derivative);
+            for (int64_t i = 0; i < n && !status; i++) memcpy(m->y + slots[i] * H, y + i * H, (size_t)H * sizeof *y);
+        }
+    return status;
+}
+
+static int derive(struct m3_recomputing *m, by *derivative)
+{
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    if (m->tap == M3_TAP_SHARED || m->tap == M3_TAP_EXPERT_OUT) {
+        /* Rounding to E4M3 moves inputs to one side where they are large. */
+        if (m3_is_off(&m->in[0])) {
+            m3_recompute_missing(m->out, "exact inputs");
+            return M3_OK;
+        }
+        return m->tap == M3_TAP_SHARED ? through_shared(m, derivative) : through_experts(m, derivative);
+    }
+    for (int64_t i = 0; i < m->count; i++) m->y[i] = derivative(m->in[0].x[i], m->in[1].x[i], &gate);
+    return M3_OK;
+}
+
+int m3_by_alpha(struct m3_recomputing *m) { return derive(m, m->tap == M3_TAP_MLP_ACT ? by_alpha_alone : by_alpha); }
+
+int m3_by_limit_of_up(struct m3_recomputing *m) { return derive(m, by_limit_of_up); }
+
+int m3_by_limit_of_gate(struct m3_recomputing *m) { return derive(m, by_limit_of_gate); }

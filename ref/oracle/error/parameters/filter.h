@@ -1,0 +1,43 @@
+/* Do the errors of a tap line up with its derivative by a parameter? A weighted fit through zero, with a standard error
+ * that holds for errors that elements share. SPEC 7.15. */
+#ifndef M3_ORACLE_ERROR_PARAMETERS_FILTER_H
+#define M3_ORACLE_ERROR_PARAMETERS_FILTER_H
+
+#include <stdint.h>
+
+/* Sums over the elements of a group, which may share roundings: of a row, or of a channel. */
+struct m3_filter_group {
+    double lines_up, size; /* sum g d / v, sum g^2 / v */
+};
+
+struct m3_filter {
+    struct m3_filter_group all;
+    double biased, spread; /* sum |g| b / v, sum |g| / sqrt(v) */
+    double shape; /* sum g s / v */
+    double squares; /* sum d^2 / v */
+    int64_t count;
+    struct m3_filter_group *rows, *columns; /* [row_count], [column_count]: the same elements, grouped twice; a
+                                                 * single column says nothing */
+    int64_t row_count, column_count;
+};
+
+/* An element that is off by d, where a change of the parameter by 1 moves it by g. Honest errors have variance v and a
+ * mean of at most b, and may follow the pattern s, all with the same share of -1 to 1. Elements without a
+ * finite d, g or v > 0 are left out. */
+struct m3_filter_element {
+    double d, g, v, b, s;
+    int64_t row, column;
+};
+
+void m3_filter_add(struct m3_filter *filter, const struct m3_filter_element *element);
+
+struct m3_fit {
+    double change; /* of the parameter, as the errors suggest */
+    double standard_error;
+    double z; /* in standard deviations of honest errors; 0: nothing can be said */
+    double explained; /* share of sum d^2 / v that the change explains */
+};
+
+struct m3_fit m3_filter_fit(const struct m3_filter *filter);
+
+#endif

@@ -1,0 +1,304 @@
+#include "oracle/error/parameters/parameters.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/error/parameters/filter.h"
+#include "oracle/error/parameters/private/derivatives.h"
+#include "oracle/error/private/functions.h"
+
+/* How the derivative's unit relates to the parameter's. */
+enum unit { PLAIN, RELATIVE, CAP };
+
+struct parameter {
+    const char *name;
+    int (*derivative)(struct m3_recomputing *m);
+    enum m3_operator op;
+    enum unit unit;
+};
+
+static const struct parameter parameters[] = {
+    { "alpha", m3_by_alpha, M3_OP_ACTIVATION, PLAIN },
+    { "alpha", m3_by_alpha, M3_OP_GATED_MLP, PLAIN },
+    { "alpha", m3_by_alpha, M3_OP_EXPERT, PLAIN },
+    { "limit", m3_by_limit_of_up, M3_OP_ACTIVATION, PLAIN },
+    { "limit", m3_by_limit_of_gate, M3_OP_ACTIVATION, PLAIN },
+    { "limit", m3_by_limit_of_up, M3_OP_GATED_MLP, PLAIN },
+    { "limit", m3_by_limit_of_up, M3_OP_EXPERT, PLAIN },
+    { "routed scaling factor", m3_by_factor, M3_OP_ROUTED, PLAIN },
+    { "scale of scores", m3_by_scale, M3_OP_ATTEND, RELATIVE },
+    { "soft cap of scores", m3_by_cap, M3_OP_ATTEND, CAP },
+    { "scale of scores", m3_by_scale, M3_OP_ATTEND_SEGMENTS, RELATIVE },
+    { "soft cap of scores", m3_by_cap, M3_OP_ATTEND_SEGMENTS, CAP },
+    { "theta", m3_by_theta, M3_OP_ROPE, RELATIVE },
+    { "theta", m3_by_theta, M3_OP_ROPE_3D, RELATIVE },
+    { "eps", m3_by_eps, M3_OP_RMS_NORM, PLAIN },
+    { "eps", m3_by_eps, M3_OP_LAYER_NORM, PLAIN },
+    { "index scale", m3_by_index_scale, M3_OP_BLOCK_SCORES, RELATIVE },
+};
+
+enum { PARAMETERS = sizeof parameters / sizeof parameters[0] };
+
+static double expected_of(const struct m3_setting *s, const struct parameter *p)
+{
+    const struct m3_config *c = &s->model->config;
+    switch (p->op) {
+    case M3_OP_ACTIVATION:
+    case M3_OP_GATED_MLP:
+    case M3_OP_EXPERT: return p->derivative == m3_by_alpha ? c->swiglu_alpha : c->swiglu_limit;
+    case M3_OP_ROUTED: return c->routed_scaling;
+    case M3_OP_ATTEND: return p->unit == CAP ? 0 : 1 / sqrt((double)c->D);
+    case M3_OP_ATTEND_SEGMENTS: return p->unit == CAP ? 0 : 1 / sqrt((double)c->vision.U);
+    case M3_OP_ROPE: return c->rope_theta;
+    case M3_OP_ROPE_3D: return c->vision.rope_theta;
+    case M3_OP_LAYER_NORM: return c->vision.eps;
+    case M3_OP_BLOCK_SCORES: return s->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? 1 / sqrt((double)c->X) : 1;
+    default: return c->eps;
+    }
+}
+
+/* Does the operator have the parameter in this model? */
+static int has_parameter(const struct m3_setting *s, const struct parameter *p, enum m3_operator op)
+{
+    const int gated = op == M3_OP_ACTIVATION || op == M3_OP_GATED_MLP || op == M3_OP_EXPERT;
+    return p->op == op && (!gated || s->model->config.oai);
+}
+
+/* ---- which elements share roundings */
+
+/* Elements of a row, or of a head of a row, share those of its sum. Rotations by the same place share their sines: the
+ * elements of an axis at that place are a group. */
+struct groups {
+    int64_t *of;                /* [rows,axes] */
+    int64_t count, axes, each;  /* axis of element i of a row: i % period / each % axes */
+    int64_t heads, period;      /* groups are divided by head; columns: i % period */
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0]) : (x[1] > y[1]) - (x[1] < y[1]);
+}
+
+/* Rows of equal positions are one group. */
+static int group_places(struct groups *g, const struct m3_setting *s, const struct m3_parameter_question *q)
+{
+    int64_t *pairs = malloc(2 * (size_t)q->rows * sizeof *pairs + 1);
+    if (!pairs) return M3_INTERNAL;
+    for (int64_t r = 0; r < q->rows; r++) pairs[2 * r] = s->the_case->positions[q->numbers[r]], pairs[2 * r + 1] = r;
+    qsort(pairs, (size_t)q->rows, 2 * sizeof *pairs, by_place);
+    for (int64_t i = 0; i < q->rows; i++) {
+        g->count += i == 0 || pairs[2 * i] != pairs[2 * i - 2];
+        g->of[pairs[2 * i + 1]] = g->count - 1;
+    }
+    free(pairs);
+    return M3_OK;
+}
+
+/* A patch has a frame, a row and a column. */
+static int group_patches(struct groups *g, const struct m3_setting *s, const struct m3_parameter_question *q)
+{
+    const struct m3_pictures *pictures = &s->the_case->pictures;
+    const int64_t P = pictures->P;
+    int64_t *ends = malloc(4 * (size_t)P * sizeof *ends + 1), *places = ends + P;
+    if (!ends) return M3_INTERNAL;
+    m3_pictures_segments(ends, places, pictures, &s->model->config.vision, s->semantics->vision_boundary);
+    for (int64_t i = 0; i < 3 * q->rows; i++) g->of[i] = i % 3 * P + places[3 * q->numbers[i / 3] + i % 3];
+    g->count = 3 * P;
+    free(ends);
+    return M3_OK;
+}
+
+static int group(struct groups *g, const struct m3_setting *s, const struct m3_parameter_question *q,
+                 enum m3_operator op)
+{
+    const struct m3_config *c = &s->model->config;
+    *g = (struct groups){ .count = q->rows, .axes = 1, .each = q->width, .heads = 1, .period = q->width };
+    if (op == M3_OP_ATTEND) g->heads = c->Q;
+    if (op == M3_OP_ATTEND_SEGMENTS) g->heads = c->vision.A;
+    if (op == M3_OP_BLOCK_SCORES) g->heads = c->G;
+    if (op == M3_OP_ROPE_3D) g->axes = 3, g->each = c->vision.U / 6, g->period = c->vision.U;
+    g->of = malloc((size_t)(q->rows * g->axes) * sizeof *g->of + 1);
+    if (!g->of) return M3_INTERNAL;
+    if (op == M3_OP_ROPE_3D) return group_patches(g, s, q);
+    if (op == M3_OP_ROPE) {
+        g->count = 0;
+        return group_places(g, s, q);
+    }
+    for (int64_t r = 0; r < q->rows; r++) g->of[r] = r;
+    return M3_OK;
+}
+
+static int64_t group_of(const struct groups *g, int64_t row, int64_t width, int64_t i)
+{
+    return g->of[row * g->axes + i % g->period / g->each % g->axes] * g->heads + i / (width / g->heads);
+}
+
+/* ---- the test */
+
+/* How far the mean of honest errors may be from 0. Roundings of the arithmetic may all go to one side: constants, exp,
+ * a table of angles. Roundings of stored values do not, but the squares of some do, where an operator is curved. */
+static double bias_of(const struct m3_tap_values *v, int64_t i, double variance)
+{
+    const double steps = (double)(v->n + v->f), most = steps < 4 ? steps : 4;
+    return most * v->u * v->bound[i] + variance / (fabs(v->reference[i]) + sqrt(variance)) / 8;
+}
+
+/* Clamped gates share the roundings of one sig: at most this share of y. */
+static double shared_rounding(const struct m3_setting *s, const struct m3_parameter_question *q,
+                              const struct parameter *p)
+{
+    char name[160];
+    const double exponent = s->model->config.swiglu_alpha * s->model->config.swiglu_limit;
+    if (p->derivative != m3_by_limit_of_gate || !s->profile) return 0;
+    m3_point_name(name, sizeof name, q->tap, q->layer, "mlp.act.chain");
+    return (3 + fabs(exponent) * (1 - m3_logistic(exponent))) * m3_profile_store(s->profile, name);
+}
+
+/* A constant times numbers of few bits, rounded to as many: the mean of the relative error, which is not 0. */
+static double rounded_constant(double constant, double u)
+{
+    const int bits = u > 0 ? (int)lround(-log2(u)) : 0;
+    double sum = 0, weights = 0;
+    if (bits < 2 || bits > 16 || !(constant > 0) || !isfinite(constant)) return 0;
+    for (int64_t m = (int64_t)1 << (bits - 1); m < (int64_t)1 << bits; m++) {
+        int exponent;
+        const double x = constant * (double)m, part = ldexp(frexp(x, &exponent), bits);
+        sum += (nearbyint(part) / part - 1) / (double)m;
+        weights += 1 / (double)m;
+    }
+    return fabs(sum / weights);
+}
+
+/* Of the constant that the parameter is. */
+static double constant_error(const struct m3_setting *s, const struct m3_parameter_question *q,
+                             const struct parameter *p)
+{
+    const int attends = p->op == M3_OP_ATTEND || p->op == M3_OP_ATTEND_SEGMENTS;
+    const int64_t D = p->op == M3_OP_ATTEND ? s->model->config.D : s->model->config.vision.U;
+    const char *point = attends ? "attn.logits" : p->derivative == m3_by_factor ? "moe.routed" : "mlp.act.chain";
+    char name[160];
+    if (!s->profile || (!attends && p->derivative != m3_by_factor && p->derivative != m3_by_alpha)) return 0;
+    m3_point_name(name, sizeof name, q->tap, q->layer, point);
+    const double constant = attends ? 1 / sqrt((double)D) : expected_of(s, p);
+    return 1.5 * rounded_constant(constant, m3_profile_store(s->profile, name)) * (attends ? 1 : constant);
+}
+
+struct derivatives {
+    const struct m3_recomputed *by;     /* the parameter */
+    const struct m3_recomputed *shape;  /* of an honest error that all elements share; */
+    double share;                       /* at most this of it */
+    double gates;                       /* shared_rounding */
+};
+
+static void collect(struct m3_filter *filter, const struct m3_parameter_question *q, const struct groups *g,
+                    const struct derivatives *of)
+{
+    const struct m3_tap_values *v = q->values;
+    const struct m3_value rows = { .rows = of->by->rows, .numbers = of->by->numbers };
+    for (int64_t r = 0; r < q->rows; r++) {
+        const int64_t at = m3_value_row(&rows, q->numbers[r]);
+        for (int64_t i = 0; i < q->width && at >= 0; i++) {
+            const int64_t to = r * q->width + i;
+            const double walk = v->walk ? v->u * v->walk[to] : 0;
+            const double variance = walk * walk / 3 + (v->extra_variance ? v->extra_variance[to] : 0);
+            /* clang-format off */
+            const struct m3_filter_element e = {
+                .d = v->candidate[to] - v->reference[to], .g = of->by->y[at * q->width + i], .v = variance,
+                .b = bias_of(v, to, variance) + of->gates * fabs(v->reference[to]),
+                .s = of->share * of->shape->y[at * q->width + i],
+                .row = group_of(g, r, q->width, i), .column = filter->column_count > 1 ? i % g->period : 0,
+            };
+            /* clang-format on */
+            m3_filter_add(filter, &e);
+        }
+    }
+}
+
+/* Keeps the parameter that explains most. */
+static void keep(struct m3_tier_result *result, const struct m3_setting *s, const struct parameter *p,
+                 const struct m3_fit *fit)
+{
+    const double LEAST = 5, HALF = 0.5, expected = expected_of(s, p);
+    struct m3_parameter *found = &result->parameter;
+    const int is_off = fabs(fit->z) >= LEAST && (result->verdict == M3_VERDICT_PASS || fit->explained >= HALF);
+    found->tested++;
+    if (found->name ? !is_off || !(fabs(fit->z) > fabs(found->z)) : !is_off && !(fabs(fit->z) > fabs(found->z))) return;
+    found->z = fit->z;
+    if (!is_off) return;
+    const double size = p->unit == RELATIVE ? expected : 1;
+    found->name = p->name;
+    found->expected = expected;
+    found->estimate = p->unit == RELATIVE ? expected * exp(fit->change) : expected + fit->change;
+    found->standard_error = size * fit->standard_error;
+    found->is_cap = p->unit == CAP;
+}
+
+static int is_of(const struct m3_recomputed *derivative, const struct m3_parameter_question *q)
+{
+    return derivative->missing[0] == 0 && derivative->y && derivative->width == q->width;
+}
+
+static int test(struct m3_tier_result *result, struct m3_trace *trace, const struct m3_setting *s,
+                const struct m3_parameter_question *q, const struct groups *g, const struct parameter *p,
+                struct m3_error *error)
+{
+    /* Columns catch rows that are alike. Rotated, they are not. */
+    const int64_t columns = p->op == M3_OP_ROPE || p->op == M3_OP_ROPE_3D ? 1 : g->period;
+    struct m3_filter filter = { .row_count = g->count * g->heads, .column_count = columns };
+    struct m3_recomputed by, by_scale = { 0 };
+    struct derivatives of = { &by, &by, constant_error(s, q, p), shared_rounding(s, q, p) };
+    filter.rows = calloc((size_t)(filter.row_count + columns), sizeof *filter.rows);
+    if (!filter.rows) return m3_fail_memory(error, m3_tap_table[q->tap].name, (size_t)filter.row_count);
+    filter.columns = filter.rows + filter.row_count;
+    int status = m3_trace_derivative(&by, trace, q->tap, q->layer, p->derivative, error);
+    if (!status && p->unit == CAP) {    /* the constant is the scale */
+        status = m3_trace_derivative(&by_scale, trace, q->tap, q->layer, m3_by_scale, error);
+        of.shape = &by_scale;
+    }
+    if (!status && is_of(&by, q) && is_of(of.shape, q)) {
+        collect(&filter, q, g, &of);
+        const struct m3_fit fit = m3_filter_fit(&filter);
+        keep(result, s, p, &fit);
+    }
+    m3_recomputed_free(&by);
+    m3_recomputed_free(&by_scale);
+    free(filter.rows);
+    return status == M3_WRONG ? M3_OK : status;
+}
+
+int m3_parameters_test(struct m3_tier_result *result, struct m3_trace *trace, const struct m3_setting *setting,
+                       const struct m3_parameter_question *q, struct m3_error *error)
+{
+    const enum m3_operator op = m3_graph_row_of(setting->model, setting->semantics, q->tap, q->layer)->op;
+    const struct m3_tap_values *v = q->values;
+    struct groups g;
+    /* Truncated sums are off to one side. */
+    if (!m3_is_judged(result->verdict) || v->truncates || q->rows * q->width != v->count) return M3_OK;
+    int status = group(&g, setting, q, op);
+    if (status) m3_fail_memory(error, m3_tap_table[q->tap].name, (size_t)q->rows * sizeof *g.of);
+    for (int i = 0; i < PARAMETERS && !status; i++)
+        if (has_parameter(setting, &parameters[i], op))
+            status = test(result, trace, setting, q, &g, &parameters[i], error);
+    free(g.of);
+    if (result->parameter.name && result->verdict != M3_VERDICT_FAIL) {
+        result->verdict = M3_VERDICT_SUSPECT;
+        result->tiers |= M3_TIER_PARAMETER;
+    }
+    return status;
+}
+
+void m3_parameter_say(char *text, size_t size, const struct m3_parameter *found)
+{
+    if (found->is_cap) {
+        snprintf(text, size, "%s: 1/cap^2 looks like %.3g +- %.1g, a cap of %.3g, should be 0: none", found->name,
+                 found->estimate, found->standard_error, 1 / sqrt(fabs(found->estimate)));
+        return;
+    }
+    const double digits = ceil(log10(fabs(found->estimate / found->standard_error)) + 1.5);
+    const int shown = digits >= 2 && digits <= 15 ? (int)digits : 6;
+    snprintf(text, size, "%s looks like %.*g +- %.1g, should be %.9g", found->name, shown, found->estimate,
+             found->standard_error, found->expected);
+}

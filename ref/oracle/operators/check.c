@@ -1,0 +1,234 @@
+#include "oracle/operators/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/blame/blame.h"
+#include "oracle/judge/align.h"
+#include "oracle/judge/side_by_side.h"
+#include "oracle/operators/given.h"
+#include "oracle/operators/private.h"
+
+struct checking {
+    const struct m3_fragment *f;
+    const struct m3_results *results;
+    struct m3_setting setting;
+    struct m3_stage *stages;
+    int count;
+    struct m3_error *error;
+};
+
+static int outputs_of(const struct m3_operator_row *op)
+{
+    int n = 0;
+    while (n < M3_OPERATOR_OUTPUTS && op->outputs[n].role != M3_ROLE_NONE) n++;
+    return n;
+}
+
+/* ---- results that cannot be judged */
+
+static int holds_ids(const struct m3_operand_row *output)
+{
+    return output->role == M3_ROLE_TAP && m3_tap_table[output->tap].kind == M3_KIND_CHOICES;
+}
+
+/* NULL, or why the result does not fit. */
+static const char *misfit(const struct checking *c, int i)
+{
+    const struct m3_operand_row *output = &c->f->op->outputs[i];
+    const struct m3_tensor *t = &c->results->outputs[i];
+    int64_t shape[M3_MAX_RANK];
+    const int rank = m3_fragment_shape(shape, c->f, output);
+    if (holds_ids(output) ? !m3_holds_ids(t) : !m3_holds_floats(t))
+        return holds_ids(output) ? "not an integer dtype" : "not a float dtype";
+    if (t->rank != rank) return "not the rank of this output";
+    const int listed = c->results->rows && t->shape[0] == c->results->count;
+    if (t->shape[0] != shape[0] && !listed) return "not the rows of this case";
+    for (int d = 1; d < rank; d++)
+        if (t->shape[d] != shape[d]) return "not the shape of this output";
+    return NULL;
+}
+
+static void begin(struct m3_stage *stage, const struct m3_operand_row *output, const struct m3_tensor *t)
+{
+    /* clang-format off */
+    *stage = (struct m3_stage){ .tap = output->name, .letters = output->letters, .candidate = t, .verdict = M3_VERDICT_NOT_JUDGED, .rel_l2 = NAN,
+                                .max_rel = NAN, .peak = NAN, .max_abs = NAN, .allowed_l2 = NAN, .allowed_max = NAN,
+                                .headroom = NAN, .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES, .percentile = NAN,
+                                .envelope_median = NAN, .envelope_largest = NAN, .gap = NAN, .bound = NAN,
+                                .least_gap = NAN, .row_error = NAN, .row_error_largest = NAN, .row_nearest = NAN,
+                                .row_nearest_largest = NAN, .selection = holds_ids(output) };
+    /* clang-format on */
+    for (int q = 0; q < M3_QUANTILES; q++) stage->quantiles[q] = NAN;
+}
+
+static void refuse(struct m3_stage *stage, const char *why)
+{
+    stage->verdict = M3_VERDICT_NOT_COMPARABLE;
+    stage->note = why;
+}
+
+/* ---- verdicts of blame as stages */
+
+static void take_tiers(struct m3_stage *stage, const struct m3_tier_result *tiers)
+{
+    stage->headroom = tiers->headroom;
+    stage->tiers = tiers->tiers;
+    stage->z2 = tiers->z2;
+    stage->grid = tiers->grid;
+    stage->violations = tiers->hard;
+    stage->elements = tiers->judged;
+    stage->judged_by = "bounds of the operator";
+}
+
+static void take_blamed(struct m3_stage *stage, const struct m3_blamed *b)
+{
+    stage->verdict = b->verdict;
+    stage->rank = b->rank;
+    memcpy(stage->index, b->index, sizeof stage->index);
+    stage->got = b->got, stage->want = b->want;
+    stage->max_abs = fabs(b->got - b->want);
+    stage->rel_l2 = b->created;
+    stage->elements = b->elements;
+    stage->rows_left_out = b->left_out;
+    if (b->verdict == M3_VERDICT_NOT_JUDGED) stage->note = "its operands are missing, or are no numbers, in every row";
+    if (b->selection) {
+        stage->choice = b->choice;
+        memcpy(stage->choices, b->choices, sizeof stage->choices);
+        stage->rows = b->elements;
+        stage->differing =
+            b->choices[M3_CHOICE_TIE] + b->choices[M3_CHOICE_ADMISSIBLE] + b->choices[M3_CHOICE_INADMISSIBLE];
+        stage->scores = "candidate";
+        stage->judged_by = "certificates of its scores";
+    } else if (m3_is_judged(b->verdict)) {
+        take_tiers(stage, &b->tiers);
+        stage->n = b->n, stage->f = b->f, stage->max_rel = b->max_rel;
+    }
+}
+
+/* Do later outputs read rows of it that were not sampled? */
+static int is_read_whole(const struct m3_operand_row *output)
+{
+    return output->tap == M3_TAP_VISION_Q_ROPE || output->tap == M3_TAP_VISION_K_ROPE;
+}
+
+/* Of sampled rows, outputs that are read as a whole are judged apart: they are recomputed for the others. */
+static int judge_taps(struct checking *c, int read_whole)
+{
+    struct m3_given_call call;
+    struct m3_blame blame = { 0 };
+    int at[M3_OPERATOR_OUTPUTS], judged = 0;
+    int status = m3_given_operands(&call, c->f, c->results->rows, c->results->count, c->error);
+    for (int i = 0; !status && i < c->count; i++) {
+        const struct m3_operand_row *output = &c->f->op->outputs[i];
+        if (c->stages[i].verdict != M3_VERDICT_NOT_JUDGED || !c->stages[i].candidate) continue;
+        if (m3_is_without_tap(c->f, output)) continue;
+        if (c->results->rows && is_read_whole(output) != read_whole) continue;
+        m3_given_output(&call, c->f, output, &c->results->outputs[i]);
+        at[judged++] = i;
+    }
+    if (!status && judged > 0) status = m3_blame_given(&blame, &c->setting, call.taps, call.count, c->error);
+    for (int i = 0; !status && i < blame.count; i++)
+        for (int k = 0; k < judged; k++)
+            if (c->f->op->outputs[at[k]].tap == blame.taps[i].tap) take_blamed(&c->stages[at[k]], &blame.taps[i]);
+    m3_blame_free(&blame);
+    m3_given_free(&call);
+    return status;
+}
+
+/* ---- outputs that are no taps */
+
+static void place(struct m3_stage *stage, const struct m3_side_by_side *s, int64_t width)
+{
+    const struct m3_tensor *t = stage->candidate;
+    const int64_t worst = stage->tiers >= 0 ? stage->index[0] : -1;
+    if (worst < 0) return;
+    int64_t rest = worst % width;
+    stage->rank = t->rank;
+    for (int i = t->rank - 1; i > 0; i--) {
+        stage->index[i] = rest % t->shape[i];
+        rest /= t->shape[i];
+    }
+    stage->index[0] = s->numbers[worst / width];
+    stage->got = s->got[worst], stage->want = s->want[worst];
+    stage->max_abs = fabs(stage->got - stage->want);
+}
+
+static void measure(struct m3_stage *stage, const struct m3_side_by_side *s)
+{
+    double difference = 0, size = 0, error = 0, peak = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        const double d = fabs(s->got[i] - s->want[i]);
+        difference += d * d;
+        size += s->want[i] * s->want[i];
+        error = fmax(error, d);
+        peak = fmax(peak, fabs(s->want[i]));
+    }
+    stage->rel_l2 = difference == 0 ? 0 : sqrt(difference / size);
+    stage->max_rel = error == 0 ? 0 : error / peak;
+}
+
+static int judge_without_tap(struct checking *c, int i)
+{
+    const struct m3_operand_row *output = &c->f->op->outputs[i];
+    const struct m3_tensor *t = &c->results->outputs[i];
+    struct m3_stage *stage = &c->stages[i];
+    struct m3_recomputed made;
+    struct m3_side_by_side s = { 0 };
+    int status = m3_recompute_without_tap(&made, &c->setting, c->f, output, c->error);
+    const int64_t rows = c->results->rows ? c->results->count : made.rows, width = made.width;
+    if (!status) status = m3_side_by_side_room(&s, rows * width, rows, output->name, c->error);
+    for (int64_t r = 0; !status && r < rows; r++) {
+        const int64_t number = c->results->rows ? c->results->rows[r] : r;
+        const int64_t from = t->shape[0] == made.rows ? number : r;
+        double *got = m3_side_by_side_row(&s, &made, number, 0);
+        for (int64_t k = 0; got && k < width; k++) got[k] = m3_decode(t->dtype, t->data, from * width + k);
+    }
+    if (!status) {
+        /* clang-format off */
+        const struct m3_side_by_side_rules rules = { .setting = &c->setting, .tap = "layers.0.q_rope", .n = made.n,
+                                                     .f = made.f, .has_extra = 1 };
+        /* clang-format on */
+        const struct m3_tier_result tiers = m3_side_by_side_verdict(&s, &rules);
+        stage->verdict = tiers.verdict;
+        take_tiers(stage, &tiers);
+        stage->n = made.n, stage->f = made.f;
+        measure(stage, &s);
+        if (!m3_is_judged(stage->verdict)) stage->note = "no element of it can be judged";
+        stage->index[0] = tiers.worst;
+        place(stage, &s, width);
+    }
+    m3_side_by_side_free(&s);
+    m3_recomputed_free(&made);
+    return status;
+}
+
+int m3_check_call(struct m3_stage *stages, int *stage_count, const struct m3_fragment *f,
+                  const struct m3_results *results, const struct m3_profile *profile, struct m3_ctx *ctx,
+                  struct m3_error *error)
+{
+    struct checking c = { .f = f, .results = results, .stages = stages, .error = error };
+    c.setting = (struct m3_setting){
+        .model = &f->model, .semantics = &f->semantics, .the_case = &f->the_case, .profile = profile, .ctx = ctx
+    };
+    int status = M3_OK;
+    c.count = *stage_count = outputs_of(f->op);
+    for (int i = 0; i < c.count; i++) {
+        const struct m3_operand_row *output = &f->op->outputs[i];
+        const struct m3_tensor *t = &results->outputs[i];
+        begin(&stages[i], output, t);
+        const char *why = t->rank > 0 ? misfit(&c, i) : output->optional ? NULL : "missing";
+        if (why) refuse(&stages[i], why);
+        else if (t->rank == 0) stages[i].candidate = NULL;
+    }
+    /* Optional outputs that are not given have no stage. */
+    status = judge_taps(&c, 0);
+    if (!status && results->rows) status = judge_taps(&c, 1);
+    for (int i = 0; !status && i < c.count; i++)
+        if (stages[i].verdict == M3_VERDICT_NOT_JUDGED && stages[i].candidate &&
+            m3_is_without_tap(f, &f->op->outputs[i]))
+            status = judge_without_tap(&c, i);
+    return status;
+}

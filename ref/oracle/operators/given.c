@@ -1,0 +1,74 @@
+#include "oracle/operators/given.h"
+
+#include <stdlib.h>
+
+#include "base/minmax.h"
+
+/* Parts of call->numbers: places -p0 .. T-1; then 0, 1, .. for every row of any operand; then the rows to judge. */
+struct parts {
+    int64_t places, rows;
+};
+
+static struct parts parts_of(const struct m3_fragment *f)
+{
+    const int64_t rows = m3_max(m3_fragment_rows(f), m3_max(f->dims['M'], f->the_case.T));
+    return (struct parts){ f->places, m3_max(rows + 1, f->places) };
+}
+
+/* Is an operand read up to the row's own place, or as a whole, rather than row by row? */
+static int is_read_whole(const struct m3_fragment *f, const struct m3_operand_row *row)
+{
+    const int attends = f->op->outputs[0].tap == M3_TAP_VISION_ATTN || f->op->outputs[2].tap == M3_TAP_VISION_ATTN;
+    return row->letters[0] == 'S' || row->letters[0] == 'M' || (row->letters[0] == 'P' && attends);
+}
+
+int m3_given_operands(struct m3_given_call *call, const struct m3_fragment *f, const int64_t *rows, int64_t count,
+                      struct m3_error *error)
+{
+    const struct parts l = parts_of(f);
+    const int64_t all = m3_fragment_rows(f), judged = rows ? count : all;
+    const size_t room = (size_t)(l.places + l.rows + judged + 1);
+    *call = (struct m3_given_call){ .judged = judged, .numbers = malloc(room * sizeof *call->numbers) };
+    if (!call->numbers) return m3_fail_memory(error, f->op->name, room * sizeof *call->numbers);
+    int64_t *from_0 = call->numbers + l.places, *listed = from_0 + l.rows;
+    for (int64_t p = 0; p < l.places; p++) call->numbers[p] = p - f->the_case.p0;
+    for (int64_t r = 0; r < l.rows; r++) from_0[r] = r;
+    for (int64_t r = 0; r < judged; r++) listed[r] = rows ? rows[r] : r;
+    for (int i = 0; i < M3_OPERATOR_OPERANDS; i++) {
+        const struct m3_operand_row *row = &f->op->operands[i];
+        const struct m3_tensor *t = &f->operands[i];
+        if (row->role == M3_ROLE_NONE) break;
+        if (row->role != M3_ROLE_TAP || t->rank == 0 || t->count == 0) continue;
+        struct m3_given_tap *g = &call->taps[call->count++];
+        /* clang-format off */
+        *g = (struct m3_given_tap){ .tap = row->tap, .layer = m3_fragment_layer(f, row->tap), .tensor = t,
+                                    .at = listed, .numbers = listed, .rows = judged };
+        /* clang-format on */
+        if (is_read_whole(f, row)) g->rows = t->shape[0], g->at = g->numbers = from_0;
+        if (row->letters[0] == 'S') g->at = from_0, g->numbers = call->numbers;
+        /* The embeddings that a module reads begin with the second. */
+        if (row->tap == M3_TAP_EMBED && f->op->kind & M3_LAYER_MODULE)
+            g->rows = t->shape[0], g->at = from_0, g->numbers = from_0 + 1;
+    }
+    return M3_OK;
+}
+
+void m3_given_output(struct m3_given_call *call, const struct m3_fragment *f, const struct m3_operand_row *output,
+                     const struct m3_tensor *tensor)
+{
+    const struct parts l = parts_of(f);
+    const int64_t *from_0 = call->numbers + l.places, *listed = from_0 + l.rows;
+    const int all = tensor->shape[0] == m3_fragment_rows(f);
+    /* clang-format off */
+    call->taps[call->count++] = (struct m3_given_tap){
+        .tap = output->tap, .layer = m3_fragment_layer(f, output->tap), .tensor = tensor, .is_judged = 1,
+        .at = all ? listed : from_0, .numbers = listed, .rows = call->judged,
+    };
+    /* clang-format on */
+}
+
+void m3_given_free(struct m3_given_call *call)
+{
+    free(call->numbers);
+    *call = (struct m3_given_call){ 0 };
+}

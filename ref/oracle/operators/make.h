@@ -1,0 +1,30 @@
+/* Makes files of cases: structured ones first, then random ones. SPEC 7.16. */
+#ifndef M3_ORACLE_OPERATORS_MAKE_H
+#define M3_ORACLE_OPERATORS_MAKE_H
+
+#include "base/weight.h"
+#include "oracle/operators/operators.h"
+
+enum m3_size_class { M3_SIZES_TINY, M3_SIZES_SMALL, M3_SIZES_REAL };
+
+struct m3_make_options {
+    enum m3_size_class sizes;
+    const char *given;          /* "T=7,H=64": sizes of all random cases, instead of those of the class; or NULL */
+    enum m3_dtype dtype;        /* of real operands: F32, BF16 or F16 */
+    uint64_t seed;
+    int64_t random;             /* number of random cases */
+    int quiet;                  /* no progress */
+};
+
+/* What the sets of cases has shown: refused if a false result would pass it. */
+struct m3_make_summary {
+    int64_t cases, structured, mistakes, caught;
+    uint64_t bytes;
+};
+
+/* Writes the file. M3_USAGE: sizes that do not fit together; M3_WRONG: the set is refused, because zeros, a copied
+ * operand or a known mistake would pass; M3_IO, M3_INTERNAL. */
+int m3_make_cases(const struct m3_operator_row *op, const char *path, const struct m3_make_options *options,
+                  struct m3_make_summary *summary, struct m3_error *error);
+
+#endif

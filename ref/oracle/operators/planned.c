@@ -1,0 +1,363 @@
+#include "oracle/operators/planned.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/generator.h"
+#include "base/minmax.h"
+#include "oracle/error/tiers.h"
+#include "oracle/operators/parameters.h"
+
+/* ---- sizes */
+
+/* By letter: tiny, small, real. The released sizes where they are not too large for a file of cases. */
+static const struct {
+    char letter;
+    int64_t size[3];
+} sizes[] = {
+    { 'T', { 5, 33, 64 } },  { 'H', { 12, 96, 6144 } }, { 'Q', { 4, 8, 64 } },      { 'G', { 2, 4, 4 } },
+    { 'D', { 8, 32, 128 } }, { 'X', { 8, 32, 128 } },   { 'V', { 31, 211, 4096 } }, { 'E', { 6, 16, 16 } },
+    { 'K', { 2, 4, 4 } },    { 'F', { 10, 40, 3072 } }, { 'I', { 14, 80, 12288 } }, { 'J', { 10, 40, 3072 } },
+    { 'N', { 3, 4, 16 } },   { 'b', { 4, 16, 128 } },   { 'P', { 16, 48, 256 } },   { 'A', { 2, 4, 16 } },
+    { 'U', { 12, 30, 80 } }, { 'L', { 14, 64, 5120 } }, { 'W', { 12, 120, 1280 } }, { 'M', { 2, 8, 16 } },
+    { 'n', { 1, 2, 2 } },    { 'r', { 3, 8, 32 } },
+};
+
+static int has_letter(const struct m3_operator_row *op, char letter)
+{
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
+        if (strchr(op->operands[i].letters, letter)) return 1;
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++)
+        if (strchr(op->outputs[i].letters, letter)) return 1;
+    return 0;
+}
+
+static int has_parameter(const struct m3_operator_row *op, const char *name)
+{
+    const struct m3_call_parameter *p;
+    for (int i = 0; (p = m3_parameter_in(NULL, op->parameters, i)); i++)
+        if (strcmp(p->name, name) == 0) return 1;
+    return 0;
+}
+
+/* Attention over a long context: the rows are sampled. */
+static int is_long(const struct m3_operator_row *op) { return has_letter(op, 'S'); }
+
+static int is_size(char letter)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].letter == letter) return 1;
+    return letter == 'S' || letter == 'B';
+}
+
+static int take_list(struct m3_planned_case *c, const char *list, struct m3_error *error)
+{
+    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        char *end;
+        const long long size = at[1] == '=' ? strtoll(at + 2, &end, 10) : -1;
+        if (!is_size(at[0]) || size < (at[0] == 'M' ? 0 : 1) || size > INT32_MAX || (*end && *end != ','))
+            return m3_fail(error, M3_USAGE, "sizes: got %.*s, expected LETTER=SIZE", (int)strcspn(at, ","), at);
+        c->dims[(unsigned char)at[0]] = size;
+    }
+    return M3_OK;
+}
+
+/* Random cases have sizes around those of their class; relations between them are kept. */
+static void vary(struct m3_planned_case *c, uint64_t key)
+{
+    static const char varied[] = "THDXVEFIJPLWMr";
+    for (const char *letter = varied; *letter; letter++) {
+        int64_t *size = &c->dims[(unsigned char)*letter];
+        if (*size > 1) *size = m3_max(1, *size / 2 + (int64_t)m3_draw(key, (uint64_t)*letter, (uint64_t)*size + 1));
+    }
+    int64_t *d = c->dims;
+    d['Q'] = d['G'] * (1 + (int64_t)m3_draw(key, 'Q', 3));
+    d['P'] = m3_max(1, d['P'] / 8) * 8;
+    d['U'] = d['U'] / 6 * 6 + (int64_t)m3_draw(key, 'U', 2) * 2;
+}
+
+/* Sizes that follow from others. */
+static void settle_sizes(struct m3_planned_case *c, int64_t p0, int given_s)
+{
+    int64_t *d = c->dims;
+    if (has_letter(c->op, 'S')) {
+        if (!given_s) d['S'] = d['T'];
+        d['S'] = m3_max(d['S'], d['T']);
+        p0 = d['S'] - d['T'];
+    }
+    d['B'] = (p0 + d['T'] + d['b'] - 1) / d['b'];
+    if (has_letter(c->op, 'D') && d['r'] > d['D'] / 2) d['r'] = m3_max(1, d['D'] / 2);
+    if (d['K'] > d['E']) d['K'] = d['E'];
+    if (d['M'] > d['T']) d['M'] = d['T'];
+    if (d['n'] > d['P']) d['n'] = d['P'];
+    d['H'] = m3_max(d['H'], 1);
+}
+
+static void take_sizes(struct m3_planned_case *c, const struct m3_make_options *o, int random, uint64_t key)
+{
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        c->dims[(unsigned char)sizes[i].letter] = sizes[i].size[o->sizes];
+    if (random && o->sizes != M3_SIZES_REAL) vary(c, key);
+    if (o->sizes == M3_SIZES_REAL && is_long(c->op)) c->dims['T'] = 65536;
+    if (strstr(c->op->parameters, "R=78")) c->dims['r'] = 3 * m3_max(1, c->dims['r'] / 3);
+}
+
+/* ---- parameters */
+
+static int set_parameter(struct m3_planned_case *c, const struct m3_call_parameter *p, const char *text)
+{
+    json_t *value = p->type == M3_PARAMETER_COUNT    ? json_integer(strtoll(text, NULL, 10))
+                    : p->type == M3_PARAMETER_NUMBER ? json_real(strtod(text, NULL))
+                                                     : json_string(text);
+    return value && json_object_set_new(c->parameters, p->name, value) == 0 ? M3_OK : M3_INTERNAL;
+}
+
+/* Every parameter is written, so that nobody has to know a default; sizes that are parameters are those of the case. */
+static int take_parameters(struct m3_planned_case *c, const struct m3_plan *plan)
+{
+    const struct m3_call_parameter *p;
+    char text[M3_PARAMETER_TEXT], given[M3_PARAMETER_TEXT];
+    int status = M3_OK;
+    c->parameters = json_object();
+    if (!c->parameters) return M3_INTERNAL;
+    for (int i = 0; !status && (p = m3_parameter_in(text, c->op->parameters, i)); i++) {
+        static const struct {
+            const char *name;
+            char letter;
+            int factor;
+        } by_size[] = { { "R", 'r', 2 }, { "block", 'b', 1 }, { "N", 'N', 1 }, { "K", 'K', 1 } };
+        for (size_t k = 0; k < sizeof by_size / sizeof by_size[0]; k++)
+            if (strcmp(p->name, by_size[k].name) == 0)
+                snprintf(text, sizeof text, "%" PRId64, by_size[k].factor * c->dims[(unsigned char)by_size[k].letter]);
+        m3_listed_value(given, sizeof given, plan ? plan->parameters : "", p->name);
+        status = set_parameter(c, p, given[0] ? given : text);
+    }
+    return status;
+}
+
+/* Parameters of a plan that are sizes at the same time. */
+static void sizes_of_parameters(struct m3_planned_case *c, const struct m3_plan *plan, int64_t *p0)
+{
+    char text[M3_PARAMETER_TEXT];
+    const struct {
+        const char *name;
+        char letter;
+        int divisor;
+    } rows[] = { { "R", 'r', 2 }, { "block", 'b', 1 }, { "N", 'N', 1 }, { "K", 'K', 1 } };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        m3_listed_value(text, sizeof text, plan->parameters, rows[i].name);
+        if (text[0]) c->dims[(unsigned char)rows[i].letter] = strtoll(text, NULL, 10) / rows[i].divisor;
+    }
+    m3_listed_value(text, sizeof text, plan->parameters, "p0");
+    *p0 = text[0] ? strtoll(text, NULL, 10) : 0;
+}
+
+/* ---- operands */
+
+static enum m3_dtype dtype_of(const struct m3_planned_case *c, const struct m3_operand_row *row,
+                              const struct m3_make_options *o)
+{
+    switch (row->role) {
+    case M3_ROLE_SCALES: return row->letters[0] == '_' ? M3_F32 : M3_U8;
+    case M3_ROLE_SEEN: return M3_U8;
+    case M3_ROLE_POSITIONS:
+    case M3_ROLE_PLACES:
+    case M3_ROLE_ENDS:
+    case M3_ROLE_GRID: return M3_I64;
+    case M3_ROLE_IDS: return M3_I32;
+    case M3_ROLE_COS:
+    case M3_ROLE_SIN: return M3_F32;
+    default: break;
+    }
+    if (row->role == M3_ROLE_TAP && m3_tap_table[row->tap].kind == M3_KIND_CHOICES) return M3_I32;
+    /* The router and the scores of blocks are kept in F32 by every engine. */
+    if (row->tap == M3_TAP_ROUTER_LOGITS || row->tap == M3_TAP_ROUTER_SCORES || row->tap == M3_TAP_EXPERT_WEIGHTS ||
+        row->tap == M3_TAP_EXPERTS || row->tap == M3_TAP_INDEX_BLOCK_SCORES)
+        return M3_F32;
+    if (row->role == M3_ROLE_WEIGHT && strstr(c->op->name, "fp8")) return M3_F8_E4M3;
+    return o->dtype;
+}
+
+json_t *m3_planned_outputs(const struct m3_planned_case *c)
+{
+    json_t *all = json_object();
+    for (int i = 0; all && i < M3_OPERATOR_OUTPUTS && c->op->outputs[i].role != M3_ROLE_NONE; i++) {
+        int64_t shape[M3_MAX_RANK];
+        const int rank = m3_shape_by_letters(shape, c->op->outputs[i].letters, c->dims);
+        json_t *list = json_array();
+        for (int d = 0; d < rank; d++) json_array_append_new(list, json_integer(shape[d]));
+        json_object_set_new(all, c->op->outputs[i].name, list);
+    }
+    return all;
+}
+
+static void shape_operand(struct m3_planned_case *c, struct m3_planned_operand *x)
+{
+    struct m3_tensor *t = &x->tensor;
+    t->rank = m3_shape_by_letters(t->shape, x->row->letters, c->dims);
+    t->count = 1;
+    if (x->row->role == M3_ROLE_SCALES) {
+        const int64_t I = c->dims['I'], H = c->dims['H'];
+        t->shape[0] = t->dtype == M3_F32 ? (I + 127) / 128 : I;
+        t->shape[1] = t->dtype == M3_F32 ? (H + 127) / 128 : (H + 31) / 32;
+    }
+    for (int i = 0; i < t->rank; i++) t->count *= t->shape[i];
+    t->bytes = (uint64_t)t->count * m3_dtype_bytes(t->dtype);
+}
+
+/* Weights are scaled so that sums over a row stay of the size of one term. */
+static double scale_of(const struct m3_planned_operand *x)
+{
+    const struct m3_tensor *t = &x->tensor;
+    int64_t cols = t->shape[t->rank - 1];
+    double scale = 1;
+    if (x->row->role != M3_ROLE_WEIGHT && x->row->role != M3_ROLE_EXPERTS)
+        return x->row->tap == M3_TAP_MLP_GATE ? 8 : 1;
+    if (t->rank == 1) return 0.25;
+    for (; cols > 3; cols /= 4) scale /= 2;
+    return 2 * scale;
+}
+
+static int add_operand(struct m3_planned_case *c, const struct m3_operand_row *row, const struct m3_plan *plan,
+                       const struct m3_make_options *o, int64_t p0)
+{
+    struct m3_planned_operand *x = &c->operands[c->count];
+    char name[96], kind[24];
+    const int64_t *d = c->dims;
+    m3_listed_value(kind, sizeof kind, plan ? plan->fills : "", row->name);
+    if (row->optional && !kind[0]) return M3_OK;
+    if (!m3_fill_is_known(kind)) return M3_INTERNAL;
+    *x = (struct m3_planned_operand){ .row = row };
+    x->tensor = (struct m3_tensor){ .name = row->name, .dtype = dtype_of(c, row, o) };
+    shape_operand(c, x);
+    snprintf(name, sizeof name, "%s.%" PRId64 ".%s", c->op->name, c->number, row->name);
+    x->fill = (struct m3_fill){ .row = row,
+                                .key = m3_draw_key(o->seed, name),
+                                .scale = scale_of(x),
+                                .coarse = o->dtype != M3_F32,
+                                .cols = x->tensor.shape[x->tensor.rank - 1] };
+    x->fill.width = x->tensor.shape[0] > 0 ? m3_max(1, x->tensor.count / x->tensor.shape[0]) : 1;
+    x->fill.cols = m3_max(1, x->fill.cols);
+    x->fill.other = c->count == 0 ? x->fill.key : c->operands[row->role == M3_ROLE_SIN ? c->count - 1 : 0].fill.key;
+    if (row->role == M3_ROLE_COS) x->fill.other = x->fill.key;
+    memcpy(x->fill.kind, kind, sizeof kind);
+    const json_t *limit = json_object_get(c->parameters, "limit"), *id = json_object_get(c->parameters, "id");
+    x->fill.call = (struct m3_fill_call){ .p0 = has_letter(c->op, 'S') ? d['S'] - d['T'] : p0,
+                                          .block = d['b'],
+                                          .E = d['E'],
+                                          .K = d['K'],
+                                          .N = d['N'],
+                                          .G = d['G'],
+                                          .P = d['P'],
+                                          .n = d['n'],
+                                          .T = d['T'],
+                                          .M = d['M'],
+                                          .id = json_integer_value(id),
+                                          .V = 0,
+                                          .limit = limit ? json_number_value(limit) : 7 };
+    if (has_letter(c->op, 'V')) x->fill.call.V = d['V'];
+    c->bytes += x->tensor.bytes;
+    c->count++;
+    return M3_OK;
+}
+
+/* The first and the last rows, both sides of the edges of blocks, and some between. */
+static void sample_rows(struct m3_planned_case *c, uint64_t key)
+{
+    enum { SAMPLED_FROM = 4096, SAMPLES = 24 };
+    const int64_t T = c->dims['T'], block = c->dims['b'];
+    int64_t chosen[32], n = 0;
+    if (!has_letter(c->op, 'T') || T < SAMPLED_FROM) return;
+    const int64_t edges[] = {
+        0, 1, block - 1, block, T / 2 / block * block - 1, T / 2 / block * block, T - block, T - 1
+    };
+    for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) chosen[n++] = edges[i];
+    while (n < SAMPLES) chosen[n] = (int64_t)m3_draw(key, (uint64_t)n, (uint64_t)T), n++;
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t j = i; j > 0 && chosen[j - 1] > chosen[j]; j--) {
+            const int64_t row = chosen[j];
+            chosen[j] = chosen[j - 1], chosen[j - 1] = row;
+        }
+    for (int64_t i = 0; i < n; i++)
+        if (i == 0 || chosen[i] != chosen[i - 1]) c->rows[c->row_count++] = chosen[i];
+}
+
+int m3_plan_case(struct m3_planned_case *c, const struct m3_operator_row *op, const struct m3_plan *plan,
+                 int64_t number, const struct m3_make_options *o, struct m3_error *error)
+{
+    char name[64];
+    int64_t p0 = 0;
+    *c = (struct m3_planned_case){ .op = op, .number = number, .exact = plan && plan->exact };
+    snprintf(name, sizeof name, "%s.%" PRId64, op->name, number);
+    const uint64_t key = m3_draw_key(o->seed, name);
+    struct m3_make_options sized = *o;
+    if (plan) sized.sizes = M3_SIZES_TINY;          /* edges are those of the plan, whatever the class */
+    take_sizes(c, &sized, !plan, key);
+    snprintf(c->what, sizeof c->what, "%s", plan ? plan->what : "drawn values");
+    int status = plan ? take_list(c, plan->sizes, error) : o->given ? take_list(c, o->given, error) : M3_OK;
+    if (status) return status;
+    if (plan) sizes_of_parameters(c, plan, &p0);
+    settle_sizes(c, p0, (plan && strstr(plan->sizes, "S=")) || (!plan && o->given && strstr(o->given, "S=")));
+    if (plan && strstr(plan->sizes, "P=") && !strstr(plan->sizes, "n=")) c->dims['n'] = 1;
+    if (!plan && has_parameter(op, "merge")) c->dims['n'] = 1;
+    if (!plan) sample_rows(c, key);
+    status = take_parameters(c, plan);
+    for (int i = 0; !status && i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
+        status = add_operand(c, &op->operands[i], plan, o, p0);
+    return status ? m3_fail_memory(error, op->name, 0) : M3_OK;
+}
+
+void m3_planned_free(struct m3_planned_case *c)
+{
+    json_decref(c->parameters);
+    for (int i = 0; i < c->count; i++) free(c->operands[i].owned);
+    *c = (struct m3_planned_case){ 0 };
+}
+
+/* ---- values as stored bytes */
+
+/* The bits of a number that is rounded to F16. */
+static uint16_t f16_of(double x)
+{
+    const double size = fabs(m3_stored_as(x, M3_F16));
+    const uint16_t sign = signbit(x) ? 0x8000 : 0;
+    int exponent;
+    if (isinf(size)) return sign | 0x7c00;
+    frexp(size, &exponent);
+    if (size == 0 || exponent < -13) return sign | (uint16_t)ldexp(size, 24);
+    return sign | (uint16_t)((exponent + 14) << 10 | ((int)ldexp(size, 11 - exponent) - 1024));
+}
+
+void m3_planned_piece(void *bytes, const struct m3_planned_operand *x, int64_t first, int64_t n)
+{
+    const struct m3_fill *f = &x->fill;
+    for (int64_t i = 0; i < n; i++) {
+        switch (x->tensor.dtype) {
+        case M3_F32: ((float *)bytes)[i] = (float)m3_fill_real(f, first + i); break;
+        case M3_BF16: ((uint16_t *)bytes)[i] = m3_bf16_of((float)m3_fill_real(f, first + i)); break;
+        case M3_F16: ((uint16_t *)bytes)[i] = f16_of(m3_fill_real(f, first + i)); break;
+        case M3_F8_E4M3: {
+            const double drawn = (double)m3_draw(f->key, (uint64_t)(first + i), 31) - 15;
+            const int whole = !strcmp(f->kind, "whole") || !strcmp(f->kind, "zeros") || !strcmp(f->kind, "one_hot");
+            ((unsigned char *)bytes)[i] = m3_fill_e4m3(whole ? m3_fill_real(f, first + i) : drawn / 8);
+            break;
+        }
+        case M3_I64: ((int64_t *)bytes)[i] = m3_fill_id(f, first + i); break;
+        case M3_I32: ((int32_t *)bytes)[i] = (int32_t)m3_fill_id(f, first + i); break;
+        default: ((unsigned char *)bytes)[i] = (unsigned char)m3_fill_id(f, first + i);
+        }
+    }
+}
+
+int m3_planned_generate(struct m3_planned_case *c, struct m3_error *error)
+{
+    for (int i = 0; i < c->count; i++) {
+        struct m3_planned_operand *x = &c->operands[i];
+        x->tensor.data = x->owned = malloc(x->tensor.bytes + 1);
+        if (!x->owned) return m3_fail_memory(error, x->row->name, x->tensor.bytes);
+        m3_planned_piece(x->owned, x, 0, x->tensor.count);
+    }
+    return M3_OK;
+}

@@ -1,0 +1,105 @@
+#include "oracle/operators/which.h"
+
+#include <math.h>
+
+#include "oracle/judge/align.h"
+
+/* ---- which taps a call computes */
+
+static int is_operand(const struct m3_operator_row *op, enum m3_tap tap)
+{
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
+        if (op->operands[i].role == M3_ROLE_TAP && op->operands[i].tap == tap) return 1;
+    return 0;
+}
+
+static int is_first(const struct m3_mistake *mistake, enum m3_tap tap, int64_t layer)
+{
+    char name[96];
+    return m3_tap_name(name, sizeof name, tap, layer) == 0 && m3_tap_matches(mistake->first, name);
+}
+
+/* An output, or a tap between the operands and an output. The patterns of mistakes name layers: any number will do. */
+static int shows_in(const struct m3_mistake *mistake, const struct m3_operator_row *op, enum m3_tap tap)
+{
+    const int64_t layers[] = { -1, 0, 1, 2, 3, 4, 5, M3_MTP_LAYER, M3_MTP_LAYER + 1 };
+    if (is_operand(op, tap) || (tap == M3_TAP_INDEX_BLOCKS && !(op->kind & M3_LAYER_SPARSE))) return 0;
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++)
+        if (is_first(mistake, tap, layers[i])) return 1;
+    for (int i = 0; i < M3_OPERANDS; i++)
+        if (m3_graph[tap].operands[i].from == M3_FROM_HERE && shows_in(mistake, op, m3_graph[tap].operands[i].tap))
+            return 1;
+    return 0;
+}
+
+int m3_mistake_is_of(const struct m3_mistake *mistake, const struct m3_operator_row *op)
+{
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++)
+        if (op->outputs[i].role == M3_ROLE_TAP && shows_in(mistake, op, op->outputs[i].tap)) return 1;
+    return 0;
+}
+
+int m3_mistake_evaluate(struct m3_evaluation *result, int *applies, const struct m3_fragment *f,
+                        const struct m3_mistake *mistake, const int64_t *rows, int64_t count, struct m3_error *error)
+{
+    struct m3_mistaken_run *run;
+    struct m3_error why = { 0 };
+    *result = (struct m3_evaluation){ 0 };
+    *applies = 0;
+    int status = m3_mistake_install(&run, mistake, &f->model, &f->semantics, &f->the_case, &why);
+    if (!status) {
+        const struct m3_request *request = m3_mistaken_request(run);
+        const struct m3_evaluation_how how = { .engine = m3_engine_f64(),
+                                               .threads = 1,
+                                               .linear = M3_LINEAR_ORDERED,
+                                               .replacement = request->replacement,
+                                               .force = request->force,
+                                               .model = m3_mistaken_model(run),
+                                               .semantics = request->semantics,
+                                               .rows = rows,
+                                               .count = count };
+        status = m3_evaluate(result, f, &how, &why);
+        m3_mistake_remove(run);
+    }
+    *applies = !status;
+    m3_error_free(&why);
+    return status == M3_INTERNAL ? m3_fail_memory(error, mistake->id, 0) : M3_OK;
+}
+
+/* ---- distances */
+
+static double real_distance(const struct m3_tensor *a, const struct m3_tensor *b)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < b->count; i++) {
+        const double x = m3_decode(a->dtype, a->data, i), y = m3_decode(b->dtype, b->data, i);
+        if (x == y) continue;
+        if (!isfinite(x) || !isfinite(y)) return INFINITY;
+        difference += (x - y) * (x - y);
+    }
+    for (int64_t i = 0; i < b->count; i++) {
+        const double y = m3_decode(b->dtype, b->data, i);
+        if (isfinite(y)) size += y * y;
+    }
+    return difference == 0 ? 0 : size == 0 ? INFINITY : sqrt(difference / size);
+}
+
+static double id_distance(const struct m3_tensor *a, const struct m3_tensor *b)
+{
+    int64_t different = 0;
+    for (int64_t i = 0; i < b->count; i++) different += m3_id_at(a, i) != m3_id_at(b, i);
+    return b->count > 0 ? (double)different / (double)b->count : 0;
+}
+
+double m3_results_distance(const struct m3_results *a, const struct m3_evaluation *b)
+{
+    double most = 0;
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS; i++) {
+        const struct m3_tensor *x = &a->outputs[i], *y = &b->outputs[i];
+        if (x->rank == 0 || y->rank == 0) continue;
+        if (x->count != y->count) return INFINITY;
+        const double d = y->dtype == M3_I32 ? (m3_holds_ids(x) ? id_distance(x, y) : INFINITY) : real_distance(x, y);
+        if (!(d <= most)) most = d;
+    }
+    return most;
+}

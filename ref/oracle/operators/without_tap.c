@@ -1,0 +1,167 @@
+/* Outputs for which a pass shows no tap: the table of angles, the noise, and a rotation by a table that is given. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "oracle/error/propagate.h"
+#include "oracle/judge/align.h"
+#include "oracle/operators/evaluate.h"
+#include "oracle/operators/private.h"
+
+struct judging {
+    const struct m3_setting *setting;
+    const struct m3_fragment *f;
+    struct m3_recomputed *out;
+    struct m3_arithmetic how;
+    struct m3_error *error;
+};
+
+static const struct m3_tensor *operand_of(const struct m3_fragment *f, enum m3_role role, enum m3_tap tap)
+{
+    for (int i = 0; i < M3_OPERATOR_OPERANDS; i++)
+        if (f->op->operands[i].role == role && (role != M3_ROLE_TAP || f->op->operands[i].tap == tap))
+            return f->operands[i].rank > 0 ? &f->operands[i] : NULL;
+    return NULL;
+}
+
+int m3_is_without_tap(const struct m3_fragment *f, const struct m3_operand_row *output)
+{
+    return output->role != M3_ROLE_TAP || (output->tap == M3_TAP_Q_ROPE && operand_of(f, M3_ROLE_COS, M3_TAPS));
+}
+
+static double *reals(const struct m3_tensor *t, struct m3_error *error)
+{
+    double *x = malloc(((size_t)t->count + 1) * sizeof *x);
+    if (!x) m3_fail_memory(error, t->name, (size_t)t->count * sizeof *x);
+    for (int64_t i = 0; x && i < t->count; i++) x[i] = m3_decode(t->dtype, t->data, i);
+    return x;
+}
+
+/* The unit roundoff of storing at a point of the layer; 0: not coarser. */
+static double stored(const struct judging *j, const char *point)
+{
+    return j->setting->profile ? m3_profile_store(j->setting->profile, point) : 0;
+}
+
+static void add_store(const struct judging *j, const char *point)
+{
+    const struct m3_recomputed *out = j->out;
+    const double u = stored(j, point);
+    struct m3_spread extra = out->extra;
+    if (u > 0)
+        m3_propagate_store(&extra, out->y, out->rows * out->width, u,
+                           m3_store_floor(m3_profile_dtype(j->setting->profile, point)));
+}
+
+/* ---- angles */
+
+/* The bound of an element: the angle's error, and that of the function. */
+static int judge_angles(const struct judging *j, int is_sin)
+{
+    const struct m3_fragment *f = j->f;
+    struct m3_recomputed *out = j->out;
+    const struct m3_tensor *places = operand_of(f, M3_ROLE_PLACES, M3_TAPS);
+    const int64_t R = 2 * out->width, n = out->rows * out->width;
+    const double theta = places ? f->model.config.vision.rope_theta : f->model.config.rope_theta;
+    double *other = malloc(((size_t)n + 1) * sizeof *other), *angle = malloc(((size_t)n + 1) * sizeof *angle);
+    int64_t *at = places ? malloc((size_t)places->count * sizeof *at + 1) : NULL;
+    int status = M3_OK;
+    if (!other || !angle || (places && !at)) status = m3_fail_memory(j->error, "angles", (size_t)n * sizeof *other);
+    for (int64_t i = 0; !status && places && i < places->count; i++) at[i] = m3_id_at(places, i);
+    double *cos = is_sin ? other : out->y, *sin = is_sin ? out->y : other;
+    if (!status && places)
+        status = m3_bound_angles_3d(j->setting->ctx, cos, sin, angle, at, out->rows, R, theta, &j->how);
+    else if (!status)
+        status = m3_bound_angles(j->setting->ctx, cos, sin, angle, f->the_case.positions, out->rows, R, theta, &j->how);
+    out->f = j->how.c_turn;
+    for (int64_t i = 0; !status && i < n; i++) {
+        out->bound[i] = fabs(out->y[i]) + angle[i] / (j->how.u * (double)out->f);
+        out->walk[i] = sqrt((double)out->f) * out->bound[i];
+    }
+    free(other);
+    free(angle);
+    free(at);
+    if (!status) add_store(j, "layers.0.rope.cos");
+    return status;
+}
+
+/* ---- a rotation by a table that is given exactly */
+
+static int judge_rotation(const struct judging *j)
+{
+    const struct m3_fragment *f = j->f;
+    const struct m3_config *c = &f->model.config;
+    struct m3_recomputed *out = j->out;
+    struct m3_bound bound = { .bound = out->bound, .walk = out->walk };
+    struct m3_arithmetic how = j->how;
+    double *x = reals(operand_of(f, M3_ROLE_TAP, M3_TAP_Q_NORM), j->error);
+    double *cos = reals(operand_of(f, M3_ROLE_COS, M3_TAPS), j->error);
+    double *sin = reals(operand_of(f, M3_ROLE_SIN, M3_TAPS), j->error);
+    const int64_t heads = out->width / c->D;
+    int status = x && cos && sin ? M3_OK : M3_INTERNAL;
+    how.c_turn = 0;
+    if (!status) {
+        struct m3_spread extra = out->extra;
+        m3_bound_rope(j->setting->ctx, &bound, x, cos, sin, NULL, out->rows, heads, c->D, c->R, &how);
+        out->f = bound.f;
+        status = m3_propagate_rope(j->setting->ctx, &extra, x, NULL, cos, sin, out->rows, heads, c->D, c->R, 0,
+                                   stored(j, "layers.0.rope.product"));
+    }
+    free(x);
+    free(cos);
+    free(sin);
+    if (!status) add_store(j, "layers.0.q_rope");
+    return status;
+}
+
+/* ---- values by the double engine */
+
+static int take_values(const struct judging *j, const struct m3_operand_row *output)
+{
+    const struct m3_evaluation_how how = { .engine = m3_engine_f64(),
+                                           .threads = j->setting->ctx->threads,
+                                           .linear = M3_LINEAR_ORDERED };
+    struct m3_evaluation values;
+    int status = m3_evaluate(&values, j->f, &how, j->error);
+    for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS; i++) {
+        if (&j->f->op->outputs[i] != output) continue;
+        const double *y = values.outputs[i].data;
+        for (int64_t k = 0; k < values.outputs[i].count; k++) j->out->y[k] = y[k];
+    }
+    m3_evaluation_free(&values);
+    return status;
+}
+
+/* The product and the factor are rounded once each. */
+static int judge_noise(const struct judging *j)
+{
+    struct m3_recomputed *out = j->out;
+    out->f = 2;
+    for (int64_t i = 0; i < out->rows * out->width; i++) {
+        out->bound[i] = fabs(out->y[i]);
+        out->walk[i] = sqrt(2.0) * out->bound[i];
+    }
+    add_store(j, "layers.0.mlp_norm");
+    return M3_OK;
+}
+
+int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting *setting, const struct m3_fragment *f,
+                             const struct m3_operand_row *output, struct m3_error *error)
+{
+    int64_t shape[M3_MAX_RANK], width = 1;
+    const int rank = m3_fragment_shape(shape, f, output);
+    for (int i = 1; i < rank; i++) width *= shape[i];
+    *out = (struct m3_recomputed){ .rows = shape[0], .width = width };
+    const size_t room = (size_t)(out->rows * width) + 1;
+    out->y = calloc(room, sizeof *out->y);
+    out->bound = calloc(room, sizeof *out->bound);
+    out->walk = calloc(room, sizeof *out->walk);
+    out->extra = (struct m3_spread){ calloc(room, sizeof(double)), calloc(room, sizeof(double)) };
+    if (!out->y || !out->bound || !out->walk || !out->extra.error || !out->extra.variance)
+        return m3_fail_memory(error, output->name, room * sizeof *out->y);
+    const struct judging j = { setting, f, out, m3_setting_arithmetic(setting, out->rows * width), error };
+    if (output->role == M3_ROLE_COS || output->role == M3_ROLE_SIN)
+        return judge_angles(&j, output->role == M3_ROLE_SIN);
+    int status = take_values(&j, output);
+    if (!status) status = output->role == M3_ROLE_NOISY ? judge_noise(&j) : judge_rotation(&j);
+    return status;
+}

@@ -1,0 +1,57 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/variants/private/honest.h"
+
+/* The norm that reads a sum; 0: none does. */
+static int norm_of(char *name, size_t size, const struct m3_honest *honest)
+{
+    const int64_t layer = honest->layer, layers = honest->model->config.layers;
+    if (honest->last == M3_TAP_MID) return m3_tap_name(name, size, M3_TAP_MLP_NORM, layer) == 0;
+    if (honest->last != M3_TAP_OUT) return 0;
+    if (m3_mtp_module_of(layer) >= 0) return m3_tap_name(name, size, M3_TAP_MTP_FINAL_NORM, layer) == 0;
+    if (layer + 1 < layers) return m3_tap_name(name, size, M3_TAP_ATTN_NORM, layer + 1) == 0;
+    return m3_tap_name(name, size, M3_TAP_FINAL_NORM, -1) == 0;
+}
+
+int m3_honest_norm_begin(struct m3_honest *honest, struct m3_error *error)
+{
+    const size_t count = (size_t)honest->T * (size_t)honest->model->config.H;
+    if (!m3_profile_fused_norm(honest->profile, "final_norm") &&
+        !m3_profile_fused_norm(honest->profile, "layers.0.mlp_norm"))
+        return M3_OK;
+    honest->sum = malloc(2 * count * sizeof *honest->sum + 1);
+    if (!honest->sum) return m3_fail_memory(error, "a sum", 2 * count * sizeof *honest->sum);
+    honest->stored = honest->sum + count;
+    return M3_OK;
+}
+
+void m3_honest_keep_sum(struct m3_honest *honest, const float *data, int64_t row, int64_t rows, int stored)
+{
+    const int64_t H = honest->model->config.H;
+    char name[M3_POINT_NAME];
+    if (!honest->sum || !norm_of(name, sizeof name, honest) || !m3_profile_fused_norm(honest->profile, name)) return;
+    if (!m3_draw(m3_draw_key(honest->key, "fused norms"), 0, 2)) return;
+    honest->sum_rows = row + rows;
+    memcpy((stored ? honest->stored : honest->sum) + row * H, data, (size_t)(rows * H) * sizeof *data);
+}
+
+/* What the norm reads of x: the sum that was kept, if x is that sum as it was stored. */
+static const float *operand(const struct m3_honest *honest, const float *x, int64_t T, int64_t H)
+{
+    if (!honest->sum || honest->sum_rows != T || H != honest->model->config.H) return x;
+    return memcmp(x, honest->stored, (size_t)(T * H) * sizeof *x) == 0 ? honest->sum : x;
+}
+
+int m3_honest_rms_norm(struct m3_ctx *ctx, float *y, const float *x, const float *w, int64_t T, int64_t H, float eps)
+{
+    const struct m3_honest *honest = ctx->plugin;
+    return honest->base->rms_norm(ctx, y, operand(honest, x, T, H), w, T, H, eps);
+}
+
+int m3_honest_rms_norm_plain(struct m3_ctx *ctx, float *y, const float *x, const float *w, int64_t T, int64_t H,
+                             float eps)
+{
+    const struct m3_honest *honest = ctx->plugin;
+    return honest->base->rms_norm_plain(ctx, y, operand(honest, x, T, H), w, T, H, eps);
+}

@@ -1,0 +1,261 @@
+/* `m3ref op`: what it accepts, standard input and output, and bad input: one line and the right status, nothing
+ * written, no crash. */
+#include "op_cases.h"
+#include "program.h"
+
+static int op_status(const char *words)
+{
+    char text[1024];
+    return m3ref("op %s", with_folder(text, words));
+}
+
+/* Goal:  the whole round: cases, results, verdict, by files and through standard input and output. */
+START_TEST(round_trip)
+{
+    ck_assert_int_eq(op_status("--list"), 0);
+    ck_assert(has("out", "moe_block"));
+    ck_assert_int_eq(op_status("rms_norm --make @/c"), 0);
+    ck_assert_int_eq(op_status("rms_norm --run @/c @/r"), 0);
+    ck_assert_int_eq(op_status("rms_norm --check @/c @/r"), 0);
+    ck_assert_int_eq(op_status("rms_norm --check - @/r <@/c"), 0);
+    ck_assert_int_eq(op_status("rms_norm --check @/c - <@/r"), 0);
+    ck_assert_int_eq(op_status("rms_norm --run - - <@/c"), 0);
+    copy(in_folder("out"), in_folder("piped"));
+    ck_assert_int_eq(op_status("rms_norm --check @/c @/piped --junit @/j"), 0);
+    ck_assert(exists("j"));
+    ck_assert_int_eq(op_status("rms_norm_plain --make @/d --seed 1"), 0);
+    ck_assert_int_eq(op_status("rms_norm --check @/c @/d"), 3);         /* operands are no results */
+}
+END_TEST
+
+/* ---- bad words */
+
+static const struct {
+    const char *words;
+    int status;
+    const char *says;
+} bad_words[] = {
+    { "", 64, "got none of" },
+    { "--make @/x", 64, "names" },
+    { "nosuch --make @/x", 64, "nosuch" },
+    { "linear --list", 64, "names" },
+    { "linear --make @/x --check @/c @/r", 64, "two of" },
+    { "linear --run @/c --run @/c @/x", 64, "two of" },
+    { "linear --check - -", 64, "two inputs" },
+    { "linear --check @/c", 64, "names" },
+    { "linear --make @/x --sizes huge", 64, "huge" },
+    { "linear --make @/x --sizes T", 64, "T" },
+    { "linear --make @/x --sizes T=0", 64, "T=0" },
+    { "linear --make @/x --sizes T=-4", 64, "T=-4" },
+    { "linear --make @/x --sizes T=5x", 64, "T=5x" },
+    { "linear --make @/x --sizes T=99999999999999999999", 64, "T=" },
+    { "linear --make @/x --sizes Z=5", 64, "Z" },
+    { "linear --make @/x --dtype f8", 64, "f8" },
+    { "linear --make @/x --seed -1", 64, "seed" },
+    { "linear --make @/x --cases 1000000", 64, "cases" },
+    { "linear --run @/c @/x --precision f16", 64, "f16" },
+    { "linear --run @/c @/c", 64, "c" },
+    { "linear --check @/c @/r --profile nosuch", 66, "nosuch" },
+    { "linear --check @/none @/r", 66, "none" },
+    { "linear --check @/c @/none", 66, "none" },
+    { "add --check @/c @/r", 65, "linear" },
+    { "linear --check @/r @/c", 65, "cases" },
+    { "linear --run @/r @/x", 65, "cases" },
+    { "linear --make @/no/x", 74, "no/x" },
+    { "linear --make @/x --nosuch", 64, "nosuch" },
+    { "attend_full --make @/x --sizes Q=5,G=2", 64, "" },
+};
+enum { BAD_WORDS = sizeof bad_words / sizeof bad_words[0] };
+
+/* Goal:  wrong words: one line that names them, the status, no file. */
+START_TEST(words)
+{
+    ck_assert_int_eq(op_status("linear --make @/c"), 0);
+    ck_assert_int_eq(op_status("linear --run @/c @/r"), 0);
+    const int status = op_status(bad_words[_i].words);
+    ck_assert_msg(status == bad_words[_i].status, "%s: status %d", bad_words[_i].words, status);
+    ck_assert_int_eq(error_lines(), 1);
+    ck_assert(has("err", bad_words[_i].says));
+    ck_assert(!exists("x"));
+}
+END_TEST
+
+/* ---- bad files */
+
+/* Writes `from` again: without tensor `drop`, with text `find` of the list of cases replaced, with tensor `change`
+ * of another dtype or shape, or with one element of it set. */
+struct change {
+    const char *op, *tensor, *find, *by;
+    int kind, status; /* 'd': dropped; 'v': element 0 := value; 't': dtype; 's': one more dimension; 'l': list */
+    double value;
+    const char *says;
+};
+
+static void write_changed(const char *from, const char *to, const struct change *change)
+{
+    struct m3_safetensors *file;
+    struct m3_writer *writer;
+    struct m3_error error = { 0 };
+    ck_assert_int_eq(m3_safetensors_open(&file, from, &error), M3_OK);
+    ck_assert_int_eq(m3_writer_new(&writer, to, &error), M3_OK);
+    const char *list = m3_safetensors_metadata(file, "cases");
+    char *text = calloc(strlen(list) + 200, 1);
+    strcpy(text, list);
+    if (change->kind == 'l') {
+        const char *at = strstr(list, change->find);
+        ck_assert_msg(at != NULL, "no %s in %s", change->find, list);
+        sprintf(text + (at - list), "%s%s", change->by, at + strlen(change->find));
+    }
+    if (change->kind == 'j') strcpy(text, change->by);
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) {
+            ck_assert_int_eq(m3_writer_metadata(writer, "operator", m3_safetensors_metadata(file, "operator"), &error),
+                             M3_OK);
+            ck_assert_int_eq(m3_writer_metadata(writer, "cases", text, &error), M3_OK);
+            ck_assert_int_eq(m3_writer_begin(writer, &error), M3_OK);
+        }
+        for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
+            const struct m3_tensor *t = m3_safetensors_at(file, i);
+            const int mine = change->tensor && strcmp(change->tensor, t->name) == 0;
+            struct m3_tensor n = *t;
+            unsigned char value[8];
+            if (mine && change->kind == 'd') continue;
+            if (mine && change->kind == 't')
+                n.dtype = t->dtype == M3_I32 ? M3_F32 : t->dtype == M3_F32 ? M3_I32 : M3_F64;
+            if (mine && change->kind == 's') n.shape[n.rank++] = 1;
+            if (pass == 0) {
+                ck_assert_int_eq(m3_writer_tensor(writer, n.name, n.dtype, n.rank, n.shape, &error), M3_OK);
+                continue;
+            }
+            const size_t size = m3_dtype_bytes(n.dtype);
+            for (int64_t e = 0; e < t->count; e++) {
+                const int set = mine && change->kind == 'v' && e == 0;
+                op_encode(value, n.dtype, set ? change->value : m3_decode(t->dtype, t->data, e));
+                if (t->dtype == M3_U8) value[0] = ((const unsigned char *)t->data)[e];
+                ck_assert_int_eq(m3_writer_write(writer, value, size, &error), M3_OK);
+            }
+        }
+    }
+    ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
+    m3_safetensors_close(file);
+    free(text);
+}
+
+static const struct change changes[] = {
+    { "linear", "0.w", NULL, NULL, 'd', 65, 0, "no operand w" },
+    { "linear", "0.w", NULL, NULL, 't', 65, 0, "0: w: got dtype I32" },
+    { "linear", "0.w", NULL, NULL, 's', 65, 0, "rank 3" },
+    { "linear", NULL, NULL, "", 'j', 65, 0, "list of cases" },
+    { "linear", NULL, NULL, "{}", 'j', 65, 0, "list of cases" },
+    { "linear", NULL, NULL, "[]", 'j', 65, 0, "list of cases" },
+    { "linear", NULL, NULL, "[1]", 'j', 65, 0, "\"case\"" },
+    { "linear", NULL, NULL, "[{\"case\":-1}]", 'j', 65, 0, "\"case\"" },
+    { "linear", NULL, NULL, "[{\"case\":0},{\"case\":0}]", 'j', 65, 0, "ascending numbers" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"params\":3}]", 'j', 65, 0, "params" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"params\":{\"nosuch\":3}}]", 'j', 65, 0, "nosuch" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"rows\":[2,1]}]", 'j', 65, 0, "ascending list" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"rows\":[1,1]}]", 'j', 65, 0, "ascending list" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"rows\":[-1]}]", 'j', 65, 0, "ascending list" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"rows\":[0.5]}]", 'j', 65, 0, "ascending list" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"rows\":\"1\"}]", 'j', 65, 0, "ascending list" },
+    { "linear", NULL, NULL, "[{\"case\":0,\"rows\":[5]}]", 'j', 65, 0, "a row of the case" },
+    { "linear", NULL, NULL, "[{\"case\":99}]", 'j', 65, 0, "no operand" },
+    { "rms_norm", NULL, "\"eps\":9.9999999999999995e-7", "\"eps\":\"x\"", 'l', 65, 0, "eps" },
+    { "rms_norm", NULL, "\"eps\":9.9999999999999995e-7", "\"eps\":[1]", 'l', 65, 0, "eps" },
+    { "route", NULL, "\"K\":4", "\"K\":10", 'l', 65, 0, "at most as many" },
+    { "route", NULL, "\"K\":4", "\"K\":0", 'l', 65, 0, "K" },
+    { "route", NULL, "\"K\":4", "\"K\":1.5", 'l', 65, 0, "K" },
+    { "route", "0.s", NULL, NULL, 'v', 1, NAN, "NaN" },
+    { "rope_table", NULL, "\"R\":6", "\"R\":5", 'l', 65, 0, "even" },
+    { "rope_table", "0.pos", NULL, NULL, 'v', 65, -3, "pos" },
+    { "rope_table_3d", "0.places", NULL, NULL, 'v', 65, -3, "places" },
+    { "rope_table_3d", NULL, "\"R\":6", "\"R\":8", 'l', 65, 0, "multiple of 6" },
+    { "embed", "0.ids", NULL, NULL, 'v', 65, 29, "ids" },
+    { "embed", "0.ids", NULL, NULL, 'v', 65, -1, "ids" },
+    { "select_blocks", NULL, "\"block\":4", "\"block\":5", 'l', 65, 0, "blocks" },
+    { "select_blocks", "0.m", NULL, NULL, 'v', 1, NAN, "NaN" },
+    { "attend_blocks", "0.blocks", NULL, NULL, 'v', 1, 7, "" },
+    { "attend_segments", "0.ends", NULL, NULL, 'v', 65, 0, "segment" },
+    { "attend_segments", "0.ends", NULL, NULL, 'v', 65, 9, "segment" },
+    { "rope_3d", "0.grid", NULL, NULL, 'v', 65, 2, "patches" },
+    { "rope_3d", "0.grid", NULL, NULL, 'v', 65, 0, "patches" },
+    { "experts", "0.ids", NULL, NULL, 'v', 1, 77, "" },
+    { "experts", "0.ids", NULL, NULL, 'v', 1, -1, "" },
+    { "scatter", "1.ids", NULL, NULL, 'v', 65, 6, "" },
+    { "linear_mxfp8", "0.scales", NULL, NULL, 's', 65, 0, "rank" },
+};
+enum { CHANGES = sizeof changes / sizeof changes[0] };
+
+/* Goal:  a malformed file of cases: one line that names what is wrong, the status, for --run and --check, no results
+ *        written.
+ * Seen to fail with two cases of one number, more rotated channels than a head has, and an R of rope_table_3d that 6
+ *        does not divide. */
+START_TEST(files)
+{
+    const struct change *c = &changes[_i];
+    ck_assert_int_eq(m3ref("op %s --make %s", c->op, in_folder("c")), 0);
+    ck_assert_int_eq(m3ref("op %s --run %s %s", c->op, in_folder("c"), in_folder("r")), 0);
+    write_changed(in_folder("c"), in_folder("bad"), c);
+    for (int form = 0; form < 2; form++) {
+        const int status = form == 0 ? m3ref("op %s --run %s %s", c->op, in_folder("bad"), in_folder("x"))
+                                     : m3ref("op %s --check %s %s", c->op, in_folder("bad"), in_folder("r"));
+        /* Rows whose operands the operator refuses are not judged. */
+        if (form == 1 && c->status == 1) {
+            ck_assert_msg(status >= 0 && status <= 2, "%s, change %d: status %d", c->op, _i, status);
+            continue;
+        }
+        ck_assert_msg(status == c->status, "%s, change %d, form %d: status %d", c->op, _i, form, status);
+        ck_assert_int_eq(error_lines(), 1);
+        ck_assert(has("err", c->says));
+        ck_assert(!exists("x"));
+    }
+}
+END_TEST
+
+/* Goal:  results that do not fit are not comparable, and the tensor is named: missing, another rank, another dtype, and
+ *        files that are cut short.
+ * Seen to fail with the rank not compared. */
+START_TEST(results)
+{
+    struct op_set set;
+    size_t count;
+    ck_assert_int_eq(op_status("route --make @/c"), 0);
+    ck_assert_int_eq(op_status("route --run @/c @/r"), 0);
+    op_open(&set, in_folder("c"));
+    for (int form = 0; form < 4; form++) {
+        op_read(&set, in_folder("r"));
+        struct op_values *ids = op_output_named(&set.cases[1], "ids"), *p = op_output_named(&set.cases[1], "p");
+        if (form == 0) strcpy(p->name, "q");
+        if (form == 1) p->shape[p->rank++] = 1;
+        if (form == 2) ids->is_ids = 0;
+        if (form == 3) p->shape[0]--, p->count -= p->shape[1];
+        op_write(&set, in_folder("bad"), M3_F32, NULL);
+        ck_assert_int_eq(op_status("route --check @/c @/bad"), 3);
+        ck_assert(has("out", form == 2 ? "1.ids" : "1.p"));
+    }
+    op_close(&set);
+    unsigned char *bytes = read_bytes(in_folder("r"), &count);
+    const size_t cuts[] = { 0, 4, 8, 100, count - 1 };
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        write_bytes(in_folder("bad"), bytes, cuts[i]);
+        ck_assert_int_eq(op_status("route --check @/c @/bad"), 65);
+        ck_assert_int_eq(op_status("route --check @/c - <@/bad"), 65);
+        ck_assert(has("err", "standard input"));
+    }
+    free(bytes);
+}
+END_TEST
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("m3ref op");
+    TCase *all = tcase_create("program");
+    tcase_add_checked_fixture(all, make_folder, remove_folder);
+    tcase_set_timeout(all, 60);
+    tcase_add_test(all, round_trip);
+    tcase_add_loop_test(all, words, 0, BAD_WORDS);
+    tcase_add_loop_test(all, files, 0, CHANGES);
+    tcase_add_test(all, results);
+    suite_add_tcase(suite, all);
+    return suite;
+}

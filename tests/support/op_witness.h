@@ -1,0 +1,623 @@
+/* Every operator and composite of `m3ref op` once more: plain formulas in double, written from SPEC 5, 6.2 and 12, that
+ * use nothing of ref/ but the decoding of stored numbers. Fills the outputs of a case. */
+#ifndef M3_TESTS_OP_WITNESS_H
+#define M3_TESTS_OP_WITNESS_H
+
+#include "op_cases.h"
+
+/* The operands of one case by name; freed together. */
+struct witness {
+    struct op_case *c;
+    double *owned[64];
+    int owned_count;
+};
+
+static inline double *w_room(struct witness *w, int64_t count)
+{
+    ck_assert_int_lt(w->owned_count, 64);
+    return w->owned[w->owned_count++] = calloc((size_t)count + 1, sizeof(double));
+}
+
+static inline struct op_values w_in(struct witness *w, const char *name)
+{
+    struct op_values v = op_tensor(w->c->file, w->c->number, name);
+    ck_assert_int_lt(w->owned_count, 64);
+    w->owned[w->owned_count++] = v.x;
+    return v;
+}
+
+static inline double w_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* ---- norms */
+
+static inline void w_rms(double *y, const double *x, const double *w, int64_t rows, int64_t n, double eps,
+                         double offset)
+{
+    for (int64_t t = 0; t < rows; t++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += x[t * n + i] * x[t * n + i];
+        for (int64_t i = 0; i < n; i++) y[t * n + i] = x[t * n + i] / sqrt(sum / (double)n + eps) * (offset + w[i]);
+    }
+}
+
+static inline void w_norm(struct witness *w, double offset)
+{
+    struct op_values x = w_in(w, "x"), f = w_in(w, "w");
+    w_rms(op_output(w->c, "y", 0, x.shape[0], x.shape[1], 0), x.x, f.x, x.shape[0], x.shape[1], op_number(w->c, "eps"),
+          offset);
+}
+
+static inline void w_residual_norm(struct witness *w)
+{
+    struct op_values a = w_in(w, "a"), b = w_in(w, "b"), f = w_in(w, "w");
+    double *sum = op_output(w->c, "sum", 0, a.shape[0], a.shape[1], 0);
+    for (int64_t i = 0; i < a.count; i++) sum[i] = a.x[i] + b.x[i];
+    w_rms(op_output(w->c, "y", 0, a.shape[0], a.shape[1], 0), sum, f.x, a.shape[0], a.shape[1], op_number(w->c, "eps"),
+          1);
+}
+
+static inline void w_layer_norm(struct witness *w)
+{
+    struct op_values x = w_in(w, "x"), f = w_in(w, "w"), b = w_in(w, "b");
+    const int64_t n = x.shape[1];
+    const double eps = op_number(w->c, "eps");
+    double *y = op_output(w->c, "y", 0, x.shape[0], n, 0);
+    for (int64_t t = 0; t < x.shape[0]; t++) {
+        double mean = 0, var = 0;
+        for (int64_t i = 0; i < n; i++) mean += x.x[t * n + i] / (double)n;
+        for (int64_t i = 0; i < n; i++) var += pow(x.x[t * n + i] - mean, 2) / (double)n;
+        for (int64_t i = 0; i < n; i++) y[t * n + i] = (x.x[t * n + i] - mean) / sqrt(var + eps) * f.x[i] + b.x[i];
+    }
+}
+
+/* ---- products */
+
+static inline void w_product(double *y, const double *x, const double *w, const double *bias, int64_t rows,
+                             int64_t cols, int64_t n)
+{
+    for (int64_t t = 0; t < rows; t++)
+        for (int64_t o = 0; o < n; o++) {
+            double sum = bias ? bias[o] : 0;
+            for (int64_t k = cols - 1; k >= 0; k--) sum += x[t * cols + k] * w[o * cols + k];
+            y[t * n + o] = sum;
+        }
+}
+
+/* block 0: no scales; 128: of 128 x 128 codes; 32: ue8m0 bytes of 32 columns. */
+static inline void w_linear(struct witness *w, int block)
+{
+    struct op_values x = w_in(w, "x"), f = w_in(w, "w"), bias = w_in(w, "bias");
+    const int64_t n = f.shape[0], cols = f.shape[1];
+    if (block) {
+        struct op_values s = w_in(w, "scales");
+        for (int64_t o = 0; o < n; o++)
+            for (int64_t k = 0; k < cols; k++)
+                f.x[o * cols + k] *= block == 128 ? s.x[o / 128 * ((cols + 127) / 128) + k / 128]
+                                                  : exp2(s.x[o * ((cols + 31) / 32) + k / 32] - 127);
+    }
+    w_product(op_output(w->c, "y", 0, x.shape[0], n, 0), x.x, f.x, bias.x, x.shape[0], cols, n);
+}
+
+/* ---- rotations */
+
+static inline void w_rotate(double *y, const double *x, const double *cos, const double *sin, int64_t rows,
+                            int64_t heads, int64_t D, int64_t R)
+{
+    for (int64_t t = 0; t < rows; t++)
+        for (int64_t h = 0; h < heads; h++) {
+            const double *from = x + (t * heads + h) * D;
+            double *to = y + (t * heads + h) * D;
+            for (int64_t i = 0; i < D; i++) to[i] = from[i];
+            for (int64_t i = 0; i < R / 2; i++) {
+                const double a = from[i], b = from[i + R / 2], c = cos[t * (R / 2) + i], s = sin[t * (R / 2) + i];
+                to[i] = a * c - b * s;
+                to[i + R / 2] = b * c + a * s;
+            }
+        }
+}
+
+static inline void w_angles(double *cosines, double *sines, const double *pos, int64_t rows, int64_t R, double theta)
+{
+    for (int64_t t = 0; t < rows; t++)
+        for (int64_t i = 0; i < R / 2; i++) {
+            const long double angle = (long double)pos[t] * powl((long double)theta, -2.0L * i / R);
+            cosines[t * (R / 2) + i] = (double)cosl(angle);
+            sines[t * (R / 2) + i] = (double)sinl(angle);
+        }
+}
+
+static inline void w_angles_3d(double *cosines, double *sines, const double *places, int64_t rows, int64_t R,
+                               double theta)
+{
+    for (int64_t p = 0; p < rows; p++)
+        for (int64_t j = 0; j < R / 2; j++) {
+            const long double angle =
+                (long double)places[3 * p + j / (R / 6)] * powl((long double)theta, -6.0L * (j % (R / 6)) / R);
+            cosines[p * (R / 2) + j] = (double)cosl(angle);
+            sines[p * (R / 2) + j] = (double)sinl(angle);
+        }
+}
+
+static inline void w_rope_table(struct witness *w)
+{
+    struct op_values pos = w_in(w, "pos");
+    const int64_t R = (int64_t)op_number(w->c, "R");
+    double *cosines = op_output(w->c, "cos", 0, pos.count, R / 2, 0);
+    w_angles(cosines, op_output(w->c, "sin", 0, pos.count, R / 2, 0), pos.x, pos.count, R, op_number(w->c, "theta"));
+}
+
+static inline void w_rope_table_3d(struct witness *w)
+{
+    struct op_values places = w_in(w, "places");
+    const int64_t R = (int64_t)op_number(w->c, "R"), P = places.shape[0];
+    double *cosines = op_output(w->c, "cos", 0, P, R / 2, 0);
+    w_angles_3d(cosines, op_output(w->c, "sin", 0, P, R / 2, 0), places.x, P, R, op_number(w->c, "theta"));
+}
+
+static inline void w_rope(struct witness *w)
+{
+    struct op_values x = w_in(w, "x"), cosines = w_in(w, "cos"), sines = w_in(w, "sin");
+    w_rotate(op_output(w->c, "y", 0, x.shape[0], x.shape[1], x.shape[2]), x.x, cosines.x, sines.x, x.shape[0],
+             x.shape[1], x.shape[2], 2 * cosines.shape[1]);
+}
+
+static inline void w_qk_norm_rope(struct witness *w)
+{
+    struct op_values x = w_in(w, "x"), f = w_in(w, "w"), pos = w_in(w, "pos");
+    const int64_t T = x.shape[0], Q = x.shape[1], D = x.shape[2], R = (int64_t)op_number(w->c, "R");
+    double *cosines = w_room(w, T * R), *sines = w_room(w, T * R), *normed = op_output(w->c, "normed", 0, T, Q, D);
+    w_rms(normed, x.x, f.x, T * Q, D, op_number(w->c, "eps"), 1);
+    w_angles(cosines, sines, pos.x, T, R, op_number(w->c, "theta"));
+    w_rotate(op_output(w->c, "y", 0, T, Q, D), normed, cosines, sines, T, Q, D, R);
+}
+
+/* Places of the patches, and the number of each one's segment. SPEC 6.2, vision_boundary=segment, images first. */
+static inline void w_patches(struct witness *w, double *places, double *segment)
+{
+    struct op_values grid = w_in(w, "grid");
+    const int64_t m = (int64_t)op_number(w->c, "merge"), frames = (int64_t)op_number(w->c, "segment_frames");
+    int64_t row = 0, number = -1;
+    for (int64_t i = 0; i < grid.shape[0]; i++)
+        for (int64_t step = 0; step < (int64_t)grid.x[3 * i]; step++) {
+            const int64_t in_segment = frames > 0 && grid.x[3 * i] > 1 ? step % frames : step;
+            number += in_segment == 0;
+            for (int64_t a = 0; a < (int64_t)grid.x[3 * i + 1] / m; a++)
+                for (int64_t b = 0; b < (int64_t)grid.x[3 * i + 2] / m; b++)
+                    for (int64_t c = 0; c < m; c++)
+                        for (int64_t d = 0; d < m; d++, row++) {
+                            places[3 * row] = (double)in_segment;
+                            places[3 * row + 1] = (double)(m * a + c);
+                            places[3 * row + 2] = (double)(m * b + d);
+                            segment[row] = (double)number;
+                        }
+        }
+}
+
+static inline void w_turn_3d(struct witness *w, double *y, const struct op_values *x, const double *places)
+{
+    const int64_t P = x->shape[0], R = x->shape[2] / 6 * 6;
+    double *cosines = w_room(w, P * R), *sines = w_room(w, P * R);
+    w_angles_3d(cosines, sines, places, P, R, op_number(w->c, "theta"));
+    w_rotate(y, x->x, cosines, sines, P, x->shape[1], x->shape[2], R);
+}
+
+static inline void w_rope_3d(struct witness *w)
+{
+    struct op_values x = w_in(w, "x");
+    double *places = w_room(w, 3 * x.shape[0]), *segment = w_room(w, x.shape[0]);
+    w_patches(w, places, segment);
+    w_turn_3d(w, op_output(w->c, "y", 0, x.shape[0], x.shape[1], x.shape[2]), &x, places);
+}
+
+/* ---- attention */
+
+/* One row of one head over the keys that `sees` marks; key j is k + j * stride. Returns the log-sum-exp. */
+static inline double w_head(double *o, const double *q, const double *k, const double *v, const unsigned char *sees,
+                            int64_t keys, int64_t D, int64_t stride)
+{
+    double top = -INFINITY, sum = 0;
+    double *z = malloc(((size_t)keys + 1) * sizeof *z);
+    for (int64_t j = 0; j < keys; j++) {
+        z[j] = -INFINITY;
+        if (!sees[j]) continue;
+        z[j] = 0;
+        for (int64_t d = 0; d < D; d++) z[j] += q[d] * k[j * stride + d];
+        z[j] /= sqrt((double)D);
+        top = fmax(top, z[j]);
+    }
+    for (int64_t d = 0; d < D; d++) o[d] = 0;
+    for (int64_t j = 0; j < keys; j++) {
+        if (!sees[j]) continue;
+        const double e = exp(z[j] - top);
+        sum += e;
+        for (int64_t d = 0; d < D; d++) o[d] += e * v[j * stride + d];
+    }
+    for (int64_t d = 0; d < D; d++) o[d] = sum > 0 ? o[d] / sum : 0;
+    free(z);
+    return sum > 0 ? top + log(sum) : -INFINITY;
+}
+
+/* blocks NULL: all keys. */
+static inline void w_attention(struct witness *w, const double *blocks, int64_t N, int64_t block, int any_group)
+{
+    struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v"), seen = w_in(w, "seen");
+    const int64_t T = q.shape[0], Q = q.shape[1], D = q.shape[2], S = k.shape[0], G = k.shape[1], p0 = S - T;
+    double *lse = op_output(w->c, "lse", 0, T, Q, 0), *o = op_output(w->c, "o", 0, T, Q, D);
+    unsigned char *sees = malloc((size_t)S);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < Q; h++) {
+            const int64_t g = h / (Q / G);
+            for (int64_t j = 0; j < S; j++) {
+                int listed = blocks == NULL;
+                for (int64_t other = 0; blocks && other < G; other++)
+                    for (int64_t s = 0; s < N; s++)
+                        listed |= (any_group || other == g) && blocks[(t * G + other) * N + s] == (double)(j / block);
+                sees[j] = j <= p0 + t && listed && (!seen.x || seen.x[j] != 0);
+            }
+            lse[t * Q + h] =
+                w_head(o + (t * Q + h) * D, q.x + (t * Q + h) * D, k.x + g * D, v.x + g * D, sees, S, D, G * D);
+        }
+    free(sees);
+}
+
+static inline void w_attend_blocks(struct witness *w)
+{
+    struct op_values blocks = w_in(w, "blocks");
+    w_attention(w, blocks.x, blocks.shape[2], (int64_t)op_number(w->c, "block"),
+                op_word_is(w->c, "selection", "union"));
+}
+
+/* The maximum alone: no case has another pool. */
+static inline double *w_block_scores(struct witness *w, const char *q_name, const char *k_name)
+{
+    struct op_values q = w_in(w, q_name), k = w_in(w, k_name), seen = w_in(w, "seen");
+    const int64_t T = q.shape[0], G = q.shape[1], X = q.shape[2], S = k.shape[0];
+    const int64_t block = (int64_t)op_number(w->c, "block"), B = (S + block - 1) / block;
+    double *m = op_output(w->c, "m", 0, T, G, B);
+    ck_assert(op_word_is(w->c, "pool", "max") && op_word_is(w->c, "index_scale", "1"));
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t g = 0; g < G; g++)
+            for (int64_t b = 0; b < B; b++) {
+                double best = -INFINITY;
+                for (int64_t j = b * block; j < S && j < (b + 1) * block && j <= S - T + t; j++) {
+                    double s = 0;
+                    for (int64_t d = 0; d < X; d++) s += q.x[(t * G + g) * X + d] * k.x[j * X + d];
+                    if ((!seen.x || seen.x[j] != 0) && s > best) best = s;
+                }
+                m[(t * G + g) * B + b] = best;
+            }
+    return m;
+}
+
+static inline double *w_select(struct witness *w, const double *m, int64_t T, int64_t G, int64_t B, int64_t p0,
+                               const char *name)
+{
+    const int64_t N = (int64_t)op_number(w->c, "N"), block = (int64_t)op_number(w->c, "block");
+    const int64_t local = (int64_t)op_number(w->c, "local_blocks"), first = (int64_t)op_number(w->c, "init_blocks");
+    double *ids = op_output(w->c, name, 1, T, G, N);
+    unsigned char *chosen = malloc((size_t)B + 1);
+    ck_assert(op_word_is(w->c, "selection", "group") && op_word_is(w->c, "local_rule", "last"));
+    for (int64_t r = 0; r < T * G; r++) {
+        const int64_t own = (p0 + r / G) / block;
+        int64_t left = N;
+        memset(chosen, 0, (size_t)B + 1);
+        for (int64_t b = own; b >= 0 && b > own - local && left > 0; b--) chosen[b] = 1, left--;
+        for (int64_t b = 0; b < first && b <= own && left > 0; b++) left -= !chosen[b], chosen[b] = 1;
+        for (; left > 0; left--) {
+            int64_t best = -1;
+            for (int64_t b = 0; b <= own; b++)
+                if (!chosen[b] && m[r * B + b] > -INFINITY && (best < 0 || m[r * B + b] > m[r * B + best])) best = b;
+            if (best < 0) break;
+            chosen[best] = 1;
+        }
+        int64_t slot = 0;
+        for (int64_t b = 0; b <= own; b++)
+            if (chosen[b]) ids[r * N + slot++] = (double)b;
+        while (slot < N) ids[r * N + slot++] = -1;
+    }
+    free(chosen);
+    return ids;
+}
+
+static inline void w_select_blocks(struct witness *w)
+{
+    struct op_values m = w_in(w, "m");
+    w_select(w, m.x, m.shape[0], m.shape[1], m.shape[2], (int64_t)op_number(w->c, "p0"), "ids");
+}
+
+static inline void w_sparse_attention(struct witness *w)
+{
+    struct op_values q = w_in(w, "index_q"), k = w_in(w, "index_k");
+    const int64_t T = q.shape[0], S = k.shape[0], block = (int64_t)op_number(w->c, "block");
+    const double *m = w_block_scores(w, "index_q", "index_k");
+    const double *ids = w_select(w, m, T, q.shape[1], (S + block - 1) / block, S - T, "blocks");
+    w_attention(w, ids, (int64_t)op_number(w->c, "N"), block, 0);
+}
+
+static inline void w_segments(double *o, const double *q, const struct op_values *k, const struct op_values *v,
+                              const double *segment)
+{
+    const int64_t P = k->shape[0], A = k->shape[1], U = k->shape[2];
+    unsigned char *sees = malloc((size_t)P);
+    for (int64_t i = 0; i < P; i++)
+        for (int64_t a = 0; a < A; a++) {
+            for (int64_t j = 0; j < P; j++) sees[j] = segment[i] == segment[j];
+            w_head(o + (i * A + a) * U, q + (i * A + a) * U, k->x + a * U, v->x + a * U, sees, P, U, A * U);
+        }
+    free(sees);
+}
+
+static inline void w_attend_segments(struct witness *w)
+{
+    struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v"), ends = w_in(w, "ends");
+    double *segment = w_room(w, q.shape[0]);
+    for (int64_t i = 0; i < q.shape[0]; i++)
+        for (int64_t s = 0; s < ends.count; s++) segment[i] += (double)i >= ends.x[s];
+    w_segments(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), q.x, &k, &v, segment);
+}
+
+static inline void w_vision_attention(struct witness *w)
+{
+    struct op_values q = w_in(w, "q"), k = w_in(w, "k"), v = w_in(w, "v");
+    double *places = w_room(w, 3 * q.shape[0]), *segment = w_room(w, q.shape[0]);
+    w_patches(w, places, segment);
+    double *turned = op_output(w->c, "q_rope", 0, q.shape[0], q.shape[1], q.shape[2]);
+    w_turn_3d(w, turned, &q, places);
+    struct op_values keys = k;
+    keys.x = op_output(w->c, "k_rope", 0, q.shape[0], q.shape[1], q.shape[2]);
+    w_turn_3d(w, keys.x, &k, places);
+    w_segments(op_output(w->c, "o", 0, q.shape[0], q.shape[1], q.shape[2]), turned, &keys, &v, segment);
+}
+
+/* ---- activations */
+
+static inline double w_gated(const struct op_case *c, double gate, double up, int oai)
+{
+    if (!oai) return up * gate * w_sigmoid(gate);
+    const double limit = op_number(c, "limit"), g = fmin(gate, limit), u = fmax(fmin(up, limit), -limit);
+    ck_assert(op_word_is(c, "gate_clamp", "upper"));
+    return (u + 1) * g * w_sigmoid(op_number(c, "alpha") * g);
+}
+
+static inline void w_swiglu(struct witness *w, int oai)
+{
+    struct op_values gate = w_in(w, "gate"), up = w_in(w, "up");
+    double *y = op_output(w->c, "y", 0, gate.shape[0], gate.shape[1], 0);
+    for (int64_t i = 0; i < gate.count; i++) y[i] = w_gated(w->c, gate.x[i], up.x[i], oai);
+}
+
+static inline double w_gelu(double x) { return x / 2 * erfc(-x / sqrt(2)); }
+
+/* y := f(x), element by element. */
+static inline void w_each(struct witness *w, double (*function)(double))
+{
+    struct op_values x = w_in(w, "x");
+    double *y = op_output(w->c, "y", 0, x.shape[0], x.shape[1], 0);
+    for (int64_t i = 0; i < x.count; i++) y[i] = function(x.x[i]);
+}
+
+static inline void w_mlp(struct witness *w, double *y, const double *x, int64_t rows, int64_t H, int64_t F,
+                         const double *gate, const double *up, const double *down)
+{
+    double *g = w_room(w, rows * F), *u = w_room(w, rows * F);
+    const int oai = op_word_is(w->c, "activation", "swiglu_oai");
+    w_product(g, x, gate, NULL, rows, H, F);
+    w_product(u, x, up, NULL, rows, H, F);
+    for (int64_t i = 0; i < rows * F; i++) g[i] = w_gated(w->c, g[i], u[i], oai);
+    w_product(y, g, down, NULL, rows, F, H);
+    free(w->owned[--w->owned_count]);
+    free(w->owned[--w->owned_count]);
+}
+
+static inline void w_gated_mlp(struct witness *w, const char *output)
+{
+    struct op_values x = w_in(w, "x"), gate = w_in(w, "gate"), up = w_in(w, "up"), down = w_in(w, "down");
+    w_mlp(w, op_output(w->c, output, 0, x.shape[0], x.shape[1], 0), x.x, x.shape[0], x.shape[1], gate.shape[0], gate.x,
+          up.x, down.x);
+}
+
+/* ---- experts */
+
+/* choice in float, as SPEC 5.14 says of the float engine; every score of the cases is an F32. */
+static inline void w_route(struct witness *w, const double *s, int64_t T, int64_t E)
+{
+    struct op_values bias = w_in(w, "bias");
+    const int64_t K = (int64_t)op_number(w->c, "K");
+    double *ids = op_output(w->c, "ids", 1, T, K, 0), *p = op_output(w->c, "p", 0, T, K, 0);
+    for (int64_t t = 0; t < T; t++) {
+        double sum = 0;
+        for (int64_t k = 0; k < K; k++) {
+            int64_t best = -1;
+            for (int64_t e = 0; e < E; e++) {
+                int taken = 0;
+                for (int64_t before = 0; before < k; before++) taken |= ids[t * K + before] == (double)e;
+                if (!taken && (best < 0 || s[t * E + e] + bias.x[e] > s[t * E + best] + bias.x[best])) best = e;
+            }
+            ids[t * K + k] = (double)best;
+            sum += s[t * E + best];
+        }
+        for (int64_t k = 0; k < K; k++) p[t * K + k] = s[t * E + (int64_t)ids[t * K + k]] / sum;
+    }
+}
+
+static inline void w_router(struct witness *w)
+{
+    struct op_values logits = w_in(w, "logits");
+    double *s = op_output(w->c, "s", 0, logits.shape[0], logits.shape[1], 0);
+    for (int64_t i = 0; i < logits.count; i++) s[i] = w_sigmoid(logits.x[i]);
+    w_route(w, s, logits.shape[0], logits.shape[1]);
+}
+
+static inline void w_experts_with(struct witness *w, const double *ids, const double *p, int64_t K, int each_wanted)
+{
+    struct op_values x = w_in(w, "x"), w1 = w_in(w, "w1"), w3 = w_in(w, "w3"), w2 = w_in(w, "w2");
+    const int64_t T = x.shape[0], H = x.shape[1], F = w1.shape[1];
+    const double factor = op_number(w->c, "factor");
+    double *each = each_wanted ? op_output(w->c, "each", 0, T, K, H) : w_room(w, T * K * H);
+    double *routed = op_output(w->c, "routed", 0, T, H, 0);
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t k = 0; k < K; k++) {
+            const int64_t e = (int64_t)ids[t * K + k];
+            w_mlp(w, each + (t * K + k) * H, x.x + t * H, 1, H, F, w1.x + e * F * H, w3.x + e * F * H,
+                  w2.x + e * H * F);
+        }
+        for (int64_t i = 0; i < H; i++) {
+            double sum = 0;
+            for (int64_t k = 0; k < K; k++) sum += p[t * K + k] * each[(t * K + k) * H + i];
+            routed[t * H + i] = factor * sum;
+        }
+    }
+}
+
+static inline void w_experts(struct witness *w)
+{
+    struct op_values ids = w_in(w, "ids"), p = w_in(w, "p");
+    w_experts_with(w, ids.x, p.x, ids.shape[1], 1);
+}
+
+static inline void w_moe_block(struct witness *w)
+{
+    struct op_values x = w_in(w, "x"), router = w_in(w, "router");
+    const int64_t T = x.shape[0], H = x.shape[1], E = router.shape[0], K = (int64_t)op_number(w->c, "K");
+    double *s = w_room(w, T * E);
+    w_product(s, x.x, router.x, NULL, T, H, E);
+    for (int64_t i = 0; i < T * E; i++) s[i] = w_sigmoid(s[i]);
+    w_route(w, s, T, E);
+    w_experts_with(w, w->c->outputs[0].x, w->c->outputs[1].x, K, 0);
+    w_gated_mlp(w, "shared");
+    const double *routed = op_output_named(w->c, "routed")->x, *shared = op_output_named(w->c, "shared")->x;
+    double *y = op_output(w->c, "y", 0, T, H, 0);
+    for (int64_t i = 0; i < T * H; i++) y[i] = routed[i] + shared[i];
+}
+
+/* ---- the rest */
+
+static inline void w_embed(struct witness *w)
+{
+    struct op_values ids = w_in(w, "ids"), f = w_in(w, "w");
+    const int64_t H = f.shape[1];
+    double *y = op_output(w->c, "y", 0, ids.count, H, 0);
+    for (int64_t t = 0; t < ids.count; t++)
+        for (int64_t i = 0; i < H; i++) y[t * H + i] = f.x[(int64_t)ids.x[t] * H + i];
+}
+
+static inline void w_add(struct witness *w)
+{
+    struct op_values a = w_in(w, "a"), b = w_in(w, "b");
+    double *y = op_output(w->c, "y", 0, a.shape[0], a.shape[1], 0);
+    for (int64_t i = 0; i < a.count; i++) y[i] = a.x[i] + b.x[i];
+}
+
+static inline void w_scatter(struct witness *w)
+{
+    struct op_values x = w_in(w, "x"), ids = w_in(w, "ids"), f = w_in(w, "f");
+    const int64_t H = x.shape[1];
+    double *y = op_output(w->c, "y", 0, x.shape[0], H, 0);
+    for (int64_t t = 0, row = 0; t < x.shape[0]; t++) {
+        const int placed = ids.x[t] == op_number(w->c, "id");
+        for (int64_t i = 0; i < H; i++) y[t * H + i] = placed ? f.x[row * H + i] : x.x[t * H + i];
+        row += placed;
+    }
+}
+
+static inline uint64_t w_mixed(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+/* The key is that of the tap layers.0.mlp_norm with seed 0. */
+static inline void w_jitter(struct witness *w)
+{
+    struct op_values x = w_in(w, "x");
+    const int64_t H = x.shape[1], p0 = (int64_t)op_number(w->c, "p0");
+    const double eps = op_number(w->c, "eps_noise");
+    double *y = op_output(w->c, "y", 0, x.shape[0], H, 0);
+    uint64_t key = UINT64_C(14695981039346656037);
+    for (const char *at = "layers.0.mlp_norm"; *at; at++) key = (key ^ (unsigned char)*at) * UINT64_C(1099511628211);
+    key = w_mixed(key);
+    for (int64_t i = 0; i < x.count; i++) {
+        const uint64_t z = w_mixed(key + (uint64_t)(p0 * H + i + 1) * UINT64_C(0x9E3779B97F4A7C15)) >> 32;
+        y[i] = x.x[i] * (1 + eps * (2 * (double)z / 0x1p32 - 1));
+    }
+}
+
+static inline void w_mtp_join(struct witness *w)
+{
+    struct op_values e = w_in(w, "embedding"), h = w_in(w, "hidden"), enorm = w_in(w, "enorm"),
+                     hnorm = w_in(w, "hnorm"), proj = w_in(w, "eh_proj");
+    const int64_t T = e.shape[0], H = e.shape[1];
+    const double eps = op_number(w->c, "eps");
+    double *first = op_output(w->c, "e", 0, T, H, 0), *second = op_output(w->c, "h", 0, T, H, 0);
+    double *both = w_room(w, 2 * T * H);
+    w_rms(first, e.x, enorm.x, T, H, eps, 1);
+    w_rms(second, h.x, hnorm.x, T, H, eps, 1);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = 0; i < H; i++)
+            both[2 * t * H + i] = first[t * H + i], both[(2 * t + 1) * H + i] = second[t * H + i];
+    w_product(op_output(w->c, "y", 0, T, H, 0), both, proj.x, NULL, T, 2 * H, H);
+}
+
+/* Returns 0 for an operator that is not here. */
+static inline int witness_case(const char *op, struct op_case *c)
+{
+    struct witness w = { .c = c };
+    int known = 1;
+    const struct {
+        const char *name;
+        void (*function)(struct witness *);
+    } simple[] = {
+        { "embed", w_embed },
+        { "rope_table", w_rope_table },
+        { "rope", w_rope },
+        { "select_blocks", w_select_blocks },
+        { "attend_blocks", w_attend_blocks },
+        { "experts", w_experts },
+        { "add", w_add },
+        { "layer_norm", w_layer_norm },
+        { "rope_table_3d", w_rope_table_3d },
+        { "rope_3d", w_rope_3d },
+        { "attend_segments", w_attend_segments },
+        { "scatter", w_scatter },
+        { "jitter", w_jitter },
+        { "qk_norm_rope", w_qk_norm_rope },
+        { "sparse_attention", w_sparse_attention },
+        { "router", w_router },
+        { "moe_block", w_moe_block },
+        { "vision_attention", w_vision_attention },
+        { "residual_norm", w_residual_norm },
+        { "mtp_join", w_mtp_join },
+    };
+    for (int k = 0; k < c->output_count; k++) free(c->outputs[k].x);
+    c->output_count = 0;
+    if (!strcmp(op, "rms_norm")) w_norm(&w, 1);
+    else if (!strcmp(op, "rms_norm_plain")) w_norm(&w, 0);
+    else if (!strcmp(op, "linear") || !strcmp(op, "linear_bias")) w_linear(&w, 0);
+    else if (!strcmp(op, "linear_fp8")) w_linear(&w, 128);
+    else if (!strcmp(op, "linear_mxfp8")) w_linear(&w, 32);
+    else if (!strcmp(op, "attend_full")) w_attention(&w, NULL, 0, 1, 0);
+    else if (!strcmp(op, "block_scores")) w_block_scores(&w, "q", "k");
+    else if (!strcmp(op, "swiglu_oai")) w_swiglu(&w, 1);
+    else if (!strcmp(op, "swiglu")) w_swiglu(&w, 0);
+    else if (!strcmp(op, "sigmoid")) w_each(&w, w_sigmoid);
+    else if (!strcmp(op, "gelu")) w_each(&w, w_gelu);
+    else if (!strcmp(op, "gated_mlp")) w_gated_mlp(&w, "y");
+    else if (!strcmp(op, "route")) {
+        struct op_values s = w_in(&w, "s");
+        w_route(&w, s.x, s.shape[0], s.shape[1]);
+    } else {
+        known = 0;
+        for (size_t i = 0; i < sizeof simple / sizeof simple[0]; i++)
+            if (strcmp(op, simple[i].name) == 0) simple[i].function(&w), known = 1;
+    }
+    while (w.owned_count > 0) free(w.owned[--w.owned_count]);
+    return known;
+}
+
+static inline void witness_all(const char *op, struct op_set *set)
+{
+    for (int64_t i = 0; i < set->count; i++) ck_assert_msg(witness_case(op, &set->cases[i]), "no witness of %s", op);
+}
+
+#endif
