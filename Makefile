@@ -17,7 +17,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode library oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -221,7 +221,7 @@ INSIDE_math_vectors_f64 := $(INSIDE_lightning_attention_f64)
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
-PLUGINS := counting_embed wrong_rope wrong_route wrong_vision_rope
+PLUGINS := bad_norm counting_embed wrong_rope wrong_route wrong_vision_rope
 test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
                $(BUILD)/tests/cuda_bench
 # NumPy and pytest for the tests of the Python package. Without the network those tests fail, and the others run.

@@ -46,16 +46,32 @@ struct m3_config;
 struct m3_engine;
 struct m3_semantics;
 enum { M3_CLI_MOST_SETS = 64 };
-/* --ops LIB[,WORDS] (cli/ops.c): a file, "cuda" for the library that `make cuda` builds, or "plain". */
+/* --ops LIB[,WORDS] (cli/ops.c): a file, "cuda" for the library that `make cuda` builds, or "plain". A file is code of
+ * others: it runs in a child process, with a guard around each call (watch/). */
 struct m3_plugin;
+struct m3_guard;
+struct m3_replacement;
+struct m3_watch;
+struct m3_watch_record;
+enum { M3_CLI_TIMEOUT = 600 };                  /* the default of --timeout */
 struct m3_cli_ops {
     const char *name;                           /* as given; NULL: the default operators */
+    int64_t timeout;                            /* seconds for one call of a plug-in's operator; 0: the default */
     char path[4096];                            /* of the library, after it is opened */
     struct m3_plugin *plugin;
+    struct m3_watch_record *record;             /* NULL: the process is not watched, and there is no guard */
+    struct m3_guard *guard;
 };
 int m3_cli_ops_plain(const struct m3_cli_ops *ops);     /* are the plain definitions requested? */
+int m3_cli_ops_foreign(const struct m3_cli_ops *ops);   /* is it a file, code of others? */
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error);
 void m3_cli_ops_close(struct m3_cli_ops *ops);
+const struct m3_replacement *m3_cli_ops_replacement(const struct m3_cli_ops *ops);
+/* Opens a watch with the options' time limit; its record becomes that of *ops. */
+int m3_cli_ops_watch(struct m3_watch *watch, struct m3_cli_ops *ops, struct m3_error *error);
+/* Runs body(self), the rest of a command with its messages, and returns its exit status: in a watched child if *ops
+ * names a file. What ends the child is printed, with M3_INTERNAL. */
+int m3_cli_ops_run(struct m3_cli_ops *ops, int (*body)(void *self), void *self);
 struct m3_cli_input {
     const char *case_path, *ids;
     const char **images, **videos;              /* files, folders: room for argc of each */
@@ -73,7 +89,7 @@ struct m3_cli_input {
 /* clang-format off */
 enum {
     M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
-    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS
+    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS, M3_CLI_TIMEOUT_OPTION
 };
 /* clang-format on */
 /* Handles an option of the command, whose value is optarg; returns -1 if it does not know the option. */

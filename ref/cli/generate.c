@@ -72,6 +72,7 @@ static const struct option options[] = {
     { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "ops", required_argument, NULL, M3_CLI_OPS },
+    { "timeout", required_argument, NULL, M3_CLI_TIMEOUT_OPTION },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -244,7 +245,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         status = m3_fail_memory(error, "the ids", (size_t)a->how.max_new * sizeof *printer.ids);
     if (!status) {
         a->how.semantics = &semantics;
-        a->how.replacement = m3_plugin_replacement(a->input.ops.plugin);
+        a->how.replacement = m3_cli_ops_replacement(&a->input.ops);
         a->how.stop = stop;
         a->how.token = print_token;
         a->how.progress = progress;
@@ -261,13 +262,23 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     return status;
 }
 
+static int generate_command(void *arguments)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments *a = arguments;
+    const int status = generate(a, &notes, &error);
+    m3_cli_ops_close(&a->input.ops);
+    return m3_cli_end(status, &notes, &error);
+}
+
 int m3_cli_generate(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { 0 };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
-    else if (!status) status = generate(&a, &notes, &error);
+    if (status || a.help) status = m3_cli_end(status, &notes, &error);
+    else status = m3_cli_ops_run(&a.input.ops, generate_command, &a);
     m3_cli_input_end(&a.input);
-    return m3_cli_end(status, &notes, &error);
+    return status;
 }

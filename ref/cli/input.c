@@ -29,6 +29,7 @@ static int take_shared(struct m3_cli_input *in, int option, const char *command,
     case M3_CLI_VIDEO: in->videos[in->video_count++] = optarg; break;
     case M3_CLI_ALLOW_LONG: in->allow_long = 1; break;
     case M3_CLI_OPS: in->ops.name = optarg; break;
+    case M3_CLI_TIMEOUT_OPTION: return m3_cli_number(&in->ops.timeout, "--timeout", optarg, 1, 1000000, error);
     case M3_CLI_THREADS: return m3_cli_number(&in->threads, "--threads", optarg, 1, 1024, error);
     case M3_CLI_PRECISION:
         status = choose(&second, "--precision", optarg, "f32", "f64", error);

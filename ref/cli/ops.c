@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "model/plugin.h"
+#include "watch/guard.h"
 
 /* `path` [room] := the CUDA library: in the program's folder, where make puts it, or in ../lib, where make install
  * puts it. */
@@ -26,23 +27,75 @@ static int find_cuda(char *path, size_t room, struct m3_error *error)
 
 int m3_cli_ops_plain(const struct m3_cli_ops *ops) { return ops->name && strcmp(ops->name, "plain") == 0; }
 
-int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
+static int is_named(const struct m3_cli_ops *ops, const char *word)
 {
-    if (!ops->name) return M3_OK;
-    if (m3_cli_ops_plain(ops)) return m3_plugin_plain(&ops->plugin, engine, error);
+    const size_t length = strlen(word);
+    return strncmp(ops->name, word, length) == 0 && (ops->name[length] == '\0' || ops->name[length] == ',') &&
+           access(ops->name, F_OK) != 0;
+}
+
+int m3_cli_ops_foreign(const struct m3_cli_ops *ops)
+{
+    return ops->name && !m3_cli_ops_plain(ops) && !is_named(ops, "plain") && !is_named(ops, "cuda");
+}
+
+static int open_library(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
+{
     const char *comma = access(ops->name, F_OK) == 0 ? NULL : strchr(ops->name, ',');
-    int length = (int)(comma ? comma - ops->name : (ptrdiff_t)strlen(ops->name));
+    const int length = (int)(comma ? comma - ops->name : (ptrdiff_t)strlen(ops->name));
     int status = M3_OK;
-    if (comma && length == 5 && strncmp(ops->name, "plain", 5) == 0)
+    if (is_named(ops, "plain"))
         return m3_fail(error, M3_USAGE, "--ops: got %s, expected plain alone: it takes no words", ops->name);
-    if (length == 4 && strncmp(ops->name, "cuda", 4) == 0) status = find_cuda(ops->path, sizeof ops->path, error);
+    if (is_named(ops, "cuda")) status = find_cuda(ops->path, sizeof ops->path, error);
     else if (snprintf(ops->path, sizeof ops->path, "%.*s", length, ops->name) >= (int)sizeof ops->path)
         status = m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
     return status ? status : m3_plugin_open(&ops->plugin, ops->path, comma ? comma + 1 : "", engine, error);
 }
 
+int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
+{
+    if (!ops->name) return M3_OK;
+    if (m3_cli_ops_plain(ops)) return m3_plugin_plain(&ops->plugin, engine, error);
+    m3_watch_enter(ops->record, "the start of the plug-in");
+    int status = open_library(ops, engine, error);
+    m3_watch_leave(ops->record);
+    if (status || !ops->record) return status;
+    return m3_guard_open(&ops->guard, engine, m3_plugin_replacement(ops->plugin), ops->record, error);
+}
+
+const struct m3_replacement *m3_cli_ops_replacement(const struct m3_cli_ops *ops)
+{
+    return ops->guard ? m3_guard_replacement(ops->guard) : m3_plugin_replacement(ops->plugin);
+}
+
 void m3_cli_ops_close(struct m3_cli_ops *ops)
 {
+    if (!ops->plugin) return;
+    m3_guard_close(ops->guard);
+    ops->guard = NULL;
+    m3_watch_enter(ops->record, "the end of the plug-in");
     m3_plugin_close(ops->plugin);
+    m3_watch_leave(ops->record);
     ops->plugin = NULL;
+}
+
+int m3_cli_ops_watch(struct m3_watch *watch, struct m3_cli_ops *ops, struct m3_error *error)
+{
+    int status = m3_watch_open(watch, (double)(ops->timeout ? ops->timeout : M3_CLI_TIMEOUT), error);
+    ops->record = watch->record;
+    return status;
+}
+
+int m3_cli_ops_run(struct m3_cli_ops *ops, int (*body)(void *self), void *self)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct m3_watch watch = { 0 };
+    char fault[512] = "";
+    if (!m3_cli_ops_foreign(ops)) return body(self);
+    int status = m3_cli_ops_watch(&watch, ops, &error);
+    if (!status) status = m3_watch_run(&watch, body, self, fault, sizeof fault, &error);
+    if (fault[0]) m3_fail(&error, M3_INTERNAL, "%s: %s", ops->name, fault);
+    m3_watch_close(&watch);
+    ops->record = NULL;
+    return error.count ? m3_cli_end(status, &notes, &error) : status;
 }

@@ -69,7 +69,10 @@ static const char help[] =
     "                         local_rule=last|own rope_angle=f64|f32 vision_boundary=segment|none\n"
     "                         mtp_handover=pre_norm|post_norm mtp_embed=id|fused mtp_zero_position0=false|true\n"
     "                         mtp_join=concat|additive jitter=EPS jitter_seed=N\n"
-    "  --ops LIB[,WORDS]      load a shared library that replaces operators (ref/ops/ops.h); WORDS are passed to it\n"
+    "  --ops LIB[,WORDS]      load a shared library that replaces operators (ref/ops/ops.h); WORDS are passed to it.\n"
+    "                         It runs in a process of its own: if an operator crashes, does not return, writes\n"
+    "                         outside its outputs or to its inputs, the message names it, with status 70\n"
+    "  --timeout S            seconds that one call of an operator of LIB may take; default 600\n"
     "  --ops plain            run the plain loops of ref/ops, which define the operators (SPEC 5). They are\n"
     "                         slow, and give the same bits as --linear ordered\n"
     "  --ops cuda[,bf16]      compute sparse attention and experts on a GPU (SPEC 15): in fp32, or with the word\n"
@@ -112,6 +115,7 @@ static const struct option options[] = {
     { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "ops", required_argument, NULL, M3_CLI_OPS },
+    { "timeout", required_argument, NULL, M3_CLI_TIMEOUT_OPTION },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "top", required_argument, NULL, OPT_TOP },
     { "help", no_argument, NULL, OPT_HELP },
@@ -434,7 +438,7 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
                                       .first_layer = a->first_layer, .end_layer = end, .hidden = hidden,
                                       .semantics = &semantics, .linear = a->input.linear,
                                       .threads = (int)a->input.threads,
-                                      .replacement = m3_plugin_replacement(a->input.ops.plugin), .logits = logits,
+                                      .replacement = m3_cli_ops_replacement(&a->input.ops), .logits = logits,
                                       .logit_rows = 1, .cache = cache };
         if (c.pictures.P > 0) request.pictures = &c.pictures;
         if (decisions) request.force = m3_decisions_force(decisions);
@@ -451,16 +455,31 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
     return status;
 }
 
+struct command {
+    struct arguments a;
+    char *line;
+};
+
+static int run_command(void *self)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct command *command = self;
+    const int status = run(&command->a, command->line, &notes, &error);
+    m3_cli_ops_close(&command->a.input.ops);
+    return m3_cli_end(status, &notes, &error);
+}
+
 int m3_cli_run(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { 0 };
-    char *line = m3_cli_line(argc, argv);       /* getopt_long reorders argv */
+    struct command command = { .line = m3_cli_line(argc, argv) };       /* getopt_long reorders argv */
+    struct arguments *a = &command.a;
 
-    int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
-    if (!status && a.help) status = m3_cli_help(help, &error);
-    else if (!status) status = run(&a, line, &notes, &error);
-    m3_cli_input_end(&a.input);
-    free(line);
-    return m3_cli_end(status, &notes, &error);
+    int status = command.line ? parse(a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
+    if (!status && a->help) status = m3_cli_help(help, &error);
+    if (status || a->help) status = m3_cli_end(status, &notes, &error);
+    else status = m3_cli_ops_run(&a->input.ops, run_command, &command);
+    m3_cli_input_end(&a->input);
+    free(command.line);
+    return status;
 }

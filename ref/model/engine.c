@@ -12,6 +12,7 @@ const struct m3_engine *M3_ENGINE(void)
         .ops = &m3_fast_ops,
         .plain = &m3_plain_ops,
         .outside = m3_outside_replace,
+        .watched = m3_outside_replace_changed,
         .forward = m3_forward,
         .mtp = m3_forward_mtp,
         .tap = m3_forward_tap,

@@ -121,6 +121,8 @@ struct m3_engine {
     /* Replaces the named entry of a table by one that calls a function outside (ops/outside.h); M3_USAGE: no such
      * entry. */
     int (*outside)(struct m3_ops *ops, const char *name);
+    /* Replaces the entries in which `inner` differs from `own` by ones that are watched; returns how many. */
+    int (*watched)(struct m3_ops *ops, const struct m3_ops *inner, const struct m3_ops *own);
     /* The main model, then, of the m3_request_modules, those up to the last one with a tap that the sink wants. */
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */

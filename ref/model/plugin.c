@@ -28,6 +28,13 @@ static int missing_entry(const struct m3_ops *ops)
     return -1;
 }
 
+static const char *how_to_build(const struct m3_plugin_abi *abi, const struct m3_engine *engine)
+{
+    if (abi->abi_version != M3_OPS_ABI) return "the ops.h of this version";
+    return engine->real_bytes == sizeof(double) ? "-DM3_REAL_IS_DOUBLE, or run it with --precision f32"
+                                                : "no -DM3_REAL_IS_DOUBLE, or run it with --precision f64";
+}
+
 static int load(struct m3_plugin *p, const char *path, const struct m3_engine *engine, struct m3_error *error)
 {
     int (*replace)(struct m3_ops *);
@@ -45,8 +52,8 @@ static int load(struct m3_plugin *p, const char *path, const struct m3_engine *e
     if (!symbol) return m3_fail(error, M3_UNAVAILABLE, "%s: not a plug-in: %s", path, dlerror());
     if (abi->abi_version != M3_OPS_ABI || (size_t)abi->real_bytes != engine->real_bytes)
         return m3_fail(error, M3_UNAVAILABLE,
-                       "%s: built for another table: got ABI %d, real of %d bytes, expected %d, %d", path,
-                       abi->abi_version, abi->real_bytes, M3_OPS_ABI, (int)engine->real_bytes);
+                       "%s: got a table of ABI %d with reals of %d bytes, expected ABI %d with %d bytes: compile it with %s", path,
+                       abi->abi_version, abi->real_bytes, M3_OPS_ABI, (int)engine->real_bytes, how_to_build(abi, engine));
 
     memcpy(&replace, &symbol, sizeof replace);      /* C has no cast from an object pointer to a function pointer */
     status = replace(&p->ops);

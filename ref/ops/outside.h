@@ -1,5 +1,6 @@
-/* Operators computed by one function outside the library, such as one of another language: it receives each call with
- * named operands, as in the table of ops.h and in `m3ref op --list`, and needs no types of C. */
+/* The operators of a table, called with named operands, as in the table of ops.h and in `m3ref op --list`: by one function
+ * that computes them all, such as one of another language, and needs no types of C; or by functions that run before
+ * and after each operator, and watch it. */
 #ifndef M3_OPS_OUTSIDE_H
 #define M3_OPS_OUTSIDE_H
 
@@ -31,17 +32,28 @@ struct m3_outside_call {
     int operands, parameters;
     struct m3_outside_operand operand[M3_OUTSIDE_OPERANDS];
     struct m3_outside_parameter parameter[M3_OUTSIDE_PARAMETERS];
+    /* An operand that is stored: `data` is NULL, until it is expanded for `function`. Otherwise NULL. */
+    const struct m3_weight *weight[M3_OUTSIDE_OPERANDS];
+    /* Set by `before`: where the operator finds the operand instead; NULL: at `data`. */
+    void *moved[M3_OUTSIDE_OPERANDS];
+    struct m3_outside *outside;
 };
 
-/* What m3_ctx.plugin points to. The function returns 0 or a status. It is called by the thread that runs the pass. */
+/* What m3_ctx.plugin points to. The functions return 0 or a status. They are called by the thread that runs the pass. */
 struct m3_outside {
     void *self;
-    int (*function)(void *self, struct m3_outside_call *call);
+    int (*function)(void *self, struct m3_outside_call *call);  /* computes the operator; NULL: the inner table does */
+    const struct m3_ops *inner;     /* of `real`; its operators find `inner_state` in m3_ctx.plugin */
+    void *inner_state;
+    int (*before)(void *self, struct m3_outside_call *call);
+    int (*after)(void *self, struct m3_outside_call *call, struct m3_ctx *ctx, int status);
 };
 
 struct m3_ops;
 
 /* Replaces the named entry of a table; M3_USAGE if there is no such entry. */
 int m3_outside_replace(struct m3_ops *ops, const char *name);
+/* Replaces the entries in which `inner` differs from `own`, and returns how many there are. */
+int m3_outside_replace_changed(struct m3_ops *ops, const struct m3_ops *inner, const struct m3_ops *own);
 
 #endif
