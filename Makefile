@@ -221,7 +221,7 @@ INSIDE_math_vectors_f64 := $(INSIDE_lightning_attention_f64)
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
-PLUGINS := bad_norm counting_embed wrong_rope wrong_route wrong_vision_rope
+PLUGINS := bad_norm counting_embed plain_table wrong_rope wrong_route wrong_vision_rope
 test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
                $(BUILD)/tests/cuda_bench
 # NumPy and pytest for the tests of the Python package. Without the network those tests fail, and the others run.

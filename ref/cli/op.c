@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/op_plugin.h"
 #include "cli/paths.h"
 #include "cli/standard.h"
 #include "io/new_file.h"
@@ -27,6 +28,7 @@ static const char help[] =
     "       m3ref op NAME --run CASES RESULTS [--precision f32|f64] [--ops LIB[,WORDS]] [--threads N]\n"
     "       m3ref op NAME --check CASES RESULTS [--profile NAME|FILE] [--all] [--json] [--junit OUT]\n"
     "                     [--html OUT] [--threads N]\n"
+    "       m3ref op NAME --ops LIB[,WORDS] [--check CASES | options of --make] [options of --check] [--timeout S]\n"
     "\n"
     "Tests one operator, such as a kernel that you wrote, without a model. --make writes a file of cases: operands\n"
     "as tensors \"0.x\", \"0.w\", \"1.x\", .., and what each case covers in the metadata. Your program reads it and\n"
@@ -46,7 +48,11 @@ static const char help[] =
     "  --run CASES RESULTS write what the reference gives; with f64 also \"0.y.allowed\", how far a float\n"
     "                      implementation may be from that\n"
     "  --precision P       f32 (default) or f64\n"
-    "  --ops LIB[,WORDS]   operators of a plug-in, as for m3ref run; plain: the plain definitions\n"
+    "  --ops LIB[,WORDS]   operators of a plug-in, as for m3ref run; plain: the plain definitions. Without --run, the\n"
+    "                      plug-in is judged: on the cases of --check CASES, or on cases that are made for it. Each\n"
+    "                      call runs in a process of its own. A call that crashes, does not return, writes outside\n"
+    "                      its outputs or to its inputs fails its case\n"
+    "  --timeout S         seconds that one call of an operator of LIB may take (default 600)\n"
     "  --check CASES RESULTS\n"
     "                      judge results; where a case lists rows, results may hold all rows or the listed ones\n"
     "  --profile NAME|FILE where the kernel may round: {profiles} or a JSON file (default fp32; SPEC 7.3);\n"
@@ -73,6 +79,7 @@ struct arguments {
     struct m3_cli_ops ops;
     int64_t threads;
     int json, all, help;
+    int printed;                /* a child process has printed the error */
 };
 
 enum {
@@ -86,6 +93,7 @@ enum {
     OPT_CASES,
     OPT_PRECISION,
     OPT_OPS,
+    OPT_TIMEOUT,
     OPT_PROFILE,
     OPT_ALL,
     OPT_JSON,
@@ -153,6 +161,7 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
         if (strcmp(optarg, "f64") == 0 || strcmp(optarg, "f32") == 0) return M3_OK;
         return m3_fail(error, M3_USAGE, "--precision: got %s, expected f32 or f64", optarg);
     case OPT_OPS: a->ops.name = optarg; return M3_OK;
+    case OPT_TIMEOUT: return m3_cli_number(&a->ops.timeout, "--timeout", optarg, 1, 1000000, error);
     case OPT_PROFILE: a->profile = optarg; return M3_OK;
     case OPT_JUNIT: a->junit = optarg; return M3_OK;
     case OPT_HTML: a->html = optarg; return M3_OK;
@@ -167,12 +176,14 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
 /* The names that are no options: the operator, and RESULTS of --run and --check. */
 static int take_names(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
-    const int expected = a->action == ACTION_LIST ? 0 : a->action == ACTION_MAKE ? 1 : 2;
-    if (a->action == ACTION_NONE)
-        return m3_fail(error, M3_USAGE, "op: got none of --list, --make, --run and --check, expected one");
+    const int judges_plugin = a->ops.name && (a->action == ACTION_NONE || a->action == ACTION_CHECK);
+    const int expected = a->action == ACTION_LIST ? 0 : a->action == ACTION_MAKE || judges_plugin ? 1 : 2;
+    if (a->action == ACTION_NONE && !judges_plugin)
+        return m3_fail(error, M3_USAGE, "op: got none of --list, --make, --run, --check and --ops, expected one");
     if (argc - optind != expected)
         return m3_fail(error, M3_USAGE, "op: got %d names, expected %s", argc - optind,
                        expected == 0   ? "none with --list"
+                       : judges_plugin ? "NAME alone with --ops"
                        : expected == 1 ? "NAME --make CASES"
                                        : "NAME, and two files after --run or --check");
     if (expected == 0) return M3_OK;
@@ -193,7 +204,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "precision", required_argument, NULL, OPT_PRECISION }, { "ops", required_argument, NULL, OPT_OPS },
         { "profile", required_argument, NULL, OPT_PROFILE }, { "all", no_argument, NULL, OPT_ALL },
         { "json", no_argument, NULL, OPT_JSON },           { "html", required_argument, NULL, OPT_HTML },
-        { "junit", required_argument, NULL, OPT_JUNIT },
+        { "junit", required_argument, NULL, OPT_JUNIT }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
         { "threads", required_argument, NULL, OPT_THREADS }, { "help", no_argument, NULL, OPT_HELP },
         { NULL, 0, NULL, 0 },
     };
@@ -272,18 +283,24 @@ static int run(struct arguments *a, struct m3_error *error)
     struct m3_standard in = { 0 }, out = { 0 };
     int status = open_cases(&cases, &file, &in, a, error);
     if (!status) status = m3_standard_output(&out, a->results, error);
-    if (!status && a->ops.name) status = m3_cli_ops_open(&a->ops, a->engine, error);
+    if (!status) status = m3_cli_ops_open(&a->ops, a->engine, error);
     if (!status)
-        status =
-            m3_write_results(&cases, out.path, a->engine, a->ops.name ? m3_plugin_replacement(a->ops.plugin) : NULL,
-                             (int)a->threads, a->engine == m3_engine_f64(), error);
+        status = m3_write_results(&cases, out.path, a->engine, m3_cli_ops_replacement(&a->ops), (int)a->threads,
+                                  a->engine == m3_engine_f64(), error);
     if (!status) status = m3_standard_send(&out, error);
-    if (a->ops.name) m3_cli_ops_close(&a->ops);
+    m3_cli_ops_close(&a->ops);
     m3_case_file_close(&cases);
     m3_safetensors_close(file);
     m3_standard_end(&in);
     m3_standard_end(&out);
     return status;
+}
+
+static int run_command(void *arguments)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    const int status = run(arguments, &error);
+    return m3_cli_end(status, &notes, &error);
 }
 
 typedef int report_function(FILE *, const struct m3_report_subject *, struct m3_error *);
@@ -323,7 +340,8 @@ static int report(const struct arguments *a, const struct m3_comparison *result,
     return status ? status : write_report(a->html, m3_report_html, &subject, error);
 }
 
-static int check(const struct arguments *a, struct m3_error *error)
+/* `plugin` has the results if a plug-in is judged. */
+static int check_results(const struct arguments *a, const struct m3_plugin_results *plugin, struct m3_error *error)
 {
     struct m3_safetensors *file = NULL, *results = NULL;
     struct m3_case_file cases = { 0 };
@@ -337,7 +355,7 @@ static int check(const struct arguments *a, struct m3_error *error)
     if (!status) status = open_cases(&cases, &file, &in, a, error);
     if (!status) status = m3_standard_input(&given, a->results, error);
     if (!status) status = m3_safetensors_open_as(&results, given.path, given.name, error);
-    if (!status) status = m3_file_check(&checked, &cases, results, profile, (int)a->threads, error);
+    if (!status) status = m3_file_check(&checked, &cases, results, plugin->faults, profile, (int)a->threads, error);
     if (!status) {
         status = report(a, &checked.comparison, file, results, error);
         if (!status) status = (int)checked.comparison.status;
@@ -349,6 +367,30 @@ static int check(const struct arguments *a, struct m3_error *error)
     m3_profile_close(profile);
     m3_standard_end(&in);
     m3_standard_end(&given);
+    return status;
+}
+
+static int check(struct arguments *a, struct m3_error *error)
+{
+    struct m3_plugin_results plugin = { 0 };
+    const struct m3_plugin_task task = { .op = a->op,
+                                         .cases = a->cases,
+                                         .make = &a->make,
+                                         .ops = &a->ops,
+                                         .engine = a->engine,
+                                         .threads = (int)a->threads };
+    int status = M3_OK;
+    if (!a->ops.name) return check_results(a, &plugin, error);
+    if (!m3_cli_ops_foreign(&a->ops))
+        return m3_fail(error, M3_USAGE, "op: --ops: got %s, expected the file of a plug-in to judge", a->ops.name);
+    if (a->cases && strcmp(a->cases, "-") == 0)
+        return m3_fail(error, M3_USAGE, "op: got - for the cases of a plug-in, expected a file");
+    status = m3_plugin_results_make(&plugin, &task, error);
+    a->cases = plugin.cases;
+    a->results = plugin.results;
+    if (!status) status = check_results(a, &plugin, error);
+    a->printed = plugin.printed;
+    m3_plugin_results_close(&plugin);
     return status;
 }
 
@@ -379,9 +421,9 @@ int m3_cli_op(int argc, char **argv)
         switch (a.action) {
         case ACTION_LIST: status = list(&a, &error); break;
         case ACTION_MAKE: status = make(&a, &error); break;
-        case ACTION_RUN: status = run(&a, &error); break;
+        case ACTION_RUN: return m3_cli_ops_run(&a.ops, run_command, &a);
         default: status = check(&a, &error);
         }
     }
-    return m3_cli_end(status, &notes, &error);
+    return a.printed ? status : m3_cli_end(status, &notes, &error);
 }

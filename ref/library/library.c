@@ -65,7 +65,7 @@ int m3_library_table(const struct m3_replacement **replacement, struct m3_librar
     *replacement = NULL;
     if (!ops->names || !*ops->names) return M3_OK;
     memcpy(&table->ops, engine->ops, sizeof table->ops);
-    table->outside = ops->outside;
+    table->outside = (struct m3_outside){ .self = ops->self, .function = ops->function };
     table->replacement = (struct m3_replacement){ &table->ops, &table->outside };
     for (const char *at = ops->names; *at;) {
         char name[64];

@@ -24,7 +24,8 @@ int m3_library_operators(char **lines, struct m3_error *error);
 /* Operators that a function outside computes, in a call of m3_library_run or m3_library_model. */
 struct m3_library_ops {
     const char *names;          /* entries of the table of ops/ops.h, "rms_norm,route"; NULL: none */
-    struct m3_outside outside;
+    void *self;
+    m3_outside_function *function;
 };
 
 /* Writes the cases of an operator to a file. Statuses and options are those of `m3ref op NAME --make`. */

@@ -93,7 +93,7 @@ int m3_library_check(struct m3_library_report *report, const struct m3_library_c
     if (!status) status = m3_case_file_open(&cases, NULL, file, error);
     if (!status && task->only >= 0) status = keep_one(&cases, task->only, error);
     if (!status) status = m3_safetensors_open_as(&results, task->results, "results", error);
-    if (!status) status = m3_file_check(&checked, &cases, results, profile, task->threads, error);
+    if (!status) status = m3_file_check(&checked, &cases, results, NULL, profile, task->threads, error);
     if (!status) status = m3_library_report(report, &checked.comparison, error);
     m3_file_check_free(&checked);
     m3_case_file_close(&cases);

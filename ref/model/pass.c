@@ -61,7 +61,7 @@ int64_t m3_pass_width(const struct m3_pass *f, enum m3_tap tap)
 /* Reports the failed operator: the tap, then as much of the place as it reported. */
 static int failed(struct m3_pass *f, int status, enum m3_tap tap)
 {
-    if (status < M3_WRONG || status > M3_IO) status = M3_UNAVAILABLE;      /* an undefined status from a plug-in */
+    if (status != M3_WRONG && (status < M3_USAGE || status > M3_IO)) status = M3_INTERNAL;     /* from a plug-in */
     const struct m3_failure *at = &f->ctx.failure;
     const char *folder = f->model->checkpoint ? m3_checkpoint_config_path(f->model->checkpoint) : "operator";
     const char *row = m3_tap_table[tap].shape[0] == 'T' ? "token" : "row";

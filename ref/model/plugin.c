@@ -51,9 +51,10 @@ static int load(struct m3_plugin *p, const char *path, const struct m3_engine *e
     void *symbol = abi ? dlsym(p->library, "m3_plugin") : NULL;
     if (!symbol) return m3_fail(error, M3_UNAVAILABLE, "%s: not a plug-in: %s", path, dlerror());
     if (abi->abi_version != M3_OPS_ABI || (size_t)abi->real_bytes != engine->real_bytes)
-        return m3_fail(error, M3_UNAVAILABLE,
-                       "%s: got a table of ABI %d with reals of %d bytes, expected ABI %d with %d bytes: compile it with %s", path,
-                       abi->abi_version, abi->real_bytes, M3_OPS_ABI, (int)engine->real_bytes, how_to_build(abi, engine));
+        return m3_fail(
+            error, M3_UNAVAILABLE,
+            "%s: got a table of ABI %d with reals of %d bytes, expected ABI %d with %d bytes: compile it with %s", path,
+            abi->abi_version, abi->real_bytes, M3_OPS_ABI, (int)engine->real_bytes, how_to_build(abi, engine));
 
     memcpy(&replace, &symbol, sizeof replace);      /* C has no cast from an object pointer to a function pointer */
     status = replace(&p->ops);

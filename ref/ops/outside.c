@@ -193,8 +193,7 @@ static int layer_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w,
     norm(&c, y, x, w, b, T, H, eps);
     const int status = enter(ctx, &c, &inner);
     if (!inner) return status;
-    return leave(ctx, &c,
-                 inner->layer_norm(ctx, moved(&c, y), moved(&c, x), moved(&c, w), moved(&c, b), T, H, eps));
+    return leave(ctx, &c, inner->layer_norm(ctx, moved(&c, y), moved(&c, x), moved(&c, w), moved(&c, b), T, H, eps));
 }
 
 static int linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
@@ -229,8 +228,7 @@ static int rope_table(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *p
     table(&c, cos, sin, T, R, theta, angle);
     const int status = enter(ctx, &c, &inner);
     if (!inner) return status;
-    return leave(ctx, &c,
-                 inner->rope_table(ctx, moved(&c, cos), moved(&c, sin), moved(&c, pos), T, R, theta, angle));
+    return leave(ctx, &c, inner->rope_table(ctx, moved(&c, cos), moved(&c, sin), moved(&c, pos), T, R, theta, angle));
 }
 
 static int rope_table_3d(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *places, int64_t P, int64_t R,
@@ -257,8 +255,7 @@ static int rope(struct m3_ctx *ctx, real *y, const real *x, const real *cos, con
     out3(&c, "y", y, T, heads, D);
     const int status = enter(ctx, &c, &inner);
     if (!inner) return status;
-    return leave(ctx, &c,
-                 inner->rope(ctx, moved(&c, y), moved(&c, x), moved(&c, cos), moved(&c, sin), T, heads, D, R));
+    return leave(ctx, &c, inner->rope(ctx, moved(&c, y), moved(&c, x), moved(&c, cos), moved(&c, sin), T, heads, D, R));
 }
 
 /* ---- attention */
@@ -293,8 +290,9 @@ static int attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, co
     if (inner) {
         struct m3_attend here = *d;
         here.seen = moved(&c, d->seen);
-        return leave(ctx, &c, inner->attend_full(ctx, moved(&c, o), moved(&c, lse), moved(&c, q), moved(&c, k),
-                                                 moved(&c, v), &here));
+        return leave(
+            ctx, &c,
+            inner->attend_full(ctx, moved(&c, o), moved(&c, lse), moved(&c, q), moved(&c, k), moved(&c, v), &here));
     }
     if (status || !lse || !left_out(&c)) return status;
     const size_t mark = m3_scratch_mark(ctx);
@@ -316,8 +314,9 @@ static int attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, 
     if (inner) {
         struct m3_attend here = *d;
         here.seen = moved(&c, d->seen);
-        return leave(ctx, &c, inner->attend_blocks(ctx, moved(&c, o), moved(&c, lse), moved(&c, q), moved(&c, k),
-                                                   moved(&c, v), moved(&c, blocks), &here));
+        return leave(ctx, &c,
+                     inner->attend_blocks(ctx, moved(&c, o), moved(&c, lse), moved(&c, q), moved(&c, k), moved(&c, v),
+                                          moved(&c, blocks), &here));
     }
     if (status || !lse || !left_out(&c)) return status;
     const size_t mark = m3_scratch_mark(ctx);
@@ -376,8 +375,9 @@ static int attend_segments(struct m3_ctx *ctx, real *o, const real *q, const rea
     out3(&c, "o", o, P, A, U);
     const int status = enter(ctx, &c, &inner);
     if (!inner) return status;
-    return leave(ctx, &c, inner->attend_segments(ctx, moved(&c, o), moved(&c, q), moved(&c, k), moved(&c, v),
-                                                 moved(&c, ends), segments, A, U));
+    return leave(ctx, &c,
+                 inner->attend_segments(ctx, moved(&c, o), moved(&c, q), moved(&c, k), moved(&c, v), moved(&c, ends),
+                                        segments, A, U));
 }
 
 /* ---- elementwise */
@@ -453,8 +453,7 @@ static int scatter(struct m3_ctx *ctx, real *y, const real *x, const int32_t *id
     number(&c, "id", id);
     const int status = enter(ctx, &c, &inner);
     if (!inner) return status;
-    return leave(ctx, &c,
-                 inner->scatter(ctx, moved(&c, y), moved(&c, x), moved(&c, ids), moved(&c, f), id, T, M, H));
+    return leave(ctx, &c, inner->scatter(ctx, moved(&c, y), moved(&c, x), moved(&c, ids), moved(&c, f), id, T, M, H));
 }
 
 /* The key of the generator has 64 bits: an operand, because a parameter is a double. */
@@ -509,8 +508,9 @@ static int experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, 
     activation_words(&c, act);
     int status = enter(ctx, &c, &inner);
     if (inner)
-        return leave(ctx, &c, inner->experts(ctx, moved(&c, routed), moved(&c, each), moved(&c, x), moved(&c, ids),
-                                             moved(&c, p), all, act, T, E, K, factor));
+        return leave(ctx, &c,
+                     inner->experts(ctx, moved(&c, routed), moved(&c, each), moved(&c, x), moved(&c, ids), moved(&c, p),
+                                    all, act, T, E, K, factor));
     if (status || !each || !left_out(&c)) return status;
     const size_t mark = m3_scratch_mark(ctx);
     real *unused = m3_scratch_take(ctx, T * H, sizeof *unused);

@@ -39,13 +39,16 @@ struct m3_outside_call {
     struct m3_outside *outside;
 };
 
-/* What m3_ctx.plugin points to. The functions return 0 or a status. They are called by the thread that runs the pass. */
+/* Returns 0 or a status. Called by the thread that runs the pass. */
+typedef int m3_outside_function(void *self, struct m3_outside_call *call);
+
+/* What m3_ctx.plugin points to. */
 struct m3_outside {
     void *self;
-    int (*function)(void *self, struct m3_outside_call *call);  /* computes the operator; NULL: the inner table does */
+    m3_outside_function *function;  /* computes the operator; NULL: the inner table does */
     const struct m3_ops *inner;     /* of `real`; its operators find `inner_state` in m3_ctx.plugin */
     void *inner_state;
-    int (*before)(void *self, struct m3_outside_call *call);
+    m3_outside_function *before;
     int (*after)(void *self, struct m3_outside_call *call, struct m3_ctx *ctx, int status);
 };
 

@@ -192,8 +192,8 @@ static void describe(const struct m3_guard *g, const void *address)
             return;
         }
         if (r->mapping && contains(r->mapping, r->mapped, address)) {
-            snprintf(fault, room, "touched memory %s %s", address < (const void *)r->at ? "before the start of"
-                                                                                        : "past the end of", r->name);
+            snprintf(fault, room, "touched memory %s %s",
+                     address < (const void *)r->at ? "before the start of" : "past the end of", r->name);
             return;
         }
     }

@@ -34,8 +34,7 @@ void m3_watch_leave(struct m3_watch_record *record)
 
 int m3_watch_open(struct m3_watch *watch, double timeout, struct m3_error *error)
 {
-    void *memory =
-        mmap(NULL, sizeof *watch->record, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, sizeof *watch->record, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     *watch = (struct m3_watch){ .timeout = timeout };
     if (memory == MAP_FAILED) return m3_fail_memory(error, "a watched process", sizeof *watch->record);
     watch->record = memory;

@@ -10,12 +10,12 @@
 
 /* Memory that the child and the program share. */
 struct m3_watch_record {
-    char place[64];             /* where foreign code runs now, or ran last: "rms_norm" */
-    _Atomic int64_t since;      /* when it began, in ns of the monotonic clock; 0: none runs */
-    int64_t calls;              /* of operators so far */
-    int64_t item;               /* what the child works on; for its caller */
-    char fault[256];            /* what the memory guard or the signal handler saw; "": nothing */
-    int finished;               /* the child came to its end */
+    char place[64]; /* where foreign code runs now, or ran last: "rms_norm" */
+    _Atomic int64_t since; /* when it began, in ns of the monotonic clock; 0: none runs */
+    int64_t calls; /* of operators so far */
+    int64_t item; /* what the child works on; for its caller */
+    char fault[256]; /* what the memory guard or the signal handler saw; "": nothing */
+    int finished; /* the child came to its end */
 };
 
 /* Foreign code begins and ends. `record` may be NULL. */
@@ -24,7 +24,7 @@ void m3_watch_leave(struct m3_watch_record *record);
 
 struct m3_watch {
     struct m3_watch_record *record;
-    double timeout;             /* seconds that one call of foreign code may take */
+    double timeout; /* seconds that one call of foreign code may take */
 };
 
 /* M3_INTERNAL if there is no memory. */

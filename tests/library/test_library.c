@@ -109,7 +109,7 @@ START_TEST(a_model)
                                      .command = "test" };
     ck_assert_msg(m3_library_model(&task, &notes, &error) == 0, "%s", error.text);
     task.dump = dump, task.precision = "f32", task.bounds = 0;
-    task.ops = (struct m3_library_ops){ "rms_norm", { &how, norm } };
+    task.ops = (struct m3_library_ops){ "rms_norm", &how, norm };
     ck_assert_msg(m3_library_model(&task, &notes, &error) == 0, "%s", error.text);
     const struct m3_library_compare compare = { .reference = results, .candidate = dump, .profile = "fp32" };
     ck_assert_msg(m3_library_compare(&report, &compare, &error) == 0, "%s", error.text);

@@ -11,6 +11,7 @@ static m3_op_rms_norm *right;
 static int misbehave(const char *word, real *y, const real *x, int64_t n)
 {
     real *input = (real *)(uintptr_t)x;
+    if (strcmp(word, "crash_once") == 0 && n == 51) raise(SIGSEGV);
     if (strcmp(word, "crash") == 0) raise(SIGSEGV);
     if (strcmp(word, "abort") == 0) abort();
     if (strcmp(word, "hang") == 0) pause();
@@ -18,6 +19,7 @@ static int misbehave(const char *word, real *y, const real *x, int64_t n)
     if (strcmp(word, "past") == 0) y[n] = 1;
     if (strcmp(word, "far") == 0) memset(y + n, 0, 4096);
     if (strcmp(word, "before") == 0) memset((char *)y - 70000, 0, 70000);
+    if (strcmp(word, "just_before") == 0) y[-1] = 1;
     if (strcmp(word, "input") == 0) input[n / 2] = 0;
     if (strcmp(word, "unwritten") == 0) memset(y + n - 1, 0xFF, sizeof *y);
     return strcmp(word, "status") == 0 ? 5 : M3_OK;

@@ -13,6 +13,7 @@ struct checking {
     struct m3_file_check *check;
     const struct m3_case_file *cases;
     const struct m3_safetensors *results;
+    const char *const *faults;
     const struct m3_profile *profile;
     struct m3_ctx *ctx;
     int64_t taken;              /* tensors of the results that belong to a case */
@@ -31,7 +32,7 @@ static void count(struct m3_comparison *c, const struct m3_stage *stage)
     if (stage->verdict == M3_VERDICT_FAIL && (!c->divergence || c->divergence->verdict == M3_VERDICT_SUSPECT))
         c->divergence = stage;
     if (stage->verdict == M3_VERDICT_SUSPECT && !c->divergence) c->divergence = stage;
-    if (!stage->selection && (!c->tightest || stage->headroom > c->tightest->headroom)) c->tightest = stage;
+    if (!stage->selection && stage->elements > 0 && (!c->tightest || stage->headroom > c->tightest->headroom)) c->tightest = stage;
 }
 
 /* Moves the stages of one case to the end of the list, under their numbered names. */
@@ -71,7 +72,10 @@ static int check_case(struct checking *c, int64_t i)
     for (int k = 0; !status && k < M3_OPERATOR_OUTPUTS && call->op->outputs[k].role != M3_ROLE_NONE; k++)
         m3_numbered_tensor(&results.outputs[k], c->results, one.number, call->op->outputs[k].name);
     if (!status) status = m3_check_call(stages, &stage_count, call, &results, c->profile, c->ctx, c->error);
-    if (!status && one.exact)
+    const char *fault = c->faults ? c->faults[i] : NULL;
+    for (int k = 0; !status && fault && k < stage_count; k++)
+        if (stages[k].candidate) stages[k].verdict = M3_VERDICT_FAIL, stages[k].note = fault;
+    if (!status && one.exact && !fault)
         status = m3_check_exact(stages, stage_count, call, &results, c->profile, c->ctx, c->error);
     if (!status) keep(c, &one, stages, stage_count, &results);
     m3_fragment_free(call);
@@ -119,12 +123,13 @@ static int name_mistake(struct checking *c, int threads)
 }
 
 int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases, const struct m3_safetensors *results,
-                  const struct m3_profile *profile, int threads, struct m3_error *error)
+                  const char *const *faults, const struct m3_profile *profile, int threads, struct m3_error *error)
 {
     const size_t room = (size_t)cases->count * M3_OPERATOR_OUTPUTS;
     struct m3_ctx ctx;
     struct checking c = {
-        .check = check, .cases = cases, .results = results, .profile = profile, .ctx = &ctx, .error = error
+        .check = check, .cases = cases, .results = results, .faults = faults, .profile = profile, .ctx = &ctx,
+        .error = error
     };
     *check =
         (struct m3_file_check){ .comparison = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };

@@ -14,11 +14,13 @@ struct m3_file_check {
     char next[96];
 };
 
-/* Judges the results of all cases that the file of cases holds. A case without any result is missing, and its outputs
+/* `faults` [cases] or NULL: why a case has no results, such as "rms_norm crashed"; then it is wrong. NULL entries have
+ * some.
+ * Judges the results of all cases that the file of cases holds. A case without any result is missing, and its outputs
  * are not comparable: a kernel must give all of them. Tensors of other names are counted and named in a note.
  * M3_BAD_INPUT: the cases are malformed; M3_INTERNAL. Free the check in any case. */
 int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases, const struct m3_safetensors *results,
-                  const struct m3_profile *profile, int threads, struct m3_error *error);
+                  const char *const *faults, const struct m3_profile *profile, int threads, struct m3_error *error);
 void m3_file_check_free(struct m3_file_check *check);
 
 #endif

@@ -65,15 +65,16 @@ static int try_case(struct identifying *all, int64_t i)
     struct m3_operator_case one;
     struct m3_fragment *call = NULL;
     struct m3_results given = { 0 };
-    int status = m3_case_file_at(&one, all->cases, i, all->error), complete = 1;
+    int status = m3_case_file_at(&one, all->cases, i, all->error), complete = 1, given_any = 0;
     if (!status) status = m3_case_file_call(&call, all->cases, &one, all->error);
     for (int k = 0; !status && k < M3_OPERATOR_OUTPUTS && call->op->outputs[k].role != M3_ROLE_NONE; k++) {
         struct m3_tensor *t = &given.outputs[k];
         if (!m3_numbered_tensor(t, all->results, one.number, call->op->outputs[k].name)) continue;
+        given_any = 1;
         complete &= t->rank > 0 && (!one.rows || t->shape[0] == one.row_count);
     }
     given.rows = one.rows, given.count = one.row_count;
-    if (!status && complete && !is_large(call)) status = try_mistakes(all, call, &given);
+    if (!status && complete && given_any && !is_large(call)) status = try_mistakes(all, call, &given);
     m3_fragment_free(call);
     m3_operator_case_free(&one);
     return status;

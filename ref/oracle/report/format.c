@@ -76,10 +76,16 @@ static void print_values(FILE *out, const struct m3_stage *stage)
     print_value(out, "  want", stage->want, stage->reference->dtype);
 }
 
+int m3_is_without_result(const struct m3_stage *stage)
+{
+    return stage->verdict == M3_VERDICT_FAIL && stage->rank == 0 && stage->elements == 0 && stage->rows == 0;
+}
+
 /* Why a stage has no verdict: its place, or otherwise the tensors. */
 static void print_reason(FILE *out, const struct m3_stage *stage)
 {
     fprintf(out, "%s", stage->note);
+    if (m3_is_without_result(stage)) return;
     if (stage->rows_left_out > 0 && stage->elements == 0) {
         if (stage->rows_left_out > 1) fprintf(out, ", all %" PRId64 " rows", stage->rows_left_out);
         return;
@@ -200,7 +206,7 @@ static void print_rows(FILE *out, const struct m3_stage *stage)
 
 void m3_print_finding(FILE *out, const struct m3_stage *stage)
 {
-    if (!m3_is_judged(stage->verdict) || (stage->selection && stage->rank == 0)) {
+    if (!m3_is_judged(stage->verdict) || m3_is_without_result(stage) || (stage->selection && stage->rank == 0)) {
         print_reason(out, stage);
         return;
     }

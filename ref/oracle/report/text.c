@@ -31,7 +31,7 @@ static void print_stage(FILE *out, const struct m3_stage *stage, const char *nam
 {
     print_verdict(out, stage->verdict, 14);
     fprintf(out, "%-*s  ", width, name);
-    if (!m3_is_judged(stage->verdict)) {
+    if (!m3_is_judged(stage->verdict) || m3_is_without_result(stage)) {
         m3_print_finding(out, stage);
         fputc('\n', out);
         return;

@@ -19,6 +19,8 @@ void m3_print_place(FILE *out, const struct m3_stage *stage);
 void m3_print_choices(FILE *out, const struct m3_stage *stage);
 
 /* Prints what is wrong with a stage that does not pass: place, both values, error; or why it has no verdict. */
+/* Has it failed because the candidate gave nothing? The note says why (oracle/operators/check_file.h). */
+int m3_is_without_result(const struct m3_stage *stage);
 void m3_print_finding(FILE *out, const struct m3_stage *stage);
 
 /* The same in memory, to be freed; NULL if memory is short. */
