@@ -63,7 +63,7 @@ static int judge(struct m3_library_report *report, struct norm *how)
                                         .precision = "f32",
                                         .only = -1,
                                         .threads = 2,
-                                        .ops = { "rms_norm", { how, norm } } };
+                                        .ops = { "rms_norm", how, norm } };
     const struct m3_library_check check = {
         .cases = cases, .results = results, .profile = "fp32", .only = -1, .threads = 2
     };
