@@ -459,27 +459,48 @@ static const struct item {
 
 enum { ITEMS = sizeof items / sizeof items[0] };
 
+/* The seconds of the fastest of several runs. */
+static int time_item(double *best, struct bench *m, const struct item *item, int64_t runs)
+{
+    *best = 1e30;
+    int status = m3_ctx_init(&m->ctx, (int)m->threads, M3_LINEAR_BLAS);
+    if (status) return m3_fail_memory(m->error, "a context", sizeof m->ctx);
+    openblas_set_num_threads(item->run == run_sgemm ? (int)m->threads : 1);
+    item->prepare(m);
+    status = item->run(m);          /* warms up caches, threads and scratch; not timed */
+    for (int64_t i = 0; !status && i < runs; i++) {
+        double start = m3_seconds();
+        status = item->run(m);
+        double took = m3_seconds() - start;
+        if (took < *best) *best = took;
+    }
+    if (status && !m->error->text)
+        m3_fail(m->error, status, "bench: %s", m->ctx.failure.what ? m->ctx.failure.what : "an operator failed");
+    m3_ctx_free(&m->ctx);
+    m3_model_close(m->model);
+    return status;
+}
+
+int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t runs, struct m3_error *error)
+{
+    struct bench m = { .op = m3_engine_f32()->ops, .threads = threads, .error = error };
+    double best;
+    for (int i = 0; i < ITEMS; i++) {
+        if (strcmp(items[i].name, name) != 0) continue;
+        const int status = time_item(&best, &m, &items[i], runs);
+        *rate = m.operations / best;
+        return status;
+    }
+    return m3_fail(error, M3_INTERNAL, "bench: got %s, expected one item", name);
+}
+
 static int measure(const struct item *item, const char *folder, int64_t keys, int64_t threads, int64_t runs,
                    struct m3_error *error)
 {
     struct bench m = { .op = m3_engine_f32()->ops, .threads = threads, .keys = keys, .folder = folder, .error = error };
     struct rusage usage;
-    double best = 1e30;
-    int status = m3_ctx_init(&m.ctx, (int)threads, M3_LINEAR_BLAS);
-    if (status) return m3_fail_memory(error, "a context", sizeof m.ctx);
-    openblas_set_num_threads(item->run == run_sgemm ? (int)threads : 1);
-    item->prepare(&m);
-    status = item->run(&m);         /* warms up caches, threads and scratch; not timed */
-    for (int64_t i = 0; !status && i < runs; i++) {
-        double start = m3_seconds();
-        status = item->run(&m);
-        double took = m3_seconds() - start;
-        if (took < best) best = took;
-    }
-    if (status && !error->text)
-        m3_fail(error, status, "bench: %s", m.ctx.failure.what ? m.ctx.failure.what : "an operator failed");
-    m3_ctx_free(&m.ctx);
-    m3_model_close(m.model);
+    double best;
+    const int status = time_item(&best, &m, item, runs);
     if (status) return status;
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"what\":\"%s\",\"seconds\":%.6f,\"%s\":%.1f,\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n",

@@ -61,6 +61,7 @@ struct m3_cli_ops {
     struct m3_plugin *plugin;
     struct m3_watch_record *record;             /* NULL: the process is not watched, and there is no guard */
     struct m3_guard *guard;
+    int is_timed;                               /* calls of operators are timed, not guarded */
 };
 int m3_cli_ops_plain(const struct m3_cli_ops *ops);     /* are the plain definitions requested? */
 int m3_cli_ops_foreign(const struct m3_cli_ops *ops);   /* is it a file, code of others? */
@@ -129,6 +130,9 @@ void m3_cli_estimate_csv(const struct json_t *summary, int first);     /* with a
 /* Prints the figures of documents about the model, and where an estimate differs (cli/estimate_documents.c). */
 int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *error);
 void m3_cli_estimate_errata(const struct m3_cli_marks *marks);
+
+/* The rate of an item of `m3ref bench`, "read" or "sgemm", in bytes or operations per second: a limit of the machine. */
+int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t runs, struct m3_error *error);
 
 /* The whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);

@@ -32,7 +32,7 @@ static const char help[] =
     "                         tokens stay the same, sampled ones keep their distribution, and fewer passes are\n"
     "                         needed\n"
     "  --json                 print JSON lines: one object per token, then a summary\n"
-    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda\n"
+    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda, --timeout S\n"
     "                         as for m3ref run\n"
     "  --help                 print this text\n"
     "\n"

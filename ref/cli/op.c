@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/op_perf.h"
 #include "cli/op_plugin.h"
 #include "cli/paths.h"
 #include "cli/standard.h"
@@ -29,6 +30,7 @@ static const char help[] =
     "       m3ref op NAME --check CASES RESULTS [--profile NAME|FILE] [--all] [--json] [--junit OUT]\n"
     "                     [--html OUT] [--threads N]\n"
     "       m3ref op NAME --ops LIB[,WORDS] [--check CASES | options of --make] [options of --check] [--timeout S]\n"
+    "       m3ref op NAME --perf [--ops LIB[,WORDS]] [options of --make] [--precision f32|f64] [--threads N] [--json]\n"
     "\n"
     "Tests one operator, such as a kernel that you wrote, without a model. --make writes a file of cases: operands\n"
     "as tensors \"0.x\", \"0.w\", \"1.x\", .., and what each case covers in the metadata. Your program reads it and\n"
@@ -52,6 +54,9 @@ static const char help[] =
     "                      plug-in is judged: on the cases of --check CASES, or on cases that are made for it. Each\n"
     "                      call runs in a process of its own. A call that crashes, does not return, writes outside\n"
     "                      its outputs or to its inputs fails its case\n"
+    "  --perf              time the operator on the drawn cases, beside the least time that the machine's rates of\n"
+    "                      reading and of matrix products permit, both measured now; with --ops also the plug-in.\n"
+    "                      Where a case lists rows, only these are computed\n"
     "  --timeout S         seconds that one call of an operator of LIB may take (default 600)\n"
     "  --check CASES RESULTS\n"
     "                      judge results; where a case lists rows, results may hold all rows or the listed ones\n"
@@ -68,7 +73,7 @@ static const char help[] =
     "suspect, or could not be judged; 3 not comparable: a result is missing or has another shape or dtype; 64 wrong\n"
     "usage; 65 bad file; 66 missing file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
 
-enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK };
+enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK, ACTION_PERF };
 
 struct arguments {
     enum action action;
@@ -94,6 +99,7 @@ enum {
     OPT_PRECISION,
     OPT_OPS,
     OPT_TIMEOUT,
+    OPT_PERF,
     OPT_PROFILE,
     OPT_ALL,
     OPT_JSON,
@@ -134,9 +140,9 @@ static int take_dtype(struct arguments *a, const char *text, struct m3_error *er
 static int take_action(struct arguments *a, enum action action, struct m3_error *error)
 {
     if (a->action != ACTION_NONE)
-        return m3_fail(error, M3_USAGE, "op: got two of --list, --make, --run and --check, expected one");
+        return m3_fail(error, M3_USAGE, "op: got two of --list, --make, --run, --check and --perf, expected one");
     a->action = action;
-    if (action != ACTION_LIST) a->cases = optarg;
+    if (action != ACTION_LIST && action != ACTION_PERF) a->cases = optarg;
     return M3_OK;
 }
 
@@ -149,6 +155,7 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
     case OPT_MAKE: return take_action(a, ACTION_MAKE, error);
     case OPT_RUN: return take_action(a, ACTION_RUN, error);
     case OPT_CHECK: return take_action(a, ACTION_CHECK, error);
+    case OPT_PERF: return take_action(a, ACTION_PERF, error);
     case OPT_SIZES: return take_sizes(a, optarg);
     case OPT_DTYPE: return take_dtype(a, optarg, error);
     case OPT_SEED:
@@ -177,15 +184,17 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
 static int take_names(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     const int judges_plugin = a->ops.name && (a->action == ACTION_NONE || a->action == ACTION_CHECK);
-    const int expected = a->action == ACTION_LIST ? 0 : a->action == ACTION_MAKE || judges_plugin ? 1 : 2;
+    const int one_name = a->action == ACTION_MAKE || a->action == ACTION_PERF || judges_plugin;
+    const int expected = a->action == ACTION_LIST ? 0 : one_name ? 1 : 2;
     if (a->action == ACTION_NONE && !judges_plugin)
-        return m3_fail(error, M3_USAGE, "op: got none of --list, --make, --run, --check and --ops, expected one");
+        return m3_fail(error, M3_USAGE,
+                       "op: got none of --list, --make, --run, --check, --perf and --ops, expected one");
     if (argc - optind != expected)
         return m3_fail(error, M3_USAGE, "op: got %d names, expected %s", argc - optind,
-                       expected == 0   ? "none with --list"
-                       : judges_plugin ? "NAME alone with --ops"
-                       : expected == 1 ? "NAME --make CASES"
-                                       : "NAME, and two files after --run or --check");
+                       expected == 0                               ? "none with --list"
+                       : a->action == ACTION_PERF || judges_plugin ? "NAME alone with --ops or --perf"
+                       : expected == 1                             ? "NAME --make CASES"
+                                                                   : "NAME, and two files after --run or --check");
     if (expected == 0) return M3_OK;
     a->op = m3_operator_named(argv[optind]);
     if (expected == 2) a->results = argv[optind + 1];
@@ -205,6 +214,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "profile", required_argument, NULL, OPT_PROFILE }, { "all", no_argument, NULL, OPT_ALL },
         { "json", no_argument, NULL, OPT_JSON },           { "html", required_argument, NULL, OPT_HTML },
         { "junit", required_argument, NULL, OPT_JUNIT }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
+        { "perf", no_argument, NULL, OPT_PERF },
         { "threads", required_argument, NULL, OPT_THREADS }, { "help", no_argument, NULL, OPT_HELP },
         { NULL, 0, NULL, 0 },
     };
@@ -394,6 +404,14 @@ static int check(struct arguments *a, struct m3_error *error)
     return status;
 }
 
+static int perf(struct arguments *a, struct m3_error *error)
+{
+    const struct m3_perf_task task = {
+        .op = a->op, .make = &a->make, .ops = &a->ops, .engine = a->engine, .threads = (int)a->threads, .json = a->json
+    };
+    return m3_perf(&task, &a->printed, error);
+}
+
 static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
@@ -421,6 +439,7 @@ int m3_cli_op(int argc, char **argv)
         switch (a.action) {
         case ACTION_LIST: status = list(&a, &error); break;
         case ACTION_MAKE: status = make(&a, &error); break;
+        case ACTION_PERF: status = perf(&a, &error); break;
         case ACTION_RUN: return m3_cli_ops_run(&a.ops, run_command, &a);
         default: status = check(&a, &error);
         }

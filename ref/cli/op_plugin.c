@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "oracle/operators/results.h"
@@ -163,13 +162,12 @@ static int collect(struct computing *c, struct m3_error *error)
 /* Children write into this memory. */
 static int make_texts(struct m3_plugin_results *r, int64_t count, struct m3_error *error)
 {
-    const size_t size = (size_t)count * sizeof *r->texts;
-    void *texts = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    r->faults = calloc((size_t)count, sizeof *r->faults);
-    if (texts == MAP_FAILED || !r->faults) return m3_fail_memory(error, "faults", size);
+    void *texts;
+    const int status = m3_watch_share(&texts, (size_t)count * sizeof *r->texts, error);
     r->texts = texts;
     r->count = count;
-    return M3_OK;
+    r->faults = calloc((size_t)count + 1, sizeof *r->faults);
+    return r->faults ? status : m3_fail_memory(error, "faults", (size_t)count * sizeof *r->faults);
 }
 
 int m3_plugin_results_make(struct m3_plugin_results *r, const struct m3_plugin_task *task, struct m3_error *error)
@@ -209,7 +207,7 @@ void m3_plugin_results_close(struct m3_plugin_results *r)
     if (made) unlink(made);
     if (r->results) unlink(r->results);
     if (r->folder) rmdir(r->folder);
-    if (r->texts) munmap(r->texts, (size_t)r->count * sizeof *r->texts);
+    m3_watch_unshare(r->texts, (size_t)r->count * sizeof *r->texts);
     free(made);
     free(r->faults);
     free(r->folder);

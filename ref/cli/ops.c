@@ -59,7 +59,7 @@ int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, stru
     m3_watch_enter(ops->record, "the start of the plug-in");
     int status = open_library(ops, engine, error);
     m3_watch_leave(ops->record);
-    if (status || !ops->record) return status;
+    if (status || !ops->record || ops->is_timed) return status;
     return m3_guard_open(&ops->guard, engine, m3_plugin_replacement(ops->plugin), ops->record, error);
 }
 

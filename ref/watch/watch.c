@@ -32,18 +32,31 @@ void m3_watch_leave(struct m3_watch_record *record)
     if (record) atomic_store(&record->since, 0);
 }
 
+int m3_watch_share(void **memory, size_t size, struct m3_error *error)
+{
+    *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (*memory != MAP_FAILED) return M3_OK;
+    *memory = NULL;
+    return m3_fail_memory(error, "a watched process", size);
+}
+
+void m3_watch_unshare(void *memory, size_t size)
+{
+    if (memory) munmap(memory, size);
+}
+
 int m3_watch_open(struct m3_watch *watch, double timeout, struct m3_error *error)
 {
-    void *memory = mmap(NULL, sizeof *watch->record, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *record;
     *watch = (struct m3_watch){ .timeout = timeout };
-    if (memory == MAP_FAILED) return m3_fail_memory(error, "a watched process", sizeof *watch->record);
-    watch->record = memory;
-    return M3_OK;
+    const int status = m3_watch_share(&record, sizeof *watch->record, error);
+    watch->record = record;
+    return status;
 }
 
 void m3_watch_close(struct m3_watch *watch)
 {
-    if (watch->record) munmap(watch->record, sizeof *watch->record);
+    m3_watch_unshare(watch->record, sizeof *watch->record);
     watch->record = NULL;
 }
 

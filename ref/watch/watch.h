@@ -31,6 +31,10 @@ struct m3_watch {
 int m3_watch_open(struct m3_watch *watch, double timeout, struct m3_error *error);
 void m3_watch_close(struct m3_watch *watch);
 
+/* Memory of zeros that the program shares with its children. */
+int m3_watch_share(void **memory, size_t size, struct m3_error *error);
+void m3_watch_unshare(void *memory, size_t size); /* NULL is fine */
+
 /* Runs function(self) in a child and returns its status. The child inherits all memory and files, so it must be called
  * before the process has used threads. If foreign code ends the child, the status is M3_INTERNAL, and `fault` [room]
  * says what happened: "rms_norm crashed (SIGSEGV): ..."; otherwise it is "". */

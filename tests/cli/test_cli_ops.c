@@ -106,6 +106,37 @@ START_TEST(the_rest_is_judged)
 }
 END_TEST
 
+/* ---- time */
+
+/* Claim: a plug-in is timed beside the reference and the limits; the limit follows from the operands: 5 x 64 and 64
+ * numbers are read, 5 x 64 written. */
+START_TEST(perf)
+{
+    double limit, read, reference, mine;
+    ck_assert_int_eq(m3ref("op rms_norm --perf --ops %s --sizes T=5,H=64 --cases 1 --json", plugin("plain_table")), 0);
+    ck_assert(has("out", "\"bytes\":2816.0") && has("out", "\"operations\":0.0"));
+    size_t count;
+    unsigned char *out = read_bytes(in_folder("out"), &count);
+    const char *text = (char *)out;
+    ck_assert_int_eq(sscanf(strstr(text, "\"reference_s\""), "\"reference_s\":%lf,\"plugin_s\":%lf,\"limit_s\":%lf",
+                            &reference, &mine, &limit),
+                     3);
+    ck_assert_int_eq(sscanf(strstr(text, "\"read_bytes_per_s\""), "\"read_bytes_per_s\":%lf", &read), 1);
+    ck_assert(reference > 0 && mine > 0 && read > 0 && limit > 0.999 * 2816 / read && limit < 1.001 * 2816 / read);
+    free(out);
+}
+END_TEST
+
+/* Claim: the operations of a product and of causal attention are counted: 2 x 3 x 8 x 16; 4 x 2 x 4 x (1+2+3+4+5). */
+START_TEST(perf_operations)
+{
+    ck_assert_int_eq(m3ref("op linear --perf --sizes T=3,H=8,I=16 --cases 1 --json"), 0);
+    ck_assert(has("out", "\"operations\":768.0"));
+    ck_assert_int_eq(m3ref("op attend_full --perf --sizes T=5,S=5,Q=2,G=1,D=4 --cases 1 --json"), 0);
+    ck_assert(has("out", "\"operations\":480.0"));
+}
+END_TEST
+
 /* ---- words */
 
 static const struct {
@@ -117,6 +148,9 @@ static const struct {
     { "op rms_norm --ops no_such.so", "no_such.so: cannot open", 69 },
     { "op rms_norm --ops LIB,start", "the start of the plug-in crashed (SIGFPE)", 1 },
     { "run " TINY " --ops LIB,start", "the start of the plug-in crashed (SIGFPE)", 70 },
+    { "op rms_norm --perf --cases 1 --ops LIB,crash", "rms_norm crashed (SIGSEGV)", 70 },
+    { "op route --perf --cases 1 --ops LIB", "got no operator that route calls", 69 },
+    { "op rms_norm --perf --check x", "got two of", 64 },
     { "op rms_norm --ops LIB --timeout 0", "--timeout: got 0", 64 },
     { "op rms_norm --ops plain", "expected the file of a plug-in", 64 },
     { "op rms_norm --ops LIB --check -", "expected a file", 64 },
@@ -152,6 +186,8 @@ Suite *m3_suite(void)
     tcase_add_loop_test(t, run_names_the_operator, 0, fault_count);
     tcase_add_loop_test(t, op_fails_the_case, 0, fault_count);
     tcase_add_test(t, the_rest_is_judged);
+    tcase_add_test(t, perf);
+    tcase_add_test(t, perf_operations);
     tcase_add_loop_test(t, words, 0, sizeof bad_words / sizeof bad_words[0]);
     return s;
 }

@@ -223,7 +223,7 @@ static inline struct op_verdict op_check(const char *op, const char *cases_path,
     ck_assert_int_eq(m3_safetensors_open(&results, results_path, &error), M3_OK);
     ck_assert_int_eq(m3_case_file_open(&cases, m3_operator_named(op), file, &error), M3_OK);
     ck_assert_int_eq(m3_profile_open(&profile, profile_name, &error), M3_OK);
-    const int status = m3_file_check(&check, &cases, results, profile, 1, &error);
+    const int status = m3_file_check(&check, &cases, results, NULL, profile, 1, &error);
     ck_assert_msg(status == M3_OK, "%s: status %d: %s", op, status, error.text);
     const struct m3_comparison *c = &check.comparison;
     verdict.status = (int)c->status;
