@@ -146,7 +146,8 @@ static int describe(struct cutting *c, const struct m3_cut *cut, const struct m3
     const struct m3_operator_row *op = c->run.op;
     json_t *outputs = json_object(), *rows = NULL;
     char what[160];
-    int status = m3_cut_rows(&rows, c->options->rows, m3_fragment_rows(call), c->run.model->config.block, c->error);
+    const int64_t each = m3_fragment_rows(call) / cut->rows;
+    int status = m3_cut_rows(&rows, c->options->rows, cut->rows, each, c->run.model->config.block, c->error);
     for (int i = 0; outputs && i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++) {
         int64_t sizes[M3_MAX_RANK];
         const int rank = m3_fragment_shape(sizes, call, &op->outputs[i]);
@@ -157,9 +158,9 @@ static int describe(struct cutting *c, const struct m3_cut *cut, const struct m3
     const char *name = strrchr(c->options->dump, '/');
     snprintf(what, sizeof what, "%.60s of %.90s", cut->tap, name ? name + 1 : c->options->dump);
     json_t *entry = status ? NULL
-                           : json_pack("{s:I, s:s, s:O, s:o, s:o, s:[], s:b, s:o}", "case", (json_int_t)c->count, "what",
-                                       what, "params", cut->parameters, "outputs", outputs, "rows", rows, "catches",
-                                       "exact", 0, "taps", taps_of(op, &cut->pairs));
+                           : json_pack("{s:I, s:s, s:O, s:o, s:o, s:[], s:b, s:o}", "case", (json_int_t)c->count,
+                                       "what", what, "params", cut->parameters, "outputs", outputs, "rows", rows,
+                                       "catches", "exact", 0, "taps", taps_of(op, &cut->pairs));
     if (status) json_decref(outputs);
     if (!status && (!entry || json_array_append_new(c->list, entry)))
         status = m3_fail_memory(c->error, "a case", sizeof *cut);
@@ -178,11 +179,10 @@ static int cut_tap(struct cutting *c, const struct m3_pairs *pairs)
     for (int i = 0; !status && i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
         status = take_operand(c, cut, i);
     if (!status && cut->weight_bytes > large_bytes && !c->options->allow_large)
-        status = m3_fail(c->error, M3_USAGE,
-                         "%s: got weights of %.1f GB, expected at most 1 GB; --allow-large writes them", cut->tap,
-                         (double)cut->weight_bytes / 1e9);
-    if (!status && !(cut->parameters = m3_cut_parameters(&c->run)))
-        status = m3_fail_memory(c->error, "parameters", 0);
+        status =
+            m3_fail(c->error, M3_USAGE, "%s: got weights of %.1f GB, expected at most 1 GB; --allow-large writes them",
+                    cut->tap, (double)cut->weight_bytes / 1e9);
+    if (!status && !(cut->parameters = m3_cut_parameters(&c->run))) status = m3_fail_memory(c->error, "parameters", 0);
     snprintf(name, sizeof name, "%s: %s", m3_safetensors_path(c->run.dump), cut->tap);
     const struct m3_operand_source source = { cut, find, cut->parameters, name };
     if (!status) status = m3_fragment_make(&call, op, &source, c->error);
@@ -256,8 +256,9 @@ static int cut_matching(struct cutting *c)
         for (int tap = 0; !status && tap < M3_TAPS; tap++)
             if (m3_tap_table[tap].where >= M3_WHERE_EVERY_LAYER) status = cut_if(c, tap, M3_MTP_LAYER + i);
     if (!status && c->count == 0)
-        status = m3_fail(c->error, M3_USAGE, "--tap: got %s, expected taps of %s that %s makes and whose operands are there",
-                         c->options->taps, m3_safetensors_path(c->run.dump), c->run.op->name);
+        status =
+            m3_fail(c->error, M3_USAGE, "--tap: got %s, expected taps of %s that %s makes and whose operands are there",
+                    c->options->taps, m3_safetensors_path(c->run.dump), c->run.op->name);
     return status;
 }
 

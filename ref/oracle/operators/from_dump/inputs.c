@@ -141,7 +141,6 @@ int m3_cut_input(struct m3_cut_operand *x, const struct m3_cut_run *run, const s
     case M3_ROLE_SEEN: return take_seen(x, run, cut->rows, error);
     case M3_ROLE_ENDS:
     case M3_ROLE_GRID: return take_pictures(x, run, error);
-    default:
-        return m3_fail(error, M3_INTERNAL, "%s: %s: got an operand that no dump has", run->op->name, x->row->name);
+    default: return m3_fail(error, M3_INTERNAL, "%s: %s: got an operand that no dump has", run->op->name, x->row->name);
     }
 }

@@ -110,8 +110,7 @@ static int heads_are_rows(const struct m3_cut_run *run, const struct m3_cut *cut
         const struct m3_operand_row *row = &run->op->operands[i];
         const struct m3_pair *pair = &cut->pairs.operands[i];
         if (row->role != M3_ROLE_WEIGHT || strlen(row->letters) != 1) continue;
-        const struct m3_weight *w =
-            m3_graph_weight(run->model, &run->semantics, pair->tap, pair->layer, row->weight);
+        const struct m3_weight *w = m3_graph_weight(run->model, &run->semantics, pair->tap, pair->layer, row->weight);
         if (w && w->rows * w->cols == t->shape[t->rank - 1]) return 1;
     }
     return 0;

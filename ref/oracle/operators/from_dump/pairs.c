@@ -53,8 +53,7 @@ static int same_kind(const struct walk *w, enum m3_tap own, enum m3_tap tap, enu
     if (op == M3_OP_RMS_NORM && ((w->op->kind & M3_LAYER_GEMMA) != 0) != (c->gemma_norm != 0)) return 0;
     if (op == M3_OP_RMS_NORM && is_head_norm && c->qk_norm_whole) return 0;
     if (op == M3_OP_ACTIVATION && ((w->op->kind & M3_LAYER_OAI) != 0) != (c->oai != 0)) return 0;
-    if (w->semantics->jitter != 0 &&
-        (tap == M3_TAP_ROUTER_LOGITS || tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_SHARED))
+    if (w->semantics->jitter != 0 && (tap == M3_TAP_ROUTER_LOGITS || tap == M3_TAP_EXPERT_OUT || tap == M3_TAP_SHARED))
         return 0;
     return 1;
 }

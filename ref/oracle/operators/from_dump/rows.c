@@ -13,7 +13,7 @@ static void sample(unsigned char *chosen, int64_t count, int64_t block)
 {
     const uint64_t key = m3_draw_key(1, "rows");
     const int64_t b = block > 0 && block < count ? block : 1, middle = count / 2 / b * b;
-    const int64_t edges[] = { 0, 1, b - 1, b, middle - 1, middle, (count - 1) / b * b - 1, (count - 1) / b * b,
+    const int64_t edges[] = { 0,        1, b - 1, b, middle - 1, middle, (count - 1) / b * b - 1, (count - 1) / b * b,
                               count - 1 };
     const int64_t known = (int64_t)(sizeof edges / sizeof edges[0]);
     for (int64_t i = 0; i < known; i++) chosen[m3_max(0, edges[i])] = 1;
@@ -38,7 +38,7 @@ static int take(unsigned char *chosen, const char **at, int64_t count)
     return *end == ',' && !end[1] ? -1 : 0;
 }
 
-int m3_cut_rows(json_t **rows, const char *given, int64_t count, int64_t block, struct m3_error *error)
+int m3_cut_rows(json_t **rows, const char *given, int64_t count, int64_t each, int64_t block, struct m3_error *error)
 {
     *rows = NULL;
     if (given ? strcmp(given, "all") == 0 : count < SAMPLED_FROM) {
@@ -51,11 +51,11 @@ int m3_cut_rows(json_t **rows, const char *given, int64_t count, int64_t block, 
     if (!status && !given) sample(chosen, count, block);
     for (const char *at = given; !status && at && (*at || at == given);)
         if (take(chosen, &at, count))
-            status = m3_fail(error, M3_USAGE,
-                             "--rows: got %s, expected all, or numbers and ranges A:B from 0 to %" PRId64, given,
-                             count - 1);
-    for (int64_t r = 0; !status && r < count; r++)
-        if (chosen[r] && json_array_append_new(list, json_integer(r))) status = m3_fail_memory(error, "rows", 0);
+            status =
+                m3_fail(error, M3_USAGE, "--rows: got %s, expected all, or numbers and ranges A:B from 0 to %" PRId64,
+                        given, count - 1);
+    for (int64_t r = 0; !status && r < count * each; r++)
+        if (chosen[r / each] && json_array_append_new(list, json_integer(r))) status = m3_fail_memory(error, "rows", 0);
     free(chosen);
     if (status) json_decref(list);
     else *rows = list;
