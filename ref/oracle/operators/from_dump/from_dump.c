@@ -222,7 +222,7 @@ static int holds_operands(const struct cutting *c, const struct m3_pairs *pairs)
     return 1;
 }
 
-/* A tap that matches and is in the dump with its operands: a case, unless another output of the same call is one already. */
+/* A tap that matches and is in the dump with its operands: a case, unless another output of the same call is one. */
 static int cut_if(struct cutting *c, enum m3_tap tap, int64_t layer)
 {
     struct m3_pairs pairs;

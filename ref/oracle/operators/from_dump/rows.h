@@ -7,10 +7,10 @@
 
 #include "base/status.h"
 
-/* `count`: rows of the tap; `each`: rows of the call for every one of them, which are heads if a norm takes every head as a
- * row. *rows: ascending numbers of the call, or JSON null for all. `given` is "all", or numbers and ranges A:B (B excluded), separated by
- * commas; NULL: all, but 24 rows of 4,096 and more: the first and the last, both sides of edges of blocks, and drawn
- * ones. M3_USAGE: no row of the tap. */
+/* `count`: rows of the tap; `each`: rows of the call for every one of them (the heads, where a norm takes every head as
+ * a row). *rows: ascending numbers of the call, or JSON null for all. `given` is "all", or numbers and ranges A:B (B
+ * excluded), separated by commas; NULL: all, but 24 rows of 4,096 and more: the first and the last, both sides of edges
+ * of blocks, and drawn ones. M3_USAGE: no row of the tap. */
 int m3_cut_rows(json_t **rows, const char *given, int64_t count, int64_t each, int64_t block, struct m3_error *error);
 
 #endif
