@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/op_from.h"
 #include "cli/op_perf.h"
 #include "cli/op_plugin.h"
 #include "cli/paths.h"
@@ -26,6 +27,8 @@ static const char help[] =
     "usage: m3ref op --list [--json]\n"
     "       m3ref op NAME --make CASES [--sizes tiny|small|real|T=..,H=..] [--dtype f32|bf16|f16] [--seed S]\n"
     "                     [--cases N]\n"
+    "       m3ref op NAME --make CASES --from DUMP --tap TAP --model MODEL [--case F] [--rows LIST] [--dtype DTYPE]\n"
+    "                     [--allow-large]\n"
     "       m3ref op NAME --run CASES RESULTS [--precision f32|f64] [--ops LIB[,WORDS]] [--threads N]\n"
     "       m3ref op NAME --check CASES RESULTS [--profile NAME|FILE] [--all] [--json] [--junit OUT]\n"
     "                     [--html OUT] [--threads N]\n"
@@ -47,6 +50,18 @@ static const char help[] =
     "  --dtype DTYPE       how operands are stored: f32 (default), bf16 or f16. Results may have any float dtype\n"
     "  --seed S            seed of the drawn values (default 1)\n"
     "  --cases N           number of drawn cases (default 4)\n"
+    "  --from DUMP         with --make: take the operands from a dump of m3ref run, instead of drawing them. The\n"
+    "                      cases hold what the operator reads inside the model: activations of the dump, weights and\n"
+    "                      parameters of the model. --dtype rounds activations and weights; without it they stay as\n"
+    "                      they are stored\n"
+    "  --tap TAP           with --from: a tap that NAME makes, such as layers.3.index.blocks; or patterns, such as\n"
+    "                      \"layers.*.attn_norm\": one case for every tap that matches\n"
+    "  --model MODEL       with --from: the model directory of the run\n"
+    "  --case F            with --from: the case of the run, for operators that read ids, positions, a mask or\n"
+    "                      pictures; dumps with companions hold it\n"
+    "  --rows LIST         with --from: the rows that are judged, all or numbers and ranges, 0,5,128:130. Default:\n"
+    "                      all; of 4,096 rows and more a sample, with edges of blocks\n"
+    "  --allow-large       with --from: write weights of more than 1 GB\n"
     "  --run CASES RESULTS write what the reference gives; with f64 also \"0.y.allowed\", how far a float\n"
     "                      implementation may be from that\n"
     "  --precision P       f32 (default) or f64\n"
@@ -80,6 +95,7 @@ struct arguments {
     const struct m3_operator_row *op;
     const char *cases, *results, *profile, *junit, *html;
     struct m3_make_options make;
+    struct m3_cli_op_from from;
     const struct m3_engine *engine;
     struct m3_cli_ops ops;
     int64_t threads;
@@ -107,6 +123,12 @@ enum {
     OPT_HTML,
     OPT_THREADS,
     OPT_HELP,
+    OPT_FROM,
+    OPT_TAP,
+    OPT_MODEL,
+    OPT_CASE,
+    OPT_ROWS,
+    OPT_ALLOW_LARGE,
 };
 
 /* ---- the command line */
@@ -176,6 +198,12 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
     case OPT_JSON: a->json = 1; return M3_OK;
     case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 4096, error);
     case OPT_HELP: a->help = 1; return M3_OK;
+    case OPT_FROM: a->from.options.dump = optarg; return M3_OK;
+    case OPT_TAP: a->from.options.taps = optarg; return M3_OK;
+    case OPT_MODEL: a->from.options.model = optarg; return M3_OK;
+    case OPT_CASE: a->from.options.case_path = optarg; return M3_OK;
+    case OPT_ROWS: a->from.options.rows = optarg; return M3_OK;
+    case OPT_ALLOW_LARGE: a->from.options.allow_large = 1; return M3_OK;
     default: return m3_cli_bad_option(option, argv, "op", error);
     }
 }
@@ -216,16 +244,23 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "junit", required_argument, NULL, OPT_JUNIT }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
         { "perf", no_argument, NULL, OPT_PERF },
         { "threads", required_argument, NULL, OPT_THREADS }, { "help", no_argument, NULL, OPT_HELP },
+        { "from", required_argument, NULL, OPT_FROM },     { "tap", required_argument, NULL, OPT_TAP },
+        { "model", required_argument, NULL, OPT_MODEL },   { "case", required_argument, NULL, OPT_CASE },
+        { "rows", required_argument, NULL, OPT_ROWS },     { "allow-large", no_argument, NULL, OPT_ALLOW_LARGE },
         { NULL, 0, NULL, 0 },
     };
     /* clang-format on */
     int option, status = M3_OK;
     optind = 0;
     opterr = 0;
-    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+    while (!status && !a->help && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         status = take_option(a, option, argv, error);
+        a->from.drawn |= option == OPT_SIZES || option == OPT_SEED || option == OPT_CASES;
+        if (option == OPT_DTYPE) a->from.options.dtype = a->make.dtype;
+    }
     if (status || a->help) return status;
-    return take_names(a, argc, argv, error);
+    status = take_names(a, argc, argv, error);
+    return status ? status : m3_cli_op_from_check(&a->from, a->action == ACTION_MAKE, error);
 }
 
 /* ---- --list */
@@ -265,6 +300,7 @@ static int make(const struct arguments *a, struct m3_error *error)
 {
     struct m3_make_summary summary;
     struct m3_standard out;
+    if (a->from.options.dump) return m3_cli_op_from(&a->from, a->op, a->cases, error);
     int status = m3_standard_output(&out, a->cases, error);
     if (!status) status = m3_make_cases(a->op, out.path, &a->make, &summary, error);
     if (!status) status = m3_standard_send(&out, error);
@@ -424,6 +460,7 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     if (a->action != ACTION_MAKE) m3_cli_reads(&paths, "CASES", cases);
     if (a->action == ACTION_CHECK) m3_cli_reads(&paths, "RESULTS", results);
     m3_cli_reads_profile(&paths, a->profile);
+    m3_cli_op_from_paths(&paths, &a->from);
     return paths.status;
 }
 
@@ -432,6 +469,7 @@ int m3_cli_op(int argc, char **argv)
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { .profile = "fp32", .engine = m3_engine_f32(), .threads = sysconf(_SC_NPROCESSORS_ONLN) };
     a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4 };
+    a.from.options.dtype = M3_DTYPES;
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     if (!status) status = check_paths(&a, &error);

@@ -318,8 +318,7 @@ void m3_planned_free(struct m3_planned_case *c)
 
 /* ---- values as stored bytes */
 
-/* The bits of a number that is rounded to F16. */
-static uint16_t f16_of(double x)
+uint16_t m3_f16_of(double x)
 {
     const double size = fabs(m3_stored_as(x, M3_F16));
     const uint16_t sign = signbit(x) ? 0x8000 : 0;
@@ -337,7 +336,7 @@ void m3_planned_piece(void *bytes, const struct m3_planned_operand *x, int64_t f
         switch (x->tensor.dtype) {
         case M3_F32: ((float *)bytes)[i] = (float)m3_fill_real(f, first + i); break;
         case M3_BF16: ((uint16_t *)bytes)[i] = m3_bf16_of((float)m3_fill_real(f, first + i)); break;
-        case M3_F16: ((uint16_t *)bytes)[i] = f16_of(m3_fill_real(f, first + i)); break;
+        case M3_F16: ((uint16_t *)bytes)[i] = m3_f16_of(m3_fill_real(f, first + i)); break;
         case M3_F8_E4M3: {
             const double drawn = (double)m3_draw(f->key, (uint64_t)(first + i), 31) - 15;
             const int whole = !strcmp(f->kind, "whole") || !strcmp(f->kind, "zeros") || !strcmp(f->kind, "one_hot");

@@ -38,6 +38,8 @@ json_t *m3_planned_outputs(const struct m3_planned_case *planned);
 
 /* Elements [first, first + n) of an operand as stored bytes. */
 void m3_planned_piece(void *bytes, const struct m3_planned_operand *operand, int64_t first, int64_t n);
+/* The bits of a number that is rounded to F16. */
+uint16_t m3_f16_of(double x);
 /* Generates every operand in memory. */
 int m3_planned_generate(struct m3_planned_case *planned, struct m3_error *error);
 
