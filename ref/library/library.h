@@ -38,6 +38,17 @@ struct m3_library_make {
 };
 int m3_library_make(const struct m3_library_make *task, struct m3_error *error);
 
+/* Writes the cases of an operator with operands that are cut out of a dump, as `m3ref op NAME --make --from`. */
+struct m3_library_from {
+    const char *op, *cases;
+    const char *dump, *taps;    /* the dump, and patterns of the taps that the operator makes */
+    const char *model;          /* its directory */
+    const char *case_path;      /* NULL: the case that the dump holds, if any */
+    const char *rows;           /* "all", "0,5,128:130"; NULL: all, or a sample of many */
+    int allow_large;            /* weights above 1 GB */
+};
+int m3_library_from(const struct m3_library_from *task, struct m3_error *error);
+
 /* Writes what the reference, or replaced operators, give for a file of cases. */
 struct m3_library_run {
     const char *cases, *results;

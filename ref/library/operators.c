@@ -5,6 +5,7 @@
 #include "library/private.h"
 #include "oracle/error/profile.h"
 #include "oracle/operators/check_file.h"
+#include "oracle/operators/from_dump/from_dump.h"
 #include "oracle/operators/make.h"
 #include "oracle/operators/results.h"
 
@@ -43,6 +44,24 @@ int m3_library_make(const struct m3_library_make *task, struct m3_error *error)
     if (!status && task->count < 0)
         status = m3_fail(error, M3_USAGE, "cases: got %" PRId64 ", expected 0 or more", task->count);
     return status ? status : m3_make_cases(op, task->cases, &options, &summary, error);
+}
+
+int m3_library_from(const struct m3_library_from *task, struct m3_error *error)
+{
+    const struct m3_operator_row *op = m3_operator_named(task->op);
+    const struct m3_from_dump options = { .dump = task->dump,
+                                          .model = task->model,
+                                          .case_path = task->case_path,
+                                          .taps = task->taps,
+                                          .rows = task->rows,
+                                          .dtype = M3_DTYPES,
+                                          .allow_large = task->allow_large };
+    struct m3_from_dump_summary summary;
+    struct m3_error notes = { 0 };
+    if (!op) return m3_fail(error, M3_USAGE, "got the operator %s, expected one of op --list", task->op);
+    const int status = m3_cases_from_dump(op, task->cases, &options, &summary, &notes, error);
+    m3_error_free(&notes);
+    return status;
 }
 
 /* Leaves the one case with this number. */

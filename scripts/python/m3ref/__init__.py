@@ -8,9 +8,9 @@ libm3ref.so.
 """
 from ._library import Error, program
 from .model import run
-from .operators import CaseSet, cases, op, open_cases, operators
+from .operators import CaseSet, cases, cases_from, op, open_cases, operators
 from .tensors import Dump, Stored, load, save, to_torch
 from .verdict import Verdict, VerdictError, compare
 
-__all__ = ["CaseSet", "Dump", "Error", "Stored", "Verdict", "VerdictError", "cases", "compare", "load", "op",
-           "open_cases", "operators", "program", "run", "save", "to_torch"]
+__all__ = ["CaseSet", "Dump", "Error", "Stored", "Verdict", "VerdictError", "cases", "cases_from", "compare",
+           "load", "op", "open_cases", "operators", "program", "run", "save", "to_torch"]

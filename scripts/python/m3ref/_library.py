@@ -48,6 +48,11 @@ class Make(ctypes.Structure):
                 ("count", c_int64)]
 
 
+class From(ctypes.Structure):
+    _fields_ = [("op", c_char_p), ("cases", c_char_p), ("dump", c_char_p), ("taps", c_char_p), ("model", c_char_p),
+                ("case_path", c_char_p), ("rows", c_char_p), ("allow_large", c_int)]
+
+
 class Run(ctypes.Structure):
     _fields_ = [("cases", c_char_p), ("results", c_char_p), ("precision", c_char_p), ("only", c_int64),
                 ("bounds", c_int), ("threads", c_int), ("ops", Ops)]
@@ -102,6 +107,7 @@ def open_library():
     lib.m3_library_report_free.restype = None
     lib.m3_library_operators.argtypes = [POINTER(c_void_p), POINTER(CError)]
     lib.m3_library_make.argtypes = [POINTER(Make), POINTER(CError)]
+    lib.m3_library_from.argtypes = [POINTER(From), POINTER(CError)]
     lib.m3_library_run.argtypes = [POINTER(Run), POINTER(CError)]
     lib.m3_library_check.argtypes = [POINTER(Report), POINTER(Check), POINTER(CError)]
     lib.m3_library_compare.argtypes = [POINTER(Report), POINTER(Compare), POINTER(CError)]

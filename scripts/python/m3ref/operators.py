@@ -151,6 +151,20 @@ def cases(name, *, sizes="tiny", dtype="f32", seed=1, count=4, profile="fp32"):
     return CaseSet(file, profile)
 
 
+def cases_from(dump, tap, name, model, *, case=None, rows=None, allow_large=False, profile="fp32"):
+    """Cases of an operator with the operands that it had in a run of a model: cut out of a dump (a path), one case per
+    tap that matches `tap` ("layers.3.attn", or a pattern), as `m3ref op NAME --make CASES --from DUMP --tap TAP`.
+
+    model: its directory; case: the file of the run's inputs, if the dump does not hold them; rows: those to judge,
+    "all" or "0,5,128:130"; allow_large: also weights above 1 GB."""
+    row_of(name)
+    file = Memory(on_disk=True)
+    paths = [c.text(None if path is None else os.fspath(path)) for path in (dump, tap, model, case)]
+    task = c.From(c.text(name), c.text(file.path), *paths, c.text(rows), bool(allow_large))
+    c.call(c.lib.m3_library_from, ctypes.byref(task))
+    return CaseSet(file, profile)
+
+
 def open_cases(path, profile="fp32"):
     """The cases of a file that `m3ref op NAME --make` wrote."""
     return CaseSet(path, profile)

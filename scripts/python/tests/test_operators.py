@@ -1,9 +1,14 @@
 """Cases, verdicts and the reference's own results."""
+import os
+import pathlib
+
 import numpy as np
 import pytest
 
 import formulas
 import m3ref
+
+GOLDEN = pathlib.Path(os.environ.get("M3REF_GOLDEN", pathlib.Path(__file__).resolve().parents[3] / "golden"))
 
 
 def test_the_right_norm_passes_every_case():
@@ -139,3 +144,29 @@ def test_functions_are_called_by_name_or_by_position():
     for function in (formulas.rms_norm, lambda w, x, eps: formulas.rms_norm(x, w, eps),
                      lambda a, b, eps: formulas.rms_norm(a, b, eps), lambda **all: formulas.rms_norm(**all)):
         assert np.array_equal(case.run(function), want)
+
+
+# ---- operands from a run of a model
+
+TINY = GOLDEN / "tiny"
+
+
+def from_golden(tap, name):
+    return m3ref.cases_from(TINY / "golden.safetensors.gz", tap, name, TINY / "model", case=TINY / "case.safetensors")
+
+
+# Seen to fail with the rows of another layer taken.
+def test_operands_from_a_golden():
+    golden = m3ref.load(TINY / "golden.safetensors.gz")
+    norms = from_golden("layers.*.attn_norm", "rms_norm")
+    assert len(norms) == 5
+    for layer, case in enumerate(norms):
+        assert f"layers.{layer}.attn_norm" in case.what
+        case.check(golden[f"layers.{layer}.attn_norm"]).require()
+        other = golden[f"layers.{(layer + 1) % 5}.attn_norm"]
+        assert case.check(other).verdict == "fail"
+
+
+def test_operands_that_a_dump_does_not_hold():
+    with pytest.raises(m3ref.Error, match="layers.9.attn_norm"):
+        from_golden("layers.9.attn_norm", "rms_norm")
