@@ -155,7 +155,6 @@ def from_golden(tap, name):
     return m3ref.cases_from(TINY / "golden.safetensors.gz", tap, name, TINY / "model", case=TINY / "case.safetensors")
 
 
-# Seen to fail with the rows of another layer taken.
 def test_operands_from_a_golden():
     golden = m3ref.load(TINY / "golden.safetensors.gz")
     norms = from_golden("layers.*.attn_norm", "rms_norm")
