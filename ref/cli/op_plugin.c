@@ -1,6 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "cli/op_plugin.h"
 
 #include <errno.h>
@@ -10,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/temporary.h"
 #include "oracle/operators/results.h"
 #include "watch/guard.h"
 
@@ -26,8 +24,8 @@ struct computing {
 
 static char *in_folder(const struct m3_plugin_results *r, const char *name)
 {
-    char *path = NULL;
-    return asprintf(&path, "%s/%s", r->folder, name) < 0 ? NULL : path;
+    char *path;
+    return m3_temporary_in(&path, r->folder, name, NULL) ? NULL : path;
 }
 
 static char *results_of(const struct m3_plugin_results *r, int64_t i)
@@ -39,14 +37,8 @@ static char *results_of(const struct m3_plugin_results *r, int64_t i)
 
 static int make_folder(struct m3_plugin_results *r, const struct m3_plugin_task *task, struct m3_error *error)
 {
-    const char *place = getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-    if (asprintf(&r->folder, "%s/m3ref.XXXXXX", place) < 0) r->folder = NULL;
-    if (!r->folder) return m3_fail_memory(error, "a temporary folder", strlen(place));
-    if (!mkdtemp(r->folder)) {
-        free(r->folder);
-        r->folder = NULL;
-        return m3_fail(error, M3_IO, "%s: cannot create a temporary folder there: %s", place, strerror(errno));
-    }
+    const int status = m3_temporary_folder(&r->folder, error);
+    if (status) return status;
     r->cases = task->cases ? strdup(task->cases) : in_folder(r, "cases");
     r->results = in_folder(r, "results");
     return r->cases && r->results ? M3_OK : m3_fail_memory(error, "a temporary folder", 0);

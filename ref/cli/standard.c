@@ -1,6 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "cli/standard.h"
 
 #include <errno.h>
@@ -10,21 +7,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/temporary.h"
+
 enum { PIECE = 1 << 20 };
 
 /* An empty file in the folder for temporary files. */
 static int make_file(struct m3_standard *file, int *fd, struct m3_error *error)
 {
-    const char *folder = getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-    const size_t room = strlen(folder) + sizeof "/m3ref.XXXXXX";
-    file->own = malloc(room);
-    if (!file->own) return m3_fail_memory(error, "a temporary file", room);
-    snprintf(file->own, room, "%s/m3ref.XXXXXX", folder);
+    const int status = m3_temporary_file(&file->own, fd, error);
     file->is_standard = 1;
     file->path = file->own;
-    *fd = mkostemp(file->own, O_CLOEXEC);
-    if (*fd >= 0) return M3_OK;
-    return m3_fail(error, M3_IO, "%s: cannot create a temporary file there: %s", folder, strerror(errno));
+    return status;
 }
 
 /* Everything that `from` still gives. */

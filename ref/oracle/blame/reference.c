@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "io/temporary.h"
 #include "oracle/blame/private/blame.h"
 
 /* Is it needed to compute what is inherited? Slots of experts are aligned by the ids. */
@@ -54,16 +55,9 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
 /* Opens a file without a name, in the folder for temporary files. */
 static int open_file(struct m3_blaming *b)
 {
-    const char *folder = getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-    const size_t room = strlen(folder) + sizeof "/m3ref.XXXXXX";
-    char *name = malloc(room);
-    if (!name) return m3_fail_memory(b->error, "a temporary file", room);
-    snprintf(name, room, "%s/m3ref.XXXXXX", folder);
-    b->fd = mkostemp(name, O_CLOEXEC);
-    int status = M3_OK;
-    if (b->fd < 0)
-        status = m3_fail(b->error, M3_IO, "%s: cannot create a temporary file there: %s", folder, strerror(errno));
-    else unlink(name);
+    char *name;
+    const int status = m3_temporary_file(&name, &b->fd, b->error);
+    if (!status) unlink(name);
     free(name);
     return status;
 }

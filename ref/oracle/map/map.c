@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/temporary.h"
 #include "oracle/map/private/map.h"
 
 enum { NAMES_IN_A_NOTE = 8 };
@@ -350,16 +351,16 @@ static int write_all(struct work *w, const char *path)
 /* Writes and opens the file, then removes its name. */
 static int convert(struct m3_safetensors **converted, struct work *w)
 {
-    const char *folder = getenv("TMPDIR");
-    char place[300], path[340];
-    int length = snprintf(place, sizeof place, "%s/m3ref-map-XXXXXX", folder && *folder ? folder : "/tmp");
-    if (length < 0 || (size_t)length >= sizeof place || !mkdtemp(place))
-        return m3_fail(w->error, M3_IO, "%s: cannot make a folder for the mapped candidate", place);
-    snprintf(path, sizeof path, "%s/%s", place, "candidate.safetensors");
-    int status = write_all(w, path);
+    char *folder, *path = NULL;
+    int status = m3_temporary_folder(&folder, w->error);
+    if (status) return status;
+    status = m3_temporary_in(&path, folder, "candidate.safetensors", w->error);
+    if (!status) status = write_all(w, path);
     if (!status) status = m3_safetensors_open_as(converted, path, m3_safetensors_path(w->foreign), w->error);
-    unlink(path);
-    rmdir(place);
+    if (path) unlink(path);
+    rmdir(folder);
+    free(path);
+    free(folder);
     return status;
 }
 

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "oracle/variants/follow.h"
 
 #include <math.h>
@@ -7,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/temporary.h"
 #include "model/taps.h"
 #include "oracle/judge/align.h"
 #include "oracle/variants/honest_rows.h"
@@ -71,16 +71,14 @@ int m3_follow_forward(const struct m3_engine *engine, const struct m3_model *mod
 int m3_follow_rows(struct m3_safetensors **truth, struct m3_safetensors **rows, const struct m3_envelope_plan *plan,
                    struct m3_error *error)
 {
-    const char *tmp = getenv("TMPDIR"), *where = tmp && *tmp ? tmp : "/tmp";
     struct m3_envelope_plan rows_only = *plan;
     char *folder = NULL, *path = NULL;
     *truth = *rows = NULL;
     rows_only.runs = 0;
     rows_only.truth = truth;
-    if (asprintf(&folder, "%s/m3ref.XXXXXX", where) < 0) return m3_fail_memory(error, "a temporary folder", 0);
-    int status = M3_OK;
-    if (!mkdtemp(folder)) status = m3_fail(error, M3_IO, "%s: cannot create a temporary folder there", where);
-    else if (asprintf(&path, "%s/rows", folder) < 0) status = m3_fail_memory(error, "a temporary file", 0);
+    int status = m3_temporary_folder(&folder, error);
+    if (status) return status;
+    status = m3_temporary_in(&path, folder, "rows", error);
     if (!status) status = m3_envelope_make(&rows_only, path, error);
     if (!status) status = m3_safetensors_open(rows, path, error);
     if (path) unlink(path);
