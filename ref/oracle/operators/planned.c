@@ -7,7 +7,6 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
-#include "oracle/error/tiers.h"
 #include "oracle/operators/parameters.h"
 
 /* ---- sizes */
@@ -318,36 +317,44 @@ void m3_planned_free(struct m3_planned_case *c)
 
 /* ---- values as stored bytes */
 
-/* The bits of a number that is rounded to F16. */
-static uint16_t f16_of(double x)
+/* Codes without scales are drawn in steps of 1/8. */
+static int is_drawing(struct m3_drawing *drawing, const struct m3_planned_operand *x)
 {
-    const double size = fabs(m3_stored_as(x, M3_F16));
-    const uint16_t sign = signbit(x) ? 0x8000 : 0;
-    int exponent;
-    if (isinf(size)) return sign | 0x7c00;
-    frexp(size, &exponent);
-    if (size == 0 || exponent < -13) return sign | (uint16_t)ldexp(size, 24);
-    return sign | (uint16_t)((exponent + 14) << 10 | ((int)ldexp(size, 11 - exponent) - 1024));
+    const struct m3_fill *f = &x->fill;
+    const int is_drawn = m3_fill_drawing(drawing, f);
+    drawing->dtype = x->tensor.dtype;
+    if (x->tensor.dtype != M3_F8_E4M3) return is_drawn;
+    *drawing = (struct m3_drawing){ .key = f->key, .levels = 31, .offset = 15, .scale = 0.125, .dtype = M3_F8_E4M3 };
+    return strcmp(f->kind, "whole") != 0 && strcmp(f->kind, "zeros") != 0 && strcmp(f->kind, "one_hot") != 0;
+}
+
+static void put_reals(void *bytes, const struct m3_planned_operand *x, int64_t first, int64_t n)
+{
+    struct m3_drawing drawing;
+    if (is_drawing(&drawing, x)) {
+        m3_drawing_piece(bytes, &drawing, first, n);
+        return;
+    }
+    m3_fill_value *const value = m3_fill_real(&x->fill);
+    for (int64_t i = 0; i < n; i++) m3_store_real(bytes, x->tensor.dtype, i, value(&x->fill, first + i));
 }
 
 void m3_planned_piece(void *bytes, const struct m3_planned_operand *x, int64_t first, int64_t n)
 {
     const struct m3_fill *f = &x->fill;
-    for (int64_t i = 0; i < n; i++) {
-        switch (x->tensor.dtype) {
-        case M3_F32: ((float *)bytes)[i] = (float)m3_fill_real(f, first + i); break;
-        case M3_BF16: ((uint16_t *)bytes)[i] = m3_bf16_of((float)m3_fill_real(f, first + i)); break;
-        case M3_F16: ((uint16_t *)bytes)[i] = f16_of(m3_fill_real(f, first + i)); break;
-        case M3_F8_E4M3: {
-            const double drawn = (double)m3_draw(f->key, (uint64_t)(first + i), 31) - 15;
-            const int whole = !strcmp(f->kind, "whole") || !strcmp(f->kind, "zeros") || !strcmp(f->kind, "one_hot");
-            ((unsigned char *)bytes)[i] = m3_fill_e4m3(whole ? m3_fill_real(f, first + i) : drawn / 8);
-            break;
-        }
-        case M3_I64: ((int64_t *)bytes)[i] = m3_fill_id(f, first + i); break;
-        case M3_I32: ((int32_t *)bytes)[i] = (int32_t)m3_fill_id(f, first + i); break;
-        default: ((unsigned char *)bytes)[i] = (unsigned char)m3_fill_id(f, first + i);
-        }
+    switch (x->tensor.dtype) {
+    case M3_F32:
+    case M3_BF16:
+    case M3_F16:
+    case M3_F8_E4M3: put_reals(bytes, x, first, n); break;
+    case M3_I64:
+        for (int64_t i = 0; i < n; i++) ((int64_t *)bytes)[i] = m3_fill_id(f, first + i);
+        break;
+    case M3_I32:
+        for (int64_t i = 0; i < n; i++) ((int32_t *)bytes)[i] = (int32_t)m3_fill_id(f, first + i);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++) ((unsigned char *)bytes)[i] = (unsigned char)m3_fill_id(f, first + i);
     }
 }
 
