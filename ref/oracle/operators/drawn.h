@@ -6,6 +6,8 @@
 
 #include "base/weight.h"
 
+enum { M3_DRAWN_NAME = 96 };
+
 struct m3_drawing {
     uint64_t key;
     int64_t levels;             /* at most 2^24; at most 256 for dtypes other than F32 */

@@ -54,11 +54,17 @@ static int take_choices(const struct evaluating *e, struct m3_values_of_tap *to,
     return M3_OK;
 }
 
+/* Has it a row for each row of the outputs? */
+static int is_by_row(const struct evaluating *e, const char *letters)
+{
+    return letters[0] == 'T' || (letters[0] == 'P' && m3_operator_by_row(e->f->op));
+}
+
 /* Rows [first, first + rows) of an operand that is read row by row. */
 static struct m3_tensor rows_of(const struct evaluating *e, const struct m3_operand_row *row, const struct m3_tensor *t)
 {
     struct m3_tensor part = *t;
-    if (e->rows == 0 || row->letters[0] != 'T') return part;
+    if (e->rows == 0 || !is_by_row(e, row->letters)) return part;
     const int64_t width = t->count / t->shape[0];
     part.shape[0] = e->rows;
     part.count = e->rows * width;
@@ -119,8 +125,7 @@ static enum m3_tap input_of(const struct evaluating *e, enum m3_tap tap, int i)
 /* Rows of a tap that are computed. */
 static int64_t tap_rows(const struct evaluating *e, enum m3_tap tap)
 {
-    const int is_text = m3_tap_table[tap].shape[0] == 'T';
-    return is_text && e->rows > 0 ? e->rows : m3_tap_rows(&e->setting, tap, m3_fragment_layer(e->f, tap));
+    return is_by_row(e, m3_tap_table[tap].shape) && e->rows > 0 ? e->rows : m3_tap_rows(&e->setting, tap, m3_fragment_layer(e->f, tap));
 }
 
 static void *room_for(const struct evaluating *e, enum m3_tap tap)
@@ -286,8 +291,9 @@ static int evaluate_rows(struct evaluating *e)
     const struct m3_fragment *f = e->f;
     const struct m3_evaluation_how *how = e->how;
     const struct m3_case *c = &f->the_case;
+    const int64_t first = f->dims['T'] ? e->first : 0;          /* patches have no ids and positions */
     /* clang-format off */
-    e->request = (struct m3_request){ .ids = c->ids + e->first, .positions = c->positions + e->first, .T = c->T,
+    e->request = (struct m3_request){ .ids = c->ids + first, .positions = c->positions + first, .T = c->T,
                                       .seen = c->seen, .pictures = &c->pictures, .end_layer = 1, .linear = how->linear,
                                       .semantics = how->semantics ? how->semantics : &f->semantics,
                                       .threads = how->threads, .replacement = how->replacement, .force = how->force };
@@ -328,7 +334,7 @@ static int keep_rows(struct evaluating *e, int64_t before)
 static int needs_all_rows(const struct m3_fragment *f)
 {
     const struct m3_operand_row *output = &f->op->outputs[0];
-    return m3_fragment_rows(f) != f->dims['T'] || (output->role == M3_ROLE_TAP && output->tap == M3_TAP_FUSED);
+    return !m3_operator_by_row(f->op) || (output->role == M3_ROLE_TAP && output->tap == M3_TAP_FUSED);
 }
 
 /* All rows are computed; the listed ones are kept. */

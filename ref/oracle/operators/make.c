@@ -183,8 +183,17 @@ static json_t *described(const struct making *m, int64_t at)
     const struct m3_planned_case *c = &m->cases[at];
     json_t *outputs = m3_planned_outputs(c), *rows = c->row_count ? json_array() : json_null();
     for (int64_t i = 0; i < c->row_count; i++) json_array_append_new(rows, json_integer(c->rows[i]));
-    return json_pack("{s:I, s:s, s:O, s:o, s:o, s:O, s:b}", "case", (json_int_t)c->number, "what", c->what, "params",
-                     c->parameters, "outputs", outputs, "rows", rows, "catches", m->catches[at], "exact", c->exact);
+    json_t *entry =
+        json_pack("{s:I, s:s, s:O, s:o, s:o, s:O, s:b}", "case", (json_int_t)c->number, "what", c->what, "params",
+                  c->parameters, "outputs", outputs, "rows", rows, "catches", m->catches[at], "exact", c->exact);
+    int status;
+    json_t *drawn = m3_planned_drawn(c, &status);
+    if (status || (drawn && json_object_set(entry, "drawn", drawn))) {
+        json_decref(entry);
+        entry = NULL;
+    }
+    json_decref(drawn);
+    return entry;
 }
 
 static int declare(struct making *m, struct m3_writer *writer)
@@ -198,6 +207,7 @@ static int declare(struct making *m, struct m3_writer *writer)
         for (int k = 0; !status && k < c->count; k++) {
             const struct m3_tensor *t = &c->operands[k].tensor;
             char name[96];
+            if (c->operands[k].is_drawn) continue;
             snprintf(name, sizeof name, "%" PRId64 ".%s", c->number, t->name);
             status = m3_writer_tensor(writer, name, t->dtype, t->rank, t->shape, m->error);
         }
@@ -242,7 +252,7 @@ static int write_file(struct making *m, const char *path)
     if (!status) status = m3_writer_begin(writer, m->error);
     for (int64_t i = 0; !status && i < m->count; i++)
         for (int k = 0; !status && k < m->cases[i].count; k++)
-            status = write_operand(m, writer, &m->cases[i].operands[k]);
+            if (!m->cases[i].operands[k].is_drawn) status = write_operand(m, writer, &m->cases[i].operands[k]);
     if (!status) return m3_writer_commit(writer, m->error);
     m3_writer_abandon(writer);
     return status;
@@ -263,7 +273,7 @@ static int plan_all(struct making *m)
         if (plan && !m3_plan_is_of(plan, m->op->name)) continue;
         status = m3_plan_case(&m->cases[m->count], m->op, plan, m->count, m->options, m->error);
         m->catches[m->count] = json_array();
-        m->summary->bytes += m->cases[m->count].bytes;
+        m->summary->bytes += m->cases[m->count].stored;
         m->summary->structured += plan != NULL;
         m->count++;
     }

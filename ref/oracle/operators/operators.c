@@ -154,6 +154,14 @@ const struct m3_operator_row *m3_operator_named(const char *name)
     return NULL;
 }
 
+int m3_operator_by_row(const struct m3_operator_row *op)
+{
+    const char rows = op->outputs[0].letters[0];
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
+        if (op->operands[i].role == M3_ROLE_GRID || op->operands[i].role == M3_ROLE_ENDS) return 0;
+    return rows == 'T' || rows == 'P';
+}
+
 int m3_shape_by_letters(int64_t shape[M3_MAX_RANK], const char *letters, const int64_t *sizes)
 {
     int rank = 0;
