@@ -37,11 +37,9 @@ static int take_reals(const struct evaluating *e, struct m3_values_of_tap *to, c
     }
     to->values = to->owned = malloc((size_t)t->count * size + 1);
     if (!to->owned) return m3_fail_memory(e->error, t->name, (size_t)t->count * size);
-    for (int64_t i = 0; i < t->count; i++) {
-        const double x = m3_decode(t->dtype, t->data, i);
-        if (size == sizeof(double)) ((double *)to->owned)[i] = x;
-        else ((float *)to->owned)[i] = (float)x;
-    }
+    const struct m3_weight all = { .data = t->data, .dtype = t->dtype, .rows = 1, .cols = t->count };
+    if (size == sizeof(double)) m3_expand_f64(to->owned, &all, 0, 0, t->count);
+    else m3_expand_f32(to->owned, &all, 0, 0, t->count);
     return M3_OK;
 }
 
