@@ -166,6 +166,9 @@ static int compute(const struct evaluating *e, enum m3_tap wanted)
     r.rows = tap_rows(e, tap);
     r.y = room_for(e, tap);
     r.second = second < M3_TAPS ? room_for(e, second) : NULL;
+    if (e->f->drawn && tap == M3_TAP_ROUTED)        /* of one row */
+        status = m3_drawn_experts_need(e->f->drawn, r.in[1], e->model->config.K, e->how->threads, e->error);
+    if (status) return status;
     if (!r.y || (second < M3_TAPS && !r.second)) return m3_fail_memory(e->error, m3_tap_table[tap].name, 0);
     return e->how->engine->tap(e->model, &r, e->error);
 }
@@ -354,24 +357,44 @@ static int evaluate_and_choose(struct evaluating *e)
     return status;
 }
 
+/* Row by row where the weights of experts are made for a row; otherwise rows that follow each other at once. */
+static int evaluate_listed(struct evaluating *e)
+{
+    const int64_t *rows = e->how->rows, count = e->how->count;
+    int status = M3_OK;
+    for (int64_t r = 0; !status && r < count; r += e->rows) {
+        e->first = rows[r];
+        for (e->rows = 1; !e->f->drawn && r + e->rows < count && rows[r + e->rows] == e->first + e->rows;) e->rows++;
+        status = evaluate_rows(e);
+        if (!status) status = keep_rows(e, r);
+    }
+    return status;
+}
+
+static int evaluate_all_by_row(struct evaluating *e)
+{
+    struct m3_evaluation_how how = *e->how;
+    how.count = m3_fragment_rows(e->f);
+    int64_t *rows = malloc((size_t)how.count * sizeof *rows);
+    if (!rows) return m3_fail_memory(e->error, e->f->op->name, (size_t)how.count * sizeof *rows);
+    for (int64_t r = 0; r < how.count; r++) rows[r] = r;
+    how.rows = rows;
+    e->how = &how;
+    const int status = evaluate_listed(e);
+    free(rows);
+    return status;
+}
+
 int m3_evaluate(struct m3_evaluation *result, const struct m3_fragment *f, const struct m3_evaluation_how *how,
                 struct m3_error *error)
 {
     struct evaluating e = { .f = f, .how = how, .result = result, .error = error };
-    int status = M3_OK;
     *result = (struct m3_evaluation){ .taps = calloc(M3_TAPS, sizeof *result->taps) };
     if (!result->taps) return m3_fail_memory(error, f->op->name, M3_TAPS * sizeof *result->taps);
     e.model = how->model ? how->model : &f->model;
     e.setting = (struct m3_setting){ .model = e.model, .semantics = &f->semantics, .the_case = &f->the_case };
-    if (!how->rows) return evaluate_rows(&e);
-    if (needs_all_rows(f)) return evaluate_and_choose(&e);
-    for (int64_t r = 0; !status && r < how->count; r += e.rows) {
-        e.first = how->rows[r];
-        for (e.rows = 1; r + e.rows < how->count && how->rows[r + e.rows] == e.first + e.rows;) e.rows++;
-        status = evaluate_rows(&e);
-        if (!status) status = keep_rows(&e, r);
-    }
-    return status;
+    if (!how->rows) return f->drawn ? evaluate_all_by_row(&e) : evaluate_rows(&e);
+    return needs_all_rows(f) ? evaluate_and_choose(&e) : evaluate_listed(&e);
 }
 
 void m3_evaluation_free(struct m3_evaluation *result)

@@ -50,7 +50,7 @@ static int call_of(struct m3_fragment **call, const struct making *m, const stru
     char name[224];
     struct finding finding = { c };
     snprintf(name, sizeof name, "case %" PRId64 " (%s)", c->number, c->what);
-    const struct m3_operand_source source = { &finding, find, c->parameters, name };
+    const struct m3_operand_source source = { &finding, find, c->parameters, name, NULL };
     return m3_fragment_make(call, c->op, &source, m->error);
 }
 

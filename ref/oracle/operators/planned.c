@@ -347,7 +347,7 @@ static void sort_rows(int64_t *rows, int64_t n)
 /* How many rows of a case that is not long are judged, so that a verdict takes seconds; 0: all. */
 static int64_t few_rows(const struct m3_planned_case *c, int64_t rows)
 {
-    enum { MOST = 24, OF_DRAWN = 6 };
+    enum { MOST = 24, OF_DRAWN = 4 };
     static const int64_t most_elements = 1 << 22;
     int64_t width = 0;
     for (int i = 0; i < M3_OPERATOR_OUTPUTS && c->op->outputs[i].role != M3_ROLE_NONE; i++) {
