@@ -196,6 +196,7 @@ static int judge_without_tap(struct checking *c, int i)
         take_tiers(stage, &tiers);
         stage->n = made.n, stage->f = made.f;
         measure(stage, &s);
+        stage->rows_left_out = rows - s.rows;
         if (!m3_is_judged(stage->verdict)) stage->note = "no element of it can be judged";
         stage->index[0] = tiers.worst;
         place(stage, &s, width);

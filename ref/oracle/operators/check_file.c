@@ -121,6 +121,24 @@ static int judge_cases(struct checking *c)
     return status;
 }
 
+/* No verdict is silent about rows that it does not cover. */
+static void say_left_out(struct m3_comparison *all)
+{
+    int64_t rows = 0, outputs = 0;
+    const char *first = NULL;
+    for (int64_t i = 0; i < all->count; i++) {
+        const struct m3_stage *stage = &all->stages[i];
+        if (stage->rows_left_out == 0) continue;
+        if (!first) first = stage->tap;
+        rows += stage->rows_left_out;
+        outputs++;
+    }
+    if (first)
+        m3_fail(&all->notes, M3_OK,
+                "rows left out because their operands are no numbers: %" PRId64 ", in %" PRId64 " %s, first %s", rows,
+                outputs, outputs == 1 ? "output" : "outputs", first);
+}
+
 static void settle(struct checking *c)
 {
     struct m3_comparison *all = &c->check->comparison;
@@ -129,6 +147,7 @@ static void settle(struct checking *c)
     if (others > 0)
         m3_fail(&all->notes, M3_OK, "%s: tensors that are no output of a case: %" PRId64,
                 m3_safetensors_path(c->results), others);
+    say_left_out(all);
     const struct m3_tally tally = { .judged = all->judged,
                                     .failed = all->failed,
                                     .suspect = all->suspects,

@@ -70,6 +70,23 @@ static struct m3_tensor rows_of(const struct evaluating *e, const struct m3_oper
     return part;
 }
 
+/* What a module reads in place of the embedding of the row at position 0. */
+static int zero_position_0(const struct evaluating *e, struct m3_values_of_tap *to, const struct m3_tensor *t)
+{
+    const size_t row = (size_t)(t->count / t->shape[0]) * e->how->engine->real_bytes;
+    if (!(e->f->op->kind & M3_LAYER_MODULE)) return M3_OK;
+    if (e->request.semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return M3_OK;
+    if (!to->owned) {
+        to->owned = malloc((size_t)t->shape[0] * row + 1);
+        if (!to->owned) return m3_fail_memory(e->error, t->name, (size_t)t->shape[0] * row);
+        memcpy(to->owned, to->values, (size_t)t->shape[0] * row);
+        to->values = to->owned;
+    }
+    for (int64_t r = 0; r < t->shape[0]; r++)
+        if (e->request.positions[r] == 0) memset((char *)to->owned + (size_t)r * row, 0, row);
+    return M3_OK;
+}
+
 static int take_operands(const struct evaluating *e)
 {
     int status = M3_OK;
@@ -80,6 +97,7 @@ static int take_operands(const struct evaluating *e)
         struct m3_values_of_tap *to = &e->result->taps[row->tap];
         const struct m3_tensor t = rows_of(e, row, &e->f->operands[i]);
         status = m3_tap_table[row->tap].kind == M3_KIND_REALS ? take_reals(e, to, &t) : take_choices(e, to, &t);
+        if (!status && row->tap == M3_TAP_EMBED) status = zero_position_0(e, to, &t);
     }
     return status;
 }

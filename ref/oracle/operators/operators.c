@@ -137,7 +137,7 @@ static const struct m3_operator_row rows[] = {
         WEIGHT("enorm", "H", MTP_EMBED_NORM, 0, "offset from 1"),
         WEIGHT("hnorm", "H", MTP_HIDDEN_NORM, 0, "offset from 1"), WEIGHT("eh_proj", "H2H", MTP_EH_PROJ, 0, "") },
       { MAYBE("e", "TH", MTP_EMBED_NORM, ""), MAYBE("h", "TH", MTP_HIDDEN_NORM, ""), TAP("y", "TH", MTP_EH_PROJ, "") },
-      "eps,mtp_join" },
+      "eps,mtp_join,mtp_zero_position0" },
 };
 /* clang-format on */
 
