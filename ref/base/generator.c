@@ -23,6 +23,13 @@ uint64_t m3_draw(uint64_t key, uint64_t i, uint64_t m)
     return (mix(key + (i + 1) * 0x9E3779B97F4A7C15u) >> 32) * m >> 32;
 }
 
+void m3_draw_run(uint32_t *out, uint64_t key, uint64_t first, int64_t n, uint64_t m)
+{
+    const uint64_t start = key + (first + 1) * 0x9E3779B97F4A7C15u;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (uint32_t)((mix(start + (uint64_t)i * 0x9E3779B97F4A7C15u) >> 32) * m >> 32);
+}
+
 static int contains(const char *name, const char *part) { return strstr(name, part) != NULL; }
 
 static int ends_in(const char *name, const char *end)

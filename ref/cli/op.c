@@ -18,6 +18,7 @@
 #include "model/plugin.h"
 #include "oracle/error/profile.h"
 #include "oracle/operators/check_file.h"
+#include "oracle/operators/drawn_file.h"
 #include "oracle/operators/list.h"
 #include "oracle/operators/make.h"
 #include "oracle/operators/results.h"
@@ -34,6 +35,7 @@ static const char help[] =
     "                     [--html OUT] [--threads N]\n"
     "       m3ref op NAME --ops LIB[,WORDS] [--check CASES | options of --make] [options of --check] [--timeout S]\n"
     "       m3ref op NAME --perf [--ops LIB[,WORDS]] [options of --make] [--precision f32|f64] [--threads N] [--json]\n"
+    "       m3ref op NAME --draw CASES OUT [--only TENSOR] [--threads N]\n"
     "\n"
     "Tests one operator, such as a kernel that you wrote, without a model. --make writes a file of cases: operands\n"
     "as tensors \"0.x\", \"0.w\", \"1.x\", .., and what each case covers in the metadata. Your program reads it and\n"
@@ -46,7 +48,7 @@ static const char help[] =
     "  --make CASES        write cases. Structured cases come first: edges, ties, masks, odd sizes, empty experts.\n"
     "                      Cases of drawn values follow. A set that zeros or a known mistake would pass is refused\n"
     "  --sizes CLASS       sizes of the drawn cases: tiny (default), small, real (the released sizes; with attention\n"
-    "                      65,536 tokens, of which some rows are judged), or sizes by letter, T=7,H=64\n"
+    "                      65,536 tokens), or sizes by letter, T=7,H=64. Of large cases some rows are judged\n"
     "  --dtype DTYPE       how operands are stored: f32 (default), bf16 or f16. Results may have any float dtype\n"
     "  --seed S            seed of the drawn values (default 1)\n"
     "  --cases N           number of drawn cases (default 4)\n"
@@ -77,6 +79,8 @@ static const char help[] =
     "                      judge results; where a case lists rows, results may hold all rows or the listed ones\n"
     "  --profile NAME|FILE where the kernel may round: {profiles} or a JSON file (default fp32; SPEC 7.3);\n"
     "                      words add what else it may round, NAME+WORD+WORD: {words}\n"
+    "  --draw CASES OUT    write the operands that CASES gives by name and seed, because they have more than 1 GiB\n"
+    "  --only TENSOR       write one of them, such as 6.w1, or one expert of it, such as 6.w1.17\n"
     "  --all               print every output of every case; without it a verdict takes at most 25 lines\n"
     "  --json              print JSON lines\n"
     "  --junit OUT         write JUnit XML: one test case per output of a case\n"
@@ -88,12 +92,12 @@ static const char help[] =
     "suspect, or could not be judged; 3 not comparable: a result is missing or has another shape or dtype; 64 wrong\n"
     "usage; 65 bad file; 66 missing file; 69 plug-in not available; 70 internal error; 74 I/O error.\n";
 
-enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK, ACTION_PERF };
+enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK, ACTION_DRAW, ACTION_PERF };
 
 struct arguments {
     enum action action;
     const struct m3_operator_row *op;
-    const char *cases, *results, *profile, *junit, *html;
+    const char *cases, *results, *profile, *junit, *html, *only;
     struct m3_make_options make;
     struct m3_cli_op_from from;
     const struct m3_engine *engine;
@@ -108,6 +112,8 @@ enum {
     OPT_MAKE,
     OPT_RUN,
     OPT_CHECK,
+    OPT_DRAW,
+    OPT_ONLY,
     OPT_SIZES,
     OPT_DTYPE,
     OPT_SEED,
@@ -162,7 +168,8 @@ static int take_dtype(struct arguments *a, const char *text, struct m3_error *er
 static int take_action(struct arguments *a, enum action action, struct m3_error *error)
 {
     if (a->action != ACTION_NONE)
-        return m3_fail(error, M3_USAGE, "op: got two of --list, --make, --run, --check and --perf, expected one");
+        return m3_fail(error, M3_USAGE,
+                       "op: got two of --list, --make, --run, --check, --draw and --perf, expected one");
     a->action = action;
     if (action != ACTION_LIST && action != ACTION_PERF) a->cases = optarg;
     return M3_OK;
@@ -178,6 +185,8 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
     case OPT_RUN: return take_action(a, ACTION_RUN, error);
     case OPT_CHECK: return take_action(a, ACTION_CHECK, error);
     case OPT_PERF: return take_action(a, ACTION_PERF, error);
+    case OPT_DRAW: return take_action(a, ACTION_DRAW, error);
+    case OPT_ONLY: a->only = optarg; return M3_OK;
     case OPT_SIZES: return take_sizes(a, optarg);
     case OPT_DTYPE: return take_dtype(a, optarg, error);
     case OPT_SEED:
@@ -208,7 +217,7 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
     }
 }
 
-/* The names that are no options: the operator, and RESULTS of --run and --check. */
+/* The names that are no options: the operator, and RESULTS of --run and --check, OUT of --draw. */
 static int take_names(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     const int judges_plugin = a->ops.name && (a->action == ACTION_NONE || a->action == ACTION_CHECK);
@@ -216,13 +225,14 @@ static int take_names(struct arguments *a, int argc, char **argv, struct m3_erro
     const int expected = a->action == ACTION_LIST ? 0 : one_name ? 1 : 2;
     if (a->action == ACTION_NONE && !judges_plugin)
         return m3_fail(error, M3_USAGE,
-                       "op: got none of --list, --make, --run, --check, --perf and --ops, expected one");
+                       "op: got none of --list, --make, --run, --check, --draw, --perf and --ops, expected one");
     if (argc - optind != expected)
         return m3_fail(error, M3_USAGE, "op: got %d names, expected %s", argc - optind,
                        expected == 0                               ? "none with --list"
                        : a->action == ACTION_PERF || judges_plugin ? "NAME alone with --ops or --perf"
                        : expected == 1                             ? "NAME --make CASES"
-                                                                   : "NAME, and two files after --run or --check");
+                                                                   : "NAME, and two files after --run, --check or --draw");
+    if (a->only && a->action != ACTION_DRAW) return m3_fail(error, M3_USAGE, "--only: expected it with --draw alone");
     if (expected == 0) return M3_OK;
     a->op = m3_operator_named(argv[optind]);
     if (expected == 2) a->results = argv[optind + 1];
@@ -243,6 +253,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "json", no_argument, NULL, OPT_JSON },           { "html", required_argument, NULL, OPT_HTML },
         { "junit", required_argument, NULL, OPT_JUNIT }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
         { "perf", no_argument, NULL, OPT_PERF },
+        { "junit", required_argument, NULL, OPT_JUNIT },   { "draw", required_argument, NULL, OPT_DRAW },
+        { "only", required_argument, NULL, OPT_ONLY },
         { "threads", required_argument, NULL, OPT_THREADS }, { "help", no_argument, NULL, OPT_HELP },
         { "from", required_argument, NULL, OPT_FROM },     { "tap", required_argument, NULL, OPT_TAP },
         { "model", required_argument, NULL, OPT_MODEL },   { "case", required_argument, NULL, OPT_CASE },
@@ -347,6 +359,22 @@ static int run_command(void *arguments)
     struct m3_error notes = { 0 }, error = { 0 };
     const int status = run(arguments, &error);
     return m3_cli_end(status, &notes, &error);
+}
+
+static int draw(const struct arguments *a, struct m3_error *error)
+{
+    struct m3_safetensors *file = NULL;
+    struct m3_case_file cases = { 0 };
+    struct m3_standard in = { 0 }, out = { 0 };
+    int status = open_cases(&cases, &file, &in, a, error);
+    if (!status) status = m3_standard_output(&out, a->results, error);
+    if (!status) status = m3_write_drawn(&cases, out.path, a->only, (int)a->threads, error);
+    if (!status) status = m3_standard_send(&out, error);
+    m3_case_file_close(&cases);
+    m3_safetensors_close(file);
+    m3_standard_end(&in);
+    m3_standard_end(&out);
+    return status;
 }
 
 typedef int report_function(FILE *, const struct m3_report_subject *, struct m3_error *);
@@ -457,6 +485,7 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     m3_cli_writes(&paths, "--html", a->html);
     if (a->action == ACTION_MAKE) m3_cli_writes(&paths, "--make", cases);
     if (a->action == ACTION_RUN) m3_cli_writes(&paths, "RESULTS", results);
+    if (a->action == ACTION_DRAW) m3_cli_writes(&paths, "OUT", results);
     if (a->action != ACTION_MAKE) m3_cli_reads(&paths, "CASES", cases);
     if (a->action == ACTION_CHECK) m3_cli_reads(&paths, "RESULTS", results);
     m3_cli_reads_profile(&paths, a->profile);
@@ -479,6 +508,7 @@ int m3_cli_op(int argc, char **argv)
         case ACTION_MAKE: status = make(&a, &error); break;
         case ACTION_PERF: status = perf(&a, &error); break;
         case ACTION_RUN: return m3_cli_ops_run(&a.ops, run_command, &a);
+        case ACTION_DRAW: status = draw(&a, &error); break;
         default: status = check(&a, &error);
         }
     }

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "ops/outside.h"
 
-enum { M3_LIBRARY_ABI = 1 };
+enum { M3_LIBRARY_ABI = 2 };
 
 int m3_library_abi(void);
 const char *m3_library_version(void);
@@ -59,6 +59,14 @@ struct m3_library_run {
     struct m3_library_ops ops;
 };
 int m3_library_run(const struct m3_library_run *task, struct m3_error *error);
+
+/* Writes drawn operands of a file of cases: `m3ref op NAME --draw`. */
+struct m3_library_draw {
+    const char *cases, *drawn;
+    const char *only;           /* "6.w1", or one expert of it, "6.w1.17"; NULL: all */
+    int threads;
+};
+int m3_library_draw(const struct m3_library_draw *task, struct m3_error *error);
 
 /* A verdict. */
 struct m3_library_report {

@@ -5,6 +5,7 @@
 #include "library/private.h"
 #include "oracle/error/profile.h"
 #include "oracle/operators/check_file.h"
+#include "oracle/operators/drawn_file.h"
 #include "oracle/operators/from_dump/from_dump.h"
 #include "oracle/operators/make.h"
 #include "oracle/operators/results.h"
@@ -95,6 +96,18 @@ int m3_library_run(const struct m3_library_run *task, struct m3_error *error)
     if (!status && task->only >= 0) status = keep_one(&cases, task->only, error);
     if (!status)
         status = m3_write_results(&cases, task->results, engine, replacement, task->threads, task->bounds, error);
+    m3_case_file_close(&cases);
+    m3_safetensors_close(file);
+    return status;
+}
+
+int m3_library_draw(const struct m3_library_draw *task, struct m3_error *error)
+{
+    struct m3_safetensors *file = NULL;
+    struct m3_case_file cases = { 0 };
+    int status = m3_safetensors_open_as(&file, task->cases, "cases", error);
+    if (!status) status = m3_case_file_open(&cases, NULL, file, error);
+    if (!status) status = m3_write_drawn(&cases, task->drawn, task->only, task->threads, error);
     m3_case_file_close(&cases);
     m3_safetensors_close(file);
     return status;

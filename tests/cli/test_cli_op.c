@@ -50,6 +50,15 @@ static const struct {
     { "linear --make @/x --sizes T=5x", 64, "T=5x" },
     { "linear --make @/x --sizes T=99999999999999999999", 64, "T=" },
     { "linear --make @/x --sizes Z=5", 64, "Z" },
+    { "select_blocks --make @/x --sizes N=2000000000", 64, "more than 64 GiB" },
+    { "attend_blocks --make @/x --sizes N=2000000000", 64, "more than 64 GiB" },
+    { "linear --make @/x --sizes T=2147483647,H=2147483647", 64, "x [2147483647,2147483647]" },
+    { "linear --make @/x --sizes I=2147483647,T=64", 64, "more than 64 GiB" },
+    { "linear --draw @/c", 64, "names" },
+    { "linear --draw @/c @/c", 64, "c" },
+    { "linear --draw @/c @/x", 64, "no drawn tensor" },
+    { "linear --draw @/r @/x", 65, "cases" },
+    { "linear --make @/x --only 0.w", 64, "--only" },
     { "linear --make @/x --dtype f8", 64, "f8" },
     { "linear --make @/x --seed -1", 64, "seed" },
     { "linear --make @/x --cases 1000000", 64, "cases" },
@@ -246,6 +255,106 @@ START_TEST(results)
 }
 END_TEST
 
+/* ---- weights that are drawn */
+
+static const struct {
+    const char *find, *by, *says;
+} bad_rules[] = {
+    { "\"dtype\":\"F32\"", "\"dtype\":\"I32\"", "w1: dtype" },
+    { "\"seed\":1", "\"seed\":-1", "w1: seed" },
+    { "\"name\":\"experts.6.w1\"", "\"name\":1", "w1: name" },
+    { "\"levels\":16777216", "\"levels\":0", "w1: levels" },
+    { "\"levels\":16777216", "\"levels\":16777217", "w1: levels" },
+    { "\"offset\":8388608.0", "\"offset\":\"a\"", "w1: offset" },
+    { "[700,512,256]", "[700,0,256]", "w1: shape" },
+    { "[700,512,256]", "[700]", "w1: got rank 1" },
+    { "[700,512,256]", "[699,512,256]", "w3: got size 700" },
+    { "[700,512,256]", "[9223372036854775807,512,256]", "w1: shape" },
+    { "[700,512,256]", "[1048577,512,256]", "w1: shape" },
+    { "\"drawn\":{\"w1\":", "\"drawn\":3,\"was\":{\"w1\":", "drawn: got no object" },
+    { "\"drawn\":{\"w1\":", "\"drawn\":{\"w9\":", "no operand w1" },
+};
+enum { BAD_RULES = sizeof bad_rules / sizeof bad_rules[0] };
+
+/* Replaces text in the metadata of a file by as long a text, with spaces at the end. */
+static void replace_in_header(const char *path, const char *find, const char *by)
+{
+    char from[200] = "", to[200] = "";
+    size_t size;
+    for (; *find; find++) snprintf(from + strlen(from), 4, "%s%c", *find == '"' ? "\\" : "", *find);
+    for (; *by; by++) snprintf(to + strlen(to), 4, "%s%c", *by == '"' ? "\\" : "", *by);
+    unsigned char *bytes = read_bytes(path, &size);
+    const size_t length = strlen(from), more = strlen(to), grown = size + more - length;
+    unsigned char *made = malloc(grown + 16);
+    char *at = memmem(bytes, size, from, length);
+    ck_assert_msg(at != NULL, "no %s", from);
+    const size_t before = (size_t)((unsigned char *)at - bytes);
+    uint64_t header;
+    memcpy(&header, bytes, 8);
+    header += more - length;
+    const size_t pad = (8 - header % 8) % 8, end = 8 + (size_t)header;
+    memcpy(made, bytes, before);
+    memcpy(made + before, to, more);
+    memcpy(made + before + more, bytes + before + length, end - before - more);
+    memset(made + end, ' ', pad);
+    memcpy(made + end + pad, bytes + (end + length - more), size - (end + length - more));
+    header += pad;
+    memcpy(made, &header, 8);
+    write_bytes(path, made, grown + pad);
+    free(bytes);
+    free(made);
+}
+
+/* Goal:  a malformed rule of drawn weights: one line that names it, status 65, for --run and --check.
+ * Seen to fail with levels and the number of experts not checked. */
+START_TEST(rules)
+{
+    static const char make[] = "experts --make @/c --cases 1 --seed 1 --sizes T=2,E=700,H=256,F=512,K=1";
+    ck_assert_int_eq(op_status(make), 0);
+    ck_assert_int_eq(op_status("experts --run @/c @/r"), 0);
+    ck_assert_int_eq(op_status("experts --check @/c @/r"), 0);
+    replace_in_header(in_folder("c"), bad_rules[_i].find, bad_rules[_i].by);
+    for (int form = 0; form < 2; form++) {
+        const int status = op_status(form ? "experts --check @/c @/r" : "experts --run @/c @/x");
+        ck_assert_msg(status == 65, "rule %d, form %d: status %d", _i, form, status);
+        ck_assert_int_eq(error_lines(), 1);
+        ck_assert(has("err", bad_rules[_i].says));
+        ck_assert(!exists("x"));
+    }
+}
+END_TEST
+
+/* ---- rows that are left out */
+
+/* Goal:  a verdict says how many rows it does not cover, and an output none of whose rows is judged is no pass.
+ * Seen to fail without the note, and with rows of noise not counted. */
+START_TEST(left_out)
+{
+    static const struct {
+        const char *op, *tensor, *says;
+        int status;
+    } rows[] = {
+        { "rms_norm", "4.x", "are no numbers: 1, in 1 output, first 4.y", 2 },       /* of one row */
+        { "rms_norm", "3.x", "are no numbers: 1, in 1 output, first 3.y", 0 },
+        { "residual_norm", "3.a", "are no numbers: 2, in 2 outputs, first 3.sum", 0 },
+        { "jitter", "0.x", "are no numbers: 1, in 1 output, first 0.y", 0 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct change change = { rows[i].op, rows[i].tensor, NULL, NULL, 'v', 0, NAN, NULL };
+        ck_assert_int_eq(m3ref("op %s --make %s", rows[i].op, in_folder("c")), 0);
+        write_changed(in_folder("c"), in_folder("bad"), &change);
+        ck_assert_int_eq(m3ref("op %s --run %s %s", rows[i].op, in_folder("bad"), in_folder("r")), 0);
+        const int status = m3ref("op %s --check %s %s", rows[i].op, in_folder("bad"), in_folder("r"));
+        ck_assert_msg(status == rows[i].status, "%s %s: status %d", rows[i].op, rows[i].tensor, status);
+        ck_assert_msg(has("out", rows[i].says), "%s %s", rows[i].op, rows[i].tensor);
+        ck_assert_int_eq(has("out", "not judged"), rows[i].status != 0);
+        ck_assert_int_eq(m3ref("op %s --run %s %s", rows[i].op, in_folder("c"), in_folder("r")), 0);
+        ck_assert_int_eq(m3ref("op %s --check %s %s", rows[i].op, in_folder("c"), in_folder("r")), 0);
+        ck_assert(!has("out", "left out"));
+    }
+}
+END_TEST
+
 Suite *m3_suite(void)
 {
     Suite *suite = suite_create("m3ref op");
@@ -256,6 +365,8 @@ Suite *m3_suite(void)
     tcase_add_loop_test(all, words, 0, BAD_WORDS);
     tcase_add_loop_test(all, files, 0, CHANGES);
     tcase_add_test(all, results);
+    tcase_add_loop_test(all, rules, 0, BAD_RULES);
+    tcase_add_test(all, left_out);
     suite_add_tcase(suite, all);
     return suite;
 }

@@ -551,6 +551,7 @@ static inline void w_mtp_join(struct witness *w)
     const double eps = op_number(w->c, "eps");
     double *first = op_output(w->c, "e", 0, T, H, 0), *second = op_output(w->c, "h", 0, T, H, 0);
     double *both = w_room(w, 2 * T * H);
+    if (op_word_is(w->c, "mtp_zero_position0", "true")) memset(e.x, 0, (size_t)H * sizeof *e.x);
     w_rms(first, e.x, enorm.x, T, H, eps, 1);
     w_rms(second, h.x, hnorm.x, T, H, eps, 1);
     for (int64_t t = 0; t < T; t++)

@@ -1,36 +1,54 @@
 /* Blame of taps that the caller gives one by one. */
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "oracle/blame/private/blame.h"
 
+/* Row r of the values. */
+static void read_reals(struct m3_blame_values *v, const struct m3_blame_item *item, const struct m3_given_tap *given,
+                       int64_t r)
+{
+    const struct m3_tensor *t = given->tensor;
+    const int64_t width = item->width;
+    const struct m3_weight rows = { .data = t->data, .dtype = t->dtype, .rows = t->shape[0], .cols = width };
+    double *to = v->values + r * width;
+    int usable = 1;
+    m3_expand_f64(to, &rows, given->at[r], 0, width);
+    for (int64_t i = 0; i < width; i++) usable &= fabs(to[i]) <= (double)FLT_MAX;
+    for (int64_t i = 0; i < width && !usable; i++)
+        if (!m3_is_operand(to[i], item->tap)) return;
+    v->usable[r] = 1;
+}
+
+static void read_ids(struct m3_blame_values *v, const struct m3_blame_item *item, const struct m3_given_tap *given,
+                     int64_t r)
+{
+    for (int64_t i = 0; i < item->width; i++) {
+        const int64_t id = m3_id_at(given->tensor, given->at[r] * item->width + i);
+        v->ids[r * item->width + i] = id == (int32_t)id ? (int32_t)id : -2;
+    }
+    v->usable[r] = 1;
+}
+
 static int read_given(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item,
                       const struct m3_given_tap *given)
 {
-    const struct m3_tensor *t = given->tensor;
     const size_t room = (size_t)(given->rows * item->width) + 1;
     const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
     *v = (struct m3_blame_values){ .rows = given->rows, .width = item->width };
     if (ids) v->ids = malloc(room * sizeof *v->ids);
     else v->values = malloc(room * sizeof *v->values);
     v->numbers = malloc(((size_t)given->rows + 1) * sizeof *v->numbers);
-    v->usable = malloc((size_t)given->rows + 1);
+    v->usable = calloc((size_t)given->rows + 1, 1);
     if ((!v->ids && !v->values) || !v->numbers || !v->usable)
         return m3_fail_memory(b->error, item->name, room * sizeof *v->values);
     memcpy(v->numbers, given->numbers, (size_t)given->rows * sizeof *v->numbers);
 #pragma omp parallel for num_threads(m3_team(b->setting->ctx, given->rows * item->width))
     for (int64_t r = 0; r < given->rows; r++) {
-        v->usable[r] = 1;
-        for (int64_t i = 0; i < item->width; i++) {
-            const int64_t from = given->at[r] * item->width + i, to = r * item->width + i;
-            if (ids) {
-                const int64_t id = m3_id_at(t, from);
-                v->ids[to] = id == (int32_t)id ? (int32_t)id : -2;
-            } else {
-                v->values[to] = m3_decode(t->dtype, t->data, from);
-                v->usable[r] &= m3_is_operand(v->values[to], item->tap);
-            }
-        }
+        if (ids) read_ids(v, item, given, r);
+        else read_reals(v, item, given, r);
     }
     return M3_OK;
 }

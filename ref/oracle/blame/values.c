@@ -49,7 +49,6 @@ static void gather(struct m3_side_by_side *s, double *reference, const struct m3
         if (!got) continue;
         memcpy(got, dumped->values + r * item->width, bytes);
         if (b->reference) reference_row(reference + to, b, item, number);
-        else memcpy(reference + to, s->want + to, bytes);
     }
 }
 
@@ -149,8 +148,10 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     };
     /* clang-format on */
     struct m3_side_by_side s;
-    double *reference = malloc(((size_t)elements + 1) * sizeof *reference);
+    /* Without a run of the model, what the operator gives is the truth. */
+    double *owned = b->reference ? malloc(((size_t)elements + 1) * sizeof *owned) : NULL;
     int status = m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
+    double *reference = b->reference ? owned : s.want;
     if (!status && !reference) status = m3_fail_memory(b->error, item->name, (size_t)elements * sizeof *reference);
     if (!status) gather(&s, reference, b, item, dumped, recomputed, rounding);
     out->rows = s.rows;
@@ -164,6 +165,6 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
         snprintf(out->note, sizeof out->note, "its inputs are missing or no numbers in every row");
     }
     m3_side_by_side_free(&s);
-    free(reference);
+    free(owned);
     return status;
 }

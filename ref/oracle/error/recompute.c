@@ -151,14 +151,20 @@ static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, 
     return part;
 }
 
+/* Are the weights of experts made row by row? */
+static int is_made_by_row(const struct m3_recomputing *m) { return m->setting->need && m->row->op == M3_OP_EXPERT; }
+
 /* Calls one of the operator's functions, and releases its scratch memory. */
 static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing *))
 {
     for (int64_t r = 0, rows; function && r < m->rows && !m->status; r += rows) {
         const size_t mark = m3_scratch_mark(m->ctx);
-        rows = m->op->by_span ? m3_recompute_span(m, r) : m->rows;
+        rows = is_made_by_row(m) ? 1 : m->op->by_span ? m3_recompute_span(m, r) : m->rows;
         struct m3_recomputing part = part_of(m, r, rows);
-        const int status = function(&part);
+        if (is_made_by_row(m))
+            part.status = m->setting->need(m->setting->need_self, part.in[1].ids, m->config->K, m->ctx->threads,
+                                           m->error);
+        const int status = part.status ? part.status : function(&part);
         m->status = part.status;
         m3_recompute_check(m, status);
         m->bound.n = part.bound.n, m->bound.f = part.bound.f;
@@ -183,7 +189,7 @@ static int has_weights(struct m3_recomputing *m)
     int absent = 0;
     for (int i = 0; i < M3_GRAPH_WEIGHTS; i++) {
         m->w[i] = m3_graph_weight(m->setting->model, m->setting->semantics, m->tap, m->layer, i);
-        absent |= m->row->weights[i] && (!m->w[i] || !m->w[i]->data);
+        absent |= m->row->weights[i] && (!m->w[i] || (!m->w[i]->data && !is_made_by_row(m)));
     }
     if (!absent) return 1;
     char name[96] = "";

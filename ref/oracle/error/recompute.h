@@ -35,6 +35,9 @@ struct m3_setting {
     const struct m3_case *the_case;
     const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
     struct m3_ctx *ctx;
+    /* Makes the weights of the experts ids [count] of one row, which replace those of another row; NULL: all are there. */
+    int (*need)(void *self, const int32_t *ids, int64_t count, int threads, struct m3_error *error);
+    void *need_self;
     int unrounded;                          /* results are not rounded for storing */
     m3_recompute_instead *instead;          /* in place of the tap's value, bound and spread; NULL: those */
     enum m3_norm_scale {

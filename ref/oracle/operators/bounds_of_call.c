@@ -43,7 +43,8 @@ int m3_bounds_of_call(double *allowed, const struct m3_fragment *f, int output, 
 {
     const struct m3_operand_row *row = &f->op->outputs[output];
     const struct m3_setting setting = {
-        .model = &f->model, .semantics = &f->semantics, .the_case = &f->the_case, .profile = profile, .ctx = ctx
+        .model = &f->model, .semantics = &f->semantics, .the_case = &f->the_case, .profile = profile, .ctx = ctx,
+        .need = f->drawn ? m3_drawn_experts_need : NULL, .need_self = f->drawn
     };
     struct m3_recomputed made = { 0 };
     struct m3_trace *trace = NULL;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/generator.h"
+
 int m3_case_file_open(struct m3_case_file *cases, const struct m3_operator_row *op, const struct m3_safetensors *file,
                       struct m3_error *error)
 {
@@ -75,6 +77,10 @@ int m3_case_file_at(struct m3_operator_case *c, const struct m3_case_file *cases
                        c->number);
     c->what = what ? what : "";
     c->parameters = parameters;
+    c->drawn = json_object_get(entry, "drawn");
+    if (c->drawn && !json_is_object(c->drawn))
+        return m3_fail(error, M3_BAD_INPUT, "%s: case %" PRId64 ": drawn: got no object, expected one", path,
+                       c->number);
     c->exact = json_is_true(json_object_get(entry, "exact"));
     return take_rows(c, json_object_get(entry, "rows"), path, error);
 }
@@ -95,24 +101,76 @@ int m3_numbered_tensor(struct m3_tensor *tensor, const struct m3_safetensors *fi
     return found != NULL;
 }
 
+/* ---- operands that are drawn */
+
+static int take_shape(struct m3_tensor *t, const json_t *shape)
+{
+    const size_t rank = json_array_size(shape);
+    if (rank < 1 || rank > M3_MAX_RANK) return 0;
+    t->rank = (int)rank, t->count = 1;
+    for (int i = 0; i < t->rank; i++) {
+        t->shape[i] = json_integer_value(json_array_get(shape, (size_t)i));
+        if (t->shape[i] < 1 || __builtin_mul_overflow(t->count, t->shape[i], &t->count)) return 0;
+    }
+    return !__builtin_mul_overflow((uint64_t)t->count, m3_dtype_bytes(t->dtype), &t->bytes) && t->bytes <= INT64_MAX;
+}
+
+int m3_case_file_drawn(struct m3_tensor *t, struct m3_drawing *d, int *found, const struct m3_operator_case *c,
+                       const char *operand, const char *name, struct m3_error *error)
+{
+    const json_t *rule = json_object_get(c->drawn, operand), *seed = json_object_get(rule, "seed");
+    const json_t *offset = json_object_get(rule, "offset"), *scale = json_object_get(rule, "scale");
+    const char *of = json_string_value(json_object_get(rule, "name"));
+    const char *dtype = json_string_value(json_object_get(rule, "dtype"));
+    *found = rule != NULL;
+    if (!rule) return M3_OK;
+    *t = (struct m3_tensor){ .name = operand, .dtype = dtype ? m3_dtype_named(dtype) : M3_DTYPES };
+    *d = (struct m3_drawing){ .levels = json_integer_value(json_object_get(rule, "levels")),
+                              .offset = json_number_value(offset),
+                              .scale = json_number_value(scale),
+                              .dtype = t->dtype };
+    const char *wrong = NULL;
+    if (t->dtype != M3_F32 && t->dtype != M3_BF16 && t->dtype != M3_F16) wrong = "dtype: expected F32, BF16 or F16";
+    else if (!json_is_integer(seed) || json_integer_value(seed) < 0) wrong = "seed: expected 0 or more";
+    else if (!of) wrong = "name: expected a string";
+    else if (d->levels < 1 || d->levels > (t->dtype == M3_F32 ? 1 << 24 : 256))
+        wrong = "levels: expected 1 to 256, or with F32 to 2^24";
+    else if (!json_is_number(offset) || !json_is_number(scale)) wrong = "offset, scale: expected numbers";
+    else if (!take_shape(t, json_object_get(rule, "shape")) || t->shape[0] > 1 << 20)
+        wrong = "shape: expected a list of sizes, the first at most 2^20";
+    if (wrong) return m3_fail(error, M3_BAD_INPUT, "%s: drawn: %s: %s", name, operand, wrong);
+    d->key = m3_draw_key((uint64_t)json_integer_value(seed), of);
+    return M3_OK;
+}
+
+/* ---- the case as a call */
+
 struct finding {
     const struct m3_safetensors *file;
-    int64_t number;
+    const struct m3_operator_case *c;
+    const char *name;
 };
 
 static int find(void *self, const char *operand, struct m3_tensor *tensor)
 {
     const struct finding *f = self;
-    return m3_numbered_tensor(tensor, f->file, f->number, operand);
+    return m3_numbered_tensor(tensor, f->file, f->c->number, operand);
+}
+
+static int find_drawn(void *self, const char *operand, struct m3_tensor *tensor, struct m3_drawing *drawing,
+                      int *found, struct m3_error *error)
+{
+    const struct finding *f = self;
+    return m3_case_file_drawn(tensor, drawing, found, f->c, operand, f->name, error);
 }
 
 int m3_case_file_call(struct m3_fragment **fragment, const struct m3_case_file *cases, const struct m3_operator_case *c,
                       struct m3_error *error)
 {
     char name[512];
-    struct finding finding = { cases->file, c->number };
+    struct finding finding = { cases->file, c, name };
     snprintf(name, sizeof name, "%s: case %" PRId64, m3_safetensors_path(cases->file), c->number);
-    const struct m3_operand_source source = { &finding, find, c->parameters, name };
+    const struct m3_operand_source source = { &finding, find, c->parameters, name, find_drawn };
     int status = m3_fragment_make(fragment, cases->op, &source, error);
     if (status || !c->rows) return status;
     if (c->rows[c->row_count - 1] < m3_fragment_rows(*fragment)) return M3_OK;

@@ -196,6 +196,7 @@ static int judge_without_tap(struct checking *c, int i)
         take_tiers(stage, &tiers);
         stage->n = made.n, stage->f = made.f;
         measure(stage, &s);
+        stage->rows_left_out = rows - s.rows;
         if (!m3_is_judged(stage->verdict)) stage->note = "no element of it can be judged";
         stage->index[0] = tiers.worst;
         place(stage, &s, width);
@@ -211,7 +212,8 @@ int m3_check_call(struct m3_stage *stages, int *stage_count, const struct m3_fra
 {
     struct checking c = { .f = f, .results = results, .stages = stages, .error = error };
     c.setting = (struct m3_setting){
-        .model = &f->model, .semantics = &f->semantics, .the_case = &f->the_case, .profile = profile, .ctx = ctx
+        .model = &f->model, .semantics = &f->semantics, .the_case = &f->the_case, .profile = profile, .ctx = ctx,
+        .need = f->drawn ? m3_drawn_experts_need : NULL, .need_self = f->drawn
     };
     int status = M3_OK;
     c.count = *stage_count = outputs_of(f->op);

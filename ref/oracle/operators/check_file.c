@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "oracle/operators/check.h"
 #include "oracle/operators/exact.h"
 #include "oracle/operators/identify.h"
@@ -15,7 +16,7 @@ struct checking {
     const struct m3_safetensors *results;
     const char *const *faults;
     const struct m3_profile *profile;
-    struct m3_ctx *ctx;
+    int threads;
     int64_t taken;              /* tensors of the results that belong to a case */
     struct m3_error *error;
 };
@@ -35,52 +36,111 @@ static void count(struct m3_comparison *c, const struct m3_stage *stage)
     if (!stage->selection && stage->elements > 0 && (!c->tightest || stage->headroom > c->tightest->headroom)) c->tightest = stage;
 }
 
+/* One case and its verdict. */
+struct judged {
+    struct m3_operator_case one;
+    struct m3_stage stages[M3_OPERATOR_OUTPUTS];
+    struct m3_results results;
+    int stage_count;
+};
+
 /* Moves the stages of one case to the end of the list, under their numbered names. */
-static void keep(struct checking *c, const struct m3_operator_case *one, const struct m3_stage *stages, int stage_count,
-                 const struct m3_results *results)
+static void keep(struct checking *c, const struct judged *j)
 {
     struct m3_file_check *check = c->check;
-    for (int i = 0; i < stage_count; i++) {
-        if (!stages[i].candidate) continue;
+    for (int i = 0; i < j->stage_count; i++) {
+        if (!j->stages[i].candidate) continue;
         const int64_t at = check->comparison.count++;
         struct m3_stage *stage = &check->comparison.stages[at];
-        *stage = stages[i];
-        snprintf(check->names[at], sizeof check->names[at], "%" PRId64 ".%s", one->number, stages[i].tap);
+        *stage = j->stages[i];
+        snprintf(check->names[at], sizeof check->names[at], "%" PRId64 ".%s", j->one.number, stage->tap);
         stage->tap = check->names[at];
-        check->results[at] = results->outputs[i];
+        check->results[at] = j->results.outputs[i];
         stage->candidate = &check->results[at];
         struct m3_tensor *truth = &check->results[c->cases->count * M3_OPERATOR_OUTPUTS + at];
-        *truth = results->outputs[i];
+        *truth = j->results.outputs[i];
         if (!stage->selection) truth->dtype = M3_F64;
         stage->reference = truth;
-        c->taken += results->outputs[i].rank > 0;
+        c->taken += j->results.outputs[i].rank > 0;
         count(&check->comparison, stage);
     }
 }
 
 /* Tensors of a case without a result of their own are missing. */
-static int check_case(struct checking *c, int64_t i)
+static int judge_case(struct judged *j, const struct checking *c, int64_t i, struct m3_error *error)
 {
-    struct m3_operator_case one;
     struct m3_fragment *call = NULL;
-    struct m3_stage stages[M3_OPERATOR_OUTPUTS];
-    struct m3_results results = { .rows = NULL };
-    int stage_count = 0;
-    int status = m3_case_file_at(&one, c->cases, i, c->error);
-    if (!status) status = m3_case_file_call(&call, c->cases, &one, c->error);
-    results.rows = one.rows, results.count = one.row_count;
+    struct m3_ctx ctx;
+    *j = (struct judged){ .stage_count = 0 };
+    if (m3_ctx_init(&ctx, c->threads, M3_LINEAR_BLAS)) return m3_fail_memory(error, "a context", sizeof ctx);
+    int status = m3_case_file_at(&j->one, c->cases, i, error);
+    if (!status) status = m3_case_file_call(&call, c->cases, &j->one, error);
+    j->results.rows = j->one.rows, j->results.count = j->one.row_count;
     for (int k = 0; !status && k < M3_OPERATOR_OUTPUTS && call->op->outputs[k].role != M3_ROLE_NONE; k++)
-        m3_numbered_tensor(&results.outputs[k], c->results, one.number, call->op->outputs[k].name);
-    if (!status) status = m3_check_call(stages, &stage_count, call, &results, c->profile, c->ctx, c->error);
+        m3_numbered_tensor(&j->results.outputs[k], c->results, j->one.number, call->op->outputs[k].name);
+    if (!status) status = m3_check_call(j->stages, &j->stage_count, call, &j->results, c->profile, &ctx, error);
     const char *fault = c->faults ? c->faults[i] : NULL;
-    for (int k = 0; !status && fault && k < stage_count; k++)
-        if (stages[k].candidate) stages[k].verdict = M3_VERDICT_FAIL, stages[k].note = fault;
-    if (!status && one.exact && !fault)
-        status = m3_check_exact(stages, stage_count, call, &results, c->profile, c->ctx, c->error);
-    if (!status) keep(c, &one, stages, stage_count, &results);
+    for (int k = 0; !status && fault && k < j->stage_count; k++)
+        if (j->stages[k].candidate) j->stages[k].verdict = M3_VERDICT_FAIL, j->stages[k].note = fault;
+    if (!status && j->one.exact && !fault)
+        status = m3_check_exact(j->stages, j->stage_count, call, &j->results, c->profile, &ctx, error);
     m3_fragment_free(call);
-    m3_operator_case_free(&one);
+    m3_ctx_free(&ctx);
     return status;
+}
+
+/* Has the operator nothing to share among threads within a case: no product with a matrix, no attention? Then cases
+ * are judged beside each other. */
+static int is_light(const struct m3_operator_row *op)
+{
+    int is = m3_operator_by_row(op);
+    for (int i = 0; i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++) {
+        const char *letters = op->operands[i].letters;
+        is &= letters[0] == 'T' || letters[0] == 'P' || !letters[1];
+    }
+    return is;
+}
+
+/* Stages are in the order of the cases, and an error is that of the first case that has one. */
+static int judge_cases(struct checking *c)
+{
+    enum { MOST = 4 };          /* cases in memory at the same time */
+    const int teams = is_light(c->cases->op) ? (int)m3_min(c->threads, MOST) : 1;
+    int status = M3_OK;
+#pragma omp parallel for ordered schedule(dynamic, 1) num_threads(teams)
+    for (int64_t i = 0; i < c->cases->count; i++) {
+        struct judged j;
+        struct m3_error why = { 0 };
+        const int failed = judge_case(&j, c, i, &why);
+#pragma omp ordered
+        {
+            if (!status && !failed) keep(c, &j);
+            if (!status && failed)
+                status = m3_fail(c->error, failed, "%.*s", why.text ? (int)strcspn(why.text, "\n") : 0,
+                                 why.text ? why.text : "");
+        }
+        m3_error_free(&why);
+        m3_operator_case_free(&j.one);
+    }
+    return status;
+}
+
+/* No verdict is silent about rows that it does not cover. */
+static void say_left_out(struct m3_comparison *all)
+{
+    int64_t rows = 0, outputs = 0;
+    const char *first = NULL;
+    for (int64_t i = 0; i < all->count; i++) {
+        const struct m3_stage *stage = &all->stages[i];
+        if (stage->rows_left_out == 0) continue;
+        if (!first) first = stage->tap;
+        rows += stage->rows_left_out;
+        outputs++;
+    }
+    if (first)
+        m3_fail(&all->notes, M3_OK,
+                "rows left out because their operands are no numbers: %" PRId64 ", in %" PRId64 " %s, first %s", rows,
+                outputs, outputs == 1 ? "output" : "outputs", first);
 }
 
 static void settle(struct checking *c)
@@ -91,6 +151,7 @@ static void settle(struct checking *c)
     if (others > 0)
         m3_fail(&all->notes, M3_OK, "%s: tensors that are no output of a case: %" PRId64,
                 m3_safetensors_path(c->results), others);
+    say_left_out(all);
     const struct m3_tally tally = { .judged = all->judged,
                                     .failed = all->failed,
                                     .suspect = all->suspects,
@@ -126,9 +187,8 @@ int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases,
                   const char *const *faults, const struct m3_profile *profile, int threads, struct m3_error *error)
 {
     const size_t room = (size_t)cases->count * M3_OPERATOR_OUTPUTS;
-    struct m3_ctx ctx;
     struct checking c = {
-        .check = check, .cases = cases, .results = results, .faults = faults, .profile = profile, .ctx = &ctx,
+        .check = check, .cases = cases, .results = results, .faults = faults, .profile = profile, .threads = threads,
         .error = error
     };
     *check =
@@ -139,10 +199,7 @@ int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases,
     check->results = calloc(2 * room, sizeof *check->results);
     if (!check->comparison.stages || !check->names || !check->results)
         return m3_fail_memory(error, "stages", room * sizeof *check->comparison.stages);
-    int status = m3_ctx_init(&ctx, threads, M3_LINEAR_BLAS);
-    if (status) return m3_fail_memory(error, "a context", sizeof ctx);
-    for (int64_t i = 0; !status && i < cases->count; i++) status = check_case(&c, i);
-    m3_ctx_free(&ctx);
+    int status = judge_cases(&c);
     if (!status) settle(&c);
     if (!status && check->comparison.verdict == M3_VERDICT_FAIL) status = name_mistake(&c, threads);
     return status;

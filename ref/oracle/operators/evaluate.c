@@ -37,11 +37,9 @@ static int take_reals(const struct evaluating *e, struct m3_values_of_tap *to, c
     }
     to->values = to->owned = malloc((size_t)t->count * size + 1);
     if (!to->owned) return m3_fail_memory(e->error, t->name, (size_t)t->count * size);
-    for (int64_t i = 0; i < t->count; i++) {
-        const double x = m3_decode(t->dtype, t->data, i);
-        if (size == sizeof(double)) ((double *)to->owned)[i] = x;
-        else ((float *)to->owned)[i] = (float)x;
-    }
+    const struct m3_weight all = { .data = t->data, .dtype = t->dtype, .rows = 1, .cols = t->count };
+    if (size == sizeof(double)) m3_expand_f64(to->owned, &all, 0, 0, t->count);
+    else m3_expand_f32(to->owned, &all, 0, 0, t->count);
     return M3_OK;
 }
 
@@ -54,16 +52,39 @@ static int take_choices(const struct evaluating *e, struct m3_values_of_tap *to,
     return M3_OK;
 }
 
+/* Has it a row for each row of the outputs? */
+static int is_by_row(const struct evaluating *e, const char *letters)
+{
+    return letters[0] == 'T' || (letters[0] == 'P' && m3_operator_by_row(e->f->op));
+}
+
 /* Rows [first, first + rows) of an operand that is read row by row. */
 static struct m3_tensor rows_of(const struct evaluating *e, const struct m3_operand_row *row, const struct m3_tensor *t)
 {
     struct m3_tensor part = *t;
-    if (e->rows == 0 || row->letters[0] != 'T') return part;
+    if (e->rows == 0 || !is_by_row(e, row->letters)) return part;
     const int64_t width = t->count / t->shape[0];
     part.shape[0] = e->rows;
     part.count = e->rows * width;
     part.data = (const char *)t->data + (size_t)(e->first * width) * m3_dtype_bytes(t->dtype);
     return part;
+}
+
+/* What a module reads in place of the embedding of the row at position 0. */
+static int zero_position_0(const struct evaluating *e, struct m3_values_of_tap *to, const struct m3_tensor *t)
+{
+    const size_t row = (size_t)(t->count / t->shape[0]) * e->how->engine->real_bytes;
+    if (!(e->f->op->kind & M3_LAYER_MODULE)) return M3_OK;
+    if (e->request.semantics->mtp_zero_position0 != M3_MTP_ZERO_POSITION0) return M3_OK;
+    if (!to->owned) {
+        to->owned = malloc((size_t)t->shape[0] * row + 1);
+        if (!to->owned) return m3_fail_memory(e->error, t->name, (size_t)t->shape[0] * row);
+        memcpy(to->owned, to->values, (size_t)t->shape[0] * row);
+        to->values = to->owned;
+    }
+    for (int64_t r = 0; r < t->shape[0]; r++)
+        if (e->request.positions[r] == 0) memset((char *)to->owned + (size_t)r * row, 0, row);
+    return M3_OK;
 }
 
 static int take_operands(const struct evaluating *e)
@@ -76,6 +97,7 @@ static int take_operands(const struct evaluating *e)
         struct m3_values_of_tap *to = &e->result->taps[row->tap];
         const struct m3_tensor t = rows_of(e, row, &e->f->operands[i]);
         status = m3_tap_table[row->tap].kind == M3_KIND_REALS ? take_reals(e, to, &t) : take_choices(e, to, &t);
+        if (!status && row->tap == M3_TAP_EMBED) status = zero_position_0(e, to, &t);
     }
     return status;
 }
@@ -119,8 +141,7 @@ static enum m3_tap input_of(const struct evaluating *e, enum m3_tap tap, int i)
 /* Rows of a tap that are computed. */
 static int64_t tap_rows(const struct evaluating *e, enum m3_tap tap)
 {
-    const int is_text = m3_tap_table[tap].shape[0] == 'T';
-    return is_text && e->rows > 0 ? e->rows : m3_tap_rows(&e->setting, tap, m3_fragment_layer(e->f, tap));
+    return is_by_row(e, m3_tap_table[tap].shape) && e->rows > 0 ? e->rows : m3_tap_rows(&e->setting, tap, m3_fragment_layer(e->f, tap));
 }
 
 static void *room_for(const struct evaluating *e, enum m3_tap tap)
@@ -163,6 +184,9 @@ static int compute(const struct evaluating *e, enum m3_tap wanted)
     r.rows = tap_rows(e, tap);
     r.y = room_for(e, tap);
     r.second = second < M3_TAPS ? room_for(e, second) : NULL;
+    if (e->f->drawn && tap == M3_TAP_ROUTED)        /* of one row */
+        status = m3_drawn_experts_need(e->f->drawn, r.in[1], e->model->config.K, e->how->threads, e->error);
+    if (status) return status;
     if (!r.y || (second < M3_TAPS && !r.second)) return m3_fail_memory(e->error, m3_tap_table[tap].name, 0);
     return e->how->engine->tap(e->model, &r, e->error);
 }
@@ -286,8 +310,9 @@ static int evaluate_rows(struct evaluating *e)
     const struct m3_fragment *f = e->f;
     const struct m3_evaluation_how *how = e->how;
     const struct m3_case *c = &f->the_case;
+    const int64_t first = f->dims['T'] ? e->first : 0;          /* patches have no ids and positions */
     /* clang-format off */
-    e->request = (struct m3_request){ .ids = c->ids + e->first, .positions = c->positions + e->first, .T = c->T,
+    e->request = (struct m3_request){ .ids = c->ids + first, .positions = c->positions + first, .T = c->T,
                                       .seen = c->seen, .pictures = &c->pictures, .end_layer = 1, .linear = how->linear,
                                       .semantics = how->semantics ? how->semantics : &f->semantics,
                                       .threads = how->threads, .replacement = how->replacement, .force = how->force };
@@ -328,7 +353,7 @@ static int keep_rows(struct evaluating *e, int64_t before)
 static int needs_all_rows(const struct m3_fragment *f)
 {
     const struct m3_operand_row *output = &f->op->outputs[0];
-    return m3_fragment_rows(f) != f->dims['T'] || (output->role == M3_ROLE_TAP && output->tap == M3_TAP_FUSED);
+    return !m3_operator_by_row(f->op) || (output->role == M3_ROLE_TAP && output->tap == M3_TAP_FUSED);
 }
 
 /* All rows are computed; the listed ones are kept. */
@@ -350,24 +375,44 @@ static int evaluate_and_choose(struct evaluating *e)
     return status;
 }
 
+/* Row by row where the weights of experts are made for a row; otherwise rows that follow each other at once. */
+static int evaluate_listed(struct evaluating *e)
+{
+    const int64_t *rows = e->how->rows, count = e->how->count;
+    int status = M3_OK;
+    for (int64_t r = 0; !status && r < count; r += e->rows) {
+        e->first = rows[r];
+        for (e->rows = 1; !e->f->drawn && r + e->rows < count && rows[r + e->rows] == e->first + e->rows;) e->rows++;
+        status = evaluate_rows(e);
+        if (!status) status = keep_rows(e, r);
+    }
+    return status;
+}
+
+static int evaluate_all_by_row(struct evaluating *e)
+{
+    struct m3_evaluation_how how = *e->how;
+    how.count = m3_fragment_rows(e->f);
+    int64_t *rows = malloc((size_t)how.count * sizeof *rows);
+    if (!rows) return m3_fail_memory(e->error, e->f->op->name, (size_t)how.count * sizeof *rows);
+    for (int64_t r = 0; r < how.count; r++) rows[r] = r;
+    how.rows = rows;
+    e->how = &how;
+    const int status = evaluate_listed(e);
+    free(rows);
+    return status;
+}
+
 int m3_evaluate(struct m3_evaluation *result, const struct m3_fragment *f, const struct m3_evaluation_how *how,
                 struct m3_error *error)
 {
     struct evaluating e = { .f = f, .how = how, .result = result, .error = error };
-    int status = M3_OK;
     *result = (struct m3_evaluation){ .taps = calloc(M3_TAPS, sizeof *result->taps) };
     if (!result->taps) return m3_fail_memory(error, f->op->name, M3_TAPS * sizeof *result->taps);
     e.model = how->model ? how->model : &f->model;
     e.setting = (struct m3_setting){ .model = e.model, .semantics = &f->semantics, .the_case = &f->the_case };
-    if (!how->rows) return evaluate_rows(&e);
-    if (needs_all_rows(f)) return evaluate_and_choose(&e);
-    for (int64_t r = 0; !status && r < how->count; r += e.rows) {
-        e.first = how->rows[r];
-        for (e.rows = 1; r + e.rows < how->count && how->rows[r + e.rows] == e.first + e.rows;) e.rows++;
-        status = evaluate_rows(&e);
-        if (!status) status = keep_rows(&e, r);
-    }
-    return status;
+    if (!how->rows) return f->drawn ? evaluate_all_by_row(&e) : evaluate_rows(&e);
+    return needs_all_rows(f) ? evaluate_and_choose(&e) : evaluate_listed(&e);
 }
 
 void m3_evaluation_free(struct m3_evaluation *result)

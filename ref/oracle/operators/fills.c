@@ -7,20 +7,6 @@
 #include "base/minmax.h"
 #include "ops/math.h"
 
-static const char *const kinds[] = {
-    "",      "zeros",   "ones",     "one",     "small",   "large",   "minus_large", "far",    "tail",
-    "spike", "mixed",   "whole",    "one_hot", "cancel",  "counted", "minus",       "rising", "equal",
-    "ties",  "falling", "infinite", "limits",  "shifted", "edges",   "short",       "own",    "first",
-    "same",  "some",    "late",     "block",   "parts",   "two",     "video",       "none",   "all",
-};
-
-int m3_fill_is_known(const char *kind)
-{
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (strcmp(kinds[i], kind) == 0) return 1;
-    return 0;
-}
-
 static int is(const struct m3_fill *f, const char *kind) { return strcmp(f->kind, kind) == 0; }
 
 /* Uniform in -1 .. 1; coarse values are whole 128ths. */
@@ -58,42 +44,108 @@ static double angle_of(const struct m3_fill *f, int64_t i)
     return f->row->role == M3_ROLE_COS ? cos : sin;
 }
 
-static double structured(const struct m3_fill *f, int64_t i)
+static double scaled(const struct m3_fill *f, int64_t i) { return f->scale * drawn(f, i); }
+
+static double zeros(const struct m3_fill *f, int64_t i) { return (void)f, (void)i, 0; }
+
+static double ones(const struct m3_fill *f, int64_t i) { return (void)f, (void)i, 1; }
+
+static double small(const struct m3_fill *f, int64_t i) { return 0x1p-11 * drawn(f, i); }
+
+static double large(const struct m3_fill *f, int64_t i) { return 48 * drawn(f, i); }
+
+static double minus_large(const struct m3_fill *f, int64_t i) { return -8 - 24 * positive(f, i); }
+
+static double far(const struct m3_fill *f, int64_t i) { return 100 * drawn(f, i); }
+
+static double tail(const struct m3_fill *f, int64_t i) { return -2 - 4 * positive(f, i); }
+
+static int64_t row_of(const struct m3_fill *f, int64_t i) { return i / f->width; }
+
+static int64_t column_of(const struct m3_fill *f, int64_t i) { return i % f->cols; }
+
+static double one_hot(const struct m3_fill *f, int64_t i) { return column_of(f, i) == row_of(f, i) % f->cols; }
+
+static double spike(const struct m3_fill *f, int64_t i) { return one_hot(f, i) != 0 ? 1000 : drawn(f, i); }
+
+static double mixed(const struct m3_fill *f, int64_t i)
 {
-    const int64_t row = i / f->width, col = i % f->cols;
-    if (is(f, "zeros")) return 0;
-    if (is(f, "ones") || is(f, "one")) return 1;
-    if (is(f, "small")) return 0x1p-11 * drawn(f, i);
-    if (is(f, "large")) return 48 * drawn(f, i);
-    if (is(f, "minus_large")) return -8 - 24 * positive(f, i);
-    if (is(f, "far")) return 100 * drawn(f, i);
-    if (is(f, "tail")) return -2 - 4 * positive(f, i);
-    if (is(f, "spike")) return col == row % f->cols ? 1000 : drawn(f, i);
-    if (is(f, "mixed")) return ldexp(drawn(f, i), (int)m3_draw(f->key + 1, (uint64_t)i, 17) - 8);
-    if (is(f, "whole")) return (double)m3_draw(f->key, (uint64_t)i, 9) - 4;
-    if (is(f, "one_hot")) return col == row % f->cols;
-    if (is(f, "cancel")) return cancelling(f, i);
-    if (is(f, "counted"))
-        return (f->row->letters[0] == 'S' || f->row->letters[0] == 'P' ? (double)row : 0) + 1 + (double)col / 64;
-    if (is(f, "minus")) return -1 - positive(f, i);
-    if (is(f, "rising")) return 1 + (double)row / 2;
-    if (is(f, "equal")) return 0.5;
-    if (is(f, "ties")) return (double)(1 + m3_draw(f->key, (uint64_t)i, 3)) / 4;
-    if (is(f, "falling")) return -(double)col;
-    if (is(f, "infinite")) return i % 3 == 1 ? -INFINITY : drawn(f, i);
-    if (is(f, "limits")) return at_limit(f, i);
-    if (is(f, "shifted")) return 100 + drawn(f, i);
-    return f->scale * drawn(f, i);
+    return ldexp(drawn(f, i), (int)m3_draw(f->key + 1, (uint64_t)i, 17) - 8);
 }
 
-double m3_fill_real(const struct m3_fill *f, int64_t i)
+static double whole(const struct m3_fill *f, int64_t i) { return (double)m3_draw(f->key, (uint64_t)i, 9) - 4; }
+
+static double counted(const struct m3_fill *f, int64_t i)
 {
-    if (f->row->role == M3_ROLE_COS || f->row->role == M3_ROLE_SIN) return angle_of(f, i);
-    if (f->row->role == M3_ROLE_SCALES) return is(f, "one") ? 1 : 0.5 + positive(f, i);
-    if (f->kind[0]) return structured(f, i);
-    if (f->row->role == M3_ROLE_TAP && f->row->tap == M3_TAP_ROUTER_SCORES) return positive(f, i);
-    if (f->row->role == M3_ROLE_TAP && f->row->tap == M3_TAP_EXPERT_WEIGHTS) return positive(f, i) / (double)f->call.K;
-    return f->scale * drawn(f, i);
+    const int by_row = f->row->letters[0] == 'S' || f->row->letters[0] == 'P';
+    return (by_row ? (double)row_of(f, i) : 0) + 1 + (double)column_of(f, i) / 64;
+}
+
+static double minus(const struct m3_fill *f, int64_t i) { return -1 - positive(f, i); }
+
+static double rising(const struct m3_fill *f, int64_t i) { return 1 + (double)row_of(f, i) / 2; }
+
+static double equal(const struct m3_fill *f, int64_t i) { return (void)f, (void)i, 0.5; }
+
+static double ties(const struct m3_fill *f, int64_t i)
+{
+    return (double)(1 + m3_draw(f->key, (uint64_t)i, 3)) / 4;
+}
+
+static double falling(const struct m3_fill *f, int64_t i) { return -(double)column_of(f, i); }
+
+static double infinite(const struct m3_fill *f, int64_t i) { return i % 3 == 1 ? -INFINITY : drawn(f, i); }
+
+static double shifted(const struct m3_fill *f, int64_t i) { return 100 + drawn(f, i); }
+
+static double half_up(const struct m3_fill *f, int64_t i) { return 0.5 + positive(f, i); }
+
+static double share(const struct m3_fill *f, int64_t i) { return positive(f, i) / (double)f->call.K; }
+
+/* A kind without a function is one of ids, lists and places; the values of a real operand are then drawn. */
+static const struct {
+    const char *kind;
+    m3_fill_value *value;
+} kinds[] = {
+    { "zeros", zeros },   { "ones", ones },       { "one", ones },         { "small", small },     { "large", large },
+    { "far", far },       { "tail", tail },       { "minus_large", minus_large }, { "spike", spike }, { "mixed", mixed },
+    { "whole", whole },   { "one_hot", one_hot }, { "cancel", cancelling }, { "counted", counted }, { "minus", minus },
+    { "rising", rising }, { "equal", equal },     { "ties", ties },        { "falling", falling }, { "infinite", infinite },
+    { "limits", at_limit }, { "shifted", shifted }, { "edges", NULL },     { "short", NULL },      { "own", NULL },
+    { "first", NULL },    { "same", NULL },       { "some", NULL },        { "late", NULL },       { "block", NULL },
+    { "parts", NULL },    { "two", NULL },        { "video", NULL },       { "none", NULL },       { "all", NULL },
+};
+
+static int kind_of(const char *kind)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(kinds[i].kind, kind) == 0) return (int)i;
+    return -1;
+}
+
+int m3_fill_is_known(const char *kind) { return !kind[0] || kind_of(kind) >= 0; }
+
+static int is_tap(const struct m3_fill *f, enum m3_tap tap)
+{
+    return f->row->role == M3_ROLE_TAP && f->row->tap == tap;
+}
+
+m3_fill_value *m3_fill_real(const struct m3_fill *f)
+{
+    const int kind = kind_of(f->kind);
+    if (f->row->role == M3_ROLE_COS || f->row->role == M3_ROLE_SIN) return angle_of;
+    if (f->row->role == M3_ROLE_SCALES) return is(f, "one") ? ones : half_up;
+    if (f->kind[0]) return kind >= 0 && kinds[kind].value ? kinds[kind].value : scaled;
+    if (is_tap(f, M3_TAP_ROUTER_SCORES)) return positive;
+    return is_tap(f, M3_TAP_EXPERT_WEIGHTS) ? share : scaled;
+}
+
+int m3_fill_drawing(struct m3_drawing *drawing, const struct m3_fill *f)
+{
+    const double half = f->coarse ? 127 : 0x1p23;
+    *drawing = (struct m3_drawing){ .key = f->key, .levels = f->coarse ? 255 : 1 << 24, .offset = half,
+                                    .scale = f->scale / (f->coarse ? 128 : 0x1p23), .dtype = M3_F32 };
+    return m3_fill_real(f) == scaled;
 }
 
 /* ---- ids, lists, places */
@@ -174,13 +226,4 @@ int64_t m3_fill_id(const struct m3_fill *f, int64_t i)
     case M3_ROLE_SCALES: return is(f, "one") ? 127 : 125 + (int64_t)m3_draw(f->key, (uint64_t)i, 4);
     default: return f->row->tap == M3_TAP_INDEX_BLOCKS ? listed_block(f, i) : expert(f, i);
     }
-}
-
-unsigned char m3_fill_e4m3(double x)
-{
-    for (int code = 0; code < 0x7f; code++) {
-        const unsigned char byte = (unsigned char)code;
-        if (m3_decode(M3_F8_E4M3, &byte, 0) == fabs(x)) return (unsigned char)(code | (x < 0 ? 0x80 : 0));
-    }
-    return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "base/weight.h"
 #include "io/safetensors.h"
+#include "oracle/operators/drawn.h"
 #include "oracle/operators/operators.h"
 
 /* The sizes and numbers that ids and lists depend on. */
@@ -25,9 +26,11 @@ struct m3_fill {
 
 /* Does this kind exist for such an operand? */
 int m3_fill_is_known(const char *kind);
-double m3_fill_real(const struct m3_fill *fill, int64_t i);
+/* Is it filled with drawn values and nothing else? Then as this says, once the dtype is set. */
+int m3_fill_drawing(struct m3_drawing *drawing, const struct m3_fill *fill);
+/* The function that gives element i of a real operand. */
+typedef double m3_fill_value(const struct m3_fill *fill, int64_t i);
+m3_fill_value *m3_fill_real(const struct m3_fill *fill);
 int64_t m3_fill_id(const struct m3_fill *fill, int64_t i);
-/* The E4M3 code of a multiple of 1/8 below 16. */
-unsigned char m3_fill_e4m3(double x);
 
 #endif

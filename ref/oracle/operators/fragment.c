@@ -87,6 +87,21 @@ static int fits_dtype(const struct m3_operand_row *row, const struct m3_tensor *
     }
 }
 
+/* Only weights of experts may be drawn: of them alone a call reads a part. */
+static int take_drawn(const struct making *m, const struct m3_operand_row *row, struct m3_tensor *t, int *found)
+{
+    struct m3_drawing drawing = { 0 };
+    *found = 0;
+    if (!m->source->drawn) return M3_OK;
+    const int status = m->source->drawn(m->source->self, row->name, t, &drawing, found, m->error);
+    if (status || !*found) return status;
+    if (row->role != M3_ROLE_EXPERTS)
+        return m3_fail(m->error, M3_BAD_INPUT, "%s: %s: got drawn values, expected a stored tensor", m->source->name,
+                       row->name);
+    m->f->drawings[row->weight] = drawing;
+    return M3_OK;
+}
+
 static int take_operands(const struct making *m)
 {
     int status = M3_OK;
@@ -94,8 +109,13 @@ static int take_operands(const struct making *m)
         const struct m3_operand_row *row = &m->f->op->operands[i];
         struct m3_tensor *t = &m->f->operands[i];
         if (row->role == M3_ROLE_NONE) break;
-        if (!m->source->find(m->source->self, row->name, t)) {
+        int found = m->source->find(m->source->self, row->name, t);
+        if (!found) {
             *t = (struct m3_tensor){ 0 };
+            status = take_drawn(m, row, t, &found);
+        }
+        if (status) break;
+        if (!found) {
             if (!row->optional)
                 status = m3_fail(m->error, M3_BAD_INPUT, "%s: got no operand %s, expected it for %s", m->source->name,
                                  row->name, m->f->op->name);
@@ -216,7 +236,7 @@ static int bind_experts(const struct making *m, const struct m3_operand_row *row
     for (int64_t e = 0; e < t->shape[0]; e++) {
         struct m3_expert *x = &layer->experts[e];
         struct m3_weight *w = row->weight == 0 ? &x->w1 : row->weight == 1 ? &x->w3 : &x->w2;
-        *w = (struct m3_weight){ .data = (const char *)t->data + (size_t)e * bytes,
+        *w = (struct m3_weight){ .data = t->data ? (const char *)t->data + (size_t)e * bytes : NULL,
                                  .dtype = t->dtype,
                                  .rows = t->shape[1],
                                  .cols = t->shape[2] };
@@ -370,6 +390,9 @@ int m3_fragment_make(struct m3_fragment **fragment, const struct m3_operator_row
     if (!status) status = take_config(&m);
     if (!status) status = check_config(&m);
     if (!status) status = take_inputs(&m);
+    const struct m3_config *c = &f->model.config;
+    if (!status && (f->drawings[0].levels || f->drawings[1].levels || f->drawings[2].levels))
+        status = m3_drawn_experts_new(&f->drawn, f->layers[0].experts, c->E, f->drawings, c->K, error);
     if (!status) return M3_OK;
     m3_fragment_free(f);
     *fragment = NULL;
@@ -379,6 +402,7 @@ int m3_fragment_make(struct m3_fragment **fragment, const struct m3_operator_row
 void m3_fragment_free(struct m3_fragment *f)
 {
     if (!f) return;
+    m3_drawn_experts_free(f->drawn);
     free(f->layers[0].experts);
     m3_case_free(&f->the_case);
     free(f);

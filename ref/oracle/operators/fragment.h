@@ -8,11 +8,12 @@
 #include "io/safetensors.h"
 #include "model/files/case.h"
 #include "model/model.h"
+#include "oracle/operators/drawn_experts.h"
 #include "oracle/operators/operators.h"
 
 struct m3_fragment {
     const struct m3_operator_row *op;
-    struct m3_tensor operands[M3_OPERATOR_OPERANDS];    /* data NULL: an optional one that is not given */
+    struct m3_tensor operands[M3_OPERATOR_OPERANDS];    /* rank 0: an optional one that is not given; data NULL: drawn */
     struct m3_model model;
     struct m3_semantics semantics;
     struct m3_case the_case;
@@ -23,6 +24,8 @@ struct m3_fragment {
     struct m3_vision_layer vision_layer;
     struct m3_mtp mtp;
     unsigned char sparse, moe;
+    struct m3_drawing drawings[3];      /* of w1, w3, w2; levels 0: stored */
+    struct m3_drawn_experts *drawn;     /* NULL: all weights are stored */
 };
 
 /* Takes the operands by name from `find`, which returns 0 for a name that it does not have. The tensors must outlive
@@ -33,6 +36,9 @@ struct m3_operand_source {
     int (*find)(void *self, const char *operand, struct m3_tensor *tensor);
     const json_t *parameters;   /* or NULL */
     const char *name;
+    /* Asked for an operand that `find` does not have: *found if it is drawn, as *drawing says; or NULL. */
+    int (*drawn)(void *self, const char *operand, struct m3_tensor *tensor, struct m3_drawing *drawing, int *found,
+                 struct m3_error *error);
 };
 int m3_fragment_make(struct m3_fragment **fragment, const struct m3_operator_row *op,
                      const struct m3_operand_source *source, struct m3_error *error);

@@ -21,7 +21,7 @@ struct identifying {
 
 static int is_large(const struct m3_fragment *call)
 {
-    int64_t elements = 0;
+    int64_t elements = call->drawn ? most_elements + 1 : 0;
     for (int i = 0; i < M3_OPERATOR_OPERANDS; i++) elements += call->operands[i].count;
     return elements > most_elements;
 }

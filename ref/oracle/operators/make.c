@@ -1,6 +1,7 @@
 #include "oracle/operators/make.h"
 
 #include <inttypes.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 
 /* Cases up to this size are tried with every mistake; larger ones are written in pieces. */
 static const uint64_t small_bytes = 16u << 20;
-enum { PIECE = 1 << 20 };
+enum { PIECE = 1 << 18 };
 
 struct making {
     const struct m3_operator_row *op;
@@ -22,6 +23,7 @@ struct making {
     json_t **catches;           /* [count] of each case */
     unsigned char *caught;      /* [mistakes] by any case; then whether it has an effect in any */
     int64_t count;
+    struct m3_evaluation before; /* the right results of the case before */
     struct m3_profile *profile; /* fp32, by which results are judged */
     struct m3_ctx ctx;
     struct m3_error *error;
@@ -49,7 +51,7 @@ static int call_of(struct m3_fragment **call, const struct making *m, const stru
     char name[224];
     struct finding finding = { c };
     snprintf(name, sizeof name, "case %" PRId64 " (%s)", c->number, c->what);
-    const struct m3_operand_source source = { &finding, find, c->parameters, name };
+    const struct m3_operand_source source = { &finding, find, c->parameters, name, NULL };
     return m3_fragment_make(call, c->op, &source, m->error);
 }
 
@@ -73,15 +75,16 @@ static struct m3_results results_of(const struct m3_evaluation *values, const st
 
 /* Which idle results some case catches; those that every case lets pass would pass the whole set. */
 struct idle {
-    int zeros, copies;
+    int zeros, copies, stale;
     int copied;                 /* an output of some case has the shape of an operand */
+    int repeated;               /* some case comes after another one */
 };
 
 /* Zeros, and for outputs of the shape of an operand its values: what a kernel that does nothing may leave. */
-static int try_idle(struct idle *idle, struct making *m, const struct m3_fragment *call,
-                    const struct m3_evaluation *right, int copied)
+static int try_idle(struct idle *idle, struct making *m, const struct m3_fragment *call, const struct m3_results *right,
+                    int copied)
 {
-    struct m3_results results = { 0 };
+    struct m3_results results = { .rows = right->rows, .count = right->count };
     void *owned[M3_OPERATOR_OUTPUTS] = { 0 };
     int status = M3_OK, applies = !copied, caught = 0;
     for (int i = 0; i < M3_OPERATOR_OUTPUTS && right->outputs[i].rank > 0; i++) {
@@ -100,6 +103,33 @@ static int try_idle(struct idle *idle, struct making *m, const struct m3_fragmen
     if (!status && applies) status = is_wrong(&caught, m, call, &results);
     if (copied) idle->copied |= applies, idle->copies |= caught;
     else idle->zeros |= caught;
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS; i++) free(owned[i]);
+    return status;
+}
+
+/* The results of the case before, as a buffer holds them that nobody wrote to: of other sizes, their first elements
+ * again and again. */
+static int try_stale(struct idle *idle, struct making *m, const struct m3_fragment *call,
+                     const struct m3_results *right)
+{
+    struct m3_results results = { .rows = right->rows, .count = right->count };
+    void *owned[M3_OPERATOR_OUTPUTS] = { 0 };
+    int status = M3_OK, caught = 0;
+    if (m->before.outputs[0].rank == 0) return M3_OK;
+    for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS && right->outputs[i].rank > 0; i++) {
+        const struct m3_tensor *from = &m->before.outputs[i];
+        struct m3_tensor *t = &results.outputs[i];
+        const size_t size = m3_dtype_bytes(from->dtype);
+        *t = right->outputs[i];
+        t->data = owned[i] = calloc((size_t)t->bytes + 1, 1);
+        if (!owned[i]) status = m3_fail_memory(m->error, t->name, t->bytes);
+        for (int64_t k = 0; !status && from->count > 0 && k < t->count; k++)
+            memcpy((char *)owned[i] + (size_t)k * size, (const char *)from->data + (size_t)(k % from->count) * size,
+                   size);
+    }
+    if (!status) status = is_wrong(&caught, m, call, &results);
+    idle->repeated = 1;
+    idle->stale |= caught;
     for (int i = 0; i < M3_OPERATOR_OUTPUTS; i++) free(owned[i]);
     return status;
 }
@@ -150,10 +180,13 @@ static int try_case(struct making *m, int64_t at, struct idle *caught)
     /* Nobody but the user chose these sizes. */
     if (status == M3_BAD_INPUT) status = m->error->status = M3_USAGE;
     if (!status) status = m3_evaluate(&right, call, &how, m->error);
-    if (!status) status = try_idle(caught, m, call, &right, 0);
-    if (!status) status = try_idle(caught, m, call, &right, 1);
+    const struct m3_results truth = results_of(&right, c);
+    if (!status) status = try_idle(caught, m, call, &truth, 0);
+    if (!status) status = try_idle(caught, m, call, &truth, 1);
+    if (!status) status = try_stale(caught, m, call, &truth);
     if (!status) status = try_mistakes(m, at, call, &right);
-    m3_evaluation_free(&right);
+    m3_evaluation_free(&m->before);
+    m->before = right;
     m3_fragment_free(call);
     return status;
 }
@@ -172,6 +205,9 @@ static int refuse_weak(struct making *m, const struct idle *idle)
         return m3_fail(m->error, M3_WRONG, "%s: refused: results of zeros would pass these cases", m->op->name);
     if (idle->copied && !idle->copies)
         return m3_fail(m->error, M3_WRONG, "%s: refused: a copied operand would pass these cases", m->op->name);
+    if (idle->repeated && !idle->stale)
+        return m3_fail(m->error, M3_WRONG, "%s: refused: the results of the case before would pass these cases",
+                       m->op->name);
     return M3_OK;
 }
 
@@ -182,8 +218,17 @@ static json_t *described(const struct making *m, int64_t at)
     const struct m3_planned_case *c = &m->cases[at];
     json_t *outputs = m3_planned_outputs(c), *rows = c->row_count ? json_array() : json_null();
     for (int64_t i = 0; i < c->row_count; i++) json_array_append_new(rows, json_integer(c->rows[i]));
-    return json_pack("{s:I, s:s, s:O, s:o, s:o, s:O, s:b}", "case", (json_int_t)c->number, "what", c->what, "params",
-                     c->parameters, "outputs", outputs, "rows", rows, "catches", m->catches[at], "exact", c->exact);
+    json_t *entry =
+        json_pack("{s:I, s:s, s:O, s:o, s:o, s:O, s:b}", "case", (json_int_t)c->number, "what", c->what, "params",
+                  c->parameters, "outputs", outputs, "rows", rows, "catches", m->catches[at], "exact", c->exact);
+    int status;
+    json_t *drawn = m3_planned_drawn(c, &status);
+    if (status || (drawn && json_object_set(entry, "drawn", drawn))) {
+        json_decref(entry);
+        entry = NULL;
+    }
+    json_decref(drawn);
+    return entry;
 }
 
 static int declare(struct making *m, struct m3_writer *writer)
@@ -197,6 +242,7 @@ static int declare(struct making *m, struct m3_writer *writer)
         for (int k = 0; !status && k < c->count; k++) {
             const struct m3_tensor *t = &c->operands[k].tensor;
             char name[96];
+            if (c->operands[k].is_drawn) continue;
             snprintf(name, sizeof name, "%" PRId64 ".%s", c->number, t->name);
             status = m3_writer_tensor(writer, name, t->dtype, t->rank, t->shape, m->error);
         }
@@ -213,20 +259,21 @@ static int declare(struct making *m, struct m3_writer *writer)
     return status;
 }
 
-/* Pieces are generated by all threads, and written in order. */
+/* Pieces are generated by all threads and written in order, one while the next ones are generated. */
 static int write_operand(struct making *m, struct m3_writer *writer, const struct m3_planned_operand *x)
 {
-    const int64_t size = (int64_t)m3_dtype_bytes(x->tensor.dtype);
-    const int teams = m->ctx.threads;
+    const size_t size = m3_dtype_bytes(x->tensor.dtype);
+    int status = M3_OK;
     if (x->owned) return m3_writer_write(writer, x->owned, x->tensor.bytes, m->error);
-    char *pieces = malloc((size_t)teams * PIECE * (size_t)size);
-    int status = pieces ? M3_OK : m3_fail_memory(m->error, x->row->name, (size_t)teams * PIECE);
-    for (int64_t first = 0; !status && first < x->tensor.count; first += (int64_t)teams * PIECE) {
-        const int64_t n = m3_min((int64_t)teams * PIECE, x->tensor.count - first);
-#pragma omp parallel for num_threads(teams)
-        for (int64_t at = 0; at < n; at += PIECE)
-            m3_planned_piece(pieces + at * size, x, first + at, m3_min(PIECE, n - at));
-        status = m3_writer_write(writer, pieces, (uint64_t)(n * size), m->error);
+    char *pieces = malloc((size_t)m->ctx.threads * PIECE * size);
+    if (!pieces) return m3_fail_memory(m->error, x->row->name, (size_t)m->ctx.threads * PIECE * size);
+#pragma omp parallel for ordered schedule(static, 1) num_threads(m->ctx.threads)
+    for (int64_t first = 0; first < x->tensor.count; first += PIECE) {
+        const int64_t n = m3_min(PIECE, x->tensor.count - first);
+        char *piece = pieces + (size_t)omp_get_thread_num() * PIECE * size;
+        m3_planned_piece(piece, x, first, n);
+#pragma omp ordered
+        if (!status) status = m3_writer_write(writer, piece, (uint64_t)n * size, m->error);
     }
     free(pieces);
     return status;
@@ -240,7 +287,7 @@ static int write_file(struct making *m, const char *path)
     if (!status) status = m3_writer_begin(writer, m->error);
     for (int64_t i = 0; !status && i < m->count; i++)
         for (int k = 0; !status && k < m->cases[i].count; k++)
-            status = write_operand(m, writer, &m->cases[i].operands[k]);
+            if (!m->cases[i].operands[k].is_drawn) status = write_operand(m, writer, &m->cases[i].operands[k]);
     if (!status) return m3_writer_commit(writer, m->error);
     m3_writer_abandon(writer);
     return status;
@@ -250,18 +297,20 @@ static int write_file(struct making *m, const char *path)
 
 static int plan_all(struct making *m)
 {
-    const int64_t most = m3_plan_count + m->options->random;
+    const struct m3_plan *plans = m->options->plans ? m->options->plans : m3_plans;
+    const int64_t count = m->options->plans ? m->options->plan_count : m3_plan_count;
+    const int64_t most = count + m->options->random;
     m->cases = calloc((size_t)most + 1, sizeof *m->cases);
     m->catches = calloc((size_t)most + 1, sizeof *m->catches);
     m->caught = calloc(2 * (size_t)m3_mistake_count() + 1, 1);
     if (!m->cases || !m->catches || !m->caught) return m3_fail_memory(m->error, "cases", (size_t)most);
     int status = M3_OK;
-    for (int64_t i = 0; !status && i < m3_plan_count + m->options->random; i++) {
-        const struct m3_plan *plan = i < m3_plan_count ? &m3_plans[i] : NULL;
+    for (int64_t i = 0; !status && i < most; i++) {
+        const struct m3_plan *plan = i < count ? &plans[i] : NULL;
         if (plan && !m3_plan_is_of(plan, m->op->name)) continue;
         status = m3_plan_case(&m->cases[m->count], m->op, plan, m->count, m->options, m->error);
         m->catches[m->count] = json_array();
-        m->summary->bytes += m->cases[m->count].bytes;
+        m->summary->bytes += m->cases[m->count].stored;
         m->summary->structured += plan != NULL;
         m->count++;
     }
@@ -286,6 +335,7 @@ int m3_make_cases(const struct m3_operator_row *op, const char *path, const stru
         m3_planned_free(&m.cases[i]);
         json_decref(m.catches[i]);
     }
+    m3_evaluation_free(&m.before);
     free(m.cases);
     free(m.catches);
     free(m.caught);

@@ -5,6 +5,8 @@
 #include "base/weight.h"
 #include "oracle/operators/operators.h"
 
+struct m3_plan;
+
 enum m3_size_class { M3_SIZES_TINY, M3_SIZES_SMALL, M3_SIZES_REAL };
 
 struct m3_make_options {
@@ -14,6 +16,8 @@ struct m3_make_options {
     uint64_t seed;
     int64_t random;             /* number of random cases */
     int quiet;                  /* no progress */
+    const struct m3_plan *plans; /* [plan_count] in place of m3_plans; NULL: those */
+    int plan_count;
 };
 
 /* What the sets of cases has shown: refused if a false result would pass it. */
@@ -23,7 +27,7 @@ struct m3_make_summary {
 };
 
 /* Writes the file. M3_USAGE: sizes that do not fit together; M3_WRONG: the set is refused, because zeros, a copied
- * operand or a known mistake would pass; M3_IO, M3_INTERNAL. */
+ * operand, the results of the case before or a known mistake would pass; M3_IO, M3_INTERNAL. */
 int m3_make_cases(const struct m3_operator_row *op, const char *path, const struct m3_make_options *options,
                   struct m3_make_summary *summary, struct m3_error *error);
 

@@ -137,7 +137,7 @@ static const struct m3_operator_row rows[] = {
         WEIGHT("enorm", "H", MTP_EMBED_NORM, 0, "offset from 1"),
         WEIGHT("hnorm", "H", MTP_HIDDEN_NORM, 0, "offset from 1"), WEIGHT("eh_proj", "H2H", MTP_EH_PROJ, 0, "") },
       { MAYBE("e", "TH", MTP_EMBED_NORM, ""), MAYBE("h", "TH", MTP_HIDDEN_NORM, ""), TAP("y", "TH", MTP_EH_PROJ, "") },
-      "eps,mtp_join" },
+      "eps,mtp_join,mtp_zero_position0" },
 };
 /* clang-format on */
 
@@ -152,6 +152,19 @@ const struct m3_operator_row *m3_operator_named(const char *name)
     for (int i = 0; i < ROWS; i++)
         if (strcmp(rows[i].name, name) == 0) return &rows[i];
     return NULL;
+}
+
+int m3_operator_by_row(const struct m3_operator_row *op)
+{
+    const char rows = op->outputs[0].letters[0];
+    for (int i = 0; i < M3_OPERATOR_OPERANDS; i++)
+        switch (op->operands[i].role) {
+        case M3_ROLE_GRID:
+        case M3_ROLE_ENDS:
+        case M3_ROLE_PLACES: return 0;
+        default: break;
+        }
+    return rows == 'T' || rows == 'P';
 }
 
 int m3_shape_by_letters(int64_t shape[M3_MAX_RANK], const char *letters, const int64_t *sizes)

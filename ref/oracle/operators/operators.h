@@ -65,6 +65,10 @@ int m3_operator_rows(void);
 const struct m3_operator_row *m3_operator_at(int i);
 const struct m3_operator_row *m3_operator_named(const char *name); /* NULL: unknown */
 
+/* Does a row of each output follow from the same row of the operands that have T or P rows? Attention and the operators
+ * of pictures read other rows of patches, too. */
+int m3_operator_by_row(const struct m3_operator_row *op);
+
 /* A shape by its letters, from sizes [128] by letter; a digit multiplies the letter after it, or stands for itself.
  * Returns the rank. */
 int m3_shape_by_letters(int64_t shape[M3_MAX_RANK], const char *letters, const int64_t *sizes);

@@ -34,6 +34,7 @@ static const struct m3_call_parameter all[] = {
     { "rope_angle", M3_PARAMETER_WORD, "f64", "f64|f32", "SPEC 4" },
     { "vision_boundary", M3_PARAMETER_WORD, "segment", "segment|none", "SPEC 4" },
     { "mtp_join", M3_PARAMETER_WORD, "concat", "concat|additive", "SPEC 4" },
+    { "mtp_zero_position0", M3_PARAMETER_WORD, "false", "false|true", "SPEC 4" },
 };
 /* clang-format on */
 

@@ -7,7 +7,6 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
-#include "oracle/error/tiers.h"
 #include "oracle/operators/parameters.h"
 
 /* ---- sizes */
@@ -18,7 +17,7 @@ static const struct {
     int64_t size[3];
 } sizes[] = {
     { 'T', { 5, 33, 64 } },  { 'H', { 12, 96, 6144 } }, { 'Q', { 4, 8, 64 } },      { 'G', { 2, 4, 4 } },
-    { 'D', { 8, 32, 128 } }, { 'X', { 8, 32, 128 } },   { 'V', { 31, 211, 4096 } }, { 'E', { 6, 16, 16 } },
+    { 'D', { 8, 32, 128 } }, { 'X', { 8, 32, 128 } },   { 'V', { 31, 211, 4096 } }, { 'E', { 6, 16, 128 } },
     { 'K', { 2, 4, 4 } },    { 'F', { 10, 40, 3072 } }, { 'I', { 14, 80, 12288 } }, { 'J', { 10, 40, 3072 } },
     { 'N', { 3, 4, 16 } },   { 'b', { 4, 16, 128 } },   { 'P', { 16, 48, 256 } },   { 'A', { 2, 4, 16 } },
     { 'U', { 12, 30, 80 } }, { 'L', { 14, 64, 5120 } }, { 'W', { 12, 120, 1280 } }, { 'M', { 2, 8, 16 } },
@@ -156,6 +155,12 @@ static void sizes_of_parameters(struct m3_planned_case *c, const struct m3_plan 
 
 /* ---- operands */
 
+/* Under which an operand's numbers are drawn. */
+static void name_operand(char name[M3_DRAWN_NAME], const struct m3_planned_case *c, const struct m3_operand_row *row)
+{
+    snprintf(name, M3_DRAWN_NAME, "%s.%" PRId64 ".%s", c->op->name, c->number, row->name);
+}
+
 static enum m3_dtype dtype_of(const struct m3_planned_case *c, const struct m3_operand_row *row,
                               const struct m3_make_options *o)
 {
@@ -180,6 +185,28 @@ static enum m3_dtype dtype_of(const struct m3_planned_case *c, const struct m3_o
     return o->dtype;
 }
 
+json_t *m3_planned_drawn(const struct m3_planned_case *c, int *status)
+{
+    json_t *all = NULL;
+    *status = M3_OK;
+    for (int i = 0; !*status && i < c->count; i++) {
+        const struct m3_planned_operand *x = &c->operands[i];
+        struct m3_drawing d;
+        if (!x->is_drawn) continue;
+        char name[M3_DRAWN_NAME];
+        m3_fill_drawing(&d, &x->fill);
+        name_operand(name, c, x->row);
+        json_t *shape = json_array();
+        for (int k = 0; k < x->tensor.rank; k++) json_array_append_new(shape, json_integer(x->tensor.shape[k]));
+        json_t *one = json_pack("{s:I, s:s, s:s, s:o, s:I, s:f, s:f}", "seed", (json_int_t)c->seed, "name", name,
+                                "dtype", m3_dtype_name(x->tensor.dtype), "shape", shape, "levels",
+                                (json_int_t)d.levels, "offset", d.offset, "scale", d.scale);
+        if (!all) all = json_object();
+        if (json_object_set_new(all, x->row->name, one)) *status = M3_INTERNAL;
+    }
+    return all;
+}
+
 json_t *m3_planned_outputs(const struct m3_planned_case *c)
 {
     json_t *all = json_object();
@@ -193,18 +220,49 @@ json_t *m3_planned_outputs(const struct m3_planned_case *c)
     return all;
 }
 
-static void shape_operand(struct m3_planned_case *c, struct m3_planned_operand *x)
+/* Adds a tensor to the size of its case, which is bounded before anything is allocated. */
+static int add_size(struct m3_planned_case *c, const char *name, struct m3_tensor *t, struct m3_error *error)
+{
+    static const uint64_t most = (uint64_t)64 << 30;
+    char shape[160] = "";
+    int overflows = 0;
+    t->count = 1;
+    for (int i = 0; i < t->rank; i++) overflows |= __builtin_mul_overflow(t->count, t->shape[i], &t->count);
+    overflows |= __builtin_mul_overflow((uint64_t)t->count, m3_dtype_bytes(t->dtype), &t->bytes);
+    overflows |= __builtin_add_overflow(c->bytes, t->bytes, &c->bytes);
+    if (!overflows && c->bytes <= most) return M3_OK;
+    for (int i = 0; i < t->rank; i++) {
+        const size_t length = strlen(shape);
+        snprintf(shape + length, sizeof shape - length, "%s%" PRId64, i > 0 ? "," : "", t->shape[i]);
+    }
+    return m3_fail(error, M3_USAGE, "sizes: got %s [%s], with which a case of %s has more than %d GiB, expected less",
+                   name, shape, c->op->name, (int)(most >> 30));
+}
+
+static int shape_operand(struct m3_planned_case *c, struct m3_planned_operand *x, struct m3_error *error)
 {
     struct m3_tensor *t = &x->tensor;
     t->rank = m3_shape_by_letters(t->shape, x->row->letters, c->dims);
-    t->count = 1;
     if (x->row->role == M3_ROLE_SCALES) {
         const int64_t I = c->dims['I'], H = c->dims['H'];
         t->shape[0] = t->dtype == M3_F32 ? (I + 127) / 128 : I;
         t->shape[1] = t->dtype == M3_F32 ? (H + 127) / 128 : (H + 31) / 32;
     }
-    for (int i = 0; i < t->rank; i++) t->count *= t->shape[i];
-    t->bytes = (uint64_t)t->count * m3_dtype_bytes(t->dtype);
+    const int status = add_size(c, x->row->name, t, error);
+    if (!status) c->stored += t->bytes;
+    return status;
+}
+
+/* Outputs are counted as F32, which is what most programs write. */
+static int add_outputs(struct m3_planned_case *c, struct m3_error *error)
+{
+    int status = M3_OK;
+    for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS && c->op->outputs[i].role != M3_ROLE_NONE; i++) {
+        struct m3_tensor t = { .dtype = M3_F32 };
+        t.rank = m3_shape_by_letters(t.shape, c->op->outputs[i].letters, c->dims);
+        status = add_size(c, c->op->outputs[i].name, &t, error);
+    }
+    return status;
 }
 
 /* Weights are scaled so that sums over a row stay of the size of one term. */
@@ -221,18 +279,19 @@ static double scale_of(const struct m3_planned_operand *x)
 }
 
 static int add_operand(struct m3_planned_case *c, const struct m3_operand_row *row, const struct m3_plan *plan,
-                       const struct m3_make_options *o, int64_t p0)
+                       const struct m3_make_options *o, int64_t p0, struct m3_error *error)
 {
     struct m3_planned_operand *x = &c->operands[c->count];
-    char name[96], kind[24];
+    char name[M3_DRAWN_NAME], kind[24];
     const int64_t *d = c->dims;
     m3_listed_value(kind, sizeof kind, plan ? plan->fills : "", row->name);
     if (row->optional && !kind[0]) return M3_OK;
-    if (!m3_fill_is_known(kind)) return M3_INTERNAL;
+    if (!m3_fill_is_known(kind)) return m3_fail(error, M3_INTERNAL, "%s: got the fill %s", row->name, kind);
     *x = (struct m3_planned_operand){ .row = row };
     x->tensor = (struct m3_tensor){ .name = row->name, .dtype = dtype_of(c, row, o) };
-    shape_operand(c, x);
-    snprintf(name, sizeof name, "%s.%" PRId64 ".%s", c->op->name, c->number, row->name);
+    const int status = shape_operand(c, x, error);
+    if (status) return status;
+    name_operand(name, c, row);
     x->fill = (struct m3_fill){ .row = row,
                                 .key = m3_draw_key(o->seed, name),
                                 .scale = scale_of(x),
@@ -258,28 +317,67 @@ static int add_operand(struct m3_planned_case *c, const struct m3_operand_row *r
                                           .V = 0,
                                           .limit = limit ? json_number_value(limit) : 7 };
     if (has_letter(c->op, 'V')) x->fill.call.V = d['V'];
-    c->bytes += x->tensor.bytes;
     c->count++;
     return M3_OK;
 }
 
-/* The first and the last rows, both sides of the edges of blocks, and some between. */
+/* The weights of many experts are not stored: both sides draw those that they need. */
+static void choose_drawn(struct m3_planned_case *c)
+{
+    static const uint64_t most_stored = 1u << 30;
+    uint64_t bytes = 0;
+    for (int i = 0; i < c->count; i++)
+        if (c->operands[i].row->role == M3_ROLE_EXPERTS) bytes += c->operands[i].tensor.bytes;
+    if (bytes <= most_stored) return;
+    for (int i = 0; i < c->count; i++) c->operands[i].is_drawn = c->operands[i].row->role == M3_ROLE_EXPERTS;
+    c->stored -= bytes;
+}
+
+/* ---- sampled rows */
+
+static void sort_rows(int64_t *rows, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t j = i; j > 0 && rows[j - 1] > rows[j]; j--) {
+            const int64_t row = rows[j];
+            rows[j] = rows[j - 1], rows[j - 1] = row;
+        }
+}
+
+/* How many rows of a case that is not long are judged, so that a verdict takes seconds; 0: all. */
+static int64_t few_rows(const struct m3_planned_case *c, int64_t rows)
+{
+    enum { MOST = 24, OF_DRAWN = 4 };
+    static const int64_t most_elements = 1 << 22;
+    int64_t width = 0;
+    for (int i = 0; i < M3_OPERATOR_OUTPUTS && c->op->outputs[i].role != M3_ROLE_NONE; i++) {
+        int64_t shape[M3_MAX_RANK], size = 1;
+        const int rank = m3_shape_by_letters(shape, c->op->outputs[i].letters, c->dims);
+        for (int d = 1; d < rank; d++) size *= shape[d];
+        width = m3_max(width, size);
+    }
+    for (int i = 0; i < c->count; i++)
+        if (c->operands[i].is_drawn) return rows > OF_DRAWN ? OF_DRAWN : 0;
+    if (rows * width <= most_elements) return 0;
+    const int64_t n = m3_min(MOST, m3_max(2, most_elements / width));
+    return n < rows ? n : 0;
+}
+
+/* The first and the last rows, for long contexts also both sides of the edges of blocks, and some between. */
 static void sample_rows(struct m3_planned_case *c, uint64_t key)
 {
     enum { SAMPLED_FROM = 4096, SAMPLES = 24 };
-    const int64_t T = c->dims['T'], block = c->dims['b'];
+    const int64_t T = m3_operator_by_row(c->op) ? c->dims[(unsigned char)c->op->outputs[0].letters[0]] : 0;
+    const int64_t block = c->dims['b'], few = T < SAMPLED_FROM ? few_rows(c, T) : SAMPLES;
     int64_t chosen[32], n = 0;
-    if (!has_letter(c->op, 'T') || T < SAMPLED_FROM) return;
+    if (T == 0 || few == 0) return;
     const int64_t edges[] = {
-        0, 1, block - 1, block, T / 2 / block * block - 1, T / 2 / block * block, T - block, T - 1
+        0, T - 1, 1, block - 1, block, T / 2 / block * block - 1, T / 2 / block * block, T - block
     };
-    for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) chosen[n++] = edges[i];
-    while (n < SAMPLES) chosen[n] = (int64_t)m3_draw(key, (uint64_t)n, (uint64_t)T), n++;
-    for (int64_t i = 1; i < n; i++)
-        for (int64_t j = i; j > 0 && chosen[j - 1] > chosen[j]; j--) {
-            const int64_t row = chosen[j];
-            chosen[j] = chosen[j - 1], chosen[j - 1] = row;
-        }
+    const size_t wanted = T < SAMPLED_FROM ? 2 : sizeof edges / sizeof edges[0];
+    for (size_t i = 0; i < wanted; i++) chosen[n++] = edges[i];
+    while (n < few) chosen[n] = (int64_t)m3_draw(key, (uint64_t)n, (uint64_t)T), n++;
+    sort_rows(chosen, n);
     for (int64_t i = 0; i < n; i++)
         if (i == 0 || chosen[i] != chosen[i - 1]) c->rows[c->row_count++] = chosen[i];
 }
@@ -289,7 +387,7 @@ int m3_plan_case(struct m3_planned_case *c, const struct m3_operator_row *op, co
 {
     char name[64];
     int64_t p0 = 0;
-    *c = (struct m3_planned_case){ .op = op, .number = number, .exact = plan && plan->exact };
+    *c = (struct m3_planned_case){ .op = op, .number = number, .exact = plan && plan->exact, .seed = o->seed };
     snprintf(name, sizeof name, "%s.%" PRId64, op->name, number);
     const uint64_t key = m3_draw_key(o->seed, name);
     struct m3_make_options sized = *o;
@@ -302,11 +400,13 @@ int m3_plan_case(struct m3_planned_case *c, const struct m3_operator_row *op, co
     settle_sizes(c, p0, (plan && strstr(plan->sizes, "S=")) || (!plan && o->given && strstr(o->given, "S=")));
     if (plan && strstr(plan->sizes, "P=") && !strstr(plan->sizes, "n=")) c->dims['n'] = 1;
     if (!plan && has_parameter(op, "merge")) c->dims['n'] = 1;
-    if (!plan) sample_rows(c, key);
-    status = take_parameters(c, plan);
+    if (take_parameters(c, plan)) return m3_fail_memory(error, op->name, sizeof *c);
     for (int i = 0; !status && i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
-        status = add_operand(c, &op->operands[i], plan, o, p0);
-    return status ? m3_fail_memory(error, op->name, 0) : M3_OK;
+        status = add_operand(c, &op->operands[i], plan, o, p0, error);
+    if (!status) status = add_outputs(c, error);
+    if (!status && !plan) choose_drawn(c);
+    if (!status && !plan) sample_rows(c, key);
+    return status;
 }
 
 void m3_planned_free(struct m3_planned_case *c)
@@ -318,35 +418,44 @@ void m3_planned_free(struct m3_planned_case *c)
 
 /* ---- values as stored bytes */
 
-uint16_t m3_f16_of(double x)
+/* Codes without scales are drawn in steps of 1/8. */
+static int is_drawing(struct m3_drawing *drawing, const struct m3_planned_operand *x)
 {
-    const double size = fabs(m3_stored_as(x, M3_F16));
-    const uint16_t sign = signbit(x) ? 0x8000 : 0;
-    int exponent;
-    if (isinf(size)) return sign | 0x7c00;
-    frexp(size, &exponent);
-    if (size == 0 || exponent < -13) return sign | (uint16_t)ldexp(size, 24);
-    return sign | (uint16_t)((exponent + 14) << 10 | ((int)ldexp(size, 11 - exponent) - 1024));
+    const struct m3_fill *f = &x->fill;
+    const int is_drawn = m3_fill_drawing(drawing, f);
+    drawing->dtype = x->tensor.dtype;
+    if (x->tensor.dtype != M3_F8_E4M3) return is_drawn;
+    *drawing = (struct m3_drawing){ .key = f->key, .levels = 31, .offset = 15, .scale = 0.125, .dtype = M3_F8_E4M3 };
+    return strcmp(f->kind, "whole") != 0 && strcmp(f->kind, "zeros") != 0 && strcmp(f->kind, "one_hot") != 0;
+}
+
+static void put_reals(void *bytes, const struct m3_planned_operand *x, int64_t first, int64_t n)
+{
+    struct m3_drawing drawing;
+    if (is_drawing(&drawing, x)) {
+        m3_drawing_piece(bytes, &drawing, first, n);
+        return;
+    }
+    m3_fill_value *const value = m3_fill_real(&x->fill);
+    for (int64_t i = 0; i < n; i++) m3_store_real(bytes, x->tensor.dtype, i, value(&x->fill, first + i));
 }
 
 void m3_planned_piece(void *bytes, const struct m3_planned_operand *x, int64_t first, int64_t n)
 {
     const struct m3_fill *f = &x->fill;
-    for (int64_t i = 0; i < n; i++) {
-        switch (x->tensor.dtype) {
-        case M3_F32: ((float *)bytes)[i] = (float)m3_fill_real(f, first + i); break;
-        case M3_BF16: ((uint16_t *)bytes)[i] = m3_bf16_of((float)m3_fill_real(f, first + i)); break;
-        case M3_F16: ((uint16_t *)bytes)[i] = m3_f16_of(m3_fill_real(f, first + i)); break;
-        case M3_F8_E4M3: {
-            const double drawn = (double)m3_draw(f->key, (uint64_t)(first + i), 31) - 15;
-            const int whole = !strcmp(f->kind, "whole") || !strcmp(f->kind, "zeros") || !strcmp(f->kind, "one_hot");
-            ((unsigned char *)bytes)[i] = m3_fill_e4m3(whole ? m3_fill_real(f, first + i) : drawn / 8);
-            break;
-        }
-        case M3_I64: ((int64_t *)bytes)[i] = m3_fill_id(f, first + i); break;
-        case M3_I32: ((int32_t *)bytes)[i] = (int32_t)m3_fill_id(f, first + i); break;
-        default: ((unsigned char *)bytes)[i] = (unsigned char)m3_fill_id(f, first + i);
-        }
+    switch (x->tensor.dtype) {
+    case M3_F32:
+    case M3_BF16:
+    case M3_F16:
+    case M3_F8_E4M3: put_reals(bytes, x, first, n); break;
+    case M3_I64:
+        for (int64_t i = 0; i < n; i++) ((int64_t *)bytes)[i] = m3_fill_id(f, first + i);
+        break;
+    case M3_I32:
+        for (int64_t i = 0; i < n; i++) ((int32_t *)bytes)[i] = (int32_t)m3_fill_id(f, first + i);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++) ((unsigned char *)bytes)[i] = (unsigned char)m3_fill_id(f, first + i);
     }
 }
 

@@ -107,6 +107,7 @@ const struct m3_plan m3_plans[] = {
     { "mtp_join", "one row", "T=1,H=8", "", "", 0 },
     { "mtp_join", "weights of 0: the offset of 1 is all that is left", "T=4,H=12", "", "enorm=zeros,hnorm=zeros", 0 },
     { "mtp_join", "halves that are not alike", "T=3,H=8", "", "embedding=large", 0 },
+    { "mtp_join", "the row at position 0 joins zeros", "T=3,H=8", "mtp_zero_position0=true", "", 0 },
 };
 /* clang-format on */
 

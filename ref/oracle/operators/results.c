@@ -65,6 +65,9 @@ static int write_case(struct writing *w, const struct m3_operator_case *one, con
                                            .rows = one->rows,
                                            .count = one->row_count };
     struct m3_evaluation values;
+    if (call->drawn && w->replacement)
+        return m3_fail(w->error, M3_USAGE, "case %" PRId64 ": got a plug-in, expected none where weights are drawn",
+                       one->number);
     int status = m3_evaluate(&values, call, &how, w->error);
     for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS && call->op->outputs[i].role != M3_ROLE_NONE; i++) {
         const struct m3_tensor *t = &values.outputs[i];

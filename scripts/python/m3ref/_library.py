@@ -4,7 +4,7 @@ import os
 import pathlib
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
-ABI = 1
+ABI = 2
 HERE = pathlib.Path(__file__).resolve().parent
 NOT_COMPARABLE = 3
 INTERNAL = 70
@@ -58,6 +58,10 @@ class Run(ctypes.Structure):
                 ("bounds", c_int), ("threads", c_int), ("ops", Ops)]
 
 
+class Draw(ctypes.Structure):
+    _fields_ = [("cases", c_char_p), ("drawn", c_char_p), ("only", c_char_p), ("threads", c_int)]
+
+
 class Report(ctypes.Structure):
     _fields_ = [("status", c_int), ("lines", c_char_p), ("text", c_char_p)]
 
@@ -109,6 +113,7 @@ def open_library():
     lib.m3_library_make.argtypes = [POINTER(Make), POINTER(CError)]
     lib.m3_library_from.argtypes = [POINTER(From), POINTER(CError)]
     lib.m3_library_run.argtypes = [POINTER(Run), POINTER(CError)]
+    lib.m3_library_draw.argtypes = [POINTER(Draw), POINTER(CError)]
     lib.m3_library_check.argtypes = [POINTER(Report), POINTER(Check), POINTER(CError)]
     lib.m3_library_compare.argtypes = [POINTER(Report), POINTER(Compare), POINTER(CError)]
     lib.m3_library_model.argtypes = [POINTER(Model), POINTER(CError), POINTER(CError)]

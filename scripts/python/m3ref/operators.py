@@ -2,6 +2,7 @@
 import ctypes
 import functools
 import json
+import operator
 import os
 import re
 
@@ -41,6 +42,41 @@ def optional_names(row):
 
 # ---- cases
 
+class Drawn:
+    """The weights of many experts, which a case gives by name and seed: `drawn[e]` makes the matrix of one expert, and
+    np.asarray(drawn) makes all of them, which may take gigabytes. `rule` says how they are drawn (VERDICTS.md 7.16)."""
+
+    def __init__(self, case, name, rule, as_torch=False, device=None):
+        self.case, self.name, self.rule = case, f"{case.case}.{name}", rule
+        self.shape = tuple(rule["shape"])
+        self.as_torch, self.device = as_torch, device
+
+    def make(self, only):
+        file = Memory(on_disk=only == self.name)
+        task = c.Draw(c.text(self.case.set.path), c.text(file.path), c.text(only), c.threads_for(None))
+        c.call(c.lib.m3_library_draw, ctypes.byref(task))
+        array = file.load("drawn")[only]
+        return to_torch(array, self.device) if self.as_torch else array
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, expert):
+        index = operator.index(expert)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{self.name}: got expert {index}, expected one of {len(self)}")
+        return self.make(f"{self.name}.{index % len(self)}")
+
+    def all(self):
+        return self.make(self.name)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(Drawn(self.case, self.name.split(".", 1)[1], self.rule).all(), dtype)
+
+    def __repr__(self):
+        return f"<{self.name} {list(self.shape)} {self.rule['dtype']}, drawn>"
+
+
 class Case:
     """One case of an operator: `inputs`, `params`, `rows` that are judged (None: all), `what` it covers, the known
     mistakes that it `catches`, `outputs` with their shapes, and its number, `case`."""
@@ -54,17 +90,23 @@ class Case:
         self.outputs = entry.get("outputs") or {}
         self.rows = entry.get("rows")
         self.catches = entry.get("catches") or []
+        self.drawn = entry.get("drawn") or {}
 
     @property
     def inputs(self):
-        """The operands: read-only arrays in the order of `op --list`."""
-        names = [o["name"] for o in row_of(self.op)["operands"]]
-        return {name: self.set.tensors[f"{self.case}.{name}"] for name in names
-                if f"{self.case}.{name}" in self.set.tensors}
+        """The operands: read-only arrays in the order of `op --list`; a Drawn for weights that are not stored."""
+        made = {}
+        for name in (o["name"] for o in row_of(self.op)["operands"]):
+            if f"{self.case}.{name}" in self.set.tensors:
+                made[name] = self.set.tensors[f"{self.case}.{name}"]
+            elif name in self.drawn:
+                made[name] = Drawn(self, name, self.drawn[name])
+        return made
 
     def torch(self, device=None):
-        """The operands as torch tensors of the same types."""
-        return {name: to_torch(array, device) for name, array in self.inputs.items()}
+        """The operands as torch tensors of the same types; of a Drawn, each expert is one."""
+        return {name: Drawn(self, name, value.rule, True, device) if isinstance(value, Drawn)
+                else to_torch(value, device) for name, value in self.inputs.items()}
 
     def run(self, function, torch=False, device=None):
         """Calls a function with the operands and those parameters that it takes."""
