@@ -8,10 +8,10 @@
 #include "ops/math.h"
 
 static const char *const kinds[] = {
-    "",      "zeros",   "ones",     "one",     "small",   "large",   "minus_large", "far",    "tail",
-    "spike", "mixed",   "whole",    "one_hot", "cancel",  "counted", "minus",       "rising", "equal",
-    "ties",  "falling", "infinite", "limits",  "shifted", "edges",   "short",       "own",    "first",
-    "same",  "some",    "late",     "block",   "parts",   "two",     "video",       "none",   "all",
+    "",         "zeros",  "ones",    "one",    "small",   "large", "minus_large", "far",   "tail",    "spike",
+    "mixed",    "whole",  "one_hot", "cancel", "counted", "minus", "rising",      "equal", "ties",    "falling",
+    "infinite", "limits", "shifted", "edges",  "short",   "own",   "first",       "same",  "some",    "late",
+    "block",    "parts",  "two",     "video",  "none",    "all",   "codes",       "wide",  "earlier", "signed_zeros",
 };
 
 int m3_fill_is_known(const char *kind)
@@ -81,6 +81,7 @@ static double structured(const struct m3_fill *f, int64_t i)
     if (is(f, "ties")) return (double)(1 + m3_draw(f->key, (uint64_t)i, 3)) / 4;
     if (is(f, "falling")) return -(double)col;
     if (is(f, "infinite")) return i % 3 == 1 ? -INFINITY : drawn(f, i);
+    if (is(f, "signed_zeros")) return i % 2 ? -0.0 : 0;
     if (is(f, "limits")) return at_limit(f, i);
     if (is(f, "shifted")) return 100 + drawn(f, i);
     return f->scale * drawn(f, i);
@@ -98,13 +99,14 @@ double m3_fill_real(const struct m3_fill *f, int64_t i)
 
 /* ---- ids, lists, places */
 
-/* Ascending blocks, the row's own one last, then -1. */
+/* Ascending blocks, the row's own one last, or with "earlier" the one before it, then -1. */
 static int64_t listed_block(const struct m3_fill *f, int64_t i)
 {
-    const int64_t N = f->cols, slot = i % N, row = i / f->width, own = (f->call.p0 + row) / f->call.block;
+    const int64_t N = f->cols, slot = i % N, row = i / f->width, last = (f->call.p0 + row) / f->call.block;
+    const int64_t own = is(f, "earlier") ? last - 1 : last;
     int64_t others = m3_min(N - 1, own);
     if (is(f, "short")) others = m3_min(others, 1);
-    if (slot > others) return -1;
+    if (slot > others || own < 0) return -1;
     if (slot == others) return own;
     const int64_t step = own / others;
     return slot * step + (int64_t)m3_draw(f->key, (uint64_t)i, (uint64_t)step);
@@ -162,6 +164,14 @@ static int64_t grid(const struct m3_fill *f, int64_t i)
     return at == 0 ? 1 : at == 1 ? 4 : P / 4;
 }
 
+/* ue8m0. */
+static int64_t scale_byte(const struct m3_fill *f, int64_t i)
+{
+    static const int64_t wide[] = { 0, 118, 127, 130 };
+    if (is(f, "wide")) return wide[i % 4];
+    return is(f, "one") ? 127 : 125 + (int64_t)m3_draw(f->key, (uint64_t)i, 4);
+}
+
 int64_t m3_fill_id(const struct m3_fill *f, int64_t i)
 {
     switch (f->row->role) {
@@ -171,7 +181,7 @@ int64_t m3_fill_id(const struct m3_fill *f, int64_t i)
     case M3_ROLE_SEEN: return seen(f, i);
     case M3_ROLE_ENDS: return segment_end(f, i);
     case M3_ROLE_GRID: return grid(f, i);
-    case M3_ROLE_SCALES: return is(f, "one") ? 127 : 125 + (int64_t)m3_draw(f->key, (uint64_t)i, 4);
+    case M3_ROLE_SCALES: return scale_byte(f, i);
     default: return f->row->tap == M3_TAP_INDEX_BLOCKS ? listed_block(f, i) : expert(f, i);
     }
 }

@@ -340,7 +340,9 @@ void m3_planned_piece(void *bytes, const struct m3_planned_operand *x, int64_t f
         case M3_F8_E4M3: {
             const double drawn = (double)m3_draw(f->key, (uint64_t)(first + i), 31) - 15;
             const int whole = !strcmp(f->kind, "whole") || !strcmp(f->kind, "zeros") || !strcmp(f->kind, "one_hot");
-            ((unsigned char *)bytes)[i] = m3_fill_e4m3(whole ? m3_fill_real(f, first + i) : drawn / 8);
+            const int64_t code = (first + i) % 254;     /* of the finite ones */
+            if (!strcmp(f->kind, "codes")) ((unsigned char *)bytes)[i] = (unsigned char)(code < 127 ? code : code + 1);
+            else ((unsigned char *)bytes)[i] = m3_fill_e4m3(whole ? m3_fill_real(f, first + i) : drawn / 8);
             break;
         }
         case M3_I64: ((int64_t *)bytes)[i] = m3_fill_id(f, first + i); break;
