@@ -34,6 +34,9 @@ KERNELS_avx512 := -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-wid
 REAL_f32 :=
 REAL_f64 := -DM3_REAL_IS_DOUBLE
 
+# A virtual environment with NumPy and pytest: the tests of the Python package, the coverage map.
+PYTHON := build/python
+
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
@@ -56,7 +59,8 @@ help:
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
 	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: compares a part)'
-	@echo 'make kill-matrix   golden/op: which case of an operator, and which golden, catches which known mistake'
+	@echo 'make kill-matrix   golden/op: which case of an operator, and which golden, catches which known mistake, and'
+	@echo '                   covers which formula, branch, clamp, tie rule and edge of SPEC.md'
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make documents     golden/documents/README.md from the tables beside it'
@@ -146,8 +150,9 @@ $(eval $(call engine,f64))
 
 # ---- cases of single operators
 
-kill-matrix: $(PROGRAM)
+kill-matrix: $(PROGRAM) $(PYTHON)/ready
 	python3 scripts/kill_matrix.py $(PROGRAM) golden/op
+	$(PYTHON)/bin/python scripts/coverage/map.py $(PROGRAM) golden/op
 
 # ---- CUDA, optional: a plug-in for the program
 
@@ -224,8 +229,7 @@ LIBS_math := -lmpfr -lgmp
 PLUGINS := bad_norm counting_embed plain_table wrong_rope wrong_route wrong_vision_rope
 test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
                $(BUILD)/tests/cuda_bench
-# NumPy and pytest for the tests of the Python package. Without the network those tests fail, and the others run.
-PYTHON := build/python
+# Without the network the tests that need it fail, and the others run.
 $(PYTHON)/ready: scripts/requirements-python.txt
 	@scripts/venv.sh $(PYTHON) $< && touch $@ || echo 'set-up: $(PYTHON) could not be made' >&2
 

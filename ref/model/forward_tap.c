@@ -273,7 +273,9 @@ int m3_forward_tap(const struct m3_model *model, const struct m3_tap_request *re
     } else if (!o.pass.status && request->step == M3_STEP_ANGLES) {
         make_angles(&o, &(struct m3_angles){ o.y, o.second, rotated(&o) });
     } else if (!o.pass.status) {
-        jitter(&o.pass, prepares(request->tap), o.y, o.in[0]);
+        /* Without noise, jitter leaves its tensor alone. */
+        m3_pass_copy(&o.pass, o.y, o.in[0]);
+        jitter(&o.pass, prepares(request->tap), o.y, o.y);
     }
     return m3_pass_close(&o.pass);
 }

@@ -116,23 +116,31 @@ static inline void w_rotate(double *y, const double *x, const double *cos, const
         }
 }
 
-static inline void w_angles(double *cosines, double *sines, const double *pos, int64_t rows, int64_t R, double theta)
+/* In float, rope_angle=f32: frequency, position and product are each rounded. */
+static inline long double w_angle(const struct witness *w, double pos, long double exponent)
+{
+    const long double frequency = powl((long double)op_number(w->c, "theta"), exponent);
+    if (op_word_is(w->c, "rope_angle", "f32")) return (long double)((float)pos * (float)frequency);
+    return (long double)pos * frequency;
+}
+
+static inline void w_angles(const struct witness *w, double *cosines, double *sines, const double *pos, int64_t rows,
+                            int64_t R)
 {
     for (int64_t t = 0; t < rows; t++)
         for (int64_t i = 0; i < R / 2; i++) {
-            const long double angle = (long double)pos[t] * powl((long double)theta, -2.0L * i / R);
+            const long double angle = w_angle(w, pos[t], -2.0L * i / R);
             cosines[t * (R / 2) + i] = (double)cosl(angle);
             sines[t * (R / 2) + i] = (double)sinl(angle);
         }
 }
 
-static inline void w_angles_3d(double *cosines, double *sines, const double *places, int64_t rows, int64_t R,
-                               double theta)
+static inline void w_angles_3d(const struct witness *w, double *cosines, double *sines, const double *places,
+                               int64_t rows, int64_t R)
 {
     for (int64_t p = 0; p < rows; p++)
         for (int64_t j = 0; j < R / 2; j++) {
-            const long double angle =
-                (long double)places[3 * p + j / (R / 6)] * powl((long double)theta, -6.0L * (j % (R / 6)) / R);
+            const long double angle = w_angle(w, places[3 * p + j / (R / 6)], -6.0L * (j % (R / 6)) / R);
             cosines[p * (R / 2) + j] = (double)cosl(angle);
             sines[p * (R / 2) + j] = (double)sinl(angle);
         }
@@ -143,7 +151,7 @@ static inline void w_rope_table(struct witness *w)
     struct op_values pos = w_in(w, "pos");
     const int64_t R = (int64_t)op_number(w->c, "R");
     double *cosines = op_output(w->c, "cos", 0, pos.count, R / 2, 0);
-    w_angles(cosines, op_output(w->c, "sin", 0, pos.count, R / 2, 0), pos.x, pos.count, R, op_number(w->c, "theta"));
+    w_angles(w, cosines, op_output(w->c, "sin", 0, pos.count, R / 2, 0), pos.x, pos.count, R);
 }
 
 static inline void w_rope_table_3d(struct witness *w)
@@ -151,7 +159,7 @@ static inline void w_rope_table_3d(struct witness *w)
     struct op_values places = w_in(w, "places");
     const int64_t R = (int64_t)op_number(w->c, "R"), P = places.shape[0];
     double *cosines = op_output(w->c, "cos", 0, P, R / 2, 0);
-    w_angles_3d(cosines, op_output(w->c, "sin", 0, P, R / 2, 0), places.x, P, R, op_number(w->c, "theta"));
+    w_angles_3d(w, cosines, op_output(w->c, "sin", 0, P, R / 2, 0), places.x, P, R);
 }
 
 static inline void w_rope(struct witness *w)
@@ -167,20 +175,23 @@ static inline void w_qk_norm_rope(struct witness *w)
     const int64_t T = x.shape[0], Q = x.shape[1], D = x.shape[2], R = (int64_t)op_number(w->c, "R");
     double *cosines = w_room(w, T * R), *sines = w_room(w, T * R), *normed = op_output(w->c, "normed", 0, T, Q, D);
     w_rms(normed, x.x, f.x, T * Q, D, op_number(w->c, "eps"), 1);
-    w_angles(cosines, sines, pos.x, T, R, op_number(w->c, "theta"));
+    w_angles(w, cosines, sines, pos.x, T, R);
     w_rotate(op_output(w->c, "y", 0, T, Q, D), normed, cosines, sines, T, Q, D, R);
 }
 
-/* Places of the patches, and the number of each one's segment. SPEC 6.2, vision_boundary=segment, images first. */
+/* Places of the patches, and the number of each one's segment. SPEC 6.2: images first; with
+ * vision_boundary=none all images are one segment, and all videos another. */
 static inline void w_patches(struct witness *w, double *places, double *segment)
 {
     struct op_values grid = w_in(w, "grid");
     const int64_t m = (int64_t)op_number(w->c, "merge"), frames = (int64_t)op_number(w->c, "segment_frames");
+    const int none = op_word_is(w->c, "vision_boundary", "none");
     int64_t row = 0, number = -1;
     for (int64_t i = 0; i < grid.shape[0]; i++)
         for (int64_t step = 0; step < (int64_t)grid.x[3 * i]; step++) {
-            const int64_t in_segment = frames > 0 && grid.x[3 * i] > 1 ? step % frames : step;
-            number += in_segment == 0;
+            const int video = grid.x[3 * i] > 1;
+            const int64_t in_segment = frames > 0 && video && !none ? step % frames : step;
+            number = none ? video : number + (in_segment == 0);
             for (int64_t a = 0; a < (int64_t)grid.x[3 * i + 1] / m; a++)
                 for (int64_t b = 0; b < (int64_t)grid.x[3 * i + 2] / m; b++)
                     for (int64_t c = 0; c < m; c++)
@@ -197,7 +208,7 @@ static inline void w_turn_3d(struct witness *w, double *y, const struct op_value
 {
     const int64_t P = x->shape[0], R = x->shape[2] / 6 * 6;
     double *cosines = w_room(w, P * R), *sines = w_room(w, P * R);
-    w_angles_3d(cosines, sines, places, P, R, op_number(w->c, "theta"));
+    w_angles_3d(w, cosines, sines, places, P, R);
     w_rotate(y, x->x, cosines, sines, P, x->shape[1], x->shape[2], R);
 }
 
@@ -267,36 +278,57 @@ static inline void w_attend_blocks(struct witness *w)
                 op_word_is(w->c, "selection", "union"));
 }
 
-/* The maximum alone: no case has another pool. */
+/* The visible scores of one block and row, pooled; count 0: -infinity. */
+static inline double w_pooled(const double *scores, int64_t count, int lse)
+{
+    double best = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < count; i++) best = fmax(best, scores[i]);
+    for (int64_t i = 0; i < count; i++) sum += exp(scores[i] - best);
+    return lse && count > 0 ? best + log(sum) : best;
+}
+
 static inline double *w_block_scores(struct witness *w, const char *q_name, const char *k_name)
 {
     struct op_values q = w_in(w, q_name), k = w_in(w, k_name), seen = w_in(w, "seen");
     const int64_t T = q.shape[0], G = q.shape[1], X = q.shape[2], S = k.shape[0];
     const int64_t block = (int64_t)op_number(w->c, "block"), B = (S + block - 1) / block;
-    double *m = op_output(w->c, "m", 0, T, G, B);
-    ck_assert(op_word_is(w->c, "pool", "max") && op_word_is(w->c, "index_scale", "1"));
+    double *m = op_output(w->c, "m", 0, T, G, B), *scores = w_room(w, block);
+    const double scale = op_word_is(w->c, "index_scale", "rsqrt") ? sqrt((double)X) : 1;
     for (int64_t t = 0; t < T; t++)
         for (int64_t g = 0; g < G; g++)
             for (int64_t b = 0; b < B; b++) {
-                double best = -INFINITY;
+                int64_t count = 0;
                 for (int64_t j = b * block; j < S && j < (b + 1) * block && j <= S - T + t; j++) {
                     double s = 0;
                     for (int64_t d = 0; d < X; d++) s += q.x[(t * G + g) * X + d] * k.x[j * X + d];
-                    if ((!seen.x || seen.x[j] != 0) && s > best) best = s;
+                    if (!seen.x || seen.x[j] != 0) scores[count++] = s / scale;
                 }
-                m[(t * G + g) * B + b] = best;
+                m[(t * G + g) * B + b] = w_pooled(scores, count, op_word_is(w->c, "pool", "lse"));
             }
     return m;
 }
 
-static inline double *w_select(struct witness *w, const double *m, int64_t T, int64_t G, int64_t B, int64_t p0,
+/* selection=shared: every group has the largest score of all groups. */
+static inline const double *w_shared(struct witness *w, const double *m, int64_t T, int64_t G, int64_t B)
+{
+    double *shared = w_room(w, T * G * B);
+    if (!op_word_is(w->c, "selection", "shared")) return m;
+    for (int64_t i = 0; i < T * G * B; i++) {
+        shared[i] = -INFINITY;
+        for (int64_t g = 0; g < G; g++) shared[i] = fmax(shared[i], m[i / (G * B) * G * B + g * B + i % B]);
+    }
+    return shared;
+}
+
+static inline double *w_select(struct witness *w, const double *given, int64_t T, int64_t G, int64_t B, int64_t p0,
                                const char *name)
 {
     const int64_t N = (int64_t)op_number(w->c, "N"), block = (int64_t)op_number(w->c, "block");
-    const int64_t local = (int64_t)op_number(w->c, "local_blocks"), first = (int64_t)op_number(w->c, "init_blocks");
+    const int64_t locals = (int64_t)op_number(w->c, "local_blocks"), first = (int64_t)op_number(w->c, "init_blocks");
+    const int64_t local = op_word_is(w->c, "local_rule", "own") && locals > 1 ? 1 : locals;
+    const double *m = w_shared(w, given, T, G, B);
     double *ids = op_output(w->c, name, 1, T, G, N);
     unsigned char *chosen = malloc((size_t)B + 1);
-    ck_assert(op_word_is(w->c, "selection", "group") && op_word_is(w->c, "local_rule", "last"));
     for (int64_t r = 0; r < T * G; r++) {
         const int64_t own = (p0 + r / G) / block;
         int64_t left = N;
@@ -331,7 +363,7 @@ static inline void w_sparse_attention(struct witness *w)
     const int64_t T = q.shape[0], S = k.shape[0], block = (int64_t)op_number(w->c, "block");
     const double *m = w_block_scores(w, "index_q", "index_k");
     const double *ids = w_select(w, m, T, q.shape[1], (S + block - 1) / block, S - T, "blocks");
-    w_attention(w, ids, (int64_t)op_number(w->c, "N"), block, 0);
+    w_attention(w, ids, (int64_t)op_number(w->c, "N"), block, op_word_is(w->c, "selection", "union"));
 }
 
 static inline void w_segments(double *o, const double *q, const struct op_values *k, const struct op_values *v,
@@ -374,8 +406,8 @@ static inline void w_vision_attention(struct witness *w)
 static inline double w_gated(const struct op_case *c, double gate, double up, int oai)
 {
     if (!oai) return up * gate * w_sigmoid(gate);
-    const double limit = op_number(c, "limit"), g = fmin(gate, limit), u = fmax(fmin(up, limit), -limit);
-    ck_assert(op_word_is(c, "gate_clamp", "upper"));
+    const double limit = op_number(c, "limit"), u = fmax(fmin(up, limit), -limit);
+    const double g = op_word_is(c, "gate_clamp", "both") ? fmax(fmin(gate, limit), -limit) : fmin(gate, limit);
     return (u + 1) * g * w_sigmoid(op_number(c, "alpha") * g);
 }
 

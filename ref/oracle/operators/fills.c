@@ -98,6 +98,8 @@ static double infinite(const struct m3_fill *f, int64_t i) { return i % 3 == 1 ?
 
 static double shifted(const struct m3_fill *f, int64_t i) { return 100 + drawn(f, i); }
 
+static double signed_zeros(const struct m3_fill *f, int64_t i) { return (void)f, i % 2 ? -0.0 : 0; }
+
 static double half_up(const struct m3_fill *f, int64_t i) { return 0.5 + positive(f, i); }
 
 static double share(const struct m3_fill *f, int64_t i) { return positive(f, i) / (double)f->call.K; }
@@ -114,6 +116,7 @@ static const struct {
     { "limits", at_limit }, { "shifted", shifted }, { "edges", NULL },     { "short", NULL },      { "own", NULL },
     { "first", NULL },    { "same", NULL },       { "some", NULL },        { "late", NULL },       { "block", NULL },
     { "parts", NULL },    { "two", NULL },        { "video", NULL },       { "none", NULL },       { "all", NULL },
+    { "codes", NULL },    { "wide", NULL },       { "earlier", NULL },     { "signed_zeros", signed_zeros },
 };
 
 static int kind_of(const char *kind)
@@ -150,13 +153,14 @@ int m3_fill_drawing(struct m3_drawing *drawing, const struct m3_fill *f)
 
 /* ---- ids, lists, places */
 
-/* Ascending blocks, the row's own one last, then -1. */
+/* Ascending blocks, the row's own one last, or with "earlier" the one before it, then -1. */
 static int64_t listed_block(const struct m3_fill *f, int64_t i)
 {
-    const int64_t N = f->cols, slot = i % N, row = i / f->width, own = (f->call.p0 + row) / f->call.block;
+    const int64_t N = f->cols, slot = i % N, row = i / f->width, last = (f->call.p0 + row) / f->call.block;
+    const int64_t own = is(f, "earlier") ? last - 1 : last;
     int64_t others = m3_min(N - 1, own);
     if (is(f, "short")) others = m3_min(others, 1);
-    if (slot > others) return -1;
+    if (slot > others || own < 0) return -1;
     if (slot == others) return own;
     const int64_t step = own / others;
     return slot * step + (int64_t)m3_draw(f->key, (uint64_t)i, (uint64_t)step);
@@ -214,6 +218,14 @@ static int64_t grid(const struct m3_fill *f, int64_t i)
     return at == 0 ? 1 : at == 1 ? 4 : P / 4;
 }
 
+/* ue8m0. */
+static int64_t scale_byte(const struct m3_fill *f, int64_t i)
+{
+    static const int64_t wide[] = { 0, 118, 127, 130 };
+    if (is(f, "wide")) return wide[i % 4];
+    return is(f, "one") ? 127 : 125 + (int64_t)m3_draw(f->key, (uint64_t)i, 4);
+}
+
 int64_t m3_fill_id(const struct m3_fill *f, int64_t i)
 {
     switch (f->row->role) {
@@ -223,7 +235,7 @@ int64_t m3_fill_id(const struct m3_fill *f, int64_t i)
     case M3_ROLE_SEEN: return seen(f, i);
     case M3_ROLE_ENDS: return segment_end(f, i);
     case M3_ROLE_GRID: return grid(f, i);
-    case M3_ROLE_SCALES: return is(f, "one") ? 127 : 125 + (int64_t)m3_draw(f->key, (uint64_t)i, 4);
+    case M3_ROLE_SCALES: return scale_byte(f, i);
     default: return f->row->tap == M3_TAP_INDEX_BLOCKS ? listed_block(f, i) : expert(f, i);
     }
 }
