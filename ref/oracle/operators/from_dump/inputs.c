@@ -69,7 +69,9 @@ static int take_angles(struct m3_cut_operand *x, const struct m3_cut_run *run, i
     struct m3_evaluation made = { 0 };
     table.op = m3_operator_named("rope_table");
     json_t *parameters = m3_cut_parameters(&table);
-    const struct m3_operand_source source = { &positions.tensor, find_positions, parameters, "rope_table" };
+    const struct m3_operand_source source = {
+        .self = &positions.tensor, .find = find_positions, .parameters = parameters, .name = "rope_table"
+    };
     const struct m3_evaluation_how how = { .engine = run->is_f64 ? m3_engine_f64() : m3_engine_f32(),
                                            .threads = 1,
                                            .linear = M3_LINEAR_ORDERED };
