@@ -61,13 +61,19 @@ static int is_first(const struct m3_mistake *mistake, enum m3_tap tap, int64_t l
     return 0;
 }
 
+/* Is an operand computed with its tap, because the dump does not hold it? Not from one layer to the next. */
+static int is_computed(const struct m3_blame_item *operand, const struct m3_blame_item *item)
+{
+    return operand && !operand->dumped && (operand->layer == item->layer || operand->layer < 0);
+}
+
 int m3_mistaken_reaches(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_mistake *mistake)
 {
     if (is_first(mistake, item->tap, item->layer)) return 1;
+    if (item->tap == M3_TAP_ATTN && is_first(mistake, M3_TAP_ATTN_LSE, item->layer)) return 1;
     for (int i = 0; i < M3_OPERANDS; i++) {
         const struct m3_blame_item *operand = m3_blame_operand(b, item, i);
-        if (operand && !operand->dumped && operand->layer == item->layer && m3_mistaken_reaches(b, operand, mistake))
-            return 1;
+        if (is_computed(operand, item) && m3_mistaken_reaches(b, operand, mistake)) return 1;
     }
     return 0;
 }
@@ -77,7 +83,7 @@ static int64_t depth(const struct m3_blaming *b, struct m3_blame_item *item)
     int64_t count = 1;
     for (int i = 0; i < M3_OPERANDS; i++) {
         struct m3_blame_item *operand = m3_blame_operand(b, item, i);
-        if (!operand || operand->dumped || operand->counted || operand->layer != item->layer) continue;
+        if (!is_computed(operand, item) || operand->counted) continue;
         operand->counted = 1;
         count += depth(b, operand);
     }
@@ -397,12 +403,13 @@ static int module_input(struct making *k, double *x, double *other, int64_t laye
     const int64_t H = k->setting.model->config.H, later = m3_mtp_module_of(layer) + 1;
     const enum m3_tap from = s->mtp_embed == M3_MTP_EMBED_FUSED ? M3_TAP_FUSED : M3_TAP_EMBED;
     const struct m3_blame_item *item = m3_blame_find(k->of->b, from, -1);
-    if (!item || !item->dumped) return M3_WRONG;
-    const double *own = given(k, item, first + later, rows);
-    int status = own ? embed_module(k, other, layer, rows, 1) : M3_WRONG;
+    const int is_dumped = item && item->dumped;
+    if (!is_dumped && from == M3_TAP_FUSED) return M3_WRONG;
+    const double *own = is_dumped ? given(k, item, first + later, rows) : NULL;
+    int status = own || !is_dumped ? embed_module(k, other, layer, rows, 1) : M3_WRONG;
     if (!status) status = embed_module(k, x, layer, rows, 0);
     if (status) return status;
-    if (from == M3_TAP_FUSED || memcmp(x, other, (size_t)(rows * H) * sizeof *x) == 0)
+    if (own && (from == M3_TAP_FUSED || memcmp(x, other, (size_t)(rows * H) * sizeof *x) == 0))
         memcpy(x, own, (size_t)(rows * H) * sizeof *x);
     for (int64_t t = 0; t < rows && s->mtp_zero_position0 == M3_MTP_ZERO_POSITION0; t++)
         if (k->request.positions[t] == 0) memset(x + t * H, 0, (size_t)H * sizeof *x);
@@ -499,7 +506,7 @@ static const void *value(struct making *k, enum m3_tap tap, int64_t layer, int64
     if (item != m->item && item->dumped) return given(k, item, first, rows);
     const struct kept *known = find(k->made, k->made_count, tap, layer);
     if (!known) {
-        const int is_near = layer == m->item->layer || layer < 0;
+        const int is_near = layer == m->item->layer || layer < 0 || tap == M3_TAP_MTP_FINAL_NORM;
         /* With fewer rows than those of the case, mistakes do not know which keys come before. */
         if (!is_near || first != m->first || rows != m->rows || compute(k, tap, layer, first, rows)) return lack(k);
         known = find(k->made, k->made_count, tap, layer);
@@ -509,9 +516,23 @@ static const void *value(struct making *k, enum m3_tap tap, int64_t layer, int64
 
 /* ---- */
 
+/* A tap of another layer, without a mistake there. */
+static const void *other_tap(struct making *k, struct m3_mistaken_tap *right, const struct m3_blame_item *item)
+{
+    const struct m3_mistaken *m = k->of;
+    struct m3_mistaken *other = NULL;
+    int applies = 0;
+    int status = m3_mistaken_new(&other, m->b, item, m->first + m->rows - 1);
+    if (!status && other->first == m->first && other->rows >= m->rows)
+        status = m3_mistaken_make(right, &applies, other, NULL);
+    m3_mistaken_free(other);
+    return status || !applies ? lack(k) : right->ids ? (const void *)right->ids : (const void *)right->y;
+}
+
 /* What the mistake kept from an earlier tap. */
 static int recall(struct making *k)
 {
+    struct m3_mistaken_tap right = { 0 };
     const struct m3_mistaken *m = k->of;
     const struct m3_force *force = k->request.force;
     enum m3_tap tap;
@@ -519,12 +540,13 @@ static int recall(struct making *k)
     if (!m3_mistake_keeps(&tap, &layer, k->mistake, &m->b->setting->model->config)) return M3_OK;
     if (layer == m->item->layer) return M3_OK;
     const struct m3_blame_item *item = m3_blame_find(m->b, tap, layer);
-    const void *own = item && item->dumped ? given(k, item, m->first, m->rows) : lack(k);
-    if (!own) return M3_WRONG;
-    const size_t bytes = (size_t)(m->rows * item->width) * size_of(tap);
-    void *copied = room(k, m->rows, item->width, size_of(tap));
-    if (!copied) return M3_INTERNAL;
-    memcpy(copied, own, bytes);
+    const void *own = !item          ? lack(k)
+                      : item->dumped ? given(k, item, m->first, m->rows)
+                                     : other_tap(k, &right, item);
+    void *copied = own ? room(k, m->rows, item->width, size_of(tap)) : NULL;
+    if (copied) memcpy(copied, own, (size_t)(m->rows * item->width) * size_of(tap));
+    m3_mistaken_tap_free(&right);
+    if (!copied) return M3_WRONG;
     /* The last layer, for the mistake, is the last of the model that it was given. */
     const int status = force->replace(force->self, tap, tap == M3_TAP_OUT ? m->part.config.layers - 1 : layer, copied,
                                       0, m->rows, &k->why);

@@ -311,8 +311,8 @@ int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item
                           const struct m3_recomputed *made)
 {
     struct m3_coarse_table coarse;
-    if (!b->named || !item->blamed || item->blamed->verdict != M3_VERDICT_FAIL) return M3_OK;
-    if (dumped->values && !made->y) return M3_OK;
+    if (!b->named || !item->blamed || (dumped->values && !made->y)) return M3_OK;
+    if (item->blamed->verdict != M3_VERDICT_FAIL && item->blamed->verdict != M3_VERDICT_SUSPECT) return M3_OK;
     const int64_t depth = m3_mistaken_depth(b, item);
     m3_coarse_begin(&coarse, b->setting->profile);
     const struct m3_coarseness at = m3_coarse_of(&coarse, item->name, item->tap, item->layer);
