@@ -12,6 +12,7 @@ enum {
     WHOLE = 256,                /* a tap of no more rows is computed whole */
     WINDOW = 32,                /* rows of others */
     LARGE = 1 << 22,            /* numbers of a picture's tap that is too large to be tried */
+    SMALL = 1 << 18,            /* numbers of a tap for which threads cost more than they save */
     EXPANDED = 1 << 26,         /* numbers of the experts of a layer that may be expanded */
     KEPT = 96,                  /* taps of a layer, and those that it reads */
 };
@@ -592,7 +593,7 @@ int m3_mistaken_make(struct m3_mistaken_tap *out, int *applies, struct m3_mistak
     int status = m3_mistake_install(&k.run, mistake, &m->part, s->semantics, &m->view, &k.why);
     if (!status) {
         k.request = *m3_mistaken_request(k.run);
-        k.request.threads = s->ctx->threads;
+        k.request.threads = m->rows * s->model->config.H < SMALL ? 1 : s->ctx->threads;
         k.request.linear = s->ctx->linear;
         k.setting = *s;
         k.setting.model = m3_mistaken_model(k.run);
