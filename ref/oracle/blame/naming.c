@@ -19,7 +19,7 @@ struct answer {
     const struct m3_mistake *mistake;
     struct m3_mistaken_tap tap;
     double distance, right;             /* of the candidate: from it, from the right results, in the same rows */
-    int passes;                         /* judged by it, the candidate passes, and fails judged by the right results */
+    int passes;                         /* the candidate has a better verdict by it than by the right results */
 };
 
 /* The tap at hand. */
@@ -197,6 +197,14 @@ static enum m3_verdict verdict_by(const struct naming *n, const struct answer *a
     return s->rows > 0 ? m3_side_by_side_verdict(s, &rules).verdict : M3_VERDICT_NOT_JUDGED;
 }
 
+/* Is the candidate better explained: no longer wrong, or no longer suspect and much nearer? */
+static int is_better(enum m3_verdict by_mistake, enum m3_verdict by_right, const struct answer *a)
+{
+    if (by_right == M3_VERDICT_FAIL)
+        return (by_mistake == M3_VERDICT_PASS || by_mistake == M3_VERDICT_SUSPECT) && a->distance < a->right;
+    return by_right == M3_VERDICT_SUSPECT && by_mistake == M3_VERDICT_PASS && 2 * a->distance <= a->right;
+}
+
 static int judge(struct answer *a, const struct naming *n)
 {
     struct m3_side_by_side s;
@@ -205,8 +213,7 @@ static int judge(struct answer *a, const struct naming *n)
         m3_side_by_side_room(&s, n->dumped->rows * n->dumped->width, n->dumped->rows, n->item->name, n->b->error);
     if (!status) {
         const enum m3_verdict mine = verdict_by(n, a, &s, 0);
-        a->passes = (mine == M3_VERDICT_PASS || mine == M3_VERDICT_SUSPECT) && a->distance < a->right &&
-                    verdict_by(n, a, &s, 1) == M3_VERDICT_FAIL;
+        a->passes = is_better(mine, verdict_by(n, a, &s, 1), a);
     }
     m3_side_by_side_free(&s);
     return status;
