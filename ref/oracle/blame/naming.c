@@ -158,21 +158,35 @@ static int are_same(const struct naming *n, const struct answer *a, const struct
 
 /* ---- by what the profile allows */
 
-/* Allows element i what storing the larger of two results costs. */
-static void widen(struct m3_side_by_side *s, int64_t i, double u, double mistaken, double right)
+/* What the profile allows of the right results, relative to them: how coarsely this operator may round. */
+static double coarseness(const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)
 {
-    if (!isfinite(mistaken) || !isfinite(right)) return;
-    m3_side_by_side_add(s, i, u * fmax(0, fabs(mistaken) - fabs(right)));
+    const double steps = m3_setting_arithmetic(rules->setting, 1).u * (double)(rules->n + rules->f);
+    double allowed = 0, size = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        const double one = steps * s->bound[i] + s->error[i];
+        if (!isfinite(s->want[i]) || !isfinite(one)) continue;
+        allowed += one * one;
+        size += s->want[i] * s->want[i];
+    }
+    return size > 0 ? sqrt(allowed / size) : 0;
 }
 
-/* The verdict on the candidate by the mistake's results, or, as widely, by the right ones. */
-static enum m3_verdict verdict_by(const struct naming *n, const struct answer *a, struct m3_side_by_side *s,
-                                  int by_right)
+/* Where the mistake's results are larger than the right ones, they are rounded as coarsely. */
+static void widen(struct m3_side_by_side *s, const double *mistaken, double by)
+{
+    for (int64_t i = 0; i < s->count; i++)
+        if (isfinite(mistaken[i]) && isfinite(s->want[i]))
+            m3_side_by_side_add(s, i, by * fmax(0, fabs(mistaken[i]) - fabs(s->want[i])));
+}
+
+/* The verdicts on the candidate by the mistake's results, and, as widely, by the right ones. */
+static void verdicts(enum m3_verdict *by_mistake, enum m3_verdict *by_right, const struct naming *n,
+                     const struct answer *a, struct m3_side_by_side *s, double *mistaken)
 {
     const struct m3_setting *setting = n->b->setting;
-    const struct m3_profile *p = setting->profile;
-    const double dumped = p ? m3_profile_dump_rounding(p, n->item->name) : 0;
-    const double u = dumped + fmax(p ? m3_profile_store(p, n->item->name) : 0, m3_setting_arithmetic(setting, 1).u);
+    const double dumped = setting->profile ? m3_profile_dump_rounding(setting->profile, n->item->name) : 0;
+    const size_t row_bytes = (size_t)n->dumped->width * sizeof *mistaken;
     /* clang-format off */
     const struct m3_side_by_side_rules rules = {
         .setting = setting, .tap = n->item->name, .n = n->made->n, .f = n->made->f,
@@ -180,21 +194,20 @@ static enum m3_verdict verdict_by(const struct naming *n, const struct answer *a
     };
     /* clang-format on */
     struct row row;
-    s->rows = s->count = 0;
-    memset(s->error, 0, (size_t)(n->dumped->rows * n->dumped->width) * sizeof *s->error);
-    memset(s->variance, 0, (size_t)(n->dumped->rows * n->dumped->width) * sizeof *s->variance);
+    *by_mistake = *by_right = M3_VERDICT_NOT_JUDGED;
     for (int64_t r = 0; r < n->dumped->rows; r++) {
         const int64_t at = s->count;
         if (!find_row(&row, n, &a->tap, r)) continue;
         double *got = m3_side_by_side_row(s, n->made, n->dumped->numbers[r], dumped);
         if (!got) continue;
-        memcpy(got, row.got, (size_t)n->dumped->width * sizeof *got);
-        for (int64_t i = 0; i < n->dumped->width; i++) {
-            widen(s, at + i, u, row.mistaken[i], row.right[i]);
-            if (!by_right) s->want[at + i] = row.mistaken[i];
-        }
+        memcpy(got, row.got, row_bytes);
+        memcpy(mistaken + at, row.mistaken, row_bytes);
     }
-    return s->rows > 0 ? m3_side_by_side_verdict(s, &rules).verdict : M3_VERDICT_NOT_JUDGED;
+    if (s->rows == 0) return;
+    widen(s, mistaken, coarseness(s, &rules));
+    *by_right = m3_side_by_side_verdict(s, &rules).verdict;
+    memcpy(s->want, mistaken, (size_t)s->count * sizeof *mistaken);
+    *by_mistake = m3_side_by_side_verdict(s, &rules).verdict;
 }
 
 /* Is the candidate better explained: no longer wrong, or no longer suspect and much nearer? */
@@ -207,15 +220,19 @@ static int is_better(enum m3_verdict by_mistake, enum m3_verdict by_right, const
 
 static int judge(struct answer *a, const struct naming *n)
 {
+    const int64_t count = n->dumped->rows * n->dumped->width;
+    enum m3_verdict by_mistake, by_right;
     struct m3_side_by_side s;
     if (a->tap.ids) return M3_OK;
-    int status =
-        m3_side_by_side_room(&s, n->dumped->rows * n->dumped->width, n->dumped->rows, n->item->name, n->b->error);
+    double *mistaken = malloc(((size_t)count + 1) * sizeof *mistaken);
+    int status = m3_side_by_side_room(&s, count, n->dumped->rows, n->item->name, n->b->error);
+    if (!status && !mistaken) status = m3_fail_memory(n->b->error, n->item->name, (size_t)count * sizeof *mistaken);
     if (!status) {
-        const enum m3_verdict mine = verdict_by(n, a, &s, 0);
-        a->passes = is_better(mine, verdict_by(n, a, &s, 1), a);
+        verdicts(&by_mistake, &by_right, n, a, &s, mistaken);
+        a->passes = is_better(by_mistake, by_right, a);
     }
     m3_side_by_side_free(&s);
+    free(mistaken);
     return status;
 }
 
