@@ -139,6 +139,7 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct m3_blame result;
     a->options.profile = a->profile;
+    a->options.names_mistakes = 1;
     a->options.progress = m3_cli_progress;
     a->options.progress_self = &watch;
     struct honest honest = { setting, a->row_runs };

@@ -279,6 +279,7 @@ static int choices(const struct m3_blaming *b, struct m3_blame_item *item, struc
         status = m3_blame_judge_choices(b, item, dumped, &made);
         if (item->blamed && made.missing[0] && item->blamed->elements == 0)
             not_judged(item->blamed, &made, dumped->rows);
+        if (!status && !made.missing[0]) status = m3_blame_name_mistake(b, item, dumped, &made);
     }
     m3_recomputed_free(&made);
     return status;
@@ -309,6 +310,7 @@ static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct
     if (!status && made.missing[0]) not_judged(item->blamed, &made, dumped->rows);
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
     if (!status) status = try_others(b, item, dumped);
+    if (!status && !made.missing[0]) status = m3_blame_name_mistake(b, item, dumped, &made);
     m3_recomputed_free(&made);
     return status;
 }
@@ -367,7 +369,10 @@ static void note_others(struct m3_blame *result, const struct m3_blaming *b)
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error)
 {
+    enum { TRIED = 96 };
+    struct m3_blame_named named = { .budget = TRIED };
     struct m3_blaming b = { .setting = setting, .options = options, .fd = -1, .error = error };
+    if (options->names_mistakes) b.named = &named;
     *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = m3_side_begin(&b.side, candidate, error);
     if (!status) status = check_origin(result, &b, candidate);
@@ -387,6 +392,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     }
     if (!status) status = m3_blame_judge_rows(result, &b);
     if (!status) m3_blame_find_culprit(result);
+    if (!status && b.named) m3_blame_say_mistakes(result);
     if (!status) status = m3_blame_explain(result, &b);
     m3_trace_free(b.trace);
     m3_blame_reference_free(&b);

@@ -14,6 +14,7 @@
 #include "oracle/error/recompute.h"
 #include "oracle/error/tiers.h"
 #include "oracle/judge/compare.h"
+#include "oracle/variants/mistakes.h"
 
 /* One tap of the candidate. Floats: the place is the element with the largest |created| / allowed. Selections: the
  * place is the first decision of the worst kind; got and want are the first ids by which the sets differ. */
@@ -51,6 +52,13 @@ struct m3_blamed {
     /* Among honest implementations, row by row (judge/rows/rows.h); NaN where not compared. */
     double row_error, row_error_largest, row_nearest, row_nearest_largest;
     const char *judged_by;          /* static, if these decided: created and allowed are the first two; or NULL */
+
+    const struct m3_mistake *mistake;       /* the known mistake that explains the tap; NULL: none does */
+    double from_mistake, from_right;        /* the candidate, from its results and from the right ones: |d| / |result| in
+                                             * L2, or the share of sets that differ */
+    char same_results[160];                 /* ids of mistakes with the same results here */
+    int is_first_named;                     /* no earlier tap was explained by it */
+    int mistakes_tried;                     /* those of this operator with other results than the right ones */
 };
 
 struct m3_blame {
@@ -67,6 +75,7 @@ struct m3_blame {
     struct m3_logits *logits;       /* of the candidate, where it stores them in another shape (judge/logits.h) */
     int64_t extra;                  /* the latter */
     char explained_by[32];          /* the word of a profile with which every tap that does not pass would; or "" */
+    const char *mistake;            /* the id of the first known mistake that explains a tap; NULL: none */
 };
 
 struct m3_blame_options {
@@ -82,6 +91,7 @@ struct m3_blame_options {
     int (*honest)(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
                   const struct m3_safetensors *candidate, const char *taps, struct m3_error *error);
     void *honest_self;
+    int names_mistakes;             /* looks for known mistakes that explain the taps that fail */
 };
 
 /* Runs the case once in the double engine, to compute what is inherited. Returns 0 if taps were judged or could not

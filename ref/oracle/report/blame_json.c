@@ -14,7 +14,7 @@ static json_t *common(const struct m3_blamed *tap)
 {
     const int judged = m3_is_judged(tap->verdict), shown = tap->rank > 0;
     return json_pack(
-        "{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "blame", "tap",
+        "{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "type", "blame", "tap",
         tap->name, "operator", tap->operator, "inherited", judged ? m3_json_known(tap->inherited) : json_null(),
         "created", judged ? m3_json_number(tap->created) : json_null(), "allowed",
         judged ? m3_json_number(tap->allowed) : json_null(), "verdict", m3_verdict_name(tap->verdict), "section",
@@ -22,7 +22,8 @@ static json_t *common(const struct m3_blamed *tap)
         (json_int_t)tap->left_out, "operators", (json_int_t)tap->operators, "since",
         m3_json_text(tap->since[0] ? tap->since : NULL), "index", m3_json_place(tap->index, tap->rank), "got",
         shown ? m3_json_number(tap->got) : json_null(), "want", shown ? m3_json_number(tap->want) : json_null(), "note",
-        m3_json_text(tap->note[0] ? tap->note : NULL));
+        m3_json_text(tap->note[0] ? tap->note : NULL), "mistake",
+        m3_json_text(tap->mistake ? tap->mistake->id : NULL));
 }
 
 static json_t *float_tap(const struct m3_blamed *tap)
@@ -53,13 +54,14 @@ static json_t *summary(const struct m3_blame *blame)
     const struct m3_blamed *culprit = blame->culprit;
     const char *verdict = m3_verdict_name(blame->verdict);
     return json_pack(
-        "{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o}", "type", "summary", "culprit",
+        "{s:s, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o}", "type", "summary", "culprit",
         m3_json_text(culprit ? culprit->name : NULL), "operator", m3_json_text(culprit ? culprit->operator : NULL),
         "section", m3_json_text(culprit ? culprit->section : NULL), "verdict", verdict, "taps",
         (json_int_t)blame->count, "judged", (json_int_t)blame->judged, "failed", (json_int_t)blame->failed, "suspect",
         (json_int_t)blame->suspect, "not_judged", (json_int_t)blame->not_judged, "not_comparable",
         (json_int_t)blame->not_comparable, "notes", m3_json_notes(&blame->notes), "unjudged",
-        (json_int_t)blame->unjudged, "explained_by", m3_json_text(blame->explained_by[0] ? blame->explained_by : NULL));
+        (json_int_t)blame->unjudged, "explained_by", m3_json_text(blame->explained_by[0] ? blame->explained_by : NULL),
+        "mistake", m3_json_text(blame->mistake));
 }
 
 int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error)

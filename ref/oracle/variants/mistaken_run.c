@@ -102,6 +102,23 @@ const char *m3_mistake_missing(const struct m3_mistake *mistake, const struct m3
     return NULL;
 }
 
+/* ---- what a mistake does besides its operators */
+
+int m3_mistake_keeps(enum m3_tap *tap, int64_t *layer, const struct m3_mistake *mistake, const struct m3_config *c)
+{
+    if (!mistake || !mistake->change || mistake->change->keeps == 0) return 0;
+    *tap = mistake->change->keeps;
+    *layer = *tap == M3_TAP_OUT ? c->layers - 1 : 0;
+    while (*tap == M3_TAP_INDEX_BLOCKS && *layer < c->layers && !m3_config_sparse(c, *layer)) (*layer)++;
+    return 1;
+}
+
+double m3_mistake_routed_factor(const struct m3_mistake *mistake, const struct m3_config *c)
+{
+    const int is_one = !mistake || !mistake->change || !mistake->change->has_factors;
+    return is_one ? 1 : pow(c->routed_scaling, mistake->change->factors - 1);
+}
+
 /* ---- memory of a run */
 
 /* Shared pages: the engine releases pages of weights as if they belonged to a file, and private pages would then be

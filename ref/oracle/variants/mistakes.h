@@ -63,6 +63,12 @@ int m3_mistake_install(struct m3_mistaken_run **run, const struct m3_mistake *mi
                        const struct m3_semantics *semantics, const struct m3_case *the_case, struct m3_error *error);
 /* From now on each tap is rounded to what the profile stores there, instead of to float. It must outlive the run. */
 void m3_mistake_store(struct m3_mistaken_run *run, const struct m3_profile *profile);
+/* Some mistakes keep a tap for a later one. *tap, *layer: that tap; 0: the mistake keeps none. Whoever runs single taps
+ * calls the request's `force` with its values first. */
+int m3_mistake_keeps(enum m3_tap *tap, int64_t *layer, const struct m3_mistake *mistake,
+                     const struct m3_config *config);
+/* How often the sum of the routed experts is multiplied by what it should be: 1 without such a mistake; NULL: none. */
+double m3_mistake_routed_factor(const struct m3_mistake *mistake, const struct m3_config *config);
 /* The arguments for m3_engine_f64()->forward. The caller sets threads, linear and sink of the request. */
 const struct m3_model *m3_mistaken_model(const struct m3_mistaken_run *run);
 struct m3_request *m3_mistaken_request(struct m3_mistaken_run *run);

@@ -27,6 +27,14 @@ struct m3_blame_values {
     unsigned char *usable;              /* [rows] an operator can use the row */
 };
 
+/* Known mistakes that explain taps, so far. */
+enum { M3_MOST_NAMED = 16 };
+struct m3_blame_named {
+    const struct m3_mistake *mistakes[M3_MOST_NAMED];
+    int count;
+    int64_t budget;                     /* operators for which all known mistakes may still be tried */
+};
+
 struct m3_blaming {
     const struct m3_setting *setting;
     const struct m3_blame_options *options;
@@ -37,6 +45,7 @@ struct m3_blaming {
     int fd;                             /* of the reference's values; -1 */
     const char *reference;              /* their mapping; NULL: no values are kept */
     int64_t reference_bytes;
+    struct m3_blame_named *named;       /* NULL: none is looked for */
     struct m3_error *error;
 };
 
@@ -90,6 +99,13 @@ int m3_blame_judge_choices(const struct m3_blaming *b, const struct m3_blame_ite
 /* For selections that are not in the dump: puts the rows that allow only one selection into the trace. */
 int m3_blame_certain_rows(const struct m3_blaming *b, const struct m3_blame_item *item,
                           const struct m3_recomputed *recomputed);
+
+/* naming.c: sets item->blamed->mistake, if the tap fails and a known mistake explains it. `dumped` are all its rows,
+ * `made` the right results. M3_INTERNAL. */
+int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_blame_values *dumped,
+                          const struct m3_recomputed *made);
+/* Adds a note for each mistake. */
+void m3_blame_say_mistakes(struct m3_blame *result);
 
 /* ---- rows.c: among honest implementations, after all other judges */
 

@@ -319,7 +319,7 @@ static const struct m3_mistake all[] = {
     { "select.tie", "of equal scores the higher id wins", "*.index.blocks", M3_OP_NONE, M3_NEEDS_CHOICE, "equal scores",
       NULL, M3_CHANGE(.ops.select_blocks = higher_id) },
     { "select.layer_reuse", "the lists of the first sparse layer serve the later ones", "*.index.blocks", M3_OP_NONE,
-      M3_NEEDS_CHOICE | M3_NEEDS_TWO_SPARSE, NULL, NULL, M3_CHANGE(.force = layer_reuse) },
+      M3_NEEDS_CHOICE | M3_NEEDS_TWO_SPARSE, NULL, NULL, M3_CHANGE(.force = layer_reuse, .keeps = M3_TAP_INDEX_BLOCKS) },
     { "select.order", "the own block stands first, and only the last one listed is masked", "*.attn_lse", M3_OP_ATTEND,
       M3_NEEDS_SPARSE, "a row inside its block, after another block", NULL,
       M3_CHANGE(.ops.attend_blocks = m3_mistaken_attend_blocks, .times = own_first) },

@@ -43,7 +43,9 @@ struct m3_change {
     m3_pool_row *pool;                  /* of m3_mistaken_scores */
     m3_gated *gated;                    /* of m3_mistaken_swiglu, m3_mistaken_experts */
     int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 alternate, as one stack */
-    int factors;                        /* how many times the routed factor is applied to experts */
+    int factors;                        /* how many times the routed factor is applied to experts; */
+    int has_factors;                    /* 0: once, as is right */
+    enum m3_tap keeps;                  /* INDEX_BLOCKS of the first sparse layer, OUT of the last layer; 0: nothing */
     m3_reads *reads;                    /* of m3_mistaken_linear, for the tap `reader` */
     enum m3_tap reader;
     m3_expands *expands;                /* of matrices with a scale per 32 columns */
