@@ -2,14 +2,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "cli/candidate.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
-#include "model/files/case.h"
-#include "model/model.h"
-#include "oracle/blame/blame.h"
-#include "oracle/map/map.h"
+#include "oracle/check/blame_honest.h"
 #include "oracle/report/report.h"
-#include "oracle/variants/follow.h"
 
 static const char help[] =
     "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--all] [--json]\n"
@@ -52,7 +49,7 @@ static const char help[] =
     "missing file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
-    const char *model, *candidate, *profile, *map;
+    struct m3_cli_candidate_names names;
     struct m3_cli_input input;
     struct m3_blame_options options;
     int64_t row_runs;
@@ -76,19 +73,14 @@ static const struct option options[] = {
 /* clang-format on */
 
 /* For run_honest. */
-struct honest {
-    const struct m3_setting *setting;
-    int64_t runs;               /* -1: what the profile needs */
-};
-
 static int take_option(void *arguments, int option, struct m3_error *error)
 {
     struct arguments *a = arguments;
     switch (option) {
     case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
     case OPT_TAPS: a->options.taps = optarg; break;
-    case OPT_PROFILE: a->profile = optarg; break;
-    case OPT_MAP: a->map = optarg; break;
+    case OPT_PROFILE: a->names.profile = optarg; break;
+    case OPT_MAP: a->names.map = optarg; break;
     case OPT_JSON: a->json = 1; break;
     case OPT_ALL: a->all = 1; break;
     case OPT_FORCE: a->options.force = 1; break;
@@ -104,32 +96,11 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status || a->help) return status;
     if (argc - optind != 2)
         return m3_fail(error, M3_USAGE, "blame: got %d names, expected MODEL CANDIDATE", argc - optind);
-    a->model = argv[optind];
-    a->candidate = argv[optind + 1];
+    a->names.model = argv[optind];
+    a->names.candidate = argv[optind + 1];
     a->input.quiet = 1;
     if (a->row_runs == 1) return m3_fail(error, M3_USAGE, "--row-runs: got 1, expected 0 or at least 2");
     return m3_cli_input_check(&a->input, "blame", error);
-}
-
-/* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a
- * case after cached places, leave the taps as bounds judged them. */
-static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
-                      const struct m3_safetensors *candidate, const char *taps, struct m3_error *error)
-{
-    const struct honest *honest = self;
-    const struct m3_setting *s = honest->setting;
-    const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
-    if (how.u != 0x1p-24 || m3_profile_truncates(s->profile) || s->the_case->p0 > 0) return M3_OK;
-    const int64_t runs =
-        honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->the_case->T);
-    /* clang-format off */
-    const struct m3_envelope_plan plan = {
-        .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
-        .threads = s->ctx->threads, .row_runs = runs, .seed = 1, .taps = taps, .command = "m3ref blame",
-        .follow = candidate,
-    };
-    /* clang-format on */
-    return m3_follow_rows(truth, rows, &plan, error);
 }
 
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
@@ -138,14 +109,11 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
 {
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct m3_blame result;
-    a->options.profile = a->profile;
+    a->options.profile = a->names.profile;
     a->options.names_mistakes = 1;
     a->options.progress = m3_cli_progress;
     a->options.progress_self = &watch;
-    struct honest honest = { setting, a->row_runs };
-    if (honest.runs != 0) a->options.honest = run_honest;
-    a->options.honest_self = &honest;
-    int status = m3_blame(&result, setting, candidate, &a->options, error);
+    int status = m3_blame_honest(&result, setting, candidate, &a->options, a->row_runs, error);
     m3_cli_add_notes(&result.notes, notes);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
@@ -158,57 +126,24 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
     return status;
 }
 
-static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
-{
-    struct m3_cli_paths paths = m3_cli_paths(error);
-    m3_cli_reads(&paths, "CANDIDATE", a->candidate);
-    m3_cli_reads_profile(&paths, a->profile);
-    m3_cli_reads_named(&paths, "--map", a->map);
-    m3_cli_reads_input(&paths, &a->input);
-    m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    return paths.status;
-}
-
 static int run(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_safetensors *candidate = NULL;
-    struct m3_model *model = NULL;
-    struct m3_profile *profile = NULL;
-    struct m3_semantics semantics;
-    struct m3_error mapped = { 0 };
-    struct m3_case c = { 0 };
-    struct m3_ctx ctx = { 0 };
-    int status = m3_safetensors_open(&candidate, a->candidate, error);
-    if (!status) status = m3_profile_open(&profile, a->profile, error);
-    if (!status) status = m3_model_open(&model, a->model, notes, error);
-    if (!status && a->map) {
-        const struct m3_map_sizes sizes = m3_map_sizes_of_config(&model->config);
-        status = m3_map_put(&candidate, a->map, &sizes, &mapped, error);
-    }
-    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
-    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
-    if (!status) status = check_paths(a, model, error);
-    if (!status && m3_ctx_init(&ctx, (int)a->input.threads, M3_LINEAR_BLAS))
-        status = m3_fail_memory(error, "threads", 0);
+    struct m3_cli_candidate candidate;
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
     if (!status) {
-        const struct m3_setting setting = {
-            .model = model, .semantics = &semantics, .the_case = &c, .profile = profile, .ctx = &ctx
-        };
-        status = blame(a, &setting, candidate, &mapped, error);
+        m3_cli_reads_candidate(&paths, &a->names, &a->input, candidate.model);
+        status = paths.status;
     }
-    m3_error_free(&mapped);
-    m3_ctx_free(&ctx);
-    m3_case_free(&c);
-    m3_model_close(model);
-    m3_profile_close(profile);
-    m3_safetensors_close(candidate);
+    if (!status) status = blame(a, &candidate.setting, candidate.dump, &candidate.mapped, error);
+    m3_cli_candidate_close(&candidate);
     return status;
 }
 
 int m3_cli_blame(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .profile = "fp32", .row_runs = -1 };
+    struct arguments a = { .names.profile = "fp32", .row_runs = -1 };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = run(&a, &notes, &error);

@@ -9,6 +9,7 @@
 
 int m3_cli_blame(int argc, char **argv);
 int m3_cli_bench(int argc, char **argv);
+int m3_cli_check(int argc, char **argv);
 int m3_cli_compare(int argc, char **argv);
 int m3_cli_envelope(int argc, char **argv);
 int m3_cli_estimate(int argc, char **argv);

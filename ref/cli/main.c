@@ -19,6 +19,7 @@ static const char help[] =
     "  generate MODEL --ids 1,2,3 [--speculative] ...        generates tokens one by one, greedy or sampled\n"
     "  compare REFERENCE CANDIDATE ...                       compares two dumps; names the first stage that diverges\n"
     "  blame MODEL CANDIDATE --case F ...                    checks each operator of a dump; names the wrong one\n"
+    "  check MODEL CANDIDATE [--case F] ...                  the strict verdict on a dump, in one plain sentence\n"
     "  envelope MODEL --case F --profile P --out OUT ...     measures how far correct programs are from the truth\n"
     "  estimate MODEL_OR_CONFIG ...                          computes costs: parameters, FLOPs, caches, memory, time\n"
     "  inspect FILE_OR_MODEL ...                             lists tensors: name, dtype, shape, min, max, rms, NaN\n"
@@ -49,7 +50,7 @@ int main(int argc, char **argv)
         { "run", m3_cli_run },         { "generate", m3_cli_generate }, { "compare", m3_cli_compare },
         { "blame", m3_cli_blame },     { "envelope", m3_cli_envelope }, { "estimate", m3_cli_estimate },
         { "inspect", m3_cli_inspect }, { "synth", m3_cli_synth },       { "bench", m3_cli_bench },
-        { "op", m3_cli_op },           { "mistakes", m3_cli_mistakes },
+        { "op", m3_cli_op },           { "mistakes", m3_cli_mistakes }, { "check", m3_cli_check },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */

@@ -34,11 +34,19 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
 int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error);
 
 struct m3_blame;
+struct m3_check;
+
+/* A check: the blame's report without its verdict lines, and in the last line the verdict in plain words. For programs:
+ * the lines of the blame, then a summary. M3_IO, M3_INTERNAL. */
+int m3_report_check_text(FILE *out, const struct m3_check *check, struct m3_error *error);
+int m3_report_check_text_all(FILE *out, const struct m3_check *check, struct m3_error *error);
+int m3_report_check_json(FILE *out, const struct m3_check *check, struct m3_error *error);
 
 /* The same for a blame. For people likewise, with the culprit. For programs: one JSON object of type "blame" per tap, then the summary. M3_IO,
  * M3_INTERNAL. */
 int m3_report_blame_text(FILE *out, const struct m3_blame *blame, struct m3_error *error);
 int m3_report_blame_text_all(FILE *out, const struct m3_blame *blame, struct m3_error *error);
+int m3_report_blame_json_taps(FILE *out, const struct m3_blame *blame, struct m3_error *error);  /* no summary */
 int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error);
 
 #endif

@@ -1,0 +1,59 @@
+#include "cli/candidate.h"
+
+#include "cli/paths.h"
+#include "model/files/case.h"
+#include "oracle/error/profile.h"
+#include "oracle/map/map.h"
+
+static int read_beside(struct m3_case *c, const char *path, const struct m3_model *model, struct m3_error *error)
+{
+    struct m3_safetensors *file = NULL;
+    int status = m3_safetensors_open(&file, path, error);
+    if (!status) status = m3_case_from_dump(c, file, &model->config, error);
+    m3_safetensors_close(file);
+    return status;
+}
+
+int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names,
+                          const struct m3_cli_input *input, struct m3_error *notes, struct m3_error *error)
+{
+    *c = (struct m3_cli_candidate){ 0 };
+    int status = m3_safetensors_open(&c->dump, names->candidate, error);
+    if (!status) status = m3_profile_open(&c->profile, names->profile, error);
+    if (!status) status = m3_model_open(&c->model, names->model, notes, error);
+    if (!status && names->map) {
+        const struct m3_map_sizes sizes = m3_map_sizes_of_config(&c->model->config);
+        status = m3_map_put(&c->dump, names->map, &sizes, &c->mapped, error);
+    }
+    if (!status) status = m3_cli_input_semantics(&c->semantics, input, &c->model->config, error);
+    if (!status && names->case_beside) status = read_beside(&c->the_case, names->case_beside, c->model, error);
+    else if (!status) status = m3_cli_input_read(&c->the_case, input, &c->model->config, 0, error);
+    if (!status && m3_ctx_init(&c->ctx, (int)input->threads, M3_LINEAR_BLAS))
+        status = m3_fail_memory(error, "threads", 0);
+    c->setting = (struct m3_setting){ .model = c->model,
+                                      .semantics = &c->semantics,
+                                      .the_case = &c->the_case,
+                                      .profile = c->profile,
+                                      .ctx = &c->ctx };
+    return status;
+}
+
+void m3_cli_candidate_close(struct m3_cli_candidate *c)
+{
+    m3_error_free(&c->mapped);
+    m3_ctx_free(&c->ctx);
+    m3_case_free(&c->the_case);
+    m3_model_close(c->model);
+    m3_profile_close(c->profile);
+    m3_safetensors_close(c->dump);
+}
+
+void m3_cli_reads_candidate(struct m3_cli_paths *paths, const struct m3_cli_candidate_names *names,
+                            const struct m3_cli_input *input, const struct m3_model *model)
+{
+    m3_cli_reads(paths, "CANDIDATE", names->candidate);
+    m3_cli_reads_profile(paths, names->profile);
+    m3_cli_reads_named(paths, "--map", names->map);
+    m3_cli_reads_input(paths, input);
+    m3_cli_reads_model(paths, names->model, model->checkpoint);
+}

@@ -1,0 +1,36 @@
+/* A candidate's dump, and the model, case and profile by which it is judged: what blame and check open. */
+#ifndef M3_CLI_CANDIDATE_H
+#define M3_CLI_CANDIDATE_H
+
+#include "cli/cli.h"
+#include "io/safetensors.h"
+#include "model/model.h"
+#include "oracle/error/recompute.h"
+
+struct m3_cli_candidate_names {
+    const char *model, *candidate, *profile, *map;      /* map NULL: the dump has m3ref's names */
+    const char *case_beside;    /* a dump that holds the case with its companions; NULL: the input says which */
+};
+
+struct m3_cli_candidate {
+    struct m3_safetensors *dump;
+    struct m3_model *model;
+    struct m3_profile *profile;
+    struct m3_semantics semantics;
+    struct m3_case the_case;
+    struct m3_ctx ctx;
+    struct m3_error mapped;     /* notes of the map */
+    struct m3_setting setting;  /* of all these */
+};
+
+/* Close it in any case. */
+int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names,
+                          const struct m3_cli_input *input, struct m3_error *notes, struct m3_error *error);
+void m3_cli_candidate_close(struct m3_cli_candidate *c);
+
+/* Files that the command reads, for the check of paths. */
+struct m3_cli_paths;
+void m3_cli_reads_candidate(struct m3_cli_paths *paths, const struct m3_cli_candidate_names *names,
+                            const struct m3_cli_input *input, const struct m3_model *model);
+
+#endif

@@ -1,0 +1,41 @@
+#include "oracle/check/blame_honest.h"
+
+#include "base/context.h"
+#include "oracle/error/profile.h"
+#include "oracle/variants/follow.h"
+
+struct honest {
+    const struct m3_setting *setting;
+    int64_t runs;
+};
+
+/* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a
+ * case after cached places, leave the taps as bounds judged them. */
+static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
+                      const struct m3_safetensors *candidate, const char *taps, struct m3_error *error)
+{
+    const struct honest *honest = self;
+    const struct m3_setting *s = honest->setting;
+    const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
+    if (how.u != 0x1p-24 || m3_profile_truncates(s->profile) || s->the_case->p0 > 0) return M3_OK;
+    const int64_t runs =
+        honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->the_case->T);
+    /* clang-format off */
+    const struct m3_envelope_plan plan = {
+        .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
+        .threads = s->ctx->threads, .row_runs = runs, .seed = 1, .taps = taps, .command = "m3ref blame",
+        .follow = candidate,
+    };
+    /* clang-format on */
+    return m3_follow_rows(truth, rows, &plan, error);
+}
+
+int m3_blame_honest(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
+                    const struct m3_blame_options *options, int64_t row_runs, struct m3_error *error)
+{
+    struct honest honest = { setting, row_runs };
+    struct m3_blame_options own = *options;
+    if (row_runs != 0) own.honest = run_honest;
+    own.honest_self = &honest;
+    return m3_blame(result, setting, candidate, &own, error);
+}

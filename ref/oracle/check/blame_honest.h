@@ -1,0 +1,11 @@
+/* blame with honest implementations of the profile, for taps that bounds cannot judge alone. SPEC 7.10. */
+#ifndef M3_ORACLE_CHECK_BLAME_HONEST_H
+#define M3_ORACLE_CHECK_BLAME_HONEST_H
+
+#include "oracle/blame/blame.h"
+
+/* As m3_blame; row_runs: how many implementations, 0: none, -1: as many as the profile needs. */
+int m3_blame_honest(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
+                    const struct m3_blame_options *options, int64_t row_runs, struct m3_error *error);
+
+#endif

@@ -1,0 +1,38 @@
+/* One strict verdict on a dump: the truth of its case, a comparison with it, every operator recomputed from the dump's
+ * own inputs, and what explains a failure: a known mistake, another reading, a word of a profile. SPEC 7.17. */
+#ifndef M3_ORACLE_CHECK_CHECK_H
+#define M3_ORACLE_CHECK_CHECK_H
+
+#include "oracle/blame/blame.h"
+#include "oracle/check/truth.h"
+
+struct m3_check_plan {
+    const struct m3_setting *setting;
+    const char *candidate_name;         /* as the user gave it */
+    const char *profile;                /* the text that names setting->profile */
+    const char *truth;                  /* where the truth is kept; NULL: nowhere */
+    int64_t row_runs;                   /* of honest implementations; -1: as many as the profile needs */
+    void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
+    void *progress_self;
+};
+
+struct m3_check {
+    struct m3_truth truth;
+    struct m3_comparison comparison;    /* with the truth */
+    struct m3_blame blame;
+    enum m3_verdict verdict;
+    enum m3_status status;
+    int64_t judged, failed, suspect, stages;    /* taps of the candidate: by either of the two */
+    const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
+    char reading[64];                   /* "selection=shared": by this reading nothing is wrong; or "" */
+    char profile_word[32];              /* "tp8": with this word nothing is wrong; or "" */
+    char sentence[1200];                /* what is wrong, where, how surely, what to look at; or that nothing is */
+};
+
+/* Returns 0 if there is a verdict, whatever it is; otherwise the errors of truth, comparison and blame. Free it in any
+ * case. */
+int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+             struct m3_error *notes, struct m3_error *error);
+void m3_check_free(struct m3_check *check);
+
+#endif

@@ -1,0 +1,14 @@
+/* Shared by the files of this folder. */
+#ifndef M3_ORACLE_CHECK_PRIVATE_H
+#define M3_ORACLE_CHECK_PRIVATE_H
+
+#include "oracle/check/check.h"
+
+/* Fills check->reading with one by which nothing is wrong, among those that change the culprit's operator. */
+int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+                      struct m3_error *error);
+
+/* Fills check->sentence from the rest. */
+void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan);
+
+#endif

@@ -1,0 +1,47 @@
+#include <jansson.h>
+
+#include "oracle/check/check.h"
+#include "oracle/report/private/format.h"
+#include "oracle/report/private/json_values.h"
+#include "oracle/report/report.h"
+
+static int print(FILE *out, const struct m3_check *check, int all, struct m3_error *error)
+{
+    const int status = (all ? m3_report_blame_text_all : m3_report_blame_text)(out, &check->blame, error);
+    if (status) return status;
+    fprintf(out, "%s: %s\n", m3_verdict_name(check->verdict), check->sentence);
+    return m3_report_end(out, "report", error);
+}
+
+int m3_report_check_text(FILE *out, const struct m3_check *check, struct m3_error *error)
+{
+    return print(out, check, 0, error);
+}
+
+int m3_report_check_text_all(FILE *out, const struct m3_check *check, struct m3_error *error)
+{
+    return print(out, check, 1, error);
+}
+
+static json_t *summary(const struct m3_check *check)
+{
+    const struct m3_blamed *culprit = check->blame.culprit;
+    const struct m3_stage *divergence = check->comparison.divergence;
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:o, s:s}", "type", "summary",
+                     "verdict", m3_verdict_name(check->verdict), "first_divergence",
+                     m3_json_text(divergence ? divergence->tap : NULL), "culprit",
+                     m3_json_text(culprit ? culprit->name : NULL), "operator",
+                     m3_json_text(culprit ? culprit->operator : NULL), "mistake", m3_json_text(check->mistake),
+                     "reading", m3_json_text(check->reading[0] ? check->reading : NULL), "profile_word",
+                     m3_json_text(check->profile_word[0] ? check->profile_word : NULL), "judged",
+                     (json_int_t)check->judged, "failed", (json_int_t)check->failed, "suspect",
+                     (json_int_t)check->suspect, "stages", (json_int_t)check->stages, "truth_reused",
+                     check->truth.reused, "notes", m3_json_notes(&check->blame.notes), "sentence", check->sentence);
+}
+
+int m3_report_check_json(FILE *out, const struct m3_check *check, struct m3_error *error)
+{
+    int status = m3_report_blame_json_taps(out, &check->blame, error);
+    if (!status) status = m3_json_line(out, summary(check), error);
+    return status ? status : m3_json_end(out, error);
+}
