@@ -162,8 +162,8 @@ static void call(struct m3_recomputing *m, int (*function)(struct m3_recomputing
         rows = is_made_by_row(m) ? 1 : m->op->by_span ? m3_recompute_span(m, r) : m->rows;
         struct m3_recomputing part = part_of(m, r, rows);
         if (is_made_by_row(m))
-            part.status = m->setting->need(m->setting->need_self, part.in[1].ids, m->config->K, m->ctx->threads,
-                                           m->error);
+            part.status =
+                m->setting->need(m->setting->need_self, part.in[1].ids, m->config->K, m->ctx->threads, m->error);
         const int status = part.status ? part.status : function(&part);
         m->status = part.status;
         m3_recompute_check(m, status);

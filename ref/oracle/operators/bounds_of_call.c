@@ -42,10 +42,13 @@ int m3_bounds_of_call(double *allowed, const struct m3_fragment *f, int output, 
                       const struct m3_profile *profile, struct m3_ctx *ctx, struct m3_error *error)
 {
     const struct m3_operand_row *row = &f->op->outputs[output];
-    const struct m3_setting setting = {
-        .model = &f->model, .semantics = &f->semantics, .the_case = &f->the_case, .profile = profile, .ctx = ctx,
-        .need = f->drawn ? m3_drawn_experts_need : NULL, .need_self = f->drawn
-    };
+    const struct m3_setting setting = { .model = &f->model,
+                                        .semantics = &f->semantics,
+                                        .the_case = &f->the_case,
+                                        .profile = profile,
+                                        .ctx = ctx,
+                                        .need = f->drawn ? m3_drawn_experts_need : NULL,
+                                        .need_self = f->drawn };
     struct m3_recomputed made = { 0 };
     struct m3_trace *trace = NULL;
     struct m3_given_call call = { .count = 0 };

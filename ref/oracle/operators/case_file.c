@@ -157,8 +157,8 @@ static int find(void *self, const char *operand, struct m3_tensor *tensor)
     return m3_numbered_tensor(tensor, f->file, f->c->number, operand);
 }
 
-static int find_drawn(void *self, const char *operand, struct m3_tensor *tensor, struct m3_drawing *drawing,
-                      int *found, struct m3_error *error)
+static int find_drawn(void *self, const char *operand, struct m3_tensor *tensor, struct m3_drawing *drawing, int *found,
+                      struct m3_error *error)
 {
     const struct finding *f = self;
     return m3_case_file_drawn(tensor, drawing, found, f->c, operand, f->name, error);

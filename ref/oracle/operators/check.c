@@ -211,10 +211,13 @@ int m3_check_call(struct m3_stage *stages, int *stage_count, const struct m3_fra
                   struct m3_error *error)
 {
     struct checking c = { .f = f, .results = results, .stages = stages, .error = error };
-    c.setting = (struct m3_setting){
-        .model = &f->model, .semantics = &f->semantics, .the_case = &f->the_case, .profile = profile, .ctx = ctx,
-        .need = f->drawn ? m3_drawn_experts_need : NULL, .need_self = f->drawn
-    };
+    c.setting = (struct m3_setting){ .model = &f->model,
+                                     .semantics = &f->semantics,
+                                     .the_case = &f->the_case,
+                                     .profile = profile,
+                                     .ctx = ctx,
+                                     .need = f->drawn ? m3_drawn_experts_need : NULL,
+                                     .need_self = f->drawn };
     int status = M3_OK;
     c.count = *stage_count = outputs_of(f->op);
     for (int i = 0; i < c.count; i++) {

@@ -141,7 +141,9 @@ static enum m3_tap input_of(const struct evaluating *e, enum m3_tap tap, int i)
 /* Rows of a tap that are computed. */
 static int64_t tap_rows(const struct evaluating *e, enum m3_tap tap)
 {
-    return is_by_row(e, m3_tap_table[tap].shape) && e->rows > 0 ? e->rows : m3_tap_rows(&e->setting, tap, m3_fragment_layer(e->f, tap));
+    return is_by_row(e, m3_tap_table[tap].shape) && e->rows > 0
+               ? e->rows
+               : m3_tap_rows(&e->setting, tap, m3_fragment_layer(e->f, tap));
 }
 
 static void *room_for(const struct evaluating *e, enum m3_tap tap)

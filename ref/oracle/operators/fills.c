@@ -87,10 +87,7 @@ static double rising(const struct m3_fill *f, int64_t i) { return 1 + (double)ro
 
 static double equal(const struct m3_fill *f, int64_t i) { return (void)f, (void)i, 0.5; }
 
-static double ties(const struct m3_fill *f, int64_t i)
-{
-    return (double)(1 + m3_draw(f->key, (uint64_t)i, 3)) / 4;
-}
+static double ties(const struct m3_fill *f, int64_t i) { return (double)(1 + m3_draw(f->key, (uint64_t)i, 3)) / 4; }
 
 static double falling(const struct m3_fill *f, int64_t i) { return -(double)column_of(f, i); }
 
@@ -109,14 +106,16 @@ static const struct {
     const char *kind;
     m3_fill_value *value;
 } kinds[] = {
-    { "zeros", zeros },   { "ones", ones },       { "one", ones },         { "small", small },     { "large", large },
-    { "far", far },       { "tail", tail },       { "minus_large", minus_large }, { "spike", spike }, { "mixed", mixed },
-    { "whole", whole },   { "one_hot", one_hot }, { "cancel", cancelling }, { "counted", counted }, { "minus", minus },
-    { "rising", rising }, { "equal", equal },     { "ties", ties },        { "falling", falling }, { "infinite", infinite },
-    { "limits", at_limit }, { "shifted", shifted }, { "edges", NULL },     { "short", NULL },      { "own", NULL },
-    { "first", NULL },    { "same", NULL },       { "some", NULL },        { "late", NULL },       { "block", NULL },
-    { "parts", NULL },    { "two", NULL },        { "video", NULL },       { "none", NULL },       { "all", NULL },
-    { "codes", NULL },    { "wide", NULL },       { "earlier", NULL },     { "signed_zeros", signed_zeros },
+    { "zeros", zeros },       { "ones", ones },       { "one", ones },        { "small", small },
+    { "large", large },       { "far", far },         { "tail", tail },       { "minus_large", minus_large },
+    { "spike", spike },       { "mixed", mixed },     { "whole", whole },     { "one_hot", one_hot },
+    { "cancel", cancelling }, { "counted", counted }, { "minus", minus },     { "rising", rising },
+    { "equal", equal },       { "ties", ties },       { "falling", falling }, { "infinite", infinite },
+    { "limits", at_limit },   { "shifted", shifted }, { "edges", NULL },      { "short", NULL },
+    { "own", NULL },          { "first", NULL },      { "same", NULL },       { "some", NULL },
+    { "late", NULL },         { "block", NULL },      { "parts", NULL },      { "two", NULL },
+    { "video", NULL },        { "none", NULL },       { "all", NULL },         { "codes", NULL },
+    { "wide", NULL },         { "earlier", NULL },    { "signed_zeros", signed_zeros },
 };
 
 static int kind_of(const char *kind)
@@ -146,8 +145,11 @@ m3_fill_value *m3_fill_real(const struct m3_fill *f)
 int m3_fill_drawing(struct m3_drawing *drawing, const struct m3_fill *f)
 {
     const double half = f->coarse ? 127 : 0x1p23;
-    *drawing = (struct m3_drawing){ .key = f->key, .levels = f->coarse ? 255 : 1 << 24, .offset = half,
-                                    .scale = f->scale / (f->coarse ? 128 : 0x1p23), .dtype = M3_F32 };
+    *drawing = (struct m3_drawing){ .key = f->key,
+                                    .levels = f->coarse ? 255 : 1 << 24,
+                                    .offset = half,
+                                    .scale = f->scale / (f->coarse ? 128 : 0x1p23),
+                                    .dtype = M3_F32 };
     return m3_fill_real(f) == scaled;
 }
 

@@ -157,8 +157,7 @@ const struct m3_operator_row *m3_operator_named(const char *name)
 int m3_operator_by_row(const struct m3_operator_row *op)
 {
     const char rows = op->outputs[0].letters[0];
-    for (int i = 0; i < M3_OPERATOR_OPERANDS; i++)
-        switch (op->operands[i].role) {
+    for (int i = 0; i < M3_OPERATOR_OPERANDS; i++) switch (op->operands[i].role) {
         case M3_ROLE_GRID:
         case M3_ROLE_ENDS:
         case M3_ROLE_PLACES: return 0;

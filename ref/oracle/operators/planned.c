@@ -199,8 +199,8 @@ json_t *m3_planned_drawn(const struct m3_planned_case *c, int *status)
         json_t *shape = json_array();
         for (int k = 0; k < x->tensor.rank; k++) json_array_append_new(shape, json_integer(x->tensor.shape[k]));
         json_t *one = json_pack("{s:I, s:s, s:s, s:o, s:I, s:f, s:f}", "seed", (json_int_t)c->seed, "name", name,
-                                "dtype", m3_dtype_name(x->tensor.dtype), "shape", shape, "levels",
-                                (json_int_t)d.levels, "offset", d.offset, "scale", d.scale);
+                                "dtype", m3_dtype_name(x->tensor.dtype), "shape", shape, "levels", (json_int_t)d.levels,
+                                "offset", d.offset, "scale", d.scale);
         if (!all) all = json_object();
         if (json_object_set_new(all, x->row->name, one)) *status = M3_INTERNAL;
     }
