@@ -1,0 +1,127 @@
+/* `m3ref check`: one strict verdict, in plain words.
+ *
+ * Seen to fail with: a verdict that the comparison decides alone; readings that are never tried; a truth that is reused
+ * whatever model it is of; a mistake that is left out of the sentence. */
+#include "program.h"
+
+#define TINY "golden/tiny/model"
+#define CASE "--case golden/tiny/case.safetensors"
+#define CANDIDATES "tests/candidates/"
+
+/* Does the last line that was printed contain the text? */
+static int last_line_has(const char *text)
+{
+    size_t count;
+    unsigned char *out = read_bytes(in_folder("out"), &count);
+    while (count > 0 && out[count - 1] == '\n') out[--count] = '\0';
+    const char *line = strrchr((char *)out, '\n');
+    line = line ? line + 1 : (char *)out;
+    const int found = strstr(line, text) != NULL;
+    if (!found) fprintf(stderr, "the last line lacks \"%s\": %s\n", text, line);
+    free(out);
+    return found;
+}
+
+/* Claim: the public PyTorch code's dump in BF16 passes; the same without + 1 is wrong, and the sentence names the tap,
+ * the mistake and the section. */
+START_TEST(public_code)
+{
+    ck_assert_int_eq(m3ref("check " TINY " " CANDIDATES "bf16.safetensors.gz --case " CANDIDATES "case.safetensors "
+                           "--map transformers --profile bf16 --truth %s",
+                           in_folder("t")),
+                     0);
+    ck_assert(last_line_has("pass: Nothing is wrong in " CANDIDATES "bf16.safetensors.gz: all 125 of its tensors"));
+    ck_assert_int_eq(m3ref("check " TINY " " CANDIDATES "bf16_without_plus_one.safetensors.gz "
+                           "--map transformers --profile bf16 --truth %s",
+                           in_folder("t")),
+                     1);
+    ck_assert(last_line_has("fail: layers.0.mlp.act is wrong in "));
+    ck_assert(last_line_has("It looks like the known mistake act.no_plus_one"));
+    ck_assert(last_line_has("SPEC 5.11"));
+}
+END_TEST
+
+static const struct {
+    const char *model, *input, *reading;
+} other[] = {
+    { TINY, "golden/tiny/case.safetensors", "selection=shared" },
+    { TINY, "golden/tiny/case.safetensors", "selection=union" },
+    { TINY, "golden/tiny/case.safetensors", "pool=lse" },
+    { TINY, "golden/tiny/case.safetensors", "index_scale=rsqrt" },
+    { TINY, "golden/tiny/case.safetensors", "gate_clamp=both" },
+    { TINY, "golden/tiny/case.safetensors", "local_blocks=2" },
+    { TINY, "golden/vision/two_case.safetensors", "vision_boundary=none" },
+    { "golden/mtp/model", "golden/mtp/case.safetensors", "mtp_handover=post_norm" },
+    { "golden/mtp/model", "golden/mtp/case.safetensors", "mtp_zero_position0=true" },
+    { "golden/mtp/model", "golden/mtp/case.safetensors", "mtp_join=additive" },
+};
+
+/* Claim: a run by another reading of the model is wrong, and the reading is named; by that reading it passes. */
+START_TEST(readings)
+{
+    const char *model = other[_i].model, *input = other[_i].input, *reading = other[_i].reading;
+    char text[64];
+    ck_assert_int_eq(m3ref("run %s --case %s --set %s --dump %s", model, input, reading, in_folder("d")), 0);
+    ck_assert_int_eq(m3ref("check %s %s --case %s --json", model, in_folder("d"), input), 1);
+    snprintf(text, sizeof text, "\"reading\":\"%s\"", reading);
+    ck_assert(last_line_has(text));
+    ck_assert(last_line_has("The engine follows another reading of the model"));
+    ck_assert_int_eq(m3ref("check %s %s --case %s --set %s", model, in_folder("d"), input, reading), 0);
+}
+END_TEST
+
+/* Claim: a truth is kept and reused; that of another profile or case is replaced; a file that is no truth is refused
+ * and stays as it is. */
+START_TEST(truth)
+{
+    ck_assert_int_eq(m3ref("run " TINY " " CASE " --dump %s", in_folder("d")), 0);
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --truth %s --json", in_folder("d"), in_folder("t")), 0);
+    ck_assert(last_line_has("\"truth_reused\":false"));
+    ck_assert_int_eq(m3ref("check " TINY " %s --truth %s --json", in_folder("d"), in_folder("t")), 0);
+    ck_assert(last_line_has("\"truth_reused\":true"));
+    ck_assert_int_eq(
+        m3ref("check " TINY " %s " CASE " --truth %s --json --profile bf16", in_folder("d"), in_folder("t")), 0);
+    ck_assert(last_line_has("\"truth_reused\":false"));
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --truth %s", in_folder("d"), in_folder("d")), 64);
+    copy(in_folder("d"), in_folder("other"));
+    ck_assert_int_eq(m3ref("check " TINY " %s " CASE " --truth %s", in_folder("d"), in_folder("other")), 65);
+    ck_assert(has("err", "got a file that is no truth"));
+    ck_assert_int_eq(m3ref("compare %s %s", in_folder("d"), in_folder("other")), 0);
+}
+END_TEST
+
+static const struct {
+    const char *words, *says;
+    int status;
+} bad[] = {
+    { "check", "got 0 names", 64 },
+    { "check " TINY " no_such_file " CASE, "no_such_file", 66 },
+    { "check no_such_model golden/tiny/golden.safetensors.gz " CASE, "no_such_model", 66 },
+    { "check " TINY " golden/tiny/golden.safetensors.gz", "expected either --case or --ids", 64 },
+    { "check " TINY " golden/tiny/golden.safetensors.gz " CASE " --profile none", "none", 66 },
+    { "check " TINY " golden/tiny/case.safetensors " CASE, "", 3 },
+    { "check golden/mtp/model golden/tiny/golden.safetensors.gz --case golden/mtp/case.safetensors", "sha256", 3 },
+    { "check " TINY " golden/tiny/golden.safetensors.gz " CASE " --row-runs 1", "--row-runs: got 1", 64 },
+};
+
+START_TEST(bad_words)
+{
+    const int status = m3ref("%s", bad[_i].words);
+    ck_assert_msg(status == bad[_i].status, "%s: status %d", bad[_i].words, status);
+    ck_assert(has("err", bad[_i].says));
+}
+END_TEST
+
+Suite *m3_suite(void)
+{
+    Suite *s = suite_create("cli_check");
+    TCase *t = tcase_create("cli_check");
+    suite_add_tcase(s, t);
+    tcase_set_timeout(t, 240);
+    tcase_add_checked_fixture(t, make_folder, remove_folder);
+    tcase_add_test(t, public_code);
+    tcase_add_loop_test(t, readings, 0, sizeof other / sizeof other[0]);
+    tcase_add_test(t, truth);
+    tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
+    return s;
+}
