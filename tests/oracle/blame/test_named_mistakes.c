@@ -175,10 +175,19 @@ static void spoil(const char *tap, int all)
  * Seen to fail with 1 for 20 times nearer in naming.c. */
 START_TEST(unknown_errors)
 {
-    static const char *const taps[] = { "embed", "layers.0.attn_norm", "layers.1.q_norm", "layers.1.q_rope",
-                                        "layers.0.attn_lse", "layers.2.index.block_scores", "layers.2.attn",
-                                        "layers.1.mlp.act", "layers.3.moe.router_scores", "layers.3.moe.weights",
-                                        "layers.3.moe.expert_out", "layers.3.moe.routed", "layers.3.mlp" };
+    static const char *const taps[] = { "embed",
+                                        "layers.0.attn_norm",
+                                        "layers.1.q_norm",
+                                        "layers.1.q_rope",
+                                        "layers.0.attn_lse",
+                                        "layers.2.index.block_scores",
+                                        "layers.2.attn",
+                                        "layers.1.mlp.act",
+                                        "layers.3.moe.router_scores",
+                                        "layers.3.moe.weights",
+                                        "layers.3.moe.expert_out",
+                                        "layers.3.moe.routed",
+                                        "layers.3.mlp" };
     int said = 0;
     open_model("tiny", "fp32");
     good(mistaken_dump(in_folder("right"), NULL, NULL, model, &the_case, profile, &error));
@@ -233,9 +242,10 @@ END_TEST
  * Claim: they are named. */
 START_TEST(long_sequence)
 {
-    static const char *const ids[] = { "norm.qk_full_vector", "rope.after_norm_swap", "rope.full",
-                                       "attn.block_noncausal", "select.order", "select.mean_heads", "router.softmax",
-                                       "act.swap", "select.layer_reuse" };
+    static const char *const ids[] = {
+        "norm.qk_full_vector", "rope.after_norm_swap", "rope.full", "attn.block_noncausal", "select.order",
+        "select.mean_heads",   "router.softmax",       "act.swap",  "select.layer_reuse"
+    };
     enum { T = 300 };
     int64_t tokens[T];
     struct m3_pictures none = { 0 };
