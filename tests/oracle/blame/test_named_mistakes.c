@@ -94,7 +94,7 @@ enum { WORLDS = sizeof worlds / sizeof worlds[0] };
  * Given: a dump of every mistake that can show in the model: all taps, or the outputs of layers and the logits alone.
  * Claim: of the dumps that fail or are suspect, so many are named right at the first tap that is named; mistakes with
  *        the same results count as one. Of dumps that pass, and of the right one, none is named.
- * Seen to fail with the first mistake of the list for the nearest, and with 2 for 20 times nearer in naming.c. */
+ * Seen to fail with any mistake that can be made taken for the explanation, at taps that pass too. */
 START_TEST(every_mistake)
 {
     const struct world *w = &worlds[_i];
@@ -126,7 +126,8 @@ END_TEST
 
 /* Goal:  legitimate rounding is no mistake.
  * Given: dumps of implementations that add in other orders and round at random, under each profile.
- * Claim: whatever the verdict, no mistake is named. */
+ * Claim: whatever the verdict, no mistake is named.
+ * Seen to fail as every_mistake. */
 START_TEST(honest)
 {
     static const char *const profiles[] = { "fp32", "bf16", "fp8" };
@@ -208,7 +209,8 @@ END_TEST
 
 /* Goal:  two mistakes in different operators are both named; one that a reading permits with that reading.
  * Given: a dump of a run with select.shared_heads, as its reading, and rope.interleaved.
- * Claim: both are named where they are put; the note and the JSON say so. */
+ * Claim: both are named where they are put; the note and the JSON say so.
+ * Seen to fail as every_mistake. */
 START_TEST(pair)
 {
     struct m3_mistaken_run *run;
@@ -239,7 +241,8 @@ END_TEST
 
 /* Goal:  a mistake is named on a sequence of which only some rows are tried.
  * Given: 300 tokens, and mistakes of attention, selection, norms of whole rows and rotation.
- * Claim: they are named. */
+ * Claim: they are named.
+ * Seen to fail as every_mistake. */
 START_TEST(long_sequence)
 {
     static const char *const ids[] = {
