@@ -18,6 +18,8 @@ static const char help[] =
     "whose created error is too large for any correct implementation. If there is none, it is the first tap whose\n"
     "created error is improbable. A dump may hold only some taps and some rows: missing inputs are recomputed too,\n"
     "and taps that cannot be judged are named.\n"
+    "If a known mistake (m3ref mistakes) explains a tap that does not pass, a note names it: the mistake is made on the\n"
+    "dump's own inputs, and gives the dump's values (SPEC 7.12).\n"
     "\n"
     "  MODEL               model directory, as for m3ref run\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"

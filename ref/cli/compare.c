@@ -246,6 +246,9 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     options.envelope = inputs->envelope;
     int status = m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
+    if (status == M3_OK && result.verdict == M3_VERDICT_FAIL)
+        m3_fail(&result.notes, M3_OK,
+                "m3ref blame, which has the weights, names the known mistake that explains a failure, if there is one");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         const struct m3_report_subject subject = { .command = "compare",
                                                    .comparison = &result,

@@ -54,34 +54,34 @@ struct m3_blamed {
     const char *judged_by;          /* static, if these decided: created and allowed are the first two; or NULL */
 
     const struct m3_mistake *mistake;       /* the known mistake that explains the tap; NULL: none does */
-    double from_mistake, from_right;        /* the candidate, from its results and from the right ones: |d| / |result| in
+    double from_mistake, from_right; /* the candidate, from its results and from the right ones: |d| / |result| in
                                              * L2, or the share of sets that differ */
-    char same_results[160];                 /* ids of mistakes with the same results here */
-    int is_first_named;                     /* no earlier tap was explained by it */
-    int mistakes_tried;                     /* those of this operator with other results than the right ones */
+    char same_results[160]; /* ids of mistakes with the same results here */
+    int is_first_named; /* no earlier tap was explained by it */
+    int mistakes_tried; /* those of this operator with other results than the right ones */
 };
 
 struct m3_blame {
-    struct m3_blamed *taps;         /* in execution order: those of the dump that match */
+    struct m3_blamed *taps; /* in execution order: those of the dump that match */
     int64_t count;
     int64_t judged, failed, suspect, not_judged, not_comparable;
-    const struct m3_blamed *culprit;        /* the first that fails, otherwise the first suspect; or NULL */
-    enum m3_status status;          /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
-    struct m3_error notes;          /* notes for the reader, one per line */
-    enum m3_verdict verdict;        /* of the whole: `status` in more detail */
-    int64_t unjudged;               /* taps that nothing could judge, and those that this model does not produce */
-    int64_t missing;                /* taps of the call that were asked for and are not in the dump */
-    char missing_names[200];        /* the first of them: "embed, fused .." */
-    struct m3_logits *logits;       /* of the candidate, where it stores them in another shape (judge/logits.h) */
-    int64_t extra;                  /* the latter */
-    char explained_by[32];          /* the word of a profile with which every tap that does not pass would; or "" */
-    const char *mistake;            /* the id of the first known mistake that explains a tap; NULL: none */
+    const struct m3_blamed *culprit; /* the first that fails, otherwise the first suspect; or NULL */
+    enum m3_status status; /* M3_OK, M3_WRONG, M3_SUSPECT, M3_NOT_COMPARABLE */
+    struct m3_error notes; /* notes for the reader, one per line */
+    enum m3_verdict verdict; /* of the whole: `status` in more detail */
+    int64_t unjudged; /* taps that nothing could judge, and those that this model does not produce */
+    int64_t missing; /* taps of the call that were asked for and are not in the dump */
+    char missing_names[200]; /* the first of them: "embed, fused .." */
+    struct m3_logits *logits; /* of the candidate, where it stores them in another shape (judge/logits.h) */
+    int64_t extra; /* the latter */
+    char explained_by[32]; /* the word of a profile with which every tap that does not pass would; or "" */
+    const char *mistake; /* the id of the first known mistake that explains a tap; NULL: none */
 };
 
 struct m3_blame_options {
-    const char *taps;               /* patterns of the taps to judge, NULL: all; operands are taken from all */
-    int force;                      /* the dump may be of another model or case */
-    const char *profile;            /* the text that names setting->profile; NULL: nothing is explained */
+    const char *taps; /* patterns of the taps to judge, NULL: all; operands are taken from all */
+    int force; /* the dump may be of another model or case */
+    const char *profile; /* the text that names setting->profile; NULL: nothing is explained */
     /* Called during the run in double, as in m3_request; or NULL. */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
     void *progress_self;
@@ -91,7 +91,7 @@ struct m3_blame_options {
     int (*honest)(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
                   const struct m3_safetensors *candidate, const char *taps, struct m3_error *error);
     void *honest_self;
-    int names_mistakes;             /* looks for known mistakes that explain the taps that fail */
+    int names_mistakes; /* looks for known mistakes that explain the taps that fail */
 };
 
 /* Runs the case once in the double engine, to compute what is inherited. Returns 0 if taps were judged or could not
@@ -106,11 +106,11 @@ void m3_blame_free(struct m3_blame *result);
 struct m3_given_tap {
     enum m3_tap tap;
     int64_t layer;
-    const struct m3_tensor *tensor;     /* of the tap's shape; its rows may be fewer or more than those of the call */
-    const int64_t *at, *numbers;        /* [rows] rows of the tensor to read, and which rows of the call they are,
+    const struct m3_tensor *tensor; /* of the tap's shape; its rows may be fewer or more than those of the call */
+    const int64_t *at, *numbers; /* [rows] rows of the tensor to read, and which rows of the call they are,
                                          * ascending; keys and values after cached places begin at -p0 */
     int64_t rows;
-    int is_judged;                      /* otherwise an operand, taken as it is */
+    int is_judged; /* otherwise an operand, taken as it is */
 };
 
 /* Puts it into a trace. */

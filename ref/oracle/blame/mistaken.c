@@ -9,12 +9,12 @@
 #include "base/minmax.h"
 
 enum {
-    WHOLE = 256,                /* a tap of no more rows is computed whole */
-    WINDOW = 32,                /* rows of others */
-    LARGE = 1 << 22,            /* numbers of a picture's tap that is too large to be tried */
-    SMALL = 1 << 18,            /* numbers of a tap for which threads cost more than they save */
-    EXPANDED = 1 << 26,         /* numbers of the experts of a layer that may be expanded */
-    KEPT = 96,                  /* taps of a layer, and those that it reads */
+    WHOLE = 256, /* a tap of no more rows is computed whole */
+    WINDOW = 32, /* rows of others */
+    LARGE = 1 << 22, /* numbers of a picture's tap that is too large to be tried */
+    SMALL = 1 << 18, /* numbers of a tap for which threads cost more than they save */
+    EXPANDED = 1 << 26, /* numbers of the experts of a layer that may be expanded */
+    KEPT = 96, /* taps of a layer, and those that it reads */
 };
 
 /* Rows [first, first + rows) of a tap: `double` or int32_t. */
@@ -27,14 +27,14 @@ struct kept {
 struct m3_mistaken {
     const struct m3_blaming *b;
     const struct m3_blame_item *item;
-    int64_t first, rows;                /* of the item that are computed */
-    int64_t at;                         /* of the layer in the model, which is the first of `part` */
-    int64_t shift;                      /* the layer's number is that in `part`, and this */
-    struct kept given[KEPT];            /* the candidate's values */
+    int64_t first, rows; /* of the item that are computed */
+    int64_t at; /* of the layer in the model, which is the first of `part` */
+    int64_t shift; /* the layer's number is that in `part`, and this */
+    struct kept given[KEPT]; /* the candidate's values */
     int given_count;
-    struct m3_layer *layers;            /* of `part` */
-    struct m3_model part;               /* with no other layer than the item's, and those of modules */
-    struct m3_case view;                /* the rows of the case, the pictures of the whole */
+    struct m3_layer *layers; /* of `part` */
+    struct m3_model part; /* with no other layer than the item's, and those of modules */
+    struct m3_case view; /* the rows of the case, the pictures of the whole */
 };
 
 /* While the item is computed with one mistake. */
@@ -43,10 +43,10 @@ struct making {
     const struct m3_mistake *mistake;
     struct m3_mistaken_run *run;
     struct m3_request request;
-    struct m3_setting setting;          /* of the mistaken model, and the whole case */
+    struct m3_setting setting; /* of the mistaken model, and the whole case */
     struct kept made[KEPT];
     int made_count;
-    int missing;                        /* the dump lacks what is read */
+    int missing; /* the dump lacks what is read */
     struct m3_error why;
 };
 
@@ -307,7 +307,8 @@ static int input_of(enum m3_tap *input, int64_t *input_layer, const struct makin
     }
     if (m3_graph_operand(input, input_layer, s->model, k->setting.semantics, tap, layer, i)) return -1;
     if (*input == M3_TAP_PROJECTOR_OUT && s->the_case->pictures.P == 0) return -1;
-    if (*input == M3_TAP_INDEX_BLOCKS && !m3_config_sparse(mistaken, m3_layer_index(mistaken, cut_layer(k, tap, layer))))
+    if (*input == M3_TAP_INDEX_BLOCKS &&
+        !m3_config_sparse(mistaken, m3_layer_index(mistaken, cut_layer(k, tap, layer))))
         return -1;
     return 0;
 }
@@ -489,8 +490,8 @@ static int compute(struct making *k, enum m3_tap wanted, int64_t layer, int64_t 
     if (tap == M3_TAP_VISION_PIXELS || m3_tap_table[tap].kind == M3_KIND_COUNTS || is_joined) return M3_WRONG;
     if (wanted == M3_TAP_ROUTED && has_dumped(k, M3_TAP_EXPERT_OUT, layer))
         return weigh_experts(k, tap, layer, first, rows);
-    if (tap == M3_TAP_ROUTED && !k->setting.model->layers[m3_layer_index(&k->setting.model->config,
-                                                                         cut_layer(k, tap, layer))].experts)
+    if (tap == M3_TAP_ROUTED &&
+        !k->setting.model->layers[m3_layer_index(&k->setting.model->config, cut_layer(k, tap, layer))].experts)
         return M3_WRONG;
     if (tap == M3_TAP_MTP_EMBED_NORM) return norm_of_embedding(k, tap, layer, first, rows);
     const int status = op == M3_OP_COPY ? copy(k, tap, layer, first, rows) : run_operator(k, tap, layer, first, rows);
@@ -541,9 +542,7 @@ static int recall(struct making *k)
     if (!m3_mistake_keeps(&tap, &layer, k->mistake, &m->b->setting->model->config)) return M3_OK;
     if (layer == m->item->layer) return M3_OK;
     const struct m3_blame_item *item = m3_blame_find(m->b, tap, layer);
-    const void *own = !item          ? lack(k)
-                      : item->dumped ? given(k, item, m->first, m->rows)
-                                     : other_tap(k, &right, item);
+    const void *own = !item ? lack(k) : item->dumped ? given(k, item, m->first, m->rows) : other_tap(k, &right, item);
     void *copied = own ? room(k, m->rows, item->width, size_of(tap)) : NULL;
     if (copied) memcpy(copied, own, (size_t)(m->rows * item->width) * size_of(tap));
     m3_mistaken_tap_free(&right);

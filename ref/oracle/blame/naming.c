@@ -1,5 +1,5 @@
-/* Which known mistake explains a tap that fails? Its values are compared with what each mistake makes of the candidate's
- * own inputs. SPEC 7.12. */
+/* Which known mistake explains a tap that fails? Its values are compared with what each mistake makes of the
+ * candidate's own inputs. SPEC 7.12. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -365,10 +365,13 @@ static void say(struct m3_blame *result, const struct m3_blamed *tap)
     int64_t explained = 0;
     char others[64] = "", reading[96] = "";
     for (int64_t i = 0; i < result->count; i++) explained += result->taps[i].mistake == mistake;
-    if (explained > 1) snprintf(others, sizeof others, "; it explains %" PRId64 " more taps", explained - 1);
+    if (explained > 1)
+        snprintf(others, sizeof others, "; it explains %" PRId64 " more %s", explained - 1,
+                 explained == 2 ? "tap" : "taps");
     if (mistake->reading) snprintf(reading, sizeof reading, "; --set %s explains it", mistake->reading);
-    m3_fail(&result->notes, M3_OK, "%s looks like %s (%s): its %s within %.1g of these, the right ones %.1g away%s%s%s%s",
-            tap->name, mistake->id, mistake->what, tap->selection ? "choices are" : "results are", tap->from_mistake,
+    m3_fail(&result->notes, M3_OK,
+            "%s looks like %s (%s): its %s within %.1g of these, the right ones %.1g away%s%s%s%s", tap->name,
+            mistake->id, mistake->what, tap->selection ? "choices are" : "results are", tap->from_mistake,
             tap->from_right, tap->same_results[0] ? "; the same results: " : "", tap->same_results, reading, others);
 }
 

@@ -16,8 +16,7 @@ struct m3_mistaken_tap {
 };
 
 /* Does the mistake first show in this tap, or in one before it that the dump does not hold? */
-int m3_mistaken_reaches(const struct m3_blaming *b, const struct m3_blame_item *item,
-                        const struct m3_mistake *mistake);
+int m3_mistaken_reaches(const struct m3_blaming *b, const struct m3_blame_item *item, const struct m3_mistake *mistake);
 /* The number of operators from what the dump holds up to this tap, roughly: 1 if it holds all that the tap reads. */
 int64_t m3_mistaken_depth(const struct m3_blaming *b, struct m3_blame_item *item);
 

@@ -45,29 +45,29 @@ struct m3_change {
     int interleaved;                    /* of m3_mistaken_experts: rows of w1 and w3 alternate, as one stack */
     int factors;                        /* how many times the routed factor is applied to experts; */
     int has_factors;                    /* 0: once, as is right */
-    enum m3_tap keeps;                  /* INDEX_BLOCKS of the first sparse layer, OUT of the last layer; 0: nothing */
-    m3_reads *reads;                    /* of m3_mistaken_linear, for the tap `reader` */
+    enum m3_tap keeps; /* INDEX_BLOCKS of the first sparse layer, OUT of the last layer; 0: nothing */
+    m3_reads *reads; /* of m3_mistaken_linear, for the tap `reader` */
     enum m3_tap reader;
-    m3_expands *expands;                /* of matrices with a scale per 32 columns */
-    int64_t (*channels)(const struct m3_config *c);         /* by which logits are scaled */
-    int (*axes)(struct m3_axis axes[3], int64_t U);                             /* of m3_mistaken_vision_rope */
+    m3_expands *expands; /* of matrices with a scale per 32 columns */
+    int64_t (*channels)(const struct m3_config *c); /* by which logits are scaled */
+    int (*axes)(struct m3_axis axes[3], int64_t U); /* of m3_mistaken_vision_rope */
 };
 
 struct m3_mistaken_run {
     const struct m3_mistake *mistake;
-    const struct m3_change *change;     /* the mistake's; an empty one if there is none */
-    struct m3_model model;              /* a copy */
+    const struct m3_change *change; /* the mistake's; an empty one if there is none */
+    struct m3_model model; /* a copy */
     const struct m3_semantics *claimed; /* the semantics stated in its dump: a mistake is not declared */
     struct m3_semantics semantics;
     const struct m3_case *the_case;
-    const struct m3_profile *profile;   /* NULL: taps are stored as floats */
+    const struct m3_profile *profile; /* NULL: taps are stored as floats */
     struct m3_request request;
-    struct m3_ops ops, exact;           /* exact: those that `ops` call with quantised inputs */
+    struct m3_ops ops, exact; /* exact: those that `ops` call with quantised inputs */
     struct m3_replacement replacement;
     struct m3_force force;
-    enum m3_tap last;                   /* the last computed tap, and its layer; M3_TAPS: none yet */
+    enum m3_tap last; /* the last computed tap, and its layer; M3_TAPS: none yet */
     int64_t layer;
-    void *kept;                         /* data that a mistake keeps from one tap or operator for a later one */
+    void *kept; /* data that a mistake keeps from one tap or operator for a later one */
     struct m3_owned *owned;
 };
 
