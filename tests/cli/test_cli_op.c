@@ -328,7 +328,7 @@ END_TEST
 /* ---- rows that are left out */
 
 /* Goal:  a verdict says how many rows it does not cover, and an output none of whose rows is judged is no pass.
- * Seen to fail without the note, and with rows of noise not counted. */
+ * Seen to fail with rows of noise not counted. */
 START_TEST(left_out)
 {
     static const struct {
