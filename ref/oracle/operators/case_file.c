@@ -1,6 +1,7 @@
 #include "oracle/operators/case_file.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,7 +136,9 @@ int m3_case_file_drawn(struct m3_tensor *t, struct m3_drawing *d, int *found, co
     else if (!of) wrong = "name: expected a string";
     else if (d->levels < 1 || d->levels > (t->dtype == M3_F32 ? 1 << 24 : 256))
         wrong = "levels: expected 1 to 256, or with F32 to 2^24";
-    else if (!json_is_number(offset) || !json_is_number(scale)) wrong = "offset, scale: expected numbers";
+    else if (!json_is_number(offset) || !json_is_number(scale) ||
+             !(fabs(d->scale) * ((double)d->levels + fabs(d->offset)) <= 1e30))
+        wrong = "offset, scale: expected numbers whose products with levels are at most 1e30";
     else if (!take_shape(t, json_object_get(rule, "shape")) || t->shape[0] > 1 << 20)
         wrong = "shape: expected a list of sizes, the first at most 2^20";
     if (wrong) return m3_fail(error, M3_BAD_INPUT, "%s: drawn: %s: %s", name, operand, wrong);

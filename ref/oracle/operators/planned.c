@@ -359,7 +359,7 @@ static int64_t few_rows(const struct m3_planned_case *c, int64_t rows)
     for (int i = 0; i < c->count; i++)
         if (c->operands[i].is_drawn) return rows > OF_DRAWN ? OF_DRAWN : 0;
     if (rows * width <= most_elements) return 0;
-    const int64_t n = m3_min(MOST, m3_max(2, most_elements / width));
+    const int64_t n = m3_min(MOST, m3_max(1, most_elements / width));
     return n < rows ? n : 0;
 }
 
@@ -374,8 +374,10 @@ static void sample_rows(struct m3_planned_case *c, uint64_t key)
     const int64_t edges[] = {
         0, T - 1, 1, block - 1, block, T / 2 / block * block - 1, T / 2 / block * block, T - block
     };
-    const size_t wanted = T < SAMPLED_FROM ? 2 : sizeof edges / sizeof edges[0];
-    for (size_t i = 0; i < wanted; i++) chosen[n++] = edges[i];
+    const size_t wanted = T < SAMPLED_FROM ? (few > 1 ? 2 : 1) : sizeof edges / sizeof edges[0];
+    /* One row alone is the first and the last one in turn. */
+    const size_t first = few == 1 ? (size_t)(c->number & 1) : 0;
+    for (size_t i = 0; i < wanted; i++) chosen[n++] = edges[first + i];
     while (n < few) chosen[n] = (int64_t)m3_draw(key, (uint64_t)n, (uint64_t)T), n++;
     sort_rows(chosen, n);
     for (int64_t i = 0; i < n; i++)

@@ -169,7 +169,6 @@ def drawn_numbers(rule, first, count):
     return [((draw * rule["levels"] >> 32) - rule["offset"]) * rule["scale"] for draw in draws]
 
 
-# Seen to fail with: element 0 of an expert taken for that of the tensor; the scale left out.
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_weights_that_are_drawn_follow_their_rule(dtype):
     case = m3ref.cases("experts", sizes=DRAWN if dtype == "f32" else {**DRAWN, "E": 1400}, count=1, dtype=dtype)[-1]
@@ -185,7 +184,6 @@ def test_weights_that_are_drawn_follow_their_rule(dtype):
             w[len(w)]
 
 
-# Seen to fail with: the results of the expert after the chosen one.
 def test_a_kernel_draws_the_experts_that_it_reads():
     case = m3ref.cases("experts", sizes=DRAWN, count=1)[-1]
 
