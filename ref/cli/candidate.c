@@ -30,11 +30,9 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
     else if (!status) status = m3_cli_input_read(&c->the_case, input, &c->model->config, 0, error);
     if (!status && m3_ctx_init(&c->ctx, (int)input->threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
-    c->setting = (struct m3_setting){ .model = c->model,
-                                      .semantics = &c->semantics,
-                                      .the_case = &c->the_case,
-                                      .profile = c->profile,
-                                      .ctx = &c->ctx };
+    c->setting = (struct m3_setting){
+        .model = c->model, .semantics = &c->semantics, .the_case = &c->the_case, .profile = c->profile, .ctx = &c->ctx
+    };
     return status;
 }
 

@@ -230,8 +230,8 @@ static int take_names(struct arguments *a, int argc, char **argv, struct m3_erro
         return m3_fail(error, M3_USAGE, "op: got %d names, expected %s", argc - optind,
                        expected == 0                               ? "none with --list"
                        : a->action == ACTION_PERF || judges_plugin ? "NAME alone with --ops or --perf"
-                       : expected == 1                             ? "NAME --make CASES"
-                                                                   : "NAME, and two files after --run, --check or --draw");
+                       : expected == 1 ? "NAME --make CASES"
+                                       : "NAME, and two files after --run, --check or --draw");
     if (a->only && a->action != ACTION_DRAW) return m3_fail(error, M3_USAGE, "--only: expected it with --draw alone");
     if (expected == 0) return M3_OK;
     a->op = m3_operator_named(argv[optind]);

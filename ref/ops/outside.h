@@ -14,7 +14,7 @@ struct m3_outside_operand {
     const char *name;
     enum m3_dtype dtype;
     int is_output;
-    int optional;               /* an output that the function may leave out; it then sets `left_out` */
+    int optional; /* an output that the function may leave out; it then sets `left_out` */
     int left_out;
     int rank;
     int64_t shape[M3_OUTSIDE_RANK];
@@ -23,7 +23,7 @@ struct m3_outside_operand {
 
 struct m3_outside_parameter {
     const char *name;
-    const char *word;           /* NULL: a number */
+    const char *word; /* NULL: a number */
     double number;
 };
 
@@ -45,8 +45,8 @@ typedef int m3_outside_function(void *self, struct m3_outside_call *call);
 /* What m3_ctx.plugin points to. */
 struct m3_outside {
     void *self;
-    m3_outside_function *function;  /* computes the operator; NULL: the inner table does */
-    const struct m3_ops *inner;     /* of `real`; its operators find `inner_state` in m3_ctx.plugin */
+    m3_outside_function *function; /* computes the operator; NULL: the inner table does */
+    const struct m3_ops *inner; /* of `real`; its operators find `inner_state` in m3_ctx.plugin */
     void *inner_state;
     m3_outside_function *before;
     int (*after)(void *self, struct m3_outside_call *call, struct m3_ctx *ctx, int status);

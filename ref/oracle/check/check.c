@@ -74,10 +74,9 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
              struct m3_error *notes, struct m3_error *error)
 {
     const struct m3_compare_options how = { .profile = plan->setting->profile, .profile_text = plan->profile };
-    const struct m3_blame_options options = { .profile = plan->profile,
-                                              .names_mistakes = 1,
-                                              .progress = plan->progress,
-                                              .progress_self = plan->progress_self };
+    const struct m3_blame_options options = {
+        .profile = plan->profile, .names_mistakes = 1, .progress = plan->progress, .progress_self = plan->progress_self
+    };
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = make_truth(check, plan, notes, error);
     if (!status) status = m3_compare(&check->comparison, check->truth.file, candidate, &how, error);

@@ -38,10 +38,9 @@ static int try_reading(int *explains, const struct m3_semantics *semantics, cons
                        const struct m3_safetensors *candidate, struct m3_error *error)
 {
     struct m3_setting setting = *plan->setting;
-    const struct m3_blame_options options = { .profile = plan->profile,
-                                              .force = 1,
-                                              .progress = plan->progress,
-                                              .progress_self = plan->progress_self };
+    const struct m3_blame_options options = {
+        .profile = plan->profile, .force = 1, .progress = plan->progress, .progress_self = plan->progress_self
+    };
     struct m3_blame blame;
     setting.semantics = semantics;
     const int status = m3_blame_honest(&blame, &setting, candidate, &options, plan->row_runs, error);

@@ -73,8 +73,7 @@ static void say_cause(struct writer *w, const struct m3_check *check, const stru
     if (culprit->operators > 1)
         say(w, " Which operator it is cannot be seen, because the dump does not hold what lies between: dump %s too.",
             culprit->since);
-    else
-        say(w, " Look at the engine's %s, and compare it with SPEC %s.", culprit->operator, culprit->section);
+    else say(w, " Look at the engine's %s, and compare it with SPEC %s.", culprit->operator, culprit->section);
 }
 
 static void say_wrong(struct writer *w, const struct m3_check *check, const struct m3_check_plan *plan)
@@ -83,8 +82,9 @@ static void say_wrong(struct writer *w, const struct m3_check *check, const stru
     const char *how = check->verdict == M3_VERDICT_FAIL ? "is wrong" : "is suspect";
     if (!culprit) {
         const struct m3_stage *first = check->comparison.divergence;
-        say(w, "%s %s in %s: it differs from the truth by more than rounding explains, although every operator that"
-               " could be recomputed is right.",
+        say(w,
+            "%s %s in %s: it differs from the truth by more than rounding explains, although every operator that"
+            " could be recomputed is right.",
             first ? first->tap : "The next token", how, plan->candidate_name);
         return;
     }
@@ -102,7 +102,8 @@ void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
     case M3_VERDICT_FAIL:
     case M3_VERDICT_SUSPECT: say_wrong(&w, check, plan); return;
     case M3_VERDICT_PASS:
-        say(&w, "Nothing is wrong in %s: all %" PRId64 " of its tensors agree with MiniMax-M3 up to the rounding of %s.",
+        say(&w,
+            "Nothing is wrong in %s: all %" PRId64 " of its tensors agree with MiniMax-M3 up to the rounding of %s.",
             plan->candidate_name, check->judged, plan->profile);
         return;
     case M3_VERDICT_PARTIAL:

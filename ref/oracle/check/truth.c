@@ -42,7 +42,8 @@ static int fits_plan(int *fits, const struct m3_safetensors *file, const char *p
     struct m3_error differences = { 0 };
     *fits = 0;
     if (!states(file, "format", "m3ref-dump") || !states(file, "precision", "f64"))
-        return m3_fail(error, M3_BAD_INPUT, "%s: got a file that is no truth, expected a dump of a run in double", path);
+        return m3_fail(error, M3_BAD_INPUT, "%s: got a file that is no truth, expected a dump of a run in double",
+                       path);
     int status = m3_origin_of_model(&expected, plan->model, plan->c, error);
     if (status) return status;
     status = m3_origin_check(file, &expected, &use, NULL, &differences);

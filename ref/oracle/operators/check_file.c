@@ -33,7 +33,8 @@ static void count(struct m3_comparison *c, const struct m3_stage *stage)
     if (stage->verdict == M3_VERDICT_FAIL && (!c->divergence || c->divergence->verdict == M3_VERDICT_SUSPECT))
         c->divergence = stage;
     if (stage->verdict == M3_VERDICT_SUSPECT && !c->divergence) c->divergence = stage;
-    if (!stage->selection && stage->elements > 0 && (!c->tightest || stage->headroom > c->tightest->headroom)) c->tightest = stage;
+    if (!stage->selection && stage->elements > 0 && (!c->tightest || stage->headroom > c->tightest->headroom))
+        c->tightest = stage;
 }
 
 /* One case and its verdict. */
@@ -187,10 +188,13 @@ int m3_file_check(struct m3_file_check *check, const struct m3_case_file *cases,
                   const char *const *faults, const struct m3_profile *profile, int threads, struct m3_error *error)
 {
     const size_t room = (size_t)cases->count * M3_OPERATOR_OUTPUTS;
-    struct checking c = {
-        .check = check, .cases = cases, .results = results, .faults = faults, .profile = profile, .threads = threads,
-        .error = error
-    };
+    struct checking c = { .check = check,
+                          .cases = cases,
+                          .results = results,
+                          .faults = faults,
+                          .profile = profile,
+                          .threads = threads,
+                          .error = error };
     *check =
         (struct m3_file_check){ .comparison = { .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE } };
     check->comparison.next_token.tap = NULL;

@@ -250,7 +250,7 @@ static int judge(int *failed, struct output *all, int count, const struct m3_saf
     ck_assert_int_eq(m3_safetensors_open(&results, in_folder("results"), &error), M3_OK);
     ck_assert_int_eq(m3_case_file_open(&cases, NULL, cases_file, &error), M3_OK);
     ck_assert_int_eq(m3_profile_open(&profile, "fp32", &error), M3_OK);
-    ck_assert_msg(!m3_file_check(&check, &cases, results, profile, 1, &error), "%s: %s", op, error.text);
+    ck_assert_msg(!m3_file_check(&check, &cases, results, NULL, profile, 1, &error), "%s: %s", op, error.text);
     for (int64_t i = 0; i < check.comparison.count; i++) {
         const struct m3_stage *stage = &check.comparison.stages[i];
         for (int k = 0; k < count; k++) {

@@ -184,9 +184,7 @@ static int cut_tap(struct cutting *c, const struct m3_pairs *pairs)
                     cut->tap, (double)cut->weight_bytes / 1e9);
     if (!status && !(cut->parameters = m3_cut_parameters(&c->run))) status = m3_fail_memory(c->error, "parameters", 0);
     snprintf(name, sizeof name, "%s: %s", m3_safetensors_path(c->run.dump), cut->tap);
-    const struct m3_operand_source source = {
-        .self = cut, .find = find, .parameters = cut->parameters, .name = name
-    };
+    const struct m3_operand_source source = { .self = cut, .find = find, .parameters = cut->parameters, .name = name };
     if (!status) status = m3_fragment_make(&call, op, &source, c->error);
     if (!status) status = describe(c, cut, call);
     m3_fragment_free(call);
