@@ -262,7 +262,7 @@ static const struct {
 } bad_rules[] = {
     { "\"dtype\":\"F32\"", "\"dtype\":\"I32\"", "w1: dtype" },
     { "\"seed\":1", "\"seed\":-1", "w1: seed" },
-    { "\"name\":\"experts.6.w1\"", "\"name\":1", "w1: name" },
+    { "\"name\":\"experts.8.w1\"", "\"name\":1", "w1: name" },
     { "\"levels\":16777216", "\"levels\":0", "w1: levels" },
     { "\"levels\":16777216", "\"levels\":16777217", "w1: levels" },
     { "\"offset\":8388608.0", "\"offset\":\"a\"", "w1: offset" },
