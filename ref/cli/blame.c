@@ -96,12 +96,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 {
     int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
-    if (argc - optind != 2)
-        return m3_fail(error, M3_USAGE, "blame: got %d names, expected MODEL CANDIDATE", argc - optind);
-    a->names.model = argv[optind];
-    a->names.candidate = argv[optind + 1];
+    status = m3_cli_candidate_take(&a->names, a->row_runs, argc, argv, error);
+    if (status) return status;
     a->input.quiet = 1;
-    if (a->row_runs == 1) return m3_fail(error, M3_USAGE, "--row-runs: got 1, expected 0 or at least 2");
     return m3_cli_input_check(&a->input, "blame", error);
 }
 

@@ -1,9 +1,22 @@
 #include "cli/candidate.h"
 
+#include <getopt.h>
+
 #include "cli/paths.h"
 #include "model/files/case.h"
 #include "oracle/error/profile.h"
 #include "oracle/map/map.h"
+
+int m3_cli_candidate_take(struct m3_cli_candidate_names *names, int64_t row_runs, int argc, char **argv,
+                          struct m3_error *error)
+{
+    if (argc - optind != 2)
+        return m3_fail(error, M3_USAGE, "%s: got %d names, expected MODEL CANDIDATE", argv[0], argc - optind);
+    names->model = argv[optind];
+    names->candidate = argv[optind + 1];
+    if (row_runs == 1) return m3_fail(error, M3_USAGE, "--row-runs: got 1, expected 0 or at least 2");
+    return M3_OK;
+}
 
 static int read_beside(struct m3_case *c, const char *path, const struct m3_model *model, struct m3_error *error)
 {

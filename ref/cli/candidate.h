@@ -23,6 +23,9 @@ struct m3_cli_candidate {
     struct m3_setting setting;  /* of all these */
 };
 
+/* Takes the two names that are left after the options, MODEL CANDIDATE, and checks --row-runs. */
+int m3_cli_candidate_take(struct m3_cli_candidate_names *names, int64_t row_runs, int argc, char **argv,
+                          struct m3_error *error);
 /* Close it in any case. */
 int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names,
                           const struct m3_cli_input *input, struct m3_error *notes, struct m3_error *error);

@@ -88,13 +88,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 {
     int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
-    if (argc - optind != 2)
-        return m3_fail(error, M3_USAGE, "check: got %d names, expected MODEL CANDIDATE", argc - optind);
-    a->names.model = argv[optind];
-    a->names.candidate = argv[optind + 1];
+    status = m3_cli_candidate_take(&a->names, a->row_runs, argc, argv, error);
+    if (status) return status;
     a->input.quiet = 1;
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
-    if (a->row_runs == 1) return m3_fail(error, M3_USAGE, "--row-runs: got 1, expected 0 or at least 2");
     if (!a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
         a->names.case_beside = a->truth;
         return M3_OK;

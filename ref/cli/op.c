@@ -18,7 +18,7 @@
 #include "model/plugin.h"
 #include "oracle/error/profile.h"
 #include "oracle/operators/check_file.h"
-#include "oracle/operators/drawn_file.h"
+#include "oracle/operators/drawn/file.h"
 #include "oracle/operators/list.h"
 #include "oracle/operators/make.h"
 #include "oracle/operators/results.h"

@@ -5,7 +5,7 @@
 #include "library/private.h"
 #include "oracle/error/profile.h"
 #include "oracle/operators/check_file.h"
-#include "oracle/operators/drawn_file.h"
+#include "oracle/operators/drawn/file.h"
 #include "oracle/operators/from_dump/from_dump.h"
 #include "oracle/operators/make.h"
 #include "oracle/operators/results.h"

@@ -325,30 +325,10 @@ static const void *input(struct making *k, enum m3_tap tap, int i, enum m3_tap f
     return is_key ? value(k, from, layer, 0, first + rows) : value(k, from, layer, first, rows);
 }
 
-static enum m3_tap computed_with(enum m3_tap tap)
-{
-    switch (tap) {
-    case M3_TAP_ATTN_LSE: return M3_TAP_ATTN;
-    case M3_TAP_EXPERT_WEIGHTS: return M3_TAP_EXPERTS;
-    case M3_TAP_EXPERT_OUT: return M3_TAP_ROUTED;
-    default: return tap;
-    }
-}
-
-static enum m3_tap second_of(enum m3_tap tap)
-{
-    switch (tap) {
-    case M3_TAP_ATTN: return M3_TAP_ATTN_LSE;
-    case M3_TAP_EXPERTS: return M3_TAP_EXPERT_WEIGHTS;
-    case M3_TAP_ROUTED: return M3_TAP_EXPERT_OUT;
-    default: return M3_TAPS;
-    }
-}
-
 /* The operator of a tap, and of its second output. */
 static int run_operator(struct making *k, enum m3_tap tap, int64_t layer, int64_t first, int64_t rows)
 {
-    const enum m3_tap second = second_of(tap);
+    const enum m3_tap second = m3_graph_second(tap);
     enum m3_tap from;
     int64_t from_layer;
     /* clang-format off */
@@ -484,7 +464,7 @@ static int align_weights(struct making *k, int64_t layer, int64_t first, int64_t
 static int compute(struct making *k, enum m3_tap wanted, int64_t layer, int64_t first, int64_t rows)
 {
     const struct m3_setting *s = k->of->b->setting;
-    const enum m3_tap tap = computed_with(wanted);
+    const enum m3_tap tap = m3_graph_computed_with(wanted);
     const enum m3_operator op = m3_graph_row_of(s->model, k->setting.semantics, tap, layer)->op;
     const int is_joined = tap == M3_TAP_MTP_EH_PROJ && k->setting.semantics->mtp_join == M3_MTP_ADDITIVE;
     if (tap == M3_TAP_VISION_PIXELS || m3_tap_table[tap].kind == M3_KIND_COUNTS || is_joined) return M3_WRONG;

@@ -84,6 +84,11 @@ const struct m3_graph_row *m3_graph_row_of(const struct m3_model *model, const s
 int m3_graph_operand(enum m3_tap *operand, int64_t *operand_layer, const struct m3_model *model,
                      const struct m3_semantics *semantics, enum m3_tap tap, int64_t layer, int i);
 
+/* The tap whose operator also computes this one, or the tap itself; and the tap that its operator computes beside it,
+ * M3_TAPS if there is none. */
+enum m3_tap m3_graph_computed_with(enum m3_tap tap);
+enum m3_tap m3_graph_second(enum m3_tap tap);
+
 /* Weight i of a tap, or NULL if it has none. For experts: w1 of the first one. */
 const struct m3_weight *m3_graph_weight(const struct m3_model *model, const struct m3_semantics *semantics,
                                         enum m3_tap tap, int64_t layer, int i);

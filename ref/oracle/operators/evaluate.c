@@ -104,27 +104,6 @@ static int take_operands(const struct evaluating *e)
 
 /* ---- taps */
 
-/* The tap whose operator also computes this one. */
-static enum m3_tap computed_with(enum m3_tap tap)
-{
-    switch (tap) {
-    case M3_TAP_ATTN_LSE: return M3_TAP_ATTN;
-    case M3_TAP_EXPERT_WEIGHTS: return M3_TAP_EXPERTS;
-    case M3_TAP_EXPERT_OUT: return M3_TAP_ROUTED;
-    default: return tap;
-    }
-}
-
-static enum m3_tap second_of(enum m3_tap tap)
-{
-    switch (tap) {
-    case M3_TAP_ATTN: return M3_TAP_ATTN_LSE;
-    case M3_TAP_EXPERTS: return M3_TAP_EXPERT_WEIGHTS;
-    case M3_TAP_ROUTED: return M3_TAP_EXPERT_OUT;
-    default: return M3_TAPS;
-    }
-}
-
 /* Input i of the operator of a tap: M3_TAPS if there is none. The operator of experts reads what the graph gives to the
  * outputs of experts and to their sum. */
 static enum m3_tap input_of(const struct evaluating *e, enum m3_tap tap, int i)
@@ -168,7 +147,7 @@ static int announce(const struct evaluating *e, enum m3_tap tap, int64_t layer)
 
 static int compute(const struct evaluating *e, enum m3_tap wanted)
 {
-    const enum m3_tap tap = computed_with(wanted), second = second_of(tap);
+    const enum m3_tap tap = m3_graph_computed_with(wanted), second = m3_graph_second(tap);
     /* clang-format off */
     struct m3_tap_request r = { .how = &e->request, .tap = tap, .layer = m3_fragment_layer(e->f, tap),
                                 .p0 = e->f->the_case.p0 + e->first, .places = e->f->places };

@@ -5,7 +5,7 @@
 
 #include "base/weight.h"
 #include "io/safetensors.h"
-#include "oracle/operators/drawn.h"
+#include "oracle/operators/drawn/drawn.h"
 #include "oracle/operators/operators.h"
 
 /* The sizes and numbers that ids and lists depend on. */

@@ -8,7 +8,7 @@
 #include "io/safetensors.h"
 #include "model/files/case.h"
 #include "model/model.h"
-#include "oracle/operators/drawn_experts.h"
+#include "oracle/operators/drawn/experts.h"
 #include "oracle/operators/operators.h"
 
 struct m3_fragment {

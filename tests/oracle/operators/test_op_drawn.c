@@ -4,7 +4,7 @@
 #include "op_cases.h"
 
 #include "model/engine.h"
-#include "oracle/operators/drawn_file.h"
+#include "oracle/operators/drawn/file.h"
 #include "oracle/operators/plans.h"
 
 static const char sizes[] = "T=12,E=700,H=256,F=512,J=16,K=2";

@@ -5,7 +5,7 @@
 
 #include "base/minmax.h"
 #include "oracle/error/tiers.h"
-#include "oracle/operators/drawn.h"
+#include "oracle/operators/drawn/drawn.h"
 #include "oracle/operators/from_dump/private.h"
 #include "oracle/operators/planned.h"
 

@@ -1,4 +1,4 @@
-#include "oracle/operators/drawn.h"
+#include "oracle/operators/drawn/drawn.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
 #define M3_ORACLE_OPERATORS_DRAWN_EXPERTS_H
 
 #include "base/status.h"
-#include "oracle/operators/drawn.h"
+#include "oracle/operators/drawn/drawn.h"
 
 struct m3_drawn_experts;
 

@@ -1,4 +1,4 @@
-#include "oracle/operators/drawn_file.h"
+#include "oracle/operators/drawn/file.h"
 
 #include <inttypes.h>
 #include <omp.h>

@@ -1,4 +1,4 @@
-#include "oracle/operators/drawn_experts.h"
+#include "oracle/operators/drawn/experts.h"
 
 #include <stdlib.h>
 
