@@ -71,8 +71,8 @@ static const char help[] =
     "                      plug-in is judged: on the cases of --check CASES, or on cases that are made for it. Each\n"
     "                      call runs in a process of its own. A call that crashes, does not return, writes outside\n"
     "                      its outputs or to its inputs fails its case\n"
-    "  --perf              time the operator on the drawn cases, beside the least time that the machine's rates of\n"
-    "                      reading and of matrix products permit, both measured now; with --ops also the plug-in.\n"
+    "  --perf              time the operator on the drawn cases, and compare it with the shortest time that the\n"
+    "                      machine's rates of reading and of matrix products allow; with --ops also the plug-in.\n"
     "                      Where a case lists rows, only these are computed\n"
     "  --timeout S         seconds that one call of an operator of LIB may take (default 600)\n"
     "  --check CASES RESULTS\n"
@@ -232,6 +232,10 @@ static int take_names(struct arguments *a, int argc, char **argv, struct m3_erro
                        : a->action == ACTION_PERF || judges_plugin ? "NAME alone with --ops or --perf"
                        : expected == 1 ? "NAME --make CASES"
                                        : "NAME, and two files after --run, --check or --draw");
+    if (a->ops.name && (a->action == ACTION_MAKE || a->action == ACTION_DRAW || a->action == ACTION_LIST))
+        return m3_fail(error, M3_USAGE, "op: got --ops with --list, --make or --draw, expected it with none of them");
+    if (a->action == ACTION_PERF && a->make.random == 0)
+        return m3_fail(error, M3_USAGE, "op: got --perf with --cases 0, expected at least 1: drawn cases are timed");
     if (a->only && a->action != ACTION_DRAW) return m3_fail(error, M3_USAGE, "--only: expected it with --draw alone");
     if (expected == 0) return M3_OK;
     a->op = m3_operator_named(argv[optind]);
@@ -253,7 +257,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "json", no_argument, NULL, OPT_JSON },           { "html", required_argument, NULL, OPT_HTML },
         { "junit", required_argument, NULL, OPT_JUNIT }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
         { "perf", no_argument, NULL, OPT_PERF },
-        { "junit", required_argument, NULL, OPT_JUNIT },   { "draw", required_argument, NULL, OPT_DRAW },
+        { "draw", required_argument, NULL, OPT_DRAW },
         { "only", required_argument, NULL, OPT_ONLY },
         { "threads", required_argument, NULL, OPT_THREADS }, { "help", no_argument, NULL, OPT_HELP },
         { "from", required_argument, NULL, OPT_FROM },     { "tap", required_argument, NULL, OPT_TAP },
@@ -334,31 +338,44 @@ static int open_cases(struct m3_case_file *cases, struct m3_safetensors **file, 
     return status ? status : m3_case_file_open(cases, a->op, *file, error);
 }
 
-static int run(struct arguments *a, struct m3_error *error)
+/* What --run does in a process that a plug-in may end: its files were opened before. */
+struct running {
+    struct arguments *a;
+    struct m3_standard in, out;
+};
+
+static int run_body(void *self)
 {
+    struct running *r = self;
+    struct arguments *a = r->a;
+    struct m3_error notes = { 0 }, error = { 0 };
     struct m3_safetensors *file = NULL;
     struct m3_case_file cases = { 0 };
-    struct m3_standard in = { 0 }, out = { 0 };
-    int status = open_cases(&cases, &file, &in, a, error);
-    if (!status) status = m3_standard_output(&out, a->results, error);
-    if (!status) status = m3_cli_ops_open(&a->ops, a->engine, error);
+    int status = m3_safetensors_open_as(&file, r->in.path, r->in.name, &error);
+    if (!status) status = m3_case_file_open(&cases, a->op, file, &error);
+    if (!status) status = m3_cli_ops_open(&a->ops, a->engine, &error);
     if (!status)
-        status = m3_write_results(&cases, out.path, a->engine, m3_cli_ops_replacement(&a->ops), (int)a->threads,
-                                  a->engine == m3_engine_f64(), error);
-    if (!status) status = m3_standard_send(&out, error);
+        status = m3_write_results(&cases, r->out.path, a->engine, m3_cli_ops_replacement(&a->ops), (int)a->threads,
+                                  a->engine == m3_engine_f64(), &error);
     m3_cli_ops_close(&a->ops);
     m3_case_file_close(&cases);
     m3_safetensors_close(file);
-    m3_standard_end(&in);
-    m3_standard_end(&out);
-    return status;
+    return m3_cli_end(status, &notes, &error);
 }
 
-static int run_command(void *arguments)
+static int run(struct arguments *a, struct m3_error *error)
 {
-    struct m3_error notes = { 0 }, error = { 0 };
-    const int status = run(arguments, &error);
-    return m3_cli_end(status, &notes, &error);
+    struct running r = { .a = a };
+    int status = m3_standard_input(&r.in, a->cases, error);
+    if (!status) status = m3_standard_output(&r.out, a->results, error);
+    if (!status) {
+        status = m3_cli_ops_run(&a->ops, run_body, &r);
+        a->printed = status != M3_OK;
+    }
+    if (!status) status = m3_standard_send(&r.out, error);
+    m3_standard_end(&r.in);
+    m3_standard_end(&r.out);
+    return status;
 }
 
 static int draw(const struct arguments *a, struct m3_error *error)
@@ -507,7 +524,7 @@ int m3_cli_op(int argc, char **argv)
         case ACTION_LIST: status = list(&a, &error); break;
         case ACTION_MAKE: status = make(&a, &error); break;
         case ACTION_PERF: status = perf(&a, &error); break;
-        case ACTION_RUN: return m3_cli_ops_run(&a.ops, run_command, &a);
+        case ACTION_RUN: status = run(&a, &error); break;
         case ACTION_DRAW: status = draw(&a, &error); break;
         default: status = check(&a, &error);
         }

@@ -272,6 +272,9 @@ static int time_case(const struct measuring *m, const struct m3_case_file *cases
     int status = m3_case_file_at(&one, cases, i, error);
     if (!status) status = m3_case_file_call(&call, cases, &one, error);
     if (!status) status = time_call(&ours, task, call, &one, &reference, &none, error);
+    if (!status && inner && call->drawn)
+        status = m3_fail(error, M3_USAGE, "case %" PRId64 ": a plug-in cannot run a case whose weights are drawn",
+                         one.number);
     if (!status && inner) {
         status = time_call(&theirs, task, call, &one, inner, task->engine->ops, error);
         if (!status && theirs.calls == 0)
@@ -296,7 +299,7 @@ static int time_cases(void *self)
     if (!status) status = m3_safetensors_open(&file, m->cases, &error);
     if (!status) status = m3_case_file_open(&cases, task->op, file, &error);
     if (!status && !task->json)
-        printf("limits of this machine: reads %.1f GB/s, products %.1f GFLOP/s (%d threads)\n", m->rates->read / 1e9,
+        printf("limits of this machine: reads %.1f GB/s, products %.1f GFLOP/s (--threads %d)\n", m->rates->read / 1e9,
                m->rates->sgemm / 1e9, task->threads);
     /* Drawn cases are the last. */
     for (int64_t i = cases.count - task->make->random; !status && i < cases.count; i++)
@@ -313,7 +316,7 @@ static int in_child(struct measuring *m, int (*function)(void *), int *printed, 
 {
     char fault[512];
     const int status = m3_watch_run(&m->watch, function, m, fault, sizeof fault, error);
-    *printed = status && !fault[0];
+    *printed = status && !fault[0] && error->count == 0;
     if (fault[0])
         return m3_fail(error, M3_INTERNAL, "%s: %s", m->task->ops->name ? m->task->ops->name : "op --perf", fault);
     return status;
@@ -328,7 +331,9 @@ int m3_perf(const struct m3_perf_task *task, int *printed, struct m3_error *erro
     *printed = 0;
     if (!status) status = m3_cli_ops_watch(&m.watch, task->ops, error);
     task->ops->is_timed = 1;
-    if (!status) status = m3_watch_share((void **)&m.rates, sizeof *m.rates, error);
+    void *rates = NULL;
+    if (!status) status = m3_watch_share(&rates, sizeof *m.rates, error);
+    m.rates = rates;
     static const char *const limits[] = { "read", "sgemm" };
     for (int i = 0; !status && i < 2; i++) {
         m.limit = limits[i];

@@ -108,7 +108,7 @@ static int compute_all(struct computing *c, struct m3_error *error)
         status = m3_watch_run(&c->watch, compute, c, fault, sizeof fault, error);
         const int64_t at = c->watch.record->item;
         c->calls += c->watch.record->calls;
-        r->printed = status && !fault[0];
+        r->printed = status && !fault[0] && error->count == 0;
         if (!fault[0]) break;
         if (at < 0 || at >= c->cases.count) return m3_fail(error, M3_WRONG, "%s: %s", lib, fault);
         snprintf(r->texts[at], sizeof r->texts[at], "%s", fault);
@@ -173,7 +173,7 @@ int m3_plugin_results_make(struct m3_plugin_results *r, const struct m3_plugin_t
     if (!status && !task->cases) {
         status = m3_watch_run(&c.watch, make_cases, &c, fault, sizeof fault, error);
         if (fault[0]) m3_fail(error, status, "the maker of cases: %s", fault);
-        r->printed = status && !fault[0];
+        r->printed = status && error->count == 0;
     }
     if (!status) status = m3_safetensors_open(&file, r->cases, error);
     if (!status) status = m3_case_file_open(&c.cases, task->op, file, error);

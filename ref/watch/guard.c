@@ -187,7 +187,7 @@ static void describe(const struct m3_guard *g, const void *address)
     const size_t room = sizeof g->record->fault;
     for (int i = 0; i < g->count; i++) {
         const struct region *r = &g->regions[i];
-        if (!r->is_output && r->is_copy_of < 0 && contains(r->at, r->size, address)) {
+        if (!r->is_output && r->is_copy_of < 0 && r->at && contains(r->at, r->size, address)) {
             snprintf(fault, room, "wrote to its input %s", r->name);
             return;
         }
@@ -197,7 +197,7 @@ static void describe(const struct m3_guard *g, const void *address)
             return;
         }
     }
-    snprintf(fault, room, "touched memory that is none of its operands");
+    snprintf(fault, room, "touched memory that belongs to none of its operands");
 }
 
 static void handle(int number, siginfo_t *info, void *context)

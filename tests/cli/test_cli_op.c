@@ -23,6 +23,10 @@ START_TEST(round_trip)
     copy(in_folder("out"), in_folder("piped"));
     ck_assert_int_eq(op_status("rms_norm --check @/c @/piped --junit @/j"), 0);
     ck_assert(exists("j"));
+    /* Sampled rows are rows of the case, also where a block is as long as the case. */
+    ck_assert_int_eq(op_status("select_blocks --make @/e --sizes T=4200,b=5000,N=1 --cases 1"), 0);
+    ck_assert_int_eq(op_status("select_blocks --run @/e @/f"), 0);
+    ck_assert_int_eq(op_status("select_blocks --check @/e @/f"), 0);
     ck_assert_int_eq(op_status("rms_norm_plain --make @/d --seed 1"), 0);
     ck_assert_int_eq(op_status("rms_norm --check @/c @/d"), 3);         /* operands are no results */
 }
@@ -36,6 +40,9 @@ static const struct {
     const char *says;
 } bad_words[] = {
     { "", 64, "got none of" },
+    { "rms_norm --make @/x --ops ./mine.so", 64, "got --ops with --list, --make or --draw" },
+    { "rms_norm --perf --cases 0", 64, "--cases 0" },
+    { "rope_3d --make @/x --sizes P=3301,A=16,U=80 --cases 1", 64, "in multiples of 2" },
     { "--make @/x", 64, "names" },
     { "nosuch --make @/x", 64, "nosuch" },
     { "linear --list", 64, "names" },

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "model/files/origin.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/check/private.h"
 #include "oracle/judge/judge.h"
@@ -35,39 +36,67 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
 
 /* ---- one verdict of the two */
 
-static enum m3_verdict compared(const struct m3_comparison *comparison, const char *tap)
+/* blame judges a tap by its own inputs, and so decides; the comparison decides where blame has no verdict. */
+static void fill_in(struct m3_check *check, struct m3_blamed *tap)
 {
-    for (int64_t i = 0; i < comparison->count; i++)
-        if (strcmp(comparison->stages[i].tap, tap) == 0) return comparison->stages[i].verdict;
-    return M3_VERDICT_NOT_JUDGED;
+    struct m3_blame *blame = &check->blame;
+    if (tap->verdict != M3_VERDICT_NOT_JUDGED) return;
+    for (int64_t i = 0; i < check->comparison.count; i++) {
+        const struct m3_stage *stage = &check->comparison.stages[i];
+        if (strcmp(stage->tap, tap->name) != 0 || !m3_is_judged(stage->verdict)) continue;
+        tap->verdict = stage->verdict;
+        tap->tiers.headroom = stage->headroom;
+        tap->got = stage->got, tap->want = stage->want;
+        tap->rank = stage->rank;
+        memcpy(tap->index, stage->index, sizeof tap->index);
+        snprintf(tap->note, sizeof tap->note, "judged by the comparison with the truth");
+        blame->not_judged--, blame->unjudged--, blame->judged++;
+        blame->failed += stage->verdict == M3_VERDICT_FAIL;
+        blame->suspect += stage->verdict == M3_VERDICT_SUSPECT;
+    }
 }
 
-/* blame judges a tap by its own inputs, and so decides; the comparison decides where blame has no verdict. */
-static enum m3_verdict of_tap(const struct m3_check *check, const struct m3_blamed *tap)
+/* The first tap that fails, otherwise the first suspect. */
+static const struct m3_blamed *first_wrong(const struct m3_blame *blame)
 {
-    return m3_is_judged(tap->verdict) ? tap->verdict : compared(&check->comparison, tap->name);
+    for (int64_t i = 0; i < blame->count; i++)
+        if (blame->taps[i].verdict == M3_VERDICT_FAIL) return &blame->taps[i];
+    for (int64_t i = 0; i < blame->count; i++)
+        if (blame->taps[i].verdict == M3_VERDICT_SUSPECT) return &blame->taps[i];
+    return NULL;
 }
 
 static void settle(struct m3_check *check)
 {
-    struct m3_tally tally = { 0 };
-    for (int64_t i = 0; i < check->blame.count; i++) {
-        const enum m3_verdict verdict = of_tap(check, &check->blame.taps[i]);
-        tally.judged += m3_is_judged(verdict);
-        tally.failed += verdict == M3_VERDICT_FAIL;
-        tally.suspect += verdict == M3_VERDICT_SUSPECT;
-        tally.not_comparable += verdict == M3_VERDICT_NOT_COMPARABLE;
-        tally.unjudged += verdict == M3_VERDICT_NOT_JUDGED;
-    }
-    tally.unjudged += check->blame.extra;
-    const enum m3_verdict token = check->comparison.next_token.verdict;
-    if (check->comparison.next_token.tap && token == M3_VERDICT_FAIL) tally.failed++;
-    check->judged = tally.judged;
-    check->failed = tally.failed;
-    check->suspect = tally.suspect;
-    check->stages = check->blame.count + check->blame.extra;
-    check->verdict = m3_run_verdict(&tally);
-    check->status = m3_run_status(check->verdict);
+    struct m3_blame *blame = &check->blame;
+    for (int64_t i = 0; i < blame->count; i++) fill_in(check, &blame->taps[i]);
+    blame->culprit = first_wrong(blame);
+    const struct m3_tally tally = { .judged = blame->judged,
+                                    .failed = blame->failed,
+                                    .suspect = blame->suspect,
+                                    .not_comparable = blame->not_comparable,
+                                    .unjudged = blame->unjudged };
+    blame->verdict = m3_run_verdict(&tally);
+    blame->status = m3_run_status(blame->verdict);
+    check->judged = blame->judged;
+    check->failed = blame->failed;
+    check->suspect = blame->suspect;
+    check->stages = blame->count + blame->extra;
+    check->verdict = blame->verdict;
+    check->status = blame->status;
+}
+
+/* A dump of another model or case is refused before anything is computed. */
+static int check_origin(const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
+                        struct m3_error *error)
+{
+    const struct m3_origin_use use = { .verdict = "judged", .status = M3_NOT_COMPARABLE };
+    struct m3_origin expected;
+    struct m3_error differences = { 0 };
+    int status = m3_origin_of_model(&expected, plan->setting->model, plan->setting->the_case, error);
+    if (!status) status = m3_origin_check(candidate, &expected, &use, &differences, error);
+    m3_error_free(&differences);
+    return status;
 }
 
 int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
@@ -77,17 +106,24 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     const struct m3_blame_options options = {
         .profile = plan->profile, .names_mistakes = 1, .progress = plan->progress, .progress_self = plan->progress_self
     };
+    struct m3_error compared = { 0 };
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
-    int status = make_truth(check, plan, notes, error);
-    if (!status) status = m3_compare(&check->comparison, check->truth.file, candidate, &how, error);
+    int status = check_origin(plan, candidate, error);
+    if (!status) status = make_truth(check, plan, notes, error);
+    if (status) return status;
+    status = m3_compare(&check->comparison, check->truth.file, candidate, &how, &compared);
+    if (status && status != M3_NOT_COMPARABLE && compared.text)
+        m3_fail(error, status, "%.*s", (int)strcspn(compared.text, "\n"), compared.text);
+    m3_error_free(&compared);
     if (!status || status == M3_NOT_COMPARABLE)
         status = m3_blame_honest(&check->blame, plan->setting, candidate, &options, plan->row_runs, error);
     if (status) return status;
+    check->blamed = check->blame.culprit;
     settle(check);
-    check->mistake = check->blame.mistake;
+    check->mistake = check->blame.culprit && check->blame.culprit->mistake ? check->blame.culprit->mistake->id : NULL;
     snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
-    const int is_wrong = check->verdict == M3_VERDICT_FAIL || check->verdict == M3_VERDICT_SUSPECT;
-    if (is_wrong && !check->profile_word[0]) status = m3_check_readings(check, plan, candidate, error);
+    if (check->blame.culprit && check->blame.culprit == check->blamed && !check->profile_word[0])
+        status = m3_check_readings(check, plan, candidate, error);
     m3_check_say(check, plan);
     return status;
 }

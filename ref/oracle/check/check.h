@@ -19,10 +19,11 @@ struct m3_check_plan {
 struct m3_check {
     struct m3_truth truth;
     struct m3_comparison comparison;    /* with the truth */
-    struct m3_blame blame;
+    struct m3_blame blame;              /* taps that it cannot judge have the comparison's verdict, and say so */
+    const struct m3_blamed *blamed;     /* the culprit by blame alone; NULL: none */
     enum m3_verdict verdict;
     enum m3_status status;
-    int64_t judged, failed, suspect, stages;    /* taps of the candidate: by either of the two */
+    int64_t judged, failed, suspect, stages;    /* taps of the candidate */
     const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
     char reading[64];                   /* "selection=shared": by this reading nothing is wrong; or "" */
     char profile_word[32];              /* "tp8": with this word nothing is wrong; or "" */

@@ -33,9 +33,18 @@ static int shows_at(size_t i, const struct m3_blamed *culprit)
     return shows;
 }
 
-/* Is nothing wrong by this reading? */
-static int try_reading(int *explains, const struct m3_semantics *semantics, const struct m3_check_plan *plan,
-                       const struct m3_safetensors *candidate, struct m3_error *error)
+/* Taps that blame could not judge, and the comparison could. */
+static int64_t by_comparison(const struct m3_check *check)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < check->blame.count; i++)
+        count += strcmp(check->blame.taps[i].note, "judged by the comparison with the truth") == 0;
+    return count;
+}
+
+/* Is nothing wrong by this reading, although as much is judged as by the model's own? */
+static int try_reading(int *explains, const struct m3_check *check, const struct m3_semantics *semantics,
+                       const struct m3_check_plan *plan, const struct m3_safetensors *candidate, struct m3_error *error)
 {
     struct m3_setting setting = *plan->setting;
     const struct m3_blame_options options = {
@@ -44,7 +53,8 @@ static int try_reading(int *explains, const struct m3_semantics *semantics, cons
     struct m3_blame blame;
     setting.semantics = semantics;
     const int status = m3_blame_honest(&blame, &setting, candidate, &options, plan->row_runs, error);
-    *explains = !status && blame.judged > 0 && blame.failed == 0 && blame.suspect == 0;
+    *explains = !status && blame.failed == 0 && blame.suspect == 0 && blame.not_comparable == 0 &&
+                blame.judged + by_comparison(check) >= check->judged && blame.extra == check->blame.extra;
     m3_blame_free(&blame);
     return status;
 }
@@ -60,7 +70,7 @@ int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, 
         if (!shows_at(i, culprit)) continue;
         status = m3_semantics_set(&other, readings[i].reading, error);
         if (!status && memcmp(&other, own, sizeof other) == 0) continue;
-        if (!status) status = try_reading(&explains, &other, plan, candidate, error);
+        if (!status) status = try_reading(&explains, check, &other, plan, candidate, error);
         if (status || !explains) continue;
         snprintf(check->reading, sizeof check->reading, "%s", readings[i].reading);
         break;

@@ -1,5 +1,7 @@
 #include "oracle/check/truth.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,9 +30,19 @@ static int has_reading(const struct m3_safetensors *file, const struct m3_semant
     return same;
 }
 
+/* What the file says has written it: a run with as many honest implementations. */
+enum { COMMAND = 64 };
+static void command_of(char command[COMMAND], int64_t row_runs)
+{
+    snprintf(command, COMMAND, "m3ref check --row-runs %" PRId64, row_runs);
+}
+
 static int has_profile(const struct m3_safetensors *file, const struct m3_envelope_plan *plan)
 {
-    return plan->row_runs == 0 || states(file, "row_profile_sha256", m3_profile_sha256(plan->profile));
+    char command[COMMAND];
+    command_of(command, plan->row_runs);
+    return states(file, "command", command) &&
+           (plan->row_runs == 0 || states(file, "row_profile_sha256", m3_profile_sha256(plan->profile)));
 }
 
 /* *fits: is the file the truth that the plan asks for? */
@@ -38,18 +50,19 @@ static int fits_plan(int *fits, const struct m3_safetensors *file, const char *p
                      const struct m3_envelope_plan *plan, struct m3_error *error)
 {
     const struct m3_origin_use use = { .status = M3_WRONG };
+    const char *command = m3_safetensors_metadata(file, "command");
     struct m3_origin expected;
     struct m3_error differences = { 0 };
     *fits = 0;
-    if (!states(file, "format", "m3ref-dump") || !states(file, "precision", "f64"))
-        return m3_fail(error, M3_BAD_INPUT, "%s: got a file that is no truth, expected a dump of a run in double",
+    if (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0 || !m3_companions_in(file))
+        return m3_fail(error, M3_BAD_INPUT, "%s: this is not a truth that m3ref check wrote, and is not replaced",
                        path);
     int status = m3_origin_of_model(&expected, plan->model, plan->c, error);
     if (status) return status;
     status = m3_origin_check(file, &expected, &use, NULL, &differences);
     m3_error_free(&differences);
     if (status && status != M3_WRONG) return status;
-    *fits = !status && m3_companions_in(file) && has_reading(file, plan->semantics) && has_profile(file, plan);
+    *fits = !status && has_reading(file, plan->semantics) && has_profile(file, plan);
     return M3_OK;
 }
 
@@ -109,12 +122,17 @@ static int make_nameless(struct m3_truth *truth, const struct m3_envelope_plan *
     return status;
 }
 
-int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *plan, const char *path, struct m3_error *notes,
-                  struct m3_error *error)
+int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, const char *path,
+                  struct m3_error *notes, struct m3_error *error)
 {
+    char command[COMMAND];
+    struct m3_envelope_plan own = *given;
+    const struct m3_envelope_plan *plan = &own;
+    command_of(command, given->row_runs);
+    own.command = command;
     *truth = (struct m3_truth){ 0 };
-    if (!path) return make_nameless(truth, plan, error);
-    int status = M3_OK;
+    int status = path ? M3_OK : make_nameless(truth, plan, error);
+    if (!path) return status;
     if (access(path, F_OK) == 0) {
         status = m3_safetensors_open(&truth->file, path, error);
         if (!status) status = fits_plan(&truth->reused, truth->file, path, plan, error);

@@ -10,9 +10,9 @@ struct m3_truth {
     int reused;
 };
 
-/* `plan` as for envelopes; row_runs 0: no honest implementations. `path` NULL: a file without a name. A file that is
- * the truth of this model, case, reading and profile is reused; one of another is replaced, with a note. M3_BAD_INPUT:
- * the file is no truth; otherwise the errors of passes and files. Close it in any case. */
+/* `plan` as for envelopes; row_runs 0: no honest implementations. `path` NULL: a file without a name. A file that this
+ * function has written for the same plan is reused; one that it has written for another is replaced, with a note.
+ * M3_BAD_INPUT: any other file; otherwise the errors of passes and files. Close it in any case. */
 int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *plan, const char *path, struct m3_error *notes,
                   struct m3_error *error);
 void m3_truth_close(struct m3_truth *truth);

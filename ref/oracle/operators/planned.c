@@ -377,7 +377,7 @@ static void sample_rows(struct m3_planned_case *c, uint64_t key)
     const size_t wanted = T < SAMPLED_FROM ? (few > 1 ? 2 : 1) : sizeof edges / sizeof edges[0];
     /* One row alone is the first and the last one in turn. */
     const size_t first = few == 1 ? (size_t)(c->number & 1) : 0;
-    for (size_t i = 0; i < wanted; i++) chosen[n++] = edges[first + i];
+    for (size_t i = 0; i < wanted; i++) chosen[n++] = m3_max(0, m3_min(edges[first + i], T - 1));
     while (n < few) chosen[n] = (int64_t)m3_draw(key, (uint64_t)n, (uint64_t)T), n++;
     sort_rows(chosen, n);
     for (int64_t i = 0; i < n; i++)

@@ -66,7 +66,7 @@ static int write_case(struct writing *w, const struct m3_operator_case *one, con
                                            .count = one->row_count };
     struct m3_evaluation values;
     if (call->drawn && w->replacement)
-        return m3_fail(w->error, M3_USAGE, "case %" PRId64 ": got a plug-in, expected none where weights are drawn",
+        return m3_fail(w->error, M3_USAGE, "case %" PRId64 ": a plug-in cannot run a case whose weights are drawn",
                        one->number);
     int status = m3_evaluate(&values, call, &how, w->error);
     for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS && call->op->outputs[i].role != M3_ROLE_NONE; i++) {

@@ -26,8 +26,8 @@ static int take(unsigned char *chosen, const char **at, int64_t count)
     char *end;
     if (**at < '0' || **at > '9') return -1;
     const int64_t first = strtoll(*at, &end, 10);
-    int64_t last = first + 1;
     if (first >= count) return -1;
+    int64_t last = first + 1;
     if (*end == ':') {
         if (end[1] < '0' || end[1] > '9') return -1;
         last = strtoll(end + 1, &end, 10);
