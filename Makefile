@@ -396,7 +396,7 @@ bench: setup
 
 # Headers in a folder `private` are only for the folder above it.
 HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io model model/files decode library \
-                                           oracle/* estimate estimate/documents),ref/$(f))))
+                                           watch oracle/* oracle/operators/drawn oracle/operators/from_dump estimate estimate/documents),ref/$(f))))
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref \

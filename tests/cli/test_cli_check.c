@@ -1,6 +1,6 @@
 /* `m3ref check`: one strict verdict, in plain words.
  *
- * Seen to fail with: a verdict that the comparison decides alone; readings that are never tried; a truth that is reused
+ * Seen to fail with: a comparison that never decides; readings that are never tried; a truth that is reused
  * whatever model it is of; a mistake that is left out of the sentence. */
 #include "program.h"
 

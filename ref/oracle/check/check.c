@@ -7,7 +7,7 @@
 #include "base/context.h"
 #include "model/files/origin.h"
 #include "oracle/check/blame_honest.h"
-#include "oracle/check/private.h"
+#include "oracle/check/private/check.h"
 #include "oracle/judge/judge.h"
 #include "oracle/variants/honest_rows.h"
 

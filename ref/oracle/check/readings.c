@@ -5,7 +5,7 @@
 
 #include "model/semantics.h"
 #include "oracle/check/blame_honest.h"
-#include "oracle/check/private.h"
+#include "oracle/check/private/check.h"
 
 /* Where each reading first shows. A layer's output shows any of them. */
 static const struct {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "oracle/check/private.h"
+#include "oracle/check/private/check.h"
 
 struct writer {
     char *text;

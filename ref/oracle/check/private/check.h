@@ -1,6 +1,6 @@
 /* Shared by the files of this folder. */
-#ifndef M3_ORACLE_CHECK_PRIVATE_H
-#define M3_ORACLE_CHECK_PRIVATE_H
+#ifndef M3_ORACLE_CHECK_PRIVATE_CHECK_H
+#define M3_ORACLE_CHECK_PRIVATE_CHECK_H
 
 #include "oracle/check/check.h"
 
