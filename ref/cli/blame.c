@@ -74,7 +74,6 @@ static const struct option options[] = {
 };
 /* clang-format on */
 
-/* For run_honest. */
 static int take_option(void *arguments, int option, struct m3_error *error)
 {
     struct arguments *a = arguments;

@@ -9,6 +9,12 @@ struct honest {
     int64_t runs;
 };
 
+int m3_honest_can_run(const struct m3_setting *s)
+{
+    const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
+    return how.u == 0x1p-24 && !m3_profile_truncates(s->profile) && s->the_case->p0 == 0;
+}
+
 /* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a
  * case after cached places, leave the taps as bounds judged them. */
 static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
@@ -16,8 +22,7 @@ static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safet
 {
     const struct honest *honest = self;
     const struct m3_setting *s = honest->setting;
-    const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
-    if (how.u != 0x1p-24 || m3_profile_truncates(s->profile) || s->the_case->p0 > 0) return M3_OK;
+    if (!m3_honest_can_run(s)) return M3_OK;
     const int64_t runs =
         honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->the_case->T);
     /* clang-format off */

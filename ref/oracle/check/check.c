@@ -14,11 +14,8 @@
 /* Honest implementations cannot be drawn for every profile; then the truth has none. */
 static int64_t rows_of_truth(const struct m3_check_plan *plan)
 {
-    const struct m3_profile *profile = plan->setting->profile;
-    const struct m3_arithmetic how = m3_profile_arithmetic(profile, 1);
     if (plan->row_runs >= 0) return plan->row_runs;
-    if (how.u != 0x1p-24 || m3_profile_truncates(profile) || plan->setting->the_case->p0 > 0) return 0;
-    return m3_honest_rows_needed(profile);
+    return m3_honest_can_run(plan->setting) ? m3_honest_rows_needed(plan->setting->profile) : 0;
 }
 
 static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, struct m3_error *notes,
@@ -51,6 +48,7 @@ static void fill_in(struct m3_check *check, struct m3_blamed *tap)
         memcpy(tap->index, stage->index, sizeof tap->index);
         snprintf(tap->note, sizeof tap->note, "judged by the comparison with the truth");
         blame->not_judged--, blame->unjudged--, blame->judged++;
+        check->by_comparison++;
         blame->failed += stage->verdict == M3_VERDICT_FAIL;
         blame->suspect += stage->verdict == M3_VERDICT_SUSPECT;
     }

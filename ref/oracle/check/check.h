@@ -24,6 +24,7 @@ struct m3_check {
     enum m3_verdict verdict;
     enum m3_status status;
     int64_t judged, failed, suspect, stages;    /* taps of the candidate */
+    int64_t by_comparison;              /* those that only the comparison could judge */
     const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
     char reading[64];                   /* "selection=shared": by this reading nothing is wrong; or "" */
     char profile_word[32];              /* "tp8": with this word nothing is wrong; or "" */

@@ -33,15 +33,6 @@ static int shows_at(size_t i, const struct m3_blamed *culprit)
     return shows;
 }
 
-/* Taps that blame could not judge, and the comparison could. */
-static int64_t by_comparison(const struct m3_check *check)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < check->blame.count; i++)
-        count += strcmp(check->blame.taps[i].note, "judged by the comparison with the truth") == 0;
-    return count;
-}
-
 /* Is nothing wrong by this reading, although as much is judged as by the model's own? */
 static int try_reading(int *explains, const struct m3_check *check, const struct m3_semantics *semantics,
                        const struct m3_check_plan *plan, const struct m3_safetensors *candidate, struct m3_error *error)
@@ -54,7 +45,7 @@ static int try_reading(int *explains, const struct m3_check *check, const struct
     setting.semantics = semantics;
     const int status = m3_blame_honest(&blame, &setting, candidate, &options, plan->row_runs, error);
     *explains = !status && blame.failed == 0 && blame.suspect == 0 && blame.not_comparable == 0 &&
-                blame.judged + by_comparison(check) >= check->judged && blame.extra == check->blame.extra;
+                blame.judged + check->by_comparison >= check->judged && blame.extra == check->blame.extra;
     m3_blame_free(&blame);
     return status;
 }
