@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/room.h"
 #include "oracle/blame/private/blame.h"
 
 /* Row r of the values. */
@@ -39,7 +40,7 @@ static int read_given(struct m3_blame_values *v, const struct m3_blaming *b, con
     const int ids = m3_tap_table[item->tap].kind == M3_KIND_CHOICES;
     *v = (struct m3_blame_values){ .rows = given->rows, .width = item->width };
     if (ids) v->ids = malloc(room * sizeof *v->ids);
-    else v->values = malloc(room * sizeof *v->values);
+    else v->values = m3_room(room, sizeof *v->values);
     v->numbers = malloc(((size_t)given->rows + 1) * sizeof *v->numbers);
     v->usable = calloc((size_t)given->rows + 1, 1);
     if ((!v->ids && !v->values) || !v->numbers || !v->usable)

@@ -36,6 +36,15 @@ static void reference_row(double *out, const struct m3_blaming *b, const struct 
     }
 }
 
+/* Without a run of the model, what the operator gives is the truth, and nothing has to be put beside it. */
+static int is_side_by_side(struct m3_side_by_side *s, const struct m3_blaming *b, const struct m3_blame_item *item,
+                           const struct m3_blame_values *dumped, const struct m3_recomputed *recomputed,
+                           double rounding)
+{
+    if (b->reference || rounding > 0 || recomputed->rows > item->rows) return 0;
+    return m3_side_by_side_view(s, recomputed, dumped->values, dumped->numbers, dumped->rows);
+}
+
 /* Collects the rows to judge. Rows whose inputs gave NaN, in double too, are left out: the operator that caused the
  * NaN has been judged. */
 static void gather(struct m3_side_by_side *s, double *reference, const struct m3_blaming *b,
@@ -69,7 +78,8 @@ static void measure(struct m3_blamed *out, const struct m3_side_by_side *s, cons
         sums.inherited += square(s->want[i], reference[i]);
         sums.created += square(s->got[i], s->want[i]);
         if (isfinite(reference[i])) sums.reference += reference[i] * reference[i];
-        if (isfinite(s->want[i])) sums.allowed += u * u * s->walk[i] * s->walk[i] / 3 + s->variance[i];
+        if (isfinite(s->want[i]))
+            sums.allowed += u * u * s->walk[i] * s->walk[i] / 3 + (s->variance ? s->variance[i] : 0);
     }
     out->inherited = share(sums.inherited, sums.reference);
     out->created = share(sums.created, sums.reference);
@@ -148,12 +158,12 @@ int m3_blame_judge_values(const struct m3_blaming *b, const struct m3_blame_item
     };
     /* clang-format on */
     struct m3_side_by_side s;
-    /* Without a run of the model, what the operator gives is the truth. */
     double *owned = b->reference ? malloc(((size_t)elements + 1) * sizeof *owned) : NULL;
-    int status = m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
+    const int is_view = is_side_by_side(&s, b, item, dumped, recomputed, rounding);
+    int status = is_view ? M3_OK : m3_side_by_side_room(&s, elements, dumped->rows, item->name, b->error);
     double *reference = b->reference ? owned : s.want;
     if (!status && !reference) status = m3_fail_memory(b->error, item->name, (size_t)elements * sizeof *reference);
-    if (!status) gather(&s, reference, b, item, dumped, recomputed, rounding);
+    if (!status && !is_view) gather(&s, reference, b, item, dumped, recomputed, rounding);
     out->rows = s.rows;
     out->left_out = dumped->rows - s.rows;
     out->elements = s.count;

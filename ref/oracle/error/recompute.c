@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "base/room.h"
 #include "oracle/error/tiers.h"
 
 int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t layer)
@@ -96,8 +97,8 @@ static struct m3_spread *spread_of_result(struct m3_recomputing *m)
     struct m3_spread *extra = &m->out->extra;
     if (m->status) return NULL;
     if (extra->error) return extra;
-    extra->error = calloc((size_t)m->count + 1, sizeof(double));
-    extra->variance = calloc((size_t)m->count + 1, sizeof(double));
+    extra->error = m3_room((size_t)m->count + 1, sizeof(double));
+    extra->variance = m3_room((size_t)m->count + 1, sizeof(double));
     if (extra->error && extra->variance) return extra;
     m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, (size_t)m->count * sizeof(double));
     return NULL;
@@ -225,10 +226,10 @@ static void results(struct m3_recomputing *m)
     if (ids) {
         short_of |= !(out->ids = malloc(count * sizeof *out->ids));
     } else {
-        short_of |= !(out->y = malloc(count * sizeof *out->y));
-        short_of |= !(out->bound = calloc(count, sizeof *out->bound));
-        short_of |= !(out->walk = calloc(count, sizeof *out->walk));
-        if (m->op->has_suspect) short_of |= !(out->suspect = calloc(count, sizeof *out->suspect));
+        short_of |= !(out->y = m3_room(count, sizeof *out->y));
+        short_of |= !(out->bound = m3_room(count, sizeof *out->bound));
+        short_of |= !(out->walk = m3_room(count, sizeof *out->walk));
+        if (m->op->has_suspect) short_of |= !(out->suspect = m3_room(count, sizeof *out->suspect));
     }
     if (short_of) m->status = m3_fail_memory(m->error, m3_tap_table[m->tap].name, count * sizeof *out->y);
     m->y = out->y, m->ids = out->ids;

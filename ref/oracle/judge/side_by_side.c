@@ -10,9 +10,11 @@ int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t ro
                          struct m3_error *error)
 {
     const size_t n = (size_t)elements + 1;
-    *s = (struct m3_side_by_side){ .got = calloc(n, 7 * sizeof *s->got) };
+    *s = (struct m3_side_by_side){ .owned = calloc(n, 7 * sizeof *s->owned) };
+    s->got = s->owned;
     if (rows > 0) s->numbers = malloc((size_t)rows * sizeof *s->numbers);
-    if (s->got == NULL || (rows > 0 && s->numbers == NULL)) return m3_fail_memory(error, tap, n * 7 * sizeof *s->got);
+    if (s->owned == NULL || (rows > 0 && s->numbers == NULL))
+        return m3_fail_memory(error, tap, n * 7 * sizeof *s->owned);
     double **parts[] = { &s->want, &s->bound, &s->walk, &s->suspect, &s->error, &s->variance };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) *parts[i] = s->got + (i + 1) * n;
     return M3_OK;
@@ -20,8 +22,8 @@ int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t ro
 
 void m3_side_by_side_free(struct m3_side_by_side *s)
 {
-    free(s->got);
-    free(s->numbers);
+    free(s->owned);
+    if (s->owned) free(s->numbers);
 }
 
 void m3_side_by_side_add(struct m3_side_by_side *s, int64_t i, double error)
@@ -55,6 +57,21 @@ double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recompute
     s->numbers[s->rows++] = number;
     s->count += width;
     return s->got + to;
+}
+
+int m3_side_by_side_view(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, double *got,
+                         int64_t *numbers, int64_t rows)
+{
+    if (rows != recomputed->rows || has_nan(recomputed->y, rows * recomputed->width)) return 0;
+    for (int64_t r = 0; r < rows; r++)
+        if (numbers[r] != (recomputed->numbers ? recomputed->numbers[r] : r)) return 0;
+    /* clang-format off */
+    *s = (struct m3_side_by_side){ .got = got, .want = recomputed->y, .bound = recomputed->bound,
+                                   .walk = recomputed->walk, .suspect = recomputed->suspect,
+                                   .error = recomputed->extra.error, .variance = recomputed->extra.variance,
+                                   .numbers = numbers, .rows = rows, .count = rows * recomputed->width };
+    /* clang-format on */
+    return 1;
 }
 
 static struct m3_tap_values values_of(const struct m3_side_by_side *s, const struct m3_side_by_side_rules *rules)

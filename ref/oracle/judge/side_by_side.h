@@ -6,7 +6,8 @@
 #include "oracle/error/tiers.h"
 
 struct m3_side_by_side {
-    double *got, *want, *bound, *walk, *suspect, *error, *variance;     /* [count]; got owns all of them */
+    double *got, *want, *bound, *walk, *suspect, *error, *variance;     /* [count] */
+    double *owned;              /* the memory of all of them; NULL: they are those of m3_side_by_side_view */
     int64_t *numbers;           /* row numbers; NULL: not kept */
     int64_t count, rows;
 };
@@ -21,6 +22,12 @@ void m3_side_by_side_add(struct m3_side_by_side *s, int64_t i, double error);
  * NULL: the row was not recomputed, or its inputs made it NaN. */
 double *m3_side_by_side_row(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, int64_t number,
                             double dumped);
+
+/* The same without a copy, if `recomputed` has exactly these rows [rows] in this order, none of them NaN: the elements
+ * are those of `recomputed` and of `got`, which must outlive it; `suspect`, `error` and
+ * `variance` are NULL if `recomputed` has none. Returns 0, and changes nothing, if it does not have them. */
+int m3_side_by_side_view(struct m3_side_by_side *s, const struct m3_recomputed *recomputed, double *got,
+                         int64_t *numbers, int64_t rows);
 
 /* The parameters of a verdict besides the elements. */
 struct m3_side_by_side_rules {
