@@ -109,9 +109,11 @@ void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up
     double e_gate = m3_is_exact(of_gate) ? 0 : of_gate->error[from], e_up = m3_is_exact(of_up) ? 0 : of_up->error[from];
     double v_gate = m3_is_exact(of_gate) ? 0 : of_gate->variance[from];
     double v_up = m3_is_exact(of_up) ? 0 : of_up->variance[from];
-    struct m3_gate_slopes s = m3_gate_slopes(gate, up, e_gate, e_up, g);
-    out->error[at] += s.by_gate * e_gate + s.by_up * e_up;
-    out->variance[at] += s.by_gate * s.by_gate * v_gate + s.by_up * s.by_up * v_up;
+    if (!m3_is_exact(of_gate) || !m3_is_exact(of_up)) {
+        struct m3_gate_slopes s = m3_gate_slopes(gate, up, e_gate, e_up, g);
+        out->error[at] += s.by_gate * e_gate + s.by_up * e_up;
+        out->variance[at] += s.by_gate * s.by_gate * v_gate + s.by_up * s.by_up * v_up;
+    }
     if (u_chain == 0) return;
     struct m3_arithmetic how = { .u = u_chain, .c = 4 };
     double steps = m3_gate_steps(&how), own = u_chain * m3_gate_bound(gate, up, g, &how);
@@ -146,6 +148,7 @@ static int propagate(struct m3_recomputing *m)
 {
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_given *g = &m->in[0], *up = &m->in[1];
+#pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
     for (int64_t i = 0; i < m->count; i++)
         m3_propagate_gate_floor(&m->spread, i, g->x[i], up->x[i], &gate, m->floor[0]);
     return m3_propagate_activation(m->ctx, &m->spread, g->x, up->x, &g->off, &up->off, m->count, &gate, m->stored[0]);

@@ -127,6 +127,7 @@ static int derive(struct m3_recomputing *m, by *derivative)
         }
         return m->tap == M3_TAP_SHARED ? through_shared(m, derivative) : through_experts(m, derivative);
     }
+#pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
     for (int64_t i = 0; i < m->count; i++) m->y[i] = derivative(m->in[0].x[i], m->in[1].x[i], &gate);
     return M3_OK;
 }

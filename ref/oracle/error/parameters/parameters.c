@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "oracle/error/parameters/filter.h"
 #include "oracle/error/parameters/private/derivatives.h"
 #include "oracle/error/private/functions.h"
@@ -202,6 +203,7 @@ static void collect(struct m3_filter *filter, const struct m3_parameter_question
         const int64_t at = m3_value_row(&rows, q->numbers[r]);
         for (int64_t i = 0; i < q->width && at >= 0; i++) {
             const int64_t to = r * q->width + i;
+            if (of->by->y[at * q->width + i] == 0) continue;   /* the parameter has no part in it */
             const double walk = v->walk ? v->u * v->walk[to] : 0;
             const double variance = walk * walk / 3 + (v->extra_variance ? v->extra_variance[to] : 0);
             /* clang-format off */
@@ -209,7 +211,7 @@ static void collect(struct m3_filter *filter, const struct m3_parameter_question
                 .d = v->candidate[to] - v->reference[to], .g = of->by->y[at * q->width + i], .v = variance,
                 .b = bias_of(v, to, variance) + of->gates * fabs(v->reference[to]),
                 .s = of->share * of->shape->y[at * q->width + i],
-                .row = group_of(g, r, q->width, i), .column = filter->column_count > 1 ? i % g->period : 0,
+                .row = group_of(g, r, q->width, i), .column = i % g->period % filter->column_count,
             };
             /* clang-format on */
             m3_filter_add(filter, &e);
@@ -246,7 +248,8 @@ static int test(struct m3_tier_result *result, struct m3_trace *trace, const str
                 struct m3_error *error)
 {
     /* Columns catch rows that are alike. Rotated, they are not. */
-    const int64_t columns = p->op == M3_OP_ROPE || p->op == M3_OP_ROPE_3D ? 1 : g->period;
+    enum { MOST = 1 << 16 };        /* groups of columns: larger groups prove as much */
+    const int64_t columns = p->op == M3_OP_ROPE || p->op == M3_OP_ROPE_3D ? 1 : m3_min(g->period, MOST);
     struct m3_filter filter = { .row_count = g->count * g->heads, .column_count = columns };
     struct m3_recomputed by, by_scale = { 0 };
     struct derivatives of = { &by, &by, constant_error(s, q, p), shared_rounding(s, q, p) };
