@@ -59,6 +59,7 @@ struct m3_attend_storage {
     double partial; /* outputs of parts of the keys, before they are merged */
     double floor; /* half the smallest step of the coarsest of these formats */
     double lse; /* of the parts, by which their outputs are weighted */
+    double sum; /* the running sum of weighted values, after every key */
 };
 
 /* blocks NULL: full. Either output may be NULL; lse's spread is absolute. */

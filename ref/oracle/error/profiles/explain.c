@@ -8,6 +8,8 @@
 static const char *const words[] = {
     "fused_norm",
     "norm_weight_bf16",
+    "rope_exp2",
+    "rope_ratio",
     "expert_weight_first",
     "router_bf16",
     "split_kv",

@@ -246,7 +246,8 @@ static void check_names(struct reading *reading, const json_t *root)
 
 static void read_fields(struct reading *reading, const json_t *root)
 {
-    static const char *const rounding[] = { "nearest", "zero", NULL }, *const angle[] = { "f64", "f32", NULL },
+    static const char *const rounding[] = { "nearest", "zero", NULL },
+                             *const angle[] = { "f64", "f32", "f32_exp2", "f32_ratio", NULL },
                              *const scores[] = { "sigmoid", "tanh", NULL }, *const ties[] = { "lowest", "any", NULL };
     struct m3_profile *p = reading->profile;
     check_names(reading, root);
@@ -263,8 +264,9 @@ static void read_fields(struct reading *reading, const json_t *root)
     if (flush && !json_is_boolean(flush)) refuse(reading, "flush_subnormals", NULL, flush, "true or false");
     p->flushes = json_is_true(flush);
     p->truncates = read_choice(reading, json_object_get(root, "rounding"), "rounding", rounding);
-    p->how.angle =
-        read_choice(reading, json_object_get(root, "angle"), "angle", angle) == 1 ? M3_ANGLE_F32 : M3_ANGLE_F64;
+    const int formed = read_choice(reading, json_object_get(root, "angle"), "angle", angle);
+    p->how.angle = formed >= 1 ? M3_ANGLE_F32 : M3_ANGLE_F64;
+    if (formed >= 1) p->how.frequency = (enum m3_float_frequency)(formed - 1);
     p->how.tanh_scores = read_choice(reading, json_object_get(root, "scores"), "scores", scores);
     p->ties_lowest = read_choice(reading, json_object_get(root, "ties"), "ties", ties) == 0;
 
