@@ -15,7 +15,7 @@ int m3_cli_help(const char *help, struct m3_error *error)
         const char *mark;
         void (*list)(char *names, size_t size);
     } lists[] = { { "{profiles}", m3_profile_names }, { "{words}", m3_profile_words } };
-    char names[400];
+    char names[800];
     int written = 0;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const char *at = strstr(help, lists[i].mark);
@@ -26,6 +26,35 @@ int m3_cli_help(const char *help, struct m3_error *error)
     }
     if (written >= 0 && printf("%s", help) >= 0 && fflush(stdout) == 0) return M3_OK;
     return m3_fail(error, M3_IO, "standard output: cannot be written");
+}
+
+int m3_cli_asks_for_profiles(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--profile=help") == 0) return 1;
+        if (strcmp(argv[i], "--profile") == 0 && i + 1 < argc && strcmp(argv[i + 1], "help") == 0) return 1;
+    }
+    return 0;
+}
+
+static void print_profile(void *self, int is_word, const char *name, const char *what)
+{
+    int *last = self;
+    if (is_word != *last)
+        printf("%s", is_word ? "\nWords, which may follow a profile's name (bf16+tp8), and what each allows in addition:\n"
+                             : "Profiles, and what each allows a program to round (SPEC 7.3):\n");
+    *last = is_word;
+    printf("  %-20s  %s\n", name, what ? what : "");
+}
+
+int m3_cli_list_profiles(struct m3_error *error)
+{
+    int last = -1;
+    int status = m3_profile_list(print_profile, &last);
+    if (status) return m3_fail_memory(error, "the profiles", 0);
+    printf("\nA profile may also be a JSON file, with a base: ref/oracle/VERDICTS.md, section 7.3. The built-in ones are in\n"
+           "ref/oracle/error/profiles/; each file names the source of its roundings.\n");
+    return fflush(stdout) == 0 && !ferror(stdout) ? M3_OK : m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error)

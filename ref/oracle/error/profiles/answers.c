@@ -106,8 +106,13 @@ double m3_profile_weight_floor(const struct m3_profile *profile, const char *tap
 
 double m3_input_roundoff(const struct m3_input_rounding *rule)
 {
-    if (rule->dtype != M3_F8_E4M3) return rule->u;
-    return rule->exponent_down ? 0x1p-3 : 0x1p-4;
+    switch (rule->codes) {
+    case M3_CODES_NONE: return rule->u;
+    case M3_CODES_E4M3: return rule->exponent_down ? 0x1p-3 : 0x1p-4;
+    case M3_CODES_Q8_0: return 1 / 254.0 + 0x1p-11;
+    case M3_CODES_Q8_K: return 1 / 254.0;
+    default: return rule->exponent_down ? 0.25 : 0.2;
+    }
 }
 
 struct m3_input_rounding m3_profile_input(const struct m3_profile *profile, const char *tap)

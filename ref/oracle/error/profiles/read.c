@@ -145,9 +145,22 @@ static int read_scaled_input(struct m3_input_rounding *rule, const char *scale, 
     const int down = exponent && strcmp(exponent, "down") == 0, is_mx = which == 1;
     if (which == LENGTH(scales) || is_mx != (exponent != NULL) || (is_mx && !down && strcmp(exponent, "up") != 0))
         return 0;
-    *rule = (struct m3_input_rounding){ .dtype = M3_F8_E4M3, .exponent_down = down };
+    *rule = (struct m3_input_rounding){ .dtype = M3_F8_E4M3, .codes = M3_CODES_E4M3, .exponent_down = down };
     if (which < 2) rule->scaling = is_mx ? M3_SCALE_MX32 : M3_SCALE_128X128;
     else rule->group = which == 2 ? M3_GROUP_ROW : M3_GROUP_TENSOR;
+    return 1;
+}
+
+/* A rule whose format says how many numbers share a scale. */
+static int read_blocks(struct m3_input_rounding *rule, const char *dtype, const char *exponent)
+{
+    static const char *const names[] = { [M3_CODES_Q8_0] = "q8_0", "q8_k", "nvfp4", "mxfp4" };
+    size_t codes = M3_CODES_Q8_0;
+    while (codes < LENGTH(names) && strcmp(names[codes], dtype) != 0) codes++;
+    if (codes == LENGTH(names) || (codes == M3_CODES_MXFP4) != (exponent != NULL)) return 0;
+    if (exponent && strcmp(exponent, "up") != 0 && strcmp(exponent, "down") != 0) return 0;
+    *rule = (struct m3_input_rounding){ .dtype = M3_U8, .codes = (enum m3_codes)codes };
+    rule->exponent_down = exponent && strcmp(exponent, "down") == 0;
     return 1;
 }
 
@@ -163,11 +176,13 @@ static void read_input(struct reading *reading, const json_t *object)
         const char *dtype, *scale = NULL, *exponent = NULL;
         int ok = json_unpack(value, "{s:s, s?s, s?s !}", "dtype", &dtype, "scale", &scale, "exponent", &exponent) == 0;
         if (ok && scale) ok = strcmp(dtype, "e4m3") == 0 && read_scaled_input(&row->input, scale, exponent);
-        else if (ok) ok = !exponent && read_plain_input(&row->input, format_named(json_object_get(value, "dtype")));
+        else if (ok && !read_blocks(&row->input, dtype, exponent))
+            ok = !exponent && read_plain_input(&row->input, format_named(json_object_get(value, "dtype")));
         if (ok) continue;
         refuse(
             reading, "input", pattern, value,
-            "null, {\"dtype\":\"tf32\", \"f16\" or \"bf16\"}, {\"dtype\":\"e4m3\",\"scale\":\"block128\", \"token\" or "
+            "null, {\"dtype\":\"tf32\", \"f16\", \"bf16\", \"q8_0\", \"q8_k\" or \"nvfp4\"}, {\"dtype\":\"mxfp4\","
+            "\"exponent\":\"up\" or \"down\"}, {\"dtype\":\"e4m3\",\"scale\":\"block128\", \"token\" or "
             "\"tensor\"} or {\"dtype\":\"e4m3\",\"scale\":\"mx32\",\"exponent\":\"up\" or \"down\"}");
     }
 }
@@ -233,7 +248,7 @@ static void check_names(struct reading *reading, const json_t *root)
                                           "angle",         "math",        "scores",   "store",
                                           "input",         "weights",     "exact",    "ties",
                                           "dump_rounding", "fused_norm",  "read",     "partials",
-                                          "norm_weight",   "weight_first" };
+                                          "norm_weight",   "weight_first", "what",    "sources" };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)root, key, value)
@@ -244,6 +259,19 @@ static void check_names(struct reading *reading, const json_t *root)
     }
 }
 
+/* Fields that only people read: one line, and the source of each rounding. */
+static void check_words(struct reading *reading, const json_t *root)
+{
+    const json_t *what = json_object_get(root, "what"), *sources = json_object_get(root, "sources");
+    const char *of;
+    json_t *source;
+    if (what && (!json_is_string(what) || strchr(json_string_value(what), '\n')))
+        refuse(reading, "what", NULL, what, "one line of text");
+    if (!is_object(reading, sources, "sources")) return;
+    json_object_foreach((json_t *)sources, of, source)
+        if (!json_is_string(source)) refuse(reading, "sources", of, source, "a text");
+}
+
 static void read_fields(struct reading *reading, const json_t *root)
 {
     static const char *const rounding[] = { "nearest", "zero", NULL },
@@ -251,6 +279,7 @@ static void read_fields(struct reading *reading, const json_t *root)
                              *const scores[] = { "sigmoid", "tanh", NULL }, *const ties[] = { "lowest", "any", NULL };
     struct m3_profile *p = reading->profile;
     check_names(reading, root);
+    check_words(reading, root);
 
     const json_t *name = json_object_get(root, "name"), *flush = json_object_get(root, "flush_subnormals");
     if (!json_is_string(name) || json_string_length(name) == 0) refuse(reading, "name", NULL, name, "a name");
@@ -304,6 +333,7 @@ int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_err
     struct reading reading = { .profile = calloc(1, sizeof **profile), .path = name, .error = error };
     if (!reading.profile) reading.status = m3_fail_memory(error, name, sizeof **profile);
     else read_fields(&reading, root);
+    m3_profile_forget_words(root);
     if (!reading.status) reading.status = hash(reading.profile, root, error);
     json_decref(root);
     if (reading.status) m3_profile_close(reading.profile);
