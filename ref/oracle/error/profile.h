@@ -95,6 +95,8 @@ int m3_profile_fused_norm(const struct m3_profile *profile, const char *tap);
 int m3_profile_weight_first(const struct m3_profile *profile, const char *tap);
 /* The format in which this norm may form 1 + w; M3_DTYPES: in that of the arithmetic. */
 enum m3_dtype m3_profile_norm_weight(const struct m3_profile *profile, const char *tap);
+/* The alpha of SwiGLU-OAI as the program holds it. */
+double m3_profile_alpha(const struct m3_profile *profile, double alpha);
 struct m3_read_rounding m3_profile_read(const struct m3_profile *profile, const char *tap);
 /* The dtype of the values in a dump: that of the last rounding, by storing or only in the dump. */
 enum m3_dtype m3_profile_dumped(const struct m3_profile *profile, const char *tap);

@@ -250,12 +250,13 @@ int m3_honest_swiglu_oai(struct m3_ctx *ctx, float *y, const float *gate, const 
     struct m3_honest *honest = ctx->plugin;
     const struct m3_rounder r = chain_of(honest);
     const int both = act->clamp == M3_GATE_CLAMP_BOTH;
+    const float alpha = (float)m3_profile_alpha(honest->profile, (double)act->alpha);
 #pragma omp parallel for num_threads(m3_team(ctx, T * F * 64))
     for (int64_t i = 0; i < T * F; i++) {
         uint64_t at = (uint64_t)i * 4;
         float g = gate[i] > act->limit ? act->limit : both && gate[i] < -act->limit ? -act->limit : gate[i];
         float u = up[i] > act->limit ? act->limit : up[i] < -act->limit ? -act->limit : up[i];
-        float a = m3_rounded(&r, (double)(act->alpha * g), at);
+        float a = m3_rounded(&r, (double)(alpha * g), at);
         float s = m3_rounded(&r, 1 / (1 + m3_exp(-(double)a)), at + 1);
         y[i] = m3_rounded(&r, (double)(u + 1), at + 3) * m3_rounded(&r, (double)(g * s), at + 2);
     }

@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "oracle/error/private/profile.h"
+#include "oracle/error/tiers.h"
 
 const char *m3_profile_name(const struct m3_profile *profile) { return profile->name; }
 const char *m3_profile_sha256(const struct m3_profile *profile) { return profile->sha256; }
@@ -59,6 +60,11 @@ enum m3_dtype m3_profile_norm_weight(const struct m3_profile *profile, const cha
 {
     const struct m3_profile_entry *entry = m3_profile_last_match(&profile->norm_weight, tap);
     return entry && entry->read.u > profile->how.u ? entry->dtype : M3_DTYPES;
+}
+
+double m3_profile_alpha(const struct m3_profile *profile, double alpha)
+{
+    return profile->alpha == M3_F64 ? alpha : m3_stored_as(alpha, profile->alpha);
 }
 
 struct m3_read_rounding m3_profile_read(const struct m3_profile *profile, const char *tap)

@@ -22,6 +22,8 @@ int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, e
     const struct m3_error_operator *op = m3_error_operators[m3_graph[tap].op];
     char name[160];
     const int turns = op->functions == M3_FUNCTIONS_TURN;
+    const int gates = op == &m3_error_activation || op->linears > 1;
+    if (gates && a->alpha != b->alpha) return 1;
     if (turns && (a->how.angle != b->how.angle || a->how.frequency != b->how.frequency)) return 1;
     if (m3_tap_name(name, sizeof name, tap, layer) == 0 && differ_at(a, b, name)) return 1;
     for (int i = 0; i < M3_POINTS && op->points[i]; i++) {

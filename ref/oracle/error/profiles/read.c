@@ -248,7 +248,7 @@ static void check_names(struct reading *reading, const json_t *root)
                                           "angle",         "math",        "scores",   "store",
                                           "input",         "weights",     "exact",    "ties",
                                           "dump_rounding", "fused_norm",  "read",     "partials",
-                                          "norm_weight",   "weight_first", "what",    "sources" };
+                                          "norm_weight",   "weight_first", "what",    "sources", "alpha" };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)root, key, value)
@@ -298,6 +298,11 @@ static void read_fields(struct reading *reading, const json_t *root)
     if (formed >= 1) p->how.frequency = (enum m3_float_frequency)(formed - 1);
     p->how.tanh_scores = read_choice(reading, json_object_get(root, "scores"), "scores", scores);
     p->ties_lowest = read_choice(reading, json_object_get(root, "ties"), "ties", ties) == 0;
+
+    const struct format *alpha = format_named(json_object_get(root, "alpha"));
+    p->alpha = alpha && alpha->dtype != M3_DTYPES ? alpha->dtype : M3_F64;
+    if (json_object_get(root, "alpha") && (!alpha || alpha->dtype == M3_DTYPES || alpha->read.u == 0x1p-10))
+        refuse(reading, "alpha", NULL, json_object_get(root, "alpha"), "\"f64\", \"f32\", \"f16\" or \"bf16\"");
 
     read_math(reading, json_object_get(root, "math"));
     read_formats(reading, json_object_get(root, "store"), "store", &p->store, M3_POINTS_ALL);
