@@ -9,7 +9,6 @@ static const char *const words[] = {
     "fused_norm",
     "norm_weight_bf16",
     "norm_unit_bf16",
-    "routed_f32",
     "rope_exp2",
     "rope_ratio",
     "expert_weight_first",
