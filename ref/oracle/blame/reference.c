@@ -55,10 +55,9 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
 /* Opens a file without a name, in the folder for temporary files. */
 static int open_file(struct m3_blaming *b)
 {
-    char *name;
-    const int status = m3_temporary_file(&name, &b->fd, b->error);
-    if (!status) unlink(name);
-    free(name);
+    struct m3_nameless file;
+    const int status = m3_temporary_nameless(&file, NULL, b->error);
+    b->fd = file.fd;
     return status;
 }
 

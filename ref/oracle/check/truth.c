@@ -106,19 +106,14 @@ static int make(const struct m3_envelope_plan *plan, const char *path, struct m3
     return status;
 }
 
-/* Writes a file into a temporary folder, opens it, and removes its name. */
+/* Writes a file without a name, and opens it. */
 static int make_nameless(struct m3_truth *truth, const struct m3_envelope_plan *plan, struct m3_error *error)
 {
-    char *folder, *path = NULL;
-    int status = m3_temporary_folder(&folder, error);
-    if (status) return status;
-    status = m3_temporary_in(&path, folder, "truth.safetensors", error);
-    if (!status) status = make(plan, path, error);
-    if (!status) status = m3_safetensors_open_as(&truth->file, path, "the truth", error);
-    if (path) unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    struct m3_nameless file;
+    int status = m3_temporary_nameless(&file, NULL, error);
+    if (!status) status = make(plan, file.path, error);
+    if (!status) status = m3_safetensors_open_as(&truth->file, file.path, "the truth", error);
+    m3_nameless_close(&file);
     return status;
 }
 

@@ -5,11 +5,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/minmax.h"
 #include "base/version.h"
 #include "io/safetensors.h"
+#include "io/temporary.h"
 #include "model/files/dump.h"
 #include "model/semantics.h"
 #include "oracle/judge/rows/envelope.h"
@@ -104,13 +104,13 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
     struct m3_request request = m3_envelope_request(plan);
     struct m3_sink sink;
     struct m3_dump *dump = NULL;
-    char *patterns = NULL, *beside = NULL;
-    if ((plan->taps && asprintf(&patterns, "%s,*.index.blocks,*.moe.experts", plan->taps) < 0) ||
-        asprintf(&beside, "%s.truth-%ld", path, (long)getpid()) < 0) {
-        free(patterns);
-        return m3_fail_memory(error, "the truth's name", 0);
-    }
-    int status = m3_dump_open(&dump, &sink, beside, patterns, plan->model, m3_engine_f64(), plan->c, &request,
+    struct m3_nameless file;
+    char *patterns = NULL;
+    if (plan->taps && asprintf(&patterns, "%s,*.index.blocks,*.moe.experts", plan->taps) < 0)
+        return m3_fail_memory(error, "the truth's taps", 0);
+    int status = m3_temporary_nameless(&file, path, error);
+    if (!status)
+        status = m3_dump_open(&dump, &sink, file.path, patterns, plan->model, m3_engine_f64(), plan->c, &request,
                               plan->command, error);
     request.sink = &sink;
     if (!status) {
@@ -119,12 +119,9 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
         if (status) m3_dump_abandon(dump);
         else status = m3_dump_commit(dump, error);
     }
-    if (!status) {
-        status = m3_safetensors_open(&m->truth, beside, error);
-        unlink(beside);
-    }
+    if (!status) status = m3_safetensors_open(&m->truth, file.path, error);
+    m3_nameless_close(&file);
     free(patterns);
-    free(beside);
     return status;
 }
 

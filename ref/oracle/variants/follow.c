@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "io/temporary.h"
 #include "model/taps.h"
@@ -72,19 +71,14 @@ int m3_follow_rows(struct m3_safetensors **truth, struct m3_safetensors **rows, 
                    struct m3_error *error)
 {
     struct m3_envelope_plan rows_only = *plan;
-    char *folder = NULL, *path = NULL;
+    struct m3_nameless file;
     *truth = *rows = NULL;
     rows_only.runs = 0;
     rows_only.truth = truth;
-    int status = m3_temporary_folder(&folder, error);
-    if (status) return status;
-    status = m3_temporary_in(&path, folder, "rows", error);
-    if (!status) status = m3_envelope_make(&rows_only, path, error);
-    if (!status) status = m3_safetensors_open(rows, path, error);
-    if (path) unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    int status = m3_temporary_nameless(&file, NULL, error);
+    if (!status) status = m3_envelope_make(&rows_only, file.path, error);
+    if (!status) status = m3_safetensors_open(rows, file.path, error);
+    m3_nameless_close(&file);
     if (!status) return M3_OK;
     m3_safetensors_close(*truth);
     *truth = NULL;
