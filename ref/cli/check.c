@@ -12,7 +12,7 @@
 
 static const char help[] =
     "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
-    "                   [--all | --only-failing] [--json] [--html OUT] [--junit OUT] [--spec PATH]\n"
+    "                   [--layers A:B] [--all | --only-failing] [--json] [--html OUT] [--junit OUT] [--spec PATH]\n"
     "                   [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
     "\n"
     "The strict verdict on a dump, in one command. Runs the case in double with error bounds (the truth), compares the\n"
@@ -30,6 +30,9 @@ static const char help[] =
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
     "                      llama_cpp, or a map file (SPEC 7.11)\n"
     "  --truth F           keep the truth in F, and reuse F if it belongs to this model, case, reading and profile\n"
+    "  --layers A:B        judge only the taps of layers A to B-1, and what comes before layer 0 and after the last.\n"
+    "                      Only the files with weights of these layers are needed, if the dump holds layers.(A-1).out\n"
+    "                      in whole; otherwise the layers before A run too\n"
     "  --all               print every tap, those that fail first, and every note\n"
     "  --only-failing      print every tap that fails or is suspect, then the summary, and nothing else\n"
     "  --json              print one JSON object per line: every tap as m3ref blame does, then the summary\n"
@@ -62,7 +65,7 @@ struct arguments {
 
 /* clang-format off */
 enum {
-    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML, OPT_JUNIT, OPT_SPEC,
+    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_LAYERS, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML, OPT_JUNIT, OPT_SPEC,
     OPT_ROW_RUNS, OPT_HELP
 };
 /* clang-format on */
@@ -80,6 +83,7 @@ static const struct option options[] = {
     { "truth", required_argument, NULL, OPT_TRUTH },
     { "all", no_argument, NULL, OPT_ALL },
     { "json", no_argument, NULL, OPT_JSON },
+    { "layers", required_argument, NULL, OPT_LAYERS },
     { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
     { "html", required_argument, NULL, OPT_HTML },
     { "junit", required_argument, NULL, OPT_JUNIT },
@@ -96,6 +100,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_PROFILE: a->names.profile = optarg; break;
     case OPT_MAP: a->names.map = optarg; break;
     case OPT_TRUTH: a->truth = optarg; break;
+    case OPT_LAYERS: return m3_cli_layers(&a->names.first_layer, &a->names.end_layer, optarg, error);
     case OPT_ALL: a->all = 1; break;
     case OPT_ONLY_FAILING: a->only_failing = 1; break;
     case OPT_HTML: a->reports.html = optarg; break;

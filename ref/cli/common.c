@@ -48,6 +48,17 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
     return M3_OK;
 }
 
+int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error)
+{
+    char *middle, *rest;
+    *first = strtoll(text, &middle, 10);
+    if (middle != text && *middle == ':') {
+        *end = strtoll(middle + 1, &rest, 10);
+        if (rest != middle + 1 && *rest == '\0' && *first >= 0 && *end > *first) return M3_OK;
+    }
+    return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
+}
+
 void m3_cli_progress(void *self, const char *part, int64_t layer, int64_t layers)
 {
     struct m3_cli_watch *watch = self;

@@ -193,7 +193,8 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
         if (t && read_logits(&t, &why, result, b, item)) return M3_INTERNAL;
         if (t && !why) why = fits(b, item, t);
         if (t && !why) item->dumped = t;
-        if (!m3_tap_matches(b->options->taps, item->name)) continue;
+        if (!m3_tap_matches(b->options->taps, item->name) || !m3_setting_judges(b->setting, item->tap, item->layer))
+            continue;
         if (t) m3_blame_begin_tap(b, item, &result->taps[result->count++], t, why);
         else name_missing(result, item->name);
     }

@@ -68,7 +68,8 @@ static int run(struct m3_blaming *b)
     struct m3_sink sink = { b, wants, write_rows };
     /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
-                                  .end_layer = s->model->config.layers, .semantics = s->semantics,
+                                  .first_layer = s->part.first, .hidden = s->part.hidden,
+                                  .end_layer = m3_setting_end(s), .semantics = s->semantics,
                                   .linear = s->ctx->linear, .threads = s->ctx->threads, .sink = &sink,
                                   .progress = b->options->progress, .progress_self = b->options->progress_self,
                                   .pictures = c->pictures.P > 0 ? &c->pictures : NULL };
