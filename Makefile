@@ -19,7 +19,7 @@ ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fas
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
-DATA := ref/oracle/map/data.S
+DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
@@ -114,7 +114,7 @@ $(BUILD)/once/%.o: ref/%.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # Files that are included unchanged.
-$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json)
+$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json) SPEC.md ref/oracle/VERDICTS.md
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 

@@ -32,6 +32,8 @@ int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_er
 /* Reads a whole number in [low, high] from a flag's value. */
 int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high,
                   struct m3_error *error);
+/* Reads A:B with 0 <= A < B, the value of --layers. */
+int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
 /* Adds the notes of a map (oracle/map.h) to those of the report. */
@@ -140,5 +142,7 @@ int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t r
 
 /* The whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);
+/* The same as a command that a shell reads as these words, whatever bytes they hold. */
+char *m3_cli_shell_line(int argc, char **argv);
 
 #endif

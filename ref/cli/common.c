@@ -77,6 +77,17 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
     return M3_OK;
 }
 
+int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error)
+{
+    char *middle, *rest;
+    *first = strtoll(text, &middle, 10);
+    if (middle != text && *middle == ':') {
+        *end = strtoll(middle + 1, &rest, 10);
+        if (rest != middle + 1 && *rest == '\0' && *first >= 0 && *end > *first) return M3_OK;
+    }
+    return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
+}
+
 void m3_cli_progress(void *self, const char *part, int64_t layer, int64_t layers)
 {
     struct m3_cli_watch *watch = self;
@@ -130,4 +141,43 @@ char *m3_cli_line(int argc, char **argv)
     for (end = line; *end; end++)       /* metadata is UTF-8; a file name may be any bytes */
         if ((unsigned char)*end > 126 || (unsigned char)*end < 32) *end = '?';
     return line;
+}
+
+/* A word as it is, if a shell takes nothing in it for more than itself; otherwise in quotes. Bytes that are not
+ * printable ASCII are written as numbers. */
+static void print_word(FILE *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+    int odd = 0;
+    for (const char *c = word; *c; c++) odd |= (unsigned char)*c > 126 || (unsigned char)*c < 32;
+    if (*word && word[strspn(word, plain)] == '\0') {
+        fputs(word, out);
+        return;
+    }
+    fputs(odd ? "$'" : "'", out);
+    for (const char *c = word; *c; c++) {
+        const unsigned char byte = (unsigned char)*c;
+        if (byte > 126 || byte < 32) fprintf(out, "\\%03o", byte);
+        else if (odd && (byte == '\'' || byte == '\\')) fprintf(out, "\\%c", byte);
+        else if (byte == '\'') fputs("'\\''", out);
+        else fputc(byte, out);
+    }
+    fputc('\'', out);
+}
+
+char *m3_cli_shell_line(int argc, char **argv)
+{
+    char *line = NULL;
+    size_t length;
+    FILE *out = open_memstream(&line, &length);
+    if (!out) return NULL;
+    fputs("m3ref", out);
+    for (int i = 0; i < argc; i++) {
+        fputc(' ', out);
+        print_word(out, argv[i]);
+    }
+    const int failed = ferror(out);
+    if (fclose(out) == 0 && !failed) return line;
+    free(line);
+    return NULL;
 }

@@ -127,17 +127,6 @@ static const struct option options[] = {
     { NULL, 0, NULL, 0 },
 };
 
-static int parse_layers(struct arguments *a, const char *text, struct m3_error *error)
-{
-    char *middle, *end;
-    a->first_layer = strtoll(text, &middle, 10);
-    if (middle != text && *middle == ':') {
-        a->end_layer = strtoll(middle + 1, &end, 10);
-        if (end != middle + 1 && *end == '\0' && a->first_layer >= 0 && a->end_layer > a->first_layer) return M3_OK;
-    }
-    return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
-}
-
 static int take_option(void *arguments, int option, struct m3_error *error)
 {
     struct arguments *a = arguments;
@@ -149,7 +138,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_CACHE_IN: a->cache_in = optarg; break;
     case OPT_CACHE_OUT: a->cache_out = optarg; break;
     case OPT_HELP: a->help = 1; break;
-    case OPT_LAYERS: return parse_layers(a, optarg, error);
+    case OPT_LAYERS: return m3_cli_layers(&a->first_layer, &a->end_layer, optarg, error);
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
     case OPT_BOUNDS: a->bounds = 1; break;
     case OPT_COMPANIONS: a->companions = optarg; break;

@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE             /* asprintf */
+#endif
 /* Binds every tensor of a checkpoint to its field in the model, after checking name, dtype and shape against the table
  * in tensors.c. */
 #include <inttypes.h>
@@ -10,14 +13,40 @@
 
 enum { MOST_FINDINGS = 100 };       /* the report for a checkpoint of another model would be endless */
 
+/* The layers of a run; end 0: all of them. */
+struct part {
+    int64_t first, end, layers;
+    int ends_with_embedding;    /* the head or a module after the last layer reads the embedding */
+};
+
 struct binder {
     struct m3_model *model;
+    const struct part *part;
     const struct m3_tensor **claimed;       /* tensors that a row has claimed */
     int64_t count, capacity;
     int64_t findings;
     uint64_t next_id;
     struct m3_error *error;
 };
+
+/* Is a tensor of this name needed, by the prefixes of SPEC 3.2? */
+static int is_needed(void *self, const char *name)
+{
+    static const char layer[] = "model.layers.";
+    static const char *const before[] = { "vision_tower.", "multi_modal_projector.", "patch_merge_mlp." };
+    const struct part *part = self;
+    const char *at = strstr(name, layer);
+    if (part->end == 0) return 1;
+    if (at) {
+        const long long l = strtoll(at + strlen(layer), NULL, 10);
+        return l >= part->first && l < part->end;
+    }
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        if (strstr(name, before[i])) return part->first == 0;
+    if (strstr(name, "embed_tokens"))
+        return part->first == 0 || (part->end == part->layers && part->ends_with_embedding);
+    return part->end == part->layers;
+}
 
 static int finding(struct binder *b, enum m3_status status, const char *path, const char *name, const char *what)
 {
@@ -130,12 +159,22 @@ static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor
     return (struct m3_weight *)(void *)(base + spec->row->field);
 }
 
+/* Sets the shape of a weight, without data. */
+static int shape_tensor(void *self, const struct m3_tensor_spec *spec)
+{
+    struct m3_weight weight = { .dtype = M3_F32, .rows = spec->rank > 1 ? spec->shape[0] : 1, .cols = 1 };
+    for (int i = spec->rank > 1; i < spec->rank; i++) weight.cols *= spec->shape[i];
+    *field_of(self, spec) = weight;
+    return M3_OK;
+}
+
 static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
 {
     struct binder *b = self;
     const char *path, *name = spec->name;
     const struct m3_tensor *tensor = m3_checkpoint_find(b->model->checkpoint, name, &path);
     if (!tensor && spec->other[0]) tensor = m3_checkpoint_find(b->model->checkpoint, name = spec->other, &path);
+    if (!tensor && !is_needed((void *)(uintptr_t)b->part, spec->name)) return shape_tensor(b->model, spec);
     if (!tensor) {
         char should[160], what[256];
         describe(should, sizeof should, dtype_words(dtype_rule(b, spec)), spec->rank, spec->shape);
@@ -204,7 +243,7 @@ static void report_extra(struct binder *b, struct m3_error *notes)
  * prefix. */
 static const char *name_prefix(const struct m3_checkpoint *files)
 {
-    return m3_checkpoint_find(files, "model.embed_tokens.weight", NULL) ? "" : "language_model.";
+    return m3_checkpoint_names(files, "model.embed_tokens.weight") ? "" : "language_model.";
 }
 
 /* The number of modules; they are numbered from 0 without gaps. */
@@ -213,13 +252,13 @@ static int64_t count_modules(const struct m3_checkpoint *files)
     char name[96];
     for (int64_t m = 0;; m++) {
         snprintf(name, sizeof name, "%smodel.mtp.layers.%" PRId64 ".eh_proj.weight", name_prefix(files), m);
-        if (!m3_checkpoint_find(files, name, NULL)) return m;
+        if (!m3_checkpoint_names(files, name)) return m;
     }
 }
 
-static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_error *error)
+static int bind_all(struct m3_model *model, const struct part *part, struct m3_error *notes, struct m3_error *error)
 {
-    struct binder b = { .model = model, .error = error };
+    struct binder b = { .model = model, .part = part, .error = error };
     int status = m3_tensors_each(&model->config, model->mtp_modules, name_prefix(model->checkpoint), bind_tensor, &b);
     if (!status) report_extra(&b, notes);
     if (b.findings > MOST_FINDINGS)
@@ -255,29 +294,58 @@ static int make_layers(struct m3_model *model, struct m3_error *error)
     return M3_OK;
 }
 
-int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error)
+static int open_part(struct m3_model **model, const char *folder, struct part *part, struct m3_error *notes,
+                     struct m3_error *error)
 {
     *model = NULL;
     struct m3_model *m = calloc(1, sizeof *m);
     if (!m) return m3_fail_memory(error, "a model", sizeof *m);
 
-    int status = m3_checkpoint_open(&m->checkpoint, folder, error);
+    int status = m3_checkpoint_open_part(&m->checkpoint, folder, part->end ? is_needed : NULL, part, error);
     if (!status) status = m3_config_read(&m->config, m3_checkpoint_config_path(m->checkpoint), notes, error);
     if (!status) m->mtp_modules = count_modules(m->checkpoint);
     if (!status) status = make_layers(m, error);
-    if (!status) status = bind_all(m, notes, error);
+    if (!status) status = bind_all(m, part, notes, error);
     if (status) m3_model_close(m);
     else *model = m;
     return status;
 }
 
-/* Sets the shape of a weight, without data. */
-static int shape_tensor(void *self, const struct m3_tensor_spec *spec)
+int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_weight weight = { .dtype = M3_F32, .rows = spec->rank > 1 ? spec->shape[0] : 1, .cols = 1 };
-    for (int i = spec->rank > 1; i < spec->rank; i++) weight.cols *= spec->shape[i];
-    *field_of(self, spec) = weight;
-    return M3_OK;
+    struct part all = { .end = 0 };
+    return open_part(model, folder, &all, notes, error);
+}
+
+/* The number of layers, before any weight file is opened. */
+static int count_layers(struct part *part, const char *folder, struct m3_error *error)
+{
+    struct m3_config config = { 0 };
+    struct m3_error notes = { 0 };
+    char *path = NULL;
+    if (asprintf(&path, "%s/config.json", folder) < 0) return m3_fail_memory(error, folder, strlen(folder));
+    const int status = m3_config_read(&config, path, &notes, error);
+    part->layers = config.layers;
+    part->ends_with_embedding = config.tied_embeddings || config.mtp_modules > 0;
+    m3_config_free(&config);
+    m3_error_free(&notes);
+    free(path);
+    return status;
+}
+
+int m3_model_open_layers(struct m3_model **model, const char *folder, int64_t first, int64_t end,
+                         struct m3_error *notes, struct m3_error *error)
+{
+    struct part part = { .first = first, .end = end };
+    *model = NULL;
+    const int status = count_layers(&part, folder, error);
+    if (status) return status;
+    if (first < 0 || first >= end || end > part.layers)
+        return m3_fail(error, M3_USAGE,
+                       "--layers: got %" PRId64 ":%" PRId64 ", expected A:B with A < B and B at most %" PRId64
+                       ", the layers of %s",
+                       first, end, part.layers, folder);
+    return open_part(model, folder, &part, notes, error);
 }
 
 int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules, struct m3_error *error)

@@ -24,12 +24,13 @@ static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safet
     const struct m3_setting *s = honest->setting;
     if (!m3_honest_can_run(s)) return M3_OK;
     const int64_t runs =
-        honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->the_case->T);
+        honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
+                                                               m3_setting_end(s), s->the_case->T);
     /* clang-format off */
     const struct m3_envelope_plan plan = {
         .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
         .threads = s->ctx->threads, .row_runs = runs, .seed = 1, .taps = taps, .command = "m3ref blame",
-        .follow = candidate,
+        .follow = candidate, .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden,
     };
     /* clang-format on */
     return m3_follow_rows(truth, rows, &plan, error);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "io/temporary.h"
 #include "oracle/map/private/map.h"
@@ -348,19 +347,14 @@ static int write_all(struct work *w, const char *path)
     return status;
 }
 
-/* Writes and opens the file, then removes its name. */
+/* Writes a file without a name, and opens it. */
 static int convert(struct m3_safetensors **converted, struct work *w)
 {
-    char *folder, *path = NULL;
-    int status = m3_temporary_folder(&folder, w->error);
-    if (status) return status;
-    status = m3_temporary_in(&path, folder, "candidate.safetensors", w->error);
-    if (!status) status = write_all(w, path);
-    if (!status) status = m3_safetensors_open_as(converted, path, m3_safetensors_path(w->foreign), w->error);
-    if (path) unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    struct m3_nameless file;
+    int status = m3_temporary_nameless(&file, NULL, w->error);
+    if (!status) status = write_all(w, file.path);
+    if (!status) status = m3_safetensors_open_as(converted, file.path, m3_safetensors_path(w->foreign), w->error);
+    m3_nameless_close(&file);
     return status;
 }
 
