@@ -17,4 +17,6 @@ MLX = "mlx[cpu]==0.32.4"
 ENGINES = {
     "mlx_lm": Engine("mlx-lm 0.32.2", "mlx_lm", ((MLX, "mlx-lm==0.32.2"),)),
     "mlx_vlm": Engine("mlx-vlm 0.7.10", "mlx_vlm", ((MLX, "mlx-vlm==0.7.10"),), models=("common",)),
+    "nemo": Engine("NeMo Automodel 0.7.0", "nemo", (
+        TORCH, ("--no-deps", "nemo-automodel==0.7.0"), ("transformers==5.18.0", "pyyaml==6.0.3"))),
 }
