@@ -17,13 +17,16 @@ from engines import environments, registry  # noqa: E402
 def in_environment(words):
     from engines import adapter
     options = adapter.parsed(words, registry.ENGINES)
+    engine = registry.ENGINES[options.engine]
+    for name, got, known in (("--dtype", options.dtype, engine.dtypes), ("--kv", options.kv, ("", *engine.caches))):
+        if got not in known:
+            sys.exit(f"dump.py: {options.engine}: {name}: got {got}, expected {' or '.join(known) or 'nothing'}")
     case, dump = adapter.Case(options.case), adapter.Dump()
     change = None
     if options.mistake:
         from engines import mistakes
         change = mistakes.function(options.engine, options.mistake)
-    engine = importlib.import_module("engines." + registry.ENGINES[options.engine].module)
-    producer = engine.run(options.model, case, dump, options, change)
+    producer = importlib.import_module("engines." + engine.module).run(options.model, case, dump, options, change)
     adapter.write(dump, case, options, producer)
 
 
