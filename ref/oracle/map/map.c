@@ -155,11 +155,19 @@ static int check_shape(const struct work *w, const struct job *job, const struct
     return fail_job(w, job, why);
 }
 
+/* Does the shape of the result depend on the numbers? */
+static int needs_data(const struct m3_map_recipe *recipe)
+{
+    for (int s = 0; s < recipe->step_count; s++)
+        if (recipe->steps[s].kind == M3_STEP_SCORES) return 1;
+    return 0;
+}
+
 /* Computes the shape of the job's result. *good: the recipe can be used; otherwise the next one is tried. */
 static int plan(int *good, struct work *w, struct job *job)
 {
     struct m3_array result;
-    int status = make(&result, w, job, 0);
+    int status = make(&result, w, job, needs_data(job->recipe));
     if (!status && result.rank >= 0) status = check_shape(w, job, &result);
     *good = !status && result.rank >= 0;
     if (!*good) return status;
