@@ -1,0 +1,31 @@
+/* The statistics of an answer among honest runs. */
+#ifndef M3_ORACLE_SERVER_PRIVATE_JUDGE_H
+#define M3_ORACLE_SERVER_PRIVATE_JUDGE_H
+
+#include "oracle/server/private/runs.h"
+
+struct m3_weighing {
+    const struct m3_question *question;
+    const double *got;                  /* [entries] the server's */
+    struct m3_told truth, *runs;        /* [run_count] */
+    int64_t run_count;
+    double resolution;                  /* of the printed numbers: what no run can explain */
+};
+
+/* Fills the verdict and the figures of `result`, whose places are those of the question. M3_INTERNAL: no memory. */
+int m3_weigh(struct m3_server *result, const struct m3_weighing *w, struct m3_error *error);
+
+/* The worst quotient of the distances between the answer and `told`, over quantiles of the positions, to the largest of
+ * an honest run's distance from the truth. M3_INTERNAL: NaN. */
+double m3_weigh_against(const struct m3_weighing *w, const struct m3_told *told, int is_fine);
+
+/* Half the last printed digit of the numbers, or the spacing of float at the largest, whichever is greater. */
+double m3_resolution_of(const double *got, int64_t n);
+
+/* causes.c: tries temperatures, other readings and known mistakes on an answer that does not pass. */
+int m3_find_cause(struct m3_server *result, const struct m3_server_plan *plan, const struct m3_weighing *w,
+                  struct m3_error *error);
+/* sentence.c */
+void m3_server_say(struct m3_server *result, const struct m3_server_plan *plan);
+
+#endif
