@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 from safetensors.numpy import load_file, save_file
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -39,14 +38,14 @@ def public_answer(model, case, out, dtype, attention, rounding):
     import engine_roundings
     import server_answers
     torch.set_num_threads(1)
-    ids = load_file(case)["input_ids"]
+    ids, given = load_file(case)["input_ids"], dump_transformers.read_case(case)[1]
     loaded = dump_transformers.truth.load(model, torch.float32, attention, "eager")
     if dtype == "bf16":
         dump_transformers.store_halves(loaded, dump_transformers.HALVES[dtype], ())
     wrap = engine_roundings.quantise(loaded, rounding, None) if rounding else None
     dump = dump_transformers.Dump(loaded, (), wrap)
     with torch.no_grad(), dump.watching():
-        logits = loaded(input_ids=torch.tensor(np.asarray(ids))[None].long(), use_cache=False).logits[0].float().numpy()
+        logits = loaded(use_cache=False, **given).logits[0].float().numpy()
     server_answers.write(out, server_answers.Answer(ids, len(ids), logits).to("vllm"))
 
 
@@ -78,11 +77,11 @@ def judge(arguments, name, profile):
                            str(arguments.honest), *files], check=True, capture_output=True, text=True)
     rows = []
     for line in done.stdout.splitlines():
-        kind, what, verdict, quotient, by, effect = line.split("\t")
+        kind, what, verdict, quotient, by, effect, z, share, toward = line.split("\t")
         rows.append({"world": name, "profile": profile, "kind": kind, "name": what, "verdict": verdict,
-                     "quotient": float(quotient), "by": by, "effect": float(effect)})
+                     "quotient": float(quotient), "by": by, "effect": float(effect), "z": float(z), "toward": toward})
         shown = rows[-1]
-        print(f"{name:5} {profile:5} {kind:8} {os.path.basename(what):26} {verdict:8} {quotient:>9} {by:24} {effect}",
+        print(f"{name:5} {profile:5} {kind:8} {os.path.basename(what):26} {verdict:8} {quotient:>9} {by:24} {effect:>9} {z} {share} {toward}",
               flush=True)
         shown["counts"] = kind == "mistake" and shown["effect"] > EFFECT and what not in PERMITTED.get(profile, ())
     return rows

@@ -29,7 +29,7 @@ struct bench {
     struct m3_question all;
     struct m3_asked *asked;
     int32_t *ids;
-    struct m3_told truth, *runs;
+    struct m3_told truth, *runs, *wrong;        /* wrong: of each known mistake, without rounding; or empty */
     int64_t run_count;
     struct m3_error error;
 };
@@ -93,6 +93,23 @@ static int part(struct m3_told *to, const struct m3_told *all, const struct m3_q
     return status;
 }
 
+/* The filters for the known mistakes, whose runs stand in `wrong`. */
+static int move(struct bench *b, struct m3_server *r, const struct m3_weighing *w)
+{
+    struct m3_causes causes = m3_causes_begin();
+    int status = M3_OK;
+    for (int i = 0; i < m3_mistake_count() && !status; i++) {
+        struct m3_told wrong = { 0 };
+        const struct m3_cause cause = { m3_mistake_at(i), NULL };
+        if (!b->wrong[i].logprobs || m3_cause_permitted(cause.mistake, r->is_fine)) continue;
+        status = part(&wrong, &b->wrong[i], w->question, b->model->config.V, &b->error);
+        if (!status) status = m3_cause_try(&causes, &cause, w, &wrong, r->is_fine, &b->error);
+        m3_told_free(&wrong);
+    }
+    if (!status) m3_causes_settle(r, &causes, w);
+    return status;
+}
+
 /* Prints the verdict on numbers that a program gave. */
 static int judge(struct bench *b, const char *kind, const char *name, double effect, const struct m3_question *q,
                  const double *got)
@@ -110,9 +127,11 @@ static int judge(struct bench *b, const char *kind, const char *name, double eff
     int status = part(&w.truth, &b->truth, q, V, &b->error);
     for (int64_t i = 0; i < b->run_count && !status; i++) status = part(&w.runs[i], &b->runs[i], q, V, &b->error);
     if (!status) status = m3_weigh(&r, &w, &b->error);
+    if (!status && !r.is_fine) status = move(b, &r, &w);
     static const char *const verdicts[] = { "pass", "suspect", "fail", "not judged", "not comparable", "partial" };
     if (!status)
-        printf("%s\t%s\t%s\t%.4g\t%s\t%.4g\n", kind, name, verdicts[r.verdict], r.quotient, r.by ? r.by : "", effect);
+        printf("%s\t%s\t%s\t%.4g\t%s\t%.4g\t%.2f\t%.2f\t%s\n", kind, name, verdicts[r.verdict], r.quotient,
+               r.by ? r.by : "", effect, r.z_toward, r.share, r.mistake ? r.mistake : "");
     fflush(stdout);
     for (int64_t i = 0; i < b->run_count; i++) m3_told_free(&w.runs[i]);
     m3_told_free(&w.truth);
@@ -174,6 +193,19 @@ static int mistaken(struct bench *b, struct m3_told *told, const struct m3_mista
                         M3_SOFTMAX_F32_MAX, error);
     m3_mistake_remove(run);
     return status;
+}
+
+static int make_wrong(struct bench *b)
+{
+    b->wrong = calloc((size_t)m3_mistake_count(), sizeof *b->wrong);
+    for (int i = 0; i < m3_mistake_count(); i++) {
+        struct m3_error why = { 0 };
+        if (!m3_mistake_missing(m3_mistake_at(i), b->model, &b->model->config.semantics, &b->the_case) &&
+            mistaken(b, &b->wrong[i], m3_mistake_at(i), NULL, &why))
+            m3_told_free(&b->wrong[i]);
+        m3_error_free(&why);
+    }
+    return M3_OK;
 }
 
 static int judge_mistakes(struct bench *b)
@@ -272,6 +304,7 @@ int main(int argc, char **argv)
         ask_all(&b);
         status = make_runs(&b);
     }
+    if (!status) status = make_wrong(&b);
     if (!status) status = judge_mistakes(&b);
     if (!status && argc > 4) status = judge_honest(&b, atoi(argv[4]));
     for (int i = 5; i < argc && !status; i++) status = judge_answer(&b, argv[i]);

@@ -52,6 +52,9 @@ int m3_server_text(FILE *out, const struct m3_server *r, int all, struct m3_erro
     if (r->generated > 0) fprintf(out, "tokens    %" PRId64 " judged, %" PRId64 " not allowed", r->generated, r->forbidden);
     if (r->generated > 0 && !isnan(r->z)) fprintf(out, "; likelihood z %+.2f", r->z);
     if (r->generated > 0) fputc('\n', out);
+    if (r->z_toward > 0)
+        fprintf(out, "toward    %s: %.0f %% of the way, %.1f standard deviations of honest runs\n",
+                r->mistake ? r->mistake : r->reading, 100 * r->share, r->z_toward);
     print_places(out, r, all);
     m3_print_notes(out, &r->notes, all);
     fprintf(out, "%s: %s\n", m3_verdict_name(r->verdict), r->sentence);
@@ -88,12 +91,13 @@ static json_t *summary(const struct m3_server *r)
         quantiles(r->nearest, r->by != NULL), "threshold", quantiles(r->nearest_largest, r->by != NULL), "quotient",
         m3_json_known(r->by ? r->quotient : NAN), "decided_by", m3_json_text(r->by));
     return m3_json_join(
-        object, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:i, s:o, s:s}", "rank_changes",
+        object, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:f, s:f, s:i, s:o, s:s}", "rank_changes",
                           (json_int_t)r->rank_changes, "rank_unexplained", (json_int_t)r->rank_unexplained,
                           "generated", (json_int_t)r->generated, "forbidden", (json_int_t)r->forbidden, "z",
                           m3_json_known(r->z), "mistake", m3_json_text(r->mistake), "reading",
                           m3_json_text(r->reading[0] ? r->reading : NULL), "temperature",
-                          r->temperature > 0 ? m3_json_number(r->temperature) : json_null(), "tried", r->tried,
+                          r->temperature > 0 ? m3_json_number(r->temperature) : json_null(), "z_toward", r->z_toward,
+                          "share", r->share, "tried", r->tried,
                           "notes", m3_json_notes(&r->notes), "sentence", r->sentence));
 }
 

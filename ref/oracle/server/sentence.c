@@ -48,9 +48,12 @@ static void say_cause(struct writer *w, const struct m3_server *r)
             "--processed --temperature %.3g.",
             r->temperature, r->temperature);
     else if (r->reading[0])
-        say(w, " The server follows another reading of the model: with --set %s its answer is explained.", r->reading);
+        say(w, " The server follows another reading of the model: with --set %s its answer is "
+               "explained.", r->reading);
     else if (r->mistake) say(w, " It looks like the known mistake %s: %s.", r->mistake, r->mistake_what);
     else if (r->tried > 0) say(w, " No known mistake and no other reading of the model explains it (%d tried).", r->tried);
+    if (r->tried > 0 && r->is_fine && !r->mistake && !r->reading[0] && r->temperature == 0)
+        say(w, " If the server rounds more coarsely than float, name its profile (--profile bf16).");
 }
 
 static void say_wrong(struct writer *w, const struct m3_server *r, const struct m3_server_plan *plan)
@@ -63,8 +66,13 @@ static void say_wrong(struct writer *w, const struct m3_server *r, const struct 
             "each other.",
             plan->name, sure, r->by, r->quotient, plan->profile);
     if (r->forbidden > 0)
-        say(w, "%s: the model's logits do not allow %" PRId64 " of its %" PRId64 " generated tokens.",
-            far ? " Besides" : plan->name, r->forbidden, r->generated);
+        say(w, "%s%s: the model's logits do not allow %" PRId64 " of its %" PRId64 " generated tokens.",
+            far ? " Its tokens are wrong too" : plan->name, far ? "" : " is wrong", r->forbidden, r->generated);
+    else if (!far && r->z_toward > 0)
+        say(w,
+            "%s is %s: its log-probabilities have moved toward those of a known mistake, by %.1f standard deviations of "
+            "honest %s implementations.",
+            plan->name, sure, r->z_toward, plan->profile);
     else if (!far && r->failed == 0)
         say(w, "%s is suspect: its tokens are %.1f standard deviations %s likely than those that the sampling draws.",
             plan->name, fabs(r->z), r->z < 0 ? "less" : "more");

@@ -265,8 +265,7 @@ int m3_server_check(struct m3_server *r, const struct m3_server_plan *plan, cons
     if (!status) status = run_truth(&c, error);
     if (!status) status = run_honest(&c, error);
     if (!status) status = m3_weigh(r, &c.weighing, error);
-    const int is_bad = r->verdict == M3_VERDICT_FAIL || r->verdict == M3_VERDICT_SUSPECT;
-    if (!status && is_bad && !plan->no_causes) status = m3_find_cause(r, plan, &c.weighing, error);
+    if (!status && !plan->no_causes) status = m3_find_cause(r, plan, &c.weighing, error);
     if (!status) {
         add_notes(r, &c);
         m3_server_say(r, plan);

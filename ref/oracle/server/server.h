@@ -65,6 +65,7 @@ struct m3_server {
     const char *mistake_what;
     char reading[64];                           /* or "" */
     double temperature;                         /* that explains the log-probabilities; 0: none */
+    double z_toward, share;                     /* how far the answer has moved toward it; 0: not that far */
     int tried;                                  /* mistakes and readings */
     struct m3_error notes;
     char sentence[2048];
