@@ -255,6 +255,11 @@ $(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c tests/support/mist
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
 
+# For scripts/answer_power.py.
+$(BUILD)/tests/answer_power: tests/support/answer_power.c $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
+
 # The same tests, with the plain bodies instead of the default ones.
 AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_f64
 $(BUILD)/tests/plain_engines.o: tests/support/plain_engines.c

@@ -133,11 +133,9 @@ static int write_reports(struct arguments *a, const struct m3_blame *result, con
                          struct m3_error *error)
 {
     struct m3_blamed_stages stages;
-    struct m3_report_subject subject = { .command = "blame",
-                                         .candidate = candidate,
-                                         .only_findings = 1,
-                                         .spec = a->spec,
-                                         .cause = m3_blame_cause(result) };
+    struct m3_report_subject subject = {
+        .command = "blame", .candidate = candidate, .only_findings = 1, .spec = a->spec, .cause = m3_blame_cause(result)
+    };
     subject.cause.repeat = a->repeat;
     int status = m3_blamed_stages_make(&stages, result, NULL, error);
     subject.comparison = &stages.comparison;
@@ -188,10 +186,9 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
 int m3_cli_blame(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .names.profile = "fp32",
-                           .row_runs = -1,
-                           .reports = M3_CLI_NO_REPORTS,
-                           .repeat = m3_cli_shell_line(argc, argv) };
+    struct arguments a = {
+        .names.profile = "fp32", .row_runs = -1, .reports = M3_CLI_NO_REPORTS, .repeat = m3_cli_shell_line(argc, argv)
+    };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = run(&a, &notes, &error);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/answer.h"
 #include "cli/candidate.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
@@ -54,13 +55,14 @@ static const char help[] =
 struct arguments {
     struct m3_cli_candidate_names names;
     struct m3_cli_input input;
+    struct m3_cli_answer answer;
     struct m3_cli_reports reports;
     const char *spec;           /* NULL: the HTML page holds the sections */
     char *repeat;               /* the command line */
     enum m3_report_extent extent;
     const char *truth;
     int64_t row_runs;
-    int json, all, only_failing, help;
+    int json, all, only_failing, help, is_answer;
 };
 
 /* clang-format off */
@@ -89,6 +91,7 @@ static const struct option options[] = {
     { "junit", required_argument, NULL, OPT_JUNIT },
     { "spec", required_argument, NULL, OPT_SPEC },
     { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
+    M3_CLI_ANSWER_OPTIONS,
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -109,7 +112,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_JSON: a->json = 1; break;
     case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
     case OPT_HELP: a->help = 1; break;
-    default: return -1;
+    default: return m3_cli_answer_option(&a->answer, option, error);
     }
     return M3_OK;
 }
@@ -122,6 +125,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (!status) status = m3_cli_extent(&a->extent, a->all, a->only_failing, "check", error);
     if (status) return status;
     a->input.quiet = 1;
+    a->is_answer = m3_is_answer(a->names.candidate);
+    if (a->is_answer && a->truth) return m3_fail(error, M3_USAGE, "--truth: got a server's answer, expected a dump");
+    if (!a->is_answer && m3_cli_answer_given(&a->answer))
+        return m3_fail(error, M3_USAGE,
+                       "--temperature, --top-k, --top-p, --processed, --no-causes: got a dump, expected "
+                       "a server's answer");
+    if (a->is_answer && !a->input.case_path && !a->input.ids) return M3_OK;     /* the answer may hold the ids */
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
     if (!a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
         a->names.case_beside = a->truth;
@@ -190,15 +200,28 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
     return status;
 }
 
+static int check_answer(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const struct m3_cli_answer_plan plan = { .names = &a->names,
+                                             .input = &a->input,
+                                             .options = &a->answer,
+                                             .row_runs = a->row_runs,
+                                             .json = a->json,
+                                             .all = a->all };
+    return m3_cli_check_answer(&plan, notes, error);
+}
+
 int m3_cli_check(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments a = { .names.profile = "fp32",
                            .row_runs = -1,
+                           .answer.sampling.top_p = 1,
                            .reports = M3_CLI_NO_REPORTS,
                            .repeat = m3_cli_shell_line(argc, argv) };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status && a.is_answer) status = check_answer(&a, &notes, &error);
     else if (!status) status = check(&a, &notes, &error);
     m3_cli_reports_end(&a.reports);
     m3_cli_input_end(&a.input);

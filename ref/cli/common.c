@@ -41,8 +41,9 @@ static void print_profile(void *self, int is_word, const char *name, const char 
 {
     int *last = self;
     if (is_word != *last)
-        printf("%s", is_word ? "\nWords, which may follow a profile's name (bf16+tp8), and what each allows in addition:\n"
-                             : "Profiles, and what each allows a program to round (SPEC 7.3):\n");
+        printf("%s", is_word
+                         ? "\nWords, which may follow a profile's name (bf16+tp8), and what each allows in addition:\n"
+                         : "Profiles, and what each allows a program to round (SPEC 7.3):\n");
     *last = is_word;
     printf("  %-20s  %s\n", name, what ? what : "");
 }
@@ -52,8 +53,9 @@ int m3_cli_list_profiles(struct m3_error *error)
     int last = -1;
     int status = m3_profile_list(print_profile, &last);
     if (status) return m3_fail_memory(error, "the profiles", 0);
-    printf("\nA profile may also be a JSON file, with a base: ref/oracle/VERDICTS.md, section 7.3. The built-in ones are in\n"
-           "ref/oracle/error/profiles/; each file names the source of its roundings.\n");
+    printf(
+        "\nA profile may also be a JSON file, with a base: ref/oracle/VERDICTS.md, section 7.3. The built-in ones are in\n"
+        "ref/oracle/error/profiles/; each file names the source of its roundings.\n");
     return fflush(stdout) == 0 && !ferror(stdout) ? M3_OK : m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 

@@ -252,8 +252,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
                        .profile_word = result.explained_by,
                        .repeat = arguments->repeat },
         };
-        int printed =
-            (arguments->json ? m3_report_json : m3_report_text)(stdout, &result, arguments->extent, error);
+        int printed = (arguments->json ? m3_report_json : m3_report_text)(stdout, &result, arguments->extent, error);
         if (printed == M3_OK) printed = write_outputs(outputs, &subject, error);
         status = printed != M3_OK ? printed : (int)result.status;
     }

@@ -20,6 +20,8 @@ static const char help[] =
     "  compare REFERENCE CANDIDATE ...                       compares two dumps; names the first stage that diverges\n"
     "  blame MODEL CANDIDATE --case F ...                    checks each operator of a dump; names the wrong one\n"
     "  check MODEL CANDIDATE [--case F] ...                  the strict verdict on a dump, in one plain sentence\n"
+    "  check MODEL ANSWER.json [--ids 1,2,3] ...             the same on a server's log-probabilities or tokens\n"
+    "  prompt MODEL ...                                      makes tokens to send to a server that is to be checked\n"
     "  envelope MODEL --case F --profile P --out OUT ...     measures how far correct programs are from the truth\n"
     "  estimate MODEL_OR_CONFIG ...                          computes costs: parameters, FLOPs, caches, memory, time\n"
     "  inspect FILE_OR_MODEL ...                             lists tensors: name, dtype, shape, min, max, rms, NaN\n"
@@ -52,6 +54,7 @@ int main(int argc, char **argv)
         { "blame", m3_cli_blame, 1 },     { "envelope", m3_cli_envelope, 1 }, { "estimate", m3_cli_estimate, 0 },
         { "inspect", m3_cli_inspect, 0 }, { "synth", m3_cli_synth, 0 },       { "bench", m3_cli_bench, 0 },
         { "op", m3_cli_op, 1 },           { "mistakes", m3_cli_mistakes, 0 }, { "check", m3_cli_check, 1 },
+        { "prompt", m3_cli_prompt, 0 },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
@@ -70,8 +73,8 @@ int main(int argc, char **argv)
 
     if (argc >= 2)
         fprintf(stderr,
-                "m3ref: got the command %s, expected run, generate, compare, blame, envelope, estimate, "
-                "inspect, op, mistakes, synth or bench\n",
+                "m3ref: got the command %s, expected run, generate, compare, blame, check, prompt, "
+                "envelope, estimate, inspect, op, mistakes, synth or bench\n",
                 argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;

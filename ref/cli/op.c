@@ -405,14 +405,14 @@ static int report(struct arguments *a, const struct m3_comparison *result, const
 {
     char command[64];
     snprintf(command, sizeof command, "op %s", a->op->name);
-    const struct m3_report_subject subject = { .command = command,
-                                               .comparison = result,
-                                               .reference = cases,
-                                               .candidate = results,
-                                               .only_findings = 1,
-                                               .cause = { .mistake = result->mistake,
-                                                          .section = a->op->section,
-                                                          .repeat = a->repeat } };
+    const struct m3_report_subject subject = {
+        .command = command,
+        .comparison = result,
+        .reference = cases,
+        .candidate = results,
+        .only_findings = 1,
+        .cause = { .mistake = result->mistake, .section = a->op->section, .repeat = a->repeat }
+    };
     const enum m3_report_extent extent = a->all ? M3_REPORT_ALL : M3_REPORT_SHORT;
     int status = (a->json ? m3_report_json : m3_report_text)(stdout, result, extent, error);
     if (!status) status = m3_cli_reports_open(&a->reports, error);
@@ -501,8 +501,11 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
 int m3_cli_op(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .profile = "fp32", .engine = m3_engine_f32(), .threads = sysconf(_SC_NPROCESSORS_ONLN),
-                           .reports = M3_CLI_NO_REPORTS, .repeat = m3_cli_shell_line(argc, argv) };
+    struct arguments a = { .profile = "fp32",
+                           .engine = m3_engine_f32(),
+                           .threads = sysconf(_SC_NPROCESSORS_ONLN),
+                           .reports = M3_CLI_NO_REPORTS,
+                           .repeat = m3_cli_shell_line(argc, argv) };
     a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4 };
     a.from.options.dtype = M3_DTYPES;
     int status = parse(&a, argc, argv, &error);

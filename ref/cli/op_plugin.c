@@ -97,8 +97,8 @@ static int compute_case(struct computing *c, int64_t i, struct m3_error *error)
     int status = one.cases ? M3_OK : m3_fail_memory(error, "a case", 0);
     c->watch.record->fault[0] = '\0';
     if (!status)
-        status = m3_write_results(&one, c->r->one.path, c->task->engine, m3_cli_ops_replacement(c->task->ops), c->task->threads,
-                                  0, &why);
+        status = m3_write_results(&one, c->r->one.path, c->task->engine, m3_cli_ops_replacement(c->task->ops),
+                                  c->task->threads, 0, &why);
     if (!status) status = keep(c->r, i, &why);
     if (status && c->watch.record->fault[0]) {
         snprintf(c->r->outcomes[i].fault, sizeof c->r->outcomes[i].fault, "%s", c->watch.record->fault);
@@ -208,7 +208,7 @@ int m3_plugin_results_make(struct m3_plugin_results *r, const struct m3_plugin_t
     if (!status) status = m3_case_file_open(&c.cases, task->op, file, error);
     if (!status) status = make_outcomes(r, c.cases.count, error);
     if (!status) status = compute_all(&c, error);
-    for (int64_t i = 0; !status && i < r->count; i++) 
+    for (int64_t i = 0; !status && i < r->count; i++)
         r->faults[i] = r->outcomes[i].fault[0] ? r->outcomes[i].fault : NULL;
     if (!status) status = collect(&c, error);
     m3_case_file_close(&c.cases);

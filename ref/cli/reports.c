@@ -69,8 +69,7 @@ void m3_cli_reports_end(struct m3_cli_reports *reports)
     m3_new_file_abandon(&reports->junit_file);
 }
 
-int m3_cli_extent(enum m3_report_extent *extent, int all, int only_failing, const char *command,
-                  struct m3_error *error)
+int m3_cli_extent(enum m3_report_extent *extent, int all, int only_failing, const char *command, struct m3_error *error)
 {
     *extent = only_failing ? M3_REPORT_FAILING : all ? M3_REPORT_ALL : M3_REPORT_SHORT;
     if (all && only_failing)

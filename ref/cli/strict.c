@@ -53,8 +53,9 @@ static int list_words(char *words[16], char model[ROOM], char input[ROOM], const
     if (made_by && (!word_after(model, made_by, NULL) || !is_model(model))) strcpy(model, "MODEL");
     if (made_by && (!word_after(input, made_by, " --case ") || access(input, R_OK) != 0)) strcpy(input, "F");
     if (strcmp(model, "MODEL") == 0) look_beside(model, input, of->reference);
-    const char *const all[] = { "check",    model,        of->candidate, "--case", input, "--profile",
-                                of->profile, of->map ? "--map" : NULL, of->map };
+    const char *const all[] = { "check", model,       of->candidate, "--case",
+                                input,   "--profile", of->profile,   of->map ? "--map" : NULL,
+                                of->map };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) words[count++] = (char *)(uintptr_t)all[i];
     return count;

@@ -23,9 +23,9 @@ static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safet
     const struct honest *honest = self;
     const struct m3_setting *s = honest->setting;
     if (!m3_honest_can_run(s)) return M3_OK;
-    const int64_t runs =
-        honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
-                                                               m3_setting_end(s), s->the_case->T);
+    const int64_t runs = honest->runs >= 0 ? honest->runs
+                                           : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
+                                                            m3_setting_end(s), s->the_case->T);
     /* clang-format off */
     const struct m3_envelope_plan plan = {
         .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,

@@ -14,7 +14,8 @@ int m3_prepare_gated_mlp(struct m3_recomputing *m)
     const struct m3_input_rounding rule = m3_recompute_input_rounding(m, m3_tap_table[m->tap].name);
     const struct m3_expert *expert = m->row->op == M3_OP_EXPERT ? (const void *)m->w[0] : NULL;
     const struct m3_weight *w2 = expert ? &expert->w2 : m->w[2];
-    if (!m3_has_wide_error(&rule)) m->stored[3] += m3_input_roundoff(&rule);        /* `act` is rounded once more as input of the last product */
+    if (!m3_has_wide_error(&rule))
+        m->stored[3] += m3_input_roundoff(&rule);        /* `act` is rounded once more as input of the last product */
     m->stored[3] += m3_recompute_weight_roundoff(m, w2, m3_tap_table[m->tap].name);
     m->act_input = rule;
     m->bound.largest = &m->largest;

@@ -16,18 +16,12 @@ enum m3_scale_group { M3_GROUP_BLOCK, M3_GROUP_ROW, M3_GROUP_TENSOR };
 
 /* Codes of few bits, times a scale. Q8_0, Q8_K: 8-bit integers, for 32 numbers a scale in F16, for 256 one in float.
  * NVFP4, MXFP4: 4 bits (E2M1), for 16 numbers a scale in E4M3 times a global one, for 32 a power of two. */
-enum m3_codes {
-    M3_CODES_NONE,
-    M3_CODES_E4M3,
-    M3_CODES_Q8_0,
-    M3_CODES_Q8_K,
-    M3_CODES_NVFP4,
-    M3_CODES_MXFP4
-};
+enum m3_codes { M3_CODES_NONE, M3_CODES_E4M3, M3_CODES_Q8_0, M3_CODES_Q8_K, M3_CODES_NVFP4, M3_CODES_MXFP4 };
 
 /* How the inputs of linear operators are rounded. */
 struct m3_input_rounding {
-    enum m3_dtype dtype; /* M3_F8_E4M3, or M3_U8 for other codes; M3_BF16, M3_F16, M3_F32 (tf32): plain; M3_DTYPES: no */
+    enum m3_dtype
+        dtype; /* M3_F8_E4M3, or M3_U8 for other codes; M3_BF16, M3_F16, M3_F32 (tf32): plain; M3_DTYPES: no */
     enum m3_codes codes;
     enum m3_scaling scaling; /* blocks of 128 (M3_SCALE_128X128) or of 32 (M3_SCALE_MX32) along a row */
     int exponent_down; /* MX32, MXFP4: the shared exponent is rounded down; the largest values saturate */

@@ -105,7 +105,8 @@ static int propagate(struct m3_recomputing *m)
     const double unit = m->stored[0], *w = m->vector[0];
     for (int64_t i = 0; i < m->count && unit > 0; i++) {        /* rounded before it is multiplied by w or 1 + w */
         const double floor = m->floor[0] * fabs((m->config->gemma_norm != 0) + w[i % H]);
-        m3_propagate_store(&(struct m3_spread){ m->spread.error + i, m->spread.variance + i }, m->y + i, 1, unit, floor);
+        m3_propagate_store(&(struct m3_spread){ m->spread.error + i, m->spread.variance + i }, m->y + i, 1, unit,
+                           floor);
     }
     if (m->stored[1] > 0) m3_propagate_store(&m->spread, m->y, m->count, m->stored[1], 0);      /* of 1 + w */
     return m3_propagate_rms_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,

@@ -240,5 +240,6 @@ int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_
 int m3_stage_is_lax(const struct m3_stage *stage)
 {
     const char *by = stage->judged_by;
-    return !stage->selection && by != NULL && m3_is_judged(stage->verdict) && (by == fp32 || by == partly_fp32 || by == ways[M3_CHECK_DRIFT]);
+    return !stage->selection && by != NULL && m3_is_judged(stage->verdict) &&
+           (by == fp32 || by == partly_fp32 || by == ways[M3_CHECK_DRIFT]);
 }

@@ -69,7 +69,8 @@ static int put(struct m3_operator_check *check, enum m3_tap tap, int64_t layer, 
     for (int64_t r = 0; r < t->shape[0] && status == M3_OK; r++) {
         void *to = values + (size_t)(kept * width) * size;
         numbers[kept] = m3_row_number(rows, r);
-        kept += ids ? read_ids(to, lists, check, t, tap, layer, r, width, numbers[kept]) : read_reals(to, t, tap, r, width);
+        kept +=
+            ids ? read_ids(to, lists, check, t, tap, layer, r, width, numbers[kept]) : read_reals(to, t, tap, r, width);
     }
     if (status == M3_OK && kept > 0) {
         struct m3_value value = { .rows = kept, .width = width, .complete = kept == all };

@@ -75,8 +75,7 @@ int m3_print_blame_taps(FILE *out, const struct m3_blame *blame, enum m3_report_
     return status;
 }
 
-int m3_report_blame_json(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent,
-                         struct m3_error *error)
+int m3_report_blame_json(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error)
 {
     int status = m3_print_blame_taps(out, blame, extent, error);
     if (!status) status = m3_json_line(out, summary(blame), error);

@@ -277,8 +277,7 @@ static int print_taps(FILE *out, const struct m3_blamed *const *list, int64_t co
     return tiers;
 }
 
-int m3_report_blame_text(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent,
-                         struct m3_error *error)
+int m3_report_blame_text(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error)
 {
     const struct m3_blamed **list = calloc((size_t)blame->count + 1, sizeof *list);
     if (!list) return m3_fail_memory(error, "report", (size_t)blame->count * sizeof *list);

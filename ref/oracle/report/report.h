@@ -27,7 +27,7 @@ int m3_report_json(FILE *out, const struct m3_comparison *comparison, enum m3_re
 /* What is most likely the cause, for the top of the HTML page. Texts that are not known are NULL. */
 struct m3_report_cause {
     const char *sentence;       /* the verdict in plain words */
-    const char *culprit, *operator, *section;
+    const char *culprit, *operator, * section;
     const char *mistake, *mistake_words;
     const char *reading, *profile_word;
     const char *repeat;         /* the command that gives this verdict again, quoted for a shell */
@@ -55,17 +55,13 @@ struct m3_blame;
 struct m3_check;
 
 /* The same for a blame, with the culprit. For programs: one JSON object of type "blame" per tap, then the summary. */
-int m3_report_blame_text(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent,
-                         struct m3_error *error);
-int m3_report_blame_json(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent,
-                         struct m3_error *error);
+int m3_report_blame_text(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error);
+int m3_report_blame_json(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error);
 
 /* The same for a check: in the last line the verdict in plain words. For programs: the lines of the blame, then a
  * summary. */
-int m3_report_check_text(FILE *out, const struct m3_check *check, enum m3_report_extent extent,
-                         struct m3_error *error);
-int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent,
-                         struct m3_error *error);
+int m3_report_check_text(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error);
+int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error);
 
 /* A blame as a comparison, for the report files. */
 struct m3_blamed_stages {

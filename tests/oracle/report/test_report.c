@@ -127,9 +127,12 @@ START_TEST(text_of_a_pass_and_of_nothing)
         }
         ck_assert_int_eq(judge(), M3_OK);
         char *text = printed(m3_report_text, M3_REPORT_SHORT);
-        const char *divergence = "divergence fused; the stage before it passes; the worst, embed, used 0% of what is allowed\n";
+        const char *divergence =
+            "divergence fused; the stage before it passes; the worst, embed, used 0% of what is allowed\n";
         if (fail) ck_assert_ptr_nonnull(strstr(text, divergence));
-        else ck_assert_ptr_nonnull(strstr(text, "\npass  2 of 2 stages judged; the worst, embed, used 0% of what is allowed\n"));
+        else
+            ck_assert_ptr_nonnull(
+                strstr(text, "\npass  2 of 2 stages judged; the worst, embed, used 0% of what is allowed\n"));
         free(text);
     }
     dump_one(candidate_path, "logits", M3_F64, x, 1, 2, -1);

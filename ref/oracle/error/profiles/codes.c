@@ -66,8 +66,8 @@ struct m3_code_scale m3_codes_scale(const struct m3_input_rounding *rule, double
     }
     case M3_CODES_MXFP4: scale.divides = power_of_two(rule, largest, 6, 2); break;
     default:
-        scale.divides = rule->scaling == M3_SCALE_MX32 ? power_of_two(rule, largest, 448, 8)
-                                                       : (double)(float)(largest / 448);
+        scale.divides =
+            rule->scaling == M3_SCALE_MX32 ? power_of_two(rule, largest, 448, 8) : (double)(float)(largest / 448);
     }
     scale.multiplies = rule->codes == M3_CODES_Q8_0 ? m3_stored_as(scale.divides, M3_F16) : scale.divides;
     return scale;

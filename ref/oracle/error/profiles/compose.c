@@ -231,6 +231,8 @@ int m3_profile_list(m3_profile_say *say, void *self)
             json_decref(root);
             m3_error_free(&ignored);
         }
-    if (!status) say(self, 1, "tp2, tp4, .. tp64", "products in 2, 4, .. 64 parts, each rounded, as tensor-parallel engines form them");
+    if (!status)
+        say(self, 1, "tp2, tp4, .. tp64",
+            "products in 2, 4, .. 64 parts, each rounded, as tensor-parallel engines form them");
     return status;
 }

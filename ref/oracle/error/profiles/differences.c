@@ -8,8 +8,8 @@ static int differ_at(const struct m3_profile *a, const struct m3_profile *b, con
 {
     const struct m3_input_rounding x = m3_profile_input(a, point), y = m3_profile_input(b, point);
     const struct m3_partials p = m3_profile_partials(a, point), q = m3_profile_partials(b, point);
-    return m3_profile_store(a, point) != m3_profile_store(b, point) || x.dtype != y.dtype || x.codes != y.codes || x.group != y.group ||
-           x.scaling != y.scaling || x.exponent_down != y.exponent_down || x.u != y.u ||
+    return m3_profile_store(a, point) != m3_profile_store(b, point) || x.dtype != y.dtype || x.codes != y.codes ||
+           x.group != y.group || x.scaling != y.scaling || x.exponent_down != y.exponent_down || x.u != y.u ||
            m3_profile_weights(a, point) != m3_profile_weights(b, point) || p.ranks != q.ranks || p.reduce != q.reduce ||
            m3_profile_fused_norm(a, point) != m3_profile_fused_norm(b, point) ||
            m3_profile_weight_first(a, point) != m3_profile_weight_first(b, point) ||

@@ -179,11 +179,10 @@ static void read_input(struct reading *reading, const json_t *object)
         else if (ok && !read_blocks(&row->input, dtype, exponent))
             ok = !exponent && read_plain_input(&row->input, format_named(json_object_get(value, "dtype")));
         if (ok) continue;
-        refuse(
-            reading, "input", pattern, value,
-            "null, {\"dtype\":\"tf32\", \"f16\", \"bf16\", \"q8_0\", \"q8_k\" or \"nvfp4\"}, {\"dtype\":\"mxfp4\","
-            "\"exponent\":\"up\" or \"down\"}, {\"dtype\":\"e4m3\",\"scale\":\"block128\", \"token\" or "
-            "\"tensor\"} or {\"dtype\":\"e4m3\",\"scale\":\"mx32\",\"exponent\":\"up\" or \"down\"}");
+        refuse(reading, "input", pattern, value,
+               "null, {\"dtype\":\"tf32\", \"f16\", \"bf16\", \"q8_0\", \"q8_k\" or \"nvfp4\"}, {\"dtype\":\"mxfp4\","
+               "\"exponent\":\"up\" or \"down\"}, {\"dtype\":\"e4m3\",\"scale\":\"block128\", \"token\" or "
+               "\"tensor\"} or {\"dtype\":\"e4m3\",\"scale\":\"mx32\",\"exponent\":\"up\" or \"down\"}");
     }
 }
 
@@ -244,11 +243,12 @@ static void read_math(struct reading *reading, const json_t *object)
 
 static void check_names(struct reading *reading, const json_t *root)
 {
-    static const char *const fields[] = { "name",          "u",           "rounding", "flush_subnormals",
-                                          "angle",         "math",        "scores",   "store",
-                                          "input",         "weights",     "exact",    "ties",
-                                          "dump_rounding", "fused_norm",  "read",     "partials",
-                                          "norm_weight",   "weight_first", "what",    "sources", "alpha" };
+    static const char *const fields[] = {
+        "name",          "u",          "rounding", "flush_subnormals", "angle",       "math",
+        "scores",        "store",      "input",    "weights",          "exact",       "ties",
+        "dump_rounding", "fused_norm", "read",     "partials",         "norm_weight", "weight_first",
+        "what",          "sources",    "alpha"
+    };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)root, key, value)
@@ -268,8 +268,8 @@ static void check_words(struct reading *reading, const json_t *root)
     if (what && (!json_is_string(what) || strchr(json_string_value(what), '\n')))
         refuse(reading, "what", NULL, what, "one line of text");
     if (!is_object(reading, sources, "sources")) return;
-    json_object_foreach((json_t *)sources, of, source)
-        if (!json_is_string(source)) refuse(reading, "sources", of, source, "a text");
+    json_object_foreach((json_t *)sources, of, source) if (!json_is_string(source))
+        refuse(reading, "sources", of, source, "a text");
 }
 
 static void read_fields(struct reading *reading, const json_t *root)
