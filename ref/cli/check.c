@@ -1,4 +1,5 @@
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -7,13 +8,16 @@
 #include "cli/candidate.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "cli/plan.h"
 #include "cli/reports.h"
+#include "oracle/check/blame_honest.h"
 #include "oracle/check/check.h"
+#include "oracle/error/profile.h"
 #include "oracle/report/report.h"
 
 static const char help[] =
     "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
-    "                   [--layers A:B] [--all | --only-failing] [--json] [--html OUT] [--junit OUT] [--spec PATH]\n"
+    "                   [--layers A:B] [--plan] [--all | --only-failing] [--json] [--html OUT] [--junit OUT] [--spec PATH]\n"
     "                   [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
     "\n"
     "The strict verdict on a dump, in one command. Runs the case in double with error bounds (the truth), compares\n"
@@ -34,6 +38,8 @@ static const char help[] =
     "  --layers A:B        judge only the taps of layers A to B-1, and what comes before layer 0 and after the last.\n"
     "                      Only the files with weights of these layers are needed, if the dump holds layers.(A-1).out\n"
     "                      in whole; otherwise the layers before A run too\n"
+    "  --plan              print what the check will need (files, bytes, memory, disk, passes, operations, time), and\n"
+    "                      judge nothing. No weights are read\n"
     "  --all               print every tap, those that fail first, and every note\n"
     "  --only-failing      print every tap that fails or is suspect, then the summary, and nothing else\n"
     "  --json              print one JSON object per line: every tap as m3ref blame does, then the summary\n"
@@ -62,12 +68,12 @@ struct arguments {
     enum m3_report_extent extent;
     const char *truth;
     int64_t row_runs;
-    int json, all, only_failing, help, is_answer;
+    int json, all, only_failing, plan, help, is_answer;
 };
 
 /* clang-format off */
 enum {
-    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_LAYERS, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML, OPT_JUNIT, OPT_SPEC,
+    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_LAYERS, OPT_PLAN, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML, OPT_JUNIT, OPT_SPEC,
     OPT_ROW_RUNS, OPT_HELP
 };
 /* clang-format on */
@@ -86,6 +92,7 @@ static const struct option options[] = {
     { "all", no_argument, NULL, OPT_ALL },
     { "json", no_argument, NULL, OPT_JSON },
     { "layers", required_argument, NULL, OPT_LAYERS },
+    { "plan", no_argument, NULL, OPT_PLAN },
     { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
     { "html", required_argument, NULL, OPT_HTML },
     { "junit", required_argument, NULL, OPT_JUNIT },
@@ -104,6 +111,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_MAP: a->names.map = optarg; break;
     case OPT_TRUTH: a->truth = optarg; break;
     case OPT_LAYERS: return m3_cli_layers(&a->names.first_layer, &a->names.end_layer, optarg, error);
+    case OPT_PLAN: a->plan = 1; break;
     case OPT_ALL: a->all = 1; break;
     case OPT_ONLY_FAILING: a->only_failing = 1; break;
     case OPT_HTML: a->reports.html = optarg; break;
@@ -126,6 +134,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     a->input.quiet = 1;
     a->is_answer = m3_is_answer(a->names.candidate);
+    if (a->is_answer && (a->plan || a->names.end_layer || a->reports.html || a->reports.junit || a->only_failing))
+        return m3_fail(error, M3_USAGE,
+                       "check: got a server's answer with --plan, --layers, --html, --junit or --only-failing, expected "
+                       "a dump");
     if (a->is_answer && a->truth) return m3_fail(error, M3_USAGE, "--truth: got a server's answer, expected a dump");
     if (!a->is_answer && m3_cli_answer_given(&a->answer))
         return m3_fail(error, M3_USAGE,
@@ -133,7 +145,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
                        "a server's answer");
     if (a->is_answer && !a->input.case_path && !a->input.ids) return M3_OK;     /* the answer may hold the ids */
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
-    if (!a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
+    if (!a->plan && !a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
         a->names.case_beside = a->truth;
         return M3_OK;
     }
@@ -167,6 +179,35 @@ static int write_reports(struct arguments *a, const struct m3_check *result, con
     if (!status) status = m3_cli_reports_write(&a->reports, &subject, error);
     if (!status) status = m3_cli_reports_commit(&a->reports, error);
     m3_blamed_stages_free(&stages);
+    return status;
+}
+
+/* Whether the dump holds the input of the first layer is known before any weight is read. */
+static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    char input[64];
+    struct m3_safetensors *dump = NULL;
+    struct m3_profile *profile = NULL;
+    int status = m3_safetensors_open(&dump, a->names.candidate, error);
+    if (!status) status = m3_profile_open(&profile, a->names.profile, error);
+    snprintf(input, sizeof input, "layers.%" PRId64 ".out", a->names.first_layer - 1);
+    if (!status) {
+        const int has_input = m3_safetensors_find(dump, input) != NULL;
+        const int64_t first = has_input || a->names.map ? a->names.first_layer : 0;
+        const int64_t runs = first > 0 ? 0 : a->row_runs >= 0 ? a->row_runs : m3_honest_runs_of(profile);
+        const struct m3_cli_plan all = { .model = a->names.model,
+                                         .input = &a->input,
+                                         .first = first,
+                                         .end = a->names.end_layer,
+                                         .f32_passes = (int)runs,
+                                         .f64_passes = 2 + (runs > 0),
+                                         .with_bounds = 1,
+                                         .recomputed = 1,
+                                         .writes_taps = 1 };
+        status = m3_cli_plan(&all, notes, error);
+    }
+    m3_profile_close(profile);
+    m3_safetensors_close(dump);
     return status;
 }
 
@@ -221,6 +262,7 @@ int m3_cli_check(int argc, char **argv)
                            .repeat = m3_cli_shell_line(argc, argv) };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status && a.plan) status = plan(&a, &notes, &error);
     else if (!status && a.is_answer) status = check_answer(&a, &notes, &error);
     else if (!status) status = check(&a, &notes, &error);
     m3_cli_reports_end(&a.reports);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "cli/plan.h"
 #include "model/files/cache_file.h"
 #include "model/files/case.h"
 #include "model/files/dump.h"
@@ -77,6 +78,8 @@ static const char help[] =
     "                         slow, and give the same bits as --linear ordered\n"
     "  --ops cuda[,bf16]      compute sparse attention and experts on a GPU (SPEC 15): in fp32, or with the word\n"
     "                         bf16 in bf16 on its tensor cores\n"
+    "  --plan                 print what the run will need (files, bytes, memory, disk, operations, time), and run\n"
+    "                         nothing. No weights are read\n"
     "  --allow-long           allow positions of max_position_embeddings and above\n"
     "  --top N                how many next tokens to print, default 5\n"
     "  --help                 print this text\n"
@@ -89,13 +92,13 @@ struct arguments {
     struct m3_cli_input input;
     int64_t first_layer, end_layer, top;        /* end_layer -1: all */
     int64_t runs;               /* of --profile; 0: as many as it needs */
-    int help, bounds;
+    int help, bounds, plan;
 };
 
 /* clang-format off */
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
-    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS
+    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS, OPT_PLAN
 };
 /* clang-format on */
 
@@ -124,6 +127,7 @@ static const struct option options[] = {
     { "decisions", required_argument, NULL, OPT_DECISIONS },
     { "profile", required_argument, NULL, OPT_PROFILE },
     { "runs", required_argument, NULL, OPT_RUNS },
+    { "plan", no_argument, NULL, OPT_PLAN },
     { NULL, 0, NULL, 0 },
 };
 
@@ -141,6 +145,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_LAYERS: return m3_cli_layers(&a->first_layer, &a->end_layer, optarg, error);
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
     case OPT_BOUNDS: a->bounds = 1; break;
+    case OPT_PLAN: a->plan = 1; break;
     case OPT_COMPANIONS: a->companions = optarg; break;
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 2, 100000, error);
@@ -449,11 +454,26 @@ struct command {
     char *line;
 };
 
+static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const int in_double = a->input.engine == m3_engine_f64(), bounds = a->bounds || a->companions;
+    const struct m3_cli_plan all = { .model = a->model,
+                                     .input = &a->input,
+                                     .first = a->first_layer,
+                                     .end = a->end_layer > 0 ? a->end_layer : 0,
+                                     .f32_passes = !in_double + (a->profile ? (int)(a->runs ? a->runs : 16) : 0),
+                                     .f64_passes = in_double + (a->profile != NULL),
+                                     .with_bounds = bounds,
+                                     .writes_taps = a->dump != NULL };
+    return m3_cli_plan(&all, notes, error);
+}
+
 static int run_command(void *self)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct command *command = self;
-    const int status = run(&command->a, command->line, &notes, &error);
+    const int status = command->a.plan ? plan(&command->a, &notes, &error)
+                                       : run(&command->a, command->line, &notes, &error);
     m3_cli_ops_close(&command->a.input.ops);
     return m3_cli_end(status, &notes, &error);
 }

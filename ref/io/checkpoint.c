@@ -249,6 +249,37 @@ int m3_checkpoint_open_part(struct m3_checkpoint **checkpoint, const char *folde
     return status;
 }
 
+static int64_t size_of(const char *folder, const char *name)
+{
+    struct stat info;
+    char *path = join(folder, name);
+    const int64_t bytes = path && stat(path, &info) == 0 ? (int64_t)info.st_size : -1;
+    free(path);
+    return bytes;
+}
+
+int m3_checkpoint_list(const char *folder, m3_checkpoint_needs *needs, void *self,
+                       void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
+                       struct m3_error *error)
+{
+    struct m3_checkpoint *c = calloc(1, sizeof *c);
+    const struct part part = { needs, self };
+    char *path = join(folder, "model.safetensors.index.json");
+    json_t *index = NULL, *weight_map = NULL;
+    int status = c && path ? M3_OK : m3_fail_memory(error, folder, sizeof *c);
+    if (!status) status = read_index(&index, &weight_map, path, error);
+    if (!status) status = list_files(c, weight_map, &part, path, error);
+    for (int64_t i = 0, k = 0; !status && (i < c->file_count || k < c->skipped_count);) {
+        const int needed = k == c->skipped_count || (i < c->file_count && strcmp(c->names[i], c->skipped[k]) < 0);
+        const char *name = needed ? c->names[i++] : c->skipped[k++];
+        visit(to, name, needed, size_of(folder, name));
+    }
+    json_decref(index);
+    m3_checkpoint_close(c);
+    free(path);
+    return status;
+}
+
 void m3_checkpoint_close(struct m3_checkpoint *checkpoint)
 {
     if (!checkpoint) return;

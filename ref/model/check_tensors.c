@@ -333,18 +333,33 @@ static int count_layers(struct part *part, const char *folder, struct m3_error *
     return status;
 }
 
+static int check_part(const struct part *part, const char *folder, struct m3_error *error)
+{
+    if (part->first >= 0 && part->first < part->end && part->end <= part->layers) return M3_OK;
+    return m3_fail(error, M3_USAGE,
+                   "--layers: got %" PRId64 ":%" PRId64 ", expected A:B with A < B and B at most %" PRId64
+                   ", the layers of %s",
+                   part->first, part->end, part->layers, folder);
+}
+
+int m3_model_list_files(const char *folder, int64_t first, int64_t end,
+                        void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
+                        struct m3_error *error)
+{
+    struct part part = { .first = first, .end = end };
+    int status = count_layers(&part, folder, error);
+    if (!status && end > 0) status = check_part(&part, folder, error);
+    return status ? status : m3_checkpoint_list(folder, end > 0 ? is_needed : NULL, &part, visit, to, error);
+}
+
 int m3_model_open_layers(struct m3_model **model, const char *folder, int64_t first, int64_t end,
                          struct m3_error *notes, struct m3_error *error)
 {
     struct part part = { .first = first, .end = end };
     *model = NULL;
-    const int status = count_layers(&part, folder, error);
+    int status = count_layers(&part, folder, error);
+    if (!status) status = check_part(&part, folder, error);
     if (status) return status;
-    if (first < 0 || first >= end || end > part.layers)
-        return m3_fail(error, M3_USAGE,
-                       "--layers: got %" PRId64 ":%" PRId64 ", expected A:B with A < B and B at most %" PRId64
-                       ", the layers of %s",
-                       first, end, part.layers, folder);
     return open_part(model, folder, &part, notes, error);
 }
 

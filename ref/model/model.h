@@ -61,6 +61,11 @@ int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *
  * after the last layer. M3_USAGE if the model has fewer layers. */
 int m3_model_open_layers(struct m3_model **model, const char *folder, int64_t first, int64_t end,
                          struct m3_error *notes, struct m3_error *error);
+/* Lists the weight files of such a run as m3_checkpoint_list does; end 0: of all layers. Reads config.json and the index
+ * alone. */
+int m3_model_list_files(const char *folder, int64_t first, int64_t end,
+                        void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
+                        struct m3_error *error);
 /* A model whose weights have shapes but NULL data, for comparisons without the weight files. Takes over *config. */
 int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules,
                              struct m3_error *error);

@@ -3,16 +3,24 @@
 #include "base/context.h"
 #include "oracle/error/profile.h"
 #include "oracle/variants/follow.h"
+#include "oracle/variants/honest_rows.h"
 
 struct honest {
     const struct m3_setting *setting;
     int64_t runs;
 };
 
-int m3_honest_can_run(const struct m3_setting *s)
+static int can_be_drawn(const struct m3_profile *profile)
 {
-    const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
-    return how.u == 0x1p-24 && !m3_profile_truncates(s->profile) && s->the_case->p0 == 0;
+    const struct m3_arithmetic how = m3_profile_arithmetic(profile, 1);
+    return how.u == 0x1p-24 && !m3_profile_truncates(profile);
+}
+
+int m3_honest_can_run(const struct m3_setting *s) { return can_be_drawn(s->profile) && s->the_case->p0 == 0; }
+
+int64_t m3_honest_runs_of(const struct m3_profile *profile)
+{
+    return can_be_drawn(profile) ? m3_honest_rows_needed(profile) : 0;
 }
 
 /* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a
