@@ -17,8 +17,8 @@
 
 static const char help[] =
     "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
-    "                   [--layers A:B] [--plan] [--all | --only-failing] [--json] [--html OUT] [--junit OUT] [--spec PATH]\n"
-    "                   [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
+    "                   [--layers A:B] [--plan] [--all | --only-failing] [--json] [--html OUT] [--junit OUT]\n"
+    "                   [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
     "\n"
     "The strict verdict on a dump, in one command. Runs the case in double with error bounds (the truth), compares\n"
     "the dump with it, recomputes every operator from the dump's own inputs, and looks for a known mistake, or\n"
@@ -73,8 +73,8 @@ struct arguments {
 
 /* clang-format off */
 enum {
-    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_LAYERS, OPT_PLAN, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML, OPT_JUNIT, OPT_SPEC,
-    OPT_ROW_RUNS, OPT_HELP
+    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_LAYERS, OPT_PLAN, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML,
+    OPT_JUNIT, OPT_SPEC, OPT_ROW_RUNS, OPT_HELP
 };
 /* clang-format on */
 

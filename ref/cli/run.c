@@ -472,8 +472,8 @@ static int run_command(void *self)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct command *command = self;
-    const int status = command->a.plan ? plan(&command->a, &notes, &error)
-                                       : run(&command->a, command->line, &notes, &error);
+    const int status =
+        command->a.plan ? plan(&command->a, &notes, &error) : run(&command->a, command->line, &notes, &error);
     m3_cli_ops_close(&command->a.input.ops);
     return m3_cli_end(status, &notes, &error);
 }

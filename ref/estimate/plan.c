@@ -63,8 +63,7 @@ static void count_taps(struct m3_pass_plan *plan, const struct m3_config *config
     }
     if (plan->first == 0) plan->tap_elements += 2 * elements(config, M3_TAP_EMBED, plan->T);
     if (plan->end == config->layers)
-        plan->tap_elements +=
-            elements(config, M3_TAP_FINAL_NORM, plan->T) + elements(config, M3_TAP_LOGITS, plan->T);
+        plan->tap_elements += elements(config, M3_TAP_FINAL_NORM, plan->T) + elements(config, M3_TAP_LOGITS, plan->T);
 }
 
 int m3_plan_pass(struct m3_pass_plan *plan, FILE *out, const char *folder, const struct m3_config *config,
