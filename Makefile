@@ -42,7 +42,7 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: compile-commands documents format format-check index power kill-matrix
+.PHONY: answer-power compile-commands documents format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
 help:
@@ -59,6 +59,7 @@ help:
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
 	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: compares a part)'
+	@echo 'make answer-power  which known mistakes are seen in log-probabilities, into ref/oracle/server/POWER.md'
 	@echo 'make kill-matrix   golden/op: which case of an operator, and which golden, catches which known mistake, and'
 	@echo '                   covers which formula, branch, clamp, tie rule and edge of SPEC.md'
 	@echo 'make compile-commands  compile_commands.json, for editors'
@@ -391,6 +392,10 @@ POWER_PAGE := ref/oracle/POWER.md
 POWER_WHOLE := --worlds tiny,mtp,mxfp8,far,local,two --profiles bf16,fp8 --write
 POWER_PART := --worlds tiny --profiles bf16 --mistakes 'act.*,moe.*' --check
 CHECK ?=
+answer-power: setup $(VENV)/ready
+	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/answer_power
+	$(VENV)/bin/python scripts/answer_power.py $(BUILD) $(BUILD)/answer_power --public --write ref/oracle/server/POWER.md
+
 power: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/mistaken_dumps
 	$(VENV)/bin/python scripts/power.py $(BUILD) $(BUILD)/power $(if $(CHECK),$(POWER_PART),$(POWER_WHOLE)) $(POWER_PAGE)

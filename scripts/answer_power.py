@@ -1,14 +1,15 @@
 """Which of the known mistakes (SPEC 7.12) does `m3ref check` see in log-probabilities alone?
 
     python scripts/answer_power.py BUILD FOLDER [--worlds tiny,2,5] [--profiles fp32,bf16,fp8] [--honest 24]
-                                   [--public] [--write PAGE]
+                                   [--public] [--write PAGE] [--from FIGURES ..]
 
 A world is a model with a case of TOKENS tokens: golden/tiny, and the random models of scripts/no_false_alarms.py by
 their seeds. At each position the 20 most likely tokens are given. Every mistake is made in the arithmetic of each
 profile, and judged among honest implementations; so are honest implementations with a seed that no check uses and, with
 --public, answers of the public PyTorch model in that arithmetic. A mistake counts if, without any rounding, it changes
 some log-probability by more than EFFECT, and if the profile does not permit it. --write makes a page of the figures.
-Exit status 1 for an alarm, or if a goal (GOALS, in per cent) is missed.
+FOLDER/figures.json has them; --from reads such files instead of running. Exit status 1 for an alarm, or if a goal
+(GOALS, in per cent) is missed.
 """
 
 import argparse
@@ -69,9 +70,8 @@ def answers(folder, model, case, profile):
     return made
 
 
-def judge(arguments, name, profile):
+def judge(arguments, name, profile, model, case):
     folder = os.path.join(arguments.folder, name)
-    model, case = world(os.path.join(arguments.build, "m3ref"), folder, name)
     files = answers(folder, model, case, profile) if arguments.public else []
     done = subprocess.run([os.path.join(arguments.build, "tests", "answer_power"), model, case, profile,
                            str(arguments.honest), *files], check=True, capture_output=True, text=True)
@@ -81,7 +81,8 @@ def judge(arguments, name, profile):
         rows.append({"world": name, "profile": profile, "kind": kind, "name": what, "verdict": verdict,
                      "quotient": float(quotient), "by": by, "effect": float(effect), "z": float(z), "toward": toward})
         shown = rows[-1]
-        print(f"{name:5} {profile:5} {kind:8} {os.path.basename(what):26} {verdict:8} {quotient:>9} {by:24} {effect:>9} {z} {share} {toward}",
+        print(f"{name:5} {profile:5} {kind:8} {os.path.basename(what):26} {verdict:8} {quotient:>9} {by:24} "
+              f"{effect:>9} {z} {share} {toward}",
               flush=True)
         shown["counts"] = kind == "mistake" and shown["effect"] > EFFECT and what not in PERMITTED.get(profile, ())
     return rows
@@ -94,9 +95,10 @@ def flagged(row):
 def page(rows):
     profiles = list(dict.fromkeys(row["profile"] for row in rows))
     out = ["# Power of log-probabilities", "",
-           "`make answer-power` writes this page (`scripts/answer_power.py`, whose first lines say how). VERDICTS.md 7.18",
-           "describes the statistic.", "",
-           "| profile | mistakes with an effect | flagged | fail | honest answers | alarms |", "|---|---|---|---|---|---|"]
+           "`make answer-power` writes this page (`scripts/answer_power.py`, whose first lines say how). VERDICTS.md",
+           "7.18 describes the statistic.", "",
+           "| profile | mistakes with an effect | flagged | fail | honest answers | alarms |",
+           "|---|---|---|---|---|---|"]
     for profile in profiles:
         some = [row for row in rows if row["profile"] == profile]
         counted = [row for row in some if row["counts"]]
@@ -106,8 +108,8 @@ def page(rows):
                    f"{sum(row['verdict'] == 'fail' for row in counted)} | {len(honest)} | "
                    f"{sum(row['verdict'] != 'pass' for row in honest)} |")
     out += ["", "## Mistake by mistake", "",
-            "`F` fails, `S` is suspect, `-` is not seen; small letters and `.` likewise, where the effect is below 1e-4 or",
-            "the profile permits the mistake. A world is a model with its case; a number is a seed of",
+            "`F` fails, `S` is suspect, `-` is not seen; small letters and `.` likewise, where the effect is below 1e-4",
+            "or the profile permits the mistake. A world is a model with its case; a number is a seed of",
             "`scripts/no_false_alarms.py`.", "", "| world | mistake | effect | " + " | ".join(profiles) + " |",
             "|---|---|---|" + "---|" * len(profiles)]
     table = {}
@@ -140,11 +142,18 @@ def main():
     parser.add_argument("--honest", type=int, default=24)
     parser.add_argument("--public", action="store_true")
     parser.add_argument("--write")
+    parser.add_argument("--from", dest="figures", nargs="+")
     arguments = parser.parse_args()
-    rows = [row for name in arguments.worlds for profile in arguments.profiles
-            for row in judge(arguments, name, profile)]
-    with open(os.path.join(arguments.folder, "figures.json"), "w") as file:
-        json.dump(rows, file)
+    rows = []
+    for path in arguments.figures or []:
+        with open(path) as file:
+            rows += json.load(file)
+    for name in [] if arguments.figures else arguments.worlds:
+        model, case = world(os.path.join(arguments.build, "m3ref"), os.path.join(arguments.folder, name), name)
+        for profile in arguments.profiles:
+            rows += judge(arguments, name, profile, model, case)
+            with open(os.path.join(arguments.folder, "figures.json"), "w") as file:
+                json.dump(rows, file)
     wrong = [f"{row['world']} {row['profile']}: {row['kind']} {row['name']} is called {row['verdict']}"
              for row in rows if row["kind"] != "mistake" and row["verdict"] != "pass"]
     for profile in arguments.profiles:

@@ -1,12 +1,13 @@
-/* answer_power MODEL CASE PROFILE [HONEST [ANSWER.json ..]]: what `m3ref check` says of the log-probabilities of the TOP
- * most likely tokens at each position of the case, if they come from
+/* answer_power MODEL CASE PROFILE [HONEST [ANSWER.json ..]]: what `m3ref check` says of the log-probabilities of the
+ * TOP most likely tokens at each position of the case, if they come from
  *
  *     mistake   each known mistake that can show here, in the arithmetic of the profile
  *     honest    HONEST implementations of the profile, drawn with a seed that no check uses
  *     answer    the files: answers to the same case, from other programs
  *
- * A line for each: kind, name, verdict, worst quotient, what decided, effect: the most that the mistake alone, without
- * rounding, changes a log-probability. The runs of the honest implementations are made once. For scripts/answer_power.py. */
+ * A line for each: kind, name, verdict, worst quotient, what decided, effect (the most that the mistake alone, without
+ * rounding, changes a log-probability), and z, share and name of the mistake of the filter. The honest implementations
+ * run once for all. For scripts/answer_power.py. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -210,7 +210,12 @@ int m3_is_answer(const char *path)
 static int check_text(const char *path, struct m3_error *error)
 {
     char bytes[256];
-    size_t n = begins(bytes, sizeof bytes - 1, path), at = 0;
+    FILE *file;
+    size_t at = 0;
+    const int status = m3_open_stream(&file, path, error);
+    if (status) return status;
+    fclose(file);
+    const size_t n = begins(bytes, sizeof bytes - 1, path);
     bytes[n] = '\0';
     while (at < n && strchr(" \t\r\n", bytes[at]) && bytes[at]) at++;
     if (at == n && n < sizeof bytes - 1)

@@ -1,4 +1,4 @@
-/* The verdict on a server's answer: log-probabilities, compared with those of honest implementations of the profile, and
+/* The verdict on a server's answer: log-probabilities, compared with those of honest implementations of the profile;
  * generated tokens, compared with what the logits allow. SPEC 7.18. */
 #ifndef M3_ORACLE_SERVER_SERVER_H
 #define M3_ORACLE_SERVER_SERVER_H
@@ -9,23 +9,23 @@
 
 /* How the server drew its tokens. */
 struct m3_server_sampling {
-    double temperature; /* 0: greedy */
-    int64_t top_k; /* 0: all */
+    double temperature;         /* 0: greedy */
+    int64_t top_k;              /* 0: all */
     double top_p;
 };
 
 struct m3_server_plan {
-    const struct m3_setting *setting; /* its case is the prompt, with the tokens that m3_server_case adds */
-    const char *name; /* of the answer, as the user gave it */
-    const char *profile; /* the text that names setting->profile */
-    int64_t prompt; /* tokens of the prompt in the case */
-    int64_t runs; /* honest implementations; -1: as many as the profile needs */
+    const struct m3_setting *setting;   /* its case is the prompt, with the tokens that m3_server_case adds */
+    const char *name;                   /* of the answer, as the user gave it */
+    const char *profile;                /* the text that names setting->profile */
+    int64_t prompt;                     /* tokens of the prompt in the case */
+    int64_t runs;                       /* honest implementations; -1: as many as the profile needs */
     uint64_t seed;
-    int judges_tokens; /* the sampling is known: the generated tokens are judged too */
-    int processed; /* log-probabilities are of logits / temperature */
-    int no_causes; /* known mistakes and readings are not tried */
+    int judges_tokens;                  /* the sampling is known: the generated tokens are judged too */
+    int processed;                      /* log-probabilities are of logits / temperature */
+    int no_causes;                      /* known mistakes and readings are not tried */
     struct m3_server_sampling sampling;
-    void (*progress)(void *self, const char *part, int64_t run, int64_t runs); /* or NULL */
+    void (*progress)(void *self, const char *part, int64_t run, int64_t runs);  /* or NULL */
     void *progress_self;
 };
 
@@ -33,26 +33,26 @@ struct m3_server_plan {
 struct m3_server_place {
     int64_t place;
     int generated;
-    int32_t chosen; /* -1: unknown */
-    int64_t ids; /* log-probabilities */
-    double nearest, honest; /* rms distance to the nearest run; the largest of an honest run. NaN: no ids */
-    int32_t worst; /* the id that is farthest from the truth, with both numbers */
+    int32_t chosen;             /* -1: unknown */
+    int64_t ids;                /* log-probabilities */
+    double nearest, honest;     /* rms distance to the nearest run; the largest of an honest run. NaN: no ids */
+    int32_t worst;              /* the id that is farthest from the truth, with both numbers */
     double got, want;
-    double deficit, margin; /* logits: how far the token is below what sampling allows; what rounding may do there */
-    enum m3_verdict verdict; /* fail: no honest run explains it */
+    double deficit, margin;     /* logits: how far the token is below what sampling allows; what rounding may do */
+    enum m3_verdict verdict;    /* fail: no honest run explains it */
 };
 
-enum { M3_SERVER_SHARES = 4 }; /* 50, 75, 90, 100 % of the positions */
+enum { M3_SERVER_SHARES = 4 };  /* 50, 75, 90, 100 % of the positions */
 
 struct m3_server {
     const char *form;
-    int64_t tokens, runs, stages, judged, failed, suspect; /* positions; tokens: of the sequence */
-    struct m3_server_place *places; /* [count] in the order of the sequence */
+    int64_t tokens, runs, stages, judged, failed, suspect;      /* positions; tokens: of the sequence */
+    struct m3_server_place *places;                             /* [count] in the order of the sequence */
     int64_t count;
-    const struct m3_server_place *first; /* the first that no honest run explains; NULL: none */
+    const struct m3_server_place *first;        /* the first that no honest run explains; NULL: none */
     double nearest[M3_SERVER_SHARES], nearest_largest[M3_SERVER_SHARES];
-    double error, error_largest; /* 75 % of the positions, from the truth */
-    double quotient; /* the worst, of what is suspect */
+    double error, error_largest;                /* 75 % of the positions, from the truth */
+    double quotient;                            /* the worst, of what is suspect */
     const char *by; /* the quantile that decided: "75 % of the positions"; NULL: none did */
     enum m3_verdict distances; /* by log-probabilities alone */
     int is_fine; /* the profile stores everything in float */

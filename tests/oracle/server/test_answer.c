@@ -2,9 +2,9 @@
  *
  * Seen to fail with: probabilities taken for log-probabilities; entries that stay unsorted; a prompt that is not
  * compared; the ids of an echoed prompt counted as generated; an id of V accepted; NaN accepted. */
-#include <math.h>
-
 #include "files.h"
+
+#include <math.h>
 
 #include "oracle/server/answer.h"
 
@@ -228,12 +228,17 @@ START_TEST(dumps)
 }
 END_TEST
 
-static void add_tests(TCase *tests)
+Suite *m3_suite(void)
 {
-    tcase_add_loop_test(tests, same_numbers, 0, sizeof forms / sizeof *forms);
-    tcase_add_test(tests, same_tokens);
-    tcase_add_test(tests, other_prompt);
-    tcase_add_loop_test(tests, refusals, 0, sizeof refused / sizeof *refused);
-    tcase_add_test(tests, special_values);
-    tcase_add_test(tests, dumps);
+    Suite *s = suite_create("answer");
+    TCase *t = tcase_create("answer");
+    suite_add_tcase(s, t);
+    tcase_add_checked_fixture(t, make_folder, remove_folder);
+    tcase_add_loop_test(t, same_numbers, 0, sizeof forms / sizeof *forms);
+    tcase_add_test(t, same_tokens);
+    tcase_add_test(t, other_prompt);
+    tcase_add_loop_test(t, refusals, 0, sizeof refused / sizeof *refused);
+    tcase_add_test(t, special_values);
+    tcase_add_test(t, dumps);
+    return s;
 }

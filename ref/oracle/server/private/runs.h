@@ -28,9 +28,9 @@ struct m3_told {
     double *logprobs;           /* [entries] */
     double *other;              /* [entries] NULL, or: what another row says of the same ids */
     int32_t *top;               /* [count] its most likely token */
-    double *deficit; /* [count] logits: how far the chosen token is below what sampling allows; <= 0: allowed */
-    double *top_deficit; /* [count] how far the most likely entry is below the most likely token; 0: none */
-    double *surprise, *variance; /* [count] ln p of the chosen token minus its mean, and its variance, while sampling */
+    double *deficit;            /* [count] logits: how far the chosen token is below what sampling allows */
+    double *top_deficit;        /* [count] how far the most likely entry is below the most likely token; 0: none */
+    double *surprise, *variance;        /* [count] ln p of the sampled token minus its mean; its variance */
 };
 
 /* How a program computes ln softmax: in double, or in float by one of two formulas. */
