@@ -283,3 +283,13 @@ void m3_matrix_find(struct m3_matrix *matrix, const struct m3_tensor_source *sou
     matrix->weight.rows = s.rows;
     matrix->weight.cols = s.cols;
 }
+
+int m3_is_of_activations(const char *name)
+{
+    static const char *const ends[] = { ".input_scale", ".input_global_scale", ".output_scale", ".k_scale",
+                                        ".v_scale",     ".q_scale",            ".k_global_scale", ".v_global_scale" };
+    const char *last = strrchr(name, '.');
+    for (size_t i = 0; last && i < sizeof ends / sizeof *ends; i++)
+        if (strcmp(last, ends[i]) == 0) return 1;
+    return 0;
+}

@@ -43,4 +43,8 @@ int m3_matrix_is_coded(const struct m3_tensor_source *source, const char *name);
 void m3_matrix_find(struct m3_matrix *matrix, const struct m3_tensor_source *source, const char *name, int64_t rows,
                     int64_t cols, const struct m3_matrix_report *report);
 
+/* Does a tensor of this name hold scales of activations, or of cached keys and values? Quantised checkpoints have them
+ * beside their weights. */
+int m3_is_of_activations(const char *name);
+
 #endif

@@ -188,17 +188,6 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Scales of activations and of cached keys and values, which quantised checkpoints hold beside their weights. */
-static int is_of_activations(const char *name)
-{
-    static const char *const ends[] = { ".input_scale", ".input_global_scale", ".output_scale", ".k_scale",
-                                        ".v_scale",     ".q_scale",            ".k_global_scale", ".v_global_scale" };
-    const char *last = strrchr(name, '.');
-    for (size_t i = 0; last && i < sizeof ends / sizeof *ends; i++)
-        if (strcmp(last, ends[i]) == 0) return 1;
-    return 0;
-}
-
 /* Reports tensors that no row has claimed. Tensors of multi-token prediction under other names, of an index branch that
  * the config switches off, and scales of activations are notes. */
 static void report_extra(struct binder *b, struct m3_error *notes)
@@ -220,7 +209,7 @@ static void report_extra(struct binder *b, struct m3_error *notes)
             index++;
             continue;
         }
-        if (config->is_requantised && is_of_activations(tensor->name)) {
+        if (config->is_requantised && m3_is_of_activations(tensor->name)) {
             activations++;
             continue;
         }
