@@ -90,6 +90,7 @@ void m3_recompute_round_input(struct m3_recomputing *m, const char *point)
 static int holds_weights(const struct m3_weight *w, double u)
 {
     if (w->dtype == M3_F8_E4M3) return w->scaling != M3_SCALE_128X128 || u >= 0x1p-8;
+    if (w->scaling == M3_SCALE_MXFP4) return 1;
     return w->dtype == M3_BF16 || (w->dtype == M3_F16 && u <= 0x1p-10);
 }
 
