@@ -22,32 +22,32 @@ enum m3_scaling {
     M3_SCALE_MX32,          /* F8_E4M3; ue8m0 bytes [rows, ceil(cols/32)]: 2^(byte - 127), 255 is NaN */
     M3_SCALE_NVFP4,         /* F4_E2M1; F8_E4M3 [rows, cols/16], times `global`, or divided by it */
     M3_SCALE_MXFP4,         /* F4_E2M1; ue8m0 bytes [rows, cols/32] */
-    M3_SCALE_INT4,          /* I4, less a zero point; a row of codes is padded to 8; float scales [rows, cols/group] */
-    M3_SCALE_INT4_PAIRS,    /* I4 in two's complement: a byte holds one column of rows 2r and 2r + 1; the same scales */
+    M3_SCALE_INT4, /* I4, less a zero point; a row of codes is padded to 8; float scales [rows, cols/group] */
+    M3_SCALE_INT4_PAIRS, /* I4 in two's complement: a byte holds one column of rows 2r and 2r + 1; the same scales */
 };
 
 struct m3_weight {
-    const void *data;       /* [rows, cols] of dtype, row-major, any alignment */
-    const void *scales;     /* NULL if unscaled; any alignment */
-    const void *zeros;      /* M3_SCALE_INT4: I32 [ceil(rows/8), cols/group], rows 8r .. 8r + 7 in the nibbles of a
+    const void *data; /* [rows, cols] of dtype, row-major, any alignment */
+    const void *scales; /* NULL if unscaled; any alignment */
+    const void *zeros; /* M3_SCALE_INT4: I32 [ceil(rows/8), cols/group], rows 8r .. 8r + 7 in the nibbles of a
                              * number, the first in the lowest; NULL: every zero point is 8 */
-    enum m3_dtype dtype, scale_dtype;   /* scale_dtype: of a 4-bit form */
+    enum m3_dtype dtype, scale_dtype; /* scale_dtype: of a 4-bit form */
     enum m3_scaling scaling;
-    int64_t rows, cols;     /* a vector is one row */
-    int64_t group;          /* of a 4-bit form */
-    double global;          /* of M3_SCALE_NVFP4 */
-    int divides;            /* by `global`: compressed-tensors; otherwise multiplied: ModelOpt */
-    uint64_t id;            /* unique in a model, > 0: the key under which a device may keep a copy */
+    int64_t rows, cols; /* a vector is one row */
+    int64_t group; /* of a 4-bit form */
+    double global; /* of M3_SCALE_NVFP4 */
+    int divides; /* by `global`: compressed-tensors; otherwise multiplied: ModelOpt */
+    uint64_t id; /* unique in a model, > 0: the key under which a device may keep a copy */
 };
 
 /* One routed expert. */
 struct m3_expert {
-    struct m3_weight w1, w3, w2;        /* gate [F,H], up [F,H], down [H,F] */
+    struct m3_weight w1, w3, w2; /* gate [F,H], up [F,H], down [H,F] */
 };
 
-size_t m3_dtype_bytes(enum m3_dtype dtype);                 /* 0 for codes of 4 bits */
-const char *m3_dtype_name(enum m3_dtype dtype);             /* as safetensors spells it: "BF16" */
-enum m3_dtype m3_dtype_named(const char *name);             /* M3_DTYPES if unknown, or of 4 bits */
+size_t m3_dtype_bytes(enum m3_dtype dtype); /* 0 for codes of 4 bits */
+const char *m3_dtype_name(enum m3_dtype dtype); /* as safetensors spells it: "BF16" */
+enum m3_dtype m3_dtype_named(const char *name); /* M3_DTYPES if unknown, or of 4 bits */
 
 /* Is the weight a matrix of codes of 4 bits? */
 int m3_weight_is_packed(const struct m3_weight *w);

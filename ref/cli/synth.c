@@ -47,7 +47,8 @@ static int dtype_named(enum m3_synth_dtype *dtype, const char *name, struct m3_e
             *dtype = (enum m3_synth_dtype)i;
             return M3_OK;
         }
-    return m3_fail(error, M3_USAGE, "--dtype: got %s, expected f32, bf16, f8_block, mxfp8, nvfp4, mxfp4 or w4a16", name);
+    return m3_fail(error, M3_USAGE, "--dtype: got %s, expected f32, bf16, f8_block, mxfp8, nvfp4, mxfp4 or w4a16",
+                   name);
 }
 
 int m3_cli_synth(int argc, char **argv)

@@ -87,8 +87,7 @@ static int count_spec(void *self, const struct m3_tensor_spec *spec)
         if (ends_in(spec->name, ".eh_proj.weight")) count /= 2;
     }
     int64_t cols = count / rows;
-    const struct coded in =
-        spec->row->dtype == M3_TENSOR_MATRIX ? coded(walk, rows, cols) : (struct coded){ 0 };
+    const struct coded in = spec->row->dtype == M3_TENSOR_MATRIX ? coded(walk, rows, cols) : (struct coded){ 0 };
     row->tensors++;
     row->parameters += count;
     row->scales += in.tensors;
@@ -128,8 +127,8 @@ static void count_problem(void *self, const char *path, const char *tensor, cons
 /* The parameters in a tensor: of codes, the size of their matrix; of what belongs to codes, 0. */
 static int64_t parameters_in(const struct m3_checkpoint *files, const struct m3_tensor *tensor)
 {
-    static const char *const beside[] = { ".weight_scale_inv", ".weight_scale", ".weight_global_scale", ".weight_scale_2",
-                                          ".weight_shape",     ".weight_zero_point" };
+    static const char *const beside[] = { ".weight_scale_inv", ".weight_scale", ".weight_global_scale",
+                                          ".weight_scale_2",   ".weight_shape", ".weight_zero_point" };
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
         if (ends_in(tensor->name, beside[i])) return 0;
     const int is_packed = ends_in(tensor->name, ".weight_packed");

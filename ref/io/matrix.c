@@ -265,7 +265,9 @@ int m3_matrix_is_coded(const struct m3_tensor_source *source, const char *name)
 void m3_matrix_find(struct m3_matrix *matrix, const struct m3_tensor_source *source, const char *name, int64_t rows,
                     int64_t cols, const struct m3_matrix_report *report)
 {
-    struct search s = { .matrix = matrix, .source = source, .report = report, .name = name, .rows = rows, .cols = cols };
+    struct search s = {
+        .matrix = matrix, .source = source, .report = report, .name = name, .rows = rows, .cols = cols
+    };
     *matrix = (struct m3_matrix){ 0 };
     s.codes = find(&s, "", &s.path);
     if (!s.codes) s.codes = find(&s, "_packed", &s.path);
@@ -286,8 +288,8 @@ void m3_matrix_find(struct m3_matrix *matrix, const struct m3_tensor_source *sou
 
 int m3_is_of_activations(const char *name)
 {
-    static const char *const ends[] = { ".input_scale", ".input_global_scale", ".output_scale", ".k_scale",
-                                        ".v_scale",     ".q_scale",            ".k_global_scale", ".v_global_scale" };
+    static const char *const ends[] = { ".input_scale", ".input_global_scale", ".output_scale",  ".k_scale", ".v_scale",
+                                        ".q_scale",     ".k_global_scale",     ".v_global_scale" };
     const char *last = strrchr(name, '.');
     for (size_t i = 0; last && i < sizeof ends / sizeof *ends; i++)
         if (strcmp(last, ends[i]) == 0) return 1;

@@ -18,15 +18,15 @@
 struct m3_tensor_source {
     const struct m3_tensor *(*find)(const void *files, const char *name, const char **path);
     const void *files;
-    const char *home;                   /* named in a message about a tensor that is missing */
+    const char *home; /* named in a message about a tensor that is missing */
 };
 
 enum { M3_MATRIX_TENSORS = 6 };
 
 struct m3_matrix {
     struct m3_weight weight;
-    const struct m3_tensor *of[M3_MATRIX_TENSORS];      /* all tensors of the matrix; the first are the numbers */
-    int count;                                          /* 0: there is no such matrix */
+    const struct m3_tensor *of[M3_MATRIX_TENSORS]; /* all tensors of the matrix; the first are the numbers */
+    int count; /* 0: there is no such matrix */
 };
 
 /* Receives the problems that are found: a file, a tensor and what is wrong with it. */

@@ -262,7 +262,8 @@ static void report_extra(struct binder *b, struct m3_error *notes)
         m3_fail(notes, M3_OK, "%s: %" PRId64 " scales of activations are not used: the reference rounds no activation",
                 m3_checkpoint_config_path(files), activations);
     if (b->cast && config->type != M3_TYPE_M2)
-        m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of routers or of the patch embedding are not in F32, as released",
+        m3_fail(notes, M3_OK,
+                "%s: %" PRId64 " tensors of routers or of the patch embedding are not in F32, as released",
                 m3_checkpoint_config_path(files), b->cast);
     int otherwise_named = mtp && !b->model->mtp_modules;
     if (config->mtp_modules != b->model->mtp_modules && !otherwise_named)

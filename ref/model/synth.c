@@ -37,7 +37,9 @@ struct synth {
 };
 
 static uint64_t item_bytes(const struct m3_synth_tensor *item)
-{ return (uint64_t)item->count * m3_dtype_bytes(item->dtype); }
+{
+    return (uint64_t)item->count * m3_dtype_bytes(item->dtype);
+}
 
 static int add_item(struct synth *s, const struct m3_synth_tensor *made)
 {
@@ -82,18 +84,28 @@ static const struct form {
 } forms[M3_SYNTH_DTYPES] = {
     [M3_SYNTH_BF16] = { "bf16", 1, { { 0 } } },
     [M3_SYNTH_F32] = { "f32", 1, { { 0 } } },
-    [M3_SYNTH_F8_BLOCK] = { "f8_block", 1, { { "", M3_SYNTH_EIGHTHS, M3_F8_E4M3, 1, 1 },
-                                             { "_scale_inv", M3_SYNTH_BLOCKS, M3_F32, 128, 128 } } },
-    [M3_SYNTH_MXFP8] = { "mxfp8", 1, { { "", M3_SYNTH_EIGHTHS, M3_F8_E4M3, 1, 1 },
-                                       { "_scale_inv", M3_SYNTH_POWERS, M3_U8, 1, 32 } } },
-    [M3_SYNTH_NVFP4] = { "nvfp4", 16, { { "_packed", M3_SYNTH_PAIRS, M3_U8, 1, 2 },
-                                        { "_scale", M3_SYNTH_GROUPS, M3_F8_E4M3, 1, 16 },
-                                        { "_global_scale", M3_SYNTH_GLOBAL, M3_F32, 0, 1 } } },
-    [M3_SYNTH_MXFP4] = { "mxfp4", 32, { { "_packed", M3_SYNTH_PAIRS, M3_U8, 1, 2 },
-                                        { "_scale", M3_SYNTH_SMALL_POWERS, M3_U8, 1, 32 } } },
-    [M3_SYNTH_W4A16] = { "w4a16", 32, { { "_packed", M3_SYNTH_WORDS, M3_I32, 1, 8 },
-                                        { "_scale", M3_SYNTH_GROUP_SCALES, M3_BF16, 1, 32 },
-                                        { "_shape", M3_SYNTH_SIZES, M3_I64, 0, 2 } } },
+    [M3_SYNTH_F8_BLOCK] = { "f8_block",
+                            1,
+                            { { "", M3_SYNTH_EIGHTHS, M3_F8_E4M3, 1, 1 },
+                              { "_scale_inv", M3_SYNTH_BLOCKS, M3_F32, 128, 128 } } },
+    [M3_SYNTH_MXFP8] = { "mxfp8",
+                         1,
+                         { { "", M3_SYNTH_EIGHTHS, M3_F8_E4M3, 1, 1 },
+                           { "_scale_inv", M3_SYNTH_POWERS, M3_U8, 1, 32 } } },
+    [M3_SYNTH_NVFP4] = { "nvfp4",
+                         16,
+                         { { "_packed", M3_SYNTH_PAIRS, M3_U8, 1, 2 },
+                           { "_scale", M3_SYNTH_GROUPS, M3_F8_E4M3, 1, 16 },
+                           { "_global_scale", M3_SYNTH_GLOBAL, M3_F32, 0, 1 } } },
+    [M3_SYNTH_MXFP4] = { "mxfp4",
+                         32,
+                         { { "_packed", M3_SYNTH_PAIRS, M3_U8, 1, 2 },
+                           { "_scale", M3_SYNTH_SMALL_POWERS, M3_U8, 1, 32 } } },
+    [M3_SYNTH_W4A16] = { "w4a16",
+                         32,
+                         { { "_packed", M3_SYNTH_WORDS, M3_I32, 1, 8 },
+                           { "_scale", M3_SYNTH_GROUP_SCALES, M3_BF16, 1, 32 },
+                           { "_shape", M3_SYNTH_SIZES, M3_I64, 0, 2 } } },
 };
 
 /* A matrix in codes, with its scales. */
@@ -107,7 +119,9 @@ static int plan_parts(struct synth *s, const struct m3_tensor_spec *spec, int ex
                        s->config_path, spec->name, cols, form->multiple, form->name);
     for (int i = 0; i < MOST_PARTS && form->parts[i].suffix && !status; i++) {
         const struct part *p = &form->parts[i];
-        struct m3_synth_tensor item = { .dtype = p->dtype, .kind = p->kind, .exponent = exponent, .sizes = { rows, cols } };
+        struct m3_synth_tensor item = {
+            .dtype = p->dtype, .kind = p->kind, .exponent = exponent, .sizes = { rows, cols }
+        };
         snprintf(item.name, sizeof item.name, "%s%s", spec->name, p->suffix);
         item.rank = p->tall ? 2 : 1;
         item.shape[0] = p->tall ? (rows + p->tall - 1) / p->tall : p->wide;
@@ -209,8 +223,7 @@ static int write_config(const struct synth *s, enum m3_scaling stated)
     if (status) return status;
     char *text = malloc(CONFIG_BYTES + 1);
     size_t size = text ? fread(text, 1, CONFIG_BYTES, file) : 0;
-    if (!text || ferror(file) || !feof(file))
-        status = m3_fail(s->error, M3_IO, "%s: cannot be copied", s->config_path);
+    if (!text || ferror(file) || !feof(file)) status = m3_fail(s->error, M3_IO, "%s: cannot be copied", s->config_path);
     if (!status && !m3_synth_states(s->dtype, stated)) {
         char *changed;
         status = m3_synth_config(&changed, text, size, s->dtype, s->config_path, s->error);
@@ -244,7 +257,9 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
                    int64_t modules, struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
                    struct m3_error *notes, struct m3_error *error)
 {
-    struct synth s = { .config_path = config_path, .folder = folder, .seed = seed, .dtype = dtype, .progress = progress, .error = error };
+    struct synth s = {
+        .config_path = config_path, .folder = folder, .seed = seed, .dtype = dtype, .progress = progress, .error = error
+    };
     struct m3_config config = { 0 };
 
     int status = m3_config_read(&config, config_path, notes, error);
@@ -258,7 +273,6 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     if (!status && s.shards > 1) status = write_index(&s);
     /* The config is last: without it the folder is no model. */
     if (!status) status = write_config(&s, config.matrix_scaling);
-
 
     *totals = (struct m3_synth_totals){ s.count, s.shards, s.total };
     free(s.piece);

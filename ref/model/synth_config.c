@@ -7,7 +7,7 @@
 int m3_synth_states(enum m3_synth_dtype dtype, enum m3_scaling stated)
 {
     static const enum m3_scaling forms[M3_SYNTH_DTYPES] = {
-        [M3_SYNTH_F8_BLOCK] = M3_SCALE_128X128, [M3_SYNTH_MXFP8] = M3_SCALE_MX32,  [M3_SYNTH_NVFP4] = M3_SCALE_NVFP4,
+        [M3_SYNTH_F8_BLOCK] = M3_SCALE_128X128, [M3_SYNTH_MXFP8] = M3_SCALE_MX32, [M3_SYNTH_NVFP4] = M3_SCALE_NVFP4,
         [M3_SYNTH_MXFP4] = M3_SCALE_MXFP4,      [M3_SYNTH_W4A16] = M3_SCALE_INT4,
     };
     return dtype == M3_SYNTH_BF16 || dtype == M3_SYNTH_F32 || forms[dtype] == stated;

@@ -211,7 +211,13 @@ START_TEST(extreme_scales)
     double wide[4];
     float narrow[4];
     for (int i = 0; i < 3; i++) {
-        struct m3_weight w = { .data = codes, .scales = scales + i, .dtype = M3_F8_E4M3, .scaling = M3_SCALE_MX32, .rows = 1, .cols = 4, .id = 1 };
+        struct m3_weight w = { .data = codes,
+                               .scales = scales + i,
+                               .dtype = M3_F8_E4M3,
+                               .scaling = M3_SCALE_MX32,
+                               .rows = 1,
+                               .cols = 4,
+                               .id = 1 };
         m3_expand_f64(wide, &w, 0, 0, 4);
         m3_expand_f32(narrow, &w, 0, 0, 4);
         for (int j = 0; j < 4; j++) {
@@ -220,7 +226,9 @@ START_TEST(extreme_scales)
         }
         ck_assert(i < 2 || (isnan(narrow[0]) && isnan(narrow[3])));
     }
-    struct m3_weight w = { .data = codes, .scales = scales, .dtype = M3_F8_E4M3, .scaling = M3_SCALE_MX32, .rows = 1, .cols = 4, .id = 1 };
+    struct m3_weight w = {
+        .data = codes, .scales = scales, .dtype = M3_F8_E4M3, .scaling = M3_SCALE_MX32, .rows = 1, .cols = 4, .id = 1
+    };
     m3_expand_f32(narrow, &w, 0, 0, 4);
     ck_assert(isinf(narrow[0]));
     w.scales = scales + 1;

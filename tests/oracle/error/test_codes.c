@@ -10,8 +10,12 @@ enum { ROWS = 64, WIDTH = 300 };
 
 enum engine { Q8_0, Q8_K, NVFP4, NVFP4_STATIC, MXFP4_DOWN, MXFP4_UP, ENGINES };
 static const char *const rules[ENGINES] = {
-    "{\"dtype\": \"q8_0\"}", "{\"dtype\": \"q8_k\"}", "{\"dtype\": \"nvfp4\"}", "{\"dtype\": \"nvfp4\"}",
-    "{\"dtype\": \"mxfp4\", \"exponent\": \"down\"}", "{\"dtype\": \"mxfp4\", \"exponent\": \"up\"}",
+    "{\"dtype\": \"q8_0\"}",
+    "{\"dtype\": \"q8_k\"}",
+    "{\"dtype\": \"nvfp4\"}",
+    "{\"dtype\": \"nvfp4\"}",
+    "{\"dtype\": \"mxfp4\", \"exponent\": \"down\"}",
+    "{\"dtype\": \"mxfp4\", \"exponent\": \"up\"}",
 };
 static const int groups[ENGINES] = { 32, 256, 16, 16, 32, 32 };
 
@@ -38,7 +42,7 @@ static double e4m3(double x)
     return nearest_of(x, table, 127);
 }
 
-static double f16(double x)             /* of normal numbers */
+static double f16(double x) /* of normal numbers */
 {
     int exponent;
     const double mantissa = frexp(x, &exponent);
@@ -53,8 +57,10 @@ static void read_group(double *out, const double *x, int n, double tensor, enum 
     for (int i = 0; i < n; i++) {
         const float d = (float)most / 127;
         const double global = tensor / 2688 * (engine == NVFP4_STATIC ? 16 : 1);
-        const double block = engine <= Q8_K ? 0 : engine <= NVFP4_STATIC ? e4m3(most / 6 / global) * global
-                             : engine == MXFP4_DOWN ? exp2(floor(log2(most)) - 2) : exp2(ceil(log2(most / 6)));
+        const double block = engine <= Q8_K           ? 0
+                             : engine <= NVFP4_STATIC ? e4m3(most / 6 / global) * global
+                             : engine == MXFP4_DOWN   ? exp2(floor(log2(most)) - 2)
+                                                      : exp2(ceil(log2(most / 6)));
         if (most == 0) out[i] = 0;
         else if (engine <= Q8_K) out[i] = round(x[i] / (double)d) * (engine == Q8_0 ? f16((double)d) : (double)d);
         else out[i] = block == 0 ? 0 : e2m1(x[i] / block) * block;

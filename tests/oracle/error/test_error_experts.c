@@ -227,8 +227,10 @@ static void make_big(struct big *b, double scale, uint64_t *state)
     for (int e = 0; e < BIG_E; e++) {
         const float *w = b->w + 3 * e * each;
         b->experts[e].w1 = (struct m3_weight){ .data = w, .dtype = M3_F32, .rows = BIG_F, .cols = BIG_H, .id = 1 };
-        b->experts[e].w3 = (struct m3_weight){ .data = w + each, .dtype = M3_F32, .rows = BIG_F, .cols = BIG_H, .id = 1 };
-        b->experts[e].w2 = (struct m3_weight){ .data = w + 2 * each, .dtype = M3_F32, .rows = BIG_H, .cols = BIG_F, .id = 1 };
+        b->experts[e].w3 =
+            (struct m3_weight){ .data = w + each, .dtype = M3_F32, .rows = BIG_F, .cols = BIG_H, .id = 1 };
+        b->experts[e].w2 =
+            (struct m3_weight){ .data = w + 2 * each, .dtype = M3_F32, .rows = BIG_H, .cols = BIG_F, .id = 1 };
     }
 }
 

@@ -71,7 +71,13 @@ START_TEST(scales)
 {
     const unsigned char codes[130 * 3] = { 0x38 };
     float scales[2] = { 0.25f, 2 };
-    struct m3_weight w = { .data = codes, .scales = scales, .dtype = M3_F8_E4M3, .scaling = M3_SCALE_128X128, .rows = 130, .cols = 3, .id = 1 };
+    struct m3_weight w = { .data = codes,
+                           .scales = scales,
+                           .dtype = M3_F8_E4M3,
+                           .scaling = M3_SCALE_128X128,
+                           .rows = 130,
+                           .cols = 3,
+                           .id = 1 };
     ck_assert_int_eq(m3_bound_weight_roundings(&w, 0x1p-24), 0);
     scales[1] = 1 / 3.0f;
     ck_assert_int_eq(m3_bound_weight_roundings(&w, 0x1p-24), 1);
