@@ -150,9 +150,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     a->input.quiet = 1;
     a->is_answer = m3_is_answer(a->names.candidate);
     if (a->is_answer && (a->plan || a->names.end_layer || a->reports.html || a->reports.junit || a->only_failing))
-        return m3_fail(error, M3_USAGE,
-                       "check: got a server's answer with --plan, --layers, --html, --junit or --only-failing, expected "
-                       "a dump");
+        return m3_fail(
+            error, M3_USAGE,
+            "check: got a server's answer with --plan, --layers, --html, --junit or --only-failing, expected "
+            "a dump");
     if (a->is_answer && a->truth) return m3_fail(error, M3_USAGE, "--truth: got a server's answer, expected a dump");
     if (!a->is_answer && m3_cli_answer_given(&a->answer))
         return m3_fail(error, M3_USAGE,
