@@ -29,7 +29,7 @@ GOALS = {"fp32": 90, "bf16": 75, "fp8": 75}
 # Engines of the public model: dtype, attention, rounding of inputs (scripts/engine_roundings.py).
 PUBLIC = {"fp32": (("f32", "eager", None), ("f32", "sdpa", None)),
           "bf16": (("bf16", "eager", None), ("bf16", "sdpa", None)),
-          "fp8": (("bf16", "eager", "act_block"), ("bf16", "sdpa", "act_block"))}
+          "fp8": (("bf16", "eager", "act_mx"), ("bf16", "sdpa", "act_mx"))}
 
 
 def public_answer(model, case, out, dtype, attention, rounding):

@@ -140,6 +140,27 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     return M3_OK;
 }
 
+/* Some options are for dumps alone, some for answers. */
+static int check_kind(const struct arguments *a, struct m3_error *error)
+{
+    const struct {
+        const char *option;
+        int is_given;
+    } of_dumps[] = {
+        { "--truth", a->truth != NULL }, { "--html", a->reports.html != NULL }, { "--junit", a->reports.junit != NULL },
+        { "--spec", a->spec != NULL },   { "--only-failing", a->only_failing }, { "--layers", a->names.end_layer > 0 },
+        { "--plan", a->plan },
+    };
+    if (!a->is_answer && m3_cli_answer_given(&a->answer))
+        return m3_fail(
+            error, M3_USAGE,
+            "--temperature, --top-k, --top-p, --processed, --no-causes: got a dump, expected a server's answer");
+    for (size_t i = 0; a->is_answer && i < sizeof of_dumps / sizeof *of_dumps; i++)
+        if (of_dumps[i].is_given)
+            return m3_fail(error, M3_USAGE, "%s: got a server's answer, expected a dump", of_dumps[i].option);
+    return M3_OK;
+}
+
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
@@ -149,16 +170,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     a->input.quiet = 1;
     a->is_answer = m3_is_answer(a->names.candidate);
-    if (a->is_answer && (a->plan || a->names.end_layer || a->reports.html || a->reports.junit || a->only_failing))
-        return m3_fail(
-            error, M3_USAGE,
-            "check: got a server's answer with --plan, --layers, --html, --junit or --only-failing, expected "
-            "a dump");
-    if (a->is_answer && a->truth) return m3_fail(error, M3_USAGE, "--truth: got a server's answer, expected a dump");
-    if (!a->is_answer && m3_cli_answer_given(&a->answer))
-        return m3_fail(error, M3_USAGE,
-                       "--temperature, --top-k, --top-p, --processed, --no-causes: got a dump, expected "
-                       "a server's answer");
+    status = check_kind(a, error);
+    if (status) return status;
     if (a->is_answer && !a->input.case_path && !a->input.ids) return M3_OK;     /* the answer may hold the ids */
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
     if (!a->plan && !a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
