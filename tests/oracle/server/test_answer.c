@@ -1,7 +1,7 @@
 /* What servers answer, read: every form gives the same numbers, and what is no answer is refused by name.
  *
- * Seen to fail with: probabilities taken for log-probabilities; entries that stay unsorted; a prompt that is not
- * compared; the ids of an echoed prompt counted as generated; an id of V accepted; NaN accepted. */
+ * Seen to fail with: probabilities taken for log-probabilities; a token that is twice in a position; an id of V
+ * accepted; an echoed prompt left among the generated tokens. */
 #include "files.h"
 
 #include <math.h>
