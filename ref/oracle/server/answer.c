@@ -77,7 +77,7 @@ static int add(struct m3_reader *r, int32_t id, double logprob)
 
 int m3_reader_add(struct m3_reader *r, int32_t id, const json_t *value, enum m3_reader_scale scale, const char *where)
 {
-    double logprob;
+    double logprob = 0;
     int status = read_value(r, &logprob, value, scale, where);
     if (status) return status;
     r->answer->places[r->answer->count - 1].listed = 1;
@@ -119,7 +119,7 @@ int m3_reader_end(struct m3_reader *r, const json_t *chosen_value, enum m3_reade
 {
     struct m3_answer *a = r->answer;
     const struct m3_answer_place *p = &a->places[a->count - 1];
-    double own;
+    double own = 0;
     char got[96];
     int status = M3_OK;
     if (chosen_value && !json_is_null(chosen_value) && p->chosen >= 0) {

@@ -178,7 +178,7 @@ static int read_pairs(struct m3_reader *r, const json_t *tokens, const json_t *t
                       int32_t *ids, const char *where)
 {
     char at[WHERE], entry[WHERE + 64];
-    const json_t *value;
+    const json_t *value = NULL;
     int status = M3_OK;
     const size_t n = json_array_size(tokens);
     if (json_array_size(tops) > 0 && json_array_size(tops) != n) {
