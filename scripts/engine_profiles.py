@@ -22,8 +22,8 @@ MISTAKES = {
     "mlx_bf16": ("none", "no_plus_one", "half_rope", "alpha_1.75", "variance_h_minus_1", "coarser"),
     "llama_cpp_f32": ("none", "no_plus_one", "alpha_1.7", "half_rope", "key_of_the_token_before", "coarser"),
     "llama_cpp": ("none", "no_plus_one", "half_rope", "scale_of_the_block_before", "coarser"),
-    "nvfp4": ("none", "no_plus_one", "half_rope", "scale_of_the_block_before", "coarser"),
-    "mxfp4": ("none", "no_plus_one", "half_rope", "scale_of_the_block_before", "coarser"),
+    "nvfp4": ("none", "no_plus_one", "half_rope", "coarser"),
+    "mxfp4": ("none", "no_plus_one", "half_rope", "coarser"),
     "w4a16": ("none", "no_plus_one", "half_rope", "coarser"),
     "act_q8_0": ("none", "scale_of_the_block_before", "coarser"),
     "act_q8_k": ("none", "scale_of_the_block_before", "coarser"),
@@ -187,10 +187,9 @@ def change_of(name, mistake):
             return read_codes(model, kind, kind, own)
         if name == "llama_cpp":
             return read_codes(model, "q8_0", "q8_0", own)
-        if name == "nvfp4":
-            return read_codes(model, "act_mx", "nvfp4", own)
-        if name == "mxfp4":
-            return read_codes(model, None, "mxfp4", own)
+        if name in ("nvfp4", "mxfp4"):          # coarser: every product reads codes of 4 bits
+            others = name if own == "coarser" else {"nvfp4": "act_mx", "mxfp4": None}[name]
+            return read_codes(model, others, name, None)
         if name == "w4a16" and mistake == "coarser":
             spoil_weights(model)
         if name == "mlx_bf16" and mistake == "coarser":

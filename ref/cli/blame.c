@@ -27,7 +27,7 @@ static const char help[] =
     "  MODEL               model directory, as for m3ref run\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run\n"
-    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file\n"
+    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file; help lists them\n"
     "                      (default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings; the words are\n"
     "                      {words}\n"
     "  --taps GLOB,...     judge only taps that match (\"layers.3.*,logits\"); their inputs are still taken from all\n"

@@ -30,7 +30,7 @@ static const char help[] =
     "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
     "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run. Without\n"
     "                      any of them the case is taken from the file of --truth\n"
-    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file\n"
+    "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file; help lists them\n"
     "                      (default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings; the words are\n"
     "                      {words}\n"
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"

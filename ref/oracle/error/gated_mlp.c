@@ -223,22 +223,25 @@ static void add_act_floor(const struct propagated *mlp, int64_t T)
     }
 }
 
-/* What codes cost whose error is a share of the largest number. `off` more than the value is what the candidate may
- * hold. [T,F] */
+/* What codes cost whose error is a share of the largest number: the most for numbers that are off as far as they can be,
+ * the variance for numbers of their usual size. more [5,T,F] is scratch. */
 static void add_act_input(const struct propagated *mlp, double *more, int64_t T)
 {
     const struct m3_input_rounding *rule = &mlp->storage->act_input;
     const int64_t n = T * mlp->F;
-    double *widened = more, *error = more + n, *variance = more + 2 * n, off = 0;
+    double *most = more, *usual = more + n, off = 0;
+    struct m3_spread worst = { more + 2 * n, more + 3 * n }, of_act = mlp->of_act;
     if (!m3_has_codes(rule)) return;
-    memset(error, 0, (size_t)(2 * n) * sizeof *error);
+    memset(worst.error, 0, (size_t)(3 * n) * sizeof *more);
     for (int64_t i = 0; i < n; i++) {
-        widened[i] = fabs(mlp->act[i]) + mlp->of_act.error[i];
-        off = fmax(off, mlp->of_act.error[i]);
+        most[i] = fabs(mlp->act[i]) + of_act.error[i];
+        usual[i] = sqrt(mlp->act[i] * mlp->act[i] + of_act.variance[i]);
+        off = fmax(off, of_act.error[i]);
     }
-    m3_round_inputs(&(struct m3_spread){ error, variance }, widened, T, mlp->F, mlp->storage->largest + off, rule);
-    struct m3_spread of_act = mlp->of_act;
-    m3_propagate_add(&of_act, &(struct m3_spread){ error, variance }, NULL, n);
+    m3_round_inputs(&worst, most, T, mlp->F, mlp->storage->largest + off, rule);
+    memset(worst.variance, 0, (size_t)n * sizeof *more);
+    m3_round_inputs(&(struct m3_spread){ more + 4 * n, worst.variance }, usual, T, mlp->F, mlp->storage->largest, rule);
+    m3_propagate_add(&of_act, &worst, NULL, n);
 }
 
 static int is_nothing(const struct m3_spread *of_x, const struct m3_mlp_storage *s)
@@ -253,7 +256,7 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
 {
     const int64_t H = w1->cols, F = w1->rows, rows = m3_min(T, ROWS);
     const size_t mark = m3_scratch_mark(ctx);
-    double *memory = m3_scratch_take(ctx, (m3_has_codes(&storage->act_input) ? 6 : 3) * rows * F, sizeof *memory);
+    double *memory = m3_scratch_take(ctx, (m3_has_codes(&storage->act_input) ? 8 : 3) * rows * F, sizeof *memory);
     int status = memory ? M3_OK : M3_INTERNAL;
     for (int64_t t = 0; t < T && !status && !is_nothing(of_x, storage); t += rows) {
         const int64_t n = m3_min(rows, T - t);

@@ -558,8 +558,9 @@ START_TEST(storage)
         struct attention a = kind(c % 5, blocks, seen, ends);
         const double u = 0x1p-8;
         const int which = c / 5 % 4;
-        a.storage = (struct m3_attend_storage){ which == 0 || which == 3 ? u : 0, which == 1 || which == 3 ? u : 0,
-                                                which >= 2 ? u : 0, 0, 0 };
+        a.storage = (struct m3_attend_storage){
+            which == 0 || which == 3 ? u : 0, which == 1 || which == 3 ? u : 0, which >= 2 ? u : 0, 0, 0, 0
+        };
         a.part = 2;
         struct spread_case p = new_case(&a, c < 20 ? 1 : 2.2, &state);
         spread_stored(&p, stored, 0.1);

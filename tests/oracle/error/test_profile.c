@@ -254,7 +254,8 @@ END_TEST
 START_TEST(absent)
 {
     const char *const names[] = { "fp4", "", "./absent.json", "absent.json", "/nowhere/x" };
-    const char *const all = "bf16, cuda_bf16, fp16, fp32, fp8, tf32";
+    const char *const all =
+        "bf16, cuda_bf16, fp16, fp32, fp8, llama_cpp, llama_cpp_f32, mlx_bf16, mxfp4, nvfp4, tf32, w4a16";
     const char *const says[] = { all, all, "absent.json", "absent.json", "/nowhere/x" };
     for (int i = 0; i < 5; i++) {
         struct m3_error error = { 0 };

@@ -4,9 +4,12 @@
 #include "oracle/error/private/operators.h"
 #include "oracle/error/private/profile.h"
 
-static int differ_at(const struct m3_profile *a, const struct m3_profile *b, const char *point)
+/* Rules of inputs say something about linear operators only. */
+static int differ_at(const struct m3_profile *a, const struct m3_profile *b, const char *point, int is_linear)
 {
-    const struct m3_input_rounding x = m3_profile_input(a, point), y = m3_profile_input(b, point);
+    const struct m3_input_rounding none = { .dtype = M3_DTYPES };
+    const struct m3_input_rounding x = is_linear ? m3_profile_input(a, point) : none;
+    const struct m3_input_rounding y = is_linear ? m3_profile_input(b, point) : none;
     const struct m3_partials p = m3_profile_partials(a, point), q = m3_profile_partials(b, point);
     return m3_profile_store(a, point) != m3_profile_store(b, point) || x.dtype != y.dtype || x.codes != y.codes ||
            x.group != y.group || x.scaling != y.scaling || x.exponent_down != y.exponent_down || x.u != y.u ||
@@ -21,14 +24,15 @@ int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, e
 {
     const struct m3_error_operator *op = m3_error_operators[m3_graph[tap].op];
     char name[160];
+    const int is_linear = op == &m3_error_linear || op->linears > 0 || tap == M3_TAP_MLP;
     const int turns = op->functions == M3_FUNCTIONS_TURN;
     const int gates = op == &m3_error_activation || op->linears > 1;
     if (gates && a->alpha != b->alpha) return 1;
     if (turns && (a->how.angle != b->how.angle || a->how.frequency != b->how.frequency)) return 1;
-    if (m3_tap_name(name, sizeof name, tap, layer) == 0 && differ_at(a, b, name)) return 1;
+    if (m3_tap_name(name, sizeof name, tap, layer) == 0 && differ_at(a, b, name, is_linear)) return 1;
     for (int i = 0; i < M3_POINTS && op->points[i]; i++) {
         m3_point_name(name, sizeof name, tap, layer, op->points[i]);
-        if (differ_at(a, b, name)) return 1;
+        if (differ_at(a, b, name, is_linear)) return 1;
     }
     for (int i = 0; i < op->reads; i++)
         if (m3_tap_name(name, sizeof name, m3_graph[tap].operands[i].tap, layer) == 0 &&

@@ -31,6 +31,8 @@ static const char *const words[] = {
     "act_bf16",
     "act_q8_0",
     "act_q8_k",
+    "act_nvfp4",
+    "act_mxfp4",
 };
 
 static int is_word_of(const char *text, const char *word)
