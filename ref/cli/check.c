@@ -122,7 +122,7 @@ static int check(const struct arguments *a, struct m3_error *notes, struct m3_er
                                             .row_runs = a->row_runs,
                                             .progress = m3_cli_progress,
                                             .progress_self = &watch };
-        status = m3_check(&result, &plan, candidate.dump, notes, error);
+        status = m3_check_batch(&result, &plan, &candidate.batch, candidate.dump, &candidate.parts, notes, error);
         if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     }
     if (!status) {

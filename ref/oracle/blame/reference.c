@@ -69,6 +69,7 @@ static int run(struct m3_blaming *b)
     struct m3_sink sink = { b, wants, write_rows };
     /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
+                                  .shift = c->shift,
                                   .end_layer = s->model->config.layers, .semantics = s->semantics,
                                   .linear = s->ctx->linear, .threads = s->ctx->threads, .sink = &sink,
                                   .progress = b->options->progress, .progress_self = b->options->progress_self,

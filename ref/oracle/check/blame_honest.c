@@ -12,7 +12,7 @@ struct honest {
 int m3_honest_can_run(const struct m3_setting *s)
 {
     const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
-    return how.u == 0x1p-24 && !m3_profile_truncates(s->profile) && s->the_case->p0 == 0;
+    return how.u == 0x1p-24 && !m3_profile_truncates(s->profile) && s->the_case->p0 == s->the_case->shift;
 }
 
 /* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a

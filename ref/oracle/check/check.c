@@ -28,7 +28,11 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
         .threads = s->ctx->threads, .row_runs = rows_of_truth(plan), .seed = 1, .command = "m3ref check",
     };
     /* clang-format on */
-    return m3_truth_open(&check->truth, &truth, plan->truth, notes, error);
+    int fits = 0;
+    const int status = plan->kept ? m3_truth_fits(&fits, plan->kept, &truth, error) : M3_OK;
+    if (status || !fits) return status ? status : m3_truth_open(&check->truth, &truth, plan->truth, notes, error);
+    check->truth = (struct m3_truth){ .kept = plan->kept, .reused = 1 };
+    return M3_OK;
 }
 
 /* ---- one verdict of the two */
@@ -64,10 +68,10 @@ static const struct m3_blamed *first_wrong(const struct m3_blame *blame)
     return NULL;
 }
 
-static void settle(struct m3_check *check)
+void m3_check_settle(struct m3_check *check)
 {
     struct m3_blame *blame = &check->blame;
-    for (int64_t i = 0; i < blame->count; i++) fill_in(check, &blame->taps[i]);
+    for (int64_t i = 0; i < blame->count && !check->parts; i++) fill_in(check, &blame->taps[i]);
     blame->culprit = first_wrong(blame);
     const struct m3_tally tally = { .judged = blame->judged,
                                     .failed = blame->failed,
@@ -109,7 +113,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     int status = check_origin(plan, candidate, error);
     if (!status) status = make_truth(check, plan, notes, error);
     if (status) return status;
-    status = m3_compare(&check->comparison, check->truth.file, candidate, &how, &compared);
+    status = m3_compare(&check->comparison, m3_truth_file(&check->truth), candidate, &how, &compared);
     if (status && status != M3_NOT_COMPARABLE && compared.text)
         m3_fail(error, status, "%.*s", (int)strcspn(compared.text, "\n"), compared.text);
     m3_error_free(&compared);
@@ -117,7 +121,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
         status = m3_blame_honest(&check->blame, plan->setting, candidate, &options, plan->row_runs, error);
     if (status) return status;
     check->blamed = check->blame.culprit;
-    settle(check);
+    m3_check_settle(check);
     check->mistake = check->blame.culprit && check->blame.culprit->mistake ? check->blame.culprit->mistake->id : NULL;
     snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
     if (check->blame.culprit && check->blame.culprit == check->blamed && !check->profile_word[0])
@@ -131,5 +135,9 @@ void m3_check_free(struct m3_check *check)
     m3_truth_close(&check->truth);
     m3_comparison_free(&check->comparison);
     m3_blame_free(&check->blame);
+    for (int64_t b = 0; b < check->part_count; b++) m3_check_free(&check->parts[b]);
+    free(check->parts);
+    m3_parts_free(&check->kept_parts);
+    m3_safetensors_close(check->kept_file);
     *check = (struct m3_check){ 0 };
 }

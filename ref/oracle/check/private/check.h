@@ -8,6 +8,9 @@
 int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                       struct m3_error *error);
 
+/* The verdict, from the blame and, where that has none, from the comparison. */
+void m3_check_settle(struct m3_check *check);
+
 /* Fills check->sentence from the rest. */
 void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan);
 
