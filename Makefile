@@ -19,7 +19,7 @@ ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fas
 ENGINE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
-DATA := ref/oracle/map/data.S
+DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
@@ -42,7 +42,7 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: compile-commands documents format format-check index power kill-matrix
+.PHONY: answer-power compile-commands documents format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
 help:
@@ -59,6 +59,7 @@ help:
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
 	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: compares a part)'
+	@echo 'make answer-power  which known mistakes are seen in log-probabilities, into ref/oracle/server/POWER.md'
 	@echo 'make kill-matrix   golden/op: which case of an operator, and which golden, catches which known mistake, and'
 	@echo '                   covers which formula, branch, clamp, tie rule and edge of SPEC.md'
 	@echo 'make compile-commands  compile_commands.json, for editors'
@@ -114,7 +115,7 @@ $(BUILD)/once/%.o: ref/%.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
 # Files that are included unchanged.
-$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json)
+$(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json) SPEC.md ref/oracle/VERDICTS.md
 	@mkdir -p $(@D)
 	$(CC) -c -o $@ $<
 
@@ -255,6 +256,11 @@ $(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c tests/support/mist
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
 
+# For scripts/answer_power.py.
+$(BUILD)/tests/answer_power: tests/support/answer_power.c $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
+
 # The same tests, with the plain bodies instead of the default ones.
 AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_f64
 $(BUILD)/tests/plain_engines.o: tests/support/plain_engines.c
@@ -386,6 +392,10 @@ POWER_PAGE := ref/oracle/POWER.md
 POWER_WHOLE := --worlds tiny,mtp,mxfp8,far,local,two --profiles bf16,fp8 --write
 POWER_PART := --worlds tiny --profiles bf16 --mistakes 'act.*,moe.*' --check
 CHECK ?=
+answer-power: setup $(VENV)/ready
+	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/answer_power
+	$(VENV)/bin/python scripts/answer_power.py $(BUILD) $(BUILD)/answer_power --public --write ref/oracle/server/POWER.md
+
 power: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/mistaken_dumps
 	$(VENV)/bin/python scripts/power.py $(BUILD) $(BUILD)/power $(if $(CHECK),$(POWER_PART),$(POWER_WHOLE)) $(POWER_PAGE)

@@ -29,10 +29,10 @@ from safetensors.numpy import save_file
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import engines  # noqa: E402
-from engines import ENGINES  # noqa: E402
+import honest_engines  # noqa: E402
+from honest_engines import ENGINES  # noqa: E402
 
-# Candidates of the program itself: the options of `m3ref run`. The others: engines.py.
+# Candidates of the program itself: the options of `m3ref run`. The others: honest_engines.py.
 OURS = {"float": ["--precision", "f32"], "threads": ["--precision", "f32", "--threads", "1"],
         "ordered": ["--precision", "f32", "--linear", "ordered"],
         "double": ["--precision", "f64", "--linear", "ordered"]}
@@ -214,7 +214,7 @@ def one_seed(bench, seed, kinds, keep):
 
 def one_engine(bench, seed, kind, engine, subject, keep):
     """It passes under the profile that says what it does. Under one that does not, blame calls it wrong."""
-    theirs, words = bench.path(kind.replace(" ", "_") + ".safetensors"), engines.options(engine, seed)
+    theirs, words = bench.path(kind.replace(" ", "_") + ".safetensors"), honest_engines.options(engine, seed)
     dump(subject, theirs, words)
     good = bench.judge_both(seed, kind, subject, theirs, engine.profile, True)
     if engine.too_strict:
@@ -249,7 +249,7 @@ def worked_example(bench):
     tiny = Subject(os.path.join(TINY, "model"), os.path.join(TINY, "case.safetensors"),
                    os.path.join(TINY, "golden.safetensors.gz"))
     problems, bf16 = [], ENGINES["bf16"]
-    for options, expected in ((), (0, 0, None)), (engines.PLUS_ONE.options, (1, 1, engines.PLUS_ONE.at[0])):
+    for options, expected in ((), (0, 0, None)), (honest_engines.PLUS_ONE.options, (1, 1, honest_engines.PLUS_ONE.at[0])):
         got = verdicts(bench, tiny, [*bf16.options, *options], bf16.profile)[:3]
         print(f"golden/tiny in bf16 {' '.join(options)}: compare {got[0]}, blame {got[1]}, culprit {got[2]}")
         if got != expected:
@@ -284,7 +284,7 @@ def mistaken_engines(bench, kinds):
     problems = []
     for kind, engine in ENGINES.items():
         for mistake in engine.mistakes if not kinds or kind in kinds else ():
-            got = verdicts(bench, tiny, [*engines.options(engine, 0), *mistake.options], engine.profile)
+            got = verdicts(bench, tiny, [*honest_engines.options(engine, 0), *mistake.options], engine.profile)
             print(f"golden/tiny  {kind:10}  {' '.join(mistake.options)}: compare {got[0]}, blame {got[1]}, culprit "
                   f"{got[2]}", flush=True)
             if got[:3] != (1, 1, mistake.at[0]) or not set(mistake.at) <= set(got[3]):

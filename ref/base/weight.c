@@ -10,7 +10,7 @@ static const struct {
     [M3_F64] = { "F64", 8 },   [M3_F32] = { "F32", 4 },         [M3_F16] = { "F16", 2 },
     [M3_BF16] = { "BF16", 2 }, [M3_F8_E4M3] = { "F8_E4M3", 1 }, [M3_F8_E8M0] = { "F8_E8M0", 1 },
     [M3_I64] = { "I64", 8 },   [M3_I32] = { "I32", 4 },         [M3_U8] = { "U8", 1 },
-    [M3_BOOL] = { "BOOL", 1 },
+    [M3_BOOL] = { "BOOL", 1 }, [M3_F4_E2M1] = { "F4", 0 },      [M3_I4] = { "I4", 0 },
 };
 
 size_t m3_dtype_bytes(enum m3_dtype dtype) { return dtypes[dtype].bytes; }
@@ -20,8 +20,24 @@ const char *m3_dtype_name(enum m3_dtype dtype) { return dtypes[dtype].name; }
 enum m3_dtype m3_dtype_named(const char *name)
 {
     int dtype = 0;
-    while (dtype < M3_DTYPES && strcmp(dtypes[dtype].name, name) != 0) dtype++;
+    while (dtype < M3_DTYPES && (dtypes[dtype].bytes == 0 || strcmp(dtypes[dtype].name, name) != 0)) dtype++;
     return dtype;
+}
+
+int m3_weight_is_packed(const struct m3_weight *w) { return w->dtype == M3_F4_E2M1 || w->dtype == M3_I4; }
+
+/* The bytes of one row of codes of 4 bits; of two rows where pairs of rows share bytes. */
+static int64_t packed_row(const struct m3_weight *w)
+{
+    if (w->scaling == M3_SCALE_INT4) return (w->cols + 7) / 8 * 4;
+    return w->scaling == M3_SCALE_INT4_PAIRS ? w->cols : (w->cols + 1) / 2;
+}
+
+size_t m3_weight_bytes(const struct m3_weight *w)
+{
+    if (!m3_weight_is_packed(w)) return (size_t)(w->rows * w->cols) * dtypes[w->dtype].bytes;
+    int64_t rows = w->scaling == M3_SCALE_INT4_PAIRS ? (w->rows + 1) / 2 : w->rows;
+    return (size_t)(rows * packed_row(w));
 }
 
 /* Stored numbers may be unaligned. */
@@ -98,6 +114,8 @@ double m3_decode(enum m3_dtype dtype, const void *data, int64_t index)
     case M3_F8_E8M0: return e8m0_value(*bytes);
     case M3_U8: return *bytes;
     case M3_BOOL: return *bytes != 0;
+    case M3_F4_E2M1:
+    case M3_I4:
     case M3_DTYPES: break;
     }
     return NAN;
@@ -113,7 +131,7 @@ static double scale_at(const struct m3_weight *w, int64_t row, int64_t col, int6
     case M3_SCALE_MX32:
         *shared = 32 - col % 32;
         return m3_decode(M3_F8_E8M0, w->scales, row * ((w->cols + 31) / 32) + col / 32);
-    case M3_UNSCALED: break;
+    default: break;
     }
     *shared = w->cols;
     return 1;
@@ -139,8 +157,53 @@ static void decode_run(double *out, enum m3_dtype dtype, const void *data, int64
     }
 }
 
+double m3_weight_group(const struct m3_weight *w, int64_t row, int64_t group, double *zero)
+{
+    const int64_t groups = w->cols / w->group;
+    double scale = m3_decode(w->scale_dtype, w->scales, row * groups + group);
+    *zero = w->scaling == M3_SCALE_INT4 ? 8 : 0;
+    if (w->zeros) {
+        const unsigned char *word = (const unsigned char *)w->zeros + 4 * (row / 8 * groups + group);
+        *zero = word[row % 8 / 2] >> 4 * (row % 2) & 15;
+    }
+    if (w->scaling != M3_SCALE_NVFP4) return scale;
+    return w->divides ? scale / w->global : scale * w->global;
+}
+
+/* The numbers of the 16 codes. A file with pairs of rows holds them in two's complement. */
+static const double *values_of_codes(const struct m3_weight *w)
+{
+    static const double e2m1[16] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 };
+    static const double whole[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    static const double complement[16] = { 0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1 };
+    if (w->dtype == M3_F4_E2M1) return e2m1;
+    return w->scaling == M3_SCALE_INT4_PAIRS ? complement : whole;
+}
+
+/* The earlier column, or row, is in the lower half of a byte. */
+static void expand_packed(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
+{
+    const double *value = values_of_codes(w);
+    const int by_rows = w->scaling == M3_SCALE_INT4_PAIRS;
+    const unsigned char *bytes = (const unsigned char *)w->data + (by_rows ? row / 2 : row) * packed_row(w);
+    for (int64_t i = 0; i < n;) {
+        const int64_t group = (col + i) / w->group;
+        int64_t end = (group + 1) * w->group - col;
+        double zero, scale = m3_weight_group(w, row, group, &zero);
+        for (end = end < n ? end : n; i < end; i++) {
+            const int64_t at = col + i;
+            const int code = by_rows ? bytes[at] >> 4 * (row % 2) : bytes[at / 2] >> 4 * (at % 2);
+            out[i] = (value[code & 15] - zero) * scale;
+        }
+    }
+}
+
 void m3_expand_f64(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
 {
+    if (m3_weight_is_packed(w)) {
+        expand_packed(out, w, row, col, n);
+        return;
+    }
     for (int64_t i = 0, shared; i < n; i += shared) {
         double scale = scale_at(w, row, col + i, &shared);
         if (shared > n - i) shared = n - i;

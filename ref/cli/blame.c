@@ -7,12 +7,14 @@
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "oracle/batch/several.h"
+#include "cli/reports.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/report/report.h"
 
 static const char help[] =
-    "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--all] [--json]\n"
-    "                   [--map NAME|FILE] [--set FIELD=VALUE ...] [--row-runs N] [--threads N] [--force]\n"
+    "usage: m3ref blame MODEL CANDIDATE --case F [--profile NAME|FILE] [--taps GLOB,...] [--json]\n"
+    "                   [--all | --only-failing] [--html OUT] [--junit OUT] [--spec PATH] [--map NAME|FILE]\n"
+    "                   [--set FIELD=VALUE ...] [--row-runs N] [--threads N] [--force]\n"
     "\n"
     "Finds the operator that is wrong. Every tap of a dump is recomputed in double from the dump's own inputs and\n"
     "choices. The error of the tap against this result is called created, because the tap's own operator made it.\n"
@@ -35,8 +37,14 @@ static const char help[] =
     "                      taps\n"
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
     "                      llama_cpp, or a map file (SPEC 7.11)\n"
-    "  --all               print every tap and every note. Without it at most 25 lines are printed: the verdict with\n"
-    "                      place, size and next step, then the taps that do not pass, worst first\n"
+    "  --all               print every tap, those that fail first, and every note. Without it at most 25 lines are\n"
+    "                      printed: the verdict with place, size and next step, then the taps that do not pass, worst\n"
+    "                      first\n"
+    "  --only-failing      print every tap that fails or is suspect, then the summary, and nothing else\n"
+    "  --html OUT          write a self-contained HTML page: the likely cause, every tap, and the sections of SPEC.md\n"
+    "                      that the page links to\n"
+    "  --junit OUT         write JUnit XML: one test case per tap; taps that the dump lacks are skipped\n"
+    "  --spec PATH         path or address of SPEC.md for the links of the HTML page, instead of these sections\n"
     "  --json              print one JSON object per line: every tap, then the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for m3ref run\n"
     "  --row-runs N        number of correct implementations that are run to judge taps whose inputs were not dumped\n"
@@ -49,6 +57,9 @@ static const char help[] =
     "  --allow-long        allow positions of max_position_embeddings and above\n"
     "  --help              print this text\n"
     "\n"
+    "Columns: inherited and created are shares of the size of the tap; allowed is what rounding makes of it on\n"
+    "average; worst is the largest share of its error bound that an element uses (above 100 % the tap fails).\n"
+    "\n"
     "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 an operator is wrong; 2 suspect (an error is\n"
     "possible, but improbable) or partial (nothing is wrong, but a tap could not be judged); 3 not comparable\n"
     "(nothing matched or could be judged, another model or case, other shapes); 64 wrong usage; 65 bad file; 66\n"
@@ -58,11 +69,20 @@ struct arguments {
     struct m3_cli_candidate_names names;
     struct m3_cli_input input;
     struct m3_blame_options options;
+    struct m3_cli_reports reports;
+    const char *spec;           /* NULL: the HTML page holds the sections */
+    char *repeat;               /* the command line */
+    enum m3_report_extent extent;
     int64_t row_runs;
-    int json, all, help;
+    int json, all, only_failing, help;
 };
 
-enum { OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_ALL, OPT_ROW_RUNS, OPT_HELP };
+/* clang-format off */
+enum {
+    OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_MAP, OPT_ALL, OPT_ONLY_FAILING, OPT_HTML, OPT_JUNIT, OPT_SPEC,
+    OPT_ROW_RUNS, OPT_HELP
+};
+/* clang-format on */
 
 /* clang-format off */
 static const struct option options[] = {
@@ -72,7 +92,9 @@ static const struct option options[] = {
     { "set", required_argument, NULL, M3_CLI_SET },      { "taps", required_argument, NULL, OPT_TAPS },
     { "profile", required_argument, NULL, OPT_PROFILE }, { "json", no_argument, NULL, OPT_JSON },
     { "map", required_argument, NULL, OPT_MAP },         { "all", no_argument, NULL, OPT_ALL },
-    { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
+    { "row-runs", required_argument, NULL, OPT_ROW_RUNS }, { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
+    { "html", required_argument, NULL, OPT_HTML },       { "junit", required_argument, NULL, OPT_JUNIT },
+    { "spec", required_argument, NULL, OPT_SPEC },
     { "force", no_argument, NULL, OPT_FORCE },           { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -88,6 +110,10 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_MAP: a->names.map = optarg; break;
     case OPT_JSON: a->json = 1; break;
     case OPT_ALL: a->all = 1; break;
+    case OPT_ONLY_FAILING: a->only_failing = 1; break;
+    case OPT_HTML: a->reports.html = optarg; break;
+    case OPT_JUNIT: a->reports.junit = optarg; break;
+    case OPT_SPEC: a->spec = optarg; break;
     case OPT_FORCE: a->options.force = a->names.force = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return -1;
@@ -100,6 +126,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
     status = m3_cli_candidate_take(&a->names, a->row_runs, argc, argv, error);
+    if (!status) status = m3_cli_extent(&a->extent, a->all, a->only_failing, "blame", error);
     if (status) return status;
     a->input.quiet = 1;
     return m3_cli_input_check(&a->input, "blame", error);
@@ -127,6 +154,22 @@ static int blame_several(struct m3_blame *result, const struct arguments *a, con
     return status;
 }
 
+static int write_reports(struct arguments *a, const struct m3_blame *result, const struct m3_safetensors *candidate,
+                         struct m3_error *error)
+{
+    struct m3_blamed_stages stages;
+    struct m3_report_subject subject = {
+        .command = "blame", .candidate = candidate, .only_findings = 1, .spec = a->spec, .cause = m3_blame_cause(result)
+    };
+    subject.cause.repeat = a->repeat;
+    int status = m3_blamed_stages_make(&stages, result, NULL, error);
+    subject.comparison = &stages.comparison;
+    if (!status) status = m3_cli_reports_write(&a->reports, &subject, error);
+    if (!status) status = m3_cli_reports_commit(&a->reports, error);
+    m3_blamed_stages_free(&stages);
+    return status;
+}
+
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
 static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m3_error *error)
 {
@@ -141,9 +184,8 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
     m3_cli_add_notes(&result.notes, &c->mapped);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        int (*const text)(FILE *, const struct m3_blame *, struct m3_error *) =
-            a->all ? m3_report_blame_text_all : m3_report_blame_text;
-        int printed = (a->json ? m3_report_blame_json : text)(stdout, &result, error);
+        int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, a->extent, error);
+        if (!printed) printed = write_reports(a, &result, c->dump, error);
         status = printed ? printed : (int)result.status;
     }
     m3_blame_free(&result);
@@ -156,9 +198,11 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     struct m3_cli_paths paths = m3_cli_paths(error);
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
     if (!status) {
+        m3_cli_writes_reports(&paths, &a->reports);
         m3_cli_reads_candidate(&paths, &a->names, &a->input, candidate.model);
         status = paths.status;
     }
+    if (!status) status = m3_cli_reports_open(&a->reports, error);
     if (!status) status = blame(a, &candidate, error);
     m3_cli_candidate_close(&candidate);
     return status;
@@ -167,11 +211,15 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
 int m3_cli_blame(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .names.profile = "fp32", .row_runs = -1 };
+    struct arguments a = {
+        .names.profile = "fp32", .row_runs = -1, .reports = M3_CLI_NO_REPORTS, .repeat = m3_cli_shell_line(argc, argv)
+    };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = run(&a, &notes, &error);
+    m3_cli_reports_end(&a.reports);
     m3_cli_input_end(&a.input);
+    free(a.repeat);
     /* A verdict by itself is no error: it is in the report. */
     return m3_cli_end(status, &notes, &error);
 }

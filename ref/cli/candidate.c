@@ -1,6 +1,7 @@
 #include "cli/candidate.h"
 
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,7 @@
 #include "model/files/origin.h"
 #include "oracle/error/profile.h"
 #include "oracle/map/map.h"
+#include "oracle/variants/follow.h"
 
 int m3_cli_candidate_take(struct m3_cli_candidate_names *names, int64_t row_runs, int argc, char **argv,
                           struct m3_error *error)
@@ -58,6 +60,31 @@ static int read_beside(struct m3_batch *batch, const char *path, const struct m3
     return status;
 }
 
+/* With `first` 0 if the layers before --layers must run too. */
+static int open_model(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names, int64_t first,
+                      struct m3_error *notes, struct m3_error *error)
+{
+    m3_model_close(c->model);
+    c->model = NULL;
+    if (names->end_layer == 0) return m3_model_open(&c->model, names->model, notes, error);
+    return m3_model_open_layers(&c->model, names->model, first, names->end_layer, notes, error);
+}
+
+/* The input of the first layer of --layers. If the dump does not hold it, the layers before it run too. */
+static int find_input(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names, struct m3_error *error)
+{
+    struct m3_error again = { 0 };
+    if (names->first_layer == 0) return M3_OK;
+    int status = m3_follow_input(&c->hidden, c->dump, names->first_layer, c->batch.cases[0].T, c->model->config.H, error);
+    if (status || c->hidden) return status;
+    status = open_model(c, names, 0, &again, error);
+    if (status)
+        m3_fail(error, status, "%s: holds no layers.%" PRId64 ".out in whole, so that the layers before are needed too",
+                names->candidate, names->first_layer - 1);
+    m3_error_free(&again);
+    return status;
+}
+
 /* A dump of several sequences must be of this model and case, as far as it says. */
 static int check_several(const struct m3_cli_candidate *c, int force, struct m3_error *error)
 {
@@ -90,7 +117,7 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
 {
     *c = (struct m3_cli_candidate){ 0 };
     int status = m3_profile_open(&c->profile, names->profile, error);
-    if (!status) status = m3_model_open(&c->model, names->model, notes, error);
+    if (!status) status = open_model(c, names, names->first_layer, notes, error);
     if (!status) status = m3_cli_input_semantics(&c->semantics, input, &c->model->config, error);
     if (!status && names->case_beside)
         status = read_beside(&c->batch, names->case_beside, c->model, &c->semantics, error);
@@ -100,17 +127,25 @@ int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candid
         const struct m3_map_files files = { names->candidate, names->map, &sizes, &c->batch.layout };
         status = m3_map_open_files(&c->dump, &files, &c->mapped, error);
     }
+    if (!status && c->batch.is_several && names->end_layer != 0)
+        status = m3_fail(error, M3_USAGE, "--layers: got it with a case of several sequences, expected one");
     if (!status) status = split(c, names->force, error);
+    if (!status && !c->batch.is_several) status = find_input(c, names, error);
     if (!status && m3_ctx_init(&c->ctx, (int)input->threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
     c->setting = (struct m3_setting){
         .model = c->model, .semantics = &c->semantics, .the_case = c->batch.cases, .profile = c->profile, .ctx = &c->ctx
     };
+    c->setting.part = (struct m3_part){ .first = c->hidden ? names->first_layer : 0,
+                                        .judged = names->first_layer,
+                                        .end = names->end_layer,
+                                        .hidden = c->hidden };
     return status;
 }
 
 void m3_cli_candidate_close(struct m3_cli_candidate *c)
 {
+    free(c->hidden);
     m3_error_free(&c->mapped);
     m3_ctx_free(&c->ctx);
     m3_parts_free(&c->parts);

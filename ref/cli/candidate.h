@@ -11,6 +11,7 @@
 
 struct m3_cli_candidate_names {
     const char *model, *candidate, *profile, *map;      /* map NULL: the dump has m3ref's names */
+    int64_t first_layer, end_layer;                     /* of --layers A:B; end 0: all */
     const char *case_beside;    /* a dump that holds the case with its companions; NULL: the input says which */
     int force;                  /* the dump may be of another model or case */
 };
@@ -24,6 +25,7 @@ struct m3_cli_candidate {
     struct m3_parts parts;      /* of the dump, if the case is of several sequences */
     struct m3_ctx ctx;
     struct m3_error mapped;     /* notes of the map, and of the shapes */
+    double *hidden;             /* the input of the first layer, from the dump; NULL: the token ids are */
     struct m3_setting setting;  /* of all these; of several sequences, that of the first */
 };
 

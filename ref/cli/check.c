@@ -1,16 +1,25 @@
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/answer.h"
 #include "cli/candidate.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "cli/plan.h"
+#include "cli/reports.h"
+#include "oracle/check/blame_honest.h"
 #include "oracle/check/check.h"
+#include "oracle/error/profile.h"
 #include "oracle/report/report.h"
 
 static const char help[] =
-    "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F] [--all]\n"
-    "                   [--json] [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
+    "usage: m3ref check MODEL CANDIDATE [--case F] [--profile NAME|FILE] [--map NAME|FILE] [--truth F]\n"
+    "                   [--layers A:B] [--plan] [--all | --only-failing] [--json] [--html OUT] [--junit OUT]\n"
+    "                   [--spec PATH] [--set FIELD=VALUE ...] [--row-runs N] [--threads N]\n"
+    "       m3ref check MODEL ANSWER [--case F | --ids 1,2,3] [--profile NAME|FILE] [--temperature T] ...\n"
     "\n"
     "The strict verdict on a dump, in one command. Runs the case in double with error bounds (the truth), compares\n"
     "the dump with it, recomputes every operator from the dump's own inputs, and looks for a known mistake, or\n"
@@ -29,14 +38,38 @@ static const char help[] =
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
     "                      llama_cpp, or a map file (SPEC 7.11)\n"
     "  --truth F           keep the truth in F, and reuse F if it belongs to this model, case, reading and profile\n"
-    "  --all               print every tap and every note\n"
+    "  --layers A:B        judge only the taps of layers A to B-1, and what comes before layer 0 and after the last.\n"
+    "                      Only the files with weights of these layers are needed, if the dump holds layers.(A-1).out\n"
+    "                      in whole; otherwise the layers before A run too\n"
+    "  --plan              print what the check will need (files, bytes, memory, disk, passes, operations, time), and\n"
+    "                      judge nothing. No weights are read\n"
+    "  --all               print every tap, those that fail first, and every note\n"
+    "  --only-failing      print every tap that fails or is suspect, then the summary, and nothing else\n"
     "  --json              print one JSON object per line: every tap as m3ref blame does, then the summary\n"
+    "  --html OUT          write a self-contained HTML page: the likely cause, every tap, maps of the errors, and the\n"
+    "                      sections of SPEC.md that the page links to\n"
+    "  --junit OUT         write JUnit XML: one test case per tap; taps that the dump lacks are skipped\n"
+    "  --spec PATH         path or address of SPEC.md for the links of the HTML page, instead of these sections\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for m3ref run\n"
     "  --row-runs N        number of correct implementations that are run to judge taps whose inputs were not dumped;\n"
     "                      0: none. Default: as for m3ref run --profile and m3ref blame\n"
     "  --threads N         number of threads; default: the number of processors. It changes no result\n"
     "  --allow-long        allow positions of max_position_embeddings and above\n"
     "  --help              print this text\n"
+    "\n"
+    "ANSWER is the JSON that a server sent: log-probabilities or generated tokens, with token ids. Answers of vLLM\n"
+    "and other servers with OpenAI's API, of llama.cpp's /completion and of SGLang's /generate are read, and\n"
+    "{\"prompt_ids\": [..], \"ids\": [..]} (SPEC 7.18). The log-probabilities are compared with those of honest\n"
+    "implementations of the profile. They must be raw: before temperature, top-k and top-p. --case or --ids gives the\n"
+    "prompt; otherwise the answer must hold its ids. An answer has these options besides:\n"
+    "\n"
+    "  --temperature T     the generated tokens were drawn at this temperature (0: greedy), and are judged too. An\n"
+    "                      answer with generated tokens alone counts as greedy by default\n"
+    "  --top-k K           they were drawn from the K most likely tokens\n"
+    "  --top-p P           they were drawn from the most likely tokens that together have probability P\n"
+    "  --processed         the log-probabilities are of logits divided by the temperature\n"
+    "  --no-causes         do not try known mistakes and other readings: faster, but under a coarse profile less is\n"
+    "                      found, and nothing is named\n"
     "\n"
     "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 something is wrong; 2 suspect (an error is\n"
     "possible, but improbable) or partial (nothing is wrong, but a tap could not be judged); 3 not comparable;\n"
@@ -45,12 +78,22 @@ static const char help[] =
 struct arguments {
     struct m3_cli_candidate_names names;
     struct m3_cli_input input;
+    struct m3_cli_answer answer;
+    struct m3_cli_reports reports;
+    const char *spec;           /* NULL: the HTML page holds the sections */
+    char *repeat;               /* the command line */
+    enum m3_report_extent extent;
     const char *truth;
     int64_t row_runs;
-    int json, all, help;
+    int json, all, only_failing, plan, help, is_answer;
 };
 
-enum { OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_ALL, OPT_JSON, OPT_ROW_RUNS, OPT_HELP };
+/* clang-format off */
+enum {
+    OPT_PROFILE = 256, OPT_MAP, OPT_TRUTH, OPT_LAYERS, OPT_PLAN, OPT_ALL, OPT_ONLY_FAILING, OPT_JSON, OPT_HTML,
+    OPT_JUNIT, OPT_SPEC, OPT_ROW_RUNS, OPT_HELP
+};
+/* clang-format on */
 
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
@@ -65,7 +108,14 @@ static const struct option options[] = {
     { "truth", required_argument, NULL, OPT_TRUTH },
     { "all", no_argument, NULL, OPT_ALL },
     { "json", no_argument, NULL, OPT_JSON },
+    { "layers", required_argument, NULL, OPT_LAYERS },
+    { "plan", no_argument, NULL, OPT_PLAN },
+    { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
+    { "html", required_argument, NULL, OPT_HTML },
+    { "junit", required_argument, NULL, OPT_JUNIT },
+    { "spec", required_argument, NULL, OPT_SPEC },
     { "row-runs", required_argument, NULL, OPT_ROW_RUNS },
+    M3_CLI_ANSWER_OPTIONS,
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -77,11 +127,17 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_PROFILE: a->names.profile = optarg; break;
     case OPT_MAP: a->names.map = optarg; break;
     case OPT_TRUTH: a->truth = optarg; break;
+    case OPT_LAYERS: return m3_cli_layers(&a->names.first_layer, &a->names.end_layer, optarg, error);
+    case OPT_PLAN: a->plan = 1; break;
     case OPT_ALL: a->all = 1; break;
+    case OPT_ONLY_FAILING: a->only_failing = 1; break;
+    case OPT_HTML: a->reports.html = optarg; break;
+    case OPT_JUNIT: a->reports.junit = optarg; break;
+    case OPT_SPEC: a->spec = optarg; break;
     case OPT_JSON: a->json = 1; break;
     case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
     case OPT_HELP: a->help = 1; break;
-    default: return -1;
+    default: return m3_cli_answer_option(&a->answer, option, error);
     }
     return M3_OK;
 }
@@ -91,10 +147,23 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
     status = m3_cli_candidate_take(&a->names, a->row_runs, argc, argv, error);
+    if (!status) status = m3_cli_extent(&a->extent, a->all, a->only_failing, "check", error);
     if (status) return status;
     a->input.quiet = 1;
+    a->is_answer = m3_is_answer(a->names.candidate);
+    if (a->is_answer && (a->plan || a->names.end_layer || a->reports.html || a->reports.junit || a->only_failing))
+        return m3_fail(
+            error, M3_USAGE,
+            "check: got a server's answer with --plan, --layers, --html, --junit or --only-failing, expected "
+            "a dump");
+    if (a->is_answer && a->truth) return m3_fail(error, M3_USAGE, "--truth: got a server's answer, expected a dump");
+    if (!a->is_answer && m3_cli_answer_given(&a->answer))
+        return m3_fail(error, M3_USAGE,
+                       "--temperature, --top-k, --top-p, --processed, --no-causes: got a dump, expected "
+                       "a server's answer");
+    if (a->is_answer && !a->input.case_path && !a->input.ids) return M3_OK;     /* the answer may hold the ids */
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
-    if (!a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
+    if (!a->plan && !a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
         a->names.case_beside = a->truth;
         return M3_OK;
     }
@@ -105,17 +174,69 @@ static int check_paths(const struct arguments *a, const struct m3_model *model, 
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--truth", a->truth);
+    m3_cli_writes_reports(&paths, &a->reports);
     m3_cli_reads_candidate(&paths, &a->names, &a->input, model);
     return paths.status;
 }
 
-static int check(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+static int write_reports(struct arguments *a, const struct m3_check *result, const struct m3_safetensors *candidate,
+                         struct m3_error *error)
+{
+    struct m3_blamed_stages stages;
+    struct m3_report_subject subject = { .command = "check",
+                                         .reference = result->truth.file,
+                                         .candidate = candidate,
+                                         .only_findings = result->comparison.count == 0,
+                                         .spec = a->spec,
+                                         .cause = m3_blame_cause(&result->blame) };
+    subject.cause.sentence = result->sentence;
+    subject.cause.reading = result->reading[0] ? result->reading : NULL;
+    subject.cause.repeat = a->repeat;
+    int status = m3_blamed_stages_make(&stages, &result->blame, &result->comparison, error);
+    subject.comparison = &stages.comparison;
+    if (!status) status = m3_cli_reports_write(&a->reports, &subject, error);
+    if (!status) status = m3_cli_reports_commit(&a->reports, error);
+    m3_blamed_stages_free(&stages);
+    return status;
+}
+
+/* Whether the dump holds the input of the first layer is known before any weight is read. */
+static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    char input[64];
+    struct m3_safetensors *dump = NULL;
+    struct m3_profile *profile = NULL;
+    int status = m3_safetensors_open(&dump, a->names.candidate, error);
+    if (!status) status = m3_profile_open(&profile, a->names.profile, error);
+    snprintf(input, sizeof input, "layers.%" PRId64 ".out", a->names.first_layer - 1);
+    if (!status) {
+        const int has_input = m3_safetensors_find(dump, input) != NULL;
+        const int64_t first = has_input || a->names.map ? a->names.first_layer : 0;
+        const int64_t runs = first > 0 ? 0 : a->row_runs >= 0 ? a->row_runs : m3_honest_runs_of(profile);
+        const struct m3_cli_plan all = { .model = a->names.model,
+                                         .input = &a->input,
+                                         .first = first,
+                                         .end = a->names.end_layer,
+                                         .f32_passes = (int)runs,
+                                         .f64_passes = 2 + (runs > 0),
+                                         .with_bounds = 1,
+                                         .recomputed = 1,
+                                         .writes_taps = 1 };
+        status = m3_cli_plan(&all, notes, error);
+    }
+    m3_profile_close(profile);
+    m3_safetensors_close(dump);
+    return status;
+}
+
+static int check(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct m3_cli_candidate candidate;
     struct m3_check result = { 0 };
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
     if (!status) status = check_paths(a, candidate.model, error);
+    if (!status) status = m3_cli_reports_open(&a->reports, error);
     if (!status) {
         const struct m3_check_plan plan = { .setting = &candidate.setting,
                                             .candidate_name = a->names.candidate,
@@ -129,9 +250,8 @@ static int check(const struct arguments *a, struct m3_error *notes, struct m3_er
     }
     if (!status) {
         m3_cli_add_notes(&result.blame.notes, &candidate.mapped);
-        status = a->json  ? m3_report_check_json(stdout, &result, error)
-                 : a->all ? m3_report_check_text_all(stdout, &result, error)
-                          : m3_report_check_text(stdout, &result, error);
+        status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
+        if (!status) status = write_reports(a, &result, candidate.dump, error);
         if (!status) status = (int)result.status;
     }
     m3_check_free(&result);
@@ -139,13 +259,32 @@ static int check(const struct arguments *a, struct m3_error *notes, struct m3_er
     return status;
 }
 
+static int check_answer(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const struct m3_cli_answer_plan plan = { .names = &a->names,
+                                             .input = &a->input,
+                                             .options = &a->answer,
+                                             .row_runs = a->row_runs,
+                                             .json = a->json,
+                                             .all = a->all };
+    return m3_cli_check_answer(&plan, notes, error);
+}
+
 int m3_cli_check(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .names.profile = "fp32", .row_runs = -1 };
+    struct arguments a = { .names.profile = "fp32",
+                           .row_runs = -1,
+                           .answer.sampling.top_p = 1,
+                           .reports = M3_CLI_NO_REPORTS,
+                           .repeat = m3_cli_shell_line(argc, argv) };
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status && a.plan) status = plan(&a, &notes, &error);
+    else if (!status && a.is_answer) status = check_answer(&a, &notes, &error);
     else if (!status) status = check(&a, &notes, &error);
+    m3_cli_reports_end(&a.reports);
     m3_cli_input_end(&a.input);
+    free(a.repeat);
     return m3_cli_end(status, &notes, &error);
 }

@@ -17,6 +17,7 @@ int m3_cli_generate(int argc, char **argv);
 int m3_cli_inspect(int argc, char **argv);
 int m3_cli_mistakes(int argc, char **argv);
 int m3_cli_op(int argc, char **argv);
+int m3_cli_prompt(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);
 int m3_cli_synth(int argc, char **argv);
 
@@ -24,11 +25,16 @@ int m3_cli_synth(int argc, char **argv);
 
 /* Prints `help`, with the names of the built-in profiles for "{profiles}". M3_IO if writing fails. */
 int m3_cli_help(const char *help, struct m3_error *error);
+/* Do the arguments of a command say --profile help? Prints all built-in profiles and words, a line each. */
+int m3_cli_asks_for_profiles(int argc, char **argv);
+int m3_cli_list_profiles(struct m3_error *error);
 /* Reports a value of getopt_long that is not an option of the command. */
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error);
 /* Reads a whole number in [low, high] from a flag's value. */
 int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t low, int64_t high,
                   struct m3_error *error);
+/* Reads A:B with 0 <= A < B, the value of --layers. */
+int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
 /* Adds the notes of a map (oracle/map.h) to those of the report. */
@@ -141,5 +147,7 @@ int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t r
 
 /* The whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);
+/* The same as a command that a shell reads as these words, whatever bytes they hold. */
+char *m3_cli_shell_line(int argc, char **argv);
 
 #endif

@@ -15,7 +15,7 @@ int m3_cli_help(const char *help, struct m3_error *error)
         const char *mark;
         void (*list)(char *names, size_t size);
     } lists[] = { { "{profiles}", m3_profile_names }, { "{words}", m3_profile_words } };
-    char names[400];
+    char names[800];
     int written = 0;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         const char *at = strstr(help, lists[i].mark);
@@ -26,6 +26,37 @@ int m3_cli_help(const char *help, struct m3_error *error)
     }
     if (written >= 0 && printf("%s", help) >= 0 && fflush(stdout) == 0) return M3_OK;
     return m3_fail(error, M3_IO, "standard output: cannot be written");
+}
+
+int m3_cli_asks_for_profiles(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--profile=help") == 0) return 1;
+        if (strcmp(argv[i], "--profile") == 0 && i + 1 < argc && strcmp(argv[i + 1], "help") == 0) return 1;
+    }
+    return 0;
+}
+
+static void print_profile(void *self, int is_word, const char *name, const char *what)
+{
+    int *last = self;
+    if (is_word != *last)
+        printf("%s", is_word
+                         ? "\nWords, which may follow a profile's name (bf16+tp8), and what each allows in addition:\n"
+                         : "Profiles, and what each allows a program to round (SPEC 7.3):\n");
+    *last = is_word;
+    printf("  %-20s  %s\n", name, what ? what : "");
+}
+
+int m3_cli_list_profiles(struct m3_error *error)
+{
+    int last = -1;
+    int status = m3_profile_list(print_profile, &last);
+    if (status) return m3_fail_memory(error, "the profiles", 0);
+    printf(
+        "\nA profile may also be a JSON file, with a base: ref/oracle/VERDICTS.md, section 7.3. The built-in ones are in\n"
+        "ref/oracle/error/profiles/; each file names the source of its roundings.\n");
+    return fflush(stdout) == 0 && !ferror(stdout) ? M3_OK : m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 
 int m3_cli_bad_option(int option, char **argv, const char *command, struct m3_error *error)
@@ -46,6 +77,17 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
                        high);
     *number = value;
     return M3_OK;
+}
+
+int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error)
+{
+    char *middle, *rest;
+    *first = strtoll(text, &middle, 10);
+    if (middle != text && *middle == ':') {
+        *end = strtoll(middle + 1, &rest, 10);
+        if (rest != middle + 1 && *rest == '\0' && *first >= 0 && *end > *first) return M3_OK;
+    }
+    return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
 }
 
 void m3_cli_progress(void *self, const char *part, int64_t layer, int64_t layers)
@@ -101,4 +143,43 @@ char *m3_cli_line(int argc, char **argv)
     for (end = line; *end; end++)       /* metadata is UTF-8; a file name may be any bytes */
         if ((unsigned char)*end > 126 || (unsigned char)*end < 32) *end = '?';
     return line;
+}
+
+/* A word as it is, if a shell takes nothing in it for more than itself; otherwise in quotes. Bytes that are not
+ * printable ASCII are written as numbers. */
+static void print_word(FILE *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+    int odd = 0;
+    for (const char *c = word; *c; c++) odd |= (unsigned char)*c > 126 || (unsigned char)*c < 32;
+    if (*word && word[strspn(word, plain)] == '\0') {
+        fputs(word, out);
+        return;
+    }
+    fputs(odd ? "$'" : "'", out);
+    for (const char *c = word; *c; c++) {
+        const unsigned char byte = (unsigned char)*c;
+        if (byte > 126 || byte < 32) fprintf(out, "\\%03o", byte);
+        else if (odd && (byte == '\'' || byte == '\\')) fprintf(out, "\\%c", byte);
+        else if (byte == '\'') fputs("'\\''", out);
+        else fputc(byte, out);
+    }
+    fputc('\'', out);
+}
+
+char *m3_cli_shell_line(int argc, char **argv)
+{
+    char *line = NULL;
+    size_t length;
+    FILE *out = open_memstream(&line, &length);
+    if (!out) return NULL;
+    fputs("m3ref", out);
+    for (int i = 0; i < argc; i++) {
+        fputc(' ', out);
+        print_word(out, argv[i]);
+    }
+    const int failed = ferror(out);
+    if (fclose(out) == 0 && !failed) return line;
+    free(line);
+    return NULL;
 }

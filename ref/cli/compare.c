@@ -1,12 +1,12 @@
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "cli/reports.h"
+#include "cli/strict.h"
 #include "io/new_file.h"
 #include "model/files/origin.h"
 #include "model/semantics.h"
@@ -19,8 +19,8 @@
 #include "oracle/report/report.h"
 
 static const char help[] =
-    "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--all] [--json] [--html OUT] [--junit OUT]\n"
-    "                     [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--profile NAME|FILE]\n"
+    "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--all | --only-failing] [--json] [--html OUT]\n"
+    "                     [--junit OUT] [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--profile NAME|FILE]\n"
     "                     [--companions FILE] [--envelope FILE] [--force]\n"
     "\n"
     "Compares two dumps stage by stage, in execution order, and names the first stage that diverges. Both are\n"
@@ -31,16 +31,20 @@ static const char help[] =
     "within their error bounds could lead to it; values that follow from this set are not judged.\n"
     "\n"
     "  --taps GLOB,...   compare only taps that match (\"layers.3.*,logits\"; * is any text, ? any character)\n"
-    "  --all             print every stage and every note. Without it at most 25 lines are printed: the verdict with\n"
-    "                    place, size and next step, then the stages that do not pass, worst first\n"
+    "  --all             print every stage, those that fail first, and every note. Without it at most 25 lines are\n"
+    "                    printed: the verdict with place, size and next step, then the stages that do not pass, worst\n"
+    "                    first\n"
+    "  --only-failing    print every stage that fails or is suspect, then the summary, and nothing else\n"
     "  --json            print one JSON object per line: every stage, then the summary\n"
-    "  --html OUT        write a self-contained HTML page: where the error grows, chosen blocks, load of the\n"
-    "                    experts, and heat maps (rows by channels) of the stages that fail\n"
-    "  --junit OUT       write JUnit XML for continuous integration: one test case per stage\n"
+    "  --html OUT        write a self-contained HTML page: the likely cause, where the error grows, chosen blocks,\n"
+    "                    load of the experts, heat maps (rows by channels) of the stages that fail, and the sections\n"
+    "                    of SPEC.md that the page links to\n"
+    "  --junit OUT       write JUnit XML for continuous integration: one test case per stage; those that only the\n"
+    "                    reference holds are skipped\n"
     "  --ledger OUT      write JSON lines: every choice of blocks, experts and next tokens, with its verdict, gap\n"
     "                    and bound\n"
-    "  --spec PATH       path or address of SPEC.md for the links of the HTML page; default: SPEC.md in the folder\n"
-    "                    of this page\n"
+    "  --spec PATH       path or address of SPEC.md for the links of the HTML page, instead of the sections in the\n"
+    "                    page itself\n"
     "  --map NAME|FILE   CANDIDATE was written by another program under its own names, or is a folder with a file for\n"
     "                    each rank or for each chunk of the rows. NAME is transformers, vllm, sglang or\n"
     "                    llama_cpp; FILE is JSON that says how to make each tap from the tensors of that program\n"
@@ -58,6 +62,9 @@ static const char help[] =
     "                    {words}\n"
     "  --help            print this text\n"
     "\n"
+    "Columns: rel L2 is |got - want| / |want| over the whole stage; max is the largest |got - want| over the largest\n"
+    "|want|; allowed is the largest share of its tolerance that an element uses (above 100 % the stage fails).\n"
+    "\n"
     "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect (a stage is possible,\n"
     "but improbable) or partial (nothing is wrong, but a stage could not be judged); 3 not comparable (nothing\n"
     "matched, another model or case, other shapes, NaN in the reference); 64 wrong usage; 65 bad file; 66 missing\n"
@@ -65,23 +72,33 @@ static const char help[] =
 
 struct arguments {
     const char *reference, *candidate;
-    const char *html, *junit, *ledger, *spec, *profile;     /* the last two: never NULL */
+    const char *ledger, *profile;       /* profile: never NULL */
+    const char *spec;                   /* NULL: the HTML page holds the sections */
     const char *companions;             /* NULL: in the reference, if any */
     const char *envelope;               /* NULL: no ranks */
     const char *map;                    /* NULL: the candidate has m3ref's names */
     struct m3_compare_options options;
-    int json, all, help;
+    enum m3_report_extent extent;
+    char *repeat;                       /* the command line */
+    int json, all, only_failing, help;
+};
+
+/* The output files of a comparison, besides what it prints. */
+struct outputs {
+    struct m3_cli_reports reports;
+    struct m3_new_file ledger;
+    FILE *ledger_lines;         /* its own stream: the file's descriptor stays open for commit */
 };
 
 /* Above every character, because getopt returns an unknown short option as its character. */
 /* clang-format off */
 enum {
     OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
-    OPT_COMPANIONS, OPT_ENVELOPE, OPT_ALL, OPT_HELP,
+    OPT_COMPANIONS, OPT_ENVELOPE, OPT_ALL, OPT_ONLY_FAILING, OPT_HELP,
 };
 /* clang-format on */
 
-static int parse(struct arguments *arguments, int argc, char **argv, struct m3_error *error)
+static int parse(struct arguments *arguments, struct outputs *outputs, int argc, char **argv, struct m3_error *error)
 {
     /* clang-format off */
     static const struct option options[] = {
@@ -92,6 +109,7 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         { "ledger", required_argument, NULL, OPT_LEDGER }, { "map", required_argument, NULL, OPT_MAP },
         { "companions", required_argument, NULL, OPT_COMPANIONS },
         { "envelope", required_argument, NULL, OPT_ENVELOPE }, { "all", no_argument, NULL, OPT_ALL },
+        { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
         { NULL, 0, NULL, 0 },
     };
     /* clang-format on */
@@ -103,9 +121,10 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         case OPT_TAPS: arguments->options.taps = optarg; break;
         case OPT_JSON: arguments->json = 1; break;
         case OPT_ALL: arguments->all = 1; break;
+        case OPT_ONLY_FAILING: arguments->only_failing = 1; break;
         case OPT_FORCE: arguments->options.force = 1; break;
-        case OPT_HTML: arguments->html = optarg; break;
-        case OPT_JUNIT: arguments->junit = optarg; break;
+        case OPT_HTML: outputs->reports.html = optarg; break;
+        case OPT_JUNIT: outputs->reports.junit = optarg; break;
         case OPT_LEDGER: arguments->ledger = optarg; break;
         case OPT_SPEC: arguments->spec = optarg; break;
         case OPT_MAP: arguments->map = optarg; break;
@@ -120,67 +139,28 @@ static int parse(struct arguments *arguments, int argc, char **argv, struct m3_e
         return m3_fail(error, M3_USAGE, "compare: got %d files, expected REFERENCE CANDIDATE", argc - optind);
     arguments->reference = argv[optind];
     arguments->candidate = argv[optind + 1];
-    return M3_OK;
+    return m3_cli_extent(&arguments->extent, arguments->all, arguments->only_failing, "compare", error);
 }
 
-/* The output files of a comparison, besides what it prints. */
-struct outputs {
-    struct m3_new_file html, junit, ledger;
-    FILE *ledger_lines;         /* its own stream: the file's descriptor stays open for commit */
-};
-
-static int open_stream(FILE **out, const struct m3_new_file *file, struct m3_error *error)
-{
-    int fd = dup(file->fd);
-    *out = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (*out != NULL) return M3_OK;
-    if (fd >= 0) close(fd);
-    return m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
-}
-
-static int close_stream(FILE *out, const struct m3_new_file *file, int status, struct m3_error *error)
-{
-    int failed = ferror(out);
-    if ((fclose(out) != 0 || failed) && status == M3_OK)
-        status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
-    return status;
-}
-
-/* Opened before the work, so that an error in a path is reported at once. */
 static int open_outputs(struct outputs *outputs, const struct arguments *arguments, struct m3_error *error)
 {
-    int status = M3_OK;
-    if (arguments->html != NULL) status = m3_new_file_open(&outputs->html, arguments->html, error);
-    if (status == M3_OK && arguments->junit != NULL)
-        status = m3_new_file_open(&outputs->junit, arguments->junit, error);
+    int status = m3_cli_reports_open(&outputs->reports, error);
     if (status == M3_OK && arguments->ledger != NULL)
         status = m3_new_file_open(&outputs->ledger, arguments->ledger, error);
     if (status == M3_OK && arguments->ledger != NULL)
-        status = open_stream(&outputs->ledger_lines, &outputs->ledger, error);
+        status = m3_cli_open_stream(&outputs->ledger_lines, &outputs->ledger, error);
     return status;
-}
-
-static int write_output(const struct m3_new_file *file,
-                        int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *),
-                        const struct m3_report_subject *subject, struct m3_error *error)
-{
-    if (file->fd < 0) return M3_OK;
-    FILE *out;
-    int status = open_stream(&out, file, error);
-    return status != M3_OK ? status : close_stream(out, file, report(out, subject, error), error);
 }
 
 /* Writes all files, or none if one fails. */
 static int write_outputs(struct outputs *outputs, const struct m3_report_subject *subject, struct m3_error *error)
 {
-    int status = write_output(&outputs->html, m3_report_html, subject, error);
-    if (status == M3_OK) status = write_output(&outputs->junit, m3_report_junit, subject, error);
+    int status = m3_cli_reports_write(&outputs->reports, subject, error);
     if (status == M3_OK && outputs->ledger_lines != NULL) {
-        status = close_stream(outputs->ledger_lines, &outputs->ledger, status, error);
+        status = m3_cli_close_stream(outputs->ledger_lines, &outputs->ledger, status, error);
         outputs->ledger_lines = NULL;
     }
-    if (status == M3_OK && outputs->html.fd >= 0) status = m3_new_file_commit(&outputs->html, error);
-    if (status == M3_OK && outputs->junit.fd >= 0) status = m3_new_file_commit(&outputs->junit, error);
+    if (status == M3_OK) status = m3_cli_reports_commit(&outputs->reports, error);
     if (status == M3_OK && outputs->ledger.fd >= 0) status = m3_new_file_commit(&outputs->ledger, error);
     return status;
 }
@@ -271,11 +251,10 @@ static int open_inputs(struct inputs *inputs, const struct arguments *arguments,
     return status == M3_OK ? split(inputs, arguments, notes, error) : status;
 }
 
-static int check_paths(const struct arguments *a, struct m3_error *error)
+static int check_paths(const struct arguments *a, const struct outputs *outputs, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
-    m3_cli_writes(&paths, "--html", a->html);
-    m3_cli_writes(&paths, "--junit", a->junit);
+    m3_cli_writes_reports(&paths, &outputs->reports);
     m3_cli_writes(&paths, "--ledger", a->ledger);
     m3_cli_reads(&paths, "REFERENCE", a->reference);
     m3_cli_reads(&paths, "CANDIDATE", a->candidate);
@@ -299,6 +278,20 @@ static void close_inputs(struct inputs *inputs)
     m3_profile_close(inputs->profile);
 }
 
+/* What judges more than a comparison can. */
+static void say_next(struct m3_comparison *result, const struct arguments *arguments, const struct inputs *inputs)
+{
+    const struct m3_cli_strict strict = { .reference = arguments->reference,
+                                          .candidate = arguments->candidate,
+                                          .profile = arguments->profile,
+                                          .map = arguments->map,
+                                          .dump = inputs->reference };
+    m3_cli_say_stricter(result, &strict);
+    if (result->verdict == M3_VERDICT_FAIL)
+        m3_fail(&result->notes, M3_OK,
+                "m3ref blame, which has the weights, names the known mistake that explains a failure, if there is one");
+}
+
 /* Compares and reports; returns the status of the verdict, or of the error that prevented one. */
 static int compare(struct outputs *outputs, const struct arguments *arguments, const struct inputs *inputs,
                    const struct m3_error *notes, struct m3_error *error)
@@ -320,19 +313,20 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     int status = inputs->layout.count > 0 ? m3_compare_several(&result, &parts, &options, error)
                                           : m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
-    if (status == M3_OK && result.verdict == M3_VERDICT_FAIL)
-        m3_fail(&result.notes, M3_OK,
-                "m3ref blame, which has the weights, names the known mistake that explains a failure, if there is one");
+    say_next(&result, arguments, inputs);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
-        const struct m3_report_subject subject = { .command = "compare",
-                                                   .comparison = &result,
-                                                   .reference = inputs->reference,
-                                                   .candidate = inputs->candidate,
-                                                   .spec = arguments->spec };
-        int (*report)(FILE *, const struct m3_comparison *, struct m3_error *) = arguments->json  ? m3_report_json
-                                                                                 : arguments->all ? m3_report_text_all
-                                                                                                  : m3_report_text;
-        int printed = report(stdout, &result, error);
+        const struct m3_report_subject subject = {
+            .command = "compare",
+            .comparison = &result,
+            .reference = inputs->reference,
+            .candidate = inputs->candidate,
+            .spec = arguments->spec,
+            .cause = { .culprit = result.divergence != NULL ? result.divergence->tap : NULL,
+                       .mistake = result.mistake,
+                       .profile_word = result.explained_by,
+                       .repeat = arguments->repeat },
+        };
+        int printed = (arguments->json ? m3_report_json : m3_report_text)(stdout, &result, arguments->extent, error);
         if (printed == M3_OK) printed = write_outputs(outputs, &subject, error);
         status = printed != M3_OK ? printed : (int)result.status;
     }
@@ -342,22 +336,22 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
 
 int m3_cli_compare(int argc, char **argv)
 {
-    struct arguments arguments = { .spec = "SPEC.md", .profile = "fp32" };
-    struct outputs outputs = { M3_NO_FILE, M3_NO_FILE, M3_NO_FILE, NULL };
+    struct arguments arguments = { .profile = "fp32", .repeat = m3_cli_shell_line(argc, argv) };
+    struct outputs outputs = { M3_CLI_NO_REPORTS, M3_NO_FILE, NULL };
     struct m3_error notes = { 0 }, error = { 0 };
     struct inputs inputs = { 0 };
 
-    int status = parse(&arguments, argc, argv, &error);
-    if (status == M3_OK && arguments.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
-    if (status == M3_OK) status = open_inputs(&inputs, &arguments, &notes, &error);
-    if (status == M3_OK) status = check_paths(&arguments, &error);
-    if (status == M3_OK) status = open_outputs(&outputs, &arguments, &error);
-    if (status == M3_OK) status = compare(&outputs, &arguments, &inputs, &notes, &error);
-    m3_new_file_abandon(&outputs.html);
-    m3_new_file_abandon(&outputs.junit);
+    int status = parse(&arguments, &outputs, argc, argv, &error);
+    if (status == M3_OK && !arguments.help) status = open_inputs(&inputs, &arguments, &notes, &error);
+    if (status == M3_OK && !arguments.help) status = check_paths(&arguments, &outputs, &error);
+    if (status == M3_OK && !arguments.help) status = open_outputs(&outputs, &arguments, &error);
+    if (status == M3_OK && !arguments.help) status = compare(&outputs, &arguments, &inputs, &notes, &error);
+    else if (status == M3_OK) status = m3_cli_help(help, &error);
+    m3_cli_reports_end(&outputs.reports);
     if (outputs.ledger_lines != NULL) fclose(outputs.ledger_lines);
     m3_new_file_abandon(&outputs.ledger);
     close_inputs(&inputs);
+    free(arguments.repeat);
     /* A verdict by itself is no error: it is in the report. */
     if (error.count == 0) m3_error_free(&notes);
     return m3_cli_end(status, &notes, &error);

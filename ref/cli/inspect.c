@@ -9,6 +9,7 @@
 #include "base/sha256.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "io/matrix.h"
 #include "io/json.h"
 #include "model/model.h"
 #include "model/taps.h"
@@ -17,8 +18,8 @@ static const char help[] =
     "usage: m3ref inspect FILE_OR_MODEL [--tensors GLOB,...] [--json] [--sha256]\n"
     "\n"
     "Lists the tensors of a safetensors file (or .gz) or of a model directory: name, dtype, shape, smallest and\n"
-    "largest value, root mean square, and number of NaN. If F8_E4M3 weights have scales, the values are shown with\n"
-    "the scales applied. A model directory is first checked against its config: all missing and extra tensors, wrong\n"
+    "largest value, root mean square, and number of NaN. If codes of 8 or 4 bits have scales, the values are shown\n"
+    "with the scales applied. A model directory is first checked against its config: all missing and extra tensors, wrong\n"
     "shapes and wrong dtypes are reported.\n"
     "\n"
     "  --tensors GLOB,...   only names that match: * is any text, ? any character\n"
@@ -51,27 +52,50 @@ static void count_value(struct statistics *s, double x)
     s->numbers++;
 }
 
-/* Makes a quantised weight with its scales, if both are present and match. */
-static int scaled(struct m3_weight *w, const struct m3_tensor *codes, const struct m3_tensor *scales)
+/* The listed tensors: those of a file, or of all files of a model. */
+struct listing {
+    const char *path;
+    struct m3_safetensors *file;
+    struct m3_model *model;
+};
+
+static const struct m3_tensor *find_tensor(const void *self, const char *name, const char **path)
 {
-    if (!scales || codes->dtype != M3_F8_E4M3 || codes->rank != 2 || scales->rank != 2) return 0;
-    int64_t rows = codes->shape[0], cols = codes->shape[1], blocks = (cols + 127) / 128, groups = (cols + 31) / 32;
-    *w = (struct m3_weight){
-        .data = codes->data, .scales = scales->data, .dtype = codes->dtype, .rows = rows, .cols = cols
-    };
-    if (scales->dtype == M3_F32) w->scaling = M3_SCALE_128X128;
-    else w->scaling = M3_SCALE_MX32;
-    return w->scaling == M3_SCALE_128X128 ? scales->shape[0] == (rows + 127) / 128 && scales->shape[1] == blocks
-                                          : (scales->dtype == M3_U8 || scales->dtype == M3_F8_E8M0) &&
-                                                scales->shape[0] == rows && scales->shape[1] == groups;
+    const struct listing *l = self;
+    if (!l->file) return m3_checkpoint_find(l->model->checkpoint, name, path);
+    if (path) *path = l->path;
+    return m3_safetensors_find(l->file, name);
 }
 
-static int measure(struct statistics *s, const struct m3_tensor *t, const struct m3_tensor *scales,
-                   struct m3_error *error)
+static void count_problem(void *self, const char *path, const char *tensor, const char *what)
+{
+    (void)path, (void)tensor, (void)what;
+    ++*(int *)self;
+}
+
+/* Finds the matrix whose codes these are. Returns 0 if they are no codes, or their scales do not fit. */
+static int scaled(struct m3_weight *w, const struct listing *l, const struct m3_tensor *t)
+{
+    static const char end[] = "_packed";
+    char name[512];
+    const size_t length = strlen(t->name), packed = sizeof end - 1;
+    const int is_packed = length > packed && strcmp(t->name + length - packed, end) == 0;
+    struct m3_matrix matrix;
+    int problems = 0;
+    const struct m3_matrix_report report = { count_problem, &problems };
+    const struct m3_tensor_source source = { find_tensor, l, l->path };
+    if (length >= sizeof name || (t->dtype != M3_F8_E4M3 && t->dtype != M3_U8 && t->dtype != M3_I32)) return 0;
+    snprintf(name, sizeof name, "%.*s", (int)(length - (is_packed ? packed : 0)), t->name);
+    m3_matrix_find(&matrix, &source, name, 0, 0, &report);
+    *w = matrix.weight;
+    return matrix.count > 1 && !problems && matrix.of[0] == t;
+}
+
+static int measure(struct statistics *s, const struct listing *l, const struct m3_tensor *t, struct m3_error *error)
 {
     struct m3_weight w;
     *s = (struct statistics){ 0 };
-    if (!scaled(&w, t, scales)) {
+    if (!scaled(&w, l, t)) {
         for (int64_t i = 0; i < t->count; i++) count_value(s, m3_decode(t->dtype, t->data, i));
         return M3_OK;
     }
@@ -129,12 +153,6 @@ static int print_tensor_json(const struct m3_tensor *t, const char *name, const 
     return m3_json_line(stdout, line, error);
 }
 
-/* The listed tensors: those of a file, or of all files of a model. */
-struct listing {
-    struct m3_safetensors *file;
-    struct m3_model *model;
-};
-
 static int64_t tensor_count(const struct listing *l)
 {
     return l->file ? m3_safetensors_count(l->file) : m3_checkpoint_count(l->model->checkpoint);
@@ -145,14 +163,6 @@ static const struct m3_tensor *tensor_at(const struct listing *l, int64_t i)
     return l->file ? m3_safetensors_at(l->file, i) : m3_checkpoint_at(l->model->checkpoint, i, NULL);
 }
 
-static const struct m3_tensor *scales_of(const struct listing *l, const struct m3_tensor *t)
-{
-    char name[512];
-    int length = snprintf(name, sizeof name, "%s_scale_inv", t->name);
-    if (length < 0 || (size_t)length >= sizeof name) return NULL;
-    return l->file ? m3_safetensors_find(l->file, name) : m3_checkpoint_find(l->model->checkpoint, name, NULL);
-}
-
 static int print_tensor(const struct arguments *a, const struct listing *l, const struct m3_tensor *t,
                         struct m3_error *error)
 {
@@ -161,7 +171,7 @@ static int print_tensor(const struct arguments *a, const struct listing *l, cons
     if (!name) return m3_fail_memory(error, t->name, strlen(t->name));
     for (char *c = name; *c; c++) *c = (unsigned char)*c < 32 ? '?' : *c; /* a name must not steer the terminal */
 
-    int status = a->sha256 ? print_hash(t, name, error) : measure(&s, t, scales_of(l, t), error);
+    int status = a->sha256 ? print_hash(t, name, error) : measure(&s, l, t, error);
     if (!status && !a->sha256) {
         if (a->json) status = print_tensor_json(t, t->name, &s, error);
         else print_text(t, name, &s);
@@ -206,7 +216,7 @@ static int check_paths(const struct arguments *a, const struct listing *l, struc
 
 static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    struct listing l = { 0 };
+    struct listing l = { .path = a->path };
     struct stat info;
     int is_folder = stat(a->path, &info) == 0 && S_ISDIR(info.st_mode);
     int status =

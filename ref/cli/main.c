@@ -20,6 +20,8 @@ static const char help[] =
     "  compare REFERENCE CANDIDATE ...                       compares two dumps; names the first stage that diverges\n"
     "  blame MODEL CANDIDATE --case F ...                    checks each operator of a dump; names the wrong one\n"
     "  check MODEL CANDIDATE [--case F] ...                  the strict verdict on a dump, in one plain sentence\n"
+    "  check MODEL ANSWER.json [--ids 1,2,3] ...             the same on a server's log-probabilities or tokens\n"
+    "  prompt MODEL ...                                      makes tokens to send to a server that is to be checked\n"
     "  envelope MODEL --case F --profile P --out OUT ...     measures how far correct programs are from the truth\n"
     "  estimate MODEL_OR_CONFIG ...                          computes costs: parameters, FLOPs, caches, memory, time\n"
     "  inspect FILE_OR_MODEL ...                             lists tensors: name, dtype, shape, min, max, rms, NaN\n"
@@ -46,11 +48,13 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
+        int has_profile;        /* the option --profile */
     } commands[] = {
-        { "run", m3_cli_run },         { "generate", m3_cli_generate }, { "compare", m3_cli_compare },
-        { "blame", m3_cli_blame },     { "envelope", m3_cli_envelope }, { "estimate", m3_cli_estimate },
-        { "inspect", m3_cli_inspect }, { "synth", m3_cli_synth },       { "bench", m3_cli_bench },
-        { "op", m3_cli_op },           { "mistakes", m3_cli_mistakes }, { "check", m3_cli_check },
+        { "run", m3_cli_run, 1 },         { "generate", m3_cli_generate, 0 }, { "compare", m3_cli_compare, 1 },
+        { "blame", m3_cli_blame, 1 },     { "envelope", m3_cli_envelope, 1 }, { "estimate", m3_cli_estimate, 0 },
+        { "inspect", m3_cli_inspect, 0 }, { "synth", m3_cli_synth, 0 },       { "bench", m3_cli_bench, 0 },
+        { "op", m3_cli_op, 1 },           { "mistakes", m3_cli_mistakes, 0 }, { "check", m3_cli_check, 1 },
+        { "prompt", m3_cli_prompt, 0 },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
@@ -60,13 +64,17 @@ int main(int argc, char **argv)
         return m3_cli_end(m3_cli_help(M3_PRODUCER "\n", &error), &notes, &error);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
-    for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++)
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        if (commands[i].has_profile && m3_cli_asks_for_profiles(argc - 1, argv + 1))
+            return m3_cli_end(m3_cli_list_profiles(&error), &notes, &error);
+        return commands[i].run(argc - 1, argv + 1);
+    }
 
     if (argc >= 2)
         fprintf(stderr,
-                "m3ref: got the command %s, expected run, generate, compare, blame, envelope, estimate, "
-                "inspect, op, mistakes, synth or bench\n",
+                "m3ref: got the command %s, expected run, generate, compare, blame, check, prompt, "
+                "envelope, estimate, inspect, op, mistakes, synth or bench\n",
                 argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;

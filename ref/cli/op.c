@@ -13,7 +13,7 @@
 #include "cli/op_plugin.h"
 #include "cli/paths.h"
 #include "cli/standard.h"
-#include "io/new_file.h"
+#include "cli/reports.h"
 #include "model/engine.h"
 #include "model/plugin.h"
 #include "oracle/error/profile.h"
@@ -101,7 +101,9 @@ enum action { ACTION_NONE, ACTION_LIST, ACTION_MAKE, ACTION_RUN, ACTION_CHECK, A
 struct arguments {
     enum action action;
     const struct m3_operator_row *op;
-    const char *cases, *results, *profile, *junit, *html, *only;
+    const char *cases, *results, *profile, *only;
+    struct m3_cli_reports reports;
+    char *repeat;               /* the command line */
     struct m3_make_options make;
     struct m3_cli_op_from from;
     const struct m3_engine *engine;
@@ -205,8 +207,8 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
     case OPT_OPS: a->ops.name = optarg; return M3_OK;
     case OPT_TIMEOUT: return m3_cli_number(&a->ops.timeout, "--timeout", optarg, 1, 1000000, error);
     case OPT_PROFILE: a->profile = optarg; return M3_OK;
-    case OPT_JUNIT: a->junit = optarg; return M3_OK;
-    case OPT_HTML: a->html = optarg; return M3_OK;
+    case OPT_JUNIT: a->reports.junit = optarg; return M3_OK;
+    case OPT_HTML: a->reports.html = optarg; return M3_OK;
     case OPT_ALL: a->all = 1; return M3_OK;
     case OPT_JSON: a->json = 1; return M3_OK;
     case OPT_THREADS: return m3_cli_number(&a->threads, "--threads", optarg, 1, 4096, error);
@@ -398,45 +400,28 @@ static int draw(const struct arguments *a, struct m3_error *error)
     return status;
 }
 
-typedef int report_function(FILE *, const struct m3_report_subject *, struct m3_error *);
-
-static int write_report(const char *path, report_function *report, const struct m3_report_subject *subject,
-                        struct m3_error *error)
-{
-    struct m3_new_file file = M3_NO_FILE;
-    if (!path) return M3_OK;
-    int status = m3_new_file_open(&file, path, error);
-    const int fd = status ? -1 : dup(file.fd);
-    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (!status && !out) status = m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
-    if (!status) status = report(out, subject, error);
-    if (out && fclose(out) && !status) status = m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
-    if (!status) status = m3_new_file_commit(&file, error);
-    m3_new_file_abandon(&file);
-    return status;
-}
-
-static int report(const struct arguments *a, const struct m3_comparison *result, const struct m3_safetensors *cases,
+static int report(struct arguments *a, const struct m3_comparison *result, const struct m3_safetensors *cases,
                   const struct m3_safetensors *results, struct m3_error *error)
 {
     char command[64];
     snprintf(command, sizeof command, "op %s", a->op->name);
-    const struct m3_report_subject subject = { .command = command,
-                                               .comparison = result,
-                                               .reference = cases,
-                                               .candidate = results,
-                                               .only_findings = 1,
-                                               .spec = "SPEC.md" };
-    int (*const print)(FILE *, const struct m3_comparison *, struct m3_error *) = a->json  ? m3_report_json
-                                                                                  : a->all ? m3_report_text_all
-                                                                                           : m3_report_text;
-    int status = print(stdout, result, error);
-    if (!status) status = write_report(a->junit, m3_report_junit, &subject, error);
-    return status ? status : write_report(a->html, m3_report_html, &subject, error);
+    const struct m3_report_subject subject = {
+        .command = command,
+        .comparison = result,
+        .reference = cases,
+        .candidate = results,
+        .only_findings = 1,
+        .cause = { .mistake = result->mistake, .section = a->op->section, .repeat = a->repeat }
+    };
+    const enum m3_report_extent extent = a->all ? M3_REPORT_ALL : M3_REPORT_SHORT;
+    int status = (a->json ? m3_report_json : m3_report_text)(stdout, result, extent, error);
+    if (!status) status = m3_cli_reports_open(&a->reports, error);
+    if (!status) status = m3_cli_reports_write(&a->reports, &subject, error);
+    return status ? status : m3_cli_reports_commit(&a->reports, error);
 }
 
 /* `plugin` has the results if a plug-in is judged. */
-static int check_results(const struct arguments *a, const struct m3_plugin_results *plugin, struct m3_error *error)
+static int check_results(struct arguments *a, const struct m3_plugin_results *plugin, struct m3_error *error)
 {
     struct m3_safetensors *file = NULL, *results = NULL;
     struct m3_case_file cases = { 0 };
@@ -502,8 +487,7 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     struct m3_cli_paths paths = m3_cli_paths(error);
     const char *cases = a->cases && strcmp(a->cases, "-") == 0 ? NULL : a->cases;
     const char *results = a->results && strcmp(a->results, "-") == 0 ? NULL : a->results;
-    m3_cli_writes(&paths, "--junit", a->junit);
-    m3_cli_writes(&paths, "--html", a->html);
+    m3_cli_writes_reports(&paths, &a->reports);
     if (a->action == ACTION_MAKE) m3_cli_writes(&paths, "--make", cases);
     if (a->action == ACTION_RUN) m3_cli_writes(&paths, "RESULTS", results);
     if (a->action == ACTION_DRAW) m3_cli_writes(&paths, "OUT", results);
@@ -517,13 +501,17 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
 int m3_cli_op(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .profile = "fp32", .engine = m3_engine_f32(), .threads = sysconf(_SC_NPROCESSORS_ONLN) };
+    struct arguments a = { .profile = "fp32",
+                           .engine = m3_engine_f32(),
+                           .threads = sysconf(_SC_NPROCESSORS_ONLN),
+                           .reports = M3_CLI_NO_REPORTS,
+                           .repeat = m3_cli_shell_line(argc, argv) };
     a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4 };
     a.from.options.dtype = M3_DTYPES;
     int status = parse(&a, argc, argv, &error);
-    if (!status && a.help) return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
-    if (!status) status = check_paths(&a, &error);
-    if (!status) {
+    if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status) status = check_paths(&a, &error);
+    if (!status && !a.help) {
         switch (a.action) {
         case ACTION_LIST: status = list(&a, &error); break;
         case ACTION_MAKE: status = make(&a, &error); break;
@@ -533,5 +521,7 @@ int m3_cli_op(int argc, char **argv)
         default: status = check(&a, &error);
         }
     }
+    m3_cli_reports_end(&a.reports);
+    free(a.repeat);
     return a.printed ? status : m3_cli_end(status, &notes, &error);
 }

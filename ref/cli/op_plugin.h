@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "io/safetensors.h"
+#include "io/temporary.h"
 #include "oracle/operators/case_file.h"
 #include "oracle/operators/make.h"
 
@@ -16,9 +17,16 @@ struct m3_plugin_task {
     int threads;
 };
 
+/* What the child that ran a case says of it. */
+struct m3_plugin_outcome {
+    char fault[512];
+    int64_t at, bytes;          /* its file of results, inside `kept` */
+};
+
 struct m3_plugin_results {
-    char *folder, *cases, *results; /* a temporary folder, and two files: what was judged, what the plug-in gave */
-    char (*texts)[512]; /* [count] */
+    const char *cases, *results;                /* two files: what was judged, what the plug-in gave */
+    struct m3_nameless made, given, one, kept;  /* made cases, all results, those of one case, those of each case */
+    struct m3_plugin_outcome *outcomes;         /* [count] in memory that children share */
     const char **faults; /* [count] for m3_file_check */
     int64_t count;
     int printed; /* a child has printed why it failed */

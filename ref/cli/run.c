@@ -12,6 +12,7 @@
 #include "cli/paths.h"
 #include "io/temporary.h"
 #include "model/files/batch.h"
+#include "cli/plan.h"
 #include "model/files/cache_file.h"
 #include "model/files/case.h"
 #include "model/files/dump.h"
@@ -82,6 +83,8 @@ static const char help[] =
     "                         slow, and give the same bits as --linear ordered\n"
     "  --ops cuda[,bf16]      compute sparse attention and experts on a GPU (SPEC 15): in fp32, or with the word\n"
     "                         bf16 in bf16 on its tensor cores\n"
+    "  --plan                 print what the run will need (files, bytes, memory, disk, operations, time), and run\n"
+    "                         nothing. No weights are read\n"
     "  --allow-long           allow positions of max_position_embeddings and above\n"
     "  --top N                how many next tokens to print, default 5\n"
     "  --help                 print this text\n"
@@ -94,13 +97,13 @@ struct arguments {
     struct m3_cli_input input;
     int64_t first_layer, end_layer, top;        /* end_layer -1: all */
     int64_t runs;               /* of --profile; 0: as many as it needs */
-    int help, bounds;
+    int help, bounds, plan;
 };
 
 /* clang-format off */
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
-    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS
+    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS, OPT_PLAN
 };
 /* clang-format on */
 
@@ -129,19 +132,9 @@ static const struct option options[] = {
     { "decisions", required_argument, NULL, OPT_DECISIONS },
     { "profile", required_argument, NULL, OPT_PROFILE },
     { "runs", required_argument, NULL, OPT_RUNS },
+    { "plan", no_argument, NULL, OPT_PLAN },
     { NULL, 0, NULL, 0 },
 };
-
-static int parse_layers(struct arguments *a, const char *text, struct m3_error *error)
-{
-    char *middle, *end;
-    a->first_layer = strtoll(text, &middle, 10);
-    if (middle != text && *middle == ':') {
-        a->end_layer = strtoll(middle + 1, &end, 10);
-        if (end != middle + 1 && *end == '\0' && a->first_layer >= 0 && a->end_layer > a->first_layer) return M3_OK;
-    }
-    return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
-}
 
 static int take_option(void *arguments, int option, struct m3_error *error)
 {
@@ -154,9 +147,10 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_CACHE_IN: a->cache_in = optarg; break;
     case OPT_CACHE_OUT: a->cache_out = optarg; break;
     case OPT_HELP: a->help = 1; break;
-    case OPT_LAYERS: return parse_layers(a, optarg, error);
+    case OPT_LAYERS: return m3_cli_layers(&a->first_layer, &a->end_layer, optarg, error);
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
     case OPT_BOUNDS: a->bounds = 1; break;
+    case OPT_PLAN: a->plan = 1; break;
     case OPT_COMPANIONS: a->companions = optarg; break;
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 2, 100000, error);
@@ -444,7 +438,7 @@ static struct m3_request request_of(const struct arguments *a, const struct m3_m
     return request;
 }
 
-/* ---- several sequences: each is run alone, into a temporary folder, and the files are then joined */
+/* ---- several sequences: each is run alone, into a file without a name, and the files are then joined */
 
 static int refuse_several(const struct arguments *a, struct m3_error *error)
 {
@@ -461,18 +455,10 @@ static int refuse_several(const struct arguments *a, struct m3_error *error)
     return M3_OK;
 }
 
-/* The files of the sequences, in a temporary folder. */
+/* The files of the sequences, which have no names. */
 struct each {
-    char *folder;
     struct m3_safetensors **dumps, **companions;        /* [count] */
 };
-
-static int open_part(struct m3_safetensors **part, const char *path, struct m3_error *error)
-{
-    int status = m3_safetensors_open(part, path, error);
-    unlink(path);
-    return status;
-}
 
 static int run_sequence(struct each *each, struct passed *p, const struct arguments *a, const struct m3_model *model,
                         const struct m3_batch *batch, int64_t b, const struct m3_semantics *semantics, double *logits,
@@ -481,16 +467,16 @@ static int run_sequence(struct each *each, struct passed *p, const struct argume
     struct arguments own = *a;
     const struct m3_case *c = &batch->cases[b];
     struct m3_request request = request_of(a, model, c, semantics, logits);
-    char *dump = NULL, *companions = NULL;
-    int status = a->dump ? m3_temporary_in(&dump, each->folder, "dump.safetensors", error) : M3_OK;
-    if (!status && a->companions) status = m3_temporary_in(&companions, each->folder, "companions.safetensors", error);
-    own.dump = dump;
-    own.companions = companions;
+    struct m3_nameless dump = { .fd = -1 }, companions = { .fd = -1 };
+    int status = a->dump ? m3_temporary_nameless(&dump, NULL, error) : M3_OK;
+    if (!status && a->companions) status = m3_temporary_nameless(&companions, NULL, error);
+    own.dump = a->dump ? dump.path : NULL;
+    own.companions = a->companions ? companions.path : NULL;
     if (!status) status = pass(p, &own, model, c, &request, line, error);
-    if (!status && dump) status = open_part(&each->dumps[b], dump, error);
-    if (!status && companions) status = open_part(&each->companions[b], companions, error);
-    free(dump);
-    free(companions);
+    if (!status && a->dump) status = m3_safetensors_open(&each->dumps[b], dump.path, error);
+    if (!status && a->companions) status = m3_safetensors_open(&each->companions[b], companions.path, error);
+    if (a->dump) m3_nameless_close(&dump);
+    if (a->companions && companions.fd >= 0) m3_nameless_close(&companions);
     if (status || request.end_layer < model->config.layers || a->top == 0) return status;
     printf("sequence %" PRId64 ", T %" PRId64 ", ", b, c->T);
     print_next(logits, model->config.V, a->top);
@@ -503,8 +489,6 @@ static void close_each(struct each *each, int64_t count)
     for (int64_t b = 0; each->companions && b < count; b++) m3_safetensors_close(each->companions[b]);
     free(each->dumps);
     free(each->companions);
-    if (each->folder) rmdir(each->folder);
-    free(each->folder);
 }
 
 static int run_several(const struct arguments *a, const struct m3_model *model, const struct m3_batch *batch,
@@ -517,7 +501,6 @@ static int run_several(const struct arguments *a, const struct m3_model *model, 
     char what[120];
     int status = refuse_several(a, error);
     if (!status) status = check_paths(a, model, error);
-    if (!status) status = m3_temporary_folder(&each.folder, error);
     each.dumps = calloc((size_t)count, sizeof *each.dumps);
     each.companions = calloc((size_t)count, sizeof *each.companions);
     if (!status && (!each.dumps || !each.companions))
@@ -592,11 +575,26 @@ struct command {
     char *line;
 };
 
+static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const int in_double = a->input.engine == m3_engine_f64(), bounds = a->bounds || a->companions;
+    const struct m3_cli_plan all = { .model = a->model,
+                                     .input = &a->input,
+                                     .first = a->first_layer,
+                                     .end = a->end_layer > 0 ? a->end_layer : 0,
+                                     .f32_passes = !in_double + (a->profile ? (int)(a->runs ? a->runs : 16) : 0),
+                                     .f64_passes = in_double + (a->profile != NULL),
+                                     .with_bounds = bounds,
+                                     .writes_taps = a->dump != NULL };
+    return m3_cli_plan(&all, notes, error);
+}
+
 static int run_command(void *self)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct command *command = self;
-    const int status = run(&command->a, command->line, &notes, &error);
+    const int status =
+        command->a.plan ? plan(&command->a, &notes, &error) : run(&command->a, command->line, &notes, &error);
     m3_cli_ops_close(&command->a.input.ops);
     return m3_cli_end(status, &notes, &error);
 }

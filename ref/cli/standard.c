@@ -7,16 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/temporary.h"
-
 enum { PIECE = 1 << 20 };
 
 /* An empty file in the folder for temporary files. */
-static int make_file(struct m3_standard *file, int *fd, struct m3_error *error)
+static int make_file(struct m3_standard *file, struct m3_error *error)
 {
-    const int status = m3_temporary_file(&file->own, fd, error);
+    const int status = m3_temporary_nameless(&file->own, NULL, error);
     file->is_standard = 1;
-    file->path = file->own;
+    file->path = file->own.path;
     return status;
 }
 
@@ -41,26 +39,19 @@ static int copy_all(int to, int from, const char *name, struct m3_error *error)
 
 int m3_standard_input(struct m3_standard *file, const char *given, struct m3_error *error)
 {
-    int fd;
-    *file = (struct m3_standard){ .path = given, .name = given };
+    *file = (struct m3_standard){ .path = given, .name = given, .own.fd = -1 };
     if (strcmp(given, "-") != 0) return M3_OK;
     file->name = "standard input";
-    int status = make_file(file, &fd, error);
-    if (status) return status;
-    status = copy_all(fd, STDIN_FILENO, file->name, error);
-    if (close(fd) && !status) status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
-    return status;
+    const int status = make_file(file, error);
+    return status ? status : copy_all(file->own.fd, STDIN_FILENO, file->name, error);
 }
 
 int m3_standard_output(struct m3_standard *file, const char *given, struct m3_error *error)
 {
-    int fd;
-    *file = (struct m3_standard){ .path = given, .name = given };
+    *file = (struct m3_standard){ .path = given, .name = given, .own.fd = -1 };
     if (strcmp(given, "-") != 0) return M3_OK;
     file->name = "standard output";
-    int status = make_file(file, &fd, error);
-    if (!status) close(fd);
-    return status;
+    return make_file(file, error);
 }
 
 int m3_standard_send(const struct m3_standard *file, struct m3_error *error)
@@ -75,7 +66,5 @@ int m3_standard_send(const struct m3_standard *file, struct m3_error *error)
 
 void m3_standard_end(struct m3_standard *file)
 {
-    if (file->own) unlink(file->own);
-    free(file->own);
-    file->own = NULL;
+    if (file->is_standard) m3_nameless_close(&file->own);
 }

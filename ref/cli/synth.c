@@ -9,7 +9,8 @@
 #include "model/synth.h"
 
 static const char help[] =
-    "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8] [--mtp N]\n"
+    "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8|nvfp4|mxfp4|w4a16]\n"
+    "       [--mtp N]\n"
     "\n"
     "Writes a model directory: a copy of CONFIG, and random weights. A program in any language can reproduce the\n"
     "weights, because each value follows from the seed, the tensor's name and the index (SPEC 3.6). OUT must be new\n"
@@ -17,8 +18,12 @@ static const char help[] =
     "\n"
     "  --seed S      default 1\n"
     "  --dtype T     bf16 (default; router and patch embedding in F32, as released), f32 (all), f8_block (E4M3\n"
-    "                codes with F32 scales per 128x128), mxfp8 (E4M3 codes with ue8m0 scales per 32). Codes and\n"
-    "                scales are themselves random numbers: nothing is quantised.\n"
+    "                codes with F32 scales per 128x128), mxfp8 (E4M3 codes with ue8m0 scales per 32), nvfp4 (E2M1\n"
+    "                codes with E4M3 scales per 16 and an F32 scale), mxfp4 (E2M1 codes with ue8m0 scales per 32),\n"
+    "                w4a16 (4-bit integers with BF16 scales per 32). The last three are laid out as\n"
+    "                compressed-tensors does. Codes and scales are themselves random numbers: nothing is quantised.\n"
+    "                A quantization_config that names the form is added to the copy of CONFIG if it is missing\n"
+    "                there. Columns must fill whole groups in the last three forms.\n"
     "  --mtp N       number of modules for multi-token prediction; default 0, because the releases hold none,\n"
     "                whatever their config says\n"
     "  --help        print this text\n"
@@ -32,13 +37,18 @@ static void progress(uint64_t done, uint64_t all)
 
 static int dtype_named(enum m3_synth_dtype *dtype, const char *name, struct m3_error *error)
 {
-    static const char *const names[] = { "bf16", "f32", "f8_block", "mxfp8" }; /* in the order of the enumeration */
-    for (int i = 0; i < 4; i++)
+    static const char *const names[M3_SYNTH_DTYPES] = {
+        [M3_SYNTH_BF16] = "bf16",   [M3_SYNTH_F32] = "f32",     [M3_SYNTH_F8_BLOCK] = "f8_block",
+        [M3_SYNTH_MXFP8] = "mxfp8", [M3_SYNTH_NVFP4] = "nvfp4", [M3_SYNTH_MXFP4] = "mxfp4",
+        [M3_SYNTH_W4A16] = "w4a16",
+    };
+    for (int i = 0; i < M3_SYNTH_DTYPES; i++)
         if (strcmp(name, names[i]) == 0) {
             *dtype = (enum m3_synth_dtype)i;
             return M3_OK;
         }
-    return m3_fail(error, M3_USAGE, "--dtype: got %s, expected f32, bf16, f8_block or mxfp8", name);
+    return m3_fail(error, M3_USAGE, "--dtype: got %s, expected f32, bf16, f8_block, mxfp8, nvfp4, mxfp4 or w4a16",
+                   name);
 }
 
 int m3_cli_synth(int argc, char **argv)

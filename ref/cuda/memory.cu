@@ -37,6 +37,8 @@ int m3_cuda_end(struct m3_cuda_state *s, struct m3_ctx *ctx)
         snprintf(s->why, sizeof s->why, "%s: out of device memory", s->op);
     else if (s->error == cudaErrorMemoryAllocation)
         snprintf(s->why, sizeof s->why, "%s: out of device memory for another %zu bytes", s->op, s->wanted);
+    else if (s->error == cudaErrorNotSupported && s->is_packed)
+        snprintf(s->why, sizeof s->why, "%s: no kernel reads weights in codes of 4 bits: run without --ops cuda", s->op);
     else if (s->error == cudaErrorNotSupported)
         snprintf(s->why, sizeof s->why, "%s: no kernel takes these sizes (a head has at most %d channels)", s->op,
                  M3_CUDA_HEAD);
@@ -111,7 +113,7 @@ static size_t scale_bytes(const struct m3_weight *w)
     switch (w->scaling) {
     case M3_SCALE_128X128: return (size_t)((w->rows + 127) / 128 * ((w->cols + 127) / 128)) * sizeof(float);
     case M3_SCALE_MX32: return (size_t)(w->rows * ((w->cols + 31) / 32));
-    case M3_UNSCALED: break;
+    default: break;
     }
     return 0;
 }
@@ -121,6 +123,11 @@ struct m3_weight m3_cuda_weight(struct m3_cuda_state *s, const struct m3_weight 
     struct m3_weight there = *w;
     size_t bytes = (size_t)(w->rows * w->cols) * m3_dtype_bytes(w->dtype), scales = scale_bytes(w);
     there.data = there.scales = NULL;
+    if (m3_weight_is_packed(w)) {
+        s->is_packed = 1;
+        m3_cuda_ok(s, cudaErrorNotSupported);
+        return there;
+    }
     if (w->id == 0) {
         there.data = m3_cuda_send(s, w->data, (int64_t)bytes, 1);
         there.scales = scales ? m3_cuda_send(s, w->scales, (int64_t)scales, 1) : NULL;

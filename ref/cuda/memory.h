@@ -17,6 +17,7 @@ struct m3_cuda_state {
     const char *op;                     /* the call's operator */
     cudaError_t error;                  /* the first of the call; later steps then do nothing */
     size_t wanted;                      /* size of the allocation that failed */
+    int is_packed;                      /* a weight of the call has codes of 4 bits, which no kernel reads */
     char why[200];
 };
 

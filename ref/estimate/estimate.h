@@ -42,13 +42,13 @@ struct m3_census {
         int64_t scales;                 /* scale tensors */
         int64_t bytes;                  /* of both */
     } of[M3_COMPONENTS];
-    int64_t scaled_parameters;          /* of the config: parameters in E4M3 */
-    int64_t scale_bytes;                /* their scales, in bytes */
+    int64_t scaled_parameters;          /* of the config: parameters in codes of 8 or 4 bits */
+    int64_t code_bytes, scale_bytes;    /* their codes and scales, in bytes */
     int64_t other_modules;              /* tensors of MTP modules that are not counted */
 };
 
 /* Counts by the binding table, in the dtypes of a release: F32 where the table says F32, otherwise BF16, or with
- * matrix_scaling E4M3 with scales. `modules` is the number of MTP modules to count; additive ones have [H,H] for
+ * matrix_scaling codes with scales. `modules` is the number of MTP modules to count; additive ones have [H,H] for
  * eh_proj, and no norms before it. */
 void m3_census_of_config(struct m3_census *census, const struct m3_config *config, int64_t modules,
                          enum m3_mtp_join join);

@@ -165,7 +165,7 @@ const struct m3_figure m3_figures[] = {
     { "weight_bytes", M3_FIGURE_WHOLE, IF_ALWAYS, "bytes", "ceil(params_total * weight_bits / 8)" },
     { "weight_bytes_stored", M3_FIGURE_WHOLE, IF_ALWAYS, "bytes", "file_bytes" },
     { "weight_bytes_released", M3_FIGURE_COUNTED, IF_ALWAYS, "bytes",
-      "2 * params_total - matrix_params + scale_bytes + 2 * (moe * E * (H + 1) + mtp * last_moe * E * (H + 1)"
+      "2 * (params_total - matrix_params) + code_bytes + scale_bytes + 2 * (moe * E * (H + 1) + mtp * last_moe * E * (H + 1)"
       " + vision * W * C)" },
     { "weight_bytes_in_memory", M3_FIGURE_WHOLE, IF_STORED, "bytes", "weight_bytes_stored" },
     { "weight_bytes_in_memory", M3_FIGURE_WHOLE, IF_NOMINAL, "bytes", "weight_bytes" },

@@ -1,8 +1,10 @@
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "estimate/private/parts.h"
+#include "io/matrix.h"
 #include "model/tensors.h"
 
 const char *const m3_component_names[M3_COMPONENTS] = {
@@ -44,8 +46,29 @@ static enum m3_component component_of(const char *name)
 struct walk {
     struct m3_census *census;
     enum m3_scaling scaling;
+    int64_t group;
     enum m3_mtp_join join;
 };
+
+/* How a matrix in codes is stored: bytes of codes, scale tensors and their bytes. Zero points are not counted. */
+struct coded {
+    int64_t codes, tensors, scales;
+};
+
+static struct coded coded(const struct walk *walk, int64_t rows, int64_t cols)
+{
+    const int64_t groups = rows * (walk->group ? (cols + walk->group - 1) / walk->group : 1);
+    switch (walk->scaling) {
+    case M3_UNSCALED: break;
+    case M3_SCALE_MX32: return (struct coded){ rows * cols, 1, rows * ((cols + 31) / 32) };
+    case M3_SCALE_128X128: return (struct coded){ rows * cols, 1, 4 * ((rows + 127) / 128) * ((cols + 127) / 128) };
+    case M3_SCALE_NVFP4: return (struct coded){ rows * ((cols + 1) / 2), 2, rows * ((cols + 15) / 16) + 4 };
+    case M3_SCALE_MXFP4: return (struct coded){ rows * ((cols + 1) / 2), 1, rows * ((cols + 31) / 32) };
+    case M3_SCALE_INT4: return (struct coded){ rows * ((cols + 7) / 8) * 4, 2, 2 * groups + 16 };
+    case M3_SCALE_INT4_PAIRS: return (struct coded){ (rows + 1) / 2 * cols, 1, 2 * groups };
+    }
+    return (struct coded){ 0 };
+}
 
 static int ends_in(const char *name, const char *tail)
 {
@@ -57,23 +80,21 @@ static int count_spec(void *self, const struct m3_tensor_spec *spec)
 {
     const struct walk *walk = self;
     struct m3_census_row *row = &walk->census->of[component_of(spec->name)];
-    int64_t count = 1, rows = spec->shape[0], scales = 0;
+    int64_t count = 1, rows = spec->shape[0];
     for (int i = 0; i < spec->rank; i++) count *= spec->shape[i];
     if (walk->join == M3_MTP_ADDITIVE) {
         if (ends_in(spec->name, ".enorm.weight") || ends_in(spec->name, ".hnorm.weight")) return 0;
         if (ends_in(spec->name, ".eh_proj.weight")) count /= 2;
     }
     int64_t cols = count / rows;
-    if (spec->row->dtype == M3_TENSOR_MATRIX && walk->scaling == M3_SCALE_MX32) scales = rows * ((cols + 31) / 32);
-    if (spec->row->dtype == M3_TENSOR_MATRIX && walk->scaling == M3_SCALE_128X128)
-        scales = 4 * ((rows + 127) / 128) * ((cols + 127) / 128);
-
+    const struct coded in = spec->row->dtype == M3_TENSOR_MATRIX ? coded(walk, rows, cols) : (struct coded){ 0 };
     row->tensors++;
     row->parameters += count;
-    row->scales += scales > 0;
-    walk->census->scaled_parameters += scales > 0 ? count : 0;
-    walk->census->scale_bytes += scales;
-    row->bytes += scales > 0 ? count + scales : count * (spec->row->dtype == M3_TENSOR_FLOAT ? 4 : 2);
+    row->scales += in.tensors;
+    walk->census->scaled_parameters += in.codes > 0 ? count : 0;
+    walk->census->code_bytes += in.codes;
+    walk->census->scale_bytes += in.scales;
+    row->bytes += in.codes > 0 ? in.codes + in.scales : count * (spec->row->dtype == M3_TENSOR_FLOAT ? 4 : 2);
     return 0;
 }
 
@@ -81,7 +102,7 @@ void m3_census_of_config(struct m3_census *census, const struct m3_config *confi
                          enum m3_mtp_join join)
 {
     *census = (struct m3_census){ 0 };
-    struct walk walk = { census, config->matrix_scaling, join };
+    struct walk walk = { census, config->matrix_scaling, config->matrix_group, join };
     m3_tensors_each(config, modules, m3_tensors_prefix(config), count_spec, &walk);
 }
 
@@ -90,6 +111,39 @@ static int64_t module_of(const char *name)
 {
     const char *number = strstr(name, "model.mtp.layers.");
     return number ? strtoll(number + strlen("model.mtp.layers."), NULL, 10) : INT64_MAX;
+}
+
+static const struct m3_tensor *find_tensor(const void *files, const char *name, const char **path)
+{
+    return m3_checkpoint_find(files, name, path);
+}
+
+static void count_problem(void *self, const char *path, const char *tensor, const char *what)
+{
+    (void)path, (void)tensor, (void)what;
+    ++*(int *)self;
+}
+
+/* The parameters in a tensor: of codes, the size of their matrix; of what belongs to codes, 0. */
+static int64_t parameters_in(const struct m3_checkpoint *files, const struct m3_tensor *tensor)
+{
+    static const char *const beside[] = { ".weight_scale_inv", ".weight_scale", ".weight_global_scale",
+                                          ".weight_scale_2",   ".weight_shape", ".weight_zero_point" };
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+        if (ends_in(tensor->name, beside[i])) return 0;
+    const int is_packed = ends_in(tensor->name, ".weight_packed");
+    if (!is_packed && !(tensor->dtype == M3_U8 && ends_in(tensor->name, ".weight"))) return tensor->count;
+
+    char name[256];
+    int problems = 0;
+    struct m3_matrix matrix;
+    const struct m3_matrix_report report = { count_problem, &problems };
+    const struct m3_tensor_source source = { find_tensor, files, "" };
+    const size_t length = strlen(tensor->name) - (is_packed ? strlen("_packed") : 0);
+    if (length >= sizeof name) return tensor->count;
+    snprintf(name, sizeof name, "%.*s", (int)length, tensor->name);
+    m3_matrix_find(&matrix, &source, name, 0, 0, &report);
+    return problems ? tensor->count : matrix.weight.rows * matrix.weight.cols;
 }
 
 int m3_census_of_files(struct m3_census *census, const struct m3_checkpoint *files, const struct m3_config *config,
@@ -115,11 +169,12 @@ int m3_census_of_files(struct m3_census *census, const struct m3_checkpoint *fil
         if (component != M3_COMPONENT_MTP_MODULES && config->sparse_switched_off &&
             strstr(tensor->name, ".self_attn.index_"))
             continue;
+        if (config->is_requantised && m3_is_of_activations(tensor->name)) continue;
         struct m3_census_row *row = &census->of[component];
-        int scale = ends_in(tensor->name, "_scale_inv");
-        row->tensors += !scale;
-        row->scales += scale;
-        row->parameters += scale ? 0 : tensor->count;
+        const int64_t parameters = parameters_in(files, tensor);
+        row->tensors += parameters > 0;
+        row->scales += parameters == 0;
+        row->parameters += parameters;
         row->bytes += (int64_t)tensor->bytes;
     }
     return status;

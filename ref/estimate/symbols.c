@@ -128,8 +128,9 @@ static void add_counts(struct m3_symbols *s, const struct m3_estimate *e)
     int64_t scales = 0;
     for (int i = 0; i < M3_COMPONENTS; i++) scales += census->of[i].scales;
     const struct m3_symbol counts[] = {
-        { "scales", "scale tensors, one for each matrix in E4M3", scales },
-        { "matrix_params", "parameters in E4M3", e->census.scaled_parameters },
+        { "scales", "scale tensors, of matrices in codes", scales },
+        { "matrix_params", "parameters in codes", e->census.scaled_parameters },
+        { "code_bytes", "bytes of these codes", e->census.code_bytes },
         { "scale_bytes", "bytes of their scales", e->census.scale_bytes },
         { "file_bytes", "bytes of the tensors in the files", files ? m3_census_bytes(files) : M3_UNKNOWN },
         { "routed", "parameters of routed experts", census->of[M3_COMPONENT_MOE_ROUTED].parameters },

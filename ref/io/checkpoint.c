@@ -25,6 +25,16 @@ struct m3_checkpoint {
     int64_t count;
     uint64_t bytes;
     char *weights_sha256;               /* NULL: not known yet */
+    char *folder;
+    char **skipped;                     /* base names of the weight files that are not needed, ascending */
+    int64_t skipped_count;
+    json_t *weight_map;                 /* of the index; NULL: there is none */
+};
+
+/* The part of a model that is needed. */
+struct part {
+    m3_checkpoint_needs *needs;         /* NULL: all of it */
+    void *self;
 };
 
 /* "folder/name", to be freed by the caller; NULL if memory is short. */
@@ -64,37 +74,64 @@ static int read_index(json_t **index, json_t **weight_map, const char *path, str
 
 static int is_plain_name(const char *name) { return name && *name && !strchr(name, '/') && !strstr(name, ".."); }
 
-/* Fills names with the distinct files of the map, or with the one file of a model without an index. */
-static int list_files(struct m3_checkpoint *checkpoint, const json_t *weight_map, const char *index_path,
-                      struct m3_error *error)
+/* Copies the distinct names of a sorted list, without those of another one. */
+static int keep_distinct(char **to, int64_t *count, const char **names, size_t all, char *const *without,
+                         int64_t without_count, const char *path, struct m3_error *error)
 {
-    size_t entries = weight_map ? json_object_size(weight_map) : 1, count = 0;
-    const char **targets = calloc(entries, sizeof *targets);
-    checkpoint->names = calloc(entries, sizeof *checkpoint->names);
-    checkpoint->files = calloc(entries, sizeof *checkpoint->files);
-    int status = M3_OK;
-    if (!targets || !checkpoint->names || !checkpoint->files) {
-        status = m3_fail_memory(error, index_path, 3 * entries * sizeof *targets);
-        entries = 0;
+    for (size_t i = 0; i < all; i++) {
+        if (i > 0 && strcmp(names[i], names[i - 1]) == 0) continue;
+        if (without_count > 0 && bsearch(&names[i], without, (size_t)without_count, sizeof *without, by_bytes))
+            continue;
+        if (!(to[*count] = strdup(names[i]))) return m3_fail_memory(error, path, strlen(names[i]));
+        ++*count;
     }
-    if (entries && !weight_map) targets[count++] = "model.safetensors";
+    return M3_OK;
+}
 
+/* Lists the files of the map: those of needed tensors from the front of `files`, the others from the back. */
+static int sort_entries(const char **files, size_t *needed, size_t *others, json_t *weight_map, const struct part *part,
+                        const char *index_path, struct m3_error *error)
+{
+    const size_t entries = json_object_size(weight_map);
+    int status = M3_OK;
     const char *tensor;
     json_t *value;
-    if (entries && weight_map) json_object_foreach((json_t *)weight_map, tensor, value)
-        {
-            targets[count++] = json_string_value(value);
-            if (!is_plain_name(targets[count - 1]))
-                status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected the name of a file in this folder",
-                                 index_path, tensor, targets[count - 1] ? targets[count - 1] : "another JSON value");
-        }
-    if (!status) qsort(targets, count, sizeof *targets, by_bytes);
-    for (size_t i = 0; i < count && !status; i++) {
-        if (i > 0 && strcmp(targets[i], targets[i - 1]) == 0) continue;
-        char *name = checkpoint->names[checkpoint->file_count++] = strdup(targets[i]);
-        if (!name) status = m3_fail_memory(error, index_path, strlen(targets[i]));
+    json_object_foreach(weight_map, tensor, value)
+    {
+        const char *name = json_string_value(value);
+        if (!part->needs || part->needs(part->self, tensor)) files[(*needed)++] = name;
+        else files[entries - ++*others] = name;
+        if (!is_plain_name(name))
+            status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected the name of a file in this folder",
+                             index_path, tensor, name ? name : "another JSON value");
     }
-    free(targets);
+    return status;
+}
+
+/* Fills names with the distinct files of the map that are needed, or with the one file of a model without an index. */
+static int list_files(struct m3_checkpoint *checkpoint, json_t *weight_map, const struct part *part,
+                      const char *index_path, struct m3_error *error)
+{
+    const size_t entries = weight_map ? json_object_size(weight_map) : 1;
+    size_t needed = 0, others = 0;
+    const char **files = calloc(entries, sizeof *files);
+    checkpoint->names = calloc(entries, sizeof *checkpoint->names);
+    checkpoint->skipped = calloc(entries, sizeof *checkpoint->skipped);
+    checkpoint->files = calloc(entries, sizeof *checkpoint->files);
+    int status = M3_OK;
+    if (!files || !checkpoint->names || !checkpoint->skipped || !checkpoint->files)
+        status = m3_fail_memory(error, index_path, 4 * entries * sizeof *files);
+    else if (weight_map) status = sort_entries(files, &needed, &others, weight_map, part, index_path, error);
+    else files[needed++] = "model.safetensors";
+    if (!status) {
+        qsort(files, needed, sizeof *files, by_bytes);
+        qsort(files + entries - others, others, sizeof *files, by_bytes);
+        status = keep_distinct(checkpoint->names, &checkpoint->file_count, files, needed, NULL, 0, index_path, error);
+    }
+    if (!status)
+        status = keep_distinct(checkpoint->skipped, &checkpoint->skipped_count, files + entries - others, others,
+                               checkpoint->names, checkpoint->file_count, index_path, error);
+    free(files);
     return status;
 }
 
@@ -131,6 +168,12 @@ static int list_tensors(struct m3_checkpoint *checkpoint, struct m3_error *error
     return M3_OK;
 }
 
+static int is_skipped(const struct m3_checkpoint *checkpoint, const char *file)
+{
+    const size_t count = (size_t)checkpoint->skipped_count;
+    return count > 0 && bsearch(&file, checkpoint->skipped, count, sizeof *checkpoint->skipped, by_bytes) != NULL;
+}
+
 /* Checks that index and files name the same tensors, each in the same file. */
 static int check_index(const struct m3_checkpoint *checkpoint, const json_t *weight_map, const char *index_path,
                        struct m3_error *error)
@@ -146,37 +189,43 @@ static int check_index(const struct m3_checkpoint *checkpoint, const json_t *wei
     }
     const char *name;
     json_t *target;
-    json_object_foreach((json_t *)weight_map, name, target) if (!m3_checkpoint_find(checkpoint, name, NULL)) status =
-        m3_fail(error, M3_BAD_INPUT, "%s: %s: not in %s, where weight_map has it", index_path, name,
-                json_string_value(target));
+    json_object_foreach((json_t *)weight_map, name, target)
+    {
+        const char *file = json_string_value(target);
+        if (m3_checkpoint_find(checkpoint, name, NULL) || is_skipped(checkpoint, file)) continue;
+        status = m3_fail(error, M3_BAD_INPUT, "%s: %s: not in %s, where weight_map has it", index_path, name, file);
+    }
     return status;
 }
 
-static int open_weights(struct m3_checkpoint *checkpoint, const char *folder, const char *index_path,
-                        struct m3_error *error)
+static int open_weights(struct m3_checkpoint *checkpoint, const char *folder, const struct part *part,
+                        const char *index_path, struct m3_error *error)
 {
     json_t *index, *weight_map;
     int status = read_index(&index, &weight_map, index_path, error);
-    if (!status) status = list_files(checkpoint, weight_map, index_path, error);
+    if (!status) status = list_files(checkpoint, weight_map, part, index_path, error);
     if (!status) status = open_files(checkpoint, folder, error);
     if (!status) status = list_tensors(checkpoint, error);
     if (!status && weight_map) status = check_index(checkpoint, weight_map, index_path, error);
+    checkpoint->weight_map = json_incref(weight_map);
     json_decref(index);
     return status;
 }
 
-static int open_all(struct m3_checkpoint *checkpoint, const char *folder, struct m3_error *error)
+static int open_all(struct m3_checkpoint *checkpoint, const char *folder, const struct part *part,
+                    struct m3_error *error)
 {
     if (!exists(folder)) return m3_fail(error, M3_ABSENT, "%s: no such folder", folder);
+    checkpoint->folder = strdup(folder);
     checkpoint->config_path = join(folder, "config.json");
     char *index_path = join(folder, "model.safetensors.index.json");
     int status = M3_OK, bad;
-    if (!checkpoint->config_path || !index_path) {
+    if (!checkpoint->folder || !checkpoint->config_path || !index_path) {
         status = bad = m3_fail_memory(error, folder, strlen(folder));
     } else {
         if (!exists(checkpoint->config_path))
             status = m3_fail(error, M3_ABSENT, "%s: no such file", checkpoint->config_path);
-        bad = open_weights(checkpoint, folder, index_path, error);
+        bad = open_weights(checkpoint, folder, part, index_path, error);
     }
     free(index_path);
     return status ? status : bad;
@@ -184,12 +233,50 @@ static int open_all(struct m3_checkpoint *checkpoint, const char *folder, struct
 
 int m3_checkpoint_open(struct m3_checkpoint **checkpoint, const char *folder, struct m3_error *error)
 {
+    return m3_checkpoint_open_part(checkpoint, folder, NULL, NULL, error);
+}
+
+int m3_checkpoint_open_part(struct m3_checkpoint **checkpoint, const char *folder, m3_checkpoint_needs *needs,
+                            void *self, struct m3_error *error)
+{
+    const struct part part = { needs, self };
     *checkpoint = NULL;
     struct m3_checkpoint *opened = calloc(1, sizeof *opened);
     if (!opened) return m3_fail_memory(error, folder, sizeof *opened);
-    int status = open_all(opened, folder, error);
+    int status = open_all(opened, folder, &part, error);
     if (status) m3_checkpoint_close(opened);
     else *checkpoint = opened;
+    return status;
+}
+
+static int64_t size_of(const char *folder, const char *name)
+{
+    struct stat info;
+    char *path = join(folder, name);
+    const int64_t bytes = path && stat(path, &info) == 0 ? (int64_t)info.st_size : -1;
+    free(path);
+    return bytes;
+}
+
+int m3_checkpoint_list(const char *folder, m3_checkpoint_needs *needs, void *self,
+                       void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
+                       struct m3_error *error)
+{
+    struct m3_checkpoint *c = calloc(1, sizeof *c);
+    const struct part part = { needs, self };
+    char *path = join(folder, "model.safetensors.index.json");
+    json_t *index = NULL, *weight_map = NULL;
+    int status = c && path ? M3_OK : m3_fail_memory(error, folder, sizeof *c);
+    if (!status) status = read_index(&index, &weight_map, path, error);
+    if (!status) status = list_files(c, weight_map, &part, path, error);
+    for (int64_t i = 0, k = 0; !status && (i < c->file_count || k < c->skipped_count);) {
+        const int needed = k == c->skipped_count || (i < c->file_count && strcmp(c->names[i], c->skipped[k]) < 0);
+        const char *name = needed ? c->names[i++] : c->skipped[k++];
+        visit(to, name, needed, size_of(folder, name));
+    }
+    json_decref(index);
+    m3_checkpoint_close(c);
+    free(path);
     return status;
 }
 
@@ -200,6 +287,10 @@ void m3_checkpoint_close(struct m3_checkpoint *checkpoint)
         m3_safetensors_close(checkpoint->files[i]);
         free(checkpoint->names[i]);
     }
+    for (int64_t i = 0; i < checkpoint->skipped_count; i++) free(checkpoint->skipped[i]);
+    json_decref(checkpoint->weight_map);
+    free(checkpoint->skipped);
+    free(checkpoint->folder);
     free(checkpoint->files);
     free(checkpoint->names);
     free(checkpoint->places);
@@ -240,6 +331,13 @@ const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoin
     return place->tensor;
 }
 
+int64_t m3_checkpoint_skipped(const struct m3_checkpoint *checkpoint) { return checkpoint->skipped_count; }
+
+int m3_checkpoint_names(const struct m3_checkpoint *checkpoint, const char *tensor)
+{
+    return json_object_get(checkpoint->weight_map, tensor) || m3_checkpoint_find(checkpoint, tensor, NULL);
+}
+
 static int add_file(struct m3_sha256 *hash, const char *path, struct m3_error *error)
 {
     FILE *file;
@@ -253,18 +351,42 @@ static int add_file(struct m3_sha256 *hash, const char *path, struct m3_error *e
     return status;
 }
 
+static void add_header(struct m3_sha256 *hash, const char *name, const struct m3_safetensors *file)
+{
+    uint64_t bytes;
+    const void *header = m3_safetensors_header(file, &bytes);
+    m3_sha256_add(hash, name, strlen(name) + 1);
+    m3_sha256_add(hash, header, bytes);
+}
+
+/* A file that is not needed may be absent or incomplete. Returns whether it could be read. */
+static int add_skipped(struct m3_sha256 *hash, const struct m3_checkpoint *checkpoint, int64_t index)
+{
+    struct m3_error ignored = { 0 };
+    struct m3_safetensors *file = NULL;
+    char *path = join(checkpoint->folder, checkpoint->skipped[index]);
+    const int is_read = path && m3_safetensors_open(&file, path, &ignored) == 0;
+    if (is_read) add_header(hash, checkpoint->skipped[index], file);
+    m3_safetensors_close(file);
+    m3_error_free(&ignored);
+    free(path);
+    return is_read;
+}
+
 int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error)
 {
     struct m3_sha256 *hash = m3_sha256_new();
     if (!hash) return m3_fail_memory(error, "SHA-256", 1);
     int status = add_file(hash, checkpoint->config_path, error);
-    for (int64_t i = 0; i < checkpoint->file_count; i++) {
-        uint64_t bytes;
-        const void *header = m3_safetensors_header(checkpoint->files[i], &bytes);
-        m3_sha256_add(hash, checkpoint->names[i], strlen(checkpoint->names[i]) + 1);
-        m3_sha256_add(hash, header, bytes);
+    int is_known = 1;
+    for (int64_t i = 0, k = 0; i < checkpoint->file_count || k < checkpoint->skipped_count;) {
+        const int opened = k == checkpoint->skipped_count ||
+                           (i < checkpoint->file_count && strcmp(checkpoint->names[i], checkpoint->skipped[k]) < 0);
+        if (opened) add_header(hash, checkpoint->names[i], checkpoint->files[i]), i++;
+        else is_known &= add_skipped(hash, checkpoint, k++);
     }
     if (m3_sha256_end(hash, hex) != 0 && !status) status = m3_fail(error, M3_INTERNAL, "SHA-256 failed");
+    if (!is_known) hex[0] = '\0';
     return status;
 }
 

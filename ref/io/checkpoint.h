@@ -11,6 +11,16 @@ struct m3_checkpoint;
  * or a tensor that is not in its file; a tensor that is missing from the index, or in another file than the index
  * says. One call reports all of them; the status is that of the first line. metadata.total_size is ignored. */
 int m3_checkpoint_open(struct m3_checkpoint **checkpoint, const char *folder, struct m3_error *error);
+/* The same for a part of a model: files that hold no tensor that is needed are not opened, and may be absent. They are
+ * unknown to all functions below but the next three. */
+typedef int m3_checkpoint_needs(void *self, const char *tensor);
+int m3_checkpoint_open_part(struct m3_checkpoint **checkpoint, const char *folder, m3_checkpoint_needs *needs,
+                            void *self, struct m3_error *error);
+/* Calls `visit` for each weight file, in byte order of names, without opening it; bytes -1: absent. needs NULL: all are
+ * needed. */
+int m3_checkpoint_list(const char *folder, m3_checkpoint_needs *needs, void *self,
+                       void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
+                       struct m3_error *error);
 void m3_checkpoint_close(struct m3_checkpoint *checkpoint);                    /* NULL is fine */
 
 const char *m3_checkpoint_config_path(const struct m3_checkpoint *checkpoint);
@@ -25,7 +35,13 @@ const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoin
 /* Sum of the sizes of the weight files, in bytes. */
 uint64_t m3_checkpoint_bytes(const struct m3_checkpoint *checkpoint);
 
-/* SHA-256 over the bytes of config.json, then for each weight file in byte order of names: base name, a zero byte, the
+/* The number of files that were not opened. */
+int64_t m3_checkpoint_skipped(const struct m3_checkpoint *checkpoint);
+/* Does a file hold this tensor, or the index say that one does? */
+int m3_checkpoint_names(const struct m3_checkpoint *checkpoint, const char *tensor);
+
+/* Empty if a file that was not opened cannot be read: then the hash of the model is not known. Otherwise the SHA-256
+ * over the bytes of config.json, then for each weight file in byte order of names: base name, a zero byte, the
  * 8 length bytes and the header. */
 int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error);
 

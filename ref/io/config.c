@@ -258,13 +258,7 @@ static void check_odd_fields(struct config_reading *reading)
     json_t *again = m3_config_field(reading, ROOT, "img_token_compression_config");
     if (again && reading->objects[MERGE] && !json_equal(again, reading->objects[MERGE]))
         m3_config_refuse(reading, ROOT, "img_token_compression_config", "the same as in vision_config");
-
-    const json_t *block = m3_config_field(reading, QUANTISATION, "weight_block_size");
-    json_int_t rows = json_integer_value(json_array_get(block, 0)), cols = json_integer_value(json_array_get(block, 1));
-    int good = json_array_size(block) == 2 && ((rows == 1 && cols == 32) || (rows == 128 && cols == 128));
-    if (block && !good) m3_config_refuse(reading, QUANTISATION, "weight_block_size", "[1,32] or [128,128]");
-    int groups = block ? rows == 1 : reading->quantised == QUANTISED_MXFP8;
-    if (reading->objects[QUANTISATION]) reading->config.matrix_scaling = groups ? M3_SCALE_MX32 : M3_SCALE_128X128;
+    m3_config_read_quantised(reading);
 }
 
 /* transformers reads only the factor, and may write an unused rotary_dim as well. */

@@ -43,7 +43,9 @@ struct m3_config {
     int tied_embeddings; /* lm_head is embed_tokens */
     unsigned char *sparse, *moe; /* [layers]: sparse attention; mixture of experts */
     int sparse_switched_off; /* by use_sparse_attention: index tensors may be present, unused */
-    enum m3_scaling matrix_scaling; /* from quantization_config: scales of E4M3 matrices; the files decide */
+    enum m3_scaling matrix_scaling; /* from quantization_config: the form of the matrices; the files decide */
+    int64_t matrix_group; /* columns of a group of 4-bit integers, if the file states one number; otherwise 0 */
+    int is_requantised; /* by a tool that may have cast all other tensors to 16 bits */
     struct m3_semantics semantics; /* the semantics that the config states: pool, init and local blocks */
     struct m3_vision_config vision;
 };

@@ -185,7 +185,6 @@ static const struct word {
     { { MERGE, "image_token_compression_method" }, CHOICE(ignored), { "patch_merge" } },
     { { ROOT, "projector_hidden_act" }, CHOICE(ignored), { "gelu" } },
     { { ROOT, "vision_feature_select_strategy" }, CHOICE(ignored), { "full" } },
-    { { QUANTISATION, "quant_method" }, CHOICE(quantised), { "mxfp8", "fp8" } },
 };
 
 /* Read and ignored in the flat form, because transformers behaves the same whatever they say. */
@@ -219,7 +218,17 @@ static const struct place others[] = {
     { VISION, "initializer_range" }, { VISION, "initializer_factor" }, { VISION, "transformers_version" },
     { VISION_ROPE, "partial_rotary_factor" },
     { QUANTISATION, "ignored_layers" }, { QUANTISATION, "modules_to_not_convert" }, { QUANTISATION, "fmt" },
-    { QUANTISATION, "activation_scheme" }, { QUANTISATION, "scale_fmt" },
+    { QUANTISATION, "activation_scheme" }, { QUANTISATION, "scale_fmt" }, { QUANTISATION, "quant_method" },
+    { QUANTISATION, "format" }, { QUANTISATION, "config_groups" }, { QUANTISATION, "ignore" },
+    { QUANTISATION, "kv_cache_scheme" }, { QUANTISATION, "quantization_status" },
+    { QUANTISATION, "global_compression_ratio" }, { QUANTISATION, "sparsity_config" },
+    { QUANTISATION, "transform_config" }, { QUANTISATION, "version" }, { QUANTISATION, "quant_algo" },
+    { QUANTISATION, "producer" }, { QUANTISATION, "exclude_modules" }, { QUANTISATION, "group_size" },
+    { QUANTISATION, "kv_cache_quant_algo" }, { QUANTISATION, "quantized_layers" },
+    { QUANTISATION, "global_quant_config" }, { QUANTISATION, "exclude" }, { QUANTISATION, "export" },
+    { QUANTISATION, "layer_quant_config" }, { QUANTISATION, "layer_type_quant_config" },
+    { QUANTISATION, "algo_config" }, { QUANTISATION, "quant_mode" }, { QUANTISATION, "softmax_quant_spec" },
+    { QUANTISATION, "kv_cache_quant_config" },
 };
 
 const char *m3_config_prefix(const struct config_reading *reading, enum config_object object)

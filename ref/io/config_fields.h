@@ -15,7 +15,6 @@ enum config_object {
 
 enum { ACT_SWIGLUOAI, ACT_SILU };
 enum { QK_NORM_PER_HEAD, QK_NORM_PER_LAYER };
-enum { QUANTISED_MXFP8, QUANTISED_FP8 };
 
 struct config_reading {
     struct m3_config config;
@@ -27,7 +26,7 @@ struct config_reading {
     /* Values that a rule converts before they are stored in config. */
     int64_t index_heads, rotary_dim;    /* 0: absent */
     double rotary_factor;               /* 0: absent */
-    int act, qk_norm, tied_root, use_sparse, quantised;
+    int act, qk_norm, tied_root, use_sparse;
     int ignored;
     double ignored_number;
     int64_t ignored_count;
@@ -52,5 +51,8 @@ void m3_config_read_fields(struct config_reading *reading);
  * ones. */
 void m3_config_check_fields(struct config_reading *reading);
 void m3_config_note_unknown(struct config_reading *reading);
+
+/* config_quantised.c */
+void m3_config_read_quantised(struct config_reading *reading);
 
 #endif

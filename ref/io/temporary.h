@@ -1,14 +1,17 @@
-/* Files and folders in the folder for temporary files: TMPDIR, or /tmp. */
+/* Files without a name: nothing of them remains, however the program ends. */
 #ifndef M3_IO_TEMPORARY_H
 #define M3_IO_TEMPORARY_H
 
 #include "base/status.h"
 
-/* Creates an empty file, or folder, of a name that is not in use. The caller frees *path and removes what it names; it
- * is NULL on failure. *fd: the open file. M3_IO, M3_INTERNAL. */
-int m3_temporary_file(char **path, int *fd, struct m3_error *error);
-int m3_temporary_folder(char **path, struct m3_error *error);
-/* The path of a file in a folder, which the caller frees; the file is not created. */
-int m3_temporary_in(char **path, const char *folder, const char *name, struct m3_error *error);
+struct m3_nameless {
+    int fd;                     /* keeps the file; -1: none */
+    char path[32];              /* opens it, in this process and in its children, as long as `fd` is open */
+};
+
+/* Creates an empty file. It is in the folder of `beside`; if that is NULL or a nameless file, in TMPDIR or /tmp. Close
+ * it in any case. M3_IO, M3_INTERNAL. */
+int m3_temporary_nameless(struct m3_nameless *file, const char *beside, struct m3_error *error);
+void m3_nameless_close(struct m3_nameless *file);
 
 #endif

@@ -38,11 +38,11 @@ int m3_library_report(struct m3_library_report *report, const struct m3_comparis
     *report = (struct m3_library_report){ .status = comparison->status };
     FILE *out = open_memstream(&report->lines, &size);
     if (!out) return m3_fail_memory(error, "report", 0);
-    int status = close_text(out, m3_report_json(out, comparison, error), error);
+    int status = close_text(out, m3_report_json(out, comparison, M3_REPORT_ALL, error), error);
     if (status) return status;
     out = open_memstream(&report->text, &size);
     if (!out) return m3_fail_memory(error, "report", 0);
-    return close_text(out, m3_report_text(out, comparison, error), error);
+    return close_text(out, m3_report_text(out, comparison, M3_REPORT_SHORT, error), error);
 }
 
 void m3_library_report_free(struct m3_library_report *report)

@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE             /* asprintf */
+#endif
 /* Binds every tensor of a checkpoint to its field in the model, after checking name, dtype and shape against the table
  * in tensors.c. */
 #include <inttypes.h>
@@ -5,19 +8,47 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/matrix.h"
 #include "model/model.h"
 #include "model/tensors.h"
 
 enum { MOST_FINDINGS = 100 };       /* the report for a checkpoint of another model would be endless */
 
+/* The layers of a run; end 0: all of them. */
+struct part {
+    int64_t first, end, layers;
+    int ends_with_embedding;    /* the head or a module after the last layer reads the embedding */
+};
+
 struct binder {
     struct m3_model *model;
+    const struct part *part;
     const struct m3_tensor **claimed;       /* tensors that a row has claimed */
     int64_t count, capacity;
     int64_t findings;
+    int64_t cast;                           /* tensors in 16 bits that the releases hold in F32 */
     uint64_t next_id;
     struct m3_error *error;
 };
+
+/* Is a tensor of this name needed, by the prefixes of SPEC 3.2? */
+static int is_needed(void *self, const char *name)
+{
+    static const char layer[] = "model.layers.";
+    static const char *const before[] = { "vision_tower.", "multi_modal_projector.", "patch_merge_mlp." };
+    const struct part *part = self;
+    const char *at = strstr(name, layer);
+    if (part->end == 0) return 1;
+    if (at) {
+        const long long l = strtoll(at + strlen(layer), NULL, 10);
+        return l >= part->first && l < part->end;
+    }
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        if (strstr(name, before[i])) return part->first == 0;
+    if (strstr(name, "embed_tokens"))
+        return part->first == 0 || (part->end == part->layers && part->ends_with_embedding);
+    return part->end == part->layers;
+}
 
 static int finding(struct binder *b, enum m3_status status, const char *path, const char *name, const char *what)
 {
@@ -52,15 +83,15 @@ static int same_shape(const struct m3_tensor *tensor, int rank, const int64_t *s
 /* The dtype rule of the row for this model family. */
 static enum m3_tensor_dtype dtype_rule(const struct binder *b, const struct m3_tensor_spec *spec)
 {
-    int m2 = b->model->config.type == M3_TYPE_M2;
-    return m2 && spec->row->dtype == M3_TENSOR_FLOAT ? M3_TENSOR_PLAIN : spec->row->dtype;
+    int is_free = b->model->config.type == M3_TYPE_M2 || b->model->config.is_requantised;
+    return is_free && spec->row->dtype == M3_TENSOR_FLOAT ? M3_TENSOR_PLAIN : spec->row->dtype;
 }
 
 static int dtype_fits(enum m3_dtype dtype, enum m3_tensor_dtype rule)
 {
     if (dtype == M3_F32 || dtype == M3_F64) return 1;
     if (rule == M3_TENSOR_FLOAT) return 0;
-    return dtype == M3_BF16 || dtype == M3_F16 || (rule == M3_TENSOR_MATRIX && dtype == M3_F8_E4M3);
+    return dtype == M3_BF16 || dtype == M3_F16;
 }
 
 static const char *dtype_words(enum m3_tensor_dtype rule)
@@ -68,7 +99,7 @@ static const char *dtype_words(enum m3_tensor_dtype rule)
     switch (rule) {
     case M3_TENSOR_FLOAT: return "F32 or F64";
     case M3_TENSOR_PLAIN: return "BF16, F16, F32 or F64";
-    default: return "BF16, F16, F32, F64 or F8_E4M3";
+    default: return "BF16, F16, F32, F64, F8_E4M3 or codes of 4 bits";
     }
 }
 
@@ -85,30 +116,20 @@ static int claim(struct binder *b, const struct m3_tensor *tensor)
     return M3_OK;
 }
 
-/* Binds the scale tensor of F8_E4M3 codes. Its dtype and shape, not its name, decide which of the two layouts it
- * has. */
-static int bind_scales(struct binder *b, struct m3_weight *weight, const char *name)
+static const struct m3_tensor *find_tensor(const void *files, const char *name, const char **path)
 {
-    const int64_t blocks[2] = { (weight->rows + 127) / 128, (weight->cols + 127) / 128 };
-    const int64_t groups[2] = { weight->rows, (weight->cols + 31) / 32 };
-    char scale_name[256];
-    const char *path;
-    size_t stem = strlen(name);
-    snprintf(scale_name, sizeof scale_name, "%.*s_scale_inv", (int)stem, name);
+    return m3_checkpoint_find(files, name, path);
+}
 
-    const struct m3_tensor *scales = m3_checkpoint_find(b->model->checkpoint, scale_name, &path);
-    if (!scales) {
-        finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), scale_name,
-                "got no such tensor, expected the scales of F8_E4M3 codes");
-        return M3_OK;
-    }
-    if (scales->dtype == M3_F32 && same_shape(scales, 2, blocks)) weight->scaling = M3_SCALE_128X128;
-    else if ((scales->dtype == M3_U8 || scales->dtype == M3_F8_E8M0) && same_shape(scales, 2, groups))
-        weight->scaling = M3_SCALE_MX32;
-    else if (scales->dtype == M3_F32) mismatch(b, path, scales, "F32", 2, blocks);
-    else mismatch(b, path, scales, "U8", 2, groups);
-    weight->scales = scales->data;
-    return claim(b, scales);
+static void add_problem(void *self, const char *path, const char *tensor, const char *what)
+{
+    finding(self, M3_BAD_INPUT, path, tensor, what);
+}
+
+static struct m3_tensor_source source_of(const struct binder *b)
+{
+    const struct m3_checkpoint *files = b->model->checkpoint;
+    return (struct m3_tensor_source){ find_tensor, files, m3_checkpoint_config_path(files) };
 }
 
 static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor_spec *spec)
@@ -130,17 +151,59 @@ static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor
     return (struct m3_weight *)(void *)(base + spec->row->field);
 }
 
+/* Sets the shape of a weight, without data. */
+static int shape_tensor(void *self, const struct m3_tensor_spec *spec)
+{
+    struct m3_weight weight = { .dtype = M3_F32, .rows = spec->rank > 1 ? spec->shape[0] : 1, .cols = 1 };
+    for (int i = spec->rank > 1; i < spec->rank; i++) weight.cols *= spec->shape[i];
+    *field_of(self, spec) = weight;
+    return M3_OK;
+}
+
+/* A matrix in codes, under one of its two names. */
+static int bind_matrix(struct binder *b, const struct m3_tensor_spec *spec, const char *name)
+{
+    const struct m3_tensor_source source = source_of(b);
+    const struct m3_matrix_report report = { add_problem, b };
+    struct m3_matrix matrix;
+    int status = M3_OK;
+    m3_matrix_find(&matrix, &source, name, spec->shape[0], spec->shape[1], &report);
+    for (int i = 0; i < matrix.count && !status; i++) status = claim(b, matrix.of[i]);
+    const int64_t stated = b->model->config.matrix_group;
+    if (matrix.weight.dtype == M3_I4 && stated && matrix.weight.group && matrix.weight.group != stated) {
+        char what[120];
+        snprintf(what, sizeof what, "got groups of %" PRId64 " columns, expected %" PRId64 " by quantization_config",
+                 matrix.weight.group, stated);
+        finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), name, what);
+    }
+    matrix.weight.id = ++b->next_id;
+    *field_of(b->model, spec) = matrix.weight;
+    return status;
+}
+
+static void report_missing(struct binder *b, const struct m3_tensor_spec *spec)
+{
+    char should[160], what[256];
+    describe(should, sizeof should, dtype_words(dtype_rule(b, spec)), spec->rank, spec->shape);
+    snprintf(what, sizeof what, "got no such tensor, expected %s", should);
+    finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), spec->name, what);
+}
+
 static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
 {
     struct binder *b = self;
-    const char *path, *name = spec->name;
-    const struct m3_tensor *tensor = m3_checkpoint_find(b->model->checkpoint, name, &path);
-    if (!tensor && spec->other[0]) tensor = m3_checkpoint_find(b->model->checkpoint, name = spec->other, &path);
+    const struct m3_tensor_source source = source_of(b);
+    const char *path;
+    if (spec->row->dtype == M3_TENSOR_MATRIX && m3_matrix_is_coded(&source, spec->name))
+        return bind_matrix(b, spec, spec->name);
+    if (spec->row->dtype == M3_TENSOR_MATRIX && spec->other[0] && m3_matrix_is_coded(&source, spec->other))
+        return bind_matrix(b, spec, spec->other);
+
+    const struct m3_tensor *tensor = m3_checkpoint_find(b->model->checkpoint, spec->name, &path);
+    if (!tensor && spec->other[0]) tensor = m3_checkpoint_find(b->model->checkpoint, spec->other, &path);
+    if (!tensor && !is_needed((void *)(uintptr_t)b->part, spec->name)) return shape_tensor(b->model, spec);
     if (!tensor) {
-        char should[160], what[256];
-        describe(should, sizeof should, dtype_words(dtype_rule(b, spec)), spec->rank, spec->shape);
-        snprintf(what, sizeof what, "got no such tensor, expected %s", should);
-        finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), spec->name, what);
+        report_missing(b, spec);
         return M3_OK;
     }
     int status = claim(b, tensor);
@@ -149,11 +212,11 @@ static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
         mismatch(b, path, tensor, dtype_words(dtype_rule(b, spec)), spec->rank, spec->shape);
         return M3_OK;
     }
+    b->cast += spec->row->dtype == M3_TENSOR_FLOAT && m3_dtype_bytes(tensor->dtype) == 2;
 
     struct m3_weight weight = { .data = tensor->data, .dtype = tensor->dtype, .id = ++b->next_id };
     weight.rows = tensor->rank > 1 ? tensor->shape[0] : 1;
     weight.cols = tensor->count / weight.rows;
-    if (weight.dtype == M3_F8_E4M3) status = bind_scales(b, &weight, name);
     *field_of(b->model, spec) = weight;
     return status;
 }
@@ -164,13 +227,13 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Reports tensors that no row has claimed. Tensors of multi-token prediction under other names, and of an index branch
- * that the config switches off, are notes. */
+/* Reports tensors that no row has claimed. Tensors of multi-token prediction under other names, of an index branch that
+ * the config switches off, and scales of activations are notes. */
 static void report_extra(struct binder *b, struct m3_error *notes)
 {
     const struct m3_checkpoint *files = b->model->checkpoint;
     const struct m3_config *config = &b->model->config;
-    int64_t mtp = 0, index = 0;
+    int64_t mtp = 0, index = 0, activations = 0;
     if (b->count) qsort(b->claimed, (size_t)b->count, sizeof *b->claimed, by_address);
 
     for (int64_t i = 0; i < m3_checkpoint_count(files); i++) {
@@ -185,12 +248,23 @@ static void report_extra(struct binder *b, struct m3_error *notes)
             index++;
             continue;
         }
+        if (config->is_requantised && m3_is_of_activations(tensor->name)) {
+            activations++;
+            continue;
+        }
         finding(b, M3_BAD_INPUT, path, tensor->name,
                 "got a tensor that a model of this config does not have, expected none");
     }
     if (index)
         m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of the index branch are not used: use_sparse_attention is false",
                 m3_checkpoint_config_path(files), index);
+    if (activations)
+        m3_fail(notes, M3_OK, "%s: %" PRId64 " scales of activations are not used: the reference rounds no activation",
+                m3_checkpoint_config_path(files), activations);
+    if (b->cast && config->type != M3_TYPE_M2)
+        m3_fail(notes, M3_OK,
+                "%s: %" PRId64 " tensors of routers or of the patch embedding are not in F32, as released",
+                m3_checkpoint_config_path(files), b->cast);
     int otherwise_named = mtp && !b->model->mtp_modules;
     if (config->mtp_modules != b->model->mtp_modules && !otherwise_named)
         m3_fail(notes, M3_OK, "%s: num_mtp_modules: got %" PRId64 ", but the files hold %" PRId64,
@@ -204,7 +278,7 @@ static void report_extra(struct binder *b, struct m3_error *notes)
  * prefix. */
 static const char *name_prefix(const struct m3_checkpoint *files)
 {
-    return m3_checkpoint_find(files, "model.embed_tokens.weight", NULL) ? "" : "language_model.";
+    return m3_checkpoint_names(files, "model.embed_tokens.weight") ? "" : "language_model.";
 }
 
 /* The number of modules; they are numbered from 0 without gaps. */
@@ -213,13 +287,13 @@ static int64_t count_modules(const struct m3_checkpoint *files)
     char name[96];
     for (int64_t m = 0;; m++) {
         snprintf(name, sizeof name, "%smodel.mtp.layers.%" PRId64 ".eh_proj.weight", name_prefix(files), m);
-        if (!m3_checkpoint_find(files, name, NULL)) return m;
+        if (!m3_checkpoint_names(files, name)) return m;
     }
 }
 
-static int bind_all(struct m3_model *model, struct m3_error *notes, struct m3_error *error)
+static int bind_all(struct m3_model *model, const struct part *part, struct m3_error *notes, struct m3_error *error)
 {
-    struct binder b = { .model = model, .error = error };
+    struct binder b = { .model = model, .part = part, .error = error };
     int status = m3_tensors_each(&model->config, model->mtp_modules, name_prefix(model->checkpoint), bind_tensor, &b);
     if (!status) report_extra(&b, notes);
     if (b.findings > MOST_FINDINGS)
@@ -255,29 +329,73 @@ static int make_layers(struct m3_model *model, struct m3_error *error)
     return M3_OK;
 }
 
-int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error)
+static int open_part(struct m3_model **model, const char *folder, struct part *part, struct m3_error *notes,
+                     struct m3_error *error)
 {
     *model = NULL;
     struct m3_model *m = calloc(1, sizeof *m);
     if (!m) return m3_fail_memory(error, "a model", sizeof *m);
 
-    int status = m3_checkpoint_open(&m->checkpoint, folder, error);
+    int status = m3_checkpoint_open_part(&m->checkpoint, folder, part->end ? is_needed : NULL, part, error);
     if (!status) status = m3_config_read(&m->config, m3_checkpoint_config_path(m->checkpoint), notes, error);
     if (!status) m->mtp_modules = count_modules(m->checkpoint);
     if (!status) status = make_layers(m, error);
-    if (!status) status = bind_all(m, notes, error);
+    if (!status) status = bind_all(m, part, notes, error);
     if (status) m3_model_close(m);
     else *model = m;
     return status;
 }
 
-/* Sets the shape of a weight, without data. */
-static int shape_tensor(void *self, const struct m3_tensor_spec *spec)
+int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_weight weight = { .dtype = M3_F32, .rows = spec->rank > 1 ? spec->shape[0] : 1, .cols = 1 };
-    for (int i = spec->rank > 1; i < spec->rank; i++) weight.cols *= spec->shape[i];
-    *field_of(self, spec) = weight;
-    return M3_OK;
+    struct part all = { .end = 0 };
+    return open_part(model, folder, &all, notes, error);
+}
+
+/* The number of layers, before any weight file is opened. */
+static int count_layers(struct part *part, const char *folder, struct m3_error *error)
+{
+    struct m3_config config = { 0 };
+    struct m3_error notes = { 0 };
+    char *path = NULL;
+    if (asprintf(&path, "%s/config.json", folder) < 0) return m3_fail_memory(error, folder, strlen(folder));
+    const int status = m3_config_read(&config, path, &notes, error);
+    part->layers = config.layers;
+    part->ends_with_embedding = config.tied_embeddings || config.mtp_modules > 0;
+    m3_config_free(&config);
+    m3_error_free(&notes);
+    free(path);
+    return status;
+}
+
+static int check_part(const struct part *part, const char *folder, struct m3_error *error)
+{
+    if (part->first >= 0 && part->first < part->end && part->end <= part->layers) return M3_OK;
+    return m3_fail(error, M3_USAGE,
+                   "--layers: got %" PRId64 ":%" PRId64 ", expected A:B with A < B and B at most %" PRId64
+                   ", the layers of %s",
+                   part->first, part->end, part->layers, folder);
+}
+
+int m3_model_list_files(const char *folder, int64_t first, int64_t end,
+                        void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
+                        struct m3_error *error)
+{
+    struct part part = { .first = first, .end = end };
+    int status = count_layers(&part, folder, error);
+    if (!status && end > 0) status = check_part(&part, folder, error);
+    return status ? status : m3_checkpoint_list(folder, end > 0 ? is_needed : NULL, &part, visit, to, error);
+}
+
+int m3_model_open_layers(struct m3_model **model, const char *folder, int64_t first, int64_t end,
+                         struct m3_error *notes, struct m3_error *error)
+{
+    struct part part = { .first = first, .end = end };
+    *model = NULL;
+    int status = count_layers(&part, folder, error);
+    if (!status) status = check_part(&part, folder, error);
+    if (status) return status;
+    return open_part(model, folder, &part, notes, error);
 }
 
 int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules, struct m3_error *error)

@@ -56,6 +56,16 @@ struct m3_model {
 /* Reads the config, opens the files and binds every tensor. One call reports all errors it finds; notes do not make it
  * fail. */
 int m3_model_open(struct m3_model **model, const char *folder, struct m3_error *notes, struct m3_error *error);
+/* The same for a run of the layers first .. end - 1: weights that it does not need have shapes but NULL data, and files
+ * that hold no others may be absent. The embedding and the vision part are needed for layer 0, the head and the modules
+ * after the last layer. M3_USAGE if the model has fewer layers. */
+int m3_model_open_layers(struct m3_model **model, const char *folder, int64_t first, int64_t end,
+                         struct m3_error *notes, struct m3_error *error);
+/* Lists the weight files of such a run as m3_checkpoint_list does; end 0: of all layers. Reads config.json and the index
+ * alone. */
+int m3_model_list_files(const char *folder, int64_t first, int64_t end,
+                        void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
+                        struct m3_error *error);
 /* A model whose weights have shapes but NULL data, for comparisons without the weight files. Takes over *config. */
 int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules,
                              struct m3_error *error);

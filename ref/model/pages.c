@@ -3,7 +3,7 @@
 static void pages(const struct m3_weight *const *all, size_t count, void (*give)(const void *, uint64_t))
 {
     for (size_t i = 0; i < count; i++)
-        if (all[i]->data) give(all[i]->data, (uint64_t)(all[i]->rows * all[i]->cols) * m3_dtype_bytes(all[i]->dtype));
+        if (all[i]->data) give(all[i]->data, m3_weight_bytes(all[i]));
 }
 
 static void layer_pages(const struct m3_layer *w, void (*give)(const void *, uint64_t))

@@ -16,27 +16,19 @@
 #include "io/open.h"
 #include "io/safetensors.h"
 #include "base/generator.h"
+#include "model/synth_config.h"
+#include "model/synth_tensor.h"
 #include "model/tensors.h"
 
-enum { PIECE = 1 << 20 };                           /* numbers made and written at a time */
+enum { PIECE = 1 << 20, CONFIG_BYTES = 1 << 24 };   /* numbers made and written at a time; a config has fewer */
 static const uint64_t shard_bytes = 5000000000u;    /* a file is closed when it holds this much */
 
-/* One tensor to write: a weight, or its scales. */
-struct item {
-    char name[208];
-    enum m3_dtype dtype;
-    int rank, exponent;
-    int one_more;                                   /* weights of plain norms are near 1 */
-    int64_t shape[8], count;
-    int64_t shard;
-};
-
 struct synth {
-    const char *folder;
+    const char *config_path, *folder;
     uint64_t seed;
     enum m3_synth_dtype dtype;
     int plain_norms;
-    struct item *items;
+    struct m3_synth_tensor *items;
     int64_t count, capacity, shards;
     uint64_t total, in_shard, done;
     void (*progress)(uint64_t done, uint64_t all);
@@ -44,26 +36,24 @@ struct synth {
     void *piece;
 };
 
-static uint64_t item_bytes(const struct item *item) { return (uint64_t)item->count * m3_dtype_bytes(item->dtype); }
+static uint64_t item_bytes(const struct m3_synth_tensor *item)
+{
+    return (uint64_t)item->count * m3_dtype_bytes(item->dtype);
+}
 
-static int add_item(struct synth *s, const char *name, const char *suffix, enum m3_dtype dtype, int rank,
-                    const int64_t *shape, int exponent)
+static int add_item(struct synth *s, const struct m3_synth_tensor *made)
 {
     if (s->count == s->capacity) {
         int64_t capacity = s->capacity ? 2 * s->capacity : 256;
-        struct item *more = realloc(s->items, (size_t)capacity * sizeof *more);
+        struct m3_synth_tensor *more = realloc(s->items, (size_t)capacity * sizeof *more);
         if (!more) return m3_fail_memory(s->error, "the list of tensors", (size_t)capacity * sizeof *more);
         s->items = more;
         s->capacity = capacity;
     }
-    struct item *item = &s->items[s->count++];
-    snprintf(item->name, sizeof item->name, "%s%s", name, suffix);
-    item->dtype = dtype;
-    item->rank = rank;
-    item->exponent = exponent;
-    item->one_more = s->plain_norms && m3_draw_is_norm(name);
+    struct m3_synth_tensor *item = &s->items[s->count++];
+    *item = *made;
     item->count = 1;
-    for (int i = 0; i < rank; i++) item->count *= item->shape[i] = shape[i];
+    for (int i = 0; i < item->rank; i++) item->count *= item->shape[i];
 
     if (s->in_shard > 0 && s->in_shard + item_bytes(item) > shard_bytes) {
         s->shards++;
@@ -75,81 +65,94 @@ static int add_item(struct synth *s, const char *name, const char *suffix, enum 
     return M3_OK;
 }
 
+/* A tensor of a matrix in codes. Its shape follows from that of the matrix: rows / tall, columns / wide, rounded up; 0
+ * stands for a tensor of one dimension. */
+struct part {
+    const char *suffix;
+    enum m3_synth_kind kind;
+    enum m3_dtype dtype;
+    int tall, wide;
+};
+
+enum { MOST_PARTS = 3 };
+
+/* How matrices are stored: F32 and BF16 have no parts. The columns must be a multiple of `multiple`. */
+static const struct form {
+    const char *name;
+    int multiple;
+    struct part parts[MOST_PARTS];
+} forms[M3_SYNTH_DTYPES] = {
+    [M3_SYNTH_BF16] = { "bf16", 1, { { 0 } } },
+    [M3_SYNTH_F32] = { "f32", 1, { { 0 } } },
+    [M3_SYNTH_F8_BLOCK] = { "f8_block",
+                            1,
+                            { { "", M3_SYNTH_EIGHTHS, M3_F8_E4M3, 1, 1 },
+                              { "_scale_inv", M3_SYNTH_BLOCKS, M3_F32, 128, 128 } } },
+    [M3_SYNTH_MXFP8] = { "mxfp8",
+                         1,
+                         { { "", M3_SYNTH_EIGHTHS, M3_F8_E4M3, 1, 1 },
+                           { "_scale_inv", M3_SYNTH_POWERS, M3_U8, 1, 32 } } },
+    [M3_SYNTH_NVFP4] = { "nvfp4",
+                         16,
+                         { { "_packed", M3_SYNTH_PAIRS, M3_U8, 1, 2 },
+                           { "_scale", M3_SYNTH_GROUPS, M3_F8_E4M3, 1, 16 },
+                           { "_global_scale", M3_SYNTH_GLOBAL, M3_F32, 0, 1 } } },
+    [M3_SYNTH_MXFP4] = { "mxfp4",
+                         32,
+                         { { "_packed", M3_SYNTH_PAIRS, M3_U8, 1, 2 },
+                           { "_scale", M3_SYNTH_SMALL_POWERS, M3_U8, 1, 32 } } },
+    [M3_SYNTH_W4A16] = { "w4a16",
+                         32,
+                         { { "_packed", M3_SYNTH_WORDS, M3_I32, 1, 8 },
+                           { "_scale", M3_SYNTH_GROUP_SCALES, M3_BF16, 1, 32 },
+                           { "_shape", M3_SYNTH_SIZES, M3_I64, 0, 2 } } },
+};
+
+/* A matrix in codes, with its scales. */
+static int plan_parts(struct synth *s, const struct m3_tensor_spec *spec, int exponent)
+{
+    const struct form *form = &forms[s->dtype];
+    const int64_t rows = spec->shape[0], cols = spec->shape[1];
+    int status = M3_OK;
+    if (cols % form->multiple != 0)
+        return m3_fail(s->error, M3_BAD_INPUT, "%s: %s: got %" PRId64 " columns, expected a multiple of %d for %s",
+                       s->config_path, spec->name, cols, form->multiple, form->name);
+    for (int i = 0; i < MOST_PARTS && form->parts[i].suffix && !status; i++) {
+        const struct part *p = &form->parts[i];
+        struct m3_synth_tensor item = {
+            .dtype = p->dtype, .kind = p->kind, .exponent = exponent, .sizes = { rows, cols }
+        };
+        snprintf(item.name, sizeof item.name, "%s%s", spec->name, p->suffix);
+        item.rank = p->tall ? 2 : 1;
+        item.shape[0] = p->tall ? (rows + p->tall - 1) / p->tall : p->wide;
+        item.shape[1] = p->tall ? (cols + p->wide - 1) / p->wide : 0;
+        status = add_item(s, &item);
+    }
+    return status;
+}
+
 /* The stored dtype of one tensor of the model, and its scales. */
 static int plan(void *self, const struct m3_tensor_spec *spec)
 {
     struct synth *s = self;
-    int quantised =
-        spec->row->dtype == M3_TENSOR_MATRIX && (s->dtype == M3_SYNTH_F8_BLOCK || s->dtype == M3_SYNTH_MXFP8);
     int wide = spec->row->dtype == M3_TENSOR_FLOAT || s->dtype == M3_SYNTH_F32;
     int64_t columns = 1;
     for (int i = spec->rank > 1 ? 1 : 0; i < spec->rank; i++) columns *= spec->shape[i];
     int exponent = m3_draw_exponent(spec->name, columns);
+    if (spec->row->dtype == M3_TENSOR_MATRIX && forms[s->dtype].parts[0].suffix) return plan_parts(s, spec, exponent);
 
-    /* clang-format off */
-    int status = add_item(s, spec->name, "", quantised ? M3_F8_E4M3 : wide ? M3_F32 : M3_BF16, spec->rank, spec->shape,
-                          exponent);
-    /* clang-format on */
-    if (status || !quantised) return status;
-    if (s->dtype == M3_SYNTH_MXFP8) {
-        const int64_t groups[2] = { spec->shape[0], (spec->shape[1] + 31) / 32 };
-        return add_item(s, spec->name, "_scale_inv", M3_U8, 2, groups, exponent);
-    }
-    const int64_t blocks[2] = { (spec->shape[0] + 127) / 128, (spec->shape[1] + 127) / 128 };
-    return add_item(s, spec->name, "_scale_inv", M3_F32, 2, blocks, exponent);
+    struct m3_synth_tensor item = { .dtype = wide ? M3_F32 : M3_BF16, .rank = spec->rank, .exponent = exponent };
+    snprintf(item.name, sizeof item.name, "%s", spec->name);
+    item.one_more = s->plain_norms && m3_draw_is_norm(spec->name);
+    memcpy(item.shape, spec->shape, sizeof item.shape);
+    return add_item(s, &item);
 }
 
-/* k/8 for |k| <= 15 as E4M3 bits: exact, because k has 4 significant bits. */
-static unsigned char e4m3_of_eighths(int k)
+static int write_item(struct synth *s, struct m3_writer *writer, const struct m3_synth_tensor *item)
 {
-    int magnitude = k < 0 ? -k : k, exponent = 0;
-    if (k == 0) return 0;
-    while (magnitude >> (exponent + 1)) exponent++;
-    int mantissa = (magnitude << (3 - exponent)) & 7;
-    return (unsigned char)((k < 0) << 7 | (exponent - 3 + 7) << 3 | mantissa);
-}
-
-/* Computes numbers [first, first + n) of an item into the piece. */
-static void make_piece(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
-{
-    float unit = ldexpf(1, item->exponent - 7);
-#pragma omp parallel for
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t at = (uint64_t)(first + i);
-        float value = (float)((int)m3_draw(key, at, 255) - 127) * unit + (item->one_more ? 1 : 0);
-        switch (item->dtype) {
-        case M3_BF16: ((uint16_t *)s->piece)[i] = m3_bf16_of(value); break;
-        case M3_F8_E4M3: ((unsigned char *)s->piece)[i] = e4m3_of_eighths((int)m3_draw(key, at, 31) - 15); break;
-        case M3_U8:
-            ((unsigned char *)s->piece)[i] = (unsigned char)(127 + item->exponent + 2 - (int)m3_draw(key, at, 6));
-            break;
-        default: ((float *)s->piece)[i] = value;
-        }
-    }
-}
-
-/* Neighbours differ by 2^4 or more and use all 24 bits, so that a scale that is missing, or taken from the next block,
- * shows. */
-static void make_block_scales(struct synth *s, const struct item *item, uint64_t key, int64_t first, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t block = (uint64_t)(first + i);
-        float fraction = 1 + (float)m3_draw(key, 2 * block + 1, 1 << 23) / (1 << 23);
-        int lower = 6 * (int)(block % 2) + (int)m3_draw(key, 2 * block, 2);
-        ((float *)s->piece)[i] = ldexpf(fraction, item->exponent + 1 - lower);
-    }
-}
-
-static int write_item(struct synth *s, struct m3_writer *writer, const struct item *item)
-{
-    uint64_t key = m3_draw_key(s->seed, item->name);
-    size_t stem = strlen(item->name), tail = strlen("_scale_inv");
-    int scales = item->dtype == M3_F32 && stem > tail && strcmp(item->name + stem - tail, "_scale_inv") == 0;
-
     for (int64_t first = 0; first < item->count; first += PIECE) {
         int64_t n = m3_min(PIECE, item->count - first);
-        if (scales) make_block_scales(s, item, key, first, n);
-        else make_piece(s, item, key, first, n);
+        m3_synth_fill(s->piece, item, s->seed, first, n);
         int status = m3_writer_write(writer, s->piece, (uint64_t)n * m3_dtype_bytes(item->dtype), s->error);
         if (status) return status;
         s->done += (uint64_t)n * m3_dtype_bytes(item->dtype);
@@ -212,15 +215,23 @@ static int write_index(struct synth *s)
     return status;
 }
 
-static int copy_config(const char *config_path, const char *folder, struct m3_error *error)
+/* A copy; of matrices in codes it says so, unless the original does. */
+static int write_config(const struct synth *s, enum m3_scaling stated)
 {
     FILE *file;
-    int status = m3_open_stream(&file, config_path, error);
+    int status = m3_open_stream(&file, s->config_path, s->error);
     if (status) return status;
-    char *text = malloc(1 << 24);
-    size_t size = text ? fread(text, 1, 1 << 24, file) : 0;
-    status = text && !ferror(file) && feof(file) ? write_file(folder, "config.json", text, size, error)
-                                                 : m3_fail(error, M3_IO, "%s: cannot be copied", config_path);
+    char *text = malloc(CONFIG_BYTES + 1);
+    size_t size = text ? fread(text, 1, CONFIG_BYTES, file) : 0;
+    if (!text || ferror(file) || !feof(file)) status = m3_fail(s->error, M3_IO, "%s: cannot be copied", s->config_path);
+    if (!status && !m3_synth_states(s->dtype, stated)) {
+        char *changed;
+        status = m3_synth_config(&changed, text, size, s->dtype, s->config_path, s->error);
+        free(text);
+        text = changed;
+        size = text ? strlen(text) : 0;
+    }
+    if (!status) status = write_file(s->folder, "config.json", text, size, s->error);
     fclose(file);
     free(text);
     return status;
@@ -246,7 +257,9 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
                    int64_t modules, struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
                    struct m3_error *notes, struct m3_error *error)
 {
-    struct synth s = { .folder = folder, .seed = seed, .dtype = dtype, .progress = progress, .error = error };
+    struct synth s = {
+        .config_path = config_path, .folder = folder, .seed = seed, .dtype = dtype, .progress = progress, .error = error
+    };
     struct m3_config config = { 0 };
 
     int status = m3_config_read(&config, config_path, notes, error);
@@ -258,7 +271,8 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     if (!status) status = make_folder(folder, error);
     for (int64_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i);
     if (!status && s.shards > 1) status = write_index(&s);
-    if (!status) status = copy_config(config_path, folder, error);      /* last: without it the folder is no model */
+    /* The config is last: without it the folder is no model. */
+    if (!status) status = write_config(&s, config.matrix_scaling);
 
     *totals = (struct m3_synth_totals){ s.count, s.shards, s.total };
     free(s.piece);

@@ -43,7 +43,7 @@
 #include "base/status.h"
 #include "base/weight.h"
 
-enum { M3_OPS_ABI = 3 };
+enum { M3_OPS_ABI = 4 };
 
 /* Rows t = 0..T-1 are at places p0..p0+T-1 of the sequence; keys are places 0..p0+T-1. Q is a multiple of G: query
  * head h reads key head h div (Q/G). */

@@ -93,7 +93,7 @@ static int prepare(struct m3_guard *g, struct m3_outside_call *c, int i)
     *r = (struct region){ .name = o->name, .is_output = o->is_output, .is_copy_of = shares(c, i) };
     if (c->weight[i]) {
         r->at = c->weight[i]->data;
-        r->size = (size_t)(c->weight[i]->rows * c->weight[i]->cols) * m3_dtype_bytes(c->weight[i]->dtype);
+        r->size = m3_weight_bytes(c->weight[i]);
         return M3_OK;
     }
     r->size = size_of(o);

@@ -1,6 +1,6 @@
 """The cases as data. `seed` is the smallest from 1 on that make.py --search accepts; weights and ids follow from it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 VISION = {"hidden_size": 12, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 20}
 
@@ -78,7 +78,20 @@ F8BLOCK = Case(
     cannot_detect="subnormal and NaN codes; errors in "
                   "rows that are not held")
 
-CASES = [TINY, BLOCK128, MXFP8, F8BLOCK]
+COMMON = Case(
+    name="common", seed=1, style="bf16", tokens=50, layer_map=[0, 0, 1, 1, 1],
+    rows=[0, 1, 3, 4, 7, 11, 12, 15, 16, 23, 31, 32, 40, 47, 48, 49],
+    text=TINY.text | {"shared_intermediate_size": 44}, sparse=TINY.sparse,
+    vision={"hidden_size": 160, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 60},
+    top={"projector_hidden_size": 96, "image_token_index": 200, "video_token_index": 201},
+    covers="every text tap of a model that each public engine can load: the shared expert is as wide as the others, "
+           "the projector as wide as the model, a vision head has 80 channels; 13 blocks of which 3 are kept, and in "
+           "`long` 150",
+    cannot_detect="ties; a shared expert of another width, a projector of another width; a router rounded to BF16 (its "
+                  "weights are exact there); pictures; errors in rows that are not held")
+COMMON_LONG = replace(COMMON, tokens=600, rows=[0, 7, 63, 64, 127, 255, 256, 383, 511, 512, 598, 599])
+
+CASES = [TINY, BLOCK128, MXFP8, F8BLOCK, COMMON]
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
-    CASE: tiny, block128, mxfp8, f8block, mtp, m2, readings, vision (both need tiny), pictures or flops (needs tiny,
+    CASE: tiny, block128, mxfp8, f8block, common, mtp, m2, readings, vision (both need tiny), pictures or flops (needs tiny,
           block128, mtp)
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
@@ -96,6 +96,26 @@ def produce(case, out):
     folder = os.path.join(out, case.name)
     shutil.rmtree(folder, ignore_errors=True)
     config, input_ids, taps, check, ruler, margins = attempt(case, case.seed, folder)
+    write_taps(case, os.path.join(folder, "golden.safetensors.gz"), folder, input_ids, taps, check, ruler, margins)
+    if case.name == "tiny":
+        flat_config(folder)
+        positions.produce(case, folder, config, input_ids, taps, ruler)
+    if case.name == "common":
+        produce_long(cases.COMMON_LONG, folder)
+    return {"fp64_check": max(check.errors.values()), "counts": check.counts, "margins": margins,
+            "logits": ruler.worst["logits.f32_rel_l2"]}
+
+
+def produce_long(case, folder):
+    """The same model on more tokens: long_case.safetensors, long.safetensors.gz."""
+    with tempfile.TemporaryDirectory() as temporary:
+        _, input_ids, taps, check, ruler, margins = attempt(case, case.seed, temporary)
+        shutil.copyfile(os.path.join(temporary, "case.safetensors"), os.path.join(folder, "long_case.safetensors"))
+    write_taps(case, os.path.join(folder, "long.safetensors.gz"), folder, input_ids, taps, check, ruler, margins)
+
+
+def write_taps(case, path, folder, input_ids, taps, check, ruler, margins):
+    """The golden of a case on the model in `folder`."""
     tensors = {name: value for name, value in taps.items() if not name.endswith("moe.choice")}
     numbers = {key: value for key, value in ruler.worst.items() if ".moe.choice." not in key} | margins
     if case.rows:
@@ -104,12 +124,7 @@ def produce(case, out):
     tensors |= judge.companions(check, tensors, list(case.rows) or slice(None))
     data = files.to_bytes({name: files.from_array(value) for name, value in tensors.items()},
                           judge.metadata(case.name, os.path.join(folder, "model"), {"input_ids": input_ids}, numbers))
-    files.write(os.path.join(folder, "golden.safetensors.gz"), data)
-    if case.name == "tiny":
-        flat_config(folder)
-        positions.produce(case, folder, config, input_ids, taps, ruler)
-    return {"fp64_check": max(check.errors.values()), "counts": check.counts, "margins": margins,
-            "logits": ruler.worst["logits.f32_rel_l2"]}
+    files.write(path, data)
 
 
 def flat_config(folder):

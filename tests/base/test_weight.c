@@ -211,7 +211,13 @@ START_TEST(extreme_scales)
     double wide[4];
     float narrow[4];
     for (int i = 0; i < 3; i++) {
-        struct m3_weight w = { codes, scales + i, M3_F8_E4M3, M3_SCALE_MX32, 1, 4, 1 };
+        struct m3_weight w = { .data = codes,
+                               .scales = scales + i,
+                               .dtype = M3_F8_E4M3,
+                               .scaling = M3_SCALE_MX32,
+                               .rows = 1,
+                               .cols = 4,
+                               .id = 1 };
         m3_expand_f64(wide, &w, 0, 0, 4);
         m3_expand_f32(narrow, &w, 0, 0, 4);
         for (int j = 0; j < 4; j++) {
@@ -220,7 +226,9 @@ START_TEST(extreme_scales)
         }
         ck_assert(i < 2 || (isnan(narrow[0]) && isnan(narrow[3])));
     }
-    struct m3_weight w = { codes, scales, M3_F8_E4M3, M3_SCALE_MX32, 1, 4, 1 };
+    struct m3_weight w = {
+        .data = codes, .scales = scales, .dtype = M3_F8_E4M3, .scaling = M3_SCALE_MX32, .rows = 1, .cols = 4, .id = 1
+    };
     m3_expand_f32(narrow, &w, 0, 0, 4);
     ck_assert(isinf(narrow[0]));
     w.scales = scales + 1;
@@ -233,7 +241,7 @@ END_TEST
 START_TEST(unscaled_rows)
 {
     static const double values[2][3] = { { 1, 2, 3 }, { 1 + 0x1p-24 + 0x1p-50, -0.0, INFINITY } };
-    struct m3_weight w = { values, NULL, M3_F64, M3_UNSCALED, 2, 3, 1 };
+    struct m3_weight w = { .data = values, .dtype = M3_F64, .rows = 2, .cols = 3, .id = 1 };
     float narrow[3];
     double wide[2];
     m3_expand_f32(narrow, &w, 1, 0, 3);
@@ -244,13 +252,13 @@ START_TEST(unscaled_rows)
     uint16_t halves[300];
     float row[150];
     for (int i = 0; i < 300; i++) halves[i] = (uint16_t)(0x3C00 + i);
-    w = (struct m3_weight){ halves, NULL, M3_BF16, M3_UNSCALED, 2, 150, 2 };
+    w = (struct m3_weight){ .data = halves, .dtype = M3_BF16, .rows = 2, .cols = 150, .id = 2 };
     m3_expand_f32(row, &w, 1, 0, 150);
     for (int i = 0; i < 150; i++) ck_assert(row[i] == from_fields(0x3C00u + 150 + (unsigned)i, 8, 7, 127, 255));
 
     float floats[300];
     for (int i = 0; i < 300; i++) floats[i] = (float)(i * i) + 0x1p-7f;
-    w = (struct m3_weight){ floats, NULL, M3_F32, M3_UNSCALED, 2, 150, 3 };
+    w = (struct m3_weight){ .data = floats, .dtype = M3_F32, .rows = 2, .cols = 150, .id = 3 };
     m3_expand_f32(row, &w, 1, 0, 150);
     ck_assert_mem_eq(row, floats + 150, sizeof row);
 }

@@ -127,7 +127,7 @@ START_TEST(refusals)
         { "no_device.so", "", "--ops cuda: no device: ", 69 },
         { "little_memory.so", "", "out of device memory", 69 },
         { "on_cpu.so", "--linear ordered", "linear: sums on the device are not ordered", 69 },
-        { "on_cpu.so", "--precision f64", "reals of 4 bytes, expected ABI 3 with 8 bytes", 69 },
+        { "on_cpu.so", "--precision f64", "reals of 4 bytes, expected ABI 4 with 8 bytes", 69 },
         { "on_cpu.so,fp64", "", "--ops cuda: got \"fp64\", expected fp32 or bf16", 64 },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

@@ -165,7 +165,9 @@ static void call_rope(double *y, const struct field *in)
 static double expanded(enum m3_dtype dtype, enum m3_scaling scaling, const void *code, const void *scale)
 {
     struct m3_ctx ctx = context();
-    const struct m3_weight w = { code, scale, dtype, scaling, 1, 1, 1 };
+    const struct m3_weight w = {
+        .data = code, .scales = scale, .dtype = dtype, .scaling = scaling, .rows = 1, .cols = 1, .id = 1
+    };
     const int32_t row = 0;
     real result;
     ck_assert_int_eq(M3_ENGINE()->ops->embed(&ctx, &result, &row, &w, 1), 0);

@@ -7,13 +7,15 @@
 #include "oracle/report/report.h"
 
 /* A report as a string; the caller frees it. */
-static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, struct m3_error *))
+static inline char *printed(int (*report)(FILE *, const struct m3_comparison *, enum m3_report_extent,
+                                          struct m3_error *),
+                            enum m3_report_extent extent)
 {
     char *text = NULL;
     size_t length = 0;
     FILE *out = open_memstream(&text, &length);
     ck_assert_ptr_nonnull(out);
-    ck_assert_int_eq(report(out, &result, &error), M3_OK);
+    ck_assert_int_eq(report(out, &result, extent, &error), M3_OK);
     ck_assert_int_eq(fclose(out), 0);
     return text;
 }

@@ -181,7 +181,7 @@ int m3_dump_describe(struct m3_writer *writer, const struct m3_model *model, con
         { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 }, { "weights_sha256", weights_sha256 },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
-        status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
+        if (strings[i][1][0]) status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
     free(semantics);
     return status;
 }

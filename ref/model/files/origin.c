@@ -22,7 +22,9 @@ int m3_origin_of_model(struct m3_origin *origin, const struct m3_model *model, c
     *origin = (struct m3_origin){ .model_sha256 = origin->hash,
                                   .case_sha256 = the_case->sha256,
                                   .weights = model->checkpoint };
-    return m3_checkpoint_sha256(model->checkpoint, origin->hash, error);
+    const int status = m3_checkpoint_sha256(model->checkpoint, origin->hash, error);
+    if (!origin->hash[0]) origin->model_sha256 = NULL;
+    return status;
 }
 
 static void note_absent(struct m3_error *notes, const struct m3_safetensors *dump, const struct m3_origin_use *use,

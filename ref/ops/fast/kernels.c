@@ -255,8 +255,47 @@ static real scale_of(const struct m3_weight *w, int64_t row, int64_t block)
     return value;
 }
 
+/* Codes of 4 bits: `unpacked` has one in each byte. An E2M1 code moved like an E4M3 code is its value times 2^-126. */
+static void expand_codes(real *out, const unsigned char *unpacked, enum m3_dtype dtype, double zero, double scale,
+                         int64_t n)
+{
+    if (dtype == M3_F4_E2M1) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t code = unpacked[i], bits = (code & 8) << 28 | (code & 7) << 22;
+            float value;
+            memcpy(&value, &bits, sizeof value);
+            out[i] = (real)((double)(value * 0x1p126f) * scale);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) out[i] = (real)(((double)unpacked[i] - zero) * scale);
+    }
+}
+
+/* Columns [col, col + n) of a row whose codes lie side by side, the earlier in the lower half of a byte. */
+static void expand_packed(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
+{
+    enum { PIECE = 128 };
+    unsigned char unpacked[PIECE];
+    const int64_t stride = w->scaling == M3_SCALE_INT4 ? (w->cols + 7) / 8 * 4 : w->cols / 2;
+    const unsigned char *bytes = (const unsigned char *)w->data + row * stride;
+    for (int64_t i = 0; i < n;) {
+        int64_t at = col + i, group = at / w->group, end = (group + 1) * w->group - at;
+        int64_t count = m3_min(m3_min(end, n - i), PIECE);
+        for (int64_t j = 0; j < count; j++) unpacked[j] = bytes[(at + j) / 2] >> 4 * ((at + j) & 1) & 15;
+        double zero, scale = m3_weight_group(w, row, group, &zero);
+        expand_codes(out + i, unpacked, w->dtype, zero, scale, count);
+        i += count;
+    }
+}
+
 static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
 {
+    if (m3_weight_is_packed(w) && w->scaling != M3_SCALE_INT4_PAIRS) {
+        expand_packed(out, w, row, col, n);
+        return;
+    }
     const char *data = (const char *)w->data + (size_t)(row * w->cols + col) * m3_dtype_bytes(w->dtype);
 
     if (w->dtype == M3_BF16) {

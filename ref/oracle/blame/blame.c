@@ -138,6 +138,7 @@ static void name_missing(struct m3_blame *result, const char *name)
     enum { SHOWN = 3 };
     const size_t length = strlen(result->missing_names);
     const int64_t before = result->missing++;
+    snprintf(result->missing_taps[before], sizeof result->missing_taps[before], "%s", name);
     if (before < SHOWN)
         snprintf(result->missing_names + length, sizeof result->missing_names - length, "%s%s", before > 0 ? ", " : "",
                  name);
@@ -181,7 +182,9 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
     int status = m3_blame_list_items(b);
     if (status) return status;
     result->taps = calloc((size_t)b->count + 1, sizeof *result->taps);
-    if (!result->taps) return m3_fail_memory(b->error, "the list of taps", (size_t)b->count * sizeof *result->taps);
+    result->missing_taps = calloc((size_t)b->count + 1, sizeof *result->missing_taps);
+    if (!result->taps || !result->missing_taps)
+        return m3_fail_memory(b->error, "the list of taps", (size_t)b->count * sizeof *result->taps);
     for (int64_t i = 0; i < b->count; i++) {
         struct m3_blame_item *item = &b->items[i];
         const struct m3_tensor *t = m3_safetensors_find(b->side.file, item->name);
@@ -190,7 +193,8 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
         if (t && read_logits(&t, &why, result, b, item)) return M3_INTERNAL;
         if (t && !why) why = fits(b, item, t);
         if (t && !why) item->dumped = t;
-        if (!m3_tap_matches(b->options->taps, item->name)) continue;
+        if (!m3_tap_matches(b->options->taps, item->name) || !m3_setting_judges(b->setting, item->tap, item->layer))
+            continue;
         if (t) m3_blame_begin_tap(b, item, &result->taps[result->count++], t, why);
         else name_missing(result, item->name);
     }
@@ -403,6 +407,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
 void m3_blame_free(struct m3_blame *result)
 {
     free(result->taps);
+    free(result->missing_taps);
     m3_logits_free(result->logits);
     m3_error_free(&result->notes);
     for (int64_t b = 0; b < result->part_count; b++) m3_blame_free(&result->parts[b]);

@@ -72,6 +72,7 @@ struct m3_blame {
     enum m3_verdict verdict; /* of the whole: `status` in more detail */
     int64_t unjudged; /* taps that nothing could judge, and those that this model does not produce */
     int64_t missing; /* taps of the call that were asked for and are not in the dump */
+    char (*missing_taps)[64]; /* [missing] names, in execution order */
     char missing_names[200]; /* the first of them: "embed, fused .." */
     struct m3_logits *logits; /* of the candidate, where it stores them in another shape (judge/logits.h) */
     int64_t extra; /* the latter */

@@ -97,6 +97,7 @@ static struct m3_certificate certify(struct choosing *c, int64_t number, int64_t
     const int32_t *own = c->made->ids + made * c->item->width + group * c->width;
     const int64_t limit = c->blocks ? score_blocks(c, number, at, group) : score_experts(c, at);
     for (int64_t i = 0; i < c->width; i++) c->want[i] = own[i], c->got[i] = ids[i];
+    if (c->blocks) m3_drop_unseen(c->got, c->want, c->width, limit - 1, limit, c->score);
     /* clang-format off */
     c->one = (struct m3_decision){
         .want = c->want, .got = c->got, .width = c->width, .limit = limit, .padded = c->blocks,

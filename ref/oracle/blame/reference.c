@@ -55,10 +55,9 @@ static int write_rows(void *self, enum m3_tap tap, int64_t layer, const void *da
 /* Opens a file without a name, in the folder for temporary files. */
 static int open_file(struct m3_blaming *b)
 {
-    char *name;
-    const int status = m3_temporary_file(&name, &b->fd, b->error);
-    if (!status) unlink(name);
-    free(name);
+    struct m3_nameless file;
+    const int status = m3_temporary_nameless(&file, NULL, b->error);
+    b->fd = file.fd;
     return status;
 }
 
@@ -70,7 +69,8 @@ static int run(struct m3_blaming *b)
     /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
                                   .shift = c->shift,
-                                  .end_layer = s->model->config.layers, .semantics = s->semantics,
+                                  .first_layer = s->part.first, .hidden = s->part.hidden,
+                                  .end_layer = m3_setting_end(s), .semantics = s->semantics,
                                   .linear = s->ctx->linear, .threads = s->ctx->threads, .sink = &sink,
                                   .progress = b->options->progress, .progress_self = b->options->progress_self,
                                   .pictures = c->pictures.P > 0 ? &c->pictures : NULL };

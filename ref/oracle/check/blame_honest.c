@@ -3,16 +3,24 @@
 #include "base/context.h"
 #include "oracle/error/profile.h"
 #include "oracle/variants/follow.h"
+#include "oracle/variants/honest_rows.h"
 
 struct honest {
     const struct m3_setting *setting;
     int64_t runs;
 };
 
-int m3_honest_can_run(const struct m3_setting *s)
+static int can_be_drawn(const struct m3_profile *profile)
 {
-    const struct m3_arithmetic how = m3_profile_arithmetic(s->profile, 1);
-    return how.u == 0x1p-24 && !m3_profile_truncates(s->profile) && s->the_case->p0 == s->the_case->shift;
+    const struct m3_arithmetic how = m3_profile_arithmetic(profile, 1);
+    return how.u == 0x1p-24 && !m3_profile_truncates(profile);
+}
+
+int m3_honest_can_run(const struct m3_setting *s) { return can_be_drawn(s->profile) && s->the_case->p0 == s->the_case->shift; }
+
+int64_t m3_honest_runs_of(const struct m3_profile *profile)
+{
+    return can_be_drawn(profile) ? m3_honest_rows_needed(profile) : 0;
 }
 
 /* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a
@@ -23,13 +31,14 @@ static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safet
     const struct honest *honest = self;
     const struct m3_setting *s = honest->setting;
     if (!m3_honest_can_run(s)) return M3_OK;
-    const int64_t runs =
-        honest->runs >= 0 ? honest->runs : m3_follow_runs(s->profile, candidate, s->model, s->the_case->T);
+    const int64_t runs = honest->runs >= 0 ? honest->runs
+                                           : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
+                                                            m3_setting_end(s), s->the_case->T);
     /* clang-format off */
     const struct m3_envelope_plan plan = {
         .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
         .threads = s->ctx->threads, .row_runs = runs, .seed = 1, .taps = taps, .command = "m3ref blame",
-        .follow = candidate,
+        .follow = candidate, .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden,
     };
     /* clang-format on */
     return m3_follow_rows(truth, rows, &plan, error);

@@ -1,5 +1,6 @@
 #include "oracle/check/check.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 /* Honest implementations cannot be drawn for every profile; then the truth has none. */
 static int64_t rows_of_truth(const struct m3_check_plan *plan)
 {
+    if (plan->setting->part.first > 0) return 0;     /* implementations differ from layer 0 on */
     if (plan->row_runs >= 0) return plan->row_runs;
     return m3_honest_can_run(plan->setting) ? m3_honest_rows_needed(plan->setting->profile) : 0;
 }
@@ -26,6 +28,7 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
     const struct m3_envelope_plan truth = {
         .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
         .threads = s->ctx->threads, .row_runs = rows_of_truth(plan), .seed = 1, .command = "m3ref check",
+        .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden,
     };
     /* clang-format on */
     int fits = 0;
@@ -101,25 +104,42 @@ static int check_origin(const struct m3_check_plan *plan, const struct m3_safete
     return status;
 }
 
+/* Which part was judged, and from what it began. */
+static void say_part(struct m3_check *check, const struct m3_check_plan *plan)
+{
+    const struct m3_part *part = &plan->setting->part;
+    char from[96] = "the token ids";
+    if (part->end == 0) return;
+    if (part->hidden) snprintf(from, sizeof from, "the dump's layers.%" PRId64 ".out", part->first - 1);
+    m3_fail(&check->blame.notes, M3_OK,
+            "of the layers only %" PRId64 " to %" PRId64 " were judged; the reference ran from %s", part->judged,
+            part->end - 1, from);
+}
+
 int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
              struct m3_error *notes, struct m3_error *error)
 {
-    const struct m3_compare_options how = { .profile = plan->setting->profile, .profile_text = plan->profile };
+    struct m3_compare_options how = { .profile = plan->setting->profile, .profile_text = plan->profile };
     const struct m3_blame_options options = {
         .profile = plan->profile, .names_mistakes = 1, .progress = plan->progress, .progress_self = plan->progress_self
     };
     struct m3_error compared = { 0 };
+    char *taps = NULL;
     *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
     int status = check_origin(plan, candidate, error);
     if (!status) status = make_truth(check, plan, notes, error);
+    if (!status) status = m3_part_taps(&taps, plan->setting, error);
     if (status) return status;
+    how.taps = taps;
     status = m3_compare(&check->comparison, m3_truth_file(&check->truth), candidate, &how, &compared);
+    free(taps);
     if (status && status != M3_NOT_COMPARABLE && compared.text)
         m3_fail(error, status, "%.*s", (int)strcspn(compared.text, "\n"), compared.text);
     m3_error_free(&compared);
     if (!status || status == M3_NOT_COMPARABLE)
         status = m3_blame_honest(&check->blame, plan->setting, candidate, &options, plan->row_runs, error);
     if (status) return status;
+    say_part(check, plan);
     check->blamed = check->blame.culprit;
     m3_check_settle(check);
     check->mistake = check->blame.culprit && check->blame.culprit->mistake ? check->blame.culprit->mistake->id : NULL;

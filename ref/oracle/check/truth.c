@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/sha256.h"
 #include "io/temporary.h"
 #include "model/files/dump.h"
 #include "model/files/origin.h"
@@ -30,18 +31,27 @@ static int has_reading(const struct m3_safetensors *file, const struct m3_semant
     return same;
 }
 
-/* What the file says has written it: a run with as many honest implementations. */
-enum { COMMAND = 64 };
-static void command_of(char command[COMMAND], int64_t row_runs)
+/* What the file says has written it: a run with as many honest implementations, over these layers, from this input. */
+enum { COMMAND = 192 };
+static int command_of(char command[COMMAND], const struct m3_envelope_plan *plan, struct m3_error *error)
 {
-    snprintf(command, COMMAND, "m3ref check --row-runs %" PRId64, row_runs);
+    const size_t values = (size_t)(plan->c->T * plan->model->config.H);
+    char hex[65] = "";
+    struct m3_sha256 *hash = plan->hidden ? m3_sha256_new() : NULL;
+    if (plan->hidden && !hash) return m3_fail_memory(error, "SHA-256", 1);
+    if (hash) m3_sha256_add(hash, plan->hidden, values * sizeof *plan->hidden);
+    if (hash && m3_sha256_end(hash, hex) != 0) return m3_fail(error, M3_INTERNAL, "SHA-256 failed");
+    int n = snprintf(command, COMMAND, "m3ref check --row-runs %" PRId64, plan->row_runs);
+    if (plan->end_layer > 0)
+        n += snprintf(command + n, COMMAND - (size_t)n, " --layers %" PRId64 ":%" PRId64, plan->first_layer,
+                      plan->end_layer);
+    if (hash) snprintf(command + n, COMMAND - (size_t)n, " from %s", hex);
+    return M3_OK;
 }
 
 static int has_profile(const struct m3_safetensors *file, const struct m3_envelope_plan *plan)
 {
-    char command[COMMAND];
-    command_of(command, plan->row_runs);
-    return states(file, "command", command) &&
+    return states(file, "command", plan->command) &&
            (plan->row_runs == 0 || states(file, "row_profile_sha256", m3_profile_sha256(plan->profile)));
 }
 
@@ -106,19 +116,14 @@ static int make(const struct m3_envelope_plan *plan, const char *path, struct m3
     return status;
 }
 
-/* Writes a file into a temporary folder, opens it, and removes its name. */
+/* Writes a file without a name, and opens it. */
 static int make_nameless(struct m3_truth *truth, const struct m3_envelope_plan *plan, struct m3_error *error)
 {
-    char *folder, *path = NULL;
-    int status = m3_temporary_folder(&folder, error);
-    if (status) return status;
-    status = m3_temporary_in(&path, folder, "truth.safetensors", error);
-    if (!status) status = make(plan, path, error);
-    if (!status) status = m3_safetensors_open_as(&truth->file, path, "the truth", error);
-    if (path) unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    struct m3_nameless file;
+    int status = m3_temporary_nameless(&file, NULL, error);
+    if (!status) status = make(plan, file.path, error);
+    if (!status) status = m3_safetensors_open_as(&truth->file, file.path, "the truth", error);
+    m3_nameless_close(&file);
     return status;
 }
 
@@ -128,11 +133,11 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
     char command[COMMAND];
     struct m3_envelope_plan own = *given;
     const struct m3_envelope_plan *plan = &own;
-    command_of(command, given->row_runs);
     own.command = command;
     *truth = (struct m3_truth){ 0 };
-    int status = path ? M3_OK : make_nameless(truth, plan, error);
-    if (!path) return status;
+    int status = command_of(command, given, error);
+    if (!status && !path) status = make_nameless(truth, plan, error);
+    if (status || !path) return status;
     if (access(path, F_OK) == 0) {
         status = m3_safetensors_open(&truth->file, path, error);
         if (!status) status = m3_truth_fits(&truth->reused, truth->file, plan, error);

@@ -9,7 +9,8 @@
 struct m3_gate m3_setting_gate(const struct m3_setting *setting)
 {
     const struct m3_config *c = &setting->model->config;
-    return (struct m3_gate){ c->oai, c->swiglu_alpha, c->swiglu_limit, setting->semantics->gate_clamp };
+    const double alpha = setting->profile ? m3_profile_alpha(setting->profile, c->swiglu_alpha) : c->swiglu_alpha;
+    return (struct m3_gate){ c->oai, alpha, c->swiglu_limit, setting->semantics->gate_clamp };
 }
 
 static int value(struct m3_recomputing *m)

@@ -326,6 +326,18 @@ static double of_query(const struct m3_attended *r, const struct propagated *a, 
     return sum / (double)r->D;
 }
 
+/* A sum that is rounded after every key, and once more when a new largest logit shrinks it. `running` is the sum of all
+ * partial sums of absolute values. Its numbers are no smaller than those of o, because the sum of weights is at least 1
+ * until o is divided by it. */
+static void add_running_sum(const struct propagated *a, const struct m3_attended *r, int64_t i, double running,
+                            double mass)
+{
+    const double u = a->storage->sum, least = u > 0 ? a->storage->floor : 0, L = (double)r->L;
+    const double grown = u > 0 ? 2 * u * running * m3_exp(2 * u * L) : 0;
+    a->o->error[r->at * r->D + i] += grown + 2 * L * least;
+    a->o->variance[r->at * r->D + i] += 2 * L * (u * u * mass * mass + least * least) / 3;
+}
+
 /* Channel i of o. Errors of weights move it along v - o, and never beyond the range of the values; errors of values
  * move it by their mean. Stored weights and parts count against abs(v), because they need not sum to 1. */
 static void output_spread(const struct propagated *a, const struct m3_attended *r, const struct moved *w, int64_t i)
@@ -338,7 +350,7 @@ static void output_spread(const struct propagated *a, const struct m3_attended *
         mass += w->p[j] * fabs(v[r->keys[j] * r->stride]);
     }
     double moved = 0, furthest = 0, values = 0, value_most = 0, variance = 0, stored = 0, top = 0, all = 0, squares = 0,
-           swing = 0;
+           swing = 0, running = 0;
     for (int64_t j = 0; j < r->L; j++) {
         int64_t key = r->keys[j] * r->stride, at_v = r->head + key + i;
         double away = fabs(v[key] - o), p = w->p[j], e_v = v_off ? a->of_v->error[at_v] : 0;
@@ -350,6 +362,7 @@ static void output_spread(const struct propagated *a, const struct m3_attended *
         value_most = e_v > value_most ? e_v : value_most;
         variance += p * p * (away * away * w->own[j] + v_v) + of_p * of_p / 3;
         stored += w->most[j] * fabs(v[key]);
+        running += (double)(r->L - j) * w->most[j] * fabs(v[key]);
         all += fabs(v[key]), squares += v[key] * v[key];
         top = fabs(v[key]) > top ? fabs(v[key]) : top;
     }
@@ -359,6 +372,7 @@ static void output_spread(const struct propagated *a, const struct m3_attended *
     variance += of_query(r, a, w, v, o) + w->part * swing * w->part * swing / 3;
     a->o->error[r->at * r->D + i] += moved + values + (u_p + u_parts) * stored;
     a->o->variance[r->at * r->D + i] += variance + u_parts * u_parts * mass * mass / 3;
+    add_running_sum(a, r, i, running, mass);
     const double least = a->storage->floor, of_p = u_p > 0 ? least : 0, of_parts = u_parts > 0 ? least : 0;
     a->o->error[r->at * r->D + i] += of_p * all + of_parts;
     a->o->variance[r->at * r->D + i] += (of_p * of_p * squares + of_parts * of_parts) / 3;
@@ -384,7 +398,7 @@ static void row_spread(const void *self, const struct m3_attended *r)
 static int is_nothing(const struct propagated *a)
 {
     const struct m3_attend_storage *s = a->storage;
-    int stored = s->logits != 0 || s->p != 0 || s->partial != 0 || s->lse != 0;
+    int stored = s->logits != 0 || s->p != 0 || s->partial != 0 || s->lse != 0 || s->sum != 0;
     return m3_is_exact(a->of_q) && m3_is_exact(a->of_k) && m3_is_exact(a->of_v) && !stored;
 }
 
@@ -415,8 +429,8 @@ int m3_propagate_attend_segments(struct m3_ctx *ctx, struct m3_spread *o, const 
 
 static struct m3_attend_storage storage_of(const struct m3_recomputing *m)
 {
-    const double floor = fmax(m->floor[0], fmax(m->floor[1], m->floor[2]));
-    return (struct m3_attend_storage){ m->stored[0], m->stored[1], m->stored[2], floor, m->stored[3] };
+    const double floor = fmax(fmax(m->floor[0], m->floor[1]), fmax(m->floor[2], m->floor[4]));
+    return (struct m3_attend_storage){ m->stored[0], m->stored[1], m->stored[2], floor, m->stored[3], m->stored[4] };
 }
 
 static int propagate(struct m3_recomputing *m)
@@ -433,7 +447,7 @@ static int propagate(struct m3_recomputing *m)
 const struct m3_error_operator m3_error_attend = {
     .name = "attend", .sections = { "5.7 attend_full", "5.10 attend_blocks" }, .value = value, .bound = bound,
     .propagate = propagate, .rows = m3_rows_with_keys, .reads = 3, .keys = 2, .by_span = 1, .has_suspect = 1,
-    .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse" },
+    .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse", "attn.sum" },
 };
 /* clang-format on */
 
@@ -485,6 +499,6 @@ const struct m3_error_operator m3_error_attend_segments = {
     .name = "attend_segments", .sections = { "5.19 attend_segments" }, .value = value_segments,
     .bound = bound_segments, .propagate = propagate_segments, .prepare = prepare_segments,
     .rows = m3_rows_of_pictures, .reads = 3, .has_suspect = 1,
-    .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse" },
+    .points = { "attn.logits", "attn.p", "attn.partial", "attn.partial.lse", "attn.sum" },
 };
 /* clang-format on */

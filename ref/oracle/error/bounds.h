@@ -18,12 +18,20 @@
 #include "base/weight.h"
 #include "ops/ops.h"
 
+/* How programs form the frequencies theta^-h of float angles. SPEC 7.1 */
+enum m3_float_frequency {
+    M3_FREQUENCY_POW,           /* pow or exp of the exponent, each with an error of c u */
+    M3_FREQUENCY_EXP2,          /* exp as 2 to the power of the exponent times log2(e), both rounded: as MLX */
+    M3_FREQUENCY_RATIO,         /* powers of the rounded ratio theta^(-2/R), also by repeated products: as ggml */
+};
+
 /* The allowances for the arithmetic that is judged. */
 struct m3_arithmetic {
     double u;                   /* unit roundoff: 2^-24, 2^-53, .. */
     int c;                      /* error of exp, ln, erf and the reciprocal root, in u; 4 is 2 ulp */
     int c_turn;                 /* error of sine and cosine; 1: computed in double, rounded once */
-    enum m3_rope_angle angle;   /* M3_ANGLE_F32: angles may be formed in float */
+    enum m3_rope_angle angle;   /* M3_ANGLE_F32: angles may be formed in float, */
+    enum m3_float_frequency frequency;  /* from frequencies that are formed like this */
     int tanh_scores;            /* router scores may be computed by a tanh: their error is u, not u s */
     double lambda;              /* for `suspect`: m3_lambda of the tap's elements */
 };

@@ -103,12 +103,14 @@ double m3_dot_walk2(const struct m3_dots *dots, int64_t l, int64_t cols, int wei
     return fmax(ascending, mean) + weight_roundings * squares + (has_bias ? y * y : 0);
 }
 
-/* A double is rounded to a float, and so is a code of 4 bits times a scale of 24 bits, unless the scale is a power of
- * 2. */
+/* A double is rounded to a float, and so is a code times a scale of 24 bits, unless the scale is a power of 2. A code of
+ * at most 5 bits times a scale of BF16, F16 or E4M3 is exact. */
 int m3_bound_weight_roundings(const struct m3_weight *w, double u)
 {
     if (u <= 0x1p-53) return 0;
     if (w->dtype == M3_F64) return 1;
+    if (w->scaling == M3_SCALE_NVFP4) return !m3_is_power_of_two(w->global);
+    if (m3_weight_is_packed(w)) return w->scale_dtype == M3_F32 || w->scale_dtype == M3_F64;
     if (w->scaling != M3_SCALE_128X128) return 0;
     int64_t scales = (w->rows + 127) / 128 * ((w->cols + 127) / 128);
     for (int64_t i = 0; i < scales; i++)

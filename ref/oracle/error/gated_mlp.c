@@ -14,7 +14,8 @@ int m3_prepare_gated_mlp(struct m3_recomputing *m)
     const struct m3_input_rounding rule = m3_recompute_input_rounding(m, m3_tap_table[m->tap].name);
     const struct m3_expert *expert = m->row->op == M3_OP_EXPERT ? (const void *)m->w[0] : NULL;
     const struct m3_weight *w2 = expert ? &expert->w2 : m->w[2];
-    m->stored[3] += m3_input_roundoff(&rule);           /* `act` is rounded once more as input of the last product */
+    if (!m3_has_wide_error(&rule))
+        m->stored[3] += m3_input_roundoff(&rule);        /* `act` is rounded once more as input of the last product */
     m->stored[3] += m3_recompute_weight_roundoff(m, w2, m3_tap_table[m->tap].name);
     m->act_input = rule;
     m->bound.largest = &m->largest;
@@ -37,7 +38,8 @@ struct m3_mlp_storage m3_mlp_storage_of(const struct m3_recomputing *m)
                                 .weight_floor = m->weight_floor,
                                 .largest = m->largest };
     for (int i = 0; i < M3_POINTS; i++) s.floor = fmax(s.floor, m->floor[i]);
-    if (rule->dtype == M3_F8_E4M3 && rule->group != M3_GROUP_BLOCK)
+    if (m3_has_wide_error(rule)) s.act_input = *rule;
+    if (rule->codes == M3_CODES_E4M3 && rule->group != M3_GROUP_BLOCK)
         s.act_floor[rule->group == M3_GROUP_TENSOR] = 0x1p-10 / 448;
     return s;
 }
@@ -221,10 +223,28 @@ static void add_act_floor(const struct propagated *mlp, int64_t T)
     }
 }
 
+/* What codes cost whose error is a share of the largest number. `off` more than the value is what the candidate may
+ * hold. [T,F] */
+static void add_act_input(const struct propagated *mlp, double *more, int64_t T)
+{
+    const struct m3_input_rounding *rule = &mlp->storage->act_input;
+    const int64_t n = T * mlp->F;
+    double *widened = more, *error = more + n, *variance = more + 2 * n, off = 0;
+    if (!m3_has_codes(rule)) return;
+    memset(error, 0, (size_t)(2 * n) * sizeof *error);
+    for (int64_t i = 0; i < n; i++) {
+        widened[i] = fabs(mlp->act[i]) + mlp->of_act.error[i];
+        off = fmax(off, mlp->of_act.error[i]);
+    }
+    m3_round_inputs(&(struct m3_spread){ error, variance }, widened, T, mlp->F, mlp->storage->largest + off, rule);
+    struct m3_spread of_act = mlp->of_act;
+    m3_propagate_add(&of_act, &(struct m3_spread){ error, variance }, NULL, n);
+}
+
 static int is_nothing(const struct m3_spread *of_x, const struct m3_mlp_storage *s)
 {
     return m3_is_exact(of_x) && s->gate == 0 && s->up == 0 && s->chain == 0 && s->act == 0 && s->partials.ranks == 0 &&
-           s->weight_floor == 0;
+           s->weight_floor == 0 && !m3_has_codes(&s->act_input);
 }
 
 int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const double *x, const struct m3_spread *of_x,
@@ -233,7 +253,7 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
 {
     const int64_t H = w1->cols, F = w1->rows, rows = m3_min(T, ROWS);
     const size_t mark = m3_scratch_mark(ctx);
-    double *memory = m3_scratch_take(ctx, 3 * rows * F, sizeof *memory);
+    double *memory = m3_scratch_take(ctx, (m3_has_codes(&storage->act_input) ? 6 : 3) * rows * F, sizeof *memory);
     int status = memory ? M3_OK : M3_INTERNAL;
     for (int64_t t = 0; t < T && !status && !is_nothing(of_x, storage); t += rows) {
         const int64_t n = m3_min(rows, T - t);
@@ -243,6 +263,7 @@ int m3_propagate_gated_mlp(struct m3_ctx *ctx, struct m3_spread *out, const doub
         memset(memory, 0, (size_t)(2 * rows * F) * sizeof *memory);
         status = m3_dot_panels(ctx, propagate_act, &mlp, w1, w3, n);
         if (!status) add_act_floor(&mlp, n);
+        if (!status) add_act_input(&mlp, memory + 3 * rows * F, n);
         if (!status) status = m3_propagate_linear(ctx, &to, &of_act, w2, n);
         if (!status) m3_propagate_weight_floor(&to, mlp.act, n, F, w2->rows, storage->weight_floor);
         if (!status && storage->partials.ranks > 0)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "oracle/error/profiles/codes.h"
 
 struct m3_input_rounding m3_recompute_input_rounding(const struct m3_recomputing *m, const char *point)
 {
@@ -21,28 +22,6 @@ static double largest_of(const double *x, int64_t n)
     return largest;
 }
 
-/* Numbers that share a scale, that of the number `largest`: each has a relative error of 2^-4, or 2^-3 if it saturates,
- * plus half the smallest step. */
-static void quantise(double *error, double *variance, const double *x, int64_t n, double largest,
-                     const struct m3_input_rounding *rule)
-{
-    const double largest_code = 448, half_step = 0x1p-10;
-    double scale = largest / largest_code, saturated = INFINITY;
-    if (rule->scaling == M3_SCALE_MX32 && largest > 0) {
-        int exponent;
-        frexp(largest, &exponent);                      /* largest is in [2^(exponent-1), 2^exponent) */
-        if (rule->exponent_down) saturated = largest_code * ldexp(1, exponent - 9);
-        int fits = largest <= largest_code * ldexp(1, exponent - 9);
-        scale = ldexp(1, fits ? exponent - 9 : exponent - 8);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        if (x[i] == 0) continue;
-        const double share = (fabs(x[i]) > saturated ? 0x1p-3 : 0x1p-4) * fabs(x[i]), floor = half_step * scale;
-        error[i] += share + floor;
-        variance[i] += (share * share + floor * floor) / 3;
-    }
-}
-
 /* Moves the contents of *off to newly allocated memory for n numbers. */
 int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int64_t n)
 {
@@ -58,16 +37,21 @@ int m3_recompute_own_spread(struct m3_recomputing *m, struct m3_spread *off, int
 void m3_round_inputs(struct m3_spread *off, const double *x, int64_t rows, int64_t width, double largest,
                      const struct m3_input_rounding *rule)
 {
-    const int64_t block = rule->group != M3_GROUP_BLOCK ? width : rule->scaling == M3_SCALE_MX32 ? 32 : 128;
-    if (rule->dtype != M3_F8_E4M3) {
+    if (!m3_has_codes(rule)) {
         if (rule->dtype != M3_DTYPES) m3_propagate_store(off, x, rows * width, rule->u, rule->floor);
         return;
     }
+    const int64_t group = m3_codes_group(rule, width);
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t k = 0; k < width; k += block) {
-            const int64_t at = r * width + k, n = m3_min(block, width - k);
-            const double most = rule->group == M3_GROUP_TENSOR ? largest : largest_of(x + at, n);
-            quantise(off->error + at, off->variance + at, x + at, n, most, rule);
+        for (int64_t k = 0; k < width; k += group) {
+            const int64_t at = r * width + k, n = m3_min(group, width - k);
+            const int is_whole = !m3_codes_need_tensor(rule) || rule->group == M3_GROUP_BLOCK;
+            const double most = is_whole ? largest_of(x + at, n) : largest;
+            for (int64_t i = at; i < at + n; i++) {
+                double variance;
+                off->error[i] += m3_codes_error(&variance, rule, x[i], most, largest);
+                off->variance[i] += variance;
+            }
         }
 }
 
@@ -85,7 +69,7 @@ static int is_stored_so(const struct m3_recomputing *m, const struct m3_input_ro
     enum m3_tap tap;
     int64_t layer;
     char name[96];
-    if (rule->dtype == M3_F8_E4M3 || rule->u == 0 || m->setting->semantics->jitter != 0) return 0;
+    if (m3_has_codes(rule) || rule->u == 0 || m->setting->semantics->jitter != 0) return 0;
     if (m3_setting_operand(&tap, &layer, m->setting, m->tap, m->layer, 0)) return 0;
     if (m3_tap_name(name, sizeof name, tap, layer) || m3_is_off(&m->in[0])) return 0;
     return m3_profile_dtype(m->setting->profile, name) == rule->dtype &&
@@ -106,6 +90,7 @@ void m3_recompute_round_input(struct m3_recomputing *m, const char *point)
 static int holds_weights(const struct m3_weight *w, double u)
 {
     if (w->dtype == M3_F8_E4M3) return w->scaling != M3_SCALE_128X128 || u >= 0x1p-8;
+    if (w->scaling == M3_SCALE_MXFP4) return 1;
     return w->dtype == M3_BF16 || (w->dtype == M3_F16 && u <= 0x1p-10);
 }
 

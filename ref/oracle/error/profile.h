@@ -14,15 +14,25 @@ struct m3_profile;
 /* Which numbers of an input share a scale. */
 enum m3_scale_group { M3_GROUP_BLOCK, M3_GROUP_ROW, M3_GROUP_TENSOR };
 
+/* Codes of few bits, times a scale. Q8_0, Q8_K: 8-bit integers, for 32 numbers a scale in F16, for 256 one in float.
+ * NVFP4, MXFP4: 4 bits (E2M1), for 16 numbers a scale in E4M3 times a global one, for 32 a power of two. */
+enum m3_codes { M3_CODES_NONE, M3_CODES_E4M3, M3_CODES_Q8_0, M3_CODES_Q8_K, M3_CODES_NVFP4, M3_CODES_MXFP4 };
+
 /* How the inputs of linear operators are rounded. */
 struct m3_input_rounding {
-    enum m3_dtype dtype; /* M3_F8_E4M3, with scales; M3_BF16, M3_F16, M3_F32 (tf32), without; M3_DTYPES: no */
+    enum m3_dtype
+        dtype; /* M3_F8_E4M3, or M3_U8 for other codes; M3_BF16, M3_F16, M3_F32 (tf32): plain; M3_DTYPES: no */
+    enum m3_codes codes;
     enum m3_scaling scaling; /* blocks of 128 (M3_SCALE_128X128) or of 32 (M3_SCALE_MX32) along a row */
-    int exponent_down; /* MX32: the shared exponent is rounded down; the largest values saturate */
+    int exponent_down; /* MX32, MXFP4: the shared exponent is rounded down; the largest values saturate */
     enum m3_scale_group group; /* of E4M3: blocks unless it is another */
     double u, floor; /* without scales: unit roundoff, and half the smallest step */
 };
 
+static inline int m3_has_codes(const struct m3_input_rounding *rule) { return rule->codes != M3_CODES_NONE; }
+
+/* Is an error a share of the largest number, not of the number itself? */
+static inline int m3_has_wide_error(const struct m3_input_rounding *rule) { return rule->codes > M3_CODES_E4M3; }
 /* The largest relative error that the rule makes, of numbers that are not small beside their scale; 0: none. */
 double m3_input_roundoff(const struct m3_input_rounding *rule);
 
@@ -39,6 +49,10 @@ extern const char *const m3_built_in_profiles[][2], *const m3_profile_word_texts
 /* "bf16, fp32, ..", for messages and help; likewise of the words. */
 void m3_profile_names(char *names, size_t size);
 void m3_profile_words(char *names, size_t size);
+/* Says of each built-in profile, and then of each word, what it allows, in the words of its own file. Returns 0 or
+ * M3_INTERNAL. */
+typedef void m3_profile_say(void *self, int is_word, const char *name, const char *what);
+int m3_profile_list(m3_profile_say *say, void *self);
 /* The length of the part of "NAME+word+word" that comes before the words. */
 size_t m3_profile_base_length(const char *text);
 
@@ -75,6 +89,8 @@ int m3_profile_fused_norm(const struct m3_profile *profile, const char *tap);
 int m3_profile_weight_first(const struct m3_profile *profile, const char *tap);
 /* The format in which this norm may form 1 + w; M3_DTYPES: in that of the arithmetic. */
 enum m3_dtype m3_profile_norm_weight(const struct m3_profile *profile, const char *tap);
+/* The alpha of SwiGLU-OAI as the program holds it. */
+double m3_profile_alpha(const struct m3_profile *profile, double alpha);
 struct m3_read_rounding m3_profile_read(const struct m3_profile *profile, const char *tap);
 /* The dtype of the values in a dump: that of the last rounding, by storing or only in the dump. */
 enum m3_dtype m3_profile_dumped(const struct m3_profile *profile, const char *tap);

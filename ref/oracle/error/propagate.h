@@ -9,6 +9,7 @@
 #define M3_ORACLE_ERROR_PROPAGATE_H
 
 #include "oracle/error/bounds.h"
+#include "oracle/error/profile.h"
 #include "oracle/partials/reduce.h"
 
 /* The possible errors of the elements of an array. */
@@ -59,6 +60,7 @@ struct m3_attend_storage {
     double partial; /* outputs of parts of the keys, before they are merged */
     double floor; /* half the smallest step of the coarsest of these formats */
     double lse; /* of the parts, by which their outputs are weighted */
+    double sum; /* the running sum of weighted values, after every key */
 };
 
 /* blocks NULL: full. Either output may be NULL; lse's spread is absolute. */
@@ -97,6 +99,8 @@ struct m3_mlp_storage {
     double weight_floor;                /* of that of the weights */
     double act_floor[2];                /* half a step of `act` as input of the last product: a share of the largest
                                          * number of its row, and of `largest` */
+    struct m3_input_rounding act_input; /* how `act` is rounded for the last product, if that costs a share of the
+                                         * largest number; codes 0: not */
     double largest;                     /* of `act` in all rows */
     struct m3_partials partials;        /* of the last product */
     double u;                           /* of the arithmetic: for partials only */

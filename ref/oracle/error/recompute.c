@@ -236,6 +236,17 @@ static void results(struct m3_recomputing *m)
     m->bound = (struct m3_bound){ .bound = out->bound, .walk = out->walk, .suspect = out->suspect };
 }
 
+int64_t m3_setting_end(const struct m3_setting *s) { return s->part.end > 0 ? s->part.end : s->model->config.layers; }
+
+int m3_setting_judges(const struct m3_setting *s, enum m3_tap tap, int64_t layer)
+{
+    const enum m3_tap_where where = m3_tap_table[tap].where;
+    const int at_end = m3_setting_end(s) == s->model->config.layers;
+    if (m3_mtp_module_of(layer) >= 0 || where >= M3_WHERE_AFTER_LAYERS) return at_end;
+    if (where < M3_WHERE_EVERY_LAYER) return s->part.judged == 0;
+    return layer >= s->part.judged && layer < m3_setting_end(s);
+}
+
 struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements)
 {
     struct m3_arithmetic how = m3_arithmetic_f32();

@@ -35,6 +35,12 @@ struct m3_setting {
     const struct m3_case *the_case;
     const struct m3_profile *profile;       /* NULL: fp32, nothing stored coarser */
     struct m3_ctx *ctx;
+    /* A part of the model: runs begin at layer `first` with these hidden states [T,H] (NULL if it is 0), layers from
+     * `judged` to `end` - 1 are judged. end 0: all of the model. */
+    struct m3_part {
+        int64_t first, judged, end;
+        const double *hidden;
+    } part;
     /* Makes the weights of the experts ids [count] of one row, which replace those of another row; NULL: all are there. */
     int (*need)(void *self, const int32_t *ids, int64_t count, int threads, struct m3_error *error);
     void *need_self;
@@ -69,6 +75,10 @@ int m3_recompute(struct m3_recomputed *out, const struct m3_setting *setting, en
 void m3_recomputed_free(struct m3_recomputed *out);
 
 /* The candidate's arithmetic: of the profile, otherwise plain fp32; lambda for this number of elements. */
+/* The end of the layers that run. */
+int64_t m3_setting_end(const struct m3_setting *setting);
+/* Is a tap in the part of the model that is judged? */
+int m3_setting_judges(const struct m3_setting *setting, enum m3_tap tap, int64_t layer);
 struct m3_arithmetic m3_setting_arithmetic(const struct m3_setting *setting, int64_t elements);
 struct m3_gate m3_setting_gate(const struct m3_setting *setting);
 /* What a bound allows, as a spread: error, variance [n]. */

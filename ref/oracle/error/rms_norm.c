@@ -13,7 +13,7 @@ static int prepare(struct m3_recomputing *m)
     const enum m3_dtype dtype = m3_profile_norm_weight(s->profile, name);
     if (dtype == M3_DTYPES || s->norm_scale == M3_SCALE_PLAIN) return m->status;
     if (s->norm_scale == M3_SCALE_EITHER) {
-        m->stored[0] = m3_partials_roundoff(dtype);
+        m->stored[1] = m3_partials_roundoff(dtype);
         return m->status;
     }
     double *w = m3_recompute_scratch(m, m->w[0]->cols, sizeof *w);
@@ -102,7 +102,13 @@ int m3_propagate_rms_norm(struct m3_ctx *ctx, struct m3_spread *out, const doubl
 static int propagate(struct m3_recomputing *m)
 {
     const int64_t H = m->w[0]->cols;
-    if (m->stored[0] > 0) m3_propagate_store(&m->spread, m->y, m->count, m->stored[0], 0);      /* of 1 + w */
+    const double unit = m->stored[0], *w = m->vector[0];
+    for (int64_t i = 0; i < m->count && unit > 0; i++) {        /* rounded before it is multiplied by w or 1 + w */
+        const double floor = m->floor[0] * fabs((m->config->gemma_norm != 0) + w[i % H]);
+        m3_propagate_store(&(struct m3_spread){ m->spread.error + i, m->spread.variance + i }, m->y + i, 1, unit,
+                           floor);
+    }
+    if (m->stored[1] > 0) m3_propagate_store(&m->spread, m->y, m->count, m->stored[1], 0);      /* of 1 + w */
     return m3_propagate_rms_norm(m->ctx, &m->spread, m->in[0].x, &m->in[0].off, m->vector[0], m->count / H, H,
                                  m->config->eps, m->config->gemma_norm != 0);
 }
@@ -110,6 +116,6 @@ static int propagate(struct m3_recomputing *m)
 /* clang-format off */
 const struct m3_error_operator m3_error_rms_norm = {
     .name = "rms_norm", .sections = { "5.2 rms_norm" }, .value = value, .bound = bound, .propagate = propagate,
-    .prepare = prepare, .functions = M3_FUNCTIONS_EXP,
+    .prepare = prepare, .points = { "norm.unit" }, .functions = M3_FUNCTIONS_EXP,
 };
 /* clang-format on */

@@ -25,12 +25,19 @@ static struct tables *take_tables(struct m3_recomputing *m, int64_t D, int64_t R
  * In float, programs form 1 / theta^e, or exp(-ln(theta) e), or the like. An error of the exponent is multiplied by
  * ln(theta) e: ln(theta) is off by an ulp (2 u) at most, the quotient and the product by u each. Then pow or exp (c u)
  * and perhaps a reciprocal (u). theta^0 is 1 in all of them.
+ * M3_FREQUENCY_EXP2: the exponent is multiplied by log2(e) too: 2 more, for that constant and for the product.
+ * M3_FREQUENCY_RATIO: the ratio theta^(-2/channels) is off by ln(theta) 2/channels u, for its exponent, and c u for pow.
+ * Its power i has i times this error; i more products are rounded, the one with the position among them, or another
+ * pow (c u) and two products.
  * In double, e is exact only if channels is a power of two. */
 static double frequency_error(double e, int64_t channels, double theta, const struct m3_arithmetic *how)
 {
-    const double log_theta = fabs(m3_log(theta));
+    const double log_theta = fabs(m3_log(theta)), i = e * (double)channels / 2;
     if (how->angle != M3_ANGLE_F32) return 0x1p-53 + (m3_is_power_of_two((double)channels) ? 0 : 0x1p-53 * log_theta);
-    const double sum = e > 0 ? 0x1p-24 * (how->c + 1 + 4 * log_theta * e) : 0;
+    double roundings = how->c + 1 + 4 * log_theta * e;
+    if (how->frequency == M3_FREQUENCY_EXP2) roundings += 2 * log_theta * e;
+    if (how->frequency == M3_FREQUENCY_RATIO) roundings = i * (how->c + 1) + log_theta * e + how->c + 1;
+    const double sum = e > 0 ? 0x1p-24 * roundings : 0;
     return sum * (1 + sum);
 }
 

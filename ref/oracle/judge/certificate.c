@@ -27,6 +27,28 @@ const char *m3_ids_fault(int64_t *list, int64_t *count, const int64_t *ids, int6
     return fault;
 }
 
+static int is_in(const int64_t *ids, int64_t width, int64_t id)
+{
+    for (int64_t i = 0; i < width; i++)
+        if (ids[i] == id) return 1;
+    return 0;
+}
+
+int64_t m3_drop_unseen(int64_t *got, const int64_t *want, int64_t width, int64_t own, int64_t blocks,
+                       const double *score)
+{
+    int64_t first = -1;
+    for (int64_t i = 0; i < width; i++) {
+        const int64_t id = got[i];
+        const int is_later = id > own && id < blocks;
+        const int is_hidden = want && score && id >= 0 && id <= own && id < blocks && score[id] == -INFINITY;
+        if (!is_later && (!is_hidden || is_in(want, width, id))) continue;
+        if (first < 0) first = id;
+        got[i] = -1;
+    }
+    return first;
+}
+
 /* ---- the two deciding ids */
 
 /* The weakest id of a set and the strongest id outside it, with every score moved by `shift` times its bound, up

@@ -61,6 +61,13 @@ struct m3_judged_decision {
  * ascending, and *count their number. */
 const char *m3_ids_fault(int64_t *list, int64_t *count, const int64_t *ids, int64_t width, int64_t limit, int padded);
 
+/* Replaces by -1 the ids of a list of blocks that name no key which the row sees: attention reads nothing there, so
+ * engines may leave them in the list. These are the ids after the row's own block, `own`, but below `blocks`; and those
+ * that are not in `want` and score -inf in `score`, because a mask hides every key. want, score: NULL: not known.
+ * Returns the first id that it replaced; -1: none. */
+int64_t m3_drop_unseen(int64_t *got, const int64_t *want, int64_t width, int64_t own, int64_t blocks,
+                       const double *score);
+
 /* Do some scores within the bounds select `got`, a well-formed set? */
 int m3_is_admissible(const struct m3_decision *decision);
 

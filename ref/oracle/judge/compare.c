@@ -285,6 +285,7 @@ void m3_comparison_free(struct m3_comparison *result)
     for (int64_t i = 0; i < result->count; i++) free(result->stages[i].flips);
     free(result->next_token.flips);
     free(result->stages);
+    free(result->missing_taps);
     m3_taint_free(result->taint);
     m3_logits_free(result->logits);
     m3_error_free(&result->notes);

@@ -89,6 +89,7 @@ struct m3_stage {
     double row_error, row_error_largest;
     double row_nearest, row_nearest_largest;
     const struct m3_logits *logits; /* `candidate` is one of these, not a tensor of the file; or NULL */
+    const char *finding; /* what is wrong, or why there is no verdict, in words of the judge; NULL: see the fields */
 };
 
 struct m3_comparison {
@@ -114,6 +115,7 @@ struct m3_comparison {
     const char *mistake; /* the known mistake that explains it (SPEC 7.12); NULL: none, or not looked for */
     enum m3_verdict verdict; /* of the whole: `status` in more detail */
     int64_t unjudged; /* stages that nothing could judge, and taps that only the candidate holds */
+    const char **missing_taps; /* [missing] names, in execution order; NULL: none */
     char missing_names[200]; /* the first of the taps that only the reference holds: "embed, fused .." */
     struct m3_logits *logits; /* of the candidate, where it stores them in another shape (logits.h) */
     char explained_by[32]; /* the word of a profile with which every stage that does not pass would; or "" */
@@ -150,6 +152,8 @@ struct m3_compare_options {
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options,
                struct m3_error *error);
+/* Was a float stage judged by what whole passes may differ, not by its operator alone? A small mistake can hide there. */
+int m3_stage_is_lax(const struct m3_stage *stage);
 void m3_comparison_free(struct m3_comparison *result);
 
 #endif

@@ -26,6 +26,8 @@ static int set_allowed(struct m3_stage *stage, struct m3_comparing *all, const s
     return M3_OK;
 }
 
+static const char fp32[] = "fp32 errors of the reference";
+static const char partly_fp32[] = "bounds, and for rows whose inputs are missing fp32 errors of the reference";
 static const char *const ways[] = {
     [M3_CHECK_RECOMPUTED] = "what the operator makes of the candidate's inputs",
     [M3_CHECK_DRIFT] = "bounds and measured drift",
@@ -119,7 +121,7 @@ static int judge_rest(struct m3_stage *stage, struct m3_comparing *all, const st
     if (rest <= 0) return M3_OK;
     struct m3_stage whole = *stage;
     int is_judged;
-    whole.judged_by = "bounds, and for rows whose inputs are missing fp32 errors of the reference";
+    whole.judged_by = partly_fp32;
     whole.tiers = 0;
     int status = set_allowed(&whole, all, matched, coarse, &is_judged, error);
     if (status == M3_OK) status = m3_judge_values(&whole, matched, &rules, error);
@@ -211,7 +213,7 @@ int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_
     int is_judged = 1;
     if (profile != NULL) rules.stored = m3_profile_dumped(profile, stage->tap);
     if (profile != NULL) rules.exact = m3_profile_exact(profile, stage->tap);
-    stage->judged_by = rules.exact ? "equality" : "fp32 errors of the reference";
+    stage->judged_by = rules.exact ? "equality" : fp32;
     int status = judge_by_operator(&found, all, &matched, error);
     if (status != M3_OK) return status;
     if (rules.exact) found.how = M3_CHECK_NONE;
@@ -233,4 +235,11 @@ int m3_judge_floats(struct m3_stage *stage, struct m3_comparing *all, struct m3_
     if (stage->note == NULL && matched.logits != NULL) stage->note = matched.logits->note;
     if (status == M3_OK && !rules.exact) m3_ranking_rank(&all->ranking, stage, &matched, measured);
     return status;
+}
+
+int m3_stage_is_lax(const struct m3_stage *stage)
+{
+    const char *by = stage->judged_by;
+    return !stage->selection && by != NULL && m3_is_judged(stage->verdict) &&
+           (by == fp32 || by == partly_fp32 || by == ways[M3_CHECK_DRIFT]);
 }

@@ -64,6 +64,19 @@ static void note_missing(struct m3_comparison *result, const struct m3_matched *
             named < result->missing ? " ..." : "");
 }
 
+static int list_missing(struct m3_comparison *result, const struct m3_matched *taps, int64_t count,
+                        struct m3_error *error)
+{
+    int64_t listed = 0;
+    if (result->missing == 0) return M3_OK;
+    result->missing_taps = calloc((size_t)result->missing, sizeof *result->missing_taps);
+    if (result->missing_taps == NULL)
+        return m3_fail_memory(error, "list of taps", (size_t)result->missing * sizeof *result->missing_taps);
+    for (int64_t i = 0; i < count; i++)
+        if (taps[i].got == NULL) result->missing_taps[listed++] = taps[i].want->name;
+    return M3_OK;
+}
+
 /* Names the first few for the first line of a report. */
 static void name_missing(struct m3_comparison *result, const struct m3_matched *taps, int64_t count)
 {
@@ -82,10 +95,9 @@ static void name_missing(struct m3_comparison *result, const struct m3_matched *
     if (named < result->missing && room - length > 4) strcpy(result->missing_names + length, " ..");
 }
 
-/* Pairs the taps of the two files. Moves those that both hold to the front of `taps`, in execution order, and returns
- * their number. */
-static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
-                         const struct m3_side *reference, const struct m3_side *candidate, const char *patterns)
+/* Finds the candidate's taps, and counts and names those that it lacks. */
+static int find_taps(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
+                     const struct m3_side *reference, const struct m3_side *candidate, struct m3_error *error)
 {
     for (int64_t i = 0; i < count; i++) {
         taps[i].reference = reference;
@@ -95,7 +107,14 @@ static int64_t pair_taps(struct m3_comparison *result, struct m3_matched *taps, 
     }
     if (result->missing > 0) note_missing(result, taps, count);
     if (result->missing > 0) name_missing(result, taps, count);
+    return list_missing(result, taps, count, error);
+}
 
+/* Moves the taps that both files hold to the front of `taps`, in execution order, and returns their number. Counts those
+ * that only the candidate holds. */
+static int64_t keep_both(struct m3_comparison *result, struct m3_matched *taps, int64_t count,
+                         const struct m3_side *reference, const struct m3_side *candidate, const char *patterns)
+{
     const char *first = NULL;
     int64_t both = 0;
     for (int64_t i = 0; i < count; i++)
@@ -144,6 +163,7 @@ int m3_match_taps(struct m3_matched **taps, int64_t *count, struct m3_comparison
     *taps = calloc(room, sizeof **taps);
     if (*taps == NULL) return m3_fail_memory(error, "list of taps", room * sizeof **taps);
     *count = list_taps(*taps, reference->file, patterns);
-    *count = pair_taps(result, *taps, *count, reference, candidate, patterns);
-    return read_logits(result, *taps, *count, error);
+    const int status = find_taps(result, *taps, *count, reference, candidate, error);
+    *count = keep_both(result, *taps, *count, reference, candidate, patterns);
+    return status ? status : read_logits(result, *taps, *count, error);
 }

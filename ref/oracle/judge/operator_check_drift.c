@@ -8,6 +8,7 @@
 #include "oracle/error/gain.h"
 #include "oracle/error/intermediates.h"
 #include "oracle/judge/drift.h"
+#include "oracle/error/profiles/codes.h"
 #include "oracle/judge/private/operator_check.h"
 #include "oracle/judge/private/values.h"
 
@@ -142,7 +143,7 @@ static void add_partials(struct m3_side_by_side *s, const struct drifting *d, in
 static void add_inside(struct m3_side_by_side *s, const struct drifting *d, int64_t i, int64_t at, double size)
 {
     const double spread = d->intermediates * d->beside.intermediates_walk[at];
-    const double u = d->inside.dtype == M3_F8_E4M3 ? sqrt(1.5) * 0x1p-4 : m3_input_roundoff(&d->inside);
+    const double u = d->inside.codes == M3_CODES_E4M3 ? sqrt(1.5) * 0x1p-4 : m3_input_roundoff(&d->inside);
     s->error[i] += d->intermediates * d->beside.intermediates[at];
     s->variance[i] += spread * spread / 3;
     if (d->inside.dtype == M3_DTYPES) return;
@@ -267,6 +268,7 @@ static void read_inside(struct drifting *d, const struct m3_operator_check *chec
 static int knows_intermediates(const struct drifting *d)
 {
     if (d->intermediates == 0 && d->inside.dtype == M3_DTYPES) return 1;
+    if (m3_has_wide_error(&d->inside)) return 0;
     return d->intermediates <= M3_INTERMEDIATES_U && d->beside.intermediates != NULL &&
            d->beside.intermediates_walk != NULL;
 }
@@ -306,7 +308,7 @@ static int make_room(struct drifting *d, const struct m3_matched *m, struct m3_e
     for (int i = 0; i < d->inputs.count; i++) {
         const struct m3_tensor *in = d->inputs.got[i];
         if (in->shape[0] > 0) most = m3_max(most, in->count / in->shape[0]);
-        for (int64_t k = 0; k < in->count && d->quantised.group == M3_GROUP_TENSOR; k++)
+        for (int64_t k = 0; k < in->count && m3_codes_need_tensor(&d->quantised); k++)
             d->largest[i] = fmax(d->largest[i], fabs(m3_decode(in->dtype, in->data, k)));
     }
     d->row = malloc((size_t)(3 * most + 1) * sizeof *d->row);

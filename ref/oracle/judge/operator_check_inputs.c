@@ -22,17 +22,19 @@ const struct m3_tensor *m3_operator_check_fitting(const struct m3_operator_check
 /* Ids of a row, blocks in the form for operators: ascending, then -1. Returns whether the row can be used. lists
  * [2,width]. */
 static int read_ids(int32_t *ids, int64_t *lists, const struct m3_operator_check *check, const struct m3_tensor *t,
-                    enum m3_tap tap, int64_t r, int64_t width, int64_t number)
+                    enum m3_tap tap, int64_t layer, int64_t r, int64_t width, int64_t number)
 {
     const struct m3_case *c = check->setting.the_case;
     const struct m3_config *config = &check->setting.model->config;
     const int blocks = tap == M3_TAP_INDEX_BLOCKS;
     const int64_t groups = blocks ? config->G : 1, k = width / groups;
     const int64_t limit = blocks ? (c->p0 + number) / config->block + 1 : config->E;
+    const int64_t all = blocks ? (c->p0 + m3_tap_rows(&check->setting, tap, layer) - 1) / config->block + 1 : 0;
     int64_t *dumped = lists, *sound = lists + width, count;
     int usable = 1;
     for (int64_t g = 0; g < groups; g++) {
         for (int64_t i = 0; i < k; i++) dumped[i] = m3_id_at(t, r * width + g * k + i);
+        if (blocks) m3_drop_unseen(dumped, NULL, k, limit - 1, all, NULL);
         usable &= m3_ids_fault(sound, &count, dumped, k, limit, blocks) == NULL && count > 0;
         for (int64_t i = 0; usable && i < k; i++)
             ids[g * k + i] = (int32_t)(!blocks ? dumped[i] : i < count ? sound[i] : -1);
@@ -67,7 +69,8 @@ static int put(struct m3_operator_check *check, enum m3_tap tap, int64_t layer, 
     for (int64_t r = 0; r < t->shape[0] && status == M3_OK; r++) {
         void *to = values + (size_t)(kept * width) * size;
         numbers[kept] = m3_row_number(rows, r);
-        kept += ids ? read_ids(to, lists, check, t, tap, r, width, numbers[kept]) : read_reals(to, t, tap, r, width);
+        kept +=
+            ids ? read_ids(to, lists, check, t, tap, layer, r, width, numbers[kept]) : read_reals(to, t, tap, r, width);
     }
     if (status == M3_OK && kept > 0) {
         struct m3_value value = { .rows = kept, .width = width, .complete = kept == all };

@@ -150,12 +150,23 @@ static void read_scores(double *x, const struct m3_scorer *s, const struct m3_sc
     }
 }
 
-/* Marks the forced blocks; the last block of the reference's list is the row's own block. */
-static void force_blocks(struct m3_scorer *s, const int64_t *want)
+/* The last block of the reference's list, which is the row's own block if that is forced. */
+static int64_t last_block(const struct m3_scorer *s, const int64_t *want)
 {
     int64_t own = -1;
     for (int64_t i = 0; i < s->width; i++) own = m3_max(own, want[i]);
-    m3_forced_blocks(s->forced, own, s->width, &s->semantics);
+    return own;
+}
+
+/* Without local blocks the row's own block need not be in its list, but it is the last one with a score. */
+static void find_own(struct m3_scorer *s, const int64_t *want)
+{
+    s->own = last_block(s, want);
+    if (s->semantics.local_blocks != 0) return;
+    if (s->want.tensor == NULL) s->own = INT64_MAX;
+    else
+        for (int64_t id = s->own + 1; id < s->ids; id++)
+            if (s->truth[id] != -INFINITY) s->own = id;
 }
 
 /* score, bound := the values by which experts are selected, from scores or logits z in `moved` that are known up to u
@@ -278,14 +289,16 @@ void m3_scorer_score(struct m3_scorer *s, struct m3_decision *d, const struct m3
     d->marks = s->marks;
     s->whose = s->bounded_by = NULL;
     s->tainted = s->as_added = 0;
+    if (s->of == M3_CHOICE_OF_BLOCKS) find_own(s, d->want);
     if (s->ids == 0) return;
 
     enum m3_tap tap = (enum m3_tap)s->matched->tap;
     int tainted = s->rules->tainted != NULL &&
                   s->rules->tainted(s->rules->taint_context, tap, s->matched->layer, row->number, group);
     memset(s->forced, 0, (size_t)s->ids);
-    if (s->of == M3_CHOICE_OF_BLOCKS) force_blocks(s, d->want);
+    if (s->of == M3_CHOICE_OF_BLOCKS) m3_forced_blocks(s->forced, last_block(s, d->want), s->width, &s->semantics);
     int truth = read_truth(s, d, row, group);
+    if (s->of == M3_CHOICE_OF_BLOCKS) find_own(s, d->want);
     if (truth && !tainted) d->truth = s->truth;
     int known = truth || s->want.tensor == NULL || (s->of == M3_CHOICE_OF_EXPERTS && s->bias == NULL);
     if ((known && by_own_scores(s, row, group)) || by_given_scores(s, d, row, group) ||

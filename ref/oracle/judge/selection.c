@@ -74,6 +74,15 @@ static int add_flip(struct selection *s, int64_t row, int64_t group, struct m3_e
     return M3_OK;
 }
 
+/* The first of the candidate's blocks that the row does not see; -1: there is none. */
+static int64_t drop_unseen(struct selection *s)
+{
+    const struct m3_scorer *scorer = &s->scorer;
+    const double *scores = scorer->want.tensor != NULL ? scorer->truth : NULL;
+    if (scorer->of != M3_CHOICE_OF_BLOCKS) return -1;
+    return m3_drop_unseen(s->got, s->want, s->decision.width, scorer->own, s->decision.limit, scores);
+}
+
 /* Judges the decision in s->want and s->got. */
 static int judge_decision(struct selection *s, const struct m3_row_pair *row, int64_t group, struct m3_error *error)
 {
@@ -81,7 +90,9 @@ static int judge_decision(struct selection *s, const struct m3_row_pair *row, in
     struct m3_scorer *scorer = &s->scorer;
     int64_t shown_group = scorer->of == M3_CHOICE_OF_BLOCKS ? group : -1;
     m3_scorer_score(scorer, &s->decision, row, group);
+    const int64_t unseen = drop_unseen(s);
     struct m3_certificate c = m3_certify(&s->decision);
+    if (c.differs && c.got < 0 && unseen >= 0) c.got = unseen;
     int tainted = scorer->tainted && c.unknown;
     int status = c.differs ? add_flip(s, row->number, shown_group, error) : M3_OK;
     /* clang-format off */

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/minmax.h"
 #include "io/temporary.h"
@@ -433,19 +432,14 @@ static int write_all(struct combining *c, const char *path)
     return status;
 }
 
-/* Writes and opens the file, then removes its name. */
+/* Writes a file without a name, and opens it. */
 static int convert(struct m3_safetensors **whole, struct combining *c)
 {
-    char *folder, *path = NULL;
-    int status = m3_temporary_folder(&folder, c->error);
-    if (status) return status;
-    status = m3_temporary_in(&path, folder, "candidate.safetensors", c->error);
-    if (!status) status = write_all(c, path);
-    if (!status) status = m3_safetensors_open_as(whole, path, m3_safetensors_path(c->parts[0]), c->error);
-    if (path) unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    struct m3_nameless file;
+    int status = m3_temporary_nameless(&file, NULL, c->error);
+    if (!status) status = write_all(c, file.path);
+    if (!status) status = m3_safetensors_open_as(whole, file.path, m3_safetensors_path(c->parts[0]), c->error);
+    m3_nameless_close(&file);
     return status;
 }
 

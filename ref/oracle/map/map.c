@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "io/temporary.h"
 #include "oracle/map/private/map.h"
@@ -157,11 +156,19 @@ static int check_shape(const struct work *w, const struct job *job, const struct
     return fail_job(w, job, why);
 }
 
+/* Does the shape of the result depend on the numbers? */
+static int needs_data(const struct m3_map_recipe *recipe)
+{
+    for (int s = 0; s < recipe->step_count; s++)
+        if (recipe->steps[s].kind == M3_STEP_SCORES) return 1;
+    return 0;
+}
+
 /* Computes the shape of the job's result. *good: the recipe can be used; otherwise the next one is tried. */
 static int plan(int *good, struct work *w, struct job *job)
 {
     struct m3_array result;
-    int status = make(&result, w, job, 0);
+    int status = make(&result, w, job, needs_data(job->recipe));
     if (!status && result.rank >= 0 && !w->is_part) status = check_shape(w, job, &result);
     *good = !status && result.rank >= 0;
     if (!*good) return status;
@@ -377,19 +384,14 @@ static int write_all(struct work *w, const char *path)
     return status;
 }
 
-/* Writes and opens the file, then removes its name. */
+/* Writes a file without a name, and opens it. */
 static int convert(struct m3_safetensors **converted, struct work *w)
 {
-    char *folder, *path = NULL;
-    int status = m3_temporary_folder(&folder, w->error);
-    if (status) return status;
-    status = m3_temporary_in(&path, folder, "candidate.safetensors", w->error);
-    if (!status) status = write_all(w, path);
-    if (!status) status = m3_safetensors_open_as(converted, path, m3_safetensors_path(w->foreign), w->error);
-    if (path) unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    struct m3_nameless file;
+    int status = m3_temporary_nameless(&file, NULL, w->error);
+    if (!status) status = write_all(w, file.path);
+    if (!status) status = m3_safetensors_open_as(converted, file.path, m3_safetensors_path(w->foreign), w->error);
+    m3_nameless_close(&file);
     return status;
 }
 

@@ -20,6 +20,7 @@ static const struct { const char *name; enum m3_map_step_kind kind; } step_names
     { "repeat", M3_STEP_REPEAT },
     { "join", M3_STEP_JOIN }, { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },
     { "plus", M3_STEP_PLUS }, { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS },
+    { "scores", M3_STEP_SCORES },
 };
 /* clang-format on */
 
@@ -209,6 +210,7 @@ static int read_step(const struct reading *r, struct m3_map_step *step, const js
         return json_is_number(value) ? M3_OK : refuse_value(r, name, value, "a number");
     case M3_STEP_SUM:
     case M3_STEP_IDS:
+    case M3_STEP_SCORES:
     case M3_STEP_BLOCKS: return json_is_true(value) ? M3_OK : refuse_value(r, name, value, "true");
     case M3_STEP_KINDS: break;
     }

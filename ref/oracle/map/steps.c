@@ -1,5 +1,7 @@
 /* Steps of maps: the operations that convert tensors of another program to taps. */
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -448,6 +450,23 @@ static int to_blocks(struct m3_array *a, const struct m3_map_sizes *sizes, struc
     return M3_OK;
 }
 
+/* Scores of blocks: the lowest float means -inf, as maxima start from it, and columns where no row has more than -inf
+ * are padding and are cut off. */
+static int to_scores(struct m3_array *a, struct m3_map_trouble *trouble)
+{
+    if (a->rank == 0) return trouble_is(trouble, "got a scalar, expected rows of scores");
+    if (is_integer(a->dtype)) return trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
+    if (widen(a)) return M3_INTERNAL;
+    double *scores = a->owned;
+    int64_t width = a->shape[a->rank - 1], kept = 0, elements = scores ? m3_array_count(a) : 0;
+    for (int64_t i = 0; i < elements; i++) {
+        if (scores[i] <= -(double)FLT_MAX) scores[i] = -INFINITY;
+        if (scores[i] != -INFINITY && i % width >= kept) kept = i % width + 1;
+    }
+    a->shape[a->rank - 1] = kept;
+    return M3_OK;
+}
+
 int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
               struct m3_map_trouble *trouble)
 {
@@ -470,6 +489,7 @@ int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *ste
         case M3_STEP_PLUS: status = calculate(a, step, trouble); break;
         case M3_STEP_IDS: status = to_ids(a, trouble); break;
         case M3_STEP_BLOCKS: status = to_blocks(a, sizes, trouble); break;
+        case M3_STEP_SCORES: status = to_scores(a, trouble); break;
         case M3_STEP_JOIN:
         case M3_STEP_SUM:
         case M3_STEP_KINDS: break;

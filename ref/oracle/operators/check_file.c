@@ -172,7 +172,11 @@ static void settle(struct checking *c)
                                     .unjudged = all->unjudged };
     all->verdict = m3_run_verdict(&tally);
     all->status = m3_run_status(all->verdict);
-    snprintf(c->check->next, sizeof c->check->next, "compare the kernel with SPEC %s", c->cases->op->section);
+    if (all->verdict == M3_VERDICT_FAIL || all->verdict == M3_VERDICT_SUSPECT)
+        snprintf(c->check->next, sizeof c->check->next, "compare the kernel with SPEC %s", c->cases->op->section);
+    else
+        snprintf(c->check->next, sizeof c->check->next, "cases that can be judged; m3ref op %s --make makes such cases",
+                 c->cases->op->name);
     all->next = c->check->next;
 }
 

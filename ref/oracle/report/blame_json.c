@@ -65,19 +65,21 @@ static json_t *summary(const struct m3_blame *blame)
         "mistake", m3_json_text(blame->mistake));
 }
 
-int m3_report_blame_json_taps(FILE *out, const struct m3_blame *blame, struct m3_error *error)
+int m3_print_blame_taps(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error)
 {
     int status = M3_OK;
     for (int64_t i = 0; i < blame->count && !status; i++) {
         const struct m3_blamed *tap = &blame->taps[i];
+        const int wrong = tap->verdict == M3_VERDICT_FAIL || tap->verdict == M3_VERDICT_SUSPECT;
+        if (extent == M3_REPORT_FAILING && !wrong) continue;
         status = m3_json_line(out, tap->selection ? choice_tap(tap) : float_tap(tap), error);
     }
     return status;
 }
 
-int m3_report_blame_json(FILE *out, const struct m3_blame *blame, struct m3_error *error)
+int m3_report_blame_json(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error)
 {
-    int status = m3_report_blame_json_taps(out, blame, error);
+    int status = m3_print_blame_taps(out, blame, extent, error);
     if (!status) status = m3_json_line(out, summary(blame), error);
     return status ? status : m3_json_end(out, error);
 }

@@ -38,10 +38,12 @@ static void print_rows(FILE *out, const struct m3_blamed *tap)
                 tap->row_nearest_largest);
 }
 
-/* Prints where the tap's error is largest, and why it is too large. */
-static void print_finding(FILE *out, const struct m3_blamed *tap)
+void m3_print_blamed(FILE *out, const struct m3_blamed *tap)
 {
-    fprintf(out, "%s  %s  ", tap->verdict == M3_VERDICT_FAIL ? "FAIL" : "SUSPECT", tap->name);
+    if (!m3_is_judged(tap->verdict)) {
+        fputs(tap->note, out);
+        return;
+    }
     print_place(out, tap);
     if (tap->selection) {
         print_choice(out, tap);
@@ -61,7 +63,7 @@ static void print_finding(FILE *out, const struct m3_blamed *tap)
     else if (tap->operators > 2)
         fprintf(out, "; with the %" PRId64 " operators from %s on that were not dumped", tap->operators - 1,
                 tap->since);
-    fprintf(out, "  (%s, SPEC %s)\n", tap->operator, tap->section);
+    fprintf(out, "  (%s, SPEC %s)", tap->operator, tap->section);
 }
 
 static void print_tap(FILE *out, const struct m3_blamed *tap, int width)
@@ -85,7 +87,10 @@ static void print_tap(FILE *out, const struct m3_blamed *tap, int width)
         fprintf(out, "  %" PRId64 " of %" PRId64 " %s", tap->rows, tap->rows + tap->left_out,
                 m3_plural(tap->rows + tap->left_out, "rows"));
     fputc('\n', out);
-    if (tap->verdict != M3_VERDICT_PASS) print_finding(out, tap);
+    if (tap->verdict == M3_VERDICT_PASS) return;
+    fprintf(out, "%s  %s  ", tap->verdict == M3_VERDICT_FAIL ? "FAIL" : "SUSPECT", tap->name);
+    m3_print_blamed(out, tap);
+    fputc('\n', out);
 }
 
 static void print_culprit(FILE *out, const struct m3_blame *blame)
@@ -214,15 +219,35 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
-/* Lists all taps; or those that do not pass, the culprit before the others. Returns their number. */
-static int64_t list_taps(const struct m3_blamed **list, const struct m3_blame *blame, int all)
+static int is_wrong(const struct m3_blamed *tap)
+{
+    return tap->verdict == M3_VERDICT_FAIL || tap->verdict == M3_VERDICT_SUSPECT;
+}
+
+static int is_listed(const struct m3_blamed *tap, enum m3_report_extent extent)
+{
+    if (extent == M3_REPORT_SHORT) return tap->verdict != M3_VERDICT_PASS;
+    return extent == M3_REPORT_ALL || is_wrong(tap);
+}
+
+/* Those that fail, those that are suspect, the others; each in the order of execution. */
+static int by_verdict(const void *a, const void *b)
+{
+    const struct m3_blamed *x = *(const struct m3_blamed *const *)a, *y = *(const struct m3_blamed *const *)b;
+    const int first = is_wrong(x) ? severity(x) : 0, second = is_wrong(y) ? severity(y) : 0;
+    if (first != second) return second - first;
+    return x < y ? -1 : 1;
+}
+
+/* Lists the taps of a report: all, those that fail first; or those that do not pass, worst first, the culprit before
+ * them. Returns their number. */
+static int64_t list_taps(const struct m3_blamed **list, const struct m3_blame *blame, enum m3_report_extent extent)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < blame->count; i++)
-        if (all || blame->taps[i].verdict != M3_VERDICT_PASS) list[count++] = &blame->taps[i];
-    if (all) return count;
-    qsort(list, (size_t)count, sizeof(struct m3_blamed *), by_size);
-    for (int64_t i = count - 1; i > 0; i--) {
+        if (is_listed(&blame->taps[i], extent)) list[count++] = &blame->taps[i];
+    qsort(list, (size_t)count, sizeof(struct m3_blamed *), extent == M3_REPORT_SHORT ? by_size : by_verdict);
+    for (int64_t i = count - 1; i > 0 && extent == M3_REPORT_SHORT; i--) {
         if (list[i] != blame->culprit) continue;
         list[i] = list[i - 1];
         list[i - 1] = blame->culprit;
@@ -230,10 +255,10 @@ static int64_t list_taps(const struct m3_blamed **list, const struct m3_blame *b
     return count;
 }
 
-/* Those that do not fit into `room` lines are counted. */
-static void print_taps(FILE *out, const struct m3_blamed *const *list, int64_t count, int64_t room)
+/* Those that do not fit into `room` lines are counted. Returns the tiers that are named. */
+static int print_taps(FILE *out, const struct m3_blamed *const *list, int64_t count, int64_t room)
 {
-    int width = 3;
+    int width = 3, tiers = 0;
     for (int64_t i = 0; i < count; i++) {
         const int length = (int)strlen(list[i]->name);
         if (length > width) width = length;
@@ -245,34 +270,27 @@ static void print_taps(FILE *out, const struct m3_blamed *const *list, int64_t c
         lines += 1 + (m3_is_judged(list[i]->verdict) && list[i]->verdict != M3_VERDICT_PASS);
         if (lines > room) {
             m3_print_more(out, count - i, "taps");
-            return;
+            break;
         }
         print_tap(out, list[i], width);
+        tiers |= is_wrong(list[i]) && !list[i]->selection ? list[i]->tiers.tiers : 0;
     }
+    return tiers;
 }
 
-static int print_report(FILE *out, const struct m3_blame *blame, int all, struct m3_error *error)
+int m3_report_blame_text(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error)
 {
     const struct m3_blamed **list = calloc((size_t)blame->count + 1, sizeof *list);
     if (!list) return m3_fail_memory(error, "report", (size_t)blame->count * sizeof *list);
-    const int64_t count = list_taps(list, blame, all);
+    const int64_t count = list_taps(list, blame, extent);
+    /* Besides the first and the last line, the table's head, its rest and its legend, and the culprit. */
+    const int64_t room = M3_REPORT_LINES - 6 - m3_count_notes(&blame->notes);
     print_headline(out, blame);
-    if (all) print_taps(out, list, count, INT64_MAX);
-    const int notes = m3_print_notes(out, &blame->notes, all);
-    /* Besides the first and the last line, the table's head and its rest, and the culprit. */
-    if (!all) print_taps(out, list, count, M3_REPORT_LINES - 5 - notes);
+    const int tiers = print_taps(out, list, count, extent == M3_REPORT_SHORT ? room : INT64_MAX);
     free(list);
+    m3_print_legend(out, tiers);
+    if (extent != M3_REPORT_FAILING) m3_print_notes(out, &blame->notes, extent == M3_REPORT_ALL);
     print_culprit(out, blame);
     print_last(out, blame);
     return m3_report_end(out, "report", error);
-}
-
-int m3_report_blame_text(FILE *out, const struct m3_blame *blame, struct m3_error *error)
-{
-    return print_report(out, blame, 0, error);
-}
-
-int m3_report_blame_text_all(FILE *out, const struct m3_blame *blame, struct m3_error *error)
-{
-    return print_report(out, blame, 1, error);
 }

@@ -5,22 +5,12 @@
 #include "oracle/report/private/json_values.h"
 #include "oracle/report/report.h"
 
-static int print(FILE *out, const struct m3_check *check, int all, struct m3_error *error)
+int m3_report_check_text(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error)
 {
-    const int status = (all ? m3_report_blame_text_all : m3_report_blame_text)(out, &check->blame, error);
+    const int status = m3_report_blame_text(out, &check->blame, extent, error);
     if (status) return status;
     fprintf(out, "%s: %s\n", m3_verdict_name(check->verdict), check->sentence);
     return m3_report_end(out, "report", error);
-}
-
-int m3_report_check_text(FILE *out, const struct m3_check *check, struct m3_error *error)
-{
-    return print(out, check, 0, error);
-}
-
-int m3_report_check_text_all(FILE *out, const struct m3_check *check, struct m3_error *error)
-{
-    return print(out, check, 1, error);
 }
 
 static json_t *summary(const struct m3_check *check)
@@ -38,9 +28,9 @@ static json_t *summary(const struct m3_check *check)
         "truth_reused", check->truth.reused, "notes", m3_json_notes(&check->blame.notes), "sentence", check->sentence);
 }
 
-int m3_report_check_json(FILE *out, const struct m3_check *check, struct m3_error *error)
+int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error)
 {
-    int status = m3_report_blame_json_taps(out, &check->blame, error);
+    int status = m3_print_blame_taps(out, &check->blame, extent, error);
     if (!status) status = m3_json_line(out, summary(check), error);
     return status ? status : m3_json_end(out, error);
 }

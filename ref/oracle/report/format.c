@@ -215,6 +215,10 @@ static void print_rows(FILE *out, const struct m3_stage *stage)
 
 void m3_print_finding(FILE *out, const struct m3_stage *stage)
 {
+    if (stage->finding != NULL) {
+        fputs(stage->finding, out);
+        return;
+    }
     if (!m3_is_judged(stage->verdict) || m3_is_without_result(stage) || (stage->selection && stage->rank == 0)) {
         print_reason(out, stage);
         return;
@@ -252,13 +256,11 @@ char *m3_finding(const struct m3_stage *stage) { return in_memory(stage, NULL); 
 
 char *m3_ranks(const struct m3_comparison *comparison) { return in_memory(NULL, comparison); }
 
-static void print_headroom(FILE *out, const struct m3_stage *stage)
+static void print_tightest(FILE *out, const struct m3_stage *stage)
 {
-    if (!isfinite(stage->headroom)) {
-        fprintf(out, ", worst headroom beyond measure at %s", stage->tap);
-        return;
-    }
-    fprintf(out, ", worst headroom %.3g%% at %s", 100 * stage->headroom, stage->tap);
+    if (isfinite(stage->headroom))
+        fprintf(out, "; the worst, %s, used %.3g%% of what is allowed", stage->tap, 100 * stage->headroom);
+    else fprintf(out, "; the worst, %s, is wrong beyond measure", stage->tap);
 }
 
 void m3_print_divergence(FILE *out, const struct m3_comparison *comparison)
@@ -275,7 +277,7 @@ void m3_print_divergence(FILE *out, const struct m3_comparison *comparison)
     else if (passed == before && before == 1) fputs("; the stage before it passes", out);
     else if (passed == before) fprintf(out, "; all %" PRId64 " stages before it pass", before);
     else fprintf(out, "; %" PRId64 " of %" PRId64 " stages before it pass", passed, before);
-    if (tightest != NULL) print_headroom(out, tightest);
+    if (tightest != NULL) print_tightest(out, tightest);
 }
 
 void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
@@ -290,7 +292,7 @@ void m3_print_summary(FILE *out, const struct m3_comparison *comparison)
     if (comparison->excused > 0) fprintf(out, ", %" PRId64 " left out after other choices", comparison->excused);
     if (comparison->extra > 0) fprintf(out, ", %" PRId64 " not in the reference", comparison->extra);
     if (comparison->missing > 0) fprintf(out, ", %" PRId64 " missing", comparison->missing);
-    if (comparison->tightest != NULL) print_headroom(out, comparison->tightest);
+    if (comparison->tightest != NULL) print_tightest(out, comparison->tightest);
 }
 
 void m3_print_ranks(FILE *out, const struct m3_comparison *comparison)
@@ -320,17 +322,58 @@ const char *m3_next_note(const char **at, size_t *length)
     return line;
 }
 
-int m3_print_notes(FILE *out, const struct m3_error *notes, int all)
+enum { NOTES_SHOWN = 5 };
+
+static int notes_of(const struct m3_error *notes)
 {
-    enum { SHOWN = 5 };
-    const char *at = notes->text, *line;
+    const char *at = notes->text;
     size_t length;
     int count = 0;
-    for (; (line = m3_next_note(&at, &length)) != NULL; count++)
-        if (all || count < SHOWN) fprintf(out, "note  %.*s\n", (int)length, line);
-    if (all || count <= SHOWN) return count;
-    m3_print_more(out, count - SHOWN, "notes");
-    return SHOWN + 1;
+    while (m3_next_note(&at, &length) != NULL) count++;
+    return count;
+}
+
+int m3_count_notes(const struct m3_error *notes)
+{
+    const int count = notes_of(notes);
+    return count <= NOTES_SHOWN ? count : NOTES_SHOWN + 1;
+}
+
+void m3_print_notes(FILE *out, const struct m3_error *notes, int all)
+{
+    const char *at = notes->text, *line;
+    size_t length;
+    for (int i = 0; (all || i < NOTES_SHOWN) && (line = m3_next_note(&at, &length)) != NULL; i++)
+        fprintf(out, "note  %.*s\n", (int)length, line);
+    const int count = notes_of(notes);
+    if (!all && count > NOTES_SHOWN) m3_print_more(out, count - NOTES_SHOWN, "notes");
+}
+
+const char *m3_tier_words(enum m3_tier tier)
+{
+    switch (tier) {
+    case M3_TIER_HARD: return "an error is larger than any correct implementation can make it";
+    case M3_TIER_GRID: return "all values are numbers of a coarser format than the declared one";
+    case M3_TIER_SUSPECT: return "an error is possible, but far larger than independent roundings make it";
+    case M3_TIER_WALK: return "errors are many standard deviations larger than independent roundings make them";
+    case M3_TIER_VARIANCE: return "the errors are too large on average, although none is by itself";
+    case M3_TIER_BIAS: return "the errors are mostly on one side, which roundings are not";
+    case M3_TIER_PARAMETER: return "the errors look like another value of a parameter of the model";
+    }
+    return "";
+}
+
+void m3_print_legend(FILE *out, int tiers)
+{
+    const char *between = "words  ";
+    for (int bit = 0; bit < M3_TIERS; bit++) {
+        if (!(tiers & 1 << bit)) continue;
+        fputs(between, out);
+        m3_print_tiers(out, 1 << bit, "");
+        fprintf(out, ": %s", m3_tier_words((enum m3_tier)(1 << bit)));
+        between = "; ";
+    }
+    if (tiers != 0) fputs(" (SPEC 7.2)\n", out);
 }
 
 int m3_report_end(FILE *out, const char *what, struct m3_error *error)

@@ -5,7 +5,11 @@
 
 #include "oracle/report/private/format.h"
 
-#define BLAME "m3ref blame MODEL CANDIDATE --case F"
+/* What to do next: what the comparison says, or otherwise blame. */
+static const char *next_of(const struct m3_comparison *comparison)
+{
+    return comparison->next != NULL ? comparison->next : "m3ref blame MODEL CANDIDATE --case F";
+}
 
 const char *m3_plural(int64_t count, const char *plural)
 {
@@ -72,7 +76,7 @@ static void print_wrong(FILE *out, const struct m3_comparison *comparison)
         m3_print_place(out, first);
     }
     print_size(out, first);
-    fprintf(out, "; next: %s", comparison->next != NULL ? comparison->next : BLAME);
+    fprintf(out, "; next: %s", next_of(comparison));
 }
 
 static const struct m3_stage *first_of(const struct m3_comparison *comparison, enum m3_verdict verdict)
@@ -88,7 +92,8 @@ static void print_unjudged(FILE *out, const struct m3_comparison *comparison)
     const int64_t count = comparison->unjudged;
     fprintf(out, "%" PRId64 " %s could not be judged", count, m3_plural(count, "stages"));
     if (comparison->not_judged > comparison->excused && first != NULL)
-        fprintf(out, ", first %s: %s; next: " BLAME ", which reads the weights", first->tap, first->note);
+        fprintf(out, ", first %s: %s; next: %s%s", first->tap, first->note, next_of(comparison),
+                comparison->next == NULL ? ", which reads the weights" : "");
     else fputs(", which the reference does not hold; next: a reference with them, or --taps without them", out);
 }
 
@@ -102,8 +107,9 @@ static void print_incomparable(FILE *out, const struct m3_comparison *comparison
                 first->note);
     } else {
         first = first_of(comparison, M3_VERDICT_NOT_JUDGED);
-        fprintf(out, "no tap could be judged, first %s: %s; next: dump more taps, or " BLAME, first->tap,
-                first->note != NULL ? first->note : "");
+        fprintf(out, "no tap could be judged, first %s: %s; next: %s%s", first->tap,
+                first->note != NULL ? first->note : "", comparison->next == NULL ? "dump more taps, or " : "",
+                next_of(comparison));
     }
 }
 

@@ -70,6 +70,47 @@ static int print_ranks(FILE *out, const struct m3_comparison *comparison, struct
     return M3_OK;
 }
 
+static void print_item(FILE *out, const char *term, const char *text)
+{
+    if (text == NULL || *text == '\0') return;
+    fprintf(out, "<dt>%s</dt><dd>", term);
+    m3_print_markup(out, text);
+    fputs("</dd>\n", out);
+}
+
+/* What is most likely the cause, and how to see it again. */
+static void print_cause(const struct m3_html *html)
+{
+    const struct m3_report_cause *cause = &html->subject->cause;
+    FILE *out = html->out;
+    if (cause->sentence != NULL) {
+        fputs("<p class=\"sentence\">", out);
+        m3_print_markup(out, cause->sentence);
+        fputs("</p>\n", out);
+    }
+    fputs("<dl>\n", out);
+    if (cause->culprit != NULL) {
+        fputs("<dt>first wrong operator</dt><dd><a href=\"#stage-", out);
+        m3_print_markup(out, cause->culprit);
+        fputs("\">", out);
+        m3_print_markup(out, cause->culprit);
+        fputs("</a>", out);
+        if (cause->operator != NULL) fprintf(out, ", made by %s", cause->operator);
+        if (cause->section != NULL) fputs("; see ", out), m3_html_link(html, cause->section);
+        fputs("</dd>\n", out);
+    }
+    print_item(out, "known mistake that explains it", cause->mistake);
+    print_item(out, "what this mistake is", cause->mistake_words);
+    print_item(out, "reading of the model by which it passes", cause->reading);
+    print_item(out, "word of the profile with which it passes", cause->profile_word);
+    if (cause->repeat != NULL) {
+        fputs("<dt>to repeat it</dt><dd><pre>", out);
+        m3_print_markup(out, cause->repeat);
+        fputs("</pre></dd>\n", out);
+    }
+    fputs("</dl>\n", out);
+}
+
 static int print_top(const struct m3_html *html, struct m3_error *error)
 {
     const struct m3_comparison *c = html->subject->comparison;
@@ -78,6 +119,7 @@ static int print_top(const struct m3_html *html, struct m3_error *error)
     fprintf(html->out, "<div class=\"top v%d\">\n<h1>", (int)verdict);
     m3_html_verdict(html->out, verdict);
     fputs("</h1>\n", html->out);
+    print_cause(html);
     if (c->divergence != NULL) {
         fprintf(html->out, "<p><a href=\"#stage-%s\"><strong>", c->divergence->tap);
         m3_print_divergence(html->out, c);
@@ -106,14 +148,14 @@ static void print_files(const struct m3_html *html)
           out);
     for (int side = 0; side < 2; side++) {
         fputs("<td><code>", out);
-        m3_print_markup(out, m3_safetensors_path(files[side]));
+        m3_print_markup(out, files[side] != NULL ? m3_safetensors_path(files[side]) : "-");
         fputs("</code></td>", out);
     }
     fputs("</tr>\n", out);
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
         fprintf(out, "<tr><td class=\"quiet\">%s</td>", keys[k]);
         for (int side = 0; side < 2; side++) {
-            const char *value = m3_safetensors_metadata(files[side], keys[k]);
+            const char *value = files[side] != NULL ? m3_safetensors_metadata(files[side], keys[k]) : NULL;
             fputs("<td><code>", out);
             m3_print_markup(out, value != NULL ? value : "-");
             fputs("</code></td>", out);
@@ -157,6 +199,7 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
     if (status == M3_OK) status = m3_html_stages(&html, error);
     if (status == M3_OK && !subject->only_findings) status = m3_html_heat_maps(&html, error);
     if (status == M3_OK && !subject->only_findings) status = m3_html_selections(&html, error);
+    m3_html_sections(&html);
     fputs("</body></html>\n", out);
     return status != M3_OK ? status : m3_report_end(out, "HTML report", error);
 }

@@ -154,11 +154,8 @@ static void print_links(const struct m3_html *html, const char *tap_name)
     if (m3_tap_parse(tap_name, &tap, &layer) != 0) return;
     const char *const *headings = m3_tap_sections(tap);
     for (int i = 0; i < 2 && headings[i] != NULL; i++) {
-        fprintf(html->out, "%s<a href=\"", i > 0 ? ", " : "");
-        m3_print_markup(html->out, html->subject->spec);
-        fputc('#', html->out);
-        m3_print_anchor(html->out, headings[i]);
-        fprintf(html->out, "\">%s</a>", headings[i]);
+        fputs(i > 0 ? ", " : "", html->out);
+        m3_html_link(html, headings[i]);
     }
 }
 
@@ -175,12 +172,29 @@ static void print_numbers(FILE *out, const struct m3_stage *s, const struct scal
     fputs("</svg></td>", out);
 }
 
+/* By what the stage was judged, and what the words of its tiers mean. */
+static void print_tooltip(FILE *out, const struct m3_stage *s)
+{
+    if (s->judged_by == NULL && s->tiers == 0) return;
+    fputs(" title=\"", out);
+    if (s->judged_by != NULL) fprintf(out, "judged by: %s", s->judged_by);
+    for (int bit = 0; bit < M3_TIERS && !s->selection; bit++) {
+        if (!(s->tiers & 1 << bit)) continue;
+        fputs("; ", out);
+        m3_print_tiers(out, 1 << bit, "");
+        fprintf(out, ": %s", m3_tier_words((enum m3_tier)(1 << bit)));
+    }
+    fputs("\"", out);
+}
+
 static int print_row(const struct m3_html *html, const struct m3_stage *s, const struct scale *scale,
                      struct m3_error *error)
 {
     FILE *out = html->out;
     int status = M3_OK;
-    fprintf(out, "<tr id=\"stage-%s\"><td>", s->tap);
+    fprintf(out, "<tr id=\"stage-%s\"><td", s->tap);
+    print_tooltip(out, s);
+    fputs(">", out);
     m3_html_verdict(out, s->verdict);
     fprintf(out, "</td><td title=\"%s\">%s</td><td class=\"small\">", s->tap, s->tap);
     print_links(html, s->tap);
@@ -199,6 +213,40 @@ static int print_row(const struct m3_html *html, const struct m3_stage *s, const
     return status;
 }
 
+/* What the words mean with which a stage fails or is suspect. */
+static void print_words(const struct m3_html *html)
+{
+    const struct m3_comparison *c = html->subject->comparison;
+    int tiers = 0;
+    for (int64_t i = 0; i < c->count; i++)
+        if (m3_is_judged(c->stages[i].verdict) && !c->stages[i].selection) tiers |= c->stages[i].tiers;
+    if (tiers == 0) return;
+    fputs("<dl class=\"small\">\n", html->out);
+    for (int bit = 0; bit < M3_TIERS; bit++) {
+        if (!(tiers & 1 << bit)) continue;
+        fputs("<dt>", html->out);
+        m3_print_tiers(html->out, 1 << bit, "");
+        fprintf(html->out, "</dt><dd>%s</dd>\n", m3_tier_words((enum m3_tier)(1 << bit)));
+    }
+    fputs("</dl>\n<p class=\"quiet\">These words are explained in ", html->out);
+    m3_html_link(html, M3_HTML_TIERS);
+    fputs(".</p>\n", html->out);
+}
+
+/* The taps of the reference that the candidate lacks. */
+static void print_missing(const struct m3_html *html)
+{
+    const struct m3_comparison *c = html->subject->comparison;
+    if (c->missing == 0) return;
+    fprintf(html->out, "<details><summary>Not held by the candidate: %" PRId64 " %s</summary>\n<p class=\"small\">",
+            c->missing, m3_plural(c->missing, "taps"));
+    for (int64_t i = 0; c->missing_taps != NULL && i < c->missing; i++) {
+        fputs(i > 0 ? ", " : "", html->out);
+        m3_print_markup(html->out, c->missing_taps[i]);
+    }
+    fputs("</p></details>\n", html->out);
+}
+
 /* Prints the decades above the bars of a group; their gridlines are a background. */
 static void print_head(FILE *out, const struct scale *scale)
 {
@@ -207,7 +255,10 @@ static void print_head(FILE *out, const struct scale *scale)
             "<table class=\"stages\"><colgroup><col style=\"width:120px\"/><col/><col style=\"width:240px\"/>"
             "<col style=\"width:84px\"/><col style=\"width:84px\"/><col style=\"width:104px\"/>"
             "<col style=\"width:%dpx\"/></colgroup>\n<thead><tr><th>verdict</th><th>tap</th><th>SPEC</th>"
-            "<th class=\"number\">rel L2</th><th class=\"number\">max</th><th class=\"number\">of allowed</th>"
+            "<th class=\"number\" title=\"|got - want| / |want| in L2\">rel L2</th>"
+            "<th class=\"number\" title=\"largest |got - want| over the largest |want|\">max</th>"
+            "<th class=\"number\" title=\"the largest share of what is allowed that an element uses; above "
+            "100 %% the stage fails\">of allowed</th>"
             "<th><svg viewBox=\"0 0 %d 14\" width=\"%d\" height=\"14\">",
             BARS + 16, BARS, BARS);
     for (int e = scale->low; e < scale->high; e += step)
@@ -273,6 +324,9 @@ int m3_html_stages(const struct m3_html *html, struct m3_error *error)
     m3_html_note(out,
                  "rel L2: |got - want| / |want| in L2. max: the largest |got - want| over the largest |want|. "
                  "The bars are on a logarithmic scale, rel L2 above max. The vertical mark is the tolerance; the part "
-                 "of a bar beyond it has another colour. Point at a number to see all its digits.");
+                 "of a bar beyond it has another colour. Point at a number to see all its digits, and at a verdict to "
+                 "see by what it was reached.");
+    print_words(html);
+    print_missing(html);
     return print_groups(html, &scale, error);
 }

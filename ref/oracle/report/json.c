@@ -103,15 +103,23 @@ static json_t *summary(const struct m3_comparison *comparison)
         m3_json_text(comparison->mistake));
 }
 
-int m3_report_json(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
+static int is_left_out(const struct m3_stage *stage, enum m3_report_extent extent)
+{
+    const int wrong = stage->verdict == M3_VERDICT_FAIL || stage->verdict == M3_VERDICT_SUSPECT;
+    return extent == M3_REPORT_FAILING && !wrong;
+}
+
+int m3_report_json(FILE *out, const struct m3_comparison *comparison, enum m3_report_extent extent,
+                   struct m3_error *error)
 {
     int status = M3_OK;
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++) {
         const struct m3_stage *stage = &comparison->stages[i];
+        if (is_left_out(stage, extent)) continue;
         int chosen = stage->selection && m3_is_judged(stage->verdict);
         status = m3_json_line(out, chosen ? selection_stage(stage) : float_stage(stage), error);
     }
-    if (status == M3_OK && comparison->next_token.tap != NULL)
+    if (status == M3_OK && comparison->next_token.tap != NULL && !is_left_out(&comparison->next_token, extent))
         status = m3_json_line(out, selection_stage(&comparison->next_token), error);
     if (status == M3_OK) status = m3_json_line(out, summary(comparison), error);
     return status != M3_OK ? status : m3_json_end(out, error);

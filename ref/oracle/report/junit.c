@@ -17,14 +17,26 @@ static int print_properties(FILE *out, const struct m3_report_subject *subject, 
 {
     const struct m3_comparison *comparison = subject->comparison;
     const char *verdict = m3_verdict_text(comparison->verdict), *at = comparison->notes.text, *line;
-    const char *files[] = { m3_safetensors_path(subject->reference), m3_safetensors_path(subject->candidate) };
+    const struct m3_report_cause *cause = &subject->cause;
+    const struct {
+        const char *name, *text;
+    } properties[] = {
+        { "verdict", verdict },
+        { "reference", subject->reference != NULL ? m3_safetensors_path(subject->reference) : NULL },
+        { "candidate", m3_safetensors_path(subject->candidate) },
+        { "first_divergence", comparison->divergence != NULL ? comparison->divergence->tap : NULL },
+        { "sentence", cause->sentence },
+        { "culprit", cause->culprit },
+        { "mistake", cause->mistake },
+        { "reading", cause->reading },
+        { "profile_word", cause->profile_word },
+        { "command", cause->repeat },
+    };
     size_t length;
     fputs("<properties>\n", out);
-    print_property(out, "verdict", verdict, strlen(verdict));
-    print_property(out, "reference", files[0], strlen(files[0]));
-    print_property(out, "candidate", files[1], strlen(files[1]));
-    if (comparison->divergence != NULL)
-        print_property(out, "first_divergence", comparison->divergence->tap, strlen(comparison->divergence->tap));
+    for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
+        if (properties[i].text != NULL && *properties[i].text != '\0')
+            print_property(out, properties[i].name, properties[i].text, strlen(properties[i].text));
     char *ranks = comparison->envelope.runs > 0 ? m3_ranks(comparison) : NULL;
     if (ranks != NULL) print_property(out, "envelope", ranks, strlen(ranks));
     const int missing = comparison->envelope.runs > 0 && ranks == NULL;
@@ -38,13 +50,19 @@ static int print_properties(FILE *out, const struct m3_report_subject *subject, 
     return missing ? m3_fail_memory(error, "ranks", 0) : M3_OK;
 }
 
+/* <testcase classname="layers.3" name="layers.3.mid", without its end. */
+static void print_name(FILE *out, const char *tap)
+{
+    size_t group = m3_group_length(tap);
+    fputs("<testcase classname=\"", out);
+    m3_print_markup_part(out, group > 0 ? tap : "model", group > 0 ? group : strlen("model"));
+    fputs("\" name=\"", out);
+    m3_print_markup(out, tap);
+}
+
 static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *error)
 {
-    size_t group = m3_group_length(stage->tap);
-    fputs("<testcase classname=\"", out);
-    m3_print_markup_part(out, group > 0 ? stage->tap : "model", group > 0 ? group : strlen("model"));
-    fputs("\" name=\"", out);
-    m3_print_markup(out, stage->tap);
+    print_name(out, stage->tap);
     if (stage->verdict == M3_VERDICT_PASS) {
         fputs("\"/>\n", out);
         return M3_OK;
@@ -58,6 +76,12 @@ static int print_case(FILE *out, const struct m3_stage *stage, struct m3_error *
     fputs("\"/></testcase>\n", out);
     free(finding);
     return M3_OK;
+}
+
+static void print_missing(FILE *out, const char *tap)
+{
+    print_name(out, tap);
+    fputs("\"><skipped message=\"missing: the candidate does not hold this tap\"/></testcase>\n", out);
 }
 
 /* Adds a case where a suite with skipped cases, or none, would look like a pass. */
@@ -81,6 +105,7 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
     const struct m3_comparison *comparison = subject->comparison;
     const int64_t errors = comparison->verdict == M3_VERDICT_NOT_COMPARABLE;
     const int64_t partial = comparison->verdict == M3_VERDICT_PARTIAL;
+    const int64_t missing = comparison->missing_taps != NULL ? comparison->missing : 0;
     int64_t failures = partial;
     for (int64_t i = 0; i < comparison->count; i++)
         failures +=
@@ -88,11 +113,12 @@ int m3_report_junit(FILE *out, const struct m3_report_subject *subject, struct m
     fprintf(out,
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"m3ref %s\" tests=\"%" PRId64
             "\" failures=\"%" PRId64 "\" errors=\"%" PRId64 "\" skipped=\"%" PRId64 "\">\n",
-            subject->command, comparison->count + errors + partial, failures, errors,
-            comparison->not_judged + comparison->not_comparable);
+            subject->command, comparison->count + missing + errors + partial, failures, errors,
+            comparison->not_judged + comparison->not_comparable + missing);
     int status = print_properties(out, subject, error);
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++)
         status = print_case(out, &comparison->stages[i], error);
+    for (int64_t i = 0; i < missing; i++) print_missing(out, comparison->missing_taps[i]);
     print_verdict_case(out, comparison);
     fputs("</testsuite>\n</testsuites>\n", out);
     return status != M3_OK ? status : m3_report_end(out, "JUnit report", error);

@@ -57,10 +57,11 @@ static void print_stage(FILE *out, const struct m3_stage *stage, const char *nam
     fputc('\n', out);
 }
 
-/* Prints a table of the stages; those that do not fit into `room` lines are counted. */
-static void print_stages(FILE *out, const struct m3_comparison *comparison, const struct m3_stage *const *stages,
-                         int64_t count, int64_t room)
+/* Prints a table of the stages; those that do not fit into `room` lines are counted. Returns the tiers that are named. */
+static int print_stages(FILE *out, const struct m3_comparison *comparison, const struct m3_stage *const *stages,
+                        int64_t count, int64_t room)
 {
+    int tiers = 0;
     int width = comparison->next_token.tap != NULL ? (int)strlen(next_token) : 3;
     for (int64_t i = 0; i < count; i++) {
         const int length = (int)strlen(name_of(comparison, stages[i]));
@@ -73,10 +74,12 @@ static void print_stages(FILE *out, const struct m3_comparison *comparison, cons
         lines += 1 + is_wrong + (is_wrong && has_precision);
         if (lines > room) {
             m3_print_more(out, count - i, "stages");
-            return;
+            break;
         }
         print_stage(out, stages[i], name_of(comparison, stages[i]), width, has_precision);
+        tiers |= is_wrong && !stages[i]->selection ? stages[i]->tiers : 0;
     }
+    return tiers;
 }
 
 static int severity(const struct m3_stage *stage)
@@ -95,39 +98,47 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
-/* Lists all stages; or those that do not pass, the first divergence before the others. Returns their number. */
-static int64_t list_stages(const struct m3_stage **list, const struct m3_comparison *comparison, int all)
+static int is_wrong(const struct m3_stage *stage)
+{
+    return stage->verdict == M3_VERDICT_FAIL || stage->verdict == M3_VERDICT_SUSPECT;
+}
+
+static int is_listed(const struct m3_stage *stage, enum m3_report_extent extent)
+{
+    if (extent == M3_REPORT_SHORT) return stage->verdict != M3_VERDICT_PASS;
+    return extent == M3_REPORT_ALL || is_wrong(stage);
+}
+
+/* Those that fail, those that are suspect, the others; each in the order of execution. */
+static int by_verdict(const void *a, const void *b)
+{
+    const struct m3_stage *x = *(const struct m3_stage *const *)a, *y = *(const struct m3_stage *const *)b;
+    const int first = is_wrong(x) ? severity(x) : 0, second = is_wrong(y) ? severity(y) : 0;
+    if (first != second) return second - first;
+    return x < y ? -1 : 1;
+}
+
+/* Lists the stages of a report: all, those that fail first; or those that do not pass, worst first, the first
+ * divergence before them. Returns their number. */
+static int64_t list_stages(const struct m3_stage **list, const struct m3_comparison *comparison,
+                           enum m3_report_extent extent)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < comparison->count; i++)
-        if (all || comparison->stages[i].verdict != M3_VERDICT_PASS) list[count++] = &comparison->stages[i];
-    const struct m3_stage *token = &comparison->next_token;
-    if (token->tap != NULL && (all || token->verdict == M3_VERDICT_FAIL || token->verdict == M3_VERDICT_SUSPECT))
-        list[count++] = token;
-    if (all) return count;
-    qsort(list, (size_t)count, sizeof(struct m3_stage *), by_size);
-    for (int64_t i = count - 1; i > 0; i--) {
+        if (is_listed(&comparison->stages[i], extent)) list[count++] = &comparison->stages[i];
+    qsort(list, (size_t)count, sizeof(struct m3_stage *), extent == M3_REPORT_SHORT ? by_size : by_verdict);
+    for (int64_t i = count - 1; i > 0 && extent == M3_REPORT_SHORT; i--) {
         if (list[i] != comparison->divergence) continue;
         list[i] = list[i - 1];
         list[i - 1] = comparison->divergence;
     }
+    const struct m3_stage *token = &comparison->next_token;
+    if (token->tap != NULL && (extent == M3_REPORT_ALL || is_wrong(token))) list[count++] = token;
     return count;
 }
 
-static int print_report(FILE *out, const struct m3_comparison *comparison, int all, struct m3_error *error)
+static void print_end(FILE *out, const struct m3_comparison *comparison)
 {
-    const struct m3_stage **list = calloc((size_t)comparison->count + 1, sizeof *list);
-    if (list == NULL) return m3_fail_memory(error, "report", (size_t)comparison->count * sizeof *list);
-    const int64_t count = list_stages(list, comparison, all);
-    print_verdict(out, comparison->verdict, 0);
-    m3_print_headline(out, comparison);
-    fputc('\n', out);
-    int64_t room = M3_REPORT_LINES - 4;     /* besides the first and the last line, the table's head and its rest */
-    room -= (comparison->envelope.runs > 0) + (comparison->divergence != NULL);
-    if (all) print_stages(out, comparison, list, count, INT64_MAX);
-    room -= m3_print_notes(out, &comparison->notes, all);
-    if (!all) print_stages(out, comparison, list, count, room);
-    free(list);
     if (comparison->envelope.runs > 0) {
         fputs("envelope  ", out);
         m3_print_ranks(out, comparison);
@@ -146,15 +157,24 @@ static int print_report(FILE *out, const struct m3_comparison *comparison, int a
         m3_print_explained(out, comparison->explained_by);
     }
     fputc('\n', out);
+}
+
+int m3_report_text(FILE *out, const struct m3_comparison *comparison, enum m3_report_extent extent,
+                   struct m3_error *error)
+{
+    const struct m3_stage **list = calloc((size_t)comparison->count + 1, sizeof *list);
+    if (list == NULL) return m3_fail_memory(error, "report", (size_t)comparison->count * sizeof *list);
+    const int64_t count = list_stages(list, comparison, extent);
+    print_verdict(out, comparison->verdict, 0);
+    m3_print_headline(out, comparison);
+    fputc('\n', out);
+    /* Besides the first and the last line, the table's head, its rest and its legend. */
+    int64_t room = M3_REPORT_LINES - 5 - m3_count_notes(&comparison->notes);
+    room -= (comparison->envelope.runs > 0) + (comparison->divergence != NULL);
+    const int tiers = print_stages(out, comparison, list, count, extent == M3_REPORT_SHORT ? room : INT64_MAX);
+    free(list);
+    m3_print_legend(out, tiers);
+    if (extent != M3_REPORT_FAILING) m3_print_notes(out, &comparison->notes, extent == M3_REPORT_ALL);
+    print_end(out, comparison);
     return m3_report_end(out, "report", error);
-}
-
-int m3_report_text(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
-{
-    return print_report(out, comparison, 0, error);
-}
-
-int m3_report_text_all(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
-{
-    return print_report(out, comparison, 1, error);
 }

@@ -5,11 +5,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/minmax.h"
 #include "base/version.h"
 #include "io/safetensors.h"
+#include "io/temporary.h"
 #include "model/files/dump.h"
 #include "model/semantics.h"
 #include "oracle/judge/rows/envelope.h"
@@ -91,7 +91,9 @@ struct m3_request m3_envelope_request(const struct m3_envelope_plan *plan)
     /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
                                   .shift = c->shift,
-                                  .end_layer = plan->model->config.layers, .semantics = plan->semantics,
+                                  .first_layer = plan->first_layer, .hidden = plan->hidden,
+                                  .end_layer = plan->end_layer > 0 ? plan->end_layer : plan->model->config.layers,
+                                  .semantics = plan->semantics,
                                   .linear = plan->linear, .threads = plan->threads };
     /* clang-format on */
     if (c->pictures.P > 0) request.pictures = &c->pictures;
@@ -105,13 +107,13 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
     struct m3_request request = m3_envelope_request(plan);
     struct m3_sink sink;
     struct m3_dump *dump = NULL;
-    char *patterns = NULL, *beside = NULL;
-    if ((plan->taps && asprintf(&patterns, "%s,*.index.blocks,*.moe.experts", plan->taps) < 0) ||
-        asprintf(&beside, "%s.truth-%ld", path, (long)getpid()) < 0) {
-        free(patterns);
-        return m3_fail_memory(error, "the truth's name", 0);
-    }
-    int status = m3_dump_open(&dump, &sink, beside, patterns, plan->model, m3_engine_f64(), plan->c, &request,
+    struct m3_nameless file;
+    char *patterns = NULL;
+    if (plan->taps && asprintf(&patterns, "%s,*.index.blocks,*.moe.experts", plan->taps) < 0)
+        return m3_fail_memory(error, "the truth's taps", 0);
+    int status = m3_temporary_nameless(&file, path, error);
+    if (!status)
+        status = m3_dump_open(&dump, &sink, file.path, patterns, plan->model, m3_engine_f64(), plan->c, &request,
                               plan->command, error);
     request.sink = &sink;
     if (!status) {
@@ -120,12 +122,9 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
         if (status) m3_dump_abandon(dump);
         else status = m3_dump_commit(dump, error);
     }
-    if (!status) {
-        status = m3_safetensors_open(&m->truth, beside, error);
-        unlink(beside);
-    }
+    if (!status) status = m3_safetensors_open(&m->truth, file.path, error);
+    m3_nameless_close(&file);
     free(patterns);
-    free(beside);
     return status;
 }
 
@@ -214,7 +213,7 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
         { "weights_sha256", m3_safetensors_metadata(m->truth, "weights_sha256") },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof *strings; i++)
-        status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
+        if (strings[i][1]) status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
     free(semantics);
     free(choices);
     return status;
@@ -252,6 +251,7 @@ static int all_runs(struct making *m, struct m3_error *error)
                      : calloc(tensors * (size_t)plan->runs + 1, sizeof *m->results);
     if (!m->distances || !m->rounds || !m->results)
         return m3_fail_memory(error, "the distances", tensors * (size_t)plan->runs * sizeof *m->results);
+    if (plan->runs == 0) return M3_OK;
     int status = m3_honest_new(&m->honest, plan->model, plan->semantics, plan->profile, m->truth, plan->c->T, error);
     for (int64_t run = 0; run < plan->runs && !status; run++) {
         if (plan->progress) plan->progress(plan->progress_self, run + 1, plan->runs);

@@ -15,6 +15,8 @@ struct m3_envelope_plan {
     const struct m3_case *c;            /* from place 0 */
     const struct m3_semantics *semantics;
     const struct m3_profile *profile;
+    int64_t first_layer, end_layer;     /* the layers that run; end 0: all */
+    const double *hidden;               /* [T,H] input of first_layer, if that is not 0 */
     enum m3_linear linear;
     int threads;
     int64_t runs;                       /* 0: nothing but rows */
@@ -32,7 +34,7 @@ struct m3_envelope_plan {
  * which nothing can be drawn (honest.h); M3_USAGE: no tap matches; otherwise the errors of passes and files. */
 int m3_envelope_make(const struct m3_envelope_plan *plan, const char *path, struct m3_error *error);
 
-/* The request of a pass over the plan's case. */
+/* The request of a pass of the double engine over the plan's case. */
 struct m3_request m3_envelope_request(const struct m3_envelope_plan *plan);
 
 #endif

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "io/temporary.h"
 #include "model/taps.h"
@@ -32,12 +31,24 @@ static void decode(void *to, const struct m3_tensor *t, size_t real)
     }
 }
 
+int m3_follow_input(double **hidden, const struct m3_safetensors *file, int64_t layer, int64_t T, int64_t H,
+                    struct m3_error *error)
+{
+    const struct m3_tensor *t = layer > 0 ? output_of(file, layer - 1, T, H) : NULL;
+    *hidden = NULL;
+    if (!t) return M3_OK;
+    *hidden = malloc((size_t)(T * H) * sizeof **hidden + 1);
+    if (!*hidden) return m3_fail_memory(error, "a layer's input", (size_t)(T * H) * sizeof **hidden);
+    decode(*hidden, t, sizeof **hidden);
+    return M3_OK;
+}
+
 int64_t m3_follow_runs(const struct m3_profile *profile, const struct m3_safetensors *follow,
-                       const struct m3_model *model, int64_t T)
+                       const struct m3_model *model, int64_t first, int64_t end, int64_t T)
 {
     enum { FEW = 8, FEW_OF_E4M3 = 16, WHOLE = 16 };
     const int64_t whole = m3_honest_rows_needed(profile);
-    for (int64_t l = 0; l + 1 < model->config.layers; l++)
+    for (int64_t l = first; l + 1 < end; l++)
         if (!output_of(follow, l, T, model->config.H)) return whole;
     return whole > WHOLE ? FEW_OF_E4M3 : FEW;
 }
@@ -53,7 +64,12 @@ int m3_follow_forward(const struct m3_engine *engine, const struct m3_model *mod
     void *hidden = malloc(bytes + 1);
     if (!hidden) return m3_fail_memory(error, "a layer's output", bytes);
     struct m3_request part = *request;
+    const struct m3_tensor *input = part.first_layer > 0 ? output_of(follow, part.first_layer - 1, T, H) : NULL;
     int status = M3_OK;
+    if (input) {
+        decode(hidden, input, engine->real_bytes);
+        part.hidden = hidden;
+    }
     while (!status && part.first_layer < layers) {
         const struct m3_tensor *next = NULL;
         part.end_layer = part.first_layer;
@@ -72,19 +88,14 @@ int m3_follow_rows(struct m3_safetensors **truth, struct m3_safetensors **rows, 
                    struct m3_error *error)
 {
     struct m3_envelope_plan rows_only = *plan;
-    char *folder = NULL, *path = NULL;
+    struct m3_nameless file;
     *truth = *rows = NULL;
     rows_only.runs = 0;
     rows_only.truth = truth;
-    int status = m3_temporary_folder(&folder, error);
-    if (status) return status;
-    status = m3_temporary_in(&path, folder, "rows", error);
-    if (!status) status = m3_envelope_make(&rows_only, path, error);
-    if (!status) status = m3_safetensors_open(rows, path, error);
-    if (path) unlink(path);
-    rmdir(folder);
-    free(path);
-    free(folder);
+    int status = m3_temporary_nameless(&file, NULL, error);
+    if (!status) status = m3_envelope_make(&rows_only, file.path, error);
+    if (!status) status = m3_safetensors_open(rows, file.path, error);
+    m3_nameless_close(&file);
     if (!status) return M3_OK;
     m3_safetensors_close(*truth);
     *truth = NULL;

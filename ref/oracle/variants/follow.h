@@ -8,9 +8,14 @@
 #include "oracle/variants/envelope_make.h"
 
 /* The runs that a profile needs for this dump. From its own inputs, one layer of an implementation differs little from
- * another's: if the dump holds the outputs of all layers but the last, fewer runs are enough than over a whole pass. */
+ * another's: if the dump holds the outputs of all layers from `first` to `end` but the last, fewer runs are enough than over a whole pass. */
 int64_t m3_follow_runs(const struct m3_profile *profile, const struct m3_safetensors *follow,
-                       const struct m3_model *model, int64_t T);
+                       const struct m3_model *model, int64_t first, int64_t end, int64_t T);
+
+/* The input of a layer, [T,H], from the dump's output of the layer before: to be freed; NULL with status 0: the dump does
+ * not hold it in whole, or not by numbers. M3_INTERNAL. */
+int m3_follow_input(double **hidden, const struct m3_safetensors *file, int64_t layer, int64_t T, int64_t H,
+                    struct m3_error *error);
 
 /* Runs engine->forward; but after a layer whose whole output `follow` holds, the next one begins from that output. NULL:
  * nothing is followed; nor is it where an MTP module needs the pass from its start. */

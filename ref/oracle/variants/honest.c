@@ -4,6 +4,7 @@
 
 #include "oracle/judge/align.h"
 #include "oracle/error/graph.h"
+#include "ops/math.h"
 #include "oracle/variants/private/honest.h"
 
 /* ---- draws and roundings */
@@ -106,12 +107,29 @@ const char *m3_honest_point(const struct m3_honest *honest, char *space, const c
 
 /* ---- operators that only round the results of the reference's */
 
+/* Angles by a ratio that is rounded once, and a product that is rounded for every frequency. */
+static void angles_by_ratio(float *cos, float *sin, const int64_t *pos, int64_t T, int64_t R, double theta)
+{
+    const float ratio = (float)m3_pow(theta, -2.0 / (double)R);
+    for (int64_t t = 0; t < T; t++) {
+        float angle = (float)pos[t];
+        for (int64_t i = t * R / 2; i < (t + 1) * R / 2; i++) {
+            double s, c;
+            m3_sincos(&s, &c, (double)angle);
+            sin[i] = (float)s, cos[i] = (float)c;
+            angle *= ratio;
+        }
+    }
+}
+
 static int rope_table(struct m3_ctx *ctx, float *cos, float *sin, const int64_t *pos, int64_t T, int64_t R,
                       double theta, enum m3_rope_angle angle)
 {
     struct m3_honest *honest = ctx->plugin;
     if (honest->float_angles) angle = M3_ANGLE_F32;
     int status = honest->base->rope_table(ctx, cos, sin, pos, T, R, theta, angle);
+    if (honest->float_angles && m3_profile_arithmetic(honest->profile, 1).frequency == M3_FREQUENCY_RATIO)
+        angles_by_ratio(cos, sin, pos, T, R, theta);
     m3_honest_round(honest, ctx, "layers.0.rope.cos", cos, T * R / 2);
     m3_honest_round(honest, ctx, "layers.0.rope.cos", sin, T * R / 2);
     return status;

@@ -102,7 +102,7 @@ int m3_honest_block_scores(struct m3_ctx *ctx, float *m, const float *q, const f
 struct attention {
     const float *q, *k, *v;             /* channels of q and k in random order */
     int64_t D, q_heads, kv_heads;       /* rows of q are [q_heads,D], places of k and v [kv_heads,D] */
-    struct m3_rounder logits, p, partial;
+    struct m3_rounder logits, p, partial, sum;
     uint64_t order;                     /* key of the keys' orders */
     int most_parts;
 };
@@ -149,7 +149,8 @@ static float one_part(const struct attention *a, float *out, const float *z, con
         const float *v = a->v + (keys[i] * a->kv_heads + g) * a->D;
         float e = (float)m3_exp((double)(z[i] - largest)), p = m3_rounded(&a->p, (double)e, at + (uint64_t)i);
         sum += e;
-        for (int64_t c = 0; c < a->D; c++) out[c] += p * v[c];
+        for (int64_t c = 0; c < a->D; c++)
+            out[c] = m3_rounded(&a->sum, (double)(out[c] + p * v[c]), (at + (uint64_t)i) * 1024 + (uint64_t)c);
     }
     for (int64_t c = 0; c < a->D; c++) out[c] /= sum;
     return sum;
@@ -202,6 +203,7 @@ static int begin(struct m3_ctx *ctx, struct attention *a, struct room *rooms, in
     a->logits = m3_honest_rounder(honest, m3_honest_point(honest, point, "attn.logits"));
     a->p = m3_honest_rounder(honest, m3_honest_point(honest, point, "attn.p"));
     a->partial = m3_honest_rounder(honest, m3_honest_point(honest, point, "attn.partial"));
+    a->sum = m3_honest_rounder(honest, m3_honest_point(honest, point, "attn.sum"));
     a->order = m3_honest_key(honest, "keys");
     a->most_parts = m3_draw(a->order, 0, 2) ? 1 : 16;
     return a->k ? M3_OK : M3_INTERNAL;

@@ -2,25 +2,12 @@
 
 #include "base/minmax.h"
 #include "ops/math.h"
+#include "oracle/error/profiles/codes.h"
 #include "oracle/variants/private/honest.h"
 
 enum { PANEL_VALUES = 1 << 20 };
 
-/* ---- inputs in E4M3 */
-
-/* The scale of a group of values: from the largest. */
-static double scale_of(double largest, const struct m3_input_rounding *rule)
-{
-    int exponent;
-    if (largest == 0) return 1;
-    if (rule->scaling != M3_SCALE_MX32) return (double)(float)(largest / 448);
-    if (rule->exponent_down) {
-        frexp(largest, &exponent);
-        return ldexp(1, exponent - 1 - 8);
-    }
-    double mantissa = frexp(largest / 448, &exponent);
-    return ldexp(1, mantissa == 0.5 ? exponent - 1 : exponent);
-}
+/* ---- inputs as codes */
 
 static double largest_of(const float *x, int64_t n)
 {
@@ -39,28 +26,39 @@ static void round_plain(struct m3_honest *honest, struct m3_ctx *ctx, float *out
     for (int64_t i = 0; i < n; i++) out[i] = m3_rounded(&r, (double)x[i], (uint64_t)i);
 }
 
+/* out [n] := x, codes times the scale that all of them share; `at`: place of the first. */
+static void quantise_group(const struct m3_honest *honest, float *out, const float *x, int64_t n,
+                           const struct m3_input_rounding *rule, const struct m3_code_scale *scale, uint64_t key,
+                           int64_t at)
+{
+    const struct m3_code_format codes = m3_code_format_of(rule);
+    const struct m3_rounder r = { codes.bits, codes.least, (float)ldexp(1, codes.least + codes.bits - 1), key,
+                                  honest->choices == NULL };
+    for (int64_t k = 0; k < n; k++) {
+        const double code = (double)m3_rounded(&r, (double)x[k] / scale->divides, (uint64_t)(at + k));
+        out[k] = (float)(fmax(-codes.largest, fmin(codes.largest, code)) * scale->multiplies);
+    }
+}
+
 /* out [T,cols] := x, each group of numbers with its own scale. */
 static void quantise(struct m3_honest *honest, struct m3_ctx *ctx, float *out, const float *x, int64_t T, int64_t cols,
                      const struct m3_input_rounding *rule)
 {
-    const struct m3_rounder r = m3_honest_rounder_of(honest, M3_F8_E4M3, m3_honest_key(honest, "input"));
-    const int64_t group = rule->group != M3_GROUP_BLOCK ? cols : rule->scaling == M3_SCALE_MX32 ? 32 : 128;
-    const double largest = rule->group == M3_GROUP_TENSOR ? largest_of(x, T * cols) : 0;
-    if (rule->dtype != M3_F8_E4M3) {
+    if (!m3_has_codes(rule)) {
         round_plain(honest, ctx, out, x, T * cols, rule);
         return;
     }
+    const uint64_t key = m3_honest_key(honest, "input");
+    const int64_t group = m3_codes_group(rule, cols);
+    const double tensor = m3_codes_need_tensor(rule) ? largest_of(x, T * cols) : 0;
     honest->rounds = 1;
 #pragma omp parallel for num_threads(m3_team(ctx, T * cols * 16))
     for (int64_t t = 0; t < T; t++)
         for (int64_t k0 = 0; k0 < cols; k0 += group) {
-            const float *from = x + t * cols + k0;
-            int64_t n = m3_min(group, cols - k0);
-            double scale = scale_of(rule->group == M3_GROUP_TENSOR ? largest : largest_of(from, n), rule);
-            for (int64_t k = 0; k < n; k++) {
-                double code = (double)m3_rounded(&r, (double)from[k] / scale, (uint64_t)(t * cols + k0 + k));
-                out[t * cols + k0 + k] = (float)(fmax(-448, fmin(448, code)) * scale);
-            }
+            const int64_t at = t * cols + k0, n = m3_min(group, cols - k0);
+            const double largest = rule->group == M3_GROUP_TENSOR ? tensor : largest_of(x + at, n);
+            const struct m3_code_scale scale = m3_codes_scale(rule, largest, tensor);
+            quantise_group(honest, out + at, x + at, n, rule, &scale, key, at);
         }
 }
 
@@ -252,12 +250,13 @@ int m3_honest_swiglu_oai(struct m3_ctx *ctx, float *y, const float *gate, const 
     struct m3_honest *honest = ctx->plugin;
     const struct m3_rounder r = chain_of(honest);
     const int both = act->clamp == M3_GATE_CLAMP_BOTH;
+    const float alpha = (float)m3_profile_alpha(honest->profile, (double)act->alpha);
 #pragma omp parallel for num_threads(m3_team(ctx, T * F * 64))
     for (int64_t i = 0; i < T * F; i++) {
         uint64_t at = (uint64_t)i * 4;
         float g = gate[i] > act->limit ? act->limit : both && gate[i] < -act->limit ? -act->limit : gate[i];
         float u = up[i] > act->limit ? act->limit : up[i] < -act->limit ? -act->limit : up[i];
-        float a = m3_rounded(&r, (double)(act->alpha * g), at);
+        float a = m3_rounded(&r, (double)(alpha * g), at);
         float s = m3_rounded(&r, 1 / (1 + m3_exp(-(double)a)), at + 1);
         y[i] = m3_rounded(&r, (double)(u + 1), at + 3) * m3_rounded(&r, (double)(g * s), at + 2);
     }

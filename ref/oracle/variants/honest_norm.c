@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "oracle/error/tiers.h"
 #include "oracle/variants/private/honest.h"
 
 /* The norm that reads a sum; 0: none does. */
@@ -43,15 +44,38 @@ static const float *operand(const struct m3_honest *honest, const float *x, int6
     return memcmp(x, honest->stored, (size_t)(T * H) * sizeof *x) == 0 ? honest->sum : x;
 }
 
+/* y [T,H] := as a norm gives it that rounds x / root before it is multiplied, and 1 + w (offset 1). */
+static void round_factors(struct m3_ctx *ctx, float *y, const float *w, int64_t T, int64_t H, int offset)
+{
+    struct m3_honest *honest = ctx->plugin;
+    char point[M3_POINT_NAME];
+    const struct m3_rounder unit = m3_honest_rounder(honest, m3_honest_point(honest, point, "norm.unit"));
+    const enum m3_dtype of_sum = m3_profile_norm_weight(honest->profile, m3_honest_point(honest, point, "attn_norm"));
+    const int rounds = offset && of_sum != M3_DTYPES && m3_draw(m3_draw_key(honest->key, "norm weights"), 0, 2);
+    honest->rounds |= rounds;
+    if (unit.bits == 0 && !rounds) return;
+#pragma omp parallel for num_threads(m3_team(ctx, T * H * 16))
+    for (int64_t i = 0; i < T * H; i++) {
+        const double g = (double)offset + (double)w[i % H];
+        if (g == 0) continue;
+        const double x = (double)m3_rounded(&unit, (double)y[i] / g, (uint64_t)i);
+        y[i] = (float)(x * (rounds ? m3_stored_as(1 + m3_stored_as((double)w[i % H], of_sum), of_sum) : g));
+    }
+}
+
 int m3_honest_rms_norm(struct m3_ctx *ctx, float *y, const float *x, const float *w, int64_t T, int64_t H, float eps)
 {
     const struct m3_honest *honest = ctx->plugin;
-    return honest->base->rms_norm(ctx, y, operand(honest, x, T, H), w, T, H, eps);
+    int status = honest->base->rms_norm(ctx, y, operand(honest, x, T, H), w, T, H, eps);
+    if (!status) round_factors(ctx, y, w, T, H, 1);
+    return status;
 }
 
 int m3_honest_rms_norm_plain(struct m3_ctx *ctx, float *y, const float *x, const float *w, int64_t T, int64_t H,
                              float eps)
 {
     const struct m3_honest *honest = ctx->plugin;
-    return honest->base->rms_norm_plain(ctx, y, operand(honest, x, T, H), w, T, H, eps);
+    int status = honest->base->rms_norm_plain(ctx, y, operand(honest, x, T, H), w, T, H, eps);
+    if (!status) round_factors(ctx, y, w, T, H, 0);
+    return status;
 }

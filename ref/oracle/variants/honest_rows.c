@@ -34,7 +34,8 @@ int64_t m3_honest_rows_needed(const struct m3_profile *profile)
     for (int tap = 0; tap < M3_TAPS; tap++) {
         char name[96];
         if (m3_tap_name(name, sizeof name, (enum m3_tap)tap, 0) != 0) continue;
-        if (m3_profile_input(profile, name).dtype == M3_F8_E4M3) return RUNS_OF_E4M3;
+        const struct m3_input_rounding rule = m3_profile_input(profile, name);
+        if (m3_has_codes(&rule)) return RUNS_OF_E4M3;
     }
     return RUNS;
 }

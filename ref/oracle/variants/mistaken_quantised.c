@@ -5,31 +5,13 @@
 
 #include "base/minmax.h"
 #include "oracle/variants/private/mistakes.h"
-
-/* x / scale in E4M3, times the scale. */
-static double coded(double x, double scale)
-{
-    const double code = x / scale;
-    const double near = fabs(code) < 0x1p-6 ? ldexp(nearbyint(ldexp(code, 9)), -9) : m3_round_bits(code, 4);
-    return fmax(-448, fmin(448, near)) * scale;
-}
+#include "oracle/error/profiles/codes.h"
 
 static double largest_of(const double *x, int64_t n)
 {
     double largest = 0;
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(x[i]));
     return largest;
-}
-
-/* Numbers that share the scale of the number `largest`. */
-static void quantise(double *out, const double *x, int64_t n, double largest, const struct m3_input_rounding *rule)
-{
-    double scale;
-    int exponent;
-    if (rule->scaling != M3_SCALE_MX32) scale = (double)(float)(largest / 448);
-    else if (rule->exponent_down) scale = (frexp(largest, &exponent), ldexp(1, exponent - 9));
-    else scale = ldexp(1, (int)ceil(log2(largest / 448)));
-    for (int64_t i = 0; i < n; i++) out[i] = largest > 0 ? coded(x[i], scale) : 0;
 }
 
 /* mine := what the operator of the tap being made reads of x [T,cols]; x itself if it is not quantised, NULL if memory
@@ -43,18 +25,20 @@ static const double *read_by(struct m3_ctx *ctx, const double *x, int64_t T, int
     if (!run->profile || m3_tap_name(name, sizeof name, tap, run->layer) != 0) return x;
     const struct m3_input_rounding rule = m3_profile_input(run->profile, name);
     if (rule.dtype == M3_DTYPES) return x;
-    const int64_t block = rule.group != M3_GROUP_BLOCK ? cols : rule.scaling == M3_SCALE_MX32 ? 32 : 128;
-    const double all = rule.group == M3_GROUP_TENSOR ? largest_of(x, T * cols) : 0;
     double *mine = m3_scratch_take(ctx, T * cols, sizeof *mine);
-    if (mine && rule.dtype != M3_F8_E4M3) {
+    if (mine && !m3_has_codes(&rule)) {
         memcpy(mine, x, (size_t)(T * cols) * sizeof *mine);
         m3_round_all(mine, T * cols, rule.u == 0x1p-8 ? 8 : 11);
         return mine;
     }
+    const int64_t group = m3_codes_group(&rule, cols);
+    const double all = m3_codes_need_tensor(&rule) ? largest_of(x, T * cols) : 0;
     for (int64_t t = 0; mine && t < T; t++)
-        for (int64_t k = 0; k < cols; k += block) {
-            const int64_t at = t * cols + k, n = m3_min(block, cols - k);
-            quantise(mine + at, x + at, n, all > 0 ? all : largest_of(x + at, n), &rule);
+        for (int64_t k = 0; k < cols; k += group) {
+            const int64_t at = t * cols + k, n = m3_min(group, cols - k);
+            const double largest = rule.group == M3_GROUP_TENSOR ? all : largest_of(x + at, n);
+            const struct m3_code_scale scale = m3_codes_scale(&rule, largest, all);
+            for (int64_t i = at; i < at + n; i++) mine[i] = m3_coded(&rule, x[i], &scale);
         }
     return mine;
 }

@@ -185,7 +185,7 @@ double *m3_own_weight(struct m3_mistaken_run *run, struct m3_weight *w, struct m
     if (!mine) return NULL;
     for (int64_t r = 0; r < w->rows; r++) m3_expand_f64(mine + r * w->cols, w, r, 0, w->cols);
     w->data = mine;
-    w->scales = NULL;
+    w->scales = w->zeros = NULL;
     w->dtype = M3_F64;
     w->scaling = M3_UNSCALED;
     return mine;

@@ -1,11 +1,9 @@
-#define _GNU_SOURCE
 #include "oracle/variants/rows_beside.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "io/safetensors.h"
+#include "io/temporary.h"
 
 struct m3_rows_beside {
     struct m3_safetensors *file;        /* nothing but rows */
@@ -19,20 +17,14 @@ int m3_rows_beside_make(struct m3_rows_beside **out, const struct m3_envelope_pl
 {
     struct m3_envelope_plan rows_only = *plan;
     struct m3_rows_beside *rows = *out = calloc(1, sizeof *rows);
-    char *beside = NULL;
+    struct m3_nameless file;
     rows_only.runs = 0;
-    if (!rows || asprintf(&beside, "%s.rows-%ld", path, (long)getpid()) < 0) {
-        free(rows);
-        *out = NULL;
-        return m3_fail_memory(error, path, sizeof *rows);
-    }
+    if (!rows) return m3_fail_memory(error, path, sizeof *rows);
     rows->profile = plan->profile;
-    int status = m3_envelope_make(&rows_only, beside, error);
-    if (!status) {
-        status = m3_safetensors_open(&rows->file, beside, error);
-        unlink(beside);
-    }
-    free(beside);
+    int status = m3_temporary_nameless(&file, path, error);
+    if (!status) status = m3_envelope_make(&rows_only, file.path, error);
+    if (!status) status = m3_safetensors_open(&rows->file, file.path, error);
+    m3_nameless_close(&file);
     if (!status) return M3_OK;
     m3_rows_beside_free(rows);
     *out = NULL;

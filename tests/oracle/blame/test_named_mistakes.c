@@ -229,7 +229,7 @@ START_TEST(pair)
                       says("--set selection=shared explains it"),
                   "%s", result.notes.text ? result.notes.text : "no notes");
     FILE *out = open_memstream(&text, &size);
-    good(m3_report_blame_json(out, &result, &error));
+    good(m3_report_blame_json(out, &result, M3_REPORT_ALL, &error));
     fclose(out);
     ck_assert_str_eq(result.mistake, "rope.interleaved");
     ck_assert_ptr_nonnull(strstr(text, "\"mistake\":\"select.shared_heads\""));

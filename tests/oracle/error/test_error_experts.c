@@ -226,9 +226,11 @@ static void make_big(struct big *b, double scale, uint64_t *state)
     b->pd = widened(b->p, slots);
     for (int e = 0; e < BIG_E; e++) {
         const float *w = b->w + 3 * e * each;
-        b->experts[e].w1 = (struct m3_weight){ w, NULL, M3_F32, M3_UNSCALED, BIG_F, BIG_H, 1 };
-        b->experts[e].w3 = (struct m3_weight){ w + each, NULL, M3_F32, M3_UNSCALED, BIG_F, BIG_H, 1 };
-        b->experts[e].w2 = (struct m3_weight){ w + 2 * each, NULL, M3_F32, M3_UNSCALED, BIG_H, BIG_F, 1 };
+        b->experts[e].w1 = (struct m3_weight){ .data = w, .dtype = M3_F32, .rows = BIG_F, .cols = BIG_H, .id = 1 };
+        b->experts[e].w3 =
+            (struct m3_weight){ .data = w + each, .dtype = M3_F32, .rows = BIG_F, .cols = BIG_H, .id = 1 };
+        b->experts[e].w2 =
+            (struct m3_weight){ .data = w + 2 * each, .dtype = M3_F32, .rows = BIG_H, .cols = BIG_F, .id = 1 };
     }
 }
 

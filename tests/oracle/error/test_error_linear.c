@@ -71,13 +71,19 @@ START_TEST(scales)
 {
     const unsigned char codes[130 * 3] = { 0x38 };
     float scales[2] = { 0.25f, 2 };
-    struct m3_weight w = { codes, scales, M3_F8_E4M3, M3_SCALE_128X128, 130, 3, 1 };
+    struct m3_weight w = { .data = codes,
+                           .scales = scales,
+                           .dtype = M3_F8_E4M3,
+                           .scaling = M3_SCALE_128X128,
+                           .rows = 130,
+                           .cols = 3,
+                           .id = 1 };
     ck_assert_int_eq(m3_bound_weight_roundings(&w, 0x1p-24), 0);
     scales[1] = 1 / 3.0f;
     ck_assert_int_eq(m3_bound_weight_roundings(&w, 0x1p-24), 1);
     ck_assert_int_eq(m3_bound_weight_roundings(&w, 0x1p-53), 0);
     const double number = 1 / 3.0;
-    const struct m3_weight wide = { &number, NULL, M3_F64, M3_UNSCALED, 1, 1, 1 };
+    const struct m3_weight wide = { .data = &number, .dtype = M3_F64, .rows = 1, .cols = 1, .id = 1 };
     ck_assert_int_eq(m3_bound_weight_roundings(&wide, 0x1p-24), 1);
     ck_assert_int_eq(m3_bound_weight_roundings(&wide, 0x1p-53), 0);
 }
@@ -103,7 +109,7 @@ static void make_dots(struct dots *d, int64_t T, int64_t rows, int64_t n, enum k
     for (int64_t i = 0; i < T * n && kind == CANCELLING; i += 2)        /* the same factor for both of a pair */
         if (i + 1 < T * n) d->x[i + 1] = d->x[i];
     for (int64_t r = 0; r < rows; r++) fill(d->w + r * n, n, kind, state);
-    d->weight = (struct m3_weight){ d->w, NULL, M3_F32, M3_UNSCALED, rows, n, 1 };
+    d->weight = (struct m3_weight){ .data = d->w, .dtype = M3_F32, .rows = rows, .cols = n, .id = 1 };
     for (int64_t i = 0; i < d->count; i++) {
         long double s = 0;
         for (int64_t k = 0; k < n; k++) s += (long double)d->w[i % rows * n + k] * d->x[i / rows * n + k];
@@ -205,7 +211,7 @@ START_TEST(doubles_are_rounded)
         w[i] = normal(&state);
         truth[i] = (double)((long double)w[i] * x);
     }
-    const struct m3_weight weight = { w, NULL, M3_F64, M3_UNSCALED, N, 1, 1 };
+    const struct m3_weight weight = { .data = w, .dtype = M3_F64, .rows = N, .cols = 1, .id = 1 };
     const double wide = (double)x;
     const struct linear_in in = { &wide, NULL, &weight, 1 };
     struct m3_bound out = { .bound = bound, .walk = walk };

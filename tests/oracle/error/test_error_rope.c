@@ -146,6 +146,63 @@ START_TEST(float_formulas)
 }
 END_TEST
 
+/* The angle as MLX forms it: exp(x) as 2^i 2^f, of a float x times log2(e) (the polynomial is taken as exact); or as
+ * ggml does: the position times a ratio, i times; or the position times a power of the ratio. */
+static double angle_by_exp2(int64_t place, float theta, int i, int half)
+{
+    volatile float step = logf(theta) / (float)half, x = (float)-i * step, y = x * 1.442695f;
+    volatile float frequency = (float)exp2((double)y), angle = (float)place * frequency;
+    return (double)angle;
+}
+
+static double angle_by_ratio(int64_t place, float theta, int i, int half, int repeated)
+{
+    volatile float ratio = powf(theta, -1.0f / (float)half), angle = (float)place, power = powf(ratio, (float)i);
+    for (int k = 0; k < i && repeated; k++) angle = angle * ratio;
+    if (!repeated) angle = angle * power;
+    return (double)angle;
+}
+
+/* Goal:  what MLX's and ggml's angles are off follows from their formulas, for any R and position.
+ * Given: R = 12, 64, 128; theta 5e6; positions 600, 2305, 1,000,003 and 1,048,575, and 1,000 before each.
+ * Claim: no angle is beyond what its formula allows; the largest share is above 0.05.
+ * Seen to fail with the ratio's error counted once, and without the roundings of the exponent. */
+START_TEST(engines_formulas)
+{
+    enum { PLACES = 4000, MOST_R = 128 };
+    static const int64_t turned[] = { 12, 64, 128 }, ends[] = { 600, 2305, 1000003, 1048575 };
+    static double cosine[PLACES * MOST_R / 2], sine[PLACES * MOST_R / 2], error[2][PLACES * MOST_R / 2];
+    static int64_t place[PLACES];
+    double largest[3] = { 0 }, beyond = 0;
+    struct m3_ctx ctx;
+    for (int t = 0; t < PLACES; t++) place[t] = ends[t / 1000] > t % 1000 ? ends[t / 1000] - t % 1000 : t % 1000;
+    ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), 0);
+    for (int c = 0; c < 3 * 3; c++) {
+        const int formula = c / 3, R = (int)turned[c % 3], half = R / 2;
+        struct m3_arithmetic how = m3_arithmetic_f32();
+        how.angle = M3_ANGLE_F32;
+        ck_assert_int_eq(m3_bound_angles(&ctx, cosine, sine, error[0], place, PLACES, R, 5e6, &how), 0);
+        how.frequency = formula == 0 ? M3_FREQUENCY_EXP2 : M3_FREQUENCY_RATIO;
+        ck_assert_int_eq(m3_bound_angles(&ctx, cosine, sine, error[1], place, PLACES, R, 5e6, &how), 0);
+        for (int64_t n = half; n < (int64_t)half * PLACES; n++) {
+            const int64_t t = n / half;
+            const int i = (int)(n % half);
+            const double angle = formula == 0 ? angle_by_exp2(place[t], 5e6f, i, half)
+                                              : angle_by_ratio(place[t], 5e6f, i, half, formula == 1);
+            const double off = (double)fabsl((long double)angle - place[t] * powl(5e6L, -2.0L * i / R));
+            if (off == 0) continue;
+            ck_assert(off <= error[1][n]);
+            largest[formula] = fmax(largest[formula], off / error[1][n]);
+            if (formula == 1) beyond = fmax(beyond, off / error[0][n]);
+        }
+    }
+    m3_ctx_free(&ctx);
+    printf("angles of MLX %.2f, of ggml %.2f and %.2f of what is allowed; ggml's %.2f of f32\n", largest[0], largest[1],
+           largest[2], beyond);
+    for (int f = 0; f < 3; f++) ck_assert(largest[f] > 0.05);
+}
+END_TEST
+
 /* y := x turned by float or double angles; the way picks a defect. */
 enum way { OURS, FLOAT_ANGLE, SWAPPED_SIGN, ALL_TURNED, NEXT_POSITION };
 
@@ -310,6 +367,7 @@ Suite *m3_suite(void)
     tcase_set_timeout(test, 60);
     tcase_add_test(test, formulas);
     tcase_add_test(test, float_formulas);
+    tcase_add_test(test, engines_formulas);
     tcase_add_test(test, honest);
     tcase_add_test(test, defects);
     tcase_add_test(test, refused);

@@ -209,10 +209,10 @@ static struct m3_tier_result judge(const struct side *ref, const struct side *go
     struct m3_arithmetic how = m3_arithmetic_f32();
     struct m3_bound out = { .bound = bound, .walk = walk };
     struct m3_spread extra = { error, variance };
-    const struct m3_weight w1 = { l->w1, NULL, M3_F32, M3_UNSCALED, N, N, 1 };
-    const struct m3_weight w2 = { l->w2, NULL, M3_F32, M3_UNSCALED, N, F, 2 };
-    const struct m3_weight w3 = { l->w3, NULL, M3_F32, M3_UNSCALED, F, N, 3 };
-    const struct m3_weight w4 = { l->w4, NULL, M3_F32, M3_UNSCALED, F, N, 4 };
+    const struct m3_weight w1 = { .data = l->w1, .dtype = M3_F32, .rows = N, .cols = N, .id = 1 };
+    const struct m3_weight w2 = { .data = l->w2, .dtype = M3_F32, .rows = N, .cols = F, .id = 2 };
+    const struct m3_weight w3 = { .data = l->w3, .dtype = M3_F32, .rows = F, .cols = N, .id = 3 };
+    const struct m3_weight w4 = { .data = l->w4, .dtype = M3_F32, .rows = F, .cols = N, .id = 4 };
     widen(bias, l->b, N);
     memset(error, 0, sizeof error), memset(variance, 0, sizeof variance);
     ck_assert_int_eq(m3_ctx_init(&ctx, 2, M3_LINEAR_BLAS), 0);

@@ -50,9 +50,9 @@ START_TEST(kinds_of_sets)
         { { 5, 0, 3, -1 }, M3_CHOICE_PERMUTED, -1, -1, NULL },
         { { 0, -1, 3, 5 }, M3_CHOICE_PERMUTED, -1, -1, NULL },
         { { 0, 4, 5, -1 }, M3_CHOICE_INADMISSIBLE, 3, 4, "another set" },
-        { { 1, 2, 6, -1 }, M3_CHOICE_INADMISSIBLE, 0, 1, "another set" },
+        { { 1, 2, 4, -1 }, M3_CHOICE_INADMISSIBLE, 0, 1, "another set" },
         { { 0, 3, -1, -1 }, M3_CHOICE_INADMISSIBLE, 5, -1, "wrong count" },
-        { { 0, 3, 5, 6 }, M3_CHOICE_INADMISSIBLE, -1, 6, "wrong count" },
+        { { 0, 3, 4, 5 }, M3_CHOICE_INADMISSIBLE, -1, 4, "wrong count" },
         { { -1, -1, -1, -1 }, M3_CHOICE_INADMISSIBLE, 0, -1, "wrong count" },
         { { 0, 3, 3, 5 }, M3_CHOICE_INADMISSIBLE, -1, 3, "duplicate id" },
         { { 0, 3, 3, -1 }, M3_CHOICE_INADMISSIBLE, 5, 3, "duplicate id" },
@@ -81,7 +81,34 @@ START_TEST(ids_beyond_the_scores)
     const int32_t want[N] = { 3, 4, 5, 6 }, got[N] = { 4, 5, 6, 7 };
     ck_assert_str_eq(judge_blocks(want, scores, got, scores)->note, "id out of range");
     ck_assert_str_eq(judge_blocks(want, NULL, got, scores)->note, "id out of range");
-    ck_assert_str_eq(judge_blocks(want, NULL, got, NULL)->note, "another set");
+    ck_assert_str_eq(judge_blocks(want, NULL, got, NULL)->note, "wrong count");       /* 7 comes after the row */
+}
+END_TEST
+
+/* Goal:  what attention never sees does not matter: blocks after the row's own, and blocks that a mask hides. What it
+ *        sees must still be there.
+ * Given: the reference chose 0, 3, 5 of at most N = 4; 5 is the row's own block. Block 1 has no key that the row sees.
+ * Seen to fail with nothing dropped, with every id after the first unseen one dropped, with ids beyond the scores
+ * dropped, and with blocks dropped that the reference chose. */
+START_TEST(blocks_that_the_row_does_not_see)
+{
+    const double scores[B] = { 3, -INFINITY, 1, 4, 2, -INFINITY, -INFINITY };
+    const int32_t want[N] = { 0, 3, 5, -1 };
+    /* clang-format off */
+    const struct { int32_t got[N]; enum m3_choice choice; const char *note; } cases[] = {
+        { { 0, 3, 5, 6 }, M3_CHOICE_IDENTICAL, NULL },              { { 6, 5, 3, 0 }, M3_CHOICE_PERMUTED, NULL },
+        { { 0, 1, 3, 5 }, M3_CHOICE_PERMUTED, NULL },
+        { { 0, 3, 6, -1 }, M3_CHOICE_INADMISSIBLE, "wrong count" }, { { 3, 5, 6, 1 }, M3_CHOICE_INADMISSIBLE, "wrong count" },
+        { { 0, 3, 5, 2 }, M3_CHOICE_INADMISSIBLE, "wrong count" },  { { 2, 3, 5, 6 }, M3_CHOICE_INADMISSIBLE, "another set" },
+        { { 0, 3, 5, 7 }, M3_CHOICE_INADMISSIBLE, "id out of range" },
+        { { 0, 3, 3, 6 }, M3_CHOICE_INADMISSIBLE, "duplicate id" },
+    };
+    /* clang-format on */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct m3_stage *stage = judge_blocks(want, scores, cases[i].got, NULL);
+        ck_assert_int_eq(stage->choice, cases[i].choice);
+        if (cases[i].note) ck_assert_str_eq(stage->note, cases[i].note);
+    }
 }
 END_TEST
 
@@ -372,6 +399,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, kinds_of_sets);
     tcase_add_test(tests, another_number);
     tcase_add_test(tests, ids_beyond_the_scores);
+    tcase_add_test(tests, blocks_that_the_row_does_not_see);
     tcase_add_test(tests, ties);
     tcase_add_test(tests, ties_of_several);
     tcase_add_test(tests, decisions);

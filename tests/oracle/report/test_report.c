@@ -36,14 +36,12 @@ START_TEST(as_text)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
-    char *text = printed(m3_report_text_all);
+    char *text = printed(m3_report_text, M3_REPORT_ALL);
     check_text(
         text,
         "fail  layers.3.attn_lse [t=1, q=0], NaN, 1 of 2 elements; next: m3ref blame MODEL CANDIDATE --case F; "
         "not held by the candidate: 1 stage, logits\n"
         "verdict         tap                      rel L2        max    allowed\n"
-        "pass            embed                  9.54e-07   9.54e-07      24.4%\n"
-        "not comparable  layers.0.mid          shapes differ: got [2,2] F64, expected [2,3] F64\n"
         "fail            layers.3.attn_lse             0          0     beyond\n"
         "FAIL  layers.3.attn_lse  [t=1, q=0]  got nan (7ff8000000000000)  want 0.5 (3fe0000000000000)  NaN; 1 of 2\n"
         "fail            layers.3.attn_out         0.232       0.25   2.5e+06%\n"
@@ -51,21 +49,24 @@ START_TEST(as_text)
         "2 of 6; rel L2 2.32e+06% of allowed\n"
         "fail            layers.3.moe.experts  inadmissible: 1 of 2 sets differ, 1 permuted\n"
         "FAIL  layers.3.moe.experts  [t=1]  expert 9 for 2: INADMISSIBLE, another set; 1 of 2\n"
+        "pass            embed                  9.54e-07   9.54e-07      24.4%\n"
+        "not comparable  layers.0.mid          shapes differ: got [2,2] F64, expected [2,3] F64\n"
         "note  taps missing in the candidate: 1: logits\n"
         "note  taps whose fp32 error the reference does not state, judged at 1e-5: 3, first layers.0.mid\n"
-        "note  first divergence layers.3.attn_lse; 1 of 2 stages before it pass, worst headroom 24.4% at embed\n"
-        "fail  4 of 5 stages judged, 3 fail, 1 not comparable, 1 missing, worst headroom beyond measure at "
-        "layers.3.attn_lse; layers.3.attn_lse [t=1, q=0], NaN, 1 of 2 elements; next: m3ref blame MODEL CANDIDATE "
+        "note  first divergence layers.3.attn_lse; 1 of 2 stages before it pass; the worst, embed, used 24.4% of what is "
+        "allowed\n"
+        "fail  4 of 5 stages judged, 3 fail, 1 not comparable, 1 missing; the worst, layers.3.attn_lse, is "
+        "wrong beyond measure; layers.3.attn_lse [t=1, q=0], NaN, 1 of 2 elements; next: m3ref blame MODEL CANDIDATE "
         "--case F\n");
     free(text);
 
     /* The first divergence, then the others by size, then what is not judged. */
-    text = printed(m3_report_text);
+    text = printed(m3_report_text, M3_REPORT_SHORT);
     const char *at = after(text, "fail  layers.3.attn_lse [t=1");
-    at = after(at, "note  taps missing");
     at = after(at, "fail            layers.3.attn_lse ");
     at = after(at, "fail            layers.3.attn_out ");
     at = after(at, "not comparable  layers.0.mid ");
+    at = after(at, "note  taps missing");
     after(at, "\nfail  4 of 5 stages judged");
     ck_assert_ptr_null(strstr(text, "pass            embed"));
     free(text);
@@ -96,7 +97,7 @@ START_TEST(at_most_25_lines)
     }
     dump_end(&dump);
     ck_assert_int_eq(judge(), M3_OK);
-    char *text = printed(m3_report_text);
+    char *text = printed(m3_report_text, M3_REPORT_SHORT);
     int lines = 0;
     for (const char *c = text; *c != '\0'; c++) lines += *c == '\n';
     ck_assert(lines <= 25 && lines > 20);
@@ -105,7 +106,7 @@ START_TEST(at_most_25_lines)
     at = after(at, "\nfail            layers.1.mid ");
     after(at, " more stages; --all shows every one\n");
     free(text);
-    text = printed(m3_report_text_all);
+    text = printed(m3_report_text, M3_REPORT_ALL);
     after(text, "\nfail            layers.39.mid ");
     free(text);
 }
@@ -125,15 +126,18 @@ START_TEST(text_of_a_pass_and_of_nothing)
             dump_end(&dump);
         }
         ck_assert_int_eq(judge(), M3_OK);
-        char *text = printed(m3_report_text);
-        const char *divergence = "divergence fused; the stage before it passes, worst headroom 0% at embed\n";
+        char *text = printed(m3_report_text, M3_REPORT_SHORT);
+        const char *divergence =
+            "divergence fused; the stage before it passes; the worst, embed, used 0% of what is allowed\n";
         if (fail) ck_assert_ptr_nonnull(strstr(text, divergence));
-        else ck_assert_ptr_nonnull(strstr(text, "\npass  2 of 2 stages judged, worst headroom 0% at embed\n"));
+        else
+            ck_assert_ptr_nonnull(
+                strstr(text, "\npass  2 of 2 stages judged; the worst, embed, used 0% of what is allowed\n"));
         free(text);
     }
     dump_one(candidate_path, "logits", M3_F64, x, 1, 2, -1);
     ck_assert_int_eq(judge(), M3_NOT_COMPARABLE);
-    char *text = printed(m3_report_text);
+    char *text = printed(m3_report_text, M3_REPORT_SHORT);
     ck_assert_ptr_nonnull(strstr(text, "note  nothing matched\n"));
     ck_assert_ptr_nonnull(strstr(text, "\nnot comparable  0 of 0 stages judged, 1 not in the reference, 2 missing; "));
     free(text);
@@ -171,7 +175,7 @@ START_TEST(json_stages)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
-    char *text = printed(m3_report_json);
+    char *text = printed(m3_report_json, M3_REPORT_ALL);
     int lines = 0;
     for (const char *c = text; *c != '\0'; c++) lines += *c == '\n';
     ck_assert_int_eq(lines, 6);
@@ -209,7 +213,7 @@ START_TEST(json_selection_and_summary)
 {
     write_kinds();
     ck_assert_int_eq(judge(), M3_OK);
-    char *text = printed(m3_report_json);
+    char *text = printed(m3_report_json, M3_REPORT_ALL);
     json_t *experts = line(text, 4), *summary = line(text, 5);
     ck_assert_str_eq(string_of(experts, "type"), "selection");
     ck_assert_str_eq(string_of(experts, "tap"), "layers.3.moe.experts");
@@ -229,7 +233,7 @@ START_TEST(json_selection_and_summary)
 
     dump_one(candidate_path, "fused", M3_F64, "12345678", 1, 1, -1);
     ck_assert_int_eq(judge(), M3_NOT_COMPARABLE);
-    text = printed(m3_report_json);
+    text = printed(m3_report_json, M3_REPORT_ALL);
     summary = line(text, 0);
     ck_assert_str_eq(string_of(summary, "verdict"), "not_comparable");
     ck_assert(is_null(summary, "first_divergence") && number_of(summary, "stages") == 0);
@@ -247,7 +251,7 @@ START_TEST(full_disk)
     for (int json = 0; json < 2; json++) {
         FILE *out = fopen("/dev/full", "w");
         if (out == NULL) return;
-        ck_assert_int_eq((json ? m3_report_json : m3_report_text)(out, &result, &error), M3_IO);
+        ck_assert_int_eq((json ? m3_report_json : m3_report_text)(out, &result, M3_REPORT_ALL, &error), M3_IO);
         fclose(out);
     }
 }

@@ -48,7 +48,7 @@ static double expected_of(const struct m3_setting *s, const struct parameter *p)
     switch (p->op) {
     case M3_OP_ACTIVATION:
     case M3_OP_GATED_MLP:
-    case M3_OP_EXPERT: return p->derivative == m3_by_alpha ? c->swiglu_alpha : c->swiglu_limit;
+    case M3_OP_EXPERT: return p->derivative == m3_by_alpha ? m3_setting_gate(s).alpha : c->swiglu_limit;
     case M3_OP_ROUTED: return c->routed_scaling;
     case M3_OP_ATTEND: return p->unit == CAP ? 0 : 1 / sqrt((double)c->D);
     case M3_OP_ATTEND_SEGMENTS: return p->unit == CAP ? 0 : 1 / sqrt((double)c->vision.U);

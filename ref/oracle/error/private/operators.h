@@ -10,7 +10,7 @@ struct m3_recomputing;
 /* The functions whose error f includes: none; exp, ln, erf or the reciprocal root (c); sine and cosine (c_turn). */
 enum m3_functions { M3_FUNCTIONS_NONE, M3_FUNCTIONS_EXP, M3_FUNCTIONS_TURN };
 
-enum { M3_POINTS = 4 };
+enum { M3_POINTS = 5 };
 
 /* The functions return 0 or a status; NULL means that there is nothing to do. */
 struct m3_error_operator {

@@ -23,6 +23,7 @@ struct m3_profile_entries {
 struct m3_profile {
     char *name, sha256[65];
     enum m3_dtype dtype;            /* of the arithmetic */
+    enum m3_dtype alpha;            /* of the constant alpha; M3_F64: it is exact */
     struct m3_arithmetic how;
     int truncates, flushes, ties_lowest;
     struct m3_profile_entries store, input, weights, partials, exact, dump_rounding, fused_norm, read, norm_weight,

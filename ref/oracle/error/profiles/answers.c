@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "oracle/error/private/profile.h"
+#include "oracle/error/tiers.h"
 
 const char *m3_profile_name(const struct m3_profile *profile) { return profile->name; }
 const char *m3_profile_sha256(const struct m3_profile *profile) { return profile->sha256; }
@@ -61,6 +62,11 @@ enum m3_dtype m3_profile_norm_weight(const struct m3_profile *profile, const cha
     return entry && entry->read.u > profile->how.u ? entry->dtype : M3_DTYPES;
 }
 
+double m3_profile_alpha(const struct m3_profile *profile, double alpha)
+{
+    return profile->alpha == M3_F64 ? alpha : m3_stored_as(alpha, profile->alpha);
+}
+
 struct m3_read_rounding m3_profile_read(const struct m3_profile *profile, const char *tap)
 {
     const struct m3_profile_entry *entry = m3_profile_last_match(&profile->read, tap);
@@ -106,8 +112,13 @@ double m3_profile_weight_floor(const struct m3_profile *profile, const char *tap
 
 double m3_input_roundoff(const struct m3_input_rounding *rule)
 {
-    if (rule->dtype != M3_F8_E4M3) return rule->u;
-    return rule->exponent_down ? 0x1p-3 : 0x1p-4;
+    switch (rule->codes) {
+    case M3_CODES_NONE: return rule->u;
+    case M3_CODES_E4M3: return rule->exponent_down ? 0x1p-3 : 0x1p-4;
+    case M3_CODES_Q8_0: return 1 / 254.0 + 0x1p-11;
+    case M3_CODES_Q8_K: return 1 / 254.0;
+    default: return rule->exponent_down ? 0.25 : 0.2;
+    }
 }
 
 struct m3_input_rounding m3_profile_input(const struct m3_profile *profile, const char *tap)

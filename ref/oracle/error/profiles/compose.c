@@ -129,7 +129,7 @@ static int put_on_base(json_t **root, const char *path, int files, struct m3_err
 /* A built-in profile or a file, with its base. */
 static int load(json_t **root, const char *name, int files, struct m3_error *error)
 {
-    char names[200];
+    char names[400];
     if (m3_is_json_path(name)) {
         int status = m3_json_load(root, name, error);
         if (!status && !json_is_object(*root))
@@ -137,7 +137,10 @@ static int load(json_t **root, const char *name, int files, struct m3_error *err
         return status || !json_object_get(*root, "base") ? status : put_on_base(root, name, files, error);
     }
     const char *text = text_of(m3_built_in_profiles, name, strlen(name));
-    if (text) return m3_json_parse(root, text, strlen(text), name, error);
+    if (text) {
+        int status = m3_json_parse(root, text, strlen(text), name, error);
+        return status || !json_object_get(*root, "base") ? status : put_on_base(root, name, files, error);
+    }
     m3_profile_names(names, sizeof names);
     return m3_fail(error, M3_ABSENT, "profile %s: got no such profile, expected %s or the path of a JSON file", name,
                    names);
@@ -158,14 +161,21 @@ static json_t *parts_word(const char *word, size_t length)
     return patterns ? json_pack("{s:o}", "partials", patterns) : NULL;
 }
 
+void m3_profile_forget_words(json_t *root)
+{
+    json_object_del(root, "what");
+    json_object_del(root, "sources");
+}
+
 /* Puts the word, without its '+', above the profile. */
 static int add_word(json_t *root, const char *word, size_t length, const char *text, struct m3_error *error)
 {
     const char *overlay = text_of(m3_profile_word_texts, word, length);
     json_t *above = parts_word(word, length);
-    char names[400];
+    char names[800];
     int status = M3_OK;
     if (overlay) status = m3_json_parse(&above, overlay, strlen(overlay), text, error);
+    if (above) m3_profile_forget_words(above);
     if (!above && !status) {
         m3_profile_words(names, sizeof names);
         return m3_fail(error, M3_BAD_INPUT, "profile %s: got the word \"%.*s\", expected one of %s", text, (int)length,
@@ -205,4 +215,24 @@ static int compose(json_t **root, const char *text, int files, struct m3_error *
 int m3_profile_compose(json_t **root, const char *text, struct m3_error *error)
 {
     return compose(root, text, 1, error);
+}
+
+int m3_profile_list(m3_profile_say *say, void *self)
+{
+    const char *const(*const lists[])[2] = { m3_built_in_profiles, m3_profile_word_texts };
+    int status = M3_OK;
+    for (int words = 0; words < 2; words++)
+        for (size_t i = 0; lists[words][i][0] && !status; i++) {
+            json_t *root;
+            struct m3_error ignored = { 0 };
+            const char *text = lists[words][i][1];
+            status = m3_json_parse(&root, text, strlen(text), lists[words][i][0], &ignored);
+            if (!status) say(self, words, lists[words][i][0], json_string_value(json_object_get(root, "what")));
+            json_decref(root);
+            m3_error_free(&ignored);
+        }
+    if (!status)
+        say(self, 1, "tp2, tp4, .. tp64",
+            "products in 2, 4, .. 64 parts, each rounded, as tensor-parallel engines form them");
+    return status;
 }

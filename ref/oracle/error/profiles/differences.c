@@ -8,8 +8,8 @@ static int differ_at(const struct m3_profile *a, const struct m3_profile *b, con
 {
     const struct m3_input_rounding x = m3_profile_input(a, point), y = m3_profile_input(b, point);
     const struct m3_partials p = m3_profile_partials(a, point), q = m3_profile_partials(b, point);
-    return m3_profile_store(a, point) != m3_profile_store(b, point) || x.dtype != y.dtype || x.group != y.group ||
-           x.scaling != y.scaling || x.exponent_down != y.exponent_down || x.u != y.u ||
+    return m3_profile_store(a, point) != m3_profile_store(b, point) || x.dtype != y.dtype || x.codes != y.codes ||
+           x.group != y.group || x.scaling != y.scaling || x.exponent_down != y.exponent_down || x.u != y.u ||
            m3_profile_weights(a, point) != m3_profile_weights(b, point) || p.ranks != q.ranks || p.reduce != q.reduce ||
            m3_profile_fused_norm(a, point) != m3_profile_fused_norm(b, point) ||
            m3_profile_weight_first(a, point) != m3_profile_weight_first(b, point) ||
@@ -21,6 +21,10 @@ int m3_profiles_differ(const struct m3_profile *a, const struct m3_profile *b, e
 {
     const struct m3_error_operator *op = m3_error_operators[m3_graph[tap].op];
     char name[160];
+    const int turns = op->functions == M3_FUNCTIONS_TURN;
+    const int gates = op == &m3_error_activation || op->linears > 1;
+    if (gates && a->alpha != b->alpha) return 1;
+    if (turns && (a->how.angle != b->how.angle || a->how.frequency != b->how.frequency)) return 1;
     if (m3_tap_name(name, sizeof name, tap, layer) == 0 && differ_at(a, b, name)) return 1;
     for (int i = 0; i < M3_POINTS && op->points[i]; i++) {
         m3_point_name(name, sizeof name, tap, layer, op->points[i]);

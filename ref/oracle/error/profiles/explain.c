@@ -8,6 +8,9 @@
 static const char *const words[] = {
     "fused_norm",
     "norm_weight_bf16",
+    "norm_unit_bf16",
+    "rope_exp2",
+    "rope_ratio",
     "expert_weight_first",
     "router_bf16",
     "split_kv",
@@ -24,6 +27,10 @@ static const char *const words[] = {
     "act_token",
     "act_tensor",
     "act_mx",
+    "act_f16",
+    "act_bf16",
+    "act_q8_0",
+    "act_q8_k",
 };
 
 static int is_word_of(const char *text, const char *word)
@@ -40,7 +47,10 @@ static int may_explain(const struct m3_profile *profile, const struct m3_profile
                        int64_t layer)
 {
     char name[96] = "";
-    if (strncmp(word, "act_", 4) == 0) {
+    static const char *const scales[] = { "act_block", "act_token", "act_tensor", "act_mx" };
+    int is_scale = 0;
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) is_scale |= strcmp(word, scales[i]) == 0;
+    if (is_scale) {
         m3_tap_name(name, sizeof name, M3_TAP_Q_PROJ, 0);
         if (m3_profile_input(profile, name).dtype != M3_F8_E4M3) return 0;
     }

@@ -145,9 +145,22 @@ static int read_scaled_input(struct m3_input_rounding *rule, const char *scale, 
     const int down = exponent && strcmp(exponent, "down") == 0, is_mx = which == 1;
     if (which == LENGTH(scales) || is_mx != (exponent != NULL) || (is_mx && !down && strcmp(exponent, "up") != 0))
         return 0;
-    *rule = (struct m3_input_rounding){ .dtype = M3_F8_E4M3, .exponent_down = down };
+    *rule = (struct m3_input_rounding){ .dtype = M3_F8_E4M3, .codes = M3_CODES_E4M3, .exponent_down = down };
     if (which < 2) rule->scaling = is_mx ? M3_SCALE_MX32 : M3_SCALE_128X128;
     else rule->group = which == 2 ? M3_GROUP_ROW : M3_GROUP_TENSOR;
+    return 1;
+}
+
+/* A rule whose format says how many numbers share a scale. */
+static int read_blocks(struct m3_input_rounding *rule, const char *dtype, const char *exponent)
+{
+    static const char *const names[] = { [M3_CODES_Q8_0] = "q8_0", "q8_k", "nvfp4", "mxfp4" };
+    size_t codes = M3_CODES_Q8_0;
+    while (codes < LENGTH(names) && strcmp(names[codes], dtype) != 0) codes++;
+    if (codes == LENGTH(names) || (codes == M3_CODES_MXFP4) != (exponent != NULL)) return 0;
+    if (exponent && strcmp(exponent, "up") != 0 && strcmp(exponent, "down") != 0) return 0;
+    *rule = (struct m3_input_rounding){ .dtype = M3_U8, .codes = (enum m3_codes)codes };
+    rule->exponent_down = exponent && strcmp(exponent, "down") == 0;
     return 1;
 }
 
@@ -163,12 +176,13 @@ static void read_input(struct reading *reading, const json_t *object)
         const char *dtype, *scale = NULL, *exponent = NULL;
         int ok = json_unpack(value, "{s:s, s?s, s?s !}", "dtype", &dtype, "scale", &scale, "exponent", &exponent) == 0;
         if (ok && scale) ok = strcmp(dtype, "e4m3") == 0 && read_scaled_input(&row->input, scale, exponent);
-        else if (ok) ok = !exponent && read_plain_input(&row->input, format_named(json_object_get(value, "dtype")));
+        else if (ok && !read_blocks(&row->input, dtype, exponent))
+            ok = !exponent && read_plain_input(&row->input, format_named(json_object_get(value, "dtype")));
         if (ok) continue;
-        refuse(
-            reading, "input", pattern, value,
-            "null, {\"dtype\":\"tf32\", \"f16\" or \"bf16\"}, {\"dtype\":\"e4m3\",\"scale\":\"block128\", \"token\" or "
-            "\"tensor\"} or {\"dtype\":\"e4m3\",\"scale\":\"mx32\",\"exponent\":\"up\" or \"down\"}");
+        refuse(reading, "input", pattern, value,
+               "null, {\"dtype\":\"tf32\", \"f16\", \"bf16\", \"q8_0\", \"q8_k\" or \"nvfp4\"}, {\"dtype\":\"mxfp4\","
+               "\"exponent\":\"up\" or \"down\"}, {\"dtype\":\"e4m3\",\"scale\":\"block128\", \"token\" or "
+               "\"tensor\"} or {\"dtype\":\"e4m3\",\"scale\":\"mx32\",\"exponent\":\"up\" or \"down\"}");
     }
 }
 
@@ -229,11 +243,12 @@ static void read_math(struct reading *reading, const json_t *object)
 
 static void check_names(struct reading *reading, const json_t *root)
 {
-    static const char *const fields[] = { "name",          "u",           "rounding", "flush_subnormals",
-                                          "angle",         "math",        "scores",   "store",
-                                          "input",         "weights",     "exact",    "ties",
-                                          "dump_rounding", "fused_norm",  "read",     "partials",
-                                          "norm_weight",   "weight_first" };
+    static const char *const fields[] = {
+        "name",          "u",          "rounding", "flush_subnormals", "angle",       "math",
+        "scores",        "store",      "input",    "weights",          "exact",       "ties",
+        "dump_rounding", "fused_norm", "read",     "partials",         "norm_weight", "weight_first",
+        "what",          "sources",    "alpha"
+    };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)root, key, value)
@@ -244,12 +259,27 @@ static void check_names(struct reading *reading, const json_t *root)
     }
 }
 
+/* Fields that only people read: one line, and the source of each rounding. */
+static void check_words(struct reading *reading, const json_t *root)
+{
+    const json_t *what = json_object_get(root, "what"), *sources = json_object_get(root, "sources");
+    const char *of;
+    json_t *source;
+    if (what && (!json_is_string(what) || strchr(json_string_value(what), '\n')))
+        refuse(reading, "what", NULL, what, "one line of text");
+    if (!is_object(reading, sources, "sources")) return;
+    json_object_foreach((json_t *)sources, of, source) if (!json_is_string(source))
+        refuse(reading, "sources", of, source, "a text");
+}
+
 static void read_fields(struct reading *reading, const json_t *root)
 {
-    static const char *const rounding[] = { "nearest", "zero", NULL }, *const angle[] = { "f64", "f32", NULL },
+    static const char *const rounding[] = { "nearest", "zero", NULL },
+                             *const angle[] = { "f64", "f32", "f32_exp2", "f32_ratio", NULL },
                              *const scores[] = { "sigmoid", "tanh", NULL }, *const ties[] = { "lowest", "any", NULL };
     struct m3_profile *p = reading->profile;
     check_names(reading, root);
+    check_words(reading, root);
 
     const json_t *name = json_object_get(root, "name"), *flush = json_object_get(root, "flush_subnormals");
     if (!json_is_string(name) || json_string_length(name) == 0) refuse(reading, "name", NULL, name, "a name");
@@ -263,10 +293,16 @@ static void read_fields(struct reading *reading, const json_t *root)
     if (flush && !json_is_boolean(flush)) refuse(reading, "flush_subnormals", NULL, flush, "true or false");
     p->flushes = json_is_true(flush);
     p->truncates = read_choice(reading, json_object_get(root, "rounding"), "rounding", rounding);
-    p->how.angle =
-        read_choice(reading, json_object_get(root, "angle"), "angle", angle) == 1 ? M3_ANGLE_F32 : M3_ANGLE_F64;
+    const int formed = read_choice(reading, json_object_get(root, "angle"), "angle", angle);
+    p->how.angle = formed >= 1 ? M3_ANGLE_F32 : M3_ANGLE_F64;
+    if (formed >= 1) p->how.frequency = (enum m3_float_frequency)(formed - 1);
     p->how.tanh_scores = read_choice(reading, json_object_get(root, "scores"), "scores", scores);
     p->ties_lowest = read_choice(reading, json_object_get(root, "ties"), "ties", ties) == 0;
+
+    const struct format *alpha = format_named(json_object_get(root, "alpha"));
+    p->alpha = alpha && alpha->dtype != M3_DTYPES ? alpha->dtype : M3_F64;
+    if (json_object_get(root, "alpha") && (!alpha || alpha->dtype == M3_DTYPES || alpha->read.u == 0x1p-10))
+        refuse(reading, "alpha", NULL, json_object_get(root, "alpha"), "\"f64\", \"f32\", \"f16\" or \"bf16\"");
 
     read_math(reading, json_object_get(root, "math"));
     read_formats(reading, json_object_get(root, "store"), "store", &p->store, M3_POINTS_ALL);
@@ -302,6 +338,7 @@ int m3_profile_open(struct m3_profile **profile, const char *name, struct m3_err
     struct reading reading = { .profile = calloc(1, sizeof **profile), .path = name, .error = error };
     if (!reading.profile) reading.status = m3_fail_memory(error, name, sizeof **profile);
     else read_fields(&reading, root);
+    m3_profile_forget_words(root);
     if (!reading.status) reading.status = hash(reading.profile, root, error);
     json_decref(root);
     if (reading.status) m3_profile_close(reading.profile);

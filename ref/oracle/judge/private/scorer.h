@@ -30,6 +30,7 @@ struct m3_scorer {
     unsigned char *forced, *marks;
     /* of the decision scored last */
     const char *whose, *bounded_by; /* static text; NULL: no scores */
+    int64_t own;                    /* of blocks: the row's own block; INT64_MAX: not known */
     int as_added;                   /* `moved` are the very scores to which the program added the bias */
     int tainted;                    /* and cannot be judged otherwise */
 };

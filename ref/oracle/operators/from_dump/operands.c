@@ -227,7 +227,7 @@ static enum m3_dtype stored_dtype(const struct m3_cut_run *run, const struct m3_
     if (takes_scales(run->op, row)) return w->dtype;
     if (run->dtype != M3_DTYPES) return run->dtype;
     if (w->scaling == M3_UNSCALED) return w->dtype;
-    return w->scaling == M3_SCALE_128X128 && run->is_f64 ? M3_F64 : M3_F32;
+    return w->scaling != M3_SCALE_MX32 && run->is_f64 ? M3_F64 : M3_F32;
 }
 
 int m3_cut_from_weights(struct m3_cut_operand *x, const struct m3_cut_run *run, struct m3_cut *cut,

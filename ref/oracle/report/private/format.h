@@ -32,6 +32,9 @@ char *m3_finding(const struct m3_stage *stage);
 int m3_is_judged_by_rows(const struct m3_stage *stage);
 /* "; alpha looks like .."; nothing if no parameter does. */
 void m3_print_parameter(FILE *out, const struct m3_parameter *parameter);
+/* What is wrong with a blamed tap, and where: its error is largest there; or why it has no verdict. */
+struct m3_blamed;
+void m3_print_blamed(FILE *out, const struct m3_blamed *tap);
 /* Quantiles of a float stage's error, and the arithmetic that causes such errors. */
 void m3_print_precision(FILE *out, const struct m3_stage *stage);
 
@@ -45,8 +48,14 @@ void m3_print_summary(FILE *out, const struct m3_comparison *comparison);
 void m3_print_ranks(FILE *out, const struct m3_comparison *comparison);
 char *m3_ranks(const struct m3_comparison *comparison);
 
-/* One line per note; unless `all`, only the first few, and how many there are more. Returns the number of lines. */
-int m3_print_notes(FILE *out, const struct m3_error *notes, int all);
+/* One line per note; unless `all`, only the first few, and how many there are more. The second returns the number of
+ * lines of the latter form. */
+void m3_print_notes(FILE *out, const struct m3_error *notes, int all);
+int m3_count_notes(const struct m3_error *notes);
+/* One line that says what the words of these tiers mean; nothing if there are none. */
+void m3_print_legend(FILE *out, int tiers);
+/* What a tier says of a tap, as the end of a sentence: "an error is larger than ..". */
+const char *m3_tier_words(enum m3_tier tier);
 /* The names of the tiers that fail, in capitals as in SPEC 7.2. */
 void m3_print_tiers(FILE *out, int tiers, const char *between);
 /* At most this many lines are printed unless all are asked for. */

@@ -19,6 +19,12 @@ void m3_html_style(FILE *out);
 int m3_html_stages(const struct m3_html *html, struct m3_error *error);
 int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error);
 int m3_html_selections(const struct m3_html *html, struct m3_error *error);
+void m3_html_sections(const struct m3_html *html);
+/* A link to a section of the specification: in the page itself, or where the reader has said. */
+void m3_html_link(const struct m3_html *html, const char *heading);
+#define M3_HTML_TIERS "7.2 Tiers"
+/* Markdown as markup. */
+void m3_html_markdown(FILE *out, const char *text, size_t length);
 
 /* The numbers of heat maps and pictures: of the first failing stages, or of the first differing ones. */
 enum { M3_HTML_FINE_MAPS = 12, M3_HTML_COARSE_MAPS = 88, M3_HTML_SELECTIONS = 12 };

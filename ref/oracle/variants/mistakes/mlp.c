@@ -238,7 +238,9 @@ static void requantise(double *w, const struct m3_weight *stored)
 /* The scales are read as if there were one per 128x128 codes. */
 static void wrong_blocks(double *w, const struct m3_weight *stored)
 {
-    const struct m3_weight codes = { stored->data, NULL, stored->dtype, M3_UNSCALED, stored->rows, stored->cols, 0 };
+    const struct m3_weight codes = {
+        .data = stored->data, .dtype = stored->dtype, .rows = stored->rows, .cols = stored->cols
+    };
     const unsigned char *scales = stored->scales;
     const int64_t across = (stored->cols + 127) / 128;
     for (int64_t r = 0; r < stored->rows; r++) {

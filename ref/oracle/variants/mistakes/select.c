@@ -170,6 +170,13 @@ static int future_blocks(struct m3_ctx *ctx, int32_t *ids, const real *m, const 
     return status;
 }
 
+/* The blocks to come are read too: those in the list, and as many as the list has free places. */
+static int64_t with_blocks_to_come(const struct m3_query *query, int64_t j)
+{
+    const int64_t block = j / query->d->block, later = block - query->p / query->d->block;
+    return later <= 0 ? m3_as_listed(query, j) : m3_listed(query, block) > 0 || later <= m3_listed(query, -1);
+}
+
 /* The own block, then the best of blocks 0 .. last that do not score -inf; on a tie the lower id, or the higher. */
 static void choose(int32_t *list, const real *m_i, int64_t own, int64_t last, int64_t N, int higher)
 {
@@ -302,10 +309,10 @@ static const struct m3_mistake all[] = {
     { "select.mask_after_pool", "a block's maximum is taken over keys to come as well", "*.index.block_scores",
       M3_OP_BLOCK_SCORES, M3_NEEDS_SPARSE, "a row inside its block", NULL,
       M3_CHANGE(.ops.block_scores = m3_mistaken_scores, .pool = mask_after_pool) },
-    { "select.future_blocks", "short lists are filled up with blocks to come, not with -1", "*.index.blocks",
-      M3_OP_NONE, M3_NEEDS_SPARSE, "a second block", NULL,
+    { "select.future_blocks", "short lists are filled up with blocks to come, and attention reads these", "*.attn_lse",
+      M3_OP_ATTEND, M3_NEEDS_SPARSE, "a second block", NULL,
       M3_CHANGE(.ops.select_blocks = future_blocks, .ops.attend_blocks = m3_mistaken_attend_blocks,
-                .times = m3_as_listed) },
+                .times = with_blocks_to_come) },
     { "select.pad_zero", "what fills up the last block scores 0, not -inf", "*.index.block_scores", M3_OP_BLOCK_SCORES,
       M3_NEEDS_SPARSE | M3_NEEDS_PART_BLOCK, NULL, NULL,
       M3_CHANGE(.ops.block_scores = m3_mistaken_scores, .pool = pad_zero, .ops.select_blocks = by_score,

@@ -1,0 +1,20 @@
+/* --plan: what run and check will need. */
+#ifndef M3_CLI_PLAN_H
+#define M3_CLI_PLAN_H
+
+#include "cli/cli.h"
+
+struct m3_cli_plan {
+    const char *model;
+    const struct m3_cli_input *input;
+    int64_t first, end;         /* layers that run; end 0: all */
+    int f32_passes, f64_passes; /* whole passes of the two engines */
+    int with_bounds;            /* passes of the double engine that also compute error bounds */
+    int recomputed;             /* times that every operator is recomputed from a dump's inputs */
+    int writes_taps;            /* all taps are written, in double */
+};
+
+/* Reads the config and the case, prints the plan, and measures the machine for about a second. */
+int m3_cli_plan(const struct m3_cli_plan *plan, struct m3_error *notes, struct m3_error *error);
+
+#endif

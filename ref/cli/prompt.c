@@ -1,0 +1,237 @@
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/paths.h"
+#include "io/json.h"
+#include "io/new_file.h"
+#include "io/safetensors.h"
+#include "model/engine.h"
+#include "model/model.h"
+#include "oracle/server/prompt.h"
+
+static const char help[] =
+    "usage: m3ref prompt MODEL [--tokens N] [--selection] [--seed S] [--out F] [--json] ...\n"
+    "\n"
+    "Makes a list of tokens to send to a server. The server's log-probabilities of these tokens tell more than those\n"
+    "of ordinary text: few choices of blocks and experts are so close that rounding may turn them, and many tokens\n"
+    "reach the clamps of the activation. The list is drawn part by part; of several draws the reference keeps the\n"
+    "best. Placeholders of pictures and special tokens are left out. The last line has the ids.\n"
+    "\n"
+    "  --tokens N             length of the list, default 64. 16 is the least\n"
+    "  --selection            make the list so long that sparse attention has to choose: longer than all the blocks\n"
+    "                         that a list of blocks holds\n"
+    "  --draws N              draws for each part, default 8\n"
+    "  --seed S               default 1; the same seed gives the same list\n"
+    "  --out F                write the list to F: a case (.safetensors), or as JSON (.json)\n"
+    "  --json                 print one JSON object instead of text\n"
+    "  --threads N, --set FIELD=VALUE    as for m3ref run\n"
+    "  --help                 print this text\n"
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70\n"
+    "internal error; 74 I/O error.\n";
+
+struct arguments {
+    const char *model, *out;
+    struct m3_cli_input input;
+    int64_t tokens, draws, seed;
+    int selection, json, help;
+};
+
+enum { OPT_TOKENS = 256, OPT_SELECTION, OPT_DRAWS, OPT_SEED, OPT_OUT, OPT_JSON, OPT_HELP };
+
+static const struct option options[] = {
+    { "tokens", required_argument, NULL, OPT_TOKENS },
+    { "selection", no_argument, NULL, OPT_SELECTION },
+    { "draws", required_argument, NULL, OPT_DRAWS },
+    { "seed", required_argument, NULL, OPT_SEED },
+    { "out", required_argument, NULL, OPT_OUT },
+    { "json", no_argument, NULL, OPT_JSON },
+    { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "set", required_argument, NULL, M3_CLI_SET },
+    { "help", no_argument, NULL, OPT_HELP },
+    { NULL, 0, NULL, 0 },
+};
+
+static int take_option(void *arguments, int option, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    switch (option) {
+    case OPT_TOKENS: return m3_cli_number(&a->tokens, "--tokens", optarg, 16, 1 << 20, error);
+    case OPT_DRAWS: return m3_cli_number(&a->draws, "--draws", optarg, 1, 1000, error);
+    case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
+    case OPT_SELECTION: a->selection = 1; break;
+    case OPT_OUT: a->out = optarg; break;
+    case OPT_JSON: a->json = 1; break;
+    case OPT_HELP: a->help = 1; break;
+    default: return -1;
+    }
+    return M3_OK;
+}
+
+static int ends_in(const char *path, const char *end)
+{
+    const size_t n = strlen(path), m = strlen(end);
+    return n > m && strcmp(path + n - m, end) == 0;
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    *a = (struct arguments){ .draws = 8, .seed = 1 };
+    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    if (status || a->help) return status;
+    if (argc - optind != 1)
+        return m3_fail(error, M3_USAGE, "prompt: got %d model directories, expected one", argc - optind);
+    a->model = argv[optind];
+    if (a->out && !ends_in(a->out, ".safetensors") && !ends_in(a->out, ".json"))
+        return m3_fail(error, M3_USAGE, "--out: got %s, expected a name that ends in .safetensors or .json", a->out);
+    return M3_OK;
+}
+
+/* Tokens whose keys a list of blocks holds; 0: no layer chooses. */
+static int64_t selected_tokens(const struct m3_config *c)
+{
+    for (int64_t l = 0; l < c->layers; l++)
+        if (m3_config_sparse(c, l)) return c->N * c->block;
+    return 0;
+}
+
+static int write_case(const char *path, const int32_t *ids, int64_t T, struct m3_error *error)
+{
+    struct m3_writer *writer = NULL;
+    int64_t *wide = malloc((size_t)T * sizeof *wide);
+    if (!wide) return m3_fail_memory(error, path, (size_t)T * sizeof *wide);
+    for (int64_t t = 0; t < T; t++) wide[t] = ids[t];
+    int status = m3_writer_new(&writer, path, error);
+    if (!status) status = m3_writer_tensor(writer, "input_ids", M3_I64, 1, &T, error);
+    if (!status) status = m3_writer_begin(writer, error);
+    if (!status) status = m3_writer_write(writer, wide, (uint64_t)T * sizeof *wide, error);
+    if (!status) status = m3_writer_commit(writer, error);
+    else m3_writer_abandon(writer);
+    free(wide);
+    return status;
+}
+
+static json_t *as_json(const struct arguments *a, const int32_t *ids, int64_t T, const struct m3_prompt_figures *f,
+                       int64_t beyond)
+{
+    json_t *list = json_array();
+    for (int64_t t = 0; list && t < T; t++) m3_json_append(list, json_integer(ids[t]));
+    return json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I}", "prompt_ids", list, "tokens", (json_int_t)T,
+                     "seed", (json_int_t)a->seed, "clamped", (json_int_t)f->clamped, "clamped_tokens",
+                     (json_int_t)f->clamped_tokens, "decisions", (json_int_t)f->decisions, "narrow",
+                     (json_int_t)f->narrow, "least_margin", isnan(f->least) ? json_null() : json_real(f->least),
+                     "median_margin", isnan(f->median) ? json_null() : json_real(f->median), "beyond_selection",
+                     (json_int_t)beyond);
+}
+
+static int write_out(const struct arguments *a, const int32_t *ids, int64_t T, const struct m3_prompt_figures *f,
+                     int64_t beyond, struct m3_error *error)
+{
+    if (!a->out) return M3_OK;
+    if (ends_in(a->out, ".safetensors")) return write_case(a->out, ids, T, error);
+    json_t *object = as_json(a, ids, T, f, beyond);
+    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    if (!text) return m3_fail_memory(error, a->out, 0);
+    const int status = m3_new_file_write(a->out, text, strlen(text), error);
+    free(text);
+    return status;
+}
+
+static int print(const struct arguments *a, const int32_t *ids, int64_t T, const struct m3_prompt_figures *f,
+                 int64_t selected, int64_t special, struct m3_error *error)
+{
+    const int64_t beyond = selected > 0 && T > selected ? T - selected : 0;
+    if (a->json) return m3_json_line(stdout, as_json(a, ids, T, f, beyond), error);
+    printf("prompt: %" PRId64 " tokens, seed %" PRId64 "; %" PRId64 " special tokens left out\n", T, a->seed, special);
+    printf("  clamps      %" PRId64 " elements beyond the limit, in %" PRId64 " of the tokens\n", f->clamped,
+           f->clamped_tokens);
+    printf("  choices     %" PRId64 ", of which %" PRId64 " are narrow (margin below %.3g of the largest score)",
+           f->decisions, f->narrow, m3_prompt_narrow);
+    if (f->decisions > 0) printf("; least margin %.3g, median %.3g", f->least, f->median);
+    printf("\n");
+    if (selected > 0 && beyond > 0)
+        printf("  selection   %" PRId64 " tokens more than the chosen blocks hold (%" PRId64 ")\n", beyond, selected);
+    else if (selected > 0)
+        printf("  selection   none: %" PRId64 " tokens are no more than the chosen blocks hold (%" PRId64
+               "), so that mistakes of the selection have no effect; --selection makes the list longer\n",
+               T, selected);
+    printf("ids: ");
+    for (int64_t t = 0; t < T; t++) printf("%s%d", t ? "," : "", ids[t]);
+    printf("\n");
+    return M3_OK;
+}
+
+static void progress(void *terminal, int64_t run, int64_t runs)
+{
+    if (*(const int *)terminal) fprintf(stderr, "\rdraw %" PRId64 " of %" PRId64 "   ", run, runs);
+}
+
+static int search(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    const int64_t V = model->config.V, selected = selected_tokens(&model->config);
+    const int64_t least = a->selection && selected > 0 ? selected + (selected / 4 < 64 ? 64 : selected / 4) : 64;
+    const int64_t T = a->tokens > 0 ? a->tokens : least;
+    struct m3_semantics semantics;
+    struct m3_prompt_figures figures;
+    unsigned char *left_out = malloc((size_t)V);
+    int32_t *ids = malloc((size_t)T * sizeof *ids);
+    int terminal = isatty(STDERR_FILENO);
+    int64_t special;
+    int status = left_out && ids ? M3_OK : m3_fail_memory(error, "the prompt", (size_t)V);
+    if (!status && T > model->config.max_positions)
+        status =
+            m3_fail(error, M3_USAGE, "--tokens: got %" PRId64 ", expected at most max_position_embeddings %" PRId64, T,
+                    model->config.max_positions);
+    if (!status && a->selection && T <= selected)
+        status = m3_fail(error, M3_USAGE, "--tokens: got %" PRId64 ", expected more than %" PRId64 " for --selection",
+                         T, selected);
+    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
+    if (!status) status = m3_prompt_special(left_out, &special, model, a->model, error);
+    if (!status) {
+        const struct m3_prompt_plan plan = { .model = model,
+                                             .semantics = &semantics,
+                                             .tokens = T,
+                                             .seed = (uint64_t)a->seed,
+                                             .draws = a->draws,
+                                             .threads = (int)a->input.threads,
+                                             .left_out = left_out,
+                                             .progress = progress,
+                                             .progress_self = &terminal };
+        status = m3_prompt_search(ids, &figures, &plan, error);
+        if (terminal) fprintf(stderr, "\r%*s\r", 40, "");
+    }
+    if (!status) status = write_out(a, ids, T, &figures, selected > 0 && T > selected ? T - selected : 0, error);
+    if (!status) status = print(a, ids, T, &figures, selected, special, error);
+    free(left_out);
+    free(ids);
+    return status;
+}
+
+int m3_cli_prompt(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a = { 0 };
+    struct m3_model *model = NULL;
+    int status = parse(&a, argc, argv, &error);
+    if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status) {
+        status = m3_model_open(&model, a.model, &notes, &error);
+        if (!status) {
+            struct m3_cli_paths paths = m3_cli_paths(&error);
+            m3_cli_writes(&paths, "--out", a.out);
+            m3_cli_reads_model(&paths, a.model, model->checkpoint);
+            status = paths.status;
+        }
+        if (!status) status = search(&a, model, &error);
+        m3_model_close(model);
+    }
+    m3_cli_input_end(&a.input);
+    return m3_cli_end(status, &notes, &error);
+}

@@ -1,0 +1,78 @@
+#include "cli/reports.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/paths.h"
+
+void m3_cli_writes_reports(struct m3_cli_paths *paths, const struct m3_cli_reports *reports)
+{
+    m3_cli_writes(paths, "--html", reports->html);
+    m3_cli_writes(paths, "--junit", reports->junit);
+}
+
+int m3_cli_open_stream(FILE **out, const struct m3_new_file *file, struct m3_error *error)
+{
+    int fd = dup(file->fd);
+    *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (*out != NULL) return M3_OK;
+    if (fd >= 0) close(fd);
+    return m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+}
+
+int m3_cli_close_stream(FILE *out, const struct m3_new_file *file, int status, struct m3_error *error)
+{
+    int failed = ferror(out);
+    if ((fclose(out) != 0 || failed) && status == M3_OK)
+        status = m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    return status;
+}
+
+int m3_cli_reports_open(struct m3_cli_reports *reports, struct m3_error *error)
+{
+    int status = M3_OK;
+    if (reports->html != NULL) status = m3_new_file_open(&reports->html_file, reports->html, error);
+    if (status == M3_OK && reports->junit != NULL)
+        status = m3_new_file_open(&reports->junit_file, reports->junit, error);
+    return status;
+}
+
+static int write_report(const struct m3_new_file *file,
+                        int (*report)(FILE *, const struct m3_report_subject *, struct m3_error *),
+                        const struct m3_report_subject *subject, struct m3_error *error)
+{
+    if (file->fd < 0) return M3_OK;
+    FILE *out;
+    int status = m3_cli_open_stream(&out, file, error);
+    return status != M3_OK ? status : m3_cli_close_stream(out, file, report(out, subject, error), error);
+}
+
+int m3_cli_reports_write(struct m3_cli_reports *reports, const struct m3_report_subject *subject,
+                         struct m3_error *error)
+{
+    int status = write_report(&reports->html_file, m3_report_html, subject, error);
+    return status ? status : write_report(&reports->junit_file, m3_report_junit, subject, error);
+}
+
+int m3_cli_reports_commit(struct m3_cli_reports *reports, struct m3_error *error)
+{
+    int status = M3_OK;
+    if (reports->html_file.fd >= 0) status = m3_new_file_commit(&reports->html_file, error);
+    if (status == M3_OK && reports->junit_file.fd >= 0) status = m3_new_file_commit(&reports->junit_file, error);
+    return status;
+}
+
+void m3_cli_reports_end(struct m3_cli_reports *reports)
+{
+    m3_new_file_abandon(&reports->html_file);
+    m3_new_file_abandon(&reports->junit_file);
+}
+
+int m3_cli_extent(enum m3_report_extent *extent, int all, int only_failing, const char *command, struct m3_error *error)
+{
+    *extent = only_failing ? M3_REPORT_FAILING : all ? M3_REPORT_ALL : M3_REPORT_SHORT;
+    if (all && only_failing)
+        return m3_fail(error, M3_USAGE, "%s: got --all and --only-failing, expected one of them", command);
+    return M3_OK;
+}

@@ -1,0 +1,17 @@
+/* The command that judges a candidate more strictly than a comparison can. */
+#ifndef M3_CLI_STRICT_H
+#define M3_CLI_STRICT_H
+
+#include "io/safetensors.h"
+#include "oracle/judge/compare.h"
+
+struct m3_cli_strict {
+    const char *reference, *candidate, *profile, *map;  /* as given; map may be NULL */
+    const struct m3_safetensors *dump;                  /* the reference, opened */
+};
+
+/* Adds a note with the command to the comparison, if some of its stages had a lax yardstick only. Model and case are
+ * those from which the reference was made, as far as it says, or as they lie beside it. */
+void m3_cli_say_stricter(struct m3_comparison *result, const struct m3_cli_strict *of);
+
+#endif

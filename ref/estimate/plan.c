@@ -1,0 +1,78 @@
+#include "estimate/plan.h"
+
+#include <inttypes.h>
+
+#include "base/minmax.h"
+#include "estimate/estimate.h"
+#include "model/model.h"
+#include "model/taps.h"
+
+struct listing {
+    struct m3_pass_plan *plan;
+    FILE *out;
+};
+
+static void take_file(void *to, const char *name, int is_needed, int64_t bytes)
+{
+    const struct listing *l = to;
+    l->plan->all++;
+    if (!is_needed) return;
+    l->plan->needed++;
+    if (bytes < 0) l->plan->absent++;
+    else l->plan->bytes += bytes;
+    if (l->out && bytes < 0) fprintf(l->out, "file:  %s, absent\n", name);
+    else if (l->out) fprintf(l->out, "file:  %s, %" PRId64 " bytes\n", name, bytes);
+}
+
+/* The formulas of the estimates, for the layers of the pass alone. */
+static int count_flops(struct m3_pass_plan *plan, const struct m3_config *config, struct m3_error *error)
+{
+    struct m3_config part = *config;
+    struct m3_estimate estimate;
+    const struct m3_format *format = m3_format_named("bf16");
+    const struct m3_estimate_request request = {
+        .context = plan->T, .batch = 1, .weights = format, .kv = format, .index_kv = format, .all_logits = 1
+    };
+    part.layers = plan->end - plan->first;
+    part.sparse = config->sparse + plan->first;
+    part.moe = config->moe + plan->first;
+    const int status = m3_estimate(&estimate, &part, &request, error);
+    if (status) return status;
+    plan->flops = m3_whole(&estimate, "flops_prefill.total");
+    if (plan->end < config->layers) plan->flops -= m3_whole(&estimate, "flops_prefill.lm_head");
+    return M3_OK;
+}
+
+/* Elements of a tap in a pass over T rows. */
+static int64_t elements(const struct m3_config *config, enum m3_tap tap, int64_t T)
+{
+    int64_t count = 1;
+    for (const char *letter = m3_tap_table[tap].shape; *letter; letter++)
+        count *= *letter == 'T'   ? T
+                 : *letter == 'B' ? (T + config->block - 1) / m3_max(1, config->block)
+                                  : m3_config_size(config, *letter);
+    return count;
+}
+
+static void count_taps(struct m3_pass_plan *plan, const struct m3_config *config)
+{
+    for (int tap = M3_TAP_ATTN_NORM; tap <= M3_TAP_OUT; tap++) {
+        for (int64_t l = plan->first; l < plan->end; l++)
+            if (m3_layer_has_tap(config, (enum m3_tap)tap, l)) plan->tap_elements += elements(config, tap, plan->T);
+        plan->widest = m3_max(plan->widest, 8 * elements(config, tap, plan->T));
+    }
+    if (plan->first == 0) plan->tap_elements += 2 * elements(config, M3_TAP_EMBED, plan->T);
+    if (plan->end == config->layers)
+        plan->tap_elements += elements(config, M3_TAP_FINAL_NORM, plan->T) + elements(config, M3_TAP_LOGITS, plan->T);
+}
+
+int m3_plan_pass(struct m3_pass_plan *plan, FILE *out, const char *folder, const struct m3_config *config,
+                 int64_t first, int64_t end, int64_t T, struct m3_error *error)
+{
+    *plan = (struct m3_pass_plan){ .first = first, .end = end > 0 ? end : config->layers, .T = T };
+    struct listing listing = { plan, out };
+    int status = m3_model_list_files(folder, first, end, take_file, &listing, error);
+    if (!status) status = count_flops(plan, config, error);
+    if (!status) count_taps(plan, config);
+    return status;
+}

@@ -1,0 +1,373 @@
+#include "oracle/server/private/judge.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/minmax.h"
+
+static const double shares[M3_SERVER_SHARES] = { 0.5, 0.75, 0.9, 1 };
+static const char *const share_names[M3_SERVER_SHARES] = { "half of the positions", "75 % of the positions",
+                                                           "90 % of the positions", "the farthest position" };
+static const double fails_above = 2, suspect_above = 1.5, few_suspect_above = 2;
+enum { FEW = 16, MIDDLE = 1 };
+/* Distances end here: a token that is impossible on one side only. */
+static const double farthest = 9999;
+
+/* ---- distances */
+
+static double rms_between(const double *a, const double *b, int64_t n)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = isinf(a[i]) && b[i] < -farthest ? 0 : fmin(fabs(a[i] - b[i]), farthest);
+        squares += d * d;
+    }
+    return sqrt(squares / (double)n);
+}
+
+static double distance(const struct m3_weighing *w, int64_t i, const double *a, const double *b)
+{
+    const struct m3_asked *asked = &w->question->asked[i];
+    return rms_between(a + asked->first, b + asked->first, asked->count);
+}
+
+double m3_resolution_of(const double *got, int64_t n)
+{
+    double largest = 1, grain = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(got[i])) largest = fmax(largest, fabs(got[i]));
+    for (int digits = 1; digits <= 5 && grain == 0 && n >= 16; digits++) {
+        const double unit = pow(10, digits);
+        int fits = 1;
+        for (int64_t i = 0; i < n && fits; i++)
+            fits = !isfinite(got[i]) || fabs(got[i] * unit - nearbyint(got[i] * unit)) <= 1e-9 * unit;
+        if (fits) grain = 0.5 / unit;
+    }
+    return fmax(grain, largest * 0x1p-24);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The share-quantile of n numbers, with linear interpolation; sorts a copy in `room`. */
+static double quantile(const double *numbers, int64_t n, double share, double *room)
+{
+    const double at = share * (double)(n - 1);
+    const int64_t low = (int64_t)at;
+    memcpy(room, numbers, (size_t)n * sizeof *room);
+    qsort(room, (size_t)n, sizeof *room, by_size);
+    if (low + 1 >= n) return room[n - 1];
+    return room[low] + (at - (double)low) * (room[low + 1] - room[low]);
+}
+
+/* ---- all distances of an answer: of each run, then of the server */
+
+struct distances {
+    const struct m3_weighing *w;
+    int64_t runs, n;            /* places with entries */
+    int64_t *places;            /* [n] of the question */
+    double *nearest, *error;    /* [runs + 1, n] */
+    double *room;               /* [n] */
+};
+
+static void distances_free(struct distances *d)
+{
+    free(d->places);
+    free(d->nearest);
+    free(d->error);
+    free(d->room);
+}
+
+static int distances_new(struct distances *d, const struct m3_weighing *w, struct m3_error *error)
+{
+    const struct m3_question *q = w->question;
+    const size_t all = (size_t)(w->run_count + 1) * (size_t)q->count + 1;
+    *d = (struct distances){ .w = w, .runs = w->run_count };
+    d->places = malloc((size_t)q->count * sizeof *d->places + 1);
+    d->nearest = malloc(all * sizeof *d->nearest);
+    d->error = malloc(all * sizeof *d->error);
+    d->room = malloc((size_t)(q->count + w->run_count) * sizeof *d->room + 1);
+    if (!d->places || !d->nearest || !d->error || !d->room)
+        return m3_fail_memory(error, "distances", all * sizeof *d->nearest);
+    for (int64_t i = 0; i < q->count; i++)
+        if (q->asked[i].count > 0) d->places[d->n++] = i;
+    return M3_OK;
+}
+
+/* The nearest other run of each run; the truth is honest too, and may be the nearest of the server's. */
+static void measure(struct distances *d)
+{
+    const struct m3_weighing *w = d->w;
+#pragma omp parallel for
+    for (int64_t k = 0; k < d->n; k++) {
+        const int64_t i = d->places[k];
+        for (int64_t a = 0; a <= d->runs; a++) {
+            const double *mine = a < d->runs ? w->runs[a].logprobs : w->got;
+            double *near = &d->nearest[a * d->n + k];
+            d->error[a * d->n + k] = distance(w, i, mine, w->truth.logprobs);
+            *near = a == d->runs ? d->error[a * d->n + k] : INFINITY;
+            for (int64_t b = 0; b < d->runs; b++)
+                if (b != a) *near = fmin(*near, distance(w, i, mine, w->runs[b].logprobs));
+        }
+    }
+}
+
+/* The largest of the runs, and the server's own quotient to it. */
+static double beyond(double *own, double *largest, const struct distances *d, const double *of, double share)
+{
+    *largest = 0;
+    for (int64_t a = 0; a < d->runs; a++) *largest = fmax(*largest, quantile(of + a * d->n, d->n, share, d->room));
+    *own = quantile(of + d->runs * d->n, d->n, share, d->room);
+    const double rest = *own - d->w->resolution;
+    return rest <= 0 ? 0 : rest / *largest;
+}
+
+double m3_weigh_against(const struct m3_weighing *w, const struct m3_told *told, int is_fine)
+{
+    struct distances d;
+    double worst = NAN;
+    if (!distances_new(&d, w, NULL) && d.n > 0) {
+        for (int64_t a = 0; a <= d.runs; a++)
+            for (int64_t k = 0; k < d.n; k++)
+                d.error[a * d.n + k] = distance(w, d.places[k], a < d.runs ? w->runs[a].logprobs : w->got,
+                                                a < d.runs ? w->truth.logprobs : told->logprobs);
+        worst = 0;
+        for (int i = 0; i < M3_SERVER_SHARES - !is_fine; i++) {
+            double own, largest;
+            worst = fmax(worst, beyond(&own, &largest, &d, d.error, shares[i]));
+        }
+    }
+    distances_free(&d);
+    return worst;
+}
+
+/* ---- verdicts */
+
+/* What an answer to other tokens would be off by: three of four positions are at least so far. NaN: not known. */
+static double blank_of(const struct distances *d)
+{
+    const struct m3_told *truth = &d->w->truth;
+    if (d->n < 2 || !truth->other) return NAN;
+    double *all = malloc((size_t)d->n * sizeof *all), blank = NAN;
+    for (int64_t k = 0; all && k < d->n; k++) all[k] = distance(d->w, d->places[k], truth->logprobs, truth->other);
+    if (all) blank = quantile(all, d->n, 0.25, d->room);
+    free(all);
+    return blank;
+}
+
+/* The median of the runs' quantiles. */
+static double usual_nearest(const struct distances *d)
+{
+    double *each = malloc((size_t)d->runs * sizeof *each), usual = INFINITY;
+    for (int64_t a = 0; each && a < d->runs; a++)
+        each[a] = quantile(d->nearest + a * d->n, d->n, shares[MIDDLE], d->room);
+    if (each) usual = quantile(each, d->runs, 0.5, d->room);
+    free(each);
+    return usual;
+}
+
+/* The error that nine of ten positions stay below in all honest runs. */
+static double usual_error(const struct distances *d)
+{
+    double *most = calloc((size_t)d->n, sizeof *most), usual = INFINITY;
+    for (int64_t i = 0; most && i < d->runs * d->n; i++) most[i % d->n] = fmax(most[i % d->n], d->error[i]);
+    if (most) usual = quantile(most, d->n, 0.9, d->room);
+    free(most);
+    return usual;
+}
+
+static void weigh_distances(struct m3_server *r, const struct distances *d)
+{
+    const int few = d->n < FEW;
+    double q[M3_SERVER_SHARES], error;
+    for (int i = 0; i < M3_SERVER_SHARES; i++)
+        q[i] = beyond(&r->nearest[i], &r->nearest_largest[i], d, d->nearest, shares[i]);
+    error = beyond(&r->error, &r->error_largest, d, d->error, shares[MIDDLE]);
+    r->by = share_names[MIDDLE];
+    r->quotient = q[MIDDLE];
+    for (int i = 0; i < M3_SERVER_SHARES - !r->is_fine; i++)
+        if (!(q[i] <= r->quotient)) r->quotient = q[i], r->by = share_names[i];
+    const int fails = few ? error > fails_above && r->error > fails_above * usual_error(d)
+                          : q[MIDDLE] > fails_above || error > fails_above;
+    const int suspect = !(fmax(r->quotient, error) <= (few ? few_suspect_above : suspect_above));
+    r->verdict = fails ? M3_VERDICT_FAIL : suspect ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
+    if (fails && !(q[MIDDLE] > fails_above)) r->by = share_names[MIDDLE], r->quotient = error;
+    /* Honest runs so far apart that an answer to other tokens would pass prove nothing by themselves. */
+    const double blank = blank_of(d), usual = fails_above * usual_nearest(d);
+    if (r->verdict != M3_VERDICT_PASS || !(fails_above * r->nearest_largest[MIDDLE] >= blank)) return;
+    if (!(usual < blank)) r->verdict = M3_VERDICT_NOT_JUDGED;
+    else if (!(r->nearest[MIDDLE] <= usual)) r->verdict = M3_VERDICT_SUSPECT;
+}
+
+static void weigh_place(struct m3_server *r, const struct distances *d, int64_t k)
+{
+    const struct m3_asked *asked = &d->w->question->asked[d->places[k]];
+    struct m3_server_place *p = &r->places[d->places[k]];
+    double farthest_entry = -1;
+    p->nearest = d->nearest[d->runs * d->n + k];
+    p->honest = 0;
+    for (int64_t a = 0; a < d->runs; a++) p->honest = fmax(p->honest, d->nearest[a * d->n + k]);
+    for (int64_t e = asked->first; e < asked->first + asked->count; e++) {
+        const double off = rms_between(&d->w->got[e], &d->w->truth.logprobs[e], 1);
+        if (off <= farthest_entry) continue;
+        farthest_entry = off;
+        p->worst = d->w->question->ids[e];
+        p->got = d->w->got[e];
+        p->want = d->w->truth.logprobs[e];
+    }
+    const double most = fmax(p->honest, r->nearest_largest[MIDDLE]), rest = p->nearest - d->w->resolution;
+    p->verdict = rest > fails_above * most     ? M3_VERDICT_FAIL
+                 : rest > suspect_above * most ? M3_VERDICT_SUSPECT
+                                               : M3_VERDICT_PASS;
+}
+
+/* ---- tokens */
+
+/* What rounding may do to a deficit: the most that an honest run differs from the truth there, and what nine of ten
+ * positions stay below. */
+static double *margins_of(const struct m3_weighing *w, const double *of_truth, size_t member, double *room)
+{
+    const int64_t n = w->question->count;
+    double *most = calloc((size_t)n + 1, sizeof *most);
+    for (int64_t i = 0; most && i < n; i++)
+        for (int64_t a = 0; a < w->run_count; a++) {
+            const double *of_run;
+            memcpy(&of_run, (const char *)&w->runs[a] + member, sizeof of_run);
+            most[i] = fmax(most[i], fabs(of_run[i] - of_truth[i]));
+        }
+    if (!most || n == 0) return most;
+    const double usual = quantile(most, n, 0.9, room);
+    for (int64_t i = 0; i < n; i++) most[i] = fails_above * fmax(most[i], usual);
+    return most;
+}
+
+/* Is the place allowed by some honest run? */
+static int some_allows(const struct m3_weighing *w, size_t member, int64_t i)
+{
+    for (int64_t a = 0; a < w->run_count; a++) {
+        const double *of_run;
+        memcpy(&of_run, (const char *)&w->runs[a] + member, sizeof of_run);
+        if (of_run[i] <= 0) return 1;
+    }
+    return 0;
+}
+
+static int weigh_tokens(struct m3_server *r, const struct m3_weighing *w, double *room, struct m3_error *error)
+{
+    const struct m3_question *q = w->question;
+    const size_t own = offsetof(struct m3_told, deficit), top = offsetof(struct m3_told, top_deficit);
+    double *margins = margins_of(w, w->truth.deficit, own, room), surprise = 0, variance = 0;
+    double *top_margins = margins_of(w, w->truth.top_deficit, top, room);
+    if (!margins || !top_margins) {
+        free(margins);
+        free(top_margins);
+        return m3_fail_memory(error, "margins", (size_t)q->count * sizeof *margins);
+    }
+    for (int64_t i = 0; i < q->count; i++) {
+        struct m3_server_place *p = &r->places[i];
+        const double listed = w->truth.top_deficit[i];
+        if (listed > top_margins[i] && !some_allows(w, top, i)) {       /* the list lacks the most likely token */
+            p->verdict = M3_VERDICT_FAIL;
+            p->deficit = listed;
+            p->margin = top_margins[i];
+        }
+        if (!q->judges_tokens || !q->asked[i].generated || q->asked[i].chosen < 0) continue;
+        r->generated++;
+        p->deficit = w->truth.deficit[i];
+        p->margin = margins[i];
+        surprise += w->truth.surprise[i];
+        variance += w->truth.variance[i];
+        if (!(p->deficit <= 0) && !(p->deficit <= p->margin) && !some_allows(w, own, i)) {
+            r->forbidden++;
+            p->verdict = M3_VERDICT_FAIL;
+        } else if (p->verdict == M3_VERDICT_NOT_JUDGED) p->verdict = M3_VERDICT_PASS;
+    }
+    if (r->generated > 0 && q->sampling.temperature > 0 && variance > 0) r->z = surprise / sqrt(variance);
+    free(margins);
+    free(top_margins);
+    return M3_OK;
+}
+
+/* ---- ranks */
+
+static int32_t top_entry(const struct m3_weighing *w, int64_t i, const double *logprobs)
+{
+    const struct m3_asked *asked = &w->question->asked[i];
+    int64_t best = asked->first;
+    for (int64_t e = asked->first; e < asked->first + asked->count; e++)
+        if (logprobs[e] > logprobs[best]) best = e;
+    return w->question->ids[best];
+}
+
+static void weigh_ranks(struct m3_server *r, const struct m3_weighing *w)
+{
+    for (int64_t i = 0; i < w->question->count; i++) {
+        if (w->question->asked[i].count < 2) continue;
+        const int32_t own = top_entry(w, i, w->got);
+        if (own == top_entry(w, i, w->truth.logprobs)) continue;
+        int64_t a = 0;
+        while (a < w->run_count && top_entry(w, i, w->runs[a].logprobs) != own) a++;
+        r->rank_changes++;
+        r->rank_unexplained += a == w->run_count;
+    }
+}
+
+static void find_first(struct m3_server *r)
+{
+    const struct m3_server_place *farthest_place = NULL;
+    double most = 0;
+    for (int64_t i = 0; i < r->count; i++) {
+        const struct m3_server_place *p = &r->places[i];
+        const double share = p->nearest / fmax(p->honest, r->nearest_largest[MIDDLE]);
+        if (p->verdict == M3_VERDICT_FAIL) {
+            r->first = p;
+            return;
+        }
+        if (share > most) most = share, farthest_place = p;
+    }
+    r->first = farthest_place;
+}
+
+static void settle(struct m3_server *r, int has_distances)
+{
+    static const double improbable = 5;
+    int bad_list = 0;
+    for (int64_t i = 0; i < r->count; i++) {
+        const struct m3_server_place *p = &r->places[i];
+        bad_list |= p->verdict == M3_VERDICT_FAIL && p->deficit > p->margin;
+        r->judged += m3_is_judged(p->verdict);
+    }
+    r->distances = has_distances ? r->verdict : M3_VERDICT_PASS;
+    r->verdict = r->distances;
+    if (bad_list) r->verdict = M3_VERDICT_FAIL;
+    if (r->verdict == M3_VERDICT_PASS && fabs(r->z) > improbable) r->verdict = M3_VERDICT_SUSPECT;
+    if (r->verdict == M3_VERDICT_NOT_JUDGED) r->judged = 0;
+    if (r->verdict == M3_VERDICT_PASS && r->judged < r->stages) r->verdict = M3_VERDICT_PARTIAL;
+    if (r->verdict == M3_VERDICT_NOT_JUDGED) r->verdict = M3_VERDICT_PARTIAL;
+    for (int64_t i = 0; i < r->count; i++) {
+        r->failed += r->places[i].verdict == M3_VERDICT_FAIL;
+        r->suspect += r->places[i].verdict == M3_VERDICT_SUSPECT;
+    }
+    if (r->verdict == M3_VERDICT_FAIL || r->verdict == M3_VERDICT_SUSPECT) find_first(r);
+    r->status = m3_run_status(r->verdict);
+}
+
+int m3_weigh(struct m3_server *r, const struct m3_weighing *w, struct m3_error *error)
+{
+    struct distances d;
+    int status = distances_new(&d, w, error);
+    if (!status && d.n > 0) {
+        measure(&d);
+        weigh_distances(r, &d);
+        for (int64_t k = 0; k < d.n; k++) weigh_place(r, &d, k);
+        weigh_ranks(r, w);
+    }
+    if (!status) status = weigh_tokens(r, w, d.room, error);
+    if (!status) settle(r, d.n > 0);
+    distances_free(&d);
+    return status;
+}
