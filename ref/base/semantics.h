@@ -16,6 +16,7 @@ enum m3_mtp_handover { M3_HANDOVER_PRE_NORM, M3_HANDOVER_POST_NORM };
 enum m3_mtp_embed { M3_MTP_EMBED_ID, M3_MTP_EMBED_FUSED };
 enum m3_mtp_zero_position0 { M3_MTP_KEEP_POSITION0, M3_MTP_ZERO_POSITION0 };
 enum m3_mtp_join { M3_MTP_CONCAT, M3_MTP_ADDITIVE };
+enum m3_block_anchor { M3_ANCHOR_SEQUENCE, M3_ANCHOR_SLOT };
 
 struct m3_semantics {
     enum m3_selection selection;
@@ -31,6 +32,7 @@ struct m3_semantics {
     enum m3_mtp_embed mtp_embed;
     enum m3_mtp_zero_position0 mtp_zero_position0;
     enum m3_mtp_join mtp_join;
+    enum m3_block_anchor block_anchor;      /* of sequences with padding before them */
     double jitter;                  /* 0: none, the value outside training */
     int64_t jitter_seed;
 };

@@ -6,6 +6,7 @@
 #include "cli/candidate.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "oracle/batch/several.h"
 #include "cli/reports.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/report/report.h"
@@ -25,7 +26,9 @@ static const char help[] =
     "if, made on the dump's own inputs, it gives the dump's values (SPEC 7.12).\n"
     "\n"
     "  MODEL               model directory, as for m3ref run\n"
-    "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
+    "  CANDIDATE           dump of a run over the case, safetensors or .gz; or, with a map that says how its files fit\n"
+    "                      together, a folder with one for each rank or for each chunk of the rows (SPEC 7.11). A\n"
+    "                      batch may keep its padding (SPEC 7.19)\n"
     "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run\n"
     "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file; help lists them\n"
     "                      (default fp32; SPEC 7.3). NAME+WORD+WORD allows more roundings; the words are\n"
@@ -111,7 +114,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_HTML: a->reports.html = optarg; break;
     case OPT_JUNIT: a->reports.junit = optarg; break;
     case OPT_SPEC: a->spec = optarg; break;
-    case OPT_FORCE: a->options.force = 1; break;
+    case OPT_FORCE: a->options.force = a->names.force = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return -1;
     }
@@ -127,6 +130,28 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     a->input.quiet = 1;
     return m3_cli_input_check(&a->input, "blame", error);
+}
+
+/* Each sequence alone, then all of them together. */
+static int blame_several(struct m3_blame *result, const struct arguments *a, const struct m3_cli_candidate *c,
+                         struct m3_error *error)
+{
+    const int64_t count = c->parts.count;
+    struct m3_blame *parts = calloc((size_t)count, sizeof *parts);
+    int64_t held = 0;
+    int status = parts ? M3_OK : m3_fail_memory(error, "sequences", (size_t)count * sizeof *parts);
+    *result = (struct m3_blame){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    for (int64_t b = 0; b < count; b++) held += m3_holds_taps(c->parts.files[b]);
+    for (int64_t b = 0; !status && b < count; b++) {
+        struct m3_setting setting = c->setting;
+        setting.the_case = &c->batch.cases[b];
+        if (held > 0 && !m3_holds_taps(c->parts.files[b])) continue;
+        status = m3_blame_honest(&parts[b], &setting, c->parts.files[b], &a->options, a->row_runs, error);
+    }
+    if (!status) return m3_blame_together(result, parts, count, error);
+    for (int64_t b = 0; parts && b < count; b++) m3_blame_free(&parts[b]);
+    free(parts);
+    return status;
 }
 
 static int write_reports(struct arguments *a, const struct m3_blame *result, const struct m3_safetensors *candidate,
@@ -146,8 +171,7 @@ static int write_reports(struct arguments *a, const struct m3_blame *result, con
 }
 
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
-static int blame(struct arguments *a, const struct m3_setting *setting, const struct m3_safetensors *candidate,
-                 const struct m3_error *notes, struct m3_error *error)
+static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m3_error *error)
 {
     struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
     struct m3_blame result;
@@ -155,12 +179,13 @@ static int blame(struct arguments *a, const struct m3_setting *setting, const st
     a->options.names_mistakes = 1;
     a->options.progress = m3_cli_progress;
     a->options.progress_self = &watch;
-    int status = m3_blame_honest(&result, setting, candidate, &a->options, a->row_runs, error);
-    m3_cli_add_notes(&result.notes, notes);
+    int status = c->parts.count > 0 ? blame_several(&result, a, c, error)
+                                    : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
+    m3_cli_add_notes(&result.notes, &c->mapped);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, a->extent, error);
-        if (!printed) printed = write_reports(a, &result, candidate, error);
+        if (!printed) printed = write_reports(a, &result, c->dump, error);
         status = printed ? printed : (int)result.status;
     }
     m3_blame_free(&result);
@@ -178,7 +203,7 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
         status = paths.status;
     }
     if (!status) status = m3_cli_reports_open(&a->reports, error);
-    if (!status) status = blame(a, &candidate.setting, candidate.dump, &candidate.mapped, error);
+    if (!status) status = blame(a, &candidate, error);
     m3_cli_candidate_close(&candidate);
     return status;
 }

@@ -3,9 +3,10 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/paths.h"
-#include "model/files/case.h"
+#include "model/files/origin.h"
 #include "oracle/error/profile.h"
 #include "oracle/map/map.h"
 #include "oracle/variants/follow.h"
@@ -21,11 +22,40 @@ int m3_cli_candidate_take(struct m3_cli_candidate_names *names, int64_t row_runs
     return M3_OK;
 }
 
-static int read_beside(struct m3_case *c, const char *path, const struct m3_model *model, struct m3_error *error)
+/* The cases of a dump of several sequences. */
+static int read_cases(struct m3_batch *batch, const struct m3_safetensors *file, const struct m3_model *model,
+                      struct m3_error *error)
+{
+    const char *hash = m3_safetensors_metadata(file, "case_sha256");
+    struct m3_parts parts = { 0 };
+    batch->is_several = 1;
+    int status = m3_layout_from_dump(&batch->layout, file, error);
+    if (!status) status = m3_batch_split(&parts, &batch->layout, NULL, file, NULL, error);
+    if (!status) batch->cases = calloc((size_t)batch->layout.count, sizeof *batch->cases);
+    if (!status && !batch->cases) status = m3_fail_memory(error, "sequences", sizeof *batch->cases);
+    for (int64_t b = 0; !status && b < batch->layout.count; b++) {
+        status = m3_case_from_dump(&batch->cases[b], parts.files[b], &model->config, error);
+        m3_case_unshift(&batch->cases[b]);
+    }
+    if (hash && strlen(hash) < sizeof batch->sha256) strcpy(batch->sha256, hash);
+    m3_parts_free(&parts);
+    return status;
+}
+
+static int read_beside(struct m3_batch *batch, const char *path, const struct m3_model *model,
+                       const struct m3_semantics *semantics, struct m3_error *error)
 {
     struct m3_safetensors *file = NULL;
+    struct m3_case one = { 0 };
     int status = m3_safetensors_open(&file, path, error);
-    if (!status) status = m3_case_from_dump(c, file, &model->config, error);
+    if (!status && m3_is_dump_of_several(file)) {
+        status = read_cases(batch, file, model, error);
+        if (!status) status = m3_batch_anchor(batch, semantics->block_anchor, error);
+    } else if (!status) {
+        status = m3_case_from_dump(&one, file, &model->config, error);
+        if (!status) status = m3_batch_of_case(batch, &one, error);
+        m3_case_free(&one);
+    }
     m3_safetensors_close(file);
     return status;
 }
@@ -45,7 +75,7 @@ static int find_input(struct m3_cli_candidate *c, const struct m3_cli_candidate_
 {
     struct m3_error again = { 0 };
     if (names->first_layer == 0) return M3_OK;
-    int status = m3_follow_input(&c->hidden, c->dump, names->first_layer, c->the_case.T, c->model->config.H, error);
+    int status = m3_follow_input(&c->hidden, c->dump, names->first_layer, c->batch.cases[0].T, c->model->config.H, error);
     if (status || c->hidden) return status;
     status = open_model(c, names, 0, &again, error);
     if (status)
@@ -55,25 +85,56 @@ static int find_input(struct m3_cli_candidate *c, const struct m3_cli_candidate_
     return status;
 }
 
+/* A dump of several sequences must be of this model and case, as far as it says. */
+static int check_several(const struct m3_cli_candidate *c, int force, struct m3_error *error)
+{
+    const struct m3_origin_use use = { .verdict = "judged", .force = force, .status = M3_NOT_COMPARABLE };
+    struct m3_origin expected;
+    struct m3_error differences = { 0 };
+    struct m3_case all = c->batch.cases[0];
+    memcpy(all.sha256, c->batch.sha256, sizeof all.sha256);
+    int status = m3_origin_of_model(&expected, c->model, &all, error);
+    if (!status) status = m3_origin_check(c->dump, &expected, &use, &differences, error);
+    m3_error_free(&differences);
+    return status;
+}
+
+static int split(struct m3_cli_candidate *c, int force, struct m3_error *error)
+{
+    const int64_t count = c->batch.layout.count;
+    if (!c->batch.is_several) return m3_batch_drop_ones(&c->dump, c->batch.layout.lengths[0], &c->mapped, error);
+    int status = check_several(c, force, error);
+    const char **hashes = calloc((size_t)count, sizeof *hashes);
+    if (!status && !hashes) status = m3_fail_memory(error, "sequences", (size_t)count * sizeof *hashes);
+    for (int64_t b = 0; !status && b < count; b++) hashes[b] = c->batch.cases[b].sha256;
+    if (!status) status = m3_batch_split(&c->parts, &c->batch.layout, hashes, c->dump, &c->mapped, error);
+    free(hashes);
+    return status;
+}
+
 int m3_cli_candidate_open(struct m3_cli_candidate *c, const struct m3_cli_candidate_names *names,
                           const struct m3_cli_input *input, struct m3_error *notes, struct m3_error *error)
 {
     *c = (struct m3_cli_candidate){ 0 };
-    int status = m3_safetensors_open(&c->dump, names->candidate, error);
-    if (!status) status = m3_profile_open(&c->profile, names->profile, error);
+    int status = m3_profile_open(&c->profile, names->profile, error);
     if (!status) status = open_model(c, names, names->first_layer, notes, error);
-    if (!status && names->map) {
-        const struct m3_map_sizes sizes = m3_map_sizes_of_config(&c->model->config);
-        status = m3_map_put(&c->dump, names->map, &sizes, &c->mapped, error);
-    }
     if (!status) status = m3_cli_input_semantics(&c->semantics, input, &c->model->config, error);
-    if (!status && names->case_beside) status = read_beside(&c->the_case, names->case_beside, c->model, error);
-    else if (!status) status = m3_cli_input_read(&c->the_case, input, &c->model->config, 0, error);
-    if (!status) status = find_input(c, names, error);
+    if (!status && names->case_beside)
+        status = read_beside(&c->batch, names->case_beside, c->model, &c->semantics, error);
+    else if (!status) status = m3_cli_input_read_batch(&c->batch, input, &c->model->config, &c->semantics, 0, error);
+    if (!status) {
+        const struct m3_map_sizes sizes = m3_map_sizes_of_config(&c->model->config);
+        const struct m3_map_files files = { names->candidate, names->map, &sizes, &c->batch.layout };
+        status = m3_map_open_files(&c->dump, &files, &c->mapped, error);
+    }
+    if (!status && c->batch.is_several && names->end_layer != 0)
+        status = m3_fail(error, M3_USAGE, "--layers: got it with a case of several sequences, expected one");
+    if (!status) status = split(c, names->force, error);
+    if (!status && !c->batch.is_several) status = find_input(c, names, error);
     if (!status && m3_ctx_init(&c->ctx, (int)input->threads, M3_LINEAR_BLAS))
         status = m3_fail_memory(error, "threads", 0);
     c->setting = (struct m3_setting){
-        .model = c->model, .semantics = &c->semantics, .the_case = &c->the_case, .profile = c->profile, .ctx = &c->ctx
+        .model = c->model, .semantics = &c->semantics, .the_case = c->batch.cases, .profile = c->profile, .ctx = &c->ctx
     };
     c->setting.part = (struct m3_part){ .first = c->hidden ? names->first_layer : 0,
                                         .judged = names->first_layer,
@@ -87,7 +148,8 @@ void m3_cli_candidate_close(struct m3_cli_candidate *c)
     free(c->hidden);
     m3_error_free(&c->mapped);
     m3_ctx_free(&c->ctx);
-    m3_case_free(&c->the_case);
+    m3_parts_free(&c->parts);
+    m3_batch_free(&c->batch);
     m3_model_close(c->model);
     m3_profile_close(c->profile);
     m3_safetensors_close(c->dump);

@@ -4,13 +4,16 @@
 
 #include "cli/cli.h"
 #include "io/safetensors.h"
+#include "model/files/batch.h"
 #include "model/model.h"
+#include "oracle/batch/split.h"
 #include "oracle/error/recompute.h"
 
 struct m3_cli_candidate_names {
     const char *model, *candidate, *profile, *map;      /* map NULL: the dump has m3ref's names */
     int64_t first_layer, end_layer;                     /* of --layers A:B; end 0: all */
     const char *case_beside;    /* a dump that holds the case with its companions; NULL: the input says which */
+    int force;                  /* the dump may be of another model or case */
 };
 
 struct m3_cli_candidate {
@@ -18,11 +21,12 @@ struct m3_cli_candidate {
     struct m3_model *model;
     struct m3_profile *profile;
     struct m3_semantics semantics;
-    struct m3_case the_case;
+    struct m3_batch batch;
+    struct m3_parts parts;      /* of the dump, if the case is of several sequences */
     struct m3_ctx ctx;
-    struct m3_error mapped;     /* notes of the map */
+    struct m3_error mapped;     /* notes of the map, and of the shapes */
     double *hidden;             /* the input of the first layer, from the dump; NULL: the token ids are */
-    struct m3_setting setting;  /* of all these */
+    struct m3_setting setting;  /* of all these; of several sequences, that of the first */
 };
 
 /* Takes the two names that are left after the options, MODEL CANDIDATE, and checks --row-runs. */

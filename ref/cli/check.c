@@ -27,7 +27,9 @@ static const char help[] =
     "where, by how much, and what to look at, or that nothing is wrong.\n"
     "\n"
     "  MODEL               model directory, as for m3ref run\n"
-    "  CANDIDATE           dump of a run over the case, safetensors or .gz\n"
+    "  CANDIDATE           dump of a run over the case, safetensors or .gz; or, with a map that says how its files fit\n"
+    "                      together, a folder with one for each rank or for each chunk of the rows (SPEC 7.11). A\n"
+    "                      batch may keep its padding (SPEC 7.19)\n"
     "  --case F            the case that was run; --ids, --image and --video may replace it, as for m3ref run. Without\n"
     "                      any of them the case is taken from the file of --truth\n"
     "  --profile NAME|FILE where the candidate may round: {profiles} or a JSON file; help lists them\n"
@@ -256,7 +258,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
                                             .row_runs = a->row_runs,
                                             .progress = m3_cli_progress,
                                             .progress_self = &watch };
-        status = m3_check(&result, &plan, candidate.dump, notes, error);
+        status = m3_check_batch(&result, &plan, &candidate.batch, candidate.dump, &candidate.parts, notes, error);
         if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     }
     if (!status) {

@@ -48,6 +48,7 @@ struct m3_cli_watch {
 };
 void m3_cli_progress(void *watch, const char *part, int64_t layer, int64_t layers);
 /* The options for a pass that commands share: a case file, or ids and pictures; and how the pass is run. */
+struct m3_batch;
 struct m3_case;
 struct m3_config;
 struct m3_engine;
@@ -116,6 +117,9 @@ int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_e
 /* Reads the case and checks it against the model, after p0 cached places, and prints a line for each picture. */
 int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config, int64_t p0,
                       struct m3_error *error);
+/* The same for a case of one sequence or of several, whose blocks are anchored as the reading says. */
+int m3_cli_input_read_batch(struct m3_batch *batch, const struct m3_cli_input *in, const struct m3_config *config,
+                            const struct m3_semantics *semantics, int64_t p0, struct m3_error *error);
 void m3_cli_input_end(struct m3_cli_input *in);
 
 /* Reads "1,2,3", ids below V, into *ids, which the caller frees. */

@@ -1,12 +1,16 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/reports.h"
 #include "cli/strict.h"
 #include "io/new_file.h"
+#include "model/files/origin.h"
+#include "model/semantics.h"
+#include "oracle/batch/several.h"
 #include "oracle/judge/compare.h"
 #include "oracle/judge/rows/envelope.h"
 #include "oracle/map/map.h"
@@ -41,9 +45,10 @@ static const char help[] =
     "                    and bound\n"
     "  --spec PATH       path or address of SPEC.md for the links of the HTML page, instead of the sections in the\n"
     "                    page itself\n"
-    "  --map NAME|FILE   CANDIDATE was written by another program under its own names. NAME is transformers, vllm,\n"
-    "                    sglang or llama_cpp; FILE is JSON that says how to make each tap from the tensors of that\n"
-    "                    program (SPEC 7.11)\n"
+    "  --map NAME|FILE   CANDIDATE was written by another program under its own names, or is a folder with a file for\n"
+    "                    each rank or for each chunk of the rows. NAME is transformers, vllm, sglang or\n"
+    "                    llama_cpp; FILE is JSON that says how to make each tap from the tensors of that program\n"
+    "                    (SPEC 7.11)\n"
     "  --companions FILE read companions from the file that `run --companions` wrote, if REFERENCE itself has none.\n"
     "                    Taps are then judged by the error bounds of their operators (SPEC 7.8)\n"
     "  --envelope FILE   read the file that m3ref envelope wrote for this model, case and profile. Float taps are\n"
@@ -163,6 +168,8 @@ static int write_outputs(struct outputs *outputs, const struct m3_report_subject
 /* The inputs of a comparison. */
 struct inputs {
     struct m3_safetensors *reference, *candidate, *companions;
+    struct m3_layout layout;            /* of several sequences; count 0: there is one */
+    struct m3_parts reference_parts, candidate_parts, companion_parts;
     struct m3_profile *profile;
     struct m3_envelope *envelope;
 };
@@ -174,18 +181,74 @@ static int open_envelope(struct inputs *inputs, const char *path, struct m3_erro
     return m3_envelope_open(&inputs->envelope, path, &origin, inputs->profile, error);
 }
 
+/* A candidate of several sequences must be of the reference's model and case, as far as both say. */
+static int check_several(const struct inputs *inputs, int force, struct m3_error *error)
+{
+    const struct m3_origin expected = m3_origin_of_file(inputs->reference);
+    const struct m3_origin_use use = { .verdict = "compared", .force = force, .status = M3_NOT_COMPARABLE };
+    struct m3_error differences = { 0 };
+    const int status = m3_origin_check(inputs->candidate, &expected, &use, &differences, error);
+    m3_error_free(&differences);
+    return status;
+}
+
+static int split(struct inputs *inputs, const struct arguments *arguments, struct m3_error *notes,
+                 struct m3_error *error)
+{
+    const int64_t count = inputs->layout.count;
+    if (count == 0 && m3_is_dump_of_several(inputs->candidate))
+        return m3_fail(error, M3_NOT_COMPARABLE, "%s: got several sequences, but %s holds one, expected as many",
+                       m3_safetensors_path(inputs->candidate), m3_safetensors_path(inputs->reference));
+    if (count == 0) return m3_batch_drop_ones(&inputs->candidate, m3_batch_longest(inputs->reference), notes, error);
+    if (arguments->envelope != NULL)
+        return m3_fail(error, M3_USAGE,
+                       "--envelope: got it with a reference of several sequences, expected one: an "
+                       "envelope is made of one sequence");
+    const char **hashes = calloc((size_t)count, sizeof *hashes);
+    int status = hashes != NULL ? check_several(inputs, arguments->options.force, error)
+                                : m3_fail_memory(error, "sequences", (size_t)count * sizeof *hashes);
+    if (!status)
+        status = m3_batch_split(&inputs->reference_parts, &inputs->layout, NULL, inputs->reference, notes, error);
+    for (int64_t b = 0; !status && b < count; b++)
+        hashes[b] = m3_safetensors_metadata(inputs->reference_parts.files[b], "case_sha256");
+    if (!status)
+        status = m3_batch_split(&inputs->candidate_parts, &inputs->layout, hashes, inputs->candidate, notes, error);
+    if (!status && inputs->companions != NULL)
+        status = m3_batch_split(&inputs->companion_parts, &inputs->layout, NULL, inputs->companions, notes, error);
+    free(hashes);
+    return status;
+}
+
+static int read_layout(struct inputs *inputs, struct m3_error *error)
+{
+    struct m3_semantics semantics;
+    if (!m3_is_dump_of_several(inputs->reference)) return M3_OK;
+    m3_semantics_read(&semantics, m3_safetensors_metadata(inputs->reference, "semantics"));
+    const int status = m3_layout_from_dump(&inputs->layout, inputs->reference, error);
+    inputs->layout.by_slot = semantics.block_anchor == M3_ANCHOR_SLOT && inputs->layout.slots > 0;
+    return status;
+}
+
+static int open_candidate(struct inputs *inputs, const struct arguments *arguments, struct m3_error *notes,
+                          struct m3_error *error)
+{
+    const struct m3_map_sizes sizes = m3_map_sizes_of_dump(inputs->reference);
+    const struct m3_map_files files = { arguments->candidate, arguments->map, &sizes,
+                                        inputs->layout.count > 0 ? &inputs->layout : NULL };
+    return m3_map_open_files(&inputs->candidate, &files, notes, error);
+}
+
 static int open_inputs(struct inputs *inputs, const struct arguments *arguments, struct m3_error *notes,
                        struct m3_error *error)
 {
     int status = m3_profile_open(&inputs->profile, arguments->profile, error);
     if (status == M3_OK) status = m3_safetensors_open(&inputs->reference, arguments->reference, error);
-    if (status == M3_OK) status = m3_safetensors_open(&inputs->candidate, arguments->candidate, error);
+    if (status == M3_OK) status = read_layout(inputs, error);
+    if (status == M3_OK) status = open_candidate(inputs, arguments, notes, error);
     if (status == M3_OK && arguments->companions != NULL)
         status = m3_safetensors_open(&inputs->companions, arguments->companions, error);
     if (status == M3_OK && arguments->envelope != NULL) status = open_envelope(inputs, arguments->envelope, error);
-    if (status != M3_OK || arguments->map == NULL) return status;
-    const struct m3_map_sizes sizes = m3_map_sizes_of_dump(inputs->reference);
-    return m3_map_put(&inputs->candidate, arguments->map, &sizes, notes, error);
+    return status == M3_OK ? split(inputs, arguments, notes, error) : status;
 }
 
 static int check_paths(const struct arguments *a, const struct outputs *outputs, struct m3_error *error)
@@ -204,6 +267,10 @@ static int check_paths(const struct arguments *a, const struct outputs *outputs,
 
 static void close_inputs(struct inputs *inputs)
 {
+    m3_parts_free(&inputs->reference_parts);
+    m3_parts_free(&inputs->candidate_parts);
+    m3_parts_free(&inputs->companion_parts);
+    m3_layout_free(&inputs->layout);
     m3_safetensors_close(inputs->reference);
     m3_safetensors_close(inputs->candidate);
     m3_safetensors_close(inputs->companions);
@@ -231,13 +298,20 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
 {
     struct m3_comparison result;
     struct m3_compare_options options = arguments->options;
-    const struct m3_decision_sink ledger = { outputs->ledger_lines, m3_ledger_write };
+    struct m3_ledger lines = { outputs->ledger_lines, -1 };
+    const struct m3_decision_sink ledger = { &lines, m3_ledger_write };
+    const struct m3_compared_parts parts = { .reference = &inputs->reference_parts,
+                                             .candidate = &inputs->candidate_parts,
+                                             .companions = &inputs->companion_parts,
+                                             .begin = m3_ledger_begin,
+                                             .self = &lines };
     if (outputs->ledger_lines != NULL) options.decisions = &ledger;
     options.profile = inputs->profile;
     options.profile_text = arguments->profile;
     options.companions = inputs->companions;
     options.envelope = inputs->envelope;
-    int status = m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
+    int status = inputs->layout.count > 0 ? m3_compare_several(&result, &parts, &options, error)
+                                          : m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
     say_next(&result, arguments, inputs);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "model/files/case.h"
+#include "model/files/batch.h"
 #include "model/engine.h"
 #include "model/semantics.h"
 
@@ -194,6 +194,23 @@ int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const st
     m3_case_continue(c, p0);
     return m3_case_check(c, config, in->allow_long, in->case_path ? in->case_path : "--ids",
                          in->case_path ? M3_BAD_INPUT : M3_USAGE, error);
+}
+
+int m3_cli_input_read_batch(struct m3_batch *batch, const struct m3_cli_input *in, const struct m3_config *config,
+                            const struct m3_semantics *semantics, int64_t p0, struct m3_error *error)
+{
+    struct m3_case one = { 0 };
+    *batch = (struct m3_batch){ 0 };
+    int status = in->case_path ? m3_batch_read(batch, in->case_path, config, error) : M3_OK;
+    if (!status && batch->is_several) {
+        status = m3_batch_check(batch, config, in->allow_long, in->case_path, M3_BAD_INPUT, error);
+        return status ? status : m3_batch_anchor(batch, semantics->block_anchor, error);
+    }
+    m3_batch_free(batch);
+    if (!status) status = m3_cli_input_read(&one, in, config, p0, error);
+    if (!status) status = m3_batch_of_case(batch, &one, error);
+    m3_case_free(&one);
+    return status;
 }
 
 void m3_cli_input_end(struct m3_cli_input *in)

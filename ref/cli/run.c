@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "io/temporary.h"
+#include "model/files/batch.h"
 #include "cli/plan.h"
 #include "model/files/cache_file.h"
 #include "model/files/case.h"
@@ -18,6 +20,7 @@
 #include "model/engine.h"
 #include "model/model.h"
 #include "model/plugin.h"
+#include "oracle/batch/join.h"
 #include "oracle/judge/companions_write.h"
 #include "oracle/judge/decisions.h"
 #include "oracle/variants/honest_rows.h"
@@ -33,7 +36,9 @@ static const char help[] =
     "  --case F               read the inputs from a safetensors file. It must hold input_ids [T]. It may hold\n"
     "                         position_ids [T] (default 0, 1, 2, ..); attention_mask [S], 0 for keys that no row\n"
     "                         may attend to; pixel_values [P,C] with image_grid_thw [n,3]; pixel_values_videos\n"
-    "                         with video_grid_thw\n"
+    "                         with video_grid_thw. Several sequences are input_ids [B,T] with attention_mask [B,T],\n"
+    "                         which is 0 for padding, or input_ids [T] with cu_seqlens [B+1], where each begins and\n"
+    "                         the last ends. Each sequence is run alone; the dump holds the rows of all (SPEC 3.5)\n"
     "  --ids 1,2,3            use these token ids; <image> and <video> stand for the model's placeholder ids\n"
     "  --image A.png          add a still picture; may be repeated. Its tokens replace the next image placeholder,\n"
     "                         unless --ids already has one placeholder for each token of the images\n"
@@ -69,7 +74,7 @@ static const char help[] =
     "                         pool=max|lse index_scale=1|rsqrt gate_clamp=upper|both init_blocks=N local_blocks=N\n"
     "                         local_rule=last|own rope_angle=f64|f32 vision_boundary=segment|none\n"
     "                         mtp_handover=pre_norm|post_norm mtp_embed=id|fused mtp_zero_position0=false|true\n"
-    "                         mtp_join=concat|additive jitter=EPS jitter_seed=N\n"
+    "                         mtp_join=concat|additive block_anchor=sequence|slot jitter=EPS jitter_seed=N\n"
     "  --ops LIB[,WORDS]      load a shared library that replaces operators (ref/ops/ops.h); WORDS are passed to it.\n"
     "                         It runs in a process of its own. If an operator crashes, does not return, or writes\n"
     "                         outside its outputs or to its inputs, the message names it, and the status is 70\n"
@@ -358,54 +363,188 @@ static int commit(struct outputs *out, const struct arguments *a, const struct m
     return status;
 }
 
-static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
-                   struct m3_request *request, const char *line, struct m3_error *error)
-{
-    struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
-    struct outputs out = { 0 };
-    struct rusage usage;
-    char after[48] = "";
+/* What a pass printed and measured. */
+struct passed {
+    struct m3_cli_watch watch;
+    int64_t taps;
+    double took;
+};
 
+static int pass(struct passed *p, const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+                struct m3_request *request, const char *line, struct m3_error *error)
+{
+    struct outputs out = { 0 };
     int status = open_outputs(&out, a, model, c, request, line, error);
     if (status) {
         abandon(&out);
         return status;
     }
-    const int64_t taps = out.dump ? m3_dump_taps(out.dump) : 0;
+    p->taps = out.dump ? m3_dump_taps(out.dump) : 0;
     request->progress = m3_cli_progress;
-    request->progress_self = &watch;
-    double start = m3_seconds();
+    request->progress_self = &p->watch;
+    const double start = m3_seconds();
     status = a->input.engine->forward(model, request, error);
-    double took = m3_seconds() - start;
-    if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
+    p->took += m3_seconds() - start;
+    if (p->watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status) abandon(&out);
     else status = commit(&out, a, model, request, error);
-    if (status) return status;
+    return status;
+}
 
+/* `what`: "T 7" */
+static void print_passed(const struct passed *p, const struct arguments *a, const char *what)
+{
+    struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    if (c->p0) snprintf(after, sizeof after, " after %" PRId64 " cached", c->p0);
-    printf("run:   T %" PRId64 "%s, %s, linear %s, %" PRId64
-           " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
+    printf("run:   %s, %s, linear %s, %" PRId64 " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
            "files\n",
-           c->T, after, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
-           a->input.threads, took, (double)watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
-    if (a->dump) printf("dump:  %" PRId64 " tap%s in %s\n", taps, taps == 1 ? "" : "s", a->dump);
+           what, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
+           a->input.threads, p->took, (double)p->watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
+    if (a->dump) printf("dump:  %" PRId64 " tap%s in %s\n", p->taps, p->taps == 1 ? "" : "s", a->dump);
     if (a->bounds || a->companions) printf("       with companions in %s\n", a->companions ? a->companions : a->dump);
+}
+
+static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+                   struct m3_request *request, const char *line, struct m3_error *error)
+{
+    struct passed p = { .watch = { 0, isatty(STDERR_FILENO) } };
+    char what[80];
+    int status = pass(&p, a, model, c, request, line, error);
+    if (status) return status;
+    snprintf(what, sizeof what, "T %" PRId64, c->T);
+    if (c->p0) snprintf(what, sizeof what, "T %" PRId64 " after %" PRId64 " cached", c->T, c->p0);
+    print_passed(&p, a, what);
     if (a->cache_out)
         printf("cache: %" PRId64 " token%s in %s\n", m3_cache_length(request->cache, M3_CACHE_MAIN),
                m3_cache_length(request->cache, M3_CACHE_MAIN) == 1 ? "" : "s", a->cache_out);
     return M3_OK;
 }
 
+/* What a pass over a case needs besides the options. */
+static struct m3_request request_of(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+                                    const struct m3_semantics *semantics, double *logits)
+{
+    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen };
+    request.shift = c->shift;
+    request.first_layer = a->first_layer;
+    request.end_layer = a->end_layer < 0 ? model->config.layers : a->end_layer;
+    request.semantics = semantics;
+    request.linear = a->input.linear;
+    request.threads = (int)a->input.threads;
+    request.replacement = m3_cli_ops_replacement(&a->input.ops);
+    request.logits = logits;
+    request.logit_rows = 1;
+    if (c->pictures.P > 0) request.pictures = &c->pictures;
+    return request;
+}
+
+/* ---- several sequences: each is run alone, into a file without a name, and the files are then joined */
+
+static int refuse_several(const struct arguments *a, struct m3_error *error)
+{
+    const char *const options[][2] = { { "--cache-in", a->cache_in },
+                                       { "--cache-out", a->cache_out },
+                                       { "--hidden", a->hidden },
+                                       { "--decisions", a->decisions } };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i][1])
+            return m3_fail(error, M3_USAGE,
+                           "%s: got it with a case of several sequences, expected one: its file is of "
+                           "one sequence",
+                           options[i][0]);
+    return M3_OK;
+}
+
+/* The files of the sequences, which have no names. */
+struct each {
+    struct m3_safetensors **dumps, **companions;        /* [count] */
+};
+
+static int run_sequence(struct each *each, struct passed *p, const struct arguments *a, const struct m3_model *model,
+                        const struct m3_batch *batch, int64_t b, const struct m3_semantics *semantics, double *logits,
+                        const char *line, struct m3_error *error)
+{
+    struct arguments own = *a;
+    const struct m3_case *c = &batch->cases[b];
+    struct m3_request request = request_of(a, model, c, semantics, logits);
+    struct m3_nameless dump = { .fd = -1 }, companions = { .fd = -1 };
+    int status = a->dump ? m3_temporary_nameless(&dump, NULL, error) : M3_OK;
+    if (!status && a->companions) status = m3_temporary_nameless(&companions, NULL, error);
+    own.dump = a->dump ? dump.path : NULL;
+    own.companions = a->companions ? companions.path : NULL;
+    if (!status) status = pass(p, &own, model, c, &request, line, error);
+    if (!status && a->dump) status = m3_safetensors_open(&each->dumps[b], dump.path, error);
+    if (!status && a->companions) status = m3_safetensors_open(&each->companions[b], companions.path, error);
+    if (a->dump) m3_nameless_close(&dump);
+    if (a->companions && companions.fd >= 0) m3_nameless_close(&companions);
+    if (status || request.end_layer < model->config.layers || a->top == 0) return status;
+    printf("sequence %" PRId64 ", T %" PRId64 ", ", b, c->T);
+    print_next(logits, model->config.V, a->top);
+    return M3_OK;
+}
+
+static void close_each(struct each *each, int64_t count)
+{
+    for (int64_t b = 0; each->dumps && b < count; b++) m3_safetensors_close(each->dumps[b]);
+    for (int64_t b = 0; each->companions && b < count; b++) m3_safetensors_close(each->companions[b]);
+    free(each->dumps);
+    free(each->companions);
+}
+
+static int run_several(const struct arguments *a, const struct m3_model *model, const struct m3_batch *batch,
+                       const struct m3_semantics *semantics, double *logits, const char *line, struct m3_error *error)
+{
+    const int64_t count = batch->layout.count;
+    struct passed p = { .watch = { 0, isatty(STDERR_FILENO) } };
+    struct each each = { 0 };
+    int64_t tokens = 0;
+    char what[120];
+    int status = refuse_several(a, error);
+    if (!status) status = check_paths(a, model, error);
+    each.dumps = calloc((size_t)count, sizeof *each.dumps);
+    each.companions = calloc((size_t)count, sizeof *each.companions);
+    if (!status && (!each.dumps || !each.companions))
+        status = m3_fail_memory(error, "sequences", (size_t)count * sizeof *each.dumps);
+    for (int64_t b = 0; !status && b < count; b++) {
+        tokens += batch->layout.lengths[b];
+        status = run_sequence(&each, &p, a, model, batch, b, semantics, logits, line, error);
+    }
+    if (!status && a->companions) status = m3_batch_join(a->companions, batch, each.companions, error);
+    if (!status && a->dump) status = m3_batch_join(a->dump, batch, each.dumps, error);
+    close_each(&each, count);
+    if (status) return status;
+    snprintf(what, sizeof what, "%" PRId64 " sequences, %" PRId64 " tokens", count, tokens);
+    print_passed(&p, a, what);
+    return M3_OK;
+}
+
+static int run_one(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+                   const struct m3_semantics *semantics, struct m3_cache *cache, double *logits, const char *line,
+                   struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_request request = request_of(a, model, c, semantics, logits);
+    struct m3_decisions *decisions = NULL;
+    void *hidden = NULL;
+    int status = a->hidden ? read_hidden(&hidden, a, model, c, error) : M3_OK;
+    if (!status && a->decisions)
+        status = m3_decisions_open(&decisions, a->decisions, model, c, a->input.engine, notes, error);
+    request.hidden = hidden;
+    request.cache = cache;
+    if (!status && decisions) request.force = m3_decisions_force(decisions);
+    if (!status) status = forward(a, model, c, &request, line, error);
+    if (!status && request.end_layer == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
+    free(hidden);
+    m3_decisions_close(decisions);
+    return status;
+}
+
 static int run(struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
-    struct m3_case c = { 0 };
+    struct m3_batch batch = { 0 };
     struct m3_semantics semantics = { 0 };
     struct m3_cache *cache = NULL;
-    struct m3_decisions *decisions = NULL;
     double *logits = NULL;
-    void *hidden = NULL;
 
     int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
     if (!status) status = m3_model_open(&model, a->model, notes, error);
@@ -415,36 +554,18 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
         status = m3_cache_new(&cache, model, a->input.engine->real_bytes, error);
     if (!status && a->cache_in) status = m3_cache_load(cache, a->cache_in, model, a->input.engine, &semantics, error);
     int64_t p0 = cache && !status ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
-    if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, p0, error);
-    int64_t end = !status && a->end_layer < 0 ? model->config.layers : a->end_layer;
-    if (!status && end > model->config.layers)
-        status = m3_fail(error, M3_USAGE, "--layers: got end %" PRId64 ", expected at most %" PRId64, end,
+    if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, p0, error);
+    if (!status && a->end_layer > model->config.layers)
+        status = m3_fail(error, M3_USAGE, "--layers: got end %" PRId64 ", expected at most %" PRId64, a->end_layer,
                          model->config.layers);
-    if (!status && a->hidden) status = read_hidden(&hidden, a, model, &c, error);
-    if (!status && a->decisions)
-        status = m3_decisions_open(&decisions, a->decisions, model, &c, a->input.engine, notes, error);
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
         status = m3_fail_memory(error, "the logits", (size_t)model->config.V * sizeof *logits);
-
-    /* clang-format off */
-    if (!status) {
-        struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .seen = c.seen,
-                                      .first_layer = a->first_layer, .end_layer = end, .hidden = hidden,
-                                      .semantics = &semantics, .linear = a->input.linear,
-                                      .threads = (int)a->input.threads,
-                                      .replacement = m3_cli_ops_replacement(&a->input.ops), .logits = logits,
-                                      .logit_rows = 1, .cache = cache };
-        if (c.pictures.P > 0) request.pictures = &c.pictures;
-        if (decisions) request.force = m3_decisions_force(decisions);
-        status = forward(a, model, &c, &request, line, error);
-        if (!status && end == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
-    }
+    if (!status)
+        status = batch.is_several ? run_several(a, model, &batch, &semantics, logits, line, error)
+                                  : run_one(a, model, &batch.cases[0], &semantics, cache, logits, line, notes, error);
     free(logits);
-    /* clang-format on */
-    free(hidden);
-    m3_decisions_close(decisions);
     m3_cache_free(cache);
-    m3_case_free(&c);
+    m3_batch_free(&batch);
     m3_model_close(model);
     return status;
 }

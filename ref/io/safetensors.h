@@ -40,8 +40,22 @@ int64_t m3_safetensors_count(const struct m3_safetensors *file);
 const struct m3_tensor *m3_safetensors_at(const struct m3_safetensors *file, int64_t index);
 const struct m3_tensor *m3_safetensors_find(const struct m3_safetensors *file, const char *name);   /* NULL: none */
 const char *m3_safetensors_metadata(const struct m3_safetensors *file, const char *key);            /* NULL: none */
+/* The key of a metadata string after `key`; NULL: the first; NULL at the end. */
+const char *m3_safetensors_next_key(const struct m3_safetensors *file, const char *key);
 /* The header as stored, for hashing: 8 length bytes, then the JSON text. */
 const void *m3_safetensors_header(const struct m3_safetensors *file, uint64_t *bytes);
+
+/* A file in memory: its tensors lie in other open files, which must stay open longer, or in memory of its own. `path`
+ * is its name in messages. Every call may fail with M3_INTERNAL; close it in any case. It can be used when it is
+ * complete; a name that was added twice is then an error. */
+int m3_safetensors_make(struct m3_safetensors **file, const char *path, struct m3_error *error);
+int m3_safetensors_add(struct m3_safetensors *file, const char *name, enum m3_dtype dtype, int rank,
+                       const int64_t *shape, const void *data, struct m3_error *error);
+void *m3_safetensors_memory(struct m3_safetensors *file, uint64_t bytes, struct m3_error *error);      /* zeros */
+int m3_safetensors_state(struct m3_safetensors *file, const char *key, const char *value, struct m3_error *error);
+int m3_safetensors_complete(struct m3_safetensors *file, struct m3_error *error);
+/* Closes `other`, in which tensors of the file lie, with it. */
+void m3_safetensors_keep(struct m3_safetensors *file, struct m3_safetensors *other);
 
 /* Tell the system that these bytes of an open file are needed soon, or not at present; they can always be read again,
  * also those of a ".gz". Only whole pages are released. These are hints and never fail. */

@@ -11,18 +11,9 @@
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/open.h"
+#include "io/private/safetensors.h"
 
 static const uint64_t max_json_bytes = 100000000;   /* the limit of the format */
-
-struct m3_safetensors {
-    char *path;
-    const unsigned char *bytes;     /* the whole file: length, JSON, data */
-    uint64_t size, json_bytes;
-    json_t *json;                   /* owns the names and metadata strings */
-    struct m3_tensor *tensors;      /* in the order of their data */
-    struct m3_tensor **by_name;
-    int64_t count;
-};
 
 static int fail_tensor(const struct m3_safetensors *file, const char *name, const char *what, struct m3_error *error)
 {
@@ -172,7 +163,7 @@ static int by_data(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-static int by_name(const void *left, const void *right)
+int m3_safetensors_by_name(const void *left, const void *right)
 {
     const struct m3_tensor *const *a = left, *const *b = right;
     return strcmp((*a)->name, (*b)->name);
@@ -221,7 +212,7 @@ static int parse_tensors(struct m3_safetensors *file, struct m3_error *error)
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, by_data);
     status = check_cover(file, error);
     for (int64_t i = 0; i < file->count; i++) file->by_name[i] = &file->tensors[i];
-    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, by_name);
+    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, m3_safetensors_by_name);
     return status;
 }
 
@@ -251,6 +242,8 @@ void m3_safetensors_close(struct m3_safetensors *file)
 {
     if (!file) return;
     if (file->bytes) munmap((void *)file->bytes, file->size);
+    m3_safetensors_free_memory(file);
+    m3_safetensors_close(file->kept);
     json_decref(file->json);
     free(file->tensors);
     free(file->by_name);
@@ -270,13 +263,21 @@ const struct m3_tensor *m3_safetensors_at(const struct m3_safetensors *file, int
 const struct m3_tensor *m3_safetensors_find(const struct m3_safetensors *file, const char *name)
 {
     const struct m3_tensor key = { .name = name }, *wanted = &key;
-    struct m3_tensor **found = bsearch(&wanted, file->by_name, (size_t)file->count, sizeof *file->by_name, by_name);
+    struct m3_tensor **found =
+        bsearch(&wanted, file->by_name, (size_t)file->count, sizeof *file->by_name, m3_safetensors_by_name);
     return found ? *found : NULL;
 }
 
 const char *m3_safetensors_metadata(const struct m3_safetensors *file, const char *key)
 {
     return json_string_value(json_object_get(json_object_get(file->json, "__metadata__"), key));
+}
+
+const char *m3_safetensors_next_key(const struct m3_safetensors *file, const char *key)
+{
+    json_t *all = json_object_get(file->json, "__metadata__");
+    void *at = key ? json_object_iter_next(all, json_object_iter_at(all, key)) : json_object_iter(all);
+    return at ? json_object_iter_key(at) : NULL;
 }
 
 const void *m3_safetensors_header(const struct m3_safetensors *file, uint64_t *bytes)

@@ -1,6 +1,7 @@
 #include "model/activations.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/minmax.h"
 
@@ -31,13 +32,22 @@ void m3_activations_make(struct m3_pass *f, struct m3_activations *a)
     if (!f->cache) m3_activations_keys(f, a);
 }
 
+/* Room for the keys of the rows, after zeros for places without a token. */
+static real *keys(struct m3_pass *f, int64_t width)
+{
+    const int64_t shift = f->request->shift;
+    real *memory = m3_pass_need(f, shift + f->rows, width, sizeof(real));
+    if (memory) memset(memory, 0, (size_t)(shift * width) * sizeof(real));
+    return memory;
+}
+
 void m3_activations_keys(struct m3_pass *f, struct m3_activations *a)
 {
     const struct m3_config *c = f->config;
     if (a->k) return;
-    a->k = m3_pass_need(f, f->rows, c->G * c->D, sizeof(real));
-    a->v = m3_pass_need(f, f->rows, c->G * c->D, sizeof(real));
-    a->index_k = m3_pass_need(f, f->rows, c->X, sizeof(real));
+    a->k = keys(f, c->G * c->D);
+    a->v = keys(f, c->G * c->D);
+    a->index_k = keys(f, c->X);
 }
 
 void m3_activations_free(struct m3_activations *a)

@@ -44,7 +44,9 @@ struct m3_request {
     const int32_t *ids;                     /* [T] */
     const int64_t *positions;               /* [T] */
     int64_t T;
-    const unsigned char *seen;              /* [cached places + T] 0: no row sees that place; or NULL: all are seen */
+    const unsigned char *seen;              /* [places before + T] 0: no row sees that place; or NULL: all are seen */
+    int64_t shift;                          /* places before the rows that hold no token and that no row sees, so that
+                                             * blocks begin earlier (block_anchor); only without a cache */
     const struct m3_pictures *pictures;     /* their features replace the placeholders in ids; or NULL */
     int64_t first_layer, end_layer;         /* [first, end); the head runs if end is the number of layers */
     const void *hidden; /* [T,H] of `real`: input of first_layer, if that is not 0; otherwise NULL */

@@ -28,6 +28,11 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
     if (r->cache && (r->first_layer > 0 || r->end_layer < c->layers))
         return m3_fail(error, M3_USAGE,
                        "request: got some layers and a cache, expected all layers, because the cache holds all");
+    if (r->shift < 0 || (r->shift > 0 && (r->cache || !r->seen)))
+        return m3_fail(error, M3_USAGE,
+                       "request: got %" PRId64 " places without a token, %s, expected none with a cache, and a mask "
+                       "that hides them",
+                       r->shift, r->cache ? "and a cache" : "and no mask");
     if (r->logits && (r->logit_rows < 1 || r->logit_rows > r->T))
         return m3_fail(error, M3_USAGE, "request: got %" PRId64 " rows of logits, expected 1 to %" PRId64,
                        r->logit_rows, r->T);

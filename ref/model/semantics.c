@@ -30,6 +30,7 @@ static const struct field fields[] = {
     { "mtp_embed", offsetof(struct m3_semantics, mtp_embed), { "id", "fused" }, 0 },
     { "mtp_zero_position0", offsetof(struct m3_semantics, mtp_zero_position0), { "false", "true" }, 0 },
     { "mtp_join", offsetof(struct m3_semantics, mtp_join), { "concat", "additive" }, 0 },
+    { "block_anchor", offsetof(struct m3_semantics, block_anchor), { "sequence", "slot" }, 0 },
     { "jitter", offsetof(struct m3_semantics, jitter), { "" }, 0 },
     { "jitter_seed", offsetof(struct m3_semantics, jitter_seed), { NULL }, 0 },
 };
@@ -100,7 +101,7 @@ int m3_semantics_set(struct m3_semantics *semantics, const char *assignment, str
     return m3_fail(error, M3_USAGE,
                    "--set: got the field %.*s, expected one of selection, pool, index_scale, gate_clamp, "
                    "init_blocks, local_blocks, local_rule, rope_angle, vision_boundary, mtp_handover, mtp_embed, "
-                   "mtp_zero_position0, mtp_join, jitter, jitter_seed",
+                   "mtp_zero_position0, mtp_join, block_anchor, jitter, jitter_seed",
                    (int)(equals - assignment), assignment);
 }
 

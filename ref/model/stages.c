@@ -191,7 +191,7 @@ void jitter(struct m3_pass *f, int tap, real *y, const real *x)
     if (f->status || s->jitter == 0) return;
     m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, f->layer);
     m3_pass_done(f, tap, y,
-                 f->ops.jitter(&f->ctx, y, x, f->rows, f->config->H, f->p0, s->jitter,
+                 f->ops.jitter(&f->ctx, y, x, f->rows, f->config->H, f->p0 - f->request->shift, s->jitter,
                                m3_draw_key((uint64_t)s->jitter_seed, name)));
 }
 

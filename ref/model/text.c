@@ -63,7 +63,7 @@ void m3_text_forward(struct m3_pass *f, const real *features)
     struct m3_activations a = { 0 };
     struct m3_cache *cache = f->cache = f->request->cache;
     f->rows = f->request->T;
-    f->p0 = cache ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
+    f->p0 = cache ? m3_cache_length(cache, M3_CACHE_MAIN) : f->request->shift;
     if (cache) f->status = m3_cache_reserve(cache, M3_CACHE_MAIN, f->p0 + f->rows, f->error);
     m3_activations_make(f, &a);
     if (!f->status) run(f, &a, features);

@@ -6,14 +6,24 @@
 
 #include "base/sha256.h"
 #include "io/safetensors.h"
+#include "model/files/batch.h"
 
-/* Hashes one tensor: name, a zero byte, rank and dims as u64, values as I64, little-endian. `width` 0: rank 1. */
+void m3_case_hash_tensor(struct m3_sha256 *hash, const char *name, const int64_t *values, int rank,
+                         const int64_t *shape)
+{
+    const uint64_t width = (uint64_t)rank;
+    int64_t count = 1;
+    m3_sha256_add(hash, name, strlen(name) + 1);
+    m3_sha256_add(hash, &width, sizeof width);
+    m3_sha256_add(hash, shape, (size_t)rank * sizeof *shape);
+    for (int i = 0; i < rank; i++) count *= shape[i];
+    m3_sha256_add(hash, values, (size_t)count * sizeof *values);
+}
+
+/* `width` 0: rank 1. */
 static void hash_tensor(struct m3_sha256 *hash, const char *name, const int64_t *values, int64_t rows, int64_t width)
 {
-    const uint64_t rank_and_dims[3] = { width ? 2 : 1, (uint64_t)rows, (uint64_t)width };
-    m3_sha256_add(hash, name, strlen(name) + 1);
-    m3_sha256_add(hash, rank_and_dims, (width ? 3 : 2) * sizeof *rank_and_dims);
-    m3_sha256_add(hash, values, (size_t)(rows * (width ? width : 1)) * sizeof *values);
+    m3_case_hash_tensor(hash, name, values, width ? 2 : 1, (const int64_t[]){ rows, width });
 }
 
 /* Hashes the tensors that the case has, in byte order of their names. Pixels are not hashed. */
@@ -47,6 +57,13 @@ static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions,
     }
     c->has_positions = positions != NULL;
     return hash_case(c, ids, mask, positions != NULL, error);
+}
+
+int m3_case_from_values(struct m3_case *c, const int64_t *ids, const int64_t *positions, int64_t T,
+                        struct m3_error *error)
+{
+    memset(c, 0, sizeof *c);
+    return fill(c, ids, positions, NULL, T, error);
 }
 
 static int64_t occurrences(const int64_t *ids, int64_t T, int64_t id)
@@ -209,6 +226,11 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
 
     if (!id_tensor)
         status = m3_fail(error, M3_BAD_INPUT, "%s: input_ids: got no such tensor, expected I32 or I64 [T]", path);
+    if (!status && m3_is_batch(file))
+        status = m3_fail(error, M3_BAD_INPUT,
+                         "%s: input_ids: got several sequences, expected one, [T]: only run, compare, blame and check "
+                         "take several",
+                         path);
     if (!status) status = refuse_unsupported(file, path, error);
     if (!status) status = read_vector(&ids, &T, id_tensor, path, error);
     if (!status && position_tensor) status = read_vector(&positions, &T, position_tensor, path, error);
@@ -274,13 +296,15 @@ int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, cons
                       struct m3_error *error)
 {
     const char *path = m3_safetensors_path(file), *cached = m3_safetensors_metadata(file, "case.cached");
+    const char *shift = m3_safetensors_metadata(file, "case.shift");
     const char *sha256 = m3_safetensors_metadata(file, "case_sha256");
     int64_t *ids, *positions = NULL, *mask = NULL, T, rows;
     char *end = "";
     memset(c, 0, sizeof *c);
     c->p0 = cached ? strtoll(cached, &end, 10) : 0;
+    c->shift = shift ? strtoll(shift, NULL, 10) : 0;
     int status = read_beside(&ids, &T, file, "case.input_ids", 1, 0, error);
-    if (!status && (!ids || *end || c->p0 < 0))
+    if (!status && (!ids || *end || c->p0 < 0 || c->shift < 0 || c->shift > c->p0))
         status = m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected case.input_ids and a number of cached places", path,
                          ids ? cached : "no case.input_ids");
     if (!status) status = read_beside(&positions, &rows, file, "case.position_ids", 1, 0, error);
@@ -302,6 +326,27 @@ void m3_case_continue(struct m3_case *c, int64_t p0)
 {
     c->p0 = p0;
     for (int64_t t = 0; t < c->T && !c->has_positions; t++) c->positions[t] += p0;
+}
+
+int m3_case_shift(struct m3_case *c, int64_t shift, struct m3_error *error)
+{
+    if (shift == 0) return M3_OK;
+    const size_t places = (size_t)(shift + c->T);
+    c->seen = malloc(places);
+    if (!c->seen) return m3_fail_memory(error, "the mask", places);
+    memset(c->seen, 0, (size_t)shift);
+    memset(c->seen + shift, 1, (size_t)c->T);
+    c->places = shift + c->T;
+    c->p0 = c->shift = shift;
+    return M3_OK;
+}
+
+void m3_case_unshift(struct m3_case *c)
+{
+    if (c->shift == 0) return;
+    free(c->seen);
+    c->seen = NULL;
+    c->places = c->p0 = c->shift = 0;
 }
 
 /* There must be as many placeholders as the pictures of one kind have tokens. */
@@ -350,7 +395,7 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                            "%s: token %" PRId64 ": got position %" PRId64 ", expected at most 2^53: beyond that, "
                            "neighbours have the same angle",
                            source, t, c->positions[t]);
-        int64_t place = c->p0 + t;
+        int64_t place = c->p0 - c->shift + t;
         if (!allow_long && (place >= config->max_positions || c->positions[t] >= config->max_positions))
             return m3_fail(error, status,
                            "%s: token %" PRId64 ": got position %" PRId64 ", expected below "
@@ -362,7 +407,7 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
 
 int64_t m3_case_reach(const struct m3_case *c)
 {
-    int64_t place = c->p0 + c->T - 1, position = c->positions[c->T - 1];
+    int64_t place = c->p0 - c->shift + c->T - 1, position = c->positions[c->T - 1];
     return place > position ? place : position;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/sha256.h"
 #include "base/status.h"
 #include "io/config.h"
 #include "io/safetensors.h"
@@ -12,7 +13,8 @@
 struct m3_case {
     int64_t T;
     int32_t *ids;               /* [T] */
-    int64_t p0;                 /* places before token 0: 0 until m3_case_continue sets it */
+    int64_t p0;                 /* places before token 0: 0 until m3_case_continue or m3_case_shift sets it */
+    int64_t shift;              /* of those, places that hold no token and that no row sees (block_anchor=slot) */
     int64_t *positions;         /* [T]; only RoPE uses them */
     int has_positions;          /* the file gave them */
     unsigned char *seen;        /* [places] 0: no row sees that place; NULL: the case has no mask */
@@ -30,11 +32,20 @@ int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *co
  * input_ids [T] and grids. */
 int m3_case_from_ids(struct m3_case *c, const int64_t *ids, int64_t T, struct m3_pictures *pictures,
                      const struct m3_config *config, struct m3_error *error);
+/* Makes the case of one sequence of several; positions NULL: 0 .. T-1. */
+int m3_case_from_values(struct m3_case *c, const int64_t *ids, const int64_t *positions, int64_t T,
+                        struct m3_error *error);
+/* Adds a tensor to the hash of a case: name, a zero byte, rank and dims as u64, values as I64, little-endian. */
+void m3_case_hash_tensor(struct m3_sha256 *hash, const char *name, const int64_t *values, int rank,
+                         const int64_t *shape);
 /* Reads the case of a dump from the tensors stored with its taps (case.*): grids without pixels. */
 int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, const struct m3_config *config,
                       struct m3_error *error);
 /* Places the case after p0 cached places: positions that the file did not state begin at p0. */
 void m3_case_continue(struct m3_case *c, int64_t p0);
+/* Puts `shift` places without a token before the case, which has none before it and hides none. M3_INTERNAL. */
+int m3_case_shift(struct m3_case *c, int64_t shift, struct m3_error *error);
+void m3_case_unshift(struct m3_case *c);
 /* Checks that ids are inside the vocabulary, that a mask covers every place, that there are as many placeholders as
  * the pictures have tokens, and that places and positions are below max_position_embeddings unless allow_long.
  * `source` names the file or flag; `status` is returned for an error in the case. */

@@ -12,7 +12,7 @@ struct m3_dump {
     const struct m3_model *model;
     const struct m3_config *config;
     const struct m3_pictures *pictures;     /* NULL: none */
-    int64_t T, p0, modules, taps;           /* p0: cached places; modules: MTP modules whose taps it has */
+    int64_t T, p0, shift, modules, taps;    /* p0: cached places; modules: MTP modules whose taps it has */
     struct bias {
         const struct m3_weight *of;
         int64_t index;                      /* in the file */
@@ -27,7 +27,7 @@ static int64_t size_of(const struct m3_dump *d, char letter, int64_t layer)
     const struct m3_vision_config *v = &d->config->vision;
     switch (letter) {
     case 'T': return m3_layer_rows(layer, d->T);
-    case 'B': return (d->p0 + m3_layer_rows(layer, d->T) + d->config->block - 1) / d->config->block;
+    case 'B': return (d->p0 + d->shift + m3_layer_rows(layer, d->T) + d->config->block - 1) / d->config->block;
     case 'P': return d->pictures->P;
     case 'M': return m3_merged(d->pictures->P, v);
     case 'O': return d->pictures->images + d->pictures->videos;
@@ -199,6 +199,7 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
     d->pictures = request->pictures;
     d->T = c->T;
     d->p0 = request->cache ? m3_cache_length(request->cache, M3_CACHE_MAIN) : 0;
+    d->shift = request->shift;
     d->modules = m3_request_modules(model, request);
     d->additive = request->semantics->mtp_join == M3_MTP_ADDITIVE;
     d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;

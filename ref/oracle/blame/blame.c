@@ -410,5 +410,7 @@ void m3_blame_free(struct m3_blame *result)
     free(result->missing_taps);
     m3_logits_free(result->logits);
     m3_error_free(&result->notes);
+    for (int64_t b = 0; b < result->part_count; b++) m3_blame_free(&result->parts[b]);
+    free(result->parts);
     *result = (struct m3_blame){ 0 };
 }

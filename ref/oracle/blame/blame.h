@@ -26,6 +26,7 @@ struct m3_blamed {
     const char *operator;           /* static: "rope" */
     const char *section;            /* static: the heading of SPEC.md that describes it */
     enum m3_verdict verdict;
+    int64_t in_sequence;            /* as in struct m3_stage */
     char note[192];                 /* why not judged, what is wrong with a selection; or empty */
     int rank;                       /* of `index`; 0: there is no place */
     int64_t index[M3_MAX_RANK];     /* the first is the row's number in the sequence */
@@ -77,6 +78,8 @@ struct m3_blame {
     int64_t extra; /* the latter */
     char explained_by[32]; /* the word of a profile with which every tap that does not pass would; or "" */
     const char *mistake; /* the id of the first known mistake that explains a tap; NULL: none */
+    struct m3_blame *parts; /* [part_count] of each sequence (batch/several.h); NULL: there is one sequence */
+    int64_t part_count;
 };
 
 struct m3_blame_options {

@@ -68,6 +68,7 @@ static int run(struct m3_blaming *b)
     struct m3_sink sink = { b, wants, write_rows };
     /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
+                                  .shift = c->shift,
                                   .first_layer = s->part.first, .hidden = s->part.hidden,
                                   .end_layer = m3_setting_end(s), .semantics = s->semantics,
                                   .linear = s->ctx->linear, .threads = s->ctx->threads, .sink = &sink,

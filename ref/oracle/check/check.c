@@ -31,7 +31,11 @@ static int make_truth(struct m3_check *check, const struct m3_check_plan *plan, 
         .first_layer = s->part.first, .end_layer = s->part.end, .hidden = s->part.hidden,
     };
     /* clang-format on */
-    return m3_truth_open(&check->truth, &truth, plan->truth, notes, error);
+    int fits = 0;
+    const int status = plan->kept ? m3_truth_fits(&fits, plan->kept, &truth, error) : M3_OK;
+    if (status || !fits) return status ? status : m3_truth_open(&check->truth, &truth, plan->truth, notes, error);
+    check->truth = (struct m3_truth){ .kept = plan->kept, .reused = 1 };
+    return M3_OK;
 }
 
 /* ---- one verdict of the two */
@@ -67,10 +71,10 @@ static const struct m3_blamed *first_wrong(const struct m3_blame *blame)
     return NULL;
 }
 
-static void settle(struct m3_check *check)
+void m3_check_settle(struct m3_check *check)
 {
     struct m3_blame *blame = &check->blame;
-    for (int64_t i = 0; i < blame->count; i++) fill_in(check, &blame->taps[i]);
+    for (int64_t i = 0; i < blame->count && !check->parts; i++) fill_in(check, &blame->taps[i]);
     blame->culprit = first_wrong(blame);
     const struct m3_tally tally = { .judged = blame->judged,
                                     .failed = blame->failed,
@@ -127,7 +131,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     if (!status) status = m3_part_taps(&taps, plan->setting, error);
     if (status) return status;
     how.taps = taps;
-    status = m3_compare(&check->comparison, check->truth.file, candidate, &how, &compared);
+    status = m3_compare(&check->comparison, m3_truth_file(&check->truth), candidate, &how, &compared);
     free(taps);
     if (status && status != M3_NOT_COMPARABLE && compared.text)
         m3_fail(error, status, "%.*s", (int)strcspn(compared.text, "\n"), compared.text);
@@ -137,7 +141,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     if (status) return status;
     say_part(check, plan);
     check->blamed = check->blame.culprit;
-    settle(check);
+    m3_check_settle(check);
     check->mistake = check->blame.culprit && check->blame.culprit->mistake ? check->blame.culprit->mistake->id : NULL;
     snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
     if (check->blame.culprit && check->blame.culprit == check->blamed && !check->profile_word[0])
@@ -151,5 +155,9 @@ void m3_check_free(struct m3_check *check)
     m3_truth_close(&check->truth);
     m3_comparison_free(&check->comparison);
     m3_blame_free(&check->blame);
+    for (int64_t b = 0; b < check->part_count; b++) m3_check_free(&check->parts[b]);
+    free(check->parts);
+    m3_parts_free(&check->kept_parts);
+    m3_safetensors_close(check->kept_file);
     *check = (struct m3_check){ 0 };
 }

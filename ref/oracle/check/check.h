@@ -4,6 +4,7 @@
 #define M3_ORACLE_CHECK_CHECK_H
 
 #include "oracle/blame/blame.h"
+#include "oracle/batch/split.h"
 #include "oracle/check/truth.h"
 
 struct m3_check_plan {
@@ -11,6 +12,7 @@ struct m3_check_plan {
     const char *candidate_name;         /* as the user gave it */
     const char *profile;                /* the text that names setting->profile */
     const char *truth;                  /* where the truth is kept; NULL: nowhere */
+    const struct m3_safetensors *kept;  /* one that was kept; NULL: none */
     int64_t row_runs;                   /* of honest implementations; -1: as many as the profile needs */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);
     void *progress_self;
@@ -28,6 +30,10 @@ struct m3_check {
     const char *mistake;                /* id of the known mistake that explains the culprit, or NULL */
     char reading[64];                   /* "selection=shared": by this reading nothing is wrong; or "" */
     char profile_word[32];              /* "tp8": with this word nothing is wrong; or "" */
+    struct m3_check *parts;             /* [part_count] of each sequence; NULL: there is one */
+    int64_t part_count;
+    struct m3_parts kept_parts;         /* of the truth that was kept for several sequences, in kept_file */
+    struct m3_safetensors *kept_file;
     char sentence[1200];                /* what is wrong, where, how surely, what to look at; or that nothing is */
 };
 
@@ -35,6 +41,11 @@ struct m3_check {
  * case. */
 int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
              struct m3_error *notes, struct m3_error *error);
+/* The same for a case of one sequence, or of several: `parts` of the candidate are then the sequences. Of several, each
+ * is checked alone, and the verdict is that of all. */
+int m3_check_batch(struct m3_check *check, const struct m3_check_plan *plan, struct m3_batch *batch,
+                   const struct m3_safetensors *candidate, const struct m3_parts *parts, struct m3_error *notes,
+                   struct m3_error *error);
 void m3_check_free(struct m3_check *check);
 
 #endif

@@ -23,6 +23,8 @@ __attribute__((format(printf, 2, 3))) static void say(struct writer *w, const ch
 
 static void say_place(struct writer *w, const struct m3_blamed *tap)
 {
+    if (tap->rank > 0 && tap->in_sequence > 0)
+        say(w, " in sequence %" PRId64 ", row %" PRId64 ",", tap->in_sequence - 1, tap->index[0]);
     for (int d = 0; d < tap->rank; d++) say(w, "%s%" PRId64, d ? ", " : " at [", tap->index[d]);
     if (tap->rank > 0) say(w, "]");
 }

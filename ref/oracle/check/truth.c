@@ -55,10 +55,10 @@ static int has_profile(const struct m3_safetensors *file, const struct m3_envelo
            (plan->row_runs == 0 || states(file, "row_profile_sha256", m3_profile_sha256(plan->profile)));
 }
 
-/* *fits: is the file the truth that the plan asks for? */
-static int fits_plan(int *fits, const struct m3_safetensors *file, const char *path,
-                     const struct m3_envelope_plan *plan, struct m3_error *error)
+int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
+                  struct m3_error *error)
 {
+    const char *path = m3_safetensors_path(file);
     const struct m3_origin_use use = { .status = M3_WRONG };
     const char *command = m3_safetensors_metadata(file, "command");
     struct m3_origin expected;
@@ -140,7 +140,7 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
     if (status || !path) return status;
     if (access(path, F_OK) == 0) {
         status = m3_safetensors_open(&truth->file, path, error);
-        if (!status) status = fits_plan(&truth->reused, truth->file, path, plan, error);
+        if (!status) status = m3_truth_fits(&truth->reused, truth->file, plan, error);
         if (status || truth->reused) return status;
         m3_truth_close(truth);
         m3_fail(notes, M3_OK, "%s: belongs to another model, case, reading or profile, and is replaced", path);

@@ -6,9 +6,19 @@
 #include "oracle/variants/envelope_make.h"
 
 struct m3_truth {
-    struct m3_safetensors *file;
+    struct m3_safetensors *file; /* NULL: `kept` is the truth, of one sequence of a file that is open elsewhere */
+    const struct m3_safetensors *kept;
     int reused;
 };
+
+static inline const struct m3_safetensors *m3_truth_file(const struct m3_truth *truth)
+{
+    return truth->file ? truth->file : truth->kept;
+}
+
+/* *fits: is the open file the truth that the plan asks for? M3_BAD_INPUT: it is no truth that m3ref check wrote. */
+int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
+                  struct m3_error *error);
 
 /* `plan` as for envelopes; row_runs 0: no honest implementations. `path` NULL: a file without a name. A file that this
  * function has written for the same plan is reused; one that it has written for another is replaced, with a note.

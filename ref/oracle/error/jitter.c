@@ -12,13 +12,13 @@ void m3_recompute_jitter(struct m3_recomputing *m)
     int status = M3_OK;
     char name[96];
     if (s->jitter == 0 || m->status || m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, m->layer)) return;
+    const int64_t p0 = m->setting->the_case->p0 - m->setting->the_case->shift;
     const uint64_t key = m3_draw_key((uint64_t)s->jitter_seed, name);
     const double *x = m->in[0].x;
     double *y = m3_recompute_scratch(m, n, sizeof *y);
     for (int64_t r = 0, rows; y && !status && r < m->rows; r += rows) {
         rows = m3_recompute_span(m, r);
-        status = m->ops->jitter(m->ctx, y + r * H, x + r * H, rows, H, m->setting->the_case->p0 + m->numbers[r],
-                                s->jitter, key);
+        status = m->ops->jitter(m->ctx, y + r * H, x + r * H, rows, H, p0 + m->numbers[r], s->jitter, key);
     }
     m3_recompute_check(m, status);
     m->in[0].x = y;

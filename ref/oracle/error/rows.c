@@ -46,14 +46,14 @@ void m3_recompute_missing_rows(struct m3_recomputing *m, int i, int64_t first, i
     say_missing(m, i, first, last);
 }
 
-/* Copies the rows of operand i that rows [rows] of the tap read, side by side. */
+/* Copies the rows of operand i that rows [rows] of the tap read, side by side. Places without a token are zeros. */
 static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t rows)
 {
     const struct m3_value *v = m->operands[i];
     struct m3_given *given = &m->in[i];
     const int64_t width = given->width = v->width;
     const size_t bytes = (size_t)width * sizeof(double);
-    int64_t first = rows > 0 ? m3_value_row(v, from[0]) : 0, together = 1;
+    int64_t first = rows > 0 ? m3_value_row(v, from[0]) : 0, together = first >= 0;
     for (int64_t r = 0; r < rows && together; r++) together = m3_value_row(v, from[r]) == first + r;
     if (together) {
         given->x = v->values ? v->values + first * width : NULL;
@@ -67,7 +67,13 @@ static void take(struct m3_recomputing *m, int i, const int64_t *from, int64_t r
     int32_t *ids = v->ids ? m3_recompute_scratch(m, rows * width, sizeof *ids) : NULL;
     if (m->status) return;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t at = m3_value_row(v, from[r]) * width, to = r * width;
+        const int64_t row = m3_value_row(v, from[r]), at = row * width, to = r * width;
+        if (row < 0) {
+            if (x) memset(x + to, 0, bytes);
+            if (error) memset(error + to, 0, bytes);
+            if (error) memset(error + rows * width + to, 0, bytes);
+            continue;
+        }
         if (x) memcpy(x + to, v->values + at, bytes);
         if (ids) memcpy(ids + to, v->ids + at, (size_t)width * sizeof *ids);
         if (error) memcpy(error + to, v->off.error + at, bytes);
@@ -127,11 +133,11 @@ static void rows_below(struct m3_recomputing *m, int64_t below)
 
 void m3_rows_in_common(struct m3_recomputing *m) { rows_below(m, INT64_MAX); }
 
-/* The number of consecutive places, from the first cached one, that a value has. */
+/* The number of consecutive places, from the first cached one, that a value has; those without a token are had. */
 static int64_t places_of(const struct m3_recomputing *m, int i)
 {
     const int64_t p0 = m->setting->the_case->p0;
-    int64_t end = -p0;
+    int64_t end = m->setting->the_case->shift - p0;
     while (m3_value_row(m->operands[i], end) >= 0) end++;
     return end + p0;
 }

@@ -46,7 +46,7 @@ static int find(const struct m3_setting *s, enum m3_tap first, enum m3_tap last,
 /* Modules run only without cached places, and while they have a row. */
 static int64_t modules_of(const struct m3_setting *s)
 {
-    return s->the_case->p0 > 0 ? 0 : m3_max(0, m3_min(s->model->mtp_modules, s->the_case->T - 1));
+    return s->the_case->p0 > s->the_case->shift ? 0 : m3_max(0, m3_min(s->model->mtp_modules, s->the_case->T - 1));
 }
 
 int m3_trace_tap(const struct m3_setting *s, int64_t index, enum m3_tap *tap, int64_t *layer)

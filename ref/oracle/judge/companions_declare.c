@@ -116,7 +116,9 @@ static int declare_case(struct m3_companions_writer *c, struct m3_error *error)
         if (all[i].data)
             status = m3_writer_tensor(c->file, all[i].name, all[i].dtype, all[i].rank, all[i].shape, error);
     snprintf(text, sizeof text, "%" PRId64, c->the_case->p0);
-    return status ? status : m3_writer_metadata(c->file, "case.cached", text, error);
+    if (!status) status = m3_writer_metadata(c->file, "case.cached", text, error);
+    snprintf(text, sizeof text, "%" PRId64, c->the_case->shift);
+    return status || c->the_case->shift == 0 ? status : m3_writer_metadata(c->file, "case.shift", text, error);
 }
 
 /* The text of config.json, byte for byte. */

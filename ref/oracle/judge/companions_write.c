@@ -76,7 +76,7 @@ static void widen(double *out, const void *reals, int64_t n, size_t real_bytes)
 /* The cached places that precede a tap of keys or values; NULL for another tap. */
 static const void *cached_places(const struct m3_companions_writer *c, const struct m3_watched *w)
 {
-    if (c->the_case->p0 == 0) return NULL;
+    if (!c->request->cache || c->the_case->p0 == 0) return NULL;
     const struct m3_cached *held = w->layer >= 0 ? m3_cache_at(c->request->cache, w->layer) : NULL;
     switch (w->tap) {
     case M3_TAP_K_ROPE: return held->k;

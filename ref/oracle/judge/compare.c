@@ -152,7 +152,8 @@ static void settle(struct m3_comparison *result, const struct m3_safetensors *re
 {
     const struct m3_stage *token = &result->next_token;
     const enum m3_verdict last = token->tap != NULL ? token->verdict : M3_VERDICT_PASS;
-    for (int64_t i = 0; i < result->count; i++) result->excused += is_excused(result, &result->stages[i]);
+    for (int64_t i = 0; i < result->count; i++)
+        result->excused += result->stages[i].excused = is_excused(result, &result->stages[i]);
     result->unjudged = result->not_judged - result->excused + (is_golden(result, reference) ? 0 : result->extra);
     const struct m3_tally tally = { .judged = result->judged,
                                     .failed = result->failed + (last == M3_VERDICT_FAIL),
@@ -288,6 +289,9 @@ void m3_comparison_free(struct m3_comparison *result)
     m3_taint_free(result->taint);
     m3_logits_free(result->logits);
     m3_error_free(&result->notes);
+    for (int64_t b = 0; b < result->part_count; b++) m3_comparison_free(&result->parts[b]);
+    free(result->parts);
+    free(result->sides);
     *result = (struct m3_comparison){ 0 };
 }
 

@@ -18,6 +18,7 @@
 #include "oracle/error/verdict.h"
 
 struct m3_logits;
+struct m3_side;
 
 /* From good to bad. */
 /* clang-format off */
@@ -45,41 +46,43 @@ struct m3_stage {
     const char *letters;        /* of its dimensions; NULL: those of the tap's row in model/taps.h */
     const struct m3_tensor *reference, *candidate;
     enum m3_verdict verdict;
-    const char *note;           /* static text or NULL: why not comparable, not judged or wrong */
-    int rank;                   /* of `index`; 0: there is no place */
+    int64_t in_sequence; /* of several sequences: the number of the one with the place, plus 1; 0: there is one */
+    int excused; /* not judged, and not counted as unjudged (SPEC 7, exit status) */
+    const char *note; /* static text or NULL: why not comparable, not judged or wrong */
+    int rank; /* of `index`; 0: there is no place */
     int64_t index[M3_MAX_RANK]; /* the first is the row's number in the sequence; of the reference's expert slot */
     double got, want;
 
-    double rel_l2, max_rel;     /* |d| / |r| in L2; max |d| / max |r|; both over elements finite on both sides */
-    double peak;                /* largest finite |reference| of the elements compared */
-    double max_abs;             /* |got - want| at the place: NaN or infinite if that is */
+    double rel_l2, max_rel; /* |d| / |r| in L2; max |d| / max |r|; both over elements finite on both sides */
+    double peak; /* largest finite |reference| of the elements compared */
+    double max_abs; /* |got - want| at the place: NaN or infinite if that is */
     double allowed_l2, allowed_max;
-    double headroom;            /* largest share of the allowance: 1 is all of it */
+    double headroom; /* largest share of the allowance: 1 is all of it */
     int64_t elements, violations;
-    int64_t rows_left_out;      /* not judged by value: they follow from other selections (taint.h) */
-    const char *judged_by;      /* static text; NULL: not judged */
-    int tiers, tiers_off;       /* of enum m3_tier: those that fail, those that do not apply here */
-    int64_t n, f;               /* steps of the operator; -1: not known */
-    double z2;                  /* mean d^2 / sigma^2; NaN: not known */
-    struct m3_parameter parameter;      /* name NULL: no parameter of the model looks off */
-    enum m3_dtype grid;         /* the coarser format to which all values belong; M3_DTYPES: none */
-    double quantiles[M3_QUANTILES];     /* of |d| over the rms of the reference; NaN: not known */
-    char effective[96];             /* effective precision; "": not known */
-    double percentile;          /* of rel_l2 among legitimate implementations (envelope); NaN: not ranked */
-    double envelope_median, envelope_largest;   /* their rel_l2; NaN likewise */
-    int beyond_envelope;        /* more than twice the largest: suspect, unless it is worse already */
+    int64_t rows_left_out; /* not judged by value: they follow from other selections (taint.h) */
+    const char *judged_by; /* static text; NULL: not judged */
+    int tiers, tiers_off; /* of enum m3_tier: those that fail, those that do not apply here */
+    int64_t n, f; /* steps of the operator; -1: not known */
+    double z2; /* mean d^2 / sigma^2; NaN: not known */
+    struct m3_parameter parameter; /* name NULL: no parameter of the model looks off */
+    enum m3_dtype grid; /* the coarser format to which all values belong; M3_DTYPES: none */
+    double quantiles[M3_QUANTILES]; /* of |d| over the rms of the reference; NaN: not known */
+    char effective[96]; /* effective precision; "": not known */
+    double percentile; /* of rel_l2 among legitimate implementations (envelope); NaN: not ranked */
+    double envelope_median, envelope_largest; /* their rel_l2; NaN likewise */
+    int beyond_envelope; /* more than twice the largest: suspect, unless it is worse already */
 
-    int selection;              /* ids: the fields below apply, not those above */
-    enum m3_choice choice;      /* the worst */
-    int64_t rows, differing;    /* decisions; those whose sets differ */
+    int selection; /* ids: the fields below apply, not those above */
+    enum m3_choice choice; /* the worst */
+    int64_t rows, differing; /* decisions; those whose sets differ */
     int64_t choices[M3_CHOICES];
-    int64_t certified;          /* decisions that every conforming result takes in the same way */
-    int64_t tainted;            /* decisions left out: inherited, and without scores to judge them */
-    struct m3_flip *flips;      /* [differing], in order; NULL if none */
-    double gap, bound;          /* of the decision at the place, as in struct m3_certificate; NaN: unknown */
-    double least_gap;           /* the smallest gap / bound of all decisions; NaN: no scores */
-    const char *scores;         /* static text: whose scores judged the decision at the place, or the first; */
-    const char *bounded_by;     /* what bounds them; NULL: no scores */
+    int64_t certified; /* decisions that every conforming result takes in the same way */
+    int64_t tainted; /* decisions left out: inherited, and without scores to judge them */
+    struct m3_flip *flips; /* [differing], in order; NULL if none */
+    double gap, bound; /* of the decision at the place, as in struct m3_certificate; NaN: unknown */
+    double least_gap; /* the smallest gap / bound of all decisions; NaN: no scores */
+    const char *scores; /* static text: whose scores judged the decision at the place, or the first; */
+    const char *bounded_by; /* what bounds them; NULL: no scores */
 
     /* Among honest implementations of the profile (rows/rows.h): 75 % of the rows are off by at most this, and the most
      * of an honest one; the same of the distance to the nearest of them. NaN: not compared with them. */
@@ -117,6 +120,9 @@ struct m3_comparison {
     struct m3_logits *logits; /* of the candidate, where it stores them in another shape (logits.h) */
     char explained_by[32]; /* the word of a profile with which every stage that does not pass would; or "" */
     int64_t excused; /* stages of `not_judged` that do not count as unjudged (SPEC 7, exit status) */
+    struct m3_comparison *parts; /* [part_count] of each sequence (batch/several.h); NULL: there is one sequence */
+    struct m3_side *sides; /* [2 part_count] reference and candidate of each */
+    int64_t part_count;
 };
 
 struct m3_profile;

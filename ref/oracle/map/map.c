@@ -31,6 +31,7 @@ struct work {
     unsigned char *used;                    /* [tensors of foreign] */
     int64_t sizeless;                       /* taps left out because a size is unknown; the first of them */
     char first_sizeless[600];
+    int is_part;                            /* of several files: shapes are not those of the taps */
     struct m3_error *notes, *error;
 };
 
@@ -168,7 +169,7 @@ static int plan(int *good, struct work *w, struct job *job)
 {
     struct m3_array result;
     int status = make(&result, w, job, needs_data(job->recipe));
-    if (!status && result.rank >= 0) status = check_shape(w, job, &result);
+    if (!status && result.rank >= 0 && !w->is_part) status = check_shape(w, job, &result);
     *good = !status && result.rank >= 0;
     if (!*good) return status;
     job->rank = result.rank;
@@ -284,8 +285,33 @@ static int try_recipe(struct work *w, const struct m3_map_recipe *recipe, int64_
     return status;
 }
 
+/* A map of files without recipes: the tensors have the names of taps. */
+static int find_taps(struct work *w)
+{
+    static const struct m3_map_recipe itself = { .source_count = 1 };
+    int status = M3_OK, good;
+    for (int64_t i = 0; !status && i < m3_safetensors_count(w->foreign); i++) {
+        const struct m3_tensor *t = m3_safetensors_at(w->foreign, i);
+        enum m3_tap tap;
+        int64_t layer;
+        const int is_number = strcmp(t->name, "rows") == 0 || strcmp(t->name, "sequences") == 0;
+        if ((m3_tap_parse(t->name, &tap, &layer) && !is_number) || strlen(t->name) >= M3_MAP_NAME) continue;
+        struct job *job = new_job(w);
+        if (!job) return m3_fail_memory(w->error, w->map->path, sizeof *job);
+        strcpy(job->tap, t->name);
+        job->recipe = &itself;
+        add_source(job, t);
+        mark(w, t);
+        status = plan(&good, w, job);
+        if (!status) w->count++;
+        else free(job->sources);
+    }
+    return status;
+}
+
 static int find_jobs(struct work *w)
 {
+    if (w->map->recipe_count == 0) return find_taps(w);
     size_t room = (size_t)m3_safetensors_count(w->foreign) + 1;
     int64_t *numbers = calloc(room, sizeof *numbers);
     int status = numbers ? M3_OK : m3_fail_memory(w->error, w->map->path, room * sizeof *numbers);
@@ -298,10 +324,12 @@ static int find_jobs(struct work *w)
 
 static int is_text(const struct job *job) { return shape_of(job)[0] == 'T' && strncmp(job->tap, "mtp.", 4) != 0; }
 
-/* Programs often have logits, and the taps before them, only for the last rows, but a dump has one set of rows. */
+/* Programs often have logits, and the taps before them, only for the last rows, but a dump has one set of rows. Logits
+ * of the last row alone can be read all the same (batch/split.h). */
 static void leave_short_ones(struct work *w)
 {
     int64_t rows = 0, kept = 0;
+    if (w->is_part) return;
     for (int64_t i = 0; i < w->count; i++) {
         if (strcmp(w->jobs[i].tap, "rows") == 0) {
             rows = w->jobs[i].shape[0];
@@ -311,7 +339,8 @@ static void leave_short_ones(struct work *w)
     }
     for (int64_t i = 0; i < w->count; i++) {
         struct job *job = &w->jobs[i];
-        if (is_text(job) && job->shape[0] < rows) {
+        const int is_last = strcmp(job->tap, "logits") == 0 && job->shape[0] == 1;
+        if (is_text(job) && job->shape[0] < rows && !is_last) {
             m3_fail(w->notes, M3_OK, "%s: %s: left out: %" PRId64 " rows, where others have %" PRId64, w->map->path,
                     job->tap, job->shape[0], rows);
             free(job->sources);
@@ -385,11 +414,13 @@ static void note_unknown(const struct work *w)
                 unknown, names, unknown > NAMES_IN_A_NOTE ? " ..." : "");
 }
 
-int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
-                 const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error)
+static int apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                 const struct m3_safetensors *foreign, int is_part, struct m3_error *notes, struct m3_error *error)
 {
     *converted = NULL;
-    struct work w = { .map = map, .sizes = sizes, .foreign = foreign, .notes = notes, .error = error };
+    struct work w = {
+        .map = map, .sizes = sizes, .foreign = foreign, .is_part = is_part, .notes = notes, .error = error
+    };
     w.used = calloc((size_t)m3_safetensors_count(foreign) + 1, 1);
     int status = w.used ? find_jobs(&w) : m3_fail_memory(error, map->path, (size_t)m3_safetensors_count(foreign));
     if (!status) leave_short_ones(&w);
@@ -402,6 +433,18 @@ int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, co
     free(w.jobs);
     free(w.used);
     return status;
+}
+
+int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                 const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error)
+{
+    return apply(converted, map, sizes, foreign, 0, notes, error);
+}
+
+int m3_map_apply_part(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                      const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error)
+{
+    return apply(converted, map, sizes, foreign, 1, notes, error);
 }
 
 int m3_map_put(struct m3_safetensors **candidate, const char *name, const struct m3_map_sizes *sizes,

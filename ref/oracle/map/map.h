@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "io/config.h"
 #include "io/safetensors.h"
+#include "model/files/batch.h"
 
 struct m3_map;
 
@@ -19,7 +20,7 @@ struct m3_map;
 int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error);
 void m3_map_close(struct m3_map *map);                              /* NULL is fine */
 
-/* The sizes of the letters of SPEC 1, as far as known; 0: unknown. */
+/* The sizes of the letters of SPEC 1, as far as known; 0: unknown. B: sequences; r: ranks. */
 struct m3_map_sizes {
     int64_t of[128];
 };
@@ -36,6 +37,20 @@ struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config);
  * memory. *converted is NULL on failure. */
 int m3_map_apply(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
                  const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error);
+
+/* A candidate: a file, or a folder of files, one for each rank or for each chunk of the rows, in the order of the last
+ * number in their names. */
+struct m3_map_files {
+    const char *path, *map;             /* map NULL: a file with m3ref's names */
+    const struct m3_map_sizes *sizes;
+    const struct m3_layout *layout;     /* of the sequences; NULL: one */
+};
+
+/* Opens it, with m3ref's names. A padded batch is mapped one sequence after the other, unless the map names B; its taps
+ * are then [B S,..]. M3_USAGE: a folder without a map; M3_BAD_INPUT: a map that does not say what a folder's files are;
+ * M3_ABSENT: a folder without files; M3_NOT_COMPARABLE: files that do not fit together, and the errors of maps and files. */
+int m3_map_open_files(struct m3_safetensors **candidate, const struct m3_map_files *files, struct m3_error *notes,
+                      struct m3_error *error);
 
 /* Opens the map `name` and replaces *candidate by its conversion. On failure *candidate is unchanged. */
 int m3_map_put(struct m3_safetensors **candidate, const char *name, const struct m3_map_sizes *sizes,

@@ -17,6 +17,7 @@ struct reading {
 static const struct { const char *name; enum m3_map_step_kind kind; } step_names[] = {
     { "only", M3_STEP_ONLY }, { "drop", M3_STEP_DROP }, { "shape", M3_STEP_SHAPE },       { "axes", M3_STEP_AXES },
     { "slice", M3_STEP_SLICE }, { "pick", M3_STEP_PICK },       { "unrepeat", M3_STEP_UNREPEAT },
+    { "repeat", M3_STEP_REPEAT },
     { "join", M3_STEP_JOIN }, { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },
     { "plus", M3_STEP_PLUS }, { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS },
     { "scores", M3_STEP_SCORES },
@@ -59,7 +60,7 @@ int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes)
                 factor = strtoll(p, &end, 10);
                 if (errno) return M3_MAP_SIZE_BAD;
                 p = end;
-            } else if (isupper((unsigned char)*p)) {
+            } else if (isupper((unsigned char)*p) || *p == 'r') {
                 factor = sizes->of[(int)*p++];
                 if (factor == 0) unknown = factor = 1;
             } else {
@@ -152,11 +153,12 @@ static int read_slice(const struct reading *r, struct m3_map_step *step, const j
     return read_sizes(r, step, "slice", value, names, places);
 }
 
-static int read_unrepeat(const struct reading *r, struct m3_map_step *step, const json_t *value)
+/* unrepeat and repeat */
+static int read_times(const struct reading *r, struct m3_map_step *step, const char *field, const json_t *value)
 {
     static const char *const names[3] = { "times" };
     const char **const places[3] = { &step->every };
-    int status = read_sizes(r, step, "unrepeat", value, names, places);
+    int status = read_sizes(r, step, field, value, names, places);
     return status || step->every ? status : refuse(r, "times", "nothing", "a size such as \"Q/G\"");
 }
 
@@ -200,7 +202,8 @@ static int read_step(const struct reading *r, struct m3_map_step *step, const js
     case M3_STEP_AXES: return read_axes(r, step, value);
     case M3_STEP_SLICE: return read_slice(r, step, value);
     case M3_STEP_PICK: return read_pick(r, step, value);
-    case M3_STEP_UNREPEAT: return read_unrepeat(r, step, value);
+    case M3_STEP_UNREPEAT:
+    case M3_STEP_REPEAT: return read_times(r, step, name, value);
     case M3_STEP_TIMES:
     case M3_STEP_PLUS:
         step->number = json_number_value(value);
@@ -221,7 +224,7 @@ static int is_tap(const char *name)
     const char *brace = strchr(name, '{');
     enum m3_tap tap;
     int64_t layer;
-    if (strcmp(name, "rows") == 0 || strcmp(name, "vision.rows") == 0) return 1;
+    if (strcmp(name, "rows") == 0 || strcmp(name, "sequences") == 0 || strcmp(name, "vision.rows") == 0) return 1;
     if (!brace) return m3_tap_parse(name, &tap, &layer) == 0;
     if (!brace[1] || !strchr("lvm", brace[1]) || brace[2] != '}' || strlen(name) >= sizeof whole) return 0;
     snprintf(whole, sizeof whole, "%.*s0%s", (int)(brace - name), name, brace + 3);
@@ -298,23 +301,6 @@ static int read_prefixes(const struct reading *r, const json_t *prefixes)
     return M3_OK;
 }
 
-static int read_map(struct m3_map *map, struct m3_error *error)
-{
-    static const char *const known[] = { "name", "source", "notes", "prefixes", "taps" };
-    struct reading r = { map, NULL, error };
-    const char *key;
-    json_t *value;
-    if (!json_is_object(map->json)) return refuse(&r, "map", "another JSON value", "an object");
-    json_object_foreach((json_t *)map->json, key, value)
-    {
-        int found = 0;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= strcmp(key, known[i]) == 0;
-        if (!found) return refuse(&r, "map", key, "a known field");
-    }
-    int status = read_prefixes(&r, json_object_get(map->json, "prefixes"));
-    return status ? status : read_taps(&r, json_object_get(map->json, "taps"));
-}
-
 /* data.S: the maps are stored one after the other. */
 extern const char m3_map_transformers[], m3_map_vllm[], m3_map_sglang[], m3_map_llama_cpp[], m3_maps_end[];
 
@@ -325,17 +311,134 @@ static const struct { const char *name, *begin, *end; } built_in[] = {
 };
 /* clang-format on */
 
-static int load(struct m3_map *map, const char *name, struct m3_error *error)
+static int load(json_t **json, const char *name, struct m3_error *error)
 {
     size_t i = 0, count = sizeof built_in / sizeof *built_in;
-    if (m3_is_json_path(name)) return m3_json_load(&map->json, name, error);
+    if (m3_is_json_path(name)) return m3_json_load(json, name, error);
     while (i < count && strcmp(name, built_in[i].name) != 0) i++;
     if (i == count)
         return m3_fail(error, M3_ABSENT,
                        "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a file, "
                        "with a / or .json in its name",
                        name);
-    return m3_json_parse(&map->json, built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin), name, error);
+    return m3_json_parse(json, built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin), name, error);
+}
+
+/* Recipes of another map, for the taps that this one does not name. */
+static int read_base(const struct reading *r)
+{
+    const json_t *name = json_object_get(r->map->json, "base");
+    json_t *base = NULL, *own = json_object_get(r->map->json, "taps");
+    if (!name) return M3_OK;
+    if (!json_is_string(name)) return refuse_value(r, "base", name, "the name of a map");
+    int status = load(&base, json_string_value(name), r->error);
+    if (status) return status;
+    int bad = 0;
+    if (!own) bad = json_object_set_new(r->map->json, "taps", own = json_object());
+    bad |= json_object_update_missing(own, json_object_get(base, "taps"));
+    bad |= json_object_update_missing(r->map->json, base);
+    json_decref(base);
+    return bad ? refuse(r, "base", "a map without taps", "a map") : M3_OK;
+}
+
+static int read_files(const struct reading *r)
+{
+    const json_t *files = json_object_get(r->map->json, "files"), *divided = json_object_get(r->map->json, "divided");
+    const char *what = json_string_value(files);
+    r->map->divided = "";
+    if (files && (!what || (strcmp(what, "ranks") != 0 && strcmp(what, "chunks") != 0)))
+        return refuse_value(r, "files", files, "\"ranks\" or \"chunks\"");
+    if (what) r->map->files = strcmp(what, "ranks") == 0 ? M3_FILES_RANKS : M3_FILES_CHUNKS;
+    if (!divided) return M3_OK;
+    const char *letters = json_string_value(divided);
+    if (!letters || r->map->files != M3_FILES_RANKS || strspn(letters, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != strlen(letters))
+        return refuse_value(r, "divided", divided, "letters of sizes, such as \"QGI\", of a map of ranks");
+    r->map->divided = letters;
+    return M3_OK;
+}
+
+static int read_rule(struct reading *r, struct m3_map_rule *rule, const json_t *value)
+{
+    static const struct {
+        const char *word;
+        enum m3_map_rule_kind kind;
+    } words[] = {
+        { "equal", M3_RULE_EQUAL },   { "sum", M3_RULE_SUM },   { "rows", M3_RULE_ROWS },
+        { "zigzag", M3_RULE_ZIGZAG }, { "last", M3_RULE_LAST },
+    };
+    for (size_t i = 0; json_is_string(value) && i < sizeof words / sizeof *words; i++)
+        if (strcmp(json_string_value(value), words[i].word) == 0) {
+            rule->kind = words[i].kind;
+            return M3_OK;
+        }
+    if (json_object_size(value) != 1 || !json_object_get(value, "concat"))
+        return refuse_value(r, "rule", value,
+                            "\"equal\", \"sum\", {\"concat\": AXIS}, \"rows\", \"zigzag\" or \"last\"");
+    rule->kind = M3_RULE_CONCAT;
+    return read_axis(r, &rule->axis, "concat", json_object_get(value, "concat"));
+}
+
+/* "*" is the rule of all taps that no other rule names, and so comes last. */
+static int read_rules(struct reading *r, const json_t *rules)
+{
+    const char *tap;
+    json_t *value;
+    if (!rules) return M3_OK;
+    if (!json_is_object(rules) || r->map->files == M3_FILES_NONE)
+        return refuse_value(r, "rules", rules, "an object, in a map with \"files\"");
+    r->map->rules = calloc(json_object_size(rules) + 1, sizeof *r->map->rules);
+    if (!r->map->rules) return m3_fail_memory(r->error, r->map->path, 0);
+    for (int others = 0; others < 2; others++) json_object_foreach((json_t *)(uintptr_t)rules, tap, value)
+        {
+            const int is_other = strcmp(tap, "*") == 0;
+            if (is_other != others) continue;
+            r->tap = tap;
+            int status = is_other || is_tap(tap) ? M3_OK : refuse(r, "rules", tap, "the name of a tap, or *");
+            if (!status) status = read_rule(r, &r->map->rules[r->map->rule_count], value);
+            if (status) return status;
+            r->map->rules[r->map->rule_count++].tap = is_other ? NULL : tap;
+        }
+    r->tap = NULL;
+    return M3_OK;
+}
+
+/* Does a size name the sequences? */
+static int names_b(const struct m3_map *map)
+{
+    int names = 0;
+    for (int64_t i = 0; i < map->recipe_count; i++)
+        for (int s = 0; s < map->recipes[i].step_count; s++) {
+            const struct m3_map_step *step = &map->recipes[i].steps[s];
+            const char *const texts[] = { step->from, step->to, step->every };
+            const int shaped = step->kind == M3_STEP_SHAPE || step->kind == M3_STEP_ONLY;
+            for (int k = 0; shaped && k < step->count; k++) names |= strchr(step->sizes[k], 'B') != NULL;
+            for (int k = 0; k < 3; k++) names |= texts[k] && strchr(texts[k], 'B') != NULL;
+        }
+    return names;
+}
+
+static int read_map(struct m3_map *map, struct m3_error *error)
+{
+    static const char *const known[] = { "name", "source", "notes",   "prefixes", "taps",
+                                         "base", "files",  "divided", "rules" };
+    struct reading r = { map, NULL, error };
+    const char *key;
+    json_t *value;
+    if (!json_is_object(map->json)) return refuse(&r, "map", "another JSON value", "an object");
+    json_object_foreach((json_t *)map->json, key, value)
+    {
+        int found = 0;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= strcmp(key, known[i]) == 0;
+        if (!found) return refuse(&r, "map", key, "a known field");
+    }
+    int status = read_base(&r);
+    if (!status) status = read_prefixes(&r, json_object_get(map->json, "prefixes"));
+    if (!status) status = read_files(&r);
+    if (!status) status = read_rules(&r, json_object_get(map->json, "rules"));
+    if (status || (map->files != M3_FILES_NONE && !json_object_get(map->json, "taps"))) return status;
+    status = read_taps(&r, json_object_get(map->json, "taps"));
+    map->names_b = !status && names_b(map);
+    return status;
 }
 
 int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error)
@@ -347,7 +450,7 @@ int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error)
         m3_map_close(opened);
         return m3_fail_memory(error, name, sizeof *opened);
     }
-    int status = load(opened, name, error);
+    int status = load(&opened->json, name, error);
     if (!status) status = read_map(opened, error);
     if (status) m3_map_close(opened);
     else *map = opened;
@@ -357,6 +460,7 @@ int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error)
 void m3_map_close(struct m3_map *map)
 {
     if (!map) return;
+    free(map->rules);
     for (int64_t i = 0; i < map->recipe_count; i++)
         for (int s = 0; s < map->recipes[i].step_count; s++) free(map->recipes[i].steps[s].order);
     free(map->recipes);

@@ -303,6 +303,25 @@ static int unrepeat(struct m3_array *a, const struct m3_map_step *step, const st
     return M3_OK;
 }
 
+/* Each element of the axis becomes `times` consecutive copies. */
+static int repeat(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+                  struct m3_map_trouble *trouble)
+{
+    int64_t times, count;
+    int status = has_axis(a, step->axis, trouble);
+    if (!status) status = need(&times, step->every, sizes, trouble);
+    if (status) return status;
+    if (times < 1 || __builtin_mul_overflow(a->shape[step->axis], times, &count) || count > INT32_MAX)
+        return trouble_is(trouble, "axis %d: got %" PRId64 " copies of each, expected some", step->axis, times);
+    struct m3_map_step order = { .kind = M3_STEP_PICK, .axis = step->axis, .count = (int)count };
+    order.order = malloc((size_t)count * sizeof *order.order + 1);
+    if (!order.order) return M3_INTERNAL;
+    for (int64_t i = 0; i < count; i++) order.order[i] = i / times;
+    status = pick(a, &order, trouble);
+    free(order.order);
+    return status;
+}
+
 static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_trouble *trouble)
 {
     struct m3_array whole = arrays[0];
@@ -465,6 +484,7 @@ int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *ste
         case M3_STEP_SLICE: status = slice(a, step, sizes, trouble); break;
         case M3_STEP_PICK: status = pick(a, step, trouble); break;
         case M3_STEP_UNREPEAT: status = unrepeat(a, step, sizes, trouble); break;
+        case M3_STEP_REPEAT: status = repeat(a, step, sizes, trouble); break;
         case M3_STEP_TIMES:
         case M3_STEP_PLUS: status = calculate(a, step, trouble); break;
         case M3_STEP_IDS: status = to_ids(a, trouble); break;

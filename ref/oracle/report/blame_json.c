@@ -14,15 +14,17 @@ static json_t *common(const struct m3_blamed *tap)
 {
     const int judged = m3_is_judged(tap->verdict), shown = tap->rank > 0;
     return json_pack(
-        "{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "type", "blame",
-        "tap", tap->name, "operator", tap->operator, "inherited", judged ? m3_json_known(tap->inherited) : json_null(),
-        "created", judged ? m3_json_number(tap->created) : json_null(), "allowed",
+        "{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "type",
+        "blame", "tap", tap->name, "operator", tap->operator, "inherited",
+        judged ? m3_json_known(tap->inherited) : json_null(), "created",
+        judged ? m3_json_number(tap->created) : json_null(), "allowed",
         judged ? m3_json_number(tap->allowed) : json_null(), "verdict", m3_verdict_name(tap->verdict), "section",
         tap->section, "elements", (json_int_t)tap->elements, "rows", (json_int_t)tap->rows, "left_out",
         (json_int_t)tap->left_out, "operators", (json_int_t)tap->operators, "since",
-        m3_json_text(tap->since[0] ? tap->since : NULL), "index", m3_json_place(tap->index, tap->rank), "got",
-        shown ? m3_json_number(tap->got) : json_null(), "want", shown ? m3_json_number(tap->want) : json_null(), "note",
-        m3_json_text(tap->note[0] ? tap->note : NULL), "mistake", m3_json_text(tap->mistake ? tap->mistake->id : NULL));
+        m3_json_text(tap->since[0] ? tap->since : NULL), "index", m3_json_place(tap->index, tap->rank), "sequence",
+        m3_json_sequence(tap->in_sequence), "got", shown ? m3_json_number(tap->got) : json_null(), "want",
+        shown ? m3_json_number(tap->want) : json_null(), "note", m3_json_text(tap->note[0] ? tap->note : NULL),
+        "mistake", m3_json_text(tap->mistake ? tap->mistake->id : NULL));
 }
 
 static json_t *float_tap(const struct m3_blamed *tap)

@@ -12,6 +12,7 @@ static void print_place(FILE *out, const struct m3_blamed *tap)
 {
     if (tap->rank == 0) return;
     const char *letters = m3_tap_table[tap->tap].shape;
+    m3_print_sequence(out, tap->in_sequence, tap->index[0]);
     for (int i = 0; i < tap->rank; i++)
         fprintf(out, "%s%c=%" PRId64, i == 0 ? "[" : ", ", tolower((unsigned char)letters[i]), tap->index[i]);
     fputs("]", out);

@@ -32,6 +32,14 @@ const char *m3_choice_text(enum m3_choice choice)
     return texts[choice];
 }
 
+void m3_print_sequence(FILE *out, int64_t in_sequence, int64_t row)
+{
+    if (in_sequence == 0) return;
+    fprintf(out, "sequence %" PRId64, in_sequence - 1);
+    if (row >= 0) fprintf(out, ", row %" PRId64, row);
+    fputc(' ', out);
+}
+
 void m3_print_place(FILE *out, const struct m3_stage *stage)
 {
     enum m3_tap tap;
@@ -40,6 +48,7 @@ void m3_print_place(FILE *out, const struct m3_stage *stage)
                           : m3_tap_parse(stage->tap, &tap, &layer) == 0 ? m3_tap_table[tap].shape
                                                                         : "";
     int known = (int)strlen(letters) == stage->reference->rank;
+    m3_print_sequence(out, stage->in_sequence, stage->rank > 0 ? stage->index[0] : -1);
     for (int i = 0; i < stage->rank; i++) {
         fputs(i == 0 ? "[" : ", ", out);
         if (known) fprintf(out, "%c=", tolower((unsigned char)letters[i]));

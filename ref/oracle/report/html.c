@@ -32,7 +32,14 @@ struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_st
                                   .want = stage->reference,
                                   .got = stage->candidate,
                                   .taint = html->subject->comparison->taint };
+    const int64_t b = stage->in_sequence - 1;
     enum m3_tap tap = 0;
+    if (b >= 0) {
+        const struct m3_comparison *all = html->subject->comparison;
+        matched.reference = &all->sides[2 * b];
+        if (!stage->logits) matched.candidate = &all->sides[2 * b + 1];
+        matched.taint = all->parts[b].taint;
+    }
     m3_tap_parse(stage->tap, &tap, &matched.layer);         /* cannot fail: the comparison has parsed it */
     matched.tap = tap;
     return matched;
@@ -175,8 +182,9 @@ static void print_notes(const struct m3_html *html)
 int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     struct m3_html html = { .out = out, .subject = subject };
-    int status = subject->only_findings ? M3_OK : m3_side_begin(&html.reference, subject->reference, error);
-    if (status == M3_OK && !subject->only_findings) status = m3_side_begin(&html.candidate, subject->candidate, error);
+    const int has_sides = !subject->only_findings && !subject->comparison->sides;
+    int status = has_sides ? m3_side_begin(&html.reference, subject->reference, error) : M3_OK;
+    if (status == M3_OK && has_sides) status = m3_side_begin(&html.candidate, subject->candidate, error);
     if (status != M3_OK) return status;
     fprintf(out,
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "

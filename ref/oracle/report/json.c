@@ -36,14 +36,14 @@ static json_t *note_of(const struct m3_stage *stage)
 static json_t *float_stage(const struct m3_stage *stage)
 {
     int judged = m3_is_judged(stage->verdict), shown = stage->rank > 0;
-    json_t *line =
-        json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "type", "stage", "tap",
-                  stage->tap, "verdict", m3_verdict_name(stage->verdict), "rel_l2", measured(judged, stage->rel_l2),
-                  "max_abs", measured(judged, stage->max_abs), "index", m3_json_place(stage->index, stage->rank), "got",
-                  measured(shown, stage->got), "want", measured(shown, stage->want), "max_rel",
-                  measured(judged, stage->max_rel), "allowed_l2", measured(judged, stage->allowed_l2), "allowed_max",
-                  measured(judged, stage->allowed_max), "headroom", measured(judged, stage->headroom), "elements",
-                  (json_int_t)stage->elements, "violations", (json_int_t)stage->violations, "note", note_of(stage));
+    json_t *line = json_pack(
+        "{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o}", "type", "stage", "tap",
+        stage->tap, "verdict", m3_verdict_name(stage->verdict), "rel_l2", measured(judged, stage->rel_l2), "max_abs",
+        measured(judged, stage->max_abs), "index", m3_json_place(stage->index, stage->rank), "sequence",
+        m3_json_sequence(stage->in_sequence), "got", measured(shown, stage->got), "want", measured(shown, stage->want),
+        "max_rel", measured(judged, stage->max_rel), "allowed_l2", measured(judged, stage->allowed_l2), "allowed_max",
+        measured(judged, stage->allowed_max), "headroom", measured(judged, stage->headroom), "elements",
+        (json_int_t)stage->elements, "violations", (json_int_t)stage->violations, "note", note_of(stage));
     json_t *more = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "judged_by",
         m3_json_text(judged ? stage->judged_by : NULL), "n",
@@ -62,21 +62,21 @@ static json_t *float_stage(const struct m3_stage *stage)
 static json_t *selection_stage(const struct m3_stage *stage)
 {
     int shown = stage->rank > 0;
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-                     "s:o, s:o}",
-                     "type", "selection", "tap", stage->tap, "verdict", m3_choice_text(stage->choice), "rows",
-                     (json_int_t)stage->rows, "differing", (json_int_t)stage->differing, "identical",
-                     (json_int_t)stage->choices[M3_CHOICE_IDENTICAL], "permuted",
-                     (json_int_t)stage->choices[M3_CHOICE_PERMUTED], "tie", (json_int_t)stage->choices[M3_CHOICE_TIE],
-                     "admissible", (json_int_t)stage->choices[M3_CHOICE_ADMISSIBLE], "inadmissible",
-                     (json_int_t)stage->choices[M3_CHOICE_INADMISSIBLE], "certified", (json_int_t)stage->certified,
-                     "tainted", (json_int_t)stage->tainted, "index", m3_json_place(stage->index, stage->rank), "got",
-                     shown ? json_integer((json_int_t)stage->got) : json_null(), "want",
-                     shown ? json_integer((json_int_t)stage->want) : json_null(), "gap",
-                     shown ? m3_json_known(stage->gap) : json_null(), "bound",
-                     shown ? m3_json_known(stage->bound) : json_null(), "least_gap", m3_json_known(stage->least_gap),
-                     "scores", m3_json_text(stage->scores), "bounded_by", m3_json_text(stage->bounded_by), "note",
-                     m3_json_text(stage->note));
+    return json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o, s:o, s:o}",
+        "type", "selection", "tap", stage->tap, "verdict", m3_choice_text(stage->choice), "rows",
+        (json_int_t)stage->rows, "differing", (json_int_t)stage->differing, "identical",
+        (json_int_t)stage->choices[M3_CHOICE_IDENTICAL], "permuted", (json_int_t)stage->choices[M3_CHOICE_PERMUTED],
+        "tie", (json_int_t)stage->choices[M3_CHOICE_TIE], "admissible",
+        (json_int_t)stage->choices[M3_CHOICE_ADMISSIBLE], "inadmissible",
+        (json_int_t)stage->choices[M3_CHOICE_INADMISSIBLE], "certified", (json_int_t)stage->certified, "tainted",
+        (json_int_t)stage->tainted, "index", m3_json_place(stage->index, stage->rank), "sequence",
+        m3_json_sequence(stage->in_sequence), "got", shown ? json_integer((json_int_t)stage->got) : json_null(), "want",
+        shown ? json_integer((json_int_t)stage->want) : json_null(), "gap",
+        shown ? m3_json_known(stage->gap) : json_null(), "bound", shown ? m3_json_known(stage->bound) : json_null(),
+        "least_gap", m3_json_known(stage->least_gap), "scores", m3_json_text(stage->scores), "bounded_by",
+        m3_json_text(stage->bounded_by), "note", m3_json_text(stage->note));
 }
 
 static json_t *summary(const struct m3_comparison *comparison)

@@ -32,6 +32,11 @@ json_t *m3_json_place(const int64_t *index, int rank)
     return place;
 }
 
+json_t *m3_json_sequence(int64_t in_sequence)
+{
+    return in_sequence > 0 ? json_integer((json_int_t)in_sequence - 1) : json_null();
+}
+
 json_t *m3_json_tiers(int tiers)
 {
     json_t *names = json_array();

@@ -90,6 +90,7 @@ struct m3_request m3_envelope_request(const struct m3_envelope_plan *plan)
     const struct m3_case *c = plan->c;
     /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
+                                  .shift = c->shift,
                                   .first_layer = plan->first_layer, .hidden = plan->hidden,
                                   .end_layer = plan->end_layer > 0 ? plan->end_layer : plan->model->config.layers,
                                   .semantics = plan->semantics,

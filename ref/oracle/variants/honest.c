@@ -153,7 +153,7 @@ static int64_t width_of(const struct m3_honest *honest, enum m3_tap tap, int64_t
     const struct m3_config *c = &honest->model->config;
     int64_t T = m3_layer_rows(layer, honest->T), width = 1;
     for (const char *s = m3_tap_table[tap].shape + 1; *s; s++)
-        width *= *s == 'B' ? (T + c->block - 1) / c->block : m3_config_size(c, *s);
+        width *= *s == 'B' ? (honest->shift + T + c->block - 1) / c->block : m3_config_size(c, *s);
     return width;
 }
 
@@ -347,6 +347,7 @@ void m3_honest_request(struct m3_honest *honest, struct m3_request *request)
 {
     request->replacement = &honest->replacement;
     request->force = &honest->force;
+    honest->shift = request->shift;
 }
 
 int m3_honest_rounds(const struct m3_honest *honest) { return honest->rounds; }

@@ -475,7 +475,7 @@ START_TEST(ledger)
     char *text = NULL;
     size_t length;
     FILE *lines = open_memstream(&text, &length);
-    options.decisions = &(struct m3_decision_sink){ lines, m3_ledger_write };
+    options.decisions = &(struct m3_decision_sink){ &(struct m3_ledger){ lines, -1 }, m3_ledger_write };
     ck_assert_int_eq(judge(), M3_OK);
     ck_assert_int_eq(fclose(lines), 0);
     const char *next = strchr(text, '\n') + 1;

@@ -8,6 +8,9 @@
 int m3_check_readings(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_safetensors *candidate,
                       struct m3_error *error);
 
+/* The verdict, from the blame and, where that has none, from the comparison. */
+void m3_check_settle(struct m3_check *check);
+
 /* *taps := patterns of the taps that the setting judges, to be freed; NULL: all. */
 int m3_part_taps(char **taps, const struct m3_setting *setting, struct m3_error *error);
 

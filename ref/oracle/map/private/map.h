@@ -12,7 +12,7 @@ enum { M3_MAP_SOURCES = 8, M3_MAP_STEPS = 12, M3_MAP_PREFIXES = 4, M3_MAP_NAME =
 /* clang-format off */
 enum m3_map_step_kind {
     M3_STEP_ONLY, M3_STEP_DROP, M3_STEP_SHAPE, M3_STEP_AXES, M3_STEP_SLICE, M3_STEP_PICK,
-    M3_STEP_UNREPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_PLUS, M3_STEP_IDS, M3_STEP_BLOCKS,
+    M3_STEP_UNREPEAT, M3_STEP_REPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_PLUS, M3_STEP_IDS, M3_STEP_BLOCKS,
     M3_STEP_SCORES,
     M3_STEP_KINDS,
 };
@@ -25,7 +25,7 @@ struct m3_map_step {
     int count;                              /* of `sizes`, `axes`; of `order` */
     const char *sizes[M3_MAX_RANK];         /* only, shape */
     int axes[M3_MAX_RANK];
-    const char *from, *to, *every;          /* slice; unrepeat: every is how many times */
+    const char *from, *to, *every;          /* slice; unrepeat, repeat: every is how many times */
     int64_t *order;                         /* pick; owned */
     double number;                          /* times, plus */
 };
@@ -37,8 +37,33 @@ struct m3_map_recipe {
     struct m3_map_step steps[M3_MAP_STEPS];
 };
 
+/* What the files of a folder are. */
+enum m3_map_files_are { M3_FILES_NONE, M3_FILES_RANKS, M3_FILES_CHUNKS };
+
+/* How the parts of a tap, one from each file, become one. */
+enum m3_map_rule_kind {
+    M3_RULE_AUTO,                           /* ranks: along the axis of a divided letter, or equal; chunks: rows */
+    M3_RULE_EQUAL,
+    M3_RULE_SUM,
+    M3_RULE_CONCAT,
+    M3_RULE_ROWS,
+    M3_RULE_ZIGZAG,
+    M3_RULE_LAST,
+};
+
+struct m3_map_rule {
+    const char *tap;                        /* pattern as of a recipe; NULL: of all others */
+    enum m3_map_rule_kind kind;
+    int axis;                               /* concat */
+};
+
 struct m3_map {
     char *path;
+    enum m3_map_files_are files;
+    const char *divided;                    /* letters whose sizes are divided among the ranks */
+    struct m3_map_rule *rules;              /* [rule_count]; the first that fits counts */
+    int64_t rule_count;
+    int names_b;                            /* a size names the sequences */
     json_t *json;                           /* owns the texts */
     const char *prefixes[M3_MAP_PREFIXES];
     int prefix_count;
@@ -83,6 +108,24 @@ int64_t m3_array_count(const struct m3_array *array);
 int m3_array_pack(struct m3_array *array);
 /* "[1,6,67,20] F32" */
 const char *m3_array_text(char *text, size_t size, const struct m3_array *array);
+
+/* ---- map.c */
+
+/* m3_map_apply of one of several files: shapes are not checked, and no tap is left out for its rows. */
+int m3_map_apply_part(struct m3_safetensors **converted, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                      const struct m3_safetensors *foreign, struct m3_error *notes, struct m3_error *error);
+
+/* ---- combine.c */
+
+/* Puts the taps of parts [count] together, as the rules of the map say. `sizes`: of the whole. Notes name taps that
+ * some parts lack. M3_NOT_COMPARABLE: parts that do not fit. */
+int m3_map_combine(struct m3_safetensors **whole, const struct m3_map *map, const struct m3_map_sizes *sizes,
+                   struct m3_safetensors *const *parts, int64_t count, struct m3_error *notes, struct m3_error *error);
+/* The rows of parts one after another. */
+int m3_map_stack(struct m3_safetensors **whole, const struct m3_map *map, struct m3_safetensors *const *parts,
+                 int64_t count, struct m3_error *notes, struct m3_error *error);
+
+/* ---- steps.c */
 
 /* Applies one step to all *count arrays; join and sum leave one. Returns M3_OK, M3_INTERNAL for memory, or
  * M3_NOT_COMPARABLE with *trouble set. */

@@ -12,6 +12,8 @@ const char *m3_verdict_text(enum m3_verdict verdict);
 const char *m3_verdict_name(enum m3_verdict verdict);
 const char *m3_choice_text(enum m3_choice choice);
 
+/* "sequence 2, row 17 ", the first of them 0; nothing if there is one sequence. */
+void m3_print_sequence(FILE *out, int64_t in_sequence, int64_t row);
 /* "[t=17, h=1021]", or plain numbers if the tensor does not have the rank of its tap. */
 void m3_print_place(FILE *out, const struct m3_stage *stage);
 

@@ -9,6 +9,7 @@
 json_t *m3_json_known(double value);            /* NaN, which means unknown: null */
 json_t *m3_json_text(const char *text);         /* NULL: null */
 json_t *m3_json_place(const int64_t *index, int rank);
+json_t *m3_json_sequence(int64_t in_sequence);          /* its number, from 0; null if there is one sequence */
 json_t *m3_json_tiers(int tiers);               /* names of the tiers that fail, of enum m3_tier */
 json_t *m3_json_notes(const struct m3_error *lines);
 /* "parameter", "estimate", ..; null where no parameter looks off. */

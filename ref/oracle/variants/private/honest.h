@@ -29,7 +29,7 @@ struct m3_honest {
     struct m3_replacement replacement;
     struct m3_force force;
     struct m3_honest_place *places;
-    int64_t place_count, T;
+    int64_t place_count, T, shift;
     float *scores;                      /* [T,E] of the current layer */
 
     uint64_t key;                       /* of this implementation */

@@ -1,0 +1,209 @@
+/* Several sequences: each is checked alone. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "oracle/batch/join.h"
+#include "oracle/batch/several.h"
+#include "oracle/check/blame_honest.h"
+#include "oracle/check/private/check.h"
+#include "oracle/judge/align.h"
+
+/* Opens the truth that was kept for these sequences, if there is one. */
+static int open_kept(struct m3_safetensors **kept, struct m3_parts *parts, const struct m3_check_plan *plan,
+                     const struct m3_batch *batch, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_layout layout = { 0 };
+    if (!plan->truth || access(plan->truth, F_OK) != 0) return M3_OK;
+    int status = m3_safetensors_open(kept, plan->truth, error);
+    const char *command = status ? NULL : m3_safetensors_metadata(*kept, "command");
+    if (!status && (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0))
+        status = m3_fail(error, M3_BAD_INPUT, "%s: this is not a truth that m3ref check wrote, and is not replaced",
+                         plan->truth);
+    const int several = !status && m3_is_dump_of_several(*kept);
+    if (several) status = m3_layout_from_dump(&layout, *kept, error);
+    layout.by_slot = batch->layout.by_slot;
+    if (!status && several && layout.count == batch->layout.count)
+        status = m3_batch_split(parts, &layout, NULL, *kept, notes, error);
+    m3_layout_free(&layout);
+    return status;
+}
+
+static int keep(const struct m3_check *check, const struct m3_check_plan *plan, const struct m3_batch *batch,
+                struct m3_error *error)
+{
+    struct m3_safetensors **files = calloc((size_t)check->part_count, sizeof *files);
+    if (!files) return m3_fail_memory(error, "the truth", (size_t)check->part_count * sizeof *files);
+    for (int64_t b = 0; b < check->part_count; b++)
+        files[b] = (struct m3_safetensors *)(uintptr_t)m3_truth_file(&check->parts[b].truth);
+    const int status = m3_batch_join(plan->truth, batch, files, error);
+    free(files);
+    return status;
+}
+
+static int check_each(struct m3_check *check, const struct m3_check_plan *plan, const struct m3_batch *batch,
+                      const struct m3_parts *parts, const struct m3_parts *kept, struct m3_error *notes,
+                      struct m3_error *error)
+{
+    int64_t held = 0, reused = 0;
+    int status = M3_OK;
+    for (int64_t b = 0; b < parts->count; b++) held += m3_holds_taps(parts->files[b]);
+    for (int64_t b = 0; !status && b < parts->count; b++) {
+        struct m3_setting setting = *plan->setting;
+        struct m3_check_plan own = *plan;
+        setting.the_case = &batch->cases[b];
+        own.setting = &setting;
+        own.truth = NULL;
+        own.kept = b < kept->count ? kept->files[b] : NULL;
+        if (held > 0 && !m3_holds_taps(parts->files[b]) && !plan->truth) continue;
+        status = m3_check(&check->parts[b], &own, parts->files[b], notes, error);
+        reused += check->parts[b].truth.reused;
+    }
+    check->truth.reused = reused == parts->count;
+    return status || !plan->truth || check->truth.reused ? status : keep(check, plan, batch, error);
+}
+
+/* ---- one verdict */
+
+static int put_together(struct m3_check *check, const struct m3_parts *candidate, struct m3_error *error)
+{
+    const int64_t count = check->part_count;
+    struct m3_blame *blames = calloc((size_t)count, sizeof *blames);
+    struct m3_comparison *comparisons = calloc((size_t)count, sizeof *comparisons);
+    struct m3_side *sides = calloc((size_t)count * 2, sizeof *sides);
+    int status = blames && comparisons && sides ? M3_OK : m3_fail_memory(error, "sequences", 0);
+    for (int64_t b = 0; !status && b < count; b++) {
+        struct m3_check *part = &check->parts[b];
+        const struct m3_safetensors *truth = m3_truth_file(&part->truth);
+        check->by_comparison += part->by_comparison;
+        blames[b] = part->blame;
+        comparisons[b] = part->comparison;
+        part->blame = (struct m3_blame){ 0 };
+        part->comparison = (struct m3_comparison){ 0 };
+        if (truth) status = m3_side_begin(&sides[2 * b], truth, error);
+        if (!status) status = m3_side_begin(&sides[2 * b + 1], candidate->files[b], error);
+    }
+    if (!status) status = m3_compare_together(&check->comparison, comparisons, sides, count, error);
+    else free(comparisons), free(sides);
+    if (!status) status = m3_blame_together(&check->blame, blames, count, error);
+    else free(blames);
+    return status;
+}
+
+/* The reading that explains every sequence that is wrong, if it is the same. */
+static void find_reading(struct m3_check *check)
+{
+    for (int64_t b = 0; b < check->part_count; b++) {
+        const struct m3_check *part = &check->parts[b];
+        if (part->verdict != M3_VERDICT_FAIL && part->verdict != M3_VERDICT_SUSPECT) continue;
+        const int other = check->reading[0] && strcmp(check->reading, part->reading) != 0;
+        memcpy(check->reading, part->reading, sizeof check->reading);
+        if (other || !part->reading[0]) {
+            check->reading[0] = '\0';
+            return;
+        }
+    }
+}
+
+/* ---- blocks anchored to slots, or to sequences if the reading says slots */
+
+static int is_padded_before(const struct m3_layout *l)
+{
+    for (int64_t b = 0; b < l->count; b++)
+        if (l->before[b] > 0 && l->slots > 0 && l->block > 0) return 1;
+    return 0;
+}
+
+static int shows_anchor(const struct m3_blamed *culprit)
+{
+    return culprit->operators > 1 || culprit->tap == M3_TAP_INDEX_BLOCK_SCORES || culprit->tap == M3_TAP_INDEX_BLOCKS ||
+           culprit->tap == M3_TAP_ATTN || culprit->tap == M3_TAP_ATTN_LSE;
+}
+
+/* Is nothing wrong in any sequence, although as much is judged? */
+static int try_anchor(int *explains, const struct m3_check *check, const struct m3_check_plan *plan,
+                      const struct m3_batch *batch, const struct m3_parts *parts, const struct m3_semantics *semantics,
+                      struct m3_error *error)
+{
+    const struct m3_blame_options options = {
+        .profile = plan->profile, .force = 1, .progress = plan->progress, .progress_self = plan->progress_self
+    };
+    struct m3_blame all, *each = calloc((size_t)parts->count, sizeof *each);
+    int status = each ? M3_OK : m3_fail_memory(error, "sequences", (size_t)parts->count * sizeof *each);
+    for (int64_t b = 0; !status && b < parts->count; b++) {
+        struct m3_setting setting = *plan->setting;
+        setting.the_case = &batch->cases[b];
+        setting.semantics = semantics;
+        if (m3_holds_taps(parts->files[b]))
+            status = m3_blame_honest(&each[b], &setting, parts->files[b], &options, plan->row_runs, error);
+    }
+    if (status) {
+        for (int64_t b = 0; each && b < parts->count; b++) m3_blame_free(&each[b]);
+        free(each);
+        return status;
+    }
+    status = m3_blame_together(&all, each, parts->count, error);
+    *explains = !status && all.failed == 0 && all.suspect == 0 && all.not_comparable == 0 &&
+                all.judged + check->by_comparison >= check->judged && all.extra == check->blame.extra;
+    m3_blame_free(&all);
+    return status;
+}
+
+static int try_other_anchor(struct m3_check *check, const struct m3_check_plan *plan, struct m3_batch *batch,
+                            const struct m3_safetensors *candidate, struct m3_error *error)
+{
+    struct m3_semantics other = *plan->setting->semantics;
+    const int by_slot = other.block_anchor == M3_ANCHOR_SLOT;
+    struct m3_parts parts = { 0 };
+    int explains = 0, status = M3_OK;
+    if (!check->blame.culprit || check->reading[0] || check->profile_word[0]) return M3_OK;
+    if (!is_padded_before(&batch->layout) || !shows_anchor(check->blame.culprit)) return M3_OK;
+    other.block_anchor = by_slot ? M3_ANCHOR_SEQUENCE : M3_ANCHOR_SLOT;
+    const char **hashes = calloc((size_t)batch->layout.count, sizeof *hashes);
+    if (!hashes) return m3_fail_memory(error, "sequences", 0);
+    for (int64_t b = 0; b < batch->layout.count; b++) hashes[b] = batch->cases[b].sha256;
+    status = m3_batch_anchor(batch, other.block_anchor, error);
+    if (!status) status = m3_batch_split(&parts, &batch->layout, hashes, candidate, NULL, error);
+    if (!status) status = try_anchor(&explains, check, plan, batch, &parts, &other, error);
+    if (explains) snprintf(check->reading, sizeof check->reading, "block_anchor=%s", by_slot ? "sequence" : "slot");
+    m3_parts_free(&parts);
+    free(hashes);
+    const int back = m3_batch_anchor(batch, plan->setting->semantics->block_anchor, error);
+    return status ? status : back;
+}
+
+static int check_several(struct m3_check *check, const struct m3_check_plan *plan, struct m3_batch *batch,
+                         const struct m3_safetensors *candidate, const struct m3_parts *parts, struct m3_error *notes,
+                         struct m3_error *error)
+{
+    struct m3_parts kept = { 0 };
+    struct m3_safetensors *kept_file = NULL;
+    *check = (struct m3_check){ .status = M3_NOT_COMPARABLE, .verdict = M3_VERDICT_NOT_COMPARABLE };
+    check->parts = calloc((size_t)parts->count, sizeof *check->parts);
+    if (!check->parts) return m3_fail_memory(error, "sequences", (size_t)parts->count * sizeof *check->parts);
+    check->part_count = parts->count;
+    int status = open_kept(&kept_file, &kept, plan, batch, notes, error);
+    if (!status) status = check_each(check, plan, batch, parts, &kept, notes, error);
+    check->kept_parts = kept;
+    check->kept_file = kept_file;
+    if (!status) status = put_together(check, parts, error);
+    if (status) return status;
+    m3_check_settle(check);
+    check->blamed = check->blame.culprit;
+    check->mistake = check->blame.culprit && check->blame.culprit->mistake ? check->blame.culprit->mistake->id : NULL;
+    snprintf(check->profile_word, sizeof check->profile_word, "%s", check->blame.explained_by);
+    find_reading(check);
+    status = try_other_anchor(check, plan, batch, candidate, error);
+    m3_check_say(check, plan);
+    return status;
+}
+
+int m3_check_batch(struct m3_check *check, const struct m3_check_plan *plan, struct m3_batch *batch,
+                   const struct m3_safetensors *candidate, const struct m3_parts *parts, struct m3_error *notes,
+                   struct m3_error *error)
+{
+    if (parts->count == 0) return m3_check(check, plan, candidate, notes, error);
+    return check_several(check, plan, batch, candidate, parts, notes, error);
+}
