@@ -75,7 +75,8 @@ static int find_input(struct m3_cli_candidate *c, const struct m3_cli_candidate_
 {
     struct m3_error again = { 0 };
     if (names->first_layer == 0) return M3_OK;
-    int status = m3_follow_input(&c->hidden, c->dump, names->first_layer, c->batch.cases[0].T, c->model->config.H, error);
+    int status =
+        m3_follow_input(&c->hidden, c->dump, names->first_layer, c->batch.cases[0].T, c->model->config.H, error);
     if (status || c->hidden) return status;
     status = open_model(c, names, 0, &again, error);
     if (status)

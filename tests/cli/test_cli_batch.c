@@ -33,8 +33,8 @@ static void write_parts(const char *path, const struct part *parts, int count)
     struct m3_error error = { 0 };
     ck_assert_int_eq(m3_writer_new(&writer, path, &error), 0);
     for (int i = 0; i < count; i++)
-        ck_assert_int_eq(
-            m3_writer_tensor(writer, parts[i].name, parts[i].dtype, parts[i].rank, parts[i].shape, &error), 0);
+        ck_assert_int_eq(m3_writer_tensor(writer, parts[i].name, parts[i].dtype, parts[i].rank, parts[i].shape, &error),
+                         0);
     ck_assert_int_eq(m3_writer_begin(writer, &error), 0);
     for (int i = 0; i < count; i++) {
         uint64_t bytes = m3_dtype_bytes(parts[i].dtype);
@@ -138,8 +138,9 @@ START_TEST(public_code)
                            "padded_case.safetensors"),
                      1);
     ck_assert(has("out", "with --set block_anchor=slot nothing is wrong"));
-    ck_assert_int_eq(m3ref("check " TINY " " CANDIDATES "packed_leak.safetensors.gz --map transformers --json --case "
-                           CANDIDATES "packed_case.safetensors"),
+    ck_assert_int_eq(m3ref("check " TINY " " CANDIDATES
+                           "packed_leak.safetensors.gz --map transformers --json --case " CANDIDATES
+                           "packed_case.safetensors"),
                      1);
     ck_assert(has("out", "in sequence 1, row "));
     ck_assert(has("out", "\"sequence\":1"));
@@ -152,9 +153,8 @@ START_TEST(padded_candidate)
     enum { H = 96 };
     static float x[2][8][H];
     write_padded(in_folder("case"));
-    ck_assert_int_eq(m3ref("run " TINY " --case %s --precision f64 --bounds --dump %s", in_folder("case"),
-                           in_folder("truth")),
-                     0);
+    ck_assert_int_eq(
+        m3ref("run " TINY " --case %s --precision f64 --bounds --dump %s", in_folder("case"), in_folder("truth")), 0);
     struct m3_safetensors *truth = opened(in_folder("truth"));
     const double *embed = m3_safetensors_find(truth, "embed")->data;
     for (int b = 0, first = 0; b < 2; first += (int)lengths[b++])
@@ -205,8 +205,7 @@ START_TEST(ranks)
     }
     write_text(in_folder("map.json"), "{\"files\": \"ranks\", \"rules\": {\"layers.{l}.attn_out\": \"sum\"}}");
     m3_safetensors_close(one);
-    const int status =
-        m3ref("compare %s %s --map %s", in_folder("one"), in_folder("ranks"), in_folder("map.json"));
+    const int status = m3ref("compare %s %s --map %s", in_folder("one"), in_folder("ranks"), in_folder("map.json"));
     ck_assert_int_eq(status, _i ? 3 : 0);
     if (_i) ck_assert(has("err", "layers.0.mid [3, 7]: got "));
     if (_i) ck_assert_int_eq(error_lines(), 1);

@@ -16,7 +16,10 @@ static int can_be_drawn(const struct m3_profile *profile)
     return how.u == 0x1p-24 && !m3_profile_truncates(profile);
 }
 
-int m3_honest_can_run(const struct m3_setting *s) { return can_be_drawn(s->profile) && s->the_case->p0 == s->the_case->shift; }
+int m3_honest_can_run(const struct m3_setting *s)
+{
+    return can_be_drawn(s->profile) && s->the_case->p0 == s->the_case->shift;
+}
 
 int64_t m3_honest_runs_of(const struct m3_profile *profile)
 {
