@@ -42,7 +42,7 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: answer-power compile-commands documents format format-check index power kill-matrix
+.PHONY: answer-power compile-commands documents engines format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
 help:
@@ -58,6 +58,8 @@ help:
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
+	@echo 'make engines       public engines run on goldens and are judged, into golden/ENGINES.md (ENGINE=mlx_lm: one of'
+	@echo '                   them; MISTAKES=0: without deliberate mistakes); installs each in build/engines'
 	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: compares a part)'
 	@echo 'make answer-power  which known mistakes are seen in log-probabilities, into ref/oracle/server/POWER.md'
 	@echo 'make kill-matrix   golden/op: which case of an operator, and which golden, catches which known mistake, and'
@@ -399,6 +401,13 @@ answer-power: setup $(VENV)/ready
 power: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/mistaken_dumps
 	$(VENV)/bin/python scripts/power.py $(BUILD) $(BUILD)/power $(if $(CHECK),$(POWER_PART),$(POWER_WHOLE)) $(POWER_PAGE)
+
+# Public engines, each in a virtual environment of its own.
+ENGINE ?=
+MISTAKES ?= 1
+engines: setup $(PYTHON)/ready
+	@$(MAKE) -s -j$$(nproc) all
+	$(PYTHON)/bin/python scripts/engines/table.py --program $(PROGRAM) $(if $(filter 0,$(MISTAKES)),--no-mistakes) $(ENGINE)
 
 bench: setup
 	@$(MAKE) -s -j$$(nproc) all

@@ -77,10 +77,11 @@ class Dump:
                 self.handles.append(module.register_forward_hook(self.after(name)))
 
     def save(self, name, value):
-        """The tower is called once for pictures and once for videos: their rows follow each other."""
+        """The tower is called once for pictures and once for videos: their rows follow each other. Before
+        transformers 5.23 it puts an axis of 1 before them; a call has at least four rows."""
         value = value.detach().clone().contiguous()
         if name in self.tensors:
-            axis = 1 if value.dim() > 2 else 0
+            axis = 1 if value.dim() > 2 and value.shape[0] == 1 else 0
             value = torch.cat((self.tensors[name], value), dim=axis)
         self.tensors[name] = value
 
@@ -215,6 +216,15 @@ def read_case(path):
     return case, given
 
 
+def cut_videos(given, config):
+    """The public video processor of transformers 5.23 gives a row of the grid to every vision_segment_max_frames steps;
+    its tower attends within a row. Before, the tower attends to everything."""
+    if hasattr(modeling, "get_vision_attention_seqlens") and "video_grid_thw" in given:
+        most = config["vision_config"]["vision_segment_max_frames"]
+        given["video_grid_thw"] = torch.tensor([[min(most, t - start), h, w] for t, h, w in
+                                                given["video_grid_thw"].tolist() for start in range(0, t, most)])
+
+
 @contextlib.contextmanager
 def expanded(folder):
     """The folder itself, or if its weights have scales, one with the same weights in F32, as long as it is open."""
@@ -246,6 +256,8 @@ def dump(folder, case_path, out, dtype, attention, experts, remark="", cut=(), c
     """cut: ranks and reduce of tensor parallelism; change: a function that changes the model before it runs,
     and may return one that wraps torch.nn.functional; in_float: the names of parameters that stay in float."""
     case, given = read_case(case_path)
+    with open(os.path.join(folder, "config.json")) as file:
+        cut_videos(given, json.load(file))
     with expanded(folder) as plain:
         model = truth.load(plain, torch.float32, attention, experts)
     if dtype in HALVES:

@@ -55,6 +55,23 @@ static int map_file(struct m3_safetensors *file, const char *path, struct m3_err
     return status;
 }
 
+/* Files of NumPy and PyTorch: ZIP archives, and pickles, which are never read here. */
+static int refuse_foreign(const struct m3_safetensors *file, struct m3_error *error)
+{
+    const char *kind = NULL;
+    if (!memcmp(file->bytes, "PK\3\4", 4) || !memcmp(file->bytes, "PK\5\6", 4)) kind = "a ZIP archive (.npz or .pt)";
+    else if (!memcmp(file->bytes, "\x93NUMPY", 6)) kind = "a .npy file";
+    else if (file->bytes[0] == 0x80 && file->bytes[1] >= 2 && file->bytes[1] <= 5) {
+        uint64_t length = 0;
+        for (int i = 0; i < 8; i++) length |= (uint64_t)file->bytes[i] << 8 * i;
+        if (length > max_json_bytes) kind = "a pickle (.pt)";
+    }
+    if (!kind) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT,
+                   "%s: got %s, expected safetensors: convert it with python -m m3ref convert %s OUT.safetensors",
+                   file->path, kind, file->path);
+}
+
 static int parse_header(struct m3_safetensors *file, struct m3_error *error)
 {
     for (int i = 0; i < 8; i++) file->json_bytes |= (uint64_t)file->bytes[i] << 8 * i;
@@ -231,6 +248,7 @@ int m3_safetensors_open_as(struct m3_safetensors **file, const char *path, const
         return m3_fail_memory(error, name, sizeof *opened + strlen(name));
     }
     int status = map_file(opened, path, error);
+    if (!status) status = refuse_foreign(opened, error);
     if (!status) status = parse_header(opened, error);
     if (!status) status = parse_tensors(opened, error);
     if (status) m3_safetensors_close(opened);

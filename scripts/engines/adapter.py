@@ -69,10 +69,12 @@ def read_config(model):
         return json.load(file)
 
 
-def all_blocks(rows, heads, count, width):
-    """The lists [rows,heads,width] of a call that keeps all its `count` blocks and therefore makes no list."""
-    each = np.concatenate([np.arange(min(count, width)), np.full(max(0, width - count), -1)])
-    return np.broadcast_to(each.astype(np.int32), (rows, heads, width))
+def visible_blocks(first, rows, heads, block, width):
+    """The lists [rows,heads,width] of a call that makes none, because all blocks fit: those that each row sees. The
+    first row has position `first`."""
+    own = (first + np.arange(rows))[:, None] // block
+    lists = np.where(np.arange(width) <= own, np.arange(width), -1).astype(np.int32)
+    return np.repeat(lists[:, None], heads, axis=1)
 
 
 def parsed(words, engines):
@@ -81,7 +83,8 @@ def parsed(words, engines):
     parser.add_argument("model", help="model directory")
     parser.add_argument("case", help="safetensors file of inputs")
     parser.add_argument("out", help="the dump to write")
-    parser.add_argument("--dtype", choices=("f32", "bf16", "q8_0"), default="f32", help="number type of weights and activations")
+    parser.add_argument("--dtype", choices=("f32", "bf16", "q8_0"), default="f32",
+                        help="number type of weights and activations")
     parser.add_argument("--chunk", type=int, default=0, help="feed so many tokens at a time through the engine's cache")
     parser.add_argument("--mtp", action="store_true", help="run the modules of multi-token prediction too")
     parser.add_argument("--kv", default="", help="number type of cached keys and values, if the engine leaves a choice")
@@ -101,5 +104,6 @@ def write(dump, case, options, producer):
     if not tensors:
         raise SystemExit(f"{options.out}: the engine gave no tap")
     part = options.out + ".part"
-    files.write(os.path.abspath(part), files.to_bytes(tensors, metadata | ({"weights_sha256": weights} if weights else {})))
+    metadata |= {"weights_sha256": weights} if weights else {}
+    files.write(os.path.abspath(part), files.to_bytes(tensors, metadata))
     os.replace(part, options.out)

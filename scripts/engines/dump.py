@@ -26,8 +26,9 @@ def in_environment(words):
     if options.mistake:
         from engines import mistakes
         change = mistakes.function(options.engine, options.mistake)
-    producer = importlib.import_module("engines." + engine.module).run(options.model, case, dump, options, change)
-    adapter.write(dump, case, options, producer)
+    producer = importlib.import_module("engines." + engine.adapter).run(options.model, case, dump, options, change)
+    if producer:
+        adapter.write(dump, case, options, producer)
 
 
 def main():

@@ -53,11 +53,11 @@ def to_numpy(x):
 class Functions:
     """mlx.core as a file sees it, with some functions watched: {name: function(original, *arguments)}."""
 
-    def __init__(self, watched):
-        self.watched = watched
+    def __init__(self, watched, under=mx):
+        self.watched, self.under = watched, under
 
     def __getattr__(self, name):
-        original = getattr(mx, name)
+        original = getattr(self.under, name)
         if name not in self.watched:
             return original
         return lambda *arguments, **keywords: self.watched[name](original, *arguments, **keywords)
@@ -67,6 +67,7 @@ class Watch:
     """Calls of a model's modules; `inside` has the names of those in progress."""
 
     def __init__(self, model, before, after):
+        self.modules = dict(model.named_modules())
         self.names = {id(module): name for name, module in model.named_modules()}
         self.inside, self.before, self.after = [], before, after
         for kind in {type(module) for _, module in model.named_modules()}:
@@ -138,9 +139,9 @@ class Taps:
             turn = self.turn[end] = self.turn.get(end, -1) + 1
             self.save(self.turns[end][turn][0], result, self.turns[end][turn][1])
         if end == "self_attn" and prefix in self.sparse and not self.listed:
-            count = -(-self.total // self.block)
-            self.dump.save(prefix + "index.blocks",
-                           adapter.all_blocks(result.shape[-2], self.heads["I"], count, self.kept))
+            rows = result.shape[-2]
+            lists = adapter.visible_blocks(self.total - rows, rows, self.heads["I"], self.block, self.kept)
+            self.dump.save(prefix + "index.blocks", lists)
         return result
 
 
@@ -151,7 +152,7 @@ class Products:
         self.y, self.taps = y, taps
 
     def __mul__(self, scores):
-        factor = self.taps.text["routed_scaling_factor"]
+        factor = self.taps.watch.modules[self.taps.watch.inside[-1]].routed_scaling_factor
         self.taps.save("moe.weights", scores[..., :self.taps.text["num_experts_per_tok"], 0] / factor)
         return Products(self.y * scores, self.taps)
 

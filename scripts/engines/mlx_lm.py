@@ -23,7 +23,8 @@ OUT = {
 }
 IN = {"self_attn.o_proj": ("attn", last("Q")), "post_attention_layernorm": ("mid", rows),
       "mlp.down_proj": ("mlp.act", rows)}
-WHOLE = {("", "language_model.model.embed_tokens"): ("embed", rows), ("", "language_model.model.norm"): ("final_norm", rows),
+WHOLE = {("", "language_model.model.embed_tokens"): ("embed", rows),
+         ("", "language_model.model.norm"): ("final_norm", rows),
          ("", "language_model.lm_head"): ("logits", rows)}
 TURNS = {"self_attn.rope": (("q_rope", transposed), ("k_rope", transposed)),
          "self_attn.index_rope": (("index.k_rope", rows), ("index.q_rope", transposed))}
@@ -37,7 +38,7 @@ class Taps(mlx_hooks.Taps):
     def __init__(self, model, config, dump):
         super().__init__(model, config, dump, of_layers(OUT) | WHOLE, of_layers(IN), TURNS)
         modeling.mx = mlx_hooks.Functions({"sigmoid": self.sigmoid, "where": self.where,
-                                           "argpartition": self.argpartition})
+                                           "argpartition": self.argpartition}, modeling.mx)
 
     def sigmoid(self, original, x):
         result = original(x)

@@ -29,8 +29,9 @@ OUT = {
 IN = {"self_attn.o_proj": ("attn", last("Q")), "post_attention_layernorm": ("mid", rows),
       "mlp.down_proj": ("mlp.act", rows)}
 VISION_OUT = {
-    "layer_norm1": ("norm1", rows), "self_attn.q_proj": ("q_proj", last("A")), "self_attn.k_proj": ("k_proj", last("A")),
-    "self_attn.v_proj": ("v_proj", last("A")), "self_attn.out_proj": ("attn_out", rows), "layer_norm2": ("norm2", rows),
+    "layer_norm1": ("norm1", rows), "self_attn.q_proj": ("q_proj", last("A")),
+    "self_attn.k_proj": ("k_proj", last("A")), "self_attn.v_proj": ("v_proj", last("A")),
+    "self_attn.out_proj": ("attn_out", rows), "layer_norm2": ("norm2", rows),
     "mlp.fc1": ("fc1", rows), "mlp": ("mlp", rows), "": ("out", rows),
 }
 VISION_IN = {"self_attn.out_proj": ("attn", last("A")), "layer_norm2": ("mid", rows), "mlp.fc2": ("act", rows)}
@@ -41,7 +42,8 @@ WHOLE_OUT = {
     "multi_modal_projector.linear_1": "projector.linear_1", "multi_modal_projector.linear_2": "projector.linear_2",
     "patch_merge_mlp.linear_1": "projector.merge_linear_1", "patch_merge_mlp.linear_2": "projector.out",
 }
-WHOLE_IN = {"vision_tower.vision_model.embeddings": "vision.pixels", "multi_modal_projector.linear_2": "projector.act_1",
+WHOLE_IN = {"vision_tower.vision_model.embeddings": "vision.pixels",
+            "multi_modal_projector.linear_2": "projector.act_1",
             "patch_merge_mlp.linear_1": "projector.merged", "patch_merge_mlp.linear_2": "projector.act_2"}
 TURNS = {"self_attn.rope": (("q_rope", transposed), ("k_rope", transposed), ("index.q_rope", transposed),
                             ("index.k_rope", rows))}
@@ -56,7 +58,7 @@ def table(text, of_vision, of_whole):
 class Taps(mlx_hooks.Taps):
     def __init__(self, model, config, dump):
         super().__init__(model, config, dump, table(OUT, VISION_OUT, WHOLE_OUT), table(IN, VISION_IN, WHOLE_IN), TURNS)
-        modeling.mx = mlx_hooks.Functions({"sigmoid": self.sigmoid, "argpartition": self.argpartition})
+        modeling.mx = mlx_hooks.Functions({"sigmoid": self.sigmoid, "argpartition": self.argpartition}, modeling.mx)
         modeling.MiniMaxM3Indexer.__call__ = self.indexed(modeling.MiniMaxM3Indexer.__call__)
         vision._apply_vision_rope = self.rotated(vision._apply_vision_rope)
 
@@ -111,7 +113,8 @@ def run(folder, case, dump, options, change=None):
     switch_layers.mx = mlx_hooks.Functions({"gather_mm": mlx_hooks.gather_in_float})
     taps = Taps(model, config, dump)
     cache = model.make_cache() if options.chunk else None
-    pictures = {name: mx.array(value) for name, value in case.arrays.items() if name not in ("input_ids", "position_ids")}
+    pictures = {name: mx.array(value) for name, value in case.arrays.items()
+                if name not in ("input_ids", "position_ids")}
     for ids in case.chunks(options.chunk):
         taps.total += len(ids)
         mx.eval(model(mx.array(ids)[None], cache=cache, **pictures).logits)

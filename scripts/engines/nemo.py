@@ -30,8 +30,9 @@ OUT = {
     "self_attn.v_proj": ("v_proj", "G"), "self_attn.q_norm": ("q_norm", "Q"), "self_attn.k_norm": ("k_norm", "G"),
     "self_attn.indexer.index_q_proj": ("index.q_proj", "I"), "self_attn.indexer.index_k_proj": ("index.k_proj", ""),
     "self_attn.indexer.index_q_norm": ("index.q_norm", "I"), "self_attn.indexer.index_k_norm": ("index.k_norm", ""),
-    "self_attn.o_proj": ("attn_out", ""), "post_attention_layernorm": ("mlp_norm", ""), "mlp.gate_proj": ("mlp.gate", ""),
-    "mlp.up_proj": ("mlp.up", ""), "mlp.experts": ("moe.routed", ""), "shared_experts": ("moe.shared", ""), "": ("out", ""),
+    "self_attn.o_proj": ("attn_out", ""), "post_attention_layernorm": ("mlp_norm", ""),
+    "mlp.gate_proj": ("mlp.gate", ""), "mlp.up_proj": ("mlp.up", ""), "mlp.experts": ("moe.routed", ""),
+    "shared_experts": ("moe.shared", ""), "": ("out", ""),
     "enorm": ("embed_norm", ""), "hnorm": ("hidden_norm", ""), "eh_proj": ("eh_proj", ""),
     "final_layernorm": ("final_norm", ""),
 }
@@ -42,7 +43,8 @@ VISION_OUT = {
     "mlp.fc1": ("fc1", ""), "mlp.fc2": ("mlp", ""), "": ("out", ""),
 }
 VISION_IN = {"self_attn.out_proj": ("attn", "A"), "layer_norm2": ("mid", ""), "mlp.fc2": ("act", "")}
-TOWER, PROJECTOR, MERGER = (f"vision_tower.{part}" for part in ("vision_model.", "multi_modal_projector.", "patch_merge_mlp."))
+TOWER, PROJECTOR, MERGER = (f"vision_tower.{part}." for part in
+                            ("vision_model", "multi_modal_projector", "patch_merge_mlp"))
 WHOLE_OUT = {
     "model.embed_tokens": "embed", "model.norm": "final_norm", TOWER + "embeddings": "vision.patch_embed",
     TOWER + "pre_layrnorm": "vision.pre_norm", PROJECTOR + "linear_1": "projector.linear_1",
@@ -73,7 +75,7 @@ class Taps:
     def __init__(self, model, config, dump, rows):
         self.dump, self.rows, self.inside, self.modules = dump, rows, [], 0
         text = config["text_config"]
-        self.factor, self.kept = text["routed_scaling_factor"], text["sparse_attention_config"]["sparse_topk_blocks"]
+        self.kept = text["sparse_attention_config"]["sparse_topk_blocks"]
         self.heads = {"Q": text["num_attention_heads"], "G": text["num_key_value_heads"], "": 0,
                       "I": text["sparse_attention_config"]["sparse_num_index_heads"],
                       "A": config["vision_config"]["num_attention_heads"]}
@@ -82,7 +84,7 @@ class Taps:
                 module.register_forward_pre_hook(functools.partial(self.before, name), with_kwargs=True)
                 module.register_forward_hook(functools.partial(self.after, name))
             if hasattr(module, "_route_scores"):
-                module._route_scores = functools.partial(self.routed, module._route_scores)
+                module._route_scores = functools.partial(self.routed, module, module._route_scores)
         modeling.apply_rotary_emb_qk = functools.partial(self.rotated, modeling.apply_rotary_emb_qk)
         vision_encoder._apply_vision_rope = functools.partial(self.vision_rotated, vision_encoder._apply_vision_rope)
         modeling._select_sparse_blocks_chunk = functools.partial(self.selected, modeling._select_sparse_blocks_chunk)
@@ -136,7 +138,7 @@ class Taps:
         elif name in WHOLE_OUT and not (name == "model.embed_tokens" and self.modules):
             self.save(WHOLE_OUT[name], result)
 
-    def routed(self, original, scores):
+    def routed(self, gate, original, scores):
         seen = []
         with watching(torch, "sigmoid", seen):
             weights, ids, rest = original(scores)
@@ -145,7 +147,7 @@ class Taps:
         if seen:
             self.save(prefix + "router_scores", seen[0])
         self.save(prefix + "experts", ids)
-        self.save(prefix + "weights", weights / self.factor)
+        self.save(prefix + "weights", weights / gate.route_scale)
         return weights, ids, rest
 
     def rotated(self, original, q, k, *rest, **keywords):

@@ -1,6 +1,26 @@
-"""The engines: their versions, what they need, and what they are run on."""
+"""The engines: their versions, what they need, and what `make engines` runs them on.
+
+An engine is one entry here and one adapter, a file of this folder.
+"""
 
 from typing import NamedTuple
+
+GOLDEN = "golden"
+
+
+class Run(NamedTuple):
+    """What one dump is made of, and how it is judged."""
+    model: str                          # a folder of golden/
+    case: str = "case"                  # a file of golden/: MODEL/CASE.safetensors, or its path below golden/
+    dtype: str = "f32"
+    options: tuple = ()                 # of dump.py
+    reading: tuple = ()                 # FIELD=VALUE of m3ref check --set, beside those of the engine
+
+    def model_path(self):
+        return f"{GOLDEN}/{self.model}/model"
+
+    def case_path(self):
+        return f"{GOLDEN}/{self.case if '/' in self.case else self.model + '/' + self.case}.safetensors"
 
 
 class Source(NamedTuple):
@@ -12,10 +32,14 @@ class Source(NamedTuple):
 
 class Engine(NamedTuple):
     title: str
-    module: str                         # the adapter, a file of this folder
+    adapter: str                        # a file of this folder
     packages: tuple                     # installed in this order, each entry by a call of pip of its own
+    runs: tuple
+    profiles: dict = {"f32": "fp32", "bf16": "bf16"}
+    reading: tuple = ()                 # FIELD=VALUE that this engine follows by design
+    map: str = ""
+    remarks: str = ""
     dtypes: tuple = ("f32", "bf16")
-    models: tuple = ("common", "tiny")
     caches: tuple = ()                  # the number types of keys and values that --kv chooses from
     sources: tuple = ()
     commands: tuple = ()                # run in the environment's folder after that, with its programs
@@ -23,15 +47,46 @@ class Engine(NamedTuple):
 
 TORCH = ("torch==2.13.0",)
 MLX = "mlx[cpu]==0.32.4"
+MLX_PROFILES = {"f32": "fp32", "bf16": "mlx_bf16"}
+COMMON = tuple(Run("common", dtype=dtype) for dtype in ("f32", "bf16"))
+TINY = tuple(Run("tiny", dtype=dtype) for dtype in ("f32", "bf16"))
+LONG = tuple(Run("common", "long_case", dtype) for dtype in ("f32", "bf16"))
+VIDEO = "vision/video_case"
 
 ENGINES = {
-    "mlx_lm": Engine("mlx-lm 0.32.2", "mlx_lm", ((MLX, "mlx-lm==0.32.2"),)),
-    "mlx_vlm": Engine("mlx-vlm 0.7.10", "mlx_vlm", ((MLX, "mlx-vlm==0.7.10"),), models=("common",)),
-    "nemo": Engine("NeMo Automodel 0.7.0", "nemo", (
-        TORCH, ("--no-deps", "nemo-automodel==0.7.0"), ("transformers==5.18.0", "pyyaml==6.0.3"))),
-    "llama_cpp": Engine("llama.cpp 0c1e570", "llama_cpp", (
-        TORCH, ("transformers==5.18.0", "pyyaml==6.0.3", "cmake==4.4.4", "ninja==1.13.2", "jinja2", "diskcache==5.6.3")),
-        dtypes=("f32", "bf16", "q8_0"), models=("common", "m2"), caches=("f32", "f16"),
+    "transformers_5_16": Engine(
+        "transformers 5.16.0", "transformers", (TORCH, ("transformers==5.16.0", "numpy==2.4.6", "safetensors==0.8.0")),
+        COMMON + TINY + (Run("tiny", VIDEO, reading=("vision_boundary=none",)),) + LONG, map="transformers",
+        remarks="Its tower attends over all pictures: `vision_boundary=none`."),
+    "transformers_5_23": Engine(
+        "transformers 5.23.0", "transformers", (TORCH, ("transformers==5.23.0", "numpy==2.4.6", "safetensors==0.8.0")),
+        COMMON + TINY + (Run("tiny", VIDEO, reading=("vision_boundary=segment",)),) + LONG, map="transformers",
+        remarks="Its tower attends within a row of the grid, and its video processor gives a row to every "
+                "`vision_segment_max_frames` steps: the default reading `vision_boundary=segment`."),
+    "mlx_lm": Engine(
+        "mlx-lm 0.32.2", "mlx_lm", ((MLX, "mlx-lm==0.32.2"),),
+        COMMON + TINY + (Run("common", options=("--chunk", "7")),) + LONG, MLX_PROFILES,
+        remarks="Text only. MLX multiplies experts in bfloat16 on a GPU alone; here the adapter does it in float and "
+                "rounds."),
+    "mlx_vlm": Engine(
+        "mlx-vlm 0.7.10", "mlx_vlm", ((MLX, "mlx-vlm==0.7.10"),),
+        COMMON + (Run("common", VIDEO),) + LONG, MLX_PROFILES,
+        remarks="golden/tiny cannot be loaded: the projector must be as wide as the model. Block scores are scaled and "
+                "merged before they can be seen, so they are not dumped."),
+    "nemo": Engine(
+        "NeMo Automodel 0.7.0", "nemo",
+        (TORCH, ("--no-deps", "nemo-automodel==0.7.0"), ("transformers==5.18.0", "pyyaml==6.0.3")),
+        COMMON + TINY + (Run("mtp", options=("--mtp",), reading=("mtp_handover=post_norm",)),
+                         Run("common", "vision/two_case")) + LONG + (Run("block128"),),
+        {"f32": "fp32", "bf16": "bf16+expert_weight_first"}, ("index_scale=rsqrt",),
+        remarks="Scores of blocks are multiplied by 1/sqrt(index_dim), which does not change a choice. The weight of an "
+                "expert comes before its last product. Its tower refuses videos of more than "
+                "`vision_segment_max_frames` steps."),
+    "llama_cpp": Engine(
+        "llama.cpp 0c1e570", "llama_cpp",
+        (TORCH, ("transformers==5.18.0", "pyyaml==6.0.3", "cmake==4.4.4", "ninja==1.13.2", "jinja2", "diskcache==5.6.3")),
+        (Run("common"), Run("common", "long_case")), {"f32": "llama_cpp_f32", "bf16": "llama_cpp", "q8_0": "llama_cpp"},
+        map="llama_cpp", dtypes=("f32", "bf16", "q8_0"), caches=("f32", "f16"),
         sources=(Source("llama-cpp-python==0.3.36", True, ("llama_cpp/*", "vendor/llama.cpp/*")),),
         commands=(("cmake", "-S", "source/vendor/llama.cpp", "-B", "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                    "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_COMMON=OFF", "-DLLAMA_BUILD_APP=OFF"),

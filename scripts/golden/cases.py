@@ -146,8 +146,8 @@ MTP = MtpCase(
     covers="every tap of two modules of multi-token prediction in the default reading; the other hand-over, row 0 "
            "zeroed, the additive join, the scattered row at a picture; drafting and verification under greedy "
            "decoding, with drafts accepted and rejected; blocks of 3, partial last blocks in both modules",
-    cannot_detect="a misreading shared by both formulas of the modules, for which there is no public code; a call on a "
-                  "cached prefix; sampling; more than two modules; a second picture")
+    cannot_detect="a misreading shared by both formulas of the modules, except in `post_norm`, which public code (NeMo) "
+                  "computes too; a call on a cached prefix; sampling; more than two modules; a second picture")
 
 
 @dataclass

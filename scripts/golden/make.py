@@ -1,8 +1,8 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
-    CASE: tiny, block128, mxfp8, f8block, common, mtp, m2, readings, vision (both need tiny), pictures or flops (needs tiny,
-          block128, mtp)
+    CASE: tiny, block128, mxfp8, f8block, common, mtp, m2, readings, vision (both need tiny), pictures or flops (needs
+          tiny, block128, mtp)
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
 A case is refused if a tap is not fp64 (formulas.py disagrees by more than 1e-14), if an fp32 run selects other blocks

@@ -172,6 +172,33 @@ START_TEST(reports_every_fault)
 }
 END_TEST
 
+/*
+ * Given: files as NumPy and PyTorch write them
+ * When: one is opened
+ * Then: one line names the way to convert it, before its first bytes are taken for a length
+ */
+START_TEST(names_the_way_for_other_formats)
+{
+    static const struct { const char *bytes; const char *kind; } cases[] = {
+        { "PK\3\4\24\0\0\0", "a ZIP archive" },
+        { "PK\5\6\0\0\0\0", "a ZIP archive" },
+        { "\x93NUMPY\1\0", "a .npy file" },
+        { "\x80\2}q\0X\1\1", "a pickle" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        FILE *written = fopen(in_folder("other"), "wb");
+        ck_assert_ptr_nonnull(written);
+        ck_assert_uint_eq(fwrite(cases[i].bytes, 1, 8, written), 8);
+        ck_assert_int_eq(fclose(written), 0);
+        ck_assert_int_eq(m3_safetensors_open(&file, in_folder("other"), &error), M3_BAD_INPUT);
+        ck_assert_msg(strstr(error.text, cases[i].kind) != NULL, "%s", error.text);
+        ck_assert_ptr_nonnull(strstr(error.text, "python -m m3ref convert"));
+        ck_assert_int_eq(error.count, 1);
+        m3_error_free(&error);
+    }
+}
+END_TEST
+
 START_TEST(absent_or_no_file)
 {
     ck_assert_int_eq(m3_safetensors_open(&file, in_folder("none"), &error), M3_ABSENT);
@@ -575,7 +602,8 @@ Suite *m3_suite(void)
 {
     /* clang-format off */
     const TTest *const tests[] = {
-        reads_a_file, accepts, refuses, reports_every_fault, absent_or_no_file, cut_short, damaged_headers,
+        reads_a_file, accepts, refuses, reports_every_fault, names_the_way_for_other_formats, absent_or_no_file,
+        cut_short, damaged_headers,
         writes_bytes, writes_nothing_at_all, broken_rules, abandoned, no_place_to_write, full_disk,
         gzip_round_trip, gzip_damaged, gzip_members, pages_come_back, nameless_until_commit,
     };

@@ -6,6 +6,8 @@ import os
 import struct
 import sys
 import tempfile
+import zipfile
+import zlib
 
 import numpy as np
 
@@ -186,9 +188,55 @@ def parse(data, name):
     return dump
 
 
+def load_npz(path):
+    """The arrays of np.savez; objects are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return Dump({name: np.array(archive[name]) for name in archive.files})
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as why:
+        if isinstance(why, FileNotFoundError):
+            raise
+        raise ValueError(f"{path}: not an .npz file of arrays: {why}") from None
+
+
+def flat(value, name, into):
+    """Tensors in dicts, lists and tuples, with names joined by dots."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else None
+    if parts is None:
+        if is_torch(value) or isinstance(value, np.ndarray):
+            if name in into:
+                raise ValueError(f"two tensors are called {name}")
+            into[name] = to_array(value)
+        return into
+    for key, part in parts:
+        flat(part, f"{name}.{key}" if name else str(key), into)
+    return into
+
+
+def load_pt(path):
+    """The tensors of torch.save. weights_only: a file of another kind is refused, and no code in it runs."""
+    try:
+        import torch
+    except ImportError:
+        raise ValueError(f"{path}: got a file of PyTorch, expected torch to be installed to read it") from None
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = flat(saved, "tensor" if is_torch(saved) else "", {})
+    except FileNotFoundError:
+        raise
+    except Exception as why:                    # torch raises many kinds
+        reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
+        raise ValueError(f"{path}: not a .pt file of tensors: {reason}") from None
+    return Dump(tensors)
+
+
 def load(path):
-    """Reads a safetensors file. Arrays are read-only views of the mapped file."""
+    """Reads safetensors, .npz or .pt (.pth, .bin) files. Arrays of safetensors are read-only views of the file."""
     path = os.fspath(path)
+    if path.endswith(".npz"):
+        return load_npz(path)
+    if path.endswith((".pt", ".pth", ".bin")):
+        return load_pt(path)
     if path.endswith(".gz"):
         with gzip.open(path, "rb") as file:
             return parse(file.read(), path)

@@ -1,6 +1,7 @@
 """Files of arrays, and types that NumPy does not have."""
 import struct
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -52,6 +53,70 @@ def test_files_that_are_none(tmp_path):
             m3ref.load(path)
     with pytest.raises(TypeError, match="complex"):
         m3ref.save(path, {"a": np.zeros(2, complex)})
+
+
+def test_npz(tmp_path):
+    plain = {name: value for name, value in example().items() if name != "bf"}
+    np.savez(tmp_path / "t.npz", **plain)
+    read = m3ref.load(tmp_path / "t.npz")
+    assert set(read) == set(plain)
+    for name, want in plain.items():
+        assert read[name].dtype == want.dtype and np.array_equal(read[name], want)
+    np.savez(tmp_path / "o.npz", o=np.array([{}], object))
+    (tmp_path / "no.npz").write_bytes(b"PK\3\4 and nothing else")
+    for name in ("o.npz", "no.npz"):
+        with pytest.raises(ValueError, match=f"{name}: not an .npz file of arrays"):
+            m3ref.load(tmp_path / name)
+
+
+# Needs torch, which the environment of the tests may lack. A file with code in it must not run it.
+def test_pt(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.arange(6.).reshape(2, 3), "layers": [{"b": torch.ones(2, dtype=torch.bfloat16)}], "n": 3},
+               tmp_path / "t.pt")
+    read = m3ref.load(tmp_path / "t.pt")
+    assert set(read) == {"a", "layers.0.b"} and tensors.format_of(read["layers.0.b"]) == "BF16"
+    assert np.array_equal(read["a"], np.arange(6, dtype=np.float32).reshape(2, 3))
+
+    class Code:
+        def __reduce__(self):
+            return open, (str(tmp_path / "written"), "w")
+
+    torch.save({"a": Code()}, tmp_path / "code.pt")
+    torch.save({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, tmp_path / "twice.pt")
+    for name in ("code.pt", "twice.pt"):
+        with pytest.raises(ValueError, match=f"{name}: not a .pt file of tensors"):
+            m3ref.load(tmp_path / name)
+    assert not (tmp_path / "written").exists()
+
+
+def test_pt_without_torch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "t.pt").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="expected torch to be installed"):
+        m3ref.load(tmp_path / "t.pt")
+
+
+def converted(*words):
+    return subprocess.run([sys.executable, "-m", "m3ref", "convert", *map(str, words)], capture_output=True, text=True)
+
+
+# The program names the way, and after it reads the file. Bad files: one line, and nothing is written.
+def test_convert(tmp_path):
+    np.savez(tmp_path / "t.npz", a=np.arange(3, dtype=np.float32))
+    refused = subprocess.run([m3ref.program(), "inspect", tmp_path / "t.npz"], capture_output=True, text=True)
+    assert refused.returncode == 65 and refused.stderr.count("\n") == 1 and "python -m m3ref convert" in refused.stderr
+    done = converted(tmp_path / "t.npz", tmp_path / "t.safetensors")
+    assert done.returncode == 0, done.stderr
+    assert np.array_equal(m3ref.load(tmp_path / "t.safetensors")["a"], [0, 1, 2])
+    (tmp_path / "bad.npz").write_bytes(b"PK\3\4")
+    np.savez(tmp_path / "empty.npz")
+    for source, target, status in (("bad.npz", "o.safetensors", 65), ("empty.npz", "o.safetensors", 65),
+                                   ("none.npz", "o.safetensors", 66), ("t.npz", "o.txt", 64),
+                                   ("t.safetensors", "t.safetensors", 64)):
+        done = converted(tmp_path / source, tmp_path / target)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done
+        assert not (tmp_path / "o.safetensors").exists() and not (tmp_path / "o.txt").exists()
 
 
 # Seen to fail with a Stored that allows ufuncs: 2 x BF16 1 was 2 x 16256.
