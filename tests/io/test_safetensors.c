@@ -179,7 +179,10 @@ END_TEST
  */
 START_TEST(names_the_way_for_other_formats)
 {
-    static const struct { const char *bytes; const char *kind; } cases[] = {
+    static const struct {
+        const char *bytes;
+        const char *kind;
+    } cases[] = {
         { "PK\3\4\24\0\0\0", "a ZIP archive" },
         { "PK\5\6\0\0\0\0", "a ZIP archive" },
         { "\x93NUMPY\1\0", "a .npy file" },
