@@ -43,6 +43,7 @@ class Engine(NamedTuple):
     caches: tuple = ()                  # the number types of keys and values that --kv chooses from
     sources: tuple = ()
     commands: tuple = ()                # run in the environment's folder after that, with its programs
+    kernels: bool = False               # kernels.py runs it, not dump.py
 
 
 TORCH = ("torch==2.13.0",)
@@ -52,6 +53,8 @@ COMMON = tuple(Run("common", dtype=dtype) for dtype in ("f32", "bf16"))
 TINY = tuple(Run("tiny", dtype=dtype) for dtype in ("f32", "bf16"))
 LONG = tuple(Run("common", "long_case", dtype) for dtype in ("f32", "bf16"))
 VIDEO = "vision/video_case"
+
+TRITON = (TORCH, ("triton==3.9.0", "numpy==2.4.6"))
 
 ENGINES = {
     "transformers_5_16": Engine(
@@ -91,4 +94,8 @@ ENGINES = {
         commands=(("cmake", "-S", "source/vendor/llama.cpp", "-B", "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                    "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_COMMON=OFF", "-DLLAMA_BUILD_APP=OFF"),
                   ("cmake", "--build", "build", "--target", "llama"))),
+    "vllm": Engine("vLLM 0.32.0, Triton kernels", "vllm", TRITON, dtypes=("f32",), kernels=True, sources=(
+        Source("vllm==0.32.0", False, ("vllm/models/minimax_m3/common/ops/*.py",)),)),
+    "sglang": Engine("SGLang 0.5.23, Triton kernels", "sglang", TRITON, dtypes=("f16",), kernels=True, sources=(
+        Source("sglang==0.5.23", False, ("sglang/kernels/ops/attention/minimax_sparse/*.py",)),)),
 }
