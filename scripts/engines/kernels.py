@@ -35,8 +35,8 @@ def hollow(name, path=None, **content):
 
 
 def first_configuration():
-    """Makes triton.autotune take the first configuration that the kernel allows, because there is no device on which the
-    configurations could be timed."""
+    """Makes triton.autotune take the first configuration that the kernel allows, because there is no device on which
+    the configurations could be timed."""
     import triton
     from triton.runtime.errors import InterpreterError
     autotune = triton.autotune
@@ -130,7 +130,7 @@ def in_environment(name, cases, results):
     import files
     import torch
     first_configuration()
-    engine = importlib.import_module("engines." + registry.ENGINES[name].module)
+    engine = importlib.import_module("engines." + registry.ENGINES[name].adapter)
     arrays, metadata = files.read(cases)
     if metadata.get("operator") != "sparse_attention":
         sys.exit(f"{cases}: operator: got {metadata.get('operator', 'nothing')}, expected sparse_attention")

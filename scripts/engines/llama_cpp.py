@@ -33,6 +33,7 @@ UNNAMED = re.compile(r"^(node_\d+|norm(-\d+)?|.*\(.*\)|)$")
 UNNAMED_KEPT = ("ROPE", "TOP_K")
 TYPES = {0: np.float32, 26: np.int32}               # GGML_TYPE_F32, GGML_TYPE_I32
 F32 = 0                                             # GGML_TYPE_F32
+WARNING, ERROR = 3, 4                               # GGML_LOG_LEVEL_..
 DISABLED, ENABLED = 0, 1                            # LLAMA_FLASH_ATTN_TYPE_..
 
 
@@ -177,6 +178,8 @@ def settings_of(llama, chunks, taps, kv, is_m3):
 
 
 def evaluate(llama, path, chunks, taps, kv, is_m3):
+    log = llama.llama_log_callback(lambda level, text, _: WARNING <= level <= ERROR and sys.stderr.write(text.decode()))
+    llama.llama_log_set(log, None)
     llama.llama_backend_init()
     model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
     settings = settings_of(llama, chunks, taps, kv, is_m3)

@@ -1,7 +1,7 @@
 """SGLang's Triton kernels of MiniMax-M3's prefill: index scores with the choice of blocks, and sparse attention.
 
-Only these kernels of SGLang are there; what they import from it is replaced: the device has no special paths. Its scores
-stay inside, multiplied by 1/sqrt(index_dim). They take BF16 and F16; the interpreter needs F16.
+Only these kernels of SGLang are there; what they import from it is replaced: the device has no special paths. Its
+scores stay inside, multiplied by 1/sqrt(index_dim). They take BF16 and F16; the interpreter needs F16.
 """
 
 import importlib

@@ -34,9 +34,10 @@ def sparse_attention(call):
     table = paged.order.repeat(call.count, 1)
     groups, longest = call.k.shape[1], int(call.lengths.max())
     scores = index.minimax_m3_index_score(
-        call.index_q, paged.store(call.index_k), table, call.cu_seqlens, call.lengths, call.prefix, call.longest, longest,
-        groups)
-    blocks = index.minimax_m3_index_topk(scores, call.cu_seqlens, call.prefix, call.longest, call.N, call.init, call.local)
+        call.index_q, paged.store(call.index_k), table, call.cu_seqlens, call.lengths, call.prefix, call.longest,
+        longest, groups)
+    blocks = index.minimax_m3_index_topk(
+        scores, call.cu_seqlens, call.prefix, call.longest, call.N, call.init, call.local)
     cache = paged.store(torch.cat([call.k, call.v], dim=-1)).transpose(1, 2).contiguous()
     out = torch.empty_like(call.q)
     attention.minimax_m3_sparse_attn(
