@@ -80,6 +80,7 @@ def check(model, config):
 
 def load():
     """llama.cpp's converter and its functions for Python."""
+    os.environ["TQDM_DISABLE"] = "1"                # no progress bars
     os.environ["LLAMA_CPP_LIB_PATH"] = os.path.join(environments.folder("llama_cpp"), "build", "bin")
     vendor = os.path.join(SOURCE, "vendor", "llama.cpp")
     sys.path[:0] = [SOURCE, vendor, os.path.join(vendor, "gguf-py")]
