@@ -54,6 +54,7 @@ TINY = tuple(Run("tiny", dtype=dtype) for dtype in ("f32", "bf16"))
 LONG = tuple(Run("common", "long_case", dtype) for dtype in ("f32", "bf16"))
 VIDEO = "vision/video_case"
 TRITON = (TORCH, ("triton==3.9.0", "numpy==2.4.6"))
+ROWS = ("--rows", "2281:2305")
 
 ENGINES = {
     "transformers_5_16": Engine(
@@ -97,12 +98,13 @@ ENGINES = {
                    "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_COMMON=OFF", "-DLLAMA_BUILD_APP=OFF"),
                   ("cmake", "--build", "build", "--target", "llama"))),
     "vllm": Engine(
-        "vLLM 0.32.0, Triton kernels", "vllm", TRITON, (Run("block128"),), dtypes=("f32", "f16"), kernels=True,
+        "vLLM 0.32.0, Triton kernels", "vllm", TRITON, (Run("block128", options=ROWS),),
+        dtypes=("f32", "f16"), kernels=True,
         sources=(Source("vllm==0.32.0", False, ("vllm/models/minimax_m3/common/ops/*.py",)),),
-        remarks="Scores of blocks, choice of blocks and sparse attention of a prefill, on rows 2281 to 2304."),
+        remarks="Scores of blocks, choice of blocks and sparse attention of a prefill, in Triton's interpreter."),
     "sglang": Engine(
-        "SGLang 0.5.23, Triton kernels", "sglang", TRITON, (Run("block128", dtype="f16"),), {"f16": "fp16"},
-        dtypes=("f16",), kernels=True,
+        "SGLang 0.5.23, Triton kernels", "sglang", TRITON, (Run("block128", dtype="f16", options=ROWS),),
+        {"f16": "fp16"}, dtypes=("f16",), kernels=True,
         sources=(Source("sglang==0.5.23", False, ("sglang/kernels/ops/attention/minimax_sparse/*.py",)),),
-        remarks="Choice of blocks and sparse attention of a prefill, on rows 2281 to 2304. The kernels take no F32."),
+        remarks="Choice of blocks and sparse attention of a prefill, in Triton's interpreter. The kernels take no F32."),
 }
