@@ -16,7 +16,7 @@ from engines import environments, registry  # noqa: E402
 
 def in_environment(words):
     from engines import adapter
-    options = adapter.parsed(words, registry.ENGINES)
+    options = adapter.parsed(words, [name for name, engine in registry.ENGINES.items() if not engine.kernels])
     engine = registry.ENGINES[options.engine]
     for name, got, known in (("--dtype", options.dtype, engine.dtypes), ("--kv", options.kv, ("", *engine.caches))):
         if got not in known:

@@ -47,7 +47,8 @@ def call(engine, command, folder=None):
     programs = {**os.environ, "PATH": os.path.dirname(command[0]) + os.pathsep + os.environ["PATH"]}
     done = subprocess.run(command, cwd=folder, env=programs, capture_output=True, text=True)
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()] or ["no reason given"]
+        said = (done.stderr + done.stdout).splitlines()
+        lines = [line for line in said if "error" in line.lower()] or ["no reason given"]
         raise NotInstalled(f"{engine.title} cannot be installed: {lines[-1].strip()}")
 
 
@@ -55,8 +56,8 @@ def unpack(engine, python_path, source, out):
     """The wanted files of an archive. An sdist has all its files in one folder, whose name is left out."""
     with tempfile.TemporaryDirectory(dir=os.path.dirname(out)) as work:
         kind = "--no-binary" if source.is_sdist else "--only-binary"
-        call(engine, [python_path, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest",
-                      work, kind, source.package.split("==")[0], source.package])
+        call(engine, [python_path, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                      "--dest", work, kind, source.package.split("==")[0], source.package])
         archive = os.path.join(work, os.listdir(work)[0])
         if source.is_sdist:
             with tarfile.open(archive) as file:

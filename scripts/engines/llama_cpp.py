@@ -6,6 +6,7 @@ without a name is called after what it is made from: `ROPE(blk.2.indexer.q_norm)
 """
 
 import ctypes
+import importlib
 import os
 import re
 import sys
@@ -18,24 +19,21 @@ from . import adapter, environments
 
 COMMIT = "0c1e570"
 SOURCE = os.path.join(environments.folder("llama_cpp"), "source")
-os.environ["LLAMA_CPP_LIB_PATH"] = os.path.join(environments.folder("llama_cpp"), "build", "bin")
-sys.path[:0] = [SOURCE, os.path.join(SOURCE, "vendor", "llama.cpp"), os.path.join(SOURCE, "vendor", "llama.cpp", "gguf-py")]
-import conversion  # noqa: E402
-import gguf  # noqa: E402
-import llama_cpp.llama_cpp as llama  # noqa: E402
-
-FILE_TYPES = {"f32": gguf.LlamaFileType.ALL_F32, "bf16": gguf.LlamaFileType.MOSTLY_BF16,
-              "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
-# What llama.cpp's graph takes for granted, by field of the text part of config.json.
-FIXED = {"hidden_act": ("swigluoai", "silu"), "scoring_func": ("sigmoid",), "swiglu_alpha": (1.702,),
-         "swiglu_limit": (7.0,), "use_gemma_norm": (True,), "attention_output_gate": (False,)}
-FIXED_SPARSE = {"use_sparse_attention": (True,), "sparse_score_type": ("max",), "sparse_init_block": (0,)}
+M3 = ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForConditionalGeneration")
+M2 = ("MiniMaxM2ForCausalLM",)
+FILE_TYPES = {"f32": "ALL_F32", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
+# What llama.cpp's graphs take for granted, by field of the text part of config.json.
+FIXED = {"scoring_func": "sigmoid"}
+FIXED_M3 = {"hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "use_gemma_norm": True,
+            "attention_output_gate": False}
+FIXED_SPARSE = {"use_sparse_attention": True, "sparse_score_type": "max", "sparse_init_block": 0}
 PRODUCTS = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS", "MUL")
 VIEWS = ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "CONT")
 UNNAMED = re.compile(r"^(node_\d+|norm(-\d+)?|.*\(.*\)|)$")
 UNNAMED_KEPT = ("ROPE", "TOP_K")
 TYPES = {0: np.float32, 26: np.int32}               # GGML_TYPE_F32, GGML_TYPE_I32
 F32 = 0                                             # GGML_TYPE_F32
+WARNING, ERROR = 3, 4                               # GGML_LOG_LEVEL_..
 DISABLED, ENABLED = 0, 1                            # LLAMA_FLASH_ATTN_TYPE_..
 
 
@@ -50,31 +48,52 @@ Node._fields_ = [
     ("data", ctypes.c_void_p), ("name", ctypes.c_char * 64)]
 
 
-def refuse(model, field, got, expected):
-    raise SystemExit(f"{model}/config.json: {field}: got {got}, expected {' or '.join(str(x) for x in expected)}")
-
-
 def check(model, config):
-    """llama.cpp would read other values without a word, and compute something else."""
-    text = {**config, **config.get("text_config", {})}
+    """(architecture, is it an M3?). llama.cpp reads no field for what its graphs take for granted, so another value
+    would be computed as if it were that."""
+    def refuse(field, got, expected):
+        raise SystemExit(f"{model}/config.json: {field}: got {got}, expected {expected}, as llama.cpp has it")
+
+    architecture = (config.get("architectures") or ["none"])[0]
+    if architecture not in M3 + M2:
+        refuse("architectures", architecture, " or ".join(M3 + M2))
+    is_m3, text = architecture in M3, {**config, **config.get("text_config", {})}
     sparse = text.get("sparse_attention_config") or {}
-    for fixed, given in ((FIXED, text), (FIXED_SPARSE, sparse)):
+    if is_m3 and not sparse:
+        refuse("sparse_attention_config", "nothing", "the fields of a released config.json")
+    for fixed, given in ((FIXED, text), (FIXED_M3 if is_m3 else {}, text), (FIXED_SPARSE, sparse)):
         for field, expected in fixed.items():
-            if field in given and given[field] not in expected:
-                refuse(model, field, given[field], expected)
-    if sparse and sparse["sparse_num_index_heads"] != text["num_key_value_heads"]:
-        refuse(model, "sparse_num_index_heads", sparse["sparse_num_index_heads"], (text["num_key_value_heads"],))
-    if sparse and text.get("shared_intermediate_size") != text["intermediate_size"]:
-        refuse(model, "shared_intermediate_size", text.get("shared_intermediate_size"), (text["intermediate_size"],))
-    dense = text.get("moe_layer_freq", [])
-    if 0 in dense[dense.index(1):] if 1 in dense else dense:
-        refuse(model, "moe_layer_freq", dense, ("dense layers first, then at least one with experts",))
-    if sparse and sparse["sparse_attention_freq"] != dense:
-        refuse(model, "sparse_attention_freq", sparse["sparse_attention_freq"], (dense,))
-    architectures = config.get("architectures") or [""]
-    if architectures[0] not in conversion.TEXT_MODEL_MAP:
-        refuse(model, "architectures", architectures[0], ("an architecture that llama.cpp can convert",))
-    return architectures[0]
+            if given.get(field, expected) != expected:
+                refuse(field, given[field], expected)
+    if is_m3:
+        layers = text.get("moe_layer_freq") or []
+        if sorted(layers) != layers or 1 not in layers:
+            refuse("moe_layer_freq", layers, "layers without experts first, then layers with experts")
+        for field, given, expected in (
+                ("sparse_attention_freq", sparse.get("sparse_attention_freq"), layers),
+                ("sparse_num_index_heads", sparse.get("sparse_num_index_heads"), text["num_key_value_heads"]),
+                ("shared_intermediate_size", text.get("shared_intermediate_size"), text["intermediate_size"])):
+            if given != expected:
+                refuse(field, given, expected)
+    return architecture, is_m3
+
+
+def load():
+    """llama.cpp's converter and its functions for Python."""
+    os.environ["TQDM_DISABLE"] = "1"                # no progress bars
+    os.environ["LLAMA_CPP_LIB_PATH"] = os.path.join(environments.folder("llama_cpp"), "build", "bin")
+    vendor = os.path.join(SOURCE, "vendor", "llama.cpp")
+    sys.path[:0] = [SOURCE, vendor, os.path.join(vendor, "gguf-py")]
+    return tuple(importlib.import_module(name) for name in ("conversion", "gguf", "llama_cpp.llama_cpp"))
+
+
+def convert(conversion, gguf, model, architecture, config, out, dtype):
+    """The converter's own way to read config.json goes through transformers, which renames its fields."""
+    kind = conversion.get_model_class(architecture)
+    stored = kind.filter_tensors
+    kind.set_vocab = without_vocabulary
+    kind.filter_tensors = classmethod(lambda cls, item: None if "mtp." in item[0] else stored(item))
+    kind(Path(model), gguf.LlamaFileType[FILE_TYPES[dtype]], Path(out), hparams=config).write()
 
 
 def without_vocabulary(converter):
@@ -82,26 +101,15 @@ def without_vocabulary(converter):
     converter.gguf_writer.add_vocab_size(converter.hparams["vocab_size"])
 
 
-def convert(model, out, dtype):
-    """Has the model sparse attention? config.json is read here: the converter would read it through transformers, which renames its fields."""
-    config = adapter.read_config(model)
-    kind = conversion.get_model_class(check(model, config))
-    kind.set_vocab = without_vocabulary
-    stored = kind.filter_tensors
-    kind.filter_tensors = classmethod(lambda cls, item: None if item[0].startswith("mtp.") else stored(item))
-    kind(Path(model), FILE_TYPES[dtype], Path(out), hparams=config).write()
-    return kind.model_arch == gguf.MODEL_ARCH.MINIMAXM3
-
-
 class Taps:
     """Keeps the nodes of each call as [rows, ..]."""
 
-    def __init__(self, dump):
-        self.dump, self.rows, self.error = dump, 0, None
-        llama._lib.ggml_op_name.restype = ctypes.c_char_p
+    def __init__(self, dump, library):
+        self.dump, self.rows, self.error, self.library = dump, 0, None, library
+        library.ggml_op_name.restype = ctypes.c_char_p
 
     def op(self, node):
-        return llama._lib.ggml_op_name(node.op).decode()
+        return self.library.ggml_op_name(node.op).decode()
 
     def name(self, node):
         """The name in the dump, or None for a node that is left out."""
@@ -157,24 +165,28 @@ class Taps:
         return np.ndarray(tuple(reversed(node.ne)), TYPES[node.type], bytes_, strides=tuple(reversed(node.nb)))
 
 
-def evaluate(path, chunks, taps, kv, sparse):
-    llama.llama_backend_init()
-    parameters = llama.llama_model_default_params()
-    model = llama.llama_model_load_from_file(path.encode(), parameters)
-    if not model:
-        raise SystemExit("llama.cpp: it does not load the GGUF file; its messages are above")
+def settings_of(llama, chunks, taps, kv, is_m3):
     settings = llama.llama_context_default_params()
-    longest, total = max(len(ids) for ids in chunks), sum(len(ids) for ids in chunks)
-    settings.n_ctx, settings.n_batch, settings.n_ubatch, settings.n_seq_max = total, longest, longest, 1
-    if kv == "f32":
-        # Sparse attention needs flash attention. Dense layers of flash attention round keys and values to F16.
-        settings.type_k = settings.type_v = F32
-        settings.flash_attn_type = ENABLED if sparse else DISABLED
+    settings.n_ctx, settings.n_seq_max = sum(len(ids) for ids in chunks), 1
+    settings.n_batch = settings.n_ubatch = max(len(ids) for ids in chunks)
     settings.n_threads = settings.n_threads_batch = os.cpu_count()
     settings.cb_eval = llama.ggml_backend_sched_eval_callback(taps.see)
-    context = llama.llama_init_from_model(model, settings)
+    if kv == "f32":
+        # M3 chooses blocks with flash attention only, which rounds keys and values of dense layers to F16 all the same.
+        settings.type_k = settings.type_v = F32
+        settings.flash_attn_type = ENABLED if is_m3 else DISABLED
+    return settings
+
+
+def evaluate(llama, path, chunks, taps, kv, is_m3):
+    log = llama.llama_log_callback(lambda level, text, _: WARNING <= level <= ERROR and sys.stderr.write(text.decode()))
+    llama.llama_log_set(log, None)
+    llama.llama_backend_init()
+    model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
+    settings = settings_of(llama, chunks, taps, kv, is_m3)
+    context = llama.llama_init_from_model(model, settings) if model else None
     if not context:
-        raise SystemExit("llama.cpp: it makes no context for this model; its messages are above")
+        raise SystemExit("llama.cpp: it cannot load the GGUF file; its messages are above")
     start = 0
     for ids in chunks:
         batch = llama.llama_batch_init(len(ids), 0, 1)
@@ -183,11 +195,11 @@ def evaluate(path, chunks, taps, kv, sparse):
             batch.token[row], batch.pos[row], batch.n_seq_id[row] = int(token), start + row, 1
             batch.seq_id[row][0], batch.logits[row] = 0, 1
         status = llama.llama_decode(context, batch)
+        llama.llama_batch_free(batch)
         if taps.error:
             raise taps.error
         if status:
-            raise SystemExit(f"llama.cpp: llama_decode gave {status}, expected 0")
-        llama.llama_batch_free(batch)
+            raise SystemExit(f"llama.cpp: llama_decode: got {status}, expected 0")
         start += len(ids)
     llama.llama_free(context)
     llama.llama_model_free(model)
@@ -195,10 +207,12 @@ def evaluate(path, chunks, taps, kv, sparse):
 
 def run(folder, case, dump, options, change=None):
     if set(case.arrays) - {"input_ids", "position_ids"}:
-        raise SystemExit(f"{case.path}: got pictures, expected text: the program that reads them is not built here")
-    taps = Taps(dump)
+        raise SystemExit(f"{case.path}: got pictures, expected text: only llama.cpp's text model is built")
+    config = adapter.read_config(folder)
+    architecture, is_m3 = check(folder, config)
+    conversion, gguf, llama = load()
     with tempfile.TemporaryDirectory() as work:
         path = os.path.join(work, "model.gguf")
-        sparse = convert(folder, path, options.dtype)
-        evaluate(path, case.chunks(options.chunk), taps, options.kv, sparse)
+        convert(conversion, gguf, folder, architecture, config, path, options.dtype)
+        evaluate(llama, path, case.chunks(options.chunk), Taps(dump, llama._lib), options.kv, is_m3)
     return f"llama.cpp {COMMIT}, GGUF {options.dtype.upper()}"

@@ -67,8 +67,9 @@ def section(name, found):
     first = next((result for result in found["runs"] if result.get("summary", {}).get("verdict") not in (None, "pass")),
                  next((result for result in found["runs"] if "summary" in result), None))
     if first:
-        parts.append("One of these rows again:\n\n    python3 scripts/engines/dump.py " + command(first["dump"])
-                     + "\n    build/m3ref " + command(first["check"]))
+        commands = first.get("commands") or [["python3", "scripts/engines/dump.py", *first["dump"]],
+                                             ["build/m3ref", *first["check"]]]
+        parts.append("One of these rows again:\n\n" + "\n".join("    " + command(words) for words in commands))
     if found["deviation"]:
         parts += ["### Deviation", deviation_text(found["deviation"])]
     if found["mistakes"]:

@@ -43,6 +43,7 @@ class Engine(NamedTuple):
     caches: tuple = ()                  # the number types of keys and values that --kv chooses from
     sources: tuple = ()
     commands: tuple = ()                # run in the environment's folder after that, with its programs
+    kernels: bool = False               # kernels.py runs it, not dump.py
 
 
 TORCH = ("torch==2.13.0",)
@@ -52,6 +53,8 @@ COMMON = tuple(Run("common", dtype=dtype) for dtype in ("f32", "bf16"))
 TINY = tuple(Run("tiny", dtype=dtype) for dtype in ("f32", "bf16"))
 LONG = tuple(Run("common", "long_case", dtype) for dtype in ("f32", "bf16"))
 VIDEO = "vision/video_case"
+TRITON = (TORCH, ("triton==3.9.0", "numpy==2.4.6"))
+ROWS = ("--rows", "2281:2305")
 
 ENGINES = {
     "transformers_5_16": Engine(
@@ -84,11 +87,24 @@ ENGINES = {
                 "`vision_segment_max_frames` steps."),
     "llama_cpp": Engine(
         "llama.cpp 0c1e570", "llama_cpp",
-        (TORCH, ("transformers==5.18.0", "pyyaml==6.0.3", "cmake==4.4.4", "ninja==1.13.2", "jinja2", "diskcache==5.6.3")),
-        (Run("common"), Run("common", "long_case")), {"f32": "llama_cpp_f32", "bf16": "llama_cpp", "q8_0": "llama_cpp"},
+        (TORCH, ("transformers==5.18.0", "pyyaml==6.0.3", "cmake==4.4.4", "ninja==1.13.2", "jinja2==3.1.6",
+                 "diskcache==5.6.3")),
+        COMMON + LONG + (Run("common", options=("--chunk", "7")), Run("common", options=("--kv", "f32")), Run("m2"),
+                         Run("m2", options=("--kv", "f32"))),
+        {"f32": "llama_cpp_f32", "bf16": "llama_cpp", "q8_0": "llama_cpp"},
         map="llama_cpp", dtypes=("f32", "bf16", "q8_0"), caches=("f32", "f16"),
         sources=(Source("llama-cpp-python==0.3.36", True, ("llama_cpp/*", "vendor/llama.cpp/*")),),
         commands=(("cmake", "-S", "source/vendor/llama.cpp", "-B", "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                    "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_COMMON=OFF", "-DLLAMA_BUILD_APP=OFF"),
                   ("cmake", "--build", "build", "--target", "llama"))),
+    "vllm": Engine(
+        "vLLM 0.32.0, Triton kernels", "vllm", TRITON, (Run("block128", options=ROWS),),
+        dtypes=("f32", "f16"), kernels=True,
+        sources=(Source("vllm==0.32.0", False, ("vllm/models/minimax_m3/common/ops/*.py",)),),
+        remarks="Scores of blocks, choice of blocks and sparse attention of a prefill, in Triton's interpreter."),
+    "sglang": Engine(
+        "SGLang 0.5.23, Triton kernels", "sglang", TRITON, (Run("block128", dtype="f16", options=ROWS),),
+        {"f16": "fp16"}, dtypes=("f16",), kernels=True,
+        sources=(Source("sglang==0.5.23", False, ("sglang/kernels/ops/attention/minimax_sparse/*.py",)),),
+        remarks="Choice of blocks and sparse attention of a prefill, in Triton's interpreter. The kernels take no F32."),
 }

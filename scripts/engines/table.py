@@ -72,7 +72,35 @@ def explanation(summary):
     return summary["mistake"] or ""
 
 
+def kernels_run(bench, name, run):
+    """Kernels get operands that are cut out of a run of the reference, and are judged as one operator."""
+    whole, cases, out = (relative(os.path.join(WORK, f"{name}-{part}.safetensors")) for part in
+                         ("run", "cases", "results"))
+    model = ["--model", run.model_path(), "--case", run.case_path()]
+    judge = ["op", "sparse_attention", "--check", cases, out, "--profile", ENGINES[name].profiles[run.dtype]]
+    commands = [
+        [bench.program, "run", run.model_path(), "--case", run.case_path(), "--dump", whole],
+        [bench.program, "op", "sparse_attention", "--make", cases, "--from", whole, "--tap", "layers.0.attn", *model,
+         *run.options, "--dtype", run.dtype],
+        [sys.executable, "scripts/engines/kernels.py", name, cases, out], [bench.program, *judge, "--json"]]
+    for words in commands:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode and words is not commands[-1]:
+            raise Failed((done.stderr.strip().splitlines() or ["no reason given"])[-1])
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    if not lines or lines[-1]["type"] != "summary":
+        raise Failed((done.stderr.strip().splitlines() or ["no verdict"])[-1])
+    stages = [line for line in lines if line["type"] in ("stage", "selection")]
+    wrong = [line for line in stages if line["verdict"] in ("fail", "inadmissible")]
+    summary = {"culprit": None, "reading": None, "judged": len(stages), "failed": len(wrong), **lines[-1]}
+    shown = [["build/m3ref", *words[1:]] for words in commands[:2]]
+    shown += [["python3", *commands[2][1:]], ["build/m3ref", *judge]]
+    return {"run": run, "commands": shown, "check": judge, "summary": summary, "wrong": wrong}
+
+
 def one_run(bench, name, run):
+    if ENGINES[name].kernels:
+        return kernels_run(bench, name, run)
     out = relative(os.path.join(WORK, f"{name}.safetensors"))
     words = bench.dump(name, run, out)
     command, summary, wrong = bench.judge(name, run, out)

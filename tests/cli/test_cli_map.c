@@ -111,6 +111,30 @@ START_TEST(blame)
 }
 END_TEST
 
+/* Goal:  a dump of llama.cpp's graph, of an M3 with two of its layers, is read and passes under the profile that says
+ *        where llama.cpp rounds; under fp32 the first wrong tap is the attention that reads F16.
+ * Given: tests/candidates/llama_cpp.safetensors.gz: its numbers come from llama.cpp.
+ * Seen to fail with q_norm and k_norm exchanged in maps/llama_cpp.json, and without the step of block scores. */
+START_TEST(llama_cpp)
+{
+    static const char *const words = "check golden/common/model tests/candidates/llama_cpp.safetensors.gz "
+                                     "--case tests/candidates/llama_cpp_case.safetensors --map llama_cpp --row-runs 0 "
+                                     "--profile %s --json";
+    ck_assert_int_eq(m3ref(words, "llama_cpp_f32"), 0);
+    ck_assert(has("out", "\"judged\":52"));
+    ck_assert(has("out", "no tap uses: 1: msa_bsf-2"));
+    static const char *const taps[] = { "layers.0.mlp.act", "layers.2.index.block_scores", "layers.2.index.blocks",
+                                        "layers.2.index.q_rope", "layers.2.moe.expert_out", "logits" };
+    for (size_t i = 0; i < sizeof taps / sizeof *taps; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "\"tap\":\"%s\"", taps[i]);
+        ck_assert_msg(has("out", line), "%s", taps[i]);
+    }
+    ck_assert_int_eq(m3ref(words, "fp32"), 1);
+    ck_assert(has("out", "\"culprit\":\"layers.0.attn\""));
+}
+END_TEST
+
 /* Goal:  what stands in the way has its own exit status, and names the file.
  * Seen to fail with a map that matches nothing taken for an error of usage. */
 START_TEST(refusals)
@@ -141,6 +165,7 @@ Suite *m3_suite(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, round_trip);
     tcase_add_test(tests, blame);
+    tcase_add_test(tests, llama_cpp);
     tcase_add_test(tests, refusals);
     suite_add_tcase(suite, tests);
     return suite;
