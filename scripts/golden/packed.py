@@ -5,8 +5,8 @@
     python scripts/golden/packed.py [OUT]            default: golden/packed
 
 Each file holds matrices as a checkpoint holds them ("NAME.weight_packed", ...), and beside each of them NAME.f64, what
-the library makes of it in double, and NAME.bf16, what it makes of it by default. The matrices are quantised by the
-library, except those named "codes" and "bytes": they are random bytes, so that every code occurs.
+the library makes of it in double, and NAME.bf16, what it makes of it by default where that is BF16. The matrices are quantised by the
+library, except those named "codes": they are random bytes, so that every code occurs.
 """
 
 import os
@@ -60,7 +60,9 @@ def compressed(tensors, name, compressor, scheme, state, in_double):
     default = compressor.decompress(dict(state), scheme)["weight"]
     keep = ("weight_packed", "weight_scale", "weight_global_scale", "weight_shape", "weight_zero_point")
     tensors |= {f"{name}.{key}": state[key] for key in keep if key in state}
-    tensors |= {f"{name}.f64": in_double, f"{name}.bf16": default.bfloat16()}
+    tensors[f"{name}.f64"] = in_double
+    if default.dtype == torch.bfloat16:
+        tensors[f"{name}.bf16"] = default
 
 
 def nvfp4(tensors):
@@ -127,7 +129,7 @@ def modelopt(tensors):
     scale = (w.view(22, 3, 32).abs().amax(-1) / 7).clamp(min=1e-4).bfloat16()
     wide = scale.double().repeat_interleave(32, 1)
     packed = pack_int4_in_uint8(w, scale.float(), 32)
-    codes = (w / scale.float().repeat_interleave(32, 1)).round().clamp(-8, 7).double()
+    codes = (w / scale.float().repeat_interleave(32, 1)).round().clamp(-8, 7).to(torch.int8).double()
     tensors |= {"int4.weight": packed, "int4.weight_scale": scale, "int4.f64": codes * wide,
                 "int4.bf16": (codes * wide).bfloat16()}
 
