@@ -9,7 +9,7 @@ VISION = {"hidden_size": 12, "num_attention_heads": 2, "num_hidden_layers": 1, "
 class Case:
     name: str
     seed: int
-    style: str                       # "bf16", "mxfp8", "f8_block": how the matrices are stored
+    style: str                       # "bf16", "mxfp8", "f8_block", "fourbit": how the matrices are stored
     tokens: int
     layer_map: list                  # per layer: 0 full attention + dense MLP, 1 sparse attention + MoE
     text: dict
@@ -91,7 +91,21 @@ COMMON = Case(
                   "weights are exact there); pictures; errors in rows that are not held")
 COMMON_LONG = replace(COMMON, tokens=600, rows=[0, 7, 63, 64, 127, 255, 256, 383, 511, 512, 598, 599])
 
-CASES = [TINY, BLOCK128, MXFP8, F8BLOCK, COMMON]
+FOURBIT = Case(
+    name="fourbit", seed=1, style="fourbit", tokens=21, layer_map=[0, 1],
+    rows=[0, 5, 20],
+    text={"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 20, "rotary_dim": 8,
+          "partial_rotary_factor": 0.4, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32,
+          "dense_intermediate_size": 96, "shared_intermediate_size": 32, "vocab_size": 101,
+          "max_position_embeddings": 1048576},
+    sparse={"sparse_index_dim": 24, "sparse_num_index_heads": 2, "sparse_block_size": 4, "sparse_topk_blocks": 3},
+    vision=VISION, top={"projector_hidden_size": 28, "image_token_index": 90, "video_token_index": 91},
+    covers="matrices of compressed-tensors in one model: attention in NVFP4, experts in MXFP4, other MLPs in W4A16; "
+           "every code, all mantissas of E4M3 scales, global scales of 24 bits",
+    cannot_detect="zero points, groups other than 32 for integers, ModelOpt's layouts (packed/ has them); subnormal "
+                  "scales; errors in rows that are not held")
+
+CASES = [TINY, BLOCK128, MXFP8, F8BLOCK, COMMON, FOURBIT]
 
 
 @dataclass

@@ -59,6 +59,22 @@ def quantization(style, moe_layers):
             "weight_block_size": [128, 128], "modules_to_not_convert": kept}
 
 
+def four_bits():
+    """quantization_config of compressed-tensors for a model whose matrices have three forms."""
+    def group(targets, form, kind, strategy, size):
+        weights = {"num_bits": 4, "type": kind, "symmetric": True, "strategy": strategy, "group_size": size,
+                   "dynamic": False}
+        return {"targets": [targets], "format": form, "weights": weights, "input_activations": None}
+
+    return {"quant_method": "compressed-tensors", "format": "mixed-precision", "quantization_status": "compressed",
+            "config_groups": {
+                "group_0": group("re:.*self_attn.*", "nvfp4-pack-quantized", "float", "tensor_group", 16),
+                "group_1": group("re:.*experts\\.[0-9]+.*", "mxfp4-pack-quantized", "float", "group", 32),
+                "group_2": group("re:.*(mlp|shared_experts).*", "pack-quantized", "int", "group", 32)},
+            "ignore": ["re:.*lm_head$", "re:.*embed_tokens$", "re:.*vision_tower.*", "re:.*multi_modal_projector.*",
+                       "re:.*patch_merge_mlp.*", "re:.*block_sparse_moe.gate$"]}
+
+
 def minimax_m3_mxfp8():
     """The MXFP8 release: what differs from the BF16 release."""
     config = minimax_m3()
@@ -101,7 +117,7 @@ def small(text, sparse, vision, top, layer_map, style, modules=0):
     config["vision_config"] |= vision | {"projection_dim": text["hidden_size"]}
     config |= top
     if style != "bf16":
-        config["quantization_config"] = quantization(style, [l for l, kind in enumerate(layer_map) if kind])
+        config["quantization_config"] = four_bits() if style == "fourbit" else quantization(style, [l for l, kind in enumerate(layer_map) if kind])
     return config
 
 

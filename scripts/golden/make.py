@@ -1,8 +1,8 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
-    CASE: tiny, block128, mxfp8, f8block, common, mtp, m2, readings, vision (both need tiny), pictures or flops (needs
-          tiny, block128, mtp)
+    CASE: tiny, block128, mxfp8, f8block, common, fourbit, mtp, m2, readings, vision (both need tiny), pictures or flops
+          (needs tiny, block128, mtp)
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
 A case is refused if a tap is not fp64 (formulas.py disagrees by more than 1e-14), if an fp32 run selects other blocks
@@ -37,6 +37,7 @@ import vision
 import fp32_error
 
 GOLDEN = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden"))
+PACKED = "packed"
 GROUPS = (mtp.NAME, m2.NAME, readings.NAME, vision.NAME, pictures.NAME, flops.NAME)
 
 
@@ -187,6 +188,7 @@ def manifest(out):
                     "dims": {}, "covers": "a source: nothing makes it", "cannot_detect": None,
                     "source": cases.PHOTO["source"], "licence": cases.PHOTO["licence"],
                     "files": [described(out, cases.PHOTO["path"])]})
+    entries.append(packed_entry(out))
     files.write_json(os.path.join(out, "MANIFEST.json"), {"format_version": 1, "entries": entries})
 
 
@@ -210,6 +212,22 @@ def copy_photo(golden, out):
         os.makedirs(out, exist_ok=True)
         shutil.copyfile(source, target)
     return target
+
+
+def packed_entry(out):
+    return {"case": PACKED, "producer": "compressed-tensors 0.20.0, nvidia-modelopt 0.47.0, torch 2.13.0",
+            "versions": {}, "seed": None, "command": "python scripts/golden/packed.py", "weights": None, "dims": {},
+            "covers": "single matrices in NVFP4, MXFP4 and 4-bit integers, of compressed-tensors and ModelOpt, with the "
+                      "values that these libraries make of them; every code, every finite E4M3 scale, zero points, "
+                      "padded rows",
+            "cannot_detect": "how a checkpoint is put together of such matrices (fourbit/ does, for one library)",
+            "files": listing(out, PACKED)}
+
+
+def copy_packed(golden, out):
+    """The matrices of packed.py, which needs other packages, are a source here."""
+    if os.path.abspath(golden) != os.path.abspath(out):
+        shutil.copytree(os.path.join(golden, PACKED), os.path.join(out, PACKED), dirs_exist_ok=True)
 
 
 def search(case):
@@ -259,6 +277,7 @@ def main():
     wanted = options.names or known
     try:
         photo = copy_photo(GOLDEN, options.out)
+        copy_packed(GOLDEN, options.out)
         for case in cases.CASES:
             if case.name in wanted:
                 search(case) if options.search else show(case.name, produce(case, options.out))

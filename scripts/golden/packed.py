@@ -5,8 +5,8 @@
     python scripts/golden/packed.py [OUT]            default: golden/packed
 
 Each file holds matrices as a checkpoint holds them ("NAME.weight_packed", ...), and beside each of them NAME.f64, what
-the library makes of it in double, and NAME.bf16, what it makes of it by default. The matrices are quantised by the
-library, except those named "codes" and "bytes": they are random bytes, so that every code occurs.
+the library makes of it in double, and NAME.bf16, what it makes of it by default where that is BF16. The matrices are quantised by the
+library, except those named "codes": they are random bytes, so that every code occurs.
 """
 
 import os
@@ -14,16 +14,15 @@ import sys
 
 import torch
 from compressed_tensors.compressors import MXFP4PackedCompressor, NVFP4PackedCompressor, PackedQuantizationCompressor
-from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
-from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme, preset_name_to_scheme
-from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from modelopt.torch.export.quant_utils import pack_int4_in_uint8
 from modelopt.torch.quantization.qtensor import MXFP4QTensor, NVFP4QTensor
 from safetensors.torch import save_file
 
-VERSIONS = {"torch": "2.13.0", "compressed-tensors": "0.20.0", "modelopt": "0.47.0"}
+from packed_weights import floats, integers
+
+VERSIONS = {"versions": "torch 2.13.0, compressed-tensors 0.20.0, nvidia-modelopt 0.47.0"}
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden", "packed")
 
 
@@ -47,20 +46,13 @@ def grouped_range(w, size):
 
 # ---- compressed-tensors
 
-def fp4_in_double(state, args, is_mx):
-    """The library's own dequantisation, with its operands in double."""
-    packed, scale = state["weight_packed"], state["weight_scale"]
-    codes = unpack_fp4_from_uint8(packed, packed.shape[0], 2 * packed.shape[1], dtype=torch.float64)
-    scale = torch.exp2(scale.double() - 127) if is_mx else scale.double()
-    whole = None if is_mx else state["weight_global_scale"].double()
-    return dequantize(x_q=codes, scale=scale, args=args, global_scale=whole, dtype=torch.float64)
-
-
 def compressed(tensors, name, compressor, scheme, state, in_double):
     default = compressor.decompress(dict(state), scheme)["weight"]
     keep = ("weight_packed", "weight_scale", "weight_global_scale", "weight_shape", "weight_zero_point")
     tensors |= {f"{name}.{key}": state[key] for key in keep if key in state}
-    tensors |= {f"{name}.f64": in_double, f"{name}.bf16": default.bfloat16()}
+    tensors[f"{name}.f64"] = in_double
+    if default.dtype == torch.bfloat16:
+        tensors[f"{name}.bf16"] = default
 
 
 def nvfp4(tensors):
@@ -71,11 +63,11 @@ def nvfp4(tensors):
         scale, _ = calculate_qparams(*grouped_range(w, 16), scheme.weights, global_scale=whole)
         state = NVFP4PackedCompressor.compress(
             {"weight": w, "weight_scale": scale, "weight_global_scale": whole}, scheme)
-        compressed(tensors, name, NVFP4PackedCompressor, scheme, state, fp4_in_double(state, scheme.weights, False))
+        compressed(tensors, name, NVFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"], state["weight_global_scale"]))
     scales = torch.tensor([code for code in range(256) if code & 127 != 127], dtype=torch.uint8)
     state = {"weight_packed": random_bytes((127, 16), 3), "weight_scale": scales.view(torch.float8_e4m3fn).view(127, 2),
              "weight_global_scale": torch.tensor([1.7432e3])}
-    compressed(tensors, "codes", NVFP4PackedCompressor, scheme, state, fp4_in_double(state, scheme.weights, False))
+    compressed(tensors, "codes", NVFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"], state["weight_global_scale"]))
 
 
 def mxfp4(tensors):
@@ -84,9 +76,9 @@ def mxfp4(tensors):
         w = matrix(rows, cols, seed)
         scale, _ = calculate_qparams(*grouped_range(w, 32), scheme.weights)
         state = MXFP4PackedCompressor.compress({"weight": w, "weight_scale": scale}, scheme)
-        compressed(tensors, name, MXFP4PackedCompressor, scheme, state, fp4_in_double(state, scheme.weights, True))
+        compressed(tensors, name, MXFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"]))
     state = {"weight_packed": random_bytes((126, 32), 6), "weight_scale": torch.arange(1, 253, dtype=torch.uint8).view(126, 2)}
-    compressed(tensors, "codes", MXFP4PackedCompressor, scheme, state, fp4_in_double(state, scheme.weights, True))
+    compressed(tensors, "codes", MXFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"]))
 
 
 def w4a16(tensors):
@@ -101,9 +93,7 @@ def w4a16(tensors):
         scale, zero = calculate_qparams(*grouped_range(w, group or cols), args)
         state = {"weight": w.to(dtype), "weight_scale": scale.to(dtype), "weight_zero_point": zero}
         state = PackedQuantizationCompressor.compress(state, scheme)
-        codes = unpack_from_int32(state["weight_packed"], 4, torch.Size((rows, cols)))
-        zero = None if symmetric else unpack_from_int32(state["weight_zero_point"], 4, torch.Size(scale.shape), 0)
-        exact = dequantize(x_q=codes, scale=state["weight_scale"].double(), zero_point=zero, args=args)
+        exact = integers(state["weight_packed"], state["weight_scale"], (rows, cols), args, state.get("weight_zero_point"))
         compressed(tensors, name, PackedQuantizationCompressor, scheme, state, exact)
 
 
@@ -127,7 +117,7 @@ def modelopt(tensors):
     scale = (w.view(22, 3, 32).abs().amax(-1) / 7).clamp(min=1e-4).bfloat16()
     wide = scale.double().repeat_interleave(32, 1)
     packed = pack_int4_in_uint8(w, scale.float(), 32)
-    codes = (w / scale.float().repeat_interleave(32, 1)).round().clamp(-8, 7).double()
+    codes = (w / scale.float().repeat_interleave(32, 1)).round().clamp(-8, 7).to(torch.int8).double()
     tensors |= {"int4.weight": packed, "int4.weight_scale": scale, "int4.f64": codes * wide,
                 "int4.bf16": (codes * wide).bfloat16()}
 

@@ -14,6 +14,7 @@ TEXT_NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight", "q_no
 VISION_NORMS = ("layer_norm1.weight", "layer_norm2.weight", "pre_layrnorm.weight")
 GATE_AND_UP = (".gate_proj.weight", ".up_proj.weight", ".w1.weight", ".w3.weight")
 OUTPUTS = (".o_proj.weight", ".down_proj.weight", ".w2.weight")
+FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "fourbit")
 KEPT_F32 = (".block_sparse_moe.gate.weight", ".e_score_correction_bias", ".patch_embedding.weight")
 QUANTISED = OUTPUTS + GATE_AND_UP + (".q_proj.weight", ".k_proj.weight", ".v_proj.weight", ".index_q_proj.weight",
                                      ".index_k_proj.weight")
@@ -98,6 +99,54 @@ def scale_tensor(name, shape, seed, e, style):
     return "F32", (2.0 ** (e + 1 - power) * (1 + fraction / 2.0 ** 23)).astype(np.float32).reshape(dims)
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def unpacked(data):
+    """The codes of 4 bits in bytes [.., n]: [.., 2n], the lower half of a byte first."""
+    return np.stack((data & 15, data >> 4), -1).reshape(*data.shape[:-1], -1)
+
+
+def packed_tensors(name, shape, seed, e, form):
+    """(stored tensors, values) of a matrix in "nvfp4", "mxfp4" or "w4a16", as compressed-tensors lays
+    them out. The values are exact, except that a quotient by a global scale is rounded once."""
+    rows, columns = shape
+    size = 16 if form == "nvfp4" else 32
+    if columns % size:
+        raise ValueError(f"{name}: {columns} columns are not a multiple of {size}")
+    groups, stored = (rows, columns // size), {}
+    count = groups[0] * groups[1]
+    if form == "w4a16":
+        words = draw(name + "_packed", seed, rows * columns // 8, 2 ** 32).astype("<u4").reshape(rows, columns // 8)
+        lower, fraction = (draw(name + "_scale", seed, 2 * count, m) for m in (3, 128))
+        scale = (2.0 ** (e - 2 - lower[0::2]) * (1 + fraction[1::2] / 128)).reshape(groups)
+        stored[name + "_packed"] = ("I32", words.shape, words.tobytes())
+        stored[name + "_scale"] = ("BF16", groups, bf16_bytes(scale))
+        stored[name + "_shape"] = ("I64", (2,), np.array(shape, "<i8").tobytes())
+        codes = unpacked(words.view(np.uint8).reshape(rows, -1)).astype(np.float64) - 8
+        return stored, codes * np.repeat(scale, size, 1)
+    data = draw(name + "_packed", seed, rows * columns // 2, 256).astype(np.uint8).reshape(rows, columns // 2)
+    stored[name + "_packed"] = ("U8", data.shape, data.tobytes())
+    if form == "mxfp4":
+        scale = (127 + e - draw(name + "_scale", seed, count, 6)).astype(np.uint8).reshape(groups)
+        stored[name + "_scale"] = ("U8", groups, scale.tobytes())
+        return stored, E2M1[unpacked(data)] * np.repeat(2.0 ** (scale.astype(np.float64) - 127), size, 1)
+    scale = (0x30 + draw(name + "_scale", seed, count, 32)).astype(np.uint8).reshape(groups)
+    whole = 2.0 ** (2 - e) * (1 + draw(name + "_global_scale", seed, 1, 2 ** 23) / 2.0 ** 23)
+    stored[name + "_scale"] = ("F8_E4M3", groups, scale.tobytes())
+    stored[name + "_global_scale"] = ("F32", (1,), whole.astype("<f4").tobytes())
+    return stored, E2M1[unpacked(data)] * np.repeat(e4m3_values()[scale] / whole, size, 1)
+
+
+def form_of(name, style):
+    """How a matrix is stored: in "fourbit" attention is NVFP4, experts are MXFP4, other MLPs W4A16."""
+    if style != "fourbit":
+        return style
+    if ".experts." in name:
+        return "mxfp4"
+    return "nvfp4" if ".self_attn." in name else "w4a16"
+
+
 def bf16_bytes(values):
     bits = values.astype(np.float32).view(np.uint32)
     if (bits & 0xFFFF).any():
@@ -115,12 +164,16 @@ def expand_scale(scale, shape, style):
 def model(shapes, seed, style, fine_router=False):
     """(stored tensors for files.to_bytes, exact values as float64) of a model with these {name: shape}.
 
-    style: "bf16" as the BF16 release, "mxfp8" as the MXFP8 release, "f8_block" E4M3 with F32 scales per 128x128."""
+    style: "bf16" as the BF16 release, "mxfp8" as the MXFP8 release, "f8_block" E4M3 with F32 scales per 128x128, or one
+    of FOUR_BITS."""
     stored, values = {}, {}
     for name, shape in shapes.items():
         e = exponent(name, shape)
         text = name.startswith("language_model.")
-        if style != "bf16" and text and name.endswith(QUANTISED):
+        if style in FOUR_BITS and text and name.endswith(QUANTISED):
+            tensors, values[name] = packed_tensors(name, shape, seed, e, form_of(name, style))
+            stored |= tensors
+        elif style != "bf16" and text and name.endswith(QUANTISED):
             codes = e4m3_tensor(name, shape, seed)
             scale_dtype, scale = scale_tensor(name + "_scale_inv", shape, seed, e, style)
             stored[name] = ("F8_E4M3", shape, codes.tobytes())

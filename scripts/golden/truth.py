@@ -38,8 +38,14 @@ def pure_fp64():
 
 
 def expand(path):
-    """{name: float64 array} of a weight file; codes and ue8m0 scales are decoded by PyTorch's own 8-bit types."""
+    """{name: float64 array} of a weight file; codes and ue8m0 scales are decoded by PyTorch's own 8-bit types, codes of
+    4 bits by compressed-tensors."""
     tensors = load_file(path)
+    packed = [name.removesuffix("_packed") for name in tensors if name.endswith(".weight_packed")]
+    if packed:
+        import packed_weights                   # its package is needed for these weights only
+
+        tensors = packed_weights.expand(tensors, packed)
     scales = {name: tensors.pop(name) for name in list(tensors) if name.endswith("_scale_inv")}
     weights = {name: value.double() for name, value in tensors.items()}
     for name, scale in scales.items():

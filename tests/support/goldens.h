@@ -53,6 +53,7 @@ static const struct golden {
     READING("local2", "local_blocks=2"),
     READING("local2_own", "local_blocks=2 local_rule=own"),
     { "golden/tiny/model", "golden/readings/mask_case.safetensors", "golden/readings/mask.safetensors.gz", NULL, 22 },
+    { "golden/fourbit/model", "golden/fourbit/case.safetensors", "golden/fourbit/golden.safetensors.gz", NULL, 52 },
 };
 
 enum { CASES = sizeof cases / sizeof *cases, BLOCK128 = 1, VIDEO = 8, MTP = 10, M2 = 16 };

@@ -86,7 +86,8 @@ END_TEST
 /* Claim: no golden of a model is left out. */
 START_TEST(every_golden)
 {
-    static const char *const folders[] = { "tiny", "block128", "mxfp8", "f8block", "mtp", "m2", "readings", "vision" };
+    static const char *const folders[] = { "tiny", "block128", "mxfp8",    "f8block", "fourbit",
+                                           "mtp",  "m2",       "readings", "vision" };
     int files = 0;
     for (size_t f = 0; f < sizeof folders / sizeof *folders; f++) {
         char path[64];

@@ -193,6 +193,44 @@ START_TEST(expand_is_the_decoder)
 }
 END_TEST
 
+/* The same for codes of 4 bits: groups of 16, 32 and 37 columns, with a global scale, and with zero points. */
+START_TEST(expand_packed_is_the_decoder)
+{
+    /* clang-format off */
+    static const struct { enum m3_dtype dtype, scale; enum m3_scaling scaling; int64_t group; double global; int divides; } forms[] = {
+        { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 13107.2, 1 }, { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 0.3, 0 },
+        { M3_F4_E2M1, M3_F8_E8M0, M3_SCALE_MXFP4, 32, 0, 0 }, { M3_I4, M3_BF16, M3_SCALE_INT4, 37, 0, 0 },
+        { M3_I4, M3_F32, M3_SCALE_INT4_PAIRS, 32, 0, 0 },
+    };
+    /* clang-format on */
+    enum { ROWS = 20, MOST = 320 };
+    static unsigned char bytes[ROWS * MOST + 1], scales[ROWS * MOST * 4 + 1], zeros[ROWS * MOST + 1];
+    static real got[MOST], want[MOST];
+    const struct m3_kernels *kernels = builds[_i];
+    for (int f = 0; runs_here(_i) && f < 5; f++) {
+        const int64_t cols = forms[f].group == 37 ? 7 * 37 : MOST;
+        for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(draw() * 128 + 128);
+        for (size_t i = 0; i < sizeof zeros; i++) zeros[i] = (unsigned char)(draw() * 128 + 128);
+        for (size_t i = 0; i < sizeof scales; i++) scales[i] = (unsigned char)(i % 119);
+        /* clang-format off */
+        const struct m3_weight w = { .data = bytes + 1, .scales = scales + 1, .dtype = forms[f].dtype,
+                                     .zeros = forms[f].group == 37 ? zeros + 1 : NULL, .scale_dtype = forms[f].scale,
+                                     .scaling = forms[f].scaling, .rows = ROWS, .cols = cols, .group = forms[f].group,
+                                     .global = forms[f].global, .divides = forms[f].divides };
+        /* clang-format on */
+        for (int64_t row = 0; row < ROWS; row += 3)
+            for (int64_t col = 0; col < cols; col += 7)
+                for (int64_t n = 1; n <= cols - col; n += 31) {
+                    kernels->expand(got, &w, row, col, n);
+                    if (sizeof(real) == sizeof(double)) m3_expand_f64((double *)(void *)want, &w, row, col, n);
+                    else m3_expand_f32((float *)(void *)want, &w, row, col, n);
+                    ck_assert_msg(memcmp(got, want, (size_t)n * sizeof *got) == 0, "%s: form %d row %d col %d n %d",
+                                  kernels->name, f, (int)row, (int)col, (int)n);
+                }
+    }
+}
+END_TEST
+
 START_TEST(softmax_is_the_plain_loop)
 {
     static const int64_t lanes_of[] = { 1, 2, 5, 16, 19 };
@@ -298,6 +336,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, dots_are_products, 0, BUILDS);
     tcase_add_loop_test(tests, dots_do_not_know_their_neighbours, 0, BUILDS);
     tcase_add_loop_test(tests, expand_is_the_decoder, 0, BUILDS);
+    tcase_add_loop_test(tests, expand_packed_is_the_decoder, 0, BUILDS);
     tcase_add_loop_test(tests, softmax_is_the_plain_loop, 0, BUILDS);
     tcase_add_test(tests, activations_agree);
     tcase_add_loop_test(tests, gelu_is_the_plain_loop, 0, BUILDS);
