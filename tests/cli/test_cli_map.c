@@ -123,8 +123,8 @@ START_TEST(llama_cpp)
     ck_assert_int_eq(m3ref(words, "llama_cpp_f32"), 0);
     ck_assert(has("out", "\"judged\":52"));
     ck_assert(has("out", "no tap uses: 1: msa_bsf-2"));
-    static const char *const taps[] = { "layers.0.mlp.act", "layers.2.index.block_scores", "layers.2.index.blocks",
-                                        "layers.2.index.q_rope", "layers.2.moe.expert_out", "logits" };
+    static const char *const taps[] = { "layers.0.mlp.act",      "layers.2.index.block_scores", "layers.2.index.blocks",
+                                        "layers.2.index.q_rope", "layers.2.moe.expert_out",     "logits" };
     for (size_t i = 0; i < sizeof taps / sizeof *taps; i++) {
         char line[128];
         snprintf(line, sizeof line, "\"tap\":\"%s\"", taps[i]);

@@ -38,12 +38,13 @@ static void compare(const struct m3_weight *w, const char *name, const double *w
         for (int64_t i = 0; i < w->cols - col; i++) {
             const int64_t at = r * w->cols + col + i;
             const float once = (float)want[at];
-            ck_assert_msg(same(&wide[i], &want[at], sizeof *wide, want[at]), "%s [%d,%d]: got %a, want %a", name, (int)r,
-                          (int)(col + i), wide[i], want[at]);
+            ck_assert_msg(same(&wide[i], &want[at], sizeof *wide, want[at]), "%s [%d,%d]: got %a, want %a", name,
+                          (int)r, (int)(col + i), wide[i], want[at]);
             ck_assert_msg(same(&narrow[i], &once, sizeof once, want[at]), "%s [%d,%d]: got %a, want %a", name, (int)r,
                           (int)(col + i), (double)narrow[i], (double)once);
-            ck_assert_msg(!bf16 || want[at] == 0 || m3_bf16_of(narrow[i]) == bf16[at], "%s [%d,%d]: got BF16 %04x, want %04x", name, (int)r,
-                          (int)(col + i), m3_bf16_of(narrow[i]), bf16[at]);
+            ck_assert_msg(!bf16 || want[at] == 0 || m3_bf16_of(narrow[i]) == bf16[at],
+                          "%s [%d,%d]: got BF16 %04x, want %04x", name, (int)r, (int)(col + i), m3_bf16_of(narrow[i]),
+                          bf16[at]);
         }
     }
     free(wide);
@@ -90,7 +91,10 @@ static void check_matrix(const struct m3_safetensors *file, const struct m3_tens
  * zero point, with zero points taken from the next row, and with a group of 32 for NVFP4. */
 START_TEST(libraries_agree)
 {
-    static const struct { const char *path; int matrices; } files[] = {
+    static const struct {
+        const char *path;
+        int matrices;
+    } files[] = {
         { "golden/packed/nvfp4.safetensors", 3 },
         { "golden/packed/mxfp4.safetensors", 3 },
         { "golden/packed/w4a16.safetensors", 5 },
@@ -130,17 +134,30 @@ struct bad {
 };
 
 #define NVFP4(codes, scales, value)                                                                                    \
-    { { "x.weight_packed", M3_U8, { 8, codes }, 0 },                                                                   \
-      { "x.weight_scale", M3_F8_E4M3, { 8, scales }, 0 },                                                              \
-      { "x.weight_global_scale", M3_F32, { 1, 0 }, value } }
+    {                                                                                                                  \
+        { "x.weight_packed", M3_U8, { 8, codes }, 0 }, { "x.weight_scale", M3_F8_E4M3, { 8, scales }, 0 },             \
+        {                                                                                                              \
+            "x.weight_global_scale", M3_F32, { 1, 0 }, value                                                           \
+        }                                                                                                              \
+    }
 
 static const struct bad bads[] = {
-    { "got no such tensor, expected the scales", "x.weight_scale", { { "x.weight_packed", M3_U8, { 8, 32 }, 0 } }, 0, 0 },
+    { "got no such tensor, expected the scales",
+      "x.weight_scale",
+      { { "x.weight_packed", M3_U8, { 8, 32 }, 0 } },
+      0,
+      0 },
     { "got no such tensor, expected the scales", "x.weight_scale", { { "x.weight", M3_U8, { 8, 32 }, 0 } }, 0, 0 },
-    { "got no such tensor, expected the scale of", "x.weight_global_scale",
-      { { "x.weight_packed", M3_U8, { 8, 32 }, 0 }, { "x.weight_scale", M3_F8_E4M3, { 8, 4 }, 0 } }, 0, 0 },
-    { "got no such tensor, expected the scale of", "x.weight_scale_2",
-      { { "x.weight", M3_U8, { 8, 32 }, 0 }, { "x.weight_scale", M3_F8_E4M3, { 8, 4 }, 0 } }, 0, 0 },
+    { "got no such tensor, expected the scale of",
+      "x.weight_global_scale",
+      { { "x.weight_packed", M3_U8, { 8, 32 }, 0 }, { "x.weight_scale", M3_F8_E4M3, { 8, 4 }, 0 } },
+      0,
+      0 },
+    { "got no such tensor, expected the scale of",
+      "x.weight_scale_2",
+      { { "x.weight", M3_U8, { 8, 32 }, 0 }, { "x.weight_scale", M3_F8_E4M3, { 8, 4 }, 0 } },
+      0,
+      0 },
     { "got 0, expected a positive", "x.weight_global_scale", NVFP4(32, 4, 0), 0, 0 },
     { "got -3, expected a positive", "x.weight_global_scale", NVFP4(32, 4, -3), 0, 0 },
     { "got nan, expected a positive", "x.weight_global_scale", NVFP4(32, 4, NAN), 0, 0 },
@@ -149,48 +166,98 @@ static const struct bad bads[] = {
     { "got [8,3] F8_E4M3, expected [8,4] F8_E4M3", "x.weight_scale", NVFP4(32, 3, 1), 0, 0 },
     { "got 63 columns, expected a multiple of 16", "x.weight_packed", NVFP4(32, 4, 1), 8, 63 },
     { "got 72 columns, expected a multiple of 16", "x.weight_packed", NVFP4(36, 4, 1), 8, 72 },
-    { "got 2 numbers of F32, expected one", "x.weight_global_scale",
+    { "got 2 numbers of F32, expected one",
+      "x.weight_global_scale",
       { { "x.weight_packed", M3_U8, { 8, 32 }, 0 },
         { "x.weight_scale", M3_F8_E4M3, { 8, 4 }, 0 },
-        { "x.weight_global_scale", M3_F32, { 2, 0 }, 1 } }, 0, 0 },
-    { "got 48 columns, expected a multiple of 32", "x.weight_packed",
-      { { "x.weight_packed", M3_U8, { 8, 24 }, 0 }, { "x.weight_scale", M3_U8, { 8, 2 }, 0 } }, 8, 48 },
-    { "got [8,4] U8, expected [8,2] U8", "x.weight_scale",
-      { { "x.weight_packed", M3_U8, { 8, 32 }, 0 }, { "x.weight_scale", M3_U8, { 8, 4 }, 0 } }, 0, 0 },
-    { "got [8,64] F32, expected [8,32] U8 or I32", "x.weight_packed", { { "x.weight_packed", M3_F32, { 8, 64 }, 0 } }, 0, 0 },
-    { "got 3 groups, expected [8,groups]", "x.weight_scale",
-      { { "x.weight_packed", M3_I32, { 8, 8 }, 0 }, { "x.weight_scale", M3_BF16, { 8, 3 }, 0 } }, 0, 0 },
-    { "got [7,2] BF16", "x.weight_scale",
-      { { "x.weight_packed", M3_I32, { 8, 8 }, 0 }, { "x.weight_scale", M3_BF16, { 7, 2 }, 0 } }, 0, 0 },
-    { "got [8,9] I32, expected [8,8] I32", "x.weight_packed",
-      { { "x.weight_packed", M3_I32, { 8, 9 }, 0 }, { "x.weight_scale", M3_BF16, { 8, 2 }, 0 } }, 0, 0 },
-    { "got [8,2] I32, expected [1,2] I32", "x.weight_zero_point",
+        { "x.weight_global_scale", M3_F32, { 2, 0 }, 1 } },
+      0,
+      0 },
+    { "got 48 columns, expected a multiple of 32",
+      "x.weight_packed",
+      { { "x.weight_packed", M3_U8, { 8, 24 }, 0 }, { "x.weight_scale", M3_U8, { 8, 2 }, 0 } },
+      8,
+      48 },
+    { "got [8,4] U8, expected [8,2] U8",
+      "x.weight_scale",
+      { { "x.weight_packed", M3_U8, { 8, 32 }, 0 }, { "x.weight_scale", M3_U8, { 8, 4 }, 0 } },
+      0,
+      0 },
+    { "got [8,64] F32, expected [8,32] U8 or I32",
+      "x.weight_packed",
+      { { "x.weight_packed", M3_F32, { 8, 64 }, 0 } },
+      0,
+      0 },
+    { "got 3 groups, expected [8,groups]",
+      "x.weight_scale",
+      { { "x.weight_packed", M3_I32, { 8, 8 }, 0 }, { "x.weight_scale", M3_BF16, { 8, 3 }, 0 } },
+      0,
+      0 },
+    { "got [7,2] BF16",
+      "x.weight_scale",
+      { { "x.weight_packed", M3_I32, { 8, 8 }, 0 }, { "x.weight_scale", M3_BF16, { 7, 2 }, 0 } },
+      0,
+      0 },
+    { "got [8,9] I32, expected [8,8] I32",
+      "x.weight_packed",
+      { { "x.weight_packed", M3_I32, { 8, 9 }, 0 }, { "x.weight_scale", M3_BF16, { 8, 2 }, 0 } },
+      0,
+      0 },
+    { "got [8,2] I32, expected [1,2] I32",
+      "x.weight_zero_point",
       { { "x.weight_packed", M3_I32, { 8, 8 }, 0 },
         { "x.weight_scale", M3_BF16, { 8, 2 }, 0 },
-        { "x.weight_zero_point", M3_I32, { 8, 2 }, 0 } }, 0, 0 },
-    { "got 9 rows and 0 columns, expected 8 and 64", "x.weight_shape",
+        { "x.weight_zero_point", M3_I32, { 8, 2 }, 0 } },
+      0,
+      0 },
+    { "got 9 rows and 0 columns, expected 8 and 64",
+      "x.weight_shape",
       { { "x.weight_packed", M3_I32, { 8, 8 }, 0 },
         { "x.weight_scale", M3_BF16, { 8, 2 }, 0 },
-        { "x.weight_shape", M3_I64, { 2, 0 }, 9 } }, 0, 0 },
-    { "expected rows and columns", "x.weight_shape",
+        { "x.weight_shape", M3_I64, { 2, 0 }, 9 } },
+      0,
+      0 },
+    { "expected rows and columns",
+      "x.weight_shape",
       { { "x.weight_packed", M3_I32, { 8, 8 }, 0 },
         { "x.weight_scale", M3_BF16, { 8, 2 }, 0 },
-        { "x.weight_shape", M3_I64, { 3, 0 }, 8 } }, 0, 0 },
-    { "in the order of activations", "x.weight_g_idx",
+        { "x.weight_shape", M3_I64, { 3, 0 }, 8 } },
+      0,
+      0 },
+    { "in the order of activations",
+      "x.weight_g_idx",
       { { "x.weight_packed", M3_I32, { 8, 8 }, 0 },
         { "x.weight_scale", M3_BF16, { 8, 2 }, 0 },
-        { "x.weight_g_idx", M3_I32, { 64, 0 }, 0 } }, 0, 0 },
-    { "got [8,2] U8, expected [8,64] BF16, F16 or F32", "x.weight_scale",
-      { { "x.weight_packed", M3_I32, { 8, 8 }, 0 }, { "x.weight_scale", M3_U8, { 8, 2 }, 0 } }, 0, 0 },
-    { "factors of the inputs (AWQ)", "x.pre_quant_scale",
+        { "x.weight_g_idx", M3_I32, { 64, 0 }, 0 } },
+      0,
+      0 },
+    { "got [8,2] U8, expected [8,64] BF16, F16 or F32",
+      "x.weight_scale",
+      { { "x.weight_packed", M3_I32, { 8, 8 }, 0 }, { "x.weight_scale", M3_U8, { 8, 2 }, 0 } },
+      0,
+      0 },
+    { "factors of the inputs (AWQ)",
+      "x.pre_quant_scale",
       { { "x.weight", M3_U8, { 4, 64 }, 0 },
         { "x.weight_scale", M3_BF16, { 8, 2 }, 0 },
-        { "x.pre_quant_scale", M3_BF16, { 64, 0 }, 0 } }, 0, 0 },
-    { "got [8,64] U8, expected [4,64] U8", "x.weight",
-      { { "x.weight", M3_U8, { 8, 64 }, 0 }, { "x.weight_scale", M3_BF16, { 8, 2 }, 0 } }, 0, 0 },
-    { "got no such tensor, expected the scales of F8_E4M3", "x.weight_scale_inv", { { "x.weight", M3_F8_E4M3, { 8, 64 }, 0 } }, 0, 0 },
-    { "got [1] F32, expected [1,1] F32", "x.weight_scale",
-      { { "x.weight", M3_F8_E4M3, { 8, 64 }, 0 }, { "x.weight_scale", M3_F32, { 1, 0 }, 1 } }, 0, 0 },
+        { "x.pre_quant_scale", M3_BF16, { 64, 0 }, 0 } },
+      0,
+      0 },
+    { "got [8,64] U8, expected [4,64] U8",
+      "x.weight",
+      { { "x.weight", M3_U8, { 8, 64 }, 0 }, { "x.weight_scale", M3_BF16, { 8, 2 }, 0 } },
+      0,
+      0 },
+    { "got no such tensor, expected the scales of F8_E4M3",
+      "x.weight_scale_inv",
+      { { "x.weight", M3_F8_E4M3, { 8, 64 }, 0 } },
+      0,
+      0 },
+    { "got [1] F32, expected [1,1] F32",
+      "x.weight_scale",
+      { { "x.weight", M3_F8_E4M3, { 8, 64 }, 0 }, { "x.weight_scale", M3_F32, { 1, 0 }, 1 } },
+      0,
+      0 },
 };
 
 struct bad_file {

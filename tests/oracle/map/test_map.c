@@ -339,13 +339,14 @@ START_TEST(scores)
                                    { { 3, 4, low, low, low }, { 5, -6, low, low, none } },
                                    { { 7, 8, NAN, low, low }, { low, 9, low, low, low } } };
     ADD("msa_bs-2", M3_F32, given, T, G, 5);
-    ck_assert_int_eq(apply("\"layers.{l}.index.block_scores\": {\"from\": \"msa_bs-{l}\", \"steps\": [{\"scores\": true}]}"),
-                     M3_OK);
+    ck_assert_int_eq(
+        apply("\"layers.{l}.index.block_scores\": {\"from\": \"msa_bs-{l}\", \"steps\": [{\"scores\": true}]}"), M3_OK);
     const struct m3_tensor *got = tap("layers.2.index.block_scores", M3_F64, T, G, 3);
     for (int t = 0; t < T; t++)
         for (int g = 0; g < G; g++)
             for (int b = 0; b < 3; b++) {
-                const double x = at(got, (t * G + g) * 3 + b), want = given[t][g][b] == low ? -INFINITY : given[t][g][b];
+                const double x = at(got, (t * G + g) * 3 + b),
+                             want = given[t][g][b] == low ? -INFINITY : given[t][g][b];
                 ck_assert_msg(isnan(want) ? isnan(x) : x == want, "[%d,%d,%d]: got %g, expected %g", t, g, b, x, want);
             }
 }
