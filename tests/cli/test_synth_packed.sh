@@ -2,8 +2,7 @@
 # synth in codes of 4 bits: every tensor is that of the Python program which shares no code with it
 # (scripts/golden/synth_hashes.py); config.json says what the files hold, and the model runs.
 #
-# Seen to fail with another exponent of a global scale, with scales drawn under the name of the codes, and without a
-# quantization_config.
+# Seen to fail with another exponent of a global scale, and without a quantization_config.
 build=${BUILD:-build}
 . tests/support/verdict.sh
 config=golden/mxfp8/model/config.json
