@@ -1,4 +1,4 @@
-"""A model directory (config.json and safetensors) from a GGUF file of MiniMax-M3 or -M2, as llama.cpp's converter writes it.
+"""A model directory (config.json and safetensors) from a GGUF file of MiniMax-M3 or -M2 by llama.cpp's converter.
 
     pip install gguf==0.19.0
     python scripts/gguf_model.py MODEL.gguf OUT
@@ -142,7 +142,8 @@ def common_config(source, arch, layers):
     if f"{arch}.attention.key_length" in source.fields:
         size_of(source, arch, "attention.key_length", head_dim, "the rows of attn_q.weight by heads")
     return {"hidden_size": hidden, "vocab_size": vocabulary, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "num_key_value_heads": groups, "head_dim": head_dim, "rotary_dim": source.value(f"{arch}.rope.dimension_count"),
+            "num_key_value_heads": groups, "head_dim": head_dim,
+            "rotary_dim": source.value(f"{arch}.rope.dimension_count"),
             "rope_theta": source.value(f"{arch}.rope.freq_base", 10000.0),
             "rms_norm_eps": source.value(f"{arch}.attention.layer_norm_rms_epsilon"),
             "max_position_embeddings": source.value(f"{arch}.context_length"), "use_qk_norm": True,
@@ -160,7 +161,8 @@ def m2_config(source, arch, layers):
 
 
 def m3_config(source, arch, layers):
-    moe = [int(has(source, l, "ffn_gate_exps.weight") or has(source, l, "ffn_gate_up_exps.weight")) for l in range(layers)]
+    experts = ("ffn_gate_exps.weight", "ffn_gate_up_exps.weight")
+    moe = [int(any(has(source, l, name) for name in experts)) for l in range(layers)]
     sparse = [int(has(source, l, "indexer.q_proj.weight")) for l in range(layers)]
     config = {"architectures": ["MiniMaxM3VLForCausalLM"], "model_type": "minimax_m3_vl_text",
               **common_config(source, arch, layers), "use_gemma_norm": False, "hidden_act": "swigluoai",

@@ -16,8 +16,8 @@
 #include "io/open.h"
 #include "io/safetensors.h"
 #include "base/generator.h"
-#include "model/synth_config.h"
-#include "model/synth_tensor.h"
+#include "model/files/synth_config.h"
+#include "model/files/synth_tensor.h"
 #include "model/tensors.h"
 
 enum { PIECE = 1 << 20, CONFIG_BYTES = 1 << 24 };   /* numbers made and written at a time; a config has fewer */

@@ -117,7 +117,8 @@ def small(text, sparse, vision, top, layer_map, style, modules=0):
     config["vision_config"] |= vision | {"projection_dim": text["hidden_size"]}
     config |= top
     if style != "bf16":
-        config["quantization_config"] = four_bits() if style == "fourbit" else quantization(style, [l for l, kind in enumerate(layer_map) if kind])
+        moe_layers = [l for l, kind in enumerate(layer_map) if kind]
+        config["quantization_config"] = four_bits() if style == "fourbit" else quantization(style, moe_layers)
     return config
 
 

@@ -217,8 +217,8 @@ def copy_photo(golden, out):
 def packed_entry(out):
     return {"case": PACKED, "producer": "compressed-tensors 0.20.0, nvidia-modelopt 0.47.0, torch 2.13.0",
             "versions": {}, "seed": None, "command": "python scripts/golden/packed.py", "weights": None, "dims": {},
-            "covers": "single matrices in NVFP4, MXFP4 and 4-bit integers, of compressed-tensors and ModelOpt, with the "
-                      "values that these libraries make of them; every code, every finite E4M3 scale, zero points, "
+            "covers": "single matrices in NVFP4, MXFP4 and 4-bit integers, of compressed-tensors and ModelOpt, with "
+                      "the values that these libraries make of them; every code, every finite E4M3 scale, zero points, "
                       "padded rows",
             "cannot_detect": "how a checkpoint is put together of such matrices (fourbit/ does, for one library)",
             "files": listing(out, PACKED)}

@@ -5,8 +5,8 @@
     python scripts/golden/packed.py [OUT]            default: golden/packed
 
 Each file holds matrices as a checkpoint holds them ("NAME.weight_packed", ...), and beside each of them NAME.f64, what
-the library makes of it in double, and NAME.bf16, what it makes of it by default where that is BF16. The matrices are quantised by the
-library, except those named "codes": they are random bytes, so that every code occurs.
+the library makes of it in double, and NAME.bf16, what it makes of it by default where that is BF16. The matrices are
+quantised by the library, except those named "codes": they are random bytes, so that every code occurs.
 """
 
 import os
@@ -46,6 +46,10 @@ def grouped_range(w, size):
 
 # ---- compressed-tensors
 
+def floats_of(state):
+    return floats(state["weight_packed"], state["weight_scale"], state.get("weight_global_scale"))
+
+
 def compressed(tensors, name, compressor, scheme, state, in_double):
     default = compressor.decompress(dict(state), scheme)["weight"]
     keep = ("weight_packed", "weight_scale", "weight_global_scale", "weight_shape", "weight_zero_point")
@@ -63,11 +67,11 @@ def nvfp4(tensors):
         scale, _ = calculate_qparams(*grouped_range(w, 16), scheme.weights, global_scale=whole)
         state = NVFP4PackedCompressor.compress(
             {"weight": w, "weight_scale": scale, "weight_global_scale": whole}, scheme)
-        compressed(tensors, name, NVFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"], state["weight_global_scale"]))
+        compressed(tensors, name, NVFP4PackedCompressor, scheme, state, floats_of(state))
     scales = torch.tensor([code for code in range(256) if code & 127 != 127], dtype=torch.uint8)
     state = {"weight_packed": random_bytes((127, 16), 3), "weight_scale": scales.view(torch.float8_e4m3fn).view(127, 2),
              "weight_global_scale": torch.tensor([1.7432e3])}
-    compressed(tensors, "codes", NVFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"], state["weight_global_scale"]))
+    compressed(tensors, "codes", NVFP4PackedCompressor, scheme, state, floats_of(state))
 
 
 def mxfp4(tensors):
@@ -76,9 +80,10 @@ def mxfp4(tensors):
         w = matrix(rows, cols, seed)
         scale, _ = calculate_qparams(*grouped_range(w, 32), scheme.weights)
         state = MXFP4PackedCompressor.compress({"weight": w, "weight_scale": scale}, scheme)
-        compressed(tensors, name, MXFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"]))
-    state = {"weight_packed": random_bytes((126, 32), 6), "weight_scale": torch.arange(1, 253, dtype=torch.uint8).view(126, 2)}
-    compressed(tensors, "codes", MXFP4PackedCompressor, scheme, state, floats(state["weight_packed"], state["weight_scale"]))
+        compressed(tensors, name, MXFP4PackedCompressor, scheme, state, floats_of(state))
+    state = {"weight_packed": random_bytes((126, 32), 6),
+             "weight_scale": torch.arange(1, 253, dtype=torch.uint8).view(126, 2)}
+    compressed(tensors, "codes", MXFP4PackedCompressor, scheme, state, floats_of(state))
 
 
 def w4a16(tensors):
@@ -93,7 +98,8 @@ def w4a16(tensors):
         scale, zero = calculate_qparams(*grouped_range(w, group or cols), args)
         state = {"weight": w.to(dtype), "weight_scale": scale.to(dtype), "weight_zero_point": zero}
         state = PackedQuantizationCompressor.compress(state, scheme)
-        exact = integers(state["weight_packed"], state["weight_scale"], (rows, cols), args, state.get("weight_zero_point"))
+        exact = integers(state["weight_packed"], state["weight_scale"], (rows, cols), args,
+                         state.get("weight_zero_point"))
         compressed(tensors, name, PackedQuantizationCompressor, scheme, state, exact)
 
 

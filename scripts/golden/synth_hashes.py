@@ -1,5 +1,5 @@
-"""What `m3ref synth --dtype FORM` makes of golden/mxfp8/model/config.json, by synth.py: for each form the SHA-256 of the
-sorted lines "SHA-256  NAME" of all tensors, which `m3ref inspect --sha256` prints too.
+"""What `m3ref synth --dtype FORM` makes of golden/mxfp8/model/config.json, by synth.py: for each form the SHA-256 of
+the sorted lines "SHA-256  NAME" of all tensors, which `m3ref inspect --sha256` prints too.
 
     python scripts/golden/synth_hashes.py > tests/cli/synth_packed.sha256
 """

@@ -2,8 +2,7 @@
 # synth in codes of 4 bits: every tensor is that of the Python program which shares no code with it
 # (scripts/golden/synth_hashes.py); config.json says what the files hold, and the model runs.
 #
-# Seen to fail with another exponent of a global scale, with scales drawn under the name of the codes, and without a
-# quantization_config.
+# Seen to fail with another exponent of a global scale, and without a quantization_config.
 build=${BUILD:-build}
 . tests/support/verdict.sh
 config=golden/mxfp8/model/config.json
@@ -16,7 +15,8 @@ while read -r form hash; do
     "$build/m3ref" estimate "$folder/$form" --from-tensors --json 2>&1 | tr ',' '\n' >"$folder/figures"
     files=$(sed -n 's/.*"weight_bytes_stored"://p' "$folder/figures")
     config_says=$(sed -n 's/.*"weight_bytes_released"://p' "$folder/figures")
-    [ -n "$files" ] && [ "$files" = "$config_says" ] || echo "got $files bytes, $config_says by config.json" >"$folder/findings"
+    [ -n "$files" ] && [ "$files" = "$config_says" ] ||
+        echo "got $files bytes, $config_says by config.json" >"$folder/findings"
     verdict "estimate of $form" "$folder/findings"
 done <tests/cli/synth_packed.sha256
 
@@ -26,11 +26,12 @@ for form in nvfp4 mxfp4 w4a16; do
     "$build/m3ref" synth "$folder/config.json" "$folder/bad" --dtype $form >/dev/null 2>"$folder/errors"
     [ $? -eq 65 ] || echo 'expected status 65' >"$folder/findings"
     grep -q 'columns, expected a multiple of' "$folder/errors" || cat "$folder/errors" >>"$folder/findings"
-    [ "$(wc -l <"$folder/errors")" -eq 1 ] && [ ! -e "$folder/bad" ] || echo 'expected one line and no folder' >>"$folder/findings"
+    [ "$(wc -l <"$folder/errors")" -eq 1 ] && [ ! -e "$folder/bad" ] ||
+        echo 'expected one line and no folder' >>"$folder/findings"
     verdict "columns that do not fit $form" "$folder/findings"
 done
 
-# refuse WORDS SED: a config that is changed so is refused by name.
+# refuse FORM SED WORDS: a config of that form, changed so, is refused in one line with these words.
 refuse() {
     : >"$folder/findings"
     rm -rf "$folder/changed"

@@ -84,11 +84,11 @@ static void check_matrix(const struct m3_safetensors *file, const struct m3_tens
     free(bf16);
 }
 
-/* Goal:  every form and layout, bit for bit as its library expands it: NVFP4 divided (compressed-tensors) and multiplied
- *        (ModelOpt), MXFP4, 4-bit integers by groups and by rows, with zero points, with rows that are padded, and with
- *        a byte for two rows; random bytes show every code and scale.
+/* Goal:  every form and layout, bit for bit as its library expands it: NVFP4 divided (compressed-tensors) and
+ *        multiplied (ModelOpt), MXFP4, integers by groups and by rows, with zero points, with rows that are padded, and
+ *        with a byte for two rows; random bytes show every code and scale.
  * Seen to fail with the halves of a byte exchanged, with the global scale multiplied for divided, with 7 for 8 as the
- * zero point, with zero points taken from the next row, and with a group of 32 for NVFP4. */
+ * zero point, with zero points taken from another row, and with a group of 32 for NVFP4. */
 START_TEST(libraries_agree)
 {
     static const struct {

@@ -18,7 +18,8 @@ import pytest
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 PROGRAM = os.path.join(os.environ.get("M3REF_BUILD", os.path.join(ROOT, "build")), "m3ref")
 TYPES = gguf.GGMLQuantizationType
-NAMES = {"embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+NAMES = {"embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+         "lm_head.weight": "output.weight"}
 OF_LAYER = {
     "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
     "self_attn.q_proj.weight": "attn_q.weight", "self_attn.k_proj.weight": "attn_k.weight",
@@ -111,7 +112,8 @@ def write(path, text, is_m3, tensors, kinds=None):
         elif kind == TYPES.F16:
             writer.add_tensor(name, np.ascontiguousarray(values, np.float16))
         else:
-            writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values, np.float32), kind), raw_dtype=kind)
+            blocks = gguf.quants.quantize(np.ascontiguousarray(values, np.float32), kind)
+            writer.add_tensor(name, blocks, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -196,7 +198,8 @@ def test_blocks_are_expanded_by_their_definition(tmp_path, kind, bytes_of_block,
     blocks = random.integers(0, 256, (12, 256 // numbers, bytes_of_block), np.uint8)
     for at in {TYPES.Q8_0: (0,), TYPES.Q4_K: (0, 2), TYPES.Q6_K: (208,)}[kind]:
         blocks[..., at + 1] = blocks[..., at + 1] & 0x83 | 0x2c
-    tensors = {"token_embd.weight": (blocks.reshape(12, -1), kind), **{k: v for k, v in tensors.items() if "token" not in k}}
+    others = {name: values for name, values in tensors.items() if "token" not in name}
+    tensors = {"token_embd.weight": (blocks.reshape(12, -1), kind), **others}
     write(tmp_path / "model.gguf", text, is_m3, tensors)
     done = convert(tmp_path / "model.gguf", tmp_path / "model")
     assert done.returncode == 0, done.stderr
@@ -290,7 +293,8 @@ def test_wrong_shape(tmp_path, good):
     refused(tmp_path, tmp_path / "bad.gguf", 65, "embedding_length", "got 96, expected 95")
 
 
-@pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_down.weight", "blk.2.ffn_down_exps.weight"])
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_down.weight",
+                                  "blk.2.ffn_down_exps.weight"])
 def test_missing_tensor(tmp_path, good, name):
     text, is_m3, tensors = good[1]
     write(tmp_path / "bad.gguf", text, is_m3, {k: v for k, v in tensors.items() if k != name})

@@ -4,7 +4,8 @@ build=${BUILD:-build}
 . tests/support/verdict.sh
 environment=${PYTHON_ENVIRONMENT:-build/python}
 export M3REF_BUILD="$(cd "$build" && pwd)" OMP_NUM_THREADS=2 PYTHONDONTWRITEBYTECODE=1
-"$environment/bin/python" -m pytest -q -p no:cacheprovider --tb=short tests/python/gguf_model_test.py >"$folder/lines" 2>&1
+"$environment/bin/python" -m pytest -q -p no:cacheprovider --tb=short tests/python/gguf_model_test.py \
+    >"$folder/lines" 2>&1
 last=$(tail -n 1 "$folder/lines")
 good=$(printf '%s\n' "$last" | sed -n 's/.*\b\([0-9][0-9]*\) passed.*/\1/p')
 bad=$(printf '%s\n' "$last" | grep -oE '[0-9]+ (failed|errors?)' | awk '{ n += $1 } END { print n + 0 }')

@@ -197,8 +197,11 @@ END_TEST
 START_TEST(expand_packed_is_the_decoder)
 {
     /* clang-format off */
-    static const struct { enum m3_dtype dtype, scale; enum m3_scaling scaling; int64_t group; double global; int divides; } forms[] = {
-        { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 13107.2, 1 }, { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 0.3, 0 },
+    static const struct {
+        enum m3_dtype dtype, scale; enum m3_scaling scaling; int64_t group; double global; int divides;
+    } forms[] = {
+        { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 13107.2, 1 },
+        { M3_F4_E2M1, M3_F8_E4M3, M3_SCALE_NVFP4, 16, 0.3, 0 },
         { M3_F4_E2M1, M3_F8_E8M0, M3_SCALE_MXFP4, 32, 0, 0 }, { M3_I4, M3_BF16, M3_SCALE_INT4, 37, 0, 0 },
         { M3_I4, M3_F32, M3_SCALE_INT4_PAIRS, 32, 0, 0 },
     };

@@ -1,4 +1,4 @@
-#include "model/synth_tensor.h"
+#include "model/files/synth_tensor.h"
 
 #include <math.h>
 #include <string.h>

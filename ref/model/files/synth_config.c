@@ -1,4 +1,4 @@
-#include "model/synth_config.h"
+#include "model/files/synth_config.h"
 
 #include <stdlib.h>
 
