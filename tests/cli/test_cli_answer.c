@@ -1,8 +1,11 @@
 /* `m3ref check` of servers' answers, and `m3ref prompt`.
  *
  * Seen to fail with: rows of the logits shifted by one; the nearest run taken over none; the generated tokens never
- * judged; a temperature that is not undone; a prompt that keeps the first draw of each part. */
+ * judged; a temperature that is not undone; a prompt that keeps the first draw of each part; distances without what all
+ * values of a position have in common. */
 #include "program.h"
+
+#include <math.h>
 
 #define TINY "golden/tiny/model"
 #define ANSWER "tests/candidates/answer_"
@@ -63,22 +66,69 @@ START_TEST(generations)
 }
 END_TEST
 
-/* A vLLM answer with the log-probabilities multiplied and shifted: at a temperature, without its normalisation. */
-static void change_answer(const char *to, double scale, double shift)
+/* Claim: log-probabilities that are all too small by 0.2 are wrong. */
+START_TEST(shifted)
 {
     char line[1024];
     snprintf(line, sizeof line,
              "python3 -c \"import json; a = json.load(open('" ANSWER "vllm.json')); "
-             "[e.update(logprob=e['logprob'] * %g + %g) for p in a['choices'][0]['prompt_logprobs'][1:] "
+             "[e.update(logprob=e['logprob'] - 0.2) for p in a['choices'][0]['prompt_logprobs'][1:] "
              "for e in p.values()]; json.dump(a, open('%s', 'w'))\"",
-             scale, shift, to);
+             in_folder("shifted.json"));
     ck_assert_int_eq(system(line), 0);
+    ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 8", in_folder("shifted.json")), 1);
+}
+END_TEST
+
+/* One position of a vLLM answer: all tokens of the vocabulary, the prompt's own first. */
+static void write_position(FILE *to, const double *logits, int64_t V, int32_t own, double temperature)
+{
+    double sum = 0;
+    for (int64_t v = 0; v < V; v++) sum += exp(logits[v] / temperature);
+    fprintf(to, ",{\"%d\":%.17g", own, logits[own] / temperature - log(sum));
+    for (int32_t v = 0; v < V; v++)
+        if (v != own) fprintf(to, ",\"%d\":%.17g", v, logits[v] / temperature - log(sum));
+    fputs("}", to);
 }
 
-START_TEST(small_changes)
+/* A vLLM answer from the golden logits, which the public PyTorch code computed, divided by a temperature. */
+static void write_golden_answer(const char *path, double temperature)
 {
-    change_answer(in_folder("shifted.json"), 1, -0.2);
-    ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 8", in_folder("shifted.json")), 1);
+    struct m3_safetensors *golden, *the_case;
+    ck_assert_int_eq(m3_safetensors_open(&golden, "golden/tiny/golden.safetensors.gz", NULL), M3_OK);
+    ck_assert_int_eq(m3_safetensors_open(&the_case, "golden/tiny/case.safetensors", NULL), M3_OK);
+    const struct m3_tensor *logits = m3_safetensors_find(golden, "logits");
+    const struct m3_tensor *ids = m3_safetensors_find(the_case, "input_ids");
+    ck_assert(logits && logits->dtype == M3_F64 && ids && ids->dtype == M3_I32);
+    const int64_t T = logits->shape[0], V = logits->shape[1];
+    const int32_t *tokens = ids->data;
+    FILE *to = fopen(path, "w");
+    ck_assert_ptr_nonnull(to);
+    fprintf(to, "{\"choices\":[{\"prompt_token_ids\":[");
+    for (int64_t t = 0; t < T; t++) fprintf(to, "%s%d", t ? "," : "", tokens[t]);
+    fprintf(to, "],\"prompt_logprobs\":[null");
+    for (int64_t t = 1; t < T; t++)
+        write_position(to, (const double *)logits->data + (t - 1) * V, V, tokens[t], temperature);
+    fprintf(to, "]}]}");
+    ck_assert_int_eq(fclose(to), 0);
+    m3_safetensors_close(golden);
+    m3_safetensors_close(the_case);
+}
+
+/* Claim: log-probabilities of logits / 0.7 pass in F32 with that temperature; without it they are wrong, and the
+ * temperature is found. */
+START_TEST(temperature)
+{
+    const char *path = in_folder("a.json");
+    write_golden_answer(path, 0.7);
+    ck_assert_int_eq(
+        m3ref("check " TINY " %s --profile fp32 --row-runs 8 --no-causes --processed --temperature 0.7", path), 0);
+    ck_assert_int_eq(
+        m3ref("check " TINY " %s --profile fp32 --row-runs 8 --no-causes --processed --temperature 0.71", path), 1);
+    ck_assert_int_eq(m3ref("check " TINY " %s --profile fp32 --row-runs 8", path), 1);
+    ck_assert(last_line_has("or check with --processed --temperature 0.7."));
+    write_golden_answer(path, 1);
+    ck_assert_int_eq(m3ref("check " TINY " %s --profile fp32 --row-runs 8 --no-causes", path), 0);
 }
 END_TEST
 
@@ -141,6 +191,26 @@ START_TEST(prompt)
 }
 END_TEST
 
+/* The narrow choices in a list of 16 tokens, all of which reach a clamp. */
+static int narrow_choices(int draws, int seed)
+{
+    int narrow = -1;
+    size_t count;
+    ck_assert_int_eq(m3ref("prompt " TINY " --tokens 16 --draws %d --seed %d --json", draws, seed), 0);
+    ck_assert(has("out", "\"clamped_tokens\":16,"));
+    unsigned char *out = read_bytes(in_folder("out"), &count);
+    const char *at = strstr((char *)out, "\"narrow\":");
+    ck_assert(at && sscanf(at, "\"narrow\":%d", &narrow) == 1);
+    free(out);
+    return narrow;
+}
+
+/* Claim: the best of eight draws has fewer narrow choices than the first of them. */
+static const int seeds[] = { 1, 7, 8 };
+
+START_TEST(best_draw) { ck_assert_int_lt(narrow_choices(8, seeds[_i]), narrow_choices(1, seeds[_i])); }
+END_TEST
+
 Suite *m3_suite(void)
 {
     Suite *s = suite_create("cli_answer");
@@ -151,8 +221,10 @@ Suite *m3_suite(void)
     tcase_add_loop_test(t, public_code, 0, sizeof honest / sizeof *honest);
     tcase_add_test(t, without_plus_one);
     tcase_add_test(t, generations);
-    tcase_add_test(t, small_changes);
+    tcase_add_test(t, shifted);
+    tcase_add_test(t, temperature);
     tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(t, prompt);
+    tcase_add_loop_test(t, best_draw, 0, sizeof seeds / sizeof *seeds);
     return s;
 }

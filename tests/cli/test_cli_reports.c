@@ -1,7 +1,8 @@
 /* What check, blame and compare write besides their verdict, and how they begin and end: report files, --only-failing,
  * a part of the layers, a plan, an interruption.
  *
- * Seen to fail with: the shards of other layers opened; a temporary folder that is removed only at the end. */
+ * Seen to fail with: the shards of other layers opened; temporary files that have names until they are closed; a child
+ * that outlives the program. */
 #include "program.h"
 
 #include "xml.h"
@@ -212,6 +213,28 @@ START_TEST(interrupted)
 }
 END_TEST
 
+static const char *const watched[] = { "op rms_norm --ops $P", "op rms_norm --perf --ops $P",
+                                       "run " TINY " " CASE " --dump $D/dump --ops $P" };
+
+/* Claim: nothing remains of a program that is interrupted while an operator of a plug-in runs in its child: no file,
+ * and no process, which would keep the pipe open. The plug-in itself interrupts the program. */
+START_TEST(interrupted_plugin)
+{
+    char command[900];
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    ck_assert_int_eq(mkdir(in_folder("tmp"), 0700), 0);
+    snprintf(command, sizeof command,
+             "D=%s; P=./%s/tests/bad_norm.so,interrupt; "
+             "{ TMPDIR=$D/tmp %s/m3ref %s; echo status $?; } 2>&1 | timeout 60 cat >$D/out",
+             folder, build, build, watched[_i]);
+    const int status = system(command);
+    ck_assert_int_eq(WEXITSTATUS(status), 0);
+    ck_assert(has("out", "status 130\n"));                      /* 128 + SIGINT */
+    ck_assert_int_eq(rmdir(in_folder("tmp")), 0);
+    ck_assert_int_eq(entries(), 1);
+}
+END_TEST
+
 static const struct {
     const char *words, *says;
     int status;
@@ -251,6 +274,7 @@ Suite *m3_suite(void)
     tcase_add_test(t, layers);
     tcase_add_test(t, plan);
     tcase_add_loop_test(t, interrupted, 0, 4);
+    tcase_add_loop_test(t, interrupted_plugin, 0, sizeof watched / sizeof *watched);
     tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
     return s;
 }

@@ -15,6 +15,7 @@ static int misbehave(const char *word, real *y, const real *x, int64_t n)
     if (strcmp(word, "crash") == 0) raise(SIGSEGV);
     if (strcmp(word, "abort") == 0) abort();
     if (strcmp(word, "hang") == 0) pause();
+    if (strcmp(word, "interrupt") == 0 && kill(getppid(), SIGINT) == 0) pause();
     if (strcmp(word, "exit") == 0) exit(0);
     if (strcmp(word, "past") == 0) y[n] = 1;
     if (strcmp(word, "far") == 0) memset(y + n, 0, 4096);
