@@ -23,7 +23,8 @@ int m3_cli_synth(int argc, char **argv);
 
 /* Functions shared by the commands (cli/common.c). */
 
-/* Prints `help`, with the names of the built-in profiles for "{profiles}". M3_IO if writing fails. */
+/* Prints `help`, with the usual profiles for "{profiles}" and an example of words for "{words}". M3_IO if writing
+ * fails. */
 int m3_cli_help(const char *help, struct m3_error *error);
 /* Do the arguments of a command say --profile help? Prints all built-in profiles and words, a line each. */
 int m3_cli_asks_for_profiles(int argc, char **argv);

@@ -17,7 +17,7 @@ static void setup(void)
 
 /* Goal:  mlx-lm lists blocks that come after the row, because its top-k has always N places, and masks them later.
  * Claim: compare and blame pass; so does a float engine under every profile that allows more.
- * Seen to fail with blocks after the row not dropped from the list: 8 of 38 sets were inadmissible. */
+ * Seen to fail with blocks after the row not dropped from the list: 16 of 38 sets were inadmissible. */
 START_TEST(blocks_to_come)
 {
     ck_assert_int_eq(m3ref("compare %s " F32, reference()), 0);
@@ -27,11 +27,12 @@ START_TEST(blocks_to_come)
 }
 END_TEST
 
-/* Goal:  mlx-lm in BF16 rounds what transformers does not: 1 + w, x over the root before it meets 1 + w, weights of
- *        experts, and alpha.
+/* Goal:  mlx-lm in BF16 rounds what transformers does not: 1 + w, x over the root before it meets 1 + w, and weights of
+ *        experts.
  * Claim: all 125 taps pass under `mlx_bf16`, none is suspect. Under `bf16` the norms fail, and with 1 + w alone allowed,
- *        too. With alpha exact, the activation is suspect.
- * Seen to fail with norm.unit not read by the norm, and with alpha exact. */
+ *        too.
+ * Seen to fail with norm.unit not read by the norm; and with a profile `mlx_bf16` that lacks norm_weight, or the
+ * rounding of weights of experts. */
 START_TEST(mlx_in_bf16)
 {
     ck_assert_int_eq(m3ref("blame " MODEL " " BF16 " --case " CASE " --profile mlx_bf16"), 0);
@@ -40,6 +41,33 @@ START_TEST(mlx_in_bf16)
     ck_assert_int_eq(m3ref("blame " MODEL " " BF16 " --case " CASE " --profile bf16"), 1);
     ck_assert_int_eq(m3ref("blame " MODEL " " BF16 " --case " CASE " --profile bf16+norm_weight_bf16"), 1);
     ck_assert(has("out", "layers.0.attn_norm"));
+}
+END_TEST
+
+/* Goal:  a profile may say that alpha is held in BF16.
+ * Given: a float run of the model with alpha 1.703125, which is 1.702 in BF16, judged by the model with 1.702.
+ * Claim: under a profile with that alpha all taps pass; under `fp32` the activation of the first layer fails.
+ * Seen to fail with the profile's alpha not read by the activation. */
+START_TEST(alpha_in_bf16)
+{
+    static const char was[] = "\"swiglu_alpha\": 1.702,", made[] = "\"swiglu_alpha\": 1.703125,";
+    char config[8192], own[512], dump[512];
+    size_t count;
+    copy_tiny();
+    unsigned char *text = read_bytes(in_folder("model/config.json"), &count);
+    const char *at = strstr((char *)text, was);
+    ck_assert(at && strstr(at + 1, was) == NULL);
+    snprintf(config, sizeof config, "%.*s%s%s", (int)(at - (char *)text), (char *)text, made, at + strlen(was));
+    free(text);
+    write_text(in_folder("model/config.json"), config);
+    write_text(in_folder("alpha.json"), "{\"name\": \"alpha\", \"base\": \"fp32\", \"alpha\": \"bf16\"}");
+    snprintf(own, sizeof own, "%s", in_folder("model"));
+    snprintf(dump, sizeof dump, "%s", in_folder("own.safetensors"));
+    ck_assert_int_eq(m3ref("run %s --case " CASE " --dump %s", own, dump), 0);
+    ck_assert_int_eq(m3ref("blame " MODEL " %s --case " CASE " --force --profile %s", dump, in_folder("alpha.json")),
+                     0);
+    ck_assert_int_eq(m3ref("blame " MODEL " %s --case " CASE " --force --profile fp32", dump), 1);
+    ck_assert(has("out", "fail  layers.0.mlp.act "));
 }
 END_TEST
 
@@ -67,6 +95,7 @@ Suite *m3_suite(void)
     tcase_add_unchecked_fixture(test, setup, remove_folder);
     tcase_add_test(test, blocks_to_come);
     tcase_add_test(test, mlx_in_bf16);
+    tcase_add_test(test, alpha_in_bf16);
     tcase_add_test(test, profiles_are_listed);
     suite_add_tcase(suite, test);
     return suite;

@@ -18,14 +18,13 @@ static void read_row(struct m3_blame_values *v, const struct m3_blame_item *item
     }
 }
 
-/* Lists of blocks may name blocks that come after the row. */
-static void drop_unseen(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item,
-                        int64_t r)
+void m3_blame_drop_unseen(int32_t *ids, int64_t width, const struct m3_blaming *b, const struct m3_blame_item *item,
+                          int64_t number)
 {
     const int64_t p0 = b->setting->the_case->p0, block = b->setting->model->config.block;
-    const int64_t own = (p0 + v->numbers[r]) / block, blocks = (p0 + item->rows - 1) / block + 1;
-    for (int64_t i = r * v->width; i < (r + 1) * v->width; i++)
-        if (v->ids[i] > own && v->ids[i] < blocks) v->ids[i] = -1;
+    const int64_t own = (p0 + number) / block, blocks = (p0 + item->rows - 1) / block + 1;
+    for (int64_t i = 0; i < width; i++)
+        if (ids[i] > own && ids[i] < blocks) ids[i] = -1;
 }
 
 int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const struct m3_blame_item *item)
@@ -47,7 +46,8 @@ int m3_blame_read(struct m3_blame_values *v, const struct m3_blaming *b, const s
 #pragma omp parallel for num_threads(m3_team(b->setting->ctx, count))
     for (int64_t r = 0; r < rows; r++) {
         read_row(v, item, r);
-        if (item->tap == M3_TAP_INDEX_BLOCKS) drop_unseen(v, b, item, r);
+        if (item->tap == M3_TAP_INDEX_BLOCKS)
+            m3_blame_drop_unseen(v->ids + r * v->width, v->width, b, item, v->numbers[r]);
     }
     m3_pages_release(t->data, t->bytes);
     return M3_OK;

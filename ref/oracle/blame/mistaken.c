@@ -548,6 +548,8 @@ static int take(struct m3_mistaken_tap *out, struct making *k)
     memcpy(mine, data, bytes);
     if (size_of(item->tap) == sizeof(double)) out->y = mine;
     else out->ids = mine;
+    for (int64_t r = 0; r < m->rows && item->tap == M3_TAP_INDEX_BLOCKS; r++)
+        m3_blame_drop_unseen(out->ids + r * width, width, m->b, item, m->first + r);
     return M3_OK;
 }
 

@@ -81,12 +81,15 @@ static struct m3_input_rounding rule_of(enum engine engine)
 }
 
 /* Goal:  no number loses more than is allowed, and hardly less would be too little.
- * Given: rows of 300 numbers (the last group is not full) from 2^-40 to 2^20, with outliers, zeros, a row of zeros and a
- *        row that is tiny beside the others; a global scale that fits and one of 16 times that.
+ * Given: rows of 300 numbers (the last group is not full) with outliers and zeros, a row of zeros, a row that is tiny
+ *        beside the others, and one whose scales a fitting global scale holds and one of 16 times that loses; both
+ *        global scales.
  * Claim: no error exceeds m3_codes_error; the largest share is above 0.9; the mean square is at most the variance. The
- *        plain program of m3_codes_scale and m3_coded gives the engine's numbers, except at ties.
- * Seen to fail with a fourth of the step for half (Q8), without the F16 scale, with 1/6 for 1/5 (FP4), with the global
- * scale left out, and with "down" allowed no more than "up". */
+ *        plain program of m3_codes_scale and m3_coded is off as far as the engine with the fitting global scale is (at
+ *        ties to the other side).
+ * Seen to fail with a fourth of the step for half (Q8), without the F16 scale, with 1/6 for 1/5 (FP4), with nothing lost
+ * to the global scale, with only one that fits, with the plain program's global scale 1, and with "down" allowed no
+ * more than "up". */
 START_TEST(bounds)
 {
     static double x[ROWS * WIDTH], got[ROWS * WIDTH];
@@ -99,6 +102,7 @@ START_TEST(bounds)
         x[i] = (double)(float)(normal(&state) * exp2(row % 7 - 3) * (i % 61 == 0 ? 20 : 1));
         if (i % 37 == 0 || row == 5) x[i] = 0;
         if (row == 6) x[i] *= 0x1p-20;
+        if (row == 7) x[i] *= 0x1p-6;
         tensor = fmax(tensor, fabs(x[i]));
     }
     ck_assert_int_eq(m3_codes_group(&rule, WIDTH), groups[engine]);
@@ -113,14 +117,16 @@ START_TEST(bounds)
                 double variance;
                 const double allowed = m3_codes_error(&variance, &rule, x[i], most, tensor), off = fabs(got[i] - x[i]);
                 ck_assert_msg(off <= allowed, "%d: %g of %g, allowed %g", i, got[i], x[i], allowed);
-                ck_assert(fabs(m3_coded(&rule, x[i], &scale) - x[i]) <= allowed);
+                const double plain = fabs(m3_coded(&rule, x[i], &scale) - x[i]);
+                ck_assert(plain <= allowed);
+                ck_assert(engine == NVFP4_STATIC || fabs(plain - off) <= 1e-4 * allowed);
                 if (allowed > 0) largest = fmax(largest, off / allowed);
                 squares += off * off, variances += variance;
             }
         }
     printf("%s: at most %.3f of what is allowed, mean square %.2f of the variance\n", rules[engine], largest,
            squares / variances);
-    ck_assert(largest > 0.9 && squares <= variances * 1.05);
+    ck_assert(largest > 0.9 && squares <= variances);
 }
 END_TEST
 

@@ -166,7 +166,7 @@ static double angle_by_ratio(int64_t place, float theta, int i, int half, int re
 /* Goal:  what MLX's and ggml's angles are off follows from their formulas, for any R and position.
  * Given: R = 12, 64, 128; theta 5e6; positions 600, 2305, 1,000,003 and 1,048,575, and 1,000 before each.
  * Claim: no angle is beyond what its formula allows; the largest share is above 0.05.
- * Seen to fail with the ratio's error counted once, and without the roundings of the exponent. */
+ * Seen to fail with the ratio's error counted once, and with none of the roundings of MLX's exponent. */
 START_TEST(engines_formulas)
 {
     enum { PLACES = 4000, MOST_R = 128 };

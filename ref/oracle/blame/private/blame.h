@@ -71,6 +71,9 @@ int m3_blame_take(const struct m3_blaming *b, struct m3_blame_item *item);
 
 /* ---- candidate.c */
 
+/* A row's lists of blocks [width] may name blocks that come after the row: -1 in their place. */
+void m3_blame_drop_unseen(int32_t *ids, int64_t width, const struct m3_blaming *b, const struct m3_blame_item *item,
+                          int64_t number);
 /* Reads the candidate's tensor of an item. The caller frees `values`, also on failure. */
 int m3_blame_read(struct m3_blame_values *values, const struct m3_blaming *b, const struct m3_blame_item *item);
 void m3_blame_values_free(struct m3_blame_values *values);
