@@ -65,10 +65,10 @@ static const char help[] =
     "Columns: rel L2 is |got - want| / |want| over the whole stage; max is the largest |got - want| over the largest\n"
     "|want|; allowed is the largest share of its tolerance that an element uses (above 100 % the stage fails).\n"
     "\n"
-    "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect (a stage is possible,\n"
-    "but improbable) or partial (nothing is wrong, but a stage could not be judged); 3 not comparable (nothing\n"
-    "matched, another model or case, other shapes, NaN in the reference); 64 wrong usage; 65 bad file; 66 missing\n"
-    "file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect (the error of a stage\n"
+    "is possible, but improbable) or partial (nothing is wrong, but a stage could not be judged); 3 not comparable\n"
+    "(nothing matched, another model or case, other shapes, NaN in the reference); 64 wrong usage; 65 bad file; 66\n"
+    "missing file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;

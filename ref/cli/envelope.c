@@ -30,7 +30,7 @@ static const char help[] =
     "  --runs N               number of runs, default 32; with fewer, the ranks mean little\n"
     "  --row-runs N           number of further runs, which choose blocks and experts themselves.\n"
     "                         `m3ref compare` uses these runs to judge, row by row, a dump that holds only layer\n"
-    "                         outputs or logits. Default 16, or 100 if the profile has E4M3 inputs; 0: none\n"
+    "                         outputs or logits. Default 16, or 100 if the profile quantises inputs to codes; 0: none\n"
     "  --seed S               default 1; the same seed gives the same file\n"
     "  --taps GLOB,...        which taps (\"layers.3.*,logits\"; * is any text, ? any character); default all\n"
     "  --case F, --ids 1,2,3, --image A.png, --video FOLDER, --linear blas|ordered, --threads N,\n"
