@@ -117,7 +117,7 @@ START_TEST(gelu_of_a_float_formula)
     uint64_t state = 102;
     make_data(1, &state);
     struct in in = { .op = GELU, .a = a, .b = b, .n = N, .how = m3_arithmetic_f32() };
-    for (int i = 0; i < N; i++) a[i] = a32[i] = 0.05f * a32[i];     /* where 1 - r t exp(..) cancels most */
+    for (int i = 0; i < N; i++) a[i] = a32[i] = 0.05f * a32[i]; /* where 1 - r t exp(..) cancels most */
     const struct m3_bound out = run_bound(bound, walk, call, &in, N);
     for (int i = 0; i < N; i++) {
         const float y = 0.5f * a32[i] * (1 + erf_7_1_26(a32[i] * 0.70710678f));

@@ -360,7 +360,7 @@ START_TEST(rows)
     const float hidden[3][H] = { { 1 } }, some[2][3] = { { 2 } };
     const int64_t positions[3] = { 4, 7, 9 };
     static const char map[] = "\"final_norm\": {\"from\": \"norm\"}, \"logits\": {\"from\": \"head\"},"
-                      "\"rows\": {\"from\": \"positions\", \"steps\": [{\"ids\": true}]}";
+                              "\"rows\": {\"from\": \"positions\", \"steps\": [{\"ids\": true}]}";
     ADD("norm", M3_F32, hidden, 3, H);
     ADD("head", M3_F32, some, 2, 3);
     ADD("positions", M3_I64, positions, 3);
