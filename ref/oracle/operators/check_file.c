@@ -102,8 +102,8 @@ static int is_light(const struct m3_operator_row *op)
     return is;
 }
 
-/* Is more than half of the file one tensor? Then its case needs all threads. */
-static int is_mostly_one(const struct m3_safetensors *file)
+/* Is more than a quarter of the file one tensor? Then a few cases have most of the work, and each needs all threads. */
+static int has_few_large(const struct m3_safetensors *file)
 {
     uint64_t all = 0, largest = 0;
     for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
@@ -111,14 +111,14 @@ static int is_mostly_one(const struct m3_safetensors *file)
         all += bytes;
         if (bytes > largest) largest = bytes;
     }
-    return largest > all / 2;
+    return largest > all / 4;
 }
 
 /* Stages are in the order of the cases, and an error is that of the first case that has one. */
 static int judge_cases(struct checking *c)
 {
     enum { MOST = 4 };          /* cases in memory at the same time */
-    const int teams = is_light(c->cases->op) && !is_mostly_one(c->cases->file) ? (int)m3_min(c->threads, MOST) : 1;
+    const int teams = is_light(c->cases->op) && !has_few_large(c->cases->file) ? (int)m3_min(c->threads, MOST) : 1;
     int status = M3_OK;
 #pragma omp parallel for ordered schedule(dynamic, 1) num_threads(teams)
     for (int64_t i = 0; i < c->cases->count; i++) {
