@@ -13,14 +13,16 @@ import struct
 import numpy as np
 
 SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1}
-ARRAYS = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "I32": "<i4", "BF16": "<u2", "F16": "<f2", "F8_E4M3": "u1", "U8": "u1"}
+ARRAYS = {"F64": "<f8", "I64": "<i8", "F32": "<f4", "I32": "<i4", "BF16": "<u2", "F16": "<f2", "F8_E4M3": "u1",
+          "U8": "u1"}
 
 WHOLE_BYTES = 64 * 10**9
 
 
 def from_array(array):
     """The stored tensor of a NumPy array of float64, float32, float16, int64, int32 or uint8."""
-    name = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8"}[array.dtype.name]
+    names = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8"}
+    name = names[array.dtype.name]
     return name, array.shape, np.ascontiguousarray(array).astype(ARRAYS[name]).tobytes()
 
 

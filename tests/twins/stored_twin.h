@@ -144,7 +144,9 @@ static inline void stored_give(struct stored *s, int shift)
     /* clang-format off */
     const enum m3_scaling scaling = s->kind == STORED_F8_BLOCK ? M3_SCALE_128X128
                                     : s->kind == STORED_F8_MX  ? M3_SCALE_MX32 : M3_UNSCALED;
-    s->weight = (struct m3_weight){ .data = data + shift, .scales = scaling == M3_UNSCALED ? NULL : scales + shift, .dtype = stored_types[s->kind].dtype, .scaling = scaling, .rows = s->rows, .cols = s->cols, .id = ++id };
+    s->weight = (struct m3_weight){ .data = data + shift, .scales = scaling == M3_UNSCALED ? NULL : scales + shift,
+                                    .dtype = stored_types[s->kind].dtype, .scaling = scaling,
+                                    .rows = s->rows, .cols = s->cols, .id = ++id };
     /* clang-format on */
 }
 

@@ -109,14 +109,7 @@ static void settle(struct m3_blame *result)
         result->missing = part->missing;
         memcpy(result->missing_names, part->missing_names, sizeof result->missing_names);
     }
-    result->unjudged = result->not_judged + result->extra;
-    const struct m3_tally tally = { .judged = result->judged,
-                                    .failed = result->failed,
-                                    .suspect = result->suspect,
-                                    .not_comparable = result->not_comparable,
-                                    .unjudged = result->unjudged };
-    result->verdict = m3_run_verdict(&tally);
-    result->status = m3_run_status(result->verdict);
+    m3_blame_settle(result);
     find_word(result);
     if (silent > 0)
         m3_fail(&result->notes, M3_OK, "sequences of which the candidate holds nothing: %" PRId64 " of %" PRId64,

@@ -8,7 +8,8 @@
 #include "oracle/variants/envelope_make.h"
 
 /* The runs that a profile needs for this dump. From its own inputs, one layer of an implementation differs little from
- * another's: if the dump holds the outputs of all layers from `first` to `end` but the last, fewer runs are enough than over a whole pass. */
+ * another's: if the dump holds the outputs of all layers from `first` to `end` but the last, fewer runs are enough than
+ * over a whole pass. */
 int64_t m3_follow_runs(const struct m3_profile *profile, const struct m3_safetensors *follow,
                        const struct m3_model *model, int64_t first, int64_t end, int64_t T);
 

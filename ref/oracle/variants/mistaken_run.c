@@ -282,7 +282,8 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
     /* clang-format off */
     run->request = (struct m3_request){
         .ids = the_case->ids, .positions = the_case->positions, .T = the_case->T, .seen = the_case->seen,
-        .shift = the_case->shift, .pictures = the_case->pictures.P ? &the_case->pictures : NULL, .end_layer = run->model.config.layers,
+        .shift = the_case->shift, .pictures = the_case->pictures.P ? &the_case->pictures : NULL,
+        .end_layer = run->model.config.layers,
         .semantics = &run->semantics, .linear = M3_LINEAR_BLAS, .threads = 1, .replacement = &run->replacement,
         .force = &run->force,
     };
