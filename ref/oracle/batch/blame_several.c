@@ -101,13 +101,19 @@ static void find_word(struct m3_blame *result)
 static void settle(struct m3_blame *result)
 {
     int64_t silent = 0;
+    struct m3_blame *most = NULL;       /* that lacks most taps */
     for (int64_t b = 0; b < result->part_count; b++) {
-        const struct m3_blame *part = &result->parts[b];
+        struct m3_blame *part = &result->parts[b];
         silent += part->count == 0;
         result->extra = m3_max(result->extra, part->extra);
         if (part->count == 0 || part->missing <= result->missing) continue;
         result->missing = part->missing;
-        memcpy(result->missing_names, part->missing_names, sizeof result->missing_names);
+        most = part;
+    }
+    if (most) {
+        memcpy(result->missing_names, most->missing_names, sizeof result->missing_names);
+        result->missing_taps = most->missing_taps;
+        most->missing_taps = NULL;
     }
     m3_blame_settle(result);
     find_word(result);

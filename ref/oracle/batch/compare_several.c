@@ -170,15 +170,21 @@ static void find_word(char *word, size_t size, const struct m3_comparison *resul
 static void settle(struct m3_comparison *result)
 {
     int64_t beyond = 0, silent = 0;
+    struct m3_comparison *most = NULL;      /* whose candidate lacks most taps */
     for (int64_t b = 0; b < result->part_count; b++) {
-        const struct m3_comparison *part = &result->parts[b];
+        struct m3_comparison *part = &result->parts[b];
         add_next_token(result, b);
         silent += part->count == 0;
         result->extra = m3_max(result->extra, part->extra);
         beyond = m3_max(beyond, part->unjudged - (part->not_judged - part->excused));
         if (part->missing <= result->missing) continue;
         result->missing = part->missing;
-        memcpy(result->missing_names, part->missing_names, sizeof result->missing_names);
+        most = part;
+    }
+    if (most) {
+        memcpy(result->missing_names, most->missing_names, sizeof result->missing_names);
+        result->missing_taps = most->missing_taps;
+        most->missing_taps = NULL;
     }
     const enum m3_verdict last = result->next_token.tap ? result->next_token.verdict : M3_VERDICT_PASS;
     result->unjudged = result->not_judged - result->excused + beyond;

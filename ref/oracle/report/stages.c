@@ -21,10 +21,12 @@ static char *finding_of(const struct m3_blamed *tap)
     return NULL;
 }
 
-static const struct m3_stage *compared_stage(const struct m3_comparison *compared, const char *tap)
+/* The same tap, of the same sequence. */
+static const struct m3_stage *compared_stage(const struct m3_comparison *compared, const struct m3_blamed *tap)
 {
     for (int64_t i = 0; compared != NULL && i < compared->count; i++)
-        if (strcmp(compared->stages[i].tap, tap) == 0) return &compared->stages[i];
+        if (strcmp(compared->stages[i].tap, tap->name) == 0 && compared->stages[i].in_sequence == tap->in_sequence)
+            return &compared->stages[i];
     return NULL;
 }
 
@@ -60,6 +62,7 @@ static void take_verdict(struct m3_stage *stage, const struct m3_blamed *tap)
     stage->verdict = tap->verdict;
     stage->note = tap->note[0] ? tap->note : NULL;
     stage->rank = tap->rank;
+    stage->in_sequence = tap->in_sequence;
     memcpy(stage->index, tap->index, sizeof stage->index);
     stage->got = tap->got, stage->want = tap->want;
     stage->headroom = tap->tiers.headroom;
@@ -81,7 +84,7 @@ static int take_taps(struct m3_blamed_stages *out, const struct m3_blame *blame,
     struct m3_comparison *c = &out->comparison;
     for (int64_t i = 0; i < blame->count; i++) {
         const struct m3_blamed *tap = &blame->taps[i];
-        const struct m3_stage *before = compared_stage(compared, tap->name);
+        const struct m3_stage *before = compared_stage(compared, tap);
         struct m3_stage *stage = &c->stages[c->count++];
         *stage = before != NULL ? *before : stage_of_blame(tap);
         if (!is_repeated(tap, before)) take_verdict(stage, tap);
@@ -119,6 +122,7 @@ int m3_blamed_stages_make(struct m3_blamed_stages *out, const struct m3_blame *b
                                                       .mistake = blame->mistake,
                                                       .taint = compared != NULL ? compared->taint : NULL } };
     struct m3_comparison *c = &out->comparison;
+    if (compared != NULL) c->parts = compared->parts, c->part_count = compared->part_count, c->sides = compared->sides;
     c->stages = calloc(room, sizeof *c->stages);
     c->missing_taps = calloc((size_t)blame->missing + 1, sizeof *c->missing_taps);
     out->findings = calloc(room, sizeof *out->findings);
