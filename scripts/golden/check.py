@@ -137,6 +137,7 @@ def main():
         except judge.Refused as reason:
             sys.exit(f"FAIL  refused: {reason}")
         make.produce_configs(made)
+        make.copy_packed(golden, made)
         make.manifest(made)
         results = compare(golden, made)
     for path, findings in results.items():
