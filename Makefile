@@ -15,9 +15,9 @@ LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
-ENGINE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
-ENGINE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(ENGINE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+TWICE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
+TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -143,7 +143,7 @@ $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o): $(BUILD)/$(1)/kernels_%.o:
 	@mkdir -p $$(@D)
 	$(CC) $(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_KERNELS=m3_kernels_$$* -DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
 
-$(BUILD)/engine_$(1).o: $(ENGINE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o)
+$(BUILD)/engine_$(1).o: $(TWICE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o)
 	$(LD) -r -o $$@.all $$^
 	objcopy --keep-global-symbol=m3_engine_$(1) $$@.all $$@
 	@rm $$@.all
@@ -218,7 +218,7 @@ INSIDE_math := $(BUILD)/f64/ops/math.o
 INSIDE_kernels_f32 := $(KERNELS:%=$(BUILD)/f32/kernels_%.o) $(BUILD)/f32/ops/fast/kernels_pick.o
 INSIDE_kernels_f64 := $(KERNELS:%=$(BUILD)/f64/kernels_%.o) $(BUILD)/f64/ops/fast/kernels_pick.o
 # All operators of an engine except the choice of kernels, which the test makes.
-bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(filter ref/ops/%,$(ENGINE)))) \
+bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(filter ref/ops/%,$(TWICE)))) \
          $(KERNELS:%=$(BUILD)/$(1)/kernels_%.o)
 INSIDE_bodies_f32 := $(call bodies,f32)
 INSIDE_bodies_f64 := $(call bodies,f64)
