@@ -219,7 +219,7 @@ START_TEST(ranks)
     write_farther("farther", "final_norm", 3);
     ck_assert_int_eq(compare("farther", ""), 2);
     ck_assert(has("out", "\nSUSPECT  final_norm  ") && has("out", "is more than twice the farthest legitimate"));
-    ck_assert(has("out", " stages judged, 1 suspect, ") && has("out", "farthest final_norm: percentile 100, "));
+    ck_assert(has("out", " stages judged, 1 suspect; ") && has("out", "farthest final_norm: percentile 100, "));
 
     ck_assert_int_eq(m3ref("compare %s %s/clamped", in_folder("truth"), folder), 0);
     ck_assert_int_eq(compare("clamped", ""), 2);
