@@ -121,7 +121,7 @@ MLX_LM = {
     "own block not forced": Mistake(mlx_attribute("Attention", "index_local_blocks", 0), "layers.2.index.blocks",
                                     ("select.no_local",)),
     "keys to come count in block scores": Mistake(mlx_functions(where=mlx_scores_of_keys_to_come),
-                                                  "layers.2.index.block_scores"),     # also of blocks to come
+                                                  "layers.2.index.block_scores", ()),     # also of blocks to come
     "dense attention in sparse layers": Mistake(mlx_dense, "layers.2.attn", ("attn.dense",)),
 }
 
@@ -215,7 +215,7 @@ NEMO = {
     "no clamps": Mistake(nemo_activation(lambda act, gate, up, alpha, limit: act(gate, up, alpha, 0.0)),
                          "layers.0.mlp.act", ("act.no_clamp",)),
     "gate and up exchanged": Mistake(nemo_activation(lambda act, gate, up, alpha, limit: act(up, gate, alpha, limit)),
-                                     "layers.0.mlp.act"),    # act.swap is of experts
+                                     "layers.0.mlp.act", ()),    # act.swap is of experts
     "bias in the weights of experts": Mistake(nemo_biased_weights, "layers.2.moe.weights", ("router.bias_in_weights",)),
     "experts chosen without the bias": Mistake(nemo_no_bias, "layers.2.moe.experts", ("router.no_bias",)),
     "factor of routed experts lost": Mistake(nemo_no_factor, "layers.2.moe.routed", ("moe.no_scale",)),
