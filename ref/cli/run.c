@@ -3,28 +3,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "cli/cli.h"
-#include "cli/paths.h"
-#include "io/temporary.h"
-#include "model/files/batch.h"
 #include "cli/plan.h"
+#include "cli/run_pass.h"
 #include "model/files/cache_file.h"
-#include "model/files/case.h"
-#include "model/files/dump.h"
 #include "model/files/origin.h"
-#include "model/engine.h"
-#include "model/model.h"
-#include "model/plugin.h"
-#include "oracle/batch/join.h"
-#include "oracle/judge/companions_write.h"
 #include "oracle/judge/decisions.h"
 #include "oracle/variants/honest_rows.h"
-#include "oracle/variants/rows_beside.h"
 
 static const char help[] =
     "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
@@ -94,14 +80,6 @@ static const char help[] =
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
     "plug-in not available; 70 internal error; 74 I/O error.\n";
 
-struct arguments {
-    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out, *companions, *profile;
-    struct m3_cli_input input;
-    int64_t first_layer, end_layer, top;        /* end_layer -1: all */
-    int64_t runs;               /* of --profile; 0: as many as it needs */
-    int help, bounds, plan;
-};
-
 /* clang-format off */
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
@@ -140,7 +118,7 @@ static const struct option options[] = {
 
 static int take_option(void *arguments, int option, struct m3_error *error)
 {
-    struct arguments *a = arguments;
+    struct m3_cli_run *a = arguments;
     switch (option) {
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
@@ -162,7 +140,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
 }
 
 /* Honest implementations run all layers from place 0, and choose for themselves. */
-static int check_profile(const struct arguments *a, struct m3_error *error)
+static int check_profile(const struct m3_cli_run *a, struct m3_error *error)
 {
     if (a->runs && !a->profile) return m3_fail(error, M3_USAGE, "run: got --runs without --profile, expected both");
     if (!a->profile) return M3_OK;
@@ -175,9 +153,9 @@ static int check_profile(const struct arguments *a, struct m3_error *error)
     return M3_OK;
 }
 
-static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+static int parse(struct m3_cli_run *a, int argc, char **argv, struct m3_error *error)
 {
-    *a = (struct arguments){ .end_layer = -1, .top = 5 };
+    *a = (struct m3_cli_run){ .end_layer = -1, .top = 5 };
     int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
     if (status || a->help) return status;
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
@@ -198,7 +176,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 }
 
 /* layers.(A-1).out [T,H] of a dump, in the engine's `real`; the caller frees *hidden. */
-static int read_hidden(void **hidden, const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+static int read_hidden(void **hidden, const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,
                        struct m3_error *error)
 {
     const struct m3_config *config = &model->config;
@@ -235,25 +213,6 @@ static int read_hidden(void **hidden, const struct arguments *a, const struct m3
     return status;
 }
 
-/* The n largest logits, largest first; the lower id first on a tie. */
-static void print_next(const double *logits, int64_t V, int64_t n)
-{
-    double last = 0;
-    int64_t last_id = -1;
-    printf("next tokens:");
-    for (int64_t i = 0; i < n && i < V; i++) {
-        int64_t best = -1;
-        for (int64_t v = 0; v < V; v++) {
-            int taken = last_id >= 0 && (logits[v] > last || (logits[v] == last && v <= last_id));
-            if (!taken && (best < 0 || logits[v] > logits[best])) best = v;
-        }
-        printf("%s %" PRId64 " (%.6g)", i ? "," : "", best, logits[best]);
-        last = logits[best];
-        last_id = best;
-    }
-    printf("\n");
-}
-
 static void print_model(const struct m3_config *c, uint64_t bytes)
 {
     int64_t sparse = 0, moe = 0;
@@ -270,261 +229,27 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
                c->vision.layers, c->vision.W, c->vision.A, c->vision.patch, c->vision.patch);
 }
 
-/* The outputs of a run. */
-struct outputs {
-    struct m3_writer *cache;
-    struct m3_dump *dump;
-    struct m3_companions_writer *companions;
-    struct m3_rows_beside *rows;        /* --profile */
-    struct m3_sink sink;
-};
-
-static void abandon(struct outputs *out)
-{
-    m3_companions_abandon(out->companions);
-    m3_dump_abandon(out->dump);
-    m3_writer_abandon(out->cache);
-    m3_rows_beside_free(out->rows);
-}
-
-/* Runs honest implementations of --profile, and declares them beside the companions. */
-static int make_rows(struct outputs *out, const struct arguments *a, const struct m3_model *model,
-                     const struct m3_case *c, const struct m3_semantics *semantics, const char *line,
-                     struct m3_error *error)
-{
-    struct m3_profile *profile;
-    int status = m3_profile_open(&profile, a->profile, error);
-    if (status) return status;
-    /* clang-format off */
-    const struct m3_envelope_plan plan = {
-        .model = model, .c = c, .semantics = semantics, .profile = profile, .linear = a->input.linear,
-        .threads = (int)a->input.threads, .row_runs = a->runs ? a->runs : m3_honest_rows_needed(profile), .seed = 1,
-        .taps = a->taps, .command = line,
-    };
-    /* clang-format on */
-    status = m3_rows_beside_make(&out->rows, &plan, a->companions ? a->companions : a->dump, error);
-    if (!status) status = m3_rows_beside_declare(out->rows, m3_companions_file(out->companions), error);
-    m3_profile_close(profile);
-    return status;
-}
-
-/* --cache-in may be --cache-out: the cache is read first, and replaced by the longer one. */
-static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
-{
-    struct m3_cli_paths paths = m3_cli_paths(error);
-    m3_cli_writes(&paths, "--dump", a->dump);
-    m3_cli_writes(&paths, "--companions", a->companions);
-    m3_cli_reads(&paths, "--cache-in", a->cache_in);
-    m3_cli_writes(&paths, "--cache-out", a->cache_out);
-    m3_cli_reads(&paths, "--hidden", a->hidden);
-    m3_cli_reads(&paths, "--decisions", a->decisions);
-    m3_cli_reads_named(&paths, "--profile", a->profile);
-    m3_cli_reads_input(&paths, &a->input);
-    m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    return paths.status;
-}
-
-static int open_outputs(struct outputs *out, const struct arguments *a, const struct m3_model *model,
-                        const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error)
-{
-    const struct m3_engine *engine = a->input.engine;
-    int status = check_paths(a, model, error);
-    if (!status && a->cache_out) status = m3_writer_new(&out->cache, a->cache_out, error);
-    if (status || !a->dump) return status;
-    status = m3_dump_open(&out->dump, &out->sink, a->dump, a->taps, model, engine, c, request, line, error);
-    if (!status && (a->bounds || a->companions))
-        status = m3_companions_open(&out->companions, &out->sink, a->companions, out->dump, model, engine, c, request,
-                                    line, error);
-    if (!status && a->profile) status = make_rows(out, a, model, c, request->semantics, line, error);
-    if (!status) status = m3_dump_begin(out->dump, error);
-    if (!status && out->companions) status = m3_companions_begin(out->companions, error);
-    if (!status && out->rows) status = m3_rows_beside_write(out->rows, error);
-    m3_rows_beside_free(out->rows);
-    out->rows = NULL;
-    request->sink = &out->sink;
-    return status;
-}
-
-/* Commits the files in turn, the dump last. */
-static int commit(struct outputs *out, const struct arguments *a, const struct m3_model *model,
-                  const struct m3_request *request, struct m3_error *error)
-{
-    int status = M3_OK;
-    if (out->cache)
-        status = m3_cache_save(request->cache, out->cache, model, a->input.engine, request->semantics, error);
-    out->cache = NULL;
-    if (!status && out->companions) {
-        status = m3_companions_commit(out->companions, error);
-        out->companions = NULL;
-    }
-    if (!status && out->dump) {
-        status = m3_dump_commit(out->dump, error);
-        out->dump = NULL;
-    }
-    if (status) abandon(out);
-    return status;
-}
-
-/* What a pass printed and measured. */
-struct passed {
-    struct m3_cli_watch watch;
-    int64_t taps;
-    double took;
-};
-
-static int pass(struct passed *p, const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
-                struct m3_request *request, const char *line, struct m3_error *error)
-{
-    struct outputs out = { 0 };
-    int status = open_outputs(&out, a, model, c, request, line, error);
-    if (status) {
-        abandon(&out);
-        return status;
-    }
-    p->taps = out.dump ? m3_dump_taps(out.dump) : 0;
-    request->progress = m3_cli_progress;
-    request->progress_self = &p->watch;
-    const double start = m3_seconds();
-    status = a->input.engine->forward(model, request, error);
-    p->took += m3_seconds() - start;
-    if (p->watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
-    if (status) abandon(&out);
-    else status = commit(&out, a, model, request, error);
-    return status;
-}
-
-/* `what`: "T 7" */
-static void print_passed(const struct passed *p, const struct arguments *a, const char *what)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    printf("run:   %s, %s, linear %s, %" PRId64 " threads, %.3f s, memory %.1f MB of its own, %.1f MB with mapped "
-           "files\n",
-           what, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
-           a->input.threads, p->took, (double)p->watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
-    if (a->dump) printf("dump:  %" PRId64 " tap%s in %s\n", p->taps, p->taps == 1 ? "" : "s", a->dump);
-    if (a->bounds || a->companions) printf("       with companions in %s\n", a->companions ? a->companions : a->dump);
-}
-
-static int forward(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+static int forward(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,
                    struct m3_request *request, const char *line, struct m3_error *error)
 {
-    struct passed p = { .watch = { 0, isatty(STDERR_FILENO) } };
+    struct m3_cli_passed p = { .watch = { 0, isatty(STDERR_FILENO) } };
     char what[80];
-    int status = pass(&p, a, model, c, request, line, error);
+    int status = m3_cli_pass(&p, a, model, c, request, line, error);
     if (status) return status;
     snprintf(what, sizeof what, "T %" PRId64, c->T);
     if (c->p0) snprintf(what, sizeof what, "T %" PRId64 " after %" PRId64 " cached", c->T, c->p0);
-    print_passed(&p, a, what);
+    m3_cli_print_passed(&p, a, what);
     if (a->cache_out)
         printf("cache: %" PRId64 " token%s in %s\n", m3_cache_length(request->cache, M3_CACHE_MAIN),
                m3_cache_length(request->cache, M3_CACHE_MAIN) == 1 ? "" : "s", a->cache_out);
     return M3_OK;
 }
 
-/* What a pass over a case needs besides the options. */
-static struct m3_request request_of(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
-                                    const struct m3_semantics *semantics, double *logits)
-{
-    struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen };
-    request.shift = c->shift;
-    request.first_layer = a->first_layer;
-    request.end_layer = a->end_layer < 0 ? model->config.layers : a->end_layer;
-    request.semantics = semantics;
-    request.linear = a->input.linear;
-    request.threads = (int)a->input.threads;
-    request.replacement = m3_cli_ops_replacement(&a->input.ops);
-    request.logits = logits;
-    request.logit_rows = 1;
-    if (c->pictures.P > 0) request.pictures = &c->pictures;
-    return request;
-}
-
-/* ---- several sequences: each is run alone, into a file without a name, and the files are then joined */
-
-static int refuse_several(const struct arguments *a, struct m3_error *error)
-{
-    const char *const options[][2] = { { "--cache-in", a->cache_in },
-                                       { "--cache-out", a->cache_out },
-                                       { "--hidden", a->hidden },
-                                       { "--decisions", a->decisions } };
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        if (options[i][1])
-            return m3_fail(error, M3_USAGE,
-                           "%s: got it with a case of several sequences, expected one: its file is of "
-                           "one sequence",
-                           options[i][0]);
-    return M3_OK;
-}
-
-/* The files of the sequences, which have no names. */
-struct each {
-    struct m3_safetensors **dumps, **companions;        /* [count] */
-};
-
-static int run_sequence(struct each *each, struct passed *p, const struct arguments *a, const struct m3_model *model,
-                        const struct m3_batch *batch, int64_t b, const struct m3_semantics *semantics, double *logits,
-                        const char *line, struct m3_error *error)
-{
-    struct arguments own = *a;
-    const struct m3_case *c = &batch->cases[b];
-    struct m3_request request = request_of(a, model, c, semantics, logits);
-    struct m3_nameless dump = { .fd = -1 }, companions = { .fd = -1 };
-    int status = a->dump ? m3_temporary_nameless(&dump, NULL, error) : M3_OK;
-    if (!status && a->companions) status = m3_temporary_nameless(&companions, NULL, error);
-    own.dump = a->dump ? dump.path : NULL;
-    own.companions = a->companions ? companions.path : NULL;
-    if (!status) status = pass(p, &own, model, c, &request, line, error);
-    if (!status && a->dump) status = m3_safetensors_open(&each->dumps[b], dump.path, error);
-    if (!status && a->companions) status = m3_safetensors_open(&each->companions[b], companions.path, error);
-    if (a->dump) m3_nameless_close(&dump);
-    if (a->companions && companions.fd >= 0) m3_nameless_close(&companions);
-    if (status || request.end_layer < model->config.layers || a->top == 0) return status;
-    printf("sequence %" PRId64 ", T %" PRId64 ", ", b, c->T);
-    print_next(logits, model->config.V, a->top);
-    return M3_OK;
-}
-
-static void close_each(struct each *each, int64_t count)
-{
-    for (int64_t b = 0; each->dumps && b < count; b++) m3_safetensors_close(each->dumps[b]);
-    for (int64_t b = 0; each->companions && b < count; b++) m3_safetensors_close(each->companions[b]);
-    free(each->dumps);
-    free(each->companions);
-}
-
-static int run_several(const struct arguments *a, const struct m3_model *model, const struct m3_batch *batch,
-                       const struct m3_semantics *semantics, double *logits, const char *line, struct m3_error *error)
-{
-    const int64_t count = batch->layout.count;
-    struct passed p = { .watch = { 0, isatty(STDERR_FILENO) } };
-    struct each each = { 0 };
-    int64_t tokens = 0;
-    char what[120];
-    int status = refuse_several(a, error);
-    if (!status) status = check_paths(a, model, error);
-    each.dumps = calloc((size_t)count, sizeof *each.dumps);
-    each.companions = calloc((size_t)count, sizeof *each.companions);
-    if (!status && (!each.dumps || !each.companions))
-        status = m3_fail_memory(error, "sequences", (size_t)count * sizeof *each.dumps);
-    for (int64_t b = 0; !status && b < count; b++) {
-        tokens += batch->layout.lengths[b];
-        status = run_sequence(&each, &p, a, model, batch, b, semantics, logits, line, error);
-    }
-    if (!status && a->companions) status = m3_batch_join(a->companions, batch, each.companions, error);
-    if (!status && a->dump) status = m3_batch_join(a->dump, batch, each.dumps, error);
-    close_each(&each, count);
-    if (status) return status;
-    snprintf(what, sizeof what, "%" PRId64 " sequences, %" PRId64 " tokens", count, tokens);
-    print_passed(&p, a, what);
-    return M3_OK;
-}
-
-static int run_one(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+static int run_one(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,
                    const struct m3_semantics *semantics, struct m3_cache *cache, double *logits, const char *line,
                    struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_request request = request_of(a, model, c, semantics, logits);
+    struct m3_request request = m3_cli_request(a, model, c, semantics, logits);
     struct m3_decisions *decisions = NULL;
     void *hidden = NULL;
     int status = a->hidden ? read_hidden(&hidden, a, model, c, error) : M3_OK;
@@ -534,13 +259,14 @@ static int run_one(const struct arguments *a, const struct m3_model *model, cons
     request.cache = cache;
     if (!status && decisions) request.force = m3_decisions_force(decisions);
     if (!status) status = forward(a, model, c, &request, line, error);
-    if (!status && request.end_layer == model->config.layers && a->top > 0) print_next(logits, model->config.V, a->top);
+    if (!status && request.end_layer == model->config.layers && a->top > 0)
+        m3_cli_print_next(logits, model->config.V, a->top);
     free(hidden);
     m3_decisions_close(decisions);
     return status;
 }
 
-static int run(struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
+static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
     struct m3_batch batch = { 0 };
@@ -563,7 +289,7 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
         status = m3_fail_memory(error, "the logits", (size_t)model->config.V * sizeof *logits);
     if (!status)
-        status = batch.is_several ? run_several(a, model, &batch, &semantics, logits, line, error)
+        status = batch.is_several ? m3_cli_run_several(a, model, &batch, &semantics, logits, line, error)
                                   : run_one(a, model, &batch.cases[0], &semantics, cache, logits, line, notes, error);
     free(logits);
     m3_cache_free(cache);
@@ -573,18 +299,23 @@ static int run(struct arguments *a, const char *line, struct m3_error *notes, st
 }
 
 struct command {
-    struct arguments a;
+    struct m3_cli_run a;
     char *line;
 };
 
-static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+static int plan(const struct m3_cli_run *a, struct m3_error *notes, struct m3_error *error)
 {
     const int in_double = a->input.engine == m3_engine_f64(), bounds = a->bounds || a->companions;
+    struct m3_profile *profile = NULL;
+    int status = a->profile ? m3_profile_open(&profile, a->profile, error) : M3_OK;
+    if (status) return status;
+    const int64_t runs = !profile ? 0 : a->runs ? a->runs : m3_honest_rows_needed(profile);
+    m3_profile_close(profile);
     const struct m3_cli_plan all = { .model = a->model,
                                      .input = &a->input,
                                      .first = a->first_layer,
                                      .end = a->end_layer > 0 ? a->end_layer : 0,
-                                     .f32_passes = !in_double + (a->profile ? (int)(a->runs ? a->runs : 16) : 0),
+                                     .f32_passes = !in_double + (int)runs,
                                      .f64_passes = in_double + (a->profile != NULL),
                                      .with_bounds = bounds,
                                      .writes_taps = a->dump != NULL };
@@ -605,7 +336,7 @@ int m3_cli_run(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct command command = { .line = m3_cli_line(argc, argv) };       /* getopt_long reorders argv */
-    struct arguments *a = &command.a;
+    struct m3_cli_run *a = &command.a;
 
     int status = command.line ? parse(a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
     if (!status && a->help) status = m3_cli_help(help, &error);

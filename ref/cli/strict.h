@@ -10,8 +10,9 @@ struct m3_cli_strict {
     const struct m3_safetensors *dump;                  /* the reference, opened */
 };
 
-/* Adds a note with the command to the comparison, if some of its stages had a lax yardstick only. Model and case are
- * those from which the reference was made, as far as it says, or as they lie beside it. */
+/* Adds a note with the command to the comparison, if some of its stages were judged by a tolerance wider than their
+ * operator's bound. Model and case are those from which the reference was made, as far as it says, or as they lie
+ * beside it. */
 void m3_cli_say_stricter(struct m3_comparison *result, const struct m3_cli_strict *of);
 
 #endif

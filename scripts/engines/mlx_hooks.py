@@ -45,6 +45,22 @@ def transposed(taps, x):
     return x[0].transpose(1, 0, 2)
 
 
+# What modules of a text layer give and are given: the end of a module's name, the tap, how its array becomes rows.
+TEXT_OUT = {
+    "input_layernorm": ("attn_norm", rows), "self_attn.q_proj": ("q_proj", last("Q")),
+    "self_attn.k_proj": ("k_proj", last("G")), "self_attn.v_proj": ("v_proj", last("G")),
+    "self_attn.q_norm": ("q_norm", heads), "self_attn.k_norm": ("k_norm", heads),
+    "self_attn.index_q_proj": ("index.q_proj", last("I")), "self_attn.index_k_proj": ("index.k_proj", rows),
+    "self_attn.index_q_norm": ("index.q_norm", heads), "self_attn.index_k_norm": ("index.k_norm", rows),
+    "self_attn.o_proj": ("attn_out", rows), "post_attention_layernorm": ("mlp_norm", rows),
+    "mlp.gate_proj": ("mlp.gate", rows), "mlp.up_proj": ("mlp.up", rows), "mlp": ("mlp", rows),
+    "block_sparse_moe.gate": ("moe.router_logits", rows), "block_sparse_moe.shared_experts": ("moe.shared", rows),
+    "block_sparse_moe": ("mlp", rows), "": ("out", rows),
+}
+TEXT_IN = {"self_attn.o_proj": ("attn", last("Q")), "post_attention_layernorm": ("mid", rows),
+           "mlp.down_proj": ("mlp.act", rows)}
+
+
 def to_numpy(x):
     """(array, dtype of the dump)."""
     return (np.array(x.view(mx.uint16)), "BF16") if x.dtype == mx.bfloat16 else (np.array(x), None)

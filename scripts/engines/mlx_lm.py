@@ -7,22 +7,9 @@ import mlx_lm.models.minimax_m3_vl as modeling
 import mlx_lm.models.switch_layers as switch_layers
 
 from . import adapter, mlx_hooks
-from .mlx_hooks import heads, last, rows, transposed
+from .mlx_hooks import TEXT_IN, TEXT_OUT, rows, transposed
 
-# What modules give and are given: the end of a module's name, the tap, how its array becomes rows.
-OUT = {
-    "input_layernorm": ("attn_norm", rows), "self_attn.q_proj": ("q_proj", last("Q")),
-    "self_attn.k_proj": ("k_proj", last("G")), "self_attn.v_proj": ("v_proj", last("G")),
-    "self_attn.q_norm": ("q_norm", transposed), "self_attn.k_norm": ("k_norm", transposed),
-    "self_attn.index_q_proj": ("index.q_proj", last("I")), "self_attn.index_k_proj": ("index.k_proj", rows),
-    "self_attn.index_q_norm": ("index.q_norm", heads), "self_attn.index_k_norm": ("index.k_norm", rows),
-    "self_attn.o_proj": ("attn_out", rows), "post_attention_layernorm": ("mlp_norm", rows),
-    "mlp.gate_proj": ("mlp.gate", rows), "mlp.up_proj": ("mlp.up", rows), "mlp": ("mlp", rows),
-    "block_sparse_moe.gate": ("moe.router_logits", rows), "block_sparse_moe.shared_experts": ("moe.shared", rows),
-    "block_sparse_moe": ("mlp", rows), "": ("out", rows),
-}
-IN = {"self_attn.o_proj": ("attn", last("Q")), "post_attention_layernorm": ("mid", rows),
-      "mlp.down_proj": ("mlp.act", rows)}
+OUT = TEXT_OUT | {"self_attn.q_norm": ("q_norm", transposed), "self_attn.k_norm": ("k_norm", transposed)}
 WHOLE = {("", "language_model.model.embed_tokens"): ("embed", rows),
          ("", "language_model.model.norm"): ("final_norm", rows),
          ("", "language_model.lm_head"): ("logits", rows)}
@@ -36,7 +23,7 @@ def of_layers(table):
 
 class Taps(mlx_hooks.Taps):
     def __init__(self, model, config, dump):
-        super().__init__(model, config, dump, of_layers(OUT) | WHOLE, of_layers(IN), TURNS)
+        super().__init__(model, config, dump, of_layers(OUT) | WHOLE, of_layers(TEXT_IN), TURNS)
         modeling.mx = mlx_hooks.Functions({"sigmoid": self.sigmoid, "where": self.where,
                                            "argpartition": self.argpartition}, modeling.mx)
 

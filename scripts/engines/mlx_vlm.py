@@ -13,21 +13,8 @@ import mlx_vlm.models.minimax_m3_vl.vision as vision
 import mlx_vlm.models.switch_layers as switch_layers
 
 from . import adapter, mlx_hooks
-from .mlx_hooks import heads, last, rows, transposed
+from .mlx_hooks import TEXT_IN, TEXT_OUT, heads, last, rows, transposed
 
-OUT = {
-    "input_layernorm": ("attn_norm", rows), "self_attn.q_proj": ("q_proj", last("Q")),
-    "self_attn.k_proj": ("k_proj", last("G")), "self_attn.v_proj": ("v_proj", last("G")),
-    "self_attn.q_norm": ("q_norm", heads), "self_attn.k_norm": ("k_norm", heads),
-    "self_attn.index_q_proj": ("index.q_proj", last("I")), "self_attn.index_k_proj": ("index.k_proj", rows),
-    "self_attn.index_q_norm": ("index.q_norm", heads), "self_attn.index_k_norm": ("index.k_norm", rows),
-    "self_attn.o_proj": ("attn_out", rows), "post_attention_layernorm": ("mlp_norm", rows),
-    "mlp.gate_proj": ("mlp.gate", rows), "mlp.up_proj": ("mlp.up", rows), "mlp": ("mlp", rows),
-    "block_sparse_moe.gate": ("moe.router_logits", rows), "block_sparse_moe.shared_experts": ("moe.shared", rows),
-    "block_sparse_moe": ("mlp", rows), "": ("out", rows),
-}
-IN = {"self_attn.o_proj": ("attn", last("Q")), "post_attention_layernorm": ("mid", rows),
-      "mlp.down_proj": ("mlp.act", rows)}
 VISION_OUT = {
     "layer_norm1": ("norm1", rows), "self_attn.q_proj": ("q_proj", last("A")),
     "self_attn.k_proj": ("k_proj", last("A")), "self_attn.v_proj": ("v_proj", last("A")),
@@ -57,7 +44,7 @@ def table(text, of_vision, of_whole):
 
 class Taps(mlx_hooks.Taps):
     def __init__(self, model, config, dump):
-        super().__init__(model, config, dump, table(OUT, VISION_OUT, WHOLE_OUT), table(IN, VISION_IN, WHOLE_IN), TURNS)
+        super().__init__(model, config, dump, table(TEXT_OUT, VISION_OUT, WHOLE_OUT), table(TEXT_IN, VISION_IN, WHOLE_IN), TURNS)
         modeling.mx = mlx_hooks.Functions({"sigmoid": self.sigmoid, "argpartition": self.argpartition}, modeling.mx)
         modeling.MiniMaxM3Indexer.__call__ = self.indexed(modeling.MiniMaxM3Indexer.__call__)
         vision._apply_vision_rope = self.rotated(vision._apply_vision_rope)

@@ -66,18 +66,8 @@ static int gather_taps(struct m3_blame *result, struct m3_error *error)
     return M3_OK;
 }
 
-static void count_taps(struct m3_blame *result)
+static void find_mistake(struct m3_blame *result)
 {
-    const struct m3_blamed *suspect = NULL;
-    for (int64_t i = 0; i < result->count; i++) {
-        const struct m3_blamed *t = &result->taps[i];
-        result->judged += m3_is_judged(t->verdict);
-        result->not_judged += t->verdict == M3_VERDICT_NOT_JUDGED;
-        result->not_comparable += t->verdict == M3_VERDICT_NOT_COMPARABLE;
-        if (t->verdict == M3_VERDICT_FAIL && result->failed++ == 0) result->culprit = t;
-        if (t->verdict == M3_VERDICT_SUSPECT && result->suspect++ == 0) suspect = t;
-    }
-    if (!result->culprit) result->culprit = suspect;
     result->mistake = result->culprit && result->culprit->mistake ? result->culprit->mistake->id : NULL;
     for (int64_t i = 0; i < result->count && !result->mistake; i++)
         if (result->taps[i].mistake) result->mistake = result->taps[i].mistake->id;
@@ -115,7 +105,8 @@ static void settle(struct m3_blame *result)
         result->missing_taps = most->missing_taps;
         most->missing_taps = NULL;
     }
-    m3_blame_settle(result);
+    m3_blame_find_culprit(result);
+    find_mistake(result);
     find_word(result);
     if (silent > 0)
         m3_fail(&result->notes, M3_OK, "sequences of which the candidate holds nothing: %" PRId64 " of %" PRId64,
@@ -135,7 +126,6 @@ int m3_blame_together(struct m3_blame *result, struct m3_blame *parts, int64_t c
     if (!status) m3_notes_together(&result->notes, notes, held);
     free(notes);
     if (status) return status;
-    count_taps(result);
     settle(result);
     return M3_OK;
 }

@@ -186,15 +186,8 @@ static void settle(struct m3_comparison *result)
         result->missing_taps = most->missing_taps;
         most->missing_taps = NULL;
     }
-    const enum m3_verdict last = result->next_token.tap ? result->next_token.verdict : M3_VERDICT_PASS;
     result->unjudged = result->not_judged - result->excused + beyond;
-    const struct m3_tally tally = { .judged = result->judged,
-                                    .failed = result->failed + (last == M3_VERDICT_FAIL),
-                                    .suspect = result->suspects + (last == M3_VERDICT_SUSPECT),
-                                    .not_comparable = result->not_comparable,
-                                    .unjudged = result->unjudged };
-    result->verdict = m3_run_verdict(&tally);
-    result->status = m3_run_status(result->verdict);
+    m3_compare_settle(result);
     find_word(result->explained_by, sizeof result->explained_by, result);
     if (silent > 0)
         m3_fail(&result->notes, M3_OK, "sequences of which the candidate holds nothing: %" PRId64 " of %" PRId64,

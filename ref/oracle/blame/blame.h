@@ -105,8 +105,8 @@ struct m3_blame_options {
 int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
              const struct m3_blame_options *options, struct m3_error *error);
 void m3_blame_free(struct m3_blame *result);
-/* The verdict and the status that follow from the counts. */
-void m3_blame_settle(struct m3_blame *result);
+/* Counts the taps; the culprit, the verdict and the status follow. `extra` is there. */
+void m3_blame_find_culprit(struct m3_blame *result);
 
 /* Values of one tap that are not in a dump. */
 struct m3_given_tap {

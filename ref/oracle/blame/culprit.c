@@ -26,18 +26,6 @@ void m3_blame_count_together(const struct m3_blaming *b, struct m3_blame_item *i
     if (first) memcpy(item->blamed->since, first->name, sizeof first->name);
 }
 
-void m3_blame_settle(struct m3_blame *result)
-{
-    result->unjudged = result->not_judged + result->extra;
-    const struct m3_tally tally = { .judged = result->judged,
-                                    .failed = result->failed,
-                                    .suspect = result->suspect,
-                                    .not_comparable = result->not_comparable,
-                                    .unjudged = result->unjudged };
-    result->verdict = m3_run_verdict(&tally);
-    result->status = m3_run_status(result->verdict);
-}
-
 void m3_blame_find_culprit(struct m3_blame *result)
 {
     const struct m3_blamed *suspect = NULL;
@@ -50,5 +38,12 @@ void m3_blame_find_culprit(struct m3_blame *result)
         if (tap->verdict == M3_VERDICT_SUSPECT && result->suspect++ == 0) suspect = tap;
     }
     if (!result->culprit) result->culprit = suspect;
-    m3_blame_settle(result);
+    result->unjudged = result->not_judged + result->extra;
+    const struct m3_tally tally = { .judged = result->judged,
+                                    .failed = result->failed,
+                                    .suspect = result->suspect,
+                                    .not_comparable = result->not_comparable,
+                                    .unjudged = result->unjudged };
+    result->verdict = m3_run_verdict(&tally);
+    result->status = m3_run_status(result->verdict);
 }

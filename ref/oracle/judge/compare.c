@@ -148,13 +148,9 @@ static int is_golden(const struct m3_comparison *result, const struct m3_safeten
     return 0;
 }
 
-static void settle(struct m3_comparison *result, const struct m3_safetensors *reference)
+void m3_compare_settle(struct m3_comparison *result)
 {
-    const struct m3_stage *token = &result->next_token;
-    const enum m3_verdict last = token->tap != NULL ? token->verdict : M3_VERDICT_PASS;
-    for (int64_t i = 0; i < result->count; i++)
-        result->excused += result->stages[i].excused = is_excused(result, &result->stages[i]);
-    result->unjudged = result->not_judged - result->excused + (is_golden(result, reference) ? 0 : result->extra);
+    const enum m3_verdict last = result->next_token.tap != NULL ? result->next_token.verdict : M3_VERDICT_PASS;
     const struct m3_tally tally = { .judged = result->judged,
                                     .failed = result->failed + (last == M3_VERDICT_FAIL),
                                     .suspect = result->suspects + (last == M3_VERDICT_SUSPECT),
@@ -162,6 +158,14 @@ static void settle(struct m3_comparison *result, const struct m3_safetensors *re
                                     .unjudged = result->unjudged };
     result->verdict = m3_run_verdict(&tally);
     result->status = m3_run_status(result->verdict);
+}
+
+static void settle(struct m3_comparison *result, const struct m3_safetensors *reference)
+{
+    for (int64_t i = 0; i < result->count; i++)
+        result->excused += result->stages[i].excused = is_excused(result, &result->stages[i]);
+    result->unjudged = result->not_judged - result->excused + (is_golden(result, reference) ? 0 : result->extra);
+    m3_compare_settle(result);
 }
 
 /* May what was computed from this stage be judged by it? A stage that was compared, but that nothing could judge, is

@@ -152,6 +152,8 @@ struct m3_compare_options {
 int m3_compare(struct m3_comparison *result, const struct m3_safetensors *reference,
                const struct m3_safetensors *candidate, const struct m3_compare_options *options,
                struct m3_error *error);
+/* The verdict and the status of a run, from the counts of its stages and its next token. */
+void m3_compare_settle(struct m3_comparison *result);
 /* Was a float stage judged by what whole passes may differ, not by its operator alone? A small mistake can hide there. */
 int m3_stage_is_lax(const struct m3_stage *stage);
 void m3_comparison_free(struct m3_comparison *result);

@@ -124,6 +124,5 @@ int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b);
 /* Counts the operators judged together with that of a tap, because no tap between them was dumped. */
 void m3_blame_count_together(const struct m3_blaming *b, struct m3_blame_item *item);
 /* Adds up the verdicts. */
-void m3_blame_find_culprit(struct m3_blame *result);
 
 #endif
