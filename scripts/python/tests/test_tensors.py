@@ -1,4 +1,5 @@
 """Files of arrays, and types that NumPy does not have."""
+import os
 import struct
 import subprocess
 import sys
@@ -98,7 +99,9 @@ def test_pt_without_torch(tmp_path, monkeypatch):
 
 
 def converted(*words):
-    return subprocess.run([sys.executable, "-m", "m3ref", "convert", *map(str, words)], capture_output=True, text=True)
+    paths = os.pathsep.join(filter(None, sys.path))         # the package may be on the path of this process alone
+    return subprocess.run([sys.executable, "-m", "m3ref", "convert", *map(str, words)], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": paths})
 
 
 # The program names the way, and after it reads the file. Bad files: one line, and nothing is written.
