@@ -10,7 +10,8 @@ PACKAGES := openblas jansson zlib libcrypto libpng
 # -ffp-contract=off: a fused multiply-add would change bits from machine to machine.
 # -fPIC: the tests share one library.
 CFLAGS := -std=gnu11 $(OPT) -g -ffp-contract=off -fopenmp -fPIC -fno-semantic-interposition -Wall -Wextra -Werror -Iref -MMD -MP $(SANITIZE)
-CFLAGS += $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+# -Wno-pass-failed: clang warns where `omp simd` is not followed, as with sanitizers.
+CFLAGS += -Wno-pass-failed $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
@@ -42,7 +43,7 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: answer-power compile-commands documents engines format format-check index power kill-matrix
+.PHONY: kills answer-power compile-commands documents engines format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
 help:
@@ -51,19 +52,31 @@ help:
 	@echo 'make check         the same as make test'
 	@echo 'make bits          ordered sums give the recorded bits with gcc and clang at -O1, -O2, -O3'
 	@echo 'make asan          all tests under the address and undefined-behaviour sanitizers'
+	@echo '                   (ONLY=units: only tests in C that do not start the program)'
+	@echo 'make tsan          the program and tests with threads: no data race (clang with ThreadSanitizer and Archer)'
+	@echo 'make valgrind      the commands under memcheck'
+	@echo 'make analyze       gcc -fanalyzer, clang-tidy, cppcheck: no findings (TOOLS=cppcheck FILES="ref/io/*")'
+	@echo 'make coverage      which lines and branches the tests reach, per folder; HTML in build/coverage'
+	@echo 'make kills         commands that write, killed at 1,000 random moments: what they leave (COUNT=N)'
+	@echo 'make fuzz          runs every reader of files on mutated input and prints a table of the results'
+	@echo '                   (FUZZ_SECONDS=120 for each reader; FUZZ=compare,png: only these)'
+	@echo 'make faults        every allocation and every system call fails once, in each command (FAULTS=run,compare: in these)'
 	@echo 'make bench         speeds beside the limits of this machine and beside the public PyTorch code'
 	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
-	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; 69 without one'
+	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; status 69 if'
+	@echo '                   there is no device'
 	@echo 'make cuda-bench    speeds on the device beside its limits and beside the installed PyTorch'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
-	@echo 'make engines       public engines run on goldens and are judged, into golden/ENGINES.md (ENGINE=mlx_lm: one of'
-	@echo '                   them; MISTAKES=0: without deliberate mistakes); installs each in build/engines'
-	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: compares a part)'
+	@echo 'make engines       runs public engines on the models and cases of golden/, judges them, and writes the verdicts'
+	@echo '                   to golden/ENGINES.md (ENGINE=mlx_lm: one of them); installs each in build/engines. Also'
+	@echo '                   runs some with mistakes put in on purpose, which must be found (MISTAKES=0: does not)'
+	@echo 'make power         which known mistakes the judges see, into ref/oracle/POWER.md (CHECK=1: computes a'
+	@echo '                   part of the page, and compares it with the page)'
 	@echo 'make answer-power  which known mistakes are seen in log-probabilities, into ref/oracle/server/POWER.md'
-	@echo 'make kill-matrix   golden/op: which case of an operator, and which golden, catches which known mistake, and'
-	@echo '                   covers which formula, branch, clamp, tie rule and edge of SPEC.md'
+	@echo 'make kill-matrix   for each case of an operator and each golden: the known mistakes that it catches, and the'
+	@echo '                   formulas, branches, clamps, tie rules and edges of SPEC.md that it covers; into golden/op'
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make documents     golden/documents/README.md from the tables beside it'
@@ -212,6 +225,7 @@ TEST_LDLIBS = $(TEST_LIBRARY) -Wl,-rpath,'$$ORIGIN/..' $(shell pkg-config --libs
 TEST_LIBRARY := $(BUILD)/libm3ref_tests.so
 $(TEST_LIBRARY): $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(OBJECTS)
 	$(CC) -shared -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+include tests/fuzz/fuzz.mk
 
 # The functions that tests call inside the engines, which export a single symbol.
 INSIDE_math := $(BUILD)/f64/ops/math.o
@@ -229,9 +243,9 @@ INSIDE_math_vectors_f64 := $(INSIDE_lightning_attention_f64)
 LIBS_math := -lmpfr -lgmp
 
 .PHONY: tests test-programs
-PLUGINS := bad_norm counting_embed plain_table wrong_rope wrong_route wrong_vision_rope
+PLUGINS := bad_norm counting_embed plain_table throwing_norm worse_norm wrong_rope wrong_route wrong_vision_rope
 test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
-               $(BUILD)/tests/cuda_bench
+               $(BUILD)/tests/cuda_bench $(if $(findstring thread,$(SANITIZE)),,$(BUILD)/tests/fault_server)
 # Without the network the tests that need it fail, and the others run.
 $(PYTHON)/ready: scripts/requirements-python.txt
 	@scripts/venv.sh $(PYTHON) $< && touch $@ || echo 'set-up: $(PYTHON) could not be made' >&2
@@ -275,9 +289,32 @@ $(TWO_BODIES:%=$(BUILD)/tests/test_%_plain_f64): $(BUILD)/tests/test_%_plain_f64
 		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
 
-$(PLUGINS:%=$(BUILD)/tests/%.so): $(BUILD)/tests/%.so: tests/plugins/%.c
+$(patsubst %,$(BUILD)/tests/%.so,$(filter-out throwing_norm,$(PLUGINS))): $(BUILD)/tests/%.so: tests/plugins/%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
+$(BUILD)/tests/throwing_norm.so: tests/plugins/throwing_norm.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -shared -o $@ $<
+
+# ---- faults: tests/faults/README.md
+
+.PHONY: faults fault-server
+FAULT_OBJECTS := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/faults/*.c)) $(BUILD)/tests/faults/program.o
+$(BUILD)/tests/faults/%.o: tests/faults/%.c
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fsanitize%,$(CFLAGS)) $(if $(findstring address,$(SANITIZE)),-DM3_SANITIZED) -c -o $@ $<
+$(BUILD)/tests/faults/program.o: $(BUILD)/once/cli/main.o
+	@mkdir -p $(@D)
+	objcopy --redefine-sym main=program_main $< $@
+$(BUILD)/tests/fault_server: $(FAULT_OBJECTS) $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(LIBRARY)
+	$(CC) -fopenmp -rdynamic $(LDFLAGS) -Wl,--wrap=m3_cli_bench_rate,--wrap=m3_seconds -o $@ $^ $(LDLIBS) -lgcc_s
+fault-server: $(PROGRAM) $(BUILD)/tests/fault_server $(BUILD)/tests/plain_table.so
+
+# FAULTS=run,compare: only these commands.
+FAULTS ?=
+faults: setup
+	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/faults SANITIZE='-fsanitize=address -fno-omit-frame-pointer' fault-server
+	@tests/faults/run.sh $(BUILD)/faults $(FAULTS)
 
 # ---- tests of the CUDA sources on a CPU: tests/cuda/on_cpu replaces the device
 
@@ -361,10 +398,48 @@ format: $(FORMAT)/ready
 format-check: $(FORMAT)/ready
 	@$(FORMAT)/bin/clang-format --dry-run --Werror $(FORMATTED)
 
-# ---- tests of every kind
+# ---- tests of every kind. Tools that set-up does not install are named by the scripts, with status 69
+
+# ONLY=units: the tests in C that do not start the program, each operator with one body. Those that try every known
+# mistake run hundreds of passes, of code that the others run too.
+ONLY ?=
+MANY_PASSES := op_mistakes named_mistakes known_bugs blame
+WITH_PROGRAM := $(patsubst test_%.c,$(BUILD)/tests/test_%,$(notdir $(shell grep -l '"program.h"' $(TEST_SOURCES))))
+UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_plain_f32 %_plain_f64 \
+		$(CUDA_UNITS:%=$(BUILD)/tests/test_%) $(MANY_PASSES:%=$(BUILD)/tests/test_%),$(TESTS))
+.PHONY: unit-tests tsan valgrind analyze coverage
+unit-tests: $(PROGRAM) $(UNIT_TESTS)
+	@BUILD=$(BUILD) CC='$(CC)' CK_TIMEOUT_MULTIPLIER=5 tests/run.sh $(UNIT_TESTS)
 
 asan: setup
-	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' tests
+	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' \
+		$(if $(filter units,$(ONLY)),unit-tests,tests)
+
+tsan: setup
+	@scripts/tsan.sh $(BUILD)/tsan
+
+valgrind: setup
+	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/plain_table.so
+	@scripts/valgrind.sh $(BUILD)
+
+# TOOLS: some of gcc,clang-tidy,cppcheck. FILES: a pattern.
+TOOLS ?= gcc,clang-tidy,cppcheck
+FILES ?= ref/*
+analyze: setup
+	@mkdir -p $(BUILD)
+	@$(MAKE) -sBn all BUILD=$(BUILD) CC=gcc | scripts/compile_commands.sh >$(BUILD)/commands.json
+	@python3 scripts/analysis/analyze.py $(BUILD)/commands.json --tools $(TOOLS) --files '$(FILES)'
+
+# TRACES: further tracefiles of gcovr, such as that of a run of `make faults` compiled with --coverage.
+TRACES ?=
+coverage: setup
+	@TRACES='$(TRACES)' scripts/line_coverage.sh $(BUILD)/coverage
+
+# Commands that write are killed at random moments: COUNT of them. What they leave is looked at.
+COUNT ?= 1000
+kills: setup
+	@$(MAKE) -s -j$$(nproc) all
+	@python3 tests/faults/kills.py $(PROGRAM) $(COUNT)
 
 bits: setup
 	@scripts/bits.sh $(BUILD)/bits

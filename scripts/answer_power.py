@@ -95,7 +95,7 @@ def flagged(row):
 def page(rows):
     profiles = list(dict.fromkeys(row["profile"] for row in rows))
     out = ["# Power of log-probabilities", "",
-           "`make answer-power` writes this page (`scripts/answer_power.py`, whose first lines say how). VERDICTS.md",
+           "`make answer-power` writes this page (`scripts/answer_power.py`, whose first lines say how). REFERENCE.md",
            "7.18 describes the statistic.", "",
            "| profile | mistakes with an effect | flagged | fail | honest answers | alarms |",
            "|---|---|---|---|---|---|"]

@@ -4,7 +4,7 @@
 
 Makes the cases of every operator (tiny, seed 1; `m3ref op NAME --make`) and writes three files to FOLDER: cases.sha256,
 the hashes of these files of cases; cases.tsv, what each case covers; kills.tsv, for every known mistake the cases that
-catch it, and the golden and the tap at which `compare` finds it (the table of VERDICTS.md 7.12, which test_known_bugs
+catch it, and the golden and the tap at which `compare` finds it (the table of REFERENCE.md 7.12, which test_known_bugs
 recomputes). --check compares with the files in FOLDER instead of writing them.
 
 Exit status 1 if a mistake is caught by no case and no golden, or, with --check, if a file differs.
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-PAGE = os.path.join(os.path.dirname(__file__), "..", "ref", "oracle", "VERDICTS.md")
+PAGE = os.path.join(os.path.dirname(__file__), "..", "ref", "oracle", "REFERENCE.md")
 
 
 def lines_of(program, *words):

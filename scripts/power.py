@@ -333,7 +333,7 @@ def hidden(rows):
 def page(rows):
     made, profiles = lines_of(rows), list(dict.fromkeys(row["profile"] for row in rows))
     out = ["# Power: which mistakes the judges see", "",
-           "`make power` writes this page (`scripts/power.py`, whose first lines say how). VERDICTS.md 7.12 describes",
+           "`make power` writes this page (`scripts/power.py`, whose first lines say how). REFERENCE.md 7.12 describes",
            "the mistakes, the kinds of dump, and when an effect is above rounding.", "",
            "| profile | dump | above rounding | flagged | by compare | by blame | named | by compare | by blame |",
            "|---|---|---|---|---|---|---|---|---|"]
@@ -341,7 +341,7 @@ def page(rows):
         out.append(f"| {profile} | {kind} | {of['shown']} | " + " | ".join(
             share(of[key], of["shown"]) if kind == "full" or not key.startswith("blame") else "not run"
             for key in ("flagged", "compare", "blame", "named", "compare named", "blame named")) + " |")
-    out += ["", "`scripts/judging_from_little.py` measures `blame` on dumps that are not full (VERDICTS.md 7.10)."]
+    out += ["", "`scripts/judging_from_little.py` measures `blame` on dumps that are not full (REFERENCE.md 7.10)."]
     out += ["", "## Hidden", "", "Above rounding, and flagged by neither judge that was run:", "", "| profile | dump | mistakes |",
             "|---|---|---|"]
     out += [f"| {profile} | {kind} | {', '.join(names)} |" for (profile, kind), names in hidden(rows).items()]

@@ -6,7 +6,7 @@ that the model generates after it, in each of FORMS.
     python scripts/server_answers.py --candidates tests/candidates
 
 The second form writes the answers in tests/candidates. Nothing of m3ref runs here. The shapes of the answers are those
-of vLLM's OpenAI server, llama.cpp's server and SGLang's native API (VERDICTS.md 7.18 names the sources).
+of vLLM's OpenAI server, llama.cpp's server and SGLang's native API (REFERENCE.md 7.18 names the sources).
 """
 
 import argparse

@@ -4,15 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names in a file may contain any byte: a control character must not break the line or reach a terminal. */
-static void blank_controls(char *text, size_t length)
+#include "base/printable.h"
+
+__attribute__((format(printf, 2, 0))) static void add_first(struct m3_error *error, const char *what, va_list values)
 {
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7F) text[i] = '?';
+    char *line = error->first;
+    vsnprintf(line, M3_ERROR_ROOM - 1, what, values);
+    m3_make_printable(line, strlen(line));
+    memcpy(line + strlen(line), "\n", 2);
 }
 
 __attribute__((format(printf, 2, 0))) static void add_line(struct m3_error *error, const char *what, va_list values)
 {
+    if (error->first[0]) {
+        error->lost++;
+        return;
+    }
     va_list again;
     va_copy(again, values);
     int length = vsnprintf(NULL, 0, what, again);
@@ -20,10 +27,14 @@ __attribute__((format(printf, 2, 0))) static void add_line(struct m3_error *erro
     if (length < 0) return;
 
     char *text = realloc(error->text, error->length + (size_t)length + 2);
-    if (!text) return;
+    if (!text) {
+        error->lost++;
+        if (!error->text && !error->first[0]) add_first(error, what, values);
+        return;
+    }
     char *line = text + error->length;
     vsnprintf(line, (size_t)length + 1, what, values);
-    blank_controls(line, (size_t)length);
+    m3_make_printable(line, (size_t)length);
     memcpy(line + length, "\n", 2);
     error->text = text;
     error->length += (size_t)length + 1;
@@ -43,6 +54,12 @@ int m3_fail(struct m3_error *error, enum m3_status status, const char *what, ...
     return status;
 }
 
+int m3_fail_because(struct m3_error *error, enum m3_status status, const struct m3_error *why)
+{
+    const char *lines = m3_error_lines(why);
+    return lines ? m3_fail(error, status, "%.*s", (int)strcspn(lines, "\n"), lines) : (int)status;
+}
+
 int m3_fail_memory(struct m3_error *error, const char *for_what, size_t bytes)
 {
     return m3_fail(error, M3_INTERNAL, "%s: no memory for %zu bytes", for_what, bytes);
@@ -51,11 +68,22 @@ int m3_fail_memory(struct m3_error *error, const char *for_what, size_t bytes)
 void m3_error_print(const struct m3_error *error, FILE *out)
 {
     const char *end;
-    for (const char *line = error->text; line && *line; line = end + 1) {
+    for (const char *line = m3_error_lines(error); line && *line; line = end + 1) {
         end = strchr(line, '\n');
         fprintf(out, "m3ref: %.*s\n", (int)(end - line), line);
     }
-    if (error->count > error->kept) fprintf(out, "m3ref: %d lines more\n", error->count - error->kept);
+    if (error->kept == M3_ERROR_LINES && error->count > error->kept)
+        fprintf(out, "m3ref: %d lines more\n", error->count - error->kept);
+}
+
+const char *m3_error_lines(const struct m3_error *error)
+{
+    return error->text || !error->first[0] ? error->text : error->first;
+}
+
+int m3_notes_whole(const struct m3_error *notes, struct m3_error *error)
+{
+    return notes->lost ? m3_fail_memory(error, "a note", notes->length) : M3_OK;
 }
 
 void m3_error_free(struct m3_error *error)

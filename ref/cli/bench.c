@@ -401,7 +401,7 @@ static void prepare_vision(struct bench *m)
 
 static int run_vision(struct bench *m)
 {
-    if (m->error->text) return (int)m->error->status;
+    if (m->error->count) return (int)m->error->status;
     /* clang-format off */
     const struct m3_request request = { .ids = m->ids, .positions = m->positions, .T = m->T, .pictures = &m->pictures,
                                         .end_layer = m->model->config.layers, .threads = (int)m->threads,
@@ -474,7 +474,7 @@ static int time_item(double *best, struct bench *m, const struct item *item, int
         double took = m3_seconds() - start;
         if (took < *best) *best = took;
     }
-    if (status && !m->error->text)
+    if (status && !m->error->count)
         m3_fail(m->error, status, "bench: %s", m->ctx.failure.what ? m->ctx.failure.what : "an operator failed");
     m3_ctx_free(&m->ctx);
     m3_model_close(m->model);

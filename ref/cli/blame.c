@@ -23,7 +23,7 @@ static const char help[] =
     "created error is improbable. A dump may hold only some taps and some rows: missing inputs are recomputed too,\n"
     "and taps that cannot be judged are named.\n"
     "If a known mistake (m3ref mistakes) explains a tap that does not pass, a note names it. A mistake explains a tap\n"
-    "if, made on the dump's own inputs, it gives the dump's values (SPEC 7.12).\n"
+    "if the wrong operator, run on the dump's own inputs, gives the dump's values (SPEC 7.12).\n"
     "\n"
     "  MODEL               model directory, as for m3ref run\n"
     "  CANDIDATE           dump of a run over the case, safetensors or .gz; or a folder of dumps, one file for each\n"
@@ -37,29 +37,31 @@ static const char help[] =
     "                      taps\n"
     "  --map NAME|FILE     the dump was written by another program under its own names: transformers, vllm, sglang,\n"
     "                      llama_cpp, or a map file (SPEC 7.11)\n"
-    "  --all               print every tap, those that fail first, and every note. Without it at most 25 lines are\n"
+    "  --all               print every tap (failing taps come first) and every note. Without it at most 25 lines are\n"
     "                      printed: the verdict with place, size and next step, then the taps that do not pass, worst\n"
     "                      first\n"
     "  --only-failing      print every tap that fails or is suspect, then the summary, and nothing else\n"
     "  --html OUT          write a self-contained HTML page: the likely cause, every tap, and the sections of SPEC.md\n"
     "                      that the page links to\n"
     "  --junit OUT         write JUnit XML: one test case per tap; taps that the dump lacks are skipped\n"
-    "  --spec PATH         path or address of SPEC.md for the links of the HTML page, instead of these sections\n"
+    "  --spec PATH         path or address of SPEC.md for the links of the HTML page, instead of the sections in\n"
+    "                      the page itself\n"
     "  --json              print one JSON object per line: every tap, then the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for m3ref run\n"
-    "  --row-runs N        number of correct implementations that are run to judge taps whose inputs were not dumped\n"
-    "                      (layer outputs or logits alone), under a profile coarser than fp32. They go on from the\n"
-    "                      dump's layer outputs; each takes about a forward pass. 0: none. Default: 8 if the outputs\n"
-    "                      of all layers but the last were dumped, otherwise 16; if the profile quantises inputs of\n"
-    "                      linear operators to codes, 16 in place of 8, and 100 in place of 16 (SPEC 7.10)\n"
+    "  --row-runs N        number of correct implementations that are run, under a profile coarser than fp32, to judge\n"
+    "                      taps whose inputs the dump lacks, as when it holds only layer outputs or logits. They go\n"
+    "                      on from the layer outputs that the dump holds, or start from the inputs of the case; each\n"
+    "                      takes about as long as a forward pass. 0: none. Default: 8 if the dump holds the\n"
+    "                      output of every layer (that of the last may be missing), otherwise 16. If the profile\n"
+    "                      quantises inputs of linear operators to codes, the defaults are 16 and 100 (SPEC 7.10)\n"
     "  --threads N         number of threads; default: the number of processors. It changes no result\n"
     "  --force             accept a dump that names another model or case\n"
     "  --allow-long        allow positions of max_position_embeddings and above\n"
     "  --help              print this text\n"
     "\n"
-    "Columns: inherited and created are errors, relative to the size of the tap. allowed is the created error that\n"
-    "correct rounding makes on average. worst is the largest share of its error bound that an element uses (above\n"
-    "100 % the tap fails).\n"
+    "Columns: inherited and created are errors, relative to the size of the tap. usual is the size that the created\n"
+    "error usually has if all rounding is correct. worst is the largest share of its error bound that an element uses\n"
+    "(above 100 % the tap fails).\n"
     "\n"
     "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 an operator is wrong; 2 suspect (an error is\n"
     "possible, but improbable) or partial (nothing is wrong, but a tap could not be judged); 3 not comparable\n"
@@ -114,7 +116,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_ONLY_FAILING: a->only_failing = 1; break;
     case OPT_HTML: a->reports.html = optarg; break;
     case OPT_JUNIT: a->reports.junit = optarg; break;
-    case OPT_SPEC: a->spec = optarg; break;
+    case OPT_SPEC: return m3_cli_spec(&a->spec, optarg, error);
     case OPT_FORCE: a->options.force = a->names.force = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return -1;
@@ -182,6 +184,7 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
     a->options.progress_self = &watch;
     int status = c->parts.count > 0 ? blame_several(&result, a, c, error)
                                     : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
+    a->options.progress_self = NULL;
     m3_cli_add_notes(&result.notes, &c->mapped);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {

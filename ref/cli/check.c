@@ -10,6 +10,7 @@
 #include "cli/paths.h"
 #include "cli/plan.h"
 #include "cli/reports.h"
+#include "io/open.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/check/check.h"
 #include "oracle/error/profile.h"
@@ -44,33 +45,36 @@ static const char help[] =
     "                      otherwise the layers before A run too\n"
     "  --plan              print what the check will need (files, bytes, memory, disk, passes, operations, time), and\n"
     "                      judge nothing. No weights are read\n"
-    "  --all               print every tap, those that fail first, and every note\n"
+    "  --all               print every tap (failing taps come first) and every note\n"
     "  --only-failing      print every tap that fails or is suspect, then the summary, and nothing else\n"
     "  --json              print one JSON object per line: every tap as m3ref blame does, then the summary\n"
     "  --html OUT          write a self-contained HTML page: the likely cause, every tap, maps of the errors, and the\n"
     "                      sections of SPEC.md that the page links to\n"
     "  --junit OUT         write JUnit XML: one test case per tap; taps that the dump lacks are skipped\n"
-    "  --spec PATH         path or address of SPEC.md for the links of the HTML page, instead of these sections\n"
+    "  --spec PATH         path or address of SPEC.md for the links of the HTML page, instead of the sections in\n"
+    "                      the page itself\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for m3ref run\n"
     "  --row-runs N        number of correct implementations that are run to judge taps whose inputs were not dumped;\n"
-    "                      0: none. Default: as for m3ref run --profile and m3ref blame. For ANSWER: number of honest\n"
-    "                      implementations; default 32, or 100 if the profile quantises inputs to codes\n"
+    "                      0: none. N is used twice: for runs that start from the inputs of the case, made with the truth\n"
+    "                      (default as for m3ref run --runs), and for runs that go on from the layer outputs in the\n"
+    "                      dump (default as for m3ref blame --row-runs). For ANSWER: number of correct implementations\n"
+    "                      that it is compared with; default 32, or 100 if the profile quantises inputs to codes\n"
     "  --threads N         number of threads; default: the number of processors. It changes no result\n"
     "  --allow-long        allow positions of max_position_embeddings and above\n"
     "  --help              print this text\n"
     "\n"
     "ANSWER is the JSON that a server sent: log-probabilities or generated tokens, with token ids. It may have the\n"
     "form of vLLM, of other servers with OpenAI's API, of llama.cpp's /completion or of SGLang's /generate; or it is\n"
-    "{\"prompt_ids\": [..], \"ids\": [..]} (SPEC 7.18). The log-probabilities are compared with those of honest\n"
-    "implementations: runs of m3ref that round as the profile permits. The log-probabilities must be raw: before\n"
-    "temperature, top-k and top-p. --case or --ids gives the prompt; otherwise the answer must hold its ids. Further\n"
-    "options, for answers only:\n"
+    "{\"prompt_ids\": [..], \"ids\": [..]} (SPEC 7.18). The log-probabilities are compared with those of correct\n"
+    "implementations: runs of m3ref that round as the profile permits. The log-probabilities must be raw, before\n"
+    "temperature, top-k and top-p, unless --processed is given. --case or --ids gives the prompt; otherwise the\n"
+    "answer must hold the prompt's ids. Further options, for answers only:\n"
     "\n"
     "  --temperature T     the generated tokens were drawn at this temperature (0: greedy), and are judged too. An\n"
     "                      answer with generated tokens alone counts as greedy by default\n"
     "  --top-k K           they were drawn from the K most likely tokens\n"
     "  --top-p P           they were drawn from the most likely tokens that together have probability P\n"
-    "  --processed         the log-probabilities are of logits divided by the temperature\n"
+    "  --processed         the log-probabilities are not raw: the server divided the logits by the temperature first\n"
     "  --no-causes         do not try known mistakes and other readings. This is faster, but no cause is named,\n"
     "                      and under a profile coarser than fp32 fewer mistakes are found\n"
     "\n"
@@ -136,7 +140,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_ONLY_FAILING: a->only_failing = 1; break;
     case OPT_HTML: a->reports.html = optarg; break;
     case OPT_JUNIT: a->reports.junit = optarg; break;
-    case OPT_SPEC: a->spec = optarg; break;
+    case OPT_SPEC: return m3_cli_spec(&a->spec, optarg, error);
     case OPT_JSON: a->json = 1; break;
     case OPT_ROW_RUNS: return m3_cli_number(&a->row_runs, "--row-runs", optarg, 0, 100000, error);
     case OPT_HELP: a->help = 1; break;
@@ -179,10 +183,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     if (a->is_answer && !a->input.case_path && !a->input.ids) return M3_OK;     /* the answer may hold the ids */
     if (a->truth && !*a->truth) return m3_fail(error, M3_USAGE, "--truth: got an empty name, expected a file");
-    if (!a->plan && !a->input.case_path && !a->input.ids && a->truth && access(a->truth, F_OK) == 0) {
-        a->names.case_beside = a->truth;
-        return M3_OK;
-    }
+    int exists = 0;
+    if (!a->plan && !a->input.case_path && !a->input.ids && a->truth) status = m3_look_for(&exists, a->truth, error);
+    if (exists) a->names.case_beside = a->truth;
+    if (status || exists) return status;
     return m3_cli_input_check(&a->input, "check", error);
 }
 

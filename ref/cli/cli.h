@@ -21,10 +21,14 @@ int m3_cli_prompt(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);
 int m3_cli_synth(int argc, char **argv);
 
+/* Takes --max-memory out of the command line and limits the process (cli/memory.c). The program has to end by _exit if
+ * this fails, because the BLAS library may wait for memory for ever. M3_USAGE, M3_INTERNAL. */
+int m3_cli_memory(int *argc, char **argv, struct m3_error *error);
+
 /* Functions shared by the commands (cli/common.c). */
 
-/* Prints `help`, with the usual profiles for "{profiles}" and an example of words for "{words}". M3_IO if writing
- * fails. */
+/* Prints `help`, with the usual profiles for "{profiles}", an example of words for "{words}", and what every command
+ * takes before its exit statuses. M3_IO if writing fails. */
 int m3_cli_help(const char *help, struct m3_error *error);
 /* Do the arguments of a command say --profile help? Prints all built-in profiles and words, a line each. */
 int m3_cli_asks_for_profiles(int argc, char **argv);
@@ -71,9 +75,10 @@ struct m3_cli_ops {
     struct m3_watch_record *record;             /* NULL: the process is not watched, and there is no guard */
     struct m3_guard *guard;
     int is_timed;                               /* calls of operators are timed, not guarded */
+    int guard_all;                              /* --ops-guard: the library of `make cuda` is code of others too */
 };
 int m3_cli_ops_plain(const struct m3_cli_ops *ops);     /* are the plain definitions requested? */
-int m3_cli_ops_foreign(const struct m3_cli_ops *ops);   /* is it a file, code of others? */
+int m3_cli_ops_foreign(const struct m3_cli_ops *ops);   /* is it code of others? */
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error);
 void m3_cli_ops_close(struct m3_cli_ops *ops);
 const struct m3_replacement *m3_cli_ops_replacement(const struct m3_cli_ops *ops);
@@ -99,7 +104,7 @@ struct m3_cli_input {
 /* clang-format off */
 enum {
     M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
-    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS, M3_CLI_TIMEOUT_OPTION
+    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS, M3_CLI_OPS_GUARD, M3_CLI_TIMEOUT_OPTION
 };
 /* clang-format on */
 /* Handles an option of the command, whose value is optarg; returns -1 if it does not know the option. */

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_stream.h"
 #include "cli/cli.h"
 #include "io/json.h"
+#include "io/mapped.h"
 #include "oracle/error/profile.h"
 
 int m3_cli_help(const char *help, struct m3_error *error)
@@ -14,13 +16,17 @@ int m3_cli_help(const char *help, struct m3_error *error)
     static const char *const usual[][2] = {
         { "{profiles}", "fp32, bf16, fp16, fp8, another name" },
         { "{words}", "bf16+tp8 for eight tensor-parallel ranks. `--profile help` lists all names and words" },
+        { "\nExit status:",
+          "\n--max-memory SIZE, as in 512M or 8G, is an option of every command: what would allocate more is "
+          "refused.\nMapped files do not count. Without this option only a .gz or a picture that does not fit into the\n"
+          "machine's memory is refused.\n" },
     };
     int written = 0;
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         const char *at = strstr(help, usual[i][0]);
         if (!at) continue;
         written |= printf("%.*s%s", (int)(at - help), help, usual[i][1]);
-        help = at + strlen(usual[i][0]);
+        help = usual[i][0][0] == '{' ? at + strlen(usual[i][0]) : at;
     }
     if (written >= 0 && printf("%s", help) >= 0 && fflush(stdout) == 0) return M3_OK;
     return m3_fail(error, M3_IO, "standard output: cannot be written");
@@ -52,8 +58,8 @@ int m3_cli_list_profiles(struct m3_error *error)
     int status = m3_profile_list(print_profile, &last);
     if (status) return m3_fail_memory(error, "the profiles", 0);
     printf(
-        "\nA profile may also be a JSON file, with a base: ref/oracle/VERDICTS.md, section 7.3. The built-in ones are in\n"
-        "ref/oracle/error/profiles/; each file names the source of its roundings.\n");
+        "\nA profile may also be a JSON file, with a base: ref/oracle/REFERENCE.md, section 7.3. The built-in profiles are\n"
+        "in ref/oracle/error/profiles/; each file names the source of its roundings.\n");
     return fflush(stdout) == 0 && !ferror(stdout) ? M3_OK : m3_fail(error, M3_IO, "standard output: cannot be written");
 }
 
@@ -100,11 +106,14 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 {
     if ((fflush(stdout) || ferror(stdout)) && !status)
         status = m3_fail(error, M3_IO, "standard output: cannot be written");
-    if (m3_json_failed()) status = m3_fail_memory(error, "JSON", 0);
+    if (status < M3_USAGE && m3_mapped_check_past(error)) status = M3_IO;
+    if (!status) status = m3_notes_whole(notes, error);
+    if (m3_json_failed() && status != M3_INTERNAL) {    /* another message says what followed from it */
+        m3_error_free(error);
+        status = m3_fail_memory(error, "JSON", 0);
+    }
     m3_error_print(notes, stderr);
     m3_error_print(error, stderr);
-    if (status && !error->text && status >= M3_USAGE)
-        fprintf(stderr, "m3ref: failed with status %d; there is no memory for the message\n", status);
     m3_error_free(notes);
     m3_error_free(error);
     return status;
@@ -112,7 +121,7 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 
 void m3_cli_add_notes(struct m3_error *report, const struct m3_error *notes)
 {
-    for (const char *line = notes->text; line != NULL && *line != '\0';) {
+    for (const char *line = m3_error_lines(notes); line != NULL && *line != '\0';) {
         size_t length = strcspn(line, "\n");
         m3_fail(report, M3_OK, "%.*s", (int)length, line);
         line += length + (line[length] == '\n');
@@ -167,17 +176,12 @@ static void print_word(FILE *out, const char *word)
 
 char *m3_cli_shell_line(int argc, char **argv)
 {
-    char *line = NULL;
-    size_t length;
-    FILE *out = open_memstream(&line, &length);
-    if (!out) return NULL;
-    fputs("m3ref", out);
-    for (int i = 0; i < argc; i++) {
+    struct m3_memory_stream memory;
+    FILE *out = m3_memory_open(&memory);
+    if (out) fputs("m3ref", out);
+    for (int i = 0; out && i < argc; i++) {
         fputc(' ', out);
         print_word(out, argv[i]);
     }
-    const int failed = ferror(out);
-    if (fclose(out) == 0 && !failed) return line;
-    free(line);
-    return NULL;
+    return m3_memory_close(&memory);
 }

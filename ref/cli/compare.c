@@ -27,11 +27,11 @@ static const char help[] =
     "safetensors files, which may be gzipped (.gz). Only taps and rows that both files hold are compared. A float\n"
     "tap passes if its error is within its tolerance. The tolerance is 4 times the fp32 error that the reference\n"
     "states for the tap, plus 1e-7; if the reference states none, it is 1e-5. It is larger where the profile stores\n"
-    "values in a coarser format. Chosen blocks and experts are compared as sets. A different set passes if scores\n"
-    "within their error bounds could lead to it; values that follow from this set are not judged.\n"
+    "values in a coarser format. Chosen blocks and experts are compared as sets. A different set passes if\n"
+    "rounding of the scores can explain it; values computed from such a set are not judged.\n"
     "\n"
     "  --taps GLOB,...   compare only taps that match (\"layers.3.*,logits\"; * is any text, ? any character)\n"
-    "  --all             print every stage, those that fail first, and every note. Without it at most 25 lines are\n"
+    "  --all             print every stage (failing stages come first) and every note. Without it at most 25 lines are\n"
     "                    printed: the verdict with place, size and next step, then the stages that do not pass, worst\n"
     "                    first\n"
     "  --only-failing    print every stage that fails or is suspect, then the summary, and nothing else\n"
@@ -52,9 +52,10 @@ static const char help[] =
     "  --companions FILE read companions from the file that `run --companions` wrote, if REFERENCE itself has none.\n"
     "                    Taps are then judged by the error bounds of their operators (SPEC 7.8)\n"
     "  --envelope FILE   read the file that m3ref envelope wrote for this model, case and profile. Float taps are\n"
-    "                    also ranked among its correct implementations, up to the first choice that differs. If a\n"
-    "                    stage is more than twice as far from the truth as the farthest implementation, the stage\n"
-    "                    is suspect; it never fails for this reason (SPEC 7.10)\n"
+    "                    also ranked among the correct implementations of this file, up to the first tap where the\n"
+    "                    candidate chooses other blocks or experts than the truth. If a stage is more than twice as\n"
+    "                    far from the truth as the farthest implementation, the stage is suspect; it never fails for\n"
+    "                    this reason (SPEC 7.10)\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile NAME|FILE\n"
     "                    what the candidate's arithmetic may do: {profiles} or a JSON\n"
@@ -62,8 +63,9 @@ static const char help[] =
     "                    {words}\n"
     "  --help            print this text\n"
     "\n"
-    "Columns: rel L2 is |got - want| / |want| over the whole stage; max is the largest |got - want| over the largest\n"
-    "|want|; allowed is the largest share of its tolerance that an element uses (above 100 % the stage fails).\n"
+    "Columns: rel L2 is the L2 norm of got - want, divided by that of want, for the whole stage; max is the largest\n"
+    "|got - want|, divided by the largest |want|; allowed is the largest share of its tolerance that an element uses\n"
+    "(above 100 % the stage fails).\n"
     "\n"
     "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect (the error of a stage\n"
     "is possible, but improbable) or partial (nothing is wrong, but a stage could not be judged); 3 not comparable\n"
@@ -126,7 +128,9 @@ static int parse(struct arguments *arguments, struct outputs *outputs, int argc,
         case OPT_HTML: outputs->reports.html = optarg; break;
         case OPT_JUNIT: outputs->reports.junit = optarg; break;
         case OPT_LEDGER: arguments->ledger = optarg; break;
-        case OPT_SPEC: arguments->spec = optarg; break;
+        case OPT_SPEC:
+            if (m3_cli_spec(&arguments->spec, optarg, error)) return M3_USAGE;
+            break;
         case OPT_MAP: arguments->map = optarg; break;
         case OPT_COMPANIONS: arguments->companions = optarg; break;
         case OPT_ENVELOPE: arguments->envelope = optarg; break;
@@ -279,17 +283,19 @@ static void close_inputs(struct inputs *inputs)
 }
 
 /* What judges more than a comparison can. */
-static void say_next(struct m3_comparison *result, const struct arguments *arguments, const struct inputs *inputs)
+static int say_next(struct m3_comparison *result, const struct arguments *arguments, const struct inputs *inputs,
+                    struct m3_error *error)
 {
     const struct m3_cli_strict strict = { .reference = arguments->reference,
                                           .candidate = arguments->candidate,
                                           .profile = arguments->profile,
                                           .map = arguments->map,
                                           .dump = inputs->reference };
-    m3_cli_say_stricter(result, &strict);
+    const int status = m3_cli_say_stricter(result, &strict, error);
     if (result->verdict == M3_VERDICT_FAIL)
         m3_fail(&result->notes, M3_OK,
                 "m3ref blame, which has the weights, names the known mistake that explains a failure, if there is one");
+    return status;
 }
 
 /* Compares and reports; returns the status of the verdict, or of the error that prevented one. */
@@ -313,7 +319,9 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     int status = inputs->layout.count > 0 ? m3_compare_several(&result, &parts, &options, error)
                                           : m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
     m3_cli_add_notes(&result.notes, notes);
-    say_next(&result, arguments, inputs);
+    const int said =
+        status == M3_OK || status == M3_NOT_COMPARABLE ? say_next(&result, arguments, inputs, error) : M3_OK;
+    if (said != M3_OK) status = said;
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         const struct m3_report_subject subject = {
             .command = "compare",

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "cli/paths.h"
@@ -14,6 +13,7 @@
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/new_file.h"
+#include "io/open.h"
 #include "model/pictures.h"
 #include "model/semantics.h"
 
@@ -21,11 +21,11 @@ static const char help[] =
     "usage: m3ref estimate MODEL_OR_CONFIG [--context T,...] [--batch B,...] [--gpu NAME --gpus N] ...\n"
     "\n"
     "Computes what a MiniMax model costs, from its config.json alone or from a model directory: parameters, FLOPs of\n"
-    "one decoded token and of a prefill, caches and memory. With --gpu it also computes the number of cards, the\n"
-    "largest batch and a lower bound on the time of a step. Integers are exact. SPEC 14 has the formulas; --explain\n"
-    "shows them with their numbers. For comparison it also reads the config.json of LlamaForCausalLM, and files\n"
-    "with a few published numbers of other models (SPEC 14.9; some are in golden/configs). Figures that do not\n"
-    "follow from the given numbers are null, or left out.\n"
+    "one decoded token and of a prefill, caches and memory. With --gpu it also computes how many cards can hold the\n"
+    "model, the largest batch that fits and a lower bound on the time of a step. Integers are exact. SPEC 14 has the\n"
+    "formulas; --explain shows them with their numbers. For comparison it also reads the config.json of\n"
+    "LlamaForCausalLM, and files with a few published numbers of other models (SPEC 14.9; some are in\n"
+    "golden/configs). Figures that do not follow from the given numbers are null, or left out.\n"
     "\n"
     "  --context T,...        number of tokens in the context, including the decoded token; K means 1,024 and\n"
     "                         M means 1,048,576. Default: max_position_embeddings\n"
@@ -54,7 +54,7 @@ static const char help[] =
     "  --chart OUT.svg        also draw cost against context: FLOPs of a decoded token by part, caches, bytes read,\n"
     "                         and with --gpu the least time to read them. The contexts of --context are marked\n"
     "  --documents            print only the figures that documents state for this model, next to the computed ones\n"
-    "                         (golden/documents/README.md, appendix C)\n"
+    "                         (appendix C of golden/documents/README.md)\n"
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad config or model, or\n"
@@ -350,11 +350,11 @@ static int count_files(struct source *s, struct arguments *a, struct m3_error *n
 
 static int load(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    struct stat info;
-    int is_folder = stat(a->path, &info) == 0 && S_ISDIR(info.st_mode);
+    int is_folder, status = m3_look_for_folder(&is_folder, a->path, error);
+    if (status) return status;
     if (a->from_tensors && !is_folder)
         return m3_fail(error, M3_USAGE, "--from-tensors: got %s, expected a model directory", a->path);
-    int status = read_config(s, a->path, is_folder, notes, error);
+    status = read_config(s, a->path, is_folder, notes, error);
     if (!status && s->is_foreign) return take_foreign(s, a, error);
     if (!status && is_folder) status = open_files(s, a, notes, error);
     if (status) return status;
@@ -533,6 +533,7 @@ static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error
         if (!status) status = print(a, &e, i == 0, contexts.count * batches.count > 1, error);
     }
     status = finish(&chart, status, error);
+    a->request.files = NULL;
     m3_checkpoint_close(source.files);
     m3_config_free(&source.own);
     m3_foreign_free(&source.foreign);

@@ -32,7 +32,8 @@ static const char help[] =
     "                         tokens stay the same, sampled ones keep their distribution, and fewer passes are\n"
     "                         needed\n"
     "  --json                 print JSON lines: one object per token, then a summary\n"
-    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda, --timeout S\n"
+    "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
+    "  --ops-guard, --timeout S\n"
     "                         as for m3ref run\n"
     "  --help                 print this text\n"
     "\n"
@@ -72,6 +73,7 @@ static const struct option options[] = {
     { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "ops", required_argument, NULL, M3_CLI_OPS },
+    { "ops-guard", no_argument, NULL, M3_CLI_OPS_GUARD },
     { "timeout", required_argument, NULL, M3_CLI_TIMEOUT_OPTION },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },

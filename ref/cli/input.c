@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <omp.h>
@@ -29,6 +30,7 @@ static int take_shared(struct m3_cli_input *in, int option, const char *command,
     case M3_CLI_VIDEO: in->videos[in->video_count++] = optarg; break;
     case M3_CLI_ALLOW_LONG: in->allow_long = 1; break;
     case M3_CLI_OPS: in->ops.name = optarg; break;
+    case M3_CLI_OPS_GUARD: in->ops.guard_all = 1; break;
     case M3_CLI_TIMEOUT_OPTION: return m3_cli_number(&in->ops.timeout, "--timeout", optarg, 1, 1000000, error);
     case M3_CLI_THREADS: return m3_cli_number(&in->threads, "--threads", optarg, 1, 1024, error);
     case M3_CLI_PRECISION:
@@ -121,8 +123,9 @@ static int parse_ids(int64_t **ids, int64_t *T, const char *text, const struct m
     if (!*ids) return m3_fail_memory(error, "--ids", strlen(text));
     for (const char *s = text; *s;) {
         char *end;
+        errno = 0;
         (*ids)[(*T)++] = parse_id(s, &end, vision);
-        if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
+        if (errno || end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
             return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers%s%s separated by commas", text,
                            vision->image_token < 0 ? "" : ", <image>", vision->video_token < 0 ? "" : ", <video>");
         s = *end ? end + 1 : end;

@@ -4,13 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "base/printable.h"
 #include "base/sha256.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "io/matrix.h"
 #include "io/json.h"
+#include "io/open.h"
 #include "model/model.h"
 #include "model/taps.h"
 
@@ -169,7 +170,7 @@ static int print_tensor(const struct arguments *a, const struct listing *l, cons
     struct statistics s = { 0 };
     char *name = strdup(t->name);
     if (!name) return m3_fail_memory(error, t->name, strlen(t->name));
-    for (char *c = name; *c; c++) *c = (unsigned char)*c < 32 ? '?' : *c; /* a name must not steer the terminal */
+    m3_make_printable(name, strlen(name));
 
     int status = a->sha256 ? print_hash(t, name, error) : measure(&s, l, t, error);
     if (!status && !a->sha256) {
@@ -217,10 +218,9 @@ static int check_paths(const struct arguments *a, const struct listing *l, struc
 static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     struct listing l = { .path = a->path };
-    struct stat info;
-    int is_folder = stat(a->path, &info) == 0 && S_ISDIR(info.st_mode);
-    int status =
-        is_folder ? m3_model_open(&l.model, a->path, notes, error) : m3_safetensors_open(&l.file, a->path, error);
+    int is_folder, status = m3_look_for_folder(&is_folder, a->path, error);
+    if (!status && is_folder) status = m3_model_open(&l.model, a->path, notes, error);
+    else if (!status) status = m3_safetensors_open(&l.file, a->path, error);
     if (!status) status = check_paths(a, &l, error);
     if (!status) status = list(a, &l, error);
     m3_safetensors_close(l.file);

@@ -1,12 +1,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/version.h"
 #include "cli/cli.h"
 #include "io/json.h"
+#include "io/mapped.h"
 
 static const char help[] =
     "m3ref: the reference implementation of MiniMax-M3, operator by operator\n"
@@ -43,7 +45,24 @@ static int reserve_descriptors(void)
     return M3_OK;
 }
 
-int main(int argc, char **argv)
+/* Has the program come to its end by itself? Otherwise a library has ended it: OpenMP's runtime does when there is no
+ * memory for a thread, after a message of its own, with a status that would say that a result is wrong. How the child
+ * of a plug-in ends is for ref/watch to say. */
+struct life {
+    pid_t process;
+    int by_itself;
+};
+
+static void end(int status, void *self)
+{
+    const struct life *life = self;
+    (void)status;
+    if (life->by_itself || life->process != getpid()) return;
+    fflush(NULL);
+    _exit(M3_INTERNAL);
+}
+
+static int command(int argc, char **argv)
 {
     static const struct {
         const char *name;
@@ -57,9 +76,7 @@ int main(int argc, char **argv)
         { "prompt", m3_cli_prompt, 0 },
     };
     struct m3_error notes = { 0 }, error = { 0 };
-    signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
-    if (reserve_descriptors()) return M3_IO;
-    m3_json_watch();
+    if (m3_cli_memory(&argc, argv, &error)) _exit(m3_cli_end((int)error.status, &notes, &error));
     if (argc >= 2 && strcmp(argv[1], "--version") == 0)
         return m3_cli_end(m3_cli_help(M3_PRODUCER "\n", &error), &notes, &error);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
@@ -78,4 +95,17 @@ int main(int argc, char **argv)
                 argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    struct life life = { .process = getpid() };
+    signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
+    if (reserve_descriptors()) return M3_IO;
+    m3_mapped_catch();
+    on_exit(end, &life);
+    m3_json_watch();
+    const int status = command(argc, argv);
+    life.by_itself = 1;
+    exit(status);
 }

@@ -18,7 +18,8 @@ static const char help[] =
     "\n"
     "  --list      print every mistake (the default)\n"
     "  --show ID   print one mistake: what it is, the tap where it first shows, the operators whose cases can catch\n"
-    "              it, what model and case must have for it to show, and the reading in which it is right, if any\n"
+    "              it, the properties that model and case need for it to show, and the reading in which it is right,\n"
+    "              if any\n"
     "  --json      print one JSON object per mistake\n"
     "  --help      print this text\n"
     "\n"
@@ -57,7 +58,7 @@ static void print_one(const struct m3_mistake *mistake)
     printf("  op cases of      %s\n", names[0] ? names : "none: it arises between operators");
     if (mistake->input) printf("  shows only with  %s\n", mistake->input);
     if (mistake->reading) printf("  is right under   --set %s\n", mistake->reading);
-    printf("  effect           VERDICTS.md, section 7.12\n");
+    printf("  effect           ref/oracle/REFERENCE.md, section 7.12\n");
 }
 
 static int print_all(int json, struct m3_error *error)

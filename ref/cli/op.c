@@ -37,9 +37,9 @@ static const char help[] =
     "       m3ref op NAME --perf [--ops LIB[,WORDS]] [options of --make] [--precision f32|f64] [--threads N] [--json]\n"
     "       m3ref op NAME --draw CASES OUT [--only TENSOR] [--threads N]\n"
     "\n"
-    "Tests one operator, such as a kernel that you wrote, without a model. --make writes a file of cases: operands\n"
-    "as tensors \"0.x\", \"0.w\", \"1.x\", .., and what each case covers in the metadata. Your program reads it and\n"
-    "writes its results as tensors \"0.y\", \"1.y\", ... --check judges them, as m3ref blame judges a whole model:\n"
+    "Tests one operator, such as a kernel that you wrote, without a model. --make writes a file of cases: the\n"
+    "operands are tensors \"0.x\", \"0.w\", \"1.x\", ..; the file's metadata says what each case covers. Your program reads\n"
+    "it and writes its results as tensors \"0.y\", \"1.y\", ... --check judges them, as m3ref blame judges a whole model:\n"
     "numbers by the error that the profile's arithmetic may cause, choices by the scores that they were made from.\n"
     "CASES and RESULTS are safetensors files; - is standard input or output.\n"
     "\n"
@@ -48,7 +48,7 @@ static const char help[] =
     "  --make CASES        write cases. Structured cases come first: edges, ties, masks, odd sizes, empty experts.\n"
     "                      Cases of drawn values follow. A set of cases is refused if wrong results would pass all of\n"
     "                      them: zeros, copies of operands, the results of the case before, or a known mistake\n"
-    "  --sizes CLASS       sizes of the drawn cases: tiny (default), small, real (the released sizes; with attention\n"
+    "  --sizes CLASS       sizes of the drawn cases: tiny (default), small, real (the released sizes; for attention\n"
     "                      65,536 tokens), or sizes by letter, such as T=7,H=64. In large cases only some rows are\n"
     "                      judged\n"
     "  --dtype DTYPE       how operands are stored: f32 (default), bf16 or f16. Results may have any float dtype\n"
@@ -74,8 +74,10 @@ static const char help[] =
     "                      runs in a separate process. If a call crashes, does not return, or writes outside its\n"
     "                      outputs or to its inputs, its case fails\n"
     "  --perf              time the operator on the drawn cases, and compare it with the shortest time that the\n"
-    "                      machine's rates of reading and of matrix products allow; with --ops, time the plug-in\n"
-    "                      too. Where a case lists rows, only these are computed\n"
+    "                      machine allows, computed from its rates of reading memory and of matrix products. With\n"
+    "                      --ops, time the plug-in too. Where a case lists rows, only these are computed\n"
+    "  --ops-guard         --ops cuda is normally not judged in this way; with this option it is, in a separate process\n"
+    "                      like every other LIB\n"
     "  --timeout S         seconds that one call of an operator of LIB may take (default 600)\n"
     "  --check CASES RESULTS\n"
     "                      judge results; where a case lists rows, results may hold all rows or the listed ones\n"
@@ -127,6 +129,7 @@ enum {
     OPT_PRECISION,
     OPT_OPS,
     OPT_TIMEOUT,
+    OPT_OPS_GUARD,
     OPT_PERF,
     OPT_PROFILE,
     OPT_ALL,
@@ -205,6 +208,7 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
         if (strcmp(optarg, "f64") == 0 || strcmp(optarg, "f32") == 0) return M3_OK;
         return m3_fail(error, M3_USAGE, "--precision: got %s, expected f32 or f64", optarg);
     case OPT_OPS: a->ops.name = optarg; return M3_OK;
+    case OPT_OPS_GUARD: a->ops.guard_all = 1; return M3_OK;
     case OPT_TIMEOUT: return m3_cli_number(&a->ops.timeout, "--timeout", optarg, 1, 1000000, error);
     case OPT_PROFILE: a->profile = optarg; return M3_OK;
     case OPT_JUNIT: a->reports.junit = optarg; return M3_OK;
@@ -262,6 +266,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         { "profile", required_argument, NULL, OPT_PROFILE }, { "all", no_argument, NULL, OPT_ALL },
         { "json", no_argument, NULL, OPT_JSON },           { "html", required_argument, NULL, OPT_HTML },
         { "junit", required_argument, NULL, OPT_JUNIT }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
+        { "ops-guard", no_argument, NULL, OPT_OPS_GUARD },
         { "perf", no_argument, NULL, OPT_PERF },
         { "draw", required_argument, NULL, OPT_DRAW },
         { "only", required_argument, NULL, OPT_ONLY },

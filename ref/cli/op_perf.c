@@ -247,7 +247,7 @@ static void print_timing(const struct measuring *m, const struct m3_operator_cas
                                  reference->seconds, "plugin_s", plugin ? json_real(plugin->seconds) : json_null(),
                                  "limit_s", limit, "bytes", reference->bytes, "operations", reference->operations,
                                  "read_bytes_per_s", m->rates->read, "sgemm_operations_per_s", m->rates->sgemm);
-        char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+        char *text = line ? m3_json_dump(line, JSON_COMPACT) : NULL;
         if (text) puts(text);
         free(text);
         json_decref(line);

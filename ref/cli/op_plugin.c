@@ -103,8 +103,8 @@ static int compute_case(struct computing *c, int64_t i, struct m3_error *error)
     if (status && c->watch.record->fault[0]) {
         snprintf(c->r->outcomes[i].fault, sizeof c->r->outcomes[i].fault, "%s", c->watch.record->fault);
         status = M3_OK;
-    } else if (status && why.count) {
-        m3_fail(error, status, "%.*s", (int)strcspn(why.text, "\n"), why.text);
+    } else if (status) {
+        m3_fail_because(error, status, &why);
     }
     m3_error_free(&why);
     json_decref(one.cases);

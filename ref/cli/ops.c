@@ -36,7 +36,8 @@ static int is_named(const struct m3_cli_ops *ops, const char *word)
 
 int m3_cli_ops_foreign(const struct m3_cli_ops *ops)
 {
-    return ops->name && !m3_cli_ops_plain(ops) && !is_named(ops, "plain") && !is_named(ops, "cuda");
+    if (!ops->name || m3_cli_ops_plain(ops) || is_named(ops, "plain")) return 0;
+    return ops->guard_all || !is_named(ops, "cuda");
 }
 
 static int open_library(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
@@ -54,6 +55,7 @@ static int open_library(struct m3_cli_ops *ops, const struct m3_engine *engine, 
 
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error)
 {
+    if (!ops->name && ops->guard_all) return m3_fail(error, M3_USAGE, "--ops-guard: expected --ops LIB beside it");
     if (!ops->name) return M3_OK;
     if (m3_cli_ops_plain(ops)) return m3_plugin_plain(&ops->plugin, engine, error);
     m3_watch_enter(ops->record, "the start of the plug-in");

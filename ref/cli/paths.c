@@ -1,6 +1,7 @@
 #include "cli/paths.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <libgen.h>
@@ -12,6 +13,7 @@
 #include "cli/cli.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
+#include "io/open.h"
 #include "oracle/error/profile.h"
 
 static int same(const struct stat *a, const struct stat *b) { return a->st_dev == b->st_dev && a->st_ino == b->st_ino; }
@@ -21,7 +23,9 @@ struct m3_cli_paths m3_cli_paths(struct m3_error *error)
     struct m3_cli_paths paths = { .error = error };
     struct m3_cli_output *out = &paths.outputs[0];
     *out = (struct m3_cli_output){ .option = "standard output", .name = "" };
-    out->has_file = fstat(STDOUT_FILENO, &out->file) == 0 && S_ISREG(out->file.st_mode);
+    if (fstat(STDOUT_FILENO, &out->file) != 0)
+        paths.status = m3_fail(error, M3_IO, "standard output: %s", strerror(errno));
+    out->has_file = !paths.status && S_ISREG(out->file.st_mode);
     paths.count = out->has_file;
     return paths;
 }
@@ -36,9 +40,11 @@ void m3_cli_writes(struct m3_cli_paths *paths, const char *option, const char *p
         paths->status = m3_fail_memory(paths->error, path, strlen(path));
         return;
     }
-    out.has_file = stat(path, &out.file) == 0;
-    out.has_folder = stat(dirname(folder), &out.folder) == 0;
+    paths->status = m3_look(&out.file, path, paths->error);
+    if (!paths->status) paths->status = m3_look(&out.folder, dirname(folder), paths->error);
     free(folder);
+    out.has_file = out.file.st_mode != 0;
+    out.has_folder = out.folder.st_mode != 0;
     for (int i = 0; !paths->status && i < paths->count; i++) {
         const struct m3_cli_output *other = &paths->outputs[i];
         if ((out.has_file && other->has_file && same(&out.file, &other->file)) ||
@@ -59,7 +65,9 @@ static void refuse(struct m3_cli_paths *paths, const struct m3_cli_output *out, 
 void m3_cli_reads(struct m3_cli_paths *paths, const char *option, const char *path)
 {
     struct stat info;
-    if (!path || paths->status || stat(path, &info) != 0) return;
+    if (!path || paths->status) return;
+    paths->status = m3_look(&info, path, paths->error);
+    if (info.st_mode == 0) return;
     for (int i = 0; !paths->status && i < paths->count; i++)
         if (paths->outputs[i].has_file && same(&info, &paths->outputs[i].file))
             refuse(paths, &paths->outputs[i], option, path);
@@ -80,25 +88,45 @@ void m3_cli_reads_profile(struct m3_cli_paths *paths, const char *profile)
     free(name);
 }
 
+static void refuse_entries(struct m3_cli_paths *paths, const char *option, const char *folder, DIR *dir,
+                           const char *pattern)
+{
+    struct stat info;
+    struct dirent *entry;
+    while (!paths->status && !(paths->status = m3_next_entry(&entry, dir, folder, paths->error)) && entry) {
+        if (fnmatch(pattern, entry->d_name, 0) != 0) continue;
+        if (fstatat(dirfd(dir), entry->d_name, &info, 0) != 0) {
+            if (errno != ENOENT)
+                paths->status = m3_fail(paths->error, M3_IO, "%s/%s: cannot be looked at: %s", folder, entry->d_name,
+                                        strerror(errno));
+            continue;
+        }
+        for (int i = 0; !paths->status && i < paths->count; i++)
+            if (paths->outputs[i].path && paths->outputs[i].has_file && same(&info, &paths->outputs[i].file))
+                refuse(paths, &paths->outputs[i], option, folder);
+    }
+}
+
 /* The files of the folder whose names match, and the outputs that would be read the next time because their names
  * match. The file to which the shell has redirected output is not among them. */
 static void reads_folder(struct m3_cli_paths *paths, const char *option, const char *folder, const char *pattern)
 {
     struct stat info;
+    if (paths->status) return;
     DIR *dir = opendir(folder);
-    const int known = dir && fstat(dirfd(dir), &info) == 0;
+    if (!dir && (errno == ENOENT || errno == ENOTDIR)) return;
+    if (!dir || fstat(dirfd(dir), &info) != 0) {
+        paths->status = m3_fail(paths->error, m3_status_of(errno), "%s: cannot be read: %s", folder, strerror(errno));
+        if (dir) closedir(dir);
+        return;
+    }
     for (int i = 0; !paths->status && i < paths->count; i++) {
         const struct m3_cli_output *out = &paths->outputs[i];
-        if (known && out->has_folder && same(&info, &out->folder) && fnmatch(pattern, out->name, 0) == 0)
+        if (out->has_folder && same(&info, &out->folder) && fnmatch(pattern, out->name, 0) == 0)
             refuse(paths, out, option, folder);
     }
-    for (struct dirent *entry; dir && !paths->status && (entry = readdir(dir));) {
-        if (fnmatch(pattern, entry->d_name, 0) != 0 || fstatat(dirfd(dir), entry->d_name, &info, 0) != 0) continue;
-        for (int i = 0; !paths->status && i < paths->count; i++)
-            if (paths->outputs[i].path && paths->outputs[i].has_file && same(&info, &paths->outputs[i].file))
-                refuse(paths, &paths->outputs[i], option, folder);
-    }
-    if (dir) closedir(dir);
+    refuse_entries(paths, option, folder, dir, pattern);
+    closedir(dir);
 }
 
 void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const struct m3_checkpoint *files)

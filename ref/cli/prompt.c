@@ -24,8 +24,8 @@ static const char help[] =
     "the best is kept. Special tokens and the placeholders of pictures are left out. The last line has the ids.\n"
     "\n"
     "  --tokens N             length of the list, at least 16; default 64\n"
-    "  --selection            make the list so long that sparse attention has to choose: longer than the blocks that\n"
-    "                         a row may choose hold together\n"
+    "  --selection            make the list so long that sparse attention has to choose: more tokens than fit into\n"
+    "                         the blocks that one row may choose\n"
     "  --draws N              draws for each part, default 8\n"
     "  --seed S               default 1; the same seed gives the same list\n"
     "  --out F                write the list to F: a case (.safetensors), or as JSON (.json)\n"
@@ -136,7 +136,7 @@ static int write_out(const struct arguments *a, const int32_t *ids, int64_t T, c
     if (!a->out) return M3_OK;
     if (ends_in(a->out, ".safetensors")) return write_case(a->out, ids, T, error);
     json_t *object = as_json(a, ids, T, f, beyond);
-    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    char *text = object ? m3_json_dump(object, JSON_COMPACT) : NULL;
     json_decref(object);
     if (!text) return m3_fail_memory(error, a->out, 0);
     const int status = m3_new_file_write(a->out, text, strlen(text), error);

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "cli/paths.h"
+#include "io/open.h"
 
 void m3_cli_writes_reports(struct m3_cli_paths *paths, const struct m3_cli_reports *reports)
 {
@@ -17,8 +19,9 @@ int m3_cli_open_stream(FILE **out, const struct m3_new_file *file, struct m3_err
     int fd = dup(file->fd);
     *out = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (*out != NULL) return M3_OK;
+    const int why = errno;
     if (fd >= 0) close(fd);
-    return m3_fail(error, M3_IO, "%s: %s", file->path, strerror(errno));
+    return m3_fail(error, m3_status_of(why), "%s: %s", file->path, strerror(why));
 }
 
 int m3_cli_close_stream(FILE *out, const struct m3_new_file *file, int status, struct m3_error *error)
@@ -74,5 +77,16 @@ int m3_cli_extent(enum m3_report_extent *extent, int all, int only_failing, cons
     *extent = only_failing ? M3_REPORT_FAILING : all ? M3_REPORT_ALL : M3_REPORT_SHORT;
     if (all && only_failing)
         return m3_fail(error, M3_USAGE, "%s: got --all and --only-failing, expected one of them", command);
+    return M3_OK;
+}
+
+int m3_cli_spec(const char **spec, const char *text, struct m3_error *error)
+{
+    const size_t scheme = strcspn(text, ":/?#");
+    int odd = text[0] == '\0' || text[0] == ' ';
+    for (const char *c = text; *c; c++) odd |= (unsigned char)*c < ' ';
+    if (text[scheme] == ':') odd |= strncasecmp(text, "http://", 7) != 0 && strncasecmp(text, "https://", 8) != 0;
+    if (odd) return m3_fail(error, M3_USAGE, "--spec: got %s, expected a path, or an address of http or https", text);
+    *spec = text;
     return M3_OK;
 }

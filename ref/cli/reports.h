@@ -26,6 +26,10 @@ void m3_cli_reports_end(struct m3_cli_reports *reports);
 int m3_cli_open_stream(FILE **out, const struct m3_new_file *file, struct m3_error *error);
 int m3_cli_close_stream(FILE *out, const struct m3_new_file *file, int status, struct m3_error *error);
 
+/* The value of --spec, which becomes a link: a path, or an address of http or https. M3_USAGE for another scheme, such as
+ * one that a browser would execute. */
+int m3_cli_spec(const char **spec, const char *text, struct m3_error *error);
+
 /* The extent that --all and --only-failing ask for. M3_USAGE for both. */
 int m3_cli_extent(enum m3_report_extent *extent, int all, int only_failing, const char *command,
                   struct m3_error *error);

@@ -35,12 +35,14 @@ static const char help[] =
     "                         run\n"
     "  --taps GLOB,...        which taps to write (\"layers.3.*,logits\"; * is any text, ? any character); default\n"
     "                         all\n"
-    "  --bounds               also write companions into the dump: error bounds, gains, margins of choices, small\n"
-    "                         weights and the case. With them `m3ref compare` needs no model (SPEC 7.13)\n"
+    "  --bounds               also write companions into the dump: error bounds, how much each operator amplifies an\n"
+    "                         error (gains), margins of choices, small weight tensors such as those of norms, and the\n"
+    "                         case. With them `m3ref compare` needs no model (SPEC 7.13)\n"
     "  --companions OUT       write the companions to a file of their own\n"
-    "  --profile P            with --bounds or --companions: also run several correct implementations of this\n"
-    "                         profile, and write their errors row by row. By these errors `m3ref compare`\n"
-    "                         judges a dump that holds only layer outputs or logits (SPEC 7.10).\n"
+    "  --profile P            with --bounds or --companions: also run the model several times, each time\n"
+    "                         rounding differently, but only where profile P allows it, and write the errors of these\n"
+    "                         runs row by row. By these errors `m3ref compare` judges a dump that holds only layer\n"
+    "                         outputs or logits (SPEC 7.10).\n"
     "                         P is {profiles} or a JSON file.\n"
     "                         `--profile help` lists all names\n"
     "  --runs N               how many implementations --profile runs; default 16, or 100 if the profile quantises\n"
@@ -50,8 +52,8 @@ static const char help[] =
     "                         which gives the same bits on every machine\n"
     "  --layers A:B           run only layers A to B-1; if A > 0, their input comes from --hidden\n"
     "  --hidden DUMP          read layers.(A-1).out from a dump of this model and case; it must hold all rows\n"
-    "  --decisions DUMP       take chosen blocks, experts and expert weights from a dump of this model and case,\n"
-    "                         for the layers and rows that the dump holds\n"
+    "  --decisions DUMP       take the chosen blocks, the chosen experts and their routing weights from a dump of\n"
+    "                         this model and case, for the layers and rows that the dump holds\n"
     "  --cache-in F           continue after the tokens of a cache file. The taps equal those of one run over\n"
     "                         all tokens, except for rounding; with --linear ordered, bit for bit\n"
     "  --cache-out F          save the keys and values of all tokens so far\n"
@@ -65,12 +67,15 @@ static const char help[] =
     "                         mtp_join=concat|additive block_anchor=sequence|slot jitter=EPS jitter_seed=N\n"
     "  --ops LIB[,WORDS]      load a shared library that replaces operators (ref/ops/ops.h); WORDS are passed to it.\n"
     "                         It runs in a process of its own. If an operator crashes, does not return, or writes\n"
-    "                         outside its outputs or to its inputs, the message names it, and the status is 70\n"
+    "                         outside its outputs or to its inputs, the message names it, and the status is 70.\n"
+    "                         What it prints goes to standard error\n"
+    "  --ops-guard            --ops cuda (below) normally runs in the program's own process; with this option it runs\n"
+    "                         in a separate one, with the same checks, as every other LIB always does\n"
     "  --timeout S            seconds that one call of an operator of LIB may take; default 600\n"
     "  --ops plain            run the plain loops of ref/ops, which define the operators (SPEC 5). They are\n"
     "                         slow, and give the same bits as --linear ordered\n"
-    "  --ops cuda[,bf16]      compute sparse attention and experts on a GPU (SPEC 15): in fp32, or with the word\n"
-    "                         bf16 in bf16 on its tensor cores\n"
+    "  --ops cuda[,bf16]      compute sparse attention and experts on a GPU (SPEC 15): in fp32; with\n"
+    "                         `,bf16` in bf16, on its tensor cores\n"
     "  --plan                 print what the run will need (files, bytes, memory, disk, operations, time), and run\n"
     "                         nothing. No weights are read\n"
     "  --allow-long           allow positions of max_position_embeddings and above\n"
@@ -103,6 +108,7 @@ static const struct option options[] = {
     { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "ops", required_argument, NULL, M3_CLI_OPS },
+    { "ops-guard", no_argument, NULL, M3_CLI_OPS_GUARD },
     { "timeout", required_argument, NULL, M3_CLI_TIMEOUT_OPTION },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
     { "top", required_argument, NULL, OPT_TOP },

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory_stream.h"
 #include "estimate/private/plot.h"
 
 /* The number of points between two powers of two, evenly spaced on the axis. */
@@ -164,21 +165,21 @@ static int draw(char **svg, const struct table *t, const char *title, struct m3_
 {
     struct m3_plot plots[PANELS];
     char subtitle[200];
-    size_t size;
+    struct m3_memory_stream memory;
     int used = 0;
     for (enum panel panel = PANEL_FLOPS; panel < PANELS; panel++) used += describe(&plots[used], t, panel);
     if (!used) return no_panel(error);
-    FILE *out = open_memstream(svg, &size);
-    if (!out) return m3_fail_memory(error, "the chart", 0);
+    FILE *out = m3_memory_open(&memory);
+    if (!out) {
+        m3_memory_close(&memory);
+        return m3_fail_memory(error, "the chart", 0);
+    }
     print_subtitle(subtitle, sizeof subtitle, &t->last);
     m3_plot_begin(out, used, title, subtitle);
     for (int i = 0; i < used; i++) m3_plot_draw(out, i, &plots[i]);
     m3_plot_end(out);
-    int failed = ferror(out);
-    if (!fclose(out) && !failed) return M3_OK;
-    free(*svg);
-    *svg = NULL;
-    return m3_fail_memory(error, "the chart", size);
+    *svg = m3_memory_close(&memory);
+    return *svg ? M3_OK : m3_fail_memory(error, "the chart", memory.length);
 }
 
 int m3_estimate_chart(char **svg, const struct m3_config *config, const struct m3_estimate_request *request,

@@ -75,7 +75,7 @@ static const struct field few_fields[] = {
 
 static int refuse(const char *path, const char *key, const json_t *value, const char *expected, struct m3_error *error)
 {
-    char *got = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *got = m3_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT);
     int status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got %.60s%s, expected %s", path, key, got ? got : "nothing",
                          got && strlen(got) > 60 ? "..." : "", expected);
     free(got);

@@ -1,6 +1,7 @@
 #include "io/checkpoint.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #include "io/fingerprint.h"
 #include "io/json.h"
 #include "io/open.h"
+
+enum { MOST_FILES = 10000 };        /* of weights; the release has 59 */
 
 struct place {
     const struct m3_tensor *tensor;
@@ -45,12 +48,6 @@ static char *join(const char *folder, const char *name)
     return path;
 }
 
-static int exists(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
-}
-
 static int by_bytes(const void *left, const void *right) { return strcmp(*(char *const *)left, *(char *const *)right); }
 
 static int by_tensor(const void *left, const void *right)
@@ -62,9 +59,11 @@ static int by_tensor(const void *left, const void *right)
 /* Without an index *weight_map is NULL and the status M3_OK. *index owns *weight_map. */
 static int read_index(json_t **index, json_t **weight_map, const char *path, struct m3_error *error)
 {
+    int exists;
     *index = *weight_map = NULL;
-    if (!exists(path)) return M3_OK;
-    int status = m3_json_load(index, path, error);
+    int status = m3_look_for(&exists, path, error);
+    if (status || !exists) return status;
+    status = m3_json_load(index, path, error);
     if (status) return status;
     *weight_map = json_object_get(*index, "weight_map");
     if (!json_is_object(*weight_map) || json_object_size(*weight_map) == 0)
@@ -138,12 +137,16 @@ static int list_files(struct m3_checkpoint *checkpoint, json_t *weight_map, cons
 static int open_files(struct m3_checkpoint *checkpoint, const char *folder, struct m3_error *error)
 {
     int status = M3_OK;
+    if (checkpoint->file_count > MOST_FILES)
+        return m3_fail(error, M3_BAD_INPUT, "%s: weight_map: got %" PRId64 " files, expected at most %d", folder,
+                       checkpoint->file_count, MOST_FILES);
     for (int64_t i = 0; i < checkpoint->file_count; i++) {
         char *path = join(folder, checkpoint->names[i]);
         int bad = path ? m3_safetensors_open(&checkpoint->files[i], path, error)
                        : m3_fail_memory(error, folder, strlen(folder));
-        struct stat info;
-        if (!bad && stat(path, &info) == 0) checkpoint->bytes += (uint64_t)info.st_size;
+        struct stat info = { 0 };
+        if (!bad) bad = m3_look(&info, path, error);
+        checkpoint->bytes += (uint64_t)info.st_size;
         if (!bad) checkpoint->count += m3_safetensors_count(checkpoint->files[i]);
         if (bad && !status) status = bad;
         free(path);
@@ -215,17 +218,19 @@ static int open_weights(struct m3_checkpoint *checkpoint, const char *folder, co
 static int open_all(struct m3_checkpoint *checkpoint, const char *folder, const struct part *part,
                     struct m3_error *error)
 {
-    if (!exists(folder)) return m3_fail(error, M3_ABSENT, "%s: no such folder", folder);
+    int exists, status = m3_look_for(&exists, folder, error), bad;
+    if (!status && !exists) status = m3_fail(error, M3_ABSENT, "%s: no such folder", folder);
+    if (status) return status;
     checkpoint->folder = strdup(folder);
     checkpoint->config_path = join(folder, "config.json");
     char *index_path = join(folder, "model.safetensors.index.json");
-    int status = M3_OK, bad;
     if (!checkpoint->folder || !checkpoint->config_path || !index_path) {
         status = bad = m3_fail_memory(error, folder, strlen(folder));
     } else {
-        if (!exists(checkpoint->config_path))
-            status = m3_fail(error, M3_ABSENT, "%s: no such file", checkpoint->config_path);
-        bad = open_weights(checkpoint, folder, part, index_path, error);
+        status = m3_look_for(&exists, checkpoint->config_path, error);
+        if (!status && !exists) status = m3_fail(error, M3_ABSENT, "%s: no such file", checkpoint->config_path);
+        bad =
+            status == M3_OK || status == M3_ABSENT ? open_weights(checkpoint, folder, part, index_path, error) : status;
     }
     free(index_path);
     return status ? status : bad;

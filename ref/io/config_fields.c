@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/json.h"
+
 /* Limits that keep every product of two dimensions, and every tensor, far below 2^63. */
 #define WIDTH (1 << 20)
 #define HEADS (1 << 16)
@@ -253,7 +255,7 @@ json_t *m3_config_field(const struct config_reading *reading, enum config_object
 
 void m3_config_refuse(struct config_reading *reading, enum config_object object, const char *key, const char *expected)
 {
-    char *got = json_dumps(m3_config_field(reading, object, key), JSON_ENCODE_ANY | JSON_COMPACT);
+    char *got = m3_json_dump(m3_config_field(reading, object, key), JSON_ENCODE_ANY | JSON_COMPACT);
     reading->status = m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s: got %.60s%s, expected %s", reading->path,
                               m3_config_prefix(reading, object), key, got ? got : "nothing",
                               got && strlen(got) > 60 ? "..." : "", expected);

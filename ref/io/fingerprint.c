@@ -116,7 +116,7 @@ static int write_text(char **text, const struct hashing *h)
     for (int64_t i = 0; i < h->files; i++)
         m3_json_set(object, base_name(m3_checkpoint_path(h->checkpoint, i)), json_string(h->hashes[i]));
     if (h->sampled) m3_json_set(object, "sampled", json_true());
-    *text = object ? json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    *text = object ? m3_json_dump(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(object);
     return *text && !m3_json_failed() ? M3_OK : M3_INTERNAL;
 }
@@ -197,10 +197,11 @@ static int differ(char **difference, const json_t *got, const json_t *expected)
 
 int m3_fingerprint_compare(char **difference, const char *got, const char *expected, struct m3_error *error)
 {
-    json_t *is = json_loads(got, 0, NULL), *want = json_loads(expected, 0, NULL);
+    json_t *is = m3_json_of_text(got), *want = m3_json_of_text(expected);
     int length;
     *difference = NULL;
-    if (!json_is_object(is) || !json_is_object(want))
+    if (m3_json_failed()) length = -1;
+    else if (!json_is_object(is) || !json_is_object(want))
         length = strcmp(got, expected) == 0 ? 0 : asprintf(difference, "got %.80s, expected %.80s", got, expected);
     else length = differ(difference, is, want);
     json_decref(is);

@@ -4,12 +4,18 @@
 #include "io/gzip.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
+#include "io/memory.h"
+
 enum { PIECE = 1 << 16, GZIP_WRAPPER = 16, LEVEL = 6 };
+/* Dumps shrink to no less than a fifth; gzip could hide a thousand times the file. */
+enum { MOST_RATIO = 64, ALWAYS = 16 << 20 };
 
 struct pieces {
     z_stream z;
@@ -49,8 +55,11 @@ static int refill(struct pieces *p, int fd, const char *path, struct m3_error *e
 }
 
 /* A gzip file consists of one or more consecutive members. */
-static int inflate_members(struct pieces *p, int fd, int packed, const char *path, struct m3_error *error)
+static int inflate_members(struct pieces *p, int fd, int packed, uint64_t most, const char *path,
+                           struct m3_error *error)
 {
+    const uint64_t room = m3_memory_room();
+    uint64_t bytes = 0;
     int ended = 0;      /* at the end of a member */
     for (;;) {
         int status = refill(p, packed, path, error);
@@ -66,7 +75,14 @@ static int inflate_members(struct pieces *p, int fd, int packed, const char *pat
             return m3_fail(error, M3_BAD_INPUT, "%s: not a gzip file, or damaged: %s", path,
                            p->z.msg ? p->z.msg : "bad data");
         ended = code == Z_STREAM_END;
-        status = m3_write_all(fd, p->out, PIECE - p->z.avail_out, path, error);
+        bytes += PIECE - p->z.avail_out;
+        if (bytes > most)
+            return m3_fail(error, M3_BAD_INPUT,
+                           "%s: inflates to more than %" PRIu64 " bytes, expected at most %d times the file: gunzip it "
+                           "first, if that is right",
+                           path, most, MOST_RATIO);
+        status = bytes > room ? m3_fail_room(bytes, path, error) : M3_OK;
+        if (!status) status = m3_write_all(fd, p->out, PIECE - p->z.avail_out, path, error);
         if (status) return status;
     }
     return ended ? M3_OK : m3_fail(error, M3_BAD_INPUT, "%s: gzip data is cut short", path);
@@ -74,6 +90,10 @@ static int inflate_members(struct pieces *p, int fd, int packed, const char *pat
 
 int m3_gunzip(int *fd, int packed, const char *path, struct m3_error *error)
 {
+    struct stat info;
+    *fd = -1;
+    if (fstat(packed, &info) != 0) return m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
+    const uint64_t most = (uint64_t)info.st_size * MOST_RATIO + ALWAYS;
     *fd = memfd_create("m3ref", MFD_CLOEXEC);
     if (*fd < 0) return m3_fail(error, M3_IO, "%s: cannot create a memory file: %s", path, strerror(errno));
 
@@ -82,7 +102,7 @@ int m3_gunzip(int *fd, int packed, const char *path, struct m3_error *error)
     if (inflateInit2(&p.z, MAX_WBITS + GZIP_WRAPPER) != Z_OK) {
         status = m3_fail_memory(error, path, sizeof p);
     } else {
-        status = inflate_members(&p, *fd, packed, path, error);
+        status = inflate_members(&p, *fd, packed, most, path, error);
         inflateEnd(&p.z);
     }
     if (status) {

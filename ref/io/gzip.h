@@ -7,7 +7,8 @@
 int m3_is_gzip_name(const char *path);      /* ends in ".gz" */
 
 /* Inflates the gzip file `packed` into a new memory file, *fd, which the caller closes; `packed` stays open. `path` is
- * for errors: M3_BAD_INPUT if it is not gzip, damaged or cut short, M3_IO, M3_INTERNAL. *fd is -1 on failure. */
+ * for errors: M3_BAD_INPUT if it is not gzip, damaged, cut short, or inflates to more than 64 times its size and
+ * 16 MiB; M3_IO; M3_INTERNAL. *fd is -1 on failure. */
 int m3_gunzip(int *fd, int packed, const char *path, struct m3_error *error);
 
 /* Deflates `plain`, from its start, into `packed`. Equal input gives equal output: no name, no time is stored. M3_IO,

@@ -1,31 +1,62 @@
 #include "io/json.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "io/open.h"
 
+/* What jansson allocates for a tree of values is many times the text: 230 bytes for "{}". */
+enum { OBJECT = 240, ARRAY = 144, MEMBER = 112, VALUE = 48, STRING = 64, SHARE = 32, ALWAYS = 1 << 20 };
+enum { MOST_TREE = 512 << 20 };
+
+/* All of it belongs to the process, as jansson's allocator does. */
 static atomic_int failed;
 static json_malloc_t allocate = malloc;
+static json_free_t release = free;
+
+/* What is taken from it is never given back. */
+enum { RESERVE = 1 << 20, ALIGNMENT = 16 };
+static _Alignas(ALIGNMENT) char reserve[RESERVE];
+static atomic_size_t reserve_used;
+
+static void *take_reserve(size_t bytes)
+{
+    const size_t whole = bytes / ALIGNMENT * ALIGNMENT + ALIGNMENT;
+    const size_t at = bytes < RESERVE ? atomic_fetch_add(&reserve_used, whole) : RESERVE;
+    if (at <= RESERVE - ALIGNMENT && whole <= RESERVE - at) return reserve + at;
+    fprintf(stderr, "m3ref: JSON: no memory for %zu bytes\n", bytes);
+    _exit(M3_INTERNAL);
+}
 
 static void *watched(size_t bytes)
 {
     void *memory = allocate(bytes);
-    if (!memory) failed = 1;
-    return memory;
+    if (memory) return memory;
+    failed = 1;
+    return take_reserve(bytes);
+}
+
+static void watched_free(void *memory)
+{
+    const char *at = memory;
+    if (at < reserve || at >= reserve + RESERVE) release(memory);
 }
 
 void m3_json_watch(void)
 {
     json_malloc_t present;
-    json_free_t release;
-    json_get_alloc_funcs(&present, &release);
+    json_free_t present_free;
+    json_get_alloc_funcs(&present, &present_free);
     if (present != watched) allocate = present;
-    json_set_alloc_funcs(watched, release);
+    if (present_free != watched_free) release = present_free;
+    json_set_alloc_funcs(watched, watched_free);
     failed = 0;
+    reserve_used = 0;
 }
 
 int m3_json_failed(void) { return failed; }
@@ -39,23 +70,84 @@ static int settle(json_t **root, const json_error_t *bad, const char *name, stru
     return m3_fail(error, M3_BAD_INPUT, "%s: line %d, column %d: %s", name, bad->line, bad->column, bad->text);
 }
 
-int m3_json_load(json_t **root, const char *path, struct m3_error *error)
+/* An upper bound of the memory for the tree of a text, from its punctuation. */
+static uint64_t tree_bytes(const char *text, size_t length)
 {
-    FILE *file;
+    uint64_t bytes = VALUE;
+    int in_string = 0;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (in_string) {
+            bytes++;
+            if (c == '\\') i++;
+            else if (c == '"') in_string = 0;
+        } else if (c == '"') {
+            in_string = 1;
+            bytes += STRING;
+        } else if (c == '{') bytes += OBJECT;
+        else if (c == '[') bytes += ARRAY;
+        else if (c == ':') bytes += MEMBER;
+        else if (c == ',') bytes += VALUE;
+    }
+    return bytes;
+}
+
+static uint64_t most_bytes(size_t length, uint64_t most)
+{
+    const uint64_t share = (uint64_t)length * SHARE + ALWAYS;
+    return share < most ? share : most;
+}
+
+static int parse(json_t **root, const char *text, size_t length, const char *name, uint64_t most,
+                 struct m3_error *error)
+{
     json_error_t bad;
+    const uint64_t bytes = tree_bytes(text, length);
     *root = NULL;
-    int status = m3_open_stream(&file, path, error);
-    if (status) return status;
-    *root = json_loadf(file, JSON_REJECT_DUPLICATES, &bad);
-    fclose(file);
-    return settle(root, &bad, path, error);
+    if (bytes > most_bytes(length, most))
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: JSON: got %zu bytes whose values would take up to %" PRIu64 " bytes of memory, expected at "
+                       "most %" PRIu64,
+                       name, length, bytes, most_bytes(length, most));
+    *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &bad);
+    return settle(root, &bad, name, error);
 }
 
 int m3_json_parse(json_t **root, const char *text, size_t length, const char *name, struct m3_error *error)
 {
-    json_error_t bad;
-    *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &bad);
-    return settle(root, &bad, name, error);
+    return parse(root, text, length, name, MOST_TREE, error);
+}
+
+static int load(json_t **root, const char *path, uint64_t most, struct m3_error *error)
+{
+    char *text = NULL;
+    size_t length;
+    *root = NULL;
+    int status = m3_read_file(&text, &length, path, M3_JSON_MOST_BYTES, error);
+    if (!status) status = parse(root, text, length, path, most, error);
+    free(text);
+    return status;
+}
+
+int m3_json_load(json_t **root, const char *path, struct m3_error *error) { return load(root, path, MOST_TREE, error); }
+
+int m3_json_load_long(json_t **root, const char *path, struct m3_error *error)
+{
+    return load(root, path, UINT64_MAX, error);
+}
+
+json_t *m3_json_of_text(const char *text)
+{
+    const size_t length = strlen(text);
+    return tree_bytes(text, length) > most_bytes(length, MOST_TREE) ? NULL : json_loadb(text, length, 0, NULL);
+}
+
+char *m3_json_dump(const json_t *value, size_t flags)
+{
+    char *text = json_dumps(value, flags);
+    if (text && !failed) return text;
+    if (text) watched_free(text);
+    return NULL;
 }
 
 void m3_json_set(json_t *object, const char *key, json_t *value)
@@ -83,10 +175,12 @@ json_t *m3_json_number(double value)
 
 int m3_json_line(FILE *out, json_t *object, struct m3_error *error)
 {
-    int written = object && !failed && json_dumpf(object, out, JSON_COMPACT) == 0 && fputc('\n', out) != EOF;
+    const size_t flags = JSON_COMPACT | JSON_ENSURE_ASCII;      /* a name must not steer the terminal */
+    int written = object && !failed && json_dumpf(object, out, flags) == 0 && fputc('\n', out) != EOF;
+    const int why = errno;
     json_decref(object);
     if (!object || failed) return m3_fail_memory(error, "JSON line", 0);
-    return written ? M3_OK : m3_fail(error, M3_IO, "JSON lines: cannot be written: %s", strerror(errno));
+    return written ? M3_OK : m3_fail(error, M3_IO, "JSON lines: cannot be written: %s", strerror(why));
 }
 
 int m3_is_json_path(const char *name)

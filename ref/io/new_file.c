@@ -12,6 +12,8 @@
 
 #include "io/gzip.h"
 #include "io/json.h"
+#include "io/leftover.h"
+#include "io/mapped.h"
 
 static int fail_system(const struct m3_new_file *file, const char *what, struct m3_error *error)
 {
@@ -22,13 +24,11 @@ static int fail_system(const struct m3_new_file *file, const char *what, struct 
  * one. */
 static int name_temporary(struct m3_new_file *file, struct m3_error *error)
 {
-    size_t room = strlen(file->folder) + 64;
-    char open_file[64], *name = malloc(room);
-    int named = 0;
-    if (!name) return m3_fail_memory(error, file->path, room);
+    char open_file[64], *name = NULL;
     snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", file->fd);
-    for (int attempt = 0; !named; attempt++) {
-        snprintf(name, room, "%s/.m3ref.%ld.%d.tmp", file->folder, (long)getpid(), attempt);
+    for (int attempt = 0, named = 0; !named; attempt++) {
+        free(name);
+        if (!(name = m3_leftover_name(file->folder, file->path, attempt))) return m3_fail_memory(error, file->path, 0);
         if (file->fd >= 0) named = linkat(AT_FDCWD, open_file, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
         else named = (file->fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) >= 0;
         if (!named && errno != EEXIST) {
@@ -63,6 +63,7 @@ int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error
         file->fd = open(path, O_RDWR | O_TRUNC | O_CLOEXEC);
         if (file->fd < 0) status = fail_system(file, "cannot open it", error);
     } else {
+        m3_leftover_sweep(file->folder, path);
         if (access("/proc/self/fd", X_OK) == 0) file->fd = open(file->folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
         if (file->fd < 0) status = name_temporary(file, error);
     }
@@ -70,35 +71,47 @@ int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error
     return status;
 }
 
-/* Makes the new name survive a crash. Some file systems cannot sync a folder: EINVAL. */
-static int sync_folder(const struct m3_new_file *file, struct m3_error *error)
+/* A signal whose handler returns may interrupt it. */
+static int sync_all(int fd)
 {
-    int fd = open(file->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail_system(file, "written, but its folder cannot be opened to sync it", error);
-    int status = M3_OK;
-    if (fsync(fd) != 0 && errno != EINVAL) status = fail_system(file, "written, but its folder is not synced", error);
-    close(fd);
-    return status;
+    int failed;
+    do failed = fsync(fd);
+    while (failed && errno == EINTR);
+    return failed;
 }
 
-static int finish(struct m3_new_file *file, struct m3_error *error)
+static int put_in_place(struct m3_new_file *file, struct m3_error *error)
 {
-    if (file->in_place) return M3_OK;
-    if (fsync(file->fd) != 0) return fail_system(file, "cannot sync", error);
+    if (sync_all(file->fd) != 0) return fail_system(file, "cannot sync", error);
     int status = file->name ? M3_OK : name_temporary(file, error);
     if (status) return status;
-    int failed = close(file->fd);
+    int failed = close(file->fd) != 0 && errno != EINTR;        /* EINTR: Linux has closed it */
     file->fd = -1;
     if (failed) return fail_system(file, "cannot close", error);
     if (rename(file->name, file->path) != 0) return fail_system(file, "cannot rename to it", error);
     free(file->name);
     file->name = NULL;
-    return sync_folder(file, error);
+    return M3_OK;
+}
+
+/* The folder is opened first, because nothing can be undone after the rename. Syncing it makes the new name survive a
+ * crash; some file systems cannot: EINVAL. */
+static int finish(struct m3_new_file *file, struct m3_error *error)
+{
+    if (file->in_place) return M3_OK;
+    int fd = open(file->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail_system(file, "its folder cannot be opened to sync it", error);
+    int status = put_in_place(file, error);
+    if (!status && sync_all(fd) != 0 && errno != EINVAL)
+        status = fail_system(file, "written, but its folder is not synced", error);
+    close(fd);
+    return status;
 }
 
 int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error)
 {
-    int status = m3_json_failed() ? m3_fail_memory(error, file->path, 0) : finish(file, error);
+    int status = m3_json_failed() ? m3_fail_memory(error, file->path, 0) : m3_mapped_check(error);
+    if (!status) status = finish(file, error);
     m3_new_file_abandon(file);
     return status;
 }

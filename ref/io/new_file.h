@@ -18,12 +18,14 @@ struct m3_new_file {
 #define M3_NO_FILE { .fd = -1 }
 
 /* Creates a temporary file in the folder of `path`. If the system supports files without a name, it has none until
- * commit, so that a killed program leaves no file. M3_IO with the system's message, also if `path` is not a regular
+ * commit, so that a killed program leaves no file; otherwise the next program that writes `path` removes what was left
+ * (io/leftover.h). M3_IO with the system's message, also if `path` is not a regular
  * file; M3_INTERNAL. *file is empty on failure. */
 int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error);
 
 /* Syncs the file, renames it to `path`, syncs the folder. The file is closed, and removed if a step fails. M3_INTERNAL
- * if a failure inside jansson was recorded (io/json.h), because bytes may be missing. */
+ * if a failure inside jansson was recorded (io/json.h), because bytes may be missing; M3_IO if a file that is mapped
+ * has changed (io/mapped.h). */
 int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error);
 
 /* Closes and removes the file; does nothing if *file is empty. */

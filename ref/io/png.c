@@ -6,28 +6,59 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "io/memory.h"
 #include "io/open.h"
 
 enum {
-    HEAD = 24,                      /* signature, and the first chunk up to width and height */
+    HEAD = 26,                      /* signature, and the first chunk up to the kind of colour */
     MOST_PIXELS = 178956970,        /* Pillow's limit: it refuses larger files as bombs */
+    MOST_RATIO = 1032,              /* of the stored samples to the bytes of the file: what deflate reaches, */
+    ALWAYS = 1 << 16,               /* and so many more */
 };
 
 struct reading {
     const char *path;
     struct m3_error *error;
     struct m3_image *image;
-    png_bytep *rows;
     int status;
+    int short_of_memory;            /* the library reports it as damage, */
+    int failed_read;                /* and an errno of reading */
     jmp_buf stop;                   /* the library's errors do not return */
 };
 
 static void damaged(png_structp png, png_const_charp why)
 {
     struct reading *r = png_get_error_ptr(png);
-    r->status = m3_fail(r->error, M3_BAD_INPUT, "%s: got a damaged PNG (%s), expected a whole one", r->path, why);
+    if (r->short_of_memory) r->status = m3_fail_memory(r->error, r->path, 0);
+    else if (r->failed_read)
+        r->status = m3_fail(r->error, M3_IO, "%s: cannot be read: %s", r->path, strerror(r->failed_read));
+    else r->status = m3_fail(r->error, M3_BAD_INPUT, "%s: got a damaged PNG (%s), expected a whole one", r->path, why);
     longjmp(r->stop, 1);
+}
+
+static png_voidp take(png_structp png, png_alloc_size_t bytes)
+{
+    struct reading *r = png_get_mem_ptr(png);
+    png_voidp memory = malloc(bytes);
+    if (!memory) r->short_of_memory = 1;
+    return memory;
+}
+
+static void give_back(png_structp png, png_voidp memory)
+{
+    (void)png;
+    free(memory);
+}
+
+static void read_bytes(png_structp png, png_bytep bytes, size_t count)
+{
+    FILE *file = png_get_io_ptr(png);
+    if (fread(bytes, 1, count, file) == count) return;
+    struct reading *r = png_get_error_ptr(png);
+    if (ferror(file)) r->failed_read = errno ? errno : EIO;
+    png_error(png, "Read Error");
 }
 
 /* Warnings concern things that do not matter here, such as colour profiles. */
@@ -40,6 +71,29 @@ static void ignore(png_structp png, png_const_charp why)
 static int64_t big_endian(const unsigned char *b)
 {
     return (int64_t)b[0] << 24 | (int64_t)b[1] << 16 | (int64_t)b[2] << 8 | (int64_t)b[3];
+}
+
+/* Bytes of a row as it is stored: a byte for its filter, and samples of 1 to 16 bits. */
+static int64_t stored_row(const unsigned char *head, int64_t width)
+{
+    static const int channels[7] = { 1, 0, 3, 1, 2, 0, 4 };
+    const int depth = head[24], colour = head[25];
+    return 1 + (width * depth * (colour < 7 ? channels[colour] : 0) + 7) / 8;
+}
+
+/* A file of a few bytes can claim, and deflate can hide, hundreds of megabytes. */
+static int check_share(struct reading *r, FILE *file, const unsigned char *head, int64_t height, int64_t width)
+{
+    struct stat info;
+    const int64_t bytes = height * stored_row(head, width);
+    if (fstat(fileno(file), &info) != 0) return m3_fail(r->error, M3_IO, "%s: %s", r->path, strerror(errno));
+    const int64_t most = info.st_size > INT64_MAX / MOST_RATIO / 2 ? INT64_MAX : info.st_size * MOST_RATIO + ALWAYS;
+    if (bytes > most)
+        return m3_fail(r->error, M3_BAD_INPUT,
+                       "%s: got %" PRId64 " x %" PRId64 " pixels, %" PRId64 " bytes of samples, in %jd bytes, expected "
+                       "at most %" PRId64,
+                       r->path, width, height, bytes, (intmax_t)info.st_size, most);
+    return m3_memory_check((uint64_t)(height * width * 3), r->path, r->error);
 }
 
 /* Checked before libpng reads the file, because it reports a picture without pixels as damaged. */
@@ -62,7 +116,7 @@ static int check_head(struct reading *r, FILE *file)
                        r->path, width, height, MOST_PIXELS);
     if (fseek(file, 0, SEEK_SET))
         return m3_fail(r->error, M3_IO, "%s: got a stream, expected a file that can be read twice", r->path);
-    return M3_OK;
+    return check_share(r, file, head, height, width);
 }
 
 /* Pillow converts 16-bit grey to 8 bits by clamping at 255, and other 16-bit samples by a shift. */
@@ -71,11 +125,11 @@ static int is_deep_grey(png_structp png, png_infop info)
     return png_get_color_type(png, info) == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) == 16;
 }
 
-/* Three samples of 8 bits per pixel, except for deep grey: one of 16 bits. Grey of fewer bits is scaled to 8. */
-static void choose_transforms(png_structp png, png_infop info)
+/* Three samples of 8 bits per pixel, except for deep grey: one of 16 bits. Grey of fewer bits is scaled to 8.
+ * Returns how often the rows are to be read: an interlaced picture has seven passes. */
+static int choose_transforms(png_structp png, png_infop info)
 {
-    int colour = png_get_color_type(png, info);
-    png_set_interlace_handling(png);
+    int colour = png_get_color_type(png, info), passes = png_set_interlace_handling(png);
     if (!is_deep_grey(png, info)) {
         if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
         if (!(colour & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png);
@@ -83,6 +137,7 @@ static void choose_transforms(png_structp png, png_infop info)
         png_set_strip_alpha(png);
     }
     png_read_update_info(png, info);
+    return passes;
 }
 
 /* Works in place, from the end, because three bytes replace two. */
@@ -97,30 +152,28 @@ static void cut_deep_grey(unsigned char *row, int64_t width)
 static int take_memory(struct reading *r, int64_t height, int64_t width)
 {
     *r->image = (struct m3_image){ height, width, malloc((size_t)(height * width) * 3) };
-    r->rows = malloc((size_t)height * sizeof *r->rows);
-    if (!r->image->rgb || !r->rows) return m3_fail_memory(r->error, r->path, (size_t)(height * width) * 3);
-    for (int64_t y = 0; y < height; y++) r->rows[y] = r->image->rgb + y * width * 3;
-    return M3_OK;
+    return r->image->rgb ? M3_OK : m3_fail_memory(r->error, r->path, (size_t)(height * width) * 3);
 }
 
 /* Makes every call of libpng that may longjmp: no local variable is read after a jump. */
 static void decode(struct reading *r, png_structp png, png_infop info, FILE *file)
 {
     if (setjmp(r->stop)) return;
-    png_init_io(png, file);
+    png_set_read_fn(png, file, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_read_info(png, info);
     int64_t height = png_get_image_height(png, info), width = png_get_image_width(png, info);
     int deep_grey = is_deep_grey(png, info);
 
-    choose_transforms(png, info);
+    const int passes = choose_transforms(png, info);
     r->status = take_memory(r, height, width);
     if (r->status) return;
     if (png_get_rowbytes(png, info) != (size_t)(width * (deep_grey ? 2 : 3))) png_error(png, "row width");
-    png_read_image(png, r->rows);
+    for (int pass = 0; pass < passes; pass++)
+        for (int64_t y = 0; y < height; y++) png_read_row(png, r->image->rgb + y * width * 3, NULL);
     png_read_end(png, NULL);
-    for (int64_t y = 0; deep_grey && y < height; y++) cut_deep_grey(r->rows[y], width);
+    for (int64_t y = 0; deep_grey && y < height; y++) cut_deep_grey(r->image->rgb + y * width * 3, width);
 }
 
 int m3_png_read(struct m3_image *image, const char *path, struct m3_error *error)
@@ -132,13 +185,13 @@ int m3_png_read(struct m3_image *image, const char *path, struct m3_error *error
     if (status) return status;
 
     r.status = check_head(&r, file);
-    png_structp png = r.status ? NULL : png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, damaged, ignore);
+    png_structp png = NULL;
+    if (!r.status) png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r, damaged, ignore, &r, take, give_back);
     png_infop info = png ? png_create_info_struct(png) : NULL;
     if (!r.status && !info) r.status = m3_fail_memory(error, path, 0);
     if (!r.status) decode(&r, png, info, file);
 
     png_destroy_read_struct(&png, &info, NULL);
-    free(r.rows);
     fclose(file);
     if (r.status) m3_image_free(image);
     return r.status;

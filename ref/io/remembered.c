@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_stream.h"
 #include "io/new_file.h"
 #include "io/open.h"
 
@@ -98,18 +99,16 @@ static void make_folders(const char *path)
 
 void m3_remembered_write(const char *memory, const char *lines, char *const *keys, char (*hashes)[65], long count)
 {
-    char *text = NULL;
-    size_t length = 0;
-    FILE *stream = open_memstream(&text, &length);
-    if (!stream) return;
-    for (const char *line = lines; line && *line; line = line_after(line))
-        if (!is_replaced(line, keys, count)) fwrite(line, 1, (size_t)(line_after(line) - line), stream);
-    for (long i = 0; i < count; i++)
+    struct m3_memory_stream written;
+    FILE *stream = m3_memory_open(&written);
+    for (const char *line = lines; stream && line && *line; line = line_after(line)) /* the last may lack its end */
+        if (!is_replaced(line, keys, count)) fprintf(stream, "%.*s\n", (int)strcspn(line, "\n"), line);
+    for (long i = 0; stream && i < count; i++)
         if (keys[i]) fprintf(stream, "%s%s\n", hashes[i], keys[i]);
-    const int failed = ferror(stream);
-    if (fclose(stream) == 0 && !failed) {
+    char *text = m3_memory_close(&written);
+    if (text) {
         make_folders(memory);
-        m3_new_file_write(memory, text, length, NULL);
+        m3_new_file_write(memory, text, written.length, NULL);
     }
     free(text);
 }

@@ -4,8 +4,8 @@
  * The reader is as strict as the format: it checks header length, JSON and dtypes, and refuses offsets that overlap,
  * leave a hole, or do not fit their shape or the file. It also refuses duplicate names, and data_offsets that are not
  * a multiple of the dtype's size. Absolute addresses may still be unaligned (the header may have any length): use
- * m3_decode or memcpy, not a cast. If another program truncates the mapped file while it is open, reading it ends in
- * SIGBUS. */
+ * m3_decode or memcpy, not a cast. If another program shortens or overwrites the file while it is open:
+ * io/mapped.h. */
 #ifndef M3_IO_SAFETENSORS_H
 #define M3_IO_SAFETENSORS_H
 

@@ -13,7 +13,7 @@
 #include "io/open.h"
 #include "io/private/safetensors.h"
 
-static const uint64_t max_json_bytes = 100000000;   /* the limit of the format */
+static const uint64_t max_json_bytes = M3_JSON_MOST_BYTES;      /* the limit of the format */
 
 static int fail_tensor(const struct m3_safetensors *file, const char *name, const char *what, struct m3_error *error)
 {
@@ -49,6 +49,9 @@ static int map_file(struct m3_safetensors *file, const char *path, struct m3_err
         } else {
             file->bytes = bytes;
             file->size = (uint64_t)info.st_size;
+            file->mapped = (struct m3_mapped){ bytes, file->size, file->opened, file->path, info, NULL };
+            if (!m3_is_gzip_name(path)) m3_mapped_add(&file->mapped);
+            else file->mapped.bytes = NULL;
         }
     }
     close(fd);
@@ -104,6 +107,8 @@ static int check_metadata(const struct m3_safetensors *file, struct m3_error *er
     return status;
 }
 
+/* The product of all sizes but those of 0, as doubles, must fit into 63 bits, so that later steps can compute strides and
+ * the bytes of any copy, also of a tensor without elements. */
 static int parse_shape(struct m3_tensor *tensor, const struct m3_safetensors *file, const json_t *shape,
                        struct m3_error *error)
 {
@@ -113,6 +118,7 @@ static int parse_shape(struct m3_tensor *tensor, const struct m3_safetensors *fi
         return m3_fail(error, M3_BAD_INPUT, "%s: %s: rank: got %zu, expected at most %d", file->path, tensor->name,
                        rank, M3_MAX_RANK);
 
+    int64_t product = 1, widest;
     tensor->rank = (int)rank;
     tensor->count = 1;
     for (size_t i = 0; i < rank; i++) {
@@ -120,11 +126,14 @@ static int parse_shape(struct m3_tensor *tensor, const struct m3_safetensors *fi
         if (!json_is_integer(value) || json_integer_value(value) < 0)
             return fail_tensor(file, tensor->name, "shape: expected integers of at least 0", error);
         tensor->shape[i] = json_integer_value(value);
-        if (__builtin_mul_overflow(tensor->count, tensor->shape[i], &tensor->count))
+        if (tensor->shape[i] > 0 && __builtin_mul_overflow(product, tensor->shape[i], &product))
             return fail_tensor(file, tensor->name, "shape: the number of elements overflows", error);
+        if (tensor->shape[i] == 0) tensor->count = 0;
     }
-    if (__builtin_mul_overflow((uint64_t)tensor->count, m3_dtype_bytes(tensor->dtype), &tensor->bytes))
+    if (__builtin_mul_overflow(product, (int64_t)sizeof(double), &widest))
         return fail_tensor(file, tensor->name, "shape: the number of bytes overflows", error);
+    tensor->count *= product;
+    tensor->bytes = (uint64_t)tensor->count * m3_dtype_bytes(tensor->dtype);
     return M3_OK;
 }
 
@@ -242,8 +251,8 @@ int m3_safetensors_open_as(struct m3_safetensors **file, const char *path, const
 {
     *file = NULL;
     struct m3_safetensors *opened = calloc(1, sizeof *opened);
-    if (opened) opened->path = strdup(name);
-    if (!opened || !opened->path) {
+    if (opened) opened->path = strdup(name), opened->opened = strdup(path);
+    if (!opened || !opened->path || !opened->opened) {
         m3_safetensors_close(opened);
         return m3_fail_memory(error, name, sizeof *opened + strlen(name));
     }
@@ -259,6 +268,7 @@ int m3_safetensors_open_as(struct m3_safetensors **file, const char *path, const
 void m3_safetensors_close(struct m3_safetensors *file)
 {
     if (!file) return;
+    m3_mapped_remove(&file->mapped);
     if (file->bytes) munmap((void *)file->bytes, file->size);
     m3_safetensors_free_memory(file);
     m3_safetensors_close(file->kept);
@@ -266,6 +276,7 @@ void m3_safetensors_close(struct m3_safetensors *file)
     free(file->tensors);
     free(file->by_name);
     free(file->path);
+    free(file->opened);
     free(file);
 }
 

@@ -120,7 +120,7 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
     int status = place_tensors(writer, error);
     if (status) return broken(writer, status);
 
-    char *text = json_dumps(writer->header, JSON_COMPACT);
+    char *text = m3_json_dump(writer->header, JSON_COMPACT);
     if (!text || m3_json_failed()) {
         free(text);
         return broken(writer, m3_fail_memory(error, writer->path, writer->count));

@@ -1,10 +1,10 @@
 #include "library/library.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_stream.h"
 #include "base/version.h"
 #include "library/private.h"
 #include "oracle/operators/list.h"
@@ -12,37 +12,36 @@
 
 int m3_library_abi(void) { return M3_LIBRARY_ABI; }
 
+size_t m3_library_error_size(void) { return sizeof(struct m3_error); }
+
 const char *m3_library_version(void) { return M3_PRODUCER; }
 
 void m3_library_free(char *text) { free(text); }
 
-/* Closes a stream of open_memstream. */
-static int close_text(FILE *out, int status, struct m3_error *error)
+static int close_text(char **text, struct m3_memory_stream *memory, int status, struct m3_error *error)
 {
-    if (out && fclose(out) && !status) status = m3_fail(error, M3_INTERNAL, "text: %s", strerror(errno));
-    return status;
+    *text = m3_memory_close(memory);
+    return status || *text ? status : m3_fail_memory(error, "text", memory->length);
 }
 
 int m3_library_operators(char **lines, struct m3_error *error)
 {
-    size_t size;
-    *lines = NULL;
-    FILE *out = open_memstream(lines, &size);
-    if (!out) return m3_fail_memory(error, "list of operators", 0);
-    return close_text(out, m3_list_operators(out, error), error);
+    struct m3_memory_stream memory;
+    FILE *out = m3_memory_open(&memory);
+    return close_text(lines, &memory, out ? m3_list_operators(out, error) : M3_OK, error);
 }
 
 int m3_library_report(struct m3_library_report *report, const struct m3_comparison *comparison, struct m3_error *error)
 {
-    size_t size;
+    struct m3_memory_stream memory;
     *report = (struct m3_library_report){ .status = comparison->status };
-    FILE *out = open_memstream(&report->lines, &size);
-    if (!out) return m3_fail_memory(error, "report", 0);
-    int status = close_text(out, m3_report_json(out, comparison, M3_REPORT_ALL, error), error);
+    FILE *out = m3_memory_open(&memory);
+    int status = out ? m3_report_json(out, comparison, M3_REPORT_ALL, error) : M3_OK;
+    status = close_text(&report->lines, &memory, status, error);
     if (status) return status;
-    out = open_memstream(&report->text, &size);
-    if (!out) return m3_fail_memory(error, "report", 0);
-    return close_text(out, m3_report_text(out, comparison, M3_REPORT_SHORT, error), error);
+    out = m3_memory_open(&memory);
+    status = out ? m3_report_text(out, comparison, M3_REPORT_SHORT, error) : M3_OK;
+    return close_text(&report->text, &memory, status, error);
 }
 
 void m3_library_report_free(struct m3_library_report *report)

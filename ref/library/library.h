@@ -12,9 +12,10 @@
 #include "base/status.h"
 #include "ops/outside.h"
 
-enum { M3_LIBRARY_ABI = 2 };
+enum { M3_LIBRARY_ABI = 3 };
 
 int m3_library_abi(void);
+size_t m3_library_error_size(void);     /* of struct m3_error: a caller that declares it otherwise must not call */
 const char *m3_library_version(void);
 void m3_library_free(char *text);       /* NULL is fine */
 

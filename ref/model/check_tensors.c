@@ -218,7 +218,7 @@ static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
     weight.rows = tensor->rank > 1 ? tensor->shape[0] : 1;
     weight.cols = tensor->count / weight.rows;
     *field_of(b->model, spec) = weight;
-    return status;
+    return M3_OK;
 }
 
 static int by_address(const void *a, const void *b)
@@ -401,7 +401,10 @@ int m3_model_open_layers(struct m3_model **model, const char *folder, int64_t fi
 int m3_model_without_weights(struct m3_model **model, struct m3_config *config, int64_t modules, struct m3_error *error)
 {
     struct m3_model *m = *model = calloc(1, sizeof *m);
-    if (!m) return m3_fail_memory(error, "a model", sizeof *m);
+    if (!m) {
+        m3_config_free(config);
+        return m3_fail_memory(error, "a model", sizeof *m);
+    }
     m->config = *config;
     m->mtp_modules = modules;
     *config = (struct m3_config){ 0 };

@@ -86,7 +86,8 @@ static void fuse(struct one *o)
     const struct m3_pictures *pictures = f->request->pictures;
     const int64_t images = m3_pictures_image_tokens(pictures, v), videos = m3_pictures_video_tokens(pictures, v);
     scatter(f, prepares(M3_TAP_FUSED), o->y, o->in[0], o->in[1], v->image_token, images);
-    scatter(f, M3_TAP_FUSED, o->y, o->y, o->in[1] + images * f->config->H, v->video_token, videos);
+    const real *const of_videos = videos > 0 ? o->in[1] + images * f->config->H : NULL;
+    scatter(f, M3_TAP_FUSED, o->y, o->y, of_videos, v->video_token, videos);
 }
 
 /* [x ; y] of two normalised halves. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/open.h"
 #include "io/png.h"
 #include "model/resize.h"
 
@@ -203,7 +204,7 @@ int m3_pictures_add_video(struct m3_pictures *pictures, struct m3_picture_size *
     float *pixels = NULL;
     int frames = scandir(folder, &names, is_png, by_bytes), status = M3_OK;
     if (frames < 0)
-        return m3_fail(error, errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : M3_IO,
+        return m3_fail(error, errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : m3_status_of(errno),
                        "%s: cannot be read as a folder: %s", folder, strerror(errno));
     if (frames == 0)
         status =

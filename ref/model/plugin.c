@@ -1,6 +1,7 @@
 #include "model/plugin.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,12 @@ static const char *how_to_build(const struct m3_plugin_abi *abi, const struct m3
                                                 : "no -DM3_REAL_IS_DOUBLE, or run it with --precision f64";
 }
 
+/* Otherwise the file is at fault. dlopen does not always leave the errno; its message says what happened. */
+static int is_of_system(int why)
+{
+    return why == ENOMEM || why == EIO || why == EMFILE || why == ENFILE || why == ENODEV;
+}
+
 static int load(struct m3_plugin *p, const char *path, const struct m3_engine *engine, struct m3_error *error)
 {
     int (*replace)(struct m3_ops *);
@@ -44,9 +51,13 @@ static int load(struct m3_plugin *p, const char *path, const struct m3_engine *e
         return m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
 
     int file, status = m3_open_file(&file, here, error);     /* dlopen would block on a FIFO */
-    if (status) return status == M3_BAD_INPUT ? status : M3_UNAVAILABLE;
+    if (status) return status == M3_ABSENT ? M3_UNAVAILABLE : status;
     close(file);
+    errno = 0;
     p->library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
+    const int why = errno;
+    if (!p->library && is_of_system(why))
+        return m3_fail(error, m3_status_of(why), "%s: cannot be loaded: %s", path, dlerror());
     const struct m3_plugin_abi *abi = p->library ? dlsym(p->library, "m3_plugin_abi") : NULL;
     void *symbol = abi ? dlsym(p->library, "m3_plugin") : NULL;
     if (!symbol) return m3_fail(error, M3_UNAVAILABLE, "%s: not a plug-in: %s", path, dlerror());
@@ -81,9 +92,10 @@ static int start(struct m3_plugin *p, const char *path, const char *words, struc
     memcpy(&begin, &symbol, sizeof begin);
     int status = begin(&p->replacement.state, words, error);
     if (status && !error->count)
-        m3_fail(error, status, "%s: the plug-in did not start: got status %d, expected 0", path, status);
+        m3_fail(error, M3_UNAVAILABLE, "%s: the plug-in did not start: got status %d, expected 0", path, status);
     if (!status) memcpy(&p->stop, &end, sizeof p->stop);
-    return status;
+    /* Another status would speak of the program's files or results. */
+    return !status || status == M3_USAGE || status == M3_INTERNAL ? status : M3_UNAVAILABLE;
 }
 
 /* Makes a plug-in that holds a table of the engine. */

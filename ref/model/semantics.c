@@ -2,11 +2,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "io/json.h"
 
 /* One row per field: names of an enumeration, released value first; or a count; or a number from 0 to 1. */
 struct field {
@@ -119,7 +120,7 @@ char *m3_semantics_json(const struct m3_semantics *semantics)
         else if (!f->values[0] && *count_of(semantics, f) != f->released)
             bad = json_object_set_new(object, f->name, json_integer(*count_of(semantics, f)));
     }
-    char *text = bad ? NULL : json_dumps(object, JSON_COMPACT);
+    char *text = bad ? NULL : m3_json_dump(object, JSON_COMPACT);
     json_decref(object);
     return text;
 }
@@ -142,7 +143,7 @@ void m3_semantics_read(struct m3_semantics *semantics, const char *json)
     *semantics = (struct m3_semantics){ 0 };
     for (int i = 0; i < FIELDS; i++)
         if (!fields[i].values[0]) *count_of(semantics, &fields[i]) = fields[i].released;
-    json_t *object = json != NULL ? json_loads(json, 0, NULL) : NULL, *value;
+    json_t *object = json != NULL ? m3_json_of_text(json) : NULL, *value;
     const char *name;
     json_object_foreach(object, name, value) read_field(semantics, name, value);
     json_decref(object);

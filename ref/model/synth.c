@@ -1,18 +1,17 @@
 #include "model/synth.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/minmax.h"
 #include "io/config.h"
+#include "io/json.h"
 #include "io/new_file.h"
+#include "io/new_folder.h"
 #include "io/open.h"
 #include "io/safetensors.h"
 #include "base/generator.h"
@@ -206,7 +205,7 @@ static int write_index(struct synth *s)
         shard_name(name, sizeof name, s->items[i].shard, s->shards);
         bad = json_object_set_new(map, s->items[i].name, json_string(name));
     }
-    if (!bad) text = json_dumps(index, JSON_INDENT(1));
+    if (!bad) text = m3_json_dump(index, JSON_INDENT(1));
     int status = text ? write_file(s->folder, "model.safetensors.index.json", text, strlen(text), s->error)
                       : m3_fail_memory(s->error, "the index", 0);
     free(text);
@@ -223,7 +222,8 @@ static int write_config(const struct synth *s, enum m3_scaling stated)
     if (status) return status;
     char *text = malloc(CONFIG_BYTES + 1);
     size_t size = text ? fread(text, 1, CONFIG_BYTES, file) : 0;
-    if (!text || ferror(file) || !feof(file)) status = m3_fail(s->error, M3_IO, "%s: cannot be copied", s->config_path);
+    if (!text) status = m3_fail_memory(s->error, s->config_path, CONFIG_BYTES + 1);
+    else if (ferror(file) || !feof(file)) status = m3_fail(s->error, M3_IO, "%s: cannot be copied", s->config_path);
     if (!status && !m3_synth_states(s->dtype, stated)) {
         char *changed;
         status = m3_synth_config(&changed, text, size, s->dtype, s->config_path, s->error);
@@ -237,30 +237,22 @@ static int write_config(const struct synth *s, enum m3_scaling stated)
     return status;
 }
 
-static int make_folder(const char *folder, struct m3_error *error)
+static int write_files(struct synth *s, enum m3_scaling stated)
 {
-    if (strlen(folder) > 3000) return m3_fail(error, M3_USAGE, "%s: got a name of more than 3000 bytes", folder);
-    if (mkdir(folder, 0777) == 0) return M3_OK;
-    if (errno != EEXIST) return m3_fail(error, M3_IO, "%s: cannot be created: %s", folder, strerror(errno));
-
-    DIR *dir = opendir(folder);
-    if (!dir) return m3_fail(error, M3_IO, "%s: cannot be read: %s", folder, strerror(errno));
-    int entries = 0;
-    while (readdir(dir)) entries++;
-    closedir(dir);
-    return entries <= 2
-               ? M3_OK
-               : m3_fail(error, M3_USAGE, "%s: got a folder with files in it, expected a new or empty one", folder);
+    int status = M3_OK;
+    for (int64_t i = 0; !status && i < s->shards; i++) status = write_shard(s, i);
+    if (!status && s->shards > 1) status = write_index(s);
+    /* The config is last: without it the folder is no model. */
+    return status ? status : write_config(s, stated);
 }
 
 int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, enum m3_synth_dtype dtype,
                    int64_t modules, struct m3_synth_totals *totals, void (*progress)(uint64_t done, uint64_t all),
                    struct m3_error *notes, struct m3_error *error)
 {
-    struct synth s = {
-        .config_path = config_path, .folder = folder, .seed = seed, .dtype = dtype, .progress = progress, .error = error
-    };
+    struct synth s = { .config_path = config_path, .seed = seed, .dtype = dtype, .progress = progress, .error = error };
     struct m3_config config = { 0 };
+    struct m3_new_folder out = { 0 };
 
     int status = m3_config_read(&config, config_path, notes, error);
     if (!status && !(s.piece = malloc(PIECE * sizeof(float))))
@@ -268,11 +260,13 @@ int m3_synth_write(const char *config_path, const char *folder, uint64_t seed, e
     s.plain_norms = !config.gemma_norm;
     if (!status) status = m3_tensors_each(&config, modules, m3_tensors_prefix(&config), plan, &s);
     s.shards++;
-    if (!status) status = make_folder(folder, error);
-    for (int64_t i = 0; !status && i < s.shards; i++) status = write_shard(&s, i);
-    if (!status && s.shards > 1) status = write_index(&s);
-    /* The config is last: without it the folder is no model. */
-    if (!status) status = write_config(&s, config.matrix_scaling);
+    if (!status && strlen(folder) > 3000)
+        status = m3_fail(error, M3_USAGE, "%s: got a name of more than 3000 bytes", folder);
+    if (!status) status = m3_new_folder_open(&out, folder, error);
+    s.folder = out.name;
+    if (!status) status = write_files(&s, config.matrix_scaling);
+    if (!status) status = m3_new_folder_commit(&out, error);
+    m3_new_folder_abandon(&out);
 
     *totals = (struct m3_synth_totals){ s.count, s.shards, s.total };
     free(s.piece);

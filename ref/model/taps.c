@@ -123,8 +123,11 @@ int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)
         if (prefixes[i] == mtp_prefix) number += M3_MTP_LAYER;
         break;
     }
+    const size_t length = strlen(name);
     for (int i = 0; i < M3_TAPS; i++) {
         char again[96];                     /* so that layers.03 and the like are rejected */
+        const size_t own = strlen(m3_tap_table[i].name);
+        if (own > length || strcmp(name + length - own, m3_tap_table[i].name) != 0) continue;
         if (m3_tap_name(again, sizeof again, i, number) != 0 || strcmp(again, name) != 0) continue;
         *tap = i;
         *layer = number;

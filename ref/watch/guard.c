@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "io/mapped.h"
 #include "ops/ops.h"
 #include "ops/outside.h"
 
@@ -35,6 +36,7 @@ struct m3_guard {
     struct region regions[M3_OUTSIDE_OPERANDS];
     int count;
     size_t page;
+    struct sigaction before[2];             /* the handlers of the program */
 };
 
 static struct m3_guard *guarded;        /* for the signal handler */
@@ -151,6 +153,17 @@ static int find_fault(struct m3_guard *g, const struct region *r, const struct m
     return 0;
 }
 
+/* The status of a failed operator: its own, if it is one that operators have and comes with words; any other one would
+ * say something that is not true about the program's files or options. */
+static int failed(struct m3_guard *g, const char *op, struct m3_ctx *ctx, int status)
+{
+    const char *why = ctx->failure.what;
+    const int known = status == M3_WRONG || status == M3_BAD_INPUT || status == M3_UNAVAILABLE || status == M3_INTERNAL;
+    snprintf(g->record->fault, sizeof g->record->fault, "%s returned status %d%s%s", op, status, why ? ": " : "",
+             why ? why : "");
+    return known && why ? status : m3_fail_at(ctx, M3_INTERNAL, g->record->fault, -1, -1, -1);
+}
+
 static int after(void *self, struct m3_outside_call *c, struct m3_ctx *ctx, int status)
 {
     struct m3_guard *g = self;
@@ -167,10 +180,7 @@ static int after(void *self, struct m3_outside_call *c, struct m3_ctx *ctx, int 
     }
     release(g);
     if (faulty) return m3_fail_at(ctx, M3_INTERNAL, g->record->fault, -1, -1, -1);
-    if (status)
-        snprintf(g->record->fault, sizeof g->record->fault, "%s returned status %d%s%s", c->op, status,
-                 ctx->failure.what ? ": " : "", ctx->failure.what ? ctx->failure.what : "");
-    return status;
+    return status ? failed(g, c->op, ctx, status) : M3_OK;
 }
 
 /* ---- the signal handler */
@@ -203,18 +213,23 @@ static void describe(const struct m3_guard *g, const void *address)
 static void handle(int number, siginfo_t *info, void *context)
 {
     (void)context;
+    if (number == SIGBUS) m3_mapped_handle(info);
     if (guarded && atomic_load(&guarded->record->since) && info->si_code > 0) describe(guarded, info->si_addr);
     signal(number, SIG_DFL);
     raise(number);
 }
 
-static void catch_signals(void (*handler)(int, siginfo_t *, void *))
+static const int caught[] = { SIGSEGV, SIGBUS };
+
+static void catch_signals(struct m3_guard *g)
 {
-    static const int numbers[] = { SIGSEGV, SIGBUS };
-    struct sigaction action = { .sa_flags = SA_SIGINFO };
-    if (handler) action.sa_sigaction = handler;
-    else action.sa_handler = SIG_DFL;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) sigaction(numbers[i], &action, NULL);
+    const struct sigaction action = { .sa_flags = SA_SIGINFO, .sa_sigaction = handle };
+    for (size_t i = 0; i < sizeof caught / sizeof caught[0]; i++) sigaction(caught[i], &action, &g->before[i]);
+}
+
+static void release_signals(const struct m3_guard *g)
+{
+    for (size_t i = 0; i < sizeof caught / sizeof caught[0]; i++) sigaction(caught[i], &g->before[i], NULL);
 }
 
 /* ---- the guard */
@@ -233,7 +248,7 @@ int m3_guard_open(struct m3_guard **guard, const struct m3_engine *engine, const
     };
     g->replacement = (struct m3_replacement){ &g->ops, &g->outside };
     guarded = g;
-    catch_signals(handle);
+    catch_signals(g);
     return M3_OK;
 }
 
@@ -245,7 +260,7 @@ const struct m3_replacement *m3_guard_replacement(const struct m3_guard *guard)
 void m3_guard_close(struct m3_guard *g)
 {
     if (!g) return;
-    catch_signals(NULL);
+    release_signals(g);
     guarded = NULL;
     free(g);
 }

@@ -4,6 +4,7 @@
 #include "watch/watch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "io/mapped.h"
 
 static int64_t now(void)
 {
@@ -24,12 +27,23 @@ void m3_watch_enter(struct m3_watch_record *record, const char *place)
 {
     if (!record) return;
     snprintf(record->place, sizeof record->place, "%s", place);
+    if (record->pid && record->out >= 0) {
+        fflush(stdout);
+        dup2(STDERR_FILENO, STDOUT_FILENO);
+    }
     atomic_store(&record->since, now());
 }
 
 void m3_watch_leave(struct m3_watch_record *record)
 {
-    if (record) atomic_store(&record->since, 0);
+    if (!record) return;
+    if (record->pid && record->pid != getpid()) _exit(M3_INTERNAL);
+    if (record->pid && record->out >= 0) {
+        fflush(stdout);
+        record->closed = fcntl(STDERR_FILENO, F_GETFD) < 0 || dup2(record->out, STDOUT_FILENO) < 0;
+        if (record->closed) _exit(M3_INTERNAL);
+    }
+    atomic_store(&record->since, 0);
 }
 
 int m3_watch_share(void **memory, size_t size, struct m3_error *error)
@@ -60,11 +74,18 @@ void m3_watch_close(struct m3_watch *watch)
     watch->record = NULL;
 }
 
-/* What the child does. Its files were flushed before the fork, so that nothing is written twice. */
+/* What the child does. Its files were flushed before the fork, so that nothing is written twice. The processes that
+ * foreign code starts are in the child's group, unless they leave it, and end with it. */
 static void work(struct m3_watch_record *record, pid_t parent, int (*function)(void *), void *self)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setpgid(0, 0);
+    signal(SIGTTOU, SIG_IGN);       /* a terminal stops what writes or reads from the background */
+    signal(SIGTTIN, SIG_IGN);
     if (getppid() != parent) _exit(M3_INTERNAL);
+    record->pid = getpid();
+    record->out = fcntl(STDERR_FILENO, F_GETFD) < 0 ? -1 : fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    m3_mapped_tell(&record->finished);
     const int status = function(self);
     fflush(NULL);
     record->finished = 1;
@@ -75,9 +96,9 @@ static void work(struct m3_watch_record *record, pid_t parent, int (*function)(v
 static int wait_for(int *ended, int *late, pid_t child, const struct m3_watch *watch)
 {
     long pause = 100000;
-    pid_t got;
+    siginfo_t end = { 0 };
     *late = 0;
-    while ((got = waitpid(child, ended, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
+    while (waitid(P_PID, (id_t)child, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid == 0) {
         const int64_t since = atomic_load(&watch->record->since);
         if (since > 0 && (double)(now() - since) > watch->timeout * 1e9) {
             *late = 1;
@@ -86,7 +107,8 @@ static int wait_for(int *ended, int *late, pid_t child, const struct m3_watch *w
         nanosleep(&(struct timespec){ .tv_nsec = pause }, NULL);
         if (pause < 20000000) pause *= 2;
     }
-    return got == child ? M3_OK : M3_INTERNAL;
+    kill(-child, SIGKILL);      /* while the child's number is still its own */
+    return waitpid(child, ended, 0) == child ? M3_OK : M3_INTERNAL;
 }
 
 static const char *name_of(int number)
@@ -108,6 +130,7 @@ static void describe(char *fault, size_t room, const struct m3_watch *watch, int
     char how[96];
     const int inside = atomic_load(&record->since) != 0;
     if (late) snprintf(how, sizeof how, "did not return within %g s", watch->timeout);
+    else if (record->closed) snprintf(how, sizeof how, "closed standard output or standard error");
     else if (WIFSIGNALED(ended)) snprintf(how, sizeof how, "crashed (%s)", name_of(WTERMSIG(ended)));
     else snprintf(how, sizeof how, "ended the program (exit status %d)", WEXITSTATUS(ended));
     snprintf(fault, room, "%s%s %s%s%s", inside || !record->place[0] ? "" : "after ",

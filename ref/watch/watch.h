@@ -15,10 +15,14 @@ struct m3_watch_record {
     int64_t calls; /* of operators so far */
     int64_t item; /* what the child works on; for its caller */
     char fault[256]; /* what the memory guard or the signal handler saw; "": nothing */
-    int finished; /* the child came to its end */
+    _Atomic int finished; /* the child came to its end, or to that of a mapped file */
+    int pid; /* the child's; 0: none was started */
+    int out; /* the child's standard output, while foreign code has standard error in its place; -1: none */
+    int closed; /* foreign code closed standard output or standard error */
 };
 
-/* Foreign code begins and ends. `record` may be NULL. */
+/* Foreign code begins and ends. What it prints goes to standard error, so that it cannot spoil what the program prints.
+ * A copy of the child that foreign code made by fork ends where the foreign code does. `record` may be NULL. */
 void m3_watch_enter(struct m3_watch_record *record, const char *place);
 void m3_watch_leave(struct m3_watch_record *record);
 

@@ -88,17 +88,20 @@ def parsed(words, engines):
     parser.add_argument("--chunk", type=int, default=0, help="feed so many tokens at a time through the engine's cache")
     parser.add_argument("--mtp", action="store_true", help="run the modules of multi-token prediction too")
     parser.add_argument("--kv", default="", help="number type of cached keys and values, if the engine leaves a choice")
+    parser.add_argument("--weights", default="", help="also write the weights that the engine has after its own "
+                        "conversion, as a model directory by which to judge it; for llama.cpp")
     parser.add_argument("--mistake", default="", help="a deliberate mistake: scripts/engines/mistakes.py names them")
     return parser.parse_args(words)
 
 
 def write(dump, case, options, producer):
-    weights = files.weights_sha256(options.model)
+    model = options.weights or options.model
+    weights = files.weights_sha256(model)
     hashed = {name: value for name, value in case.arrays.items() if not name.startswith("pixel")}
     said = [f"dtype {options.dtype}"] + [f"chunks of {options.chunk}"] * bool(options.chunk)
     said += [f"{options.kv} cache"] * bool(options.kv)
     said += [f"mistake {options.mistake}"] * bool(options.mistake)
-    metadata = {"producer": producer, "options": ", ".join(said), "model_sha256": files.model_sha256(options.model),
+    metadata = {"producer": producer, "options": ", ".join(said), "model_sha256": files.model_sha256(model),
                 "case_sha256": files.case_sha256(hashed)}
     tensors = dump.tensors(len(case.ids))
     if not tensors:

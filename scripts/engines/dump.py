@@ -2,6 +2,8 @@
 
     python3 scripts/engines/dump.py ENGINE MODEL CASE OUT [--dtype f32|bf16] [--chunk N] [--mtp] [--mistake NAME]
     m3ref check MODEL OUT --case CASE
+    python3 scripts/engines/dump.py llama_cpp MODEL CASE OUT --dtype q8_0 --weights MODEL_Q8_0
+    m3ref check MODEL_Q8_0 OUT --case CASE --map llama_cpp --profile llama_cpp
 
 An engine runs in a virtual environment of its own, build/engines/ENGINE, which is made when it is first needed.
 """
@@ -21,6 +23,10 @@ def in_environment(words):
     for name, got, known in (("--dtype", options.dtype, engine.dtypes), ("--kv", options.kv, ("", *engine.caches))):
         if got not in known:
             sys.exit(f"dump.py: {options.engine}: {name}: got {got}, expected {' or '.join(known) or 'nothing'}")
+    if options.weights and not engine.converts:
+        sys.exit(f"dump.py: {options.engine}: --weights: got it, expected an engine that converts its weights")
+    if os.path.lexists(options.weights):
+        sys.exit(f"dump.py: {options.weights}: got a name that exists, expected a new folder")
     case, dump = adapter.Case(options.case), adapter.Dump()
     change = None
     if options.mistake:

@@ -3,6 +3,7 @@
 The dump has the names of the map `llama_cpp`: a node of the graph that llama.cpp names has that name. The product of a
 tensor of the file has the name of the tensor, so that `blk.2.attn_q` is what `blk.2.attn_q.weight` gives. A node
 without a name is called after what it is made from: `ROPE(blk.2.indexer.q_norm)`. --dtype is the type of the file.
+--weights makes a model directory from the file, because weights in Q8_0 are not those of the model.
 """
 
 import ctypes
@@ -14,6 +15,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+
+import gguf_model
 
 from . import adapter, environments
 
@@ -214,5 +217,10 @@ def run(folder, case, dump, options, change=None):
     with tempfile.TemporaryDirectory() as work:
         path = os.path.join(work, "model.gguf")
         convert(conversion, gguf, folder, architecture, config, path, options.dtype)
+        if options.weights:
+            try:
+                gguf_model.convert(gguf, path, options.weights)
+            except gguf_model.Refused as reason:
+                raise SystemExit(f"--weights: {reason}") from None
         evaluate(llama, path, case.chunks(options.chunk), Taps(dump, llama._lib), options.kv, is_m3)
     return f"llama.cpp {COMMIT}, GGUF {options.dtype.upper()}"

@@ -15,6 +15,7 @@ class Run(NamedTuple):
     dtype: str = "f32"
     options: tuple = ()                 # of dump.py
     reading: tuple = ()                 # FIELD=VALUE of m3ref check --set, beside those of the engine
+    own_weights: bool = False           # judged by the weights that the engine has after its conversion
 
     def model_path(self):
         return f"{GOLDEN}/{self.model}/model"
@@ -43,6 +44,7 @@ class Engine(NamedTuple):
     caches: tuple = ()                  # the number types of keys and values that --kv chooses from
     sources: tuple = ()
     commands: tuple = ()                # run in the environment's folder after that, with its programs
+    converts: bool = False              # has a file format of its own: --weights of dump.py
     kernels: bool = False               # kernels.py runs it, not dump.py
 
 
@@ -90,9 +92,10 @@ ENGINES = {
         (TORCH, ("transformers==5.18.0", "pyyaml==6.0.3", "cmake==4.4.4", "ninja==1.13.2", "jinja2==3.1.6",
                  "diskcache==5.6.3")),
         COMMON + LONG + (Run("common", options=("--chunk", "7")), Run("common", options=("--kv", "f32")), Run("m2"),
-                         Run("m2", options=("--kv", "f32"))),
+                         Run("m2", options=("--kv", "f32")), Run("common", dtype="q8_0", own_weights=True),
+                         Run("m2", dtype="q8_0", own_weights=True)),
         {"f32": "llama_cpp_f32", "bf16": "llama_cpp", "q8_0": "llama_cpp"},
-        map="llama_cpp", dtypes=("f32", "bf16", "q8_0"), caches=("f32", "f16"),
+        map="llama_cpp", dtypes=("f32", "bf16", "q8_0"), caches=("f32", "f16"), converts=True,
         sources=(Source("llama-cpp-python==0.3.36", True, ("llama_cpp/*", "vendor/llama.cpp/*")),),
         commands=(("cmake", "-S", "source/vendor/llama.cpp", "-B", "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                    "-DBUILD_SHARED_LIBS=ON", "-DLLAMA_BUILD_COMMON=OFF", "-DLLAMA_BUILD_APP=OFF"),

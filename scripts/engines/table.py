@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -38,6 +39,9 @@ class Bench:
     def dump(self, name, run, out, mistake=""):
         words = [name, run.model_path(), run.case_path(), out, "--dtype", run.dtype, *run.options]
         words += ["--mistake", mistake] if mistake else []
+        if run.own_weights:
+            shutil.rmtree(os.path.join(ROOT, weights_of(run)), ignore_errors=True)
+            words += ["--weights", weights_of(run)]
         done = subprocess.run([sys.executable, "scripts/engines/dump.py", *words], cwd=ROOT, capture_output=True,
                               text=True)
         if done.returncode:
@@ -47,11 +51,12 @@ class Bench:
     def judge(self, name, run, out):
         """(words of the command, summary, the tap lines that are wrong)."""
         profile, reading = ENGINES[name].profiles[run.dtype], [*ENGINES[name].reading, *run.reading]
-        words = ["check", run.model_path(), out, "--case", run.case_path(), "--profile", profile]
+        model = weights_of(run) if run.own_weights else run.model_path()
+        words = ["check", model, out, "--case", run.case_path(), "--profile", profile]
         words += ["--map", ENGINES[name].map] if ENGINES[name].map else []
         for field in reading:
             words += ["--set", field]
-        key = re.sub(r"[^\w=+]+", "_", "-".join([run.model_path(), run.case_path(), profile, *sorted(reading)]))
+        key = re.sub(r"[^\w=+]+", "_", "-".join([model, run.case_path(), profile, *sorted(reading)]))
         truth = os.path.join(WORK, f"truth-{key}.safetensors")
         done = subprocess.run([self.program, *words, *ROW_RUNS, "--json", "--truth", truth], cwd=ROOT,
                               capture_output=True, text=True)
@@ -63,6 +68,10 @@ class Bench:
 
 def relative(path):
     return os.path.relpath(path, ROOT)
+
+
+def weights_of(run):
+    return relative(os.path.join(WORK, f"{run.model}-{run.dtype}"))
 
 
 def explanation(summary):
@@ -137,7 +146,7 @@ class ShorterRun:
 
     def __init__(self, run, case):
         self.run, self.case = run, case
-        self.dtype, self.options, self.reading = run.dtype, run.options, run.reading
+        self.dtype, self.options, self.reading, self.own_weights = run.dtype, run.options, run.reading, run.own_weights
 
     def model_path(self):
         return self.run.model_path()

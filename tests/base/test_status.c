@@ -1,6 +1,10 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE     /* RTLD_NEXT */
+#endif
 #include "base/status.h"
 
 #include <check.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +92,61 @@ START_TEST(many_lines)
 }
 END_TEST
 
+static int no_memory;
+
+/* In the place of libc's, for the library too. */
+void *realloc(void *old, size_t bytes)
+{
+    void *(*below)(void *, size_t), *symbol = dlsym(RTLD_NEXT, "realloc");
+    memcpy(&below, &symbol, sizeof below);
+    return no_memory ? NULL : below(old, bytes);
+}
+
+/* Goal:  where memory is short the first line is still said, cut, and alone; and that a note was lost is known.
+ * Given: no memory for two lines, of which the first is long; then for one after a line that is kept.
+ * Seen to fail with the line dropped (nothing is printed), with the later lines counted ("1 lines more"), and with a
+ * later line that has memory in its place. */
+START_TEST(no_memory_for_a_line)
+{
+    struct m3_error error = { 0 }, told = { 0 };
+    no_memory = 1;
+    ck_assert_int_eq(m3_fail(&error, M3_IO, "disk: full %1000d", 1), M3_IO);
+    ck_assert_int_eq(m3_fail(&error, M3_IO, "what follows"), M3_IO);
+    no_memory = 0;
+    ck_assert_ptr_null(error.text);
+    ck_assert_int_eq(strncmp(m3_error_lines(&error), "disk: full   ", 13), 0);
+    char *text = printed(&error);
+    ck_assert_uint_le(strlen(text), M3_ERROR_ROOM + sizeof "m3ref: ");
+    ck_assert_int_eq(strncmp(text, "m3ref: disk: full ", 18), 0);
+    ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+    free(text);
+    ck_assert_int_eq(m3_fail_because(&told, M3_USAGE, &error), M3_USAGE);
+    ck_assert_int_eq(strncmp(m3_error_lines(&told), "disk: full ", 11), 0);
+    m3_error_free(&told);
+    ck_assert_int_eq(m3_notes_whole(&error, &told), M3_INTERNAL);
+    ck_assert_int_eq(told.count, 1);
+    m3_error_free(&told);
+    m3_error_free(&error);
+    ck_assert_int_eq(m3_notes_whole(&error, &told), M3_OK);
+
+    no_memory = 1;
+    m3_fail(&error, M3_OK, "said, cut");
+    no_memory = 0;
+    m3_fail(&error, M3_OK, "what follows, with memory");
+    ck_assert_str_eq(m3_error_lines(&error), "said, cut\n");
+    m3_error_free(&error);
+
+    m3_fail(&error, M3_OK, "whole");
+    no_memory = 1;
+    m3_fail(&error, M3_OK, "lost");
+    no_memory = 0;
+    ck_assert_str_eq(m3_error_lines(&error), "whole\n");
+    ck_assert_int_eq(m3_notes_whole(&error, &told), M3_INTERNAL);
+    m3_error_free(&told);
+    m3_error_free(&error);
+}
+END_TEST
+
 Suite *m3_suite(void)
 {
     Suite *suite = suite_create("status");
@@ -98,6 +157,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, memory_line);
     tcase_add_test(test, printing);
     tcase_add_test(test, many_lines);
+    tcase_add_test(test, no_memory_for_a_line);
     suite_add_tcase(suite, test);
     return suite;
 }

@@ -227,6 +227,42 @@ START_TEST(ranks)
 }
 END_TEST
 
+/* Claim: the rows that each rank of expert parallelism computed for some tokens are added where its list says, for
+ * compare, blame and check; another list is found wrong at this tap.
+ * Seen to fail with lists ignored, and with the rows of a case not known to the map. */
+START_TEST(scattered_experts)
+{
+    static const char *const names[2] = { "ranks/rank0.safetensors", "ranks/rank1.safetensors" };
+    static int64_t tokens[2][3] = { { 4, 0, 2 }, { 1, 2, 3 } };
+    static float rows[2][3][96];
+    ck_assert_int_eq(m3ref("run " TINY " --ids %s --dump %s", alone[0], in_folder("one")), 0);
+    struct m3_safetensors *one = opened(in_folder("one"));
+    const struct m3_tensor *routed = m3_safetensors_find(one, "layers.2.moe.routed");
+    ck_assert_ptr_nonnull(routed);
+    ck_assert_int_eq(mkdir(in_folder("ranks"), 0700), 0);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 3; i++)
+            for (int h = 0; h < 96; h++)
+                rows[k][i][h] = ((const float *)routed->data)[tokens[k][i] * 96 + h] / (tokens[k][i] == 2 ? 2 : 1);
+        if (_i && k == 1) tokens[k][0] = 3, tokens[k][2] = 1;
+        const struct part parts[] = { { "moe.2.rows", M3_F32, 2, { 3, 96 }, rows[k] },
+                                      { "moe.2.tokens", M3_I64, 1, { 3 }, tokens[k] } };
+        write_parts(in_folder(names[k]), parts, 2);
+    }
+    if (_i) tokens[1][0] = 1, tokens[1][2] = 3;
+    m3_safetensors_close(one);
+    write_text(in_folder("map.json"),
+               "{\"files\": \"ranks\", \"rules\": {\"*\": \"sum\"}, \"taps\": {\"layers.{l}.moe.routed\":"
+               " {\"from\": [\"moe.{l}.rows\", \"moe.{l}.tokens\"], \"steps\": [{\"scatter\": \"T\"}]}}}");
+    int status = m3ref("compare %s %s --map %s", in_folder("one"), in_folder("ranks"), in_folder("map.json"));
+    ck_assert_int_eq(status, _i);
+    ck_assert(has("out", _i ? "fail  layers.2.moe.routed" : "1 of 1 stage judged"));
+    status = m3ref("check " TINY " %s --ids %s --map %s", in_folder("ranks"), alone[0], in_folder("map.json"));
+    ck_assert_int_eq(status, _i);
+    ck_assert(has("out", "layers.2.moe.routed"));
+}
+END_TEST
+
 /* Claim: chunks of the rows are joined in the order of their numbers. */
 START_TEST(chunks)
 {
@@ -315,6 +351,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(t, report_files, 0, 2);
     tcase_add_test(t, padded_candidate);
     tcase_add_loop_test(t, ranks, 0, 2);
+    tcase_add_loop_test(t, scattered_experts, 0, 2);
     tcase_add_test(t, chunks);
     tcase_add_loop_test(t, bad_cases, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(t, bad_candidates);

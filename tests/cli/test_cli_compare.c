@@ -5,7 +5,7 @@
 
 #include "cli/cli.h"
 
-static char out[4096], err[4096];
+static char out[8192], err[4096];
 
 static void read_back(char *text, size_t size, int file)
 {

@@ -60,7 +60,7 @@ static const struct {
     { "just_before", "rms_norm wrote before the start of y", "rms_norm wrote before the start of y" },
     { "input", "rms_norm crashed (SIGSEGV): wrote to its input x", "wrote to its input x" },
     { "unwritten", "of y unwritten", "of y unwritten" },
-    { "status", "layers.0.attn_norm: the operator failed", "rms_norm returned status 5" },
+    { "status", "layers.0.attn_norm: rms_norm returned status 5", "rms_norm returned status 5" },
 };
 
 /* Claim: `run` ends with 70, names the operator and what it did in one line, and writes no file. */

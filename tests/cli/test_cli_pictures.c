@@ -168,7 +168,7 @@ START_TEST(no_placeholder)
     ck_assert_int_eq(m3ref("run %s --ids 1,2 --image golden/photo.png", in_folder("model")), 64);
     ck_assert(has("err", "the config names no image_token_index"));
     ck_assert_int_eq(m3ref("run %s --ids 1,-7", in_folder("model")), 64);
-    ck_assert(has("err", "got id -1, expected 0 to 210"));
+    ck_assert(has("err", "got id -7, expected 0 to 210"));
     ck_assert_int_eq(m3ref("run %s --ids 1,200", in_folder("model")), 0);
 }
 END_TEST

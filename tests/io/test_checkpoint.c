@@ -223,6 +223,62 @@ START_TEST(bad_index)
 }
 END_TEST
 
+static int is_first(void *self, const char *tensor) { return strcmp(tensor, self) == 0; }
+
+struct listed {
+    char text[300];
+    size_t length;
+};
+
+static void list(void *to, const char *name, int is_needed, int64_t bytes)
+{
+    struct listed *l = to;
+    l->length +=
+        (size_t)snprintf(l->text + l->length, sizeof l->text - l->length, "%s %d %d;", name, is_needed, (int)bytes);
+}
+
+/* Goal:  of a part of a model only the files with its tensors are opened; the others may be absent, and count for the
+ *        hash as long as they are there.
+ * Claim: a list in byte order of names, with sizes; the tensors of the needed file alone; the hash of the whole model.
+ * Seen to fail with files that are needed and not needed exchanged, and with 0 for the size of an absent file. */
+START_TEST(part)
+{
+    struct listed got = { .length = 0 };
+    char whole[65], hex[65];
+    write_index("{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\",\"c\":\"3.safetensors\",\"d\":\"3.safetensors\"}");
+    write_shard("2.safetensors", "a", 5);
+    write_shard("1.safetensors", "b", 7);
+    struct stat one, two;
+    ck_assert_int_eq(stat(in_folder("1.safetensors"), &one) | stat(in_folder("2.safetensors"), &two), 0);
+    ck_assert_int_eq(m3_checkpoint_list(folder, is_first, "a", list, &got, &error), M3_OK);
+    char want[300];
+    snprintf(want, sizeof want, "1.safetensors 0 %d;2.safetensors 1 %d;3.safetensors 0 -1;", (int)one.st_size,
+             (int)two.st_size);
+    ck_assert_str_eq(got.text, want);
+
+    ck_assert_msg(m3_checkpoint_open_part(&checkpoint, folder, is_first, "a", &error) == M3_OK, "%s", error.text);
+    ck_assert_int_eq(m3_checkpoint_count(checkpoint), 1);
+    ck_assert_int_eq(m3_checkpoint_skipped(checkpoint), 2);
+    ck_assert_ptr_nonnull(m3_checkpoint_find(checkpoint, "a", NULL));
+    ck_assert_ptr_null(m3_checkpoint_find(checkpoint, "b", NULL));
+    ck_assert_int_eq(m3_checkpoint_sha256(checkpoint, hex, &error), M3_OK);
+    ck_assert_str_eq(hex, ""); /* not known without the third file */
+
+    write_safetensors(in_folder("3.safetensors"),
+                      "{\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                      "\"d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+                      2);
+    ck_assert_int_eq(m3_checkpoint_sha256(checkpoint, hex, &error), M3_OK);
+    ck_assert_msg(open_it() == M3_OK, "%s", error.text);
+    ck_assert_int_eq(m3_checkpoint_sha256(checkpoint, whole, &error), M3_OK);
+    ck_assert_str_eq(hex, whole);
+
+    got.length = 0;
+    ck_assert_int_eq(m3_checkpoint_list(in_folder("no_such"), NULL, NULL, list, &got, &error), M3_OK);
+    ck_assert_str_eq(got.text, "model.safetensors 1 -1;");
+}
+END_TEST
+
 START_TEST(bad_shard)
 {
     write_shards();
@@ -235,7 +291,7 @@ Suite *m3_suite(void)
 {
     const TTest *const tests[] = {
         one_file,  shards,    hash, two_in_a_shard, absent, outside_the_folder, index_and_files_differ,
-        bad_index, bad_shard,
+        bad_index, bad_shard, part,
     };
     Suite *suite = suite_create("checkpoint");
     TCase *test = tcase_create("checkpoint");

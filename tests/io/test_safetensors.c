@@ -127,6 +127,8 @@ START_TEST(refuses)
         { ONE("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "a: rank: got 9, expected at most 8" },
         { ONE("U8", "[4294967296,4294967296]", "[0,0]"), 0, "a: shape: the number of elements overflows" },
         { ONE("F64", "[4611686018427387904]", "[0,0]"), 0, "a: shape: the number of bytes overflows" },
+        { ONE("U8", "[4611686018427387904,0]", "[0,0]"), 0, "a: shape: the number of bytes overflows" },
+        { ONE("U8", "[0,4294967296,4294967296]", "[0,0]"), 0, "a: shape: the number of elements overflows" },
         { ONE("U8", "[99999999999999999999]", "[0,1]"), 1, "line 1" },
         { ONE("U8", "[1]", "[0]"), 1, "a: data_offsets: expected two integers" },
         { ONE("U8", "[1]", "[0,1,2]"), 1, "a: data_offsets: expected two integers" },

@@ -5,8 +5,11 @@ of this file. Real output of llama.cpp's converter (tag of llama-cpp-python 0.3.
 by hand as well: the dumps in double were equal to those of the original model.
 """
 
+import importlib.util
 import json
 import os
+import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -326,3 +329,31 @@ def test_parts(tmp_path, good):
     """A missing part of several is named."""
     os.rename(good[0], tmp_path / "m-00001-of-00002.gguf")
     refused(tmp_path, tmp_path / "m-00001-of-00002.gguf", 66, "m-00002-of-00002.gguf")
+
+
+def test_mutations(tmp_path, capsys):
+    """Whatever bytes of the header are changed, the file is converted or refused in one line, without an exception.
+
+    Seen to fail with the reader's exceptions not turned into refusals."""
+    spec = importlib.util.spec_from_file_location("gguf_model", os.path.join(ROOT, "scripts", "gguf_model.py"))
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text, is_m3, tensors = text_tensors(os.path.join(ROOT, "golden", "tiny", "model"))
+    write(tmp_path / "bad.gguf", text, is_m3, tensors)
+    good, draw, refused_count = (tmp_path / "bad.gguf").read_bytes(), random.Random(1), 0
+    header = good.rindex(b"blk.") + 200
+    edges = [bytes(8), b"\xff" * 8, b"\0\0\0\x80", b"\x01", b"\xff\xff\xff\x7f", b"\0\0\0\0\0\0\0\x80"]
+    for i in range(150):
+        data = bytearray(good)
+        for _ in range(draw.choice([1, 1, 2, 5])):
+            at, piece = draw.randrange(4, header), draw.choice(edges + [draw.randbytes(1)] * 6)
+            data[at : at + len(piece)] = piece
+        (tmp_path / "bad.gguf").write_bytes(data)
+        out = tmp_path / f"out{i}"
+        status = script.main([str(tmp_path / "bad.gguf"), str(out)])
+        lines = capsys.readouterr().err.count("\n")
+        assert (status, lines) in ((0, 0), (65, 1)), (i, status, lines)
+        assert out.exists() == (status == 0)
+        refused_count += status != 0
+        shutil.rmtree(out, ignore_errors=True)
+    assert 30 < refused_count < 150

@@ -1,10 +1,14 @@
 #!/bin/sh
 # SPEC.md as a book: its index is what scripts/spec_index.tsv and the headings give and answers what readers look up, its
-# links lead somewhere, its terms are used, and it stays short enough to be read.
+# links lead somewhere, its terms are used, and it stays short enough to be read. Section 7 is a guide, VERDICTS.md, and
+# its details, REFERENCE.md: both have the same sections, each of the guide leads to its details, and the guide is short.
 # Seen to fail with a row of the index changed, a look-up left out of spec_index.tsv, a link to a section that does not
-# exist, a term that no document uses, another figure in section 4, and 100 lines more.
+# exist, a term that no document uses, another figure in section 4, and 100 lines more; with a link of VERDICTS.md to an
+# anchor that REFERENCE.md lacks and to another section, a section that either of them lacks, a section without a link,
+# and a guide of twice the length.
 spec=${SPEC:-SPEC.md}
-verdicts=ref/oracle/VERDICTS.md
+verdicts=${VERDICTS:-ref/oracle/VERDICTS.md}
+reference=${REFERENCE:-ref/oracle/REFERENCE.md}
 . tests/support/verdict.sh
 
 awk -f scripts/spec_index.awk scripts/spec_index.tsv "$spec" "$verdicts" >"$folder/index" 2>"$folder/findings"
@@ -33,8 +37,9 @@ RoPE base
 END
 verdict 'look-ups' "$folder/findings"
 
+anchors_of() { grep '^#' "$1" | sed 's/^#* //' | tr 'A-Z' 'a-z' | tr -cd 'a-z0-9 _\n-' | tr ' ' '-'; }
 for file in "$spec" "$verdicts"; do
-    grep '^#' "$file" | sed 's/^#* //' | tr 'A-Z' 'a-z' | tr -cd 'a-z0-9 _\n-' | tr ' ' '-' | sed "s,^,$file#,"
+    anchors_of "$file" | sed "s,^,$file#,"
 done | sort >"$folder/anchors"
 grep -o '](#[^)]*)' "$spec" | sed "s,^](,$spec,; s,)$,," >"$folder/links"
 grep -o "]($verdicts#[^)]*)" "$spec" | sed 's,^](,,; s,)$,,' >>"$folder/links"
@@ -46,7 +51,7 @@ done >>"$folder/findings"
 verdict 'links' "$folder/findings"
 
 sed -n '/^## 17\. /,/^## 18\. /p' "$spec" | sed -n 's/^| \([a-z][^|]*\) | .*/\1/p' | grep -vx term >"$folder/terms"
-sed '/^## 17\. /,/^## 18\. /d' "$spec" | cat - "$verdicts" README.md >"$folder/books"
+sed '/^## 17\. /,/^## 18\. /d' "$spec" | cat - "$verdicts" "$reference" README.md >"$folder/books"
 tr ',' '\n' <"$folder/terms" | sed 's/^ *//' | while read -r term; do
     grep -qiwF -- "$term" "$folder/books" || echo "nothing uses the term $term"
 done >"$folder/findings"
@@ -54,6 +59,23 @@ for term in tap dump golden case companion reading plug-in place; do
     grep -q "^$term\b" "$folder/terms" || echo "no entry for $term"
 done >>"$folder/findings"
 verdict 'terms' "$folder/findings"
+
+# Each section 7.x of the guide ends with a link to the section of REFERENCE.md that has its number.
+sections() { sed -n 's/^##* \(7[.0-9]*\)\.* .*/\1/p' "$1" | sed 's/\.$//'; }
+sections "$verdicts" >"$folder/guide"
+sections "$reference" | diff "$folder/guide" - >"$folder/findings"
+sed -n 's/.*\[REFERENCE\.md, \(7[.0-9]*\)\](REFERENCE\.md#\([^)]*\)).*/\1 \2/p' "$verdicts" >"$folder/details"
+cut -d ' ' -f 1 "$folder/details" | diff "$folder/guide" - >>"$folder/findings"
+anchors_of "$reference" >"$folder/anchors"
+while read -r number anchor; do
+    grep -qx -- "$anchor" "$folder/anchors" || echo "$reference has no heading #$anchor"
+    case $anchor in "$(echo "$number" | tr -d .)"-*) ;; *) echo "$number links to #$anchor" ;; esac
+done <"$folder/details" >>"$folder/findings"
+[ -s "$folder/guide" ] || echo 'no sections' >>"$folder/findings"
+verdict 'guide and details' "$folder/findings"
+
+wc -w <"$verdicts" | awk '$1 > 9000 { print $1 " words, expected at most 9000" }' >"$folder/findings"
+verdict 'length of the guide' "$folder/findings"
 
 # Section 4, vision_boundary: the figure is the distance between two goldens.
 vision=golden/vision

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "io/mapped.h"
 #include "io/safetensors.h"
 
 struct m3_memory {
@@ -16,6 +17,8 @@ struct m3_safetensors {
     char *path;
     const unsigned char *bytes;     /* the whole file: length, JSON, data */
     uint64_t size, json_bytes;
+    char *opened;                   /* the path that opens it; `path` is for messages */
+    struct m3_mapped mapped;        /* in the list, unless it was made in memory or unpacked */
     json_t *json;                   /* owns the names and metadata strings */
     struct m3_tensor *tensors;      /* in the order of their data */
     struct m3_tensor **by_name;

@@ -1,10 +1,11 @@
 #include "model/files/batch.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "io/json.h"
 
 /* An integer tensor of the file. `values` NULL: the file has none. */
 struct integers {
@@ -256,7 +257,7 @@ char *m3_layout_json(const struct m3_layout *l)
     }
     json_t *object = json_pack("{s:o, s:o, s:I, s:I}", "lengths", lengths, "before", before, "slots",
                                (json_int_t)l->slots, "block", (json_int_t)l->block);
-    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    char *text = object ? m3_json_dump(object, JSON_COMPACT) : NULL;
     json_decref(object);
     return text;
 }
@@ -287,7 +288,7 @@ int m3_layout_of_dump(struct m3_layout *layout, const struct m3_safetensors *fil
     const char *text = m3_safetensors_metadata(file, "sequences");
     *layout = (struct m3_layout){ 0 };
     if (!text) return M3_OK;
-    json_t *object = json_loads(text, 0, NULL);
+    json_t *object = m3_json_of_text(text);
     const int bad = read_layout(layout, object);
     json_decref(object);
     if (bad)

@@ -41,7 +41,8 @@ static int hash_case(struct m3_case *c, const int64_t *ids, const int64_t *mask,
     return m3_sha256_end(hash, c->sha256) ? m3_fail(error, M3_INTERNAL, "SHA-256 of the case failed") : M3_OK;
 }
 
-/* Copies the ids; an id that does not fit int32_t becomes -1, which is in no vocabulary. mask [c->places] or NULL. */
+/* Copies the ids; one that does not fit becomes -1, which is in no vocabulary, and the first is kept. mask [c->places]
+ * or NULL. */
 static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions, const int64_t *mask, int64_t T,
                 struct m3_error *error)
 {
@@ -52,7 +53,9 @@ static int fill(struct m3_case *c, const int64_t *ids, const int64_t *positions,
     c->positions = malloc((size_t)T * sizeof *c->positions);
     if (!c->ids || !c->positions) return m3_fail_memory(error, "the case", (size_t)T * sizeof *c->positions);
     for (int64_t t = 0; t < T; t++) {
-        c->ids[t] = ids[t] < 0 || ids[t] > INT32_MAX ? -1 : (int32_t)ids[t];
+        const int fits = ids[t] >= 0 && ids[t] <= INT32_MAX;
+        if (!fits && !c->misfit) c->misfit = ids[t];
+        c->ids[t] = fits ? (int32_t)ids[t] : -1;
         c->positions[t] = positions ? positions[t] : t;
     }
     c->has_positions = positions != NULL;
@@ -385,8 +388,8 @@ int m3_case_check(const struct m3_case *c, const struct m3_config *config, int a
                        source, c->places, c->p0 + c->T, c->p0, c->T);
     for (int64_t t = 0; t < c->T; t++) {
         if (c->ids[t] < 0 || c->ids[t] >= config->V)
-            return m3_fail(error, status, "%s: token %" PRId64 ": got id %d, expected 0 to %" PRId64, source, t,
-                           c->ids[t], config->V - 1);
+            return m3_fail(error, status, "%s: token %" PRId64 ": got id %" PRId64 ", expected 0 to %" PRId64, source,
+                           t, c->ids[t] < 0 ? c->misfit : c->ids[t], config->V - 1);
         if (c->positions[t] < 0)
             return m3_fail(error, status, "%s: token %" PRId64 ": got position %" PRId64 ", expected none below 0",
                            source, t, c->positions[t]);

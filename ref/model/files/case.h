@@ -13,6 +13,7 @@
 struct m3_case {
     int64_t T;
     int32_t *ids;               /* [T] */
+    int64_t misfit;             /* the first id that is below 0 or beyond int32_t; 0: none */
     int64_t p0;                 /* places before token 0: 0 until m3_case_continue or m3_case_shift sets it */
     int64_t shift;              /* of those, places that hold no token and that no row sees (block_anchor=slot) */
     int64_t *positions;         /* [T]; only RoPE uses them */

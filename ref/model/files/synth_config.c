@@ -54,7 +54,7 @@ int m3_synth_config(char **changed, const char *text, size_t size, enum m3_synth
     int status = m3_json_parse(&root, text, size, path, error);
     if (status) return status;
     m3_json_set(root, "quantization_config", quantisation(dtype));
-    if (!m3_json_failed()) *changed = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    if (!m3_json_failed()) *changed = m3_json_dump(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(root);
     return *changed ? M3_OK : m3_fail_memory(error, path, size);
 }

@@ -13,7 +13,8 @@
  * side as lanes. A sum never depends on the tile: channels ascend in a logit, keys ascend in an output. */
 enum {
     FULL_LANES = 64,            /* heads times rows of a tile of attend_full, about */
-    FULL_BYTES = 4 << 20,       /* its logits, about: fewer rows at a time in long sequences */
+    FULL_BYTES = 4 << 20,       /* its logits, about: fewer rows at a time in long sequences, */
+    LEAST_LANES = 16,           /* but no fewer lanes than a vector has */
     FULL_KEYS = 256,            /* values at a time: they stay in a near cache while the tile's rows read them */
 };
 
@@ -67,6 +68,15 @@ static void finish_row(real *o, real *lse, const real *max, const double *sum, i
     }
 }
 
+/* The keys after a row's own place, which only later rows of the tile see: exp(-inf) adds 0 to a sum. */
+static void hide_later_keys(real *z, const unsigned char *seen, int64_t p, int64_t rows, int64_t heads)
+{
+    const int64_t keys = m3_seen_count(seen, p + rows), lanes = rows * heads;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = m3_seen_count(seen, p + r + 1); j < keys; j++)
+            for (int64_t h = 0; h < heads; h++) z[j * lanes + r * heads + h] = -(real)INFINITY;
+}
+
 static void full_tile(real *o, real *lse, const real *q, const real *k, const real *v, const struct m3_attend *d,
                       int64_t t0, int64_t rows, int64_t g, char *memory)
 {
@@ -78,14 +88,11 @@ static void full_tile(real *o, real *lse, const real *q, const real *k, const re
     transpose_queries(tile.q_t, q, d, t0, rows, g);
     for (int64_t j = 0, n, keys = 0; (n = m3_seen_run(d->seen, &j, p + rows, p + rows)) > 0; j += n, keys += n)
         kernels->gemm(tile.z + keys * lanes, lanes, k_g + j * stride, stride, 1, tile.q_t, lanes, n, lanes, d->D, 0);
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t keys = m3_seen_count(d->seen, p + r + 1);
-        if (keys > 0)
-            kernels->softmax(tile.z + r * heads, lanes, tile.max + r * heads, tile.sum + r * heads, keys, heads,
-                             (real)(1 / sqrt((double)d->D)));
-    }
+    int64_t keys = m3_seen_count(d->seen, p + rows);
+    hide_later_keys(tile.z, d->seen, p, rows, heads);
+    if (keys > 0) kernels->softmax(tile.z, lanes, tile.max, tile.sum, keys, lanes, (real)(1 / sqrt((double)d->D)));
 
-    int64_t keys = 0;
+    keys = 0;
     for (int64_t j = 0, n; (n = m3_seen_run(d->seen, &j, p + rows, FULL_KEYS)) > 0; j += n, keys += n) {
         for (int64_t r = 0; r < rows; r++) {
             int64_t visible = m3_min(n, p + r + 1 - j);
@@ -105,7 +112,9 @@ int m3_fast_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, c
                         const struct m3_attend *d)
 {
     int64_t heads = d->Q / d->G, keys = d->p0 + d->T;
-    int64_t rows = m3_max(1, m3_min(FULL_LANES / heads, FULL_BYTES / (keys * heads * (int64_t)sizeof(real))));
+    int64_t rows = m3_max((LEAST_LANES + heads - 1) / heads,
+                          m3_min(FULL_LANES / heads, FULL_BYTES / (keys * heads * (int64_t)sizeof(real))));
+    rows = m3_max(1, m3_min(rows, d->T));
     int64_t tiles = (d->T + rows - 1) / rows, bytes = tile_bytes(rows * heads, keys, d->D);
     int team = m3_team(ctx, d->T * d->Q * d->D * keys);
     size_t mark = m3_scratch_mark(ctx);

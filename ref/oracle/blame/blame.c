@@ -254,11 +254,11 @@ static int recompute(struct m3_recomputed *made, const struct m3_blaming *b, con
     const int refused = status == M3_WRONG;
     if (refused) {
         m3_recomputed_free(made);
-        const char *text = why.text ? why.text : "";
+        const char *lines = m3_error_lines(&why), *text = lines ? lines : "";
         snprintf(made->missing, sizeof made->missing, "inputs that its operator accepts: %.*s",
                  (int)strcspn(text, "\n"), text);
-    } else if (status && why.text) {
-        m3_fail(b->error, status, "%.*s", (int)strcspn(why.text, "\n"), why.text);
+    } else if (status) {
+        m3_fail_because(b->error, status, &why);
     }
     m3_error_free(&why);
     if (!status && made->ids && m3_tap_table[item->tap].kind == M3_KIND_COUNTS)

@@ -48,6 +48,7 @@ struct making {
     int made_count;
     int missing; /* the dump lacks what is read */
     struct m3_error why;
+    int failed; /* the status of what blame itself could not read or make; it has the message */
 };
 
 /* ---- which mistakes may show here */
@@ -251,6 +252,7 @@ static const void *given(struct making *k, const struct m3_blame_item *item, int
     int status = mine.data ? m3_blame_read(&values, m->b, item) : M3_INTERNAL;
     const int whole = !status && place_rows(&mine, &values);
     m3_blame_values_free(&values);
+    if (mine.data && status) k->failed = status;
     if (!whole) {
         free(mine.data);
         return lack(k);
@@ -404,11 +406,11 @@ static int norm_of_embedding(struct making *k, enum m3_tap tap, int64_t layer, i
     double *x = room(k, rows, 2 * H, sizeof *x), *y = room(k, rows, H, sizeof *y);
     int status = x && y ? module_input(k, x, x + rows * H, layer, first, rows) : M3_INTERNAL;
     if (!keep(k, tap, layer, first, rows, H, y)) status = M3_WRONG;
-    /* clang-format off */
-    const struct m3_tap_request r = { .how = &k->request, .tap = tap, .layer = layer, .rows = rows, .in = { x },
-                                      .y = y };
-    /* clang-format on */
     if (!status) {
+        /* clang-format off */
+        const struct m3_tap_request r = { .how = &k->request, .tap = tap, .layer = layer, .rows = rows, .in = { x },
+                                          .y = y };
+        /* clang-format on */
         announce(k, tap - 1, layer);
         status = m3_engine_f64()->tap(k->setting.model, &r, &k->why);
     }
@@ -508,6 +510,7 @@ static const void *other_tap(struct making *k, struct m3_mistaken_tap *right, co
     if (!status && other->first == m->first && other->rows >= m->rows)
         status = m3_mistaken_make(right, &applies, other, NULL);
     m3_mistaken_free(other);
+    if (status == M3_INTERNAL) k->failed = status;
     return status || !applies ? lack(k) : right->ids ? (const void *)right->ids : (const void *)right->y;
 }
 
@@ -585,6 +588,10 @@ int m3_mistaken_make(struct m3_mistaken_tap *out, int *applies, struct m3_mistak
     forget(k.made, &k.made_count);
     m3_mistake_remove(k.run);
     *applies = !status;
+    /* Without memory nothing is known about the mistake; another failure means that it does not apply. */
+    const int no_memory = status && k.why.status == M3_INTERNAL;
+    if (status && !k.failed && no_memory) k.failed = m3_fail_because(m->b->error, M3_INTERNAL, &k.why);
+    else if (status == M3_INTERNAL && !k.failed) k.failed = m3_fail_memory(m->b->error, m->item->name, 0);
     m3_error_free(&k.why);
-    return status == M3_INTERNAL ? m3_fail_memory(m->b->error, m->item->name, 0) : M3_OK;
+    return k.failed;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_stream.h"
 #include "oracle/blame/private/blame.h"
 #include "oracle/judge/rows/rows.h"
 #include "oracle/judge/tolerance.h"
@@ -23,12 +24,11 @@ static int is_open(const struct m3_blamed *tap)
 static int64_t find_open(char **names, unsigned char *open, const struct m3_blame *result, const struct m3_blaming *b)
 {
     struct m3_coarse_table coarse;
-    size_t length;
+    struct m3_memory_stream memory;
     int64_t count = 0;
-    FILE *out = open_memstream(names, &length);
-    if (!out) return -1;
+    FILE *out = m3_memory_open(&memory);
     m3_coarse_begin(&coarse, b->setting->profile);
-    for (int64_t i = 0; i < b->count; i++) {
+    for (int64_t i = 0; out && i < b->count; i++) {
         const struct m3_blame_item *item = &b->items[i];
         const struct m3_coarseness at = m3_coarse_of(&coarse, item->name, item->tap, item->layer);
         if (!item->blamed || !item->dumped || !is_open(item->blamed)) continue;
@@ -36,8 +36,8 @@ static int64_t find_open(char **names, unsigned char *open, const struct m3_blam
         fprintf(out, "%s%s", count++ ? "," : "", item->name);
         open[item->blamed - result->taps] = 1;
     }
-    const int failed = ferror(out);
-    return fclose(out) != 0 || failed ? -1 : count;
+    *names = m3_memory_close(&memory);
+    return *names ? count : -1;
 }
 
 static void take(struct m3_blamed *tap, const struct m3_row_verdict *rows)

@@ -92,9 +92,9 @@ void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
     if (check->blame.culprit) {
         say_wrong(&w, check, plan);
     } else if (check->verdict == M3_VERDICT_PASS) {
-        m3_text_add(&w,
-                    "Nothing is wrong in %s: its tensors (%" PRId64 ") agree with MiniMax-M3 up to the rounding of %s.",
-                    plan->candidate_name, check->judged, plan->profile);
+        m3_text_add(
+            &w, "Nothing is wrong in %s: its tensors (%" PRId64 ") agree with the reference up to the rounding of %s.",
+            plan->candidate_name, check->judged, plan->profile);
     } else {
         m3_text_add(&w,
                     "Nothing wrong was found in %s, but only %" PRId64 " of its %" PRId64 " tensors could be judged",

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "io/open.h"
 #include "oracle/batch/join.h"
 #include "oracle/batch/several.h"
 #include "oracle/check/blame_honest.h"
@@ -16,8 +16,9 @@ static int open_kept(struct m3_safetensors **kept, struct m3_parts *parts, const
                      const struct m3_batch *batch, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_layout layout = { 0 };
-    if (!plan->truth || access(plan->truth, F_OK) != 0) return M3_OK;
-    int status = m3_safetensors_open(kept, plan->truth, error);
+    int exists = 0, status = plan->truth ? m3_look_for(&exists, plan->truth, error) : M3_OK;
+    if (status || !exists) return status;
+    status = m3_safetensors_open(kept, plan->truth, error);
     const char *command = status ? NULL : m3_safetensors_metadata(*kept, "command");
     if (!status && (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0))
         status = m3_fail(error, M3_BAD_INPUT, "%s: this is not a truth that m3ref check wrote, and is not replaced",

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/sha256.h"
+#include "io/open.h"
 #include "io/temporary.h"
 #include "model/files/dump.h"
 #include "model/files/origin.h"
@@ -137,8 +137,10 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
     *truth = (struct m3_truth){ 0 };
     int status = command_of(command, given, error);
     if (!status && !path) status = make_nameless(truth, plan, error);
+    int exists = 0;
+    if (!status && path) status = m3_look_for(&exists, path, error);
     if (status || !path) return status;
-    if (access(path, F_OK) == 0) {
+    if (exists) {
         status = m3_safetensors_open(&truth->file, path, error);
         if (!status) status = m3_truth_fits(&truth->reused, truth->file, plan, error);
         if (status || truth->reused) return status;

@@ -376,7 +376,8 @@ void m3_choice_by_margin(double *x, unsigned char *forced, double margin, const 
 {
     int differ = 0;
     for (int64_t i = 0; i < width; i++) marks[want[i]] |= 1;
-    for (int64_t i = 0; i < width; i++) marks[got[i]] |= 2;
+    for (int64_t i = 0; i < width; i++)
+        if (got[i] >= 0 && got[i] < ids) marks[got[i]] |= 2;        /* the candidate's may be any numbers */
     for (int64_t e = 0; e < ids; e++) differ |= marks[e] == 1 || marks[e] == 2;
     for (int64_t e = 0; e < ids; e++) {
         x[e] = moved[e] + (marks[e] & 1 ? margin : 0);

@@ -218,7 +218,8 @@ static int has_other_count(const struct m3_tensor *want, const struct m3_tensor 
     const int last = want->rank - 1;
     for (int i = 1; i < last; i++)
         if (want->shape[i] != got->shape[i]) return 0;
-    return got->rank == want->rank && want->shape[last] != got->shape[last] && m3_most_ids(want) != m3_most_ids(got);
+    if (got->rank != want->rank || want->shape[last] == 0) return 0;
+    return want->shape[last] != got->shape[last] && m3_most_ids(want) != m3_most_ids(got);
 }
 
 /* Such sets are all wrong, and the cause of what differs after them. */

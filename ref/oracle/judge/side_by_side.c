@@ -13,8 +13,12 @@ int m3_side_by_side_room(struct m3_side_by_side *s, int64_t elements, int64_t ro
     *s = (struct m3_side_by_side){ .owned = calloc(n, 7 * sizeof *s->owned) };
     s->got = s->owned;
     if (rows > 0) s->numbers = malloc((size_t)rows * sizeof *s->numbers);
-    if (s->owned == NULL || (rows > 0 && s->numbers == NULL))
+    if (s->owned == NULL || (rows > 0 && s->numbers == NULL)) {
+        free(s->owned);
+        free(s->numbers);
+        *s = (struct m3_side_by_side){ 0 };
         return m3_fail_memory(error, tap, n * 7 * sizeof *s->owned);
+    }
     double **parts[] = { &s->want, &s->bound, &s->walk, &s->suspect, &s->error, &s->variance };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) *parts[i] = s->got + (i + 1) * n;
     return M3_OK;

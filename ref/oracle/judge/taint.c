@@ -1,5 +1,6 @@
 #include "oracle/judge/taint.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 
 struct entry {
@@ -7,11 +8,15 @@ struct entry {
     int64_t least_row;          /* smallest row of this flip and all before it */
 };
 
+struct slot {
+    int64_t row, layer;         /* row -1: empty */
+};
+
 struct m3_taint {
     struct entry *entries;      /* in the order of layer, kind (blocks first), row, group */
     int64_t count, room, last_layer;
-    int64_t *earliest;          /* [rows] first layer in which the row has a flip; INT64_MAX: none */
-    int64_t rows;
+    struct slot *slots;         /* [capacity], a power of two; by row, the first layer in which it has a flip */
+    int64_t rows, capacity;     /* rows with a flip; a row may have any number, so they are hashed */
 };
 
 struct m3_taint *m3_taint_new(int64_t last_layer)
@@ -25,11 +30,42 @@ void m3_taint_free(struct m3_taint *taint)
 {
     if (taint == NULL) return;
     free(taint->entries);
-    free(taint->earliest);
+    free(taint->slots);
     free(taint);
 }
 
-static int grow(struct m3_taint *taint, int64_t row, struct m3_error *error)
+/* The slot of a row, or the empty one where it belongs. */
+static struct slot *slot_of(struct slot *slots, int64_t capacity, int64_t row)
+{
+    const uint64_t hash = (uint64_t)row * UINT64_C(0x9E3779B97F4A7C15);
+    int64_t at = (int64_t)((hash ^ hash >> 32) & (uint64_t)(capacity - 1));
+    while (slots[at].row >= 0 && slots[at].row != row) at = (at + 1) & (capacity - 1);
+    return &slots[at];
+}
+
+static int64_t earliest(const struct m3_taint *taint, int64_t row)
+{
+    const struct slot *slot = taint->capacity > 0 && row >= 0 ? slot_of(taint->slots, taint->capacity, row) : NULL;
+    return slot != NULL && slot->row == row ? slot->layer : INT64_MAX;
+}
+
+/* Half of the slots stay empty. */
+static int grow_slots(struct m3_taint *taint, struct m3_error *error)
+{
+    if (2 * taint->rows < taint->capacity) return M3_OK;
+    const int64_t capacity = taint->capacity > 0 ? 2 * taint->capacity : 64;
+    struct slot *slots = malloc((size_t)capacity * sizeof *slots);
+    if (slots == NULL) return m3_fail_memory(error, "rows of flips", (size_t)capacity * sizeof *slots);
+    for (int64_t i = 0; i < capacity; i++) slots[i].row = -1;
+    for (int64_t i = 0; i < taint->capacity; i++)
+        if (taint->slots[i].row >= 0) *slot_of(slots, capacity, taint->slots[i].row) = taint->slots[i];
+    free(taint->slots);
+    taint->slots = slots;
+    taint->capacity = capacity;
+    return M3_OK;
+}
+
+static int grow(struct m3_taint *taint, struct m3_error *error)
 {
     if (taint->count == taint->room) {
         int64_t room = 2 * taint->room + 64;
@@ -38,25 +74,20 @@ static int grow(struct m3_taint *taint, int64_t row, struct m3_error *error)
         taint->entries = entries;
         taint->room = room;
     }
-    if (row < taint->rows) return M3_OK;
-    int64_t rows = row + row / 2 + 64;
-    int64_t *earliest = realloc(taint->earliest, (size_t)rows * sizeof *earliest);
-    if (earliest == NULL) return m3_fail_memory(error, "rows of flips", (size_t)rows * sizeof *earliest);
-    for (int64_t i = taint->rows; i < rows; i++) earliest[i] = INT64_MAX;
-    taint->earliest = earliest;
-    taint->rows = rows;
-    return M3_OK;
+    return grow_slots(taint, error);
 }
 
 int m3_taint_add(struct m3_taint *taint, int64_t layer, int64_t row, int64_t group, struct m3_error *error)
 {
-    int status = grow(taint, row, error);
+    int status = grow(taint, error);
     if (status != M3_OK) return status;
     struct entry *entry = &taint->entries[taint->count];
     *entry = (struct entry){ .flip = { .layer = layer, .row = row, .group = group }, .least_row = row };
     if (taint->count > 0 && entry[-1].least_row < row) entry->least_row = entry[-1].least_row;
     taint->count++;
-    if (layer < taint->earliest[row]) taint->earliest[row] = layer;
+    struct slot *slot = slot_of(taint->slots, taint->capacity, row);
+    if (slot->row < 0) *slot = (struct slot){ row, layer }, taint->rows++;
+    else if (layer < slot->layer) slot->layer = layer;
     return M3_OK;
 }
 
@@ -111,7 +142,7 @@ enum m3_tainted m3_taint_of(const struct m3_taint *taint, enum m3_tap tap, int64
 {
     if (m3_taint_is_empty(taint) || tap <= M3_TAP_FUSED || tap == M3_TAP_MTP_EMBED_NORM) return M3_TAINT_NONE;
     if (tap == M3_TAP_FINAL_NORM || tap == M3_TAP_LOGITS) layer = taint->last_layer;    /* as if they ended it */
-    int64_t first = row < taint->rows ? taint->earliest[row] : INT64_MAX;
+    int64_t first = earliest(taint, row);
     if (first < layer) return M3_TAINT_OTHER;
     if (first == layer && (by_blocks(taint, tap, layer, row, group) || by_experts(taint, tap, layer, row)))
         return M3_TAINT_OTHER;
@@ -122,5 +153,5 @@ enum m3_tainted m3_taint_of(const struct m3_taint *taint, enum m3_tap tap, int64
 int m3_taint_is_partial(const struct m3_taint *taint, enum m3_tap tap, int64_t layer, int64_t row)
 {
     if (m3_taint_is_empty(taint) || (tap != M3_TAP_ATTN && tap != M3_TAP_ATTN_LSE)) return 0;
-    return row < taint->rows && taint->earliest[row] == layer && find(taint, layer, 0, row) != NULL;
+    return earliest(taint, row) == layer && find(taint, layer, 0, row) != NULL;
 }

@@ -249,6 +249,7 @@ static void put_places(char *whole, const struct combining *c, const struct whol
         const struct place *p = &c->places[r];
         const struct m3_tensor *t = w->parts[p->part];
         const size_t width = t->bytes / (size_t)t->shape[0];
+        if (width == 0) return;         /* no part has data */
         memcpy(whole + (size_t)r * width, (const char *)t->data + (size_t)p->at * width, width);
     }
 }
@@ -259,6 +260,7 @@ static void put_zigzag(char *whole, const struct combining *c, const struct whol
     for (int64_t k = 0; k < c->count; k++) {
         const struct m3_tensor *t = w->parts[k];
         const size_t half = t->bytes / 2;
+        if (half == 0) return;
         memcpy(whole + (size_t)k * half, t->data, half);
         memcpy(whole + (size_t)(2 * c->count - 1 - k) * half, (const char *)t->data + half, half);
     }

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/minmax.h"
+#include "io/open.h"
 #include "oracle/map/private/map.h"
 
 struct listed {
@@ -75,9 +75,13 @@ static int add_file(struct opening *o, const char *name)
 static int list_files(struct opening *o)
 {
     DIR *folder = opendir(o->given->path);
-    int status = folder ? M3_OK : m3_fail(o->error, M3_IO, "%s: %s", o->given->path, strerror(errno));
-    for (struct dirent *entry; !status && (entry = readdir(folder));)
+    int status = folder ? M3_OK : m3_fail(o->error, m3_status_of(errno), "%s: %s", o->given->path, strerror(errno));
+    struct dirent *entry = NULL;
+    if (!status) status = m3_next_entry(&entry, folder, o->given->path, o->error);
+    while (!status && entry) {
         if (is_dump_name(entry->d_name)) status = add_file(o, entry->d_name);
+        if (!status) status = m3_next_entry(&entry, folder, o->given->path, o->error);
+    }
     if (folder) closedir(folder);
     if (!status && o->count == 0)
         status = m3_fail(o->error, M3_ABSENT, "%s: got no .safetensors file, expected one for each %s", o->given->path,
@@ -187,10 +191,20 @@ static int stack_sequences(struct m3_safetensors **out, struct opening *o)
     return status;
 }
 
+/* The rows of one conversion: of the only sequence, of a padded one, or of all, one after another. */
+static int64_t rows_of(const struct m3_layout *l)
+{
+    int64_t rows = 0;
+    if (l->count != 1 && l->slots > 0) return l->slots;
+    for (int64_t b = 0; b < l->count; b++) rows += l->lengths[b];
+    return rows;
+}
+
 /* Letters that are divided among the ranks; at least one head is on each. */
 static void size_letters(struct opening *o)
 {
     o->whole = *o->given->sizes;
+    if (o->given->layout) o->whole.of['T'] = rows_of(o->given->layout);
     o->whole.of['B'] = o->given->layout ? o->given->layout->count : 1;
     o->whole.of['r'] = o->map->files == M3_FILES_RANKS ? o->count : 1;
     o->local = o->whole;
@@ -227,16 +241,17 @@ int m3_map_open_files(struct m3_safetensors **candidate, const struct m3_map_fil
                       struct m3_error *error)
 {
     struct opening o = { .given = files, .notes = notes, .error = error };
-    struct stat info;
-    const int is_folder = stat(files->path, &info) == 0 && S_ISDIR(info.st_mode);
+    int is_folder;
     *candidate = NULL;
+    int status = m3_look_for_folder(&is_folder, files->path, error);
+    if (status) return status;
     if (!files->map && is_folder)
         return m3_fail(error, M3_USAGE,
                        "%s: got a folder without --map, expected a file, or a map that says how the "
                        "files of the folder fit together",
                        files->path);
     if (!files->map) return m3_safetensors_open(candidate, files->path, error);
-    const int status = open_mapped(candidate, &o, is_folder);
+    status = open_mapped(candidate, &o, is_folder);
     close_all(o.open, o.count);
     for (int64_t i = 0; i < o.count; i++) free(o.files[i].path);
     free(o.files);

@@ -43,12 +43,14 @@ static void learn(struct m3_map_sizes *sizes, char letter, int64_t size)
 struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
 {
     struct m3_map_sizes sizes = { { 0 } };
+    const int has_some_rows = m3_safetensors_find(dump, "rows") != NULL;
     for (int64_t i = 0; i < m3_safetensors_count(dump); i++) {
         const struct m3_tensor *tensor = m3_safetensors_at(dump, i);
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(tensor->name, &tap, &layer) != 0) continue;
         const char *shape = m3_tap_table[tap].shape;
+        if (shape[0] == 'T' && tensor->rank > 0 && !has_some_rows) learn(&sizes, 'T', tensor->shape[0]);
         for (int d = 1; d < tensor->rank && (size_t)d < strlen(shape); d++)
             if (isupper((unsigned char)shape[d]) && shape[d] != 'B') learn(&sizes, shape[d], tensor->shape[d]);
     }
@@ -171,12 +173,13 @@ static int plan(int *good, struct work *w, struct job *job)
     int status = make(&result, w, job, needs_data(job->recipe));
     if (!status && result.rank >= 0 && !w->is_part) status = check_shape(w, job, &result);
     *good = !status && result.rank >= 0;
-    if (!*good) return status;
-    job->rank = result.rank;
-    job->dtype = result.dtype;
-    memcpy(job->shape, result.shape, sizeof job->shape);
+    if (*good) {
+        job->rank = result.rank;
+        job->dtype = result.dtype;
+        memcpy(job->shape, result.shape, sizeof job->shape);
+    }
     m3_array_free(&result);
-    return M3_OK;
+    return status;
 }
 
 /* ---- which taps can be converted */

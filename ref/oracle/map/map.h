@@ -20,7 +20,7 @@ struct m3_map;
 int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error);
 void m3_map_close(struct m3_map *map);                              /* NULL is fine */
 
-/* The sizes of the letters of SPEC 1, as far as known; 0: unknown. B: sequences; r: ranks. */
+/* The sizes of the letters of SPEC 1, as far as known; 0: unknown. T: rows of the call; B: sequences; r: ranks. */
 struct m3_map_sizes {
     int64_t of[128];
 };

@@ -20,7 +20,7 @@ static const struct { const char *name; enum m3_map_step_kind kind; } step_names
     { "repeat", M3_STEP_REPEAT },
     { "join", M3_STEP_JOIN }, { "sum", M3_STEP_SUM },           { "times", M3_STEP_TIMES },
     { "plus", M3_STEP_PLUS }, { "ids", M3_STEP_IDS },           { "blocks", M3_STEP_BLOCKS },
-    { "scores", M3_STEP_SCORES },
+    { "scores", M3_STEP_SCORES }, { "scatter", M3_STEP_SCATTER },
 };
 /* clang-format on */
 
@@ -33,7 +33,7 @@ static int refuse(const struct reading *r, const char *field, const char *got, c
 /* Reports a wrong value, shown as JSON text. */
 static int refuse_value(const struct reading *r, const char *field, const json_t *value, const char *expected)
 {
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = value ? m3_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     if (text && strlen(text) > 60) strcpy(text + 57, "...");
     int status = refuse(r, field, text ? text : "nothing", expected);
     free(text);
@@ -208,6 +208,10 @@ static int read_step(const struct reading *r, struct m3_map_step *step, const js
     case M3_STEP_PLUS:
         step->number = json_number_value(value);
         return json_is_number(value) ? M3_OK : refuse_value(r, name, value, "a number");
+    case M3_STEP_SCATTER:
+        if (!is_size(value)) return refuse_value(r, name, value, "a size such as \"T\"");
+        step->sizes[0] = json_string_value(value);
+        return M3_OK;
     case M3_STEP_SUM:
     case M3_STEP_IDS:
     case M3_STEP_SCORES:
@@ -239,6 +243,9 @@ static int read_sources(const struct reading *r, struct m3_map_recipe *recipe, c
         const json_t *name = json_is_array(from) ? json_array_get(from, i) : from;
         if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) >= M3_MAP_NAME - 40)
             return refuse_value(r, "from", name, "the name of a tensor");
+        if (!m3_map_is_pattern(json_string_value(name)))
+            return refuse_value(r, "from", name,
+                                "numbers in names as {l}, {v}, {m} or {i}, perhaps with + or - and digits");
         recipe->sources[recipe->source_count++] = json_string_value(name);
     }
     return M3_OK;

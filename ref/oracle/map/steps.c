@@ -9,7 +9,12 @@
 
 #include "oracle/map/private/map.h"
 
-__attribute__((format(printf, 2, 3))) static int trouble_is(struct m3_map_trouble *trouble, const char *format, ...)
+enum {
+    MOST_COPIES = 1024,             /* of a head, for each of its queries */
+    MOST_PICKED = 1 << 24,          /* places of an axis */
+};
+
+int m3_map_trouble_is(struct m3_map_trouble *trouble, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -18,15 +23,17 @@ __attribute__((format(printf, 2, 3))) static int trouble_is(struct m3_map_troubl
     return M3_NOT_COMPARABLE;
 }
 
+/* A tensor without elements has data too: an array without data is one of which only the shape is known. */
 struct m3_array m3_array_of(const struct m3_tensor *tensor, int with_data)
 {
+    static const unsigned char nothing[1];
     struct m3_array array = { .dtype = tensor->dtype, .rank = tensor->rank };
     int64_t stride = 1;
     for (int i = tensor->rank; i-- > 0; stride *= array.shape[i]) {
         array.shape[i] = tensor->shape[i];
         array.stride[i] = stride;
     }
-    if (with_data) array.data = tensor->data;
+    if (with_data) array.data = tensor->count > 0 ? tensor->data : nothing;
     return array;
 }
 
@@ -51,6 +58,16 @@ const char *m3_array_text(char *text, size_t size, const struct m3_array *array)
     if (used >= 0 && (size_t)used < size)
         snprintf(text + used, size - (size_t)used, "] %s", m3_dtype_name(array->dtype));
     return text;
+}
+
+/* Do the sizes, those of 0 left out, give a number of bytes in any dtype? Steps that make larger arrays ask first. */
+static int has_room(const struct m3_array *array, struct m3_map_trouble *trouble)
+{
+    int64_t bytes = sizeof(double);
+    for (int i = 0; i < array->rank; i++)
+        if (array->shape[i] > 0 && __builtin_mul_overflow(bytes, array->shape[i], &bytes))
+            return m3_map_trouble_is(trouble, "the number of elements overflows");
+    return M3_OK;
 }
 
 /* Goes through the elements in row-major order. */
@@ -132,9 +149,12 @@ static int widen(struct m3_array *array)
     return M3_OK;
 }
 
-static int is_integer(enum m3_dtype dtype) { return dtype == M3_I64 || dtype == M3_I32 || dtype == M3_U8; }
+int m3_array_is_integer(const struct m3_array *array)
+{
+    return array->dtype == M3_I64 || array->dtype == M3_I32 || array->dtype == M3_U8;
+}
 
-static int64_t integer_at(const struct m3_array *array, int64_t at)
+int64_t m3_array_integer(const struct m3_array *array, int64_t at)
 {
     if (array->dtype != M3_I64) return (int64_t)m3_decode(array->dtype, array->data, at);
     int64_t value;
@@ -148,12 +168,13 @@ static int need(int64_t *size, const char *text, const struct m3_map_sizes *size
     *size = m3_map_size(text, sizes);
     if (*size >= 0) return M3_OK;
     trouble->unknown_size = *size == M3_MAP_SIZE_UNKNOWN;
-    return trouble_is(trouble, trouble->unknown_size ? "the size %s is not known" : "%s is no whole number", text);
+    return m3_map_trouble_is(trouble, trouble->unknown_size ? "the size %s is not known" : "%s is no whole number",
+                             text);
 }
 
 static int has_axis(const struct m3_array *a, int axis, struct m3_map_trouble *trouble)
 {
-    return axis < a->rank ? M3_OK : trouble_is(trouble, "got %d axes, expected axis %d", a->rank, axis);
+    return axis < a->rank ? M3_OK : m3_map_trouble_is(trouble, "got %d axes, expected axis %d", a->rank, axis);
 }
 
 static int drop(struct m3_array *a, int axis, struct m3_map_trouble *trouble)
@@ -161,7 +182,7 @@ static int drop(struct m3_array *a, int axis, struct m3_map_trouble *trouble)
     int status = has_axis(a, axis, trouble);
     if (status) return status;
     if (a->shape[axis] != 1)
-        return trouble_is(trouble, "axis %d: got %" PRId64 ", expected 1, to be dropped", axis, a->shape[axis]);
+        return m3_map_trouble_is(trouble, "axis %d: got %" PRId64 ", expected 1, to be dropped", axis, a->shape[axis]);
     a->rank--;
     for (int i = axis; i < a->rank; i++) {
         a->shape[i] = a->shape[i + 1];
@@ -173,22 +194,26 @@ static int drop(struct m3_array *a, int axis, struct m3_map_trouble *trouble)
 static int reshape(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
                    struct m3_map_trouble *trouble)
 {
-    int64_t shape[M3_MAX_RANK], product = 1, count = m3_array_count(a);
+    int64_t shape[M3_MAX_RANK] = { 0 }, product = 1, count = m3_array_count(a);
     int rest = -1;
     for (int i = 0; i < step->count; i++) {
         if (step->sizes[i][0] == '*') {
             rest = i;
             continue;
         }
-        int status = need(&shape[i], step->sizes[i], sizes, trouble);
-        if (status) return status;
+        const int known = need(&shape[i], step->sizes[i], sizes, trouble);
+        if (known) return known;
         if (__builtin_mul_overflow(product, shape[i], &product)) product = -1;
     }
     int fits = rest < 0 ? product == count : product > 0 && count % product == 0;
     if (!fits)
-        return trouble_is(trouble, "got %" PRId64 " elements, expected %s%" PRId64, count,
-                          rest < 0 ? "" : "a multiple of ", product);
+        return m3_map_trouble_is(trouble, "got %" PRId64 " elements, expected %s%" PRId64, count,
+                                 rest < 0 ? "" : "a multiple of ", product);
     if (rest >= 0) shape[rest] = count / product;
+    struct m3_array made = { .rank = step->count };
+    memcpy(made.shape, shape, sizeof shape);
+    int status = has_room(&made, trouble);
+    if (status) return status;
     if (m3_array_pack(a)) return M3_INTERNAL;
     a->rank = step->count;
     memcpy(a->shape, shape, sizeof shape);
@@ -209,13 +234,13 @@ static int only(const struct m3_array *a, const struct m3_map_step *step, const 
         same = a->shape[i] == size;
     }
     trouble->not_meant = !same;
-    return same ? M3_OK : trouble_is(trouble, "another shape");
+    return same ? M3_OK : m3_map_trouble_is(trouble, "another shape");
 }
 
 static int permute(struct m3_array *a, const struct m3_map_step *step, struct m3_map_trouble *trouble)
 {
     struct m3_array old = *a;
-    if (a->rank != step->count) return trouble_is(trouble, "got %d axes, expected %d", a->rank, step->count);
+    if (a->rank != step->count) return m3_map_trouble_is(trouble, "got %d axes, expected %d", a->rank, step->count);
     for (int i = 0; i < a->rank; i++) {
         a->shape[i] = old.shape[step->axes[i]];
         a->stride[i] = old.stride[step->axes[i]];
@@ -241,8 +266,9 @@ static int slice(struct m3_array *a, const struct m3_map_step *step, const struc
     int64_t length = a->shape[step->axis];
     if (!step->to) to = length;
     if (from > to || to > length || every < 1)
-        return trouble_is(trouble, "axis %d: got %" PRId64 ", expected room for %" PRId64 " to %" PRId64, step->axis,
-                          length, from, to);
+        return m3_map_trouble_is(trouble, "axis %d: got %" PRId64 ", expected room for %" PRId64 " to %" PRId64,
+                                 step->axis, length, from, to);
+    if (every > length) every = length > 0 ? length : 1;
     move_to(a, from * a->stride[step->axis]);
     a->shape[step->axis] = (to - from + every - 1) / every;
     a->stride[step->axis] *= every;
@@ -257,10 +283,12 @@ static int pick(struct m3_array *a, const struct m3_map_step *step, struct m3_ma
     int64_t length = a->shape[step->axis];
     for (int i = 0; i < step->count; i++)
         if (step->order[i] >= length)
-            return trouble_is(trouble, "axis %d: got %" PRId64 ", expected more than %" PRId64, step->axis, length,
-                              step->order[i]);
+            return m3_map_trouble_is(trouble, "axis %d: got %" PRId64 ", expected more than %" PRId64, step->axis,
+                                     length, step->order[i]);
     struct m3_array picked = *a;
     picked.shape[step->axis] = step->count;
+    status = has_room(&picked, trouble);
+    if (status) return status;
     if (!a->data) {
         *a = picked;
         return M3_OK;
@@ -288,15 +316,16 @@ static int unrepeat(struct m3_array *a, const struct m3_map_step *step, const st
     if (!status) status = need(&times, step->every, sizes, trouble);
     if (status) return status;
     if (times < 1 || a->shape[step->axis] % times)
-        return trouble_is(trouble, "axis %d: got %" PRId64 ", expected a multiple of %" PRId64, step->axis,
-                          a->shape[step->axis], times);
+        return m3_map_trouble_is(trouble, "axis %d: got %" PRId64 ", expected a multiple of %" PRId64, step->axis,
+                                 a->shape[step->axis], times);
+    if (a->shape[step->axis] == 0) return M3_OK;
     size_t size = m3_dtype_bytes(a->dtype);
     struct m3_array whole = *a;
     for (struct walk w = walk_begin(&whole); a->data && w.left > 0; walk_next(&w)) {
         int64_t copy = w.index[step->axis] % times, first = w.at - copy * a->stride[step->axis];
         if (memcmp(a->data + w.at * (int64_t)size, a->data + first * (int64_t)size, size) != 0)
-            return trouble_is(trouble, "axis %d: %" PRId64 " differs from %" PRId64 ", expected copies", step->axis,
-                              w.index[step->axis], w.index[step->axis] - copy);
+            return m3_map_trouble_is(trouble, "axis %d: %" PRId64 " differs from %" PRId64 ", expected copies",
+                                     step->axis, w.index[step->axis], w.index[step->axis] - copy);
     }
     a->shape[step->axis] /= times;
     a->stride[step->axis] *= times;
@@ -311,8 +340,10 @@ static int repeat(struct m3_array *a, const struct m3_map_step *step, const stru
     int status = has_axis(a, step->axis, trouble);
     if (!status) status = need(&times, step->every, sizes, trouble);
     if (status) return status;
-    if (times < 1 || __builtin_mul_overflow(a->shape[step->axis], times, &count) || count > INT32_MAX)
-        return trouble_is(trouble, "axis %d: got %" PRId64 " copies of each, expected some", step->axis, times);
+    if (times < 1 || times > MOST_COPIES || __builtin_mul_overflow(a->shape[step->axis], times, &count) ||
+        count > MOST_PICKED)
+        return m3_map_trouble_is(trouble, "axis %d: got %" PRId64 " copies of each, expected 1 to %d", step->axis,
+                                 times, MOST_COPIES);
     struct m3_map_step order = { .kind = M3_STEP_PICK, .axis = step->axis, .count = (int)count };
     order.order = malloc((size_t)count * sizeof *order.order + 1);
     if (!order.order) return M3_INTERNAL;
@@ -333,11 +364,14 @@ static int join(struct m3_array *arrays, int *count, int axis, struct m3_map_tro
         for (int i = 0; same && i < whole.rank; i++) same = i == axis || arrays[k].shape[i] == whole.shape[i];
         char got[160], want[160];
         if (!same)
-            return trouble_is(trouble, "got %s beside %s, expected equal shapes except axis %d",
-                              m3_array_text(got, sizeof got, &arrays[k]), m3_array_text(want, sizeof want, &arrays[0]),
-                              axis);
-        whole.shape[axis] += arrays[k].shape[axis];
+            return m3_map_trouble_is(trouble, "got %s beside %s, expected equal shapes except axis %d",
+                                     m3_array_text(got, sizeof got, &arrays[k]),
+                                     m3_array_text(want, sizeof want, &arrays[0]), axis);
+        if (__builtin_add_overflow(whole.shape[axis], arrays[k].shape[axis], &whole.shape[axis]))
+            return m3_map_trouble_is(trouble, "the number of elements overflows");
     }
+    status = has_room(&whole, trouble);
+    if (status) return status;
     close_gaps(&whole);
     size_t size = m3_dtype_bytes(whole.dtype);
     unsigned char *bytes = NULL;
@@ -364,11 +398,12 @@ static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *troub
 {
     for (int k = 0; k < *count; k++) {
         char got[160], want[160];
-        int same = arrays[k].rank == arrays[0].rank && !is_integer(arrays[k].dtype);
+        int same = arrays[k].rank == arrays[0].rank && !m3_array_is_integer(&arrays[k]);
         for (int i = 0; same && i < arrays[0].rank; i++) same = arrays[k].shape[i] == arrays[0].shape[i];
         if (!same)
-            return trouble_is(trouble, "got %s beside %s, expected numbers of equal shapes",
-                              m3_array_text(got, sizeof got, &arrays[k]), m3_array_text(want, sizeof want, &arrays[0]));
+            return m3_map_trouble_is(trouble, "got %s beside %s, expected numbers of equal shapes",
+                                     m3_array_text(got, sizeof got, &arrays[k]),
+                                     m3_array_text(want, sizeof want, &arrays[0]));
     }
     for (int k = 0; k < *count; k++)
         if (widen(&arrays[k])) return M3_INTERNAL;
@@ -385,7 +420,8 @@ static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *troub
 
 static int calculate(struct m3_array *a, const struct m3_map_step *step, struct m3_map_trouble *trouble)
 {
-    if (is_integer(a->dtype)) return trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
+    if (m3_array_is_integer(a))
+        return m3_map_trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
     if (widen(a)) return M3_INTERNAL;
     double *values = a->owned;
     int64_t elements = m3_array_count(a);
@@ -397,7 +433,8 @@ static int calculate(struct m3_array *a, const struct m3_map_step *step, struct 
 /* Converts any integers to I32. */
 static int to_ids(struct m3_array *a, struct m3_map_trouble *trouble)
 {
-    if (!is_integer(a->dtype)) return trouble_is(trouble, "got %s, expected integers", m3_dtype_name(a->dtype));
+    if (!m3_array_is_integer(a))
+        return m3_map_trouble_is(trouble, "got %s, expected integers", m3_dtype_name(a->dtype));
     if (!a->data) {
         a->dtype = M3_I32;
         return M3_OK;
@@ -405,10 +442,10 @@ static int to_ids(struct m3_array *a, struct m3_map_trouble *trouble)
     int32_t *ids = malloc((size_t)m3_array_count(a) * sizeof *ids + 1), *out = ids;
     if (!ids) return M3_INTERNAL;
     for (struct walk w = walk_begin(a); w.left > 0; walk_next(&w)) {
-        int64_t id = integer_at(a, w.at);
+        int64_t id = m3_array_integer(a, w.at);
         if (id < INT32_MIN || id > INT32_MAX) {
             free(ids);
-            return trouble_is(trouble, "got id %" PRId64 ", expected 32 bits", id);
+            return m3_map_trouble_is(trouble, "got id %" PRId64 ", expected 32 bits", id);
         }
         *out++ = (int32_t)id;
     }
@@ -427,10 +464,16 @@ static int ascending(const void *a, const void *b)
 static int to_blocks(struct m3_array *a, const struct m3_map_sizes *sizes, struct m3_map_trouble *trouble)
 {
     int64_t N = 0;
-    int status = a->rank > 0 ? need(&N, "N", sizes, trouble) : trouble_is(trouble, "got a scalar, expected lists");
+    int status =
+        a->rank > 0 ? need(&N, "N", sizes, trouble) : m3_map_trouble_is(trouble, "got a scalar, expected lists");
     if (!status) status = to_ids(a, trouble);
     if (status) return status;
-    int64_t width = a->shape[a->rank - 1], lists = width ? m3_array_count(a) / width : 0;
+    int64_t width = a->shape[a->rank - 1], lists = 1;
+    for (int i = 0; i + 1 < a->rank; i++) lists *= a->shape[i];
+    struct m3_array made = *a;
+    made.shape[a->rank - 1] = N;
+    status = width > 0 ? has_room(&made, trouble) : m3_map_trouble_is(trouble, "got lists of no blocks");
+    if (status) return status;
     int32_t *blocks = NULL, *given = a->owned;
     if (a->data && !(blocks = malloc((size_t)(lists * N) * sizeof *blocks + 1))) return M3_INTERNAL;
     for (int64_t i = 0; blocks && i < lists; i++) {
@@ -439,7 +482,7 @@ static int to_blocks(struct m3_array *a, const struct m3_map_sizes *sizes, struc
             if (given[i * width + k] >= 0) given[i * width + chosen++] = given[i * width + k];
         if (chosen > N) {
             free(blocks);
-            return trouble_is(trouble, "got %" PRId64 " blocks, expected at most %" PRId64, chosen, N);
+            return m3_map_trouble_is(trouble, "got %" PRId64 " blocks, expected at most %" PRId64, chosen, N);
         }
         qsort(given + i * width, (size_t)chosen, sizeof *given, ascending);
         for (int64_t k = 0; k < N; k++) blocks[i * N + k] = k < chosen ? given[i * width + k] : -1;
@@ -454,8 +497,9 @@ static int to_blocks(struct m3_array *a, const struct m3_map_sizes *sizes, struc
  * are padding and are cut off. */
 static int to_scores(struct m3_array *a, struct m3_map_trouble *trouble)
 {
-    if (a->rank == 0) return trouble_is(trouble, "got a scalar, expected rows of scores");
-    if (is_integer(a->dtype)) return trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
+    if (a->rank == 0) return m3_map_trouble_is(trouble, "got a scalar, expected rows of scores");
+    if (m3_array_is_integer(a))
+        return m3_map_trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
     if (widen(a)) return M3_INTERNAL;
     double *scores = a->owned;
     int64_t width = a->shape[a->rank - 1], kept = 0, elements = scores ? m3_array_count(a) : 0;
@@ -474,6 +518,11 @@ int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *ste
     if (step->kind == M3_STEP_JOIN) return join(arrays, count, step->axis, trouble);
     if (step->kind == M3_STEP_SUM) return sum(arrays, count, trouble);
     int status = M3_OK;
+    if (step->kind == M3_STEP_SCATTER) {
+        int64_t rows;
+        status = need(&rows, step->sizes[0], sizes, trouble);
+        return status ? status : m3_map_scatter(arrays, count, rows, trouble);
+    }
     for (int k = 0; !status && k < *count; k++) {
         struct m3_array *a = &arrays[k];
         switch (step->kind) {
@@ -492,6 +541,7 @@ int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *ste
         case M3_STEP_SCORES: status = to_scores(a, trouble); break;
         case M3_STEP_JOIN:
         case M3_STEP_SUM:
+        case M3_STEP_SCATTER:
         case M3_STEP_KINDS: break;
         }
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/generator.h"
+#include "io/json.h"
 
 int m3_case_file_open(struct m3_case_file *cases, const struct m3_operator_row *op, const struct m3_safetensors *file,
                       struct m3_error *error)
@@ -18,7 +19,7 @@ int m3_case_file_open(struct m3_case_file *cases, const struct m3_operator_row *
     if (!own || (op && own != op))
         return m3_fail(error, M3_BAD_INPUT, "%s: got cases of operator %s, expected %s", path, name ? name : "none",
                        op ? op->name : "one of op --list");
-    cases->cases = json_loads(text, 0, NULL);
+    cases->cases = m3_json_of_text(text);
     if (!json_is_array(cases->cases) || json_array_size(cases->cases) == 0) {
         m3_case_file_close(cases);
         return m3_fail(error, M3_BAD_INPUT, "%s: metadata \"cases\": got no list of cases, expected one", path);

@@ -128,9 +128,7 @@ static int judge_cases(struct checking *c)
 #pragma omp ordered
         {
             if (!status && !failed) keep(c, &j);
-            if (!status && failed)
-                status = m3_fail(c->error, failed, "%.*s", why.text ? (int)strcspn(why.text, "\n") : 0,
-                                 why.text ? why.text : "");
+            if (!status && failed) status = m3_fail_because(c->error, failed, &why);
         }
         m3_error_free(&why);
         m3_operator_case_free(&j.one);

@@ -66,7 +66,7 @@ static struct m3_tensor rows_of(const struct evaluating *e, const struct m3_oper
     const int64_t width = t->count / t->shape[0];
     part.shape[0] = e->rows;
     part.count = e->rows * width;
-    part.data = (const char *)t->data + (size_t)(e->first * width) * m3_dtype_bytes(t->dtype);
+    if (part.count > 0) part.data = (const char *)t->data + (size_t)(e->first * width) * m3_dtype_bytes(t->dtype);
     return part;
 }
 
@@ -372,7 +372,8 @@ static int evaluate_listed(struct evaluating *e)
 
 static int evaluate_all_by_row(struct evaluating *e)
 {
-    struct m3_evaluation_how how = *e->how;
+    const struct m3_evaluation_how *given = e->how;
+    struct m3_evaluation_how how = *given;
     how.count = m3_fragment_rows(e->f);
     int64_t *rows = malloc((size_t)how.count * sizeof *rows);
     if (!rows) return m3_fail_memory(e->error, e->f->op->name, (size_t)how.count * sizeof *rows);
@@ -380,6 +381,7 @@ static int evaluate_all_by_row(struct evaluating *e)
     how.rows = rows;
     e->how = &how;
     const int status = evaluate_listed(e);
+    e->how = given;
     free(rows);
     return status;
 }

@@ -7,6 +7,7 @@
 
 #include "base/minmax.h"
 #include "base/version.h"
+#include "io/json.h"
 #include "oracle/operators/planned.h"
 #include "oracle/operators/which.h"
 
@@ -272,7 +273,7 @@ static int declare(struct making *m, struct m3_writer *writer)
             status = m3_writer_tensor(writer, name, t->dtype, t->rank, t->shape, m->error);
         }
     }
-    char *text = status ? NULL : json_dumps(list, JSON_COMPACT);
+    char *text = status ? NULL : m3_json_dump(list, JSON_COMPACT);
     if (!status && !text) status = m3_fail_memory(m->error, "cases", 0);
     if (!status) status = m3_writer_metadata(writer, "format", "m3ref-cases", m->error);
     if (!status) status = m3_writer_metadata(writer, "format_version", "1", m->error);

@@ -79,7 +79,8 @@ int m3_print_blame_taps(FILE *out, const struct m3_blame *blame, enum m3_report_
 
 int m3_report_blame_json(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error)
 {
-    int status = m3_print_blame_taps(out, blame, extent, error);
+    int status = m3_report_whole(&blame->notes, error);
+    if (!status) status = m3_print_blame_taps(out, blame, extent, error);
     if (!status) status = m3_json_line(out, summary(blame), error);
     return status ? status : m3_json_end(out, error);
 }

@@ -265,7 +265,7 @@ static int print_taps(FILE *out, const struct m3_blamed *const *list, int64_t co
     }
     if (count > 0)
         fprintf(out, "%-14s  %-*s  %-15s  %9s  %9s  %9s  %9s\n", "verdict", width, "tap", "operator", "inherited",
-                "created", "allowed", "worst");
+                "created", "usual", "worst");
     for (int64_t i = 0, lines = 0; i < count; i++) {
         lines += 1 + (m3_is_judged(list[i]->verdict) && list[i]->verdict != M3_VERDICT_PASS);
         if (lines > room) {
@@ -280,6 +280,7 @@ static int print_taps(FILE *out, const struct m3_blamed *const *list, int64_t co
 
 int m3_report_blame_text(FILE *out, const struct m3_blame *blame, enum m3_report_extent extent, struct m3_error *error)
 {
+    if (m3_report_whole(&blame->notes, error)) return M3_INTERNAL;
     const struct m3_blamed **list = calloc((size_t)blame->count + 1, sizeof *list);
     if (!list) return m3_fail_memory(error, "report", (size_t)blame->count * sizeof *list);
     const int64_t count = list_taps(list, blame, extent);

@@ -30,7 +30,8 @@ static json_t *summary(const struct m3_check *check)
 
 int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error)
 {
-    int status = m3_print_blame_taps(out, &check->blame, extent, error);
+    int status = m3_report_whole(&check->blame.notes, error);
+    if (!status) status = m3_print_blame_taps(out, &check->blame, extent, error);
     if (!status) status = m3_json_line(out, summary(check), error);
     return status ? status : m3_json_end(out, error);
 }

@@ -1,12 +1,13 @@
 #include "oracle/report/private/format.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_stream.h"
+#include "io/json.h"
 #include "model/taps.h"
 #include "oracle/error/parameters/parameters.h"
 #include "oracle/error/tiers.h"
@@ -22,6 +23,12 @@ static const struct {
     [M3_VERDICT_NOT_COMPARABLE] = { "not comparable", "not_comparable" },
     [M3_VERDICT_PARTIAL] = { "partial", "partial" },
 };
+
+int m3_report_whole(const struct m3_error *notes, struct m3_error *error)
+{
+    if (m3_json_failed()) return m3_fail_memory(error, "the report", 0);
+    return m3_notes_whole(notes, error);
+}
 
 const char *m3_verdict_text(enum m3_verdict verdict) { return verdicts[verdict].text; }
 const char *m3_verdict_name(enum m3_verdict verdict) { return verdicts[verdict].name; }
@@ -240,16 +247,11 @@ void m3_print_finding(FILE *out, const struct m3_stage *stage)
 /* Exactly one of the two is not NULL. */
 static char *in_memory(const struct m3_stage *finding, const struct m3_comparison *ranks)
 {
-    char *text = NULL;
-    size_t length;
-    FILE *out = open_memstream(&text, &length);
-    if (out == NULL) return NULL;
-    if (finding != NULL) m3_print_finding(out, finding);
-    else m3_print_ranks(out, ranks);
-    int failed = ferror(out);
-    if (fclose(out) == 0 && !failed) return text;
-    free(text);
-    return NULL;
+    struct m3_memory_stream memory;
+    FILE *out = m3_memory_open(&memory);
+    if (out != NULL && finding != NULL) m3_print_finding(out, finding);
+    else if (out != NULL) m3_print_ranks(out, ranks);
+    return m3_memory_close(&memory);
 }
 
 char *m3_finding(const struct m3_stage *stage) { return in_memory(stage, NULL); }
@@ -379,7 +381,7 @@ void m3_print_legend(FILE *out, int tiers)
 int m3_report_end(FILE *out, const char *what, struct m3_error *error)
 {
     if (fflush(out) == 0 && !ferror(out)) return M3_OK;
-    return m3_fail(error, M3_IO, "%s: cannot be written: %s", what, strerror(errno));
+    return m3_fail(error, M3_IO, "%s: cannot be written", what);
 }
 
 size_t m3_group_length(const char *tap)

@@ -183,6 +183,7 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
 {
     struct m3_html html = { .out = out, .subject = subject };
     const int has_sides = !subject->only_findings && !subject->comparison->sides;
+    if (m3_report_whole(&subject->comparison->notes, error)) return M3_INTERNAL;
     int status = has_sides ? m3_side_begin(&html.reference, subject->reference, error) : M3_OK;
     if (status == M3_OK && has_sides) status = m3_side_begin(&html.candidate, subject->candidate, error);
     if (status != M3_OK) return status;

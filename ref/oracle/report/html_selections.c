@@ -242,9 +242,9 @@ static void draw_expert(FILE *out, int64_t expert, int64_t want, int64_t got, do
 static int print_load(FILE *out, const struct choices *c, struct m3_error *error)
 {
     enum { LEFT = 56, WIDE = 960, WIDTH = LEFT + WIDE + 8, HEIGHT = LOAD_BASE + 22 };
-    int64_t *want = calloc((size_t)c->ids, 2 * sizeof *want), *got = want + c->ids;
+    int64_t *want = calloc((size_t)c->ids, 2 * sizeof *want);
     if (want == NULL) return m3_fail_memory(error, "load of experts", (size_t)c->ids * 2 * sizeof *want);
-    int64_t most = count_load(want, got, c);
+    int64_t *got = want + c->ids, most = count_load(want, got, c);
     double each = fmin(40, (double)WIDE / (double)c->ids), unit = LOAD_HIGH / (double)most;
     /* clang-format off */
     fprintf(out, "<svg class=\"experts\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "

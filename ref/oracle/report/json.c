@@ -112,7 +112,7 @@ static int is_left_out(const struct m3_stage *stage, enum m3_report_extent exten
 int m3_report_json(FILE *out, const struct m3_comparison *comparison, enum m3_report_extent extent,
                    struct m3_error *error)
 {
-    int status = M3_OK;
+    int status = m3_report_whole(&comparison->notes, error);
     for (int64_t i = 0; i < comparison->count && status == M3_OK; i++) {
         const struct m3_stage *stage = &comparison->stages[i];
         if (is_left_out(stage, extent)) continue;

@@ -16,6 +16,7 @@ static void print_property(FILE *out, const char *name, const char *value, size_
 static int print_properties(FILE *out, const struct m3_report_subject *subject, struct m3_error *error)
 {
     const struct m3_comparison *comparison = subject->comparison;
+    if (m3_report_whole(&comparison->notes, error)) return M3_INTERNAL;
     const char *verdict = m3_verdict_text(comparison->verdict), *at = comparison->notes.text, *line;
     const struct m3_report_cause *cause = &subject->cause;
     const struct {

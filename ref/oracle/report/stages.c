@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_stream.h"
 #include "oracle/blame/blame.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/report.h"
@@ -10,15 +11,10 @@
 /* What the report on a terminal says of the tap, in memory; NULL if memory is short. */
 static char *finding_of(const struct m3_blamed *tap)
 {
-    char *text = NULL;
-    size_t length;
-    FILE *out = open_memstream(&text, &length);
-    if (out == NULL) return NULL;
-    m3_print_blamed(out, tap);
-    const int failed = ferror(out);
-    if (fclose(out) == 0 && !failed) return text;
-    free(text);
-    return NULL;
+    struct m3_memory_stream memory;
+    FILE *out = m3_memory_open(&memory);
+    if (out != NULL) m3_print_blamed(out, tap);
+    return m3_memory_close(&memory);
 }
 
 /* The same tap, of the same sequence. */
@@ -100,6 +96,7 @@ static int take_taps(struct m3_blamed_stages *out, const struct m3_blame *blame,
 
 static void take_notes(struct m3_comparison *c, const struct m3_error *notes)
 {
+    c->notes.lost += notes->lost;
     const char *at = notes->text, *line;
     size_t length;
     while ((line = m3_next_note(&at, &length)) != NULL) m3_fail(&c->notes, M3_OK, "%.*s", (int)length, line);

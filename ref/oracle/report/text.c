@@ -162,6 +162,7 @@ static void print_end(FILE *out, const struct m3_comparison *comparison)
 int m3_report_text(FILE *out, const struct m3_comparison *comparison, enum m3_report_extent extent,
                    struct m3_error *error)
 {
+    if (m3_report_whole(&comparison->notes, error)) return M3_INTERNAL;
     const struct m3_stage **list = calloc((size_t)comparison->count + 1, sizeof *list);
     if (list == NULL) return m3_fail_memory(error, "report", (size_t)comparison->count * sizeof *list);
     const int64_t count = list_stages(list, comparison, extent);

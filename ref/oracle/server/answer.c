@@ -1,5 +1,6 @@
 #include "oracle/server/answer.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -181,24 +182,25 @@ int m3_reader_ids(struct m3_reader *r, int32_t **ids, int64_t *count, const json
 
 /* ---- the file */
 
-/* The first bytes of the file; 0 if it cannot be read. */
-static size_t begins(char *bytes, size_t room, const char *path)
+/* The first bytes of the file. */
+static int begins(char *bytes, size_t *count, size_t room, const char *path, struct m3_error *error)
 {
     FILE *file;
-    struct m3_error ignored = { 0 };
-    size_t n = 0;
-    if (!m3_open_stream(&file, path, &ignored)) {
-        n = fread(bytes, 1, room, file);
-        fclose(file);
-    }
-    m3_error_free(&ignored);
-    return n;
+    *count = 0;
+    int status = m3_open_stream(&file, path, error);
+    if (status) return status;
+    *count = fread(bytes, 1, room, file);
+    if (ferror(file)) status = m3_fail(error, M3_IO, "%s: cannot be read: %s", path, strerror(errno));
+    fclose(file);
+    return status;
 }
 
 int m3_is_answer(const char *path)
 {
     char bytes[64];
-    const size_t length = strlen(path), n = begins(bytes, sizeof bytes, path);
+    const size_t length = strlen(path);
+    size_t n;
+    begins(bytes, &n, sizeof bytes, path, NULL);        /* whoever reads the file reports what is wrong with it */
     if (length > 5 && strcmp(path + length - 5, ".json") == 0) return 1;
     size_t at = n >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     while (at < n && strchr(" \t\r\n", bytes[at]) && bytes[at]) at++;
@@ -210,12 +212,9 @@ int m3_is_answer(const char *path)
 static int check_text(const char *path, struct m3_error *error)
 {
     char bytes[256];
-    FILE *file;
-    size_t at = 0;
-    const int status = m3_open_stream(&file, path, error);
+    size_t at = 0, n;
+    const int status = begins(bytes, &n, sizeof bytes - 1, path, error);
     if (status) return status;
-    fclose(file);
-    const size_t n = begins(bytes, sizeof bytes - 1, path);
     bytes[n] = '\0';
     while (at < n && strchr(" \t\r\n", bytes[at]) && bytes[at]) at++;
     if (at == n && n < sizeof bytes - 1)
@@ -274,7 +273,7 @@ int m3_answer_read(struct m3_answer *answer, const char *path, int64_t V, struct
     if (!answer->path) return m3_fail_memory(error, path, strlen(path));
     struct m3_reader r = { .answer = answer, .V = V, .error = error };
     int status = check_text(path, error);
-    if (!status) status = m3_json_load(&root, path, error);
+    if (!status) status = m3_json_load_long(&root, path, error);
     if (!status) status = read_root(&r, root);
     json_decref(root);
     if (!status && answer->count == 0 && answer->generated_count == 0)

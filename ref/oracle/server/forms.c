@@ -206,13 +206,20 @@ static int read_pairs(struct m3_reader *r, const json_t *tokens, const json_t *t
     return status;
 }
 
+/* Longer than any context: the number alone, of an answer of a few bytes, must not take gigabytes. */
+enum { MOST_PROMPT = 1 << 24 };
+
 static int read_sglang_prompt(struct m3_reader *r, const json_t *meta, const json_t *tokens)
 {
     struct m3_answer *a = r->answer;
     const json_int_t stated = json_integer_value(json_object_get(meta, "prompt_tokens"));
     const int64_t n = (int64_t)json_array_size(tokens), P = stated > n ? (int64_t)stated : n;
     char got[64];
-    if (P > INT32_MAX || (stated > 0 && n > stated)) {
+    if (P > MOST_PROMPT) {
+        snprintf(got, sizeof got, "%" PRId64, P);
+        return m3_reader_refuse(r, "meta_info.prompt_tokens", got, "at most 16777216");
+    }
+    if (stated > 0 && n > stated) {
         snprintf(got, sizeof got, "%" PRId64 " positions", n);
         return m3_reader_refuse(r, "meta_info.input_token_logprobs", got, "at most prompt_tokens");
     }

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/generator.h"
 #include "base/minmax.h"
 #include "io/json.h"
+#include "io/open.h"
 #include "model/engine.h"
 #include "ops/ops.h"
 
@@ -256,9 +256,9 @@ static int read_beside(unsigned char *left_out, int64_t V, const char *folder, c
     const char *key;
     json_t *root, *value;
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (access(path, F_OK) != 0) return M3_OK;
-    const int status = m3_json_load(&root, path, error);
-    if (status) return status;
+    int exists, status = m3_look_for(&exists, path, error);
+    if (!status && exists) status = m3_json_load(&root, path, error);
+    if (status || !exists) return status;
     leave_out_named(left_out, V, root);
     leave_out_named(left_out, V, json_object_get(root, "text_config"));
     json_object_foreach(json_object_get(root, "added_tokens_decoder"), key, value)

@@ -38,6 +38,7 @@ static void print_places(FILE *out, const struct m3_server *r, int all)
 
 int m3_server_text(FILE *out, const struct m3_server *r, int all, struct m3_error *error)
 {
+    if (m3_notes_whole(&r->notes, error)) return M3_INTERNAL;
     static const char *const names[M3_SERVER_SHARES] = { "50 %", "75 %", "90 %", "100 %" };
     fprintf(out,
             "answer    %s, %" PRId64 " tokens, %" PRId64 " of %" PRId64 " positions judged among %" PRId64
@@ -104,7 +105,7 @@ static json_t *summary(const struct m3_server *r)
 
 int m3_server_json(FILE *out, const struct m3_server *r, struct m3_error *error)
 {
-    int status = M3_OK;
+    int status = m3_notes_whole(&r->notes, error);
     for (int64_t i = 0; i < r->count && !status; i++) status = m3_json_line(out, place_json(&r->places[i]), error);
     if (!status) status = m3_json_line(out, summary(r), error);
     return status ? status : m3_json_end(out, error);

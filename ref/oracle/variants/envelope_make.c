@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory_stream.h"
 #include "base/minmax.h"
 #include "base/version.h"
 #include "io/safetensors.h"
@@ -170,21 +171,16 @@ static int by_size(const void *a, const void *b)
  * memory is short. */
 static char *choices_of(const struct m3_safetensors *truth)
 {
-    char *names = NULL;
-    size_t length;
-    FILE *out = open_memstream(&names, &length);
-    if (!out) return NULL;
-    for (int64_t i = 0, any = 0; i < m3_safetensors_count(truth); i++) {
+    struct m3_memory_stream memory;
+    FILE *out = m3_memory_open(&memory);
+    for (int64_t i = 0, any = 0; out && i < m3_safetensors_count(truth); i++) {
         const char *name = m3_safetensors_at(truth, i)->name;
         enum m3_tap tap;
         int64_t layer;
         if (m3_tap_parse(name, &tap, &layer) != 0 || m3_tap_table[tap].kind != M3_KIND_CHOICES) continue;
         fprintf(out, "%s%s", any++ ? "," : "", name);
     }
-    int failed = ferror(out);
-    if (fclose(out) == 0 && !failed) return names;
-    free(names);
-    return NULL;
+    return m3_memory_close(&memory);
 }
 
 static int describe(const struct making *m, struct m3_writer *writer, struct m3_error *error)

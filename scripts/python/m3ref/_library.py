@@ -2,9 +2,9 @@
 import ctypes
 import os
 import pathlib
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
-ABI = 2
+ABI = 3
 HERE = pathlib.Path(__file__).resolve().parent
 NOT_COMPARABLE = 3
 INTERNAL = 70
@@ -19,7 +19,8 @@ class Error(RuntimeError):
 
 
 class CError(ctypes.Structure):
-    _fields_ = [("status", c_int), ("count", c_int), ("kept", c_int), ("text", c_char_p), ("length", c_size_t)]
+    _fields_ = [("status", c_int), ("count", c_int), ("kept", c_int), ("text", c_char_p), ("first", c_char * 256),
+                ("lost", c_int), ("length", c_size_t)]
 
 
 class Operand(ctypes.Structure):
@@ -103,6 +104,10 @@ def open_library():
     lib = ctypes.CDLL(find("libm3ref.so"), mode=os.RTLD_LOCAL | os.RTLD_NOW)
     if lib.m3_library_abi() != ABI:
         raise Error(f"{lib._name}: got ABI {lib.m3_library_abi()}, expected {ABI}", 69)
+    lib.m3_library_error_size.restype = c_size_t
+    if lib.m3_library_error_size() != ctypes.sizeof(CError):
+        raise Error(f"{lib._name}: got errors of {lib.m3_library_error_size()} bytes, expected "
+                    f"{ctypes.sizeof(CError)}", 69)
     lib.m3_library_free.argtypes = [c_void_p]
     lib.m3_library_free.restype = None
     lib.m3_error_free.argtypes = [POINTER(CError)]
@@ -142,7 +147,7 @@ def call(function, *arguments):
     """Calls with an error as the last argument; raises what it says."""
     error = CError()
     status = function(*arguments, ctypes.byref(error))
-    lines = (error.text or b"").decode(errors="replace").rstrip("\n")
+    lines = (error.text or error.first).decode(errors="replace").rstrip("\n")
     lib.m3_error_free(ctypes.byref(error))
     if status:
         raise Error(lines or f"status {status}", status)

@@ -44,7 +44,7 @@ def optional_names(row):
 
 class Drawn:
     """The weights of many experts, which a case gives by name and seed: `drawn[e]` makes the matrix of one expert, and
-    np.asarray(drawn) makes all of them, which may take gigabytes. `rule` says how they are drawn (VERDICTS.md 7.16)."""
+    np.asarray(drawn) makes all of them, which may take gigabytes. `rule` says how they are drawn: REFERENCE.md 7.16."""
 
     def __init__(self, case, name, rule, as_torch=False, device=None):
         self.case, self.name, self.rule = case, f"{case.case}.{name}", rule

@@ -151,7 +151,7 @@ DRAWN = {"T": 12, "E": 700, "H": 256, "F": 512, "K": 2}
 
 
 def drawn_numbers(rule, first, count):
-    """The rule of VERDICTS.md 7.16, by itself."""
+    """The rule of REFERENCE.md 7.16, by itself."""
     mask = 2**64 - 1
 
     def mix(z):

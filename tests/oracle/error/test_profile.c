@@ -250,6 +250,21 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* Goal:  a pattern is good if it matches a tap of any layer, also of one beyond the first.
+ * Seen to fail with layer 0 alone looked at: for patterns with digits, with '?', with a set. */
+START_TEST(patterns_of_layers)
+{
+    const char *const good[] = { "layers.7.out",      "layers.*.out", "layers.??.out",
+                                 "layers.[1-9]?.q_*", "mtp.3.*",      "*9.out" };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        char text[200];
+        snprintf(text, sizeof text, OWN "\"store\": {\"%s\": \"bf16\"}}", good[i]);
+        write_text(in_folder("layers.json"), text);
+        m3_profile_close(open_profile(in_folder("layers.json")));
+    }
+}
+END_TEST
+
 /* Seen to fail with a name that is not built in opened as a file. */
 START_TEST(absent)
 {
@@ -306,6 +321,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, fields);
     tcase_add_loop_test(test, refusals, 0, sizeof refused / sizeof *refused);
     tcase_add_test(test, absent);
+    tcase_add_test(test, patterns_of_layers);
     suite_add_tcase(suite, test);
     return suite;
 }

@@ -418,6 +418,20 @@ START_TEST(margin_alone)
 }
 END_TEST
 
+/* Goal:  ids of the candidate that are no experts change no mark.
+ * Given: marks between guards. Seen to fail with every id taken for an expert. */
+START_TEST(margin_of_no_experts)
+{
+    enum { GUARD = 8 };
+    const int64_t want[] = { 0, 1 }, got[] = { -3, IDS + 2 };
+    const double moved[IDS] = { 0 };
+    unsigned char guarded[GUARD + IDS + GUARD] = { 0 };
+    struct trial c = { .k = 2 };
+    m3_choice_by_margin(c.score, c.forced, 1, moved, want, got, 2, IDS, guarded + GUARD);
+    for (size_t i = 0; i < sizeof guarded; i++) ck_assert_int_eq(guarded[i], 0);
+}
+END_TEST
+
 /* ---- the rates of a router */
 
 enum { E = 128, K = 4, N = 6144, TOKENS = 300 };
@@ -551,6 +565,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, suspects_and_slots);
     tcase_add_test(tests, margins);
     tcase_add_test(tests, margin_alone);
+    tcase_add_test(tests, margin_of_no_experts);
     tcase_add_test(tests, measured_rates);
     suite_add_tcase(suite, tests);
     return suite;

@@ -1,5 +1,6 @@
 /* What a differing choice takes out of judgement by value: rows, layers, groups. SPEC 7.8. */
 #include <check.h>
+#include <sys/resource.h>
 
 #include "oracle/judge/taint.h"
 
@@ -98,6 +99,22 @@ START_TEST(many)
 }
 END_TEST
 
+/* Goal:  rows have any numbers up to 2^31, and memory is that of the flips.
+ * Seen to fail with an array by row. */
+START_TEST(far)
+{
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    for (int64_t i = 0; i < 1000; i++) flip(3, INT32_MAX - 2000000 + 2000 * i, 0);
+    getrusage(RUSAGE_SELF, &after);
+    ck_assert_int_lt(after.ru_maxrss - before.ru_maxrss, 100000);
+    for (int64_t i = 0; i < 1000; i++) {
+        ck_assert_int_eq(of(M3_TAP_MID, 3, INT32_MAX - 2000000 + 2000 * i), M3_TAINT_OTHER);
+        ck_assert_int_ne(of(M3_TAP_MID, 3, INT32_MAX - 2000000 + 2000 * i + 1), M3_TAINT_OTHER);
+    }
+}
+END_TEST
+
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
@@ -108,6 +125,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, experts);
     tcase_add_test(tests, blocks);
     tcase_add_test(tests, many);
+    tcase_add_test(tests, far);
     suite_add_tcase(suite, tests);
     return suite;
 }

@@ -175,6 +175,7 @@ static const struct {
     { SGLANG("\"output_token_logprobs\":[[-1,5,null],[-1,6,null]]"), "as many as output_ids has" },
     { SGLANG("\"output_token_logprobs\":[[-1,5,null]],\"output_top_logprobs\":[[],[]]"), "as many of both" },
     { SGLANG("\"output_token_logprobs\":[[-1]]"), "no pair" },
+    { SGLANG("\"prompt_tokens\":16777217,\"input_token_logprobs\":[[-1,5,null]]"), "prompt_tokens: got 16777217" },
     { "{\"meta_info\":{\"prompt_tokens\":3}}", "return_logprob" },
     { "{\"prompt_ids\":[1,2],\"ids\":[]}", "no log-probability and no generated token" },
     { "{\"prompt_ids\":[1,\"2\"],\"ids\":[3]}", "prompt_ids[1]" },

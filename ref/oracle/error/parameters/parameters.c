@@ -103,8 +103,9 @@ static int group_patches(struct groups *g, const struct m3_setting *s, const str
 {
     const struct m3_pictures *pictures = &s->the_case->pictures;
     const int64_t P = pictures->P;
-    int64_t *ends = malloc(4 * (size_t)P * sizeof *ends + 1), *places = ends + P;
+    int64_t *ends = malloc(4 * (size_t)P * sizeof *ends + 1);
     if (!ends) return M3_INTERNAL;
+    int64_t *places = ends + P;
     m3_pictures_segments(ends, places, pictures, &s->model->config.vision, s->semantics->vision_boundary);
     for (int64_t i = 0; i < 3 * q->rows; i++) g->of[i] = i % 3 * P + places[3 * q->numbers[i / 3] + i % 3];
     g->count = 3 * P;

@@ -55,10 +55,13 @@ static int matches_tap(const char *pattern, enum m3_profile_points which, enum m
     return 0;
 }
 
+/* In a pattern without digits, '?' and '[' only a '*' can stand for the number of a layer, and then for any: one layer
+ * says it of all. */
 int m3_profile_means_something(const char *pattern, enum m3_profile_points which)
 {
     enum { LAYERS = 1024 };
-    for (int64_t layer = 0; layer < LAYERS; layer++)
+    const int64_t layers = strpbrk(pattern, "0123456789?[") ? LAYERS : 1;
+    for (int64_t layer = 0; layer < layers; layer++)
         for (enum m3_tap tap = 0; tap < M3_TAPS; tap++)
             if (matches_tap(pattern, which, tap, layer) || matches_tap(pattern, which, tap, M3_MTP_LAYER + layer))
                 return 1;

@@ -19,7 +19,7 @@ struct reading {
 /* Adds "FILE: FIELD: got VALUE, expected WHAT"; `key`: of an object or list in the field, or NULL. */
 static void refuse(struct reading *reading, const char *field, const char *key, const json_t *got, const char *expected)
 {
-    char *text = got ? json_dumps(got, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = got ? m3_json_dump(got, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     reading->status =
         m3_fail(reading->error, M3_BAD_INPUT, "%s: %s%s%s%s: got %.60s, expected %s", reading->path, field,
                 key ? "[\"" : "", key ? key : "", key ? "\"]" : "", text ? text : "nothing", expected);
@@ -319,7 +319,7 @@ static void read_fields(struct reading *reading, const json_t *root)
 
 static int hash(struct m3_profile *profile, const json_t *root, struct m3_error *error)
 {
-    char *text = json_dumps(root, JSON_COMPACT);
+    char *text = m3_json_dump(root, JSON_COMPACT);
     struct m3_sha256 *sha256 = m3_sha256_new();
     if (sha256 && text) m3_sha256_add(sha256, text, strlen(text));
     int status = sha256 ? m3_sha256_end(sha256, profile->sha256) : M3_INTERNAL;

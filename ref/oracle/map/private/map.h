@@ -13,7 +13,7 @@ enum { M3_MAP_SOURCES = 8, M3_MAP_STEPS = 12, M3_MAP_PREFIXES = 4, M3_MAP_NAME =
 enum m3_map_step_kind {
     M3_STEP_ONLY, M3_STEP_DROP, M3_STEP_SHAPE, M3_STEP_AXES, M3_STEP_SLICE, M3_STEP_PICK,
     M3_STEP_UNREPEAT, M3_STEP_REPEAT, M3_STEP_JOIN, M3_STEP_SUM, M3_STEP_TIMES, M3_STEP_PLUS, M3_STEP_IDS, M3_STEP_BLOCKS,
-    M3_STEP_SCORES,
+    M3_STEP_SCORES, M3_STEP_SCATTER,
     M3_STEP_KINDS,
 };
 /* clang-format on */
@@ -23,7 +23,7 @@ struct m3_map_step {
     enum m3_map_step_kind kind;
     int axis;                               /* drop, slice, pick, unrepeat, join */
     int count;                              /* of `sizes`, `axes`; of `order` */
-    const char *sizes[M3_MAX_RANK];         /* only, shape */
+    const char *sizes[M3_MAX_RANK];         /* only, shape; scatter: [0] */
     int axes[M3_MAX_RANK];
     const char *from, *to, *every;          /* slice; unrepeat, repeat: every is how many times */
     int64_t *order;                         /* pick; owned */
@@ -94,6 +94,8 @@ int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes);
 
 /* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number */
 
+/* Are its braces of this form? The two functions below take no others. */
+int m3_map_is_pattern(const char *pattern);
 /* Does `name` match the pattern? *number and *part: -1 until the first is found; later ones must be equal. */
 int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int64_t *part);
 /* Writes a name. Returns 0, or -1 if it is too long. */
@@ -106,8 +108,13 @@ void m3_array_free(struct m3_array *array);
 int64_t m3_array_count(const struct m3_array *array);
 /* Makes the array row-major without gaps; copies if necessary. M3_INTERNAL: out of memory. */
 int m3_array_pack(struct m3_array *array);
+int m3_array_is_integer(const struct m3_array *array);
+int64_t m3_array_integer(const struct m3_array *array, int64_t at);
 /* "[1,6,67,20] F32" */
 const char *m3_array_text(char *text, size_t size, const struct m3_array *array);
+
+/* Sets the text and returns M3_NOT_COMPARABLE. */
+__attribute__((format(printf, 2, 3))) int m3_map_trouble_is(struct m3_map_trouble *trouble, const char *format, ...);
 
 /* ---- map.c */
 
@@ -131,5 +138,11 @@ int m3_map_stack(struct m3_safetensors **whole, const struct m3_map *map, struct
  * M3_NOT_COMPARABLE with *trouble set. */
 int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
               struct m3_map_trouble *trouble);
+
+/* ---- scatter.c */
+
+/* The first half of *count arrays are values [n,..], the second half their lists of rows [n]: leaves their sums, in
+ * double, in the order of the arrays, as one array [rows,..]. Rows of no list are 0. Returns as m3_map_do. */
+int m3_map_scatter(struct m3_array *arrays, int *count, int64_t rows, struct m3_map_trouble *trouble);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/version.h"
+#include "io/json.h"
 #include "model/files/origin.h"
 #include "model/semantics.h"
 #include "oracle/operators/fragment.h"
@@ -266,7 +267,7 @@ static int cut_matching(struct cutting *c)
 
 static int declare(struct cutting *c, struct m3_writer *writer, struct m3_from_dump_summary *summary)
 {
-    char *text = json_dumps(c->list, JSON_COMPACT);
+    char *text = m3_json_dump(c->list, JSON_COMPACT);
     int status = text ? M3_OK : m3_fail_memory(c->error, "cases", 0);
     for (int64_t i = 0; !status && i < c->count; i++)
         for (int k = 0; !status && k < c->cuts[i].count; k++) {

@@ -129,7 +129,7 @@ static struct m3_tensor slice(const struct m3_cut_run *run, const struct m3_cut 
     s.shape[0] = rows;
     s.count = rows * width;
     s.bytes = (uint64_t)s.count * size;
-    s.data = (const char *)t->data + (size_t)(first * width) * size;
+    s.data = s.count > 0 ? (const char *)t->data + (size_t)(first * width) * size : NULL;
     if (s.rank == 3 && wanted == 2) {
         if (heads_are_rows(run, cut, t)) s.shape[0] *= s.shape[1], s.shape[1] = s.shape[2];
         else s.shape[1] *= s.shape[2];

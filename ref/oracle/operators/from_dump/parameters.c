@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/json.h"
 #include "model/semantics.h"
 #include "oracle/operators/from_dump/private.h"
 #include "oracle/operators/parameters.h"
@@ -46,7 +47,7 @@ json_t *m3_cut_parameters(const struct m3_cut_run *run)
 {
     const struct m3_call_parameter *p;
     char *text = m3_semantics_json(&run->semantics);
-    json_t *reading = text ? json_loads(text, 0, NULL) : NULL, *all = reading ? json_object() : NULL;
+    json_t *reading = text ? m3_json_of_text(text) : NULL, *all = reading ? json_object() : NULL;
     for (int i = 0; all && (p = m3_parameter_in(NULL, run->op->parameters, i)); i++) {
         json_t *value = p->type == M3_PARAMETER_WORD     ? word_of(run, p, reading)
                         : p->type == M3_PARAMETER_NUMBER ? number_of(run, p->name)

@@ -7,6 +7,9 @@
 
 #include "oracle/judge/compare.h"
 
+/* Before anything is printed: M3_INTERNAL if memory was short for a note, or for JSON that it rests on. */
+int m3_report_whole(const struct m3_error *notes, struct m3_error *error);
+
 /* "not judged" for people, "not_judged" for programs. */
 const char *m3_verdict_text(enum m3_verdict verdict);
 const char *m3_verdict_name(enum m3_verdict verdict);

@@ -123,9 +123,9 @@ static int tiled(struct m3_ctx *ctx, real *o, real *lse, const real *q, const re
 {
     const int64_t n = d->T * d->Q;
     const size_t mark = m3_scratch_mark(ctx);
-    real *mine = m3_scratch_take(ctx, n * (2 * d->D + 1), sizeof *mine), *out = mine + n * d->D;
+    real *mine = m3_scratch_take(ctx, n * (2 * d->D + 1), sizeof *mine);
     if (!mine) return M3_INTERNAL;
-    real *out_lse = out + n * d->D;
+    real *out = mine + n * d->D, *out_lse = out + n * d->D;
     tile_heads(mine, q, d->T, d->Q, d->G, d->D, 0);
     int status = right_attend(ctx, out, out_lse, mine, k, v, blocks, d);
     tile_heads(o, out, d->T, d->Q, d->G, d->D, 1);

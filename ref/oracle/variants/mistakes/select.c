@@ -114,9 +114,16 @@ static void slot_pool(double *m, const double *s, int64_t p, int64_t keys, const
 
 static int slot_select(struct m3_ctx *ctx, int32_t *ids, const real *m, const struct m3_index *d)
 {
-    struct m3_index shifted = *d;
+    struct m3_index shifted = *d, last = *d;
+    const int last_is_beyond = (d->p0 + d->T) / d->block >= d->B;       /* its own block has no score */
     shifted.p0++;
-    return m3_right()->select_blocks(ctx, ids, m, &shifted);
+    shifted.T -= last_is_beyond;
+    last.p0 += d->T - 1;
+    last.T = 1;
+    int status = shifted.T > 0 ? m3_right()->select_blocks(ctx, ids, m, &shifted) : M3_OK;
+    if (!status && last_is_beyond)
+        status = m3_right()->select_blocks(ctx, ids + shifted.T * d->G * d->N, m + shifted.T * d->G * d->B, &last);
+    return status;
 }
 
 static int64_t slot_times(const struct m3_query *query, int64_t j)

@@ -1,0 +1,39 @@
+#!/bin/sh
+# The inputs of commands.txt: a model so small that a run takes milliseconds, in several forms, and what is made from it.
+# usage: prepare.sh PROGRAM FOLDER
+set -eu
+m3ref=$1
+in=$2
+here=$(dirname "$0")
+ids=1,2,3,4,5,6,7,8,9,10,11,12
+rm -rf "$in"
+mkdir -p "$in/frames" "$in/two" "$in/ranks"
+{
+    "$m3ref" synth "$here/small.json" "$in/model" --dtype f32
+    for form in mxfp8 f8_block nvfp4 mxfp4 w4a16; do
+        "$m3ref" synth "$here/small.json" "$in/$form" --dtype $form
+    done
+    "$m3ref" synth "$here/small.json" "$in/mtp" --mtp 1
+    cp golden/photo.png "$in/frames/a.png"
+    cp golden/photo.png "$in/frames/b.png"
+    cp "$(dirname "$m3ref")/tests/plain_table.so" "$in/"
+
+    run="$m3ref run $in/model --threads 1"
+    $run --ids $ids --dump "$in/dump" --cache-out "$in/cache"
+    $run --ids $ids --dump "$in/dump.gz"
+    $run --ids $ids --precision f64 --bounds --profile bf16 --runs 2 --dump "$in/truth"
+    $run --ids $ids --precision f64 --companions "$in/companions" --dump "$in/bare"
+    $run --ids $ids --set gate_clamp=both --set selection=union --set index_scale=rsqrt --dump "$in/other"
+    $run --ids $ids --layers 0:1 --dump "$in/first"
+    $m3ref run "$in/mxfp8" --threads 1 --ids $ids --dump "$in/mxfp8.dump"
+    $m3ref run "$in/mtp" --threads 1 --ids $ids --dump "$in/mtp.dump"
+    $m3ref prompt "$in/model" --tokens 16 --draws 1 --out "$in/prompt.json" --threads 1
+    $m3ref prompt "$in/model" --tokens 16 --draws 1 --out "$in/case.safetensors" --threads 1
+    $m3ref envelope "$in/model" --ids $ids --profile bf16 --runs 2 --row-runs 1 --out "$in/envelope" --threads 1
+    $m3ref op rms_norm --make "$in/cases" --cases 1
+    $m3ref op rms_norm --run "$in/cases" "$in/results"
+    $m3ref op attend_blocks --make "$in/attend.cases" --cases 1
+    $m3ref op attend_blocks --run "$in/attend.cases" "$in/attend.results"
+    $m3ref op rms_norm --make "$in/wrong.cases" --cases 1 --seed 2
+    $m3ref op rms_norm --run "$in/wrong.cases" "$in/wrong.results"
+} >"$in/log" 2>&1 || { cat "$in/log" >&2; exit 1; }

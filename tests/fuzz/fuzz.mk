@@ -1,0 +1,39 @@
+# Fuzz targets (tests/fuzz/README.md): `make test` runs their kept inputs, `make fuzz` looks for new ones.
+FUZZ_TARGETS := $(patsubst tests/fuzz/targets/%.c,%,$(wildcard tests/fuzz/targets/*.c))
+FUZZ_SHARED := $(BUILD)/tests/fuzz/entry.o $(BUILD)/tests/fuzz/files.o $(BUILD)/tests/fuzz/world.o
+TESTS += $(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz_%)
+
+$(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) -Itests/fuzz -c -o $@ $<
+$(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz_%): $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/targets/%.o $(FUZZ_SHARED) \
+		$(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/harness.o | $(TEST_LIBRARY)
+	$(CC) -fopenmp $(LDFLAGS) -o $@ $^ $(TEST_LDLIBS)
+
+# Only with clang. The mutator is not instrumented: what it does is not what the reader does.
+FUZZ_MUTATOR := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/fuzz/plain/%.o,$(wildcard tests/fuzz/mutate*.c))
+$(BUILD)/tests/fuzz/plain/%.o: tests/fuzz/%.c
+	@mkdir -p $(@D)
+	$(CC) $(filter-out $(SANITIZE),$(CFLAGS)) -Itests/fuzz -c -o $@ $<
+$(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%): $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/targets/%.o $(FUZZ_SHARED) $(FUZZ_MUTATOR) \
+		| $(TEST_LIBRARY)
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -fopenmp -o $@ $^ $(TEST_LIBRARY) -Wl,-rpath,'$$ORIGIN' $(LDLIBS)
+.PHONY: fuzz fuzz-programs fuzz-seeds
+fuzz-programs: $(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%)
+
+# FUZZ: targets, "compare,png"; FUZZ_SECONDS: for each of them; FUZZ_TOTAL: for all of them together instead.
+FUZZ ?=
+FUZZ_SECONDS ?= 120
+FUZZ_TOTAL ?=
+comma := ,
+FUZZ_CHOSEN = $(or $(subst $(comma), ,$(FUZZ)),$(FUZZ_TARGETS))
+# Comparisons are not traced: the mutator knows the formats, and tracing makes arithmetic several times slower.
+FUZZ_SANITIZE := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
+                 -fno-sanitize-coverage=trace-cmp -fprofile-instr-generate -fcoverage-mapping -Wno-pass-failed
+fuzz:
+	@scripts/setup.sh libclang-rt-dev llvm
+	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/fuzz CC=clang OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)' fuzz-programs
+	@tests/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(FUZZ_TOTAL:%=$$((%/$(words $(FUZZ_CHOSEN))))),$(FUZZ_SECONDS)) $(FUZZ_CHOSEN)
+
+fuzz-seeds: all
+	@python3 tests/fuzz/seeds.py $(PROGRAM) tests/fuzz/corpus

@@ -1,0 +1,20 @@
+#include "model/files/cache_file.h"
+
+#include "world.h"
+
+const int fuzz_parts = 1;
+void fuzz_begin(void) { fuzz_world(); }
+
+void fuzz_one(const struct fuzz_bytes *parts)
+{
+    const struct fuzz_world *w = fuzz_world();
+    const struct m3_engine *engine = m3_engine_f32();
+    struct m3_error error = { 0 };
+    struct m3_cache *cache;
+    int status = m3_cache_new(&cache, w->model, engine->real_bytes, &error);
+    if (!status)
+        status =
+            m3_cache_load(cache, fuzz_file("cache.safetensors", parts[0]), w->model, engine, &w->semantics, &error);
+    m3_cache_free(cache);
+    fuzz_check(status, &error);
+}
