@@ -81,6 +81,23 @@ const char *m3_error_lines(const struct m3_error *error)
     return error->text || !error->first[0] ? error->text : error->first;
 }
 
+const char *m3_next_line(const char **at, size_t *length)
+{
+    const char *line = *at;
+    if (!line || !*line) return NULL;
+    *length = strcspn(line, "\n");
+    *at = line + *length + (line[*length] == '\n');
+    return line;
+}
+
+void m3_add_notes(struct m3_error *to, const struct m3_error *notes)
+{
+    const char *at = m3_error_lines(notes), *line;
+    size_t length;
+    while ((line = m3_next_line(&at, &length))) m3_fail(to, M3_OK, "%.*s", (int)length, line);
+    to->lost += notes->lost;
+}
+
 int m3_notes_whole(const struct m3_error *notes, struct m3_error *error)
 {
     return notes->lost ? m3_fail_memory(error, "a note", notes->length) : M3_OK;

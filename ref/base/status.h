@@ -51,6 +51,11 @@ int m3_fail_memory(struct m3_error *error, const char *for_what, size_t bytes);
 void m3_error_print(const struct m3_error *error, FILE *out);
 /* The lines: `text`, or the line that memory was short for; NULL if there is none. */
 const char *m3_error_lines(const struct m3_error *error);
+/* Steps from line to line: *at stands on the first one at the beginning, of m3_error_lines. Returns the line and its
+ * length without '\n', or NULL at the end. */
+const char *m3_next_line(const char **at, size_t *length);
+/* Adds the lines of `notes`, and how many were lost. */
+void m3_add_notes(struct m3_error *to, const struct m3_error *notes);
 /* Notes that are printed must be whole: M3_INTERNAL, with a line in `error`, if one was lost. */
 int m3_notes_whole(const struct m3_error *notes, struct m3_error *error);
 void m3_error_free(struct m3_error *error);

@@ -185,7 +185,7 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
     int status = c->parts.count > 0 ? blame_several(&result, a, c, error)
                                     : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
     a->options.progress_self = NULL;
-    m3_cli_add_notes(&result.notes, &c->mapped);
+    m3_add_notes(&result.notes, &c->mapped);
     if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, a->extent, error);

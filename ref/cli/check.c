@@ -269,7 +269,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
         if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
     }
     if (!status) {
-        m3_cli_add_notes(&result.blame.notes, &candidate.mapped);
+        m3_add_notes(&result.blame.notes, &candidate.mapped);
         status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
         if (!status) status = write_reports(a, &result, candidate.dump, error);
         if (!status) status = (int)result.status;

@@ -42,8 +42,6 @@ int m3_cli_number(int64_t *number, const char *flag, const char *text, int64_t l
 int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_error *error);
 /* Prints the notes, then the lines of the error, frees both, and returns `status`. */
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
-/* Adds the notes of a map (oracle/map.h) to those of the report. */
-void m3_cli_add_notes(struct m3_error *report, const struct m3_error *notes);
 /* The current anonymous memory in bytes, without pages of mapped model files; 0 if the system does not report it. */
 int64_t m3_cli_anonymous_bytes(void);
 /* The progress line of a pass, for struct m3_request; nothing is printed to a pipe. */

@@ -119,15 +119,6 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
     return status;
 }
 
-void m3_cli_add_notes(struct m3_error *report, const struct m3_error *notes)
-{
-    for (const char *line = m3_error_lines(notes); line != NULL && *line != '\0';) {
-        size_t length = strcspn(line, "\n");
-        m3_fail(report, M3_OK, "%.*s", (int)length, line);
-        line += length + (line[length] == '\n');
-    }
-}
-
 int64_t m3_cli_anonymous_bytes(void)
 {
     char line[128];

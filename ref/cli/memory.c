@@ -23,6 +23,7 @@ struct words {
     uint64_t size;              /* 0: no --max-memory */
     int threads;                /* as many as the command may start */
     int will_fork;              /* --ops, --perf: a process with threads cannot go on in a child */
+    int only_says;              /* --help, --version: starts no thread */
 };
 
 /* Returns the memory that threads will still need. */
@@ -80,9 +81,11 @@ static int take(struct words *w, int *argc, char **argv, struct m3_error *error)
             continue;
         }
         words = 1;
+        w->only_says |= !only_names && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"));
         argv[kept++] = argv[i];
     }
     argv[ *argc = kept] = NULL;
+    w->only_says |= kept < 2 || strcmp(argv[1], "--version") == 0;
     return status;
 }
 
@@ -91,7 +94,7 @@ int m3_cli_memory(int *argc, char **argv, struct m3_error *error)
     struct words w = { .threads = at_most(omp_get_num_procs()) };
     int status = take(&w, argc, argv, error);
     const int is_limited = m3_memory_is_limited();
-    if (status || (!w.size && !is_limited)) return status;
+    if (status || w.only_says || (!w.size && !is_limited)) return status;
     const uint64_t needed = (uint64_t)w.threads * (BUFFER + STACK + ADDRESSES) +
                             (uint64_t)at_most(openblas_get_num_threads()) * (BUFFER + STACK);
     if (is_limited) status = m3_memory_check(needed, "the threads", error);

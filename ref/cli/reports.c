@@ -47,8 +47,14 @@ static int write_report(const struct m3_new_file *file,
 {
     if (file->fd < 0) return M3_OK;
     FILE *out;
+    struct m3_error why = { 0 };
     int status = m3_cli_open_stream(&out, file, error);
-    return status != M3_OK ? status : m3_cli_close_stream(out, file, report(out, subject, error), error);
+    if (status != M3_OK) return status;
+    status = report(out, subject, &why);
+    const char *line = m3_error_lines(&why) != NULL ? m3_error_lines(&why) : "";
+    if (status != M3_OK) m3_fail(error, (enum m3_status)status, "%s: %.*s", file->path, (int)strcspn(line, "\n"), line);
+    m3_error_free(&why);
+    return m3_cli_close_stream(out, file, status, error);
 }
 
 int m3_cli_reports_write(struct m3_cli_reports *reports, const struct m3_report_subject *subject,

@@ -31,7 +31,7 @@ int m3_open_file(int *fd, const char *path, struct m3_error *error)
     if (known == 0 && !S_ISREG(info.st_mode)) /* a socket cannot even be opened */
         return m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected a regular file", path, kind_of(info.st_mode));
     if (opened) return m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
-    return m3_fail(error, why == ENOENT || why == ENOTDIR ? M3_ABSENT : M3_IO, "%s: cannot open: %s", path,
+    return m3_fail(error, why == ENOENT || why == ENOTDIR ? M3_ABSENT : m3_status_of(why), "%s: cannot open: %s", path,
                    strerror(why));
 }
 

@@ -45,7 +45,7 @@ static int map_file(struct m3_safetensors *file, const char *path, struct m3_err
     } else {
         void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (bytes == MAP_FAILED) {
-            status = m3_fail(error, M3_IO, "%s: cannot map: %s", file->path, strerror(errno));
+            status = m3_fail(error, m3_status_of(errno), "%s: cannot map: %s", file->path, strerror(errno));
         } else {
             file->bytes = bytes;
             file->size = (uint64_t)info.st_size;

@@ -22,18 +22,6 @@ static int open_inputs(struct inputs *in, const struct m3_library_compare *task,
     return m3_map_put(&in->candidate, task->map, &sizes, notes, error);
 }
 
-/* The notes of a map come after those of the comparison. */
-static void add_notes(struct m3_error *to, const struct m3_error *notes)
-{
-    const char *line = notes->text;
-    while (line && *line) {
-        const char *end = line;
-        while (*end && *end != '\n') end++;
-        m3_fail(to, M3_OK, "%.*s", (int)(end - line), line);
-        line = end + (*end == '\n');
-    }
-}
-
 int m3_library_compare(struct m3_library_report *report, const struct m3_library_compare *task, struct m3_error *error)
 {
     struct inputs in = { 0 };
@@ -46,11 +34,11 @@ int m3_library_compare(struct m3_library_report *report, const struct m3_library
             .taps = task->taps, .force = task->force, .profile = in.profile, .companions = in.companions
         };
         status = m3_compare(&comparison, in.reference, in.candidate, &options, &why);
-        add_notes(&comparison.notes, &notes);
+        m3_add_notes(&comparison.notes, &notes);
         /* Not comparable is a verdict too; why it is so belongs to the report. */
-        if (status == M3_NOT_COMPARABLE) add_notes(&comparison.notes, &why);
+        if (status == M3_NOT_COMPARABLE) m3_add_notes(&comparison.notes, &why);
         if (status == M3_OK || status == M3_NOT_COMPARABLE) status = m3_library_report(report, &comparison, error);
-        else add_notes(error, &why), error->status = (enum m3_status)status;
+        else m3_add_notes(error, &why), error->status = (enum m3_status)status;
         m3_comparison_free(&comparison);
     }
     m3_error_free(&notes);

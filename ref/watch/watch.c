@@ -74,10 +74,23 @@ void m3_watch_close(struct m3_watch *watch)
     watch->record = NULL;
 }
 
+/* Signals that end the program from outside: those that are not ignored. They wait while a child runs, for the processes
+ * that foreign code started have to end too, and a terminal reaches only the program's own group. */
+static void block_ends(sigset_t *ends, sigset_t *before)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+    struct sigaction action;
+    sigemptyset(ends);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(ends, numbers[i]);
+    sigprocmask(SIG_BLOCK, ends, before);
+}
+
 /* What the child does. Its files were flushed before the fork, so that nothing is written twice. The processes that
  * foreign code starts are in the child's group, unless they leave it, and end with it. */
-static void work(struct m3_watch_record *record, pid_t parent, int (*function)(void *), void *self)
+static void work(struct m3_watch_record *record, pid_t parent, const sigset_t *mask, int (*function)(void *), void *self)
 {
+    sigprocmask(SIG_SETMASK, mask, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
     signal(SIGTTOU, SIG_IGN);       /* a terminal stops what writes or reads from the background */
@@ -92,9 +105,11 @@ static void work(struct m3_watch_record *record, pid_t parent, int (*function)(v
     _exit(status);
 }
 
-/* Waits for the child; kills it when one call takes too long. *late: it did. */
-static int wait_for(int *ended, int *late, pid_t child, const struct m3_watch *watch)
+/* Waits for the child; kills it when one call takes too long. *late: it did. A signal of `ends` kills it too, and is
+ * raised again. */
+static int wait_for(int *ended, int *late, pid_t child, const struct m3_watch *watch, const sigset_t *ends)
 {
+    int signalled = 0;
     long pause = 100000;
     siginfo_t end = { 0 };
     *late = 0;
@@ -104,11 +119,17 @@ static int wait_for(int *ended, int *late, pid_t child, const struct m3_watch *w
             *late = 1;
             kill(child, SIGKILL);
         }
-        nanosleep(&(struct timespec){ .tv_nsec = pause }, NULL);
+        const int got = sigtimedwait(ends, NULL, &(struct timespec){ .tv_nsec = pause });
+        if (got > 0) {
+            signalled = got;
+            kill(child, SIGKILL);
+        }
         if (pause < 20000000) pause *= 2;
     }
     kill(-child, SIGKILL);      /* while the child's number is still its own */
-    return waitpid(child, ended, 0) == child ? M3_OK : M3_INTERNAL;
+    const int status = waitpid(child, ended, 0) == child ? M3_OK : M3_INTERNAL;
+    if (signalled) raise(signalled);
+    return status;
 }
 
 static const char *name_of(int number)
@@ -141,15 +162,20 @@ int m3_watch_run(struct m3_watch *watch, int (*function)(void *self), void *self
                  struct m3_error *error)
 {
     struct m3_watch_record *record = watch->record;
-    int ended, late;
+    int ended = 0, late = 0;
+    sigset_t ends, before;
     memset(record, 0, sizeof *record);
     fault[0] = '\0';
     fflush(NULL);
+    block_ends(&ends, &before);
     const pid_t parent = getpid(), child = fork();
-    if (child < 0) return m3_fail(error, M3_INTERNAL, "cannot start a process: %s", strerror(errno));
-    if (child == 0) work(record, parent, function, self);
-    if (wait_for(&ended, &late, child, watch))
-        return m3_fail(error, M3_INTERNAL, "cannot wait for a process: %s", strerror(errno));
+    if (child == 0) work(record, parent, &before, function, self);
+    int status = M3_OK;
+    if (child < 0) status = m3_fail(error, M3_INTERNAL, "cannot start a process: %s", strerror(errno));
+    else if (wait_for(&ended, &late, child, watch, &ends))
+        status = m3_fail(error, M3_INTERNAL, "cannot wait for a process: %s", strerror(errno));
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (status) return status;
     if (record->finished && WIFEXITED(ended)) return WEXITSTATUS(ended);
     describe(fault, room, watch, ended, late);
     return M3_INTERNAL;

@@ -1,7 +1,7 @@
 /* Plug-ins that do something to their process: `run --ops LIB` and `op NAME --ops LIB` report it by the operator's name
  * with their own status, leave no file and no process, and end in time.
  *
- * Seen to fail with: watch.c without its process group, without the look for closed files, without standard error in
+ * Seen to fail with: watch.c without its process group, without its wait for signals, without the look for closed files, without standard error in
  * the place of standard output, without the end of copied processes; guard.c and plugin.c that pass on every status;
  * ops.c that takes --ops-guard for nothing. */
 #include "program.h"
@@ -76,12 +76,12 @@ START_TEST(prints)
 END_TEST
 
 /* Runs with the output in a pipe, whose reader sees its end only when no process holds it any more. */
-static int run_in_pipe(const char *word)
+static int run_in_pipe(const char *before, const char *word)
 {
     char command[900];
     const char *build = getenv("BUILD");
     snprintf(command, sizeof command,
-             "{ %s/m3ref run " TINY " --ops %s --dump %s; echo status $?; } 2>&1 | timeout 60 cat >%s",
+             "{ %s %s/m3ref run " TINY " --ops %s --dump %s; echo status $?; } 2>&1 | timeout 60 cat >%s", before,
              build ? build : "build", plugin(word), in_folder("d"), in_folder("out"));
     const int status = system(command);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -92,7 +92,7 @@ START_TEST(forks)
 {
     static const char *const words[] = { "worse_norm.so,stay", "worse_norm.so,fork" };
     for (size_t i = 0; i < 2; i++) {
-        ck_assert_int_eq(run_in_pipe(words[i]), 0);
+        ck_assert_int_eq(run_in_pipe("", words[i]), 0);
         ck_assert(has("out", "status 0"));
         size_t count;
         unsigned char *out = read_bytes(in_folder("out"), &count);
@@ -102,6 +102,21 @@ START_TEST(forks)
         free(out);
         ck_assert_int_eq(entries(), 2); /* out, d */
     }
+}
+END_TEST
+
+/* Claim: they end too when a signal ends the program (124: `timeout` sent it), as Ctrl-C does; nohup's is ignored. */
+START_TEST(is_stopped)
+{
+    static const char *const signals[] = { "timeout --foreground -s TERM 2", "timeout --foreground -s INT 2",
+                                           "timeout --foreground -s HUP 2" };
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        ck_assert_int_eq(run_in_pipe(signals[i], "worse_norm.so,stay_and_spin"), 0);
+        ck_assert(has("out", "status 124"));
+        ck_assert(!has("out", "next tokens"));
+    }
+    ck_assert_int_eq(run_in_pipe("trap '' HUP; timeout --foreground -s HUP 0.1", "plain_table.so"), 0);
+    ck_assert(has("out", "next tokens: "));
 }
 END_TEST
 
@@ -158,6 +173,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(t, op_fails_the_case, 0, fault_count);
     tcase_add_test(t, prints);
     tcase_add_test(t, forks);
+    tcase_add_test(t, is_stopped);
     tcase_add_test(t, start);
     tcase_add_test(t, ops_guard);
     return s;

@@ -55,7 +55,8 @@ static int misbehave(const char *word, real *y, const real *x, int64_t n)
     if (strcmp(word, "deaf") == 0) signal(SIGSEGV, ignore), write_to(x);
     if (strcmp(word, "group") == 0) kill(0, SIGTERM);
     if (strcmp(word, "fork") == 0 && !forked++ && fork() < 0) return M3_INTERNAL;
-    if (strcmp(word, "stay") == 0 && fork() == 0) sleep(300), _exit(0);
+    if (strncmp(word, "stay", 4) == 0 && fork() == 0) sleep(300), _exit(0);
+    while (strcmp(word, "stay_and_spin") == 0 && going) continue;
     return strncmp(word, "status", 6) == 0 ? atoi(word + 6) : M3_OK;
 }
 

@@ -1,6 +1,7 @@
 #include "oracle/report/private/format.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -315,15 +316,6 @@ void m3_print_ranks(FILE *out, const struct m3_comparison *comparison)
                 m3_plural(comparison->envelope.blind, "taps"));
 }
 
-const char *m3_next_note(const char **at, size_t *length)
-{
-    const char *line = *at;
-    if (line == NULL || *line == '\0') return NULL;
-    *length = strcspn(line, "\n");
-    *at = line + *length + (line[*length] == '\n');
-    return line;
-}
-
 enum { NOTES_SHOWN = 5 };
 
 static int notes_of(const struct m3_error *notes)
@@ -331,7 +323,7 @@ static int notes_of(const struct m3_error *notes)
     const char *at = notes->text;
     size_t length;
     int count = 0;
-    while (m3_next_note(&at, &length) != NULL) count++;
+    while (m3_next_line(&at, &length) != NULL) count++;
     return count;
 }
 
@@ -345,7 +337,7 @@ void m3_print_notes(FILE *out, const struct m3_error *notes, int all)
 {
     const char *at = notes->text, *line;
     size_t length;
-    for (int i = 0; (all || i < NOTES_SHOWN) && (line = m3_next_note(&at, &length)) != NULL; i++)
+    for (int i = 0; (all || i < NOTES_SHOWN) && (line = m3_next_line(&at, &length)) != NULL; i++)
         fprintf(out, "note  %.*s\n", (int)length, line);
     const int count = notes_of(notes);
     if (!all && count > NOTES_SHOWN) m3_print_more(out, count - NOTES_SHOWN, "notes");
@@ -380,8 +372,9 @@ void m3_print_legend(FILE *out, int tiers)
 
 int m3_report_end(FILE *out, const char *what, struct m3_error *error)
 {
+    errno = 0;
     if (fflush(out) == 0 && !ferror(out)) return M3_OK;
-    return m3_fail(error, M3_IO, "%s: cannot be written", what);
+    return m3_fail(error, M3_IO, "%s: cannot be written%s%s", what, errno ? ": " : "", errno ? strerror(errno) : "");
 }
 
 size_t m3_group_length(const char *tap)

@@ -171,7 +171,7 @@ static void print_notes(const struct m3_html *html)
     size_t length;
     if (at == NULL || *at == '\0') return;
     fputs("<h2>Notes</h2>\n<ul>\n", html->out);
-    while ((line = m3_next_note(&at, &length)) != NULL) {
+    while ((line = m3_next_line(&at, &length)) != NULL) {
         fputs("<li>", html->out);
         m3_print_markup_part(html->out, line, length);
         fputs("</li>\n", html->out);

@@ -66,7 +66,7 @@ json_t *m3_json_notes(const struct m3_error *lines)
     json_t *list = json_array();
     const char *at = lines->text, *line;
     size_t length;
-    while ((line = m3_next_note(&at, &length)) != NULL) m3_json_append(list, string_of(line, length));
+    while ((line = m3_next_line(&at, &length)) != NULL) m3_json_append(list, string_of(line, length));
     return list;
 }
 

@@ -42,7 +42,7 @@ static int print_properties(FILE *out, const struct m3_report_subject *subject, 
     if (ranks != NULL) print_property(out, "envelope", ranks, strlen(ranks));
     const int missing = comparison->envelope.runs > 0 && ranks == NULL;
     free(ranks);
-    for (int i = 1; (line = m3_next_note(&at, &length)) != NULL; i++) {
+    for (int i = 1; (line = m3_next_line(&at, &length)) != NULL; i++) {
         char name[32];          /* distinct: readers keep one property per name */
         snprintf(name, sizeof name, "note.%d", i);
         print_property(out, name, line, length);

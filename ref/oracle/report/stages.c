@@ -94,14 +94,6 @@ static int take_taps(struct m3_blamed_stages *out, const struct m3_blame *blame,
     return M3_OK;
 }
 
-static void take_notes(struct m3_comparison *c, const struct m3_error *notes)
-{
-    c->notes.lost += notes->lost;
-    const char *at = notes->text, *line;
-    size_t length;
-    while ((line = m3_next_note(&at, &length)) != NULL) m3_fail(&c->notes, M3_OK, "%.*s", (int)length, line);
-}
-
 int m3_blamed_stages_make(struct m3_blamed_stages *out, const struct m3_blame *blame,
                           const struct m3_comparison *compared, struct m3_error *error)
 {
@@ -128,7 +120,7 @@ int m3_blamed_stages_make(struct m3_blamed_stages *out, const struct m3_blame *b
     for (int64_t i = 0; i < blame->missing; i++) c->missing_taps[i] = blame->missing_taps[i];
     memcpy(c->missing_names, blame->missing_names, sizeof c->missing_names);
     memcpy(c->explained_by, blame->explained_by, sizeof c->explained_by);
-    take_notes(c, &blame->notes);
+    m3_add_notes(&c->notes, &blame->notes);
     return take_taps(out, blame, compared, error);
 }
 

@@ -228,11 +228,7 @@ static void add_notes(struct m3_server *r, const struct checking *c)
     const struct m3_answer *a = c->answer;
     int64_t large = 0;
     for (int64_t i = 0; i < a->count; i++) large += a->places[i].count > MOST_ENTRIES;
-    for (const char *line = a->notes.text; line && *line;) {
-        const size_t length = strcspn(line, "\n");
-        m3_fail(&r->notes, M3_OK, "%.*s", (int)length, line);
-        line += length + (line[length] == '\n');
-    }
+    m3_add_notes(&r->notes, &a->notes);
     if (large > 0)
         m3_fail(&r->notes, M3_OK,
                 "%" PRId64 " positions have more than %d log-probabilities; the largest of each are judged", large,

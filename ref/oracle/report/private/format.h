@@ -79,9 +79,6 @@ void m3_print_share(FILE *out, double share, int width);
 /* Flushes a report; `what` names it in the error. M3_IO. */
 int m3_report_end(FILE *out, const char *what, struct m3_error *error);
 
-/* The next of the notes, which begin at notes->text: `*at` advances. NULL at the end; otherwise `length` bytes. */
-const char *m3_next_note(const char **at, size_t *length);
-
 /* Length of the part of a tap's name that names its layer: "layers.3", "mtp.0", "vision.layers.2"; outside layers the
  * part before the first dot, 0 if there is no dot. */
 size_t m3_group_length(const char *tap);
