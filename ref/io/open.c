@@ -94,7 +94,10 @@ int m3_read_file(char **bytes, size_t *count, const char *path, size_t most, str
             m3_fail(error, M3_BAD_INPUT, "%s: got %jd bytes, expected at most %zu", path, (intmax_t)info.st_size, most);
     else if (!(*bytes = malloc((size_t)info.st_size + 1)))
         status = m3_fail_memory(error, path, (size_t)info.st_size + 1);
-    if (!status) *count = fread(*bytes, 1, (size_t)info.st_size, file);
+    if (!status) {
+        *count = fread(*bytes, 1, (size_t)info.st_size, file);
+        (*bytes)[*count] = '\0';
+    }
     if (!status && ferror(file)) status = m3_fail(error, M3_IO, "%s: cannot read: %s", path, strerror(errno));
     fclose(file);
     if (!status) return M3_OK;

@@ -15,7 +15,8 @@
 int m3_open_file(int *fd, const char *path, struct m3_error *error);
 /* The same as a stream; NULL on failure. */
 int m3_open_stream(FILE **file, const char *path, struct m3_error *error);
-/* Reads the whole file into *bytes, which the caller frees; NULL on failure. M3_BAD_INPUT if it is longer than `most`. */
+/* Reads the whole file into *bytes, with a NUL at its end; the caller frees them. NULL on failure. M3_BAD_INPUT if the
+ * file is longer than `most`. */
 int m3_read_file(char **bytes, size_t *count, const char *path, size_t most, struct m3_error *error);
 
 /* The status of a failed call: M3_INTERNAL if memory was short, otherwise M3_IO. */

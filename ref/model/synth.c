@@ -19,7 +19,7 @@
 #include "model/files/synth_tensor.h"
 #include "model/tensors.h"
 
-enum { PIECE = 1 << 20, CONFIG_BYTES = 1 << 24 };   /* numbers made and written at a time; a config has fewer */
+enum { PIECE = 1 << 20 };   /* numbers made and written at a time */
 static const uint64_t shard_bytes = 5000000000u;    /* a file is closed when it holds this much */
 
 struct synth {
@@ -217,13 +217,9 @@ static int write_index(struct synth *s)
 /* A copy; of matrices in codes it says so, unless the original does. */
 static int write_config(const struct synth *s, enum m3_scaling stated)
 {
-    FILE *file;
-    int status = m3_open_stream(&file, s->config_path, s->error);
-    if (status) return status;
-    char *text = malloc(CONFIG_BYTES + 1);
-    size_t size = text ? fread(text, 1, CONFIG_BYTES, file) : 0;
-    if (!text) status = m3_fail_memory(s->error, s->config_path, CONFIG_BYTES + 1);
-    else if (ferror(file) || !feof(file)) status = m3_fail(s->error, M3_IO, "%s: cannot be copied", s->config_path);
+    char *text;
+    size_t size;
+    int status = m3_read_file(&text, &size, s->config_path, M3_JSON_MOST_BYTES, s->error);
     if (!status && !m3_synth_states(s->dtype, stated)) {
         char *changed;
         status = m3_synth_config(&changed, text, size, s->dtype, s->config_path, s->error);
@@ -232,7 +228,6 @@ static int write_config(const struct synth *s, enum m3_scaling stated)
         size = text ? strlen(text) : 0;
     }
     if (!status) status = write_file(s->folder, "config.json", text, size, s->error);
-    fclose(file);
     free(text);
     return status;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/json.h"
 #include "io/open.h"
 #include "oracle/error/intermediates.h"
 #include "oracle/judge/private/companions_write.h"
@@ -124,16 +125,12 @@ static int declare_case(struct m3_companions_writer *c, struct m3_error *error)
 /* The text of config.json, byte for byte. */
 static int declare_config(struct m3_companions_writer *c, struct m3_error *error)
 {
-    const char *path = m3_checkpoint_config_path(c->setting.model->checkpoint);
-    FILE *file;
-    char *text = NULL;
-    size_t length = 0;
-    int status = m3_open_stream(&file, path, error);
-    if (status) return status;
-    status = getdelim(&text, &length, '\0', file) < 0 ? m3_fail(error, M3_IO, "%s: cannot be read a second time", path)
-                                                      : m3_writer_metadata(c->file, "config", text, error);
+    char *text;
+    size_t length;
+    int status = m3_read_file(&text, &length, m3_checkpoint_config_path(c->setting.model->checkpoint),
+                              M3_JSON_MOST_BYTES, error);
+    if (!status) status = m3_writer_metadata(c->file, "config", text, error);
     free(text);
-    fclose(file);
     return status;
 }
 

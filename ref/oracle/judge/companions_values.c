@@ -130,6 +130,7 @@ static int write_margins(struct m3_companions_writer *c, const struct m3_watched
     else if (!status)
         status = m3_margins_of_blocks(margins, scores->values, ids, config, c->setting.semantics, rows, c->the_case->p0,
                                       scores->width / config->G);
+    if (status && margins) m3_fail_memory(error, "margins", 0);
     if (!status) status = append(c, w, M3_COMPANION_MARGIN, margins, decisions, error);
     free(margins);
     return status;
