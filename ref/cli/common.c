@@ -17,9 +17,8 @@ int m3_cli_help(const char *help, struct m3_error *error)
         { "{profiles}", "fp32, bf16, fp16, fp8, another name" },
         { "{words}", "bf16+tp8 for eight tensor-parallel ranks. `--profile help` lists all names and words" },
         { "\nExit status:",
-          "\n--max-memory SIZE, as in 512M or 8G, is an option of every command: what would allocate more is "
-          "refused.\nMapped files do not count. Without this option only a .gz or a picture that does not fit into the\n"
-          "machine's memory is refused.\n" },
+          "\nWith --max-memory SIZE, such as 512M or 8G, every command refuses to allocate more. Mapped files do not\n"
+          "count. By default a command refuses only a .gz or a picture that does not fit into memory.\n" },
     };
     int written = 0;
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
