@@ -43,7 +43,7 @@ static const char help[] =
     "  --html OUT          write a self-contained HTML page: the likely cause, every tap, and the sections of SPEC.md\n"
     "                      that the page links to\n"
     "  --junit OUT         write JUnit XML: one test case per tap. Taps missing from the dump count as skipped\n"
-    "  --spec PATH         path or address of SPEC.md that the HTML page links to. Without it the page carries the\n"
+    "  --spec PATH         let the HTML page link to SPEC.md at this path or address, instead of carrying its\n"
     "                      sections itself\n"
     "  --json              print one JSON object per tap, then one for the summary\n"
     "  --set FIELD=VALUE   the reading of the model that the candidate follows, as for m3ref run\n"
