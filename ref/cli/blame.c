@@ -215,10 +215,9 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
 int m3_cli_blame(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = {
-        .names.profile = "fp32", .row_runs = -1, .reports = M3_CLI_NO_REPORTS, .repeat = m3_cli_shell_line(argc, argv)
-    };
-    int status = parse(&a, argc, argv, &error);
+    struct arguments a = { .names.profile = "fp32", .row_runs = -1, .reports = M3_CLI_NO_REPORTS };
+    int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
+    if (!status) status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = run(&a, &notes, &error);
     m3_cli_reports_end(&a.reports);

@@ -298,9 +298,9 @@ int m3_cli_check(int argc, char **argv)
     struct arguments a = { .names.profile = "fp32",
                            .row_runs = -1,
                            .answer.sampling.top_p = 1,
-                           .reports = M3_CLI_NO_REPORTS,
-                           .repeat = m3_cli_shell_line(argc, argv) };
-    int status = parse(&a, argc, argv, &error);
+                           .reports = M3_CLI_NO_REPORTS };
+    int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
+    if (!status) status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status && a.plan) status = plan(&a, &notes, &error);
     else if (!status && a.is_answer) status = check_answer(&a, &notes, &error);

@@ -151,7 +151,7 @@ int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t r
 
 /* The whole command line as one string of ASCII, other characters as '?', to be freed; NULL if memory is short. */
 char *m3_cli_line(int argc, char **argv);
-/* The same as a command that a shell reads as these words, whatever bytes they hold. */
-char *m3_cli_shell_line(int argc, char **argv);
+/* The same as a command that a shell reads as these words, whatever bytes they hold. M3_INTERNAL. */
+int m3_cli_shell_line(char **line, int argc, char **argv, struct m3_error *error);
 
 #endif

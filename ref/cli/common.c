@@ -164,7 +164,7 @@ static void print_word(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-char *m3_cli_shell_line(int argc, char **argv)
+int m3_cli_shell_line(char **line, int argc, char **argv, struct m3_error *error)
 {
     struct m3_memory_stream memory;
     FILE *out = m3_memory_open(&memory);
@@ -173,5 +173,6 @@ char *m3_cli_shell_line(int argc, char **argv)
         fputc(' ', out);
         print_word(out, argv[i]);
     }
-    return m3_memory_close(&memory);
+    *line = m3_memory_close(&memory);
+    return *line ? M3_OK : m3_fail_memory(error, "the command line", 0);
 }

@@ -345,12 +345,13 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
 
 int m3_cli_compare(int argc, char **argv)
 {
-    struct arguments arguments = { .profile = "fp32", .repeat = m3_cli_shell_line(argc, argv) };
+    struct arguments arguments = { .profile = "fp32" };
     struct outputs outputs = { M3_CLI_NO_REPORTS, M3_NO_FILE, NULL };
     struct m3_error notes = { 0 }, error = { 0 };
     struct inputs inputs = { 0 };
 
-    int status = parse(&arguments, &outputs, argc, argv, &error);
+    int status = m3_cli_shell_line(&arguments.repeat, argc, argv, &error);
+    if (status == M3_OK) status = parse(&arguments, &outputs, argc, argv, &error);
     if (status == M3_OK && !arguments.help) status = open_inputs(&inputs, &arguments, &notes, &error);
     if (status == M3_OK && !arguments.help) status = check_paths(&arguments, &outputs, &error);
     if (status == M3_OK && !arguments.help) status = open_outputs(&outputs, &arguments, &error);

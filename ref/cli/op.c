@@ -511,11 +511,11 @@ int m3_cli_op(int argc, char **argv)
     struct arguments a = { .profile = "fp32",
                            .engine = m3_engine_f32(),
                            .threads = sysconf(_SC_NPROCESSORS_ONLN),
-                           .reports = M3_CLI_NO_REPORTS,
-                           .repeat = m3_cli_shell_line(argc, argv) };
+                           .reports = M3_CLI_NO_REPORTS };
     a.make = (struct m3_make_options){ .dtype = M3_F32, .seed = 1, .random = 4 };
     a.from.options.dtype = M3_DTYPES;
-    int status = parse(&a, argc, argv, &error);
+    int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
+    if (!status) status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);
     else if (!status) status = check_paths(&a, &error);
     if (!status && !a.help) {

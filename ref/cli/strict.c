@@ -81,20 +81,19 @@ int m3_cli_say_stricter(struct m3_comparison *result, const struct m3_cli_strict
     char *words[16], *model = malloc(ROOM), *input = malloc(ROOM), *line = NULL;
     struct looking looking = { .error = error };
     int64_t lax = 0;
+    int status = model && input ? M3_OK : m3_fail_memory(error, "a note", 2 * ROOM);
     for (int64_t i = 0; i < result->count; i++) lax += m3_stage_is_lax(&result->stages[i]);
-    if (lax > 0 && model && input) {
+    if (lax > 0 && !status) {
         const int count = list_words(words, model, input, of, &looking);
-        line = m3_cli_shell_line(count, words);
+        status = looking.status ? looking.status : m3_cli_shell_line(&line, count, words, error);
     }
     if (line)
         m3_fail(&result->notes, M3_OK,
                 "%" PRId64 " of %" PRId64 " stages were judged together with the errors that they inherit, so that a "
                 "small mistake can hide there; for a strict verdict: %s",
                 lax, result->count, line);
-    const int short_of_memory = !model || !input || (lax > 0 && !line);
     free(line);
     free(model);
     free(input);
-    if (looking.status) return looking.status;
-    return short_of_memory ? m3_fail_memory(error, "a note", 2 * ROOM) : M3_OK;
+    return status;
 }

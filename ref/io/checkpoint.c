@@ -254,13 +254,15 @@ int m3_checkpoint_open_part(struct m3_checkpoint **checkpoint, const char *folde
     return status;
 }
 
-static int64_t size_of(const char *folder, const char *name)
+/* *bytes: -1 if there is no such file. */
+static int size_of(int64_t *bytes, const char *folder, const char *name, struct m3_error *error)
 {
-    struct stat info;
+    struct stat info = { 0 };
     char *path = join(folder, name);
-    const int64_t bytes = path && stat(path, &info) == 0 ? (int64_t)info.st_size : -1;
+    const int status = path ? m3_look(&info, path, error) : m3_fail_memory(error, folder, strlen(name));
+    *bytes = info.st_mode ? (int64_t)info.st_size : -1;
     free(path);
-    return bytes;
+    return status;
 }
 
 int m3_checkpoint_list(const char *folder, m3_checkpoint_needs *needs, void *self,
@@ -277,7 +279,9 @@ int m3_checkpoint_list(const char *folder, m3_checkpoint_needs *needs, void *sel
     for (int64_t i = 0, k = 0; !status && (i < c->file_count || k < c->skipped_count);) {
         const int needed = k == c->skipped_count || (i < c->file_count && strcmp(c->names[i], c->skipped[k]) < 0);
         const char *name = needed ? c->names[i++] : c->skipped[k++];
-        visit(to, name, needed, size_of(folder, name));
+        int64_t bytes;
+        status = size_of(&bytes, folder, name, error);
+        if (!status) visit(to, name, needed, bytes);
     }
     json_decref(index);
     m3_checkpoint_close(c);

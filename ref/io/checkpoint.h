@@ -17,7 +17,7 @@ typedef int m3_checkpoint_needs(void *self, const char *tensor);
 int m3_checkpoint_open_part(struct m3_checkpoint **checkpoint, const char *folder, m3_checkpoint_needs *needs,
                             void *self, struct m3_error *error);
 /* Calls `visit` for each weight file, in byte order of names, without opening it; bytes -1: absent. needs NULL: all are
- * needed. */
+ * needed. M3_IO if it cannot be known whether a file is there. */
 int m3_checkpoint_list(const char *folder, m3_checkpoint_needs *needs, void *self,
                        void (*visit)(void *to, const char *name, int is_needed, int64_t bytes), void *to,
                        struct m3_error *error);

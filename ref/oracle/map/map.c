@@ -107,11 +107,11 @@ static int make(struct m3_array *result, struct work *w, const struct job *job, 
     struct m3_array *arrays = calloc((size_t)job->count, sizeof *arrays);
     struct m3_map_trouble trouble;
     int count = job->count, status = M3_OK;
+    *result = (struct m3_array){ .rank = -1 };
     if (!arrays) return m3_fail_memory(w->error, job->tap, (size_t)job->count * sizeof *arrays);
     for (int k = 0; k < count; k++) arrays[k] = m3_array_of(job->sources[k], with_data);
     for (int s = 0; !status && s < job->recipe->step_count; s++)
         status = m3_map_do(arrays, &count, &job->recipe->steps[s], w->sizes, &trouble);
-    *result = (struct m3_array){ .rank = -1 };
     if (status == M3_INTERNAL) {
         m3_fail_memory(w->error, job->tap, 0);
     } else if (status && (trouble.unknown_size || trouble.not_meant)) {
