@@ -336,10 +336,10 @@ static int make(const struct arguments *a, struct m3_error *error)
     m3_standard_end(&out);
     if (status) return status;
     fprintf(out.is_standard ? stderr : stdout,
-            "%s: %" PRId64 " cases, %" PRId64 " of them structured, %.1f MB; they catch %" PRId64 " of %" PRId64
-            " known mistakes that they show\n",
-            a->op->name, summary.cases, summary.structured, (double)summary.bytes / 1e6, summary.caught,
-            summary.mistakes);
+            "%s: %" PRId64 " cases, %" PRId64 " of them structured, %.1f MB; %" PRId64
+            " known mistakes change the results, and the judge finds %" PRId64 " of them\n",
+            a->op->name, summary.cases, summary.structured, (double)summary.bytes / 1e6, summary.mistakes,
+            summary.caught);
     return M3_OK;
 }
 

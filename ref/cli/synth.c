@@ -26,7 +26,7 @@ static const char help[] =
     "                w4a16     4-bit integers with BF16 scales per 32\n"
     "                The last three have the layout of compressed-tensors; their number of columns must be a\n"
     "                multiple of the group (16 or 32). Codes and scales are themselves random numbers: nothing is\n"
-    "                quantised. If CONFIG does not state the form, its copy gets a quantization_config that does.\n"
+    "                quantised. If CONFIG has no quantization_config for this dtype, its copy gets one.\n"
     "  --mtp N       number of MTP modules (multi-token prediction); default 0, because the releases hold none,\n"
     "                whatever their config says\n"
     "  --help        print this text\n"

@@ -370,8 +370,9 @@ static void say(struct m3_blame *result, const struct m3_blamed *tap)
                  explained == 2 ? "tap" : "taps");
     if (mistake->reading) snprintf(reading, sizeof reading, "; --set %s explains it", mistake->reading);
     m3_fail(&result->notes, M3_OK,
-            "%s looks like %s (%s): its %s within %.1g of these, the right ones %.1g away%s%s%s%s", tap->name,
-            mistake->id, mistake->what, tap->selection ? "choices are" : "results are", tap->from_mistake,
+            "%s looks like %s (%s): the %s of this mistake are within %.1g of the candidate's, the right ones %.1g "
+            "away%s%s%s%s",
+            tap->name, mistake->id, mistake->what, tap->selection ? "choices" : "results", tap->from_mistake,
             tap->from_right, tap->same_results[0] ? "; the same results: " : "", tap->same_results, reading, others);
 }
 

@@ -61,7 +61,7 @@ static void take(struct m3_blamed *tap, const struct m3_row_verdict *rows)
     tap->note[0] = '\0';
     if (rows->verdict == M3_VERDICT_PASS) return;
     snprintf(tap->note, sizeof tap->note,
-             "a quarter of the rows is off by %.3g or more, in honest implementations by at most %.3g", rows->error,
+             "the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g", rows->error,
              rows->error_largest);
 }
 

@@ -25,7 +25,7 @@ static void print_choice(FILE *out, const struct m3_blamed *tap)
         fprintf(out, "  %s", tap->note);
         return;
     }
-    fprintf(out, "  %s %.0f for %.0f: %s", noun, tap->got, tap->want, tap->note);
+    fprintf(out, "  %s %.0f in place of %.0f: %s", noun, tap->got, tap->want, tap->note);
     if (!isnan(tap->gap)) fprintf(out, ", scores %s and %.3gx their bounds apart", tap->scores, tap->gap);
     fprintf(out, "; %" PRId64 " of %" PRId64, tap->choices[M3_CHOICE_INADMISSIBLE], tap->elements);
 }

@@ -196,7 +196,7 @@ static const char *noun_of(const struct m3_stage *stage)
 
 static void print_failed_selection(FILE *out, const struct m3_stage *stage)
 {
-    fprintf(out, "  %s %.0f for %.0f: INADMISSIBLE, %s", noun_of(stage), stage->got, stage->want, stage->note);
+    fprintf(out, "  %s %.0f in place of %.0f: INADMISSIBLE, %s", noun_of(stage), stage->got, stage->want, stage->note);
     if (!isnan(stage->gap))
         fprintf(out, ", gap %.3g, bound %.3g, scores of the %s", stage->gap, stage->bound, stage->scores);
     fprintf(out, "; %" PRId64 " of %" PRId64, stage->choices[M3_CHOICE_INADMISSIBLE], stage->rows);
@@ -211,10 +211,10 @@ static void print_rank(FILE *out, const struct m3_stage *stage)
     fprintf(out, " (median %.3g, largest %.3g)", stage->envelope_median, stage->envelope_largest);
 }
 
-/* "; a quarter of the rows is off by 0.3 or more, in honest implementations by at most 0.02" */
+/* "; the 75% quantile of the rows' errors is 0.3, in honest implementations at most 0.02" */
 static void print_rows(FILE *out, const struct m3_stage *stage)
 {
-    fprintf(out, "; a quarter of the rows is off by %.3g or more, in honest implementations by at most %.3g",
+    fprintf(out, "; the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
             stage->row_error, stage->row_error_largest);
     if (!isnan(stage->row_nearest))
         fprintf(out, "; from the nearest of them by %.3g, they from each other by at most %.3g", stage->row_nearest,

@@ -51,7 +51,7 @@ static void print_size(FILE *out, const struct m3_stage *stage)
         fprintf(out, ", %" PRId64 " of %" PRId64 " %s inadmissible", wrong, stage->rows,
                 m3_plural(stage->rows, "sets"));
     } else if (m3_is_judged_by_rows(stage) && !isnan(stage->row_error)) {
-        fprintf(out, ", a quarter of the rows off by %.3g or more, in honest implementations by at most %.3g",
+        fprintf(out, ", the 75%% quantile of the rows' errors is %.3g, in honest implementations at most %.3g",
                 stage->row_error, stage->row_error_largest);
     } else {
         if (isnan(stage->got)) fputs(", NaN", out);

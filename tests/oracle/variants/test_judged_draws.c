@@ -135,7 +135,7 @@ START_TEST(blamed_outputs)
     make_mistake("moe.no_scale", "layers.*.out,logits");
     ck_assert_int_eq(blame("bf16", ""), 1);
     ck_assert(has("out", "culprit  layers.2.out"));
-    ck_assert(has("out", "a quarter of the rows is off by"));
+    ck_assert(has("out", "the 75% quantile of the rows' errors is"));
     ck_assert_int_eq(blame("bf16", "--row-runs 0"), 2);
     ck_assert(has("out", "partial"));
     make_mistake("moe.no_scale", "logits");
