@@ -295,10 +295,9 @@ static int check_answer(const struct arguments *a, struct m3_error *notes, struc
 int m3_cli_check(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .names.profile = "fp32",
-                           .row_runs = -1,
-                           .answer.sampling.top_p = 1,
-                           .reports = M3_CLI_NO_REPORTS };
+    struct arguments a = {
+        .names.profile = "fp32", .row_runs = -1, .answer.sampling.top_p = 1, .reports = M3_CLI_NO_REPORTS
+    };
     int status = m3_cli_shell_line(&a.repeat, argc, argv, &error);
     if (!status) status = parse(&a, argc, argv, &error);
     if (!status && a.help) status = m3_cli_help(help, &error);

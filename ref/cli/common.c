@@ -103,7 +103,7 @@ void m3_cli_progress(void *self, const char *part, int64_t layer, int64_t layers
 
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 {
-    if ((fflush(stdout) || ferror(stdout)) && !status)
+    if ((fflush(stdout) || ferror(stdout)) && status < M3_USAGE)
         status = m3_fail(error, M3_IO, "standard output: cannot be written");
     if (status < M3_USAGE && m3_mapped_check_past(error)) status = M3_IO;
     if (!status) status = m3_notes_whole(notes, error);

@@ -96,7 +96,8 @@ int m3_gunzip(int *fd, int packed, const char *path, struct m3_error *error)
     if (fstat(packed, &info) != 0) return m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
     const uint64_t most = (uint64_t)info.st_size * MOST_RATIO + ALWAYS;
     *fd = memfd_create("m3ref", MFD_CLOEXEC);
-    if (*fd < 0) return m3_fail(error, m3_status_of(errno), "%s: cannot create a memory file: %s", path, strerror(errno));
+    if (*fd < 0)
+        return m3_fail(error, m3_status_of(errno), "%s: cannot create a memory file: %s", path, strerror(errno));
 
     struct pieces p = { .z.next_in = NULL };
     int status;

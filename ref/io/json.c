@@ -176,7 +176,8 @@ json_t *m3_json_number(double value)
 int m3_json_line(FILE *out, json_t *object, struct m3_error *error)
 {
     const size_t flags = JSON_COMPACT | JSON_ENSURE_ASCII;      /* a name must not steer the terminal */
-    int written = object && !failed && json_dumpf(object, out, flags) == 0 && fputc('\n', out) != EOF;
+    /* jansson passes over the failure of some of its writes */
+    int written = object && !failed && json_dumpf(object, out, flags) == 0 && fputc('\n', out) != EOF && !ferror(out);
     const int why = errno;
     json_decref(object);
     if (!object || failed) return m3_fail_memory(error, "JSON line", 0);

@@ -88,7 +88,8 @@ static void block_ends(sigset_t *ends, sigset_t *before)
 
 /* What the child does. Its files were flushed before the fork, so that nothing is written twice. The processes that
  * foreign code starts are in the child's group, unless they leave it, and end with it. */
-static void work(struct m3_watch_record *record, pid_t parent, const sigset_t *mask, int (*function)(void *), void *self)
+static void work(struct m3_watch_record *record, pid_t parent, const sigset_t *mask, int (*function)(void *),
+                 void *self)
 {
     sigprocmask(SIG_SETMASK, mask, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -281,8 +281,8 @@ static void print_findings(const struct server *s)
         printf("\n");
     }
     if (names) pclose(names);
-    printf("# %s: places %ld, tried elsewhere %ld, faults %ld, never met %ld", s->name, s->sites, s->left_out, s->faults,
-           s->faults - s->met);
+    printf("# %s: places %ld, tried elsewhere %ld, faults %ld, never met %ld", s->name, s->sites, s->left_out,
+           s->faults, s->faults - s->met);
     for (int i = 1; i < VERDICTS; i++) printf(", %s %ld", verdict_names[i], s->verdicts[i]);
     printf("\n");
 }

@@ -194,8 +194,8 @@ static int name_mistake(struct checking *c, int threads)
     m3_fail(&all->notes, M3_OK,
             "looks like %s (%s): the results of this mistake are within %.1g of the candidate's, the right ones %.1g "
             "away%s%s",
-            found.mistake->id, found.mistake->what, found.distance, found.right, found.others[0] ? "; the same results: " : "",
-            found.others);
+            found.mistake->id, found.mistake->what, found.distance, found.right,
+            found.others[0] ? "; the same results: " : "", found.others);
     return M3_OK;
 }
 
