@@ -1,14 +1,26 @@
 #!/bin/sh
-# Runs the test programs that it is given, prints what they print, and at last "N passed, N failed" for all of them.
-# A program that crashes, or does not say how many tests it ran, counts as one failure. Nothing run is a failure.
-passed=0
-failed=0
-for program in "$@"; do
-    echo "== ${program##*/}"
-    lines=$("$program" 2>&1)
+# Runs the test programs that it is given, as many at once as there are processors, prints what each of them prints when
+# it ends, and at last "N passed, N failed" for all of them. A program that crashes, or does not say how many tests it
+# ran, counts as one failure. Nothing run is a failure.
+# usage: run.sh PROGRAM ...
+#        run.sh --one FOLDER PROGRAM     runs one of them, and adds a line "PASSED FAILED" to FOLDER/counts
+set -u
+
+# Prints a whole report at a time.
+print_alone() {
+    while ! mkdir "$1/lock" 2>/dev/null; do sleep 0.05; done
+    cat "$2"
+    rmdir "$1/lock"
+}
+
+run_one() {
+    folder=$1
+    program=$2
+    report=$(mktemp "$folder/report.XXXXXX")
+    echo "== ${program##*/}" >"$report"
+    "$program" >>"$report" 2>&1
     status=$?
-    printf '%s\n' "$lines"
-    last=$(printf '%s\n' "$lines" | tail -n 1)
+    last=$(tail -n 1 "$report")
     if printf '%s\n' "$last" | grep -Eqx '[0-9]+ passed, [0-9]+ failed'; then
         good=${last%% passed*}
         bad=${last##* passed, }
@@ -17,10 +29,22 @@ for program in "$@"; do
     else
         good=0
         bad=1
-        echo "${program##*/}: ended with status $status and without its count"
+        echo "${program##*/}: ended with status $status and without its count" >>"$report"
     fi
-    passed=$((passed + good))
-    failed=$((failed + bad))
-done
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+    print_alone "$folder" "$report"
+    echo "$good $bad" >>"$folder/counts"
+}
+
+if [ "${1:-}" = --one ]; then
+    run_one "$2" "$3"
+    exit 0
+fi
+folder=$(mktemp -d "${TMPDIR:-/tmp}/m3ref-tests.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+trap 'exit 1' INT TERM
+: >"$folder/counts"
+# Threads that spin while they wait would take the processor from the other programs.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+[ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" "$0" --one "$folder"
+awk -v programs="$#" '{ good += $1; bad += $2 } END { bad += programs - NR
+    printf "%d passed, %d failed\n", good, bad; exit bad > 0 || good == 0 }' "$folder/counts"
