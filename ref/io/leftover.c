@@ -44,28 +44,23 @@ char *m3_leftover_name(const char *folder, const char *path, int number)
     return length < 0 ? NULL : name;
 }
 
-static void remove_entries(int fd)
+void m3_leftover_empty(DIR *folder)
 {
-    DIR *dir = fdopendir(fd);
     const struct dirent *entry;
-    if (!dir) close(fd);
-    while (dir && (entry = readdir(dir)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir) closedir(dir);
-}
-
-void m3_leftover_remove_folder(const char *folder)
-{
-    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) remove_entries(fd);
-    rmdir(folder);
+    rewinddir(folder);
+    while ((entry = readdir(folder)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(folder), entry->d_name, 0);
 }
 
 static void remove_ended(int folder, const char *name)
 {
     if (unlinkat(folder, name, 0) == 0 || (errno != EISDIR && errno != EPERM)) return;
     const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) remove_entries(fd);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    if (entries) m3_leftover_empty(entries);
+    if (entries) closedir(entries);
+    else if (fd >= 0) close(fd);
     if (fd >= 0) unlinkat(folder, name, AT_REMOVEDIR);
 }
 

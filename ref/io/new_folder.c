@@ -14,7 +14,7 @@
 
 static int fail_system(const struct m3_new_folder *folder, const char *what, struct m3_error *error)
 {
-    return m3_fail(error, M3_IO, "%s: %s: %s", folder->path, what, strerror(errno));
+    return m3_fail(error, m3_status_of(errno), "%s: %s: %s", folder->path, what, strerror(errno));
 }
 
 /* A folder that is there already must be one that the finished folder can replace. */
@@ -43,7 +43,8 @@ static int make_temporary(struct m3_new_folder *folder, struct m3_error *error)
         if (!name) return m3_fail_memory(error, folder->path, 0);
         if (mkdir(name, 0777) == 0) {
             folder->name = name;
-            return M3_OK;
+            folder->entries = opendir(name);
+            return folder->entries ? M3_OK : fail_system(folder, "cannot be read", error);
         }
         free(name);
         if (errno != EEXIST) return fail_system(folder, "cannot be created", error);
@@ -55,6 +56,7 @@ static void forget(struct m3_new_folder *folder)
     free(folder->path);
     free(folder->parent);
     free(folder->name);
+    if (folder->entries) closedir(folder->entries);
     *folder = (struct m3_new_folder){ 0 };
 }
 
@@ -83,7 +85,7 @@ int m3_new_folder_open(struct m3_new_folder *folder, const char *path, struct m3
     int status = find_parent(folder, path, error);
     if (!status && lstat(folder->path, &info) == 0) status = check_empty(folder, &info, error);
     if (!status) status = make_temporary(folder, error);
-    if (status) forget(folder);
+    if (status) m3_new_folder_abandon(folder);
     return status;
 }
 
@@ -113,6 +115,7 @@ int m3_new_folder_commit(struct m3_new_folder *folder, struct m3_error *error)
 
 void m3_new_folder_abandon(struct m3_new_folder *folder)
 {
-    if (folder->name) m3_leftover_remove_folder(folder->name);
+    if (folder->entries) m3_leftover_empty(folder->entries);
+    if (folder->name) rmdir(folder->name);
     forget(folder);
 }

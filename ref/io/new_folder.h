@@ -2,11 +2,14 @@
 #ifndef M3_IO_NEW_FOLDER_H
 #define M3_IO_NEW_FOLDER_H
 
+#include <dirent.h>
+
 #include "base/status.h"
 
 struct m3_new_folder {
     char *path, *parent;
     char *name;                 /* temporary, to write into; NULL: there is none */
+    DIR *entries;               /* what is in it: open, so that it can be removed when memory is short */
 };
 
 /* M3_USAGE if the folder holds anything or is a mount point, which cannot be replaced; M3_IO; M3_INTERNAL. *folder is
