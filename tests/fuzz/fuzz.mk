@@ -33,7 +33,8 @@ FUZZ_SANITIZE := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recov
 fuzz:
 	@scripts/setup.sh libclang-rt-dev llvm
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/fuzz CC=clang OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)' fuzz-programs
-	@tests/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(FUZZ_TOTAL:%=$$((%/$(words $(FUZZ_CHOSEN))))),$(FUZZ_SECONDS)) $(FUZZ_CHOSEN)
+	@$(MAKE) -s -j$$(nproc) $(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz_%)
+	@tests/fuzz/fuzz.sh $(BUILD)/fuzz $(BUILD) $(or $(FUZZ_TOTAL:%=$$((%/$(words $(FUZZ_CHOSEN))))),$(FUZZ_SECONDS)) $(FUZZ_CHOSEN)
 
 fuzz-seeds: all
 	@python3 tests/fuzz/seeds.py $(PROGRAM) tests/fuzz/corpus

@@ -1,5 +1,5 @@
-/* Runs a target over its kept inputs, tests/fuzz/corpus/NAME: each is one test, in a process of its own. NAME is that
- * of the program after "fuzz_". */
+/* Runs a target over its kept inputs, tests/fuzz/corpus/NAME, or over those in the folder FUZZ_INPUTS: each is one test,
+ * in a process of its own. NAME is that of the program after "fuzz_". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* program_invocation_short_name */
 #endif
@@ -61,7 +61,8 @@ Suite *m3_suite(void)
     const char *name = program_invocation_short_name + strlen("fuzz_");
     Suite *suite = suite_create(name);
     TCase *kept = tcase_create(name);
-    snprintf(folder, sizeof folder, "tests/fuzz/corpus/%s", name);
+    const char *other = getenv("FUZZ_INPUTS");
+    snprintf(folder, sizeof folder, "%s%s", other ? other : "tests/fuzz/corpus/", other ? "" : name);
     const int count = scandir(folder, &inputs, is_input, alphasort);
     tcase_add_checked_fixture(kept, setup, NULL);
     tcase_set_timeout(kept, SECONDS);
