@@ -96,7 +96,7 @@ static void refuse_entries(struct m3_cli_paths *paths, const char *option, const
     while (!paths->status && !(paths->status = m3_next_entry(&entry, dir, folder, paths->error)) && entry) {
         if (fnmatch(pattern, entry->d_name, 0) != 0) continue;
         if (fstatat(dirfd(dir), entry->d_name, &info, 0) != 0) {
-            if (errno != ENOENT)
+            if (!m3_is_absent(errno))
                 paths->status = m3_fail(paths->error, M3_IO, "%s/%s: cannot be looked at: %s", folder, entry->d_name,
                                         strerror(errno));
             continue;
@@ -114,7 +114,7 @@ static void reads_folder(struct m3_cli_paths *paths, const char *option, const c
     struct stat info;
     if (paths->status) return;
     DIR *dir = opendir(folder);
-    if (!dir && (errno == ENOENT || errno == ENOTDIR)) return;
+    if (!dir && m3_is_absent(errno)) return;
     if (!dir || fstat(dirfd(dir), &info) != 0) {
         paths->status = m3_fail(paths->error, m3_status_of(errno), "%s: cannot be read: %s", folder, strerror(errno));
         if (dir) closedir(dir);

@@ -225,10 +225,12 @@ static int read(struct m3_foreign *model, int few, const json_t *root, const cha
     if (!status) status = few ? settle_few(&form, path, error) : settle_llama(&form.model, path, error);
     *model = form.model;
     model->few = few;
-    model->config.sparse = calloc((size_t)model->config.layers + 1, 1);
-    model->config.moe = calloc((size_t)model->config.layers + 1, 1);
-    if (!status && (!model->config.sparse || !model->config.moe))
-        status = m3_fail_memory(error, path, (size_t)model->config.layers + 1);
+    if (!status) {      /* otherwise the number of layers may be anything */
+        model->config.sparse = calloc((size_t)model->config.layers + 1, 1);
+        model->config.moe = calloc((size_t)model->config.layers + 1, 1);
+        if (!model->config.sparse || !model->config.moe)
+            status = m3_fail_memory(error, path, (size_t)model->config.layers + 1);
+    }
     if (status) m3_foreign_free(model);
     return status;
 }

@@ -31,8 +31,7 @@ int m3_open_file(int *fd, const char *path, struct m3_error *error)
     if (known == 0 && !S_ISREG(info.st_mode)) /* a socket cannot even be opened */
         return m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected a regular file", path, kind_of(info.st_mode));
     if (opened) return m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
-    return m3_fail(error, why == ENOENT || why == ENOTDIR ? M3_ABSENT : m3_status_of(why), "%s: cannot open: %s", path,
-                   strerror(why));
+    return m3_fail(error, m3_is_absent(why) ? M3_ABSENT : m3_status_of(why), "%s: cannot open: %s", path, strerror(why));
 }
 
 int m3_open_stream(FILE **file, const char *path, struct m3_error *error)
@@ -45,6 +44,11 @@ int m3_open_stream(FILE **file, const char *path, struct m3_error *error)
     return m3_fail(error, m3_status_of(why), "%s: cannot open: %s", path, strerror(why));
 }
 
+int m3_is_absent(int system_error)
+{
+    return system_error == ENOENT || system_error == ENOTDIR || system_error == ENAMETOOLONG;
+}
+
 enum m3_status m3_status_of(int system_error) { return system_error == ENOMEM ? M3_INTERNAL : M3_IO; }
 
 int m3_look(struct stat *info, const char *path, struct m3_error *error)
@@ -52,7 +56,7 @@ int m3_look(struct stat *info, const char *path, struct m3_error *error)
     if (stat(path, info) == 0) return M3_OK;
     const int why = errno;
     *info = (struct stat){ 0 };
-    if (why == ENOENT || why == ENOTDIR) return M3_OK;
+    if (m3_is_absent(why)) return M3_OK;
     return m3_fail(error, m3_status_of(why), "%s: cannot be looked at: %s", path, strerror(why));
 }
 

@@ -21,6 +21,8 @@ int m3_read_file(char **bytes, size_t *count, const char *path, size_t most, str
 
 /* The status of a failed call: M3_INTERNAL if memory was short, otherwise M3_IO. */
 enum m3_status m3_status_of(int system_error);
+/* Does a failed call say that there is no such file? A name that is too long is that of none. */
+int m3_is_absent(int system_error);
 /* What is at `path`; info->st_mode is 0 if nothing is. M3_IO if that cannot be known. */
 int m3_look(struct stat *info, const char *path, struct m3_error *error);
 /* The same in one word. */

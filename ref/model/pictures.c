@@ -204,7 +204,7 @@ int m3_pictures_add_video(struct m3_pictures *pictures, struct m3_picture_size *
     float *pixels = NULL;
     int frames = scandir(folder, &names, is_png, by_bytes), status = M3_OK;
     if (frames < 0)
-        return m3_fail(error, errno == ENOENT || errno == ENOTDIR ? M3_ABSENT : m3_status_of(errno),
+        return m3_fail(error, m3_is_absent(errno) ? M3_ABSENT : m3_status_of(errno),
                        "%s: cannot be read as a folder: %s", folder, strerror(errno));
     if (frames == 0)
         status =
