@@ -176,7 +176,7 @@ static int last_step(const struct m3_generated *g)
 /* "0: 5, 1: 3, 2: 8": numbers of main calls that kept 0, 1, 2 drafts. */
 static void print_steps(const struct m3_generated *g)
 {
-    for (int i = 0; i <= last_step(g); i++) printf("%s%d: %" PRId64, i ? ", " : "", i, g->steps[i]);
+    for (int i = 0; i <= last_step(g); i++) printf("%s%" PRId64 " with %d", i ? ", " : "", g->steps[i], i);
 }
 
 static void print_summary(struct printer *p, const struct m3_generated *g, int speculative)
@@ -198,7 +198,7 @@ static void print_summary(struct printer *p, const struct m3_generated *g, int s
     if (!speculative) return;
     printf("drafted %" PRId64 ", accepted %" PRId64 ", main calls %" PRId64 " after the prefill, %.2f tokens each\n",
            g->drafted, g->accepted, g->main_calls, g->main_calls ? (double)(g->tokens - 1) / (double)g->main_calls : 0);
-    printf("main calls by drafts accepted: ");
+    printf("main calls by the number of drafts that they accepted: ");
     print_steps(g);
     printf("\n");
 }
