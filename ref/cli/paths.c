@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE             /* asprintf */
+#endif
 #include "cli/paths.h"
 
 #include <dirent.h>
@@ -129,6 +132,18 @@ static void reads_folder(struct m3_cli_paths *paths, const char *option, const c
     closedir(dir);
 }
 
+/* A weight file that is not opened is a file of the model all the same. */
+static void reads_skipped(struct m3_cli_paths *paths, const char *folder, const char *name)
+{
+    char *path;
+    if (asprintf(&path, "%s/%s", folder, name) < 0) {
+        if (!paths->status) paths->status = m3_fail_memory(paths->error, name, 0);
+        return;
+    }
+    m3_cli_reads(paths, "MODEL", path);
+    free(path);
+}
+
 void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const struct m3_checkpoint *files)
 {
     static const char *const beside[] = {
@@ -137,6 +152,8 @@ void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const st
     if (files) m3_cli_reads(paths, "MODEL", m3_checkpoint_config_path(files));
     for (int64_t i = 0; files && i < m3_checkpoint_files(files); i++)
         m3_cli_reads(paths, "MODEL", m3_checkpoint_path(files, i));
+    for (int64_t i = 0; files && i < m3_checkpoint_skipped(files); i++)
+        reads_skipped(paths, folder, m3_checkpoint_skipped_name(files, i));
     m3_cli_reads(paths, "MODEL", folder);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) reads_folder(paths, "MODEL", folder, beside[i]);
 }

@@ -52,7 +52,8 @@ static const char help[] =
     "  --precision f32|f64    compute in float (default), the reference, or in double, the truth\n"
     "  --linear blas|ordered  compute matrix products with the BLAS library (default), or add in ascending order.\n"
     "                         Ordered sums have the same bits on every machine\n"
-    "  --layers A:B           run only layers A to B-1. If A > 0, --hidden gives their input\n"
+    "  --layers A:B           run only layers A to B-1. If A > 0, --hidden gives their input. Only the files with their\n"
+    "                         weights are opened (--plan lists them). The others may be absent\n"
     "  --hidden DUMP          read layers.(A-1).out from a dump of this model and case. The dump must hold all rows\n"
     "                         of this tap\n"
     "  --decisions DUMP       take the chosen blocks, the chosen experts and their routing weights from a dump of\n"
@@ -298,6 +299,13 @@ static int run_one(const struct m3_cli_run *a, const struct m3_model *model, con
     return status;
 }
 
+static int open_model(struct m3_model **model, const struct m3_cli_run *a, struct m3_error *notes,
+                      struct m3_error *error)
+{
+    if (a->end_layer < 0) return m3_model_open(model, a->model, notes, error);
+    return m3_model_open_layers(model, a->model, a->first_layer, a->end_layer, notes, error);
+}
+
 static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
@@ -307,7 +315,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     double *logits = NULL;
 
     int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
-    if (!status) status = m3_model_open(&model, a->model, notes, error);
+    if (!status) status = open_model(&model, a, notes, error);
     if (!status) print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && (a->cache_in || a->cache_out))
@@ -315,9 +323,6 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status && a->cache_in) status = m3_cache_load(cache, a->cache_in, model, a->input.engine, &semantics, error);
     int64_t p0 = cache && !status ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
     if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, p0, error);
-    if (!status && a->end_layer > model->config.layers)
-        status = m3_fail(error, M3_USAGE, "--layers: got end %" PRId64 ", expected at most %" PRId64, a->end_layer,
-                         model->config.layers);
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
         status = m3_fail_memory(error, "the logits", (size_t)model->config.V * sizeof *logits);
     if (!status)

@@ -342,6 +342,11 @@ const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoin
 
 int64_t m3_checkpoint_skipped(const struct m3_checkpoint *checkpoint) { return checkpoint->skipped_count; }
 
+const char *m3_checkpoint_skipped_name(const struct m3_checkpoint *checkpoint, int64_t index)
+{
+    return checkpoint->skipped[index];
+}
+
 int m3_checkpoint_names(const struct m3_checkpoint *checkpoint, const char *tensor)
 {
     return json_object_get(checkpoint->weight_map, tensor) || m3_checkpoint_find(checkpoint, tensor, NULL);

@@ -35,8 +35,9 @@ const struct m3_tensor *m3_checkpoint_find(const struct m3_checkpoint *checkpoin
 /* Sum of the sizes of the weight files, in bytes. */
 uint64_t m3_checkpoint_bytes(const struct m3_checkpoint *checkpoint);
 
-/* The number of files that were not opened. */
+/* The number of files that were not opened, and their base names. */
 int64_t m3_checkpoint_skipped(const struct m3_checkpoint *checkpoint);
+const char *m3_checkpoint_skipped_name(const struct m3_checkpoint *checkpoint, int64_t index);
 /* Does a file hold this tensor, or the index say that one does? */
 int m3_checkpoint_names(const struct m3_checkpoint *checkpoint, const char *tensor);
 
