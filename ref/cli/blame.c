@@ -176,7 +176,7 @@ static int write_reports(struct arguments *a, const struct m3_blame *result, con
 /* Judges and reports; returns the status of the verdict, or of the error that prevented one. */
 static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m3_error *error)
 {
-    struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
+    struct m3_cli_watch watch = { .terminal = isatty(STDERR_FILENO) };
     struct m3_blame result;
     a->options.profile = a->names.profile;
     a->options.names_mistakes = 1;
@@ -186,7 +186,7 @@ static int blame(struct arguments *a, const struct m3_cli_candidate *c, struct m
                                     : m3_blame_honest(&result, &c->setting, c->dump, &a->options, a->row_runs, error);
     a->options.progress_self = NULL;
     m3_add_notes(&result.notes, &c->mapped);
-    if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
+    m3_cli_progress_clear(&watch);
     if (status == M3_OK || status == M3_NOT_COMPARABLE) {
         int printed = (a->json ? m3_report_blame_json : m3_report_blame_text)(stdout, &result, a->extent, error);
         if (!printed) printed = write_reports(a, &result, c->dump, error);

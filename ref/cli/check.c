@@ -253,7 +253,7 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
 
 static int check(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_cli_watch watch = { 0, isatty(STDERR_FILENO) };
+    struct m3_cli_watch watch = { .terminal = isatty(STDERR_FILENO) };
     struct m3_cli_candidate candidate;
     struct m3_check result = { 0 };
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
@@ -268,7 +268,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
                                             .progress = m3_cli_progress,
                                             .progress_self = &watch };
         status = m3_check_batch(&result, &plan, &candidate.batch, candidate.dump, &candidate.parts, notes, error);
-        if (watch.terminal) fprintf(stderr, "\r%*s\r", 40, "");
+        m3_cli_progress_clear(&watch);
     }
     if (!status) {
         m3_add_notes(&result.blame.notes, &candidate.mapped);

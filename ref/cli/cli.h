@@ -44,12 +44,18 @@ int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_erro
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error);
 /* The current anonymous memory in bytes, without pages of mapped model files; 0 if the system does not report it. */
 int64_t m3_cli_anonymous_bytes(void);
-/* The progress line of a pass, for struct m3_request; nothing is printed to a pipe. */
+/* The progress line of a pass, for struct m3_request (cli/progress.c); nothing is printed to a pipe. */
 struct m3_cli_watch {
     int64_t anonymous;          /* largest memory seen between layers */
     int terminal;
+    int64_t end_layer;          /* of the text layers that run; 0: all */
+    char part[24];              /* that the line is about, */
+    double began, entered;      /* when it and its last layer began, */
+    int64_t read_before;        /* and what had been read before */
+    int width;                  /* of the line */
 };
 void m3_cli_progress(void *watch, const char *part, int64_t layer, int64_t layers);
+void m3_cli_progress_clear(const struct m3_cli_watch *watch);
 /* The options for a pass that commands share: a case file, or ids and pictures; and how the pass is run. */
 struct m3_batch;
 struct m3_case;

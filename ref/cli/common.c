@@ -93,14 +93,6 @@ int m3_cli_layers(int64_t *first, int64_t *end, const char *text, struct m3_erro
     return m3_fail(error, M3_USAGE, "--layers: got %s, expected A:B with 0 <= A < B", text);
 }
 
-void m3_cli_progress(void *self, const char *part, int64_t layer, int64_t layers)
-{
-    struct m3_cli_watch *watch = self;
-    int64_t now = m3_cli_anonymous_bytes();
-    if (now > watch->anonymous) watch->anonymous = now;
-    if (watch->terminal && layer < layers) fprintf(stderr, "\r%s %" PRId64 " of %" PRId64 " ", part, layer + 1, layers);
-}
-
 int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
 {
     if ((fflush(stdout) || ferror(stdout)) && status < M3_USAGE)

@@ -17,7 +17,7 @@ static const char help[] =
     "\n"
     "Runs one forward pass of the model in directory MODEL over token ids, and over pictures if there are any.\n"
     "Prints shapes, time, peak memory and the most likely next tokens. With --dump, also writes the intermediate\n"
-    "tensors (taps) to a file.\n"
+    "tensors (taps) to a file. On a terminal a line shows the layer that runs, the bytes read, and the time left.\n"
     "\n"
     "  --case F               read the inputs from a safetensors file. It holds input_ids [T], and it may hold:\n"
     "                         position_ids [T], default 0, 1, 2, ..;\n"
@@ -265,7 +265,7 @@ static void print_model(const struct m3_config *c, uint64_t bytes)
 static int forward(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,
                    struct m3_request *request, const char *line, struct m3_error *error)
 {
-    struct m3_cli_passed p = { .watch = { 0, isatty(STDERR_FILENO) } };
+    struct m3_cli_passed p = { .watch = { .terminal = isatty(STDERR_FILENO) } };
     char what[80];
     int status = m3_cli_pass(&p, a, model, c, request, line, error);
     if (status) return status;

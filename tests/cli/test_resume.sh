@@ -85,7 +85,7 @@ interrupted() {
 resumed=0
 tiny=golden/tiny/model
 case=golden/tiny/case.safetensors
-interrupted 'pictures' 7 $tiny --case $case --dump "$work/d"
+interrupted 'pictures' 7 $tiny --case golden/vision/two_case.safetensors --dump "$work/d"
 interrupted 'packed in double' 9 golden/mtp/model --case golden/mtp/picture_case.safetensors --precision f64 \
     --set mtp_embed=fused --dump "$work/d.gz" --cache-out "$work/c"
 interrupted 'one tap' 1 $tiny --ids 1,2,3,4 --dump "$work/d" --taps logits --linear ordered

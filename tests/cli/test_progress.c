@@ -1,0 +1,84 @@
+/* The line of a long pass: on a terminal `run` tells which layer runs and how long the rest will take, and erases that at
+ * the end; in a pipe it tells nothing.
+ *
+ * Seen to fail with: the line written to a pipe; the line left at the end; the number of the model's layers for that of
+ * those that run. */
+#define _GNU_SOURCE /* posix_openpt */
+#include "program.h"
+
+#include <fcntl.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char shown[8000]; /* by a program on a terminal */
+
+/* Runs the program with standard error on a new terminal. */
+static void run_on_terminal(const char *arguments)
+{
+    char command[1000], *name;
+    const char *build = getenv("BUILD");
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    size_t count = 0;
+    ssize_t got;
+    ck_assert_int_ge(terminal, 0);
+    ck_assert(grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    name = ptsname(terminal);
+    ck_assert_ptr_nonnull(name);
+    snprintf(command, sizeof command, "%s/m3ref %s >%s 2>%s", build ? build : "build", arguments, in_folder("out"),
+             name);
+    FILE *program = popen(command, "r");
+    ck_assert_ptr_nonnull(program);
+    while (count < sizeof shown - 1 && (got = read(terminal, shown + count, sizeof shown - 1 - count)) > 0)
+        count += (size_t)got; /* its end is an error */
+    shown[count] = '\0';
+    ck_assert_int_eq(pclose(program), 0);
+    close(terminal);
+}
+
+static int matches(const char *pattern)
+{
+    regex_t compiled;
+    ck_assert_int_eq(regcomp(&compiled, pattern, REG_EXTENDED | REG_NOSUB), 0);
+    const int found = regexec(&compiled, shown, 0, NULL, 0) == 0;
+    regfree(&compiled);
+    if (!found) fprintf(stderr, "no %s in: %s\n", pattern, shown);
+    return found;
+}
+
+#define REST "(, [0-9.]+ GB read at [0-9.]+ GB/s)?, [0-9]+:[0-5][0-9]:[0-5][0-9] left *"
+
+START_TEST(on_a_terminal)
+{
+    run_on_terminal("run golden/tiny/model --ids '1,<image>,2' --image golden/pictures/rgb8.png");
+    ck_assert(matches("^\rvision layer 1 of 2 \rvision layer 2 of 2" REST "\rlayer 1 of 5 *\rlayer 2 of 5" REST
+                      "\rlayer 3 of 5" REST "\rlayer 4 of 5" REST "\rlayer 5 of 5" REST "\r +\r$"));
+    run_on_terminal("run golden/tiny/model --ids 1,2,3 --layers 0:2");
+    ck_assert(matches("^\rlayer 1 of 2 \rlayer 2 of 2" REST "\r +\r$"));
+    run_on_terminal("run golden/tiny/model --case tests/candidates/packed_case.safetensors --layers 0:1");
+    ck_assert(matches("^(\rlayer 1 of 1 \r +\r)+$"));
+}
+END_TEST
+
+START_TEST(in_a_pipe)
+{
+    ck_assert_int_eq(m3ref("run golden/tiny/model --case golden/tiny/case.safetensors"), 0);
+    ck_assert_int_eq(error_lines(), 0);
+    ck_assert(!strstr((char *)read_bytes(in_folder("err"), &(size_t){ 0 }), "layer"));
+}
+END_TEST
+
+Suite *m3_suite(void);
+
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("progress");
+    TCase *tests = tcase_create("progress");
+    tcase_add_checked_fixture(tests, make_folder, remove_folder);
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, on_a_terminal);
+    tcase_add_test(tests, in_a_pipe);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
