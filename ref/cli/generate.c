@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "cli/plan.h"
 #include "decode/generate.h"
 #include "io/json.h"
 #include "model/plugin.h"
@@ -32,6 +33,8 @@ static const char help[] =
     "  --speculative          the model's MTP modules draft tokens, and the model verifies the drafts in one pass.\n"
     "                         This needs fewer passes. Greedy tokens stay the same; sampled tokens keep their\n"
     "                         distribution\n"
+    "  --plan                 print what the generation will need (files, bytes, memory, operations, time), then stop.\n"
+    "                         No weights are read\n"
     "  --json                 print JSON lines: one object per token, then a summary\n"
     "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
     "  --ops-guard, --timeout S\n"
@@ -44,14 +47,15 @@ static const char help[] =
 struct arguments {
     const char *model, *stop;
     struct m3_cli_input input;
-    int json, help;
+    int json, plan, help;
     int64_t seed;
     struct m3_generation how;
 };
 
 /* clang-format off */
 enum {
-    OPT_MAX_NEW = 256, OPT_STOP, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_SEED, OPT_SPECULATIVE, OPT_JSON, OPT_HELP
+    OPT_MAX_NEW = 256, OPT_STOP, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_SEED, OPT_SPECULATIVE, OPT_JSON, OPT_HELP,
+    OPT_PLAN
 };
 /* clang-format on */
 
@@ -69,6 +73,7 @@ static const struct option options[] = {
     { "seed", required_argument, NULL, OPT_SEED },
     { "speculative", no_argument, NULL, OPT_SPECULATIVE },
     { "json", no_argument, NULL, OPT_JSON },
+    { "plan", no_argument, NULL, OPT_PLAN },
     { "precision", required_argument, NULL, M3_CLI_PRECISION },
     { "linear", required_argument, NULL, M3_CLI_LINEAR },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
@@ -105,6 +110,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_SEED: return m3_cli_number(&a->seed, "--seed", optarg, 0, INT64_MAX, error);
     case OPT_SPECULATIVE: a->how.speculative = 1; break;
     case OPT_JSON: a->json = a->input.quiet = 1; break;
+    case OPT_PLAN: a->plan = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return -1;
     }
@@ -265,11 +271,23 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     return status;
 }
 
+static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const int in_double = a->input.engine == m3_engine_f64();
+    const struct m3_cli_plan all = { .model = a->model,
+                                     .input = &a->input,
+                                     .f32_passes = !in_double,
+                                     .f64_passes = in_double,
+                                     .new_tokens = a->how.max_new };
+    if (a->json) return m3_fail(error, M3_USAGE, "generate: got --plan with --json, expected one of them");
+    return m3_cli_plan(&all, notes, error);
+}
+
 static int generate_command(void *arguments)
 {
     struct m3_error notes = { 0 }, error = { 0 };
     struct arguments *a = arguments;
-    const int status = generate(a, &notes, &error);
+    const int status = a->plan ? plan(a, &notes, &error) : generate(a, &notes, &error);
     m3_cli_ops_close(&a->input.ops);
     return m3_cli_end(status, &notes, &error);
 }

@@ -1,4 +1,4 @@
-/* --plan: what run and check will need. */
+/* --plan: what run, check and generate will need. */
 #ifndef M3_CLI_PLAN_H
 #define M3_CLI_PLAN_H
 
@@ -11,6 +11,7 @@ struct m3_cli_plan {
     int f32_passes, f64_passes; /* whole passes of the two engines */
     int with_bounds;            /* passes of the double engine that also compute error bounds */
     int recomputed;             /* times that every operator is recomputed from a dump's inputs */
+    int64_t new_tokens;         /* of generate, the first from the pass over the prompt; 0: none */
     int writes_taps;            /* all taps are written, in double */
 };
 

@@ -43,6 +43,23 @@ static int count_flops(struct m3_pass_plan *plan, const struct m3_config *config
     return M3_OK;
 }
 
+int m3_plan_token(struct m3_token_plan *plan, const struct m3_config *config, int64_t context, struct m3_error *error)
+{
+    struct m3_estimate e;
+    const struct m3_format *bf16 = m3_format_named("bf16"), *f32 = m3_format_named("f32");
+    const struct m3_estimate_request request = {
+        .context = context, .batch = 1, .weights = bf16, .kv = f32, .index_kv = f32
+    };
+    const int status = m3_estimate(&e, config, &request, error);
+    if (status) return status;
+    *plan = (struct m3_token_plan){ .flops = m3_whole(&e, "flops_decode.total"),
+                                    .weights = m3_quantity(&e, "decode_read_bytes.weights"),
+                                    .all_weights = m3_quantity(&e, "weight_bytes"),
+                                    .all_keys = m3_quantity(&e, "kv_bytes.total") };
+    plan->keys = m3_quantity(&e, "decode_read_bytes.total") - plan->weights;
+    return M3_OK;
+}
+
 /* Elements of a tap in a pass over T rows. */
 static int64_t elements(const struct m3_config *config, enum m3_tap tap, int64_t T)
 {

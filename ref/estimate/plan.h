@@ -18,6 +18,16 @@ struct m3_pass_plan {
     int64_t widest;             /* bytes of the activations of a layer in double */
 };
 
+/* A pass over one token, behind a cache of the others. */
+struct m3_token_plan {
+    int64_t flops;
+    double weights;             /* bytes of the weights it reads, */
+    double all_weights;         /* and of all, in BF16 */
+    double keys;                /* bytes of the keys and values it reads, */
+    double all_keys;            /* and of all, in float */
+};
+int m3_plan_token(struct m3_token_plan *plan, const struct m3_config *config, int64_t context, struct m3_error *error);
+
 /* Lists the files on `out`, one a line, if it is not NULL. end 0: all layers. Errors as for m3_model_open_layers, but an
  * absent weight file is none. */
 int m3_plan_pass(struct m3_pass_plan *plan, FILE *out, const char *folder, const struct m3_config *config,

@@ -209,7 +209,8 @@ START_TEST(run_some_layers)
 }
 END_TEST
 
-/* Claim: the plan names the files that are needed, says which are absent, and judges nothing. */
+/* Claim: the plan names the files that are needed, says which are absent, and judges or generates nothing.
+ * Seen to fail with the tokens of generate left out of the plan. */
 START_TEST(plan)
 {
     shard_tiny();
@@ -222,6 +223,12 @@ START_TEST(plan)
     ck_assert_int_eq(m3ref("run %s " CASE " --plan", in_folder("model")), 0);
     ck_assert(has("out", "file:  a.safetensors, absent\nfile:  b.safetensors, "));
     ck_assert(has("out", "files: 2 of 2 needed, 1 of them absent"));
+    ck_assert_int_eq(m3ref("generate %s --ids 1,2,3 --max-new 4 --plan", in_folder("model")), 0);
+    ck_assert(has("out", "file:  a.safetensors, absent\nfile:  b.safetensors, "));
+    ck_assert(has("out", "layers: 0 to 4, T 3\npasses: 1 in float, 0 in double, "));
+    ck_assert(has("out", "\ntokens: 4, after the first "));
+    ck_assert_int_eq(lines_with("out", "tokens: "), 1);
+    ck_assert_int_eq(m3ref("generate %s --ids 1,2,3 --plan --json", in_folder("model")), 64);
     ck_assert_int_eq(m3ref("check %s %s " CASE " --layers 2:9 --plan", in_folder("model"), in_folder("d")), 64);
 }
 END_TEST
