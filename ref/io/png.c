@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/minmax.h"
 #include "io/memory.h"
 #include "io/open.h"
 
@@ -16,12 +17,15 @@ enum {
     MOST_PIXELS = 178956970,        /* Pillow's limit: it refuses larger files as bombs */
     MOST_RATIO = 1032,              /* of the stored samples to the bytes of the file: what deflate reaches, */
     ALWAYS = 1 << 16,               /* and so many more */
+    LARGE_CHUNK = 1 << 20,          /* of text or a profile, which may be larger than the file that packs it */
 };
 
 struct reading {
     const char *path;
     struct m3_error *error;
     struct m3_image *image;
+    int64_t bytes;                  /* of the file */
+    png_alloc_size_t most;          /* that the library may take at once: it takes what a chunk claims to need */
     int status;
     int short_of_memory;            /* the library reports it as damage, */
     int failed_read;                /* and an errno of reading */
@@ -41,8 +45,8 @@ static void damaged(png_structp png, png_const_charp why)
 static png_voidp take(png_structp png, png_alloc_size_t bytes)
 {
     struct reading *r = png_get_mem_ptr(png);
-    png_voidp memory = malloc(bytes);
-    if (!memory) r->short_of_memory = 1;
+    png_voidp memory = bytes <= r->most ? malloc(bytes) : NULL;
+    if (!memory && bytes <= r->most) r->short_of_memory = 1;
     return memory;
 }
 
@@ -87,6 +91,7 @@ static int check_share(struct reading *r, FILE *file, const unsigned char *head,
     struct stat info;
     const int64_t bytes = height * stored_row(head, width);
     if (fstat(fileno(file), &info) != 0) return m3_fail(r->error, M3_IO, "%s: %s", r->path, strerror(errno));
+    r->bytes = info.st_size;
     const int64_t most = info.st_size > INT64_MAX / MOST_RATIO / 2 ? INT64_MAX : info.st_size * MOST_RATIO + ALWAYS;
     if (bytes > most)
         return m3_fail(r->error, M3_BAD_INPUT,
@@ -162,7 +167,10 @@ static void decode(struct reading *r, png_structp png, png_infop info, FILE *fil
     png_set_read_fn(png, file, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    const png_alloc_size_t for_chunks = (png_alloc_size_t)m3_max(r->bytes, LARGE_CHUNK);
+    r->most = for_chunks;
     png_read_info(png, info);
+    r->most = SIZE_MAX;
     int64_t height = png_get_image_height(png, info), width = png_get_image_width(png, info);
     int deep_grey = is_deep_grey(png, info);
 
@@ -172,13 +180,14 @@ static void decode(struct reading *r, png_structp png, png_infop info, FILE *fil
     if (png_get_rowbytes(png, info) != (size_t)(width * (deep_grey ? 2 : 3))) png_error(png, "row width");
     for (int pass = 0; pass < passes; pass++)
         for (int64_t y = 0; y < height; y++) png_read_row(png, r->image->rgb + y * width * 3, NULL);
+    r->most = for_chunks;
     png_read_end(png, NULL);
     for (int64_t y = 0; deep_grey && y < height; y++) cut_deep_grey(r->image->rgb + y * width * 3, width);
 }
 
 int m3_png_read(struct m3_image *image, const char *path, struct m3_error *error)
 {
-    struct reading r = { .path = path, .error = error, .image = image };
+    struct reading r = { .path = path, .error = error, .image = image, .most = SIZE_MAX };
     *image = (struct m3_image){ 0 };
     FILE *file;
     int status = m3_open_stream(&file, path, error);

@@ -59,6 +59,9 @@ refused 'a picture below its ceiling' 65 'damaged' run $model --ids '1,<image>' 
 refused 'a picture that memory does not hold' 70 'picture.png: needs' run $model --ids '1,<image>' \
     --image "$folder/picture.png" --max-memory 10M
 
+cp tests/fuzz/corpus/png/fixed_long_chunk "$folder/picture.png"     # 69 bytes; a chunk that claims 1.5 GB
+refused 'a long chunk' 65 'damaged' run $model --ids '1,<image>' --image "$folder/picture.png" --max-memory 1G
+
 # repeat COUNT TEXT
 repeat() { yes "$2" | head -n "$1" | tr -d '\n'; }
 

@@ -426,9 +426,18 @@ int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *f
     if (status || layout->count > 0) return status;
     status = read_list(&list, &count, file, error);
     for (int64_t i = 0; i < count; i++) most = m3_max(most, list[i].sequence);
-    if (!status && (most < 0 || most > INT32_MAX))
+    if (!status && most < 0)
         status = m3_fail(error, M3_BAD_INPUT, "%s: sequences: got no number of a sequence, expected some",
                          m3_safetensors_path(file));
+    if (!status && most >= count)
+        status = m3_fail(error, M3_BAD_INPUT,
+                         "%s: sequences: got sequence %" PRId64 ", expected rows of each sequence up to it, not %" PRId64
+                         " rows in all",
+                         m3_safetensors_path(file), most, count);
+    for (int64_t i = 0; !status && i < count; i++)
+        if (list[i].sequence >= 0 && list[i].row > INT32_MAX)
+            status = m3_fail(error, M3_BAD_INPUT, "%s: rows: got row %" PRId64 ", expected at most %d",
+                             m3_safetensors_path(file), list[i].row, INT32_MAX);
     if (!status) {
         layout->count = most + 1;
         layout->lengths = calloc((size_t)layout->count, sizeof *layout->lengths);

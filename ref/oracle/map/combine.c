@@ -178,7 +178,7 @@ static int plan_rows(const struct combining *c, struct whole *w)
     for (int64_t k = 0; !status && k < c->count; k++) {
         const struct m3_tensor *rows = m3_safetensors_find(c->parts[k], "rows");
         const int64_t n = w->parts[k]->shape[0];
-        if (w->rule.kind == M3_RULE_ROWS && (!rows || rows->count != n))
+        if (w->rule.kind == M3_RULE_ROWS && (!c->places || rows->count != n))
             status = misfit(c, w, k, "as many rows as its tensor `rows` numbers");
         if (w->rule.kind == M3_RULE_ZIGZAG && (n % 2 || n != w->parts[0]->shape[0]))
             status = misfit(c, w, k, "an even number of rows, the same on every rank");
