@@ -31,7 +31,8 @@ int m3_open_file(int *fd, const char *path, struct m3_error *error)
     if (known == 0 && !S_ISREG(info.st_mode)) /* a socket cannot even be opened */
         return m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected a regular file", path, kind_of(info.st_mode));
     if (opened) return m3_fail(error, M3_IO, "%s: %s", path, strerror(errno));
-    return m3_fail(error, m3_is_absent(why) ? M3_ABSENT : m3_status_of(why), "%s: cannot open: %s", path, strerror(why));
+    return m3_fail(error, m3_is_absent(why) ? M3_ABSENT : m3_status_of(why), "%s: cannot open: %s", path,
+                   strerror(why));
 }
 
 int m3_open_stream(FILE **file, const char *path, struct m3_error *error)

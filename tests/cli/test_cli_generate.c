@@ -63,7 +63,8 @@ START_TEST(lines_of_tokens)
     ck_assert_str_eq(lines[0][32], all);
     ck_assert_str_eq(lines[1][32], all);
     ck_assert_str_eq(lines[1][33], "drafted 28, accepted 17, main calls 14 after the prefill, 2.21 tokens each");
-    ck_assert_str_eq(lines[1][34], "main calls by the number of drafts that they accepted: 5 with 0, 1 with 1, 8 with 2");
+    ck_assert_str_eq(lines[1][34],
+                     "main calls by the number of drafts that they accepted: 5 with 0, 1 with 1, 8 with 2");
     free(text[0]);
     free(text[1]);
     json_decref(golden);

@@ -147,6 +147,15 @@ def models(little):
         quantized = json.loads((WORK / dtype / "config.json").read_text()).get("quantization_config")
         if quantized:
             keep("quantization", dtype, json.dumps(quantized).encode())
+    fp4 = {"weight": {"dtype": "fp4", "group_size": 32}}
+    for name, value in (
+        ("quark", {"quant_method": "quark", "global_quant_config": fp4}),
+        ("quark_list", {"quant_method": "quark", "global_quant_config": {"weight": [fp4["weight"]]}}),
+        ("quark_int8", {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int8"}}}),
+        ("modelopt", {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+        ("modelopt_alone", {"quant_algo": "MXFP4"}),
+    ):
+        keep("quantization", name, json.dumps(value).encode())
 
 
 def pictures():
@@ -184,6 +193,17 @@ def cases():
             name,
             pack({"input_ids": numbers("I32", [4], [1, 2] + token + [3]), keys[0]: pixels, keys[1]: grid}),
         )
+    dump = {"case.input_ids": ids, "case.position_ids": numbers("I64", [6], range(6))}
+    mask = {"case.attention_mask": numbers("U8", [6], [1] * 6)}
+    for name, more in (
+        ("dump", mask),
+        ("dump_image", {"case.image_grid_thw": grid}),
+        ("dump_video", {"case.video_grid_thw": grid}),
+        ("dump_odd_grid", {"case.image_grid_thw": numbers("I64", [3], [1, 2, 2])}),
+        ("dump_short_mask", {"case.attention_mask": numbers("U8", [5], [1] * 5)}),
+    ):
+        keep("case", name, pack(dump | more))
+    keep("case", "dump_cached", pack({"case.input_ids": ids}, {"case.cached": "3", "case.shift": "2"}))
     for path in small_files(GOLDEN, "*/*case.safetensors", 700):
         keep("case", path.parent.name + "_" + path.stem, path.read_bytes())
     padded = {
@@ -217,6 +237,11 @@ def dumps(little, several):
             "from", *ids, "--taps", "layers.1.mlp_norm,layers.1.moe.*", "--precision", "f64", "--bounds"
         ).read_bytes(),
     )
+    bounds = dump("from_all", *ids, "--precision", "f64", "--bounds", "--taps", "layers.1.*,embed")
+    tensors, metadata = load(bounds.read_bytes())
+    few = {n: t for n, t in tensors.items() if n.startswith("case.") or n.count(".") < 3}
+    for length in (40, 64, 88, 152, 200):  # each selects another operator; some read the case of the dump
+        keep("from_dump", f"own_case_{length}", pack(few, dict(metadata, length="x" * length)))
     for name, taps in GROUPS.items():
         candidate = dump("candidate_" + name, *ids, "--taps", taps)
         truth = dump("truth_" + name, *ids, "--taps", taps, "--precision", "f64")

@@ -431,8 +431,8 @@ int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *f
                          m3_safetensors_path(file));
     if (!status && most >= count)
         status = m3_fail(error, M3_BAD_INPUT,
-                         "%s: sequences: got sequence %" PRId64 ", expected rows of each sequence up to it, not %" PRId64
-                         " rows in all",
+                         "%s: sequences: got sequence %" PRId64
+                         ", expected rows of each sequence up to it, not %" PRId64 " rows in all",
                          m3_safetensors_path(file), most, count);
     for (int64_t i = 0; !status && i < count; i++)
         if (list[i].sequence >= 0 && list[i].row > INT32_MAX)
