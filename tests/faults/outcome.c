@@ -168,7 +168,7 @@ static const char *missing(const struct outcome *run, const struct outcome *good
     return NULL;
 }
 
-/* The number of lines of `text` that `known` lacks; all of them in `last`. OpenMP's runtime says a line of its own, before
+/* The number of lines of `text` that are missing in `known`; all of them in `last`. OpenMP's runtime says a line of its own, before
  * that of the program that watches a plug-in. */
 static int new_lines(const char *text, const char *known, char *last, size_t room)
 {

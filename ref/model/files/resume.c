@@ -205,7 +205,7 @@ static int read_numbers(const struct m3_resume_folder *f, const struct m3_safete
     return status ? status : m3_origin_require(file, "data_sha256", data, error);
 }
 
-/* A label that this run lacks means another run too. */
+/* A label that is missing here means another run too. */
 static int check_labels(const struct m3_resume_folder *f, const struct m3_safetensors *file, struct m3_error *error)
 {
     static const char *const optional[] = { "pixels_sha256", "hidden_sha256", "cache_sha256", "taps" };
