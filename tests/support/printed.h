@@ -43,7 +43,7 @@ static inline char *printed_file(int (*report)(FILE *, const struct m3_report_su
  *   layers.0.mid        [2,3] against [2,2]
  *   layers.3.attn_lse   NaN for 0.5 in the second row
  *   layers.3.attn_out   an F32 candidate: off by 1/4 of 1 in two of six elements
- *   layers.3.moe.experts  expert 9 for 2 in row 1
+ *   layers.3.moe.experts  expert 9 in place of 2 in row 1
  *   logits              only in the reference */
 static inline void write_kinds(void)
 {

@@ -223,8 +223,8 @@ START_TEST(pair)
     good(m3_mistake_dump(run, in_folder("dump"), NULL, 1, &error));
     m3_mistake_remove(run);
     judge(in_folder("dump"));
-    ck_assert_msg(says("layers.0.q_rope looks like rope.interleaved (neighbours (2i, 2i+1) are turned as pairs): its "
-                       "results are within") &&
+    ck_assert_msg(says("layers.0.q_rope looks like rope.interleaved (neighbours (2i, 2i+1) are turned as pairs): the "
+                       "results of this mistake are within") &&
                       says("layers.2.index.blocks looks like select.shared_heads") &&
                       says("--set selection=shared explains it"),
                   "%s", result.notes.text ? result.notes.text : "no notes");

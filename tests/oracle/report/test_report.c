@@ -48,7 +48,7 @@ START_TEST(as_text)
         "FAIL  layers.3.attn_out  [t=0, h=2]  got -0.75 (bf400000)  want -1 (bff0000000000000)  2.5e+06% of allowed; "
         "2 of 6; rel L2 2.32e+06% of allowed\n"
         "fail            layers.3.moe.experts  inadmissible: 1 of 2 sets differ, 1 permuted\n"
-        "FAIL  layers.3.moe.experts  [t=1]  expert 9 for 2: INADMISSIBLE, another set; 1 of 2\n"
+        "FAIL  layers.3.moe.experts  [t=1]  expert 9 in place of 2: INADMISSIBLE, another set; 1 of 2\n"
         "pass            embed                  9.54e-07   9.54e-07      24.4%\n"
         "not comparable  layers.0.mid          shapes differ: got [2,2] F64, expected [2,3] F64\n"
         "note  taps missing in the candidate: 1: logits\n"
