@@ -61,13 +61,6 @@ static const char help[] =
     "  --cache-in F           continue after the tokens of a cache file. Except for rounding, the taps equal those\n"
     "                         of one run over all tokens. With --linear ordered they have the same bits\n"
     "  --cache-out F          save the keys and values of all tokens so far\n"
-    "  --resume FOLDER        keep the state of the run in FOLDER after each layer: hidden states, keys if there is a\n"
-    "                         cache, and the dump so far. If the run is interrupted, the same command goes on after\n"
-    "                         the last whole layer and writes the same bytes; the tower, the head and MTP modules begin\n"
-    "                         again. If FOLDER exists, it must be empty or hold the state of the same run. A state of\n"
-    "                         another model, case, option (except --threads) or version of m3ref is refused. --dump\n"
-    "                         must be on the same file system. After a successful run the files in FOLDER are removed. Not with\n"
-    "                         --bounds, --companions, --decisions, plug-ins or several sequences\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
     "  --set FIELD=VALUE      choose another reading (interpretation) of the model, where public engines disagree\n"
     "                         (SPEC 4):\n"
@@ -99,7 +92,7 @@ static const char help[] =
 /* clang-format off */
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
-    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS, OPT_PLAN, OPT_RESUME
+    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS, OPT_PLAN
 };
 /* clang-format on */
 
@@ -130,7 +123,6 @@ static const struct option options[] = {
     { "profile", required_argument, NULL, OPT_PROFILE },
     { "runs", required_argument, NULL, OPT_RUNS },
     { "plan", no_argument, NULL, OPT_PLAN },
-    { "resume", required_argument, NULL, OPT_RESUME },
     { NULL, 0, NULL, 0 },
 };
 
@@ -149,7 +141,6 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_TOP: return m3_cli_number(&a->top, "--top", optarg, 0, 1000, error);
     case OPT_BOUNDS: a->bounds = 1; break;
     case OPT_PLAN: a->plan = 1; break;
-    case OPT_RESUME: a->resume = optarg; break;
     case OPT_COMPANIONS: a->companions = optarg; break;
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 2, 100000, error);
@@ -172,19 +163,6 @@ static int check_profile(const struct m3_cli_run *a, struct m3_error *error)
     return M3_OK;
 }
 
-/* What these compute beside the pass, or keep in it, is not in the state. */
-static int check_resume(const struct m3_cli_run *a, struct m3_error *error)
-{
-    if (!a->resume) return M3_OK;
-    if (!*a->resume) return m3_fail(error, M3_USAGE, "--resume: got an empty name, expected a folder");
-    const char *other = a->bounds                                               ? "--bounds"
-                        : a->companions                                         ? "--companions"
-                        : a->decisions                                          ? "--decisions"
-                        : a->input.ops.name && !m3_cli_ops_plain(&a->input.ops) ? "--ops other than plain"
-                                                                                : NULL;
-    return other ? m3_fail(error, M3_USAGE, "--resume: got it with %s, expected it without", other) : M3_OK;
-}
-
 static int parse(struct m3_cli_run *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct m3_cli_run){ .end_layer = -1, .top = 5 };
@@ -204,8 +182,7 @@ static int parse(struct m3_cli_run *a, int argc, char **argv, struct m3_error *e
         return m3_fail(error, M3_USAGE, "run: --cache-in and --cache-out need all layers, so --layers is not allowed");
     if (a->cache_out && !*a->cache_out)
         return m3_fail(error, M3_USAGE, "--cache-out: got an empty name, expected a file");
-    status = check_resume(a, error);
-    return status ? status : check_profile(a, error);
+    return check_profile(a, error);
 }
 
 /* layers.(A-1).out [T,H] of a dump, in the engine's `real`; the caller frees *hidden. */

@@ -8,7 +8,6 @@
 #include "cli/paths.h"
 #include "model/files/cache_file.h"
 #include "model/files/dump.h"
-#include "model/files/resume.h"
 #include "oracle/judge/companions_write.h"
 #include "oracle/variants/honest_rows.h"
 #include "oracle/variants/rows_beside.h"
@@ -16,8 +15,6 @@
 /* The outputs of a run. */
 struct outputs {
     struct m3_writer *cache;
-    struct m3_resume_folder *kept;      /* --resume */
-    struct m3_resume_run run;           /* to which it belongs */
     struct m3_dump *dump;
     struct m3_companions_writer *companions;
     struct m3_rows_beside *rows;        /* --profile */
@@ -30,7 +27,6 @@ static void abandon(struct outputs *out)
     m3_dump_abandon(out->dump);
     m3_writer_abandon(out->cache);
     m3_rows_beside_free(out->rows);
-    m3_resume_close(out->kept);
 }
 
 /* Runs honest implementations of --profile, and declares them beside the companions. */
@@ -54,19 +50,6 @@ static int make_rows(struct outputs *out, const struct m3_cli_run *a, const stru
     return status;
 }
 
-/* The files of --resume are removed at the end. */
-static void check_resume(struct m3_cli_paths *paths, const char *resume)
-{
-    struct stat info;
-    if (!resume || paths->status || stat(resume, &info) != 0) return;
-    for (int i = 0; i < paths->count && !paths->status; i++) {
-        const struct m3_cli_output *o = &paths->outputs[i];
-        if (!o->has_folder || o->folder.st_dev != info.st_dev || o->folder.st_ino != info.st_ino) continue;
-        paths->status = m3_fail(paths->error, M3_USAGE,
-                                "%s: got %s, in the folder of --resume, expected another folder", o->option, o->path);
-    }
-}
-
 /* --cache-in may be --cache-out: the cache is read first, and replaced by the longer one. */
 int m3_cli_run_paths(const struct m3_cli_run *a, const struct m3_model *model, struct m3_error *error)
 {
@@ -80,40 +63,7 @@ int m3_cli_run_paths(const struct m3_cli_run *a, const struct m3_model *model, s
     m3_cli_reads_named(&paths, "--profile", a->profile);
     m3_cli_reads_input(&paths, &a->input);
     m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    check_resume(&paths, a->resume);
     return paths.status;
-}
-
-static int open_resume(struct outputs *out, const struct m3_cli_run *a, const struct m3_model *model,
-                       const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error)
-{
-    /* clang-format off */
-    out->run = (struct m3_resume_run){
-        .model = model, .engine = a->input.engine, .c = c, .request = request, .ops = a->input.ops.name,
-        .dumps = a->dump != NULL, .taps = a->taps, .command = line,
-    };
-    /* clang-format on */
-    const int status = m3_resume_open(&out->kept, a->resume, &out->run, error);
-    if (status) return status;
-    request->resume = m3_resume_of(out->kept);
-    if (request->resume->hidden)
-        printf("resume: after %" PRId64 " of %" PRId64 " layers, from %s\n",
-               request->resume->layer - request->first_layer, request->end_layer - request->first_layer, a->resume);
-    return M3_OK;
-}
-
-static int open_dump(struct outputs *out, const struct m3_cli_run *a, const struct m3_model *model,
-                     const struct m3_case *c, const struct m3_request *request, const char *line,
-                     struct m3_error *error)
-{
-    const struct m3_engine *engine = a->input.engine;
-    struct m3_writer *writer;
-    int status =
-        out->kept ? m3_resume_writer(&writer, out->kept, a->dump, error) : m3_writer_new(&writer, a->dump, error);
-    if (!status)
-        status = m3_dump_open_in(&out->dump, &out->sink, writer, a->taps, model, engine, c, request,
-                                 out->kept ? m3_resume_command(out->kept) : line, error);
-    return status;
 }
 
 static int open_outputs(struct outputs *out, const struct m3_cli_run *a, const struct m3_model *model,
@@ -122,15 +72,13 @@ static int open_outputs(struct outputs *out, const struct m3_cli_run *a, const s
     const struct m3_engine *engine = a->input.engine;
     int status = m3_cli_run_paths(a, model, error);
     if (!status && a->cache_out) status = m3_writer_new(&out->cache, a->cache_out, error);
-    if (!status && a->resume) status = open_resume(out, a, model, c, request, line, error);
     if (status || !a->dump) return status;
-    status = open_dump(out, a, model, c, request, line, error);
+    status = m3_dump_open(&out->dump, &out->sink, a->dump, a->taps, model, engine, c, request, line, error);
     if (!status && (a->bounds || a->companions))
         status = m3_companions_open(&out->companions, &out->sink, a->companions, out->dump, model, engine, c, request,
                                     line, error);
     if (!status && a->profile) status = make_rows(out, a, model, c, request->semantics, line, error);
     if (!status) status = m3_dump_begin(out->dump, error);
-    if (!status && out->kept) status = m3_resume_dump(out->kept, out->dump, error);
     if (!status && out->companions) status = m3_companions_begin(out->companions, error);
     if (!status && out->rows) status = m3_rows_beside_write(out->rows, error);
     m3_rows_beside_free(out->rows);
@@ -155,8 +103,7 @@ static int commit(struct outputs *out, const struct m3_cli_run *a, const struct 
         status = m3_dump_commit(out->dump, error);
         out->dump = NULL;
     }
-    if (!status && out->kept) status = m3_resume_remove(out->kept, error);
-    abandon(out);
+    if (status) abandon(out);
     return status;
 }
 

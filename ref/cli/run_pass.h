@@ -9,7 +9,7 @@
 
 /* The command line. */
 struct m3_cli_run {
-    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out, *companions, *profile, *resume;
+    const char *model, *dump, *taps, *hidden, *decisions, *cache_in, *cache_out, *companions, *profile;
     struct m3_cli_input input;
     int64_t first_layer, end_layer, top;        /* end_layer -1: all */
     int64_t runs;               /* of --profile; 0: as many as it needs */

@@ -12,7 +12,6 @@ static int refuse_several(const struct m3_cli_run *a, struct m3_error *error)
     const char *const options[][2] = { { "--cache-in", a->cache_in },
                                        { "--cache-out", a->cache_out },
                                        { "--hidden", a->hidden },
-                                       { "--resume", a->resume },
                                        { "--decisions", a->decisions } };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i][1])

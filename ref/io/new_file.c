@@ -48,25 +48,21 @@ static char *folder_of(const char *path)
     return strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
-/* What will be replaced must be a regular file; info->st_nlink is 0 if it has no name, and st_mode if there is none. */
-static int begin(struct m3_new_file *file, struct stat *info, const char *path, struct m3_error *error)
-{
-    *file = (struct m3_new_file){ .fd = -1, .path = strdup(path), .folder = folder_of(path) };
-    if (!file->path || !file->folder) return m3_fail_memory(error, path, strlen(path));
-    if (stat(path, info) != 0) info->st_mode = 0;
-    if (info->st_mode == 0 || S_ISREG(info->st_mode)) return M3_OK;
-    return m3_fail(error, M3_IO, "%s: not a regular file: it cannot be replaced", path);
-}
-
 int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error)
 {
     struct stat info;
-    int status = begin(file, &info, path, error);
-    if (!status && info.st_mode && info.st_nlink == 0) {
+    int status = M3_OK;
+    *file = (struct m3_new_file){ .fd = -1, .path = strdup(path), .folder = folder_of(path) };
+    const int exists = stat(path, &info) == 0;
+    if (!file->path || !file->folder) {
+        status = m3_fail_memory(error, path, strlen(path));
+    } else if (exists && !S_ISREG(info.st_mode)) {
+        status = m3_fail(error, M3_IO, "%s: not a regular file: it cannot be replaced", path);
+    } else if (exists && info.st_nlink == 0) {
         file->in_place = 1;
         file->fd = open(path, O_RDWR | O_TRUNC | O_CLOEXEC);
         if (file->fd < 0) status = fail_system(file, "cannot open it", error);
-    } else if (!status) {
+    } else {
         m3_leftover_sweep(file->folder, path);
         if (access("/proc/self/fd", X_OK) == 0) file->fd = open(file->folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
         if (file->fd < 0) status = name_temporary(file, error);
@@ -75,36 +71,8 @@ int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error
     return status;
 }
 
-/* A rename stays inside a file system. Folders are compared, because an overlay may number its files otherwise. */
-static int check_same_system(const struct m3_new_file *file, const char *name, struct m3_error *error)
-{
-    struct stat here, there;
-    char *folder = folder_of(name);
-    int status = folder ? M3_OK : m3_fail_memory(error, name, strlen(name));
-    if (!status && (stat(folder, &here) != 0 || stat(file->folder, &there) != 0))
-        status = fail_system(file, "its folder cannot be looked at", error);
-    if (!status && here.st_dev != there.st_dev)
-        status = m3_fail(error, M3_USAGE, "%s: got a file on another file system than %s, expected the same",
-                         file->path, folder);
-    free(folder);
-    return status;
-}
-
-int m3_new_file_continue(struct m3_new_file *file, const char *path, const char *name, struct m3_error *error)
-{
-    struct stat info;
-    int status = begin(file, &info, path, error);
-    if (!status) status = check_same_system(file, name, error);
-    if (!status) m3_leftover_sweep(file->folder, path);
-    if (!status && !(file->name = strdup(name))) status = m3_fail_memory(error, name, strlen(name));
-    file->stays = 1;
-    if (!status) file->fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (!status && file->fd < 0) status = m3_fail(error, M3_IO, "%s: cannot open it: %s", name, strerror(errno));
-    if (status) m3_new_file_abandon(file);
-    return status;
-}
-
-int m3_sync_all(int fd)
+/* A signal whose handler returns may interrupt it. */
+static int sync_all(int fd)
 {
     int failed;
     do failed = fsync(fd);
@@ -112,24 +80,9 @@ int m3_sync_all(int fd)
     return failed;
 }
 
-/* A file that stays gets a second name for the rename, so that a program that is killed then can be run again. Where a
- * file has one name only, that is renamed. */
-static void name_again(struct m3_new_file *file)
-{
-    char *stays = file->name;
-    file->name = NULL;
-    if (name_temporary(file, NULL) == M3_OK) {
-        free(stays);
-        file->stays = 0;
-    } else {
-        file->name = stays;
-    }
-}
-
 static int put_in_place(struct m3_new_file *file, struct m3_error *error)
 {
-    if (m3_sync_all(file->fd) != 0) return fail_system(file, "cannot sync", error);
-    if (file->stays) name_again(file);
+    if (sync_all(file->fd) != 0) return fail_system(file, "cannot sync", error);
     int status = file->name ? M3_OK : name_temporary(file, error);
     if (status) return status;
     int failed = close(file->fd) != 0 && errno != EINTR;        /* EINTR: Linux has closed it */
@@ -149,7 +102,7 @@ static int finish(struct m3_new_file *file, struct m3_error *error)
     int fd = open(file->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return fail_system(file, "its folder cannot be opened to sync it", error);
     int status = put_in_place(file, error);
-    if (!status && m3_sync_all(fd) != 0 && errno != EINVAL)
+    if (!status && sync_all(fd) != 0 && errno != EINVAL)
         status = fail_system(file, "written, but its folder is not synced", error);
     close(fd);
     return status;
@@ -166,7 +119,7 @@ int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error)
 void m3_new_file_abandon(struct m3_new_file *file)
 {
     if (file->fd >= 0) close(file->fd);
-    if (file->name && !file->stays) unlink(file->name);
+    if (file->name) unlink(file->name);
     free(file->name);
     free(file->folder);
     free(file->path);

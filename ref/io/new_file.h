@@ -12,7 +12,6 @@ struct m3_new_file {
     int fd;                     /* to write to; -1: none */
     char *path, *folder;
     char *name;                 /* of the temporary file; NULL: nameless, or there is no file */
-    int stays;                  /* the temporary file is not removed */
     int in_place;               /* the file at `path` has no name that could be replaced, and is written itself */
 };
 
@@ -24,10 +23,6 @@ struct m3_new_file {
  * file; M3_INTERNAL. *file is empty on failure. */
 int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error);
 
-/* The same with a temporary file of a given name, on the same file system as `path` (otherwise M3_USAGE). It stays, also
- * after the commit where a file can have two names: one that is there already is opened with what is in it. */
-int m3_new_file_continue(struct m3_new_file *file, const char *path, const char *name, struct m3_error *error);
-
 /* Syncs the file, renames it to `path`, syncs the folder. The file is closed, and removed if a step fails. M3_INTERNAL
  * if a failure inside jansson was recorded (io/json.h), because bytes may be missing; M3_IO if a file that is mapped
  * has changed (io/mapped.h). */
@@ -38,8 +33,5 @@ void m3_new_file_abandon(struct m3_new_file *file);
 
 /* Opens, writes and commits in one call. */
 int m3_new_file_write(const char *path, const void *bytes, size_t count, struct m3_error *error);
-
-/* fsync, which a signal whose handler returns may interrupt. 0, or -1 with errno. */
-int m3_sync_all(int fd);
 
 #endif

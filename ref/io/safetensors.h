@@ -73,20 +73,12 @@ void m3_pages_release(const void *data, uint64_t bytes);
 struct m3_writer;
 
 int m3_writer_new(struct m3_writer **writer, const char *path, struct m3_error *error);
-/* The same with the data in the file `part`, which stays if the writer is abandoned or the program killed. A later writer
- * with the same declarations goes on with it: it begins, and skips what is written. */
-int m3_writer_continue(struct m3_writer **writer, const char *path, const char *part, struct m3_error *error);
 int m3_writer_tensor(struct m3_writer *writer, const char *name, enum m3_dtype dtype, int rank, const int64_t *shape,
                      struct m3_error *error);
 int m3_writer_metadata(struct m3_writer *writer, const char *key, const char *value, struct m3_error *error);
 int64_t m3_writer_declared(const struct m3_writer *writer);                    /* number of tensors so far */
 int m3_writer_begin(struct m3_writer *writer, struct m3_error *error);
 int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count, struct m3_error *error);
-/* As m3_writer_write, of bytes that are in the file. */
-int m3_writer_skip(struct m3_writer *writer, uint64_t count, struct m3_error *error);
-/* Syncs what is written; *written: bytes of all tensors, *size: of the file. */
-int m3_writer_sync(struct m3_writer *writer, uint64_t *written, uint64_t *size, struct m3_error *error);
-uint64_t m3_writer_written(const struct m3_writer *writer);
 /* Writes the next bytes of tensor number `index` of those declared, from 0: for tensors that are computed in
  * parallel. */
 int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes, uint64_t count,

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/gzip.h"
@@ -36,30 +35,18 @@ static int broken(struct m3_writer *writer, int status)
     return status;
 }
 
-/* part NULL: a temporary file. */
-static int make(struct m3_writer **writer, const char *path, const char *part, struct m3_error *error)
+int m3_writer_new(struct m3_writer **writer, const char *path, struct m3_error *error)
 {
     *writer = NULL;
     struct m3_writer *made = calloc(1, sizeof *made);
     if (!made) return m3_fail_memory(error, path, sizeof *made);
     made->header = json_object();
-    int status =
-        part ? m3_new_file_continue(&made->file, path, part, error) : m3_new_file_open(&made->file, path, error);
+    int status = m3_new_file_open(&made->file, path, error);
     if (!status && !made->header) status = m3_fail_memory(error, path, sizeof *made->header);
     made->path = made->file.path;
     if (status) m3_writer_abandon(made);
     else *writer = made;
     return status;
-}
-
-int m3_writer_new(struct m3_writer **writer, const char *path, struct m3_error *error)
-{
-    return make(writer, path, NULL, error);
-}
-
-int m3_writer_continue(struct m3_writer **writer, const char *path, const char *part, struct m3_error *error)
-{
-    return make(writer, path, part, error);
 }
 
 int m3_writer_tensor(struct m3_writer *writer, const char *name, enum m3_dtype dtype, int rank, const int64_t *shape,
@@ -175,9 +162,9 @@ int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes,
     return broken(writer, m3_write_all(writer->file.fd, bytes, count, writer->path, error));
 }
 
-/* bytes NULL: they are in the file. */
-static int put(struct m3_writer *writer, const unsigned char *bytes, uint64_t count, struct m3_error *error)
+int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count, struct m3_error *error)
 {
+    const unsigned char *from = bytes;
     int status = may_write(writer, error);
     while (!status && count > 0) {
         while (writer->current < writer->count &&
@@ -186,43 +173,13 @@ static int put(struct m3_writer *writer, const unsigned char *bytes, uint64_t co
         if (writer->current == writer->count)
             return broken(writer, m3_fail(error, M3_INTERNAL, "%s: %" PRIu64 " bytes more than were declared",
                                           writer->path, count));
-        struct declared *tensor = &writer->tensors[writer->current];
+        const struct declared *tensor = &writer->tensors[writer->current];
         uint64_t left = tensor->bytes - tensor->written, piece = count < left ? count : left;
-        if (bytes) status = m3_writer_append(writer, (int64_t)writer->current, bytes, piece, error);
-        else tensor->written += piece;
-        if (bytes) bytes += piece;
+        status = m3_writer_append(writer, (int64_t)writer->current, from, piece, error);
+        from += piece;
         count -= piece;
     }
     return status;
-}
-
-int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count, struct m3_error *error)
-{
-    return count > 0 ? put(writer, bytes, count, error) : may_write(writer, error);
-}
-
-int m3_writer_skip(struct m3_writer *writer, uint64_t count, struct m3_error *error)
-{
-    return put(writer, NULL, count, error);
-}
-
-uint64_t m3_writer_written(const struct m3_writer *writer)
-{
-    uint64_t written = 0;
-    for (size_t i = 0; i < writer->count; i++) written += writer->tensors[i].written;
-    return written;
-}
-
-int m3_writer_sync(struct m3_writer *writer, uint64_t *written, uint64_t *size, struct m3_error *error)
-{
-    struct stat info;
-    int status = may_write(writer, error);
-    if (status) return status;
-    *written = m3_writer_written(writer);
-    if (m3_sync_all(writer->file.fd) != 0 || fstat(writer->file.fd, &info) != 0)
-        return broken(writer, m3_fail(error, M3_IO, "%s: cannot sync: %s", writer->path, strerror(errno)));
-    *size = (uint64_t)info.st_size;
-    return M3_OK;
 }
 
 static uint64_t missing_bytes(const struct m3_writer *writer)

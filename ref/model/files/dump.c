@@ -190,23 +190,9 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
                  const struct m3_model *model, const struct m3_engine *engine, const struct m3_case *c,
                  const struct m3_request *request, const char *command, struct m3_error *error)
 {
-    struct m3_writer *writer;
-    *dump = NULL;
-    int status = m3_writer_new(&writer, path, error);
-    return status ? status : m3_dump_open_in(dump, sink, writer, patterns, model, engine, c, request, command, error);
-}
-
-int m3_dump_open_in(struct m3_dump **dump, struct m3_sink *sink, struct m3_writer *writer, const char *patterns,
-                    const struct m3_model *model, const struct m3_engine *engine, const struct m3_case *c,
-                    const struct m3_request *request, const char *command, struct m3_error *error)
-{
     *dump = NULL;
     struct m3_dump *d = calloc(1, sizeof *d);
-    if (!d) {
-        m3_writer_abandon(writer);
-        return m3_fail_memory(error, "a dump", sizeof *d);
-    }
-    d->writer = writer;
+    if (!d) return m3_fail_memory(error, "a dump", sizeof *d);
     d->patterns = patterns;
     d->model = model;
     d->config = &model->config;
@@ -218,8 +204,8 @@ int m3_dump_open_in(struct m3_dump **dump, struct m3_sink *sink, struct m3_write
     d->additive = request->semantics->mtp_join == M3_MTP_ADDITIVE;
     d->dtype = engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
 
-    int status = M3_OK;
-    if (d->p0 > 0) status = m3_writer_tensor(d->writer, "rows", M3_I32, 1, &d->T, error);
+    int status = m3_writer_new(&d->writer, path, error);
+    if (!status && d->p0 > 0) status = m3_writer_tensor(d->writer, "rows", M3_I32, 1, &d->T, error);
     if (!status) status = declare_all(d, request, error);
     if (!status && d->taps == 0)
         status = m3_fail(error, M3_USAGE, "--taps: got %s, expected a pattern that matches a tap of this run",

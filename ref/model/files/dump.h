@@ -13,10 +13,6 @@ struct m3_dump;
 int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, const char *patterns,
                  const struct m3_model *model, const struct m3_engine *engine, const struct m3_case *c,
                  const struct m3_request *request, const char *command, struct m3_error *error);
-/* The same with a writer, which the dump takes over, also on failure. */
-int m3_dump_open_in(struct m3_dump **dump, struct m3_sink *sink, struct m3_writer *writer, const char *patterns,
-                    const struct m3_model *model, const struct m3_engine *engine, const struct m3_case *c,
-                    const struct m3_request *request, const char *command, struct m3_error *error);
 int m3_dump_begin(struct m3_dump *dump, struct m3_error *error);
 int64_t m3_dump_taps(const struct m3_dump *dump);
 /* For tensors besides the taps: declare them before the dump begins, append them afterwards. */
