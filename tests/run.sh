@@ -1,16 +1,17 @@
 #!/bin/sh
 # Runs the test programs that it is given, as many at once as there are processors, prints what each of them prints when
 # it ends, and at last "N passed, N failed" for all of them. A program that crashes, or does not say how many tests it
-# ran, counts as one failure. Nothing run is a failure.
+# ran, or runs none, counts as one failure.
 # usage: run.sh PROGRAM ...
 #        run.sh --one FOLDER PROGRAM     runs one of them, and adds a line "PASSED FAILED" to FOLDER/counts
 set -u
 
-# Prints a whole report at a time.
+# Prints a whole report at a time, unless another takes longer than 10 s.
 print_alone() {
-    while ! mkdir "$1/lock" 2>/dev/null; do sleep 0.05; done
+    tries=0
+    while ! mkdir "$1/lock" 2>/dev/null && [ $((tries += 1)) -lt 200 ]; do sleep 0.05; done
     cat "$2"
-    rmdir "$1/lock"
+    rmdir "$1/lock" 2>/dev/null
 }
 
 run_one() {
@@ -25,7 +26,7 @@ run_one() {
         good=${last%% passed*}
         bad=${last##* passed, }
         bad=${bad%% failed}
-        [ "$status" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
+        [ "$status" -eq 0 ] && [ "$good" -gt 0 ] || [ "$bad" -gt 0 ] || bad=1
     else
         good=0
         bad=1
@@ -45,6 +46,6 @@ trap 'exit 1' INT TERM
 : >"$folder/counts"
 # Threads that spin while they wait would take the processor from the other programs.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-[ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" "$0" --one "$folder"
+[ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder"
 awk -v programs="$#" '{ good += $1; bad += $2 } END { bad += programs - NR
     printf "%d passed, %d failed\n", good, bad; exit bad > 0 || good == 0 }' "$folder/counts"

@@ -490,7 +490,7 @@ int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t r
     for (int i = 0; i < ITEMS; i++) {
         if (strcmp(items[i].name, name) != 0) continue;
         const int status = time_item(&best, &m, &items[i], runs);
-        *rate = m.operations / best;
+        *rate = status ? 0 : m.operations / best;
         return status;
     }
     return m3_fail(error, M3_INTERNAL, "bench: got %s, expected one item", name);

@@ -253,7 +253,7 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
 
 static int check(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_cli_watch watch = { .terminal = isatty(STDERR_FILENO) };
+    struct m3_cli_watch watch = { .terminal = isatty(STDERR_FILENO), .end_layer = a->names.end_layer };
     struct m3_cli_candidate candidate;
     struct m3_check result = { 0 };
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);

@@ -49,7 +49,8 @@ struct m3_cli_watch {
     int64_t anonymous;          /* largest memory seen between layers */
     int terminal;
     int64_t end_layer;          /* of the text layers that run; 0: all */
-    char part[24];              /* that the line is about, */
+    int64_t layer;              /* that the line is about, */
+    char part[24];              /* of this part of the model; */
     double began, entered;      /* when it and its last layer began, */
     int64_t read_before;        /* and what had been read before */
     int width;                  /* of the line */

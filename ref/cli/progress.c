@@ -46,7 +46,8 @@ void m3_cli_progress(void *self, const char *part, int64_t layer, int64_t layers
     w->anonymous = m3_max(w->anonymous, m3_cli_anonymous_bytes());
     if (!w->terminal || layer >= end) return;
     const double now = m3_seconds();
-    const int is_first = strcmp(part, w->part) != 0;
+    const int is_first = strcmp(part, w->part) != 0 || layer <= w->layer;       /* of this pass */
+    w->layer = layer;
     if (is_first) begin_part(w, part, now);
     int n = snprintf(text, sizeof text, "%s %" PRId64 " of %" PRId64, part, layer + 1, end);
     if (!is_first) n += add_rest(text + n, sizeof text - (size_t)n, w, end - layer, now);

@@ -27,7 +27,7 @@ refused() {
 accepted() {
     name=$1
     shift
-    "$m3ref" "$@" >/dev/null 2>"$folder/findings" && : >"$folder/findings"
+    if "$m3ref" "$@" >/dev/null 2>"$folder/findings"; then : >"$folder/findings"; else echo failed >>"$folder/findings"; fi
     verdict "$name" "$folder/findings"
 }
 

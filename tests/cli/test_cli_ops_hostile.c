@@ -115,8 +115,10 @@ START_TEST(is_stopped)
         ck_assert(has("out", "status 124"));
         ck_assert(!has("out", "next tokens"));
     }
-    ck_assert_int_eq(run_in_pipe("trap '' HUP; timeout --foreground -s HUP 0.1", "plain_table.so"), 0);
-    ck_assert(has("out", "next tokens: "));
+    ck_assert_int_eq(run_in_pipe("sh -c 'trap \"\" HUP; \"$@\" & sleep 1; kill -HUP $!; wait $!' --",
+                                 "worse_norm.so,stay_and_spin --timeout 3"),
+                     0);
+    ck_assert(has("out", "status 70") && has("out", "rms_norm did not return within 3 s"));
 }
 END_TEST
 

@@ -21,5 +21,5 @@ awk -F '[:,]' '/^# / { commands++; for (i = 2; i <= NF; i++) { n = split($i, w, 
         sum[name] += w[n] } }
     END { printf "commands: %d\n", commands
         for (i = 1; i <= names; i++) { printf "%s: %d\n", order[i], sum[order[i]]
-            if (i > 4 || order[i] == "failed") wrong += sum[order[i]] }
+            if (i > 3 || order[i] == "failed") wrong += sum[order[i]] }
         exit wrong > 0 || commands == 0 }' "$folder/log"

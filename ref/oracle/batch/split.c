@@ -418,6 +418,9 @@ int m3_is_dump_of_several(const struct m3_safetensors *file)
     return m3_safetensors_find(file, "sequences") || m3_safetensors_metadata(file, "sequences");
 }
 
+/* Of a sequence of which a dump lists some: memory is taken for all of them. */
+enum { MOST_ROWS = 1 << 24 };
+
 int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *file, struct m3_error *error)
 {
     struct listed *list;
@@ -435,9 +438,9 @@ int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *f
                          ", expected rows of each sequence up to it, not %" PRId64 " rows in all",
                          m3_safetensors_path(file), most, count);
     for (int64_t i = 0; !status && i < count; i++)
-        if (list[i].sequence >= 0 && list[i].row > INT32_MAX)
-            status = m3_fail(error, M3_BAD_INPUT, "%s: rows: got row %" PRId64 ", expected at most %d",
-                             m3_safetensors_path(file), list[i].row, INT32_MAX);
+        if (list[i].sequence >= 0 && list[i].row >= MOST_ROWS)
+            status = m3_fail(error, M3_BAD_INPUT, "%s: rows: got row %" PRId64 ", expected less than %d",
+                             m3_safetensors_path(file), list[i].row, MOST_ROWS);
     if (!status) {
         layout->count = most + 1;
         layout->lengths = calloc((size_t)layout->count, sizeof *layout->lengths);

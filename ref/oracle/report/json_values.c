@@ -72,6 +72,7 @@ json_t *m3_json_notes(const struct m3_error *lines)
 
 int m3_json_end(FILE *out, struct m3_error *error)
 {
+    errno = 0;
     if (fflush(out) != 0 || ferror(out))
         return m3_fail(error, M3_IO, "JSON lines: cannot be written: %s", strerror(errno));
     return M3_OK;
