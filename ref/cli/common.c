@@ -110,17 +110,6 @@ int m3_cli_end(int status, struct m3_error *notes, struct m3_error *error)
     return status;
 }
 
-int64_t m3_cli_anonymous_bytes(void)
-{
-    char line[128];
-    long long kilobytes = 0;
-    FILE *status = fopen("/proc/self/status", "r");
-    while (status && fgets(line, sizeof line, status))
-        if (sscanf(line, "RssAnon: %lld", &kilobytes) == 1) break;
-    if (status) fclose(status);
-    return kilobytes * 1024;
-}
-
 char *m3_cli_line(int argc, char **argv)
 {
     size_t size = sizeof "m3ref";

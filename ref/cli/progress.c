@@ -1,23 +1,30 @@
 /* The line that a long pass shows on a terminal: which layer runs, what has been read, how long the rest will take. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/minmax.h"
 #include "cli/cli.h"
 
-/* What the process has read from storage, mapped files included; 0 if the system does not report it. */
-static int64_t bytes_read(void)
+/* The number after `key` in a file of the system about this process; 0 if it does not report it. */
+static int64_t reported(const char *path, const char *key)
 {
     char line[128];
-    long long bytes = 0;
-    FILE *io = fopen("/proc/self/io", "r");
-    while (io && fgets(line, sizeof line, io))
-        if (sscanf(line, "read_bytes: %lld", &bytes) == 1) break;
-    if (io) fclose(io);
-    return bytes;
+    int64_t number = 0;
+    const size_t length = strlen(key);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, key, length) == 0) number = strtoll(line + length, NULL, 10);
+    if (file) fclose(file);
+    return number;
 }
+
+int64_t m3_cli_anonymous_bytes(void) { return 1024 * reported("/proc/self/status", "RssAnon:"); }
+
+/* From storage, mapped files included. */
+static int64_t bytes_read(void) { return reported("/proc/self/io", "read_bytes:"); }
 
 static void begin_part(struct m3_cli_watch *w, const char *part, double now)
 {
