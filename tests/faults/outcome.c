@@ -122,17 +122,16 @@ static int same_text(const char *a, const char *b)
     return same;
 }
 
-/* Is `part` the whole text, but for one piece that may be missing anywhere? */
-static int lacks_one_part(const char *part, const char *whole)
+/* Is `part` the whole text, but for one piece that could not be written, and for what comes after the failure? */
+static int is_interrupted(const char *part, const char *whole)
 {
     char *x = masked(part), *y = masked(whole);
-    const size_t m = strlen(x), n = strlen(y);
-    size_t first = 0, last = 0;
-    while (first < m && first < n && x[first] == y[first]) first++;
-    while (last < m && last < n && x[m - 1 - last] == y[n - 1 - last]) last++;
+    size_t first = 0;
+    while (x[first] && x[first] == y[first]) first++;
+    const int is_part = strstr(y + first, x + first) != NULL;
     free(x);
     free(y);
-    return m <= n && first + last >= m;
+    return is_part;
 }
 
 static const struct outcome_file *find(const struct outcome *o, const char *path)
@@ -208,7 +207,7 @@ static enum verdict judge_failure(const struct outcome *run, const struct outcom
         snprintf(why, room, "status %d: %s", status, count ? lines : "without a message");
         return WRONG_STATUS;
     }
-    if (!lacks_one_part(run->out, good->out)) {
+    if (!is_interrupted(run->out, good->out)) {
         snprintf(why, room, "standard output differs: %s", lines);
         return WRONG_SUCCESS;
     }
