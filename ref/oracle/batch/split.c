@@ -421,6 +421,25 @@ int m3_is_dump_of_several(const struct m3_safetensors *file)
 /* Of a sequence of which a dump lists some: memory is taken for all of them. */
 enum { MOST_ROWS = 1 << 24 };
 
+/* `most`: the largest number of a sequence. */
+static int check_sequences(const struct listed *list, int64_t count, int64_t most, const struct m3_safetensors *file,
+                           struct m3_error *error)
+{
+    const char *path = m3_safetensors_path(file);
+    if (most < 0)
+        return m3_fail(error, M3_BAD_INPUT, "%s: sequences: got no number of a sequence, expected some", path);
+    if (most >= count)
+        return m3_fail(error, M3_BAD_INPUT,
+                       "%s: sequences: got sequence %" PRId64 ", expected rows of each sequence up to it, not %" PRId64
+                       " rows in all",
+                       path, most, count);
+    for (int64_t i = 0; i < count; i++)
+        if (list[i].sequence >= 0 && list[i].row >= MOST_ROWS)
+            return m3_fail(error, M3_BAD_INPUT, "%s: rows: got row %" PRId64 ", expected less than %d", path,
+                           list[i].row, MOST_ROWS);
+    return M3_OK;
+}
+
 int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *file, struct m3_error *error)
 {
     struct listed *list;
@@ -429,18 +448,7 @@ int m3_layout_from_dump(struct m3_layout *layout, const struct m3_safetensors *f
     if (status || layout->count > 0) return status;
     status = read_list(&list, &count, file, error);
     for (int64_t i = 0; i < count; i++) most = m3_max(most, list[i].sequence);
-    if (!status && most < 0)
-        status = m3_fail(error, M3_BAD_INPUT, "%s: sequences: got no number of a sequence, expected some",
-                         m3_safetensors_path(file));
-    if (!status && most >= count)
-        status = m3_fail(error, M3_BAD_INPUT,
-                         "%s: sequences: got sequence %" PRId64
-                         ", expected rows of each sequence up to it, not %" PRId64 " rows in all",
-                         m3_safetensors_path(file), most, count);
-    for (int64_t i = 0; !status && i < count; i++)
-        if (list[i].sequence >= 0 && list[i].row >= MOST_ROWS)
-            status = m3_fail(error, M3_BAD_INPUT, "%s: rows: got row %" PRId64 ", expected less than %d",
-                             m3_safetensors_path(file), list[i].row, MOST_ROWS);
+    if (!status) status = check_sequences(list, count, most, file, error);
     if (!status) {
         layout->count = most + 1;
         layout->lengths = calloc((size_t)layout->count, sizeof *layout->lengths);
