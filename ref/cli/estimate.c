@@ -22,16 +22,16 @@ static const char help[] =
     "\n"
     "Computes what a MiniMax model costs, from its config.json alone or from a model directory: parameters, FLOPs of\n"
     "one decoded token and of a prefill, caches and memory. With --gpu it also computes how many cards can hold the\n"
-    "model, the largest batch that fits, and a lower bound on the time of a step. Integers are exact. SPEC 14 has\n"
-    "the formulas, and --explain shows them with their numbers. For comparison, estimate also reads the config.json\n"
-    "of LlamaForCausalLM, and files with a few published numbers of other models (SPEC 14.9). Some of these files\n"
-    "are in golden/configs. Figures that do not follow from the given numbers are null, or left out.\n"
+    "model, the largest batch that fits, and a lower bound on the time of a step. Parameters, FLOPs and bytes are\n"
+    "exact. SPEC 14 has the formulas, and --explain shows them with their numbers. For comparison, estimate also reads\n"
+    "the config.json of LlamaForCausalLM, and files with a few published numbers of other models (SPEC 14.9). Some of\n"
+    "these files are in golden/configs. Figures that do not follow from the given numbers are null, or left out.\n"
     "\n"
     "  --context T,...        number of tokens in the context, including the decoded token; K means 1,024 and\n"
     "                         M means 1,048,576. Default: max_position_embeddings\n"
     "  --allow-long           allow contexts beyond max_position_embeddings, with a note\n"
-    "  --batch B,...          number of sequences of that length, default 1. Every context is combined with every\n"
-    "                         batch\n"
+    "  --batch B,...          number of sequences, each as long as --context says; default 1. Every context is\n"
+    "                         combined with every batch\n"
     "  --weights DTYPE        bf16, f16, f32, fp8, int4 or fp4: count every weight with the size of this dtype,\n"
     "                         without scales. Default: the stored size if there are weight files, otherwise bf16\n"
     "  --kv DTYPE             dtype of keys and values, default bf16\n"
@@ -47,7 +47,8 @@ static const char help[] =
     "  --grid T,H,W           also count a picture of T x H x W patches. If T is above 1, it is a video\n"
     "  --all-logits           a prefill applies lm_head to every token, not only to the last one\n"
     "  --no-causal-skip       a prefill also computes the masked half of full attention and of the index scores\n"
-    "  --from-tensors         count the tensors of the model directory. They must agree with its config\n"
+    "  --from-tensors         require weight files in the model directory, and count the parameters in them. The\n"
+    "                         counts must agree with the config\n"
     "  --format F             table (default), csv or json\n"
     "  --json                 the same as --format json\n"
     "  --explain KEY          print formula, numbers and value of a figure. KEY is a key of the JSON output, or a\n"
@@ -59,8 +60,8 @@ static const char help[] =
     "                         (appendix C of golden/documents/README.md)\n"
     "  --help                 print this text\n"
     "\n"
-    "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad config or model, or\n"
-    "another family; 66 missing file; 70 internal error; 74 I/O error.\n";
+    "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad config or model, or a\n"
+    "model family that estimate does not support; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 enum format { TABLE, CSV, JSON };
 enum { MOST_VALUES = 64 };
