@@ -21,7 +21,7 @@ TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head 
 ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
-CLI := $(wildcard ref/cli/*.c)
+CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)

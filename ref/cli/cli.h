@@ -136,23 +136,6 @@ void m3_cli_input_end(struct m3_cli_input *in);
 /* Reads "1,2,3", ids below V, into *ids, which the caller frees. */
 int m3_cli_ids(int32_t **ids, int64_t *count, const char *flag, const char *text, int64_t V, struct m3_error *error);
 
-/* Output of estimate (cli/estimate_print.c): the model once, then each combination; if several, one line each. */
-struct m3_estimate;
-struct m3_mark;
-struct json_t;
-struct m3_cli_marks {
-    const struct m3_mark *marks;    /* figures that differ in documents; their lines name the errata */
-    int count;
-};
-void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const struct m3_cli_marks *marks);
-void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_marks *marks);
-void m3_cli_estimate_line(const struct m3_estimate *e, int first);
-void m3_cli_estimate_csv(const struct json_t *summary, int first);     /* with a header before the first */
-
-/* Prints the figures of documents about the model, and where an estimate differs (cli/estimate_documents.c). */
-int m3_cli_estimate_documents(const struct m3_estimate *e, struct m3_error *error);
-void m3_cli_estimate_errata(const struct m3_cli_marks *marks);
-
 /* The rate of an item of `m3ref bench`, "read" or "sgemm", in bytes or operations per second: a limit of the machine. */
 int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t runs, struct m3_error *error);
 

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "estimate/documents/documents.h"
+#include "cli/estimate/estimate.h"
 
 /* "1,234.50 GiB" */
 struct figure {

@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
+#include "cli/estimate/estimate.h"
 #include "cli/paths.h"
 #include "estimate/chart.h"
 #include "estimate/foreign.h"
-#include "estimate/documents/documents.h"
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/new_file.h"

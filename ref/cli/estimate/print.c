@@ -5,18 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "estimate/documents/documents.h"
+#include "cli/estimate/estimate.h"
 #include "estimate/foreign.h"
 
-/* "1,048,576"; "" if unknown */
-struct digits {
-    char text[32];
-};
-
-static struct digits grouped(int64_t value)
+struct m3_cli_digits m3_cli_grouped(int64_t value)
 {
-    struct digits d;
+    struct m3_cli_digits d;
     char plain[24];
     int length = snprintf(plain, sizeof plain, "%" PRId64, value), out = 0;
     for (int i = 0; i < length; i++) {
@@ -48,7 +42,7 @@ static void print_count(const struct m3_estimate *e, const struct m3_cli_marks *
 {
     const int64_t value = m3_whole(e, key);
     if (value < 0) return;
-    printf("  %-34s %26s%s%s", name, grouped(value).text, *unit ? " " : "", unit);
+    printf("  %-34s %26s%s%s", name, m3_cli_grouped(value).text, *unit ? " " : "", unit);
     end_line(marks, key, NULL);
 }
 
@@ -59,7 +53,7 @@ static void print_bytes(const struct m3_estimate *e, const struct m3_cli_marks *
     const double quantity = m3_quantity(e, key);
     if (isnan(quantity)) return;
     const int64_t whole = m3_whole(e, key), bytes = whole < 0 ? llround(quantity) : whole;
-    printf("  %-34s %26s B %14.3f GB %14.3f GiB", name, grouped(bytes).text, (double)bytes / 1e9,
+    printf("  %-34s %26s B %14.3f GB %14.3f GiB", name, m3_cli_grouped(bytes).text, (double)bytes / 1e9,
            (double)bytes / 0x1p30);
     end_line(marks, key, NULL);
 }
@@ -74,9 +68,9 @@ static void print_quantity(const struct m3_estimate *e, const struct m3_cli_mark
 }
 
 /* "" if there are no such layers, or the value is unknown. */
-static struct digits per_layer(int64_t value, int64_t layers)
+static struct m3_cli_digits per_layer(int64_t value, int64_t layers)
 {
-    return grouped(layers > 0 && value >= 0 ? value / layers : M3_UNKNOWN);
+    return m3_cli_grouped(layers > 0 && value >= 0 ? value / layers : M3_UNKNOWN);
 }
 
 static void print_parameters(const struct m3_estimate *e, const struct m3_cli_marks *marks)
@@ -93,7 +87,7 @@ static void print_parameters(const struct m3_estimate *e, const struct m3_cli_ma
         snprintf(key, sizeof key, "params_by_component.%s", m3_component_names[i]);
         const int64_t count = m3_whole(e, key);
         if (count < 0 || (i == M3_COMPONENT_MTP_MODULES && !count)) continue;
-        printf("  %-34s %26s %9.4f %%", m3_component_names[i], grouped(count).text,
+        printf("  %-34s %26s %9.4f %%", m3_component_names[i], m3_cli_grouped(count).text,
                100 * (double)count / m3_quantity(e, "params_total"));
         if (layers[i]) printf(" %22s", per_layer(count, layers[i]).text);
         end_line(marks, key, NULL);
@@ -133,7 +127,7 @@ void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const 
     print_bytes(e, marks, "weight_bytes_stored", "stored");
     if (r->gpu)
         printf("\n%" PRId64 " x %s: %s B (%.3f GB) each, %.4g TFLOP/s, %.4g TB/s, ridge %.2f FLOP/B\n", r->gpus,
-               r->gpu->name, grouped(r->card_bytes).text, (double)r->card_bytes / 1e9,
+               r->gpu->name, m3_cli_grouped(r->card_bytes).text, (double)r->card_bytes / 1e9,
                m3_quantity(e, "peak_flops") / 1e12, (double)r->gpu->bandwidth / 1e12, m3_quantity(e, "ridge"));
 }
 
@@ -167,9 +161,9 @@ static void print_flops(const struct m3_estimate *e, const struct m3_cli_marks *
         snprintf(other, sizeof other, "flops_prefill%s", lines[i].key);
         const int64_t decode = m3_whole(e, key), prefill = m3_whole(e, other);
         if (decode < 0 || (in_parts && strcmp(lines[i].key, "_linear") == 0)) continue;
-        printf("  %-34s %26s", lines[i].name, grouped(decode).text);
+        printf("  %-34s %26s", lines[i].name, m3_cli_grouped(decode).text);
         if (layers[i] || prefill >= 0) printf(" %22s", per_layer(decode, layers[i]).text);
-        if (prefill >= 0) printf(" %30s", grouped(prefill).text);
+        if (prefill >= 0) printf(" %30s", m3_cli_grouped(prefill).text);
         end_line(marks, key, other);
     }
 }
@@ -189,8 +183,8 @@ static void print_ratios(const struct m3_estimate *e, const struct m3_cli_marks 
 static void print_pictures(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     if (!e->patches) return;
-    printf("\nFLOPs of the pictures: %s patches, %s tokens\n", grouped(e->patches).text,
-           grouped(m3_whole(e, "flops_vision.tokens")).text);
+    printf("\nFLOPs of the pictures: %s patches, %s tokens\n", m3_cli_grouped(e->patches).text,
+           m3_cli_grouped(m3_whole(e, "flops_vision.tokens")).text);
     print_count(e, marks, "flops_vision.patch_embed", "patch embedding", "");
     print_count(e, marks, "flops_vision.linears", "linears of the tower", "");
     print_count(e, marks, "flops_vision.attention", "attention of the tower", "");
@@ -200,7 +194,8 @@ static void print_pictures(const struct m3_estimate *e, const struct m3_cli_mark
 
 static void print_work(const struct m3_estimate *e, const char *name, const char *key, const char *of_layer)
 {
-    printf("  %-34s %26s %22s\n", name, grouped(m3_whole(e, key)).text, grouped(m3_whole(e, of_layer)).text);
+    printf("  %-34s %26s %22s\n", name, m3_cli_grouped(m3_whole(e, key)).text,
+           m3_cli_grouped(m3_whole(e, of_layer)).text);
 }
 
 static void print_other_work(const struct m3_estimate *e)
@@ -251,8 +246,8 @@ static void print_cards(const struct m3_estimate *e, const struct m3_cli_marks *
 void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_marks *marks)
 {
     const struct m3_estimate_request *r = &e->request;
-    printf("\n%s%s%sbatch %s\n", r->context < 0 ? "" : "context ", grouped(r->context).text, r->context < 0 ? "" : ", ",
-           grouped(r->batch).text);
+    printf("\n%s%s%sbatch %s\n", r->context < 0 ? "" : "context ", m3_cli_grouped(r->context).text,
+           r->context < 0 ? "" : ", ", m3_cli_grouped(r->batch).text);
     print_flops(e, marks);
     if (e->sparse) print_ratios(e, marks);
     print_pictures(e, marks);
