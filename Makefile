@@ -101,15 +101,18 @@ test check: setup
 $(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# The figures that documents print, and the models that they are about, are data and become tables in the program.
+# The figures that documents print, the models that they are about, and the data of GPUs become tables in the program.
 TABLE := $(BUILD)/once/estimate/documents/table
 $(TABLE).c: scripts/documents_table.awk golden/documents/figures.tsv golden/documents/models.tsv
+CARDS := $(BUILD)/once/estimate/cards
+$(CARDS).c: scripts/cards_table.awk ref/estimate/cards.tsv
+$(TABLE).c $(CARDS).c:
 	@mkdir -p $(@D)
 	awk -f $^ >$@.part && mv $@.part $@
-$(TABLE).o: $(TABLE).c
+$(TABLE).o $(CARDS).o: %.o: %.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-OBJECTS := $(TABLE).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
+OBJECTS := $(TABLE).o $(CARDS).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
            $(BUILD)/profiles.o $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@

@@ -54,12 +54,13 @@ int m3_estimate(struct m3_estimate *e, const struct m3_config *config, const str
                 struct m3_error *error)
 {
     *e = (struct m3_estimate){ .config = config, .request = *request };
+    if (!e->request.efficiency) e->request.efficiency = M3_EFFICIENCY;
     count_layers(e);
     e->has_spread = request->gpu && m3_splits_experts(e) && config->K <= M3_MOST_SPREAD;
     e->conditions = m3_figure_conditions(e);
     m3_estimate_parameters(e);
     m3_estimate_pictures(e);
     m3_estimate_experts(e);
-    int status = m3_estimate_figures(e, error);
+    int status = request->layout.tp ? m3_estimate_layout(e, error) : m3_estimate_figures(e, error);
     return !status && e->overflow ? refuse(e, error) : status;
 }

@@ -76,9 +76,28 @@ struct m3_gpu {
     int64_t vendor_bytes, reported_bytes;       /* nominal; reported by the driver */
 };
 
-const struct m3_gpu *m3_gpu_named(const char *name);            /* NULL: none; a100 h100 h200 b200 */
+/* A card of cards.tsv, in upper or lower case; NULL: none. */
+const struct m3_gpu *m3_gpu_named(const char *name);
+/* The name of the i-th card; NULL after the last. */
+const char *m3_gpu_name(int i);
 
 struct m3_foreign;
+
+/* How the model is divided among tp * pp * dp cards: heads and widths among tp cards, layers among pp stages, sequences
+ * among dp replicas, experts among ep groups of cards of a stage. SPEC 14.12 */
+struct m3_layout {
+    int64_t tp, pp, dp, ep;             /* tp 0: no layout is given */
+    int64_t chunk;                      /* tokens of a prefill that a replica processes at a time */
+};
+
+/* M3_USAGE if the model cannot be divided in this way. */
+int m3_layout_check(const struct m3_layout *layout, const struct m3_config *config, struct m3_error *error);
+
+/* The layers of a stage of a layout, by kind. */
+struct m3_stage {
+    int64_t layers, sparse, dense, moe;
+    int is_first, is_last;
+};
 
 struct m3_estimate_request {
     int64_t context, batch;             /* 1 .. M3_MOST_CONTEXT, 1 .. M3_MOST_BATCH. The context is M3_UNKNOWN where
@@ -96,6 +115,8 @@ struct m3_estimate_request {
     int64_t activation_bytes;           /* of one sequence: an assumption */
     const struct m3_gpu *gpu;           /* NULL: none */
     int64_t gpus, card_bytes;
+    struct m3_layout layout;
+    int64_t efficiency;                 /* percent of a card's rates that is reached: an assumption; 0: the default */
     const struct m3_census *config;     /* NULL: counted again, which takes most of the time */
     const struct m3_census *files;      /* NULL: stored sizes are not known */
     const struct m3_foreign *foreign;     /* a model of another family, with this config; NULL: none */
@@ -106,8 +127,9 @@ struct m3_estimate_request {
 
 enum { M3_MOST_SPREAD = 128 };          /* largest number of experts per token for which their spread is computed */
 #define M3_ACTIVATION_BYTES ((int64_t)5 << 30)
+enum { M3_EFFICIENCY = 50, M3_CHUNK = 8192 };   /* defaults */
 
-enum { M3_FIGURES = 151 };                /* rows of figures.c */
+enum { M3_FIGURES = 180 };                /* rows of figures.c */
 
 struct m3_estimate {
     const struct m3_config *config;
@@ -116,6 +138,7 @@ struct m3_estimate {
     int64_t cached, indexed;            /* layers with keys and values, with index keys; MTP modules included */
     struct m3_census census;            /* of the config */
     int64_t patches, squares;           /* of the pictures; sum over segments of their patches squared */
+    struct m3_stage stage;              /* of the layout: the one that leaves room for the fewest sequences */
 
     int has_spread;
     double p_fullest[M3_MOST_SPREAD];   /* [K]: the fullest card holds j + 1 of a token's experts */
@@ -143,6 +166,8 @@ int m3_splits_experts(const struct m3_estimate *e);
 /* 1 if a card has room for its share of caches and activations, if every card holds everything except the routed
  * experts. */
 int m3_estimate_fits(const struct m3_estimate *e);
+/* 1 if a card of the fullest stage has room for what the layout gives it. */
+int m3_layout_fits(const struct m3_estimate *e);
 /* 1 if the FLOPs of a step take at least as long as its reads; -1: not known. */
 int m3_compute_bound(const struct m3_estimate *e);
 

@@ -13,6 +13,7 @@ enum {
     IF_SPARSE = 1 << 10, IF_NOT_SPARSE = 1 << 11, IF_CAUSAL = 1 << 12, IF_SQUARE = 1 << 13, IF_LAST_LOGITS = 1 << 14,
     IF_ALL_LOGITS = 1 << 15, IF_FILES = 1 << 16, IF_NO_FILES = 1 << 17, IF_MODULES = 1 << 18, IF_PICTURES = 1 << 19,
     IF_SPLIT = 1 << 20, IF_PATH = 1 << 21, IF_READ = 1 << 22, IF_CACHED = 1 << 23,
+    IF_LAYOUT = 1 << 24,
 };
 /* clang-format on */
 
@@ -213,6 +214,12 @@ const struct m3_figure m3_figures[] = {
     { "bandwidth_bound_seconds", M3_FIGURE_QUANTITY, IF_ALWAYS, "s", "decode_read_bytes.total / (gpus * bandwidth)" },
     { "compute_bound_seconds", M3_FIGURE_QUANTITY, IF_ALWAYS, "s", "flops_decode_step / (gpus * peak_flops)" },
     { "bound", M3_FIGURE_TEXT, IF_ALWAYS, NULL, NULL },
+    { "efficiency", M3_FIGURE_WHOLE, IF_ALWAYS, "percent", "efficiency" },
+    { "step_seconds", M3_FIGURE_QUANTITY, IF_ALWAYS, "s",
+      "max(bandwidth_bound_seconds, compute_bound_seconds) * 100 / efficiency" },
+    { "tokens_per_second", M3_FIGURE_QUANTITY, IF_ALWAYS, "tokens/s", "batch / step_seconds" },
+    { "prefill_seconds", M3_FIGURE_QUANTITY, IF_ALWAYS, "s",
+      "flops_prefill.total / (gpus * peak_flops) * 100 / efficiency" },
     { "expert_spread.p_fullest", M3_FIGURE_SPREAD, IF_ALWAYS, "", NULL },
     { "expert_spread.expected_fullest", M3_FIGURE_SPREAD, IF_ALWAYS, "experts", NULL },
     { "expert_spread.expected_cards_hit", M3_FIGURE_COUNTED, IF_ALWAYS, "cards",
@@ -242,6 +249,53 @@ const struct m3_figure m3_figures[] = {
       "critical_path.replicated_seconds + critical_path.cache_seconds" },
     { "critical_path.sharded_seconds_with_caches", M3_FIGURE_QUANTITY, IF_PATH, "s",
       "critical_path.sharded_seconds + critical_path.cache_seconds" },
+    { "layout.tp", M3_FIGURE_WHOLE, IF_LAYOUT, "cards", "tp" },
+    { "layout.pp", M3_FIGURE_WHOLE, IF_LAYOUT, "stages", "pp" },
+    { "layout.dp", M3_FIGURE_WHOLE, IF_LAYOUT, "replicas", "dp" },
+    { "layout.ep", M3_FIGURE_WHOLE, IF_LAYOUT, "groups", "ep" },
+    { "layout.chunk", M3_FIGURE_WHOLE, IF_LAYOUT, "tokens", "chunk" },
+    { "layout.layers_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "layers", "stage_layers" },
+    { "layout.query_heads_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "heads", "Q / tp" },
+    { "layout.kv_heads_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "heads", "ceil(G / tp)" },
+    { "layout.experts_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "experts", "E / ep" },
+    { "layout.sequences_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "sequences", "ceil(batch / dp)" },
+    { "layout.weight_bytes_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "bytes",
+      "ceil(bytes_attention * stage_layers / layers * (Q / tp + layout.kv_heads_per_card) / (Q + G) + bytes_indexer"
+      " * stage_sparse / max(1, sparse) * (layout.kv_heads_per_card + 1) / (G + 1) + bytes_dense * stage_dense"
+      " / max(1, dense) / tp + (bytes_routed / max(tp, ep) + bytes_shared / tp + bytes_router) * stage_moe / max(1, moe)"
+      " + bytes_norms * (stage_layers * (2 * H + q + k) + 2 * stage_sparse * X + stage_last * H)"
+      " / params_by_component.norms + (stage_embedding + stage_head) / tp + stage_vision)" },
+    { "layout.kv_bytes_per_sequence", M3_FIGURE_WHOLE, IF_LAYOUT, "bytes",
+      "ceil(stage_layers * 2 * layout.kv_heads_per_card * D * T * kv_bits / 8)"
+      " + ceil(stage_sparse * X * T * index_bits / 8)" },
+    { "layout.kv_bytes_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "bytes",
+      "layout.sequences_per_card * layout.kv_bytes_per_sequence" },
+    { "layout.chunk_bytes", M3_FIGURE_WHOLE, IF_LAYOUT, "bytes",
+      "ceil(2 * chunk * (3 * H + 2 * Q / tp * D + 2 * layout.kv_heads_per_card * D + max(min(1, dense) * 3 * I / tp,"
+      " min(1, moe) * (dp * K / ep * (2 * H + 3 * F * ep / max(tp, ep)) + 3 * J / tp))) + 4 * chunk * any_sparse"
+      " * layout.kv_heads_per_card * ceil(T / max(1, block)))" },
+    { "layout.logit_bytes_per_sequence", M3_FIGURE_WHOLE, IF_LAYOUT, "bytes", "stage_last * 4 * ceil(V / tp)" },
+    { "layout.activation_bytes_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "bytes",
+      "layout.chunk_bytes + layout.sequences_per_card * layout.logit_bytes_per_sequence" },
+    { "layout.memory_bytes_per_card", M3_FIGURE_WHOLE, IF_LAYOUT, "bytes",
+      "layout.weight_bytes_per_card + layout.kv_bytes_per_card + layout.activation_bytes_per_card" },
+    { "layout.fits", M3_FIGURE_TEXT, IF_LAYOUT, NULL, NULL },
+    { "layout.max_batch", M3_FIGURE_WHOLE, IF_LAYOUT, "sequences",
+      "max(0, dp * floor((card_bytes - layout.weight_bytes_per_card - layout.chunk_bytes)"
+      " / (layout.kv_bytes_per_sequence + layout.logit_bytes_per_sequence)))" },
+    { "layout.read_bytes", M3_FIGURE_QUANTITY, IF_LAYOUT, "bytes",
+      "bytes_attention * (Q / tp + layout.kv_heads_per_card) / (Q + G) + bytes_indexer * (layout.kv_heads_per_card + 1)"
+      " / (G + 1) + (bytes_dense + bytes_shared + bytes_head) / tp + bytes_router + bytes_norms + bytes_routed"
+      " / max(tp, ep) * experts_read_per_layer / max(1, E) + layout.sequences_per_card * ((full * T + sparse"
+      " * keys_main) * 2 * layout.kv_heads_per_card * D * kv_bits / 8 + sparse * X * T * index_bits / 8)" },
+    { "layout.bandwidth_seconds", M3_FIGURE_QUANTITY, IF_LAYOUT, "s", "layout.read_bytes / bandwidth" },
+    { "layout.compute_seconds", M3_FIGURE_QUANTITY, IF_LAYOUT, "s",
+      "layout.sequences_per_card * flops_decode.total / tp / peak_flops" },
+    { "layout.step_seconds", M3_FIGURE_QUANTITY, IF_LAYOUT, "s",
+      "max(layout.bandwidth_seconds, layout.compute_seconds) * 100 / efficiency" },
+    { "layout.tokens_per_second", M3_FIGURE_QUANTITY, IF_LAYOUT, "tokens/s", "batch / layout.step_seconds" },
+    { "layout.prefill_seconds", M3_FIGURE_QUANTITY, IF_LAYOUT, "s",
+      "flops_prefill.total * (ceil(T / chunk) + pp - 1) / (ceil(T / chunk) * pp * tp * peak_flops) * 100 / efficiency" },
 };
 
 static unsigned either(int holds, unsigned yes, unsigned no) { return holds ? yes : no; }
@@ -262,7 +316,7 @@ unsigned m3_figure_conditions(const struct m3_estimate *e)
            either(r->files != NULL, IF_FILES, IF_NO_FILES) | either(r->mtp_modules > 0, IF_MODULES, 0) |
            either(r->grid_count > 0, IF_PICTURES, 0) | either(r->gpu && m3_splits_experts(e), IF_SPLIT, 0) |
            either(e->has_spread && r->batch == 1, IF_PATH, 0) | either(is_dense || r->batch == 1, IF_READ, 0) |
-           either(few && few->cached_numbers, IF_CACHED, 0);
+           either(few && few->cached_numbers, IF_CACHED, 0) | either(r->layout.tp > 0, IF_LAYOUT, 0);
 }
 
 int m3_figure_is_formula(const struct m3_figure *figure)

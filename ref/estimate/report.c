@@ -34,12 +34,13 @@ static json_t *texts(const struct m3_estimate *e)
     const struct m3_estimate_request *r = &e->request;
     const struct m3_foreign *few = m3_few_numbers(e);
     const int bound = m3_compute_bound(e), split = r->gpu && m3_splits_experts(e);
-    return json_pack("{s:s,s:s,s:s*,s:s*,s:s,s:s,s:s,s:s,s:s,s:b,s:b,s:s?,s:s?,s:o}", "type", "summary", "model_type",
-                     model_type(e), "name", few ? few->name : NULL, "source", few ? few->source : NULL, "weights",
-                     r->weights->name, "kv", r->kv->name, "index_kv", r->index_kv->name, "mtp_join",
+    return json_pack("{s:s,s:s,s:s*,s:s*,s:s,s:s,s:s,s:s,s:s,s:b,s:b,s:s?,s:o,s:s?,s:o}", "type", "summary",
+                     "model_type", model_type(e), "name", few ? few->name : NULL, "source", few ? few->source : NULL,
+                     "weights", r->weights->name, "kv", r->kv->name, "index_kv", r->index_kv->name, "mtp_join",
                      r->mtp_join == M3_MTP_ADDITIVE ? "additive" : "concat", "vision_boundary",
                      r->boundary == M3_BOUNDARY_NONE ? "none" : "segment", "all_logits", r->all_logits,
-                     "no_causal_skip", r->no_causal_skip, "gpu", r->gpu ? r->gpu->name : NULL, "bound",
+                     "no_causal_skip", r->no_causal_skip, "gpu", r->gpu ? r->gpu->name : NULL, "layout.fits",
+                     r->layout.tp && r->gpu ? json_boolean(m3_layout_fits(e)) : json_null(), "bound",
                      bound < 0 ? NULL
                      : bound   ? "compute"
                                : "memory",
@@ -85,11 +86,11 @@ static void put(json_t *summary, const char *key, json_t *value)
     m3_json_set(json_object_get(summary, group), dot + 1, value);
 }
 
-/* Ratios, texts and modules that do not apply are left out instead of null. */
+/* Ratios, texts, modules and a layout that do not apply are left out instead of null. */
 static int is_left_out(const struct m3_figure *figure, const struct m3_estimate *e)
 {
     const int can_be = figure->kind == M3_FIGURE_RATIO || figure->kind == M3_FIGURE_TEXT ||
-                       strcmp(figure->key, "params_by_component.mtp") == 0;
+                       strcmp(figure->key, "params_by_component.mtp") == 0 || strncmp(figure->key, "layout.", 7) == 0;
     return can_be && !m3_figure_holds(figure, e);
 }
 

@@ -1,24 +1,29 @@
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
+#include "estimate/private/cards.h"
 #include "estimate/private/parts.h"
 
-#define GIGA INT64_C(1000000000)
-#define MIB INT64_C(1048576)
+/* Upper case, blanks, '-' and '_' do not count: "RTX PRO 6000" is rtx-pro-6000. */
+static int same_name(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        a += strspn(a, " -_");
+        b += strspn(b, " -_");
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) return 0;
+        if (!*a) return 1;
+    }
+}
 
 const struct m3_gpu *m3_gpu_named(const char *name)
 {
-    static const struct m3_gpu gpus[] = {
-        /* name      BF16/s          FP8/s           bytes/s      on the box  by the driver */
-        { "a100", 312000 * GIGA, 0, 2000 * GIGA, 80 * GIGA, 81920 * MIB },
-        { "h100", 989000 * GIGA, 1979000 * GIGA, 3350 * GIGA, 80 * GIGA, 81559 * MIB },
-        { "h200", 989000 * GIGA, 1979000 * GIGA, 4800 * GIGA, 141 * GIGA, 143771 * MIB },
-        { "b200", 2250000 * GIGA, 4500000 * GIGA, 8000 * GIGA, 180 * GIGA, 0 },
-    };
-    for (size_t i = 0; i < sizeof gpus / sizeof gpus[0]; i++)
-        if (strcmp(name, gpus[i].name) == 0) return &gpus[i];
+    for (int i = 0; i < m3_gpu_count; i++)
+        if (same_name(name, m3_gpus[i].name)) return &m3_gpus[i];
     return NULL;
 }
+
+const char *m3_gpu_name(int i) { return i < m3_gpu_count ? m3_gpus[i].name : NULL; }
 
 int m3_compute_bound(const struct m3_estimate *e)
 {

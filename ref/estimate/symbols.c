@@ -77,6 +77,7 @@ static void add_request(struct m3_symbols *s, const struct m3_estimate *e)
         { "index_bits", "bits of a number of an index key", r->index_kv->bits },
         { "activations", "an assumption, --activations", r->activation_bytes },
         { "gpus", "cards", r->gpu ? r->gpus : M3_UNKNOWN },
+        { "efficiency", "an assumption, --efficiency, in percent", r->gpu ? r->efficiency : M3_UNKNOWN },
         { "card_memory", "of a card, as --card-memory reads it", r->gpu ? r->card_bytes : M3_UNKNOWN },
         { "card_peak", "dense peak of a card for such weights, SPEC 14.5",
           !r->gpu                                      ? M3_UNKNOWN
@@ -145,6 +146,51 @@ static void add_counts(struct m3_symbols *s, const struct m3_estimate *e)
     add_symbols(s, counts, sizeof counts / sizeof counts[0]);
 }
 
+/* Bytes of a component in memory: as stored, if that counts, otherwise nominal. */
+static int64_t in_memory(const struct m3_estimate *e, enum m3_component component)
+{
+    const struct m3_estimate_request *r = &e->request;
+    if (r->files && !r->weights_asked) return r->files->of[component].bytes;
+    return (e->census.of[component].parameters * r->weights->bits + 7) / 8;
+}
+
+/* What one card of a stage holds is a part of these. */
+static void add_layout(struct m3_symbols *s, const struct m3_estimate *e)
+{
+    const struct m3_layout *l = &e->request.layout;
+    const struct m3_stage *stage = &e->stage;
+    const int own_head = !e->config->tied_embeddings, copy = stage->is_last && !stage->is_first;
+    const enum m3_component head = own_head ? M3_COMPONENT_LM_HEAD : M3_COMPONENT_EMBEDDING;
+    const struct m3_symbol layout[] = {
+        { "tp", "cards that share the heads and widths of a layer", l->tp },
+        { "pp", "stages that the layers are divided into", l->pp },
+        { "dp", "replicas, each with its own sequences", l->dp },
+        { "ep", "groups of cards that the experts are divided into", l->ep },
+        { "chunk", "tokens that a replica processes at a time", l->chunk },
+        { "stage_layers", "layers of the fullest stage", stage->layers },
+        { "stage_sparse", "sparse layers of the fullest stage", stage->sparse },
+        { "stage_dense", "its layers with a dense MLP", stage->dense },
+        { "stage_moe", "its layers with experts", stage->moe },
+        { "stage_last", "1 if it computes logits", stage->is_last },
+        { "stage_embedding", "bytes of the embedding in it",
+          stage->is_first ? in_memory(e, M3_COMPONENT_EMBEDDING) : 0 },
+        { "stage_vision", "bytes of tower and projector in it",
+          stage->is_first ? in_memory(e, M3_COMPONENT_VISION_TOWER) + in_memory(e, M3_COMPONENT_PROJECTOR) : 0 },
+        { "stage_head", "bytes of lm_head in it",
+          own_head ? stage->is_last * in_memory(e, head) : copy * in_memory(e, head) },
+        { "bytes_head", "bytes of lm_head", in_memory(e, head) },
+        { "bytes_attention", "bytes of the projections q, k, v, o", in_memory(e, M3_COMPONENT_ATTENTION) },
+        { "bytes_indexer", "bytes of the index projections", in_memory(e, M3_COMPONENT_INDEXER) },
+        { "bytes_dense", "bytes of the dense MLPs", in_memory(e, M3_COMPONENT_DENSE_MLP) },
+        { "bytes_routed", "bytes of the routed experts", in_memory(e, M3_COMPONENT_MOE_ROUTED) },
+        { "bytes_shared", "bytes of the shared experts", in_memory(e, M3_COMPONENT_MOE_SHARED) },
+        { "bytes_router", "bytes of the routers",
+          in_memory(e, M3_COMPONENT_MOE_ROUTER) + in_memory(e, M3_COMPONENT_MOE_ROUTER_BIAS) },
+        { "bytes_norms", "bytes of the norms of the text model", in_memory(e, M3_COMPONENT_NORMS) },
+    };
+    if (l->tp) add_symbols(s, layout, sizeof layout / sizeof layout[0]);
+}
+
 struct m3_symbols m3_symbols_of(const struct m3_estimate *e)
 {
     struct m3_symbols symbols = { .count = 0 };
@@ -153,6 +199,7 @@ struct m3_symbols m3_symbols_of(const struct m3_estimate *e)
     add_request(&symbols, e);
     add_pictures(&symbols, e);
     add_counts(&symbols, e);
+    add_layout(&symbols, e);
     return symbols;
 }
 

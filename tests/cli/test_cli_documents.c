@@ -155,7 +155,7 @@ END_TEST
 
 START_TEST(marks_and_list)
 {
-    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 1M"), 0);
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 1M --marks"), 0);
     ck_assert(has("out", "13,458,022,323,978,240  [E0-55]\n"));
     ck_assert(has("out", "54,043,247,068,053,504  [E0-51 E0-50]\n"));      /* of the prefill, of a decoded token */
     ck_assert(has("out", "GiB  [E3-27 E3-37]\n"));
@@ -166,16 +166,18 @@ START_TEST(marks_and_list)
     ck_assert(has("out", "  E3-18  003 6.3.8 table: total: printed ~215 G, here 217.57 G\n"));
 
     ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 128K"), 0);
+    ck_assert(lacks("out", "[E"));
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 128K --marks"), 0);
     ck_assert(has("out", "  [E0-55]\n"));
     ck_assert(lacks("out", "E3-18"));
 
-    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 128K,1M"), 0);
+    ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --context 128K,1M --marks"), 0);
     ck_assert(lacks("out", "[E"));
     ck_assert(lacks("out", "documents print"));
     ck_assert_int_eq(m3ref("estimate " CONFIGS "minimax-m3.json --json"), 0);
     ck_assert(lacks("out", "E0-"));
 
-    ck_assert_int_eq(m3ref("estimate golden/tiny/model/config.json"), 0);
+    ck_assert_int_eq(m3ref("estimate golden/tiny/model/config.json --marks"), 0);
     ck_assert(lacks("out", "documents print"));
 }
 END_TEST

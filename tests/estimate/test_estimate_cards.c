@@ -119,7 +119,11 @@ START_TEST(table_of_cards)
             json_decref(summary);
         }
     }
-    ck_assert_ptr_null(m3_gpu_named("h800"));
+    ck_assert_ptr_null(m3_gpu_named("h100x"));
+    ck_assert_ptr_null(m3_gpu_named(""));
+    ck_assert_str_eq(m3_gpu_named("RTX PRO 6000")->name, "rtx-pro-6000");
+    ck_assert_str_eq(m3_gpu_named("MI355X")->name, "mi355x");
+    ck_assert_int_eq(m3_gpu_named("l40s")->bf16_flops, 362050000000000);
     m3_config_free(&config);
 }
 END_TEST

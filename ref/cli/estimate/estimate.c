@@ -35,10 +35,19 @@ static const char help[] =
     "                         without scales. Default: the stored size if there are weight files, otherwise bf16\n"
     "  --kv DTYPE             dtype of keys and values, default bf16\n"
     "  --index-kv DTYPE       dtype of index keys, default as --kv\n"
-    "  --gpu NAME --gpus N    a100, h100, h200 or b200, and how many; default 1 card\n"
+    "  --gpu NAME --gpus N    which card, such as h200, mi355x or \"RTX PRO 6000\", and how many; default 1. An\n"
+    "                         unknown name lists all cards\n"
     "  --card-memory M        memory of a card: vendor (the advertised GB, the default), reported (what the driver\n"
     "                         reports), or a number of bytes\n"
-    "  --activations BYTES    assumed memory for the activations of one sequence, default 5 GiB\n"
+    "  --tp N --pp N --dp N --ep N\n"
+    "                         a layout: heads and widths of a layer are divided among tp cards, layers among pp\n"
+    "                         stages, sequences among dp replicas, experts among ep groups of the tp * dp cards of a\n"
+    "                         stage. Default 1 each, and ep = tp. The report then says what a card holds (SPEC 14.12)\n"
+    "  --chunk N              with a layout: tokens of a prefill that a replica processes at a time, default 8192;\n"
+    "                         the activations are counted for them\n"
+    "  --efficiency P         percent of a card's peak rates that is assumed to be reached, default 50; for times and\n"
+    "                         tokens per second that are expected, not for lower bounds\n"
+    "  --activations BYTES    without a layout: assumed memory for the activations of one sequence, default 5 GiB\n"
     "  --mtp N                count N MTP modules in parameters, memory and caches, default 0\n"
     "  --set FIELD=VALUE      mtp_join=concat|additive, vision_boundary=segment|none\n"
     "  --image WxH            also count the FLOPs of an image of this size in pixels. It is first resized as the\n"
@@ -57,13 +66,14 @@ static const char help[] =
     "                         --context are marked\n"
     "  --documents            print only the figures that documents state for this model, next to the computed ones\n"
     "                         (appendix C of golden/documents/README.md)\n"
+    "  --marks                mark the figures of the report that these documents state differently\n"
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 64 wrong usage, unknown card or dtype, number out of range; 65 bad config or model, or a\n"
     "model family that estimate does not support; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 enum format { TABLE, CSV, JSON };
-enum { MOST_VALUES = 64 };
+enum { MOST_VALUES = 64, MOST_CARDS = 65536 };
 
 struct list {
     int64_t values[MOST_VALUES];
@@ -82,14 +92,15 @@ struct arguments {
     const char *path, *contexts, *batches, *card_memory, *explain, *chart;
     struct m3_estimate_request request;
     enum format format;
-    int formats, gpus_given, from_tensors, allow_long, documents, help;
+    int formats, gpus_given, from_tensors, allow_long, documents, marks, help;
 };
 
 /* clang-format off */
 enum {
     OPT_CONTEXT = 256, OPT_BATCH, OPT_WEIGHTS, OPT_KV, OPT_INDEX_KV, OPT_GPU, OPT_GPUS, OPT_CARD_MEMORY,
     OPT_ACTIVATIONS, OPT_MTP, OPT_FROM_TENSORS, OPT_FORMAT, OPT_JSON, OPT_EXPLAIN, OPT_ALLOW_LONG,
-    OPT_CHART, OPT_SET, OPT_IMAGE, OPT_GRID, OPT_ALL_LOGITS, OPT_NO_CAUSAL_SKIP, OPT_DOCUMENTS, OPT_HELP
+    OPT_CHART, OPT_SET, OPT_IMAGE, OPT_GRID, OPT_ALL_LOGITS, OPT_NO_CAUSAL_SKIP, OPT_DOCUMENTS, OPT_MARKS, OPT_TP,
+    OPT_PP, OPT_DP, OPT_EP, OPT_CHUNK, OPT_EFFICIENCY, OPT_HELP
 };
 /* clang-format on */
 
@@ -116,6 +127,13 @@ static const struct option options[] = {
     { "no-causal-skip", no_argument, NULL, OPT_NO_CAUSAL_SKIP },
     { "allow-long", no_argument, NULL, OPT_ALLOW_LONG },
     { "documents", no_argument, NULL, OPT_DOCUMENTS },
+    { "marks", no_argument, NULL, OPT_MARKS },
+    { "tp", required_argument, NULL, OPT_TP },
+    { "pp", required_argument, NULL, OPT_PP },
+    { "dp", required_argument, NULL, OPT_DP },
+    { "ep", required_argument, NULL, OPT_EP },
+    { "chunk", required_argument, NULL, OPT_CHUNK },
+    { "efficiency", required_argument, NULL, OPT_EFFICIENCY },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
 };
@@ -162,9 +180,21 @@ static int take_picture(struct arguments *a, const char *text, int is_image, str
     return M3_OK;
 }
 
+static int refuse_card(const char *got, struct m3_error *error)
+{
+    char names[512] = "";
+    const char *name;
+    for (int i = 0; (name = m3_gpu_name(i)); i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
+    }
+    return m3_fail(error, M3_USAGE, "--gpu: got %s, expected one of %s", got, names);
+}
+
 static int parse_option(struct arguments *a, int option, char **argv, struct m3_error *error)
 {
     struct m3_estimate_request *r = &a->request;
+    struct m3_layout *l = &r->layout;
     switch (option) {
     case OPT_CONTEXT: a->contexts = optarg; break;
     case OPT_BATCH: a->batches = optarg; break;
@@ -174,8 +204,8 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_GPU:
         r->gpu = m3_gpu_named(optarg);
         if (r->gpu) break;
-        return m3_fail(error, M3_USAGE, "--gpu: got %s, expected a100, h100, h200 or b200", optarg);
-    case OPT_GPUS: a->gpus_given = 1; return m3_cli_number(&r->gpus, "--gpus", optarg, 1, 65536, error);
+        return refuse_card(optarg, error);
+    case OPT_GPUS: a->gpus_given = 1; return m3_cli_number(&r->gpus, "--gpus", optarg, 1, MOST_CARDS, error);
     case OPT_CARD_MEMORY: a->card_memory = optarg; break;
     case OPT_ACTIVATIONS:
         return m3_cli_number(&r->activation_bytes, "--activations", optarg, 0, INT64_C(1) << 50, error);
@@ -192,9 +222,41 @@ static int parse_option(struct arguments *a, int option, char **argv, struct m3_
     case OPT_CHART: a->chart = optarg; break;
     case OPT_ALLOW_LONG: a->allow_long = 1; break;
     case OPT_DOCUMENTS: a->documents = 1; break;
+    case OPT_MARKS: a->marks = 1; break;
+    case OPT_TP: return m3_cli_number(&l->tp, "--tp", optarg, 1, MOST_CARDS, error);
+    case OPT_PP: return m3_cli_number(&l->pp, "--pp", optarg, 1, MOST_CARDS, error);
+    case OPT_DP: return m3_cli_number(&l->dp, "--dp", optarg, 1, MOST_CARDS, error);
+    case OPT_EP: return m3_cli_number(&l->ep, "--ep", optarg, 1, MOST_CARDS, error);
+    case OPT_CHUNK: return m3_cli_number(&l->chunk, "--chunk", optarg, 1, INT64_C(1) << 32, error);
+    case OPT_EFFICIENCY: return m3_cli_number(&r->efficiency, "--efficiency", optarg, 1, 100, error);
     case OPT_HELP: a->help = 1; break;
     default: return m3_cli_bad_option(option, argv, "estimate", error);
     }
+    return M3_OK;
+}
+
+/* A part of a layout that is not given is 1; ep is tp. */
+static int set_layout(struct arguments *a, struct m3_error *error)
+{
+    struct m3_estimate_request *r = &a->request;
+    struct m3_layout *l = &r->layout;
+    if (!l->tp && !l->pp && !l->dp && !l->ep) {
+        if (l->chunk) return m3_fail(error, M3_USAGE, "--chunk: expected a layout with it: --tp, --pp, --dp or --ep");
+        return M3_OK;
+    }
+    if (r->mtp_modules) return m3_fail(error, M3_USAGE, "estimate: --mtp cannot be combined with a layout");
+    if (!l->tp) l->tp = 1;
+    if (!l->pp) l->pp = 1;
+    if (!l->dp) l->dp = 1;
+    if (!l->ep) l->ep = l->tp;
+    if (!l->chunk) l->chunk = M3_CHUNK;
+    const double cards = (double)l->tp * (double)l->pp * (double)l->dp;
+    if (cards > MOST_CARDS)
+        return m3_fail(error, M3_USAGE, "estimate: got a layout of %.0f cards, expected at most %d", cards, MOST_CARDS);
+    if (a->gpus_given && r->gpus != (int64_t)cards)
+        return m3_fail(error, M3_USAGE, "--gpus: got %" PRId64 ", expected the %.0f cards of the layout, or no --gpus",
+                       r->gpus, cards);
+    r->gpus = (int64_t)cards;
     return M3_OK;
 }
 
@@ -220,6 +282,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     *a = (struct arguments){ .request = { .weights = m3_format_named("bf16"),
                                           .kv = m3_format_named("bf16"),
                                           .activation_bytes = M3_ACTIVATION_BYTES,
+                                          .efficiency = M3_EFFICIENCY,
                                           .gpus = 1 } };
     optind = 0;
     opterr = 0;
@@ -236,7 +299,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
         return m3_fail(error, M3_USAGE, "--chart: got %s, expected a name that ends in .svg", a->chart);
     if (!!a->explain + !!a->formats + a->documents > 1)
         return m3_fail(error, M3_USAGE, "estimate: only one of --explain, --format and --documents is allowed");
-    return set_card(a, error);
+    status = set_layout(a, error);
+    return status ? status : set_card(a, error);
 }
 
 /* "4096,128K,1M" */
@@ -307,10 +371,13 @@ static int take_foreign(struct source *s, struct arguments *a, struct m3_error *
 {
     a->request.foreign = &s->foreign;
     a->request.config = &s->foreign.census;
-    if (!a->from_tensors && !a->request.mtp_modules) return M3_OK;
+    const char *option = a->from_tensors          ? "--from-tensors"
+                         : a->request.mtp_modules ? "--mtp"
+                         : a->request.layout.tp   ? "a layout"
+                                                  : NULL;
+    if (!option) return M3_OK;
     return m3_fail(error, M3_USAGE, "estimate: %s: got %s of another family, for which %s is not known", a->path,
-                   s->foreign.few ? "a few numbers of a model" : "a model",
-                   a->from_tensors ? "--from-tensors" : "--mtp");
+                   s->foreign.few ? "a few numbers of a model" : "a model", option);
 }
 
 /* Files hold a module in the form for concat, [H,2H] and three norms; additive uses half of that matrix, and one
@@ -363,17 +430,20 @@ static int load(struct source *s, struct arguments *a, struct m3_error *notes, s
     m3_census_of_config(&s->of_config, s->config, a->request.mtp_modules, a->request.mtp_join);
     a->request.config = &s->of_config;
     if (s->files) status = count_files(s, a, notes, error);
+    if (!status && a->request.layout.tp) status = m3_layout_check(&a->request.layout, s->config, error);
     return status;
 }
 
-/* Prints one combination: the whole report, with the errata of documents. */
-static int print_report(const char *path, const struct m3_estimate *e, const json_t *summary, struct m3_error *error)
+/* Prints one combination: the answer first, then the whole report; with --marks the errata of documents. */
+static int print_report(const struct arguments *a, const struct m3_estimate *e, const json_t *summary,
+                        struct m3_error *error)
 {
     struct m3_mark found[M3_MOST_MARKS];
     struct m3_cli_marks marks = { found, 0 };
-    int status = m3_estimate_marks(found, &marks.count, e, summary, error);
+    int status = a->marks ? m3_estimate_marks(found, &marks.count, e, summary, error) : M3_OK;
     if (status) return status;
-    m3_cli_estimate_model(e, path, &marks);
+    m3_cli_estimate_answer(e);
+    m3_cli_estimate_model(e, a->path, &marks);
     m3_cli_estimate_detail(e, &marks);
     m3_cli_estimate_errata(&marks);
     return M3_OK;
@@ -392,7 +462,7 @@ static int print(const struct arguments *a, const struct m3_estimate *e, int fir
     json_t *summary = m3_estimate_json(e);
     int status = M3_OK;
     if (!summary) status = m3_fail_memory(error, "the summary", 0);
-    else if (table) status = print_report(a->path, e, summary, error);
+    else if (table) status = print_report(a, e, summary, error);
     else if (a->explain) {
         if (several) printf("context %" PRId64 ", batch %" PRId64 "\n", e->request.context, e->request.batch);
         status = m3_estimate_explain(e, a->explain, stdout, error);

@@ -36,8 +36,7 @@ static void end_line(const struct m3_cli_marks *marks, const char *key, const ch
     printf(count ? "]\n" : "\n");
 }
 
-/* A figure with its key in the summary. Unknown figures are left out, here and below. */
-static void print_count(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
+void m3_cli_print_count(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
                         const char *name, const char *unit)
 {
     const int64_t value = m3_whole(e, key);
@@ -46,8 +45,7 @@ static void print_count(const struct m3_estimate *e, const struct m3_cli_marks *
     end_line(marks, key, NULL);
 }
 
-/* Bytes may be an expectation. GB is 10^9 bytes, GiB 2^30: both, always with their names. */
-static void print_bytes(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
+void m3_cli_print_bytes(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
                         const char *name)
 {
     const double quantity = m3_quantity(e, key);
@@ -58,7 +56,7 @@ static void print_bytes(const struct m3_estimate *e, const struct m3_cli_marks *
     end_line(marks, key, NULL);
 }
 
-static void print_quantity(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
+void m3_cli_print_quantity(const struct m3_estimate *e, const struct m3_cli_marks *marks, const char *key,
                            const char *name, double scale, int decimals, const char *unit)
 {
     const double value = m3_quantity(e, key);
@@ -92,16 +90,17 @@ static void print_parameters(const struct m3_estimate *e, const struct m3_cli_ma
         if (layers[i]) printf(" %22s", per_layer(count, layers[i]).text);
         end_line(marks, key, NULL);
     }
-    print_count(e, marks, "params_total", "total", "");
-    print_count(e, marks, "tensors", "tensors, scales included", "");
+    m3_cli_print_count(e, marks, "params_total", "total", "");
+    m3_cli_print_count(e, marks, "tensors", "tensors, scales included", "");
 
     const int few = m3_whole(e, "params_active_by_convention.layers") < 0;
     printf("\nactive for one token of text\n");
-    print_count(e, marks, "params_active_by_convention.layers", "layers", "");
-    print_count(e, marks, "params_active_text", few ? "as published" : "layers + lm_head",
-                few ? "" : "every weight that is multiplied");
-    print_count(e, marks, "params_active_by_convention.layers_head_embedding", "layers + lm_head + embedding", "");
-    print_count(e, marks, "params_active_by_convention.layers_head_embedding_vision", "the same + vision", "");
+    m3_cli_print_count(e, marks, "params_active_by_convention.layers", "layers", "");
+    m3_cli_print_count(e, marks, "params_active_text", few ? "as published" : "layers + lm_head",
+                       few ? "" : "every weight that is multiplied");
+    m3_cli_print_count(e, marks, "params_active_by_convention.layers_head_embedding", "layers + lm_head + embedding",
+                       "");
+    m3_cli_print_count(e, marks, "params_active_by_convention.layers_head_embedding_vision", "the same + vision", "");
 }
 
 void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const struct m3_cli_marks *marks)
@@ -122,9 +121,13 @@ void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const 
                             : r->weights_asked ? ", the nominal size counts"
                                                : ", the stored size counts");
     snprintf(name, sizeof name, "%s, nominal", r->weights->name);
-    print_bytes(e, marks, "weight_bytes", name);
-    print_bytes(e, marks, "weight_bytes_released", "in the dtypes of a release");
-    print_bytes(e, marks, "weight_bytes_stored", "stored");
+    m3_cli_print_bytes(e, marks, "weight_bytes", name);
+    if (r->weights->bits < 16)
+        printf(
+            "  (%d bits for every weight, norms and embedding included, without scales: formats with scales are larger)\n",
+            r->weights->bits);
+    m3_cli_print_bytes(e, marks, "weight_bytes_released", "in the dtypes of a release");
+    m3_cli_print_bytes(e, marks, "weight_bytes_stored", "stored");
     if (r->gpu)
         printf("\n%" PRId64 " x %s: %s B (%.3f GB) each, %.4g TFLOP/s, %.4g TB/s, ridge %.2f FLOP/B\n", r->gpus,
                r->gpu->name, m3_cli_grouped(r->card_bytes).text, (double)r->card_bytes / 1e9,
@@ -185,11 +188,11 @@ static void print_pictures(const struct m3_estimate *e, const struct m3_cli_mark
     if (!e->patches) return;
     printf("\nFLOPs of the pictures: %s patches, %s tokens\n", m3_cli_grouped(e->patches).text,
            m3_cli_grouped(m3_whole(e, "flops_vision.tokens")).text);
-    print_count(e, marks, "flops_vision.patch_embed", "patch embedding", "");
-    print_count(e, marks, "flops_vision.linears", "linears of the tower", "");
-    print_count(e, marks, "flops_vision.attention", "attention of the tower", "");
-    print_count(e, marks, "flops_vision.projector", "projector", "");
-    print_count(e, marks, "flops_vision.total", "total", "");
+    m3_cli_print_count(e, marks, "flops_vision.patch_embed", "patch embedding", "");
+    m3_cli_print_count(e, marks, "flops_vision.linears", "linears of the tower", "");
+    m3_cli_print_count(e, marks, "flops_vision.attention", "attention of the tower", "");
+    m3_cli_print_count(e, marks, "flops_vision.projector", "projector", "");
+    m3_cli_print_count(e, marks, "flops_vision.total", "total", "");
 }
 
 static void print_work(const struct m3_estimate *e, const char *name, const char *key, const char *of_layer)
@@ -212,15 +215,15 @@ static void print_experts(const struct m3_estimate *e, const struct m3_cli_marks
 {
     if (!m3_splits_experts(e)) return;
     printf("\nexperts shared out over %" PRId64 " cards, all else on each\n", e->request.gpus);
-    print_bytes(e, marks, "expert_parallel.weight_bytes_per_card", "weights of a card, nominal");
-    print_bytes(e, marks, "expert_parallel.weight_bytes_per_card_stored", "weights of a card, as stored");
+    m3_cli_print_bytes(e, marks, "expert_parallel.weight_bytes_per_card", "weights of a card, nominal");
+    m3_cli_print_bytes(e, marks, "expert_parallel.weight_bytes_per_card_stored", "weights of a card, as stored");
     printf("  %-34s %26s\n", "caches and activations beside them", m3_estimate_fits(e) ? "fit" : "do not fit");
     if (isnan(m3_quantity(e, "critical_path.expert_bytes"))) return;
-    print_bytes(e, marks, "critical_path.expert_bytes", "read of experts, fullest card");
-    print_bytes(e, marks, "critical_path.other_bytes", "read of other weights");
-    print_quantity(e, marks, "critical_path.replicated_seconds", "a step, those on each card", 1e3, 6, "ms");
-    print_quantity(e, marks, "critical_path.sharded_seconds", "a step, those shared out", 1e3, 6, "ms");
-    print_quantity(e, marks, "critical_path.cache_seconds", "caches, shared out, to be added", 1e3, 6, "ms");
+    m3_cli_print_bytes(e, marks, "critical_path.expert_bytes", "read of experts, fullest card");
+    m3_cli_print_bytes(e, marks, "critical_path.other_bytes", "read of other weights");
+    m3_cli_print_quantity(e, marks, "critical_path.replicated_seconds", "a step, those on each card", 1e3, 6, "ms");
+    m3_cli_print_quantity(e, marks, "critical_path.sharded_seconds", "a step, those shared out", 1e3, 6, "ms");
+    m3_cli_print_quantity(e, marks, "critical_path.cache_seconds", "caches, shared out, to be added", 1e3, 6, "ms");
 }
 
 static void print_cards(const struct m3_estimate *e, const struct m3_cli_marks *marks)
@@ -228,19 +231,22 @@ static void print_cards(const struct m3_estimate *e, const struct m3_cli_marks *
     const struct m3_estimate_request *r = &e->request;
     const int bound = m3_compute_bound(e);
     printf("\n%" PRId64 " x %s, everything split evenly, nothing sent between cards\n", r->gpus, r->gpu->name);
-    print_count(e, marks, "min_cards_weights", "fewest cards, weights alone", "");
-    print_count(e, marks, "min_cards", "fewest cards", "");
-    print_count(e, marks, "max_batch", "largest batch at this context", "");
-    print_quantity(e, marks, "bandwidth_bound_seconds", "a step, by its bytes", 1e3, 6, "ms");
-    print_quantity(e, marks, "compute_bound_seconds", "a step, by its FLOPs", 1e3, 6,
-                   bound < 0 ? "ms"
-                   : bound   ? "ms, compute-bound"
-                             : "ms, memory-bound");
+    m3_cli_print_count(e, marks, "min_cards_weights", "fewest cards, weights alone", "");
+    m3_cli_print_count(e, marks, "min_cards", "fewest cards", "");
+    m3_cli_print_count(e, marks, "max_batch", "largest batch at this context", "");
+    m3_cli_print_quantity(e, marks, "bandwidth_bound_seconds", "a step, by its bytes", 1e3, 6, "ms");
+    m3_cli_print_quantity(e, marks, "compute_bound_seconds", "a step, by its FLOPs", 1e3, 6,
+                          bound < 0 ? "ms"
+                          : bound   ? "ms, compute-bound"
+                                    : "ms, memory-bound");
+    m3_cli_print_count(e, marks, "efficiency", "assumed efficiency", "% of these rates");
+    m3_cli_print_quantity(e, marks, "tokens_per_second", "then tokens of the batch", 1, 1, "per second");
+    m3_cli_print_quantity(e, marks, "prefill_seconds", "then a prefill of one sequence", 1, 3, "s");
     if (!e->has_spread) return;
     char of[32];
     snprintf(of, sizeof of, "of %" PRId64, e->config->K);
-    print_quantity(e, marks, "expert_spread.expected_fullest", "experts on the fullest card", 1, 5, of);
-    print_quantity(e, marks, "expert_spread.expected_cards_hit", "cards hit by a token's experts", 1, 5, "");
+    m3_cli_print_quantity(e, marks, "expert_spread.expected_fullest", "experts on the fullest card", 1, 5, of);
+    m3_cli_print_quantity(e, marks, "expert_spread.expected_cards_hit", "cards hit by a token's experts", 1, 5, "");
 }
 
 void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_marks *marks)
@@ -253,26 +259,27 @@ void m3_cli_estimate_detail(const struct m3_estimate *e, const struct m3_cli_mar
     print_pictures(e, marks);
     print_other_work(e);
     printf("\ncaches of the batch: keys and values %s, index keys %s\n", r->kv->name, r->index_kv->name);
-    print_bytes(e, marks, "kv_bytes.main", "keys and values");
-    print_bytes(e, marks, "kv_bytes.index", "index keys");
-    print_bytes(e, marks, "kv_bytes.total", "total");
+    m3_cli_print_bytes(e, marks, "kv_bytes.main", "keys and values");
+    m3_cli_print_bytes(e, marks, "kv_bytes.index", "index keys");
+    m3_cli_print_bytes(e, marks, "kv_bytes.total", "total");
 
     printf("\nmemory\n");
-    print_bytes(e, marks, "memory_bytes_without_activations", "weights + caches");
-    print_bytes(e, marks, "activation_bytes_per_sequence", "assumed activations, a sequence");
-    print_bytes(e, marks, "memory_bytes", "total");
+    m3_cli_print_bytes(e, marks, "memory_bytes_without_activations", "weights + caches");
+    m3_cli_print_bytes(e, marks, "activation_bytes_per_sequence", "assumed activations, a sequence");
+    m3_cli_print_bytes(e, marks, "memory_bytes", "total");
 
     printf("\nread in one step of decoding, weights as %s\n", r->weights->name);
-    print_bytes(e, marks, "decode_read_bytes.weights", "weights");
-    print_bytes(e, marks, "decode_read_bytes.kv_full", "keys and values, full layers");
-    print_bytes(e, marks, "decode_read_bytes.kv_selected", "keys and values, chosen blocks");
-    print_bytes(e, marks, "decode_read_bytes.index_keys", "index keys");
-    print_bytes(e, marks, "decode_read_bytes.total", "total");
-    print_bytes(e, marks, "decode_read_bytes_stored.weights", "weights, as stored");
-    print_quantity(e, marks, "experts_read_per_layer", "experts read in a layer, expected", 1, 4, "");
-    print_quantity(e, marks, "arithmetic_intensity", "arithmetic intensity", 1, 4, "FLOP/B");
+    m3_cli_print_bytes(e, marks, "decode_read_bytes.weights", "weights");
+    m3_cli_print_bytes(e, marks, "decode_read_bytes.kv_full", "keys and values, full layers");
+    m3_cli_print_bytes(e, marks, "decode_read_bytes.kv_selected", "keys and values, chosen blocks");
+    m3_cli_print_bytes(e, marks, "decode_read_bytes.index_keys", "index keys");
+    m3_cli_print_bytes(e, marks, "decode_read_bytes.total", "total");
+    m3_cli_print_bytes(e, marks, "decode_read_bytes_stored.weights", "weights, as stored");
+    m3_cli_print_quantity(e, marks, "experts_read_per_layer", "experts read in a layer, expected", 1, 4, "");
+    m3_cli_print_quantity(e, marks, "arithmetic_intensity", "arithmetic intensity", 1, 4, "FLOP/B");
     if (r->gpu) print_cards(e, marks);
     if (r->gpu) print_experts(e, marks);
+    if (r->layout.tp) m3_cli_estimate_layout(e, marks);
 }
 
 /* A cell of the table of combinations: "-" if unknown. */

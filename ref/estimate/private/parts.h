@@ -37,7 +37,7 @@ struct m3_symbol {
     int64_t value; /* M3_UNKNOWN: not known */
 };
 
-enum { M3_MOST_SYMBOLS = 80 };
+enum { M3_MOST_SYMBOLS = 112 };
 
 struct m3_symbols {
     struct m3_symbol list[M3_MOST_SYMBOLS];
@@ -83,6 +83,10 @@ void m3_estimate_pictures(struct m3_estimate *e);
 void m3_estimate_experts(struct m3_estimate *e);
 /* then every figure. M3_INTERNAL if a formula is malformed. */
 int m3_estimate_figures(struct m3_estimate *e, struct m3_error *error);
+
+/* With a layout: the same for the stage that leaves room for the fewest sequences. */
+int m3_estimate_layout(struct m3_estimate *e, struct m3_error *error);
+struct m3_stage m3_layout_stage(const struct m3_estimate *e, int64_t stage);
 
 /* Sets a figure that is counted. */
 void m3_estimate_count(struct m3_estimate *e, const char *key, struct m3_value value);
