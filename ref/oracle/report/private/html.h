@@ -1,6 +1,6 @@
 /* The parts of the HTML page of a comparison. Used only by html*.c.
  *
- * The page is also XML: every element is closed. Colours are classes of html_style.c, light and dark; every colour is
+ * The page is also XML: every element is closed. Colours are classes of page.c, light and dark; every colour is
  * accompanied by a shape or a size with the same meaning. */
 #ifndef M3_ORACLE_REPORT_PRIVATE_HTML_H
 #define M3_ORACLE_REPORT_PRIVATE_HTML_H
@@ -15,7 +15,6 @@ struct m3_html {
 };
 
 /* These print the parts in the order of the page. M3_INTERNAL if memory is short. */
-void m3_html_style(FILE *out);
 int m3_html_stages(const struct m3_html *html, struct m3_error *error);
 int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error);
 int m3_html_selections(const struct m3_html *html, struct m3_error *error);

@@ -1,4 +1,6 @@
-#include "oracle/report/private/html.h"
+#include "oracle/report/page.h"
+
+#include "io/markup.h"
 
 /* Blue for values within the allowance, orange to brown for others; colour-blind readers can distinguish them. The
  * first of each pair is for light screens. */
@@ -52,7 +54,7 @@ static const char rules[] =
     ".h8 { stroke: var(--h8); stroke-width: 1 } .h9 { stroke: var(--ink); stroke-width: 1;\n"
     "  stroke-dasharray: .5 .5 }\n";
 
-void m3_html_style(FILE *out)
+static void style(FILE *out)
 {
     const int count = sizeof colours / sizeof colours[0];
     fputs("<style>\n:root { color-scheme: light dark;", out);
@@ -61,3 +63,18 @@ void m3_html_style(FILE *out)
     for (int i = 0; i < count; i++) fprintf(out, " --%s: %s;", colours[i].name, colours[i].dark);
     fprintf(out, " } }\n%s</style>\n", rules);
 }
+
+void m3_page_begin(FILE *out, const char *title, const char *line)
+{
+    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
+          "content=\"width=device-width\"/>\n<title>",
+          out);
+    m3_print_markup(out, title);
+    fputs("</title>\n", out);
+    style(out);
+    fputs("</head><body>\n<p class=\"quiet\">", out);
+    m3_print_markup(out, line);
+    fputs("</p>\n", out);
+}
+
+void m3_page_end(FILE *out) { fputs("</body></html>\n", out); }
