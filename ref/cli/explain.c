@@ -113,16 +113,16 @@ static int print(struct arguments *a, const struct m3_explanation *explanation, 
     return status ? status : m3_cli_reports_commit(&a->reports, error);
 }
 
-static int explain(struct arguments *a, struct m3_explain_how *how, const struct m3_model *model, struct m3_case *c,
-                   struct m3_error *error)
+static int explain(struct arguments *a, struct m3_explain_how *how, struct m3_case *c, struct m3_error *error)
 {
+    const struct m3_model *model = how->model;
     struct m3_semantics semantics;
     struct m3_explanation explanation = { 0 };
     int status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(c, &a->input, &model->config, 0, error);
     if (!status) status = open_page(a, model, error);
     if (status) return status;
-    how->model = model;
+    a->watch.end_layer = m3_explain_end_layer(&model->config, how->tap, how->layer);
     how->the_case = c;
     how->semantics = &semantics;
     how->threads = (int)a->input.threads;
@@ -144,16 +144,12 @@ int m3_cli_explain(int argc, char **argv)
     struct m3_explain_how how = { 0 };
     struct m3_model *model = NULL;
     struct m3_case c = { 0 };
-    int64_t end = 0;
     int status = parse(&a, argc, argv, &error);
     if (!status && a.help) {
         status = m3_cli_help(help, &error);
     } else if (!status) {
-        status = m3_explain_parse(&how.tap, &how.layer, &end, a.tap, &error);
-        a.watch.end_layer = end;
-        if (!status && end > 0) status = m3_model_open_layers(&model, a.model, 0, end, &notes, &error);
-        else if (!status) status = m3_model_open(&model, a.model, &notes, &error);
-        if (!status) status = explain(&a, &how, model, &c, &error);
+        status = m3_explain_open(&how, &model, a.model, a.tap, &notes, &error);
+        if (!status) status = explain(&a, &how, &c, &error);
     }
     m3_case_free(&c);
     m3_model_close(model);

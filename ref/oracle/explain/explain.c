@@ -12,16 +12,38 @@
 
 /* ---- what is asked for */
 
-int m3_explain_parse(enum m3_tap *tap, int64_t *layer, int64_t *end_layer, const char *name, struct m3_error *error)
+int64_t m3_explain_end_layer(const struct m3_config *config, enum m3_tap tap, int64_t layer)
 {
-    if (m3_tap_parse(name, tap, layer))
+    const enum m3_tap_where where = m3_tap_table[tap].where;
+    if (where < M3_WHERE_EVERY_LAYER) return 1;         /* pictures and embeddings; a pass has one layer at least */
+    return layer < 0 || m3_mtp_module_of(layer) >= 0 ? config->layers : layer + 1;
+}
+
+static int no_such_layer(const char *name, int64_t layers, struct m3_error *error)
+{
+    return m3_fail(error, M3_USAGE, "--tap: got %s, expected a layer from 0 to %" PRId64, name, layers - 1);
+}
+
+int m3_explain_open(struct m3_explain_how *how, struct m3_model **model, const char *folder, const char *name,
+                    struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_config config = { 0 };
+    struct m3_error unsaid = { 0 };
+    char path[4096];
+    if (m3_tap_parse(name, &how->tap, &how->layer))
         return m3_fail(error, M3_USAGE, "--tap: got %s, expected the name of a tap, such as layers.3.moe.weights (SPEC 6)",
                        name);
-    const enum m3_tap_where where = m3_tap_table[*tap].where;
-    *end_layer = 0;
-    if (where < M3_WHERE_EVERY_LAYER) *end_layer = 1;
-    else if (*layer >= 0 && m3_mtp_module_of(*layer) < 0) *end_layer = *layer + 1;
-    return M3_OK;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    int status = m3_config_read(&config, path, &unsaid, error);
+    m3_error_free(&unsaid);
+    if (status) return status;
+    const int64_t end = m3_explain_end_layer(&config, how->tap, how->layer);
+    if (end > config.layers) status = no_such_layer(name, config.layers, error);
+    else if (end < config.layers) status = m3_model_open_layers(model, folder, 0, end, notes, error);
+    else status = m3_model_open(model, folder, notes, error);
+    m3_config_free(&config);
+    how->model = *model;
+    return status;
 }
 
 /* Has the model the layer of the tap, and the layer the tap? */
@@ -36,12 +58,11 @@ static int check_tap(const struct m3_explaining *e)
     if (where <= M3_WHERE_AFTER_VISION_LAYERS && e->how->the_case->pictures.P == 0)
         return m3_fail(e->error, M3_USAGE, "--tap: got %s, but the case has no picture", name);
     if (where == M3_WHERE_EVERY_VISION_LAYER && e->layer >= c->vision.layers)
-        return m3_fail(e->error, M3_USAGE, "--tap: got %s, expected a layer of the tower from 0 to %" PRId64, name,
-                       c->vision.layers - 1);
+        return no_such_layer(name, c->vision.layers, e->error);
     if (module >= modules)
         return m3_fail(e->error, M3_USAGE, "--tap: got %s, but the model has %" PRId64 " MTP modules", name, modules);
     if (where >= M3_WHERE_EVERY_LAYER && module < 0 && e->layer >= c->layers)
-        return m3_fail(e->error, M3_USAGE, "--tap: got %s, expected a layer from 0 to %" PRId64, name, c->layers - 1);
+        return no_such_layer(name, c->layers, e->error);
     if (where >= M3_WHERE_EVERY_LAYER && where < M3_WHERE_AFTER_LAYERS && !m3_layer_has_tap(c, e->tap, e->layer))
         return m3_fail(e->error, M3_USAGE,
                        "--tap: got %s, but the layer has %s attention and %s, and no such tap", name,

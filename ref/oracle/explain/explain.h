@@ -67,8 +67,12 @@ struct m3_explanation {
     struct m3_error notes;      /* sentences */
 };
 
-/* Which layers have to run for a tap: the end of the layers, 0 for all. M3_USAGE if there is no such tap. */
-int m3_explain_parse(enum m3_tap *tap, int64_t *layer, int64_t *end_layer, const char *name, struct m3_error *error);
+/* Finds the tap and opens as much of the model as it needs: how->tap, layer and model. M3_USAGE if there is no such tap
+ * or layer. The caller closes the model, also after a failure. */
+int m3_explain_open(struct m3_explain_how *how, struct m3_model **model, const char *folder, const char *tap,
+                    struct m3_error *notes, struct m3_error *error);
+/* The end of the layers that run for the tap. */
+int64_t m3_explain_end_layer(const struct m3_config *config, enum m3_tap tap, int64_t layer);
 
 /* Runs the pass and explains the element. M3_USAGE if the model or the call has no such tap, row or channel;
  * M3_INTERNAL, also if operator, steps and pass do not agree. Free the explanation in any case. */

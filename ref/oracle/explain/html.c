@@ -28,7 +28,7 @@ static void print_steps(FILE *out, const struct m3_explanation *x, int given)
     fprintf(out, "<h2>%s</h2>\n<table>\n", given ? "Numbers that went in" : "Steps");
     for (int i = 0; i < x->steps.count; i++) {
         const struct m3_explained_step *step = &x->steps.list[i];
-        if ((step->by == M3_BY_GIVEN) != given) continue;
+        if (!m3_is_printed(step, given)) continue;
         if (step->count == 1 && step->values) m3_print_bits(values, step->type, step->values[0]);
         else m3_print_values(values, step);
         fputs("<tr><td><strong>", out);

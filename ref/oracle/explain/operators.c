@@ -192,7 +192,7 @@ const char *m3_tap_words(enum m3_tap tap)
         [M3_TAP_ROUTED] = "weighted sum of the chosen experts, times the factor",
         [M3_TAP_SHARED] = "output of the shared expert",
         [M3_TAP_MLP] = "output of the MLP, or of the experts",
-        [M3_TAP_OUT] = "residual after the MLP: output of the layer",
+        [M3_TAP_OUT] = "output of the layer, the residual after the MLP",
         [M3_TAP_FINAL_NORM] = "norm before the head",
         [M3_TAP_LOGITS] = "logit of a next token",
         [M3_TAP_MTP_FINAL_NORM] = "norm before the head of a module",

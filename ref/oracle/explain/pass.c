@@ -90,22 +90,14 @@ static int take(void *self, enum m3_tap tap, int64_t layer, const void *data, in
     return M3_OK;
 }
 
-/* Up to the end of the layer, or of the first one for pictures and embeddings. */
-static int64_t end_layer(const struct m3_explaining *e)
-{
-    const int64_t layers = e->config->layers;
-    const enum m3_tap_where where = m3_tap_table[e->tap].where;
-    if (where < M3_WHERE_EVERY_LAYER) return 1;
-    return where == M3_WHERE_AFTER_LAYERS || m3_mtp_module_of(e->layer) >= 0 ? layers : e->layer + 1;
-}
-
 /* A call whose rows begin at one row of the case. */
 static struct m3_request request_from(const struct m3_explaining *e, int64_t row)
 {
     const struct m3_case *c = e->how->the_case;
     /* clang-format off */
     return (struct m3_request){ .ids = c->ids + row, .positions = c->positions + row, .T = c->T - row,
-                                .seen = c->seen, .end_layer = end_layer(e), .semantics = e->how->semantics,
+                                .seen = c->seen, .semantics = e->how->semantics,
+                                .end_layer = m3_explain_end_layer(e->config, e->tap, e->layer),
                                 .linear = M3_LINEAR_ORDERED, .threads = e->how->threads,
                                 .pictures = c->pictures.P > 0 ? &c->pictures : NULL };
     /* clang-format on */

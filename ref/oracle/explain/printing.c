@@ -8,6 +8,12 @@
 
 #include "base/text.h"
 
+int m3_is_printed(const struct m3_explained_step *step, int given)
+{
+    const int is_constant = step->by == M3_BY_GIVEN && !step->formula[0];
+    return (step->by == M3_BY_GIVEN) == given && !is_constant;
+}
+
 void m3_print_value(char text[M3_PRINTED], enum m3_step_type type, double value)
 {
     snprintf(text, M3_PRINTED, "%.*g", type == M3_STEP_F64 ? 17 : type == M3_STEP_F32 ? 9 : 15, value);

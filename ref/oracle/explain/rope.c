@@ -18,7 +18,7 @@ static void angle(struct m3_explaining *e, int *cosine, int *sine, const struct 
     struct m3_steps *s = e->steps;
     const int place = m3_given_number(s, M3_STEP_F64, turned->what, "of this row", (double)turned->place);
     const int theta = m3_given_number(s, M3_STEP_F64, "theta", "config.json", turned->theta);
-    const int up = m3_given_number(s, M3_STEP_F64, "-2 i", "i is the pair", -2.0 * (double)turned->k);
+    const int up = m3_given_number(s, M3_STEP_F64, "-2 i", "i is the pair", turned->k ? -2.0 * (double)turned->k : 0);
     const int R = m3_given_number(s, M3_STEP_F64, "R", "the channels that share these frequencies",
                                   (double)turned->channels);
     const int exponent = m3_step(s, M3_BY_DIVIDE, M3_STEP_F64, "exponent", "-2 i / R", up, R);

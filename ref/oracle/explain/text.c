@@ -24,18 +24,17 @@ static void print_steps(FILE *out, const struct m3_explanation *x, int given)
     int wide = 0, formulas = 0, number = 0;
     for (int i = 0; i < x->steps.count; i++) {
         const struct m3_explained_step *step = &x->steps.list[i];
-        if ((step->by == M3_BY_GIVEN) != given) continue;
+        if (!m3_is_printed(step, given)) continue;
         wide = (int)m3_max(wide, (int64_t)strlen(step->name));
         formulas = (int)m3_max(formulas, (int64_t)strlen(step->formula));
     }
     fprintf(out, "\n%s\n", given ? "numbers that went in" : "steps");
     for (int i = 0; i < x->steps.count; i++) {
         const struct m3_explained_step *step = &x->steps.list[i];
-        if ((step->by == M3_BY_GIVEN) != given) continue;
+        if (!m3_is_printed(step, given)) continue;
         if (step->count == 1 && step->values) m3_print_bits(values, step->type, step->values[0]);
         else m3_print_values(values, step);
-        if (given) fprintf(out, "  %-*s  %s%s%s%s\n", wide, step->name, values, *step->formula ? "  (" : "",
-                           step->formula, *step->formula ? ")" : "");
+        if (given) fprintf(out, "  %-*s  %s  (%s)\n", wide, step->name, values, step->formula);
         else fprintf(out, "  %2d  %-*s  %-*s  = %s\n", ++number, wide, step->name, formulas, step->formula, values);
     }
     if (!given && number == 0) fputs("  none: the number is copied\n", out);

@@ -6,6 +6,8 @@
 
 enum { M3_PRINTED = 160 };
 
+/* Is it among the given numbers, or among the steps, that are printed? Constants such as 1 are not. */
+int m3_is_printed(const struct m3_explained_step *step, int given);
 /* Digits that give the number back. */
 void m3_print_value(char text[M3_PRINTED], enum m3_step_type type, double value);
 /* The same with the bits of a float: "0.25 (3e800000)". */
