@@ -76,7 +76,7 @@ static int command(int argc, char **argv)
         { "blame", m3_cli_blame, 1 },     { "envelope", m3_cli_envelope, 1 }, { "estimate", m3_cli_estimate, 0 },
         { "inspect", m3_cli_inspect, 0 }, { "synth", m3_cli_synth, 0 },       { "bench", m3_cli_bench, 0 },
         { "op", m3_cli_op, 1 },           { "mistakes", m3_cli_mistakes, 0 }, { "check", m3_cli_check, 1 },
-        { "prompt", m3_cli_prompt, 0 },     { "explain", m3_cli_explain, 0 },
+        { "prompt", m3_cli_prompt, 0 },   { "explain", m3_cli_explain, 0 },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     if (m3_cli_memory(&argc, argv, &error)) _exit(m3_cli_end((int)error.status, &notes, &error));

@@ -128,8 +128,10 @@ int m3_explain_attend(struct m3_explaining *e)
         if ((!seen || seen[j]) && is_chosen(e, blocks, g, j)) ids[keys.n++] = (int32_t)j;
     if (blocks) m3_explain_equation(e, "attend_blocks");
     m3_explain_equation(e, "attend_full");
-    m3_explain_note(e, "Query head %" PRId64 " reads key head %" PRId64 " (head div Q/G) and sees %" PRId64
-                       " of the %" PRId64 " places up to its own.", h, g, keys.n, e->p0 + 1);
+    m3_explain_note(e,
+                    "Query head %" PRId64 " reads key head %" PRId64 " (head div Q/G) and sees %" PRId64
+                    " of the %" PRId64 " places up to its own.",
+                    h, g, keys.n, e->p0 + 1);
     return softmax(e, &keys);
 }
 
@@ -152,7 +154,9 @@ int m3_explain_segments(struct m3_explaining *e)
     /* clang-format on */
     for (int64_t j = patch.first; j < patch.end; j++) ids[keys.n++] = (int32_t)j;
     m3_explain_equation(e, "attend_segments");
-    m3_explain_note(e, "The patch is in %s %" PRId64 " and sees the segment of rows %" PRId64 " to %" PRId64
-                       ", in both directions.", patch.kind, patch.picture, patch.first, patch.end - 1);
+    m3_explain_note(e,
+                    "The patch is in %s %" PRId64 " and sees the segment of rows %" PRId64 " to %" PRId64
+                    ", in both directions.",
+                    patch.kind, patch.picture, patch.first, patch.end - 1);
     return softmax(e, &keys);
 }

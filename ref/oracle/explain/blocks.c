@@ -81,8 +81,10 @@ int m3_explain_block_scores(struct m3_explaining *e)
     int32_t *ids = m3_steps_scratch(s, c->block, sizeof *ids);
     if (!k || !ids) return -1;
     float *rows = keys_of(e, ids, &n, k, first, end);
-    m3_explain_note(e, "Block %" PRId64 " is the places %" PRId64 " to %" PRId64 "; %" PRId64 " of them are visible from"
-                       " place %" PRId64 ".", b, first, first + c->block - 1, n, e->p0);
+    m3_explain_note(e,
+                    "Block %" PRId64 " is the places %" PRId64 " to %" PRId64 "; %" PRId64 " of them are visible from"
+                    " place %" PRId64 ".",
+                    b, first, first + c->block - 1, n, e->p0);
     if (n == 0) {
         free(rows);
         return m3_given_number(s, M3_STEP_F32, "m", "of a block without a visible key", -INFINITY);
@@ -132,7 +134,7 @@ static int has(const int32_t *ids, int64_t n, int64_t id)
     return 0;
 }
 
-/* order [at most `most`]: the blocks as longer and longer lists choose them, the forced ones first. Returns how many. */
+/* order [c->most]: the blocks as longer and longer lists choose them, the forced ones first. Returns how many. */
 static int64_t ranking(struct m3_explaining *e, struct choice *c, int32_t *order)
 {
     const int64_t count = e->config->G * c->B;
@@ -185,8 +187,10 @@ static void show_ranking(struct m3_explaining *e, const struct choice *c, const 
         snprintf(table->title, sizeof table->title, "the ranking of group %" PRId64 "; gap: to the last that is chosen",
                  e->group);
     if (found > kept && kept > c->forced)
-        m3_explain_note(e, "The margin is %.9g: block %d, the last that is chosen, scores so much more than block %d, "
-                           "the first that is not.", least - score_of(e, c, order[kept]), order[kept - 1], order[kept]);
+        m3_explain_note(e,
+                        "The margin is %.9g: block %d, the last that is chosen, scores so much more than block %d, "
+                        "the first that is not.",
+                        least - score_of(e, c, order[kept]), order[kept - 1], order[kept]);
     if (found <= N) m3_explain_note(e, "Every block with a visible key is chosen: there are no more than N.");
 }
 
@@ -197,18 +201,20 @@ static void answer(struct m3_explaining *e, const struct choice *c, const int32_
     if (b < 0) return;
     const double score = score_of(e, c, b), least = kept > 0 ? score_of(e, c, order[kept - 1]) : NAN;
     if (b > c->own)
-        m3_explain_note(e, "Block %" PRId64 " is not chosen: it begins after place %" PRId64 ", and a row sees no later "
-                           "place.", b, e->p0);
+        m3_explain_note(e,
+                        "Block %" PRId64 " is not chosen: it begins after place %" PRId64 ", and a row sees no later "
+                        "place.",
+                        b, e->p0);
     else if (has(order, c->forced, b))
         m3_explain_note(e, "Block %" PRId64 " is chosen whatever it scores: it is forced.", b);
-    else if (has(order, kept, b))
-        m3_explain_note(e, "Block %" PRId64 " is chosen: it scores %.9g.", b, score);
+    else if (has(order, kept, b)) m3_explain_note(e, "Block %" PRId64 " is chosen: it scores %.9g.", b, score);
     else if (score == -INFINITY)
         m3_explain_note(e, "Block %" PRId64 " is not chosen: this row sees none of its keys.", b);
     else if (kept == c->forced)
         m3_explain_note(e, "Block %" PRId64 " is not chosen: the forced blocks fill the list.", b);
     else
-        m3_explain_note(e, "Block %" PRId64 " is not chosen: it scores %.9g, %.9g less than block %d, the last that is.",
+        m3_explain_note(e,
+                        "Block %" PRId64 " is not chosen: it scores %.9g, %.9g less than block %d, the last that is.",
                         b, score, least - score, order[kept - 1]);
 }
 

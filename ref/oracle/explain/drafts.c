@@ -32,19 +32,25 @@ void m3_explain_draft(struct m3_explaining *e)
     const int64_t draft = best(module, V), own = best(main, V);
     struct m3_explained_table *table = m3_table(e, 4, heads);
     if (table)
-        snprintf(table->title, sizeof table->title, "the draft for place %" PRId64 ", and the main model's own token", place);
+        snprintf(table->title, sizeof table->title, "the draft for place %" PRId64 ", and the main model's own token",
+                 place);
     show(e, "module", table, module, draft, own);
     show(e, "main model", table, main, draft, own);
-    m3_explain_note(e, "Module %" PRId64 " joins the hidden state of row %" PRId64 " with token %" PRId64 " (id %d), and "
-                       "drafts the token at place %" PRId64 ": id %" PRId64 ".", m, e->row, before, c->ids[before], place,
-                    draft);
+    m3_explain_note(e,
+                    "Module %" PRId64 " joins the hidden state of row %" PRId64 " with token %" PRId64 " (id %d), and "
+                    "drafts the token at place %" PRId64 ": id %" PRId64 ".",
+                    m, e->row, before, c->ids[before], place, draft);
     if (draft == own)
-        m3_explain_note(e, "The main model gives the same id there, at row %" PRId64 " of logits: greedy decoding accepts the "
-                           "draft, if those of the modules before it are accepted too.", before);
+        m3_explain_note(e,
+                        "The main model gives the same id there, at row %" PRId64
+                        " of logits: greedy decoding accepts the "
+                        "draft, if those of the modules before it are accepted too.",
+                        before);
     else
-        m3_explain_note(e, "The main model gives id %" PRId64 " there, at row %" PRId64 " of logits, by %.9g: the draft is "
-                           "refused, and with it those of later modules.", own, before,
-                        (double)main[own] - (double)main[draft]);
-    if (place < c->T)
-        m3_explain_note(e, "The case has id %d at place %" PRId64 ".", c->ids[place], place);
+        m3_explain_note(e,
+                        "The main model gives id %" PRId64 " there, at row %" PRId64
+                        " of logits, by %.9g: the draft is "
+                        "refused, and with it those of later modules.",
+                        own, before, (double)main[own] - (double)main[draft]);
+    if (place < c->T) m3_explain_note(e, "The case has id %d at place %" PRId64 ".", c->ids[place], place);
 }

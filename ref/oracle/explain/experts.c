@@ -87,8 +87,8 @@ int m3_explain_routed(struct m3_explaining *e)
     m3_given_ints(s, "experts", "the chosen ones, ascending", experts, K);
     const int w = m3_given_floats(s, "p", "their weights", weights, K);
     const int y = m3_given_floats(s, "each", "this channel of their outputs", outputs, K);
-    const int factor = m3_given_number(s, M3_STEP_F32, "factor", "routed_scaling_factor of config.json",
-                                       e->config->routed_scaling);
+    const int factor =
+        m3_given_number(s, M3_STEP_F32, "factor", "routed_scaling_factor of config.json", e->config->routed_scaling);
     const int sum = m3_step(s, M3_BY_DOT, M3_STEP_F32, "sum", "sum of p each, ascending expert, from 0", w, y);
     return m3_step(s, M3_BY_MULTIPLY, M3_STEP_F32, "routed", "sum factor: the factor comes last", sum, factor);
 }

@@ -31,8 +31,8 @@ int m3_explain_open(struct m3_explain_how *how, struct m3_model **model, const c
     struct m3_error unsaid = { 0 };
     char path[4096];
     if (m3_tap_parse(name, &how->tap, &how->layer))
-        return m3_fail(error, M3_USAGE, "--tap: got %s, expected the name of a tap, such as layers.3.moe.weights (SPEC 6)",
-                       name);
+        return m3_fail(error, M3_USAGE,
+                       "--tap: got %s, expected the name of a tap, such as layers.3.moe.weights (SPEC 6)", name);
     snprintf(path, sizeof path, "%s/config.json", folder);
     int status = m3_config_read(&config, path, &unsaid, error);
     m3_error_free(&unsaid);
@@ -64,9 +64,8 @@ static int check_tap(const struct m3_explaining *e)
     if (where >= M3_WHERE_EVERY_LAYER && module < 0 && e->layer >= c->layers)
         return no_such_layer(name, c->layers, e->error);
     if (where >= M3_WHERE_EVERY_LAYER && where < M3_WHERE_AFTER_LAYERS && !m3_layer_has_tap(c, e->tap, e->layer))
-        return m3_fail(e->error, M3_USAGE,
-                       "--tap: got %s, but the layer has %s attention and %s, and no such tap", name,
-                       m3_config_sparse(c, m3_layer_index(c, e->layer)) ? "sparse" : "full",
+        return m3_fail(e->error, M3_USAGE, "--tap: got %s, but the layer has %s attention and %s, and no such tap",
+                       name, m3_config_sparse(c, m3_layer_index(c, e->layer)) ? "sparse" : "full",
                        m3_config_moe(c, m3_layer_index(c, e->layer)) ? "experts" : "a dense MLP");
     return M3_OK;
 }
@@ -108,8 +107,8 @@ static int out_of_range(struct m3_explaining *e, const char *text)
     }
     if (strlen(letters) < 2)
         return m3_fail(e->error, M3_USAGE, "--channel: got %s, expected a number from 0 to %" PRId64, text, all - 1);
-    return m3_fail(e->error, M3_USAGE, "--channel: got %s, expected a number from 0 to %" PRId64 ", or indices %s", text,
-                   all - 1, ranges);
+    return m3_fail(e->error, M3_USAGE, "--channel: got %s, expected a number from 0 to %" PRId64 ", or indices %s",
+                   text, all - 1, ranges);
 }
 
 /* One number for the whole row, or an index for each dimension. */

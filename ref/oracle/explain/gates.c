@@ -23,11 +23,13 @@ int m3_explain_sigmoid(struct m3_explaining *e)
 static void say_clamps(struct m3_explaining *e, double gate, double up, double limit)
 {
     const int both = e->how->semantics->gate_clamp == M3_GATE_CLAMP_BOTH;
-    const int low = both && gate < -limit, high = gate > limit;
-    if (high || low) m3_explain_note(e, "gate is clamped: %.9g is %s %s%.9g.", gate, high ? "above" : "below", low ? "-" : "", limit);
-    if (up > limit || up < -limit)
-        m3_explain_note(e, "up is clamped: %.9g is %s %s%.9g.", up, up > limit ? "above" : "below", up > limit ? "" : "-",
+    const int low = both && gate<-limit, high = gate> limit;
+    if (high || low)
+        m3_explain_note(e, "gate is clamped: %.9g is %s %s%.9g.", gate, high ? "above" : "below", low ? "-" : "",
                         limit);
+    if (up > limit || up < -limit)
+        m3_explain_note(e, "up is clamped: %.9g is %s %s%.9g.", up, up > limit ? "above" : "below",
+                        up > limit ? "" : "-", limit);
     if (!(high || low) && !(up > limit || up < -limit))
         m3_explain_note(e, "No clamp acts: gate and up are within %.9g.", limit);
 }
@@ -41,8 +43,7 @@ int m3_explain_gate(struct m3_explaining *e, int gate, int up)
         const int product = m3_step(s, M3_BY_MULTIPLY, M3_STEP_F32, "up gate", "", up, gate);
         return m3_step(s, M3_BY_MULTIPLY, M3_STEP_F32, "act", "(up gate) sig", product, sig(e, "sig", gate));
     }
-    if (!s->status && s->list[gate].count == 1)
-        say_clamps(e, m3_step_value(s, gate, 0), m3_step_value(s, up, 0), most);
+    if (!s->status && s->list[gate].count == 1) say_clamps(e, m3_step_value(s, gate, 0), m3_step_value(s, up, 0), most);
     const int limit = m3_given_number(s, M3_STEP_F32, "limit", "swiglu_limit of config.json", most);
     const int low = m3_given_number(s, M3_STEP_F32, "-limit", "", -most);
     const int one = m3_given_number(s, M3_STEP_F32, "1", "", 1);

@@ -112,8 +112,7 @@ void m3_explain_weight_name(const struct m3_explaining *e, char *text, size_t si
     struct named n = { .model = model, .weight = w, .text = text, .size = size };
     text[0] = '\0';
     m3_tensors_each(&model->config, model->mtp_modules, m3_tensors_prefix(&model->config), is_named, &n);
-    if (w == &model->lm_head && model->config.tied_embeddings)
-        m3_explain_weight_name(e, text, size, &model->embed);
+    if (w == &model->lm_head && model->config.tied_embeddings) m3_explain_weight_name(e, text, size, &model->embed);
 }
 
 /* ---- tables */
@@ -210,6 +209,6 @@ void m3_table_terms(struct m3_explaining *e, int x, int y, const char *x_name, c
     }
     if (table)
         snprintf(table->title, sizeof table->title,
-                 "the %" PRId64 " largest of the %" PRId64 " terms; they hold %.1f%% of the sum of their sizes", found, n,
-                 all > 0 ? 100 * shown / all : 0.0);
+                 "the %" PRId64 " largest of the %" PRId64 " terms; they hold %.1f%% of the sum of their sizes", found,
+                 n, all > 0 ? 100 * shown / all : 0.0);
 }

@@ -53,7 +53,7 @@ static int print_table(FILE *out, const struct m3_explained_table *table, struct
         json_t *row = json_array();
         for (int c = 0; c < table->columns; c++) {
             const struct m3_cell *cell = &table->cells[r * table->columns + c];
-            m3_json_append(row, cell->text[0]                 ? json_string(cell->text)
+            m3_json_append(row, cell->text[0]               ? json_string(cell->text)
                                 : cell->type == M3_STEP_INT ? json_integer((json_int_t)cell->value)
                                                             : m3_json_number(cell->value));
         }

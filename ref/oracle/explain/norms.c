@@ -19,8 +19,10 @@ int m3_explain_rms_norm(struct m3_explaining *e)
     m3_explain_weight_name(e, name, sizeof name, w);
     m3_explain_equation(e, is_gemma ? "rms_norm" : "rms_norm_plain");
     if (n < e->kept[0].width)
-        m3_explain_note(e, "Each head of %" PRId64 " channels is normalised alone: this is channel %" PRId64
-                           " of head %" PRId64 ".", n, i, first / n);
+        m3_explain_note(e,
+                        "Each head of %" PRId64 " channels is normalised alone: this is channel %" PRId64
+                        " of head %" PRId64 ".",
+                        n, i, first / n);
 
     const int x = m3_given_operand(e, "x", 0, first, n), all = m3_given_row(s, "w", name, w, 0);
     const int at = m3_given_number(s, M3_STEP_INT, "i", "the channel", (double)i);

@@ -19,8 +19,8 @@ static void angle(struct m3_explaining *e, int *cosine, int *sine, const struct 
     const int place = m3_given_number(s, M3_STEP_F64, turned->what, "of this row", (double)turned->place);
     const int theta = m3_given_number(s, M3_STEP_F64, "theta", "config.json", turned->theta);
     const int up = m3_given_number(s, M3_STEP_F64, "-2 i", "i is the pair", turned->k ? -2.0 * (double)turned->k : 0);
-    const int R = m3_given_number(s, M3_STEP_F64, "R", "the channels that share these frequencies",
-                                  (double)turned->channels);
+    const int R =
+        m3_given_number(s, M3_STEP_F64, "R", "the channels that share these frequencies", (double)turned->channels);
     const int exponent = m3_step(s, M3_BY_DIVIDE, M3_STEP_F64, "exponent", "-2 i / R", up, R);
     int frequency = m3_step(s, M3_BY_POW, M3_STEP_F64, "frequency", "theta^exponent", theta, exponent);
     int a;
@@ -64,8 +64,9 @@ static int turn(struct m3_explaining *e, int64_t first, const struct turned *tur
 /* A channel that is not rotated. */
 static int copied(struct m3_explaining *e, int64_t channel, int64_t R)
 {
-    m3_explain_note(e, "Only the first %" PRId64 " channels of a head are rotated; this is channel %" PRId64
-                       ", which is copied.", R, channel);
+    m3_explain_note(
+        e, "Only the first %" PRId64 " channels of a head are rotated; this is channel %" PRId64 ", which is copied.",
+        R, channel);
     return m3_given_operand(e, "x", 0, e->channel, 1);
 }
 
@@ -95,9 +96,10 @@ int m3_explain_rope_3d(struct m3_explaining *e)
     const int64_t i = channel % half, axis = i / each;
     struct m3_patch patch;
     if (m3_explain_patch(e, &patch, e->row)) return -1;
-    m3_explain_note(e, "Channels %" PRId64 " and %" PRId64 " of head %" PRId64 " are a pair. Angles %" PRId64 " to %" PRId64
-                       " of a head belong to the %s.", i, i + half, e->channel / U, axis * each, axis * each + each - 1,
-                    axes[axis]);
+    m3_explain_note(e,
+                    "Channels %" PRId64 " and %" PRId64 " of head %" PRId64 " are a pair. Angles %" PRId64
+                    " to %" PRId64 " of a head belong to the %s.",
+                    i, i + half, e->channel / U, axis * each, axis * each + each - 1, axes[axis]);
     m3_explain_note(e, "The patch is at time %" PRId64 ", row %" PRId64 ", column %" PRId64 " of %s %" PRId64 ".",
                     patch.place[0], patch.place[1], patch.place[2], patch.kind, patch.picture);
     /* clang-format off */

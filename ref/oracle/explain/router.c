@@ -48,10 +48,13 @@ static void show_ranking(struct m3_explaining *e, const int32_t *order, int scor
         if (i < K) m3_cell_float(e, table, (double)p[i]);
         else m3_cell_text(e, table, "not chosen");
     }
-    if (table) snprintf(table->title, sizeof table->title, "the ranking by biased score: the first %" PRId64 " are chosen", K);
+    if (table)
+        snprintf(table->title, sizeof table->title, "the ranking by biased score: the first %" PRId64 " are chosen", K);
     if (K < E)
-        m3_explain_note(e, "The margin is %.9g: expert %d, the last that is chosen, has so much more than expert %d, the "
-                           "first that is not.", b[order[K - 1]] - b[order[K]], order[K - 1], order[K]);
+        m3_explain_note(e,
+                        "The margin is %.9g: expert %d, the last that is chosen, has so much more than expert %d, the "
+                        "first that is not.",
+                        b[order[K - 1]] - b[order[K]], order[K - 1], order[K]);
 }
 
 static void answer(struct m3_explaining *e, const int32_t *order, int biased)
@@ -65,9 +68,10 @@ static void answer(struct m3_explaining *e, const int32_t *order, int biased)
         m3_explain_note(e, "Expert %" PRId64 " is chosen: its biased score %.9g is number %" PRId64 ".", e->channel,
                         b[e->channel], rank + 1);
     else
-        m3_explain_note(e, "Expert %" PRId64 " is not chosen: its biased score %.9g is number %" PRId64 ", %.9g less than"
-                           " that of expert %d, the last that is.", e->channel, b[e->channel], rank + 1,
-                        b[order[K - 1]] - b[e->channel], order[K - 1]);
+        m3_explain_note(e,
+                        "Expert %" PRId64 " is not chosen: its biased score %.9g is number %" PRId64 ", %.9g less than"
+                        " that of expert %d, the last that is.",
+                        e->channel, b[e->channel], rank + 1, b[order[K - 1]] - b[e->channel], order[K - 1]);
 }
 
 int m3_explain_select_experts(struct m3_explaining *e)
@@ -102,7 +106,9 @@ int m3_explain_route(struct m3_explaining *e)
     const int k = m3_given_number(s, M3_STEP_INT, "k", "the place in the list", (double)e->channel);
     const int own = m3_step(s, M3_BY_PICK, M3_STEP_F32, "s[ids[k]]", "its element k", scores, k);
     if (s->status) return -1;
-    m3_explain_note(e, "Place %" PRId64 " of the list is expert %d. The bias is not part of the weight; "
-                       "routed_scaling_factor comes later, in moe.routed.", e->channel, chosen[e->channel]);
+    m3_explain_note(e,
+                    "Place %" PRId64 " of the list is expert %d. The bias is not part of the weight; "
+                    "routed_scaling_factor comes later, in moe.routed.",
+                    e->channel, chosen[e->channel]);
     return m3_step(s, M3_BY_DIVIDE, M3_STEP_F32, "p[k]", "s[ids[k]] / sum", own, sum);
 }

@@ -11,8 +11,8 @@ int m3_explain_patch(struct m3_explaining *e, struct m3_patch *patch, int64_t ro
     const size_t P = (size_t)pictures->P;
     int64_t *places = malloc(P * 4 * sizeof *places), *ends = places ? places + 3 * P : NULL;
     if (!places) return e->steps->status = m3_fail_memory(e->error, "explain", P * 4 * sizeof *places);
-    const int64_t segments = m3_pictures_segments(ends, places, pictures, &e->config->vision,
-                                                  e->how->semantics->vision_boundary);
+    const int64_t segments =
+        m3_pictures_segments(ends, places, pictures, &e->config->vision, e->how->semantics->vision_boundary);
     memcpy(patch->place, places + 3 * row, sizeof patch->place);
     patch->first = 0;
     int64_t s = 0, i = 0, before = 0;
@@ -91,8 +91,10 @@ int m3_explain_copy(struct m3_explaining *e)
     if (e->tap != M3_TAP_MERGED) return copied(e, M3_TAP_ROUTED, e->layer, e->row, e->channel);
     const int64_t merge = e->config->vision.spatial_merge * e->config->vision.spatial_merge, H = e->config->H;
     const int64_t part = e->channel / H;
-    m3_explain_note(e, "A merged row is the rows of %" PRId64 " neighbouring patches side by side: this channel is "
-                       "channel %" PRId64 " of patch %" PRId64 ".", merge, e->channel % H, e->row * merge + part);
+    m3_explain_note(e,
+                    "A merged row is the rows of %" PRId64 " neighbouring patches side by side: this channel is "
+                    "channel %" PRId64 " of patch %" PRId64 ".",
+                    merge, e->channel % H, e->row * merge + part);
     return copied(e, M3_TAP_LINEAR_2, -1, e->row * merge + part, e->channel % H);
 }
 
@@ -103,9 +105,11 @@ int m3_explain_input(struct m3_explaining *e)
     m3_explain_equation(e, "input");
     if (m3_explain_patch(e, &patch, e->row)) return -1;
     const int64_t size = v->patch * v->patch, c = e->channel;
-    m3_explain_note(e, "The patch is at time %" PRId64 ", row %" PRId64 ", column %" PRId64 " of %s %" PRId64
-                       "; the element is colour channel %" PRId64 ", frame %" PRId64 ", row %" PRId64 ", column %" PRId64
-                       " within the patch.", patch.place[0], patch.place[1], patch.place[2], patch.kind, patch.picture,
+    m3_explain_note(e,
+                    "The patch is at time %" PRId64 ", row %" PRId64 ", column %" PRId64 " of %s %" PRId64
+                    "; the element is colour channel %" PRId64 ", frame %" PRId64 ", row %" PRId64 ", column %" PRId64
+                    " within the patch.",
+                    patch.place[0], patch.place[1], patch.place[2], patch.kind, patch.picture,
                     c / size / v->temporal_patch, c / size % v->temporal_patch, c % size / v->patch, c % v->patch);
     const float *x = m3_kept_row(e, e->tap, e->layer, e->row);
     return m3_given_floats(e->steps, "y", "the pixels of the case", x ? x + e->channel : NULL, 1);

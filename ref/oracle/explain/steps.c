@@ -14,9 +14,9 @@
 const char *m3_by_name(enum m3_by by)
 {
     static const char *const names[M3_BYS] = {
-        "given",    "add",     "subtract", "multiply", "divide", "sqrt",   "exp",  "ln",          "pow",
-        "cos",      "sin",     "softmax_exp", "tail",  "at_most", "at_least", "round", "largest", "sum",
-        "dot",      "matrix",  "pick",     "best_blocks", "best_experts",
+        "given",   "add", "subtract", "multiply",    "divide", "sqrt",        "exp",          "ln",
+        "pow",     "cos", "sin",      "softmax_exp", "tail",   "at_most",     "at_least",     "round",
+        "largest", "sum", "dot",      "matrix",      "pick",   "best_blocks", "best_experts",
     };
     return names[by];
 }

@@ -27,7 +27,7 @@ static const char rules[] =
     ".verdict { white-space: nowrap; font-weight: 600 }\n"
     ".v0 { color: var(--good) } .v1, .v4, .v5 { color: var(--odd) } .v2 { color: var(--bad) } .v3 { color: var(--quiet) }\n"
     ".top { border: 2px solid currentColor; border-radius: 6px; padding: 4px 16px 10px }\n"
-    ".top > * { color: var(--ink) }\n"
+    "h2::first-letter { text-transform: uppercase } .top > * { color: var(--ink) }\n"
     ".sentence { font-size: 16px; font-weight: 600 } dt { color: var(--quiet); font-size: 12px } dd { margin: 0 0 4px }\n"
     "pre { margin: 4px 0; padding: 6px 8px; background: var(--panel); overflow-x: auto; font: 12px ui-monospace,\n"
     "  'DejaVu Sans Mono', monospace } dd pre { white-space: pre-wrap; overflow-wrap: anywhere }\n"

@@ -195,7 +195,8 @@ static void check_result(const struct m3_explanation *e, enum m3_tap tap, int64_
     int64_t flat = 0;
     for (int i = 0; i < e->rank; i++) {
         const char letter = e->letters[i + 1];
-        const int64_t size = letter == 'B' ? v->width / pass.model->config.G : m3_config_size(&pass.model->config, letter);
+        const int64_t size =
+            letter == 'B' ? v->width / pass.model->config.G : m3_config_size(&pass.model->config, letter);
         flat = flat * size + e->index[i];
     }
     if (tap == M3_TAP_INDEX_BLOCKS) flat *= pass.model->config.N;
@@ -239,9 +240,10 @@ static void explain_rows(enum m3_tap tap, int64_t layer)
     ck_assert_int_gt(v->rows, 0);
     if (is_small) explain(tap, layer, v->rows / 2, NULL);
     /* Of choices a candidate: a block of the last group, an expert. */
-    const int64_t E = pass.model->config.E, places = m3_layer_rows(layer, pass.the_case.T), block = pass.model->config.block;
+    const int64_t E = pass.model->config.E, places = m3_layer_rows(layer, pass.the_case.T),
+                  block = pass.model->config.block;
     const int64_t B = (places + block - 1) / block;
-    const int64_t other = tap == M3_TAP_EXPERTS ? E / 2
+    const int64_t other = tap == M3_TAP_EXPERTS        ? E / 2
                           : tap == M3_TAP_INDEX_BLOCKS ? (pass.model->config.G - 1) * B + B / 2
                                                        : (explained * 7 + 3) % v->width;
     snprintf(channel, sizeof channel, "%lld", (long long)other);
@@ -260,7 +262,7 @@ static void open_golden(const struct golden *g)
 }
 
 /* Goal:  the steps recombine to the bits of the result, for every tap of the goldens.
- * Claim: result and operands are those of a pass; each step follows from its operands, followed here with other code. */
+ * Claim: result and operands are those of a pass; each step follows from its operands, by other code than the tool's. */
 START_TEST(every_tap)
 {
     const struct golden *g = &cases[_i];
