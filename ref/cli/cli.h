@@ -18,6 +18,7 @@ int m3_cli_generate(int argc, char **argv);
 int m3_cli_inspect(int argc, char **argv);
 int m3_cli_mistakes(int argc, char **argv);
 int m3_cli_op(int argc, char **argv);
+int m3_cli_picture(int argc, char **argv);
 int m3_cli_prompt(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);
 int m3_cli_synth(int argc, char **argv);

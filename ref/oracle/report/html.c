@@ -45,20 +45,6 @@ struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_st
     return matched;
 }
 
-void m3_html_runs(FILE *out, const char *name, const signed char *cells, int rows, int columns, int value, double at)
-{
-    int any = 0;
-    for (int r = 0; r < rows; r++) {
-        for (int c = 0, end; c < columns; c = end) {
-            for (end = c + 1; end < columns && cells[r * columns + end] == cells[r * columns + c];) end++;
-            if (cells[r * columns + c] != value) continue;
-            if (!any++) fprintf(out, "<path class=\"%s\" d=\"", name);
-            fprintf(out, "M%d %gh%d", c, r + at, end - c);
-        }
-    }
-    if (any) fputs("\"/>\n", out);
-}
-
 static int print_ranks(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
 {
     char *ranks = m3_ranks(comparison);

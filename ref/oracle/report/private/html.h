@@ -36,8 +36,5 @@ void m3_html_note(FILE *out, const char *text);
 int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *error);
 /* The tensors of a stage, with the data that aligns them. */
 struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage);
-/* <path class="NAME"> of all runs of `value` in rows of cells: a cell is one unit wide and high, and the line runs at
- * the height `at`, 0 to 1. Prints nothing if there is no run. */
-void m3_html_runs(FILE *out, const char *name, const signed char *cells, int rows, int columns, int value, double at);
 
 #endif
