@@ -180,22 +180,48 @@ static const double *values_of_codes(const struct m3_weight *w)
     return w->scaling == M3_SCALE_INT4_PAIRS ? complement : whole;
 }
 
+/* The first byte of a row of codes, or of its pair of rows. */
+static const unsigned char *packed_bytes(const struct m3_weight *w, int64_t row)
+{
+    return (const unsigned char *)w->data + (w->scaling == M3_SCALE_INT4_PAIRS ? row / 2 : row) * packed_row(w);
+}
+
 /* The earlier column, or row, is in the lower half of a byte. */
+static int packed_code(const struct m3_weight *w, const unsigned char *bytes, int64_t row, int64_t col)
+{
+    const int by_rows = w->scaling == M3_SCALE_INT4_PAIRS;
+    return (by_rows ? bytes[col] >> 4 * (row % 2) : bytes[col / 2] >> 4 * (col % 2)) & 15;
+}
+
 static void expand_packed(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)
 {
     const double *value = values_of_codes(w);
-    const int by_rows = w->scaling == M3_SCALE_INT4_PAIRS;
-    const unsigned char *bytes = (const unsigned char *)w->data + (by_rows ? row / 2 : row) * packed_row(w);
+    const unsigned char *bytes = packed_bytes(w, row);
     for (int64_t i = 0; i < n;) {
         const int64_t group = (col + i) / w->group;
         int64_t end = (group + 1) * w->group - col;
         double zero, scale = m3_weight_group(w, row, group, &zero);
-        for (end = end < n ? end : n; i < end; i++) {
-            const int64_t at = col + i;
-            const int code = by_rows ? bytes[at] >> 4 * (row % 2) : bytes[at / 2] >> 4 * (at % 2);
-            out[i] = (value[code & 15] - zero) * scale;
-        }
+        for (end = end < n ? end : n; i < end; i++)
+            out[i] = (value[packed_code(w, bytes, row, col + i)] - zero) * scale;
     }
+}
+
+struct m3_stored m3_weight_stored(const struct m3_weight *w, int64_t row, int64_t col)
+{
+    struct m3_stored stored = { .scale = 1 };
+    int64_t shared;
+    if (m3_weight_is_packed(w)) {
+        stored.code = (uint64_t)packed_code(w, packed_bytes(w, row), row, col);
+        stored.number = values_of_codes(w)[stored.code];
+        stored.scale = m3_weight_group(w, row, col / w->group, &stored.zero);
+        return stored;
+    }
+    const int64_t at = row * w->cols + col;
+    const size_t bytes = dtypes[w->dtype].bytes;
+    memcpy(&stored.code, (const unsigned char *)w->data + (size_t)at * bytes, bytes);
+    stored.number = m3_decode(w->dtype, w->data, at);
+    stored.scale = scale_at(w, row, col, &shared);
+    return stored;
 }
 
 void m3_expand_f64(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n)

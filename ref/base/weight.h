@@ -63,6 +63,14 @@ double m3_decode(enum m3_dtype dtype, const void *data, int64_t index);
 /* The bits of a number rounded to BF16, ties to even; it must be finite and far from the largest. */
 uint16_t m3_bf16_of(float value);
 
+/* One element as it is stored. Its value is (number - zero) * scale, rounded once where m3_expand_f32 says so. */
+struct m3_stored {
+    uint64_t code; /* the bits of the stored number; of a packed weight its 4 bits */
+    double number; /* what they stand for */
+    double scale, zero; /* 1 and 0 if there are none */
+};
+struct m3_stored m3_weight_stored(const struct m3_weight *w, int64_t row, int64_t col);
+
 /* Columns [col, col + n) of one row, as numbers. Exact in double, unless a scale is a quotient: a code has at most 5
  * significant bits, a scale at most 28. The float form is the exact value rounded once, also of a quotient. */
 void m3_expand_f64(double *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);

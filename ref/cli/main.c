@@ -25,6 +25,8 @@ static const char help[] =
     "  check MODEL ANSWER.json [--ids 1,2,3] ...             the same for a server's log-probabilities or tokens\n"
     "  prompt MODEL ...                                      makes a prompt for a server that is to be checked\n"
     "  envelope MODEL --case F --profile P --out OUT ...     measures how far correct runs are from a run in double\n"
+    "  explain MODEL --case F --tap TAP --token T ...        shows how one number of a tap is computed, step by step\n"
+    "  picture DUMP OUT.html|OUT.svg ...                     draws a run: choices, experts, residuals, drafts, patches\n"
     "  estimate MODEL_OR_CONFIG ...                          computes costs: parameters, FLOPs, caches, memory, time\n"
     "  inspect FILE_OR_MODEL ...                             lists tensors: name, dtype, shape, min, max, rms, NaN\n"
     "  op NAME --make | --run | --check ...                  tests one operator, such as a kernel, on its own cases\n"
@@ -76,7 +78,7 @@ static int command(int argc, char **argv)
         { "blame", m3_cli_blame, 1 },     { "envelope", m3_cli_envelope, 1 }, { "estimate", m3_cli_estimate, 0 },
         { "inspect", m3_cli_inspect, 0 }, { "synth", m3_cli_synth, 0 },       { "bench", m3_cli_bench, 0 },
         { "op", m3_cli_op, 1 },           { "mistakes", m3_cli_mistakes, 0 }, { "check", m3_cli_check, 1 },
-        { "prompt", m3_cli_prompt, 0 },
+        { "prompt", m3_cli_prompt, 0 },   { "explain", m3_cli_explain, 0 },   { "picture", m3_cli_picture, 0 },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     if (m3_cli_memory(&argc, argv, &error)) _exit(m3_cli_end((int)error.status, &notes, &error));
@@ -94,7 +96,7 @@ static int command(int argc, char **argv)
     if (argc >= 2)
         fprintf(stderr,
                 "m3ref: got the command %s, expected run, generate, compare, blame, check, prompt, "
-                "envelope, estimate, inspect, op, mistakes, synth or bench\n",
+                "envelope, explain, picture, estimate, inspect, op, mistakes, synth or bench\n",
                 argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;

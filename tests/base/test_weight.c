@@ -178,6 +178,10 @@ static void check_span(const struct made *made, int kind, int64_t row, int64_t c
                       "f64 [%ld,%ld]: got %a, expected %La", (long)row, (long)(col + i), wide[GUARD + i], exact);
         ck_assert_msg(same(narrow[GUARD + i], (float)exact), "f32 [%ld,%ld]: got %a, expected %a", (long)row,
                       (long)(col + i), narrow[GUARD + i], (float)exact);
+        const struct m3_stored stored = m3_weight_stored(&made->weight, row, col + i);
+        ck_assert_uint_eq(stored.code, made->codes[1 + row * made->weight.cols + col + i]);
+        ck_assert(same(stored.number, e4m3((unsigned)stored.code)) && stored.zero == 0);
+        ck_assert(same(stored.number * stored.scale, (double)exact));
     }
     unsigned char poison[GUARD * sizeof(double)];
     memset(poison, 0xFF, sizeof poison);
@@ -271,6 +275,33 @@ START_TEST(unscaled_rows)
 }
 END_TEST
 
+/* Goal: an element as it is stored, in whole numbers and in halves of bytes: code, number, scale, zero point.
+ * Seen to fail with the halves exchanged, and with the scale of the first group for all. */
+START_TEST(stored_elements)
+{
+    static const uint16_t halves[] = { 0x3F80, 0xC0FC };
+    const struct m3_weight bf16 = { .data = halves, .dtype = M3_BF16, .rows = 1, .cols = 2, .id = 1 };
+    struct m3_stored e = m3_weight_stored(&bf16, 0, 1);
+    ck_assert(e.code == 0xC0FC && e.number == -7.875 && e.scale == 1 && e.zero == 0);
+
+    unsigned char codes[32], scales[] = { 127, 128 };
+    for (int i = 0; i < 32; i++) codes[i] = (unsigned char)(i * 23 + 5);
+    /* clang-format off */
+    const struct m3_weight fp4 = { .data = codes, .scales = scales, .dtype = M3_F4_E2M1, .scaling = M3_SCALE_MXFP4,
+                                   .scale_dtype = M3_F8_E8M0, .rows = 1, .cols = 64, .group = 32, .id = 2 };
+    /* clang-format on */
+    static const double numbers[16] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 };
+    for (int i = 0; i < 64; i++) {
+        double value;
+        e = m3_weight_stored(&fp4, 0, i);
+        ck_assert_uint_eq(e.code, codes[i / 2] >> 4 * (i % 2) & 15u);
+        ck_assert(same(e.number, numbers[e.code]) && e.scale == (i < 32 ? 1 : 2) && e.zero == 0);
+        m3_expand_f64(&value, &fp4, 0, i, 1);
+        ck_assert(same(value, e.number * e.scale));
+    }
+}
+END_TEST
+
 Suite *m3_suite(void)
 {
     Suite *suite = suite_create("weight");
@@ -284,6 +315,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, scaled_spans);
     tcase_add_test(test, extreme_scales);
     tcase_add_test(test, unscaled_rows);
+    tcase_add_test(test, stored_elements);
     suite_add_tcase(suite, test);
     return suite;
 }

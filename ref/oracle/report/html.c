@@ -45,20 +45,6 @@ struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_st
     return matched;
 }
 
-void m3_html_runs(FILE *out, const char *name, const signed char *cells, int rows, int columns, int value, double at)
-{
-    int any = 0;
-    for (int r = 0; r < rows; r++) {
-        for (int c = 0, end; c < columns; c = end) {
-            for (end = c + 1; end < columns && cells[r * columns + end] == cells[r * columns + c];) end++;
-            if (cells[r * columns + c] != value) continue;
-            if (!any++) fprintf(out, "<path class=\"%s\" d=\"", name);
-            fprintf(out, "M%d %gh%d", c, r + at, end - c);
-        }
-    }
-    if (any) fputs("\"/>\n", out);
-}
-
 static int print_ranks(FILE *out, const struct m3_comparison *comparison, struct m3_error *error)
 {
     char *ranks = m3_ranks(comparison);
@@ -187,13 +173,10 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
     int status = has_sides ? m3_side_begin(&html.reference, subject->reference, error) : M3_OK;
     if (status == M3_OK && has_sides) status = m3_side_begin(&html.candidate, subject->candidate, error);
     if (status != M3_OK) return status;
-    fprintf(out,
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" "
-            "content=\"width=device-width\"/>\n<title>m3ref %s: %s</title>\n",
-            subject->command, m3_verdict_text(subject->comparison->verdict));
-    m3_html_style(out);
-    fputs("</head><body>\n", out);
-    fprintf(out, "<p class=\"quiet\">m3ref %s</p>\n", subject->command);
+    char title[128], line[128];
+    snprintf(title, sizeof title, "m3ref %s: %s", subject->command, m3_verdict_text(subject->comparison->verdict));
+    snprintf(line, sizeof line, "m3ref %s", subject->command);
+    m3_page_begin(out, title, line);
     status = print_top(&html, error);
     print_files(&html);
     print_notes(&html);
@@ -201,6 +184,6 @@ int m3_report_html(FILE *out, const struct m3_report_subject *subject, struct m3
     if (status == M3_OK && !subject->only_findings) status = m3_html_heat_maps(&html, error);
     if (status == M3_OK && !subject->only_findings) status = m3_html_selections(&html, error);
     m3_html_sections(&html);
-    fputs("</body></html>\n", out);
+    m3_page_end(out);
     return status != M3_OK ? status : m3_report_end(out, "HTML report", error);
 }

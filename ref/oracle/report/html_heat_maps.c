@@ -33,7 +33,7 @@ static void draw_cells(const struct map *m)
     for (int k = 0; k <= M3_HEAT_LEVELS; k++) {
         char name[8];
         snprintf(name, sizeof name, "h%d", k);
-        m3_html_runs(m->out, name, levels, heat->rows, heat->columns, k, 0.5);
+        m3_page_runs(m->out, name, levels, heat->rows, heat->columns, k, 0.5);
     }
     fputs("</g>\n", m->out);
 }

@@ -183,8 +183,8 @@ static void draw_picture(FILE *out, const struct picture *p, const struct choice
             "width=\"%d\" height=\"%d\"/>\n<g transform=\"translate(56 20) scale(%d %d)\">\n", 34 + p->rows * high,
             c->ids - 1, p->columns * wide, p->rows * high, wide, high);
     /* clang-format on */
-    m3_html_runs(out, "want", p->want, p->rows, p->columns, 1, 0.27);
-    m3_html_runs(out, "got", p->got, p->rows, p->columns, 1, 0.73);
+    m3_page_runs(out, "want", p->want, p->rows, p->columns, 1, 0.27);
+    m3_page_runs(out, "got", p->got, p->rows, p->columns, 1, 0.73);
     draw_differences(out, p);
     fputs("</g></svg>\n", out);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "oracle/judge/compare.h"
+#include "oracle/report/page.h"
 
 /* Before anything is printed: M3_INTERNAL if memory was short for a note, or for JSON that it rests on. */
 int m3_report_whole(const struct m3_error *notes, struct m3_error *error);
@@ -76,8 +77,6 @@ const char *m3_plural(int64_t count, const char *plural);
 int64_t m3_differing(const struct m3_stage *stage);
 /* A share in percent, in `width` columns. */
 void m3_print_share(FILE *out, double share, int width);
-/* Flushes a report; `what` names it in the error. M3_IO. */
-int m3_report_end(FILE *out, const char *what, struct m3_error *error);
 
 /* Length of the part of a tap's name that names its layer: "layers.3", "mtp.0", "vision.layers.2"; outside layers the
  * part before the first dot, 0 if there is no dot. */

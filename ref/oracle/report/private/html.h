@@ -1,6 +1,6 @@
 /* The parts of the HTML page of a comparison. Used only by html*.c.
  *
- * The page is also XML: every element is closed. Colours are classes of html_style.c, light and dark; every colour is
+ * The page is also XML: every element is closed. Colours are classes of page.c, light and dark; every colour is
  * accompanied by a shape or a size with the same meaning. */
 #ifndef M3_ORACLE_REPORT_PRIVATE_HTML_H
 #define M3_ORACLE_REPORT_PRIVATE_HTML_H
@@ -15,7 +15,6 @@ struct m3_html {
 };
 
 /* These print the parts in the order of the page. M3_INTERNAL if memory is short. */
-void m3_html_style(FILE *out);
 int m3_html_stages(const struct m3_html *html, struct m3_error *error);
 int m3_html_heat_maps(const struct m3_html *html, struct m3_error *error);
 int m3_html_selections(const struct m3_html *html, struct m3_error *error);
@@ -37,8 +36,5 @@ void m3_html_note(FILE *out, const char *text);
 int m3_html_finding(FILE *out, const struct m3_stage *stage, struct m3_error *error);
 /* The tensors of a stage, with the data that aligns them. */
 struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_stage *stage);
-/* <path class="NAME"> of all runs of `value` in rows of cells: a cell is one unit wide and high, and the line runs at
- * the height `at`, 0 to 1. Prints nothing if there is no run. */
-void m3_html_runs(FILE *out, const char *name, const signed char *cells, int rows, int columns, int value, double at);
 
 #endif

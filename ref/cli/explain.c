@@ -1,0 +1,160 @@
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "cli/paths.h"
+#include "cli/reports.h"
+#include "model/files/case.h"
+#include "oracle/explain/explain.h"
+
+static const char help[] =
+    "usage: m3ref explain MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --tap TAP --token T [--channel C]\n"
+    "                     [--json] [--html OUT] [--set FIELD=VALUE ...] [--threads N] [--allow-long]\n"
+    "\n"
+    "Explains one element of a tap: the equation, the numbers that went in, each step to the result, and where the\n"
+    "operator is defined. Of a choice it says why: scores, forced blocks, ranking, margin, and what was rejected. Of\n"
+    "a module's logits (MTP) it says which token was drafted, and whether the main model accepts it.\n"
+    "The numbers are those of a pass in float with ordered sums, whose bits are those of m3ref run --ops plain. Only\n"
+    "the layers up to that of the tap run. The plain operator is also called on the one row, and the steps are\n"
+    "followed: if either gave other bits than the pass, there would be an error and no explanation.\n"
+    "\n"
+    "  MODEL              model directory, as for m3ref run\n"
+    "  --case F           file with the inputs; --ids, --image and --video may replace it, as for m3ref run. The case\n"
+    "                     holds one sequence\n"
+    "  --tap TAP          the tap, such as layers.3.moe.weights (SPEC 6; m3ref run --dump writes all of them)\n"
+    "  --token T          the row of the tap, from 0: a token; in the tower a patch; after projector.merged a merged\n"
+    "                     token; of vision.grid a picture\n"
+    "  --channel C        the element of the row, from 0: one number, or an index for each dimension, such as 2,5 for\n"
+    "                     channel 5 of head 2. Of index.blocks it is a candidate, a group and a block: --channel 0,3\n"
+    "                     asks why group 0 did or did not choose block 3. Of moe.experts it is an expert. Default:\n"
+    "                     the largest element; of choices group 0, and no candidate\n"
+    "  --json             print one JSON object for each step, table and note, then one for the summary. Arrays of\n"
+    "                     more than 65,536 numbers are left out\n"
+    "  --html OUT         also write a self-contained HTML page\n"
+    "  --set FIELD=VALUE  choose a reading of the model, as for m3ref run\n"
+    "  --threads N        number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --allow-long       allow positions >= max_position_embeddings\n"
+    "  --help             print this text\n"
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage: also a tap that does not exist, and a\n"
+    "token or channel out of range; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
+
+struct arguments {
+    struct m3_cli_input input;
+    struct m3_cli_reports reports;
+    struct m3_cli_watch watch;
+    const char *model, *tap, *channel;
+    char *repeat;               /* the command line */
+    int64_t token;              /* -1: not given */
+    int json, help;
+};
+
+enum { OPT_TAP = 256, OPT_TOKEN, OPT_CHANNEL, OPT_JSON, OPT_HTML, OPT_HELP };
+
+/* clang-format off */
+static const struct option options[] = {
+    { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "set", required_argument, NULL, M3_CLI_SET },      { "tap", required_argument, NULL, OPT_TAP },
+    { "token", required_argument, NULL, OPT_TOKEN },     { "channel", required_argument, NULL, OPT_CHANNEL },
+    { "json", no_argument, NULL, OPT_JSON },             { "html", required_argument, NULL, OPT_HTML },
+    { "help", no_argument, NULL, OPT_HELP },             { NULL, 0, NULL, 0 },
+};
+/* clang-format on */
+
+static int take_option(void *arguments, int option, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    switch (option) {
+    case OPT_TAP: a->tap = optarg; break;
+    case OPT_TOKEN: return m3_cli_number(&a->token, "--token", optarg, 0, INT32_MAX, error);
+    case OPT_CHANNEL: a->channel = optarg; break;
+    case OPT_JSON: a->json = 1; break;
+    case OPT_HTML: a->reports.html = optarg; break;
+    case OPT_HELP: a->help = 1; break;
+    default: return -1;
+    }
+    return M3_OK;
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    if (status || a->help) return status;
+    a->input.quiet = 1;
+    status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
+    if (!status && !a->tap) status = m3_fail(error, M3_USAGE, "explain: got no --tap, expected one");
+    if (!status && a->token < 0) status = m3_fail(error, M3_USAGE, "explain: got no --token, expected one");
+    return status ? status : m3_cli_shell_line(&a->repeat, argc, argv, error);
+}
+
+static int open_page(struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_writes_reports(&paths, &a->reports);
+    m3_cli_reads_input(&paths, &a->input);
+    m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    return paths.status ? paths.status : m3_cli_reports_open(&a->reports, error);
+}
+
+static int print(struct arguments *a, const struct m3_explanation *explanation, struct m3_error *error)
+{
+    FILE *page;
+    int status = M3_OK;
+    if (a->reports.html) {
+        status = m3_cli_open_stream(&page, &a->reports.html_file, error);
+        if (status) return status;
+        status = m3_explanation_html(page, explanation, a->repeat, error);
+        status = m3_cli_close_stream(page, &a->reports.html_file, status, error);
+    }
+    if (!status) status = (a->json ? m3_explanation_json : m3_explanation_text)(stdout, explanation, error);
+    return status ? status : m3_cli_reports_commit(&a->reports, error);
+}
+
+static int explain(struct arguments *a, struct m3_explain_how *how, struct m3_case *c, struct m3_error *error)
+{
+    const struct m3_model *model = how->model;
+    struct m3_semantics semantics;
+    struct m3_explanation explanation = { 0 };
+    int status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
+    if (!status) status = m3_cli_input_read(c, &a->input, &model->config, 0, error);
+    if (!status) status = open_page(a, model, error);
+    if (status) return status;
+    a->watch.end_layer = m3_explain_end_layer(&model->config, how->tap, how->layer);
+    how->the_case = c;
+    how->semantics = &semantics;
+    how->threads = (int)a->input.threads;
+    how->row = a->token;
+    how->channel = a->channel;
+    how->progress = m3_cli_progress;
+    how->progress_self = &a->watch;
+    status = m3_explain_tap(&explanation, how, error);
+    m3_cli_progress_clear(&a->watch);
+    if (!status) status = print(a, &explanation, error);
+    m3_explanation_free(&explanation);
+    return status;
+}
+
+int m3_cli_explain(int argc, char **argv)
+{
+    struct m3_error notes = { 0 }, error = { 0 };
+    struct arguments a = { .token = -1, .reports = M3_CLI_NO_REPORTS };
+    struct m3_explain_how how = { 0 };
+    struct m3_model *model = NULL;
+    struct m3_case c = { 0 };
+    int status = parse(&a, argc, argv, &error);
+    if (!status && a.help) {
+        status = m3_cli_help(help, &error);
+    } else if (!status) {
+        status = m3_explain_open(&how, &model, a.model, a.tap, &notes, &error);
+        if (!status) status = explain(&a, &how, &c, &error);
+    }
+    m3_case_free(&c);
+    m3_model_close(model);
+    m3_cli_reports_end(&a.reports);
+    m3_cli_input_end(&a.input);
+    free(a.repeat);
+    return m3_cli_end(status, &notes, &error);
+}
