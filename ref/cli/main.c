@@ -79,8 +79,7 @@ static int command(int argc, char **argv)
     };
     struct m3_error notes = { 0 }, error = { 0 };
     if (m3_cli_memory(&argc, argv, &error)) _exit(m3_cli_end((int)error.status, &notes, &error));
-    if (argc >= 2 && strcmp(argv[1], "--version") == 0)
-        return m3_cli_end(m3_cli_version(), &notes, &error);
+    if (argc >= 2 && strcmp(argv[1], "--version") == 0) return m3_cli_end(m3_cli_version(), &notes, &error);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {

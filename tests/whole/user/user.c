@@ -9,10 +9,15 @@ static int run(const char *folder, const char *path, struct m3_error *notes, str
     int status = m3_model_open(&model, folder, notes, error);
     if (!status) status = m3_case_read(&c, path, &model->config, error);
     double *logits = status ? NULL : malloc((size_t)model->config.V * sizeof *logits);
-    const struct m3_request request = { .ids = c.ids, .positions = c.positions, .T = c.T, .pictures = c.pictures.P > 0 ? &c.pictures : NULL,
-                                        .end_layer = status ? 0 : model->config.layers, .threads = 2,
+    const struct m3_request request = { .ids = c.ids,
+                                        .positions = c.positions,
+                                        .T = c.T,
+                                        .pictures = c.pictures.P > 0 ? &c.pictures : NULL,
+                                        .end_layer = status ? 0 : model->config.layers,
+                                        .threads = 2,
                                         .semantics = status ? NULL : &model->config.semantics,
-                                        .logits = logits, .logit_rows = 1 };
+                                        .logits = logits,
+                                        .logit_rows = 1 };
     if (logits) status = m3_engine_f32()->forward(model, &request, error);
     int64_t best = 0;
     for (int64_t i = 0; logits && i < model->config.V; i++) best = logits[i] > logits[best] ? i : best;
