@@ -89,6 +89,7 @@ help:
 	@echo 'make index         the index of SPEC.md from scripts/spec_index.tsv'
 	@echo 'make install       program, libraries, headers, pkg-config file, manual pages, completions for shells, golden/ and'
 	@echo '                   licence to PREFIX ($(PREFIX)), with DESTDIR before it; make uninstall removes them'
+	@echo 'make wheel         a Python wheel, with the libraries that m3ref uses, into build/wheel'
 
 setup:
 	@scripts/setup.sh tests
@@ -517,7 +518,8 @@ $(DOCUMENTS)/ready: $(PROGRAM) ref/cli/README.md scripts/man_page.awk scripts/co
 
 # What a program compiles with: m3ref.h, a plug-in's ops.h, and what they include.
 $(BUILD)/m3ref.pc: scripts/m3ref.pc.in Makefile
-	@sed 's,@PREFIX@,$(PREFIX),; s,@LIBDIR@,$(LIBDIR),; s,@VERSION@,$(VERSION),; s,@PACKAGES@,$(PACKAGES),' $< >$@
+	@sed -e 's,@PREFIX@,$(PREFIX),; s,@LIBDIR@,$(LIBDIR),; s,@VERSION@,$(VERSION),' \
+		-e 's,@PACKAGES@,$(filter-out openblas,$(PACKAGES)),; s,@BLAS@,$(shell pkg-config --libs openblas),' $< >$@
 VERSION := $(shell sed -n 's/.*"m3ref \(.*\)"/\1/p' ref/base/version.h)
 export DESTDIR PREFIX LIBDIR SONAME
 .PHONY: uninstall $(BUILD)/m3ref.pc
@@ -526,6 +528,16 @@ install: all $(DOCUMENTS)/ready $(BUILD)/m3ref.pc
 
 uninstall:
 	@scripts/install.sh --remove
+
+# For machines without compilers, in build/wheel.
+WHEEL_TOOLS := $(BUILD)/wheel-tools
+$(WHEEL_TOOLS)/ready: scripts/requirements-wheel.txt
+	@scripts/venv.sh $(WHEEL_TOOLS) $<
+	@touch $@
+.PHONY: wheel
+wheel: all $(WHEEL_TOOLS)/ready
+	@M3REF_BUILD=$(abspath $(BUILD)) PATH="$(abspath $(WHEEL_TOOLS))/bin:$$PATH" \
+		$(WHEEL_TOOLS)/bin/python scripts/wheel.py $(BUILD) $(BUILD)/wheel
 
 clean:
 	rm -rf $(BUILD)

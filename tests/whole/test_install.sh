@@ -28,6 +28,7 @@ done >>"$folder/findings"
 grep -qs 'Apache License' "$prefix/share/doc/m3ref/LICENSE" || echo 'no LICENSE' >>"$folder/findings"
 grep -qs 'The m3ref authors' "$prefix/share/doc/m3ref/NOTICE" || echo 'no NOTICE' >>"$folder/findings"
 verdict 'make install' "$folder/findings"
+[ "$failed" -eq 0 ] || { end; exit 1; }
 
 git ls-files 2>/dev/null | sed 's,/.*,,' | sort -u |
     grep -vxE '\..*|LICENSE|Makefile|NOTICE|README.md|SPEC.md|golden|ref|scripts|tests' >"$folder/findings"
