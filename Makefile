@@ -1,17 +1,22 @@
-# `make help` lists the targets. Variables: CC, OPT, BUILD, SANITIZE, PREFIX.
+# `make help` lists the targets. Variables: CC, OPT, BUILD, SANITIZE, PREFIX, LIBDIR, DESTDIR.
 
 BUILD ?= build
 CC ?= cc
 OPT ?= -O2
 SANITIZE ?=
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+DESTDIR ?=
 PACKAGES := openblas jansson zlib libcrypto libpng
 
 # -ffp-contract=off: a fused multiply-add would change bits from machine to machine.
 # -fPIC: the tests share one library.
-CFLAGS := -std=gnu11 $(OPT) -g -ffp-contract=off -fopenmp -fPIC -fno-semantic-interposition -Wall -Wextra -Werror -Iref -MMD -MP $(SANITIZE)
+CFLAGS = -std=gnu11 $(OPT) -g -ffp-contract=off -fopenmp -fPIC -fno-semantic-interposition -Wall -Wextra -Werror -Iref -MMD -MP $(SANITIZE)
 # -Wno-pass-failed: clang warns where `omp simd` is not followed, as with sanitizers.
-CFLAGS += -Wno-pass-failed $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+CFLAGS += -Wno-pass-failed $(PACKAGE_CFLAGS)
+# Expanded when something is compiled, and then once: what is missing is said in one line, not by the compiler.
+PACKAGE_CFLAGS = $(eval MISSING := $$(shell CC='$$(CC)' scripts/setup.sh --missing))$(if $(MISSING),$(error \
+	$(MISSING)))$(eval PACKAGE_CFLAGS := $$(shell pkg-config --cflags $$(PACKAGES)))$(PACKAGE_CFLAGS)
 LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
@@ -41,6 +46,7 @@ PYTHON := build/python
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
+SONAME := libm3ref.so.1
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
 .PHONY: kills answer-power compile-commands documents engines format format-check index power kill-matrix
@@ -81,13 +87,16 @@ help:
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make documents     golden/documents/README.md from the tables beside it'
 	@echo 'make index         the index of SPEC.md from scripts/spec_index.tsv'
-	@echo 'make install       program, library, headers and licence to PREFIX ($(PREFIX))'
+	@echo 'make install       program, libraries, headers, pkg-config file, manual pages, completions for shells, golden/ and'
+	@echo '                   licence to PREFIX ($(PREFIX)), with DESTDIR before it; make uninstall removes them'
+	@echo 'make wheel         a Python wheel, with the libraries that m3ref uses, into build/wheel'
 
 setup:
-	@scripts/setup.sh
+	@scripts/setup.sh tests
 
 # Set-up runs first, in a separate make, because it installs the packages that this one passes to pkg-config.
-run: setup
+run:
+	@scripts/setup.sh
 	@$(MAKE) -s -j$$(nproc) all
 	@scripts/demo.sh $(BUILD)/m3ref $(BUILD)
 
@@ -97,8 +106,19 @@ test check: setup
 
 # ---- program and library
 
+# The commit, "unknown" without git: for --version. Written anew only if it is another one.
+COMMIT := $(BUILD)/commit.c
+.PHONY: FORCE
+$(COMMIT): FORCE
+	@mkdir -p $(@D)
+	@echo "extern const char m3_cli_commit[]; const char m3_cli_commit[] = \"$$(git describe --always --dirty --exclude '*' \
+		--abbrev=12 2>/dev/null || echo unknown)\";" >$@.part; cmp -s $@.part $@ && rm $@.part || mv $@.part $@
+$(BUILD)/commit.o: $(COMMIT)
+	$(CC) $(CFLAGS) -c -o $@ $<
+
 # -rdynamic: a plug-in calls the functions of ref/base.
-$(PROGRAM): $(CLI:ref/%.c=$(BUILD)/once/%.o) $(LIBRARY)
+CLI_OBJECTS := $(CLI:ref/%.c=$(BUILD)/once/%.o) $(BUILD)/commit.o
+$(PROGRAM): $(CLI_OBJECTS) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # The figures that documents print, the models that they are about, and the data of GPUs become tables in the program.
@@ -120,13 +140,14 @@ $(LIBRARY): $(OBJECTS)
 
 # The shared library shows the functions of m3ref.h and of the headers that it includes, and no others: in a process
 # with PyTorch no name of ours may replace one of its own, or the reverse.
+headers = $(CC) $(CFLAGS) -MM -MF - $(1) | tr -d '\\' | tr ' ' '\n' | grep '^ref/.*h$$' | sort -u
 $(BUILD)/exported: ref/m3ref.h $(wildcard ref/*/*.h ref/*/*/*.h)
 	@mkdir -p $(@D)
-	@{ echo '{ global:'; $(CC) $(CFLAGS) -MM -MF - $< | tr -d '\\' | tr ' ' '\n' | grep '^ref/.*h$$' | sort -u | \
+	@{ echo 'M3REF_1 { global:'; $(call headers,$<) | \
 	   xargs sed -n '/inline/d; s/^[a-z].*[ *]\(m3_[a-z0-9_]*\)(.*/\1;/p' | sort -u; echo 'local: *; };'; } >$@
 $(SHARED): $(LIBRARY) $(BUILD)/exported
-	$(CC) -shared -fopenmp $(LDFLAGS) -Wl,-Bsymbolic -Wl,--version-script=$(BUILD)/exported -Wl,--whole-archive \
-		$(LIBRARY) -Wl,--no-whole-archive -o $@ $(LDLIBS)
+	$(CC) -shared -fopenmp $(LDFLAGS) -Wl,-Bsymbolic -Wl,-soname,$(SONAME) -Wl,--version-script=$(BUILD)/exported \
+		-Wl,--whole-archive $(LIBRARY) -Wl,--no-whole-archive -o $@ $(LDLIBS)
 
 $(BUILD)/once/%.o: ref/%.c
 	@mkdir -p $(@D)
@@ -153,11 +174,11 @@ $(BUILD)/profiles.o: $(BUILD)/profiles.c
 define engine
 $(BUILD)/$(1)/%.o: ref/%.c
 	@mkdir -p $$(@D)
-	$(CC) $(CFLAGS) $(REAL_$(1)) -c -o $$@ $$<
+	$$(CC) $$(CFLAGS) $(REAL_$(1)) -c -o $$@ $$<
 
 $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o): $(BUILD)/$(1)/kernels_%.o: ref/ops/fast/kernels.c
 	@mkdir -p $$(@D)
-	$(CC) $(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_KERNELS=m3_kernels_$$* -DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
+	$$(CC) $$(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_KERNELS=m3_kernels_$$* -DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
 
 $(BUILD)/engine_$(1).o: $(TWICE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o)
 	$(LD) -r -o $$@.all $$^
@@ -226,7 +247,7 @@ TEST_LDLIBS = $(TEST_LIBRARY) -Wl,-rpath,'$$ORIGIN/..' $(shell pkg-config --libs
 
 # Everything except main, for all tests, which are not linked again when it changes.
 TEST_LIBRARY := $(BUILD)/libm3ref_tests.so
-$(TEST_LIBRARY): $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(OBJECTS)
+$(TEST_LIBRARY): $(filter-out %/main.o,$(CLI_OBJECTS)) $(OBJECTS)
 	$(CC) -shared -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 include tests/fuzz/fuzz.mk
 
@@ -309,7 +330,7 @@ $(BUILD)/tests/faults/%.o: tests/faults/%.c
 $(BUILD)/tests/faults/program.o: $(BUILD)/once/cli/main.o
 	@mkdir -p $(@D)
 	objcopy --redefine-sym main=program_main $< $@
-$(BUILD)/tests/fault_server: $(FAULT_OBJECTS) $(filter-out %/main.o,$(CLI:ref/%.c=$(BUILD)/once/%.o)) $(LIBRARY)
+$(BUILD)/tests/fault_server: $(FAULT_OBJECTS) $(filter-out %/main.o,$(CLI_OBJECTS)) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -Wl,--wrap=m3_cli_bench_rate,--wrap=m3_seconds -o $@ $^ $(LDLIBS) -lgcc_s
 fault-server: $(PROGRAM) $(BUILD)/tests/fault_server $(BUILD)/tests/plain_table.so
 
@@ -491,21 +512,35 @@ bench: setup
 	@$(MAKE) -s -j$$(nproc) all
 	@scripts/bench.sh $(BUILD)
 
-# Headers in a folder `private` are only for the folder above it.
-HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io model model/files decode library \
-                                           watch oracle/* oracle/operators/drawn oracle/operators/from_dump estimate estimate/documents),ref/$(f))))
+# ---- installation
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/m3ref \
-		$(DESTDIR)$(PREFIX)/share/doc/m3ref
-	install -m 644 LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/m3ref
-	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
-	install $(SHARED) $(DESTDIR)$(PREFIX)/lib
-	@[ ! -e $(BUILD)/libm3ref_cuda.so ] || { install $(BUILD)/libm3ref_cuda.so $(DESTDIR)$(PREFIX)/lib; \
-		install -D -m 644 ref/cuda/kernels.h $(DESTDIR)$(PREFIX)/include/m3ref/cuda/kernels.h; }
-	cd ref && for h in $(HEADERS); do \
-		install -D -m 644 $$h $(abspath $(DESTDIR)$(PREFIX)/include/m3ref)/$$h; done
+# Manual pages, and completions for shells: made from the help texts, and from the table of options that they agree with.
+DOCUMENTS := $(BUILD)/documents
+$(DOCUMENTS)/ready: $(PROGRAM) ref/cli/README.md scripts/man_page.awk scripts/completion.awk scripts/shell_documents.sh
+	@scripts/shell_documents.sh $(PROGRAM) $(DOCUMENTS) && touch $@
+
+# What a program compiles with: m3ref.h, a plug-in's ops.h, and what they include.
+$(BUILD)/m3ref.pc: scripts/m3ref.pc.in Makefile
+	@sed -e 's,@PREFIX@,$(PREFIX),; s,@LIBDIR@,$(LIBDIR),; s,@VERSION@,$(VERSION),' \
+		-e 's,@PACKAGES@,$(filter-out openblas,$(PACKAGES)),; s,@BLAS@,$(shell pkg-config --libs openblas),' $< >$@
+VERSION := $(shell sed -n 's/.*"m3ref \(.*\)"/\1/p' ref/base/version.h)
+export DESTDIR PREFIX LIBDIR SONAME
+.PHONY: uninstall $(BUILD)/m3ref.pc
+install: all $(DOCUMENTS)/ready $(BUILD)/m3ref.pc
+	@$(call headers,ref/m3ref.h ref/ops/ops.h ref/ops/outside.h) | scripts/install.sh $(BUILD)
+
+uninstall:
+	@scripts/install.sh --remove
+
+# For machines without compilers, in build/wheel.
+WHEEL_TOOLS := $(BUILD)/wheel-tools
+$(WHEEL_TOOLS)/ready: scripts/requirements-wheel.txt
+	@scripts/venv.sh $(WHEEL_TOOLS) $<
+	@touch $@
+.PHONY: wheel
+wheel: all $(WHEEL_TOOLS)/ready
+	@M3REF_BUILD=$(abspath $(BUILD)) PATH="$(abspath $(WHEEL_TOOLS))/bin:$$PATH" \
+		$(WHEEL_TOOLS)/bin/python scripts/wheel.py $(BUILD) $(BUILD)/wheel
 
 clean:
 	rm -rf $(BUILD)

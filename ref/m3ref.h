@@ -1,6 +1,6 @@
-/* m3ref: the public interface, and the only header that a user includes. Link with libm3ref.a, OpenBLAS, jansson, zlib,
- * libcrypto, libpng and OpenMP; compile with -I PREFIX/include/m3ref. A plug-in (m3ref run --ops) includes ops/ops.h
- * instead.
+/* m3ref: the public interface for C and C++, and the only header that a user includes. After `make install`, pkg-config
+ * knows how to compile and link: cc user.c $(pkg-config --cflags --libs m3ref), or with --static --libs for libm3ref.a.
+ * A plug-in (m3ref run --ops) includes ops/ops.h instead.
  *
  *     struct m3_error notes = { 0 }, error = { 0 };
  *     struct m3_model *model;
@@ -20,6 +20,15 @@
 #ifndef M3REF_H
 #define M3REF_H
 
+/* These have their own declarations for C++; all of m3ref's headers are C. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "base/semantics.h"
 #include "base/status.h"
 #include "decode/generate.h"
@@ -33,5 +42,9 @@
 #include "model/model.h"
 #include "oracle/judge/compare.h"
 #include "oracle/report/report.h"
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,16 +1,21 @@
 #!/bin/sh
 # Runs the test programs that it is given, as many at once as there are processors, prints what each of them prints when
-# it ends, and at last "N passed, N failed" for all of them. A program that crashes, or does not say how many tests it
-# ran, or runs none, counts as one failure.
+# it ends, with its seconds, and at last "N passed, N failed" for all of them. A program that crashes, or does not say
+# how many tests it ran, or runs none, counts as one failure. On a terminal a line says how far the tests are. INT and
+# TERM end the running programs at once, with all that they started.
 # usage: run.sh PROGRAM ...
 #        run.sh --one FOLDER PROGRAM     runs one of them, and adds a line "PASSED FAILED" to FOLDER/counts
 set -u
 
-# Prints a whole report at a time, unless another takes longer than 10 s.
+# Prints a whole report at a time, unless another takes longer than 10 s; on a terminal the line of progress after it.
 print_alone() {
     tries=0
     while ! mkdir "$1/lock" 2>/dev/null && [ $((tries += 1)) -lt 200 ]; do sleep 0.05; done
+    [ ! -e "$1/terminal" ] || printf '\r\033[K' >&2
     cat "$2"
+    echo "$3" >>"$1/counts"
+    [ ! -e "$1/terminal" ] || printf '%d of %d programs, %d s ' "$(wc -l <"$1/counts")" "$(cat "$1/terminal")" \
+        $(($(date +%s) - $(cat "$1/began"))) >&2
     rmdir "$1/lock" 2>/dev/null
 }
 
@@ -18,7 +23,7 @@ run_one() {
     folder=$1
     program=$2
     report=$(mktemp "$folder/report.XXXXXX")
-    echo "== ${program##*/}" >"$report"
+    began=$(date +%s)
     "$program" >>"$report" 2>&1
     status=$?
     last=$(tail -n 1 "$report")
@@ -32,20 +37,40 @@ run_one() {
         bad=1
         echo "${program##*/}: ended with status $status and without its count" >>"$report"
     fi
-    print_alone "$folder" "$report"
-    echo "$good $bad" >>"$folder/counts"
+    sed "1i == ${program##*/}, $(($(date +%s) - began)) s" "$report" >"$report.whole"
+    print_alone "$folder" "$report.whole" "$good $bad"
 }
 
 if [ "${1:-}" = --one ]; then
     run_one "$2" "$3"
     exit 0
 fi
+
+# The programs run in a session of their own. Some make process groups in it, as timeout and the tests of Check do.
+end_session() {
+    for signal in TERM KILL; do
+        cat /proc/[0-9]*/stat 2>/dev/null | awk -v session="$programs" '{ id = $1; sub(/^.*[)] /, ""); if ($4 == session) print id }' |
+            xargs -r kill -s "$signal" 2>/dev/null
+        [ "$signal" = KILL ] || sleep 0.5
+    done
+    exit 1
+}
+
 folder=$(mktemp -d "${TMPDIR:-/tmp}/m3ref-tests.XXXXXX")
+programs=""
 trap 'rm -rf "$folder"' EXIT
-trap 'exit 1' INT TERM
+trap '[ -z "$programs" ] || end_session; exit 1' INT TERM
 : >"$folder/counts"
+date +%s >"$folder/began"
+[ ! -t 2 ] || echo $# >"$folder/terminal"
 # Threads that spin while they wait would take the processor from the other programs.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-[ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder"
+if [ $# -gt 0 ]; then
+    printf '%s\0' "$@" >"$folder/programs"
+    setsid xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder" <"$folder/programs" &
+    programs=$!
+    wait "$programs"
+fi
+[ ! -t 2 ] || printf '\r\033[K' >&2
 awk -v programs="$#" '{ good += $1; bad += $2 } END { bad += programs - NR
     printf "%d passed, %d failed\n", good, bad; exit bad > 0 || good == 0 }' "$folder/counts"

@@ -23,6 +23,9 @@ int m3_cli_prompt(int argc, char **argv);
 int m3_cli_run(int argc, char **argv);
 int m3_cli_synth(int argc, char **argv);
 
+/* Prints what this program is and computes with (cli/version.c). Returns M3_OK. */
+int m3_cli_version(void);
+
 /* Takes --max-memory out of the command line and limits the process (cli/memory.c). The program has to end by _exit if
  * this fails, because the BLAS library may wait for memory for ever. M3_USAGE, M3_INTERNAL. */
 int m3_cli_memory(int *argc, char **argv, struct m3_error *error);

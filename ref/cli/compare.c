@@ -15,13 +15,14 @@
 #include "oracle/judge/rows/envelope.h"
 #include "oracle/map/map.h"
 #include "oracle/error/profile.h"
+#include "oracle/report/baseline.h"
 #include "oracle/report/ledger.h"
 #include "oracle/report/report.h"
 
 static const char help[] =
     "usage: m3ref compare REFERENCE CANDIDATE [--taps GLOB,...] [--all | --only-failing] [--json] [--html OUT]\n"
     "                     [--junit OUT] [--ledger OUT] [--spec PATH] [--map NAME|FILE] [--profile NAME|FILE]\n"
-    "                     [--companions FILE] [--envelope FILE] [--force]\n"
+    "                     [--companions FILE] [--envelope FILE] [--force] [--baseline FILE [--fail-if-worse]]\n"
     "\n"
     "Compares two dumps, which are safetensors files (or .gz). A stage is one tap (named intermediate tensor). The\n"
     "stages are compared in execution order, and the first stage that diverges is named. Only taps and rows that both\n"
@@ -58,6 +59,10 @@ static const char help[] =
     "                    where the candidate chooses other blocks or experts than the truth. A stage becomes suspect\n"
     "                    if it is more than twice as far from the truth as the farthest implementation. No stage\n"
     "                    fails for this reason (SPEC 7.10)\n"
+    "  --baseline FILE   first print which stages are worse than in FILE, a report that an earlier --json printed, or\n"
+    "                    better, new or missing. A stage is worse or better if its verdict is\n"
+    "  --fail-if-worse   with --baseline: the exit status is 1 if a stage is worse or missing, otherwise 0, whatever\n"
+    "                    the verdict. Dumps that are not comparable still give 3\n"
     "  --force           compare dumps of different models or cases\n"
     "  --profile NAME|FILE\n"
     "                    where the candidate may round: {profiles} or a JSON file (default\n"
@@ -80,11 +85,12 @@ struct arguments {
     const char *spec;                   /* NULL: the HTML page holds the sections */
     const char *companions;             /* NULL: in the reference, if any */
     const char *envelope;               /* NULL: no ranks */
+    const char *baseline;               /* NULL: no changes are printed */
     const char *map;                    /* NULL: the candidate has m3ref's names */
     struct m3_compare_options options;
     enum m3_report_extent extent;
     char *repeat;                       /* the command line */
-    int json, all, only_failing, help;
+    int json, all, only_failing, fail_if_worse, help;
 };
 
 /* The output files of a comparison, besides what it prints. */
@@ -98,7 +104,8 @@ struct outputs {
 /* clang-format off */
 enum {
     OPT_TAPS = 256, OPT_JSON, OPT_FORCE, OPT_PROFILE, OPT_HTML, OPT_JUNIT, OPT_LEDGER, OPT_SPEC, OPT_MAP,
-    OPT_COMPANIONS, OPT_ENVELOPE, OPT_ALL, OPT_ONLY_FAILING, OPT_HELP,
+    OPT_COMPANIONS, OPT_ENVELOPE, OPT_ALL, OPT_ONLY_FAILING, OPT_BASELINE, OPT_FAIL_IF_WORSE,
+    OPT_HELP,
 };
 /* clang-format on */
 
@@ -114,6 +121,8 @@ static int parse(struct arguments *arguments, struct outputs *outputs, int argc,
         { "companions", required_argument, NULL, OPT_COMPANIONS },
         { "envelope", required_argument, NULL, OPT_ENVELOPE }, { "all", no_argument, NULL, OPT_ALL },
         { "only-failing", no_argument, NULL, OPT_ONLY_FAILING },
+        { "baseline", required_argument, NULL, OPT_BASELINE },
+        { "fail-if-worse", no_argument, NULL, OPT_FAIL_IF_WORSE },
         { NULL, 0, NULL, 0 },
     };
     /* clang-format on */
@@ -136,6 +145,8 @@ static int parse(struct arguments *arguments, struct outputs *outputs, int argc,
         case OPT_MAP: arguments->map = optarg; break;
         case OPT_COMPANIONS: arguments->companions = optarg; break;
         case OPT_ENVELOPE: arguments->envelope = optarg; break;
+        case OPT_BASELINE: arguments->baseline = optarg; break;
+        case OPT_FAIL_IF_WORSE: arguments->fail_if_worse = 1; break;
         case OPT_HELP: arguments->help = 1; return M3_OK;
         case OPT_PROFILE: arguments->profile = optarg; break;
         default: return m3_cli_bad_option(option, argv, "compare", error);
@@ -143,6 +154,8 @@ static int parse(struct arguments *arguments, struct outputs *outputs, int argc,
     }
     if (argc - optind != 2)
         return m3_fail(error, M3_USAGE, "compare: got %d files, expected REFERENCE CANDIDATE", argc - optind);
+    if (arguments->fail_if_worse && arguments->baseline == NULL)
+        return m3_fail(error, M3_USAGE, "compare: got --fail-if-worse alone, expected --baseline FILE too");
     arguments->reference = argv[optind];
     arguments->candidate = argv[optind + 1];
     return m3_cli_extent(&arguments->extent, arguments->all, arguments->only_failing, "compare", error);
@@ -178,6 +191,7 @@ struct inputs {
     struct m3_parts reference_parts, candidate_parts, companion_parts;
     struct m3_profile *profile;
     struct m3_envelope *envelope;
+    struct m3_baseline *baseline;
 };
 
 /* Opens it for the reference's model and case, as far as stated. */
@@ -254,6 +268,8 @@ static int open_inputs(struct inputs *inputs, const struct arguments *arguments,
     if (status == M3_OK && arguments->companions != NULL)
         status = m3_safetensors_open(&inputs->companions, arguments->companions, error);
     if (status == M3_OK && arguments->envelope != NULL) status = open_envelope(inputs, arguments->envelope, error);
+    if (status == M3_OK && arguments->baseline != NULL)
+        status = m3_baseline_open(&inputs->baseline, arguments->baseline, error);
     return status == M3_OK ? split(inputs, arguments, notes, error) : status;
 }
 
@@ -266,6 +282,7 @@ static int check_paths(const struct arguments *a, const struct outputs *outputs,
     m3_cli_reads(&paths, "CANDIDATE", a->candidate);
     m3_cli_reads(&paths, "--companions", a->companions);
     m3_cli_reads(&paths, "--envelope", a->envelope);
+    m3_cli_reads(&paths, "--baseline", a->baseline);
     m3_cli_reads_named(&paths, "--map", a->map);
     m3_cli_reads_profile(&paths, a->profile);
     return paths.status;
@@ -281,6 +298,7 @@ static void close_inputs(struct inputs *inputs)
     m3_safetensors_close(inputs->candidate);
     m3_safetensors_close(inputs->companions);
     m3_envelope_close(inputs->envelope);
+    m3_baseline_close(inputs->baseline);
     m3_profile_close(inputs->profile);
 }
 
@@ -298,6 +316,20 @@ static int say_next(struct m3_comparison *result, const struct arguments *argume
         m3_fail(&result->notes, M3_OK,
                 "m3ref blame, which has the weights, names the known mistake that explains a failure, if there is one");
     return status;
+}
+
+/* Prints what changed since the baseline, if there is one, and the report. *worse: may the run not pass for that? */
+static int print_report(int *worse, const struct m3_comparison *result, const struct arguments *arguments,
+                        const struct inputs *inputs, struct m3_error *error)
+{
+    int64_t changes[M3_BASELINE_KINDS] = { 0 };
+    int status = M3_OK;
+    if (inputs->baseline != NULL)
+        status =
+            m3_baseline_report(stdout, changes, inputs->baseline, result, arguments->extent, arguments->json, error);
+    *worse = changes[M3_BASELINE_WORSE] + changes[M3_BASELINE_MISSING] > 0;
+    if (status != M3_OK) return status;
+    return (arguments->json ? m3_report_json : m3_report_text)(stdout, result, arguments->extent, error);
 }
 
 /* Compares and reports; returns the status of the verdict, or of the error that prevented one. */
@@ -336,9 +368,11 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
                        .profile_word = result.explained_by,
                        .repeat = arguments->repeat },
         };
-        int printed = (arguments->json ? m3_report_json : m3_report_text)(stdout, &result, arguments->extent, error);
+        int worse, printed = print_report(&worse, &result, arguments, inputs, error);
         if (printed == M3_OK) printed = write_outputs(outputs, &subject, error);
         status = printed != M3_OK ? printed : (int)result.status;
+        if (arguments->fail_if_worse && printed == M3_OK && status != M3_NOT_COMPARABLE)
+            status = worse ? M3_WRONG : M3_OK;
     }
     m3_comparison_free(&result);
     return status;

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/version.h"
 #include "cli/cli.h"
 #include "io/json.h"
 #include "io/mapped.h"
@@ -15,7 +14,7 @@ static const char help[] =
     "\n"
     "usage: m3ref COMMAND ...\n"
     "       m3ref COMMAND --help     all options of a command\n"
-    "       m3ref --version\n"
+    "       m3ref --version          also the commit, the BLAS library and the instructions that are used here\n"
     "\n"
     "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   computes next tokens; writes any intermediate tensor\n"
     "  generate MODEL --ids 1,2,3 [--speculative] ...        generates tokens one by one, greedy or sampled\n"
@@ -82,8 +81,7 @@ static int command(int argc, char **argv)
     };
     struct m3_error notes = { 0 }, error = { 0 };
     if (m3_cli_memory(&argc, argv, &error)) _exit(m3_cli_end((int)error.status, &notes, &error));
-    if (argc >= 2 && strcmp(argv[1], "--version") == 0)
-        return m3_cli_end(m3_cli_help(M3_PRODUCER "\n", &error), &notes, &error);
+    if (argc >= 2 && strcmp(argv[1], "--version") == 0) return m3_cli_end(m3_cli_version(), &notes, &error);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
     for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {

@@ -1,13 +1,17 @@
 #include "model/engine.h"
 
 #include "model/forward.h"
+#include "ops/fast/kernels.h"
 #include "ops/operators.h"
 #include "ops/outside.h"
+
+static const char *kernels(void) { return m3_kernels()->name; }
 
 const struct m3_engine *M3_ENGINE(void)
 {
     static const struct m3_engine engine = {
         .precision = sizeof(real) == sizeof(double) ? "f64" : "f32",
+        .kernels = kernels,
         .real_bytes = sizeof(real),
         .ops = &m3_fast_ops,
         .plain = &m3_plain_ops,

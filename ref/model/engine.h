@@ -117,6 +117,7 @@ struct m3_tap_request {
 
 struct m3_engine {
     const char *precision; /* "f32" or "f64" */
+    const char *(*kernels)(void); /* the instruction set of its inner loops on this processor: "avx512", .. */
     size_t real_bytes;
     const struct m3_ops *ops; /* the operators of a pass; ops/ops.h of the same `real` describes them */
     const struct m3_ops *plain; /* the plain definitions: the same bits under ordered sums */

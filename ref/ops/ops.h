@@ -37,6 +37,13 @@
 #ifndef M3_OPS_H
 #define M3_OPS_H
 
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "base/context.h"
 #include "base/real.h"
 #include "base/semantics.h"
@@ -153,5 +160,9 @@ extern const struct m3_plugin_abi m3_plugin_abi;
 int m3_plugin(struct m3_ops *ops);
 int m3_plugin_start(void **state, const char *words, struct m3_error *error);
 void m3_plugin_stop(void *state);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

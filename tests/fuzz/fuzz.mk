@@ -31,7 +31,7 @@ FUZZ_CHOSEN = $(or $(subst $(comma), ,$(FUZZ)),$(FUZZ_TARGETS))
 FUZZ_SANITIZE := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                  -fno-sanitize-coverage=trace-cmp -fprofile-instr-generate -fcoverage-mapping -Wno-pass-failed
 fuzz:
-	@scripts/setup.sh libclang-rt-dev llvm
+	@scripts/setup.sh tests fuzz
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/fuzz CC=clang OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)' fuzz-programs
 	@$(MAKE) -s -j$$(nproc) $(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz_%)
 	@tests/fuzz/fuzz.sh $(BUILD)/fuzz $(BUILD) $(or $(FUZZ_TOTAL:%=$$((%/$(words $(FUZZ_CHOSEN))))),$(FUZZ_SECONDS)) $(FUZZ_CHOSEN)

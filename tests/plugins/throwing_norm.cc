@@ -1,7 +1,5 @@
 // A plug-in in C++ whose rms_norm throws.
-extern "C" {
 #include "ops/ops.h"
-}
 
 static int rms_norm(m3_ctx *, real *, const real *, const real *, int64_t, int64_t, real) { throw 1; }
 

@@ -81,7 +81,7 @@ static void print_cause(const struct m3_html *html)
         fputs("\">", out);
         m3_print_markup(out, cause->culprit);
         fputs("</a>", out);
-        if (cause->operator != NULL) fprintf(out, ", made by %s", cause->operator);
+        if (cause->operator_name != NULL) fprintf(out, ", made by %s", cause->operator_name);
         if (cause->section != NULL) fputs("; see ", out), m3_html_link(html, cause->section);
         fputs("</dd>\n", out);
     }

@@ -27,7 +27,7 @@ int m3_report_json(FILE *out, const struct m3_comparison *comparison, enum m3_re
 /* What is most likely the cause, for the top of the HTML page. Texts that are not known are NULL. */
 struct m3_report_cause {
     const char *sentence;       /* the verdict in plain words */
-    const char *culprit, *operator, * section;
+    const char *culprit, *operator_name, *section;
     const char *mistake, *mistake_words;
     const char *reading, *profile_word;
     const char *repeat;         /* the command that gives this verdict again, quoted for a shell */

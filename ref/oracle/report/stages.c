@@ -140,7 +140,7 @@ struct m3_report_cause m3_blame_cause(const struct m3_blame *blame)
     struct m3_report_cause cause = { .profile_word = blame->explained_by[0] ? blame->explained_by : NULL };
     if (culprit == NULL) return cause;
     cause.culprit = culprit->name;
-    cause.operator = culprit->operator;
+    cause.operator_name = culprit->operator;
     cause.section = culprit->section;
     if (culprit->mistake != NULL) {
         cause.mistake = culprit->mistake->id;

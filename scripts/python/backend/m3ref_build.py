@@ -30,7 +30,10 @@ Generator: m3ref_build
 Root-Is-Purelib: false
 Tag: {TAG}
 """
-ENTRY_POINTS = """[pytest11]
+ENTRY_POINTS = """[console_scripts]
+m3ref = m3ref.__main__:main
+
+[pytest11]
 m3ref = m3ref.pytest_plugin
 """
 
@@ -65,6 +68,8 @@ def write(folder, modules):
         modules(wheel, record)
         for name, text in (("METADATA", METADATA), ("WHEEL", WHEEL), ("entry_points.txt", ENTRY_POINTS)):
             add(wheel, record, f"{NAME}.dist-info/{name}", text.encode())
+        for name in ("LICENSE", "NOTICE"):
+            add(wheel, record, f"{NAME}.dist-info/licenses/{name}", (ROOT / name).read_bytes())
         name = f"{NAME}.dist-info/RECORD"
         wheel.writestr(name, "\n".join(record + [f"{name},,", ""]))
     return f"{NAME}-{TAG}.whl"

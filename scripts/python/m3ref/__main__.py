@@ -1,4 +1,4 @@
-"""python -m m3ref ARGS: the program; python -m m3ref convert IN OUT: an .npz or .pt file as safetensors."""
+"""python -m m3ref ARGS, and the script m3ref: the program; python -m m3ref convert IN OUT: an .npz or .pt file as safetensors."""
 import os
 import sys
 
@@ -36,7 +36,12 @@ def convert(words):
     return 0
 
 
-if sys.argv[1:2] == ["convert"]:
-    sys.exit(convert(sys.argv[2:]))
-path = program()
-os.execv(path, [path, *sys.argv[1:]])
+def main():
+    if sys.argv[1:2] == ["convert"]:
+        return convert(sys.argv[2:])
+    path = program()
+    os.execv(path, [path, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
