@@ -130,9 +130,10 @@ $(BUILD)/once/%.o: ref/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
+# -fno-math-errno: a square root that sets errno does not vectorise.
 $(ERROR_KERNELS): $(BUILD)/once/oracle/error/kernels_%.o: ref/oracle/error/kernels.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(KERNELS_$*) -DM3_KERNELS=m3_error_kernels_$* -DM3_KERNELS_NAME='"$*"' -c -o $@ $<
+	$(CC) $(CFLAGS) $(KERNELS_$*) -fno-math-errno -DM3_KERNELS=m3_error_kernels_$* -DM3_KERNELS_NAME='"$*"' -c -o $@ $<
 
 # Files that are included unchanged.
 $(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json) SPEC.md ref/oracle/VERDICTS.md

@@ -37,6 +37,83 @@ static int terms(struct m3_terms *to, const struct m3_tap_values *tap, const str
     return usual == n;
 }
 
+/* The mean of an honest error. Roundings of the arithmetic may all go to one side: constants, exp, a table of angles.
+ * Roundings of stored values do not, but the squares of some do, where an operator is curved. */
+static inline double bias_of(double most, double bound, double variance, double y)
+{
+    return most * bound + variance / (fabs(y) + sqrt(variance)) / 8;
+}
+
+static int filter_elements(struct m3_filter_elements *e, const struct m3_tap_values *tap, const double *by,
+                           const double *shape, const struct m3_filter_rules *rules, int64_t first)
+{
+    static const double zeros[M3_FILTER_PIECE];
+    const struct m3_filter_rules k = *rules;
+    const double *c = tap->candidate + first, *r = tap->reference + first, *B = tap->bound + first, u = tap->u;
+    const double *walks = tap->walk ? tap->walk + first : zeros;
+    const double *extra = tap->extra_variance ? tap->extra_variance + first : zeros;
+    const int64_t n = e->n;
+    int64_t parts = 0;
+#pragma omp simd reduction(+ : parts)
+    for (int64_t i = 0; i < n; i++) {
+        const double walk = u * walks[i], variance = walk * walk / 3 + extra[i];
+        e->d[i] = c[i] - r[i];
+        e->g[i] = by[i];
+        e->v[i] = variance;
+        e->b[i] = bias_of(k.most, B[i], variance, r[i]) + k.of_y * fabs(r[i]);
+        e->s[i] = k.of_shape * shape[i];
+        parts += by[i] != 0;
+    }
+    return parts > 0;
+}
+
+static void filter_terms(struct m3_filter_terms *to, const struct m3_filter_elements *e)
+{
+    const double most = DBL_MAX;
+    int64_t count = 0;
+#pragma omp simd reduction(+ : count)
+    for (int64_t i = 0; i < e->n; i++) {
+        const double weight = 1 / e->v[i], g = e->g[i], up = g * e->d[i] * weight, size = g * g * weight;
+        const int is_finite = (fabs(up) <= most) & (fabs(size) <= most) & (fabs(e->b[i] + e->s[i]) <= most);
+        const int counts = (e->v[i] > 0) & is_finite & (size != 0);
+        to->lines_up[i] = m3_select(counts, up, 0);
+        to->size[i] = m3_select(counts, size, 0);
+        to->biased[i] = m3_select(counts, fabs(g) * e->b[i] * weight, 0);
+        to->spread[i] = m3_select(counts, fabs(g) * sqrt(weight), 0);
+        to->shape[i] = m3_select(counts, g * e->s[i] * weight, 0);
+        to->squares[i] = m3_select(counts, e->d[i] * e->d[i] * weight, 0);
+        count += counts;
+    }
+    to->count = count;
+}
+
+/* The power of two of |x|, normal. */
+static inline double power_of(double x) { return m3_from_bits(m3_bits(x) & UINT64_C(0x7ff) << 52); }
+
+static int grid(struct m3_grid_counts *to, const struct m3_tap_values *tap, int bits, int least, int64_t first,
+                int64_t n)
+{
+    const double *c = tap->candidate + first, *r = tap->reference + first, *B = tap->bound + first, u = tap->u;
+    const double smallest = ldexp(1, least + bits - 1), spacing = ldexp(1, 1 - bits), most = DBL_MAX;
+    const uint64_t beyond = (UINT64_C(1) << (53 - bits)) - 1;
+    const int is_float = tap->stored == M3_F32;
+    int64_t telling = 0, off = 0, reference_off = 0, usual = 0;
+#pragma omp simd reduction(+ : telling, off, reference_off, usual)
+    for (int64_t i = 0; i < n; i++) {
+        const double rounding = u * B[i], stored = m3_select(is_float, (double)(float)r[i], r[i]);
+        const double size = fabs(c[i]), other = fabs(stored);
+        const int tells = (rounding == 0) | ((size != 0) & (power_of(c[i]) * spacing >= 16 * rounding));
+        telling += tells;
+        off += tells & ((m3_bits(c[i]) & beyond) != 0);
+        reference_off += tells & ((m3_bits(stored) & beyond) != 0);
+        usual += ((size >= smallest) | (size == 0)) & ((other >= smallest) | (other == 0)) & (size <= most) &
+                 (other <= most);
+    }
+    if (usual < n) return 0;
+    to->telling += telling, to->off += off, to->reference_off += reference_off;
+    return 1;
+}
+
 static void scale(double *out, const double *x, int64_t n, double factor)
 {
 #pragma omp simd
@@ -47,7 +124,9 @@ static void add(double *bound, double *walk, const double *a, const double *b, i
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) bound[i] = fabs(a[i]) + fabs(b[i]);
-    for (int64_t i = 0; i < n && walk; i++) {
+    if (!walk) return;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
         const double y = a[i] + b[i];
         walk[i] = sqrt(a[i] * a[i] + b[i] * b[i] + y * y);
     }
@@ -107,6 +186,9 @@ const struct m3_error_kernels M3_KERNELS = {
     .gelu = gelu,
     .sigmoid = sigmoid,
     .scale = scale,
+    .filter_elements = filter_elements,
+    .filter_terms = filter_terms,
+    .grid = grid,
     .by_alpha = by_alpha,
     .by_limit_of_up = by_limit_of_up,
     .by_limit_of_gate = by_limit_of_gate,

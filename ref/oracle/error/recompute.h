@@ -107,6 +107,9 @@ void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
 /* The profile's rounding of the dump adds to value->off. */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);
+/* The same without a copy: the arrays, from malloc, become the trace's, also on failure; *value is empty afterwards. */
+int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_value *value,
+                  struct m3_error *error);
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer); /* NULL: unknown */
 /* Recomputes the tap from the known taps. An unknown operand is recomputed first and kept with its possible error; but
  * not in a layer or module, other than this tap's, of which no float tap was put. Values that no later tap of this

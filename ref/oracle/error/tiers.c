@@ -115,18 +115,30 @@ int m3_grid_tells(double c, double rounding, enum m3_dtype dtype)
     return grid_tells(c, rounding, formats[format_of(dtype)].bits);
 }
 
-static int all_on_grid(const struct m3_tap_values *tap, int format)
+/* Elements [first, end) one by one. */
+static void count_on_grid(struct m3_grid_counts *to, const struct m3_tap_values *tap, int bits, int least,
+                          int64_t first, int64_t end)
 {
-    const int bits = formats[format].bits, least = formats[format].least;
-    int64_t count = 0, reference_off = 0;
-    for (int64_t i = 0; i < tap->count; i++) {
+    for (int64_t i = first; i < end; i++) {
         double c = tap->candidate[i], r = tap->reference[i];
         if (!isfinite(c) || !isfinite(r) || !grid_tells(c, tap->u * tap->bound[i], bits)) continue;
-        if (!on_grid(c, bits, least)) return 0;
-        reference_off += !on_grid(m3_stored_as(r, tap->stored), bits, least);
-        count++;
+        to->telling++;
+        to->off += !on_grid(c, bits, least);
+        to->reference_off += !on_grid(m3_stored_as(r, tap->stored), bits, least);
     }
-    return count >= GRID_LEAST && reference_off > 0;
+}
+
+static int all_on_grid(const struct m3_tap_values *tap, int format)
+{
+    const struct m3_error_kernels *kernels = m3_error_kernels();
+    const int bits = formats[format].bits, least = formats[format].least;
+    struct m3_grid_counts counts = { 0 };
+    for (int64_t first = 0, n; first < tap->count && counts.off == 0; first += n) {
+        n = m3_min(M3_PIECE, tap->count - first);
+        if (!kernels->grid(&counts, tap, bits, least, first, n))
+            count_on_grid(&counts, tap, bits, least, first, first + n);
+    }
+    return counts.off == 0 && counts.telling >= GRID_LEAST && counts.reference_off > 0;
 }
 
 enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)

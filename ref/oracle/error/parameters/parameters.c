@@ -8,7 +8,7 @@
 #include "base/minmax.h"
 #include "oracle/error/parameters/filter.h"
 #include "oracle/error/parameters/private/derivatives.h"
-#include "oracle/error/private/functions.h"
+#include "oracle/error/private/kernels.h"
 
 /* How the derivative's unit relates to the parameter's. */
 enum unit { PLAIN, RELATIVE, CAP };
@@ -140,14 +140,6 @@ static int64_t group_of(const struct groups *g, int64_t row, int64_t width, int6
 
 /* ---- the test */
 
-/* How far the mean of honest errors may be from 0. Roundings of the arithmetic may all go to one side: constants, exp,
- * a table of angles. Roundings of stored values do not, but the squares of some do, where an operator is curved. */
-static double bias_of(const struct m3_tap_values *v, int64_t i, double variance)
-{
-    const double steps = (double)(v->n + v->f), most = steps < 4 ? steps : 4;
-    return most * v->u * v->bound[i] + variance / (fabs(v->reference[i]) + sqrt(variance)) / 8;
-}
-
 /* Clamped gates share the roundings of one sig: at most this share of y. */
 static double shared_rounding(const struct m3_setting *s, const struct m3_parameter_question *q,
                               const struct parameter *p)
@@ -195,26 +187,36 @@ struct derivatives {
     double gates;                       /* shared_rounding */
 };
 
+/* The groups of elements of row r from `first` on. */
+static void number(struct m3_filter_elements *e, const struct groups *g, int64_t r, int64_t width, int64_t first,
+                   int64_t columns)
+{
+    const int is_one = g->axes == 1 && g->heads == 1;
+    int64_t in_period = first % g->period, column = in_period % columns;
+    for (int64_t i = 0; i < e->n; i++) {
+        e->row[i] = is_one ? g->of[r] : group_of(g, r, width, first + i);
+        e->column[i] = column;
+        if (++in_period == g->period) in_period = column = 0;
+        else if (++column == columns) column = 0;
+    }
+}
+
 static void collect(struct m3_filter *filter, const struct m3_parameter_question *q, const struct groups *g,
                     const struct derivatives *of)
 {
     const struct m3_tap_values *v = q->values;
     const struct m3_value rows = { .rows = of->by->rows, .numbers = of->by->numbers };
+    const double steps = (double)(v->n + v->f);
+    const struct m3_filter_rules rules = { (steps < 4 ? steps : 4) * v->u, of->gates, of->share };
+    struct m3_filter_elements e;
     for (int64_t r = 0; r < q->rows; r++) {
-        const int64_t at = m3_value_row(&rows, q->numbers[r]);
-        for (int64_t i = 0; i < q->width && at >= 0; i++) {
-            const int64_t to = r * q->width + i;
-            if (of->by->y[at * q->width + i] == 0) continue;   /* the parameter has no part in it */
-            const double walk = v->walk ? v->u * v->walk[to] : 0;
-            const double variance = walk * walk / 3 + (v->extra_variance ? v->extra_variance[to] : 0);
-            /* clang-format off */
-            const struct m3_filter_element e = {
-                .d = v->candidate[to] - v->reference[to], .g = of->by->y[at * q->width + i], .v = variance,
-                .b = bias_of(v, to, variance) + of->gates * fabs(v->reference[to]),
-                .s = of->share * of->shape->y[at * q->width + i],
-                .row = group_of(g, r, q->width, i), .column = i % g->period % filter->column_count,
-            };
-            /* clang-format on */
+        const int64_t at = m3_value_row(&rows, q->numbers[r]) * q->width;
+        for (int64_t i = 0; i < q->width && at >= 0; i += e.n) {
+            e.n = m3_min(M3_FILTER_PIECE, q->width - i);
+            if (!m3_error_kernels()->filter_elements(&e, v, of->by->y + at + i, of->shape->y + at + i, &rules,
+                                                     r * q->width + i))
+                continue;
+            number(&e, g, r, q->width, i, filter->column_count);
             m3_filter_add(filter, &e);
         }
     }
