@@ -226,7 +226,7 @@ static void results(struct m3_recomputing *m)
     }
     if (ids) {
         short_of |= !(out->ids = malloc(count * sizeof *out->ids));
-    } else {
+    } else if (!m->setting->visit) {
         short_of |= !(out->y = m3_room(count, sizeof *out->y));
     }
     if (!ids && !m->setting->instead) {

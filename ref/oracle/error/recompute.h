@@ -27,6 +27,12 @@ int64_t m3_value_row(const struct m3_value *value, int64_t number);
 struct m3_recomputing;          /* private/recompute.h */
 /* Fills y of a tap with something else: parameters/private/derivatives.h. */
 typedef int m3_recompute_instead(struct m3_recomputing *m);
+/* Receives pieces of it, at most M3_VISITED elements of a row at a time, rows ascending, in place of a whole array. */
+enum { M3_VISITED = 256 };
+struct m3_visit {
+    void (*at)(void *self, int64_t number, int64_t first, const double *values, int64_t n);
+    void *self;
+};
 
 /* The setting shared by all taps of a call. */
 struct m3_setting {
@@ -46,6 +52,7 @@ struct m3_setting {
     void *need_self;
     int unrounded;                          /* results are not rounded for storing */
     m3_recompute_instead *instead;          /* in place of the tap's value, bound and spread; NULL: those */
+    const struct m3_visit *visit;           /* receives what `instead` computes, if it computes single elements; NULL */
     enum m3_norm_scale {
         M3_SCALE_EITHER,
         M3_SCALE_PLAIN,
@@ -120,9 +127,9 @@ int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m
  * pictures. */
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error);
-/* A derivative in place of the tap itself: y alone. */
+/* A derivative in place of the tap itself: y alone, or, if `visit` is not NULL, no y: `visit` receives it in pieces. */
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                        m3_recompute_instead *derivative, struct m3_error *error);
+                        m3_recompute_instead *derivative, const struct m3_visit *visit, struct m3_error *error);
 /* The sum that a norm reads, if the profile lets it read the sum before it is rounded; otherwise 0. Such a norm has
  * two hypotheses: the one above, of the sum as it was stored, and the next one. */
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *setting, enum m3_tap tap,

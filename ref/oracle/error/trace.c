@@ -271,6 +271,7 @@ struct asked {
     int64_t slot, first, end;
     int fused;                      /* a norm reads its sum before it is rounded */
     m3_recompute_instead *instead;  /* of the requested tap; NULL: the tap itself */
+    const struct m3_visit *visit;   /* who receives it in pieces; NULL: nobody */
     enum m3_norm_scale scale;       /* how it forms 1 + w */
 };
 
@@ -348,7 +349,7 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
     const struct slot *s = &t->slots[at];
     const int whole = at != asked->slot;
     struct m3_setting setting = t->setting;
-    if (!whole) setting.instead = asked->instead, setting.norm_scale = asked->scale;
+    if (!whole) setting.instead = asked->instead, setting.visit = asked->visit, setting.norm_scale = asked->scale;
     int status = read_sum(&sum, t, at, asked, error);
     if (sum.values) operands[0] = &sum;
     if (!status)
@@ -415,9 +416,10 @@ int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, 
 }
 
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                        m3_recompute_instead *derivative, struct m3_error *error)
+                        m3_recompute_instead *derivative, const struct m3_visit *visit, struct m3_error *error)
 {
-    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX, .instead = derivative }, error);
+    const struct asked asked = { .end = INT64_MAX, .instead = derivative, .visit = visit };
+    return ask(out, trace, tap, layer, asked, error);
 }
 
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *s, enum m3_tap tap, int64_t layer)

@@ -81,11 +81,26 @@ static int through_experts(struct m3_recomputing *m, by *derivative)
     return status;
 }
 
+/* Of rows [rows,width], in pieces. */
+static int visit_each(struct m3_recomputing *m, m3_gate_kernel *derivative, const struct m3_gate_form *form)
+{
+    const struct m3_visit *visit = m->setting->visit;
+    double values[M3_VISITED];
+    for (int64_t r = 0; r < m->rows; r++)
+        for (int64_t i = 0; i < m->width; i += M3_VISITED) {
+            const int64_t n = m3_min(M3_VISITED, m->width - i), at = r * m->width + i;
+            derivative(values, m->in[0].x + at, m->in[1].x + at, n, form);
+            visit->at(visit->self, m->numbers[r], i, values, n);
+        }
+    return M3_OK;
+}
+
 static int at_each(struct m3_recomputing *m, m3_gate_kernel *derivative)
 {
     enum { PIECE = 4096 };
     const struct m3_gate gate = m3_setting_gate(m->setting);
     const struct m3_gate_form form = m3_gate_form(&gate);
+    if (m->setting->visit) return visit_each(m, derivative, &form);
 #pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
     for (int64_t i = 0; i < m->count; i += PIECE)
         derivative(m->y + i, m->in[0].x + i, m->in[1].x + i, m3_min(PIECE, m->count - i), &form);
