@@ -52,23 +52,23 @@ struct m3_setting {
     void *need_self;
     int unrounded;                          /* results are not rounded for storing */
     m3_recompute_instead *instead;          /* in place of the tap's value, bound and spread; NULL: those */
-    const struct m3_visit *visit;           /* receives what `instead` computes, if it computes single elements; NULL */
+    const struct m3_visit *visit; /* receives what `instead` computes, if it computes single elements; NULL */
     enum m3_norm_scale {
         M3_SCALE_EITHER,
         M3_SCALE_PLAIN,
         M3_SCALE_ROUNDED
-    } norm_scale;    /* 1 + w of a norm whose
+    } norm_scale; /* 1 + w of a norm whose
                                              * profile lets it be rounded */
 };
 
 struct m3_recomputed {
-    double *y;                      /* [rows,width]; NULL for ids */
-    int32_t *ids;                   /* selected from given scores; NULL for floats */
+    double *y; /* [rows,width]; NULL for ids */
+    int32_t *ids; /* selected from given scores; NULL for floats */
     double *bound, *walk, *suspect; /* as in bounds.h; suspect is NULL except for attention */
-    struct m3_spread extra;         /* from storage points and the operands' spreads; NULLs: none */
+    struct m3_spread extra; /* from storage points and the operands' spreads; NULLs: none */
     int64_t n, f, rows, width;
-    const int64_t *numbers;         /* of the operands' rows; NULL: all */
-    char missing[160];              /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; "":
+    const int64_t *numbers; /* of the operands' rows; NULL: all */
+    char missing[160]; /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; "":
                                      * there is */
 };
 
@@ -110,7 +110,7 @@ int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t l
 
 struct m3_trace;
 int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error);
-void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
+void m3_trace_free(struct m3_trace *trace); /* NULL is fine */
 /* The profile's rounding of the dump adds to value->off. */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);

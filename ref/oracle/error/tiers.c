@@ -266,7 +266,8 @@ static int judge_one_by_one(struct m3_tier_result *result, struct sums *sums, co
 /* ---- many elements at a time */
 
 /* In the order of the elements: the sums have the bits of judge_element. */
-static void add_terms(struct m3_tier_result *result, struct sums *sums, const struct m3_terms *t, int64_t first, int64_t n)
+static void add_terms(struct m3_tier_result *result, struct sums *sums, const struct m3_terms *t, int64_t first,
+                      int64_t n)
 {
     struct sums s = *sums;
     for (int64_t i = 0; i < n; i++) {

@@ -285,8 +285,9 @@ static int test(struct m3_tier_result *result, struct m3_trace *trace, const str
     const int64_t columns = p->op == M3_OP_ROPE || p->op == M3_OP_ROPE_3D ? 1 : m3_min(g->period, MOST);
     const double steps = (double)(q->values->n + q->values->f);
     struct m3_filter filter = { .row_count = g->count * g->heads, .column_count = columns };
-    struct collecting c = { &filter, q, g, { (steps < 4 ? steps : 4) * q->values->u, shared_rounding(s, q, p),
-                                             constant_error(s, q, p) } };
+    struct collecting c = {
+        &filter, q, g, { (steps < 4 ? steps : 4) * q->values->u, shared_rounding(s, q, p), constant_error(s, q, p) }
+    };
     int found;
     filter.rows = calloc((size_t)(filter.row_count + columns), sizeof *filter.rows);
     if (!filter.rows) return m3_fail_memory(error, m3_tap_table[q->tap].name, (size_t)filter.row_count);

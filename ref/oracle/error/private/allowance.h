@@ -8,10 +8,10 @@
 
 /* What the allowances of all elements of a tap have in common. */
 struct m3_allowing {
-    double u, u_steps, own_steps;       /* u steps, 2^-53 steps */
-    double roundings;                   /* lambda sqrt(n) + f */
+    double u, u_steps, own_steps; /* u steps, 2^-53 steps */
+    double roundings; /* lambda sqrt(n) + f */
     double underflow, underflow_variance;
-    double u2_walk;                     /* of walk^2 / 3 */
+    double u2_walk; /* of walk^2 / 3 */
     double lambda;
 };
 

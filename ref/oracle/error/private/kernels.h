@@ -18,18 +18,18 @@ struct m3_filter_terms {
 
 /* How far honest errors are off, beside what a tap's bound says: shares of |y|, and of a pattern. */
 struct m3_filter_rules {
-    double most, of_y, of_shape;        /* most: u times the number of roundings that may go to one side */
+    double most, of_y, of_shape; /* most: u times the number of roundings that may go to one side */
 };
 
 /* Elements of a tap in a format of so many bits. */
 struct m3_grid_counts {
-    int64_t telling, off, reference_off;        /* of those that tell: no numbers of the format */
+    int64_t telling, off, reference_off; /* of those that tell: no numbers of the format */
 };
 
 typedef void m3_gate_kernel(double *out, const double *gate, const double *up, int64_t n, const struct m3_gate_form *g);
 
 struct m3_error_kernels {
-    const char *name;           /* "avx512", "avx2", "portable" */
+    const char *name; /* "avx512", "avx2", "portable" */
 
     /* Fills the terms of n elements, at most M3_PIECE, from `first` on. The tap has walk, no suspect, and its reference
      * is in double. Returns 0 if an element may be remarkable: infinite, without a sound allowance, or beyond a tier. */
@@ -54,7 +54,7 @@ struct m3_error_kernels {
     int (*grid)(struct m3_grid_counts *to, const struct m3_tap_values *tap, int bits, int least, int64_t first,
                 int64_t n);
 
-    m3_gate_kernel *by_alpha, *by_limit_of_up, *by_limit_of_gate;       /* gate.h; alpha: of one element alone */
+    m3_gate_kernel *by_alpha, *by_limit_of_up, *by_limit_of_gate; /* gate.h; alpha: of one element alone */
 };
 
 /* The widest build that this processor can run. */
