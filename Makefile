@@ -24,7 +24,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 TWICE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
-ONCE += ref/ops/math.c
+ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
 
@@ -132,7 +132,8 @@ $(TABLE).c $(CARDS).c:
 $(TABLE).o $(CARDS).o: %.o: %.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-OBJECTS := $(TABLE).o $(CARDS).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
+ERROR_KERNELS := $(foreach k,$(KERNELS),$(BUILD)/once/oracle/error/kernels_$(k).o)
+OBJECTS := $(TABLE).o $(CARDS).o $(ONCE:ref/%.c=$(BUILD)/once/%.o) $(ERROR_KERNELS) $(DATA:ref/%.S=$(BUILD)/once/%.o) \
            $(BUILD)/profiles.o $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
 $(LIBRARY): $(OBJECTS)
 	@rm -f $@
@@ -152,6 +153,11 @@ $(SHARED): $(LIBRARY) $(BUILD)/exported
 $(BUILD)/once/%.o: ref/%.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
+
+# -fno-math-errno: a square root that sets errno does not vectorise.
+$(ERROR_KERNELS): $(BUILD)/once/oracle/error/kernels_%.o: ref/oracle/error/kernels.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(KERNELS_$*) -fno-math-errno -DM3_KERNELS=m3_error_kernels_$* -DM3_KERNELS_NAME='"$*"' -c -o $@ $<
 
 # Files that are included unchanged.
 $(BUILD)/once/%.o: ref/%.S $(wildcard ref/oracle/map/maps/*.json) SPEC.md ref/oracle/VERDICTS.md

@@ -147,7 +147,11 @@ static void decode_run(double *out, enum m3_dtype dtype, const void *data, int64
         for (int64_t i = 0; i < n; i++) out[i] = scale * load_f32(bytes + 4 * i);
         break;
     case M3_BF16:
+#pragma omp simd
         for (int64_t i = 0; i < n; i++) out[i] = scale * bfloat16_value(load_u16(bytes + 2 * i));
+        break;
+    case M3_F16:
+        for (int64_t i = 0; i < n; i++) out[i] = scale * half_value(load_u16(bytes + 2 * i));
         break;
     case M3_F8_E4M3:
         for (int64_t i = 0; i < n; i++) out[i] = scale * e4m3_value(bytes[i]);

@@ -1,3 +1,4 @@
+#include "base/processor.h"
 #include "ops/fast/kernels.h"
 
 extern const struct m3_kernels m3_kernels_portable;
@@ -7,12 +8,11 @@ extern const struct m3_kernels m3_kernels_avx2, m3_kernels_avx512;
 
 const struct m3_kernels *m3_kernels(void)
 {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl"))
-        return &m3_kernels_avx512;
-    if (__builtin_cpu_supports("avx2")) return &m3_kernels_avx2;
-    return &m3_kernels_portable;
+    switch (m3_instructions()) {
+    case M3_INSTRUCTIONS_AVX512: return &m3_kernels_avx512;
+    case M3_INSTRUCTIONS_AVX2: return &m3_kernels_avx2;
+    default: return &m3_kernels_portable;
+    }
 }
 #else
 const struct m3_kernels *m3_kernels(void) { return &m3_kernels_portable; }

@@ -72,10 +72,13 @@ int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, s
         memmove(all + (size_t)rows * bytes, all + (size_t)r * bytes, bytes);
         v->numbers[rows++] = v->numbers[r];
     }
+    const int complete = rows == item->rows;
     /* clang-format off */
-    const struct m3_value value = { .values = v->values, .ids = v->ids, .rows = rows, .width = v->width,
-                                    .complete = rows == item->rows, .numbers = rows == item->rows ? NULL : v->numbers };
+    struct m3_value value = { .values = v->values, .ids = v->ids, .rows = rows, .width = v->width,
+                              .complete = complete, .numbers = complete ? NULL : v->numbers };
     /* clang-format on */
     v->rows = rows;
-    return m3_trace_put(b->trace, item->tap, item->layer, &value, b->error);
+    v->values = NULL, v->ids = NULL;
+    if (!complete) v->numbers = NULL;
+    return m3_trace_take(b->trace, item->tap, item->layer, &value, b->error);
 }

@@ -15,10 +15,11 @@ static void read_reals(struct m3_blame_values *v, const struct m3_blame_item *it
     const int64_t width = item->width;
     const struct m3_weight rows = { .data = t->data, .dtype = t->dtype, .rows = t->shape[0], .cols = width };
     double *to = v->values + r * width;
-    int usable = 1;
+    int64_t usable = 0;
     m3_expand_f64(to, &rows, given->at[r], 0, width);
-    for (int64_t i = 0; i < width; i++) usable &= fabs(to[i]) <= (double)FLT_MAX;
-    for (int64_t i = 0; i < width && !usable; i++)
+#pragma omp simd reduction(+ : usable)
+    for (int64_t i = 0; i < width; i++) usable += fabs(to[i]) <= (double)FLT_MAX;
+    for (int64_t i = 0; i < width && usable < width; i++)
         if (!m3_is_operand(to[i], item->tap)) return;
     v->usable[r] = 1;
 }

@@ -70,16 +70,17 @@ static double square(double got, double want) { return got == want ? 0 : (got - 
 
 static double share(double sum, double reference) { return sum == 0 ? 0 : sqrt(sum / reference); }
 
+/* Without a run of the model nothing is inherited: `reference` is then s->want. */
 static void measure(struct m3_blamed *out, const struct m3_side_by_side *s, const double *reference, double u)
 {
     struct sums sums = { 0 };
     for (int64_t i = 0; i < s->count; i++) {
-        if (isnan(reference[i])) continue;
-        sums.inherited += square(s->want[i], reference[i]);
-        sums.created += square(s->got[i], s->want[i]);
-        if (isfinite(reference[i])) sums.reference += reference[i] * reference[i];
-        if (isfinite(s->want[i]))
-            sums.allowed += u * u * s->walk[i] * s->walk[i] / 3 + (s->variance ? s->variance[i] : 0);
+        const double want = s->want[i], r = reference[i];
+        if (isnan(r)) continue;
+        sums.inherited += square(want, r);
+        sums.created += square(s->got[i], want);
+        if (isfinite(r)) sums.reference += r * r;
+        if (isfinite(want)) sums.allowed += u * u * s->walk[i] * s->walk[i] / 3 + (s->variance ? s->variance[i] : 0);
     }
     out->inherited = share(sums.inherited, sums.reference);
     out->created = share(sums.created, sums.reference);
@@ -115,8 +116,9 @@ static double largest_error(const struct m3_side_by_side *s)
     double error = 0, size = 0;
     for (int64_t i = 0; i < s->count; i++) {
         if (!isfinite(s->want[i])) continue;
-        size = fmax(size, fabs(s->want[i]));
-        if (isfinite(s->got[i])) error = fmax(error, fabs(s->got[i] - s->want[i]));
+        const double want = fabs(s->want[i]), off = fabs(s->got[i] - s->want[i]);
+        if (want > size) size = want;
+        if (off > error && isfinite(s->got[i])) error = off;
     }
     return error == 0 ? 0 : error / size;
 }

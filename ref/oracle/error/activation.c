@@ -2,9 +2,12 @@
 
 #include <math.h>
 
+#include "base/minmax.h"
 #include "ops/math.h"
 #include "oracle/error/private/activation.h"
-#include "oracle/error/private/functions.h"
+#include "oracle/error/private/kernels.h"
+
+enum { PIECE = 4096 };          /* elements at a time */
 
 struct m3_gate m3_setting_gate(const struct m3_setting *setting)
 {
@@ -22,32 +25,19 @@ static int value(struct m3_recomputing *m)
                  : m->ops->swiglu(m->ctx, m->y, gate, up, 1, m->count);
 }
 
-static double gate_clamped(double gate, const struct m3_gate *g)
-{
-    if (!g->oai) return gate;
-    if (gate > g->limit) gate = g->limit;
-    return g->clamp == M3_GATE_CLAMP_BOTH && gate < -g->limit ? -g->limit : gate;
-}
-
-static double up_clamped(double up, const struct m3_gate *g)
-{
-    if (!g->oai) return up;
-    return up > g->limit ? g->limit : up < -g->limit ? -g->limit : up;
-}
-
 double m3_gate_value(double gate, double up, const struct m3_gate *g)
 {
-    double z = gate_clamped(gate, g), factor = up_clamped(up, g) + (g->oai ? 1 : 0);
-    return factor * z * m3_logistic((g->oai ? g->alpha : 1) * z);
+    const struct m3_gate_form form = m3_gate_form(g);
+    const double z = m3_gate_clamped(gate, &form);
+    return (m3_up_clamped(up, &form) + form.one) * z * m3_logistic(form.alpha * z);
 }
 
 int m3_gate_steps(const struct m3_arithmetic *how) { return 5 + how->c; }
 
 double m3_gate_bound(double gate, double up, const struct m3_gate *g, const struct m3_arithmetic *how)
 {
-    double z = gate_clamped(gate, g), a = (g->oai ? g->alpha : 1) * z, s = m3_logistic(a);
-    double product = fabs((up_clamped(up, g) + (g->oai ? 1 : 0)) * z);
-    return product * m3_logistic_bound(s, m3_gate_steps(how), how->u) + product * s * fabs(a) * (1 - s);
+    const struct m3_gate_form form = m3_gate_form(g);
+    return m3_gate_bound_of(gate, up, &form, m3_gate_steps(how), how->u);
 }
 
 /* y = (u' + 1) g' sig(alpha g') of clamped u' and g', or u g sig(g).
@@ -58,12 +48,15 @@ double m3_gate_bound(double gate, double up, const struct m3_gate *g, const stru
 int m3_bound_activation(struct m3_ctx *ctx, struct m3_bound *out, const double *gate, const double *up, int64_t n,
                         const struct m3_gate *g, const struct m3_arithmetic *how)
 {
+    const struct m3_error_kernels *kernels = m3_error_kernels();
+    const struct m3_gate_form form = m3_gate_form(g);
     out->n = 0;
     out->f = m3_gate_steps(how);
 #pragma omp parallel for num_threads(m3_team(ctx, n * 16))
-    for (int64_t i = 0; i < n; i++) {
-        out->bound[i] = m3_gate_bound(gate[i], up[i], g, how);
-        if (out->walk) out->walk[i] = sqrt((double)out->f) * out->bound[i];
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t count = m3_min(PIECE, n - i);
+        kernels->gate(out->bound + i, gate + i, up + i, count, &form, (double)out->f, how->u);
+        if (out->walk) kernels->scale(out->walk + i, out->bound + i, count, sqrt((double)out->f));
     }
     return M3_OK;
 }
@@ -83,23 +76,24 @@ static double slope(double z, double alpha)
 
 /* The steepest slope of z sig(alpha z) around z, which moves by at most h and stops at the clamps. Between the ends of
  * that range it can be steeper only at the inflections, alpha z = +-2.3993572805154. */
-static double steepest(double gate, double h, const struct m3_gate *g)
+static double steepest(double gate, double h, const struct m3_gate_form *g)
 {
     const double inflection = 2.3993572805154;
-    double alpha = g->oai ? g->alpha : 1, at = inflection / alpha;
-    double low = gate_clamped(gate - h, g), high = gate_clamped(gate + h, g);
-    if (!(low < high)) return h > 0 ? 0 : slope(gate_clamped(gate, g), alpha);
-    double most = fmax(slope(gate_clamped(gate, g), alpha), fmax(slope(low, alpha), slope(high, alpha)));
+    double alpha = g->alpha, at = inflection / alpha;
+    double low = m3_gate_clamped(gate - h, g), high = m3_gate_clamped(gate + h, g);
+    if (!(low < high)) return h > 0 ? 0 : slope(m3_gate_clamped(gate, g), alpha);
+    double most = fmax(slope(m3_gate_clamped(gate, g), alpha), fmax(slope(low, alpha), slope(high, alpha)));
     if (low < at && at < high) most = fmax(most, slope(at, alpha));
     return low < -at && -at < high ? fmax(most, slope(-at, alpha)) : most;
 }
 
 struct m3_gate_slopes m3_gate_slopes(double gate, double up, double h_gate, double h_up, const struct m3_gate *g)
 {
-    double one = g->oai ? 1 : 0, low = up_clamped(up - h_up, g), high = up_clamped(up + h_up, g);
+    const struct m3_gate_form form = m3_gate_form(g);
+    double one = form.one, low = m3_up_clamped(up - h_up, &form), high = m3_up_clamped(up + h_up, &form);
     double largest = fmax(fabs(low + one), fabs(high + one));
     double unit = m3_gate_value(gate, 1 - one, g);                  /* g' sig(alpha g') */
-    return (struct m3_gate_slopes){ .by_gate = largest * steepest(gate, h_gate, g),
+    return (struct m3_gate_slopes){ .by_gate = largest * steepest(gate, h_gate, &form),
                                     .by_up = low < high ? fabs(unit) : 0 };
 }
 
@@ -125,8 +119,9 @@ void m3_propagate_gate(struct m3_spread *out, int64_t at, double gate, double up
 void m3_propagate_gate_floor(struct m3_spread *out, int64_t at, double gate, double up, const struct m3_gate *g,
                              double floor)
 {
-    const double one = g->oai ? 1 : 0, alpha = g->oai ? g->alpha : 1, z = gate_clamped(gate, g);
-    const double factor = fabs(up_clamped(up, g) + one), unit = fabs(z) * m3_logistic(alpha * z);
+    const struct m3_gate_form form = m3_gate_form(g);
+    const double z = m3_gate_clamped(gate, &form);
+    const double factor = fabs(m3_up_clamped(up, &form) + form.one), unit = fabs(z) * m3_logistic(form.alpha * z);
     /* of alpha g, where sig is steepest; of sig; of g sig; of u + 1 */
     const double parts[] = { fabs(z) * factor / 4, fabs(z) * factor, factor, unit };
     for (int i = 0; i < 4 && floor > 0; i++) {

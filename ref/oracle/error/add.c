@@ -2,19 +2,22 @@
 
 #include <math.h>
 
+#include "base/minmax.h"
+#include "oracle/error/private/kernels.h"
+
+enum { PIECE = 4096 };          /* elements at a time */
+
 static int value(struct m3_recomputing *m) { return m->ops->add(m->ctx, m->y, m->in[0].x, m->in[1].x, m->count); }
 
 /* B = |a| + |b|, steps = 2: one, and one more in case a fused kernel rounded less.  walk^2 = a^2 + b^2 + y^2 */
 int m3_bound_add(struct m3_ctx *ctx, struct m3_bound *out, const double *a, const double *b, int64_t n)
 {
+    const struct m3_error_kernels *kernels = m3_error_kernels();
     out->n = 0;
     out->f = 2;
 #pragma omp parallel for num_threads(m3_team(ctx, n))
-    for (int64_t i = 0; i < n; i++) {
-        double y = a[i] + b[i];
-        out->bound[i] = fabs(a[i]) + fabs(b[i]);
-        if (out->walk) out->walk[i] = sqrt(a[i] * a[i] + b[i] * b[i] + y * y);
-    }
+    for (int64_t i = 0; i < n; i += PIECE)
+        kernels->add(out->bound + i, out->walk ? out->walk + i : NULL, a + i, b + i, m3_min(PIECE, n - i));
     return M3_OK;
 }
 

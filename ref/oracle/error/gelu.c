@@ -2,8 +2,12 @@
 
 #include <math.h>
 
+#include "base/minmax.h"
 #include "ops/erf.h"
 #include "ops/math.h"
+#include "oracle/error/private/kernels.h"
+
+enum { PIECE = 4096 };          /* elements at a time */
 
 static int value(struct m3_recomputing *m) { return m->ops->gelu(m->ctx, m->y, m->in[0].x, m->count); }
 
@@ -15,12 +19,14 @@ enum { ERF = 29 };
  * below -5. */
 int m3_bound_gelu(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n, const struct m3_arithmetic *how)
 {
+    const struct m3_error_kernels *kernels = m3_error_kernels();
     out->n = 0;
     out->f = 3 + ERF + how->c;
 #pragma omp parallel for num_threads(m3_team(ctx, n * 16))
-    for (int64_t i = 0; i < n; i++) {
-        out->bound[i] = fabs(x[i]) * (1 - m3_tail_body(x[i]));      /* |erf(x / sqrt 2)| = 1 - 2 tail */
-        if (out->walk) out->walk[i] = sqrt((double)out->f) * out->bound[i];
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t count = m3_min(PIECE, n - i);
+        kernels->gelu(out->bound + i, x + i, count);
+        if (out->walk) kernels->scale(out->walk + i, out->bound + i, count, sqrt((double)out->f));
     }
     return M3_OK;
 }

@@ -139,7 +139,8 @@ static struct m3_recomputing part_of(const struct m3_recomputing *m, int64_t r, 
     const int64_t at = r * m->width;
     part.numbers += r, part.rows = rows, part.count = rows * m->width;
     if (m->ids) part.ids += at;
-    if (m->y) part.y += at, part.bound.bound += at, part.bound.walk += at;
+    if (m->y) part.y += at;
+    if (m->bound.bound) part.bound.bound += at, part.bound.walk += at;
     if (m->bound.suspect) part.bound.suspect += at;
     part.spread = m3_spread_from(&m->spread, at);
     for (int i = 0; i < M3_OPERANDS; i++) {
@@ -225,8 +226,10 @@ static void results(struct m3_recomputing *m)
     }
     if (ids) {
         short_of |= !(out->ids = malloc(count * sizeof *out->ids));
-    } else {
+    } else if (!m->setting->visit) {
         short_of |= !(out->y = m3_room(count, sizeof *out->y));
+    }
+    if (!ids && !m->setting->instead) {
         short_of |= !(out->bound = m3_room(count, sizeof *out->bound));
         short_of |= !(out->walk = m3_room(count, sizeof *out->walk));
         if (m->op->has_suspect) short_of |= !(out->suspect = m3_room(count, sizeof *out->suspect));

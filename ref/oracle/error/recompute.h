@@ -27,6 +27,12 @@ int64_t m3_value_row(const struct m3_value *value, int64_t number);
 struct m3_recomputing;          /* private/recompute.h */
 /* Fills y of a tap with something else: parameters/private/derivatives.h. */
 typedef int m3_recompute_instead(struct m3_recomputing *m);
+/* Receives pieces of it, at most M3_VISITED elements of a row at a time, rows ascending, in place of a whole array. */
+enum { M3_VISITED = 256 };
+struct m3_visit {
+    void (*at)(void *self, int64_t number, int64_t first, const double *values, int64_t n);
+    void *self;
+};
 
 /* The setting shared by all taps of a call. */
 struct m3_setting {
@@ -46,22 +52,23 @@ struct m3_setting {
     void *need_self;
     int unrounded;                          /* results are not rounded for storing */
     m3_recompute_instead *instead;          /* in place of the tap's value, bound and spread; NULL: those */
+    const struct m3_visit *visit; /* receives what `instead` computes, if it computes single elements; NULL */
     enum m3_norm_scale {
         M3_SCALE_EITHER,
         M3_SCALE_PLAIN,
         M3_SCALE_ROUNDED
-    } norm_scale;    /* 1 + w of a norm whose
+    } norm_scale; /* 1 + w of a norm whose
                                              * profile lets it be rounded */
 };
 
 struct m3_recomputed {
-    double *y;                      /* [rows,width]; NULL for ids */
-    int32_t *ids;                   /* selected from given scores; NULL for floats */
+    double *y; /* [rows,width]; NULL for ids */
+    int32_t *ids; /* selected from given scores; NULL for floats */
     double *bound, *walk, *suspect; /* as in bounds.h; suspect is NULL except for attention */
-    struct m3_spread extra;         /* from storage points and the operands' spreads; NULLs: none */
+    struct m3_spread extra; /* from storage points and the operands' spreads; NULLs: none */
     int64_t n, f, rows, width;
-    const int64_t *numbers;         /* of the operands' rows; NULL: all */
-    char missing[160];              /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; "":
+    const int64_t *numbers; /* of the operands' rows; NULL: all */
+    char missing[160]; /* why there is no y: "layers.3.k_rope, rows 0 to 7", "the weights of logits"; "":
                                      * there is */
 };
 
@@ -103,10 +110,13 @@ int64_t m3_tap_rows(const struct m3_setting *setting, enum m3_tap tap, int64_t l
 
 struct m3_trace;
 int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, struct m3_error *error);
-void m3_trace_free(struct m3_trace *trace);                 /* NULL is fine */
+void m3_trace_free(struct m3_trace *trace); /* NULL is fine */
 /* The profile's rounding of the dump adds to value->off. */
 int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
                  struct m3_error *error);
+/* The same without a copy: the arrays, from malloc, become the trace's, also on failure; *value is empty afterwards. */
+int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_value *value,
+                  struct m3_error *error);
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer); /* NULL: unknown */
 /* Recomputes the tap from the known taps. An unknown operand is recomputed first and kept with its possible error; but
  * not in a layer or module, other than this tap's, of which no float tap was put. Values that no later tap of this
@@ -117,9 +127,9 @@ int m3_trace_recompute(struct m3_recomputed *out, struct m3_trace *trace, enum m
  * pictures. */
 int m3_trace_recompute_rows(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
                             int64_t first, int64_t end, struct m3_error *error);
-/* A derivative in place of the tap itself: y alone. */
+/* A derivative in place of the tap itself: y alone, or, if `visit` is not NULL, no y: `visit` receives it in pieces. */
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                        m3_recompute_instead *derivative, struct m3_error *error);
+                        m3_recompute_instead *derivative, const struct m3_visit *visit, struct m3_error *error);
 /* The sum that a norm reads, if the profile lets it read the sum before it is rounded; otherwise 0. Such a norm has
  * two hypotheses: the one above, of the sum as it was stored, and the next one. */
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *setting, enum m3_tap tap,

@@ -2,8 +2,11 @@
 
 #include <math.h>
 
-#include "ops/math.h"
+#include "base/minmax.h"
 #include "oracle/error/private/functions.h"
+#include "oracle/error/private/kernels.h"
+
+enum { PIECE = 4096 };          /* elements at a time */
 
 static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y, m->in[0].x, m->count); }
 
@@ -11,13 +14,14 @@ static int value(struct m3_recomputing *m) { return m->ops->sigmoid(m->ctx, m->y
 int m3_bound_sigmoid(struct m3_ctx *ctx, struct m3_bound *out, const double *x, int64_t n,
                      const struct m3_arithmetic *how)
 {
+    const struct m3_error_kernels *kernels = m3_error_kernels();
     out->n = 0;
     out->f = 2 + how->c;
 #pragma omp parallel for num_threads(m3_team(ctx, n * 16))
-    for (int64_t i = 0; i < n; i++) {
-        double s = m3_logistic(x[i]);
-        out->bound[i] = how->tanh_scores && s == s ? 1 : m3_logistic_bound(s, (double)out->f, how->u);
-        if (out->walk) out->walk[i] = 3 * out->bound[i];
+    for (int64_t i = 0; i < n; i += PIECE) {
+        const int64_t count = m3_min(PIECE, n - i);
+        kernels->sigmoid(out->bound + i, x + i, count, (double)out->f, how->u, how->tanh_scores);
+        if (out->walk) kernels->scale(out->walk + i, out->bound + i, count, 3);
     }
     return M3_OK;
 }

@@ -1,9 +1,10 @@
 #include "oracle/error/tiers.h"
 
 #include <math.h>
-#include <string.h>
 
+#include "base/minmax.h"
 #include "oracle/error/bounds.h"
+#include "oracle/error/private/kernels.h"
 
 enum { FEW = 256, GRID_LEAST = 64 };
 
@@ -14,7 +15,7 @@ struct allowance {
 
 /* Sums over the elements of a tap. */
 struct sums {
-    double z2, e, e2, steps, share;
+    double z2, largest_z2, e, e2, share;
     int64_t with_sigma, with_bound;
 };
 
@@ -34,15 +35,37 @@ int m3_element_ok(double candidate, double reference, double allowed)
 
 /* ---- numbers of a coarser format */
 
+/* x = m 2^exponent with 1/2 <= |m| < 1, as frexp gives it; x is finite and not 0. */
+static int exponent_of(double x)
+{
+    const int field = (int)(m3_bits(x) >> 52 & 0x7ff);
+    int exponent;
+    if (field > 0) return field - 1022;
+    frexp(x, &exponent);
+    return exponent;
+}
+
+/* The exponent of the last bit that is not 0; x is finite and not 0. */
+static int last_bit_of(double x)
+{
+    const uint64_t bits = m3_bits(x);
+    const int field = (int)(bits >> 52 & 0x7ff);
+    const uint64_t hidden = (uint64_t)(field > 0) << 52, mantissa = (bits & ((UINT64_C(1) << 52) - 1)) | hidden;
+    return (field > 0 ? field : 1) - 1075 + __builtin_ctzll(mantissa);
+}
+
+/* The exponent of the last bit that a number of this size has in a format of so many bits. */
+static int last_of_format(double x, int bits, int least)
+{
+    const int last = exponent_of(x) - bits;
+    return last < least ? least : last;
+}
+
 /* Does x have at most `bits` significant bits, the last of them at least 2^least? */
 static int on_grid(double x, int bits, int least)
 {
-    int exponent;
-    if (x == 0) return 1;
-    frexp(x, &exponent);
-    int last = exponent - bits < least ? least : exponent - bits;
-    double scaled = ldexp(x, -last);
-    return scaled == nearbyint(scaled);
+    if (x == 0 || !isfinite(x)) return x == x;
+    return last_bit_of(x) >= last_of_format(x, bits, least);
 }
 
 static const struct {
@@ -72,35 +95,50 @@ double m3_stored_as(double x, enum m3_dtype dtype)
 {
     if (dtype == M3_F32) return (double)(float)x;
     if (dtype == M3_F64 || x == 0 || !isfinite(x)) return x;
-    const int format = format_of(dtype);
-    int exponent;
-    frexp(x, &exponent);
-    const int bits = formats[format].bits, least = formats[format].least;
-    const int last = exponent - bits < least ? least : exponent - bits;
+    const int format = format_of(dtype), last = last_of_format(x, formats[format].bits, formats[format].least);
     const double y = ldexp(nearbyint(ldexp(x, -last)), last);       /* to nearest, ties to even */
     return fabs(y) > formats[format].largest ? copysign(INFINITY, x) : y;
 }
 
 /* After cancellation a correctly computed sum has few bits too: it is a multiple of the common factor of its terms. A
  * coarse number is significant only where the coarser format's spacing is far above the rounding of a partial sum. */
+static int grid_tells(double c, double rounding, int bits)
+{
+    if (rounding == 0 || c == 0) return rounding == 0;
+    const int spacing = exponent_of(c) - bits;
+    const double size = spacing > -1023 ? m3_from_bits((uint64_t)(spacing + 1023) << 52) : ldexp(1, spacing);
+    return size >= 16 * rounding;
+}
+
 int m3_grid_tells(double c, double rounding, enum m3_dtype dtype)
 {
-    int exponent;
-    frexp(c, &exponent);
-    return rounding == 0 || (c != 0 && ldexp(1, exponent - formats[format_of(dtype)].bits) >= 16 * rounding);
+    return grid_tells(c, rounding, formats[format_of(dtype)].bits);
+}
+
+/* Elements [first, end) one by one. */
+static void count_on_grid(struct m3_grid_counts *to, const struct m3_tap_values *tap, int bits, int least,
+                          int64_t first, int64_t end)
+{
+    for (int64_t i = first; i < end; i++) {
+        double c = tap->candidate[i], r = tap->reference[i];
+        if (!isfinite(c) || !isfinite(r) || !grid_tells(c, tap->u * tap->bound[i], bits)) continue;
+        to->telling++;
+        to->off += !on_grid(c, bits, least);
+        to->reference_off += !on_grid(m3_stored_as(r, tap->stored), bits, least);
+    }
 }
 
 static int all_on_grid(const struct m3_tap_values *tap, int format)
 {
-    int64_t count = 0, reference_off = 0;
-    for (int64_t i = 0; i < tap->count; i++) {
-        double c = tap->candidate[i], r = tap->reference[i];
-        if (!isfinite(c) || !isfinite(r) || !m3_grid_tells(c, tap->u * tap->bound[i], formats[format].dtype)) continue;
-        if (!on_grid(c, formats[format].bits, formats[format].least)) return 0;
-        reference_off += !on_grid(m3_stored_as(r, tap->stored), formats[format].bits, formats[format].least);
-        count++;
+    const struct m3_error_kernels *kernels = m3_error_kernels();
+    const int bits = formats[format].bits, least = formats[format].least;
+    struct m3_grid_counts counts = { 0 };
+    for (int64_t first = 0, n; first < tap->count && counts.off == 0; first += n) {
+        n = m3_min(M3_PIECE, tap->count - first);
+        if (!kernels->grid(&counts, tap, bits, least, first, n))
+            count_on_grid(&counts, tap, bits, least, first, first + n);
     }
-    return count >= GRID_LEAST && reference_off > 0;
+    return counts.off == 0 && counts.telling >= GRID_LEAST && counts.reference_off > 0;
 }
 
 enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)
@@ -115,26 +153,33 @@ enum m3_dtype m3_coarser_grid(const struct m3_tap_values *tap)
 
 static double steps_of(const struct m3_tap_values *tap) { return (double)(tap->n + tap->f) * (tap->truncates ? 2 : 1); }
 
-/* A = u steps B + 2^-53 steps B + (B > 0 ? steps eta : 0) + extra, and the same with lambda sqrt(n) + f instead of
- * steps in its first term. For a double candidate the reference has the same errors as the candidate. */
-static struct allowance allowance_of(const struct m3_tap_values *tap, int64_t i, double lambda)
+static struct m3_allowing allowing(const struct m3_tap_values *tap, double lambda)
 {
-    double B = tap->bound[i], steps = steps_of(tap), r = tap->reference[i];
-    double eta = tap->flushes && tap->u > 0x1p-53 ? 0x1p-126 : m3_bound_eta(tap->u);
-    double rest = 0x1p-53 * steps * B + (B > 0 ? steps * eta : 0) + (tap->extra ? tap->extra[i] : 0);
+    const double steps = steps_of(tap), u = tap->u;
+    const double eta = tap->flushes && u > 0x1p-53 ? 0x1p-126 : m3_bound_eta(u);
+    /* clang-format off */
+    return (struct m3_allowing){
+        .u = u, .u_steps = u * steps, .own_steps = 0x1p-53 * steps,
+        .roundings = (lambda * sqrt((double)tap->n) + (double)tap->f) * (tap->truncates ? 2 : 1),
+        .underflow = steps * eta, .underflow_variance = steps * eta * eta, .u2_walk = u * u + 0x1p-106,
+        .lambda = lambda,
+    };
+    /* clang-format on */
+}
+
+/* For a double candidate the reference has the same errors as the candidate. */
+static struct allowance allowance_of(const struct m3_tap_values *tap, const struct m3_allowing *k, int64_t i)
+{
+    const double B = tap->bound[i], r = tap->reference[i];
+    double rest = m3_allowed_rest(k, B, tap->extra ? tap->extra[i] : 0);
     double variance = tap->extra_variance ? tap->extra_variance[i] : 0;
     if (tap->reference_f32) {
         rest += 0x1p-24 * fabs(r) + 0x1p-150;
         variance += 0x1p-48 * r * r / 3;
     }
-    struct allowance a = { .hard = tap->u * steps * B + rest };
-    double roundings = (lambda * sqrt((double)tap->n) + (double)tap->f) * (tap->truncates ? 2 : 1);
-    double probable = tap->u * (tap->suspect ? tap->suspect[i] : roundings * B) + rest;
-    a.probable = probable < a.hard ? probable : a.hard;
-    if (tap->walk) {
-        double u2 = tap->u * tap->u + 0x1p-106, walk2 = tap->walk[i] * tap->walk[i];
-        a.variance = variance + u2 * walk2 / 3 + (B > 0 ? steps * eta * eta : 0);
-    }
+    struct allowance a = { .hard = k->u_steps * B + rest };
+    a.probable = m3_smaller(k->u * (tap->suspect ? tap->suspect[i] : k->roundings * B) + rest, a.hard);
+    if (tap->walk) a.variance = m3_allowed_variance(k, B, tap->walk[i], variance);
     return a;
 }
 
@@ -174,26 +219,26 @@ static void judge_element(struct m3_tier_result *result, struct sums *sums, cons
         double e = d / (tap->u * B);
         sums->e += e;
         sums->e2 += e * e;
-        sums->steps += steps_of(tap);
         sums->share += fabs(r) / B;
         sums->with_bound++;
     }
     if (tap->walk && a->variance > 0) {
-        double z2 = d * d / a->variance, z = sqrt(z2);
+        double z2 = d * d / a->variance;
         sums->z2 += z2;
         sums->with_sigma++;
-        if (!(z <= result->largest_z)) result->largest_z = z;
+        if (!(z2 <= sums->largest_z2)) sums->largest_z2 = z2;
     }
     double deviation = result->lambda * sqrt(3 * a->variance);
     if (tap->walk) result->walk += !m3_element_ok(c, r, deviation < a->hard ? deviation : a->hard);
 }
 
-/* Returns 0, or the reason why the tap cannot be judged. */
-static int judge_elements(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap)
+/* Elements [first, end) one by one. Returns 0, or the reason why the tap cannot be judged. */
+static int judge_one_by_one(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap,
+                            const struct m3_allowing *k, int64_t first, int64_t end)
 {
     const double largest = formats[format_of(tap->stored)].largest;
     const int may_overflow = tap->stored != M3_F16;         /* its range is so small that a program has to mind it */
-    for (int64_t i = 0; i < tap->count; i++) {
+    for (int64_t i = first; i < end; i++) {
         double c = tap->candidate[i], r = tap->reference[i];
         if (isnan(r)) {
             result->verdict = M3_VERDICT_NOT_COMPARABLE;
@@ -201,7 +246,7 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
         }
         struct allowance a = { 0 };
         if (isfinite(r)) {
-            a = allowance_of(tap, i, result->lambda);
+            a = allowance_of(tap, k, i);
             if (!is_sound(tap, i, &a)) {
                 result->status = M3_INTERNAL;
                 result->verdict = M3_VERDICT_NOT_COMPARABLE;
@@ -218,6 +263,43 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
     return 0;
 }
 
+/* ---- many elements at a time */
+
+/* In the order of the elements: the sums have the bits of judge_element. */
+static void add_terms(struct m3_tier_result *result, struct sums *sums, const struct m3_terms *t, int64_t first,
+                      int64_t n)
+{
+    struct sums s = *sums;
+    for (int64_t i = 0; i < n; i++) {
+        s.e += t->e[i];
+        s.e2 += t->e[i] * t->e[i];
+        s.share += t->ratio[i];
+        s.z2 += t->z2[i];
+        if (t->z2[i] > s.largest_z2) s.largest_z2 = t->z2[i];
+        note_worst(result, first + i, 1, t->share[i]);
+    }
+    s.with_bound += (int64_t)t->with_bound;
+    s.with_sigma += (int64_t)t->with_sigma;
+    *sums = s;
+    result->judged += n;
+}
+
+static int judge_elements(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap)
+{
+    const struct m3_error_kernels *kernels = m3_error_kernels();
+    const struct m3_allowing k = allowing(tap, result->lambda);
+    const int has_terms = tap->walk && !tap->suspect && !tap->reference_f32;
+    struct m3_terms terms;
+    int is_over = 0;
+    for (int64_t first = 0, n; first < tap->count && !is_over; first += n) {
+        n = m3_min(M3_PIECE, tap->count - first);
+        if (has_terms && kernels->terms(&terms, tap, &k, first, n)) add_terms(result, sums, &terms, first, n);
+        else is_over = judge_one_by_one(result, sums, tap, &k, first, first + n);
+    }
+    result->largest_z = sqrt(sums->largest_z2);
+    return is_over;
+}
+
 /* ---- the tap */
 
 /* Independent roundings of +-u B each give n / 3 in the mean square; the limit is 0.4. 2 sqrt is 3.5 deviations. Few
@@ -225,14 +307,14 @@ static int judge_elements(struct m3_tier_result *result, struct sums *sums, cons
  * as alpha legitimately biases the errors to one side. */
 static void judge_sums(struct m3_tier_result *result, const struct m3_tap_values *tap, const struct sums *sums)
 {
-    double steps = steps_of(tap), count = (double)sums->with_bound;
+    double steps = steps_of(tap), count = (double)sums->with_bound, all_steps = count * steps;
     if (sums->with_sigma > 0) result->z2 = sums->z2 / (double)sums->with_sigma;
     if (sums->with_sigma >= FEW && !(result->z2 <= 4)) result->tiers |= M3_TIER_WALK;
     if (sums->with_bound < FEW || steps <= 1 || tap->extra) return;
-    result->variance = sums->e2 / (0.4 * sums->steps);
+    result->variance = sums->e2 / (0.4 * all_steps);
     if (!(result->variance <= 1)) result->tiers |= M3_TIER_VARIANCE;
     if (tap->truncates || tap->n == 0 || !(sums->share / count * sqrt((double)tap->n) <= 3)) return;
-    result->bias = fabs(sums->e) / (2 * sqrt(sums->steps));
+    result->bias = fabs(sums->e) / (2 * sqrt(all_steps));
     if (!(result->bias <= 1)) result->tiers |= M3_TIER_BIAS;
 }
 

@@ -186,28 +186,42 @@ static int add_dump_rounding(struct m3_value *value, const char *name, double u,
     return M3_OK;
 }
 
-int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
-                 struct m3_error *error)
+int m3_trace_take(struct m3_trace *trace, enum m3_tap tap, int64_t layer, struct m3_value *value,
+                  struct m3_error *error)
 {
-    const int64_t at = slot_of(trace, tap, layer), n = value->rows * value->width;
+    const int64_t at = slot_of(trace, tap, layer);
+    struct m3_value own = *value;
     char name[96] = "";
-    int short_of = 0;
+    *value = (struct m3_value){ 0 };
     m3_tap_name(name, sizeof name, tap, layer);
-    if (at < 0) return m3_fail(error, M3_INTERNAL, "%s: got a value for it, expected a tap that this call makes", name);
+    if (at < 0) {
+        free_value(&own);
+        return m3_fail(error, M3_INTERNAL, "%s: got a value for it, expected a tap that this call makes", name);
+    }
     struct slot *s = &trace->slots[at];
     int status = move_on(trace, s->group, error);
     forget(s);
-    s->value = *value;
-    s->value.values = copy(value->values, n, sizeof *value->values, &short_of);
-    s->value.ids = copy(value->ids, n, sizeof *value->ids, &short_of);
-    s->value.off.error = copy(value->off.error, n, sizeof *value->off.error, &short_of);
-    s->value.off.variance = copy(value->off.variance, n, sizeof *value->off.variance, &short_of);
-    s->value.numbers = copy(value->numbers, value->rows, sizeof *value->numbers, &short_of);
-    if (short_of) status = m3_fail_memory(error, name, (size_t)n * sizeof(double));
+    s->value = own;
     if (!status && trace->setting.profile)
         status = add_dump_rounding(&s->value, name, m3_profile_dump_rounding(trace->setting.profile, name), error);
     s->is_known = s->is_given = !status;
     return status;
+}
+
+int m3_trace_put(struct m3_trace *trace, enum m3_tap tap, int64_t layer, const struct m3_value *value,
+                 struct m3_error *error)
+{
+    const int64_t n = value->rows * value->width;
+    struct m3_value own = *value;
+    int short_of = 0;
+    own.values = copy(value->values, n, sizeof *value->values, &short_of);
+    own.ids = copy(value->ids, n, sizeof *value->ids, &short_of);
+    own.off.error = copy(value->off.error, n, sizeof *value->off.error, &short_of);
+    own.off.variance = copy(value->off.variance, n, sizeof *value->off.variance, &short_of);
+    own.numbers = copy(value->numbers, value->rows, sizeof *value->numbers, &short_of);
+    if (!short_of) return m3_trace_take(trace, tap, layer, &own, error);
+    free_value(&own);
+    return m3_fail_memory(error, m3_tap_table[tap].name, (size_t)n * sizeof(double));
 }
 
 const struct m3_value *m3_trace_get(const struct m3_trace *trace, enum m3_tap tap, int64_t layer)
@@ -257,6 +271,7 @@ struct asked {
     int64_t slot, first, end;
     int fused;                      /* a norm reads its sum before it is rounded */
     m3_recompute_instead *instead;  /* of the requested tap; NULL: the tap itself */
+    const struct m3_visit *visit;   /* who receives it in pieces; NULL: nobody */
     enum m3_norm_scale scale;       /* how it forms 1 + w */
 };
 
@@ -334,7 +349,7 @@ static int recompute(struct m3_recomputed *out, struct m3_trace *t, int64_t at, 
     const struct slot *s = &t->slots[at];
     const int whole = at != asked->slot;
     struct m3_setting setting = t->setting;
-    if (!whole) setting.instead = asked->instead, setting.norm_scale = asked->scale;
+    if (!whole) setting.instead = asked->instead, setting.visit = asked->visit, setting.norm_scale = asked->scale;
     int status = read_sum(&sum, t, at, asked, error);
     if (sum.values) operands[0] = &sum;
     if (!status)
@@ -401,9 +416,10 @@ int m3_trace_recompute_fused(struct m3_recomputed *out, struct m3_trace *trace, 
 }
 
 int m3_trace_derivative(struct m3_recomputed *out, struct m3_trace *trace, enum m3_tap tap, int64_t layer,
-                        m3_recompute_instead *derivative, struct m3_error *error)
+                        m3_recompute_instead *derivative, const struct m3_visit *visit, struct m3_error *error)
 {
-    return ask(out, trace, tap, layer, (struct asked){ .end = INT64_MAX, .instead = derivative }, error);
+    const struct asked asked = { .end = INT64_MAX, .instead = derivative, .visit = visit };
+    return ask(out, trace, tap, layer, asked, error);
 }
 
 int m3_fused_sum(enum m3_tap *sum, int64_t *sum_layer, const struct m3_setting *s, enum m3_tap tap, int64_t layer)

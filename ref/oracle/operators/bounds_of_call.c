@@ -54,7 +54,7 @@ int m3_bounds_of_call(double *allowed, const struct m3_fragment *f, int output, 
     struct m3_given_call call = { .count = 0 };
     int status;
     if (m3_is_without_tap(f, row)) {
-        status = m3_recompute_without_tap(&made, &setting, f, row, error);
+        status = m3_recompute_without_tap(&made, &setting, f, row, rows, count, error);
     } else {
         status = m3_given_operands(&call, f, rows, count, error);
         if (!status) status = m3_trace_new(&trace, &setting, error);

@@ -163,8 +163,8 @@ static void measure(struct m3_stage *stage, const struct m3_side_by_side *s)
         const double d = fabs(s->got[i] - s->want[i]);
         difference += d * d;
         size += s->want[i] * s->want[i];
-        error = fmax(error, d);
-        peak = fmax(peak, fabs(s->want[i]));
+        if (d > error) error = d;
+        if (fabs(s->want[i]) > peak) peak = fabs(s->want[i]);
     }
     stage->rel_l2 = difference == 0 ? 0 : sqrt(difference / size);
     stage->max_rel = error == 0 ? 0 : error / peak;
@@ -177,14 +177,17 @@ static int judge_without_tap(struct checking *c, int i)
     struct m3_stage *stage = &c->stages[i];
     struct m3_recomputed made;
     struct m3_side_by_side s = { 0 };
-    int status = m3_recompute_without_tap(&made, &c->setting, c->f, output, c->error);
-    const int64_t rows = c->results->rows ? c->results->count : made.rows, width = made.width;
+    const int64_t *listed = c->results->rows;
+    int64_t shape[M3_MAX_RANK];
+    m3_fragment_shape(shape, c->f, output);
+    int status = m3_recompute_without_tap(&made, &c->setting, c->f, output, listed, c->results->count, c->error);
+    const int64_t rows = listed ? c->results->count : made.rows, width = made.width;
+    const struct m3_weight given = { .data = t->data, .dtype = t->dtype, .rows = t->shape[0], .cols = width };
     if (!status) status = m3_side_by_side_room(&s, rows * width, rows, output->name, c->error);
     for (int64_t r = 0; !status && r < rows; r++) {
-        const int64_t number = c->results->rows ? c->results->rows[r] : r;
-        const int64_t from = t->shape[0] == made.rows ? number : r;
+        const int64_t number = listed ? listed[r] : r;
         double *got = m3_side_by_side_row(&s, &made, number, 0);
-        for (int64_t k = 0; got && k < width; k++) got[k] = m3_decode(t->dtype, t->data, from * width + k);
+        if (got) m3_expand_f64(got, &given, t->shape[0] == shape[0] ? number : r, 0, width);
     }
     if (!status) {
         /* clang-format off */

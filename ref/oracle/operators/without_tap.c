@@ -1,7 +1,9 @@
 /* Outputs for which a pass shows no tap: the table of angles, the noise, and a rotation by a table that is given. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/room.h"
 #include "oracle/error/propagate.h"
 #include "oracle/judge/align.h"
 #include "oracle/operators/evaluate.h"
@@ -115,17 +117,19 @@ static int judge_rotation(const struct judging *j)
 
 /* ---- values by the double engine */
 
+/* Of the rows of `out`. */
 static int take_values(const struct judging *j, const struct m3_operand_row *output)
 {
     const struct m3_evaluation_how how = { .engine = m3_engine_f64(),
                                            .threads = j->setting->ctx->threads,
-                                           .linear = M3_LINEAR_ORDERED };
+                                           .linear = M3_LINEAR_ORDERED,
+                                           .rows = j->out->numbers,
+                                           .count = j->out->rows };
     struct m3_evaluation values;
     int status = m3_evaluate(&values, j->f, &how, j->error);
     for (int i = 0; !status && i < M3_OPERATOR_OUTPUTS; i++) {
         if (&j->f->op->outputs[i] != output) continue;
-        const double *y = values.outputs[i].data;
-        for (int64_t k = 0; k < values.outputs[i].count; k++) j->out->y[k] = y[k];
+        memcpy(j->out->y, values.outputs[i].data, (size_t)values.outputs[i].bytes);
     }
     m3_evaluation_free(&values);
     return status;
@@ -136,6 +140,7 @@ static int judge_noise(const struct judging *j)
 {
     struct m3_recomputed *out = j->out;
     out->f = 2;
+#pragma omp parallel for num_threads(m3_team(j->setting->ctx, out->rows * out->width))
     for (int64_t i = 0; i < out->rows * out->width; i++) {
         out->bound[i] = fabs(out->y[i]);
         out->walk[i] = sqrt(2.0) * out->bound[i];
@@ -144,24 +149,40 @@ static int judge_noise(const struct judging *j)
     return M3_OK;
 }
 
+/* The rows that are recomputed: all, except of noise, where rows may be listed. */
+static int choose_rows(struct m3_recomputed *out, const struct m3_operand_row *output, const int64_t *rows,
+                       int64_t count, struct m3_error *error)
+{
+    if (!rows || output->role != M3_ROLE_NOISY) return M3_OK;
+    int64_t *numbers = malloc((size_t)count * sizeof *numbers + 1);
+    if (!numbers) return m3_fail_memory(error, output->name, (size_t)count * sizeof *numbers);
+    memcpy(numbers, rows, (size_t)count * sizeof *numbers);
+    out->numbers = numbers;
+    out->rows = count;
+    return M3_OK;
+}
+
 int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting *setting, const struct m3_fragment *f,
-                             const struct m3_operand_row *output, struct m3_error *error)
+                             const struct m3_operand_row *output, const int64_t *rows, int64_t count,
+                             struct m3_error *error)
 {
     int64_t shape[M3_MAX_RANK], width = 1;
     const int rank = m3_fragment_shape(shape, f, output);
     for (int i = 1; i < rank; i++) width *= shape[i];
     *out = (struct m3_recomputed){ .rows = shape[0], .width = width };
+    int status = choose_rows(out, output, rows, count, error);
+    if (status) return status;
     const size_t room = (size_t)(out->rows * width) + 1;
-    out->y = calloc(room, sizeof *out->y);
-    out->bound = calloc(room, sizeof *out->bound);
-    out->walk = calloc(room, sizeof *out->walk);
-    out->extra = (struct m3_spread){ calloc(room, sizeof(double)), calloc(room, sizeof(double)) };
+    out->y = m3_room(room, sizeof *out->y);
+    out->bound = m3_room(room, sizeof *out->bound);
+    out->walk = m3_room(room, sizeof *out->walk);
+    out->extra = (struct m3_spread){ m3_room(room, sizeof(double)), m3_room(room, sizeof(double)) };
     if (!out->y || !out->bound || !out->walk || !out->extra.error || !out->extra.variance)
         return m3_fail_memory(error, output->name, room * sizeof *out->y);
     const struct judging j = { setting, f, out, m3_setting_arithmetic(setting, out->rows * width), error };
     if (output->role == M3_ROLE_COS || output->role == M3_ROLE_SIN)
         return judge_angles(&j, output->role == M3_ROLE_SIN);
-    int status = take_values(&j, output);
+    status = take_values(&j, output);
     if (!status) status = output->role == M3_ROLE_NOISY ? judge_noise(&j) : judge_rotation(&j);
     return status;
 }

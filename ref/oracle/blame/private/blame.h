@@ -77,7 +77,7 @@ void m3_blame_drop_unseen(int32_t *ids, int64_t width, const struct m3_blaming *
 /* Reads the candidate's tensor of an item. The caller frees `values`, also on failure. */
 int m3_blame_read(struct m3_blame_values *values, const struct m3_blaming *b, const struct m3_blame_item *item);
 void m3_blame_values_free(struct m3_blame_values *values);
-/* Puts the rows that an operator can use into the trace. `values` holds only those afterwards. */
+/* Moves the rows that an operator can use into the trace. */
 int m3_blame_put(const struct m3_blaming *b, const struct m3_blame_item *item, struct m3_blame_values *values);
 
 /* ---- reference.c: the run in double */

@@ -1,53 +1,17 @@
-#include <math.h>
 #include <string.h>
 
 #include "base/minmax.h"
 #include "oracle/error/parameters/private/derivatives.h"
 #include "oracle/error/private/dot.h"
-#include "oracle/error/private/functions.h"
+#include "oracle/error/private/kernels.h"
 
-/* y = (u' + 1) g' sig(alpha g'), with g' and u' clamped to the limit (SPEC 5.11) */
-
-typedef double by(double gate, double up, const struct m3_gate *g);
-
-static double clamped(double x, double low, double high) { return x > high ? high : x < low ? low : x; }
-
-static double low_gate(const struct m3_gate *g) { return g->clamp == M3_GATE_CLAMP_BOTH ? -g->limit : -INFINITY; }
-
-/* dy/dalpha = (u' + 1) g'^2 sig (1 - sig) */
-static double by_alpha(double gate, double up, const struct m3_gate *g)
-{
-    const double z = clamped(gate, low_gate(g), g->limit), sig = m3_logistic(g->alpha * z);
-    return (clamped(up, -g->limit, g->limit) + 1) * z * z * sig * (1 - sig);
-}
-
-/* The same of one element alone. Clamped gates all share the rounding of one sig: 0. */
-static double by_alpha_alone(double gate, double up, const struct m3_gate *g)
-{
-    return gate >= g->limit || gate <= low_gate(g) ? 0 : by_alpha(gate, up, g);
-}
-
-/* dy/dlimit where up is clamped: +-g sig(alpha g). Where gate is clamped too, y is one number: 0. */
-static double by_limit_of_up(double gate, double up, const struct m3_gate *g)
-{
-    if (fabs(up) < g->limit || gate >= g->limit || gate <= low_gate(g)) return 0;
-    return copysign(gate * m3_logistic(g->alpha * gate), up * gate);
-}
-
-/* dy/dlimit where gate is clamped: +-(u + 1) d(z sig(alpha z))/dz */
-static double by_limit_of_gate(double gate, double up, const struct m3_gate *g)
-{
-    const double z = clamped(gate, low_gate(g), g->limit);
-    if (fabs(up) >= g->limit || (gate < g->limit && gate > low_gate(g))) return 0;
-    const double sig = m3_logistic(g->alpha * z), slope = sig + g->alpha * z * sig * (1 - sig);
-    return copysign(1, z) * (up + 1) * slope;
-}
+typedef double by(double gate, double up, const struct m3_gate_form *g);
 
 /* ---- through w2 of y = w2 act(w1 x, w3 x): dy = w2 dact */
 
 struct passed {
     by *derivative;
-    const struct m3_gate *gate;
+    const struct m3_gate_form *gate;
     const double *x;
     double *act, *y;            /* [T,F], [T,H] */
     int64_t H, F;
@@ -77,7 +41,8 @@ enum { ROWS = 64 };             /* at a time: bounds the scratch memory */
 static int through(struct m3_recomputing *m, double *y, const double *x, const struct m3_weight *w1,
                    const struct m3_weight *w3, const struct m3_weight *w2, int64_t T, by *derivative)
 {
-    const struct m3_gate gate = m3_setting_gate(m->setting);
+    const struct m3_gate own = m3_setting_gate(m->setting);
+    const struct m3_gate_form gate = m3_gate_form(&own);
     const size_t mark = m3_scratch_mark(m->ctx);
     double *act = m3_scratch_take(m->ctx, T * w1->rows, sizeof *act);
     const struct passed p = { derivative, &gate, x, act, y, w1->cols, w1->rows };
@@ -116,24 +81,51 @@ static int through_experts(struct m3_recomputing *m, by *derivative)
     return status;
 }
 
-static int derive(struct m3_recomputing *m, by *derivative)
+/* Of rows [rows,width], in pieces. */
+static int visit_each(struct m3_recomputing *m, m3_gate_kernel *derivative, const struct m3_gate_form *form)
 {
-    const struct m3_gate gate = m3_setting_gate(m->setting);
-    if (m->tap == M3_TAP_SHARED || m->tap == M3_TAP_EXPERT_OUT) {
-        /* Rounding to E4M3 moves inputs to one side where they are large. */
-        if (m3_is_off(&m->in[0])) {
-            m3_recompute_missing(m->out, "exact inputs");
-            return M3_OK;
+    const struct m3_visit *visit = m->setting->visit;
+    double values[M3_VISITED];
+    for (int64_t r = 0; r < m->rows; r++)
+        for (int64_t i = 0; i < m->width; i += M3_VISITED) {
+            const int64_t n = m3_min(M3_VISITED, m->width - i), at = r * m->width + i;
+            derivative(values, m->in[0].x + at, m->in[1].x + at, n, form);
+            visit->at(visit->self, m->numbers[r], i, values, n);
         }
-        return m->tap == M3_TAP_SHARED ? through_shared(m, derivative) : through_experts(m, derivative);
-    }
-#pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
-    for (int64_t i = 0; i < m->count; i++) m->y[i] = derivative(m->in[0].x[i], m->in[1].x[i], &gate);
     return M3_OK;
 }
 
-int m3_by_alpha(struct m3_recomputing *m) { return derive(m, m->tap == M3_TAP_MLP_ACT ? by_alpha_alone : by_alpha); }
+static int at_each(struct m3_recomputing *m, m3_gate_kernel *derivative)
+{
+    enum { PIECE = 4096 };
+    const struct m3_gate gate = m3_setting_gate(m->setting);
+    const struct m3_gate_form form = m3_gate_form(&gate);
+    if (m->setting->visit) return visit_each(m, derivative, &form);
+#pragma omp parallel for num_threads(m3_team(m->ctx, m->count * 16))
+    for (int64_t i = 0; i < m->count; i += PIECE)
+        derivative(m->y + i, m->in[0].x + i, m->in[1].x + i, m3_min(PIECE, m->count - i), &form);
+    return M3_OK;
+}
 
-int m3_by_limit_of_up(struct m3_recomputing *m) { return derive(m, by_limit_of_up); }
+static int derive(struct m3_recomputing *m, by *derivative, m3_gate_kernel *kernel)
+{
+    if (m->tap != M3_TAP_SHARED && m->tap != M3_TAP_EXPERT_OUT) return at_each(m, kernel);
+    /* Rounding to E4M3 moves inputs to one side where they are large. */
+    if (m3_is_off(&m->in[0])) {
+        m3_recompute_missing(m->out, "exact inputs");
+        return M3_OK;
+    }
+    return m->tap == M3_TAP_SHARED ? through_shared(m, derivative) : through_experts(m, derivative);
+}
 
-int m3_by_limit_of_gate(struct m3_recomputing *m) { return derive(m, by_limit_of_gate); }
+int m3_by_alpha(struct m3_recomputing *m) { return derive(m, m3_gate_by_alpha, m3_error_kernels()->by_alpha); }
+
+int m3_by_limit_of_up(struct m3_recomputing *m)
+{
+    return derive(m, m3_gate_by_limit_of_up, m3_error_kernels()->by_limit_of_up);
+}
+
+int m3_by_limit_of_gate(struct m3_recomputing *m)
+{
+    return derive(m, m3_gate_by_limit_of_gate, m3_error_kernels()->by_limit_of_gate);
+}

@@ -2,21 +2,27 @@
 
 #include <math.h>
 
-void m3_filter_add(struct m3_filter *filter, const struct m3_filter_element *e)
+#include "oracle/error/private/kernels.h"
+
+void m3_filter_add(struct m3_filter *filter, const struct m3_filter_elements *e)
 {
-    const double weight = 1 / e->v, up = e->g * e->d * weight, size = e->g * e->g * weight;
-    if (!(e->v > 0) || !isfinite(up) || !isfinite(size) || !isfinite(e->b + e->s) || size == 0) return;
-    filter->all.lines_up += up;
-    filter->all.size += size;
-    filter->biased += fabs(e->g) * e->b * weight;
-    filter->spread += fabs(e->g) * sqrt(weight);
-    filter->shape += e->g * e->s * weight;
-    filter->squares += e->d * e->d * weight;
-    filter->count++;
-    filter->rows[e->row].lines_up += up;
-    filter->rows[e->row].size += size;
-    filter->columns[e->column].lines_up += up;
-    filter->columns[e->column].size += size;
+    struct m3_filter_terms t;
+    struct m3_filter f = *filter;
+    m3_error_kernels()->filter_terms(&t, e);
+    for (int64_t i = 0; i < e->n; i++) {
+        f.all.lines_up += t.lines_up[i];
+        f.all.size += t.size[i];
+        f.biased += t.biased[i];
+        f.spread += t.spread[i];
+        f.shape += t.shape[i];
+        f.squares += t.squares[i];
+        f.rows[e->row[i]].lines_up += t.lines_up[i];
+        f.rows[e->row[i]].size += t.size[i];
+        f.columns[e->column[i]].lines_up += t.lines_up[i];
+        f.columns[e->column[i]].size += t.size[i];
+    }
+    f.count += t.count;
+    *filter = f;
 }
 
 /* The jackknife: how far the estimate moves as each group is left out. Unlike residuals after the fit, it is not fooled

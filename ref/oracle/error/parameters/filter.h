@@ -21,15 +21,17 @@ struct m3_filter {
     int64_t row_count, column_count;
 };
 
-/* An element that is off by d, where a change of the parameter by 1 moves it by g. Honest errors have variance v and a
- * mean of at most b, and may follow the pattern s, all with the same share of -1 to 1. Elements without a
- * finite d, g or v > 0 are left out. */
-struct m3_filter_element {
-    double d, g, v, b, s;
-    int64_t row, column;
+/* Elements that are off by d, where a change of the parameter by 1 moves them by g. Honest errors have variance v and a
+ * mean of at most b, and may follow the pattern s, all with the same share of -1 to 1. Elements without a finite d, g or
+ * v > 0 are left out, and where g is 0 the parameter has no part. */
+enum { M3_FILTER_PIECE = 256 };
+struct m3_filter_elements {
+    double d[M3_FILTER_PIECE], g[M3_FILTER_PIECE], v[M3_FILTER_PIECE], b[M3_FILTER_PIECE], s[M3_FILTER_PIECE];
+    int64_t row[M3_FILTER_PIECE], column[M3_FILTER_PIECE];
+    int64_t n;
 };
 
-void m3_filter_add(struct m3_filter *filter, const struct m3_filter_element *element);
+void m3_filter_add(struct m3_filter *filter, const struct m3_filter_elements *elements);
 
 struct m3_fit {
     double change; /* of the parameter, as the errors suggest */

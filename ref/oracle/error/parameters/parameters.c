@@ -8,7 +8,7 @@
 #include "base/minmax.h"
 #include "oracle/error/parameters/filter.h"
 #include "oracle/error/parameters/private/derivatives.h"
-#include "oracle/error/private/functions.h"
+#include "oracle/error/private/kernels.h"
 
 /* How the derivative's unit relates to the parameter's. */
 enum unit { PLAIN, RELATIVE, CAP };
@@ -140,14 +140,6 @@ static int64_t group_of(const struct groups *g, int64_t row, int64_t width, int6
 
 /* ---- the test */
 
-/* How far the mean of honest errors may be from 0. Roundings of the arithmetic may all go to one side: constants, exp,
- * a table of angles. Roundings of stored values do not, but the squares of some do, where an operator is curved. */
-static double bias_of(const struct m3_tap_values *v, int64_t i, double variance)
-{
-    const double steps = (double)(v->n + v->f), most = steps < 4 ? steps : 4;
-    return most * v->u * v->bound[i] + variance / (fabs(v->reference[i]) + sqrt(variance)) / 8;
-}
-
 /* Clamped gates share the roundings of one sig: at most this share of y. */
 static double shared_rounding(const struct m3_setting *s, const struct m3_parameter_question *q,
                               const struct parameter *p)
@@ -188,35 +180,53 @@ static double constant_error(const struct m3_setting *s, const struct m3_paramet
     return 1.5 * rounded_constant(constant, m3_profile_store(s->profile, name)) * (attends ? 1 : constant);
 }
 
-struct derivatives {
-    const struct m3_recomputed *by;     /* the parameter */
-    const struct m3_recomputed *shape;  /* of an honest error that all elements share; */
-    double share;                       /* at most this of it */
-    double gates;                       /* shared_rounding */
+/* The elements of a tap on their way into a filter. */
+struct collecting {
+    struct m3_filter *filter;
+    const struct m3_parameter_question *q;
+    const struct groups *g;
+    struct m3_filter_rules rules;
 };
 
-static void collect(struct m3_filter *filter, const struct m3_parameter_question *q, const struct groups *g,
-                    const struct derivatives *of)
+/* The groups of elements of row r from `first` on. */
+static void number(struct m3_filter_elements *e, const struct groups *g, int64_t r, int64_t width, int64_t first,
+                   int64_t columns)
 {
-    const struct m3_tap_values *v = q->values;
-    const struct m3_value rows = { .rows = of->by->rows, .numbers = of->by->numbers };
-    for (int64_t r = 0; r < q->rows; r++) {
-        const int64_t at = m3_value_row(&rows, q->numbers[r]);
-        for (int64_t i = 0; i < q->width && at >= 0; i++) {
-            const int64_t to = r * q->width + i;
-            if (of->by->y[at * q->width + i] == 0) continue;   /* the parameter has no part in it */
-            const double walk = v->walk ? v->u * v->walk[to] : 0;
-            const double variance = walk * walk / 3 + (v->extra_variance ? v->extra_variance[to] : 0);
-            /* clang-format off */
-            const struct m3_filter_element e = {
-                .d = v->candidate[to] - v->reference[to], .g = of->by->y[at * q->width + i], .v = variance,
-                .b = bias_of(v, to, variance) + of->gates * fabs(v->reference[to]),
-                .s = of->share * of->shape->y[at * q->width + i],
-                .row = group_of(g, r, q->width, i), .column = i % g->period % filter->column_count,
-            };
-            /* clang-format on */
-            m3_filter_add(filter, &e);
-        }
+    const int is_one = g->axes == 1 && g->heads == 1;
+    int64_t in_period = first % g->period, column = in_period % columns;
+    for (int64_t i = 0; i < e->n; i++) {
+        e->row[i] = is_one ? g->of[r] : group_of(g, r, width, first + i);
+        e->column[i] = column;
+        if (++in_period == g->period) in_period = column = 0;
+        else if (++column == columns) column = 0;
+    }
+}
+
+/* A piece of row r with the derivative by the parameter, and an honest error that all elements may share. */
+static void collect(const struct collecting *c, int64_t r, int64_t first, const double *by, const double *shape,
+                    int64_t n)
+{
+    struct m3_filter_elements e = { .n = n };
+    if (!m3_error_kernels()->filter_elements(&e, c->q->values, by, shape, &c->rules, r * c->q->width + first)) return;
+    number(&e, c->g, r, c->q->width, first, c->filter->column_count);
+    m3_filter_add(c->filter, &e);
+}
+
+static void visit(void *self, int64_t number, int64_t first, const double *by, int64_t n)
+{
+    const struct collecting *c = self;
+    const int64_t r = m3_value_row(&(struct m3_value){ .rows = c->q->rows, .numbers = c->q->numbers }, number);
+    if (r >= 0) collect(c, r, first, by, by, n);
+}
+
+static void collect_all(const struct collecting *c, const struct m3_recomputed *by, const struct m3_recomputed *shape)
+{
+    const struct m3_value rows = { .rows = by->rows, .numbers = by->numbers };
+    const int64_t width = c->q->width;
+    for (int64_t r = 0; r < c->q->rows; r++) {
+        const int64_t at = m3_value_row(&rows, c->q->numbers[r]) * width;
+        for (int64_t i = 0; i < width && at >= 0; i += M3_FILTER_PIECE)
+            collect(c, r, i, by->y + at + i, shape->y + at + i, m3_min(M3_FILTER_PIECE, width - i));
     }
 }
 
@@ -241,7 +251,29 @@ static void keep(struct m3_tier_result *result, const struct m3_setting *s, cons
 
 static int is_of(const struct m3_recomputed *derivative, const struct m3_parameter_question *q)
 {
-    return derivative->missing[0] == 0 && derivative->y && derivative->width == q->width;
+    return derivative->missing[0] == 0 && derivative->width == q->width;
+}
+
+/* Is the derivative one of single elements, so that no array of it is needed? */
+static int comes_in_pieces(const struct parameter *p) { return p->op == M3_OP_ACTIVATION; }
+
+/* *found: the derivative has the tap's shape. */
+static int fill(int *found, struct collecting *c, struct m3_trace *trace, const struct parameter *p,
+                struct m3_error *error)
+{
+    const struct m3_parameter_question *q = c->q;
+    const struct m3_visit to = { visit, c };
+    struct m3_recomputed by, by_scale = { 0 };
+    const int in_pieces = comes_in_pieces(p);
+    int status = m3_trace_derivative(&by, trace, q->tap, q->layer, p->derivative, in_pieces ? &to : NULL, error);
+    if (!status && p->unit == CAP)      /* the constant is the scale */
+        status = m3_trace_derivative(&by_scale, trace, q->tap, q->layer, m3_by_scale, NULL, error);
+    const struct m3_recomputed *shape = p->unit == CAP ? &by_scale : &by;
+    *found = !status && is_of(&by, q) && is_of(shape, q);
+    if (*found && !in_pieces) collect_all(c, &by, shape);
+    m3_recomputed_free(&by);
+    m3_recomputed_free(&by_scale);
+    return status;
 }
 
 static int test(struct m3_tier_result *result, struct m3_trace *trace, const struct m3_setting *s,
@@ -251,24 +283,20 @@ static int test(struct m3_tier_result *result, struct m3_trace *trace, const str
     /* Columns catch rows that are alike. Rotated, they are not. */
     enum { MOST = 1 << 16 };        /* groups of columns: larger groups prove as much */
     const int64_t columns = p->op == M3_OP_ROPE || p->op == M3_OP_ROPE_3D ? 1 : m3_min(g->period, MOST);
+    const double steps = (double)(q->values->n + q->values->f);
     struct m3_filter filter = { .row_count = g->count * g->heads, .column_count = columns };
-    struct m3_recomputed by, by_scale = { 0 };
-    struct derivatives of = { &by, &by, constant_error(s, q, p), shared_rounding(s, q, p) };
+    struct collecting c = {
+        &filter, q, g, { (steps < 4 ? steps : 4) * q->values->u, shared_rounding(s, q, p), constant_error(s, q, p) }
+    };
+    int found;
     filter.rows = calloc((size_t)(filter.row_count + columns), sizeof *filter.rows);
     if (!filter.rows) return m3_fail_memory(error, m3_tap_table[q->tap].name, (size_t)filter.row_count);
     filter.columns = filter.rows + filter.row_count;
-    int status = m3_trace_derivative(&by, trace, q->tap, q->layer, p->derivative, error);
-    if (!status && p->unit == CAP) {    /* the constant is the scale */
-        status = m3_trace_derivative(&by_scale, trace, q->tap, q->layer, m3_by_scale, error);
-        of.shape = &by_scale;
-    }
-    if (!status && is_of(&by, q) && is_of(of.shape, q)) {
-        collect(&filter, q, g, &of);
+    int status = fill(&found, &c, trace, p, error);
+    if (found) {
         const struct m3_fit fit = m3_filter_fit(&filter);
         keep(result, s, p, &fit);
     }
-    m3_recomputed_free(&by);
-    m3_recomputed_free(&by_scale);
     free(filter.rows);
     return status == M3_WRONG ? M3_OK : status;
 }

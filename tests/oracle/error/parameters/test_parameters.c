@@ -18,7 +18,13 @@ static struct m3_fit fit_of(const struct numbers *n, int rows)
     struct m3_filter_group groups[ROWS + WIDTH] = { 0 };
     struct m3_filter f = { .rows = groups, .columns = groups + ROWS, .row_count = rows, .column_count = WIDTH };
     for (int i = 0; i < rows * WIDTH; i++) {
-        const struct m3_filter_element e = { n->d[i], n->g[i], n->v[i], n->b, 0, i / WIDTH, i % WIDTH };
+        const struct m3_filter_elements e = { .n = 1,
+                                              .d = { n->d[i] },
+                                              .g = { n->g[i] },
+                                              .v = { n->v[i] },
+                                              .b = { n->b },
+                                              .row = { i / WIDTH },
+                                              .column = { i % WIDTH } };
         m3_filter_add(&f, &e);
     }
     return m3_filter_fit(&f);

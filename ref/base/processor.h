@@ -1,0 +1,10 @@
+/* Which instruction sets this processor has, for loops that are compiled once for each. */
+#ifndef M3_BASE_PROCESSOR_H
+#define M3_BASE_PROCESSOR_H
+
+enum m3_instructions { M3_INSTRUCTIONS_PORTABLE, M3_INSTRUCTIONS_AVX2, M3_INSTRUCTIONS_AVX512 };
+
+/* The widest that this processor can run. */
+enum m3_instructions m3_instructions(void);
+
+#endif

@@ -1,0 +1,141 @@
+/* The kernels of every instruction set against the functions of one element that they stand for: the same bits. A
+ * verdict in pieces against one element by element.
+ *
+ * Seen to fail with: half of the walk in a variance; |x| - |x| tail as the bound of GELU. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/erf.h"
+#include "oracle/error/bounds.h"
+#include "oracle/error/private/activation.h"
+#include "oracle/error/private/kernels.h"
+
+extern const struct m3_error_kernels m3_error_kernels_portable;
+#ifdef __x86_64__
+extern const struct m3_error_kernels m3_error_kernels_avx2, m3_error_kernels_avx512;
+static const struct m3_error_kernels *const builds[] = { &m3_error_kernels_portable, &m3_error_kernels_avx2,
+                                                         &m3_error_kernels_avx512 };
+#else
+static const struct m3_error_kernels *const builds[] = { &m3_error_kernels_portable };
+#endif
+enum { BUILDS = sizeof builds / sizeof builds[0], N = 1003 };
+
+/* Is it the build that is chosen here, or a narrower one? */
+static int runs_here(int i)
+{
+    for (int wide = BUILDS - 1; wide >= i; wide--)
+        if (m3_error_kernels() == builds[wide]) return 1;
+    return 0;
+}
+
+static double x[N], other[N], got[N];
+
+/* Numbers of all sizes around the clamps, zeros, infinities and NaN among them. */
+static void fill(double *to, uint64_t state)
+{
+    static const double special[] = { 0, -0.0, INFINITY, -INFINITY, NAN, 7, -7, 0x1p-149, -745, 38.5 };
+    for (int i = 0; i < N; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const double draw = (double)(int64_t)(state >> 11) / 4503599627370496.0 - 1;
+        to[i] = i % 97 < 10 ? special[i % 97] : draw * (i % 3 ? 12 : 300);
+    }
+}
+
+static void same(const char *what, int build, const double *want, const double *have)
+{
+    for (int i = 0; i < N; i++)
+        ck_assert_msg(memcmp(&want[i], &have[i], sizeof *want) == 0 || (isnan(want[i]) && isnan(have[i])),
+                      "%s, %s: element %d of %g and %g: got %a, expected %a", builds[build]->name, what, i, x[i],
+                      other[i], have[i], want[i]);
+}
+
+START_TEST(bounds_are_those_of_one_element)
+{
+    const struct m3_error_kernels *k = builds[_i];
+    const struct m3_arithmetic how = m3_arithmetic_f32();
+    double want[N], walk[N];
+    if (!runs_here(_i)) return;
+    fill(x, 1);
+    fill(other, 2);
+    for (int form = 0; form < 3; form++) {
+        const struct m3_gate g = { form > 0, 1.702, 7, form > 1 ? M3_GATE_CLAMP_BOTH : M3_GATE_CLAMP_UPPER };
+        const struct m3_gate_form numbers = m3_gate_form(&g);
+        k->gate(got, x, other, N, &numbers, m3_gate_steps(&how), how.u);
+        for (int i = 0; i < N; i++) want[i] = m3_gate_bound(x[i], other[i], &g, &how);
+        same("gate", _i, want, got);
+    }
+    k->gelu(got, x, N);
+    for (int i = 0; i < N; i++) want[i] = fabs(x[i]) * (1 - m3_tail_body(x[i]));
+    same("gelu", _i, want, got);
+    k->add(got, walk, x, other, N);
+    for (int i = 0; i < N; i++) want[i] = fabs(x[i]) + fabs(other[i]);
+    same("add", _i, want, got);
+    for (int i = 0; i < N; i++) {
+        const double y = x[i] + other[i];
+        want[i] = sqrt(x[i] * x[i] + other[i] * other[i] + y * y);
+    }
+    same("walk of add", _i, want, walk);
+    k->sigmoid(got, x, N, 6, 0x1p-24, 0);
+    for (int i = 0; i < N; i++) want[i] = m3_logistic_bound(1 / (1 + m3_exp(-x[i])), 6, 0x1p-24);
+    same("sigmoid", _i, want, got);
+}
+END_TEST
+
+/* `suspect`, which no kernel takes, makes m3_verdict_of judge element by element. */
+static void check_verdict(struct m3_tap_values *tap, const double *suspect)
+{
+    const struct m3_tier_result pieces = m3_verdict_of(tap);
+    tap->suspect = suspect;
+    const struct m3_tier_result single = m3_verdict_of(tap);
+    tap->suspect = NULL;
+    ck_assert_int_eq(pieces.verdict, single.verdict);
+    ck_assert_int_eq(pieces.tiers, single.tiers);
+    ck_assert(pieces.judged == single.judged && pieces.hard == single.hard && pieces.suspect == single.suspect);
+    ck_assert(pieces.walk == single.walk && pieces.worst == single.worst && pieces.headroom == single.headroom);
+    ck_assert(pieces.z2 == single.z2 && pieces.largest_z == single.largest_z);
+    ck_assert(pieces.variance == single.variance);
+}
+
+START_TEST(verdicts_in_pieces)
+{
+    static double reference[N], candidate[N], bound[N], walk[N], suspect[N];
+    for (int wrong = 0; wrong < 4; wrong++) {
+        fill(reference, 5);
+        fill(candidate, 6);
+        for (int i = 0; i < N; i++) {
+            const double off = isfinite(candidate[i]) ? candidate[i] / 300 : 0;
+            /* Infinities in the first piece only: a piece that has one is judged element by element. */
+            if (isnan(reference[i]) || (isinf(reference[i]) && i >= M3_PIECE)) reference[i] = i;
+            bound[i] = isfinite(reference[i]) ? fabs(reference[i]) : 0;
+            walk[i] = 2 * bound[i];
+            candidate[i] = reference[i] + (isfinite(reference[i]) ? off * bound[i] * 0x1p-24 : 0);
+            suspect[i] = 4 * bound[i];
+        }
+        if (wrong & 1) candidate[700] += 1;
+        if (wrong & 2) candidate[N - 1] = NAN;
+        struct m3_tap_values tap = { .reference = reference,
+                                     .candidate = candidate,
+                                     .bound = bound,
+                                     .walk = walk,
+                                     .count = N,
+                                     .f = 4,
+                                     .u = 0x1p-24,
+                                     .stored = M3_F32 };
+        check_verdict(&tap, suspect);
+        ck_assert_int_eq(m3_verdict_of(&tap).hard, (wrong & 1) + (wrong >> 1));
+    }
+}
+END_TEST
+
+Suite *m3_suite(void);
+Suite *m3_suite(void)
+{
+    Suite *suite = suite_create("error_kernels");
+    TCase *test = tcase_create("error_kernels");
+    tcase_add_loop_test(test, bounds_are_those_of_one_element, 0, BUILDS);
+    tcase_add_test(test, verdicts_in_pieces);
+    suite_add_tcase(suite, test);
+    return suite;
+}
