@@ -224,16 +224,29 @@ static void expand_bf16(real *out, const bf16 *codes, int64_t n)
     }
 }
 
-/* An E4M3 code moved into the exponent and mantissa of a float is its value times 2^-120, subnormal codes included. */
+/* The value of a code of few bits below its sign: `moved` is the code with its mantissa where that of a float is,
+ * `bias` the difference of the exponents. A subnormal code gets the exponent of the smallest normal one, and loses the
+ * leading 1 that it thereby gets: subnormal floats, into which a shift alone would turn it, are slow on some machines. */
+static inline float small_float(uint32_t moved, uint32_t bias)
+{
+    uint32_t subnormal = moved < 1u << 23, bits = moved + ((bias + subnormal) << 23), leading = (bias + 1) << 23;
+    leading = subnormal ? leading : 0;
+    float value, one;
+    memcpy(&value, &bits, sizeof value);
+    memcpy(&one, &leading, sizeof one);
+    return value - one;
+}
+
 static void expand_e4m3(real *out, const unsigned char *codes, real scale, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        uint32_t code = codes[i], bits = (code & 0x80) << 24 | (code & 0x7f) << 20;
-        bits = (code & 0x7f) == 0x7f ? 0x7fc00000 : bits;
-        float value;
+        uint32_t code = codes[i], bits;
+        float value = small_float((code & 0x7f) << 20, 120);
+        memcpy(&bits, &value, sizeof bits);
+        bits = (code & 0x7f) == 0x7f ? 0x7fc00000 : bits | (code & 0x80) << 24;
         memcpy(&value, &bits, sizeof value);
-        out[i] = (real)(value * 0x1p120f) * scale;
+        out[i] = (real)value * scale;
     }
 }
 
@@ -255,17 +268,19 @@ static real scale_of(const struct m3_weight *w, int64_t row, int64_t block)
     return value;
 }
 
-/* Codes of 4 bits: `unpacked` has one in each byte. An E2M1 code moved like an E4M3 code is its value times 2^-126. */
+/* Codes of 4 bits: `unpacked` has one in each byte. */
 static void expand_codes(real *out, const unsigned char *unpacked, enum m3_dtype dtype, double zero, double scale,
                          int64_t n)
 {
     if (dtype == M3_F4_E2M1) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
-            uint32_t code = unpacked[i], bits = (code & 8) << 28 | (code & 7) << 22;
-            float value;
+            uint32_t code = unpacked[i], bits;
+            float value = small_float((code & 7) << 22, 126);
+            memcpy(&bits, &value, sizeof bits);
+            bits |= (code & 8) << 28;
             memcpy(&value, &bits, sizeof value);
-            out[i] = (real)((double)(value * 0x1p126f) * scale);
+            out[i] = (real)((double)value * scale);
         }
     } else {
 #pragma omp simd
