@@ -332,25 +332,24 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     }
 }
 
-static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale)
+static void largest(real *max, const real *z, int64_t keys, int64_t lanes)
 {
-    memcpy(max, z, (size_t)lanes * sizeof *max);
     for (int64_t j = 0; j < keys; j++) {
-        const real *z_j = z + j * ldz;
+        const real *z_j = z + j * lanes;
 #pragma omp simd
         for (int64_t l = 0; l < lanes; l++) max[l] = z_j[l] > max[l] ? z_j[l] : max[l];
     }
-    /* The largest product is that of the largest z: rounding keeps the order. */
-    for (int64_t l = 0; l < lanes; l++) {
-        max[l] = max[l] * scale;
-        sum[l] = 0;
-    }
+}
+
+static void weigh(real *w, double *sum, const real *z, const real *max, int64_t keys, int64_t lanes, real scale)
+{
     for (int64_t j = 0; j < keys; j++) {
-        real *z_j = z + j * ldz;
+        const real *z_j = z + j * lanes;
+        real *w_j = w + j * lanes;
 #pragma omp simd
         for (int64_t l = 0; l < lanes; l++) {
-            z_j[l] = m3_weight_of(z_j[l] * scale - max[l]);
-            sum[l] = sum[l] + (double)z_j[l];
+            w_j[l] = m3_weight_of(z_j[l] * scale - max[l]);
+            sum[l] = sum[l] + (double)w_j[l];
         }
     }
 }
@@ -410,7 +409,8 @@ const struct m3_kernels M3_KERNELS = {
     .dots = dots,
     .dots_bf16 = dots_bf16,
     .expand = expand,
-    .softmax = softmax,
+    .largest = largest,
+    .weigh = weigh,
     .swiglu_oai = swiglu_oai,
     .swiglu = swiglu,
     .gelu = gelu,

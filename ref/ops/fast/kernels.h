@@ -26,10 +26,12 @@ struct m3_kernels {
     /* out[n] := columns [col, col + n) of a row of w, with the values of m3_expand_f32 or _f64. */
     void (*expand)(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
 
-    /* In place, for each lane l of z [keys, lanes], rows ldz apart: max[l] := the largest scale z; z := exp(scale z -
-     * max), rounded once; sum[l] := sum of the rounded z in double, keys ascending. keys >= 1, scale > 0. NaN reaches
-     * the sum. */
-    void (*softmax)(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale);
+    /* For each lane l of z [keys, lanes]: max[l] := the larger of max[l] and every z that is a number. */
+    void (*largest)(real *max, const real *z, int64_t keys, int64_t lanes);
+
+    /* For each lane: w := exp(scale z - max), rounded once; sum[l] += the w in double, keys ascending. w and z [keys,
+     * lanes]. NaN reaches the sum. */
+    void (*weigh)(real *w, double *sum, const real *z, const real *max, int64_t keys, int64_t lanes, real scale);
 
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */
     void (*swiglu_oai)(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower);
