@@ -12,11 +12,11 @@
  * that are close together in memory allow tiles of twice as many rows: further apart they evict each other from the
  * nearest cache. */
 #if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 8, CLOSE_ROWS = 16, VECS = 1, DOT_ROWS = 4 };
+enum { VECTOR_BYTES = 64, ROWS = 8, CLOSE_ROWS = 16, VECS = 1, DOT_ROWS = 4, UNROLL = 4 };
 #elif defined(__AVX2__)
-enum { VECTOR_BYTES = 32, ROWS = 6, CLOSE_ROWS = 6, VECS = 2, DOT_ROWS = 2 };
+enum { VECTOR_BYTES = 32, ROWS = 6, CLOSE_ROWS = 6, VECS = 2, DOT_ROWS = 2, UNROLL = 1 };
 #else
-enum { VECTOR_BYTES = 16, ROWS = 4, CLOSE_ROWS = 4, VECS = 2, DOT_ROWS = 2 };
+enum { VECTOR_BYTES = 16, ROWS = 4, CLOSE_ROWS = 4, VECS = 2, DOT_ROWS = 2, UNROLL = 1 };
 #endif
 enum { CLOSE_BYTES = 512 };
 enum { LANES = VECTOR_BYTES / (int)sizeof(real) };
@@ -38,6 +38,7 @@ static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, con
 #pragma GCC unroll 2
         for (int v = 0; v < vecs; v++) s[m][v] = add ? *(const vec *)(c + m * ldc + v * LANES) : (vec){ 0 };
 
+#pragma GCC unroll UNROLL
     for (int64_t k = 0; k < K; k++) {
         const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
 #pragma GCC unroll 16
@@ -59,11 +60,12 @@ static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, co
                                                         const int vecs)
 {
     int64_t m = 0, close = a_m <= CLOSE_BYTES / (int64_t)sizeof(real);
+    for (; m + CLOSE_ROWS <= M && a_m == 1; m += CLOSE_ROWS)
+        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, CLOSE_ROWS, vecs);
     for (; m + CLOSE_ROWS <= M && close; m += CLOSE_ROWS)
         tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, CLOSE_ROWS, vecs);
     for (; m + ROWS <= M; m += ROWS) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs);
-    for (; m + ROWS / 2 <= M; m += ROWS / 2)
-        tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS / 2, vecs);
+    for (; m + 4 <= M; m += 4) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 4, vecs);
     for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs);
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
 }
@@ -332,26 +334,74 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     }
 }
 
+/* Lanes and keys of a softmax at a time: constant, so that loops over them vectorise without a rest. */
+enum { SOFTMAX_LANES = 16, SOFTMAX_KEYS = 16 };
+
+/* The largest of every fourth key first: a comparison waits for the one before it. */
+static inline __attribute__((always_inline)) void largest_lanes(real *max, const real *z, int64_t keys, int64_t lanes,
+                                                                const int n)
+{
+    enum { APART = 4 };
+    real most[APART][SOFTMAX_LANES];
+    int64_t j = 0;
+    for (int i = 0; i < APART; i++) memcpy(most[i], max, (size_t)n * sizeof *max);
+    for (; j + APART <= keys; j += APART)
+        for (int i = 0; i < APART; i++)
+#pragma omp simd
+            for (int l = 0; l < n; l++)
+                most[i][l] = z[(j + i) * lanes + l] > most[i][l] ? z[(j + i) * lanes + l] : most[i][l];
+    for (int i = 0; i < APART; i++)
+        for (int l = 0; l < n; l++) max[l] = most[i][l] > max[l] ? most[i][l] : max[l];
+    for (; j < keys; j++)
+        for (int l = 0; l < n; l++) max[l] = z[j * lanes + l] > max[l] ? z[j * lanes + l] : max[l];
+}
+
 static void largest(real *max, const real *z, int64_t keys, int64_t lanes)
 {
-    for (int64_t j = 0; j < keys; j++) {
-        const real *z_j = z + j * lanes;
+    int64_t l = 0;
+    for (; l + SOFTMAX_LANES <= lanes; l += SOFTMAX_LANES) largest_lanes(max + l, z + l, keys, lanes, SOFTMAX_LANES);
+    for (; l < lanes; l++) largest_lanes(max + l, z + l, keys, lanes, 1);
+}
+
+/* `rows` keys of `n` lanes each. */
+static inline __attribute__((always_inline)) void weigh_keys(real *w, double *sum, const real *z, const real *max,
+                                                             int64_t lanes, real scale, const int rows, const int n)
+{
+    double r[SOFTMAX_KEYS * SOFTMAX_LANES], r_err[SOFTMAX_KEYS * SOFTMAX_LANES], shifted[SOFTMAX_KEYS * SOFTMAX_LANES];
+    for (int j = 0; j < rows; j++)
 #pragma omp simd
-        for (int64_t l = 0; l < lanes; l++) max[l] = z_j[l] > max[l] ? z_j[l] : max[l];
-    }
+        for (int l = 0; l < n; l++) {
+            struct m3_exp_argument x = m3_weight_reduce(z[j * lanes + l] * scale - max[l]);
+            r[j * n + l] = x.r;
+            if (sizeof(real) == sizeof(double)) r_err[j * n + l] = x.r_err;
+            shifted[j * n + l] = x.shifted;
+        }
+    for (int j = 0; j < rows; j++)
+#pragma omp simd
+        for (int l = 0; l < n; l++) {
+            double err = sizeof(real) == sizeof(double) ? r_err[j * n + l] : 0;
+            w[j * lanes + l] = m3_weight_from((struct m3_exp_argument){ r[j * n + l], err, shifted[j * n + l] });
+        }
+    for (int j = 0; j < rows; j++)
+#pragma omp simd
+        for (int l = 0; l < n; l++) sum[l] = sum[l] + (double)w[j * lanes + l];
+}
+
+static inline __attribute__((always_inline)) void weigh_lanes(real *w, double *sum, const real *z, const real *max,
+                                                              int64_t keys, int64_t lanes, real scale, const int n)
+{
+    int64_t j = 0;
+    for (; j + SOFTMAX_KEYS <= keys; j += SOFTMAX_KEYS)
+        weigh_keys(w + j * lanes, sum, z + j * lanes, max, lanes, scale, SOFTMAX_KEYS, n);
+    for (; j < keys; j++) weigh_keys(w + j * lanes, sum, z + j * lanes, max, lanes, scale, 1, n);
 }
 
 static void weigh(real *w, double *sum, const real *z, const real *max, int64_t keys, int64_t lanes, real scale)
 {
-    for (int64_t j = 0; j < keys; j++) {
-        const real *z_j = z + j * lanes;
-        real *w_j = w + j * lanes;
-#pragma omp simd
-        for (int64_t l = 0; l < lanes; l++) {
-            w_j[l] = m3_weight_of(z_j[l] * scale - max[l]);
-            sum[l] = sum[l] + (double)w_j[l];
-        }
-    }
+    int64_t l = 0;
+    for (; l + SOFTMAX_LANES <= lanes; l += SOFTMAX_LANES)
+        weigh_lanes(w + l, sum + l, z + l, max + l, keys, lanes, scale, SOFTMAX_LANES);
+    for (; l < lanes; l++) weigh_lanes(w + l, sum + l, z + l, max + l, keys, lanes, scale, 1);
 }
 
 static void swiglu_oai(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower)
