@@ -29,46 +29,79 @@ static void transpose_queries(real *q_t, const real *q, const struct m3_attend *
     }
 }
 
+/* The operands of one call. */
+struct call {
+    real *o, *lse;
+    const real *q, *k, *v;
+    const struct m3_attend *d;
+};
+
 /* Rows t .. t+rows-1 of group g as a strip that sees all keys. */
-static void set_strip(struct m3_strip *strip, real *o, real *lse, const real *q, const struct m3_attend *d, int64_t t,
-                      int64_t rows, int64_t g)
+static void set_strip(struct m3_strip *strip, const struct call *c, int64_t t, int64_t rows, int64_t g)
 {
+    const struct m3_attend *d = c->d;
     int64_t heads = d->Q / d->G, at = t * d->Q + g * heads;
     strip->p = d->p0 + t;
     strip->rows = rows;
     strip->heads = heads;
+    strip->k = c->k + g * d->D;
+    strip->v = c->v + g * d->D;
     strip->list = NULL;
-    strip->o = o + at * d->D;
+    strip->o = c->o + at * d->D;
     strip->o_row = d->Q * d->D;
     strip->o_head = d->D;
-    strip->lse = lse + at;
+    strip->lse = c->lse + at;
     strip->lse_row = d->Q;
-    transpose_queries(strip->q_t, q, d, t, rows, g);
+    transpose_queries(strip->q_t, c->q, d, t, rows, g);
+}
+
+/* All strips of a call, in the order in which tiles take them. Strips of one group share its keys; where there are few
+ * rows, the groups of a row, whose keys lie side by side in memory. */
+struct order {
+    int64_t blocks, groups;     /* strips are blocks of rows, of each group */
+    int64_t strips, tiles;      /* strips of a tile */
+    int groups_first;
+};
+
+static struct order order_of(int64_t blocks, int64_t groups, int64_t most, int team)
+{
+    struct order order = { .blocks = blocks, .groups = groups, .strips = most };
+    order.groups_first = blocks * groups <= most * team;
+    if (order.groups_first) order.strips = (blocks * groups + team - 1) / team;
+    order.tiles = (blocks * groups + order.strips - 1) / order.strips;
+    return order;
+}
+
+/* The i-th strip. The last blocks of rows come first: they have the longest ones, and short tiles fill the gap at the
+ * end. */
+static void place_of(int64_t *block, int64_t *g, const struct order *order, int64_t i)
+{
+    *block = order->blocks - 1 - (order->groups_first ? i / order->groups : i % order->blocks);
+    *g = order->groups_first ? i % order->groups : i / order->blocks;
 }
 
 int m3_fast_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                         const struct m3_attend *d)
 {
+    const struct call call = { o, lse, q, k, v, d };
     int64_t heads = d->Q / d->G, keys = d->p0 + d->T;
     int64_t rows = m3_min(d->T, (LANES + heads - 1) / heads), lanes = rows * heads;
-    int64_t all = (d->T + rows - 1) / rows, strips = m3_min(all, strips_of(lanes, keys));
-    int64_t tiles = (all + strips - 1) / strips, bytes = m3_tile_bytes(strips, lanes, keys, d->D);
     int team = m3_team(ctx, d->T * d->Q * d->D * keys);
+    const struct order order = order_of((d->T + rows - 1) / rows, d->G, strips_of(lanes, keys), team);
+    int64_t bytes = m3_tile_bytes(order.strips, lanes, keys, d->D), all = order.blocks * order.groups;
     size_t mark = m3_scratch_mark(ctx);
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
     if (!scratch) return M3_INTERNAL;
 
-    /* The longest tiles first: the last rows have the longest ones, and a short tile fills the gap at the end. */
 #pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i = 0; i < tiles * d->G; i++) {
-        int64_t g = i % d->G, first = (tiles - 1 - i / d->G) * strips;
-        struct m3_tile tile = { .k = k + g * d->D, .v = v + g * d->D, .stride = d->G * d->D, .block = KEYS };
-        tile.seen = d->seen;
-        tile.strips = m3_min(strips, all - first);
-        m3_tile_place(&tile, scratch + omp_get_thread_num() * bytes, strips, lanes, keys, d->D);
+    for (int64_t i = 0; i < order.tiles; i++) {
+        struct m3_tile tile = { .stride = d->G * d->D, .block = KEYS, .seen = d->seen };
+        tile.strips = m3_min(order.strips, all - i * order.strips);
+        m3_tile_place(&tile, scratch + omp_get_thread_num() * bytes, order.strips, lanes, keys, d->D);
         for (int64_t s = 0; s < tile.strips; s++) {
-            int64_t t = (first + s) * rows;
-            set_strip(&tile.strip[s], o, lse, q, d, t, m3_min(rows, d->T - t), g);
+            int64_t block, g;
+            place_of(&block, &g, &order, i * order.strips + s);
+            set_strip(&tile.strip[s], &call, block * rows, m3_min(rows, d->T - block * rows), g);
         }
         m3_tile_attend(&tile);
     }
@@ -131,8 +164,12 @@ int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const re
         for (int64_t i = 0; i < tiles * A; i++) {
             int64_t h = i / tiles, row = i % tiles * rows, at = (first + row) * stride + h * U;
             int64_t head = (h * P + first) * U;
-            struct m3_tile tile = { .k = heads_k + head, .v = heads_v + head, .stride = U, .block = KEYS };
+            struct m3_tile tile = { .stride = U, .block = KEYS };
             m3_tile_place(&tile, scratch + omp_get_thread_num() * bytes, strips, LANES, longest, U);
+            for (int64_t n = 0; n < strips; n++) {
+                tile.strip[n].k = heads_k + head;
+                tile.strip[n].v = heads_v + head;
+            }
             segment_tile(&tile, o + at, q + at, stride, m3_min(rows, keys - row), keys);
         }
     }
@@ -168,29 +205,32 @@ static void set_list(struct m3_strip *strip, int32_t *merged, const int32_t *blo
 int m3_fast_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                           const int32_t *blocks, const struct m3_attend *d)
 {
-    int64_t G = d->G, N = d->N, all = d->p0 + d->T, block = m3_min(d->block, all), seen = (all + block - 1) / block;
-    int64_t width = m3_min(seen, d->selection == M3_SELECT_UNION ? G * N : N), keys = m3_min(width * block, all);
-    int64_t lanes = d->Q / G, strips = m3_min(d->T, strips_of(lanes, keys)), tiles = (d->T + strips - 1) / strips;
-    int64_t bytes = m3_tile_bytes(strips, lanes, keys, d->D);
+    const struct call call = { o, lse, q, k, v, d };
+    int64_t N = d->N, seen = d->p0 + d->T, block = m3_min(d->block, seen), lanes = d->Q / d->G;
+    int64_t width = m3_min((seen + block - 1) / block, d->selection == M3_SELECT_UNION ? d->G * N : N);
+    int64_t keys = m3_min(width * block, seen);
     int team = m3_team(ctx, d->T * d->Q * d->D * keys);
+    const struct order order = order_of(d->T, d->G, strips_of(lanes, keys), team);
+    int64_t bytes = m3_tile_bytes(order.strips, lanes, keys, d->D), all = d->T * d->G;
     int status = m3_check_blocks(ctx, blocks, d);
     if (status) return status;
 
     size_t mark = m3_scratch_mark(ctx);
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
-    int32_t *merged = m3_scratch_take(ctx, team * strips * width, sizeof *merged);
-    int64_t work = scratch && merged ? tiles * G : 0;
+    int32_t *merged = m3_scratch_take(ctx, team * order.strips * width, sizeof *merged);
+    int64_t work = scratch && merged ? order.tiles : 0;
 
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t i = 0; i < work; i++) {
-        int64_t g = i % G, first = i / G * strips, me = omp_get_thread_num();
-        struct m3_tile tile = { .k = k + g * d->D, .v = v + g * d->D, .stride = G * d->D, .block = d->block };
-        tile.seen = d->seen;
-        tile.strips = m3_min(strips, d->T - first);
-        m3_tile_place(&tile, scratch + me * bytes, strips, lanes, keys, d->D);
+        int64_t me = omp_get_thread_num();
+        struct m3_tile tile = { .stride = d->G * d->D, .block = d->block, .seen = d->seen };
+        tile.strips = m3_min(order.strips, all - i * order.strips);
+        m3_tile_place(&tile, scratch + me * bytes, order.strips, lanes, keys, d->D);
         for (int64_t s = 0; s < tile.strips; s++) {
-            set_strip(&tile.strip[s], o, lse, q, d, first + s, 1, g);
-            set_list(&tile.strip[s], merged + (me * strips + s) * width, blocks, d, first + s, g);
+            int64_t t, g;
+            place_of(&t, &g, &order, i * order.strips + s);
+            set_strip(&tile.strip[s], &call, t, 1, g);
+            set_list(&tile.strip[s], merged + (me * order.strips + s) * width, blocks, d, t, g);
         }
         m3_tile_attend(&tile);
     }

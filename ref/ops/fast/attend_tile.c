@@ -4,10 +4,14 @@
 
 #include "base/minmax.h"
 #include "ops/fast/kernels.h"
+#include "ops/fast/prefetch.h"
 #include "ops/fast/seen.h"
 #include "ops/math.h"
 
-enum { PIECE = 128 };           /* keys at a time */
+enum {
+    PIECE = 128,                /* keys at a time; those of the next piece are prefetched meanwhile, */
+    STEP = 16,                  /* between products over so many keys or channels */
+};
 
 static int64_t up_to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -34,6 +38,11 @@ void m3_tile_place(struct m3_tile *tile, char *memory, int64_t strips, int64_t l
     tile->weights = (real *)(void *)memory;
 }
 
+/* Keys of a block that are handled together: j .. j+n-1. */
+struct piece {
+    int64_t block, j, n;
+};
+
 /* The first block after block b that a strip of the tile sees; -1 if there is none. */
 static int64_t next_block(struct m3_tile *tile, int64_t b)
 {
@@ -47,22 +56,47 @@ static int64_t next_block(struct m3_tile *tile, int64_t b)
     return next < INT64_MAX ? next : -1;
 }
 
-/* How many of the keys j .. j+n-1, which belong to block b, the last row of a strip sees. */
-static int64_t visible_to(const struct m3_strip *strip, int64_t b, int64_t j, int64_t n)
+/* Moves on to the next keys, below `end`, that some strip may see; n = 0: there are none. Starts from { -1, 0, 0 }. */
+static void next_piece(struct piece *piece, struct m3_tile *tile, int64_t end)
 {
-    if (strip->list && (strip->at >= strip->n || strip->list[strip->at] != b)) return 0;
-    return m3_max(0, m3_min(n, strip->p + strip->rows - j));
+    for (piece->j += piece->n;;) {
+        const int64_t block_end = m3_min((piece->block + 1) * tile->block, end);
+        piece->n = m3_seen_run(tile->seen, &piece->j, block_end, PIECE);
+        if (piece->n > 0) return;
+        piece->block = next_block(tile, piece->block);
+        if (piece->block < 0) return;
+        piece->j = piece->block * tile->block;
+    }
 }
 
-/* The logits of keys j .. j+n-1, and the largest so far. A row does not see the keys after its own place, which only
- * later rows of the strip see: exp(-inf) adds 0 to a sum. */
-static void add_logits(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n)
+/* How many keys of a piece the last row of a strip sees. The pieces ascend. */
+static int64_t visible_to(struct m3_strip *strip, const struct piece *piece)
+{
+    while (strip->list && strip->here < strip->n && strip->list[strip->here] < piece->block) strip->here++;
+    if (strip->list && (strip->here == strip->n || strip->list[strip->here] != piece->block)) return 0;
+    return m3_max(0, m3_min(piece->n, strip->p + strip->rows - piece->j));
+}
+
+/* Asks for `rows` keys or values from row j on, if the strip is the first to read them. */
+static void ask(const struct m3_tile *tile, const struct m3_strip *strip, const real *x, int64_t j, int64_t rows)
+{
+    for (int64_t i = j; strip->is_first && i < j + rows; i++) m3_prefetch(x, i * tile->stride, tile->D);
+}
+
+/* The logits of keys j .. j+n-1, and the largest so far; the keys from `next` on follow. A row does not see the keys
+ * after its own place, which only later rows of the strip see: exp(-inf) adds 0 to a sum. */
+static void add_logits(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
 {
     const struct m3_kernels *kernels = m3_kernels();
-    const int64_t heads = strip->heads, lanes = strip->rows * heads;
+    const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride;
+    const real *k = strip->k + j * stride;
     real *z = strip->z + strip->keys * lanes;
 
-    kernels->gemm(z, lanes, tile->k + j * tile->stride, tile->stride, 1, strip->q_t, lanes, n, lanes, tile->D, 0);
+    for (int64_t i = 0; i < n; i += STEP) {
+        const int64_t rows = m3_min(STEP, n - i);
+        ask(tile, strip, strip->k, next + i, rows);
+        kernels->gemm(z + i * lanes, lanes, k + i * stride, stride, 1, strip->q_t, lanes, rows, lanes, tile->D, 0);
+    }
     for (int64_t r = 0; r < strip->rows - 1; r++)
         for (int64_t i = m3_max(0, strip->p + r + 1 - j); i < n; i++)
             for (int64_t h = 0; h < heads; h++) z[i * lanes + r * heads + h] = -(real)INFINITY;
@@ -72,38 +106,45 @@ static void add_logits(const struct m3_tile *tile, struct m3_strip *strip, int64
 }
 
 /* Weighs the values of keys j .. j+n-1, whose logits come next. */
-static void add_values(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n)
+static void add_values(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
 {
     const struct m3_kernels *kernels = m3_kernels();
-    const int64_t heads = strip->heads, lanes = strip->rows * heads;
-    const real scale = (real)(1 / sqrt((double)tile->D)), *v = tile->v + j * tile->stride;
+    const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride, ldo = strip->o_head;
+    const real scale = (real)(1 / sqrt((double)tile->D)), *v = strip->v + j * stride, *w = tile->weights;
 
     kernels->weigh(tile->weights, strip->sum, strip->z + strip->keys * lanes, strip->max, n, lanes, scale);
-    for (int64_t r = 0; r < strip->rows; r++) {
-        const int64_t visible = m3_min(n, strip->p + r + 1 - j);
-        if (visible > 0)
-            kernels->gemm(strip->o + r * strip->o_row, strip->o_head, tile->weights + r * heads, 1, lanes, v,
-                          tile->stride, heads, tile->D, visible, strip->keys > 0);
+    for (int64_t r = 0; r < strip->rows; r++, w += heads) {
+        const int64_t visible = m3_min(n, strip->p + r + 1 - j), add = strip->keys > 0;
+        real *o = strip->o + r * strip->o_row;
+        if (visible <= 0) continue;
+        for (int64_t i = 0, share = (n * STEP + tile->D - 1) / tile->D; i < tile->D; i += STEP) {
+            if (r == 0) ask(tile, strip, strip->v, next + i / STEP * share, share);
+            kernels->gemm(o + i, ldo, w, 1, lanes, v + i, stride, heads, m3_min(STEP, tile->D - i), visible, add);
+        }
     }
     strip->keys += n;
 }
 
+typedef void step(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next);
+
 /* Calls `add` for the keys that the strips see, ascending, a piece at a time. */
-static void for_keys(struct m3_tile *tile, void (*add)(const struct m3_tile *, struct m3_strip *, int64_t, int64_t))
+static void for_keys(struct m3_tile *tile, step *add)
 {
     int64_t end = 0;
     for (int64_t s = 0; s < tile->strips; s++) {
         struct m3_strip *strip = &tile->strip[s];
-        strip->at = strip->keys = 0;
+        strip->at = strip->here = strip->keys = 0;
+        strip->is_first = s == 0 || strip->k != strip[-1].k;
         end = m3_max(end, strip->p + strip->rows);
     }
-    for (int64_t b = -1; (b = next_block(tile, b)) >= 0;) {
-        const int64_t block_end = m3_min((b + 1) * tile->block, end);
-        for (int64_t j = b * tile->block, n; (n = m3_seen_run(tile->seen, &j, block_end, PIECE)) > 0; j += n)
-            for (int64_t s = 0; s < tile->strips; s++) {
-                const int64_t visible = visible_to(&tile->strip[s], b, j, n);
-                if (visible > 0) add(tile, &tile->strip[s], j, visible);
-            }
+    struct piece piece = { -1, 0, 0 }, next;
+    for (next_piece(&piece, tile, end); piece.n > 0; piece = next) {
+        next = piece;
+        next_piece(&next, tile, end);
+        for (int64_t s = 0; s < tile->strips; s++) {
+            const int64_t visible = visible_to(&tile->strip[s], &piece);
+            if (visible > 0) add(tile, &tile->strip[s], piece.j, visible, next.n > 0 ? next.j : piece.j);
+        }
     }
 }
 

@@ -11,10 +11,11 @@
 
 enum { M3_STRIPS = 8 };         /* at most, in a tile */
 
-/* Some rows of one group. The rows' heads lie side by side as lanes: lane r * heads + h. Row r sees the keys up to
+/* Some rows of a group. The rows' heads lie side by side as lanes: lane r * heads + h. Row r sees the keys up to
  * place p + r. */
 struct m3_strip {
     int64_t p, rows, heads;
+    const real *k, *v;          /* of its group: rows [D], as far apart as the tile says */
     const int32_t *list;        /* [n] blocks of keys that the strip sees, ascending; NULL: all */
     int64_t n;
     real *o, *lse;              /* of the first row and head; lse may be NULL */
@@ -22,7 +23,8 @@ struct m3_strip {
     int64_t lse_row;            /* and of the next row in lse */
 
     /* The tile sets these. */
-    int64_t at;                 /* the next entry of the list */
+    int is_first;               /* of the strips that read its keys: they are not in a cache yet */
+    int64_t at, here;           /* entries of the list: the next one, that of the current piece */
     int64_t first, keys;        /* the first key that it saw, and how many it has seen */
     real *q_t;                  /* [D, lanes], the queries transposed: the caller fills them in */
     real *z;                    /* [keys, lanes], the logits */
@@ -31,8 +33,8 @@ struct m3_strip {
 };
 
 struct m3_tile {
-    const real *k, *v;          /* rows [D], `stride` apart */
-    int64_t stride, D, block;   /* keys in a block */
+    int64_t stride, D;          /* rows of keys are `stride` apart */
+    int64_t block;              /* keys in a block */
     const unsigned char *seen;  /* as in struct m3_attend */
     int64_t strips;
     struct m3_strip strip[M3_STRIPS];

@@ -7,6 +7,7 @@
 
 #include "base/minmax.h"
 #include "ops/brief.h"
+#include "ops/fast/prefetch.h"
 
 /* With one vector per row, AVX-512 multiplies by a number in memory at no cost; two would need it in a register. Rows
  * that are close together in memory allow tiles of twice as many rows: further apart they evict each other from the
@@ -59,7 +60,8 @@ static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, co
                                                         const real *b, int64_t ldb, int64_t M, int64_t K, int add,
                                                         const int vecs)
 {
-    int64_t m = 0, close = a_m <= CLOSE_BYTES / (int64_t)sizeof(real);
+    const int close = a_m <= CLOSE_BYTES / (int64_t)sizeof(real);
+    int64_t m = 0;
     for (; m + CLOSE_ROWS <= M && a_m == 1; m += CLOSE_ROWS)
         tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, CLOSE_ROWS, vecs);
     for (; m + CLOSE_ROWS <= M && close; m += CLOSE_ROWS)
@@ -90,20 +92,12 @@ static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc
     for (int m = 0; m < rows; m++) *(quad *)(c + m * ldc) = s[m];
 }
 
-/* Prefetches numbers that are needed soon, by address: a tile reads its rows side by side, an access pattern that no
- * hardware prefetcher recognises. A prefetch may point anywhere, also past the end. */
-static void ask_rows(uintptr_t first, int64_t count)
-{
-    for (uintptr_t at = first; at < first + (uintptr_t)count * sizeof(real); at += 64)
-        __builtin_prefetch((const void *)at);
-}
-
 static void quads(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
                   int64_t K, int add)
 {
     int64_t m = 0;
     for (; m + ROWS <= M; m += ROWS) {
-        ask_rows((uintptr_t)a + (uintptr_t)((m + 2 * ROWS) * a_m) * sizeof *a, ROWS * a_m);
+        m3_prefetch(a, (m + 2 * ROWS) * a_m, ROWS * a_m);
         quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS);
     }
     for (; m < M; m++) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1);
