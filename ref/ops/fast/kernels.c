@@ -1,60 +1,27 @@
 /* This file is compiled several times: M3_KERNELS names the table, M3_KERNELS_NAME the instruction set, and the
- * compiler's target sets the vector width. Vectors run across outputs, so the width does not change bits; in dots they
- * run along k. */
+ * compiler's target sets the vector width. Vectors run across outputs, so the width does not change bits. */
 #include "ops/fast/kernels.h"
 
 #include <string.h>
 
 #include "base/minmax.h"
 #include "ops/brief.h"
+#include "ops/fast/codes.h"
 #include "ops/fast/prefetch.h"
+#include "ops/fast/vectors.h"
 
 /* With one vector per row, AVX-512 multiplies by a number in memory at no cost; two would need it in a register. Rows
  * that are close together in memory allow tiles of twice as many rows: further apart they evict each other from the
  * nearest cache. */
 #if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 8, CLOSE_ROWS = 16, VECS = 1, DOT_ROWS = 4, UNROLL = 4 };
+enum { ROWS = 8, CLOSE_ROWS = 16, VECS = 1, UNROLL = 4 };
 #elif defined(__AVX2__)
-enum { VECTOR_BYTES = 32, ROWS = 6, CLOSE_ROWS = 6, VECS = 2, DOT_ROWS = 2, UNROLL = 1 };
+enum { ROWS = 6, CLOSE_ROWS = 6, VECS = 2, UNROLL = 1 };
 #else
-enum { VECTOR_BYTES = 16, ROWS = 4, CLOSE_ROWS = 4, VECS = 2, DOT_ROWS = 2, UNROLL = 1 };
+enum { ROWS = 4, CLOSE_ROWS = 4, VECS = 2, UNROLL = 1 };
 #endif
 enum { CLOSE_BYTES = 512 };
-enum { LANES = VECTOR_BYTES / (int)sizeof(real) };
-
-/* Aligned as its elements: loads and stores may use any such address. */
-typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-
-/* A stored BF16 number, at any address. */
-typedef uint16_t bf16 __attribute__((aligned(1), may_alias));
-
-/* A register tile: `rows` rows and `vecs` vectors of c, for all k. It is inlined with constant sizes. */
-static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
-                                                       const real *b, int64_t ldb, int64_t K, int add, const int rows,
-                                                       const int vecs)
-{
-    vec s[CLOSE_ROWS][VECS];
-#pragma GCC unroll 16
-    for (int m = 0; m < rows; m++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vecs; v++) s[m][v] = add ? *(const vec *)(c + m * ldc + v * LANES) : (vec){ 0 };
-
-#pragma GCC unroll UNROLL
-    for (int64_t k = 0; k < K; k++) {
-        const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
-#pragma GCC unroll 16
-        for (int m = 0; m < rows; m++) {
-            real a_mk = a_k0[m * a_m];
-#pragma GCC unroll 2
-            for (int v = 0; v < vecs; v++) s[m][v] = s[m][v] + a_mk * *(const vec *)(b_k + v * LANES);
-        }
-    }
-
-#pragma GCC unroll 16
-    for (int m = 0; m < rows; m++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vecs; v++) *(vec *)(c + m * ldc + v * LANES) = s[m][v];
-}
+#include "ops/fast/tile.h"
 
 static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
                                                         const real *b, int64_t ldb, int64_t M, int64_t K, int add,
@@ -135,81 +102,7 @@ static void gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, 
     if (n < N) narrow(c + n, ldc, a, a_m, a_k, b + n, ldb, M, N - n, K, add);
 }
 
-typedef uint16_t bf16_vec __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
-typedef uint32_t bits_vec __attribute__((vector_size(LANES * 4)));
-typedef float float_vec __attribute__((vector_size(LANES * 4)));
-
-/* A vector of weights: numbers as they are, or BF16 codes. */
-static inline __attribute__((always_inline)) vec load(const void *w, int64_t i, const int is_bf16)
-{
-    if (!is_bf16) return *(const vec *)((const real *)w + i);
-    bits_vec bits = __builtin_convertvector(*(const bf16_vec *)((const bf16 *)w + i), bits_vec) << 16;
-    return __builtin_convertvector((float_vec)bits, vec);
-}
-
-static inline __attribute__((always_inline)) real load_one(const void *w, int64_t i, const int is_bf16)
-{
-    if (!is_bf16) return ((const real *)w)[i];
-    uint32_t bits = (uint32_t)((const bf16 *)w)[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum does not depend on
- * the size of the tile. */
-static inline __attribute__((always_inline)) void dot_tile(real *y, int64_t ldy, const real *x, const void *w,
-                                                           int64_t r0, int64_t K, const int ts, const int rows,
-                                                           const int is_bf16)
-{
-    vec s[4][4] = { 0 };
-    int64_t k = 0;
-    for (; k + LANES <= K; k += LANES) {
-        vec w_k[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) w_k[r] = load(w, (r0 + r) * K + k, is_bf16);
-#pragma GCC unroll 4
-        for (int t = 0; t < ts; t++) {
-            vec x_k = *(const vec *)(x + t * K + k);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) s[t][r] += x_k * w_k[r];
-        }
-    }
-    for (int t = 0; t < ts; t++) {
-        for (int r = 0; r < rows; r++) {
-            real sum = 0;
-            for (int l = 0; l < LANES; l++) sum += s[t][r][l];
-            for (int64_t i = k; i < K; i++) sum += x[t * K + i] * load_one(w, (r0 + r) * K + i, is_bf16);
-            y[t * ldy + r0 + r] = sum;
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void all_dots(real *y, int64_t ldy, const real *x, const void *w,
-                                                           int64_t T, int64_t rows, int64_t K, const int is_bf16)
-{
-    for (int64_t r = 0; r < rows;) {
-        int many = rows - r >= 4;
-        int64_t t = 0;
-        for (; t + DOT_ROWS <= T && many; t += DOT_ROWS)
-            dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, DOT_ROWS, 4, is_bf16);
-        for (; t < T && many; t++) dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, 1, 4, is_bf16);
-        for (; t < T; t++) dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, 1, 1, is_bf16);
-        r += many ? 4 : 1;
-    }
-}
-
-static void dots(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K)
-{
-    all_dots(y, ldy, x, w, T, rows, K, 0);
-}
-
-static void dots_bf16(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K)
-{
-    all_dots(y, ldy, x, w, T, rows, K, 1);
-}
-
-static void expand_bf16(real *out, const bf16 *codes, int64_t n)
+static void expand_bf16(real *out, const m3_bf16 *codes, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -220,48 +113,17 @@ static void expand_bf16(real *out, const bf16 *codes, int64_t n)
     }
 }
 
-/* The value of a code of few bits below its sign: `moved` is the code with its mantissa where that of a float is,
- * `bias` the difference of the exponents. A subnormal code gets the exponent of the smallest normal one, and loses the
- * leading 1 that it thereby gets: subnormal floats, into which a shift alone would turn it, are slow on some machines. */
-static inline float small_float(uint32_t moved, uint32_t bias)
-{
-    uint32_t subnormal = moved < 1u << 23, bits = moved + ((bias + subnormal) << 23), leading = (bias + 1) << 23;
-    leading = subnormal ? leading : 0;
-    float value, one;
-    memcpy(&value, &bits, sizeof value);
-    memcpy(&one, &leading, sizeof one);
-    return value - one;
-}
-
 static void expand_e4m3(real *out, const unsigned char *codes, real scale, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         uint32_t code = codes[i], bits;
-        float value = small_float((code & 0x7f) << 20, 120);
+        float value = m3_small_float((code & 0x7f) << 20, 120);
         memcpy(&bits, &value, sizeof bits);
         bits = (code & 0x7f) == 0x7f ? 0x7fc00000 : bits | (code & 0x80) << 24;
         memcpy(&value, &bits, sizeof value);
         out[i] = (real)value * scale;
     }
-}
-
-/* 2^(code - 127); 255 is NaN. The smallest value is subnormal in float. */
-static real e8m0(unsigned char code)
-{
-    uint32_t bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : (uint32_t)code << 23;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static real scale_of(const struct m3_weight *w, int64_t row, int64_t block)
-{
-    if (w->scaling == M3_SCALE_MX32)
-        return e8m0(((const unsigned char *)w->scales)[row * ((w->cols + 31) / 32) + block]);
-    float value;
-    memcpy(&value, (const char *)w->scales + 4 * (row / 128 * ((w->cols + 127) / 128) + block), sizeof value);
-    return value;
 }
 
 /* Codes of 4 bits: `unpacked` has one in each byte. */
@@ -272,7 +134,7 @@ static void expand_codes(real *out, const unsigned char *unpacked, enum m3_dtype
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
             uint32_t code = unpacked[i], bits;
-            float value = small_float((code & 7) << 22, 126);
+            float value = m3_small_float((code & 7) << 22, 126);
             memcpy(&bits, &value, sizeof bits);
             bits |= (code & 8) << 28;
             memcpy(&value, &bits, sizeof value);
@@ -310,7 +172,7 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     const char *data = (const char *)w->data + (size_t)(row * w->cols + col) * m3_dtype_bytes(w->dtype);
 
     if (w->dtype == M3_BF16) {
-        expand_bf16(out, (const bf16 *)data, n);
+        expand_bf16(out, (const m3_bf16 *)data, n);
     } else if (w->dtype == M3_F32 && sizeof(real) == sizeof(float)) {
         memcpy(out, data, (size_t)n * sizeof(float));
     } else if (w->dtype == M3_F8_E4M3 && w->scaling != M3_UNSCALED) {
@@ -318,7 +180,7 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
         for (int64_t i = 0; i < n;) {
             int64_t block = (col + i) / width, end = (block + 1) * width - col;
             if (end > n) end = n;
-            expand_e4m3(out + i, (const unsigned char *)data + i, scale_of(w, row, block), end - i);
+            expand_e4m3(out + i, (const unsigned char *)data + i, m3_block_scale(w, row, block), end - i);
             i = end;
         }
     } else if (sizeof(real) == sizeof(double)) {
@@ -446,12 +308,12 @@ static void gelu(real *y, const real *x, int64_t n)
     else gelu_double((double *)(void *)y, (const double *)(const void *)x, n);
 }
 
+extern const struct m3_fused M3_FUSED;
 extern const struct m3_kernels M3_KERNELS;
 const struct m3_kernels M3_KERNELS = {
     .name = M3_KERNELS_NAME,
     .gemm = gemm,
-    .dots = dots,
-    .dots_bf16 = dots_bf16,
+    .fused = &M3_FUSED,
     .expand = expand,
     .largest = largest,
     .weigh = weigh,

@@ -11,7 +11,7 @@ const struct m3_kernels *m3_kernels(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
         return &m3_kernels_avx512;
-    if (__builtin_cpu_supports("avx2")) return &m3_kernels_avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &m3_kernels_avx2;
     return &m3_kernels_portable;
 }
 #else

@@ -99,7 +99,7 @@ START_TEST(dots_are_products)
         int64_t T = i % 7 + 1, rows = i / 7 % 9 + 1, K = sizes[i / 63], ldy = rows + 2;
         struct guard gy;
         real *y = guard_output(&gy, (size_t)(T * ldy) * sizeof(real));
-        kernels->dots(y, ldy, x, w, T, rows, K);
+        kernels->fused->dots(y, ldy, x, w, T, rows, K);
         for (int64_t t = 0; t < T; t++)
             for (int64_t r = 0; r < rows; r++) {
                 long double sum = 0, size = 0;
@@ -139,11 +139,11 @@ START_TEST(dots_do_not_know_their_neighbours)
         int64_t K = sizes[i];
         real alone[T * ROWS], got[T * ROWS];
         for (int t = 0; t < T; t++)
-            for (int r = 0; r < ROWS; r++) kernels->dots(alone + t * ROWS + r, 1, x + t * K, w + r * K, 1, 1, K);
+            for (int r = 0; r < ROWS; r++) kernels->fused->dots(alone + t * ROWS + r, 1, x + t * K, w + r * K, 1, 1, K);
         for (int64_t n = 1; n <= T; n++) {
-            kernels->dots(got, ROWS, x, w, n, ROWS, K);
+            kernels->fused->dots(got, ROWS, x, w, n, ROWS, K);
             ck_assert(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0);
-            kernels->dots_bf16(got, ROWS, x, codes + 1, n, ROWS, K);
+            kernels->fused->dots_bf16(got, ROWS, x, codes + 1, n, ROWS, K);
             ck_assert_msg(memcmp(got, alone, (size_t)(n * ROWS) * sizeof *got) == 0, "%s: K %d, T %d, BF16",
                           kernels->name, (int)K, (int)n);
         }
