@@ -5,6 +5,7 @@
 
 #include "base/minmax.h"
 #include "ops/fast/kernels.h"
+#include "ops/fast/prefetch.h"
 #include "ops/operators.h"
 
 enum {
@@ -18,9 +19,9 @@ enum {
     TALL_TASKS = 8,         /* where panels alone are fewer pieces of work than this */
     DOT_PANEL = 24,
     FEW_CODES = 2,          /* rows of x for which codes of 8 bits are decoded again and again, in registers */
-    MOST_PRODUCT = 512,     /* rows of x up to which our own product is faster than the library, which copies w */
+    MOST_PRODUCT = 255,     /* rows of x up to which our own product is faster than the library, which copies w */
     PRODUCT_PANEL = 96,     /* weight rows of a piece of work, */
-    PRODUCT_STEP = 12,      /* expanded so many at a time */
+    PRODUCT_STEP = 16,      /* expanded so many at a time */
     PRODUCT_DEPTH = 256,    /* and columns: the expanded ones stay in the nearest cache */
     ORDERED_PANEL = 64,
     ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
@@ -103,6 +104,14 @@ static void pack_rows(real *strips, const real *x, int64_t T, int64_t K, int64_t
     }
 }
 
+/* Asks the memory for columns of the rows that are expanded after the current ones. */
+static void ask(const struct m3_weight *w, int64_t row, int64_t k0, int64_t k)
+{
+    const int64_t bytes = (int64_t)m3_dtype_bytes(w->dtype);
+    for (int64_t r = row; r < m3_min(row + PRODUCT_STEP, w->rows); r++)
+        m3_prefetch_bytes((const char *)w->data + (r * w->cols + k0) * bytes, k * bytes);
+}
+
 /* sums [n,lanes] := rows n0 .. n0+n-1 of w times the packed rows of x. `a` has room for PRODUCT_STEP expanded rows. */
 static void panel_product(real *sums, real *a, const real *packed, const struct m3_weight *w, int64_t n0, int64_t n,
                           int64_t lanes)
@@ -112,6 +121,7 @@ static void panel_product(real *sums, real *a, const real *packed, const struct 
         int64_t k = m3_min(PRODUCT_DEPTH, w->cols - k0);
         for (int64_t i = 0; i < n; i += PRODUCT_STEP) {
             int64_t rows = m3_min(PRODUCT_STEP, n - i);
+            ask(w, n0 + i + PRODUCT_STEP, k0, k);
             for (int64_t r = 0; r < rows; r++) kernels->expand(a + r * k, w, n0 + i + r, k0, k);
             kernels->fused->product(sums + i * lanes, lanes, a, packed + k0 * lanes, rows, lanes, k, k0 > 0);
         }
@@ -142,8 +152,9 @@ static int some_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3
         for (int64_t n0 = 0; n0 < outputs; n0 += PRODUCT_PANEL) {
             int64_t n = m3_min(PRODUCT_PANEL, outputs - n0);
             panel_product(sums, a, packed, w, n0, n, lanes);
-            for (int64_t t = 0; t < T; t++)
-                for (int64_t i = 0; i < n; i++) y[t * outputs + n0 + i] = sums[i * lanes + t];
+            for (int64_t t0 = 0; t0 < T; t0 += 8)
+                for (int64_t i = 0; i < n; i++)
+                    for (int64_t t = t0; t < m3_min(t0 + 8, T); t++) y[t * outputs + n0 + i] = sums[i * lanes + t];
             add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
         }
     }

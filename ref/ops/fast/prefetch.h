@@ -6,12 +6,17 @@
 
 #include "base/real.h"
 
-/* x[first] .. x[first + count - 1], a cache line at a time. They may lie anywhere, also past the end of x. */
+/* A cache line at a time. The bytes may lie anywhere, also past the end of what exists. */
+static inline void m3_prefetch_bytes(const void *first, int64_t bytes)
+{
+    for (uintptr_t at = (uintptr_t)first; at < (uintptr_t)first + (uintptr_t)bytes; at += 64)
+        __builtin_prefetch((const void *)at, 0, 2);
+}
+
+/* x[first] .. x[first + count - 1] */
 static inline void m3_prefetch(const real *x, int64_t first, int64_t count)
 {
-    const uintptr_t begin = (uintptr_t)x + (uintptr_t)first * sizeof *x;
-    for (uintptr_t at = begin; at < begin + (uintptr_t)count * sizeof *x; at += 64)
-        __builtin_prefetch((const void *)at, 0, 2);
+    m3_prefetch_bytes((const void *)((uintptr_t)x + (uintptr_t)first * sizeof *x), count * (int64_t)sizeof *x);
 }
 
 #endif
