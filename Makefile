@@ -222,7 +222,7 @@ vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
 vpath test_%.cc tests/cuda
 UNITS := $(filter-out $(OPERATORS),$(patsubst test_%.c,%,$(notdir $(filter %.c,$(TEST_SOURCES)))))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
-TESTS += $(foreach o,$(TWO_BODIES),$(BUILD)/tests/test_$(o)_plain_f32 $(BUILD)/tests/test_$(o)_plain_f64)
+TESTS += $(foreach o,$(TWO_BODIES),$(BUILD)/tests/test_$(o)_as_plain_f32 $(BUILD)/tests/test_$(o)_as_plain_f64)
 CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
 CUDA_UNITS := $(patsubst test_%.cc,%,$(notdir $(filter %.cc,$(TEST_SOURCES))))
 CUDA_DEVICES := on_cpu no_device little_memory some_memory
@@ -291,10 +291,10 @@ AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_
 $(BUILD)/tests/plain_engines.o: tests/support/plain_engines.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -c -o $@ $<
-$(TWO_BODIES:%=$(BUILD)/tests/test_%_plain_f32): $(BUILD)/tests/test_%_plain_f32: test_%.c $(BUILD)/tests/harness.o \
+$(TWO_BODIES:%=$(BUILD)/tests/test_%_as_plain_f32): $(BUILD)/tests/test_%_as_plain_f32: test_%.c $(BUILD)/tests/harness.o \
 		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f32) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
-$(TWO_BODIES:%=$(BUILD)/tests/test_%_plain_f64): $(BUILD)/tests/test_%_plain_f64: test_%.c $(BUILD)/tests/harness.o \
+$(TWO_BODIES:%=$(BUILD)/tests/test_%_as_plain_f64): $(BUILD)/tests/test_%_as_plain_f64: test_%.c $(BUILD)/tests/harness.o \
 		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
 
@@ -414,7 +414,7 @@ format-check: $(FORMAT)/ready
 ONLY ?=
 MANY_PASSES := op_mistakes named_mistakes known_bugs blame
 WITH_PROGRAM := $(patsubst test_%.c,$(BUILD)/tests/test_%,$(notdir $(shell grep -l '"program.h"' $(TEST_SOURCES))))
-UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_plain_f32 %_plain_f64 \
+UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_as_plain_f32 %_as_plain_f64 \
 		$(CUDA_UNITS:%=$(BUILD)/tests/test_%) $(MANY_PASSES:%=$(BUILD)/tests/test_%),$(TESTS))
 .PHONY: unit-tests tsan valgrind analyze coverage
 unit-tests: $(PROGRAM) $(UNIT_TESTS)

@@ -103,6 +103,12 @@ static inline double m3_exp_sum(double hi, double lo)
     return m3_exp_of(m3_exp_reduce(m3_select(hi > 710, 710, hi), lo));
 }
 
+/* The first half of m3_exp_body. */
+static inline struct m3_exp_argument m3_exp_body_reduce(double x)
+{
+    return m3_exp_reduce(m3_select(x > 710, 710, x), 0);
+}
+
 static inline double m3_exp_body(double x) { return m3_exp_sum(x, 0); }
 
 /* m3_select for floats, of which a vector holds twice as many. */

@@ -11,28 +11,23 @@
 #include "ops/fast/vectors.h"
 
 /* With one vector per row, AVX-512 multiplies by a number in memory at no cost; two would need it in a register. Rows
- * that are close together in memory allow tiles of twice as many rows: further apart they evict each other from the
- * nearest cache. */
+ * that are neighbours in memory allow tiles of more rows, because their addresses are constant. */
 #if defined(__AVX512F__)
-enum { ROWS = 8, CLOSE_ROWS = 16, VECS = 1, UNROLL = 4 };
+enum { ROWS = 8, NEXT_ROWS = 16, VECS = 1, UNROLL = 4 };
 #elif defined(__AVX2__)
-enum { ROWS = 6, CLOSE_ROWS = 6, VECS = 2, UNROLL = 1 };
+enum { ROWS = 6, NEXT_ROWS = 6, VECS = 2, UNROLL = 1 };
 #else
-enum { ROWS = 4, CLOSE_ROWS = 4, VECS = 2, UNROLL = 1 };
+enum { ROWS = 4, NEXT_ROWS = 4, VECS = 2, UNROLL = 1 };
 #endif
-enum { CLOSE_BYTES = 512 };
 #include "ops/fast/tile.h"
 
 static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
                                                         const real *b, int64_t ldb, int64_t M, int64_t K, int add,
                                                         const int vecs)
 {
-    const int close = a_m <= CLOSE_BYTES / (int64_t)sizeof(real);
     int64_t m = 0;
-    for (; m + CLOSE_ROWS <= M && a_m == 1; m += CLOSE_ROWS)
-        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, CLOSE_ROWS, vecs);
-    for (; m + CLOSE_ROWS <= M && close; m += CLOSE_ROWS)
-        tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, CLOSE_ROWS, vecs);
+    for (; m + NEXT_ROWS <= M && a_m == 1; m += NEXT_ROWS)
+        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs);
     for (; m + ROWS <= M; m += ROWS) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs);
     for (; m + 4 <= M; m += 4) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 4, vecs);
     for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs);
@@ -219,6 +214,29 @@ static void largest(real *max, const real *z, int64_t keys, int64_t lanes)
     for (; l < lanes; l++) largest_lanes(max + l, z + l, keys, lanes, 1);
 }
 
+static inline __attribute__((always_inline)) void largest_or_nan_lanes(real *max, const real *z, int64_t keys,
+                                                                       int64_t lanes, const int n)
+{
+    real most[SOFTMAX_LANES];
+    memcpy(most, z, (size_t)n * sizeof *most);
+    for (int64_t j = 1; j < keys; j++)
+#pragma omp simd
+        for (int l = 0; l < n; l++) {
+            const real z_l = z[j * lanes + l];
+            most[l] = (z_l > most[l]) | (z_l != z_l) ? z_l : most[l];
+        }
+    memcpy(max, most, (size_t)n * sizeof *max);
+}
+
+static void largest_or_nan(real *max, const real *z, int64_t keys, int64_t lanes)
+{
+    int64_t l = 0;
+    for (; l + SOFTMAX_LANES <= lanes; l += SOFTMAX_LANES)
+        largest_or_nan_lanes(max + l, z + l, keys, lanes, SOFTMAX_LANES);
+    for (; l + 4 <= lanes; l += 4) largest_or_nan_lanes(max + l, z + l, keys, lanes, 4);
+    for (; l < lanes; l++) largest_or_nan_lanes(max + l, z + l, keys, lanes, 1);
+}
+
 /* `rows` keys of `n` lanes each. */
 static inline __attribute__((always_inline)) void weigh_keys(real *w, double *sum, const real *z, const real *max,
                                                              int64_t lanes, real scale, const int rows, const int n)
@@ -260,23 +278,56 @@ static void weigh(real *w, double *sum, const real *z, const real *max, int64_t 
     for (; l < lanes; l++) weigh_lanes(w + l, sum + l, z + l, max + l, keys, lanes, scale, 1);
 }
 
-static void swiglu_oai(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower)
+/* Numbers of an activation at a time. */
+enum { SIGMOIDS = 128 };
+
+/* sig := 1 / (1 + exp(-x)), in double, rounded once; x may be sig. In two halves: brief.h says why. */
+static void sigmoids(real *sig, const real *x, int64_t n)
 {
+    double r[SIGMOIDS], r_err[SIGMOIDS], shifted[SIGMOIDS];
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
+        struct m3_exp_argument e = m3_exp_body_reduce(-(double)x[i]);
+        r[i] = e.r;
+        r_err[i] = e.r_err;
+        shifted[i] = e.shifted;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sig[i] = (real)(1 / (1 + m3_exp_of((struct m3_exp_argument){ r[i], r_err[i], shifted[i] })));
+}
+
+static void swiglu_oai(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower)
+{
+    real g[SIGMOIDS], sig[SIGMOIDS];
+    for (int64_t i0 = 0; i0 < n; i0 += SIGMOIDS) {
+        const int64_t count = m3_min(SIGMOIDS, n - i0);
         /* Written so that a NaN fails the comparison and stays. */
-        real g = gate[i] > limit ? limit : gate[i], u = up[i] > limit ? limit : up[i];
-        g = g < lower ? lower : g;
-        u = u < -limit ? -limit : u;
-        real sig = (real)(1 / (1 + m3_exp_body(-(double)(real)(alpha * g))));
-        y[i] = (u + 1) * g * sig;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            real low = gate[i0 + i] > limit ? limit : gate[i0 + i];
+            g[i] = low < lower ? lower : low;
+            sig[i] = alpha * g[i];
+        }
+        sigmoids(sig, sig, count);
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            real u = up[i0 + i] > limit ? limit : up[i0 + i];
+            u = u < -limit ? -limit : u;
+            y[i0 + i] = (u + 1) * g[i] * sig[i];
+        }
     }
 }
 
 static void swiglu(real *y, const real *gate, const real *up, int64_t n)
 {
+    real sig[SIGMOIDS];
+    for (int64_t i0 = 0; i0 < n; i0 += SIGMOIDS) {
+        const int64_t count = m3_min(SIGMOIDS, n - i0);
+        sigmoids(sig, gate + i0, count);
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = up[i] * gate[i] * (real)(1 / (1 + m3_exp_body(-(double)gate[i])));
+        for (int64_t i = 0; i < count; i++) y[i0 + i] = up[i0 + i] * gate[i0 + i] * sig[i];
+    }
 }
 
 /* gelu is max(x, 0) minus x times the tail at abs(x). The clamps make that product 0 at the infinities, not inf * 0. */
@@ -316,6 +367,7 @@ const struct m3_kernels M3_KERNELS = {
     .fused = &M3_FUSED,
     .expand = expand,
     .largest = largest,
+    .largest_or_nan = largest_or_nan,
     .weigh = weigh,
     .swiglu_oai = swiglu_oai,
     .swiglu = swiglu,

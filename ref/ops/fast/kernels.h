@@ -41,6 +41,9 @@ struct m3_kernels {
     /* For each lane l of z [keys, lanes]: max[l] := the larger of max[l] and every z that is a number. */
     void (*largest)(real *max, const real *z, int64_t keys, int64_t lanes);
 
+    /* For each lane: max[l] := the largest z, or NaN if any is. keys >= 1. */
+    void (*largest_or_nan)(real *max, const real *z, int64_t keys, int64_t lanes);
+
     /* For each lane: w := exp(scale z - max), rounded once; sum[l] += the w in double, keys ascending. w and z [keys,
      * lanes]. NaN reaches the sum. */
     void (*weigh)(real *w, double *sum, const real *z, const real *max, int64_t keys, int64_t lanes, real scale);
