@@ -21,7 +21,7 @@ LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
-TWICE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
+TWICE := $(filter-out ref/ops/fast/kernels.c ref/ops/fast/fused.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
 ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
@@ -34,8 +34,11 @@ KERNELS := portable avx2 avx512
 else
 KERNELS := portable
 endif
-KERNELS_avx2 := -mavx2
+KERNELS_avx2 := -mavx2 -mfma
 KERNELS_avx512 := -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-width=512
+
+# The objects of engine $(1) that belong to instruction sets.
+kernels = $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o $(BUILD)/$(1)/fused_$(k).o)
 
 REAL_f32 :=
 REAL_f64 := -DM3_REAL_IS_DOUBLE
@@ -184,9 +187,15 @@ $(BUILD)/$(1)/%.o: ref/%.c
 
 $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o): $(BUILD)/$(1)/kernels_%.o: ref/ops/fast/kernels.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_KERNELS=m3_kernels_$$* -DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
+	$$(CC) $$(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_KERNELS=m3_kernels_$$* -DM3_FUSED=m3_fused_$$* \
+		-DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
 
-$(BUILD)/engine_$(1).o: $(TWICE:ref/%.c=$(BUILD)/$(1)/%.o) $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o)
+# The one file whose sums have no promised order.
+$(foreach k,$(KERNELS),$(BUILD)/$(1)/fused_$(k).o): $(BUILD)/$(1)/fused_%.o: ref/ops/fast/fused.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS) -ffp-contract=fast $(REAL_$(1)) $$(KERNELS_$$*) -DM3_FUSED=m3_fused_$$* -c -o $$@ $$<
+
+$(BUILD)/engine_$(1).o: $(TWICE:ref/%.c=$(BUILD)/$(1)/%.o) $(call kernels,$(1))
 	$(LD) -r -o $$@.all $$^
 	objcopy --keep-global-symbol=m3_engine_$(1) $$@.all $$@
 	@rm $$@.all
@@ -243,7 +252,7 @@ vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
 vpath test_%.cc tests/cuda
 UNITS := $(filter-out $(OPERATORS),$(patsubst test_%.c,%,$(notdir $(filter %.c,$(TEST_SOURCES)))))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
-TESTS += $(foreach o,$(TWO_BODIES),$(BUILD)/tests/test_$(o)_plain_f32 $(BUILD)/tests/test_$(o)_plain_f64)
+TESTS += $(foreach o,$(TWO_BODIES),$(BUILD)/tests/test_$(o)_as_plain_f32 $(BUILD)/tests/test_$(o)_as_plain_f64)
 CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
 CUDA_UNITS := $(patsubst test_%.cc,%,$(notdir $(filter %.cc,$(TEST_SOURCES))))
 CUDA_DEVICES := on_cpu no_device little_memory some_memory
@@ -259,11 +268,11 @@ include tests/fuzz/fuzz.mk
 
 # The functions that tests call inside the engines, which export a single symbol.
 INSIDE_math := $(BUILD)/f64/ops/math.o
-INSIDE_kernels_f32 := $(KERNELS:%=$(BUILD)/f32/kernels_%.o) $(BUILD)/f32/ops/fast/kernels_pick.o
-INSIDE_kernels_f64 := $(KERNELS:%=$(BUILD)/f64/kernels_%.o) $(BUILD)/f64/ops/fast/kernels_pick.o
+INSIDE_kernels_f32 := $(call kernels,f32) $(BUILD)/f32/ops/fast/kernels_pick.o
+INSIDE_kernels_f64 := $(call kernels,f64) $(BUILD)/f64/ops/fast/kernels_pick.o
 # All operators of an engine except the choice of kernels, which the test makes.
 bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(filter ref/ops/%,$(TWICE)))) \
-         $(KERNELS:%=$(BUILD)/$(1)/kernels_%.o)
+         $(call kernels,$(1))
 INSIDE_bodies_f32 := $(call bodies,f32)
 INSIDE_bodies_f64 := $(call bodies,f64)
 INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
@@ -312,10 +321,10 @@ AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_
 $(BUILD)/tests/plain_engines.o: tests/support/plain_engines.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -c -o $@ $<
-$(TWO_BODIES:%=$(BUILD)/tests/test_%_plain_f32): $(BUILD)/tests/test_%_plain_f32: test_%.c $(BUILD)/tests/harness.o \
+$(TWO_BODIES:%=$(BUILD)/tests/test_%_as_plain_f32): $(BUILD)/tests/test_%_as_plain_f32: test_%.c $(BUILD)/tests/harness.o \
 		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f32) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
-$(TWO_BODIES:%=$(BUILD)/tests/test_%_plain_f64): $(BUILD)/tests/test_%_plain_f64: test_%.c $(BUILD)/tests/harness.o \
+$(TWO_BODIES:%=$(BUILD)/tests/test_%_as_plain_f64): $(BUILD)/tests/test_%_as_plain_f64: test_%.c $(BUILD)/tests/harness.o \
 		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
 
@@ -435,7 +444,7 @@ format-check: $(FORMAT)/ready
 ONLY ?=
 MANY_PASSES := op_mistakes named_mistakes known_bugs blame
 WITH_PROGRAM := $(patsubst test_%.c,$(BUILD)/tests/test_%,$(notdir $(shell grep -l '"program.h"' $(TEST_SOURCES))))
-UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_plain_f32 %_plain_f64 \
+UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_as_plain_f32 %_as_plain_f64 \
 		$(CUDA_UNITS:%=$(BUILD)/tests/test_%) $(MANY_PASSES:%=$(BUILD)/tests/test_%),$(TESTS))
 .PHONY: unit-tests tsan valgrind analyze coverage
 unit-tests: $(PROGRAM) $(UNIT_TESTS)

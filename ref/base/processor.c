@@ -7,7 +7,8 @@ enum m3_instructions m3_instructions(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
         return M3_INSTRUCTIONS_AVX512;
-    return __builtin_cpu_supports("avx2") ? M3_INSTRUCTIONS_AVX2 : M3_INSTRUCTIONS_PORTABLE;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return M3_INSTRUCTIONS_AVX2;
+    return M3_INSTRUCTIONS_PORTABLE;
 }
 #else
 enum m3_instructions m3_instructions(void) { return M3_INSTRUCTIONS_PORTABLE; }

@@ -2,6 +2,7 @@
 #ifndef M3_BASE_PROCESSOR_H
 #define M3_BASE_PROCESSOR_H
 
+/* AVX2 stands for AVX2 and FMA. */
 enum m3_instructions { M3_INSTRUCTIONS_PORTABLE, M3_INSTRUCTIONS_AVX2, M3_INSTRUCTIONS_AVX512 };
 
 /* The widest that this processor can run. */

@@ -103,6 +103,12 @@ static inline double m3_exp_sum(double hi, double lo)
     return m3_exp_of(m3_exp_reduce(m3_select(hi > 710, 710, hi), lo));
 }
 
+/* The first half of m3_exp_body. */
+static inline struct m3_exp_argument m3_exp_body_reduce(double x)
+{
+    return m3_exp_reduce(m3_select(x > 710, 710, x), 0);
+}
+
 static inline double m3_exp_body(double x) { return m3_exp_sum(x, 0); }
 
 /* m3_select for floats, of which a vector holds twice as many. */
@@ -120,12 +126,17 @@ static inline float m3_select_float(int condition, float a, float b)
  * except for about one argument in 2^14. It takes half the operations of the full body.
  *
  *     as above, with r in one double and p of degree 6: 2^-39.67 */
-static inline double m3_exp_brief(double x)
+static inline struct m3_exp_argument m3_exp_brief_reduce(double x)
 {
     const double shift = 0x1.8p52 + 1023;           /* leaves n + 1023, the exponent of 2^n */
     double shifted = x * 0x1.71547652b82fep+0 + shift;
     double n = shifted - shift;
-    double r = x - n * 0x1.62e42fefa39efp-1, z = r * r;
+    return (struct m3_exp_argument){ x - n * 0x1.62e42fefa39efp-1, 0, shifted };
+}
+
+static inline double m3_exp_brief_of(struct m3_exp_argument x)
+{
+    double r = x.r, z = r * r;
     double even = 0x1.9e894a3146b0fp-16;
     even = even * z + 0x1.6c18d2fa7ab77p-10;
     even = even * z + 0x1.5555541e80a68p-5;
@@ -134,10 +145,17 @@ static inline double m3_exp_brief(double x)
     odd = odd * z + 0x1.1110a26ac15d5p-7;
     odd = odd * z + 0x1.5555557dccf38p-3;
     double p = even + r * odd;
-    return (1 + (r + z * p)) * m3_from_bits(m3_bits(shifted) << 52);
+    return (1 + (r + z * p)) * m3_from_bits(m3_bits(x.shifted) << 52);
+}
+
+static inline double m3_exp_brief(double x) { return m3_exp_brief_of(m3_exp_brief_reduce(x)); }
+
+static inline struct m3_exp_argument m3_exp_falling_reduce(float x)
+{
+    return m3_exp_brief_reduce((double)m3_select_float(x < -104, -104, x));
 }
 
 /* exp of any x <= 0, for a result that is rounded to float: 0 from -104 down. */
-static inline double m3_exp_falling(float x) { return m3_exp_brief((double)m3_select_float(x < -104, -104, x)); }
+static inline double m3_exp_falling(float x) { return m3_exp_brief_of(m3_exp_falling_reduce(x)); }
 
 #endif

@@ -7,8 +7,8 @@
 /* m3_NAME is the plain body, the definition. m3_fast_NAME (ops/fast/) gives the same bits, or results within the
  * bounds for the sum order `blas`; where it is missing, the plain body is fast enough. */
 m3_op_embed m3_embed;
-m3_op_rms_norm m3_rms_norm;
-m3_op_rms_norm_plain m3_rms_norm_plain;
+m3_op_rms_norm m3_rms_norm, m3_fast_rms_norm;
+m3_op_rms_norm_plain m3_rms_norm_plain, m3_fast_rms_norm_plain;
 m3_op_linear m3_linear, m3_fast_linear;
 m3_op_rope_table m3_rope_table;
 m3_op_rope m3_rope;

@@ -1,151 +1,112 @@
-#include <math.h>
 #include <omp.h>
 #include <string.h>
 
 #include "base/minmax.h"
-#include "ops/fast/kernels.h"
+#include "ops/fast/attend_tile.h"
 #include "ops/lists.h"
-#include "ops/math.h"
 #include "ops/operators.h"
-#include "ops/fast/seen.h"
 
-/* The same bits as ops/attend.c, in tiles: some rows of one group, whose Q/G heads read the same keys and lie side by
- * side as lanes. A sum never depends on the tile: channels ascend in a logit, keys ascend in an output. */
+/* The same bits as ops/attend.c, in tiles. */
 enum {
-    FULL_LANES = 64,            /* heads times rows of a tile of attend_full, about */
-    FULL_BYTES = 4 << 20,       /* its logits, about: fewer rows at a time in long sequences, */
-    LEAST_LANES = 16,           /* but no fewer lanes than a vector has */
-    FULL_KEYS = 256,            /* values at a time: they stay in a near cache while the tile's rows read them */
+    LANES = 16,                 /* of a strip, at least where there are so many: a vector has as many */
+    KEYS = 128,                 /* in a block of attend_full and attend_segments */
+    LOGITS = 16 << 20,          /* bytes of a tile's logits, about: fewer strips at a time in long sequences */
 };
 
-/* A thread's buffers for a tile. */
-struct tile {
-    double *sum;                /* [lanes] of exp(z - max) */
-    real *max;                  /* [lanes] */
-    real *q_t;                  /* [D, lanes], the queries transposed */
-    real *z;                    /* [keys, lanes], logits, then exp(z - max) */
-};
-
-static int64_t tile_bytes(int64_t lanes, int64_t keys, int64_t D)
+/* How many strips of `lanes` lanes and `keys` keys a tile has. */
+static int64_t strips_of(int64_t lanes, int64_t keys)
 {
-    int64_t bytes = lanes * ((int64_t)sizeof(double) + (1 + D + keys) * (int64_t)sizeof(real));
-    return (bytes + 63) / 64 * 64;
+    return m3_max(1, m3_min(M3_STRIPS, LOGITS / (lanes * keys * (int64_t)sizeof(real))));
 }
 
-static struct tile tile_in(char *memory, int64_t lanes, int64_t D)
-{
-    struct tile tile = { .sum = (double *)(void *)memory };
-    tile.max = (real *)(void *)(tile.sum + lanes);
-    tile.q_t = tile.max + lanes;
-    tile.z = tile.q_t + D * lanes;
-    return tile;
-}
-
-static void transpose_queries(real *q_t, const real *q, const struct m3_attend *d, int64_t t0, int64_t rows, int64_t g)
+/* q_t [D,lanes] of the rows from t on, lane r * heads + h. */
+static void transpose_queries(real *q_t, const real *q, const struct m3_attend *d, int64_t t, int64_t rows, int64_t g)
 {
     int64_t heads = d->Q / d->G, lanes = rows * heads;
     for (int64_t l = 0; l < lanes; l++) {
-        const real *q_l = q + ((t0 + l / heads) * d->Q + g * heads + l % heads) * d->D;
+        const real *q_l = q + ((t + l / heads) * d->Q + g * heads + l % heads) * d->D;
         for (int64_t i = 0; i < d->D; i++) q_t[i * lanes + l] = q_l[i];
     }
 }
 
-/* The result of a row that sees no key. */
-static void empty_row(real *o, real *lse, int64_t heads, int64_t D)
+/* The operands of one call. */
+struct call {
+    real *o, *lse;
+    const real *q, *k, *v;
+    const struct m3_attend *d;
+};
+
+/* Rows t .. t+rows-1 of group g as a strip that sees all keys. */
+static void set_strip(struct m3_strip *strip, const struct call *c, int64_t t, int64_t rows, int64_t g)
 {
-    for (int64_t i = 0; i < heads * D; i++) o[i] = 0;
-    for (int64_t r = 0; r < heads; r++) lse[r] = -(real)INFINITY;
+    const struct m3_attend *d = c->d;
+    int64_t heads = d->Q / d->G, at = t * d->Q + g * heads;
+    strip->p = d->p0 + t;
+    strip->rows = rows;
+    strip->heads = heads;
+    strip->k = c->k + g * d->D;
+    strip->v = c->v + g * d->D;
+    strip->list = NULL;
+    strip->o = c->o + at * d->D;
+    strip->o_row = d->Q * d->D;
+    strip->o_head = d->D;
+    strip->lse = c->lse + at;
+    strip->lse_row = d->Q;
+    transpose_queries(strip->q_t, c->q, d, t, rows, g);
 }
 
-/* o [heads,D] holds the sums of exp(z - max) v of one row's heads; max, sum [heads]. Divides o, writes the logarithm
- * of the sum to lse. */
-static void finish_row(real *o, real *lse, const real *max, const double *sum, int64_t heads, int64_t D)
+/* All strips of a call, in the order in which tiles take them. Strips of one group share its keys; where there are few
+ * rows, the groups of a row, whose keys lie side by side in memory. */
+struct order {
+    int64_t blocks, groups;     /* strips are blocks of rows, of each group */
+    int64_t strips, tiles;      /* strips of a tile */
+    int groups_first;
+};
+
+static struct order order_of(int64_t blocks, int64_t groups, int64_t most, int team)
 {
-    for (int64_t r = 0; r < heads; r++) {
-        real share = (real)(1 / sum[r]);
-        for (int64_t i = 0; i < D; i++) o[r * D + i] = o[r * D + i] * share;
-        lse[r] = (real)((double)max[r] + m3_log(sum[r]));
-    }
+    struct order order = { .blocks = blocks, .groups = groups, .strips = most };
+    order.groups_first = blocks * groups <= most * team;
+    if (order.groups_first) order.strips = (blocks * groups + team - 1) / team;
+    order.tiles = (blocks * groups + order.strips - 1) / order.strips;
+    return order;
 }
 
-/* The keys after a row's own place, which only later rows of the tile see: exp(-inf) adds 0 to a sum. */
-static void hide_later_keys(real *z, const unsigned char *seen, int64_t p, int64_t rows, int64_t heads)
+/* The i-th strip. The last blocks of rows come first: they have the longest ones, and short tiles fill the gap at the
+ * end. */
+static void place_of(int64_t *block, int64_t *g, const struct order *order, int64_t i)
 {
-    const int64_t keys = m3_seen_count(seen, p + rows), lanes = rows * heads;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = m3_seen_count(seen, p + r + 1); j < keys; j++)
-            for (int64_t h = 0; h < heads; h++) z[j * lanes + r * heads + h] = -(real)INFINITY;
-}
-
-static void full_tile(real *o, real *lse, const real *q, const real *k, const real *v, const struct m3_attend *d,
-                      int64_t t0, int64_t rows, int64_t g, char *memory)
-{
-    const struct m3_kernels *kernels = m3_kernels();
-    int64_t heads = d->Q / d->G, lanes = rows * heads, p = d->p0 + t0, stride = d->G * d->D;
-    struct tile tile = tile_in(memory, lanes, d->D);
-    const real *k_g = k + g * d->D, *v_g = v + g * d->D;
-
-    transpose_queries(tile.q_t, q, d, t0, rows, g);
-    for (int64_t j = 0, n, keys = 0; (n = m3_seen_run(d->seen, &j, p + rows, p + rows)) > 0; j += n, keys += n)
-        kernels->gemm(tile.z + keys * lanes, lanes, k_g + j * stride, stride, 1, tile.q_t, lanes, n, lanes, d->D, 0);
-    int64_t keys = m3_seen_count(d->seen, p + rows);
-    hide_later_keys(tile.z, d->seen, p, rows, heads);
-    if (keys > 0) kernels->softmax(tile.z, lanes, tile.max, tile.sum, keys, lanes, (real)(1 / sqrt((double)d->D)));
-
-    keys = 0;
-    for (int64_t j = 0, n; (n = m3_seen_run(d->seen, &j, p + rows, FULL_KEYS)) > 0; j += n, keys += n) {
-        for (int64_t r = 0; r < rows; r++) {
-            int64_t visible = m3_min(n, p + r + 1 - j);
-            if (visible > 0)
-                kernels->gemm(o + ((t0 + r) * d->Q + g * heads) * d->D, d->D, tile.z + keys * lanes + r * heads, 1,
-                              lanes, v_g + j * stride, stride, heads, d->D, visible, keys > 0);
-        }
-    }
-    for (int64_t r = 0; r < rows; r++) {
-        real *o_r = o + ((t0 + r) * d->Q + g * heads) * d->D, *lse_r = lse + (t0 + r) * d->Q + g * heads;
-        if (m3_seen_count(d->seen, p + r + 1) == 0) empty_row(o_r, lse_r, heads, d->D);
-        else finish_row(o_r, lse_r, tile.max + r * heads, tile.sum + r * heads, heads, d->D);
-    }
+    *block = order->blocks - 1 - (order->groups_first ? i / order->groups : i % order->blocks);
+    *g = order->groups_first ? i % order->groups : i / order->blocks;
 }
 
 int m3_fast_attend_full(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                         const struct m3_attend *d)
 {
+    const struct call call = { o, lse, q, k, v, d };
     int64_t heads = d->Q / d->G, keys = d->p0 + d->T;
-    int64_t rows = m3_max((LEAST_LANES + heads - 1) / heads,
-                          m3_min(FULL_LANES / heads, FULL_BYTES / (keys * heads * (int64_t)sizeof(real))));
-    rows = m3_max(1, m3_min(rows, d->T));
-    int64_t tiles = (d->T + rows - 1) / rows, bytes = tile_bytes(rows * heads, keys, d->D);
+    int64_t rows = m3_min(d->T, (LANES + heads - 1) / heads), lanes = rows * heads;
     int team = m3_team(ctx, d->T * d->Q * d->D * keys);
+    const struct order order = order_of((d->T + rows - 1) / rows, d->G, strips_of(lanes, keys), team);
+    int64_t bytes = m3_tile_bytes(order.strips, lanes, keys, d->D), all = order.blocks * order.groups;
     size_t mark = m3_scratch_mark(ctx);
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
     if (!scratch) return M3_INTERNAL;
 
-    /* The longest tiles first: the last rows have the longest ones, and a short tile fills the gap at the end. */
 #pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t i = 0; i < tiles * d->G; i++) {
-        int64_t t0 = (tiles - 1 - i / d->G) * rows;
-        full_tile(o, lse, q, k, v, d, t0, m3_min(rows, d->T - t0), i % d->G, scratch + omp_get_thread_num() * bytes);
+    for (int64_t i = 0; i < order.tiles; i++) {
+        struct m3_tile tile = { .stride = d->G * d->D, .block = KEYS, .seen = d->seen };
+        tile.strips = m3_min(order.strips, all - i * order.strips);
+        m3_tile_place(&tile, scratch + omp_get_thread_num() * bytes, order.strips, lanes, keys, d->D);
+        for (int64_t s = 0; s < tile.strips; s++) {
+            int64_t block, g;
+            place_of(&block, &g, &order, i * order.strips + s);
+            set_strip(&tile.strip[s], &call, block * rows, m3_min(rows, d->T - block * rows), g);
+        }
+        m3_tile_attend(&tile);
     }
     m3_scratch_release(ctx, mark);
     return M3_OK;
-}
-
-/* One head of some rows, over the keys and values [keys,U] of their segment; rows of o and q are `stride` apart. */
-static void segment_tile(real *o, const real *q, const real *k, const real *v, int64_t stride, int64_t rows,
-                         int64_t keys, int64_t U, char *memory)
-{
-    const struct m3_kernels *kernels = m3_kernels();
-    struct tile tile = tile_in(memory, rows, U);
-
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < U; i++) tile.q_t[i * rows + r] = q[r * stride + i];
-    kernels->gemm(tile.z, rows, k, U, 1, tile.q_t, rows, keys, rows, U, 0);
-    kernels->softmax(tile.z, rows, tile.max, tile.sum, keys, rows, (real)(1 / sqrt((double)U)));
-    for (int64_t j = 0; j < keys; j += FULL_KEYS)
-        kernels->gemm(o, stride, tile.z + j * rows, 1, rows, v + j * U, U, rows, U, m3_min(FULL_KEYS, keys - j), j > 0);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < U; i++) o[r * stride + i] = o[r * stride + i] * (real)(1 / tile.sum[r]);
 }
 
 /* heads [A,P,U] := x [P,A,U]: a head's rows together, because a tile reads them many times. */
@@ -156,6 +117,25 @@ static void split_heads(real *heads, const real *x, int64_t P, int64_t A, int64_
         for (int64_t h = 0; h < A; h++) memcpy(heads + (h * P + p) * U, x + (p * A + h) * U, (size_t)U * sizeof *x);
 }
 
+/* Some rows of one head, over all keys of their segment. Rows of o and q are `stride` apart. A strip's lanes are the
+ * rows, which take the place of heads: all see the same keys. */
+static void segment_tile(struct m3_tile *tile, real *o, const real *q, int64_t stride, int64_t rows, int64_t keys)
+{
+    tile->strips = (rows + LANES - 1) / LANES;
+    for (int64_t s = 0; s < tile->strips; s++) {
+        struct m3_strip *strip = &tile->strip[s];
+        int64_t at = s * LANES * stride, lanes = m3_min(LANES, rows - s * LANES);
+        strip->p = keys - 1;
+        strip->rows = 1;
+        strip->heads = lanes;
+        strip->o = o + at;
+        strip->o_head = stride;
+        for (int64_t r = 0; r < lanes; r++)
+            for (int64_t i = 0; i < tile->D; i++) strip->q_t[i * lanes + r] = q[at + r * stride + i];
+    }
+    m3_tile_attend(tile);
+}
+
 int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const real *k, const real *v,
                             const int64_t *ends, int64_t segments, int64_t A, int64_t U)
 {
@@ -163,8 +143,8 @@ int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const re
     int status = m3_check_segments(ctx, ends, segments);
     if (status) return status;
     for (int64_t s = 0; s < segments; s++) longest = m3_max(longest, ends[s] - (s ? ends[s - 1] : 0));
-    int64_t rows = m3_max(1, m3_min(FULL_LANES, FULL_BYTES / (longest * (int64_t)sizeof(real))));
-    int64_t P = ends[segments - 1], bytes = tile_bytes(rows, longest, U);
+    int64_t strips = strips_of(LANES, longest), rows = strips * LANES;
+    int64_t P = ends[segments - 1], bytes = m3_tile_bytes(strips, LANES, longest, U);
     int team = m3_team(ctx, P * longest * stride);
     size_t mark = m3_scratch_mark(ctx);
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
@@ -184,44 +164,17 @@ int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const re
         for (int64_t i = 0; i < tiles * A; i++) {
             int64_t h = i / tiles, row = i % tiles * rows, at = (first + row) * stride + h * U;
             int64_t head = (h * P + first) * U;
-            segment_tile(o + at, q + at, heads_k + head, heads_v + head, stride, m3_min(rows, keys - row), keys, U,
-                         scratch + omp_get_thread_num() * bytes);
+            struct m3_tile tile = { .stride = U, .block = KEYS };
+            m3_tile_place(&tile, scratch + omp_get_thread_num() * bytes, strips, LANES, longest, U);
+            for (int64_t n = 0; n < strips; n++) {
+                tile.strip[n].k = heads_k + head;
+                tile.strip[n].v = heads_v + head;
+            }
+            segment_tile(&tile, o + at, q + at, stride, m3_min(rows, keys - row), keys);
         }
     }
     m3_scratch_release(ctx, mark);
     return M3_OK;
-}
-
-/* One row and group, over the blocks in a list [n]. */
-static void blocks_tile(real *o, real *lse, const real *q, const real *k, const real *v, const int32_t *list, int64_t n,
-                        const struct m3_attend *d, int64_t t, int64_t g, char *memory)
-{
-    const struct m3_kernels *kernels = m3_kernels();
-    int64_t heads = d->Q / d->G, p = d->p0 + t, stride = d->G * d->D, keys = 0;
-    struct tile tile = tile_in(memory, heads, d->D);
-    real *o_tg = o + (t * d->Q + g * heads) * d->D, *lse_tg = lse + t * d->Q + g * heads;
-
-    transpose_queries(tile.q_t, q, d, t, 1, g);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t end = m3_min(list[i] * d->block + d->block, p + 1);
-        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end, end)) > 0; j += run, keys += run)
-            kernels->gemm(tile.z + keys * heads, heads, k + j * stride + g * d->D, stride, 1, tile.q_t, heads, run,
-                          heads, d->D, 0);
-    }
-    if (keys == 0) {
-        empty_row(o_tg, lse_tg, heads, d->D);
-        return;
-    }
-    kernels->softmax(tile.z, heads, tile.max, tile.sum, keys, heads, (real)(1 / sqrt((double)d->D)));
-
-    keys = 0;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t end = m3_min(list[i] * d->block + d->block, p + 1);
-        for (int64_t j = list[i] * d->block, run; (run = m3_seen_run(d->seen, &j, end, end)) > 0; j += run, keys += run)
-            kernels->gemm(o_tg, d->D, tile.z + keys * heads, 1, heads, v + j * stride + g * d->D, stride, heads, d->D,
-                          run, keys > 0);
-    }
-    finish_row(o_tg, lse_tg, tile.max, tile.sum, heads, d->D);
 }
 
 /* The union of a row's lists [G,N], ascending, into merged [G*N]. Returns its length. */
@@ -238,35 +191,49 @@ static int64_t merge_lists(int32_t *merged, const int32_t *lists, int64_t G, int
     return n;
 }
 
+/* The blocks that row t of group g sees: its own list, or the union, into `merged`. */
+static void set_list(struct m3_strip *strip, int32_t *merged, const int32_t *blocks, const struct m3_attend *d,
+                     int64_t t, int64_t g)
+{
+    strip->list = blocks + (t * d->G + g) * d->N;
+    strip->n = m3_list_length(strip->list, d->N, (d->p0 + t) / d->block);
+    if (d->selection != M3_SELECT_UNION) return;
+    strip->n = merge_lists(merged, blocks + t * d->G * d->N, d->G, d->N);
+    strip->list = merged;
+}
+
 int m3_fast_attend_blocks(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
                           const int32_t *blocks, const struct m3_attend *d)
 {
-    int64_t G = d->G, N = d->N, all = d->p0 + d->T, block = m3_min(d->block, all), seen = (all + block - 1) / block;
-    int64_t width = m3_min(seen, d->selection == M3_SELECT_UNION ? G * N : N), keys = m3_min(width * block, all);
-    int64_t bytes = tile_bytes(d->Q / G, keys, d->D);
+    const struct call call = { o, lse, q, k, v, d };
+    int64_t N = d->N, seen = d->p0 + d->T, block = m3_min(d->block, seen), lanes = d->Q / d->G;
+    int64_t width = m3_min((seen + block - 1) / block, d->selection == M3_SELECT_UNION ? d->G * N : N);
+    int64_t keys = m3_min(width * block, seen);
     int team = m3_team(ctx, d->T * d->Q * d->D * keys);
+    const struct order order = order_of(d->T, d->G, strips_of(lanes, keys), team);
+    int64_t bytes = m3_tile_bytes(order.strips, lanes, keys, d->D), all = d->T * d->G;
     int status = m3_check_blocks(ctx, blocks, d);
     if (status) return status;
 
     size_t mark = m3_scratch_mark(ctx);
     char *scratch = m3_scratch_take(ctx, team, (size_t)bytes);
-    int32_t *merged = m3_scratch_take(ctx, team * width, sizeof *merged);
-    int64_t rows = scratch && merged ? d->T * G : 0;
+    int32_t *merged = m3_scratch_take(ctx, team * order.strips * width, sizeof *merged);
+    int64_t work = scratch && merged ? order.tiles : 0;
 
-    /* Pieces of 16 keep the threads' memory apart; the groups of a single token are one piece each. */
-    int64_t piece = m3_max(1, m3_min(16, rows / team));
-#pragma omp parallel for num_threads(team) schedule(dynamic, piece)
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t t = i / G, g = i % G;
-        const int32_t *list = blocks + i * N;
-        int64_t n = m3_list_length(list, N, (d->p0 + t) / d->block);
-        if (d->selection == M3_SELECT_UNION) {
-            int32_t *mine = merged + omp_get_thread_num() * width;
-            n = merge_lists(mine, blocks + t * G * N, G, N);
-            list = mine;
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+    for (int64_t i = 0; i < work; i++) {
+        int64_t me = omp_get_thread_num();
+        struct m3_tile tile = { .stride = d->G * d->D, .block = d->block, .seen = d->seen };
+        tile.strips = m3_min(order.strips, all - i * order.strips);
+        m3_tile_place(&tile, scratch + me * bytes, order.strips, lanes, keys, d->D);
+        for (int64_t s = 0; s < tile.strips; s++) {
+            int64_t t, g;
+            place_of(&t, &g, &order, i * order.strips + s);
+            set_strip(&tile.strip[s], &call, t, 1, g);
+            set_list(&tile.strip[s], merged + (me * order.strips + s) * width, blocks, d, t, g);
         }
-        blocks_tile(o, lse, q, k, v, list, n, d, t, g, scratch + omp_get_thread_num() * bytes);
+        m3_tile_attend(&tile);
     }
     m3_scratch_release(ctx, mark);
-    return rows ? M3_OK : M3_INTERNAL;
+    return work ? M3_OK : M3_INTERNAL;
 }

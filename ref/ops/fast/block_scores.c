@@ -20,21 +20,19 @@ static int64_t visible_keys(const struct m3_index *d, int64_t p, int64_t b)
     return m3_min(d->block, p + 1 - b * d->block);
 }
 
-/* The pooled score of s [n], elements `stride` apart, over the keys that `seen` [n] does not hide. NaN if any of them
- * is NaN; -inf if there are none. */
-static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *seen, real scale, enum m3_pool kind)
+/* The pooled score of s [n], scaled, elements `stride` apart, over the keys that `seen` [n] does not hide. NaN if any of
+ * them is NaN; -inf if there are none. */
+static real pool(const real *s, int64_t stride, int64_t n, const unsigned char *seen, enum m3_pool kind)
 {
     real best = -(real)INFINITY;
     for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n, n)) > 0; j += run)
-        for (int64_t i = j; i < j + run; i++) {
-            real s_i = s[i * stride] * scale;
-            if (s_i > best || s_i != s_i) best = s_i;
-        }
+        for (int64_t i = j; i < j + run; i++)
+            if (s[i * stride] > best || s[i * stride] != s[i * stride]) best = s[i * stride];
     if (kind == M3_POOL_MAX || best != best || isinf(best)) return best;
 
     double sum = 0;
     for (int64_t j = 0, run; (run = m3_seen_run(seen, &j, n, n)) > 0; j += run)
-        for (int64_t i = j; i < j + run; i++) sum += m3_exp((double)(s[i * stride] * scale) - (double)best);
+        for (int64_t i = j; i < j + run; i++) sum += m3_exp((double)s[i * stride] - (double)best);
     return (real)((double)best + m3_log(sum));
 }
 
@@ -54,7 +52,8 @@ static struct nan_place score_tile(real *m, const real *q, const real *k, const 
                                    int64_t n, int64_t lanes, int64_t b0, int64_t b1, real *q_t, real *s)
 {
     const struct m3_kernels *kernels = m3_kernels();
-    int64_t last = d->p0 + (i0 + n - 1) / d->G;
+    int64_t first = d->p0 + i0 / d->G, last = d->p0 + (i0 + n - 1) / d->G;
+    real best[LANES];
     struct nan_place bad = { INT64_MAX, 0 };
     real scale = d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? (real)(1 / sqrt((double)d->X)) : 1;
 
@@ -64,10 +63,16 @@ static struct nan_place score_tile(real *m, const real *q, const real *k, const 
     for (int64_t b = b0; b < b1; b++) {
         int64_t keys = visible_keys(d, last, b);
         if (keys > 0) kernels->gemm(s, lanes, k + b * d->block * d->X, d->X, 1, q_t, lanes, keys, lanes, d->X, 0);
+        /* Where all rows see all keys, the lanes are pooled side by side. */
+        const int together = keys > 0 && d->semantics->pool == M3_POOL_MAX && !d->seen && keys == visible_keys(d, first, b);
+        if (keys > 0 && scale != 1)
+            for (int64_t i = 0; i < keys * lanes; i++) s[i] = s[i] * scale;
+        if (together) kernels->largest_or_nan(best, s, keys, lanes);
         for (int64_t l = 0; l < n; l++) {
             int64_t keys_l = visible_keys(d, d->p0 + (i0 + l) / d->G, b);
             real *m_b = m + (i0 + l) * d->B + b;
-            *m_b = pool(s + l, lanes, keys_l, d->seen ? d->seen + b * d->block : NULL, scale, d->semantics->pool);
+            *m_b = together ? best[l]
+                            : pool(s + l, lanes, keys_l, d->seen ? d->seen + b * d->block : NULL, d->semantics->pool);
             if (*m_b != *m_b) bad = earlier(bad, (struct nan_place){ i0 + l, b });
         }
     }

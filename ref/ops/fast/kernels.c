@@ -1,69 +1,35 @@
 /* This file is compiled several times: M3_KERNELS names the table, M3_KERNELS_NAME the instruction set, and the
- * compiler's target sets the vector width. Vectors run across outputs, so the width does not change bits; in dots they
- * run along k. */
+ * compiler's target sets the vector width. Vectors run across outputs, so the width does not change bits. */
 #include "ops/fast/kernels.h"
 
 #include <string.h>
 
 #include "base/minmax.h"
 #include "ops/brief.h"
+#include "ops/fast/codes.h"
+#include "ops/fast/prefetch.h"
+#include "ops/fast/vectors.h"
 
 /* With one vector per row, AVX-512 multiplies by a number in memory at no cost; two would need it in a register. Rows
- * that are close together in memory allow tiles of twice as many rows: further apart they evict each other from the
- * nearest cache. */
+ * that are neighbours in memory allow tiles of more rows, because their addresses are constant. */
 #if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64, ROWS = 8, CLOSE_ROWS = 16, VECS = 1, DOT_ROWS = 4 };
+enum { ROWS = 8, NEXT_ROWS = 16, VECS = 1, UNROLL = 4 };
 #elif defined(__AVX2__)
-enum { VECTOR_BYTES = 32, ROWS = 6, CLOSE_ROWS = 6, VECS = 2, DOT_ROWS = 2 };
+enum { ROWS = 6, NEXT_ROWS = 6, VECS = 2, UNROLL = 1 };
 #else
-enum { VECTOR_BYTES = 16, ROWS = 4, CLOSE_ROWS = 4, VECS = 2, DOT_ROWS = 2 };
+enum { ROWS = 4, NEXT_ROWS = 4, VECS = 2, UNROLL = 1 };
 #endif
-enum { CLOSE_BYTES = 512 };
-enum { LANES = VECTOR_BYTES / (int)sizeof(real) };
-
-/* Aligned as its elements: loads and stores may use any such address. */
-typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-
-/* A stored BF16 number, at any address. */
-typedef uint16_t bf16 __attribute__((aligned(1), may_alias));
-
-/* A register tile: `rows` rows and `vecs` vectors of c, for all k. It is inlined with constant sizes. */
-static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
-                                                       const real *b, int64_t ldb, int64_t K, int add, const int rows,
-                                                       const int vecs)
-{
-    vec s[CLOSE_ROWS][VECS];
-#pragma GCC unroll 16
-    for (int m = 0; m < rows; m++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vecs; v++) s[m][v] = add ? *(const vec *)(c + m * ldc + v * LANES) : (vec){ 0 };
-
-    for (int64_t k = 0; k < K; k++) {
-        const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
-#pragma GCC unroll 16
-        for (int m = 0; m < rows; m++) {
-            real a_mk = a_k0[m * a_m];
-#pragma GCC unroll 2
-            for (int v = 0; v < vecs; v++) s[m][v] = s[m][v] + a_mk * *(const vec *)(b_k + v * LANES);
-        }
-    }
-
-#pragma GCC unroll 16
-    for (int m = 0; m < rows; m++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vecs; v++) *(vec *)(c + m * ldc + v * LANES) = s[m][v];
-}
+#include "ops/fast/tile.h"
 
 static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
                                                         const real *b, int64_t ldb, int64_t M, int64_t K, int add,
                                                         const int vecs)
 {
-    int64_t m = 0, close = a_m <= CLOSE_BYTES / (int64_t)sizeof(real);
-    for (; m + CLOSE_ROWS <= M && close; m += CLOSE_ROWS)
-        tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, CLOSE_ROWS, vecs);
+    int64_t m = 0;
+    for (; m + NEXT_ROWS <= M && a_m == 1; m += NEXT_ROWS)
+        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs);
     for (; m + ROWS <= M; m += ROWS) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs);
-    for (; m + ROWS / 2 <= M; m += ROWS / 2)
-        tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS / 2, vecs);
+    for (; m + 4 <= M; m += 4) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 4, vecs);
     for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs);
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
 }
@@ -88,20 +54,12 @@ static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc
     for (int m = 0; m < rows; m++) *(quad *)(c + m * ldc) = s[m];
 }
 
-/* Prefetches numbers that are needed soon, by address: a tile reads its rows side by side, an access pattern that no
- * hardware prefetcher recognises. A prefetch may point anywhere, also past the end. */
-static void ask_rows(uintptr_t first, int64_t count)
-{
-    for (uintptr_t at = first; at < first + (uintptr_t)count * sizeof(real); at += 64)
-        __builtin_prefetch((const void *)at);
-}
-
 static void quads(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
                   int64_t K, int add)
 {
     int64_t m = 0;
     for (; m + ROWS <= M; m += ROWS) {
-        ask_rows((uintptr_t)a + (uintptr_t)((m + 2 * ROWS) * a_m) * sizeof *a, ROWS * a_m);
+        m3_prefetch(a, (m + 2 * ROWS) * a_m, ROWS * a_m);
         quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS);
     }
     for (; m < M; m++) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1);
@@ -139,81 +97,7 @@ static void gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, 
     if (n < N) narrow(c + n, ldc, a, a_m, a_k, b + n, ldb, M, N - n, K, add);
 }
 
-typedef uint16_t bf16_vec __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
-typedef uint32_t bits_vec __attribute__((vector_size(LANES * 4)));
-typedef float float_vec __attribute__((vector_size(LANES * 4)));
-
-/* A vector of weights: numbers as they are, or BF16 codes. */
-static inline __attribute__((always_inline)) vec load(const void *w, int64_t i, const int is_bf16)
-{
-    if (!is_bf16) return *(const vec *)((const real *)w + i);
-    bits_vec bits = __builtin_convertvector(*(const bf16_vec *)((const bf16 *)w + i), bits_vec) << 16;
-    return __builtin_convertvector((float_vec)bits, vec);
-}
-
-static inline __attribute__((always_inline)) real load_one(const void *w, int64_t i, const int is_bf16)
-{
-    if (!is_bf16) return ((const real *)w)[i];
-    uint32_t bits = (uint32_t)((const bf16 *)w)[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* `ts` rows of x against `rows` rows of w, one vector of partial sums for each pair. A pair's sum does not depend on
- * the size of the tile. */
-static inline __attribute__((always_inline)) void dot_tile(real *y, int64_t ldy, const real *x, const void *w,
-                                                           int64_t r0, int64_t K, const int ts, const int rows,
-                                                           const int is_bf16)
-{
-    vec s[4][4] = { 0 };
-    int64_t k = 0;
-    for (; k + LANES <= K; k += LANES) {
-        vec w_k[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) w_k[r] = load(w, (r0 + r) * K + k, is_bf16);
-#pragma GCC unroll 4
-        for (int t = 0; t < ts; t++) {
-            vec x_k = *(const vec *)(x + t * K + k);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) s[t][r] += x_k * w_k[r];
-        }
-    }
-    for (int t = 0; t < ts; t++) {
-        for (int r = 0; r < rows; r++) {
-            real sum = 0;
-            for (int l = 0; l < LANES; l++) sum += s[t][r][l];
-            for (int64_t i = k; i < K; i++) sum += x[t * K + i] * load_one(w, (r0 + r) * K + i, is_bf16);
-            y[t * ldy + r0 + r] = sum;
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void all_dots(real *y, int64_t ldy, const real *x, const void *w,
-                                                           int64_t T, int64_t rows, int64_t K, const int is_bf16)
-{
-    for (int64_t r = 0; r < rows;) {
-        int many = rows - r >= 4;
-        int64_t t = 0;
-        for (; t + DOT_ROWS <= T && many; t += DOT_ROWS)
-            dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, DOT_ROWS, 4, is_bf16);
-        for (; t < T && many; t++) dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, 1, 4, is_bf16);
-        for (; t < T; t++) dot_tile(y + t * ldy, ldy, x + t * K, w, r, K, 1, 1, is_bf16);
-        r += many ? 4 : 1;
-    }
-}
-
-static void dots(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K)
-{
-    all_dots(y, ldy, x, w, T, rows, K, 0);
-}
-
-static void dots_bf16(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K)
-{
-    all_dots(y, ldy, x, w, T, rows, K, 1);
-}
-
-static void expand_bf16(real *out, const bf16 *codes, int64_t n)
+static void expand_bf16(real *out, const m3_bf16 *codes, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -224,48 +108,32 @@ static void expand_bf16(real *out, const bf16 *codes, int64_t n)
     }
 }
 
-/* An E4M3 code moved into the exponent and mantissa of a float is its value times 2^-120, subnormal codes included. */
 static void expand_e4m3(real *out, const unsigned char *codes, real scale, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        uint32_t code = codes[i], bits = (code & 0x80) << 24 | (code & 0x7f) << 20;
-        bits = (code & 0x7f) == 0x7f ? 0x7fc00000 : bits;
-        float value;
+        uint32_t code = codes[i], bits;
+        float value = m3_small_float((code & 0x7f) << 20, 120);
+        memcpy(&bits, &value, sizeof bits);
+        bits = (code & 0x7f) == 0x7f ? 0x7fc00000 : bits | (code & 0x80) << 24;
         memcpy(&value, &bits, sizeof value);
-        out[i] = (real)(value * 0x1p120f) * scale;
+        out[i] = (real)value * scale;
     }
 }
 
-/* 2^(code - 127); 255 is NaN. The smallest value is subnormal in float. */
-static real e8m0(unsigned char code)
-{
-    uint32_t bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : (uint32_t)code << 23;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static real scale_of(const struct m3_weight *w, int64_t row, int64_t block)
-{
-    if (w->scaling == M3_SCALE_MX32)
-        return e8m0(((const unsigned char *)w->scales)[row * ((w->cols + 31) / 32) + block]);
-    float value;
-    memcpy(&value, (const char *)w->scales + 4 * (row / 128 * ((w->cols + 127) / 128) + block), sizeof value);
-    return value;
-}
-
-/* Codes of 4 bits: `unpacked` has one in each byte. An E2M1 code moved like an E4M3 code is its value times 2^-126. */
+/* Codes of 4 bits: `unpacked` has one in each byte. */
 static void expand_codes(real *out, const unsigned char *unpacked, enum m3_dtype dtype, double zero, double scale,
                          int64_t n)
 {
     if (dtype == M3_F4_E2M1) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
-            uint32_t code = unpacked[i], bits = (code & 8) << 28 | (code & 7) << 22;
-            float value;
+            uint32_t code = unpacked[i], bits;
+            float value = m3_small_float((code & 7) << 22, 126);
+            memcpy(&bits, &value, sizeof bits);
+            bits |= (code & 8) << 28;
             memcpy(&value, &bits, sizeof value);
-            out[i] = (real)((double)(value * 0x1p126f) * scale);
+            out[i] = (real)((double)value * scale);
         }
     } else {
 #pragma omp simd
@@ -299,7 +167,7 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     const char *data = (const char *)w->data + (size_t)(row * w->cols + col) * m3_dtype_bytes(w->dtype);
 
     if (w->dtype == M3_BF16) {
-        expand_bf16(out, (const bf16 *)data, n);
+        expand_bf16(out, (const m3_bf16 *)data, n);
     } else if (w->dtype == M3_F32 && sizeof(real) == sizeof(float)) {
         memcpy(out, data, (size_t)n * sizeof(float));
     } else if (w->dtype == M3_F8_E4M3 && w->scaling != M3_UNSCALED) {
@@ -307,7 +175,7 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
         for (int64_t i = 0; i < n;) {
             int64_t block = (col + i) / width, end = (block + 1) * width - col;
             if (end > n) end = n;
-            expand_e4m3(out + i, (const unsigned char *)data + i, scale_of(w, row, block), end - i);
+            expand_e4m3(out + i, (const unsigned char *)data + i, m3_block_scale(w, row, block), end - i);
             i = end;
         }
     } else if (sizeof(real) == sizeof(double)) {
@@ -317,46 +185,149 @@ static void expand(real *out, const struct m3_weight *w, int64_t row, int64_t co
     }
 }
 
-static void softmax(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale)
+/* Lanes and keys of a softmax at a time: constant, so that loops over them vectorise without a rest. */
+enum { SOFTMAX_LANES = 16, SOFTMAX_KEYS = 16 };
+
+/* The largest of every fourth key first: a comparison waits for the one before it. */
+static inline __attribute__((always_inline)) void largest_lanes(real *max, const real *z, int64_t keys, int64_t lanes,
+                                                                const int n)
 {
-    memcpy(max, z, (size_t)lanes * sizeof *max);
-    for (int64_t j = 0; j < keys; j++) {
-        const real *z_j = z + j * ldz;
+    enum { APART = 4 };
+    real most[APART][SOFTMAX_LANES];
+    int64_t j = 0;
+    for (int i = 0; i < APART; i++) memcpy(most[i], max, (size_t)n * sizeof *max);
+    for (; j + APART <= keys; j += APART)
+        for (int i = 0; i < APART; i++)
 #pragma omp simd
-        for (int64_t l = 0; l < lanes; l++) max[l] = z_j[l] > max[l] ? z_j[l] : max[l];
-    }
-    /* The largest product is that of the largest z: rounding keeps the order. */
-    for (int64_t l = 0; l < lanes; l++) {
-        max[l] = max[l] * scale;
-        sum[l] = 0;
-    }
-    for (int64_t j = 0; j < keys; j++) {
-        real *z_j = z + j * ldz;
+            for (int l = 0; l < n; l++)
+                most[i][l] = z[(j + i) * lanes + l] > most[i][l] ? z[(j + i) * lanes + l] : most[i][l];
+    for (int i = 0; i < APART; i++)
+        for (int l = 0; l < n; l++) max[l] = most[i][l] > max[l] ? most[i][l] : max[l];
+    for (; j < keys; j++)
+        for (int l = 0; l < n; l++) max[l] = z[j * lanes + l] > max[l] ? z[j * lanes + l] : max[l];
+}
+
+static void largest(real *max, const real *z, int64_t keys, int64_t lanes)
+{
+    int64_t l = 0;
+    for (; l + SOFTMAX_LANES <= lanes; l += SOFTMAX_LANES) largest_lanes(max + l, z + l, keys, lanes, SOFTMAX_LANES);
+    for (; l < lanes; l++) largest_lanes(max + l, z + l, keys, lanes, 1);
+}
+
+static inline __attribute__((always_inline)) void largest_or_nan_lanes(real *max, const real *z, int64_t keys,
+                                                                       int64_t lanes, const int n)
+{
+    real most[SOFTMAX_LANES];
+    memcpy(most, z, (size_t)n * sizeof *most);
+    for (int64_t j = 1; j < keys; j++)
 #pragma omp simd
-        for (int64_t l = 0; l < lanes; l++) {
-            z_j[l] = m3_weight_of(z_j[l] * scale - max[l]);
-            sum[l] = sum[l] + (double)z_j[l];
+        for (int l = 0; l < n; l++) {
+            const real z_l = z[j * lanes + l];
+            most[l] = (z_l > most[l]) | (z_l != z_l) ? z_l : most[l];
         }
+    memcpy(max, most, (size_t)n * sizeof *max);
+}
+
+static void largest_or_nan(real *max, const real *z, int64_t keys, int64_t lanes)
+{
+    int64_t l = 0;
+    for (; l + SOFTMAX_LANES <= lanes; l += SOFTMAX_LANES)
+        largest_or_nan_lanes(max + l, z + l, keys, lanes, SOFTMAX_LANES);
+    for (; l + 4 <= lanes; l += 4) largest_or_nan_lanes(max + l, z + l, keys, lanes, 4);
+    for (; l < lanes; l++) largest_or_nan_lanes(max + l, z + l, keys, lanes, 1);
+}
+
+/* `rows` keys of `n` lanes each. */
+static inline __attribute__((always_inline)) void weigh_keys(real *w, double *sum, const real *z, const real *max,
+                                                             int64_t lanes, real scale, const int rows, const int n)
+{
+    double r[SOFTMAX_KEYS * SOFTMAX_LANES], r_err[SOFTMAX_KEYS * SOFTMAX_LANES], shifted[SOFTMAX_KEYS * SOFTMAX_LANES];
+    for (int j = 0; j < rows; j++)
+#pragma omp simd
+        for (int l = 0; l < n; l++) {
+            struct m3_exp_argument x = m3_weight_reduce(z[j * lanes + l] * scale - max[l]);
+            r[j * n + l] = x.r;
+            if (sizeof(real) == sizeof(double)) r_err[j * n + l] = x.r_err;
+            shifted[j * n + l] = x.shifted;
+        }
+    for (int j = 0; j < rows; j++)
+#pragma omp simd
+        for (int l = 0; l < n; l++) {
+            double err = sizeof(real) == sizeof(double) ? r_err[j * n + l] : 0;
+            w[j * lanes + l] = m3_weight_from((struct m3_exp_argument){ r[j * n + l], err, shifted[j * n + l] });
+        }
+    for (int j = 0; j < rows; j++)
+#pragma omp simd
+        for (int l = 0; l < n; l++) sum[l] = sum[l] + (double)w[j * lanes + l];
+}
+
+static inline __attribute__((always_inline)) void weigh_lanes(real *w, double *sum, const real *z, const real *max,
+                                                              int64_t keys, int64_t lanes, real scale, const int n)
+{
+    int64_t j = 0;
+    for (; j + SOFTMAX_KEYS <= keys; j += SOFTMAX_KEYS)
+        weigh_keys(w + j * lanes, sum, z + j * lanes, max, lanes, scale, SOFTMAX_KEYS, n);
+    for (; j < keys; j++) weigh_keys(w + j * lanes, sum, z + j * lanes, max, lanes, scale, 1, n);
+}
+
+static void weigh(real *w, double *sum, const real *z, const real *max, int64_t keys, int64_t lanes, real scale)
+{
+    int64_t l = 0;
+    for (; l + SOFTMAX_LANES <= lanes; l += SOFTMAX_LANES)
+        weigh_lanes(w + l, sum + l, z + l, max + l, keys, lanes, scale, SOFTMAX_LANES);
+    for (; l < lanes; l++) weigh_lanes(w + l, sum + l, z + l, max + l, keys, lanes, scale, 1);
+}
+
+/* Numbers of an activation at a time. */
+enum { SIGMOIDS = 128 };
+
+/* sig := 1 / (1 + exp(-x)), in double, rounded once; x may be sig. In two halves: brief.h says why. */
+static void sigmoids(real *sig, const real *x, int64_t n)
+{
+    double r[SIGMOIDS], r_err[SIGMOIDS], shifted[SIGMOIDS];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        struct m3_exp_argument e = m3_exp_body_reduce(-(double)x[i]);
+        r[i] = e.r;
+        r_err[i] = e.r_err;
+        shifted[i] = e.shifted;
     }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sig[i] = (real)(1 / (1 + m3_exp_of((struct m3_exp_argument){ r[i], r_err[i], shifted[i] })));
 }
 
 static void swiglu_oai(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
+    real g[SIGMOIDS], sig[SIGMOIDS];
+    for (int64_t i0 = 0; i0 < n; i0 += SIGMOIDS) {
+        const int64_t count = m3_min(SIGMOIDS, n - i0);
         /* Written so that a NaN fails the comparison and stays. */
-        real g = gate[i] > limit ? limit : gate[i], u = up[i] > limit ? limit : up[i];
-        g = g < lower ? lower : g;
-        u = u < -limit ? -limit : u;
-        real sig = (real)(1 / (1 + m3_exp_body(-(double)(real)(alpha * g))));
-        y[i] = (u + 1) * g * sig;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            real low = gate[i0 + i] > limit ? limit : gate[i0 + i];
+            g[i] = low < lower ? lower : low;
+            sig[i] = alpha * g[i];
+        }
+        sigmoids(sig, sig, count);
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            real u = up[i0 + i] > limit ? limit : up[i0 + i];
+            u = u < -limit ? -limit : u;
+            y[i0 + i] = (u + 1) * g[i] * sig[i];
+        }
     }
 }
 
 static void swiglu(real *y, const real *gate, const real *up, int64_t n)
 {
+    real sig[SIGMOIDS];
+    for (int64_t i0 = 0; i0 < n; i0 += SIGMOIDS) {
+        const int64_t count = m3_min(SIGMOIDS, n - i0);
+        sigmoids(sig, gate + i0, count);
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = up[i] * gate[i] * (real)(1 / (1 + m3_exp_body(-(double)gate[i])));
+        for (int64_t i = 0; i < count; i++) y[i0 + i] = up[i0 + i] * gate[i0 + i] * sig[i];
+    }
 }
 
 /* gelu is max(x, 0) minus x times the tail at abs(x). The clamps make that product 0 at the infinities, not inf * 0. */
@@ -388,14 +359,16 @@ static void gelu(real *y, const real *x, int64_t n)
     else gelu_double((double *)(void *)y, (const double *)(const void *)x, n);
 }
 
+extern const struct m3_fused M3_FUSED;
 extern const struct m3_kernels M3_KERNELS;
 const struct m3_kernels M3_KERNELS = {
     .name = M3_KERNELS_NAME,
     .gemm = gemm,
-    .dots = dots,
-    .dots_bf16 = dots_bf16,
+    .fused = &M3_FUSED,
     .expand = expand,
-    .softmax = softmax,
+    .largest = largest,
+    .largest_or_nan = largest_or_nan,
+    .weigh = weigh,
     .swiglu_oai = swiglu_oai,
     .swiglu = swiglu,
     .gelu = gelu,

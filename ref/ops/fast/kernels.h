@@ -1,7 +1,7 @@
 /* Kernels: the inner loops of the fast bodies, compiled once for each instruction set and chosen at run time. Each
  * computes in a stated order, so every build gives the same bits; tests/ops/fast/test_kernels.c compares them with the
- * loops they stand for. The exception is dots, a part of the `blas` body of linear, whose order is fixed only on one
- * machine. */
+ * loops they stand for. The exception is struct m3_fused, the parts of the `blas` body of linear: their order is fixed
+ * only on one machine, and they fuse multiplications with additions where the processor can. */
 #ifndef M3_OPS_FAST_KERNELS_H
 #define M3_OPS_FAST_KERNELS_H
 
@@ -10,26 +10,43 @@
 #include "base/real.h"
 #include "base/weight.h"
 
+struct m3_fused {
+    /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
+     * an output do not depend on T and rows; dots and dots_bf16 give the same bits. */
+    void (*dots)(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K);
+    void (*dots_bf16)(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K);
+
+    /* The same for the rows of w from `row` on, of E4M3 codes with scales. */
+    void (*dots_e4m3)(real *y, int64_t ldy, const real *x, const struct m3_weight *w, int64_t row, int64_t T,
+                      int64_t rows);
+
+    /* c[m,n] := (add ? c[m,n] : 0) + sum over k of a[m,k] b[k,n]; a [M,K], rows of c are ldc apart. The columns of b
+     * lie in strips [K,width], side by side in memory: N is a multiple of width. */
+    void (*product)(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add);
+    int64_t width;
+};
+
 struct m3_kernels {
     const char *name;           /* "avx512", "avx2", "portable" */
+    const struct m3_fused *fused;
 
     /* c[m,n] := (add ? c[m,n] : 0) + sum over k ascending of a[m,k] b[k,n], product and sum each rounded.
      * Element (m,k) of a is a[m * a_m + k * a_k]; rows of b and c are ldb and ldc apart. */
     void (*gemm)(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
                  int64_t N, int64_t K, int add);
 
-    /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
-     * an output do not depend on T and rows; dots and dots_bf16 give the same bits. */
-    void (*dots)(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K);
-    void (*dots_bf16)(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K);
-
     /* out[n] := columns [col, col + n) of a row of w, with the values of m3_expand_f32 or _f64. */
     void (*expand)(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);
 
-    /* In place, for each lane l of z [keys, lanes], rows ldz apart: max[l] := the largest scale z; z := exp(scale z -
-     * max), rounded once; sum[l] := sum of the rounded z in double, keys ascending. keys >= 1, scale > 0. NaN reaches
-     * the sum. */
-    void (*softmax)(real *z, int64_t ldz, real *max, double *sum, int64_t keys, int64_t lanes, real scale);
+    /* For each lane l of z [keys, lanes]: max[l] := the larger of max[l] and every z that is a number. */
+    void (*largest)(real *max, const real *z, int64_t keys, int64_t lanes);
+
+    /* For each lane: max[l] := the largest z, or NaN if any is. keys >= 1. */
+    void (*largest_or_nan)(real *max, const real *z, int64_t keys, int64_t lanes);
+
+    /* For each lane: w := exp(scale z - max), rounded once; sum[l] += the w in double, keys ascending. w and z [keys,
+     * lanes]. NaN reaches the sum. */
+    void (*weigh)(real *w, double *sum, const real *z, const real *max, int64_t keys, int64_t lanes, real scale);
 
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */
     void (*swiglu_oai)(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower);

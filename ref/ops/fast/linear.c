@@ -5,6 +5,7 @@
 
 #include "base/minmax.h"
 #include "ops/fast/kernels.h"
+#include "ops/fast/prefetch.h"
 #include "ops/operators.h"
 
 enum {
@@ -16,7 +17,12 @@ enum {
     TALL_DEPTH = 6144,
     TALL_ROWS = 512,        /* then x is cut too, into pieces of no fewer rows, */
     TALL_TASKS = 8,         /* where panels alone are fewer pieces of work than this */
-    DOT_PANEL = 16,
+    DOT_PANEL = 24,
+    FEW_CODES = 2,          /* rows of x for which codes of 8 bits are decoded again and again, in registers */
+    MOST_PRODUCT = 255,     /* rows of x up to which our own product is faster than the library, which copies w */
+    PRODUCT_PANEL = 96,     /* weight rows of a piece of work, */
+    PRODUCT_STEP = 16,      /* expanded so many at a time */
+    PRODUCT_DEPTH = 256,    /* and columns: the expanded ones stay in the nearest cache */
     ORDERED_PANEL = 64,
     ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
     TRANSPOSE_ROWS = 16,
@@ -64,22 +70,93 @@ static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_
 {
     const struct m3_kernels *kernels = m3_kernels();
     const real *stored = as_stored(w);
-    int64_t outputs = w->rows, inputs = w->cols, panel = m3_min(DOT_PANEL, outputs), is_bf16 = w->dtype == M3_BF16;
+    int64_t outputs = w->rows, inputs = w->cols, panel = m3_min(DOT_PANEL, outputs);
+    int in_codes = w->dtype == M3_F8_E4M3 && w->scaling != M3_UNSCALED && T <= FEW_CODES;
+    int expands = !stored && !in_codes && w->dtype != M3_BF16;
     int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + panel - 1) / panel);
     size_t mark = m3_scratch_mark(ctx);
-    real *expanded = m3_scratch_take(ctx, stored || is_bf16 ? 1 : team * panel * inputs, sizeof *expanded);
+    real *expanded = m3_scratch_take(ctx, expands ? team * panel * inputs : 1, sizeof *expanded);
     if (!expanded) return M3_INTERNAL;
 
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t n0 = 0; n0 < outputs; n0 += panel) {
         int64_t n = m3_min(panel, outputs - n0);
-        if (is_bf16) {
-            kernels->dots_bf16(y + n0, outputs, x, (const char *)w->data + 2 * n0 * inputs, T, n, inputs);
+        if (in_codes) {
+            kernels->fused->dots_e4m3(y + n0, outputs, x, w, n0, T, n);
+        } else if (w->dtype == M3_BF16) {
+            kernels->fused->dots_bf16(y + n0, outputs, x, (const char *)w->data + 2 * n0 * inputs, T, n, inputs);
         } else {
-            real *mine = stored ? NULL : expanded + omp_get_thread_num() * panel * inputs;
-            kernels->dots(y + n0, outputs, x, panel_of(mine, stored, w, n0, n, 0, inputs), T, n, inputs);
+            real *mine = expands ? expanded + omp_get_thread_num() * panel * inputs : NULL;
+            kernels->fused->dots(y + n0, outputs, x, panel_of(mine, stored, w, n0, n, 0, inputs), T, n, inputs);
         }
         add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
+    }
+    m3_scratch_release(ctx, mark);
+    return M3_OK;
+}
+
+/* strips [T/width, K, width] := x [T,K] (row stride inputs), transposed, with rows of 0 after the last. */
+static void pack_rows(real *strips, const real *x, int64_t T, int64_t K, int64_t inputs, int64_t width)
+{
+    for (int64_t t = 0; t < (T + width - 1) / width * width; t++) {
+        real *lane = strips + t / width * K * width + t % width;
+        for (int64_t k = 0; k < K; k++) lane[k * width] = t < T ? x[t * inputs + k] : 0;
+    }
+}
+
+/* Asks the memory for columns of the rows that are expanded after the current ones. */
+static void ask(const struct m3_weight *w, int64_t row, int64_t k0, int64_t k)
+{
+    const int64_t bytes = (int64_t)m3_dtype_bytes(w->dtype);
+    for (int64_t r = row; r < m3_min(row + PRODUCT_STEP, w->rows); r++)
+        m3_prefetch_bytes((const char *)w->data + (r * w->cols + k0) * bytes, k * bytes);
+}
+
+/* sums [n,lanes] := rows n0 .. n0+n-1 of w times the packed rows of x. `a` has room for PRODUCT_STEP expanded rows. */
+static void panel_product(real *sums, real *a, const real *packed, const struct m3_weight *w, int64_t n0, int64_t n,
+                          int64_t lanes)
+{
+    const struct m3_kernels *kernels = m3_kernels();
+    for (int64_t k0 = 0; k0 < w->cols; k0 += PRODUCT_DEPTH) {
+        int64_t k = m3_min(PRODUCT_DEPTH, w->cols - k0);
+        for (int64_t i = 0; i < n; i += PRODUCT_STEP) {
+            int64_t rows = m3_min(PRODUCT_STEP, n - i);
+            ask(w, n0 + i + PRODUCT_STEP, k0, k);
+            for (int64_t r = 0; r < rows; r++) kernels->expand(a + r * k, w, n0 + i + r, k0, k);
+            kernels->fused->product(sums + i * lanes, lanes, a, packed + k0 * lanes, rows, lanes, k, k0 > 0);
+        }
+    }
+}
+
+/* Some rows: lanes are rows of x, so that the weights need no transposition. */
+static int some_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
+{
+    int64_t outputs = w->rows, inputs = w->cols, width = m3_kernels()->fused->width;
+    int64_t lanes = (T + width - 1) / width * width, each = PRODUCT_STEP * PRODUCT_DEPTH + PRODUCT_PANEL * lanes;
+    int team = m3_team(ctx, T * outputs * inputs);
+    size_t mark = m3_scratch_mark(ctx);
+    real *packed = m3_scratch_take(ctx, lanes * inputs, sizeof *packed);
+    real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
+    if (!packed || !scratch) {
+        m3_scratch_release(ctx, mark);
+        return M3_INTERNAL;
+    }
+
+#pragma omp parallel num_threads(team)
+    {
+        real *a = scratch + omp_get_thread_num() * each, *sums = a + PRODUCT_STEP * PRODUCT_DEPTH;
+#pragma omp for
+        for (int64_t k0 = 0; k0 < inputs; k0 += PRODUCT_DEPTH)
+            pack_rows(packed + k0 * lanes, x + k0, T, m3_min(PRODUCT_DEPTH, inputs - k0), inputs, width);
+#pragma omp for schedule(dynamic)
+        for (int64_t n0 = 0; n0 < outputs; n0 += PRODUCT_PANEL) {
+            int64_t n = m3_min(PRODUCT_PANEL, outputs - n0);
+            panel_product(sums, a, packed, w, n0, n, lanes);
+            for (int64_t t0 = 0; t0 < T; t0 += 8)
+                for (int64_t i = 0; i < n; i++)
+                    for (int64_t t = t0; t < m3_min(t0 + 8, T); t++) y[t * outputs + n0 + i] = sums[i * lanes + t];
+            add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
+        }
     }
     m3_scratch_release(ctx, mark);
     return M3_OK;
@@ -166,5 +243,6 @@ static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
 int m3_fast_linear(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     if (ctx->linear == M3_LINEAR_ORDERED) return ordered(ctx, y, x, w, bias, T);
-    return T <= M3_ALONE_ROWS ? few_rows(ctx, y, x, w, bias, T) : library(ctx, y, x, w, bias, T);
+    if (T <= M3_ALONE_ROWS) return few_rows(ctx, y, x, w, bias, T);
+    return T <= MOST_PRODUCT ? some_rows(ctx, y, x, w, bias, T) : library(ctx, y, x, w, bias, T);
 }

@@ -1,0 +1,195 @@
+#include "ops/fast/attend_tile.h"
+
+#include <math.h>
+
+#include "base/minmax.h"
+#include "ops/fast/kernels.h"
+#include "ops/fast/prefetch.h"
+#include "ops/fast/seen.h"
+#include "ops/math.h"
+
+enum {
+    PIECE = 128,                /* keys at a time; those of the next piece are prefetched meanwhile, */
+    STEP = 16,                  /* between products over so many keys or channels */
+};
+
+static int64_t up_to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static int64_t strip_bytes(int64_t lanes, int64_t keys, int64_t D)
+{
+    return up_to_line(lanes * ((int64_t)sizeof(double) + (1 + D + keys) * (int64_t)sizeof(real)));
+}
+
+int64_t m3_tile_bytes(int64_t strips, int64_t lanes, int64_t keys, int64_t D)
+{
+    return strips * strip_bytes(lanes, keys, D) + up_to_line(PIECE * lanes * (int64_t)sizeof(real));
+}
+
+void m3_tile_place(struct m3_tile *tile, char *memory, int64_t strips, int64_t lanes, int64_t keys, int64_t D)
+{
+    tile->D = D;
+    for (int64_t s = 0; s < strips; s++, memory += strip_bytes(lanes, keys, D)) {
+        struct m3_strip *strip = &tile->strip[s];
+        strip->sum = (double *)(void *)memory;
+        strip->q_t = (real *)(void *)(strip->sum + lanes);
+        strip->z = strip->q_t + D * lanes;
+        strip->max = strip->z + keys * lanes;
+    }
+    tile->weights = (real *)(void *)memory;
+}
+
+/* Keys of a block that are handled together: j .. j+n-1. */
+struct piece {
+    int64_t block, j, n;
+};
+
+/* The first block after block b that a strip of the tile sees; -1 if there is none. */
+static int64_t next_block(struct m3_tile *tile, int64_t b)
+{
+    int64_t next = INT64_MAX;
+    for (int64_t s = 0; s < tile->strips; s++) {
+        struct m3_strip *strip = &tile->strip[s];
+        while (strip->list && strip->at < strip->n && strip->list[strip->at] <= b) strip->at++;
+        if (strip->list && strip->at < strip->n) next = m3_min(next, strip->list[strip->at]);
+        if (!strip->list && (b + 1) * tile->block < strip->p + strip->rows) next = m3_min(next, b + 1);
+    }
+    return next < INT64_MAX ? next : -1;
+}
+
+/* Moves on to the next keys, below `end`, that some strip may see; n = 0: there are none. Starts from { -1, 0, 0 }. */
+static void next_piece(struct piece *piece, struct m3_tile *tile, int64_t end)
+{
+    for (piece->j += piece->n;;) {
+        const int64_t block_end = m3_min((piece->block + 1) * tile->block, end);
+        piece->n = m3_seen_run(tile->seen, &piece->j, block_end, PIECE);
+        if (piece->n > 0) return;
+        piece->block = next_block(tile, piece->block);
+        if (piece->block < 0) return;
+        piece->j = piece->block * tile->block;
+    }
+}
+
+/* How many keys of a piece the last row of a strip sees. The pieces ascend. */
+static int64_t visible_to(struct m3_strip *strip, const struct piece *piece)
+{
+    while (strip->list && strip->here < strip->n && strip->list[strip->here] < piece->block) strip->here++;
+    if (strip->list && (strip->here == strip->n || strip->list[strip->here] != piece->block)) return 0;
+    return m3_max(0, m3_min(piece->n, strip->p + strip->rows - piece->j));
+}
+
+/* Asks for `rows` keys or values from row j on, if the strip is the first to read them. */
+static void ask(const struct m3_tile *tile, const struct m3_strip *strip, const real *x, int64_t j, int64_t rows)
+{
+    for (int64_t i = j; strip->is_first && i < j + rows; i++) m3_prefetch(x, i * tile->stride, tile->D);
+}
+
+/* The logits of keys j .. j+n-1, and the largest so far; the keys from `next` on follow. A row does not see the keys
+ * after its own place, which only later rows of the strip see: exp(-inf) adds 0 to a sum. */
+static void add_logits(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
+{
+    const struct m3_kernels *kernels = m3_kernels();
+    const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride;
+    const real *k = strip->k + j * stride;
+    real *z = strip->z + strip->keys * lanes;
+
+    for (int64_t i = 0; i < n; i += STEP) {
+        const int64_t rows = m3_min(STEP, n - i);
+        ask(tile, strip, strip->k, next + i, rows);
+        kernels->gemm(z + i * lanes, lanes, k + i * stride, stride, 1, strip->q_t, lanes, rows, lanes, tile->D, 0);
+    }
+    for (int64_t r = 0; r < strip->rows - 1; r++)
+        for (int64_t i = m3_max(0, strip->p + r + 1 - j); i < n; i++)
+            for (int64_t h = 0; h < heads; h++) z[i * lanes + r * heads + h] = -(real)INFINITY;
+    kernels->largest(strip->max, z, n, lanes);
+    if (strip->keys == 0) strip->first = j;
+    strip->keys += n;
+}
+
+/* Weighs the values of keys j .. j+n-1, whose logits come next. */
+static void add_values(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
+{
+    const struct m3_kernels *kernels = m3_kernels();
+    const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride, ldo = strip->o_head;
+    const real scale = (real)(1 / sqrt((double)tile->D)), *v = strip->v + j * stride, *w = tile->weights;
+
+    kernels->weigh(tile->weights, strip->sum, strip->z + strip->keys * lanes, strip->max, n, lanes, scale);
+    for (int64_t r = 0; r < strip->rows; r++, w += heads) {
+        const int64_t visible = m3_min(n, strip->p + r + 1 - j), add = strip->keys > 0;
+        real *o = strip->o + r * strip->o_row;
+        if (visible <= 0) continue;
+        for (int64_t i = 0, share = (n * STEP + tile->D - 1) / tile->D; i < tile->D; i += STEP) {
+            if (r == 0) ask(tile, strip, strip->v, next + i / STEP * share, share);
+            kernels->gemm(o + i, ldo, w, 1, lanes, v + i, stride, heads, m3_min(STEP, tile->D - i), visible, add);
+        }
+    }
+    strip->keys += n;
+}
+
+typedef void step(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next);
+
+/* Calls `add` for the keys that the strips see, ascending, a piece at a time. */
+static void for_keys(struct m3_tile *tile, step *add)
+{
+    int64_t end = 0;
+    for (int64_t s = 0; s < tile->strips; s++) {
+        struct m3_strip *strip = &tile->strip[s];
+        strip->at = strip->here = strip->keys = 0;
+        strip->is_first = s == 0 || strip->k != strip[-1].k;
+        end = m3_max(end, strip->p + strip->rows);
+    }
+    struct piece piece = { -1, 0, 0 }, next;
+    for (next_piece(&piece, tile, end); piece.n > 0; piece = next) {
+        next = piece;
+        next_piece(&next, tile, end);
+        for (int64_t s = 0; s < tile->strips; s++) {
+            const int64_t visible = visible_to(&tile->strip[s], &piece);
+            if (visible > 0) add(tile, &tile->strip[s], piece.j, visible, next.n > 0 ? next.j : piece.j);
+        }
+    }
+}
+
+/* Divides the outputs of row r by the sums. A row that sees no key gives 0 and -inf. */
+static void finish_row(const struct m3_strip *strip, int64_t r, int64_t D)
+{
+    const int is_empty = strip->keys == 0 || strip->p + r < strip->first;
+    for (int64_t h = 0; h < strip->heads; h++) {
+        const int64_t l = r * strip->heads + h;
+        real *o = strip->o + r * strip->o_row + h * strip->o_head, share = (real)(1 / strip->sum[l]);
+        for (int64_t i = 0; i < D; i++) o[i] = is_empty ? 0 : o[i] * share;
+    }
+}
+
+static void finish_lse(const struct m3_strip *strip, int64_t r, real *lse)
+{
+    const int is_empty = strip->keys == 0 || strip->p + r < strip->first;
+    for (int64_t h = 0; h < strip->heads; h++) {
+        const int64_t l = r * strip->heads + h;
+        lse[h] = is_empty ? -(real)INFINITY : (real)((double)strip->max[l] + m3_log(strip->sum[l]));
+    }
+}
+
+void m3_tile_attend(struct m3_tile *tile)
+{
+    const real scale = (real)(1 / sqrt((double)tile->D));
+    for (int64_t s = 0; s < tile->strips; s++) {
+        struct m3_strip *strip = &tile->strip[s];
+        for (int64_t l = 0; l < strip->rows * strip->heads; l++) {
+            strip->max[l] = -(real)INFINITY;
+            strip->sum[l] = 0;
+        }
+    }
+    for_keys(tile, add_logits);
+    /* The largest product is that of the largest logit: rounding keeps the order. */
+    for (int64_t s = 0; s < tile->strips; s++)
+        for (int64_t l = 0; l < tile->strip[s].rows * tile->strip[s].heads; l++)
+            tile->strip[s].max[l] = tile->strip[s].max[l] * scale;
+    for_keys(tile, add_values);
+
+    for (int64_t s = 0; s < tile->strips; s++) {
+        const struct m3_strip *strip = &tile->strip[s];
+        for (int64_t r = 0; r < strip->rows; r++) {
+            finish_row(strip, r, tile->D);
+            if (strip->lse) finish_lse(strip, r, strip->lse + r * strip->lse_row);
+        }
+    }
+}

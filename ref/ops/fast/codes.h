@@ -1,0 +1,46 @@
+/* Numbers from codes of 16 and 8 bits, and their scales. */
+#ifndef M3_OPS_FAST_CODES_H
+#define M3_OPS_FAST_CODES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/real.h"
+#include "base/weight.h"
+
+/* A stored BF16 number, at any address. */
+typedef uint16_t m3_bf16 __attribute__((aligned(1), may_alias));
+
+/* The value of a code of few bits below its sign: `moved` is the code with its mantissa where that of a float is,
+ * `bias` the difference of the exponents. A subnormal code gets the exponent of the smallest normal one, and loses the
+ * leading 1 that it thereby gets: subnormal floats, into which a shift alone would turn it, are slow on some machines. */
+static inline float m3_small_float(uint32_t moved, uint32_t bias)
+{
+    uint32_t subnormal = moved < 1u << 23, bits = moved + ((bias + subnormal) << 23), leading = (bias + 1) << 23;
+    leading = subnormal ? leading : 0;
+    float value, one;
+    memcpy(&value, &bits, sizeof value);
+    memcpy(&one, &leading, sizeof one);
+    return value - one;
+}
+
+/* 2^(code - 127); 255 is NaN. The smallest value is subnormal in float. */
+static inline real m3_e8m0(unsigned char code)
+{
+    uint32_t bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : (uint32_t)code << 23;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* The factor of a block of columns of a row: 32 columns of MXFP8, 128 of FP8. */
+static inline real m3_block_scale(const struct m3_weight *w, int64_t row, int64_t block)
+{
+    if (w->scaling == M3_SCALE_MX32)
+        return m3_e8m0(((const unsigned char *)w->scales)[row * ((w->cols + 31) / 32) + block]);
+    float value;
+    memcpy(&value, (const char *)w->scales + 4 * (row / 128 * ((w->cols + 127) / 128) + block), sizeof value);
+    return value;
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* This file is compiled several times, as kernels.c: M3_FUSED names the table. It is the only one that is compiled with
+ * -ffp-contract=fast: s + x * w is rounded once where the processor can do that. Its sums have no promised order. */
+#include "ops/fast/codes.h"
+#include "ops/fast/kernels.h"
+
+#if defined(__AVX512F__)
+enum { PRODUCT_ROWS = 8, DOT_TOKENS = 8, DOT_ROWS = 3, UNROLL = 1 };
+#elif defined(__AVX2__)
+enum { PRODUCT_ROWS = 4, DOT_TOKENS = 4, DOT_ROWS = 2, UNROLL = 1 };
+#else
+enum { PRODUCT_ROWS = 4, DOT_TOKENS = 2, DOT_ROWS = 4, UNROLL = 1 };
+#endif
+#include "ops/fast/tile.h"
+
+enum { PRODUCT_VECS = 2, NEAR_COLUMNS = 768 };     /* columns of x that stay in the nearest cache */
+
+static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add)
+{
+    enum { WIDTH = PRODUCT_VECS * LANES };
+    for (int64_t n = 0; n < N; n += WIDTH, b += WIDTH * K) {
+        int64_t m = 0;
+        for (; m + PRODUCT_ROWS <= M; m += PRODUCT_ROWS)
+            tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, PRODUCT_ROWS, PRODUCT_VECS);
+        for (; m < M; m++) tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, 1, PRODUCT_VECS);
+    }
+}
+
+typedef uint16_t bf16_vec __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+typedef uint8_t byte_vec __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint32_t bits_vec __attribute__((vector_size(LANES * 4)));
+typedef float float_vec __attribute__((vector_size(LANES * 4)));
+
+/* How the weights of a dot product are stored. */
+enum form { NUMBERS, BF16, E4M3 };
+
+struct rows {
+    const void *data;               /* of the first row */
+    int64_t bytes;                  /* of a number */
+    const struct m3_weight *w;      /* E4M3: its scales; */
+    int64_t row;                    /* the first row */
+};
+
+/* The values of codes, without their scales: m3_small_float for a vector. */
+static inline __attribute__((always_inline)) vec from_e4m3(const uint8_t *codes)
+{
+    /* In two steps: gcc takes a single one number by number. */
+    bf16_vec wide = __builtin_convertvector(*(const byte_vec *)codes, bf16_vec);
+    bits_vec code = __builtin_convertvector(wide, bits_vec), moved = (code & 0x7f) << 20;
+    bits_vec subnormal = (bits_vec)(moved < 1u << 23), nan = (bits_vec)(moved == 0x7fu << 20);
+    bits_vec bits = moved + (120u << 23) - (subnormal << 23), leading = subnormal & 121u << 23;
+    bits = (bits_vec)((float_vec)bits - (float_vec)leading) | (nan & 0x7fc00000u) | (code & 0x80) << 24;
+    return __builtin_convertvector((float_vec)bits, vec);
+}
+
+/* Columns k .. k+LANES-1 of row r. All of them have the same scale. */
+static inline __attribute__((always_inline)) vec load(const struct rows *w, int64_t r, int64_t K, int64_t k, real scale,
+                                                      const enum form form)
+{
+    if (form == NUMBERS) return *(const vec *)((const real *)w->data + r * K + k);
+    if (form == E4M3) return from_e4m3((const uint8_t *)w->data + r * K + k) * scale;
+    bits_vec bits = __builtin_convertvector(*(const bf16_vec *)((const m3_bf16 *)w->data + r * K + k), bits_vec) << 16;
+    return __builtin_convertvector((float_vec)bits, vec);
+}
+
+static inline __attribute__((always_inline)) real load_one(const struct rows *w, int64_t r, int64_t K, int64_t k,
+                                                           real scale, const enum form form)
+{
+    if (form == NUMBERS) return ((const real *)w->data)[r * K + k];
+    uint32_t bits;
+    float value;
+    if (form == E4M3) {
+        uint32_t code = ((const uint8_t *)w->data)[r * K + k];
+        value = m3_small_float((code & 0x7f) << 20, 120);
+        memcpy(&bits, &value, sizeof bits);
+        bits = ((code & 0x7f) == 0x7f ? 0x7fc00000 : bits) | (code & 0x80) << 24;
+    } else {
+        bits = (uint32_t)((const m3_bf16 *)w->data)[r * K + k] << 16;
+    }
+    memcpy(&value, &bits, sizeof value);
+    return form == E4M3 ? (real)value * scale : (real)value;
+}
+
+/* The partial sums of some rows of x with some rows of w: a vector for each pair. */
+enum { MOST_TOKENS = 8, MOST_ROWS = 24 };
+struct sums {
+    vec of[MOST_TOKENS][MOST_ROWS];
+};
+
+/* Columns k0 .. k1-1 of `ts` rows of x and `rows` rows of w: multiples of LANES. A pair's sum does not depend on the
+ * size of the tile. */
+static inline __attribute__((always_inline)) void dot_tile(struct sums *sums, const real *x, const struct rows *w,
+                                                           int64_t r0, int64_t K, int64_t k0, int64_t k1, const int ts,
+                                                           const int rows, const enum form form)
+{
+    const int64_t width = form != E4M3 ? K : w->w->scaling == M3_SCALE_MX32 ? 32 : 128;
+    vec s[8][4];
+    real scale[4] = { 0 };
+    for (int t = 0; t < ts; t++)
+        for (int r = 0; r < rows; r++) s[t][r] = k0 ? sums->of[t][r0 + r] : (vec){ 0 };
+    for (int64_t k = k0, end; k < k1; k = end) {
+        end = form == E4M3 && k + width < k1 ? k + width : k1;
+        for (int r = 0; r < rows && form == E4M3; r++) scale[r] = m3_block_scale(w->w, w->row + r0 + r, k / width);
+        for (int64_t i = k; i < end; i += LANES) {
+            vec w_i[4];
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) w_i[r] = load(w, r0 + r, K, i, scale[r], form);
+#pragma GCC unroll 8
+            for (int t = 0; t < ts; t++) {
+                vec x_i = *(const vec *)(x + t * K + i);
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) s[t][r] += x_i * w_i[r];
+            }
+        }
+    }
+    for (int t = 0; t < ts; t++)
+        for (int r = 0; r < rows; r++) sums->of[t][r0 + r] = s[t][r];
+}
+
+/* The sums of the lanes, and what is left of K. */
+static inline __attribute__((always_inline)) void finish(real *y, int64_t ldy, const struct sums *sums, const real *x,
+                                                         const struct rows *w, int64_t T, int64_t rows, int64_t K,
+                                                         const enum form form)
+{
+    const int64_t width = form == E4M3 && w->w->scaling == M3_SCALE_MX32 ? 32 : 128;
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t r = 0; r < rows; r++) {
+            real sum = 0;
+            for (int l = 0; l < LANES; l++) sum += sums->of[t][r][l];
+            for (int64_t i = K / LANES * LANES; i < K; i++) {
+                real scale = form == E4M3 ? m3_block_scale(w->w, w->row + r, i / width) : 0;
+                sum += x[t * K + i] * load_one(w, r, K, i, scale, form);
+            }
+            y[t * ldy + r] = sum;
+        }
+}
+
+/* `ts` rows of x, a constant, with `rows` rows of w, at most MOST_ROWS. */
+static inline __attribute__((always_inline)) void some_dots(real *y, int64_t ldy, const real *x, const struct rows *w,
+                                                            int64_t r0, int64_t rows, int64_t K, const int ts,
+                                                            const int side_by_side, const enum form form)
+{
+    const int64_t whole = K / LANES * LANES, depth = ts > 2 ? NEAR_COLUMNS : whole;
+    const struct rows from = { (const char *)w->data + r0 * K * w->bytes, w->bytes, w->w, w->row + r0 };
+    struct sums sums;
+    if (whole == 0)
+        for (int t = 0; t < ts; t++) memset(sums.of[t], 0, (size_t)rows * sizeof **sums.of);
+    for (int64_t k = 0; k < whole; k += depth) {
+        const int64_t end = k + depth < whole ? k + depth : whole;
+        int64_t r = 0;
+        for (; r + side_by_side <= rows; r += side_by_side)
+            dot_tile(&sums, x, &from, r, K, k, end, ts, side_by_side, form);
+        for (; r < rows; r++) dot_tile(&sums, x, &from, r, K, k, end, ts, 1, form);
+    }
+    finish(y + r0, ldy, &sums, x, &from, ts, rows, K, form);
+}
+
+static inline __attribute__((always_inline)) void all_dots(real *y, int64_t ldy, const real *x, const struct rows *w,
+                                                           int64_t T, int64_t rows, int64_t K, const enum form form)
+{
+    for (int64_t r = 0, n; r < rows; r += n) {
+        int64_t t = 0;
+        n = rows - r < MOST_ROWS ? rows - r : MOST_ROWS;
+        for (; t + DOT_TOKENS <= T && form != E4M3; t += DOT_TOKENS)
+            some_dots(y + t * ldy, ldy, x + t * K, w, r, n, K, DOT_TOKENS, DOT_ROWS, form);
+        for (; t + 2 <= T; t += 2) some_dots(y + t * ldy, ldy, x + t * K, w, r, n, K, 2, 4, form);
+        for (; t < T; t++) some_dots(y + t * ldy, ldy, x + t * K, w, r, n, K, 1, 4, form);
+    }
+}
+
+static void dots(real *y, int64_t ldy, const real *x, const real *w, int64_t T, int64_t rows, int64_t K)
+{
+    const struct rows stored = { w, sizeof *w, NULL, 0 };
+    all_dots(y, ldy, x, &stored, T, rows, K, NUMBERS);
+}
+
+static void dots_bf16(real *y, int64_t ldy, const real *x, const void *w, int64_t T, int64_t rows, int64_t K)
+{
+    const struct rows stored = { w, sizeof(m3_bf16), NULL, 0 };
+    all_dots(y, ldy, x, &stored, T, rows, K, BF16);
+}
+
+static void dots_e4m3(real *y, int64_t ldy, const real *x, const struct m3_weight *w, int64_t row, int64_t T,
+                      int64_t rows)
+{
+    const struct rows stored = { (const uint8_t *)w->data + row * w->cols, 1, w, row };
+    all_dots(y, ldy, x, &stored, T, rows, w->cols, E4M3);
+}
+
+extern const struct m3_fused M3_FUSED;
+const struct m3_fused M3_FUSED = {
+    .dots = dots,
+    .dots_bf16 = dots_bf16,
+    .dots_e4m3 = dots_e4m3,
+    .product = product,
+    .width = PRODUCT_VECS * LANES,
+};

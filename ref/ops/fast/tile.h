@@ -1,0 +1,36 @@
+/* The register tile of the products, in kernels.c with separate multiplications and additions, in fused.c with fused
+ * ones. The file that includes this says how many turns of the loop over k stand side by side: UNROLL. */
+#ifndef M3_OPS_FAST_TILE_H
+#define M3_OPS_FAST_TILE_H
+
+#include "ops/fast/vectors.h"
+
+/* A register tile: `rows` rows and `vecs` vectors of c, for all k. It is inlined with constant sizes. */
+static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
+                                                       const real *b, int64_t ldb, int64_t K, int add, const int rows,
+                                                       const int vecs)
+{
+    vec s[16][2];
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vecs; v++) s[m][v] = add ? *(const vec *)(c + m * ldc + v * LANES) : (vec){ 0 };
+
+#pragma GCC unroll UNROLL
+    for (int64_t k = 0; k < K; k++) {
+        const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
+#pragma GCC unroll 16
+        for (int m = 0; m < rows; m++) {
+            real a_mk = a_k0[m * a_m];
+#pragma GCC unroll 2
+            for (int v = 0; v < vecs; v++) s[m][v] = s[m][v] + a_mk * *(const vec *)(b_k + v * LANES);
+        }
+    }
+
+#pragma GCC unroll 16
+    for (int m = 0; m < rows; m++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vecs; v++) *(vec *)(c + m * ldc + v * LANES) = s[m][v];
+}
+
+#endif
