@@ -42,10 +42,16 @@ if [ "${1:-}" = --one ]; then
 fi
 folder=$(mktemp -d "${TMPDIR:-/tmp}/m3ref-tests.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
-trap 'exit 1' INT TERM
+# The programs are ended together, with all that they have started: setsid gives them a process group.
+trap '[ -z "${programs:-}" ] || kill -- "-$programs"; wait; exit 1' INT TERM
 : >"$folder/counts"
 # Threads that spin while they wait would take the processor from the other programs.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-[ $# -eq 0 ] || printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder"
+printf '%s\0' "$@" >"$folder/programs"
+if [ $# -gt 0 ]; then
+    setsid xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder" <"$folder/programs" &
+    programs=$!
+    wait "$programs"
+fi
 awk -v programs="$#" '{ good += $1; bad += $2 } END { bad += programs - NR
     printf "%d passed, %d failed\n", good, bad; exit bad > 0 || good == 0 }' "$folder/counts"
