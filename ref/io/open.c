@@ -47,7 +47,7 @@ int m3_open_stream(FILE **file, const char *path, struct m3_error *error)
 
 int m3_is_absent(int system_error)
 {
-    return system_error == ENOENT || system_error == ENOTDIR || system_error == ENAMETOOLONG;
+    return system_error == ENOENT || system_error == ENOTDIR || system_error == ENAMETOOLONG || system_error == ELOOP;
 }
 
 enum m3_status m3_status_of(int system_error) { return system_error == ENOMEM ? M3_INTERNAL : M3_IO; }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fenv.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,8 +114,12 @@ int m3_plugin_open(struct m3_plugin **plugin, const char *path, const char *word
 {
     int status = make(plugin, engine->ops, error);
     if (status) return status;
+    /* A library compiled with -ffast-math turns subnormal numbers off as soon as it is loaded. */
+    fenv_t arithmetic;
+    fegetenv(&arithmetic);
     status = load(*plugin, path, engine, error);
     if (!status) status = start(*plugin, path, words, error);
+    fesetenv(&arithmetic);
     if (status) {
         m3_plugin_close(*plugin);
         *plugin = NULL;

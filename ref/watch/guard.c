@@ -3,6 +3,8 @@
 #endif
 #include "watch/guard.h"
 
+#include <fenv.h>
+#include <float.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +39,7 @@ struct m3_guard {
     int count;
     size_t page;
     struct sigaction before[2];             /* the handlers of the program */
+    fenv_t arithmetic;                      /* how the processor rounds, before the present call */
 };
 
 static struct m3_guard *guarded;        /* for the signal handler */
@@ -110,6 +113,14 @@ static int prepare(struct m3_guard *g, struct m3_outside_call *c, int i)
     return M3_OK;
 }
 
+/* Does the processor round to nearest, keep subnormal numbers, and go on after an exception? Asked of the arithmetic
+ * itself: the ways to change it differ, and fegetround does not know all of them. */
+static int rounds_as_usual(void)
+{
+    volatile float one = 1, less = FLT_EPSILON / 4, more = FLT_EPSILON / 4 * 3, least = FLT_MIN, two = 2;
+    return fegetexcept() == 0 && one + less == one && one + more > one && least / two > 0;
+}
+
 static int before(void *self, struct m3_outside_call *c)
 {
     struct m3_guard *g = self;
@@ -120,6 +131,7 @@ static int before(void *self, struct m3_outside_call *c)
     }
     if (status) release(g);
     g->record->calls++;
+    fegetenv(&g->arithmetic);
     if (!status) m3_watch_enter(g->record, c->op);
     return status;
 }
@@ -169,6 +181,11 @@ static int after(void *self, struct m3_outside_call *c, struct m3_ctx *ctx, int 
     struct m3_guard *g = self;
     int faulty = 0;
     m3_watch_leave(g->record);
+    if (!rounds_as_usual())     /* which would change the results of all operators after it */
+        faulty =
+            snprintf(g->record->fault, sizeof g->record->fault,
+                     "%s left the processor with another rounding, without subnormal numbers, or with traps", c->op);
+    fesetenv(&g->arithmetic);
     for (int i = 0; i < g->count; i++) {
         const struct m3_outside_operand *o = &c->operand[i];
         const struct region *r = &g->regions[i];

@@ -3,8 +3,9 @@
  *
  * Seen to fail with: watch.c without its process group, without its wait for signals, without the look for closed files, without standard error in
  * the place of standard output, without the end of copied processes; guard.c and plugin.c that pass on every status;
- * ops.c that takes --ops-guard for nothing. */
+ * ops.c that takes --ops-guard for nothing; arithmetic that is left as the library, or its operator, changed it. */
 #include "program.h"
+#include "same_tensors.h"
 
 #define TINY "golden/tiny/model --ids 1,2,3"
 
@@ -30,6 +31,11 @@ static const struct {
     { "worse_norm.so,handler", "rms_norm ended the program (exit status 0)", 1 },
     { "worse_norm.so,deaf", "rms_norm did not return within 1 s", 1 },
     { "worse_norm.so,group", "rms_norm crashed (Terminated)", 1 },
+    { "worse_norm.so,up", "rms_norm left the processor with another rounding", 1 },
+    { "worse_norm.so,down", "rms_norm left the processor with another rounding", 1 },
+    { "worse_norm.so,truncate", "rms_norm left the processor with another rounding", 1 },
+    { "worse_norm.so,flush", "rms_norm left the processor with another rounding", 1 },
+    { "worse_norm.so,trap", "rms_norm left the processor with another rounding", 1 },
     { "worse_norm.so,status1", "rms_norm returned status 1", 1 },
     { "worse_norm.so,status2", "rms_norm returned status 2", 1 },
     { "worse_norm.so,status3", "rms_norm returned status 3", 1 },
@@ -122,6 +128,15 @@ START_TEST(is_stopped)
 }
 END_TEST
 
+/* Claim: how a library leaves the processor's arithmetic when it is loaded changes no result. */
+START_TEST(loads)
+{
+    ck_assert_int_eq(m3ref("run " TINY " --dump %s", in_folder("a")), 0);
+    ck_assert_int_eq(m3ref("run " TINY " --ops %s --dump %s", plugin("worse_norm.so,none"), in_folder("b")), 0);
+    same_tensors(in_folder("a"), in_folder("b"));
+}
+END_TEST
+
 /* Claim: a plug-in that does not start has no say about files and results either. */
 START_TEST(start)
 {
@@ -176,6 +191,7 @@ Suite *m3_suite(void)
     tcase_add_test(t, prints);
     tcase_add_test(t, forks);
     tcase_add_test(t, is_stopped);
+    tcase_add_test(t, loads);
     tcase_add_test(t, start);
     tcase_add_test(t, ops_guard);
     return s;

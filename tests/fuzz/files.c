@@ -36,8 +36,8 @@ static void remove_folder(void)
 static void make_folder(void)
 {
     const char *temporary = getenv("TMPDIR");
-    if (access("/dev/shm", W_OK) == 0) temporary = "/dev/shm";
-    snprintf(folder, sizeof folder, "%s/m3ref-fuzz-XXXXXX", temporary ? temporary : "/tmp");
+    if (!temporary) temporary = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    snprintf(folder, sizeof folder, "%s/m3ref-fuzz-XXXXXX", temporary);
     if (!mkdtemp(folder)) fuzz_broken("the folder cannot be made");
     owner = getpid();
     atexit(remove_folder);

@@ -45,7 +45,7 @@ void fuzz_see(double value);
 /* ---- files.c */
 
 /* Puts contents into a file in memory, which keeps its name in the target's folder ("case.json", "video/0.png"), and
- * returns its path. The folder lies in /dev/shm, or else in TMPDIR, and goes at exit; the file is a link to memory. */
+ * returns its path. The folder lies in TMPDIR, or else in /dev/shm, and goes at exit; the file is a link to memory. */
 const char *fuzz_file(const char *name, struct fuzz_bytes contents);
 /* The path of the folder, or of a name in it. Valid until eight more calls. */
 const char *fuzz_path(const char *name);

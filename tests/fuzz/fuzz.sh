@@ -21,6 +21,12 @@ options="$options -artifact_prefix=$build/logs/"
 export ASAN_OPTIONS=quarantine_size_mb=16:max_malloc_fill_size=0:malloc_context_size=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive LLVM_PROFILE_FILE=/dev/null
 
+# What a target that crashes leaves there goes at the end.
+TMPDIR=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/m3ref-fuzz.XXXXXX")
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+trap 'exit 1' INT TERM
+
 # The time that a command takes from a processor, in seconds; what it prints goes to a log.
 processor_time() {
     local TIMEFORMAT='%U %S' log=$1

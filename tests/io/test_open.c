@@ -27,7 +27,7 @@ START_TEST(kinds)
     make_socket(in_folder("socket"));
     write_text(in_folder("file"), "words");
     ck_assert_int_eq(symlink("file", in_folder("link")) | symlink("fifo", in_folder("pipe")), 0);
-    ck_assert_int_eq(symlink("nothing", in_folder("broken")), 0);
+    ck_assert_int_eq(symlink("nothing", in_folder("broken")) | symlink("loop", in_folder("loop")), 0);
     const struct {
         const char *path, *words;
         int status;
@@ -39,6 +39,7 @@ START_TEST(kinds)
         { "/dev/zero", "/dev/zero: got a device, expected a regular file", M3_BAD_INPUT },
         { in_folder("none"), "none: cannot open: No such file", M3_ABSENT },
         { in_folder("broken"), "broken: cannot open: No such file", M3_ABSENT },
+        { in_folder("loop"), "loop: cannot open: Too many levels", M3_ABSENT },
         { in_folder("file/more"), "more: cannot open: ", M3_ABSENT },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

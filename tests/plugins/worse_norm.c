@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <fenv.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -30,6 +31,22 @@ static void jump(void)
     longjmp(nowhere, 1);
 }
 
+/* As a library compiled with -ffast-math. */
+static void no_subnormals(void)
+{
+#ifdef __SSE2__
+    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#else
+    fesetround(FE_TOWARDZERO);
+#endif
+}
+
+__attribute__((constructor)) static void loaded(void)
+{
+    no_subnormals();
+    fesetround(FE_UPWARD);
+}
+
 static void print_megabytes(void)
 {
     static char text[1 << 20];
@@ -53,6 +70,11 @@ static int misbehave(const char *word, real *y, const real *x, int64_t n)
     if (strcmp(word, "print") == 0) print_megabytes();
     if (strcmp(word, "handler") == 0) signal(SIGSEGV, end_quietly), write_to(x);
     if (strcmp(word, "deaf") == 0) signal(SIGSEGV, ignore), write_to(x);
+    if (strcmp(word, "up") == 0) fesetround(FE_UPWARD);
+    if (strcmp(word, "down") == 0) fesetround(FE_DOWNWARD);
+    if (strcmp(word, "truncate") == 0) fesetround(FE_TOWARDZERO);
+    if (strcmp(word, "flush") == 0) no_subnormals();
+    if (strcmp(word, "trap") == 0) feenableexcept(FE_DIVBYZERO);
     if (strcmp(word, "group") == 0) kill(0, SIGTERM);
     if (strcmp(word, "fork") == 0 && !forked++ && fork() < 0) return M3_INTERNAL;
     if (strncmp(word, "stay", 4) == 0 && fork() == 0) sleep(300), _exit(0);

@@ -12,6 +12,7 @@ enum {
     LANES = 32,         /* (row, group) pairs of a tile, side by side, */
     FEW_LANES = 4,      /* or that many: a single token has no more groups */
     BLOCKS = 64,        /* blocks of a piece of work: a single token's keys are shared out too */
+    KEYS = 64,          /* scored at once, or a whole block if it has more */
 };
 
 /* The number of keys of block b that the row at place p sees. */
@@ -46,35 +47,54 @@ static struct nan_place earlier(struct nan_place a, struct nan_place b)
     return b.pair < a.pair || (b.pair == a.pair && b.block < a.block) ? b : a;
 }
 
-/* Scores the pairs i0 .. i0 + n, pair = t * G + g, over blocks b0 .. b1. The pairs lie side by side as lanes because
- * all groups read the same keys. q_t [X,lanes] and s [block,lanes] are scratch. */
-static struct nan_place score_tile(real *m, const real *q, const real *k, const struct m3_index *d, int64_t i0,
-                                   int64_t n, int64_t lanes, int64_t b0, int64_t b1, real *q_t, real *s)
+/* A tile: the (row, group) pairs i0 .. i0 + n, pair = t * G + g. They lie side by side as lanes because all groups read
+ * the same keys. */
+struct tile {
+    int64_t i0, n, lanes;
+    real *q_t, *s, *best;       /* [X,lanes], [most_keys, lanes], [lanes] */
+};
+
+static int64_t most_keys(const struct m3_index *d) { return m3_min(m3_max(d->block, KEYS), d->p0 + d->T); }
+
+/* Pools block b into column b of m; s [keys,lanes] are its scores. Where all rows see all keys, the lanes are pooled
+ * side by side. */
+static struct nan_place pool_block(real *m, const real *s, const struct tile *tile, const struct m3_index *d, int64_t b)
 {
-    const struct m3_kernels *kernels = m3_kernels();
-    int64_t first = d->p0 + i0 / d->G, last = d->p0 + (i0 + n - 1) / d->G;
-    real best[LANES];
+    struct nan_place bad = { INT64_MAX, 0 };
+    int alike =
+        d->semantics->pool == M3_POOL_MAX && !d->seen && visible_keys(d, d->p0 + tile->i0 / d->G, b) == d->block;
+    if (alike) m3_kernels()->largest_or_nan(tile->best, s, d->block, tile->lanes);
+    for (int64_t l = 0; l < tile->n; l++) {
+        real *m_b = m + (tile->i0 + l) * d->B + b;
+        *m_b = alike ? tile->best[l]
+                     : pool(s + l, tile->lanes, visible_keys(d, d->p0 + (tile->i0 + l) / d->G, b),
+                            d->seen ? d->seen + b * d->block : NULL, d->semantics->pool);
+        if (*m_b != *m_b) bad = earlier(bad, (struct nan_place){ tile->i0 + l, b });
+    }
+    return bad;
+}
+
+/* Scores a tile over blocks b0 .. b1. */
+static struct nan_place score_tile(real *m, const real *q, const real *k, const struct m3_index *d,
+                                   const struct tile *tile, int64_t b0, int64_t b1)
+{
+    int64_t end = d->p0 + (tile->i0 + tile->n - 1) / d->G + 1, lanes = tile->lanes;
+    int64_t step = m3_max(1, KEYS / d->block);
     struct nan_place bad = { INT64_MAX, 0 };
     real scale = d->semantics->index_scale == M3_INDEX_SCALE_RSQRT ? (real)(1 / sqrt((double)d->X)) : 1;
 
     for (int64_t x = 0; x < d->X; x++)
-        for (int64_t l = 0; l < lanes; l++) q_t[x * lanes + l] = l < n ? q[(i0 + l) * d->X + x] : 0;
+        for (int64_t l = 0; l < lanes; l++) tile->q_t[x * lanes + l] = l < tile->n ? q[(tile->i0 + l) * d->X + x] : 0;
 
-    for (int64_t b = b0; b < b1; b++) {
-        int64_t keys = visible_keys(d, last, b);
-        if (keys > 0) kernels->gemm(s, lanes, k + b * d->block * d->X, d->X, 1, q_t, lanes, keys, lanes, d->X, 0);
-        /* Where all rows see all keys, the lanes are pooled side by side. */
-        const int together = keys > 0 && d->semantics->pool == M3_POOL_MAX && !d->seen && keys == visible_keys(d, first, b);
+    for (int64_t b = b0; b < b1; b += step) {
+        int64_t stop = m3_min(b + step, b1), keys = m3_min(stop * d->block, end) - b * d->block;
+        if (keys > 0)
+            m3_kernels()->gemm(tile->s, lanes, k + b * d->block * d->X, d->X, 1, tile->q_t, lanes, keys, lanes, d->X,
+                               0);
         if (keys > 0 && scale != 1)
-            for (int64_t i = 0; i < keys * lanes; i++) s[i] = s[i] * scale;
-        if (together) kernels->largest_or_nan(best, s, keys, lanes);
-        for (int64_t l = 0; l < n; l++) {
-            int64_t keys_l = visible_keys(d, d->p0 + (i0 + l) / d->G, b);
-            real *m_b = m + (i0 + l) * d->B + b;
-            *m_b = together ? best[l]
-                            : pool(s + l, lanes, keys_l, d->seen ? d->seen + b * d->block : NULL, d->semantics->pool);
-            if (*m_b != *m_b) bad = earlier(bad, (struct nan_place){ i0 + l, b });
-        }
+            for (int64_t i = 0; i < keys * lanes; i++) tile->s[i] = tile->s[i] * scale;
+        for (int64_t i = b; i < stop; i++)
+            bad = earlier(bad, pool_block(m, tile->s + (i - b) * d->block * lanes, tile, d, i));
     }
     return bad;
 }
@@ -82,7 +102,7 @@ static struct nan_place score_tile(real *m, const real *q, const real *k, const 
 int m3_fast_block_scores(struct m3_ctx *ctx, real *m, const real *q, const real *k, const struct m3_index *d)
 {
     int64_t pairs = d->T * d->G, keys = d->p0 + d->T, lanes = pairs <= FEW_LANES ? FEW_LANES : LANES;
-    int64_t each = (d->X + m3_min(d->block, keys)) * lanes, pieces = (d->B + BLOCKS - 1) / BLOCKS;
+    int64_t each = (d->X + most_keys(d) + 1) * lanes, pieces = (d->B + BLOCKS - 1) / BLOCKS;
     int64_t tiles = (pairs + lanes - 1) / lanes;
     struct nan_place bad = { INT64_MAX, 0 };
     int team = (int)m3_min(m3_team(ctx, pairs * d->X * keys), tiles * pieces);
@@ -94,8 +114,8 @@ int m3_fast_block_scores(struct m3_ctx *ctx, real *m, const real *q, const real 
     for (int64_t i = 0; i < tiles * pieces; i++) {
         int64_t i0 = i / pieces * lanes, b0 = i % pieces * BLOCKS;
         real *q_t = scratch + omp_get_thread_num() * each, *s = q_t + d->X * lanes;
-        struct nan_place place =
-            score_tile(m, q, k, d, i0, m3_min(lanes, pairs - i0), lanes, b0, m3_min(b0 + BLOCKS, d->B), q_t, s);
+        struct tile tile = { i0, m3_min(lanes, pairs - i0), lanes, q_t, s, s + most_keys(d) * lanes };
+        struct nan_place place = score_tile(m, q, k, d, &tile, b0, m3_min(b0 + BLOCKS, d->B));
         if (place.pair == INT64_MAX) continue;
 #pragma omp critical(m3_fast_block_scores)
         bad = earlier(bad, place);

@@ -318,27 +318,22 @@ static const struct { const char *name, *begin, *end; } built_in[] = {
 };
 /* clang-format on */
 
-static int load(json_t **json, const char *name, struct m3_error *error)
+static int load_built_in(json_t **json, const char *name, struct m3_error *error)
 {
-    size_t i = 0, count = sizeof built_in / sizeof *built_in;
-    if (m3_is_json_path(name)) return m3_json_load(json, name, error);
-    while (i < count && strcmp(name, built_in[i].name) != 0) i++;
-    if (i == count)
-        return m3_fail(error, M3_ABSENT,
-                       "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a file, "
-                       "with a / or .json in its name",
-                       name);
-    return m3_json_parse(json, built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin), name, error);
+    for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
+        if (strcmp(name, built_in[i].name) == 0)
+            return m3_json_parse(json, built_in[i].begin, (size_t)(built_in[i].end - built_in[i].begin), name, error);
+    return M3_ABSENT;
 }
 
-/* Recipes of another map, for the taps that this one does not name. */
+/* Recipes of a built-in map, for the taps that this one does not name. A map leads to no other file. */
 static int read_base(const struct reading *r)
 {
     const json_t *name = json_object_get(r->map->json, "base");
     json_t *base = NULL, *own = json_object_get(r->map->json, "taps");
     if (!name) return M3_OK;
-    if (!json_is_string(name)) return refuse_value(r, "base", name, "the name of a map");
-    int status = load(&base, json_string_value(name), r->error);
+    int status = json_is_string(name) ? load_built_in(&base, json_string_value(name), r->error) : M3_ABSENT;
+    if (status == M3_ABSENT) return refuse_value(r, "base", name, "transformers, vllm, sglang or llama_cpp");
     if (status) return status;
     int bad = 0;
     if (!own) bad = json_object_set_new(r->map->json, "taps", own = json_object());
@@ -457,7 +452,13 @@ int m3_map_open(struct m3_map **map, const char *name, struct m3_error *error)
         m3_map_close(opened);
         return m3_fail_memory(error, name, sizeof *opened);
     }
-    int status = load(&opened->json, name, error);
+    int is_file = m3_is_json_path(name);
+    int status = is_file ? m3_json_load(&opened->json, name, error) : load_built_in(&opened->json, name, error);
+    if (status == M3_ABSENT && !is_file)
+        m3_fail(error, status,
+                "%s: no such map: expected transformers, vllm, sglang, llama_cpp or a file, "
+                "with a / or .json in its name",
+                name);
     if (!status) status = read_map(opened, error);
     if (status) m3_map_close(opened);
     else *map = opened;

@@ -25,6 +25,7 @@ static void refuses(const char *name, enum m3_status expected, const char *says,
     struct m3_profile *p = (void *)&error;
     ck_assert_int_eq(m3_profile_open(&p, name, &error), expected);
     ck_assert_ptr_null(p);
+    ck_assert_uint_eq(error.count, 1);
     ck_assert_msg(strstr(error.text, says) && strstr(error.text, also), "%s: %s, %s", error.text, says, also);
     m3_error_free(&error);
 }
@@ -135,7 +136,8 @@ START_TEST(parts)
 END_TEST
 
 /* Goal:  what is wrong is named, with what would be right.
- * Seen to fail with an unknown word ignored; with a file that is its own base, which never ended. */
+ * Seen to fail with an unknown word ignored; with a file that is its own base, which never ended; with a base in
+ * another folder read; with a line for each file of a chain. */
 START_TEST(refusals)
 {
     refuses("bf16+nope", M3_BAD_INPUT, "bf16+nope: got the word \"nope\"", "fused_norm, ");
@@ -148,7 +150,16 @@ START_TEST(refusals)
     write_text(in_folder("a.json"), "{\"name\": \"a\", \"base\": \"a.json\"}");
     refuses(in_folder("a.json"), M3_BAD_INPUT, "a.json: base: got more than 8 files", "a.json");
     write_text(in_folder("a.json"), "{\"name\": \"a\", \"base\": \"b.json\"}");
-    refuses(in_folder("a.json"), M3_ABSENT, "b.json", "a.json: the base of this profile");
+    refuses(in_folder("a.json"), M3_ABSENT, "b.json: cannot open", "No such file");
+    write_text(in_folder("b.json"), "{\"base\": \"a.json\"}");
+    refuses(in_folder("a.json"), M3_BAD_INPUT, "base: got more than 8 files", "build on each other");
+    static const char *const elsewhere[] = { "/etc/passwd", "./b.json", "../b.json", "/b.json+kv_f16" };
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
+        char text[100];
+        snprintf(text, sizeof text, "{\"base\": \"%s\"}", elsewhere[i]);
+        write_text(in_folder("a.json"), text);
+        refuses(in_folder("a.json"), M3_BAD_INPUT, elsewhere[i], "expected a built-in profile");
+    }
     write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"fused_norm\": [\"*.q_norm\"]}");
     refuses(in_folder("a.json"), M3_BAD_INPUT, "fused_norm: got \"*.q_norm\"", "a norm of a sum");
     write_text(in_folder("a.json"), "{\"base\": \"bf16\", \"read\": {\"*.q_norm\": \"f16\"}}");

@@ -560,6 +560,15 @@ START_TEST(wrong_maps)
         ck_assert_msg(says(&error, wrong[i].words) && says(&error, "map.json: "), "%s", error.text);
         ck_assert_ptr_null(map);
     }
+    static const char *const bases[] = { "3", "\"none\"", "\"/etc/passwd\"", "\"./map.json\"", "\"map.json\"" };
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) { /* seen to fail with files as bases */
+        char text[100];
+        snprintf(text, sizeof text, "{\"base\": %s}", bases[i]);
+        write_text(in_folder("map.json"), text);
+        ck_assert_msg(m3_map_open(&map, in_folder("map.json"), &error) == M3_BAD_INPUT, "%s", text);
+        snprintf(text, sizeof text, "map.json: base: got %s, expected transformers, vllm", bases[i]);
+        ck_assert_msg(says(&error, text), "%s", error.text);
+    }
     write_text(in_folder("map.json"), "{");
     ck_assert_int_eq(m3_map_open(&map, in_folder("map.json"), &error), M3_BAD_INPUT);
     ck_assert_int_eq(m3_map_open(&map, in_folder("none.json"), &error), M3_ABSENT);

@@ -34,14 +34,14 @@ static const char *text_of(const char *const list[][2], const char *name, size_t
     return list[i][1];
 }
 
-static int is_word(const char *text) { return text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_+")] == '\0'; }
-
 size_t m3_profile_base_length(const char *text)
 {
     /* The path of a file may hold a '+' too, but after it comes a '.' or '/'. */
-    for (const char *plus = strchr(text, '+'); plus; plus = strchr(plus + 1, '+'))
-        if (is_word(plus)) return (size_t)(plus - text);
-    return strlen(text);
+    const char *words = text;
+    for (const char *at = text; *at; at++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyz0123456789_+", *at)) words = at + 1;
+    const char *plus = strchr(words, '+');
+    return plus ? (size_t)(plus - text) : strlen(text);
 }
 
 /* ---- one profile above another */
@@ -77,21 +77,18 @@ static int put_above(json_t *below, const json_t *above, const char *text, struc
 
 static int compose(json_t **root, const char *text, int files, struct m3_error *error);
 
-/* The part of the text before its words, after the folder of `file` if it is a relative path; NULL: no memory. */
-static char *base_name(const char *text, const char *file)
+/* `base` with its words, after the folder of `file` if it names a file beside it; NULL: no memory. */
+static char *base_beside(const char *base, const char *file)
 {
-    const size_t length = m3_profile_base_length(text);
-    const char *slash = file ? strrchr(file, '/') : NULL;
+    const size_t length = m3_profile_base_length(base);
+    const int is_file = length > 5 && memcmp(base + length - 5, ".json", 5) == 0;
+    const char *slash = is_file ? strrchr(file, '/') : NULL;
     const size_t folder = slash ? (size_t)(slash - file) + 1 : 0;
-    char *name = malloc(folder + strlen(text) + 1);
-    if (!name) return NULL;
-    memcpy(name, text, length);
-    name[length] = '\0';
-    if (folder == 0 || text[0] == '/' || !m3_is_json_path(name)) return name;
-    memcpy(name, file, folder);
-    memcpy(name + folder, text, length);
-    name[folder + length] = '\0';
-    return name;
+    char *whole = malloc(folder + strlen(base) + 1);
+    if (!whole) return NULL;
+    memcpy(whole, file, folder);
+    strcpy(whole + folder, base);
+    return whole;
 }
 
 /* Replaces *root, which has a "base", by that base with the fields of *root above it. */
@@ -99,28 +96,25 @@ static int put_on_base(json_t **root, const char *path, int files, struct m3_err
 {
     json_t *above = *root, *base = json_object_get(above, "base");
     *root = NULL;
-    char *name = json_is_string(base) ? base_name(json_string_value(base), path) : NULL, *whole = NULL;
+    const char *text = json_string_value(base);
+    char *whole = NULL;
     int status = M3_OK;
-    if (!json_is_string(base))
+    if (!text)
         status = m3_fail(error, M3_BAD_INPUT, "%s: base: got another JSON value, expected the name of a profile", path);
+    else if (memchr(text, '/', m3_profile_base_length(text)))
+        status =
+            m3_fail(error, M3_BAD_INPUT,
+                    "%s: base: got \"%.100s\", expected a built-in profile or the name of a file in the same folder",
+                    path, text);
     else if (files >= MOST_FILES)
         status =
             m3_fail(error, M3_BAD_INPUT, "%s: base: got more than %d files that build on each other", path, MOST_FILES);
-    else {
-        const char *words = json_string_value(base) + m3_profile_base_length(json_string_value(base));
-        whole = name ? malloc(strlen(name) + strlen(words) + 1) : NULL;
-        if (!whole) status = m3_fail_memory(error, path, 0);
-        else strcat(strcpy(whole, name), words);
-    }
-    if (!status) {
-        status = compose(root, whole, files + 1, error);
-        if (status) m3_fail(error, status, "%s: the base of this profile could not be read", path);
-    }
+    else if (!(whole = base_beside(text, path))) status = m3_fail_memory(error, path, 0);
+    if (!status) status = compose(root, whole, files + 1, error);
     if (!status) {
         json_object_del(above, "base");
         status = put_above(*root, above, path, error);
     }
-    free(name);
     free(whole);
     json_decref(above);
     return status;
@@ -198,7 +192,7 @@ static int add_to_name(json_t *root, const char *words, const char *text, struct
 static int compose(json_t **root, const char *text, int files, struct m3_error *error)
 {
     const char *words = text + m3_profile_base_length(text);
-    char *name = base_name(text, NULL);
+    char *name = strndup(text, m3_profile_base_length(text));
     *root = NULL;
     int status = name ? load(root, name, files, error) : m3_fail_memory(error, text, 0);
     for (const char *word = words; !status && *word == '+';) {
