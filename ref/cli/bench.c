@@ -29,7 +29,7 @@ static const char help[] =
     "  linear-f32       the same matrix stored as F32, T = 512\n"
     "  linear-mxfp8     the same matrix in E4M3 with ue8m0 scales, T = 512\n"
     "  linear-ordered   the same as linear with ordered sums\n"
-    "  moe              router, 16 experts top 4, shared expert; BF16, T = 512\n"
+    "  moe              router, shared expert, top 4 of 16 experts (instead of 128); BF16, T = 512\n"
     "  attention        a sparse attention layer, 64/4 heads, BF16, T = 4096\n"
     "  attend-blocks    only the core of that layer: choosing blocks and attending to them\n"
     "  attend-full      the same core with full attention, for comparison\n"

@@ -14,7 +14,7 @@ static const char help[] =
     "\n"
     "usage: m3ref COMMAND ...\n"
     "       m3ref COMMAND --help     all options of a command\n"
-    "       m3ref --version          also the commit, the BLAS library and the instructions that are used here\n"
+    "       m3ref --version          version, commit, BLAS library, instruction set of the processor that is used\n"
     "\n"
     "  run MODEL (--case F | --ids 1,2,3) [--dump OUT] ...   computes next tokens; writes any intermediate tensor\n"
     "  generate MODEL --ids 1,2,3 [--speculative] ...        generates tokens one by one, greedy or sampled\n"

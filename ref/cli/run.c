@@ -50,7 +50,7 @@ static const char help[] =
     "                         `--profile help` lists all names\n"
     "  --runs N               number of runs for --profile; default 16, or 100 if the profile quantises inputs of\n"
     "                         linear operators\n"
-    "  --precision f32|f64    compute in float (default), the reference, or in double, the truth\n"
+    "  --precision f32|f64    f32 (default): compute in float; f64: compute in double, which gives the truth\n"
     "  --linear blas|ordered  compute matrix products with the BLAS library (default), or with sums in ascending\n"
     "                         order of the index, which have the same bits on every machine\n"
     "  --layers A:B           run only layers A to B-1. If A > 0, --hidden gives their input. Only the files with their\n"
