@@ -11,6 +11,8 @@
 
 /* ---- the dump */
 
+static int is_integer(const struct m3_tensor *t) { return t->dtype == M3_I32 || t->dtype == M3_I64; }
+
 const struct m3_tensor *m3_picture_tap(struct m3_picturing *p, enum m3_tap tap, int64_t layer)
 {
     char name[96];
@@ -18,9 +20,11 @@ const struct m3_tensor *m3_picture_tap(struct m3_picturing *p, enum m3_tap tap, 
     const struct m3_tensor *t = m3_safetensors_find(p->request->dump, name);
     const int rank = (int)strlen(m3_tap_table[tap].shape);
     if (!t || t->count == 0) return NULL;
-    if (t->rank == rank) return t;
-    p->status = m3_fail(p->error, M3_BAD_INPUT, "%s: %s: got rank %d, expected %d",
-                        m3_safetensors_path(p->request->dump), name, t->rank, rank);
+    const int should_be = m3_tap_table[tap].kind != M3_KIND_REALS;
+    if (t->rank == rank && is_integer(t) == should_be) return t;
+    p->status = m3_fail(p->error, M3_BAD_INPUT, "%s: %s: got %s of rank %d, expected %s of rank %d",
+                        m3_safetensors_path(p->request->dump), name, m3_dtype_name(t->dtype), t->rank,
+                        should_be ? "I32" : "floats", rank);
     return NULL;
 }
 
@@ -44,7 +48,7 @@ double m3_picture_at(const struct m3_tensor *tensor, int64_t i) { return m3_deco
 int64_t m3_picture_row(const struct m3_picturing *p, int64_t r)
 {
     const struct m3_tensor *rows = m3_safetensors_find(p->request->dump, "rows");
-    return rows && r < rows->count ? (int64_t)m3_picture_at(rows, r) : r;
+    return rows && is_integer(rows) && r < rows->count ? (int64_t)m3_picture_at(rows, r) : r;
 }
 
 void m3_picture_layer_name(char *name, size_t size, int64_t layer)
