@@ -125,7 +125,7 @@ static double *margins_of(struct m3_picturing *p, int64_t *n, int64_t layer)
     double *s = room(p, scores->count), *margins = room(p, *n);
     int32_t *list = calloc((size_t)ids->count + 1, sizeof *list);
     for (int64_t i = 0; s && i < scores->count; i++) s[i] = m3_picture_at(scores, i);
-    for (int64_t i = 0; list && i < ids->count; i++) list[i] = (int32_t)m3_picture_at(ids, i);
+    for (int64_t i = 0; list && i < ids->count; i++) list[i] = m3_picture_id(ids, i);
     if (!p->status && (!list || m3_margins_of_experts(margins, s, list, bias, *n, ids->shape[1])))
         p->status = m3_fail_memory(p->error, "margins", (size_t)*n);
     free(s);

@@ -79,7 +79,7 @@ static int fill(struct m3_picturing *p, double *mass, const struct row *r)
     int status = m3_ctx_init(&ctx, p->request->threads, M3_LINEAR_ORDERED), adds_up = 1;
     if (!o || !lse || !lists) status = M3_INTERNAL;
     for (int64_t n = 0; n < N && !status; n++) {
-        for (int64_t g = 0; g < G; g++) lists[g] = (int32_t)m3_picture_at(r->blocks, ((r->T - 1) * G + g) * N + n);
+        for (int64_t g = 0; g < G; g++) lists[g] = m3_picture_id(r->blocks, ((r->T - 1) * G + g) * N + n);
         status = m3_engine_f32()->plain->attend_blocks(&ctx, o, lse, r->q, r->k, r->v, lists, &r->d);
         for (int64_t h = 0; h < Q && !status; h++)
             mass[h * N + n] = exp((double)lse[h] - m3_picture_at(r->lse, (r->T - 1) * Q + h));
