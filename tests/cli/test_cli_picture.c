@@ -297,6 +297,16 @@ START_TEST(refused)
     ck_assert_int_eq(m3ref("run " TINY " --dump %s", in_folder("d.html")), 0);
     ck_assert_int_eq(m3ref("picture %s %s", in_folder("d.html"), in_folder("d.html")), 64);
     ck_assert_int_eq(m3ref("inspect %s", in_folder("d.html")), 0);
+
+    /* Experts as floats, which are no ids. */
+    size_t count;
+    unsigned char *bytes = read_bytes(in_folder("d.html"), &count);
+    char *at_name = memmem(bytes, count, "\"layers.2.moe.experts\"", 22), *dtype = strstr(at_name, "I32");
+    memcpy(dtype, "F32", 3);
+    write_bytes(in_folder("d.safetensors"), bytes, count);
+    free(bytes);
+    ck_assert_int_eq(m3ref("picture %s %s", in_folder("d.safetensors"), in_folder("p.html")), 65);
+    ck_assert(has("err", "layers.2.moe.experts: got F32 of rank 2, expected I32 of rank 2\n") && error_lines() == 1);
 }
 END_TEST
 

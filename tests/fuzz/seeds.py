@@ -227,6 +227,8 @@ def dumps(little, several):
     ids = ("--ids", IDS)
     whole = dump("whole", *ids)
     keep("blame", "whole", whole.read_bytes())
+    keep("picture", "whole", whole.read_bytes())
+    keep("picture", "margins", dump("drawn", *ids, "--bounds", "--taps", "layers.1.moe.*,layers.*.out").read_bytes())
     for length in range(0, 8 * 14, 8):  # each selects another operator
         tensors, metadata = load(whole.read_bytes())
         keep("from_dump", f"whole_{length // 8}", pack(tensors, dict(metadata, length="x" * length)))

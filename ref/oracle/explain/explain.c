@@ -114,23 +114,30 @@ static int out_of_range(struct m3_explaining *e, const char *text)
 /* One number for the whole row, or an index for each dimension. */
 static int read_channel(struct m3_explaining *e, const char *text)
 {
-    const char *letters = letters_of(e) + 1, *at = text;
-    int64_t flat = 0, all = 1;
-    int count = 0;
-    for (int i = 0; letters[i]; i++) all *= size_of(e, letters[i]);
-    for (;; at++) {
+    const char *letters = letters_of(e) + 1;
+    int64_t given[M3_TAP_DIMENSIONS], all = 1;
+    int dimensions = (int)strlen(letters), count = 0;
+    for (const char *at = text;; at++) {
         char *end;
         errno = 0;
-        const int64_t value = strtoll(at, &end, 10);
-        const int is_alone = count == 0 && !*end;
-        const int64_t size = is_alone ? all : letters[count] ? size_of(e, letters[count]) : 0;
-        if (errno || end == at || value < 0 || value >= size || (*end && *end != ',')) return out_of_range(e, text);
-        flat = is_alone ? value : flat * size + value;
+        if (count == dimensions) return out_of_range(e, text);
+        given[count++] = strtoll(at, &end, 10);
+        if (errno || end == at || (*end && *end != ',')) return out_of_range(e, text);
+        if (!*end) break;
         at = end;
-        if (++count > 0 && !*end) break;
     }
-    if (count > 1 && letters[count]) return out_of_range(e, text);
-    e->channel = flat;
+    for (int i = 0; i < dimensions; i++) all *= size_of(e, letters[i]);
+    if (count == 1) {
+        e->channel = given[0];
+        return given[0] >= 0 && given[0] < all ? M3_OK : out_of_range(e, text);
+    }
+    if (count < dimensions) return out_of_range(e, text);
+    e->channel = 0;
+    for (int i = 0; i < dimensions; i++) {
+        const int64_t size = size_of(e, letters[i]);
+        if (given[i] < 0 || given[i] >= size) return out_of_range(e, text);
+        e->channel = e->channel * size + given[i];
+    }
     return M3_OK;
 }
 

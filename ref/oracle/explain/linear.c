@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,27 @@ static void say_stored(struct m3_explaining *e, const struct m3_weight *w)
                     m3_dtype_name(w->dtype), forms[w->scaling]);
 }
 
+/* The most likely next tokens of the row. */
+static void show_next(struct m3_explaining *e)
+{
+    const char *const heads[] = { "token", "logit", "probability" };
+    const int64_t V = e->config->V;
+    const float *logits = m3_kept_row(e, e->tap, e->layer, e->row);
+    double *all = m3_steps_scratch(e->steps, V, sizeof *all), sum = 0;
+    for (int64_t v = 0; all && v < V; v++) all[v] = (double)logits[v];
+    int64_t found;
+    const int64_t *places = m3_largest(e, &found, all, V, M3_SHOWN_TERMS);
+    if (!all || !places) return;
+    for (int64_t v = 0; v < V; v++) sum += exp(all[v] - all[places[0]]);
+    struct m3_explained_table *table = m3_table(e, 3, heads);
+    for (int64_t i = 0; table && i < found; i++) {
+        m3_cell_int(e, table, places[i]);
+        m3_cell_float(e, table, all[places[i]]);
+        m3_cell_text(e, table, "%.2f%%", 100 * exp(all[places[i]] - all[places[0]]) / sum);
+    }
+    if (table) snprintf(table->title, sizeof table->title, "the most likely next tokens after this row");
+}
+
 int m3_explain_linear(struct m3_explaining *e)
 {
     struct m3_steps *s = e->steps;
@@ -60,6 +82,7 @@ int m3_explain_linear(struct m3_explaining *e)
         const int embedding = m3_given_operand(e, "embedding", 0, e->channel, 1);
         y = m3_step(s, M3_BY_ADD, M3_STEP_F32, "y", "embedding + sum", embedding, y);
     }
+    if (e->tap == M3_TAP_LOGITS) show_next(e);
     if (e->tap == M3_TAP_MTP_LOGITS) m3_explain_draft(e);
     return y;
 }

@@ -13,7 +13,7 @@ enum { ROWS = 256, COLUMNS = 128, EXPERTS = 256, MOST_BLOCKS = 1 << 20, SHOWN_LA
 static int64_t greatest(const struct m3_tensor *ids)
 {
     int64_t most = 0;
-    for (int64_t i = 0; i < ids->count; i++) most = m3_max(most, m3_min((int64_t)m3_picture_at(ids, i), MOST_BLOCKS));
+    for (int64_t i = 0; i < ids->count; i++) most = m3_max(most, m3_min(m3_picture_id(ids, i), MOST_BLOCKS));
     return most;
 }
 
@@ -35,7 +35,7 @@ static void fill(struct cells *c, const struct m3_tensor *ids, int64_t g, int64_
         const int64_t r = t * c->rows / T;
         c->decisions[r]++;
         for (int64_t n = 0; n < N; n++) {
-            const int64_t id = (int64_t)m3_picture_at(ids, (t * G + g) * N + n);
+            const int64_t id = m3_picture_id(ids, (t * G + g) * N + n);
             if (id >= 0 && id < blocks) c->chosen[r * c->columns + id * c->columns / blocks]++;
         }
     }
@@ -97,7 +97,7 @@ static void count_load(signed char *levels, double *busiest, int64_t *unused, co
     double load[EXPERTS] = { 0 };
     const double average = (double)ids->count / (double)columns;
     for (int64_t i = 0; i < ids->count; i++) {
-        const int64_t id = (int64_t)m3_picture_at(ids, i);
+        const int64_t id = m3_picture_id(ids, i);
         if (id >= 0 && id < columns) load[id]++;
     }
     for (int e = 0; e < columns; e++) {

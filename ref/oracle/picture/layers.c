@@ -93,6 +93,14 @@ void m3_picture_norms(struct m3_picturing *p)
 
 /* ---- how close the choices were */
 
+/* Are all ids experts? */
+static int are_below(const struct m3_tensor *ids, int64_t E)
+{
+    for (int64_t i = 0; i < ids->count; i++)
+        if (!(m3_picture_at(ids, i) >= 0 && m3_picture_at(ids, i) < (double)E)) return 0;
+    return 1;
+}
+
 /* Margins of the dump, or, with the model, of its scores. */
 static double *margins_of(struct m3_picturing *p, int64_t *n, int64_t layer)
 {
@@ -113,11 +121,11 @@ static double *margins_of(struct m3_picturing *p, int64_t *n, int64_t layer)
     const int64_t index = model ? m3_layer_index(&model->config, layer) : -1;
     if (!scores || !model || index >= model->config.layers + model->mtp_modules) return NULL;
     const struct m3_weight *bias = &model->layers[index].router_bias;
-    if (bias->cols != scores->shape[1] || scores->shape[0] != *n) return NULL;
+    if (bias->cols != scores->shape[1] || scores->shape[0] != *n || !are_below(ids, bias->cols)) return NULL;
     double *s = room(p, scores->count), *margins = room(p, *n);
     int32_t *list = calloc((size_t)ids->count + 1, sizeof *list);
     for (int64_t i = 0; s && i < scores->count; i++) s[i] = m3_picture_at(scores, i);
-    for (int64_t i = 0; list && i < ids->count; i++) list[i] = (int32_t)m3_picture_at(ids, i);
+    for (int64_t i = 0; list && i < ids->count; i++) list[i] = m3_picture_id(ids, i);
     if (!p->status && (!list || m3_margins_of_experts(margins, s, list, bias, *n, ids->shape[1])))
         p->status = m3_fail_memory(p->error, "margins", (size_t)*n);
     free(s);

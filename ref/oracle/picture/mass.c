@@ -79,7 +79,7 @@ static int fill(struct m3_picturing *p, double *mass, const struct row *r)
     int status = m3_ctx_init(&ctx, p->request->threads, M3_LINEAR_ORDERED), adds_up = 1;
     if (!o || !lse || !lists) status = M3_INTERNAL;
     for (int64_t n = 0; n < N && !status; n++) {
-        for (int64_t g = 0; g < G; g++) lists[g] = (int32_t)m3_picture_at(r->blocks, ((r->T - 1) * G + g) * N + n);
+        for (int64_t g = 0; g < G; g++) lists[g] = m3_picture_id(r->blocks, ((r->T - 1) * G + g) * N + n);
         status = m3_engine_f32()->plain->attend_blocks(&ctx, o, lse, r->q, r->k, r->v, lists, &r->d);
         for (int64_t h = 0; h < Q && !status; h++)
             mass[h * N + n] = exp((double)lse[h] - m3_picture_at(r->lse, (r->T - 1) * Q + h));
@@ -130,16 +130,31 @@ static void draw(struct m3_picturing *p, const struct row *r, const double *mass
     free(levels);
 }
 
+static void say_other_keys(struct m3_picturing *p, int64_t layer)
+{
+    char name[64];
+    m3_picture_layer_name(name, sizeof name, layer);
+    m3_fail(&p->picture->notes, M3_OK,
+            "The attention mass of %s is not drawn: its last row attended to other keys than its blocks.", name);
+}
+
+static void draw_layer(struct m3_picturing *p, int64_t layer)
+{
+    struct row r;
+    if (open_row(p, &r, layer)) {
+        const size_t count = (size_t)(r.d.Q * r.blocks->shape[2]);
+        double *mass = calloc(count, sizeof *mass);
+        if (!mass) p->status = m3_fail_memory(p->error, "attention mass", count * sizeof *mass);
+        else if (fill(p, mass, &r)) draw(p, &r, mass, layer);
+        else if (!p->status) say_other_keys(p, layer);
+        free(mass);
+    }
+    close_row(&r);
+}
+
 void m3_picture_mass(struct m3_picturing *p)
 {
     int64_t layers[M3_PICTURE_LAYERS];
     const int count = (int)m3_min(m3_picture_layers(p, M3_TAP_INDEX_BLOCKS, layers), SHOWN_LAYERS);
-    for (int i = 0; i < count && !p->status; i++) {
-        struct row r;
-        double *mass = NULL;
-        if (open_row(p, &r, layers[i])) mass = calloc((size_t)(r.d.Q * r.blocks->shape[2]), sizeof *mass);
-        if (mass && fill(p, mass, &r)) draw(p, &r, mass, layers[i]);
-        free(mass);
-        close_row(&r);
-    }
+    for (int i = 0; i < count && !p->status; i++) draw_layer(p, layers[i]);
 }

@@ -11,17 +11,31 @@
 
 /* ---- the dump */
 
+static int is_integer(const struct m3_tensor *t) { return t->dtype == M3_I32 || t->dtype == M3_I64; }
+
+/* Have all taps the rank and the kind of numbers that they should have? The panels then rely on it. */
+static int check_taps(const struct m3_safetensors *dump, struct m3_error *error)
+{
+    for (int64_t i = 0; i < m3_safetensors_count(dump); i++) {
+        const struct m3_tensor *t = m3_safetensors_at(dump, i);
+        enum m3_tap tap;
+        int64_t layer;
+        if (m3_tap_parse(t->name, &tap, &layer)) continue;
+        const int rank = (int)strlen(m3_tap_table[tap].shape), whole = m3_tap_table[tap].kind != M3_KIND_REALS;
+        if (t->rank == rank && is_integer(t) == whole) continue;
+        return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s of rank %d, expected %s of rank %d",
+                       m3_safetensors_path(dump), t->name, m3_dtype_name(t->dtype), t->rank, whole ? "I32" : "floats",
+                       rank);
+    }
+    return M3_OK;
+}
+
 const struct m3_tensor *m3_picture_tap(struct m3_picturing *p, enum m3_tap tap, int64_t layer)
 {
     char name[96];
-    if (p->status || m3_tap_name(name, sizeof name, tap, layer)) return NULL;
+    if (m3_tap_name(name, sizeof name, tap, layer)) return NULL;
     const struct m3_tensor *t = m3_safetensors_find(p->request->dump, name);
-    const int rank = (int)strlen(m3_tap_table[tap].shape);
-    if (!t || t->count == 0) return NULL;
-    if (t->rank == rank) return t;
-    p->status = m3_fail(p->error, M3_BAD_INPUT, "%s: %s: got rank %d, expected %d",
-                        m3_safetensors_path(p->request->dump), name, t->rank, rank);
-    return NULL;
+    return t && t->count > 0 ? t : NULL;
 }
 
 int m3_picture_layers(struct m3_picturing *p, enum m3_tap tap, int64_t layers[M3_PICTURE_LAYERS])
@@ -41,10 +55,16 @@ int m3_picture_layers(struct m3_picturing *p, enum m3_tap tap, int64_t layers[M3
 
 double m3_picture_at(const struct m3_tensor *tensor, int64_t i) { return m3_decode(tensor->dtype, tensor->data, i); }
 
+int32_t m3_picture_id(const struct m3_tensor *ids, int64_t i)
+{
+    const double id = m3_picture_at(ids, i);
+    return id > INT32_MIN && id < INT32_MAX ? (int32_t)id : -1;
+}
+
 int64_t m3_picture_row(const struct m3_picturing *p, int64_t r)
 {
     const struct m3_tensor *rows = m3_safetensors_find(p->request->dump, "rows");
-    return rows && r < rows->count ? (int64_t)m3_picture_at(rows, r) : r;
+    return rows && is_integer(rows) && r < rows->count ? m3_picture_id(rows, r) : r;
 }
 
 void m3_picture_layer_name(char *name, size_t size, int64_t layer)
@@ -90,6 +110,7 @@ int m3_picture_make(struct m3_picture *picture, const struct m3_picture_request 
     if (m3_safetensors_find(request->dump, "sequences"))
         return m3_fail(error, M3_BAD_INPUT, "%s: got several sequences, expected one",
                        m3_safetensors_path(request->dump));
+    if (check_taps(request->dump, error)) return M3_BAD_INPUT;
     m3_picture_blocks(&p);
     m3_picture_mass(&p);
     m3_picture_experts(&p);

@@ -17,11 +17,13 @@ struct m3_picturing {
     struct m3_error *error;
 };
 
-/* The tensor of a tap, NULL if the dump lacks it or it has no rows. Another rank than the tap's fails. */
+/* The tensor of a tap, of its rank and kind; NULL if the dump lacks it or it has no rows. */
 const struct m3_tensor *m3_picture_tap(struct m3_picturing *p, enum m3_tap tap, int64_t layer);
 /* The layers, ascending, of which the dump has the tap; modules come last. Returns how many. */
 int m3_picture_layers(struct m3_picturing *p, enum m3_tap tap, int64_t layers[M3_PICTURE_LAYERS]);
 double m3_picture_at(const struct m3_tensor *tensor, int64_t i);
+/* An id of a choice; -1 for one that no int32_t holds. */
+int32_t m3_picture_id(const struct m3_tensor *ids, int64_t i);
 /* The number of row r of the text taps: dumps may hold some rows only. */
 int64_t m3_picture_row(const struct m3_picturing *p, int64_t r);
 /* "layers.3", "mtp.0.layer" */
