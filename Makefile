@@ -560,4 +560,5 @@ clean-root: wheel
 clean:
 	rm -rf $(BUILD)
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+# Not those of `make clean-root`, a whole system.
+-include $(shell find $(BUILD) -path $(BUILD)/root -prune -o -name '*.d' -print 2>/dev/null)
