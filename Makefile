@@ -51,7 +51,7 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 SONAME := libm3ref.so.1
 
-.PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
+.PHONY: all help setup run test check test-quick cuda golden golden-check no-false-alarms bench asan bits install clean
 .PHONY: kills answer-power compile-commands documents engines format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
@@ -59,6 +59,8 @@ help:
 	@echo 'make run           set up, build, run the tiny model against its goldens, stage by stage'
 	@echo 'make test          set up, build, all tests; last line: N passed, N failed'
 	@echo 'make check         the same as make test'
+	@echo 'make test-quick    in less than a minute: operators, readers of files, parts of the model and of the judges, by'
+	@echo '                   those tests in C that do not start the program and take less than five seconds each'
 	@echo 'make bits          ordered sums give the recorded bits with gcc and clang at -O1, -O2, -O3'
 	@echo 'make asan          all tests under the address and undefined-behaviour sanitizers'
 	@echo '                   (ONLY=units: only tests in C that do not start the program)'
@@ -93,6 +95,7 @@ help:
 	@echo 'make install       program, libraries, headers, pkg-config file, manual pages, completions for shells, golden/ and'
 	@echo '                   licence to PREFIX ($(PREFIX)), with DESTDIR before it; make uninstall removes them'
 	@echo 'make wheel         a Python wheel, with the libraries that m3ref uses, into build/wheel'
+	@echo 'make clean-root    wheel, installation and GitHub action in a fresh Debian system (needs root and debootstrap)'
 
 setup:
 	@scripts/setup.sh tests
@@ -106,6 +109,9 @@ run:
 test check: setup
 	@$(MAKE) -s -j$$(nproc) all test-programs
 	@$(MAKE) -s tests
+
+test-quick: setup
+	@$(MAKE) -s -j$$(nproc) quick-tests
 
 # ---- program and library
 
@@ -145,7 +151,7 @@ $(LIBRARY): $(OBJECTS)
 # The shared library shows the functions of m3ref.h and of the headers that it includes, and no others: in a process
 # with PyTorch no name of ours may replace one of its own, or the reverse.
 headers = $(CC) $(CFLAGS) -MM -MF - $(1) | tr -d '\\' | tr ' ' '\n' | grep '^ref/.*h$$' | sort -u
-$(BUILD)/exported: ref/m3ref.h $(wildcard ref/*/*.h ref/*/*/*.h)
+$(BUILD)/exported: ref/m3ref.h $(wildcard ref/*/*.h ref/*/*/*.h) Makefile
 	@mkdir -p $(@D)
 	@{ echo 'M3REF_1 { global:'; $(call headers,$<) | \
 	   xargs sed -n '/inline/d; s/^[a-z].*[ *]\(m3_[a-z0-9_]*\)(.*/\1;/p' | sort -u; echo 'local: *; };'; } >$@
@@ -289,8 +295,13 @@ test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUIL
 $(PYTHON)/ready: scripts/requirements-python.txt
 	@scripts/venv.sh $(PYTHON) $< && touch $@ || echo 'set-up: $(PYTHON) could not be made' >&2
 
+# They take more than five seconds of a processor each. They begin first, so that none runs alone at the end.
+SLOW := known_bugs named_mistakes op_mistakes derivatives cli_cuda attend_blocks_cuda forward cli_check cli_ops cache cli_reports \
+        judged_draws operator_check select_blocks_cuda linear_cuda json bodies_f64 ops_plain block_scores_cuda op_drawn \
+        op_from_dump paths envelope_make math bodies_f32 op_witness generate blame op_results
+SLOW_TESTS := $(filter $(SLOW:%=$(BUILD)/tests/test_%),$(TESTS))
 tests: all test-programs $(PYTHON)/ready
-	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(TESTS) $(shell find tests -name 'test_*.sh')
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(SLOW_TESTS) $(shell find tests -name 'test_*.sh') $(filter-out $(SLOW_TESTS),$(TESTS))
 
 $(BUILD)/tests/harness.o: tests/support/harness.c
 	@mkdir -p $(@D)
@@ -446,7 +457,10 @@ MANY_PASSES := op_mistakes named_mistakes known_bugs blame
 WITH_PROGRAM := $(patsubst test_%.c,$(BUILD)/tests/test_%,$(notdir $(shell grep -l '"program.h"' $(TEST_SOURCES))))
 UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_as_plain_f32 %_as_plain_f64 \
 		$(CUDA_UNITS:%=$(BUILD)/tests/test_%) $(MANY_PASSES:%=$(BUILD)/tests/test_%),$(TESTS))
-.PHONY: unit-tests tsan valgrind analyze coverage
+QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(UNIT_TESTS))
+.PHONY: quick-tests unit-tests tsan valgrind analyze coverage
+quick-tests: $(PROGRAM) $(QUICK_TESTS)
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(QUICK_TESTS)
 unit-tests: $(PROGRAM) $(UNIT_TESTS)
 	@BUILD=$(BUILD) CC='$(CC)' CK_TIMEOUT_MULTIPLIER=5 tests/run.sh $(UNIT_TESTS)
 
@@ -557,7 +571,12 @@ wheel: all $(WHEEL_TOOLS)/ready
 	@M3REF_BUILD=$(abspath $(BUILD)) PATH="$(abspath $(WHEEL_TOOLS))/bin:$$PATH" \
 		$(WHEEL_TOOLS)/bin/python scripts/wheel.py $(BUILD) $(BUILD)/wheel
 
+.PHONY: clean-root
+clean-root: wheel
+	@scripts/clean_root.sh $(BUILD)
+
 clean:
 	rm -rf $(BUILD)
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+# Not those of `make clean-root`, a whole system.
+-include $(shell find $(BUILD) -path $(BUILD)/root -prune -o -name '*.d' -print 2>/dev/null)

@@ -4,6 +4,7 @@
 # says what to install, and stops.
 # usage: setup.sh [tests] [fuzz]
 #        setup.sh --missing          installs nothing; says in one line what the build lacks, or nothing
+# environment: OS_RELEASE, for its test: the file that names the system
 set -u
 release=${OS_RELEASE:-/etc/os-release}
 

@@ -116,24 +116,40 @@ struct sum {
     long double value, size;
 };
 
+/* What is the same for every pair of rows: phi(k) [T,Q,D], and the powers of each head's decay [Q,T+1]. */
+struct shared {
+    long double *keys, *powers;
+};
+
+static struct shared share(const struct lightning *c)
+{
+    const size_t values = (size_t)(c->T * c->Q * c->D), powers = (size_t)(c->Q * (c->T + 1));
+    const struct shared s = { room(values * sizeof *s.keys), room(powers * sizeof *s.powers) };
+    for (size_t i = 0; i < values; i++) s.keys[i] = silu(c->k[i]);
+    for (size_t i = 0; i < powers; i++)
+        s.powers[i] = powl(c->decay[i / (size_t)(c->T + 1)], (long double)(i % (size_t)(c->T + 1)));
+    return s;
+}
+
 /* What row t of head h reads of the state: sum over j <= t of decay^(t-j) (query . phi(k_j)) v_j[d], and what was
  * there before row 0. query [D]. */
-static struct sum pairs(const struct lightning *c, int64_t t, int64_t h, const long double *query, int64_t d)
+static struct sum pairs(const struct lightning *c, const struct shared *shared, int64_t t, int64_t h,
+                        const long double *query, int64_t d)
 {
-    const long double decay = c->decay[h];
+    const long double *power = shared->powers + h * (c->T + 1);
     struct sum s = { 0, 0 };
     for (int64_t j = 0; j <= t; j++) {
         const int64_t row = (j * c->Q + h) * c->D;
         long double dot = 0, size = 0;
         for (int64_t i = 0; i < c->D; i++) {
-            dot += query[i] * silu(c->k[row + i]);
-            size += fabsl(query[i] * silu(c->k[row + i]));
+            dot += query[i] * shared->keys[row + i];
+            size += fabsl(query[i] * shared->keys[row + i]);
         }
-        s.value += powl(decay, t - j) * dot * c->v[row + d];
-        s.size += powl(decay, t - j) * size * fabsl((long double)c->v[row + d]);
+        s.value += power[t - j] * dot * c->v[row + d];
+        s.size += power[t - j] * size * fabsl((long double)c->v[row + d]);
     }
     for (int64_t i = 0; i < c->D; i++) {
-        const long double term = powl(decay, t + 1) * query[i] * c->before[(h * c->D + i) * c->D + d];
+        const long double term = power[t + 1] * query[i] * c->before[(h * c->D + i) * c->D + d];
         s.value += term;
         s.size += fabsl(term);
     }
@@ -148,13 +164,14 @@ static long double allowed(struct sum s, int64_t t, int64_t D)
 
 static void check_formula(const struct lightning *c, const struct result *got)
 {
+    const struct shared shared = share(c);
     long double query[MAX_D];
     for (int64_t h = 0; h < c->Q; h++)
         for (int64_t t = 0; t < c->T; t++) {
             const int64_t row = (t * c->Q + h) * c->D;
             for (int64_t i = 0; i < c->D; i++) query[i] = silu(c->q[row + i]);
             for (int64_t d = 0; d < c->D; d++) {
-                const struct sum s = pairs(c, t, h, query, d);
+                const struct sum s = pairs(c, &shared, t, h, query, d);
                 twin_check("o", t, h * c->D + d, got->o[row + d], s.value, allowed(s, t, c->D));
             }
         }
@@ -162,11 +179,13 @@ static void check_formula(const struct lightning *c, const struct result *got)
         for (int64_t i = 0; i < c->D; i++) {
             for (int64_t d = 0; d < c->D; d++) query[d] = d == i;
             for (int64_t d = 0; d < c->D; d++) {
-                const struct sum s = pairs(c, c->T - 1, h, query, d);
+                const struct sum s = pairs(c, &shared, c->T - 1, h, query, d);
                 const real state = got->state[(h * c->D + i) * c->D + d];
                 twin_check("state", h, i * c->D + d, state, s.value, allowed(s, c->T - 1, c->D));
             }
         }
+    free(shared.keys);
+    free(shared.powers);
 }
 
 /* The bits of "Order", one channel of v after the other. In float SiLU rounds to the same number whatever exp it is
@@ -452,21 +471,24 @@ START_TEST(public_code)
     }
     for (int h = 0; h < Q; h++) c.decay[h] = (real)exp(-slope(1, 4, h, Q));
     struct result r = run(&c, 1);
+    const struct shared shared = share(&c);
     for (int i = 0; i < T * Q * D; i++) {
         const int t = i / (Q * D), h = i / D % Q;
         long double query[D];
         for (int d = 0; d < D; d++) query[d] = silu(c.q[(t * Q + h) * D + d]);
         /* Besides: v and decay are rounded, and the golden itself is of double. */
-        const struct sum s = pairs(&c, t, h, query, i % D);
+        const struct sum s = pairs(&c, &shared, t, h, query, i % D);
         twin_check("o", t, h * D + i % D, r.o[i], o[i],
                    allowed(s, t, D) + (t + 2) * (long double)twin_roundoff() * s.size);
     }
     for (int i = 0; i < Q * D * D; i++) {
         const long double query[D] = { i / D % D == 0, i / D % D == 1 };
-        const struct sum s = pairs(&c, T - 1, i / (D * D), query, i % D);
+        const struct sum s = pairs(&c, &shared, T - 1, i / (D * D), query, i % D);
         twin_check("state", i / (D * D), i % (D * D), r.state[i], state[i],
                    allowed(s, T - 1, D) + (T + 1) * (long double)twin_roundoff() * s.size);
     }
+    free(shared.keys);
+    free(shared.powers);
     free_result(&r);
     free_case(&c);
 }

@@ -65,7 +65,7 @@ grep -nE "$formulas" scripts/python/m3ref/*.py >"$folder/findings"
 verdict 'arithmetic in Python' "$folder/findings"
 
 # ---- the library shows what library.h declares, and no name that is not ours
-nm -D --defined-only "$build/libm3ref.so" | sed 's/.* //' | sort >"$folder/shown"
+nm -D --defined-only "$build/libm3ref.so" | grep -v ' A M3REF_' | sed 's/.* //; s/@.*//' | sort >"$folder/shown"
 grep -v '^m3_' "$folder/shown" >"$folder/findings"
 sed -n 's/^[a-z].*[ *]\(m3_library_[a-z]*\)(.*/\1/p' ref/library/library.h | sort >"$folder/declared"
 [ "$(wc -l <"$folder/declared")" -ge 9 ] || echo 'library.h: got fewer than 9 functions' >>"$folder/findings"

@@ -17,6 +17,11 @@ struct pass {
     struct m3_setting setting;
     struct m3_error error, notes;
     struct m3_value values[PASS_TAPS];      /* in the order of m3_trace_tap */
+    struct {
+        enum m3_tap tap;
+        int64_t layer;
+    } places[PASS_TAPS];                    /* of the values, listed once: a list of all taps is long to make */
+    int64_t count;                          /* 0: not yet listed */
 };
 
 static inline int pass_wants(void *self, enum m3_tap tap, int64_t layer)
@@ -28,10 +33,10 @@ static inline int pass_wants(void *self, enum m3_tap tap, int64_t layer)
 /* The value of a tap; NULL if the pass does not have it. */
 static inline struct m3_value *pass_value(struct pass *p, enum m3_tap tap, int64_t layer)
 {
-    enum m3_tap other;
-    int64_t at;
-    for (int64_t i = 0; m3_trace_tap(&p->setting, i, &other, &at); i++)
-        if (other == tap && at == layer) return &p->values[i];
+    for (int64_t i = 0; p->count == i && m3_trace_tap(&p->setting, i, &p->places[i].tap, &p->places[i].layer); i++)
+        p->count++;
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->places[i].tap == tap && p->places[i].layer == layer) return &p->values[i];
     return NULL;
 }
 

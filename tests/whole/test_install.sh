@@ -135,6 +135,7 @@ offers() {
         "$@" | cut -f 1 ;;
     esac
 }
+: >"$folder/findings"
 for shell in bash zsh fish; do
     if ! command -v $shell >/dev/null; then
         echo "completion for $shell was not tried: there is no $shell"
@@ -150,9 +151,9 @@ for shell in bash zsh fish; do
         [ "$(offers $shell m3ref run --precision f6)" = f64 ] || echo 'no precision f64'
         [ "$(offers $shell m3ref op rms_norm_)" = rms_norm_plain ] || echo 'no operator'
         [ "$(offers $shell m3ref compare --profile tf)" = tf32 ] || echo 'no profile'
-    } >"$folder/findings" 2>&1
-    verdict "completion for $shell" "$folder/findings"
+    } 2>&1 | sed "s/^/$shell: /" >>"$folder/findings"
 done
+verdict 'completions' "$folder/findings"
 
 # ---- removal
 echo mine >"$prefix/share/m3ref/mine"

@@ -52,14 +52,15 @@ static void write_values(struct m3_writer *writer, const struct cut *cut, enum m
 {
     const int64_t rows = kept_rows(cut, tap, v->rows);
     const int cuts = cut->rows && m3_tap_table[tap].shape[0] == 'T';
+    float *row = malloc((size_t)v->width * sizeof *row + 1);
+    ck_assert_ptr_nonnull(row);
     for (int64_t i = 0; i < rows; i++) {
         const int64_t from = (cuts ? cut->rows[i] : i) * v->width;
-        for (int64_t k = 0; k < v->width; k++) {
-            float x = v->values ? (float)v->values[from + k] : 0;
-            const void *one = v->ids ? (const void *)&v->ids[from + k] : (const void *)&x;
-            ck_assert_int_eq(m3_writer_write(writer, one, 4, &p.error), 0);
-        }
+        for (int64_t k = 0; v->values && k < v->width; k++) row[k] = (float)v->values[from + k];
+        const void *all = v->ids ? (const void *)&v->ids[from] : (const void *)row;
+        ck_assert_int_eq(m3_writer_write(writer, all, (uint64_t)v->width * 4, &p.error), 0);
     }
+    free(row);
 }
 
 /* Writes what the pass kept, and opens it. */
