@@ -48,6 +48,19 @@ static char *folder_of(const char *path)
     return strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
+/* Messages about a temporary file without a name name its folder: its path, /proc/self/fd/N, tells people nothing. */
+static void name_for_messages(struct m3_new_file *file)
+{
+    char target[4096] = "";
+    const ssize_t length = readlink(file->path, target, sizeof target - 1);
+    const char *slash = strrchr(target, '/');
+    char *name = NULL;
+    if (length <= 0 || !slash || slash == target) return;         /* /memfd:NAME, a file in memory */
+    if (asprintf(&name, "%.*s: a temporary file there", (int)(slash - target), target) < 0) return;
+    free(file->path);
+    file->path = name;
+}
+
 int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error *error)
 {
     struct stat info;
@@ -61,6 +74,9 @@ int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error
     } else if (exists && info.st_nlink == 0) {
         file->in_place = 1;
         file->fd = open(path, O_RDWR | O_TRUNC | O_CLOEXEC);
+        const int why = errno;
+        name_for_messages(file);
+        errno = why;
         if (file->fd < 0) status = fail_system(file, "cannot open it", error);
     } else {
         m3_leftover_sweep(file->folder, path);

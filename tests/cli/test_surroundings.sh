@@ -3,7 +3,7 @@
 # folders that cannot be written. Each ends with the status that its help text names and one line, and leaves nothing.
 #
 # Seen to fail with: SIGXFSZ not ignored; the room for threads not checked (never ends);
-# files of any kind opened; FIFOs replaced; standard output not flushed at the end.
+# files of any kind opened; FIFOs replaced; standard output not flushed at the end; /proc/self/fd/4 in a message.
 m3ref=${BUILD:-build}/m3ref
 golden=golden/tiny/golden.safetensors.gz
 model=golden/tiny/model
@@ -32,6 +32,8 @@ ends 'four descriptors, reports' 74 'Too many open files' "ulimit -n 4; exec $pa
 ends 'small files' 74 'File too large' "ulimit -f 8; exec $run --dump $work/d"
 ends 'small files, packed' 74 'File too large' "ulimit -f 8; exec $run --dump $work/d.gz"
 ends 'small files, page' 74 'File too large' "ulimit -f 8; exec $page --html $work/h"
+ends 'small files, temporary' 74 '^m3ref: .*: a temporary file there: cannot write: File too large' \
+    "ulimit -f 8; exec $m3ref envelope $model --ids 1,2,3 --profile bf16 --runs 32 --out $work/e"
 ends 'few addresses' 70 'the threads: needs' "ulimit -v 500000; exec $run --dump $work/d"
 ends 'little memory' 70 'the threads: needs' "ulimit -d 200000; exec $run --dump $work/d"
 ends 'no output' 74 'standard output' "exec $run >&-"
