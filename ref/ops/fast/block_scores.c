@@ -64,7 +64,8 @@ static struct nan_place score_tile(real *m, const real *q, const real *k, const 
         int64_t keys = visible_keys(d, last, b);
         if (keys > 0) kernels->gemm(s, lanes, k + b * d->block * d->X, d->X, 1, q_t, lanes, keys, lanes, d->X, 0);
         /* Where all rows see all keys, the lanes are pooled side by side. */
-        const int together = keys > 0 && d->semantics->pool == M3_POOL_MAX && !d->seen && keys == visible_keys(d, first, b);
+        const int together =
+            keys > 0 && d->semantics->pool == M3_POOL_MAX && !d->seen && keys == visible_keys(d, first, b);
         if (keys > 0 && scale != 1)
             for (int64_t i = 0; i < keys * lanes; i++) s[i] = s[i] * scale;
         if (together) kernels->largest_or_nan(best, s, keys, lanes);

@@ -12,7 +12,7 @@ enum { PRODUCT_ROWS = 4, DOT_TOKENS = 2, DOT_ROWS = 4, UNROLL = 1 };
 #endif
 #include "ops/fast/tile.h"
 
-enum { PRODUCT_VECS = 2, NEAR_COLUMNS = 768 };     /* columns of x that stay in the nearest cache */
+enum { PRODUCT_VECS = 2, NEAR_COLUMNS = 768 }; /* columns of x that stay in the nearest cache */
 
 static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add)
 {
@@ -34,10 +34,10 @@ typedef float float_vec __attribute__((vector_size(LANES * 4)));
 enum form { NUMBERS, BF16, E4M3 };
 
 struct rows {
-    const void *data;               /* of the first row */
-    int64_t bytes;                  /* of a number */
-    const struct m3_weight *w;      /* E4M3: its scales; */
-    int64_t row;                    /* the first row */
+    const void *data; /* of the first row */
+    int64_t bytes; /* of a number */
+    const struct m3_weight *w; /* E4M3: its scales; */
+    int64_t row; /* the first row */
 };
 
 /* The values of codes, without their scales: m3_small_float for a vector. */

@@ -21,9 +21,9 @@ enum { ROWS = 4, NEXT_ROWS = 4, VECS = 2, UNROLL = 1 };
 #endif
 #include "ops/fast/tile.h"
 
-static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
-                                                        const real *b, int64_t ldb, int64_t M, int64_t K, int add,
-                                                        const int vecs)
+static inline
+    __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
+                                              const real *b, int64_t ldb, int64_t M, int64_t K, int add, const int vecs)
 {
     int64_t m = 0;
     for (; m + NEXT_ROWS <= M && a_m == 1; m += NEXT_ROWS)
