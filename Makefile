@@ -2,6 +2,7 @@
 
 BUILD ?= build
 CC ?= cc
+OBJCOPY ?= objcopy
 OPT ?= -O2
 SANITIZE ?=
 PREFIX ?= /usr/local
@@ -29,7 +30,7 @@ DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
 
 # The inner loops are compiled once more for each instruction set, and chosen at run time.
-ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
 KERNELS := portable avx2 avx512
 else
 KERNELS := portable
@@ -51,7 +52,8 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 SONAME := libm3ref.so.1
 
-.PHONY: all help setup run test check test-quick cuda golden golden-check no-false-alarms bench asan bits install clean
+.PHONY: all help setup run test check test-quick cuda golden golden-check no-false-alarms bench bench-torch bench-readme
+.PHONY: asan bits aarch64-bits install clean
 .PHONY: kills answer-power compile-commands documents engines format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
@@ -62,6 +64,7 @@ help:
 	@echo 'make test-quick    in less than a minute: operators, readers of files, parts of the model and of the judges, by'
 	@echo '                   those tests in C that do not start the program and take less than five seconds each'
 	@echo 'make bits          ordered sums give the recorded bits with gcc and clang at -O1, -O2, -O3'
+	@echo 'make aarch64-bits  the same on AArch64, with a cross-compiler and qemu-user; status 69 where they are missing'
 	@echo 'make asan          all tests under the address and undefined-behaviour sanitizers'
 	@echo '                   (ONLY=units: only tests in C that do not start the program)'
 	@echo 'make tsan          the program and tests with threads: no data race (clang with ThreadSanitizer and Archer)'
@@ -72,7 +75,9 @@ help:
 	@echo 'make fuzz          runs every reader of files on mutated input and prints a table of the results'
 	@echo '                   (FUZZ_SECONDS=120 for each reader; FUZZ=compare,png: only these)'
 	@echo 'make faults        every allocation and every system call fails once, in each command (FAULTS=run,compare: in these)'
-	@echo 'make bench         speeds beside the limits of this machine and beside the public PyTorch code'
+	@echo 'make bench         speeds beside the limits of this machine and the goals; into build/bench.json (FILE=...)'
+	@echo 'make bench-torch   the same, and the public PyTorch code on the same work'
+	@echo 'make bench-readme  the tables of README from scripts/bench.json'
 	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
 	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; status 69 if'
 	@echo '                   there is no device'
@@ -203,7 +208,7 @@ $(foreach k,$(KERNELS),$(BUILD)/$(1)/fused_$(k).o): $(BUILD)/$(1)/fused_%.o: ref
 
 $(BUILD)/engine_$(1).o: $(TWICE:ref/%.c=$(BUILD)/$(1)/%.o) $(call kernels,$(1))
 	$(LD) -r -o $$@.all $$^
-	objcopy --keep-global-symbol=m3_engine_$(1) $$@.all $$@
+	$(OBJCOPY) --keep-global-symbol=m3_engine_$(1) $$@.all $$@
 	@rm $$@.all
 endef
 $(eval $(call engine,f32))
@@ -355,7 +360,7 @@ $(BUILD)/tests/faults/%.o: tests/faults/%.c
 	$(CC) $(filter-out -fsanitize%,$(CFLAGS)) $(if $(findstring address,$(SANITIZE)),-DM3_SANITIZED) -c -o $@ $<
 $(BUILD)/tests/faults/program.o: $(BUILD)/once/cli/main.o
 	@mkdir -p $(@D)
-	objcopy --redefine-sym main=program_main $< $@
+	$(OBJCOPY) --redefine-sym main=program_main $< $@
 $(BUILD)/tests/fault_server: $(FAULT_OBJECTS) $(filter-out %/main.o,$(CLI_OBJECTS)) $(LIBRARY)
 	$(CC) -fopenmp -rdynamic $(LDFLAGS) -Wl,--wrap=m3_cli_bench_rate,--wrap=m3_seconds -o $@ $^ $(LDLIBS) -lgcc_s
 fault-server: $(PROGRAM) $(BUILD)/tests/fault_server $(BUILD)/tests/plain_table.so
@@ -494,6 +499,9 @@ kills: setup
 	@$(MAKE) -s -j$$(nproc) all
 	@python3 tests/faults/kills.py $(PROGRAM) $(COUNT)
 
+aarch64-bits:
+	@scripts/aarch64.sh $(BUILD)/aarch64
+
 bits: setup
 	@scripts/bits.sh $(BUILD)/bits
 
@@ -537,9 +545,18 @@ engines: setup $(PYTHON)/ready
 	@$(MAKE) -s -j$$(nproc) all
 	$(PYTHON)/bin/python scripts/engines/table.py --program $(PROGRAM) $(if $(filter 0,$(MISTAKES)),--no-mistakes) $(ENGINE)
 
+# FILE: where the figures go.
+FILE ?= $(BUILD)/bench.json
 bench: setup
 	@$(MAKE) -s -j$$(nproc) all
-	@scripts/bench.sh $(BUILD)
+	@python3 scripts/bench.py $(BUILD) --out $(FILE)
+
+bench-torch: setup $(VENV)/ready
+	@$(MAKE) -s -j$$(nproc) all
+	@python3 scripts/bench.py $(BUILD) --out $(FILE) --torch
+
+bench-readme:
+	@python3 scripts/bench.py $(BUILD) --readme scripts/bench.json
 
 # ---- installation
 

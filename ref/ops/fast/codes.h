@@ -7,6 +7,7 @@
 
 #include "base/real.h"
 #include "base/weight.h"
+#include "ops/fast/vectors.h"
 
 /* A stored BF16 number, at any address. */
 typedef uint16_t m3_bf16 __attribute__((aligned(1), may_alias));
@@ -22,6 +23,34 @@ static inline float m3_small_float(uint32_t moved, uint32_t bias)
     memcpy(&value, &bits, sizeof value);
     memcpy(&one, &leading, sizeof one);
     return value - one;
+}
+
+/* The value of an E4M3 code, without its scale. */
+static inline real m3_one_from_e4m3(unsigned char code)
+{
+    float value = m3_small_float((uint32_t)(code & 0x7f) << 20, 120);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = ((code & 0x7f) == 0x7f ? 0x7fc00000 : bits) | (uint32_t)(code & 0x80) << 24;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+typedef uint16_t m3_bf16_vec __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+typedef uint8_t m3_byte_vec __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint32_t m3_bits_vec __attribute__((vector_size(LANES * 4)));
+typedef float m3_float_vec __attribute__((vector_size(LANES * 4)));
+
+/* The same for a vector of codes. */
+static inline __attribute__((always_inline)) vec m3_from_e4m3(const uint8_t *codes)
+{
+    /* In two steps: gcc takes a single one number by number. */
+    m3_bf16_vec wide = __builtin_convertvector(*(const m3_byte_vec *)codes, m3_bf16_vec);
+    m3_bits_vec code = __builtin_convertvector(wide, m3_bits_vec), moved = (code & 0x7f) << 20;
+    m3_bits_vec subnormal = (m3_bits_vec)(moved < 1u << 23), nan = (m3_bits_vec)(moved == 0x7fu << 20);
+    m3_bits_vec bits = moved + (120u << 23) - (subnormal << 23), leading = subnormal & 121u << 23;
+    bits = (m3_bits_vec)((m3_float_vec)bits - (m3_float_vec)leading) | (nan & 0x7fc00000u) | (code & 0x80) << 24;
+    return __builtin_convertvector((m3_float_vec)bits, vec);
 }
 
 /* 2^(code - 127); 255 is NaN. The smallest value is subnormal in float. */

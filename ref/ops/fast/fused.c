@@ -12,7 +12,7 @@ enum { PRODUCT_ROWS = 4, DOT_TOKENS = 2, DOT_ROWS = 4, UNROLL = 1 };
 #endif
 #include "ops/fast/tile.h"
 
-enum { PRODUCT_VECS = 2, NEAR_COLUMNS = 768 };     /* columns of x that stay in the nearest cache */
+enum { PRODUCT_VECS = 2, NEAR_COLUMNS = 768 }; /* columns of x that stay in the nearest cache */
 
 static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add)
 {
@@ -25,59 +25,35 @@ static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t 
     }
 }
 
-typedef uint16_t bf16_vec __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
-typedef uint8_t byte_vec __attribute__((vector_size(LANES), aligned(1), may_alias));
-typedef uint32_t bits_vec __attribute__((vector_size(LANES * 4)));
-typedef float float_vec __attribute__((vector_size(LANES * 4)));
-
 /* How the weights of a dot product are stored. */
 enum form { NUMBERS, BF16, E4M3 };
 
 struct rows {
-    const void *data;               /* of the first row */
-    int64_t bytes;                  /* of a number */
-    const struct m3_weight *w;      /* E4M3: its scales; */
-    int64_t row;                    /* the first row */
+    const void *data; /* of the first row */
+    int64_t bytes; /* of a number */
+    const struct m3_weight *w; /* E4M3: its scales; */
+    int64_t row; /* the first row */
 };
-
-/* The values of codes, without their scales: m3_small_float for a vector. */
-static inline __attribute__((always_inline)) vec from_e4m3(const uint8_t *codes)
-{
-    /* In two steps: gcc takes a single one number by number. */
-    bf16_vec wide = __builtin_convertvector(*(const byte_vec *)codes, bf16_vec);
-    bits_vec code = __builtin_convertvector(wide, bits_vec), moved = (code & 0x7f) << 20;
-    bits_vec subnormal = (bits_vec)(moved < 1u << 23), nan = (bits_vec)(moved == 0x7fu << 20);
-    bits_vec bits = moved + (120u << 23) - (subnormal << 23), leading = subnormal & 121u << 23;
-    bits = (bits_vec)((float_vec)bits - (float_vec)leading) | (nan & 0x7fc00000u) | (code & 0x80) << 24;
-    return __builtin_convertvector((float_vec)bits, vec);
-}
 
 /* Columns k .. k+LANES-1 of row r. All of them have the same scale. */
 static inline __attribute__((always_inline)) vec load(const struct rows *w, int64_t r, int64_t K, int64_t k, real scale,
                                                       const enum form form)
 {
     if (form == NUMBERS) return *(const vec *)((const real *)w->data + r * K + k);
-    if (form == E4M3) return from_e4m3((const uint8_t *)w->data + r * K + k) * scale;
-    bits_vec bits = __builtin_convertvector(*(const bf16_vec *)((const m3_bf16 *)w->data + r * K + k), bits_vec) << 16;
-    return __builtin_convertvector((float_vec)bits, vec);
+    if (form == E4M3) return m3_from_e4m3((const uint8_t *)w->data + r * K + k) * scale;
+    m3_bits_vec bits = __builtin_convertvector(*(const m3_bf16_vec *)((const m3_bf16 *)w->data + r * K + k), m3_bits_vec) << 16;
+    return __builtin_convertvector((m3_float_vec)bits, vec);
 }
 
 static inline __attribute__((always_inline)) real load_one(const struct rows *w, int64_t r, int64_t K, int64_t k,
                                                            real scale, const enum form form)
 {
     if (form == NUMBERS) return ((const real *)w->data)[r * K + k];
-    uint32_t bits;
+    if (form == E4M3) return m3_one_from_e4m3(((const uint8_t *)w->data)[r * K + k]) * scale;
+    uint32_t bits = (uint32_t)((const m3_bf16 *)w->data)[r * K + k] << 16;
     float value;
-    if (form == E4M3) {
-        uint32_t code = ((const uint8_t *)w->data)[r * K + k];
-        value = m3_small_float((code & 0x7f) << 20, 120);
-        memcpy(&bits, &value, sizeof bits);
-        bits = ((code & 0x7f) == 0x7f ? 0x7fc00000 : bits) | (code & 0x80) << 24;
-    } else {
-        bits = (uint32_t)((const m3_bf16 *)w->data)[r * K + k] << 16;
-    }
     memcpy(&value, &bits, sizeof value);
-    return form == E4M3 ? (real)value * scale : (real)value;
+    return value;
 }
 
 /* The partial sums of some rows of x with some rows of w: a vector for each pair. */

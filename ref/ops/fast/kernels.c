@@ -21,9 +21,9 @@ enum { ROWS = 4, NEXT_ROWS = 4, VECS = 2, UNROLL = 1 };
 #endif
 #include "ops/fast/tile.h"
 
-static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
-                                                        const real *b, int64_t ldb, int64_t M, int64_t K, int add,
-                                                        const int vecs)
+static inline
+    __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
+                                              const real *b, int64_t ldb, int64_t M, int64_t K, int add, const int vecs)
 {
     int64_t m = 0;
     for (; m + NEXT_ROWS <= M && a_m == 1; m += NEXT_ROWS)
@@ -110,15 +110,9 @@ static void expand_bf16(real *out, const m3_bf16 *codes, int64_t n)
 
 static void expand_e4m3(real *out, const unsigned char *codes, real scale, int64_t n)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t code = codes[i], bits;
-        float value = m3_small_float((code & 0x7f) << 20, 120);
-        memcpy(&bits, &value, sizeof bits);
-        bits = (code & 0x7f) == 0x7f ? 0x7fc00000 : bits | (code & 0x80) << 24;
-        memcpy(&value, &bits, sizeof value);
-        out[i] = (real)value * scale;
-    }
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) *(vec *)(out + i) = m3_from_e4m3(codes + i) * scale;
+    for (; i < n; i++) out[i] = m3_one_from_e4m3(codes[i]) * scale;
 }
 
 /* Codes of 4 bits: `unpacked` has one in each byte. */

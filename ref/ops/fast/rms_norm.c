@@ -16,7 +16,8 @@ static inline __attribute__((always_inline)) void scales(real *scale, const real
     for (int r = 0; r < rows; r++) scale[r] = (real)(1 / sqrt(sum[r] / (double)H + (double)eps));
 }
 
-static int norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps, int is_offset)
+static int norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, int64_t T, int64_t H, real eps,
+                int is_offset)
 {
 #pragma omp parallel for num_threads(m3_team(ctx, T *H))
     for (int64_t t0 = 0; t0 < T; t0 += ROWS) {

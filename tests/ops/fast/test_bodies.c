@@ -38,7 +38,9 @@ static int choose(int build)
     const int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     chosen = builds[build];
-    if (build == 0 || (build == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) || (build == 2 && wide)) return 1;
+    if (build == 0 || (build == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) ||
+        (build == 2 && wide))
+        return 1;
     printf("%s: not tried, this processor does not have it\n", chosen->name);
     return 0;
 }
