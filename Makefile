@@ -18,7 +18,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 TWICE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files model/resume decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -489,7 +489,7 @@ bench: setup
 	@scripts/bench.sh $(BUILD)
 
 # Headers in a folder `private` are only for the folder above it.
-HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io model model/files decode library \
+HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io model model/files model/resume decode library \
                                            watch oracle/* oracle/operators/drawn oracle/operators/from_dump estimate estimate/documents),ref/$(f))))
 
 install: all
