@@ -243,7 +243,8 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
                                          .f64_passes = 2 + (runs > 0),
                                          .with_bounds = 1,
                                          .recomputed = 1,
-                                         .writes_taps = 1 };
+                                         .writes_taps = 3,
+                                         .hashes = 1 };
         status = m3_cli_plan(&all, notes, error);
     }
     m3_profile_close(profile);

@@ -271,6 +271,11 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     return status;
 }
 
+static int check_plan(const void *self, const struct m3_case *c, const struct m3_config *config, struct m3_error *error)
+{
+    return check_length(self, c, config, error);
+}
+
 static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     const int in_double = a->input.engine == m3_engine_f64();
@@ -278,7 +283,10 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
                                      .input = &a->input,
                                      .f32_passes = !in_double,
                                      .f64_passes = in_double,
-                                     .new_tokens = a->how.max_new };
+                                     .new_tokens = a->how.max_new,
+                                     .has_cache = 1,
+                                     .check = check_plan,
+                                     .self = a };
     if (a->json) return m3_fail(error, M3_USAGE, "generate: got --plan with --json, expected one of them");
     return m3_cli_plan(&all, notes, error);
 }

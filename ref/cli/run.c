@@ -381,7 +381,12 @@ static int plan(const struct m3_cli_run *a, struct m3_error *notes, struct m3_er
                                      .f32_passes = !in_double + (int)runs,
                                      .f64_passes = in_double + (a->profile != NULL),
                                      .with_bounds = bounds,
-                                     .writes_taps = a->dump != NULL };
+                                     .writes_taps = !a->dump ? 0
+                                                    : bounds ? 3
+                                                             : 1,
+                                     .taps = a->taps,
+                                     .has_cache = a->cache_in || a->cache_out,
+                                     .hashes = a->dump || a->cache_out || a->resume };
     return m3_cli_plan(&all, notes, error);
 }
 

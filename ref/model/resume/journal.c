@@ -79,7 +79,6 @@ int m3_journal_read(struct m3_journal *j, uint64_t bytes, const char *sha256, m3
     if (!status && bytes > 0 && strcmp(got, sha256) != 0)
         status = m3_fail(error, M3_BAD_INPUT, "%s: SHA-256 of the first %" PRIu64 " bytes: got %s, expected %s",
                          j->path, bytes, got, sha256);
-    if (!status && ftruncate(j->fd, (off_t)bytes) != 0) status = fail_system(j, "cannot be shortened", error);
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* A file to which records are added, and which a later process reads again up to a place of which it knows the hash.
- * What lies after that place was written after it, and is cut off. */
+ * What lies after that place does not count, and is written over. */
 #ifndef M3_MODEL_RESUME_JOURNAL_H
 #define M3_MODEL_RESUME_JOURNAL_H
 
@@ -26,7 +26,7 @@ typedef int m3_journal_take(void *self, const struct m3_record *record, uint64_t
 
 /* Opens the file, and makes it if it does not exist. M3_IO, M3_INTERNAL. */
 int m3_journal_open(struct m3_journal *journal, const char *path, struct m3_error *error);
-/* Reads the first `bytes` bytes, hands on their records, and cuts off the rest. M3_BAD_INPUT if the file is shorter or
+/* Reads the first `bytes` bytes and hands on their records; more are added after them. M3_BAD_INPUT if the file is shorter or
  * their hash is not `sha256`; what was handed on is then not to be used. */
 int m3_journal_read(struct m3_journal *journal, uint64_t bytes, const char *sha256, m3_journal_take *take, void *self,
                     struct m3_error *error);
