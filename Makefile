@@ -43,7 +43,7 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
-.PHONY: kills answer-power compile-commands documents engines format format-check index power kill-matrix
+.PHONY: bench-large kills answer-power compile-commands documents engines format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
 help:
@@ -62,6 +62,8 @@ help:
 	@echo '                   (FUZZ_SECONDS=120 for each reader; FUZZ=compare,png: only these)'
 	@echo 'make faults        every allocation and every system call fails once, in each command (FAULTS=run,compare: in these)'
 	@echo 'make bench         speeds beside the limits of this machine and beside the public PyTorch code'
+	@echo 'make bench-large   two layers of the released size, 29 GB, beside a read of the disk; killed and resumed'
+	@echo '                   (EXPERTS=12: a part of the experts). Removes what it writes'
 	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
 	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; status 69 if'
 	@echo '                   there is no device'
@@ -487,6 +489,10 @@ engines: setup $(PYTHON)/ready
 bench: setup
 	@$(MAKE) -s -j$$(nproc) all
 	@scripts/bench.sh $(BUILD)
+
+bench-large: setup
+	@$(MAKE) -s -j$$(nproc) all
+	@scripts/bench_large.sh $(BUILD) $(EXPERTS)
 
 # Headers in a folder `private` are only for the folder above it.
 HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io model model/files model/resume decode library \

@@ -34,7 +34,7 @@ static const char help[] =
     "                         This needs fewer passes. Greedy tokens stay the same; sampled tokens keep their\n"
     "                         distribution\n"
     "  --plan                 print what the generation will need (files, bytes, memory, operations, time), then stop.\n"
-    "                         No weights are read\n"
+    "                         As for m3ref run\n"
     "  --json                 print JSON lines: one object per token, then a summary\n"
     "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
     "  --ops-guard, --timeout S\n"

@@ -57,7 +57,8 @@ void m3_work_add_layer(struct m3_work *work, const struct m3_config *c, int64_t 
     }
     work->of[M3_WORK_PRODUCTS] += rows * H * columns;
     if (moe) work->of[M3_WORK_EXPERTS] += rows * (double)c->K * 3 * H * (double)c->F;
-    work->of[M3_WORK_ATTENTION] += 2 * q * (sparse ? seen(T, p0, (double)(c->N * c->block)) : places);
+    const double most = (double)(c->N * c->block) - (double)(c->block - 1) / 2; /* the last block is the row's own */
+    work->of[M3_WORK_ATTENTION] += 2 * q * (sparse ? seen(T, p0, most) : places);
     work->of[M3_WORK_ROWS] += rows * (6 * H + 4 * (q + kv) + 3 * middle);
 }
 
