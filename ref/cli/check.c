@@ -239,7 +239,7 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
                                          .input = &a->input,
                                          .first = first,
                                          .end = a->names.end_layer,
-                                         .f32_passes = (int)runs,
+                                         .rounded = (int)runs,
                                          .f64_passes = 2 + (runs > 0),
                                          .with_bounds = 1,
                                          .recomputed = 1,

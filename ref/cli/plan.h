@@ -10,6 +10,7 @@ struct m3_cli_plan {
     int64_t first, end;         /* layers that run; end 0: all */
     int f32_passes, f64_passes; /* whole passes of the two engines */
     int with_bounds;            /* passes of the double engine that also compute error bounds */
+    int rounded;                /* passes that round as a profile allows */
     int recomputed;             /* times that every operator is recomputed from a dump's inputs */
     int64_t new_tokens;         /* of generate, the first from the pass over the prompt; 0: none */
     int has_cache;

@@ -380,7 +380,8 @@ static int plan(const struct m3_cli_run *a, struct m3_error *notes, struct m3_er
                                      .input = &a->input,
                                      .first = a->first_layer,
                                      .end = a->end_layer > 0 ? a->end_layer : 0,
-                                     .f32_passes = !in_double + (int)runs,
+                                     .f32_passes = !in_double,
+                                     .rounded = (int)runs,
                                      .f64_passes = in_double + (a->profile != NULL),
                                      .with_bounds = bounds,
                                      .writes_taps = !a->dump ? 0
