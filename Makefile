@@ -24,7 +24,7 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 TWICE := $(filter-out ref/ops/fast/kernels.c ref/ops/fast/fused.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files model/resume decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
@@ -54,7 +54,7 @@ SONAME := libm3ref.so.1
 
 .PHONY: all help setup run test check test-quick cuda golden golden-check no-false-alarms bench bench-torch bench-readme
 .PHONY: asan bits aarch64-bits install clean
-.PHONY: kills answer-power compile-commands documents engines format format-check index power kill-matrix
+.PHONY: bench-large kills answer-power compile-commands documents engines format format-check index power kill-matrix
 all: $(PROGRAM) $(SHARED)
 
 help:
@@ -78,6 +78,8 @@ help:
 	@echo 'make bench         speeds beside the limits of this machine and the goals; into build/bench.json (FILE=...)'
 	@echo 'make bench-torch   the same, and the public PyTorch code on the same work'
 	@echo 'make bench-readme  the tables of README from scripts/bench.json'
+	@echo 'make bench-large   two layers of the released size, 29 GB, beside a read of the disk; killed and resumed'
+	@echo '                   (EXPERTS=12: a part of the experts). Removes what it writes'
 	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
 	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; status 69 if'
 	@echo '                   there is no device'
@@ -554,6 +556,10 @@ bench: setup
 bench-torch: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all
 	@python3 scripts/bench.py $(BUILD) --out $(FILE) --torch
+
+bench-large: setup
+	@$(MAKE) -s -j$$(nproc) all
+	@scripts/bench_large.sh $(BUILD) $(EXPERTS)
 
 bench-readme:
 	@python3 scripts/bench.py $(BUILD) --readme scripts/bench.json

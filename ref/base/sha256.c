@@ -25,12 +25,11 @@ void m3_sha256_add(struct m3_sha256 *hash, const void *bytes, size_t count)
     if (!hash->failed && count > 0) hash->failed = SHA256_Update(&hash->state, bytes, count) != 1;
 }
 
-int m3_sha256_end(struct m3_sha256 *hash, char hex[65])
+int m3_sha256_so_far(const struct m3_sha256 *hash, char hex[65])
 {
     unsigned char digest[SHA256_DIGEST_LENGTH] = { 0 };
-    const int failed = hash->failed || SHA256_Final(digest, &hash->state) != 1;
-    free(hash);
-
+    SHA256_CTX state = hash->state;
+    const int failed = hash->failed || SHA256_Final(digest, &state) != 1;
     for (int i = 0; i < 32; i++) {
         hex[2 * i] = "0123456789abcdef"[digest[i] >> 4];
         hex[2 * i + 1] = "0123456789abcdef"[digest[i] & 15];
@@ -38,4 +37,11 @@ int m3_sha256_end(struct m3_sha256 *hash, char hex[65])
     hex[64] = 0;
     if (failed) hex[0] = 0;
     return failed ? M3_INTERNAL : M3_OK;
+}
+
+int m3_sha256_end(struct m3_sha256 *hash, char hex[65])
+{
+    const int status = m3_sha256_so_far(hash, hex);
+    free(hash);
+    return status;
 }

@@ -45,7 +45,7 @@ static const char help[] =
     "                      all rows of layers.(A-1).out, only the files with weights of these layers are needed.\n"
     "                      Otherwise the layers before A run too\n"
     "  --plan              print what the check will need (files, bytes, memory, disk, passes, operations, time),\n"
-    "                      then stop. No weights are read\n"
+    "                      then stop. As for m3ref run\n"
     "  --all               print every tap (failing taps come first) and every note\n"
     "  --only-failing      print only the taps that fail or are suspect, then the summary\n"
     "  --json              print one JSON object per tap, as m3ref blame does, then one for the summary\n"
@@ -239,11 +239,12 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
                                          .input = &a->input,
                                          .first = first,
                                          .end = a->names.end_layer,
-                                         .f32_passes = (int)runs,
+                                         .rounded = (int)runs,
                                          .f64_passes = 2 + (runs > 0),
                                          .with_bounds = 1,
                                          .recomputed = 1,
-                                         .writes_taps = 1 };
+                                         .writes_taps = 3,
+                                         .hashes = 1 };
         status = m3_cli_plan(&all, notes, error);
     }
     m3_profile_close(profile);

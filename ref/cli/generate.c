@@ -34,7 +34,7 @@ static const char help[] =
     "                         This needs fewer passes. Greedy tokens stay the same; sampled tokens keep their\n"
     "                         distribution\n"
     "  --plan                 print what the generation will need (files, bytes, memory, operations, time), then stop.\n"
-    "                         No weights are read\n"
+    "                         As for m3ref run\n"
     "  --json                 print JSON lines: one object per token, then a summary\n"
     "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
     "  --ops-guard, --timeout S\n"
@@ -271,6 +271,11 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     return status;
 }
 
+static int check_plan(const void *self, const struct m3_case *c, const struct m3_config *config, struct m3_error *error)
+{
+    return check_length(self, c, config, error);
+}
+
 static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
     const int in_double = a->input.engine == m3_engine_f64();
@@ -278,7 +283,10 @@ static int plan(const struct arguments *a, struct m3_error *notes, struct m3_err
                                      .input = &a->input,
                                      .f32_passes = !in_double,
                                      .f64_passes = in_double,
-                                     .new_tokens = a->how.max_new };
+                                     .new_tokens = a->how.max_new,
+                                     .has_cache = 1,
+                                     .check = check_plan,
+                                     .self = a };
     if (a->json) return m3_fail(error, M3_USAGE, "generate: got --plan with --json, expected one of them");
     return m3_cli_plan(&all, notes, error);
 }

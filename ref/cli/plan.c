@@ -6,93 +6,262 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "base/clock.h"
+#include "base/minmax.h"
+#include "base/sha256.h"
 #include "estimate/plan.h"
+#include "estimate/rates.h"
+#include "io/fingerprint.h"
+#include "io/gzip.h"
+#include "io/temporary.h"
 #include "model/files/case.h"
+#include "model/model.h"
 
-/* How long work takes, in single-precision passes of the same operations: measured on models of 96 to 768 channels. The
- * double engine multiplies at half the rate; bounds and recomputed operators add in double with plain loops. */
-enum { F64_PASS = 2, BOUNDS = 20, RECOMPUTED = 6 };
+/* How long error bounds, operators that are recomputed beside them, and a run that rounds as a profile allows take in
+ * passes of the double engine. Measured by processor time on four layers of 1,024 channels, at T = 4 and 16. */
+enum { BOUNDS = 15, RECOMPUTED = 1, ROUNDED = 10 };
 
-/* The share of the rate of plain products that a whole pass reaches. */
-static const double pass_share = 0.4;
-
-static int64_t work_of(const struct m3_cli_plan *p)
-{
-    return p->f32_passes + F64_PASS * p->f64_passes + BOUNDS * p->with_bounds + RECOMPUTED * p->recomputed;
-}
-
-/* The rates of the machine, per second. */
-struct rates {
-    double flops, bytes;
+/* What is planned, and what the machine needs for it. */
+struct planned {
+    const struct m3_cli_plan *p;
+    struct m3_config config;
+    struct m3_case c;
+    struct m3_pass_plan pass;
+    struct m3_token_plan token;
+    struct m3_model *model;             /* NULL: a file of it is absent */
+    double seconds[M3_WORK_KINDS];      /* of all passes */
+    double rates[M3_WORK_KINDS];        /* work per second, of the last engine that was measured */
+    struct m3_disk_rates disk;
+    double read_bytes;                  /* from the disk */
+    double hash_bytes, hash_rate;
+    double write_bytes, write_rate;
+    double token_seconds;
 };
 
-static int measure(struct rates *rates, const struct m3_cli_plan *p, struct m3_error *error)
+static const struct m3_weight *stored_matrix(const struct planned *x)
 {
-    enum { RUNS = 3 };
-    int status = m3_cli_bench_rate(&rates->flops, "sgemm", p->input->threads, RUNS, error);
-    rates->flops *= pass_share;
-    return status ? status : m3_cli_bench_rate(&rates->bytes, "read", p->input->threads, RUNS, error);
+    if (!x->model) return NULL;
+    const struct m3_layer *l = &x->model->layers[x->pass.first];
+    return l->experts ? &l->experts[0].w1 : &l->q_proj;
 }
 
-static double longer(double a, double b) { return a > b ? a : b; }
-
-static double passes_time(const struct m3_cli_plan *p, const struct m3_pass_plan *pass, const struct rates *rates)
+static int measure(struct m3_rates *rates, const struct planned *x, const struct m3_engine *engine, int64_t T,
+                   int64_t p0, struct m3_error *error)
 {
-    return longer((double)work_of(p) * (double)pass->flops / rates->flops,
-                  (double)pass->bytes * (p->f32_passes + p->f64_passes + p->recomputed) / rates->bytes);
+    const struct m3_rates_request request = { .engine = engine,
+                                              .config = &x->config,
+                                              .stored = stored_matrix(x),
+                                              .first = x->pass.first,
+                                              .end = x->pass.end,
+                                              .T = T,
+                                              .p0 = p0,
+                                              .has_cache = x->p->has_cache,
+                                              .linear = x->p->input->linear,
+                                              .threads = (int)x->p->input->threads };
+    return m3_rates_measure(rates, &request, error);
 }
 
-/* Weights stay as stored: BF16, or fewer bytes. */
-static double token_time(const struct m3_cli_plan *p, const struct m3_pass_plan *pass,
-                         const struct m3_token_plan *token, const struct rates *rates)
+static struct m3_work work_of(const struct planned *x, int64_t T, int64_t p0, int64_t logit_rows)
 {
-    const double stored = pass->absent ? 1 : (double)pass->bytes / token->all_weights;
-    const double bytes = stored * token->weights + token->keys * (p->f64_passes ? 2 : 1);
-    return longer((double)work_of(p) * (double)token->flops / rates->flops, bytes / rates->bytes);
+    struct m3_work work = { 0 };
+    for (int64_t l = x->pass.first; l < x->pass.end; l++) m3_work_add_layer(&work, &x->config, l, T, p0);
+    if (x->pass.end == x->config.layers) m3_work_add_head(&work, &x->config, logit_rows);
+    return work;
 }
 
-static int print(const struct m3_cli_plan *p, const struct m3_pass_plan *pass, const struct m3_token_plan *token,
-                 struct m3_error *error)
+/* `times` passes of an engine over the case. */
+static int add_passes(struct planned *x, const struct m3_engine *engine, double times, struct m3_error *error)
 {
-    struct rates rates;
-    const int status = measure(&rates, p, error);
+    struct m3_rates rates;
+    const int64_t T = x->c.T;
+    if (times == 0) return M3_OK;
+    const int status = measure(&rates, x, engine, T, x->p->cached, error);
     if (status) return status;
-    const double each = p->new_tokens ? token_time(p, pass, token, &rates) : 0;
-    const double cache = p->new_tokens ? token->all_keys * (p->f64_passes ? 2 : 1) : 0;
-    const double time = passes_time(p, pass, &rates) + each * (double)(p->new_tokens - (p->new_tokens > 0));
-    printf("files: %" PRId64 " of %" PRId64 " needed, %" PRId64 " of them absent; %.3f GB\n", pass->needed, pass->all,
+    const int all_logits = x->p->writes_taps && m3_tap_matches(x->p->taps, "logits");
+    struct m3_work work = work_of(x, T, x->p->cached, all_logits ? T : m3_min(T, 64));
+    if (x->pass.first == 0) m3_work_add_vision(&work, &x->config, x->c.pictures.P);
+    for (int kind = 0; kind < M3_WORK_KINDS; kind++) {
+        x->seconds[kind] += times * m3_rates_time(&rates, &work, kind);
+        x->rates[kind] = rates.seconds[kind] > 0 ? rates.work[kind] / rates.seconds[kind] : 0;
+    }
+    return M3_OK;
+}
+
+static int add_tokens(struct planned *x, struct m3_error *error)
+{
+    const struct m3_engine *engine = x->p->f64_passes ? m3_engine_f64() : m3_engine_f32();
+    const int64_t p0 = x->c.T + x->p->new_tokens / 2;
+    struct m3_rates rates;
+    if (x->p->new_tokens < 2) return M3_OK;
+    const int status = measure(&rates, x, engine, 1, p0, error);
+    if (status) return status;
+    const struct m3_work work = work_of(x, 1, p0, 1);
+    for (int kind = 0; kind < M3_WORK_KINDS; kind++) {
+        const double each = m3_rates_time(&rates, &work, kind);
+        x->token_seconds += each;
+        x->seconds[kind] += each * (double)(x->p->new_tokens - 1);
+    }
+    return M3_OK;
+}
+
+/* The share of the weights' numbers that a pass reads: not all experts, and few rows of the embedding. */
+static double share_read(const struct planned *x)
+{
+    const struct m3_config *c = &x->config;
+    const int has_head = x->pass.end == c->layers, rows = (int)x->c.T;
+    double read = 0, all = 0;
+    for (int64_t l = x->pass.first; l < x->pass.end; l++) {
+        struct m3_work one = { 0 };
+        m3_work_add_layer(&one, c, l, 1, 0);
+        const double expert = m3_config_moe(c, l) ? 3 * (double)c->H * (double)c->F : 0;
+        read += one.of[M3_WORK_PRODUCTS] + expert * m3_work_experts_chosen(c, rows);
+        all += one.of[M3_WORK_PRODUCTS] + expert * (double)c->E;
+    }
+    const double table = (double)c->V * (double)c->H;
+    read += has_head ? table : 0;
+    all += table * ((x->pass.first == 0) + (has_head && !c->tied_embeddings));
+    return all > 0 && read < all ? read / all : 1;
+}
+
+/* ---- files */
+
+static double hash_rate(void)
+{
+    enum { PIECE = 8 << 20 };
+    char hex[65], *piece = calloc(PIECE, 1);
+    struct m3_sha256 *hash = m3_sha256_new();
+    const double begin = m3_seconds();
+    if (piece && hash) m3_sha256_add(hash, piece, PIECE);
+    if (hash) m3_sha256_end(hash, hex);
+    free(piece);
+    return PIECE / (m3_seconds() - begin);
+}
+
+static void measure_hashes(struct planned *x)
+{
+    char *memory = m3_fingerprint_memory();
+    const struct m3_fingerprint_how how = { .whole = M3_FINGERPRINT_WHOLE, .memory = memory };
+    x->hash_bytes = (double)m3_fingerprint_left(x->model->checkpoint, &how);
+    x->hash_rate = hash_rate() * (double)m3_min(m3_checkpoint_files(x->model->checkpoint), x->p->input->threads);
+    free(memory);
+}
+
+/* Into a file without a name, up to the disk. */
+static int measure_writes(struct planned *x, struct m3_error *error)
+{
+    enum { PIECE = 16 << 20 };
+    struct m3_nameless file;
+    int status = m3_temporary_nameless(&file, NULL, error);
+    char *piece = calloc(PIECE, 1);
+    if (!status && !piece) status = m3_fail_memory(error, "--plan", PIECE);
+    const double begin = m3_seconds();
+    if (!status) status = m3_write_all(file.fd, piece, PIECE, file.path, error);
+    if (!status && fsync(file.fd) != 0) status = m3_fail(error, M3_IO, "%s: cannot sync", file.path);
+    x->write_rate = PIECE / (m3_seconds() - begin);
+    free(piece);
+    m3_nameless_close(&file);
+    return status;
+}
+
+static int measure_all(struct planned *x, struct m3_error *error)
+{
+    const struct m3_cli_plan *p = x->p;
+    const size_t width = p->f64_passes ? sizeof(double) : sizeof(float);
+    x->write_bytes = (double)width * p->writes_taps * (double)x->pass.tap_elements;
+    int status = add_passes(x, m3_engine_f32(), p->f32_passes, error);
+    if (!status)
+        status =
+            add_passes(x, m3_engine_f64(), p->f64_passes + BOUNDS * p->with_bounds + RECOMPUTED * p->recomputed, error);
+    if (!status) status = add_tokens(x, error);
+    if (!status && x->write_bytes > 0) status = measure_writes(x, error);
+    if (status || !x->model) return status;
+    m3_rates_disk(&x->disk, x->model->checkpoint);
+    if (p->hashes) measure_hashes(x);
+    const double share = x->hash_bytes > 0 ? 1 : share_read(x);
+    x->read_bytes = (1 - x->disk.resident) * share * (double)x->pass.bytes;
+    return M3_OK;
+}
+
+/* ---- what is printed */
+
+/* The disk reads while the pass computes; hashes and outputs are before and after it. */
+static double print_time(const struct planned *x)
+{
+    static const char *const units[M3_WORK_KINDS] = { [M3_WORK_ROWS] = "G numbers" };
+    double computing = 0;
+    for (int kind = 0; kind < M3_WORK_KINDS; kind++) {
+        if (x->seconds[kind] == 0) continue;
+        computing += x->seconds[kind];
+        printf("  %-16s %9.3g s", m3_work_names[kind], x->seconds[kind]);
+        if (x->rates[kind] > 0)
+            printf(" at %.3g %s a second", x->rates[kind] / 1e9 * (units[kind] ? 1 : 2),
+                   units[kind] ? units[kind] : "GFLOP");
+        printf("\n");
+    }
+    const double reading = x->disk.rate > 0 ? x->read_bytes / x->disk.rate : 0;
+    const double hashing = x->hash_bytes > 0 ? x->hash_bytes / x->hash_rate : 0;
+    const double writing = x->write_rate > 0 ? x->write_bytes / x->write_rate : 0;
+    if (reading > 0)
+        printf("  %-16s %9.3g s for %.3g GB at %.3g GB a second, meanwhile\n", "disk", reading, x->read_bytes / 1e9,
+               x->disk.rate / 1e9);
+    if (hashing > 0)
+        printf("  %-16s %9.3g s for %.3g GB, which later runs remember\n", "hashes", hashing, x->hash_bytes / 1e9);
+    if (writing > 0) printf("  %-16s %9.3g s for %.3g GB\n", "writing", writing, x->write_bytes / 1e9);
+    return hashing + writing + (reading > computing + hashing ? reading - hashing : computing);
+}
+
+static void print(const struct planned *x)
+{
+    const struct m3_cli_plan *p = x->p;
+    const struct m3_pass_plan *pass = &x->pass;
+    const double cache = p->new_tokens ? x->token.all_keys * (p->f64_passes ? 2 : 1) : 0;
+    printf("files: %" PRId64 " of %" PRId64 " needed, %" PRId64 " of them absent; %.3f GB", pass->needed, pass->all,
            pass->absent, (double)pass->bytes / 1e9);
-    printf("layers: %" PRId64 " to %" PRId64 ", T %" PRId64 "\n", pass->first, pass->end - 1, pass->T);
+    if (x->model) printf(", %.0f%% in memory", 100 * x->disk.resident);
+    printf("\nlayers: %" PRId64 " to %" PRId64 ", T %" PRId64 "\n", pass->first, pass->end - 1, pass->T);
     printf("passes: %d in float, %d in double, %d of these with error bounds; operators recomputed from the dump: %s\n",
-           p->f32_passes, p->f64_passes, p->with_bounds, p->recomputed ? "yes" : "no");
+           p->f32_passes + p->rounded, p->f64_passes, p->with_bounds, p->recomputed ? "yes" : "no");
     printf("operations: %.3g in one pass\n", (double)pass->flops);
     if (p->new_tokens)
         printf("tokens: %" PRId64 ", after the first %.3g operations and about %.2g s each, without drafts\n",
-               p->new_tokens, (double)token->flops, each);
+               p->new_tokens, (double)x->token.flops, x->token_seconds);
     printf("memory: about %.2f GB of its own, besides the mapped files\n",
            (6 * (double)pass->widest + cache) / 1e9 + 0.02);
-    printf("disk: about %.2f GB for taps\n", p->writes_taps ? 3 * 8 * (double)pass->tap_elements / 1e9 : 0);
-    printf("time: about %.2g s at %.3g operations a second and %.3g bytes a second, measured now\n", time, rates.flops,
-           rates.bytes);
-    return M3_OK;
+    printf("disk: about %.2f GB for taps\n", x->write_bytes / 1e9);
+    printf("rates measured now, with %" PRId64 " threads:\n", p->input->threads);
+    const double time = print_time(x);
+    printf("time: about %.2g s\n", time);
+}
+
+static int open_model(struct planned *x, struct m3_error *error)
+{
+    struct m3_error notes = { 0 };      /* the config's are known */
+    if (x->pass.absent) return M3_OK;
+    const int status = x->p->end > 0
+                           ? m3_model_open_layers(&x->model, x->p->model, x->p->first, x->p->end, &notes, error)
+                           : m3_model_open(&x->model, x->p->model, &notes, error);
+    m3_error_free(&notes);
+    return status;
 }
 
 int m3_cli_plan(const struct m3_cli_plan *p, struct m3_error *notes, struct m3_error *error)
 {
-    struct m3_config config = { 0 };
-    struct m3_case c = { 0 };
-    struct m3_pass_plan pass;
-    struct m3_token_plan token = { 0 };
+    struct planned x = { .p = p };
     char *path = NULL;
     if (asprintf(&path, "%s/config.json", p->model) < 0) return m3_fail_memory(error, p->model, 0);
-    int status = m3_config_read(&config, path, notes, error);
-    if (!status) status = m3_cli_input_read(&c, p->input, &config, 0, error);
-    if (!status) status = m3_plan_pass(&pass, stdout, p->model, &config, p->first, p->end, c.T, error);
-    if (!status && p->new_tokens) status = m3_plan_token(&token, &config, c.T + p->new_tokens - 1, error);
-    if (!status) status = print(p, &pass, &token, error);
-    m3_case_free(&c);
-    m3_config_free(&config);
+    int status = m3_config_read(&x.config, path, notes, error);
+    if (!status) status = m3_cli_input_read(&x.c, p->input, &x.config, p->cached, error);
+    if (!status && p->check) status = p->check(p->self, &x.c, &x.config, error);
+    if (!status) status = m3_plan_pass(&x.pass, stdout, p->model, &x.config, p->first, p->end, x.c.T, p->taps, error);
+    if (!status && p->new_tokens) status = m3_plan_token(&x.token, &x.config, x.c.T + p->new_tokens - 1, error);
+    if (!status) status = open_model(&x, error);
+    if (!status) status = measure_all(&x, error);
+    if (!status) print(&x);
+    m3_model_close(x.model);
+    m3_case_free(&x.c);
+    m3_config_free(&x.config);
     free(path);
     return status;
 }

@@ -10,12 +10,20 @@ struct m3_cli_plan {
     int64_t first, end;         /* layers that run; end 0: all */
     int f32_passes, f64_passes; /* whole passes of the two engines */
     int with_bounds;            /* passes of the double engine that also compute error bounds */
+    int rounded;                /* passes that round as a profile allows */
     int recomputed;             /* times that every operator is recomputed from a dump's inputs */
     int64_t new_tokens;         /* of generate, the first from the pass over the prompt; 0: none */
-    int writes_taps;            /* all taps are written, in double */
+    int has_cache;
+    int64_t cached;             /* places before the case's */
+    int writes_taps;            /* numbers for each element of a tap that are written: 1, or 3 with bounds */
+    const char *taps;           /* patterns; NULL: all */
+    int hashes;                 /* the weights are hashed, because an output states their hashes */
+    /* Checks the length of the case; NULL: no check. */
+    int (*check)(const void *self, const struct m3_case *c, const struct m3_config *config, struct m3_error *error);
+    const void *self;
 };
 
-/* Reads the config and the case, prints the plan, and measures the machine for about a second. */
+/* Reads the config and the case, prints the plan, and measures the machine for a second or two. */
 int m3_cli_plan(const struct m3_cli_plan *plan, struct m3_error *notes, struct m3_error *error);
 
 #endif

@@ -3,10 +3,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/plan.h"
 #include "cli/run_pass.h"
+#include "io/mapped.h"
 #include "model/files/cache_file.h"
 #include "model/files/origin.h"
 #include "oracle/judge/decisions.h"
@@ -62,6 +64,12 @@ static const char help[] =
     "  --cache-in F           continue after the tokens of a cache file. Except for rounding, the taps equal those\n"
     "                         of one run over all tokens. With --linear ordered they have the same bits\n"
     "  --cache-out F          save the keys and values of all tokens so far\n"
+    "  --resume FOLDER        keep the state of the run in FOLDER after each layer. If the run is killed or fails, the\n"
+    "                         same command goes on after the last whole layer and writes the same bytes; the tower,\n"
+    "                         the head and MTP modules begin again. A state of another model, case, option (except\n"
+    "                         --threads) or build of m3ref is refused. FOLDER is made if it is missing. It must not\n"
+    "                         hold an output. After a successful run the files of the state are removed. The state\n"
+    "                         holds the dump so far a second time. Not with --profile\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
     "  --set FIELD=VALUE      choose another reading (interpretation) of the model, where public engines disagree\n"
     "                         (SPEC 4):\n"
@@ -81,8 +89,10 @@ static const char help[] =
     "                         and give the same bits as --linear ordered\n"
     "  --ops cuda[,bf16]      compute sparse attention and experts on a GPU (SPEC 15), in fp32. With `,bf16` compute\n"
     "                         in bf16, on the GPU's tensor cores\n"
-    "  --plan                 print what the run will need (files, bytes, memory, disk, operations, time), then\n"
-    "                         stop. No weights are read\n"
+    "  --plan                 print what the run will need (files, bytes, memory, disk, operations, and the time of\n"
+    "                         each kind of work), then stop. For a second or two, layers with random weights are run\n"
+    "                         to measure the machine; of the weights at most 64 MB are read, to measure the disk.\n"
+    "                         A plug-in is not measured\n"
     "  --allow-long           allow positions >= max_position_embeddings\n"
     "  --top N                how many next tokens to print, default 5\n"
     "  --help                 print this text\n"
@@ -93,7 +103,7 @@ static const char help[] =
 /* clang-format off */
 enum {
     OPT_DUMP = 256, OPT_TAPS, OPT_LAYERS, OPT_HIDDEN, OPT_CACHE_IN, OPT_CACHE_OUT, OPT_TOP, OPT_HELP, OPT_DECISIONS,
-    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS, OPT_PLAN
+    OPT_BOUNDS, OPT_COMPANIONS, OPT_PROFILE, OPT_RUNS, OPT_PLAN, OPT_RESUME
 };
 /* clang-format on */
 
@@ -124,6 +134,7 @@ static const struct option options[] = {
     { "profile", required_argument, NULL, OPT_PROFILE },
     { "runs", required_argument, NULL, OPT_RUNS },
     { "plan", no_argument, NULL, OPT_PLAN },
+    { "resume", required_argument, NULL, OPT_RESUME },
     { NULL, 0, NULL, 0 },
 };
 
@@ -143,6 +154,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_BOUNDS: a->bounds = 1; break;
     case OPT_PLAN: a->plan = 1; break;
     case OPT_COMPANIONS: a->companions = optarg; break;
+    case OPT_RESUME: a->resume = optarg; break;
     case OPT_PROFILE: a->profile = optarg; break;
     case OPT_RUNS: return m3_cli_number(&a->runs, "--runs", optarg, 2, 100000, error);
     default: return -1;
@@ -164,6 +176,14 @@ static int check_profile(const struct m3_cli_run *a, struct m3_error *error)
     return M3_OK;
 }
 
+/* The runs of --profile come before the layers, and would all begin again. */
+static int check_resume(const struct m3_cli_run *a, struct m3_error *error)
+{
+    if (!a->resume) return M3_OK;
+    if (!*a->resume) return m3_fail(error, M3_USAGE, "--resume: got an empty name, expected a folder");
+    return a->profile ? m3_fail(error, M3_USAGE, "run: got --resume with --profile, expected one of them") : M3_OK;
+}
+
 static int parse(struct m3_cli_run *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct m3_cli_run){ .end_layer = -1, .top = 5 };
@@ -183,7 +203,8 @@ static int parse(struct m3_cli_run *a, int argc, char **argv, struct m3_error *e
         return m3_fail(error, M3_USAGE, "run: --cache-in and --cache-out need all layers, so --layers is not allowed");
     if (a->cache_out && !*a->cache_out)
         return m3_fail(error, M3_USAGE, "--cache-out: got an empty name, expected a file");
-    return check_profile(a, error);
+    status = check_resume(a, error);
+    return status ? status : check_profile(a, error);
 }
 
 /* layers.(A-1).out [T,H] of a dump, in the engine's `real`; the caller frees *hidden. */
@@ -284,6 +305,35 @@ static int open_model(struct m3_model **model, const struct m3_cli_run *a, struc
     return m3_model_open_layers(model, a->model, a->first_layer, a->end_layer, notes, error);
 }
 
+/* A run that was killed may have replaced --cache-in by --cache-out already: what it has read is still the beginning. */
+static int take_back(struct m3_cache *cache, const struct m3_cli_run *a, struct m3_error *error)
+{
+    struct stat in, out;
+    int64_t places;
+    int status = m3_resume_cached(&places, a->kept, error);
+    if (status || places < 1 || !a->cache_out || places >= m3_cache_length(cache, M3_CACHE_MAIN)) return status;
+    if (stat(a->cache_in, &in) != 0 || stat(a->cache_out, &out) != 0) return M3_OK;
+    if (in.st_dev == out.st_dev && in.st_ino == out.st_ino) m3_cache_set_length(cache, M3_CACHE_MAIN, places);
+    return M3_OK;
+}
+
+/* The state is removed after everything has been written, the text included. */
+static int end_resume(const struct m3_cli_run *a, struct m3_error *error)
+{
+    if (fflush(stdout) != 0 || ferror(stdout)) return m3_fail(error, M3_IO, "standard output: cannot be written");
+    const int status = m3_mapped_check(error);
+    return status ? status : m3_resume_end(a->kept, error);
+}
+
+static int open_cache(struct m3_cache **cache, const struct m3_cli_run *a, const struct m3_model *model,
+                      const struct m3_semantics *semantics, struct m3_error *error)
+{
+    if (!a->cache_in && !a->cache_out) return M3_OK;
+    int status = m3_cache_new(cache, model, a->input.engine->real_bytes, error);
+    if (!status && a->cache_in) status = m3_cache_load(*cache, a->cache_in, model, a->input.engine, semantics, error);
+    return !status && a->cache_in && a->kept ? take_back(*cache, a, error) : status;
+}
+
 static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
@@ -296,9 +346,8 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status) status = open_model(&model, a, notes, error);
     if (!status) print_model(&model->config, m3_checkpoint_bytes(model->checkpoint));
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
-    if (!status && (a->cache_in || a->cache_out))
-        status = m3_cache_new(&cache, model, a->input.engine->real_bytes, error);
-    if (!status && a->cache_in) status = m3_cache_load(cache, a->cache_in, model, a->input.engine, &semantics, error);
+    if (!status && a->resume) status = m3_resume_open(&a->kept, a->resume, error);
+    if (!status) status = open_cache(&cache, a, model, &semantics, error);
     int64_t p0 = cache && !status ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
     if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, p0, error);
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
@@ -306,6 +355,8 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status)
         status = batch.is_several ? m3_cli_run_several(a, model, &batch, &semantics, logits, line, error)
                                   : run_one(a, model, &batch.cases[0], &semantics, cache, logits, line, notes, error);
+    if (!status && a->kept) status = end_resume(a, error);
+    m3_resume_close(a->kept);
     free(logits);
     m3_cache_free(cache);
     m3_batch_free(&batch);
@@ -330,10 +381,16 @@ static int plan(const struct m3_cli_run *a, struct m3_error *notes, struct m3_er
                                      .input = &a->input,
                                      .first = a->first_layer,
                                      .end = a->end_layer > 0 ? a->end_layer : 0,
-                                     .f32_passes = !in_double + (int)runs,
+                                     .f32_passes = !in_double,
+                                     .rounded = (int)runs,
                                      .f64_passes = in_double + (a->profile != NULL),
                                      .with_bounds = bounds,
-                                     .writes_taps = a->dump != NULL };
+                                     .writes_taps = !a->dump ? 0
+                                                    : bounds ? 3
+                                                             : 1,
+                                     .taps = a->taps,
+                                     .has_cache = a->cache_in || a->cache_out,
+                                     .hashes = a->dump || a->cache_out || a->resume };
     return m3_cli_plan(&all, notes, error);
 }
 

@@ -3,9 +3,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "cli/paths.h"
+#include "io/open.h"
 #include "model/files/cache_file.h"
 #include "model/files/dump.h"
 #include "oracle/judge/companions_write.h"
@@ -15,6 +17,8 @@
 /* The outputs of a run. */
 struct outputs {
     struct m3_writer *cache;
+    struct m3_resume_run run;           /* what --resume keeps, */
+    struct m3_resume_state *kept;       /* in the folder's care; NULL: nothing */
     struct m3_dump *dump;
     struct m3_companions_writer *companions;
     struct m3_rows_beside *rows;        /* --profile */
@@ -50,6 +54,21 @@ static int make_rows(struct outputs *out, const struct m3_cli_run *a, const stru
     return status;
 }
 
+/* The folder of --resume is not for outputs. */
+static void check_resume(struct m3_cli_paths *paths, const char *resume)
+{
+    struct stat info;
+    if (!resume || paths->status) return;
+    paths->status = m3_look(&info, resume, paths->error);
+    for (int i = 0; i < paths->count && !paths->status; i++) {
+        const struct m3_cli_output *out = &paths->outputs[i];
+        if (!out->has_folder || out->folder.st_dev != info.st_dev || out->folder.st_ino != info.st_ino) continue;
+        paths->status =
+            m3_fail(paths->error, M3_USAGE, "%s: got %s, in the folder of --resume, expected another folder",
+                    out->option, out->path);
+    }
+}
+
 /* --cache-in may be --cache-out: the cache is read first, and replaced by the longer one. */
 int m3_cli_run_paths(const struct m3_cli_run *a, const struct m3_model *model, struct m3_error *error)
 {
@@ -63,7 +82,38 @@ int m3_cli_run_paths(const struct m3_cli_run *a, const struct m3_model *model, s
     m3_cli_reads_named(&paths, "--profile", a->profile);
     m3_cli_reads_input(&paths, &a->input);
     m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    check_resume(&paths, a->resume);
     return paths.status;
+}
+
+static int begin_resume(struct outputs *out, const struct m3_cli_run *a, const struct m3_model *model,
+                        const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error)
+{
+    const int companions = a->bounds || a->companions;
+    /* clang-format off */
+    out->run = (struct m3_resume_run){
+        .model = model, .engine = a->input.engine, .c = c, .request = request, .sequence = a->sequence,
+        .ops = a->input.ops.name, .ops_path = a->input.ops.path[0] ? a->input.ops.path : NULL,
+        .decisions = a->decisions, .dumps = a->dump != NULL, .taps = a->taps,
+        .companions = !companions ? "none" : a->companions ? "file" : "dump", .command = line,
+    };
+    /* clang-format on */
+    return m3_resume_begin(&out->kept, a->kept, &out->run, error);
+}
+
+/* After all files have begun. */
+static int follow(struct outputs *out, const struct m3_cli_run *a, struct m3_request *request, struct m3_error *error)
+{
+    struct m3_writer *companions = out->companions ? m3_companions_file(out->companions) : NULL;
+    struct m3_writer *dump = out->dump ? m3_dump_writer(out->dump) : NULL;
+    if (!out->kept) return M3_OK;
+    int status = m3_resume_follow(out->kept, dump, companions != dump ? companions : NULL, error);
+    request->resume = m3_resume_of(out->kept);
+    if (!status && out->companions) status = m3_companions_go_on(out->companions, a->input.engine, error);
+    if (!status && request->resume->hidden)
+        printf("resume: after %" PRId64 " of %" PRId64 " layers, from %s\n",
+               request->resume->layer - request->first_layer, request->end_layer - request->first_layer, a->resume);
+    return status;
 }
 
 static int open_outputs(struct outputs *out, const struct m3_cli_run *a, const struct m3_model *model,
@@ -72,7 +122,9 @@ static int open_outputs(struct outputs *out, const struct m3_cli_run *a, const s
     const struct m3_engine *engine = a->input.engine;
     int status = m3_cli_run_paths(a, model, error);
     if (!status && a->cache_out) status = m3_writer_new(&out->cache, a->cache_out, error);
-    if (status || !a->dump) return status;
+    if (!status && a->kept) status = begin_resume(out, a, model, c, request, line, error);
+    if (status || !a->dump) return status ? status : follow(out, a, request, error);
+    if (out->kept) line = m3_resume_command(out->kept);
     status = m3_dump_open(&out->dump, &out->sink, a->dump, a->taps, model, engine, c, request, line, error);
     if (!status && (a->bounds || a->companions))
         status = m3_companions_open(&out->companions, &out->sink, a->companions, out->dump, model, engine, c, request,
@@ -84,7 +136,7 @@ static int open_outputs(struct outputs *out, const struct m3_cli_run *a, const s
     m3_rows_beside_free(out->rows);
     out->rows = NULL;
     request->sink = &out->sink;
-    return status;
+    return status ? status : follow(out, a, request, error);
 }
 
 /* Commits the files in turn, the dump last. */

@@ -6,6 +6,7 @@
 #include "model/engine.h"
 #include "model/files/batch.h"
 #include "model/model.h"
+#include "model/resume/resume.h"
 
 /* The command line. */
 struct m3_cli_run {
@@ -14,6 +15,9 @@ struct m3_cli_run {
     int64_t first_layer, end_layer, top;        /* end_layer -1: all */
     int64_t runs;               /* of --profile; 0: as many as it needs */
     int help, bounds, plan;
+    const char *resume;
+    int64_t sequence;           /* of the case */
+    struct m3_resume_folder *kept;      /* of --resume; NULL: none */
 };
 
 /* What a pass printed and measured. */

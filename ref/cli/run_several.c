@@ -32,6 +32,7 @@ static int run_sequence(struct each *each, struct m3_cli_passed *p, const struct
                         const struct m3_semantics *semantics, double *logits, const char *line, struct m3_error *error)
 {
     struct m3_cli_run own = *a;
+    own.sequence = b;
     const struct m3_case *c = &batch->cases[b];
     struct m3_request request = m3_cli_request(a, model, c, semantics, logits);
     struct m3_nameless dump = { .fd = -1 }, companions = { .fd = -1 };

@@ -71,25 +71,33 @@ static int64_t elements(const struct m3_config *config, enum m3_tap tap, int64_t
     return count;
 }
 
-static void count_taps(struct m3_pass_plan *plan, const struct m3_config *config)
+static int matches(const char *taps, enum m3_tap tap, int64_t layer)
+{
+    char name[96];
+    return m3_tap_name(name, sizeof name, tap, layer) == 0 && m3_tap_matches(taps, name);
+}
+
+static void count_taps(struct m3_pass_plan *plan, const struct m3_config *config, const char *taps)
 {
     for (int tap = M3_TAP_ATTN_NORM; tap <= M3_TAP_OUT; tap++) {
         for (int64_t l = plan->first; l < plan->end; l++)
-            if (m3_layer_has_tap(config, (enum m3_tap)tap, l)) plan->tap_elements += elements(config, tap, plan->T);
+            if (m3_layer_has_tap(config, (enum m3_tap)tap, l) && matches(taps, (enum m3_tap)tap, l))
+                plan->tap_elements += elements(config, tap, plan->T);
         plan->widest = m3_max(plan->widest, 8 * elements(config, tap, plan->T));
     }
-    if (plan->first == 0) plan->tap_elements += 2 * elements(config, M3_TAP_EMBED, plan->T);
-    if (plan->end == config->layers)
-        plan->tap_elements += elements(config, M3_TAP_FINAL_NORM, plan->T) + elements(config, M3_TAP_LOGITS, plan->T);
+    for (int tap = M3_TAP_EMBED; plan->first == 0 && tap <= M3_TAP_FUSED; tap++)
+        if (matches(taps, (enum m3_tap)tap, -1)) plan->tap_elements += elements(config, M3_TAP_EMBED, plan->T);
+    for (int tap = M3_TAP_FINAL_NORM; plan->end == config->layers && tap <= M3_TAP_LOGITS; tap++)
+        if (matches(taps, (enum m3_tap)tap, -1)) plan->tap_elements += elements(config, (enum m3_tap)tap, plan->T);
 }
 
 int m3_plan_pass(struct m3_pass_plan *plan, FILE *out, const char *folder, const struct m3_config *config,
-                 int64_t first, int64_t end, int64_t T, struct m3_error *error)
+                 int64_t first, int64_t end, int64_t T, const char *taps, struct m3_error *error)
 {
     *plan = (struct m3_pass_plan){ .first = first, .end = end > 0 ? end : config->layers, .T = T };
     struct listing listing = { plan, out };
     int status = m3_model_list_files(folder, first, end, take_file, &listing, error);
     if (!status) status = count_flops(plan, config, error);
-    if (!status) count_taps(plan, config);
+    if (!status) count_taps(plan, config, taps);
     return status;
 }

@@ -14,7 +14,7 @@ struct m3_pass_plan {
     int64_t all;                /* weight files of the model */
     int64_t bytes;              /* of the files that are needed and present */
     int64_t flops;              /* of one pass, of its matrix products and attention */
-    int64_t tap_elements;       /* of all taps of the pass that a dump can hold */
+    int64_t tap_elements;       /* of all taps of the pass that match the patterns */
     int64_t widest;             /* bytes of the activations of a layer in double */
 };
 
@@ -29,8 +29,8 @@ struct m3_token_plan {
 int m3_plan_token(struct m3_token_plan *plan, const struct m3_config *config, int64_t context, struct m3_error *error);
 
 /* Lists the files on `out`, one a line, if it is not NULL. end 0: all layers. Errors as for m3_model_open_layers, but an
- * absent weight file is none. */
+ * absent weight file is none. taps: patterns; NULL: all. */
 int m3_plan_pass(struct m3_pass_plan *plan, FILE *out, const char *folder, const struct m3_config *config,
-                 int64_t first, int64_t end, int64_t T, struct m3_error *error);
+                 int64_t first, int64_t end, int64_t T, const char *taps, struct m3_error *error);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "io/fingerprint.h"
 #include "io/json.h"
+#include "io/mapped.h"
 #include "io/open.h"
 
 enum { MOST_FILES = 10000 };        /* of weights; the release has 59 */
@@ -411,6 +412,7 @@ int m3_checkpoint_weights_sha256(struct m3_checkpoint *checkpoint, const char **
         char *memory = m3_fingerprint_memory();
         const struct m3_fingerprint_how how = { .whole = M3_FINGERPRINT_WHOLE, .memory = memory };
         status = m3_fingerprint(&checkpoint->weights_sha256, checkpoint, &how, error);
+        if (!status) status = m3_mapped_check(error);
         free(memory);
     }
     *text = checkpoint->weights_sha256;

@@ -163,6 +163,23 @@ int m3_fingerprint(char **text, const struct m3_checkpoint *checkpoint, const st
     return status;
 }
 
+uint64_t m3_fingerprint_left(const struct m3_checkpoint *checkpoint, const struct m3_fingerprint_how *how)
+{
+    uint64_t left = 0;
+    char hex[65], *lines = m3_remembered_read(how->memory);
+    if (m3_checkpoint_bytes(checkpoint) <= how->whole)
+        for (int64_t i = 0; i < m3_checkpoint_files(checkpoint); i++) {
+            struct stat state;
+            const char *path = m3_checkpoint_path(checkpoint, i);
+            if (stat(path, &state) != 0) continue;
+            char *key = m3_remembered_key(path, &state, 0);
+            if (!key || !m3_remembered_find(hex, lines, key)) left += (uint64_t)state.st_size;
+            free(key);
+        }
+    free(lines);
+    return left;
+}
+
 char *m3_fingerprint_memory(void)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");

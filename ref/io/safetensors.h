@@ -83,6 +83,14 @@ int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count,
  * parallel. */
 int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes, uint64_t count,
                      struct m3_error *error);
+/* The bytes of tensor number `index` that are not written yet; 0 if there is no such tensor. */
+uint64_t m3_writer_left(const struct m3_writer *writer, int64_t index);
+/* Sees the bytes that are written from now on, after they are. It fails as a write does. */
+struct m3_writer_watch {
+    void *self;
+    int (*written)(void *self, int64_t index, const void *bytes, uint64_t count, struct m3_error *error);
+};
+void m3_writer_watch(struct m3_writer *writer, const struct m3_writer_watch *watch);
 /* Fails with M3_INTERNAL unless exactly the declared bytes were written. Frees the writer, also on failure. */
 int m3_writer_commit(struct m3_writer *writer, struct m3_error *error);
 void m3_writer_abandon(struct m3_writer *writer);                              /* NULL is fine */

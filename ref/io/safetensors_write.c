@@ -26,6 +26,7 @@ struct m3_writer {
     uint64_t data_begin, data_bytes;
     int begun;
     int failed;                     /* status of the first failure */
+    struct m3_writer_watch watch;   /* written NULL: none */
 };
 
 /* Marks the writer as unusable. */
@@ -159,8 +160,19 @@ int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes,
     if (lseek(writer->file.fd, place, SEEK_SET) < 0)
         return broken(writer, m3_fail(error, M3_IO, "%s: cannot seek: %s", writer->path, strerror(errno)));
     tensor->written += count;
-    return broken(writer, m3_write_all(writer->file.fd, bytes, count, writer->path, error));
+    status = m3_write_all(writer->file.fd, bytes, count, writer->path, error);
+    if (!status && writer->watch.written)
+        status = writer->watch.written(writer->watch.self, index, bytes, count, error);
+    return broken(writer, status);
 }
+
+uint64_t m3_writer_left(const struct m3_writer *writer, int64_t index)
+{
+    if (index < 0 || (size_t)index >= writer->count) return 0;
+    return writer->tensors[index].bytes - writer->tensors[index].written;
+}
+
+void m3_writer_watch(struct m3_writer *writer, const struct m3_writer_watch *watch) { writer->watch = *watch; }
 
 int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count, struct m3_error *error)
 {

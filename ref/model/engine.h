@@ -31,6 +31,17 @@ struct m3_force {
                    struct m3_error *error);
 };
 
+/* Keeps what a later process needs to go on with a pass that was interrupted, and where this pass goes on itself. */
+struct m3_resume {
+    void *self;
+    /* Called before the first layer and after each of them: `hidden` [T,H] of `real` is what `layer`, the next one,
+     * reads; after the last it is what the head reads. */
+    int (*keep)(void *self, int64_t layer, const void *hidden, struct m3_error *error);
+    const void *hidden;                     /* [T,H] of `real`: what was kept for `layer`; NULL: begin at the start */
+    int64_t layer;                          /* where the pass goes on; a cache holds the keys of the layers before */
+    const void *embedded;                   /* [T,H] what was kept for layer 0, if modules read it; or NULL */
+};
+
 struct m3_ops;
 
 /* Operators that replace the reference's, from this process or from a file (plugin.h). */
@@ -57,6 +68,7 @@ struct m3_request {
     const struct m3_replacement *replacement; /* or NULL */
     const struct m3_force *force; /* or NULL */
     const struct m3_sink *sink; /* or NULL */
+    const struct m3_resume *resume; /* or NULL */
     /* Called before each layer of the part ("vision layer", "layer"), and at its end while its memory is held; or
      * NULL. */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);

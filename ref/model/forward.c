@@ -20,6 +20,10 @@ static int check_request(const struct m3_config *c, const struct m3_request *r, 
                        "request: got layers %" PRId64 " to %" PRId64 " %s hidden states, expected some of %" PRId64
                        ", with hidden states if not from 0",
                        r->first_layer, r->end_layer, r->hidden ? "with" : "without", c->layers);
+    if (r->resume && r->resume->hidden && (r->resume->layer < r->first_layer || r->resume->layer > r->end_layer))
+        return m3_fail(error, M3_USAGE,
+                       "request: got layer %" PRId64 " to go on with, expected one from %" PRId64 " to %" PRId64,
+                       r->resume->layer, r->first_layer, r->end_layer);
     if (r->embedded && r->first_layer > 0)
         return m3_fail(error, M3_USAGE, "request: got embedded and layers from %" PRId64 ", expected layers from 0",
                        r->first_layer);
@@ -49,7 +53,7 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
     struct m3_pass f;
     real *features = NULL;
     m3_pass_open(&f, model, request, error);
-    if (!f.status && request->first_layer == 0) m3_vision_forward(&f, &features);
+    if (!f.status && request->first_layer == 0 && !m3_pass_goes_on(&f)) m3_vision_forward(&f, &features);
     if (!f.status) m3_text_forward(&f, features);
     free(features);
     return m3_pass_close(&f);

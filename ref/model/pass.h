@@ -31,6 +31,9 @@ int m3_pass_close(struct m3_pass *f);
  * sets it. */
 void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size);
 
+/* Does the pass go on where an earlier one was interrupted? */
+static inline int m3_pass_goes_on(const struct m3_pass *f) { return f->request->resume && f->request->resume->hidden; }
+
 /* Does the sink want this tap of the current layer? */
 int m3_pass_shows(const struct m3_pass *f, enum m3_tap tap);
 

@@ -25,17 +25,42 @@ static void embed_and_fuse(struct m3_pass *f, real *hidden, const real *features
     }
 }
 
-static void run_layers(struct m3_pass *f, struct m3_activations *a)
+static void keep(struct m3_pass *f, int64_t layer, const real *hidden)
+{
+    const struct m3_resume *resume = f->request->resume;
+    if (!f->status && resume) f->status = resume->keep(resume->self, layer, hidden, f->error);
+}
+
+static void run_layers(struct m3_pass *f, struct m3_activations *a, int64_t first)
 {
     const struct m3_request *r = f->request;
     f->layer = r->first_layer;
     rope_table(f, prepares(M3_TAP_Q_ROPE), &a->angles, r->positions);
-    for (int64_t l = r->first_layer; l < r->end_layer; l++) {
+    for (int64_t l = first; l < r->end_layer; l++) {
         m3_pass_progress(f, "layer", l, f->config->layers);
         f->layer = l;
         m3_layer_run(f, a);
+        keep(f, l + 1, a->hidden);
     }
     f->layer = -1;
+}
+
+/* a->hidden := the input of the first layer, which is returned; embedded, unless NULL, := that of layer 0. */
+static int64_t begin(struct m3_pass *f, struct m3_activations *a, real *embedded, const real *features)
+{
+    const struct m3_request *r = f->request;
+    if (m3_pass_goes_on(f)) {
+        if (embedded && !r->resume->embedded)
+            f->status = m3_fail(f->error, M3_USAGE, "request: got no input of layer 0 to go on with, expected one");
+        m3_pass_copy(f, a->hidden, r->resume->hidden);
+        m3_pass_copy(f, embedded, r->resume->embedded);
+        return r->resume->layer;
+    }
+    if (r->first_layer > 0) m3_pass_copy(f, a->hidden, r->hidden);
+    else embed_and_fuse(f, a->hidden, features);
+    m3_pass_copy(f, embedded, a->hidden);
+    keep(f, r->first_layer, a->hidden);
+    return r->first_layer;
 }
 
 static void run(struct m3_pass *f, struct m3_activations *a, const real *features)
@@ -44,10 +69,7 @@ static void run(struct m3_pass *f, struct m3_activations *a, const real *feature
     real *embedded = r->embedded;
     if (!embedded && m3_mtp_takes_rows(f)) embedded = m3_pass_need(f, f->rows, f->config->H, sizeof(real));
 
-    if (r->first_layer > 0) m3_pass_copy(f, a->hidden, r->hidden);
-    else embed_and_fuse(f, a->hidden, features);
-    m3_pass_copy(f, embedded, a->hidden);
-    run_layers(f, a);
+    run_layers(f, a, begin(f, a, embedded, features));
     if (r->end_layer == f->config->layers) {
         m3_head(f, a->normed, a->hidden, &f->model->final_norm, M3_TAP_FINAL_NORM, M3_TAP_LOGITS, r->logits,
                 r->logit_rows);

@@ -210,7 +210,7 @@ START_TEST(run_some_layers)
 END_TEST
 
 /* Claim: the plan names the files that are needed, says which are absent, and judges or generates nothing.
- * Seen to fail with the tokens of generate left out of the plan. */
+ * Seen to fail with the tokens of generate left out of the plan, and with the length of a generation not checked. */
 START_TEST(plan)
 {
     shard_tiny();
@@ -229,6 +229,8 @@ START_TEST(plan)
     ck_assert(has("out", "\ntokens: 4, after the first "));
     ck_assert_int_eq(lines_with("out", "tokens: "), 1);
     ck_assert_int_eq(m3ref("generate %s --ids 1,2,3 --plan --json", in_folder("model")), 64);
+    ck_assert_int_eq(m3ref("generate %s --ids 1,2,3 --max-new 1048576 --plan", in_folder("model")), 64);
+    ck_assert(has("err", "--max-new: got 1048576, which reaches position 1048578, expected below "));
     ck_assert_int_eq(m3ref("check %s %s " CASE " --layers 2:9 --plan", in_folder("model"), in_folder("d")), 64);
 }
 END_TEST

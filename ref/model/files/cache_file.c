@@ -39,8 +39,8 @@ static int entry_at(struct entry *e, const struct m3_cache *cache, const struct 
     return 1;
 }
 
-static int hash_numbers(char sha256[65], const struct m3_cache *cache, const struct m3_config *c, int64_t S,
-                        struct m3_error *error)
+int m3_cache_sha256(char sha256[65], const struct m3_cache *cache, const struct m3_config *c, int64_t S,
+                    struct m3_error *error)
 {
     struct entry e;
     struct m3_sha256 *hash = m3_sha256_new();
@@ -75,7 +75,7 @@ int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const 
     const char *weights_sha256 = NULL;
     int status = make_labels(&l, model, semantics, error);
     if (!status) status = m3_checkpoint_weights_sha256(model->checkpoint, &weights_sha256, error);
-    if (!status) status = hash_numbers(l.data_sha256, cache, c, S, error);
+    if (!status) status = m3_cache_sha256(l.data_sha256, cache, c, S, error);
     const char *const strings[][2] = {
         { "format", "m3ref-cache" },      { "format_version", "1" },
         { "producer", M3_PRODUCER },      { "precision", engine->precision },
@@ -156,7 +156,7 @@ static int read_numbers(struct m3_cache *cache, const struct m3_safetensors *fil
     if (!status && found != m3_safetensors_count(file))
         status = m3_fail(error, M3_BAD_INPUT, "%s: got %" PRId64 " tensors, expected %" PRId64,
                          m3_safetensors_path(file), m3_safetensors_count(file), found);
-    if (!status) status = hash_numbers(sha256, cache, c, S, error);
+    if (!status) status = m3_cache_sha256(sha256, cache, c, S, error);
     if (!status) status = m3_origin_require(file, "data_sha256", sha256, error);
     if (!status) m3_cache_set_length(cache, M3_CACHE_MAIN, S);
     return status;

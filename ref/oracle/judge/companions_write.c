@@ -146,17 +146,54 @@ static int watch(void *self, enum m3_tap tap, int64_t layer, const void *data, i
 
 /* ---- begin and end */
 
-/* A run from a later layer has the input of that layer. */
-static int put_hidden(struct m3_companions_writer *c, struct m3_error *error)
+/* Puts a tap [T,H] that the pass does not compute. */
+static int put_hidden(struct m3_companions_writer *c, enum m3_tap tap, int64_t layer, const void *hidden,
+                      struct m3_error *error)
 {
     const int64_t T = c->the_case->T, H = c->setting.model->config.H;
-    if (c->request->first_layer == 0) return M3_OK;
     double *values = malloc((size_t)(T * H) * sizeof *values + 1);
-    if (!values) return m3_fail_memory(error, "--hidden", (size_t)(T * H) * sizeof *values);
-    widen(values, c->request->hidden, T * H, c->real_bytes);
+    if (!values) return m3_fail_memory(error, "hidden states", (size_t)(T * H) * sizeof *values);
+    widen(values, hidden, T * H, c->real_bytes);
     const struct m3_value value = { .values = values, .rows = T, .width = H, .complete = 1 };
-    int status = m3_trace_put(c->trace, M3_TAP_OUT, c->request->first_layer - 1, &value, error);
+    int status = m3_trace_put(c->trace, tap, layer, &value, error);
     free(values);
+    return status;
+}
+
+static int is_read(struct m3_companions_writer *c, enum m3_tap tap, int64_t layer)
+{
+    const struct m3_watched *w = m3_companions_find(c, tap, layer);
+    return w && w->is_read;
+}
+
+/* MTP modules read the embeddings of the ids. */
+static int put_embed(struct m3_companions_writer *c, const struct m3_engine *engine, struct m3_error *error)
+{
+    const int64_t T = c->the_case->T, H = c->setting.model->config.H;
+    void *rows = malloc((size_t)(T * H) * c->real_bytes + 1);
+    if (!rows) return m3_fail_memory(error, "embeddings", (size_t)(T * H) * c->real_bytes);
+    struct m3_request how = *c->request;
+    how.sink = NULL;            /* the pass that was interrupted has shown it */
+    const struct m3_tap_request request = {
+        .how = &how, .tap = M3_TAP_EMBED, .layer = -1, .rows = T, .places = T, .y = rows
+    };
+    int status = engine->tap(c->setting.model, &request, error);
+    if (!status) status = put_hidden(c, M3_TAP_EMBED, -1, rows, error);
+    free(rows);
+    return status;
+}
+
+int m3_companions_go_on(struct m3_companions_writer *c, const struct m3_engine *engine, struct m3_error *error)
+{
+    const struct m3_resume *from = c->request->resume;
+    const int begins = c->request->first_layer == 0;
+    int status = M3_OK;
+    if (!from || !from->hidden) return M3_OK;
+    if (begins && is_read(c, M3_TAP_EMBED, -1)) status = put_embed(c, engine, error);
+    const void *fused = from->layer == 0 ? from->hidden : from->embedded;
+    if (!status && begins && fused && is_read(c, M3_TAP_FUSED, -1))
+        status = put_hidden(c, M3_TAP_FUSED, -1, fused, error);
+    if (!status && from->layer > 0) status = put_hidden(c, M3_TAP_OUT, from->layer - 1, from->hidden, error);
     return status;
 }
 
@@ -182,7 +219,8 @@ int m3_companions_open(struct m3_companions_writer **writer, struct m3_sink *sin
     if (!status) status = m3_trace_new(&made->trace, &made->setting, error);
     if (!status) status = list_taps(made, error);
     if (!status) status = m3_companions_declare(made, error);
-    if (!status) status = put_hidden(made, error);
+    if (!status && request->first_layer > 0)     /* which has an input */
+        status = put_hidden(made, M3_TAP_OUT, request->first_layer - 1, request->hidden, error);
     if (status) {
         m3_companions_abandon(made);
         *writer = NULL;

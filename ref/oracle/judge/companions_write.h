@@ -20,6 +20,9 @@ int m3_companions_open(struct m3_companions_writer **writer, struct m3_sink *sin
 struct m3_writer *m3_companions_file(const struct m3_companions_writer *writer);
 /* To be called after m3_dump_begin. */
 int m3_companions_begin(struct m3_companions_writer *writer, struct m3_error *error);
+/* To be called before a pass that goes on, after m3_companions_begin: gives what later taps read of those that the pass
+ * does not compute again. */
+int m3_companions_go_on(struct m3_companions_writer *writer, const struct m3_engine *engine, struct m3_error *error);
 /* Both free the writer; commit makes the companions' own file appear, if there is one. */
 int m3_companions_commit(struct m3_companions_writer *writer, struct m3_error *error);
 void m3_companions_abandon(struct m3_companions_writer *writer);       /* NULL is fine */
