@@ -206,7 +206,7 @@ $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o): $(BUILD)/$(1)/kernels_%.o:
 # The one file whose sums have no promised order.
 $(foreach k,$(KERNELS),$(BUILD)/$(1)/fused_$(k).o): $(BUILD)/$(1)/fused_%.o: ref/ops/fast/fused.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS) -ffp-contract=fast $(REAL_$(1)) $$(KERNELS_$$*) -DM3_FUSED=m3_fused_$$* -c -o $$@ $$<
+	$$(CC) $$(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_FUSED=m3_fused_$$* -c -o $$@ $$<
 
 $(BUILD)/engine_$(1).o: $(TWICE:ref/%.c=$(BUILD)/$(1)/%.o) $(call kernels,$(1))
 	$(LD) -r -o $$@.all $$^

@@ -47,8 +47,9 @@ void m3_cli_estimate_answer(const struct m3_estimate *e)
     printf("; the largest batch at this context is %" PRId64, m3_whole(e, "max_batch"));
     print_speed(e, "step_seconds", "tokens_per_second", "prefill_seconds", m3_compute_bound(e) > 0);
     if (r->activation_bytes)
-        printf(". Each sequence is assumed to need %.3g GiB for activations; with a layout (--tp, ..) they are computed",
-               (double)r->activation_bytes / 0x1p30);
+        printf(
+            ". Each sequence is assumed to need %.3g GiB for activations; with a layout (--tp, ..) they are computed",
+            (double)r->activation_bytes / 0x1p30);
     printf("\n\n");
 }
 

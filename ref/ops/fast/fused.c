@@ -1,5 +1,5 @@
-/* This file is compiled several times, as kernels.c: M3_FUSED names the table. It is the only one that is compiled with
- * -ffp-contract=fast: s + x * w is rounded once where the processor can do that. Its sums have no promised order. */
+/* This file is compiled several times, as kernels.c: M3_FUSED names the table. Its sums have no promised order, as those
+ * of BLAS; s + x w is rounded once where the processor can do that. */
 #include "ops/fast/codes.h"
 #include "ops/fast/kernels.h"
 
@@ -10,6 +10,25 @@ enum { PRODUCT_ROWS = 4, DOT_TOKENS = 4, DOT_ROWS = 2, UNROLL = 1 };
 #else
 enum { PRODUCT_ROWS = 4, DOT_TOKENS = 2, DOT_ROWS = 4, UNROLL = 1 };
 #endif
+#include "ops/fast/vectors.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+static inline __attribute__((always_inline)) vec accumulate(vec s, vec x, vec w)
+{
+#if defined(__AVX512F__)
+    if (sizeof(real) == sizeof(float)) return (vec)_mm512_fmadd_ps((__m512)x, (__m512)w, (__m512)s);
+    return (vec)_mm512_fmadd_pd((__m512d)x, (__m512d)w, (__m512d)s);
+#elif defined(__AVX2__)
+    if (sizeof(real) == sizeof(float)) return (vec)_mm256_fmadd_ps((__m256)x, (__m256)w, (__m256)s);
+    return (vec)_mm256_fmadd_pd((__m256d)x, (__m256d)w, (__m256d)s);
+#else
+    return s + x * w;
+#endif
+}
+
 #include "ops/fast/tile.h"
 
 enum { PRODUCT_VECS = 2, NEAR_COLUMNS = 768 }; /* columns of x that stay in the nearest cache */
@@ -41,7 +60,8 @@ static inline __attribute__((always_inline)) vec load(const struct rows *w, int6
 {
     if (form == NUMBERS) return *(const vec *)((const real *)w->data + r * K + k);
     if (form == E4M3) return m3_from_e4m3((const uint8_t *)w->data + r * K + k) * scale;
-    m3_bits_vec bits = __builtin_convertvector(*(const m3_bf16_vec *)((const m3_bf16 *)w->data + r * K + k), m3_bits_vec) << 16;
+    m3_bits_vec bits =
+        __builtin_convertvector(*(const m3_bf16_vec *)((const m3_bf16 *)w->data + r * K + k), m3_bits_vec) << 16;
     return __builtin_convertvector((m3_float_vec)bits, vec);
 }
 
@@ -84,7 +104,7 @@ static inline __attribute__((always_inline)) void dot_tile(struct sums *sums, co
             for (int t = 0; t < ts; t++) {
                 vec x_i = *(const vec *)(x + t * K + i);
 #pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) s[t][r] += x_i * w_i[r];
+                for (int r = 0; r < rows; r++) s[t][r] = accumulate(s[t][r], x_i, w_i[r]);
             }
         }
     }

@@ -19,6 +19,11 @@ enum { ROWS = 6, NEXT_ROWS = 6, VECS = 2, UNROLL = 1 };
 #else
 enum { ROWS = 4, NEXT_ROWS = 4, VECS = 2, UNROLL = 1 };
 #endif
+#include "ops/fast/vectors.h"
+
+/* Rounded twice: the order and the rounding of these sums are those of the plain operators. */
+static inline __attribute__((always_inline)) vec accumulate(vec s, vec x, vec w) { return s + x * w; }
+
 #include "ops/fast/tile.h"
 
 static inline

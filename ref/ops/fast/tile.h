@@ -1,5 +1,6 @@
-/* The register tile of the products, in kernels.c with separate multiplications and additions, in fused.c with fused
- * ones. The file that includes this says how many turns of the loop over k stand side by side: UNROLL. */
+/* The register tile of the products. The file that includes this defines accumulate(s, x, w), s + x w: kernels.c with a
+ * multiplication and an addition, fused.c with one operation; and UNROLL, how many turns of the loop over k stand side
+ * by side. */
 #ifndef M3_OPS_FAST_TILE_H
 #define M3_OPS_FAST_TILE_H
 
@@ -23,7 +24,8 @@ static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, con
         for (int m = 0; m < rows; m++) {
             real a_mk = a_k0[m * a_m];
 #pragma GCC unroll 2
-            for (int v = 0; v < vecs; v++) s[m][v] = s[m][v] + a_mk * *(const vec *)(b_k + v * LANES);
+            for (int v = 0; v < vecs; v++)
+                s[m][v] = accumulate(s[m][v], (vec){ 0 } + a_mk, *(const vec *)(b_k + v * LANES));
         }
     }
 
