@@ -17,8 +17,8 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 TWICE := $(filter-out ref/ops/fast/kernels.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
-TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision divided/experts divided/keys divided/rows divided/share)
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io ranks model model/divided model/files decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE += ref/ops/math.c
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c)
@@ -42,9 +42,20 @@ LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 
+# MPI=0: without the library for several ranks; MPI=1: mpicc must be there. By default it is built if mpicc is there.
+MPICC ?= mpicc
+MPI ?= $(if $(shell command -v $(MPICC) 2>/dev/null),1,0)
+
 .PHONY: all help setup run test check cuda golden golden-check no-false-alarms bench asan bits install clean
 .PHONY: kills answer-power compile-commands documents engines format format-check index power kill-matrix
-all: $(PROGRAM) $(SHARED)
+all: $(PROGRAM) $(SHARED) $(if $(filter-out 0,$(MPI)),$(BUILD)/libm3ref_mpi.so)
+
+# Several ranks: a library of its own, which the program opens only under mpirun.
+$(BUILD)/libm3ref_mpi.so: ref/ranks/mpi/mpi.c ref/ranks/transport.h
+	@command -v $(MPICC) >/dev/null || { echo 'make MPI=1: $(MPICC) is not there; libopenmpi-dev has it (MPICC=...)' >&2; exit 1; }
+	@mkdir -p $(@D)
+	OMPI_CC='$(CC)' $(MPICC) $(filter-out -fopenmp -MMD -MP,$(CFLAGS)) -shared $(LDFLAGS) -o $@ $<
+
 
 help:
 	@echo 'make run           set up, build, run the tiny model against its goldens, stage by stage'

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
+#include "cli/ranks.h"
 #include "cli/reports.h"
 #include "io/open.h"
 #include "oracle/check/blame_honest.h"
@@ -274,6 +275,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
         m3_add_notes(&result.blame.notes, &candidate.mapped);
         status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
         if (!status) status = write_reports(a, &result, candidate.dump, error);
+        if (!status && !a->json) status = m3_cli_ranks_print(&candidate.model->config, error);
         if (!status) status = (int)result.status;
     }
     m3_check_free(&result);

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
+#include "cli/ranks.h"
 #include "decode/generate.h"
 #include "io/json.h"
 #include "model/plugin.h"
@@ -245,6 +246,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
 
     int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
     if (!status) status = m3_model_open(&model, a->model, notes, error);
+    if (!status) status = m3_cli_ranks_join(model, a->model, 0, -1, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
@@ -263,6 +265,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         clear_line(&printer);
         if (!status) print_summary(&printer, &result, a->how.speculative);
         if (!status) status = printer.status;
+        if (!status && !a->json) status = m3_cli_ranks_print(&model->config, error);
     }
     free(stop);
     free(printer.ids);

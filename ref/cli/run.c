@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/plan.h"
+#include "cli/ranks.h"
 #include "cli/run_pass.h"
 #include "model/files/cache_file.h"
 #include "model/files/origin.h"
@@ -279,8 +280,10 @@ static int run_one(const struct m3_cli_run *a, const struct m3_model *model, con
 static int open_model(struct m3_model **model, const struct m3_cli_run *a, struct m3_error *notes,
                       struct m3_error *error)
 {
-    if (a->end_layer < 0) return m3_model_open(model, a->model, notes, error);
-    return m3_model_open_layers(model, a->model, a->first_layer, a->end_layer, notes, error);
+    const int status = a->end_layer < 0
+                           ? m3_model_open(model, a->model, notes, error)
+                           : m3_model_open_layers(model, a->model, a->first_layer, a->end_layer, notes, error);
+    return status ? status : m3_cli_ranks_join(*model, a->model, a->first_layer, a->end_layer, error);
 }
 
 static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, struct m3_error *error)
@@ -305,6 +308,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status)
         status = batch.is_several ? m3_cli_run_several(a, model, &batch, &semantics, logits, line, error)
                                   : run_one(a, model, &batch.cases[0], &semantics, cache, logits, line, notes, error);
+    if (!status) status = m3_cli_ranks_print(&model->config, error);
     free(logits);
     m3_cache_free(cache);
     m3_batch_free(&batch);

@@ -29,9 +29,13 @@ struct m3_force {
     void *self;
     int (*replace)(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                    struct m3_error *error);
+    /* Which taps it may replace; NULL: any. Ranks divide a pass only if it says so. */
+    int (*wants)(void *self, enum m3_tap tap, int64_t layer);
 };
 
 struct m3_ops;
+struct m3_order;
+struct m3_ranks;
 
 /* Operators that replace the reference's, from this process or from a file (plugin.h). */
 struct m3_replacement {
@@ -129,6 +133,9 @@ struct m3_engine {
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */
     int (*mtp)(const struct m3_model *model, const struct m3_mtp_request *request, struct m3_error *error);
+    /* The part of a rank other than 0 in a pass of rank 0 (divided/). */
+    int (*obey)(const struct m3_model *model, struct m3_ranks *ranks, const struct m3_order *order,
+                struct m3_error *error);
     /* One tap. M3_USAGE for a tap that no single operator computes (counts, pixels, copies). */
     int (*tap)(const struct m3_model *model, const struct m3_tap_request *request, struct m3_error *error);
 };
