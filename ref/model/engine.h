@@ -21,6 +21,7 @@ struct m3_sink {
     /* Rows [row, row + rows) of a wanted tap, as `real` or int32_t. A tap may arrive in pieces, rows ascending. */
     int (*write)(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
                  struct m3_error *error);
+    int takes_whole;            /* taps other than block scores and logits must arrive in one piece */
 };
 
 /* Replaces values that the pass has computed, before any observer sees them; the pass continues with the new values.

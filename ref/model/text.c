@@ -60,7 +60,7 @@ static void run(struct m3_pass *f, struct m3_activations *a, const struct m3_fea
     if (r->first_layer > 0) take(f, a->hidden, r->hidden);
     else embed_and_fuse(f, a->hidden, features);
     if (embedded != r->embedded) m3_pass_copy(f, embedded, a->hidden);
-    else give(f, embedded, a->hidden, order && order->gives_embedded);
+    give(f, r->embedded, a->hidden, order && order->gives_embedded);
     run_layers(f, a);
     if (r->end_layer == f->config->layers) {
         m3_head(f, a->normed, a->hidden, &f->model->final_norm, M3_TAP_FINAL_NORM, M3_TAP_LOGITS, r->logits,

@@ -33,16 +33,18 @@ static size_t row_bytes(const struct m3_pass *f, enum m3_tap tap)
     return (size_t)width * (m3_tap_table[tap].kind == M3_KIND_REALS ? sizeof(real) : sizeof(int32_t));
 }
 
-/* Rank 0 shows rows [row, row + rows) of the call, after the force has changed them. */
-static void present(struct m3_pass *f, enum m3_tap tap, void *data, int64_t row, int64_t rows)
+/* Rank 0 shows rows [row, row + rows) of the call, after the force has changed them; or puts them into `all`, for a sink
+ * that wants the whole tap. */
+static void present(struct m3_pass *f, enum m3_tap tap, void *data, int64_t row, int64_t rows, char *all)
 {
     const struct m3_force *force = f->share->whole->force;
     const struct m3_sink *sink = f->share->whole->sink;
     const int mark = m3_share_mark(f, tap);
     if (!f->status && mark & M3_MARK_FORCED)
         f->status = force->replace(force->self, tap, f->layer, data, row, rows, f->error);
-    if (!f->status && mark & M3_MARK_SHOWN)
-        f->status = sink->write(sink->self, tap, f->layer, data, row, rows, f->error);
+    if (f->status || !(mark & M3_MARK_SHOWN)) return;
+    if (all) memcpy(all + (size_t)row * row_bytes(f, tap), data, (size_t)rows * row_bytes(f, tap));
+    else f->status = sink->write(sink->self, tap, f->layer, data, row, rows, f->error);
 }
 
 /* A piece of rows travels with its place and length; if they are forced, it comes back. */
@@ -56,7 +58,7 @@ static void send_piece(struct m3_pass *f, enum m3_tap tap, void *data, int64_t r
 }
 
 /* One run of another rank, which may arrive in several pieces. */
-static void receive_run(struct m3_pass *f, enum m3_tap tap, int from, int64_t row, int64_t end)
+static void receive_run(struct m3_pass *f, enum m3_tap tap, int from, int64_t row, int64_t end, char *all)
 {
     while (!f->status && row < end) {
         int64_t head[2] = { 0 };
@@ -66,20 +68,29 @@ static void receive_run(struct m3_pass *f, enum m3_tap tap, int from, int64_t ro
         void *data = m3_pass_need(f, head[1], (int64_t)row_bytes(f, tap), 1);
         const struct m3_parcel piece = { from, data, bytes };
         exchange(f, M3_SENT_TAPS, NULL, &piece);
-        present(f, tap, data, head[0], head[1]);
+        present(f, tap, data, head[0], head[1], all);
         if (m3_share_mark(f, tap) & M3_MARK_FORCED) exchange(f, M3_SENT_TAPS, &piece, NULL);
         free(data);
         row = head[0] + head[1];
     }
 }
 
-static void receive_others(struct m3_pass *f, enum m3_tap tap)
+static void receive_others(struct m3_pass *f, enum m3_tap tap, char *all)
 {
     for (int i = 0; i < turns(f->share); i++) {
         const struct turn turn = turn_at(f->share, i);
         const struct m3_rows r = m3_division_rows(&f->share->division, turn.from);
-        receive_run(f, tap, turn.from, r.first[turn.run], r.first[turn.run] + r.rows[turn.run]);
+        receive_run(f, tap, turn.from, r.first[turn.run], r.first[turn.run] + r.rows[turn.run], all);
     }
+}
+
+/* Room for a whole tap on rank 0, if its sink takes no pieces of it; otherwise NULL. */
+static char *room_for_whole(struct m3_pass *f, enum m3_tap tap)
+{
+    const struct m3_sink *sink = f->share->whole ? f->share->whole->sink : NULL;
+    if (!sink || !sink->takes_whole || !m3_share_shows(f, tap)) return NULL;
+    if (tap == M3_TAP_INDEX_BLOCK_SCORES || tap == M3_TAP_LOGITS || tap == M3_TAP_MTP_LOGITS) return NULL;
+    return m3_pass_need(f, f->T, (int64_t)row_bytes(f, tap), 1);
 }
 
 void m3_share_show(struct m3_pass *f, enum m3_tap tap, void *data)
@@ -87,13 +98,19 @@ void m3_share_show(struct m3_pass *f, enum m3_tap tap, void *data)
     const size_t bytes = row_bytes(f, tap);
     const int64_t end = f->row + f->rows;
     if (m3_share_mark(f, tap) == 0) return;
+    char *all = room_for_whole(f, tap);
     for (int64_t at = f->row, n; !f->status && at < end; at += n) {
         char *piece = (char *)data + (size_t)(at - f->row) * bytes;
         n = m3_rows_run(&f->own, at, end);
         if (f->share->rank > 0) send_piece(f, tap, piece, m3_rows_row(&f->own, at), n);
-        else present(f, tap, piece, m3_rows_row(&f->own, at), n);
-        if (f->share->rank == 0 && at + n == f->own.rows[0]) receive_others(f, tap);
+        else present(f, tap, piece, m3_rows_row(&f->own, at), n, all);
+        if (f->share->rank == 0 && at + n == f->own.rows[0]) receive_others(f, tap, all);
     }
+    if (all && !f->status) {
+        const struct m3_sink *sink = f->share->whole->sink;
+        f->status = sink->write(sink->self, tap, f->layer, all, 0, f->T, f->error);
+    }
+    free(all);
 }
 
 /* The part of a run from row `from` on. */

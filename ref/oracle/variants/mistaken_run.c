@@ -342,7 +342,7 @@ int m3_mistake_dump(struct m3_mistaken_run *run, const char *path, const char *t
                     struct m3_error *error)
 {
     struct narrow narrow = { .setting = setting_of(run) };
-    const struct m3_sink sink = { &narrow, narrow_wants, narrow_write };
+    const struct m3_sink sink = { .self = &narrow, .wants = narrow_wants, .write = narrow_write };
     struct m3_request claimed = run->request;
     struct m3_dump *dump;
     claimed.semantics = run->claimed;
