@@ -77,6 +77,7 @@ help:
 	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; status 69 if'
 	@echo '                   there is no device'
 	@echo 'make cuda-bench    speeds on the device beside its limits and beside the installed PyTorch'
+	@echo 'make MPI=0         without the library for mpirun, which is built if mpicc is there (MPI=1: it must be)'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
@@ -500,7 +501,7 @@ bench: setup
 	@scripts/bench.sh $(BUILD)
 
 # Headers in a folder `private` are only for the folder above it.
-HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io model model/files decode library \
+HEADERS := $(patsubst ref/%,%,$(wildcard $(foreach f,m3ref.h ops/ops.h ops/outside.h $(patsubst %,%/*.h,base io ranks model model/divided model/files decode library \
                                            watch oracle/* oracle/operators/drawn oracle/operators/from_dump estimate estimate/documents),ref/$(f))))
 
 install: all
@@ -510,6 +511,7 @@ install: all
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
 	install $(SHARED) $(DESTDIR)$(PREFIX)/lib
+	@[ ! -e $(BUILD)/libm3ref_mpi.so ] || install $(BUILD)/libm3ref_mpi.so $(DESTDIR)$(PREFIX)/lib
 	@[ ! -e $(BUILD)/libm3ref_cuda.so ] || { install $(BUILD)/libm3ref_cuda.so $(DESTDIR)$(PREFIX)/lib; \
 		install -D -m 644 ref/cuda/kernels.h $(DESTDIR)$(PREFIX)/include/m3ref/cuda/kernels.h; }
 	cd ref && for h in $(HEADERS); do \

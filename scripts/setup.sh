@@ -5,7 +5,7 @@
 set -u
 
 packages="gcc g++ libc6-dev make binutils pkg-config libopenblas-dev libjansson-dev zlib1g-dev libssl-dev libpng-dev check
-libmpfr-dev clang libomp-dev python3-venv $*"
+libmpfr-dev clang libomp-dev libopenmpi-dev openmpi-bin python3-venv $*"
 
 # A package counts as installed if what it provides is there, however it was installed.
 missing=""
@@ -23,6 +23,8 @@ for package in $packages; do
     check) pkg-config --exists check 2>/dev/null ;;
     libmpfr-dev) printf '#include <mpfr.h>\n' | gcc -E - >/dev/null 2>&1 ;;
     libomp-dev) printf '#include <omp.h>\n' | clang -fopenmp -E - >/dev/null 2>&1 ;;
+    libopenmpi-dev) command -v mpicc >/dev/null 2>&1 ;;
+    openmpi-bin) command -v mpirun >/dev/null 2>&1 ;;
     libclang-rt-dev) echo 'int main(void) { return 0; }' | clang -fsanitize=address,fuzzer-no-link -x c -o /dev/null - >/dev/null 2>&1 ;;
     llvm) { command -v llvm-profdata && command -v llvm-cov; } >/dev/null ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;

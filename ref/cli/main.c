@@ -34,6 +34,7 @@ static const char help[] =
     "  bench ITEM ...                                        measures the speeds that README.md quotes\n"
     "\n"
     "A dump is a file of intermediate tensors; `run --dump` writes one.\n"
+    "`mpirun -n N m3ref run|generate|check ...` divides the rows and the experts of every pass among N processes.\n"
     "\n"
     "Exit status: 0 done, or pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect or partial;\n"
     "3 not comparable; 64 wrong usage, or an output file that is also an input or another output; 65 bad input\n"

@@ -47,7 +47,7 @@ static int open_library(struct m3_cli_ops *ops, const struct m3_engine *engine, 
     int status = M3_OK;
     if (is_named(ops, "plain"))
         return m3_fail(error, M3_USAGE, "--ops: got %s, expected plain alone: it takes no words", ops->name);
-    if (is_named(ops, "cuda")) 
+    if (is_named(ops, "cuda"))
         status = m3_cli_library(ops->path, sizeof ops->path, "libm3ref_cuda.so", "--ops cuda", "make cuda", error);
     else if (snprintf(ops->path, sizeof ops->path, "%.*s", length, ops->name) >= (int)sizeof ops->path)
         status = m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");

@@ -71,8 +71,8 @@ static void print_all(const struct m3_ranks_work *all, int count, int64_t E)
     for (int r = 0; r < count; r++)
         printf("       rank %d: %" PRId64 " rows; experts %" PRId64 " to %" PRId64 ", for %" PRId64
                " rows; waited %.3f s\n",
-               r, all[r].rows, m3_experts_first(E, count, r), m3_experts_first(E, count, r + 1) - 1,
-               all[r].expert_rows, all[r].waited);
+               r, all[r].rows, m3_experts_first(E, count, r), m3_experts_first(E, count, r + 1) - 1, all[r].expert_rows,
+               all[r].waited);
 }
 
 int m3_cli_ranks_print(const struct m3_config *config, struct m3_error *error)

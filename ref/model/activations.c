@@ -55,11 +55,10 @@ void m3_activations_keys(struct m3_pass *f, struct m3_activations *a)
 
 void m3_activations_free(struct m3_activations *a)
 {
-    void *all[] = {
-        a->keys.k, a->keys.v,     a->keys.index_k, a->own.k,      a->own.v,     a->own.index_k,
-        a->hidden, a->normed,     a->branch,       a->q,          a->attn,
-        a->lse,    a->index_q,    a->block_scores, a->blocks,     a->gate,      a->up, a->router, a->ids,
-        a->p,      a->expert_out, a->routed,       a->angles.cos, a->angles.sin
-    };
+    void *all[] = { a->keys.k,      a->keys.v, a->keys.index_k, a->own.k,        a->own.v,
+                    a->own.index_k, a->hidden, a->normed,       a->branch,       a->q,
+                    a->attn,        a->lse,    a->index_q,      a->block_scores, a->blocks,
+                    a->gate,        a->up,     a->router,       a->ids,          a->p,
+                    a->expert_out,  a->routed, a->angles.cos,   a->angles.sin };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }

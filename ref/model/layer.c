@@ -18,7 +18,7 @@ static struct m3_keys keys_of_rows(const struct m3_pass *f, const struct m3_acti
     const struct m3_config *c = f->config;
     if (m3_share_splits(f)) return a->own;
     return (struct m3_keys){ all->k + f->p0 * c->G * c->D, all->v + f->p0 * c->G * c->D,
-                          all->index_k ? all->index_k + f->p0 * c->X : NULL };
+                             all->index_k ? all->index_k + f->p0 * c->X : NULL };
 }
 
 static void join_keys(struct m3_pass *f, const struct m3_keys *all, const struct m3_keys *own)

@@ -88,8 +88,8 @@ static int failed(struct m3_pass *f, int status, enum m3_tap tap)
     m3_tap_name(name, sizeof name, tap, f->layer);
     place[0] = '\0';
     if (at->row >= 0)
-        n += (size_t)snprintf(place + n, sizeof place - n, ", %s %" PRId64, row,
-                              m3_rows_row(&f->own, f->row + at->row));
+        n +=
+            (size_t)snprintf(place + n, sizeof place - n, ", %s %" PRId64, row, m3_rows_row(&f->own, f->row + at->row));
     if (at->group >= 0) n += (size_t)snprintf(place + n, sizeof place - n, ", group %" PRId64, at->group);
     if (at->block >= 0) snprintf(place + n, sizeof place - n, ", %s %" PRId64, unit, at->block);
     return m3_fail(f->error, status, "%s: %s%s: %s", folder, name, place, at->what ? at->what : "the operator failed");

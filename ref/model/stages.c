@@ -54,7 +54,8 @@ void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *fea
         n = m3_rows_run(&f->own, at, f->rows);
         const int64_t before = f->share ? count_id(m3_share_all_ids(f), m3_rows_row(&f->own, at), id) : 0;
         const int64_t own = f->share ? m3_min(count_id(ids + at, n, id), M - before) : M;
-        status = f->ops.scatter(&f->ctx, y + at * H, x + at * H, ids + at, features + before * H, (int32_t)id, n, own, H);
+        status =
+            f->ops.scatter(&f->ctx, y + at * H, x + at * H, ids + at, features + before * H, (int32_t)id, n, own, H);
     }
     m3_pass_done(f, tap, y, status);
 }
@@ -196,9 +197,8 @@ void attend_blocks(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, 
     for (int64_t at = 0; !status && at < f->rows;) {
         const struct m3_attend d = attention_of(f, at);
         const int64_t i = at * c->Q * c->D;
-        status = in_run(f, at,
-                        f->ops.attend_blocks(&f->ctx, o + i, lse + at * c->Q, q + i, k, v, blocks + at * c->G * c->N,
-                                             &d));
+        status = in_run(
+            f, at, f->ops.attend_blocks(&f->ctx, o + i, lse + at * c->Q, q + i, k, v, blocks + at * c->G * c->N, &d));
         at += d.T;
     }
     m3_pass_done(f, lse_tap, lse, status);
@@ -268,8 +268,8 @@ void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed,
         return;
     }
     if (!idle(f))
-        m3_pass_done(f, each_tap, each,
-                     f->ops.experts(&f->ctx, routed, each, x, ids, p, w, &f->act, f->rows, c->E, c->K,
-                                    (real)c->routed_scaling));
+        m3_pass_done(
+            f, each_tap, each,
+            f->ops.experts(&f->ctx, routed, each, x, ids, p, w, &f->act, f->rows, c->E, c->K, (real)c->routed_scaling));
     show(f, tap, routed);
 }

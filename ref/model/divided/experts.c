@@ -104,9 +104,9 @@ static void compute(struct m3_pass *f, struct slots *s, int each_tap, const stru
     for (int64_t i = 0; !f->status && i < s->received; i++) s->p[i] = 1;
     m3_pass_ask_experts(f, w, s->ids_in, s->received);
     if (f->status || s->received == 0) return;
-    m3_pass_done(f, prepares((enum m3_tap)each_tap), NULL,
-                 f->ops.experts(&f->ctx, s->y_out, NULL, s->x_in, s->ids_in, s->p, w, &f->act, s->received,
-                                c->E, 1, 1));
+    m3_pass_done(
+        f, prepares((enum m3_tap)each_tap), NULL,
+        f->ops.experts(&f->ctx, s->y_out, NULL, s->x_in, s->ids_in, s->p, w, &f->act, s->received, c->E, 1, 1));
     m3_ranks_work(f->share->ranks)->expert_rows += s->received;
 }
 

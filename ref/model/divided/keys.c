@@ -64,8 +64,7 @@ void m3_share_keys(struct m3_pass *f, const struct m3_keys *all, const struct m3
         for (int other = 0; other < s->count; other++)
             if (other != s->rank) add_parcels(&p, f, &arrays[i], other, cached);
     }
-    if (!f->status)
-        f->status = m3_ranks_exchange(s->ranks, M3_SENT_KEYS, p.out, p.outs, p.in, p.ins, f->error);
+    if (!f->status) f->status = m3_ranks_exchange(s->ranks, M3_SENT_KEYS, p.out, p.outs, p.in, p.ins, f->error);
     free(p.out);
     free(p.in);
 }

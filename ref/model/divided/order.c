@@ -60,8 +60,7 @@ static int open_model(struct m3_model **model, struct m3_ranks *ranks, const str
     if (!status) status = m3_order_send(ranks, path, (uint64_t)order->path_bytes, error);
     if (!status) status = m3_order_send(ranks, expected, sizeof expected, error);
     if (!status && order->end_layer < 0) status = m3_model_open(model, path, &notes, error);
-    else if (!status)
-        status = m3_model_open_layers(model, path, order->first_layer, order->end_layer, &notes, error);
+    else if (!status) status = m3_model_open_layers(model, path, order->first_layer, order->end_layer, &notes, error);
     if (!status) status = m3_checkpoint_sha256((*model)->checkpoint, sha256, error);
     if (!status && strcmp(sha256, expected) != 0)
         status = m3_fail(error, M3_BAD_INPUT, "%s: got another model than rank 0, expected the same files", path);
