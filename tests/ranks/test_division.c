@@ -3,7 +3,7 @@
  * Claim: each row on exactly one rank, ascending in its memory; the first and the last row of a call on rank 0; equal
  *        shares up to two rows; m3_rows_before and m3_rows_seen as counted; each expert with the rank that owns it.
  *
- * Seen to fail with chunks r and r + N, with a last chunk that ends a row early, and with experts rounded up. */
+ * Seen to fail with chunks r and r + N, with a last chunk that ends a row early, and with an owner one expert early. */
 #include "ranks/division.h"
 
 #include <check.h>

@@ -5,9 +5,9 @@
 #        that fails or dies ends all with one message, the right status, and no output.
 # Given: the goldens' models on 2, 3 and 4 ranks; calls of so few tokens that no rank, or not every rank, has rows; caches,
 #        packed sequences, decisions of another run, a part of the layers, pictures, modules, readings, companions.
-# Seen to fail with: the runs of keys exchanged for each other; a rank's second run before its first in a dump; expert
-#        outputs added in the order of the slots; logits of the rank's last row instead of the call's; keys not sent to
-#        the rank before; a failure that is not told to the others (the job hangs); both ranks' messages printed.
+# Seen to fail with: the two runs of a rank's keys exchanged; its second run before its first in a dump; keys not sent to a
+#        rank with the rows just after; results in the order in which they came; embeddings of rows not sent to rank 0
+#        (the job hung); a failure that is not told to the others (it hung); each rank's own message printed.
 m3ref=${BUILD:-build}/m3ref
 . tests/support/verdict.sh
 export OMP_WAIT_POLICY=passive
