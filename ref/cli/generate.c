@@ -36,7 +36,8 @@ static const char help[] =
     "                         distribution\n"
     "  --plan                 print what the generation will need (files, bytes, memory, operations, time), then stop.\n"
     "                         No weights are read\n"
-    "  --json                 print JSON lines: one object per token, then a summary\n"
+    "  --json                 print JSON lines: one object per token, then a summary, and under mpirun\n"
+    "                         one about the ranks\n"
     "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
     "  --ops-guard, --timeout S\n"
     "                         as for m3ref run\n"
@@ -265,7 +266,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         clear_line(&printer);
         if (!status) print_summary(&printer, &result, a->how.speculative);
         if (!status) status = printer.status;
-        if (!status && !a->json) status = m3_cli_ranks_print(&model->config, error);
+        if (!status) status = m3_cli_ranks_print(&model->config, a->json, error);
     }
     free(stop);
     free(printer.ids);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "io/json.h"
 #include "model/divided/order.h"
 #include "ranks/division.h"
 
@@ -59,29 +60,51 @@ int m3_cli_ranks_refuse_ops(const struct m3_cli_ops *ops, struct m3_error *error
                    m3_ranks_count(ranks));
 }
 
-static void print_all(const struct m3_ranks_work *all, int count, int64_t E)
+static int64_t sent_by_all(const struct m3_ranks_work *all, int count, int kind)
 {
-    printf("ranks: %d, which sent", count);
-    for (int kind = 0; kind < M3_SENT_KINDS; kind++) {
-        int64_t bytes = 0;
-        for (int r = 0; r < count; r++) bytes += all[r].sent[kind];
-        printf("%s %" PRId64 " bytes of %s", kind ? "," : "", bytes, m3_sent_names[kind]);
-    }
-    printf("\n");
-    for (int r = 0; r < count; r++)
-        printf("       rank %d: %" PRId64 " rows; experts %" PRId64 " to %" PRId64 ", for %" PRId64
-               " rows; waited %.3f s\n",
-               r, all[r].rows, m3_experts_first(E, count, r), m3_experts_first(E, count, r + 1) - 1, all[r].expert_rows,
-               all[r].waited);
+    int64_t bytes = 0;
+    for (int r = 0; r < count; r++) bytes += all[r].sent[kind];
+    return bytes;
 }
 
-int m3_cli_ranks_print(const struct m3_config *config, struct m3_error *error)
+static void print_text(const struct m3_ranks_work *all, int count, int64_t E)
+{
+    printf("ranks: %d, which sent", count);
+    for (int kind = 0; kind < M3_SENT_KINDS; kind++)
+        printf("%s %" PRId64 " bytes of %s", kind ? "," : "", sent_by_all(all, count, kind), m3_sent_names[kind]);
+    printf("\n");
+    for (int r = 0; r < count; r++) {
+        const int64_t first = m3_experts_first(E, count, r), end = m3_experts_first(E, count, r + 1);
+        printf("       rank %d: %" PRId64 " rows; ", r, all[r].rows);
+        if (first < end)
+            printf("experts %" PRId64 " to %" PRId64 ", for %" PRId64 " rows", first, end - 1, all[r].expert_rows);
+        else printf("no experts");
+        printf("; waited %.3f s\n", all[r].waited);
+    }
+}
+
+static int print_json(const struct m3_ranks_work *all, int count, int64_t E, struct m3_error *error)
+{
+    json_t *sent = json_object(), *ranks_of = json_array();
+    for (int kind = 0; kind < M3_SENT_KINDS; kind++)
+        m3_json_set(sent, m3_sent_names[kind], json_integer((json_int_t)sent_by_all(all, count, kind)));
+    for (int r = 0; r < count; r++) {
+        const int64_t first = m3_experts_first(E, count, r), end = m3_experts_first(E, count, r + 1);
+        m3_json_append(ranks_of, json_pack("{s:I,s:I,s:I,s:I,s:f}", "rows", (json_int_t)all[r].rows, "first_expert",
+                                           (json_int_t)first, "experts", (json_int_t)(end - first), "expert_rows",
+                                           (json_int_t)all[r].expert_rows, "waited", all[r].waited));
+    }
+    return m3_json_line(stdout, json_pack("{s:s,s:o,s:o}", "type", "ranks", "ranks", ranks_of, "sent", sent), error);
+}
+
+int m3_cli_ranks_print(const struct m3_config *config, int json, struct m3_error *error)
 {
     if (!ranks) return M3_OK;
     const int count = m3_ranks_count(ranks);
     struct m3_ranks_work *all = calloc((size_t)count, sizeof *all);
     int status = all ? m3_order_work(ranks, all, error) : m3_fail_memory(error, "ranks", (size_t)count * sizeof *all);
-    if (!status) print_all(all, count, config->E);
+    if (!status && json) status = print_json(all, count, config->E, error);
+    else if (!status) print_text(all, count, config->E);
     free(all);
     return status;
 }

@@ -16,7 +16,7 @@ int m3_cli_ranks_join(struct m3_model *model, const char *path, int64_t first, i
 /* Operators of others exist in one process. M3_USAGE if there are several. */
 int m3_cli_ranks_refuse_ops(const struct m3_cli_ops *ops, struct m3_error *error);
 
-/* Prints what each rank has done. */
-int m3_cli_ranks_print(const struct m3_config *config, struct m3_error *error);
+/* Prints what each rank has done, as text or as a line of JSON. Does nothing alone. */
+int m3_cli_ranks_print(const struct m3_config *config, int json, struct m3_error *error);
 
 #endif

@@ -308,7 +308,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status)
         status = batch.is_several ? m3_cli_run_several(a, model, &batch, &semantics, logits, line, error)
                                   : run_one(a, model, &batch.cases[0], &semantics, cache, logits, line, notes, error);
-    if (!status) status = m3_cli_ranks_print(&model->config, error);
+    if (!status) status = m3_cli_ranks_print(&model->config, 0, error);
     free(logits);
     m3_cache_free(cache);
     m3_batch_free(&batch);

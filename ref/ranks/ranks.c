@@ -7,12 +7,13 @@
 
 #include "base/clock.h"
 
-const char *const m3_sent_names[M3_SENT_KINDS] = { "orders", "hidden states", "keys", "tokens", "results", "taps" };
+const char *const m3_sent_names[M3_SENT_KINDS] = { "orders", "states", "keys", "tokens", "results", "taps" };
 
 struct m3_ranks {
     void *library;
     struct m3_transport *transport;
     struct m3_ranks_work work;
+    const void *model;
     unsigned char *has_spoken;  /* [count] */
     int silent;                 /* other ranks that have not said a word */
     int is_broken, is_ended;
@@ -53,6 +54,8 @@ int m3_ranks_open(struct m3_ranks **ranks, const char *path, struct m3_error *er
 int m3_ranks_rank(const struct m3_ranks *r) { return r->transport->rank; }
 int m3_ranks_count(const struct m3_ranks *r) { return r->transport->count; }
 struct m3_ranks_work *m3_ranks_work(struct m3_ranks *r) { return &r->work; }
+void m3_ranks_share(struct m3_ranks *r, const void *model) { r->model = model; }
+int m3_ranks_shares(const struct m3_ranks *r, const void *model) { return r->model == model; }
 int m3_ranks_ended(const struct m3_ranks *r) { return r->is_ended; }
 
 static void note(struct m3_ranks *r, const struct m3_word *word, int from)

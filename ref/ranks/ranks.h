@@ -34,6 +34,9 @@ int m3_ranks_open(struct m3_ranks **ranks, const char *path, struct m3_error *er
 int m3_ranks_rank(const struct m3_ranks *ranks);
 int m3_ranks_count(const struct m3_ranks *ranks);
 struct m3_ranks_work *m3_ranks_work(struct m3_ranks *ranks);
+/* The model that all ranks have opened: passes over a copy with other weights are not divided. */
+void m3_ranks_share(struct m3_ranks *ranks, const void *model);
+int m3_ranks_shares(const struct m3_ranks *ranks, const void *model);
 
 /* Sends and receives parcels. Every rank calls it in the same order, with parcels that fit together. If another rank
  * has failed, its status, with its message on rank 0; if rank 0 has ended the job, M3_INTERNAL. */

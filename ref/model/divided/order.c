@@ -30,7 +30,10 @@ int m3_order_open(struct m3_ranks *ranks, struct m3_model *model, const char *pa
     if (!status) status = m3_order_send(ranks, &order, sizeof order, error);
     if (!status) status = m3_order_send(ranks, copy, (uint64_t)order.path_bytes, error);
     if (!status) status = m3_order_send(ranks, sha256, sizeof sha256, error);
-    if (!status) model->ranks = ranks;
+    if (!status) {
+        model->ranks = ranks;
+        m3_ranks_share(ranks, model);
+    }
     free(copy);
     return status;
 }

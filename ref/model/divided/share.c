@@ -13,7 +13,8 @@ static int is_plain(const struct m3_request *r) { return r->replacement && r->re
 
 int m3_share_divides(const struct m3_model *model, const struct m3_request *r)
 {
-    return model->ranks && (!r->replacement || is_plain(r)) && (!r->force || r->force->wants);
+    return model->ranks && m3_ranks_shares(model->ranks, model) && (!r->replacement || is_plain(r)) &&
+           (!r->force || r->force->wants);
 }
 
 static int64_t mark_index(const struct m3_config *c, enum m3_tap tap, int64_t layers, int64_t layer)

@@ -22,8 +22,8 @@ struct m3_share {
     real *features;                     /* the ranks' but 0's copy */
 };
 
-/* Does the model have ranks that can divide this pass? Operators that replace the reference's, and forces that do not
- * say which taps they change, exist on rank 0 alone. */
+/* Does the model have ranks that can divide this pass? Operators that replace the reference's, a copy of the model with
+ * other weights, and forces that do not say which taps they change exist on rank 0 alone. */
 int m3_share_divides(const struct m3_model *model, const struct m3_request *request);
 
 /* Rank 0 begins a pass: the others hear of it. *f continues with the share's request; `features` may be NULL. */
