@@ -11,6 +11,7 @@
 m3ref=${BUILD:-build}/m3ref
 . tests/support/verdict.sh
 export OMP_WAIT_POLICY=passive
+export ASAN_OPTIONS="detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"        # Open MPI frees little at its end
 tiny=golden/tiny/model
 tiny_case=golden/tiny/case.safetensors
 mtp=golden/mtp/model
@@ -175,8 +176,12 @@ fails 'no folder for the dump' 74 "$folder/none/dump: " -n 3 "$m3ref" run $tiny 
 "$m3ref" synth tests/ranks/slow.json "$folder/slow" >/dev/null
 python3 tests/ranks/make.py long "$folder/long" 4096 1000
 slow="run $folder/slow --case $folder/long $dump"
-fails 'rank 2 without memory' 70 'rank 2: out of memory' -n 2 "$m3ref" $slow : -n 1 "$m3ref" --max-memory 32M $slow
-fails 'rank 0 without memory' 70 'out of memory' -n 1 "$m3ref" --max-memory 32M $slow : -n 2 "$m3ref" $slow
+if ldd "$m3ref" | grep -q libasan; then
+    echo 'skipped: ranks without memory, because the sanitizer ends a process that has none'
+else
+    fails 'rank 2 without memory' 70 'rank 2: out of memory' -n 2 "$m3ref" $slow : -n 1 "$m3ref" --max-memory 32M $slow
+    fails 'rank 0 without memory' 70 'out of memory' -n 1 "$m3ref" --max-memory 32M $slow : -n 2 "$m3ref" $slow
+fi
 
 # The first expert is on rank 0, the last on rank 2; the rows that chose it are on all.
 for expert in 0 4; do
