@@ -23,8 +23,8 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 TWICE := $(filter-out ref/ops/fast/kernels.c ref/ops/fast/fused.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
-TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision)
-ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io model model/files model/resume decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision divided/experts divided/keys divided/rows divided/share)
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io ranks model model/divided model/files model/resume decode library watch oracle/* oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)
@@ -52,10 +52,21 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 SONAME := libm3ref.so.1
 
+# MPI=0: without the library for several ranks; MPI=1: mpicc must be there. By default it is built if mpicc is there.
+MPICC ?= mpicc
+MPI ?= $(if $(shell command -v $(MPICC) 2>/dev/null),1,0)
+
 .PHONY: all help setup run test check test-quick cuda golden golden-check no-false-alarms bench bench-torch bench-readme
 .PHONY: asan bits aarch64-bits install clean
 .PHONY: bench-large kills answer-power compile-commands documents engines format format-check index power kill-matrix
-all: $(PROGRAM) $(SHARED)
+all: $(PROGRAM) $(SHARED) $(if $(filter-out 0,$(MPI)),$(BUILD)/libm3ref_mpi.so)
+
+# Several ranks: a library of its own, which the program opens only under mpirun.
+$(BUILD)/libm3ref_mpi.so: ref/ranks/mpi/mpi.c ref/ranks/transport.h
+	@command -v $(MPICC) >/dev/null || { echo 'make MPI=1: $(MPICC) is not there; libopenmpi-dev has it (MPICC=...)' >&2; exit 1; }
+	@mkdir -p $(@D)
+	OMPI_CC='$(CC)' $(MPICC) $(filter-out -fopenmp -MMD -MP,$(CFLAGS)) -shared $(LDFLAGS) -o $@ $<
+
 
 help:
 	@echo 'make run           set up, build, run the tiny model against its goldens, stage by stage'
@@ -84,6 +95,7 @@ help:
 	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; status 69 if'
 	@echo '                   there is no device'
 	@echo 'make cuda-bench    speeds on the device beside its limits and beside the installed PyTorch'
+	@echo 'make MPI=0         without the library for mpirun, which is built if mpicc is there (MPI=1: it must be)'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
 	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'

@@ -68,6 +68,7 @@ put 755 "$build/libm3ref.so" "$LIBDIR/$SONAME"
 ln -sf "$SONAME" "$DESTDIR$LIBDIR/libm3ref.so"
 echo "$LIBDIR/libm3ref.so" >>"$made"
 [ ! -e "$build/libm3ref_cuda.so" ] || put 755 "$build/libm3ref_cuda.so" "$LIBDIR/libm3ref_cuda.so"
+[ ! -e "$build/libm3ref_mpi.so" ] || put 755 "$build/libm3ref_mpi.so" "$LIBDIR/libm3ref_mpi.so"
 put 644 "$build/m3ref.pc" "$LIBDIR/pkgconfig/m3ref.pc"
 while read -r header; do put 644 "$header" "$PREFIX/include/m3ref/${header#ref/}"; done
 

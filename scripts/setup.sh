@@ -26,6 +26,8 @@ check       tests  check             check-devel         check
 mpfr        tests  libmpfr-dev       mpfr-devel          mpfr
 clang       tests  clang             clang               clang
 libomp      tests  libomp-dev        libomp-devel        openmp
+mpicc       tests  libopenmpi-dev    openmpi-devel       openmpi
+mpirun      tests  openmpi-bin       openmpi             openmpi
 venv        tests  python3-venv      python3             python
 fuzzer      fuzz   libclang-rt-dev   compiler-rt         compiler-rt
 llvm-cov    fuzz   llvm              llvm                llvm"

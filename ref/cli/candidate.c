@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/paths.h"
+#include "cli/ranks.h"
 #include "model/files/origin.h"
 #include "oracle/error/profile.h"
 #include "oracle/map/map.h"
@@ -66,8 +67,11 @@ static int open_model(struct m3_cli_candidate *c, const struct m3_cli_candidate_
 {
     m3_model_close(c->model);
     c->model = NULL;
-    if (names->end_layer == 0) return m3_model_open(&c->model, names->model, notes, error);
-    return m3_model_open_layers(&c->model, names->model, first, names->end_layer, notes, error);
+    const int status = names->end_layer == 0
+                           ? m3_model_open(&c->model, names->model, notes, error)
+                           : m3_model_open_layers(&c->model, names->model, first, names->end_layer, notes, error);
+    const int64_t end = names->end_layer == 0 ? -1 : names->end_layer;
+    return status ? status : m3_cli_ranks_join(c->model, names->model, first, end, error);
 }
 
 /* The input of the first layer of --layers. If the dump does not hold it, the layers before it run too. */

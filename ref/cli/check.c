@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
+#include "cli/ranks.h"
 #include "cli/reports.h"
 #include "io/open.h"
 #include "oracle/check/blame_honest.h"
@@ -82,7 +83,8 @@ static const char help[] =
     "\n"
     "Exit status: 0 everything in CANDIDATE or ANSWER was judged and passes; 1 something is wrong; 2 suspect (an\n"
     "error is possible, but improbable) or partial (nothing is wrong, but something could not be judged); 3 not\n"
-    "comparable; 64 wrong usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
+    "comparable; 64 wrong usage; 65 bad file; 66 missing file; 69 the other ranks of mpirun cannot be reached; 70\n"
+    "internal error; 74 I/O error.\n";
 
 struct arguments {
     struct m3_cli_candidate_names names;
@@ -275,6 +277,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
         m3_add_notes(&result.blame.notes, &candidate.mapped);
         status = (a->json ? m3_report_check_json : m3_report_check_text)(stdout, &result, a->extent, error);
         if (!status) status = write_reports(a, &result, candidate.dump, error);
+        if (!status && !a->json) status = m3_cli_ranks_print(&candidate.model->config, 0, error);
         if (!status) status = (int)result.status;
     }
     m3_check_free(&result);

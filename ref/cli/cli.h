@@ -87,6 +87,10 @@ struct m3_cli_ops {
     int is_timed;                               /* calls of operators are timed, not guarded */
     int guard_all;                              /* --ops-guard: the library of `make cuda` is code of others too */
 };
+/* `path` [room] := a library that is only opened if it is needed: in the program's folder, where make puts it, or in
+ * ../lib, where make install puts it. M3_UNAVAILABLE; `what` needs it, `target` builds it. */
+int m3_cli_library(char *path, size_t room, const char *library, const char *what, const char *target,
+                   struct m3_error *error);
 int m3_cli_ops_plain(const struct m3_cli_ops *ops);     /* are the plain definitions requested? */
 int m3_cli_ops_foreign(const struct m3_cli_ops *ops);   /* is it code of others? */
 int m3_cli_ops_open(struct m3_cli_ops *ops, const struct m3_engine *engine, struct m3_error *error);

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
+#include "cli/ranks.h"
 #include "decode/generate.h"
 #include "io/json.h"
 #include "model/plugin.h"
@@ -35,7 +36,8 @@ static const char help[] =
     "                         distribution\n"
     "  --plan                 print what the generation will need (files, bytes, memory, operations, time), then stop.\n"
     "                         As for m3ref run\n"
-    "  --json                 print JSON lines: one object per token, then a summary\n"
+    "  --json                 print JSON lines: one object per token, then a summary, and under mpirun\n"
+    "                         one about the ranks\n"
     "  --precision f32|f64, --linear blas|ordered, --threads N, --set FIELD=VALUE, --ops LIB|plain|cuda,\n"
     "  --ops-guard, --timeout S\n"
     "                         as for m3ref run\n"
@@ -245,6 +247,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
 
     int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
     if (!status) status = m3_model_open(&model, a->model, notes, error);
+    if (!status) status = m3_cli_ranks_join(model, a->model, 0, -1, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
@@ -263,6 +266,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
         clear_line(&printer);
         if (!status) print_summary(&printer, &result, a->how.speculative);
         if (!status) status = printer.status;
+        if (!status) status = m3_cli_ranks_print(&model->config, a->json, error);
     }
     free(stop);
     free(printer.ids);

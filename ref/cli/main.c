@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/ranks.h"
 #include "io/json.h"
 #include "io/mapped.h"
 
@@ -34,6 +35,7 @@ static const char help[] =
     "  bench ITEM ...                                        measures the speeds that README.md quotes\n"
     "\n"
     "A dump is a file of intermediate tensors; `run --dump` writes one.\n"
+    "`mpirun -n N m3ref run|generate|check ...` divides the rows and the experts of every pass among N processes.\n"
     "\n"
     "Exit status: 0 done, or pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect (an error is\n"
     "possible, but improbable) or partial (nothing is wrong, but something could not be judged); 3 not comparable; 64\n"
@@ -72,15 +74,24 @@ static int command(int argc, char **argv)
         const char *name;
         int (*run)(int argc, char **argv);
         int has_profile;        /* the option --profile */
+        int divides;            /* its work among ranks */
     } commands[] = {
-        { "run", m3_cli_run, 1 },         { "generate", m3_cli_generate, 0 }, { "compare", m3_cli_compare, 1 },
-        { "blame", m3_cli_blame, 1 },     { "envelope", m3_cli_envelope, 1 }, { "estimate", m3_cli_estimate, 0 },
-        { "inspect", m3_cli_inspect, 0 }, { "synth", m3_cli_synth, 0 },       { "bench", m3_cli_bench, 0 },
-        { "op", m3_cli_op, 1 },           { "mistakes", m3_cli_mistakes, 0 }, { "check", m3_cli_check, 1 },
-        { "prompt", m3_cli_prompt, 0 },   { "explain", m3_cli_explain, 0 },   { "picture", m3_cli_picture, 0 },
+        { "run", m3_cli_run, 1, 1 },           { "generate", m3_cli_generate, 0, 1 },
+        { "compare", m3_cli_compare, 1, 0 },   { "blame", m3_cli_blame, 1, 0 },
+        { "envelope", m3_cli_envelope, 1, 0 }, { "estimate", m3_cli_estimate, 0, 0 },
+        { "inspect", m3_cli_inspect, 0, 0 },   { "synth", m3_cli_synth, 0, 0 },
+        { "bench", m3_cli_bench, 0, 0 },       { "op", m3_cli_op, 1, 0 },
+        { "mistakes", m3_cli_mistakes, 0, 0 }, { "check", m3_cli_check, 1, 1 },
+        { "prompt", m3_cli_prompt, 0, 0 },     { "explain", m3_cli_explain, 0, 0 },
+        { "picture", m3_cli_picture, 0, 0 },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     if (m3_cli_memory(&argc, argv, &error)) _exit(m3_cli_end((int)error.status, &notes, &error));
+    int divides = argc < 2 || argv[1][0] == '-';
+    for (size_t i = 0; !divides && i < sizeof commands / sizeof commands[0]; i++)
+        divides = strcmp(argv[1], commands[i].name) == 0 && commands[i].divides;
+    if (m3_cli_ranks_begin(argc >= 2 ? argv[1] : "m3ref", divides, &error)) return M3_OK;
+    if (error.count) return m3_cli_end((int)error.status, &notes, &error);
     if (argc >= 2 && strcmp(argv[1], "--version") == 0) return m3_cli_end(m3_cli_version(), &notes, &error);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return m3_cli_end(m3_cli_help(help, &error), &notes, &error);
@@ -109,6 +120,7 @@ int main(int argc, char **argv)
     on_exit(end, &life);
     m3_json_watch();
     const int status = command(argc, argv);
+    m3_cli_ranks_end();
     life.by_itself = 1;
     exit(status);
 }

@@ -4,14 +4,14 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/ranks.h"
 #include "model/plugin.h"
 #include "watch/guard.h"
 
-/* `path` [room] := the CUDA library: in the program's folder, where make puts it, or in ../lib, where make install
- * puts it. */
-static int find_cuda(char *path, size_t room, struct m3_error *error)
+int m3_cli_library(char *path, size_t room, const char *library, const char *what, const char *target,
+                   struct m3_error *error)
 {
-    static const char library[] = "libm3ref_cuda.so", *const places[] = { "", "../lib/" };
+    static const char *const places[] = { "", "../lib/" };
     char folder[4096];
     ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
     folder[length > 0 ? length : 0] = '\0';
@@ -21,8 +21,8 @@ static int find_cuda(char *path, size_t room, struct m3_error *error)
         int size = snprintf(path, room, "%s%s%s", folder, places[i], library);
         if (size > 0 && (size_t)size < room && access(path, R_OK) == 0) return M3_OK;
     }
-    return m3_fail(error, M3_UNAVAILABLE, "--ops cuda: %s%s: got no such file, expected what `make cuda` builds",
-                   slash ? folder : "", library);
+    return m3_fail(error, M3_UNAVAILABLE, "%s: %s%s: got no such file, expected what `%s` builds", what,
+                   slash ? folder : "", library, target);
 }
 
 int m3_cli_ops_plain(const struct m3_cli_ops *ops) { return ops->name && strcmp(ops->name, "plain") == 0; }
@@ -47,7 +47,8 @@ static int open_library(struct m3_cli_ops *ops, const struct m3_engine *engine, 
     int status = M3_OK;
     if (is_named(ops, "plain"))
         return m3_fail(error, M3_USAGE, "--ops: got %s, expected plain alone: it takes no words", ops->name);
-    if (is_named(ops, "cuda")) status = find_cuda(ops->path, sizeof ops->path, error);
+    if (is_named(ops, "cuda"))
+        status = m3_cli_library(ops->path, sizeof ops->path, "libm3ref_cuda.so", "--ops cuda", "make cuda", error);
     else if (snprintf(ops->path, sizeof ops->path, "%.*s", length, ops->name) >= (int)sizeof ops->path)
         status = m3_fail(error, M3_UNAVAILABLE, "--ops: the name is too long");
     return status ? status : m3_plugin_open(&ops->plugin, ops->path, comma ? comma + 1 : "", engine, error);
@@ -93,8 +94,10 @@ int m3_cli_ops_run(struct m3_cli_ops *ops, int (*body)(void *self), void *self)
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_watch watch = { 0 };
     char fault[512] = "";
+    int status = m3_cli_ranks_refuse_ops(ops, &error);
+    if (status) return m3_cli_end(status, &notes, &error);
     if (!m3_cli_ops_foreign(ops)) return body(self);
-    int status = m3_cli_ops_watch(&watch, ops, &error);
+    status = m3_cli_ops_watch(&watch, ops, &error);
     if (!status) status = m3_watch_run(&watch, body, self, fault, sizeof fault, &error);
     if (fault[0]) m3_fail(&error, M3_INTERNAL, "%s: %s", ops->name, fault);
     m3_watch_close(&watch);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/plan.h"
+#include "cli/ranks.h"
 #include "cli/run_pass.h"
 #include "io/mapped.h"
 #include "model/files/cache_file.h"
@@ -181,7 +182,8 @@ static int check_resume(const struct m3_cli_run *a, struct m3_error *error)
 {
     if (!a->resume) return M3_OK;
     if (!*a->resume) return m3_fail(error, M3_USAGE, "--resume: got an empty name, expected a folder");
-    return a->profile ? m3_fail(error, M3_USAGE, "run: got --resume with --profile, expected one of them") : M3_OK;
+    if (a->profile) return m3_fail(error, M3_USAGE, "run: got --resume with --profile, expected one of them");
+    return m3_cli_ranks_refuse("--resume", error);
 }
 
 static int parse(struct m3_cli_run *a, int argc, char **argv, struct m3_error *error)
@@ -301,8 +303,10 @@ static int run_one(const struct m3_cli_run *a, const struct m3_model *model, con
 static int open_model(struct m3_model **model, const struct m3_cli_run *a, struct m3_error *notes,
                       struct m3_error *error)
 {
-    if (a->end_layer < 0) return m3_model_open(model, a->model, notes, error);
-    return m3_model_open_layers(model, a->model, a->first_layer, a->end_layer, notes, error);
+    const int status = a->end_layer < 0
+                           ? m3_model_open(model, a->model, notes, error)
+                           : m3_model_open_layers(model, a->model, a->first_layer, a->end_layer, notes, error);
+    return status ? status : m3_cli_ranks_join(*model, a->model, a->first_layer, a->end_layer, error);
 }
 
 /* A run that was killed may have replaced --cache-in by --cache-out already: what it has read is still the beginning. */
@@ -357,6 +361,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
                                   : run_one(a, model, &batch.cases[0], &semantics, cache, logits, line, notes, error);
     if (!status && a->kept) status = end_resume(a, error);
     m3_resume_close(a->kept);
+    if (!status) status = m3_cli_ranks_print(&model->config, 0, error);
     free(logits);
     m3_cache_free(cache);
     m3_batch_free(&batch);

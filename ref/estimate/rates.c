@@ -217,7 +217,7 @@ static int run(const struct m3_rates_request *r, const struct m3_model *model, s
     double logits[MOST_V];
     struct m3_rates warm = { .seconds = { 0 } };
     struct timer timer = { .rates = &warm, .config = &model->config };
-    const struct m3_sink sink = { &timer, wants, tick };
+    const struct m3_sink sink = { .self = &timer, .wants = wants, .write = tick };
     struct m3_work one = { 0 };
     for (int64_t l = 0; l < model->config.layers; l++) m3_work_add_layer(&one, &model->config, l, request->T, p0);
     m3_work_add_head(&one, &model->config, m3_min(request->T, 64));

@@ -4,11 +4,12 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "model/divided/share.h"
 
 void m3_activations_make(struct m3_pass *f, struct m3_activations *a)
 {
     const struct m3_config *c = f->config;
-    int64_t T = f->rows, S = f->p0 + T, wide = m3_max(c->dense_intermediate, c->shared_intermediate);
+    int64_t T = f->rows, S = f->p0 + f->T, wide = m3_max(c->dense_intermediate, c->shared_intermediate);
     int64_t B = c->block > 0 ? (S + c->block - 1) / c->block : 0;     /* 0: no layer is sparse */
 
     a->hidden = m3_pass_need(f, T, c->H, sizeof(real));
@@ -30,13 +31,17 @@ void m3_activations_make(struct m3_pass *f, struct m3_activations *a)
     a->angles.sin = m3_pass_need(f, T, c->R / 2, sizeof(real));
     a->angles.R = c->R;
     if (!f->cache) m3_activations_keys(f, a);
+    if (!m3_share_splits(f)) return;
+    a->own.k = m3_pass_need(f, T, c->G * c->D, sizeof(real));
+    a->own.v = m3_pass_need(f, T, c->G * c->D, sizeof(real));
+    a->own.index_k = m3_pass_need(f, T, c->X, sizeof(real));
 }
 
-/* Room for the keys of the rows, after zeros for places without a token. */
+/* Room for the keys of the places that the rows see; zeros for those without a token. */
 static real *keys(struct m3_pass *f, int64_t width)
 {
-    const int64_t shift = f->request->shift;
-    real *memory = m3_pass_need(f, shift + f->rows, width, sizeof(real));
+    const int64_t shift = f->request->shift, rows = m3_rows_seen(&f->own);
+    real *memory = rows ? m3_pass_need(f, f->p0 + rows, width, sizeof(real)) : NULL;
     if (memory) memset(memory, 0, (size_t)(shift * width) * sizeof(real));
     return memory;
 }
@@ -44,18 +49,16 @@ static real *keys(struct m3_pass *f, int64_t width)
 void m3_activations_keys(struct m3_pass *f, struct m3_activations *a)
 {
     const struct m3_config *c = f->config;
-    if (a->k) return;
-    a->k = keys(f, c->G * c->D);
-    a->v = keys(f, c->G * c->D);
-    a->index_k = keys(f, c->X);
+    if (a->keys.k) return;
+    a->keys = (struct m3_keys){ keys(f, c->G * c->D), keys(f, c->G * c->D), keys(f, c->X) };
 }
 
 void m3_activations_free(struct m3_activations *a)
 {
-    void *all[] = {
-        a->hidden, a->normed,     a->branch,       a->q,          a->attn,      a->k,  a->v,      a->index_k,
-        a->lse,    a->index_q,    a->block_scores, a->blocks,     a->gate,      a->up, a->router, a->ids,
-        a->p,      a->expert_out, a->routed,       a->angles.cos, a->angles.sin
-    };
+    void *all[] = { a->keys.k,      a->keys.v, a->keys.index_k, a->own.k,        a->own.v,
+                    a->own.index_k, a->hidden, a->normed,       a->branch,       a->q,
+                    a->attn,        a->lse,    a->index_q,      a->block_scores, a->blocks,
+                    a->gate,        a->up,     a->router,       a->ids,          a->p,
+                    a->expert_out,  a->routed, a->angles.cos,   a->angles.sin };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }

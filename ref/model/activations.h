@@ -4,13 +4,19 @@
 
 #include "model/stages.h"
 
+/* Keys and values of a layer. */
+struct m3_keys {
+    real *k, *v, *index_k;      /* [places,G,D] [places,G,D] [places,X] */
+};
+
 /* Norms, rotation and activations work in place, after their input has been shown. */
 struct m3_activations {
     real *hidden;               /* [T,H] the residual stream */
     real *normed;               /* [T,H] its norm, which a projection, the MLP or the head reads */
     real *branch;               /* [T,H] what is added to `hidden`: attn_out, then mlp */
     real *q, *attn;             /* [T,Q,D] */
-    real *k, *v, *index_k;      /* [T,G,D] [T,G,D] [T,X], if there is no cache */
+    struct m3_keys keys;        /* of all places that the rows see, if there is no cache */
+    struct m3_keys own;         /* of the rows, if several ranks have rows */
     real *lse;                  /* [T,Q] */
     real *index_q;              /* [T,G,X] */
     real *block_scores;         /* [some rows,G,B] */
@@ -28,7 +34,7 @@ struct m3_activations {
 void m3_activations_make(struct m3_pass *f, struct m3_activations *a);
 void m3_activations_free(struct m3_activations *a);
 
-/* Allocates k, v and index_k, where keys and values go without a cache. m3_activations_make calls it if the pass
+/* Allocates `keys`, where keys and values go without a cache. m3_activations_make calls it if the pass
  * begins without a cache. */
 void m3_activations_keys(struct m3_pass *f, struct m3_activations *a);
 

@@ -1,5 +1,6 @@
 #include "model/engine.h"
 
+#include "model/divided/share.h"
 #include "model/forward.h"
 #include "ops/fast/kernels.h"
 #include "ops/operators.h"
@@ -19,6 +20,7 @@ const struct m3_engine *M3_ENGINE(void)
         .watched = m3_outside_replace_changed,
         .forward = m3_forward,
         .mtp = m3_forward_mtp,
+        .obey = m3_share_obey,
         .tap = m3_forward_tap,
     };
     return &engine;

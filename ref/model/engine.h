@@ -21,6 +21,7 @@ struct m3_sink {
     /* Rows [row, row + rows) of a wanted tap, as `real` or int32_t. A tap may arrive in pieces, rows ascending. */
     int (*write)(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
                  struct m3_error *error);
+    int takes_whole;            /* taps other than block scores and logits must arrive in one piece */
 };
 
 /* Replaces values that the pass has computed, before any observer sees them; the pass continues with the new values.
@@ -29,6 +30,8 @@ struct m3_force {
     void *self;
     int (*replace)(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t row, int64_t rows,
                    struct m3_error *error);
+    /* Which taps it may replace; NULL: any. Ranks divide a pass only if it says so. */
+    int (*wants)(void *self, enum m3_tap tap, int64_t layer);
 };
 
 /* Keeps what a later process needs to go on with a pass that was interrupted, and where this pass goes on itself. */
@@ -43,6 +46,8 @@ struct m3_resume {
 };
 
 struct m3_ops;
+struct m3_order;
+struct m3_ranks;
 
 /* Operators that replace the reference's, from this process or from a file (plugin.h). */
 struct m3_replacement {
@@ -142,6 +147,9 @@ struct m3_engine {
     int (*forward)(const struct m3_model *model, const struct m3_request *request, struct m3_error *error);
     /* One MTP module. */
     int (*mtp)(const struct m3_model *model, const struct m3_mtp_request *request, struct m3_error *error);
+    /* The part of a rank other than 0 in a pass of rank 0 (divided/). */
+    int (*obey)(const struct m3_model *model, struct m3_ranks *ranks, const struct m3_order *order,
+                struct m3_error *error);
     /* One tap. M3_USAGE for a tap that no single operator computes (counts, pixels, copies). */
     int (*tap)(const struct m3_model *model, const struct m3_tap_request *request, struct m3_error *error);
 };

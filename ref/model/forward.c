@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "model/divided/share.h"
 #include "model/mtp.h"
 #include "model/text.h"
 #include "model/vision.h"
@@ -51,11 +52,14 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
     if (wrong) return wrong;
 
     struct m3_pass f;
-    real *features = NULL;
+    struct m3_share share;
+    struct m3_features features = { 0 };
     m3_pass_open(&f, model, request, error);
     if (!f.status && request->first_layer == 0 && !m3_pass_goes_on(&f)) m3_vision_forward(&f, &features);
-    if (!f.status) m3_text_forward(&f, features);
-    free(features);
+    if (!f.status && m3_share_divides(model, request)) m3_share_begin(&f, &share, &features);
+    if (!f.status) m3_text_forward(&f, &features);
+    m3_share_end(&f);
+    free(features.rows);
     return m3_pass_close(&f);
 }
 
@@ -86,14 +90,17 @@ int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r,
 
     struct m3_activations a = { 0 };
     struct m3_pass f;
+    struct m3_share share;
     m3_pass_open(&f, model, r->how, error);
-    f.rows = r->T;
     f.cache = cache;
+    if (!f.status && m3_share_divides(model, r->how)) m3_share_begin_module(&f, &share, r);
+    m3_pass_take_rows(&f, r->T, r->T);
     f.p0 = cache ? m3_cache_length(cache, r->module) : 0;
     if (!f.status && cache) f.status = m3_cache_reserve(cache, r->module, f.p0 + f.rows, error);
     m3_activations_make(&f, &a);
     m3_mtp_module(&f, &a, r);
     if (!f.status && cache) m3_cache_set_length(cache, r->module, f.p0 + f.rows);
     m3_activations_free(&a);
+    m3_share_end(&f);
     return m3_pass_close(&f);
 }

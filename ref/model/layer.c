@@ -1,31 +1,36 @@
 #include "model/layer.h"
 
 #include "model/cache.h"
+#include "model/divided/share.h"
 #include "model/pages.h"
 
-struct keys {
-    real *k, *v, *index_k;
-};
-
 /* The keys and values of a layer, from place 0 on. */
-static struct keys keys_of(const struct m3_pass *f, const struct m3_activations *a, int64_t l)
+static struct m3_keys keys_of(const struct m3_pass *f, const struct m3_activations *a, int64_t l)
 {
-    if (!f->cache) return (struct keys){ a->k, a->v, a->index_k };
+    if (!f->cache) return a->keys;
     const struct m3_cached *held = m3_cache_at(f->cache, l);
-    return (struct keys){ held->k, held->v, held->index_k };
+    return (struct m3_keys){ held->k, held->v, held->index_k };
 }
 
-/* The part of them for the current rows, which come after p0 others. */
-static struct keys keys_of_rows(const struct m3_pass *f, const struct keys *all)
+/* Where those of the current rows are computed: after p0 others, or apart if several ranks have rows. */
+static struct m3_keys keys_of_rows(const struct m3_pass *f, const struct m3_activations *a, const struct m3_keys *all)
 {
     const struct m3_config *c = f->config;
-    return (struct keys){ all->k + f->p0 * c->G * c->D, all->v + f->p0 * c->G * c->D,
-                          all->index_k ? all->index_k + f->p0 * c->X : NULL };
+    if (m3_share_splits(f)) return a->own;
+    return (struct m3_keys){ all->k + f->p0 * c->G * c->D, all->v + f->p0 * c->G * c->D,
+                             all->index_k ? all->index_k + f->p0 * c->X : NULL };
+}
+
+static void join_keys(struct m3_pass *f, const struct m3_keys *all, const struct m3_keys *own)
+{
+    if (m3_share_splits(f)) m3_share_keys(f, all, own);
 }
 
 static void attention(struct m3_pass *f, struct m3_activations *a, const struct m3_layer *w, int64_t l)
 {
-    const struct keys all = keys_of(f, a, l), own = keys_of_rows(f, &all);
+    const struct m3_keys all = keys_of(f, a, l);
+    if (f->rows == 0) return;
+    const struct m3_keys own = keys_of_rows(f, a, &all);
 
     rms_norm(f, M3_TAP_ATTN_NORM, a->normed, a->hidden, &w->attn_norm);
     linear(f, M3_TAP_Q_PROJ, a->q, a->normed, &w->q_proj);
@@ -43,10 +48,12 @@ static void attention(struct m3_pass *f, struct m3_activations *a, const struct 
         rms_norm(f, M3_TAP_INDEX_K_NORM, own.index_k, own.index_k, &w->index_k_norm);
         rope(f, M3_TAP_INDEX_Q_ROPE, a->index_q, a->index_q, &a->angles);
         rope(f, M3_TAP_INDEX_K_ROPE, own.index_k, own.index_k, &a->angles);
+        join_keys(f, &all, &own);
         choose_blocks(f, M3_TAP_INDEX_BLOCK_SCORES, a->block_scores, M3_TAP_INDEX_BLOCKS, a->blocks, a->index_q,
                       all.index_k);
         attend_blocks(f, M3_TAP_ATTN_LSE, a->lse, M3_TAP_ATTN, a->attn, a->q, all.k, all.v, a->blocks);
     } else {
+        join_keys(f, &all, &(struct m3_keys){ own.k, own.v, NULL });
         attend_full(f, M3_TAP_ATTN_LSE, a->lse, M3_TAP_ATTN, a->attn, a->q, all.k, all.v);
     }
 
@@ -81,7 +88,7 @@ static void moe(struct m3_pass *f, struct m3_activations *a, const struct m3_lay
     linear(f, M3_TAP_ROUTER_LOGITS, a->router, a->normed, &w->router);
     sigmoid(f, M3_TAP_ROUTER_SCORES, a->router, a->router);
     route(f, M3_TAP_EXPERTS, a->ids, M3_TAP_EXPERT_WEIGHTS, a->p, a->router, &w->router_bias);
-    m3_pass_ask_experts(f, w, a->ids);
+    if (!f->share) m3_pass_ask_experts(f, w->experts, a->ids, f->rows * c->K);
     experts(f, M3_TAP_EXPERT_OUT, a->expert_out, M3_TAP_ROUTED, routed, a->normed, a->ids, a->p, w->experts);
     if (c->shared_intermediate) {
         shared_expert(f, a, w);

@@ -8,6 +8,8 @@
 #include "io/checkpoint.h"
 #include "io/config.h"
 
+struct m3_ranks;
+
 /* Weights that a layer does not have are zero. */
 struct m3_layer {
     struct m3_weight attn_norm, mlp_norm;                       /* [H] */
@@ -51,6 +53,7 @@ struct m3_model {
     int64_t mtp_modules;                                        /* in the files */
     struct m3_mtp *mtp;                                         /* [mtp_modules] */
     struct m3_vision vision;
+    struct m3_ranks *ranks;             /* which divide the passes over the model; or NULL */
 };
 
 /* Reads the config, opens the files and binds every tensor. One call reports all errors it finds; notes do not make it

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/divided/share.h"
 #include "model/head.h"
 
 /* Writes x [T,H] to one half of every row of joined [T,2H]; half 0 is the embedding's. */
@@ -78,8 +79,7 @@ static int shows_module(struct m3_pass *f, int64_t m)
     return shows;
 }
 
-/* How many modules a pass runs: up to the last one with a wanted tap. */
-static int64_t modules_shown(struct m3_pass *f)
+int64_t m3_mtp_shown(struct m3_pass *f)
 {
     int64_t count = 0;
     for (int64_t m = 0; m < m3_request_modules(f->model, f->request); m++)
@@ -95,24 +95,25 @@ int m3_mtp_takes_rows(const struct m3_pass *f)
 void m3_mtp_forward(struct m3_pass *f, struct m3_activations *a, const real *hidden, const real *embedded)
 {
     const struct m3_request *how = f->request;
-    const int64_t modules = f->status ? 0 : modules_shown(f), H = f->config->H, T = f->rows;
+    const int64_t H = f->config->H, T = f->T;
+    const int64_t modules = f->status ? 0 : f->share ? m3_share_modules(f) : m3_mtp_shown(f);
     if (modules == 0) return;
     f->cache = NULL;
     m3_activations_keys(f, a);
-    real *state = m3_pass_need(f, T, H, sizeof *state);
+    real *state = m3_pass_need(f, f->rows, H, sizeof *state);
     m3_pass_copy(f, state, hidden);
     for (int64_t m = 0; m < modules; m++) {
         const int64_t rows = m3_layer_rows(M3_MTP_LAYER + m, T), first = T - rows;
+        m3_pass_take_rows(f, T, rows);
         /* clang-format off */
         const struct m3_mtp_request r = {
-            .how = how, .module = m, .T = rows, .ids = how->ids + first, .positions = how->positions,
-            .embedded = m3_mtp_takes_rows(f) ? embedded + first * H : NULL, .embedded_rows = rows, .hidden = state,
+            .how = how, .module = m, .T = f->rows, .ids = f->share ? m3_share_ids(f, first) : how->ids + first, .positions = how->positions,
+            .embedded = m3_mtp_takes_rows(f) ? embedded + first * H : NULL, .embedded_rows = f->rows, .hidden = state,
         };
         /* clang-format on */
         m3_pass_progress(f, "module", m, modules);
-        f->rows = rows;
         m3_mtp_module(f, a, &r);
     }
-    f->rows = T;
+    m3_pass_take_rows(f, T, T);
     free(state);
 }

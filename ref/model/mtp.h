@@ -7,6 +7,9 @@
 /* Do the modules of this pass read scattered rows instead of embeddings? */
 int m3_mtp_takes_rows(const struct m3_pass *f);
 
+/* How many modules a pass runs: up to the last one with a wanted tap. */
+int64_t m3_mtp_shown(struct m3_pass *f);
+
 /* Runs the modules of the pass in order, up to the last one with a wanted tap. They do not fill the cache: from here
  * on the pass has none. hidden [T,H]: the main model's, after its final norm; embedded [T,H]: the input of its layer
  * 0, if m3_mtp_takes_rows. */

@@ -31,11 +31,11 @@ void m3_pass_projector_pages(const struct m3_vision *w, void (*give)(const void 
     pages(all, sizeof all / sizeof all[0], give);
 }
 
-static int leaves_pages(const struct m3_pass *f) { return f->status || (f->cache && f->rows <= M3_ALONE_ROWS); }
+static int leaves_pages(const struct m3_pass *f) { return f->status || m3_pass_is_step(f); }
 
 void m3_pass_ask_layer(const struct m3_pass *f, const struct m3_layer *w)
 {
-    if (!leaves_pages(f)) layer_pages(w, m3_pages_ask);
+    if (!leaves_pages(f) && f->rows > 0) layer_pages(w, m3_pages_ask);
 }
 
 static int is_chosen(const int32_t *ids, int64_t count, int64_t expert)
@@ -45,10 +45,10 @@ static int is_chosen(const int32_t *ids, int64_t count, int64_t expert)
     return 0;
 }
 
-void m3_pass_ask_experts(const struct m3_pass *f, const struct m3_layer *w, const int32_t *ids)
+void m3_pass_ask_experts(const struct m3_pass *f, const struct m3_expert *experts, const int32_t *ids, int64_t count)
 {
     for (int64_t e = 0; !leaves_pages(f) && e < f->config->E; e++)
-        if (is_chosen(ids, f->rows * f->config->K, e)) expert_pages(&w->experts[e], m3_pages_ask);
+        if (is_chosen(ids, count, e)) expert_pages(&experts[e], m3_pages_ask);
 }
 
 void m3_pass_release_layer(const struct m3_pass *f, const struct m3_layer *w)

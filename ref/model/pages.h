@@ -5,10 +5,10 @@
 #include "io/safetensors.h"
 #include "model/pass.h"
 
-/* Request all matrices of a text layer except the routed experts; then the experts in `ids` [T,K]; then release them
+/* Request all matrices of a text layer except the routed experts; then the experts in `ids` [count]; then release them
  * all. A short pass on a cache is one of many: its weights stay mapped. */
 void m3_pass_ask_layer(const struct m3_pass *f, const struct m3_layer *w);
-void m3_pass_ask_experts(const struct m3_pass *f, const struct m3_layer *w, const int32_t *ids);
+void m3_pass_ask_experts(const struct m3_pass *f, const struct m3_expert *experts, const int32_t *ids, int64_t count);
 void m3_pass_release_layer(const struct m3_pass *f, const struct m3_layer *w);
 
 /* `give` is m3_pages_ask or m3_pages_release. */

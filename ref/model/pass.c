@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/minmax.h"
+#include "model/divided/share.h"
 #include "ops/operators.h"
 
 int m3_pass_open(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
@@ -14,6 +16,7 @@ int m3_pass_open(struct m3_pass *f, const struct m3_model *model, const struct m
     *f = (struct m3_pass){
         .model = model, .config = c, .request = request, .error = error, .ops = m3_fast_ops, .layer = -1
     };
+    f->own = m3_rows_whole(INT64_MAX);
     f->act =
         (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
     f->status = m3_ctx_init(&f->ctx, request->threads, request->linear);
@@ -47,7 +50,20 @@ void *m3_pass_need(struct m3_pass *f, int64_t rows, int64_t width, size_t size)
 int m3_pass_shows(const struct m3_pass *f, enum m3_tap tap)
 {
     const struct m3_sink *sink = f->request->sink;
+    if (f->share) return m3_share_shows(f, tap);
     return sink && sink->wants(sink->self, tap, f->layer);
+}
+
+void m3_pass_take_rows(struct m3_pass *f, int64_t T, int64_t rows)
+{
+    f->T = rows;
+    f->own = f->share ? m3_share_rows(f, T, rows) : m3_rows_whole(rows);
+    f->rows = m3_rows_count(&f->own);
+}
+
+int m3_pass_is_step(const struct m3_pass *f)
+{
+    return f->share ? m3_share_is_step(f) : f->cache && f->T <= M3_ALONE_ROWS;
 }
 
 int64_t m3_pass_width(const struct m3_pass *f, enum m3_tap tap)
@@ -71,7 +87,9 @@ static int failed(struct m3_pass *f, int status, enum m3_tap tap)
 
     m3_tap_name(name, sizeof name, tap, f->layer);
     place[0] = '\0';
-    if (at->row >= 0) n += (size_t)snprintf(place + n, sizeof place - n, ", %s %" PRId64, row, f->row + at->row);
+    if (at->row >= 0)
+        n +=
+            (size_t)snprintf(place + n, sizeof place - n, ", %s %" PRId64, row, m3_rows_row(&f->own, f->row + at->row));
     if (at->group >= 0) n += (size_t)snprintf(place + n, sizeof place - n, ", group %" PRId64, at->group);
     if (at->block >= 0) snprintf(place + n, sizeof place - n, ", %s %" PRId64, unit, at->block);
     return m3_fail(f->error, status, "%s: %s%s: %s", folder, name, place, at->what ? at->what : "the operator failed");
@@ -85,6 +103,10 @@ void m3_pass_done(struct m3_pass *f, int stage, void *data, int status)
     m3_scratch_release(&f->ctx, 0);
     if (!f->status && status) f->status = failed(f, status, tap);
     if (f->status || stage == prepares(tap)) return;
+    if (f->share) {
+        m3_share_show(f, tap, data);
+        return;
+    }
     if (force) f->status = force->replace(force->self, tap, f->layer, data, f->row, f->rows, f->error);
     if (!f->status && m3_pass_shows(f, tap))
         f->status = sink->write(sink->self, tap, f->layer, data, f->row, f->rows, f->error);

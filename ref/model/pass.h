@@ -6,6 +6,9 @@
 #include "base/real.h"
 #include "model/engine.h"
 #include "ops/ops.h"
+#include "ranks/division.h"
+
+struct m3_share;
 
 struct m3_pass {
     const struct m3_model *model;
@@ -16,7 +19,11 @@ struct m3_pass {
     struct m3_activation act;
     struct m3_ctx ctx;
     int64_t layer;                          /* of the taps computed at present; -1 outside layers */
-    int64_t row, rows;                      /* their rows: [row, row + rows) of T, P, M, or a module's */
+    int64_t row, rows;                      /* their rows: [row, row + rows) of T, P, M, or a module's; of them those
+                                             * that this process has */
+    int64_t T;                              /* rows of the call, or of the module, in all processes */
+    struct m3_rows own;                     /* those that this one has; without ranks all */
+    struct m3_share *share;                 /* of a pass that ranks divide (divided/); or NULL */
     struct m3_cache *cache;                 /* holds the places before row 0, receives the rows; or NULL */
     int64_t p0;                             /* number of places it holds */
     int status;                             /* not zero: the pass has failed, and later stages do nothing */
@@ -26,6 +33,12 @@ struct m3_pass {
 int m3_pass_open(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
                  struct m3_error *error);
 int m3_pass_close(struct m3_pass *f);
+
+/* The next stages are about `rows` rows of a call with T: sets f->T, f->own and f->rows. */
+void m3_pass_take_rows(struct m3_pass *f, int64_t T, int64_t rows);
+
+/* Is this one of many short passes on a cache? */
+int m3_pass_is_step(const struct m3_pass *f);
 
 /* Allocates rows x width numbers, uninitialised, to be freed. NULL if f->status is set already, or on failure, which
  * sets it. */

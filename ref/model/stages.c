@@ -4,6 +4,18 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
+#include "model/divided/share.h"
+
+/* Has the pass failed, or does this rank have no rows? */
+static int idle(const struct m3_pass *f) { return f->status || f->rows == 0; }
+
+/* An operator that needs to know which rows follow each other is called once for each run of rows. Moves a failure from
+ * a row of the run to one of this process. */
+static int in_run(struct m3_pass *f, int64_t at, int status)
+{
+    if (status && f->ctx.failure.row >= 0) f->ctx.failure.row += at;
+    return status;
+}
 
 void show(struct m3_pass *f, int tap, void *data) { m3_pass_done(f, tap, data, M3_OK); }
 
@@ -22,19 +34,35 @@ static int64_t count(const struct m3_pass *f, int tap) { return f->rows * m3_pas
 
 void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids)
 {
-    if (!f->status) m3_pass_done(f, tap, y, f->ops.embed(&f->ctx, y, ids, &f->model->embed, f->rows));
+    if (!idle(f)) m3_pass_done(f, tap, y, f->ops.embed(&f->ctx, y, ids, &f->model->embed, f->rows));
+}
+
+static int64_t count_id(const int32_t *ids, int64_t n, int64_t id)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += ids[i] == id;
+    return count;
 }
 
 void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *features, int64_t id, int64_t M)
 {
-    if (f->status) return;
-    m3_pass_done(f, tap, y,
-                 f->ops.scatter(&f->ctx, y, x, f->request->ids, features, (int32_t)id, f->rows, M, f->config->H));
+    const int32_t *ids = f->request->ids;
+    const int64_t H = f->config->H;
+    int status = M3_OK;
+    if (idle(f)) return;
+    for (int64_t at = 0, n; !status && at < f->rows; at += n) {
+        n = m3_rows_run(&f->own, at, f->rows);
+        const int64_t before = f->share ? count_id(m3_share_all_ids(f), m3_rows_row(&f->own, at), id) : 0;
+        const int64_t own = f->share ? m3_min(count_id(ids + at, n, id), M - before) : M;
+        status =
+            f->ops.scatter(&f->ctx, y + at * H, x + at * H, ids + at, features + before * H, (int32_t)id, n, own, H);
+    }
+    m3_pass_done(f, tap, y, status);
 }
 
 void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w)
 {
-    if (f->status) return;
+    if (idle(f)) return;
     const real *scale = expanded(f, w), eps = (real)f->config->eps;
     const int64_t n = count(f, tap) / w->cols;
     int status = M3_INTERNAL;
@@ -46,7 +74,7 @@ void rms_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m
 void layer_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w,
                 const struct m3_weight *bias)
 {
-    if (f->status) return;
+    if (idle(f)) return;
     const real *scale = expanded(f, w), *shift = expanded(f, bias), eps = (real)f->config->vision.eps;
     int status = M3_INTERNAL;
     if (scale && shift) status = f->ops.layer_norm(&f->ctx, y, x, scale, shift, f->rows, w->cols, eps);
@@ -55,24 +83,24 @@ void layer_norm(struct m3_pass *f, int tap, real *y, const real *x, const struct
 
 void linear(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w)
 {
-    if (!f->status) m3_pass_done(f, tap, y, f->ops.linear(&f->ctx, y, x, w, NULL, f->rows));
+    if (!idle(f)) m3_pass_done(f, tap, y, f->ops.linear(&f->ctx, y, x, w, NULL, f->rows));
 }
 
 void affine(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_weight *w, const struct m3_weight *bias)
 {
-    if (f->status) return;
+    if (idle(f)) return;
     const real *shift = expanded(f, bias);
     m3_pass_done(f, tap, y, shift ? f->ops.linear(&f->ctx, y, x, w, shift, f->rows) : M3_INTERNAL);
 }
 
 void add(struct m3_pass *f, int tap, real *y, const real *a, const real *b)
 {
-    if (!f->status) m3_pass_done(f, tap, y, f->ops.add(&f->ctx, y, a, b, count(f, tap)));
+    if (!idle(f)) m3_pass_done(f, tap, y, f->ops.add(&f->ctx, y, a, b, count(f, tap)));
 }
 
 void rope_table(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *positions)
 {
-    if (f->status) return;
+    if (idle(f)) return;
     m3_pass_done(f, tap, NULL,
                  f->ops.rope_table(&f->ctx, angles->cos, angles->sin, positions, f->rows, angles->R,
                                    f->config->rope_theta, f->request->semantics->rope_angle));
@@ -80,7 +108,7 @@ void rope_table(struct m3_pass *f, int tap, struct m3_angles *angles, const int6
 
 void rope_table_3d(struct m3_pass *f, int tap, struct m3_angles *angles, const int64_t *places)
 {
-    if (f->status) return;
+    if (idle(f)) return;
     m3_pass_done(f, tap, NULL,
                  f->ops.rope_table_3d(&f->ctx, angles->cos, angles->sin, places, f->rows, angles->R,
                                       f->config->vision.rope_theta, f->request->semantics->rope_angle));
@@ -91,15 +119,17 @@ void rope(struct m3_pass *f, int tap, real *y, const real *x, const struct m3_an
 {
     const char *shape = m3_tap_table[m3_pass_tap(tap)].shape;
     const int64_t D = m3_config_size(f->config, shape[strlen(shape) - 1]), heads = m3_pass_width(f, tap) / D;
-    if (f->status) return;
+    if (idle(f)) return;
     m3_pass_done(f, tap, y, f->ops.rope(&f->ctx, y, x, angles->cos, angles->sin, f->rows, heads, D, angles->R));
 }
 
-static struct m3_attend attention_of(const struct m3_pass *f)
+/* Of the run of rows that begins with the one at `at`. */
+static struct m3_attend attention_of(const struct m3_pass *f, int64_t at)
 {
     const struct m3_config *c = f->config;
     /* clang-format off */
-    return (struct m3_attend){ .T = f->rows, .p0 = f->p0, .seen = f->request->seen, .Q = c->Q, .G = c->G, .D = c->D,
+    return (struct m3_attend){ .T = m3_rows_run(&f->own, at, f->rows), .p0 = f->p0 + m3_rows_row(&f->own, at),
+                               .seen = f->request->seen, .Q = c->Q, .G = c->G, .D = c->D,
                                .block = c->block, .N = c->N, .selection = f->request->semantics->selection };
     /* clang-format on */
 }
@@ -107,8 +137,16 @@ static struct m3_attend attention_of(const struct m3_pass *f)
 void attend_full(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
                  const real *v)
 {
-    const struct m3_attend d = attention_of(f);
-    if (!f->status) m3_pass_done(f, lse_tap, lse, f->ops.attend_full(&f->ctx, o, lse, q, k, v, &d));
+    const struct m3_config *c = f->config;
+    int status = M3_OK;
+    if (idle(f)) return;
+    for (int64_t at = 0; !status && at < f->rows;) {
+        const struct m3_attend d = attention_of(f, at);
+        const int64_t i = at * c->Q * c->D;
+        status = in_run(f, at, f->ops.attend_full(&f->ctx, o + i, lse + at * c->Q, q + i, k, v, &d));
+        at += d.T;
+    }
+    m3_pass_done(f, lse_tap, lse, status);
     show(f, tap, o);
 }
 
@@ -117,7 +155,7 @@ static struct m3_index index_of(const struct m3_pass *f, int64_t places)
 {
     const struct m3_config *c = f->config;
     /* clang-format off */
-    return (struct m3_index){ .T = f->rows, .p0 = f->p0 + f->row, .G = c->G, .X = c->X, .block = c->block,
+    return (struct m3_index){ .T = f->rows, .p0 = f->p0 + m3_rows_row(&f->own, f->row), .G = c->G, .X = c->X, .block = c->block,
                               .B = (places + c->block - 1) / c->block, .N = c->N, .seen = f->request->seen,
                               .semantics = f->request->semantics };
     /* clang-format on */
@@ -126,22 +164,22 @@ static struct m3_index index_of(const struct m3_pass *f, int64_t places)
 void block_scores(struct m3_pass *f, int tap, real *scores, const real *q, const real *k, int64_t places)
 {
     const struct m3_index d = index_of(f, places);
-    if (!f->status) m3_pass_done(f, tap, scores, f->ops.block_scores(&f->ctx, scores, q, k, &d));
+    if (!idle(f)) m3_pass_done(f, tap, scores, f->ops.block_scores(&f->ctx, scores, q, k, &d));
 }
 
 void select_blocks(struct m3_pass *f, int tap, int32_t *blocks, const real *scores, int64_t places)
 {
     const struct m3_index d = index_of(f, places);
-    if (!f->status) m3_pass_done(f, tap, blocks, f->ops.select_blocks(&f->ctx, blocks, scores, &d));
+    if (!idle(f)) m3_pass_done(f, tap, blocks, f->ops.select_blocks(&f->ctx, blocks, scores, &d));
 }
 
 void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int32_t *blocks, const real *q,
                    const real *k)
 {
     const struct m3_config *c = f->config;
-    const int64_t T = f->rows, places = f->p0 + T;
-    for (; !f->status && f->row < T; f->row += M3_SCORE_ROWS) {
-        f->rows = m3_min(M3_SCORE_ROWS, T - f->row);
+    const int64_t T = f->rows, places = f->p0 + f->T;
+    for (; !f->status && f->row < T; f->row += f->rows) {
+        f->rows = m3_min(M3_SCORE_ROWS, m3_rows_run(&f->own, f->row, T));
         block_scores(f, scores_tap, scores, q + f->row * c->G * c->X, k, places);
         select_blocks(f, prepares(tap), blocks + f->row * c->G * c->N, scores, places);
     }
@@ -153,8 +191,17 @@ void choose_blocks(struct m3_pass *f, int scores_tap, real *scores, int tap, int
 void attend_blocks(struct m3_pass *f, int lse_tap, real *lse, int tap, real *o, const real *q, const real *k,
                    const real *v, const int32_t *blocks)
 {
-    const struct m3_attend d = attention_of(f);
-    if (!f->status) m3_pass_done(f, lse_tap, lse, f->ops.attend_blocks(&f->ctx, o, lse, q, k, v, blocks, &d));
+    const struct m3_config *c = f->config;
+    int status = M3_OK;
+    if (idle(f)) return;
+    for (int64_t at = 0; !status && at < f->rows;) {
+        const struct m3_attend d = attention_of(f, at);
+        const int64_t i = at * c->Q * c->D;
+        status = in_run(
+            f, at, f->ops.attend_blocks(&f->ctx, o + i, lse + at * c->Q, q + i, k, v, blocks + at * c->G * c->N, &d));
+        at += d.T;
+    }
+    m3_pass_done(f, lse_tap, lse, status);
     show(f, tap, o);
 }
 
@@ -162,12 +209,12 @@ void attend_segments(struct m3_pass *f, int tap, real *o, const real *q, const r
                      const int64_t *ends, int64_t segments)
 {
     const struct m3_vision_config *c = &f->config->vision;
-    if (!f->status) m3_pass_done(f, tap, o, f->ops.attend_segments(&f->ctx, o, q, k, v, ends, segments, c->A, c->U));
+    if (!idle(f)) m3_pass_done(f, tap, o, f->ops.attend_segments(&f->ctx, o, q, k, v, ends, segments, c->A, c->U));
 }
 
 void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, const real *up, int64_t F)
 {
-    if (f->status) return;
+    if (idle(f)) return;
     m3_pass_done(f, tap, y,
                  f->act.oai ? f->ops.swiglu_oai(&f->ctx, y, gate, up, f->rows, F, &f->act)
                             : f->ops.swiglu(&f->ctx, y, gate, up, f->rows, F));
@@ -175,31 +222,37 @@ void gated_activation(struct m3_pass *f, int tap, real *y, const real *gate, con
 
 void gelu(struct m3_pass *f, int tap, real *y, const real *x)
 {
-    if (!f->status) m3_pass_done(f, tap, y, f->ops.gelu(&f->ctx, y, x, count(f, tap)));
+    if (!idle(f)) m3_pass_done(f, tap, y, f->ops.gelu(&f->ctx, y, x, count(f, tap)));
 }
 
 void sigmoid(struct m3_pass *f, int tap, real *y, const real *x)
 {
-    if (!f->status) m3_pass_done(f, tap, y, f->ops.sigmoid(&f->ctx, y, x, count(f, tap)));
+    if (!idle(f)) m3_pass_done(f, tap, y, f->ops.sigmoid(&f->ctx, y, x, count(f, tap)));
 }
 
 /* Each layer's noise is keyed by the name of its norm. */
 void jitter(struct m3_pass *f, int tap, real *y, const real *x)
 {
     const struct m3_semantics *s = f->request->semantics;
+    const int64_t H = f->config->H;
     char name[96];
-    if (f->status || s->jitter == 0) return;
+    int status = M3_OK;
+    if (idle(f) || s->jitter == 0) return;
     m3_tap_name(name, sizeof name, M3_TAP_MLP_NORM, f->layer);
-    m3_pass_done(f, tap, y,
-                 f->ops.jitter(&f->ctx, y, x, f->rows, f->config->H, f->p0 - f->request->shift, s->jitter,
-                               m3_draw_key((uint64_t)s->jitter_seed, name)));
+    for (int64_t at = 0, n; !status && at < f->rows; at += n) {
+        const int64_t p = f->p0 - f->request->shift + m3_rows_row(&f->own, at);
+        n = m3_rows_run(&f->own, at, f->rows);
+        status = f->ops.jitter(&f->ctx, y + at * H, x + at * H, n, H, p, s->jitter,
+                               m3_draw_key((uint64_t)s->jitter_seed, name));
+    }
+    m3_pass_done(f, tap, y, status);
 }
 
 void route(struct m3_pass *f, int ids_tap, int32_t *ids, int p_tap, real *p, const real *scores,
            const struct m3_weight *bias)
 {
     const struct m3_config *c = f->config;
-    if (f->status) return;
+    if (idle(f)) return;
     const real *shift = expanded(f, bias);
     m3_pass_done(f, ids_tap, ids,
                  shift ? f->ops.route(&f->ctx, ids, p, scores, shift, f->rows, c->E, c->K) : M3_INTERNAL);
@@ -210,7 +263,11 @@ void experts(struct m3_pass *f, int each_tap, real *each, int tap, real *routed,
              const real *p, const struct m3_expert *w)
 {
     const struct m3_config *c = f->config;
-    if (!f->status)
+    if (f->share) {
+        m3_share_experts(f, each_tap, each, tap, routed, x, ids, p, w);
+        return;
+    }
+    if (!idle(f))
         m3_pass_done(
             f, each_tap, each,
             f->ops.experts(&f->ctx, routed, each, x, ids, p, w, &f->act, f->rows, c->E, c->K, (real)c->routed_scaling));

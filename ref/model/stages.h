@@ -1,6 +1,6 @@
 /* The stages of a forward pass, one for each operator of ops.h: they only say which tap is computed from which inputs.
  *
- * A stage does nothing after the pass has failed. Otherwise it calls the pass's operator for the current rows, with
+ * A stage does nothing after the pass has failed, or on a rank without rows. Otherwise it calls the pass's operator for the current rows, with
  * the pass's context and the config's numbers, and shows the result as `tap`; prepares(tap) shows nothing. A failure
  * is reported under that tap and ends the pass.
  *

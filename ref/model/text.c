@@ -3,23 +3,22 @@
 #include <stdlib.h>
 
 #include "model/cache.h"
+#include "model/divided/share.h"
 #include "model/head.h"
 #include "model/layer.h"
 #include "model/mtp.h"
 
 /* Embedding rows; then the features of images, and of videos, replace the rows of their placeholder ids. Without
  * pictures a placeholder is an ordinary token, which the model itself has generated. */
-static void embed_and_fuse(struct m3_pass *f, real *hidden, const real *features)
+static void embed_and_fuse(struct m3_pass *f, real *hidden, const struct m3_features *features)
 {
-    const struct m3_pictures *pictures = f->request->pictures;
     const struct m3_vision_config *v = &f->config->vision;
 
     embed(f, M3_TAP_EMBED, hidden, f->request->ids);
-    if (pictures) {
-        const int64_t images = m3_pictures_image_tokens(pictures, v), videos = m3_pictures_video_tokens(pictures, v);
-        const real *of_videos = features + images * f->config->H;
-        scatter(f, prepares(M3_TAP_FUSED), hidden, hidden, features, v->image_token, images);
-        scatter(f, M3_TAP_FUSED, hidden, hidden, of_videos, v->video_token, videos);
+    if (features->rows) {
+        const real *of_videos = features->rows + features->images * f->config->H;
+        scatter(f, prepares(M3_TAP_FUSED), hidden, hidden, features->rows, v->image_token, features->images);
+        scatter(f, M3_TAP_FUSED, hidden, hidden, of_videos, v->video_token, features->videos);
     } else {
         show(f, M3_TAP_FUSED, hidden);
     }
@@ -45,8 +44,21 @@ static void run_layers(struct m3_pass *f, struct m3_activations *a, int64_t firs
     f->layer = -1;
 }
 
+/* Rows that the caller gave, or asked for. */
+static void take(struct m3_pass *f, real *rows, const void *from)
+{
+    if (f->share) m3_share_scatter(f, rows, from);
+    else m3_pass_copy(f, rows, from);
+}
+
+static void give(struct m3_pass *f, void *to, const real *rows, int is_wanted)
+{
+    if (!f->share) m3_pass_copy(f, to, rows);
+    else if (is_wanted) m3_share_gather(f, to, rows, 0, (size_t)f->config->H * sizeof *rows);
+}
+
 /* a->hidden := the input of the first layer, which is returned; embedded, unless NULL, := that of layer 0. */
-static int64_t begin(struct m3_pass *f, struct m3_activations *a, real *embedded, const real *features)
+static int64_t begin(struct m3_pass *f, struct m3_activations *a, real *embedded, const struct m3_features *features)
 {
     const struct m3_request *r = f->request;
     if (m3_pass_goes_on(f)) {
@@ -56,14 +68,15 @@ static int64_t begin(struct m3_pass *f, struct m3_activations *a, real *embedded
         m3_pass_copy(f, embedded, r->resume->embedded);
         return r->resume->layer;
     }
-    if (r->first_layer > 0) m3_pass_copy(f, a->hidden, r->hidden);
+    if (r->first_layer > 0) take(f, a->hidden, r->hidden);
     else embed_and_fuse(f, a->hidden, features);
-    m3_pass_copy(f, embedded, a->hidden);
+    if (embedded != r->embedded) m3_pass_copy(f, embedded, a->hidden);
+    give(f, r->embedded, a->hidden, f->share && f->share->order.gives_embedded);
     keep(f, r->first_layer, a->hidden);
     return r->first_layer;
 }
 
-static void run(struct m3_pass *f, struct m3_activations *a, const real *features)
+static void run(struct m3_pass *f, struct m3_activations *a, const struct m3_features *features)
 {
     const struct m3_request *r = f->request;
     real *embedded = r->embedded;
@@ -73,22 +86,22 @@ static void run(struct m3_pass *f, struct m3_activations *a, const real *feature
     if (r->end_layer == f->config->layers) {
         m3_head(f, a->normed, a->hidden, &f->model->final_norm, M3_TAP_FINAL_NORM, M3_TAP_LOGITS, r->logits,
                 r->logit_rows);
-        m3_pass_copy(f, r->final_norm, a->normed);
+        give(f, r->final_norm, a->normed, f->share && f->share->order.gives_final_norm);
         m3_mtp_forward(f, a, a->normed, embedded);
     }
     if (embedded != r->embedded) free(embedded);
     m3_pass_progress(f, "layer", r->end_layer, f->config->layers);
 }
 
-void m3_text_forward(struct m3_pass *f, const real *features)
+void m3_text_forward(struct m3_pass *f, const struct m3_features *features)
 {
     struct m3_activations a = { 0 };
     struct m3_cache *cache = f->cache = f->request->cache;
-    f->rows = f->request->T;
-    f->p0 = cache ? m3_cache_length(cache, M3_CACHE_MAIN) : f->request->shift;
-    if (cache) f->status = m3_cache_reserve(cache, M3_CACHE_MAIN, f->p0 + f->rows, f->error);
+    m3_pass_take_rows(f, f->request->T, f->request->T);
+    f->p0 = f->share ? f->share->order.p0 : cache ? m3_cache_length(cache, M3_CACHE_MAIN) : f->request->shift;
+    if (cache) f->status = m3_cache_reserve(cache, M3_CACHE_MAIN, f->p0 + f->T, f->error);
     m3_activations_make(f, &a);
     if (!f->status) run(f, &a, features);
-    if (!f->status && cache) m3_cache_set_length(cache, M3_CACHE_MAIN, f->p0 + f->rows);
+    if (!f->status && cache) m3_cache_set_length(cache, M3_CACHE_MAIN, f->p0 + f->T);
     m3_activations_free(&a);
 }

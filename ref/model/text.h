@@ -4,7 +4,12 @@
 
 #include "model/pass.h"
 
-/* `features` [M,H] replace the rows of the placeholder ids, those of images first; NULL if there are no pictures. */
-void m3_text_forward(struct m3_pass *f, const real *features);
+/* Rows [images + videos,H] that replace those of the placeholder ids; NULL, 0, 0 if there are no pictures. */
+struct m3_features {
+    real *rows;
+    int64_t images, videos;
+};
+
+void m3_text_forward(struct m3_pass *f, const struct m3_features *features);
 
 #endif

@@ -127,20 +127,21 @@ static void projector(struct m3_pass *f, struct activations *a, real *projected,
     m3_pass_projector_pages(w, m3_pages_release);
 }
 
-void m3_vision_forward(struct m3_pass *f, real **features)
+void m3_vision_forward(struct m3_pass *f, struct m3_features *features)
 {
     const struct m3_pictures *pictures = f->request->pictures;
     const struct m3_vision_config *v = &f->config->vision;
     struct activations a = { 0 };
-    *features = NULL;
     if (!pictures) return;
+    features->images = m3_pictures_image_tokens(pictures, v);
+    features->videos = m3_pictures_video_tokens(pictures, v);
 
     f->rows = pictures->P;
     make_activations(f, &a);
     if (!f->status) tower(f, &a);
     real *projected = m3_pass_need(f, pictures->P, f->config->H, sizeof(real));
-    *features = m3_pass_need(f, m3_merged(pictures->P, v), f->config->H, sizeof(real));
-    if (!f->status) projector(f, &a, projected, *features);
+    features->rows = m3_pass_need(f, m3_merged(pictures->P, v), f->config->H, sizeof(real));
+    if (!f->status) projector(f, &a, projected, features->rows);
     m3_pass_progress(f, "vision layer", v->layers, v->layers);
     free(projected);
     free_activations(&a);

@@ -51,3 +51,22 @@ int m3_experts(struct m3_ctx *ctx, real *routed, real *each, const real *x, cons
     m3_scratch_release(ctx, mark);
     return status;
 }
+
+void m3_experts_sum(real *routed, const real *each, const int32_t *ids, const real *p, int64_t T, int64_t K, int64_t H,
+                    real factor)
+{
+    for (int64_t t = 0; t < T; t++) {
+        real *routed_t = routed + t * H;
+        for (int64_t i = 0; i < H; i++) routed_t[i] = 0;
+
+        for (int64_t n = 0, last = -1; n < K; n++) {
+            int64_t next = -1;          /* the slot with the lowest id that is not yet added */
+            for (int64_t k = 0; k < K; k++)
+                if (ids[t * K + k] > last && (next < 0 || ids[t * K + k] < ids[t * K + next])) next = k;
+            last = ids[t * K + next];
+            const real *each_tk = each + (t * K + next) * H;
+            for (int64_t i = 0; i < H; i++) routed_t[i] = routed_t[i] + p[t * K + next] * each_tk[i];
+        }
+        for (int64_t i = 0; i < H; i++) routed_t[i] = routed_t[i] * factor;
+    }
+}

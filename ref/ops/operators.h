@@ -36,6 +36,11 @@ int m3_lightning_attention(struct m3_ctx *, real *o, real *state, const real *q,
 /* The plain bodies, and the bodies that a pass uses by default. */
 extern const struct m3_ops m3_plain_ops, m3_fast_ops;
 
+/* routed [T,H] of the operator `experts` from `each` [T,K,H]: its second formula, with its order, for outputs of experts
+ * that were computed elsewhere. The ids of a row are distinct. */
+void m3_experts_sum(real *routed, const real *each, const int32_t *ids, const real *p, int64_t T, int64_t K, int64_t H,
+                    real factor);
+
 /* Refuse blocks [T,G,N] or ends [segments] that attention cannot use. Both return 0, or M3_WRONG after reporting the
  * place. */
 int m3_check_blocks(struct m3_ctx *, const int32_t *blocks, const struct m3_attend *d);

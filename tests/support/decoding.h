@@ -188,7 +188,7 @@ static inline void whole_pass(double *logits, struct watched *watched, const str
                               const struct m3_engine *engine, const int32_t *ids, const int64_t *positions, int64_t T,
                               const struct m3_pictures *pictures)
 {
-    const struct m3_sink sink = { watched, wants_logits, write_logits };
+    const struct m3_sink sink = { .self = watched, .wants = wants_logits, .write = write_logits };
     struct m3_request request = *like;
     request.ids = ids;
     request.positions = positions;

@@ -63,7 +63,7 @@ static inline int honest_dump(const char *path, const char *taps, struct m3_hone
     enum { SEED = 20261122 };
     const struct m3_semantics *semantics = &model->config.semantics;
     struct shown s = { .setting = { .model = model, .semantics = semantics, .the_case = c }, .honest = honest };
-    const struct m3_sink sink = { &s, shown_wants, shown_write };
+    const struct m3_sink sink = { .self = &s, .wants = shown_wants, .write = shown_write };
     struct m3_request request = { .ids = c->ids,
                                   .positions = c->positions,
                                   .T = c->T,

@@ -215,7 +215,7 @@ int m3_dump_open(struct m3_dump **dump, struct m3_sink *sink, const char *path, 
         m3_dump_abandon(d);
         return status;
     }
-    *sink = (struct m3_sink){ d, wants, write_rows };
+    *sink = (struct m3_sink){ .self = d, .wants = wants, .write = write_rows };
     *dump = d;
     return M3_OK;
 }

@@ -65,7 +65,7 @@ static int run(struct m3_blaming *b)
 {
     const struct m3_setting *s = b->setting;
     const struct m3_case *c = s->the_case;
-    struct m3_sink sink = { b, wants, write_rows };
+    struct m3_sink sink = { .self = b, .wants = wants, .write = write_rows };
     /* clang-format off */
     struct m3_request request = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen,
                                   .shift = c->shift,

@@ -105,7 +105,7 @@ static struct m3_request request_from(const struct m3_explaining *e, int64_t row
 
 static int run(struct m3_explaining *e)
 {
-    const struct m3_sink sink = { e, wants, take };
+    const struct m3_sink sink = { .self = e, .wants = wants, .write = take };
     struct m3_request request = request_from(e, 0);
     request.sink = &sink;
     request.progress = e->how->progress;

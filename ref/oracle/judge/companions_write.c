@@ -226,7 +226,7 @@ int m3_companions_open(struct m3_companions_writer **writer, struct m3_sink *sin
         *writer = NULL;
         return status;
     }
-    *sink = (struct m3_sink){ made, wants, watch };
+    *sink = (struct m3_sink){ .self = made, .wants = wants, .write = watch, .takes_whole = 1 };
     return M3_OK;
 }
 

@@ -175,6 +175,13 @@ static int replace(void *self, enum m3_tap tap, int64_t layer, void *data, int64
     return M3_OK;
 }
 
+static int wants(void *self, enum m3_tap tap, int64_t layer)
+{
+    (void)self;
+    (void)layer;
+    return is_decision(tap);
+}
+
 int m3_decisions_open(struct m3_decisions **decisions, const char *path, const struct m3_model *model,
                       const struct m3_case *c, const struct m3_engine *engine, struct m3_error *notes,
                       struct m3_error *error)
@@ -182,7 +189,7 @@ int m3_decisions_open(struct m3_decisions **decisions, const char *path, const s
     struct m3_decisions *d = *decisions = calloc(1, sizeof *d);
     if (!d) return m3_fail_memory(error, "decisions", sizeof *d);
     *d = (struct m3_decisions){
-        .config = &model->config, .p0 = c->p0, .real_bytes = engine->real_bytes, .force = { d, replace }
+        .config = &model->config, .p0 = c->p0, .real_bytes = engine->real_bytes, .force = { d, replace, wants }
     };
     int status = m3_safetensors_open(&d->file, path, error);
     if (!status) status = m3_side_begin(&d->side, d->file, error);

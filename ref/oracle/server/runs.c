@@ -182,7 +182,7 @@ int m3_ask(struct m3_told *told, const struct m3_question *q, const struct m3_en
            const struct m3_model *model, struct m3_request *request, enum m3_softmax softmax, struct m3_error *error)
 {
     struct asking a = { .told = told, .q = q, .real = engine->real_bytes, .softmax = softmax };
-    const struct m3_sink sink = { &a, wants, keep };
+    const struct m3_sink sink = { .self = &a, .wants = wants, .write = keep };
     request->sink = &sink;
     const int status = engine->forward(model, request, error);
     request->sink = NULL;

@@ -132,7 +132,7 @@ static int make_truth(struct making *m, const char *path, struct m3_error *error
 static int one_run(struct making *m, int64_t run, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = m->plan;
-    const struct m3_sink sink = { m, wants, measure };
+    const struct m3_sink sink = { .self = m, .wants = wants, .write = measure };
     struct m3_request request = m3_envelope_request(plan);
     int64_t tensors = m3_safetensors_count(m->truth);
     m3_honest_draw(m->honest, plan->seed, run);

@@ -280,7 +280,7 @@ static void set_ops(struct m3_honest *honest)
     ops->attend_blocks = m3_honest_attend_blocks;
     ops->attend_segments = m3_honest_attend_segments;
     honest->replacement = (struct m3_replacement){ ops, honest };
-    honest->force = (struct m3_force){ honest, replace };
+    honest->force = (struct m3_force){ .self = honest, .replace = replace };
 }
 
 int m3_honest_new(struct m3_honest **result, const struct m3_model *model, const struct m3_semantics *semantics,

@@ -197,7 +197,7 @@ static int write_sizes(struct m3_honest_rows *rows, struct m3_error *error)
 int m3_honest_rows_write(struct m3_honest_rows *rows, struct m3_error *error)
 {
     const struct m3_envelope_plan *plan = rows->plan;
-    const struct m3_sink sink = { rows, wants, measure };
+    const struct m3_sink sink = { .self = rows, .wants = wants, .write = measure };
     int status = write_sizes(rows, error);
     for (int64_t run = 0; run < rows->runs && !status; run++) {
         struct m3_request request = m3_envelope_request(plan);

@@ -275,7 +275,7 @@ int m3_mistake_install(struct m3_mistaken_run **out, const struct m3_mistake *mi
     /* clang-format on */
     replace_entries(&run->ops, &run->change->ops);
     run->replacement = (struct m3_replacement){ &run->ops, run };
-    run->force = (struct m3_force){ run, follow };
+    run->force = (struct m3_force){ .self = run, .replace = follow };
 
     int status = mistake && mistake->reading ? m3_semantics_set(&run->semantics, mistake->reading, error) : M3_OK;
     if (!status && run->change->prepare) status = run->change->prepare(run, error);
@@ -342,7 +342,7 @@ int m3_mistake_dump(struct m3_mistaken_run *run, const char *path, const char *t
                     struct m3_error *error)
 {
     struct narrow narrow = { .setting = setting_of(run) };
-    const struct m3_sink sink = { &narrow, narrow_wants, narrow_write };
+    const struct m3_sink sink = { .self = &narrow, .wants = narrow_wants, .write = narrow_write };
     struct m3_request claimed = run->request;
     struct m3_dump *dump;
     claimed.semantics = run->claimed;

@@ -402,19 +402,23 @@ struct mixture {
     int32_t *ids;
     int64_t T, E, K;
     int each;
+    int apart;          /* the sum by m3_experts_sum, against that of the plain body */
 };
 
 static int experts(const struct m3_ops *ops, struct m3_ctx *ctx, real *routed, real *each, const void *operands)
 {
     const struct mixture *m = operands;
-    return ops->experts(ctx, routed, m->each ? each : NULL, m->x, m->ids, m->p, m->experts, &m->act, m->T, m->E, m->K,
-                        (real)1.7);
+    const int status = ops->experts(ctx, routed, m->each ? each : NULL, m->x, m->ids, m->p, m->experts, &m->act, m->T,
+                                    m->E, m->K, (real)1.7);
+    if (!status && m->apart && ops != &m3_plain_ops)
+        m3_experts_sum(routed, each, m->ids, m->p, m->T, m->K, m->experts[0].w1.cols, (real)1.7);
+    return status;
 }
 
 static int check_experts(int64_t T, int64_t E, int64_t K, int64_t H, int64_t F, int i)
 {
     /* clang-format off */
-    struct mixture m = { .T = T, .E = E, .K = K, .each = i % 2,
+    struct mixture m = { .T = T, .E = E, .K = K, .each = i % 2, .apart = i % 4 == 1,
                          .act = { .oai = i % 3 > 0, .alpha = (real)1.702, .limit = 7, .clamp = i % 5 == 0 } };
     /* clang-format on */
     struct stored matrices[7][3];

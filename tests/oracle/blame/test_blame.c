@@ -158,7 +158,7 @@ static int plant(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t
 
 static void pass_with(const char *model, const char *the_case, struct defect defect)
 {
-    const struct m3_force force = { &defect, plant };
+    const struct m3_force force = { .self = &defect, .replace = plant };
     pass_open(&p, model, the_case);
     pass_forced(&p, M3_LINEAR_BLAS, &force);
 }
@@ -486,7 +486,7 @@ static int not_experts(enum m3_tap tap, int64_t layer)
 START_TEST(legal_other_choice)
 {
     int32_t last[2];
-    const struct m3_force force = { last, near_tie };
+    const struct m3_force force = { .self = last, .replace = near_tie };
     pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
     pass_forced(&p, M3_LINEAR_BLAS, &force);
     dump(&(struct cut){ 0 });
@@ -554,7 +554,7 @@ START_TEST(equal_scores)
     for (int i = 0; i < 64; i++) bias[i] = 0.25f;
     for (int lowest = 0; lowest < 2; lowest++) {
         struct true_tie tie = { .lowest = lowest };
-        const struct m3_force force = { &tie, true_tie };
+        const struct m3_force force = { .self = &tie, .replace = true_tie };
         pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
         struct m3_weight *w =
             (struct m3_weight *)(uintptr_t)m3_graph_weight(p.model, &p.semantics, M3_TAP_EXPERTS, 3, 0);
@@ -617,7 +617,7 @@ static int to_bf16(void *self, enum m3_tap tap, int64_t layer, void *data, int64
  * Seen to fail with the profile's storage left out of what is allowed. */
 START_TEST(profiles)
 {
-    const struct m3_force force = { NULL, to_bf16 };
+    const struct m3_force force = { .self = NULL, .replace = to_bf16 };
     pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
     ck_assert_int_eq(m3_profile_open(&profile, "bf16", &p.error), 0);
     pass_forced(&p, M3_LINEAR_BLAS, &force);
@@ -654,7 +654,7 @@ static int cut_one(void *self, enum m3_tap tap, int64_t layer, void *data, int64
 START_TEST(exact_is_rounded)
 {
     for (int wrong = 0; wrong < 2; wrong++) {
-        const struct m3_force force = { NULL, wrong ? cut_one : to_bf16 };
+        const struct m3_force force = { .self = NULL, .replace = wrong ? cut_one : to_bf16 };
         pass_open(&p, "golden/tiny/model", "golden/tiny/case.safetensors");
         struct m3_weight *w =
             (struct m3_weight *)(uintptr_t)m3_graph_weight(p.model, &p.semantics, M3_TAP_EMBED, -1, 0);

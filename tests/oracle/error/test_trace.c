@@ -142,7 +142,7 @@ END_TEST
 START_TEST(defects)
 {
     struct defect defect;
-    const struct m3_force force = { &defect, spoil };
+    const struct m3_force force = { .self = &defect, .replace = spoil };
     for (int i = 0; i < 2; i++) {
         enum m3_tap taps[PASS_TAPS];
         int64_t layers[PASS_TAPS], count = 0, readers;

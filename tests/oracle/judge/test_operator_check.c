@@ -273,7 +273,7 @@ static void make_bf16(const char *to, const char *id)
     ck_assert_int_eq(m3_mistake_install(&run, mistake, model, semantics, &the_case, &error), M3_OK);
     struct m3_request *request = m3_mistaken_request(run);
     struct rounding rounding = { request->force, { .model = model, .semantics = semantics, .the_case = &the_case } };
-    const struct m3_force force = { &rounding, round_tap };
+    const struct m3_force force = { .self = &rounding, .replace = round_tap };
     request->force = &force;
     ck_assert_int_eq(m3_mistake_dump(run, to, NULL, 1, &error), M3_OK);
     m3_mistake_remove(run);

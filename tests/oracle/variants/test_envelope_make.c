@@ -326,7 +326,7 @@ START_TEST(honest)
     make(&plan, in_folder("env"));
 
     struct candidate candidate = { .truth = file_of(in_folder("truth")) };
-    const struct m3_force force = { &candidate, round_tap };
+    const struct m3_force force = { .self = &candidate, .replace = round_tap };
     /* clang-format off */
     const struct m3_request request = { .ids = s.c.ids, .positions = s.c.positions, .T = s.c.T,
                                         .end_layer = s.model->config.layers, .semantics = plan.semantics,

@@ -382,7 +382,7 @@ static int force(void *self, enum m3_tap tap, int64_t layer, void *data, int64_t
 
 static void dump_with(const char *name, struct spoilt *spoilt, const struct m3_replacement *ops)
 {
-    const struct m3_force how = { spoilt, force };
+    const struct m3_force how = { .self = spoilt, .replace = force };
     struct m3_mistaken_run *run;
     good(m3_mistake_install(&run, NULL, model, &semantics, &the_case, &error));
     struct m3_request *request = m3_mistaken_request(run);
