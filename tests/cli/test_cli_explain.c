@@ -1,7 +1,7 @@
 /* m3ref explain as its users run it: what it prints in three forms, what it refuses, and what it leaves behind.
  *
- * Seen to fail with: a channel of E accepted; the page written before the explanation; a note left out of --json; a
- * name printed without escaping; layers after that of the tap that run too. */
+ * Seen to fail with: a channel of E accepted; notes left out of --json; a command printed without escaping; layers after
+ * that of the tap that run too. */
 #include "program.h"
 #include "xml.h"
 

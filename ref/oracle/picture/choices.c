@@ -62,8 +62,7 @@ static void draw_layer(struct m3_picturing *p, const struct m3_tensor *ids, int6
     cells->rows = rows;
     cells->columns = columns;
     m3_panel_note(p,
-                  "%" PRId64 " tokens from top to bottom, blocks 0 to %" PRId64
-                  " from left to right, a square for each "
+                  "%" PRId64 " tokens from top to bottom, blocks 0 to %" PRId64 " from left to right, once for each "
                   "group. A cell stands for %s; the larger and darker its bar, the more often it was chosen.",
                   T, blocks - 1, T > rows || blocks > columns ? "several tokens or blocks" : "one token and block");
     fprintf(out, "<text class=\"end\" x=\"50\" y=\"32\">t=%" PRId64 "</text>\n", m3_picture_row(p, 0));

@@ -75,7 +75,7 @@ static void draw_line(FILE *out, const struct scale *s, const double *values, co
             continue;
         }
         fprintf(out, "%c%.1f %.1f", is_open ? 'L' : 'M', x_of(l, i), y_of(s, values[i]));
-        if (!is_open) fputs("h.1", out);        /* a point alone is seen too */
+        if (!is_open && (i + 1 == l->points || !is_drawn(l, values[i + 1]))) fputs("h6", out);  /* a point alone */
         is_open = 1;
     }
     fputs("\"/>\n", out);

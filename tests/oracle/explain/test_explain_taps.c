@@ -1,9 +1,9 @@
 /* explain: every tap of every golden, against a pass and against steps that are followed here once more.
  *
- * Seen to fail with: rms_norm's factor not rounded to float; the squares of layer_norm summed in float; keys of the
- * next group; the scale of attention after the softmax; forced blocks left out; experts in the order of the list;
- * routed_scaling_factor before the sum; the bias of a linear left out; R of the text in the tower; an equation that
- * differs from its operator's comment. */
+ * Seen to fail with: rms_norm's factor not rounded to float; the squares of layer_norm summed in float; keys of another
+ * group; forced blocks left out; experts in descending order; the bias of a linear left out; all channels of a head
+ * rotated; a clamp left out; a segment that begins at row 0; a plain rope with another sign, and a plain linear in
+ * descending order; an equation that differs from its operator's comment. */
 #include "files.h"
 #include "goldens.h"
 
