@@ -67,7 +67,8 @@ date +%s >"$folder/began"
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 if [ $# -gt 0 ]; then
     printf '%s\0' "$@" >"$folder/programs"
-    setsid xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder" <"$folder/programs" &
+    # A shell lets what it starts in the background ignore INT, and so would every program.
+    env --default-signal=INT,QUIT setsid xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder" <"$folder/programs" &
     programs=$!
     wait "$programs"
 fi
