@@ -1,10 +1,10 @@
 """Which of the known mistakes (SPEC 7.12) does `m3ref check` see in log-probabilities alone?
 
     python scripts/answer_power.py BUILD FOLDER [--worlds tiny,2,5] [--profiles fp32,bf16,fp8] [--honest 24]
-                                   [--public] [--write PAGE] [--from FIGURES ..]
+                                   [--public] [--prompt] [--write PAGE] [--from FIGURES ..]
 
 A world is a model with a case of TOKENS tokens: golden/tiny, and the random models of scripts/no_false_alarms.py by
-their seeds. At each position the 20 most likely tokens are given. Every mistake is made in the arithmetic of each
+their seeds; with --prompt the tokens are those of `m3ref prompt`. At each position the 20 most likely tokens are given. Every mistake is made in the arithmetic of each
 profile, and judged among honest implementations; so are honest implementations with a seed that no check uses and, with
 --public, answers of the public PyTorch model in that arithmetic. A mistake counts if, without any rounding, it changes
 some log-probability by more than EFFECT, and if the profile does not permit it. --write makes a page of the figures.
@@ -50,9 +50,13 @@ def public_answer(model, case, out, dtype, attention, rounding):
     server_answers.write(out, server_answers.Answer(ids, len(ids), logits).to("vllm"))
 
 
-def world(program, folder, name):
+def world(program, folder, name, is_prompt):
     os.makedirs(folder, exist_ok=True)
     model, case = judging_from_little.prepare(program, folder, name)
+    if is_prompt:
+        case = os.path.join(folder, "prompt.safetensors")
+        subprocess.run([program, "prompt", model, "--tokens", str(TOKENS), "--out", case], check=True,
+                       stdout=subprocess.DEVNULL)
     tensors = load_file(case)
     if "pixel_values" not in tensors:
         case = os.path.join(folder, "short.safetensors")
@@ -141,6 +145,7 @@ def main():
     parser.add_argument("--profiles", default=list(GOALS), **words)
     parser.add_argument("--honest", type=int, default=24)
     parser.add_argument("--public", action="store_true")
+    parser.add_argument("--prompt", action="store_true")
     parser.add_argument("--write")
     parser.add_argument("--from", dest="figures", nargs="+")
     arguments = parser.parse_args()
@@ -149,7 +154,8 @@ def main():
         with open(path) as file:
             rows += json.load(file)
     for name in [] if arguments.figures else arguments.worlds:
-        model, case = world(os.path.join(arguments.build, "m3ref"), os.path.join(arguments.folder, name), name)
+        model, case = world(os.path.join(arguments.build, "m3ref"), os.path.join(arguments.folder, name), name,
+                            arguments.prompt)
         for profile in arguments.profiles:
             rows += judge(arguments, name, profile, model, case)
             with open(os.path.join(arguments.folder, "figures.json"), "w") as file:

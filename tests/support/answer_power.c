@@ -75,13 +75,15 @@ static int honest_run(struct bench *b, struct m3_told *told, struct m3_honest *h
 }
 
 /* The part of `all` that the question asks. */
-static int part(struct m3_told *to, const struct m3_told *all, const struct m3_question *q, int64_t V,
-                struct m3_error *error)
+static int part(struct m3_told *to, const struct m3_told *all, const struct m3_question *q, struct bench *b)
 {
-    int status = m3_told_new(to, q, all->other != NULL, error);
+    const int64_t V = b->model->config.V;
+    int status = m3_told_new(to, q, all->other != NULL, &b->error);
     for (int64_t i = 0; i < q->count && !status; i++) {
         const struct m3_asked *asked = &q->asked[i];
         const double *row = all->logprobs + asked->row * V;
+        const double of_truth = row[b->truth.top[asked->row]];
+        int64_t above = 0;
         double best = -INFINITY;
         to->top[i] = all->top[asked->row];
         for (int64_t e = asked->first; e < asked->first + asked->count; e++) {
@@ -89,7 +91,13 @@ static int part(struct m3_told *to, const struct m3_told *all, const struct m3_q
             if (all->other) to->other[e] = all->other[asked->row * V + q->ids[e]];
             best = fmax(best, to->logprobs[e]);
         }
-        to->top_deficit[i] = asked->listed && asked->count > 1 ? row[to->top[i]] - best : 0;
+        for (int64_t v = 0; v < V; v++) above += row[v] > of_truth;
+        to->rank[i] = above;
+        for (int k = 0; k < M3_TOLD_LEADERS && all->leaders; k++) {
+            to->leaders[i * M3_TOLD_LEADERS + k] = all->leaders[asked->row * M3_TOLD_LEADERS + k];
+            to->gaps[i * M3_TOLD_LEADERS + k] = all->gaps[asked->row * M3_TOLD_LEADERS + k];
+        }
+        to->top_deficit[i] = asked->listed > 0 && asked->count > 1 ? row[to->top[i]] - best : 0;
     }
     return status;
 }
@@ -103,7 +111,7 @@ static int move(struct bench *b, struct m3_server *r, const struct m3_weighing *
         struct m3_told wrong = { 0 };
         const struct m3_cause cause = { m3_mistake_at(i), NULL };
         if (!b->wrong[i].logprobs || m3_cause_permitted(cause.mistake, r->is_fine)) continue;
-        status = part(&wrong, &b->wrong[i], w->question, b->model->config.V, &b->error);
+        status = part(&wrong, &b->wrong[i], w->question, b);
         if (!status) status = m3_cause_try(&causes, &cause, w, &wrong, r->is_fine, &b->error);
         m3_told_free(&wrong);
     }
@@ -115,7 +123,6 @@ static int move(struct bench *b, struct m3_server *r, const struct m3_weighing *
 static int judge(struct bench *b, const char *kind, const char *name, double effect, const struct m3_question *q,
                  const double *got)
 {
-    const int64_t V = b->model->config.V;
     struct m3_weighing w = {
         .question = q, .got = got, .run_count = b->run_count, .resolution = m3_resolution_of(got, q->entries)
     };
@@ -124,8 +131,8 @@ static int judge(struct bench *b, const char *kind, const char *name, double eff
     r.places = calloc((size_t)q->count, sizeof *r.places);
     w.runs = calloc((size_t)b->run_count, sizeof *w.runs);
     for (int64_t i = 0; i < q->count; i++) r.places[i].verdict = M3_VERDICT_NOT_JUDGED;
-    int status = part(&w.truth, &b->truth, q, V, &b->error);
-    for (int64_t i = 0; i < b->run_count && !status; i++) status = part(&w.runs[i], &b->runs[i], q, V, &b->error);
+    int status = part(&w.truth, &b->truth, q, b);
+    for (int64_t i = 0; i < b->run_count && !status; i++) status = part(&w.runs[i], &b->runs[i], q, b);
     if (!status) status = m3_weigh(&r, &w, &b->error);
     if (!status && !r.is_fine) status = move(b, &r, &w);
     static const char *const verdicts[] = { "pass", "suspect", "fail", "not judged", "not comparable", "partial" };
@@ -165,7 +172,7 @@ static int judge_top(struct bench *b, const char *kind, const char *name, double
             got[i * top + k] = (double)(float)sorted_by[order[k]];
         }
         asked[i] =
-            (struct m3_asked){ .row = i, .first = i * top, .count = top, .chosen = b->asked[i].chosen, .listed = 1 };
+            (struct m3_asked){ .row = i, .first = i * top, .count = top, .chosen = b->asked[i].chosen, .listed = top };
     }
     const struct m3_question q = {
         .asked = asked, .count = count, .ids = ids, .entries = count * top, .V = V, .scale = 1
@@ -243,7 +250,7 @@ static int judge_answer(struct bench *b, const char *path)
                                                 .first = a.places[i].first,
                                                 .count = a.places[i].count,
                                                 .chosen = a.places[i].chosen,
-                                                .listed = a.places[i].listed };
+                                                .listed = a.places[i].listed * (a.places[i].count - 1) };
     const struct m3_question q = {
         .asked = asked, .count = count, .ids = a.ids, .entries = a.entries, .V = b->model->config.V, .scale = 1
     };

@@ -195,18 +195,27 @@ static int begins(char *bytes, size_t *count, size_t room, const char *path, str
     return status;
 }
 
+/* Does the text begin as server-sent events do? */
+static int is_stream(const char *text)
+{
+    static const char *const fields[] = { "data:", "event:", "id:", "retry:", ":" };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strncmp(text, fields[i], strlen(fields[i])) == 0) return 1;
+    return 0;
+}
+
 int m3_is_answer(const char *path)
 {
-    char bytes[64];
+    char bytes[64 + 1];
     const size_t length = strlen(path);
     size_t n;
-    begins(bytes, &n, sizeof bytes, path, NULL);        /* whoever reads the file reports what is wrong with it */
+    begins(bytes, &n, sizeof bytes - 1, path, NULL);    /* whoever reads the file reports what is wrong with it */
+    bytes[n] = '\0';
     if (length > 5 && strcmp(path + length - 5, ".json") == 0) return 1;
     size_t at = n >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     while (at < n && strchr(" \t\r\n", bytes[at]) && bytes[at]) at++;
     if (at == n || memchr(bytes, '\0', n < 8 ? n : 8)) return 0;        /* a dump begins with its header's length */
-    return bytes[at] == '{' || bytes[at] == '[' || bytes[at] == '<' ||
-           (n - at >= 5 && memcmp(bytes + at, "data:", 5) == 0);
+    return bytes[at] == '{' || bytes[at] == '[' || bytes[at] == '<' || is_stream(bytes + at);
 }
 
 static int check_text(const char *path, struct m3_error *error)
@@ -221,7 +230,7 @@ static int check_text(const char *path, struct m3_error *error)
         return m3_fail(error, M3_BAD_INPUT, "%s: got an empty file, expected the JSON answer of a server", path);
     if (bytes[at] == '<')
         return m3_fail(error, M3_BAD_INPUT, "%s: got an HTML page, expected the JSON answer of a server", path);
-    if (strncmp(bytes + at, "data:", 5) == 0)
+    if (is_stream(bytes + at))
         return m3_fail(error, M3_BAD_INPUT,
                        "%s: got a stream of events, expected one JSON answer: send \"stream\": false", path);
     return M3_OK;
@@ -276,6 +285,9 @@ int m3_answer_read(struct m3_answer *answer, const char *path, int64_t V, struct
     if (!status) status = m3_json_load_long(&root, path, error);
     if (!status) status = read_root(&r, root);
     json_decref(root);
+    if (!status && answer->without_id > 0)
+        m3_fail(&answer->notes, M3_OK, "entries of lists that have a text and no id are left out: %" PRId64,
+                answer->without_id);
     if (!status && answer->count == 0 && answer->generated_count == 0)
         status = m3_fail(error, M3_BAD_INPUT, "%s: got no log-probability and no generated token, expected some", path);
     return status;

@@ -31,7 +31,8 @@ struct m3_answer {
     int32_t *ids;               /* [entries] ascending in each place */
     double *logprobs;           /* [entries] natural; -inf: the server said that the token is impossible */
     int64_t entries;
-    int64_t missing;            /* places, other than the first, for which the server gave null */
+    int64_t missing;            /* places, other than the first, for which the server gave null or nothing */
+    int64_t without_id;         /* entries that are left out, because they have a text only */
     struct m3_error notes;
 };
 

@@ -1,4 +1,4 @@
-/* The answers of vLLM (prompt_logprobs), llama.cpp and SGLang, and plain lists of ids. */
+/* The answers of vLLM (prompt_logprobs) and SGLang, and plain lists of ids. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ int m3_read_prompt_logprobs(struct m3_reader *r, const json_t *list, const char 
 
 /* ---- a token with its list, as chat completions and llama.cpp give them */
 
-static int id_of(struct m3_reader *r, int32_t *id, const json_t *item, const char *where)
+int m3_reader_id_of_item(struct m3_reader *r, int32_t *id, const json_t *item, const char *where)
 {
     const json_t *number = json_object_get(item, "id"), *text = json_object_get(item, "token");
     *id = -1;
@@ -111,57 +111,23 @@ int m3_read_content(struct m3_reader *r, const json_t *item, int generated, int6
     char at[WHERE + 48];
     int32_t chosen, id;
     if (!json_is_object(item)) return m3_reader_refuse(r, where, "no object", "a token with its log-probability");
-    int status = id_of(r, &chosen, item, where);
+    int status = m3_reader_id_of_item(r, &chosen, item, where);
     if (status) return status;
+    if (chosen >= 0 && known >= 0 && chosen != known) {
+        snprintf(at, sizeof at, "token %d", chosen);
+        return m3_reader_refuse(r, where, at, "the token that the list of ids has there");
+    }
     if (chosen < 0) chosen = known;
     const json_t *list = list_of(item, &value, &scale), *own = json_object_get(item, value);
     status = m3_reader_begin(r, generated, place, chosen);
     for (size_t i = 0; list && i < json_array_size(list) && !status; i++) {
         const json_t *entry = json_array_get(list, i);
         snprintf(at, sizeof at, "%s: entry %zu of its list", where, i);
-        status = id_of(r, &id, entry, at);
-        if (!status && id >= 0) status = m3_reader_add(r, id, json_object_get(entry, value), scale, at);
+        status = m3_reader_id_of_item(r, &id, entry, at);
+        if (!status && id < 0) r->answer->without_id++;
+        else if (!status) status = m3_reader_add(r, id, json_object_get(entry, value), scale, at);
     }
     return status ? status : m3_reader_end(r, own, scale, where);
-}
-
-/* ---- llama.cpp */
-
-static const char llama_ids[] =
-    "token ids: this server is too old to give them; those from December 2024 on do, as \"id\"";
-
-int m3_read_llama_cpp(struct m3_reader *r, const json_t *root)
-{
-    struct m3_answer *a = r->answer;
-    const json_t *list = json_object_get(root, "completion_probabilities"), *tokens = json_object_get(root, "tokens");
-    char at[WHERE];
-    int status = M3_OK;
-    a->form = "llama.cpp /completion";
-    if (json_array_size(tokens) > 0) status = m3_reader_ids(r, &a->generated, &a->generated_count, tokens, "tokens");
-    if (status || (!list && a->generated_count > 0)) return status;
-    if (!json_is_array(list) || json_array_size(list) == 0)
-        return m3_reader_refuse(r, "completion_probabilities", "none", "log-probabilities: send \"n_probs\": 20");
-    const int64_t n = (int64_t)json_array_size(list);
-    if (a->generated_count > 0 && a->generated_count != n) {
-        snprintf(at, sizeof at, "%" PRId64 " positions", n);
-        return m3_reader_refuse(r, "completion_probabilities", at, "as many as tokens has");
-    }
-    const int has_ids = a->generated_count > 0;
-    if (!has_ids) a->generated = malloc((size_t)n * sizeof *a->generated);
-    if (!a->generated) return m3_fail_memory(r->error, "tokens", (size_t)n * sizeof *a->generated);
-    for (int64_t i = 0; i < n && !status; i++) {
-        snprintf(at, sizeof at, "completion_probabilities[%" PRId64 "]", i);
-        status = m3_read_content(r, json_array_get(list, (size_t)i), 1, i, has_ids ? a->generated[i] : -1, at);
-        if (status) return status;
-        const struct m3_answer_place *p = &a->places[a->count - 1];
-        if (p->chosen < 0) return m3_reader_refuse(r, at, "texts of tokens", llama_ids);
-        if (has_ids && p->chosen != a->generated[i])
-            return m3_reader_refuse(r, at, "another token than in tokens", "the same");
-        if (p->count == 0) return m3_reader_refuse(r, at, "no log-probability", "\"logprob\" or \"prob\"");
-        a->generated[i] = p->chosen;
-    }
-    a->generated_count = n;
-    return status;
 }
 
 /* ---- SGLang: [log-probability, id, text] */

@@ -9,7 +9,7 @@
 static const double shares[M3_SERVER_SHARES] = { 0.5, 0.75, 0.9, 1 };
 static const char *const share_names[M3_SERVER_SHARES] = { "half of the positions", "75 % of the positions",
                                                            "90 % of the positions", "the farthest position" };
-static const double fails_above = 2, suspect_above = 1.5, few_suspect_above = 2;
+static const double fails_above = M3_SERVER_FAILS, suspect_above = M3_SERVER_SUSPECT, few_suspect_above = 2;
 enum { FEW = 16, MIDDLE = 1 };
 /* Distances end here: a token that is impossible on one side only. */
 static const double farthest = 9999;
@@ -54,7 +54,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* The share-quantile of n numbers, with linear interpolation; sorts a copy in `room`. */
-static double quantile(const double *numbers, int64_t n, double share, double *room)
+double m3_quantile(const double *numbers, int64_t n, double share, double *room)
 {
     const double at = share * (double)(n - 1);
     const int64_t low = (int64_t)at;
@@ -120,8 +120,8 @@ static void measure(struct distances *d)
 static double beyond(double *own, double *largest, const struct distances *d, const double *of, double share)
 {
     *largest = 0;
-    for (int64_t a = 0; a < d->runs; a++) *largest = fmax(*largest, quantile(of + a * d->n, d->n, share, d->room));
-    *own = quantile(of + d->runs * d->n, d->n, share, d->room);
+    for (int64_t a = 0; a < d->runs; a++) *largest = fmax(*largest, m3_quantile(of + a * d->n, d->n, share, d->room));
+    *own = m3_quantile(of + d->runs * d->n, d->n, share, d->room);
     const double rest = *own - d->w->resolution;
     return rest <= 0 ? 0 : rest / *largest;
 }
@@ -154,7 +154,7 @@ static double blank_of(const struct distances *d)
     if (d->n < 2 || !truth->other) return NAN;
     double *all = malloc((size_t)d->n * sizeof *all), blank = NAN;
     for (int64_t k = 0; all && k < d->n; k++) all[k] = distance(d->w, d->places[k], truth->logprobs, truth->other);
-    if (all) blank = quantile(all, d->n, 0.25, d->room);
+    if (all) blank = m3_quantile(all, d->n, 0.25, d->room);
     free(all);
     return blank;
 }
@@ -164,8 +164,8 @@ static double usual_nearest(const struct distances *d)
 {
     double *each = malloc((size_t)d->runs * sizeof *each), usual = INFINITY;
     for (int64_t a = 0; each && a < d->runs; a++)
-        each[a] = quantile(d->nearest + a * d->n, d->n, shares[MIDDLE], d->room);
-    if (each) usual = quantile(each, d->runs, 0.5, d->room);
+        each[a] = m3_quantile(d->nearest + a * d->n, d->n, shares[MIDDLE], d->room);
+    if (each) usual = m3_quantile(each, d->runs, 0.5, d->room);
     free(each);
     return usual;
 }
@@ -175,7 +175,7 @@ static double usual_error(const struct distances *d)
 {
     double *most = calloc((size_t)d->n, sizeof *most), usual = INFINITY;
     for (int64_t i = 0; most && i < d->runs * d->n; i++) most[i % d->n] = fmax(most[i % d->n], d->error[i]);
-    if (most) usual = quantile(most, d->n, 0.9, d->room);
+    if (most) usual = m3_quantile(most, d->n, 0.9, d->room);
     free(most);
     return usual;
 }
@@ -225,73 +225,6 @@ static void weigh_place(struct m3_server *r, const struct distances *d, int64_t 
                                                : M3_VERDICT_PASS;
 }
 
-/* ---- tokens */
-
-/* What rounding may do to a deficit: the most that an honest run differs from the truth there, and what nine of ten
- * positions stay below. */
-static double *margins_of(const struct m3_weighing *w, const double *of_truth, size_t member, double *room)
-{
-    const int64_t n = w->question->count;
-    double *most = calloc((size_t)n + 1, sizeof *most);
-    for (int64_t i = 0; most && i < n; i++)
-        for (int64_t a = 0; a < w->run_count; a++) {
-            const double *of_run;
-            memcpy(&of_run, (const char *)&w->runs[a] + member, sizeof of_run);
-            most[i] = fmax(most[i], fabs(of_run[i] - of_truth[i]));
-        }
-    if (!most || n == 0) return most;
-    const double usual = quantile(most, n, 0.9, room);
-    for (int64_t i = 0; i < n; i++) most[i] = fails_above * fmax(most[i], usual);
-    return most;
-}
-
-/* Is the place allowed by some honest run? */
-static int some_allows(const struct m3_weighing *w, size_t member, int64_t i)
-{
-    for (int64_t a = 0; a < w->run_count; a++) {
-        const double *of_run;
-        memcpy(&of_run, (const char *)&w->runs[a] + member, sizeof of_run);
-        if (of_run[i] <= 0) return 1;
-    }
-    return 0;
-}
-
-static int weigh_tokens(struct m3_server *r, const struct m3_weighing *w, double *room, struct m3_error *error)
-{
-    const struct m3_question *q = w->question;
-    const size_t own = offsetof(struct m3_told, deficit), top = offsetof(struct m3_told, top_deficit);
-    double *margins = margins_of(w, w->truth.deficit, own, room), surprise = 0, variance = 0;
-    double *top_margins = margins_of(w, w->truth.top_deficit, top, room);
-    if (!margins || !top_margins) {
-        free(margins);
-        free(top_margins);
-        return m3_fail_memory(error, "margins", (size_t)q->count * sizeof *margins);
-    }
-    for (int64_t i = 0; i < q->count; i++) {
-        struct m3_server_place *p = &r->places[i];
-        const double listed = w->truth.top_deficit[i];
-        if (listed > top_margins[i] && !some_allows(w, top, i)) {       /* the list lacks the most likely token */
-            p->verdict = M3_VERDICT_FAIL;
-            p->deficit = listed;
-            p->margin = top_margins[i];
-        }
-        if (!q->judges_tokens || !q->asked[i].generated || q->asked[i].chosen < 0) continue;
-        r->generated++;
-        p->deficit = w->truth.deficit[i];
-        p->margin = margins[i];
-        surprise += w->truth.surprise[i];
-        variance += w->truth.variance[i];
-        if (!(p->deficit <= 0) && !(p->deficit <= p->margin) && !some_allows(w, own, i)) {
-            r->forbidden++;
-            p->verdict = M3_VERDICT_FAIL;
-        } else if (p->verdict == M3_VERDICT_NOT_JUDGED) p->verdict = M3_VERDICT_PASS;
-    }
-    if (r->generated > 0 && q->sampling.temperature > 0 && variance > 0) r->z = surprise / sqrt(variance);
-    free(margins);
-    free(top_margins);
-    return M3_OK;
-}
-
 /* ---- ranks */
 
 static int32_t top_entry(const struct m3_weighing *w, int64_t i, const double *logprobs)
@@ -335,16 +268,13 @@ static void find_first(struct m3_server *r)
 static void settle(struct m3_server *r, int has_distances)
 {
     static const double improbable = 5;
-    int bad_list = 0;
-    for (int64_t i = 0; i < r->count; i++) {
-        const struct m3_server_place *p = &r->places[i];
-        bad_list |= p->verdict == M3_VERDICT_FAIL && p->deficit > p->margin;
-        r->judged += m3_is_judged(p->verdict);
-    }
+    for (int64_t i = 0; i < r->count; i++) r->judged += m3_is_judged(r->places[i].verdict);
     r->distances = has_distances ? r->verdict : M3_VERDICT_PASS;
     r->verdict = r->distances;
-    if (bad_list) r->verdict = M3_VERDICT_FAIL;
-    if (r->verdict == M3_VERDICT_PASS && fabs(r->z) > improbable) r->verdict = M3_VERDICT_SUSPECT;
+    const int is_suspect =
+        r->by_tokens == M3_VERDICT_SUSPECT || r->by_lists == M3_VERDICT_SUSPECT || fabs(r->z) > improbable;
+    if (r->by_tokens == M3_VERDICT_FAIL || r->by_lists == M3_VERDICT_FAIL) r->verdict = M3_VERDICT_FAIL;
+    else if (r->verdict != M3_VERDICT_FAIL && is_suspect) r->verdict = M3_VERDICT_SUSPECT;
     if (r->verdict == M3_VERDICT_NOT_JUDGED) r->judged = 0;
     if (r->verdict == M3_VERDICT_PASS && r->judged < r->stages) r->verdict = M3_VERDICT_PARTIAL;
     if (r->verdict == M3_VERDICT_NOT_JUDGED) r->verdict = M3_VERDICT_PARTIAL;
@@ -366,7 +296,7 @@ int m3_weigh(struct m3_server *r, const struct m3_weighing *w, struct m3_error *
         for (int64_t k = 0; k < d.n; k++) weigh_place(r, &d, k);
         weigh_ranks(r, w);
     }
-    if (!status) status = weigh_tokens(r, w, d.room, error);
+    if (!status) status = m3_weigh_tokens(r, w, d.room, error);
     if (!status) settle(r, d.n > 0);
     distances_free(&d);
     return status;

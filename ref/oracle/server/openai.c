@@ -13,7 +13,10 @@ static const char with_ids[] =
 static int split_echo(struct m3_reader *r, int64_t prompt)
 {
     struct m3_answer *a = r->answer;
-    if (a->prompt_count >= 0) return M3_OK;
+    if (a->prompt_count >= 0 &&
+        (a->prompt_count != prompt || memcmp(a->prompt, a->generated, (size_t)prompt * sizeof *a->prompt) != 0))
+        return m3_reader_refuse(r, "choices[0].logprobs.tokens", "other tokens than in prompt_token_ids", "the same");
+    free(a->prompt);
     a->prompt = malloc((size_t)prompt * sizeof *a->prompt + 1);
     if (!a->prompt) return m3_fail_memory(r->error, "the prompt", (size_t)prompt * sizeof *a->prompt);
     memcpy(a->prompt, a->generated, (size_t)prompt * sizeof *a->prompt);
@@ -28,17 +31,30 @@ static int split_echo(struct m3_reader *r, int64_t prompt)
     return M3_OK;
 }
 
+/* token_ids beside tokens that may be texts. */
+static int check_ids(struct m3_reader *r, const json_t *tokens, const char *where)
+{
+    const struct m3_answer *a = r->answer;
+    const int64_t n = (int64_t)json_array_size(tokens);
+    char at[128];
+    snprintf(at, sizeof at, "%" PRId64 " positions", n);
+    if (a->generated_count != n) return m3_reader_refuse(r, where, at, "as many as token_ids has");
+    for (int64_t i = 0; i < n; i++) {
+        const json_t *token = json_array_get(tokens, (size_t)i);
+        const int64_t id = m3_reader_id_of_text(json_string_value(token));
+        snprintf(at, sizeof at, "token %" PRId64 " at position %" PRId64, id, i);
+        if (id >= 0 && id != a->generated[i]) return m3_reader_refuse(r, where, at, "that of token_ids");
+    }
+    return M3_OK;
+}
+
 /* The chosen ids: stated as token_ids, or in the texts. M3_OK with no ids: there are none. */
 static int chosen_ids(struct m3_reader *r, const json_t *tokens, const char *where)
 {
     struct m3_answer *a = r->answer;
     const int64_t n = (int64_t)json_array_size(tokens);
     char at[128];
-    if (a->generated_count > 0) {
-        if (a->generated_count == n) return M3_OK;
-        snprintf(at, sizeof at, "%" PRId64 " positions", n);
-        return m3_reader_refuse(r, where, at, "as many as token_ids has");
-    }
+    if (a->generated_count > 0) return check_ids(r, tokens, where);
     free(a->generated);
     a->generated = malloc((size_t)n * sizeof *a->generated + 1);
     if (!a->generated) return m3_fail_memory(r->error, where, (size_t)n * sizeof *a->generated);
@@ -69,6 +85,7 @@ static int add_object(struct m3_reader *r, json_t *object, const char *where)
     {
         const int64_t found = m3_reader_id_of_text(key);
         int32_t id;
+        if (found < 0) r->answer->without_id++;
         if (status || found < 0) continue;
         snprintf(at, sizeof at, "%s.%.40s", where, key);
         json_t *number = json_integer(found);

@@ -6,19 +6,22 @@
 
 #include "base/minmax.h"
 
-int m3_told_new(struct m3_told *told, const struct m3_question *q, int with_other, struct m3_error *error)
+int m3_told_new(struct m3_told *told, const struct m3_question *q, int is_truth, struct m3_error *error)
 {
-    const size_t entries = (size_t)q->entries + 1, count = (size_t)q->count + 1;
+    const size_t entries = (size_t)q->entries + 1, count = (size_t)q->count + 1, leaders = count * M3_TOLD_LEADERS;
     *told = (struct m3_told){ 0 };
     told->logprobs = calloc(entries, sizeof *told->logprobs);
-    told->other = with_other ? calloc(entries, sizeof *told->other) : NULL;
+    told->other = is_truth ? calloc(entries, sizeof *told->other) : NULL;
+    told->leaders = is_truth ? malloc(leaders * sizeof *told->leaders) : NULL;
+    told->gaps = is_truth ? calloc(leaders, sizeof *told->gaps) : NULL;
     told->top = calloc(count, sizeof *told->top);
+    told->rank = calloc(count, sizeof *told->rank);
     told->deficit = calloc(count, sizeof *told->deficit);
     told->top_deficit = calloc(count, sizeof *told->top_deficit);
     told->surprise = calloc(count, sizeof *told->surprise);
     told->variance = calloc(count, sizeof *told->variance);
-    if (told->logprobs && (told->other || !with_other) && told->top && told->deficit && told->top_deficit &&
-        told->surprise && told->variance)
+    if (told->logprobs && told->top && told->rank && told->deficit && told->top_deficit && told->surprise &&
+        told->variance && (!is_truth || (told->other && told->leaders && told->gaps)))
         return M3_OK;
     return m3_fail_memory(error, "a run's log-probabilities", entries * sizeof *told->logprobs);
 }
@@ -27,7 +30,10 @@ void m3_told_free(struct m3_told *told)
 {
     free(told->logprobs);
     free(told->other);
+    free(told->leaders);
+    free(told->gaps);
     free(told->top);
+    free(told->rank);
     free(told->deficit);
     free(told->top_deficit);
     free(told->surprise);
@@ -110,6 +116,30 @@ static void ask_token(struct asking *a, int64_t i, const double *logits, double 
     a->told->surprise[i] = own / s->temperature - mean;
 }
 
+/* The most likely tokens, with how far they are below the first. */
+static void find_leaders(struct m3_told *told, int64_t i, const double *logits, int64_t V)
+{
+    int32_t *ids = told->leaders + i * M3_TOLD_LEADERS;
+    double *values = told->gaps + i * M3_TOLD_LEADERS;
+    int count = 0;
+    for (int64_t v = 0; v < V; v++) {
+        int at = count < M3_TOLD_LEADERS ? count++ : M3_TOLD_LEADERS;
+        if (at == M3_TOLD_LEADERS && !(logits[v] > values[--at])) continue;
+        for (; at > 0 && logits[v] > values[at - 1]; at--) ids[at] = ids[at - 1], values[at] = values[at - 1];
+        ids[at] = (int32_t)v;
+        values[at] = logits[v];
+    }
+    for (int k = count; k < M3_TOLD_LEADERS; k++) ids[k] = -1;
+    for (int k = count - 1; k >= 0; k--) values[k] = values[0] - values[k];
+}
+
+static int64_t rank_of(int32_t id, const double *logits, int64_t V)
+{
+    int64_t above = 0;
+    for (int64_t v = 0; v < V; v++) above += logits[v] > logits[id];
+    return above;
+}
+
 static void ask_row(struct asking *a, int64_t i, const void *row, double *logits, double *sorted)
 {
     const struct m3_question *q = a->q;
@@ -124,7 +154,9 @@ static void ask_row(struct asking *a, int64_t i, const void *row, double *logits
         a->told->logprobs[k] = logprob_of(logits[q->ids[k]] * q->scale, most * q->scale, sum, a->softmax);
         if (logits[q->ids[k]] > best) best = logits[q->ids[k]];
     }
-    if (asked->listed && asked->count > 1) a->told->top_deficit[i] = most - best;
+    if (asked->listed > 0 && asked->count > 1) a->told->top_deficit[i] = most - best;
+    if (q->best) a->told->rank[i] = rank_of(q->best[i], logits, q->V);
+    if (a->told->leaders) find_leaders(a->told, i, logits, q->V);
     ask_token(a, i, logits, most, sorted);
     /* What this row says of the ids of another place, half the answer away. */
     const struct m3_asked *far = &q->asked[(i + q->count / 2) % q->count];

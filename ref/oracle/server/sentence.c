@@ -57,20 +57,25 @@ static void say_wrong(struct m3_text *w, const struct m3_server *r, const struct
             "%s is %s: by %s it is %.3g times as far from the nearest honest %s implementation as honest ones are from "
             "each other.",
             plan->name, sure, r->by, r->quotient, plan->profile);
-    if (r->forbidden > 0)
-        m3_text_add(w, "%s%s: the model's logits do not allow %" PRId64 " of its %" PRId64 " generated tokens.",
-                    far ? " Its tokens are wrong too" : plan->name, far ? "" : " is wrong", r->forbidden, r->generated);
+    if (r->by_tokens != M3_VERDICT_PASS)
+        m3_text_add(w, "%s %s%s: the model's logits do not allow %" PRId64 " of its %" PRId64 " generated tokens.",
+                    far ? " Its tokens are" : plan->name, far ? "" : "is ",
+                    far                                  ? "wrong too"
+                    : r->by_tokens == M3_VERDICT_SUSPECT ? "suspect"
+                                                         : "wrong",
+                    r->forbidden, r->generated);
+    else if (!far && r->by_lists != M3_VERDICT_PASS)
+        m3_text_add(w, "%s is %s: its lists lack the most likely tokens.", plan->name, sure);
     else if (!far && r->z_toward > 0)
         m3_text_add(
             w,
             "%s is %s: its log-probabilities have moved toward those of a known mistake, by %.1f standard deviations of "
             "honest %s implementations.",
             plan->name, sure, r->z_toward, plan->profile);
-    else if (!far && r->failed == 0)
+    else if (!far)
         m3_text_add(
             w, "%s is suspect: its tokens are %.1f standard deviations %s likely than those that the sampling draws.",
             plan->name, fabs(r->z), r->z < 0 ? "less" : "more");
-    else if (!far) m3_text_add(w, "%s is wrong: its lists lack the most likely tokens.", plan->name);
     if (r->first && (r->failed > 0 || far)) say_place(w, r);
     say_cause(w, r);
 }
@@ -83,7 +88,12 @@ static void say_right(struct m3_text *w, const struct m3_server *r, const struct
                     "its log-probabilities (%" PRId64 " positions) are as near to an honest %s implementation as such "
                     "implementations are to each other",
                     r->judged, plan->profile);
-    if (r->generated > 0)
+    if (r->generated > 0 && r->forbidden > 0)
+        m3_text_add(w,
+                    "%sthe model's logits allow all but %" PRId64 " of its %" PRId64
+                    " generated tokens, as those of an honest implementation",
+                    r->by ? ", and " : "", r->forbidden, r->generated);
+    else if (r->generated > 0)
         m3_text_add(w, "%sthe model's logits allow its %" PRId64 " generated tokens", r->by ? ", and " : "",
                     r->generated);
     if (!r->by) m3_text_add(w, ", up to the rounding of %s", plan->profile);

@@ -76,6 +76,16 @@ static double least_kept(const struct m3_answer *a, const struct m3_answer_place
     return least;
 }
 
+/* How many entries from `first` on are the most likely ones: the chosen token may only stand beside them. */
+static int64_t listed_of(const struct checking *c, const struct m3_answer_place *p, int64_t first)
+{
+    const int64_t end = c->question.entries;
+    int64_t least = first;
+    for (int64_t e = first; e < end; e++)
+        if (c->got[e] < c->got[least]) least = e;
+    return !p->listed ? 0 : end - first - (end - first > 1 && c->ids[least] == p->chosen);
+}
+
 static int ask_place(struct checking *c, const struct m3_answer_place *p, int64_t row, struct m3_error *error)
 {
     struct m3_question *q = &c->question;
@@ -92,7 +102,7 @@ static int ask_place(struct checking *c, const struct m3_answer_place *p, int64_
                                               .count = q->entries - first,
                                               .chosen = p->chosen,
                                               .generated = p->generated,
-                                              .listed = p->listed };
+                                              .listed = listed_of(c, p, first) };
     return M3_OK;
 }
 
@@ -186,6 +196,7 @@ static int run_truth(struct checking *c, struct m3_error *error)
     int status = m3_told_new(&c->weighing.truth, &c->question, 1, error);
     if (!status)
         status = m3_ask(&c->weighing.truth, &c->question, m3_engine_f64(), s->model, &request, M3_SOFTMAX_F64, error);
+    c->question.best = c->weighing.truth.top;
     return status;
 }
 

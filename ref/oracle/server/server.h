@@ -58,6 +58,7 @@ struct m3_server {
     int is_fine; /* the profile stores everything in float */
     int64_t rank_changes, rank_unexplained; /* another most likely token than the truth; than any honest run */
     int64_t generated, forbidden; /* generated tokens that were judged; that sampling does not allow */
+    enum m3_verdict by_tokens, by_lists; /* the generated tokens; lists that lack the most likely token */
     double z; /* of the likelihood of a sampled generation; NaN: none */
     enum m3_verdict verdict;
     enum m3_status status;

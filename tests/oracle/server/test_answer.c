@@ -1,7 +1,8 @@
 /* What servers answer, read: every form gives the same numbers, and what is no answer is refused by name.
  *
  * Seen to fail with: probabilities taken for log-probabilities; a token that is twice in a position; an id of V
- * accepted; an echoed prompt left among the generated tokens. */
+ * accepted; an echoed prompt left among the generated tokens, with and without ids beside it; llama.cpp's positions
+ * counted without those that it leaves out, or taken from the left only. */
 #include "files.h"
 
 #include <math.h>
@@ -127,6 +128,11 @@ END_TEST
 #define VLLM(items) "{\"choices\":[{\"prompt_logprobs\":[null," items "]}]}"
 #define SGLANG(items) "{\"output_ids\":[5],\"meta_info\":{" items "}}"
 
+#define ECHO(prompt, after)                                                                                            \
+    "{\"choices\":[{\"prompt_token_ids\":[" prompt "],\"token_ids\":" after ",\"logprobs\":{\"tokens\":["              \
+    "\"token_id:1\",\"token_id:2\",\"token_id:3\"],\"token_logprobs\":[null,-1,-2],\"top_logprobs\":null}}],"          \
+    "\"usage\":{\"prompt_tokens\":2}}"
+
 static const struct {
     const char *text, *says;
 } refused[] = {
@@ -134,6 +140,8 @@ static const struct {
     { "  \n", "got an empty file" },
     { "<html><body>502 Bad Gateway</body></html>", "got an HTML page" },
     { "data: {\"choices\":[]}\n", "\"stream\": false" },
+    { "\n: ping\n\ndata: {\"choices\":[]}\n", "\"stream\": false" },
+    { "event: message\ndata: {\"choices\":[]}\n", "\"stream\": false" },
     { "{\"choices\":[{\"logprobs\":{\"content\":[{\"token\":", "line 1, column" },
     { "[]", "got 0 answers, expected one" },
     { "[{},{}]", "got 2 answers, expected one" },
@@ -158,6 +166,12 @@ static const struct {
       "got 2 tokens, 1 token_logprobs" },
     { "{\"choices\":[{\"token_ids\":[5,6],\"logprobs\":{\"tokens\":[\"a\"],\"token_logprobs\":[-1]}}]}",
       "as many as token_ids has" },
+    { "{\"choices\":[{\"token_ids\":[5,6],\"logprobs\":{\"tokens\":[\"a\",\"token_id:7\"],\"token_logprobs\":[-1,-2]}}]}",
+      "got token 7 at position 1, expected that of token_ids" },
+    { "{\"choices\":[{\"token_ids\":[5],\"logprobs\":{\"content\":[{\"token\":\"token_id:7\",\"logprob\":-1}]}}]}",
+      "content[0]: got token 7" },
+    { ECHO("1,3", "[3]"), "got other tokens than in prompt_token_ids" },
+    { ECHO("1", "[2,3]"), "got other tokens than in prompt_token_ids" },
     { VLLM("{\"5\":{\"logprob\":-1},\"211\":{\"logprob\":-2}}"), "expected a token id from 0 to 210" },
     { VLLM("{\"5\":{\"logprob\":-1},\"5\":{\"logprob\":-2}}"), "duplicate" },
     { VLLM("{\"five\":{\"logprob\":-1}}"), "expected a token id" },
@@ -170,7 +184,12 @@ static const struct {
     { LLAMA("{\"id\":5,\"prob\":1.5,\"top_probs\":[]}"), "expected a probability from 0 to 1" },
     { LLAMA("{\"id\":-1,\"logprob\":-1}"), "expected a token id" },
     { LLAMA("{\"id\":5}"), "no log-probability" },
-    { "{\"tokens\":[5,6],\"completion_probabilities\":[{\"id\":5,\"logprob\":-1}]}", "as many as tokens has" },
+    { "{\"tokens\":[5],\"completion_probabilities\":[{\"id\":5,\"logprob\":-1},{\"id\":5,\"logprob\":-1}]}",
+      "at most as many as tokens has" },
+    { "{\"tokens\":[5,6],\"completion_probabilities\":[{\"id\":6,\"logprob\":-1},{\"id\":5,\"logprob\":-1}]}",
+      "other tokens than in tokens" },
+    { "{\"tokens_predicted\":2,\"completion_probabilities\":[{\"id\":5,\"logprob\":-1}]}",
+      "got 1 positions of 2 tokens, expected all, or the tokens beside them: send \"return_tokens\": true" },
     { "{\"tokens_predicted\":3,\"content\":\"x\"}", "\"n_probs\": 20" },
     { SGLANG("\"output_token_logprobs\":[[-1,5,null],[-1,6,null]]"), "as many as output_ids has" },
     { SGLANG("\"output_token_logprobs\":[[-1,5,null]],\"output_top_logprobs\":[[],[]]"), "as many of both" },
@@ -219,6 +238,77 @@ START_TEST(special_values)
 }
 END_TEST
 
+static struct m3_answer answer_in(const char *text)
+{
+    struct m3_answer a;
+    struct m3_error error = { 0 };
+    write_bytes(in_folder("a.json"), text, strlen(text));
+    const int status = m3_answer_read(&a, in_folder("a.json"), V, &error);
+    ck_assert_msg(status == M3_OK, "%s", error.text ? error.text : "");
+    return a;
+}
+
+/* Claim: an echoed prompt is the prompt, also where its ids are stated beside it. */
+START_TEST(echo_with_ids)
+{
+    struct m3_answer a = answer_in(ECHO("1,2", "[3]"));
+    ck_assert(a.prompt_count == 2 && a.prompt[0] == 1 && a.prompt[1] == 2);
+    ck_assert(a.generated_count == 1 && a.generated[0] == 3 && a.count == 2 && a.missing == 0);
+    ck_assert(!a.places[0].generated && a.places[0].place == 1 && a.places[0].chosen == 2);
+    ck_assert(a.places[1].generated && a.places[1].place == 0 && a.places[1].chosen == 3);
+    m3_answer_free(&a);
+}
+END_TEST
+
+#define ITEM(id) "{\"id\":" #id ",\"logprob\":-0." #id "}"
+#define TOKENS(ids, items) "{\"tokens\":[" ids "],\"tokens_predicted\":4,\"completion_probabilities\":[" items "]}"
+
+/* Claim: llama.cpp gives nothing for a stop word and for half a character; what it gives is put where it belongs, or
+ * left out if that is not known. */
+static const struct {
+    const char *text;
+    int64_t places[3], count, missing;
+    int has_note;
+} shorter[] = {
+    { TOKENS("5,6,7,8", ITEM(5) "," ITEM(6)), { 0, 1 }, 2, 0, 1 },
+    { TOKENS("5,6,5,5", ITEM(5)), { 0 }, 1, 0, 1 },
+    { TOKENS("5,6,7,8", ITEM(5) "," ITEM(7) "," ITEM(8)), { 0, 2, 3 }, 3, 1, 0 },
+    { TOKENS("5,6,6,8", ITEM(5) "," ITEM(6) "," ITEM(8)), { 0, 3 }, 2, 2, 0 },
+    { TOKENS("6,5,5,8", ITEM(6) "," ITEM(5) "," ITEM(5)), { 0, 1, 2 }, 3, 0, 1 },
+};
+
+START_TEST(shorter_lists)
+{
+    struct m3_answer a = answer_in(shorter[_i].text);
+    ck_assert_int_eq(a.generated_count, 4);
+    ck_assert_int_eq(a.count, shorter[_i].count);
+    ck_assert_int_eq(a.missing, shorter[_i].missing);
+    ck_assert_int_eq(a.notes.count, shorter[_i].has_note);
+    for (int64_t i = 0; i < a.count; i++) {
+        const struct m3_answer_place *p = &a.places[i];
+        ck_assert_int_eq(p->place, shorter[_i].places[i]);
+        ck_assert_int_eq(p->chosen, a.generated[p->place]);
+        ck_assert_double_eq_tol(a.logprobs[p->first], -0.1 * p->chosen, 1e-12);
+    }
+    m3_answer_free(&a);
+}
+END_TEST
+
+/* Claim: entries without ids are left out, and a note says so. */
+START_TEST(texts_in_lists)
+{
+    struct m3_answer a = answer_in(CHAT("{\"token\":\"token_id:5\",\"logprob\":-1,\"top_logprobs\":"
+                                        "[{\"token\":\"token_id:5\",\"logprob\":-1},"
+                                        "{\"token\":\" w\",\"logprob\":-2}]}"));
+    ck_assert(a.entries == 1 && a.without_id == 1 && strstr(a.notes.text, "no id are left out: 1"));
+    m3_answer_free(&a);
+    a = answer_in("{\"choices\":[{\"logprobs\":{\"tokens\":[\"token_id:5\"],\"token_logprobs\":[-1],"
+                  "\"top_logprobs\":[{\"5\":-1,\"17\":-2}]}}]}");
+    ck_assert(a.entries == 1 && a.without_id == 2);
+    m3_answer_free(&a);
+}
+END_TEST
+
 /* Claim: dumps are no answers. */
 START_TEST(dumps)
 {
@@ -240,6 +330,9 @@ Suite *m3_suite(void)
     tcase_add_test(t, other_prompt);
     tcase_add_loop_test(t, refusals, 0, sizeof refused / sizeof *refused);
     tcase_add_test(t, special_values);
+    tcase_add_test(t, echo_with_ids);
+    tcase_add_loop_test(t, shorter_lists, 0, sizeof shorter / sizeof *shorter);
+    tcase_add_test(t, texts_in_lists);
     tcase_add_test(t, dumps);
     return s;
 }

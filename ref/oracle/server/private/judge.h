@@ -5,6 +5,10 @@
 #include "oracle/server/private/runs.h"
 #include "oracle/variants/mistakes.h"
 
+/* An answer that is so many times as far off as any honest run. */
+#define M3_SERVER_FAILS 2.0
+#define M3_SERVER_SUSPECT 1.5
+
 struct m3_weighing {
     const struct m3_question *question;
     const double *got;                  /* [entries] the server's */
@@ -24,6 +28,12 @@ double m3_weigh_against(const struct m3_weighing *w, const struct m3_told *told,
  * deviations of the honest runs. 0, if the mistake hardly moves anything here. M3_INTERNAL: no memory. */
 int m3_weigh_toward(double *z, double *share, const struct m3_weighing *w, const struct m3_told *wrong,
                     struct m3_error *error);
+
+/* tokens.c: generated tokens and lists that the logits do not allow. `room`: a number for each place. */
+int m3_weigh_tokens(struct m3_server *result, const struct m3_weighing *w, double *room, struct m3_error *error);
+
+/* The share-quantile of n numbers, with linear interpolation; sorts a copy in `room`. */
+double m3_quantile(const double *numbers, int64_t n, double share, double *room);
 
 /* Half the last printed digit of the numbers, or the spacing of float at the largest, whichever is greater. */
 double m3_resolution_of(const double *got, int64_t n);

@@ -27,18 +27,20 @@ int m3_reader_end(struct m3_reader *r, const json_t *chosen_value, enum m3_reade
 int m3_reader_ids(struct m3_reader *r, int32_t **ids, int64_t *count, const json_t *list, const char *where);
 /* Reads an id: a whole number below V. */
 int m3_reader_id(struct m3_reader *r, int32_t *id, const json_t *value, const char *where);
-/* "token_id:17" or "17" as an id; -1: another text. */
+/* "token_id:17" as an id; -1: another text. */
 int64_t m3_reader_id_of_text(const char *text);
+/* The id of a token in a list, from "id" or "token"; -1: it has a text only. */
+int m3_reader_id_of_item(struct m3_reader *r, int32_t *id, const json_t *item, const char *where);
 /* M3_BAD_INPUT. `expected` may be NULL. */
 int m3_reader_refuse(struct m3_reader *r, const char *where, const char *got, const char *expected);
 
-/* The forms (forms.c, openai.c). */
+/* The forms (forms.c, llama_cpp.c, openai.c). */
 int m3_read_prompt_logprobs(struct m3_reader *r, const json_t *list, const char *where);
 int m3_read_openai(struct m3_reader *r, const json_t *root, const json_t *choice);
 int m3_read_llama_cpp(struct m3_reader *r, const json_t *root);
 int m3_read_sglang(struct m3_reader *r, const json_t *root);
 int m3_read_plain(struct m3_reader *r, const json_t *root);
-/* A token with its list of the most likely ones, as chat completions and llama.cpp give them. */
+/* A token with its list of the most likely ones, as chat completions and llama.cpp give them. `known`: its id, or -1. */
 int m3_read_content(struct m3_reader *r, const json_t *item, int generated, int64_t place, int32_t known,
                     const char *where);
 
