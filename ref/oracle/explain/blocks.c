@@ -184,12 +184,12 @@ static void show_ranking(struct m3_explaining *e, const struct choice *c, const 
         else m3_cell_float(e, table, score_of(e, c, b) - least);
     }
     if (table)
-        snprintf(table->title, sizeof table->title, "the ranking of group %" PRId64 "; gap: to the last that is chosen",
-                 e->group);
+        snprintf(table->title, sizeof table->title,
+                 "the ranking of group %" PRId64 "; gap: score minus that of the last chosen", e->group);
     if (found > kept && kept > c->forced)
         m3_explain_note(e,
-                        "The margin is %.9g: block %d, the last that is chosen, scores so much more than block %d, "
-                        "the first that is not.",
+                        "The margin is %.9g: by this, the score of block %d, the last chosen, is above that of block "
+                        "%d, the first not chosen.",
                         least - score_of(e, c, order[kept]), order[kept - 1], order[kept]);
     if (found <= N) m3_explain_note(e, "Every block with a visible key is chosen: there are no more than N.");
 }
@@ -213,8 +213,7 @@ static void answer(struct m3_explaining *e, const struct choice *c, const int32_
     else if (kept == c->forced)
         m3_explain_note(e, "Block %" PRId64 " is not chosen: the forced blocks fill the list.", b);
     else
-        m3_explain_note(e,
-                        "Block %" PRId64 " is not chosen: it scores %.9g, %.9g less than block %d, the last that is.",
+        m3_explain_note(e, "Block %" PRId64 " is not chosen: it scores %.9g, %.9g less than block %d, the last chosen.",
                         b, score, least - score, order[kept - 1]);
 }
 
@@ -253,8 +252,10 @@ int m3_explain_select_blocks(struct m3_explaining *e)
     if (!c.ids || !order) return -1;
     const int64_t found = ranking(e, &c, order);
     if (s->status) return -1;
-    m3_explain_note(e, "Place %" PRId64 " is in block %" PRId64 "; %" PRId64 " block%s forced, of N = %" PRId64 ".",
-                    e->p0, c.own, c.forced, c.forced == 1 ? " is" : "s are", config->N);
+    m3_explain_note(e,
+                    "Place %" PRId64 " is in block %" PRId64 ". N = %" PRId64 " blocks are chosen, of which %" PRId64
+                    " %s forced.",
+                    e->p0, c.own, config->N, c.forced, c.forced == 1 ? "is" : "are");
     const int scores = given_scores(e, &c);
     const int forced = m3_given_ints(s, "forced", "the own block, local and initial ones", order, c.forced);
     const int N = m3_given_number(s, M3_STEP_INT, "N", "blocks that are kept", (double)config->N);

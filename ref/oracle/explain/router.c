@@ -52,8 +52,8 @@ static void show_ranking(struct m3_explaining *e, const int32_t *order, int scor
         snprintf(table->title, sizeof table->title, "the ranking by biased score: the first %" PRId64 " are chosen", K);
     if (K < E)
         m3_explain_note(e,
-                        "The margin is %.9g: expert %d, the last that is chosen, has so much more than expert %d, the "
-                        "first that is not.",
+                        "The margin is %.9g: by this, the biased score of expert %d, the last chosen, is above that of "
+                        "expert %d, the first not chosen.",
                         b[order[K - 1]] - b[order[K]], order[K - 1], order[K]);
 }
 
@@ -70,7 +70,7 @@ static void answer(struct m3_explaining *e, const int32_t *order, int biased)
     else
         m3_explain_note(e,
                         "Expert %" PRId64 " is not chosen: its biased score %.9g is number %" PRId64 ", %.9g less than"
-                        " that of expert %d, the last that is.",
+                        " that of expert %d, the last chosen.",
                         e->channel, b[e->channel], rank + 1, b[order[K - 1]] - b[e->channel], order[K - 1]);
 }
 
