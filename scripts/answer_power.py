@@ -4,9 +4,10 @@
                                    [--public] [--prompt] [--write PAGE] [--from FIGURES ..]
 
 A world is a model with a case of TOKENS tokens: golden/tiny, and the random models of scripts/no_false_alarms.py by
-their seeds; with --prompt the tokens are those of `m3ref prompt`. At each position the 20 most likely tokens are given. Every mistake is made in the arithmetic of each
-profile, and judged among honest implementations; so are honest implementations with a seed that no check uses and, with
---public, answers of the public PyTorch model in that arithmetic. A mistake counts if, without any rounding, it changes
+their seeds; with --prompt the tokens are those of `m3ref prompt`. At each position the 20 most likely tokens are given.
+Every mistake is made in the arithmetic of each profile, and judged among honest implementations; so are honest
+implementations with a seed that no check uses and, with --public, answers of the public PyTorch model in that
+arithmetic. A mistake counts if, without any rounding, it changes
 some log-probability by more than EFFECT, and if the profile does not permit it. --write makes a page of the figures.
 FOLDER/figures.json has them; --from reads such files instead of running. Exit status 1 for an alarm, or if a goal
 (GOALS, in per cent) is missed.

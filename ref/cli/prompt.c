@@ -18,9 +18,8 @@
 static const char help[] =
     "usage: m3ref prompt MODEL [--tokens N] [--selection] [--seed S] [--out F] [--json] ...\n"
     "\n"
-    "Makes a list of tokens to send to a server. The server's log-probabilities of these tokens show more mistakes\n"
-    "than those of ordinary text, for two reasons. With this list, rounding can change only few choices of blocks and\n"
-    "experts. And many of its tokens reach the clamps of the activation. The list is built in parts. For each part\n"
+    "Makes a list of tokens to send to a server. With this list, rounding can change only few choices of blocks and\n"
+    "experts, and many of its tokens reach the clamps of the activation. The list is built in parts. For each part\n"
     "several random lists are drawn, and the one with the fewest close choices and the most clamped tokens is kept.\n"
     "The list has no special tokens and no placeholders of pictures. The last line of the output has the ids.\n"
     "\n"
