@@ -98,7 +98,7 @@ interrupted() {
     run_until 0
     cp -r "$work" "$folder/whole"
     same_outputs >"$folder/findings"
-    [ "$(ls -A "$work/state")" = m3ref-notes ] || ls -A "$work/state" >>"$folder/findings"
+    [ "$(ls -A "$work/state")" = m3ref-notes ] || echo "in the folder: $(ls -A "$work/state")" >>"$folder/findings"
     while fresh; run_until $call; [ $status -eq 137 ]; do
         kills=$((kills + 1))
         run_until 20
