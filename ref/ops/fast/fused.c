@@ -20,8 +20,8 @@ static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t 
     for (int64_t n = 0; n < N; n += WIDTH, b += WIDTH * K) {
         int64_t m = 0;
         for (; m + PRODUCT_ROWS <= M; m += PRODUCT_ROWS)
-            tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, PRODUCT_ROWS, PRODUCT_VECS);
-        for (; m < M; m++) tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, 1, PRODUCT_VECS);
+            tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, PRODUCT_ROWS, PRODUCT_VECS, NULL, 0);
+        for (; m < M; m++) tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, 1, PRODUCT_VECS, NULL, 0);
     }
 }
 
@@ -41,7 +41,8 @@ static inline __attribute__((always_inline)) vec load(const struct rows *w, int6
 {
     if (form == NUMBERS) return *(const vec *)((const real *)w->data + r * K + k);
     if (form == E4M3) return m3_from_e4m3((const uint8_t *)w->data + r * K + k) * scale;
-    m3_bits_vec bits = __builtin_convertvector(*(const m3_bf16_vec *)((const m3_bf16 *)w->data + r * K + k), m3_bits_vec) << 16;
+    m3_bits_vec bits =
+        __builtin_convertvector(*(const m3_bf16_vec *)((const m3_bf16 *)w->data + r * K + k), m3_bits_vec) << 16;
     return __builtin_convertvector((m3_float_vec)bits, vec);
 }
 
