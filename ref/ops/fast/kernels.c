@@ -235,7 +235,7 @@ static inline __attribute__((always_inline)) void largest_or_nan_lanes(real *max
 #pragma omp simd
         for (int l = 0; l < n; l++) {
             const real z_l = z[j * lanes + l];
-            most[l] = (z_l > most[l]) | (z_l != z_l) ? z_l : most[l];
+            most[l] = ((z_l > most[l]) | (z_l != z_l)) ? z_l : most[l];
         }
     memcpy(max, most, (size_t)n * sizeof *max);
 }
