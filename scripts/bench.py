@@ -162,13 +162,13 @@ class Page:
         for item, name in (("decode-index", "choosing 16 blocks"), ("decode-sparse", "choosing them and attending to them"),
                            ("decode-dense", "full attention")):
             found = [self.items.get((item, places)) for places in PLACES]
-            rows.append(f"| {name} | " + " | ".join(f"{1000 * r['seconds']:.2g}" if r else MISSING for r in found) + " |")
+            rows.append(f"| {name} | " + " | ".join(f"{round(1000 * r['seconds'], 1):g}" if r else MISSING for r in found) + " |")
         return rows
 
     def text(self):
         threads = self.data["threads"]
-        began = (f"These times are those of `make bench-torch` with {threads} thread{'s' if threads > 1 else ''} on a shared "
-                 f"server ({self.data['processor']}), in float, at the sizes of the released model"
+        began = (f"`scripts/bench.py` measured these figures with {threads} thread{'s' if threads > 1 else ''} on a shared server "
+                 f"({self.data['processor']}), in float, at the sizes of the released model"
                  + (", in CPU time, because the server was busy" if self.data["cpu_time"] else "")
                  + ". `scripts/bench.json` has all of them. Ratios matter more than seconds.")
         return "\n".join([

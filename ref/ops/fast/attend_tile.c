@@ -8,10 +8,7 @@
 #include "ops/fast/seen.h"
 #include "ops/math.h"
 
-enum {
-    PIECE = 128,                /* keys at a time; those of the next piece are prefetched meanwhile, */
-    STEP = 16,                  /* between products over so many keys or channels */
-};
+enum { PIECE = 128 };           /* keys at a time; those of the next piece are prefetched meanwhile */
 
 static int64_t up_to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -77,10 +74,26 @@ static int64_t visible_to(struct m3_strip *strip, const struct piece *piece)
     return m3_max(0, m3_min(piece->n, strip->p + strip->rows - piece->j));
 }
 
-/* Asks for `rows` keys or values from row j on, if the strip is the first to read them. */
-static void ask(const struct m3_tile *tile, const struct m3_strip *strip, const real *x, int64_t j, int64_t rows)
+/* The keys or values x of the next piece, from place `next` on. A product over logits has a tile for 8 keys and a step
+ * for each channel, one over values a tile for 16 channels and a step for each key. Strips whose keys lie side by side
+ * divide whole rows among them: one after the other, as the memory likes it. */
+static struct m3_ask ask_for(const struct m3_tile *tile, const struct m3_strip *strip, const real *x, int64_t next,
+                             int64_t n, int of_values)
 {
-    for (int64_t i = j; strip->is_first && i < j + rows; i++) m3_prefetch(x, i * tile->stride, tile->D);
+    const int64_t side = tile->side_by_side, s = strip - tile->strip, size = (int64_t)sizeof *x;
+    const uint64_t row = (uint64_t)(tile->D * size), apart = (uint64_t)(tile->stride * size), few = 8 * (uint64_t)size;
+    struct m3_ask ask = { .first = (uintptr_t)x + (uintptr_t)next * apart, .pace = few };
+    if (side > 1) {
+        ask.first -= (uintptr_t)s * row;
+        ask.first += (uintptr_t)(s * n) * row;
+        ask.of_tile = of_values ? (uint64_t)n * 64 : 8 * row;
+        ask.jump = of_values ? 64 : few;
+        return ask;
+    }
+    ask.of_tile = of_values ? 64 : 8 * apart;
+    ask.jump = apart;
+    while (!of_values && ((uint64_t)2 << ask.shift) * few <= row) ask.shift++;
+    return ask;
 }
 
 /* The logits of keys j .. j+n-1, and the largest so far; the keys from `next` on follow. A row does not see the keys
@@ -92,10 +105,11 @@ static void add_logits(const struct m3_tile *tile, struct m3_strip *strip, int64
     const real *k = strip->k + j * stride;
     real *z = strip->z + strip->keys * lanes;
 
-    for (int64_t i = 0; i < n; i += STEP) {
-        const int64_t rows = m3_min(STEP, n - i);
-        ask(tile, strip, strip->k, next + i, rows);
-        kernels->gemm(z + i * lanes, lanes, k + i * stride, stride, 1, strip->q_t, lanes, rows, lanes, tile->D, 0);
+    if (strip->is_first) {
+        const struct m3_ask ask = ask_for(tile, strip, strip->k, next, n, 0);
+        kernels->gemm_asking(z, lanes, k, stride, 1, strip->q_t, lanes, n, lanes, tile->D, 0, &ask);
+    } else {
+        kernels->gemm(z, lanes, k, stride, 1, strip->q_t, lanes, n, lanes, tile->D, 0);
     }
     for (int64_t r = 0; r < strip->rows - 1; r++)
         for (int64_t i = m3_max(0, strip->p + r + 1 - j); i < n; i++)
@@ -117,9 +131,11 @@ static void add_values(const struct m3_tile *tile, struct m3_strip *strip, int64
         const int64_t visible = m3_min(n, strip->p + r + 1 - j), add = strip->keys > 0;
         real *o = strip->o + r * strip->o_row;
         if (visible <= 0) continue;
-        for (int64_t i = 0, share = (n * STEP + tile->D - 1) / tile->D; i < tile->D; i += STEP) {
-            if (r == 0) ask(tile, strip, strip->v, next + i / STEP * share, share);
-            kernels->gemm(o + i, ldo, w, 1, lanes, v + i, stride, heads, m3_min(STEP, tile->D - i), visible, add);
+        if (strip->is_first && r == 0) {
+            const struct m3_ask ask = ask_for(tile, strip, strip->v, next, n, 1);
+            kernels->gemm_asking(o, ldo, w, 1, lanes, v, stride, heads, tile->D, visible, add, &ask);
+        } else {
+            kernels->gemm(o, ldo, w, 1, lanes, v, stride, heads, tile->D, visible, add);
         }
     }
     strip->keys += n;
@@ -131,10 +147,13 @@ typedef void step(const struct m3_tile *tile, struct m3_strip *strip, int64_t j,
 static void for_keys(struct m3_tile *tile, step *add)
 {
     int64_t end = 0;
+    tile->side_by_side = tile->strips;
     for (int64_t s = 0; s < tile->strips; s++) {
         struct m3_strip *strip = &tile->strip[s];
         strip->at = strip->here = strip->keys = 0;
         strip->is_first = s == 0 || strip->k != strip[-1].k;
+        if (strip->list || strip->p != tile->strip->p || strip->k != tile->strip->k + s * tile->D)
+            tile->side_by_side = 1;
         end = m3_max(end, strip->p + strip->rows);
     }
     struct piece piece = { -1, 0, 0 }, next;

@@ -38,7 +38,10 @@ struct m3_tile {
     const unsigned char *seen;  /* as in struct m3_attend */
     int64_t strips;
     struct m3_strip strip[M3_STRIPS];
+
+    /* m3_tile_place and m3_tile_attend set these. */
     real *weights;              /* of a piece of the keys */
+    int64_t side_by_side;       /* strips, if they are the groups of the same rows; otherwise 1 */
 };
 
 /* Scratch memory for a tile of `strips` strips of `lanes` lanes, each of which sees at most `keys` keys. */

@@ -39,8 +39,8 @@ static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t 
     for (int64_t n = 0; n < N; n += WIDTH, b += WIDTH * K) {
         int64_t m = 0;
         for (; m + PRODUCT_ROWS <= M; m += PRODUCT_ROWS)
-            tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, PRODUCT_ROWS, PRODUCT_VECS);
-        for (; m < M; m++) tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, 1, PRODUCT_VECS);
+            tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, PRODUCT_ROWS, PRODUCT_VECS, NULL, 0);
+        for (; m < M; m++) tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, 1, PRODUCT_VECS, NULL, 0);
     }
 }
 

@@ -26,17 +26,19 @@ static inline __attribute__((always_inline)) vec accumulate(vec s, vec x, vec w)
 
 #include "ops/fast/tile.h"
 
-static inline
-    __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
-                                              const real *b, int64_t ldb, int64_t M, int64_t K, int add, const int vecs)
+/* `vecs` vectors of all rows of c. The tiles of most rows ask; *turn counts them. */
+static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
+                                                        const real *b, int64_t ldb, int64_t M, int64_t K, int add,
+                                                        const int vecs, const struct m3_ask *ask, int64_t *turn)
 {
     int64_t m = 0;
     for (; m + NEXT_ROWS <= M && a_m == 1; m += NEXT_ROWS)
-        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs);
-    for (; m + ROWS <= M; m += ROWS) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs);
-    for (; m + 4 <= M; m += 4) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 4, vecs);
-    for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs);
-    for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs);
+        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs, ask, ask ? (*turn)++ : 0);
+    for (; m + ROWS <= M; m += ROWS)
+        tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs, ask, ask ? (*turn)++ : 0);
+    for (; m + 4 <= M; m += 4) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 4, vecs, NULL, 0);
+    for (; m + 2 <= M; m += 2) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 2, vecs, NULL, 0);
+    for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs, NULL, 0);
 }
 
 /* Four columns, because a single token has no more index heads. A short vector is twice as fast as a mostly empty
@@ -85,21 +87,37 @@ static void narrow(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k
             int64_t height = m3_min(HEIGHT, M - m0);
             for (int64_t m = 0; m < height && (add || k0 > 0); m++)
                 for (int64_t n = 0; n < N; n++) wide_c[m * LANES + n] = c[(m0 + m) * ldc + n];
-            strip(wide_c, LANES, a + m0 * a_m + k0 * a_k, a_m, a_k, wide_b, LANES, height, depth, add || k0 > 0, 1);
+            strip(wide_c, LANES, a + m0 * a_m + k0 * a_k, a_m, a_k, wide_b, LANES, height, depth, add || k0 > 0, 1,
+                  NULL, NULL);
             for (int64_t m = 0; m < height; m++)
                 for (int64_t n = 0; n < N; n++) c[(m0 + m) * ldc + n] = wide_c[m * LANES + n];
         }
     }
 }
 
+static inline __attribute__((always_inline)) void all_strips(real *c, int64_t ldc, const real *a, int64_t a_m,
+                                                             int64_t a_k, const real *b, int64_t ldb, int64_t M,
+                                                             int64_t N, int64_t K, int add, const struct m3_ask *ask)
+{
+    int64_t n = 0, turn = 0;
+    for (; n + VECS * LANES <= N; n += VECS * LANES)
+        strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, VECS, ask, &turn);
+    for (; n + LANES <= N; n += LANES) strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, 1, NULL, NULL);
+    for (; n + 4 <= N; n += 4) quads(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add);
+    if (n < N) narrow(c + n, ldc, a, a_m, a_k, b + n, ldb, M, N - n, K, add);
+}
+
 static void gemm(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
                  int64_t N, int64_t K, int add)
 {
-    int64_t n = 0;
-    for (; n + VECS * LANES <= N; n += VECS * LANES) strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, VECS);
-    for (; n + LANES <= N; n += LANES) strip(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add, 1);
-    for (; n + 4 <= N; n += 4) quads(c + n, ldc, a, a_m, a_k, b + n, ldb, M, K, add);
-    if (n < N) narrow(c + n, ldc, a, a_m, a_k, b + n, ldb, M, N - n, K, add);
+    all_strips(c, ldc, a, a_m, a_k, b, ldb, M, N, K, add, NULL);
+}
+
+static void gemm_asking(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb,
+                        int64_t M, int64_t N, int64_t K, int add, const struct m3_ask *ask)
+{
+    const struct m3_ask mine = *ask;
+    all_strips(c, ldc, a, a_m, a_k, b, ldb, M, N, K, add, &mine);
 }
 
 static void expand_bf16(real *out, const m3_bf16 *codes, int64_t n)
@@ -222,7 +240,7 @@ static inline __attribute__((always_inline)) void largest_or_nan_lanes(real *max
 #pragma omp simd
         for (int l = 0; l < n; l++) {
             const real z_l = z[j * lanes + l];
-            most[l] = (z_l > most[l]) | (z_l != z_l) ? z_l : most[l];
+            most[l] = ((z_l > most[l]) | (z_l != z_l)) ? z_l : most[l];
         }
     memcpy(max, most, (size_t)n * sizeof *max);
 }
@@ -363,6 +381,7 @@ extern const struct m3_kernels M3_KERNELS;
 const struct m3_kernels M3_KERNELS = {
     .name = M3_KERNELS_NAME,
     .gemm = gemm,
+    .gemm_asking = gemm_asking,
     .fused = &M3_FUSED,
     .expand = expand,
     .largest = largest,

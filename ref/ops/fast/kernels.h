@@ -10,6 +10,8 @@
 #include "base/real.h"
 #include "base/weight.h"
 
+struct m3_ask;
+
 struct m3_fused {
     /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
      * an output do not depend on T and rows; dots and dots_bf16 give the same bits. */
@@ -34,6 +36,9 @@ struct m3_kernels {
      * Element (m,k) of a is a[m * a_m + k * a_k]; rows of b and c are ldb and ldc apart. */
     void (*gemm)(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb, int64_t M,
                  int64_t N, int64_t K, int add);
+    /* The same; meanwhile asks the memory for what comes next (ops/fast/prefetch.h). */
+    void (*gemm_asking)(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k, const real *b, int64_t ldb,
+                        int64_t M, int64_t N, int64_t K, int add, const struct m3_ask *ask);
 
     /* out[n] := columns [col, col + n) of a row of w, with the values of m3_expand_f32 or _f64. */
     void (*expand)(real *out, const struct m3_weight *w, int64_t row, int64_t col, int64_t n);

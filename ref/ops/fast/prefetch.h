@@ -19,4 +19,21 @@ static inline void m3_prefetch(const real *x, int64_t first, int64_t count)
     m3_prefetch_bytes((const void *)((uintptr_t)x + (uintptr_t)first * sizeof *x), count * (int64_t)sizeof *x);
 }
 
+/* What is asked for while a product is computed, a little in each step k of each of its tiles: the byte at
+ * first + tile * of_tile + (k >> shift) * jump + k % 2^shift * pace. A burst of requests would wait for the memory, and
+ * with it the product. */
+struct m3_ask {
+    uintptr_t first;
+    uint64_t of_tile, jump, pace;
+    int shift;
+};
+
+static inline void m3_ask_for(const struct m3_ask *ask, int64_t tile, int64_t k)
+{
+    const uint64_t step = (uint64_t)k;
+    __builtin_prefetch((const void *)(ask->first + (uint64_t)tile * ask->of_tile + (step >> ask->shift) * ask->jump +
+                                      (step & ((1u << ask->shift) - 1)) * ask->pace),
+                       0, 2);
+}
+
 #endif

@@ -4,12 +4,14 @@
 #ifndef M3_OPS_FAST_TILE_H
 #define M3_OPS_FAST_TILE_H
 
+#include "ops/fast/prefetch.h"
 #include "ops/fast/vectors.h"
 
-/* A register tile: `rows` rows and `vecs` vectors of c, for all k. It is inlined with constant sizes. */
+/* A register tile: `rows` rows and `vecs` vectors of c, for all k. It is inlined with constant sizes. Where `ask` is
+ * not NULL this is the tile of that number for which memory is asked meanwhile. */
 static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
                                                        const real *b, int64_t ldb, int64_t K, int add, const int rows,
-                                                       const int vecs)
+                                                       const int vecs, const struct m3_ask *ask, int64_t turn)
 {
     vec s[16][2];
 #pragma GCC unroll 16
@@ -20,6 +22,7 @@ static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, con
 #pragma GCC unroll UNROLL
     for (int64_t k = 0; k < K; k++) {
         const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
+        if (ask) m3_ask_for(ask, turn, k);
 #pragma GCC unroll 16
         for (int m = 0; m < rows; m++) {
             real a_mk = a_k0[m * a_m];
