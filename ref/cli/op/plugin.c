@@ -1,4 +1,4 @@
-#include "cli/op_plugin.h"
+#include "cli/op/plugin.h"
 
 #include <errno.h>
 #include <inttypes.h>

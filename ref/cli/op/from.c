@@ -1,4 +1,4 @@
-#include "cli/op_from.h"
+#include "cli/op/from.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "cli/op_perf.h"
+#include "cli/op/perf.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/op_from.h"
-#include "cli/op_perf.h"
-#include "cli/op_plugin.h"
+#include "cli/op/from.h"
+#include "cli/op/perf.h"
+#include "cli/op/plugin.h"
 #include "cli/paths.h"
 #include "cli/standard.h"
 #include "cli/reports.h"
