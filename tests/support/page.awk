@@ -1,0 +1,55 @@
+# The commands of a page of documentation, and what the page says that they print. A line indented by four spaces or
+# more is a command, which continues after a backslash; lines "# ..." after it are its output. Writes two files:
+#   script    runs each command that needs nothing but the program and files of the repository, with the line
+#             "@@ LINE" before its output
+#   expected  the same lines "@@ LINE", with the output that the page prints
+# and prints the number of outputs in the page, and of those that are recomputed. Not recomputed are outputs of other
+# programs (make, python3, curl, cc, ..), and commands that read a file of build/ which such a program writes.
+# usage: awk -v script=F -v expected=F -f page.awk PAGE
+
+# What the command reads of build/ was written by a command that is run; what it writes may be new.
+function has_its_files(text,   file) {
+    sub(/ (picture|--run) [^ ]+ build\/[^ ]+/, " ", text)
+    gsub(/ --(dump|make|cache-out|ledger|html|out) build\/[^ ]+/, " ", text)
+    while (match(text, /build\/[a-z0-9_]+\.[a-z]+/)) {
+        file = substr(text, RSTART, RLENGTH)
+        if (!(file in made)) return 0
+        text = substr(text, RSTART + RLENGTH)
+    }
+    return 1
+}
+
+function remember_files(text) {
+    while (match(text, /build\/[a-z0-9_]+\.[a-z]+/)) {
+        made[substr(text, RSTART, RLENGTH)] = 1
+        text = substr(text, RSTART + RLENGTH)
+    }
+}
+
+function finish(   assigns, runs) {
+    if (command == "") return
+    if (output != "") outputs++
+    assigns = command ~ /^[A-Z]=/
+    runs = command ~ /^(build\/m3ref|grep|sed|head|tail|for) / && (output != "" || command ~ /build\/[a-z0-9_]+\./) &&
+           command !~ /MODEL|YOUR_DUMP/ && has_its_files(command)
+    if (assigns) print command >script
+    if (runs) {
+        remember_files(command)
+        if (output == "") print "{ " command "\n} >/dev/null || echo 'line " first ": failed'" >script
+        else {
+            print "echo '@@ " first "'\n{ " command "\n} 2>&1" >script
+            printf "@@ %d\n%s", first, output >expected
+            recomputed++
+        }
+    }
+    command = output = ""
+}
+
+BEGIN { printf "" >script; printf "" >expected }
+!/^    / { finish(); continued = indent = 0; next }
+!indent { match($0, /^ +/); indent = RLENGTH }
+{ $0 = substr($0, 1, indent) ~ /^ +$/ ? substr($0, indent + 1) : $0 }
+/^#/ { output = output substr($0, 3) "\n"; next }
+continued { command = command "\n" $0; continued = /\\$/; next }
+{ finish(); command = $0; first = NR; continued = /\\$/ }
+END { finish(); print outputs + 0, recomputed + 0 }

@@ -1,0 +1,23 @@
+# Source this after verdict.sh. page FILE LEAST: the output that a page of documentation shows for each command is what
+# the program prints now (page.awk says which commands are run); at least LEAST outputs are recomputed.
+# The commands run in a folder of their own, whose build/ has the program and receives the files that they write.
+root=$(pwd)
+build=${BUILD:-build}
+mkdir "$folder/root" "$folder/root/build"
+ln -s "$root/golden" "$root/tests" "$root/scripts" "$root/ref" "$root/README.md" "$folder/root/"
+case $build in
+    /*) ln -s "$build/m3ref" "$folder/root/build/m3ref" ;;
+    *) ln -s "$root/$build/m3ref" "$folder/root/build/m3ref" ;;
+esac
+
+page() {
+    counts=$(awk -v script="$folder/script" -v expected="$folder/expected" -f tests/support/page.awk "$1")
+    : >"$folder/findings"
+    [ "${counts#* }" -ge "$2" ] || echo "${counts#* } outputs are recomputed, not $2" >"$folder/findings"
+    verdict "$1" "$folder/findings"
+    (cd "$folder/root" && sh "$folder/script") >"$folder/actual" 2>&1
+    awk -f tests/support/page_differs.awk "$folder/expected" "$folder/actual" >"$folder/findings"
+    verdict "$1" "$folder/findings"
+    [ "${counts#* }" -eq "${counts% *}" ] ||
+        echo "$1: ${counts#* } of ${counts% *} outputs recomputed; the others need another program than m3ref"
+}
