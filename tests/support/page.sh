@@ -14,10 +14,10 @@ page() {
     counts=$(awk -v script="$folder/script" -v expected="$folder/expected" -f tests/support/page.awk "$1")
     : >"$folder/findings"
     [ "${counts#* }" -ge "$2" ] || echo "${counts#* } outputs are recomputed, not $2" >"$folder/findings"
-    verdict "$1" "$folder/findings"
+    verdict "${1##*/}" "$folder/findings"
     (cd "$folder/root" && sh "$folder/script") >"$folder/actual" 2>&1
     awk -f tests/support/page_differs.awk "$folder/expected" "$folder/actual" >"$folder/findings"
-    verdict "$1" "$folder/findings"
+    verdict "${1##*/}" "$folder/findings"
     [ "${counts#* }" -eq "${counts% *}" ] ||
         echo "$1: ${counts#* } of ${counts% *} outputs recomputed; the others need another program than m3ref"
 }
