@@ -1,5 +1,6 @@
 # Source this after verdict.sh. page FILE LEAST: the output that a page of documentation shows for each command is what
 # the program prints now (page.awk says which commands are run); at least LEAST outputs are recomputed.
+# A finding names the line of the page where the command is, after the second @@. Blanks at the end of a line do not count.
 # The commands run in a folder of their own, whose build/ has the program and receives the files that they write.
 root=$(pwd)
 build=${BUILD:-build}
@@ -16,7 +17,7 @@ page() {
     [ "${counts#* }" -ge "$2" ] || echo "${counts#* } outputs are recomputed, not $2" >"$folder/findings"
     verdict "${1##*/}" "$folder/findings"
     (cd "$folder/root" && sh "$folder/script") >"$folder/actual" 2>&1
-    awk -f tests/support/page_differs.awk "$folder/expected" "$folder/actual" >"$folder/findings"
+    diff -Z -U 0 -F '^@@ ' "$folder/expected" "$folder/actual" | sed 1,2d >"$folder/findings"
     verdict "${1##*/}" "$folder/findings"
     [ "${counts#* }" -eq "${counts% *}" ] ||
         echo "$1: ${counts#* } of ${counts% *} outputs recomputed; the others need another program than m3ref"
