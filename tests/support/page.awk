@@ -4,11 +4,13 @@
 #             "@@ LINE" before its output
 #   expected  the same lines "@@ LINE", with the output that the page prints
 # and prints the number of outputs in the page, and of those that are recomputed. Not recomputed are outputs of other
-# programs (make, python3, curl, cc, ..), and commands that read a file of build/ which such a program writes.
-# usage: awk -v script=F -v expected=F -f page.awk PAGE
+# programs (make, python3, curl, cc, ..), and commands that read a file of build/ which such a program writes. With
+# python=1, programs in NumPy that run in build/python are run too.
+# usage: awk -v script=F -v expected=F [-v python=1] -f page.awk PAGE
 
 # What the command reads of build/ was written by a command that is run; what it writes may be new.
 function has_its_files(text,   file) {
+    if (text ~ /^PYTHON/) sub(/ build\/[^ ]+( --[a-z-]+)?$/, "", text)
     sub(/ (picture|--run) [^ ]+ build\/[^ ]+/, " ", text)
     gsub(/ --(dump|make|cache-out|ledger|html|out) build\/[^ ]+/, " ", text)
     while (match(text, /build\/[a-z0-9_]+\.[a-z]+/)) {
@@ -26,14 +28,28 @@ function remember_files(text) {
     }
 }
 
-function finish(   assigns, runs) {
+# The last file of build/ that another program names is the one that it writes.
+function forget_result(text,   file) {
+    while (match(text, /build\/[a-z0-9_]+\.[a-z]+/)) {
+        file = substr(text, RSTART, RLENGTH)
+        text = substr(text, RSTART + RLENGTH)
+    }
+    delete made[file]
+}
+
+function is_run() {
+    if (command ~ /MODEL|YOUR_DUMP/ || (output == "" && command !~ /build\/[a-z0-9_]+\./)) return 0
+    if (command ~ /^PYTHONPATH=[^ ]+ build\/python\/bin\/python /) return python && has_its_files(command)
+    return command ~ /^(build\/m3ref|grep) / && has_its_files(command)
+}
+
+function finish() {
     if (command == "") return
     if (output != "") outputs++
-    assigns = command ~ /^[A-Z]=/
-    runs = command ~ /^(build\/m3ref|grep|sed|head|tail|for) / && (output != "" || command ~ /build\/[a-z0-9_]+\./) &&
-           command !~ /MODEL|YOUR_DUMP/ && has_its_files(command)
-    if (assigns) print command >script
-    if (runs) {
+    if (command ~ /^[A-Z]=/) print command >script
+    else if (!is_run()) {
+        if (command !~ /^build\/m3ref/) forget_result(command)
+    } else {
         remember_files(command)
         if (output == "") print "{ " command "\n} >/dev/null || echo 'line " first ": failed'" >script
         else {

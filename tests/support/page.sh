@@ -6,13 +6,20 @@ root=$(pwd)
 build=${BUILD:-build}
 mkdir "$folder/root" "$folder/root/build"
 ln -s "$root/golden" "$root/tests" "$root/scripts" "$root/ref" "$root/README.md" "$folder/root/"
-case $build in
-    /*) ln -s "$build/m3ref" "$folder/root/build/m3ref" ;;
-    *) ln -s "$root/$build/m3ref" "$folder/root/build/m3ref" ;;
-esac
+case $build in /*) ;; *) build=$root/$build ;; esac
+ln -s "$build/m3ref" "$folder/root/build/m3ref"
+environment=${PYTHON_ENVIRONMENT:-build/python}
+case $environment in /*) ;; *) environment=$root/$environment ;; esac
+if [ -x "$environment/bin/python" ]; then
+    ln -s "$environment" "$folder/root/build/python"
+    python=1
+else
+    echo 'programs in Python are not tried: there is no build/python, which make test makes'
+    python=0
+fi
 
 page() {
-    counts=$(awk -v script="$folder/script" -v expected="$folder/expected" -f tests/support/page.awk "$1")
+    counts=$(awk -v python=$python -v script="$folder/script" -v expected="$folder/expected" -f tests/support/page.awk "$1")
     : >"$folder/findings"
     [ "${counts#* }" -ge "$2" ] || echo "${counts#* } outputs are recomputed, not $2" >"$folder/findings"
     verdict "${1##*/}" "$folder/findings"
