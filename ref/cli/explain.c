@@ -55,6 +55,7 @@ enum { OPT_TAP = 256, OPT_TOKEN, OPT_CHANNEL, OPT_JSON, OPT_HTML, OPT_HELP };
 /* clang-format off */
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "prompt", required_argument, NULL, M3_CLI_PROMPT }, { "chat", required_argument, NULL, M3_CLI_CHAT },
     { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },      { "tap", required_argument, NULL, OPT_TAP },

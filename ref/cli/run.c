@@ -110,6 +110,8 @@ enum {
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
     { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "prompt", required_argument, NULL, M3_CLI_PROMPT },
+    { "chat", required_argument, NULL, M3_CLI_CHAT },
     { "image", required_argument, NULL, M3_CLI_IMAGE },
     { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "dump", required_argument, NULL, OPT_DUMP },
@@ -292,7 +294,7 @@ static int run_one(const struct m3_cli_run *a, const struct m3_model *model, con
     if (!status && decisions) request.force = m3_decisions_force(decisions);
     if (!status) status = forward(a, model, c, &request, line, error);
     if (!status && request.end_layer == model->config.layers && a->top > 0)
-        m3_cli_print_next(logits, model->config.V, a->top);
+        m3_cli_print_next(logits, model->config.V, a->top, a->words);
     free(hidden);
     m3_decisions_close(decisions);
     return status;
@@ -348,6 +350,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && a->resume) status = m3_resume_open(&a->kept, a->resume, error);
     if (!status) status = open_cache(&cache, a, model, &semantics, error);
+    if (!status && a->top > 0) status = m3_vocabulary_open(&a->words, a->model, model->config.V, notes, error);
     int64_t p0 = cache && !status ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
     if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, p0, error);
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
@@ -357,6 +360,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
                                   : run_one(a, model, &batch.cases[0], &semantics, cache, logits, line, notes, error);
     if (!status && a->kept) status = end_resume(a, error);
     m3_resume_close(a->kept);
+    m3_vocabulary_close(a->words);
     free(logits);
     m3_cache_free(cache);
     m3_batch_free(&batch);
