@@ -9,8 +9,9 @@
 #include "oracle/explain/explain.h"
 
 static const char help[] =
-    "usage: m3ref explain MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --tap TAP --token T [--channel C]\n"
-    "                     [--json] [--html OUT] [--set FIELD=VALUE ...] [--threads N] [--allow-long]\n"
+    "usage: m3ref explain MODEL (--case F | --ids 1,2,3 | --prompt TEXT | --chat F.json) [--image A.png ...]\n"
+    "                     --tap TAP --token T [--channel C] [--json] [--html OUT] [--set FIELD=VALUE ...]\n"
+    "                     [--threads N] [--allow-long]\n"
     "\n"
     "Explains one element of a tap: the equation, the numbers that went in, each step to the result, and where the\n"
     "operator is defined. Of a choice it says why: scores, forced blocks, ranking, margin, and what was rejected. Of\n"
@@ -20,8 +21,8 @@ static const char help[] =
     "followed: if either gave other bits than the pass, there would be an error and no explanation.\n"
     "\n"
     "  MODEL              model directory, as for m3ref run\n"
-    "  --case F           file with the inputs; --ids, --image and --video may replace it, as for m3ref run. The case\n"
-    "                     holds one sequence\n"
+    "  --case F           file with the inputs; --ids, --prompt or --chat, --image and --video may replace it, as for\n"
+    "                     m3ref run. The case holds one sequence\n"
     "  --tap TAP          the tap, such as layers.3.moe.weights (SPEC 6; m3ref run --dump writes all of them)\n"
     "  --token T          the row of the tap, from 0: a token; in the tower a patch; after projector.merged a merged\n"
     "                     token; of vision.grid a picture\n"
@@ -38,7 +39,8 @@ static const char help[] =
     "  --help             print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage: also a tap that does not exist, and a\n"
-    "token or channel out of range; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
+    "token or channel out of range; 65 bad file; 66 missing file; 69 Python package for words not\n"
+    "available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     struct m3_cli_input input;

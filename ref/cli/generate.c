@@ -15,14 +15,16 @@
 #include "model/plugin.h"
 
 static const char help[] =
-    "usage: m3ref generate MODEL (--ids 1,2,3 [--image A.png ...] | --case F) [--max-new N] [--speculative] ...\n"
+    "usage: m3ref generate MODEL (--ids 1,2,3 | --prompt TEXT | --chat F.json | --case F) [--image A.png ...]\n"
+    "                      [--max-new N] [--speculative] ...\n"
     "\n"
     "Continues the given tokens one at a time. The keys and values of all tokens stay in memory. Decoding is greedy\n"
     "unless --temperature is above 0. Prints one line per token, as soon as the token is known: its number in the\n"
     "output, from 0, its id, the natural logarithm of its probability, and its logit minus the largest other logit. At\n"
-    "the end all ids are printed on one line.\n"
+    "the end all ids are printed on one line. If MODEL has a tokenizer.json, each line ends with the token's text, and\n"
+    "a last line has all of it.\n"
     "\n"
-    "  --ids, --case, --image, --video, --allow-long     as for m3ref run\n"
+    "  --ids, --prompt, --chat, --case, --image, --video, --allow-long     as for m3ref run\n"
     "  --max-new N            stop after N tokens, default 16\n"
     "  --stop IDS             stop after any of these ids, separated by commas. The id that stops is printed too\n"
     "  --temperature T        sample from softmax(logits / T); 0, the default, takes the most likely token\n"
@@ -43,7 +45,7 @@ static const char help[] =
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
-    "plug-in not available; 70 internal error; 74 I/O error.\n";
+    "plug-in, or Python package for words, not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *stop;
@@ -182,8 +184,8 @@ static void print_token(void *self, const struct m3_token *t)
     p->ids[p->tokens++] = t->id;
     if (p->json)
         print_json(p, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
-                                (json_int_t)t->id, "text", json_text(text, length), "logprob", m3_json_number(t->logprob), "margin",
-                                m3_json_number(t->margin), "time", t->seconds));
+                                (json_int_t)t->id, "text", json_text(text, length), "logprob",
+                                m3_json_number(t->logprob), "margin", m3_json_number(t->margin), "time", t->seconds));
     else {
         printf("%6" PRId64 " %8d  %12.6f %12.6f", t->index, t->id, t->logprob, t->margin);
         if (text) printf("  "), m3_print_quoted(stdout, text, length);

@@ -122,16 +122,17 @@ static int64_t parse_id(const char *s, char **end, const struct m3_vision_config
 }
 
 /* The ids of a file may be many: the message names the place. */
-static int refuse_id(const struct m3_cli_input *in, const char *at, int64_t place, const struct m3_vision_config *vision,
-                     struct m3_error *error)
+static int refuse_id(const struct m3_cli_input *in, const char *at, int64_t place,
+                     const struct m3_vision_config *vision, struct m3_error *error)
 {
     const char *image = vision->image_token < 0 ? "" : ", <image>", *video = vision->video_token < 0 ? "" : ", <video>";
     if (!in->text)
         return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers%s%s separated by commas", in->ids, image,
                        video);
+    const size_t word = *at ? 1 + strcspn(at + 1, ", \t\r\n\v\f") : 7, length = word < 20 ? word : 20;
     return m3_fail(error, M3_BAD_INPUT,
                    "%s: id %" PRId64 ": got %.*s, expected numbers%s%s separated by commas or white space",
-                   in->ids_name, place, *at ? (int)strnlen(at, 20) : 3, *at ? at : "end", image, video);
+                   in->ids_name, place, (int)length, *at ? at : "the end", image, video);
 }
 
 /* "1,2,3" into *ids, to be freed; in a file, or from words, white space separates too. */

@@ -15,7 +15,8 @@
 #include "oracle/variants/honest_rows.h"
 
 static const char help[] =
-    "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
+    "usage: m3ref run MODEL (--case F | --ids 1,2,3 | --prompt TEXT | --chat F.json) [--image A.png ...]\n"
+    "                 [--dump OUT] [--taps GLOB,...] ...\n"
     "\n"
     "Runs one forward pass of the model in directory MODEL over token ids, and over pictures if there are any.\n"
     "Prints shapes, time, peak memory and the most likely next tokens. With --dump, also writes the intermediate\n"
@@ -30,7 +31,12 @@ static const char help[] =
     "                         sequences are input_ids [T] with cu_seqlens [B+1]: sequence b begins at cu_seqlens[b]\n"
     "                         and ends before cu_seqlens[b+1] (SPEC 3.4). Each sequence is run alone. The dump holds\n"
     "                         the rows of all sequences (SPEC 3.5)\n"
-    "  --ids 1,2,3            use these token ids; <image> and <video> stand for the model's placeholder ids\n"
+    "  --ids 1,2,3            use these token ids; <image> and <video> stand for the model's placeholder ids.\n"
+    "                         --ids @FILE reads them from a file, --ids - from standard input; there, commas or white\n"
+    "                         space separate them\n"
+    "  --prompt TEXT          use the ids of a text. `python3 -m m3ref.text` makes them with MODEL's tokenizer.json:\n"
+    "                         pip install './scripts/python[text]'\n"
+    "  --chat F.json          the same for messages, [{\"role\": .., \"content\": ..}, ..], with MODEL's chat template\n"
     "  --image A.png          add a still picture; may be repeated. --ids holds one image placeholder for each\n"
     "                         picture, or one for each token of the pictures\n"
     "  --video FOLDER         add a video in the same way. FOLDER holds one PNG file per frame, read in byte order\n"
@@ -98,7 +104,7 @@ static const char help[] =
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
-    "plug-in not available; 70 internal error; 74 I/O error.\n";
+    "plug-in, or Python package for words, not available; 70 internal error; 74 I/O error.\n";
 
 /* clang-format off */
 enum {

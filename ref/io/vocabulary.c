@@ -70,17 +70,19 @@ static int add_pieces(struct m3_vocabulary *v, json_t *vocab, struct m3_error *e
     json_t *value;
     size_t i;
     int status = M3_OK;
-    json_object_foreach(vocab, key, value) {
+    json_object_foreach(vocab, key, value)
+    {
         if (status) break;
         if (json_is_integer(value))
             status = set_piece(v, json_integer_value(value), key, strlen(key), v->is_byte_level, error);
     }
-    json_array_foreach(vocab, i, value) {
+    json_array_foreach(vocab, i, value)
+    {
         const json_t *piece = json_array_get(value, 0);
         if (status) break;
         if (json_is_string(piece))
-            status = set_piece(v, (int64_t)i, json_string_value(piece), json_string_length(piece), v->is_byte_level,
-                               error);
+            status =
+                set_piece(v, (int64_t)i, json_string_value(piece), json_string_length(piece), v->is_byte_level, error);
     }
     return status;
 }
@@ -91,12 +93,13 @@ static int add_added(struct m3_vocabulary *v, const json_t *added, struct m3_err
     const json_t *entry;
     size_t i;
     int status = M3_OK;
-    json_array_foreach(added, i, entry) {
+    json_array_foreach(added, i, entry)
+    {
         const json_t *id = json_object_get(entry, "id"), *content = json_object_get(entry, "content");
         if (status) break;
         if (json_is_integer(id) && json_is_string(content))
-            status = set_piece(v, json_integer_value(id), json_string_value(content), json_string_length(content), 0,
-                               error);
+            status =
+                set_piece(v, json_integer_value(id), json_string_value(content), json_string_length(content), 0, error);
     }
     return status;
 }
@@ -107,7 +110,8 @@ static int is_byte_level(const json_t *decoder)
     const json_t *one;
     size_t i;
     if (type && strcmp(type, "ByteLevel") == 0) return 1;
-    json_array_foreach(json_object_get(decoder, "decoders"), i, one) {
+    json_array_foreach(json_object_get(decoder, "decoders"), i, one)
+    {
         type = json_string_value(json_object_get(one, "type"));
         if (type && strcmp(type, "ByteLevel") == 0) return 1;
     }
