@@ -6,7 +6,7 @@ page=${PAGE:-README.md}
 . tests/support/verdict.sh
 
 # The lines of commands, with the settings before them, and the lines that README says they print.
-sed -n '/^## Why is this number what it is/,/^## Check one kernel/s/^    //p' "$page" >"$folder/lines"
+sed -n '/^## Why is this number what it is/,/^## Install/s/^    //p' "$page" >"$folder/lines"
 grep -v '^#' "$folder/lines" | sed "s,build/,$build/,g" >"$folder/commands"
 sed -n 's/^#$//p; s/^# //p' "$folder/lines" >"$folder/expected"
 
