@@ -150,7 +150,7 @@ START_TEST(stand_in)
     ck_assert_int_eq(chmod(in_folder("python3"), 0700), 0);
     ck_assert_int_eq(WEXITSTATUS(system(command)), 0);
     ck_assert(has("text", "a 'b' $c"));
-    ck_assert(has("words", "-m m3ref.text encode " TINY));
+    ck_assert(has("words", "-m m3ref.text encode " TINY "\n"));
     char *got, *want;
     const char *line = last_line(&got);
     ck_assert_int_eq(m3ref("run " TINY " --ids 1,2,3 --linear ordered"), 0);
