@@ -3,11 +3,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The character at `text`, and its bytes; 0 bytes if it is no UTF-8. */
-static uint32_t decode(const unsigned char *text, size_t length, size_t *bytes)
+uint32_t m3_utf8(const char *at, size_t length, size_t *bytes)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const unsigned char c = text[0];
+    const unsigned char *text = (const unsigned char *)at, c = text[0];
     const size_t n = c < 0x80                ? 1
                      : c >= 0xC2 && c < 0xE0 ? 2
                      : c >= 0xE0 && c < 0xF0 ? 3
@@ -25,7 +24,7 @@ static uint32_t decode(const unsigned char *text, size_t length, size_t *bytes)
     return point;
 }
 
-static int steers(uint32_t point)
+int m3_steers_terminal(uint32_t point)
 {
     return point < 0x20 || (point >= 0x7F && point < 0xA0) || point == 0x61C || point == 0x200E || point == 0x200F ||
            (point >= 0x2028 && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069);
@@ -35,8 +34,8 @@ void m3_make_printable(char *text, size_t length)
 {
     for (size_t i = 0; i < length;) {
         size_t bytes;
-        const uint32_t point = decode((const unsigned char *)text + i, length - i, &bytes);
-        if (bytes > 0 && !steers(point)) {
+        const uint32_t point = m3_utf8(text + i, length - i, &bytes);
+        if (bytes > 0 && !m3_steers_terminal(point)) {
             i += bytes;
             continue;
         }

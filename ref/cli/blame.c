@@ -133,7 +133,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (!status) status = m3_cli_extent(&a->extent, a->all, a->only_failing, "blame", error);
     if (status) return status;
     a->input.quiet = 1;
-    return m3_cli_input_check(&a->input, "blame", error);
+    return m3_cli_input_check(&a->input, a->names.model, "blame", error);
 }
 
 /* Each sequence alone, then all of them together. */

@@ -191,7 +191,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (!a->plan && !a->input.case_path && !a->input.ids && a->truth) status = m3_look_for(&exists, a->truth, error);
     if (exists) a->names.case_beside = a->truth;
     if (status || exists) return status;
-    return m3_cli_input_check(&a->input, "check", error);
+    return m3_cli_input_check(&a->input, a->names.model, "check", error);
 }
 
 static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)

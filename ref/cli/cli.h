@@ -102,7 +102,9 @@ int m3_cli_ops_watch(struct m3_watch *watch, struct m3_cli_ops *ops, struct m3_e
  * names a file. What ends the child is printed, with M3_INTERNAL. */
 int m3_cli_ops_run(struct m3_cli_ops *ops, int (*body)(void *self), void *self);
 struct m3_cli_input {
-    const char *case_path, *ids;
+    const char *case_path, *ids, *prompt, *chat;
+    char *text;                                 /* that `ids` points to, if not to the command line; NULL: it does */
+    const char *ids_path, *ids_name;            /* the file that the ids come from, or NULL; for messages */
     const char **images, **videos;              /* files, folders: room for argc of each */
     int64_t image_count, video_count;
     int allow_long;                             /* allow positions beyond max_position_embeddings */
@@ -118,7 +120,8 @@ struct m3_cli_input {
 /* clang-format off */
 enum {
     M3_CLI_CASE = 512, M3_CLI_IDS, M3_CLI_IMAGE, M3_CLI_VIDEO, M3_CLI_ALLOW_LONG, M3_CLI_PRECISION, M3_CLI_LINEAR,
-    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS, M3_CLI_OPS_GUARD, M3_CLI_TIMEOUT_OPTION
+    M3_CLI_THREADS, M3_CLI_SET, M3_CLI_OPS, M3_CLI_OPS_GUARD, M3_CLI_TIMEOUT_OPTION,
+    M3_CLI_PROMPT, M3_CLI_CHAT
 };
 /* clang-format on */
 /* Handles an option of the command, whose value is optarg; returns -1 if it does not know the option. */
@@ -132,8 +135,8 @@ int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, ch
 /* The config's reading of the model with every --set. */
 int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_input *in,
                            const struct m3_config *config, struct m3_error *error);
-/* Checks combinations of options, after all have been read. */
-int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_error *error);
+/* Checks combinations of options, after all have been read, and reads ids that are not on the command line. */
+int m3_cli_input_check(struct m3_cli_input *in, const char *model, const char *command, struct m3_error *error);
 /* Reads the case and checks it against the model, after p0 cached places, and prints a line for each picture. */
 int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const struct m3_config *config, int64_t p0,
                       struct m3_error *error);

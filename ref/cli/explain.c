@@ -9,8 +9,9 @@
 #include "oracle/explain/explain.h"
 
 static const char help[] =
-    "usage: m3ref explain MODEL (--case F | --ids 1,2,3 [--image A.png ...]) --tap TAP --token T [--channel C]\n"
-    "                     [--json] [--html OUT] [--set FIELD=VALUE ...] [--threads N] [--allow-long]\n"
+    "usage: m3ref explain MODEL (--case F | --ids 1,2,3 | --prompt TEXT | --chat F.json) [--image A.png ...]\n"
+    "                     --tap TAP --token T [--channel C] [--json] [--html OUT] [--set FIELD=VALUE ...]\n"
+    "                     [--threads N] [--allow-long]\n"
     "\n"
     "Explains one element of a tap: the equation, the numbers that went in, each step to the result, and where the\n"
     "operator is defined. For a choice it shows the reasons: scores, forced blocks, ranking, margin, and what was\n"
@@ -20,8 +21,8 @@ static const char help[] =
     "the printed steps. If one of the two gives other bits than the pass, explain reports an error instead.\n"
     "\n"
     "  MODEL              model directory, as for m3ref run\n"
-    "  --case F           file with the inputs; --ids, --image and --video may replace it, as for m3ref run. The case\n"
-    "                     holds one sequence\n"
+    "  --case F           file with the inputs; --ids, --prompt or --chat, --image and --video may replace it, as for\n"
+    "                     m3ref run. The case holds one sequence\n"
     "  --tap TAP          the tap, such as layers.3.moe.weights (SPEC 6; m3ref run --dump writes all of them)\n"
     "  --token T          the row of the tap, counted from 0. A row is a token; in the vision tower it is a patch;\n"
     "                     from projector.merged on it is a merged token; in vision.grid it is a picture\n"
@@ -38,7 +39,8 @@ static const char help[] =
     "  --help             print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage: also a tap that does not exist, and a\n"
-    "token or channel out of range; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
+    "token or channel out of range; 65 bad file; 66 missing file; 69 Python package for words not\n"
+    "available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     struct m3_cli_input input;
@@ -55,6 +57,7 @@ enum { OPT_TAP = 256, OPT_TOKEN, OPT_CHANNEL, OPT_JSON, OPT_HTML, OPT_HELP };
 /* clang-format off */
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },    { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "prompt", required_argument, NULL, M3_CLI_PROMPT }, { "chat", required_argument, NULL, M3_CLI_CHAT },
     { "image", required_argument, NULL, M3_CLI_IMAGE },  { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG }, { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },      { "tap", required_argument, NULL, OPT_TAP },

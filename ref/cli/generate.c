@@ -12,17 +12,20 @@
 #include "cli/ranks.h"
 #include "decode/generate.h"
 #include "io/json.h"
+#include "io/vocabulary.h"
 #include "model/plugin.h"
 
 static const char help[] =
-    "usage: m3ref generate MODEL (--ids 1,2,3 [--image A.png ...] | --case F) [--max-new N] [--speculative] ...\n"
+    "usage: m3ref generate MODEL (--ids 1,2,3 | --prompt TEXT | --chat F.json | --case F) [--image A.png ...]\n"
+    "                      [--max-new N] [--speculative] ...\n"
     "\n"
     "Continues the given tokens one at a time. The keys and values of all tokens stay in memory. Decoding is greedy\n"
     "unless --temperature is above 0. Prints one line per token, as soon as the token is known: its number in the\n"
     "output, from 0, its id, the natural logarithm of its probability, and its logit minus the largest other logit. At\n"
-    "the end all ids are printed on one line.\n"
+    "the end all ids are printed on one line. If MODEL has a tokenizer.json, each line ends with the token's text, and\n"
+    "a last line has all of it.\n"
     "\n"
-    "  --ids, --case, --image, --video, --allow-long     as for m3ref run\n"
+    "  --ids, --prompt, --chat, --case, --image, --video, --allow-long     as for m3ref run\n"
     "  --max-new N            stop after N tokens, default 16\n"
     "  --stop IDS             stop after any of these ids, separated by commas. The id that stops is printed too\n"
     "  --temperature T        sample from softmax(logits / T); 0, the default, takes the most likely token\n"
@@ -44,7 +47,7 @@ static const char help[] =
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
-    "plug-in not available; 70 internal error; 74 I/O error.\n";
+    "plug-in, or Python package for words, not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *stop;
@@ -64,6 +67,8 @@ enum {
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
     { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "prompt", required_argument, NULL, M3_CLI_PROMPT },
+    { "chat", required_argument, NULL, M3_CLI_CHAT },
     { "image", required_argument, NULL, M3_CLI_IMAGE },
     { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
@@ -138,6 +143,7 @@ struct printer {
     struct m3_error *error;
     int64_t tokens;             /* printed */
     int32_t *ids;               /* [max_new] */
+    struct m3_vocabulary *words;        /* of the model; NULL: none */
 };
 
 static void clear_line(const struct printer *p)
@@ -160,16 +166,33 @@ static void print_json(struct printer *p, json_t *object)
     else p->status = m3_json_line(stdout, object, p->error);
 }
 
+/* null without a text. */
+static json_t *json_text(const char *text, size_t length)
+{
+    size_t whole;
+    if (!text) return json_null();
+    char *own = m3_whole_characters(text, length, &whole);
+    json_t *value = own ? json_stringn(own, whole) : NULL;
+    free(own);
+    return value;
+}
+
 static void print_token(void *self, const struct m3_token *t)
 {
     struct printer *p = self;
+    size_t length;
+    const char *text = m3_vocabulary_text(p->words, t->id, &length);
     clear_line(p);
     p->ids[p->tokens++] = t->id;
     if (p->json)
-        print_json(p, json_pack("{s:s,s:I,s:I,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
-                                (json_int_t)t->id, "logprob", m3_json_number(t->logprob), "margin",
-                                m3_json_number(t->margin), "time", t->seconds));
-    else printf("%6" PRId64 " %8d  %12.6f %12.6f\n", t->index, t->id, t->logprob, t->margin);
+        print_json(p, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f}", "type", "token", "index", (json_int_t)t->index, "id",
+                                (json_int_t)t->id, "text", json_text(text, length), "logprob",
+                                m3_json_number(t->logprob), "margin", m3_json_number(t->margin), "time", t->seconds));
+    else {
+        printf("%6" PRId64 " %8d  %12.6f %12.6f", t->index, t->id, t->logprob, t->margin);
+        if (text) printf("  "), m3_print_quoted(stdout, text, length);
+        printf("\n");
+    }
     fflush(stdout);
 }
 
@@ -185,6 +208,20 @@ static int last_step(const struct m3_generated *g)
 static void print_steps(const struct m3_generated *g)
 {
     for (int i = 0; i <= last_step(g); i++) printf("%s%" PRId64 " with %d", i ? ", " : "", g->steps[i], i);
+}
+
+/* Tokens may hold parts of characters: the text is that of all of them together. */
+static void print_words(struct printer *p, int64_t n)
+{
+    char *text;
+    size_t length;
+    if (!p->words || p->status) return;
+    p->status = m3_vocabulary_join(&text, &length, p->words, p->ids, n, p->error);
+    if (p->status) return;
+    printf("text: ");
+    m3_print_quoted(stdout, text, length);
+    printf("\n");
+    free(text);
 }
 
 static void print_summary(struct printer *p, const struct m3_generated *g, int speculative)
@@ -203,6 +240,7 @@ static void print_summary(struct printer *p, const struct m3_generated *g, int s
     printf("tokens:");
     for (int64_t i = 0; i < g->tokens; i++) printf("%s%d", i ? "," : " ", p->ids[i]);
     printf("\n");
+    print_words(p, g->tokens);
     if (!speculative) return;
     printf("drafted %" PRId64 ", accepted %" PRId64 ", main calls %" PRId64 " after the prefill, %.2f tokens each\n",
            g->drafted, g->accepted, g->main_calls, g->main_calls ? (double)(g->tokens - 1) / (double)g->main_calls : 0);
@@ -249,6 +287,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) status = m3_cli_ranks_join(model, a->model, 0, -1, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
+    if (!status) status = m3_vocabulary_open(&printer.words, a->model, model->config.V, notes, error);
     if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
     if (!status) status = check_paths(a, model, error);
@@ -270,6 +309,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     }
     free(stop);
     free(printer.ids);
+    m3_vocabulary_close(printer.words);
     m3_case_free(&c);
     m3_model_close(model);
     return status;

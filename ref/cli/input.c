@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/words.h"
 #include "model/files/batch.h"
 #include "model/engine.h"
 #include "model/semantics.h"
@@ -26,6 +27,8 @@ static int take_shared(struct m3_cli_input *in, int option, const char *command,
     switch (option) {
     case M3_CLI_CASE: in->case_path = optarg; break;
     case M3_CLI_IDS: in->ids = optarg; break;
+    case M3_CLI_PROMPT: in->prompt = optarg; break;
+    case M3_CLI_CHAT: in->chat = optarg; break;
     case M3_CLI_IMAGE: in->images[in->image_count++] = optarg; break;
     case M3_CLI_VIDEO: in->videos[in->video_count++] = optarg; break;
     case M3_CLI_ALLOW_LONG: in->allow_long = 1; break;
@@ -78,16 +81,20 @@ int m3_cli_input_semantics(struct m3_semantics *semantics, const struct m3_cli_i
     return status;
 }
 
-int m3_cli_input_check(struct m3_cli_input *in, const char *command, struct m3_error *error)
+int m3_cli_input_check(struct m3_cli_input *in, const char *model, const char *command, struct m3_error *error)
 {
+    const int given = !!in->case_path + !!in->ids + !!in->prompt + !!in->chat;
     if (m3_cli_ops_plain(&in->ops)) in->linear = M3_LINEAR_ORDERED;     /* the only sums that they have */
-    if (!in->case_path == !in->ids)
+    if (given > 1 && (in->prompt || in->chat))
+        return m3_fail(error, M3_USAGE, "%s: got %d of --case, --ids, --prompt and --chat, expected one", command,
+                       given);
+    if (given != 1)
         return m3_fail(error, M3_USAGE, "%s: got %s, expected either --case or --ids", command,
-                       in->ids ? "both" : "neither");
+                       given ? "both" : "neither");
     if (in->case_path && in->image_count + in->video_count > 0)
         return m3_fail(error, M3_USAGE, "%s: --image and --video need --ids: a case file holds its own pictures",
                        command);
-    return M3_OK;
+    return m3_cli_words(in, model, error);
 }
 
 int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, char **argv, struct m3_error *error)
@@ -95,7 +102,7 @@ int m3_cli_input_model(const char **model, struct m3_cli_input *in, int argc, ch
     if (argc - optind != 1)
         return m3_fail(error, M3_USAGE, "%s: got %d model directories, expected one", argv[0], argc - optind);
     *model = argv[optind];
-    return m3_cli_input_check(in, argv[0], error);
+    return m3_cli_input_check(in, *model, argv[0], error);
 }
 
 /* The id at `s`: a number, or a word that stands for one. Sets *end after it, or to `s` if there is none. */
@@ -114,21 +121,40 @@ static int64_t parse_id(const char *s, char **end, const struct m3_vision_config
     return strtoll(s, end, 10);
 }
 
-/* "1,2,3" into *ids, to be freed. */
-static int parse_ids(int64_t **ids, int64_t *T, const char *text, const struct m3_vision_config *vision,
+/* The ids of a file may be many: the message names the place. */
+static int refuse_id(const struct m3_cli_input *in, const char *at, int64_t place,
+                     const struct m3_vision_config *vision, struct m3_error *error)
+{
+    const char *image = vision->image_token < 0 ? "" : ", <image>", *video = vision->video_token < 0 ? "" : ", <video>";
+    if (!in->text)
+        return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers%s%s separated by commas", in->ids, image,
+                       video);
+    const size_t word = *at ? 1 + strcspn(at + 1, ", \t\r\n\v\f") : 7, length = word < 20 ? word : 20;
+    return m3_fail(error, M3_BAD_INPUT,
+                   "%s: id %" PRId64 ": got %.*s, expected numbers%s%s separated by commas or white space",
+                   in->ids_name, place, (int)length, *at ? at : "the end", image, video);
+}
+
+/* "1,2,3" into *ids, to be freed; in a file, or from words, white space separates too. */
+static int parse_ids(int64_t **ids, int64_t *T, const struct m3_cli_input *in, const struct m3_vision_config *vision,
                      struct m3_error *error)
 {
+    const char *blanks = in->text ? " \t\r\n\v\f" : "", *s = in->ids + strspn(in->ids, blanks);
     *T = 0;
-    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
-    if (!*ids) return m3_fail_memory(error, "--ids", strlen(text));
-    for (const char *s = text; *s;) {
+    *ids = malloc((strlen(s) / 2 + 1) * sizeof **ids);
+    if (!*ids) return m3_fail_memory(error, in->ids_name, strlen(s));
+    if (in->text && !*s) return m3_fail(error, M3_BAD_INPUT, "%s: got no ids, expected at least one", in->ids_name);
+    while (*s) {
         char *end;
         errno = 0;
         (*ids)[(*T)++] = parse_id(s, &end, vision);
-        if (errno || end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
-            return m3_fail(error, M3_USAGE, "--ids: got %s, expected numbers%s%s separated by commas", text,
-                           vision->image_token < 0 ? "" : ", <image>", vision->video_token < 0 ? "" : ", <video>");
-        s = *end ? end + 1 : end;
+        const char *next = end + strspn(end, blanks);
+        const int comma = *next == ',';
+        if (errno || end == s || (*next && next == end && !comma)) return refuse_id(in, s, *T - 1, vision, error);
+        next += comma;
+        next += strspn(next, blanks);
+        if (comma && !*next) return refuse_id(in, next, *T, vision, error);
+        s = next;
     }
     return M3_OK;
 }
@@ -187,7 +213,7 @@ int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const st
     if (in->case_path) {
         status = m3_case_read(c, in->case_path, config, error);
     } else {
-        status = parse_ids(&ids, &T, in->ids, &config->vision, error);
+        status = parse_ids(&ids, &T, in, &config->vision, error);
         if (!status) status = read_pictures(&pictures, in, config, error);
         if (!status) status = m3_case_from_ids(c, ids, T, &pictures, config, error);
         m3_pictures_free(&pictures);
@@ -195,8 +221,8 @@ int m3_cli_input_read(struct m3_case *c, const struct m3_cli_input *in, const st
     }
     if (status) return status;
     m3_case_continue(c, p0);
-    return m3_case_check(c, config, in->allow_long, in->case_path ? in->case_path : "--ids",
-                         in->case_path ? M3_BAD_INPUT : M3_USAGE, error);
+    return m3_case_check(c, config, in->allow_long, in->case_path ? in->case_path : in->ids_name,
+                         in->case_path || in->text ? M3_BAD_INPUT : M3_USAGE, error);
 }
 
 int m3_cli_input_read_batch(struct m3_batch *batch, const struct m3_cli_input *in, const struct m3_config *config,
@@ -221,4 +247,5 @@ void m3_cli_input_end(struct m3_cli_input *in)
     m3_cli_ops_close(&in->ops);
     free(in->images);
     free(in->videos);
+    free(in->text);
 }

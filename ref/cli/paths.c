@@ -161,6 +161,8 @@ void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const st
 void m3_cli_reads_input(struct m3_cli_paths *paths, const struct m3_cli_input *in)
 {
     m3_cli_reads(paths, "--case", in->case_path);
+    m3_cli_reads(paths, "--ids", in->ids_path);
+    m3_cli_reads(paths, "--chat", in->chat);
     m3_cli_reads(paths, "--ops", in->ops.path);
     for (int64_t i = 0; i < in->image_count; i++) m3_cli_reads(paths, "--image", in->images[i]);
     for (int64_t i = 0; i < in->video_count; i++) reads_folder(paths, "--video", in->videos[i], "*.png");

@@ -16,7 +16,8 @@
 #include "oracle/variants/honest_rows.h"
 
 static const char help[] =
-    "usage: m3ref run MODEL (--case F | --ids 1,2,3 [--image A.png ...]) [--dump OUT] [--taps GLOB,...] ...\n"
+    "usage: m3ref run MODEL (--case F | --ids 1,2,3 | --prompt TEXT | --chat F.json) [--image A.png ...]\n"
+    "                 [--dump OUT] [--taps GLOB,...] ...\n"
     "\n"
     "Runs one forward pass of the model in directory MODEL over token ids, and over pictures if there are any.\n"
     "Prints shapes, time, peak memory and the most likely next tokens. With --dump, also writes the intermediate\n"
@@ -31,7 +32,12 @@ static const char help[] =
     "                         sequences are input_ids [T] with cu_seqlens [B+1]: sequence b begins at cu_seqlens[b]\n"
     "                         and ends before cu_seqlens[b+1] (SPEC 3.4). Each sequence is run alone. The dump holds\n"
     "                         the rows of all sequences (SPEC 3.5)\n"
-    "  --ids 1,2,3            use these token ids; <image> and <video> stand for the model's placeholder ids\n"
+    "  --ids 1,2,3            use these token ids; <image> and <video> stand for the model's placeholder ids.\n"
+    "                         --ids @FILE reads them from a file, --ids - from standard input; there, commas or white\n"
+    "                         space separate them\n"
+    "  --prompt TEXT          use the ids of a text. `python3 -m m3ref.text` makes them with MODEL's tokenizer.json:\n"
+    "                         pip install './scripts/python[text]'\n"
+    "  --chat F.json          the same for messages, [{\"role\": .., \"content\": ..}, ..], with MODEL's chat template\n"
     "  --image A.png          add a still picture; may be repeated. --ids holds one image placeholder for each\n"
     "                         picture, or one for each token of the pictures\n"
     "  --video FOLDER         add a video in the same way. FOLDER holds one PNG file per frame, read in byte order\n"
@@ -99,7 +105,7 @@ static const char help[] =
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
-    "plug-in not available; 70 internal error; 74 I/O error.\n";
+    "plug-in, or Python package for words, not available; 70 internal error; 74 I/O error.\n";
 
 /* clang-format off */
 enum {
@@ -111,6 +117,8 @@ enum {
 static const struct option options[] = {
     { "case", required_argument, NULL, M3_CLI_CASE },
     { "ids", required_argument, NULL, M3_CLI_IDS },
+    { "prompt", required_argument, NULL, M3_CLI_PROMPT },
+    { "chat", required_argument, NULL, M3_CLI_CHAT },
     { "image", required_argument, NULL, M3_CLI_IMAGE },
     { "video", required_argument, NULL, M3_CLI_VIDEO },
     { "dump", required_argument, NULL, OPT_DUMP },
@@ -294,7 +302,7 @@ static int run_one(const struct m3_cli_run *a, const struct m3_model *model, con
     if (!status && decisions) request.force = m3_decisions_force(decisions);
     if (!status) status = forward(a, model, c, &request, line, error);
     if (!status && request.end_layer == model->config.layers && a->top > 0)
-        m3_cli_print_next(logits, model->config.V, a->top);
+        m3_cli_print_next(logits, model->config.V, a->top, a->words);
     free(hidden);
     m3_decisions_close(decisions);
     return status;
@@ -352,6 +360,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status && a->resume) status = m3_resume_open(&a->kept, a->resume, error);
     if (!status) status = open_cache(&cache, a, model, &semantics, error);
+    if (!status && a->top > 0) status = m3_vocabulary_open(&a->words, a->model, model->config.V, notes, error);
     int64_t p0 = cache && !status ? m3_cache_length(cache, M3_CACHE_MAIN) : 0;
     if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, p0, error);
     if (!status && !(logits = malloc((size_t)model->config.V * sizeof *logits)))
@@ -362,6 +371,7 @@ static int run(struct m3_cli_run *a, const char *line, struct m3_error *notes, s
     if (!status && a->kept) status = end_resume(a, error);
     m3_resume_close(a->kept);
     if (!status) status = m3_cli_ranks_print(&model->config, 0, error);
+    m3_vocabulary_close(a->words);
     free(logits);
     m3_cache_free(cache);
     m3_batch_free(&batch);

@@ -211,7 +211,7 @@ struct m3_request m3_cli_request(const struct m3_cli_run *a, const struct m3_mod
     return request;
 }
 
-void m3_cli_print_next(const double *logits, int64_t V, int64_t n)
+void m3_cli_print_next(const double *logits, int64_t V, int64_t n, const struct m3_vocabulary *words)
 {
     double last = 0;
     int64_t last_id = -1;
@@ -222,7 +222,11 @@ void m3_cli_print_next(const double *logits, int64_t V, int64_t n)
             int taken = last_id >= 0 && (logits[v] > last || (logits[v] == last && v <= last_id));
             if (!taken && (best < 0 || logits[v] > logits[best])) best = v;
         }
-        printf("%s %" PRId64 " (%.6g)", i ? "," : "", best, logits[best]);
+        size_t length;
+        const char *text = m3_vocabulary_text(words, best, &length);
+        printf("%s %" PRId64 " ", i ? "," : "", best);
+        if (text) m3_print_quoted(stdout, text, length), putchar(' ');
+        printf("(%.6g)", logits[best]);
         last = logits[best];
         last_id = best;
     }

@@ -3,6 +3,7 @@
 #define M3_CLI_RUN_PASS_H
 
 #include "cli/cli.h"
+#include "io/vocabulary.h"
 #include "model/engine.h"
 #include "model/files/batch.h"
 #include "model/model.h"
@@ -18,6 +19,7 @@ struct m3_cli_run {
     const char *resume;
     int64_t sequence;           /* of the case */
     struct m3_resume_folder *kept;      /* of --resume; NULL: none */
+    struct m3_vocabulary *words;        /* of the model; NULL: none */
 };
 
 /* What a pass printed and measured. */
@@ -37,8 +39,8 @@ int m3_cli_pass(struct m3_cli_passed *p, const struct m3_cli_run *a, const struc
                 const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error);
 /* `what`: "T 7" */
 void m3_cli_print_passed(const struct m3_cli_passed *p, const struct m3_cli_run *a, const char *what);
-/* The n largest logits, largest first; the lower id first on a tie. */
-void m3_cli_print_next(const double *logits, int64_t V, int64_t n);
+/* The n largest logits, largest first, with the text of the tokens; the lower id first on a tie. */
+void m3_cli_print_next(const double *logits, int64_t V, int64_t n, const struct m3_vocabulary *words);
 
 /* run_several.c: each sequence is run alone, into a file without a name, and the files are then joined. */
 int m3_cli_run_several(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_batch *batch,

@@ -47,7 +47,7 @@ static int run_sequence(struct each *each, struct m3_cli_passed *p, const struct
     if (a->companions && companions.fd >= 0) m3_nameless_close(&companions);
     if (status || request.end_layer < model->config.layers || a->top == 0) return status;
     printf("sequence %" PRId64 ", T %" PRId64 ", ", b, c->T);
-    m3_cli_print_next(logits, model->config.V, a->top);
+    m3_cli_print_next(logits, model->config.V, a->top, a->words);
     return M3_OK;
 }
 

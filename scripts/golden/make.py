@@ -32,6 +32,7 @@ import pictures
 import positions
 import readings
 import synth
+import tokenizer
 import truth
 import vision
 import fp32_error
@@ -101,6 +102,7 @@ def produce(case, out):
     if case.name == "tiny":
         flat_config(folder)
         positions.produce(case, folder, config, input_ids, taps, ruler)
+        tokenizer.produce(os.path.join(folder, "model"))
     if case.name == "common":
         produce_long(cases.COMMON_LONG, folder)
     return {"fp64_check": max(check.errors.values()), "counts": check.counts, "margins": margins,

@@ -98,7 +98,8 @@ START_TEST(lines_of_json)
     for (int i = 0; i < 32; i++) {
         json_t *token = json_loads(lines[i], JSON_REJECT_DUPLICATES, NULL);
         ck_assert_msg(json_is_object(token), "no JSON: %s", lines[i]);
-        ck_assert_uint_eq(json_object_size(token), 6);
+        ck_assert_uint_eq(json_object_size(token), 7);
+        ck_assert(json_is_null(json_object_get(token, "text")));     /* there is no tokenizer */
         ck_assert_str_eq(json_string_value(json_object_get(token, "type")), "token");
         ck_assert_int_eq(integer(token, "index"), i);
         ck_assert(integer(token, "id") >= 0 && integer(token, "id") < 97);

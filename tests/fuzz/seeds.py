@@ -505,6 +505,19 @@ def operators():
         )
 
 
+def vocabularies():
+    pieces = {"\u0120a": 0, "\u00c3\u00a9": 1, "<end>": 63, "\u2581b": 2, "c": 64}
+    added = [{"id": 63, "content": "<end>"}, {"id": 5, "content": "\u0120"}]
+    byte_level = {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteLevel"}]}
+    for name, vocab, decoder in (
+        ("bytes", pieces, byte_level),
+        ("words", pieces, None),
+        ("list", [[piece, -1.5] for piece in pieces], {"type": "ByteLevel"}),
+    ):
+        text = {"added_tokens": added, "decoder": decoder, "model": {"vocab": vocab}}
+        keep("vocabulary", name, json.dumps(text).encode())
+
+
 def main():
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
@@ -516,6 +529,7 @@ def main():
     several = cases()
     maps(*dumps(little, several))
     texts()
+    vocabularies()
     operators()
     count = sum(1 for _ in OUT.glob("*/seed_*"))
     print(f"{count} inputs, {sum(p.stat().st_size for p in OUT.glob('*/seed_*'))} bytes, in {OUT}")

@@ -24,6 +24,9 @@ Summary: A reference of MiniMax-M3 and a judge for kernels and engines
 License: Apache-2.0
 Requires-Python: >=3.9
 Requires-Dist: numpy
+Provides-Extra: text
+Requires-Dist: tokenizers>=0.23.3,<0.24; extra == "text"
+Requires-Dist: jinja2>=3.1.6,<4; extra == "text"
 """
 WHEEL = f"""Wheel-Version: 1.0
 Generator: m3ref_build

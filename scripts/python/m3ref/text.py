@@ -1,0 +1,207 @@
+"""Words and token ids, with the tokenizer and the chat template of a model folder.
+
+    python -m m3ref.text encode MODEL    text on standard input; ids on standard output
+    python -m m3ref.text chat MODEL      messages on standard input, [{"role": .., "content": ..}, ..], or an object
+                                         with "messages" and what else the template reads, such as "tools"
+    python -m m3ref.text decode MODEL    ids on standard input; text
+
+Ids are separated by commas. The libraries are an extra of the package: tokenizers reads tokenizer.json, and Jinja
+renders the template in its sandbox. m3ref --prompt and --chat start this module.
+"""
+import importlib
+import json
+import os
+import re
+import sys
+
+NEEDED = "pip install tokenizers==0.23.3 jinja2==3.1.6"
+USAGE, BAD_INPUT, ABSENT, UNAVAILABLE, IO = 64, 65, 66, 69, 74
+ROOM = 10 ** 8      # bytes of a file, and of standard input
+
+
+class Refused(Exception):
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+def library(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError as why:
+        raise Refused(UNAVAILABLE, f"{name}: cannot be imported ({why}), expected it: {NEEDED}") from why
+
+
+def one_line(why):
+    return " ".join(str(why).split()) or type(why).__name__
+
+
+def read(path):
+    """The text of a file of the model, or None if there is none."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(ROOM + 1)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return None
+    except OSError as why:
+        raise Refused(IO, f"{path}: cannot be read: {why.strerror}") from why
+    if len(data) > ROOM:
+        raise Refused(BAD_INPUT, f"{path}: got more than {ROOM} bytes, expected at most these")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as why:
+        raise Refused(BAD_INPUT, f"{path}: got bytes that are not UTF-8 at {why.start}, expected UTF-8") from why
+
+
+def read_json(path, text):
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as why:
+        raise Refused(BAD_INPUT, f"{path}: is not JSON: {one_line(why)}") from why
+
+
+def open_tokenizer(model):
+    tokenizers = library("tokenizers")
+    path = os.path.join(model, "tokenizer.json")
+    text = read(path)
+    if text is None:
+        raise Refused(ABSENT, f"{path}: got no such file, expected the tokenizer of the model (--ids needs none)")
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as why:            # the library raises Exception itself
+        raise Refused(BAD_INPUT, f"{path}: is not a tokenizer: {one_line(why)}") from why
+
+
+def token_text(value):
+    """A special token of tokenizer_config.json: a string, or an object with its content."""
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
+def open_template(model):
+    """(path, template, special tokens by name) of chat_template.jinja, or else of tokenizer_config.json."""
+    path, config_path = (os.path.join(model, name) for name in ("chat_template.jinja", "tokenizer_config.json"))
+    config_text = read(config_path)
+    config = {} if config_text is None else read_json(config_path, config_text)
+    if not isinstance(config, dict):
+        raise Refused(BAD_INPUT, f"{config_path}: got no object, expected one")
+    special = {name: token_text(value) for name, value in config.items() if name.endswith("_token")}
+    special = {name: value for name, value in special.items() if value is not None}
+    template = read(path)
+    if template is not None:
+        return path, template, special
+    template = config.get("chat_template")
+    if isinstance(template, list):      # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    if isinstance(template, str):
+        return config_path, template, special
+    raise Refused(ABSENT, f"{path}: got no such file, and no chat_template in {config_path}, expected either")
+
+
+def render(model, conversation):
+    """The text of a conversation. The template is code of others: it runs in Jinja's sandbox, without files."""
+    jinja2 = library("jinja2")
+    sandbox = library("jinja2.sandbox")
+    path, template, special = open_template(model)
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(value, indent=None, **how):
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                        extensions=["jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    try:
+        return environment.from_string(template).render({**special, "add_generation_prompt": True, **conversation})
+    except Exception as why:            # a template can raise anything
+        where = f" line {why.lineno}:" if getattr(why, "lineno", None) else ""
+        raise Refused(BAD_INPUT, f"{path}:{where} the template has an error: {one_line(why)}") from why
+
+
+def conversation_of(text):
+    value = read_json("the chat", text)
+    conversation = {"messages": value} if isinstance(value, list) else value
+    messages = conversation.get("messages") if isinstance(conversation, dict) else None
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise Refused(BAD_INPUT, "the chat: got no list of messages, expected [{\"role\": .., \"content\": ..}, ..]")
+    return conversation
+
+
+def checked(ids):
+    if not ids:
+        raise Refused(USAGE, "the prompt: got no tokens, expected at least one")
+    return ids
+
+
+def encode(model, text):
+    """The ids of a text, with those that the tokenizer itself adds."""
+    return checked(open_tokenizer(model).encode(text).ids)
+
+
+def chat(model, conversation):
+    """The ids of a conversation: a list of messages, or an object with "messages"."""
+    if isinstance(conversation, list):
+        conversation = {"messages": conversation}
+    tokenizer = open_tokenizer(model)
+    return checked(tokenizer.encode(render(model, conversation), add_special_tokens=False).ids)
+
+
+def decode(model, ids):
+    tokenizer = open_tokenizer(model)
+    for one in ids:
+        if tokenizer.id_to_token(one) is None:
+            raise Refused(USAGE, f"ids: got {one}, expected ids of the tokenizer")
+    return tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def ids_of(text):
+    words = re.split(r"\s*,\s*|\s+", text.strip())
+    if not all(re.fullmatch(r"[0-9]{1,9}", word) for word in words):
+        raise Refused(USAGE, "ids: got something else, expected numbers separated by commas or white space")
+    return [int(word) for word in words]
+
+
+def standard_input():
+    data = sys.stdin.buffer.read(ROOM + 1)
+    if len(data) > ROOM:
+        raise Refused(USAGE, f"standard input: got more than {ROOM} bytes, expected at most these")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as why:
+        raise Refused(USAGE, f"standard input: got bytes that are not UTF-8 at {why.start}, expected UTF-8") from why
+
+
+def run(words):
+    if len(words) != 2 or words[0] not in ("encode", "chat", "decode"):
+        raise Refused(USAGE, "m3ref.text: expected encode MODEL, chat MODEL or decode MODEL")
+    task, model = words
+    text = standard_input()
+    if task == "decode":
+        answer = decode(model, ids_of(text))
+    else:
+        ids = encode(model, text) if task == "encode" else chat(model, conversation_of(text))
+        answer = ",".join(map(str, ids))
+    sys.stdout.buffer.write(answer.encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main():
+    try:
+        run(sys.argv[1:])
+    except Refused as why:
+        print(f"m3ref: {why}", file=sys.stderr)
+        return why.status
+    except OSError as why:
+        print(f"m3ref: standard output: {why.strerror}", file=sys.stderr)
+        return IO
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
