@@ -173,9 +173,11 @@ class Page:
                  + ". `scripts/bench.json` has all of them. Ratios matter more than seconds.")
         return "\n".join([
             *textwrap.wrap(began, 120), "", *self.against_torch(), "",
-            "Each item is measured between runs of the limit of the machine that belongs to it: BLAS alone (sgemm), a plain read,",
-            "or a copy. Sums in a fixed order cannot use fused multiply-adds. Where these are twice as fast as separate ones, as on",
-            "Intel's server processors, attention, scores and ordered sums cannot reach more than about 0.7 of sgemm.", "",
+            *textwrap.wrap("GB is the peak memory of the process. Each item of the next table has a limit, which is a speed of this machine, "
+                           "measured between the runs of the item: BLAS alone (sgemm), a plain read, or a copy. On a busy machine an "
+                           "item may be a little faster than its limit was a moment before. Sums in a fixed order cannot use fused "
+                           "multiply-adds. Where these are twice as fast as separate ones, as on Intel's server processors, attention, "
+                           "scores and ordered sums cannot reach more than about 0.7 of sgemm.", 120), "",
             *self.ratios(), "",
             "The next table shows the milliseconds of attention for one token in one layer, by number of cached tokens:", "",
             *self.decoding(),

@@ -65,9 +65,9 @@ static const char help[] =
     "its error bound that an element uses (above 100 % the tap fails).\n"
     "\n"
     "Exit status: 0 every tap of CANDIDATE was judged and passes; 1 an operator is wrong; 2 suspect (an error is\n"
-    "possible, but improbable) or partial (nothing is wrong, but a tap could not be judged); 3 not comparable\n"
-    "(nothing matched or could be judged, another model or case, other shapes); 64 wrong usage; 65 bad file; 66\n"
-    "missing file; 70 internal error; 74 I/O error.\n";
+    "larger than a correct implementation would usually make) or partial (nothing is wrong, but a tap could not be\n"
+    "judged); 3 not comparable (nothing matched or could be judged, another model or case, other shapes); 64 wrong\n"
+    "usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     struct m3_cli_candidate_names names;

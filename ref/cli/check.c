@@ -69,9 +69,9 @@ static const char help[] =
     "ANSWER is the JSON that a server sent: log-probabilities or generated tokens, with token ids. These forms are\n"
     "read: vLLM, other servers with OpenAI's API, llama.cpp's /completion, SGLang's /generate, and {\"prompt_ids\":\n"
     "[..], \"ids\": [..]} (SPEC 7.18). The log-probabilities are compared with those of correct implementations: runs of\n"
-    "m3ref that round only where the profile allows it. The server's log-probabilities must be raw, before\n"
-    "temperature, top-k and top-p, unless --processed is given. --case or --ids gives the prompt. If neither is given,\n"
-    "the answer must hold the ids of the prompt. Further options, for answers only:\n"
+    "m3ref that round only where the profile allows it. The server's log-probabilities must be raw: taken before\n"
+    "temperature, top-k and top-p. With --processed they may be taken after the temperature. --case or --ids gives the\n"
+    "prompt. If neither is given, the answer must hold the ids of the prompt. Further options, for answers only:\n"
     "\n"
     "  --temperature T     the server sampled the generated tokens at this temperature (0: greedy); judge these\n"
     "                      tokens too. An answer that holds only generated tokens counts as greedy by default\n"
@@ -81,10 +81,10 @@ static const char help[] =
     "  --no-causes         do not try known mistakes and other readings. This is faster, but no cause is named. Under\n"
     "                      a profile coarser than fp32 the verdict is also weaker: fewer mistakes are found\n"
     "\n"
-    "Exit status: 0 everything in CANDIDATE or ANSWER was judged and passes; 1 something is wrong; 2 suspect (an\n"
-    "error is possible, but improbable) or partial (nothing is wrong, but something could not be judged); 3 not\n"
-    "comparable; 64 wrong usage; 65 bad file; 66 missing file; 69 the other ranks of mpirun cannot be reached; 70\n"
-    "internal error; 74 I/O error.\n";
+    "Exit status: 0 everything in CANDIDATE or ANSWER was judged and passes; 1 something is wrong; 2 suspect (an error\n"
+    "is larger than a correct implementation would usually make) or partial (nothing is wrong, but something could not\n"
+    "be judged); 3 not comparable; 64 wrong usage; 65 bad file; 66 missing file; 69 the other ranks of mpirun cannot\n"
+    "be reached; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     struct m3_cli_candidate_names names;

@@ -30,8 +30,8 @@ static const char help[] =
     "the tolerance is the error bound of the tap's operator (SPEC 7.8). Otherwise, if REFERENCE is a golden, it states\n"
     "the error e of public fp32 code for each tap, and the tolerance is 4 e + 1e-7. If REFERENCE states no error, the\n"
     "tolerance is 1e-5. The tolerance is larger where the profile stores values in a coarser format. Chosen blocks and\n"
-    "experts are compared as sets. A different set passes if rounding of the scores can explain it. Values computed\n"
-    "from such a set are not judged.\n"
+    "experts are compared as sets. A different set passes if rounding of the scores can explain it. Rows computed from\n"
+    "such a set are judged only if they can be recomputed from it.\n"
     "\n"
     "  --taps GLOB,...   compare only taps that match (\"layers.3.*,logits\"; * is any text, ? any character)\n"
     "  --all             print every stage (failing stages come first) and every note. Without --all at most 25 lines\n"
@@ -59,7 +59,7 @@ static const char help[] =
     "                    where the candidate chooses other blocks or experts than the truth. A stage becomes suspect\n"
     "                    if it is more than twice as far from the truth as the farthest implementation. No stage\n"
     "                    fails for this reason (SPEC 7.10)\n"
-    "  --baseline FILE   first print which stages are worse or better than in FILE, new or missing. FILE is the output\n"
+    "  --baseline FILE   first print which stages are worse than in FILE, better, new, or missing. FILE is the output\n"
     "                    of an earlier --json. A stage is worse or better if its verdict is worse or better\n"
     "  --fail-if-worse   with --baseline: the exit status is 1 if a stage is worse or missing, otherwise 0, whatever\n"
     "                    the verdict. Dumps that are not comparable still give 3\n"
@@ -75,9 +75,9 @@ static const char help[] =
     "worst element uses: above 100 % the stage fails. got is a value of CANDIDATE, want the value of REFERENCE.\n"
     "\n"
     "Exit status: 0 every stage of CANDIDATE was judged and passes; 1 a stage fails; 2 suspect (the error of a stage\n"
-    "is possible, but improbable) or partial (nothing is wrong, but a stage could not be judged); 3 not comparable\n"
-    "(nothing matched, another model or case, other shapes, NaN in the reference); 64 wrong usage; 65 bad file; 66\n"
-    "missing file; 70 internal error; 74 I/O error.\n";
+    "is larger than a correct implementation would usually make) or partial (nothing is wrong, but a stage could not\n"
+    "be judged); 3 not comparable (nothing matched, another model or case, other shapes, NaN in the reference); 64\n"
+    "wrong usage; 65 bad file; 66 missing file; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *reference, *candidate;

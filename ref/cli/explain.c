@@ -39,7 +39,7 @@ static const char help[] =
     "  --help             print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage: also a tap that does not exist, and a\n"
-    "token or channel out of range; 65 bad file; 66 missing file; 69 Python package for words not\n"
+    "token or channel out of range; 65 bad file; 66 missing file; 69 the Python package that makes ids from words is not\n"
     "available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {

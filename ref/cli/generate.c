@@ -47,7 +47,7 @@ static const char help[] =
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
-    "plug-in, or Python package for words, not available; 70 internal error; 74 I/O error.\n";
+    "plug-in, or the Python package that makes ids from words, not available; 70 internal error; 74 I/O error.\n";
 
 struct arguments {
     const char *model, *stop;

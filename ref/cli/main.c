@@ -38,9 +38,9 @@ static const char help[] =
     "`mpirun -n N m3ref run|generate|check ...` divides the rows and the experts of every pass among N processes.\n"
     "\n"
     "Exit status: 0 done, or pass; 1 a result is wrong, or the model's arithmetic gave NaN; 2 suspect (an error is\n"
-    "possible, but improbable) or partial (nothing is wrong, but something could not be judged); 3 not comparable; 64\n"
-    "wrong usage, or an output file that is also an input or another output; 65 bad input file; 66 missing file; 69\n"
-    "plug-in or Python package not available; 70 internal error; 74 I/O error.\n";
+    "larger than a correct implementation would usually make) or partial (nothing is wrong, but something could not be\n"
+    "judged); 3 not comparable; 64 wrong usage, or an output file that is also an input or another output; 65 bad\n"
+    "input file; 66 missing file; 69 plug-in or Python package not available; 70 internal error; 74 I/O error.\n";
 
 /* Keeps the standard descriptors open, so that a file opened later cannot become standard output. The replacement of a
  * closed one cannot be written, so that a report that nobody receives is still an error. */

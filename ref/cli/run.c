@@ -72,11 +72,12 @@ static const char help[] =
     "                         of one run over all tokens. With --linear ordered they have the same bits\n"
     "  --cache-out F          save the keys and values of all tokens so far\n"
     "  --resume FOLDER        keep the state of the run in FOLDER after each layer. If the run is killed or fails, the\n"
-    "                         same command goes on after the last whole layer and writes the same bytes; the tower,\n"
-    "                         the head and MTP modules begin again. A state of another model, case, option (except\n"
-    "                         --threads) or build of m3ref is refused. FOLDER is made if it is missing. It must not\n"
-    "                         hold an output. After a successful run the files of the state are removed. The state\n"
-    "                         holds the dump so far a second time. Not with --profile\n"
+    "                         same command continues after the last complete layer and writes the same bytes. The\n"
+    "                         vision tower, the head and MTP modules are computed again. A state of another model,\n"
+    "                         case, option (except --threads) or build of m3ref is refused. FOLDER is made if it is\n"
+    "                         missing. No output file may lie in FOLDER. After a successful run the files of the state\n"
+    "                         are removed. The state includes a second copy of what has been dumped, so it needs that\n"
+    "                         much disk. --profile is not allowed\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
     "  --set FIELD=VALUE      choose another reading (interpretation) of the model, where public engines disagree\n"
     "                         (SPEC 4):\n"
@@ -105,7 +106,7 @@ static const char help[] =
     "  --help                 print this text\n"
     "\n"
     "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 69\n"
-    "plug-in, or Python package for words, not available; 70 internal error; 74 I/O error.\n";
+    "plug-in, or the Python package that makes ids from words, not available; 70 internal error; 74 I/O error.\n";
 
 /* clang-format off */
 enum {

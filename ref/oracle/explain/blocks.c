@@ -187,10 +187,11 @@ static void show_ranking(struct m3_explaining *e, const struct choice *c, const 
         snprintf(table->title, sizeof table->title,
                  "the ranking of group %" PRId64 "; gap: score minus that of the last chosen", e->group);
     if (found > kept && kept > c->forced)
-        m3_explain_note(e,
-                        "The margin is %.9g: by this, the score of block %d, the last chosen, is above that of block "
-                        "%d, the first not chosen.",
-                        least - score_of(e, c, order[kept]), order[kept - 1], order[kept]);
+        m3_explain_note(
+            e,
+            "The margin is %.9g: the score of block %d (the last chosen) exceeds that of block %d (the first "
+            "not chosen) by this much.",
+            least - score_of(e, c, order[kept]), order[kept - 1], order[kept]);
     if (found <= N) m3_explain_note(e, "Every block with a visible key is chosen: there are no more than N.");
 }
 

@@ -51,10 +51,11 @@ static void show_ranking(struct m3_explaining *e, const int32_t *order, int scor
     if (table)
         snprintf(table->title, sizeof table->title, "the ranking by biased score: the first %" PRId64 " are chosen", K);
     if (K < E)
-        m3_explain_note(e,
-                        "The margin is %.9g: by this, the biased score of expert %d, the last chosen, is above that of "
-                        "expert %d, the first not chosen.",
-                        b[order[K - 1]] - b[order[K]], order[K - 1], order[K]);
+        m3_explain_note(
+            e,
+            "The margin is %.9g: the biased score of expert %d (the last chosen) exceeds that of expert %d (the "
+            "first not chosen) by this much.",
+            b[order[K - 1]] - b[order[K]], order[K - 1], order[K]);
 }
 
 static void answer(struct m3_explaining *e, const int32_t *order, int biased)
