@@ -52,9 +52,9 @@ PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
 SONAME := libm3ref.so.1
 
-# MPI=0: without the library for several ranks; MPI=1: mpicc must be there. By default it is built if mpicc is there.
+# MPI=0: without the library for several ranks; MPI=1: mpicc must be there. By default it is built if mpicc is Open MPI's.
 MPICC ?= mpicc
-MPI ?= $(if $(shell command -v $(MPICC) 2>/dev/null),1,0)
+MPI ?= $(if $(shell $(MPICC) --showme:version 2>/dev/null),1,0)
 
 .PHONY: all help setup run test check test-quick cuda golden golden-check no-false-alarms bench bench-torch bench-readme
 .PHONY: asan bits aarch64-bits install clean

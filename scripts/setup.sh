@@ -35,7 +35,8 @@ llvm-cov    fuzz   llvm              llvm                llvm"
 # Is it there, however it was installed?
 has() {
     case $1 in
-    cc) command -v "${CC:-cc}" || command -v gcc ;;
+    cc) set -- ${CC:-cc} && command -v "$1" || command -v gcc ;;
+    mpicc | mpirun) command -v "$1" || [ -x "/usr/lib64/openmpi/bin/$1" ] ;;
     libc) printf '#include <stdio.h>\n' | ${CC:-cc} -E - ;;
     mpfr) printf '#include <mpfr.h>\n' | ${CC:-cc} -E - ;;
     libomp) printf '#include <omp.h>\n' | clang -fopenmp -E - ;;

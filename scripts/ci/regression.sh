@@ -25,7 +25,9 @@ esac
 mkdir -p "$report"
 DUMP=$report/dump.safetensors
 export MODEL CASE DUMP
-rm -f "$DUMP" "$report"/changes.txt
+# What an earlier run left must not stand for this one.
+for name in changes.txt check.txt junit.xml report.html stages.jsonl; do rm -f "$report/$name"; done
+rm -f "$DUMP"
 
 sh -c "$ENGINE"
 

@@ -24,12 +24,12 @@ def refuse(what):
 
 
 def expanded(text, inputs):
-    """Replaces ${{ inputs.NAME }} and ${{ github.run_id }}."""
+    """Replaces ${{ inputs.NAME }}, ${{ github.run_id }} and ${{ github.run_attempt }}."""
     def value(match):
         scope, _, name = match[1].partition(".")
         if scope == "inputs" and name in inputs:
             return inputs[name]
-        return "1" if match[1] == "github.run_id" else refuse(f"{match[0]}: got an unknown expression")
+        return "1" if match[1] in ("github.run_id", "github.run_attempt") else refuse(f"{match[0]}: got an unknown expression")
     return re.sub(r"\$\{\{ *([^ }]+) *\}\}", value, str(text))
 
 

@@ -76,6 +76,9 @@ verdict 'GATE=worse' "$folder/findings"
         "engine=$engine" >"$folder/out" 2>"$folder/err"
     status=$?
     expect 7 'an engine that fails'
+    for name in check.txt junit.xml report.html stages.jsonl; do
+        [ ! -e "$result/$name" ] || echo "$name is that of an earlier run"
+    done
     action right model=absent
     expect 66 'no model'
 } >"$folder/findings"
