@@ -37,11 +37,11 @@ static void judge(signed char *levels, int64_t *accepted, int64_t *drafts, int m
 
 void m3_picture_drafts(struct m3_picturing *p)
 {
-    const struct m3_tensor *main = m3_picture_tap(p, M3_TAP_LOGITS, -1), *of[MODULES];
+    const struct m3_tensor *main = m3_picture_tap(p, M3_TAP_LOGITS, -1), *of[MODULES] = { NULL };
     int64_t layers[M3_PICTURE_LAYERS], accepted = 0, drafts = 0;
     const int modules = (int)m3_min(m3_picture_layers(p, M3_TAP_MTP_LOGITS, layers), MODULES);
     signed char levels[MODULES * SHOWN_ROWS], packed[MODULES * SHOWN_ROWS];
-    if (!main || modules == 0 || m3_safetensors_find(p->request->dump, "rows")) return;
+    if (!main || modules <= 0 || m3_safetensors_find(p->request->dump, "rows")) return;
     for (int m = 0; m < modules; m++) {
         of[m] = m3_picture_tap(p, M3_TAP_MTP_LOGITS, layers[m]);
         if (of[m]->shape[1] != main->shape[1]) return;
