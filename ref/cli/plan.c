@@ -169,7 +169,7 @@ static int measure_all(struct planned *x, struct m3_error *error)
 {
     const struct m3_cli_plan *p = x->p;
     const size_t width = p->f64_passes ? sizeof(double) : sizeof(float);
-    x->write_bytes = (double)width * p->writes_taps * (double)x->pass.tap_elements;
+    x->write_bytes = (double)width * p->writes_taps * m3_max(p->copies, 1) * (double)x->pass.tap_elements;
     int status = add_passes(x, m3_engine_f32(), p->f32_passes, error);
     if (!status)
         status =
@@ -212,6 +212,16 @@ static double print_time(const struct planned *x)
     return hashing + writing + (reading > computing + hashing ? reading - hashing : computing);
 }
 
+/* The formulas of the estimates have no cache. */
+static double operations(const struct planned *x)
+{
+    if (x->p->cached == 0) return (double)x->pass.flops;
+    const struct m3_work work = work_of(x, x->c.T, x->p->cached, x->c.T);
+    double products = 0;
+    for (int kind = 0; kind < M3_WORK_KINDS; kind++) products += kind == M3_WORK_ROWS ? 0 : work.of[kind];
+    return 2 * products;
+}
+
 static void print(const struct planned *x)
 {
     const struct m3_cli_plan *p = x->p;
@@ -220,16 +230,19 @@ static void print(const struct planned *x)
     printf("files: %" PRId64 " of %" PRId64 " needed, %" PRId64 " of them absent; %.3f GB", pass->needed, pass->all,
            pass->absent, (double)pass->bytes / 1e9);
     if (x->model) printf(", %.0f%% in memory", 100 * x->disk.resident);
-    printf("\nlayers: %" PRId64 " to %" PRId64 ", T %" PRId64 "\n", pass->first, pass->end - 1, pass->T);
+    printf("\nlayers: %" PRId64 " to %" PRId64 ", T %" PRId64, pass->first, pass->end - 1, pass->T);
+    if (p->cached) printf(" after %" PRId64 " cached", p->cached);
+    printf("\n");
     printf("passes: %d in float, %d in double, %d of these with error bounds; operators recomputed from the dump: %s\n",
            p->f32_passes + p->rounded, p->f64_passes, p->with_bounds, p->recomputed ? "yes" : "no");
-    printf("operations: %.3g in one pass\n", (double)pass->flops);
+    printf("operations: %.3g in one pass\n", operations(x));
     if (p->new_tokens)
         printf("tokens: %" PRId64 ", after the first %.3g operations and about %.2g s each, without drafts\n",
                p->new_tokens, (double)x->token.flops, x->token_seconds);
     printf("memory: about %.2f GB of its own, besides the mapped files\n",
            (6 * (double)pass->widest + cache) / 1e9 + 0.02);
-    printf("disk: about %.2f GB for taps\n", x->write_bytes / 1e9);
+    printf("disk: about %.2f GB for taps%s\n", x->write_bytes / 1e9,
+           p->copies > 1 ? ", with the second copy in the folder of --resume" : "");
     printf("rates measured now, with %" PRId64 " threads:\n", p->input->threads);
     const double time = print_time(x);
     printf("time: about %.2g s\n", time);

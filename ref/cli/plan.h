@@ -16,6 +16,7 @@ struct m3_cli_plan {
     int has_cache;
     int64_t cached;             /* places before the case's */
     int writes_taps;            /* numbers for each element of a tap that are written: 1, or 3 with bounds */
+    int copies;                 /* of them: the state of --resume holds a second; 0 as 1 */
     const char *taps;           /* patterns; NULL: all */
     int hashes;                 /* the weights are hashed, because an output states their hashes */
     /* Checks the length of the case; NULL: no check. */

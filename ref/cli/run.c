@@ -391,8 +391,11 @@ static int plan(const struct m3_cli_run *a, struct m3_error *notes, struct m3_er
     struct m3_profile *profile = NULL;
     int status = a->profile ? m3_profile_open(&profile, a->profile, error) : M3_OK;
     if (status) return status;
+    int64_t cached = 0;
     const int64_t runs = !profile ? 0 : a->runs ? a->runs : m3_honest_rows_needed(profile);
     m3_profile_close(profile);
+    if (a->cache_in) status = m3_cache_places(&cached, a->cache_in, error);
+    if (status) return status;
     const struct m3_cli_plan all = { .model = a->model,
                                      .input = &a->input,
                                      .first = a->first_layer,
@@ -406,6 +409,8 @@ static int plan(const struct m3_cli_run *a, struct m3_error *notes, struct m3_er
                                                              : 1,
                                      .taps = a->taps,
                                      .has_cache = a->cache_in || a->cache_out,
+                                     .cached = cached,
+                                     .copies = a->resume ? 2 : 1,
                                      .hashes = a->dump || a->cache_out || a->resume };
     return m3_cli_plan(&all, notes, error);
 }

@@ -3,6 +3,7 @@
 #endif
 #include "estimate/rates.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -52,6 +53,24 @@ static int make_pool(struct pool *p, struct m3_error *error)
     return M3_OK;
 }
 
+/* The scales of codes of 8 bits are fewer. */
+static size_t scale_bytes(const struct m3_weight *w)
+{
+    if (!m3_weight_is_packed(w) || w->group < 1) return 0;
+    return (size_t)(w->rows * ((w->cols + w->group - 1) / w->group)) * m3_dtype_bytes(w->scale_dtype);
+}
+
+static int fits(const struct m3_weight *w) { return m3_weight_bytes(w) <= NOISE && scale_bytes(w) <= SCALES; }
+
+/* A matrix of the model, as it is stored, or in BF16. */
+static struct m3_weight shaped(const struct m3_weight *stored, int64_t rows, int64_t cols)
+{
+    struct m3_weight w = { .dtype = M3_BF16 };
+    if (rows > 1 && stored) w = *stored;
+    w.rows = rows, w.cols = cols;
+    return w;
+}
+
 static const void *window(struct pool *p, int is_code, size_t bytes)
 {
     if (p->next[is_code] + bytes > NOISE) p->next[is_code] = 0;
@@ -60,34 +79,40 @@ static const void *window(struct pool *p, int is_code, size_t bytes)
     return begin;
 }
 
-static void give(struct pool *p, struct m3_weight *w)
+static int give(struct pool *p, struct m3_weight *w, struct m3_error *error)
 {
     const struct m3_weight shape = *w;
-    if (w->rows * w->cols == 0) return;
-    if (w->rows > 1 && p->stored) *w = *p->stored;
-    else *w = (struct m3_weight){ .dtype = M3_BF16 };
-    w->rows = shape.rows, w->cols = shape.cols, w->id = shape.id;
+    if (w->rows * w->cols == 0) return M3_OK;
+    *w = shaped(p->stored, shape.rows, shape.cols);
+    w->id = shape.id;
+    if (!fits(w))
+        return m3_fail(error, M3_INTERNAL,
+                       "--plan: a matrix [%" PRId64 ",%" PRId64 "]: got %zu bytes, expected at most %d", w->rows,
+                       w->cols, m3_weight_bytes(w), NOISE);
     if (w->scales) w->scales = p->bytes + 2 * NOISE;
     if (w->zeros) w->zeros = p->bytes + 2 * NOISE;
     w->data = window(p, w->dtype == M3_F8_E4M3 || m3_weight_is_packed(w), m3_weight_bytes(w));
+    return M3_OK;
 }
 
-static void give_layer(struct pool *p, struct m3_layer *l, int64_t experts)
+static int give_layer(struct pool *p, struct m3_layer *l, int64_t experts, struct m3_error *error)
 {
     struct m3_weight *all[] = { &l->attn_norm,    &l->mlp_norm,     &l->q_proj,       &l->k_proj, &l->v_proj,
                                 &l->o_proj,       &l->q_norm,       &l->k_norm,       &l->gate,   &l->up,
                                 &l->index_q_proj, &l->index_k_proj, &l->index_q_norm, &l->down,   &l->index_k_norm };
     const struct m3_weight *stored = p->stored;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) give(p, all[i]);
-    for (int64_t e = 0; l->experts && e < experts; e++) {
-        give(p, &l->experts[e].w1);
-        give(p, &l->experts[e].w3);
-        give(p, &l->experts[e].w2);
+    int status = M3_OK;
+    for (size_t i = 0; !status && i < sizeof all / sizeof *all; i++) status = give(p, all[i], error);
+    for (int64_t e = 0; !status && l->experts && e < experts; e++) {
+        status = give(p, &l->experts[e].w1, error);
+        if (!status) status = give(p, &l->experts[e].w3, error);
+        if (!status) status = give(p, &l->experts[e].w2, error);
     }
     p->stored = NULL;           /* these are not stored in codes */
-    give(p, &l->router);
-    give(p, &l->router_bias);
+    if (!status) status = give(p, &l->router, error);
+    if (!status) status = give(p, &l->router_bias, error);
     p->stored = stored;
+    return status;
 }
 
 /* ---- the small model */
@@ -112,7 +137,16 @@ static void take_one_expert(struct m3_config *c)
     c->K = 1;
 }
 
-/* One layer of each kind; narrower than the model's, until a pass is short. */
+/* Is there noise for the largest matrix? */
+static int all_fit(const struct m3_config *c, const struct m3_weight *stored)
+{
+    const int64_t heads = m3_max(c->Q * c->D, c->G * c->X), mlp = m3_max(c->F, c->shared_intermediate);
+    const struct m3_weight in_layers = shaped(stored, m3_max(heads, m3_max(mlp, c->dense_intermediate)), c->H);
+    const struct m3_weight others = shaped(NULL, m3_max(c->V, c->E), c->H);
+    return fits(&in_layers) && fits(&others);
+}
+
+/* One layer of each kind; narrower than the model's, until a pass is short and the noise suffices. */
 static int make_config(struct m3_config *c, const struct m3_rates_request *r, int64_t T, int64_t p0,
                        struct m3_error *error)
 {
@@ -133,7 +167,7 @@ static int make_config(struct m3_config *c, const struct m3_rates_request *r, in
     if (T < r->T && c->E > 0) c->E = m3_max(c->K, c->E * T / r->T);     /* as many rows for each */
     const double most = r->engine->real_bytes == sizeof(double) ? most_work / 3 : most_work;
     if (total(c, T, p0) > most) take_one_expert(c);
-    for (int i = 0; i < 12 && total(c, T, p0) > most; i++) {
+    for (int i = 0; i < 12 && (total(c, T, p0) > most || !all_fit(c, r->stored)); i++) {
         if (i % 3 == 0) c->F = halved(c->F), c->shared_intermediate = halved(c->shared_intermediate);
         if (i % 3 == 0) c->dense_intermediate = halved(c->dense_intermediate);
         if (i % 3 == 1 && c->G % 2 == 0 && c->Q % 2 == 0) c->G /= 2, c->Q /= 2;
@@ -152,12 +186,12 @@ static int make_model(struct m3_model **model, struct pool *pool, const struct m
     else status = m3_model_without_weights(model, &c, 0, error);
     if (status) return status;
     struct m3_model *m = *model;
-    for (int64_t l = 0; l < m->config.layers; l++) give_layer(pool, &m->layers[l], m->config.E);
+    for (int64_t l = 0; !status && l < m->config.layers; l++)
+        status = give_layer(pool, &m->layers[l], m->config.E, error);
     pool->stored = NULL;
-    give(pool, &m->embed);
-    give(pool, &m->final_norm);
-    give(pool, &m->lm_head);
-    return M3_OK;
+    if (!status) status = give(pool, &m->embed, error);
+    if (!status) status = give(pool, &m->final_norm, error);
+    return status ? status : give(pool, &m->lm_head, error);
 }
 
 /* ---- one pass, timed by its taps */

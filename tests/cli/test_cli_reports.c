@@ -210,7 +210,7 @@ START_TEST(run_some_layers)
 END_TEST
 
 /* Claim: the plan names the files that are needed, says which are absent, and judges or generates nothing.
- * Seen to fail with the tokens of generate left out of the plan, and with the length of a generation not checked. */
+ * Seen to fail with the tokens of generate left out of the plan, with the cache of run left out, and with the length of a generation not checked. */
 START_TEST(plan)
 {
     shard_tiny();
@@ -228,6 +228,12 @@ START_TEST(plan)
     ck_assert(has("out", "layers: 0 to 4, T 3\npasses: 1 in float, 0 in double, "));
     ck_assert(has("out", "\ntokens: 4, after the first "));
     ck_assert_int_eq(lines_with("out", "tokens: "), 1);
+    ck_assert_int_eq(m3ref("run " TINY " --ids 1,2,3 --cache-out %s", in_folder("c")), 0);
+    ck_assert_int_eq(
+        m3ref("run " TINY " --ids 4 --cache-in %s --dump x --resume %s --plan", in_folder("c"), in_folder("state")), 0);
+    ck_assert(has("out", "layers: 0 to 4, T 1 after 3 cached\n"));
+    ck_assert(has("out", " GB for taps, with the second copy in the folder of --resume\n"));
+    ck_assert_int_eq(m3ref("run " TINY " --ids 4 --cache-in %s --plan", in_folder("d")), 65);
     ck_assert_int_eq(m3ref("generate %s --ids 1,2,3 --plan --json", in_folder("model")), 64);
     ck_assert_int_eq(m3ref("generate %s --ids 1,2,3 --max-new 1048576 --plan", in_folder("model")), 64);
     ck_assert(has("err", "--max-new: got 1048576, which reaches position 1048577, expected below "));

@@ -2,7 +2,8 @@
  * rates, measured on small models of each kind.
  *
  * Seen to fail with: index keys counted for each group; attention of a sparse layer over all places; K + 1 routed experts;
- * places before the rows left out; rates of a warm-up that counts for work and not for time. */
+ * places before the rows left out; rates of a warm-up that counts for work and not for time; matrices wider than the
+ * pool of noise that stands for them. */
 #include "estimate/work.h"
 
 #include "estimate/rates.h"
@@ -105,6 +106,26 @@ START_TEST(rates)
 }
 END_TEST
 
+/* Claim: one row of a model whose matrices are larger than the noise that stands for weights (2 GB in BF16, and 151 MB)
+ * is measured too. */
+START_TEST(wide)
+{
+    static const int64_t widths[][2] = { { 16384, 65536 }, { 6144, 12288 } };
+    struct m3_config config;
+    struct m3_error error = { 0 };
+    read_named(&config, "common");
+    config.H = widths[_i][0];
+    config.dense_intermediate = widths[_i][1];
+    struct m3_rates rates;
+    const struct m3_rates_request request = {
+        .engine = m3_engine_f32(), .config = &config, .end = config.layers, .T = 1, .threads = 1
+    };
+    ck_assert_msg(m3_rates_measure(&rates, &request, &error) == M3_OK, "%s", error.text ? error.text : "");
+    ck_assert(rates.seconds[M3_WORK_PRODUCTS] > 0 && rates.work[M3_WORK_PRODUCTS] > 0);
+    m3_config_free(&config);
+}
+END_TEST
+
 Suite *m3_suite(void);
 Suite *m3_suite(void)
 {
@@ -114,6 +135,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(t, against_estimates, 0, MODELS);
     tcase_add_test(t, experts_chosen);
     tcase_add_loop_test(t, rates, 0, MODELS);
+    tcase_add_loop_test(t, wide, 0, 2);
     suite_add_tcase(s, t);
     return s;
 }

@@ -24,7 +24,7 @@ struct m3_order {
     int64_t is_divided;         /* are the rows? What follows is only for ranks that have some */
     int64_t is_step;            /* one of many: pages stay */
     int64_t module, modules;    /* M3_ORDER_MTP; M3_ORDER_FORWARD: how many run */
-    int64_t has_seen, has_hidden, gives_final_norm, gives_embedded, logit_rows;
+    int64_t has_seen, gives_final_norm, gives_embedded, logit_rows;
     int64_t images, videos;     /* rows of features; 0, 0: none */
     int64_t has_features;
     struct m3_semantics semantics;

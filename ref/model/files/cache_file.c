@@ -183,3 +183,18 @@ int m3_cache_load(struct m3_cache *cache, const char *path, const struct m3_mode
     free(l.semantics);
     return status;
 }
+
+int m3_cache_places(int64_t *places, const char *path, struct m3_error *error)
+{
+    struct m3_safetensors *file = NULL;
+    int status = m3_safetensors_open(&file, path, error);
+    if (!status) status = m3_origin_require(file, "format", "m3ref-cache", error);
+    if (!status) status = m3_origin_require(file, "format_version", "1", error);
+    const struct m3_tensor *k = status ? NULL : m3_safetensors_find(file, "layers.0.k");
+    if (!status && (!k || k->rank != 3 || k->count < 1))
+        status = m3_fail(error, M3_BAD_INPUT, "%s: layers.0.k: got %s, expected keys [S,G,D]", path,
+                         k ? "another shape" : "no such tensor");
+    if (!status) *places = k->shape[0];
+    m3_safetensors_close(file);
+    return status;
+}

@@ -18,6 +18,9 @@ int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const 
 int m3_cache_load(struct m3_cache *cache, const char *path, const struct m3_model *model,
                   const struct m3_engine *engine, const struct m3_semantics *semantics, struct m3_error *error);
 
+/* The number of places in a cache file, without its numbers being read. M3_BAD_INPUT if it is no cache file. */
+int m3_cache_places(int64_t *places, const char *path, struct m3_error *error);
+
 /* The SHA-256 of the numbers of the first S places. */
 int m3_cache_sha256(char sha256[65], const struct m3_cache *cache, const struct m3_config *config, int64_t S,
                     struct m3_error *error);

@@ -75,12 +75,13 @@ static int label_file(struct m3_resume_identity *id, const char *key, const char
     return status;
 }
 
-/* The program, and the library of matrix products with the kernels that it has chosen for this processor. */
-static int label_build(struct m3_resume_identity *id, struct m3_error *error)
+/* The program, and the library of matrix products and the inner loops as they were chosen for this processor. */
+static int label_build(struct m3_resume_identity *id, const struct m3_engine *engine, struct m3_error *error)
 {
     int status = label(id, "producer", M3_PRODUCER, error);
     if (!status) status = label_file(id, "build_sha256", "/proc/self/exe", error);
-    return status ? status : label(id, "blas", openblas_get_config(), error);
+    if (!status) status = label(id, "blas", openblas_get_config(), error);
+    return status ? status : label(id, "kernels", engine->kernels(), error);
 }
 
 static int label_options(struct m3_resume_identity *id, const struct m3_resume_run *run, struct m3_error *error)
@@ -135,7 +136,7 @@ int m3_resume_identify(struct m3_resume_identity *id, const struct m3_resume_run
     *id = (struct m3_resume_identity){ .count = 0 };
     int status = label(id, "format", "m3ref-resume", error);
     if (!status) status = label(id, "format_version", "1", error);
-    if (!status) status = label_build(id, error);
+    if (!status) status = label_build(id, run->engine, error);
     if (!status) status = label_options(id, run, error);
     if (!status) status = label_case(id, run, error);
     return status ? status : label_model(id, run, error);

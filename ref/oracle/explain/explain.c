@@ -1,3 +1,6 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE             /* asprintf */
+#endif
 #include "oracle/explain/explain.h"
 
 #include <errno.h>
@@ -29,12 +32,13 @@ int m3_explain_open(struct m3_explain_how *how, struct m3_model **model, const c
 {
     struct m3_config config = { 0 };
     struct m3_error unsaid = { 0 };
-    char path[4096];
+    char *path;
     if (m3_tap_parse(name, &how->tap, &how->layer))
         return m3_fail(error, M3_USAGE,
                        "--tap: got %s, expected the name of a tap, such as layers.3.moe.weights (SPEC 6)", name);
-    snprintf(path, sizeof path, "%s/config.json", folder);
+    if (asprintf(&path, "%s/config.json", folder) < 0) return m3_fail_memory(error, folder, 0);
     int status = m3_config_read(&config, path, &unsaid, error);
+    free(path);
     m3_error_free(&unsaid);
     if (status) return status;
     const int64_t end = m3_explain_end_layer(&config, how->tap, how->layer);
