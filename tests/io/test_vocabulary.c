@@ -90,6 +90,11 @@ START_TEST(refused)
     }
     ck_assert_ptr_nonnull(strstr(notes.text, "tokenizer.json"));
     ck_assert_ptr_nonnull(strstr(notes.text, "tokens are shown without their text"));
+    ck_assert_int_eq(unlink(in_folder("tokenizer.json")), 0);
+    ck_assert_int_eq(symlink("/proc/self/mem", in_folder("tokenizer.json")), 0); /* its first byte cannot be read */
+    ck_assert_int_eq(m3_vocabulary_open(&v, folder, V, &notes, &error), M3_OK);
+    ck_assert_ptr_null(v);
+    ck_assert_int_eq(notes.count, 6);
     m3_error_free(&notes);
 }
 END_TEST
