@@ -24,6 +24,7 @@ static const char expected[] = "the Python package m3ref with its words (pip ins
 
 /* The current folder does not belong to the modules that Python looks for (from Python 3.11 on). */
 static char safe_path[] = "PYTHONSAFEPATH=1";
+static const size_t name_length = sizeof "PYTHONSAFEPATH=" - 1;
 
 extern char **environ;
 
@@ -35,7 +36,9 @@ static int start(pid_t *child, char *task, const char *model, const int file[3],
     while (environ[count]) count++;
     char **own = malloc((count + 2) * sizeof *own);
     if (!own) return m3_fail_memory(error, python, count * sizeof *own);
-    memcpy(own, environ, count * sizeof *own);
+    count = 0;
+    for (char **one = environ; *one; one++)
+        if (strncmp(*one, safe_path, name_length) != 0) own[count++] = *one;
     own[count] = safe_path;
     own[count + 1] = NULL;
     int failed = posix_spawn_file_actions_init(&actions);
@@ -59,23 +62,28 @@ static int read_back(char **text, size_t *length, int fd, struct m3_error *error
     return m3_read_file(text, length, path, MOST_BYTES, error);
 }
 
-/* The error of a child that did not exit with 0. Its last line says why; the statuses of the package are those of the
- * program. */
-static int explain(int ended, char *said, struct m3_error *error)
+/* The error of a child that did not exit with 0. Its last line says why, and calls the file of --chat "the chat"; the
+ * statuses of the package are those of the program. */
+static int explain(int ended, char *said, const char *name, struct m3_error *error)
 {
+    static const char the_chat[] = "m3ref: the chat: ";
     static const int own[] = { M3_USAGE, M3_BAD_INPUT, M3_ABSENT, M3_UNAVAILABLE, M3_IO };
     if (!WIFEXITED(ended)) return m3_fail(error, M3_UNAVAILABLE, "%s: was ended by signal %d", python, WTERMSIG(ended));
     for (size_t n = strlen(said); n > 0 && said[n - 1] == '\n'; n--) said[n - 1] = '\0';
     const char *last = strrchr(said, '\n') ? strrchr(said, '\n') + 1 : said;
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (WEXITSTATUS(ended) == own[i] && strncmp(last, "m3ref: ", 7) == 0)
-            return m3_fail(error, own[i], "%s", last + 7);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        if (WEXITSTATUS(ended) != own[i]) continue;
+        if (strncmp(last, the_chat, sizeof the_chat - 1) == 0)
+            return m3_fail(error, own[i], "%s: %s", name, last + sizeof the_chat - 1);
+        if (strncmp(last, "m3ref: ", 7) == 0) return m3_fail(error, own[i], "%s", last + 7);
+    }
     return m3_fail(error, M3_UNAVAILABLE, "%s: got %.200s, expected %s", python, *last ? last : "an error", expected);
 }
 
-/* Files in memory, not pipes: neither side ever waits for the other, and a child that ends early causes no signal. */
-static int translate(char **ids, size_t *length, char *task, const char *model, const char *text, size_t count,
-                     struct m3_error *error)
+/* name: what the text is called in messages.
+ * Files in memory, not pipes: neither side ever waits for the other, and a child that ends early causes no signal. */
+static int translate(char **ids, size_t *length, char *task, const char *model, const char *name, const char *text,
+                     size_t count, struct m3_error *error)
 {
     int file[3] = { -1, -1, -1 }, ended = 0, status = M3_OK;
     char *said = NULL;
@@ -91,7 +99,7 @@ static int translate(char **ids, size_t *length, char *task, const char *model, 
     if (!status) {
         while (waitpid(child, &ended, 0) < 0 && errno == EINTR) continue;
         status = ended ? read_back(&said, &unused, file[2], error) : read_back(ids, length, file[1], error);
-        if (!status && ended) status = explain(ended, said, error);
+        if (!status && ended) status = explain(ended, said, name, error);
     }
     free(said);
     for (int i = 0; i < 3; i++)
@@ -123,10 +131,10 @@ int m3_cli_words(struct m3_cli_input *in, const char *model, struct m3_error *er
     if (in->ids && (*in->ids == '@' || strcmp(in->ids, "-") == 0)) {
         status = read_ids(&in->text, &length, in, error);
     } else if (in->prompt) {
-        status = translate(&in->text, &length, "encode", model, in->prompt, strlen(in->prompt), error);
+        status = translate(&in->text, &length, "encode", model, in->ids_name, in->prompt, strlen(in->prompt), error);
     } else if (in->chat) {
         status = m3_read_file(&chat, &length, in->chat, MOST_BYTES, error);
-        if (!status) status = translate(&in->text, &length, "chat", model, chat, length, error);
+        if (!status) status = translate(&in->text, &length, "chat", model, in->ids_name, chat, length, error);
         free(chat);
     }
     if (status || !in->text) return status;

@@ -136,7 +136,7 @@ START_TEST(no_python)
 END_TEST
 
 /* What stands in for Python gets the text as it is, and what it answers are the ids; its errors keep their status.
- * Seen to fail with the text as an argument, and with every error as 69. */
+ * Seen to fail with the text as an argument, with every error as 69, and with PYTHONSAFEPATH twice. */
 START_TEST(stand_in)
 {
     const char *build = getenv("BUILD");
@@ -151,6 +151,7 @@ START_TEST(stand_in)
     ck_assert_int_eq(WEXITSTATUS(system(command)), 0);
     ck_assert(has("text", "a 'b' $c"));
     ck_assert(has("words", "-m m3ref.text encode " TINY "\n"));
+    size_t length;
     char *got, *want;
     const char *line = last_line(&got);
     ck_assert_int_eq(m3ref("run " TINY " --ids 1,2,3 --linear ordered"), 0);
@@ -165,6 +166,15 @@ START_TEST(stand_in)
         ck_assert_int_eq(error_lines(), 1);
         ck_assert(has("err", "m3ref: because\n"));
     }
+    snprintf(script, sizeof script,
+             "#!/bin/sh\ntr '\\0' '\\n' </proc/$$/environ | grep ^PYTHONSAFEPATH >%s/safe\necho 1\n", folder);
+    write_text(in_folder("python3"), script);
+    ck_assert_int_eq(setenv("PYTHONSAFEPATH", "", 1), 0);
+    ck_assert_int_eq(WEXITSTATUS(system(command)), 0);
+    char *safe = (char *)read_bytes(in_folder("safe"), &length);
+    ck_assert_uint_eq(length, sizeof "PYTHONSAFEPATH=1");
+    ck_assert_int_eq(memcmp(safe, "PYTHONSAFEPATH=1\n", length), 0);
+    free(safe);
     write_text(in_folder("python3"), "#!/bin/sh\nkill -9 $$\n");
     ck_assert_int_eq(WEXITSTATUS(system(command)), 69);
     ck_assert(has("err", "was ended by signal 9"));

@@ -3,7 +3,8 @@
 # package passes on its errors and statuses; --prompt of every command gives the ids of m3ref.text.
 # Skipped where the library tokenizers is not installed.
 #
-# Seen to fail with: a word of README changed; every error passed on as 69; the template of a chat left out.
+# Seen to fail with: a word of README changed; every error passed on as 69; the template of a chat left out;
+# the file of a chat not named; a chat without tokens as 64.
 build=${BUILD:-build}
 environment=${PYTHON_ENVIRONMENT:-build/python}
 page=${PAGE:-README.md}
@@ -12,6 +13,8 @@ case $environment in /*) ;; *) environment=$PWD/$environment ;; esac
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=scripts/python PATH="$environment/bin:$PATH"
 if ! python3 -c 'import tokenizers, jinja2' 2>"$folder/why"; then
     echo "not tried: $(tail -n 1 "$folder/why")"
+    : >"$folder/findings"
+    verdict 'a machine without the library tokenizers' "$folder/findings"
     end
     exit
 fi
@@ -61,17 +64,22 @@ refused() {
     got=$?
     { [ $got -eq "$want" ] && [ "$(wc -l <"$folder/err")" -eq 1 ] && grep -q "^m3ref: .*$words" "$folder/err"; } ||
         { echo "status $got, expected $want, one line with \"$words\""; cat "$folder/err"; } >"$folder/findings"
-    verdict "refused: $words" "$folder/findings"
+    verdict "refused: ${words##*/}" "$folder/findings"
     : >"$folder/findings"
 }
 mkdir "$folder/model" "$folder/libraries"
 cp $model/* "$folder/model"
 echo '{{ messages.nothing.more }}' >"$folder/model/chat_template.jinja"
+cp -r "$folder/model" "$folder/silent"
+: >"$folder/silent/chat_template.jinja"
 echo '{"role"' >"$folder/bad.json"
 refused 64 'got no tokens' $model --prompt ''
 refused 64 'not UTF-8' $model --prompt "$(printf '\377')"
 refused 65 'chat_template.jinja: .*the template has an error' "$folder/model" --chat "$folder/chat.json"
-refused 65 'is not JSON' $model --chat "$folder/bad.json"
+refused 65 "$folder/bad.json: is not JSON" $model --chat "$folder/bad.json"
+printf '\377' >"$folder/bytes.json"
+refused 65 "$folder/bytes.json: got bytes that are not UTF-8" $model --chat "$folder/bytes.json"
+refused 65 "$folder/chat.json: got no tokens" "$folder/silent" --chat "$folder/chat.json"
 refused 66 'tokenizer.json: got no such file' golden/mtp/model --prompt a
 refused 66 'tokenizer.json: got no such file' "$folder/none" --prompt a
 refused 66 'cannot open' $model --chat "$folder/none"

@@ -4,8 +4,9 @@
 #             "@@ LINE" before its output
 #   expected  the same lines "@@ LINE", with the output that the page prints
 # and prints the number of outputs in the page, and of those that are recomputed. Not recomputed are outputs of other
-# programs (make, python3, curl, cc, ..), and commands that read a file of build/ which such a program writes. With
-# python=1, programs in NumPy that run in build/python are run too.
+# programs (make, python3, curl, cc, ..), commands that read a file of build/ which such a program writes, and commands
+# with words, which tests/python/test_words.sh runs. With python=1, programs in NumPy that run in build/python are run
+# too.
 # usage: awk -v script=F -v expected=F [-v python=1] -f page.awk PAGE
 
 # What the command reads of build/ was written by a command that is run; what it writes may be new.
@@ -38,6 +39,7 @@ function forget_result(text,   file) {
 }
 
 function is_run() {
+    if (command ~ / --(prompt|chat) /) return 0
     if (command ~ /MODEL|YOUR_DUMP/ || (output == "" && command !~ /build\/[a-z0-9_]+\./)) return 0
     if (command ~ /^PYTHONPATH=[^ ]+ build\/python\/bin\/python /) return python && has_its_files(command)
     return command ~ /^(build\/m3ref|grep) / && has_its_files(command)

@@ -24,7 +24,8 @@ page() {
     [ "${counts#* }" -ge "$2" ] || echo "${counts#* } outputs are recomputed, not $2" >"$folder/findings"
     verdict "${1##*/}" "$folder/findings"
     (cd "$folder/root" && sh "$folder/script") >"$folder/actual" 2>&1
-    diff -Z -U 0 -F '^@@ ' "$folder/expected" "$folder/actual" | sed 1,2d >"$folder/findings"
+    diff -Z -U 0 -F '^@@ ' "$folder/expected" "$folder/actual" >"$folder/differences" 2>&1
+    if [ $? -le 1 ]; then sed 1,2d "$folder/differences"; else cat "$folder/differences"; fi >"$folder/findings"
     verdict "${1##*/}" "$folder/findings"
     [ "${counts#* }" -eq "${counts% *}" ] ||
         echo "$1: ${counts#* } of ${counts% *} outputs recomputed; the others need another program than m3ref"

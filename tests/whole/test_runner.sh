@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/run.sh: what it counts, what it says on a terminal and only there, and that INT and TERM end what runs.
-# Seen to fail with: a crash not counted; the programs left running; only the group of xargs ended, which leaves what
-# `timeout` started; the line of progress in a pipe; a report without its seconds; INT ignored by what is run.
+# Seen to fail with: a crash not counted; a program not counted that ends with 1 but reports no failure; the programs
+# left running; only the group of xargs ended, which leaves what `timeout` started; the line of progress in a pipe; a
+# report without its seconds; INT ignored by what is run.
 . tests/support/verdict.sh
 
 # program NAME LINES: a test program.
@@ -13,18 +14,19 @@ program good 'echo "3 passed, 0 failed"'
 program bad 'echo "1 passed, 2 failed"; exit 1'
 program silent ':'
 program crash 'echo "5 passed, 0 failed"; kill -9 $$'
+program dishonest 'echo "1 passed, 0 failed"; exit 1'
 program none 'echo "0 passed, 0 failed"'
 # Its own INT ends it: the runner has not let it ignore that.
 program interrupted 'kill -INT $$; echo "1 passed, 0 failed"'
 program long "timeout 300 sleep 271 & echo \$! >$folder/started; wait"
 
 tests/run.sh "$folder/good" "$folder/bad" "$folder/silent" "$folder/crash" "$folder/none" \
-    "$folder/interrupted" >"$folder/out" 2>"$folder/errors"
+    "$folder/dishonest" "$folder/missing" "$folder/interrupted" >"$folder/out" 2>"$folder/errors"
 status=$?
 {
     [ "$status" -eq 1 ] || echo "got status $status, expected 1"
-    [ "$(tail -n 1 "$folder/out")" = '4 passed, 6 failed' ] || tail -n 1 "$folder/out"
-    [ "$(grep -cE '^== [a-z]+, [0-9]+ s$' "$folder/out")" -eq 6 ] || { echo 'a report without its seconds'; grep '^==' "$folder/out"; }
+    [ "$(tail -n 1 "$folder/out")" = '5 passed, 8 failed' ] || tail -n 1 "$folder/out"
+    [ "$(grep -cE '^== [a-z]+, [0-9]+ s$' "$folder/out")" -eq 8 ] || { echo 'a report without its seconds'; grep '^==' "$folder/out"; }
     cat "$folder/errors"
 } >"$folder/findings"
 verdict 'counts' "$folder/findings"

@@ -36,11 +36,19 @@ def convert(words):
     return 0
 
 
+def environment():
+    """The environment for the program, whose --prompt and --chat start python3: this Python, which has the package."""
+    folder = os.path.dirname(sys.executable or "")
+    if not os.access(os.path.join(folder, "python3"), os.X_OK):
+        return os.environ
+    return {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
+
+
 def main():
     if sys.argv[1:2] == ["convert"]:
         return convert(sys.argv[2:])
     path = program()
-    os.execv(path, [path, *sys.argv[1:]])
+    os.execve(path, [path, *sys.argv[1:]], environment())
 
 
 if __name__ == "__main__":

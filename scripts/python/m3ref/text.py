@@ -17,6 +17,8 @@ import sys
 NEEDED = "pip install tokenizers==0.23.3 jinja2==3.1.6"
 USAGE, BAD_INPUT, ABSENT, UNAVAILABLE, IO = 64, 65, 66, 69, 74
 ROOM = 10 ** 8      # bytes of a file, and of standard input
+# What standard input holds, and the status if it is bad. The program puts the name of its file for "the chat".
+GIVEN = {"encode": ("the prompt", USAGE), "chat": ("the chat", BAD_INPUT), "decode": ("ids", USAGE)}
 
 
 class Refused(Exception):
@@ -133,15 +135,16 @@ def conversation_of(text):
     return conversation
 
 
-def checked(ids):
+def checked(task, ids):
+    name, status = GIVEN[task]
     if not ids:
-        raise Refused(USAGE, "the prompt: got no tokens, expected at least one")
+        raise Refused(status, f"{name}: got no tokens, expected at least one")
     return ids
 
 
 def encode(model, text):
     """The ids of a text, with those that the tokenizer itself adds."""
-    return checked(open_tokenizer(model).encode(text).ids)
+    return checked("encode", open_tokenizer(model).encode(text).ids)
 
 
 def chat(model, conversation):
@@ -149,7 +152,7 @@ def chat(model, conversation):
     if isinstance(conversation, list):
         conversation = {"messages": conversation}
     tokenizer = open_tokenizer(model)
-    return checked(tokenizer.encode(render(model, conversation), add_special_tokens=False).ids)
+    return checked("chat", tokenizer.encode(render(model, conversation), add_special_tokens=False).ids)
 
 
 def decode(model, ids):
@@ -167,21 +170,22 @@ def ids_of(text):
     return [int(word) for word in words]
 
 
-def standard_input():
+def standard_input(task):
+    name, status = GIVEN[task]
     data = sys.stdin.buffer.read(ROOM + 1)
     if len(data) > ROOM:
-        raise Refused(USAGE, f"standard input: got more than {ROOM} bytes, expected at most these")
+        raise Refused(status, f"{name}: got more than {ROOM} bytes, expected at most these")
     try:
         return data.decode()
     except UnicodeDecodeError as why:
-        raise Refused(USAGE, f"standard input: got bytes that are not UTF-8 at {why.start}, expected UTF-8") from why
+        raise Refused(status, f"{name}: got bytes that are not UTF-8 at {why.start}, expected UTF-8") from why
 
 
 def run(words):
-    if len(words) != 2 or words[0] not in ("encode", "chat", "decode"):
+    if len(words) != 2 or words[0] not in GIVEN:
         raise Refused(USAGE, "m3ref.text: expected encode MODEL, chat MODEL or decode MODEL")
     task, model = words
-    text = standard_input()
+    text = standard_input(task)
     if task == "decode":
         answer = decode(model, ids_of(text))
     else:

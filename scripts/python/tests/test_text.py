@@ -89,7 +89,8 @@ def test_template_with_an_error(model, template):
 
 
 @pytest.mark.parametrize("task, given, want", [
-    ("encode", "", (64, "got no tokens")), ("encode", b"\xff", (64, "not UTF-8")), ("chat", "{", (65, "is not JSON")),
+    ("encode", "", (64, "the prompt: got no tokens")), ("encode", b"\xff", (64, "the prompt: got bytes that are not UTF-8")),
+    ("chat", b"\xff", (65, "the chat: got bytes that are not UTF-8")), ("chat", "{", (65, "the chat: is not JSON")),
     ("chat", "3", (65, "no list of messages")), ("chat", '{"messages": [3]}', (65, "no list of messages")),
     ("chat", "[" * 100000, (65, "is not JSON")), ("decode", "211", (64, "got 211")), ("decode", "x", (64, "numbers")),
     ("decode", "", (64, "numbers")), ("other", "", (64, "expected encode"))])
@@ -97,6 +98,20 @@ def test_bad_input(task, given, want):
     status, out, lines = module(task, TINY, given=given)
     assert (status, out, len(lines)) == (want[0], "", 1)
     assert lines[0].startswith("m3ref: ") and want[1] in lines[0]
+
+
+def test_chat_without_tokens(model):
+    (model / "chat_template.jinja").write_text("")
+    assert module("chat", model, given="[]") == (65, "", ["m3ref: the chat: got no tokens, expected at least one"])
+
+
+# The program finds the Python that started it. Seen to fail with the PATH as it is.
+def test_python_of_the_program(tmp_path):
+    path = str(pathlib.Path(m3ref.__file__).parent.parent)
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join([path, *filter(None, sys.path)]), PATH=str(tmp_path))
+    done = subprocess.run([sys.executable, "-m", "m3ref", "run", TINY, "--prompt", "The sea is"], env=env,
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "next tokens: " in done.stdout
 
 
 def test_bad_files(model):
