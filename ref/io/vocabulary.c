@@ -161,7 +161,7 @@ int m3_vocabulary_open(struct m3_vocabulary **vocabulary, const char *folder, in
     int status = m3_look_for(&exists, path, &why);
     if (!status && exists) status = open_file(vocabulary, path, V, &why);
     free(path);
-    if (status && status != M3_INTERNAL) {
+    if (status == M3_BAD_INPUT) {
         const char *at = m3_error_lines(&why);
         size_t length = 0;
         const char *line = at ? m3_next_line(&at, &length) : NULL;

@@ -10,7 +10,7 @@
 struct m3_vocabulary;
 
 /* The texts of ids 0 to V - 1. NULL without an error if the folder has no tokenizer.json, or one that cannot be used:
- * then a note says why. M3_INTERNAL. */
+ * then a note says why. M3_INTERNAL, M3_IO. */
 int m3_vocabulary_open(struct m3_vocabulary **vocabulary, const char *folder, int64_t V, struct m3_error *notes,
                        struct m3_error *error);
 void m3_vocabulary_close(struct m3_vocabulary *vocabulary);

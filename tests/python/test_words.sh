@@ -64,7 +64,7 @@ refused() {
     got=$?
     { [ $got -eq "$want" ] && [ "$(wc -l <"$folder/err")" -eq 1 ] && grep -q "^m3ref: .*$words" "$folder/err"; } ||
         { echo "status $got, expected $want, one line with \"$words\""; cat "$folder/err"; } >"$folder/findings"
-    verdict "refused: ${words##*/}" "$folder/findings"
+    verdict "refused: $words" "$folder/findings"
     : >"$folder/findings"
 }
 mkdir "$folder/model" "$folder/libraries"
