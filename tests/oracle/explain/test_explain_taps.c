@@ -19,10 +19,11 @@
 
 static const double *values_of(const struct m3_steps *s, int step) { return s->list[step].values; }
 
-/* Element i of an operand; a single number serves all. */
+/* Element i of an operand; a single number serves all. NaN beyond it: a sum has fewer or more results than terms. */
 static double at(const struct m3_steps *s, int step, int64_t i)
 {
-    return values_of(s, step)[s->list[step].count == 1 ? 0 : i];
+    const int64_t count = s->list[step].count;
+    return i < count || count == 1 ? values_of(s, step)[count == 1 ? 0 : i] : NAN;
 }
 
 static double product(enum m3_step_type type, double sum, double a, double b)
