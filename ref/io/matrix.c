@@ -176,6 +176,13 @@ static void find_zeros(struct search *s)
     if (zeros->dtype != M3_I32 || !is_matrix(zeros, rows, groups)) wrong_shape(s, path, zeros, "I32", rows, groups);
 }
 
+/* A size that a file states; -1 if it is none. */
+static int64_t stated_size(const struct m3_tensor *shape, int64_t i)
+{
+    const double size = m3_decode(shape->dtype, shape->data, i);
+    return size >= 0 && size < 0x1p53 ? (int64_t)size : -1;
+}
+
 /* The size of a matrix in int32 words is stated beside it, because its rows are padded. */
 static void find_stated_shape(struct search *s)
 {
@@ -187,8 +194,8 @@ static void find_stated_shape(struct search *s)
         problem(s, path, shape->name, "got another tensor than I64 [2], expected rows and columns");
         return;
     }
-    const int64_t rows = shape ? (int64_t)m3_decode(shape->dtype, shape->data, 0) : s->codes->shape[0];
-    const int64_t cols = shape ? (int64_t)m3_decode(shape->dtype, shape->data, 1) : s->codes->shape[1] * PACKED_CODES;
+    const int64_t rows = shape ? stated_size(shape, 0) : s->codes->shape[0];
+    const int64_t cols = shape ? stated_size(shape, 1) : s->codes->shape[1] * PACKED_CODES;
     if (!s->rows && rows > 0 && cols > 0 && cols <= s->codes->shape[1] * PACKED_CODES) s->rows = rows, s->cols = cols;
     if (!shape || (rows == s->rows && cols == s->cols)) return;
     snprintf(what, sizeof what, "got %" PRId64 " rows and %" PRId64 " columns, expected %" PRId64 " and %" PRId64, rows,

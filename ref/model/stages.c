@@ -54,8 +54,8 @@ void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *fea
         n = m3_rows_run(&f->own, at, f->rows);
         const int64_t before = f->share ? count_id(m3_share_all_ids(f), m3_rows_row(&f->own, at), id) : 0;
         const int64_t own = f->share ? m3_min(count_id(ids + at, n, id), M - before) : M;
-        status =
-            f->ops.scatter(&f->ctx, y + at * H, x + at * H, ids + at, features + before * H, (int32_t)id, n, own, H);
+        const real *rows = before > 0 ? features + before * H : features;      /* NULL if M is 0 */
+        status = f->ops.scatter(&f->ctx, y + at * H, x + at * H, ids + at, rows, (int32_t)id, n, own, H);
     }
     m3_pass_done(f, tap, y, status);
 }
