@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/estimate/estimate.h"
+#include "cli/estimate/source.h"
 #include "cli/paths.h"
 #include "estimate/chart.h"
 #include "estimate/foreign.h"
@@ -90,6 +91,7 @@ struct picture {
 struct arguments {
     struct picture pictures[MOST_VALUES];
     int picture_count;
+    int64_t grids[MOST_VALUES][3];      /* of the pictures, in patches */
     const char *path, *contexts, *batches, *card_memory, *explain, *chart;
     struct m3_estimate_request request;
     enum format format;
@@ -326,115 +328,6 @@ static int parse_list(struct list *list, const char *flag, const char *text, int
     }
 }
 
-struct source {
-    struct m3_foreign foreign;
-    int is_foreign;
-    struct m3_config own;
-    const struct m3_config *config;     /* one of the two */
-    int64_t grids[MOST_VALUES][3];
-    struct m3_checkpoint *files;
-    struct m3_census of_config, of_files;
-};
-
-/* Opens the weight files of a folder, if present; with --from-tensors they must be. */
-static int open_files(struct source *s, const struct arguments *a, struct m3_error *notes, struct m3_error *error)
-{
-    struct m3_error opening = { 0 };
-    int status = m3_checkpoint_open(&s->files, a->path, a->from_tensors ? error : &opening);
-    if (status == M3_ABSENT && !a->from_tensors) {
-        m3_fail(notes, M3_OK, "%s: weight files are missing: the stored size is not known", a->path);
-        status = M3_OK;
-    } else if (status && !a->from_tensors) {
-        m3_error_free(error);
-        *error = opening;
-        return status;
-    }
-    m3_error_free(&opening);
-    return status;
-}
-
-static int read_config(struct source *s, const char *path, int is_folder, struct m3_error *notes,
-                       struct m3_error *error)
-{
-    size_t size = strlen(path) + sizeof "/config.json";
-    char *name = malloc(size);
-    if (!name) return m3_fail_memory(error, path, size);
-    snprintf(name, size, "%s%s", path, is_folder ? "/config.json" : "");
-    int status = m3_foreign_read(&s->foreign, &s->is_foreign, name, notes, error);
-    if (!status && !s->is_foreign) status = m3_config_read(&s->own, name, notes, error);
-    s->config = s->is_foreign ? &s->foreign.config : &s->own;
-    free(name);
-    return status;
-}
-
-/* Takes a model of another family; its weight files, if any, are not read. */
-static int take_foreign(struct source *s, struct arguments *a, struct m3_error *error)
-{
-    a->request.foreign = &s->foreign;
-    a->request.config = &s->foreign.census;
-    const char *option = a->from_tensors          ? "--from-tensors"
-                         : a->request.mtp_modules ? "--mtp"
-                         : a->request.layout.tp   ? "a layout"
-                                                  : NULL;
-    if (!option) return M3_OK;
-    return m3_fail(error, M3_USAGE, "estimate: %s: got %s of another family, for which %s is not known", a->path,
-                   s->foreign.few ? "a few numbers of a model" : "a model", option);
-}
-
-/* Files hold a module in the form for concat, [H,2H] and three norms; additive uses half of that matrix, and one
- * norm. */
-static int compare_files(struct source *s, const struct arguments *a, struct m3_error *notes, struct m3_error *error)
-{
-    const struct m3_census_row *read = &s->of_config.of[M3_COMPONENT_MTP_MODULES];
-    struct m3_census_row *held = &s->of_files.of[M3_COMPONENT_MTP_MODULES];
-    struct m3_census stored = s->of_config;
-    const int less = a->request.mtp_join == M3_MTP_ADDITIVE && a->request.mtp_modules > 0;
-    if (less) m3_census_of_config(&stored, s->config, a->request.mtp_modules, M3_MTP_CONCAT);
-    int status = m3_census_agree(&s->of_files, &stored, a->path, error);
-    if (status || !less) return status;
-    m3_fail(notes, M3_OK,
-            "%s: mtp_join=additive: %" PRId64 " of %" PRId64 " parameters of MTP modules are counted: "
-            "half of eh_proj and two norms are not read; the stored size is that of the files",
-            a->path, read->parameters, held->parameters);
-    held->parameters = read->parameters;
-    held->tensors = read->tensors;
-    return M3_OK;
-}
-
-/* The files are counted and compared with the config; the counts go into `request`. */
-static int count_files(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
-{
-    const int64_t modules = a->request.mtp_modules;
-    int status = m3_census_of_files(&s->of_files, s->files, s->config, modules, error);
-    if (status) return status;
-    if (modules && s->of_files.of[M3_COMPONENT_MTP_MODULES].tensors == 0 && !a->from_tensors) {
-        m3_fail(notes, M3_OK, "%s: the files hold no MTP modules: the stored size is not known", a->path);
-        return M3_OK;
-    }
-    if (s->of_files.other_modules)
-        m3_fail(notes, M3_OK, "%s: %" PRId64 " tensors of MTP modules are not counted: --mtp counts them", a->path,
-                s->of_files.other_modules);
-    a->request.files = &s->of_files;
-    return compare_files(s, a, notes, error);
-}
-
-static int load(struct source *s, struct arguments *a, struct m3_error *notes, struct m3_error *error)
-{
-    int is_folder, status = m3_look_for_folder(&is_folder, a->path, error);
-    if (status) return status;
-    if (a->from_tensors && !is_folder)
-        return m3_fail(error, M3_USAGE, "--from-tensors: got %s, expected a model directory", a->path);
-    status = read_config(s, a->path, is_folder, notes, error);
-    if (!status && s->is_foreign) return take_foreign(s, a, error);
-    if (!status && is_folder) status = open_files(s, a, notes, error);
-    if (status) return status;
-    m3_census_of_config(&s->of_config, s->config, a->request.mtp_modules, a->request.mtp_join);
-    a->request.config = &s->of_config;
-    if (s->files) status = count_files(s, a, notes, error);
-    if (!status && a->request.layout.tp) status = m3_layout_check(&a->request.layout, s->config, error);
-    return status;
-}
-
 /* Prints one combination: the answer first, then the whole report; with --marks the errata of documents. */
 static int print_report(const struct arguments *a, const struct m3_estimate *e, const json_t *summary,
                         struct m3_error *error)
@@ -506,7 +399,7 @@ static int parse_grid(int64_t grid[3], const char *text, const struct m3_config 
                    merge);
 }
 
-static int parse_pictures(struct source *s, struct arguments *a, struct m3_error *error)
+static int parse_pictures(struct m3_cli_source *s, struct arguments *a, struct m3_error *error)
 {
     double patches = 0;
     if (a->picture_count && !s->config->vision.present)
@@ -514,14 +407,14 @@ static int parse_pictures(struct source *s, struct arguments *a, struct m3_error
                        a->pictures[0].is_image ? "--image" : "--grid");
     for (int i = 0; i < a->picture_count; i++) {
         const char *text = a->pictures[i].text;
-        int64_t *grid = s->grids[i];
+        int64_t *grid = a->grids[i];
         int status = a->pictures[i].is_image ? parse_image(grid, text, s->config, error)
                                              : parse_grid(grid, text, s->config, error);
         if (status) return status;
         patches += (double)grid[0] * (double)grid[1] * (double)grid[2];
     }
     if (patches > 0x1p40) return m3_fail(error, M3_USAGE, "--grid: got %.0f patches, expected at most 2^40", patches);
-    a->request.grids = (const int64_t (*)[3])s->grids;
+    a->request.grids = (const int64_t (*)[3])a->grids;
     a->request.grid_count = a->picture_count;
     return M3_OK;
 }
@@ -544,7 +437,7 @@ static int parse_contexts(struct list *list, const struct arguments *a, const st
 }
 
 /* The axis goes up to the model's limit, or to the largest requested context. `file` is not committed yet. */
-static int draw(struct m3_new_file *file, const struct arguments *a, const struct source *s,
+static int draw(struct m3_new_file *file, const struct arguments *a, const struct m3_cli_source *s,
                 const struct list *contexts, const struct list *batches, struct m3_error *error)
 {
     struct m3_estimate_request r = a->request;
@@ -577,7 +470,7 @@ static int finish(struct m3_new_file *chart, int status, struct m3_error *error)
     return status;
 }
 
-static int check_paths(const struct arguments *a, const struct source *s, struct m3_error *error)
+static int check_paths(const struct arguments *a, const struct m3_cli_source *s, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--chart", a->chart);
@@ -588,12 +481,13 @@ static int check_paths(const struct arguments *a, const struct source *s, struct
 
 static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
 {
-    struct source source = { 0 };
+    struct m3_cli_source source = { 0 };
     struct list contexts = { .count = 0 }, batches = { { 1 }, 1 };
     struct m3_new_file chart = M3_NO_FILE;
     struct m3_estimate e;
 
-    int status = load(&source, a, notes, error);
+    const struct m3_cli_source_request request = { a->path, a->from_tensors, &a->request };
+    int status = m3_cli_source_open(&source, &request, notes, error);
     if (!status) status = check_paths(a, &source, error);
     if (!status) status = parse_pictures(&source, a, error);
     if (!status) status = parse_contexts(&contexts, a, source.config, notes, error);
@@ -607,9 +501,7 @@ static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error
     }
     status = finish(&chart, status, error);
     a->request.files = NULL;
-    m3_checkpoint_close(source.files);
-    m3_config_free(&source.own);
-    m3_foreign_free(&source.foreign);
+    m3_cli_source_close(&source);
     return status;
 }
 
