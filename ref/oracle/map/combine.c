@@ -197,7 +197,8 @@ static int plan(const struct combining *c, struct whole *w)
     memcpy(w->shape, first->shape, sizeof w->shape);
     w->rule = rule_of(c, w->name);
     choose_rule(c, w);
-    if (w->rank == 0) return misfit(c, w, 0, "a tensor with rows");
+    for (int64_t k = 0; k < c->count; k++)
+        if (w->parts[k]->rank == 0) return misfit(c, w, k, "a tensor with rows");
     switch (w->rule.kind) {
     case M3_RULE_SUM:
         w->dtype = M3_F64;
