@@ -284,6 +284,9 @@ static int grad(const struct arguments *a, const char *line, struct m3_error *no
     if (!status) status = check_losses(a, model, error);
     if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, 0, error);
     if (!status) status = m3_labels_read(&labels, a->input.case_path, &batch, &model->config, error);
+    if (!status && a->weights.kl != 0 && batch.cases[0].seen)
+        status = m3_fail(error, M3_BAD_INPUT, "%s: attention_mask: got one with the loss kl, expected none",
+                         a->input.case_path);
     if (!status) status = check_paths(a, model, error);
     if (!status) status = with_case(a, model, &batch, &labels, &semantics, line, error);
     m3_labels_free(&labels);

@@ -4,7 +4,7 @@
 #include "model/backward/stages.h"
 #include "ops/math.h"
 
-static double kl(const struct m3_backward *b, real *dq, real *dk, int64_t rows, double weight)
+static double kl(struct m3_backward *b, real *dq, real *dk, int64_t rows, double weight)
 {
     const struct m3_config *c = b->f.config;
     const int64_t T = b->f.rows, Q = c->Q, G = c->G, D = c->D, X = c->X, R = Q / G;
@@ -14,6 +14,11 @@ static double kl(const struct m3_backward *b, real *dq, real *dk, int64_t rows, 
     double *P = malloc((size_t)T * 8), *z = malloc((size_t)T * 8), loss = 0, *ak = calloc((size_t)(T * X), 8),
            *aq = calloc((size_t)X, 8);
     int64_t *J = malloc((size_t)T * 8);
+    if (!P || !z || !ak || !aq || !J) {
+        b->f.status = m3_fail_memory(b->error, "the index loss", (size_t)(T * X) * 8);
+        free(P), free(z), free(ak), free(aq), free(J);
+        return 0;
+    }
     for (int64_t t = 0; t < T; t++)
         for (int64_t g = 0; g < G; g++) {
             int64_t n = 0;

@@ -2,6 +2,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ops/exp.h"
+#include "ops/erf.h"
 #include "ops/math.h"
 static double wat(const struct m3_weight *w, int64_t r, int64_t c)
 {
@@ -22,6 +24,11 @@ int b_linear(struct m3_ctx *c, real *dx, real *dw, real *db, const real *dy, con
     (void)c;
     const int64_t O = w->rows, I = w->cols;
     double *row = malloc((size_t)(I + 1) * 8), *acc = calloc((size_t)(T * I + 1), 8);
+    if (!row || !acc) {
+        free(row);
+        free(acc);
+        return m3_fail_at(c, M3_INTERNAL, "out of memory", -1, -1, -1);
+    }
     for (int64_t o = 0; o < O; o++) {
         m3_expand_f64(row, w, o, 0, I);
         for (int64_t t = 0; dx && t < T; t++)
@@ -47,6 +54,11 @@ int b_rms_norm(struct m3_ctx *c, real *dx, real *dw, const real *dy, const real 
 {
     (void)c;
     double *g = malloc((size_t)H * 8), *a = calloc((size_t)H, 8);
+    if (!g || !a) {
+        free(g);
+        free(a);
+        return m3_fail_at(c, M3_INTERNAL, "out of memory", -1, -1, -1);
+    }
     for (int64_t t = 0; t < T; t++) {
         double ms = 0, m = 0;
         for (int64_t i = 0; i < H; i++) ms += (double)x[t * H + i] * (double)x[t * H + i];
@@ -73,6 +85,11 @@ int b_layer_norm(struct m3_ctx *c, real *dx, real *dw, real *db, const real *dy,
 {
     (void)c;
     double *a = calloc((size_t)H, 8), *b = calloc((size_t)H, 8);
+    if (!a || !b) {
+        free(a);
+        free(b);
+        return m3_fail_at(c, M3_INTERNAL, "out of memory", -1, -1, -1);
+    }
     for (int64_t t = 0; t < T; t++) {
         double m = 0, v = 0, mg = 0, mgx = 0;
         for (int64_t i = 0; i < H; i++) m += (double)x[t * H + i];
@@ -116,9 +133,9 @@ int b_rope(struct m3_ctx *c, real *dx, const real *dy, const real *cos, const re
     return 0;
 }
 static void one(double *dq, double *dk, double *dv, const real *dy, const real *q, const real *k, const real *v,
-                const int64_t *J, int64_t n, int64_t D, int64_t stride, double c)
+                const int64_t *J, int64_t n, int64_t D, int64_t stride, double c, double *z, double *dp)
 {
-    double *z = malloc((size_t)n * 8 + 8), *dp = malloc((size_t)n * 8 + 8), mx = -INFINITY, S = 0, del = 0;
+    double mx = -INFINITY, S = 0, del = 0;
     for (int64_t a = 0; a < n; a++) {
         double s = 0, e = 0;
         for (int64_t d = 0; d < D; d++)
@@ -137,8 +154,6 @@ static void one(double *dq, double *dk, double *dv, const real *dy, const real *
             dv[J[a] * stride + d] += z[a] * (double)dy[d];
         }
     }
-    free(z);
-    free(dp);
 }
 int b_attend(struct m3_ctx *x, real *dq, real *dk, real *dv, const real *dy, const real *q, const real *k,
              const real *v, const int32_t *blocks, const struct m3_attend *d)
@@ -147,7 +162,16 @@ int b_attend(struct m3_ctx *x, real *dq, real *dk, real *dv, const real *dy, con
     const int64_t T = d->T, Q = d->Q, G = d->G, D = d->D;
     double *aq = calloc((size_t)(T * Q * D), 8), *ak = calloc((size_t)(T * G * D), 8),
            *av = calloc((size_t)(T * G * D), 8);
+    double *z = malloc(((size_t)T + 1) * 16);
     int64_t *J = malloc((size_t)T * 8);
+    if (!aq || !ak || !av || !J || !z) {
+        free(aq);
+        free(ak);
+        free(av);
+        free(J);
+        free(z);
+        return m3_fail_at(x, M3_INTERNAL, "out of memory", -1, -1, -1);
+    }
     for (int64_t t = 0; t < T; t++)
         for (int64_t h = 0; h < Q; h++) {
             int64_t g = h / (Q / G), n = 0;
@@ -161,7 +185,7 @@ int b_attend(struct m3_ctx *x, real *dq, real *dk, real *dv, const real *dy, con
             }
             if (n)
                 one(aq + (t * Q + h) * D, ak + g * D, av + g * D, dy + (t * Q + h) * D, q + (t * Q + h) * D, k + g * D,
-                    v + g * D, J, n, D, G * D, 1 / sqrt((double)D));
+                    v + g * D, J, n, D, G * D, 1 / sqrt((double)D), z, z + T);
         }
     for (int64_t i = 0; i < T * Q * D; i++) dq[i] = (real)aq[i];
     for (int64_t i = 0; i < T * G * D; i++) dk[i] = (real)ak[i], dv[i] = (real)av[i];
@@ -169,6 +193,7 @@ int b_attend(struct m3_ctx *x, real *dq, real *dk, real *dv, const real *dy, con
     free(ak);
     free(av);
     free(J);
+    free(z);
     return 0;
 }
 int b_segments(struct m3_ctx *x, real *dq, real *dk, real *dv, const real *dy, const real *q, const real *k,
@@ -177,20 +202,30 @@ int b_segments(struct m3_ctx *x, real *dq, real *dk, real *dv, const real *dy, c
     (void)x;
     const int64_t P = ends[segments - 1], n = P * A * U;
     double *aq = calloc((size_t)n, 8), *ak = calloc((size_t)n, 8), *av = calloc((size_t)n, 8);
+    double *z = malloc(((size_t)P + 1) * 16);
     int64_t *J = malloc((size_t)P * 8), s = 0;
+    if (!aq || !ak || !av || !J || !z) {
+        free(aq);
+        free(ak);
+        free(av);
+        free(J);
+        free(z);
+        return m3_fail_at(x, M3_INTERNAL, "out of memory", -1, -1, -1);
+    }
     for (int64_t t = 0; t < P; t++) {
         while (ends[s] <= t) s++;
         int64_t m = 0;
         for (int64_t j = s ? ends[s - 1] : 0; j < ends[s]; j++) J[m++] = j;
         for (int64_t h = 0; h < A; h++)
             one(aq + (t * A + h) * U, ak + h * U, av + h * U, dy + (t * A + h) * U, q + (t * A + h) * U, k + h * U,
-                v + h * U, J, m, U, A * U, 1 / sqrt((double)U));
+                v + h * U, J, m, U, A * U, 1 / sqrt((double)U), z, z + P);
     }
     for (int64_t i = 0; i < n; i++) dq[i] = (real)aq[i], dk[i] = (real)ak[i], dv[i] = (real)av[i];
     free(aq);
     free(ak);
     free(av);
     free(J);
+    free(z);
     return 0;
 }
 static void gate1(double *dg, double *du, double dy, double g, double u, const struct m3_activation *act, double *y)
@@ -227,8 +262,8 @@ int b_gelu(struct m3_ctx *c, real *dx, const real *dy, const real *x, int64_t n)
     (void)c;
     for (int64_t i = 0; i < n; i++) {
         double v = (double)x[i];
-        dx[i] = (real)((double)dy[i] *
-                       (0.5 * (1 + erf(v / sqrt(2))) + v * m3_exp(-v * v / 2) / sqrt(2 * 3.14159265358979323846)));
+        dx[i] = (real)((double)dy[i] * ((v < 0 ? m3_tail_body(v) : 1 - m3_tail_body(v)) +
+                                        v * m3_exp(-v * v / 2) / sqrt(2 * 3.14159265358979323846)));
     }
     return 0;
 }
@@ -259,6 +294,14 @@ int b_experts(struct m3_ctx *c, real *dx, real *dp, real *const *dw1, real *cons
     const int64_t F = ex[0].w1.rows, H = ex[0].w1.cols;
     double *g = malloc((size_t)F * 8), *u = malloc((size_t)F * 8), *a = malloc((size_t)F * 8),
            *v = malloc((size_t)F * 8), *ax = calloc((size_t)(T * H), 8);
+    if (!g || !u || !a || !v || !ax) {
+        free(g);
+        free(u);
+        free(a);
+        free(v);
+        free(ax);
+        return m3_fail_at(c, M3_INTERNAL, "out of memory", -1, -1, -1);
+    }
     for (int64_t e = 0; e < E; e++)
         for (int64_t t = 0; t < T; t++)
             for (int64_t k = 0; k < K; k++) {
