@@ -483,7 +483,7 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(UNIT_TESTS))
 quick-tests: $(PROGRAM) $(QUICK_TESTS)
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(QUICK_TESTS)
 unit-tests: $(PROGRAM) $(UNIT_TESTS)
-	@BUILD=$(BUILD) CC='$(CC)' CK_TIMEOUT_MULTIPLIER=5 tests/run.sh $(UNIT_TESTS)
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(UNIT_TESTS)
 
 asan: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' \
