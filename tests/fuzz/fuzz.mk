@@ -21,8 +21,10 @@ $(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%): $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/targ
 .PHONY: fuzz fuzz-programs fuzz-seeds
 fuzz-programs: $(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%)
 
-# FUZZ: targets, "compare,png"; FUZZ_SECONDS: for each of them; FUZZ_TOTAL: for all of them together instead.
+# FUZZ: targets, "compare,png"; FUZZ_SECONDS: for each of them; FUZZ_TOTAL: for all of them together instead. FUZZ_SEED:
+# the same inputs every time, from the kept ones alone.
 FUZZ ?=
+FUZZ_SEED ?=
 FUZZ_SECONDS ?= 120
 FUZZ_TOTAL ?=
 comma := ,
@@ -34,7 +36,7 @@ fuzz:
 	@scripts/setup.sh tests fuzz
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/fuzz CC=clang OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)' fuzz-programs
 	@$(MAKE) -s -j$$(nproc) $(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz_%)
-	@tests/fuzz/fuzz.sh $(BUILD)/fuzz $(BUILD) $(or $(FUZZ_TOTAL:%=$$((%/$(words $(FUZZ_CHOSEN))))),$(FUZZ_SECONDS)) $(FUZZ_CHOSEN)
+	@FUZZ_SEED=$(FUZZ_SEED) tests/fuzz/fuzz.sh $(BUILD)/fuzz $(BUILD) $(or $(FUZZ_TOTAL:%=$$((%/$(words $(FUZZ_CHOSEN))))),$(FUZZ_SECONDS)) $(FUZZ_CHOSEN)
 
 fuzz-seeds: all
 	@python3 tests/fuzz/seeds.py $(PROGRAM) tests/fuzz/corpus
