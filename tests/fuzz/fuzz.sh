@@ -24,7 +24,8 @@ least=90                                # per cent of the lines of each reader t
 if [ "$seconds" -eq 0 ]; then
     inputs=$build/none
 elif [ -n "${FUZZ_SEED:-}" ]; then
-    options="$options -seed=$FUZZ_SEED"
+    # Neither words of paths, which hold a random name, nor files that are read again after a second.
+    options="$options -seed=$FUZZ_SEED -use_memcmp=0 -reload=0"
     inputs=$build/seeded
     rm -rf "$inputs"
 fi
