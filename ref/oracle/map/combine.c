@@ -93,10 +93,13 @@ static int has_equal_shapes(const struct combining *c, const struct whole *w, in
     return 1;
 }
 
-/* Scores of blocks are as many as the places so far: chunks have more and more. */
+/* Scores of blocks are as many as the places so far: chunks have more and more. The rest of a row is minus infinity, which
+ * only floats can hold. */
 static int is_widening(const struct combining *c, const struct whole *w)
 {
-    return c->map->files != M3_FILES_RANKS && strchr(letters_of(w->name), 'B') != NULL;
+    const enum m3_dtype dtype = w->parts[0]->dtype;
+    const int has_infinity = dtype == M3_F64 || dtype == M3_F32 || dtype == M3_BF16 || dtype == M3_F16;
+    return has_infinity && c->map->files != M3_FILES_RANKS && strchr(letters_of(w->name), 'B') != NULL;
 }
 
 static int check_shapes(const struct combining *c, const struct whole *w, int except)
