@@ -85,7 +85,7 @@ help:
 	@echo 'make coverage      which lines and branches the tests reach, per folder; HTML in build/coverage'
 	@echo 'make kills         commands that write, killed at 1,000 random moments: what they leave (COUNT=N)'
 	@echo 'make fuzz          runs every reader of files on mutated input and prints a table of the results'
-	@echo '                   (FUZZ_SECONDS=120 for each reader; FUZZ=compare,png: only these)'
+	@echo '                   (FUZZ_SECONDS=120 for each reader, 0: only the kept input; FUZZ=compare,png: only these)'
 	@echo 'make faults        every allocation and every system call fails once, in each command (FAULTS=run,compare: in these)'
 	@echo 'make bench         speeds beside the limits of this machine and the goals; into build/bench.json (FILE=...)'
 	@echo 'make bench-torch   the same, and the public PyTorch code on the same work'
@@ -484,7 +484,7 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(UNIT_TESTS))
 quick-tests: $(PROGRAM) $(QUICK_TESTS)
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(QUICK_TESTS)
 unit-tests: $(PROGRAM) $(UNIT_TESTS)
-	@BUILD=$(BUILD) CC='$(CC)' CK_TIMEOUT_MULTIPLIER=5 tests/run.sh $(UNIT_TESTS)
+	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(UNIT_TESTS)
 
 asan: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' \

@@ -7,6 +7,9 @@
 #        run.sh --one FOLDER PROGRAM     runs one of them, and adds a line "PASSED FAILED" to FOLDER/counts
 set -u
 
+# Check ends a test after 4 seconds by the clock, which other programs may use up.
+export CK_TIMEOUT_MULTIPLIER=10
+
 # Prints a whole report at a time, unless another takes longer than 10 s; on a terminal the line of progress after it.
 print_alone() {
     tries=0

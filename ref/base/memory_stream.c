@@ -34,7 +34,10 @@ FILE *m3_memory_open(struct m3_memory_stream *stream)
 {
     *stream = (struct m3_memory_stream){ .text = calloc(1, FIRST_ROOM), .room = FIRST_ROOM };
     if (stream->text) stream->out = fopencookie(stream, "w", (cookie_io_functions_t){ .write = write_text });
-    return stream->out;
+    if (stream->out) return stream->out;
+    free(stream->text);
+    stream->text = NULL;
+    return NULL;
 }
 
 char *m3_memory_close(struct m3_memory_stream *stream)

@@ -18,7 +18,8 @@ int m3_cli_help(const char *help, struct m3_error *error)
         { "{words}", "bf16+tp8 for eight tensor-parallel ranks. `--profile help` lists all names and words" },
         { "\nExit status:",
           "\nWith --max-memory SIZE, such as 512M or 8G, every command refuses to allocate more. Mapped files do not\n"
-          "count. Without it only .gz files and pictures are refused if they do not fit into memory.\n" },
+          "count. Without --max-memory, only .gz files and pictures are checked, and refused if they do not fit into\n"
+          "memory.\n" },
     };
     int written = 0;
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {

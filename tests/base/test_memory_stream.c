@@ -18,6 +18,16 @@ void *realloc(void *old, size_t bytes)
     return ++calls == fails_at ? NULL : below(old, bytes);
 }
 
+static int has_no_stream;
+
+FILE *fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions)
+{
+    FILE *(*below)(void *, const char *, cookie_io_functions_t);
+    void *symbol = dlsym(RTLD_NEXT, "fopencookie");
+    memcpy(&below, &symbol, sizeof below);
+    return has_no_stream ? NULL : below(cookie, mode, functions);
+}
+
 static char *lines(int count)
 {
     struct m3_memory_stream stream;
@@ -59,12 +69,26 @@ START_TEST(no_memory)
 }
 END_TEST
 
+/* Goal:  a stream that could not be opened holds nothing, whether it is closed or not.
+ * Seen to fail with the first room of the text kept. */
+START_TEST(no_stream)
+{
+    struct m3_memory_stream stream;
+    has_no_stream = 1;
+    ck_assert_ptr_null(m3_memory_open(&stream));
+    has_no_stream = 0;
+    ck_assert_ptr_null(stream.text);
+    ck_assert_ptr_null(m3_memory_close(&stream));
+}
+END_TEST
+
 Suite *m3_suite(void)
 {
     Suite *suite = suite_create("memory_stream");
     TCase *test = tcase_create("memory_stream");
     tcase_add_test(test, texts);
     tcase_add_test(test, no_memory);
+    tcase_add_test(test, no_stream);
     suite_add_tcase(suite, test);
     return suite;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -48,6 +49,8 @@ struct server {
     char *argv[WORDS];
     int argc;
     const char *only;       /* the fault that is tried alone, with its stack; NULL: all */
+    rlim_t most;            /* bytes of a file, at which the run has stopped that is to go on; 0: there is none */
+    int goes_on;            /* the command goes on from what a failed run of it has left */
     struct fault_record *record;
     _Atomic uint64_t *known;        /* [KNOWN] places that some command has tried; NULL: none is left out */
     struct outcome good;
@@ -143,10 +146,34 @@ static void drop_leak_report(char *err)
     if (strncmp(err, "=====", 5) == 0) *err = '\0';
 }
 
-static void run_child(struct server *s, const struct fault_plan *plan, struct outcome *outcome)
+static void copy_file(const char *to, const char *from)
+{
+    char bytes[4096];
+    size_t count;
+    FILE *source = fopen(from, "rb"), *copy = fopen(to, "wb");
+    if (!source || !copy) die(from);
+    while ((count = fread(bytes, 1, sizeof bytes, source)) > 0)
+        if (fwrite(bytes, 1, count, copy) != count) die(to);
+    fclose(source);
+    if (fclose(copy) != 0) die(to);
+}
+
+/* The state of a run between two folders: {out}/state, where --resume has it, and that which is to go on. */
+static void copy_state(const struct server *s, const char *to, const char *from)
+{
+    char path[2][600];
+    snprintf(path[0], sizeof path[0], "%s/%s", s->folder, to);
+    if (mkdir(path[0], 0777) != 0 && errno != EEXIST) die(path[0]);
+    for (int i = 0; i < OUTCOME_STATES; i++) {
+        snprintf(path[0], sizeof path[0], "%s/%s/%s", s->folder, to, outcome_states[i]);
+        snprintf(path[1], sizeof path[1], "%s/%s/%s", s->folder, from, outcome_states[i]);
+        copy_file(path[0], path[1]);
+    }
+}
+
+static void run_child_on(struct server *s, const struct fault_plan *plan, struct outcome *outcome)
 {
     int ended;
-    renew_outputs(s->folder);
     struct fault_record *r = s->record;
     r->finished = r->leaks = r->generations = r->depth = 0;
     r->fired = 0;
@@ -158,6 +185,27 @@ static void run_child(struct server *s, const struct fault_plan *plan, struct ou
         if (errno != EINTR) die("waitpid");
     outcome_read(outcome, s->folder, r, ended);
     if (r->finished && !s->only) drop_leak_report(outcome->err);
+}
+
+static void run_child(struct server *s, const struct fault_plan *plan, struct outcome *outcome)
+{
+    renew_outputs(s->folder);
+    if (s->most) copy_state(s, "out/state", "started");
+    run_child_on(s, plan, outcome);
+}
+
+/* Runs the command until a file is as large as it may be, and keeps the state that is left. */
+static void stop_one(struct server *s)
+{
+    const struct rlimit less = { s->most, RLIM_INFINITY }, all = { RLIM_INFINITY, RLIM_INFINITY };
+    struct outcome stopped;
+    renew_outputs(s->folder);
+    if (setrlimit(RLIMIT_FSIZE, &less) != 0) die("RLIMIT_FSIZE");
+    run_child_on(s, &(struct fault_plan){ .layer = FAULT_MEMORY }, &stopped);
+    if (setrlimit(RLIMIT_FSIZE, &all) != 0) die("RLIMIT_FSIZE");
+    if (WEXITSTATUS(stopped.ended) != M3_IO) die("the run has not stopped");
+    outcome_free(&stopped);
+    copy_state(s, "started", "out/state");
 }
 
 /* ---- faults of a command */
@@ -180,6 +228,18 @@ static void keep_finding(struct server *s, const char *fault, enum verdict verdi
     }
 }
 
+/* The same command, after a run of it that failed, gives the same files. */
+static enum verdict judge_next(struct server *s, char *why, size_t room)
+{
+    struct outcome next;
+    const struct fault_record met = *s->record;
+    run_child_on(s, &(struct fault_plan){ .layer = FAULT_MEMORY }, &next);
+    *s->record = met;
+    const enum verdict verdict = outcome_judge_next(&next, &s->good, why, room);
+    outcome_free(&next);
+    return verdict;
+}
+
 static void try_fault(struct server *s, const char *name, const struct fault_site *site, struct fault_plan plan)
 {
     struct outcome run;
@@ -189,7 +249,8 @@ static void try_fault(struct server *s, const char *name, const struct fault_sit
     run_child(s, &plan, &run);
     s->faults++;
     s->met += s->record->fired > 0;
-    const enum verdict verdict = outcome_judge(&run, &s->good, site->call, plan.error, why, sizeof why);
+    enum verdict verdict = outcome_judge(&run, &s->good, site->call, plan.error, why, sizeof why);
+    if (verdict == GOOD && s->goes_on && run.ended != s->good.ended) verdict = judge_next(s, why, sizeof why);
     keep_finding(s, name, verdict, why);
     if (s->only) printf("%s: status %d, %s\n%s", name, WEXITSTATUS(run.ended), verdict_names[verdict], run.err);
     outcome_free(&run);
@@ -287,7 +348,21 @@ static void print_findings(const struct server *s)
     printf("\n");
 }
 
-/* Finds the command's line "name: words", and splits it; {in} and {out} are the folders. */
+/* A word of a command, in which {in} and {out} are the folders. */
+static char *read_word(const struct server *s, const char *word, const char *in)
+{
+    const char *inside = strstr(word, "{in}"), *outside = strstr(word, "{out}");
+    char *made = NULL;
+    int length;
+    if (inside) length = asprintf(&made, "%.*s%s%s", (int)(inside - word), word, in, inside + 4);
+    else if (outside) length = asprintf(&made, "%.*s%s/out%s", (int)(outside - word), word, s->folder, outside + 5);
+    else length = asprintf(&made, "%s", word);
+    if (length < 0) die(word);
+    return made;
+}
+
+/* Finds the command's line "name: words", and splits it. The word stopped=N before the others: an earlier run of the
+ * command has stopped where a file would have had more than N bytes. */
 static void read_command(struct server *s, const char *list, const char *in)
 {
     FILE *file = fopen(list, "r");
@@ -306,14 +381,9 @@ static void read_command(struct server *s, const char *list, const char *in)
     s->line = line;
     s->argv[s->argc++] = "m3ref";
     for (char *word = strtok(line + length + 2, " \n"); word && s->argc < WORDS - 1; word = strtok(NULL, " \n")) {
-        const int inside = strncmp(word, "{in}", 4) == 0, outside = strncmp(word, "{out}", 5) == 0;
-        const char *rest = word + (inside ? 4 : outside ? 5 : 0);
-        if (asprintf(&s->argv[s->argc++], "%s%s%s",
-                     inside    ? in
-                     : outside ? s->folder
-                               : "",
-                     outside ? "/out" : "", rest) < 0)
-            die(word);
+        s->goes_on |= strcmp(word, "--resume") == 0;
+        if (strncmp(word, "stopped=", 8) == 0) s->most = strtoull(word + 8, NULL, 10);
+        else s->argv[s->argc++] = read_word(s, word, in);
     }
 }
 
@@ -362,6 +432,7 @@ int main(int argc, char **argv)
     struct outcome again;
     char why[1400];
     const struct fault_plan none = { .layer = FAULT_MEMORY };
+    if (s.most) stop_one(&s);
     run_child(&s, &none, &s.good);
     run_child(&s, &none, &again);
     if (outcome_judge(&again, &s.good, 0, 0, why, sizeof why) != GOOD) {

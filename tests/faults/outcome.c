@@ -18,6 +18,8 @@
 const char *const verdict_names[VERDICTS] = { "good",       "wrong successes", "crashes",       "leaks",
                                               "left-overs", "wrong statuses",  "wrong messages" };
 
+const char *const outcome_states[OUTCOME_STATES] = { "0.state.safetensors", "0.outputs" };
+
 static char *read_file(const char *path, size_t *count)
 {
     FILE *file = fopen(path, "rb");
@@ -147,11 +149,20 @@ static int same_file(const struct outcome_file *a, const struct outcome_file *b)
     return strlen(a->bytes) == a->count && strlen(b->bytes) == b->count && same_text(a->bytes, b->bytes);
 }
 
-/* The name of a file that is not as the good run leaves it; NULL: there is none. */
-static const char *left_over(const struct outcome *run, const struct outcome *good)
+static int is_state(const char *path)
+{
+    int is = 0;
+    for (int i = 0; i < OUTCOME_STATES && strncmp(path, "state/", 6) == 0; i++)
+        is |= !strcmp(path + 6, outcome_states[i]);
+    return is;
+}
+
+/* The name of a file that is not as the good run leaves it; NULL: there is none. A failed run keeps its state. */
+static const char *left_over(const struct outcome *run, const struct outcome *good, int has_failed)
 {
     for (int i = 0; i < run->count; i++) {
         const struct outcome_file *f = find(good, run->files[i].path);
+        if (has_failed && is_state(run->files[i].path)) continue;
         if (!f || !same_file(f, &run->files[i])) return run->files[i].path;
     }
     return NULL;
@@ -211,7 +222,7 @@ static enum verdict judge_failure(const struct outcome *run, const struct outcom
         snprintf(why, room, "standard output differs: %s", lines);
         return WRONG_SUCCESS;
     }
-    const char *left = call == SYS_unlink ? NULL : left_over(run, good);
+    const char *left = call == SYS_unlink ? NULL : left_over(run, good, 1);
     if (left) {
         snprintf(why, room, "%s is left: %s", left, lines);
         return LEFT_OVER;
@@ -240,7 +251,7 @@ enum verdict outcome_judge(const struct outcome *run, const struct outcome *good
     if (ended_kernel) return GOOD;
     if (status != WEXITSTATUS(good->ended)) return judge_failure(run, good, status, call, error, why, room);
 
-    const char *file = left_over(run, good);
+    const char *file = left_over(run, good, 0);
     if (!file) file = missing(run, good);
     if (!same_text(run->out, good->out)) {
         snprintf(why, room, "status %d, but standard output differs; %s", status, lines);
@@ -253,4 +264,17 @@ enum verdict outcome_judge(const struct outcome *run, const struct outcome *good
     if (same_text(run->err, good->err)) return GOOD;
     snprintf(why, room, "status %d, but standard error differs: %s", status, lines);
     return WRONG_MESSAGE;
+}
+
+enum verdict outcome_judge_next(const struct outcome *run, const struct outcome *good, char *why, size_t room)
+{
+    if (run->ended != good->ended) {
+        snprintf(why, room, "the next run ended with %d: %.300s", run->ended, run->err);
+        return WIFEXITED(run->ended) ? WRONG_STATUS : CRASH;
+    }
+    const char *file = left_over(run, good, 0);
+    if (!file) file = missing(run, good);
+    if (!file) return GOOD;
+    snprintf(why, room, "the next run succeeds, but %s differs", file);
+    return WRONG_SUCCESS;
 }

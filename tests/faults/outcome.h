@@ -34,4 +34,12 @@ extern const char *const verdict_names[VERDICTS];
 enum verdict outcome_judge(const struct outcome *run, const struct outcome *good, int call, int error, char *why,
                            size_t room);
 
+/* The same for a run of the command after one that failed, which may say other things: only its status and its files
+ * count. */
+enum verdict outcome_judge_next(const struct outcome *run, const struct outcome *good, char *why, size_t room);
+
+/* What a failed run with --resume {out}/state may leave in that folder. */
+enum { OUTCOME_STATES = 2 };
+extern const char *const outcome_states[OUTCOME_STATES];
+
 #endif

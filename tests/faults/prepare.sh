@@ -7,7 +7,7 @@ in=$2
 here=$(dirname "$0")
 ids=1,2,3,4,5,6,7,8,9,10,11,12
 rm -rf "$in"
-mkdir -p "$in/frames" "$in/two" "$in/ranks"
+mkdir -p "$in/frames" "$in/ranks"
 {
     "$m3ref" synth "$here/small.json" "$in/model" --dtype f32
     for form in mxfp8 f8_block nvfp4 mxfp4 w4a16; do
@@ -24,11 +24,11 @@ mkdir -p "$in/frames" "$in/two" "$in/ranks"
     $run --ids $ids --precision f64 --bounds --profile bf16 --runs 2 --dump "$in/truth"
     $run --ids $ids --precision f64 --companions "$in/companions" --dump "$in/bare"
     $run --ids $ids --set gate_clamp=both --set selection=union --set index_scale=rsqrt --dump "$in/other"
-    $run --ids $ids --layers 0:1 --dump "$in/first"
-    $m3ref run "$in/mxfp8" --threads 1 --ids $ids --dump "$in/mxfp8.dump"
     $m3ref run "$in/mtp" --threads 1 --ids $ids --dump "$in/mtp.dump"
-    $m3ref prompt "$in/model" --tokens 16 --draws 1 --out "$in/prompt.json" --threads 1
     $m3ref prompt "$in/model" --tokens 16 --draws 1 --out "$in/case.safetensors" --threads 1
+    $run --case "$in/case.safetensors" --dump "$in/case.dump"
+    $m3ref check "$in/model" "$in/dump" --ids $ids --threads 1 --truth "$in/kept"
+    $m3ref compare "$in/truth" "$in/other" --profile bf16 --json >"$in/baseline" || [ $? -eq 1 ]
     $m3ref envelope "$in/model" --ids $ids --profile bf16 --runs 2 --row-runs 1 --out "$in/envelope" --threads 1
     $m3ref op rms_norm --make "$in/cases" --cases 1
     $m3ref op rms_norm --run "$in/cases" "$in/results"
@@ -36,4 +36,14 @@ mkdir -p "$in/frames" "$in/two" "$in/ranks"
     $m3ref op attend_blocks --run "$in/attend.cases" "$in/attend.results"
     $m3ref op rms_norm --make "$in/wrong.cases" --cases 1 --seed 2
     $m3ref op rms_norm --run "$in/wrong.cases" "$in/wrong.results"
+
+    # Files of two ranks; a model with the words of its ids; cases that say how to draw an operand.
+    $run --ids $ids --taps "layers.*.out,layers.*.attn,final_norm,logits" --dump "$in/ranks/0.safetensors"
+    cp "$in/ranks/0.safetensors" "$in/ranks/1.safetensors"
+    echo '{"files": "ranks", "rules": {"*": "equal"}}' >"$in/ranks.json"
+    cp -r "$in/model" "$in/words"
+    cp "$here/../fuzz/corpus/vocabulary/seed_bytes" "$in/words/tokenizer.json"
+    drawn=$here/../fuzz/corpus/op_check/seed_with_drawn
+    tail -c +5 "$drawn" | head -c "$(od -An -tu4 -N4 "$drawn")" >"$in/drawn.cases"
+    echo 1,2,3 >"$in/ids"
 } >"$in/log" 2>&1 || { cat "$in/log" >&2; exit 1; }

@@ -3,10 +3,11 @@
 #        nothing left, or change nothing; tests/faults/README.md. All commands: `make faults`.
 # Given: some quick commands, at every place of them; without the sanitizer, so that leaks are not seen here.
 # Seen to fail with m3_look that takes every failure for absence (66, or a success), with the line dropped that memory
-# is short for (no message), and with a text in memory that goes on after a failed allocation (another chart).
+# is short for (no message), with a text in memory that goes on after a failed allocation (another chart), and with a kept
+# truth that is replaced when memory is short for the comparison with it (two lines).
 . tests/support/verdict.sh
 build=${BUILD:-build}
-for name in run-gz inspect-sha estimate-gpu; do
+for name in run-gz inspect-sha estimate-gpu check-kept; do
     tests/faults/run.sh "$build" "$name" >"$folder/$name" 2>&1 && : >"$folder/$name"
     verdict "$name" "$folder/$name"
 done

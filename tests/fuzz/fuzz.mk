@@ -21,20 +21,26 @@ $(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%): $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/targ
 .PHONY: fuzz fuzz-programs fuzz-seeds
 fuzz-programs: $(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%)
 
-# FUZZ: targets, "compare,png"; FUZZ_SECONDS: for each of them; FUZZ_TOTAL: for all of them together instead.
+# FUZZ: targets, "compare,png"; FUZZ_SECONDS: for each of them, 0: only the lines that the kept inputs reach;
+# FUZZ_TOTAL: for all of them together instead, at least 1 for each; FUZZ_SEED: the same inputs every time, from the kept
+# ones alone.
 FUZZ ?=
+FUZZ_SEED ?=
 FUZZ_SECONDS ?= 120
 FUZZ_TOTAL ?=
 comma := ,
 FUZZ_CHOSEN = $(or $(subst $(comma), ,$(FUZZ)),$(FUZZ_TARGETS))
-# Comparisons are not traced: the mutator knows the formats, and tracing makes arithmetic several times slower.
+FUZZ_SHARE = $(FUZZ_TOTAL)/$(words $(FUZZ_CHOSEN))
+FUZZ_EACH = $(if $(FUZZ_TOTAL),$$(($(FUZZ_SHARE) > 0 ? $(FUZZ_SHARE) : 1)),$(FUZZ_SECONDS))
+# Comparisons are not traced: the mutator knows the formats, and tracing makes arithmetic several times slower. Depths of
+# the stack are not covered: they depend on where it begins, so that no seed would give the same inputs again.
 FUZZ_SANITIZE := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
-                 -fno-sanitize-coverage=trace-cmp -fprofile-instr-generate -fcoverage-mapping -Wno-pass-failed
+                 -fno-sanitize-coverage=trace-cmp,stack-depth -fprofile-instr-generate -fcoverage-mapping -Wno-pass-failed
 fuzz:
 	@scripts/setup.sh tests fuzz
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/fuzz CC=clang OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)' fuzz-programs
 	@$(MAKE) -s -j$$(nproc) $(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz_%)
-	@tests/fuzz/fuzz.sh $(BUILD)/fuzz $(BUILD) $(or $(FUZZ_TOTAL:%=$$((%/$(words $(FUZZ_CHOSEN))))),$(FUZZ_SECONDS)) $(FUZZ_CHOSEN)
+	@FUZZ_SEED=$(FUZZ_SEED) tests/fuzz/fuzz.sh $(BUILD)/fuzz $(BUILD) $(FUZZ_EACH) $(FUZZ_CHOSEN)
 
 fuzz-seeds: all
 	@python3 tests/fuzz/seeds.py $(PROGRAM) tests/fuzz/corpus

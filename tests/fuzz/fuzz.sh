@@ -2,13 +2,15 @@
 # Fuzzes targets that `make fuzz` has built, and prints a table of them. Exit status 1 if anything was found.
 # usage: fuzz.sh BUILD PLAIN SECONDS TARGET ...    seconds for each target; as many run at once as there are processors.
 #                                                  PLAIN: a build without sanitizers, which tells how slow an input is
+#                                                  0 seconds: only the kept inputs; status 1 also if they reach less
+#                                                  than 90 % of the lines of a reader
 #
-# What is found lies minimised in BUILD/found; inputs that reach new code lie in BUILD/inputs and are used again.
+# What is found lies minimised in BUILD/found; inputs that reach new code lie in BUILD/inputs and are used again. With
+# FUZZ_SEED=N they are not: libFuzzer then tries the same inputs in the same order every time.
 set -u
 build=$1
 plain=$2
 seconds=$3
-[ "$seconds" -gt 0 ] || seconds=1       # libFuzzer takes 0 for no end
 shift 3
 library=$build/libm3ref_tests.so
 found=$build/found
@@ -17,6 +19,16 @@ processors=$(nproc)                     # asked before OMP_NUM_THREADS, which it
 slow=1
 options="-timeout=30 -report_slow_units=1 -malloc_limit_mb=1024 -rss_limit_mb=2560 -max_len=32768 -close_fd_mask=1"
 options="$options -artifact_prefix=$build/logs/"
+inputs=$build/inputs
+least=90                                # per cent of the lines of each reader that the kept inputs reach
+if [ "$seconds" -eq 0 ]; then
+    inputs=$build/none
+elif [ -n "${FUZZ_SEED:-}" ]; then
+    # Neither words of paths, which hold a random name, nor files that are read again after a second.
+    options="$options -seed=$FUZZ_SEED -use_memcmp=0 -reload=0"
+    inputs=$build/seeded
+    rm -rf "$inputs"
+fi
 # Less memory and no long stacks of allocations, for speed: the program run alone shows them.
 export ASAN_OPTIONS=quarantine_size_mb=16:max_malloc_fill_size=0:malloc_context_size=1
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive LLVM_PROFILE_FILE=/dev/null
@@ -66,27 +78,27 @@ lines_reached() {
     files=$(awk -F '\t' -v name="$name" '$1 == name { print $2 }' tests/fuzz/readers.tsv)
     others=$(awk -F '\t' -v name="$name" '$1 == name { print $3 }' tests/fuzz/readers.tsv)
     rm -f "$raw".*
-    LLVM_PROFILE_FILE=$raw.%m "$build/fuzzer_$name" $options -runs=0 "$build/inputs/$name" "tests/fuzz/corpus/$name" \
+    LLVM_PROFILE_FILE=$raw.%m "$build/fuzzer_$name" $options -runs=0 "$inputs/$name" "tests/fuzz/corpus/$name" \
         >/dev/null 2>&1
     llvm-profdata merge -o "$raw.all" "$raw".[0-9]* 2>/dev/null &&
         llvm-cov report "$library" -instr-profile="$raw.all" -show-functions $files 2>/dev/null |
         awk -v others=" $others " '{ sub(/.*:/, "", $1) }
             NF >= 7 && $5 + 0 > 0 && $1 != "TOTAL" && !index(others, " " $1 " ") { lines += $5; missed += $6 }
-            END { if (lines) printf "%d of %d, %.0f%%", lines - missed, lines, 100 * (lines - missed) / lines }'
+            END { if (lines) printf "%d of %d, %.1f%%", lines - missed, lines, 100 * (lines - missed) / lines }'
     rm -f "$raw".*
 }
 
 fuzz_one() {
     local name=$1 work=$build/logs/$1 end log taken=0 runs=0 more input
     rm -rf "$work"
-    mkdir -p "$work" "$build/inputs/$name" "$found" "tests/fuzz/corpus/$name"
+    mkdir -p "$work" "$inputs/$name" "$found" "tests/fuzz/corpus/$name"
     end=$((SECONDS + seconds))
     while [ "$SECONDS" -lt "$end" ]; do     # libFuzzer ends at each find
         log=$work/log
         : >"$log"
         more=$(processor_time "$log" "$build/fuzzer_$name" $options -print_final_stats=1 \
             -max_total_time=$((end - SECONDS)) -artifact_prefix="$work/" \
-            "$build/inputs/$name" "tests/fuzz/corpus/$name")
+            "$inputs/$name" "tests/fuzz/corpus/$name")
         taken=$(awk "BEGIN { print $taken + $more }")
         runs=$((runs + $(awk '/number_of_executed_units/ { n = $2 } END { print n + 0 }' "$log")))
         for input in "$work"/crash-* "$work"/leak-* "$work"/oom-* "$work"/timeout-*; do
@@ -117,5 +129,11 @@ done
 wait
 echo 'target          executions  a second  lines of its reader  crashes  slow  memory'
 for name in "$@"; do cat "$build/logs/$name.row"; done
-echo "$(count '*') found$([ -n "$(ls "$found")" ] && echo ", in $found")"
-[ -z "$(ls "$found")" ]
+if [ "$seconds" -eq 0 ]; then
+    for name in "$@"; do cat "$build/logs/$name.row"; done | awk -v least="$least" '
+        !($5 == "of" && $4 >= least / 100 * $6) { few++; print $1 ": expected " least " % of the lines" }
+        END { exit few > 0 }'
+else
+    echo "$(count '*') found$([ -n "$(ls "$found")" ] && echo ", in $found")"
+    [ -z "$(ls "$found")" ]
+fi

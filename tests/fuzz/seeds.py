@@ -13,6 +13,8 @@ import struct
 import subprocess
 import sys
 
+import seeds_refused as refused
+
 PROGRAM, OUT = sys.argv[1], pathlib.Path(sys.argv[2])
 IDS = "1,2,3,4,5,6"
 GOLDEN, HERE = pathlib.Path("golden"), pathlib.Path("tests/fuzz")
@@ -230,6 +232,9 @@ def dumps(little, several):
     whole = dump("whole", *ids)
     keep("blame", "whole", whole.read_bytes())
     keep("picture", "whole", whole.read_bytes())
+    refused.drawn(keep, pack, numbers, load, whole.read_bytes())
+    refused.right_answers(keep, load, whole.read_bytes())
+    refused.cuts(keep, pack, numbers, load, whole.read_bytes())
     keep("picture", "margins", dump("drawn", *ids, "--bounds", "--taps", "layers.1.moe.*,layers.*.out").read_bytes())
     for length in range(0, 8 * 14, 8):  # each selects another operator
         tensors, metadata = load(whole.read_bytes())
@@ -281,6 +286,7 @@ def dumps(little, several):
     )
     run("run", little, *ids, "--cache-out", WORK / "cache.safetensors")
     keep("cache", "all", (WORK / "cache.safetensors").read_bytes())
+    refused.caches(keep, pack, load, (WORK / "cache.safetensors").read_bytes())
     run(
         "envelope",
         little,
@@ -412,6 +418,7 @@ def maps(norms, sparse):
     keep("map_ranks", "ranks", json.dumps({"files": "ranks", "divided": "Q"}).encode(), *ranks)
     rules = {"*": "equal", "layers.{l}.q_rope": {"concat": 1}, "layers.{l}.attn": "sum"}
     keep("map_ranks", "ranks_rules", json.dumps({"files": "ranks", "rules": rules}).encode(), *ranks)
+    refused.ranks(keep, pack, numbers, metadata)
 
 
 def texts():
@@ -531,6 +538,11 @@ def main():
     texts()
     vocabularies()
     operators()
+    refused.configs(keep)
+    refused.headers(keep, pack)
+    refused.cases(keep, pack, numbers)
+    refused.answers(keep)
+    refused.profiles(keep)
     count = sum(1 for _ in OUT.glob("*/seed_*"))
     print(f"{count} inputs, {sum(p.stat().st_size for p in OUT.glob('*/seed_*'))} bytes, in {OUT}")
 

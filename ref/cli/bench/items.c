@@ -1,74 +1,18 @@
-#include <cblas.h>
-#include <math.h>
+/* What can be measured: each item prepares its operands, then runs once. */
 #include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 
-#include "base/context.h"
-#include "base/minmax.h"
-#include "base/clock.h"
-#include "cli/bench/items.h"
-#include "cli/cli.h"
-#include "model/engine.h"
 #include "base/generator.h"
-#include "model/model.h"
-#include "ops/ops.h"
-
-/* The released sizes. */
-enum { H = 6144, Q = 64, G = 4, D = 128, X = 128, R = 64, F = 3072, K = 4, BLOCK = 128, N = 16, EXPERTS = 16 };
-
-struct heads {
-    real *q, *k, *v, *index_q, *index_k, *scores, *o, *lse, *cos, *sin, *norm;
-    int32_t *blocks;
-};
-
-enum { MOST_BLOCKS = 128 };
-struct bench {
-    void *taken[MOST_BLOCKS];   /* memory of the item and of its limit */
-    int taken_count;
-    const struct m3_ops *op;
-    struct m3_ctx ctx;
-    int64_t T, threads;
-    int64_t keys;               /* of the items that decode one token: places that it sees */
-    double operations;          /* of one run; or bytes, for items measured by bytes */
-    real *a, *b, *c, *d, *e;    /* operands, as the item needs them */
-    int64_t *positions;
-    int32_t *ids;
-    struct m3_weight w[8];
-    struct m3_expert experts[EXPERTS];
-    struct heads heads;
-    const char *folder;         /* `vision`: its model */
-    struct m3_model *model;
-    struct m3_pictures pictures;
-    int64_t anonymous;          /* largest seen between layers */
-    struct m3_error *error;
-};
-
-static void *need(struct bench *m, size_t count, size_t size)
-{
-    void *memory = m->taken_count < MOST_BLOCKS ? aligned_alloc(64, (count * size + 63) / 64 * 64) : NULL;
-    if (memory) return m->taken[m->taken_count++] = memory;
-    fprintf(stderr, "m3ref: bench: out of memory: got none for %zu bytes\n", count * size);
-    exit(M3_INTERNAL);
-}
-
-static real *numbers(struct bench *m, int64_t count, const char *name)
-{
-    real *x = need(m, (size_t)count, sizeof *x);
-    uint64_t key = m3_draw_key(1, name);
-#pragma omp parallel for
-    for (int64_t i = 0; i < count; i++) x[i] = (real)((int)m3_draw(key, (uint64_t)i, 255) - 127) / 64;
-    return x;
-}
+#include "base/minmax.h"
+#include "cli/bench/work.h"
+#include "cli/cli.h"
 
 /* E4M3 has the scales of MXFP8, ones. */
 static struct m3_weight matrix(struct bench *m, int64_t rows, int64_t cols, enum m3_dtype dtype)
 {
     size_t bytes = (size_t)(rows * cols) * m3_dtype_bytes(dtype);
-    unsigned char *data = need(m, bytes, 1), *scales = NULL;
+    unsigned char *data = m3_bench_need(m, bytes, 1), *scales = NULL;
     uint64_t key = m3_draw_key((uint64_t)rows, "bench");
 #pragma omp parallel for
     for (int64_t i = 0; i < rows * cols; i++) {
@@ -79,108 +23,70 @@ static struct m3_weight matrix(struct bench *m, int64_t rows, int64_t cols, enum
         else if (dtype == M3_BF16) memcpy(data + 2 * i, (char *)&bits + 2, 2);
         else data[i] = (unsigned char)m3_draw(key, (uint64_t)i, 120);
     }
-    if (dtype == M3_F8_E4M3) scales = memset(need(m, (size_t)(rows * cols / 32), 1), 120, (size_t)(rows * cols / 32));
+    if (dtype == M3_F8_E4M3)
+        scales = memset(m3_bench_need(m, (size_t)(rows * cols / 32), 1), 120, (size_t)(rows * cols / 32));
     /* clang-format off */
     return (struct m3_weight){ .data = data, .scales = scales, .dtype = dtype, .rows = rows, .cols = cols,
                                .scaling = scales ? M3_SCALE_MX32 : M3_UNSCALED };
     /* clang-format on */
 }
 
-/* ---- items: prepared, then run once */
-
 static void prepare_linear(struct bench *m, int64_t T, enum m3_dtype dtype)
 {
     m->T = T;
     m->w[0] = matrix(m, H, H, dtype);
-    m->a = numbers(m, T * H, "x");
-    m->b = need(m, (size_t)(T * H), sizeof(real));
+    m->a = m3_bench_numbers(m, T * H, "x");
+    m->b = m3_bench_need(m, (size_t)(T * H), sizeof(real));
     m->operations = 2.0 * (double)T * H * H;
 }
 
 static int run_linear(struct bench *m) { return m->op->linear(&m->ctx, m->b, m->a, &m->w[0], NULL, m->T); }
 
-/* y [T,N] := x [T,H] w' [N,H] by BLAS alone: a share of the outputs for each thread. */
-static void blas_alone(real *y, const real *x, const real *w, int64_t T, int64_t N, int64_t threads)
-{
-    const int64_t share = (N + threads - 1) / threads;
-#pragma omp parallel for num_threads((int)threads)
-    for (int64_t n = 0; n < N; n += share)
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)m3_min(share, N - n), H, 1, x, H, w + n * H,
-                    H, 0, y + n, (int)N);
-}
-
 static int run_sgemm(struct bench *m)
 {
-    blas_alone(m->b, m->a, m->w[0].data, m->T, H, m->threads);
+    m3_bench_sgemm(m->b, m->a, m->w[0].data, m->T, H, m->threads);
     return M3_OK;
 }
 
 static void prepare_read(struct bench *m)
 {
     m->T = 250000000;
-    m->a = need(m, (size_t)m->T, sizeof(real));
+    m->a = m3_bench_need(m, (size_t)m->T, sizeof(real));
     memset(m->a, 0, (size_t)m->T * sizeof(real));
-    m->b = need(m, 64, sizeof(real));
+    m->b = m3_bench_need(m, 64, sizeof(real));
     m->operations = 4.0 * (double)m->T;
-}
-
-static uint64_t sum_words(const uint64_t *words, int64_t n)
-{
-    uint64_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += words[i];
-    return sum;
-}
-
-enum { READ_PIECE = 1 << 16 };
-
-/* The sum of x [n], an even number of floats. */
-static uint64_t read_all(const real *x, int64_t n, int64_t threads)
-{
-    uint64_t sum = 0;
-#pragma omp parallel for num_threads((int)threads) reduction(+ : sum)
-    for (int64_t i = 0; i < n / 2; i += READ_PIECE)
-        sum += sum_words((const uint64_t *)(const void *)x + i, m3_min(READ_PIECE, n / 2 - i));
-    return sum;
 }
 
 static int run_read(struct bench *m)
 {
-    const uint64_t sum = read_all(m->a, m->T, m->threads);
+    const uint64_t sum = m3_bench_read(m->a, m->T, m->threads);
     memcpy(m->b, &sum, sizeof sum);
     return M3_OK;
-}
-
-/* y := x + 1: what is read once and written once. */
-static void copy_all(real *y, const real *x, int64_t n, int64_t threads)
-{
-#pragma omp parallel for simd num_threads((int)threads)
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] + 1;
 }
 
 static void prepare_copy(struct bench *m)
 {
     m->T = 60000000;
-    m->a = numbers(m, m->T, "x");
-    m->b = numbers(m, m->T, "y");
+    m->a = m3_bench_numbers(m, m->T, "x");
+    m->b = m3_bench_numbers(m, m->T, "y");
     m->operations = 8.0 * (double)m->T;
 }
 
 static int run_copy(struct bench *m)
 {
-    copy_all(m->b, m->a, m->T, m->threads);
+    m3_bench_copy(m->b, m->a, m->T, m->threads);
     return M3_OK;
 }
 
 static void prepare_experts(struct bench *m, int64_t T)
 {
     m->T = T;
-    m->a = numbers(m, m->T * H, "x");
-    m->b = need(m, (size_t)(m->T * H), sizeof(real));
-    m->c = need(m, (size_t)(m->T * F), sizeof(real));
-    m->d = need(m, (size_t)(m->T * F), sizeof(real));
-    m->e = need(m, (size_t)(m->T * H), sizeof(real));
-    m->ids = need(m, (size_t)(m->T * K), sizeof(int32_t));
+    m->a = m3_bench_numbers(m, m->T * H, "x");
+    m->b = m3_bench_need(m, (size_t)(m->T * H), sizeof(real));
+    m->c = m3_bench_need(m, (size_t)(m->T * F), sizeof(real));
+    m->d = m3_bench_need(m, (size_t)(m->T * F), sizeof(real));
+    m->e = m3_bench_need(m, (size_t)(m->T * H), sizeof(real));
+    m->ids = m3_bench_need(m, (size_t)(m->T * K), sizeof(int32_t));
     m->w[0] = matrix(m, EXPERTS, H, M3_F32);
     m->w[1] = matrix(m, F, H, M3_BF16);
     m->w[2] = matrix(m, F, H, M3_BF16);
@@ -220,10 +126,10 @@ static int run_moe(struct bench *m)
 static void prepare_index(struct bench *m)
 {
     int64_t S = m->T = m->keys;
-    m->heads = (struct heads){ .index_q = numbers(m, G * X, "index_q"),
-                               .index_k = numbers(m, S * X, "index_k"),
-                               .scores = need(m, (size_t)(G * ((S + BLOCK - 1) / BLOCK)), sizeof(real)),
-                               .blocks = need(m, (size_t)(G * N), sizeof(int32_t)) };
+    m->heads = (struct heads){ .index_q = m3_bench_numbers(m, G * X, "index_q"),
+                               .index_k = m3_bench_numbers(m, S * X, "index_k"),
+                               .scores = m3_bench_need(m, (size_t)(G * ((S + BLOCK - 1) / BLOCK)), sizeof(real)),
+                               .blocks = m3_bench_need(m, (size_t)(G * N), sizeof(int32_t)) };
     m->operations = (double)sizeof(real) * (double)(S * X);
 }
 
@@ -231,11 +137,11 @@ static void prepare_index(struct bench *m)
 static void prepare_keys(struct bench *m)
 {
     int64_t S = m->T = m->keys;
-    m->heads.q = numbers(m, Q * D, "q");
-    m->heads.k = numbers(m, S * G * D, "k");
-    m->heads.v = numbers(m, S * G * D, "v");
-    m->heads.o = need(m, (size_t)(Q * D), sizeof(real));
-    m->heads.lse = need(m, Q, sizeof(real));
+    m->heads.q = m3_bench_numbers(m, Q * D, "q");
+    m->heads.k = m3_bench_numbers(m, S * G * D, "k");
+    m->heads.v = m3_bench_numbers(m, S * G * D, "v");
+    m->heads.o = m3_bench_need(m, (size_t)(Q * D), sizeof(real));
+    m->heads.lse = m3_bench_need(m, Q, sizeof(real));
     for (int64_t i = 0; i < Q * D; i++) m->heads.q[i] /= 16;
 }
 
@@ -290,15 +196,15 @@ static void prepare_dense(struct bench *m)
 static void prepare_heads(struct bench *m, int64_t T)
 {
     m->T = T;
-    m->heads.q = numbers(m, T * Q * D, "q");
-    m->heads.k = numbers(m, T * G * D, "k");
-    m->heads.v = numbers(m, T * G * D, "v");
-    m->heads.index_q = numbers(m, T * G * X, "index_q");
-    m->heads.index_k = numbers(m, T * X, "index_k");
-    m->heads.o = need(m, (size_t)(T * Q * D), sizeof(real));
-    m->heads.lse = need(m, (size_t)(T * Q), sizeof(real));
-    m->heads.scores = need(m, (size_t)(256 * G * ((T + BLOCK - 1) / BLOCK)), sizeof(real));
-    m->heads.blocks = need(m, (size_t)(T * G * N), sizeof(int32_t));
+    m->heads.q = m3_bench_numbers(m, T * Q * D, "q");
+    m->heads.k = m3_bench_numbers(m, T * G * D, "k");
+    m->heads.v = m3_bench_numbers(m, T * G * D, "v");
+    m->heads.index_q = m3_bench_numbers(m, T * G * X, "index_q");
+    m->heads.index_k = m3_bench_numbers(m, T * X, "index_k");
+    m->heads.o = m3_bench_need(m, (size_t)(T * Q * D), sizeof(real));
+    m->heads.lse = m3_bench_need(m, (size_t)(T * Q), sizeof(real));
+    m->heads.scores = m3_bench_need(m, (size_t)(256 * G * ((T + BLOCK - 1) / BLOCK)), sizeof(real));
+    m->heads.blocks = m3_bench_need(m, (size_t)(T * G * N), sizeof(int32_t));
     for (int64_t i = 0; i < T * Q * D; i++) m->heads.q[i] /= 16;
 }
 
@@ -362,12 +268,12 @@ static void prepare_scores(struct bench *m)
 static void prepare_attention(struct bench *m)
 {
     prepare_attend(m, N * BLOCK);
-    m->a = numbers(m, m->T * H, "x");
-    m->b = need(m, (size_t)(m->T * H), sizeof(real));
-    m->heads.cos = need(m, (size_t)(m->T * R / 2), sizeof(real));
-    m->heads.sin = need(m, (size_t)(m->T * R / 2), sizeof(real));
-    m->heads.norm = numbers(m, D, "norm");
-    m->positions = need(m, (size_t)m->T, sizeof(int64_t));
+    m->a = m3_bench_numbers(m, m->T * H, "x");
+    m->b = m3_bench_need(m, (size_t)(m->T * H), sizeof(real));
+    m->heads.cos = m3_bench_need(m, (size_t)(m->T * R / 2), sizeof(real));
+    m->heads.sin = m3_bench_need(m, (size_t)(m->T * R / 2), sizeof(real));
+    m->heads.norm = m3_bench_numbers(m, D, "norm");
+    m->positions = m3_bench_need(m, (size_t)m->T, sizeof(int64_t));
     for (int64_t t = 0; t < m->T; t++) m->positions[t] = t;
     const int64_t rows[] = { Q * D, G * D, G * D, G * X, X, H }, cols[] = { H, H, H, H, H, Q * D };
     for (int i = 0; i < 6; i++) {
@@ -433,9 +339,9 @@ static void prepare_vision(struct bench *m)
                                         .grid = grid,
                                         .P = (int64_t)P,
                                         .image_P = (int64_t)P,
-                                        .pixels = numbers(m, (int64_t)(P * C), "pixels") };
-    m->positions = need(m, (size_t)m->T, sizeof *m->positions);
-    m->ids = need(m, (size_t)m->T, sizeof *m->ids);
+                                        .pixels = m3_bench_numbers(m, (int64_t)(P * C), "pixels") };
+    m->positions = m3_bench_need(m, (size_t)m->T, sizeof *m->positions);
+    m->ids = m3_bench_need(m, (size_t)m->T, sizeof *m->ids);
     for (int64_t t = 0; t < m->T; t++) {
         m->positions[t] = t;
         m->ids[t] = (int32_t)v->image_token;
@@ -471,7 +377,7 @@ static void linear_mxfp8_1(struct bench *m)
 static void linear_fp8_1(struct bench *m)
 {
     linear_mxfp8_1(m);
-    float *scales = need(m, H / 128 * H / 128, sizeof *scales);
+    float *scales = m3_bench_need(m, H / 128 * H / 128, sizeof *scales);
     for (int i = 0; i < H / 128 * H / 128; i++) scales[i] = 0.0078125f;
     m->w[0].scaling = M3_SCALE_128X128;
     m->w[0].scales = scales;
@@ -491,12 +397,12 @@ static void full_core(struct bench *m) { prepare_attend(m, 4096); }
 static void prepare_rows(struct bench *m, int arrays)
 {
     m->T = 2048;
-    m->a = numbers(m, m->T * H, "x");
-    m->b = need(m, (size_t)(m->T * H), sizeof(real));
-    m->c = numbers(m, m->T * H, "up");
-    m->d = numbers(m, H, "bias");
-    m->heads.cos = numbers(m, m->T * R / 2, "cos");
-    m->heads.sin = numbers(m, m->T * R / 2, "sin");
+    m->a = m3_bench_numbers(m, m->T * H, "x");
+    m->b = m3_bench_need(m, (size_t)(m->T * H), sizeof(real));
+    m->c = m3_bench_numbers(m, m->T * H, "up");
+    m->d = m3_bench_numbers(m, H, "bias");
+    m->heads.cos = m3_bench_numbers(m, m->T * R / 2, "cos");
+    m->heads.sin = m3_bench_numbers(m, m->T * R / 2, "sin");
     m->operations = (double)sizeof(real) * arrays * (double)(m->T * H);
 }
 static void two_arrays(struct bench *m) { prepare_rows(m, 2); }
@@ -521,18 +427,8 @@ static int run_swiglu(struct bench *m)
 }
 static int run_gelu(struct bench *m) { return m->op->gelu(&m->ctx, m->b, m->a, m->T * H); }
 
-enum limit { NONE, SGEMM, READ, COPY };
-static const char *const limit_names[] = { NULL, "sgemm", "read", "copy" };
-
 /* Goals: shares of the limit. */
-static const struct item {
-    const char *name;
-    void (*prepare)(struct bench *);
-    int (*run)(struct bench *);
-    int by_bytes;               /* GB/s instead of GFLOP/s */
-    enum limit limit;
-    double goal;                /* 0: none */
-} items[] = {
+static const struct item items[] = {
     { "sgemm", linear_f32, run_sgemm, 0, NONE, 0 },
     { "read", prepare_read, run_read, 1, NONE, 0 },
     { "copy", prepare_copy, run_copy, 1, NONE, 0 },
@@ -567,116 +463,9 @@ static const struct item {
 
 enum { ITEMS = sizeof items / sizeof items[0] };
 
-static const struct item *named(const char *name)
+const struct item *m3_bench_item(const char *name)
 {
     for (int i = 0; i < ITEMS; i++)
         if (strcmp(items[i].name, name) == 0) return &items[i];
     return NULL;
-}
-
-int m3_bench_is_item(const char *name) { return named(name) != NULL; }
-
-/* ---- measuring */
-
-/* The operands of a limit, and the operations or bytes of one run. */
-struct limit_run {
-    enum limit limit;
-    real *x, *w, *y;
-    int64_t n;
-    double operations;
-    uint64_t sum;
-};
-
-static void prepare_limit(struct limit_run *l, struct bench *m, enum limit limit)
-{
-    enum { ROWS = 512, OUTPUTS = 1024, READ = 128 << 20, COPIED = 32 << 20 };
-    *l = (struct limit_run){ .limit = limit };
-    if (limit == SGEMM) {
-        l->n = OUTPUTS * m->threads;
-        l->x = numbers(m, ROWS * H, "x");
-        l->w = numbers(m, l->n * H, "w");
-        l->y = need(m, (size_t)(ROWS * l->n), sizeof(real));
-        l->operations = 2.0 * ROWS * H * (double)l->n;
-        return;
-    }
-    l->n = limit == COPY ? COPIED : READ;
-    l->x = numbers(m, l->n, "x");
-    if (limit == COPY) l->y = numbers(m, l->n, "y");
-    l->operations = (limit == COPY ? 8.0 : 4.0) * (double)l->n;
-}
-
-static void run_limit(struct limit_run *l, const struct bench *m)
-{
-    if (l->limit == SGEMM) blas_alone(l->y, l->x, l->w, 512, l->n, m->threads);
-    else if (l->limit == COPY) copy_all(l->y, l->x, l->n, m->threads);
-    else l->sum += read_all(l->x, l->n, m->threads);
-}
-
-static double seconds_now(const struct m3_bench_options *o)
-{
-    struct timespec now;
-    if (!o->cpu_time) return m3_seconds();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-/* The fastest of several runs, and of runs of the limit between them, so that both see the machine in the same state. */
-static int time_item(struct m3_bench_result *r, struct bench *m, const struct item *item,
-                     const struct m3_bench_options *o)
-{
-    struct limit_run limit = { 0 };
-    double best = 1e30, best_limit = 1e30;
-    struct rusage usage;
-    int status = m3_ctx_init(&m->ctx, (int)m->threads, M3_LINEAR_BLAS);
-    if (status) return m3_fail_memory(m->error, "a context", sizeof m->ctx);
-    openblas_set_num_threads(1);
-    item->prepare(m);
-    status = item->run(m);          /* warms up caches, threads and scratch; not timed */
-    getrusage(RUSAGE_SELF, &usage);
-    r->peak_bytes = m->anonymous ? m->anonymous : usage.ru_maxrss * 1024;
-    if (!status && item->limit) prepare_limit(&limit, m, item->limit);
-    for (int64_t i = 0; !status && i < o->runs; i++) {
-        double start = seconds_now(o);
-        status = item->run(m);
-        best = fmin(best, seconds_now(o) - start);
-        if (!item->limit) continue;
-        start = seconds_now(o);
-        run_limit(&limit, m);
-        best_limit = fmin(best_limit, seconds_now(o) - start);
-    }
-    r->seconds = best;
-    r->rate = m->operations / best;
-    r->limit_rate = item->limit ? limit.operations / best_limit : 0;
-    if (status && !m->error->count)
-        m3_fail(m->error, status, "bench: %s", m->ctx.failure.what ? m->ctx.failure.what : "an operator failed");
-    return status;
-}
-
-int m3_bench_measure(struct m3_bench_result *r, const char *name, const struct m3_bench_options *o,
-                     struct m3_error *error)
-{
-    const struct item *item = named(name);
-    *r = (struct m3_bench_result){ 0 };
-    if (!item) return m3_fail(error, M3_USAGE, "bench: got %s, expected one item (m3ref bench --help)", name);
-    struct bench m = {
-        .op = m3_engine_f32()->ops, .threads = o->threads, .keys = o->keys, .folder = o->folder, .error = error
-    };
-    r->name = item->name;
-    r->by_bytes = item->by_bytes;
-    r->limit = limit_names[item->limit];
-    r->goal = item->goal;
-    const int status = time_item(r, &m, item, o);
-    m3_ctx_free(&m.ctx);
-    m3_model_close(m.model);
-    for (int i = 0; i < m.taken_count; i++) free(m.taken[i]);
-    return status;
-}
-
-int m3_cli_bench_rate(double *rate, const char *name, int64_t threads, int64_t runs, struct m3_error *error)
-{
-    struct m3_bench_result result;
-    const int status =
-        m3_bench_measure(&result, name, &(struct m3_bench_options){ .threads = threads, .runs = runs }, error);
-    *rate = status ? 0 : result.rate;
-    return status;
 }

@@ -133,8 +133,7 @@ int m3_check(struct m3_check *check, const struct m3_check_plan *plan, const str
     how.taps = taps;
     status = m3_compare(&check->comparison, m3_truth_file(&check->truth), candidate, &how, &compared);
     free(taps);
-    if (status && status != M3_NOT_COMPARABLE && compared.text)
-        m3_fail(error, status, "%.*s", (int)strcspn(compared.text, "\n"), compared.text);
+    if (status && status != M3_NOT_COMPARABLE) m3_fail_because(error, status, &compared);
     m3_error_free(&compared);
     if (!status || status == M3_NOT_COMPARABLE)
         status = m3_blame_honest(&check->blame, plan->setting, candidate, &options, plan->row_runs, error);

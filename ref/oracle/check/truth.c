@@ -23,12 +23,13 @@ static int states(const struct m3_safetensors *file, const char *key, const char
     return stated && value && strcmp(stated, value) == 0;
 }
 
-static int has_reading(const struct m3_safetensors *file, const struct m3_semantics *semantics)
+static int compare_reading(int *same, const struct m3_safetensors *file, const struct m3_semantics *semantics,
+                           struct m3_error *error)
 {
     char *expected = m3_semantics_json(semantics);
-    const int same = expected && states(file, "semantics", expected);
+    *same = expected && states(file, "semantics", expected);
     free(expected);
-    return same;
+    return expected ? M3_OK : m3_fail_memory(error, "the semantics", 0);
 }
 
 /* What the file says has written it: a run with as many honest implementations, over these layers, from this input. */
@@ -70,10 +71,12 @@ int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_
     int status = m3_origin_of_model(&expected, plan->model, plan->c, error);
     if (status) return status;
     status = m3_origin_check(file, &expected, &use, NULL, &differences);
+    if (status && status != M3_WRONG) m3_fail_because(error, status, &differences);
     m3_error_free(&differences);
-    if (status && status != M3_WRONG) return status;
-    *fits = !status && has_reading(file, plan->semantics) && has_profile(file, plan);
-    return M3_OK;
+    if (status) return status == M3_WRONG ? M3_OK : status;
+    status = compare_reading(fits, file, plan->semantics, error);
+    *fits = *fits && has_profile(file, plan);
+    return status;
 }
 
 /* ---- making it */

@@ -223,8 +223,7 @@ int m3_operator_check_judge(struct m3_operator_check_result *found, struct m3_op
     for (int as = 1; as < M3_HYPOTHESES && is_recomputed && status == M3_OK; as++)
         status = try_as(found, check, matched, as, error);
     m3_recomputed_free(&recomputed);
-    if (status == M3_INTERNAL && !is_recomputed)
-        status = m3_fail(error, M3_INTERNAL, "%s", ignored.text != NULL ? ignored.text : "memory is short");
+    if (status == M3_INTERNAL && !is_recomputed) status = m3_fail_because(error, M3_INTERNAL, &ignored);
     m3_error_free(&ignored);
     if (status == M3_INTERNAL || is_recomputed) return status;
     return m3_operator_check_judge_drift(found, check, matched, error);

@@ -93,10 +93,13 @@ static int has_equal_shapes(const struct combining *c, const struct whole *w, in
     return 1;
 }
 
-/* Scores of blocks are as many as the places so far: chunks have more and more. */
+/* Scores of blocks are as many as the places so far: chunks have more and more. The rest of a row is minus infinity, which
+ * only floats can hold. */
 static int is_widening(const struct combining *c, const struct whole *w)
 {
-    return c->map->files != M3_FILES_RANKS && strchr(letters_of(w->name), 'B') != NULL;
+    const enum m3_dtype dtype = w->parts[0]->dtype;
+    const int has_infinity = dtype == M3_F64 || dtype == M3_F32 || dtype == M3_BF16 || dtype == M3_F16;
+    return has_infinity && c->map->files != M3_FILES_RANKS && strchr(letters_of(w->name), 'B') != NULL;
 }
 
 static int check_shapes(const struct combining *c, const struct whole *w, int except)
@@ -111,6 +114,21 @@ static int check_shapes(const struct combining *c, const struct whole *w, int ex
     if (except < 0) snprintf(want, sizeof want, "%s, as the first", m3_array_text(text, sizeof text, &first));
     else snprintf(want, sizeof want, "%s but for axis %d", m3_array_text(text, sizeof text, &first), except);
     return misfit(c, w, other, want);
+}
+
+/* Rows that widen are filled up, but no file may ask for memory that is out of proportion to what the files hold. */
+static int check_growth(const struct combining *c, const struct whole *w)
+{
+    enum { MOST_GROWTH = 16 };
+    double held = 0, whole = 1;
+    int64_t widest = 0;
+    for (int64_t k = 0; k < c->count; k++) {
+        held += (double)w->parts[k]->count;
+        if (w->parts[k]->shape[w->rank - 1] > w->parts[widest]->shape[w->rank - 1]) widest = k;
+    }
+    for (int d = 0; d < w->rank; d++) whole *= (double)w->shape[d];
+    if (whole <= MOST_GROWTH * held) return M3_OK;
+    return misfit(c, w, widest, "rows that are not far wider than those of the other files");
 }
 
 static void choose_rule(const struct combining *c, struct whole *w)
@@ -166,6 +184,7 @@ static int plan_concat(const struct combining *c, struct whole *w)
         snprintf(want, sizeof want, "parts of axis %d that are %" PRId64 " together, not %" PRId64, axis, size, total);
         return misfit(c, w, 0, want);
     }
+    status = check_growth(c, w);
     for (int64_t k = 0; !status && k < c->count; k++)
         if (k % w->copies) status = is_same(c, w, k - k % w->copies, k);
     return status;

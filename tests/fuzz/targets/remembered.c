@@ -36,10 +36,13 @@ static void remember(const char *memory)
 
 void fuzz_one(const struct fuzz_bytes *parts)
 {
-    const struct m3_fingerprint_how how = { .whole = 0, .memory = fuzz_file("remembered", parts[0]) };
+    const char *memory = fuzz_file("remembered", parts[0]);
+    const struct m3_fingerprint_how how = { .whole = 0, .memory = memory },
+                                    all = { .whole = 1 << 20, .memory = memory };
     struct m3_error error = { 0 };
     char *made = NULL, *difference, *got = text_of(parts[1]), *expected = text_of(parts[2]);
-    remember(how.memory);
+    remember(memory);
+    fuzz_see((double)m3_fingerprint_left(fuzz_world()->model->checkpoint, &all));
     int status = m3_fingerprint(&made, fuzz_world()->model->checkpoint, &how, &error);
     free(made);
     fuzz_check(status, &error);
