@@ -84,7 +84,7 @@ static void moe(struct m3_backward *b, struct gradients *g, const struct m3_laye
     experts_back(b, prepares(M3_TAP_MLP_NORM), g->normed, M3_TAP_EXPERT_WEIGHTS, g->p, d, kept->at[M3_TAP_MLP_NORM],
                  kept->at[M3_TAP_EXPERTS], kept->at[M3_TAP_EXPERT_WEIGHTS], w->experts);
     route_back(b, M3_TAP_ROUTER_SCORES, g->router, g->p, kept->at[M3_TAP_EXPERTS], kept->at[M3_TAP_ROUTER_SCORES]);
-    sigmoid_back(b, prepares(M3_TAP_ROUTER_LOGITS), g->router, g->router, kept->at[M3_TAP_ROUTER_SCORES]);
+    sigmoid_back(b, prepares(M3_TAP_ROUTER_LOGITS), g->router, g->router, kept->at[M3_TAP_ROUTER_LOGITS]);
     m3_backward_balance(b, g->router);
     shown(b, M3_TAP_ROUTER_LOGITS, g->router);
     linear_back(b, prepares(M3_TAP_MLP_NORM), g->part, g->router, kept->at[M3_TAP_MLP_NORM], &w->router);

@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/backward/interim.h"
+#include "ops/backward.h"
+
+static const struct m3_backward_ops *const back = &m3_plain_backward_ops;
 
 /* Do the taps of this pass belong to a file? Those of one of several sequences do not. */
 static int is_wanted(const struct m3_backward *b, int tap)
@@ -36,7 +38,7 @@ void embed_back(struct m3_backward *b, const real *dy, const int32_t *ids)
 {
     const struct m3_weight *w = &b->model->embed;
     real *dw = m3_gradient_of(b, w);
-    if (dw) done(b, prepares(M3_TAP_EMBED), NULL, b_embed(&b->f.ctx, dw, dy, ids, b->f.rows, w->cols));
+    if (dw) done(b, prepares(M3_TAP_EMBED), NULL, back->embed(&b->f.ctx, dw, dy, ids, b->f.rows, w->rows, w->cols));
 }
 
 void scatter_back(struct m3_backward *b, real *dx, real *d_features, const real *dy, int64_t id, int64_t M)
@@ -55,10 +57,10 @@ void rms_norm_back(struct m3_backward *b, int tap, real *dx, const real *dy, con
     struct m3_pass *f = &b->f;
     real *dw = m3_gradient_of(b, w);
     if (!dw) return;
+    m3_op_rms_norm_backward *norm = f->config->gemma_norm ? back->rms_norm : back->rms_norm_plain;
     const real *scale = expanded(f, w), eps = (real)f->config->eps;
     const int64_t n = count(b, tap) / w->cols;
-    done(b, tap, dx,
-         scale ? b_rms_norm(&f->ctx, dx, dw, dy, x, scale, n, w->cols, eps, f->config->gemma_norm) : M3_INTERNAL);
+    done(b, tap, dx, scale ? norm(&f->ctx, dx, dw, dy, x, scale, n, w->cols, eps) : M3_INTERNAL);
 }
 
 void layer_norm_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w,
@@ -68,20 +70,20 @@ void layer_norm_back(struct m3_backward *b, int tap, real *dx, const real *dy, c
     real *dw = m3_gradient_of(b, w), *d_bias = m3_gradient_of(b, bias);
     if (!d_bias) return;
     const real *scale = expanded(f, w), eps = (real)f->config->vision.eps;
-    done(b, tap, dx, scale ? b_layer_norm(&f->ctx, dx, dw, d_bias, dy, x, scale, f->rows, w->cols, eps) : M3_INTERNAL);
+    done(b, tap, dx, scale ? back->layer_norm(&f->ctx, dx, dw, d_bias, dy, x, scale, f->rows, w->cols, eps) : M3_INTERNAL);
 }
 
 void linear_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w)
 {
     real *dw = m3_gradient_of(b, w);
-    if (dw) done(b, tap, dx, b_linear(&b->f.ctx, dx, dw, NULL, dy, x, w, b->f.rows));
+    if (dw) done(b, tap, dx, back->linear(&b->f.ctx, dx, dw, NULL, dy, x, w, b->f.rows));
 }
 
 void affine_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w,
                  const struct m3_weight *bias)
 {
     real *dw = m3_gradient_of(b, w), *d_bias = m3_gradient_of(b, bias);
-    if (d_bias) done(b, tap, dx, b_linear(&b->f.ctx, dx, dw, d_bias, dy, x, w, b->f.rows));
+    if (d_bias) done(b, tap, dx, back->linear(&b->f.ctx, dx, dw, d_bias, dy, x, w, b->f.rows));
 }
 
 /* The last letter of a tap's shape is the width of a head. */
@@ -91,7 +93,7 @@ void rope_back(struct m3_backward *b, int tap, real *dx, const real *dy, const s
     const char *shape = m3_tap_table[m3_pass_tap(tap)].shape;
     const int64_t D = m3_config_size(f->config, shape[strlen(shape) - 1]), n = count(b, tap);
     if (f->status) return;
-    done(b, tap, dx, b_rope(&f->ctx, dx, dy, angles->cos, angles->sin, f->rows, n / f->rows / D, D, angles->R));
+    done(b, tap, dx, back->rope(&f->ctx, dx, dy, angles->cos, angles->sin, f->rows, n / f->rows / D, D, angles->R));
 }
 
 void attend_back(struct m3_backward *b, int q_tap, real *dq, int k_tap, real *dk, int v_tap, real *dv, const real *dy)
@@ -105,9 +107,11 @@ void attend_back(struct m3_backward *b, int q_tap, real *dq, int k_tap, real *dk
                                  .block = c->block, .N = c->N, .selection = b->how.semantics->selection };
     /* clang-format on */
     if (f->status) return;
+    const real *q = kept->at[M3_TAP_Q_ROPE], *k = kept->at[M3_TAP_K_ROPE], *v = kept->at[M3_TAP_V_PROJ];
+    const real *o = kept->at[M3_TAP_ATTN], *lse = kept->at[M3_TAP_ATTN_LSE];
     done(b, q_tap, dq,
-         b_attend(&f->ctx, dq, dk, dv, dy, kept->at[M3_TAP_Q_ROPE], kept->at[M3_TAP_K_ROPE], kept->at[M3_TAP_V_PROJ],
-                  blocks, &d));
+         blocks ? back->attend_blocks(&f->ctx, dq, dk, dv, dy, NULL, q, k, v, o, lse, blocks, &d)
+                : back->attend_full(&f->ctx, dq, dk, dv, dy, NULL, q, k, v, o, lse, &d));
     shown(b, k_tap, dk);
     shown(b, v_tap, dv);
 }
@@ -119,7 +123,7 @@ void attend_segments_back(struct m3_backward *b, real *dq, real *dk, real *dv, c
     const struct m3_kept *kept = &b->kept;
     if (f->status) return;
     done(b, M3_TAP_VISION_Q_ROPE, dq,
-         b_segments(&f->ctx, dq, dk, dv, dy, kept->at[M3_TAP_VISION_Q_ROPE], kept->at[M3_TAP_VISION_K_ROPE],
+         back->attend_segments(&f->ctx, dq, dk, dv, dy, kept->at[M3_TAP_VISION_Q_ROPE], kept->at[M3_TAP_VISION_K_ROPE],
                     kept->at[M3_TAP_VISION_V_PROJ], ends, segments, f->config->vision.A, f->config->vision.U));
     shown(b, M3_TAP_VISION_K_ROPE, dk);
     shown(b, M3_TAP_VISION_V_PROJ, dv);
@@ -130,36 +134,36 @@ void gated_back(struct m3_backward *b, int gate_tap, real *d_gate, int up_tap, r
 {
     struct m3_pass *f = &b->f;
     if (f->status) return;
-    done(b, gate_tap, d_gate, b_gated(&f->ctx, d_gate, d_up, dy, gate, up, f->rows * F, &f->act));
+    done(b, gate_tap, d_gate,
+         f->act.oai ? back->swiglu_oai(&f->ctx, d_gate, d_up, dy, gate, up, f->rows, F, &f->act)
+                    : back->swiglu(&f->ctx, d_gate, d_up, dy, gate, up, f->rows, F));
     shown(b, up_tap, d_up);
 }
 
 void gelu_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x)
 {
-    if (!b->f.status) done(b, tap, dx, b_gelu(&b->f.ctx, dx, dy, x, count(b, tap)));
+    if (!b->f.status) done(b, tap, dx, back->gelu(&b->f.ctx, dx, dy, x, count(b, tap)));
 }
 
-void sigmoid_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *y)
+void sigmoid_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x)
 {
-    if (!b->f.status) done(b, tap, dx, b_sigmoid(&b->f.ctx, dx, dy, y, count(b, tap)));
+    if (!b->f.status) done(b, tap, dx, back->sigmoid(&b->f.ctx, dx, dy, x, count(b, tap)));
 }
 
 void route_back(struct m3_backward *b, int tap, real *d_scores, const real *dp, const int32_t *ids, const real *scores)
 {
     const struct m3_config *c = b->f.config;
-    if (!b->f.status) done(b, tap, d_scores, b_route(&b->f.ctx, d_scores, dp, ids, scores, b->f.rows, c->E, c->K));
+    if (!b->f.status) done(b, tap, d_scores, back->route(&b->f.ctx, d_scores, dp, ids, scores, b->f.rows, c->E, c->K));
 }
 
-/* The gradients of each expert's three matrices, in the order w1, w3, w2. NULL after a failure. */
-static real **of_experts(struct m3_backward *b, const struct m3_expert *w)
+/* The gradients of each expert's matrices. NULL after a failure. */
+static struct m3_expert_gradient *of_experts(struct m3_backward *b, const struct m3_expert *w)
 {
     const int64_t E = b->model->config.E;
-    real **dw = m3_pass_need(&b->f, 3 * E, 1, sizeof *dw);
-    for (int64_t e = 0; dw && e < E; e++) {
-        dw[e] = m3_gradient_of(b, &w[e].w1);
-        dw[E + e] = m3_gradient_of(b, &w[e].w3);
-        dw[2 * E + e] = m3_gradient_of(b, &w[e].w2);
-    }
+    struct m3_expert_gradient *dw = m3_pass_need(&b->f, E, 1, sizeof *dw);
+    for (int64_t e = 0; dw && e < E; e++)
+        dw[e] = (struct m3_expert_gradient){ m3_gradient_of(b, &w[e].w1), m3_gradient_of(b, &w[e].w3),
+                                             m3_gradient_of(b, &w[e].w2) };
     return dw;
 }
 
@@ -168,11 +172,11 @@ void experts_back(struct m3_backward *b, int tap, real *dx, int p_tap, real *dp,
 {
     struct m3_pass *f = &b->f;
     const struct m3_config *c = f->config;
-    real **dw = of_experts(b, w);
+    struct m3_expert_gradient *dw = of_experts(b, w);
     if (!f->status)
         done(b, tap, dx,
-             b_experts(&f->ctx, dx, dp, dw, dw + c->E, dw + 2 * c->E, dy, x, ids, p, w, &f->act, f->rows, c->E, c->K,
-                       (real)c->routed_scaling));
+             back->experts(&f->ctx, dx, dp, dw, dy, x, ids, p, w, &f->act, f->rows, c->E, c->K,
+                           (real)c->routed_scaling));
     shown(b, p_tap, dp);
     free(dw);
 }

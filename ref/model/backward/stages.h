@@ -28,8 +28,7 @@ void attend_segments_back(struct m3_backward *b, real *dq, real *dk, real *dv, c
 void gated_back(struct m3_backward *b, int gate_tap, real *d_gate, int up_tap, real *d_up, const real *dy,
                 const real *gate, const real *up, int64_t F);
 void gelu_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x);
-/* y: the sigmoids */
-void sigmoid_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *y);
+void sigmoid_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x);
 void route_back(struct m3_backward *b, int tap, real *d_scores, const real *dp, const int32_t *ids, const real *scores);
 void experts_back(struct m3_backward *b, int tap, real *dx, int p_tap, real *dp, const real *dy, const real *x,
                   const int32_t *ids, const real *p, const struct m3_expert *w);
