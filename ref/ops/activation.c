@@ -93,8 +93,8 @@ static struct gated gated_of(double g, double alpha)
  *
  * dgate or dup [T,F] may be dy; gate, up [T,F] before the clamps.  In double, rounded once. A value at its limit is
  * within. Often wrong: the clamps forgotten; alpha missing in the derivative; u for u + 1. */
-int m3_swiglu_oai_backward(struct m3_ctx *ctx, real *dgate, real *dup, const real *dy, const real *gate,
-                           const real *up, int64_t T, int64_t F, const struct m3_activation *act)
+int m3_swiglu_oai_backward(struct m3_ctx *ctx, real *dgate, real *dup, const real *dy, const real *gate, const real *up,
+                           int64_t T, int64_t F, const struct m3_activation *act)
 {
     real low = -act->limit;
 

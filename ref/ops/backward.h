@@ -51,9 +51,9 @@ typedef int m3_op_linear_backward(struct m3_ctx *, real *dx, real *dw, real *dbi
                                   const struct m3_weight *w, int64_t T);
 typedef int m3_op_rope_backward(struct m3_ctx *, real *dx, const real *dy, const real *cos, const real *sin, int64_t T,
                                 int64_t heads, int64_t D, int64_t R);
-typedef int m3_op_attend_full_backward(struct m3_ctx *, real *dq, real *dk, real *dv, const real *d_o,
-                                       const real *dlse, const real *q, const real *k, const real *v, const real *o,
-                                       const real *lse, const struct m3_attend *d);
+typedef int m3_op_attend_full_backward(struct m3_ctx *, real *dq, real *dk, real *dv, const real *d_o, const real *dlse,
+                                       const real *q, const real *k, const real *v, const real *o, const real *lse,
+                                       const struct m3_attend *d);
 typedef int m3_op_attend_blocks_backward(struct m3_ctx *, real *dq, real *dk, real *dv, const real *d_o,
                                          const real *dlse, const real *q, const real *k, const real *v, const real *o,
                                          const real *lse, const int32_t *blocks, const struct m3_attend *d);

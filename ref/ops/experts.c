@@ -84,7 +84,8 @@ struct gathered {
 static int make(struct m3_ctx *ctx, struct gathered *a, int64_t T, int64_t H, int64_t F)
 {
     a->slot = m3_scratch_take(ctx, T, sizeof *a->slot);
-    real **const wide[] = { &a->x, &a->dy, &a->dx }, **const narrow[] = { &a->gate, &a->up, &a->act, &a->d_act, &a->d_up };
+    real **const wide[] = { &a->x, &a->dy, &a->dx },
+                 **const narrow[] = { &a->gate, &a->up, &a->act, &a->d_act, &a->d_up };
     int missing = !a->slot;
     for (int i = 0; i < 3; i++) missing |= !(*wide[i] = m3_scratch_take(ctx, T * H, sizeof(real)));
     for (int i = 0; i < 5; i++) missing |= !(*narrow[i] = m3_scratch_take(ctx, T * F, sizeof(real)));
@@ -161,8 +162,7 @@ int m3_experts_backward(struct m3_ctx *ctx, real *dx, real *dp, const struct m3_
         }
         if (n) status = expert_gradient(ctx, &a, dp, dw ? &dw[e] : NULL, p, &experts[e], act, n);
         for (int64_t r = 0; !status && dx && r < n; r++)
-            for (int64_t h = 0; h < H; h++)
-                dx[a.slot[r] / K * H + h] = dx[a.slot[r] / K * H + h] + a.dx[r * H + h];
+            for (int64_t h = 0; h < H; h++) dx[a.slot[r] / K * H + h] = dx[a.slot[r] / K * H + h] + a.dx[r * H + h];
     }
     m3_scratch_release(ctx, mark);
     return status;

@@ -61,8 +61,7 @@ static int backward_input(struct m3_ctx *ctx, real *dx, const real *dy, const st
             m3_expand_row(w_n, w, n);
             for (int64_t t = 0; t < rows; t++) {
                 double dy_tn = (double)dy[(t0 + t) * outputs + n];
-                for (int64_t k = 0; k < inputs; k++)
-                    sum[t * inputs + k] = sum[t * inputs + k] + dy_tn * (double)w_n[k];
+                for (int64_t k = 0; k < inputs; k++) sum[t * inputs + k] = sum[t * inputs + k] + dy_tn * (double)w_n[k];
             }
         }
         for (int64_t i = 0; i < rows * inputs; i++) dx[t0 * inputs + i] = (real)sum[i];

@@ -70,7 +70,8 @@ void layer_norm_back(struct m3_backward *b, int tap, real *dx, const real *dy, c
     real *dw = m3_gradient_of(b, w), *d_bias = m3_gradient_of(b, bias);
     if (!d_bias) return;
     const real *scale = expanded(f, w), eps = (real)f->config->vision.eps;
-    done(b, tap, dx, scale ? back->layer_norm(&f->ctx, dx, dw, d_bias, dy, x, scale, f->rows, w->cols, eps) : M3_INTERNAL);
+    done(b, tap, dx,
+         scale ? back->layer_norm(&f->ctx, dx, dw, d_bias, dy, x, scale, f->rows, w->cols, eps) : M3_INTERNAL);
 }
 
 void linear_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w)
@@ -124,7 +125,8 @@ void attend_segments_back(struct m3_backward *b, real *dq, real *dk, real *dv, c
     if (f->status) return;
     done(b, M3_TAP_VISION_Q_ROPE, dq,
          back->attend_segments(&f->ctx, dq, dk, dv, dy, kept->at[M3_TAP_VISION_Q_ROPE], kept->at[M3_TAP_VISION_K_ROPE],
-                    kept->at[M3_TAP_VISION_V_PROJ], ends, segments, f->config->vision.A, f->config->vision.U));
+                               kept->at[M3_TAP_VISION_V_PROJ], ends, segments, f->config->vision.A,
+                               f->config->vision.U));
     shown(b, M3_TAP_VISION_K_ROPE, dk);
     shown(b, M3_TAP_VISION_V_PROJ, dv);
 }
