@@ -15,6 +15,7 @@ int m3_cli_envelope(int argc, char **argv);
 int m3_cli_estimate(int argc, char **argv);
 int m3_cli_explain(int argc, char **argv);
 int m3_cli_generate(int argc, char **argv);
+int m3_cli_grad(int argc, char **argv);
 int m3_cli_inspect(int argc, char **argv);
 int m3_cli_mistakes(int argc, char **argv);
 int m3_cli_op(int argc, char **argv);

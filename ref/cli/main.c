@@ -27,6 +27,7 @@ static const char help[] =
     "  envelope MODEL --case F --profile P --out OUT ...     measures how far correct runs are from a run in double\n"
     "  explain MODEL --case F --tap TAP --token T ...        shows how one number of a tap is computed, step by step\n"
     "  picture DUMP OUT.html|OUT.svg ...                     draws a run: choices, experts, residuals, drafts, patches\n"
+    "  grad MODEL --case F [--loss lm,mtp,aux,kl] ...        computes gradients of parameters and of taps\n"
     "  estimate MODEL_OR_CONFIG ...                          computes costs: parameters, FLOPs, caches, memory, time\n"
     "  inspect FILE_OR_MODEL ...                             lists tensors: name, dtype, shape, min, max, rms, NaN\n"
     "  op NAME --make | --run | --check ...                  tests one operator, such as a kernel, on its own cases\n"
@@ -83,7 +84,7 @@ static int command(int argc, char **argv)
         { "bench", m3_cli_bench, 0, 0 },       { "op", m3_cli_op, 1, 0 },
         { "mistakes", m3_cli_mistakes, 0, 0 }, { "check", m3_cli_check, 1, 1 },
         { "prompt", m3_cli_prompt, 0, 0 },     { "explain", m3_cli_explain, 0, 0 },
-        { "picture", m3_cli_picture, 0, 0 },
+        { "picture", m3_cli_picture, 0, 0 },   { "grad", m3_cli_grad, 0, 0 },
     };
     struct m3_error notes = { 0 }, error = { 0 };
     if (m3_cli_memory(&argc, argv, &error)) _exit(m3_cli_end((int)error.status, &notes, &error));
@@ -105,7 +106,7 @@ static int command(int argc, char **argv)
     if (argc >= 2)
         fprintf(stderr,
                 "m3ref: got the command %s, expected run, generate, compare, blame, check, prompt, "
-                "envelope, explain, picture, estimate, inspect, op, mistakes, synth or bench\n",
+                "envelope, explain, picture, grad, estimate, inspect, op, mistakes, synth or bench\n",
                 argv[1]);
     else fputs(help, stderr);
     return M3_USAGE;

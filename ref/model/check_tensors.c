@@ -132,31 +132,12 @@ static struct m3_tensor_source source_of(const struct binder *b)
     return (struct m3_tensor_source){ find_tensor, files, m3_checkpoint_config_path(files) };
 }
 
-static struct m3_weight *field_of(struct m3_model *model, const struct m3_tensor_spec *spec)
-{
-    char *base = NULL;
-    switch (spec->row->where) {
-    case M3_IN_MODEL:
-    case M3_IN_LM_HEAD: base = (char *)model; break;
-    case M3_IN_LAYER:
-    case M3_IN_SPARSE:
-    case M3_IN_DENSE_MLP:
-    case M3_IN_MOE:
-    case M3_IN_SHARED: base = (char *)&model->layers[spec->layer]; break;
-    case M3_IN_EXPERT: base = (char *)&model->layers[spec->layer].experts[spec->expert]; break;
-    case M3_IN_MTP: base = (char *)&model->mtp[spec->layer]; break;
-    case M3_IN_VISION: base = (char *)&model->vision; break;
-    case M3_IN_VISION_LAYER: base = (char *)&model->vision.layers[spec->layer]; break;
-    }
-    return (struct m3_weight *)(void *)(base + spec->row->field);
-}
-
 /* Sets the shape of a weight, without data. */
 static int shape_tensor(void *self, const struct m3_tensor_spec *spec)
 {
     struct m3_weight weight = { .dtype = M3_F32, .rows = spec->rank > 1 ? spec->shape[0] : 1, .cols = 1 };
     for (int i = spec->rank > 1; i < spec->rank; i++) weight.cols *= spec->shape[i];
-    *field_of(self, spec) = weight;
+    *m3_tensor_field(self, spec) = weight;
     return M3_OK;
 }
 
@@ -177,7 +158,7 @@ static int bind_matrix(struct binder *b, const struct m3_tensor_spec *spec, cons
         finding(b, M3_BAD_INPUT, m3_checkpoint_config_path(b->model->checkpoint), name, what);
     }
     matrix.weight.id = ++b->next_id;
-    *field_of(b->model, spec) = matrix.weight;
+    *m3_tensor_field(b->model, spec) = matrix.weight;
     return status;
 }
 
@@ -217,7 +198,7 @@ static int bind_tensor(void *self, const struct m3_tensor_spec *spec)
     struct m3_weight weight = { .data = tensor->data, .dtype = tensor->dtype, .id = ++b->next_id };
     weight.rows = tensor->rank > 1 ? tensor->shape[0] : 1;
     weight.cols = tensor->count / weight.rows;
-    *field_of(b->model, spec) = weight;
+    *m3_tensor_field(b->model, spec) = weight;
     return M3_OK;
 }
 

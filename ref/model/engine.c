@@ -1,5 +1,6 @@
 #include "model/engine.h"
 
+#include "model/backward/gradient.h"
 #include "model/divided/share.h"
 #include "model/forward.h"
 #include "ops/fast/kernels.h"
@@ -22,6 +23,7 @@ const struct m3_engine *M3_ENGINE(void)
         .mtp = m3_forward_mtp,
         .obey = m3_share_obey,
         .tap = m3_forward_tap,
+        .gradient = m3_gradient,
     };
     return &engine;
 }

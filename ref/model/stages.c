@@ -19,8 +19,7 @@ static int in_run(struct m3_pass *f, int64_t at, int status)
 
 void show(struct m3_pass *f, int tap, void *data) { m3_pass_done(f, tap, data, M3_OK); }
 
-/* A stored vector as `real`, in scratch memory that m3_pass_done releases. NULL if memory is short. */
-static real *expanded(struct m3_pass *f, const struct m3_weight *w)
+real *expanded(struct m3_pass *f, const struct m3_weight *w)
 {
     real *vector = m3_scratch_take(&f->ctx, w->cols, sizeof *vector);
     if (!vector) return NULL;

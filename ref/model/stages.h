@@ -22,6 +22,9 @@ enum { M3_SCORE_ROWS = 256 }; /* rows of block scores at a time: [T,G,B] would g
 /* Shows a tap that is already computed: an operator's second output, or another name for the same numbers. */
 void show(struct m3_pass *f, int tap, void *data);
 
+/* A stored vector as `real`, in scratch memory that the end of the stage releases. NULL if memory is short. */
+real *expanded(struct m3_pass *f, const struct m3_weight *w);
+
 void embed(struct m3_pass *f, int tap, real *y, const int32_t *ids);
 /* y := x, its rows of one id := M rows of features */
 void scatter(struct m3_pass *f, int tap, real *y, const real *x, const real *features, int64_t id, int64_t M);

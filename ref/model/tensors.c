@@ -182,3 +182,22 @@ int m3_tensors_each(const struct m3_config *config, int64_t modules, const char 
     }
     return status;
 }
+
+struct m3_weight *m3_tensor_field(struct m3_model *model, const struct m3_tensor_spec *spec)
+{
+    char *base = NULL;
+    switch (spec->row->where) {
+    case M3_IN_MODEL:
+    case M3_IN_LM_HEAD: base = (char *)model; break;
+    case M3_IN_LAYER:
+    case M3_IN_SPARSE:
+    case M3_IN_DENSE_MLP:
+    case M3_IN_MOE:
+    case M3_IN_SHARED: base = (char *)&model->layers[spec->layer]; break;
+    case M3_IN_EXPERT: base = (char *)&model->layers[spec->layer].experts[spec->expert]; break;
+    case M3_IN_MTP: base = (char *)&model->mtp[spec->layer]; break;
+    case M3_IN_VISION: base = (char *)&model->vision; break;
+    case M3_IN_VISION_LAYER: base = (char *)&model->vision.layers[spec->layer]; break;
+    }
+    return (struct m3_weight *)(void *)(base + spec->row->field);
+}

@@ -59,4 +59,9 @@ const char *m3_tensors_prefix(const struct m3_config *config);
 int m3_tensors_each(const struct m3_config *config, int64_t modules, const char *prefix,
                     int (*visit)(void *self, const struct m3_tensor_spec *spec), void *self);
 
+/* The field that a tensor is bound to. */
+struct m3_model;
+struct m3_weight;
+struct m3_weight *m3_tensor_field(struct m3_model *model, const struct m3_tensor_spec *spec);
+
 #endif

@@ -6,20 +6,7 @@
 #include "model/pages.h"
 #include "model/stages.h"
 
-/* Activations of one layer, over the patches of all pictures. Rotation and GELU work in place, after their input has
- * been shown. */
-struct activations {
-    real *pixels;                           /* [P,C] */
-    real *hidden;                           /* [P,W] the residual stream */
-    real *branch;                           /* [P,W] the branch: norm1, attn_out, norm2, mlp */
-    real *q, *k, *v, *attn;                 /* [P,A,U] */
-    real *wide;                             /* [P,L], then [P,Y], then [M,Y]: before a GELU, and after it */
-    struct m3_angles angles;
-    int64_t *places;                        /* [P,3] time, row, column */
-    int64_t *ends, segments;
-};
-
-static void make_activations(struct m3_pass *f, struct activations *a)
+void m3_tower_make(struct m3_pass *f, struct m3_tower *a)
 {
     const struct m3_vision_config *v = &f->config->vision;
     int64_t P = f->rows;
@@ -39,7 +26,7 @@ static void make_activations(struct m3_pass *f, struct activations *a)
     a->ends = m3_pass_need(f, P, 1, sizeof(int64_t));
 }
 
-static void free_activations(struct activations *a)
+void m3_tower_free(struct m3_tower *a)
 {
     void *all[] = { a->pixels, a->hidden, a->branch,     a->q,          a->k,      a->v,
                     a->attn,   a->wide,   a->angles.cos, a->angles.sin, a->places, a->ends };
@@ -58,8 +45,7 @@ static void grids(struct m3_pass *f)
     free(grid);
 }
 
-/* Patches to hidden states, and the coordinates of each patch. */
-static void patches(struct m3_pass *f, struct activations *a)
+void m3_tower_patches(struct m3_pass *f, struct m3_tower *a)
 {
     const struct m3_pictures *s = f->request->pictures;
     const struct m3_vision *w = &f->model->vision;
@@ -75,7 +61,7 @@ static void patches(struct m3_pass *f, struct activations *a)
     rope_table_3d(f, prepares(M3_TAP_PRE_NORM), &a->angles, a->places);
 }
 
-static void run_layer(struct m3_pass *f, struct activations *a, const struct m3_vision_layer *w)
+void m3_tower_layer(struct m3_pass *f, struct m3_tower *a, const struct m3_vision_layer *w)
 {
     layer_norm(f, M3_TAP_NORM1, a->branch, a->hidden, &w->norm1, &w->norm1_bias);
     affine(f, M3_TAP_VISION_Q_PROJ, a->q, a->branch, &w->q_proj, &w->q_bias);
@@ -94,24 +80,24 @@ static void run_layer(struct m3_pass *f, struct activations *a, const struct m3_
     m3_pass_nan_free(f, M3_TAP_VISION_OUT, a->hidden);
 }
 
-static void tower(struct m3_pass *f, struct activations *a)
+static void tower(struct m3_pass *f, struct m3_tower *a)
 {
     const int64_t layers = f->config->vision.layers;
     f->layer = -1;
-    patches(f, a);
+    m3_tower_patches(f, a);
     for (int64_t v = 0; !f->status && v < layers; v++) {
         const struct m3_vision_layer *w = &f->model->vision.layers[v];
         m3_pass_progress(f, "vision layer", v, layers);
         f->layer = v;
         m3_pass_tower_pages(w, m3_pages_ask);
-        run_layer(f, a, w);
+        m3_tower_layer(f, a, w);
         m3_pass_tower_pages(w, m3_pages_release);
     }
     f->layer = -1;
 }
 
 /* Every patch is projected; then four neighbours, which are consecutive rows, are read as one and projected again. */
-static void projector(struct m3_pass *f, struct activations *a, real *projected, real *features)
+void m3_tower_project(struct m3_pass *f, struct m3_tower *a, real *projected, real *features)
 {
     const struct m3_vision *w = &f->model->vision;
     m3_pass_projector_pages(w, m3_pages_ask);
@@ -131,18 +117,18 @@ void m3_vision_forward(struct m3_pass *f, struct m3_features *features)
 {
     const struct m3_pictures *pictures = f->request->pictures;
     const struct m3_vision_config *v = &f->config->vision;
-    struct activations a = { 0 };
+    struct m3_tower a = { 0 };
     if (!pictures) return;
     features->images = m3_pictures_image_tokens(pictures, v);
     features->videos = m3_pictures_video_tokens(pictures, v);
 
     f->rows = pictures->P;
-    make_activations(f, &a);
+    m3_tower_make(f, &a);
     if (!f->status) tower(f, &a);
     real *projected = m3_pass_need(f, pictures->P, f->config->H, sizeof(real));
     features->rows = m3_pass_need(f, m3_merged(pictures->P, v), f->config->H, sizeof(real));
-    if (!f->status) projector(f, &a, projected, features->rows);
+    if (!f->status) m3_tower_project(f, &a, projected, features->rows);
     m3_pass_progress(f, "vision layer", v->layers, v->layers);
     free(projected);
-    free_activations(&a);
+    m3_tower_free(&a);
 }

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "ops/backward.h"
 #include "ops/lists.h"
 #include "ops/operators.h"
 
@@ -69,4 +70,100 @@ void m3_experts_sum(real *routed, const real *each, const int32_t *ids, const re
         }
         for (int64_t i = 0; i < H; i++) routed_t[i] = routed_t[i] * factor;
     }
+}
+
+/* The rows of one expert, gathered, and what its gradient needs. n rows of n <= T. */
+struct gathered {
+    int64_t *slot;              /* [T] t K + k, ascending */
+    real *x, *dy;               /* [T,H] */
+    real *gate, *up, *act;      /* [T,F] */
+    real *d_act, *d_up;         /* [T,F] v and then the gradients of act and gate; of up */
+    real *dx;                   /* [T,H] */
+};
+
+static int make(struct m3_ctx *ctx, struct gathered *a, int64_t T, int64_t H, int64_t F)
+{
+    a->slot = m3_scratch_take(ctx, T, sizeof *a->slot);
+    real **const wide[] = { &a->x, &a->dy, &a->dx },
+                 **const narrow[] = { &a->gate, &a->up, &a->act, &a->d_act, &a->d_up };
+    int missing = !a->slot;
+    for (int i = 0; i < 3; i++) missing |= !(*wide[i] = m3_scratch_take(ctx, T * H, sizeof(real)));
+    for (int i = 0; i < 5; i++) missing |= !(*narrow[i] = m3_scratch_take(ctx, T * F, sizeof(real)));
+    return missing ? M3_INTERNAL : M3_OK;
+}
+
+/* gate and up of n rows, and act of them. */
+static int activate(struct m3_ctx *ctx, struct gathered *a, const struct m3_expert *e, const struct m3_activation *act,
+                    int64_t n)
+{
+    const int64_t F = e->w1.rows;
+    int status = m3_linear(ctx, a->gate, a->x, &e->w1, NULL, n);
+    if (!status) status = m3_linear(ctx, a->up, a->x, &e->w3, NULL, n);
+    if (status) return status;
+    return act->oai ? m3_swiglu_oai(ctx, a->act, a->gate, a->up, n, F, act)
+                    : m3_swiglu(ctx, a->act, a->gate, a->up, n, F);
+}
+
+/* dp and, of one expert, dw; dx [n,H] of its rows: a->dx. */
+static int expert_gradient(struct m3_ctx *ctx, struct gathered *a, real *dp, const struct m3_expert_gradient *dw,
+                           const real *p, const struct m3_expert *e, const struct m3_activation *act, int64_t n)
+{
+    const int64_t H = e->w1.cols, F = e->w1.rows;
+    int status = activate(ctx, a, e, act, n);
+    if (!status) status = m3_linear_backward(ctx, a->d_act, NULL, NULL, a->dy, a->act, &e->w2, n);
+    for (int64_t r = 0; !status && r < n; r++) {
+        const double p_r = (double)p[a->slot[r]];
+        double sum = 0;
+        for (int64_t f = 0; f < F; f++) {
+            sum = sum + (double)a->d_act[r * F + f] * (double)a->act[r * F + f];
+            a->d_act[r * F + f] = (real)(p_r * (double)a->d_act[r * F + f]);
+        }
+        if (dp) dp[a->slot[r]] = (real)sum;
+        for (int64_t i = 0; i < H; i++) a->dy[r * H + i] = (real)(p_r * (double)a->dy[r * H + i]);
+    }
+    if (!status && dw) status = m3_linear_backward(ctx, NULL, dw->dw2, NULL, a->dy, a->act, &e->w2, n);
+    if (status) return status;
+    status = act->oai ? m3_swiglu_oai_backward(ctx, a->d_act, a->d_up, a->d_act, a->gate, a->up, n, F, act)
+                      : m3_swiglu_backward(ctx, a->d_act, a->d_up, a->d_act, a->gate, a->up, n, F);
+    if (!status) status = m3_linear_backward(ctx, a->dx, dw ? dw->dw1 : NULL, NULL, a->d_act, a->x, &e->w1, n);
+    if (!status) status = m3_linear_backward(ctx, a->dy, dw ? dw->dw3 : NULL, NULL, a->d_up, a->x, &e->w3, n);
+    for (int64_t i = 0; !status && i < n * H; i++) a->dx[i] = a->dx[i] + a->dy[i];
+    return status;
+}
+
+/* Gradient of the selected experts. TRAINING 19.10
+ *
+ *     for each token t and slot k, of expert e = ids[t,k], with a = act(gate, up):
+ *     d = factor dy[t],  v = w2' d,  dp[t,k] = v . a,  dw2 += p d a',  dgate and dup of p v by the activation,
+ *     dw1 += dgate x',  dw3 += dup x',  dx[t] = sum over its slots of w1' dgate + w3' dup
+ *
+ * dx, dy, x [T,H]; dp, ids, p [T,K]; dw [E].  Experts ascend, and the rows of an expert ascend; its matrix gradients
+ * are sums as in linear_backward, its inputs and results are rounded as in the forward pass. Experts without a row
+ * receive nothing.  Often wrong: the factor missing, or applied to the shared expert too; dp from p times the output. */
+int m3_experts_backward(struct m3_ctx *ctx, real *dx, real *dp, const struct m3_expert_gradient *dw, const real *dy,
+                        const real *x, const int32_t *ids, const real *p, const struct m3_expert *experts,
+                        const struct m3_activation *act, int64_t T, int64_t E, int64_t K, real factor)
+{
+    const int64_t H = experts[0].w1.cols, F = experts[0].w1.rows;
+    int64_t bad = m3_bad_experts(ids, T, E, K);
+    if (bad >= 0) return m3_fail_at(ctx, M3_WRONG, "ids are not distinct experts", bad, -1, -1);
+
+    size_t mark = m3_scratch_mark(ctx);
+    struct gathered a;
+    int status = make(ctx, &a, T, H, F);
+    for (int64_t i = 0; !status && dx && i < T * H; i++) dx[i] = 0;
+    for (int64_t e = 0; !status && e < E; e++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < T * K; i++) {
+            if (ids[i] != e) continue;
+            memcpy(a.x + n * H, x + i / K * H, (size_t)H * sizeof *x);
+            for (int64_t h = 0; h < H; h++) a.dy[n * H + h] = factor * dy[i / K * H + h];
+            a.slot[n++] = i;
+        }
+        if (n) status = expert_gradient(ctx, &a, dp, dw ? &dw[e] : NULL, p, &experts[e], act, n);
+        for (int64_t r = 0; !status && dx && r < n; r++)
+            for (int64_t h = 0; h < H; h++) dx[a.slot[r] / K * H + h] = dx[a.slot[r] / K * H + h] + a.dx[r * H + h];
+    }
+    m3_scratch_release(ctx, mark);
+    return status;
 }

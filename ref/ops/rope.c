@@ -1,3 +1,4 @@
+#include "ops/backward.h"
 #include "ops/math.h"
 #include "ops/operators.h"
 
@@ -80,6 +81,36 @@ int m3_rope(struct m3_ctx *ctx, real *y, const real *x, const real *cos, const r
                 y_th[i + half] = b * cos_t[i] + a * sin_t[i];
             }
             for (int64_t i = R; i < D; i++) y_th[i] = x_th[i];
+        }
+    }
+    return M3_OK;
+}
+
+/* Gradient of the rotary embedding: the gradient is turned back. TRAINING 19.5
+ *
+ *     dx[i]       = dy[i] cos[i] + dy[i+R/2] sin[i]
+ *     dx[i + R/2] = dy[i+R/2] cos[i] - dy[i] sin[i]      i < R/2; channels from R on are copied
+ *
+ * dx [T,heads,D] may be dy; cos, sin [T,R/2].  Often wrong: turned the same way again; zeros from R on. */
+int m3_rope_backward(struct m3_ctx *ctx, real *dx, const real *dy, const real *cos, const real *sin, int64_t T,
+                     int64_t heads, int64_t D, int64_t R)
+{
+    int64_t half = R / 2;
+
+#pragma omp parallel for num_threads(m3_team(ctx, T * heads * D))
+    for (int64_t t = 0; t < T; t++) {
+        const real *cos_t = cos + t * half, *sin_t = sin + t * half;
+
+        for (int64_t h = 0; h < heads; h++) {
+            const real *dy_th = dy + (t * heads + h) * D;
+            real *dx_th = dx + (t * heads + h) * D;
+
+            for (int64_t i = 0; i < half; i++) {
+                real a = dy_th[i], b = dy_th[i + half];
+                dx_th[i] = a * cos_t[i] + b * sin_t[i];
+                dx_th[i + half] = b * cos_t[i] - a * sin_t[i];
+            }
+            for (int64_t i = R; i < D; i++) dx_th[i] = dy_th[i];
         }
     }
     return M3_OK;

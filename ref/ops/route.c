@@ -1,3 +1,5 @@
+#include "ops/backward.h"
+#include "ops/lists.h"
 #include "ops/operators.h"
 
 /* The index of the largest s + bias that is not yet taken; the lower index wins a tie. */
@@ -43,6 +45,34 @@ int m3_route(struct m3_ctx *ctx, int32_t *ids, real *p, const real *s, const rea
         }
         if (!(sum > 0)) return m3_fail_at(ctx, M3_WRONG, "scores of the chosen experts sum to 0", t, -1, -1);
         for (int64_t k = 0; k < K; k++) p_t[k] = s_t[ids_t[k]] / sum;
+    }
+    return M3_OK;
+}
+
+/* Gradient of the chosen experts' weights. TRAINING 19.9
+ *
+ *     ds[ids[k]] = (dp[k] - sum over m of dp[m] p[m]) / S,   p = s[ids] / S,  S = sum of s[ids];   0 for all others
+ *
+ * ds, s [T,E]; dp, ids [T,K].  In double, rounded once. Chosen scores with sum 0 are an error that names the row.
+ * Often wrong: the second term missing; scores with the bias; a gradient for the bias, or through the choice. */
+int m3_route_backward(struct m3_ctx *ctx, real *ds, const real *dp, const int32_t *ids, const real *s, int64_t T,
+                      int64_t E, int64_t K)
+{
+    int64_t bad = m3_bad_experts(ids, T, E, K);
+    if (bad >= 0) return m3_fail_at(ctx, M3_WRONG, "ids are not distinct experts", bad, -1, -1);
+
+    for (int64_t t = 0; t < T; t++) {
+        const real *s_t = s + t * E, *dp_t = dp + t * K;
+        const int32_t *ids_t = ids + t * K;
+        real *ds_t = ds + t * E;
+        double sum = 0, mean = 0;
+
+        for (int64_t k = 0; k < K; k++) sum = sum + (double)s_t[ids_t[k]];
+        if (!(sum > 0)) return m3_fail_at(ctx, M3_WRONG, "scores of the chosen experts sum to 0", t, -1, -1);
+        for (int64_t k = 0; k < K; k++) mean = mean + (double)dp_t[k] * ((double)s_t[ids_t[k]] / sum);
+
+        for (int64_t e = 0; e < E; e++) ds_t[e] = 0;
+        for (int64_t k = 0; k < K; k++) ds_t[ids_t[k]] = (real)(((double)dp_t[k] - mean) / sum);
     }
     return M3_OK;
 }

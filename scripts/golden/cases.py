@@ -231,3 +231,27 @@ PHOTO = {"path": "photo.png", "sha256": "e621bdcd3ed160c37069af327f898ab557c2fdb
                    "photographer (Stefan van der Walt).\"; SHA-256 "
                    "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb; "
                    "crop((90, 10, 390, 211)), resize((97, 65), LANCZOS) with Pillow 13.0.0"}
+
+
+@dataclass
+class TrainCase:
+    """Labels for the text of tiny and of mtp, a picture for the model of tiny, and two sequences for that of mtp."""
+    seed: int
+    ignored: int                     # the first labels of the text, which are -100
+    rows: list                       # of taps of the text that the golden holds
+    holes: tuple                     # labels of -100 among those of `all`
+    lengths: tuple                   # of the two sequences
+    picture: PictureCase
+    covers: str
+    cannot_detect: str
+
+
+TRAIN = TrainCase(
+    seed=1, ignored=5, rows=[0, 1, 3, 4, 5, 11, 12, 23, 40, 47, 65, 66], holes=(0, 4, 9), lengths=(15, 11),
+    picture=PictureCase("train_still", 1, [4, "image", 5], [[1, 6, 4]], 1, "", ""),
+    covers="gradients of every kind of parameter and of taps: full and sparse attention, dense MLP and experts, tower, "
+           "projector, scattered rows, modules of multi-token prediction, the index branch; the loss of next tokens, "
+           "of modules, of the router's balance, and the alignment loss in its sparse phase; ignored labels, two "
+           "sequences of different lengths",
+    cannot_detect="ties and values at a clamp; sums of released length; errors in rows and experts that the text's "
+                  "golden does not hold; the warm-up phase of the alignment loss; other readings")

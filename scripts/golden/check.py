@@ -21,6 +21,7 @@ import m2
 import make
 import mtp
 import readings
+import train
 
 TAP_LIMIT = 1e-12
 FP32_ERROR_FACTOR = 4
@@ -35,13 +36,16 @@ def same_bytes(committed, made):
 
 def number_agrees(key, committed, made):
     a, b = float(committed), float(made)
+    if key.startswith("loss."):
+        return abs(a - b) <= TAP_LIMIT * abs(b)
     if key.endswith("margin"):
         return a == b or abs(a - b) <= MARGIN_LIMIT * abs(b)
     return a == b or (a > 0 and b > 0 and a <= FP32_ERROR_FACTOR * b and b <= FP32_ERROR_FACTOR * a)
 
 
 def is_number(key):
-    return key.rpartition(".")[2].startswith(("f32_", "margin", "order_margin", "score_error")) or key == "table_gap"
+    return key.rpartition(".")[2].startswith(("f32_", "margin", "order_margin", "score_error")) or \
+        key.startswith("loss.") or key == "table_gap"
 
 
 def same_dump(committed, made, limit=TAP_LIMIT):
@@ -132,6 +136,7 @@ def main():
             m2.produce(cases.M2, cases.M2_MTP, made)
             readings.produce(cases.READINGS, made)
             make.produce_vision(made, photo)
+            train.produce(cases.TRAIN, cases.MTP, made)
             make.produce_pictures(made, photo)
             flops.produce(made)
         except judge.Refused as reason:

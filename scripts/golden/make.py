@@ -1,8 +1,8 @@
 """Produces golden/.
 
     python scripts/golden/make.py [--out DIR] [CASE ...]      write the cases (all of them, and the configs)
-    CASE: tiny, block128, mxfp8, f8block, common, fourbit, mtp, m2, readings, vision (both need tiny), pictures or flops
-          (needs tiny, block128, mtp)
+    CASE: tiny, block128, mxfp8, f8block, common, fourbit, mtp, m2, readings, vision (both need tiny), train (needs tiny,
+          mtp), pictures or flops (needs tiny, block128, mtp)
     python scripts/golden/make.py --search CASE ...           print the smallest seed that the case accepts
 
 A case is refused if a tap is not fp64 (formulas.py disagrees by more than 1e-14), if an fp32 run selects other blocks
@@ -33,13 +33,14 @@ import positions
 import readings
 import synth
 import tokenizer
+import train
 import truth
 import vision
 import fp32_error
 
 GOLDEN = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden"))
 PACKED = "packed"
-GROUPS = (mtp.NAME, m2.NAME, readings.NAME, vision.NAME, pictures.NAME, flops.NAME)
+GROUPS = (mtp.NAME, m2.NAME, readings.NAME, vision.NAME, train.NAME, pictures.NAME, flops.NAME)
 
 
 def build(case, seed):
@@ -184,6 +185,7 @@ def manifest(out):
         own = (f"{vision.NAME}/{case.name}.", f"{vision.NAME}/{case.name}_")
         mine = [file for file in vision_files if file["path"].startswith(own)]
         entries.append(vision.entry(case, config) | {"files": mine})
+    entries.append(train.entry(cases.TRAIN, listing(out, train.NAME)))
     entries.append(pictures.entry() | {"files": listing(out, pictures.NAME)})
     entries.append(flops.entry() | {"files": [described(out, flops.FILE)]})
     entries.append({"case": "photo", "producer": None, "versions": {}, "seed": None, "command": None, "weights": None,
@@ -304,6 +306,9 @@ def main():
         elif vision.NAME in wanted:
             for name, summary in produce_vision(options.out, photo).items():
                 show(f"{vision.NAME}/{name}", summary)
+        if train.NAME in wanted and not options.search:
+            for name, result in train.produce(cases.TRAIN, cases.MTP, options.out).items():
+                train.show(name, result)
         if pictures.NAME in wanted and not options.search:
             produce_pictures(options.out, photo)
         if flops.NAME in wanted and not options.search:

@@ -61,7 +61,7 @@ static int refuse_others(const struct reading *r)
 {
     for (int64_t i = 0; i < m3_safetensors_count(r->file); i++) {
         const char *name = m3_safetensors_at(r->file, i)->name;
-        int known = 0;
+        int known = strcmp(name, "labels") == 0;
         for (int k = 0; k < TENSORS; k++) known |= strcmp(name, r->of[k].name) == 0;
         if (known) continue;
         if (strncmp(name, "pixel_values", 12) == 0 || strstr(name, "grid_thw"))
@@ -70,8 +70,8 @@ static int refuse_others(const struct reading *r)
                            "pictures a case of its own",
                            r->path, name);
         return m3_fail(r->error, M3_BAD_INPUT,
-                       "%s: %s: got a tensor that several sequences do not have, expected input_ids, attention_mask, "
-                       "cu_seqlens and position_ids only",
+                       "%s: %s: got a tensor that several sequences do not have, expected input_ids, labels, "
+                       "attention_mask, cu_seqlens and position_ids only",
                        r->path, name);
     }
     return M3_OK;

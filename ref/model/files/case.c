@@ -200,7 +200,7 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
 static int refuse_unsupported(const struct m3_safetensors *file, const char *path, struct m3_error *error)
 {
     static const char *const known[] = { "input_ids",      "position_ids",        "attention_mask", "pixel_values",
-                                         "image_grid_thw", "pixel_values_videos", "video_grid_thw" };
+                                         "image_grid_thw", "pixel_values_videos", "video_grid_thw", "labels" };
     int status = M3_OK;
     for (int64_t i = 0; i < m3_safetensors_count(file); i++) {
         const char *name = m3_safetensors_at(file, i)->name;
@@ -209,7 +209,7 @@ static int refuse_unsupported(const struct m3_safetensors *file, const char *pat
         if (!is_known)
             status = m3_fail(error, M3_BAD_INPUT,
                              "%s: %s: got a tensor that this version does not support, expected "
-                             "input_ids, position_ids, attention_mask, pixel_values, image_grid_thw, "
+                             "input_ids, labels, position_ids, attention_mask, pixel_values, image_grid_thw, "
                              "pixel_values_videos and video_grid_thw only",
                              path, name);
     }

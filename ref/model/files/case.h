@@ -25,8 +25,8 @@ struct m3_case {
 };
 
 /* Reads a case from a file: input_ids [T]; position_ids [T], attention_mask [S], pixel_values [P,C] with
- * image_grid_thw [n,3], pixel_values_videos with video_grid_thw, if the file has them. Tensors that are not supported
- * are refused by name. */
+ * image_grid_thw [n,3], pixel_values_videos with video_grid_thw, if the file has them. Labels are for labels.h. Tensors
+ * that are not supported are refused by name. */
 int m3_case_read(struct m3_case *c, const char *path, const struct m3_config *config, struct m3_error *error);
 /* Makes a case from ids; positions are 0 .. T-1. Takes over *pictures, also on failure. If there are as many
  * placeholders as pictures of a kind, each becomes as many as its picture has tokens. The hash is that of a file with

@@ -9,6 +9,7 @@
 #include "model/files/origin.h"
 #include "oracle/error/profiles/explain.h"
 #include "oracle/judge/rows/envelope.h"
+#include "oracle/judge/gradients.h"
 #include "oracle/judge/logits.h"
 #include "oracle/judge/private/floats.h"
 #include "oracle/judge/private/match.h"
@@ -269,6 +270,7 @@ static int compare_once(struct m3_comparison *result, const struct m3_safetensor
     if (status == M3_OK) status = check_origin(result, reference, candidate, options->force, error);
     if (status != M3_OK) return status;
 
+    if (m3_holds_gradients(reference)) return m3_compare_gradients(result, &want, &got, options, error);
     struct m3_matched *taps;
     int64_t count = 0;
     status = m3_match_taps(&taps, &count, result, &want, &got, options->taps, error);
@@ -342,7 +344,7 @@ static int explain(struct m3_comparison *result, const struct m3_safetensors *re
     struct explaining e = { .result = result, .reference = reference, .candidate = candidate, .options = *options };
     enum m3_tap tap;
     int64_t layer;
-    if (first == NULL || result->not_comparable > 0) return M3_OK;
+    if (first == NULL || result->not_comparable > 0 || m3_is_gradient(first->tap)) return M3_OK;
     e.options.stop = 1;
     e.options.decisions = NULL;
     e.options.envelope = NULL;

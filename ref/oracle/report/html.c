@@ -4,6 +4,7 @@
 
 #include "io/markup.h"
 #include "model/taps.h"
+#include "oracle/judge/gradients.h"
 #include "oracle/judge/logits.h"
 #include "oracle/report/private/format.h"
 #include "oracle/report/private/html.h"
@@ -40,7 +41,8 @@ struct m3_matched m3_html_matched(const struct m3_html *html, const struct m3_st
         if (!stage->logits) matched.candidate = &all->sides[2 * b + 1];
         matched.taint = all->parts[b].taint;
     }
-    m3_tap_parse(stage->tap, &tap, &matched.layer);         /* cannot fail: the comparison has parsed it */
+    if (m3_is_gradient(stage->tap)) m3_gradient_tap(stage->tap, &tap, &matched.layer);
+    else m3_tap_parse(stage->tap, &tap, &matched.layer);    /* cannot fail: the comparison has parsed it */
     matched.tap = tap;
     return matched;
 }

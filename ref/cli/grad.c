@@ -1,0 +1,310 @@
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/cli.h"
+#include "cli/paths.h"
+#include "io/json.h"
+#include "model/files/gradient_file.h"
+
+static const char help[] =
+    "usage: m3ref grad MODEL --case F [--loss lm,mtp,aux,kl] [--dump OUT] [--taps GLOB,...] ...\n"
+    "\n"
+    "Computes losses over the labels of a case, and the gradient of their sum for every parameter that they reach and\n"
+    "every tap (ref/train/TRAINING.md). One layer at a time is computed again from its input and differentiated, so that\n"
+    "besides the hidden states of all layers the memory is that of one layer.\n"
+    "\n"
+    "  --case F               read the inputs from a safetensors file, as `m3ref run` does, with labels, I32 or I64 of\n"
+    "                         the shape of input_ids: row t predicts the label of row t+1; -100 is left out. Several\n"
+    "                         sequences are allowed; the mean is over the scored rows of all of them\n"
+    "  --loss L,...           which losses to add; default lm:\n"
+    "                         lm   cross-entropy of the next token, mean over the scored rows\n"
+    "                         mtp  cross-entropy of the modules for multi-token prediction\n"
+    "                         aux  balance of the router\n"
+    "                         kl   alignment of the index branch with the main branch; only the index branch learns\n"
+    "                              from it\n"
+    "  --mtp-weight X         what the loss of the modules is multiplied with; default 0.1\n"
+    "  --aux-weight X         the same for the balance of the router; default 0.001\n"
+    "  --kl-weight X          the same for the alignment of the index branch; default 1\n"
+    "  --dump OUT             write gradients to OUT, a safetensors file (or .gz): d.param.TENSOR for parameters, d.TAP\n"
+    "                         for taps if there is one sequence. OUT appears only after a successful run\n"
+    "  --taps GLOB,...        write only these gradients (\"param.*\", \"layers.3.*\"); default all\n"
+    "  --precision f32|f64    f32 (default): compute in float; f64: compute in double\n"
+    "  --linear blas|ordered  compute matrix products with the BLAS library (default), or with sums in ascending\n"
+    "                         order of the index, which have the same bits on every machine\n"
+    "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
+    "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented\n"
+    "  --allow-long           allow positions >= max_position_embeddings\n"
+    "  --json                 print one JSON object\n"
+    "  --help                 print this text\n"
+    "\n"
+    "Exit status: 0 done; 1 the model's arithmetic gave NaN; 64 wrong usage; 65 bad file; 66 missing file; 70 internal\n"
+    "error; 74 I/O error.\n";
+
+/* clang-format off */
+enum { OPT_LOSS = 256, OPT_DUMP, OPT_TAPS, OPT_MTP, OPT_AUX, OPT_KL, OPT_JSON, OPT_HELP };
+/* clang-format on */
+
+static const struct option options[] = {
+    { "case", required_argument, NULL, M3_CLI_CASE },
+    { "loss", required_argument, NULL, OPT_LOSS },
+    { "mtp-weight", required_argument, NULL, OPT_MTP },
+    { "aux-weight", required_argument, NULL, OPT_AUX },
+    { "kl-weight", required_argument, NULL, OPT_KL },
+    { "dump", required_argument, NULL, OPT_DUMP },
+    { "taps", required_argument, NULL, OPT_TAPS },
+    { "precision", required_argument, NULL, M3_CLI_PRECISION },
+    { "linear", required_argument, NULL, M3_CLI_LINEAR },
+    { "threads", required_argument, NULL, M3_CLI_THREADS },
+    { "set", required_argument, NULL, M3_CLI_SET },
+    { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
+    { "json", no_argument, NULL, OPT_JSON },
+    { "help", no_argument, NULL, OPT_HELP },
+    { NULL, 0, NULL, 0 },
+};
+
+struct arguments {
+    const char *model, *dump, *taps, *loss;
+    struct m3_cli_input input;
+    struct m3_loss_weights weights;     /* of the losses that --loss names; of the others 0 */
+    int json, help;
+};
+
+/* A finite number above 0. */
+static int take_weight(double *weight, const char *flag, struct m3_error *error)
+{
+    char *end;
+    *weight = strtod(optarg, &end);
+    if (end != optarg && !*end && isfinite(*weight) && *weight > 0) return M3_OK;
+    return m3_fail(error, M3_USAGE, "%s: got %s, expected a number above 0", flag, optarg);
+}
+
+static int take_option(void *arguments, int option, struct m3_error *error)
+{
+    struct arguments *a = arguments;
+    switch (option) {
+    case OPT_LOSS: a->loss = optarg; break;
+    case OPT_MTP: return take_weight(&a->weights.mtp, "--mtp-weight", error);
+    case OPT_AUX: return take_weight(&a->weights.aux, "--aux-weight", error);
+    case OPT_KL: return take_weight(&a->weights.kl, "--kl-weight", error);
+    case OPT_DUMP: a->dump = optarg; break;
+    case OPT_TAPS: a->taps = optarg; break;
+    case OPT_JSON: a->json = a->input.quiet = 1; break;
+    case OPT_HELP: a->help = 1; break;
+    default: return -1;
+    }
+    return M3_OK;
+}
+
+/* Sets the weights of losses that are not named to 0. */
+static int choose_losses(struct m3_loss_weights *w, const char *names, struct m3_error *error)
+{
+    const char *const known[] = { "lm", "mtp", "aux", "kl" };
+    double *weights[] = { &w->lm, &w->mtp, &w->aux, &w->kl };
+    int named[4] = { 0 };
+    for (const char *s = names;; s++) {
+        const size_t length = strcspn(s, ",");
+        int found = -1;
+        for (int i = 0; i < 4; i++)
+            if (strlen(known[i]) == length && strncmp(s, known[i], length) == 0) found = i;
+        if (found < 0)
+            return m3_fail(error, M3_USAGE, "--loss: got %s, expected lm, mtp, aux and kl separated by commas", names);
+        named[found] = 1;
+        s += length;
+        if (!*s) break;
+    }
+    for (int i = 0; i < 4; i++)
+        if (!named[i]) *weights[i] = 0;
+    return M3_OK;
+}
+
+static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
+{
+    *a = (struct arguments){ .loss = "lm", .weights = { 1, 0.1, 0.001, 1 } };
+    int status = m3_cli_input_parse(&a->input, argc, argv, options, take_option, a, &a->help, error);
+    if (status || a->help) return status;
+    if (!a->input.case_path) return m3_fail(error, M3_USAGE, "grad: got no --case, expected one with labels");
+    status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
+    if (status) return status;
+    if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "grad: got --taps without --dump, expected both");
+    if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
+    return choose_losses(&a->weights, a->loss, error);
+}
+
+static int check_losses(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    const struct m3_config *c = &model->config;
+    int sparse = 0, moe = 0;
+    for (int64_t l = 0; l < c->layers; l++) sparse |= m3_config_sparse(c, l), moe |= m3_config_moe(c, l);
+    if (a->weights.mtp != 0 && model->mtp_modules == 0)
+        return m3_fail(error, M3_USAGE, "--loss: got mtp, expected others: the model has no modules");
+    if (a->weights.mtp != 0 && model->mtp_modules > M3_MOST_MODULES)
+        return m3_fail(error, M3_USAGE, "--loss: got mtp with %" PRId64 " modules, expected at most %d",
+                       model->mtp_modules, M3_MOST_MODULES);
+    if (a->weights.aux != 0 && !moe)
+        return m3_fail(error, M3_USAGE, "--loss: got aux, expected others: no layer has a router");
+    if (a->weights.kl != 0 && !sparse)
+        return m3_fail(error, M3_USAGE, "--loss: got kl, expected others: no layer has an index branch");
+    return M3_OK;
+}
+
+static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+{
+    struct m3_cli_paths paths = m3_cli_paths(error);
+    m3_cli_writes(&paths, "--dump", a->dump);
+    m3_cli_reads_input(&paths, &a->input);
+    m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    return paths.status;
+}
+
+static struct m3_request request_of(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
+                                    const struct m3_semantics *semantics)
+{
+    struct m3_request r = { .ids = c->ids, .positions = c->positions, .T = c->T, .seen = c->seen };
+    r.end_layer = model->config.layers;
+    r.semantics = semantics;
+    r.linear = a->input.linear;
+    r.threads = (int)a->input.threads;
+    if (c->pictures.P > 0) r.pictures = &c->pictures;
+    return r;
+}
+
+/* What was computed, for the report. */
+struct result {
+    struct m3_losses losses;
+    int64_t tokens, sequences, scored, tensors;
+    double seconds;
+};
+
+static void print_text(const struct arguments *a, const struct result *r)
+{
+    const struct m3_loss_weights *w = &a->weights;
+    const struct m3_losses *l = &r->losses;
+    struct rusage usage;
+    const struct {
+        const char *name;
+        double weight, value;
+    } all[] = { { "lm", w->lm, l->lm }, { "mtp", w->mtp, l->mtp }, { "aux", w->aux, l->aux }, { "kl", w->kl, l->kl } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].weight == 0) continue;
+        printf("loss:  %s %.9g, times %g", all[i].name, all[i].value, all[i].weight);
+        for (int64_t m = 0; all[i].value == l->mtp && i == 1 && m < l->modules; m++)
+            printf("%s%.9g", m ? ", " : "; by module ", l->module[m]);
+        printf("\n");
+    }
+    printf("total: %.9g over %" PRId64 " labels\n", l->total, r->scored);
+    getrusage(RUSAGE_SELF, &usage);
+    printf("grad:  %" PRId64 " sequence%s, %" PRId64 " tokens, %s, linear %s, %" PRId64
+           " threads, %.3f s, memory %.1f MB with mapped files\n",
+           r->sequences, r->sequences == 1 ? "" : "s", r->tokens, a->input.engine->precision,
+           a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->input.threads, r->seconds,
+           (double)usage.ru_maxrss * 1024 / 1e6);
+    if (a->dump) printf("dump:  %" PRId64 " gradient%s in %s\n", r->tensors, r->tensors == 1 ? "" : "s", a->dump);
+}
+
+static int print_json(const struct arguments *a, const struct result *r, struct m3_error *error)
+{
+    const struct m3_loss_weights *w = &a->weights;
+    const struct m3_losses *l = &r->losses;
+    json_t *losses = json_object(), *modules = json_array();
+    if (w->lm != 0) m3_json_set(losses, "lm", m3_json_number(l->lm));
+    if (w->mtp != 0) m3_json_set(losses, "mtp", m3_json_number(l->mtp));
+    if (w->aux != 0) m3_json_set(losses, "aux", m3_json_number(l->aux));
+    if (w->kl != 0) m3_json_set(losses, "kl", m3_json_number(l->kl));
+    for (int64_t m = 0; m < l->modules; m++) m3_json_append(modules, m3_json_number(l->module[m]));
+    return m3_json_line(stdout,
+                        json_pack("{s:s,s:o,s:o,s:o,s:I,s:I,s:I,s:I,s:f}", "type", "summary", "losses", losses,
+                                  "modules", modules, "total", m3_json_number(l->total), "labels",
+                                  (json_int_t)r->scored, "sequences", (json_int_t)r->sequences, "tokens",
+                                  (json_int_t)r->tokens, "tensors", (json_int_t)r->tensors, "seconds", r->seconds),
+                        error);
+}
+
+/* Computes, and writes the file. */
+static int differentiate(struct result *result, const struct arguments *a, struct m3_model *model,
+                         const struct m3_batch *batch, const struct m3_labels *labels,
+                         struct m3_gradient_request *request, const char *line, struct m3_error *error)
+{
+    struct m3_gradient_file *file = NULL;
+    struct m3_gradient_sink sink;
+    /* clang-format off */
+    const struct m3_gradient_run run = { .model = model, .engine = a->input.engine, .batch = batch, .labels = labels,
+                                         .request = request, .patterns = a->taps, .command = line };
+    /* clang-format on */
+    int status = a->dump ? m3_gradient_file_open(&file, &sink, a->dump, &run, error) : M3_OK;
+    if (file) request->sink = &sink, result->tensors = m3_gradient_file_tensors(file);
+    const double start = m3_seconds();
+    if (!status) status = a->input.engine->gradient(model, request, &result->losses, error);
+    result->seconds = m3_seconds() - start;
+    if (!file) return status;
+    if (status) m3_gradient_file_abandon(file);
+    else status = m3_gradient_file_commit(file, error);
+    return status;
+}
+
+static int with_case(const struct arguments *a, struct m3_model *model, const struct m3_batch *batch,
+                     const struct m3_labels *labels, const struct m3_semantics *semantics, const char *line,
+                     struct m3_error *error)
+{
+    const int64_t count = batch->layout.count;
+    struct result result = { .sequences = count, .scored = labels->scored };
+    struct m3_request *requests = calloc((size_t)count, sizeof *requests);
+    if (!requests) return m3_fail_memory(error, "sequences", (size_t)count * sizeof *requests);
+    for (int64_t b = 0; b < count; b++) {
+        requests[b] = request_of(a, model, &batch->cases[b], semantics);
+        result.tokens += batch->cases[b].T;
+    }
+    /* clang-format off */
+    struct m3_gradient_request request = { .sequences = requests, .labels = labels->of, .count = count,
+                                           .scored = labels->scored, .weights = a->weights };
+    /* clang-format on */
+    int status = differentiate(&result, a, model, batch, labels, &request, line, error);
+    free(requests);
+    if (status) return status;
+    if (a->json) return print_json(a, &result, error);
+    print_text(a, &result);
+    return M3_OK;
+}
+
+static int grad(const struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_model *model = NULL;
+    struct m3_semantics semantics;
+    struct m3_batch batch = { 0 };
+    struct m3_labels labels = { 0 };
+    int status = m3_model_open(&model, a->model, notes, error);
+    if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
+    if (!status) status = m3_gradient_check(&semantics, error);
+    if (!status) status = check_losses(a, model, error);
+    if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, 0, error);
+    if (!status) status = m3_labels_read(&labels, a->input.case_path, &batch, &model->config, error);
+    if (!status && a->weights.kl != 0 && batch.cases[0].seen)
+        status = m3_fail(error, M3_BAD_INPUT, "%s: attention_mask: got one with the loss kl, expected none",
+                         a->input.case_path);
+    if (!status) status = check_paths(a, model, error);
+    if (!status) status = with_case(a, model, &batch, &labels, &semantics, line, error);
+    m3_labels_free(&labels);
+    m3_batch_free(&batch);
+    m3_model_close(model);
+    return status;
+}
+
+int m3_cli_grad(int argc, char **argv)
+{
+    struct arguments a;
+    struct m3_error notes = { 0 }, error = { 0 };
+    char *line = m3_cli_line(argc, argv);
+    int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
+    if (!line) a = (struct arguments){ 0 };
+    if (!status && a.help) status = m3_cli_help(help, &error);
+    else if (!status) status = grad(&a, line, &notes, &error);
+    m3_cli_input_end(&a.input);
+    free(line);
+    return m3_cli_end(status, &notes, &error);
+}

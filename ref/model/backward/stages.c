@@ -1,0 +1,184 @@
+#include "model/backward/stages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/backward.h"
+
+static const struct m3_backward_ops *const back = &m3_plain_backward_ops;
+
+/* Do the taps of this pass belong to a file? Those of one of several sequences do not. */
+static int is_wanted(const struct m3_backward *b, int tap)
+{
+    const struct m3_gradient_sink *sink = b->request->sink;
+    if (b->f.status || tap >= M3_TAPS || !sink || b->request->count != 1) return 0;
+    return sink->wants(sink->self, m3_pass_tap(tap), b->f.layer);
+}
+
+void shown(struct m3_backward *b, int tap, const real *d)
+{
+    const struct m3_gradient_sink *sink = b->request->sink;
+    if (is_wanted(b, tap))
+        b->f.status = sink->tap(sink->self, m3_pass_tap(tap), b->f.layer, d, b->f.row, b->f.rows, b->error);
+}
+
+/* Ends a stage: takes its operator's status, and shows the gradient. */
+static void done(struct m3_backward *b, int tap, const real *dx, int status)
+{
+    m3_pass_done(&b->f, prepares(m3_pass_tap(tap)), NULL, status);
+    shown(b, tap, dx);
+}
+
+static int64_t count(const struct m3_backward *b, int tap)
+{
+    return b->f.rows * m3_pass_width(&b->f, m3_pass_tap(tap));
+}
+
+void embed_back(struct m3_backward *b, const real *dy, const int32_t *ids)
+{
+    const struct m3_weight *w = &b->model->embed;
+    real *dw = m3_gradient_of(b, w);
+    if (dw) done(b, prepares(M3_TAP_EMBED), NULL, back->embed(&b->f.ctx, dw, dy, ids, b->f.rows, w->rows, w->cols));
+}
+
+void scatter_back(struct m3_backward *b, real *dx, real *d_features, const real *dy, int64_t id, int64_t M)
+{
+    const int64_t H = b->model->config.H;
+    int64_t m = 0;
+    for (int64_t t = 0; !b->f.status && t < b->f.rows && m < M; t++) {
+        if (b->how.ids[t] != id) continue;
+        memcpy(d_features + m++ * H, dy + t * H, (size_t)H * sizeof *dy);
+        memset(dx + t * H, 0, (size_t)H * sizeof *dx);
+    }
+}
+
+void rms_norm_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w)
+{
+    struct m3_pass *f = &b->f;
+    real *dw = m3_gradient_of(b, w);
+    if (!dw) return;
+    m3_op_rms_norm_backward *norm = f->config->gemma_norm ? back->rms_norm : back->rms_norm_plain;
+    const real *scale = expanded(f, w), eps = (real)f->config->eps;
+    const int64_t n = count(b, tap) / w->cols;
+    done(b, tap, dx, scale ? norm(&f->ctx, dx, dw, dy, x, scale, n, w->cols, eps) : M3_INTERNAL);
+}
+
+void layer_norm_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w,
+                     const struct m3_weight *bias)
+{
+    struct m3_pass *f = &b->f;
+    real *dw = m3_gradient_of(b, w), *d_bias = m3_gradient_of(b, bias);
+    if (!d_bias) return;
+    const real *scale = expanded(f, w), eps = (real)f->config->vision.eps;
+    done(b, tap, dx,
+         scale ? back->layer_norm(&f->ctx, dx, dw, d_bias, dy, x, scale, f->rows, w->cols, eps) : M3_INTERNAL);
+}
+
+void linear_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w)
+{
+    real *dw = m3_gradient_of(b, w);
+    if (dw) done(b, tap, dx, back->linear(&b->f.ctx, dx, dw, NULL, dy, x, w, b->f.rows));
+}
+
+void affine_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x, const struct m3_weight *w,
+                 const struct m3_weight *bias)
+{
+    real *dw = m3_gradient_of(b, w), *d_bias = m3_gradient_of(b, bias);
+    if (d_bias) done(b, tap, dx, back->linear(&b->f.ctx, dx, dw, d_bias, dy, x, w, b->f.rows));
+}
+
+/* The last letter of a tap's shape is the width of a head. */
+void rope_back(struct m3_backward *b, int tap, real *dx, const real *dy, const struct m3_angles *angles)
+{
+    struct m3_pass *f = &b->f;
+    const char *shape = m3_tap_table[m3_pass_tap(tap)].shape;
+    const int64_t D = m3_config_size(f->config, shape[strlen(shape) - 1]), n = count(b, tap);
+    if (f->status) return;
+    done(b, tap, dx, back->rope(&f->ctx, dx, dy, angles->cos, angles->sin, f->rows, n / f->rows / D, D, angles->R));
+}
+
+void attend_back(struct m3_backward *b, int q_tap, real *dq, int k_tap, real *dk, int v_tap, real *dv, const real *dy)
+{
+    struct m3_pass *f = &b->f;
+    const struct m3_config *c = f->config;
+    const struct m3_kept *kept = &b->kept;
+    const int32_t *blocks = kept->at[M3_TAP_INDEX_BLOCKS];
+    /* clang-format off */
+    const struct m3_attend d = { .T = f->rows, .seen = b->how.seen, .Q = c->Q, .G = c->G, .D = c->D,
+                                 .block = c->block, .N = c->N, .selection = b->how.semantics->selection };
+    /* clang-format on */
+    if (f->status) return;
+    const real *q = kept->at[M3_TAP_Q_ROPE], *k = kept->at[M3_TAP_K_ROPE], *v = kept->at[M3_TAP_V_PROJ];
+    const real *o = kept->at[M3_TAP_ATTN], *lse = kept->at[M3_TAP_ATTN_LSE];
+    done(b, q_tap, dq,
+         blocks ? back->attend_blocks(&f->ctx, dq, dk, dv, dy, NULL, q, k, v, o, lse, blocks, &d)
+                : back->attend_full(&f->ctx, dq, dk, dv, dy, NULL, q, k, v, o, lse, &d));
+    shown(b, k_tap, dk);
+    shown(b, v_tap, dv);
+}
+
+void attend_segments_back(struct m3_backward *b, real *dq, real *dk, real *dv, const real *dy, const int64_t *ends,
+                          int64_t segments)
+{
+    struct m3_pass *f = &b->f;
+    const struct m3_kept *kept = &b->kept;
+    if (f->status) return;
+    done(b, M3_TAP_VISION_Q_ROPE, dq,
+         back->attend_segments(&f->ctx, dq, dk, dv, dy, kept->at[M3_TAP_VISION_Q_ROPE], kept->at[M3_TAP_VISION_K_ROPE],
+                               kept->at[M3_TAP_VISION_V_PROJ], ends, segments, f->config->vision.A,
+                               f->config->vision.U));
+    shown(b, M3_TAP_VISION_K_ROPE, dk);
+    shown(b, M3_TAP_VISION_V_PROJ, dv);
+}
+
+void gated_back(struct m3_backward *b, int gate_tap, real *d_gate, int up_tap, real *d_up, const real *dy,
+                const real *gate, const real *up, int64_t F)
+{
+    struct m3_pass *f = &b->f;
+    if (f->status) return;
+    done(b, gate_tap, d_gate,
+         f->act.oai ? back->swiglu_oai(&f->ctx, d_gate, d_up, dy, gate, up, f->rows, F, &f->act)
+                    : back->swiglu(&f->ctx, d_gate, d_up, dy, gate, up, f->rows, F));
+    shown(b, up_tap, d_up);
+}
+
+void gelu_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x)
+{
+    if (!b->f.status) done(b, tap, dx, back->gelu(&b->f.ctx, dx, dy, x, count(b, tap)));
+}
+
+void sigmoid_back(struct m3_backward *b, int tap, real *dx, const real *dy, const real *x)
+{
+    if (!b->f.status) done(b, tap, dx, back->sigmoid(&b->f.ctx, dx, dy, x, count(b, tap)));
+}
+
+void route_back(struct m3_backward *b, int tap, real *d_scores, const real *dp, const int32_t *ids, const real *scores)
+{
+    const struct m3_config *c = b->f.config;
+    if (!b->f.status) done(b, tap, d_scores, back->route(&b->f.ctx, d_scores, dp, ids, scores, b->f.rows, c->E, c->K));
+}
+
+/* The gradients of each expert's matrices. NULL after a failure. */
+static struct m3_expert_gradient *of_experts(struct m3_backward *b, const struct m3_expert *w)
+{
+    const int64_t E = b->model->config.E;
+    struct m3_expert_gradient *dw = m3_pass_need(&b->f, E, 1, sizeof *dw);
+    for (int64_t e = 0; dw && e < E; e++)
+        dw[e] = (struct m3_expert_gradient){ m3_gradient_of(b, &w[e].w1), m3_gradient_of(b, &w[e].w3),
+                                             m3_gradient_of(b, &w[e].w2) };
+    return dw;
+}
+
+void experts_back(struct m3_backward *b, int tap, real *dx, int p_tap, real *dp, const real *dy, const real *x,
+                  const int32_t *ids, const real *p, const struct m3_expert *w)
+{
+    struct m3_pass *f = &b->f;
+    const struct m3_config *c = f->config;
+    struct m3_expert_gradient *dw = of_experts(b, w);
+    if (!f->status)
+        done(b, tap, dx,
+             back->experts(&f->ctx, dx, dp, dw, dy, x, ids, p, w, &f->act, f->rows, c->E, c->K,
+                           (real)c->routed_scaling));
+    shown(b, p_tap, dp);
+    free(dw);
+}

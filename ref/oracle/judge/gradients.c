@@ -1,0 +1,157 @@
+#include "oracle/judge/gradients.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle/judge/judge.h"
+#include "oracle/judge/private/match.h"
+
+static const double in_double = 1e-11, in_float = 1e-5, in_tower = 3e-5;
+static const char prefix[] = "d.", parameter[] = "d.param.";
+
+int m3_is_gradient(const char *name) { return strncmp(name, prefix, sizeof prefix - 1) == 0; }
+
+int m3_holds_gradients(const struct m3_safetensors *file)
+{
+    for (int64_t i = 0; i < m3_safetensors_count(file); i++)
+        if (m3_is_gradient(m3_safetensors_at(file, i)->name)) return 1;
+    return 0;
+}
+
+static int is_parameter(const char *name) { return strncmp(name, parameter, sizeof parameter - 1) == 0; }
+
+int m3_gradient_tap(const char *name, enum m3_tap *tap, int64_t *layer)
+{
+    if (!is_parameter(name) && m3_tap_parse(name + sizeof prefix - 1, tap, layer) == 0) return 0;
+    *tap = M3_TAP_PROJECTOR_OUT;
+    *layer = -1;
+    return -1;
+}
+
+/* In the tower or the projector, where biases are sums of many rows that cancel? */
+static int is_of_tower(const char *name)
+{
+    static const char *const names[] = { "d.vision.", "d.projector.", "d.param.vision_tower.",
+                                         "d.param.multi_modal_projector.", "d.param.patch_merge_mlp." };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(name, names[i], strlen(names[i])) == 0) return 1;
+    return 0;
+}
+
+static double allowed(const struct m3_tensor *want, const struct m3_tensor *got)
+{
+    if (want->dtype == M3_F64 && got->dtype == M3_F64) return in_double;
+    return is_of_tower(want->name) ? in_tower : in_float;
+}
+
+/* Taps from the last to the first, then parameters as in the file. */
+static int backwards(const void *a, const void *b)
+{
+    const struct m3_matched *x = a, *y = b;
+    const int is_x = is_parameter(x->want->name), is_y = is_parameter(y->want->name);
+    if (is_x != is_y) return is_x - is_y;
+    if (is_x) return x->want < y->want ? -1 : x->want > y->want;
+    return -m3_tap_order((enum m3_tap)x->tap, x->layer, (enum m3_tap)y->tap, y->layer);
+}
+
+static int64_t list(struct m3_matched *found, struct m3_comparison *result, const struct m3_side *reference,
+                    const struct m3_side *candidate, const char *patterns)
+{
+    const char *missing = NULL, *extra = NULL;
+    int64_t count = 0;
+    for (int64_t i = 0; i < m3_safetensors_count(reference->file); i++) {
+        const struct m3_tensor *want = m3_safetensors_at(reference->file, i);
+        enum m3_tap tap;
+        if (!m3_is_gradient(want->name) || !m3_tap_matches(patterns, want->name)) continue;
+        struct m3_matched *m = &found[count];
+        *m = (struct m3_matched){ .reference = reference, .candidate = candidate, .want = want };
+        m3_gradient_tap(want->name, &tap, &m->layer);
+        m->tap = (int)tap;
+        m->got = m3_safetensors_find(candidate->file, want->name);
+        if (m->got != NULL) count++;
+        else if (result->missing++ == 0) missing = want->name;
+    }
+    for (int64_t i = 0; i < m3_safetensors_count(candidate->file); i++) {
+        const char *name = m3_safetensors_at(candidate->file, i)->name;
+        if (!m3_is_gradient(name) || !m3_tap_matches(patterns, name)) continue;
+        if (m3_safetensors_find(reference->file, name) == NULL && result->extra++ == 0) extra = name;
+    }
+    if (missing != NULL)
+        m3_fail(&result->notes, M3_OK, "gradients missing in the candidate: %" PRId64 ", first %s", result->missing,
+                missing);
+    if (extra != NULL)
+        m3_fail(&result->notes, M3_OK, "gradients that only the candidate holds, not judged: %" PRId64 ", first %s",
+                result->extra, extra);
+    qsort(found, (size_t)count, sizeof *found, backwards);
+    return count;
+}
+
+static int judge(struct m3_stage *stage, const struct m3_matched *matched, struct m3_error *error)
+{
+    const struct m3_float_rules rules = { .stored = M3_F64, .by_bounds = 1 };
+    /* clang-format off */
+    *stage = (struct m3_stage){ .tap = matched->want->name, .reference = matched->want, .candidate = matched->got,
+                                .n = -1, .f = -1, .z2 = NAN, .grid = M3_DTYPES, .percentile = NAN,
+                                .envelope_median = NAN, .envelope_largest = NAN, .row_error = NAN,
+                                .row_error_largest = NAN, .row_nearest = NAN, .row_nearest_largest = NAN,
+                                .judged_by = "relative L2 of the gradient" };
+    /* clang-format on */
+    for (int k = 0; k < M3_QUANTILES; k++) stage->quantiles[k] = NAN;
+    stage->letters = is_parameter(stage->tap) ? "" : m3_tap_table[matched->tap].shape;
+    stage->allowed_l2 = allowed(matched->want, matched->got);
+    stage->allowed_max = INFINITY;
+    return m3_judge_values(stage, matched, &rules, error);
+}
+
+static void count(struct m3_comparison *result, const struct m3_stage *stage)
+{
+    result->count++;
+    if (stage->verdict == M3_VERDICT_NOT_JUDGED) result->not_judged++;
+    else if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) result->not_comparable++;
+    else result->judged++;
+    if (stage->verdict == M3_VERDICT_FAIL && result->failed++ == 0) result->divergence = stage;
+    if (!m3_is_judged(stage->verdict)) return;
+    if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
+}
+
+/* Gradients of another sum of losses, or of other labels, are other numbers. */
+static int check_losses(const struct m3_side *reference, const struct m3_side *candidate, struct m3_error *error)
+{
+    static const char *const keys[] = { "loss_weights", "labels_sha256" };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *want = m3_safetensors_metadata(reference->file, keys[i]);
+        const char *got = m3_safetensors_metadata(candidate->file, keys[i]);
+        if (want != NULL && got != NULL && strcmp(want, got) != 0)
+            return m3_fail(error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s, as in %s",
+                           m3_safetensors_path(candidate->file), keys[i], got, want,
+                           m3_safetensors_path(reference->file));
+    }
+    return M3_OK;
+}
+
+int m3_compare_gradients(struct m3_comparison *result, const struct m3_side *reference, const struct m3_side *candidate,
+                         const struct m3_compare_options *options, struct m3_error *error)
+{
+    const size_t room = (size_t)m3_safetensors_count(reference->file) + 1;
+    const char *holds = m3_safetensors_metadata(reference->file, "holds");
+    struct m3_matched *found = calloc(room, sizeof *found);
+    result->stages = calloc(room, sizeof *result->stages);
+    int status =
+        found != NULL && result->stages != NULL ? M3_OK : m3_fail_memory(error, "gradients", room * sizeof *found);
+    if (status == M3_OK && !options->force) status = check_losses(reference, candidate, error);
+    const int64_t both = status == M3_OK ? list(found, result, reference, candidate, options->taps) : 0;
+    for (int64_t i = 0; status == M3_OK && i < both; i++) {
+        status = judge(&result->stages[i], &found[i], error);
+        if (status == M3_OK) count(result, &result->stages[i]);
+    }
+    free(found);
+    if (status != M3_OK) return status;
+    if (both == 0)
+        return m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no gradient that %s also holds",
+                       m3_safetensors_path(candidate->file), m3_safetensors_path(reference->file));
+    result->unjudged = result->not_judged + (holds != NULL && strcmp(holds, "part") == 0 ? 0 : result->extra);
+    m3_compare_settle(result);
+    return M3_OK;
+}
