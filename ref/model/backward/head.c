@@ -4,7 +4,6 @@
 
 #include "base/minmax.h"
 #include "model/backward/stages.h"
-#include "ops/math.h"
 
 enum { LOGIT_ROWS = 64 };       /* rows at a time, as in the forward pass */
 
@@ -19,26 +18,13 @@ double m3_backward_logits(struct m3_backward *b, enum m3_tap tap, real *d_normed
     for (f->row = 0; !f->status && f->row < T; f->row += LOGIT_ROWS) {
         f->rows = m3_min(LOGIT_ROWS, T - f->row);
         linear(f, prepares(tap), z, normed + f->row * H, w);
-        for (int64_t t = 0; !f->status && t < f->rows; t++) {
-            real *zt = z + t * V;
-            const int32_t y = labels[f->row + t];
-            double mx = (double)zt[0], S = 0;
-            for (int64_t v = 1; v < V; v++)
-                if ((double)zt[v] > mx) mx = (double)zt[v];
-            for (int64_t v = 0; v < V; v++) S += m3_exp((double)zt[v] - mx);
-            if (y >= 0) loss += m3_log(S) + mx - (double)zt[y];
-            for (int64_t v = 0; v < V; v++)
-                zt[v] = y < 0
-                            ? 0
-                            : (real)((m3_exp((double)zt[v] - mx) / S - (v == y)) * weight / (double)b->request->scored);
-        }
-        shown(b, (int)tap, z);
+        cross_entropy_back(b, (int)tap, &loss, z, labels + f->row, weight);
         linear_back(b, prepares(tap), d_normed + f->row * H, z, normed + f->row * H, w);
     }
     f->row = 0;
     f->rows = T;
     free(z);
-    return loss / (double)b->request->scored;
+    return loss;
 }
 
 /* trace.d_given holds the gradient of the normed hidden states from the modules. */

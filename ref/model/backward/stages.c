@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/backward.h"
+#include "train/losses.h"
 
 static const struct m3_backward_ops *const back = &m3_plain_backward_ops;
 
@@ -181,4 +182,28 @@ void experts_back(struct m3_backward *b, int tap, real *dx, int p_tap, real *dp,
                            (real)c->routed_scaling));
     shown(b, p_tap, dp);
     free(dw);
+}
+
+void cross_entropy_back(struct m3_backward *b, int tap, double *loss, real *z, const int32_t *targets, double weight)
+{
+    struct m3_pass *f = &b->f;
+    if (f->status) return;
+    done(b, tap, z,
+         m3_cross_entropy(&f->ctx, loss, z, z, targets, f->rows, f->config->V, (double)b->request->scored, weight));
+}
+
+void index_loss_back(struct m3_backward *b, double *loss, real *dq, real *dk, int64_t rows, double weight)
+{
+    struct m3_pass *f = &b->f;
+    const struct m3_config *c = f->config;
+    const struct m3_kept *kept = &b->kept;
+    /* clang-format off */
+    const struct m3_index_loss d = { .T = f->rows, .Q = c->Q, .G = c->G, .D = c->D, .X = c->X, .seen = b->how.seen,
+                                     .blocks = kept->at[M3_TAP_INDEX_BLOCKS], .block = c->block, .N = c->N, .rows = rows };
+    /* clang-format on */
+    if (f->status) return;
+    done(b, M3_TAP_INDEX_Q_ROPE, dq,
+         m3_index_loss(&f->ctx, loss, dq, dk, kept->at[M3_TAP_INDEX_Q_ROPE], kept->at[M3_TAP_INDEX_K_ROPE],
+                       kept->at[M3_TAP_Q_ROPE], kept->at[M3_TAP_K_ROPE], &d, weight));
+    shown(b, M3_TAP_INDEX_K_ROPE, dk);
 }

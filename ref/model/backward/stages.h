@@ -32,5 +32,9 @@ void sigmoid_back(struct m3_backward *b, int tap, real *dx, const real *dy, cons
 void route_back(struct m3_backward *b, int tap, real *d_scores, const real *dp, const int32_t *ids, const real *scores);
 void experts_back(struct m3_backward *b, int tap, real *dx, int p_tap, real *dp, const real *dy, const real *x,
                   const int32_t *ids, const real *p, const struct m3_expert *w);
+/* z [rows,V] := its gradient; the loss is added. */
+void cross_entropy_back(struct m3_backward *b, int tap, double *loss, real *z, const int32_t *targets, double weight);
+/* Gradients of the index branch's queries and keys; the loss is added. */
+void index_loss_back(struct m3_backward *b, double *loss, real *dq, real *dk, int64_t rows, double weight);
 
 #endif
