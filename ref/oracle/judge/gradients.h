@@ -1,5 +1,5 @@
 /* Judges files of gradients, which `m3ref grad` writes: tensors d.TAP and d.param.TENSOR. ref/train/TRAINING.md, section
- * 19.7.
+ * 19.20.
  *
  * Each is judged as a whole, by relative L2: within 1e-11 if both files are in double, otherwise within 1e-5, or 3e-5 in
  * the vision tower and its projector. A gradient that is zero must be zero. They are in the order in which a backward
