@@ -10,7 +10,7 @@ void m3_backward_count(struct m3_backward *b, const real *logits, int64_t rows)
 
 void m3_backward_balance_loss(struct m3_backward *b)
 {
-    if (b->request->weights.aux != 0)
+    if (!b->f.status && b->request->weights.aux != 0)
         b->losses->aux = m3_balance_loss(b->chosen, b->mass, b->routed, b->model->config.E);
 }
 
