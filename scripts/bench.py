@@ -176,9 +176,9 @@ class Page:
             *textwrap.wrap("GB is the peak memory of the process. Each item of the next table has a limit, which is a speed of this machine, "
                            "measured between the runs of the item: BLAS alone (sgemm), a plain read, or a copy. On a busy machine an "
                            "item may be a little faster than its limit was a moment before. Sums that must have the same bits on "
-                           "every machine use separate multiplications and additions, not fused multiply-adds. On processors where "
-                           "a fused multiply-add is twice as fast as a multiplication followed by an addition, such as Intel's "
-                           "server processors, attention, scores and ordered sums can reach at most about 0.7 of sgemm.", 120), "",
+                           "every machine use separate multiplications and additions, not fused multiply-adds. On some "
+                           "processors, such as Intel's server processors, a fused multiply-add takes half the time of a "
+                           "multiplication and an addition. There, attention, scores and ordered sums stay far below sgemm.", 120), "",
             *self.ratios(), "",
             "The next table shows the milliseconds of attention for one token in one layer, by number of cached tokens:", "",
             *self.decoding(),

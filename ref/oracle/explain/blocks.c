@@ -214,7 +214,7 @@ static void answer(struct m3_explaining *e, const struct choice *c, const int32_
     else if (kept == c->forced)
         m3_explain_note(e, "Block %" PRId64 " is not chosen: the forced blocks fill the list.", b);
     else
-        m3_explain_note(e, "Block %" PRId64 " is not chosen: it scores %.9g, %.9g less than block %d, the last chosen.",
+        m3_explain_note(e, "Block %" PRId64 " is not chosen: its score of %.9g is %.9g below that of block %d, the last chosen.",
                         b, score, least - score, order[kept - 1]);
 }
 
