@@ -13,7 +13,7 @@ static const char help[] =
     "usage: m3ref picture DUMP OUT.html|OUT.svg [--model DIR] [--threads N]\n"
     "\n"
     "Draws a run from its dump, into one self-contained page or picture, for light and for dark screens. The\n"
-    "panels are listed here, each with what it needs in parentheses: taps of DUMP, which m3ref run --dump writes,\n"
+    "list below names each panel and, in parentheses, what it needs: taps of DUMP (m3ref run --dump writes them),\n"
     "companions, or --model. A panel is drawn if all that it needs is there.\n"
     "  the blocks that each token chose, by layer and group (index.blocks); the attention mass of the blocks that the\n"
     "  last row chose (q_rope, k_rope, v_proj, attn_lse, index.block_scores); the load of the experts (moe.experts);\n"

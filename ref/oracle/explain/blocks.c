@@ -214,8 +214,9 @@ static void answer(struct m3_explaining *e, const struct choice *c, const int32_
     else if (kept == c->forced)
         m3_explain_note(e, "Block %" PRId64 " is not chosen: the forced blocks fill the list.", b);
     else
-        m3_explain_note(e, "Block %" PRId64 " is not chosen: its score of %.9g is %.9g below that of block %d, the last chosen.",
-                        b, score, least - score, order[kept - 1]);
+        m3_explain_note(
+            e, "Block %" PRId64 " is not chosen: its score of %.9g is %.9g below that of block %d, the last chosen.", b,
+            score, least - score, order[kept - 1]);
 }
 
 /* The scores of the visible blocks, as the choice reads them. */
