@@ -23,6 +23,7 @@ const struct m3_engine *M3_ENGINE(void)
         .mtp = m3_forward_mtp,
         .obey = m3_share_obey,
         .tap = m3_forward_tap,
+        .differentiate = m3_differentiate,
         .gradient = m3_gradient,
     };
     return &engine;

@@ -45,6 +45,7 @@ struct m3_resume {
     const void *embedded;                   /* [T,H] what was kept for layer 0, if modules read it; or NULL */
 };
 
+struct m3_derivative_request;
 struct m3_gradient_request;
 struct m3_losses;
 struct m3_ops;
@@ -154,6 +155,8 @@ struct m3_engine {
                 struct m3_error *error);
     /* One tap. M3_USAGE for a tap that no single operator computes (counts, pixels, copies). */
     int (*tap)(const struct m3_model *model, const struct m3_tap_request *request, struct m3_error *error);
+    /* The derivative of one operator (derivative.h), by its plain body. M3_WRONG if the operator refuses its operands. */
+    int (*differentiate)(const struct m3_derivative_request *request, struct m3_error *error);
     /* Losses and their gradient (gradient.h). */
     int (*gradient)(const struct m3_model *model, const struct m3_gradient_request *request, struct m3_losses *losses,
                     struct m3_error *error);

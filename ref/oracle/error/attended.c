@@ -19,8 +19,7 @@ static int is_listed(const int32_t *lists, const struct m3_attend *d, int64_t g,
     return 0;
 }
 
-/* The keys of row t and group g, ascending; lists [G,N] of that row, or NULL: all. Returns their number. */
-static int64_t keys_of(int64_t *keys, const struct m3_attend *d, const int32_t *lists, int64_t t, int64_t g)
+int64_t m3_attended_keys(int64_t *keys, const struct m3_attend *d, const int32_t *lists, int64_t t, int64_t g)
 {
     int64_t n = 0, end = d->p0 + t + 1, block = lists ? d->block : end;
     for (int64_t first = 0; first < end; first += block) {
@@ -50,7 +49,7 @@ int m3_attended_causal(struct m3_ctx *ctx, m3_at_row visit, const void *self, st
         struct m3_attended row = { .k = k + g * d->D, .v = v + g * d->D, .keys = keys, .D = d->D,
                                    .stride = d->G * d->D, .head = g * d->D, .scratch = mine + S };
         /* clang-format on */
-        row.L = keys_of(keys, d, blocks ? blocks + t * d->G * d->N : NULL, t, g);
+        row.L = m3_attended_keys(keys, d, blocks ? blocks + t * d->G * d->N : NULL, t, g);
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             row.at = t * d->Q + h;
             row.q = q + row.at * d->D;

@@ -20,13 +20,6 @@ struct checking {
     struct m3_error *error;
 };
 
-static int outputs_of(const struct m3_operator_row *op)
-{
-    int n = 0;
-    while (n < M3_OPERATOR_OUTPUTS && op->outputs[n].role != M3_ROLE_NONE) n++;
-    return n;
-}
-
 /* ---- results that cannot be judged */
 
 static int holds_ids(const struct m3_operand_row *output)
@@ -222,7 +215,7 @@ int m3_check_call(struct m3_stage *stages, int *stage_count, const struct m3_fra
                                      .need = f->drawn ? m3_drawn_experts_need : NULL,
                                      .need_self = f->drawn };
     int status = M3_OK;
-    c.count = *stage_count = outputs_of(f->op);
+    c.count = *stage_count = m3_operator_outputs(f->op);
     for (int i = 0; i < c.count; i++) {
         const struct m3_operand_row *output = &f->op->outputs[i];
         const struct m3_tensor *t = &results->outputs[i];

@@ -6,6 +6,7 @@
 
 #include "oracle/error/recompute.h"
 #include "oracle/judge/align.h"
+#include "oracle/operators/derivative.h"
 
 /* Values of one tap: `real` of the engine, or int32_t. */
 struct m3_values_of_tap {
@@ -390,6 +391,7 @@ int m3_evaluate(struct m3_evaluation *result, const struct m3_fragment *f, const
                 struct m3_error *error)
 {
     struct evaluating e = { .f = f, .how = how, .result = result, .error = error };
+    if (f->op->derivative) return m3_evaluate_derivative(result, f, how, error);
     *result = (struct m3_evaluation){ .taps = calloc(M3_TAPS, sizeof *result->taps) };
     if (!result->taps) return m3_fail_memory(error, f->op->name, M3_TAPS * sizeof *result->taps);
     e.model = how->model ? how->model : &f->model;

@@ -82,7 +82,8 @@ static int fits_dtype(const struct m3_operand_row *row, const struct m3_tensor *
     case M3_ROLE_SCALES: return t->dtype == M3_F32 || t->dtype == M3_U8 || t->dtype == M3_F8_E8M0;
     case M3_ROLE_SEEN: return t->dtype == M3_U8 || t->dtype == M3_BOOL;
     case M3_ROLE_COS:
-    case M3_ROLE_SIN: return m3_holds_floats(t);
+    case M3_ROLE_SIN:
+    case M3_ROLE_INCOMING: return m3_holds_floats(t);
     default: return m3_holds_ids(t);
     }
 }

@@ -16,7 +16,8 @@ const char *m3_role_name(const struct m3_operand_row *row)
     case M3_ROLE_TAP: return m3_tap_table[row->tap].kind == M3_KIND_CHOICES ? "ids" : "input";
     case M3_ROLE_COS:
     case M3_ROLE_SIN:
-    case M3_ROLE_NOISY: return "input";
+    case M3_ROLE_NOISY:
+    case M3_ROLE_INCOMING: return "input";
     default: return "ids";
     }
 }

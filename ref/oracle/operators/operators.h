@@ -4,6 +4,7 @@
 #define M3_ORACLE_OPERATORS_OPERATORS_H
 
 #include "io/safetensors.h"
+#include "model/derivative.h"
 #include "model/taps.h"
 #include "oracle/error/graph.h"
 
@@ -23,6 +24,8 @@ enum m3_role {
     M3_ROLE_COS,
     M3_ROLE_SIN,   /* the table of angles */
     M3_ROLE_NOISY,              /* what the router and the experts read in training */
+    M3_ROLE_INCOMING,           /* the gradient that arrives at the output of the forward operator */
+    M3_ROLE_GRADIENT,           /* an output: the gradient of an operand */
 };
 
 struct m3_operand_row {
@@ -51,19 +54,23 @@ enum m3_kind_of_layer {
 
 struct m3_operator_row {
     const char *name;
-    const char *section; /* the heading of SPEC.md */
+    const char *section; /* the heading of SPEC.md, or of TRAINING.md */
     const char *what; /* as an assignment */
     int composite;
     int kind; /* of enum m3_kind_of_layer */
     struct m3_operand_row operands[M3_OPERATOR_OPERANDS];
     struct m3_operand_row outputs[M3_OPERATOR_OUTPUTS]; /* in execution order */
     const char *parameters; /* "eps,theta" */
+    enum m3_derivative derivative; /* NAME_backward: which one; NONE: a forward operator */
 };
 
-/* In the order of ops/ops.h, then composites. */
+/* In the order of ops/ops.h, then composites, then derivatives in the order of ops/backward.h. */
 int m3_operator_rows(void);
 const struct m3_operator_row *m3_operator_at(int i);
 const struct m3_operator_row *m3_operator_named(const char *name); /* NULL: unknown */
+
+/* The number of an operator's outputs. */
+int m3_operator_outputs(const struct m3_operator_row *op);
 
 /* Does a row of each output follow from the same row of the operands that have T or P rows? Attention and the operators
  * of pictures read other rows of patches, too. */

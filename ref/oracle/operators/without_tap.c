@@ -1,4 +1,5 @@
-/* Outputs for which a pass shows no tap: the table of angles, the noise, and a rotation by a table that is given. */
+/* Outputs for which a pass shows no tap: the table of angles, the noise, a rotation by a table that is given, and
+ * gradients. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +7,7 @@
 #include "base/room.h"
 #include "oracle/error/propagate.h"
 #include "oracle/judge/align.h"
+#include "oracle/operators/derivative.h"
 #include "oracle/operators/evaluate.h"
 #include "oracle/operators/private.h"
 
@@ -149,6 +151,22 @@ static int judge_noise(const struct judging *j)
     return M3_OK;
 }
 
+/* The whole allowance is the bound: worst case and usual error are not told apart. It counts twice where the true
+ * gradient is no more exact than the candidate's. */
+static int judge_gradient(const struct judging *j, const struct m3_operand_row *output)
+{
+    struct m3_recomputed *out = j->out;
+    const double u = j->how.u, more = (1 + 0x1p-53 / u) / u, least = 64 * m3_bound_eta(u) / u;
+    const int status = m3_bound_derivative(out->bound, j->f, output, j->setting, &j->how, j->error);
+    out->f = 1;
+    for (int64_t i = 0; !status && i < out->rows * out->width; i++) {
+        if (out->bound[i] > 0) out->bound[i] = out->bound[i] * more + least;
+        out->walk[i] = out->bound[i];
+    }
+    if (!status) add_store(j, m3_derivative_stored_as(j->f->op, output));
+    return status;
+}
+
 /* The rows that are recomputed: all, except of noise, where rows may be listed. */
 static int choose_rows(struct m3_recomputed *out, const struct m3_operand_row *output, const int64_t *rows,
                        int64_t count, struct m3_error *error)
@@ -183,6 +201,10 @@ int m3_recompute_without_tap(struct m3_recomputed *out, const struct m3_setting 
     if (output->role == M3_ROLE_COS || output->role == M3_ROLE_SIN)
         return judge_angles(&j, output->role == M3_ROLE_SIN);
     status = take_values(&j, output);
-    if (!status) status = output->role == M3_ROLE_NOISY ? judge_noise(&j) : judge_rotation(&j);
-    return status;
+    if (status) return status;
+    switch (output->role) {
+    case M3_ROLE_NOISY: return judge_noise(&j);
+    case M3_ROLE_GRADIENT: return judge_gradient(&j, output);
+    default: return judge_rotation(&j);
+    }
 }

@@ -16,6 +16,9 @@ struct m3_attended {
     double *scratch;                /* of the requested size */
 };
 
+/* The keys of row t and group g, ascending; lists [G,N] of that row, or NULL: all. Returns their number. */
+int64_t m3_attended_keys(int64_t *keys, const struct m3_attend *d, const int32_t *lists, int64_t t, int64_t g);
+
 /* Number of doubles of scratch: per visible key, and in addition. */
 struct m3_attended_scratch {
     int64_t per_key, fixed;
