@@ -64,8 +64,8 @@ static void print_one(const struct m3_mistake *mistake)
 static int print_all(int json, struct m3_error *error)
 {
     int status = M3_OK;
-    for (int i = 0; !status && i < m3_mistake_count(); i++) {
-        const struct m3_mistake *mistake = m3_mistake_at(i);
+    for (int i = 0; !status && i < m3_operator_mistakes(); i++) {
+        const struct m3_mistake *mistake = m3_operator_mistake_at(i);
         if (json) status = print_json(mistake, error);
         else printf("%-24s %s\n", mistake->id, mistake->what);
     }
@@ -75,7 +75,7 @@ static int print_all(int json, struct m3_error *error)
 static int print(const char *id, int json, struct m3_error *error)
 {
     int status = M3_OK;
-    const struct m3_mistake *mistake = id ? m3_mistake_named(id) : NULL;
+    const struct m3_mistake *mistake = id ? m3_operator_mistake_named(id) : NULL;
     if (id && !mistake)
         return m3_fail(error, M3_USAGE, "mistakes: got the id %s, expected one of m3ref mistakes --list", id);
     if (!id) status = print_all(json, error);

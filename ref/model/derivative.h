@@ -32,7 +32,7 @@ enum { M3_DERIVATIVE_INPUTS = 4, M3_DERIVATIVE_OUTPUTS = 5 };
 
 struct m3_derivative_request {
     enum m3_derivative of;
-    const void *dy;                                     /* `real` */
+    const void *dy, *dlse;                              /* `real`; dlse [T,Q] of causal attention, or NULL */
     const void *in[M3_DERIVATIVE_INPUTS];               /* `real`; ids and blocks int32_t, ends int64_t */
     void *out[M3_DERIVATIVE_OUTPUTS];                   /* `real`, all elements are stored; NULL: not wanted */
     const struct m3_weight *w;                          /* of linear */

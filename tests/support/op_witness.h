@@ -4,6 +4,7 @@
 #define M3_TESTS_OP_WITNESS_H
 
 #include "op_cases.h"
+#include "op_witness_backward.h"
 
 /* The operands of one case by name; freed together. */
 struct witness {
@@ -640,7 +641,7 @@ static inline int witness_case(const char *op, struct op_case *c)
         struct op_values s = w_in(&w, "s");
         w_route(&w, s.x, s.shape[0], s.shape[1]);
     } else {
-        known = 0;
+        known = witness_backward(op, c);
         for (size_t i = 0; i < sizeof simple / sizeof simple[0]; i++)
             if (strcmp(op, simple[i].name) == 0) simple[i].function(&w), known = 1;
     }

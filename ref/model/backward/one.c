@@ -34,18 +34,18 @@ static void clear_parameters(const struct m3_derivative_request *r)
 static int attend(struct m3_ctx *ctx, const struct m3_derivative_request *r)
 {
     const struct m3_attend *d = &r->attend;
-    const real *q = r->in[0], *k = r->in[1], *v = r->in[2], *dy = r->dy;
+    const real *q = r->in[0], *k = r->in[1], *v = r->in[2], *dy = r->dy, *dlse = r->dlse;
     size_t mark = m3_scratch_mark(ctx);
     real *o = m3_scratch_take(ctx, d->T * d->Q * d->D, sizeof *o),
          *lse = m3_scratch_take(ctx, d->T * d->Q, sizeof *lse);
     int status = o && lse ? M3_OK : M3_INTERNAL;
     if (r->of == M3_DERIVATIVE_ATTEND_FULL) {
         if (!status) status = m3_attend_full(ctx, o, lse, q, k, v, d);
-        if (!status) status = back->attend_full(ctx, r->out[0], r->out[1], r->out[2], dy, NULL, q, k, v, o, lse, d);
+        if (!status) status = back->attend_full(ctx, r->out[0], r->out[1], r->out[2], dy, dlse, q, k, v, o, lse, d);
     } else {
         if (!status) status = m3_attend_blocks(ctx, o, lse, q, k, v, r->in[3], d);
         if (!status)
-            status = back->attend_blocks(ctx, r->out[0], r->out[1], r->out[2], dy, NULL, q, k, v, o, lse, r->in[3], d);
+            status = back->attend_blocks(ctx, r->out[0], r->out[1], r->out[2], dy, dlse, q, k, v, o, lse, r->in[3], d);
     }
     m3_scratch_release(ctx, mark);
     return status;

@@ -177,9 +177,12 @@ int m3_case_file_call(struct m3_fragment **fragment, const struct m3_case_file *
     const struct m3_operand_source source = { &finding, find, c->parameters, name, find_drawn };
     int status = m3_fragment_make(fragment, cases->op, &source, error);
     if (status || !c->rows) return status;
-    if (c->rows[c->row_count - 1] < m3_fragment_rows(*fragment)) return M3_OK;
+    if (!cases->op->derivative && c->rows[c->row_count - 1] < m3_fragment_rows(*fragment)) return M3_OK;
     m3_fragment_free(*fragment);
     *fragment = NULL;
+    if (cases->op->derivative)
+        return m3_fail(error, M3_BAD_INPUT, "%s: rows: got a list, expected none: gradients are sums over all rows",
+                       name);
     return m3_fail(error, M3_BAD_INPUT, "%s: rows: got %" PRId64 ", expected a row of the case", name,
                    c->rows[c->row_count - 1]);
 }

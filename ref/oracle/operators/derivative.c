@@ -74,10 +74,10 @@ int m3_derivative_call_make(struct m3_derivative_call *call, const struct m3_fra
         const struct m3_operand_row *row = &f->op->operands[i];
         if (row->role == M3_ROLE_WEIGHT && is_apart(row))
             r->w = m3_graph_weight(&f->model, &f->semantics, row->tap, m3_fragment_layer(f, row->tap), row->weight);
-        if (is_apart(row)) continue;
+        if (is_apart(row) || f->operands[i].rank == 0) continue;
         call->owned[i] = operand(row, &f->operands[i], engine->real_bytes);
         if (!call->owned[i]) return m3_fail_memory(error, row->name, (size_t)f->operands[i].count * sizeof(double));
-        if (row->role == M3_ROLE_INCOMING) r->dy = call->owned[i];
+        if (row->role == M3_ROLE_INCOMING) *(row->optional ? &r->dlse : &r->dy) = call->owned[i];
         else r->in[inputs++] = call->owned[i];
     }
     for (int i = 0; i < m3_operator_outputs(f->op); i++) {
@@ -114,6 +114,9 @@ void m3_derivative_give(struct m3_evaluation *result, struct m3_derivative_call 
         result->rows[i] = call->outputs[i];
         call->outputs[i] = NULL;
     }
+    /* A gradient that cancels to 0 is left with roundings of what arrives. */
+    for (int64_t i = 0; i < f->operands[0].count; i++)
+        result->least = fmax(result->least, 1e-6 * fabs(m3_decode(f->operands[0].dtype, f->operands[0].data, i)));
 }
 
 int m3_evaluate_derivative(struct m3_evaluation *result, const struct m3_fragment *f,
@@ -157,7 +160,7 @@ static struct m3_backward_arithmetic arithmetic_of(const struct m3_operator_row 
 static int bound_attention(struct m3_ctx *ctx, double *const *to, const struct m3_derivative_request *r,
                            const struct m3_backward_arithmetic *how)
 {
-    struct m3_attend_operands x = { r->dy, r->in[0], r->in[1], r->in[2], NULL, NULL, r->attend };
+    struct m3_attend_operands x = { r->dy, r->dlse, r->in[0], r->in[1], r->in[2], NULL, NULL, r->attend };
     if (r->of == M3_DERIVATIVE_ATTEND_BLOCKS) x.blocks = r->in[3];
     if (r->of == M3_DERIVATIVE_ATTEND_SEGMENTS) x.ends = r->in[3];
     return m3_error_attend_backward(ctx, to[0], to[1], to[2], &x, how);

@@ -9,6 +9,7 @@ struct m3_evaluation {
     struct m3_tensor outputs[M3_OPERATOR_OUTPUTS];      /* in the order of the row; name is that of the output */
     struct m3_values_of_tap *taps;                      /* [M3_TAPS] owned memory */
     void *rows[M3_OPERATOR_OUTPUTS];                    /* owned: of chosen rows */
+    double least;                                       /* numbers below it are nothing but roundings */
 };
 
 struct m3_evaluation_how {

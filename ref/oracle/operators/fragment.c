@@ -96,7 +96,7 @@ static int take_drawn(const struct making *m, const struct m3_operand_row *row, 
     if (!m->source->drawn) return M3_OK;
     const int status = m->source->drawn(m->source->self, row->name, t, &drawing, found, m->error);
     if (status || !*found) return status;
-    if (row->role != M3_ROLE_EXPERTS)
+    if (row->role != M3_ROLE_EXPERTS || m->f->op->derivative)
         return m3_fail(m->error, M3_BAD_INPUT, "%s: %s: got drawn values, expected a stored tensor", m->source->name,
                        row->name);
     m->f->drawings[row->weight] = drawing;

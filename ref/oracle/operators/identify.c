@@ -33,7 +33,7 @@ static void widen(double *most, double distance)
 
 static int try_mistakes(struct identifying *all, const struct m3_fragment *call, const struct m3_results *given)
 {
-    const int count = m3_mistake_count();
+    const int count = m3_operator_mistakes();
     const struct m3_evaluation_how right = { .engine = m3_engine_f64(),
                                              .threads = all->threads,
                                              .linear = M3_LINEAR_ORDERED,
@@ -45,8 +45,9 @@ static int try_mistakes(struct identifying *all, const struct m3_fragment *call,
     if (!status) widen(&all->distance[count], from_right);
     m3_evaluation_free(&values);
     for (int k = 0; !status && k < count; k++) {
-        if (!m3_mistake_is_of(m3_mistake_at(k), call->op)) continue;
-        status = m3_mistake_evaluate(&values, &applies, call, m3_mistake_at(k), given->rows, given->count, all->error);
+        if (!m3_mistake_is_of(m3_operator_mistake_at(k), call->op)) continue;
+        status = m3_mistake_evaluate(&values, &applies, call, m3_operator_mistake_at(k), given->rows, given->count,
+                                     all->error);
         if (!status && applies) {
             all->applies[k] = 1;
             widen(&all->distance[k], m3_results_distance(given, &values));
@@ -82,29 +83,29 @@ static int try_case(struct identifying *all, int64_t i)
 
 static void decide(struct m3_identified *found, const struct identifying *all)
 {
-    const int count = m3_mistake_count();
+    const int count = m3_operator_mistakes();
     int best = -1;
     found->right = all->distance[count];
     for (int k = 0; k < count; k++) {
         found->tried += all->applies[k];
         if (all->applies[k] && (best < 0 || all->distance[k] < all->distance[best])) best = k;
     }
-    /* Infinitely far from both: nothing is nearer. */
-    if (best < 0 || !isfinite(all->distance[best]) || !(20 * all->distance[best] <= found->right)) return;
+    /* Far from both: nothing explains them. */
+    if (best < 0 || !(all->distance[best] <= 0.3) || !(20 * all->distance[best] <= found->right)) return;
     found->distance = all->distance[best];
     for (int k = 0; k < count; k++) {
         if (k == best || !all->applies[k] || all->distance[k] > 4 * found->distance + 1e-12) continue;
         const size_t length = strlen(found->others);
         snprintf(found->others + length, sizeof found->others - length, "%s%s", length ? ", " : "",
-                 m3_mistake_at(k)->id);
+                 m3_operator_mistake_at(k)->id);
     }
-    found->mistake = m3_mistake_at(best);
+    found->mistake = m3_operator_mistake_at(best);
 }
 
 int m3_identify(struct m3_identified *found, const struct m3_case_file *cases, const struct m3_safetensors *results,
                 int threads, struct m3_error *error)
 {
-    const size_t count = (size_t)m3_mistake_count() + 1;
+    const size_t count = (size_t)m3_operator_mistakes() + 1;
     struct identifying all = { .cases = cases, .results = results, .threads = threads, .error = error };
     *found = (struct m3_identified){ 0 };
     all.distance = calloc(count, sizeof *all.distance);

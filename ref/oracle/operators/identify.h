@@ -12,7 +12,7 @@ struct m3_identified {
     int tried; /* mistakes of this operator; 0: there is none, or every case is too large */
 };
 
-/* A mistake explains results if over all cases they are at least 20 times nearer to its own than to the right ones,
+/* A mistake explains results if over all cases they are within 30 % of its own, at least 20 times nearer to these than to the right ones,
  * and 4 times nearer than to those of any mistake with other results. M3_INTERNAL. */
 int m3_identify(struct m3_identified *found, const struct m3_case_file *cases, const struct m3_safetensors *results,
                 int threads, struct m3_error *error);

@@ -144,10 +144,10 @@ static int try_mistakes(struct making *m, int64_t at, const struct m3_fragment *
 {
     const struct m3_planned_case *c = &m->cases[at];
     const struct m3_results truth = results_of(right, c);
-    const int all = m3_mistake_count();
+    const int all = m3_operator_mistakes();
     int status = M3_OK;
     for (int k = 0; !status && k < all; k++) {
-        const struct m3_mistake *mistake = m3_mistake_at(k);
+        const struct m3_mistake *mistake = m3_operator_mistake_at(k);
         struct m3_evaluation values;
         int applies, wrong = 0;
         if (!m3_mistake_is_of(mistake, c->op) || is_permitted(mistake)) continue;
@@ -219,13 +219,13 @@ static int check_large(struct making *m, struct m3_planned_case *c)
 
 static int refuse_weak(struct making *m, const struct idle *idle)
 {
-    const int all = m3_mistake_count();
+    const int all = m3_operator_mistakes();
     for (int k = 0; k < all; k++) {
         m->summary->mistakes += m->caught[all + k];
         m->summary->caught += m->caught[all + k] && m->caught[k];
         if (m->caught[all + k] && !m->caught[k])
             return m3_fail(m->error, M3_WRONG, "%s: refused: the mistake %s would pass these cases", m->op->name,
-                           m3_mistake_at(k)->id);
+                           m3_operator_mistake_at(k)->id);
     }
     if (!idle->zeros)
         return m3_fail(m->error, M3_WRONG, "%s: refused: results of zeros would pass these cases", m->op->name);
@@ -328,7 +328,7 @@ static int plan_all(struct making *m)
     const int64_t most = count + m->options->random;
     m->cases = calloc((size_t)most + 1, sizeof *m->cases);
     m->catches = calloc((size_t)most + 1, sizeof *m->catches);
-    m->caught = calloc(2 * (size_t)m3_mistake_count() + 1, 1);
+    m->caught = calloc(2 * (size_t)m3_operator_mistakes() + 1, 1);
     if (!m->cases || !m->catches || !m->caught) return m3_fail_memory(m->error, "cases", (size_t)most);
     int status = M3_OK;
     for (int64_t i = 0; !status && i < most; i++) {

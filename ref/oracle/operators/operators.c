@@ -11,6 +11,7 @@
 #define OPTION(name, role, letters, what) { name, M3_ROLE_##role, letters, M3_TAPS, 0, 1, what }
 
 #define INCOMING(name, letters) { name, M3_ROLE_INCOMING, letters, M3_TAPS, 0, 0, "gradient of the output" }
+#define DLSE { "dlse", M3_ROLE_INCOMING, "TQ", M3_TAPS, 0, 1, "gradient of lse" }
 #define GRADIENT(name, letters) { name, M3_ROLE_GRADIENT, letters, M3_TAPS, 0, 0, "" }
 
 #define SEEN OPTION("seen", SEEN, "S", "0: no row sees the place")
@@ -164,12 +165,12 @@ static const struct m3_operator_row rows[] = {
     { "attend_full_backward", "19.6 attend_full, attend_blocks, attend_segments", "dq, dk, dv of causal attention",
       0, 0,
       { INCOMING("dy", "TQD"), TAP("q", "TQD", Q_ROPE, ""), TAP("k", "SGD", K_ROPE, ""), TAP("v", "SGD", V_PROJ, ""),
-        SEEN },
+        SEEN, DLSE },
       { GRADIENT("dq", "TQD"), GRADIENT("dk", "SGD"), GRADIENT("dv", "SGD") }, "", M3_DERIVATIVE_ATTEND_FULL },
     { "attend_blocks_backward", "19.6 attend_full, attend_blocks, attend_segments",
       "dq, dk, dv, through the chosen blocks only", 0, M3_LAYER_SPARSE,
       { INCOMING("dy", "TQD"), TAP("q", "TQD", Q_ROPE, ""), TAP("k", "SGD", K_ROPE, ""), TAP("v", "SGD", V_PROJ, ""),
-        TAP("blocks", "TGN", INDEX_BLOCKS, "-1: none"), SEEN },
+        TAP("blocks", "TGN", INDEX_BLOCKS, "-1: none"), SEEN, DLSE },
       { GRADIENT("dq", "TQD"), GRADIENT("dk", "SGD"), GRADIENT("dv", "SGD") }, "block,selection",
       M3_DERIVATIVE_ATTEND_BLOCKS },
     { "attend_segments_backward", "19.6 attend_full, attend_blocks, attend_segments",

@@ -99,7 +99,8 @@ static void take_sizes(struct m3_planned_case *c, const struct m3_make_options *
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         c->dims[(unsigned char)sizes[i].letter] = sizes[i].size[o->sizes];
     if (random && o->sizes != M3_SIZES_REAL) vary(c, key);
-    if (o->sizes == M3_SIZES_REAL && is_long(c->op)) c->dims['T'] = 65536;
+    /* All rows of a derivative are judged. */
+    if (o->sizes == M3_SIZES_REAL && is_long(c->op)) c->dims['T'] = c->op->derivative ? 512 : 65536;
     if (strstr(c->op->parameters, "R=78")) c->dims['r'] = 3 * m3_max(1, c->dims['r'] / 3);
 }
 
@@ -321,16 +322,22 @@ static int add_operand(struct m3_planned_case *c, const struct m3_operand_row *r
     return M3_OK;
 }
 
-/* The weights of many experts are not stored: both sides draw those that they need. */
-static void choose_drawn(struct m3_planned_case *c)
+/* The weights of many experts are not stored: both sides draw those that they need. A derivative needs all. */
+static int choose_drawn(struct m3_planned_case *c, struct m3_error *error)
 {
     static const uint64_t most_stored = 1u << 30;
     uint64_t bytes = 0;
     for (int i = 0; i < c->count; i++)
         if (c->operands[i].row->role == M3_ROLE_EXPERTS) bytes += c->operands[i].tensor.bytes;
-    if (bytes <= most_stored) return;
+    if (bytes <= most_stored) return M3_OK;
+    if (c->op->derivative)
+        return m3_fail(
+            error, M3_USAGE,
+            "%s: got weights of %.1f GB, expected at most 1 GiB, such as with --sizes T=64,E=4,K=2,F=3072,H=6144",
+            c->op->name, (double)bytes / 1e9);
     for (int i = 0; i < c->count; i++) c->operands[i].is_drawn = c->operands[i].row->role == M3_ROLE_EXPERTS;
     c->stored -= bytes;
+    return M3_OK;
 }
 
 /* ---- sampled rows */
@@ -406,7 +413,7 @@ int m3_plan_case(struct m3_planned_case *c, const struct m3_operator_row *op, co
     for (int i = 0; !status && i < M3_OPERATOR_OPERANDS && op->operands[i].role != M3_ROLE_NONE; i++)
         status = add_operand(c, &op->operands[i], plan, o, p0, error);
     if (!status) status = add_outputs(c, error);
-    if (!status && !plan) choose_drawn(c);
+    if (!status && !plan) status = choose_drawn(c, error);
     if (!status && !plan) sample_rows(c, key);
     return status;
 }

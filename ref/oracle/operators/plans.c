@@ -10,6 +10,10 @@
 #define ROUTES "route,router"
 #define EXPERTS "experts,moe_block"
 #define INDEX "block_scores,sparse_attention"
+#define NORMS_BACK "rms_norm_backward,rms_norm_plain_backward,layer_norm_backward"
+#define LINEAR_BACK "linear_backward,linear_bias_backward"
+#define ATTENTION_BACK "attend_full_backward,attend_blocks_backward"
+#define GATED_BACK "swiglu_oai_backward,swiglu_backward"
 
 /* clang-format off */
 const struct m3_plan m3_plans[] = {
@@ -169,6 +173,62 @@ const struct m3_plan m3_plans[] = {
     { "mtp_join", "weights of 0: the offset of 1 is all that is left", "T=4,H=12", "", "enorm=zeros,hnorm=zeros", 0 },
     { "mtp_join", "halves that are not alike", "T=3,H=8", "", "embedding=large", 0 },
     { "mtp_join", "the row at position 0 joins zeros", "T=3,H=8", "mtp_zero_position0=true", "", 0 },
+
+    { "embed_backward", "an id that occurs more than once", "T=7,V=5,H=6", "", "ids=edges", 0 },
+    { "embed_backward", "whole numbers: every sum is exact", "T=9,V=3,H=4", "", "dy=whole", 1 },
+    { NORMS_BACK, "one row", "T=1,P=1", "", "", 0 },
+    { NORMS_BACK, "small values, beside which eps matters", "T=3,P=8", "", "x=small", 0 },
+    { NORMS_BACK, "one value much larger than the others", "T=4,P=8", "", "x=spike", 0 },
+    { NORMS_BACK, "values of many sizes", "T=3,H=13,P=8,W=13", "", "x=mixed,dy=mixed", 0 },
+    { "rms_norm_backward", "weights of 0: the offset of 1 is all that is left", "T=3,H=9", "", "w=zeros", 0 },
+    { "layer_norm_backward", "a mean far from 0", "P=8,W=12", "", "x=shifted", 0 },
+    { LINEAR_BACK, "one row", "T=1,P=1", "", "", 0 },
+    { LINEAR_BACK, "prime sizes", "T=7,H=13,I=11,P=7,W=13,L=11", "", "", 0 },
+    { LINEAR_BACK, "whole numbers: every sum is exact", "T=5,P=8", "", "dy=whole,x=whole,w=whole", 1 },
+    { LINEAR_BACK, "terms that cancel", "T=6,P=8", "", "x=cancel,w=cancel", 0 },
+    { "rope_backward", "fewer rotated channels than a head has", "T=3,D=16,r=3", "", "", 0 },
+    { "rope_backward", "every channel is rotated", "T=2,D=12,r=6", "", "", 0 },
+    { "rope_backward", "one row and one head", "T=1,Q=1,D=4,r=1", "", "", 0 },
+    { ATTENTION_BACK, "one row that sees itself alone", "T=1,S=1", "", "", 0 },
+    { ATTENTION_BACK, "rows after cached places", "T=3,S=14", "", "", 0 },
+    { ATTENTION_BACK, "as many heads as groups, a prime length", "T=13,S=13,Q=3,G=3", "", "", 0 },
+    { ATTENTION_BACK, "keys that no row sees", "T=6,S=11", "", "seen=some", 0 },
+    { ATTENTION_BACK, "a row that sees nothing", "T=6,S=6", "", "seen=late", 0 },
+    { ATTENTION_BACK, "equal keys: every key has the same weight", "T=5,S=9", "", "k=ones", 0 },
+    { ATTENTION_BACK, "large logits: one key has all the weight", "T=5,S=9", "", "q=large,k=large", 0 },
+    { ATTENTION_BACK, "something reads lse, too", "T=6,S=6", "", "dlse=mixed", 0 },
+    { "attend_blocks_backward", "lists that end in -1", "T=9,S=9,N=3", "block=4", "blocks=short", 0 },
+    { "attend_blocks_backward", "the row's own block alone", "T=11,S=11,N=1", "block=4", "blocks=own", 0 },
+    { "attend_blocks_backward", "more blocks than a list holds", "T=29,S=29,N=2", "block=4", "", 0 },
+    { "attend_blocks_backward", "every group reads the blocks of all groups",
+      "T=13,S=13,N=2", "block=4,selection=union", "", 0 },
+    { "attend_blocks_backward", "lists without the row's own block, and empty ones",
+      "T=11,S=11,N=2", "block=4", "blocks=earlier", 0 },
+    { "attend_segments_backward", "segments of one row", "P=3,n=3", "", "ends=ones", 0 },
+    { "attend_segments_backward", "segments of different lengths", "P=17,n=4", "", "ends=parts", 0 },
+    { "attend_segments_backward", "equal keys: every key has the same weight", "P=9,n=2", "", "ends=parts,k=ones", 0 },
+    { GATED_BACK, "values at, just below and just above the limits", "T=4,I=24", "", "gate=limits,up=limits", 0 },
+    { GATED_BACK, "gates far below 0", "T=2,I=16", "", "gate=minus_large", 0 },
+    { GATED_BACK, "gates and ups far above the limit", "T=2,I=16", "", "gate=large,up=large", 0 },
+    { GATED_BACK, "gates of 0", "T=1,I=8", "", "gate=zeros", 0 },
+    { "swiglu_oai_backward", "another alpha and limit", "T=3,I=12", "alpha=1.5,limit=2", "gate=limits,up=limits", 0 },
+    { "swiglu_oai_backward", "gates that are clamped below too",
+      "T=4,I=24", "gate_clamp=both", "gate=limits,up=limits", 0 },
+    { "sigmoid_backward", "arguments up to 100, where the slope is 0", "T=4,E=16", "", "x=far", 0 },
+    { "gelu_backward", "arguments up to 100", "P=4,L=16", "", "x=far", 0 },
+    { "gelu_backward", "the negative tail", "P=2,L=16", "", "x=tail", 0 },
+    { "gelu_backward", "zeros", "P=1,L=8", "", "x=zeros", 0 },
+    { "route_backward", "every expert is chosen", "T=4,E=5", "K=5", "", 0 },
+    { "route_backward", "one expert is chosen: its weight does not depend on its score", "T=5,E=7", "K=1", "", 0 },
+    { "route_backward", "gradients that are equal: a common factor has none", "T=5,E=9", "K=4", "dy=ones", 0 },
+    { "experts_backward", "one row", "T=1", "", "", 0 },
+    { "experts_backward", "experts that no row chose: gradients of 0", "T=3,E=11", "K=2", "ids=first", 0 },
+    { "experts_backward", "all rows chose the same experts", "T=7,E=4", "K=2", "ids=same", 0 },
+    { "experts_backward", "gates beyond the limit", "T=4", "", "x=large", 0 },
+    { "experts_backward", "SiLU in place of SwiGLU-OAI", "T=4", "activation=swiglu", "", 0 },
+    { "experts_backward", "another factor", "T=4", "factor=3", "", 0 },
+    { "scatter_backward", "placeholders first, last and side by side", "T=9,M=4", "id=5", "ids=some", 1 },
+    { "scatter_backward", "nothing but placeholders", "T=3,M=3", "id=5", "ids=all", 1 },
 };
 /* clang-format on */
 

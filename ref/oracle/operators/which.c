@@ -2,7 +2,25 @@
 
 #include <math.h>
 
+#include <string.h>
+
 #include "oracle/judge/align.h"
+#include "oracle/operators/derivative.h"
+#include "oracle/variants/mistakes_backward.h"
+
+int m3_operator_mistakes(void) { return m3_mistake_count() + m3_backward_mistakes(); }
+
+const struct m3_mistake *m3_operator_mistake_at(int i)
+{
+    return i < m3_mistake_count() ? m3_mistake_at(i) : m3_backward_mistake_at(i - m3_mistake_count());
+}
+
+const struct m3_mistake *m3_operator_mistake_named(const char *id)
+{
+    for (int i = 0; i < m3_operator_mistakes(); i++)
+        if (strcmp(m3_operator_mistake_at(i)->id, id) == 0) return m3_operator_mistake_at(i);
+    return NULL;
+}
 
 /* ---- which taps a call computes */
 
@@ -34,14 +52,42 @@ static int shows_in(const struct m3_mistake *mistake, const struct m3_operator_r
 
 int m3_mistake_is_of(const struct m3_mistake *mistake, const struct m3_operator_row *op)
 {
+    if (op->derivative) return m3_backward_mistake_is_of(mistake, op->derivative);
     for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++)
         if (op->outputs[i].role == M3_ROLE_TAP && shows_in(mistake, op, op->outputs[i].tap)) return 1;
     return 0;
 }
 
+/* Results are rounded to float, as those of other mistakes are. */
+static void round_outputs(struct m3_derivative_call *call, const struct m3_fragment *f)
+{
+    for (int i = 0; i < m3_operator_outputs(f->op); i++) {
+        double *x = call->outputs[i];
+        for (int64_t k = 0; k < call->counts[i]; k++) x[k] = (double)(float)x[k];
+    }
+}
+
+static int evaluate_backward(struct m3_evaluation *result, int *applies, const struct m3_fragment *f,
+                             const struct m3_mistake *mistake, struct m3_error *error)
+{
+    struct m3_derivative_call call;
+    struct m3_error why = { 0 };
+    *result = (struct m3_evaluation){ 0 };
+    int status = m3_derivative_call_make(&call, f, m3_engine_f64(), 1, error);
+    const int failed = status ? status : m3_backward_mistake_run(mistake, &call.request, &why);
+    *applies = !failed;
+    if (failed == M3_INTERNAL) status = m3_fail_memory(error, mistake->id, 0);
+    if (!failed) round_outputs(&call, f);
+    if (!failed) m3_derivative_give(result, &call, f, m3_engine_f64());
+    m3_derivative_call_free(&call);
+    m3_error_free(&why);
+    return status;
+}
+
 int m3_mistake_evaluate(struct m3_evaluation *result, int *applies, const struct m3_fragment *f,
                         const struct m3_mistake *mistake, const int64_t *rows, int64_t count, struct m3_error *error)
 {
+    if (f->op->derivative) return evaluate_backward(result, applies, f, mistake, error);
     struct m3_mistaken_run *run;
     struct m3_error why = { 0 };
     *result = (struct m3_evaluation){ 0 };
@@ -68,7 +114,7 @@ int m3_mistake_evaluate(struct m3_evaluation *result, int *applies, const struct
 
 /* ---- distances */
 
-static double real_distance(const struct m3_tensor *a, const struct m3_tensor *b)
+static double real_distance(const struct m3_tensor *a, const struct m3_tensor *b, double least)
 {
     double difference = 0, size = 0;
     for (int64_t i = 0; i < b->count; i++) {
@@ -81,6 +127,7 @@ static double real_distance(const struct m3_tensor *a, const struct m3_tensor *b
         const double y = m3_decode(b->dtype, b->data, i);
         if (isfinite(y)) size += y * y;
     }
+    size = fmax(size, least * least * (double)b->count);
     return difference == 0 ? 0 : size == 0 ? INFINITY : sqrt(difference / size);
 }
 
@@ -98,7 +145,8 @@ double m3_results_distance(const struct m3_results *a, const struct m3_evaluatio
         const struct m3_tensor *x = &a->outputs[i], *y = &b->outputs[i];
         if (x->rank == 0 || y->rank == 0) continue;
         if (x->count != y->count) return INFINITY;
-        const double d = y->dtype == M3_I32 ? (m3_holds_ids(x) ? id_distance(x, y) : INFINITY) : real_distance(x, y);
+        const double d =
+            y->dtype == M3_I32 ? (m3_holds_ids(x) ? id_distance(x, y) : INFINITY) : real_distance(x, y, b->least);
         if (!(d <= most)) most = d;
     }
     return most;

@@ -6,6 +6,11 @@
 #include "oracle/operators/evaluate.h"
 #include "oracle/variants/mistakes.h"
 
+/* The mistakes that a single operator can have: those of a forward pass, then those of derivatives. */
+int m3_operator_mistakes(void);
+const struct m3_mistake *m3_operator_mistake_at(int i);
+const struct m3_mistake *m3_operator_mistake_named(const char *id); /* NULL: unknown */
+
 /* Can the mistake be made in this operator: does it first show in one of the taps that a call computes? */
 int m3_mistake_is_of(const struct m3_mistake *mistake, const struct m3_operator_row *op);
 

@@ -53,7 +53,8 @@ static void weigh(struct row *r, const struct attending *a, const double *q, con
 }
 
 /* ds = p (do . v - delta). delta is do . o, whose o has the errors of the forward pass, or the sum of p do . v. */
-static void differentiate(struct row *r, const struct attending *a, const double *dy, const double *v, int64_t stride)
+static void differentiate(struct row *r, const struct attending *a, const double *dy, const double *v, int64_t stride,
+                          double dlse)
 {
     const int64_t D = a->x->d.D;
     const double u = a->how->u;
@@ -64,7 +65,8 @@ static void differentiate(struct row *r, const struct attending *a, const double
         sizes += r->p[j] * r->size[j];
         e_delta += r->p[j] * r->size[j] * r->of_p[j];
     }
-    e_delta += u * (double)(r->L + D + 4) * sizes + (a->how->o + a->how->p) * sizes;
+    e_delta += u * (double)(r->L + D + 4) * sizes + (a->how->o + a->how->p) * sizes + u * fabs(dlse);
+    delta -= dlse;
     for (int64_t j = 0; j < r->L; j++) {
         const double inner = fabs(r->ds[j]) + fabs(delta);
         const double own = u * (double)(D + 1) * r->size[j] + e_delta + 3 * u * inner;
@@ -112,7 +114,7 @@ static void one_group(const struct attending *a, struct row *r, int64_t g)
         for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
             const int64_t at = t * d->Q + h;
             weigh(r, a, a->x->q + at * d->D, a->x->k + g * d->D, d->G * d->D);
-            differentiate(r, a, a->x->dy + at * d->D, a->x->v + g * d->D, d->G * d->D);
+            differentiate(r, a, a->x->dy + at * d->D, a->x->v + g * d->D, d->G * d->D, a->x->dlse ? a->x->dlse[at] : 0);
             add_row(r, a, at, g);
         }
     }

@@ -49,9 +49,9 @@ int m3_error_sigmoid_backward(struct m3_ctx *, double *dx, const double *dy, con
 int m3_error_gelu_backward(struct m3_ctx *, double *dx, const double *dy, const double *x, int64_t n,
                            const struct m3_backward_arithmetic *);
 
-/* ---- attend.c. ends NULL: causal; blocks NULL: all keys. dq, dy, q [T,Q,D]; dk, dv, k, v [p0+T,G,D] */
+/* ---- attend.c. ends NULL: causal; blocks NULL: all keys. dlse may be NULL. dq, dy, q [T,Q,D]; dk, dv, k, v [p0+T,G,D] */
 struct m3_attend_operands {
-    const double *dy, *q, *k, *v;
+    const double *dy, *dlse, *q, *k, *v;
     const int32_t *blocks;
     const int64_t *ends;
     struct m3_attend d;

@@ -1,6 +1,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/minmax.h"
 #include "oracle/error/backward/backward.h"
 
 /* A sum of n terms: u n sum |terms|. A row that no other row shares is copied. */
@@ -21,30 +22,56 @@ int m3_error_embed_backward(struct m3_ctx *ctx, double *dw, const double *dy, co
     return M3_OK;
 }
 
+/* What a thread does of it: columns [first, end), at most PIECE. */
+enum { PIECE = 256 };
+
+struct product {
+    double *dx, *dw;
+    const double *dy, *x;
+    const struct m3_weight *w;
+    int64_t T;
+    double of_dx, of_dw;
+};
+
+static void some_columns(const struct product *a, int64_t first, int64_t n)
+{
+    const int64_t rows = a->w->rows, cols = a->w->cols;
+    double row[PIECE];
+    for (int64_t o = 0; o < rows; o++) {
+        if (a->dx) m3_expand_f64(row, a->w, o, first, n);
+        for (int64_t t = 0; t < a->T; t++) {
+            const double d = fabs(a->dy[t * rows + o]);
+            for (int64_t i = 0; a->dx && i < n; i++) a->dx[t * cols + first + i] += a->of_dx * d * fabs(row[i]);
+            for (int64_t i = 0; a->dw && i < n; i++)
+                a->dw[o * cols + first + i] += a->of_dw * d * fabs(a->x[t * cols + first + i]);
+        }
+    }
+}
+
 /* dx: u (rows + 1) sum |dy w|;  dw: u (T + 1) sum |dy x|;  dbias: u T sum |dy| */
 int m3_error_linear_backward(struct m3_ctx *ctx, double *dx, double *dw, double *dbias, const double *dy,
                              const double *x, const struct m3_weight *w, int64_t T,
                              const struct m3_backward_arithmetic *how)
 {
     const int64_t rows = w->rows, cols = w->cols;
-    const double u = how->u, of_dx = u * (double)(rows + 1 + m3_bound_weight_roundings(w, u));
-    size_t mark = m3_scratch_mark(ctx);
-    double *row = m3_scratch_take(ctx, cols, sizeof *row);
-    if (!row) return M3_INTERNAL;
+    const double u = how->u;
+    const struct product a = { .dx = dx,
+                               .dw = dw,
+                               .dy = dy,
+                               .x = x,
+                               .w = w,
+                               .T = T,
+                               .of_dx = u * (double)(rows + 1 + m3_bound_weight_roundings(w, u)),
+                               .of_dw = u * (double)(T + 1) };
     if (dx) memset(dx, 0, (size_t)(T * cols) * sizeof *dx);
-    for (int64_t n = 0; n < rows; n++) {
-        double *dw_n = dw ? dw + n * cols : NULL, sum = 0;
-        if (dx) m3_expand_f64(row, w, n, 0, cols);
-        if (dw) memset(dw_n, 0, (size_t)cols * sizeof *dw);
-        for (int64_t t = 0; t < T; t++) {
-            const double d = fabs(dy[t * rows + n]);
-            sum += d;
-            for (int64_t i = 0; dx && i < cols; i++) dx[t * cols + i] += of_dx * d * fabs(row[i]);
-            for (int64_t i = 0; dw && i < cols; i++) dw_n[i] += u * (double)(T + 1) * d * fabs(x[t * cols + i]);
-        }
-        if (dbias) dbias[n] = T > 1 ? u * (double)T * sum : 0;
+    if (dw) memset(dw, 0, (size_t)(rows * cols) * sizeof *dw);
+#pragma omp parallel for num_threads(m3_team(ctx, T * rows * cols))
+    for (int64_t first = 0; first < (dx || dw ? cols : 0); first += PIECE)
+        some_columns(&a, first, m3_min(PIECE, cols - first));
+    for (int64_t o = 0; dbias && o < rows; o++) {
+        dbias[o] = 0;
+        for (int64_t t = 0; t < T && T > 1; t++) dbias[o] += u * (double)T * fabs(dy[t * rows + o]);
     }
-    m3_scratch_release(ctx, mark);
     return M3_OK;
 }
 
