@@ -14,7 +14,8 @@ static const char help[] =
     "       m3ref mistakes --show ID [--json]\n"
     "\n"
     "Prints the known mistakes: errors that public implementations have made, or could easily make. Each mistake can\n"
-    "be found in a dump (m3ref compare, m3ref blame) or in the results of one operator (m3ref op).\n"
+    "be found in a dump (m3ref compare, m3ref blame) or in the results of one operator (m3ref op). Mistakes of\n"
+    "derivatives, grad.*, are only found by m3ref op.\n"
     "\n"
     "  --list      print every mistake (the default)\n"
     "  --show ID   print one mistake: what it is; the tap where it shows first; the operators whose cases can find\n"
@@ -58,7 +59,8 @@ static void print_one(const struct m3_mistake *mistake)
     printf("  op cases of      %s\n", names[0] ? names : "none: it arises between operators");
     if (mistake->input) printf("  shows only with  %s\n", mistake->input);
     if (mistake->reading) printf("  is right under   --set %s\n", mistake->reading);
-    printf("  effect           ref/oracle/REFERENCE.md, section 7.12\n");
+    printf("  effect           %s\n", m3_mistake_named(mistake->id) ? "ref/oracle/REFERENCE.md, section 7.12"
+                                                                    : "ref/train/TRAINING.md, section 19.22");
 }
 
 static int print_all(int json, struct m3_error *error)

@@ -37,7 +37,8 @@ static const char help[] =
     "       m3ref op NAME --perf [--ops LIB[,WORDS]] [options of --make] [--precision f32|f64] [--threads N] [--json]\n"
     "       m3ref op NAME --draw CASES OUT [--only TENSOR] [--threads N]\n"
     "\n"
-    "Tests one operator, such as a kernel that you wrote, without a model. --make writes a file of cases. The\n"
+    "Tests one operator, such as a kernel that you wrote, without a model. NAME_backward is the derivative of the\n"
+    "operator NAME (ref/train/TRAINING.md, section 19.21). --make writes a file of cases. The\n"
     "operands are tensors \"0.x\", \"0.w\", \"1.x\", ..; the file's metadata says what each case covers. Your program\n"
     "reads the operands, and writes its results as tensors \"0.y\", \"1.y\", ... --check judges the results, as m3ref\n"
     "blame judges a whole model. Numbers are judged by the error that the profile's arithmetic may cause. Choices of\n"
@@ -231,6 +232,19 @@ static int take_option(struct arguments *a, int option, char **argv, struct m3_e
     }
 }
 
+/* A plug-in has no derivatives, and a dump of a forward pass has no gradients. */
+static int check_derivative(const struct arguments *a, struct m3_error *error)
+{
+    const char *refused = a->from.options.dump       ? "--from"
+                          : a->ops.name              ? "--ops"
+                          : a->action == ACTION_PERF ? "--perf"
+                          : a->action == ACTION_DRAW ? "--draw"
+                                                     : NULL;
+    if (!refused) return M3_OK;
+    return m3_fail(error, M3_USAGE, "op: got %s for the derivative %s, expected it for a forward operator", refused,
+                   a->op->name);
+}
+
 /* The names that are no options: the operator, and RESULTS of --run and --check, OUT of --draw. */
 static int take_names(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
@@ -254,6 +268,7 @@ static int take_names(struct arguments *a, int argc, char **argv, struct m3_erro
     if (expected == 0) return M3_OK;
     a->op = m3_operator_named(argv[optind]);
     if (expected == 2) a->results = argv[optind + 1];
+    if (a->op && a->op->derivative) return check_derivative(a, error);
     if (a->op) return M3_OK;
     return m3_fail(error, M3_USAGE, "op: got the operator %s, expected one of op --list", argv[optind]);
 }

@@ -148,8 +148,10 @@ static struct m3_backward_arithmetic arithmetic_of(const struct m3_operator_row 
     const struct m3_profile *profile = setting->profile;
     if (!profile) return a;
     const int in_vision = (op->kind & M3_LAYER_VISION) != 0;
+    a.stored = m3_profile_store(profile, in_vision ? "vision.layers.0.q_proj" : "layers.0.q_proj");
     a.unit = m3_profile_store(profile, in_vision ? "vision.layers.0.norm1" : "layers.0.attn_norm");
     a.product = m3_profile_store(profile, "layers.0.rope.product");
+    a.logits = m3_profile_store(profile, in_vision ? "vision.layers.0.attn.logits" : "layers.0.attn.logits");
     a.p = m3_profile_store(profile, in_vision ? "vision.layers.0.attn.p" : "layers.0.attn.p");
     a.o = m3_profile_store(profile, in_vision ? "vision.layers.0.attn" : "layers.0.attn");
     a.act = m3_profile_store(profile, in_vision ? "vision.layers.0.act" : "layers.0.mlp.act");

@@ -39,7 +39,7 @@ static void weigh(struct row *r, const struct attending *a, const double *q, con
     for (int64_t j = 0; j < r->L; j++) {
         double size;
         r->p[j] = a->scale * dot(q, k + r->keys[j] * stride, D, &size);
-        r->of_p[j] = u * (double)(D + 3) * a->scale * size;
+        r->of_p[j] = u * (double)(D + 3) * a->scale * size + 2 * a->how->logits * fabs(r->p[j]);
         most = fmax(most, r->p[j]);
         worst = fmax(worst, r->of_p[j]);
     }
@@ -69,7 +69,7 @@ static void differentiate(struct row *r, const struct attending *a, const double
     delta -= dlse;
     for (int64_t j = 0; j < r->L; j++) {
         const double inner = fabs(r->ds[j]) + fabs(delta);
-        const double own = u * (double)(D + 1) * r->size[j] + e_delta + 3 * u * inner;
+        const double own = u * (double)(D + 1) * r->size[j] + e_delta + (3 * u + a->how->p) * inner;
         r->ds[j] = r->p[j] * (r->ds[j] - delta);
         r->e_ds[j] = fabs(r->ds[j]) * (r->of_p[j] + a->how->p) + r->p[j] * (1 + r->of_p[j]) * own;
     }

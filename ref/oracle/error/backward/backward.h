@@ -15,9 +15,11 @@ struct m3_backward_arithmetic {
     double u;                   /* unit roundoff of the arithmetic */
     int c;                      /* error of exp, erf and the reciprocal root, in u */
     /* Unit roundoffs of storing; 0: as exact as the arithmetic. */
-    double unit;                /* normalised values, and what arrives at them */
+    double stored;              /* gradients of activations, and their sums */
+    double unit;                /* normalised values, and what arrives at them; the mean and r that were kept */
     double product;             /* products with cos and sin */
-    double p;                   /* attention's weights and the gradients of its logits */
+    double logits;              /* attention's logits */
+    double p;                   /* its weights, and the gradients of weights and logits */
     double o;                   /* attention's output, as delta reads it */
     double act;                 /* gate, up, activation, and their gradients */
     double expert;              /* outputs of experts */

@@ -47,7 +47,7 @@ static void multiply(struct expert *e, const double *x, const double *d, int64_t
         e->gate[f] = gate, e->up[f] = up, e->v[f] = v, e->size_v[f] = of_v;
         e->e_gate[f] = of_sum * of_gate + how->act * fabs(gate);
         e->e_up[f] = of_sum * of_up + how->act * fabs(up);
-        e->e_v[f] = of_sum * of_v + how->act * fabs(v);
+        e->e_v[f] = (of_sum + how->act) * of_v;
     }
 }
 

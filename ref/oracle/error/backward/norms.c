@@ -24,14 +24,14 @@ static void normalise(struct normed *to, const struct norm *a, const double *dy,
     const double u = a->how->u, N = (double)H;
     double mean = 0, size = 0, squares = 0, off = 0;
     for (int64_t i = 0; i < H && a->centred; i++) mean += x[i] / N, size += fabs(x[i]) / N;
-    const double e_mean = a->centred ? u * (N + 1) * size : 0;
+    const double e_mean = a->centred ? u * (N + 1) * size + a->how->unit * fabs(mean) : 0;
     for (int64_t i = 0; i < H; i++) {
         const double c = x[i] - mean, e = a->centred ? u * fabs(c) + e_mean : 0;
         squares += c * c;
         off += fabs(c) * e;
     }
     to->r = 1 / sqrt(squares / N + a->eps);
-    to->of_r = u * ((N + 1) / 2 + 3 + a->how->c) + off / (squares + N * a->eps);
+    to->of_r = u * ((N + 1) / 2 + 3 + a->how->c) + a->how->unit + off / (squares + N * a->eps);
     for (int64_t i = 0; i < H; i++) {
         const double c = x[i] - mean, e = a->centred ? u * fabs(c) + e_mean : 0;
         to->n[i] = c * to->r;
@@ -65,7 +65,8 @@ static int norm_backward(struct m3_ctx *ctx, double *dx, double *dw, double *db,
                          int64_t T, const struct norm *norm)
 {
     const int64_t H = norm->H;
-    const double u = norm->how->u;
+    /* PyTorch adds the rows of a layer norm's gradients in the format in which it stores them. */
+    const double u = norm->how->u, sum = u + (norm->centred ? norm->how->stored : 0);
     size_t mark = m3_scratch_mark(ctx);
     double *memory = m3_scratch_take(ctx, 4 * H, sizeof *memory);
     if (!memory) return M3_INTERNAL;
@@ -77,8 +78,8 @@ static int norm_backward(struct m3_ctx *ctx, double *dx, double *dw, double *db,
         if (dx) input_row(dx + t * H, &a, norm);
         for (int64_t i = 0; i < H; i++) {
             const double d = fabs(dy[t * H + i]);
-            if (dw) dw[i] += d * (a.e_n[i] + u * (double)(T + 1) * fabs(a.n[i]));
-            if (db && T > 1) db[i] += u * (double)T * d;
+            if (dw) dw[i] += d * (a.e_n[i] + sum * (double)(T + 1) * fabs(a.n[i]));
+            if (db && T > 1) db[i] += sum * (double)T * d;
         }
     }
     m3_scratch_release(ctx, mark);

@@ -4,11 +4,12 @@
 #include "base/minmax.h"
 #include "oracle/error/backward/backward.h"
 
-/* A sum of n terms: u n sum |terms|. A row that no other row shares is copied. */
+/* A sum of n terms: u n sum |terms|, where u may be that of storing. A row that no other row shares is copied. */
 int m3_error_embed_backward(struct m3_ctx *ctx, double *dw, const double *dy, const int32_t *ids, int64_t T, int64_t V,
                             int64_t H, const struct m3_backward_arithmetic *how)
 {
     size_t mark = m3_scratch_mark(ctx);
+    const double unit = how->u + how->stored;
     int64_t *count = m3_scratch_take(ctx, V, sizeof *count);
     if (!count) return M3_INTERNAL;
     memset(count, 0, (size_t)V * sizeof *count);
@@ -16,7 +17,7 @@ int m3_error_embed_backward(struct m3_ctx *ctx, double *dw, const double *dy, co
     for (int64_t t = 0; t < T; t++) count[ids[t]]++;
     for (int64_t t = 0; t < T; t++) {
         const int64_t n = count[ids[t]];
-        for (int64_t i = 0; i < H && n > 1; i++) dw[ids[t] * H + i] += how->u * (double)n * fabs(dy[t * H + i]);
+        for (int64_t i = 0; i < H && n > 1; i++) dw[ids[t] * H + i] += unit * (double)n * fabs(dy[t * H + i]);
     }
     m3_scratch_release(ctx, mark);
     return M3_OK;
