@@ -301,6 +301,10 @@ bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(fi
          $(call kernels,$(1))
 INSIDE_bodies_f32 := $(call bodies,f32)
 INSIDE_bodies_f64 := $(call bodies,f64)
+# The plain bodies and their derivatives.
+plain = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out ref/ops/math.c ref/ops/outside.c,$(wildcard ref/ops/*.c)))
+DERIVATIVES := backward_elements backward_rows backward_attend backward_experts
+$(foreach d,$(DERIVATIVES),$(eval INSIDE_$(d)_f32 := $(call plain,f32))$(eval INSIDE_$(d)_f64 := $(call plain,f64)))
 INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
 INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 INSIDE_math_vectors_f32 := $(INSIDE_lightning_attention_f32)
