@@ -318,8 +318,8 @@ static int64_t check_drawn(enum kind kind, int64_t T, int64_t p0, int64_t ratio,
 
 /* Goal:  dq, dk and dv of every kind of attention.
  * Given: T 1, 2, 11; 0 and 5 places before the first row; 1 and 3 query heads a group; 1 and 2 groups; D 1, 16, 20;
- *        every third key hidden; lists of blocks that differ between rows and groups, those of row 1 empty; dlse given or
- *        not; a size with four threads.
+ *        every third key hidden; lists of blocks that differ between rows and groups, those of row 1 empty; dlse given
+ *        or not; a size with four threads.
  * Claim: what rounding allows of the matrix of derivatives, with lse and o rounded; exactly 0 for rows that see nothing
  *        and for keys outside the chosen blocks; the same bits with 4 threads and for one output alone.
  * Seen to fail with: delta dropped, the scale dropped, dlse ignored, one query head of a group, all causal keys,

@@ -4,8 +4,8 @@
 
 void m3_backward_count(struct m3_backward *b, const real *logits, int64_t rows)
 {
-    m3_balance_count(b->chosen, b->mass, logits, rows, b->model->config.E, b->model->config.K);
-    b->routed += rows;
+    b->routed +=
+        m3_balance_count(b->chosen, b->mass, logits, b->how.seen, rows, b->model->config.E, b->model->config.K);
 }
 
 void m3_backward_balance_loss(struct m3_backward *b)
@@ -18,6 +18,6 @@ void m3_backward_balance(struct m3_backward *b, real *d_logits)
 {
     const double weight = b->request->weights.aux;
     if (b->f.status || weight == 0 || m3_mtp_module_of(b->f.layer) >= 0) return;
-    m3_balance_gradient(d_logits, b->kept.at[M3_TAP_ROUTER_LOGITS], b->chosen, b->f.rows, b->model->config.E, b->routed,
-                        weight);
+    m3_balance_gradient(d_logits, b->kept.at[M3_TAP_ROUTER_LOGITS], b->chosen, b->how.seen, b->f.rows,
+                        b->model->config.E, b->routed, weight);
 }
