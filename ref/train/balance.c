@@ -85,8 +85,13 @@ static double sum_of_scores(const real *l, int64_t E)
  *
  * l, dl [M,E]; ids [M,K]; c is a constant for the gradient.  Often wrong: the sum over the chosen experts for that over
  * all; layers pooled. */
-int64_t m3_balance_sigmoid_count(double *chosen, double *mass, const real *l, const int32_t *ids,
-                                 const unsigned char *counts, int64_t M, int64_t E, int64_t K)
+void m3_balance_sigmoid_chosen(double *chosen, const int32_t *ids, const unsigned char *counts, int64_t M, int64_t K)
+{
+    for (int64_t i = 0; i < M * K; i++)
+        if (!counts || counts[i / K]) chosen[ids[i]] = chosen[ids[i]] + 1;
+}
+
+int64_t m3_balance_sigmoid_mass(double *mass, const real *l, const unsigned char *counts, int64_t M, int64_t E)
 {
     int64_t rows = 0;
     for (int64_t t = 0; t < M; t++) {
@@ -94,7 +99,6 @@ int64_t m3_balance_sigmoid_count(double *chosen, double *mass, const real *l, co
         rows++;
         const double sum = sum_of_scores(l + t * E, E);
         for (int64_t e = 0; e < E; e++) mass[e] = mass[e] + sig((double)l[t * E + e]) / sum;
-        for (int64_t k = 0; k < K; k++) chosen[ids[t * K + k]] = chosen[ids[t * K + k]] + 1;
     }
     return rows;
 }

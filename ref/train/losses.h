@@ -30,9 +30,9 @@ double m3_balance_loss(const double *chosen, const double *mass, int64_t rows, i
 void m3_balance_gradient(real *dl, const real *l, const double *chosen, const unsigned char *counts, int64_t M,
                          int64_t E, int64_t rows, double weight);
 
-/* The same for the reading aux=sigmoid, a loss of one layer: choices by ids [M,K] of the model itself. */
-int64_t m3_balance_sigmoid_count(double *chosen, double *mass, const real *l, const int32_t *ids,
-                                 const unsigned char *counts, int64_t M, int64_t E, int64_t K);
+/* The same for the reading aux=sigmoid, a loss of one layer, with the choice of the model itself, ids [M,K]. */
+void m3_balance_sigmoid_chosen(double *chosen, const int32_t *ids, const unsigned char *counts, int64_t M, int64_t K);
+int64_t m3_balance_sigmoid_mass(double *mass, const real *l, const unsigned char *counts, int64_t M, int64_t E);
 double m3_balance_sigmoid_loss(const double *chosen, const double *mass, int64_t rows, int64_t E, int64_t K);
 void m3_balance_sigmoid_gradient(real *dl, const real *l, const double *chosen, const unsigned char *counts, int64_t M,
                                  int64_t E, int64_t K, int64_t rows, double weight);
