@@ -3,7 +3,7 @@
 # warm-up phase against a model that keeps every block, and against the number that PyTorch formulas gave; padding
 # against none; balance by sigmoid scores against a formula written apart, on dumped taps; refusals.
 # Seen to fail with: warm-up with sparse attention in the main branch; padding counted in the divisor of kl, or in the
-# balance; one layer alone counted with aux=sigmoid.
+# balance; one layer alone counted with aux=sigmoid; the fraction of kl_log_eps dropped.
 build=${BUILD:-build}
 . tests/support/verdict.sh
 cat >"$folder/readings.py" <<'P'
