@@ -271,7 +271,7 @@ $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.
 
 # tests/ mirrors ref/. A program has the name of its file, wherever that is.
 TEST_SOURCES := $(shell find tests -name 'test_*.c*')
-OPERATORS := $(filter-out math,$(patsubst test_%.c,%,$(notdir $(filter tests/ops/%.c,$(TEST_SOURCES)))))
+OPERATORS := $(filter-out math,$(patsubst test_%.c,%,$(notdir $(filter tests/ops/%.c tests/train/%.c,$(TEST_SOURCES)))))
 # The operators that have a plain body besides the default one.
 TWO_BODIES := $(shell sed -n 's/^ *\.\([a-z0-9_]*\) = m3_fast_.*/\1/p' ref/ops/fast/table.c)
 vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
@@ -301,6 +301,13 @@ bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(fi
          $(call kernels,$(1))
 INSIDE_bodies_f32 := $(call bodies,f32)
 INSIDE_bodies_f64 := $(call bodies,f64)
+# The plain bodies and their derivatives.
+plain = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out ref/ops/math.c ref/ops/outside.c,$(wildcard ref/ops/*.c)))
+DERIVATIVES := backward_elements backward_rows backward_attend backward_experts
+$(foreach d,$(DERIVATIVES),$(eval INSIDE_$(d)_f32 := $(call plain,f32))$(eval INSIDE_$(d)_f64 := $(call plain,f64)))
+losses = $(call plain,$(1)) $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(wildcard ref/train/*.c))
+INSIDE_losses_f32 := $(call losses,f32)
+INSIDE_losses_f64 := $(call losses,f64)
 INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
 INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 INSIDE_math_vectors_f32 := $(INSIDE_lightning_attention_f32)

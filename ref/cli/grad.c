@@ -12,6 +12,7 @@
 #include "cli/paths.h"
 #include "io/json.h"
 #include "model/files/gradient_file.h"
+#include "model/readings.h"
 
 static const char help[] =
     "usage: m3ref grad MODEL --case F [--loss lm,mtp,aux,kl] [--dump OUT] [--taps GLOB,...] ...\n"
@@ -40,7 +41,12 @@ static const char help[] =
     "  --linear blas|ordered  compute matrix products with the BLAS library (default), or with sums in ascending\n"
     "                         order of the index, which have the same bits on every machine\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
-    "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented\n"
+    "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented; or one of a\n"
+    "                         loss, default first (sections 19.16 and 19.17 of ref/train/TRAINING.md):\n"
+    "                         kl_phase=sparse|warmup (over the chosen blocks, or over all keys in both branches)\n"
+    "                         kl_teacher=prob|logit|all  kl_teacher_norm=support|cut|cutnorm  kl_over=tokens|blocks\n"
+    "                         kl_direction=forward|reverse  kl_scale=rsqrt|1  kl_tau=NUMBER  kl_log_eps=NUMBER\n"
+    "                         kl_count=rows_groups|rows  kl_rows=valid|all  aux=softmax|sigmoid\n"
     "  --allow-long           allow positions >= max_position_embeddings\n"
     "  --json                 print one JSON object\n"
     "  --help                 print this text\n"
@@ -74,6 +80,7 @@ struct arguments {
     const char *model, *dump, *taps, *loss;
     struct m3_cli_input input;
     struct m3_loss_weights weights;     /* of the losses that --loss names; of the others 0 */
+    struct m3_readings readings;
     int json, help;
 };
 
@@ -125,6 +132,19 @@ static int choose_losses(struct m3_loss_weights *w, const char *names, struct m3
     return M3_OK;
 }
 
+/* Those of --set that are of a loss; the others stay in the input, for the model. */
+static int take_readings(struct arguments *a, struct m3_error *error)
+{
+    int left = 0, status = M3_OK;
+    m3_readings_default(&a->readings);
+    for (int i = 0; !status && i < a->input.sets; i++) {
+        if (m3_readings_has(a->input.set[i])) status = m3_readings_set(&a->readings, a->input.set[i], error);
+        else a->input.set[left++] = a->input.set[i];
+    }
+    a->input.sets = left;
+    return status;
+}
+
 static int parse(struct arguments *a, int argc, char **argv, struct m3_error *error)
 {
     *a = (struct arguments){ .loss = "lm", .weights = { 1, 0.1, 0.001, 1 } };
@@ -132,6 +152,8 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status || a->help) return status;
     if (!a->input.case_path) return m3_fail(error, M3_USAGE, "grad: got no --case, expected one with labels");
     status = m3_cli_input_model(&a->model, &a->input, argc, argv, error);
+    if (status) return status;
+    status = take_readings(a, error);
     if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "grad: got --taps without --dump, expected both");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
@@ -263,8 +285,9 @@ static int with_case(const struct arguments *a, struct m3_model *model, const st
     }
     /* clang-format off */
     struct m3_gradient_request request = { .sequences = requests, .labels = labels->of, .count = count,
-                                           .scored = labels->scored, .weights = a->weights };
+                                           .scored = labels->scored, .weights = a->weights, .readings = a->readings };
     /* clang-format on */
+    if (batch->layout.slots > 0) request.padding = count * batch->layout.slots - result.tokens;
     int status = differentiate(&result, a, model, batch, labels, &request, line, error);
     free(requests);
     if (status) return status;
@@ -285,9 +308,6 @@ static int grad(const struct arguments *a, const char *line, struct m3_error *no
     if (!status) status = check_losses(a, model, error);
     if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, 0, error);
     if (!status) status = m3_labels_read(&labels, a->input.case_path, &batch, &model->config, error);
-    if (!status && a->weights.kl != 0 && batch.cases[0].seen)
-        status = m3_fail(error, M3_BAD_INPUT, "%s: attention_mask: got one with the loss kl, expected none",
-                         a->input.case_path);
     if (!status) status = check_paths(a, model, error);
     if (!status) status = with_case(a, model, &batch, &labels, &semantics, line, error);
     m3_labels_free(&labels);

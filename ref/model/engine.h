@@ -71,6 +71,7 @@ struct m3_request {
     const void *hidden; /* [T,H] of `real`: input of first_layer, if that is not 0; otherwise NULL */
     struct m3_cache *cache; /* holds the places before the T rows, which the pass appends; or NULL */
     const struct m3_semantics *semantics;
+    int attends_fully; /* sparse layers too: no blocks are chosen (kl_phase=warmup); without a cache and ranks */
     enum m3_linear linear;
     int threads; /* >= 1 */
     const struct m3_replacement *replacement; /* or NULL */

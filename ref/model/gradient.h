@@ -4,6 +4,7 @@
 #define M3_MODEL_GRADIENT_H
 
 #include "model/engine.h"
+#include "train/readings.h"
 
 enum { M3_MOST_MODULES = 16 };
 
@@ -38,7 +39,9 @@ struct m3_gradient_request {
     const struct m3_request *sequences;         /* [count] each without cache, from layer 0 to the last */
     int32_t *const *labels;                     /* [count][T] row t predicts label t + 1; below 0: no label */
     int64_t count, scored;                      /* scored: rows with a label in all sequences */
+    int64_t padding;                            /* rows of padding outside the sequences (kl_rows=all counts them) */
     struct m3_loss_weights weights;
+    struct m3_readings readings;
     const struct m3_gradient_sink *sink;
 };
 

@@ -49,11 +49,14 @@ static void attention(struct m3_pass *f, struct m3_activations *a, const struct 
         rope(f, M3_TAP_INDEX_Q_ROPE, a->index_q, a->index_q, &a->angles);
         rope(f, M3_TAP_INDEX_K_ROPE, own.index_k, own.index_k, &a->angles);
         join_keys(f, &all, &own);
+    } else {
+        join_keys(f, &all, &(struct m3_keys){ own.k, own.v, NULL });
+    }
+    if (m3_config_sparse(f->config, l) && !f->request->attends_fully) {
         choose_blocks(f, M3_TAP_INDEX_BLOCK_SCORES, a->block_scores, M3_TAP_INDEX_BLOCKS, a->blocks, a->index_q,
                       all.index_k);
         attend_blocks(f, M3_TAP_ATTN_LSE, a->lse, M3_TAP_ATTN, a->attn, a->q, all.k, all.v, a->blocks);
     } else {
-        join_keys(f, &all, &(struct m3_keys){ own.k, own.v, NULL });
         attend_full(f, M3_TAP_ATTN_LSE, a->lse, M3_TAP_ATTN, a->attn, a->q, all.k, all.v);
     }
 

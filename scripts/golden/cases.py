@@ -252,6 +252,7 @@ TRAIN = TrainCase(
     covers="gradients of every kind of parameter and of taps: full and sparse attention, dense MLP and experts, tower, "
            "projector, scattered rows, modules of multi-token prediction, the index branch; the loss of next tokens, "
            "of modules, of the router's balance, and the alignment loss in its sparse phase; ignored labels, two "
-           "sequences of different lengths",
+           "sequences of different lengths; on drawn operands both phases and every reading of the alignment loss, "
+           "and both of the router's balance",
     cannot_detect="ties and values at a clamp; sums of released length; errors in rows and experts that the text's "
-                  "golden does not hold; the warm-up phase of the alignment loss; other readings")
+                  "golden does not hold; other readings of the model")

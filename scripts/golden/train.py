@@ -2,7 +2,7 @@
 
 What the public code lacks are formulas in PyTorch around it: the modules of multi-token prediction (mtp.py), the loss
 of the modules, the alignment loss of the index branch. A second witness moves every tensor along its gradient, in both
-directions, and demands the slope that the gradient promises.
+directions, and demands the slope that the gradient promises. losses.py adds the losses on drawn operands.
 """
 
 import os
@@ -15,6 +15,7 @@ import torch
 
 import files
 import judge
+import losses
 import mtp
 import sight
 import synth
@@ -480,6 +481,7 @@ def produce(case, mtp_case, out):
         of_batch(case, mtp_case, out)
     for result in results:
         result.write(out)
+    losses.produce(out)
     return {f"{NAME}/{result.name}": result for result in results}
 
 

@@ -11,6 +11,7 @@ void m3_backward_take(struct m3_backward *b, int64_t i, int64_t rows)
 {
     b->b = i;
     b->how = b->request->sequences[i];
+    b->how.attends_fully = b->request->readings.kl_phase == M3_KL_WARMUP;
     b->f.layer = -1;
     b->f.row = 0;
     m3_pass_take_rows(&b->f, rows, rows);
@@ -93,14 +94,19 @@ static void total(struct m3_backward *b)
 
 static void begin(struct m3_backward *b)
 {
-    const int64_t E = b->model->config.E, count = b->request->count;
+    const int64_t E = b->model->config.E, layers = b->model->config.layers, count = b->request->count;
     const int64_t held = b->model->mtp_modules < M3_MOST_MODULES ? b->model->mtp_modules : M3_MOST_MODULES;
     while (b->request->weights.mtp != 0 && b->modules < held && has_label(b->request, b->modules)) b->modules++;
     b->traces = m3_pass_need(&b->f, count, 1, sizeof *b->traces);
     if (b->traces) memset(b->traces, 0, (size_t)count * sizeof *b->traces);
-    b->chosen = m3_pass_need(&b->f, E, 2, sizeof *b->chosen);
-    b->mass = b->chosen ? b->chosen + E : NULL;
-    if (b->chosen) memset(b->chosen, 0, (size_t)(2 * E) * sizeof *b->chosen);
+    b->counts = m3_pass_need(&b->f, layers, 1, sizeof *b->counts);
+    double *numbers = m3_pass_need(&b->f, layers, 2 * E, sizeof *numbers);
+    if (numbers) memset(numbers, 0, (size_t)(layers * 2 * E) * sizeof *numbers);
+    for (int64_t l = 0; b->counts && l < layers; l++) {
+        double *of_layer = numbers ? numbers + l * 2 * E : NULL;
+        b->counts[l] = (struct m3_router_counts){ of_layer, numbers ? of_layer + E : NULL, 0 };
+    }
+    if (!b->counts) free(numbers);
 }
 
 static void end(struct m3_backward *b)
@@ -118,7 +124,8 @@ static void end(struct m3_backward *b)
     m3_gradient_give(b, M3_GIVE_ALL);
     free(b->open);
     free(b->traces);
-    free(b->chosen);
+    if (b->counts) free(b->counts[0].chosen);
+    free(b->counts);
     free(b->angles.cos);
     free(b->angles.sin);
 }

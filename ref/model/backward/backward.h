@@ -25,6 +25,12 @@ struct m3_gradient {
     real *values; /* [rows,cols] */
 };
 
+/* What the router's balance loss needs of a layer, or of all of them, before any gradient. */
+struct m3_router_counts {
+    double *chosen, *mass; /* [E] how many rows chose each expert, the sum of its probabilities */
+    int64_t rows;
+};
+
 struct m3_backward {
     const struct m3_model *model;
     const struct m3_gradient_request *request;
@@ -40,8 +46,7 @@ struct m3_backward {
 
     struct m3_trace *traces; /* [count] */
     int64_t modules; /* MTP modules that have a row with a label in some sequence */
-    double *chosen, *mass; /* [E] router balance over all MoE layers and rows: how many rows chose each expert, */
-    int64_t routed; /* the sum of its probabilities; and the number of rows */
+    struct m3_router_counts *counts; /* [layers]; the first one is for all of them, unless aux=sigmoid */
 
     struct m3_gradient *open; /* [opened] of parameters */
     int64_t opened, room;
@@ -64,9 +69,10 @@ void m3_backward_module(struct m3_backward *b, int64_t m);
 void m3_backward_layer(struct m3_backward *b, int64_t layer, const real *input, real *d);
 /* index.c: the alignment loss of a sparse layer, added to b->losses, and its gradients. */
 void m3_backward_index(struct m3_backward *b, const struct m3_layer *w);
-/* balance.c: counts rows [rows,E] of router logits; the loss, when all are counted; then adds its gradient to
+/* balance.c: counts rows [rows,E] of router logits, or [rows,K] of chosen experts (aux=sigmoid); the loss, when all are counted; then adds its gradient to
  * d_logits [rows,E] of the present layer. */
-void m3_backward_count(struct m3_backward *b, const real *logits, int64_t rows);
+void m3_backward_count(struct m3_backward *b, int64_t layer, const real *logits, const int32_t *ids, int64_t row,
+                       int64_t rows);
 void m3_backward_balance_loss(struct m3_backward *b);
 void m3_backward_balance(struct m3_backward *b, real *d_logits);
 /* fused.c: embedding and scattered rows; tower.c: projector and tower. */

@@ -3,13 +3,22 @@
 
 #include "model/backward/stages.h"
 
+/* The rows that the loss is divided by. Rows of padding add nothing to it. */
+static int64_t rows_of(const struct m3_gradient_request *r)
+{
+    const int all = r->readings.kl_rows == M3_KL_EVERY;
+    int64_t rows = all ? r->padding : 0;
+    for (int64_t i = 0; i < r->count; i++)
+        for (int64_t t = 0; t < r->sequences[i].T; t++) rows += all || !r->sequences[i].seen || r->sequences[i].seen[t];
+    return rows;
+}
+
 void m3_backward_index(struct m3_backward *b, const struct m3_layer *w)
 {
     struct m3_pass *f = &b->f;
     const struct m3_config *c = f->config;
     const struct m3_kept *kept = &b->kept;
-    int64_t rows = 0;
-    for (int64_t i = 0; i < b->request->count; i++) rows += b->request->sequences[i].T;
+    const int64_t rows = rows_of(b->request);
     real *dq = m3_pass_need(f, f->rows, c->G * c->X, sizeof *dq), *dk = m3_pass_need(f, f->rows, c->X, sizeof *dk);
     index_loss_back(b, &b->losses->kl, dq, dk, rows, b->request->weights.kl);
     rope_back(b, M3_TAP_INDEX_Q_NORM, dq, dq, &b->angles);

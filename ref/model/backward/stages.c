@@ -199,7 +199,8 @@ void index_loss_back(struct m3_backward *b, double *loss, real *dq, real *dk, in
     const struct m3_kept *kept = &b->kept;
     /* clang-format off */
     const struct m3_index_loss d = { .T = f->rows, .Q = c->Q, .G = c->G, .D = c->D, .X = c->X, .seen = b->how.seen,
-                                     .blocks = kept->at[M3_TAP_INDEX_BLOCKS], .block = c->block, .N = c->N, .rows = rows };
+                                     .blocks = kept->at[M3_TAP_INDEX_BLOCKS], .block = c->block, .N = c->N, .rows = rows,
+                                     .readings = b->request->readings };
     /* clang-format on */
     if (f->status) return;
     done(b, M3_TAP_INDEX_Q_ROPE, dq,

@@ -24,18 +24,20 @@ static int keep(void *self, int64_t layer, const void *hidden, struct m3_error *
     return b->f.status;
 }
 
-static int wants_logits(void *self, enum m3_tap tap, int64_t layer)
+static int wants_routing(void *self, enum m3_tap tap, int64_t layer)
 {
-    (void)self;
-    return tap == M3_TAP_ROUTER_LOGITS && m3_mtp_module_of(layer) < 0;
+    const struct m3_backward *b = self;
+    const int is_choice = tap == M3_TAP_EXPERTS && b->request->readings.aux == M3_AUX_SIGMOID;
+    return (tap == M3_TAP_ROUTER_LOGITS || is_choice) && m3_mtp_module_of(layer) < 0;
 }
 
 static int count(void *self, enum m3_tap tap, int64_t layer, const void *data, int64_t row, int64_t rows,
                  struct m3_error *error)
 {
     struct m3_backward *b = self;
-    (void)tap, (void)layer, (void)row, (void)error;
-    m3_backward_count(b, data, rows);
+    const int is_choice = tap == M3_TAP_EXPERTS;
+    (void)error;
+    m3_backward_count(b, layer, is_choice ? NULL : data, is_choice ? data : NULL, row, rows);
     return M3_OK;
 }
 
@@ -63,7 +65,7 @@ static void trace_sequence(struct m3_backward *b, int64_t i)
 {
     const int64_t layers = b->model->config.layers, H = b->model->config.H, T = b->request->sequences[i].T;
     const struct m3_resume keeping = { .self = b, .keep = keep };
-    const struct m3_sink counting = { .self = b, .wants = wants_logits, .write = count };
+    const struct m3_sink counting = { .self = b, .wants = wants_routing, .write = count };
     struct m3_trace *trace = &b->traces[i];
     m3_backward_take(b, i, T);
     trace->hidden = m3_pass_need(&b->f, layers + 1, 1, sizeof *trace->hidden);

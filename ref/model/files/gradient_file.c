@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/files/dump.h"
+#include "model/readings.h"
 #include "model/tensors.h"
 
 enum { ZEROS = 4096 };
@@ -160,6 +161,16 @@ static int declare_parameter(void *self, const struct m3_tensor_spec *spec)
     return add(g, what, name, spec->rank, spec->shape);
 }
 
+/* Only if some differ from the defaults. */
+static int describe_readings(struct m3_gradient_file *g)
+{
+    char *readings = m3_readings_json(&g->run->request->readings);
+    int status = readings ? M3_OK : m3_fail_memory(g->error, "readings", 0);
+    if (!status && strcmp(readings, "{}") != 0) status = m3_writer_metadata(g->writer, "readings", readings, g->error);
+    free(readings);
+    return status;
+}
+
 static int describe(struct m3_gradient_file *g)
 {
     const struct m3_gradient_run *run = g->run;
@@ -172,7 +183,8 @@ static int describe(struct m3_gradient_file *g)
     int status =
         m3_dump_describe(g->writer, run->model, run->engine, &c, run->request->sequences, run->command, g->error);
     if (!status) status = m3_writer_metadata(g->writer, "labels_sha256", run->labels->sha256, g->error);
-    return status ? status : m3_writer_metadata(g->writer, "loss_weights", weights, g->error);
+    if (!status) status = m3_writer_metadata(g->writer, "loss_weights", weights, g->error);
+    return status ? status : describe_readings(g);
 }
 
 /* ---- receiving */

@@ -117,6 +117,13 @@ static void count(struct m3_comparison *result, const struct m3_stage *stage)
     if (result->tightest == NULL || stage->headroom > result->tightest->headroom) result->tightest = stage;
 }
 
+/* Readings of losses that differ from the defaults. */
+static const char *readings_of(const struct m3_side *side)
+{
+    const char *readings = m3_safetensors_metadata(side->file, "readings");
+    return readings ? readings : "{}";
+}
+
 /* Gradients of another sum of losses, or of other labels, are other numbers. */
 static int check_losses(const struct m3_side *reference, const struct m3_side *candidate, struct m3_error *error)
 {
@@ -129,7 +136,10 @@ static int check_losses(const struct m3_side *reference, const struct m3_side *c
                            m3_safetensors_path(candidate->file), keys[i], got, want,
                            m3_safetensors_path(reference->file));
     }
-    return M3_OK;
+    const char *want = readings_of(reference), *got = readings_of(candidate);
+    if (strcmp(want, got) == 0) return M3_OK;
+    return m3_fail(error, M3_NOT_COMPARABLE, "%s: readings: got %s, expected %s, as in %s",
+                   m3_safetensors_path(candidate->file), got, want, m3_safetensors_path(reference->file));
 }
 
 /* The taps whose operators read this one: its gradient is the sum of what their derivatives give. */

@@ -1,0 +1,190 @@
+/* Twins of the derivatives: a formula in long double that carries how far the operator may be from it, and slopes by
+ * finite differences. After base/real.h. */
+#ifndef M3_TESTS_NEAR_TWIN_H
+#define M3_TESTS_NEAR_TWIN_H
+
+#include <check.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "base/status.h"
+#include "base/weight.h"
+#include "guard.h"
+#include "twin.h"
+
+/* ---- a value v, and an allowed error e, to first order. Each operation adds the rounding of one in double. */
+
+struct near {
+    long double v, e;
+};
+
+static const long double near_u = 0x1p-53L;
+
+static inline struct near near_of(double x) { return (struct near){ x, 0 }; }
+
+static inline struct near near_minus(struct near a)
+{
+    a.v = -a.v;
+    return a;
+}
+
+static inline struct near near_plus(struct near a, struct near b)
+{
+    const long double v = a.v + b.v;
+    return (struct near){ v, a.e + b.e + near_u * fabsl(v) };
+}
+
+static inline struct near near_times(struct near a, struct near b)
+{
+    const long double v = a.v * b.v;
+    return (struct near){ v, fabsl(a.v) * b.e + fabsl(b.v) * a.e + a.e * b.e + near_u * fabsl(v) };
+}
+
+static inline struct near near_over(struct near a, struct near b)
+{
+    const long double v = a.v / b.v;
+    return (struct near){ v, (a.e + fabsl(v) * b.e) / fabsl(b.v) + near_u * fabsl(v) };
+}
+
+static inline struct near near_root(struct near a)
+{
+    const long double v = sqrtl(a.v);
+    return (struct near){ v, a.e / (2 * v) + near_u * v };
+}
+
+static inline struct near near_exp(struct near a)
+{
+    const long double v = expl(a.v);
+    return (struct near){ v, v * (a.e + 2 * near_u) + 0x1p-1070L };    /* below the normal numbers, units */
+}
+
+static inline struct near near_sig(struct near a)
+{
+    const struct near one = { 1, 0 };
+    return near_over(one, near_plus(one, near_exp(near_minus(a))));
+}
+
+/* Rounded to `real`. */
+static inline struct near near_stored(struct near a)
+{
+    a.e += (long double)twin_roundoff() * (fabsl(a.v) + a.e) + (long double)twin_least();
+    return a;
+}
+
+static inline void near_check(const char *what, int64_t row, int64_t i, real got, struct near want)
+{
+    twin_check(what, row, i, got, want.v, want.e);
+}
+
+/* ---- operands */
+
+static uint64_t near_state = 19;
+
+static inline void *near_room(int64_t count, size_t size)
+{
+    void *memory = calloc((size_t)count + 1, size);
+    if (!memory) abort();
+    return memory;
+}
+
+/* n numbers in [-size, size), all bits in use. */
+static inline real *near_draw(int64_t n, double size)
+{
+    real *x = near_room(n, sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = (real)(size * twin_fine(&near_state));
+    return x;
+}
+
+static inline struct m3_weight near_weight(const real *data, int64_t rows, int64_t cols)
+{
+    struct m3_weight w = { .data = data, .dtype = sizeof(real) == 8 ? M3_F64 : M3_F32, .rows = rows, .cols = cols };
+    return w;
+}
+
+static inline struct m3_ctx near_ctx(int threads)
+{
+    struct m3_ctx ctx;
+    ck_assert_int_eq(m3_ctx_init(&ctx, threads, M3_LINEAR_ORDERED), M3_OK);
+    return ctx;
+}
+
+/* The call has worked, and released its scratch memory. */
+static inline void near_done(struct m3_ctx *ctx, int status)
+{
+    ck_assert_msg(status == M3_OK, "status %d: %s", status, ctx->failure.what);
+    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
+    m3_ctx_free(ctx);
+}
+
+/* The call has been refused with these words. */
+static inline void near_refused(struct m3_ctx *ctx, int status, int want, const char *what, int64_t row)
+{
+    ck_assert_int_eq(status, want);
+    ck_assert_str_eq(ctx->failure.what, what);
+    ck_assert_int_eq(ctx->failure.row, row);
+    ck_assert_uint_eq(m3_scratch_mark(ctx), 0);
+    m3_ctx_free(ctx);
+}
+
+static inline int near_same(const real *a, const real *b, int64_t n)
+{
+    return memcmp(a, b, (size_t)n * sizeof *a) == 0;
+}
+
+/* ---- slopes */
+
+/* The loss as a function of operands that the test moves. */
+typedef long double near_loss(void *self);
+
+enum { NEAR_STEPS = 3, NEAR_DIRECTIONS = 5 };
+
+/* The derivative of the loss where x [n] moves along `direction`: central differences of three steps, extrapolated, so
+ * that what remains is of the sixth order. */
+static inline long double near_slope(real *x, const real *direction, int64_t n, near_loss *loss, void *self)
+{
+    long double table[NEAR_STEPS];
+    real *at = near_room(n, sizeof *at);
+    memcpy(at, x, (size_t)n * sizeof *x);
+    for (int s = 0; s < NEAR_STEPS; s++) {
+        const double h = ldexp(1, -6 - s);
+        long double ends[2];
+        for (int sign = 0; sign < 2; sign++) {
+            for (int64_t i = 0; i < n; i++) x[i] = at[i] + (real)((sign ? -h : h) * (double)direction[i]);
+            ends[sign] = loss(self);
+        }
+        table[s] = (ends[0] - ends[1]) / (2 * (long double)h);
+        for (int order = 1, i = s - 1; i >= 0; i--, order++)
+            table[i] = table[i + 1] + (table[i + 1] - table[i]) / (powl(4, order) - 1);
+    }
+    memcpy(x, at, (size_t)n * sizeof *x);
+    free(at);
+    return table[0];
+}
+
+static long double near_worst_slope;    /* as a part of what a gradient of this size could give at most */
+
+/* dx [n] is the gradient of the loss by x: along random directions, and along single elements, slope and gradient
+ * agree within 1e-9 of the sum of |dx| |direction|. Only in double. */
+static inline void near_check_slopes(const char *what, real *x, const real *dx, int64_t n, near_loss *loss, void *self)
+{
+    real *direction = near_room(n, sizeof *direction);
+    for (int k = 0; k < 2 * NEAR_DIRECTIONS; k++) {
+        const int64_t only = k < NEAR_DIRECTIONS ? -1 : twin_pick(&near_state, n);
+        long double want = 0, size = 0;
+        for (int64_t i = 0; i < n; i++) {
+            direction[i] = only < 0 ? (real)twin_draw(&near_state) : i == only;
+            want += (long double)dx[i] * direction[i];
+            size += fabsl((long double)dx[i]) * (only < 0 ? fabsl((long double)direction[i]) : 1);
+        }
+        const long double got = near_slope(x, direction, n, loss, self);
+        if (!(fabsl(got - want) <= 1e-9L * size + 1e-13L))
+            ck_abort_msg("%s, direction %d: slope %.17Lg, gradient %.17Lg", what, k, got, want);
+        if (size > 0) near_worst_slope = fmaxl(near_worst_slope, fabsl(got - want) / size);
+    }
+    free(direction);
+}
+
+#endif
