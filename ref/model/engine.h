@@ -45,6 +45,7 @@ struct m3_resume {
     const void *embedded;                   /* [T,H] what was kept for layer 0, if modules read it; or NULL */
 };
 
+struct m3_backward_ops;
 struct m3_gradient_request;
 struct m3_losses;
 struct m3_ops;
@@ -139,6 +140,7 @@ struct m3_engine {
     const char *(*kernels)(void); /* the instruction set of its inner loops on this processor: "avx512", .. */
     size_t real_bytes;
     const struct m3_ops *ops; /* the operators of a pass; ops/ops.h of the same `real` describes them */
+    const struct m3_backward_ops *back; /* their derivatives: ops/backward.h */
     const struct m3_ops *plain; /* the plain definitions: the same bits under ordered sums */
     /* Replaces the named entry of a table by one that calls a function outside (ops/outside.h); M3_USAGE: no such
      * entry. */
