@@ -307,6 +307,8 @@ bodies = $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(filter-out %/kernels_pick.c,$(fi
          $(call kernels,$(1))
 INSIDE_bodies_f32 := $(call bodies,f32)
 INSIDE_bodies_f64 := $(call bodies,f64)
+INSIDE_backward_bodies_f32 := $(call bodies,f32)
+INSIDE_backward_bodies_f64 := $(call bodies,f64)
 INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
 INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 INSIDE_math_vectors_f32 := $(INSIDE_lightning_attention_f32)
@@ -324,7 +326,7 @@ $(PYTHON)/ready: scripts/requirements-python.txt
 # They take more than five seconds of a processor each. They begin first, so that none runs alone at the end.
 SLOW := known_bugs named_mistakes op_mistakes cli_cuda attend_blocks_cuda forward cli_check cli_ops cache cli_reports \
         judged_draws operator_check select_blocks_cuda linear_cuda json bodies_f64 ops_plain op_drawn \
-        op_from_dump paths envelope_make math bodies_f32 op_witness generate blame op_results
+        op_from_dump paths envelope_make math bodies_f32 backward_bodies_f32 backward_bodies_f64 op_witness generate blame op_results
 SLOW_TESTS := $(filter $(SLOW:%=$(BUILD)/tests/test_%),$(TESTS))
 tests: all test-programs $(PYTHON)/ready
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(SLOW_TESTS) $(shell find tests -name 'test_*.sh') $(filter-out $(SLOW_TESTS),$(TESTS))
