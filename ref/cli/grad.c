@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "cli/plan.h"
 #include "io/json.h"
 #include "model/files/gradient_file.h"
 
@@ -41,6 +42,8 @@ static const char help[] =
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
     "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented\n"
     "  --allow-long           allow positions >= max_position_embeddings\n"
+    "  --plan                 print what the computation will need (files, bytes, memory, disk, operations, time), then\n"
+    "                         stop. The case must hold one sequence\n"
     "  --json                 print one JSON object\n"
     "  --help                 print this text\n"
     "\n"
@@ -48,7 +51,7 @@ static const char help[] =
     "error; 74 I/O error.\n";
 
 /* clang-format off */
-enum { OPT_LOSS = 256, OPT_DUMP, OPT_TAPS, OPT_MTP, OPT_AUX, OPT_KL, OPT_JSON, OPT_HELP };
+enum { OPT_LOSS = 256, OPT_DUMP, OPT_TAPS, OPT_MTP, OPT_AUX, OPT_KL, OPT_PLAN, OPT_JSON, OPT_HELP };
 /* clang-format on */
 
 static const struct option options[] = {
@@ -64,6 +67,7 @@ static const struct option options[] = {
     { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
+    { "plan", no_argument, NULL, OPT_PLAN },
     { "json", no_argument, NULL, OPT_JSON },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
@@ -73,7 +77,7 @@ struct arguments {
     const char *model, *dump, *taps, *loss;
     struct m3_cli_input input;
     struct m3_loss_weights weights;     /* of the losses that --loss names; of the others 0 */
-    int json, help;
+    int plan, json, help;
 };
 
 /* A finite number above 0. */
@@ -95,6 +99,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_KL: return take_weight(&a->weights.kl, "--kl-weight", error);
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
+    case OPT_PLAN: a->plan = 1; break;
     case OPT_JSON: a->json = a->input.quiet = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return -1;
@@ -134,6 +139,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "grad: got --taps without --dump, expected both");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
+    if (a->plan && a->json) return m3_fail(error, M3_USAGE, "grad: got --plan with --json, expected one of them");
     return choose_losses(&a->weights, a->loss, error);
 }
 
@@ -295,6 +301,17 @@ static int grad(const struct arguments *a, const char *line, struct m3_error *no
     return status;
 }
 
+static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const int in_double = a->input.engine == m3_engine_f64();
+    /* clang-format off */
+    const struct m3_cli_plan all = { .model = a->model, .input = &a->input, .f32_passes = !in_double,
+                                     .f64_passes = in_double, .gradients = 1, .writes_taps = a->dump != NULL,
+                                     .taps = a->taps, .hashes = a->dump != NULL };
+    /* clang-format on */
+    return m3_cli_plan(&all, notes, error);
+}
+
 int m3_cli_grad(int argc, char **argv)
 {
     struct arguments a;
@@ -303,7 +320,7 @@ int m3_cli_grad(int argc, char **argv)
     int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
     if (!line) a = (struct arguments){ 0 };
     if (!status && a.help) status = m3_cli_help(help, &error);
-    else if (!status) status = grad(&a, line, &notes, &error);
+    else if (!status) status = a.plan ? plan(&a, &notes, &error) : grad(&a, line, &notes, &error);
     m3_cli_input_end(&a.input);
     free(line);
     return m3_cli_end(status, &notes, &error);
