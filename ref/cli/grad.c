@@ -39,6 +39,8 @@ static const char help[] =
     "  --precision f32|f64    f32 (default): compute in float; f64: compute in double\n"
     "  --linear blas|ordered  compute matrix products with the BLAS library (default), or with sums in ascending\n"
     "                         order of the index, which have the same bits on every machine\n"
+    "  --ops plain            run the plain definitions of all operators and of their derivatives: slow, but with the\n"
+    "                         bits of --linear ordered\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
     "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented\n"
     "  --allow-long           allow positions >= max_position_embeddings\n"
@@ -64,6 +66,7 @@ static const struct option options[] = {
     { "taps", required_argument, NULL, OPT_TAPS },
     { "precision", required_argument, NULL, M3_CLI_PRECISION },
     { "linear", required_argument, NULL, M3_CLI_LINEAR },
+    { "ops", required_argument, NULL, M3_CLI_OPS },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
@@ -139,6 +142,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "grad: got --taps without --dump, expected both");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
+    if (a->input.ops.name && !m3_cli_ops_plain(&a->input.ops))
+        return m3_fail(error, M3_USAGE, "--ops: got %s, expected plain: no other library has derivatives",
+                       a->input.ops.name);
     if (a->plan && a->json) return m3_fail(error, M3_USAGE, "grad: got --plan with --json, expected one of them");
     return choose_losses(&a->weights, a->loss, error);
 }
@@ -177,6 +183,7 @@ static struct m3_request request_of(const struct arguments *a, const struct m3_m
     r.semantics = semantics;
     r.linear = a->input.linear;
     r.threads = (int)a->input.threads;
+    r.replacement = m3_cli_ops_replacement(&a->input.ops);
     if (c->pictures.P > 0) r.pictures = &c->pictures;
     return r;
 }
@@ -278,13 +285,14 @@ static int with_case(const struct arguments *a, struct m3_model *model, const st
     return M3_OK;
 }
 
-static int grad(const struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
+static int grad(struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
     struct m3_semantics semantics;
     struct m3_batch batch = { 0 };
     struct m3_labels labels = { 0 };
-    int status = m3_model_open(&model, a->model, notes, error);
+    int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
+    if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_gradient_check(&semantics, error);
     if (!status) status = check_losses(a, model, error);

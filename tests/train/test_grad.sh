@@ -35,6 +35,11 @@ done >"$folder/findings"
     echo 'other bits' >>"$folder/findings"
 verdict 'threads' "$folder/findings"
 
+"$m3ref" grad golden/tiny/model --case golden/train/case.safetensors --ops plain --dump "$folder/plain.safetensors" \
+    >"$folder/findings" && "$m3ref" inspect "$folder/plain.safetensors" --sha256 | cmp - "$folder/1.hashes" >"$folder/findings" 2>&1 ||
+    echo 'other bits than with ordered sums' >>"$folder/findings"
+verdict '--ops plain' "$folder/findings"
+
 # refused NAME STATUS CASE WORDS OPTION...
 refused() {
     name=$1 status=$2 case=$3 words=$4
@@ -72,6 +77,7 @@ refused 'a negative label' 65 "$folder/negative" 'token 1: got -1'
 refused 'no label left' 65 "$folder/masked" 'labels: got none that a row predicts'
 refused 'an unknown loss' 64 golden/train/case.safetensors 'loss: got lm,x' --loss lm,x
 refused 'modules of a model without' 64 golden/train/case.safetensors 'no modules' --loss mtp
+refused 'operators without derivatives' 64 golden/train/case.safetensors 'expected plain' --ops cuda
 refused 'a reading without a gradient' 64 golden/train/case.safetensors 'jitter' --set jitter=0.01
 
 "$m3ref" grad golden/tiny/model --case golden/train/case.safetensors --dump x --plan >"$folder/plan"
