@@ -137,13 +137,13 @@ static double share_read(const struct planned *x)
 
 /* ---- gradients */
 
-/* Numbers of the matrices of a layer: each token multiplies by all but those of the experts. */
-static double layer_numbers(const struct planned *x, int64_t l)
+/* Numbers of the matrices of a layer with so many experts: each token multiplies by all others. */
+static double layer_numbers(const struct planned *x, int64_t l, int64_t experts)
 {
     const struct m3_config *c = &x->config;
     struct m3_work one = { 0 };
     m3_work_add_layer(&one, c, l, 1, 0);
-    return one.of[M3_WORK_PRODUCTS] + (m3_config_moe(c, l) ? 3 * (double)c->E * (double)c->H * (double)c->F : 0);
+    return one.of[M3_WORK_PRODUCTS] + (m3_config_moe(c, l) ? 3 * (double)experts * (double)c->H * (double)c->F : 0);
 }
 
 static double table_numbers(const struct planned *x)
@@ -151,11 +151,12 @@ static double table_numbers(const struct planned *x)
     return (double)x->config.V * (double)x->config.H * (x->config.tied_embeddings ? 1 : 2);
 }
 
-/* Bytes that grad holds besides the activations: hidden states, and gradients of the largest layer and of the tables. */
+/* Bytes that grad holds besides the activations: hidden states, and gradients of the tables and of the largest
+ * layer, one expert at a time. */
 static double gradient_bytes(const struct planned *x)
 {
     double largest = 0;
-    for (int64_t l = 0; l < x->config.layers; l++) largest = fmax(largest, layer_numbers(x, l));
+    for (int64_t l = 0; l < x->config.layers; l++) largest = fmax(largest, layer_numbers(x, l, 1));
     const double hidden = (double)(x->config.layers + 3) * (double)x->c.T * (double)x->config.H;
     return (x->p->f64_passes ? 8 : 4) * (hidden + largest + table_numbers(x));
 }
@@ -164,7 +165,7 @@ static double gradient_bytes(const struct planned *x)
 static double gradient_numbers(const struct planned *x)
 {
     double all = table_numbers(x);
-    for (int64_t l = 0; l < x->config.layers; l++) all += layer_numbers(x, l);
+    for (int64_t l = 0; l < x->config.layers; l++) all += layer_numbers(x, l, x->config.E);
     return (double)x->pass.tap_elements + (m3_tap_matches(x->p->taps, "param.*") ? all : 0);
 }
 

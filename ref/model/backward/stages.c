@@ -159,29 +159,99 @@ void route_back(struct m3_backward *b, int tap, real *d_scores, const real *dp, 
         done(b, tap, d_scores, b->f.back->route(&b->f.ctx, d_scores, dp, ids, scores, b->f.rows, c->E, c->K));
 }
 
-/* The gradients of each expert's matrices. NULL after a failure. */
-static struct m3_expert_gradient *of_experts(struct m3_backward *b, const struct m3_expert *w)
+/* The gradients of an expert's matrices. NULL after a failure. */
+static struct m3_expert_gradient of_expert(struct m3_backward *b, const struct m3_expert *w)
 {
-    const int64_t E = b->model->config.E;
-    struct m3_expert_gradient *dw = m3_pass_need(&b->f, E, 1, sizeof *dw);
-    for (int64_t e = 0; dw && e < E; e++)
-        dw[e] = (struct m3_expert_gradient){ m3_gradient_of(b, &w[e].w1), m3_gradient_of(b, &w[e].w3),
-                                             m3_gradient_of(b, &w[e].w2) };
-    return dw;
+    return (struct m3_expert_gradient){ m3_gradient_of(b, &w->w1), m3_gradient_of(b, &w->w3),
+                                        m3_gradient_of(b, &w->w2) };
 }
 
-void experts_back(struct m3_backward *b, int tap, real *dx, int p_tap, real *dp, const real *dy, const real *x,
-                  const int32_t *ids, const real *p, const struct m3_expert *w)
+static int all_experts(struct m3_backward *b, real *dx, real *dp, const real *dy, const real *x, const int32_t *ids,
+                       const real *p, const struct m3_expert *w)
 {
     struct m3_pass *f = &b->f;
     const struct m3_config *c = f->config;
-    struct m3_expert_gradient *dw = of_experts(b, w);
+    struct m3_expert_gradient *dw = m3_pass_need(f, c->E, 1, sizeof *dw);
+    int status = M3_INTERNAL;
+    for (int64_t e = 0; dw && e < c->E; e++) dw[e] = of_expert(b, &w[e]);
     if (!f->status)
-        done(b, tap, dx,
-             f->back->experts(&f->ctx, dx, dp, dw, dy, x, ids, p, w, &f->act, f->rows, c->E, c->K,
-                              (real)c->routed_scaling));
-    shown(b, p_tap, dp);
+        status = f->back->experts(&f->ctx, dx, dp, dw, dy, x, ids, p, w, &f->act, f->rows, c->E, c->K,
+                                  (real)c->routed_scaling);
     free(dw);
+    return status;
+}
+
+/* The rows of one expert, gathered: [n,H], and [n] for p, dp and ids, which are 0. */
+struct chosen {
+    int64_t *slot;
+    int32_t *ids;
+    real *x, *dy, *dx, *p, *dp;
+};
+
+static int64_t gather(struct chosen *a, const real *dy, const real *x, const int32_t *ids, const real *p, int64_t e,
+                      int64_t T, int64_t K, int64_t H)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < T * K; i++) {
+        if (ids[i] != e) continue;
+        memcpy(a->x + n * H, x + i / K * H, (size_t)H * sizeof *x);
+        memcpy(a->dy + n * H, dy + i / K * H, (size_t)H * sizeof *dy);
+        a->p[n] = p[i];
+        a->ids[n] = 0;
+        a->slot[n++] = i;
+    }
+    return n;
+}
+
+/* The same an expert after the other, each as a layer of its own: the sums are the same, and the gradients of only one
+ * expert exist at a time. */
+static int each_expert(struct m3_backward *b, struct chosen *a, real *dx, real *dp, const real *dy, const real *x,
+                       const int32_t *ids, const real *p, const struct m3_expert *w)
+{
+    struct m3_pass *f = &b->f;
+    const struct m3_config *c = f->config;
+    int status = M3_OK;
+    for (int64_t e = 0; !f->status && !status && e < c->E; e++) {
+        const int64_t n = gather(a, dy, x, ids, p, e, f->rows, c->K, c->H);
+        const struct m3_expert_gradient dw = of_expert(b, &w[e]);
+        if (!f->status && n > 0)
+            status = f->back->experts(&f->ctx, a->dx, a->dp, &dw, a->dy, a->x, a->ids, a->p, &w[e], &f->act, n, 1, 1,
+                                      (real)c->routed_scaling);
+        for (int64_t r = 0; !f->status && !status && r < n; r++) {
+            real *dx_t = dx + a->slot[r] / c->K * c->H;
+            dp[a->slot[r]] = a->dp[r];
+            for (int64_t h = 0; h < c->H; h++) dx_t[h] = dx_t[h] + a->dx[r * c->H + h];
+        }
+        if (!status) m3_gradient_give(b, M3_GIVE_LAYER);
+    }
+    return status;
+}
+
+static int experts_apart(struct m3_backward *b, real *dx, real *dp, const real *dy, const real *x, const int32_t *ids,
+                         const real *p, const struct m3_expert *w)
+{
+    struct m3_pass *f = &b->f;
+    const int64_t T = f->rows, H = f->config->H;
+    struct chosen a = { .slot = m3_pass_need(f, T, 1, sizeof *a.slot), .ids = m3_pass_need(f, T, 1, sizeof *a.ids) };
+    real **wide[] = { &a.x, &a.dy, &a.dx }, **narrow[] = { &a.p, &a.dp };
+    for (int i = 0; i < 3; i++) *wide[i] = m3_pass_need(f, T, H, sizeof(real));
+    for (int i = 0; i < 2; i++) *narrow[i] = m3_pass_need(f, T, 1, sizeof(real));
+    if (!f->status) memset(dx, 0, (size_t)(T * H) * sizeof *dx);
+    const int status = each_expert(b, &a, dx, dp, dy, x, ids, p, w);
+    void *all[] = { a.slot, a.ids, a.x, a.dy, a.dx, a.p, a.dp };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    return status;
+}
+
+/* Gradients of several sequences add up, so that those of all experts exist. */
+void experts_back(struct m3_backward *b, int tap, real *dx, int p_tap, real *dp, const real *dy, const real *x,
+                  const int32_t *ids, const real *p, const struct m3_expert *w)
+{
+    if (b->f.status) return;
+    const int status =
+        b->request->count > 1 ? all_experts(b, dx, dp, dy, x, ids, p, w) : experts_apart(b, dx, dp, dy, x, ids, p, w);
+    done(b, tap, dx, status);
+    shown(b, p_tap, dp);
 }
 
 void cross_entropy_back(struct m3_backward *b, int tap, double *loss, real *z, const int32_t *targets, double weight)
