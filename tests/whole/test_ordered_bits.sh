@@ -28,11 +28,13 @@ check() {
     judge "$1"
 }
 
-# check_gradient NAME MODEL CASE LOSSES THREADS
+# check_gradient NAME MODEL CASE LOSSES OPTION...
 check_gradient() {
-    "$build/m3ref" grad "golden/$2/model" --case "golden/train/$3.safetensors" --loss "$4" --linear ordered \
-        --threads "$5" --dump "$folder/d.safetensors" >/dev/null
-    judge "$1"
+    name=$1 model=$2 case=$3 losses=$4
+    shift 4
+    "$build/m3ref" grad "golden/$model/model" --case "golden/train/$case.safetensors" --loss "$losses" --linear ordered \
+        --dump "$folder/d.safetensors" "$@" >/dev/null
+    judge "$name"
 }
 
 for case in tiny block128 mxfp8 f8block; do
@@ -40,9 +42,10 @@ for case in tiny block128 mxfp8 f8block; do
 done
 check video golden/tiny/model golden/vision/video_case.safetensors
 for threads in 1 3; do
-    check_gradient grad_tiny tiny case lm,aux,kl $threads
-    check_gradient grad_picture tiny picture_case lm $threads
-    check_gradient grad_mtp mtp all_case lm,mtp,aux,kl $threads
+    check_gradient grad_tiny tiny case lm,aux,kl --threads $threads
+    check_gradient grad_picture tiny picture_case lm --threads $threads
+    check_gradient grad_mtp mtp all_case lm,mtp,aux,kl --threads $threads
+    check_gradient grad_double mtp all_case lm,mtp,aux,kl --threads $threads --precision f64
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
