@@ -22,7 +22,7 @@ LDFLAGS := $(SANITIZE)
 LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
-TWICE := $(filter-out ref/ops/fast/kernels.c ref/ops/fast/fused.c,$(wildcard ref/ops/*.c ref/ops/fast/*.c))
+TWICE := $(filter-out $(patsubst %,ref/ops/fast/%.c,kernels fused wide),$(wildcard ref/ops/*.c ref/ops/fast/*.c))
 TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision divided/experts divided/keys divided/rows divided/share)
 TWICE += $(wildcard ref/model/backward/*.c ref/train/*.c)
 ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io ranks model model/divided model/files model/resume decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
@@ -40,7 +40,8 @@ KERNELS_avx2 := -mavx2 -mfma
 KERNELS_avx512 := -mavx512f -mavx512dq -mavx512bw -mavx512vl -mprefer-vector-width=512
 
 # The objects of engine $(1) that belong to instruction sets.
-kernels = $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o $(BUILD)/$(1)/fused_$(k).o)
+kernels = $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o $(BUILD)/$(1)/fused_$(k).o \
+            $(BUILD)/$(1)/wide_$(k).o)
 
 REAL_f32 :=
 REAL_f64 := -DM3_REAL_IS_DOUBLE
@@ -214,7 +215,12 @@ $(BUILD)/$(1)/%.o: ref/%.c
 $(foreach k,$(KERNELS),$(BUILD)/$(1)/kernels_$(k).o): $(BUILD)/$(1)/kernels_%.o: ref/ops/fast/kernels.c
 	@mkdir -p $$(@D)
 	$$(CC) $$(CFLAGS) $(REAL_$(1)) $$(KERNELS_$$*) -DM3_KERNELS=m3_kernels_$$* -DM3_FUSED=m3_fused_$$* \
-		-DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
+		-DM3_WIDE=m3_wide_$$* -DM3_KERNELS_NAME='"$$*"' -c -o $$@ $$<
+
+# Sums in double, in both engines.
+$(foreach k,$(KERNELS),$(BUILD)/$(1)/wide_$(k).o): $(BUILD)/$(1)/wide_%.o: ref/ops/fast/wide.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS) $(REAL_f64) $$(KERNELS_$$*) -DM3_WIDE=m3_wide_$$* -c -o $$@ $$<
 
 # The one file whose sums have no promised order.
 $(foreach k,$(KERNELS),$(BUILD)/$(1)/fused_$(k).o): $(BUILD)/$(1)/fused_%.o: ref/ops/fast/fused.c
@@ -273,7 +279,7 @@ $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.
 TEST_SOURCES := $(shell find tests -name 'test_*.c*')
 OPERATORS := $(filter-out math,$(patsubst test_%.c,%,$(notdir $(filter tests/ops/%.c tests/train/%.c,$(TEST_SOURCES)))))
 # The operators that have a plain body besides the default one.
-TWO_BODIES := $(shell sed -n 's/^ *\.\([a-z0-9_]*\) = m3_fast_.*/\1/p' ref/ops/fast/table.c)
+TWO_BODIES := $(shell sed -n 's/^ *\.\([a-z0-9_]*\) = m3_fast_\1,.*/\1/p' ref/ops/fast/table.c)
 vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
 vpath test_%.cc tests/cuda
 UNITS := $(filter-out $(OPERATORS),$(patsubst test_%.c,%,$(notdir $(filter %.c,$(TEST_SOURCES)))))
@@ -308,6 +314,8 @@ $(foreach d,$(DERIVATIVES),$(eval INSIDE_$(d)_f32 := $(call plain,f32))$(eval IN
 losses = $(call plain,$(1)) $(patsubst ref/%.c,$(BUILD)/$(1)/%.o,$(wildcard ref/train/*.c))
 INSIDE_losses_f32 := $(call losses,f32)
 INSIDE_losses_f64 := $(call losses,f64)
+INSIDE_backward_bodies_f32 := $(call bodies,f32)
+INSIDE_backward_bodies_f64 := $(call bodies,f64)
 INSIDE_lightning_attention_f32 := $(BUILD)/f32/ops/lightning_attention.o
 INSIDE_lightning_attention_f64 := $(BUILD)/f64/ops/lightning_attention.o
 INSIDE_math_vectors_f32 := $(INSIDE_lightning_attention_f32)
@@ -325,7 +333,7 @@ $(PYTHON)/ready: scripts/requirements-python.txt
 # They take more than five seconds of a processor each. They begin first, so that none runs alone at the end.
 SLOW := known_bugs named_mistakes op_mistakes cli_cuda attend_blocks_cuda forward cli_check cli_ops cache cli_reports \
         judged_draws operator_check select_blocks_cuda linear_cuda json bodies_f64 ops_plain op_drawn \
-        op_from_dump paths envelope_make math bodies_f32 op_witness generate blame op_results
+        op_from_dump paths envelope_make math bodies_f32 backward_bodies_f32 backward_bodies_f64 op_witness generate blame op_results
 SLOW_TESTS := $(filter $(SLOW:%=$(BUILD)/tests/test_%),$(TESTS))
 tests: all test-programs $(PYTHON)/ready
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(SLOW_TESTS) $(shell find tests -name 'test_*.sh') $(filter-out $(SLOW_TESTS),$(TESTS))

@@ -46,6 +46,8 @@ ITEMS = [
     ("swiglu", "SwiGLU, 2048 x 6144", 15),
     ("gelu", "GELU, 2048 x 6144", 9),
     ("vision", "tower and projector, 672 x 672 picture", 3),
+    ("attend-blocks-back", "derivative of the sparse attention core", 2),
+    ("grad", "gradients of a layer of 16 experts, T = 512", 2),
 ]
 DECODE = [
     ("decode-index", "choosing 16 blocks", 9),
@@ -73,7 +75,18 @@ def show(record, name):
           flush=True)
 
 
-def measure(build, options, vision, save):
+def models(build, wanted):
+    """Models of released sizes with random weights, written once: a vision part, 1.7 GB, with a minimal text part; and a
+    sparse layer with 16 experts, 2.2 GB."""
+    folders = {"vision": f"{build}/bench_vision", "grad": f"{build}/bench_layer"}
+    for item, config in ("vision", "scripts/bench_vision.json"), ("grad", "scripts/bench_layer.json"):
+        if not os.path.isdir(folders[item]) and (not wanted or item in wanted):
+            line = [f"{build}/m3ref", "synth", config, folders[item]]
+            subprocess.run(line, stdout=subprocess.DEVNULL, check=True)
+    return folders
+
+
+def measure(build, options, folders, save):
     """Measures all items, and calls `save` with those that are done after each."""
     program, records = f"{build}/m3ref", []
     wanted = options.only.split(",") if options.only else None
@@ -82,8 +95,8 @@ def measure(build, options, vision, save):
     for item, name, runs, more in work:
         if wanted and item not in wanted:
             continue
-        if item == "vision":
-            more = ["--model", vision]
+        if item in folders:
+            more = ["--model", folders[item]]
         command = [program, "bench", item, "--threads", str(options.threads), "--runs", str(options.runs or runs), *more]
         record = line_of(command + (["--cpu-time"] if options.cpu_time else []))
         show(record, name)
@@ -224,11 +237,6 @@ def main():
     if options.readme:
         return readme(options.readme, options.check)
 
-    # A model of the released vision sizes with random weights, 1.7 GB, written once. Its text part is minimal.
-    vision = f"{options.build}/bench_vision"
-    if not os.path.isdir(vision) and (not options.only or "vision" in options.only):
-        line = [f"{options.build}/m3ref", "synth", "scripts/bench_vision.json", vision]
-        subprocess.run(line, stdout=subprocess.DEVNULL, check=True)
     print(f"threads {options.threads}; seconds are the least of several runs; GF is 1e9 operations/s, GB 1e9 bytes/s")
     data = {"processor": processor(), "threads": options.threads, "cpu_time": options.cpu_time}
     out = options.out or f"{options.build}/bench.json"
@@ -239,7 +247,8 @@ def main():
             file.write(f'{{{json.dumps(data)[1:-1]},\n "items": [\n{rows}\n ],\n "torch": [\n{others}\n ]}}\n')
         os.replace(out + ".part", out)
 
-    items = measure(options.build, options, vision, save)
+    folders = models(options.build, options.only.split(",") if options.only else None)
+    items = measure(options.build, options, folders, save)
     if options.torch:
         save(items, measure_torch(options.build, options))
     return 0

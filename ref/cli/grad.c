@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
+#include "cli/plan.h"
 #include "io/json.h"
 #include "model/files/gradient_file.h"
 #include "model/readings.h"
@@ -40,6 +41,8 @@ static const char help[] =
     "  --precision f32|f64    f32 (default): compute in float; f64: compute in double\n"
     "  --linear blas|ordered  compute matrix products with the BLAS library (default), or with sums in ascending\n"
     "                         order of the index, which have the same bits on every machine\n"
+    "  --ops plain            run the plain definitions of all operators and of their derivatives: slow, but with the\n"
+    "                         bits of --linear ordered\n"
     "  --threads N            number of threads; default: the number of processors. Results do not depend on it\n"
     "  --set FIELD=VALUE      choose another reading of the model (SPEC 4), if its gradient is implemented; or one of a\n"
     "                         loss, default first (sections 19.16 and 19.17 of ref/train/TRAINING.md):\n"
@@ -48,6 +51,8 @@ static const char help[] =
     "                         kl_direction=forward|reverse  kl_scale=rsqrt|1  kl_tau=NUMBER  kl_log_eps=NUMBER\n"
     "                         kl_count=rows_groups|rows  kl_rows=valid|all  aux=softmax|sigmoid\n"
     "  --allow-long           allow positions >= max_position_embeddings\n"
+    "  --plan                 print what the computation will need (files, bytes, memory, disk, operations, time), then\n"
+    "                         stop. The case must hold one sequence\n"
     "  --json                 print one JSON object\n"
     "  --help                 print this text\n"
     "\n"
@@ -55,7 +60,7 @@ static const char help[] =
     "error; 74 I/O error.\n";
 
 /* clang-format off */
-enum { OPT_LOSS = 256, OPT_DUMP, OPT_TAPS, OPT_MTP, OPT_AUX, OPT_KL, OPT_JSON, OPT_HELP };
+enum { OPT_LOSS = 256, OPT_DUMP, OPT_TAPS, OPT_MTP, OPT_AUX, OPT_KL, OPT_PLAN, OPT_JSON, OPT_HELP };
 /* clang-format on */
 
 static const struct option options[] = {
@@ -68,9 +73,11 @@ static const struct option options[] = {
     { "taps", required_argument, NULL, OPT_TAPS },
     { "precision", required_argument, NULL, M3_CLI_PRECISION },
     { "linear", required_argument, NULL, M3_CLI_LINEAR },
+    { "ops", required_argument, NULL, M3_CLI_OPS },
     { "threads", required_argument, NULL, M3_CLI_THREADS },
     { "set", required_argument, NULL, M3_CLI_SET },
     { "allow-long", no_argument, NULL, M3_CLI_ALLOW_LONG },
+    { "plan", no_argument, NULL, OPT_PLAN },
     { "json", no_argument, NULL, OPT_JSON },
     { "help", no_argument, NULL, OPT_HELP },
     { NULL, 0, NULL, 0 },
@@ -81,7 +88,7 @@ struct arguments {
     struct m3_cli_input input;
     struct m3_loss_weights weights;     /* of the losses that --loss names; of the others 0 */
     struct m3_readings readings;
-    int json, help;
+    int plan, json, help;
 };
 
 /* A finite number above 0. */
@@ -103,6 +110,7 @@ static int take_option(void *arguments, int option, struct m3_error *error)
     case OPT_KL: return take_weight(&a->weights.kl, "--kl-weight", error);
     case OPT_DUMP: a->dump = optarg; break;
     case OPT_TAPS: a->taps = optarg; break;
+    case OPT_PLAN: a->plan = 1; break;
     case OPT_JSON: a->json = a->input.quiet = 1; break;
     case OPT_HELP: a->help = 1; break;
     default: return -1;
@@ -157,6 +165,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     if (status) return status;
     if (a->taps && !a->dump) return m3_fail(error, M3_USAGE, "grad: got --taps without --dump, expected both");
     if (a->dump && !*a->dump) return m3_fail(error, M3_USAGE, "--dump: got an empty name, expected a file");
+    if (a->input.ops.name && !m3_cli_ops_plain(&a->input.ops))
+        return m3_fail(error, M3_USAGE, "--ops: got %s, expected plain: no other library has derivatives",
+                       a->input.ops.name);
+    if (a->plan && a->json) return m3_fail(error, M3_USAGE, "grad: got --plan with --json, expected one of them");
     return choose_losses(&a->weights, a->loss, error);
 }
 
@@ -194,6 +206,7 @@ static struct m3_request request_of(const struct arguments *a, const struct m3_m
     r.semantics = semantics;
     r.linear = a->input.linear;
     r.threads = (int)a->input.threads;
+    r.replacement = m3_cli_ops_replacement(&a->input.ops);
     if (c->pictures.P > 0) r.pictures = &c->pictures;
     return r;
 }
@@ -296,13 +309,14 @@ static int with_case(const struct arguments *a, struct m3_model *model, const st
     return M3_OK;
 }
 
-static int grad(const struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
+static int grad(struct arguments *a, const char *line, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_model *model = NULL;
     struct m3_semantics semantics;
     struct m3_batch batch = { 0 };
     struct m3_labels labels = { 0 };
-    int status = m3_model_open(&model, a->model, notes, error);
+    int status = m3_cli_ops_open(&a->input.ops, a->input.engine, error);
+    if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_gradient_check(&semantics, error);
     if (!status) status = check_losses(a, model, error);
@@ -316,6 +330,17 @@ static int grad(const struct arguments *a, const char *line, struct m3_error *no
     return status;
 }
 
+static int plan(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
+{
+    const int in_double = a->input.engine == m3_engine_f64();
+    /* clang-format off */
+    const struct m3_cli_plan all = { .model = a->model, .input = &a->input, .f32_passes = !in_double,
+                                     .f64_passes = in_double, .gradients = 1, .writes_taps = a->dump != NULL,
+                                     .taps = a->taps, .hashes = a->dump != NULL };
+    /* clang-format on */
+    return m3_cli_plan(&all, notes, error);
+}
+
 int m3_cli_grad(int argc, char **argv)
 {
     struct arguments a;
@@ -324,7 +349,7 @@ int m3_cli_grad(int argc, char **argv)
     int status = line ? parse(&a, argc, argv, &error) : m3_fail_memory(&error, "the command line", 0);
     if (!line) a = (struct arguments){ 0 };
     if (!status && a.help) status = m3_cli_help(help, &error);
-    else if (!status) status = grad(&a, line, &notes, &error);
+    else if (!status) status = a.plan ? plan(&a, &notes, &error) : grad(&a, line, &notes, &error);
     m3_cli_input_end(&a.input);
     free(line);
     return m3_cli_end(status, &notes, &error);

@@ -4,6 +4,7 @@
 #include "cli/plan.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -22,6 +23,14 @@
 /* How long error bounds, operators that are recomputed beside them, and a run that rounds as a profile allows take in
  * passes of the double engine. Measured by processor time on four layers of 1,024 channels, at T = 4 and 16. */
 enum { BOUNDS = 15, RECOMPUTED = 1, ROUNDED = 10 };
+
+/* How often `grad` does the work of a pass, by kind. Products: the pass; the layer again; two products of a derivative.
+ * Of the experts only two of three matrices are applied again. Attention has five products in its derivative for two in
+ * the pass. Blocks have no derivative. */
+static const double gradient_times[M3_WORK_KINDS] = {
+    [M3_WORK_PRODUCTS] = 4,    [M3_WORK_EXPERTS] = 11 / 3.0, [M3_WORK_INDEX] = 2,
+    [M3_WORK_ATTENTION] = 4.5, [M3_WORK_ROWS] = 4,           [M3_WORK_HEAD] = 3,
+};
 
 /* What is planned, and what the machine needs for it. */
 struct planned {
@@ -79,11 +88,12 @@ static int add_passes(struct planned *x, const struct m3_engine *engine, double 
     if (times == 0) return M3_OK;
     const int status = measure(&rates, x, engine, T, x->p->cached, error);
     if (status) return status;
-    const int all_logits = x->p->writes_taps && m3_tap_matches(x->p->taps, "logits");
+    const int all_logits = x->p->gradients || (x->p->writes_taps && m3_tap_matches(x->p->taps, "logits"));
     struct m3_work work = work_of(x, T, x->p->cached, all_logits ? T : m3_min(T, 64));
     if (x->pass.first == 0) m3_work_add_vision(&work, &x->config, x->c.pictures.P);
     for (int kind = 0; kind < M3_WORK_KINDS; kind++) {
-        x->seconds[kind] += times * m3_rates_time(&rates, &work, kind);
+        const double more = x->p->gradients ? gradient_times[kind] : 1;
+        x->seconds[kind] += times * more * m3_rates_time(&rates, &work, kind);
         x->rates[kind] = rates.seconds[kind] > 0 ? rates.work[kind] / rates.seconds[kind] : 0;
     }
     return M3_OK;
@@ -123,6 +133,50 @@ static double share_read(const struct planned *x)
     read += has_head ? table : 0;
     all += table * ((x->pass.first == 0) + (has_head && !c->tied_embeddings));
     return all > 0 && read < all ? read / all : 1;
+}
+
+/* ---- gradients */
+
+/* Numbers of the matrices of a layer with so many experts: each token multiplies by all others. */
+static double layer_numbers(const struct planned *x, int64_t l, int64_t experts)
+{
+    const struct m3_config *c = &x->config;
+    struct m3_work one = { 0 };
+    m3_work_add_layer(&one, c, l, 1, 0);
+    return one.of[M3_WORK_PRODUCTS] + (m3_config_moe(c, l) ? 3 * (double)experts * (double)c->H * (double)c->F : 0);
+}
+
+static double table_numbers(const struct planned *x)
+{
+    return (double)x->config.V * (double)x->config.H * (x->config.tied_embeddings ? 1 : 2);
+}
+
+/* Bytes that grad holds besides the activations: hidden states, and gradients of the tables and of the largest
+ * layer, one expert at a time. */
+static double gradient_bytes(const struct planned *x)
+{
+    double largest = 0;
+    for (int64_t l = 0; l < x->config.layers; l++) largest = fmax(largest, layer_numbers(x, l, 1));
+    const double hidden = (double)(x->config.layers + 3) * (double)x->c.T * (double)x->config.H;
+    return (x->p->f64_passes ? 8 : 4) * (hidden + largest + table_numbers(x));
+}
+
+/* Numbers that it writes. */
+static double gradient_numbers(const struct planned *x)
+{
+    double all = table_numbers(x);
+    for (int64_t l = 0; l < x->config.layers; l++) all += layer_numbers(x, l, x->config.E);
+    return (double)x->pass.tap_elements + (m3_tap_matches(x->p->taps, "param.*") ? all : 0);
+}
+
+static double gradient_operations(const struct planned *x)
+{
+    struct m3_work work = work_of(x, x->c.T, 0, x->c.T);
+    double products = 0;
+    if (x->c.pictures.P > 0) m3_work_add_vision(&work, &x->config, x->c.pictures.P);
+    for (int kind = 0; kind < M3_WORK_KINDS; kind++)
+        products += kind == M3_WORK_ROWS ? 0 : gradient_times[kind] * work.of[kind];
+    return 2 * products;
 }
 
 /* ---- files */
@@ -169,7 +223,8 @@ static int measure_all(struct planned *x, struct m3_error *error)
 {
     const struct m3_cli_plan *p = x->p;
     const size_t width = p->f64_passes ? sizeof(double) : sizeof(float);
-    x->write_bytes = (double)width * p->writes_taps * m3_max(p->copies, 1) * (double)x->pass.tap_elements;
+    const double numbers = p->gradients ? gradient_numbers(x) : (double)x->pass.tap_elements;
+    x->write_bytes = (double)width * p->writes_taps * m3_max(p->copies, 1) * numbers;
     int status = add_passes(x, m3_engine_f32(), p->f32_passes, error);
     if (!status)
         status =
@@ -235,13 +290,15 @@ static void print(const struct planned *x)
     printf("\n");
     printf("passes: %d in float, %d in double, %d of these with error bounds; operators recomputed from the dump: %s\n",
            p->f32_passes + p->rounded, p->f64_passes, p->with_bounds, p->recomputed ? "yes" : "no");
-    printf("operations: %.3g in one pass\n", operations(x));
+    printf("operations: %.3g in one pass", operations(x));
+    if (p->gradients) printf(", %.3g with gradients", gradient_operations(x));
+    printf("\n");
     if (p->new_tokens)
         printf("tokens: %" PRId64 ", after the first %.3g operations and about %.2g s each, without drafts\n",
                p->new_tokens, (double)x->token.flops, x->token_seconds);
     printf("memory: about %.2f GB of its own, besides the mapped files\n",
-           (6 * (double)pass->widest + cache) / 1e9 + 0.02);
-    printf("disk: about %.2f GB for taps%s\n", x->write_bytes / 1e9,
+           (6 * (double)pass->widest + cache + (p->gradients ? gradient_bytes(x) : 0)) / 1e9 + 0.02);
+    printf("disk: about %.2f GB for %s%s\n", x->write_bytes / 1e9, p->gradients ? "gradients" : "taps",
            p->copies > 1 ? ", with the second copy in the folder of --resume" : "");
     printf("rates measured now, with %" PRId64 " threads:\n", p->input->threads);
     const double time = print_time(x);

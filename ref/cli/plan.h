@@ -1,4 +1,4 @@
-/* --plan: what run, check and generate will need. */
+/* --plan: what run, grad, check and generate will need. */
 #ifndef M3_CLI_PLAN_H
 #define M3_CLI_PLAN_H
 
@@ -12,6 +12,7 @@ struct m3_cli_plan {
     int with_bounds;            /* passes of the double engine that also compute error bounds */
     int rounded;                /* passes that round as a profile allows */
     int recomputed;             /* times that every operator is recomputed from a dump's inputs */
+    int gradients;              /* the pass is differentiated, and gradients are written, not taps */
     int64_t new_tokens;         /* of generate, the first from the pass over the prompt; 0: none */
     int has_cache;
     int64_t cached;             /* places before the case's */

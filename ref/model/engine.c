@@ -3,6 +3,7 @@
 #include "model/backward/gradient.h"
 #include "model/divided/share.h"
 #include "model/forward.h"
+#include "ops/backward.h"
 #include "ops/fast/kernels.h"
 #include "ops/operators.h"
 #include "ops/outside.h"
@@ -16,6 +17,7 @@ const struct m3_engine *M3_ENGINE(void)
         .kernels = kernels,
         .real_bytes = sizeof(real),
         .ops = &m3_fast_ops,
+        .back = &m3_fast_backward_ops,
         .plain = &m3_plain_ops,
         .outside = m3_outside_replace,
         .watched = m3_outside_replace_changed,

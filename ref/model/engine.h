@@ -45,6 +45,7 @@ struct m3_resume {
     const void *embedded;                   /* [T,H] what was kept for layer 0, if modules read it; or NULL */
 };
 
+struct m3_backward_ops;
 struct m3_derivative_request;
 struct m3_gradient_request;
 struct m3_losses;
@@ -141,6 +142,7 @@ struct m3_engine {
     const char *(*kernels)(void); /* the instruction set of its inner loops on this processor: "avx512", .. */
     size_t real_bytes;
     const struct m3_ops *ops; /* the operators of a pass; ops/ops.h of the same `real` describes them */
+    const struct m3_backward_ops *back; /* their derivatives: ops/backward.h */
     const struct m3_ops *plain; /* the plain definitions: the same bits under ordered sums */
     /* Replaces the named entry of a table by one that calls a function outside (ops/outside.h); M3_USAGE: no such
      * entry. */
@@ -156,7 +158,7 @@ struct m3_engine {
                 struct m3_error *error);
     /* One tap. M3_USAGE for a tap that no single operator computes (counts, pixels, copies). */
     int (*tap)(const struct m3_model *model, const struct m3_tap_request *request, struct m3_error *error);
-    /* The derivative of one operator (derivative.h), by its plain body. M3_WRONG if the operator refuses its operands. */
+    /* The derivative of one operator (derivative.h), with ordered sums. M3_WRONG if the operator refuses its operands. */
     int (*differentiate)(const struct m3_derivative_request *request, struct m3_error *error);
     /* Losses and their gradient (gradient.h). */
     int (*gradient)(const struct m3_model *model, const struct m3_gradient_request *request, struct m3_losses *losses,

@@ -64,11 +64,16 @@ static void attention(struct m3_pass *f, struct m3_activations *a, const struct 
     add(f, M3_TAP_MID, a->hidden, a->hidden, a->branch);
 }
 
-static void dense_mlp(struct m3_pass *f, struct m3_activations *a, const struct m3_layer *w)
+static void gated(struct m3_pass *f, struct m3_activations *a, const struct m3_layer *w)
 {
     linear(f, M3_TAP_MLP_GATE, a->gate, a->normed, &w->gate);
     linear(f, M3_TAP_MLP_UP, a->up, a->normed, &w->up);
     gated_activation(f, M3_TAP_MLP_ACT, a->gate, a->gate, a->up, f->config->dense_intermediate);
+}
+
+static void dense_mlp(struct m3_pass *f, struct m3_activations *a, const struct m3_layer *w)
+{
+    gated(f, a, w);
     linear(f, M3_TAP_MLP, a->branch, a->gate, &w->down);
 }
 
@@ -80,6 +85,15 @@ static void shared_expert(struct m3_pass *f, struct m3_activations *a, const str
     linear(f, M3_TAP_SHARED, a->branch, a->gate, &w->down);
 }
 
+static void choose_experts(struct m3_pass *f, struct m3_activations *a, const struct m3_layer *w)
+{
+    jitter(f, prepares(M3_TAP_ROUTER_LOGITS), a->normed, a->normed);
+    linear(f, M3_TAP_ROUTER_LOGITS, a->router, a->normed, &w->router);
+    sigmoid(f, M3_TAP_ROUTER_SCORES, a->router, a->router);
+    route(f, M3_TAP_EXPERTS, a->ids, M3_TAP_EXPERT_WEIGHTS, a->p, a->router, &w->router_bias);
+    if (!f->share) m3_pass_ask_experts(f, w->experts, a->ids, f->rows * f->config->K);
+}
+
 static void moe(struct m3_pass *f, struct m3_activations *a, const struct m3_layer *w)
 {
     const struct m3_config *c = f->config;
@@ -87,11 +101,7 @@ static void moe(struct m3_pass *f, struct m3_activations *a, const struct m3_lay
     if (m3_pass_shows(f, M3_TAP_EXPERT_OUT) && !a->expert_out)
         a->expert_out = m3_pass_need(f, f->rows, c->K * c->H, sizeof(real));
 
-    jitter(f, prepares(M3_TAP_ROUTER_LOGITS), a->normed, a->normed);
-    linear(f, M3_TAP_ROUTER_LOGITS, a->router, a->normed, &w->router);
-    sigmoid(f, M3_TAP_ROUTER_SCORES, a->router, a->router);
-    route(f, M3_TAP_EXPERTS, a->ids, M3_TAP_EXPERT_WEIGHTS, a->p, a->router, &w->router_bias);
-    if (!f->share) m3_pass_ask_experts(f, w->experts, a->ids, f->rows * c->K);
+    choose_experts(f, a, w);
     experts(f, M3_TAP_EXPERT_OUT, a->expert_out, M3_TAP_ROUTED, routed, a->normed, a->ids, a->p, w->experts);
     if (c->shared_intermediate) {
         shared_expert(f, a, w);
@@ -115,4 +125,17 @@ void m3_layer_run(struct m3_pass *f, struct m3_activations *a)
     add(f, M3_TAP_OUT, a->hidden, a->hidden, a->branch);
     m3_pass_nan_free(f, M3_TAP_OUT, a->hidden);
     m3_pass_release_layer(f, w);
+}
+
+void m3_layer_run_for_gradient(struct m3_pass *f, struct m3_activations *a)
+{
+    const int64_t l = m3_layer_index(f->config, f->layer);
+    const struct m3_layer *w = &f->model->layers[l];
+    if (f->status) return;
+
+    m3_pass_ask_layer(f, w);
+    attention(f, a, w, l);
+    rms_norm(f, M3_TAP_MLP_NORM, a->normed, a->hidden, &w->mlp_norm);
+    if (m3_config_moe(f->config, l)) choose_experts(f, a, w);
+    else gated(f, a, w);
 }

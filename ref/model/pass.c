@@ -7,15 +7,20 @@
 
 #include "base/minmax.h"
 #include "model/divided/share.h"
+#include "ops/backward.h"
 #include "ops/operators.h"
 
 int m3_pass_open(struct m3_pass *f, const struct m3_model *model, const struct m3_request *request,
                  struct m3_error *error)
 {
     const struct m3_config *c = &model->config;
-    *f = (struct m3_pass){
-        .model = model, .config = c, .request = request, .error = error, .ops = m3_fast_ops, .layer = -1
-    };
+    *f = (struct m3_pass){ .model = model,
+                           .config = c,
+                           .request = request,
+                           .error = error,
+                           .ops = m3_fast_ops,
+                           .back = &m3_fast_backward_ops,
+                           .layer = -1 };
     f->own = m3_rows_whole(INT64_MAX);
     f->act =
         (struct m3_activation){ c->oai, (real)c->swiglu_alpha, (real)c->swiglu_limit, request->semantics->gate_clamp };
@@ -24,6 +29,7 @@ int m3_pass_open(struct m3_pass *f, const struct m3_model *model, const struct m
     if (request->replacement) {
         f->ops = *request->replacement->ops;
         f->ctx.plugin = request->replacement->state;
+        if (request->replacement->ops == &m3_plain_ops) f->back = &m3_plain_backward_ops;
     }
     return f->status;
 }

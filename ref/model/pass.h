@@ -8,6 +8,7 @@
 #include "ops/ops.h"
 #include "ranks/division.h"
 
+struct m3_backward_ops;
 struct m3_share;
 
 struct m3_pass {
@@ -16,6 +17,7 @@ struct m3_pass {
     const struct m3_request *request;
     struct m3_error *error;
     struct m3_ops ops;
+    const struct m3_backward_ops *back;     /* their derivatives */
     struct m3_activation act;
     struct m3_ctx ctx;
     int64_t layer;                          /* of the taps computed at present; -1 outside layers */

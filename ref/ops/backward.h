@@ -99,26 +99,28 @@ struct m3_backward_ops {
     m3_op_scatter_backward *scatter;
 };
 
-/* m3_NAME_backward is the plain body, the definition, in the file of the operator. */
+/* m3_NAME_backward is the plain body, the definition, in the file of the operator. m3_fast_NAME_backward (ops/fast/)
+ * gives the same bits under the sum order `ordered`; under `blas` it computes and adds in `real`, in another order.
+ * Where it is missing, the plain body is fast enough. */
 m3_op_embed_backward m3_embed_backward;
 m3_op_rms_norm_backward m3_rms_norm_backward;
 m3_op_rms_norm_plain_backward m3_rms_norm_plain_backward;
-m3_op_linear_backward m3_linear_backward;
+m3_op_linear_backward m3_linear_backward, m3_fast_linear_backward;
 m3_op_rope_backward m3_rope_backward;
-m3_op_attend_full_backward m3_attend_full_backward;
-m3_op_attend_blocks_backward m3_attend_blocks_backward;
-m3_op_attend_segments_backward m3_attend_segments_backward;
+m3_op_attend_full_backward m3_attend_full_backward, m3_fast_attend_full_backward;
+m3_op_attend_blocks_backward m3_attend_blocks_backward, m3_fast_attend_blocks_backward;
+m3_op_attend_segments_backward m3_attend_segments_backward, m3_fast_attend_segments_backward;
 m3_op_swiglu_oai_backward m3_swiglu_oai_backward;
 m3_op_swiglu_backward m3_swiglu_backward;
 m3_op_sigmoid_backward m3_sigmoid_backward;
 m3_op_route_backward m3_route_backward;
-m3_op_experts_backward m3_experts_backward;
+m3_op_experts_backward m3_experts_backward, m3_fast_experts_backward;
 m3_op_add_backward m3_add_backward;
 m3_op_layer_norm_backward m3_layer_norm_backward;
 m3_op_gelu_backward m3_gelu_backward;
 m3_op_scatter_backward m3_scatter_backward;
 
-/* The plain bodies. */
-extern const struct m3_backward_ops m3_plain_backward_ops;
+/* The plain bodies, and the bodies that a pass uses by default. */
+extern const struct m3_backward_ops m3_plain_backward_ops, m3_fast_backward_ops;
 
 #endif

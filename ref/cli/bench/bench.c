@@ -14,7 +14,8 @@ static const char help[] =
     "Times one item in float, at the sizes of the released model. Prints a JSON line: the item, the seconds of the\n"
     "fastest run, GFLOP/s or GB/s, and the peak memory of the process. The line also has the item's limit (the\n"
     "speed of `sgemm`, `read` or `copy`, measured on this machine between the runs of the item), the share of the\n"
-    "limit that the item reached (`ratio`), and the share that is its goal. `make bench` measures all items, each in\n"
+    "limit that the item reached (`ratio`), and the share that is its goal. The limit of a gradient is the forward\n"
+    "pass: a ratio of 0.5 means that it takes twice as long (`times`). `make bench` measures all items, each in\n"
     "its own process. With --baseline, the items in a file that `make bench` wrote are measured again. One line per\n"
     "item says whether it became slower. Items with a limit are compared by their share of it, and so FILE may come\n"
     "from a slower or faster machine.\n"
@@ -42,6 +43,8 @@ static const char help[] =
     "  norm, head-norm, layer-norm, rope, swiglu, gelu    on 2048 rows of 6144 numbers; heads have 128\n"
     "  vision           tower and projector on a picture of 672 x 672 pixels, with the weights of --model DIR; its\n"
     "                   peak memory does not include mapped files\n"
+    "  attend-blocks-back    the derivative of attend-blocks, beside attend-blocks itself (the limit `forward`)\n"
+    "  grad             losses and gradients of --model DIR at T = 512, beside its forward pass\n"
     "\n"
     "  --threads N      number of threads; default: the number of processors\n"
     "  --runs N         number of runs, default 5\n"
@@ -60,6 +63,7 @@ static void print_result(const struct m3_bench_result *r, const struct m3_bench_
     if (r->limit)
         printf(",\"limit\":\"%s\",\"limit_rate\":%.1f,\"ratio\":%.3f", r->limit, r->limit_rate / 1e9,
                r->rate / r->limit_rate);
+    if (r->limit && strcmp(r->limit, "forward") == 0) printf(",\"times\":%.2f", r->limit_rate / r->rate);
     if (r->goal > 0) printf(",\"goal\":%.2f", r->goal);
     if (strncmp(r->name, "decode-", 7) == 0) printf(",\"keys\":%lld", (long long)o->keys);
     printf(",\"peak_bytes\":%lld,\"threads\":%lld,\"runs\":%lld}\n", (long long)r->peak_bytes, (long long)o->threads,
@@ -90,7 +94,7 @@ static int compare_one(int *compared, int *slower, const json_t *record, const s
     char label[64];
     if (keys) again.keys = json_integer_value(keys);
     snprintf(label, sizeof label, keys ? "%s, %lld keys" : "%s", name, (long long)again.keys);
-    if (strcmp(name, "vision") == 0 && !o->folder) {
+    if ((strcmp(name, "vision") == 0 || strcmp(name, "grad") == 0) && !o->folder) {
         printf("%-28s left out: no --model\n", label);
         return M3_OK;
     }

@@ -226,7 +226,7 @@ static int select_all(struct bench *m, int only_scores)
 
 static int run_scores(struct bench *m) { return select_all(m, 1); }
 
-static int run_attend_blocks(struct bench *m)
+int m3_bench_attend_blocks(struct bench *m)
 {
     const struct m3_attend d = { .T = m->T, .Q = Q, .G = G, .D = D, .block = BLOCK, .N = N };
     return m->op->attend_blocks(&m->ctx, m->heads.o, m->heads.lse, m->heads.q, m->heads.k, m->heads.v, m->heads.blocks,
@@ -253,7 +253,7 @@ static void prepare_attend(struct bench *m, int64_t most)
     m->operations = 4.0 * Q * D * attended(m->T, most);
 }
 
-static void prepare_blocks(struct bench *m)
+void m3_bench_prepare_blocks(struct bench *m)
 {
     prepare_attend(m, N * BLOCK);
     if (select_all(m, 0)) m3_fail(m->error, M3_INTERNAL, "bench: %s", m->ctx.failure.what);
@@ -303,7 +303,7 @@ static int run_attention(struct bench *m)
            op->rms_norm(ctx, m->heads.index_k, m->heads.index_k, norm, T, X, eps) ||
            op->rope(ctx, m->heads.index_q, m->heads.index_q, cos, sin, T, G, X, R) ||
            op->rope(ctx, m->heads.index_k, m->heads.index_k, cos, sin, T, 1, X, R) || select_all(m, 0) ||
-           run_attend_blocks(m) || op->linear(ctx, m->b, m->heads.o, &m->w[5], NULL, T);
+           m3_bench_attend_blocks(m) || op->linear(ctx, m->b, m->heads.o, &m->w[5], NULL, T);
 }
 
 static void watch(void *self, const char *part, int64_t layer, int64_t layers)
@@ -313,14 +313,19 @@ static void watch(void *self, const char *part, int64_t layer, int64_t layers)
     m->anonymous = m3_max(m->anonymous, m3_cli_anonymous_bytes());
 }
 
+void m3_bench_open_model(struct bench *m, const char *item)
+{
+    struct m3_error notes = { 0 };
+    if (!m->folder) m3_fail(m->error, M3_USAGE, "bench %s: got no model, expected --model DIR", item);
+    else m3_model_open(&m->model, m->folder, &notes, m->error);
+    m3_error_free(&notes);
+}
+
 /* A picture of 48 x 48 patches, and a prompt that consists only of its tokens. */
 static void prepare_vision(struct bench *m)
 {
     static int64_t grid[1][3] = { { 1, 48, 48 } };
-    struct m3_error notes = { 0 };
-    if (!m->folder) m3_fail(m->error, M3_USAGE, "bench vision: got no model, expected --model DIR");
-    else m3_model_open(&m->model, m->folder, &notes, m->error);
-    m3_error_free(&notes);
+    m3_bench_open_model(m, "vision");
     if (!m->model) return;
     const struct m3_vision_config *v = &m->model->config.vision;
     if (!v->present || v->image_token < 0 || 48 % v->spatial_merge) {
@@ -427,38 +432,42 @@ static int run_swiglu(struct bench *m)
 }
 static int run_gelu(struct bench *m) { return m->op->gelu(&m->ctx, m->b, m->a, m->T * H); }
 
-/* Goals: shares of the limit. */
+/* Goals: shares of the limit. The limit of a gradient is the forward pass: a third of its rate is three times its
+ * time. */
 static const struct item items[] = {
-    { "sgemm", linear_f32, run_sgemm, 0, NONE, 0 },
-    { "read", prepare_read, run_read, 1, NONE, 0 },
-    { "copy", prepare_copy, run_copy, 1, NONE, 0 },
-    { "linear", linear_512, run_linear, 0, SGEMM, 0.9 },
-    { "linear-f32", linear_f32, run_linear, 0, SGEMM, 0.9 },
-    { "linear-mxfp8", linear_mxfp8, run_linear, 0, SGEMM, 0.8 },
-    { "linear-ordered", linear_ordered, run_linear, 0, SGEMM, 0 },
-    { "linear-64", linear_64, run_linear, 0, SGEMM, 0.75 },
-    { "linear-8", linear_8, run_linear, 0, SGEMM, 0.65 },
-    { "linear-4", linear_4, run_linear, 0, SGEMM, 0 },
-    { "linear-1", linear_1, run_linear, 1, READ, 0.8 },
-    { "linear-mxfp8-1", linear_mxfp8_1, run_linear, 1, READ, 0.5 },
-    { "linear-fp8-1", linear_fp8_1, run_linear, 1, READ, 0.5 },
-    { "moe", prepare_moe, run_moe, 0, SGEMM, 0.8 },
-    { "moe-1", prepare_moe_1, run_moe, 1, READ, 0.7 },
-    { "decode-index", prepare_index, run_decode_index, 1, READ, 0.8 },
-    { "decode-sparse", prepare_sparse, run_decode_sparse, 1, READ, 0 },
-    { "decode-blocks", prepare_chosen, run_decode_blocks, 0, SGEMM, 0.5 },
-    { "decode-dense", prepare_dense, run_decode_dense, 0, SGEMM, 0.5 },
-    { "attention", prepare_attention, run_attention, 0, SGEMM, 0 },
-    { "attend-full", full_core, run_attend_full, 0, SGEMM, 0.6 },
-    { "attend-blocks", prepare_blocks, run_attend_blocks, 0, SGEMM, 0.6 },
-    { "scores", prepare_scores, run_scores, 0, SGEMM, 0.6 },
-    { "norm", two_arrays, run_norm, 1, COPY, 0.7 },
-    { "head-norm", two_arrays, run_head_norm, 1, COPY, 0.7 },
-    { "layer-norm", two_arrays, run_layer_norm, 1, COPY, 0.7 },
-    { "rope", two_arrays, run_rope, 1, COPY, 0.7 },
-    { "swiglu", three_arrays, run_swiglu, 1, COPY, 0.7 },
-    { "gelu", two_arrays, run_gelu, 1, COPY, 0.7 },
-    { "vision", prepare_vision, run_vision, 0, SGEMM, 0.87 },
+    { "sgemm", linear_f32, run_sgemm, 0, NONE, 0, NULL },
+    { "read", prepare_read, run_read, 1, NONE, 0, NULL },
+    { "copy", prepare_copy, run_copy, 1, NONE, 0, NULL },
+    { "linear", linear_512, run_linear, 0, SGEMM, 0.9, NULL },
+    { "linear-f32", linear_f32, run_linear, 0, SGEMM, 0.9, NULL },
+    { "linear-mxfp8", linear_mxfp8, run_linear, 0, SGEMM, 0.8, NULL },
+    { "linear-ordered", linear_ordered, run_linear, 0, SGEMM, 0, NULL },
+    { "linear-64", linear_64, run_linear, 0, SGEMM, 0.75, NULL },
+    { "linear-8", linear_8, run_linear, 0, SGEMM, 0.65, NULL },
+    { "linear-4", linear_4, run_linear, 0, SGEMM, 0, NULL },
+    { "linear-1", linear_1, run_linear, 1, READ, 0.8, NULL },
+    { "linear-mxfp8-1", linear_mxfp8_1, run_linear, 1, READ, 0.5, NULL },
+    { "linear-fp8-1", linear_fp8_1, run_linear, 1, READ, 0.5, NULL },
+    { "moe", prepare_moe, run_moe, 0, SGEMM, 0.8, NULL },
+    { "moe-1", prepare_moe_1, run_moe, 1, READ, 0.7, NULL },
+    { "decode-index", prepare_index, run_decode_index, 1, READ, 0.8, NULL },
+    { "decode-sparse", prepare_sparse, run_decode_sparse, 1, READ, 0, NULL },
+    { "decode-blocks", prepare_chosen, run_decode_blocks, 0, SGEMM, 0.5, NULL },
+    { "decode-dense", prepare_dense, run_decode_dense, 0, SGEMM, 0.5, NULL },
+    { "attention", prepare_attention, run_attention, 0, SGEMM, 0, NULL },
+    { "attend-full", full_core, run_attend_full, 0, SGEMM, 0.6, NULL },
+    { "attend-blocks", m3_bench_prepare_blocks, m3_bench_attend_blocks, 0, SGEMM, 0.6, NULL },
+    { "scores", prepare_scores, run_scores, 0, SGEMM, 0.6, NULL },
+    { "norm", two_arrays, run_norm, 1, COPY, 0.7, NULL },
+    { "head-norm", two_arrays, run_head_norm, 1, COPY, 0.7, NULL },
+    { "layer-norm", two_arrays, run_layer_norm, 1, COPY, 0.7, NULL },
+    { "rope", two_arrays, run_rope, 1, COPY, 0.7, NULL },
+    { "swiglu", three_arrays, run_swiglu, 1, COPY, 0.7, NULL },
+    { "gelu", two_arrays, run_gelu, 1, COPY, 0.7, NULL },
+    { "vision", prepare_vision, run_vision, 0, SGEMM, 0.87, NULL },
+    { "attend-blocks-back", m3_bench_prepare_blocks_back, m3_bench_blocks_back, 0, FORWARD, 1 / 3.0,
+      m3_bench_attend_blocks },
+    { "grad", m3_bench_prepare_grad, m3_bench_grad, 0, FORWARD, 1 / 4.5, m3_bench_pass },
 };
 
 enum { ITEMS = sizeof items / sizeof items[0] };

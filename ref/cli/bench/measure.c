@@ -9,7 +9,7 @@
 #include "cli/bench/work.h"
 #include "cli/cli.h"
 
-static const char *const limit_names[] = { NULL, "sgemm", "read", "copy" };
+static const char *const limit_names[] = { NULL, "sgemm", "read", "copy", "forward" };
 
 int m3_bench_is_item(const char *name) { return m3_bench_item(name) != NULL; }
 
@@ -35,14 +35,16 @@ static int time_item(struct m3_bench_result *r, struct bench *m, const struct it
     status = item->run(m);          /* warms up caches, threads and scratch; not timed */
     getrusage(RUSAGE_SELF, &usage);
     r->peak_bytes = m->anonymous ? m->anonymous : usage.ru_maxrss * 1024;
-    if (!status && item->limit) m3_bench_prepare_limit(&limit, m, item->limit);
+    if (item->limit == FORWARD) limit.operations = m->operations;
+    else if (!status && item->limit) m3_bench_prepare_limit(&limit, m, item->limit);
     for (int64_t i = 0; !status && i < o->runs; i++) {
         double start = seconds_now(o);
         status = item->run(m);
         best = fmin(best, seconds_now(o) - start);
-        if (!item->limit) continue;
+        if (status || !item->limit) continue;
         start = seconds_now(o);
-        m3_bench_run_limit(&limit, m);
+        if (item->limit == FORWARD) status = item->forward(m);
+        else m3_bench_run_limit(&limit, m);
         best_limit = fmin(best_limit, seconds_now(o) - start);
     }
     r->seconds = best;
@@ -59,9 +61,12 @@ int m3_bench_measure(struct m3_bench_result *r, const char *name, const struct m
     const struct item *item = m3_bench_item(name);
     *r = (struct m3_bench_result){ 0 };
     if (!item) return m3_fail(error, M3_USAGE, "bench: got %s, expected one item (m3ref bench --help)", name);
-    struct bench m = {
-        .op = m3_engine_f32()->ops, .threads = o->threads, .keys = o->keys, .folder = o->folder, .error = error
-    };
+    struct bench m = { .op = m3_engine_f32()->ops,
+                       .back = m3_engine_f32()->back,
+                       .threads = o->threads,
+                       .keys = o->keys,
+                       .folder = o->folder,
+                       .error = error };
     r->name = item->name;
     r->by_bytes = item->by_bytes;
     r->limit = limit_names[item->limit];

@@ -7,7 +7,7 @@
 #include "cli/bench/items.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "ops/ops.h"
+#include "ops/backward.h"
 
 /* The released sizes. */
 enum { H = 6144, Q = 64, G = 4, D = 128, X = 128, R = 64, F = 3072, K = 4, BLOCK = 128, N = 16, EXPERTS = 16 };
@@ -22,6 +22,7 @@ struct bench {
     void *taken[MOST_BLOCKS];   /* memory of the item and of its limit */
     int taken_count;
     const struct m3_ops *op;
+    const struct m3_backward_ops *back;
     struct m3_ctx ctx;
     int64_t T, threads;
     int64_t keys;               /* of the items that decode one token: places that it sees */
@@ -32,14 +33,14 @@ struct bench {
     struct m3_weight w[8];
     struct m3_expert experts[EXPERTS];
     struct heads heads;
-    const char *folder;         /* `vision`: its model */
+    const char *folder;         /* `vision` and `grad`: the model */
     struct m3_model *model;
     struct m3_pictures pictures;
     int64_t anonymous;          /* largest seen between layers */
     struct m3_error *error;
 };
 
-enum limit { NONE, SGEMM, READ, COPY };
+enum limit { NONE, SGEMM, READ, COPY, FORWARD };
 
 struct item {
     const char *name;
@@ -48,10 +49,25 @@ struct item {
     int by_bytes;               /* GB/s instead of GFLOP/s */
     enum limit limit;
     double goal;                /* 0: none */
+    int (*forward)(struct bench *);     /* the limit FORWARD: the same without the backward pass */
 };
 
 /* NULL: there is no item of this name. */
 const struct item *m3_bench_item(const char *name);
+
+/* Opens m->folder. Otherwise m->model stays NULL, and m->error says why. */
+void m3_bench_open_model(struct bench *m, const char *item);
+
+/* Sparse attention at T = 4096: operands with chosen blocks, and the operator. */
+void m3_bench_prepare_blocks(struct bench *m);
+int m3_bench_attend_blocks(struct bench *m);
+
+/* backward.c: its derivative; and the gradient of a model beside its forward pass. */
+void m3_bench_prepare_blocks_back(struct bench *m);
+int m3_bench_blocks_back(struct bench *m);
+void m3_bench_prepare_grad(struct bench *m);
+int m3_bench_grad(struct bench *m);
+int m3_bench_pass(struct bench *m);
 
 /* Memory of the item, for `count` elements of `size` bytes; the program ends if there is none. */
 void *m3_bench_need(struct bench *m, size_t count, size_t size);

@@ -1,7 +1,7 @@
 /* The gradients of parameters: a buffer each, from the first operator that adds to it until it is complete. */
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/room.h"
 #include "model/backward/backward.h"
 
 static struct m3_gradient *find(struct m3_backward *b, const struct m3_weight *w)
@@ -31,9 +31,11 @@ real *m3_gradient_of(struct m3_backward *b, const struct m3_weight *w)
     struct m3_gradient *g = b->f.status ? NULL : find(b, w);
     if (g) return g->values;
     if (b->f.status || !(g = another(b))) return NULL;
-    *g = (struct m3_gradient){ w, m3_pass_need(&b->f, w->rows, w->cols, sizeof(real)) };
-    if (!g->values) return NULL;
-    memset(g->values, 0, (size_t)(w->rows * w->cols) * sizeof(real));
+    *g = (struct m3_gradient){ w, m3_room((size_t)(w->rows * w->cols), sizeof(real)) };
+    if (!g->values) {
+        b->f.status = m3_fail_memory(b->error, "a gradient", (size_t)(w->rows * w->cols) * sizeof(real));
+        return NULL;
+    }
     b->opened++;
     return g->values;
 }

@@ -72,7 +72,8 @@ void m3_keep_layer(struct m3_backward *b, int64_t layer, const real *input)
         memcpy(a.angles.cos, b->angles.cos, (size_t)(f->rows * b->angles.R / 2) * sizeof(real));
         memcpy(a.angles.sin, b->angles.sin, (size_t)(f->rows * b->angles.R / 2) * sizeof(real));
     }
-    m3_layer_run(f, &a);
+    if (m3_mtp_module_of(layer) >= 0) m3_layer_run(f, &a); /* the head of a module reads the output */
+    else m3_layer_run_for_gradient(f, &a);
     m3_activations_free(&a);
     m3_keep_end(b);
 }

@@ -4,6 +4,7 @@
 
 #include "base/minmax.h"
 #include "model/backward/stages.h"
+#include "model/pages.h"
 
 /* The gradients of a layer's taps. */
 struct gradients {
@@ -135,5 +136,6 @@ void m3_backward_layer(struct m3_backward *b, int64_t layer, const real *input, 
     add(f, prepares(M3_TAP_ATTN_NORM), d, d, g.part);
 
     release(&g);
+    m3_pass_release_layer(f, w);
     m3_pass_nan_free(f, M3_TAP_ATTN_NORM, d);
 }

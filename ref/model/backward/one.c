@@ -6,7 +6,9 @@
 #include "ops/backward.h"
 #include "ops/operators.h"
 
-static const struct m3_backward_ops *const back = &m3_plain_backward_ops;
+/* Their ordered sums have the bits of the plain bodies. */
+static const struct m3_backward_ops *const back = &m3_fast_backward_ops;
+static const struct m3_ops *const ops = &m3_fast_ops;
 
 static void clear(void *x, int64_t n)
 {
@@ -40,10 +42,10 @@ static int attend(struct m3_ctx *ctx, const struct m3_derivative_request *r)
          *lse = m3_scratch_take(ctx, d->T * d->Q, sizeof *lse);
     int status = o && lse ? M3_OK : M3_INTERNAL;
     if (r->of == M3_DERIVATIVE_ATTEND_FULL) {
-        if (!status) status = m3_attend_full(ctx, o, lse, q, k, v, d);
+        if (!status) status = ops->attend_full(ctx, o, lse, q, k, v, d);
         if (!status) status = back->attend_full(ctx, r->out[0], r->out[1], r->out[2], dy, dlse, q, k, v, o, lse, d);
     } else {
-        if (!status) status = m3_attend_blocks(ctx, o, lse, q, k, v, r->in[3], d);
+        if (!status) status = ops->attend_blocks(ctx, o, lse, q, k, v, r->in[3], d);
         if (!status)
             status = back->attend_blocks(ctx, r->out[0], r->out[1], r->out[2], dy, dlse, q, k, v, o, lse, r->in[3], d);
     }

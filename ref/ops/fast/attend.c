@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "ops/fast/attend_backward.h"
 #include "ops/fast/attend_tile.h"
 #include "ops/lists.h"
 #include "ops/operators.h"
@@ -119,7 +120,8 @@ static void split_heads(real *heads, const real *x, int64_t P, int64_t A, int64_
 
 /* Some rows of one head, over all keys of their segment. Rows of o and q are `stride` apart. A strip's lanes are the
  * rows, which take the place of heads: all see the same keys. */
-static void segment_tile(struct m3_tile *tile, real *o, const real *q, int64_t stride, int64_t rows, int64_t keys)
+static void segment_tile(struct m3_tile *tile, real *o, real *lse, const real *q, int64_t stride, int64_t rows,
+                         int64_t keys)
 {
     tile->strips = (rows + LANES - 1) / LANES;
     for (int64_t s = 0; s < tile->strips; s++) {
@@ -130,14 +132,15 @@ static void segment_tile(struct m3_tile *tile, real *o, const real *q, int64_t s
         strip->heads = lanes;
         strip->o = o + at;
         strip->o_head = stride;
+        strip->lse = lse ? lse + s * LANES : NULL;
         for (int64_t r = 0; r < lanes; r++)
             for (int64_t i = 0; i < tile->D; i++) strip->q_t[i * lanes + r] = q[at + r * stride + i];
     }
     m3_tile_attend(tile);
 }
 
-int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const real *k, const real *v,
-                            const int64_t *ends, int64_t segments, int64_t A, int64_t U)
+int m3_fast_segments(struct m3_ctx *ctx, real *o, real *lse, const real *q, const real *k, const real *v,
+                     const int64_t *ends, int64_t segments, int64_t A, int64_t U)
 {
     int64_t longest = 0, stride = A * U;
     int status = m3_check_segments(ctx, ends, segments);
@@ -170,11 +173,18 @@ int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const re
                 tile.strip[n].k = heads_k + head;
                 tile.strip[n].v = heads_v + head;
             }
-            segment_tile(&tile, o + at, q + at, stride, m3_min(rows, keys - row), keys);
+            segment_tile(&tile, o + at, lse ? lse + h * P + first + row : NULL, q + at, stride,
+                         m3_min(rows, keys - row), keys);
         }
     }
     m3_scratch_release(ctx, mark);
     return M3_OK;
+}
+
+int m3_fast_attend_segments(struct m3_ctx *ctx, real *o, const real *q, const real *k, const real *v,
+                            const int64_t *ends, int64_t segments, int64_t A, int64_t U)
+{
+    return m3_fast_segments(ctx, o, NULL, q, k, v, ends, segments, A, U);
 }
 
 /* The union of a row's lists [G,N], ascending, into merged [G*N]. Returns its length. */

@@ -9,6 +9,7 @@
 
 #include "base/real.h"
 #include "base/weight.h"
+#include "ops/fast/wide.h"
 
 struct m3_ask;
 
@@ -31,6 +32,7 @@ struct m3_fused {
 struct m3_kernels {
     const char *name;           /* "avx512", "avx2", "portable" */
     const struct m3_fused *fused;
+    const struct m3_wide *wide;
 
     /* c[m,n] := (add ? c[m,n] : 0) + sum over k ascending of a[m,k] b[k,n], product and sum each rounded.
      * Element (m,k) of a is a[m * a_m + k * a_k]; rows of b and c are ldb and ldc apart. */
@@ -52,6 +54,9 @@ struct m3_kernels {
     /* For each lane: w := exp(scale z - max), rounded once; sum[l] += the w in double, keys ascending. w and z [keys,
      * lanes]. NaN reaches the sum. */
     void (*weigh)(real *w, double *sum, const real *z, const real *max, int64_t keys, int64_t lanes, real scale);
+
+    /* That of wide.h in real, with the exp of weigh. */
+    void (*weigh_back)(real *p, real *ds, const real *lse, const real *delta, int64_t keys, int64_t lanes, real scale);
 
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */
     void (*swiglu_oai)(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower);

@@ -1,9 +1,10 @@
-#include <cblas.h>
 #include <limits.h>
 #include <omp.h>
 #include <string.h>
 
 #include "base/minmax.h"
+#include "ops/expand.h"
+#include "ops/fast/blas.h"
 #include "ops/fast/kernels.h"
 #include "ops/fast/prefetch.h"
 #include "ops/operators.h"
@@ -34,26 +35,6 @@ static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t 
         for (int64_t i = 0; i < n; i++) y[t * ldy + i] = y[t * ldy + i] + bias[i];
 }
 
-/* y [T,n] (row stride outputs) += x [T,k] (row stride inputs) w' [n,k] (row stride ldw), by OpenBLAS, on this thread
- * only. */
-static void add_product(real *y, const real *x, const real *w, int64_t ldw, int64_t T, int64_t n, int64_t k,
-                        int64_t outputs, int64_t inputs)
-{
-    if (sizeof(real) == sizeof(double))
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)k, 1, (const double *)(const void *)x,
-                    (int)inputs, (const double *)(const void *)w, (int)ldw, 1, (double *)(void *)y, (int)outputs);
-    else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)n, (int)k, 1, (const float *)(const void *)x,
-                    (int)inputs, (const float *)(const void *)w, (int)ldw, 1, (float *)(void *)y, (int)outputs);
-}
-
-/* The stored matrix itself if it holds `real` and is aligned; otherwise NULL. */
-static const real *as_stored(const struct m3_weight *w)
-{
-    enum m3_dtype same = sizeof(real) == sizeof(double) ? M3_F64 : M3_F32;
-    return w->dtype == same && (uintptr_t)w->data % sizeof(real) == 0 ? w->data : NULL;
-}
-
 /* Rows [n0, n0 + n) of w, columns [k0, k0 + k), as `real`: a pointer into `stored`, or the copy expanded into
  * `mine`. */
 static const real *panel_of(real *mine, const real *stored, const struct m3_weight *w, int64_t n0, int64_t n,
@@ -69,7 +50,7 @@ static const real *panel_of(real *mine, const real *stored, const struct m3_weig
 static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_kernels *kernels = m3_kernels();
-    const real *stored = as_stored(w);
+    const real *stored = m3_as_stored(w);
     int64_t outputs = w->rows, inputs = w->cols, panel = m3_min(DOT_PANEL, outputs);
     int in_codes = w->dtype == M3_F8_E4M3 && w->scaling != M3_UNSCALED && T <= FEW_CODES;
     int expands = !stored && !in_codes && w->dtype != M3_BF16;
@@ -165,7 +146,7 @@ static int some_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3
 /* Many rows: OpenBLAS on pieces of w and x. The pieces do not depend on the number of threads. */
 static int library(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
-    const real *stored = as_stored(w);
+    const real *stored = m3_as_stored(w);
     int64_t outputs = w->rows, inputs = w->cols, tall = T >= TALL;
     int64_t panel = tall ? TALL_PANEL : m3_max(LEAST_PANEL, m3_min(BLAS_PANEL, outputs / 8));
     int64_t depth = m3_min(inputs, tall ? TALL_DEPTH : BLAS_DEPTH), panels = (outputs + panel - 1) / panel;
@@ -189,7 +170,8 @@ static int library(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
         for (int64_t k0 = 0; k0 < inputs; k0 += depth) {
             int64_t k = m3_min(depth, inputs - k0);
             const real *w_i = panel_of(mine, stored, w, n0, n, k0, k);
-            add_product(y_i, x + t0 * inputs + k0, w_i, stored ? inputs : k, rows, n, k, outputs, inputs);
+            m3_blas_product(y_i, outputs, x + t0 * inputs + k0, inputs, M3_BLAS_PLAIN, w_i, stored ? inputs : k,
+                            M3_BLAS_TURNED, rows, n, k, 1);
         }
     }
     m3_scratch_release(ctx, mark);

@@ -1,3 +1,4 @@
+#include "ops/backward.h"
 #include "ops/operators.h"
 
 const struct m3_ops m3_fast_ops = {
@@ -25,4 +26,24 @@ const struct m3_ops m3_fast_ops = {
     .gelu = m3_fast_gelu,
     .scatter = m3_scatter,
     .jitter = m3_jitter,
+};
+
+const struct m3_backward_ops m3_fast_backward_ops = {
+    .embed = m3_embed_backward,
+    .rms_norm = m3_rms_norm_backward,
+    .rms_norm_plain = m3_rms_norm_plain_backward,
+    .linear = m3_fast_linear_backward,
+    .rope = m3_rope_backward,
+    .attend_full = m3_fast_attend_full_backward,
+    .attend_blocks = m3_fast_attend_blocks_backward,
+    .attend_segments = m3_fast_attend_segments_backward,
+    .swiglu_oai = m3_swiglu_oai_backward,
+    .swiglu = m3_swiglu_backward,
+    .sigmoid = m3_sigmoid_backward,
+    .route = m3_route_backward,
+    .experts = m3_fast_experts_backward,
+    .add = m3_add_backward,
+    .layer_norm = m3_layer_norm_backward,
+    .gelu = m3_gelu_backward,
+    .scatter = m3_scatter_backward,
 };

@@ -17,76 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "drawn_bodies.h"
 #include "guard.h"
-#include "ops/fast/kernels.h"
 #include "stored_twin.h"
 #include "twin.h"
-
-/* The choice of kernels is the test's: this takes the place of fast/kernels_pick.c. */
-extern const struct m3_kernels m3_kernels_portable;
-static const struct m3_kernels *chosen = &m3_kernels_portable;
-const struct m3_kernels *m3_kernels(void) { return chosen; }
-
-#ifdef __x86_64__
-extern const struct m3_kernels m3_kernels_avx2, m3_kernels_avx512;
-enum { BUILDS = 3 };
-
-static int choose(int build)
-{
-    static const struct m3_kernels *const builds[] = { &m3_kernels_portable, &m3_kernels_avx2, &m3_kernels_avx512 };
-    __builtin_cpu_init();
-    const int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-    chosen = builds[build];
-    if (build == 0 || (build == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) ||
-        (build == 2 && wide))
-        return 1;
-    printf("%s: not tried, this processor does not have it\n", chosen->name);
-    return 0;
-}
-#else
-enum { BUILDS = 1 };
-static int choose(int build) { return build == 0; }
-#endif
-
-#define PICK(list) list[twin_pick(&state, sizeof list / sizeof *list)]
-
-static uint64_t state = 20250801;
-
-/* ---- operands */
-
-enum numbers { ORDINARY, LARGE, DENORMAL, INTEGERS, SPECIAL, KINDS };
-
-static void *new(int64_t count, size_t size)
-{
-    void *memory = calloc((size_t)count + 1, size);
-    if (!memory) abort();
-    return memory;
-}
-
-static real *reals(int64_t count, enum numbers kind)
-{
-    static const double special[] = { NAN, INFINITY, -INFINITY, 0, -0.0, 1e30, -1e30, 7, -7, 1e-42 };
-    real *x = new(count, sizeof *x);
-    for (int64_t i = 0; i < count; i++) {
-        const double d = twin_fine(&state);
-        if (kind == LARGE) x[i] = (real)(d * 30);
-        else if (kind == DENORMAL) x[i] = (real)d * (sizeof(real) == 4 ? (real)0x1p-140 : (real)0x1p-1060);
-        else if (kind == INTEGERS) x[i] = (real)(twin_pick(&state, 7) - 3);
-        else x[i] = (real)d;
-        if (kind == SPECIAL && twin_pick(&state, 29) == 0) x[i] = (real)PICK(special);
-    }
-    return x;
-}
-
-/* NULL, or a mask that hides some places, sometimes all but a few. */
-static unsigned char *hidden(int64_t count)
-{
-    const int64_t often = twin_pick(&state, 4);
-    unsigned char *seen = often ? new(count, 1) : NULL;
-    for (int64_t j = 0; seen && j < count; j++) seen[j] = twin_pick(&state, 4) >= often;
-    return seen;
-}
 
 /* ---- both bodies of one call */
 
@@ -193,13 +127,6 @@ static void check_full(int64_t T, int64_t p0, int64_t Q, int64_t G, int64_t D)
     free_attention(&a);
 }
 
-static const int64_t rows_of[] = { 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65 };
-static const int64_t channels_of[] = { 1, 2, 3, 4, 7, 8, 15, 16, 17, 20, 32, 33, 64, 67 };
-static const int64_t places_of[] = { 0, 0, 1, 3, 61, 130 };
-static const struct {
-    int64_t Q, G;
-} heads_of[] = { { 1, 1 }, { 2, 1 }, { 6, 2 }, { 3, 3 }, { 16, 1 }, { 66, 1 } };
-
 /* Beside drawn sizes: more keys than stay in a near cache, and so many that a tile has fewer rows. */
 START_TEST(full_attention)
 {
@@ -212,21 +139,6 @@ START_TEST(full_attention)
     if (choose(_i)) check_full(9, 16500, 8, 1, 2);
 }
 END_TEST
-
-/* Lists of visible blocks, ascending, some empty, some full; one in ten is malformed somewhere. */
-static int32_t *block_lists(const struct m3_attend *d)
-{
-    int32_t *blocks = new(d->T * d->G * d->N, sizeof *blocks);
-    for (int64_t i = 0; i < d->T * d->G; i++) {
-        const int64_t own = (d->p0 + i / d->G) / d->block, dense = twin_pick(&state, 4);
-        int64_t n = 0;
-        for (int64_t b = 0; b <= own && n < d->N; b++)
-            if (twin_pick(&state, 4) <= dense && dense > 0) blocks[i * d->N + n++] = (int32_t)b;
-        for (; n < d->N; n++) blocks[i * d->N + n] = -1;
-    }
-    if (twin_pick(&state, 10) == 0) blocks[twin_pick(&state, d->T * d->G * d->N)] = (int32_t)twin_pick(&state, 3) - 2;
-    return blocks;
-}
 
 START_TEST(block_attention)
 {

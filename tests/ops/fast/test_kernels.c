@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "guard.h"
+#include "ops/brief.h"
 #include "ops/erf.h"
 #include "ops/exp.h"
 #include "ops/fast/kernels.h"
@@ -84,6 +85,67 @@ START_TEST(gemm_is_the_plain_loop)
         ck_assert_msg(memcmp(c, want, bytes) == 0, "%s: M %d N %d K %d add %d turned %d", kernels->name, (int)M, (int)N,
                       (int)K, add, turned);
         ck_assert(guard_intact(&gc) && guard_intact(&ga) && guard_intact(&gb));
+    }
+}
+END_TEST
+
+/* The same in double, whatever `real` is; seen to fail with the columns of a vector left out. */
+START_TEST(wide_gemm_is_the_plain_loop)
+{
+    static const int64_t sizes[] = { 1, 2, 3, 5, 8, 16, 17, 33, 67 };
+    enum { COUNT = sizeof sizes / sizeof sizes[0], MOST = 67 * 70 };
+    static double a[MOST], b[MOST], want[MOST], got[MOST];
+    for (int i = 0; i < MOST; i++) {
+        a[i] = (double)draw() + 0x1p-30 * (double)draw();
+        b[i] = (double)draw() + 0x1p-30 * (double)draw();
+    }
+    for (int i = 0; runs_here(_i) && i < COUNT * COUNT * COUNT * 4; i++) {
+        const int64_t M = sizes[i / 4 % COUNT], N = sizes[i / 4 / COUNT % COUNT], K = sizes[i / 4 / COUNT / COUNT];
+        const int64_t a_m = i & 2 ? 1 : K, a_k = i & 2 ? M : 1, ldb = N + 1, ldc = N + 2;
+        for (int n = 0; n < MOST; n++) got[n] = want[n] = 0.5;
+        for (int64_t m = 0; m < M; m++)
+            for (int64_t n = 0; n < N; n++) {
+                double sum = i & 1 ? want[m * ldc + n] : 0;
+                for (int64_t k = 0; k < K; k++) {
+                    volatile double product = a[m * a_m + k * a_k] * b[k * ldb + n];
+                    sum = sum + product;
+                }
+                want[m * ldc + n] = sum;
+            }
+        builds[_i]->wide->gemm(got, ldc, a, a_m, a_k, b, ldb, M, N, K, i & 1);
+        ck_assert_msg(memcmp(got, want, sizeof got) == 0, "%s: M %d N %d K %d add %d", builds[_i]->name, (int)M, (int)N,
+                      (int)K, i & 1);
+    }
+}
+END_TEST
+
+/* Given: 5 keys and up to 40 lanes, one of them far below its lse, one NaN. */
+START_TEST(weights_on_their_way_back)
+{
+    enum { KEYS = 5, LANES = 40 };
+    real p[KEYS * LANES], ds[KEYS * LANES], lse[LANES], delta[LANES];
+    double wide_p[KEYS * LANES], wide_ds[KEYS * LANES], wide_lse[LANES], wide_delta[LANES];
+    const real scale = (real)0.3;
+    for (int lanes = 1; runs_here(_i) && lanes <= LANES; lanes++) {
+        real z[KEYS * LANES], dp[KEYS * LANES];
+        for (int i = 0; i < KEYS * lanes; i++) {
+            wide_p[i] = (double)(p[i] = z[i] = 9 * draw());
+            wide_ds[i] = (double)(ds[i] = dp[i] = draw());
+        }
+        for (int l = 0; l < lanes; l++) {
+            wide_lse[l] = (double)(lse[l] = l == 3 ? 900 : l == 7 ? (real)NAN : 3);
+            wide_delta[l] = (double)(delta[l] = draw());
+        }
+        builds[_i]->weigh_back(p, ds, lse, delta, KEYS, lanes, scale);
+        builds[_i]->wide->weigh_back(wide_p, wide_ds, wide_lse, wide_delta, KEYS, lanes, (double)scale);
+        for (int i = 0; i < KEYS * lanes; i++) {
+            const int l = i % lanes;
+            const real want = m3_weight_of(z[i] * scale - lse[l]), back = want * (dp[i] - delta[l]) * scale;
+            const double wide = m3_exp_body((double)z[i] * (double)scale - wide_lse[l]);
+            const double wide_back = wide * ((double)dp[i] - wide_delta[l]) * (double)scale;
+            ck_assert((p[i] == want && ds[i] == back) || (l == 7 && p[i] != p[i] && ds[i] != ds[i]));
+            ck_assert((wide_p[i] == wide && wide_ds[i] == wide_back) || (l == 7 && wide_p[i] != wide_p[i]));
+        }
     }
 }
 END_TEST
@@ -344,6 +406,8 @@ Suite *m3_suite(void)
     TCase *tests = tcase_create("kernels");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, gemm_is_the_plain_loop, 0, BUILDS);
+    tcase_add_loop_test(tests, wide_gemm_is_the_plain_loop, 0, BUILDS);
+    tcase_add_loop_test(tests, weights_on_their_way_back, 0, BUILDS);
     tcase_add_loop_test(tests, dots_are_products, 0, BUILDS);
     tcase_add_loop_test(tests, dots_do_not_know_their_neighbours, 0, BUILDS);
     tcase_add_loop_test(tests, expand_is_the_decoder, 0, BUILDS);
