@@ -34,6 +34,8 @@ mkdir -p "$in/frames" "$in/ranks"
     $m3ref op rms_norm --run "$in/cases" "$in/results"
     $m3ref op attend_blocks --make "$in/attend.cases" --cases 1
     $m3ref op attend_blocks --run "$in/attend.cases" "$in/attend.results"
+    $m3ref op experts_backward --make "$in/back.cases" --cases 1
+    $m3ref op experts_backward --run "$in/back.cases" "$in/back.results"
     $m3ref op rms_norm --make "$in/wrong.cases" --cases 1 --seed 2
     $m3ref op rms_norm --run "$in/wrong.cases" "$in/wrong.results"
 

@@ -149,7 +149,7 @@ for shell in bash zsh fish; do
         done
         [ "$(offers $shell m3ref estim)" = estimate ] || echo 'no estimate'
         [ "$(offers $shell m3ref run --precision f6)" = f64 ] || echo 'no precision f64'
-        [ "$(offers $shell m3ref op rms_norm_)" = rms_norm_plain ] || echo 'no operator'
+        [ "$(offers $shell m3ref op residual)" = residual_norm ] || echo 'no operator'
         [ "$(offers $shell m3ref compare --profile tf)" = tf32 ] || echo 'no profile'
     } 2>&1 | sed "s/^/$shell: /" >>"$folder/findings"
 done
