@@ -38,7 +38,7 @@ enum { MOST_COPIES = 16 };
 /* T rows at places p0 on, with all that a sparse layer needs. Decoding: row r is a call of its own. */
 struct sparse {
     struct m3_semantics semantics;
-    enum m3_cuda_type type;
+    enum m3_cuda_type type, partials;
     int64_t rows, T, p0, B, copies;
     struct m3_attend attend;
     void *index_q, *index_k[MOST_COPIES], *q, *k[MOST_COPIES], *v[MOST_COPIES];
@@ -83,7 +83,7 @@ static struct sparse sparse_of(struct bench *b, enum m3_cuda_type type, int64_t 
     s.ids = (int32_t *)take(b, rows * z->G * z->N, sizeof *s.ids);
     s.o = (float *)take(b, rows * z->Q * z->D, sizeof *s.o);
     s.lse = (float *)take(b, rows * z->Q, sizeof *s.lse);
-    s.bytes = m3_cuda_attend_scratch(&s.attend, (size_t)z->scratch);
+    s.bytes = m3_cuda_attend_scratch(&s.attend, s.partials, (size_t)z->scratch);
     demand(s.bytes > 0, "scratch for one row");
     s.scratch = take(b, (int64_t)s.bytes, 1);
     return s;
@@ -134,7 +134,7 @@ static void attend_of(struct bench *b, struct sparse *s, int64_t row, int64_t co
     const struct m3_attend *d = &s->attend;
     ok(m3_cuda_attend_blocks(b->stream, s->o + row * d->Q * d->D, s->lse + row * d->Q,
                              at(s->q, s->type, row * d->Q * d->D), s->k[copy], s->v[copy],
-                             s->ids + row * d->G * d->N, s->type, d, s->scratch, s->bytes), "attend_blocks");
+                             s->ids + row * d->G * d->N, s->type, d, s->partials, s->scratch, s->bytes), "attend_blocks");
 }
 
 /* Scores and lists of all rows, in pieces whose scores fit into m. */
@@ -356,7 +356,7 @@ static void experts(struct bench *b, enum m3_cuda_type type, int64_t T)
     const int calls = T == 1 ? z->calls : 1;
     struct products s = {};
     s.type = type, s.T = T, s.rows_of_x = T * calls;
-    s.d.T = T, s.d.E = z->E, s.d.K = z->K, s.d.H = z->H, s.d.F = z->F, s.d.factor = 2, s.d.type = type;
+    s.d.T = T, s.d.E = z->E, s.d.K = z->K, s.d.H = z->H, s.d.F = z->F, s.d.factor = 2, s.d.type = type, s.d.dtype = M3_BF16;
     s.d.act.oai = 1, s.d.act.alpha = 1.702f, s.d.act.limit = 7, s.d.act.clamp = M3_GATE_CLAMP_UPPER;
     put_experts(b, &s);
     s.x = drawn(b, type, s.rows_of_x * z->H, 0, 1);
