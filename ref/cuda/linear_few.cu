@@ -5,7 +5,7 @@ enum {
     WARPS = THREADS / M3_WARP,
     PAIR = 2,                   /* columns of a warp */
     SUMS = PAIR * M3_FEW,
-    AHEAD = 4,                  /* loads of 16 bytes a column and lane that are in flight, with their scales */
+    AHEAD = 4,                  /* loads of 16 bytes a column and lane that are begun at once, with their scales */
 };
 
 template <class Type>
@@ -82,8 +82,8 @@ static __device__ __forceinline__ int32_t find_row(int32_t *of_x, const struct m
  *                   1 3
  *
  * Limit: memory, for the weights that are used; from about 8 rows of one weight on, the FMAs, and beyond the L2 cache,
- * from which weights come once for 8 rows. A thread has 128 bytes of weights in flight, and two blocks of threads fit
- * on a multiprocessor: 64 KiB, twice what 3.35 TB/s need for loads of 1.2 us. */
+ * from which weights come once for 8 rows. As compiled, a thread has 64 bytes of weights in flight, and two blocks of
+ * threads fit on a multiprocessor: 32 KiB, where 0.6 of 3.35 TB/s need 15 with loads of 1 us (cuda_resources.py). */
 template <class Type, enum m3_dtype dtype>
 static __global__ void __launch_bounds__(THREADS, 2) products(struct m3_products p, int64_t blocks_of_columns)
 {

@@ -56,18 +56,25 @@ START_TEST(tiny_twice)
 }
 END_TEST
 
-/* Goal:  every operator within the bounds of its arithmetic, on its own inputs, fp32 and bf16.
+/* Goal:  every operator within the bounds of its arithmetic, on its own inputs, fp32 and bf16, and with partial results
+ *        of attention in bf16.
  * Claim: compare passes beside a reference that knows the bounds, choices certified; blame passes. */
 START_TEST(inside_the_bounds)
 {
+    static const struct {
+        const char *plugin, *profile;
+    } all[] = {
+        { "on_cpu.so", "fp32" },
+        { "on_cpu.so,bf16", "cuda_bf16" },
+        { "on_cpu.so,bf16,partials=bf16", "cuda_bf16+partials_bf16" },
+    };
     ck_assert_int_eq(m3ref(TINY " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
-    for (int i = 0; i < 2; i++) {
-        const char *profile = i ? "cuda_bf16" : "fp32";
-        ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops(i ? "on_cpu.so,bf16" : "on_cpu.so"), in_folder("d")), 0);
-        ck_assert_int_eq(m3ref("compare %s %s --profile %s", in_folder("truth"), in_folder("d"), profile), 0);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops(all[i].plugin), in_folder("d")), 0);
+        ck_assert_int_eq(m3ref("compare %s %s --profile %s", in_folder("truth"), in_folder("d"), all[i].profile), 0);
         ck_assert(has("out", "pass  130 of 130 stages judged"));
         ck_assert_int_eq(m3ref("blame golden/tiny/model %s --case golden/tiny/case.safetensors --profile %s",
-                               in_folder("d"), profile),
+                               in_folder("d"), all[i].profile),
                          0);
     }
 }
