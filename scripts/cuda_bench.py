@@ -3,13 +3,14 @@
     python3 scripts/cuda_bench.py BUILD/cuda_bench [--json OUT] [--limit SECONDS] [--small]
 
 Runs cuda_bench, at most --limit seconds, and keeps the rows that it has printed by then. Without PyTorch these are all.
-With it (2.5 or later), in the same run measures a large bf16 matrix product and a large copy, dense causal attention, the
-same with the chosen blocks as a mask, flex_attention with them, dense decoding. One table; after it a line for each
+With it (2.5 or later), in the same run measures a large bf16 matrix product and a large copy, dense causal attention,
+the same with the chosen blocks as a mask, flex_attention with them, dense decoding. One table; after it a line for each
 requirement. What cannot be measured is listed with the reason. --small: tiny sizes, on a CPU if there is no device;
 its figures mean nothing.
 
 Blocks are drawn at random in PyTorch's measurements, as in cuda_bench, whose scores are of random vectors: rows side by
-side share few of them. Exit status: 0 measured, whatever the figures; 1 cuda_bench failed or took too long; 69 no device.
+side share few of them. Exit status: 0 measured, whatever the figures; 1 cuda_bench failed or took too long; 69 no
+device.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes an archive that tests and times the CUDA kernels on a machine with a driver and nothing else: program, plug-in,
 # tests of the operators, bench, goldens, and every shared library that they need, the loader and the C library too.
-# On that machine:  tar xf m3ref-cuda.tar.xz && cd m3ref-cuda && scripts/cuda_test.sh operators   (models, decode, bench)
+# On that machine:  tar xf m3ref-cuda.tar.xz && cd m3ref-cuda && scripts/cuda_test.sh operators, models, decode, bench
 # usage: cuda_pack.sh BUILD       writes BUILD/m3ref-cuda.tar.xz
 #        cuda_pack.sh --check ARCHIVE     starts its program in an empty root (as root): no device, status 69
 set -eu
@@ -32,8 +32,8 @@ mkdir -p "$pack/bin" "$pack/lib" "$pack/build/tests" "$pack/scripts" "$pack/test
 cp "$build/libm3ref_cuda.so" "$build/libm3ref_tests.so" "$pack/lib"
 cp "$build/m3ref" "$build/cuda_bench" "$build"/tests/test_*_device "$pack/bin"
 strip "$pack"/bin/* "$pack"/lib/*
-ldd "$pack"/bin/* "$pack"/lib/* 2>/dev/null | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' |
-    grep -v libm3ref | sort -u >"$folder/libraries"
+ldd "$pack"/bin/* "$pack"/lib/* 2>/dev/null |
+    sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' | grep -v libm3ref | sort -u >"$folder/libraries"
 while read -r library; do
     case $library in
     */ld-linux*) cp -L "$library" "$pack/lib/ld.so" ;;

@@ -1,11 +1,10 @@
-"""What the CUDA kernels take of a multiprocessor, as compiled: registers, spills, shared memory set by the compiler, and
-loads in flight.
+"""What the CUDA kernels take of a multiprocessor, as compiled: registers, spills, loads in flight.
 
     python3 scripts/cuda_resources.py [TARGET]        TARGET 90, if none is named; needs nvcc; nvdisasm for the loads
 
 Loads in flight: of a thread, the most bytes of global memory that are on their way at a time, in the order of the
 compiled instructions (ldg: into registers, until one of them is read; cp.async: between two waits). Bytes of a
-multiprocessor: those times the threads that fit by their registers, for kernels of 256 threads. Beside it what 0.6 of the
+multiprocessor: those times the threads that fit by their registers, in blocks of 256. Beside it what 0.6 of the
 memory's bandwidth needs (--bandwidth, in TB/s) with loads that take 1 us.
 """
 
@@ -37,7 +36,7 @@ def plain_name(symbol):
 
 
 def resources(text):
-    """symbol -> registers, spilled bytes, shared bytes; of what ptxas -v prints."""
+    """symbol -> registers, spilled bytes; of what ptxas -v prints."""
     found, symbol, spilled = {}, None, 0
     for line in text.splitlines():
         if match := re.search(r"Compiling entry function '(\S+)'", line):
@@ -45,8 +44,7 @@ def resources(text):
         elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
             spilled = int(match[1]) + int(match[2])
         elif match := re.search(r"Used (\d+) registers", line):
-            shared = re.search(r"(\d+) bytes smem", line)
-            found[symbol] = int(match[1]), spilled, int(shared[1]) if shared else 0
+            found[symbol] = int(match[1]), spilled
     return found
 
 
@@ -118,7 +116,7 @@ def main():
                        "-o", cubin, source)
             kernels = resources(text)
             flight = in_flight(run(nvdisasm, "-c", cubin)) if nvdisasm and kernels else {}
-            for symbol, (registers, spills, _) in sorted(kernels.items(), key=lambda kernel: plain_name(kernel[0])):
+            for symbol, (registers, spills) in sorted(kernels.items(), key=lambda kernel: plain_name(kernel[0])):
                 loads = flight.get(symbol)
                 blocks = min(8, REGISTERS // (256 * ((registers + 7) // 8 * 8)))
                 spilled += spills

@@ -133,8 +133,8 @@ START_TEST(refused_readings)
         { "--set selection=union", "attend_blocks: no kernel computes selection=union: run without --ops cuda" },
     };
     for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(m3ref(TINY " %s %s --dump %s", all[i / 2].options,
-                               ops(i % 2 ? "on_cpu.so,bf16" : "on_cpu.so"), in_folder("d")),
+        ck_assert_int_eq(m3ref(TINY " %s %s --dump %s", all[i / 2].options, ops(i % 2 ? "on_cpu.so,bf16" : "on_cpu.so"),
+                               in_folder("d")),
                          69);
         ck_assert(has("err", all[i / 2].words) && error_lines() == 1);
         ck_assert_int_ne(access(in_folder("d"), F_OK), 0);
