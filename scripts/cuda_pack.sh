@@ -33,7 +33,8 @@ cp "$build/libm3ref_cuda.so" "$build/libm3ref_tests.so" "$pack/lib"
 cp "$build/m3ref" "$build/cuda_bench" "$build"/tests/test_*_device "$pack/bin"
 strip "$pack"/bin/* "$pack"/lib/*
 ldd "$pack"/bin/* "$pack"/lib/* 2>/dev/null |
-    sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' | grep -v libm3ref | sort -u >"$folder/libraries"
+    sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' |
+    grep -v libm3ref | sort -u >"$folder/libraries"
 while read -r library; do
     case $library in
     */ld-linux*) cp -L "$library" "$pack/lib/ld.so" ;;
