@@ -96,6 +96,8 @@ help:
 	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
 	@echo 'make cuda-test     operators and goldens on the device; last line: N passed, N failed; status 69 if'
 	@echo '                   there is no device'
+	@echo 'make cuda-pack     an archive with which a machine that has a driver and nothing else tests and times the kernels'
+	@echo 'make cuda-resources  registers, spills and loads in flight of each kernel, as compiled (TARGET=90)'
 	@echo 'make cuda-bench    speeds on the device beside its limits and beside the installed PyTorch'
 	@echo 'make MPI=0         without the library for mpirun, which is built if mpicc is there (MPI=1: it must be)'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
@@ -244,10 +246,13 @@ kill-matrix: $(PROGRAM) $(PYTHON)/ready
 # ---- CUDA, optional: a plug-in for the program
 
 NVCC ?= nvcc
-CUDA_TARGETS ?= 80 90 100
+# Code for these targets, as far as the compiler (12.4 or later) knows them; sm_86 and sm_89 run that of 80. Of the newest
+# also PTX, which a driver compiles for devices that are newer.
+CUDA_TARGETS ?= $(filter $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)),80 90 100 120)
 CUDA := $(wildcard ref/cuda/*.cu)
-CUDA_FLAGS := -std=c++17 -O3 -Iref -Xcompiler -fPIC,-Wall,-Wextra,-Werror -MMD -MP
-CUDA_FLAGS += $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t))
+CUDA_FLAGS = -std=c++17 -O3 -Iref -Xcompiler -fPIC,-Wall,-Wextra,-Werror -MMD -MP $(CUDA_CODE)
+CUDA_CODE = $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) $(addprefix -gencode arch=compute_,$(foreach \
+	t,$(lastword $(CUDA_TARGETS)),$(t),code=compute_$(t)))
 
 cuda: all $(BUILD)/libm3ref_cuda.so
 $(BUILD)/libm3ref_cuda.so: $(CUDA:ref/cuda/%.cu=$(BUILD)/cuda/%.o)
@@ -258,15 +263,27 @@ $(BUILD)/cuda/%.o: ref/cuda/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_FLAGS) -c -o $@ $<
 
-.PHONY: cuda-test cuda-bench
+.PHONY: cuda-test cuda-tests cuda-bench cuda-pack cuda-resources
 cuda-test: setup
-	@$(MAKE) -s -j$$(nproc) cuda device-tests
-	@scripts/cuda_test.sh $(BUILD)
+	@$(MAKE) -s -j$$(nproc) cuda-tests
+	@BUILD=$(BUILD) scripts/cuda_test.sh
+cuda-tests: cuda device-tests $(BUILD)/cuda_bench
 
-# This does not need the program or its libraries.
+# An archive that needs nothing but a driver.
+cuda-pack: setup
+	@$(MAKE) -s -j$$(nproc) cuda-tests
+	@scripts/cuda_pack.sh $(BUILD)
+
+# Registers, spills and loads in flight of each kernel. TARGET=90
+TARGET ?= 90
+cuda-resources:
+	@python3 scripts/cuda_resources.py $(TARGET)
+
+# The bench does not need the program or its libraries.
 CUDA_KERNELS := $(filter-out %/table.cu %/memory.cu,$(CUDA))
-cuda-bench: $(BUILD)/cuda_bench
-	@python3 scripts/cuda_bench.py $(BUILD)/cuda_bench
+cuda-bench:
+	@$(MAKE) -s -j$$(nproc) $(BUILD)/cuda_bench
+	@python3 scripts/cuda_bench.py $(BUILD)/cuda_bench --json $(BUILD)/cuda_bench.json
 $(BUILD)/cuda/bench/%.o: scripts/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_FLAGS) -c -o $@ $<
@@ -286,9 +303,9 @@ UNITS := $(filter-out $(OPERATORS),$(patsubst test_%.c,%,$(notdir $(filter %.c,$
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
 TESTS += $(foreach o,$(TWO_BODIES),$(BUILD)/tests/test_$(o)_as_plain_f32 $(BUILD)/tests/test_$(o)_as_plain_f64)
 CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
-CUDA_UNITS := $(patsubst test_%.cc,%,$(notdir $(filter %.cc,$(TEST_SOURCES))))
+CUDA_UNITS := $(filter-out cuda_memory,$(patsubst test_%.cc,%,$(notdir $(filter %.cc,$(TEST_SOURCES)))))
 CUDA_DEVICES := on_cpu no_device little_memory some_memory
-TESTS += $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda) $(CUDA_UNITS:%=$(BUILD)/tests/test_%)
+TESTS += $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_cuda) $(CUDA_UNITS:%=$(BUILD)/tests/test_%) $(BUILD)/tests/test_cuda_memory
 TEST_CFLAGS = $(CFLAGS) -Itests/support -Itests/twins $(shell pkg-config --cflags check)
 TEST_LDLIBS = $(TEST_LIBRARY) -Wl,-rpath,'$$ORIGIN/..' $(shell pkg-config --libs check) $(LDLIBS)
 
@@ -331,7 +348,7 @@ $(PYTHON)/ready: scripts/requirements-python.txt
 	@scripts/venv.sh $(PYTHON) $< && touch $@ || echo 'set-up: $(PYTHON) could not be made' >&2
 
 # They take more than five seconds of a processor each. They begin first, so that none runs alone at the end.
-SLOW := known_bugs named_mistakes op_mistakes cli_cuda attend_blocks_cuda forward cli_check cli_ops cache cli_reports \
+SLOW := known_bugs named_mistakes op_mistakes cli_cuda attend_blocks_cuda kernels experts_cuda forward cli_check cli_ops cache cli_reports \
         judged_draws operator_check select_blocks_cuda linear_cuda json bodies_f64 ops_plain op_drawn \
         op_from_dump paths envelope_make math bodies_f32 backward_bodies_f32 backward_bodies_f64 op_witness generate blame op_results
 SLOW_TESTS := $(filter $(SLOW:%=$(BUILD)/tests/test_%),$(TESTS))
@@ -441,6 +458,14 @@ $(CUDA_UNITS:%=$(BUILD)/tests/test_%): $(BUILD)/tests/test_%: test_%.cc $(BUILD)
 	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) \
 		$(shell pkg-config --libs check)
 
+# This one has a small device.
+$(BUILD)/tests/test_cuda_memory: test_cuda_memory.cc $(BUILD)/tests/harness.o $(addprefix $(BUILD)/tests/cuda/,some_memory.o \
+		launcher.o memory.o linear.o linear_bf16.o linear_few.o) | $(TEST_LIBRARY)
+	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) $(TEST_LDLIBS)
+
+# This one calls the kernels themselves, on a device too.
+$(BUILD)/tests/test_kernels: $(filter-out %/table.o %/memory.o %/launcher.o,$(ON_CPU))
+
 # The benchmark of the kernels, only to check that it runs.
 $(BUILD)/tests/cuda/cuda_bench.o: scripts/cuda_bench.cu
 	@mkdir -p $(@D)
@@ -452,7 +477,12 @@ $(BUILD)/tests/cuda_bench: $(BUILD)/tests/cuda/cuda_bench.o $(BUILD)/tests/cuda/
 # ---- the operator tests on a device: linked by nvcc, which finds the runtime
 
 .PHONY: device-tests
-device-tests: $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device)
+device-tests: $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device) $(BUILD)/tests/test_kernels_device
+$(BUILD)/tests/test_kernels_device.o: tests/cuda/test_kernels.cc
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O2 -Iref -x cu -c -o $@ $<
+$(BUILD)/tests/test_kernels_device: $(BUILD)/tests/test_kernels_device.o $(BUILD)/tests/harness.o $(CUDA_KERNELS:ref/cuda/%.cu=$(BUILD)/cuda/%.o)
+	$(NVCC) -cudart static -o $@ $^ $(shell pkg-config --libs check)
 $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device.o): $(BUILD)/tests/test_%_device.o: test_%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) $(AS_CUDA) -c -o $@ $<
@@ -493,7 +523,7 @@ ONLY ?=
 MANY_PASSES := op_mistakes named_mistakes known_bugs blame
 WITH_PROGRAM := $(patsubst test_%.c,$(BUILD)/tests/test_%,$(notdir $(shell grep -l '"program.h"' $(TEST_SOURCES))))
 UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_as_plain_f32 %_as_plain_f64 \
-		$(CUDA_UNITS:%=$(BUILD)/tests/test_%) $(MANY_PASSES:%=$(BUILD)/tests/test_%),$(TESTS))
+		$(CUDA_UNITS:%=$(BUILD)/tests/test_%) %/test_cuda_memory $(MANY_PASSES:%=$(BUILD)/tests/test_%),$(TESTS))
 QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(UNIT_TESTS))
 .PHONY: quick-tests unit-tests tsan valgrind analyze coverage
 quick-tests: $(PROGRAM) $(QUICK_TESTS)

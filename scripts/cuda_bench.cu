@@ -1,7 +1,8 @@
 /* Times the operators of cuda/kernels.h on data that lies on the device, at released sizes, one JSON line each.
  *
  * Inputs are drawn; blocks are those that select_blocks takes by the scores measured before it. Outputs start as NaN
- * and must have none left, and lists must be as long as they have to be. flops and bytes are counted from sizes: pairs
+ * and must have none left, lists must be as long as they have to be, and some rows of everything that is timed are
+ * computed again in double. flops and bytes are counted from sizes: pairs
  * of query and key that are seen, inputs once, outputs once. `moved` adds what passes through device memory between
  * kernels: the partial results of attention, written and read.
  *
@@ -22,12 +23,12 @@ static const char help[] =
 /* G X Q D block N H F E K; T of prefill, S of decoding, T of products; the rest as it stands in struct sizes. */
 static const struct sizes released = {
     4, 128, 64, 128, 128, 16, 6144, 3072, 128, 4,
-    { 8 << 10, 64 << 10, 256 << 10 }, { 64 << 10, 256 << 10, 1 << 20 }, { 1, 512, 8192 },
-    (int64_t)2 << 30, (int64_t)8 << 30, 256 << 20, 1 << 30, 0.5, 5, 64,
+    { 8 << 10, 64 << 10 }, { 64 << 10, 1 << 20 }, { 1, 8, 512, 8192 },
+    (int64_t)2 << 30, (int64_t)4 << 30, 256 << 20, 1 << 30, 0.5, 5, 64,
 };
 static const struct sizes small = {
     2, 32, 8, 32, 16, 4, 64, 32, 8, 2,
-    { 32, 112, 201 }, { 65, 256, 500 }, { 1, 12, 70 },
+    { 112, 201 }, { 65, 500 }, { 1, 8, 12, 70 },
     8 << 10, 1 << 20, 1 << 10, 1 << 16, 0, 1, 3,
 };
 
@@ -38,7 +39,7 @@ enum { MOST_COPIES = 16 };
 /* T rows at places p0 on, with all that a sparse layer needs. Decoding: row r is a call of its own. */
 struct sparse {
     struct m3_semantics semantics;
-    enum m3_cuda_type type;
+    enum m3_cuda_type type, partials;
     int64_t rows, T, p0, B, copies;
     struct m3_attend attend;
     void *index_q, *index_k[MOST_COPIES], *q, *k[MOST_COPIES], *v[MOST_COPIES];
@@ -83,7 +84,7 @@ static struct sparse sparse_of(struct bench *b, enum m3_cuda_type type, int64_t 
     s.ids = (int32_t *)take(b, rows * z->G * z->N, sizeof *s.ids);
     s.o = (float *)take(b, rows * z->Q * z->D, sizeof *s.o);
     s.lse = (float *)take(b, rows * z->Q, sizeof *s.lse);
-    s.bytes = m3_cuda_attend_scratch(&s.attend, (size_t)z->scratch);
+    s.bytes = m3_cuda_attend_scratch(&s.attend, s.partials, (size_t)z->scratch);
     demand(s.bytes > 0, "scratch for one row");
     s.scratch = take(b, (int64_t)s.bytes, 1);
     return s;
@@ -134,7 +135,78 @@ static void attend_of(struct bench *b, struct sparse *s, int64_t row, int64_t co
     const struct m3_attend *d = &s->attend;
     ok(m3_cuda_attend_blocks(b->stream, s->o + row * d->Q * d->D, s->lse + row * d->Q,
                              at(s->q, s->type, row * d->Q * d->D), s->k[copy], s->v[copy],
-                             s->ids + row * d->G * d->N, s->type, d, s->scratch, s->bytes), "attend_blocks");
+                             s->ids + row * d->G * d->N, s->type, d, s->partials, s->scratch, s->bytes),
+       "attend_blocks");
+}
+
+/* Of one row: m [G,B] at `m`, q of index row `row`, first, middle and last visible block. */
+static void check_scores(struct bench *b, const struct sparse *s, const float *m, int64_t row, int64_t place, int copy)
+{
+    const struct sizes *z = &b->z;
+    const enum m3_dtype dtype = dtype_of(s->type);
+    const int64_t X = z->X, own = place / z->block, wide = (int64_t)bytes_of(s->type);
+    for (int64_t g = 0; g < z->G; g += z->G - 1)
+        for (int64_t sample = 0; sample < 3; sample++) {
+            const int64_t at = own * sample / 2, first = at * z->block, end = first + z->block;
+            void *q = copied(b, (const char *)s->index_q + (row * z->G + g) * X * wide, X * wide);
+            void *k = copied(b, (const char *)s->index_k[copy] + first * X * wide,
+                             ((end < place + 1 ? end : place + 1) - first) * X * wide);
+            double most = -INFINITY, size, largest = 0;
+            float got;
+            fetch(b, &got, m + g * s->B + at, sizeof got);
+            for (int64_t j = first; j < end && j <= place; j++) {
+                const double x = dot(&size, q, dtype, (const char *)k + (j - first) * X * wide, dtype, X);
+                most = x > most ? x : most;
+                largest = size > largest ? size : largest;
+            }
+            demand_near(got, most, largest, (double)X, "a block score");
+            free(q);
+            free(k);
+        }
+}
+
+/* Of one row: its first and its last head. Weights of bfloat16 are off by 2^-8, those of partial results too. */
+static void check_attention(struct bench *b, const struct sparse *s, int64_t row, int64_t place, int copy)
+{
+    const struct sizes *z = &b->z;
+    const enum m3_dtype dtype = dtype_of(s->type);
+    const int64_t D = z->D, wide = (int64_t)bytes_of(s->type), heads = z->Q / z->G;
+    double size, off = s->type == M3_CUDA_F32 ? 0x1p-12 : 0x1p-7;
+    double *sums = (double *)calloc((size_t)D * 2, sizeof *sums);
+    demand(sums != NULL, "no memory for a sample");
+    for (int64_t h = 0; h < z->Q; h += z->Q - 1) {
+        const int64_t g = h / heads, stride = z->G * D * wide;
+        int32_t *list = (int32_t *)copied(b, s->ids + (row * z->G + g) * z->N, z->N * 4);
+        void *q = copied(b, (const char *)s->q + (row * z->Q + h) * D * wide, D * wide);
+        float *o = (float *)copied(b, s->o + (row * z->Q + h) * D, D * 4), lse;
+        double sum = 0;
+        memset(sums, 0, (size_t)D * 2 * sizeof *sums);
+        fetch(b, &lse, s->lse + row * z->Q + h, sizeof lse);
+        for (int64_t n = 0; n < z->N && list[n] >= 0; n++) {
+            const int64_t first = list[n] * z->block, left = place + 1 - first;
+            const int64_t keys = left < z->block ? left : z->block;
+            char *k = (char *)copied(b, (const char *)s->k[copy] + first * stride, keys * stride) + g * D * wide;
+            char *v = (char *)copied(b, (const char *)s->v[copy] + first * stride, keys * stride) + g * D * wide;
+            for (int64_t j = 0; j < keys; j++) {        /* logits of drawn numbers need no maximum */
+                const double p = exp(dot(&size, q, dtype, k + j * stride, dtype, D) / sqrt((double)D));
+                sum += p;
+                for (int64_t c = 0; c < D; c++) {
+                    const double term = p * value_of(v + j * stride, dtype, c);
+                    sums[2 * c] += term;
+                    sums[2 * c + 1] += fabs(term);
+                }
+            }
+            free(k - g * D * wide);
+            free(v - g * D * wide);
+        }
+        demand(fabs(lse - log(sum)) <= 0x1p-12 * (1 + fabs(log(sum))), "an lse of attention");
+        for (int64_t c = 0; c < D; c++)
+            demand(fabs(o[c] - sums[2 * c] / sum) <= off * sums[2 * c + 1] / sum, "an output of attention");
+        free(list);
+        free(q);
+        free(o);
+    }
+    free(sums);
 }
 
 /* Scores and lists of all rows, in pieces whose scores fit into m. */
@@ -174,6 +246,11 @@ static void prefill(struct bench *b, enum m3_cuda_type type, int64_t T)
     attend = time_calls(b, attend_all, &s, 1);
     demand_written(b, s.o, T * z->Q * z->D, "an output of attention was not written, or is NaN");
     demand_written(b, s.lse, T * z->Q, "an lse was not written, or is NaN");
+    for (int64_t t = T - 1; t >= 0 && t > T - 4; t -= 2) {      /* m has the last piece */
+        const int64_t in_piece = t - (T - 1) / piece * piece;
+        if (in_piece >= 0) check_scores(b, &s, s.m + in_piece * z->G * s.B, t, t, 0);
+        check_attention(b, &s, t * 2 / 3, t * 2 / 3, 0);
+    }
 
     const double seen = keys_seen(b, &s, 0), chosen = keys_seen(b, &s, 1);
     double candidates = 0, entries = 0;
@@ -243,6 +320,10 @@ static void decode(struct bench *b, enum m3_cuda_type type, int64_t S)
     demand_full_lists(b, &s);
     struct samples attend = time_calls(b, decode_attend, &s, z->calls);
     demand_written(b, s.o, z->calls * z->Q * z->D, "an output of attention was not written, or is NaN");
+    for (int i = 0; i < z->calls; i += z->calls - 1) {
+        check_scores(b, &s, s.m + i * z->G * s.B, i, S - 1, (int)(i % s.copies));
+        check_attention(b, &s, i, S - 1, (int)(i % s.copies));
+    }
     struct samples step = time_calls(b, decode_step, &s, z->calls);
     report(&scores, "block_scores", type, 1, S, index_flops, index_bytes + m_bytes, 0);
     report(&select, "select_blocks", type, 1, S, 0, m_bytes + lists, 0);
@@ -268,13 +349,41 @@ struct products {
     size_t bytes;
 };
 
-static struct m3_weight matrix(struct bench *b, int64_t rows, int64_t cols)
+/* Codes of E4M3 from 2^-4 to nearly 16, of both signs. */
+static __global__ void draw_codes(unsigned char *codes, int64_t n, uint64_t seed)
+{
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        const uint64_t z = (seed + (uint64_t)i) * 0x9e3779b97f4a7c15u;
+        codes[i] = (unsigned char)((z >> 40 & 128) | (24 + (z >> 50 & 63)));
+    }
+}
+
+/* BF16, or E4M3 with a ue8m0 of 2^-9 for 32 columns. */
+static struct m3_weight matrix(struct bench *b, enum m3_dtype dtype, int64_t rows, int64_t cols)
 {
     struct m3_weight w = {};
-    w.data = drawn(b, M3_CUDA_BF16, rows * cols, 0, 1 / sqrtf((float)cols));
-    w.dtype = M3_BF16;
+    w.dtype = dtype;
     w.rows = rows, w.cols = cols;
+    if (dtype == M3_BF16) {
+        w.data = drawn(b, M3_CUDA_BF16, rows * cols, 0, 1 / sqrtf((float)cols));
+        return w;
+    }
+    unsigned char *codes = (unsigned char *)take(b, rows * cols, 1);
+    void *scales = take(b, rows * (cols / 32), 1);
+    b->seed += 0x5851f42d4c957f2du;
+    ok(m3_launch(b->stream, draw_codes, dim3(blocks_for(rows * cols)), 256, 0, codes, rows * cols, b->seed), "draw");
+    ok(cudaMemsetAsync(scales, 118, (size_t)(rows * (cols / 32)), b->stream), "memset");
+    w.data = codes, w.scales = scales, w.scaling = M3_SCALE_MX32;
     return w;
+}
+
+/* Row n of w, with *scale for all its numbers; to be freed. */
+static void *row_of(struct bench *b, double *scale, const struct m3_weight *w, int64_t n)
+{
+    const int64_t wide = w->dtype == M3_BF16 ? 2 : 1;
+    *scale = w->scaling == M3_SCALE_MX32 ? 0x1p-9 : 1;
+    return copied(b, (const char *)w->data + n * w->cols * wide, w->cols * wide);
 }
 
 static void run_linear(struct bench *b, void *self, int i)
@@ -288,11 +397,23 @@ static void linear(struct bench *b, enum m3_cuda_type type, int64_t T)
     const int64_t H = b->z.H;
     struct products s = {};
     s.type = type, s.T = T;
-    for (int i = 0; i < MATRICES; i++) s.w[i] = matrix(b, H, H);
+    for (int i = 0; i < MATRICES; i++) s.w[i] = matrix(b, M3_BF16, H, H);
     s.x = drawn(b, type, T * H, 0, 1);
     s.y = (float *)take(b, T * H, sizeof *s.y);
     struct samples samples = time_calls(b, run_linear, &s, MATRICES);
     demand_written(b, s.y, T * H, "an output of linear was not written, or is NaN");
+    for (int64_t i = 0; i < 8; i++) {
+        const int64_t t = T * i / 8, n = H - 1 - i * 5, last = MATRICES - 1;
+        void *x_t = copied(b, at(s.x, type, t * H), H * (int64_t)bytes_of(type));
+        double size, scale;
+        void *w = row_of(b, &scale, &s.w[last], n);
+        float got;
+        fetch(b, &got, s.y + t * H + n, sizeof got);
+        const double want = dot(&size, x_t, dtype_of(type), w, M3_BF16, H);
+        demand_near(got, want, size, (double)H, "an output of linear");
+        free(x_t);
+        free(w);
+    }
     const double weights = (double)(H * H), x = (double)(T * H);
     report(&samples, "linear", type, T, 0, 2 * (double)T * weights, 2 * weights + x * (bytes_of(type) + 4), 0);
     free_taken(b);
@@ -307,26 +428,69 @@ static void run_experts(struct bench *b, void *self, int i)
                        s->p + first * s->d.K, s->experts, &s->d, s->scratch, s->bytes), "experts");
 }
 
-/* Weights of all experts if they take at most half of what is free; else some serve for several. */
-static void put_experts(struct bench *b, struct products *s)
+/* Weights of all experts if they take at most half of what is free; else some serve for several. all [E]. */
+static void put_experts(struct bench *b, struct products *s, struct m3_expert *all)
 {
-    struct m3_expert all[MOST_EXPERTS] = {};
     size_t left = 0, total = 0;
-    const int64_t E = s->d.E, H = s->d.H, F = s->d.F;
+    const int64_t E = s->d.E, H = s->d.H, F = s->d.F, wide = s->d.dtype == M3_BF16 ? 2 : 1;
     ok(cudaMemGetInfo(&left, &total), "cudaMemGetInfo");
-    const int64_t fit = (int64_t)(left / 2) / (6 * H * F), own = fit < E ? 16 : E;
-    const struct m3_weight up = matrix(b, 2 * own * F, H), down = matrix(b, own * H, F);
+    const int64_t fit = (int64_t)(left / 2) / (3 * wide * H * F), own = fit < E ? 16 : E;
+    const struct m3_weight up = matrix(b, s->d.dtype, 2 * own * F, H), down = matrix(b, s->d.dtype, own * H, F);
     for (int64_t e = 0; e < E; e++) {
         struct m3_weight *const w[] = { &all[e].w1, &all[e].w3, &all[e].w2 };
-        for (int i = 0; i < 3; i++) *w[i] = i < 2 ? up : down;
-        all[e].w1.rows = all[e].w3.rows = F, all[e].w2.rows = H;
-        all[e].w1.data = at(up.data, M3_CUDA_BF16, e % own * 2 * F * H);
-        all[e].w3.data = at(up.data, M3_CUDA_BF16, (e % own * 2 + 1) * F * H);
-        all[e].w2.data = at(down.data, M3_CUDA_BF16, e % own * H * F);
+        for (int i = 0; i < 3; i++) {
+            const int64_t rows = i < 2 ? F : H, first = i < 2 ? (e % own * 2 + i) * F : e % own * H;
+            *w[i] = i < 2 ? up : down;
+            w[i]->rows = rows;
+            w[i]->data = (const char *)w[i]->data + first * w[i]->cols * wide;
+            if (w[i]->scales) w[i]->scales = (const char *)w[i]->scales + first * (w[i]->cols / 32);
+        }
     }
     s->experts = (struct m3_expert *)take(b, E, sizeof *s->experts);
     ok(cudaMemcpyAsync(s->experts, all, (size_t)E * sizeof *all, cudaMemcpyHostToDevice, b->stream), "experts");
     ok(cudaStreamSynchronize(b->stream), "experts");
+}
+
+/* Token t of the last call, which began at token `first`: 4 of its outputs, from x on. */
+static void check_experts(struct bench *b, const struct products *s, const struct m3_expert *all, int64_t first,
+                          int64_t t)
+{
+    const int64_t H = s->d.H, F = s->d.F, K = s->d.K, slot = (first + t) * K;
+    int32_t *ids = (int32_t *)copied(b, s->ids + slot, K * 4);
+    float *p = (float *)copied(b, s->p + slot, K * 4), got[4];
+    void *x = copied(b, at(s->x, s->type, (first + t) * H), H * (int64_t)bytes_of(s->type));
+    double *act = (double *)malloc((size_t)F * sizeof *act), want[4] = {}, sizes[4] = {}, size, scale;
+    demand(act != NULL, "no memory for a sample");
+    for (int64_t k = 0; k < K; k++) {
+        const struct m3_expert *e = &all[ids[k]];
+        for (int64_t f = 0; f < F; f++) {
+            double sums[2];
+            for (int i = 0; i < 2; i++) {
+                void *w = row_of(b, &scale, i ? &e->w3 : &e->w1, f);
+                sums[i] = scale * dot(&size, x, dtype_of(s->type), w, s->d.dtype, H);
+                free(w);
+            }
+            const double g = fmin(sums[0], 7), u = fmax(fmin(sums[1], 7), -7);
+            act[f] = (u + 1) * g / (1 + exp(-(double)s->d.act.alpha * g));
+        }
+        for (int i = 0; i < 4; i++) {
+            void *w = row_of(b, &scale, &e->w2, H * (2 * i + 1) / 8);
+            for (int64_t f = 0; f < F; f++) {
+                const double term = s->d.factor * p[k] * scale * value_of(w, s->d.dtype, f) * act[f];
+                want[i] += term;
+                sizes[i] += fabs(term);
+            }
+            free(w);
+        }
+    }
+    for (int i = 0; i < 4; i++) {       /* activations are rounded to bfloat16: 2^-8 */
+        fetch(b, &got[i], s->y + t * H + H * (2 * i + 1) / 8, sizeof got[i]);
+        demand(fabs(got[i] - want[i]) <= (s->type == M3_CUDA_F32 ? 0x1p-9 : 0x1p-6) * sizes[i], "an output of experts");
+    }
+    free(ids);
+    free(p);
+    free(x);
+    free(act);
 }
 
 /* How many experts a call needs, on average. */
@@ -350,15 +514,17 @@ static double experts_met(struct bench *b, const struct products *s, int calls)
     return met / calls;
 }
 
-static void experts(struct bench *b, enum m3_cuda_type type, int64_t T)
+static void experts(struct bench *b, enum m3_cuda_type type, enum m3_dtype dtype, int64_t T)
 {
+    struct m3_expert all[MOST_EXPERTS] = {};
     const struct sizes *z = &b->z;
     const int calls = T == 1 ? z->calls : 1;
     struct products s = {};
     s.type = type, s.T = T, s.rows_of_x = T * calls;
-    s.d.T = T, s.d.E = z->E, s.d.K = z->K, s.d.H = z->H, s.d.F = z->F, s.d.factor = 2, s.d.type = type;
+    s.d.T = T, s.d.E = z->E, s.d.K = z->K, s.d.H = z->H, s.d.F = z->F, s.d.factor = 2;
+    s.d.type = type, s.d.dtype = dtype;
     s.d.act.oai = 1, s.d.act.alpha = 1.702f, s.d.act.limit = 7, s.d.act.clamp = M3_GATE_CLAMP_UPPER;
-    put_experts(b, &s);
+    put_experts(b, &s, all);
     s.x = drawn(b, type, s.rows_of_x * z->H, 0, 1);
     s.y = (float *)take(b, T * z->H, sizeof *s.y);
     s.ids = (int32_t *)take(b, s.rows_of_x * z->K, sizeof *s.ids);
@@ -374,8 +540,9 @@ static void experts(struct bench *b, enum m3_cuda_type type, int64_t T)
     const double each = 3 * (double)(z->H * z->F), x = (double)(T * z->H), met = experts_met(b, &s, calls);
     struct samples samples = time_calls(b, run_experts, &s, calls);
     demand_written(b, s.y, T * z->H, "an output of experts was not written, or is NaN");
-    report(&samples, "experts", type, T, 0, 2 * (double)(T * z->K) * each,
-           2 * met * each + x * (bytes_of(type) + 4) + (double)(T * z->K) * 8, 0);
+    check_experts(b, &s, all, (calls - 1) * T % s.rows_of_x, T - 1);
+    report(&samples, dtype == M3_BF16 ? "experts" : "experts mxfp8", type, T, 0, 2 * (double)(T * z->K) * each,
+           (dtype == M3_BF16 ? 2 : 33.0 / 32) * met * each + x * (bytes_of(type) + 4) + (double)(T * z->K) * 8, 0);
     free_taken(b);
 }
 
@@ -402,14 +569,13 @@ static void measure_all(struct bench *b)
     copy(b);
     for (int i = 0; i < SIZES; i++) prefill(b, M3_CUDA_BF16, z->prefill[i]);
     for (int i = 0; i < SIZES; i++) decode(b, M3_CUDA_BF16, z->decode[i]);
-    for (int i = 0; i < SIZES; i++) linear(b, M3_CUDA_BF16, z->tokens[i]);
-    for (int i = 0; i < SIZES; i++) experts(b, M3_CUDA_BF16, z->tokens[i]);
-    for (int i = 0; i < SIZES - 1; i++) {       /* in float: not the largest */
-        prefill(b, M3_CUDA_F32, z->prefill[i]);
-        decode(b, M3_CUDA_F32, z->decode[i]);
-        linear(b, M3_CUDA_F32, z->tokens[i]);
-        experts(b, M3_CUDA_F32, z->tokens[i]);
-    }
+    for (int i = 0; i < TOKENS; i++) linear(b, M3_CUDA_BF16, z->tokens[i]);
+    for (int i = 0; i < TOKENS; i++) experts(b, M3_CUDA_BF16, M3_BF16, z->tokens[i]);
+    for (int i = 0; i < TOKENS; i++) experts(b, M3_CUDA_BF16, M3_F8_E4M3, z->tokens[i]);
+    prefill(b, M3_CUDA_F32, z->prefill[0]);     /* in float, which is for checking: the smallest */
+    decode(b, M3_CUDA_F32, z->decode[0]);
+    linear(b, M3_CUDA_F32, z->tokens[0]);
+    experts(b, M3_CUDA_F32, M3_BF16, z->tokens[0]);
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,5 @@
 /* What cuda_bench.cu measures with: sizes, memory, drawn inputs, checks of outputs, time. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,11 +7,11 @@
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 
-enum { SIZES = 3, MOST_RUNS = 50, MOST_TAKEN = 64, MARKS = 3 };
+enum { SIZES = 2, TOKENS = 4, MOST_RUNS = 50, MOST_TAKEN = 64, MARKS = 3 };
 
 struct sizes {
     int64_t G, X, Q, D, block, N, H, F, E, K;
-    int64_t prefill[SIZES], decode[SIZES], tokens[SIZES];
+    int64_t prefill[SIZES], decode[SIZES], tokens[TOKENS];
     int64_t scores;             /* bytes of block scores at a time */
     int64_t scratch;            /* bytes of scratch, at most */
     int64_t flush, copy;        /* bytes: more than the cache; what the limit copies */
@@ -132,6 +133,57 @@ static void demand_no_nan_met(struct bench *b)
     unsigned long long at = 0;
     fetch(b, &at, b->nan_at, sizeof at);
     demand(at == ~0ull, "a score is NaN");
+}
+
+/* ---- sampled outputs, against double */
+
+/* A copy on the host, to be freed. */
+static void *copied(struct bench *b, const void *device, int64_t bytes)
+{
+    void *host = malloc((size_t)bytes);
+    demand(host != NULL, "no memory for a sample");
+    fetch(b, host, device, bytes);
+    return host;
+}
+
+/* Number i of those at x. */
+static double value_of(const void *x, enum m3_dtype dtype, int64_t i)
+{
+    const uint32_t code = ((const unsigned char *)x)[dtype == M3_F8_E4M3 ? i : 0];
+    if (dtype == M3_F32) return ((const float *)x)[i];
+    if (dtype == M3_F8_E4M3) {
+        const int exponent = (int)(code >> 3 & 15), fraction = (int)(code & 7);
+        const double size = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
+        return code & 128 ? -size : size;
+    }
+    const uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static enum m3_dtype dtype_of(enum m3_cuda_type type) { return type == M3_CUDA_F32 ? M3_F32 : M3_BF16; }
+
+/* A sum of n products of x and y; *size: of their absolute values. */
+static double dot(double *size, const void *x, enum m3_dtype x_dtype, const void *y, enum m3_dtype y_dtype, int64_t n)
+{
+    double sum = 0;
+    *size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double term = value_of(x, x_dtype, i) * value_of(y, y_dtype, i);
+        sum += term;
+        *size += fabs(term);
+    }
+    return sum;
+}
+
+/* A sum of n terms in float, each step cut off: 2^-23 of their sizes. */
+static void demand_near(double got, double want, double size, double n, const char *what)
+{
+    if (fabs(got - want) <= (n + 4) * 0x1p-23 * size) return;
+    fprintf(stderr, "cuda_bench: wrong: %s: got %.9g, want %.9g, allowed %.3g\n", what, got, want,
+            (n + 4) * 0x1p-23 * size);
+    exit(1);
 }
 
 static double bytes_of(enum m3_cuda_type type) { return type == M3_CUDA_F32 ? 4 : 2; }

@@ -1,19 +1,25 @@
 #!/bin/sh
-# The CUDA kernels on a device: the operator tests; goldens in fp32 and on tensor cores, against the public code's
-# values and by the bounds of each operator; the same bits in two runs, generated tokens, refusals, compute-sanitizer.
+# The CUDA kernels on a device, in parts that take less than five minutes each and set nothing up:
+#   operators  the tests of the operators, and of the kernels at released sizes
+#   models     goldens in fp32 and on tensor cores, against the public code's values and by the bounds of each operator;
+#              the same bits in two runs; refusals
+#   decode     generated tokens; the kernels for few rows; no device
+#   bench      speeds, one JSON line each, into $BUILD/cuda_bench.jsonl
+#   sanitizer  compute-sanitizer, if it is installed
 # Last line: N passed, N failed. Without a device: the reason, and exit status 69.
-# usage: cuda_test.sh BUILD [operators|goldens|tokens|refusals|sanitizer ...]        all parts, if none is named
+# usage: [BUILD=build] scripts/cuda_test.sh PART ...        from a checkout after `make cuda-tests`, or from an archive
+#                                                           of `make cuda-pack`
 # OPS=BUILD/tests/cuda_on_cpu.so does the same on a CPU, to see that it works.
 set -u
-build=$1
-shift
-parts=${*:-operators goldens tokens refusals sanitizer}
+cd "$(dirname "$0")/.." || exit 70
+build=${BUILD:-build}
+parts=${*:-operators models decode bench sanitizer}
 ops=${OPS:-cuda}
 m3ref=$build/m3ref
 if [ "$ops" = cuda ]; then
-    tests=device none=cuda
+    tests=device none=cuda bench=$build/cuda_bench kernels=test_kernels_device
 else
-    tests=cuda none=$build/tests/cuda_no_device.so
+    tests=cuda none=$build/tests/cuda_no_device.so bench="$build/tests/cuda_bench --small" kernels=test_kernels
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -107,12 +113,8 @@ if [ $? -eq 69 ]; then
     exit 69
 fi
 
-# Every test is a process that opens the device again, which may take seconds.
-operators() {
-    set --
-    for operator in linear block_scores select_blocks attend_blocks route experts; do
-        set -- "$@" "$build/tests/test_${operator}_$tests"
-    done
+# tested PROGRAM ...: every test is a process that opens the device again, which may take seconds.
+tested() {
     CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-20}
     export CK_TIMEOUT_MULTIPLIER
     tests/run.sh "$@" >"$folder/operators.txt" 2>&1
@@ -123,32 +125,47 @@ operators() {
     failed=$((failed + ${bad%% failed}))
 }
 
+operators() {
+    set --
+    for operator in linear block_scores select_blocks attend_blocks route experts; do
+        set -- "$@" "$build/tests/test_${operator}_$tests"
+    done
+    tested "$@"
+}
+
 # Two models have index heads wider than any kernel supports: their first layer, which has none, and a refusal.
-goldens() {
+models() {
     golden mtp
     golden tiny
     golden block128
     for model in mxfp8 f8block; do
         golden "$model" '--layers 0:1'
-        refused "$model, whole" 69 'no kernel takes these sizes' "$m3ref" run "golden/$model/model" \
-            --case "golden/$model/case.safetensors" --ops "$ops"
+        refused "$model, whole" 69 'no kernel computes an index head of more than 128 channels' "$m3ref" run \
+            "golden/$model/model" --case "golden/$model/case.safetensors" --ops "$ops"
+    done
+    refused 'an unknown word' 64 'expected fp32 or bf16' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops,fp8"
+    refused 'ordered sums' 69 'not ordered' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --linear ordered
+    refused 'double' 69 'built for another table' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --precision f64
+    for reading in pool=lse selection=union; do
+        refused "$reading" 69 "no kernel computes $reading" "$m3ref" run golden/tiny/model \
+            --case golden/tiny/case.safetensors --set "$reading" --ops "$ops"
     done
 }
 
-tokens() {
+decode() {
+    tested "$build/tests/$kernels"
     expected=$(tr -d ' \n' <golden/mtp/generate.json | sed 's/.*"tokens":\[\([0-9,]*\)\].*/\1/')
     for how in '' --speculative; do
         "$m3ref" generate golden/mtp/model --ids 1,2,3 --max-new 32 $how --ops "$ops" >"$folder/generate.txt" 2>&1 &&
             grep -qx "tokens: $expected" "$folder/generate.txt"
         verdict $? "mtp, generate $how: the public code's 32 tokens"
     done
+    refused 'no device' 69 'no device' env CUDA_VISIBLE_DEVICES= "$m3ref" run golden/mtp/model --ids 1 --ops "$none"
 }
 
-refusals() {
-    refused 'no device' 69 'no device' env CUDA_VISIBLE_DEVICES= "$m3ref" run golden/mtp/model --ids 1 --ops "$none"
-    refused 'an unknown word' 64 'expected fp32 or bf16' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops,fp8"
-    refused 'ordered sums' 69 'not ordered' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --linear ordered
-    refused 'double' 69 'built for another table' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --precision f64
+bench() {
+    $bench >"$build/cuda_bench.jsonl"
+    verdict $? "bench: $(wc -l <"$build/cuda_bench.jsonl") lines in $build/cuda_bench.jsonl"
 }
 
 sanitizer() {
@@ -166,8 +183,8 @@ sanitizer() {
 
 for part in $parts; do
     case $part in
-    operators | goldens | tokens | refusals | sanitizer) "$part" ;;
-    *) echo "cuda_test.sh: got $part, expected operators, goldens, tokens, refusals or sanitizer" >&2; exit 64 ;;
+    operators | models | decode | bench | sanitizer) "$part" ;;
+    *) echo "cuda_test.sh: got $part, expected operators, models, decode, bench or sanitizer" >&2; exit 64 ;;
     esac
 done
 echo "$passed passed, $failed failed"

@@ -1,4 +1,5 @@
-/* Attention over selected blocks: declarations shared by its kernels. Only for attend*.cu.
+/* Attention over selected blocks: declarations shared by its kernels. Only for attend*.cu. All but attend_plain.cu are
+ * for bfloat16:
  *
  * Every selected block yields a partial result for each head that reads it, over at most M3_ATTEND_KEYS keys at a
  * time; attend_combine.cu adds those of a row, in the order of its list.
@@ -8,7 +9,7 @@
  *
  *     sums [parts]       .x  max of the visible logits z, -inf if there are none
  *                        .y  sum of exp(z - max); 0 if there are none, NaN if all z are -inf
- *     o    [parts,D]     sum of exp(z - max) v, not divided */
+ *     o    [parts,pitch] sum of exp(z - max) v, not divided: float, or rounded to bfloat16 (`Part`) */
 #ifndef M3_CUDA_ATTEND_CUH
 #define M3_CUDA_ATTEND_CUH
 
@@ -26,22 +27,23 @@ enum { M3_ATTEND_KEYS = 128 };      /* keys and values that a block of threads h
 struct m3_attend_piece {
     int64_t T, p0, block;       /* p0: the place of the first token of the piece */
     int32_t G, heads, D, N;     /* heads: of a group, Q/G */
+    int32_t pitch;              /* of rows of q, k, v and o */
     int32_t chunks;             /* ceil(block / M3_ATTEND_KEYS) */
-    int32_t wide;               /* rows of q, k and v begin at multiples of 16 bytes */
     float scale;
     const unsigned char *seen;  /* [S] or NULL */
     const int32_t *lists;       /* [T,G,N] */
     float2 *sums;               /* [parts] */
-    float *o;                   /* [parts,D] */
+    enum m3_cuda_type partials; /* of o */
+    void *o;                    /* [parts,pitch] */
 };
 
-/* q [T,Q,D] begins at the piece's first token; k, v [S,G,D] of `type`. */
-cudaError_t m3_attend_f32(cudaStream_t stream, const struct m3_attend_piece *piece, const struct m3_members *members,
-                          const float *q, const float *k, const float *v);
+cudaError_t m3_attend_plain(cudaStream_t stream, const struct m3_attend *d, float *o, float *lse, const float *q,
+                            const float *k, const float *v, const int32_t *blocks);
+/* q [T,Q,D] begins at the piece's first token; k, v [S,G,D]. */
 cudaError_t m3_attend_bf16(cudaStream_t stream, const struct m3_attend_piece *piece, const struct m3_members *members,
                            const __nv_bfloat16 *q, const __nv_bfloat16 *k, const __nv_bfloat16 *v);
-cudaError_t m3_attend_few(cudaStream_t stream, const struct m3_attend_piece *piece, enum m3_cuda_type type,
-                          const void *q, const void *k, const void *v);
+cudaError_t m3_attend_few(cudaStream_t stream, const struct m3_attend_piece *piece, const __nv_bfloat16 *q,
+                          const __nv_bfloat16 *k, const __nv_bfloat16 *v);
 cudaError_t m3_attend_combine(cudaStream_t stream, const struct m3_attend_piece *piece, float *o, float *lse);
 
 /* ---- the keys of a block of threads */
@@ -88,35 +90,17 @@ static __device__ __forceinline__ uint32_t m3_attend_sees(const uint32_t *hidden
     return ~hidden[word] & (n <= 0 ? 0 : n >= 32 ? 0xffffffffu : (1u << n) - 1);
 }
 
-static __device__ __forceinline__ void m3_attend_put(float *at, float x) { *at = x; }
-static __device__ __forceinline__ void m3_attend_put(__nv_bfloat16 *at, float x) { *at = __float2bfloat16_rn(x); }
-
-/* Copies 16 bytes of a row [D] into shared memory, from channel i on; 0 from D on, and if !valid. */
-template <class Number>
-static __device__ __forceinline__ void m3_attend_load(Number *shared, const Number *row, int i, int valid,
-                                                      const struct m3_attend_piece &piece)
-{
-    if (piece.wide) {
-        copy_16(shared + i, row + i, valid && i < piece.D);
-        return;
-    }
-    for (int end = i + 16 / (int)sizeof(Number); i < end; i++)
-        m3_attend_put(shared + i, valid && i < piece.D ? m3_float(row[i]) : 0);
-}
-
-/* shared [128,stride] := the chunk's rows of x, which is k or v; 0 for hidden keys, where x may have any value. Called
- * by all threads of a block. */
-template <class Number>
-static __device__ __forceinline__ void m3_attend_load_keys(Number *shared, int stride, const Number *x,
+/* shared [128,stride] := the chunk's rows of x, which is k or v; 0 for hidden keys, where x may have any value, and
+ * beyond the row. Called by all threads of a block. */
+static __device__ __forceinline__ void m3_attend_load_keys(__nv_bfloat16 *shared, int stride, const __nv_bfloat16 *x,
                                                            const struct m3_attend_piece &piece,
                                                            const struct m3_attend_chunk &chunk)
 {
-    const int wide = 16 / (int)sizeof(Number), columns = M3_CUDA_HEAD / wide;
-    const Number *x_g = x + (chunk.first * piece.G + chunk.g) * piece.D;
+    const int columns = M3_CUDA_HEAD / 8;
+    const __nv_bfloat16 *x_g = x + (chunk.first * piece.G + chunk.g) * piece.pitch;
     for (int i = (int)threadIdx.x; i < M3_ATTEND_KEYS * columns; i += (int)blockDim.x) {
-        int j = i / columns, valid = m3_attend_seen(piece, chunk, j);
-        m3_attend_load(shared + j * stride, x_g + (valid ? (int64_t)j * piece.G * piece.D : 0), i % columns * wide,
-                       valid, piece);
+        const int j = i / columns, c = i % columns * 8, valid = m3_attend_seen(piece, chunk, j) && c < piece.pitch;
+        copy_16(shared + j * stride + c, x_g + (valid ? (int64_t)j * piece.G * piece.pitch + c : 0), valid);
     }
 }
 
@@ -148,12 +132,6 @@ static __device__ __forceinline__ struct m3_attend_row m3_attend_row_of(const st
 
 /* The value to subtract before exp: a row without a finite logit so far gets weights of 0, not NaN. */
 static __device__ __forceinline__ float m3_attend_base(float max) { return max == -INFINITY ? 0 : max; }
-
-static __device__ __forceinline__ float m3_warp_max_nan(float x)
-{
-    for (int step = M3_WARP / 2; step > 0; step /= 2) x = max_nan(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
-}
 
 /* The .y of sums for a sum over the first `limit` keys. */
 static __device__ __forceinline__ float m3_attend_sum(float max, float sum, const uint32_t *hidden, int limit)

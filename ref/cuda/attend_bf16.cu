@@ -10,13 +10,13 @@
  *  16 rows | 8 tiles of S, then P  |      16 rows | 16 tiles of o         |      of a tile lane l has rows l/4
  *          +----+----+-- .. --+----+              +----+----+-- .. --+----+      and + 8, columns l%4 * 2 and + 1
  *
- * S = q k' by m16n8k16 with q in registers; two tiles of P have the layout of a matrix a of o += P v, rounded to
- * bfloat16. The sums of weights use them unrounded, in float, so that lse is not affected by the rounding.
+ * S = q k' by m16n8k16 with q in registers, loaded as soon as those before are used; two tiles of P have the layout of
+ * a matrix a of o += P v, rounded to bfloat16. The sums of weights use them unrounded, so that lse is not affected.
  *
- * Limit. A row and block of 128 keys and channels are 4 * 128 * 128 = 65536 FLOP, and 520 bytes of partial results to
- * write and to read again: 63 FLOP per byte. That is 212 TFLOP/s of 990 with 3.35 TB/s, 302 with 4.8 TB/s. Rows of q
- * are 256 bytes more unless they stay in the L2 cache (values are ordered by group, so that 4096 tokens of one, 17 MB,
- * can): 169 and 243. Shared memory allows half of the tensor cores' rate, because 16 rows read 64 KiB. */
+ * Limit. A row and block of 128 keys and channels are 65536 FLOP, and 520 bytes of partial results to write and to read
+ * again: 63 FLOP per byte, 124 with partial results in bfloat16. That is 212 (415) TFLOP/s of 990 with 3.35 TB/s. Rows
+ * of q are 256 bytes more unless they stay in the L2 cache (values are ordered by group, so that 4096 tokens of one,
+ * 17 MB, can). Shared memory allows half of the tensor cores' rate, because 16 rows read 64 KiB. */
 enum {
     WARPS = 8,
     ROWS = 16,
@@ -29,7 +29,6 @@ enum {
 
 struct attend_bf16_shared {
     __nv_bfloat16 k[M3_ATTEND_KEYS][STRIDE], v[M3_ATTEND_KEYS][STRIDE];
-    __nv_bfloat16 q[WARPS][ROWS][STRIDE];
     uint32_t hidden[M3_ATTEND_KEYS / 32];
     unsigned odd;               /* a value is infinite or NaN; v is 0 there */
 };
@@ -41,21 +40,21 @@ struct attend_bf16_rows {
     float o[TILES][4];
 };
 
-/* Loads rows row0 .. row0 + 15 of the share; 0 for missing rows. Called by one warp. */
-static __device__ __forceinline__ void load_queries(__nv_bfloat16 (*shared)[STRIDE], const __nv_bfloat16 *q,
+/* q := channels of rows row0 + l/4 and 8 on, as a matrix a of each product; 0 beyond the share and the row. */
+static __device__ __forceinline__ void load_queries(uint32_t q[STEPS][4], const __nv_bfloat16 *from,
                                                     const struct m3_attend_piece &piece,
                                                     const struct m3_members &members,
                                                     const struct m3_members_tile &tile,
                                                     const struct m3_attend_chunk &chunk, int row0)
 {
-    int32_t own = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() % ROWS).query;
-    int column = m3_lane() % 16 * 8;
-    for (int i = 0; i < ROWS; i += 2) {
-        int r = i + m3_lane() / 16;
-        int32_t query = __shfl_sync(0xffffffffu, own, r);
-        m3_attend_load(shared[r], q + (query < 0 ? 0 : (int64_t)query * piece.D), column, query >= 0, piece);
+    for (int r = 0; r < 2; r++) {
+        const int32_t query = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() / 4 + 8 * r).query;
+        const __nv_bfloat16 *row = from + (query < 0 ? 0 : (int64_t)query * piece.pitch);
+        for (int i = 0; i < 2 * STEPS; i++) {
+            const int c = i * 8 + m3_lane() % 4 * 2;
+            q[i / 2][i % 2 * 2 + r] = query >= 0 && c < piece.pitch ? *(const uint32_t *)(row + c) : 0;
+        }
     }
-    copies_commit();
 }
 
 /* Replaces infinite values and NaN by 0: if a row does not see the key, its weight is 0, and 0 times them is NaN.
@@ -66,7 +65,7 @@ static __device__ void set_odd_apart(struct attend_bf16_shared *s)
     for (int i = (int)threadIdx.x; i < M3_ATTEND_KEYS * M3_CUDA_HEAD; i += WARPS * M3_WARP) {
         __nv_bfloat16 *value = &s->v[i / M3_CUDA_HEAD][i % M3_CUDA_HEAD];
         if (isnan(m3_float(*value)) || isinf(m3_float(*value))) {
-            m3_attend_put(value, 0);
+            m3_put(value, 0);
             odd = 1;
         }
     }
@@ -127,14 +126,6 @@ static __device__ __forceinline__ void weigh(float s[SCORE_TILES][4], struct att
     }
 }
 
-static __device__ __forceinline__ uint32_t round_pair(float low, float high)
-{
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    uint32_t bits;
-    memcpy(&bits, &pair, sizeof bits);
-    return bits;
-}
-
 /* o += p v for 64 keys. */
 static __device__ __forceinline__ void add_values(float o[TILES][4], const float p[SCORE_TILES][4],
                                                   const __nv_bfloat16 (*v)[STRIDE])
@@ -142,8 +133,8 @@ static __device__ __forceinline__ void add_values(float o[TILES][4], const float
     int key = m3_lane() / 8 % 2 * 8 + m3_lane() % 8, column = m3_lane() / 16 * 8;
     for (int step = 0; step < KEYS / 16; step++) {
         const float *left = p[2 * step], *right = p[2 * step + 1];
-        uint32_t a[4] = { round_pair(left[0], left[1]), round_pair(left[2], left[3]),
-                          round_pair(right[0], right[1]), round_pair(right[2], right[3]) };
+        uint32_t a[4] = { m3_pair(left[0], left[1]), m3_pair(left[2], left[3]),
+                          m3_pair(right[0], right[1]), m3_pair(right[2], right[3]) };
         for (int n = 0; n < TILES; n += 2) {
             uint32_t b[4];
             load_matrices_transposed(b, &v[step * 16 + key][n * 8 + column]);
@@ -153,21 +144,29 @@ static __device__ __forceinline__ void add_values(float o[TILES][4], const float
     }
 }
 
+static __device__ __forceinline__ void put_pair(float *at, float low, float high)
+{
+    *(float2 *)at = make_float2(low, high);
+}
+static __device__ __forceinline__ void put_pair(__nv_bfloat16 *at, float low, float high)
+{
+    *(uint32_t *)at = m3_pair(low, high);
+}
+
 /* Writes the part of row l/4 + 8 r. r must be a constant, because registers cannot be indexed. */
+template <class Part>
 static __device__ __forceinline__ void write_row(const struct m3_attend_piece &piece,
                                                  const struct attend_bf16_rows *rows, int r, const uint32_t *hidden)
 {
     const struct m3_attend_row row = rows->row[r];
-    float sum = rows->sum[r], *o = piece.o + row.part * piece.D;
+    float sum = rows->sum[r];
+    Part *o = (Part *)piece.o + row.part * piece.pitch;
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     if (row.query < 0) return;
     for (int n = 0; n < TILES; n++) {
         int i = n * 8 + m3_lane() % 4 * 2;
-        float first = rows->o[n][2 * r], second = rows->o[n][2 * r + 1];
-        if (piece.wide && i < piece.D) *(float2 *)(o + i) = make_float2(first, second);
-        if (!piece.wide && i < piece.D) o[i] = first;
-        if (!piece.wide && i + 1 < piece.D) o[i + 1] = second;
+        if (i < piece.pitch) put_pair(o + i, rows->o[n][2 * r], rows->o[n][2 * r + 1]);
     }
     if (m3_lane() % 4 == 0)
         piece.sums[row.part] = make_float2(rows->max[r], m3_attend_sum(rows->max[r], sum, hidden, row.limit));
@@ -175,17 +174,20 @@ static __device__ __forceinline__ void write_row(const struct m3_attend_piece &p
 
 /* Adds the values that set_odd_apart removed from v to the channels of a row that this lane wrote. Their weights do
  * not matter, except one that exp rounds to 0: its infinity stays as it would be with any other weight. */
+template <class Part>
 static __device__ void add_odd(const struct m3_attend_piece &piece, const struct m3_attend_chunk &chunk,
                                struct m3_attend_row row, const uint32_t *hidden, const __nv_bfloat16 *v)
 {
     for (int j = 0; j < row.limit; j++) {
         if (hidden[j / 32] >> j % 32 & 1) continue;
-        const __nv_bfloat16 *v_j = v + ((chunk.first + j) * piece.G + chunk.g) * piece.D;
+        const __nv_bfloat16 *v_j = v + ((chunk.first + j) * piece.G + chunk.g) * piece.pitch;
+        Part *o = (Part *)piece.o + row.part * piece.pitch;
         for (int i = m3_lane() % 4 * 2; i < piece.D; i += i % 2 ? 7 : 1)
-            if (isnan(m3_float(v_j[i])) || isinf(m3_float(v_j[i]))) piece.o[row.part * piece.D + i] += m3_float(v_j[i]);
+            if (isnan(m3_float(v_j[i])) || isinf(m3_float(v_j[i]))) m3_put(o + i, m3_float(o[i]) + m3_float(v_j[i]));
     }
 }
 
+template <class Part>
 static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
     attend_bf16(struct m3_attend_piece piece, struct m3_members members, const __nv_bfloat16 *q,
                 const __nv_bfloat16 *k, const __nv_bfloat16 *v)
@@ -199,24 +201,19 @@ static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
     const int warp = (int)threadIdx.x / M3_WARP, all = (tile.end - tile.begin) * piece.heads;
     m3_attend_load_keys(s->k[0], STRIDE, k, piece, chunk);
     m3_attend_load_keys(s->v[0], STRIDE, v, piece, chunk);
-    load_queries(s->q[warp], q, piece, members, tile, chunk, warp * ROWS);
+    copies_commit();
     m3_attend_hide(s->hidden, piece, chunk);
     if (threadIdx.x == 0) s->odd = 0;
+    uint32_t a[STEPS][4];
+    load_queries(a, q, piece, members, tile, chunk, warp * ROWS);
     copies_wait<0>();
     __syncthreads();
     set_odd_apart(s);
     __syncthreads();
 
     for (int row0 = warp * ROWS; row0 < all; row0 += WARPS * ROWS) {
-        uint32_t a[STEPS][4];
         struct attend_bf16_rows rows = {};
-        copies_wait<0>();
-        __syncwarp();
-        for (int step = 0; step < STEPS; step++)
-            load_matrices(a[step], &s->q[warp][m3_lane() % 16][step * 16 + m3_lane() / 16 * 8]);
-        __syncwarp();
-        if (row0 + WARPS * ROWS < all) load_queries(s->q[warp], q, piece, members, tile, chunk, row0 + WARPS * ROWS);
-
+        int next = 0;           /* are the next rows of q on their way? */
         for (int r = 0; r < 2; r++) {
             rows.row[r] = m3_attend_row_of(piece, members, tile, chunk, row0 + m3_lane() / 4 + 8 * r);
             rows.max[r] = -INFINITY;
@@ -225,16 +222,21 @@ static __global__ void __launch_bounds__(WARPS * M3_WARP, 1)
             float p[SCORE_TILES][4];
             if (!__any_sync(0xffffffffu, rows.row[0].limit > j0 || rows.row[1].limit > j0)) break;
             scores(p, a, s->k + j0);
+            if (j0 + KEYS == M3_ATTEND_KEYS) {
+                load_queries(a, q, piece, members, tile, chunk, row0 + WARPS * ROWS);
+                next = 1;
+            }
             mask(p, &rows, s->hidden, piece.scale, j0);
             weigh(p, &rows);
             add_values(rows.o, p, s->v + j0);
         }
-        write_row(piece, &rows, 0, s->hidden);
-        write_row(piece, &rows, 1, s->hidden);
+        write_row<Part>(piece, &rows, 0, s->hidden);
+        write_row<Part>(piece, &rows, 1, s->hidden);
         if (s->odd) {
-            add_odd(piece, chunk, rows.row[0], s->hidden, v);
-            add_odd(piece, chunk, rows.row[1], s->hidden, v);
+            add_odd<Part>(piece, chunk, rows.row[0], s->hidden, v);
+            add_odd<Part>(piece, chunk, rows.row[1], s->hidden, v);
         }
+        if (!next) load_queries(a, q, piece, members, tile, chunk, row0 + WARPS * ROWS);
     }
 }
 
@@ -242,6 +244,6 @@ cudaError_t m3_attend_bf16(cudaStream_t stream, const struct m3_attend_piece *pi
                            const __nv_bfloat16 *q, const __nv_bfloat16 *k, const __nv_bfloat16 *v)
 {
     dim3 grid((unsigned)m3_members_most_tiles(members), (unsigned)piece->chunks);
-    return m3_launch(stream, attend_bf16, grid, WARPS * M3_WARP, sizeof(struct attend_bf16_shared), *piece, *members,
-                     q, k, v);
+    return m3_launch(stream, piece->partials == M3_CUDA_BF16 ? attend_bf16<__nv_bfloat16> : attend_bf16<float>, grid,
+                     WARPS * M3_WARP, sizeof(struct attend_bf16_shared), *piece, *members, q, k, v);
 }

@@ -13,7 +13,8 @@ enum { WARPS = 8 };
  * A row that sees no key has L = 0: its result is 0 and -inf. A part whose logits are all -inf has weight 0 beside
  * others; alone it makes the row NaN.
  *
- * Limit: reading the output of the kernels before, 520 bytes per part. */
+ * Limit: reading the output of the kernels before, 520 bytes per part, 264 if it is rounded to bfloat16. */
+template <class Part>
 static __global__ void combine(struct m3_attend_piece piece, float *o, float *lse)
 {
     const int64_t Q = (int64_t)piece.G * piece.heads, row = (int64_t)blockIdx.x * WARPS + threadIdx.x / M3_WARP;
@@ -34,7 +35,8 @@ static __global__ void combine(struct m3_attend_piece piece, float *o, float *ls
         sum += sums.x == -INFINITY && max != -INFINITY ? 0 : weight * sums.y;
         for (int e = 0; e < 4; e++) {
             int c = m3_lane() + 32 * e;
-            if (c < piece.D) o_row[e] = fmaf(weight, piece.o[part * piece.D + c], o_row[e]);
+            const Part *o_part = (const Part *)piece.o + part * piece.pitch;
+            if (c < piece.D) o_row[e] = fmaf(weight, m3_float(o_part[c]), o_row[e]);
         }
     }
     for (int e = 0; e < 4; e++) {
@@ -47,5 +49,6 @@ static __global__ void combine(struct m3_attend_piece piece, float *o, float *ls
 cudaError_t m3_attend_combine(cudaStream_t stream, const struct m3_attend_piece *piece, float *o, float *lse)
 {
     dim3 grid((unsigned)m3_pieces(piece->T * piece->G * piece->heads, WARPS));
-    return m3_launch(stream, combine, grid, WARPS * M3_WARP, 0, *piece, o, lse);
+    return m3_launch(stream, piece->partials == M3_CUDA_BF16 ? combine<__nv_bfloat16> : combine<float>, grid,
+                     WARPS * M3_WARP, 0, *piece, o, lse);
 }

@@ -9,11 +9,14 @@
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "cuda/ptx.cuh"
 
 enum {
     M3_WARP = 32,
     M3_PLAIN_SHARED = 48 << 10,     /* a kernel must request more shared memory than this */
-    M3_MOST_SHARED = 163 << 10,     /* per block on sm_80; 8.6, 8.9 and 12.0 have less */
+    M3_MOST_SHARED = 99 << 10,      /* per block on sm_86, sm_89 and sm_120; sm_80, sm_90 and sm_100 have more */
 };
 
 /* A block's shared memory: its size is set by the launch. */
@@ -24,9 +27,20 @@ static __device__ __forceinline__ int m3_lane() { return (int)threadIdx.x % M3_W
 static __device__ __forceinline__ float m3_float(float x) { return x; }
 static __device__ __forceinline__ float m3_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-static __device__ __forceinline__ float m3_warp_max(float x)
+static __device__ __forceinline__ void m3_put(float *at, float x) { *at = x; }
+static __device__ __forceinline__ void m3_put(__nv_bfloat16 *at, float x) { *at = __float2bfloat16_rn(x); }
+
+static __device__ __forceinline__ uint32_t m3_pair(float low, float high)
 {
-    for (int step = M3_WARP / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+
+static __device__ __forceinline__ float m3_warp_max_nan(float x)
+{
+    for (int step = M3_WARP / 2; step > 0; step /= 2) x = max_nan(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 

@@ -4,7 +4,7 @@ enum { COMBINE_THREADS = 256, MOST_K = 32 << 10 };
 
 /* The scratch memory for n tokens. */
 struct layout {
-    size_t members, act, each, bytes;   /* offsets of [n K,F] of type, [n K,H] of float; the end */
+    size_t members, act, each, bytes;   /* offsets of [n K,pitch of F] of type, [n K,H] of float; the end */
 };
 
 static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -17,22 +17,18 @@ static int lay_out(struct layout *l, const struct m3_cuda_experts *d, int64_t n)
     if (members == 0 || d->K > MOST_K) return 0;
     l->members = 0;
     l->act = padded(members);
-    l->each = l->act + padded(slots * (size_t)d->F * number);
+    l->each = l->act + padded(slots * (size_t)m3_cuda_pitch(d->F) * number);
     l->bytes = l->each + padded(slots * (size_t)d->H * sizeof(float));
     return 1;
 }
 
-/* The largest number of tokens for which `most` bytes are sufficient. */
+/* How many tokens at a time `most` bytes are sufficient for: T, a half of it, .. */
 static int64_t most_tokens(const struct m3_cuda_experts *d, size_t most)
 {
     struct layout l;
-    int64_t low = 0, high = d->T + 1;       /* low fits, high does not */
-    while (low + 1 < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (lay_out(&l, d, middle) && l.bytes <= most) low = middle;
-        else high = middle;
-    }
-    return low;
+    int64_t n = d->T;
+    while (n > 0 && (!lay_out(&l, d, n) || l.bytes > most)) n = n > 1 ? (n + 1) / 2 : 0;
+    return n;
 }
 
 size_t m3_cuda_experts_scratch(const struct m3_cuda_experts *d, size_t most)
@@ -68,12 +64,6 @@ static __global__ void combine(float *routed, const float *each, const int32_t *
     routed[t * H + h] = factor * sum;
 }
 
-static cudaError_t launch_products(cudaStream_t stream, const struct m3_products *p, int few)
-{
-    if (few) return m3_products_few(stream, p);
-    return p->type == M3_CUDA_BF16 ? m3_products_bf16(stream, p) : m3_products_f32(stream, p);
-}
-
 /* Computes n tokens: the lists of members, act(w1 x, w3 x), w2 of that, the sum. Few tokens need no lists. */
 static cudaError_t run_piece(cudaStream_t stream, float *routed, float *each, const void *x, const int32_t *ids,
                              const float *p, const struct m3_expert *experts, const struct m3_cuda_experts *d,
@@ -83,32 +73,35 @@ static cudaError_t run_piece(cudaStream_t stream, float *routed, float *each, co
     if (!lay_out(&l, d, n)) return cudaErrorNotSupported;
     int64_t blocks = n * m3_pieces(d->H, COMBINE_THREADS);
     if (blocks > INT32_MAX) return cudaErrorNotSupported;
-    int few = d->T <= M3_FEW, tile = d->type == M3_CUDA_BF16 ? M3_TILE_BF16 : M3_TILE_F32;
     if (!each) each = (float *)(scratch + l.each);
 
     struct m3_products up = {};
     up.what = M3_GATE_UP;
     up.type = d->type;
+    up.dtype = d->dtype;
     up.y = scratch + l.act;
     up.x = x;
+    up.few = d->T <= M3_FEW;
     up.T = n;
-    up.columns = 2 * d->F;
+    up.columns = 2 * m3_cuda_pitch(d->F);
+    up.given = 2 * d->F;
     up.depth = d->H;
     up.experts = experts;
     up.ids = ids;
     up.K = d->K;
     up.act = d->act;
     cudaError_t error = cudaSuccess;
-    if (!few)
-        error = m3_cuda_members(stream, &up.members, ids, n, 1, d->K, d->E, tile, scratch + l.members);
+    if (!up.few)
+        error = m3_cuda_members(stream, &up.members, ids, n, 1, d->K, d->E, m3_products_tile(d->type),
+                                scratch + l.members);
     struct m3_products down = up;
     down.what = M3_DOWN;
     down.y = each;
     down.x = up.y;
     down.columns = d->H;
     down.depth = d->F;
-    if (error == cudaSuccess) error = launch_products(stream, &up, few);
-    if (error == cudaSuccess) error = launch_products(stream, &down, few);
+    if (error == cudaSuccess) error = m3_products(stream, &up);
+    if (error == cudaSuccess) error = m3_products(stream, &down);
     if (error == cudaSuccess)
         error = m3_launch(stream, combine, dim3((unsigned)blocks), COMBINE_THREADS, (size_t)d->K * sizeof(int32_t),
                           routed, each, ids, p, d->K, d->H, d->factor);
@@ -127,8 +120,8 @@ cudaError_t m3_cuda_experts(cudaStream_t stream, float *routed, float *each, con
     for (int64_t t = 0; t < d->T; t += piece) {
         int64_t n = d->T - t < piece ? d->T - t : piece;
         cudaError_t error = run_piece(stream, routed + t * d->H, each ? each + t * d->K * d->H : NULL,
-                                      (const unsigned char *)x + (size_t)(t * d->H) * number, ids + t * d->K,
-                                      p + t * d->K, experts, d, n, (unsigned char *)scratch);
+                                      (const unsigned char *)x + (size_t)(t * m3_cuda_pitch(d->H)) * number,
+                                      ids + t * d->K, p + t * d->K, experts, d, n, (unsigned char *)scratch);
         if (error != cudaSuccess) return error;
     }
     return cudaSuccess;

@@ -1,5 +1,6 @@
 /* Products of rows and stored weights, for m3_cuda_linear and m3_cuda_experts: which rows, which weights, and where
- * results are written. How they are multiplied: linear.cu, linear_bf16.cu, linear_few.cu.
+ * results are written. How they are multiplied: linear_bf16.cu, and for few rows or floats linear_few.cu; with one
+ * kernel for each stored type.
  *
  *     M3_TENSOR_PLAIN       y[i]        := w x[i] + bias
  *     M3_GATE_UP     y[place]    := act(w1_e x[t], w3_e x[t])     for every place of the list of e (members.h), of
@@ -12,7 +13,6 @@
 #ifndef M3_CUDA_LINEAR_CUH
 #define M3_CUDA_LINEAR_CUH
 
-#include "cuda/activation.cuh"
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 #include "cuda/members.h"
@@ -21,18 +21,20 @@
 enum m3_product { M3_TENSOR_PLAIN, M3_GATE_UP, M3_DOWN };
 
 enum {
-    M3_FEW = 8,                 /* up to this many rows use dot products; more use tiles */
-    M3_TILE_F32 = 64,           /* rows of a tile, and columns */
-    M3_TILE_BF16 = 128,
+    M3_FEW = 8,                 /* rows at a time that use dot products */
+    M3_TILE = 128,              /* rows of a tile of bfloat16, and columns */
     M3_BAND = 16,               /* tiles of rows that share weights while these are in a near cache */
 };
 
 struct m3_products {
     enum m3_product what;
     enum m3_cuda_type type;             /* of x, and of the y of GATE_UP; other y are float */
+    enum m3_dtype dtype;                /* of all weights */
     void *y;
     const void *x;
+    int few;                            /* the call has at most M3_FEW rows or tokens */
     int64_t T, columns, depth;          /* columns of y, which are rows of weights; depth: their length */
+    int64_t given;                      /* GATE_UP: the columns with weights; the others, up to the pitch of y, are 0 */
     struct m3_weight w;                 /* PLAIN */
     const float *bias;                  /* PLAIN; [columns] or NULL */
     const struct m3_expert *experts;    /* GATE_UP, DOWN, as are the fields below */
@@ -42,9 +44,32 @@ struct m3_products {
     struct m3_members members;          /* of ids; unused for few rows, where place = slot */
 };
 
-cudaError_t m3_products_f32(cudaStream_t stream, const struct m3_products *p);
+/* Chooses: many rows of bfloat16, or few, or floats. */
+cudaError_t m3_products(cudaStream_t stream, const struct m3_products *p);
 cudaError_t m3_products_bf16(cudaStream_t stream, const struct m3_products *p);
-cudaError_t m3_products_few(cudaStream_t stream, const struct m3_products *p);      /* T <= M3_FEW */
+cudaError_t m3_products_few(cudaStream_t stream, const struct m3_products *p);
+
+static inline int m3_products_tile(enum m3_cuda_type type) { return type == M3_CUDA_BF16 ? M3_TILE : M3_FEW; }
+
+/* ---- the activation of a gated MLP, for one pair of numbers: SPEC 5.11, 5.12 */
+
+/* For x < 0 computed from exp(x): exp(-x) overflows from 88.8 on, where the logistic is still above 0. NaN is not
+ * below 0. */
+static __device__ __forceinline__ float m3_logistic(float x)
+{
+    float e = expf(x < 0 ? x : -x);
+    return (x < 0 ? e : 1) / (1 + e);
+}
+
+/* Comparisons instead of fminf and fmaxf: a NaN fails them and stays. */
+static __device__ __forceinline__ float m3_gated(float gate, float up, const struct m3_activation &act)
+{
+    if (!act.oai) return up * gate * m3_logistic(gate);
+    float g = gate > act.limit ? act.limit : gate, u = up > act.limit ? act.limit : up;
+    if (act.clamp == M3_GATE_CLAMP_BOTH && g < -act.limit) g = -act.limit;
+    if (u < -act.limit) u = -act.limit;
+    return (u + 1) * g * m3_logistic(act.alpha * g);
+}
 
 /* The row of a weight for column n. */
 static __device__ __forceinline__ struct m3_stored_row m3_column(const struct m3_products &p, int64_t expert, int64_t n)
@@ -54,9 +79,6 @@ static __device__ __forceinline__ struct m3_stored_row m3_column(const struct m3
     return m3_stored_row_of(n % 2 ? p.experts[expert].w3 : p.experts[expert].w1, n / 2);
 }
 
-static __device__ __forceinline__ void m3_put(float *y, float value) { *y = value; }
-static __device__ __forceinline__ void m3_put(__nv_bfloat16 *y, float value) { *y = __float2bfloat16_rn(value); }
-
 /* Writes columns n, which is even, and n + 1 of row i of y. */
 template <class Type>
 static __device__ __forceinline__ void m3_put_columns(const struct m3_products &p, int64_t i, int64_t n, float first,
@@ -64,7 +86,7 @@ static __device__ __forceinline__ void m3_put_columns(const struct m3_products &
 {
     if (n >= p.columns) return;
     if (p.what == M3_GATE_UP) {
-        m3_put((Type *)p.y + i * (p.columns / 2) + n / 2, m3_gated(first, second, p.act));
+        m3_put((Type *)p.y + i * (p.columns / 2) + n / 2, n < p.given ? m3_gated(first, second, p.act) : 0);
         return;
     }
     float *y = (float *)p.y + i * p.columns + n;
@@ -92,32 +114,7 @@ template <class Type>
 static __device__ __forceinline__ const Type *m3_row_of_x(const struct m3_products &p, int64_t i, int64_t end)
 {
     if (i >= end) return NULL;
-    return (const Type *)p.x + (p.what == M3_GATE_UP ? p.members.list[i] / p.K : i) * p.depth;
-}
-
-static __device__ __forceinline__ int m3_is_aligned(const void *from) { return (uintptr_t)from % 16 == 0; }
-
-/* v [8] := x [col, col + 8) as float; 0 from `cols` on, and if x is NULL. */
-static __device__ __forceinline__ void m3_columns_8(float v[M3_RUN], const float *x, int64_t col, int64_t cols)
-{
-    if (x && col + M3_RUN <= cols && m3_is_aligned(x + col)) {
-        float4 low = *(const float4 *)(x + col), high = *(const float4 *)(x + col + 4);
-        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-    } else {
-        for (int i = 0; i < M3_RUN; i++) v[i] = x && col + i < cols ? x[col + i] : 0;
-    }
-}
-
-static __device__ __forceinline__ void m3_columns_8(float v[M3_RUN], const __nv_bfloat16 *x, int64_t col, int64_t cols)
-{
-    if (x && col + M3_RUN <= cols && m3_is_aligned(x + col)) {
-        uint4 eight = *(const uint4 *)(x + col);
-        uint32_t words[4] = { eight.x, eight.y, eight.z, eight.w };
-        for (int i = 0; i < M3_RUN; i++) v[i] = m3_number<M3_BF16>(words, i);
-    } else {
-        for (int i = 0; i < M3_RUN; i++) v[i] = x && col + i < cols ? __bfloat162float(x[col + i]) : 0;
-    }
+    return (const Type *)p.x + (p.what == M3_GATE_UP ? p.members.list[i] / p.K : i) * m3_cuda_pitch(p.depth);
 }
 
 static __device__ __forceinline__ int64_t m3_row_of_y(const struct m3_products &p, int64_t i)

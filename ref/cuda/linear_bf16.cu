@@ -2,7 +2,7 @@
 #include "cuda/ptx.cuh"
 
 enum {
-    TILE = M3_TILE_BF16,        /* rows, and columns */
+    TILE = M3_TILE,        /* rows, and columns */
     DEPTH = 32,
     STRIDE = DEPTH + 8,         /* rows of 80 bytes: 8 rows start at 8 different 16-byte offsets modulo 128 */
     STAGES = 4,
@@ -22,71 +22,36 @@ struct shared_sums {
     float y[TILE][TILE + 8];
 };
 
-static __device__ __forceinline__ uint32_t two_bf16(float low, float high)
+static __device__ __forceinline__ void put_8(__nv_bfloat16 *to, const float v[8])
 {
-    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    uint32_t bits;
-    memcpy(&bits, &both, sizeof bits);
-    return bits;
+    *(uint4 *)to = make_uint4(m3_pair(v[0], v[1]), m3_pair(v[2], v[3]), m3_pair(v[4], v[5]), m3_pair(v[6], v[7]));
 }
 
-static __device__ __forceinline__ void put_8(__nv_bfloat16 *to, const float v[M3_RUN])
+/* Begins to load a thread's 16 of the 32 columns from k on: of x, and of w, whose codes of E4M3 go into the first half
+ * of the memory for their numbers. Zeros beyond the pitch, and where there is no row. */
+template <enum m3_dtype dtype>
+static __device__ __forceinline__ void fill(struct shared_stage *stage, int row, const __nv_bfloat16 *x,
+                                            const struct m3_stored_row &w, int64_t k, int64_t depth)
 {
-    *(uint4 *)to = make_uint4(two_bf16(v[0], v[1]), two_bf16(v[2], v[3]), two_bf16(v[4], v[5]), two_bf16(v[6], v[7]));
+    const int valid = k < m3_cuda_pitch(depth), at = (int)(k % DEPTH), bytes = 16 / m3_stored_run(dtype);
+    for (int i = 0; i < CODES; i += 8) copy_16(&stage->x[row][at + i], x && valid ? x + k + i : NULL, x && valid);
+    for (int i = 0; i < CODES; i += m3_stored_run(dtype))
+        copy_16(&stage->w[row][at + i], w.data && valid ? w.data + (k + i) * bytes : NULL, w.data && valid);
 }
 
-/* Loads 8 columns of x into shared memory: asynchronously if they are aligned, otherwise through registers. */
-static __device__ __forceinline__ void fill_x(__nv_bfloat16 *to, const __nv_bfloat16 *x, int64_t col, int64_t cols)
+static __device__ __forceinline__ uint32_t scale_bits(const struct m3_stored_row &w, int64_t k, int64_t depth)
 {
-    const __nv_bfloat16 *from = x ? x + col : x;
-    int all = x && col + M3_RUN <= cols;
-    if (m3_is_aligned(from) && (all || !x || col >= cols)) {
-        copy_16(to, from, all);
-        return;
-    }
-    float v[M3_RUN];
-    m3_columns_8(v, x, col, cols);
+    return w.data && w.scaling != M3_UNSCALED && k < depth ? m3_scale_bits(w, k) : 0;
+}
+
+/* Decodes the codes that fill has loaded. */
+static __device__ __forceinline__ void decode(__nv_bfloat16 *to, enum m3_scaling scaling, uint32_t scale)
+{
+    const struct m3_loaded loaded = { *(const uint4 *)to, scale };
+    float v[CODES];
+    m3_decode<M3_F8_E4M3, CODES>(v, loaded, 0, scaling);
     put_8(to, v);
-}
-
-/* Are the 32 columns of w from k on copied as codes? */
-static __device__ __forceinline__ int goes_as_codes(const struct m3_stored_row &w, int64_t k)
-{
-    return w.dtype == M3_F8_E4M3 && m3_is_aligned(w.data + k) && k + DEPTH <= w.cols;
-}
-
-/* Loads a thread's 16 of those columns likewise: 16 codes, into the first half of the memory for their numbers;
- * bfloat16; or numbers decoded here. */
-static __device__ __forceinline__ void fill_w(__nv_bfloat16 *row, const struct m3_stored_row &w, int64_t k, int half)
-{
-    if (goes_as_codes(w, k)) {
-        copy_16(row + half * CODES, w.data + k + half * CODES, 1);
-        return;
-    }
-    for (int i = half * M3_RUN; i < DEPTH; i += 2 * M3_RUN) {
-        const unsigned char *from = w.data + 2 * (k + i);
-        int all = k + i + M3_RUN <= w.cols;
-        if (w.dtype == M3_BF16 && m3_is_aligned(from) && (all || k + i >= w.cols)) {
-            copy_16(row + i, from, all);
-        } else {
-            float v[M3_RUN];
-            m3_stored_8<M3_DTYPES>(v, w, k + i);
-            put_8(row + i, v);
-        }
-    }
-}
-
-/* Decodes the codes that fill_w has loaded. */
-static __device__ __forceinline__ void decode_w(__nv_bfloat16 *row, const struct m3_stored_row &w, int64_t k, int half)
-{
-    if (!goes_as_codes(w, k)) return;
-    __nv_bfloat16 *to = row + half * CODES;
-    uint4 codes = *(const uint4 *)to;
-    uint32_t words[4] = { codes.x, codes.y, codes.z, codes.w };
-    float scale = w.scaling == M3_UNSCALED ? 1 : m3_scale_8(w, k), v[CODES];
-    for (int i = 0; i < CODES; i++) v[i] = m3_number<M3_F8_E4M3>(words, i) * scale;
-    put_8(to, v);
-    put_8(to + M3_RUN, v + M3_RUN);
+    put_8(to + 8, v + 8);
 }
 
 /* sums += the product of one stage: 16 deep at a time, 4 x 4 products of 16 rows by 8 columns. */
@@ -106,8 +71,8 @@ static __device__ __forceinline__ void add_products(float sums[4][4][4], const s
 
 /* A block of threads: 128 rows by 128 columns, 32 deep at a time, in 4 stages of shared memory.
  *
- *     loading       thread l: row l / 2 of x and of w, columns 8 (l % 2) and 7 more, and those 16 further on;
- *                   of E4M3 columns 16 (l % 2) and 15 more, as codes, and decodes these in their turn
+ *     loading       thread l: row l / 2 of x and of w, columns 16 (l % 2) and 15 more; of E4M3 as codes, which it
+ *                   decodes in their turn
  *     multiplying   warps, 64 rows by 32 columns each       0 1 2 3
  *                                                           4 5 6 7
  *
@@ -115,7 +80,8 @@ static __device__ __forceinline__ void add_products(float sums[4][4][4], const s
  *                   used     <- on their way ->
  *
  * Limits: the tensor cores; for E4M3 also the decoding, about 8 instructions for a number that is multiplied 128
- * times; other types are waited for in every step. */
+ * times. */
+template <enum m3_dtype dtype>
 static __global__ void __launch_bounds__(THREADS, 2) products(struct m3_products p, int64_t tiles_of_rows)
 {
     struct shared_stage *stages = (struct shared_stage *)m3_shared;
@@ -123,27 +89,26 @@ static __global__ void __launch_bounds__(THREADS, 2) products(struct m3_products
     struct m3_rows rows = m3_rows_of_tile(p, place.row, TILE);
     if (rows.begin >= rows.end) return;
     int64_t n0 = place.column * TILE;
-    int loaded = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2, warp = (int)threadIdx.x / M3_WARP;
+    int loaded = (int)threadIdx.x / 2, mine = (int)threadIdx.x % 2 * CODES, warp = (int)threadIdx.x / M3_WARP;
     int row = warp / WARPS_ACROSS * WARP_ROWS, column = warp % WARPS_ACROSS * WARP_COLUMNS;
     const __nv_bfloat16 *x = m3_row_of_x<__nv_bfloat16>(p, rows.begin + loaded, rows.end);
     struct m3_stored_row w = m3_column(p, rows.expert, n0 + loaded);
 
     float sums[4][4][4] = {};
+    uint32_t scale = scale_bits(w, mine, p.depth);      /* of the next step, on its way while one is multiplied */
     int steps = (int)((p.depth + DEPTH - 1) / DEPTH);
     for (int step = 1 - STAGES; step < steps; step++) {
         if (step >= 0) {
             copies_wait<STAGES - 2>();
-            decode_w(stages[step % STAGES].w[loaded], w, (int64_t)step * DEPTH, half);
+            if (dtype == M3_F8_E4M3) {
+                decode(&stages[step % STAGES].w[loaded][mine], w.scaling, scale);
+                scale = scale_bits(w, (int64_t)(step + 1) * DEPTH + mine, p.depth);
+            }
             __syncthreads();
         }
         int next = step + STAGES - 1;
-        if (next < steps) {
-            struct shared_stage *stage = &stages[next % STAGES];
-            int64_t k = (int64_t)next * DEPTH;
-            for (int i = half * M3_RUN; i < DEPTH; i += 2 * M3_RUN)
-                fill_x(&stage->x[loaded][i], x, k + i, p.depth);
-            fill_w(stage->w[loaded], w, k, half);
-        }
+        if (next < steps)
+            fill<dtype>(&stages[next % STAGES], loaded, x, w, (int64_t)next * DEPTH + mine, p.depth);
         copies_commit();
         if (step >= 0 && rows.begin + row < rows.end) add_products(sums, &stages[step % STAGES], row, column);
     }
@@ -167,6 +132,6 @@ cudaError_t m3_products_bf16(cudaStream_t stream, const struct m3_products *p)
 {
     int64_t rows = m3_tiles_of_rows(p, TILE), columns = m3_pieces(p->columns, TILE);
     if (rows > INT32_MAX / columns || p->depth > INT32_MAX - STAGES * DEPTH) return cudaErrorNotSupported;
-    return m3_launch(stream, products, dim3((unsigned)(rows * columns)), THREADS, STAGES * sizeof(struct shared_stage),
-                     *p, rows);
+    return m3_launch(stream, p->dtype == M3_BF16 ? products<M3_BF16> : products<M3_F8_E4M3>,
+                     dim3((unsigned)(rows * columns)), THREADS, STAGES * sizeof(struct shared_stage), *p, rows);
 }

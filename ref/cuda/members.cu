@@ -3,7 +3,6 @@
 enum {
     MARK_THREADS = 256,
     COUNT_THREADS = 256,
-    PREFIX_THREADS = 1024,
 };
 
 /* One thread per id: sets bit `row` of its value.
@@ -18,6 +17,17 @@ static __global__ void mark(struct m3_members members, const int32_t *ids)
     atomicOr(&members.bits[value * members.words + row / 32], 1u << row % 32);
 }
 
+/* The sum of x over the lanes up to this one, this one too; *all: over all lanes. */
+static __device__ __forceinline__ int32_t prefix_of(int32_t x, int32_t *all)
+{
+    for (int step = 1; step < M3_WARP; step *= 2) {
+        const int32_t left = __shfl_up_sync(0xffffffffu, x, step);
+        if (m3_lane() >= step) x += left;
+    }
+    *all = __shfl_sync(0xffffffffu, x, M3_WARP - 1);
+    return x;
+}
+
 /* One warp per value, one lane per word: counts the members before each word, and in all; the latter go to
  * first[value]. */
 static __global__ void count(struct m3_members members)
@@ -25,64 +35,35 @@ static __global__ void count(struct m3_members members)
     int64_t value = ((int64_t)blockIdx.x * COUNT_THREADS + threadIdx.x) / M3_WARP;
     if (value >= members.groups * members.values) return;
     const uint32_t *bits = members.bits + value * members.words;
-    int32_t *before = members.before + value * members.words, all = 0;
+    int32_t *before = members.before + value * members.words, all = 0, more;
     for (int64_t w0 = 0; w0 < members.words; w0 += M3_WARP) {
-        int64_t w = w0 + m3_lane();
-        int32_t here = w < members.words ? __popc(bits[w]) : 0, sum = here;
-        for (int step = 1; step < M3_WARP; step *= 2) {
-            int32_t left = __shfl_up_sync(0xffffffffu, sum, step);
-            if (m3_lane() >= step) sum += left;
-        }
+        const int64_t w = w0 + m3_lane();
+        const int32_t here = w < members.words ? __popc(bits[w]) : 0, sum = prefix_of(here, &more);
         if (w < members.words) before[w] = all + sum - here;
-        all += __shfl_sync(0xffffffffu, sum, M3_WARP - 1);
+        all += more;
     }
     if (m3_lane() == 0) members.first[value] = all;
 }
 
-/* Sums of x over the threads up to this one, this one too, and over all. warps [32], in shared memory. */
-static __device__ int32_t block_prefix(int32_t x, int32_t *all, int32_t *warps)
-{
-    int warp = (int)threadIdx.x / M3_WARP;
-    for (int step = 1; step < M3_WARP; step *= 2) {
-        int32_t left = __shfl_up_sync(0xffffffffu, x, step);
-        if (m3_lane() >= step) x += left;
-    }
-    if (m3_lane() == M3_WARP - 1) warps[warp] = x;
-    __syncthreads();
-    int32_t before = 0;
-    *all = 0;
-    for (int i = 0; i < PREFIX_THREADS / M3_WARP; i++) {
-        if (i < warp) before += warps[i];
-        *all += warps[i];
-    }
-    __syncthreads();
-    return before + x;
-}
-
-/* One block of threads: turns first, which holds counts, and tiles into sums over the values before.
+/* One warp: turns first, which holds counts, and tiles into sums over the values before.
  *
  *     first  3 0 5 2 .    ->  0 3 3 8 10
  *     tiles  . . . . .    ->  0 2 2 5 6          tiles of 2 members */
 static __global__ void prefix(struct m3_members members)
 {
-    int32_t *warps = (int32_t *)m3_shared, members_before = 0, tiles_before = 0;
-    int64_t values = members.groups * members.values;
-    for (int64_t v0 = 0; v0 < values; v0 += PREFIX_THREADS) {
-        int64_t v = v0 + threadIdx.x;
-        int32_t count = v < values ? members.first[v] : 0, all_members, all_tiles;
-        int32_t tiles = (int32_t)((count + members.tile - 1) / members.tile);
-        int32_t count_up_to = block_prefix(count, &all_members, warps);
-        int32_t tiles_up_to = block_prefix(tiles, &all_tiles, warps);
-        if (v < values) {
+    int32_t members_before = 0, tiles_before = 0, more, more_tiles;
+    const int64_t values = members.groups * members.values;
+    for (int64_t v0 = 0; v0 <= values; v0 += M3_WARP) {
+        const int64_t v = v0 + m3_lane();
+        const int32_t count = v < values ? members.first[v] : 0;
+        const int32_t tiles = (int32_t)((count + members.tile - 1) / members.tile);
+        const int32_t count_up_to = prefix_of(count, &more), tiles_up_to = prefix_of(tiles, &more_tiles);
+        if (v <= values) {
             members.first[v] = members_before + count_up_to - count;
             members.tiles[v] = tiles_before + tiles_up_to - tiles;
         }
-        members_before += all_members;
-        tiles_before += all_tiles;
-    }
-    if (threadIdx.x == 0) {
-        members.first[values] = members_before;
-        members.tiles[values] = tiles_before;
+        members_before += more;
+        tiles_before += more_tiles;
     }
 }
 
@@ -136,8 +117,7 @@ cudaError_t m3_cuda_members(cudaStream_t stream, struct m3_members *members, con
     cudaError_t error = cudaMemsetAsync(members->bits, 0, (size_t)(n * members->words) * sizeof(uint32_t), stream);
     if (error == cudaSuccess) error = m3_launch(stream, mark, of_ids, MARK_THREADS, 0, *members, ids);
     if (error == cudaSuccess) error = m3_launch(stream, count, of_values, COUNT_THREADS, 0, *members);
-    if (error == cudaSuccess)
-        error = m3_launch(stream, prefix, dim3(1), PREFIX_THREADS, M3_WARP * sizeof(int32_t), *members);
+    if (error == cudaSuccess) error = m3_launch(stream, prefix, dim3(1), M3_WARP, 0, *members);
     if (error == cudaSuccess) error = m3_launch(stream, enter, of_ids, MARK_THREADS, 0, *members, ids);
     return error;
 }

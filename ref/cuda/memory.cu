@@ -5,6 +5,7 @@
 #include <string.h>
 
 static const size_t ALIGNED = 256, CHUNK = 16 << 20;    /* the smallest allocation for operands */
+static const size_t MOST_SCRATCH = (size_t)4 << 30;
 
 /* Memory for operands: filled from its start, one call after the other. */
 struct m3_cuda_chunk {
@@ -17,7 +18,7 @@ struct m3_cuda_kept {
     uint64_t id;                /* 0: the slot is free */
     const void *host;           /* its address in host memory */
     void *data, *scales;
-    int64_t call;               /* the last call that used it */
+    int64_t call, uses;         /* the last call that used it; how many did, also before it was freed */
 };
 
 /* ---- errors */
@@ -28,20 +29,22 @@ int m3_cuda_ok(struct m3_cuda_state *s, cudaError_t error)
     return s->error == cudaSuccess;
 }
 
+int m3_cuda_refuse(struct m3_cuda_state *s, const char *what)
+{
+    if (what && s->error == cudaSuccess) s->refused = what;
+    return m3_cuda_ok(s, what ? cudaErrorNotSupported : cudaSuccess);
+}
+
 int m3_cuda_end(struct m3_cuda_state *s, struct m3_ctx *ctx)
 {
     m3_cuda_ok(s, cudaGetLastError());
     m3_cuda_ok(s, cudaStreamSynchronize(s->stream));
     if (s->error == cudaSuccess) return M3_OK;
-    if (s->error == cudaErrorMemoryAllocation && s->wanted == 0)
-        snprintf(s->why, sizeof s->why, "%s: out of device memory", s->op);
-    else if (s->error == cudaErrorMemoryAllocation)
+    if (s->error == cudaErrorMemoryAllocation)
         snprintf(s->why, sizeof s->why, "%s: out of device memory for another %zu bytes", s->op, s->wanted);
-    else if (s->error == cudaErrorNotSupported && s->is_packed)
-        snprintf(s->why, sizeof s->why, "%s: no kernel reads weights in codes of 4 bits: run without --ops cuda", s->op);
     else if (s->error == cudaErrorNotSupported)
-        snprintf(s->why, sizeof s->why, "%s: no kernel takes these sizes (a head has at most %d channels)", s->op,
-                 M3_CUDA_HEAD);
+        snprintf(s->why, sizeof s->why, "%s: no kernel computes %s: run without --ops cuda", s->op,
+                 s->refused ? s->refused : "these sizes");
     else
         snprintf(s->why, sizeof s->why, "%s on the device: %s", s->op, cudaGetErrorString(s->error));
     return m3_fail_at(ctx, M3_UNAVAILABLE, s->why, -1, -1, -1);
@@ -78,12 +81,19 @@ static void free_kept(struct m3_cuda_kept *k)
     k->data = k->scales = NULL;
 }
 
-/* Frees the weights of all other calls. Their slots stay, without memory. */
-static void forget_others(struct m3_cuda_state *s)
+/* Frees a weight of another call, if there is one. Its slot stays, without memory. */
+static int forget_one(struct m3_cuda_state *s)
 {
+    struct m3_cuda_kept *least = NULL;
+    for (int64_t i = 0; i < s->room; i++) {
+        struct m3_cuda_kept *k = &s->kept[i];
+        if (!k->data || k->call == s->call) continue;
+        if (!least || k->uses < least->uses || (k->uses == least->uses && k->call > least->call)) least = k;
+    }
+    if (!least) return 0;
     cudaStreamSynchronize(s->stream);
-    for (int64_t i = 0; i < s->room; i++)
-        if (s->kept[i].id && s->kept[i].call != s->call) free_kept(&s->kept[i]);
+    free_kept(least);
+    return 1;
 }
 
 static void *allocate(struct m3_cuda_state *s, size_t bytes)
@@ -91,14 +101,11 @@ static void *allocate(struct m3_cuda_state *s, size_t bytes)
     void *memory = NULL;
     if (s->error != cudaSuccess) return NULL;
     cudaError_t error = cudaMalloc(&memory, bytes);
-    if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        forget_others(s);
-        error = cudaMalloc(&memory, bytes);
-    }
-    if (error == cudaErrorMemoryAllocation) {
+    while (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();             /* otherwise it would end a later call */
         s->wanted = bytes;
+        if (!forget_one(s)) break;
+        error = cudaMalloc(&memory, bytes);
     }
     return m3_cuda_ok(s, error) ? memory : NULL;
 }
@@ -106,6 +113,16 @@ static void *allocate(struct m3_cuda_state *s, size_t bytes)
 static void send_to(struct m3_cuda_state *s, void *device, const void *host, size_t bytes)
 {
     if (device && bytes) m3_cuda_ok(s, cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, s->stream));
+}
+
+/* Rows of n numbers, at their pitch, zeros between. */
+static void send_rows(struct m3_cuda_state *s, void *device, const void *host, int64_t rows, int64_t n, size_t size)
+{
+    const size_t wide = (size_t)n * size, pitch = (size_t)m3_cuda_pitch(n) * size;
+    if (!device || rows == 0 || !m3_cuda_ok(s, cudaSuccess)) return;
+    if (wide == pitch) return send_to(s, device, host, (size_t)rows * pitch);
+    m3_cuda_ok(s, cudaMemsetAsync(device, 0, (size_t)rows * pitch, s->stream));
+    m3_cuda_ok(s, cudaMemcpy2DAsync(device, pitch, host, wide, wide, (size_t)rows, cudaMemcpyHostToDevice, s->stream));
 }
 
 static size_t scale_bytes(const struct m3_weight *w)
@@ -121,15 +138,14 @@ static size_t scale_bytes(const struct m3_weight *w)
 struct m3_weight m3_cuda_weight(struct m3_cuda_state *s, const struct m3_weight *w)
 {
     struct m3_weight there = *w;
-    size_t bytes = (size_t)(w->rows * w->cols) * m3_dtype_bytes(w->dtype), scales = scale_bytes(w);
+    const size_t size = m3_dtype_bytes(w->dtype), scales = scale_bytes(w);
+    const size_t bytes = (size_t)(w->rows * m3_cuda_pitch(w->cols)) * size;
     there.data = there.scales = NULL;
-    if (m3_weight_is_packed(w)) {
-        s->is_packed = 1;
-        m3_cuda_ok(s, cudaErrorNotSupported);
-        return there;
-    }
+    if (!m3_cuda_refuse(s, m3_cuda_no_weight(w))) return there;
     if (w->id == 0) {
-        there.data = m3_cuda_send(s, w->data, (int64_t)bytes, 1);
+        void *data = m3_cuda_take(s, (int64_t)bytes, 1);
+        send_rows(s, data, w->data, w->rows, w->cols, size);
+        there.data = data;
         there.scales = scales ? m3_cuda_send(s, w->scales, (int64_t)scales, 1) : NULL;
         return there;
     }
@@ -139,11 +155,12 @@ struct m3_weight m3_cuda_weight(struct m3_cuda_state *s, const struct m3_weight 
     s->keeps += k->id == 0;
     k->id = w->id;
     k->host = w->data;
+    k->uses += k->call != s->call;
     k->call = s->call;
     if (!k->data) {
         k->data = allocate(s, bytes);
         k->scales = scales ? allocate(s, scales) : NULL;
-        send_to(s, k->data, w->data, bytes);
+        send_rows(s, k->data, w->data, w->rows, w->cols, size);
         send_to(s, k->scales, w->scales, scales);
         if (s->error != cudaSuccess) free_kept(k);
     }
@@ -184,6 +201,7 @@ void m3_cuda_begin(struct m3_cuda_state *s, const char *op)
     s->op = op;
     s->call++;
     s->wanted = 0;
+    s->refused = NULL;
     s->error = cudaSuccess;
     for (struct m3_cuda_chunk *c = s->chunks; c; c = c->next) {
         all += c->bytes;
@@ -216,14 +234,13 @@ size_t m3_cuda_left(struct m3_cuda_state *s, size_t wanted)
 {
     size_t free_bytes = 0, all = 0, here = s->chunks ? s->chunks->bytes - s->chunks->used : 0;
     if (s->error != cudaSuccess) return 0;
+    if (wanted > MOST_SCRATCH) wanted = MOST_SCRATCH;
     here -= here < ALIGNED ? here : ALIGNED;
-    if (wanted <= here) return here;
-    m3_cuda_ok(s, cudaMemGetInfo(&free_bytes, &all));
-    if (free_bytes / 2 < wanted && free_bytes < all / 4) {
-        forget_others(s);
-        m3_cuda_ok(s, cudaMemGetInfo(&free_bytes, &all));
-    }
-    return free_bytes / 2 > here ? free_bytes / 2 : here;
+    if (wanted <= here) return wanted;
+    do m3_cuda_ok(s, cudaMemGetInfo(&free_bytes, &all));
+    while (free_bytes / 2 < wanted && free_bytes < all / 4 && forget_one(s));
+    const size_t left = free_bytes / 2 > here ? free_bytes / 2 : here;
+    return left < wanted ? left : wanted;
 }
 
 void *m3_cuda_send(struct m3_cuda_state *s, const void *host, int64_t count, size_t size)
@@ -234,10 +251,12 @@ void *m3_cuda_send(struct m3_cuda_state *s, const void *host, int64_t count, siz
     return device;
 }
 
-void *m3_cuda_send_typed(struct m3_cuda_state *s, const float *host, int64_t count)
+void *m3_cuda_send_rows(struct m3_cuda_state *s, const float *host, int64_t rows, int64_t n, enum m3_cuda_type type)
 {
-    float *x = (float *)m3_cuda_send(s, host, count, sizeof *x);
-    if (s->type == M3_CUDA_F32) return x;
+    const int64_t count = rows * m3_cuda_pitch(n);
+    float *x = (float *)m3_cuda_take(s, count, sizeof *x);
+    send_rows(s, x, host, rows, n, sizeof *x);
+    if (type == M3_CUDA_F32) return x;
     __nv_bfloat16 *rounded = (__nv_bfloat16 *)m3_cuda_take(s, count, sizeof *rounded);
     if (rounded && count) m3_cuda_ok(s, m3_cuda_round(s->stream, rounded, x, count));
     return rounded;
@@ -252,7 +271,7 @@ void m3_cuda_fetch(struct m3_cuda_state *s, void *host, const void *device, int6
 void m3_cuda_free_all(struct m3_cuda_state *s)
 {
     s->call++;
-    forget_others(s);
+    while (forget_one(s)) continue;
     free(s->kept);
     free_chunks(s);
     s->kept = NULL;

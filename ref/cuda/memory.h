@@ -10,6 +10,7 @@ struct m3_cuda_kept;
 struct m3_cuda_state {
     cudaStream_t stream;
     enum m3_cuda_type type;             /* in which linear, block_scores, attend_blocks and experts multiply */
+    enum m3_cuda_type partials;         /* of attention with BF16 */
     struct m3_cuda_chunk *chunks;       /* operands of the call */
     struct m3_cuda_kept *kept;          /* [room] weights, by id; an open hash table */
     int64_t keeps, room;
@@ -17,7 +18,7 @@ struct m3_cuda_state {
     const char *op;                     /* the call's operator */
     cudaError_t error;                  /* the first of the call; later steps then do nothing */
     size_t wanted;                      /* size of the allocation that failed */
-    int is_packed;                      /* a weight of the call has codes of 4 bits, which no kernel reads */
+    const char *refused;                /* what of the call no kernel computes */
     char why[200];
 };
 
@@ -27,16 +28,19 @@ int m3_cuda_end(struct m3_cuda_state *s, struct m3_ctx *ctx);
 /* Records an error unless there is one already; returns whether there is none. */
 int m3_cuda_ok(struct m3_cuda_state *s, cudaError_t error);
 
+/* The same for what no kernel computes; NULL: nothing. */
+int m3_cuda_refuse(struct m3_cuda_state *s, const char *what);
+
 /* Device memory until the next call; NULL after an error. `count` may be 0. Weights of other calls are freed if
- * necessary. */
+ * necessary, one after the other: the least used first, of those the one used last, for a model uses them in turn. */
 void *m3_cuda_take(struct m3_cuda_state *s, int64_t count, size_t size);
-/* How many bytes a call may still take, of which it can use `wanted`. Weights of other calls are freed if they leave
- * less than that and little of the device's memory. */
+/* How many bytes of scratch a call may take, of which it can use `wanted`: at most 4 GB. Weights of other calls are
+ * freed as long as they leave less than that and little of the device's memory. */
 size_t m3_cuda_left(struct m3_cuda_state *s, size_t wanted);
 /* A copy of [count] on the device, likewise; NULL for NULL. */
 void *m3_cuda_send(struct m3_cuda_state *s, const void *host, int64_t count, size_t size);
-/* The same for floats, converted to the state's type. */
-void *m3_cuda_send_typed(struct m3_cuda_state *s, const float *host, int64_t count);
+/* The same for rows of n floats, at their pitch (kernels.h), as `type`. */
+void *m3_cuda_send_rows(struct m3_cuda_state *s, const float *host, int64_t rows, int64_t n, enum m3_cuda_type type);
 void m3_cuda_fetch(struct m3_cuda_state *s, void *host, const void *device, int64_t count, size_t size);
 
 /* The weight with data and scales on the device: kept under its id, or copied for this call if it has no id. */

@@ -23,18 +23,19 @@ struct selecting {
     int shared;                     /* selection=shared: the largest score of all groups is used */
 };
 
-/* Shared memory: one value per warp, in alternating buffers, so that one barrier between two writes is sufficient. */
+/* Shared memory: one value per warp, in alternating buffers, so that one barrier between two writes is sufficient;
+ * then the selected candidates, as they come. */
 struct found {
     unsigned long long best[2][MOST_WARPS];
-    unsigned count[MOST_WARPS];
+    int32_t chosen[];
 };
 
-/* A row's candidates, in as many segments of `each` as there are threads: segment s is first + s each .. */
+/* A row's candidates first .. last - 1, dealt to the threads: thread i has first + i, first + i + threads, .. */
 struct row {
     const float *m;                 /* of group 0, or of the only group used */
     int64_t B;
     int groups;
-    int first, last, each;
+    int first, last;
 };
 
 /* A candidate's key: larger keys are selected first. It consists of the score, mapped to ascending integers, then the
@@ -61,96 +62,41 @@ static __device__ __forceinline__ unsigned long long warp_largest(unsigned long 
     return x;
 }
 
-/* The largest key below `below` in a segment, found by a whole warp; 0: none is left. */
-static __device__ __forceinline__ unsigned long long best_of(const struct row *row, int segment,
-                                                             unsigned long long below)
+/* Selects the `places` best candidates into found->chosen and returns how many there are. Each lane first finds the
+ * best of its own candidates; the best of all lanes is the next one, and its warp looks together for the next best of
+ * that lane's. */
+static __device__ __forceinline__ int64_t choose(struct found *found, const struct row *row, int64_t places)
 {
-    int64_t from = row->first + (int64_t)segment * row->each, to = from + row->each;
-    if (to > row->last) to = row->last;
+    const int warp = (int)threadIdx.x / M3_WARP, warps = (int)blockDim.x / M3_WARP, threads = (int)blockDim.x;
     unsigned long long best = 0;
-    for (int64_t b = from + m3_lane(); b < to; b += M3_WARP) {
-        unsigned long long key = key_of(row, (int)b);
-        if (key < below) best = larger(best, key);
-    }
-    return warp_largest(best);
-}
-
-/* Selects the `places` best candidates and counts those in this thread's segment. Returns the key of the last one, all
- * ones if there is none. Each thread keeps the best unselected candidate of its segment; the best of all is the next
- * one, and its warp searches that segment again for the one after it in the order of keys. */
-static __device__ __forceinline__ unsigned long long choose(unsigned *count, struct found *found,
-                                                            const struct row *row, int64_t places)
-{
-    int warp = (int)threadIdx.x / M3_WARP, warps = (int)blockDim.x / M3_WARP;
-    unsigned long long best = 0, lowest = ~0ull;
-    for (int s = 0; s < M3_WARP && (int64_t)(warp * M3_WARP + s) * row->each < row->last - row->first; s++) {
-        unsigned long long key = best_of(row, warp * M3_WARP + s, ~0ull);
-        if (m3_lane() == s) best = key;
-    }
-    *count = 0;
+    for (int b = row->first + (int)threadIdx.x; b < row->last; b += threads) best = larger(best, key_of(row, b));
     for (int64_t n = 0; n < places; n++) {
         unsigned long long top = warp_largest(best);
         if (m3_lane() == 0) found->best[n % 2][warp] = top;
         __syncthreads();
         for (int w = 0; w < warps; w++) top = larger(top, found->best[n % 2][w]);
-        if (top == 0) break;
+        if (top == 0) return n;
+        if (threadIdx.x == 0) found->chosen[n] = (int32_t)(0xffffffffu - (unsigned)top);
 
-        lowest = top;
-        unsigned owner = __ballot_sync(0xffffffffu, best == top);
+        const unsigned owner = __ballot_sync(0xffffffffu, best == top);
         if (owner == 0) continue;
-        int s = __ffs(owner) - 1;
-        unsigned long long next = best_of(row, warp * M3_WARP + s, top);
-        if (m3_lane() == s) {
-            best = next;
-            ++*count;
+        const int lane = __ffs((int)owner) - 1;
+        unsigned long long next = 0;
+        for (int64_t b = row->first + warp * M3_WARP + lane + (int64_t)m3_lane() * threads; b < row->last;
+             b += (int64_t)M3_WARP * threads) {
+            const unsigned long long key = key_of(row, (int)b);
+            if (key < top) next = larger(next, key);
         }
+        next = warp_largest(next);
+        if (m3_lane() == lane) best = next;
     }
-    return lowest;
-}
-
-/* The sum of `count` over the threads before this one; over all of them in *total. */
-static __device__ __forceinline__ unsigned count_before(unsigned *total, struct found *found, unsigned count)
-{
-    int warp = (int)threadIdx.x / M3_WARP, warps = (int)blockDim.x / M3_WARP;
-    unsigned sum = count;
-    for (int step = 1; step < M3_WARP; step *= 2) {
-        unsigned x = __shfl_up_sync(0xffffffffu, sum, step);
-        if (m3_lane() >= step) sum += x;
-    }
-    if (m3_lane() == M3_WARP - 1) found->count[warp] = sum;
-    __syncthreads();
-    *total = 0;
-    for (int w = 0; w < warps; w++) {
-        if (w == warp) sum += *total;
-        *total += found->count[w];
-    }
-    return sum - count;
-}
-
-/* Writes the selected candidates, ascending: those of a segment with keys from `lowest` on come after those of the
- * segments before it. */
-static __device__ __forceinline__ void write_chosen(int32_t *ids, const struct row *row, unsigned long long lowest,
-                                                    unsigned count, unsigned before)
-{
-    unsigned left = __ballot_sync(0xffffffffu, count > 0), below = (1u << m3_lane()) - 1;
-    for (; left; left &= left - 1) {
-        int s = __ffs(left) - 1;
-        unsigned at = __shfl_sync(0xffffffffu, before, s);
-        int64_t from = row->first + (int64_t)((int)threadIdx.x / M3_WARP * M3_WARP + s) * row->each;
-        int64_t to = from + row->each < row->last ? from + row->each : row->last;
-        for (int64_t b = from + m3_lane(); b - m3_lane() < to; b += M3_WARP) {
-            int chosen = b < to && key_of(row, (int)b) >= lowest;
-            unsigned lanes = __ballot_sync(0xffffffffu, chosen);
-            if (chosen) ids[at + __popc(lanes & below)] = (int32_t)b;
-            at += __popc(lanes);
-        }
-    }
+    return places;
 }
 
 /* A block of threads per row and group: one warp, or for few rows several warps, so that many read.
  *
- * Limit: reading m, 4 (own + 1) bytes from memory; from the caches once more for the best of each segment, and then a
- * segment (1/32 of a row, or 1/256) twice for each selected block. */
+ * Limit: reading m, 4 (own + 1) bytes from memory; then, for each selected block, 1/32 of a row (or 1/256) from the
+ * caches, and a barrier. */
 static __global__ __launch_bounds__(MOST_THREADS) void select_blocks(struct selecting a)
 {
     struct found *found = (struct found *)m3_shared;
@@ -163,19 +109,22 @@ static __global__ __launch_bounds__(MOST_THREADS) void select_blocks(struct sele
     if (local > a.N) local = a.N;
     int64_t last = own + 1 - local, first = a.init < last ? a.init : last;
     if (first > a.N - local) first = a.N - local;
-    int64_t each = (last - first + blockDim.x - 1) / blockDim.x;
-    struct row row = { a.shared ? m_t : m_g, a.B, a.shared ? (int)a.G : 1, (int)first, (int)last,
-                       each > M3_WARP ? (int)each : M3_WARP };
+    struct row row = { a.shared ? m_t : m_g, a.B, a.shared ? (int)a.G : 1, (int)first, (int)last };
 
-    unsigned count, total;
-    unsigned long long lowest = choose(&count, found, &row, a.N - first - local);
-    unsigned before = count_before(&total, found, count);
+    const int64_t n_chosen = choose(found, &row, a.N - first - local);
     int32_t *ids = a.ids + (int64_t)blockIdx.x * a.N;
-    write_chosen(ids + first, &row, lowest, count, before);
+    __syncthreads();
     for (int64_t n = threadIdx.x; n < a.N; n += blockDim.x) {
-        int64_t behind = n - first - total;
-        if (n < first) ids[n] = (int32_t)n;
-        else if (behind >= 0) ids[n] = behind < local ? (int32_t)(last + behind) : -1;
+        const int64_t behind = n - first - n_chosen;
+        int64_t at = n;
+        int32_t id = (int32_t)n;
+        if (behind >= 0) id = behind < local ? (int32_t)(last + behind) : -1;
+        else if (n >= first) {
+            id = found->chosen[n - first];
+            at = first;
+            for (int64_t i = 0; i < n_chosen; i++) at += found->chosen[i] < id;
+        }
+        ids[at] = id;
     }
 }
 
@@ -184,7 +133,9 @@ cudaError_t m3_cuda_select_blocks(cudaStream_t stream, int32_t *ids, unsigned lo
 {
     const struct m3_semantics *semantics = d->semantics;
     int64_t rows = d->T * d->G, local = semantics->local_blocks;
-    if (d->p0 + d->T > INT32_MAX || d->B > INT32_MAX || rows > INT32_MAX) return cudaErrorNotSupported;
+    size_t shared = sizeof(struct found) + (size_t)(d->N < d->B ? d->N : d->B) * sizeof(int32_t);
+    if (d->p0 + d->T > INT32_MAX || d->B > INT32_MAX || rows > INT32_MAX || shared > M3_MOST_SHARED)
+        return cudaErrorNotSupported;
     if (semantics->local_rule == M3_LOCAL_OWN && local > 1) local = 1;
     struct selecting a = { ids, nan_at, m, d->p0, d->G, d->B, d->N, d->block, semantics->init_blocks, local,
                            semantics->selection == M3_SELECT_SHARED };
@@ -194,5 +145,5 @@ cudaError_t m3_cuda_select_blocks(cudaStream_t stream, int32_t *ids, unsigned lo
 
     cudaError_t error = cudaMemsetAsync(nan_at, 0xFF, sizeof *nan_at, stream);
     if (error != cudaSuccess) return error;
-    return m3_launch(stream, select_blocks, dim3((unsigned)rows), threads, sizeof(struct found), a);
+    return m3_launch(stream, select_blocks, dim3((unsigned)rows), threads, shared, a);
 }

@@ -23,10 +23,9 @@ static int linear(struct m3_ctx *ctx, float *y, const float *x, const struct m3_
     if (ctx->linear == M3_LINEAR_ORDERED)
         return m3_fail_at(ctx, M3_UNAVAILABLE, "linear: sums on the device are not ordered", -1, -1, -1);
     /* A router in float stays in float: its scores select experts. */
-    const enum m3_cuda_type type = w->dtype == M3_F32 || w->dtype == M3_F64 ? M3_CUDA_F32 : s->type;
+    const enum m3_cuda_type type = w->dtype == M3_F32 ? M3_CUDA_F32 : s->type;
     struct m3_weight there = m3_cuda_weight(s, w);
-    const void *x_there = type == M3_CUDA_F32 ? m3_cuda_send(s, x, T * w->cols, sizeof *x)
-                                              : m3_cuda_send_typed(s, x, T * w->cols);
+    const void *x_there = m3_cuda_send_rows(s, x, T, w->cols, type);
     const float *bias_there = (const float *)m3_cuda_send(s, bias, w->rows, sizeof *bias);
     float *y_there = (float *)m3_cuda_take(s, T * w->rows, sizeof *y);
     if (m3_cuda_ok(s, cudaSuccess))
@@ -35,24 +34,32 @@ static int linear(struct m3_ctx *ctx, float *y, const float *x, const struct m3_
     return m3_cuda_end(s, ctx);
 }
 
+/* The end of a call with block scores. */
+static int end_scores(struct m3_cuda_state *s, struct m3_ctx *ctx, const unsigned long long *nan_at,
+                      const struct m3_index *d)
+{
+    int status = m3_cuda_end(s, ctx);
+    if (status || *nan_at == ULLONG_MAX) return status;
+    const int64_t at = (int64_t)*nan_at, pair = at / d->B;
+    return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", pair / d->G, pair % d->G, at % d->B);
+}
+
 static int block_scores(struct m3_ctx *ctx, float *m, const float *q, const float *k, const struct m3_index *d)
 {
     struct m3_cuda_state *s = begin(ctx, "block_scores");
     struct m3_index there = *d;
     unsigned long long nan_at = ULLONG_MAX;
+    m3_cuda_refuse(s, m3_cuda_no_scores(d));
     there.seen = (const unsigned char *)m3_cuda_send(s, d->seen, d->p0 + d->T, 1);
-    const void *q_there = m3_cuda_send_typed(s, q, d->T * d->G * d->X);
-    const void *k_there = m3_cuda_send_typed(s, k, (d->p0 + d->T) * d->X);
+    const void *q_there = m3_cuda_send_rows(s, q, d->T * d->G, d->X, s->type);
+    const void *k_there = m3_cuda_send_rows(s, k, d->p0 + d->T, d->X, s->type);
     float *m_there = (float *)m3_cuda_take(s, d->T * d->G * d->B, sizeof *m);
     unsigned long long *nan_there = (unsigned long long *)m3_cuda_take(s, 1, sizeof *nan_there);
     if (m3_cuda_ok(s, cudaSuccess))
         m3_cuda_ok(s, m3_cuda_block_scores(s->stream, m_there, nan_there, q_there, k_there, s->type, &there));
     m3_cuda_fetch(s, m, m_there, d->T * d->G * d->B, sizeof *m);
     m3_cuda_fetch(s, &nan_at, nan_there, 1, sizeof nan_at);
-    int status = m3_cuda_end(s, ctx);
-    if (status || nan_at == ULLONG_MAX) return status;
-    const int64_t at = (int64_t)nan_at, pair = at / d->B;
-    return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", pair / d->G, pair % d->G, at % d->B);
+    return end_scores(s, ctx, &nan_at, d);
 }
 
 static int select_blocks(struct m3_ctx *ctx, int32_t *ids, const float *m, const struct m3_index *d)
@@ -66,10 +73,7 @@ static int select_blocks(struct m3_ctx *ctx, int32_t *ids, const float *m, const
         m3_cuda_ok(s, m3_cuda_select_blocks(s->stream, ids_there, nan_there, m_there, d));
     m3_cuda_fetch(s, ids, ids_there, d->T * d->G * d->N, sizeof *ids);
     m3_cuda_fetch(s, &nan_at, nan_there, 1, sizeof nan_at);
-    int status = m3_cuda_end(s, ctx);
-    if (status || nan_at == ULLONG_MAX) return status;
-    const int64_t at = (int64_t)nan_at, pair = at / d->B;
-    return m3_fail_at(ctx, M3_WRONG, "NaN in a block score", pair / d->G, pair % d->G, at % d->B);
+    return end_scores(s, ctx, &nan_at, d);
 }
 
 static int attend_blocks(struct m3_ctx *ctx, float *o, float *lse, const float *q, const float *k, const float *v,
@@ -81,19 +85,25 @@ static int attend_blocks(struct m3_ctx *ctx, float *o, float *lse, const float *
                               i % d->G, -1);
     struct m3_cuda_state *s = begin(ctx, "attend_blocks");
     struct m3_attend there = *d;
-    const int64_t rows = d->T * d->Q, keys = (d->p0 + d->T) * d->G * d->D;
+    const int64_t rows = d->T * d->Q, keys = (d->p0 + d->T) * d->G;
+    size_t bytes = 0;
+    m3_cuda_refuse(s, m3_cuda_no_attention(d));
     there.seen = (const unsigned char *)m3_cuda_send(s, d->seen, d->p0 + d->T, 1);
-    const void *q_there = m3_cuda_send_typed(s, q, rows * d->D);
-    const void *k_there = m3_cuda_send_typed(s, k, keys), *v_there = m3_cuda_send_typed(s, v, keys);
+    const void *q_there = m3_cuda_send_rows(s, q, rows, d->D, s->type);
+    const void *k_there = m3_cuda_send_rows(s, k, keys, d->D, s->type);
+    const void *v_there = m3_cuda_send_rows(s, v, keys, d->D, s->type);
     const int32_t *blocks_there = (const int32_t *)m3_cuda_send(s, blocks, d->T * d->G * d->N, sizeof *blocks);
     float *o_there = (float *)m3_cuda_take(s, rows * d->D, sizeof *o);
     float *lse_there = (float *)m3_cuda_take(s, rows, sizeof *lse);
-    const size_t bytes = m3_cuda_attend_scratch(&there, m3_cuda_left(s, m3_cuda_attend_scratch(&there, SIZE_MAX)));
-    if (bytes == 0) m3_cuda_ok(s, d->D > M3_CUDA_HEAD ? cudaErrorNotSupported : cudaErrorMemoryAllocation);
+    if (s->type == M3_CUDA_BF16) {
+        const size_t wanted = m3_cuda_attend_scratch(d, s->partials, SIZE_MAX);
+        bytes = m3_cuda_attend_scratch(d, s->partials, m3_cuda_left(s, wanted));
+        if (bytes == 0) m3_cuda_ok(s, cudaErrorMemoryAllocation);
+    }
     void *scratch = m3_cuda_take(s, (int64_t)bytes, 1);
     if (m3_cuda_ok(s, cudaSuccess))
         m3_cuda_ok(s, m3_cuda_attend_blocks(s->stream, o_there, lse_there, q_there, k_there, v_there, blocks_there,
-                                            s->type, &there, scratch, bytes));
+                                            s->type, &there, s->partials, scratch, bytes));
     m3_cuda_fetch(s, o, o_there, rows * d->D, sizeof *o);
     m3_cuda_fetch(s, lse, lse_there, rows, sizeof *lse);
     return m3_cuda_end(s, ctx);
@@ -124,15 +134,18 @@ static int route(struct m3_ctx *ctx, int32_t *ids, float *p, const float *scores
     return m3_fail_at(ctx, M3_WRONG, "scores of the chosen experts sum to 0", (int64_t)bad[1], -1, -1);
 }
 
-/* [E] on the device: the experts that some token selected, with their weights on the device. */
+/* [E] on the device: the experts that some token selected, with their weights, of one dtype, on the device. */
 static const struct m3_expert *send_experts(struct m3_cuda_state *s, const struct m3_expert *experts,
                                             const int32_t *ids, int64_t chosen, int64_t E)
 {
+    const enum m3_dtype dtype = experts[0].w1.dtype;
     struct m3_expert *table = (struct m3_expert *)calloc((size_t)E, sizeof *table);
     if (!table) m3_cuda_ok(s, cudaErrorMemoryAllocation);
     for (int64_t i = 0; table && i < chosen; i++) {
         struct m3_expert *e = &table[ids[i]];
         if (e->w1.data || !m3_cuda_ok(s, cudaSuccess)) continue;
+        if (experts[ids[i]].w1.dtype != dtype || experts[ids[i]].w3.dtype != dtype || experts[ids[i]].w2.dtype != dtype)
+            m3_cuda_refuse(s, "experts of several stored types");
         e->w1 = m3_cuda_weight(s, &experts[ids[i]].w1);
         e->w3 = m3_cuda_weight(s, &experts[ids[i]].w3);
         e->w2 = m3_cuda_weight(s, &experts[ids[i]].w2);
@@ -155,11 +168,11 @@ static int experts(struct m3_ctx *ctx, float *routed, float *each, const float *
     struct m3_cuda_experts d = {};
     d.T = T, d.E = E, d.K = K, d.H = all[0].w1.cols, d.F = all[0].w1.rows;
     d.factor = factor;
-    d.type = all[0].w1.dtype == M3_F32 || all[0].w1.dtype == M3_F64 ? M3_CUDA_F32 : s->type;
+    d.dtype = all[0].w1.dtype;
+    d.type = d.dtype == M3_F32 ? M3_CUDA_F32 : s->type;
     d.act = *act;
     const struct m3_expert *all_there = send_experts(s, all, ids, T * K, E);
-    const void *x_there = d.type == M3_CUDA_F32 ? m3_cuda_send(s, x, T * d.H, sizeof *x)
-                                                : m3_cuda_send_typed(s, x, T * d.H);
+    const void *x_there = m3_cuda_send_rows(s, x, T, d.H, d.type);
     const int32_t *ids_there = (const int32_t *)m3_cuda_send(s, ids, T * K, sizeof *ids);
     const float *p_there = (const float *)m3_cuda_send(s, p, T * K, sizeof *p);
     float *routed_there = (float *)m3_cuda_take(s, T * d.H, sizeof *routed);
@@ -215,11 +228,13 @@ int m3_plugin(struct m3_ops *ops)
 
 int m3_plugin_start(void **state, const char *words, struct m3_error *error)
 {
-    if (*words && strcmp(words, "fp32") != 0 && strcmp(words, "bf16") != 0)
-        return m3_fail(error, M3_USAGE, "--ops cuda: got \"%s\", expected fp32 or bf16", words);
+    const int half = strcmp(words, "bf16,partials=bf16") == 0;
+    if (*words && strcmp(words, "fp32") != 0 && strcmp(words, "bf16") != 0 && !half)
+        return m3_fail(error, M3_USAGE, "--ops cuda: got \"%s\", expected fp32 or bf16, or bf16,partials=bf16", words);
     struct m3_cuda_state *s = (struct m3_cuda_state *)calloc(1, sizeof *s);
     if (!s) return m3_fail_memory(error, "--ops cuda", sizeof *s);
-    s->type = strcmp(words, "bf16") == 0 ? M3_CUDA_BF16 : M3_CUDA_F32;
+    s->type = half || strcmp(words, "bf16") == 0 ? M3_CUDA_BF16 : M3_CUDA_F32;
+    s->partials = half ? M3_CUDA_BF16 : M3_CUDA_F32;
     int status = open_device(s, error);
     if (status) free(s);
     else *state = s;

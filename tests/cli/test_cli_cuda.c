@@ -56,18 +56,25 @@ START_TEST(tiny_twice)
 }
 END_TEST
 
-/* Goal:  every operator within the bounds of its arithmetic, on its own inputs, fp32 and bf16.
+/* Goal:  every operator within the bounds of its arithmetic, on its own inputs, fp32 and bf16, and with partial results
+ *        of attention in bf16.
  * Claim: compare passes beside a reference that knows the bounds, choices certified; blame passes. */
 START_TEST(inside_the_bounds)
 {
+    static const struct {
+        const char *plugin, *profile;
+    } all[] = {
+        { "on_cpu.so", "fp32" },
+        { "on_cpu.so,bf16", "cuda_bf16" },
+        { "on_cpu.so,bf16,partials=bf16", "cuda_bf16+partials_bf16" },
+    };
     ck_assert_int_eq(m3ref(TINY " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
-    for (int i = 0; i < 2; i++) {
-        const char *profile = i ? "cuda_bf16" : "fp32";
-        ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops(i ? "on_cpu.so,bf16" : "on_cpu.so"), in_folder("d")), 0);
-        ck_assert_int_eq(m3ref("compare %s %s --profile %s", in_folder("truth"), in_folder("d"), profile), 0);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ck_assert_int_eq(m3ref(TINY " %s --dump %s", ops(all[i].plugin), in_folder("d")), 0);
+        ck_assert_int_eq(m3ref("compare %s %s --profile %s", in_folder("truth"), in_folder("d"), all[i].profile), 0);
         ck_assert(has("out", "pass  130 of 130 stages judged"));
         ck_assert_int_eq(m3ref("blame golden/tiny/model %s --case golden/tiny/case.safetensors --profile %s",
-                               in_folder("d"), profile),
+                               in_folder("d"), all[i].profile),
                          0);
     }
 }
@@ -80,8 +87,7 @@ START_TEST(readings)
         const char *golden, *input, *options;
     } all[] = {
         { "shared", "case", "--set selection=shared" },
-        { "union", "case", "--set selection=union" },
-        { "lse_rsqrt", "case", "--set pool=lse --set index_scale=rsqrt" },
+        { "rsqrt", "case", "--set index_scale=rsqrt" },
         { "clamp_both", "case", "--set gate_clamp=both" },
         { "init2_local2", "case", "--set init_blocks=2 --set local_blocks=2" },
         { "local2_own", "case", "--set local_blocks=2 --set local_rule=own" },
@@ -117,6 +123,25 @@ START_TEST(short_of_memory)
 }
 END_TEST
 
+/* Claim: a reading that no kernel computes is refused by its name, in fp32 and bf16. */
+START_TEST(refused_readings)
+{
+    static const struct {
+        const char *options, *words;
+    } all[] = {
+        { "--set pool=lse", "block_scores: no kernel computes pool=lse: run without --ops cuda" },
+        { "--set selection=union", "attend_blocks: no kernel computes selection=union: run without --ops cuda" },
+    };
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(m3ref(TINY " %s %s --dump %s", all[i / 2].options, ops(i % 2 ? "on_cpu.so,bf16" : "on_cpu.so"),
+                               in_folder("d")),
+                         69);
+        ck_assert(has("err", all[i / 2].words) && error_lines() == 1);
+        ck_assert_int_ne(access(in_folder("d"), F_OK), 0);
+    }
+}
+END_TEST
+
 /* Claim: a status and one line that says what is wanting; nothing is computed elsewhere instead. */
 START_TEST(refusals)
 {
@@ -138,7 +163,7 @@ START_TEST(refusals)
         ck_assert_int_ne(access(in_folder("d"), F_OK), 0);
     }
     ck_assert_int_eq(m3ref("run golden/mxfp8/model --case golden/mxfp8/case.safetensors %s", ops("on_cpu.so")), 69);
-    ck_assert(has("err", "block_scores: no kernel takes these sizes (a head has at most 128 channels)"));
+    ck_assert(has("err", "block_scores: no kernel computes an index head of more than 128 channels"));
 }
 END_TEST
 
@@ -168,6 +193,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, readings);
     tcase_add_test(tests, tokens);
     tcase_add_test(tests, short_of_memory);
+    tcase_add_test(tests, refused_readings);
     tcase_add_test(tests, refusals);
     tcase_add_test(tests, library_not_built);
     suite_add_tcase(suite, tests);

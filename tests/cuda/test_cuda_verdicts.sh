@@ -16,7 +16,7 @@ run) while [ \$# -gt 1 ]; do [ "\$1" = --dump ] && : >"\$2"; shift; done ;;
 esac
 PROGRAM
     chmod +x "$folder/build/m3ref"
-    OPS=fake scripts/cuda_test.sh "$folder/build" goldens >"$folder/out" 2>&1
+    OPS=fake BUILD=$folder/build scripts/cuda_test.sh models >"$folder/out" 2>&1
     status=$?
 }
 

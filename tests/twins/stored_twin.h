@@ -26,6 +26,12 @@ static const struct {
 };
 /* clang-format on */
 
+/* Does the operator under test take the type? */
+static inline int stored_taken(enum stored_kind kind)
+{
+    return TWIN_READINGS || (kind != STORED_F64 && kind != STORED_F16);
+}
+
 /* Codes as integers, apart from what the operator is given. */
 struct stored {
     enum stored_kind kind;

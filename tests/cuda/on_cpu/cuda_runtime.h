@@ -54,6 +54,8 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
 cudaError_t cudaMalloc(void **p, size_t bytes);                 /* every byte 0xFF */
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
+                              cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);

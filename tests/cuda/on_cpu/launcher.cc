@@ -15,7 +15,7 @@
 
 #include "fiber.h"
 
-enum { MOST_THREADS = 1024, PLAIN_SHARED = 48 << 10, MOST_SHARED = 163 << 10, GUARD = 1024, GUARD_BYTE = 0xA5 };
+enum { MOST_THREADS = 1024, PLAIN_SHARED = 48 << 10, MOST_SHARED = 99 << 10, GUARD = 1024, GUARD_BYTE = 0xA5 };
 
 alignas(128) unsigned char m3_shared[MOST_SHARED + GUARD];
 uint3 threadIdx, blockIdx;
@@ -237,7 +237,7 @@ void run_blocks(uint64_t n)
     }
 }
 
-/* The limits of sm_80; and a block is a row of whole warps. */
+/* The limits of sm_80, of shared memory those of sm_86; and a block is a row of whole warps. */
 cudaError_t check_launch(const cudaLaunchConfig_t *c, const void *kernel)
 {
     const dim3 grid = c->gridDim, block = c->blockDim;

@@ -8,7 +8,7 @@
 
 namespace {
 
-enum { PROCESSORS = 4, MOST_SHARED = 163 << 10, ALIGNMENT = 256 };
+enum { PROCESSORS = 4, MOST_SHARED = 99 << 10, ALIGNMENT = 256 };
 
 struct allocation {
     size_t bytes;
@@ -135,6 +135,19 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     const bool from_fits = kind == cudaMemcpyHostToDevice ? on_host(from) : on_device(from, bytes);
     if (!to_fits || !from_fits) return m3_remember(cudaErrorInvalidValue);
     memmove(to, from, bytes);
+    return cudaSuccess;
+}
+
+/* Of the target the whole extent must be there; gaps keep their bytes. */
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
+                              cudaMemcpyKind kind, cudaStream_t stream)
+{
+    if (bytes > to_pitch || bytes > from_pitch) return m3_remember(cudaErrorInvalidValue);
+    for (size_t i = 0; i < rows; i++) {
+        const cudaError_t error = cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, bytes,
+                                                  kind, stream);
+        if (error != cudaSuccess) return error;
+    }
     return cudaSuccess;
 }
 
