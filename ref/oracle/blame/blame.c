@@ -7,6 +7,7 @@
 
 #include "model/files/origin.h"
 #include "oracle/blame/private/blame.h"
+#include "oracle/judge/gradients.h"
 #include "oracle/judge/hints.h"
 #include "oracle/judge/logits.h"
 
@@ -124,7 +125,7 @@ void m3_blame_begin_tap(struct m3_blaming *b, struct m3_blame_item *item, struct
                                .row_nearest_largest = NAN,
                                .selection = m3_tap_table[item->tap].kind == M3_KIND_CHOICES };
     /* clang-format on */
-    memcpy(out->name, item->name, sizeof out->name);
+    memcpy(out->name, item->name, sizeof item->name);
     item->blamed = out;
     if (!why) return;
     out->verdict = M3_VERDICT_NOT_COMPARABLE;
@@ -181,7 +182,7 @@ static int list_taps(struct m3_blame *result, struct m3_blaming *b)
 {
     int status = m3_blame_list_items(b);
     if (status) return status;
-    result->taps = calloc((size_t)b->count + 1, sizeof *result->taps);
+    result->taps = calloc((size_t)(b->count + m3_safetensors_count(b->side.file)) + 1, sizeof *result->taps);
     result->missing_taps = calloc((size_t)b->count + 1, sizeof *result->missing_taps);
     if (!result->taps || !result->missing_taps)
         return m3_fail_memory(b->error, "the list of taps", (size_t)b->count * sizeof *result->taps);
@@ -382,7 +383,8 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
     if (!status) status = check_origin(result, &b, candidate);
     if (!status) status = list_taps(result, &b);
     if (!status) note_others(result, &b);
-    if (!status && result->count == 0)
+    const int has_gradients = !status && m3_holds_gradients(candidate);
+    if (!status && result->count == 0 && !has_gradients)
         status = m3_fail(error, M3_NOT_COMPARABLE, "%s: nothing matched: got no tap of this model and case%s%s",
                          m3_safetensors_path(candidate), options->taps ? " that matches " : "",
                          options->taps ? options->taps : "");
@@ -395,9 +397,15 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
         if (!status && item->blamed) m3_blame_count_together(&b, item);
     }
     if (!status) status = m3_blame_judge_rows(result, &b);
+    const int64_t taps = result->count;
+    if (!status && has_gradients) status = m3_blame_gradients(result, &b);
+    const int64_t all = result->count;
     if (!status) m3_blame_find_culprit(result);
+    result->count = taps;
     if (!status && b.named) m3_blame_say_mistakes(result);
-    if (!status) status = m3_blame_explain(result, &b);
+    /* What no forward tap did wrong, no word about the forward pass explains. */
+    if (!status && result->culprit && result->culprit - result->taps < taps) status = m3_blame_explain(result, &b);
+    result->count = all;
     m3_trace_free(b.trace);
     m3_blame_reference_free(&b);
     free(b.items);

@@ -19,7 +19,7 @@
 /* One tap of the candidate. Floats: the place is the element with the largest |created| / allowed. Selections: the
  * place is the first decision of the worst kind; got and want are the first ids by which the sets differ. */
 struct m3_blamed {
-    char name[64];
+    char name[224];
     enum m3_tap tap;
     int64_t layer;
     const struct m3_tensor *candidate;

@@ -119,6 +119,10 @@ int m3_blame_judge_rows(struct m3_blame *result, const struct m3_blaming *b);
 /* Sets result->explained_by. */
 int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b);
 
+/* ---- gradients.c: appends what the candidate holds of gradients, backwards, then those of parameters */
+
+int m3_blame_gradients(struct m3_blame *result, const struct m3_blaming *b);
+
 /* ---- culprit.c */
 
 /* Counts the operators judged together with that of a tap, because no tap between them was dumped. */
