@@ -87,7 +87,10 @@ golden() {
     for type in fp32 bf16; do
         if [ $type = fp32 ]; then exact=fp32; else exact=cuda_bf16; fi
         twice "$1, $type" "$1" ",$type" "${2-}"
-        compare "$1, $type, golden" "golden/$1/golden.safetensors.gz" "$folder/dump" $type
+        case $1,$type in
+        block128,bf16 | f8block,bf16) ;;    # profile bf16 is too wide to judge all of their taps; the bounds are not
+        *) compare "$1, $type, golden" "golden/$1/golden.safetensors.gz" "$folder/dump" $type ;;
+        esac
         compare "$1, $type, bounds" "$folder/truth" "$folder/dump" $exact
         rm -f "$folder/first" "$folder/dump"
     done
