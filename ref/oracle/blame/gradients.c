@@ -15,7 +15,7 @@
 #include "oracle/judge/gradients.h"
 #include "oracle/judge/side_by_side.h"
 
-enum { OWNED = 24 };
+enum { OWNED = 64 };            /* more than the arrays that any gradient needs */
 
 struct gradients {
     struct m3_blame *result;
@@ -37,9 +37,11 @@ struct gradients {
 
 static void *keep(struct gradients *g, void *memory, size_t bytes)
 {
-    if (!memory && !g->status) g->status = m3_fail_memory(g->b->error, "a gradient", bytes);
-    if (g->owned_count < OWNED) g->owned[g->owned_count++] = memory;
-    return memory;
+    const int full = g->owned_count == OWNED;
+    if (full) free(memory);
+    if ((full || !memory) && !g->status) g->status = m3_fail_memory(g->b->error, "a gradient", bytes);
+    if (full) return NULL;
+    return g->owned[g->owned_count++] = memory;
 }
 
 static void forget(struct gradients *g)
