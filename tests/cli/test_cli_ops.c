@@ -39,9 +39,11 @@ END_TEST
 START_TEST(every_operator_is_judged)
 {
     const char *name = m3_operator_at(_i)->name;
+    /* A plug-in has no derivatives: op says so. */
+    const int expected = m3_operator_at(_i)->derivative ? 64 : 0;
     const int status = m3ref("op %s --ops %s --cases 1", name, plugin("plain_table"));
-    ck_assert_msg(status == 0, "%s: status %d", name, status);
-    ck_assert(has("out", "pass  "));
+    ck_assert_msg(status == expected, "%s: status %d", name, status);
+    ck_assert(has(expected ? "err" : "out", expected ? "got --ops for the derivative" : "pass  "));
 }
 END_TEST
 

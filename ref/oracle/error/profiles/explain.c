@@ -13,6 +13,7 @@ static const char *const words[] = {
     "rope_ratio",
     "expert_weight_first",
     "router_bf16",
+    "partials_bf16",
     "split_kv",
     "tp2",
     "tp4",
