@@ -15,7 +15,7 @@
 #include "oracle/judge/gradients.h"
 #include "oracle/judge/side_by_side.h"
 
-enum { OWNED = 64 };            /* more than the arrays that any gradient needs */
+enum { OWNED = 64 }; /* more than the arrays that any gradient needs */
 
 struct gradients {
     struct m3_blame *result;
