@@ -111,15 +111,21 @@ static void moe(struct m3_pass *f, struct m3_activations *a, const struct m3_lay
     }
 }
 
+/* Up to the input of the MLP. */
+static void before_mlp(struct m3_pass *f, struct m3_activations *a, const struct m3_layer *w, int64_t l)
+{
+    m3_pass_ask_layer(f, w);
+    attention(f, a, w, l);
+    rms_norm(f, M3_TAP_MLP_NORM, a->normed, a->hidden, &w->mlp_norm);
+}
+
 void m3_layer_run(struct m3_pass *f, struct m3_activations *a)
 {
     const int64_t l = m3_layer_index(f->config, f->layer);
     const struct m3_layer *w = &f->model->layers[l];
     if (f->status) return;
 
-    m3_pass_ask_layer(f, w);
-    attention(f, a, w, l);
-    rms_norm(f, M3_TAP_MLP_NORM, a->normed, a->hidden, &w->mlp_norm);
+    before_mlp(f, a, w, l);
     if (m3_config_moe(f->config, l)) moe(f, a, w);
     else dense_mlp(f, a, w);
     add(f, M3_TAP_OUT, a->hidden, a->hidden, a->branch);
@@ -133,9 +139,7 @@ void m3_layer_run_for_gradient(struct m3_pass *f, struct m3_activations *a)
     const struct m3_layer *w = &f->model->layers[l];
     if (f->status) return;
 
-    m3_pass_ask_layer(f, w);
-    attention(f, a, w, l);
-    rms_norm(f, M3_TAP_MLP_NORM, a->normed, a->hidden, &w->mlp_norm);
+    before_mlp(f, a, w, l);
     if (m3_config_moe(f->config, l)) choose_experts(f, a, w);
     else gated(f, a, w);
 }
