@@ -8,260 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/engine.h"
 #include "model/tensors.h"
-#include "oracle/blame/private/blame.h"
-#include "oracle/error/backward/derivative.h"
+#include "oracle/blame/private/gradients.h"
 #include "oracle/judge/gradients.h"
 #include "oracle/judge/side_by_side.h"
-
-enum { OWNED = 64 }; /* more than the arrays that any gradient needs */
-
-struct gradients {
-    struct m3_blame *result;
-    const struct m3_blaming *b;
-    const struct m3_setting *s;
-    struct m3_backward_arithmetic how;
-    struct m3_arithmetic plain;
-    int has_aux, has_mtp; /* losses that reach other tensors, too: router logits; embedding and lm_head */
-    void *owned[OWNED]; /* freed when a gradient has been judged */
-    int owned_count;
-    char missing[128]; /* the first tensor that the candidate does not hold */
-    struct m3_expert shared; /* a gated MLP as one expert */
-    int64_t others; /* gradients that are not recomputed; the first of them */
-    const char *first_other;
-    int status;
-};
-
-/* ---- the candidate's tensors as numbers */
-
-static void *keep(struct gradients *g, void *memory, size_t bytes)
-{
-    const int full = g->owned_count == OWNED;
-    if (full) free(memory);
-    if ((full || !memory) && !g->status) g->status = m3_fail_memory(g->b->error, "a gradient", bytes);
-    if (full) return NULL;
-    return g->owned[g->owned_count++] = memory;
-}
-
-static void forget(struct gradients *g)
-{
-    while (g->owned_count > 0) free(g->owned[--g->owned_count]);
-    g->missing[0] = '\0';
-}
-
-static double *room(struct gradients *g, int64_t n)
-{
-    return keep(g, calloc((size_t)n + 1, sizeof(double)), (size_t)n * sizeof(double));
-}
-
-/* NULL: the candidate does not hold it in this size, or memory is short. */
-static double *reals(struct gradients *g, const char *name, int64_t count)
-{
-    const struct m3_tensor *t = m3_safetensors_find(g->b->side.file, name);
-    if (!t || t->count != count || !m3_holds_floats(t)) {
-        if (!g->missing[0]) snprintf(g->missing, sizeof g->missing, "%s", name);
-        return NULL;
-    }
-    const struct m3_weight all = { .data = t->data, .dtype = t->dtype, .rows = 1, .cols = count };
-    double *x = room(g, count);
-    if (x) m3_expand_f64(x, &all, 0, 0, count);
-    return x;
-}
-
-static const struct m3_blame_item *item_of(struct gradients *g, enum m3_tap tap, int64_t layer)
-{
-    return m3_blame_find(g->b, tap, layer);
-}
-
-static double *values(struct gradients *g, const char *prefix, const struct m3_blame_item *item)
-{
-    char name[80];
-    if (!item) return NULL;
-    snprintf(name, sizeof name, "%s%s", prefix, item->name);
-    return reals(g, name, item->rows * item->width);
-}
-
-static double *forward(struct gradients *g, enum m3_tap tap, int64_t layer)
-{
-    return values(g, "", item_of(g, tap, layer));
-}
-
-static double *arriving(struct gradients *g, const struct m3_blame_item *item) { return values(g, "d.", item); }
-
-static int32_t *choices(struct gradients *g, enum m3_tap tap, int64_t layer)
-{
-    const struct m3_blame_item *item = item_of(g, tap, layer);
-    const struct m3_tensor *t = item ? item->dumped : NULL;
-    if (!t || t->count != item->rows * item->width) {
-        if (!g->missing[0] && item) snprintf(g->missing, sizeof g->missing, "%s", item->name);
-        return NULL;
-    }
-    int32_t *ids = keep(g, malloc((size_t)t->count * sizeof *ids + 1), (size_t)t->count * sizeof *ids);
-    for (int64_t i = 0; ids && i < t->count; i++) ids[i] = (int32_t)m3_id_at(t, i);
-    return ids;
-}
-
-/* ---- the derivative of the operator of a tap */
-
-static int is_index(enum m3_tap tap) { return tap >= M3_TAP_INDEX_Q_PROJ && tap <= M3_TAP_INDEX_BLOCKS; }
-
-static void set_activation(struct gradients *g, struct m3_derivative_request *r)
-{
-    const struct m3_config *c = &g->s->model->config;
-    r->oai = c->oai, r->alpha = c->swiglu_alpha, r->limit = c->swiglu_limit;
-    r->clamp = g->s->semantics->gate_clamp;
-}
-
-static void attention(struct gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
-{
-    const struct m3_config *c = &g->s->model->config;
-    const struct m3_case *the_case = g->s->the_case;
-    const int sparse = m3_config_sparse(c, m3_layer_index(c, y->layer));
-    r->of = sparse ? M3_DERIVATIVE_ATTEND_BLOCKS : M3_DERIVATIVE_ATTEND_FULL;
-    r->in[0] = forward(g, M3_TAP_Q_ROPE, y->layer);
-    r->in[1] = forward(g, M3_TAP_K_ROPE, y->layer);
-    r->in[2] = forward(g, M3_TAP_V_PROJ, y->layer);
-    r->in[3] = sparse ? choices(g, M3_TAP_INDEX_BLOCKS, y->layer) : NULL;
-    /* clang-format off */
-    r->attend = (struct m3_attend){ .T = y->rows, .Q = c->Q, .G = c->G, .D = c->D, .seen = the_case->seen,
-                                    .block = c->block, .N = c->N, .selection = g->s->semantics->selection };
-    /* clang-format on */
-}
-
-static void rotation(struct gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
-{
-    const struct m3_config *c = &g->s->model->config;
-    const int64_t n = y->rows * (c->R / 2);
-    double *cos = room(g, n), *sin = room(g, n), *error = room(g, n);
-    r->of = M3_DERIVATIVE_ROPE, r->H = c->D, r->heads = y->width / c->D, r->R = c->R;
-    r->in[0] = cos, r->in[1] = sin;
-    if (!cos || !sin || !error) return;
-    g->status =
-        m3_bound_angles(g->s->ctx, cos, sin, error, g->s->the_case->positions, y->rows, c->R, c->rope_theta, &g->plain);
-    /* An angle that is off turns a gradient as much as it turns a head. */
-    for (int64_t i = 0; i < n; i++) g->how.product = fmax(g->how.product, error[i] / 2);
-}
-
-static void experts(struct gradients *g, struct m3_derivative_request *r, int64_t layer)
-{
-    const struct m3_config *c = &g->s->model->config;
-    r->of = M3_DERIVATIVE_EXPERTS;
-    r->dy = arriving(g, item_of(g, M3_TAP_ROUTED, layer));
-    r->in[0] = forward(g, M3_TAP_MLP_NORM, layer);
-    r->in[1] = choices(g, M3_TAP_EXPERTS, layer);
-    r->in[2] = forward(g, M3_TAP_EXPERT_WEIGHTS, layer);
-    r->experts = g->s->model->layers[m3_layer_index(c, layer)].experts;
-    r->E = c->E, r->K = c->K, r->F = c->F, r->H = c->H, r->factor = c->routed_scaling;
-    set_activation(g, r);
-}
-
-/* w2 act(w1 x, w3 x) of every row: one expert with weight 1. */
-static void gated_mlp(struct gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
-{
-    const struct m3_weight *w[3];
-    for (int i = 0; i < 3; i++) w[i] = m3_graph_weight(g->s->model, g->s->semantics, y->tap, y->layer, i);
-    double *ones = room(g, y->rows);
-    int32_t *zeros = keep(g, calloc((size_t)y->rows + 1, sizeof *zeros), (size_t)y->rows);
-    for (int64_t i = 0; ones && i < y->rows; i++) ones[i] = 1;
-    g->shared = (struct m3_expert){ .w1 = *w[0], .w3 = *w[1], .w2 = *w[2] };
-    r->of = M3_DERIVATIVE_EXPERTS;
-    r->in[0] = forward(g, M3_TAP_MLP_NORM, y->layer), r->in[1] = zeros, r->in[2] = ones;
-    r->experts = &g->shared;
-    r->E = r->K = 1, r->F = w[0]->rows, r->H = w[0]->cols, r->factor = 1;
-    set_activation(g, r);
-}
-
-/* Operand i of an rms norm, heads apart. */
-static void norm(struct gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
-{
-    const struct m3_config *c = &g->s->model->config;
-    const struct m3_weight *w = m3_graph_weight(g->s->model, g->s->semantics, y->tap, y->layer, 0);
-    double *vector = room(g, w->cols);
-    enum m3_tap tap;
-    int64_t layer;
-    if (vector) m3_expand_f64(vector, w, 0, 0, w->cols);
-    m3_setting_operand(&tap, &layer, g->s, y->tap, y->layer, 0);
-    r->of = c->gemma_norm ? M3_DERIVATIVE_RMS_NORM : M3_DERIVATIVE_RMS_NORM_PLAIN;
-    r->in[0] = forward(g, tap, layer), r->in[1] = vector;
-    r->H = w->cols, r->T = y->rows * y->width / w->cols, r->eps = c->eps;
-}
-
-/* Inputs of an operator of one or two operands. */
-static void operands(struct gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y, int count)
-{
-    for (int i = 0; i < count; i++) {
-        enum m3_tap tap;
-        int64_t layer;
-        if (!m3_setting_operand(&tap, &layer, g->s, y->tap, y->layer, i)) r->in[i] = forward(g, tap, layer);
-    }
-}
-
-/* The request, without outputs. *r.of is NONE if blame cannot recompute it. */
-static void request_of(struct gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y)
-{
-    const struct m3_config *c = &g->s->model->config;
-    const enum m3_operator op = m3_graph_row_of(g->s->model, g->s->semantics, y->tap, y->layer)->op;
-    *r = (struct m3_derivative_request){ .T = y->rows, .H = y->width, .threads = g->s->ctx->threads };
-    switch (op) {
-    case M3_OP_LINEAR:
-        r->of = M3_DERIVATIVE_LINEAR;
-        r->w = m3_graph_weight(g->s->model, g->s->semantics, y->tap, y->layer, 0);
-        operands(g, r, y, 1);
-        break;
-    case M3_OP_RMS_NORM: norm(g, r, y); break;
-    case M3_OP_ROPE: rotation(g, r, y); break;
-    case M3_OP_ATTEND: attention(g, r, y); break;
-    case M3_OP_ACTIVATION:
-        r->of = c->oai ? M3_DERIVATIVE_SWIGLU_OAI : M3_DERIVATIVE_SWIGLU;
-        operands(g, r, y, 2);
-        set_activation(g, r);
-        break;
-    case M3_OP_SIGMOID:
-        r->of = M3_DERIVATIVE_SIGMOID;
-        operands(g, r, y, 1);
-        break;
-    case M3_OP_ROUTE:
-        r->of = M3_DERIVATIVE_ROUTE, r->E = c->E, r->K = c->K;
-        operands(g, r, y, 1);
-        r->in[1] = choices(g, M3_TAP_EXPERTS, y->layer);
-        break;
-    case M3_OP_EXPERT:
-    case M3_OP_ROUTED: experts(g, r, y->layer); return;
-    case M3_OP_GATED_MLP: gated_mlp(g, r, y); break;
-    default: return;
-    }
-    r->dy = arriving(g, y);
-}
-
-/* y [n] += output `at` of the request, and what it may be off. */
-static void add_output(struct gradients *g, struct m3_derivative_request *r, int at, double *y, double *allowed,
-                       int64_t n)
-{
-    double *value = room(g, n), *bounds[M3_DERIVATIVE_OUTPUTS] = { 0 };
-    bounds[at] = room(g, n);
-    if (g->status || g->missing[0]) return;
-    r->out[at] = value;
-    g->status = m3_engine_f64()->differentiate(r, g->b->error);
-    if (!g->status && m3_error_derivative(g->s->ctx, bounds, r, &g->how))
-        g->status = m3_fail_memory(g->b->error, "a bound", (size_t)n * sizeof *value);
-    for (int64_t i = 0; !g->status && i < n; i++) {
-        y[i] += value[i];
-        allowed[i] += bounds[at][i] + (4 * g->how.u + 2 * g->how.stored) * fabs(value[i]);
-    }
-    r->out[at] = NULL;
-}
 
 /* ---- verdicts */
 
 /* The gradient y [n] of the tensor that the candidate has under `name`. */
-static void judge(struct gradients *g, struct m3_blamed *out, const double *y, const double *allowed, int64_t n,
+static void judge(struct m3_gradients *g, struct m3_blamed *out, const double *y, const double *allowed, int64_t n,
                   int64_t width, const char *stored_as)
 {
     struct m3_side_by_side s = { 0 };
     const struct m3_profile *profile = g->s->profile;
     const double u = g->how.u, more = (1 + 0x1p-53 / u) / u, least = 64 * m3_bound_eta(u) / u;
-    const double *got = reals(g, out->name, n);
+    const double *got = m3_gradients_reals(g, out->name, n);
     if (!got || g->status) return;
     g->status = m3_side_by_side_room(&s, n, n / width, out->name, g->b->error);
     if (g->status) return;
@@ -288,7 +49,7 @@ static void judge(struct gradients *g, struct m3_blamed *out, const double *y, c
     m3_side_by_side_free(&s);
 }
 
-static struct m3_blamed *begin(struct gradients *g, const struct m3_tensor *t, enum m3_tap tap, int64_t layer,
+static struct m3_blamed *begin(struct m3_gradients *g, const struct m3_tensor *t, enum m3_tap tap, int64_t layer,
                                const char *operator, const char *section)
 {
     struct m3_blamed *out = &g->result->taps[g->result->count++];
@@ -301,13 +62,13 @@ static struct m3_blamed *begin(struct gradients *g, const struct m3_tensor *t, e
     return out;
 }
 
-static void end(struct gradients *g, struct m3_blamed *out)
+static void end(struct m3_gradients *g, struct m3_blamed *out)
 {
     if (out->verdict == M3_VERDICT_NOT_JUDGED) snprintf(out->note, sizeof out->note, "missing: %.150s", g->missing);
-    forget(g);
+    m3_gradients_forget(g);
 }
 
-static void leave(struct gradients *g, const char *name)
+static void leave(struct m3_gradients *g, const char *name)
 {
     if (g->others++ == 0) g->first_other = name;
     g->result->extra++;
@@ -319,10 +80,10 @@ static void leave(struct gradients *g, const char *name)
  * not recompute it. */
 enum { COPIED = -1, NOTHING = -2, UNKNOWN = -3 };
 
-static int output_of(struct gradients *g, const struct m3_blame_item *reader, int i)
+static int output_of(struct m3_gradients *g, const struct m3_blame_item *reader, int i)
 {
     switch (m3_graph_row_of(g->s->model, g->s->semantics, reader->tap, reader->layer)->op) {
-    case M3_OP_LINEAR: return is_index(reader->tap) ? NOTHING : 0;
+    case M3_OP_LINEAR: return m3_gradients_is_index(reader->tap) ? NOTHING : 0;
     case M3_OP_RMS_NORM: return reader->layer >= M3_MTP_LAYER ? UNKNOWN : 0;
     case M3_OP_ROPE:
     case M3_OP_SIGMOID:
@@ -366,8 +127,8 @@ static struct name name_of_operator(enum m3_operator op)
 }
 
 /* Calls `visit` for each operand of a later operator that is this tap. */
-static int each_reader(struct gradients *g, const struct m3_blame_item *x,
-                       void (*visit)(struct gradients *g, const struct m3_blame_item *reader, int output, double *y,
+static int each_reader(struct m3_gradients *g, const struct m3_blame_item *x,
+                       void (*visit)(struct m3_gradients *g, const struct m3_blame_item *reader, int output, double *y,
                                      double *allowed, const struct m3_blame_item *x),
                        double *y, double *allowed)
 {
@@ -388,7 +149,7 @@ static int each_reader(struct gradients *g, const struct m3_blame_item *x,
 }
 
 /* The one operator that reads the tap, or several. */
-static struct name name_of(struct gradients *g, const struct m3_blame_item *x)
+static struct name name_of(struct m3_gradients *g, const struct m3_blame_item *x)
 {
     const struct name several = name_of_operator(M3_OP_NONE);
     struct name name = { 0 };
@@ -408,38 +169,39 @@ static struct name name_of(struct gradients *g, const struct m3_blame_item *x)
     return name;
 }
 
-static void take_back(struct gradients *g, const struct m3_blame_item *reader, int output, double *y, double *allowed,
-                      const struct m3_blame_item *x)
+static void take_back(struct m3_gradients *g, const struct m3_blame_item *reader, int output, double *y,
+                      double *allowed, const struct m3_blame_item *x)
 {
     const int64_t n = x->rows * x->width;
     struct m3_derivative_request r;
     if (g->status || g->missing[0]) return;
     if (output == COPIED) {
-        const double *dy = arriving(g, reader);
+        const double *dy = m3_gradients_arriving(g, reader);
         for (int64_t i = 0; dy && i < n; i++) {
             y[i] += dy[i];
             allowed[i] += (4 * g->how.u + 2 * g->how.stored) * fabs(dy[i]);
         }
         return;
     }
-    request_of(g, &r, reader);
-    add_output(g, &r, output, y, allowed, n);
+    m3_gradients_request(g, &r, reader);
+    m3_gradients_add(g, &r, output, y, allowed, n);
 }
 
 /* A gradient that comes back from one place and is copied must be equal; otherwise sums may be off by roundings. */
-static void judge_tap(struct gradients *g, const struct m3_tensor *t, enum m3_tap tap, int64_t layer)
+static void judge_tap(struct m3_gradients *g, const struct m3_tensor *t, enum m3_tap tap, int64_t layer)
 {
-    const struct m3_blame_item *x = item_of(g, tap, layer);
+    const struct m3_blame_item *x = m3_gradients_item(g, tap, layer);
     const double product = g->how.product;
     if (tap == M3_TAP_LOGITS) return; /* the loss gives it */
-    const int other = !x || is_index(tap) || layer >= M3_MTP_LAYER || (tap == M3_TAP_ROUTER_LOGITS && g->has_aux);
+    const int other =
+        !x || m3_gradients_is_index(tap) || layer >= M3_MTP_LAYER || (tap == M3_TAP_ROUTER_LOGITS && g->has_aux);
     if (other || each_reader(g, x, NULL, NULL, NULL) <= 0) {
         leave(g, t->name);
         return;
     }
     const struct name name = name_of(g, x);
     struct m3_blamed *out = begin(g, t, tap, layer, name.operator, name.section);
-    double *y = room(g, x->rows * x->width), *allowed = room(g, x->rows * x->width);
+    double *y = m3_gradients_room(g, x->rows * x->width), *allowed = m3_gradients_room(g, x->rows * x->width);
     if (!g->status) each_reader(g, x, take_back, y, allowed);
     if (!g->status && !g->missing[0])
         judge(g, out, y, allowed, x->rows * x->width, x->width,
@@ -453,7 +215,7 @@ static void judge_tap(struct gradients *g, const struct m3_tensor *t, enum m3_ta
 /* ---- gradients of parameters */
 
 /* The only operator that reads a weight, and which of its weights it is; NULL: none, or several. */
-static const struct m3_blame_item *reader_of(struct gradients *g, const struct m3_weight *w, int *which)
+static const struct m3_blame_item *reader_of(struct m3_gradients *g, const struct m3_weight *w, int *which)
 {
     const struct m3_blame_item *found = NULL;
     for (int64_t k = 0; k < g->b->count; k++)
@@ -466,26 +228,28 @@ static const struct m3_blame_item *reader_of(struct gradients *g, const struct m
     return found;
 }
 
-static void embedding(struct gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y,
+static void embedding(struct m3_gradients *g, struct m3_derivative_request *r, const struct m3_blame_item *y,
                       const struct m3_weight *w)
 {
     *r = (struct m3_derivative_request){
         .of = M3_DERIVATIVE_EMBED, .T = y->rows, .H = w->cols, .V = w->rows, .threads = g->s->ctx->threads
     };
-    r->dy = arriving(g, y);
+    r->dy = m3_gradients_arriving(g, y);
     r->in[0] = g->s->the_case->ids;
 }
 
 /* The rows of one expert, gathered: one expert that every row chose. */
-static void one_expert(struct gradients *g, struct m3_derivative_request *r, int64_t layer, int64_t e)
+static void one_expert(struct m3_gradients *g, struct m3_derivative_request *r, int64_t layer, int64_t e)
 {
-    struct m3_derivative_request all = { .T = item_of(g, M3_TAP_ROUTED, layer)->rows, .threads = g->s->ctx->threads };
-    experts(g, &all, layer);
+    struct m3_derivative_request all = { .T = m3_gradients_item(g, M3_TAP_ROUTED, layer)->rows,
+                                         .threads = g->s->ctx->threads };
+    m3_gradients_of_experts(g, &all, layer);
     *r = all;
     if (g->status || g->missing[0]) return;
     const int64_t H = all.H, slots = all.T * all.K;
-    double *x = room(g, slots * H), *dy = room(g, slots * H), *p = room(g, slots);
-    int32_t *zeros = keep(g, calloc((size_t)slots + 1, sizeof *zeros), (size_t)slots);
+    double *x = m3_gradients_room(g, slots * H), *dy = m3_gradients_room(g, slots * H),
+           *p = m3_gradients_room(g, slots);
+    int32_t *zeros = m3_gradients_keep(g, calloc((size_t)slots + 1, sizeof *zeros), (size_t)slots);
     if (g->status) return;
     r->T = 0, r->E = r->K = 1, r->experts = &all.experts[e];
     for (int64_t i = 0; i < slots; i++) {
@@ -498,7 +262,7 @@ static void one_expert(struct gradients *g, struct m3_derivative_request *r, int
 }
 
 /* The derivative that gives the gradient of w, and its output; -1: blame does not recompute it. */
-static int parameter_request(struct gradients *g, struct m3_derivative_request *r, const struct m3_tensor_spec *spec,
+static int parameter_request(struct m3_gradients *g, struct m3_derivative_request *r, const struct m3_tensor_spec *spec,
                              const struct m3_weight *w)
 {
     int which = 0;
@@ -508,12 +272,12 @@ static int parameter_request(struct gradients *g, struct m3_derivative_request *
         return w == &e->w1 ? 2 : w == &e->w3 ? 3 : 4;
     }
     const struct m3_blame_item *y = reader_of(g, w, &which);
-    if (!y || is_index(y->tap)) return -1;
+    if (!y || m3_gradients_is_index(y->tap)) return -1;
     switch (m3_graph_row_of(g->s->model, g->s->semantics, y->tap, y->layer)->op) {
     case M3_OP_EMBED: return embedding(g, r, y, w), 0;
     case M3_OP_LINEAR:
-    case M3_OP_RMS_NORM: return request_of(g, r, y), 1;
-    case M3_OP_GATED_MLP: return request_of(g, r, y), 2 + which;
+    case M3_OP_RMS_NORM: return m3_gradients_request(g, r, y), 1;
+    case M3_OP_GATED_MLP: return m3_gradients_request(g, r, y), 2 + which;
     default: return -1;
     }
 }
@@ -533,7 +297,7 @@ static int is_bias_of_router(const struct m3_tensor_spec *spec)
     return spec->row->where == M3_IN_MOE && spec->row->field == (ptrdiff_t)offsetof(struct m3_layer, router_bias);
 }
 
-static int is_elsewhere(const struct gradients *g, const struct m3_tensor_spec *spec)
+static int is_elsewhere(const struct m3_gradients *g, const struct m3_tensor_spec *spec)
 {
     switch (spec->row->where) {
     case M3_IN_VISION:
@@ -548,7 +312,7 @@ static int is_elsewhere(const struct gradients *g, const struct m3_tensor_spec *
 
 static int judge_parameter(void *self, const struct m3_tensor_spec *spec)
 {
-    struct gradients *g = self;
+    struct m3_gradients *g = self;
     struct m3_derivative_request r = { 0 };
     char name[224];
     snprintf(name, sizeof name, "d.param.%s", spec->name);
@@ -560,14 +324,14 @@ static int judge_parameter(void *self, const struct m3_tensor_spec *spec)
     if (!is_bias_of_router(spec)) output = is_elsewhere(g, spec) ? -1 : parameter_request(g, &r, spec, w);
     if (output < 0) {
         leave(g, t->name);
-        forget(g);
+        m3_gradients_forget(g);
         return g->status;
     }
     const struct name by = is_bias_of_router(spec) ? name_of_operator(M3_OP_ROUTE) : name_of_request(&r);
     struct m3_blamed *out = begin(g, t, M3_TAP_PROJECTOR_OUT, -1, by.operator, by.section);
-    double *y = room(g, n), *allowed = room(g, n);
+    double *y = m3_gradients_room(g, n), *allowed = m3_gradients_room(g, n);
     /* An expert without a row, and the router's bias, have gradients of 0. */
-    if (!g->status && !is_bias_of_router(spec) && r.T > 0) add_output(g, &r, output, y, allowed, n);
+    if (!g->status && !is_bias_of_router(spec) && r.T > 0) m3_gradients_add(g, &r, output, y, allowed, n);
     if (!g->status && !g->missing[0]) judge(g, out, y, allowed, n, w->cols, "layers.0.q_proj");
     end(g, out);
     return g->status;
@@ -589,7 +353,7 @@ static int has_loss(const struct m3_safetensors *file, const char *loss, int unk
 int m3_blame_gradients(struct m3_blame *result, const struct m3_blaming *b)
 {
     const struct m3_arithmetic plain = m3_setting_arithmetic(b->setting, 1);
-    struct gradients g = { .result = result, .b = b, .s = b->setting, .plain = plain };
+    struct m3_gradients g = { .result = result, .b = b, .s = b->setting, .plain = plain };
     g.how = m3_backward_arithmetic_of(b->setting->profile, 0, &plain);
     g.has_aux = has_loss(b->side.file, "aux", 0);
     g.has_mtp = b->setting->model->mtp_modules > 0 && has_loss(b->side.file, "mtp", 1);
