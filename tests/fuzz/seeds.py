@@ -219,7 +219,38 @@ def cases():
     keep("batch", "right", pack(dict(padded, attention_mask=numbers("I32", [2, 3], [1, 1, 0, 1, 1, 1]))))
     keep("batch", "packed", pack(packed))
     keep("batch", "positions", pack(dict(packed, position_ids=numbers("I64", [6], [0, 1, 0, 1, 2, 3]))))
+    for name, values in (("labels", [-100, 2, 3, -100, 4, 5]), ("labels_on_padding", [1] * 6)):
+        keep("batch", name, pack(dict(padded, labels=numbers("I64", [2, 3], values))))
+    for name, labels in (
+        ("labels_packed", numbers("I32", [6], [0, 1, -100, 16, 2, 3])),
+        ("labels_of_none", numbers("I32", [6], [-100] * 6)),
+        ("labels_too_large", numbers("I32", [6], [17] * 6)),
+        ("labels_of_floats", numbers("F32", [6], [0.0] * 6)),
+        ("labels_short", numbers("I32", [5], [0] * 5)),
+    ):
+        keep("batch", name, pack(dict(packed, labels=labels)))
     return pack(padded), pack(packed)
+
+
+def gradients(little, whole):
+    """The taps of a pass and its gradients, for different sums of losses."""
+    taps, metadata = load(whole)
+    case, dump = WORK / "labels.safetensors", WORK / "gradients.safetensors"
+    case.write_bytes(
+        pack({"input_ids": numbers("I64", [6], range(1, 7)), "labels": numbers("I64", [6], [-100, 2, 3, 4, 5, 6])})
+    )
+    for name, losses in (("lm", "lm"), ("aux", "lm,aux"), ("kl", "lm,kl")):
+        run("grad", little, "--case", case, "--loss", losses, "--dump", dump)
+        found, more = load(dump.read_bytes())
+        found = {n: t for n, t in found.items() if not re.search(r"experts\.[12]\.", n)}  # inputs have at most 32 KiB
+        keep("blame", "gradients_" + name, pack(taps | found, metadata | more))
+        few = {n: t for n, t in found.items() if not n.startswith("d.param")}
+        keep("blame", "gradients_of_taps_" + name, pack(taps | few, metadata | more))
+    keep("blame", "gradients_alone", pack(found, more))
+    for name in ("layers.1.mid", "layers.1.moe.experts", "layers.0.q_rope"):
+        keep("blame", "gradients_without_" + name, pack({n: t for n, t in taps.items() if n != name} | found, metadata))
+    wrong = {n: (d, s, bytes(len(b))) for n, (d, s, b) in found.items()}
+    keep("blame", "gradients_of_zero", pack(taps | wrong, metadata | more))
 
 
 def dumps(little, several):
@@ -232,6 +263,7 @@ def dumps(little, several):
     whole = dump("whole", *ids)
     keep("blame", "whole", whole.read_bytes())
     keep("picture", "whole", whole.read_bytes())
+    gradients(little, whole.read_bytes())
     refused.drawn(keep, pack, numbers, load, whole.read_bytes())
     refused.right_answers(keep, load, whole.read_bytes())
     refused.cuts(keep, pack, numbers, load, whole.read_bytes())
@@ -481,6 +513,10 @@ def operators():
         "vision_attention",
         "block_scores",
         "mtp_join",
+        "rms_norm_backward",
+        "experts_backward",
+        "attend_blocks_backward",
+        "route_backward",
     ):
         made, results = WORK / "op.safetensors", WORK / "results.safetensors"
         run("op", name, "--make", made, "--cases", 1)
