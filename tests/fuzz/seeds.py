@@ -243,14 +243,14 @@ def gradients(little, whole):
         run("grad", little, "--case", case, "--loss", losses, "--dump", dump)
         found, more = load(dump.read_bytes())
         found = {n: t for n, t in found.items() if not re.search(r"experts\.[12]\.", n)}  # inputs have at most 32 KiB
-        keep("blame", "gradients_" + name, pack(taps | found, metadata | more))
+        keep("gradients", "of_" + name, pack(taps | found, metadata | more))
         few = {n: t for n, t in found.items() if not n.startswith("d.param")}
-        keep("blame", "gradients_of_taps_" + name, pack(taps | few, metadata | more))
-    keep("blame", "gradients_alone", pack(found, more))
+        keep("gradients", "of_taps_" + name, pack(taps | few, metadata | more))
+    keep("gradients", "alone", pack(found, more))
     for name in ("layers.1.mid", "layers.1.moe.experts", "layers.0.q_rope"):
-        keep("blame", "gradients_without_" + name, pack({n: t for n, t in taps.items() if n != name} | found, metadata))
+        keep("gradients", "without_" + name, pack({n: t for n, t in taps.items() if n != name} | found, metadata))
     wrong = {n: (d, s, bytes(len(b))) for n, (d, s, b) in found.items()}
-    keep("blame", "gradients_of_zero", pack(taps | wrong, metadata | more))
+    keep("gradients", "of_zero", pack(taps | wrong, metadata | more))
 
 
 def dumps(little, several):

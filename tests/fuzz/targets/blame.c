@@ -1,23 +1,6 @@
-/* A candidate of the little model, judged from its own inputs. */
-#include "oracle/check/blame_honest.h"
-#include "world.h"
+/* The taps of a candidate. */
+#include "blame.h"
 
 const int fuzz_parts = 1;
 void fuzz_begin(void) { fuzz_world(); }
-
-void fuzz_one(const struct fuzz_bytes *parts)
-{
-    const struct fuzz_world *w = fuzz_world();
-    struct m3_error error = { 0 };
-    struct m3_safetensors *candidate;
-    struct m3_blame result;
-    const struct m3_blame_options options = { .force = 1, .profile = "bf16", .names_mistakes = 1 };
-    int status = m3_safetensors_open(&candidate, fuzz_file("candidate.safetensors", parts[0]), &error);
-    if (!status) {
-        status = m3_blame_honest(&result, &w->setting, candidate, &options, 0, &error);
-        if (!status && result.failed > 0 && result.status == M3_OK) fuzz_broken("a blame passes with a failed tap");
-        m3_blame_free(&result);
-    }
-    m3_safetensors_close(candidate);
-    fuzz_check(status, &error);
-}
+void fuzz_one(const struct fuzz_bytes *parts) { blame_candidate(parts[0]); }
