@@ -193,13 +193,16 @@ static double hash_rate(void)
     return PIECE / (m3_seconds() - begin);
 }
 
-static void measure_hashes(struct planned *x)
+static int measure_hashes(struct planned *x, struct m3_error *error)
 {
     char *memory = m3_fingerprint_memory();
     const struct m3_fingerprint_how how = { .whole = M3_FINGERPRINT_WHOLE, .memory = memory };
-    x->hash_bytes = (double)m3_fingerprint_left(x->model->checkpoint, &how);
+    uint64_t left;
+    const int status = m3_fingerprint_left(&left, x->model->checkpoint, &how, error);
+    x->hash_bytes = (double)left;
     x->hash_rate = hash_rate() * (double)m3_min(m3_checkpoint_files(x->model->checkpoint), x->p->input->threads);
     free(memory);
+    return status;
 }
 
 /* Into a file without a name, up to the disk. */
@@ -233,10 +236,10 @@ static int measure_all(struct planned *x, struct m3_error *error)
     if (!status && x->write_bytes > 0) status = measure_writes(x, error);
     if (status || !x->model) return status;
     m3_rates_disk(&x->disk, x->model->checkpoint);
-    if (p->hashes) measure_hashes(x);
+    if (p->hashes) status = measure_hashes(x, error);
     const double share = x->hash_bytes > 0 ? 1 : share_read(x);
     x->read_bytes = (1 - x->disk.resident) * share * (double)x->pass.bytes;
-    return M3_OK;
+    return status;
 }
 
 /* ---- what is printed */

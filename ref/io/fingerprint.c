@@ -163,21 +163,27 @@ int m3_fingerprint(char **text, const struct m3_checkpoint *checkpoint, const st
     return status;
 }
 
-uint64_t m3_fingerprint_left(const struct m3_checkpoint *checkpoint, const struct m3_fingerprint_how *how)
+int m3_fingerprint_left(uint64_t *left, const struct m3_checkpoint *checkpoint, const struct m3_fingerprint_how *how,
+                        struct m3_error *error)
 {
-    uint64_t left = 0;
     char hex[65], *lines = m3_remembered_read(how->memory);
-    if (m3_checkpoint_bytes(checkpoint) <= how->whole)
-        for (int64_t i = 0; i < m3_checkpoint_files(checkpoint); i++) {
-            struct stat state;
-            const char *path = m3_checkpoint_path(checkpoint, i);
-            if (stat(path, &state) != 0) continue;
-            char *key = m3_remembered_key(path, &state, 0);
-            if (!key || !m3_remembered_find(hex, lines, key)) left += (uint64_t)state.st_size;
-            free(key);
+    const int64_t files = m3_checkpoint_bytes(checkpoint) <= how->whole ? m3_checkpoint_files(checkpoint) : 0;
+    int status = M3_OK;
+    *left = 0;
+    for (int64_t i = 0; i < files && !status; i++) {
+        struct stat state;
+        const char *path = m3_checkpoint_path(checkpoint, i);
+        if (stat(path, &state) != 0) {
+            status =
+                m3_fail(error, errno == ENOMEM ? M3_INTERNAL : M3_IO, "%s: cannot read: %s", path, strerror(errno));
+            continue;
         }
+        char *key = m3_remembered_key(path, &state, 0);
+        if (!key || !m3_remembered_find(hex, lines, key)) *left += (uint64_t)state.st_size;
+        free(key);
+    }
     free(lines);
-    return left;
+    return status;
 }
 
 char *m3_fingerprint_memory(void)

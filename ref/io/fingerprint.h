@@ -22,8 +22,9 @@ struct m3_fingerprint_how {
 int m3_fingerprint(char **text, const struct m3_checkpoint *checkpoint, const struct m3_fingerprint_how *how,
                    struct m3_error *error);
 
-/* The bytes of the files that m3_fingerprint would read: those whose hashes are not remembered. */
-uint64_t m3_fingerprint_left(const struct m3_checkpoint *checkpoint, const struct m3_fingerprint_how *how);
+/* The bytes of the files that m3_fingerprint would read: those whose hashes are not remembered. M3_IO, M3_INTERNAL. */
+int m3_fingerprint_left(uint64_t *left, const struct m3_checkpoint *checkpoint, const struct m3_fingerprint_how *how,
+                        struct m3_error *error);
 
 /* Where hashes are remembered: $XDG_CACHE_HOME/m3ref/weights, or else ~/.cache/m3ref/weights. To be freed; NULL: nowhere. */
 char *m3_fingerprint_memory(void);

@@ -92,16 +92,22 @@ static int is_measured(const char *after)
     return 0;
 }
 
-/* Replaces every measured number by '#', in place. */
-static void mask(char *text)
+static int is_peak(const char *text, const char *at)
 {
-    char *to = text;
+    static const char key[] = "\"peak_bytes\":";
+    const size_t length = sizeof key - 1;
+    return (size_t)(at - text) >= length && memcmp(at - length, key, length) == 0;
+}
+
+/* Copies the text with '#' for every measured number. */
+static void mask(char *to, const char *text)
+{
     for (const char *from = text; *from;) {
         size_t length = strspn(from, "0123456789.");
-        const int measured = length > 0 && is_measured(from + length);
+        const int measured = length > 0 && (is_measured(from + length) || is_peak(text, from));
         if (length == 0) length = 1;
         if (measured) *to++ = '#';
-        else to = (char *)memmove(to, from, length) + length;
+        else to = (char *)memcpy(to, from, length) + length;
         from += length;
     }
     *to = '\0';
@@ -109,9 +115,9 @@ static void mask(char *text)
 
 static char *masked(const char *text)
 {
-    char *copy = strdup(text);
+    char *copy = malloc(strlen(text) + 1);
     if (!copy) exit(M3_INTERNAL);
-    mask(copy);
+    mask(copy, text);
     return copy;
 }
 

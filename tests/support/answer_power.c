@@ -115,7 +115,7 @@ static int move(struct bench *b, struct m3_server *r, const struct m3_weighing *
         if (!status) status = m3_cause_try(&causes, &cause, w, &wrong, r->is_fine, &b->error);
         m3_told_free(&wrong);
     }
-    if (!status) m3_causes_settle(r, &causes, w);
+    if (!status) status = m3_causes_settle(r, &causes, w, &b->error);
     return status;
 }
 

@@ -76,7 +76,7 @@ static int evaluate_backward(struct m3_evaluation *result, int *applies, const s
     int status = m3_derivative_call_make(&call, f, m3_engine_f64(), 1, error);
     const int failed = status ? status : m3_backward_mistake_run(mistake, &call.request, &why);
     *applies = !failed;
-    if (failed == M3_INTERNAL) status = m3_fail_memory(error, mistake->id, 0);
+    if (!status && failed == M3_INTERNAL) status = m3_fail_memory(error, mistake->id, 0);
     if (!failed) round_outputs(&call, f);
     if (!failed) m3_derivative_give(result, &call, f, m3_engine_f64());
     m3_derivative_call_free(&call);

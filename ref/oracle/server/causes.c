@@ -72,7 +72,8 @@ static int try_temperature(struct m3_server *r, const struct m3_server_plan *pla
     if (!(scale > 0.05 && scale < 20) || fabs(scale - 1) < 0.02) return M3_OK;
     scaled.scale *= scale;
     int status = run_cause(&told, &scaled, plan, NULL, NULL, error);
-    const double worst = told.logprobs ? m3_weigh_against(w, &told, r->is_fine) : NAN;
+    double worst = NAN;
+    if (!status && told.logprobs) status = m3_weigh_against(&worst, w, &told, r->is_fine, error);
     m3_told_free(&told);
     /* A temperature changes the size of all errors. */
     if (!status && worst <= explains_below * fmax(scale, 1) && worst * much_nearer < own) r->temperature = 1 / scale;
@@ -110,8 +111,9 @@ struct m3_causes m3_causes_begin(void) { return (struct m3_causes){ .worst = INF
 int m3_cause_try(struct m3_causes *best, const struct m3_cause *cause, const struct m3_weighing *w,
                  const struct m3_told *told, int is_fine, struct m3_error *error)
 {
-    double worst = m3_weigh_against(w, told, is_fine), z = 0, share = 0;
-    int status = is_fine ? M3_OK : m3_weigh_toward(&z, &share, w, told, error);
+    double worst, z = 0, share = 0;
+    int status = m3_weigh_against(&worst, w, told, is_fine, error);
+    if (!status && !is_fine) status = m3_weigh_toward(&z, &share, w, told, error);
     if (worst < best->worst) {
         best->second = best->worst;
         best->worst = worst;
@@ -172,25 +174,29 @@ static void move_toward(struct m3_server *r, const struct m3_causes *best)
     r->status = m3_run_status(r->verdict);
 }
 
-void m3_causes_settle(struct m3_server *r, const struct m3_causes *best, const struct m3_weighing *w)
+int m3_causes_settle(struct m3_server *r, const struct m3_causes *best, const struct m3_weighing *w,
+                     struct m3_error *error)
 {
     const int is_bad = r->verdict == M3_VERDICT_FAIL || r->verdict == M3_VERDICT_SUSPECT;
     const int moved = best->z > suspect_from;
-    if (is_bad && explains(best, m3_weigh_against(w, &w->truth, r->is_fine))) name(r, &best->near);
+    double own = NAN;
+    if (is_bad && m3_weigh_against(&own, w, &w->truth, r->is_fine, error)) return M3_INTERNAL;
+    if (is_bad && explains(best, own)) name(r, &best->near);
     else if (moved) name(r, &best->toward);
     if (moved) move_toward(r, best);
+    return M3_OK;
 }
 
 int m3_find_cause(struct m3_server *r, const struct m3_server_plan *plan, const struct m3_weighing *w,
                   struct m3_error *error)
 {
-    const double own = m3_weigh_against(w, &w->truth, r->is_fine);
+    double own;
+    int status = m3_weigh_against(&own, w, &w->truth, r->is_fine, error);
     const int is_bad = r->verdict == M3_VERDICT_FAIL || r->verdict == M3_VERDICT_SUSPECT;
     struct m3_causes causes = m3_causes_begin();
-    if (!(own >= 0) || (!is_bad && r->is_fine)) return M3_OK;   /* NaN: nothing but generated tokens */
-    int status = is_bad ? try_temperature(r, plan, w, own, error) : M3_OK;
+    if (!(own >= 0) || (!is_bad && r->is_fine)) return status;  /* NaN: nothing but generated tokens */
+    if (is_bad) status = try_temperature(r, plan, w, own, error);
     if (status || r->temperature > 0) return status;
     status = try_all(&causes, r, plan, w, error);
-    if (!status) m3_causes_settle(r, &causes, w);
-    return status;
+    return status ? status : m3_causes_settle(r, &causes, w, error);
 }

@@ -126,23 +126,25 @@ static double beyond(double *own, double *largest, const struct distances *d, co
     return rest <= 0 ? 0 : rest / *largest;
 }
 
-double m3_weigh_against(const struct m3_weighing *w, const struct m3_told *told, int is_fine)
+int m3_weigh_against(double *worst, const struct m3_weighing *w, const struct m3_told *told, int is_fine,
+                     struct m3_error *error)
 {
     struct distances d;
-    double worst = NAN;
-    if (!distances_new(&d, w, NULL) && d.n > 0) {
+    const int status = distances_new(&d, w, error);
+    *worst = NAN;
+    if (!status && d.n > 0) {
         for (int64_t a = 0; a <= d.runs; a++)
             for (int64_t k = 0; k < d.n; k++)
                 d.error[a * d.n + k] = distance(w, d.places[k], a < d.runs ? w->runs[a].logprobs : w->got,
                                                 a < d.runs ? w->truth.logprobs : told->logprobs);
-        worst = 0;
+        *worst = 0;
         for (int i = 0; i < M3_SERVER_SHARES - !is_fine; i++) {
             double own, largest;
-            worst = fmax(worst, beyond(&own, &largest, &d, d.error, shares[i]));
+            *worst = fmax(*worst, beyond(&own, &largest, &d, d.error, shares[i]));
         }
     }
     distances_free(&d);
-    return worst;
+    return status;
 }
 
 /* ---- verdicts */

@@ -42,8 +42,11 @@ void fuzz_one(const struct fuzz_bytes *parts)
     struct m3_error error = { 0 };
     char *made = NULL, *difference, *got = text_of(parts[1]), *expected = text_of(parts[2]);
     remember(memory);
-    fuzz_see((double)m3_fingerprint_left(fuzz_world()->model->checkpoint, &all));
-    int status = m3_fingerprint(&made, fuzz_world()->model->checkpoint, &how, &error);
+    uint64_t left;
+    int status = m3_fingerprint_left(&left, fuzz_world()->model->checkpoint, &all, &error);
+    fuzz_see((double)left);
+    fuzz_check(status, &error);
+    status = m3_fingerprint(&made, fuzz_world()->model->checkpoint, &how, &error);
     free(made);
     fuzz_check(status, &error);
     status = m3_fingerprint_compare(&difference, got, expected, &error);

@@ -21,8 +21,9 @@ struct m3_weighing {
 int m3_weigh(struct m3_server *result, const struct m3_weighing *w, struct m3_error *error);
 
 /* The worst quotient of the distances between the answer and `told`, over quantiles of the positions, to the largest of
- * an honest run's distance from the truth. M3_INTERNAL: NaN. */
-double m3_weigh_against(const struct m3_weighing *w, const struct m3_told *told, int is_fine);
+ * an honest run's distance from the truth; NaN if no position has log-probabilities. M3_INTERNAL: no memory. */
+int m3_weigh_against(double *worst, const struct m3_weighing *w, const struct m3_told *told, int is_fine,
+                     struct m3_error *error);
 
 /* How far the answer has moved from the honest runs toward a run with a mistake: `share` of the way, and z in standard
  * deviations of the honest runs. 0, if the mistake hardly moves anything here. M3_INTERNAL: no memory. */
@@ -54,7 +55,8 @@ int m3_cause_try(struct m3_causes *causes, const struct m3_cause *cause, const s
 /* May programs of such a profile do that? */
 int m3_cause_permitted(const struct m3_mistake *mistake, int is_fine);
 /* Names the cause in `result`. An answer that has moved far toward a mistake does not pass. */
-void m3_causes_settle(struct m3_server *result, const struct m3_causes *causes, const struct m3_weighing *w);
+int m3_causes_settle(struct m3_server *result, const struct m3_causes *causes, const struct m3_weighing *w,
+                     struct m3_error *error);
 
 /* Tries temperatures, other readings and known mistakes on an answer that does not pass. */
 int m3_find_cause(struct m3_server *result, const struct m3_server_plan *plan, const struct m3_weighing *w,
