@@ -21,6 +21,15 @@ static double seconds_now(const struct m3_bench_options *o)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Runs chain operators with ||, which leaves only that one failed: their operands are right, and so memory is short. */
+static int run_once(struct bench *m, int (*run)(struct bench *))
+{
+    const int failed = run(m);
+    if (!failed || m->error->count) return failed;
+    return m3_fail(m->error, M3_INTERNAL, "bench: %s",
+                   m->ctx.failure.what ? m->ctx.failure.what : "an operator failed");
+}
+
 /* The fastest of several runs, and of runs of the limit between them, so that both see the machine in the same state. */
 static int time_item(struct m3_bench_result *r, struct bench *m, const struct item *item,
                      const struct m3_bench_options *o)
@@ -32,26 +41,24 @@ static int time_item(struct m3_bench_result *r, struct bench *m, const struct it
     if (status) return m3_fail_memory(m->error, "a context", sizeof m->ctx);
     openblas_set_num_threads(1);
     item->prepare(m);
-    status = item->run(m);          /* warms up caches, threads and scratch; not timed */
+    status = run_once(m, item->run); /* warms up caches, threads and scratch; not timed */
     getrusage(RUSAGE_SELF, &usage);
     r->peak_bytes = m->anonymous ? m->anonymous : usage.ru_maxrss * 1024;
     if (item->limit == FORWARD) limit.operations = m->operations;
     else if (!status && item->limit) m3_bench_prepare_limit(&limit, m, item->limit);
     for (int64_t i = 0; !status && i < o->runs; i++) {
         double start = seconds_now(o);
-        status = item->run(m);
+        status = run_once(m, item->run);
         best = fmin(best, seconds_now(o) - start);
         if (status || !item->limit) continue;
         start = seconds_now(o);
-        if (item->limit == FORWARD) status = item->forward(m);
+        if (item->limit == FORWARD) status = run_once(m, item->forward);
         else m3_bench_run_limit(&limit, m);
         best_limit = fmin(best_limit, seconds_now(o) - start);
     }
     r->seconds = best;
     r->rate = m->operations / best;
     r->limit_rate = item->limit ? limit.operations / best_limit : 0;
-    if (status && !m->error->count)
-        m3_fail(m->error, status, "bench: %s", m->ctx.failure.what ? m->ctx.failure.what : "an operator failed");
     return status;
 }
 
