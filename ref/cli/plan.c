@@ -299,8 +299,9 @@ static void print(const struct planned *x)
     if (p->new_tokens)
         printf("tokens: %" PRId64 ", after the first %.3g operations and about %.2g s each, without drafts\n",
                p->new_tokens, (double)x->token.flops, x->token_seconds);
+    const double bounds = p->with_bounds || p->recomputed ? 4 * (double)pass->scores : 0;
     printf("memory: about %.2f GB of its own, besides the mapped files\n",
-           (6 * (double)pass->widest + cache + (p->gradients ? gradient_bytes(x) : 0)) / 1e9 + 0.02);
+           (6 * (double)pass->widest + bounds + cache + (p->gradients ? gradient_bytes(x) : 0)) / 1e9 + 0.02);
     printf("disk: about %.2f GB for %s%s\n", x->write_bytes / 1e9, p->gradients ? "gradients" : "taps",
            p->copies > 1 ? ", with the second copy in the folder of --resume" : "");
     printf("rates measured now, with %" PRId64 " threads:\n", p->input->threads);
@@ -327,7 +328,8 @@ int m3_cli_plan(const struct m3_cli_plan *p, struct m3_error *notes, struct m3_e
     int status = m3_config_read(&x.config, path, notes, error);
     if (!status) status = m3_cli_input_read(&x.c, p->input, &x.config, p->cached, error);
     if (!status && p->check) status = p->check(p->self, &x.c, &x.config, error);
-    if (!status) status = m3_plan_pass(&x.pass, stdout, p->model, &x.config, p->first, p->end, x.c.T, p->taps, error);
+    const char *taps = p->writes_taps ? p->taps : "";
+    if (!status) status = m3_plan_pass(&x.pass, stdout, p->model, &x.config, p->first, p->end, x.c.T, taps, error);
     if (!status && p->new_tokens) status = m3_plan_token(&x.token, &x.config, x.c.T + p->new_tokens - 1, error);
     if (!status) status = open_model(&x, error);
     if (!status) status = measure_all(&x, error);

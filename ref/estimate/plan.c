@@ -60,13 +60,13 @@ int m3_plan_token(struct m3_token_plan *plan, const struct m3_config *config, in
     return M3_OK;
 }
 
-/* Elements of a tap in a pass over T rows. */
-static int64_t elements(const struct m3_config *config, enum m3_tap tap, int64_t T)
+/* Elements of `rows` rows of a tap in a pass. */
+static int64_t elements(const struct m3_pass_plan *plan, const struct m3_config *config, enum m3_tap tap, int64_t rows)
 {
     int64_t count = 1;
     for (const char *letter = m3_tap_table[tap].shape; *letter; letter++)
-        count *= *letter == 'T'   ? T
-                 : *letter == 'B' ? (T + config->block - 1) / m3_max(1, config->block)
+        count *= *letter == 'T'   ? rows
+                 : *letter == 'B' ? (plan->T + config->block - 1) / m3_max(1, config->block)
                                   : m3_config_size(config, *letter);
     return count;
 }
@@ -77,18 +77,32 @@ static int matches(const char *taps, enum m3_tap tap, int64_t layer)
     return m3_tap_name(name, sizeof name, tap, layer) == 0 && m3_tap_matches(taps, name);
 }
 
+/* A tap of layers: where it exists, and where somebody asks for it. */
+static void count_layer_tap(struct m3_pass_plan *plan, const struct m3_config *config, const char *taps,
+                            enum m3_tap tap)
+{
+    int64_t layers = 0, asked = 0;
+    for (int64_t l = plan->first; l < plan->end; l++) {
+        const int has_it = m3_layer_has_tap(config, tap, l);
+        layers += has_it;
+        asked += has_it && matches(taps, tap, l);
+    }
+    plan->tap_elements += asked * elements(plan, config, tap, plan->T);
+    if (layers == 0 || (tap == M3_TAP_EXPERT_OUT && asked == 0)) return; /* [T,K,H] exists only for those who ask */
+    const int is_scores = tap == M3_TAP_INDEX_BLOCK_SCORES;
+    const int64_t at_once = is_scores ? m3_min(plan->T, M3_SCORE_ROWS) : plan->T;
+    plan->widest = m3_max(plan->widest, 8 * elements(plan, config, tap, at_once));
+    if (is_scores) plan->scores = 8 * elements(plan, config, tap, plan->T);
+}
+
 static void count_taps(struct m3_pass_plan *plan, const struct m3_config *config, const char *taps)
 {
-    for (int tap = M3_TAP_ATTN_NORM; tap <= M3_TAP_OUT; tap++) {
-        for (int64_t l = plan->first; l < plan->end; l++)
-            if (m3_layer_has_tap(config, (enum m3_tap)tap, l) && matches(taps, (enum m3_tap)tap, l))
-                plan->tap_elements += elements(config, tap, plan->T);
-        plan->widest = m3_max(plan->widest, 8 * elements(config, tap, plan->T));
-    }
+    for (int tap = M3_TAP_ATTN_NORM; tap <= M3_TAP_OUT; tap++) count_layer_tap(plan, config, taps, (enum m3_tap)tap);
     for (int tap = M3_TAP_EMBED; plan->first == 0 && tap <= M3_TAP_FUSED; tap++)
-        if (matches(taps, (enum m3_tap)tap, -1)) plan->tap_elements += elements(config, M3_TAP_EMBED, plan->T);
+        if (matches(taps, (enum m3_tap)tap, -1)) plan->tap_elements += elements(plan, config, M3_TAP_EMBED, plan->T);
     for (int tap = M3_TAP_FINAL_NORM; plan->end == config->layers && tap <= M3_TAP_LOGITS; tap++)
-        if (matches(taps, (enum m3_tap)tap, -1)) plan->tap_elements += elements(config, (enum m3_tap)tap, plan->T);
+        if (matches(taps, (enum m3_tap)tap, -1))
+            plan->tap_elements += elements(plan, config, (enum m3_tap)tap, plan->T);
 }
 
 int m3_plan_pass(struct m3_pass_plan *plan, FILE *out, const char *folder, const struct m3_config *config,

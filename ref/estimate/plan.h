@@ -15,7 +15,8 @@ struct m3_pass_plan {
     int64_t bytes;              /* of the files that are needed and present */
     int64_t flops;              /* of one pass, of its matrix products and attention */
     int64_t tap_elements;       /* of all taps of the pass that match the patterns */
-    int64_t widest;             /* bytes of the activations of a layer in double */
+    int64_t widest;             /* bytes of the widest activation of a layer, in double */
+    int64_t scores;             /* bytes of all block scores of a layer, in double: only bounds hold so many */
 };
 
 /* A pass over one token, behind a cache of the others. */

@@ -1,8 +1,8 @@
 /* The stages of a forward pass, one for each operator of ops.h: they only say which tap is computed from which inputs.
  *
- * A stage does nothing after the pass has failed, or on a rank without rows. Otherwise it calls the pass's operator for the current rows, with
- * the pass's context and the config's numbers, and shows the result as `tap`; prepares(tap) shows nothing. A failure
- * is reported under that tap and ends the pass.
+ * A stage does nothing after the pass has failed, or on a rank without rows. Otherwise it calls the pass's operator for
+ * the current rows, with the pass's context and the config's numbers, and shows the result as `tap`; prepares(tap) shows
+ * nothing. A failure is reported under that tap and ends the pass.
  *
  * Arguments: a tap before each output, then inputs, weights, dimensions; ops.h gives the shapes. The same buffer as
  * output and input means in place. Names have no prefix because only an engine's own entry is an exported symbol. */
@@ -16,8 +16,6 @@ struct m3_angles {
     real *cos, *sin; /* [T,R/2] */
     int64_t R; /* channels of a head that are rotated */
 };
-
-enum { M3_SCORE_ROWS = 256 }; /* rows of block scores at a time: [T,G,B] would grow with T x T */
 
 /* Shows a tap that is already computed: an operator's second output, or another name for the same numbers. */
 void show(struct m3_pass *f, int tap, void *data);

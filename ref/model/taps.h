@@ -88,4 +88,7 @@ int m3_tap_order(enum m3_tap a, int64_t layer_a, enum m3_tap b, int64_t layer_b)
 /* Does `name` match one of the comma-separated shell patterns (*, ?, [abc])? NULL matches all. */
 int m3_tap_matches(const char *patterns, const char *name);
 
+/* Rows of block scores that a pass holds at a time: all, [T,G,B], would grow with T x T. */
+enum { M3_SCORE_ROWS = 256 };
+
 #endif
