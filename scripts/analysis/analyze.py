@@ -10,6 +10,7 @@ import fnmatch
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,14 +37,16 @@ CPPCHECK = ["--quiet", "--enable=warning,portability,performance", "--std=c11", 
 
 def words(command):
     """The words of a compiler's command that matter to an analyser, without the output."""
-    kept, skip = [], False
-    for word in command.split()[1:]:
-        if skip or word in ("-Werror", "-MMD", "-MP", "-c"):
+    kept, skip, given = [], False, shlex.split(command)
+    if "mpicc" in given:  # after a setting; what it gives to the compiler
+        given = [*given[given.index("mpicc") :], *subprocess.check_output(["mpicc", "--showme:compile"], text=True).split()]
+    for word in given[1:]:
+        if skip or word in ("-Werror", "-MMD", "-MP", "-c", "-shared"):
             skip = False
         elif word == "-o":
             skip = True
         else:
-            kept.append(word.strip("'\""))
+            kept.append(word)
     return kept
 
 
