@@ -463,6 +463,10 @@ $(BUILD)/tests/test_cuda_memory: test_cuda_memory.cc $(BUILD)/tests/harness.o $(
 		launcher.o memory.o linear.o linear_bf16.o linear_few.o) | $(TEST_LIBRARY)
 	$(CXX) $(CXXFLAGS) $(shell pkg-config --cflags check) $(LDFLAGS) -o $@ $(filter %.cc %.o,$^) $(TEST_LDLIBS)
 
+# The operator table of the kernels, behind the same harness.
+INSIDE_refused_cuda = $(BUILD)/tests/cuda_engine.o $(BUILD)/tests/cuda/on_cpu.o $(ON_CPU)
+LIBS_refused_cuda := -lstdc++
+
 # This one calls the kernels themselves, on a device too.
 $(BUILD)/tests/test_kernels: $(filter-out %/table.o %/memory.o %/launcher.o,$(ON_CPU))
 
