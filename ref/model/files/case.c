@@ -185,7 +185,7 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
 
     /* Copied, because data in a file is not aligned. */
     float *numbers = malloc((size_t)pixels->count * sizeof *numbers);
-    int64_t (*grids)[3] = malloc((size_t)grid->count * sizeof **grids);
+    int64_t (*grids)[3] = malloc((size_t)grid->shape[0] * sizeof *grids);
     int status = numbers && grids ? M3_OK : m3_fail_memory(error, pixel_name, (size_t)pixels->count * sizeof *numbers);
     if (!status) memcpy(numbers, pixels->data, (size_t)pixels->count * sizeof *numbers);
     for (int64_t i = 0; !status && i < grid->count; i++) grids[i / 3][i % 3] = integer_at(grid, i);
