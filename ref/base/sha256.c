@@ -30,7 +30,7 @@ int m3_sha256_so_far(const struct m3_sha256 *hash, char hex[65])
     unsigned char digest[SHA256_DIGEST_LENGTH] = { 0 };
     SHA256_CTX state = hash->state;
     const int failed = hash->failed || SHA256_Final(digest, &state) != 1;
-    for (int i = 0; i < 32; i++) {
+    for (size_t i = 0; i < 32; i++) {
         hex[2 * i] = "0123456789abcdef"[digest[i] >> 4];
         hex[2 * i + 1] = "0123456789abcdef"[digest[i] & 15];
     }

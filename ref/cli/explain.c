@@ -117,24 +117,24 @@ static int print(struct arguments *a, const struct m3_explanation *explanation, 
     return status ? status : m3_cli_reports_commit(&a->reports, error);
 }
 
-static int explain(struct arguments *a, struct m3_explain_how *how, struct m3_case *c, struct m3_error *error)
+static int explain(struct arguments *a, struct m3_explain_how how, struct m3_case *c, struct m3_error *error)
 {
-    const struct m3_model *model = how->model;
+    const struct m3_model *model = how.model;
     struct m3_semantics semantics;
     struct m3_explanation explanation = { 0 };
     int status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(c, &a->input, &model->config, 0, error);
     if (!status) status = open_page(a, model, error);
     if (status) return status;
-    a->watch.end_layer = m3_explain_end_layer(&model->config, how->tap, how->layer);
-    how->the_case = c;
-    how->semantics = &semantics;
-    how->threads = (int)a->input.threads;
-    how->row = a->token;
-    how->channel = a->channel;
-    how->progress = m3_cli_progress;
-    how->progress_self = &a->watch;
-    status = m3_explain_tap(&explanation, how, error);
+    a->watch.end_layer = m3_explain_end_layer(&model->config, how.tap, how.layer);
+    how.the_case = c;
+    how.semantics = &semantics;
+    how.threads = (int)a->input.threads;
+    how.row = a->token;
+    how.channel = a->channel;
+    how.progress = m3_cli_progress;
+    how.progress_self = &a->watch;
+    status = m3_explain_tap(&explanation, &how, error);
     m3_cli_progress_clear(&a->watch);
     if (!status) status = print(a, &explanation, error);
     m3_explanation_free(&explanation);
@@ -153,7 +153,7 @@ int m3_cli_explain(int argc, char **argv)
         status = m3_cli_help(help, &error);
     } else if (!status) {
         status = m3_explain_open(&how, &model, a.model, a.tap, &notes, &error);
-        if (!status) status = explain(&a, &how, &c, &error);
+        if (!status) status = explain(&a, how, &c, &error);
     }
     m3_case_free(&c);
     m3_model_close(model);

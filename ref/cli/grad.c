@@ -265,18 +265,18 @@ static int print_json(const struct arguments *a, const struct result *r, struct 
 /* Computes, and writes the file. */
 static int differentiate(struct result *result, const struct arguments *a, struct m3_model *model,
                          const struct m3_batch *batch, const struct m3_labels *labels,
-                         struct m3_gradient_request *request, const char *line, struct m3_error *error)
+                         struct m3_gradient_request request, const char *line, struct m3_error *error)
 {
     struct m3_gradient_file *file = NULL;
     struct m3_gradient_sink sink;
     /* clang-format off */
     const struct m3_gradient_run run = { .model = model, .engine = a->input.engine, .batch = batch, .labels = labels,
-                                         .request = request, .patterns = a->taps, .command = line };
+                                         .request = &request, .patterns = a->taps, .command = line };
     /* clang-format on */
     int status = a->dump ? m3_gradient_file_open(&file, &sink, a->dump, &run, error) : M3_OK;
-    if (file) request->sink = &sink, result->tensors = m3_gradient_file_tensors(file);
+    if (file) request.sink = &sink, result->tensors = m3_gradient_file_tensors(file);
     const double start = m3_seconds();
-    if (!status) status = a->input.engine->gradient(model, request, &result->losses, error);
+    if (!status) status = a->input.engine->gradient(model, &request, &result->losses, error);
     result->seconds = m3_seconds() - start;
     if (!file) return status;
     if (status) m3_gradient_file_abandon(file);
@@ -301,7 +301,7 @@ static int with_case(const struct arguments *a, struct m3_model *model, const st
                                            .scored = labels->scored, .weights = a->weights, .readings = a->readings };
     /* clang-format on */
     if (batch->layout.slots > 0) request.padding = count * batch->layout.slots - result.tokens;
-    int status = differentiate(&result, a, model, batch, labels, &request, line, error);
+    int status = differentiate(&result, a, model, batch, labels, request, line, error);
     free(requests);
     if (status) return status;
     if (a->json) return print_json(a, &result, error);

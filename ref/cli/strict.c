@@ -81,7 +81,7 @@ int m3_cli_say_stricter(struct m3_comparison *result, const struct m3_cli_strict
     char *words[16], *model = malloc(ROOM), *input = malloc(ROOM), *line = NULL;
     struct looking looking = { .error = error };
     int64_t lax = 0;
-    int status = model && input ? M3_OK : m3_fail_memory(error, "a note", 2 * ROOM);
+    int status = model && input ? M3_OK : m3_fail_memory(error, "a note", (size_t)2 * ROOM);
     for (int64_t i = 0; i < result->count; i++) lax += m3_stage_is_lax(&result->stages[i]);
     if (lax > 0 && !status) {
         const int count = list_words(words, model, input, of, &looking);

@@ -89,8 +89,8 @@ static int give(struct pool *p, struct m3_weight *w, struct m3_error *error)
         return m3_fail(error, M3_INTERNAL,
                        "--plan: a matrix [%" PRId64 ",%" PRId64 "]: got %zu bytes, expected at most %d", w->rows,
                        w->cols, m3_weight_bytes(w), NOISE);
-    if (w->scales) w->scales = p->bytes + 2 * NOISE;
-    if (w->zeros) w->zeros = p->bytes + 2 * NOISE;
+    if (w->scales) w->scales = p->bytes + POOL - SCALES;
+    if (w->zeros) w->zeros = p->bytes + POOL - SCALES;
     w->data = window(p, w->dtype == M3_F8_E4M3 || m3_weight_is_packed(w), m3_weight_bytes(w));
     return M3_OK;
 }
@@ -245,7 +245,7 @@ static int make_cache(struct m3_cache **cache, const struct m3_model *model, siz
     return status;
 }
 
-static int run(const struct m3_rates_request *r, const struct m3_model *model, struct m3_request *request, int64_t p0,
+static int run(const struct m3_rates_request *r, const struct m3_model *model, struct m3_request request, int64_t p0,
                struct m3_rates *rates, struct m3_error *error)
 {
     double logits[MOST_V];
@@ -253,21 +253,21 @@ static int run(const struct m3_rates_request *r, const struct m3_model *model, s
     struct timer timer = { .rates = &warm, .config = &model->config };
     const struct m3_sink sink = { .self = &timer, .wants = wants, .write = tick };
     struct m3_work one = { 0 };
-    for (int64_t l = 0; l < model->config.layers; l++) m3_work_add_layer(&one, &model->config, l, request->T, p0);
-    m3_work_add_head(&one, &model->config, m3_min(request->T, 64));
-    request->sink = &sink;
-    request->logits = logits;
-    request->logit_rows = 1;
-    const int64_t T = request->T;
+    for (int64_t l = 0; l < model->config.layers; l++) m3_work_add_layer(&one, &model->config, l, request.T, p0);
+    m3_work_add_head(&one, &model->config, m3_min(request.T, 64));
+    request.sink = &sink;
+    request.logits = logits;
+    request.logit_rows = 1;
+    const int64_t T = request.T;
     double begin = m3_seconds();
     int status = M3_OK;
     for (int i = 0; !status && i < MOST_RUNS; i++) {
         if (i == 1) begin = m3_seconds();
-        request->T = i ? T : m3_min(T, WARM_ROWS);      /* the first pass warms up threads and caches */
+        request.T = i ? T : m3_min(T, WARM_ROWS);      /* the first pass warms up threads and caches */
         timer.last = m3_seconds();
-        status = r->engine->forward(model, request, error);
+        status = r->engine->forward(model, &request, error);
         take(&timer, M3_WORK_HEAD);
-        if (request->cache) m3_cache_set_length(request->cache, M3_CACHE_MAIN, p0);
+        if (request.cache) m3_cache_set_length(request.cache, M3_CACHE_MAIN, p0);
         for (int kind = 0; kind < M3_WORK_KINDS; kind++) timer.rates->work[kind] += one.of[kind];
         timer.rates = rates;
         if (i > 0 && m3_seconds() - begin > most_seconds) break;
@@ -296,7 +296,7 @@ int m3_rates_measure(struct m3_rates *rates, const struct m3_rates_request *r, s
         request.semantics = &model->config.semantics;
         request.threads = r->threads;
         request.cache = cache;
-        status = run(r, model, &request, p0, rates, error);
+        status = run(r, model, request, p0, rates, error);
     }
     m3_cache_free(cache);
     m3_model_close(model);
@@ -341,21 +341,22 @@ static double read_piece(const unsigned char *bytes, size_t count)
 
 void m3_rates_disk(struct m3_disk_rates *rates, const struct m3_checkpoint *checkpoint)
 {
-    enum { PIECE = 1 << 20, PIECES = 64 };
+    enum { PIECES = 64 };
+    const size_t page = 4096, piece = 1 << 20;
     const double most = 0.4;
     const int64_t count = m3_checkpoint_count(checkpoint);
     double all = 0, held = 0, took = 0, got = 0;
     for (int64_t i = 0; i < count; i++) {
         const char *path;
         const struct m3_tensor *t = m3_checkpoint_at(checkpoint, i, &path);
-        if (t->bytes < 2 * 4096) continue;
-        const double share = resident(page_of(t), t->bytes - 4096);
+        if (t->bytes < 2 * page) continue;
+        const double share = resident(page_of(t), t->bytes - page);
         all += (double)t->bytes;
         held += share * (double)t->bytes;
-        if (share > 0 || t->bytes < 2 * PIECE || took > most || got >= (double)PIECES * PIECE) continue;
-        took += read_piece(page_of(t), PIECE);
-        got += PIECE;
-        m3_pages_release(page_of(t), PIECE);
+        if (share > 0 || t->bytes < 2 * piece || took > most || got >= (double)(PIECES * piece)) continue;
+        took += read_piece(page_of(t), piece);
+        got += (double)piece;
+        m3_pages_release(page_of(t), piece);
     }
     *rates = (struct m3_disk_rates){ all > 0 ? held / all : 1, took > 0 ? got / took : 0 };
 }

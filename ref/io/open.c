@@ -50,8 +50,6 @@ int m3_is_absent(int system_error)
     return system_error == ENOENT || system_error == ENOTDIR || system_error == ENAMETOOLONG || system_error == ELOOP;
 }
 
-enum m3_status m3_status_of(int system_error) { return system_error == ENOMEM ? M3_INTERNAL : M3_IO; }
-
 int m3_look(struct stat *info, const char *path, struct m3_error *error)
 {
     if (stat(path, info) == 0) return M3_OK;

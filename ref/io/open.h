@@ -5,6 +5,7 @@
 #define M3_IO_OPEN_H
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -20,7 +21,7 @@ int m3_open_stream(FILE **file, const char *path, struct m3_error *error);
 int m3_read_file(char **bytes, size_t *count, const char *path, size_t most, struct m3_error *error);
 
 /* The status of a failed call: M3_INTERNAL if memory was short, otherwise M3_IO. */
-enum m3_status m3_status_of(int system_error);
+static inline enum m3_status m3_status_of(int system_error) { return system_error == ENOMEM ? M3_INTERNAL : M3_IO; }
 /* Does a failed call say that there is no such file? A name that is too long is that of none. */
 int m3_is_absent(int system_error);
 /* What is at `path`; info->st_mode is 0 if nothing is. M3_IO if that cannot be known. */

@@ -104,7 +104,7 @@ static int make_taps(struct taps *t, int64_t out, int64_t in, struct m3_error *e
 static void pass(unsigned char *out, const unsigned char *in, const struct taps *t, int64_t rows, int64_t outs,
                  int64_t ins, int64_t each)
 {
-    int64_t half = INT64_C(1) << (t->precision - 1);
+    int64_t half = (INT64_C(1) << t->precision) / 2;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t o = 0; o < outs; o++) {
             const int32_t *w = t->weight + o * t->widest;

@@ -190,14 +190,14 @@ static int attend_gradient(struct m3_ctx *ctx, const struct gradient *a)
     const int64_t keys = (d->p0 + d->T) * d->G;
     const int team = m3_team(ctx, d->T * d->Q * d->D * (d->p0 + d->T));
     size_t mark = m3_scratch_mark(ctx);
-    double *sums = m3_scratch_take(ctx, team * 2 * d->D, sizeof *sums);
+    double *sums = m3_scratch_take(ctx, team * d->D * 2, sizeof *sums);
     if (!sums) return M3_INTERNAL;
 
 #pragma omp parallel for num_threads(team)
-    for (int64_t t = 0; t < (a->dq ? d->T : 0); t++) row_gradient(a, t, sums + omp_get_thread_num() * 2 * d->D);
+    for (int64_t t = 0; t < (a->dq ? d->T : 0); t++) row_gradient(a, t, sums + omp_get_thread_num() * d->D * 2);
 #pragma omp parallel for num_threads(team)
     for (int64_t key = 0; key < (a->dk || a->dv ? keys : 0); key++)
-        key_gradient(a, key / d->G, key % d->G, sums + omp_get_thread_num() * 2 * d->D);
+        key_gradient(a, key / d->G, key % d->G, sums + omp_get_thread_num() * d->D * 2);
     m3_scratch_release(ctx, mark);
     return M3_OK;
 }

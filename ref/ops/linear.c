@@ -44,7 +44,7 @@ static int backward_input(struct m3_ctx *ctx, real *dx, const real *dy, const st
     int team = m3_team(ctx, T * outputs * inputs);
     size_t mark = m3_scratch_mark(ctx);
     real *expanded = m3_scratch_take(ctx, team * inputs, sizeof *expanded);
-    double *sums = m3_scratch_take(ctx, team * ROWS * inputs, sizeof *sums);
+    double *sums = m3_scratch_take(ctx, team * inputs * ROWS, sizeof *sums);
     if (!expanded || !sums) {
         m3_scratch_release(ctx, mark);
         return M3_INTERNAL;
@@ -54,7 +54,7 @@ static int backward_input(struct m3_ctx *ctx, real *dx, const real *dy, const st
     for (int64_t t0 = 0; t0 < T; t0 += ROWS) {
         int64_t rows = m3_min(ROWS, T - t0);
         real *w_n = expanded + omp_get_thread_num() * inputs;
-        double *sum = sums + omp_get_thread_num() * ROWS * inputs;
+        double *sum = sums + omp_get_thread_num() * inputs * ROWS;
         for (int64_t i = 0; i < rows * inputs; i++) sum[i] = 0;
 
         for (int64_t n = 0; n < outputs; n++) {

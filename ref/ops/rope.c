@@ -47,7 +47,7 @@ int m3_rope_table_3d(struct m3_ctx *ctx, real *cos, real *sin, const int64_t *pl
 #pragma omp parallel for num_threads(m3_team(ctx, P * R * 16))
     for (int64_t i = 0; i < half; i++) {
         int64_t axis = i / each;
-        double frequency = m3_pow(theta, -2.0 * (double)(i % each) / (double)(R / 3));
+        double frequency = m3_pow(theta, -2.0 * (double)(i % each) / ((double)R / 3));
 
         for (int64_t p = 0; p < P; p++)
             turn(cos + p * half + i, sin + p * half + i, places[p * 3 + axis], frequency, angle);

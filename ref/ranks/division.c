@@ -5,11 +5,11 @@
 struct m3_rows m3_division_rows(const struct m3_division *d, int rank)
 {
     struct m3_rows r = { { 0, 0 }, { 0, 0 } };
-    const int64_t chunks[2] = { rank, 2 * d->count - 1 - rank };
+    const int64_t cuts = INT64_C(2) * d->count, chunks[2] = { rank, cuts - 1 - rank };
     if (d->T == 0) return rank == 0 ? m3_rows_whole(d->rows) : r;
     for (int i = 0; i < 2; i++) {
-        r.first[i] = d->T * chunks[i] / (2 * d->count);
-        r.rows[i] = m3_max(0, m3_min(d->rows, d->T * (chunks[i] + 1) / (2 * d->count)) - r.first[i]);
+        r.first[i] = d->T * chunks[i] / cuts;
+        r.rows[i] = m3_max(0, m3_min(d->rows, d->T * (chunks[i] + 1) / cuts) - r.first[i]);
     }
     return r;
 }

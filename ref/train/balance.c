@@ -22,7 +22,7 @@ static double sum_of(double *largest, const real *l, int64_t E)
 static int is_chosen(const real *l, int64_t e, int64_t E, int64_t K)
 {
     int64_t before = 0;
-    for (int64_t o = 0; o < E; o++) before += l[o] > l[e] || (l[o] == l[e] && o < e);
+    for (int64_t o = 0; o < E; o++) before += l[o] > l[e] || (o < e && l[o] == l[e]);
     return before < K;
 }
 

@@ -202,7 +202,7 @@ int m3_index_loss(struct m3_ctx *ctx, double *loss, real *dq, real *dk, const re
 
     size_t mark = m3_scratch_mark(ctx);
     double *ds = m3_scratch_take(ctx, ROWS * G * T, sizeof *ds), *sums = m3_scratch_take(ctx, T * X, sizeof *sums);
-    double *p = m3_scratch_take(ctx, team * 2 * T, sizeof *p), *of_row = m3_scratch_take(ctx, ROWS * G, sizeof *of_row);
+    double *p = m3_scratch_take(ctx, team * T * 2, sizeof *p), *of_row = m3_scratch_take(ctx, ROWS * G, sizeof *of_row);
     int64_t *keys = m3_scratch_take(ctx, team * T, sizeof *keys);
     if (!ds || !sums || !p || !of_row || !keys) {
         m3_scratch_release(ctx, mark);

@@ -377,7 +377,7 @@ static void linear_1(struct bench *m)
 static void linear_mxfp8_1(struct bench *m)
 {
     prepare_linear(m, 1, M3_F8_E4M3);
-    m->operations = 1.0 * H * H + H * H / 32;
+    m->operations = 1.0 * H * H + H * H / 32.0;
 }
 static void linear_fp8_1(struct bench *m)
 {

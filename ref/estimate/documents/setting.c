@@ -31,7 +31,7 @@ static int set_word(struct m3_document_setting *s, const char *name, const char 
     static const char *const names[] = { "T", "B", "w", "kv", "ikv", "gpu", "gpus", "card", "act", "mtp" };
     struct m3_estimate_request *r = &s->request;
     int i = 0, count = sizeof names / sizeof names[0];
-    while (i < count && strcmp(name, names[i])) i++;
+    while (i < count && strcmp(name, names[i]) != 0) i++;
     if (i == count || s->named & 1u << i) return 0;
     s->named |= 1u << i;
     switch (1 << i) {

@@ -55,7 +55,7 @@ void m3_share_keys(struct m3_pass *f, const struct m3_keys *all, const struct m3
     const struct array arrays[3] = { { all->k, own->k, c->G * c->D },
                                      { all->v, own->v, c->G * c->D },
                                      { all->index_k, own->index_k, c->X } };
-    const int64_t cached = f->p0 - f->request->shift, most = 3 * 3 * s->count;
+    const int64_t cached = f->p0 - f->request->shift, most = INT64_C(9) * s->count;
     struct parcels p = { .out = m3_pass_need(f, most, 1, sizeof *p.out) };
     p.in = m3_pass_need(f, most, 1, sizeof *p.in);
     for (int i = 0; !f->status && i < 3; i++) {

@@ -55,7 +55,7 @@ int m3_order_work(struct m3_ranks *ranks, struct m3_ranks_work *all, struct m3_e
 static int open_model(struct m3_model **model, struct m3_ranks *ranks, const struct m3_order *order,
                       struct m3_error *error)
 {
-    char expected[65], sha256[65], *path = malloc((size_t)order->path_bytes);
+    char expected[65] = "", sha256[65], *path = malloc((size_t)order->path_bytes);
     struct m3_error notes = { 0 };
     int status = path ? M3_OK : m3_fail_memory(error, "a path", (size_t)order->path_bytes);
     m3_model_close(*model);
@@ -74,7 +74,7 @@ static int open_model(struct m3_model **model, struct m3_ranks *ranks, const str
 
 static int obey(struct m3_model **model, struct m3_ranks *ranks, struct m3_error *error)
 {
-    struct m3_order order;
+    struct m3_order order = { 0 };
     int status = m3_order_send(ranks, &order, sizeof order, error);
     if (status) return status;
     if (order.kind == M3_ORDER_OPEN) return open_model(model, ranks, &order, error);

@@ -129,7 +129,7 @@ static struct m3_order order_of(struct m3_pass *f, const struct m3_features *fea
     return (struct m3_order){
         .kind = M3_ORDER_FORWARD, .first_layer = r->first_layer, .end_layer = r->end_layer, .real_bytes = sizeof(real),
         .plain = is_plain(r), .linear = r->linear, .threads = r->threads, .T = r->T, .p0 = p0, .shift = r->shift,
-        .is_divided = !is_step && !reads_rows && r->T >= 2 * f->share->count, .is_step = is_step, .modules = modules,
+        .is_divided = !is_step && !reads_rows && r->T >= INT64_C(2) * f->share->count, .is_step = is_step, .modules = modules,
         .has_seen = r->seen != NULL, .has_features = features->rows != NULL, .images = features->images,
         .videos = features->videos, .gives_final_norm = r->final_norm != NULL, .gives_embedded = r->embedded != NULL,
         .logit_rows = r->logits ? r->logit_rows : 0, .semantics = *r->semantics,

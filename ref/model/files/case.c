@@ -185,7 +185,7 @@ static int read_pictures(struct m3_case *c, const struct m3_safetensors *file, i
 
     /* Copied, because data in a file is not aligned. */
     float *numbers = malloc((size_t)pixels->count * sizeof *numbers);
-    int64_t (*grids)[3] = malloc((size_t)grid->count * sizeof **grids);
+    int64_t (*grids)[3] = malloc((size_t)grid->shape[0] * sizeof *grids);
     int status = numbers && grids ? M3_OK : m3_fail_memory(error, pixel_name, (size_t)pixels->count * sizeof *numbers);
     if (!status) memcpy(numbers, pixels->data, (size_t)pixels->count * sizeof *numbers);
     for (int64_t i = 0; !status && i < grid->count; i++) grids[i / 3][i % 3] = integer_at(grid, i);
@@ -307,9 +307,9 @@ int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, cons
     c->p0 = cached ? strtoll(cached, &end, 10) : 0;
     c->shift = shift ? strtoll(shift, NULL, 10) : 0;
     int status = read_beside(&ids, &T, file, "case.input_ids", 1, 0, error);
-    if (!status && (!ids || *end || c->p0 < 0 || c->shift < 0 || c->shift > c->p0))
+    if (!status && (!ids || *end || c->p0 < 0 || c->p0 > INT64_C(1) << 53 || c->shift < 0 || c->shift > c->p0))
         status = m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected case.input_ids and a number of cached places", path,
-                         ids ? cached : "no case.input_ids");
+                         ids ? (cached ? cached : "no case.cached") : "no case.input_ids");
     if (!status) status = read_beside(&positions, &rows, file, "case.position_ids", 1, 0, error);
     if (!status) status = check_count(positions, rows, T, file, "case.position_ids", error);
     if (!status) status = read_beside(&mask, &c->places, file, "case.attention_mask", 1, 0, error);

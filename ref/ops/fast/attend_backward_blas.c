@@ -37,7 +37,7 @@ struct memory {
 
 static int64_t memory_reals(const struct m3_attend_back *a, int64_t lanes)
 {
-    return 4 * M3_PIECE * a->D + lanes * (3 * a->D + 2 * M3_PIECE + 2);
+    return (4 * a->D + 2 * lanes) * M3_PIECE + lanes * (3 * a->D + 2);
 }
 
 static struct memory memory_at(real *x, int64_t *list, const struct m3_attend_back *a, int64_t lanes)
@@ -190,7 +190,7 @@ int m3_attend_back_blas(struct m3_ctx *ctx, const struct m3_attend_back *a)
     w.dk = m3_scratch_take(ctx, w.ranges * all, sizeof *w.dk);
     w.dv = m3_scratch_take(ctx, w.ranges * all, sizeof *w.dv);
     real *memory = m3_scratch_take(ctx, team * each, sizeof *memory);
-    int64_t *lists = m3_scratch_take(ctx, team * 3 * w.lanes, sizeof *lists);
+    int64_t *lists = m3_scratch_take(ctx, team * w.lanes * 3, sizeof *lists);
     const int status = w.dk && w.dv && memory && lists ? M3_OK : M3_INTERNAL;
     openblas_set_num_threads(1);        /* threads are ours: one task each */
 

@@ -20,11 +20,11 @@ struct memory {
     double *lse, *delta;        /* [lanes] */
 };
 
-static int64_t sums_of(int64_t D, int64_t lanes) { return m3_max(2 * M3_PIECE, SPANS * lanes) * D; }
+static int64_t sums_of(int64_t D, int64_t lanes) { return m3_max(2 * D * M3_PIECE, SPANS * lanes * D); }
 
 static int64_t memory_doubles(int64_t D, int64_t lanes)
 {
-    return 2 * M3_PIECE * D + sums_of(D, lanes) + lanes * (4 * D + 2 * M3_PIECE + 2);
+    return 2 * (D + lanes) * M3_PIECE + sums_of(D, lanes) + lanes * (4 * D + 2);
 }
 
 static struct memory memory_at(double *x, int64_t D, int64_t lanes)
@@ -110,7 +110,7 @@ static void some_keys(const struct memory *m, const struct m3_attend_back *a, in
     const int64_t D = a->D;
     struct m3_piece piece;
     m3_piece_find(&piece, a, i);
-    for (int64_t j = 0; j < 2 * M3_PIECE * D; j++) m->dk[j] = 0;
+    for (int64_t j = 0; j < 2 * D * M3_PIECE; j++) m->dk[j] = 0;
     load_keys(m, a, &piece, g);
     for (int64_t s = 0; s < a->spans; s++) {
         int64_t first, n = m3_span_sees(&first, a, &a->span[s], g, &piece), lanes = a->span[s].rows * a->heads;

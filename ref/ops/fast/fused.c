@@ -31,11 +31,11 @@ static inline __attribute__((always_inline)) vec accumulate(vec s, vec x, vec w)
 
 #include "ops/fast/tile.h"
 
-enum { PRODUCT_VECS = 2, NEAR_COLUMNS = 768 }; /* columns of x that stay in the nearest cache */
+enum { PRODUCT_VECS = 2, WIDTH = PRODUCT_VECS * LANES };
+enum { NEAR_COLUMNS = 768 }; /* columns of x that stay in the nearest cache */
 
 static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add)
 {
-    enum { WIDTH = PRODUCT_VECS * LANES };
     for (int64_t n = 0; n < N; n += WIDTH, b += WIDTH * K) {
         int64_t m = 0;
         for (; m + PRODUCT_ROWS <= M; m += PRODUCT_ROWS)
@@ -188,5 +188,5 @@ const struct m3_fused M3_FUSED = {
     .dots_bf16 = dots_bf16,
     .dots_e4m3 = dots_e4m3,
     .product = product,
-    .width = PRODUCT_VECS * LANES,
+    .width = WIDTH,
 };

@@ -24,9 +24,12 @@ enum {
     PRODUCT_PANEL = 96,     /* weight rows of a piece of work, */
     PRODUCT_STEP = 16,      /* expanded so many at a time */
     PRODUCT_DEPTH = 256,    /* and columns: the expanded ones stay in the nearest cache */
+    PRODUCT_ROOM = PRODUCT_STEP * PRODUCT_DEPTH,
     ORDERED_PANEL = 64,
     ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
     TRANSPOSE_ROWS = 16,
+    PACKED = ORDERED_PANEL * ORDERED_DEPTH, /* numbers of the transposed panel, */
+    UNPACKED = TRANSPOSE_ROWS * ORDERED_DEPTH,      /* and of the rows that are transposed at a time */
 };
 
 static void add_bias(real *y, const real *bias, int64_t T, int64_t ldy, int64_t n)
@@ -113,7 +116,7 @@ static void panel_product(real *sums, real *a, const real *packed, const struct 
 static int some_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     int64_t outputs = w->rows, inputs = w->cols, width = m3_kernels()->fused->width;
-    int64_t lanes = (T + width - 1) / width * width, each = PRODUCT_STEP * PRODUCT_DEPTH + PRODUCT_PANEL * lanes;
+    int64_t lanes = (T + width - 1) / width * width, each = PRODUCT_ROOM + PRODUCT_PANEL * lanes;
     int team = m3_team(ctx, T * outputs * inputs);
     size_t mark = m3_scratch_mark(ctx);
     real *packed = m3_scratch_take(ctx, lanes * inputs, sizeof *packed);
@@ -125,7 +128,7 @@ static int some_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3
 
 #pragma omp parallel num_threads(team)
     {
-        real *a = scratch + omp_get_thread_num() * each, *sums = a + PRODUCT_STEP * PRODUCT_DEPTH;
+        real *a = scratch + omp_get_thread_num() * each, *sums = a + PRODUCT_ROOM;
 #pragma omp for
         for (int64_t k0 = 0; k0 < inputs; k0 += PRODUCT_DEPTH)
             pack_rows(packed + k0 * lanes, x + k0, T, m3_min(PRODUCT_DEPTH, inputs - k0), inputs, width);
@@ -197,7 +200,7 @@ static void pack(const struct m3_kernels *kernels, real *packed, real *rows, con
 static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
     const struct m3_kernels *kernels = m3_kernels();
-    int64_t outputs = w->rows, inputs = w->cols, each = (ORDERED_PANEL + TRANSPOSE_ROWS) * ORDERED_DEPTH;
+    int64_t outputs = w->rows, inputs = w->cols, each = PACKED + UNPACKED;
     int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + ORDERED_PANEL - 1) / ORDERED_PANEL);
     size_t mark = m3_scratch_mark(ctx);
     real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
@@ -205,7 +208,7 @@ static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_w
 
 #pragma omp parallel num_threads(team)
     {
-        real *packed = scratch + omp_get_thread_num() * each, *rows = packed + ORDERED_PANEL * ORDERED_DEPTH;
+        real *packed = scratch + omp_get_thread_num() * each, *rows = packed + PACKED;
 #pragma omp for schedule(dynamic)
         for (int64_t n0 = 0; n0 < outputs; n0 += ORDERED_PANEL) {
             int64_t n = m3_min(ORDERED_PANEL, outputs - n0);

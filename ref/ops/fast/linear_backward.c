@@ -14,6 +14,9 @@ enum {
     WIDE_PANEL = 128,       /* columns of a piece of work in double, */
     WIDE_DEPTH = 128,       /* terms of its sums at a time, */
     WIDE_ROWS = 48,         /* and rows: the operands stay in a near cache */
+    WIDE_SUM = WIDE_ROWS * WIDE_PANEL,      /* numbers of the sums, and of the operands */
+    WIDE_A = WIDE_ROWS * WIDE_DEPTH,
+    WIDE_B = WIDE_DEPTH * WIDE_PANEL,
     BIAS_PANEL = 512,
 };
 
@@ -99,11 +102,11 @@ static void ordered_columns(const struct wide *m, real *dx, const real *dy, cons
 static int ordered_input(struct m3_ctx *ctx, real *dx, const real *dy, const struct m3_weight *w, int64_t T)
 {
     const int64_t inputs = w->cols, panels = (inputs + WIDE_PANEL - 1) / WIDE_PANEL;
-    const int64_t each = T * WIDE_PANEL + (WIDE_ROWS + WIDE_PANEL) * WIDE_DEPTH;
+    const int64_t each = T * WIDE_PANEL + WIDE_A + WIDE_B;
     const int team = (int)m3_min(m3_team(ctx, T * w->rows * inputs), panels);
     size_t mark = m3_scratch_mark(ctx);
     double *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
-    real *rows = m3_scratch_take(ctx, team * WIDE_PANEL, sizeof *rows);
+    real *rows = m3_scratch_take(ctx, (int64_t)team * WIDE_PANEL, sizeof *rows);
     if (!scratch || !rows) {
         m3_scratch_release(ctx, mark);
         return M3_INTERNAL;
@@ -113,8 +116,7 @@ static int ordered_input(struct m3_ctx *ctx, real *dx, const real *dy, const str
     for (int64_t i = 0; i < panels; i++) {
         const int64_t me = omp_get_thread_num(), k0 = i * WIDE_PANEL;
         double *mine = scratch + me * each;
-        const struct wide m = { mine, mine + T * WIDE_PANEL, mine + T * WIDE_PANEL + WIDE_ROWS * WIDE_DEPTH,
-                                rows + me * WIDE_PANEL };
+        const struct wide m = { mine, mine + T * WIDE_PANEL, mine + T * WIDE_PANEL + WIDE_A, rows + me * WIDE_PANEL };
         ordered_columns(&m, dx, dy, w, T, k0, m3_min(WIDE_PANEL, inputs - k0));
     }
     m3_scratch_release(ctx, mark);
@@ -139,7 +141,7 @@ static int ordered_weight(struct m3_ctx *ctx, real *dw, const real *dy, const re
                           int64_t inputs)
 {
     const int64_t down = (outputs + WIDE_ROWS - 1) / WIDE_ROWS, across = (inputs + WIDE_PANEL - 1) / WIDE_PANEL;
-    const int64_t each = WIDE_ROWS * WIDE_PANEL + (WIDE_ROWS + WIDE_PANEL) * WIDE_DEPTH;
+    const int64_t each = WIDE_SUM + WIDE_A + WIDE_B;
     const int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), down * across);
     size_t mark = m3_scratch_mark(ctx);
     double *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
@@ -148,8 +150,8 @@ static int ordered_weight(struct m3_ctx *ctx, real *dw, const real *dy, const re
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t i = 0; i < down * across; i++) {
         const int64_t n0 = i / across * WIDE_ROWS, k0 = i % across * WIDE_PANEL;
-        double *mine = scratch + omp_get_thread_num() * each, *a = mine + WIDE_ROWS * WIDE_PANEL;
-        const struct wide m = { mine, a, a + WIDE_ROWS * WIDE_DEPTH, NULL };
+        double *mine = scratch + omp_get_thread_num() * each, *a = mine + WIDE_SUM;
+        const struct wide m = { mine, a, a + WIDE_A, NULL };
         ordered_piece(&m, dw + n0 * inputs + k0, dy + n0, x + k0, T, outputs, inputs, m3_min(WIDE_ROWS, outputs - n0),
                       m3_min(WIDE_PANEL, inputs - k0));
     }
