@@ -270,7 +270,7 @@ static int add_rows(struct m3_safetensors *part, const struct splitting *s, cons
     int64_t shape[M3_MAX_RANK], *at = malloc(((size_t)s->layout->lengths[b] + 1) * sizeof *at), width = 1;
     if (!at) return m3_fail_memory(s->error, t->name, (size_t)s->layout->lengths[b] * sizeof *at);
     const int64_t n = rows_in(at, s, x, b);
-    for (int i = 0; i < x->rank; i++) shape[i] = t->shape[t->rank - x->rank + i];
+    memcpy(shape, t->shape + t->rank - x->rank, (size_t)x->rank * sizeof *shape);
     shape[0] = n;
     for (int i = 1; i < x->rank; i++) width *= shape[i];
     const char *first =

@@ -60,7 +60,8 @@ static struct scalars weigh_bounded(const struct bounded *w, const struct m3_att
                                     const struct m3_arithmetic *how)
 {
     double scale = 1 / sqrt((double)r->D), n = (double)r->D, sum = 0;
-    struct scalars s = { .R = (double)((r->L + 15) / 16), .largest = -INFINITY };
+    const int64_t pieces = (r->L + 15) / 16;
+    struct scalars s = { .R = (double)pieces, .largest = -INFINITY };
     for (int64_t j = 0; j < r->L; j++) {
         const double *k = r->k + r->keys[j] * r->stride;
         double dot = 0, mass = 0;

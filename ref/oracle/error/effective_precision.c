@@ -123,10 +123,10 @@ void m3_precision_add(struct m3_precision_sums *sums, const double *reference, c
 void m3_precision_merge(struct m3_precision_sums *sums, const struct m3_precision_sums *more)
 {
     for (int s = 0; s < M3_SHAPES; s++) {
-        int exponent;
+        int exponent = 0;
         double a = sums->shapes[s].mantissa, b = more->shapes[s].mantissa;
         sums->shapes[s].mantissa = a == 0 || b == 0 ? a + b : frexp(a * b, &exponent);
-        sums->shapes[s].exponent += more->shapes[s].exponent + (a == 0 || b == 0 ? 0 : exponent);
+        sums->shapes[s].exponent += more->shapes[s].exponent + exponent;
         sums->shapes[s].z2 += more->shapes[s].z2;
         sums->shapes[s].stored += more->shapes[s].stored;
     }

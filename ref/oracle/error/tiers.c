@@ -190,13 +190,12 @@ static int is_sound(const struct m3_tap_values *tap, int64_t i, const struct all
 
 static void note_worst(struct m3_tier_result *result, int64_t i, int ok, double share)
 {
-    if (!ok && (result->hard == 1 || share > result->headroom)) {      /* the first refused one replaces all others */
-        result->worst = i;
-        result->headroom = share;
-    } else if (ok && result->hard == 0 && (result->worst < 0 || share > result->headroom)) {
-        result->worst = i;
-        result->headroom = share;
-    }
+    const int is_larger = share > result->headroom;
+    const int replaces = ok ? result->hard == 0 && (result->worst < 0 || is_larger)
+                            : result->hard == 1 || is_larger;          /* the first refused one replaces all others */
+    if (!replaces) return;
+    result->worst = i;
+    result->headroom = share;
 }
 
 static void judge_element(struct m3_tier_result *result, struct sums *sums, const struct m3_tap_values *tap, int64_t i,

@@ -91,7 +91,7 @@ int m3_trace_new(struct m3_trace **trace, const struct m3_setting *setting, stru
     while (m3_trace_tap(setting, count, &tap, &layer)) count++;
     t->slots = calloc((size_t)count + 1, sizeof *t->slots);
     if (!t->slots) {
-        m3_trace_free(t);
+        free(t);
         *trace = NULL;
         return m3_fail_memory(error, "a trace", (size_t)count * sizeof *t->slots);
     }

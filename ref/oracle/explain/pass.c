@@ -177,8 +177,8 @@ static void inputs(struct m3_explaining *e, struct m3_tap_request *r)
     int64_t layer, row;
     for (int i = 0; i < M3_TAP_INPUTS; i++) {
         if (m3_explain_operand(e, i, &tap, &layer, &row)) continue;
-        const int64_t first = find(e, tap, layer)->first;
-        r->in[i] = m3_kept_row(e, tap, layer, first < row ? first : row);
+        const struct m3_kept *kept = find(e, tap, layer);
+        r->in[i] = m3_kept_row(e, tap, layer, kept && kept->first < row ? kept->first : row);
     }
     if (r->tap != M3_TAP_ROUTED) return;
     r->in[0] = m3_kept_row(e, M3_TAP_MLP_NORM, e->layer, e->row);
@@ -260,7 +260,7 @@ int m3_explain_one_row(struct m3_explaining *e)
     const enum m3_tap tap = m3_graph_computed_with(e->tap), second = m3_graph_second(tap);
     const int64_t width = m3_tap_width(&e->setting, tap, e->layer);
     const int64_t beside = second == M3_TAPS ? 1 : m3_tap_width(&e->setting, second, e->layer);
-    char *y = calloc((size_t)(rows * width), sizeof(float)), *z = calloc((size_t)(rows * beside), sizeof(float));
+    void *y = calloc((size_t)(rows * width), sizeof(float)), *z = calloc((size_t)(rows * beside), sizeof(float));
     /* clang-format off */
     struct m3_tap_request r = { .how = &how, .tap = tap, .layer = e->layer, .rows = rows, .p0 = is_whole ? 0 : e->p0,
                                 .places = e->how->the_case->T, .y = y, .second = z };
@@ -269,7 +269,7 @@ int m3_explain_one_row(struct m3_explaining *e)
     if (!status) inputs(e, &r);
     if (!status) status = e->steps->status;
     if (!status) status = call(e, &r);
-    const char *got = (tap == e->tap ? y : z) + (is_whole ? (size_t)(e->row * width) * sizeof(float) : 0);
+    const char *got = (const char *)(tap == e->tap ? y : z) + (is_whole ? (size_t)(e->row * width) * sizeof(float) : 0);
     if (!status && memcmp(got, own->data, (size_t)own->width * sizeof(float)) != 0)
         status = m3_explain_failed(e, "the plain operator on one row gives other bits than the pass");
     free(y);

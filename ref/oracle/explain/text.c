@@ -43,7 +43,7 @@ static void print_steps(FILE *out, const struct m3_explanation *x, int given)
 static void print_table(FILE *out, const struct m3_explained_table *table)
 {
     char text[M3_PRINTED];
-    int width[M3_TABLE_COLUMNS];
+    int width[M3_TABLE_COLUMNS] = { 0 };
     for (int c = 0; c < table->columns; c++) {
         width[c] = (int)strlen(table->heads[c]);
         for (int64_t r = 0; r < table->rows; r++) {

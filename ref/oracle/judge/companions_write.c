@@ -77,11 +77,10 @@ static void widen(double *out, const void *reals, int64_t n, size_t real_bytes)
 static const void *cached_places(const struct m3_companions_writer *c, const struct m3_watched *w)
 {
     if (!c->request->cache || c->the_case->p0 == 0) return NULL;
-    const struct m3_cached *held = w->layer >= 0 ? m3_cache_at(c->request->cache, w->layer) : NULL;
     switch (w->tap) {
-    case M3_TAP_K_ROPE: return held->k;
-    case M3_TAP_V_PROJ: return held->v;
-    case M3_TAP_INDEX_K_ROPE: return held->index_k;
+    case M3_TAP_K_ROPE: return m3_cache_at(c->request->cache, w->layer)->k;
+    case M3_TAP_V_PROJ: return m3_cache_at(c->request->cache, w->layer)->v;
+    case M3_TAP_INDEX_K_ROPE: return m3_cache_at(c->request->cache, w->layer)->index_k;
     default: return NULL;
     }
 }

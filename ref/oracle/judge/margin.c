@@ -18,9 +18,9 @@ struct decision {
 
 static int need_decision(struct decision *d, int64_t ids, int64_t width)
 {
-    *d = (struct decision){ .score = malloc((size_t)ids * sizeof(double) + 1),
-                            .forced = calloc((size_t)ids + 1, 2),
-                            .chosen = malloc((size_t)width * sizeof(int64_t) + 1) };
+    d->score = malloc((size_t)ids * sizeof *d->score + 1);
+    d->forced = calloc((size_t)ids + 1, 2);
+    d->chosen = malloc((size_t)width * sizeof *d->chosen + 1);
     if (!d->score || !d->forced || !d->chosen) return M3_INTERNAL;
     d->marks = d->forced + ids;
     d->scores = (struct m3_scores){ .score = d->score, .forced = d->forced, .ids = ids };

@@ -60,7 +60,7 @@ struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
 struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config)
 {
     struct m3_map_sizes sizes = { { 0 } };
-    for (char letter = 'A'; letter <= 'Z'; letter++) sizes.of[(int)letter] = m3_config_size(config, letter);
+    for (int letter = 'A'; letter <= 'Z'; letter++) sizes.of[letter] = m3_config_size(config, (char)letter);
     return sizes;
 }
 

@@ -301,13 +301,13 @@ static int take_pictures(const struct making *m, const struct m3_tensor *ends, c
     const int64_t count = ends ? ends->count : grid ? grid->shape[0] : 1;
     int64_t total = 0, merge = m->f->model.config.vision.spatial_merge;
     if (P == 0) return M3_OK;
-    p->grid = malloc((size_t)count * sizeof *p->grid);
+    p->grid = calloc((size_t)count, sizeof *p->grid);
     if (!p->grid) return m3_fail_memory(m->error, "grid", (size_t)count * sizeof *p->grid);
     if (!grid) m->f->model.config.vision.spatial_merge = merge = 1;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && total <= P; i++) {         /* a sum beyond P could wrap around */
         int64_t *g = p->grid[i];
         g[0] = grid ? m3_id_at(grid, 3 * i) : 1, g[1] = grid ? m3_id_at(grid, 3 * i + 1) : 1;
-        g[2] = grid ? m3_id_at(grid, 3 * i + 2) : ends ? m3_id_at(ends, i) - total : P;
+        g[2] = grid ? m3_id_at(grid, 3 * i + 2) : ends ? m3_max(m3_id_at(ends, i), 0) - total : P;
         const int64_t most = (int64_t)1 << 20;
         if (g[0] < 1 || g[1] < 1 || g[2] < 1 || g[0] > most || g[1] > most || (grid && g[2] > most) || g[1] % merge ||
             g[2] % merge)

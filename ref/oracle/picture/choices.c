@@ -108,7 +108,7 @@ static void count_load(signed char *levels, double *busiest, int64_t *unused, co
 
 void m3_picture_experts(struct m3_picturing *p)
 {
-    int64_t layers[M3_PICTURE_LAYERS], E = 0, unused = 0;
+    int64_t layers[M3_PICTURE_LAYERS], E = 1, unused = 0;
     const int count = m3_picture_layers(p, M3_TAP_EXPERTS, layers);
     double busiest = 0;
     if (count == 0) return;
@@ -118,16 +118,18 @@ void m3_picture_experts(struct m3_picturing *p)
     }
     const int columns = (int)m3_min(E, EXPERTS), wide = (int)m3_max(3, 880 / columns < 24 ? 880 / columns : 24),
               high = 14;
-    signed char *levels = malloc((size_t)(count * columns));
+    const size_t cells = (size_t)count * (size_t)columns;
+    signed char *levels = malloc(cells);
     FILE *out = levels ? m3_panel_begin(p, 110 + columns * wide, 36 + count * high, "load of the experts") : NULL;
-    if (!levels) p->status = m3_fail_memory(p->error, "load of the experts", (size_t)(count * columns));
+    if (!levels) p->status = m3_fail_memory(p->error, "load of the experts", cells);
     if (!out) {
         free(levels);
         return;
     }
     for (int i = 0; i < count; i++) {
         char name[64];
-        count_load(levels + i * columns, &busiest, &unused, m3_picture_tap(p, M3_TAP_EXPERTS, layers[i]), columns);
+        count_load(levels + (size_t)i * (size_t)columns, &busiest, &unused,
+                   m3_picture_tap(p, M3_TAP_EXPERTS, layers[i]), columns);
         m3_picture_layer_name(name, sizeof name, layers[i]);
         fprintf(out, "<text class=\"end\" x=\"98\" y=\"%d\">%s</text>\n", 31 + i * high, name);
     }

@@ -52,12 +52,12 @@ static void find_rows(struct patches *a)
 static double chosen(const struct patches *a, int64_t row)
 {
     const struct m3_tensor *ids = a->blocks;
-    const int64_t T = ids->shape[0], each = ids->shape[1] * ids->shape[2];
+    const int64_t T = ids->shape[0], each = ids->shape[1] * ids->shape[2], own = row / a->block;
     double count = 0, decisions = 0;
     for (int64_t t = row + 1; t < T; t++) {
-        if ((t / a->block) == row / a->block) continue;         /* its own block is forced */
+        if (t / a->block == own) continue;      /* its own block is forced */
         decisions += (double)ids->shape[1];
-        for (int64_t i = 0; i < each; i++) count += m3_picture_at(ids, t * each + i) == (double)(row / a->block);
+        for (int64_t i = 0; i < each; i++) count += m3_picture_at(ids, t * each + i) == (double)own;
     }
     return decisions > 0 ? count / decisions : NAN;
 }

@@ -251,7 +251,7 @@ static char *in_memory(const struct m3_stage *finding, const struct m3_compariso
     struct m3_memory_stream memory;
     FILE *out = m3_memory_open(&memory);
     if (out != NULL && finding != NULL) m3_print_finding(out, finding);
-    else if (out != NULL) m3_print_ranks(out, ranks);
+    if (out != NULL && ranks != NULL) m3_print_ranks(out, ranks);
     return m3_memory_close(&memory);
 }
 

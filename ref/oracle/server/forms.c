@@ -134,8 +134,9 @@ int m3_read_content(struct m3_reader *r, const json_t *item, int generated, int6
 
 static int read_pair(struct m3_reader *r, const json_t **value, int32_t *id, const json_t *pair, const char *where)
 {
-    if (json_array_size(pair) < 2) return m3_reader_refuse(r, where, "no pair", "[log-probability, token id, text]");
     *value = json_array_get(pair, 0);
+    *id = -1;
+    if (json_array_size(pair) < 2) return m3_reader_refuse(r, where, "no pair", "[log-probability, token id, text]");
     return m3_reader_id(r, id, json_array_get(pair, 1), where);
 }
 

@@ -110,7 +110,7 @@ int m3_read_llama_cpp(struct m3_reader *r, const json_t *root)
     if (n == 0)
         return m3_reader_refuse(r, "completion_probabilities", "none", "log-probabilities: send \"n_probs\": 20");
     int32_t *ids = malloc((size_t)n * sizeof *ids);
-    int64_t *places = malloc((size_t)n * sizeof *places);
+    int64_t *places = calloc((size_t)n, sizeof *places);
     status = ids && places ? read_list(r, root, list, n, ids, places)
                            : m3_fail_memory(r->error, "tokens", (size_t)n * sizeof *places);
     free(ids);

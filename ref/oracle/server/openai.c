@@ -56,7 +56,7 @@ static int chosen_ids(struct m3_reader *r, const json_t *tokens, const char *whe
     char at[128];
     if (a->generated_count > 0) return check_ids(r, tokens, where);
     free(a->generated);
-    a->generated = malloc((size_t)n * sizeof *a->generated + 1);
+    a->generated = calloc((size_t)n + 1, sizeof *a->generated);
     if (!a->generated) return m3_fail_memory(r->error, where, (size_t)n * sizeof *a->generated);
     for (int64_t i = 0; i < n; i++) {
         const json_t *token = json_array_get(tokens, (size_t)i);

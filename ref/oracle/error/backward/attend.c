@@ -80,7 +80,8 @@ static void differentiate(struct row *r, const struct attending *a, const double
 static void add_row(const struct row *r, const struct attending *a, int64_t at, int64_t g)
 {
     const struct m3_attend *d = &a->x->d;
-    const double u = a->how->u, steps = u * (double)(d->T * (d->Q / d->G) + 2), *dy = a->x->dy + at * d->D;
+    const int64_t terms = d->T * (d->Q / d->G);
+    const double u = a->how->u, steps = u * (double)(terms + 2), *dy = a->x->dy + at * d->D;
     const double *q = a->x->q + at * d->D;
     for (int64_t j = 0; j < r->L; j++) {
         const int64_t key = (r->keys[j] * d->G + g) * d->D;
@@ -131,14 +132,14 @@ int m3_error_attend_backward(struct m3_ctx *ctx, double *dq, double *dk, double 
     /* clang-format on */
     const int team = m3_team(ctx, d->T * d->Q * d->D * S) < d->G ? m3_team(ctx, d->T * d->Q * d->D * S) : (int)d->G;
     size_t mark = m3_scratch_mark(ctx);
-    double *memory = m3_scratch_take(ctx, team * 6 * S, sizeof *memory);
+    double *memory = m3_scratch_take(ctx, 6 * S * team, sizeof *memory);
     if (!memory) return M3_INTERNAL;
     if (dq) memset(dq, 0, (size_t)(d->T * d->Q * d->D) * sizeof *dq);
     if (dk) memset(dk, 0, (size_t)(S * d->G * d->D) * sizeof *dk);
     if (dv) memset(dv, 0, (size_t)(S * d->G * d->D) * sizeof *dv);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t g = 0; g < d->G; g++) {
-        double *mine = memory + omp_get_thread_num() * 6 * S;
+        double *mine = memory + 6 * S * omp_get_thread_num();
         struct row r = { .keys = (int64_t *)(void *)mine,
                          .p = mine + S,
                          .of_p = mine + 2 * S,

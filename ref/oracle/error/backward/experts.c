@@ -61,8 +61,8 @@ static void differentiate(struct expert *e, int64_t f, double p, const struct m3
     const double most = 6 * (how->u + how->act), da = fabs(p * e->v[f]);
     double by_gate = 0, by_up = 0, e_y = 0;
     for (int corner = 0; corner < 9; corner++) {
-        const double gate = e->gate[f] + (corner % 3 - 1) * e->e_gate[f];
-        const double up = e->up[f] + (corner / 3 - 1) * e->e_up[f];
+        const int of_gate = corner % 3 - 1, of_up = corner / 3 - 1;        /* -1, 0 or 1 */
+        const double gate = e->gate[f] + of_gate * e->e_gate[f], up = e->up[f] + of_up * e->e_up[f];
         const struct m3_gate_slope there = m3_gate_slope(gate, up, act);
         by_gate = fmax(by_gate, fabs(there.by_gate - k.by_gate));
         by_up = fmax(by_up, fabs(there.by_up - k.by_up));

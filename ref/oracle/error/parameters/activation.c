@@ -66,7 +66,7 @@ static int through_experts(struct m3_recomputing *m, by *derivative)
 {
     const struct m3_expert *experts = (const struct m3_expert *)(const void *)m->w[0];
     const int64_t K = m->config->K, H = m->config->H, count = m->rows * K;
-    double *x = m3_recompute_scratch(m, 2 * ROWS * H, sizeof *x), *y = x + ROWS * H;
+    double *x = m3_recompute_scratch(m, 2 * H * ROWS, sizeof *x), *y = x + ROWS * H;
     int64_t slots[ROWS];
     int status = m->status ? m->status : m3_check_experts(m->ctx, m->in[1].ids, count, m->config->E, K);
     for (int64_t e = 0; e < m->config->E; e++)

@@ -24,9 +24,10 @@ static void derive(struct m3_recomputing *m, const int64_t *places, int64_t axes
         const double *x = m->in[0].x + row * D;
         double *dy = m->y + row * D;
         for (int64_t i = 0; i < D; i++) dy[i] = 0;
-        for (int64_t i = 0; i < half; i++)
-            turn(dy, x, i, half, (double)places[row / heads * axes + i / each], (double)(i % each) / (double)each,
-                 theta);
+        for (int64_t i = 0; i < half; i++) {
+            const int64_t place = places[row / heads * axes + i / each];
+            turn(dy, x, i, half, (double)place, (double)(i % each) / (double)each, theta);
+        }
     }
 }
 

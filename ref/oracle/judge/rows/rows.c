@@ -183,7 +183,7 @@ static double beyond(double *own, double *largest, const struct judging *j, cons
                      double share, double *room)
 {
     const int64_t n = j->rows - first;
-    *largest = 0;
+    *own = *largest = 0;
     for (int64_t i = 0; i <= j->runs; i++) {
         memcpy(room, of + i * j->rows + first, (size_t)n * sizeof *room);
         qsort(room, (size_t)n, sizeof *room, by_size);
