@@ -10,7 +10,8 @@
  * Often wrong: noise on the router's input only; the experts and the shared expert read the noisy input too. */
 int m3_jitter(struct m3_ctx *ctx, real *y, const real *x, int64_t T, int64_t H, int64_t p0, double eps, uint64_t key)
 {
-#pragma omp parallel for num_threads(m3_team(ctx, T *H))
+    int team = m3_team(ctx, T * H);
+#pragma omp parallel for num_threads(team)
     for (int64_t t = 0; t < T; t++)
         for (int64_t i = 0; i < H; i++) {
             double u = (double)m3_draw(key, (uint64_t)((p0 + t) * H + i), (uint64_t)1 << 32) * 0x1p-32;
