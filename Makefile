@@ -83,7 +83,7 @@ help:
 	@echo 'make tsan          the program and tests with threads: no data race (clang with ThreadSanitizer and Archer)'
 	@echo 'make valgrind      the commands under memcheck'
 	@echo 'make analyze       gcc -fanalyzer, clang-tidy, cppcheck: no findings (TOOLS=cppcheck FILES="ref/io/*")'
-	@echo 'make coverage      which lines and branches the tests reach, per folder; HTML in build/coverage'
+	@echo 'make coverage      which lines and branches the tests and the faults reach, per folder; HTML in build/coverage'
 	@echo 'make kills         commands that write, killed at 1,000 random moments: what they leave (COUNT=N)'
 	@echo 'make fuzz          runs every reader of files on mutated input and prints a table of the results'
 	@echo '                   (FUZZ_SECONDS=120 for each reader, 0: only the kept input; FUZZ=compare,png: only these)'
@@ -554,10 +554,9 @@ analyze: setup
 	@$(MAKE) -sBn all BUILD=$(BUILD) CC=gcc | scripts/compile_commands.sh >$(BUILD)/commands.json
 	@python3 scripts/analysis/analyze.py $(BUILD)/commands.json --tools $(TOOLS) --files '$(FILES)'
 
-# TRACES: further tracefiles of gcovr, such as that of a run of `make faults` compiled with --coverage.
-TRACES ?=
+# FAULTS=run,compare: of tests/faults only these commands; FAULTS=none: the tests alone.
 coverage: setup
-	@TRACES='$(TRACES)' scripts/line_coverage.sh $(BUILD)/coverage
+	@FAULTS='$(FAULTS)' scripts/line_coverage.sh $(BUILD)/coverage
 
 # Commands that write are killed at random moments: COUNT of them. What they leave is looked at.
 COUNT ?= 1000

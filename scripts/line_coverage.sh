@@ -1,6 +1,6 @@
 #!/bin/sh
 # Which lines and branches of ref/ the tests reach: a table per folder, and pages in BUILD/html.
-# usage: line_coverage.sh BUILD      TRACES: further tracefiles of gcovr; TESTS: patterns of names, such as 'test_json'
+# usage: line_coverage.sh BUILD      TESTS: names, such as 'test_json'; FAULTS: commands of tests/faults, or none
 #
 # Without optimisation, because it joins branches. Tests in one process each, where they permit it: gcov writes hundreds
 # of files at the end of every process.
@@ -9,7 +9,8 @@ build=$1
 . "$(dirname "$0")/needs.sh"
 needs gcc:gcc gcovr:gcovr
 export BUILD="$build" OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive CK_TIMEOUT_MULTIPLIER=20
-make -s -j"$(nproc)" BUILD="$build" CC=gcc OPT=-O0 SANITIZE=--coverage all test-programs || exit 1
+make -s -j"$(nproc)" BUILD="$build" CC=gcc OPT=-O0 SANITIZE='--coverage -DM3_COVERAGE' all test-programs fault-server ||
+    exit 1
 find "$build" -name '*.gcda' -exec rm {} +
 
 failed=0
@@ -25,13 +26,12 @@ for test in "$build"/tests/test_*; do
     }
 done
 
-traces=''
-for trace in ${TRACES:-}; do traces="$traces --add-tracefile $trace"; done
+# A fault finds what it finds; here only what it reaches is counted.
+[ "${FAULTS:-}" = none ] || tests/faults/run.sh "$build" "${FAULTS:-}" >"$build/faults.log" 2>&1
+
 mkdir -p "$build/html"
-gcovr --root . --filter 'ref/' --exclude 'ref/cuda/' --object-directory "$build" --json "$build/trace.json" "$build" \
-    >"$build/gcovr.log" 2>&1 || { tail -n 5 "$build/gcovr.log" >&2; exit 1; }
-gcovr --root . --filter 'ref/' --add-tracefile "$build/trace.json" $traces --json "$build/all.json" \
-    --html-details "$build/html/index.html" >>"$build/gcovr.log" 2>&1 || { tail -n 5 "$build/gcovr.log" >&2; exit 1; }
-python3 scripts/coverage_table.py "$build/all.json" tests/coverage_exceptions.tsv || failed=$((failed + 1))
+gcovr --root . --filter 'ref/' --exclude 'ref/cuda/' --object-directory "$build" --json "$build/trace.json" \
+    --html-details "$build/html/index.html" "$build" >"$build/gcovr.log" 2>&1 || { tail -n 5 "$build/gcovr.log" >&2; exit 1; }
+python3 scripts/coverage_table.py "$build/trace.json" tests/coverage_exceptions.tsv || failed=$((failed + 1))
 [ "$failed" -eq 0 ] || echo "$failed failed: tests, or folders below their target" >&2
 [ "$failed" -eq 0 ]

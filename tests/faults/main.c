@@ -20,6 +20,9 @@
 #ifdef M3_SANITIZED
 #include <sanitizer/lsan_interface.h>
 #endif
+#ifdef M3_COVERAGE
+#include <gcov.h>
+#endif
 
 #include "base/status.h"
 #include "faults.h"
@@ -110,6 +113,13 @@ static int has_leaks(void)
 #endif
 }
 
+static void keep_coverage(void)
+{
+#ifdef M3_COVERAGE
+    __gcov_dump();
+#endif
+}
+
 /* The program ends by exit. A run that only records is not searched for leaks. */
 static void after_program(int status, void *record)
 {
@@ -120,6 +130,7 @@ static void after_program(int status, void *record)
         r->finished = 1;
         r->leaks = has_leaks();
     }
+    keep_coverage();
     _exit(status);
 }
 

@@ -71,7 +71,7 @@ struct distances {
     int64_t runs, n;            /* places with entries */
     int64_t *places;            /* [n] of the question */
     double *nearest, *error;    /* [runs + 1, n] */
-    double *room;               /* [n] */
+    double *room, *each;        /* [n + runs] */
 };
 
 static void distances_free(struct distances *d)
@@ -80,6 +80,7 @@ static void distances_free(struct distances *d)
     free(d->nearest);
     free(d->error);
     free(d->room);
+    free(d->each);
 }
 
 static int distances_new(struct distances *d, const struct m3_weighing *w, struct m3_error *error)
@@ -91,7 +92,8 @@ static int distances_new(struct distances *d, const struct m3_weighing *w, struc
     d->nearest = malloc(all * sizeof *d->nearest);
     d->error = malloc(all * sizeof *d->error);
     d->room = malloc((size_t)(q->count + w->run_count) * sizeof *d->room + 1);
-    if (!d->places || !d->nearest || !d->error || !d->room)
+    d->each = malloc((size_t)(q->count + w->run_count) * sizeof *d->each + 1);
+    if (!d->places || !d->nearest || !d->error || !d->room || !d->each)
         return m3_fail_memory(error, "distances", all * sizeof *d->nearest);
     for (int64_t i = 0; i < q->count; i++)
         if (q->asked[i].count > 0) d->places[d->n++] = i;
@@ -154,32 +156,24 @@ static double blank_of(const struct distances *d)
 {
     const struct m3_told *truth = &d->w->truth;
     if (d->n < 2 || !truth->other) return NAN;
-    double *all = malloc((size_t)d->n * sizeof *all), blank = NAN;
-    for (int64_t k = 0; all && k < d->n; k++) all[k] = distance(d->w, d->places[k], truth->logprobs, truth->other);
-    if (all) blank = m3_quantile(all, d->n, 0.25, d->room);
-    free(all);
-    return blank;
+    for (int64_t k = 0; k < d->n; k++) d->each[k] = distance(d->w, d->places[k], truth->logprobs, truth->other);
+    return m3_quantile(d->each, d->n, 0.25, d->room);
 }
 
 /* The median of the runs' quantiles. */
 static double usual_nearest(const struct distances *d)
 {
-    double *each = malloc((size_t)d->runs * sizeof *each), usual = INFINITY;
-    for (int64_t a = 0; each && a < d->runs; a++)
-        each[a] = m3_quantile(d->nearest + a * d->n, d->n, shares[MIDDLE], d->room);
-    if (each) usual = m3_quantile(each, d->runs, 0.5, d->room);
-    free(each);
-    return usual;
+    for (int64_t a = 0; a < d->runs; a++)
+        d->each[a] = m3_quantile(d->nearest + a * d->n, d->n, shares[MIDDLE], d->room);
+    return m3_quantile(d->each, d->runs, 0.5, d->room);
 }
 
 /* The error that nine of ten positions stay below in all honest runs. */
 static double usual_error(const struct distances *d)
 {
-    double *most = calloc((size_t)d->n, sizeof *most), usual = INFINITY;
-    for (int64_t i = 0; most && i < d->runs * d->n; i++) most[i % d->n] = fmax(most[i % d->n], d->error[i]);
-    if (most) usual = m3_quantile(most, d->n, 0.9, d->room);
-    free(most);
-    return usual;
+    for (int64_t k = 0; k < d->n; k++) d->each[k] = 0;
+    for (int64_t i = 0; i < d->runs * d->n; i++) d->each[i % d->n] = fmax(d->each[i % d->n], d->error[i]);
+    return m3_quantile(d->each, d->n, 0.9, d->room);
 }
 
 static void weigh_distances(struct m3_server *r, const struct distances *d)

@@ -40,6 +40,7 @@ struct judging {
     int64_t rows, later;                /* rows compared; the first of their last quarter */
     struct m3_row_pair *pairs;          /* [rows] */
     double *error, *nearest;            /* [runs + 1, rows]: of each run, then of the candidate */
+    double *room, *usual;               /* [rows]; [the more of runs and rows of the statistic] */
 };
 
 static int by_size(const void *a, const void *b)
@@ -180,14 +181,14 @@ static void measure_nearest(const struct judging *j, int64_t r, float *all)
 
 /* How far the candidate's quantile is beyond the largest of the runs: the quotient. Sorts in place from `first` on. */
 static double beyond(double *own, double *largest, const struct judging *j, const double *of, int64_t first,
-                     double share, double *room)
+                     double share)
 {
     const int64_t n = j->rows - first;
     *own = *largest = 0;
     for (int64_t i = 0; i <= j->runs; i++) {
-        memcpy(room, of + i * j->rows + first, (size_t)n * sizeof *room);
-        qsort(room, (size_t)n, sizeof *room, by_size);
-        const double q = quantile(room, n, share);
+        memcpy(j->room, of + i * j->rows + first, (size_t)n * sizeof *j->room);
+        qsort(j->room, (size_t)n, sizeof *j->room, by_size);
+        const double q = quantile(j->room, n, share);
         if (i == j->runs) *own = q;
         else if (!(q <= *largest)) *largest = q;
     }
@@ -195,55 +196,48 @@ static double beyond(double *own, double *largest, const struct judging *j, cons
 }
 
 /* The worst of the quotients by which a tap can be suspect. */
-static double worst_of(const struct judging *j, double *room)
+static double worst_of(const struct judging *j)
 {
     double own, largest, worst = 0;
     for (int i = 0; i < SHARES; i++) {
-        worst = fmax(worst, beyond(&own, &largest, j, j->error, 0, shares_of_error[i], room));
+        worst = fmax(worst, beyond(&own, &largest, j, j->error, 0, shares_of_error[i]));
         if (j->field[M3_ROW_RUNS] == NULL) continue;
-        worst = fmax(worst, beyond(&own, &largest, j, j->nearest, 0, shares_of_nearest[i], room));
+        worst = fmax(worst, beyond(&own, &largest, j, j->nearest, 0, shares_of_nearest[i]));
         if (i < 2 && j->rows - j->later >= 8)
-            worst = fmax(worst, beyond(&own, &largest, j, j->nearest, j->later, shares_of_nearest[i], room));
+            worst = fmax(worst, beyond(&own, &largest, j, j->nearest, j->later, shares_of_nearest[i]));
     }
     return worst;
 }
 
 /* The error that nine of ten rows of the tap stay below in all honest runs. Some row may be the first to choose
- * another expert: a few rows are no proof below that. NaN: memory is short. */
+ * another expert: a few rows are no proof below that. */
 static double usual_error(const struct judging *j)
 {
     const struct m3_tensor *errors = j->field[M3_ROW_ERROR];
     const int64_t rows = errors->shape[1];
-    double *most = calloc((size_t)rows + 1, sizeof *most);
-    if (most == NULL) return NAN;
+    for (int64_t r = 0; r < rows; r++) j->usual[r] = 0;
     for (int64_t i = 0; i < j->runs * rows; i++)
-        most[i % rows] = fmax(most[i % rows], m3_decode(errors->dtype, errors->data, i));
-    qsort(most, (size_t)rows, sizeof *most, by_size);
-    const double usual = quantile(most, rows, 0.9);
-    free(most);
-    return usual;
+        j->usual[i % rows] = fmax(j->usual[i % rows], m3_decode(errors->dtype, errors->data, i));
+    qsort(j->usual, (size_t)rows, sizeof *j->usual, by_size);
+    return quantile(j->usual, rows, 0.9);
 }
 
-/* The distance of a usual honest run to the nearest other: the median of the runs. NaN: memory is short. */
-static double usual_nearest(const struct judging *j, double *room)
+/* The distance of a usual honest run to the nearest other: the median of the runs. */
+static double usual_nearest(const struct judging *j)
 {
-    double *each = malloc((size_t)j->runs * sizeof *each);
-    if (each == NULL) return NAN;
     for (int64_t i = 0; i < j->runs; i++) {
-        memcpy(room, j->nearest + i * j->rows, (size_t)j->rows * sizeof *room);
-        qsort(room, (size_t)j->rows, sizeof *room, by_size);
-        each[i] = quantile(room, j->rows, shares_of_nearest[0]);
+        memcpy(j->room, j->nearest + i * j->rows, (size_t)j->rows * sizeof *j->room);
+        qsort(j->room, (size_t)j->rows, sizeof *j->room, by_size);
+        j->usual[i] = quantile(j->room, j->rows, shares_of_nearest[0]);
     }
-    qsort(each, (size_t)j->runs, sizeof *each, by_size);
-    const double usual = quantile(each, j->runs, 0.5);
-    free(each);
-    return usual;
+    qsort(j->usual, (size_t)j->runs, sizeof *j->usual, by_size);
+    return quantile(j->usual, j->runs, 0.5);
 }
 
 /* For a tap in which some honest run is as far off as zeros would be: near one of them is a pass all the same. */
-static void weigh_wide(struct m3_row_verdict *out, const struct judging *j, double *room)
+static void weigh_wide(struct m3_row_verdict *out, const struct judging *j)
 {
-    const double usual = fails_above * (j->field[M3_ROW_RUNS] != NULL ? usual_nearest(j, room) : INFINITY);
+    const double usual = fails_above * (j->field[M3_ROW_RUNS] != NULL ? usual_nearest(j) : INFINITY);
     if (usual < 1) {
         out->verdict = out->nearest <= usual ? M3_VERDICT_PASS : M3_VERDICT_SUSPECT;
         return;
@@ -252,20 +246,19 @@ static void weigh_wide(struct m3_row_verdict *out, const struct judging *j, doub
     out->why = "honest implementations of the profile may be as far off as zeros";
 }
 
-/* room: [rows]. */
-static void weigh(struct m3_row_verdict *out, const struct judging *j, double *room)
+static void weigh(struct m3_row_verdict *out, const struct judging *j)
 {
     const int few = j->rows < FEW_ROWS, has_runs = j->field[M3_ROW_RUNS] != NULL;
-    double fails = beyond(&out->error, &out->error_largest, j, j->error, 0, shares_of_error[0], room);
+    double fails = beyond(&out->error, &out->error_largest, j, j->error, 0, shares_of_error[0]);
     double near = 0;
-    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->nearest, 0, shares_of_nearest[0], room);
+    if (has_runs) near = beyond(&out->nearest, &out->nearest_largest, j, j->nearest, 0, shares_of_nearest[0]);
     if (few) fails = m3_row_share(out->error, fmax(out->error_largest, usual_error(j)));
     else fails = fmax(fails, near);
-    const double worst = worst_of(j, room), limit = few ? fails_above : suspect_above;
+    const double worst = worst_of(j), limit = few ? fails_above : suspect_above;
     out->share = fails / fails_above;
     out->verdict = !(fails <= fails_above) ? M3_VERDICT_FAIL : !(worst <= limit) ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     const double least = has_runs ? fmin(out->error_largest, out->nearest_largest) : out->error_largest;
-    if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j, room);
+    if (out->verdict == M3_VERDICT_PASS && fails_above * least >= 1) weigh_wide(out, j);
 }
 
 static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_error *error)
@@ -286,13 +279,11 @@ static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_erro
         }
         free(all);
     }
-    double *room = malloc((size_t)j->rows * sizeof *room);
-    if (failed || room == NULL) {
-        free(room);
-        return m3_fail_memory(error, j->want->name, bytes);
-    }
-    weigh(out, j, room);
-    free(room);
+    const int64_t known = j->field[M3_ROW_ERROR]->shape[1];
+    j->room = malloc((size_t)j->rows * sizeof *j->room);
+    j->usual = malloc((size_t)(known > j->runs ? known : j->runs) * sizeof *j->usual);
+    if (failed || j->room == NULL || j->usual == NULL) return m3_fail_memory(error, j->want->name, bytes);
+    weigh(out, j);
     return M3_OK;
 }
 
@@ -321,5 +312,7 @@ int m3_judge_rows(struct m3_row_verdict *out, const struct m3_safetensors *file,
     free(j.pairs);
     free(j.error);
     free(j.nearest);
+    free(j.room);
+    free(j.usual);
     return status;
 }
