@@ -295,21 +295,30 @@ static int check_count(const int64_t *values, int64_t got, int64_t want, const s
                    name, got, want);
 }
 
+/* A label that says a number of cached places; 0 without it. */
+static int read_places(int64_t *places, const struct m3_safetensors *file, const char *label, int64_t most,
+                       struct m3_error *error)
+{
+    const char *text = m3_safetensors_metadata(file, label);
+    char *end = "";
+    *places = text ? strtoll(text, &end, 10) : 0;
+    if (!*end && *places >= 0 && *places <= most) return M3_OK;
+    return m3_fail(error, M3_BAD_INPUT, "%s: %s: got %s, expected a number of cached places, at most %" PRId64,
+                   m3_safetensors_path(file), label, text, most);
+}
+
 int m3_case_from_dump(struct m3_case *c, const struct m3_safetensors *file, const struct m3_config *config,
                       struct m3_error *error)
 {
-    const char *path = m3_safetensors_path(file), *cached = m3_safetensors_metadata(file, "case.cached");
-    const char *shift = m3_safetensors_metadata(file, "case.shift");
     const char *sha256 = m3_safetensors_metadata(file, "case_sha256");
     int64_t *ids, *positions = NULL, *mask = NULL, T, rows;
-    char *end = "";
     memset(c, 0, sizeof *c);
-    c->p0 = cached ? strtoll(cached, &end, 10) : 0;
-    c->shift = shift ? strtoll(shift, NULL, 10) : 0;
     int status = read_beside(&ids, &T, file, "case.input_ids", 1, 0, error);
-    if (!status && (!ids || *end || c->p0 < 0 || c->p0 > INT64_C(1) << 53 || c->shift < 0 || c->shift > c->p0))
-        status = m3_fail(error, M3_BAD_INPUT, "%s: got %s, expected case.input_ids and a number of cached places", path,
-                         ids ? (cached ? cached : "no case.cached") : "no case.input_ids");
+    if (!status && !ids)
+        status = m3_fail(error, M3_BAD_INPUT, "%s: got no case.input_ids, expected those of the dump",
+                         m3_safetensors_path(file));
+    if (!status) status = read_places(&c->p0, file, "case.cached", INT64_C(1) << 53, error);
+    if (!status) status = read_places(&c->shift, file, "case.shift", c->p0, error);
     if (!status) status = read_beside(&positions, &rows, file, "case.position_ids", 1, 0, error);
     if (!status) status = check_count(positions, rows, T, file, "case.position_ids", error);
     if (!status) status = read_beside(&mask, &c->places, file, "case.attention_mask", 1, 0, error);

@@ -272,11 +272,10 @@ struct change {
     const char *says;
 };
 
-static const char *const kept_keys[] = {
-    "model_sha256",         "case_sha256",  "semantics", "config",   "case.cached",
-    "final_norm.n",         "final_norm.f", "logits.n",  "logits.f", "layers.3.moe.shared.n",
-    "layers.3.moe.shared.f"
-};
+static const char *const kept_keys[] = { "model_sha256", "case_sha256",           "semantics",
+                                         "config",       "case.cached",           "case.shift",
+                                         "final_norm.n", "final_norm.f",          "logits.n",
+                                         "logits.f",     "layers.3.moe.shared.n", "layers.3.moe.shared.f" };
 
 /* The second file again, except for the change. */
 static void rewrite(const char *path, const struct change *change)
@@ -328,6 +327,9 @@ START_TEST(refused)
         { "semantics", "{\"pool\":\"lse\"}", NULL, M3_F64, M3_NOT_COMPARABLE, "semantics" },
         { "case.cached", "-1", NULL, M3_F64, M3_BAD_INPUT, "cached places" },
         { "case.cached", "3x", NULL, M3_F64, M3_BAD_INPUT, "cached places" },
+        { "case.cached", "9007199254740993", NULL, M3_F64, M3_BAD_INPUT, "at most 9007199254740992" },
+        { "case.shift", "1", NULL, M3_F64, M3_BAD_INPUT, "case.shift: got 1, expected a number of cached places" },
+        { "case.shift", "0x", NULL, M3_F64, M3_BAD_INPUT, "case.shift: got 0x" },
         { NULL, NULL, "case.input_ids", M3_F32, M3_BAD_INPUT, "case.input_ids" },
         { NULL, NULL, "case.position_ids", M3_I64, M3_BAD_INPUT, "case.position_ids: got 1 values" },
         { NULL, NULL, "case.attention_mask", M3_U8, M3_BAD_INPUT, "case.attention_mask: got 1 values" },
