@@ -6,7 +6,7 @@
 #if defined(__AVX512F__)
 enum { PRODUCT_ROWS = 8, DOT_TOKENS = 8, DOT_ROWS = 3, UNROLL = 1 };
 #elif defined(__AVX2__)
-enum { PRODUCT_ROWS = 4, DOT_TOKENS = 4, DOT_ROWS = 2, UNROLL = 1 };
+enum { PRODUCT_ROWS = 6, DOT_TOKENS = 4, DOT_ROWS = 3, UNROLL = 1 };
 #else
 enum { PRODUCT_ROWS = 4, DOT_TOKENS = 2, DOT_ROWS = 4, UNROLL = 1 };
 #endif
@@ -32,16 +32,24 @@ static inline __attribute__((always_inline)) vec accumulate(vec s, vec x, vec w)
 #include "ops/fast/tile.h"
 
 enum { PRODUCT_VECS = 2, WIDTH = PRODUCT_VECS * LANES };
+enum { NARROW_ROWS = 8 }; /* of a tile of one vector */
 enum { NEAR_COLUMNS = 768 }; /* columns of x that stay in the nearest cache */
+
+/* `vecs` vectors of all rows of c. */
+static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, const real *b, int64_t M,
+                                                        int64_t K, int add, const int rows, const int vecs)
+{
+    int64_t m = 0;
+    for (; m + rows <= M; m += rows)
+        tile(c + m * ldc, ldc, a + m * K, K, 1, b, vecs * LANES, K, add, rows, vecs, NULL, 0);
+    for (; m < M; m++) tile(c + m * ldc, ldc, a + m * K, K, 1, b, vecs * LANES, K, add, 1, vecs, NULL, 0);
+}
 
 static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add)
 {
-    for (int64_t n = 0; n < N; n += WIDTH, b += WIDTH * K) {
-        int64_t m = 0;
-        for (; m + PRODUCT_ROWS <= M; m += PRODUCT_ROWS)
-            tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, PRODUCT_ROWS, PRODUCT_VECS, NULL, 0);
-        for (; m < M; m++) tile(c + m * ldc + n, ldc, a + m * K, K, 1, b, WIDTH, K, add, 1, PRODUCT_VECS, NULL, 0);
-    }
+    int64_t n = 0;
+    for (; n + WIDTH <= N; n += WIDTH) strip(c + n, ldc, a, b + n * K, M, K, add, PRODUCT_ROWS, PRODUCT_VECS);
+    if (n < N) strip(c + n, ldc, a, b + n * K, M, K, add, NARROW_ROWS, 1);
 }
 
 /* How the weights of a dot product are stored. */
@@ -189,4 +197,5 @@ const struct m3_fused M3_FUSED = {
     .dots_e4m3 = dots_e4m3,
     .product = product,
     .width = WIDTH,
+    .lanes = LANES,
 };

@@ -24,9 +24,10 @@ struct m3_fused {
                       int64_t rows);
 
     /* c[m,n] := (add ? c[m,n] : 0) + sum over k of a[m,k] b[k,n]; a [M,K], rows of c are ldc apart. The columns of b
-     * lie in strips [K,width], side by side in memory: N is a multiple of width. */
+     * lie in strips [K,width], one after the other in memory; N is a multiple of lanes, half of width, and the last strip
+     * may be [K,lanes]. */
     void (*product)(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add);
-    int64_t width;
+    int64_t width, lanes;
 };
 
 struct m3_kernels {
