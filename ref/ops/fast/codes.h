@@ -9,6 +9,10 @@
 #include "base/weight.h"
 #include "ops/fast/vectors.h"
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 /* A stored BF16 number, at any address. */
 typedef uint16_t m3_bf16 __attribute__((aligned(1), may_alias));
 
@@ -41,12 +45,42 @@ typedef uint8_t m3_byte_vec __attribute__((vector_size(LANES), aligned(1), may_a
 typedef uint32_t m3_bits_vec __attribute__((vector_size(LANES * 4)));
 typedef float m3_float_vec __attribute__((vector_size(LANES * 4)));
 
-/* The same for a vector of codes. */
-static inline __attribute__((always_inline)) vec m3_from_e4m3(const uint8_t *codes)
+/* LANES codes of 16 bits, each in 32. gcc takes six instructions for a conversion that is one. */
+static inline __attribute__((always_inline)) m3_bits_vec m3_widen_16(const void *codes)
+{
+    m3_bits_vec wide = __builtin_convertvector(*(const m3_bf16_vec *)codes, m3_bits_vec);
+#ifdef __AVX512F__
+    const __m512i sixteen = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes));
+    if (LANES == 16) memcpy(&wide, &sixteen, sizeof wide);
+#endif
+#ifdef __AVX2__
+    const __m256i eight = _mm256_cvtepu16_epi32(_mm_loadu_si128(codes));
+    if (LANES == 8) memcpy(&wide, &eight, sizeof wide);
+#endif
+    return wide;
+}
+
+/* The same for codes of 8 bits. */
+static inline __attribute__((always_inline)) m3_bits_vec m3_widen_8(const void *codes)
 {
     /* In two steps: gcc takes a single one number by number. */
-    m3_bf16_vec wide = __builtin_convertvector(*(const m3_byte_vec *)codes, m3_bf16_vec);
-    m3_bits_vec code = __builtin_convertvector(wide, m3_bits_vec), moved = (code & 0x7f) << 20;
+    m3_bf16_vec half = __builtin_convertvector(*(const m3_byte_vec *)codes, m3_bf16_vec);
+    m3_bits_vec wide = __builtin_convertvector(half, m3_bits_vec);
+#ifdef __AVX512F__
+    const __m512i sixteen = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes));
+    if (LANES == 16) memcpy(&wide, &sixteen, sizeof wide);
+#endif
+#ifdef __AVX2__
+    const __m256i eight = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes));
+    if (LANES == 8) memcpy(&wide, &eight, sizeof wide);
+#endif
+    return wide;
+}
+
+/* m3_one_from_e4m3 for a vector of codes. */
+static inline __attribute__((always_inline)) vec m3_from_e4m3(const uint8_t *codes)
+{
+    m3_bits_vec code = m3_widen_8(codes), moved = (code & 0x7f) << 20;
     m3_bits_vec subnormal = (m3_bits_vec)(moved < 1u << 23), nan = (m3_bits_vec)(moved == 0x7fu << 20);
     m3_bits_vec bits = moved + (120u << 23) - (subnormal << 23), leading = subnormal & 121u << 23;
     bits = (m3_bits_vec)((m3_float_vec)bits - (m3_float_vec)leading) | (nan & 0x7fc00000u) | (code & 0x80) << 24;

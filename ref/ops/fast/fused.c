@@ -68,8 +68,7 @@ static inline __attribute__((always_inline)) vec load(const struct rows *w, int6
 {
     if (form == NUMBERS) return *(const vec *)((const real *)w->data + r * K + k);
     if (form == E4M3) return m3_from_e4m3((const uint8_t *)w->data + r * K + k) * scale;
-    m3_bits_vec bits =
-        __builtin_convertvector(*(const m3_bf16_vec *)((const m3_bf16 *)w->data + r * K + k), m3_bits_vec) << 16;
+    m3_bits_vec bits = m3_widen_16((const m3_bf16 *)w->data + r * K + k) << 16;
     return __builtin_convertvector((m3_float_vec)bits, vec);
 }
 
