@@ -90,10 +90,10 @@ struct sums {
 };
 
 /* Columns k0 .. k1-1 of `ts` rows of x and `rows` rows of w: multiples of LANES. A pair's sum does not depend on the
- * size of the tile. */
+ * size of the tile. What is read next lies `ahead` numbers after each number of w: the memory is asked for it. */
 static inline __attribute__((always_inline)) void dot_tile(struct sums *sums, const real *x, const struct rows *w,
-                                                           int64_t r0, int64_t K, int64_t k0, int64_t k1, const int ts,
-                                                           const int rows, const enum form form)
+                                                           int64_t r0, int64_t K, int64_t k0, int64_t k1, int64_t ahead,
+                                                           const int ts, const int rows, const enum form form)
 {
     const int64_t width = form != E4M3 ? K : w->w->scaling == M3_SCALE_MX32 ? 32 : 128;
     vec s[8][4];
@@ -106,7 +106,11 @@ static inline __attribute__((always_inline)) void dot_tile(struct sums *sums, co
         for (int64_t i = k; i < end; i += LANES) {
             vec w_i[4];
 #pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) w_i[r] = load(w, r0 + r, K, i, scale[r], form);
+            for (int r = 0; r < rows; r++) {
+                w_i[r] = load(w, r0 + r, K, i, scale[r], form);
+                const uintptr_t next = (uintptr_t)w->data + (uintptr_t)(((r0 + r) * K + i + ahead) * w->bytes);
+                m3_prefetch_bytes((const void *)next, 1);
+            }
 #pragma GCC unroll 8
             for (int t = 0; t < ts; t++) {
                 vec x_i = *(const vec *)(x + t * K + i);
@@ -149,10 +153,11 @@ static inline __attribute__((always_inline)) void some_dots(real *y, int64_t ldy
         for (int t = 0; t < ts; t++) memset(sums.of[t], 0, (size_t)rows * sizeof **sums.of);
     for (int64_t k = 0; k < whole; k += depth) {
         const int64_t end = k + depth < whole ? k + depth : whole;
+        const int64_t ahead = depth == whole ? side_by_side * K : end < whole ? depth : rows * K - k;
         int64_t r = 0;
         for (; r + side_by_side <= rows; r += side_by_side)
-            dot_tile(&sums, x, &from, r, K, k, end, ts, side_by_side, form);
-        for (; r < rows; r++) dot_tile(&sums, x, &from, r, K, k, end, ts, 1, form);
+            dot_tile(&sums, x, &from, r, K, k, end, ahead, ts, side_by_side, form);
+        for (; r < rows; r++) dot_tile(&sums, x, &from, r, K, k, end, ahead, ts, 1, form);
     }
     finish(y + r0, ldy, &sums, x, &from, ts, rows, K, form);
 }
