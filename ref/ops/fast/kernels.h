@@ -13,6 +13,8 @@
 
 struct m3_ask;
 
+enum { M3_NORM_ROWS = 8 };      /* rows of a norm that are summed side by side: the additions of one wait for each other */
+
 struct m3_fused {
     /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
      * an output do not depend on T and rows; dots and dots_bf16 give the same bits. */
@@ -58,6 +60,16 @@ struct m3_kernels {
 
     /* That of wide.h in real, with the exp of weigh. */
     void (*weigh_back)(real *p, real *ds, const real *lse, const real *delta, int64_t keys, int64_t lanes, real scale);
+
+    /* For each of M3_NORM_ROWS rows of x [rows,n]: sum[r] := the sum of x, or of (x - mean[r])^2, in double, ascending. */
+    void (*row_sums)(double *sum, const real *x, int64_t n);
+    void (*row_squares)(double *sum, const real *x, const double *mean, int64_t n);
+
+    /* y := x scale (1 + w), or x scale w: a row of ops/rms_norm.c. */
+    void (*scale_row)(real *y, const real *x, const real *w, real scale, int64_t n, int is_offset);
+
+    /* y := (x - mean) scale in double, rounded, times w plus b: a row of ops/layer_norm.c. */
+    void (*standardise)(real *y, const real *x, const real *w, const real *b, double mean, double scale, int64_t n);
 
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */
     void (*swiglu_oai)(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower);
