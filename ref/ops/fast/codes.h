@@ -87,6 +87,46 @@ static inline __attribute__((always_inline)) vec m3_from_e4m3(const uint8_t *cod
     return __builtin_convertvector((m3_float_vec)bits, vec);
 }
 
+/* Whether m3_from_e4m3_32 is there: with AVX2, for floats. */
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(M3_REAL_IS_DOUBLE)
+enum { M3_HAS_E4M3_32 = 1 };
+
+/* out := 32 codes times their scale, in a third of the instructions. A value needs only the upper two bytes of a float:
+ * each is computed for all codes at a time. Codes below 8 are subnormal; from tables comes what they lack: pshufb gives
+ * 0 where the index is 128 or more, which it is from code 16 on. */
+static inline void m3_from_e4m3_32(float *out, const uint8_t *codes, float scale)
+{
+    const __m256i upper_of =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(-0x3c, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i lower_of = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -0x10, 0x60, -0x70, -0x40, -0x30, -0x20, -0x10, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7); /* so that unpacking leaves them in order */
+    const __m256i code = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const void *)codes), order);
+    const __m256i size = _mm256_and_si256(code, _mm256_set1_epi8(0x7f));
+    const __m256i index = _mm256_adds_epu8(size, _mm256_set1_epi8(0x70));
+    const __m256i nan = _mm256_cmpeq_epi8(size, _mm256_set1_epi8(0x7f));
+
+    /* The bias of the exponent is 120 larger: 60 in the upper byte. */
+    __m256i upper = _mm256_and_si256(_mm256_srli_epi16(size, 4), _mm256_set1_epi8(7));
+    upper = _mm256_add_epi8(_mm256_add_epi8(upper, _mm256_set1_epi8(60)), _mm256_shuffle_epi8(upper_of, index));
+    upper = _mm256_or_si256(upper, _mm256_and_si256(nan, _mm256_set1_epi8(0x7f)));
+    upper = _mm256_or_si256(upper, _mm256_andnot_si256(_mm256_set1_epi8(0x7f), code));
+    __m256i lower = _mm256_and_si256(_mm256_slli_epi16(size, 4), _mm256_set1_epi8(-0x10));
+    lower = _mm256_add_epi8(lower, _mm256_shuffle_epi8(lower_of, index));
+    lower = _mm256_andnot_si256(_mm256_and_si256(nan, _mm256_set1_epi8(0x30)), lower);
+
+    const __m256i zero = _mm256_setzero_si256();
+    for (int half = 0; half < 2; half++) {
+        const __m256i two = half ? _mm256_unpackhi_epi8(lower, upper) : _mm256_unpacklo_epi8(lower, upper);
+        *(vec *)(out + 16 * half) = (vec)_mm256_unpacklo_epi16(zero, two) * scale;
+        *(vec *)(out + 16 * half + 8) = (vec)_mm256_unpackhi_epi16(zero, two) * scale;
+    }
+}
+#else
+enum { M3_HAS_E4M3_32 = 0 };
+static inline void m3_from_e4m3_32(real *out, const uint8_t *codes, real scale) { (void)out, (void)codes, (void)scale; }
+#endif
+
 /* 2^(code - 127); 255 is NaN. The smallest value is subnormal in float. */
 static inline real m3_e8m0(unsigned char code)
 {

@@ -62,6 +62,12 @@ struct rows {
     int64_t row; /* the first row */
 };
 
+/* Asks the memory for number i of w, which may lie past the last one. */
+static inline __attribute__((always_inline)) void prefetch(const struct rows *w, int64_t i)
+{
+    __builtin_prefetch((const void *)((uintptr_t)w->data + (uintptr_t)(i * w->bytes)), 0, 2);
+}
+
 /* Columns k .. k+LANES-1 of row r. All of them have the same scale. */
 static inline __attribute__((always_inline)) vec load(const struct rows *w, int64_t r, int64_t K, int64_t k, real scale,
                                                       const enum form form)
@@ -89,38 +95,73 @@ struct sums {
     vec of[MOST_TOKENS][MOST_ROWS];
 };
 
+/* The partial sums of a tile. */
+struct tile_sums {
+    vec of[8][4];
+};
+
+/* Columns k .. k+n-1 of `ts` rows of x and of rows r0 .. of w, where they are columns from w_k on, in rows of `stride`
+ * numbers. What is read next lies `ahead` numbers after each number of w: the memory is asked for it; 0: it is not. */
+static inline __attribute__((always_inline)) void add_columns(struct tile_sums *s, const real *x, int64_t K, int64_t k,
+                                                              int64_t n, const struct rows *w, int64_t r0, int64_t w_k,
+                                                              int64_t stride, const real *scale, int64_t ahead,
+                                                              const int ts, const int rows, const enum form form)
+{
+    for (int64_t i = 0; i < n; i += LANES) {
+        vec w_i[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            w_i[r] = load(w, r0 + r, stride, w_k + i, scale[r], form);
+            if (ahead) prefetch(w, (r0 + r) * stride + w_k + i + ahead);
+        }
+#pragma GCC unroll 8
+        for (int t = 0; t < ts; t++) {
+            vec x_i = *(const vec *)(x + t * K + k + i);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) s->of[t][r] = accumulate(s->of[t][r], x_i, w_i[r]);
+        }
+    }
+}
+
+/* The same for E4M3 codes, which are expanded before, 32 at a time. k is a multiple of 128, n of 32, n <= 128. */
+static inline __attribute__((always_inline)) void add_block(struct tile_sums *s, const real *x, int64_t K, int64_t k,
+                                                            int64_t n, const struct rows *w, int64_t r0, int64_t ahead,
+                                                            const int ts, const int rows)
+{
+    const int is_mx = w->w->scaling == M3_SCALE_MX32;
+    real block[4][128], scale[4] = { 0 };
+    const struct rows expanded = { block, sizeof(real), NULL, 0 };
+    for (int r = 0; r < rows; r++)
+        for (int64_t i = 0; i < n; i += 32) {
+            if (is_mx || i == 0) scale[r] = m3_block_scale(w->w, w->row + r0 + r, is_mx ? (k + i) / 32 : k / 128);
+            prefetch(w, (r0 + r) * K + k + i + ahead);
+            m3_from_e4m3_32(&block[r][i], (const uint8_t *)w->data + (r0 + r) * K + k + i, scale[r]);
+        }
+    add_columns(s, x, K, k, n, &expanded, 0, 0, 128, scale, 0, ts, rows, NUMBERS);
+}
+
 /* Columns k0 .. k1-1 of `ts` rows of x and `rows` rows of w: multiples of LANES. A pair's sum does not depend on the
- * size of the tile. What is read next lies `ahead` numbers after each number of w: the memory is asked for it. */
+ * size of the tile. */
 static inline __attribute__((always_inline)) void dot_tile(struct sums *sums, const real *x, const struct rows *w,
                                                            int64_t r0, int64_t K, int64_t k0, int64_t k1, int64_t ahead,
                                                            const int ts, const int rows, const enum form form)
 {
     const int64_t width = form != E4M3 ? K : w->w->scaling == M3_SCALE_MX32 ? 32 : 128;
-    vec s[8][4];
+    const int in_blocks = form == E4M3 && M3_HAS_E4M3_32;
+    struct tile_sums s;
     real scale[4] = { 0 };
+    int64_t k = k0;
     for (int t = 0; t < ts; t++)
-        for (int r = 0; r < rows; r++) s[t][r] = k0 ? sums->of[t][r0 + r] : (vec){ 0 };
-    for (int64_t k = k0, end; k < k1; k = end) {
+        for (int r = 0; r < rows; r++) s.of[t][r] = k0 ? sums->of[t][r0 + r] : (vec){ 0 };
+    for (int64_t n; in_blocks && (n = k + 128 < k1 ? 128 : (k1 - k) / 32 * 32) > 0; k += n)
+        add_block(&s, x, K, k, n, w, r0, ahead, ts, rows);
+    for (int64_t end; k < k1; k = end) {
         end = form == E4M3 && k + width < k1 ? k + width : k1;
         for (int r = 0; r < rows && form == E4M3; r++) scale[r] = m3_block_scale(w->w, w->row + r0 + r, k / width);
-        for (int64_t i = k; i < end; i += LANES) {
-            vec w_i[4];
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                w_i[r] = load(w, r0 + r, K, i, scale[r], form);
-                const uintptr_t next = (uintptr_t)w->data + (uintptr_t)(((r0 + r) * K + i + ahead) * w->bytes);
-                m3_prefetch_bytes((const void *)next, 1);
-            }
-#pragma GCC unroll 8
-            for (int t = 0; t < ts; t++) {
-                vec x_i = *(const vec *)(x + t * K + i);
-#pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) s[t][r] = accumulate(s[t][r], x_i, w_i[r]);
-            }
-        }
+        add_columns(&s, x, K, k, end - k, w, r0, k, K, scale, ahead, ts, rows, form);
     }
     for (int t = 0; t < ts; t++)
-        for (int r = 0; r < rows; r++) sums->of[t][r0 + r] = s[t][r];
+        for (int r = 0; r < rows; r++) sums->of[t][r0 + r] = s.of[t][r];
 }
 
 /* The sums of the lanes, and what is left of K. */

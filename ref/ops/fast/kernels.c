@@ -36,6 +36,7 @@ static void expand_bf16(real *out, const m3_bf16 *codes, int64_t n)
 static void expand_e4m3(real *out, const unsigned char *codes, real scale, int64_t n)
 {
     int64_t i = 0;
+    for (; i + 32 <= n && M3_HAS_E4M3_32; i += 32) m3_from_e4m3_32(out + i, codes + i, scale);
     for (; i + LANES <= n; i += LANES) *(vec *)(out + i) = m3_from_e4m3(codes + i) * scale;
     for (; i < n; i++) out[i] = m3_one_from_e4m3(codes[i]) * scale;
 }
@@ -216,8 +217,8 @@ static inline __attribute__((always_inline)) void column(wide_quad *out, const r
 #ifdef __AVX2__
     __m128 narrow;
     memcpy(&narrow, &column, sizeof narrow);
-    *out = sizeof(real) == sizeof(float) ? (wide_quad)_mm256_cvtps_pd(narrow)
-                                         : __builtin_convertvector(column, wide_quad);
+    *out =
+        sizeof(real) == sizeof(float) ? (wide_quad)_mm256_cvtps_pd(narrow) : __builtin_convertvector(column, wide_quad);
 #else
     *out = __builtin_convertvector(column, wide_quad);
 #endif

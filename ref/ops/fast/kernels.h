@@ -13,7 +13,7 @@
 
 struct m3_ask;
 
-enum { M3_NORM_ROWS = 8 };      /* rows of a norm that are summed side by side: the additions of one wait for each other */
+enum { M3_NORM_ROWS = 8 }; /* rows of a norm that are summed side by side: the additions of one wait for each other */
 
 struct m3_fused {
     /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
@@ -26,14 +26,14 @@ struct m3_fused {
                       int64_t rows);
 
     /* c[m,n] := (add ? c[m,n] : 0) + sum over k of a[m,k] b[k,n]; a [M,K], rows of c are ldc apart. The columns of b
-     * lie in strips [K,width], one after the other in memory; N is a multiple of lanes, half of width, and the last strip
-     * may be [K,lanes]. */
+     * lie in strips [K,width], one after the other in memory; N is a multiple of lanes, half of width, and what is left
+     * after the last strip is one more, [K,lanes]. */
     void (*product)(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add);
     int64_t width, lanes;
 };
 
 struct m3_kernels {
-    const char *name;           /* "avx512", "avx2", "portable" */
+    const char *name; /* "avx512", "avx2", "portable" */
     const struct m3_fused *fused;
     const struct m3_wide *wide;
 
@@ -61,7 +61,8 @@ struct m3_kernels {
     /* That of wide.h in real, with the exp of weigh. */
     void (*weigh_back)(real *p, real *ds, const real *lse, const real *delta, int64_t keys, int64_t lanes, real scale);
 
-    /* For each of M3_NORM_ROWS rows of x [rows,n]: sum[r] := the sum of x, or of (x - mean[r])^2, in double, ascending. */
+    /* For each of M3_NORM_ROWS rows of x [rows,n]: sum[r] := the sum of x, or of (x - mean[r])^2, in double, columns
+     * ascending. */
     void (*row_sums)(double *sum, const real *x, int64_t n);
     void (*row_squares)(double *sum, const real *x, const double *mean, int64_t n);
 

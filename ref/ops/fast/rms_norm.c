@@ -5,8 +5,8 @@
 #include "ops/fast/prefetch.h"
 #include "ops/operators.h"
 
-/* The same bits as ops/rms_norm.c, several rows at a time. The processor does not foresee that short rows are followed by
- * others. */
+/* The same bits as ops/rms_norm.c, several rows at a time. The processor does not foresee that others follow short
+ * rows. */
 enum { ROWS = M3_NORM_ROWS, SHORT = 512 };
 
 /* scale := 1 / sqrt(mean x^2 + eps) of each of `rows` rows of x [rows,H]. */
