@@ -9,6 +9,10 @@
 #include "base/weight.h"
 #include "ops/fast/vectors.h"
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 /* A stored BF16 number, at any address. */
 typedef uint16_t m3_bf16 __attribute__((aligned(1), may_alias));
 
@@ -41,17 +45,87 @@ typedef uint8_t m3_byte_vec __attribute__((vector_size(LANES), aligned(1), may_a
 typedef uint32_t m3_bits_vec __attribute__((vector_size(LANES * 4)));
 typedef float m3_float_vec __attribute__((vector_size(LANES * 4)));
 
-/* The same for a vector of codes. */
-static inline __attribute__((always_inline)) vec m3_from_e4m3(const uint8_t *codes)
+/* LANES codes of 16 bits, each in 32. gcc takes six instructions for a conversion that is one. */
+static inline __attribute__((always_inline)) m3_bits_vec m3_widen_16(const void *codes)
+{
+    m3_bits_vec wide = __builtin_convertvector(*(const m3_bf16_vec *)codes, m3_bits_vec);
+#ifdef __AVX512F__
+    const __m512i sixteen = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes));
+    if (LANES == 16) memcpy(&wide, &sixteen, sizeof wide);
+#endif
+#ifdef __AVX2__
+    const __m256i eight = _mm256_cvtepu16_epi32(_mm_loadu_si128(codes));
+    if (LANES == 8) memcpy(&wide, &eight, sizeof wide);
+#endif
+    return wide;
+}
+
+/* The same for codes of 8 bits. */
+static inline __attribute__((always_inline)) m3_bits_vec m3_widen_8(const void *codes)
 {
     /* In two steps: gcc takes a single one number by number. */
-    m3_bf16_vec wide = __builtin_convertvector(*(const m3_byte_vec *)codes, m3_bf16_vec);
-    m3_bits_vec code = __builtin_convertvector(wide, m3_bits_vec), moved = (code & 0x7f) << 20;
+    m3_bf16_vec half = __builtin_convertvector(*(const m3_byte_vec *)codes, m3_bf16_vec);
+    m3_bits_vec wide = __builtin_convertvector(half, m3_bits_vec);
+#ifdef __AVX512F__
+    const __m512i sixteen = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes));
+    if (LANES == 16) memcpy(&wide, &sixteen, sizeof wide);
+#endif
+#ifdef __AVX2__
+    const __m256i eight = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes));
+    if (LANES == 8) memcpy(&wide, &eight, sizeof wide);
+#endif
+    return wide;
+}
+
+/* m3_one_from_e4m3 for a vector of codes. */
+static inline __attribute__((always_inline)) vec m3_from_e4m3(const uint8_t *codes)
+{
+    m3_bits_vec code = m3_widen_8(codes), moved = (code & 0x7f) << 20;
     m3_bits_vec subnormal = (m3_bits_vec)(moved < 1u << 23), nan = (m3_bits_vec)(moved == 0x7fu << 20);
     m3_bits_vec bits = moved + (120u << 23) - (subnormal << 23), leading = subnormal & 121u << 23;
     bits = (m3_bits_vec)((m3_float_vec)bits - (m3_float_vec)leading) | (nan & 0x7fc00000u) | (code & 0x80) << 24;
     return __builtin_convertvector((m3_float_vec)bits, vec);
 }
+
+/* Whether m3_from_e4m3_32 is there: with AVX2, for floats. */
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(M3_REAL_IS_DOUBLE)
+enum { M3_HAS_E4M3_32 = 1 };
+
+/* out := 32 codes times their scale, in a third of the instructions. A value needs only the upper two bytes of a float:
+ * each is computed for all codes at a time. Codes below 8 are subnormal; from tables comes what they lack: pshufb gives
+ * 0 where the index is 128 or more, which it is from code 16 on. */
+static inline void m3_from_e4m3_32(float *out, const uint8_t *codes, float scale)
+{
+    const __m256i upper_of =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(-0x3c, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i lower_of = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -0x10, 0x60, -0x70, -0x40, -0x30, -0x20, -0x10, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7); /* so that unpacking leaves them in order */
+    const __m256i code = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const void *)codes), order);
+    const __m256i size = _mm256_and_si256(code, _mm256_set1_epi8(0x7f));
+    const __m256i index = _mm256_adds_epu8(size, _mm256_set1_epi8(0x70));
+    const __m256i nan = _mm256_cmpeq_epi8(size, _mm256_set1_epi8(0x7f));
+
+    /* The bias of the exponent is 120 larger: 60 in the upper byte. */
+    __m256i upper = _mm256_and_si256(_mm256_srli_epi16(size, 4), _mm256_set1_epi8(7));
+    upper = _mm256_add_epi8(_mm256_add_epi8(upper, _mm256_set1_epi8(60)), _mm256_shuffle_epi8(upper_of, index));
+    upper = _mm256_or_si256(upper, _mm256_and_si256(nan, _mm256_set1_epi8(0x7f)));
+    upper = _mm256_or_si256(upper, _mm256_andnot_si256(_mm256_set1_epi8(0x7f), code));
+    __m256i lower = _mm256_and_si256(_mm256_slli_epi16(size, 4), _mm256_set1_epi8(-0x10));
+    lower = _mm256_add_epi8(lower, _mm256_shuffle_epi8(lower_of, index));
+    lower = _mm256_andnot_si256(_mm256_and_si256(nan, _mm256_set1_epi8(0x30)), lower);
+
+    const __m256i zero = _mm256_setzero_si256();
+    for (int half = 0; half < 2; half++) {
+        const __m256i two = half ? _mm256_unpackhi_epi8(lower, upper) : _mm256_unpacklo_epi8(lower, upper);
+        *(vec *)(out + 16 * half) = (vec)_mm256_unpacklo_epi16(zero, two) * scale;
+        *(vec *)(out + 16 * half + 8) = (vec)_mm256_unpackhi_epi16(zero, two) * scale;
+    }
+}
+#else
+enum { M3_HAS_E4M3_32 = 0 };
+static inline void m3_from_e4m3_32(real *out, const uint8_t *codes, real scale) { (void)out, (void)codes, (void)scale; }
+#endif
 
 /* 2^(code - 127); 255 is NaN. The smallest value is subnormal in float. */
 static inline real m3_e8m0(unsigned char code)

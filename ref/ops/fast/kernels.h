@@ -13,6 +13,8 @@
 
 struct m3_ask;
 
+enum { M3_NORM_ROWS = 8 }; /* rows of a norm that are summed side by side: the additions of one wait for each other */
+
 struct m3_fused {
     /* y[t * ldy + r] := x_t . w_r for t < T, r < rows; x [T,K], w [rows,K], or BF16 codes at any address. The bits of
      * an output do not depend on T and rows; dots and dots_bf16 give the same bits. */
@@ -24,13 +26,14 @@ struct m3_fused {
                       int64_t rows);
 
     /* c[m,n] := (add ? c[m,n] : 0) + sum over k of a[m,k] b[k,n]; a [M,K], rows of c are ldc apart. The columns of b
-     * lie in strips [K,width], side by side in memory: N is a multiple of width. */
+     * lie in strips [K,width], one after the other in memory; N is a multiple of lanes, half of width, and what is left
+     * after the last strip is one more, [K,lanes]. */
     void (*product)(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add);
-    int64_t width;
+    int64_t width, lanes;
 };
 
 struct m3_kernels {
-    const char *name;           /* "avx512", "avx2", "portable" */
+    const char *name; /* "avx512", "avx2", "portable" */
     const struct m3_fused *fused;
     const struct m3_wide *wide;
 
@@ -57,6 +60,17 @@ struct m3_kernels {
 
     /* That of wide.h in real, with the exp of weigh. */
     void (*weigh_back)(real *p, real *ds, const real *lse, const real *delta, int64_t keys, int64_t lanes, real scale);
+
+    /* For each of M3_NORM_ROWS rows of x [rows,n]: sum[r] := the sum of x, or of (x - mean[r])^2, in double, columns
+     * ascending. */
+    void (*row_sums)(double *sum, const real *x, int64_t n);
+    void (*row_squares)(double *sum, const real *x, const double *mean, int64_t n);
+
+    /* y := x scale (1 + w), or x scale w: a row of ops/rms_norm.c. */
+    void (*scale_row)(real *y, const real *x, const real *w, real scale, int64_t n, int is_offset);
+
+    /* y := (x - mean) scale in double, rounded, times w plus b: a row of ops/layer_norm.c. */
+    void (*standardise)(real *y, const real *x, const real *w, const real *b, double mean, double scale, int64_t n);
 
     /* y := (up + 1) gate sig(alpha gate) after the clamps, or up gate sig(gate): ops/activation.c. */
     void (*swiglu_oai)(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower);

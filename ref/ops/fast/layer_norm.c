@@ -1,42 +1,42 @@
 #include <math.h>
 
+#include "base/minmax.h"
+#include "ops/fast/kernels.h"
 #include "ops/operators.h"
 
-/* The same bits as ops/layer_norm.c, several rows at a time: the additions of a single sum wait for each other. */
-enum { ROWS = 8 };
+/* The same bits as ops/layer_norm.c, several rows at a time. */
+enum { ROWS = M3_NORM_ROWS };
 
-/* The mean of each of `rows` rows of x [rows,H] and 1 / sqrt(variance + eps). It is inlined with a constant `rows`. */
-static inline __attribute__((always_inline)) void moments(double *mean, double *scale, const real *x, const int rows,
-                                                          int64_t H, double eps)
+/* The mean of each of `rows` rows of x [rows,H] and 1 / sqrt(variance + eps). */
+static void moments(const struct m3_kernels *kernels, double *mean, double *scale, const real *x, int64_t rows,
+                    int64_t H, double eps)
 {
     double sum[ROWS] = { 0 }, squares[ROWS] = { 0 };
-    for (int64_t i = 0; i < H; i++)
-        for (int r = 0; r < rows; r++) sum[r] += (double)x[r * H + i];
-    for (int r = 0; r < rows; r++) mean[r] = sum[r] / (double)H;
-    for (int64_t i = 0; i < H; i++)
-        for (int r = 0; r < rows; r++) {
+    if (rows == ROWS) kernels->row_sums(sum, x, H);
+    for (int64_t r = 0; r < rows && rows < ROWS; r++)
+        for (int64_t i = 0; i < H; i++) sum[r] += (double)x[r * H + i];
+    for (int64_t r = 0; r < rows; r++) mean[r] = sum[r] / (double)H;
+
+    if (rows == ROWS) kernels->row_squares(squares, x, mean, H);
+    for (int64_t r = 0; r < rows && rows < ROWS; r++)
+        for (int64_t i = 0; i < H; i++) {
             double d = (double)x[r * H + i] - mean[r];
             squares[r] += d * d;
         }
-    for (int r = 0; r < rows; r++) scale[r] = 1 / sqrt(squares[r] / (double)H + eps);
+    for (int64_t r = 0; r < rows; r++) scale[r] = 1 / sqrt(squares[r] / (double)H + eps);
 }
 
 int m3_fast_layer_norm(struct m3_ctx *ctx, real *y, const real *x, const real *w, const real *b, int64_t T, int64_t H,
                        real eps)
 {
+    const struct m3_kernels *kernels = m3_kernels();
 #pragma omp parallel for num_threads(m3_team(ctx, T * H * 4))
     for (int64_t t0 = 0; t0 < T; t0 += ROWS) {
+        const int64_t rows = m3_min(ROWS, T - t0);
         double mean[ROWS], scale[ROWS];
-        int rows = T - t0 < ROWS ? (int)(T - t0) : ROWS;
-        if (rows == ROWS) moments(mean, scale, x + t0 * H, ROWS, H, (double)eps);
-        for (int r = 0; r < rows && rows < ROWS; r++) moments(mean + r, scale + r, x + (t0 + r) * H, 1, H, (double)eps);
-
-        for (int r = 0; r < rows; r++) {
-            const real *x_t = x + (t0 + r) * H;
-            real *y_t = y + (t0 + r) * H;
-#pragma omp simd
-            for (int64_t i = 0; i < H; i++) y_t[i] = (real)(((double)x_t[i] - mean[r]) * scale[r]) * w[i] + b[i];
-        }
+        moments(kernels, mean, scale, x + t0 * H, rows, H, (double)eps);
+        for (int64_t at = t0 * H, r = 0; r < rows; r++, at += H)
+            kernels->standardise(y + at, x + at, w, b, mean[r], scale[r], H);
     }
     return M3_OK;
 }

@@ -22,7 +22,7 @@ enum {
     FEW_CODES = 2,          /* rows of x for which codes of 8 bits are decoded again and again, in registers */
     MOST_PRODUCT = 255,     /* rows of x up to which our own product is faster than the library, which copies w */
     PRODUCT_PANEL = 96,     /* weight rows of a piece of work, */
-    PRODUCT_STEP = 16,      /* expanded so many at a time */
+    PRODUCT_STEP = 24,      /* expanded so many at a time */
     PRODUCT_DEPTH = 256,    /* and columns: the expanded ones stay in the nearest cache */
     PRODUCT_ROOM = PRODUCT_STEP * PRODUCT_DEPTH,
     ORDERED_PANEL = 64,
@@ -79,12 +79,16 @@ static int few_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_
     return M3_OK;
 }
 
-/* strips [T/width, K, width] := x [T,K] (row stride inputs), transposed, with rows of 0 after the last. */
-static void pack_rows(real *strips, const real *x, int64_t T, int64_t K, int64_t inputs, int64_t width)
+/* packed := x [T,K] (row stride inputs), transposed: strips [K,width], of which the last may be narrower, with rows of
+ * 0 after row T. */
+static void pack_rows(real *packed, const real *x, int64_t T, int64_t K, int64_t inputs, int64_t lanes)
 {
-    for (int64_t t = 0; t < (T + width - 1) / width * width; t++) {
-        real *lane = strips + t / width * K * width + t % width;
-        for (int64_t k = 0; k < K; k++) lane[k * width] = t < T ? x[t * inputs + k] : 0;
+    for (int64_t t0 = 0, width = m3_kernels()->fused->width; t0 < lanes; t0 += width) {
+        int64_t n = m3_min(width, lanes - t0);
+        for (int64_t t = t0; t < t0 + n; t++) {
+            real *lane = packed + t0 * K + t - t0;
+            for (int64_t k = 0; k < K; k++) lane[k * n] = t < T ? x[t * inputs + k] : 0;
+        }
     }
 }
 
@@ -115,8 +119,8 @@ static void panel_product(real *sums, real *a, const real *packed, const struct 
 /* Some rows: lanes are rows of x, so that the weights need no transposition. */
 static int some_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
-    int64_t outputs = w->rows, inputs = w->cols, width = m3_kernels()->fused->width;
-    int64_t lanes = (T + width - 1) / width * width, each = PRODUCT_ROOM + PRODUCT_PANEL * lanes;
+    int64_t outputs = w->rows, inputs = w->cols, least = m3_kernels()->fused->lanes;
+    int64_t lanes = (T + least - 1) / least * least, each = PRODUCT_ROOM + PRODUCT_PANEL * lanes;
     int team = m3_team(ctx, T * outputs * inputs);
     size_t mark = m3_scratch_mark(ctx);
     real *packed = m3_scratch_take(ctx, lanes * inputs, sizeof *packed);
@@ -131,7 +135,7 @@ static int some_rows(struct m3_ctx *ctx, real *y, const real *x, const struct m3
         real *a = scratch + omp_get_thread_num() * each, *sums = a + PRODUCT_ROOM;
 #pragma omp for
         for (int64_t k0 = 0; k0 < inputs; k0 += PRODUCT_DEPTH)
-            pack_rows(packed + k0 * lanes, x + k0, T, m3_min(PRODUCT_DEPTH, inputs - k0), inputs, width);
+            pack_rows(packed + k0 * lanes, x + k0, T, m3_min(PRODUCT_DEPTH, inputs - k0), inputs, lanes);
 #pragma omp for schedule(dynamic)
         for (int64_t n0 = 0; n0 < outputs; n0 += PRODUCT_PANEL) {
             int64_t n = m3_min(PRODUCT_PANEL, outputs - n0);

@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, con
             real a_mk = a_k0[m * a_m];
 #pragma GCC unroll 2
             for (int v = 0; v < vecs; v++)
-                s[m][v] = accumulate(s[m][v], (vec){ 0 } + a_mk, *(const vec *)(b_k + v * LANES));
+                s[m][v] = accumulate(s[m][v], a_mk - (vec){ 0 }, *(const vec *)(b_k + v * LANES));
         }
     }
 
