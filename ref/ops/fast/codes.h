@@ -50,12 +50,16 @@ static inline __attribute__((always_inline)) m3_bits_vec m3_widen_16(const void 
 {
     m3_bits_vec wide = __builtin_convertvector(*(const m3_bf16_vec *)codes, m3_bits_vec);
 #ifdef __AVX512F__
-    const __m512i sixteen = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes));
-    if (LANES == 16) memcpy(&wide, &sixteen, sizeof wide);
+    if (LANES == 16) {
+        const __m512i sixteen = _mm512_cvtepu16_epi32(_mm256_loadu_si256(codes));
+        memcpy(&wide, &sixteen, sizeof wide);
+    }
 #endif
 #ifdef __AVX2__
-    const __m256i eight = _mm256_cvtepu16_epi32(_mm_loadu_si128(codes));
-    if (LANES == 8) memcpy(&wide, &eight, sizeof wide);
+    if (LANES == 8) {
+        const __m256i eight = _mm256_cvtepu16_epi32(_mm_loadu_si128(codes));
+        memcpy(&wide, &eight, sizeof wide);
+    }
 #endif
     return wide;
 }
@@ -67,12 +71,16 @@ static inline __attribute__((always_inline)) m3_bits_vec m3_widen_8(const void *
     m3_bf16_vec half = __builtin_convertvector(*(const m3_byte_vec *)codes, m3_bf16_vec);
     m3_bits_vec wide = __builtin_convertvector(half, m3_bits_vec);
 #ifdef __AVX512F__
-    const __m512i sixteen = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes));
-    if (LANES == 16) memcpy(&wide, &sixteen, sizeof wide);
+    if (LANES == 16) {
+        const __m512i sixteen = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes));
+        memcpy(&wide, &sixteen, sizeof wide);
+    }
 #endif
 #ifdef __AVX2__
-    const __m256i eight = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes));
-    if (LANES == 8) memcpy(&wide, &eight, sizeof wide);
+    if (LANES == 8) {
+        const __m256i eight = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes));
+        memcpy(&wide, &eight, sizeof wide);
+    }
 #endif
     return wide;
 }
