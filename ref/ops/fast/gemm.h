@@ -22,14 +22,16 @@ static inline __attribute__((always_inline)) vec accumulate(vec s, vec x, vec w)
 
 #include "ops/fast/tile.h"
 
-/* `vecs` vectors of all rows of c. The tiles of most rows ask; *turn counts them. */
+/* `vecs` vectors of all rows of c. The tiles of most rows ask, but of NEXT_ROWS only the first; *turn counts them. */
 static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
                                                         const real *b, int64_t ldb, int64_t M, int64_t K, int add,
                                                         const int vecs, const struct m3_ask *ask, int64_t *turn)
 {
     int64_t m = 0;
+    for (; m + NEXT_ROWS <= M && a_m == 1 && ask && m == 0; m += NEXT_ROWS)
+        tile(c, ldc, a, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs, ask, (*turn)++);
     for (; m + NEXT_ROWS <= M && a_m == 1; m += NEXT_ROWS)
-        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs, ask, ask ? (*turn)++ : 0);
+        tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs, NULL, 0);
     for (; m + ROWS <= M; m += ROWS)
         tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS, vecs, ask, ask ? (*turn)++ : 0);
     for (; m + 4 <= M; m += 4) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 4, vecs, NULL, 0);

@@ -251,12 +251,15 @@ static void row_sums(double *sum, const real *x, int64_t n)
     memcpy(sum + 4, &second, sizeof second);
 }
 
+/* Of short rows, which the processor does not expect to be followed by others, the next ones are asked for meanwhile. */
 static void row_squares(double *sum, const real *x, const double *mean, int64_t n)
 {
     wide_quad first = { 0 }, second = { 0 }, mean_1, mean_2;
     memcpy(&mean_1, mean, sizeof mean_1);
     memcpy(&mean_2, mean + 4, sizeof mean_2);
+    const int64_t ahead = n <= 512 ? M3_NORM_ROWS : 0;
     for (int64_t i = 0; i < n; i++) {
+        __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)(ahead * (n + i)) * sizeof *x), 0, 2);
         add_square(&first, x + i, &mean_1, n);
         add_square(&second, x + i + 4 * n, &mean_2, n);
     }

@@ -28,12 +28,23 @@ struct m3_ask {
     int shift;
 };
 
-static inline void m3_ask_for(const struct m3_ask *ask, int64_t tile, int64_t k)
+/* The place that is asked for next, moved on by additions alone. */
+struct m3_asking {
+    uintptr_t at;
+    uint64_t pace, skip, mask;
+};
+
+static inline struct m3_asking m3_asking_of(const struct m3_ask *ask, int64_t tile)
 {
-    const uint64_t step = (uint64_t)k;
-    __builtin_prefetch((const void *)(ask->first + (uint64_t)tile * ask->of_tile + (step >> ask->shift) * ask->jump +
-                                      (step & ((1u << ask->shift) - 1)) * ask->pace),
-                       0, 2);
+    const uint64_t mask = ((uint64_t)1 << ask->shift) - 1;
+    return (struct m3_asking){ ask->first + (uint64_t)tile * ask->of_tile, ask->pace,
+                               ask->jump - (ask->pace << ask->shift), mask };
+}
+
+static inline void m3_ask_for(struct m3_asking *asking, int64_t k)
+{
+    __builtin_prefetch((const void *)asking->at, 0, 2);
+    asking->at += asking->pace + (((uint64_t)k & asking->mask) == asking->mask ? asking->skip : 0);
 }
 
 #endif

@@ -2,18 +2,15 @@
 
 #include "base/minmax.h"
 #include "ops/fast/kernels.h"
-#include "ops/fast/prefetch.h"
 #include "ops/operators.h"
 
-/* The same bits as ops/rms_norm.c, several rows at a time. The processor does not foresee that others follow short
- * rows. */
-enum { ROWS = M3_NORM_ROWS, SHORT = 512 };
+/* The same bits as ops/rms_norm.c, several rows at a time. */
+enum { ROWS = M3_NORM_ROWS };
 
 /* scale := 1 / sqrt(mean x^2 + eps) of each of `rows` rows of x [rows,H]. */
 static void scales(const struct m3_kernels *kernels, real *scale, const real *x, int64_t rows, int64_t H, real eps)
 {
     double sum[ROWS] = { 0 };
-    if (H <= SHORT) m3_prefetch(x, ROWS * H, ROWS * H);
     if (rows == ROWS) kernels->row_squares(sum, x, (const double[ROWS]){ 0 }, H);
     for (int64_t r = 0; r < rows && rows < ROWS; r++)
         for (int64_t i = 0; i < H; i++) sum[r] += (double)x[r * H + i] * (double)x[r * H + i];

@@ -19,10 +19,12 @@ static inline __attribute__((always_inline)) void tile(real *c, int64_t ldc, con
 #pragma GCC unroll 2
         for (int v = 0; v < vecs; v++) s[m][v] = add ? *(const vec *)(c + m * ldc + v * LANES) : (vec){ 0 };
 
+    struct m3_asking asking = { 0 };
+    if (ask) asking = m3_asking_of(ask, turn);
 #pragma GCC unroll UNROLL
     for (int64_t k = 0; k < K; k++) {
         const real *b_k = b + k * ldb, *a_k0 = a + k * a_k;
-        if (ask) m3_ask_for(ask, turn, k);
+        if (ask) m3_ask_for(&asking, k);
 #pragma GCC unroll 16
         for (int m = 0; m < rows; m++) {
             real a_mk = a_k0[m * a_m];
