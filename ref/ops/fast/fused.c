@@ -39,10 +39,10 @@ enum { NEAR_COLUMNS = 768 }; /* columns of x that stay in the nearest cache */
 static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, const real *a, const real *b, int64_t M,
                                                         int64_t K, int add, const int rows, const int vecs)
 {
+    const int64_t width = (int64_t)vecs * LANES;
     int64_t m = 0;
-    for (; m + rows <= M; m += rows)
-        tile(c + m * ldc, ldc, a + m * K, K, 1, b, vecs * LANES, K, add, rows, vecs, NULL, 0);
-    for (; m < M; m++) tile(c + m * ldc, ldc, a + m * K, K, 1, b, vecs * LANES, K, add, 1, vecs, NULL, 0);
+    for (; m + rows <= M; m += rows) tile(c + m * ldc, ldc, a + m * K, K, 1, b, width, K, add, rows, vecs, NULL, 0);
+    for (; m < M; m++) tile(c + m * ldc, ldc, a + m * K, K, 1, b, width, K, add, 1, vecs, NULL, 0);
 }
 
 static void product(real *c, int64_t ldc, const real *a, const real *b, int64_t M, int64_t N, int64_t K, int add)
