@@ -46,18 +46,18 @@ cat >"$folder/config.json" <<END
 END
 "$build/m3ref" synth "$folder/config.json" "$folder/model" || exit
 ids=$(awk 'BEGIN { for (i = 0; i < 256; i++) printf "%s%d", i ? "," : "", (i * 197 + 31) % 512 }')
-weights=$folder/model/model.safetensors
-size=$(wc -c <"$weights")
+size=$(stat -c %s "$folder"/model/*.safetensors | awk '{ size += $1 } END { printf "%.0f", size }')
+[ "${size:-0}" -gt 0 ] || exit 1
 
 # forget: none of the weights stays in memory.
-forget() { dd if="$weights" iflag=nocache count=0 2>/dev/null; }
+forget() { for shard in "$folder"/model/*.safetensors; do dd if="$shard" iflag=nocache count=0 2>/dev/null; done; }
 seconds() { date +%s.%N; }
 field() { sed -n "s/.*$1.*/\\1/p" "$2"; }
 
 # ---- one pass
 forget
 begin=$(seconds)
-dd if="$weights" of=/dev/null bs=16M 2>/dev/null
+for shard in "$folder"/model/*.safetensors; do dd if="$shard" of=/dev/null bs=16M 2>/dev/null || exit; done
 read_time=$(awk -v a="$begin" -v b="$(seconds)" 'BEGIN { print b - a }')
 forget
 "$build/m3ref" run "$folder/model" --ids "$ids" --plan | tail -n 12
