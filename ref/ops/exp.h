@@ -19,6 +19,7 @@
 
 /* ln 2 in two parts: 42 bits, so that n * hi is exact for |n| < 2^11, and 53 more. */
 static const double m3_ln2_hi = 0x1.62e42fefa3800p-1, m3_ln2_lo = 0x1.ef35793c76730p-45;
+static const double m3_ln2 = 0x1.62e42fefa39efp-1, m3_log2_e = 0x1.71547652b82fep+0;
 
 static inline uint64_t m3_bits(double x)
 {
@@ -66,7 +67,7 @@ static inline struct m3_exp_argument m3_exp_reduce(double hi, double lo)
     /* Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits; 2 * 1023 more turns its two halves into
      * biased exponents. */
     const double shift = 0x1.8p52 + 2046;
-    double shifted = hi * 0x1.71547652b82fep+0 + shift;
+    double shifted = hi * m3_log2_e + shift;
     double n = shifted - shift;
     double r_hi = hi - n * m3_ln2_hi;               /* exact */
     double minus_r_lo = n * m3_ln2_lo - lo;
@@ -122,28 +123,30 @@ static inline float m3_select_float(int condition, float a, float b)
     return a;
 }
 
-/* exp for a result that is rounded to float, -700 <= x <= 0: relative error < 2^-39, so it gives the nearest float
- * except for about one argument in 2^14. It takes half the operations of the full body.
+/* exp for a result that is rounded to float, |x| <= 700: relative error < 2^-39, so it gives the nearest float except
+ * for about one argument in 2^14. It takes half the operations of the full body.
  *
  *     as above, with r in one double and p of degree 6: 2^-39.67 */
+static const double m3_brief_p[] = { 0x1.000000005ddb4p-1, 0x1.5555557dccf38p-3,  0x1.5555541e80a68p-5,
+                                     0x1.1110a26ac15d5p-7, 0x1.6c18d2fa7ab77p-10, 0x1.a1854d5621a99p-13,
+                                     0x1.9e894a3146b0fp-16 };
+
+/* Added to a number, leaves its nearest integer n as n + 1023, the exponent of 2^n. */
+static const double m3_brief_shift = 0x1.8p52 + 1023;
+
 static inline struct m3_exp_argument m3_exp_brief_reduce(double x)
 {
-    const double shift = 0x1.8p52 + 1023;           /* leaves n + 1023, the exponent of 2^n */
-    double shifted = x * 0x1.71547652b82fep+0 + shift;
-    double n = shifted - shift;
-    return (struct m3_exp_argument){ x - n * 0x1.62e42fefa39efp-1, 0, shifted };
+    double shifted = x * m3_log2_e + m3_brief_shift;
+    double n = shifted - m3_brief_shift;
+    return (struct m3_exp_argument){ x - n * m3_ln2, 0, shifted };
 }
 
 static inline double m3_exp_brief_of(struct m3_exp_argument x)
 {
+    const double *c = m3_brief_p;
     double r = x.r, z = r * r;
-    double even = 0x1.9e894a3146b0fp-16;
-    even = even * z + 0x1.6c18d2fa7ab77p-10;
-    even = even * z + 0x1.5555541e80a68p-5;
-    even = even * z + 0x1.000000005ddb4p-1;
-    double odd = 0x1.a1854d5621a99p-13;
-    odd = odd * z + 0x1.1110a26ac15d5p-7;
-    odd = odd * z + 0x1.5555557dccf38p-3;
+    double even = ((c[6] * z + c[4]) * z + c[2]) * z + c[0];
+    double odd = (c[5] * z + c[3]) * z + c[1];
     double p = even + r * odd;
     return (1 + (r + z * p)) * m3_from_bits(m3_bits(x.shifted) << 52);
 }

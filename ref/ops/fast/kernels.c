@@ -2,10 +2,12 @@
  * compiler's target sets the vector width. Vectors run across outputs, so the width does not change bits. */
 #include "ops/fast/kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/minmax.h"
 #include "ops/brief.h"
+#include "ops/fast/certain.h"
 #include "ops/fast/codes.h"
 #include "ops/fast/gemm.h"
 
@@ -287,8 +289,28 @@ static void standardise(real *y, const real *x, const real *w, const real *b, do
 /* Numbers of an activation at a time. */
 enum { SIGMOIDS = 128 };
 
-/* sig := 1 / (1 + exp(-x)), in double, rounded once; x may be sig. In two halves: brief.h says why. */
-static void sigmoids(real *sig, const real *x, int64_t n)
+/* sig := 1 / (1 + exp(-x)) with a shorter exp. Returns 1 if each is certain to be the float that the full exp gives; 0
+ * if one may not be: one in 2^14, and where |x| >= 80, which includes all subnormal results, or x is NaN. */
+static int brief_sigmoids(float *sig, const float *x, int64_t n)
+{
+    double e[SIGMOIDS];
+    int64_t near_middle = 0;
+    int far = 0;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) e[i] = m3_exp_near(-(double)x[i]);
+#pragma omp simd reduction(| : near_middle)
+    for (int64_t i = 0; i < n; i++) {
+        const double s = 1 / (1 + e[i]);
+        near_middle |= m3_is_near_middle(s);
+        sig[i] = (float)s;
+    }
+#pragma omp simd reduction(| : far)
+    for (int64_t i = 0; i < n; i++) far |= !(fabsf(x[i]) < 80);
+    return !near_middle && !far;
+}
+
+/* The same with the full exp: in double, rounded once. In two halves: brief.h says why. */
+static void full_sigmoids(real *sig, const real *x, int64_t n)
 {
     double r[SIGMOIDS], r_err[SIGMOIDS], shifted[SIGMOIDS];
 #pragma omp simd
@@ -303,9 +325,15 @@ static void sigmoids(real *sig, const real *x, int64_t n)
         sig[i] = (real)(1 / (1 + m3_exp_of((struct m3_exp_argument){ r[i], r_err[i], shifted[i] })));
 }
 
+static void sigmoids(real *sig, const real *x, int64_t n)
+{
+    const int is_float = sizeof(real) == sizeof(float);
+    if (!is_float || !brief_sigmoids((float *)(void *)sig, (const float *)(const void *)x, n)) full_sigmoids(sig, x, n);
+}
+
 static void swiglu_oai(real *y, const real *gate, const real *up, int64_t n, real alpha, real limit, real lower)
 {
-    real g[SIGMOIDS], sig[SIGMOIDS];
+    real g[SIGMOIDS], x[SIGMOIDS], sig[SIGMOIDS];
     for (int64_t i0 = 0; i0 < n; i0 += SIGMOIDS) {
         const int64_t count = m3_min(SIGMOIDS, n - i0);
         /* Written so that a NaN fails the comparison and stays. */
@@ -313,9 +341,9 @@ static void swiglu_oai(real *y, const real *gate, const real *up, int64_t n, rea
         for (int64_t i = 0; i < count; i++) {
             real low = gate[i0 + i] > limit ? limit : gate[i0 + i];
             g[i] = low < lower ? lower : low;
-            sig[i] = alpha * g[i];
+            x[i] = alpha * g[i];
         }
-        sigmoids(sig, sig, count);
+        sigmoids(sig, x, count);
 #pragma omp simd
         for (int64_t i = 0; i < count; i++) {
             real u = up[i0 + i] > limit ? limit : up[i0 + i];

@@ -4,7 +4,8 @@
  * Seen to fail with: a tile that starts k at 1; a strip of two vectors that takes the first twice; narrow columns that
  * forget to add; a scale block counted from the row's start; -mfma -ffp-contract=fast; gelu without a
  * clamp, with x - x q below 0, with q or x q rounded to float, without its last element; the 32 codes of an E4M3 block
- * with a wrong subnormal, and with NaN as a number. */
+ * with a wrong subnormal, and with NaN as a number; swiglu without the look at the middle of two floats, and without the
+ * limit of 80. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -379,33 +380,67 @@ START_TEST(softmax_is_the_plain_loop)
 }
 END_TEST
 
-START_TEST(activations_agree)
+/* The logistic function in double, rounded once. */
+static real plain_sigmoid(real x) { return (real)(1 / (1 + m3_exp_body(-(double)x))); }
+
+static void plain_swiglu_oai(real *y, const real *gate, const real *up, int64_t n, real lower)
 {
-    enum { COUNT = 1003 };
-    static real gate[COUNT], up[COUNT], first[COUNT], other[COUNT];
-    for (int i = 0; i < COUNT; i++) gate[i] = draw() * 12, up[i] = draw() * 12;
-    gate[5] = (real)NAN;
-    up[6] = (real)NAN;
-    gate[7] = (real)INFINITY;
-    gate[8] = (real)-1e30;
-    builds[0]->swiglu_oai(first, gate, up, COUNT, (real)1.702, 7, -(real)INFINITY);
-    ck_assert(first[5] != first[5] && first[6] != first[6] && first[8] == 0);
-    builds[0]->swiglu_oai(other, gate, up, COUNT, (real)1.702, 7, -7);
-    ck_assert(other[5] != other[5] && other[6] != other[6] && other[8] != 0);
-    for (int b = 1; b < BUILDS; b++) {
-        if (!runs_here(b)) continue;
-        builds[b]->swiglu_oai(other, gate, up, COUNT, (real)1.702, 7, -(real)INFINITY);
-        for (int i = 0; i < COUNT; i++)
-            ck_assert((first[i] != first[i] && other[i] != other[i]) ||
-                      memcmp(&first[i], &other[i], sizeof(real)) == 0);
+    const real limit = 7;
+    for (int64_t i = 0; i < n; i++) {
+        real g = gate[i] > limit ? limit : gate[i], u = up[i] > limit ? limit : up[i];
+        g = g < lower ? lower : g;
+        u = u < -limit ? -limit : u;
+        y[i] = (u + 1) * g * plain_sigmoid((real)1.702 * g);
     }
-    builds[0]->swiglu(first, gate, up, COUNT);
-    for (int b = 1; b < BUILDS; b++) {
-        if (!runs_here(b)) continue;
-        builds[b]->swiglu(other, gate, up, COUNT);
-        for (int i = 0; i < COUNT; i++)
-            ck_assert((first[i] != first[i] && other[i] != other[i]) ||
-                      memcmp(&first[i], &other[i], sizeof(real)) == 0);
+}
+
+static void plain_swiglu(real *y, const real *gate, const real *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = up[i] * gate[i] * plain_sigmoid(gate[i]);
+}
+
+static void check_activation(const char *name, const real *got, const real *want, const real *gate, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_msg(isnan(want[i]) ? isnan(got[i]) : memcmp(&got[i], &want[i], sizeof *got) == 0,
+                      "%s: element %d of %d, gate %a: got %a, want %a", name, (int)i, (int)n, (double)gate[i],
+                      (double)got[i], (double)want[i]);
+}
+
+/* So many numbers that the short exp of floats gives another float for some; numbers at the ends of where it is used,
+ * and beyond, each in a piece of its own. */
+START_TEST(swiglu_is_the_plain_loop)
+{
+    static const double special[] = { NAN,   INFINITY, -INFINITY, -1e30, 1e30, 0,    -0.0,  80,     -80,  79.99, -79.99,
+                                      -87.4, -88.8,    -95,       -104,  -110, 88.8, 1e-40, -1e-40, -700, 709,   -745 };
+    static const int64_t sizes[] = { 1, 2, 3, 7, 8, 9, 127, 128, 129, 1003, 1 << 20 };
+    enum { COUNT = 1 << 20, APART = 256, SPECIAL = sizeof special / sizeof special[0] };
+    static real gate[COUNT], up[COUNT], got[COUNT], want[COUNT];
+    const struct m3_kernels *kernels = builds[_i];
+    int64_t others = 0;
+    for (int i = 0; i < COUNT; i++) {
+        gate[i] = draw() * 12, up[i] = draw() * 12;
+        others += (float)(1 / (1 + m3_exp_brief(-(double)gate[i]))) != (float)plain_sigmoid(gate[i]);
+    }
+    ck_assert_msg(sizeof(real) == sizeof(double) || others > 2, "got %d floats that the short exp changes",
+                  (int)others);
+    for (int i = 0; i < SPECIAL; i++) gate[(i + 1) * APART - 3] = (real)special[i];
+    up[6] = (real)NAN;
+    up[7] = (real)-INFINITY;
+    for (size_t s = 0; runs_here(_i) && s < sizeof sizes / sizeof *sizes; s++) {
+        const int64_t n = sizes[s];
+        for (int both = 0; both < 2; both++) {
+            const real lower = both ? -7 : -(real)INFINITY;
+            plain_swiglu_oai(want, gate, up, n, lower);
+            kernels->swiglu_oai(got, gate, up, n, (real)1.702, 7, lower);
+            check_activation(kernels->name, got, want, gate, n);
+        }
+        plain_swiglu(want, gate, up, n);
+        kernels->swiglu(got, gate, up, n);
+        check_activation(kernels->name, got, want, gate, n);
+        memcpy(got, gate, (size_t)n * sizeof *got);
+        kernels->swiglu(got, got, up, n);
+        check_activation(kernels->name, got, want, gate, n);
     }
 }
 END_TEST
@@ -457,7 +492,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, expand_is_the_decoder, 0, BUILDS);
     tcase_add_loop_test(tests, expand_packed_is_the_decoder, 0, BUILDS);
     tcase_add_loop_test(tests, softmax_is_the_plain_loop, 0, BUILDS);
-    tcase_add_test(tests, activations_agree);
+    tcase_add_loop_test(tests, swiglu_is_the_plain_loop, 0, BUILDS);
     tcase_add_loop_test(tests, gelu_is_the_plain_loop, 0, BUILDS);
     suite_add_tcase(suite, tests);
     return suite;
