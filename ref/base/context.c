@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/minmax.h"
+#include "base/room.h"
 #include "base/status.h"
 
 enum { ALIGNMENT = 64, SMALLEST_CHUNK = 1 << 20 };
@@ -76,6 +77,7 @@ static int replace_chunks(struct m3_scratch *scratch, size_t first, size_t bytes
     scratch->chunks = chunks;
     chunks[first] = (struct chunk){ aligned_alloc(ALIGNMENT, size), size, 0 };
     if (!chunks[first].bytes) return 0;
+    m3_large_pages(chunks[first].bytes, size);
     scratch->count = first + 1;
     return 1;
 }

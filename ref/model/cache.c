@@ -6,8 +6,9 @@
 #include <sys/mman.h>
 
 #include "base/minmax.h"
+#include "base/room.h"
 
-enum { LEAST_PLACES = 256 };
+enum { LEAST_PLACES = 256, LARGE = 32 << 20 };
 
 struct part {
     int64_t length, places;
@@ -83,6 +84,7 @@ static int resize(void **memory, int64_t from, int64_t to, size_t row)
     else if (from == 0) pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     else pages = mremap(*memory, (size_t)from * row, bytes, MREMAP_MAYMOVE);
     if (pages == MAP_FAILED) return -1;
+    if (pages && bytes >= LARGE) m3_large_pages(pages, bytes);
     *memory = pages;
     return 0;
 }

@@ -5,12 +5,16 @@
 
 #include "base/generator.h"
 #include "base/minmax.h"
+#include "base/room.h"
 #include "cli/bench/work.h"
 
 void *m3_bench_need(struct bench *m, size_t count, size_t size)
 {
     void *memory = m->taken_count < MOST_BLOCKS ? aligned_alloc(64, (count * size + 63) / 64 * 64) : NULL;
-    if (memory) return m->taken[m->taken_count++] = memory;
+    if (memory) {
+        m3_large_pages(memory, count * size);
+        return m->taken[m->taken_count++] = memory;
+    }
     fprintf(stderr, "m3ref: bench: out of memory: got none for %zu bytes\n", count * size);
     exit(M3_INTERNAL);
 }

@@ -1,6 +1,7 @@
 #include "ops/fast/attend_tile.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/minmax.h"
 #include "ops/fast/kernels.h"
@@ -8,7 +9,7 @@
 #include "ops/fast/seen.h"
 #include "ops/math.h"
 
-enum { PIECE = 128 };           /* keys at a time; those of the next piece are prefetched meanwhile */
+enum { PIECE = 64 };            /* keys at a time; those of the next piece are prefetched meanwhile */
 
 static int64_t up_to_line(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -19,7 +20,8 @@ static int64_t strip_bytes(int64_t lanes, int64_t keys, int64_t D)
 
 int64_t m3_tile_bytes(int64_t strips, int64_t lanes, int64_t keys, int64_t D)
 {
-    return strips * strip_bytes(lanes, keys, D) + up_to_line(PIECE * lanes * (int64_t)sizeof(real));
+    return strips * strip_bytes(lanes, keys, D) + up_to_line(PIECE * lanes * (int64_t)sizeof(real)) +
+           up_to_line(PIECE * D * (int64_t)sizeof(real));
 }
 
 void m3_tile_place(struct m3_tile *tile, char *memory, int64_t strips, int64_t lanes, int64_t keys, int64_t D)
@@ -33,6 +35,7 @@ void m3_tile_place(struct m3_tile *tile, char *memory, int64_t strips, int64_t l
         strip->max = strip->z + keys * lanes;
     }
     tile->weights = (real *)(void *)memory;
+    tile->values = (real *)(void *)(memory + up_to_line(PIECE * lanes * (int64_t)sizeof(real)));
 }
 
 /* Keys of a block that are handled together: j .. j+n-1. */
@@ -98,7 +101,7 @@ static struct m3_ask ask_for(const struct m3_tile *tile, const struct m3_strip *
 
 /* The logits of keys j .. j+n-1, and the largest so far; the keys from `next` on follow. A row does not see the keys
  * after its own place, which only later rows of the strip see: exp(-inf) adds 0 to a sum. */
-static void add_logits(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
+static void add_logits(struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
 {
     const struct m3_kernels *kernels = m3_kernels();
     const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride;
@@ -119,12 +122,26 @@ static void add_logits(const struct m3_tile *tile, struct m3_strip *strip, int64
     strip->keys += n;
 }
 
+/* n rows of values from v on, side by side in memory: rows of one group alone, with those of other groups between them,
+ * would share a quarter of the places in the near caches. Strips of one group take the copy in turn. */
+static const real *side_by_side(struct m3_tile *tile, const real *v, int64_t n)
+{
+    const int64_t D = tile->D;
+    if (tile->stride == D) return v;
+    if (tile->copied == v && tile->copied_rows >= n) return tile->values;
+    for (int64_t j = 0; j < n; j++) memcpy(tile->values + j * D, v + j * tile->stride, (size_t)D * sizeof *v);
+    tile->copied = v;
+    tile->copied_rows = n;
+    return tile->values;
+}
+
 /* Weighs the values of keys j .. j+n-1, whose logits come next. */
-static void add_values(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
+static void add_values(struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
 {
     const struct m3_kernels *kernels = m3_kernels();
-    const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride, ldo = strip->o_head;
-    const real scale = (real)(1 / sqrt((double)tile->D)), *v = strip->v + j * stride, *w = tile->weights;
+    const int64_t heads = strip->heads, lanes = strip->rows * heads, ldo = strip->o_head;
+    const real scale = (real)(1 / sqrt((double)tile->D)), *w = tile->weights;
+    const real *v = side_by_side(tile, strip->v + j * tile->stride, n);
 
     kernels->weigh(tile->weights, strip->sum, strip->z + strip->keys * lanes, strip->max, n, lanes, scale);
     for (int64_t r = 0; r < strip->rows; r++, w += heads) {
@@ -133,21 +150,22 @@ static void add_values(const struct m3_tile *tile, struct m3_strip *strip, int64
         if (visible <= 0) continue;
         if (strip->is_first && r == 0) {
             const struct m3_ask ask = ask_for(tile, strip, strip->v, next, n, 1);
-            kernels->gemm_asking(o, ldo, w, 1, lanes, v, stride, heads, tile->D, visible, add, &ask);
+            kernels->gemm_asking(o, ldo, w, 1, lanes, v, tile->D, heads, tile->D, visible, add, &ask);
         } else {
-            kernels->gemm(o, ldo, w, 1, lanes, v, stride, heads, tile->D, visible, add);
+            kernels->gemm(o, ldo, w, 1, lanes, v, tile->D, heads, tile->D, visible, add);
         }
     }
     strip->keys += n;
 }
 
-typedef void step(const struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next);
+typedef void step(struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next);
 
 /* Calls `add` for the keys that the strips see, ascending, a piece at a time. */
 static void for_keys(struct m3_tile *tile, step *add)
 {
     int64_t end = 0;
     tile->side_by_side = tile->strips;
+    tile->copied = NULL;
     for (int64_t s = 0; s < tile->strips; s++) {
         struct m3_strip *strip = &tile->strip[s];
         strip->at = strip->here = strip->keys = 0;

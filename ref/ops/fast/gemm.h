@@ -28,8 +28,10 @@ static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, co
                                                         const int vecs, const struct m3_ask *ask, int64_t *turn)
 {
     int64_t m = 0;
-    for (; m + NEXT_ROWS <= M && a_m == 1 && ask && m == 0; m += NEXT_ROWS)
+    if (ask && a_m == 1 && NEXT_ROWS <= M) {
         tile(c, ldc, a, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs, ask, (*turn)++);
+        m = NEXT_ROWS;
+    }
     for (; m + NEXT_ROWS <= M && a_m == 1; m += NEXT_ROWS)
         tile(c + m * ldc, ldc, a + m, 1, a_k, b, ldb, K, add, NEXT_ROWS, vecs, NULL, 0);
     for (; m + ROWS <= M; m += ROWS)
@@ -41,6 +43,10 @@ static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, co
 
 /* Four columns, because a single token has no more index heads. A short vector is twice as fast as a mostly empty
  * one. */
+enum {
+    LINE = 64 / (int)sizeof(real),
+    AHEAD = 4 * ROWS
+}; /* numbers of a cache line; so many rows on, the memory is asked */
 typedef real quad __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
 static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc, const real *a, int64_t a_m,
@@ -50,10 +56,14 @@ static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc
     quad s[ROWS];
 #pragma GCC unroll 16
     for (int m = 0; m < rows; m++) s[m] = add ? *(const quad *)(c + m * ldc) : (quad){ 0 };
-    for (int64_t k = 0; k < K; k++) {
-        quad b_k = *(const quad *)(b + k * ldb);
+    for (int64_t k = 0, end; k < K; k = end) {
+        end = m3_min(k + LINE, K);
+        for (int m = 0; m < rows; m++) m3_prefetch(a, (AHEAD + m) * a_m + k * a_k, 1);
+        for (int64_t i = k; i < end; i++) {
+            quad b_i = *(const quad *)(b + i * ldb);
 #pragma GCC unroll 16
-        for (int m = 0; m < rows; m++) s[m] = s[m] + a[m * a_m + k * a_k] * b_k;
+            for (int m = 0; m < rows; m++) s[m] = s[m] + a[m * a_m + i * a_k] * b_i;
+        }
     }
 #pragma GCC unroll 16
     for (int m = 0; m < rows; m++) *(quad *)(c + m * ldc) = s[m];
@@ -63,10 +73,8 @@ static void quads(real *c, int64_t ldc, const real *a, int64_t a_m, int64_t a_k,
                   int64_t K, int add)
 {
     int64_t m = 0;
-    for (; m + ROWS <= M; m += ROWS) {
-        m3_prefetch(a, (m + 2 * ROWS) * a_m, ROWS * a_m);
-        quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS);
-    }
+    for (; m + ROWS <= M; m += ROWS) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, ROWS);
+    for (; m + 4 <= M; m += 4) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 4);
     for (; m < M; m++) quad_tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1);
 }
 
