@@ -99,12 +99,12 @@ static struct m3_ask ask_for(const struct m3_tile *tile, const struct m3_strip *
     return ask;
 }
 
-/* The logits of keys j .. j+n-1, and the largest so far; the keys from `next` on follow. A row does not see the keys
- * after its own place, which only later rows of the strip see: exp(-inf) adds 0 to a sum. */
-static void add_logits(struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
+/* The logits of the first n keys of a piece, and the largest so far; the keys from `next` on follow. A row does not see
+ * the keys after its own place, which only later rows of the strip see: exp(-inf) adds 0 to a sum. */
+static void add_logits(struct m3_tile *tile, struct m3_strip *strip, const struct piece *piece, int64_t n, int64_t next)
 {
     const struct m3_kernels *kernels = m3_kernels();
-    const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride;
+    const int64_t heads = strip->heads, lanes = strip->rows * heads, stride = tile->stride, j = piece->j;
     const real *k = strip->k + j * stride;
     real *z = strip->z + strip->keys * lanes;
 
@@ -122,30 +122,30 @@ static void add_logits(struct m3_tile *tile, struct m3_strip *strip, int64_t j, 
     strip->keys += n;
 }
 
-/* n rows of values from v on, side by side in memory: rows of one group alone, with those of other groups between them,
- * would share a quarter of the places in the near caches. Strips of one group take the copy in turn. */
-static const real *side_by_side(struct m3_tile *tile, const real *v, int64_t n)
+/* The values of a piece, side by side in memory: rows of one group alone, with those of other groups between them, would
+ * share a quarter of the places in the near caches. Strips of one group take the copy in turn. */
+static const real *side_by_side(struct m3_tile *tile, const struct m3_strip *strip, const struct piece *piece)
 {
     const int64_t D = tile->D;
+    const real *v = strip->v + piece->j * tile->stride;
     if (tile->stride == D) return v;
-    if (tile->copied == v && tile->copied_rows >= n) return tile->values;
-    for (int64_t j = 0; j < n; j++) memcpy(tile->values + j * D, v + j * tile->stride, (size_t)D * sizeof *v);
+    for (int64_t i = 0; i < piece->n && tile->copied != v; i++)
+        memcpy(tile->values + i * D, v + i * tile->stride, (size_t)D * sizeof *v);
     tile->copied = v;
-    tile->copied_rows = n;
     return tile->values;
 }
 
-/* Weighs the values of keys j .. j+n-1, whose logits come next. */
-static void add_values(struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next)
+/* Weighs the values of the first n keys of a piece, whose logits come next. */
+static void add_values(struct m3_tile *tile, struct m3_strip *strip, const struct piece *piece, int64_t n, int64_t next)
 {
     const struct m3_kernels *kernels = m3_kernels();
     const int64_t heads = strip->heads, lanes = strip->rows * heads, ldo = strip->o_head;
     const real scale = (real)(1 / sqrt((double)tile->D)), *w = tile->weights;
-    const real *v = side_by_side(tile, strip->v + j * tile->stride, n);
+    const real *v = side_by_side(tile, strip, piece);
 
     kernels->weigh(tile->weights, strip->sum, strip->z + strip->keys * lanes, strip->max, n, lanes, scale);
     for (int64_t r = 0; r < strip->rows; r++, w += heads) {
-        const int64_t visible = m3_min(n, strip->p + r + 1 - j), add = strip->keys > 0;
+        const int64_t visible = m3_min(n, strip->p + r + 1 - piece->j), add = strip->keys > 0;
         real *o = strip->o + r * strip->o_row;
         if (visible <= 0) continue;
         if (strip->is_first && r == 0) {
@@ -158,7 +158,7 @@ static void add_values(struct m3_tile *tile, struct m3_strip *strip, int64_t j, 
     strip->keys += n;
 }
 
-typedef void step(struct m3_tile *tile, struct m3_strip *strip, int64_t j, int64_t n, int64_t next);
+typedef void step(struct m3_tile *tile, struct m3_strip *strip, const struct piece *piece, int64_t n, int64_t next);
 
 /* Calls `add` for the keys that the strips see, ascending, a piece at a time. */
 static void for_keys(struct m3_tile *tile, step *add)
@@ -180,7 +180,7 @@ static void for_keys(struct m3_tile *tile, step *add)
         next_piece(&next, tile, end);
         for (int64_t s = 0; s < tile->strips; s++) {
             const int64_t visible = visible_to(&tile->strip[s], &piece);
-            if (visible > 0) add(tile, &tile->strip[s], piece.j, visible, next.n > 0 ? next.j : piece.j);
+            if (visible > 0) add(tile, &tile->strip[s], &piece, visible, next.n > 0 ? next.j : piece.j);
         }
     }
 }

@@ -41,9 +41,8 @@ struct m3_tile {
 
     /* m3_tile_place and m3_tile_attend set these. */
     real *weights;              /* of a piece of the keys */
-    real *values;               /* a copy of those of a piece: */
-    const real *copied;         /* of rows from here on, NULL if there is none, */
-    int64_t copied_rows;        /* and so many of them */
+    real *values;               /* of a piece, side by side: */
+    const real *copied;         /* a copy of the rows from here on; NULL: none yet */
     int64_t side_by_side;       /* strips, if they are the groups of the same rows; otherwise 1 */
 };
 
