@@ -148,7 +148,8 @@ models() {
     done
     refused 'an unknown word' 64 'expected fp32 or bf16' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops,fp8"
     refused 'ordered sums' 69 'not ordered' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --linear ordered
-    refused 'double' 69 'expected ABI [0-9]* with 8 bytes' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" --precision f64
+    refused 'double' 69 'expected ABI [0-9]* with 8 bytes' "$m3ref" run golden/mtp/model --ids 1 --ops "$ops" \
+        --precision f64
     for reading in pool=lse selection=union; do
         refused "$reading" 69 "no kernel computes $reading" "$m3ref" run golden/tiny/model \
             --case golden/tiny/case.safetensors --set "$reading" --ops "$ops"

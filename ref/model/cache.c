@@ -6,9 +6,11 @@
 #include <sys/mman.h>
 
 #include "base/minmax.h"
-#include "base/room.h"
 
-enum { LEAST_PLACES = 256, LARGE = 32 << 20 };
+enum {
+    LEAST_PLACES = 256,
+    LARGE = 32 << 20, /* bytes of an array that gets large pages: a part of one, 2 MiB, hardly counts beside them */
+};
 
 struct part {
     int64_t length, places;
@@ -84,7 +86,8 @@ static int resize(void **memory, int64_t from, int64_t to, size_t row)
     else if (from == 0) pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     else pages = mremap(*memory, (size_t)from * row, bytes, MREMAP_MAYMOVE);
     if (pages == MAP_FAILED) return -1;
-    if (pages && bytes >= LARGE) m3_large_pages(pages, bytes);
+    /* All of the array, or else a later call could not remap it. Where this fails, small pages serve. */
+    if (pages && bytes >= LARGE) madvise(pages, bytes, MADV_HUGEPAGE);
     *memory = pages;
     return 0;
 }

@@ -345,6 +345,27 @@ START_TEST(another_cache_is_refused)
 }
 END_TEST
 
+/* Goal: arrays that are large enough for large pages grow, and keep their numbers.
+ * Seen to fail with large pages asked for in a part of an array only: then it cannot be remapped. */
+START_TEST(large_arrays_grow)
+{
+    static const int64_t places[] = { 40001, 90001, 200003 };
+    open_model("golden/block128/model", m3_engine_f32(), M3_LINEAR_BLAS);
+    struct m3_cache *cache = new_cache();
+    const int64_t width = model->config.G * model->config.D;
+    const struct m3_cached *held = m3_cache_at(cache, 0);
+    ck_assert_int_eq(width, 256);
+    for (int i = 0; i < 3; i++) {
+        must(m3_cache_reserve(cache, M3_CACHE_MAIN, places[i], &error));
+        for (int before = 0; before < i; before++)
+            ck_assert(((float *)held->v)[places[before] * width - 1] == (float)places[before]);
+        ((float *)held->v)[places[i] * width - 1] = (float)places[i];
+    }
+    m3_cache_free(cache);
+    close_all();
+}
+END_TEST
+
 /* Goal:  the logits of the last n rows are those rows of the tap, whatever n, with a sink and without, cached or not.
  * Seen to fail with: rows counted from the first one wanted of each piece; rows from one before; pieces that begin at
  * the first row wanted. */
@@ -390,6 +411,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, a_failed_pass_holds_nothing, 0, FAILURES);
     tcase_add_test(tests, some_layers_are_refused);
     tcase_add_test(tests, another_cache_is_refused);
+    tcase_add_test(tests, large_arrays_grow);
     tcase_add_loop_test(tests, last_rows_of_logits, 0, 4);
     suite_add_tcase(suite, tests);
     return suite;

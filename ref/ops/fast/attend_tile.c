@@ -122,15 +122,16 @@ static void add_logits(struct m3_tile *tile, struct m3_strip *strip, const struc
     strip->keys += n;
 }
 
-/* The values of a piece, side by side in memory: rows of one group alone, with those of other groups between them, would
- * share a quarter of the places in the near caches. Strips of one group take the copy in turn. */
-static const real *side_by_side(struct m3_tile *tile, const struct m3_strip *strip, const struct piece *piece)
+/* The values of a piece, copied side by side: rows of one group that lie far apart share a few places in the near
+ * caches. Consecutive strips of one group share the copy. */
+static const real *values_of_piece(struct m3_tile *tile, const struct m3_strip *strip, const struct piece *piece)
 {
     const int64_t D = tile->D;
     const real *v = strip->v + piece->j * tile->stride;
     if (tile->stride == D) return v;
-    for (int64_t i = 0; i < piece->n && tile->copied != v; i++)
-        memcpy(tile->values + i * D, v + i * tile->stride, (size_t)D * sizeof *v);
+    if (tile->copied != v)
+        for (int64_t i = 0; i < piece->n; i++)
+            memcpy(tile->values + i * D, v + i * tile->stride, (size_t)D * sizeof *v);
     tile->copied = v;
     return tile->values;
 }
@@ -141,7 +142,7 @@ static void add_values(struct m3_tile *tile, struct m3_strip *strip, const struc
     const struct m3_kernels *kernels = m3_kernels();
     const int64_t heads = strip->heads, lanes = strip->rows * heads, ldo = strip->o_head;
     const real scale = (real)(1 / sqrt((double)tile->D)), *w = tile->weights;
-    const real *v = side_by_side(tile, strip, piece);
+    const real *v = values_of_piece(tile, strip, piece);
 
     kernels->weigh(tile->weights, strip->sum, strip->z + strip->keys * lanes, strip->max, n, lanes, scale);
     for (int64_t r = 0; r < strip->rows; r++, w += heads) {

@@ -41,8 +41,8 @@ struct m3_tile {
 
     /* m3_tile_place and m3_tile_attend set these. */
     real *weights;              /* of a piece of the keys */
-    real *values;               /* of a piece, side by side: */
-    const real *copied;         /* a copy of the rows from here on; NULL: none yet */
+    real *values;               /* a copy of those of a piece, side by side, */
+    const real *copied;         /* and where the rows came from; NULL: there is no copy yet */
     int64_t side_by_side;       /* strips, if they are the groups of the same rows; otherwise 1 */
 };
 

@@ -8,7 +8,7 @@
 /* a b + c, rounded once or twice. */
 static inline double m3_times_plus(double a, double b, double c)
 {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA)
     return __builtin_fma(a, b, c);
 #else
     return a * b + c;
@@ -27,12 +27,12 @@ static inline double m3_exp_near(double x)
     return (1 + m3_times_plus(z, p, r)) * m3_from_bits(m3_bits(shifted) << 52);
 }
 
-/* 0 if every double that differs from s by less than 2^-39 of itself is rounded to the same float, a normal one: s is
- * not near the middle of two floats. */
+/* For s that is rounded to a normal float: 0 only if every double within 2^-39 s of s is rounded to the same float,
+ * because s is not near the middle of two floats. */
 static inline int64_t m3_is_near_middle(double s)
 {
-    const int64_t near = 1 << 14, middle = 1 << 28, bits = (int64_t)m3_bits(s);
-    return ((bits - middle + near) & (2 * middle - 1)) < 2 * near;
+    const uint64_t near = 1 << 14, middle = 1 << 28;
+    return (int64_t)((m3_bits(s) - middle + near) & (2 * middle - 1)) < (int64_t)(2 * near);
 }
 
 #endif

@@ -41,12 +41,13 @@ static inline __attribute__((always_inline)) void strip(real *c, int64_t ldc, co
     for (; m < M; m++) tile(c + m * ldc, ldc, a + m * a_m, a_m, a_k, b, ldb, K, add, 1, vecs, NULL, 0);
 }
 
+enum {
+    LINE = 64 / (int)sizeof(real),      /* numbers of a cache line */
+    AHEAD = 4 * ROWS,                   /* the memory is asked for the row that is so many rows on */
+};
+
 /* Four columns, because a single token has no more index heads. A short vector is twice as fast as a mostly empty
  * one. */
-enum {
-    LINE = 64 / (int)sizeof(real),
-    AHEAD = 4 * ROWS
-}; /* numbers of a cache line; so many rows on, the memory is asked */
 typedef real quad __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
 static inline __attribute__((always_inline)) void quad_tile(real *c, int64_t ldc, const real *a, int64_t a_m,

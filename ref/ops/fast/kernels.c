@@ -289,8 +289,9 @@ static void standardise(real *y, const real *x, const real *w, const real *b, do
 /* Numbers of an activation at a time. */
 enum { SIGMOIDS = 128 };
 
-/* sig := 1 / (1 + exp(-x)) with a shorter exp. Returns 1 if each is certain to be the float that the full exp gives; 0
- * if one may not be: one in 2^14, and where |x| >= 80, which includes all subnormal results, or x is NaN. */
+/* sig := 1 / (1 + exp(-x)) with a shorter exp; sig is not x. Returns 1 if each is certain to be the float that the full
+ * exp gives; 0 if one may not be: about one number in 2^14, and where |x| >= 80, which includes all subnormal results,
+ * or x is NaN. */
 static int brief_sigmoids(float *sig, const float *x, int64_t n)
 {
     double e[SIGMOIDS];

@@ -26,7 +26,9 @@ enum {
     PRODUCT_DEPTH = 256,    /* and columns: the expanded ones stay in the nearest cache */
     PRODUCT_ROOM = PRODUCT_STEP * PRODUCT_DEPTH,
     ORDERED_PANEL = 64,
-    ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache */
+    ORDERED_DEPTH = 256,    /* k at a time: the transposed panel stays in the nearest cache, */
+    ORDERED_ROWS = 192,     /* as do these columns of so many rows of x in a near one, */
+    ORDERED_PIECE = 1536,   /* and the outputs of so many rows until they are whole */
     TRANSPOSE_ROWS = 16,
     PACKED = ORDERED_PANEL * ORDERED_DEPTH, /* numbers of the transposed panel, */
     UNPACKED = TRANSPOSE_ROWS * ORDERED_DEPTH,      /* and of the rows that are transposed at a time */
@@ -200,29 +202,36 @@ static void pack(const struct m3_kernels *kernels, real *packed, real *rows, con
     }
 }
 
+/* Rows [n0, n0 + n) of w with all rows of x. `packed` has room for PACKED numbers, `rows` for UNPACKED. */
+static void ordered_panel(real *y, const real *x, real *packed, real *rows, const struct m3_weight *w, int64_t n0,
+                          int64_t n, int64_t T)
+{
+    const struct m3_kernels *kernels = m3_kernels();
+    for (int64_t piece = 0; piece < T; piece += ORDERED_PIECE)
+        for (int64_t k0 = 0; k0 < w->cols; k0 += ORDERED_DEPTH) {
+            const int64_t k = m3_min(ORDERED_DEPTH, w->cols - k0), end = m3_min(T, piece + ORDERED_PIECE);
+            pack(kernels, packed, rows, w, n0, n, k0, k);
+            for (int64_t t = piece; t < end; t += ORDERED_ROWS)
+                kernels->gemm(y + t * w->rows + n0, w->rows, x + t * w->cols + k0, w->cols, 1, packed, ORDERED_PANEL,
+                              m3_min(ORDERED_ROWS, end - t), n, k, k0 > 0);
+        }
+}
+
 /* Ascending k, product and sum each rounded: the same bits on every machine. */
 static int ordered(struct m3_ctx *ctx, real *y, const real *x, const struct m3_weight *w, const real *bias, int64_t T)
 {
-    const struct m3_kernels *kernels = m3_kernels();
     int64_t outputs = w->rows, inputs = w->cols, each = PACKED + UNPACKED;
     int team = (int)m3_min(m3_team(ctx, T * outputs * inputs), (outputs + ORDERED_PANEL - 1) / ORDERED_PANEL);
     size_t mark = m3_scratch_mark(ctx);
     real *scratch = m3_scratch_take(ctx, team * each, sizeof *scratch);
     if (!scratch) return M3_INTERNAL;
 
-#pragma omp parallel num_threads(team)
-    {
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+    for (int64_t n0 = 0; n0 < outputs; n0 += ORDERED_PANEL) {
         real *packed = scratch + omp_get_thread_num() * each, *rows = packed + PACKED;
-#pragma omp for schedule(dynamic)
-        for (int64_t n0 = 0; n0 < outputs; n0 += ORDERED_PANEL) {
-            int64_t n = m3_min(ORDERED_PANEL, outputs - n0);
-            for (int64_t k0 = 0; k0 < inputs; k0 += ORDERED_DEPTH) {
-                int64_t k = m3_min(ORDERED_DEPTH, inputs - k0);
-                pack(kernels, packed, rows, w, n0, n, k0, k);
-                kernels->gemm(y + n0, outputs, x + k0, inputs, 1, packed, ORDERED_PANEL, T, n, k, k0 > 0);
-            }
-            add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
-        }
+        int64_t n = m3_min(ORDERED_PANEL, outputs - n0);
+        ordered_panel(y, x, packed, rows, w, n0, n, T);
+        add_bias(y + n0, bias ? bias + n0 : NULL, T, outputs, n);
     }
     m3_scratch_release(ctx, mark);
     return M3_OK;

@@ -4,8 +4,8 @@
  * Seen to fail with: a tile that starts k at 1; a strip of two vectors that takes the first twice; narrow columns that
  * forget to add; a scale block counted from the row's start; -mfma -ffp-contract=fast; gelu without a
  * clamp, with x - x q below 0, with q or x q rounded to float, without its last element; the 32 codes of an E4M3 block
- * with a wrong subnormal, and with NaN as a number; swiglu without the look at the middle of two floats, and without the
- * limit of 80. */
+ * with a wrong subnormal, and with NaN as a number; swiglu without the look at the middle of two floats, with
+ * its limit of 80 at 90, and without it. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -411,8 +411,9 @@ static void check_activation(const char *name, const real *got, const real *want
  * and beyond, each in a piece of its own. */
 START_TEST(swiglu_is_the_plain_loop)
 {
-    static const double special[] = { NAN,   INFINITY, -INFINITY, -1e30, 1e30, 0,    -0.0,  80,     -80,  79.99, -79.99,
-                                      -87.4, -88.8,    -95,       -104,  -110, 88.8, 1e-40, -1e-40, -700, 709,   -745 };
+    static const double special[] = { NAN,    INFINITY, -INFINITY, -1e30, 1e30, 0,    -0.0,   80,     -80,
+                                      79.99,  -79.99,   -87.4,     -88.8, -95,  -104, -110,   88.8,   1e-40,
+                                      -1e-40, -700,     709,       -745,  710,  -710, 2129.3, -2129.3 };
     static const int64_t sizes[] = { 1, 2, 3, 7, 8, 9, 127, 128, 129, 1003, 1 << 20 };
     enum { COUNT = 1 << 20, APART = 256, SPECIAL = sizeof special / sizeof special[0] };
     static real gate[COUNT], up[COUNT], got[COUNT], want[COUNT];
@@ -434,12 +435,33 @@ START_TEST(swiglu_is_the_plain_loop)
             plain_swiglu_oai(want, gate, up, n, lower);
             kernels->swiglu_oai(got, gate, up, n, (real)1.702, 7, lower);
             check_activation(kernels->name, got, want, gate, n);
+            memcpy(got, gate, (size_t)n * sizeof *got);
+            kernels->swiglu_oai(got, got, up, n, (real)1.702, 7, lower);
+            check_activation(kernels->name, got, want, gate, n);
         }
         plain_swiglu(want, gate, up, n);
         kernels->swiglu(got, gate, up, n);
         check_activation(kernels->name, got, want, gate, n);
         memcpy(got, gate, (size_t)n * sizeof *got);
         kernels->swiglu(got, got, up, n);
+        check_activation(kernels->name, got, want, gate, n);
+    }
+}
+END_TEST
+
+/* Every float from -104 to -78, where the results become subnormal, and 0. */
+START_TEST(small_sigmoids_are_full)
+{
+    enum { COUNT = 1 << 20 };
+    static real gate[COUNT], one[COUNT], got[COUNT], want[COUNT];
+    const struct m3_kernels *kernels = builds[_i];
+    float x = -104;
+    for (int i = 0; i < COUNT; i++) one[i] = 1;
+    while (runs_here(_i) && x < -78) {
+        int64_t n = 0;
+        for (; n < COUNT && x < -78; x = nextafterf(x, 0)) gate[n++] = (real)x;
+        plain_swiglu(want, gate, one, n);
+        kernels->swiglu(got, gate, one, n);
         check_activation(kernels->name, got, want, gate, n);
     }
 }
@@ -493,6 +515,7 @@ Suite *m3_suite(void)
     tcase_add_loop_test(tests, expand_packed_is_the_decoder, 0, BUILDS);
     tcase_add_loop_test(tests, softmax_is_the_plain_loop, 0, BUILDS);
     tcase_add_loop_test(tests, swiglu_is_the_plain_loop, 0, BUILDS);
+    tcase_add_loop_test(tests, small_sigmoids_are_full, 0, BUILDS);
     tcase_add_loop_test(tests, gelu_is_the_plain_loop, 0, BUILDS);
     suite_add_tcase(suite, tests);
     return suite;
