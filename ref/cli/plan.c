@@ -280,11 +280,22 @@ static double operations(const struct planned *x)
     return 2 * products;
 }
 
+/* Keys, values and index keys of all places at the end. */
+static double cache_bytes(const struct planned *x)
+{
+    const struct m3_config *c = &x->config;
+    const int real_bytes = x->p->f64_passes ? 8 : 4;
+    double place = 0;
+    if (x->p->new_tokens) return x->token.all_keys * (real_bytes / 4);
+    for (int64_t l = 0; l < c->layers && x->p->has_cache; l++)
+        place += 2 * (double)c->G * (double)c->D + (m3_config_sparse(c, l) ? (double)c->X : 0);
+    return place * (double)(x->p->cached + x->c.T) * real_bytes;
+}
+
 static void print(const struct planned *x)
 {
     const struct m3_cli_plan *p = x->p;
     const struct m3_pass_plan *pass = &x->pass;
-    const double cache = p->new_tokens ? x->token.all_keys * (p->f64_passes ? 2 : 1) : 0;
     printf("files: %" PRId64 " of %" PRId64 " needed, %" PRId64 " of them absent; %.3f GB", pass->needed, pass->all,
            pass->absent, (double)pass->bytes / 1e9);
     if (x->model) printf(", %.0f%% in memory", 100 * x->disk.resident);
@@ -301,7 +312,7 @@ static void print(const struct planned *x)
                p->new_tokens, (double)x->token.flops, x->token_seconds);
     const double bounds = p->with_bounds || p->recomputed ? 4 * (double)pass->scores : 0;
     printf("memory: about %.2f GB of its own, besides the mapped files\n",
-           (6 * (double)pass->widest + bounds + cache + (p->gradients ? gradient_bytes(x) : 0)) / 1e9 + 0.02);
+           (6 * (double)pass->widest + bounds + cache_bytes(x) + (p->gradients ? gradient_bytes(x) : 0)) / 1e9 + 0.02);
     printf("disk: about %.2f GB for %s%s\n", x->write_bytes / 1e9, p->gradients ? "gradients" : "taps",
            p->copies > 1 ? ", with the second copy in the folder of --resume" : "");
     printf("rates measured now, with %" PRId64 " threads:\n", p->input->threads);

@@ -38,7 +38,9 @@ START_TEST(sources)
 END_TEST
 
 /* 100,000 ids: the plan counts them, its memory does not grow with T x T, and a wrong one at the end is found at its place.
- * Seen to fail with a reader that stops after 65,536 bytes, and with the block scores of all rows in the plan. */
+ * A cache takes 448 numbers for each token besides, 4 bytes each.
+ * Seen to fail with a reader that stops after 65,536 bytes, with the block scores of all rows in the plan, and without the
+ * cache in it. */
 START_TEST(many)
 {
     enum { COUNT = 100000 };
@@ -49,6 +51,10 @@ START_TEST(many)
     ck_assert_int_eq(m3ref("generate " TINY " --plan --max-new 1 --ids @%s", in_folder("ids")), 0);
     ck_assert(has("out", "100000") || has("out", "100,000"));
     ck_assert(has("out", "memory: about 0."));
+    ck_assert_int_eq(m3ref("run " TINY " --plan --ids @%s", in_folder("ids")), 0);
+    ck_assert(has("out", "memory: about 0.63 GB"));
+    ck_assert_int_eq(m3ref("run " TINY " --plan --ids @%s --cache-out %s", in_folder("ids"), in_folder("cache")), 0);
+    ck_assert(has("out", "memory: about 0.81 GB"));
     file = fopen(in_folder("ids"), "a");
     fprintf(file, "211\n");
     fclose(file);

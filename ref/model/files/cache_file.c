@@ -125,6 +125,18 @@ static int read_length(int64_t *S, const struct m3_safetensors *file, const stru
     return M3_OK;
 }
 
+/* Copies a tensor and gives back the pages of the file: with all of them beside the cache, memory would hold it
+ * twice. */
+static void copy(const struct entry *e, const struct m3_tensor *t)
+{
+    enum { PIECE = 16 << 20 };
+    for (uint64_t at = 0; at < e->bytes; at += PIECE) {
+        const uint64_t n = e->bytes - at < PIECE ? e->bytes - at : PIECE;
+        memcpy((char *)e->data + at, (const char *)t->data + at, n);
+        m3_pages_release((const char *)t->data + at, n);
+    }
+}
+
 static int read_entry(const struct entry *e, const struct m3_safetensors *file, enum m3_dtype dtype,
                       struct m3_error *error)
 {
@@ -132,7 +144,7 @@ static int read_entry(const struct entry *e, const struct m3_safetensors *file, 
     if (!t || t->dtype != dtype || t->rank != e->rank || t->bytes != e->bytes ||
         memcmp(t->shape, e->shape, (size_t)e->rank * sizeof *e->shape) != 0)
         return fail_tensor(file, e, dtype, t, error);
-    memcpy(e->data, t->data, e->bytes);
+    copy(e, t);
     for (int64_t i = 0; i < t->count; i++)
         if (!isfinite(m3_decode(dtype, e->data, i)))
             return m3_fail(error, M3_BAD_INPUT, "%s: %s: element %" PRId64 ": got %g, expected a number",
