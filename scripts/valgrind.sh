@@ -8,7 +8,8 @@ build=$1
 . "$(dirname "$0")/needs.sh"
 needs valgrind:valgrind
 . tests/support/verdict.sh
-export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# All that ref/cli/start.c would set: valgrind does not follow a program that is started again.
+export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 memcheck() {
     valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect \

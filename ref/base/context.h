@@ -26,9 +26,10 @@ struct m3_ctx {
     struct m3_scratch *scratch;
 };
 
-/* The number of threads for about that many operations; small arrays are not worth a team. Results do not depend on
- * it. */
+/* The number of threads, of those of the context or of `threads`, for about that many operations. Small work uses one.
+ * Results do not depend on it. */
 int m3_team(const struct m3_ctx *ctx, int64_t operations);
+int m3_team_of(int threads, int64_t operations);
 
 /* m3_ctx_init returns 0, or M3_INTERNAL if memory is short or threads < 1. m3_ctx_free may follow either, also
  * twice. */

@@ -31,6 +31,10 @@ int m3_cli_version(void);
  * this fails, because the BLAS library may wait for memory for ever. M3_USAGE, M3_INTERNAL. */
 int m3_cli_memory(int *argc, char **argv, struct m3_error *error);
 
+/* To be called first: threads of this process wait without spinning, unless the environment says how they wait. For that
+ * it may start the program again, in the same process (cli/start.c). */
+void m3_cli_start(char **argv);
+
 /* Functions shared by the commands (cli/common.c). */
 
 /* Prints `help`, with the usual profiles for "{profiles}", an example of words for "{words}", and what every command

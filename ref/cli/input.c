@@ -1,13 +1,13 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "cli/words.h"
+#include "io/processors.h"
 #include "model/files/batch.h"
 #include "model/engine.h"
 #include "model/semantics.h"
@@ -60,7 +60,7 @@ int m3_cli_input_parse(struct m3_cli_input *in, int argc, char **argv, const str
     *in = (struct m3_cli_input){ .images = malloc((size_t)argc * sizeof *in->images),
                                  .videos = malloc((size_t)argc * sizeof *in->videos),
                                  .engine = m3_engine_f32(),
-                                 .threads = omp_get_num_procs() };
+                                 .threads = m3_processors() };
     if (!in->images || !in->videos) return m3_fail_memory(error, "the command line", 0);
     optind = 0;         /* argv is not the program's: start afresh */
     opterr = 0;

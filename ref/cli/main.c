@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "cli/ranks.h"
 #include "io/json.h"
 #include "io/mapped.h"
+#include "io/processors.h"
 
 static const char help[] =
     "m3ref: the reference implementation of MiniMax-M3, operator by operator\n"
@@ -114,9 +116,11 @@ static int command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    m3_cli_start(argv);
     struct life life = { .process = getpid() };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
     if (reserve_descriptors()) return M3_IO;
+    omp_set_num_threads(m3_processors());
     m3_mapped_catch();
     on_exit(end, &life);
     m3_json_watch();

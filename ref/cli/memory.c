@@ -1,12 +1,12 @@
 /* --max-memory SIZE, an option of every command. */
 #include <cblas.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
 #include "io/memory.h"
+#include "io/processors.h"
 
 /* OpenBLAS maps a buffer of 128 MiB for each thread that multiplies, and for each of its own, and waits for ever if it
  * cannot. Its buffers and the threads' stacks are therefore mapped before memory is limited, and do not count. The C
@@ -91,7 +91,7 @@ static int take(struct words *w, int *argc, char **argv, struct m3_error *error)
 
 int m3_cli_memory(int *argc, char **argv, struct m3_error *error)
 {
-    struct words w = { .threads = at_most(omp_get_num_procs()) };
+    struct words w = { .threads = at_most(m3_processors()) };
     int status = take(&w, argc, argv, error);
     const int is_limited = m3_memory_is_limited();
     if (status || w.only_says || (!w.size && !is_limited)) return status;

@@ -2,11 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <omp.h>
-
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/reports.h"
+#include "io/processors.h"
 #include "oracle/picture/picture.h"
 
 static const char help[] =
@@ -96,7 +95,7 @@ static int write(const struct arguments *a, const struct m3_picture *picture, co
 int m3_cli_picture(int argc, char **argv)
 {
     struct m3_error notes = { 0 }, error = { 0 };
-    struct arguments a = { .threads = omp_get_num_procs() };
+    struct arguments a = { .threads = m3_processors() };
     struct m3_safetensors *dump = NULL;
     struct m3_model *model = NULL;
     struct m3_picture picture = { 0 };

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "io/json.h"
 #include "io/open.h"
 #include "io/private/remembered.h"
+#include "io/processors.h"
 
 /* Files below SMALL are hashed every time: that takes milliseconds. Of each tensor of a sampled model, BLOCK bytes are
  * read every STRIDE bytes, and the last BLOCK. */
@@ -125,7 +125,7 @@ static void hash_files(struct hashing *h, const char *memory)
 {
     char *lines = m3_remembered_read(memory);
     const uint64_t bytes = m3_checkpoint_bytes(h->checkpoint);
-    const int team = bytes < SMALL ? 1 : (int)m3_min(h->files, omp_get_num_procs());
+    const int team = bytes < SMALL ? 1 : (int)m3_min(h->files, m3_processors());
 #pragma omp parallel for schedule(dynamic) num_threads(team)
     for (int64_t i = 0; i < h->files; i++) h->failures[i] = hash_file(h, i, lines, memory != NULL);
     int any = 0;

@@ -6,6 +6,7 @@
 
 #include "base/memory_stream.h"
 #include "base/version.h"
+#include "io/processors.h"
 #include "library/private.h"
 #include "oracle/operators/list.h"
 #include "oracle/report/report.h"
@@ -17,6 +18,8 @@ size_t m3_library_error_size(void) { return sizeof(struct m3_error); }
 const char *m3_library_version(void) { return M3_PRODUCER; }
 
 void m3_library_free(char *text) { free(text); }
+
+int m3_library_threads(void) { return m3_processors(); }
 
 static int close_text(char **text, struct m3_memory_stream *memory, int status, struct m3_error *error)
 {

@@ -3,7 +3,8 @@
  *
  * A path may be /proc/self/fd/N of a file in memory (memfd_create), so arrays need not pass through a disk.
  * Text that a function returns is freed by m3_library_free, an error by m3_error_free. Results do not depend on
- * `threads`. scripts/python calls these functions by ctypes; change both together, and M3_LIBRARY_ABI. */
+ * `threads`; small work uses one thread. How threads wait is up to the process: its OpenMP runtime reads
+ * OMP_WAIT_POLICY when it is loaded. scripts/python calls these functions by ctypes; change both together, and M3_LIBRARY_ABI. */
 #ifndef M3_LIBRARY_LIBRARY_H
 #define M3_LIBRARY_LIBRARY_H
 
@@ -18,6 +19,8 @@ int m3_library_abi(void);
 size_t m3_library_error_size(void);     /* of struct m3_error: a caller that declares it otherwise must not call */
 const char *m3_library_version(void);
 void m3_library_free(char *text);       /* NULL is fine */
+int m3_library_threads(void);           /* the usual value of `threads`: the processors that the process may use */
+int m3_library_threads(void);           /* the usual value of `threads`: processors that the process may use */
 
 /* *lines := what `m3ref op --list --json` prints. */
 int m3_library_operators(char **lines, struct m3_error *error);

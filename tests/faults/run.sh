@@ -7,7 +7,8 @@ here=$(dirname "$0")
 folder=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/m3ref-faults.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 "$here/prepare.sh" "$build/m3ref" "$folder/in" || exit
-export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=2 FAULTS_KNOWN="$folder/known"
+# All that ref/cli/start.c would set: the server is not to be started again.
+export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=2 FAULTS_KNOWN="$folder/known"
 
 pattern=$(echo "${2:-[a-z]*}" | sed 's/,/|/g')
 sed -nE "s/^(($pattern)(-[a-z0-9-]+)?): .*/\1/p" "$here/commands.txt" |

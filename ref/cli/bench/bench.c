@@ -1,11 +1,11 @@
 #include <getopt.h>
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/bench/items.h"
 #include "cli/cli.h"
 #include "io/json.h"
+#include "io/processors.h"
 
 static const char help[] =
     "usage: m3ref bench ITEM [--threads N] [--runs N] [--model DIR] [--keys N] [--cpu-time]\n"
@@ -151,7 +151,7 @@ int m3_cli_bench(int argc, char **argv)
                                              { "help", no_argument, NULL, OPT_HELP },
                                              { NULL, 0, NULL, 0 } };
     struct m3_error notes = { 0 }, error = { 0 };
-    struct m3_bench_options o = { .threads = omp_get_num_procs(), .runs = 5, .keys = 65536 };
+    struct m3_bench_options o = { .threads = m3_processors(), .runs = 5, .keys = 65536 };
     struct m3_bench_result result;
     const char *baseline = NULL;
     int option, status = M3_OK;

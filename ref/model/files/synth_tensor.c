@@ -1,8 +1,10 @@
 #include "model/files/synth_tensor.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/generator.h"
 
 /* k/8 for |k| <= 15 as E4M3 bits: exact, because k has 4 significant bits. */
@@ -63,6 +65,6 @@ static void fill_one(void *numbers, const struct m3_synth_tensor *t, uint64_t ke
 void m3_synth_fill(void *numbers, const struct m3_synth_tensor *tensor, uint64_t seed, int64_t first, int64_t n)
 {
     const uint64_t key = m3_draw_key(seed, tensor->name);
-#pragma omp parallel for
+#pragma omp parallel for num_threads(m3_team_of(omp_get_max_threads(), n * 16))
     for (int64_t i = 0; i < n; i++) fill_one(numbers, tensor, key, (uint64_t)(first + i), i);
 }

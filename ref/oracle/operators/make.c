@@ -296,7 +296,7 @@ static int write_operand(struct making *m, struct m3_writer *writer, const struc
     if (!pieces) return m3_fail_memory(m->error, x->row->name, (size_t)room * size);
     for (int64_t first = 0; !status && first < x->tensor.count; first += room) {
         const int64_t n = m3_min(room, x->tensor.count - first);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(m->ctx.threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(m3_team(&m->ctx, n * 16))
         for (int64_t at = 0; at < n; at += PIECE)
             m3_planned_piece(pieces + (size_t)at * size, x, first + at, m3_min(PIECE, n - at));
         status = m3_writer_write(writer, pieces, (uint64_t)n * size, m->error);

@@ -1,9 +1,11 @@
 #include "oracle/server/private/judge.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/minmax.h"
 
 static const double shares[M3_SERVER_SHARES] = { 0.5, 0.75, 0.9, 1 };
@@ -104,7 +106,8 @@ static int distances_new(struct distances *d, const struct m3_weighing *w, struc
 static void measure(struct distances *d)
 {
     const struct m3_weighing *w = d->w;
-#pragma omp parallel for
+    const int64_t runs = d->runs + 1;
+#pragma omp parallel for num_threads(m3_team_of(omp_get_max_threads(), d->n * runs * runs * 64))
     for (int64_t k = 0; k < d->n; k++) {
         const int64_t i = d->places[k];
         for (int64_t a = 0; a <= d->runs; a++) {

@@ -136,7 +136,7 @@ def threads_for(threads):
         raise Error(f"threads: got {threads}, expected 1 or more", 64)
     if forked[0]:
         return 1
-    return threads or len(os.sched_getaffinity(0))
+    return threads or lib.m3_library_threads()
 
 
 def text(value):

@@ -1,9 +1,12 @@
 #include "oracle/judge/rows/rows.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/context.h"
 
 const char *const m3_row_names[M3_ROW_FIELDS] = { "row_size", "row_error", "row_runs" };
 
@@ -265,7 +268,8 @@ static int measure(struct m3_row_verdict *out, struct judging *j, struct m3_erro
 {
     const size_t bytes = (size_t)(j->runs + 1) * (size_t)j->columns * sizeof(float);
     int failed = 0;
-#pragma omp parallel
+    const int team = m3_team_of(omp_get_max_threads(), j->rows * (j->runs + 1) * (j->runs + 1) * j->columns);
+#pragma omp parallel num_threads(team)
     {
         float *all = malloc(bytes + 1);
         if (all == NULL) {
