@@ -1,8 +1,6 @@
 #include "model/taps.h"
 
 #include <fnmatch.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,14 +100,31 @@ static const char *prefix_of(enum m3_tap tap, int64_t layer)
     }
 }
 
+/* Names are made millions of times, and snprintf is slow where libquadmath is loaded, which OpenBLAS needs. */
+static const char *decimal(char digits[24], int64_t number)
+{
+    uint64_t rest = number < 0 ? -(uint64_t)number : (uint64_t)number;
+    char *at = digits + 23;
+    *at = '\0';
+    do *--at = (char)('0' + rest % 10);
+    while (rest /= 10);
+    if (number < 0) *--at = '-';
+    return at;
+}
+
 int m3_tap_name(char *name, size_t size, enum m3_tap tap, int64_t layer)
 {
     const char *prefix = prefix_of(tap, layer), *own = m3_tap_table[tap].name;
-    const char *inner = prefix == mtp_prefix && in_text_layer(tap) ? "layer." : "";
-    int64_t number = prefix == mtp_prefix ? m3_mtp_module_of(layer) : layer;
-    int length = prefix ? snprintf(name, size, "%s%" PRId64 ".%s%s", prefix, number, inner, own)
-                        : snprintf(name, size, "%s", own);
-    return length >= 0 && (size_t)length < size ? 0 : -1;
+    const char *inner = prefix == mtp_prefix && in_text_layer(tap) ? ".layer." : ".";
+    char digits[24];
+    const char *number = decimal(digits, prefix == mtp_prefix ? m3_mtp_module_of(layer) : layer);
+    const char *const parts[] = { prefix, number, inner, own };
+    size_t length = 0;
+    for (int i = prefix ? 0 : 3; i < 4; i++)
+        for (const char *c = parts[i]; *c; c++, length++)
+            if (length < size) name[length] = *c;
+    if (size) name[length < size ? length : size - 1] = '\0';
+    return length < size ? 0 : -1;
 }
 
 int m3_tap_parse(const char *name, enum m3_tap *tap, int64_t *layer)

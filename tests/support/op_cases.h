@@ -156,7 +156,6 @@ static inline void op_write(struct op_set *set, const char *path, enum m3_dtype 
 {
     struct m3_writer *writer;
     struct m3_error error = { 0 };
-    unsigned char bytes[8];
     ck_assert_int_eq(m3_writer_new(&writer, path, &error), M3_OK);
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) ck_assert_int_eq(m3_writer_begin(writer, &error), M3_OK);
@@ -172,10 +171,11 @@ static inline void op_write(struct op_set *set, const char *path, enum m3_dtype 
                     ck_assert_int_eq(m3_writer_tensor(writer, name, as, v->rank, v->shape, &error), M3_OK);
                     continue;
                 }
-                for (int64_t e = 0; e < v->count; e++) {
-                    op_encode(bytes, as, v->x[e]);
-                    if (m3_writer_write(writer, bytes, m3_dtype_bytes(as), &error)) ck_abort_msg("write");
-                }
+                const size_t size = m3_dtype_bytes(as);
+                unsigned char *bytes = malloc((size_t)v->count * size + 1);
+                for (int64_t e = 0; e < v->count; e++) op_encode(bytes + (size_t)e * size, as, v->x[e]);
+                ck_assert_int_eq(m3_writer_write(writer, bytes, (uint64_t)v->count * size, &error), M3_OK);
+                free(bytes);
             }
     }
     ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
