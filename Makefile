@@ -48,6 +48,8 @@ REAL_f64 := -DM3_REAL_IS_DOUBLE
 
 # A virtual environment with NumPy and pytest: the tests of the Python package, the coverage map.
 PYTHON := build/python
+# One with the public PyTorch code, which makes the goldens.
+VENV := $(BUILD)/venv
 
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
@@ -88,6 +90,7 @@ help:
 	@echo 'make fuzz          runs every reader of files on mutated input and prints a table of the results'
 	@echo '                   (FUZZ_SECONDS=120 for each reader, 0: only the kept input; FUZZ=compare,png: only these)'
 	@echo 'make faults        every allocation and every system call fails once, in each command (FAULTS=run,compare: in these)'
+	@echo 'make nightly       all that CI runs a slice of, and the other long checks; hours'
 	@echo 'make bench         speeds beside the limits of this machine and the goals; into build/bench.json (FILE=...)'
 	@echo 'make bench-torch   the same, and the public PyTorch code on the same work'
 	@echo 'make bench-readme  the tables of README from scripts/bench.json'
@@ -102,7 +105,7 @@ help:
 	@echo 'make MPI=0         without the library for mpirun, which is built if mpicc is there (MPI=1: it must be)'
 	@echo 'make golden        make golden/ again from the public PyTorch code (needs the network once)'
 	@echo 'make golden-check  make it again elsewhere and demand equality'
-	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SUBSET=ci: on 5)'
+	@echo 'make no-false-alarms  legitimate candidates on 20 random models: nothing may be called wrong (SLICE=0 to 9: on two)'
 	@echo 'make engines       runs public engines on the models and cases of golden/, judges them, and writes the verdicts'
 	@echo '                   to golden/ENGINES.md (ENGINE=mlx_lm: one of them); installs each in build/engines. Also'
 	@echo '                   runs some with mistakes put in on purpose, which must be found (MISTAKES=0: does not)'
@@ -295,13 +298,10 @@ $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.
 # tests/ mirrors ref/. A program has the name of its file, wherever that is.
 TEST_SOURCES := $(shell find tests -name 'test_*.c*')
 OPERATORS := $(filter-out math,$(patsubst test_%.c,%,$(notdir $(filter tests/ops/%.c tests/train/%.c,$(TEST_SOURCES)))))
-# The operators that have a plain body besides the default one.
-TWO_BODIES := $(shell sed -n 's/^ *\.\([a-z0-9_]*\) = m3_fast_\1,.*/\1/p' ref/ops/fast/table.c)
 vpath test_%.c $(sort $(dir $(TEST_SOURCES)))
 vpath test_%.cc tests/cuda
 UNITS := $(filter-out $(OPERATORS),$(patsubst test_%.c,%,$(notdir $(filter %.c,$(TEST_SOURCES)))))
 TESTS := $(UNITS:%=$(BUILD)/tests/test_%) $(foreach o,$(OPERATORS),$(BUILD)/tests/test_$(o)_f32 $(BUILD)/tests/test_$(o)_f64)
-TESTS += $(foreach o,$(TWO_BODIES),$(BUILD)/tests/test_$(o)_as_plain_f32 $(BUILD)/tests/test_$(o)_as_plain_f64)
 CUDA_OPERATORS := linear block_scores select_blocks attend_blocks route experts
 CUDA_UNITS := $(filter-out cuda_memory,$(patsubst test_%.cc,%,$(notdir $(filter %.cc,$(TEST_SOURCES)))))
 CUDA_DEVICES := on_cpu no_device little_memory some_memory
@@ -369,6 +369,12 @@ $(OPERATORS:%=$(BUILD)/tests/test_%_f32): $(BUILD)/tests/test_%_f32: test_%.c $(
 $(OPERATORS:%=$(BUILD)/tests/test_%_f64): $(BUILD)/tests/test_%_f64: test_%.c $(BUILD)/tests/harness.o $$(INSIDE_$$*_f64) | $(TEST_LIBRARY)
 	$(CC) $(TEST_CFLAGS) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o %.a,$^) $(TEST_LDLIBS)
 
+# For tests/whole/test_ordered_bits.sh: what fixes the bits of ordered sums, and nothing that judges them.
+BITS := $(filter $(patsubst %,$(BUILD)/once/%,base/% io/% ops/% model/% ranks/%),$(ONCE:ref/%.c=$(BUILD)/once/%.o))
+$(BUILD)/tests/ordered_bits: tests/support/ordered_bits.c $(BITS) $(BUILD)/engine_f32.o $(BUILD)/engine_f64.o
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 # For scripts/judging_from_little.py.
 $(BUILD)/tests/mistaken_dumps: tests/support/mistaken_dumps.c tests/support/mistaken.h $(LIBRARY)
 	@mkdir -p $(@D)
@@ -379,18 +385,6 @@ $(BUILD)/tests/answer_power: tests/support/answer_power.c $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(LDLIBS)
 
-# The same tests, with the plain bodies instead of the default ones.
-AS_PLAIN := -Dm3_engine_f32=m3_engine_plain_f32 -Dm3_engine_f64=m3_engine_plain_f64
-$(BUILD)/tests/plain_engines.o: tests/support/plain_engines.c
-	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) -c -o $@ $<
-$(TWO_BODIES:%=$(BUILD)/tests/test_%_as_plain_f32): $(BUILD)/tests/test_%_as_plain_f32: test_%.c $(BUILD)/tests/harness.o \
-		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
-	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f32) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
-$(TWO_BODIES:%=$(BUILD)/tests/test_%_as_plain_f64): $(BUILD)/tests/test_%_as_plain_f64: test_%.c $(BUILD)/tests/harness.o \
-		$(BUILD)/tests/plain_engines.o | $(TEST_LIBRARY)
-	$(CC) $(TEST_CFLAGS) $(AS_PLAIN) $(REAL_f64) $(LDFLAGS) -o $@ $(filter %.c %.o,$^) $(TEST_LDLIBS)
-
 $(patsubst %,$(BUILD)/tests/%.so,$(filter-out throwing_norm,$(PLUGINS))): $(BUILD)/tests/%.so: tests/plugins/%.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST_CFLAGS) -shared -fPIC -o $@ $<
@@ -400,7 +394,7 @@ $(BUILD)/tests/throwing_norm.so: tests/plugins/throwing_norm.cc
 
 # ---- faults: tests/faults/README.md
 
-.PHONY: faults fault-server
+.PHONY: faults faults-slice fault-server
 FAULT_OBJECTS := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/faults/*.c)) $(BUILD)/tests/faults/program.o
 $(BUILD)/tests/faults/%.o: tests/faults/%.c
 	@mkdir -p $(@D)
@@ -417,6 +411,11 @@ FAULTS ?=
 faults: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/faults SANITIZE='-fsanitize=address -fno-omit-frame-pointer' fault-server
 	@tests/faults/run.sh $(BUILD)/faults $(FAULTS)
+
+# A tenth of the commands, without the sanitizer.
+faults-slice: setup
+	@$(MAKE) -s -j$$(nproc) fault-server
+	@tests/faults/run.sh $(BUILD) '[a-z]*' $(SLICE)
 
 # ---- tests of the CUDA sources on a CPU: tests/cuda/on_cpu replaces the device
 
@@ -519,6 +518,9 @@ format: $(FORMAT)/ready
 format-check: $(FORMAT)/ready
 	@$(FORMAT)/bin/clang-format --dry-run --Werror $(FORMATTED)
 
+# What takes long is cut into ten slices, 0 to 9; CI runs one, chosen by the number of commits. Without SLICE: all.
+SLICE ?=
+
 # ---- tests of every kind. Tools that set-up does not install are named by the scripts, with status 69
 
 # ONLY=units: the tests in C that do not start the program, each operator with one body. Those that try every known
@@ -526,7 +528,7 @@ format-check: $(FORMAT)/ready
 ONLY ?=
 MANY_PASSES := op_mistakes named_mistakes known_bugs blame
 WITH_PROGRAM := $(patsubst test_%.c,$(BUILD)/tests/test_%,$(notdir $(shell grep -l '"program.h"' $(TEST_SOURCES))))
-UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda %_as_plain_f32 %_as_plain_f64 \
+UNIT_TESTS := $(filter-out $(WITH_PROGRAM) %_cuda \
 		$(CUDA_UNITS:%=$(BUILD)/tests/test_%) %/test_cuda_memory $(MANY_PASSES:%=$(BUILD)/tests/test_%),$(TESTS))
 QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(UNIT_TESTS))
 .PHONY: quick-tests unit-tests tsan valgrind analyze coverage
@@ -536,8 +538,7 @@ unit-tests: $(PROGRAM) $(UNIT_TESTS)
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(UNIT_TESTS)
 
 asan: setup
-	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' \
-		$(if $(filter units,$(ONLY)),unit-tests,tests)
+	@LLVM_PROFILE_FILE=/dev/null $(MAKE) -s -j$$(nproc) $(SANITIZED) $(if $(filter units,$(ONLY)),unit-tests,tests)
 
 tsan: setup
 	@scripts/tsan.sh $(BUILD)/tsan
@@ -568,11 +569,18 @@ aarch64-bits:
 	@scripts/aarch64.sh $(BUILD)/aarch64
 
 bits: setup
-	@scripts/bits.sh $(BUILD)/bits
+	@scripts/bits.sh $(BUILD)/bits $(SLICE)
+
+# CI runs a tenth of these (.ci/run). Each begins whatever became of the others; the status says whether one failed.
+NIGHTLY := bits format-check test asan fuzz faults kills tsan valgrind analyze no-false-alarms golden-check power-check engines
+.PHONY: nightly power-check
+power-check:
+	@$(MAKE) power CHECK=1
+nightly: setup $(VENV)/ready
+	@$(MAKE) -k $(NIGHTLY)
 
 # ---- goldens: made by the public PyTorch code, in a separate virtual environment
 
-VENV := $(BUILD)/venv
 $(VENV)/ready: scripts/requirements-golden.txt
 	@scripts/venv.sh $(VENV) $<
 	@touch $@
@@ -584,11 +592,10 @@ golden-check: $(VENV)/ready
 	$(VENV)/bin/python scripts/golden/check.py
 	$(VENV)/bin/python scripts/candidates.py --check
 
-# Random models against the public code: SUBSET=ci uses five of the twenty.
-SUBSET ?=
+# Random models against the public code.
 no-false-alarms: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all
-	$(VENV)/bin/python scripts/no_false_alarms.py $(PROGRAM) $(BUILD)/no_false_alarms $(SUBSET:%=--subset %)
+	$(VENV)/bin/python scripts/no_false_alarms.py $(PROGRAM) $(BUILD)/no_false_alarms $(SLICE:%=--slice %)
 
 # Which known mistakes the judges see. CHECK=1 compares a part of the page with the page, as CI does.
 POWER_PAGE := ref/oracle/POWER.md

@@ -31,16 +31,17 @@ libraries=$root/usr/lib/$target
 export PKG_CONFIG_SYSROOT_DIR="$root" PKG_CONFIG_LIBDIR="$libraries/pkgconfig:$libraries/openblas-pthread/pkgconfig"
 export PKG_CONFIG_PATH=
 
-# ---- the program, and a file of its name that runs it
+# ---- the program that writes ordered sums, and a file of its name that runs it
 build=$folder/build
 mkdir -p "$build"
 make -s -j"$(nproc)" BUILD="$build" CC="$target-gcc -I$root/usr/include -I$root/usr/include/$target" LD=$target-ld AR=$target-ar \
     OBJCOPY=$target-objcopy LDFLAGS="-L$libraries -L$libraries/openblas-pthread -Wl,-rpath-link,$libraries:$root/lib/$target" \
-    "$build/m3ref" "$build/tests/test_kernels_f32" "$build/tests/test_kernels_f64" || exit 1
+    "$build/tests/ordered_bits" "$build/tests/test_kernels_f32" "$build/tests/test_kernels_f64" || exit 1
 export QEMU_LD_PREFIX=/usr/$target
 export QEMU_SET_ENV="LD_LIBRARY_PATH=$libraries:$root/lib/$target:$libraries/openblas-pthread:/usr/$target/lib:$build"
-mkdir -p "$folder/emulated"
-printf '#!/bin/sh\nexec qemu-aarch64 "%s/m3ref" "$@"\n' "$build" >"$folder/emulated/m3ref" && chmod +x "$folder/emulated/m3ref"
+emulated=$folder/emulated/tests/ordered_bits
+mkdir -p "${emulated%/*}"
+printf '#!/bin/sh\nexec qemu-aarch64 "%s/tests/ordered_bits" "$@"\n' "$build" >"$emulated" && chmod +x "$emulated"
 
 failed=0
 for real in f32 f64; do qemu-aarch64 "$build/tests/test_kernels_$real" || failed=1; done

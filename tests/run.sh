@@ -1,10 +1,12 @@
 #!/bin/sh
 # Runs the test programs that it is given, as many at once as there are processors, prints what each of them prints when
 # it ends, with its seconds, and at last "N passed, N failed" for all of them. A program that crashes, or does not say
-# how many tests it ran, or runs none, counts as one failure. On a terminal a line says how far the tests are. INT and
-# TERM end the running programs at once, with all that they started.
+# how many tests it ran, or runs none, counts as one failure. A test that cannot run here prints a line "skipped: NAME:
+# REASON"; these are printed again at the end, and counted: "N passed, N failed, N skipped". With TIMES=1 a table says
+# which programs took how long. On a terminal a line says how far the tests are. INT and TERM end the running programs
+# at once, with all that they started.
 # usage: run.sh PROGRAM ...
-#        run.sh --one FOLDER PROGRAM     runs one of them, and adds a line "PASSED FAILED" to FOLDER/counts
+#        run.sh --one FOLDER PROGRAM     runs one of them, and adds a line "PASSED FAILED SECONDS NAME" to FOLDER/counts
 set -u
 
 # Check ends a test after 4 seconds by the clock, which other programs may use up.
@@ -26,22 +28,25 @@ run_one() {
     folder=$1
     program=$2
     report=$(mktemp "$folder/report.XXXXXX")
-    began=$(date +%s)
+    began=$(date +%s%N)
     "$program" >>"$report" 2>&1
     status=$?
+    seconds=$((($(date +%s%N) - began) / 100000000))
+    seconds=$((seconds / 10)).$((seconds % 10))
+    sed -n "s/^skipped: /&${program##*/}: /p" "$report" | sort -u >"$report.skipped"
     last=$(tail -n 1 "$report")
-    if printf '%s\n' "$last" | grep -Eqx '[0-9]+ passed, [0-9]+ failed'; then
+    if printf '%s\n' "$last" | grep -Eqx '[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?'; then
         good=${last%% passed*}
         bad=${last##* passed, }
-        bad=${bad%% failed}
+        bad=${bad%% failed*}
         [ "$status" -eq 0 ] && [ "$good" -gt 0 ] || [ "$bad" -gt 0 ] || bad=1
     else
         good=0
         bad=1
         echo "${program##*/}: ended with status $status and without its count" >>"$report"
     fi
-    sed "1i == ${program##*/}, $(($(date +%s) - began)) s" "$report" >"$report.whole"
-    print_alone "$folder" "$report.whole" "$good $bad"
+    sed "1i == ${program##*/}, ${seconds%.*} s" "$report" >"$report.whole"
+    print_alone "$folder" "$report.whole" "$good $bad $seconds ${program##*/}"
 }
 
 if [ "${1:-}" = --one ]; then
@@ -66,8 +71,9 @@ trap '[ -z "$programs" ] || end_session; exit 1' INT TERM
 : >"$folder/counts"
 date +%s >"$folder/began"
 [ ! -t 2 ] || echo $# >"$folder/terminal"
-# Threads that spin while they wait would take the processor from the other programs.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+# What ref/cli/start.c sets for the program, for the tests that are programs of their own.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
+export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}"
 if [ $# -gt 0 ]; then
     printf '%s\0' "$@" >"$folder/programs"
     # A shell lets what it starts in the background ignore INT, and so would every program.
@@ -76,5 +82,13 @@ if [ $# -gt 0 ]; then
     wait "$programs"
 fi
 [ ! -t 2 ] || printf '\r\033[K' >&2
-awk -v programs="$#" '{ good += $1; bad += $2 } END { bad += programs - NR
-    printf "%d passed, %d failed\n", good, bad; exit bad > 0 || good == 0 }' "$folder/counts"
+if [ -n "${TIMES:-}" ]; then
+    echo 'seconds  program'
+    sort -k 3 -rn "$folder/counts" | awk '{ sum += $3; if (NR <= 40) printf "%7.1f  %s\n", $3, $4 }
+        END { printf "%7.1f  all %d\n", sum, NR }'
+fi
+cat "$folder"/report.*.skipped 2>/dev/null
+awk -v programs="$#" -v skipped="$(cat "$folder"/report.*.skipped 2>/dev/null | wc -l)" '
+    { good += $1; bad += $2 } END { bad += programs - NR
+    printf "%d passed, %d failed%s\n", good, bad, skipped ? ", " skipped " skipped" : ""; exit bad > 0 || good == 0 }' \
+    "$folder/counts"

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the commands of commands.txt through every fault; prints what is wrong, and at last the counts.
-# usage: run.sh BUILD [NAMES]    NAMES, separated by commas: run,compare are also run-dump, compare-json, ..
+# usage: run.sh BUILD [NAMES [SLICE]]    NAMES, separated by commas: run,compare are also run-dump, compare-json, ..
+#                                        SLICE 0 to 9: every tenth command
 set -u
 build=$1
 here=$(dirname "$0")
@@ -12,6 +13,7 @@ export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 OPENBLAS_NUM_THREADS=1 OMP_NUM_T
 
 pattern=$(echo "${2:-[a-z]*}" | sed 's/,/|/g')
 sed -nE "s/^(($pattern)(-[a-z0-9-]+)?): .*/\1/p" "$here/commands.txt" |
+    awk -v slice="${3:-}" 'slice == "" || NR % 10 == slice' |
     xargs -P "$(nproc)" -I{} sh -c "'$build/tests/fault_server' '$here/commands.txt' '$folder/in' '$folder/{}' {} >'$folder/{}.log' 2>&1
         status=\$?; cat '$folder/{}.log'; [ \$status -le 1 ] || echo '# {}: failed 1'; rm -rf '$folder/{}'" |
     tee "$folder/log" | grep -v '^#'

@@ -18,10 +18,9 @@ $(BUILD)/tests/fuzz/plain/%.o: tests/fuzz/%.c
 $(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%): $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz/targets/%.o $(FUZZ_SHARED) $(FUZZ_MUTATOR) \
 		| $(TEST_LIBRARY)
 	$(CC) $(LDFLAGS) -fsanitize=fuzzer -fopenmp -o $@ $^ $(TEST_LIBRARY) -Wl,-rpath,'$$ORIGIN' $(LDLIBS)
-.PHONY: fuzz fuzz-programs fuzz-seeds
-fuzz-programs: $(FUZZ_TARGETS:%=$(BUILD)/fuzzer_%)
+.PHONY: fuzz fuzz-seeds
 
-# FUZZ: targets, "compare,png"; FUZZ_SECONDS: for each of them, 0: only the lines that the kept inputs reach;
+# FUZZ: targets, "compare,png"; SLICE: every tenth; FUZZ_SECONDS: for each of them, 0: only the lines that the kept inputs reach;
 # FUZZ_TOTAL: for all of them together instead, at least 1 for each; FUZZ_SEED: the same inputs every time, from the kept
 # ones alone.
 FUZZ ?=
@@ -29,18 +28,21 @@ FUZZ_SEED ?=
 FUZZ_SECONDS ?= 120
 FUZZ_TOTAL ?=
 comma := ,
-FUZZ_CHOSEN = $(or $(subst $(comma), ,$(FUZZ)),$(FUZZ_TARGETS))
+FUZZ_SLICE = $(shell echo $(FUZZ_TARGETS) | tr ' ' '\n' | awk 'NR % 10 == $(SLICE)')
+FUZZ_CHOSEN = $(or $(subst $(comma), ,$(FUZZ)),$(if $(SLICE),$(FUZZ_SLICE),$(FUZZ_TARGETS)))
 FUZZ_SHARE = $(FUZZ_TOTAL)/$(words $(FUZZ_CHOSEN))
 FUZZ_EACH = $(if $(FUZZ_TOTAL),$$(($(FUZZ_SHARE) > 0 ? $(FUZZ_SHARE) : 1)),$(FUZZ_SECONDS))
 # Comparisons are not traced: the mutator knows the formats, and tracing makes arithmetic several times slower. Depths of
 # the stack are not covered: they depend on where it begins, so that no seed would give the same inputs again.
 FUZZ_SANITIZE := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                  -fno-sanitize-coverage=trace-cmp,stack-depth -fprofile-instr-generate -fcoverage-mapping -Wno-pass-failed
+# One build with clang's sanitizers, for fuzzing and for `make asan`.
+SANITIZED := BUILD=$(BUILD)/sanitized CC=clang CXX=clang++ OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)'
 fuzz:
 	@scripts/setup.sh tests fuzz
-	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/fuzz CC=clang OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)' fuzz-programs
-	@$(MAKE) -s -j$$(nproc) $(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz_%)
-	@FUZZ_SEED=$(FUZZ_SEED) tests/fuzz/fuzz.sh $(BUILD)/fuzz $(BUILD) $(FUZZ_EACH) $(FUZZ_CHOSEN)
+	@$(MAKE) -s -j$$(nproc) $(SANITIZED) $(FUZZ_CHOSEN:%=$(BUILD)/sanitized/fuzzer_%)
+	@$(MAKE) -s -j$$(nproc) $(FUZZ_CHOSEN:%=$(BUILD)/tests/fuzz_%)
+	@FUZZ_SEED=$(FUZZ_SEED) tests/fuzz/fuzz.sh $(BUILD)/sanitized $(BUILD) $(FUZZ_EACH) $(FUZZ_CHOSEN)
 
 fuzz-seeds: all
 	@python3 tests/fuzz/seeds.py $(PROGRAM) tests/fuzz/corpus

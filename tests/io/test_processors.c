@@ -78,7 +78,8 @@ enum { QUOTAS = sizeof quotas / sizeof quotas[0] };
  * Seen to fail with: only the own group; rounded down; "cpuacct" taken for "cpu". */
 START_TEST(quota)
 {
-    for (int i = 0; i < FILES && quotas[_i].files[i][0]; i++) write_below(quotas[_i].files[i][0], quotas[_i].files[i][1]);
+    for (int i = 0; i < FILES && quotas[_i].files[i][0]; i++)
+        write_below(quotas[_i].files[i][0], quotas[_i].files[i][1]);
     const int got = m3_processor_quota(in_folder(""));
     ck_assert_msg(got == quotas[_i].want, "%s: got %d, expected %d", quotas[_i].what, got, quotas[_i].want);
 }

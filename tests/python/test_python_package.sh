@@ -56,7 +56,7 @@ if [ -x build/venv/bin/python ]; then
     cp -r "$own"/m3ref "$own"/m3ref-*.dist-info "$folder/package"
     pytest_in 'PyTorch' build/venv/bin/python "$folder/package:$modules"
 else
-    echo 'not tried beside PyTorch: there is no build/venv, which `make golden-check` makes'
+    echo 'skipped: beside PyTorch: there is no build/venv, which `make golden-check` makes'
 fi
 
 # ---- formulas of SPEC.md are in C only; the package moves bytes

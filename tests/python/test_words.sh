@@ -12,7 +12,7 @@ page=${PAGE:-README.md}
 case $environment in /*) ;; *) environment=$PWD/$environment ;; esac
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=scripts/python PATH="$environment/bin:$PATH"
 if ! python3 -c 'import tokenizers, jinja2' 2>"$folder/why"; then
-    echo "not tried: $(tail -n 1 "$folder/why")"
+    echo "skipped: words: $(tail -n 1 "$folder/why")"
     : >"$folder/findings"
     verdict 'a machine without the library tokenizers' "$folder/findings"
     end

@@ -29,7 +29,7 @@ OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=0 "$folder/alone/m3ref" run $tiny --
 verdict 'no library' "$folder/findings"
 
 if ! mpirun --version 2>/dev/null | grep -q "Open MPI" || [ ! -e "${m3ref%/*}/libm3ref_mpi.so" ]; then
-    echo 'skipped: all but 1 test, because Open MPI is not installed, or the build was made without it (MPI=0)'
+    echo 'skipped: all but 1 test: Open MPI is not installed, or the build was made without it (MPI=0)'
     end
     exit
 fi
@@ -177,7 +177,7 @@ fails 'no folder for the dump' 74 "$folder/none/dump: " -n 3 "$m3ref" run $tiny 
 python3 tests/ranks/make.py long "$folder/long" 4096 1000
 slow="run $folder/slow --case $folder/long $dump"
 if ldd "$m3ref" | grep -q libasan; then
-    echo 'skipped: ranks without memory, because the sanitizer ends a process that has none'
+    echo 'skipped: ranks without memory: the sanitizer ends a process that has none'
 else
     fails 'rank 2 without memory' 70 'rank 2: out of memory' -n 2 "$m3ref" $slow : -n 1 "$m3ref" --max-memory 32M $slow
     fails 'rank 0 without memory' 70 'out of memory' -n 1 "$m3ref" --max-memory 32M $slow : -n 2 "$m3ref" $slow

@@ -4,5 +4,5 @@
 #include_next <check.h>
 
 #undef ck_assert_msg
-#define ck_assert_msg(expr, ...) \
+#define ck_assert_msg(expr, ...)                                                                                       \
     ((expr) ? (void)0 : _ck_assert_failed(__FILE__, __LINE__, "Assertion '" #expr "' failed", ##__VA_ARGS__))

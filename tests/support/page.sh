@@ -14,7 +14,7 @@ if [ -x "$environment/bin/python" ]; then
     ln -s "$environment" "$folder/root/build/python"
     python=1
 else
-    echo 'programs in Python are not tried: there is no build/python, which make test makes'
+    echo 'skipped: programs in Python: there is no build/python, which make test makes'
     python=0
 fi
 

@@ -10,7 +10,7 @@ build=${BUILD:-build}
 python=$PWD/${PYTHON_ENVIRONMENT:-build/python}/bin/python
 case ${PYTHON_ENVIRONMENT:-} in /*) python=$PYTHON_ENVIRONMENT/bin/python ;; esac
 if [ ! -x "$python" ]; then
-    echo 'not tried: there is no build/python, which make test makes'
+    echo 'skipped: engines after a change: there is no build/python, which make test makes'
     : >"$folder/findings"
     verdict 'a machine without build/python' "$folder/findings"
     end

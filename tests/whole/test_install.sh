@@ -113,7 +113,7 @@ done <"$folder/commands" >"$folder/findings"
 if command -v groff >/dev/null; then
     for page in "$prefix"/share/man/man1/*.1; do groff -man -ww -Tutf8 "$page" 2>&1 >/dev/null; done >>"$folder/findings"
 else
-    echo 'the layout of the pages was not tried: there is no groff'
+    echo 'skipped: the layout of the pages: there is no groff'
 fi
 [ "$(wc -l <"$folder/commands")" -ge 11 ] || echo "got few commands: $(cat "$folder/commands")" >>"$folder/findings"
 verdict 'manual pages' "$folder/findings"
@@ -138,7 +138,7 @@ offers() {
 : >"$folder/findings"
 for shell in bash zsh fish; do
     if ! command -v $shell >/dev/null; then
-        echo "completion for $shell was not tried: there is no $shell"
+        echo "skipped: completion for $shell: there is no $shell"
         continue
     fi
     {

@@ -9,32 +9,20 @@ trap 'rm -rf "$folder"' EXIT
 passed=0
 failed=0
 
-# judge NAME: the dump, against the record
-judge() {
-    "$build/m3ref" inspect --sha256 "$folder/d.safetensors" | grep -v '\.experts\.bias$' | sort -k 2 >"$folder/sums"
-    if diff "tests/whole/ordered_$1.sha256" "$folder/sums" >"$folder/diff"; then
+# check NAME MODEL CASE [THREADS LOSSES PRECISION]: the taps, or the gradients, against the record
+check() {
+    name=$1 model=$2 case=$3 threads=${4:-3}
+    shift "$(($# < 4 ? $# : 4))"
+    "$build/tests/ordered_bits" "$folder/dump" "$threads" "$model" "$case" "$@" >"$folder/all"
+    grep -v '\.experts\.bias$' "$folder/all" | sort -k 2 >"$folder/sums"
+    if diff "tests/whole/ordered_$name.sha256" "$folder/sums" >"$folder/diff"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
         first=$(sed -n 's/^> [0-9a-f]*  //p' "$folder/diff" | head -n 1)
-        echo "ordered $1: other bits than recorded: $(grep -c '^>' "$folder/diff"), first $first"
+        echo "ordered $name: other bits than recorded: $(grep -c '^>' "$folder/diff"), first $first"
     fi
     rm -f "$folder"/*
-}
-
-# check NAME MODEL CASE
-check() {
-    "$build/m3ref" run "$2" --case "$3" --linear ordered --threads 3 --dump "$folder/d.safetensors" >/dev/null
-    judge "$1"
-}
-
-# check_gradient NAME MODEL CASE LOSSES OPTION...
-check_gradient() {
-    name=$1 model=$2 case=$3 losses=$4
-    shift 4
-    "$build/m3ref" grad "golden/$model/model" --case "golden/train/$case.safetensors" --loss "$losses" --linear ordered \
-        --dump "$folder/d.safetensors" "$@" >/dev/null
-    judge "$name"
 }
 
 for case in tiny block128 mxfp8 f8block; do
@@ -42,10 +30,10 @@ for case in tiny block128 mxfp8 f8block; do
 done
 check video golden/tiny/model golden/vision/video_case.safetensors
 for threads in 1 3; do
-    check_gradient grad_tiny tiny case lm,aux,kl --threads $threads
-    check_gradient grad_picture tiny picture_case lm --threads $threads
-    check_gradient grad_mtp mtp all_case lm,mtp,aux,kl --threads $threads
-    check_gradient grad_double mtp all_case lm,mtp,aux,kl --threads $threads --precision f64
+    check grad_tiny golden/tiny/model golden/train/case.safetensors $threads lm,aux,kl f32
+    check grad_picture golden/tiny/model golden/train/picture_case.safetensors $threads lm f32
+    check grad_mtp golden/mtp/model golden/train/all_case.safetensors $threads lm,mtp,aux,kl f32
+    check grad_double golden/mtp/model golden/train/all_case.safetensors $threads lm,mtp,aux,kl f64
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

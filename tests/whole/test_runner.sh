@@ -2,7 +2,7 @@
 # tests/run.sh: what it counts, what it says on a terminal and only there, and that INT and TERM end what runs.
 # Seen to fail with: a crash not counted; a program not counted that ends with 1 but reports no failure; the programs
 # left running; only the group of xargs ended, which leaves what `timeout` started; the line of progress in a pipe; a
-# report without its seconds; INT ignored by what is run.
+# report without its seconds; skips not counted; INT ignored by what is run.
 . tests/support/verdict.sh
 
 # program NAME LINES: a test program.
@@ -18,6 +18,7 @@ program dishonest 'echo "1 passed, 0 failed"; exit 1'
 program none 'echo "0 passed, 0 failed"'
 # Its own INT ends it: the runner has not let it ignore that.
 program interrupted 'kill -INT $$; echo "1 passed, 0 failed"'
+program partly 'echo "skipped: half: no half here"; echo "2 passed, 0 failed, 1 skipped"'
 program long "timeout 300 sleep 271 & echo \$! >$folder/started; wait"
 
 tests/run.sh "$folder/good" "$folder/bad" "$folder/silent" "$folder/crash" "$folder/none" \
@@ -35,6 +36,13 @@ verdict 'counts' "$folder/findings"
 tests/run.sh "$folder/good" >"$folder/out" 2>&1 && tests/run.sh >>"$folder/out" 2>&1 && echo 'no program: status 0' >"$folder/findings"
 [ "$(tail -n 2 "$folder/out" | tr '\n' ';')" = '3 passed, 0 failed;0 passed, 0 failed;' ] || cat "$folder/out" >>"$folder/findings"
 verdict 'status' "$folder/findings"
+
+{
+    TIMES=1 tests/run.sh "$folder/partly" "$folder/good" >"$folder/out" 2>&1 || echo 'skipped is not failed: got another status than 0'
+    [ "$(tail -n 2 "$folder/out" | tr '\n' ';')" = 'skipped: partly: half: no half here;5 passed, 0 failed, 1 skipped;' ] || cat "$folder/out"
+    grep -qE '^ +[0-9]+\.[0-9]  good$' "$folder/out" && grep -qE '^ +[0-9]+\.[0-9]  all 2$' "$folder/out" || echo 'no table of seconds'
+} >"$folder/findings"
+verdict 'skipped, and seconds' "$folder/findings"
 
 for signal in INT TERM; do
     rm -f "$folder/started"

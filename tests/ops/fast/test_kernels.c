@@ -30,7 +30,7 @@ static int runs_here(int i)
 {
     for (int wide = BUILDS - 1; wide >= i; wide--)
         if (m3_kernels() == builds[wide]) return 1;
-    printf("%s: not tried, this processor lacks it\n", builds[i]->name);
+    printf("skipped: %s: this processor lacks it\n", builds[i]->name);
     return 0;
 }
 
