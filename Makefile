@@ -23,9 +23,9 @@ LDLIBS = $(shell pkg-config --libs $(PACKAGES)) -ldl -lm
 
 # Compiled twice, for float and for double: the operators and the forward pass. The rest does not depend on `real`.
 TWICE := $(filter-out $(patsubst %,ref/ops/fast/%.c,kernels fused wide),$(wildcard ref/ops/*.c ref/ops/fast/*.c))
-TWICE += $(patsubst %,ref/model/%.c,activations engine forward forward_tap head layer mtp pages pass stages text vision divided/experts divided/keys divided/rows divided/share)
-TWICE += $(wildcard ref/model/backward/*.c ref/train/*.c)
-ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io ranks model model/divided model/files model/resume decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
+TWICE += $(patsubst %,ref/model/%.c,engine weights/pages divided/experts divided/keys divided/rows divided/share)
+TWICE += $(wildcard ref/model/forward/*.c ref/model/backward/*.c ref/train/*.c)
+ONCE := $(filter-out $(TWICE),$(wildcard $(foreach f,base io ranks model model/divided model/files model/resume model/weights decode library watch oracle/* oracle/error/backward oracle/error/profiles oracle/error/parameters oracle/judge/rows oracle/operators/drawn oracle/operators/from_dump oracle/variants/mistakes estimate estimate/documents,ref/$(f)/*.c)))
 ONCE := ref/ops/math.c $(filter-out ref/oracle/error/kernels.c,$(ONCE))
 DATA := ref/oracle/map/data.S ref/oracle/report/data.S
 CLI := $(wildcard ref/cli/*.c ref/cli/*/*.c)

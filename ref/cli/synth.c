@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 #include "cli/paths.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 static const char help[] =
     "usage: m3ref synth CONFIG OUT [--seed S] [--dtype f32|bf16|f8_block|mxfp8|nvfp4|mxfp4|w4a16]\n"

@@ -5,7 +5,7 @@
 
 #include "estimate/private/parts.h"
 #include "io/matrix.h"
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 
 const char *const m3_component_names[M3_COMPONENTS] = {
     "embedding",  "lm_head",         "attention", "indexer",      "dense_mlp", "moe_routed", "moe_shared",

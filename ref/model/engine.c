@@ -2,7 +2,7 @@
 
 #include "model/backward/gradient.h"
 #include "model/divided/share.h"
-#include "model/forward.h"
+#include "model/forward/forward.h"
 #include "ops/backward.h"
 #include "ops/fast/kernels.h"
 #include "ops/operators.h"

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 static void must(int status, struct m3_error *error, const char *what)
 {

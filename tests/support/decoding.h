@@ -10,7 +10,7 @@
 
 #include "decode/generate.h"
 #include "model/semantics.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 #define MTP "golden/mtp/model"
 

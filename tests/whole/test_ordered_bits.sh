@@ -1,7 +1,7 @@
 #!/bin/sh
 # Float dumps and gradients with ordered sums have the recorded bits, tap by tap and parameter by parameter, on every
 # machine, compiler and number of threads. The hashes in tests/whole/ordered_*.sha256 were recorded when every tap agreed
-# with its golden (tests/model/test_forward.c), and every gradient with its (tests/train/test_grad.sh).
+# with its golden (tests/model/forward/test_forward.c), and every gradient with its (tests/train/test_grad.sh).
 # Seen to fail with -ffp-contract=fast -mfma; with the rows of a key summed from the last to the first.
 build=${BUILD:-build}
 folder=$(mktemp -d)

@@ -5,7 +5,7 @@
 
 #include "model/backward/gradient.h"
 #include "model/backward/stages.h"
-#include "model/forward.h"
+#include "model/forward/forward.h"
 
 void m3_backward_take(struct m3_backward *b, int64_t i, int64_t rows)
 {

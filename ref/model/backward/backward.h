@@ -3,7 +3,7 @@
 #ifndef M3_MODEL_BACKWARD_BACKWARD_H
 #define M3_MODEL_BACKWARD_BACKWARD_H
 
-#include "model/activations.h"
+#include "model/forward/activations.h"
 #include "model/gradient.h"
 
 /* The taps of one layer, computed again. `real`, or int32_t for choices; NULL: the layer does not have the tap. */

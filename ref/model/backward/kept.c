@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "model/backward/backward.h"
-#include "model/layer.h"
+#include "model/forward/layer.h"
 
 /* Taps that no derivative reads: sums, what only a rotation or the residual stream reads, and the scores of blocks. */
 static int is_read(enum m3_tap tap)

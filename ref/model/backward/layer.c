@@ -4,7 +4,7 @@
 
 #include "base/minmax.h"
 #include "model/backward/stages.h"
-#include "model/pages.h"
+#include "model/weights/pages.h"
 
 /* The gradients of a layer's taps. */
 struct gradients {

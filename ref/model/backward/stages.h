@@ -5,7 +5,7 @@
 #define M3_MODEL_BACKWARD_STAGES_H
 
 #include "model/backward/backward.h"
-#include "model/stages.h"
+#include "model/forward/stages.h"
 
 /* Shows the gradient of a tap, complete in the present rows. */
 void shown(struct m3_backward *b, int tap, const real *d);

@@ -1,6 +1,6 @@
 /* The gradient of projector and vision tower, against the order of model/vision.c, one layer at a time. The branch that
  * a layer norm begins is read once; biases have gradients too. */
-#include "model/vision.h"
+#include "model/forward/vision.h"
 
 #include <stdlib.h>
 #include <string.h>

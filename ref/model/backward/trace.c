@@ -5,7 +5,7 @@
 
 #include "model/backward/backward.h"
 #include "model/backward/stages.h"
-#include "model/forward.h"
+#include "model/forward/forward.h"
 
 static real *copy_of(struct m3_backward *b, const real *from, int64_t rows)
 {

@@ -3,7 +3,7 @@
 
 #include "base/minmax.h"
 #include "model/divided/share.h"
-#include "model/pages.h"
+#include "model/weights/pages.h"
 #include "ops/operators.h"
 
 /* Each rank computes its experts for the rows of all ranks, some rows of each at a time. A slot is one of the K experts

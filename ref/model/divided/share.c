@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/minmax.h"
-#include "model/layer.h"
-#include "model/mtp.h"
+#include "model/forward/layer.h"
+#include "model/forward/mtp.h"
 #include "ops/operators.h"
 
 /* The plain definitions are on every rank. */

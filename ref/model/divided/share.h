@@ -4,9 +4,9 @@
 #ifndef M3_MODEL_DIVIDED_SHARE_H
 #define M3_MODEL_DIVIDED_SHARE_H
 
-#include "model/activations.h"
+#include "model/forward/activations.h"
 #include "model/divided/order.h"
-#include "model/text.h"
+#include "model/forward/text.h"
 
 struct m3_share {
     struct m3_ranks *ranks;

@@ -7,7 +7,7 @@
 
 #include "model/files/dump.h"
 #include "model/readings.h"
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 
 enum { ZEROS = 4096 };
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "base/weight.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 /* Does a config whose matrices are `stated` to be so describe a model of this dtype? Plain numbers need no words. */
 int m3_synth_states(enum m3_synth_dtype dtype, enum m3_scaling stated);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 #include "oracle/blame/private/gradients.h"
 #include "oracle/judge/gradients.h"
 #include "oracle/judge/side_by_side.h"

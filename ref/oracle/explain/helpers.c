@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 #include "oracle/explain/private/explaining.h"
 
 int m3_explain_failed(struct m3_explaining *e, const char *why)

@@ -1,4 +1,4 @@
-#include "model/pass.h"
+#include "model/forward/pass.h"
 
 #include <inttypes.h>
 #include <stdio.h>

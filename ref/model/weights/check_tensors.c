@@ -10,7 +10,7 @@
 
 #include "io/matrix.h"
 #include "model/model.h"
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 
 enum { MOST_FINDINGS = 100 };       /* the report for a checkpoint of another model would be endless */
 

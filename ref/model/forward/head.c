@@ -1,10 +1,10 @@
-#include "model/head.h"
+#include "model/forward/head.h"
 
 #include <stdlib.h>
 
 #include "base/minmax.h"
 #include "model/divided/share.h"
-#include "model/stages.h"
+#include "model/forward/stages.h"
 
 enum { LOGIT_ROWS = 64 };       /* rows at a time: one of the released model has 200,064 numbers */
 

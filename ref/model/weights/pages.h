@@ -3,7 +3,7 @@
 #define M3_MODEL_PAGES_H
 
 #include "io/safetensors.h"
-#include "model/pass.h"
+#include "model/forward/pass.h"
 
 /* Request all matrices of a text layer except the routed experts; then the experts in `ids` [count]; then release them
  * all. A short pass on a cache is one of many: its weights stay mapped. */

@@ -9,7 +9,7 @@
 #ifndef M3_MODEL_STAGES_H
 #define M3_MODEL_STAGES_H
 
-#include "model/pass.h"
+#include "model/forward/pass.h"
 
 /* Rotary angles of all rows of a part, used by every layer. */
 struct m3_angles {

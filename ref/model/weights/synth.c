@@ -1,4 +1,4 @@
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -17,7 +17,7 @@
 #include "base/generator.h"
 #include "model/files/synth_config.h"
 #include "model/files/synth_tensor.h"
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 
 enum { PIECE = 1 << 20 };   /* numbers made and written at a time */
 static const uint64_t shard_bytes = 5000000000u;    /* a file is closed when it holds this much */

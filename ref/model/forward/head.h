@@ -2,7 +2,7 @@
 #ifndef M3_MODEL_HEAD_H
 #define M3_MODEL_HEAD_H
 
-#include "model/pass.h"
+#include "model/forward/pass.h"
 
 /* normed [T,H] := norm of hidden [T,H] with weights w [H]. Logits are computed in pieces, as far as the tap is shown
  * or `logits` wants them: [rows,V], the last rows of the T; or NULL. */

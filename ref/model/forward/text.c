@@ -1,12 +1,12 @@
-#include "model/text.h"
+#include "model/forward/text.h"
 
 #include <stdlib.h>
 
 #include "model/cache.h"
 #include "model/divided/share.h"
-#include "model/head.h"
-#include "model/layer.h"
-#include "model/mtp.h"
+#include "model/forward/head.h"
+#include "model/forward/layer.h"
+#include "model/forward/mtp.h"
 
 /* Embedding rows; then the features of images, and of videos, replace the rows of their placeholder ids. Without
  * pictures a placeholder is an ordinary token, which the model itself has generated. */

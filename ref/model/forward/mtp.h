@@ -2,7 +2,7 @@
 #ifndef M3_MODEL_MTP_H
 #define M3_MODEL_MTP_H
 
-#include "model/layer.h"
+#include "model/forward/layer.h"
 
 /* Do the modules of this pass read scattered rows instead of embeddings? */
 int m3_mtp_takes_rows(const struct m3_pass *f);

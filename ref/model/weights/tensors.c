@@ -1,4 +1,4 @@
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

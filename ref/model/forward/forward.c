@@ -1,12 +1,12 @@
-#include "model/forward.h"
+#include "model/forward/forward.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "model/divided/share.h"
-#include "model/mtp.h"
-#include "model/text.h"
-#include "model/vision.h"
+#include "model/forward/mtp.h"
+#include "model/forward/text.h"
+#include "model/forward/vision.h"
 
 static int check_request(const struct m3_config *c, const struct m3_request *r, struct m3_error *error)
 {

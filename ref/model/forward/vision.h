@@ -2,8 +2,8 @@
 #ifndef M3_MODEL_VISION_H
 #define M3_MODEL_VISION_H
 
-#include "model/stages.h"
-#include "model/text.h"
+#include "model/forward/stages.h"
+#include "model/forward/text.h"
 
 /* features->rows are to be freed; *features, which is zero before, stays so if the request has no pictures. */
 void m3_vision_forward(struct m3_pass *f, struct m3_features *features);

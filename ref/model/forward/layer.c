@@ -1,8 +1,8 @@
-#include "model/layer.h"
+#include "model/forward/layer.h"
 
 #include "model/cache.h"
 #include "model/divided/share.h"
-#include "model/pages.h"
+#include "model/weights/pages.h"
 
 /* The keys and values of a layer, from place 0 on. */
 static struct m3_keys keys_of(const struct m3_pass *f, const struct m3_activations *a, int64_t l)

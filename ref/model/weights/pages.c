@@ -1,4 +1,4 @@
-#include "model/pages.h"
+#include "model/weights/pages.h"
 
 static void pages(const struct m3_weight *const *all, size_t count, void (*give)(const void *, uint64_t))
 {

@@ -3,7 +3,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "model/tensors.h"
+#include "model/weights/tensors.h"
 
 struct totals {
     int64_t tensors, parameters, floats, matrices, scales;

@@ -1,4 +1,4 @@
-#include "model/activations.h"
+#include "model/forward/activations.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-#include "model/mtp.h"
+#include "model/forward/mtp.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/divided/share.h"
-#include "model/head.h"
+#include "model/forward/head.h"
 
 /* Writes x [T,H] to one half of every row of joined [T,2H]; half 0 is the embedding's. */
 static void put_half(const struct m3_pass *f, real *joined, const real *x, int half)

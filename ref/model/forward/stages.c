@@ -1,4 +1,4 @@
-#include "model/stages.h"
+#include "model/forward/stages.h"
 
 #include <string.h>
 

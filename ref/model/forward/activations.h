@@ -2,7 +2,7 @@
 #ifndef M3_MODEL_ACTIVATIONS_H
 #define M3_MODEL_ACTIVATIONS_H
 
-#include "model/stages.h"
+#include "model/forward/stages.h"
 
 /* Keys and values of a layer. */
 struct m3_keys {

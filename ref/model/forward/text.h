@@ -2,7 +2,7 @@
 #ifndef M3_MODEL_TEXT_H
 #define M3_MODEL_TEXT_H
 
-#include "model/pass.h"
+#include "model/forward/pass.h"
 
 /* Rows [images + videos,H] that replace those of the placeholder ids; NULL, 0, 0 if there are no pictures. */
 struct m3_features {

@@ -1,10 +1,10 @@
-#include "model/vision.h"
+#include "model/forward/vision.h"
 
 #include <stdlib.h>
 
 #include "base/minmax.h"
-#include "model/pages.h"
-#include "model/stages.h"
+#include "model/weights/pages.h"
+#include "model/forward/stages.h"
 
 void m3_tower_make(struct m3_pass *f, struct m3_tower *a)
 {

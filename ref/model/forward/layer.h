@@ -3,7 +3,7 @@
 #ifndef M3_MODEL_LAYER_H
 #define M3_MODEL_LAYER_H
 
-#include "model/activations.h"
+#include "model/forward/activations.h"
 
 /* Applies layer f->layer to a->hidden; its keys and values go into the cache if the pass has one. */
 void m3_layer_run(struct m3_pass *f, struct m3_activations *a);

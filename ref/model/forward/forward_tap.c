@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/forward.h"
-#include "model/stages.h"
+#include "model/forward/forward.h"
+#include "model/forward/stages.h"
 
 /* A request while its tap is computed. */
 struct one {
