@@ -120,9 +120,9 @@ int main(int argc, char **argv)
     struct life life = { .process = getpid() };
     signal(SIGXFSZ, SIG_IGN);       /* a file over its limit becomes an I/O error with a message */
     if (reserve_descriptors()) return M3_IO;
-    omp_set_num_threads(m3_processors());
     m3_mapped_catch();
     on_exit(end, &life);
+    omp_set_num_threads(m3_processors());
     m3_json_watch();
     const int status = command(argc, argv);
     m3_cli_ranks_end();
