@@ -93,7 +93,7 @@ help:
 	@echo 'make nightly       all that CI runs a slice of, and the other long checks; hours'
 	@echo 'make bench         speeds beside the limits of this machine and the goals; into build/bench.json (FILE=...)'
 	@echo 'make bench-torch   the same, and the public PyTorch code on the same work'
-	@echo 'make bench-readme  the tables of README from scripts/bench.json'
+	@echo 'make bench-readme  the tables of README from scripts/bench/bench.json'
 	@echo 'make bench-large   two layers of the released size, 29 GB, beside a read of the disk; killed and resumed'
 	@echo '                   (EXPERTS=12: a part of the experts). Removes what it writes'
 	@echo 'make cuda          the library for `run --ops cuda`: sparse attention and experts on a GPU (needs nvcc)'
@@ -117,7 +117,7 @@ help:
 	@echo 'make compile-commands  compile_commands.json, for editors'
 	@echo 'make format        lay out the C code as .clang-format says; make format-check only says where it is not'
 	@echo 'make documents     golden/documents/README.md from the tables beside it'
-	@echo 'make index         the index of SPEC.md from scripts/spec_index.tsv'
+	@echo 'make index         the index of SPEC.md from scripts/make/spec_index.tsv'
 	@echo 'make install       program, libraries, headers, pkg-config file, manual pages, completions for shells, golden/ and'
 	@echo '                   licence to PREFIX ($(PREFIX)), with DESTDIR before it; make uninstall removes them'
 	@echo 'make wheel         a Python wheel, with the libraries that m3ref uses, into build/wheel'
@@ -158,9 +158,9 @@ $(PROGRAM): $(CLI_OBJECTS) $(LIBRARY)
 
 # The figures that documents print, the models that they are about, and the data of GPUs become tables in the program.
 TABLE := $(BUILD)/once/estimate/documents/table
-$(TABLE).c: scripts/documents_table.awk golden/documents/figures.tsv golden/documents/models.tsv
+$(TABLE).c: scripts/make/documents_table.awk golden/documents/figures.tsv golden/documents/models.tsv
 CARDS := $(BUILD)/once/estimate/cards
-$(CARDS).c: scripts/cards_table.awk ref/estimate/cards.tsv
+$(CARDS).c: scripts/make/cards_table.awk ref/estimate/cards.tsv
 $(TABLE).c $(CARDS).c:
 	@mkdir -p $(@D)
 	awk -f $^ >$@.part && mv $@.part $@
@@ -269,25 +269,25 @@ $(BUILD)/cuda/%.o: ref/cuda/%.cu
 .PHONY: cuda-test cuda-tests cuda-bench cuda-pack cuda-resources
 cuda-test: setup
 	@$(MAKE) -s -j$$(nproc) cuda-tests
-	@BUILD=$(BUILD) scripts/cuda_test.sh
+	@BUILD=$(BUILD) scripts/cuda/cuda_test.sh
 cuda-tests: cuda device-tests $(BUILD)/cuda_bench
 
 # An archive that needs nothing but a driver.
 cuda-pack: setup
 	@$(MAKE) -s -j$$(nproc) cuda-tests
-	@scripts/cuda_pack.sh $(BUILD)
+	@scripts/cuda/cuda_pack.sh $(BUILD)
 
 # Registers, spills and loads in flight of each kernel. TARGET=90
 TARGET ?= 90
 cuda-resources:
-	@python3 scripts/cuda_resources.py $(TARGET)
+	@python3 scripts/cuda/cuda_resources.py $(TARGET)
 
 # The bench does not need the program or its libraries.
 CUDA_KERNELS := $(filter-out %/table.cu %/memory.cu,$(CUDA))
 cuda-bench:
 	@$(MAKE) -s -j$$(nproc) $(BUILD)/cuda_bench
-	@python3 scripts/cuda_bench.py $(BUILD)/cuda_bench --json $(BUILD)/cuda_bench.json
-$(BUILD)/cuda/bench/%.o: scripts/%.cu
+	@python3 scripts/cuda/cuda_bench.py $(BUILD)/cuda_bench --json $(BUILD)/cuda_bench.json
+$(BUILD)/cuda/bench/%.o: scripts/cuda/%.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_FLAGS) -c -o $@ $<
 $(BUILD)/cuda_bench: $(BUILD)/cuda/bench/cuda_bench.o $(CUDA_KERNELS:ref/cuda/%.cu=$(BUILD)/cuda/%.o)
@@ -470,7 +470,7 @@ LIBS_refused_cuda := -lstdc++
 $(BUILD)/tests/test_kernels: $(filter-out %/table.o %/memory.o %/launcher.o,$(ON_CPU))
 
 # The benchmark of the kernels, only to check that it runs.
-$(BUILD)/tests/cuda/cuda_bench.o: scripts/cuda_bench.cu
+$(BUILD)/tests/cuda/cuda_bench.o: scripts/cuda/cuda_bench.cu
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -x c++ -c -o $@ $<
 $(BUILD)/tests/cuda_bench: $(BUILD)/tests/cuda/cuda_bench.o $(BUILD)/tests/cuda/on_cpu.o \
@@ -497,14 +497,14 @@ $(CUDA_OPERATORS:%=$(BUILD)/tests/test_%_device): $(BUILD)/tests/test_%_device: 
 
 # The commands that make would run, as JSON.
 compile-commands: setup
-	@$(MAKE) -sBn all test-programs BUILD=$(BUILD) | scripts/compile_commands.sh >compile_commands.json
+	@$(MAKE) -sBn all test-programs BUILD=$(BUILD) | scripts/make/compile_commands.sh >compile_commands.json
 
 documents: all
-	@scripts/documents_page.sh $(abspath $(PROGRAM)) >$(BUILD)/documents.md && cp $(BUILD)/documents.md golden/documents/README.md
+	@scripts/make/documents_page.sh $(abspath $(PROGRAM)) >$(BUILD)/documents.md && cp $(BUILD)/documents.md golden/documents/README.md
 
 index:
-	@sed '/^## 18\. Index/q' SPEC.md >$(BUILD)/spec.md && echo >>$(BUILD)/spec.md && awk -f scripts/spec_index.awk \
-		scripts/spec_index.tsv SPEC.md ref/oracle/VERDICTS.md >>$(BUILD)/spec.md && cp $(BUILD)/spec.md SPEC.md
+	@sed '/^## 18\. Index/q' SPEC.md >$(BUILD)/spec.md && echo >>$(BUILD)/spec.md && awk -f scripts/make/spec_index.awk \
+		scripts/make/spec_index.tsv SPEC.md ref/oracle/VERDICTS.md >>$(BUILD)/spec.md && cp $(BUILD)/spec.md SPEC.md
 
 FORMAT := $(BUILD)/format
 FORMATTED := $(shell find ref tests -name '*.[ch]')
@@ -541,23 +541,23 @@ asan: setup
 	@LLVM_PROFILE_FILE=/dev/null $(MAKE) -s -j$$(nproc) $(SANITIZED) $(if $(filter units,$(ONLY)),unit-tests,tests)
 
 tsan: setup
-	@scripts/tsan.sh $(BUILD)/tsan
+	@scripts/checks/tsan.sh $(BUILD)/tsan
 
 valgrind: setup
 	@$(MAKE) -s -j$$(nproc) all $(BUILD)/tests/plain_table.so
-	@scripts/valgrind.sh $(BUILD)
+	@scripts/checks/valgrind.sh $(BUILD)
 
 # TOOLS: some of gcc,clang-tidy,cppcheck. FILES: a pattern.
 TOOLS ?= gcc,clang-tidy,cppcheck
 FILES ?= ref/*
 analyze: setup
 	@mkdir -p $(BUILD)
-	@$(MAKE) -sBn all BUILD=$(BUILD) CC=gcc | scripts/compile_commands.sh >$(BUILD)/commands.json
+	@$(MAKE) -sBn all BUILD=$(BUILD) CC=gcc | scripts/make/compile_commands.sh >$(BUILD)/commands.json
 	@python3 scripts/analysis/analyze.py $(BUILD)/commands.json --tools $(TOOLS) --files '$(FILES)'
 
 # FAULTS=run,compare: of tests/faults only these commands; FAULTS=none: the tests alone.
 coverage: setup
-	@FAULTS='$(FAULTS)' scripts/line_coverage.sh $(BUILD)/coverage
+	@FAULTS='$(FAULTS)' scripts/checks/line_coverage.sh $(BUILD)/coverage
 
 # Commands that write are killed at random moments: COUNT of them. What they leave is looked at.
 COUNT ?= 1000
@@ -566,10 +566,10 @@ kills: setup
 	@python3 tests/faults/kills.py $(PROGRAM) $(COUNT)
 
 aarch64-bits:
-	@scripts/aarch64.sh $(BUILD)/aarch64
+	@scripts/checks/aarch64.sh $(BUILD)/aarch64
 
 bits: setup
-	@scripts/bits.sh $(BUILD)/bits $(SLICE)
+	@scripts/checks/bits.sh $(BUILD)/bits $(SLICE)
 
 # CI runs a tenth of these (.ci/run). Each begins whatever became of the others; the status says whether one failed.
 NIGHTLY := bits format-check test asan fuzz faults kills tsan valgrind analyze no-false-alarms golden-check power-check engines
@@ -621,38 +621,38 @@ engines: setup $(PYTHON)/ready
 FILE ?= $(BUILD)/bench.json
 bench: setup
 	@$(MAKE) -s -j$$(nproc) all
-	@python3 scripts/bench.py $(BUILD) --out $(FILE)
+	@python3 scripts/bench/bench.py $(BUILD) --out $(FILE)
 
 bench-torch: setup $(VENV)/ready
 	@$(MAKE) -s -j$$(nproc) all
-	@python3 scripts/bench.py $(BUILD) --out $(FILE) --torch
+	@python3 scripts/bench/bench.py $(BUILD) --out $(FILE) --torch
 
 bench-large: setup
 	@$(MAKE) -s -j$$(nproc) all
-	@scripts/bench_large.sh $(BUILD) $(EXPERTS)
+	@scripts/bench/bench_large.sh $(BUILD) $(EXPERTS)
 
 bench-readme:
-	@python3 scripts/bench.py $(BUILD) --readme scripts/bench.json
+	@python3 scripts/bench/bench.py $(BUILD) --readme scripts/bench/bench.json
 
 # ---- installation
 
 # Manual pages, and completions for shells: made from the help texts, and from the table of options that they agree with.
 DOCUMENTS := $(BUILD)/documents
-$(DOCUMENTS)/ready: $(PROGRAM) ref/cli/README.md scripts/man_page.awk scripts/completion.awk scripts/shell_documents.sh
-	@scripts/shell_documents.sh $(PROGRAM) $(DOCUMENTS) && touch $@
+$(DOCUMENTS)/ready: $(PROGRAM) ref/cli/README.md scripts/make/man_page.awk scripts/make/completion.awk scripts/make/shell_documents.sh
+	@scripts/make/shell_documents.sh $(PROGRAM) $(DOCUMENTS) && touch $@
 
 # What a program compiles with: m3ref.h, a plug-in's ops.h, and what they include.
-$(BUILD)/m3ref.pc: scripts/m3ref.pc.in Makefile
+$(BUILD)/m3ref.pc: scripts/make/m3ref.pc.in Makefile
 	@sed -e 's,@PREFIX@,$(PREFIX),; s,@LIBDIR@,$(LIBDIR),; s,@VERSION@,$(VERSION),' \
 		-e 's,@PACKAGES@,$(filter-out openblas,$(PACKAGES)),; s,@BLAS@,$(shell pkg-config --libs openblas),' $< >$@
 VERSION := $(shell sed -n 's/.*"m3ref \(.*\)"/\1/p' ref/base/version.h)
 export DESTDIR PREFIX LIBDIR SONAME
 .PHONY: uninstall $(BUILD)/m3ref.pc
 install: all $(DOCUMENTS)/ready $(BUILD)/m3ref.pc
-	@$(call headers,ref/m3ref.h ref/ops/ops.h ref/ops/outside.h) | scripts/install.sh $(BUILD)
+	@$(call headers,ref/m3ref.h ref/ops/ops.h ref/ops/outside.h) | scripts/make/install.sh $(BUILD)
 
 uninstall:
-	@scripts/install.sh --remove
+	@scripts/make/install.sh --remove
 
 # For machines without compilers, in build/wheel.
 WHEEL_TOOLS := $(BUILD)/wheel-tools
@@ -662,11 +662,11 @@ $(WHEEL_TOOLS)/ready: scripts/requirements-wheel.txt
 .PHONY: wheel
 wheel: all $(WHEEL_TOOLS)/ready
 	@M3REF_BUILD=$(abspath $(BUILD)) PATH="$(abspath $(WHEEL_TOOLS))/bin:$$PATH" \
-		$(WHEEL_TOOLS)/bin/python scripts/wheel.py $(BUILD) $(BUILD)/wheel
+		$(WHEEL_TOOLS)/bin/python scripts/make/wheel.py $(BUILD) $(BUILD)/wheel
 
 .PHONY: clean-root
 clean-root: wheel
-	@scripts/clean_root.sh $(BUILD)
+	@scripts/checks/clean_root.sh $(BUILD)
 
 clean:
 	rm -rf $(BUILD)

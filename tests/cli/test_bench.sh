@@ -1,19 +1,19 @@
 #!/bin/sh
 # `m3ref bench`: every item of the help text is an item and the other way round; --baseline compares by the share of the
-# limit, leaves out what needs a model, and refuses files that are none; README's tables are those of scripts/bench.json.
+# limit, leaves out what needs a model, and refuses files that are none; README's tables are those of scripts/bench/bench.json.
 #
 # Seen to fail with: an item removed from the help text; a baseline whose ratio is taken for a rate; a figure changed in
-# README; a ratio changed in scripts/bench.json.
+# README; a ratio changed in scripts/bench/bench.json.
 build=${BUILD:-build}
 . tests/support/verdict.sh
 m3ref="$build/m3ref"
 
 # ---- the figures of README
-python3 scripts/bench.py "$build" --readme scripts/bench.json --check 2>"$folder/findings"
+python3 scripts/bench/bench.py "$build" --readme scripts/bench/bench.json --check 2>"$folder/findings"
 verdict 'README' "$folder/findings"
 : >"$folder/findings"
-sed 's/"ratio": 0\.\([0-9]\)/"ratio": 0.9\1/' scripts/bench.json >"$folder/other.json"
-python3 scripts/bench.py "$build" --readme "$folder/other.json" --check 2>/dev/null && echo 'other figures pass' >"$folder/findings"
+sed 's/"ratio": 0\.\([0-9]\)/"ratio": 0.9\1/' scripts/bench/bench.json >"$folder/other.json"
+python3 scripts/bench/bench.py "$build" --readme "$folder/other.json" --check 2>/dev/null && echo 'other figures pass' >"$folder/findings"
 verdict 'other figures' "$folder/findings"
 
 # ---- items: those of the program, of its help text and of the script
@@ -21,7 +21,7 @@ verdict 'other figures' "$folder/findings"
 sed -n 's/^    { "\([a-z0-9-]*\)", .*/\1/p' ref/cli/bench/items.c | sort >"$folder/items"
 "$m3ref" bench --help | sed -n '/^  sgemm/,/^  --threads/p' | grep -oE '^  [a-z][a-z0-9, -]*' | sed 's/   .*//' | tr -d ' ' |
     tr ',' '\n' | sort >"$folder/help"
-sed -n 's/^    ("\([a-z0-9-]*\)".*/\1/p' scripts/bench.py | sort >"$folder/measured"
+sed -n 's/^    ("\([a-z0-9-]*\)".*/\1/p' scripts/bench/bench.py | sort >"$folder/measured"
 [ "$(wc -l <"$folder/items")" -ge 30 ] || echo 'too few items' >>"$folder/findings"
 diff "$folder/items" "$folder/help" >>"$folder/findings"
 comm -13 "$folder/items" "$folder/measured" >>"$folder/findings"
@@ -57,7 +57,7 @@ echo '{"items": [{"what": "linear-1", "gb_per_s": 0}]}' >"$folder/zero.json"
 refused 66 --baseline "$folder/missing.json"
 refused 65 --baseline "$folder/none.json"
 refused 65 --baseline "$folder/zero.json"
-refused 65 --baseline scripts/bench.py
+refused 65 --baseline scripts/bench/bench.py
 refused 64 linear-1 --baseline "$folder/base.json"
 refused 64 linear-1 linear-4
 refused 64 linear-3

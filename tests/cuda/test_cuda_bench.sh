@@ -30,7 +30,7 @@ verdict $? "$(grep -i 'nan\|inf' "$folder/lines")"
 verdict $? "an unknown option: $(cat "$folder/errors")"
 
 # Without PyTorch, which this interpreter does not look for: our rows, and the requirements that need no other.
-python3 -S scripts/cuda_bench.py "$build/tests/cuda_bench" --small --json "$folder/rows.json" >"$folder/table" 2>&1
+python3 -S scripts/cuda/cuda_bench.py "$build/tests/cuda_bench" --small --json "$folder/rows.json" >"$folder/table" 2>&1
 verdict $? "without PyTorch: $(tail -n 1 "$folder/table")"
 [ "$(grep -c '"what": "ours: ' "$folder/rows.json")" -ge 36 ]
 verdict $? 'without PyTorch: rows are missing'
@@ -42,7 +42,7 @@ exec sleep 60
 PROGRAM
 chmod +x "$folder/slow"
 "$build/tests/cuda_bench" --small >"$folder/kept"
-python3 -S scripts/cuda_bench.py "$folder/slow" --small --limit 2 --json "$folder/rows.json" >"$folder/table" 2>&1
+python3 -S scripts/cuda/cuda_bench.py "$folder/slow" --small --limit 2 --json "$folder/rows.json" >"$folder/table" 2>&1
 [ $? -eq 1 ] && [ "$(grep -c '"what": "ours: ' "$folder/rows.json")" -ge 4 ] && grep -q 'took longer than 2 s' "$folder/table"
 verdict $? "a program that takes too long: $(tail -n 1 "$folder/table")"
 

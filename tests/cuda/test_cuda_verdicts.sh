@@ -1,5 +1,5 @@
 #!/bin/sh
-# Goal:  scripts/cuda_test.sh counts exit status 2 of compare as a failure, partial like suspect, and prints the line
+# Goal:  scripts/cuda/cuda_test.sh counts exit status 2 of compare as a failure, partial like suspect, and prints the line
 #        that says why.
 # Given: a program in place of m3ref whose comparisons all end so.
 # Seen to fail with status 2 passed on as 0.
@@ -16,7 +16,7 @@ run) while [ \$# -gt 1 ]; do [ "\$1" = --dump ] && : >"\$2"; shift; done ;;
 esac
 PROGRAM
     chmod +x "$folder/build/m3ref"
-    OPS=fake BUILD=$folder/build scripts/cuda_test.sh models >"$folder/out" 2>&1
+    OPS=fake BUILD=$folder/build scripts/cuda/cuda_test.sh models >"$folder/out" 2>&1
     status=$?
 }
 

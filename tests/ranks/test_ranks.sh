@@ -141,14 +141,14 @@ for golden in tiny common m2 block128; do
     {
         sed -n 's/^ranks: .*, \([0-9]*\) bytes of keys, \([0-9]*\) bytes of tokens, \([0-9]*\) bytes of results, .*/\1 keys \2 tokens \3 results/p' \
             "$folder/out" >"$folder/counted"
-        python3 scripts/ranks_cost.py golden/$golden/model/config.json --dump "$folder/dump" --ranks 4 |
+        python3 scripts/bench/ranks_cost.py golden/$golden/model/config.json --dump "$folder/dump" --ranks 4 |
             diff - "$folder/counted"
         [ -s "$folder/counted" ] || echo 'nothing was counted'
     } >"$folder/findings" 2>&1
     verdict "bytes of $golden" "$folder/findings"
 done
 sed -n '/^| ranks | keys/,/^| 64 /p' ref/ranks/README.md >"$folder/page"
-python3 scripts/ranks_cost.py golden/configs/minimax-m3.json | diff - "$folder/page" >"$folder/findings" 2>&1
+python3 scripts/bench/ranks_cost.py golden/configs/minimax-m3.json | diff - "$folder/page" >"$folder/findings" 2>&1
 verdict 'the table of the page' "$folder/findings"
 
 # ---- failures

@@ -1,5 +1,5 @@
 /* Writes a dump of a run in ordered sums, or of its gradients, and prints the SHA-256 and the name of each tensor. It
- * needs base, io, model, ops and train alone, and so is built quickly by every compiler (scripts/bits.sh).
+ * needs base, io, model, ops and train alone, and so is built quickly by every compiler (scripts/checks/bits.sh).
  *
  * usage: ordered_bits DUMP THREADS MODEL CASE
  *        ordered_bits DUMP THREADS MODEL CASE LOSSES f32|f64     gradients of these losses */

@@ -1,5 +1,5 @@
 #!/bin/sh
-# SPEC.md as a book: its index is what scripts/spec_index.tsv and the headings give and answers what readers look up, its
+# SPEC.md as a book: its index is what scripts/make/spec_index.tsv and the headings give and answers what readers look up, its
 # links lead somewhere, its terms are used, and it stays short enough to be read. Section 7 is a guide, VERDICTS.md, and
 # its details, REFERENCE.md: both have the same sections, each of the guide leads to its details, and the guide is short.
 # Seen to fail with a row of the index changed, a look-up left out of spec_index.tsv, a link to a section that does not
@@ -11,13 +11,13 @@ verdicts=${VERDICTS:-ref/oracle/VERDICTS.md}
 reference=${REFERENCE:-ref/oracle/REFERENCE.md}
 . tests/support/verdict.sh
 
-awk -f scripts/spec_index.awk scripts/spec_index.tsv "$spec" "$verdicts" >"$folder/index" 2>"$folder/findings"
+awk -f scripts/make/spec_index.awk scripts/make/spec_index.tsv "$spec" "$verdicts" >"$folder/index" 2>"$folder/findings"
 sed -n '/^## 18\. Index/,$p' "$spec" | grep '^|' | diff - "$folder/index" >>"$folder/findings"
 [ ! -s "$folder/findings" ] || echo 'make index writes it anew' >>"$folder/findings"
 verdict 'index' "$folder/findings"
 
 while read -r word; do
-    grep -v '^#' scripts/spec_index.tsv | cut -f 1 | grep -qi "$word" || echo "no entry for $word"
+    grep -v '^#' scripts/make/spec_index.tsv | cut -f 1 | grep -qi "$word" || echo "no entry for $word"
 done >"$folder/findings" <<'END'
 RoPE angle
 top-k

@@ -12,7 +12,7 @@ export LC_ALL=C
 . tests/support/verdict.sh
 
 program=$(cd "$build" && pwd)/m3ref
-scripts/documents_page.sh "$program" >"$folder/page" 2>&1
+scripts/make/documents_page.sh "$program" >"$folder/page" 2>&1
 cmp -s $tables/README.md "$folder/page" || {
     echo '`make documents` writes it, with these lines:'
     diff $tables/README.md "$folder/page"

@@ -7,7 +7,7 @@ set -u
 mkdir -p "$1" && folder=$(cd "$1" && pwd) || exit 1
 root=$folder/root
 target=aarch64-linux-gnu
-. "$(dirname "$0")/needs.sh"
+. "$(dirname "$0")/../needs.sh"
 needs $target-gcc:gcc-$target qemu-aarch64:qemu-user apt-get:apt dpkg-deb:dpkg
 [ -e /usr/$target/include/stdio.h ] || { echo 'aarch64.sh: this Debian package is missing: apt-get install libc6-dev-arm64-cross' >&2; exit 69; }
 

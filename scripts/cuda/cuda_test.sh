@@ -7,11 +7,11 @@
 #   bench      speeds, one JSON line each, into $BUILD/cuda_bench.jsonl
 #   sanitizer  compute-sanitizer, if it is installed
 # Last line: N passed, N failed. Without a device: the reason, and exit status 69.
-# usage: [BUILD=build] scripts/cuda_test.sh PART ...        from a checkout after `make cuda-tests`, or from an archive
+# usage: [BUILD=build] scripts/cuda/cuda_test.sh PART ...        from a checkout after `make cuda-tests`, or from an archive
 #                                                           of `make cuda-pack`
 # OPS=BUILD/tests/cuda_on_cpu.so does the same on a CPU, to see that it works.
 set -u
-cd "$(dirname "$0")/.." || exit 70
+cd "$(dirname "$0")/../.." || exit 70
 build=${BUILD:-build}
 parts=${*:-operators models decode bench sanitizer}
 ops=${OPS:-cuda}

@@ -1,6 +1,6 @@
 """What the CUDA kernels take of a multiprocessor, as compiled: registers, spills, loads in flight.
 
-    python3 scripts/cuda_resources.py [TARGET]        TARGET 90, if none is named; needs nvcc; nvdisasm for the loads
+    python3 scripts/cuda/cuda_resources.py [TARGET]        TARGET 90, if none is named; needs nvcc; nvdisasm for the loads
 
 Loads in flight: of a thread, the most bytes of global memory that are on their way at a time, in the order of the
 compiled instructions (ldg: into registers, until one of them is read; cp.async: between two waits). Bytes of a

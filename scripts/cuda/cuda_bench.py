@@ -1,6 +1,6 @@
 """Times the CUDA operators beside the limits of the device and beside attention of the installed PyTorch.
 
-    python3 scripts/cuda_bench.py BUILD/cuda_bench [--json OUT] [--limit SECONDS] [--small]
+    python3 scripts/cuda/cuda_bench.py BUILD/cuda_bench [--json OUT] [--limit SECONDS] [--small]
 
 Runs cuda_bench, at most --limit seconds, and keeps the rows that it has printed by then. Without PyTorch these are all.
 With it (2.5 or later), in the same run measures a large bf16 matrix product and a large copy, dense causal attention,

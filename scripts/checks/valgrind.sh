@@ -5,7 +5,7 @@
 # valgrind reports no AVX-512 to the program, so another body of the kernels runs than under the other sanitizers.
 set -u
 build=$1
-. "$(dirname "$0")/needs.sh"
+. "$(dirname "$0")/../needs.sh"
 needs valgrind:valgrind
 . tests/support/verdict.sh
 # All that ref/cli/start.c would set: valgrind does not follow a program that is started again.

@@ -1,5 +1,5 @@
 # The index of SPEC.md, from spec_index.tsv and the headings of the documents:
-#   awk -f scripts/spec_index.awk scripts/spec_index.tsv SPEC.md ref/oracle/VERDICTS.md
+#   awk -f scripts/make/spec_index.awk scripts/make/spec_index.tsv SPEC.md ref/oracle/VERDICTS.md
 # A word whose section does not exist, or does not contain the text that it must, is an error.
 
 function anchor(heading) {

@@ -79,7 +79,7 @@ def models(build, wanted):
     """Models of released sizes with random weights, written once: a vision part, 1.7 GB, with a minimal text part; and a
     sparse layer with 16 experts, 2.2 GB."""
     folders = {"vision": f"{build}/bench_vision", "grad": f"{build}/bench_layer"}
-    for item, config in ("vision", "scripts/bench_vision.json"), ("grad", "scripts/bench_layer.json"):
+    for item, config in ("vision", "scripts/bench/bench_vision.json"), ("grad", "scripts/bench/bench_layer.json"):
         if not os.path.isdir(folders[item]) and (not wanted or item in wanted):
             line = [f"{build}/m3ref", "synth", config, folders[item]]
             subprocess.run(line, stdout=subprocess.DEVNULL, check=True)
@@ -111,7 +111,7 @@ def measure_torch(build, options):
         print(f"public PyTorch code: left out, {build}/venv is missing (make golden-check makes it)")
         return records
     for name, runs in TORCH:
-        record = line_of([python, "scripts/bench_torch.py", "--threads", str(options.threads), "--runs", str(runs), name])
+        record = line_of([python, "scripts/bench/bench_torch.py", "--threads", str(options.threads), "--runs", str(runs), name])
         record["name"] = name
         print(f"PyTorch: {record['what']:<51} {record['seconds']:11.6f} s {record['peak_bytes'] // 1000000:31} MB", flush=True)
         records.append(record)
@@ -180,10 +180,10 @@ class Page:
 
     def text(self):
         threads = self.data["threads"]
-        began = (f"`scripts/bench.py` measured these figures with {threads} thread{'s' if threads > 1 else ''} on a shared server "
+        began = (f"`scripts/bench/bench.py` measured these figures with {threads} thread{'s' if threads > 1 else ''} on a shared server "
                  f"({self.data['processor']}), in float, at the sizes of the released model"
                  + (", in CPU time, because the server was busy" if self.data["cpu_time"] else "")
-                 + ". `scripts/bench.json` has all of them. Ratios matter more than seconds.")
+                 + ". `scripts/bench/bench.json` has all of them. Ratios matter more than seconds.")
         return "\n".join([
             *textwrap.wrap(began, 120), "", *self.against_torch(), "",
             *textwrap.wrap("GB is the peak memory of the process. Each item of the next table has a limit, which is a speed of this machine, "
@@ -198,7 +198,7 @@ class Page:
         ])
 
 
-BEGIN, END = "<!-- from scripts/bench.json: make bench-readme -->\n", "\n<!-- end of what make bench-readme writes -->"
+BEGIN, END = "<!-- from scripts/bench/bench.json: make bench-readme -->\n", "\n<!-- end of what make bench-readme writes -->"
 
 
 def readme(path, check):

@@ -8,7 +8,7 @@ programs=$build/m3ref
 for test in context weight fingerprint forward experts_f32 rows judge; do
     programs="$programs $build/tests/test_$test"
 done
-. "$(dirname "$0")/needs.sh"
+. "$(dirname "$0")/../needs.sh"
 needs clang:clang
 make -s -j"$(nproc)" BUILD="$build" CC=clang SANITIZE=-fsanitize=thread $programs || exit 1
 . tests/support/verdict.sh

@@ -2,7 +2,7 @@
 # documents_page.sh PROGRAM: the page golden/documents/README.md, from the tables beside it and, for appendix C, from
 # what `PROGRAM estimate CONFIG --documents` prints. `make documents` writes the page.
 program=$1
-cd "$(dirname "$0")/../golden/documents" || exit 1
+cd "$(dirname "$0")/../../golden/documents" || exit 1
 set -e
 
 cat <<'END'

@@ -9,7 +9,7 @@ rm -f "$folder"/*
 "$program" --help >"$folder/help"
 version=$("$program" --version | sed -n '1s/m3ref //p')
 
-page() { awk -v name="$1" -v what="$2" -v version="$version" -f scripts/man_page.awk >"$folder/$1.1"; }
+page() { awk -v name="$1" -v what="$2" -v version="$version" -f scripts/make/man_page.awk >"$folder/$1.1"; }
 page m3ref "$(sed -n '1s/m3ref: //p' "$folder/help")" <"$folder/help"
 
 # "  run MODEL (--case F | ..   computes ..": the name, and what stands after three spaces or more.
@@ -23,6 +23,6 @@ done <"$folder/lists"
     echo "values --map $(ls ref/oracle/map/maps | sed -n 's/[.]json$//p' | tr '\n' ' ')"
 } >>"$folder/lists"
 for shell in bash zsh fish; do
-    awk -v shell="$shell" -f scripts/completion.awk "$folder/lists" ref/cli/README.md >"$folder/m3ref.$shell"
+    awk -v shell="$shell" -f scripts/make/completion.awk "$folder/lists" ref/cli/README.md >"$folder/m3ref.$shell"
 done
 rm "$folder/help" "$folder/lists"

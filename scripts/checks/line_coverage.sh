@@ -6,7 +6,7 @@
 # gcov writes hundreds of files at the end of every process.
 set -u
 build=$1
-. "$(dirname "$0")/needs.sh"
+. "$(dirname "$0")/../needs.sh"
 needs gcc:gcc gcovr:gcovr
 export BUILD="$build" OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive CK_TIMEOUT_MULTIPLIER=20
 make -s -j"$(nproc)" BUILD="$build" CC=gcc OPT=-O1 SANITIZE='--coverage -DM3_COVERAGE' all test-programs fault-server ||
@@ -32,6 +32,6 @@ done
 mkdir -p "$build/html"
 gcovr --root . --filter 'ref/' --exclude 'ref/cuda/' --object-directory "$build" --json "$build/trace.json" \
     --html-details "$build/html/index.html" "$build" >"$build/gcovr.log" 2>&1 || { tail -n 5 "$build/gcovr.log" >&2; exit 1; }
-python3 scripts/coverage_table.py "$build/trace.json" tests/coverage_exceptions.tsv || failed=$((failed + 1))
+python3 scripts/checks/coverage_table.py "$build/trace.json" tests/coverage_exceptions.tsv || failed=$((failed + 1))
 [ "$failed" -eq 0 ] || echo "$failed failed: tests, or folders below their target" >&2
 [ "$failed" -eq 0 ]

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes an archive that tests and times the CUDA kernels on a machine with a driver and nothing else: program, plug-in,
 # tests of the operators, bench, goldens, and every shared library that they need, the loader and the C library too.
-# On that machine:  tar xf m3ref-cuda.tar.xz && cd m3ref-cuda && scripts/cuda_test.sh operators, models, decode, bench
+# On that machine:  tar xf m3ref-cuda.tar.xz && cd m3ref-cuda && scripts/cuda/cuda_test.sh operators, models, decode, bench
 # usage: cuda_pack.sh BUILD       writes BUILD/m3ref-cuda.tar.xz
 #        cuda_pack.sh --check ARCHIVE     starts its program in an empty root (as root): no device, status 69
 set -eu
@@ -22,13 +22,13 @@ if [ "$1" = --check ]; then
     [ "$status" -eq 69 ] && grep -q 'no device' "$folder/said" || { echo "got status $status, expected 69"; exit 1; }
     # And as it is used, where /proc is there.
     status=0
-    CUDA_VISIBLE_DEVICES='' "$pack/scripts/cuda_test.sh" operators >"$folder/said" 2>&1 || status=$?
+    CUDA_VISIBLE_DEVICES='' "$pack/scripts/cuda/cuda_test.sh" operators >"$folder/said" 2>&1 || status=$?
     [ "$status" -eq 69 ] && grep -q 'no device' "$folder/said" || { cat "$folder/said"; exit 1; }
     exit 0
 fi
 
 build=$1
-mkdir -p "$pack/bin" "$pack/lib" "$pack/build/tests" "$pack/scripts" "$pack/tests" "$pack/golden"
+mkdir -p "$pack/bin" "$pack/lib" "$pack/build/tests" "$pack/scripts/cuda" "$pack/tests" "$pack/golden"
 cp "$build/libm3ref_cuda.so" "$build/libm3ref_tests.so" "$pack/lib"
 cp "$build/m3ref" "$build/cuda_bench" "$build"/tests/test_*_device "$pack/bin"
 strip "$pack"/bin/* "$pack"/lib/*
@@ -57,7 +57,7 @@ WRAPPER
     chmod +x "$wrapper"
 done
 
-cp scripts/cuda_test.sh "$pack/scripts"
+cp scripts/cuda/cuda_test.sh "$pack/scripts/cuda"
 cp tests/run.sh "$pack/tests"
 for golden in $goldens; do cp -r "golden/$golden" "$pack/golden"; done
 tar -C "$folder" -c m3ref-cuda | xz -9 >"$build/m3ref-cuda.tar.xz.part"

@@ -1,6 +1,6 @@
 """Times the public PyTorch code of MiniMax-M3 at released sizes, fp32, random weights: what `bench` is compared with.
 
-    python scripts/bench_torch.py [--threads N] [--runs N] [NAME ...]
+    python scripts/bench/bench_torch.py [--threads N] [--runs N] [NAME ...]
 
 One JSON line per measurement: {"what", "seconds": least of the runs, "peak_bytes": peak memory of its process, ...}.
 Each runs in a process of its own. `attention` holds a dense [64,T,T] mask and scores: about 12 GiB at T = 4096.
