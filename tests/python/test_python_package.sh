@@ -55,6 +55,7 @@ if [ -x build/venv/bin/python ]; then
     mkdir "$folder/package"
     cp -r "$own"/m3ref "$own"/m3ref-*.dist-info "$folder/package"
     pytest_in 'PyTorch' build/venv/bin/python "$folder/package:$modules"
+    echo "beside PyTorch: ${good:-0} tests"
 else
     echo 'skipped: beside PyTorch: there is no build/venv, which `make golden-check` makes'
 fi

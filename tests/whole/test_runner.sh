@@ -4,6 +4,7 @@
 # left running; only the group of xargs ended, which leaves what `timeout` started; the line of progress in a pipe; a
 # report without its seconds; skips not counted; INT ignored by what is run.
 . tests/support/verdict.sh
+unset TIMES
 
 # program NAME LINES: a test program.
 program() {
