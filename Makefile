@@ -1,5 +1,9 @@
 # `make help` lists the targets. Variables: CC, OPT, BUILD, SANITIZE, PREFIX, LIBDIR, DESTDIR.
 
+# ccache, where it is: its folder has programs with the names of the compilers.
+CCACHE := $(firstword $(wildcard /usr/lib/ccache /usr/lib64/ccache))
+export PATH := $(CCACHE:%=%:)$(PATH)
+
 BUILD ?= build
 CC ?= cc
 OBJCOPY ?= objcopy
