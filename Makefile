@@ -346,7 +346,7 @@ LIBS_math := -lmpfr -lgmp
 .PHONY: tests test-programs
 PLUGINS := bad_norm counting_embed plain_table throwing_norm worse_norm wrong_rope wrong_route wrong_vision_rope
 test-programs: $(TESTS) $(PLUGINS:%=$(BUILD)/tests/%.so) $(CUDA_DEVICES:%=$(BUILD)/tests/cuda_%.so) \
-               $(BUILD)/tests/cuda_bench $(if $(findstring thread,$(SANITIZE)),,$(BUILD)/tests/fault_server)
+               $(BUILD)/tests/cuda_bench $(BUILD)/tests/ordered_bits $(if $(findstring thread,$(SANITIZE)),,$(BUILD)/tests/fault_server)
 # Without the network the tests that need it fail, and the others run.
 $(PYTHON)/ready: scripts/requirements-python.txt
 	@scripts/venv.sh $(PYTHON) $< && touch $@ || echo 'set-up: $(PYTHON) could not be made' >&2

@@ -20,7 +20,6 @@ size_t m3_library_error_size(void);     /* of struct m3_error: a caller that dec
 const char *m3_library_version(void);
 void m3_library_free(char *text);       /* NULL is fine */
 int m3_library_threads(void);           /* the usual value of `threads`: the processors that the process may use */
-int m3_library_threads(void);           /* the usual value of `threads`: processors that the process may use */
 
 /* *lines := what `m3ref op --list --json` prints. */
 int m3_library_operators(char **lines, struct m3_error *error);
