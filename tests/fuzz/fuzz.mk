@@ -36,7 +36,7 @@ FUZZ_EACH = $(if $(FUZZ_TOTAL),$$(($(FUZZ_SHARE) > 0 ? $(FUZZ_SHARE) : 1)),$(FUZ
 # the stack are not covered: they depend on where it begins, so that no seed would give the same inputs again.
 FUZZ_SANITIZE := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all \
                  -fno-sanitize-coverage=trace-cmp,stack-depth -fprofile-instr-generate -fcoverage-mapping -Wno-pass-failed
-# One build with clang's sanitizers, for fuzzing and for `make asan`.
+# One build with clang's sanitizers.
 SANITIZED := BUILD=$(BUILD)/sanitized CC=clang CXX=clang++ OPT=-O1 SANITIZE='$(FUZZ_SANITIZE)'
 fuzz:
 	@scripts/setup.sh tests fuzz
