@@ -541,7 +541,8 @@ quick-tests: $(PROGRAM) $(QUICK_TESTS)
 unit-tests: $(PROGRAM) $(UNIT_TESTS)
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(UNIT_TESTS)
 
-# With gcc: clang 14 has no _Float16, which tests use, and Python needs a sanitizer that can be loaded before it.
+# With gcc: under clang's leak sanitizer libomp leaks what it keeps for its threads, and Python needs a sanitizer that can
+# be loaded before it.
 asan: setup
 	@$(MAKE) -s -j$$(nproc) BUILD=$(BUILD)/asan SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=all' \
 		$(if $(filter units,$(ONLY)),unit-tests,tests)
@@ -578,12 +579,10 @@ bits: setup
 	@scripts/checks/bits.sh $(BUILD)/bits $(SLICE)
 
 # CI runs a tenth of these (.ci/run). Each begins whatever became of the others; the status says whether one failed.
-NIGHTLY := bits format-check test asan fuzz faults kills tsan valgrind analyze no-false-alarms golden-check power-check engines
-.PHONY: nightly power-check
-power-check:
-	@$(MAKE) power CHECK=1
+NIGHTLY := bits format-check test asan fuzz faults kills tsan valgrind analyze no-false-alarms golden-check power engines
+.PHONY: nightly
 nightly: setup $(VENV)/ready
-	@$(MAKE) -k $(NIGHTLY)
+	@$(MAKE) -k CHECK=1 $(NIGHTLY)
 
 # ---- goldens: made by the public PyTorch code, in a separate virtual environment
 

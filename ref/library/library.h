@@ -4,7 +4,8 @@
  * A path may be /proc/self/fd/N of a file in memory (memfd_create), so arrays need not pass through a disk.
  * Text that a function returns is freed by m3_library_free, an error by m3_error_free. Results do not depend on
  * `threads`; small work uses one thread. How threads wait is up to the process: its OpenMP runtime reads
- * OMP_WAIT_POLICY when it is loaded. scripts/python calls these functions by ctypes; change both together, and M3_LIBRARY_ABI. */
+ * OMP_WAIT_POLICY when it is loaded. scripts/python calls these functions by ctypes; change both together, and
+ * M3_LIBRARY_ABI. */
 #ifndef M3_LIBRARY_LIBRARY_H
 #define M3_LIBRARY_LIBRARY_H
 

@@ -134,13 +134,26 @@ static inline uint16_t op_bf16(double x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* 11 bits, ties to even; below 2^-14 multiples of 2^-24. Not every clang has _Float16. */
+static inline uint16_t op_f16(double x)
+{
+    const double size = fabs(x);
+    const int sign = signbit(x) ? 0x8000 : 0;
+    int exponent;
+    if (isnan(x)) return 0x7e00;
+    if (size >= 65520) return (uint16_t)(sign | 0x7c00);
+    if (size < 0x1p-14) return (uint16_t)(sign | (int)rint(size * 0x1p24));
+    const double fraction = frexp(size, &exponent);
+    return (uint16_t)(sign | ((exponent + 13) * 1024 + (int)rint(fraction * 2048)));
+}
+
 static inline void op_encode(unsigned char *to, enum m3_dtype dtype, double x)
 {
     const float f = (float)x;
     const int32_t i = isnan(x) ? -7 : (int32_t)x;
     const int64_t l = i;
     const uint16_t b = op_bf16(x);
-    const _Float16 h = (_Float16)x;
+    const uint16_t h = op_f16(x);
     switch (dtype) {
     case M3_F64: memcpy(to, &x, 8); return;
     case M3_F32: memcpy(to, &f, 4); return;
