@@ -121,7 +121,7 @@ fi
 
 wanted=$(packages Debian)
 echo "set-up: installing with apt-get:$wanted"
-log=$(mktemp)
+log=$(mktemp) || exit 1
 if ! { $as_root apt-get update && DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends $wanted; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs the test programs that it is given, as many at once as there are processors, prints what each of them prints when
-# it ends, with its seconds, and at last "N passed, N failed" for all of them. A program that crashes, or does not say
-# how many tests it ran, or runs none, counts as one failure. A test that cannot run here prints a line "skipped: NAME:
-# REASON"; these are printed again at the end, and counted: "N passed, N failed, N skipped". With TIMES=1 a table says
-# which programs took how long. On a terminal a line says how far the tests are. INT and TERM end the running programs
-# at once, with all that they started.
+# Runs the test programs that it is given, one more at once than there are processors, because some of them wait. Prints
+# what each of them prints when it ends, with its seconds, and at last "N passed, N failed" for all of them. A program
+# that crashes, or does not say how many tests it ran, or runs none, counts as one failure. A test that cannot run here
+# prints a line "skipped: NAME: REASON"; these are printed again at the end, and counted: "N passed, N failed, N skipped".
+# With TIMES=1 a table says which programs took how long. On a terminal a line says how far the tests are. INT and TERM
+# end the running programs at once, with all that they started.
 # usage: run.sh PROGRAM ...
 #        run.sh --one FOLDER PROGRAM     runs one of them, and adds a line "PASSED FAILED SECONDS NAME" to FOLDER/counts
 set -u
@@ -64,7 +64,11 @@ end_session() {
     exit 1
 }
 
-folder=$(mktemp -d "${TMPDIR:-/tmp}/m3ref-tests.XXXXXX")
+# In memory, where there is room for the files of all tests: those that write wait for a disk otherwise.
+if [ -z "${TMPDIR:-}" ] && [ "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')" -gt 4000000 ]; then
+    export TMPDIR=/dev/shm
+fi
+folder=$(mktemp -d "${TMPDIR:-/tmp}/m3ref-tests.XXXXXX") || exit 1
 programs=""
 trap 'rm -rf "$folder"' EXIT
 trap '[ -z "$programs" ] || end_session; exit 1' INT TERM
@@ -77,7 +81,7 @@ export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}"
 if [ $# -gt 0 ]; then
     printf '%s\0' "$@" >"$folder/programs"
     # A shell lets what it starts in the background ignore INT, and so would every program.
-    env --default-signal=INT,QUIT setsid xargs -0 -n 1 -P "$(nproc)" sh "$0" --one "$folder" <"$folder/programs" &
+    env --default-signal=INT,QUIT setsid xargs -0 -n 1 -P $(($(nproc) + 1)) sh "$0" --one "$folder" <"$folder/programs" &
     programs=$!
     wait "$programs"
 fi

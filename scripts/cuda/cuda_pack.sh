@@ -7,7 +7,7 @@
 set -eu
 most=25000000
 goldens='mtp tiny block128 mxfp8 f8block'
-folder=$(mktemp -d)
+folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 pack=$folder/m3ref-cuda
 

@@ -21,7 +21,7 @@ if [ "$ops" = cuda ]; then
 else
     tests=cuda none=$build/tests/cuda_no_device.so bench="$build/tests/cuda_bench --small" kernels=test_kernels
 fi
-folder=$(mktemp -d)
+folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 passed=0
 failed=0

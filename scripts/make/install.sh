@@ -52,7 +52,7 @@ if [ "$1" = --remove ]; then
 fi
 build=$1
 share=$PREFIX/share
-made=$(mktemp)
+made=$(mktemp) || exit 1
 # Also after a failure there is a list of what was installed.
 trap 'rm -f "$made.golden"; [ ! -d "${list%/*}" ] || { cp "$made" "$list" && chmod 644 "$list"; }; rm -f "$made"' EXIT
 

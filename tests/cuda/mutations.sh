@@ -3,7 +3,7 @@
 # Last line: N caught, N survived. About three minutes. usage: mutations.sh [BUILD]      after `make test-programs`
 set -u
 build=${1:-build}
-folder=$(mktemp -d)
+folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 flags='-std=gnu++17 -O2 -g -ffp-contract=off -fno-strict-aliasing -fPIC -Wno-unknown-pragmas -Itests/cuda/on_cpu -Iref'
 flags="$flags $(grep -owq -m 1 fma /proc/cpuinfo && echo -mfma)"

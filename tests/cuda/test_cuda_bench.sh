@@ -2,7 +2,7 @@
 # The bench of the CUDA kernels runs on a CPU at tiny sizes, its checks of outputs included, and says what it should.
 # Seen to fail with a kernel that leaves an output unwritten, with wrong outputs, and with a measurement left out.
 build=${BUILD:-build}
-folder=$(mktemp -d)
+folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 passed=0
 failed=0

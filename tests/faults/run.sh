@@ -5,7 +5,7 @@
 set -u
 build=$1
 here=$(dirname "$0")
-folder=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/m3ref-faults.XXXXXX")
+folder=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/m3ref-faults.XXXXXX") || exit 1
 trap 'rm -rf "$folder"' EXIT
 "$here/prepare.sh" "$build/m3ref" "$folder/in" || exit
 # All that ref/cli/start.c would set: the server is not to be started again.

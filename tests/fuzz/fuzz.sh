@@ -36,7 +36,7 @@ export ASAN_OPTIONS=quarantine_size_mb=16:max_malloc_fill_size=0:malloc_context_
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive LLVM_PROFILE_FILE=/dev/null
 
 # What a target that crashes leaves there goes at the end.
-TMPDIR=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/m3ref-fuzz.XXXXXX")
+TMPDIR=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")/m3ref-fuzz.XXXXXX") || exit 1
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 trap 'exit 1' INT TERM
@@ -65,8 +65,8 @@ keep() {
 # A slow input counts if the program itself is slow, without the clock, or cannot be run with it.
 is_slow() {
     local inputs log taken slow_or_not
-    inputs=$(mktemp -d)
-    log=$(mktemp)
+    inputs=$(mktemp -d) || exit 1
+    log=$(mktemp) || exit 1
     cp "$2" "$inputs"
     taken=$(FUZZ_INPUTS=$inputs processor_time "$log" "$plain/tests/fuzz_$1")
     ! grep -qx '1 passed, 0 failed' "$log" || awk -v most="$slow" -v taken="$taken" 'BEGIN { exit !(taken > most) }'

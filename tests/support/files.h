@@ -14,11 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[64];
+static char folder[128];
 
 static inline void make_folder(void)
 {
-    strcpy(folder, "/tmp/m3ref-test-XXXXXX");
+    const char *where = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/m3ref-XXXXXX", where ? where : "/tmp");
     ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 

@@ -1,5 +1,5 @@
 # Source this in a test script: a folder that is removed at the end, the counts, and verdicts on files of findings.
-folder=$(mktemp -d)
+folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 passed=0
 failed=0

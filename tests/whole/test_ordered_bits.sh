@@ -4,7 +4,7 @@
 # with its golden (tests/model/forward/test_forward.c), and every gradient with its (tests/train/test_grad.sh).
 # Seen to fail with -ffp-contract=fast -mfma; with the rows of a key summed from the last to the first.
 build=${BUILD:-build}
-folder=$(mktemp -d)
+folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 passed=0
 failed=0

@@ -72,6 +72,14 @@ END
     verdict "$signal" "$folder/findings"
 done
 
+# Without a folder a script would work in, and remove, folders of the root.
+printf '%s\n' '. tests/support/verdict.sh' 'echo "in $folder"' 'end' >"$folder/sourced"
+{
+    TMPDIR=$folder/none sh "$folder/sourced" && echo 'got status 0 without a folder'
+    TMPDIR=$folder/none tests/run.sh "$folder/good" && echo 'the runner: got status 0 without a folder'
+} 2>&1 | grep -v '^mktemp: ' >"$folder/findings"
+verdict 'no temporary folder' "$folder/findings"
+
 python3 - "$folder/good" "$folder/bad" >"$folder/terminal" <<'END'
 import os, pty, sys
 pid, fd = pty.fork()
