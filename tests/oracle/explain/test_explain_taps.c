@@ -252,10 +252,16 @@ static void explain_rows(enum m3_tap tap, int64_t layer)
     if (is_small) explain(tap, layer, 0, NULL);
 }
 
+/* Every explanation is a pass of its own. Of the long golden fewer rows, which choose 4 of up to 6 blocks: as there, the
+ * last rows leave blocks out. */
 static void open_golden(const struct golden *g)
 {
     char text[100], *rest = NULL;
     pass_open(&pass, g->model, g->case_path);
+    if (g == &cases[BLOCK128]) {
+        pass.the_case.T = 700;
+        pass.model->config.N = 4;
+    }
     snprintf(text, sizeof text, "%s", g->reading ? g->reading : "");
     for (char *one = strtok_r(text, " ", &rest); one; one = strtok_r(NULL, " ", &rest))
         ck_assert_int_eq(m3_semantics_set(&pass.semantics, one, &pass.error), 0);
