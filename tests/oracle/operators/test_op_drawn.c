@@ -24,68 +24,94 @@ static uint64_t mixed(uint64_t z)
     return z ^ z >> 31;
 }
 
-static float value_of(const char *name, uint64_t seed, uint64_t i, double scale)
+static uint64_t key_of(const char *name, uint64_t seed)
 {
     uint64_t h = 14695981039346656037u;
     for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
-    const uint64_t key = mixed(h + seed * 0x9E3779B97F4A7C15u);
+    return mixed(h + seed * 0x9E3779B97F4A7C15u);
+}
+
+static float value_of(uint64_t key, uint64_t i, double scale)
+{
     const uint64_t level = (mixed(key + (i + 1) * 0x9E3779B97F4A7C15u) >> 32) * (1 << 24) >> 32;
     return (float)(((double)level - 8388608) * scale);
 }
 
 /* ---- files in which the weights are stored */
 
-static int is_drawn(const char *name) { return name[0] == 'w' && strchr("123", name[1]) && !name[2]; }
+enum { EXPERTS = 700, NUMBERS = 512 * 256 };
 
-/* The weights of the last case as tensors; of expert `wrong` each number is doubled. */
-static void write_stored(const char *from, const char *to, int64_t wrong)
+/* A tensor in the header of a file. */
+static void declare(json_t *header, const char *name, const char *dtype, json_t *shape, uint64_t *at, uint64_t bytes)
+{
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets", (json_int_t)*at,
+                              (json_int_t)(*at + bytes));
+    ck_assert_int_eq(json_object_set_new(header, name, entry), 0);
+    *at += bytes;
+}
+
+/* The three weights of one expert, each number times `factor`, to where the file has them; the first begins at `at`. */
+static void put_expert(FILE *file, uint64_t at, const json_t *drawn, int64_t expert, float factor)
+{
+    float *values = malloc(NUMBERS * sizeof *values);
+    const char *const names[] = { "w1", "w2", "w3" };
+    for (int64_t k = 0; k < 3; k++) {
+        const json_t *rule = json_object_get(drawn, names[k]);
+        const uint64_t key = key_of(json_string_value(json_object_get(rule, "name")), 3);
+        const double scale = json_real_value(json_object_get(rule, "scale"));
+        for (int64_t i = 0; i < NUMBERS; i++)
+            values[i] = factor * value_of(key, (uint64_t)(expert * NUMBERS + i), scale);
+        const int64_t place = (int64_t)at + (k * EXPERTS + expert) * NUMBERS * (int64_t)sizeof *values;
+        ck_assert_int_eq(fseek(file, place, SEEK_SET), 0);
+        ck_assert_uint_eq(fwrite(values, sizeof *values, NUMBERS, file), NUMBERS);
+    }
+    free(values);
+}
+
+/* The weights of the last case as tensors: of the `chosen` experts; those of the others are zeros, a hole in the file.
+ * Of expert `wrong` each number is doubled. */
+static void write_stored(const char *from, const char *to, const unsigned char chosen[EXPERTS], int64_t wrong)
 {
     struct op_set set;
-    struct m3_writer *writer;
-    struct m3_error error = { 0 };
+    char numbered[64];
+    uint64_t at = 0, first;
     op_open(&set, from);
     struct op_case *last = &set.cases[set.count - 1];
-    json_t *drawn = json_incref(json_object_get(last->entry, "drawn")), *rule;
-    const char *name;
+    json_t *drawn = json_incref(json_object_get(last->entry, "drawn")), *header = json_object();
     ck_assert_int_eq(json_object_size(drawn), 3);
     json_object_del(last->entry, "drawn");
-    ck_assert_int_eq(m3_writer_new(&writer, to, &error), M3_OK);
     for (int64_t i = 0; i < m3_safetensors_count(set.file); i++) {
         const struct m3_tensor *t = m3_safetensors_at(set.file, i);
-        ck_assert_int_eq(m3_writer_tensor(writer, t->name, t->dtype, t->rank, t->shape, &error), M3_OK);
+        json_t *shape = json_array();
+        for (int d = 0; d < t->rank; d++) json_array_append_new(shape, json_integer(t->shape[d]));
+        declare(header, t->name, m3_dtype_name(t->dtype), shape, &at, t->bytes);
     }
-    char *text = json_dumps(set.list, 0), numbered[64];
-    json_object_foreach(drawn, name, rule)
-    {
-        int64_t shape[3];
-        ck_assert(is_drawn(name));
-        for (int d = 0; d < 3; d++) shape[d] = json_integer_value(json_array_get(json_object_get(rule, "shape"), d));
-        snprintf(numbered, sizeof numbered, "%d.%s", (int)last->number, name);
-        ck_assert_int_eq(m3_writer_tensor(writer, numbered, M3_F32, 3, shape, &error), M3_OK);
+    first = at;
+    for (int k = 1; k <= 3; k++) {
+        snprintf(numbered, sizeof numbered, "w%d", k);
+        json_t *shape = json_incref(json_object_get(json_object_get(drawn, numbered), "shape"));
+        snprintf(numbered, sizeof numbered, "%d.w%d", (int)last->number, k);
+        declare(header, numbered, "F32", shape, &at, EXPERTS * NUMBERS * sizeof(float));
     }
-    ck_assert_int_eq(m3_writer_metadata(writer, "operator", m3_safetensors_metadata(set.file, "operator"), &error), 0);
-    ck_assert_int_eq(m3_writer_metadata(writer, "cases", text, &error), M3_OK);
-    ck_assert_int_eq(m3_writer_begin(writer, &error), M3_OK);
-    for (int64_t i = 0; i < m3_safetensors_count(set.file); i++) {
-        const struct m3_tensor *t = m3_safetensors_at(set.file, i);
-        ck_assert_int_eq(m3_writer_append(writer, i, t->data, t->bytes, &error), M3_OK);
-    }
-    int64_t at = m3_safetensors_count(set.file);
-    float *values = malloc(512 * 256 * sizeof *values);
-    json_object_foreach(drawn, name, rule)
-    {
-        const double scale = json_real_value(json_object_get(rule, "scale"));
-        const char *of = json_string_value(json_object_get(rule, "name"));
-        for (int64_t e = 0; e < 700; e++) {
-            for (int64_t i = 0; i < 512 * 256; i++)
-                values[i] = (e == wrong ? 2 : 1) * value_of(of, 3, (uint64_t)(e * 512 * 256 + i), scale);
-            ck_assert_int_eq(m3_writer_append(writer, at, values, 512 * 256 * sizeof *values, &error), M3_OK);
-        }
-        at++;
-    }
-    ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
-    free(values);
+    char *cases = json_dumps(set.list, 0);
+    json_object_set_new(header, "__metadata__",
+                        json_pack("{s:s, s:s}", "operator", m3_safetensors_metadata(set.file, "operator"), "cases",
+                                  cases));
+    char *text = json_dumps(header, 0);
+    const uint64_t length = strlen(text), begin = 8 + (length + 63) / 64 * 64, padded = begin - 8;
+    FILE *file = fopen(to, "wb");
+    ck_assert_ptr_nonnull(file);
+    fwrite(&padded, 1, 8, file);
+    fprintf(file, "%-*s", (int)padded, text);
+    for (int64_t i = 0; i < m3_safetensors_count(set.file); i++)
+        fwrite(m3_safetensors_at(set.file, i)->data, 1, m3_safetensors_at(set.file, i)->bytes, file);
+    for (int64_t e = 0; e < EXPERTS; e++)
+        if (chosen[e]) put_expert(file, begin + first, drawn, e, e == wrong ? 2 : 1);
+    ck_assert_int_eq(fclose(file), 0);
+    ck_assert_int_eq(truncate(to, (off_t)(begin + at)), 0);
     free(text);
+    free(cases);
+    json_decref(header);
     json_decref(drawn);
     op_close(&set);
 }
@@ -100,13 +126,15 @@ static void same_files(const char *a, const char *b)
     free(y);
 }
 
-/* An expert that the first judged row of the last case chose. */
-static int64_t chosen(const char *cases, const char *results)
+/* Marks the experts that the judged rows of the last case chose. Returns one of the first row. */
+static int64_t chosen_by(unsigned char chosen[EXPERTS], const char *cases, const char *results)
 {
     struct op_set set;
     op_open(&set, cases);
     op_read(&set, results);
-    const int64_t expert = (int64_t)op_output_named(&set.cases[set.count - 1], "ids")->x[0];
+    const struct op_values *ids = op_output_named(&set.cases[set.count - 1], "ids");
+    for (int64_t i = 0; i < ids->count; i++) chosen[(int64_t)ids->x[i]] = 1;
+    const int64_t expert = (int64_t)ids->x[0];
     op_close(&set);
     return expert;
 }
@@ -121,8 +149,9 @@ START_TEST(drawn_as_stored)
     const char *results = in_folder("results"), *others = in_folder("others");
     make_drawn(op, cases);
     op_run(op, cases, others, m3_engine_f64());
-    const int64_t expert = chosen(cases, others);
-    write_stored(cases, stored, -1);
+    unsigned char chosen[EXPERTS] = { 0 };
+    const int64_t expert = chosen_by(chosen, cases, others);
+    write_stored(cases, stored, chosen, -1);
     op_run(op, stored, results, m3_engine_f64());
     same_files(results, others);
     op_run(op, stored, results, m3_engine_f32());
@@ -130,7 +159,7 @@ START_TEST(drawn_as_stored)
     same_files(results, others);
     ck_assert_int_eq(op_check(op, cases, results, "fp32").status, 0);
     ck_assert_int_eq(op_check(op, cases, results, "bf16").status, 0);
-    write_stored(cases, stored, expert);
+    write_stored(cases, stored, chosen, expert);
     op_run(op, stored, results, m3_engine_f32());
     ck_assert_int_eq(op_check(op, cases, results, "fp32").status, 1);
 }
@@ -144,6 +173,7 @@ START_TEST(written)
     struct m3_case_file cases;
     struct m3_error error = { 0 };
     const char *path = in_folder("cases"), *out = in_folder("drawn");
+    const uint64_t key = key_of("experts.8.w2", 3);
     make_drawn("experts", path);
     ck_assert_int_eq(m3_safetensors_open(&file, path, &error), M3_OK);
     ck_assert_int_eq(m3_case_file_open(&cases, NULL, file, &error), M3_OK);
@@ -158,7 +188,7 @@ START_TEST(written)
         ck_assert_int_eq(t->count, (form ? 1 : 700) * 256 * 512);
         const int64_t first = form ? 699 * 256 * 512 : 0;
         for (int64_t i = 0; i < t->count; i += 9973) {
-            const float want = value_of("experts.8.w2", 3, (uint64_t)(first + i), 0x1p-26);
+            const float want = value_of(key, (uint64_t)(first + i), 0x1p-26);
             ck_assert_float_eq((float)m3_decode(t->dtype, t->data, i), want);
         }
         m3_safetensors_close(made);
