@@ -151,10 +151,10 @@ struct timing {
     int64_t calls;
 };
 
-/* The fastest of several runs of one call, with the operators of `inner` that differ from `own`. */
+/* The fastest of several runs of one call, `most` at most, with the operators of `inner` that differ from `own`. */
 static int time_call(struct timing *timing, const struct m3_perf_task *task, const struct m3_fragment *call,
                      const struct m3_operator_case *one, const struct m3_replacement *inner, const struct m3_ops *own,
-                     struct m3_error *error)
+                     int most, struct m3_error *error)
 {
     struct timer timer = { 0 };
     struct m3_outside outside = {
@@ -171,7 +171,7 @@ static int time_call(struct timing *timing, const struct m3_perf_task *task, con
     int status = M3_OK;
     task->engine->watched(&ops, inner->ops, own);
     *timing = (struct timing){ .seconds = INFINITY };
-    for (int run = 0; !status && run < MOST_RUNS; run++) {
+    for (int run = 0; !status && run < most; run++) {
         struct m3_evaluation values;
         timer = (struct timer){ .record = task->ops->record };
         status = m3_evaluate(&values, call, &how, error);
@@ -261,6 +261,28 @@ static void print_timing(const struct measuring *m, const struct m3_operator_cas
            1e3 * reference->seconds, 100 * limit / reference->seconds, other);
 }
 
+/* One run of the plug-in, whose errors need no limits of the machine: these take seconds. */
+static int try_case(const struct measuring *m, const struct m3_case_file *cases, int64_t i, struct m3_error *error)
+{
+    const struct m3_perf_task *task = m->task;
+    const struct m3_replacement *inner = m3_cli_ops_replacement(task->ops);
+    struct m3_operator_case one;
+    struct m3_fragment *call = NULL;
+    struct timing theirs = { 0 };
+    int status = m3_case_file_at(&one, cases, i, error);
+    if (!status) status = m3_case_file_call(&call, cases, &one, error);
+    if (!status && call->drawn)
+        status = m3_fail(error, M3_USAGE, "case %" PRId64 ": a plug-in cannot run a case whose weights are drawn",
+                         one.number);
+    if (!status) status = time_call(&theirs, task, call, &one, inner, task->engine->ops, 1, error);
+    if (!status && theirs.calls == 0)
+        status = m3_fail(error, M3_UNAVAILABLE, "%s: got no operator that %s calls, expected one to be replaced",
+                         task->ops->name, task->op->name);
+    m3_fragment_free(call);
+    m3_operator_case_free(&one);
+    return status;
+}
+
 static int time_case(const struct measuring *m, const struct m3_case_file *cases, int64_t i, struct m3_error *error)
 {
     static const struct m3_ops none;
@@ -271,26 +293,18 @@ static int time_case(const struct measuring *m, const struct m3_case_file *cases
     struct timing ours, theirs = { 0 };
     int status = m3_case_file_at(&one, cases, i, error);
     if (!status) status = m3_case_file_call(&call, cases, &one, error);
-    if (!status) status = time_call(&ours, task, call, &one, &reference, &none, error);
-    if (!status && inner && call->drawn)
-        status = m3_fail(error, M3_USAGE, "case %" PRId64 ": a plug-in cannot run a case whose weights are drawn",
-                         one.number);
-    if (!status && inner) {
-        status = time_call(&theirs, task, call, &one, inner, task->engine->ops, error);
-        if (!status && theirs.calls == 0)
-            status = m3_fail(error, M3_UNAVAILABLE, "%s: got no operator that %s calls, expected one to be replaced",
-                             task->ops->name, task->op->name);
-        if (!status) status = time_call(&theirs, task, call, &one, inner, &none, error);
-    }
+    if (!status) status = time_call(&ours, task, call, &one, &reference, &none, MOST_RUNS, error);
+    if (!status && inner) status = time_call(&theirs, task, call, &one, inner, &none, MOST_RUNS, error);
     if (!status) print_timing(m, &one, call, &ours, inner ? &theirs : NULL);
     m3_fragment_free(call);
     m3_operator_case_free(&one);
     return status;
 }
 
-static int time_cases(void *self)
+/* Each case that is timed: the drawn ones, which are the last. */
+static int for_cases(const struct measuring *m, int (*visit)(const struct measuring *, const struct m3_case_file *,
+                                                             int64_t, struct m3_error *))
 {
-    const struct measuring *m = self;
     const struct m3_perf_task *task = m->task;
     struct m3_error notes = { 0 }, error = { 0 };
     struct m3_safetensors *file = NULL;
@@ -298,17 +312,24 @@ static int time_cases(void *self)
     int status = m3_cli_ops_open(task->ops, task->engine, &error);
     if (!status) status = m3_safetensors_open(&file, m->cases, &error);
     if (!status) status = m3_case_file_open(&cases, task->op, file, &error);
-    if (!status && !task->json)
-        printf("limits of this machine: reads %.1f GB/s, products %.1f GFLOP/s (--threads %d)\n", m->rates->read / 1e9,
-               m->rates->sgemm / 1e9, task->threads);
-    /* Drawn cases are the last. */
     for (int64_t i = cases.count - task->make->random; !status && i < cases.count; i++)
-        status = time_case(m, &cases, i, &error);
+        status = visit(m, &cases, i, &error);
     m3_case_file_close(&cases);
     m3_safetensors_close(file);
     m3_cli_ops_close(task->ops);
     return m3_cli_end(status, &notes, &error);
 }
+
+static int time_cases(void *self)
+{
+    const struct measuring *m = self;
+    if (!m->task->json)
+        printf("limits of this machine: reads %.1f GB/s, products %.1f GFLOP/s (--threads %d)\n", m->rates->read / 1e9,
+               m->rates->sgemm / 1e9, m->task->threads);
+    return for_cases(m, time_case);
+}
+
+static int try_cases(void *self) { return for_cases(self, try_case); }
 
 /* ---- the program's part */
 
@@ -334,12 +355,13 @@ int m3_perf(const struct m3_perf_task *task, int *printed, struct m3_error *erro
     void *rates = NULL;
     if (!status) status = m3_watch_share(&rates, sizeof *m.rates, error);
     m.rates = rates;
+    if (!status) status = in_child(&m, make, printed, error);
+    if (!status && task->ops->name) status = in_child(&m, try_cases, printed, error);
     static const char *const limits[] = { "read", "sgemm" };
     for (int i = 0; !status && i < 2; i++) {
         m.limit = limits[i];
         status = in_child(&m, measure_limit, printed, error);
     }
-    if (!status) status = in_child(&m, make, printed, error);
     if (!status) status = in_child(&m, time_cases, printed, error);
     m3_watch_unshare(m.rates, sizeof *m.rates);
     m3_watch_close(&m.watch);
