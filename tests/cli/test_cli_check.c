@@ -56,17 +56,29 @@ static const struct {
     { "golden/mtp/model", "golden/mtp/case.safetensors", "mtp_join=additive" },
 };
 
-/* Claim: a run by another reading of the model is wrong, and the reading is named; by that reading it passes. */
+static char shared[sizeof folder]; /* one folder for all readings */
+
+static void make_shared(void)
+{
+    make_folder();
+    strcpy(shared, folder);
+}
+
+/* Claim: a run by another reading of the model is wrong, and the reading is named; by that reading it passes. The truth
+ * of the released reading is made once for each input. */
 START_TEST(readings)
 {
     const char *model = other[_i].model, *input = other[_i].input, *reading = other[_i].reading;
     char text[64];
+    int first = 0;
+    while (strcmp(other[first].input, input) != 0) first++;
     ck_assert_int_eq(m3ref("run %s --case %s --set %s --dump %s", model, input, reading, in_folder("d")), 0);
-    ck_assert_int_eq(m3ref("check %s %s --case %s --json", model, in_folder("d"), input), 1);
+    ck_assert_int_eq(
+        m3ref("check %s %s --case %s --row-runs 2 --truth %s/%d --json", model, in_folder("d"), input, shared, first), 1);
     snprintf(text, sizeof text, "\"reading\":\"%s\"", reading);
     ck_assert(last_line_has(text));
     ck_assert(last_line_has("The engine follows another reading of the model"));
-    ck_assert_int_eq(m3ref("check %s %s --case %s --set %s", model, in_folder("d"), input, reading), 0);
+    ck_assert_int_eq(m3ref("check %s %s --case %s --row-runs 2 --set %s", model, in_folder("d"), input, reading), 0);
 }
 END_TEST
 
@@ -155,9 +167,14 @@ Suite *m3_suite(void)
     tcase_set_timeout(t, 240);
     tcase_add_checked_fixture(t, make_folder, remove_folder);
     tcase_add_test(t, public_code);
-    tcase_add_loop_test(t, readings, 0, sizeof other / sizeof other[0]);
     tcase_add_test(t, truth);
     tcase_add_test(t, little_that_is_wrong);
     tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
+    TCase *r = tcase_create("readings");
+    suite_add_tcase(s, r);
+    tcase_set_timeout(r, 240);
+    tcase_add_unchecked_fixture(r, make_shared, remove_folder);
+    tcase_add_checked_fixture(r, make_folder, remove_folder);
+    tcase_add_loop_test(r, readings, 0, sizeof other / sizeof other[0]);
     return s;
 }

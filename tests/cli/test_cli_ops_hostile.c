@@ -114,17 +114,17 @@ END_TEST
 /* Claim: they end too when a signal ends the program (124: `timeout` sent it), as Ctrl-C does; nohup's is ignored. */
 START_TEST(is_stopped)
 {
-    static const char *const signals[] = { "timeout --foreground -s TERM 2", "timeout --foreground -s INT 2",
-                                           "timeout --foreground -s HUP 2" };
+    static const char *const signals[] = { "timeout --foreground -s TERM 1", "timeout --foreground -s INT 1",
+                                           "timeout --foreground -s HUP 1" };
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        ck_assert_int_eq(run_in_pipe(signals[i], "worse_norm.so,stay_and_spin"), 0);
+        ck_assert_int_eq(run_in_pipe(signals[i], "worse_norm.so,stay_and_hang"), 0);
         ck_assert(has("out", "status 124"));
         ck_assert(!has("out", "next tokens"));
     }
-    ck_assert_int_eq(run_in_pipe("sh -c 'trap \"\" HUP; \"$@\" & sleep 1; kill -HUP $!; wait $!' --",
-                                 "worse_norm.so,stay_and_spin --timeout 3"),
+    ck_assert_int_eq(run_in_pipe("sh -c 'trap \"\" HUP; \"$@\" & sleep 0.7; kill -HUP $!; wait $!' --",
+                                 "worse_norm.so,stay_and_hang --timeout 2"),
                      0);
-    ck_assert(has("out", "status 70") && has("out", "rms_norm did not return within 3 s"));
+    ck_assert(has("out", "status 70") && has("out", "rms_norm did not return within 2 s"));
 }
 END_TEST
 

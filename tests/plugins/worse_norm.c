@@ -21,7 +21,12 @@ static void end_quietly(int number)
     _exit(0);
 }
 
-static void ignore(int number) { (void)number; }
+/* Returns to what raised the signal, which raises it again. */
+static void ignore(int number)
+{
+    (void)number;
+    usleep(1000);
+}
 
 /* Jumps to a function that has returned. */
 static void jump(void)
@@ -78,7 +83,7 @@ static int misbehave(const char *word, real *y, const real *x, int64_t n)
     if (strcmp(word, "group") == 0) kill(0, SIGTERM);
     if (strcmp(word, "fork") == 0 && !forked++ && fork() < 0) return M3_INTERNAL;
     if (strncmp(word, "stay", 4) == 0 && fork() == 0) sleep(300), _exit(0);
-    while (strcmp(word, "stay_and_spin") == 0 && going) continue;
+    while (strcmp(word, "stay_and_hang") == 0) usleep(1000);
     return strncmp(word, "status", 6) == 0 ? atoi(word + 6) : M3_OK;
 }
 
