@@ -19,6 +19,7 @@
 #include "model/semantics.h"
 #include "oracle/judge/compare.h"
 #include "same_tensors.h"
+#include "slice.h"
 
 static struct m3_error notes, error;
 
@@ -184,19 +185,24 @@ START_TEST(positions_from_a_million)
 }
 END_TEST
 
-/* Goal: the same bits for 1, 2 and more threads than there are processors.
+/* Goal:  the same bits for 1, 2 and more threads than there are processors.
+ * Given: the largest model with one body of linear for each engine, the other one in turn.
  * Seen to fail with a scale in rms_norm that depends on the number of threads. */
 START_TEST(threads_change_no_bit)
 {
-    struct setting s = setting_of(_i);
-    s.threads = 1;
-    run(in_folder("1.safetensors"), &s);
-    s.threads = 2;
-    run(in_folder("2.safetensors"), &s);
-    s.threads = 13;
-    run(in_folder("13.safetensors"), &s);
-    same_tensors(in_folder("1.safetensors"), in_folder("2.safetensors"));
-    same_tensors(in_folder("1.safetensors"), in_folder("13.safetensors"));
+    const int g = _i / 2, is_double = _i % 2;
+    for (int linear = 0; linear < 2; linear++) {
+        if (g == BLOCK128 && !in_slice(is_double + linear, 2)) continue;
+        struct setting s = setting_of(4 * g + 2 * is_double + linear);
+        s.threads = 1;
+        run(in_folder("1.safetensors"), &s);
+        s.threads = 2;
+        run(in_folder("2.safetensors"), &s);
+        s.threads = 13;
+        run(in_folder("13.safetensors"), &s);
+        same_tensors(in_folder("1.safetensors"), in_folder("2.safetensors"));
+        same_tensors(in_folder("1.safetensors"), in_folder("13.safetensors"));
+    }
 }
 END_TEST
 
@@ -310,9 +316,9 @@ Suite *m3_suite(void)
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, agrees_with_golden, 0, 4 * CASES);
     tcase_add_loop_test(tests, positions_from_a_million, 0, 2);
-    tcase_add_loop_test(tests, threads_change_no_bit, 0, 8);
-    tcase_add_loop_test(tests, threads_change_no_bit, 4 * VIDEO, 4 * VIDEO + 2);
-    tcase_add_loop_test(tests, threads_change_no_bit, 4 * MTP, 4 * CASES);
+    tcase_add_loop_test(tests, threads_change_no_bit, 0, 4);
+    tcase_add_loop_test(tests, threads_change_no_bit, 2 * VIDEO, 2 * VIDEO + 1);
+    tcase_add_loop_test(tests, threads_change_no_bit, 2 * MTP, 2 * CASES);
     tcase_add_test(tests, short_calls_are_prefixes);
     tcase_add_loop_test(tests, modules_of_prefixes, 0, 4);
     tcase_add_loop_test(tests, one_tap_of_a_module, 0, 4 * (M2 - MTP));
