@@ -88,10 +88,12 @@ for golden in tiny mtp; do
 done
 i=0
 for golden in m2 block128 mxfp8 f8block fourbit common; do
-    same $golden "$(turn $((i += 1)))" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
+    i=$((i + 1))
+    same $golden "$(turn $i)" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
 done
 for pictures in still two video; do
-    same $pictures "$(turn $((i += 1)))" --dump run $tiny --case golden/vision/${pictures}_case.safetensors $ordered
+    i=$((i + 1))
+    same $pictures "$(turn $i)" --dump run $tiny --case golden/vision/${pictures}_case.safetensors $ordered
 done
 same 'double' 3 --dump run $mtp --case golden/mtp/case.safetensors $ordered --precision f64
 same 'the plain definitions' 3 --dump run $mtp --case golden/mtp/case.safetensors --ops plain
