@@ -74,7 +74,8 @@ START_TEST(readings)
     while (strcmp(other[first].input, input) != 0) first++;
     ck_assert_int_eq(m3ref("run %s --case %s --set %s --dump %s", model, input, reading, in_folder("d")), 0);
     ck_assert_int_eq(
-        m3ref("check %s %s --case %s --row-runs 2 --truth %s/%d --json", model, in_folder("d"), input, shared, first), 1);
+        m3ref("check %s %s --case %s --row-runs 2 --truth %s/%d --json", model, in_folder("d"), input, shared, first),
+        1);
     snprintf(text, sizeof text, "\"reading\":\"%s\"", reading);
     ck_assert(last_line_has(text));
     ck_assert(last_line_has("The engine follows another reading of the model"));

@@ -48,9 +48,9 @@ START_TEST(watched_operators_give_the_same_bits)
     const struct golden *c = &cases[_i];
     const char *input = input_of(c);
     ck_assert_int_eq(m3ref("run %s %s --linear ordered --dump %s", c->model, input, in_folder("a")), 0);
-    ck_assert_int_eq(m3ref("run %s %s --linear ordered --ops %s --dump %s", c->model, input, plugin("plain_table"),
-                           in_folder("b")),
-                     0);
+    ck_assert_int_eq(
+        m3ref("run %s %s --linear ordered --ops %s --dump %s", c->model, input, plugin("plain_table"), in_folder("b")),
+        0);
     same_tensors(in_folder("a"), in_folder("b"));
 }
 END_TEST
@@ -146,7 +146,8 @@ static double printed_number(const char *text, const char *name)
 START_TEST(perf)
 {
     size_t count;
-    ck_assert_int_eq(m3ref("op mtp_join --perf --ops %s --sizes T=3,H=8 --cases 1 --threads 1 --json", plugin("plain_table")), 0);
+    ck_assert_int_eq(
+        m3ref("op mtp_join --perf --ops %s --sizes T=3,H=8 --cases 1 --threads 1 --json", plugin("plain_table")), 0);
     unsigned char *out = read_bytes(in_folder("out"), &count);
     const char *text = (char *)out;
     const double bytes = printed_number(text, "bytes"), operations = printed_number(text, "operations");

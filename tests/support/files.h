@@ -14,12 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[128];
+static char folder[64];
 
 static inline void make_folder(void)
 {
     const char *where = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/m3ref-XXXXXX", where ? where : "/tmp");
+    const int length = snprintf(folder, sizeof folder, "%s/m3ref-XXXXXX", where ? where : "/tmp");
+    ck_assert_msg(length < (int)sizeof folder, "TMPDIR: got %s, expected a shorter path", where);
     ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 

@@ -302,8 +302,8 @@ static int time_case(const struct measuring *m, const struct m3_case_file *cases
 }
 
 /* Each case that is timed: the drawn ones, which are the last. */
-static int for_cases(const struct measuring *m, int (*visit)(const struct measuring *, const struct m3_case_file *,
-                                                             int64_t, struct m3_error *))
+static int for_cases(const struct measuring *m,
+                     int (*visit)(const struct measuring *, const struct m3_case_file *, int64_t, struct m3_error *))
 {
     const struct m3_perf_task *task = m->task;
     struct m3_error notes = { 0 }, error = { 0 };

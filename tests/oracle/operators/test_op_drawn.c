@@ -94,9 +94,9 @@ static void write_stored(const char *from, const char *to, const unsigned char c
         declare(header, numbered, "F32", shape, &at, EXPERTS * NUMBERS * sizeof(float));
     }
     char *cases = json_dumps(set.list, 0);
-    json_object_set_new(header, "__metadata__",
-                        json_pack("{s:s, s:s}", "operator", m3_safetensors_metadata(set.file, "operator"), "cases",
-                                  cases));
+    json_object_set_new(
+        header, "__metadata__",
+        json_pack("{s:s, s:s}", "operator", m3_safetensors_metadata(set.file, "operator"), "cases", cases));
     char *text = json_dumps(header, 0);
     const uint64_t length = strlen(text), begin = 8 + (length + 63) / 64 * 64, padded = begin - 8;
     FILE *file = fopen(to, "wb");
