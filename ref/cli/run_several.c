@@ -68,7 +68,7 @@ int m3_cli_run_several(const struct m3_cli_run *a, const struct m3_model *model,
     int64_t tokens = 0;
     char what[120];
     int status = refuse_several(a, error);
-    if (!status) status = m3_cli_run_paths(a, model, error);
+    if (!status) status = m3_cli_run_paths(a, error);
     each.dumps = calloc((size_t)count, sizeof *each.dumps);
     each.companions = calloc((size_t)count, sizeof *each.companions);
     if (!status && (!each.dumps || !each.companions))

@@ -7,6 +7,7 @@
 
 #include "base/sha256.h"
 #include "io/open.h"
+#include "io/reading.h"
 #include "io/temporary.h"
 #include "model/files/dump.h"
 #include "model/files/origin.h"
@@ -148,6 +149,7 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
         if (!status) status = m3_truth_fits(&truth->reused, truth->file, plan, error);
         if (status || truth->reused) return status;
         m3_truth_close(truth);
+        m3_reading_forget(path);
         m3_fail(notes, M3_OK, "%s: belongs to another model, case, reading or profile, and is replaced", path);
     }
     status = make(plan, path, error);
