@@ -415,6 +415,14 @@ static int add_skipped(struct m3_sha256 *hash, const struct m3_checkpoint *check
     return is_read;
 }
 
+int m3_checkpoint_config_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error)
+{
+    struct m3_sha256 *hash = m3_sha256_new();
+    if (!hash) return m3_fail_memory(error, "SHA-256", 1);
+    const int status = add_file(hash, checkpoint->config_path, error);
+    return m3_sha256_end(hash, hex) != 0 && !status ? m3_fail(error, M3_INTERNAL, "SHA-256 failed") : status;
+}
+
 int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error)
 {
     struct m3_sha256 *hash = m3_sha256_new();

@@ -45,6 +45,8 @@ int m3_checkpoint_names(const struct m3_checkpoint *checkpoint, const char *tens
  * M3_IO, M3_INTERNAL. */
 int m3_checkpoint_reads(const char *folder, struct m3_error *error);
 
+/* Hashes config.json alone. M3_IO, M3_INTERNAL. */
+int m3_checkpoint_config_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error);
 /* Empty if a file that was not opened cannot be read: then the hash of the model is not known. Otherwise the SHA-256
  * over the bytes of config.json, then for each weight file in byte order of names: base name, a zero byte, the
  * 8 length bytes and the header. */
