@@ -58,7 +58,8 @@ VENV := $(BUILD)/venv
 LIBRARY := $(BUILD)/libm3ref.a
 PROGRAM := $(BUILD)/m3ref
 SHARED := $(BUILD)/libm3ref.so
-SONAME := libm3ref.so.1
+LIBRARY_ABI := $(shell sed -n "s/.*M3_LIBRARY_ABI = \([0-9]*\).*/\1/p" ref/library/library.h)
+SONAME := libm3ref.so.$(LIBRARY_ABI)
 
 # MPI=0: without the library for several ranks; MPI=1: mpicc must be there. By default it is built if mpicc is Open MPI's.
 MPICC ?= mpicc
@@ -183,7 +184,7 @@ $(LIBRARY): $(OBJECTS)
 headers = $(CC) $(CFLAGS) -MM -MF - $(1) | tr -d '\\' | tr ' ' '\n' | grep '^ref/.*h$$' | sort -u
 $(BUILD)/exported: ref/m3ref.h $(wildcard ref/*/*.h ref/*/*/*.h) Makefile
 	@mkdir -p $(@D)
-	@{ echo 'M3REF_1 { global:'; $(call headers,$<) | \
+	@{ echo "M3REF_$(LIBRARY_ABI) { global:"; $(call headers,$<) | \
 	   xargs sed -n '/inline/d; s/^[a-z].*[ *]\(m3_[a-z0-9_]*\)(.*/\1;/p' | sort -u; echo 'local: *; };'; } >$@
 $(SHARED): $(LIBRARY) $(BUILD)/exported
 	$(CC) -shared -fopenmp $(LDFLAGS) -Wl,-Bsymbolic -Wl,-soname,$(SONAME) -Wl,--version-script=$(BUILD)/exported \

@@ -78,11 +78,11 @@ static int read_case(struct m3_case *c, struct m3_answer *answer, const struct m
     return status ? status : m3_case_check(c, config, input->allow_long, answer->path, M3_BAD_INPUT, error);
 }
 
-static int check_paths(const struct m3_cli_answer_plan *plan, const struct m3_model *model, struct m3_error *error)
+static int check_paths(const struct m3_cli_answer_plan *plan, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
-    m3_cli_reads_candidate(&paths, plan->names, plan->input, model);
-    return paths.status;
+    m3_cli_reads_candidate(&paths, plan->names, plan->input);
+    return m3_cli_paths_end(&paths);
 }
 
 static void progress(void *terminal, const char *part, int64_t run, int64_t runs)
@@ -133,7 +133,7 @@ int m3_cli_check_answer(const struct m3_cli_answer_plan *plan, struct m3_error *
     if (!status) status = m3_profile_open(&profile, plan->names->profile, error);
     if (!status) status = m3_model_open(&model, plan->names->model, notes, error);
     if (!status) status = m3_cli_input_semantics(&semantics, plan->input, &model->config, error);
-    if (!status) status = check_paths(plan, model, error);
+    if (!status) status = check_paths(plan, error);
     if (!status) status = m3_answer_read(&answer, plan->names->candidate, model->config.V, error);
     if (!status) status = read_case(&c, &answer, plan->input, &model->config, error);
     if (!status) {

@@ -206,8 +206,8 @@ static int run(struct arguments *a, struct m3_error *notes, struct m3_error *err
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
     if (!status) {
         m3_cli_writes_reports(&paths, &a->reports);
-        m3_cli_reads_candidate(&paths, &a->names, &a->input, candidate.model);
-        status = paths.status;
+        m3_cli_reads_candidate(&paths, &a->names, &a->input);
+        status = m3_cli_paths_end(&paths);
     }
     if (!status) status = m3_cli_reports_open(&a->reports, error);
     if (!status) status = blame(a, &candidate, error);

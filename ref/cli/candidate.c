@@ -161,11 +161,10 @@ void m3_cli_candidate_close(struct m3_cli_candidate *c)
 }
 
 void m3_cli_reads_candidate(struct m3_cli_paths *paths, const struct m3_cli_candidate_names *names,
-                            const struct m3_cli_input *input, const struct m3_model *model)
+                            const struct m3_cli_input *input)
 {
     m3_cli_reads(paths, "CANDIDATE", names->candidate);
     m3_cli_reads_profile(paths, names->profile);
     m3_cli_reads_named(paths, "--map", names->map);
     m3_cli_reads_input(paths, input);
-    m3_cli_reads_model(paths, names->model, model->checkpoint);
 }

@@ -40,6 +40,6 @@ void m3_cli_candidate_close(struct m3_cli_candidate *c);
 /* Files that the command reads, for the check of paths. */
 struct m3_cli_paths;
 void m3_cli_reads_candidate(struct m3_cli_paths *paths, const struct m3_cli_candidate_names *names,
-                            const struct m3_cli_input *input, const struct m3_model *model);
+                            const struct m3_cli_input *input);
 
 #endif

@@ -195,13 +195,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return m3_cli_input_check(&a->input, a->names.model, "check", error);
 }
 
-static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--truth", a->truth);
     m3_cli_writes_reports(&paths, &a->reports);
-    m3_cli_reads_candidate(&paths, &a->names, &a->input, model);
-    return paths.status;
+    m3_cli_reads_candidate(&paths, &a->names, &a->input);
+    return m3_cli_paths_end(&paths);
 }
 
 static int write_reports(struct arguments *a, const struct m3_check *result, const struct m3_safetensors *candidate,
@@ -261,7 +261,7 @@ static int check(struct arguments *a, struct m3_error *notes, struct m3_error *e
     struct m3_cli_candidate candidate;
     struct m3_check result = { 0 };
     int status = m3_cli_candidate_open(&candidate, &a->names, &a->input, notes, error);
-    if (!status) status = check_paths(a, candidate.model, error);
+    if (!status) status = check_paths(a, error);
     if (!status) status = m3_cli_reports_open(&a->reports, error);
     if (!status) {
         const struct m3_check_plan plan = { .setting = &candidate.setting,

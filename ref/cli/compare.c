@@ -287,7 +287,7 @@ static int check_paths(const struct arguments *a, const struct outputs *outputs,
     m3_cli_reads(&paths, "--baseline", a->baseline);
     m3_cli_reads_named(&paths, "--map", a->map);
     m3_cli_reads_profile(&paths, a->profile);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 static void close_inputs(struct inputs *inputs)

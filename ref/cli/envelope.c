@@ -101,14 +101,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return M3_OK;
 }
 
-static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--out", a->out);
     m3_cli_reads_profile(&paths, a->profile);
     m3_cli_reads_input(&paths, &a->input);
-    m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 static void progress(void *terminal, int64_t run, int64_t runs)
@@ -149,7 +148,7 @@ static int run(const struct arguments *a, const char *line, struct m3_error *not
     if (!status) status = m3_model_open(&model, a->model, notes, error);
     if (!status) status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
-    if (!status) status = check_paths(a, model, error);
+    if (!status) status = check_paths(a, error);
     if (!status && a->runs < M3_ENVELOPE_RUNS)
         m3_fail(notes, M3_OK, "--runs: got %" PRId64 ", with fewer than %d the ranks mean little", a->runs,
                 M3_ENVELOPE_RUNS);

@@ -94,13 +94,13 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return status ? status : m3_cli_shell_line(&a->repeat, argc, argv, error);
 }
 
-static int open_page(struct arguments *a, const struct m3_model *model, struct m3_error *error)
+static int open_page(struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes_reports(&paths, &a->reports);
     m3_cli_reads_input(&paths, &a->input);
-    m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    return paths.status ? paths.status : m3_cli_reports_open(&a->reports, error);
+    const int status = m3_cli_paths_end(&paths);
+    return status ? status : m3_cli_reports_open(&a->reports, error);
 }
 
 static int print(struct arguments *a, const struct m3_explanation *explanation, struct m3_error *error)
@@ -124,7 +124,7 @@ static int explain(struct arguments *a, struct m3_explain_how how, struct m3_cas
     struct m3_explanation explanation = { 0 };
     int status = m3_cli_input_semantics(&semantics, &a->input, &model->config, error);
     if (!status) status = m3_cli_input_read(c, &a->input, &model->config, 0, error);
-    if (!status) status = open_page(a, model, error);
+    if (!status) status = open_page(a, error);
     if (status) return status;
     a->watch.end_layer = m3_explain_end_layer(&model->config, how.tap, how.layer);
     how.the_case = c;

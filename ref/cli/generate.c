@@ -266,12 +266,11 @@ static int check_length(const struct arguments *a, const struct m3_case *c, cons
                    a->how.max_new, last, config->max_positions);
 }
 
-static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_reads_input(&paths, &a->input);
-    m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 static int generate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
@@ -290,7 +289,7 @@ static int generate(struct arguments *a, struct m3_error *notes, struct m3_error
     if (!status) status = m3_vocabulary_open(&printer.words, a->model, model->config.V, notes, error);
     if (!status && a->stop) status = m3_cli_ids(&stop, &a->how.stops, "--stop", a->stop, model->config.V, error);
     if (!status) status = m3_cli_input_read(&c, &a->input, &model->config, 0, error);
-    if (!status) status = check_paths(a, model, error);
+    if (!status) status = check_paths(a, error);
     if (!status) status = check_length(a, &c, &model->config, error);
     if (!status && !(printer.ids = malloc((size_t)a->how.max_new * sizeof *printer.ids)))
         status = m3_fail_memory(error, "the ids", (size_t)a->how.max_new * sizeof *printer.ids);

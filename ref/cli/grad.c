@@ -189,13 +189,12 @@ static int check_losses(const struct arguments *a, const struct m3_model *model,
     return M3_OK;
 }
 
-static int check_paths(const struct arguments *a, const struct m3_model *model, struct m3_error *error)
+static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--dump", a->dump);
     m3_cli_reads_input(&paths, &a->input);
-    m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 static struct m3_request request_of(const struct arguments *a, const struct m3_model *model, const struct m3_case *c,
@@ -322,7 +321,7 @@ static int grad(struct arguments *a, const char *line, struct m3_error *notes, s
     if (!status) status = check_losses(a, model, error);
     if (!status) status = m3_cli_input_read_batch(&batch, &a->input, &model->config, &semantics, 0, error);
     if (!status) status = m3_labels_read(&labels, a->input.case_path, &batch, &model->config, error);
-    if (!status) status = check_paths(a, model, error);
+    if (!status) status = check_paths(a, error);
     if (!status) status = with_case(a, model, &batch, &labels, &semantics, line, error);
     m3_labels_free(&labels);
     m3_batch_free(&batch);

@@ -207,12 +207,11 @@ static int list(const struct arguments *a, const struct listing *l, struct m3_er
     return M3_OK;
 }
 
-static int check_paths(const struct arguments *a, const struct listing *l, struct m3_error *error)
+static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_reads(&paths, "FILE_OR_MODEL", a->path);
-    m3_cli_reads_model(&paths, a->path, l->model ? l->model->checkpoint : NULL);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_error *error)
@@ -221,7 +220,7 @@ static int inspect(const struct arguments *a, struct m3_error *notes, struct m3_
     int is_folder, status = m3_look_for_folder(&is_folder, a->path, error);
     if (!status && is_folder) status = m3_model_open(&l.model, a->path, notes, error);
     else if (!status) status = m3_safetensors_open(&l.file, a->path, error);
-    if (!status) status = check_paths(a, &l, error);
+    if (!status) status = check_paths(a, error);
     if (!status) status = list(a, &l, error);
     m3_safetensors_close(l.file);
     m3_model_close(l.model);

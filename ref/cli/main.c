@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "io/mapped.h"
 #include "io/processors.h"
+#include "io/reading.h"
 
 static const char help[] =
     "m3ref: the reference implementation of MiniMax-M3, operator by operator\n"
@@ -124,7 +125,10 @@ int main(int argc, char **argv)
     on_exit(end, &life);
     omp_set_num_threads(m3_processors());
     m3_json_watch();
+    struct m3_reading reading;
+    m3_reading_begin(&reading);
     const int status = command(argc, argv);
+    m3_reading_end(&reading);
     m3_cli_ranks_end();
     life.by_itself = 1;
     exit(status);

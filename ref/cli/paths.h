@@ -1,8 +1,8 @@
-/* Every path that a command reads and writes: no output may replace an input or another output.
+/* The paths that a command writes and reads: no output may replace an input or another output, and that is said before any
+ * work is done.
  *
- * Two files are the same if device and inode are equal, whatever their names; files that do not exist yet are the same
- * if folder and name are. A command names its outputs, then its inputs, before it opens an output. Standard output, if
- * it is a file, is an output too. An input that is named before an output may be the same file. */
+ * What is open already is noted (io/reading.h). A command names its outputs, and then the inputs that it opens later, or
+ * for which a message is to name the option. Standard output, if it is a file, is an output too. */
 #ifndef M3_CLI_PATHS_H
 #define M3_CLI_PATHS_H
 
@@ -25,7 +25,6 @@ struct m3_cli_paths {
     struct m3_error *error;
 };
 
-struct m3_checkpoint;
 struct m3_cli_input;
 
 struct m3_cli_paths m3_cli_paths(struct m3_error *error);
@@ -36,10 +35,10 @@ void m3_cli_reads(struct m3_cli_paths *paths, const char *option, const char *pa
 void m3_cli_reads_named(struct m3_cli_paths *paths, const char *option, const char *name);
 /* The same for --profile: words may follow the name. */
 void m3_cli_reads_profile(struct m3_cli_paths *paths, const char *profile);
-/* Names a model directory: its weight files, unless `files` is NULL, and the other files of a release, present or
- * not. */
-void m3_cli_reads_model(struct m3_cli_paths *paths, const char *folder, const struct m3_checkpoint *files);
 /* Names the case, or pictures and frames of videos; and the plug-in. */
 void m3_cli_reads_input(struct m3_cli_paths *paths, const struct m3_cli_input *in);
+
+/* M3_USAGE if an output would replace something that is read. */
+int m3_cli_paths_end(struct m3_cli_paths *paths);
 
 #endif

@@ -72,16 +72,15 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
     return m3_fail(error, M3_USAGE, "picture: got %s, expected a name that ends in .html or .svg", a->out);
 }
 
-static int write(const struct arguments *a, const struct m3_picture *picture, const struct m3_model *model,
-                 struct m3_error *error)
+static int write(const struct arguments *a, const struct m3_picture *picture, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     struct m3_new_file file = M3_NO_FILE;
     FILE *out;
     m3_cli_writes(&paths, "OUT", a->out);
     m3_cli_reads(&paths, "DUMP", a->dump);
-    if (model) m3_cli_reads_model(&paths, a->model, model->checkpoint);
-    int status = paths.status ? paths.status : m3_new_file_open(&file, a->out, error);
+    int status = m3_cli_paths_end(&paths);
+    if (!status) status = m3_new_file_open(&file, a->out, error);
     if (!status) status = m3_cli_open_stream(&out, &file, error);
     if (!status) {
         status = (a->is_svg ? m3_picture_svg : m3_picture_html)(out, picture, a->dump, error);
@@ -107,7 +106,7 @@ int m3_cli_picture(int argc, char **argv)
         if (!status && a.model) status = m3_model_open(&model, a.model, &notes, &error);
         const struct m3_picture_request request = { dump, model, (int)a.threads };
         if (!status) status = m3_picture_make(&picture, &request, &error);
-        if (!status) status = write(&a, &picture, model, &error);
+        if (!status) status = write(&a, &picture, &error);
         if (!status) printf("picture: %d panel%s in %s\n", picture.count, picture.count == 1 ? "" : "s", a.out);
     }
     m3_picture_free(&picture);

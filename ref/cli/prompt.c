@@ -226,8 +226,7 @@ int m3_cli_prompt(int argc, char **argv)
         if (!status) {
             struct m3_cli_paths paths = m3_cli_paths(&error);
             m3_cli_writes(&paths, "--out", a.out);
-            m3_cli_reads_model(&paths, a.model, model->checkpoint);
-            status = paths.status;
+            status = m3_cli_paths_end(&paths);
         }
         if (!status) status = search(&a, model, &error);
         m3_model_close(model);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "cli/paths.h"
 #include "io/open.h"
+#include "io/reading.h"
 #include "model/files/cache_file.h"
 #include "model/files/dump.h"
 #include "oracle/judge/companions_write.h"
@@ -69,21 +70,23 @@ static void check_resume(struct m3_cli_paths *paths, const char *resume)
     }
 }
 
-/* --cache-in may be --cache-out: the cache is read first, and replaced by the longer one. */
-int m3_cli_run_paths(const struct m3_cli_run *a, const struct m3_model *model, struct m3_error *error)
+int m3_cli_run_paths(const struct m3_cli_run *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--dump", a->dump);
     m3_cli_writes(&paths, "--companions", a->companions);
     m3_cli_reads(&paths, "--cache-in", a->cache_in);
-    m3_cli_writes(&paths, "--cache-out", a->cache_out);
     m3_cli_reads(&paths, "--hidden", a->hidden);
     m3_cli_reads(&paths, "--decisions", a->decisions);
     m3_cli_reads_named(&paths, "--profile", a->profile);
     m3_cli_reads_input(&paths, &a->input);
-    m3_cli_reads_model(&paths, a->model, model->checkpoint);
+    const int status = m3_cli_paths_end(&paths);
+    if (status) return status;
+    /* --cache-in may be --cache-out: it has been read, and the longer one replaces it. */
+    if (a->cache_in && a->cache_out) m3_reading_forget(a->cache_in);
+    m3_cli_writes(&paths, "--cache-out", a->cache_out);
     check_resume(&paths, a->resume);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 static int begin_resume(struct outputs *out, const struct m3_cli_run *a, const struct m3_model *model,
@@ -120,7 +123,7 @@ static int open_outputs(struct outputs *out, const struct m3_cli_run *a, const s
                         const struct m3_case *c, struct m3_request *request, const char *line, struct m3_error *error)
 {
     const struct m3_engine *engine = a->input.engine;
-    int status = m3_cli_run_paths(a, model, error);
+    int status = m3_cli_run_paths(a, error);
     if (!status && a->cache_out) status = m3_writer_new(&out->cache, a->cache_out, error);
     if (!status && a->kept) status = begin_resume(out, a, model, c, request, line, error);
     if (status || !a->dump) return status ? status : follow(out, a, request, error);

@@ -30,7 +30,7 @@ struct m3_cli_passed {
 };
 
 /* Files that the command reads and writes must be different ones. */
-int m3_cli_run_paths(const struct m3_cli_run *a, const struct m3_model *model, struct m3_error *error);
+int m3_cli_run_paths(const struct m3_cli_run *a, struct m3_error *error);
 /* What a pass over a case needs besides the options. */
 struct m3_request m3_cli_request(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,
                                  const struct m3_semantics *semantics, double *logits);

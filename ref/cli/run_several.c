@@ -68,7 +68,7 @@ int m3_cli_run_several(const struct m3_cli_run *a, const struct m3_model *model,
     int64_t tokens = 0;
     char what[120];
     int status = refuse_several(a, error);
-    if (!status) status = m3_cli_run_paths(a, model, error);
+    if (!status) status = m3_cli_run_paths(a, error);
     each.dumps = calloc((size_t)count, sizeof *each.dumps);
     each.companions = calloc((size_t)count, sizeof *each.companions);
     if (!status && (!each.dumps || !each.companions))
@@ -77,8 +77,8 @@ int m3_cli_run_several(const struct m3_cli_run *a, const struct m3_model *model,
         tokens += batch->layout.lengths[b];
         status = run_sequence(&each, &p, a, model, batch, b, semantics, logits, line, error);
     }
-    if (!status && a->companions) status = m3_batch_join(a->companions, batch, each.companions, error);
-    if (!status && a->dump) status = m3_batch_join(a->dump, batch, each.dumps, error);
+    if (!status && a->companions) status = m3_batch_join(a->companions, batch, each.companions, 0, error);
+    if (!status && a->dump) status = m3_batch_join(a->dump, batch, each.dumps, 0, error);
     close_each(&each, count);
     if (status) return status;
     snprintf(what, sizeof what, "%" PRId64 " sequences, %" PRId64 " tokens", count, tokens);

@@ -86,7 +86,7 @@ int m3_cli_synth(int argc, char **argv)
         struct m3_cli_paths paths = m3_cli_paths(&error);
         m3_cli_writes(&paths, "OUT", argv[optind + 1]);
         m3_cli_reads(&paths, "CONFIG", argv[optind]);
-        status = paths.status;
+        status = m3_cli_paths_end(&paths);
     }
     int terminal = isatty(STDERR_FILENO);
     if (!status)

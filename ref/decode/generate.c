@@ -117,7 +117,7 @@ static void emit(struct state *s, int32_t id, const double *logits)
     s->wanted--;
     for (int64_t i = 0; i < s->how->stops; i++)
         if (s->how->stop[i] == id) s->wanted = 0;
-    s->how->token(s->how->self, &token);
+    if (s->how->token) s->how->token(s->how->self, &token);
 }
 
 /* Adds a token drawn from the main model's logits. */
@@ -179,6 +179,11 @@ static int step(struct state *s, int64_t modules)
 int m3_generate(struct m3_generated *result, const struct m3_model *model, const struct m3_case *c,
                 const struct m3_generation *how, struct m3_error *error)
 {
+    if (!how->engine || !how->semantics || how->max_new < 1 || how->threads < 1)
+        return m3_fail(error, M3_USAGE,
+                       "generation: got %" PRId64 " new tokens, %d threads, %s, expected both from 1, an engine and "
+                       "semantics",
+                       how->max_new, how->threads, how->engine && how->semantics ? "all pointers" : "a NULL pointer");
     int64_t modules = how->speculative ? m3_min(model->mtp_modules, M3_MOST_DRAFTS) : 0;
     *result = (struct m3_generated){ 0 };
     if (how->speculative && modules == 0)

@@ -29,7 +29,7 @@ struct m3_generation {
     const int32_t *stop;                            /* [stops] ids that end the output; the last token may be one */
     int64_t stops;
     int speculative;                                /* needs a model with MTP modules */
-    void (*token)(void *self, const struct m3_token *token);        /* called for each token */
+    void (*token)(void *self, const struct m3_token *token);        /* called for each token; or NULL */
     void (*progress)(void *self, const char *part, int64_t layer, int64_t layers);      /* or NULL */
     void *self;                                     /* of `token` */
     void *progress_self;

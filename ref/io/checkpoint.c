@@ -12,6 +12,7 @@
 #include "io/json.h"
 #include "io/mapped.h"
 #include "io/open.h"
+#include "io/reading.h"
 
 enum { MOST_FILES = 10000 };        /* of weights; the release has 59 */
 
@@ -202,6 +203,31 @@ static int check_index(const struct m3_checkpoint *checkpoint, const json_t *wei
     return status;
 }
 
+int m3_checkpoint_reads(const char *folder, struct m3_error *error)
+{
+    static const char *const names[] = {
+        "*.json", "model.safetensors", "model-*-of-*.safetensors", "*.txt", "*.jinja", "*.model", "*.py", "*.md"
+    };
+    int status = m3_reading_note_path(folder, "MODEL", error);
+    for (size_t i = 0; !status && i < sizeof names / sizeof *names; i++)
+        status = m3_reading_note_folder(folder, names[i], "MODEL", error);
+    return status;
+}
+
+/* All its files, those that are not opened too. */
+static int note_files(const struct m3_checkpoint *checkpoint, struct m3_error *error)
+{
+    int status = m3_checkpoint_reads(checkpoint->folder, error);
+    for (int64_t i = 0; !status && i < checkpoint->file_count + checkpoint->skipped_count; i++) {
+        const int64_t s = i - checkpoint->file_count;
+        char *path = join(checkpoint->folder, s < 0 ? checkpoint->names[i] : checkpoint->skipped[s]);
+        status = path ? m3_reading_note_path(path, "MODEL", error)
+                      : m3_fail_memory(error, checkpoint->folder, strlen(checkpoint->folder));
+        free(path);
+    }
+    return status;
+}
+
 static int open_weights(struct m3_checkpoint *checkpoint, const char *folder, const struct part *part,
                         const char *index_path, struct m3_error *error)
 {
@@ -250,6 +276,7 @@ int m3_checkpoint_open_part(struct m3_checkpoint **checkpoint, const char *folde
     struct m3_checkpoint *opened = calloc(1, sizeof *opened);
     if (!opened) return m3_fail_memory(error, folder, sizeof *opened);
     int status = open_all(opened, folder, &part, error);
+    if (!status) status = note_files(opened, error);
     if (status) m3_checkpoint_close(opened);
     else *checkpoint = opened;
     return status;
@@ -386,6 +413,14 @@ static int add_skipped(struct m3_sha256 *hash, const struct m3_checkpoint *check
     m3_error_free(&ignored);
     free(path);
     return is_read;
+}
+
+int m3_checkpoint_config_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error)
+{
+    struct m3_sha256 *hash = m3_sha256_new();
+    if (!hash) return m3_fail_memory(error, "SHA-256", 1);
+    const int status = add_file(hash, checkpoint->config_path, error);
+    return m3_sha256_end(hash, hex) != 0 && !status ? m3_fail(error, M3_INTERNAL, "SHA-256 failed") : status;
 }
 
 int m3_checkpoint_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error)

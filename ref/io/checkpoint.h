@@ -41,6 +41,12 @@ const char *m3_checkpoint_skipped_name(const struct m3_checkpoint *checkpoint, i
 /* Does a file hold this tensor, or the index say that one does? */
 int m3_checkpoint_names(const struct m3_checkpoint *checkpoint, const char *tensor);
 
+/* Notes the files of a release in a folder, present or not, as read (io/reading.h); opening the folder does so too.
+ * M3_IO, M3_INTERNAL. */
+int m3_checkpoint_reads(const char *folder, struct m3_error *error);
+
+/* Hashes config.json alone. M3_IO, M3_INTERNAL. */
+int m3_checkpoint_config_sha256(const struct m3_checkpoint *checkpoint, char hex[65], struct m3_error *error);
 /* Empty if a file that was not opened cannot be read: then the hash of the model is not known. Otherwise the SHA-256
  * over the bytes of config.json, then for each weight file in byte order of names: base name, a zero byte, the
  * 8 length bytes and the header. */

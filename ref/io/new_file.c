@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "io/leftover.h"
 #include "io/mapped.h"
+#include "io/reading.h"
 
 static int fail_system(const struct m3_new_file *file, const char *what, struct m3_error *error)
 {
@@ -69,6 +70,8 @@ int m3_new_file_open(struct m3_new_file *file, const char *path, struct m3_error
     const int exists = stat(path, &info) == 0;
     if (!file->path || !file->folder) {
         status = m3_fail_memory(error, path, strlen(path));
+    } else if ((status = m3_reading_refuse(NULL, path, error))) {
+        /* said there */
     } else if (exists && !S_ISREG(info.st_mode)) {
         status = m3_fail(error, M3_IO, "%s: not a regular file: it cannot be replaced", path);
     } else if (exists && info.st_nlink == 0) {
@@ -127,6 +130,7 @@ static int finish(struct m3_new_file *file, struct m3_error *error)
 int m3_new_file_commit(struct m3_new_file *file, struct m3_error *error)
 {
     int status = m3_json_failed() ? m3_fail_memory(error, file->path, 0) : m3_mapped_check(error);
+    if (!status && !file->in_place) status = m3_reading_refuse(NULL, file->path, error);
     if (!status) status = finish(file, error);
     m3_new_file_abandon(file);
     return status;

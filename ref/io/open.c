@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "io/reading.h"
+
 static const char *kind_of(mode_t mode)
 {
     if (S_ISDIR(mode)) return "a folder";
@@ -23,8 +25,11 @@ int m3_open_file(int *fd, const char *path, struct m3_error *error)
     const int why = errno;
     struct stat info;
     int known = *fd >= 0 ? fstat(*fd, &info) : stat(path, &info);
-    if (*fd >= 0 && known == 0 && S_ISREG(info.st_mode)) return M3_OK;
-
+    if (*fd >= 0 && known == 0 && S_ISREG(info.st_mode)) {
+        const int status = m3_reading_note(&info, path, NULL, error);
+        if (status) close(*fd), *fd = -1;
+        return status;
+    }
     if (*fd >= 0) close(*fd);
     int opened = *fd >= 0;
     *fd = -1;

@@ -12,6 +12,7 @@
 #include "base/memory_stream.h"
 #include "io/new_file.h"
 #include "io/open.h"
+#include "io/reading.h"
 
 enum { HEX = 64, MOST = 1 << 20 };
 
@@ -108,6 +109,7 @@ void m3_remembered_write(const char *memory, const char *lines, char *const *key
     char *text = m3_memory_close(&written);
     if (text) {
         make_folders(memory);
+        m3_reading_forget(memory);
         m3_new_file_write(memory, text, written.length, NULL);
     }
     free(text);

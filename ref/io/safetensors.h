@@ -45,6 +45,10 @@ const char *m3_safetensors_next_key(const struct m3_safetensors *file, const cha
 /* The header as stored, for hashing: 8 length bytes, then the JSON text. */
 const void *m3_safetensors_header(const struct m3_safetensors *file, uint64_t *bytes);
 
+/* M3_BAD_INPUT unless the file has a seal (m3_writer_seal) and holds the header and the data that were sealed. Reads the
+ * whole file. */
+int m3_safetensors_check_seal(const struct m3_safetensors *file, struct m3_error *error);
+
 /* A file in memory: its tensors lie in other open files, which must stay open longer, or in memory of its own. `path`
  * is its name in messages. Every call may fail with M3_INTERNAL; close it in any case. It can be used when it is
  * complete; a name that was added twice is then an error. */
@@ -76,6 +80,9 @@ int m3_writer_new(struct m3_writer **writer, const char *path, struct m3_error *
 int m3_writer_tensor(struct m3_writer *writer, const char *name, enum m3_dtype dtype, int rank, const int64_t *shape,
                      struct m3_error *error);
 int m3_writer_metadata(struct m3_writer *writer, const char *key, const char *value, struct m3_error *error);
+/* Seals the file, before begin: "seal_sha256" in its metadata will be a hash of the header and of all data, so that a
+ * file that is kept and used again cannot change unnoticed. */
+int m3_writer_seal(struct m3_writer *writer, struct m3_error *error);
 int64_t m3_writer_declared(const struct m3_writer *writer);                    /* number of tensors so far */
 int m3_writer_begin(struct m3_writer *writer, struct m3_error *error);
 int m3_writer_write(struct m3_writer *writer, const void *bytes, uint64_t count, struct m3_error *error);

@@ -9,12 +9,14 @@
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/new_file.h"
+#include "io/private/seal.h"
 
 struct declared {
     uint64_t bytes, begin;          /* begin: offset in the data, known after begin */
     uint64_t written;
     size_t width;
     json_t *entry;                  /* borrowed from header */
+    struct m3_sha256 *hash;         /* of what is written, for the seal; or NULL */
 };
 
 struct m3_writer {
@@ -24,7 +26,8 @@ struct m3_writer {
     struct declared *tensors;       /* in the order of declaration */
     size_t count, current;          /* current: the first tensor that `write` may still write */
     uint64_t data_begin, data_bytes;
-    int begun;
+    char *sealed;                   /* the text of the header, for the seal; NULL: none */
+    int is_sealed, begun;
     int failed;                     /* status of the first failure */
     struct m3_writer_watch watch;   /* written NULL: none */
 };
@@ -95,6 +98,21 @@ int m3_writer_metadata(struct m3_writer *writer, const char *key, const char *va
     return M3_OK;
 }
 
+int m3_writer_seal(struct m3_writer *writer, struct m3_error *error)
+{
+    static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
+    writer->is_sealed = 1;
+    return m3_writer_metadata(writer, M3_SEAL_KEY, zeros, error);
+}
+
+static int begin_hashes(struct m3_writer *writer, struct m3_error *error)
+{
+    for (size_t i = 0; writer->is_sealed && i < writer->count; i++)
+        if (writer->tensors[i].bytes && !(writer->tensors[i].hash = m3_sha256_new()))
+            return m3_fail_memory(error, writer->path, writer->count);
+    return M3_OK;
+}
+
 /* Assigns each tensor its offset: the widest dtypes first. */
 static int place_tensors(struct m3_writer *writer, struct m3_error *error)
 {
@@ -119,6 +137,7 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
     if (writer->begun || writer->failed)
         return broken(writer, m3_fail(error, M3_INTERNAL, "%s: begun twice, or after a failure", writer->path));
     int status = place_tensors(writer, error);
+    if (!status) status = begin_hashes(writer, error);
     if (status) return broken(writer, status);
 
     char *text = m3_json_dump(writer->header, JSON_COMPACT);
@@ -133,7 +152,8 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
     status = m3_write_all(writer->file.fd, prefix, 8, writer->path, error);
     if (!status) status = m3_write_all(writer->file.fd, text, length, writer->path, error);
     if (!status) status = m3_write_all(writer->file.fd, "       ", padded - length, writer->path, error);
-    free(text);
+    if (writer->is_sealed) writer->sealed = text;
+    else free(text);
     writer->data_begin = 8 + padded;
     writer->begun = 1;
     return broken(writer, status);
@@ -160,6 +180,7 @@ int m3_writer_append(struct m3_writer *writer, int64_t index, const void *bytes,
     if (lseek(writer->file.fd, place, SEEK_SET) < 0)
         return broken(writer, m3_fail(error, M3_IO, "%s: cannot seek: %s", writer->path, strerror(errno)));
     tensor->written += count;
+    if (tensor->hash) m3_sha256_add(tensor->hash, bytes, count);
     status = m3_write_all(writer->file.fd, bytes, count, writer->path, error);
     if (!status && writer->watch.written)
         status = writer->watch.written(writer->watch.self, index, bytes, count, error);
@@ -214,6 +235,41 @@ static int pack(struct m3_writer *writer, struct m3_error *error)
     return status;
 }
 
+static int by_begin(const void *a, const void *b)
+{
+    const uint64_t x = ((const struct declared *)a)->begin, y = ((const struct declared *)b)->begin;
+    return (x > y) - (x < y);
+}
+
+/* Puts the seal into the header. The tensors are needed no longer, and are sorted as they lie in the file. */
+static int put_seal(struct m3_writer *writer, struct m3_error *error)
+{
+    const uint64_t padded = writer->data_begin - 8;
+    unsigned char prefix[8];
+    char hex[65], *text = malloc(padded);
+    if (!text) return m3_fail_memory(error, writer->path, padded);
+    memset(text, ' ', padded);
+    memcpy(text, writer->sealed, strlen(writer->sealed));
+    for (int i = 0; i < 8; i++) prefix[i] = (unsigned char)(padded >> 8 * i);
+    const char *place = m3_seal_find(text, padded);
+    struct m3_sha256 *seal = place ? m3_seal_begin(prefix, text, padded, place) : NULL;
+    int status = seal ? M3_OK : m3_fail_memory(error, writer->path, padded);
+    qsort(writer->tensors, writer->count, sizeof *writer->tensors, by_begin);
+    for (size_t i = 0; !status && i < writer->count; i++) {
+        struct declared *tensor = &writer->tensors[i];
+        if (!tensor->hash) continue;
+        if (m3_sha256_end(tensor->hash, hex)) status = m3_fail(error, M3_INTERNAL, "%s: SHA-256 failed", writer->path);
+        tensor->hash = NULL;
+        m3_seal_add(seal, tensor->begin, hex);
+    }
+    if (seal && m3_sha256_end(seal, hex) && !status)
+        status = m3_fail(error, M3_INTERNAL, "%s: SHA-256 failed", writer->path);
+    if (!status && pwrite(writer->file.fd, hex, M3_SEAL_LENGTH, 8 + (place - text)) != M3_SEAL_LENGTH)
+        status = m3_fail(error, M3_IO, "%s: cannot write: %s", writer->path, strerror(errno));
+    free(text);
+    return status;
+}
+
 static int finish(struct m3_writer *writer, struct m3_error *error)
 {
     if (writer->failed) return m3_fail(error, writer->failed, "%s: not written", writer->path);
@@ -221,7 +277,8 @@ static int finish(struct m3_writer *writer, struct m3_error *error)
     if (missing_bytes(writer) > 0)
         return m3_fail(error, M3_INTERNAL, "%s: not written: %" PRIu64 " bytes fewer than were declared", writer->path,
                        missing_bytes(writer));
-    int status = m3_is_gzip_name(writer->path) ? pack(writer, error) : M3_OK;
+    int status = writer->is_sealed ? put_seal(writer, error) : M3_OK;
+    if (!status && m3_is_gzip_name(writer->path)) status = pack(writer, error);
     if (status) return status;
     return m3_new_file_commit(&writer->file, error);
 }
@@ -238,6 +295,8 @@ void m3_writer_abandon(struct m3_writer *writer)
     if (!writer) return;
     m3_new_file_abandon(&writer->file);
     json_decref(writer->header);
+    for (size_t i = 0; i < writer->count; i++) free(writer->tensors[i].hash);
+    free(writer->sealed);
     free(writer->tensors);
     free(writer);
 }

@@ -12,7 +12,9 @@ struct inputs {
 static int open_inputs(struct inputs *in, const struct m3_library_compare *task, struct m3_error *notes,
                        struct m3_error *error)
 {
-    int status = m3_profile_open(&in->profile, task->profile, error);
+    int status = m3_library_need(task->reference, "reference", error);
+    if (!status) status = m3_library_need(task->candidate, "candidate", error);
+    if (!status) status = m3_profile_open(&in->profile, task->profile ? task->profile : "fp32", error);
     if (!status) status = m3_safetensors_open_as(&in->reference, task->reference, "reference", error);
     if (!status) status = m3_safetensors_open_as(&in->candidate, task->candidate, "candidate", error);
     if (!status && task->companions)
@@ -22,12 +24,11 @@ static int open_inputs(struct inputs *in, const struct m3_library_compare *task,
     return m3_map_put(&in->candidate, task->map, &sizes, notes, error);
 }
 
-int m3_library_compare(struct m3_library_report *report, const struct m3_library_compare *task, struct m3_error *error)
+static int compare(struct m3_library_report *report, const struct m3_library_compare *task, struct m3_error *error)
 {
     struct inputs in = { 0 };
     struct m3_error notes = { 0 }, why = { 0 };
     struct m3_comparison comparison = { 0 };
-    *report = (struct m3_library_report){ 0 };
     int status = open_inputs(&in, task, &notes, error);
     if (!status) {
         const struct m3_compare_options options = {
@@ -38,7 +39,7 @@ int m3_library_compare(struct m3_library_report *report, const struct m3_library
         /* Not comparable is a verdict too; why it is so belongs to the report. */
         if (status == M3_NOT_COMPARABLE) m3_add_notes(&comparison.notes, &why);
         if (status == M3_OK || status == M3_NOT_COMPARABLE) status = m3_library_report(report, &comparison, error);
-        else m3_add_notes(error, &why), error->status = (enum m3_status)status;
+        else m3_fail_because(error, (enum m3_status)status, &why);
         m3_comparison_free(&comparison);
     }
     m3_error_free(&notes);
@@ -47,5 +48,17 @@ int m3_library_compare(struct m3_library_report *report, const struct m3_library
     m3_safetensors_close(in.candidate);
     m3_safetensors_close(in.companions);
     m3_profile_close(in.profile);
+    return status;
+}
+
+int m3_library_compare(struct m3_library_report *report, const struct m3_library_compare *task, struct m3_error *error)
+{
+    struct m3_reading reading;
+    struct m3_library_compare own;
+    if (!report) return m3_fail(error, M3_USAGE, "report: got NULL, expected a structure");
+    *report = (struct m3_library_report){ 0 };
+    int status = m3_library_begin(&reading, &own, sizeof own, task, error);
+    if (!status) status = compare(report, &own, error);
+    m3_reading_end(&reading);
     return status;
 }

@@ -21,6 +21,39 @@ void m3_library_free(char *text) { free(text); }
 
 int m3_library_threads(void) { return m3_processors(); }
 
+/* Every task begins with its size. */
+int m3_library_begin(struct m3_reading *reading, void *own, size_t bytes, const void *task, struct m3_error *error)
+{
+    size_t size = 0;
+    m3_reading_begin(reading);
+    if (!task) return m3_fail(error, M3_USAGE, "task: got NULL, expected a structure");
+    memcpy(&size, task, sizeof size);
+    if (size == 0) size = bytes;
+    if (size < sizeof size)
+        return m3_fail(error, M3_USAGE, "task: got size %zu, expected sizeof of the structure", size);
+    memset(own, 0, bytes);
+    memcpy(own, task, size < bytes ? size : bytes);
+    for (size_t i = bytes; i < size; i++)
+        if (((const unsigned char *)task)[i] != 0)
+            return m3_fail(
+                error, M3_USAGE,
+                "task: got %zu bytes and a field beyond the %zu that this library knows, expected zeros there", size,
+                bytes);
+    return M3_OK;
+}
+
+int m3_library_need(const char *value, const char *field, struct m3_error *error)
+{
+    return value && *value ? M3_OK : m3_fail(error, M3_USAGE, "%s: got none, expected one", field);
+}
+
+int m3_library_set_threads(int *threads, struct m3_error *error)
+{
+    if (*threads < 0) return m3_fail(error, M3_USAGE, "threads: got %d, expected 0 or more", *threads);
+    if (*threads == 0) *threads = m3_library_threads();
+    return M3_OK;
+}
+
 static int close_text(char **text, struct m3_memory_stream *memory, int status, struct m3_error *error)
 {
     *text = m3_memory_close(memory);
@@ -56,6 +89,7 @@ void m3_library_report_free(struct m3_library_report *report)
 
 int m3_library_engine(const struct m3_engine **engine, const char *precision, struct m3_error *error)
 {
+    if (!precision) precision = "f32";
     *engine = strcmp(precision, "f64") == 0 ? m3_engine_f64() : m3_engine_f32();
     if (strcmp((*engine)->precision, precision) == 0) return M3_OK;
     return m3_fail(error, M3_USAGE, "precision: got %s, expected f32 or f64", precision);
@@ -66,6 +100,7 @@ int m3_library_table(const struct m3_replacement **replacement, struct m3_librar
 {
     *replacement = NULL;
     if (!ops->names || !*ops->names) return M3_OK;
+    if (!ops->function) return m3_fail(error, M3_USAGE, "ops: got %s and no function, expected both", ops->names);
     memcpy(&table->ops, engine->ops, sizeof table->ops);
     table->outside = (struct m3_outside){ .self = ops->self, .function = ops->function };
     table->replacement = (struct m3_replacement){ &table->ops, &table->outside };

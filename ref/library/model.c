@@ -22,9 +22,10 @@ struct running {
 
 static int read_linear(struct running *r)
 {
-    r->linear = strcmp(r->task->linear, "ordered") == 0 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
-    if (r->linear == M3_LINEAR_ORDERED || strcmp(r->task->linear, "blas") == 0) return M3_OK;
-    return m3_fail(r->error, M3_USAGE, "linear: got %s, expected blas or ordered", r->task->linear);
+    const char *name = r->task->linear ? r->task->linear : "blas";
+    r->linear = strcmp(name, "ordered") == 0 ? M3_LINEAR_ORDERED : M3_LINEAR_BLAS;
+    if (r->linear == M3_LINEAR_ORDERED || strcmp(name, "blas") == 0) return M3_OK;
+    return m3_fail(r->error, M3_USAGE, "linear: got %s, expected blas or ordered", name);
 }
 
 static int read_semantics(struct running *r)
@@ -46,7 +47,8 @@ static int read_case(struct running *r)
     const struct m3_library_model *task = r->task;
     const struct m3_config *config = &r->model->config;
     struct m3_pictures none = { 0 };
-    if (!task->the_case && task->T < 1) return m3_fail(r->error, M3_USAGE, "ids: got none, expected one or more");
+    if (!task->the_case && (task->T < 1 || !task->ids))
+        return m3_fail(r->error, M3_USAGE, "ids: got none, expected one or more");
     int status = task->the_case ? m3_case_read(&r->the_case, task->the_case, config, r->error)
                                 : m3_case_from_ids(&r->the_case, task->ids, task->T, &none, config, r->error);
     if (status) return status;
@@ -87,11 +89,15 @@ static int forward(struct running *r)
     return status;
 }
 
-int m3_library_model(const struct m3_library_model *task, struct m3_error *notes, struct m3_error *error)
+static int model(struct m3_library_model *task, struct m3_error *notes, struct m3_error *error)
 {
     struct running r = { .task = task, .error = error };
     struct m3_library_table table;
-    int status = m3_library_engine(&r.engine, task->precision, error);
+    int status = m3_library_need(task->model, "model", error);
+    if (!status) status = m3_library_need(task->dump, "dump", error);
+    if (!status) status = m3_library_set_threads(&task->threads, error);
+    if (!task->command) task->command = "libm3ref";
+    if (!status) status = m3_library_engine(&r.engine, task->precision, error);
     if (!status) status = m3_library_table(&r.replacement, &table, &task->ops, r.engine, error);
     if (!status) status = read_linear(&r);
     if (!status) status = m3_model_open(&r.model, task->model, notes, error);
@@ -100,5 +106,15 @@ int m3_library_model(const struct m3_library_model *task, struct m3_error *notes
     if (!status) status = forward(&r);
     m3_case_free(&r.the_case);
     m3_model_close(r.model);
+    return status;
+}
+
+int m3_library_model(const struct m3_library_model *task, struct m3_error *notes, struct m3_error *error)
+{
+    struct m3_reading reading;
+    struct m3_library_model own;
+    int status = m3_library_begin(&reading, &own, sizeof own, task, error);
+    if (!status) status = model(&own, notes, error);
+    m3_reading_end(&reading);
     return status;
 }

@@ -170,6 +170,19 @@ for error in 28 5; do
 done >"$folder/findings"
 verdict 'no room, and an error of the disk' "$folder/findings"
 
+# An upgrade of the program that changes no bit goes on with a state; one with other arithmetic does not.
+mkdir "$folder/other"
+cp "$build/m3ref" "$folder/other"
+printf ' ' >>"$folder/other/m3ref"
+fresh
+run_until 60
+{
+    ls "$work"/state/*.state.safetensors >/dev/null
+    build=$folder/other run_until 0
+    same_outputs
+} >"$folder/findings" 2>&1
+verdict 'another build of the same arithmetic' "$folder/findings"
+
 # ---- what is refused
 
 # refused NAME STATUS WORDS ARGUMENTS..: one line that holds the words; everything stays.
@@ -178,7 +191,7 @@ refused() {
     shift 3
     rm -rf "$folder/before"
     cp -r "$work" "$folder/before"
-    "${program:-$build/m3ref}" run "$@" --resume "$work/state" >"$folder/log" 2>"$folder/errors"
+    "$build/m3ref" run "$@" --resume "$work/state" >"$folder/log" 2>"$folder/errors"
     status=$?
     {
         [ $status -eq "$expected" ] || echo "got status $status, expected $expected"
@@ -205,16 +218,11 @@ cp -r $tiny "$folder/weights"
 printf '\1' | dd of="$folder/weights/model.safetensors" bs=1 seek=$(($(wc -c <$tiny/model.safetensors) - 2)) conv=notrunc 2>/dev/null
 "$build/m3ref" run $tiny --ids 7,8,9 --cache-out "$folder/cache2" >/dev/null
 "$build/m3ref" run $tiny --ids 1,2,3 --dump "$folder/hidden2" --precision f64 >/dev/null
-cp "$build/m3ref" "$folder/other_build"
-printf ' ' >>"$folder/other_build"
 cp "$build/tests/plain_table.so" "$folder/plugin.so"
 ids='--ids 1,2,3'
 dump="--dump $work/d --linear ordered"
 cache_in="--cache-in $folder/cache"
 begun 220 $tiny $ids $dump $cache_in
-program=$folder/other_build
-refused 'another build' 65 'build_sha256: got' $tiny $ids $dump $cache_in
-program=
 refused 'another model' 65 'model_sha256: got' "$folder/model" $ids $dump $cache_in
 refused 'other weights' 65 'weights_sha256: ' "$folder/weights" $ids $dump $cache_in
 refused 'other ids' 65 'case_sha256: got' $tiny --ids 1,2,4 $dump $cache_in
@@ -270,12 +278,16 @@ damaged() {
     refused "$1" "${5:-65}" "$4" $tiny $ids $dump $cache_in
 }
 flip() { printf '\377' | dd of="$file" bs=1 seek=$(($(wc -c <"$file") - 2)) conv=notrunc 2>/dev/null; }
+other_command() { sed -i 's/run golden/run Golden/' "$file"; }
+other_arithmetic() { sed -i 's/"arithmetic":"1"/"arithmetic":"2"/' "$file"; }
 flip_first() { printf '\377' | dd of="$file" bs=1 seek=17 conv=notrunc 2>/dev/null; }
 shorten() { truncate -s -1 "$file"; }
 cut_outputs() { truncate -s 100 "$file"; }
 remove() { rm "$file"; }
 empty() { : >"$file"; }
-damaged 'a changed number' 0.state.safetensors flip 'hidden_data_sha256: got'
+damaged 'a changed number' 0.state.safetensors flip 'seal_sha256: got'
+damaged 'a changed letter' 0.state.safetensors other_command 'seal_sha256: got'
+damaged 'other arithmetic' 0.state.safetensors other_arithmetic 'arithmetic: got 2, expected 1'
 damaged 'a short state' 0.state.safetensors shorten '0.state.safetensors: '
 damaged 'an empty state' 0.state.safetensors empty '0.state.safetensors: '
 damaged 'no state' 0.state.safetensors remove 'got a file without 0.state.safetensors' 64

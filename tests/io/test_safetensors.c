@@ -603,6 +603,53 @@ START_TEST(nameless_until_commit)
 }
 END_TEST
 
+/* Goal:  a sealed file that has changed anywhere is not taken for the one that was sealed.
+ * Given: tensors of two widths, one of them empty, written in turn; plain and packed; then each byte changed in turn.
+ * Claim: the seal of what was written holds; every change is refused, by the reader or by the seal; so is no seal.
+ * Seen to fail with the text of the header before the seal left out of the hash. */
+START_TEST(sealed)
+{
+    static const char *const names[] = { "plain", "packed.gz" };
+    static const float numbers[4] = { 1, 2, 3, 4 };
+    for (int i = 0; i < 2; i++) {
+        struct m3_writer *writer;
+        ck_assert_int_eq(m3_writer_new(&writer, in_folder(names[i]), &error), M3_OK);
+        ck_assert_int_eq(m3_writer_metadata(writer, "note", "\"seal_sha256\":\"\\", &error), M3_OK);
+        ck_assert_int_eq(m3_writer_tensor(writer, "bytes", M3_U8, 1, (int64_t[]){ 3 }, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_tensor(writer, "empty", M3_F32, 2, (int64_t[]){ 0, 7 }, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_tensor(writer, "floats", M3_F32, 2, (int64_t[]){ 2, 2 }, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_seal(writer, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_begin(writer, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_append(writer, 2, numbers, 4, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_append(writer, 0, "abc", 3, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_append(writer, 2, numbers + 1, 12, &error), M3_OK);
+        ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
+        ck_assert_int_eq(m3_safetensors_open(&file, in_folder(names[i]), &error), M3_OK);
+        ck_assert_msg(m3_safetensors_check_seal(file, &error) == M3_OK, "%s", error.text);
+        m3_safetensors_close(file);
+        file = NULL;
+    }
+    size_t count;
+    unsigned char *bytes = read_bytes(in_folder("plain"), &count);
+    for (size_t at = 0; at < count; at++) {
+        bytes[at] ^= 1;
+        write_bytes(in_folder("changed"), bytes, count);
+        bytes[at] ^= 1;
+        int status = m3_safetensors_open(&file, in_folder("changed"), &error);
+        if (!status) status = m3_safetensors_check_seal(file, &error);
+        ck_assert_msg(status == M3_BAD_INPUT, "byte %zu of %zu: status %d", at, count, status);
+        m3_safetensors_close(file);
+        file = NULL;
+    }
+    free(bytes);
+    struct m3_writer *writer = declare(in_folder("out.safetensors"));
+    ck_assert_int_eq(m3_writer_write(writer, given, GIVEN, &error), M3_OK);
+    ck_assert_int_eq(m3_writer_commit(writer, &error), M3_OK);
+    ck_assert_int_eq(m3_safetensors_open(&file, in_folder("out.safetensors"), &error), M3_OK);
+    ck_assert_int_eq(m3_safetensors_check_seal(file, &error), M3_BAD_INPUT);
+}
+END_TEST
+
 Suite *m3_suite(void)
 {
     /* clang-format off */
@@ -610,7 +657,7 @@ Suite *m3_suite(void)
         reads_a_file, accepts, refuses, reports_every_fault, names_the_way_for_other_formats, absent_or_no_file,
         cut_short, damaged_headers,
         writes_bytes, writes_nothing_at_all, broken_rules, abandoned, no_place_to_write, full_disk,
-        gzip_round_trip, gzip_damaged, gzip_members, pages_come_back, nameless_until_commit,
+        gzip_round_trip, gzip_damaged, gzip_members, pages_come_back, nameless_until_commit, sealed,
     };
     /* clang-format on */
     Suite *suite = suite_create("safetensors");

@@ -160,6 +160,98 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* Goal:  a structure that is zero but for what is needed has the documented defaults; without that it is refused.
+ * Seen to fail with each check of a needed field left out (the process crashes). */
+START_TEST(zeroed)
+{
+    static const int64_t ids[] = { 5, 17 };
+    const struct m3_library_model needs[] = {
+        { .model = "golden/tiny/model", .dump = dump, .ids = ids, .T = 2 },
+        { .dump = dump, .ids = ids, .T = 2 },
+        { .model = "golden/tiny/model", .ids = ids, .T = 2 },
+        { .model = "golden/tiny/model", .dump = dump, .T = 2 },
+        { .model = "golden/tiny/model", .dump = dump },
+        { .model = "golden/tiny/model", .dump = dump, .ids = ids, .T = 2, .threads = -1 },
+        { .model = "golden/tiny/model", .dump = dump, .ids = ids, .T = 2, .ops.names = "add" },
+        { 0 },
+    };
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+        ck_assert_int_eq(m3_library_model(&needs[i], NULL, NULL), i ? M3_USAGE : M3_OK);
+    ck_assert_int_eq(m3_library_model(NULL, NULL, NULL), M3_USAGE);
+
+    const struct m3_library_make make = { .op = "add", .cases = cases };
+    const struct m3_library_run run = { .cases = cases, .results = results, .only = -1 };
+    const struct m3_library_check check = { .cases = cases, .results = results, .only = -1 };
+    struct m3_library_report report;
+    ck_assert_int_eq(m3_library_make(&make, NULL), M3_OK);
+    ck_assert_int_eq(m3_library_run(&run, NULL), M3_OK);
+    ck_assert_int_eq(m3_library_check(&report, &check, NULL), M3_OK);
+    ck_assert_int_eq(report.status, M3_OK);
+    m3_library_report_free(&report);
+    ck_assert_int_eq(m3_library_make(&(struct m3_library_make){ 0 }, NULL), M3_USAGE);
+    ck_assert_int_eq(m3_library_from(&(struct m3_library_from){ 0 }, NULL), M3_USAGE);
+    ck_assert_int_eq(m3_library_run(&(struct m3_library_run){ 0 }, NULL), M3_USAGE);
+    ck_assert_int_eq(m3_library_draw(&(struct m3_library_draw){ 0 }, NULL), M3_USAGE);
+    ck_assert_int_eq(m3_library_check(&report, &(struct m3_library_check){ 0 }, NULL), M3_USAGE);
+    ck_assert_int_eq(m3_library_compare(&report, &(struct m3_library_compare){ 0 }, NULL), M3_USAGE);
+    ck_assert_int_eq(m3_library_check(NULL, &check, NULL), M3_USAGE);
+}
+END_TEST
+
+/* Goal:  a caller with a smaller or a larger structure is understood, unless the larger one asks for more.
+ * Seen to fail with the caller's size not looked at. */
+START_TEST(other_sizes)
+{
+    struct {
+        struct m3_library_make make;
+        int64_t more;
+    } newer = { .make = { .size = sizeof newer, .op = "add", .cases = cases } };
+    struct m3_error error = { 0 };
+    ck_assert_int_eq(m3_library_make(&newer.make, &error), M3_OK);
+    newer.more = 1;
+    ck_assert_int_eq(m3_library_make(&newer.make, &error), M3_USAGE);
+    struct m3_library_make older = {
+        .size = offsetof(struct m3_library_make, count), .op = "add", .cases = cases, .count = -1
+    };
+    ck_assert_int_eq(m3_library_make(&older, &error), M3_OK);
+    older.size = 4;
+    ck_assert_int_eq(m3_library_make(&older, &error), M3_USAGE);
+    m3_error_free(&error);
+}
+END_TEST
+
+/* Goal:  no output replaces what the same call reads; the next call may write it.
+ * Seen to fail without m3_reading_begin in m3_library_begin. */
+START_TEST(over_an_input)
+{
+    static const int64_t ids[] = { 5, 17 };
+    char own[512];
+    struct m3_error error = { 0 };
+    snprintf(own, sizeof own, "%s", in_folder("cases"));
+    const struct m3_library_make make = { .op = "add", .cases = own };
+    const struct m3_library_run run = { .cases = own, .results = own, .only = -1 };
+    const struct m3_library_draw draw = { .cases = own, .drawn = own };
+    struct m3_library_model model = { .model = "golden/tiny/model", .dump = own, .ids = ids, .T = 2 };
+    ck_assert_int_eq(m3_library_make(&make, &error), M3_OK);
+    ck_assert_int_eq(m3_library_run(&run, &error), M3_USAGE);
+    ck_assert_int_eq(m3_library_draw(&draw, &error), M3_USAGE);
+    ck_assert_int_eq(m3_library_model(&model, NULL, &error), M3_OK);
+    const struct m3_library_from from = {
+        .op = "add", .cases = own, .dump = own, .taps = "layers.0.mid", .model = "golden/tiny/model"
+    };
+    ck_assert_int_eq(m3_library_from(&from, &error), M3_USAGE);
+    static const char *const names[] = { "config.json", "model.safetensors", "tokenizer.json",
+                                         "generation_config.json" };
+    for (int i = 0; i < 4; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "golden/tiny/model/%s", names[i]);
+        model.dump = path;
+        ck_assert_int_eq(m3_library_model(&model, NULL, &error), M3_USAGE);
+    }
+    m3_error_free(&error);
+}
+END_TEST
+
 START_TEST(the_list)
 {
     struct m3_error error = { 0 };
@@ -180,6 +272,9 @@ Suite *m3_suite(void)
     tcase_add_test(tests, cases_in_memory);
     tcase_add_test(tests, a_model);
     tcase_add_test(tests, refusals);
+    tcase_add_test(tests, zeroed);
+    tcase_add_test(tests, other_sizes);
+    tcase_add_test(tests, over_an_input);
     tcase_add_test(tests, the_list);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);

@@ -471,13 +471,12 @@ static int finish(struct m3_new_file *chart, int status, struct m3_error *error)
     return status;
 }
 
-static int check_paths(const struct arguments *a, const struct m3_cli_source *s, struct m3_error *error)
+static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
     m3_cli_writes(&paths, "--chart", a->chart);
     m3_cli_reads(&paths, "MODEL_OR_CONFIG", a->path);
-    m3_cli_reads_model(&paths, a->path, s->files);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error *error)
@@ -489,7 +488,7 @@ static int estimate(struct arguments *a, struct m3_error *notes, struct m3_error
 
     const struct m3_cli_source_request request = { a->path, a->from_tensors, &a->request };
     int status = m3_cli_source_open(&source, &request, notes, error);
-    if (!status) status = check_paths(a, &source, error);
+    if (!status) status = check_paths(a, error);
     if (!status) status = parse_pictures(&source, a, error);
     if (!status) status = parse_contexts(&contexts, a, source.config, notes, error);
     if (!status && a->batches) status = parse_list(&batches, "--batch", a->batches, M3_MOST_BATCH, "", error);

@@ -31,7 +31,7 @@ void m3_cli_op_from_paths(struct m3_cli_paths *paths, const struct m3_cli_op_fro
 {
     m3_cli_reads(paths, "--from", from->options.dump);
     m3_cli_reads(paths, "--case", from->options.case_path);
-    if (from->options.model) m3_cli_reads_model(paths, from->options.model, NULL);
+    if (from->options.model && !paths->status) paths->status = m3_checkpoint_reads(from->options.model, paths->error);
 }
 
 static void print(FILE *to, const struct m3_cli_op_from *from, const struct m3_operator_row *op,

@@ -519,7 +519,7 @@ static int check_paths(const struct arguments *a, struct m3_error *error)
     if (a->action == ACTION_CHECK) m3_cli_reads(&paths, "RESULTS", results);
     m3_cli_reads_profile(&paths, a->profile);
     m3_cli_op_from_paths(&paths, &a->from);
-    return paths.status;
+    return m3_cli_paths_end(&paths);
 }
 
 int m3_cli_op(int argc, char **argv)

@@ -81,6 +81,7 @@ int m3_cache_save(const struct m3_cache *cache, struct m3_writer *writer, const 
         { "producer", M3_PRODUCER },      { "precision", engine->precision },
         { "semantics", l.semantics },     { "model_sha256", l.model_sha256 },
         { "data_sha256", l.data_sha256 }, { "weights_sha256", weights_sha256 },
+        { "arithmetic", M3_ARITHMETIC },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
         status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);
@@ -185,6 +186,8 @@ int m3_cache_load(struct m3_cache *cache, const char *path, const struct m3_mode
     if (!status) status = m3_origin_require(file, "format", "m3ref-cache", error);
     if (!status) status = m3_origin_require(file, "format_version", "1", error);
     if (!status) status = m3_origin_require(file, "model_sha256", l.model_sha256, error);
+    if (!status && m3_safetensors_metadata(file, "arithmetic"))
+        status = m3_origin_require(file, "arithmetic", M3_ARITHMETIC, error);
     if (!status) status = m3_origin_check_weights(file, &origin, M3_BAD_INPUT, error);
     if (!status) status = m3_origin_require(file, "precision", engine->precision, error);
     if (!status) status = m3_origin_require(file, "semantics", l.semantics, error);

@@ -167,9 +167,10 @@ static int declare_all(struct m3_dump *d, const struct m3_request *r, struct m3_
 int m3_dump_describe(struct m3_writer *writer, const struct m3_model *model, const struct m3_engine *engine,
                      const struct m3_case *c, const struct m3_request *r, const char *command, struct m3_error *error)
 {
-    char model_sha256[65];
+    char model_sha256[65], config_sha256[65];
     const char *weights_sha256;
     int status = m3_checkpoint_sha256(model->checkpoint, model_sha256, error);
+    if (!status) status = m3_checkpoint_config_sha256(model->checkpoint, config_sha256, error);
     if (!status) status = m3_checkpoint_weights_sha256(model->checkpoint, &weights_sha256, error);
     if (status) return status;
     char *semantics = m3_semantics_json(r->semantics);
@@ -179,6 +180,7 @@ int m3_dump_describe(struct m3_writer *writer, const struct m3_model *model, con
         { "format", "m3ref-dump" },         { "format_version", "1" },    { "producer", M3_PRODUCER },
         { "precision", engine->precision }, { "command", command },       { "semantics", semantics },
         { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 }, { "weights_sha256", weights_sha256 },
+        { "config_sha256", config_sha256 }, { "arithmetic", M3_ARITHMETIC },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
         if (strings[i][1][0]) status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);

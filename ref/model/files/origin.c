@@ -7,12 +7,13 @@
 #include "io/fingerprint.h"
 
 static const char *const keys[] = { "model_sha256", "case_sha256", "semantics" };
-static const char weights_key[] = "weights_sha256";
+static const char weights_key[] = "weights_sha256", config_key[] = "config_sha256";
 
 struct m3_origin m3_origin_of_file(const struct m3_safetensors *file)
 {
     return (struct m3_origin){ .model_sha256 = m3_safetensors_metadata(file, keys[0]),
                                .case_sha256 = m3_safetensors_metadata(file, keys[1]),
+                               .config_sha256 = m3_safetensors_metadata(file, config_key),
                                .weights_sha256 = m3_safetensors_metadata(file, weights_key) };
 }
 
@@ -20,9 +21,11 @@ int m3_origin_of_model(struct m3_origin *origin, const struct m3_model *model, c
                        struct m3_error *error)
 {
     *origin = (struct m3_origin){ .model_sha256 = origin->hash,
+                                  .config_sha256 = origin->config,
                                   .case_sha256 = the_case->sha256,
                                   .weights = model->checkpoint };
-    const int status = m3_checkpoint_sha256(model->checkpoint, origin->hash, error);
+    int status = m3_checkpoint_sha256(model->checkpoint, origin->hash, error);
+    if (!status) status = m3_checkpoint_config_sha256(model->checkpoint, origin->config, error);
     if (!origin->hash[0]) origin->model_sha256 = NULL;
     return status;
 }
@@ -80,25 +83,35 @@ static int check_weights(const struct m3_safetensors *dump, const struct m3_orig
     return status;
 }
 
+static int compare_key(const struct m3_safetensors *dump, const char *key, const char *want,
+                       const struct m3_origin_use *use, struct m3_error *notes, struct m3_error *error)
+{
+    const char *got = m3_safetensors_metadata(dump, key);
+    if (want == NULL || got == NULL) {
+        note_absent(notes, dump, use, key, got, want);
+        return M3_OK;
+    }
+    if (strcmp(want, got) == 0) return M3_OK;
+    if (use->verdict != NULL)
+        m3_fail(notes, M3_OK, "%s differs: got %s, expected %s%s%s%s", key, got, want, use->force ? "; " : "",
+                use->force ? use->verdict : "", use->force ? " by force" : "");
+    if (use->force) return M3_OK;
+    return m3_fail(error, use->status, "%s: %s: got %s, expected %s", m3_safetensors_path(dump), key, got, want);
+}
+
 int m3_origin_check(const struct m3_safetensors *dump, const struct m3_origin *expected,
                     const struct m3_origin_use *use, struct m3_error *notes, struct m3_error *error)
 {
     const char *const wanted[] = { expected->model_sha256, expected->case_sha256 };
+    const char *config = m3_safetensors_metadata(dump, config_key);
     int status = M3_OK;
     for (int i = 0; i < 2 && (status == M3_OK || use->verdict != NULL); i++) {
-        const char *want = wanted[i], *got = m3_safetensors_metadata(dump, keys[i]);
-        if (want == NULL || got == NULL) {
-            note_absent(notes, dump, use, keys[i], got, want);
-            continue;
-        }
-        if (strcmp(want, got) == 0) continue;
-        if (use->verdict != NULL)
-            m3_fail(notes, M3_OK, "%s differs: got %s, expected %s%s%s%s", keys[i], got, want, use->force ? "; " : "",
-                    use->force ? use->verdict : "", use->force ? " by force" : "");
-        if (!use->force)
-            status = m3_fail(error, use->status, "%s: %s: got %s, expected %s", m3_safetensors_path(dump), keys[i], got,
-                             want);
+        const int why = compare_key(dump, keys[i], wanted[i], use, notes, error);
+        if (status == M3_OK) status = why;
     }
+    const int is_model_known = expected->model_sha256 != NULL && m3_safetensors_metadata(dump, keys[0]) != NULL;
+    if (status == M3_OK && !is_model_known && config != NULL && expected->config_sha256 != NULL)
+        status = compare_key(dump, config_key, expected->config_sha256, use, notes, error);
     return status != M3_OK ? status : check_weights(dump, expected, use, notes, error);
 }
 

@@ -1,5 +1,5 @@
 /* Checks that a file belongs to the model, the case and the reading of the model with which it is used. Files state
- * them in their metadata: model_sha256, weights_sha256, case_sha256, semantics. */
+ * them in their metadata: model_sha256, config_sha256, weights_sha256, case_sha256, semantics. */
 #ifndef M3_MODEL_FILES_ORIGIN_H
 #define M3_MODEL_FILES_ORIGIN_H
 
@@ -10,7 +10,8 @@
 
 struct m3_origin {
     const char *model_sha256, *case_sha256; /* NULL: not known */
-    char hash[65]; /* what model_sha256 points to if it was computed */
+    const char *config_sha256; /* NULL: not known. It counts where a model_sha256 is not known: files are absent */
+    char hash[65], config[65]; /* what model_sha256 and config_sha256 point to if they were computed */
     const char *weights_sha256; /* NULL: not known, */
     struct m3_checkpoint *weights; /* or it is made of these when a file states one; NULL: no weights */
 };

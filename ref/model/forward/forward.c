@@ -65,6 +65,7 @@ int m3_forward(const struct m3_model *model, const struct m3_request *request, s
 
 static int check_mtp_request(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
 {
+    if (!r->how) return m3_fail(error, M3_USAGE, "request: got a NULL pointer, expected how");
     if (r->module < 0 || r->module >= model->mtp_modules || r->T < 1 || r->how->threads < 1)
         return m3_fail(error, M3_USAGE,
                        "request: got MTP module %" PRId64 ", T %" PRId64 ", %d threads, expected a "
@@ -84,10 +85,10 @@ static int check_mtp_request(const struct m3_model *model, const struct m3_mtp_r
 
 int m3_forward_mtp(const struct m3_model *model, const struct m3_mtp_request *r, struct m3_error *error)
 {
-    struct m3_cache *cache = r->how->cache;
     int wrong = check_mtp_request(model, r, error);
     if (wrong) return wrong;
 
+    struct m3_cache *cache = r->how->cache;
     struct m3_activations a = { 0 };
     struct m3_pass f;
     struct m3_share share;

@@ -75,11 +75,11 @@ static int label_file(struct m3_resume_identity *id, const char *key, const char
     return status;
 }
 
-/* The program, and the library of matrix products and the inner loops as they were chosen for this processor. */
+/* The arithmetic of the program, of the library of matrix products, and of the inner loops that were chosen for this
+ * processor. */
 static int label_build(struct m3_resume_identity *id, const struct m3_engine *engine, struct m3_error *error)
 {
-    int status = label(id, "producer", M3_PRODUCER, error);
-    if (!status) status = label_file(id, "build_sha256", "/proc/self/exe", error);
+    int status = label(id, "arithmetic", M3_ARITHMETIC, error);
     if (!status) status = label(id, "blas", openblas_get_config(), error);
     return status ? status : label(id, "kernels", engine->kernels(), error);
 }
@@ -122,11 +122,13 @@ static int label_case(struct m3_resume_identity *id, const struct m3_resume_run 
 static int label_model(struct m3_resume_identity *id, const struct m3_resume_run *run, struct m3_error *error)
 {
     const char *weights;
-    char model[65], *semantics = m3_semantics_json(run->request->semantics);
+    char model[65], config[65], *semantics = m3_semantics_json(run->request->semantics);
     int status = semantics ? label(id, "semantics", semantics, error) : m3_fail_memory(error, "the semantics", 0);
     free(semantics);
     if (!status) status = m3_checkpoint_sha256(run->model->checkpoint, model, error);
     if (!status) status = label(id, "model_sha256", model, error);
+    if (!status) status = m3_checkpoint_config_sha256(run->model->checkpoint, config, error);
+    if (!status) status = label(id, "config_sha256", config, error);
     if (!status) status = m3_checkpoint_weights_sha256(run->model->checkpoint, &weights, error);
     return status ? status : label(id, "weights_sha256", weights, error);
 }

@@ -14,6 +14,7 @@
 
 #include "base/sha256.h"
 #include "io/open.h"
+#include "io/reading.h"
 #include "model/files/origin.h"
 #include "model/resume/identity.h"
 #include "model/resume/journal.h"
@@ -121,14 +122,6 @@ static uint64_t hidden_bytes(const struct m3_resume_state *s)
     return (uint64_t)(s->run.request->T * s->run.model->config.H) * s->run.engine->real_bytes;
 }
 
-static int hash_hidden(char hex[65], const struct m3_resume_state *s, const void *hidden, struct m3_error *error)
-{
-    struct m3_sha256 *hash = m3_sha256_new();
-    if (!hash) return m3_fail_memory(error, s->path, 0);
-    m3_sha256_add(hash, hidden, hidden_bytes(s));
-    return m3_sha256_end(hash, hex) ? m3_fail(error, M3_INTERNAL, "%s: SHA-256 failed", s->path) : M3_OK;
-}
-
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -149,19 +142,18 @@ static int save(const struct m3_resume_state *s, int64_t layer, const void *hidd
     const struct m3_request *r = s->run.request;
     const enum m3_dtype dtype = s->run.engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
     struct m3_writer *writer;
-    char hex[65] = "";
+    m3_reading_forget(s->path);
     int status = m3_writer_new(&writer, s->path, error);
     if (status) return status;
     status = m3_resume_identity_write(&s->identity, writer, error);
     if (!status) status = m3_writer_metadata(writer, "command", s->command, error);
     if (!status) status = m3_writer_metadata(writer, "outputs", base_name(s->outputs), error);
-    if (!status && hidden) status = hash_hidden(hex, s, hidden, error);
-    if (!status && hidden) status = m3_writer_metadata(writer, "hidden_data_sha256", hex, error);
     if (!status && hidden) status = state_number(writer, "layer", (uint64_t)layer, error);
     if (!status && hidden) status = state_number(writer, "outputs_bytes", s->journal.bytes, error);
     if (!status && hidden) status = m3_writer_metadata(writer, "outputs_sha256", outputs_sha256, error);
     if (!status && hidden)
         status = m3_writer_tensor(writer, "hidden", dtype, 2, (int64_t[]){ r->T, s->run.model->config.H }, error);
+    if (!status) status = m3_writer_seal(writer, error);
     if (!status) status = m3_writer_begin(writer, error);
     if (!status && hidden) status = m3_writer_write(writer, hidden, hidden_bytes(s), error);
     if (!status) return m3_writer_commit(writer, error);
@@ -186,7 +178,6 @@ static int read_state(struct m3_resume_state *s, struct m3_error *error)
     const struct m3_request *r = s->run.request;
     const struct m3_safetensors *file = s->kept;
     uint64_t layer;
-    char hex[65];
     const struct m3_tensor *t = m3_safetensors_find(file, "hidden");
     if (!t) return M3_OK;
     int status = read_number(&layer, file, "layer", (uint64_t)r->end_layer, error);
@@ -197,8 +188,6 @@ static int read_state(struct m3_resume_state *s, struct m3_error *error)
     if (!status && (t->bytes != hidden_bytes(s) || (uintptr_t)t->data % sizeof(double) != 0))
         status = m3_fail(error, M3_BAD_INPUT, "%s: hidden: got %" PRIu64 " bytes, expected %" PRIu64 ", aligned",
                          s->path, t->bytes, hidden_bytes(s));
-    if (!status) status = hash_hidden(hex, s, t->data, error);
-    if (!status) status = m3_origin_require(file, "hidden_data_sha256", hex, error);
     if (status) return status;
     s->resume.hidden = t->data;
     s->resume.layer = (int64_t)layer;
@@ -226,6 +215,7 @@ static int continue_state(struct m3_resume_state *s, struct m3_error *error)
 {
     int exists = 0, status = m3_safetensors_open(&s->kept, s->path, error);
     if (!status) status = m3_resume_identity_check(&s->identity, s->kept, error);
+    if (!status) status = m3_safetensors_check_seal(s->kept, error);
     if (!status) status = m3_origin_require(s->kept, "outputs", base_name(s->outputs), error);
     if (!status) status = read_state(s, error);
     if (!status && s->resume.hidden && s->has_outputs) {

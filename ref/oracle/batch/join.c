@@ -182,7 +182,7 @@ static int write_rows(const struct joining *j)
     return status;
 }
 
-int m3_batch_join(const char *path, const struct m3_batch *batch, struct m3_safetensors *const *parts,
+int m3_batch_join(const char *path, const struct m3_batch *batch, struct m3_safetensors *const *parts, int sealed,
                   struct m3_error *error)
 {
     struct joining j = { .batch = batch, .parts = parts, .count = batch->layout.count, .error = error };
@@ -194,6 +194,7 @@ int m3_batch_join(const char *path, const struct m3_batch *batch, struct m3_safe
     if (!status) status = m3_writer_tensor(j.writer, "rows", M3_I32, 1, &rows, error);
     if (!status) status = all(&j, 0, 2);
     if (!status) status = describe(&j);
+    if (!status && sealed) status = m3_writer_seal(j.writer, error);
     if (!status) status = m3_writer_begin(j.writer, error);
     if (!status) status = write_rows(&j);
     if (!status) status = all(&j, 1, 2);

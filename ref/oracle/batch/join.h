@@ -6,7 +6,7 @@
 #include "model/files/batch.h"
 
 /* parts [batch->layout.count]. The file appears when all is written. M3_IO, M3_INTERNAL. */
-int m3_batch_join(const char *path, const struct m3_batch *batch, struct m3_safetensors *const *parts,
+int m3_batch_join(const char *path, const struct m3_batch *batch, struct m3_safetensors *const *parts, int sealed,
                   struct m3_error *error);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "io/open.h"
+#include "io/reading.h"
 #include "oracle/batch/join.h"
 #include "oracle/batch/several.h"
 #include "oracle/check/blame_honest.h"
@@ -23,7 +24,7 @@ static int open_kept(struct m3_safetensors **kept, struct m3_parts *parts, const
     if (!status && (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0))
         status = m3_fail(error, M3_BAD_INPUT, "%s: this is not a truth that m3ref check wrote, and is not replaced",
                          plan->truth);
-    const int several = !status && m3_is_dump_of_several(*kept);
+    const int several = !status && m3_is_dump_of_several(*kept) && m3_truth_is_whole(*kept, notes);
     if (several) status = m3_layout_from_dump(&layout, *kept, error);
     layout.by_slot = batch->layout.by_slot;
     if (!status && several && layout.count == batch->layout.count)
@@ -39,7 +40,8 @@ static int keep(const struct m3_check *check, const struct m3_check_plan *plan, 
     if (!files) return m3_fail_memory(error, "the truth", (size_t)check->part_count * sizeof *files);
     for (int64_t b = 0; b < check->part_count; b++)
         files[b] = (struct m3_safetensors *)(uintptr_t)m3_truth_file(&check->parts[b].truth);
-    const int status = m3_batch_join(plan->truth, batch, files, error);
+    m3_reading_forget(plan->truth);
+    const int status = m3_batch_join(plan->truth, batch, files, 1, error);
     free(files);
     return status;
 }

@@ -432,7 +432,8 @@ static int has_all_rows(const struct combining *c)
 
 static int write_all(struct combining *c, const char *path)
 {
-    static const char *const kept[] = { "model_sha256", "case_sha256", "weights_sha256", "semantics", "producer" };
+    static const char *const kept[] = { "model_sha256",   "config_sha256", "case_sha256",
+                                        "weights_sha256", "semantics",     "producer" };
     struct m3_writer *writer;
     const int numbered = uses_places(c) && !has_all_rows(c);
     int status = m3_writer_new(&writer, path, c->error);

@@ -369,7 +369,8 @@ static int write_job(struct work *w, struct m3_writer *writer, const struct job 
 
 static int write_all(struct work *w, const char *path)
 {
-    static const char *const kept[] = { "model_sha256", "case_sha256", "weights_sha256", "semantics", "producer" };
+    static const char *const kept[] = { "model_sha256",   "config_sha256", "case_sha256",
+                                        "weights_sha256", "semantics",     "producer" };
     struct m3_writer *writer;
     int status = m3_writer_new(&writer, path, w->error);
     if (status) return status;

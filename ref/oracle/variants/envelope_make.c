@@ -207,6 +207,8 @@ static int describe(const struct making *m, struct m3_writer *writer, struct m3_
         { "model_sha256", m3_safetensors_metadata(m->truth, "model_sha256") },
         { "case_sha256", plan->c->sha256 },
         { "weights_sha256", m3_safetensors_metadata(m->truth, "weights_sha256") },
+        { "config_sha256", m3_safetensors_metadata(m->truth, "config_sha256") },
+        { "arithmetic", m3_safetensors_metadata(m->truth, "arithmetic") },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof *strings; i++)
         if (strings[i][1]) status = m3_writer_metadata(writer, strings[i][0], strings[i][1], error);

@@ -1,10 +1,11 @@
 """libm3ref.so by ctypes: the structures of ref/library/library.h and ref/ops/outside.h."""
 import ctypes
+import operator
 import os
 import pathlib
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
-ABI = 3
+ABI = 4
 HERE = pathlib.Path(__file__).resolve().parent
 NOT_COMPARABLE = 3
 INTERNAL = 70
@@ -44,22 +45,30 @@ class Ops(ctypes.Structure):
     _fields_ = [("names", c_char_p), ("self", c_void_p), ("function", Function)]
 
 
-class Make(ctypes.Structure):
+class Task(ctypes.Structure):
+    """A structure of library.h; each begins with its size."""
+    _fields_ = [("size", c_size_t)]
+
+    def __init__(self, *values, **named):
+        super().__init__(ctypes.sizeof(self), *values, **named)
+
+
+class Make(Task):
     _fields_ = [("op", c_char_p), ("cases", c_char_p), ("sizes", c_char_p), ("dtype", c_char_p), ("seed", c_uint64),
                 ("count", c_int64)]
 
 
-class From(ctypes.Structure):
+class From(Task):
     _fields_ = [("op", c_char_p), ("cases", c_char_p), ("dump", c_char_p), ("taps", c_char_p), ("model", c_char_p),
                 ("case_path", c_char_p), ("rows", c_char_p), ("allow_large", c_int)]
 
 
-class Run(ctypes.Structure):
+class Run(Task):
     _fields_ = [("cases", c_char_p), ("results", c_char_p), ("precision", c_char_p), ("only", c_int64),
                 ("bounds", c_int), ("threads", c_int), ("ops", Ops)]
 
 
-class Draw(ctypes.Structure):
+class Draw(Task):
     _fields_ = [("cases", c_char_p), ("drawn", c_char_p), ("only", c_char_p), ("threads", c_int)]
 
 
@@ -67,17 +76,17 @@ class Report(ctypes.Structure):
     _fields_ = [("status", c_int), ("lines", c_char_p), ("text", c_char_p)]
 
 
-class Check(ctypes.Structure):
+class Check(Task):
     _fields_ = [("cases", c_char_p), ("results", c_char_p), ("profile", c_char_p), ("only", c_int64),
                 ("threads", c_int)]
 
 
-class Compare(ctypes.Structure):
+class Compare(Task):
     _fields_ = [("reference", c_char_p), ("candidate", c_char_p), ("profile", c_char_p), ("companions", c_char_p),
                 ("map", c_char_p), ("taps", c_char_p), ("force", c_int)]
 
 
-class Model(ctypes.Structure):
+class Model(Task):
     _fields_ = [("model", c_char_p), ("dump", c_char_p), ("case", c_char_p), ("ids", POINTER(c_int64)), ("T", c_int64),
                 ("taps", c_char_p), ("set", c_char_p), ("precision", c_char_p), ("linear", c_char_p),
                 ("bounds", c_int), ("allow_long", c_int), ("threads", c_int), ("command", c_char_p), ("ops", Ops)]
@@ -131,16 +140,33 @@ forked = [False]
 os.register_at_fork(after_in_child=lambda: forked.__setitem__(0, True))
 
 
+def whole(value, name, least, most):
+    """A whole number between two limits: ctypes would cut off what does not fit."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise Error(f"{name}: got {value!r}, expected a whole number from {least} to {most}", 64)
+    return number
+
+
 def threads_for(threads):
-    if threads is not None and threads < 1:
-        raise Error(f"threads: got {threads}, expected 1 or more", 64)
+    if threads is not None:
+        threads = whole(threads, "threads", 1, 2**31 - 1)
     if forked[0]:
         return 1
     return threads or lib.m3_library_threads()
 
 
 def text(value):
-    return None if value is None else os.fsencode(value)
+    """The bytes of a text or a path. C would end it at a NUL."""
+    if value is None:
+        return None
+    made = os.fsencode(value)
+    if b"\0" in made:
+        raise Error(f"got {value!r}, expected a text without NUL", 64)
+    return made
 
 
 def call(function, *arguments):

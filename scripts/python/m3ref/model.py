@@ -74,6 +74,16 @@ def set_text(fields):
     return ",".join(f"{key}={value}" for key, value in fields.items()) if isinstance(fields, dict) else fields
 
 
+def ids_of(ids):
+    """[T], the ids of one sequence. A float is no id, and a table is no sequence."""
+    array = to_array(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise c.Error(f"ids: got {array.dtype} {list(array.shape)}, expected whole numbers [T], of one sequence", 64)
+    if array.size and array.max() > np.iinfo(np.int64).max:
+        raise c.Error(f"ids: got {array.max()}, expected ids of the vocabulary", 64)
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
 def run(model, ids=None, *, case=None, ops=None, taps=None, dump=None, precision="f32", linear="blas", set=None,
         bounds=False, allow_long=False, threads=None):
     """Runs a model over ids, or over a case: a path, or arrays by name. Returns a Dump of its taps.
@@ -86,7 +96,7 @@ def run(model, ids=None, *, case=None, ops=None, taps=None, dump=None, precision
     if (ids is None) == (case is None):
         raise c.Error("run: got both ids and case, or neither, expected one of them", 64)
     replaced = Replacements(ops or {})
-    list_of_ids = np.ascontiguousarray(to_array(ids if ids is not None else []), dtype=np.int64).reshape(-1)
+    list_of_ids = ids_of(ids if ids is not None else [])
     path, kept = file_of(case) if case is not None else (None, None)
     memory = None if dump else Memory()
     task = c.Model(c.text(os.fspath(model)), c.text(os.fspath(dump) if dump else memory.path), c.text(path),

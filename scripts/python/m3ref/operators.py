@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _library as c
 from .functions import call, outputs_by_name
-from .tensors import Memory, Dump, file_of, format_of, load, to_array, to_torch
+from .tensors import Memory, Dump, file_of, format_of, load, to_array, to_torch, write_whole
 from .verdict import Verdict, VerdictError
 
 
@@ -156,9 +156,15 @@ class CaseSet:
 
     def save(self, path):
         """Writes the file of cases, for a program in another language."""
-        with open(self.path, "rb") as source, open(path, "wb") as target:
-            while piece := source.read(1 << 24):
-                target.write(piece)
+        if os.path.exists(path) and os.path.samefile(self.path, path):
+            raise c.Error(f"{os.fspath(path)}: got the file that is read, expected another", 64)
+
+        def pieces():
+            with open(self.path, "rb") as source:
+                while piece := source.read(1 << 24):
+                    yield piece
+
+        write_whole(path, open, pieces())
 
     def __call__(self, function):
         """The decorator: a test function with an argument `case`. It returns results, which are judged under the
@@ -178,7 +184,9 @@ class CaseSet:
 
 
 def sizes_text(sizes):
-    return ",".join(f"{letter}={size}" for letter, size in sizes.items()) if isinstance(sizes, dict) else sizes
+    if not isinstance(sizes, dict):
+        return sizes
+    return ",".join(f"{letter}={c.whole(size, letter, 1, 2**63 - 1)}" for letter, size in sizes.items())
 
 
 def cases(name, *, sizes="tiny", dtype="f32", seed=1, count=4, profile="fp32"):
@@ -188,7 +196,8 @@ def cases(name, *, sizes="tiny", dtype="f32", seed=1, count=4, profile="fp32"):
     "bf16" or "f16"; profile: where the kernel may round, for `check`."""
     row_of(name)
     file = Memory(on_disk=sizes == "real")
-    task = c.Make(c.text(name), c.text(file.path), c.text(sizes_text(sizes)), c.text(dtype), seed, count)
+    task = c.Make(c.text(name), c.text(file.path), c.text(sizes_text(sizes)), c.text(dtype),
+                  c.whole(seed, "seed", 0, 2**64 - 1), c.whole(count, "count", 0, 2**63 - 1))
     c.call(c.lib.m3_library_make, ctypes.byref(task))
     return CaseSet(file, profile)
 
@@ -228,8 +237,13 @@ def operand_array(value, operand):
     return array
 
 
-def parameter_value(value):
-    return value.item() if isinstance(value, np.generic) else value
+def parameter_value(name, value):
+    """A number or a word, as JSON has them."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (int, float, str)) or (isinstance(value, float) and not np.isfinite(value)):
+        raise c.Error(f"{name}: got {value!r}, expected a finite number or a word", 64)
+    return value
 
 
 def run_cases(path, only, precision, bounds, threads):
@@ -278,7 +292,7 @@ class Operator:
     def __call__(self, *given, precision="f32", bounds=False, threads=None, **named):
         inputs, values = self.arguments(given, named)
         rows = {o["name"]: o for o in self.row["operands"]}
-        entry = {"case": 0, "params": {name: parameter_value(value) for name, value in values.items()}, "rows": None}
+        entry = {"case": 0, "params": {name: parameter_value(name, value) for name, value in values.items()}, "rows": None}
         file = Memory({f"0.{name}": operand_array(value, rows[name]) for name, value in inputs.items()},
                       {"operator": self.__name__, "cases": json.dumps([entry])})
         outputs = run_cases(file.path, 0, precision, bounds, threads)

@@ -95,6 +95,8 @@ def from_torch(tensor):
 
 def to_array(value):
     """A NumPy array with the numbers of a NumPy array, a torch tensor, an array with DLPack or `.get()`, or a list."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("got a masked array, expected one without a mask, which would be ignored")
     if isinstance(value, np.ndarray):
         return value
     if is_torch(value):
@@ -151,19 +153,24 @@ def pieces(tensors, metadata):
             yield memoryview(bits_of(arrays[name]).reshape(-1)).cast("B")
 
 
-def save(path, tensors, metadata=None):
-    """Writes arrays to a safetensors file; `.gz` packs it. Metadata: that of a Dump, or given."""
-    metadata = getattr(tensors, "metadata", {}) if metadata is None else metadata
+def write_whole(path, open, pieces):
+    """Writes a file completely or not at all: under another name, which is then replaced."""
     path = os.fspath(path)
     part = f"{path}.{os.getpid()}.part"
     try:
-        with (gzip.open if path.endswith(".gz") else open)(part, "wb") as file:
-            for piece in pieces(tensors, metadata):
+        with open(part, "wb") as file:
+            for piece in pieces:
                 file.write(piece)
         os.replace(part, path)
     finally:
         if os.path.exists(part):
             os.unlink(part)
+
+
+def save(path, tensors, metadata=None):
+    """Writes arrays to a safetensors file; `.gz` packs it. Metadata: that of a Dump, or given."""
+    metadata = getattr(tensors, "metadata", {}) if metadata is None else metadata
+    write_whole(path, gzip.open if os.fspath(path).endswith(".gz") else open, pieces(tensors, metadata))
 
 
 def parse(data, name):

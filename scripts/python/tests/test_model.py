@@ -1,6 +1,7 @@
 """Whole runs, with functions of Python as operators."""
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -144,3 +145,35 @@ def test_input_that_is_refused(tmp_path):
     with pytest.raises(m3ref.Error) as why:
         m3ref.run(tmp_path, IDS)
     assert why.value.status == 66
+
+
+# Seen to fail with ids that are cast to int64 and laid out in one row.
+@pytest.mark.parametrize("ids", [[1.9, 2.2], [[1, 2], [3, 4]], [True, False], ["1"], [float("nan")], 3,
+                                 np.array([2**64 - 1], np.uint64), np.ma.array([1, 2], mask=[0, 1])])
+def test_ids_that_are_none(ids):
+    with pytest.raises((m3ref.Error, TypeError)):
+        m3ref.run(TINY, ids)
+
+
+@pytest.mark.parametrize("how", [{"threads": "2"}, {"threads": 2.5}, {"threads": 2**40}, {"dump": "a\0b"},
+                                 {"taps": "logits\0"}])
+def test_numbers_and_texts_that_c_would_cut(how):
+    with pytest.raises(m3ref.Error):
+        m3ref.run(TINY, IDS, **how)
+    with pytest.raises(m3ref.Error):
+        m3ref.run(f"{TINY}\0x", IDS)
+
+
+# Seen to fail without m3_reading_begin in ref/library.
+def test_no_output_replaces_an_input(tmp_path):
+    model, case = tmp_path / "model", tmp_path / "case.safetensors"
+    shutil.copytree(TINY, model)
+    m3ref.save(case, {"input_ids": np.array(IDS, np.int64)})
+    before = {path: path.read_bytes() for path in [case, *model.iterdir()]}
+    for path in before:
+        with pytest.raises(m3ref.Error) as why:
+            m3ref.run(model, case=case, dump=path)
+        assert why.value.status == 64
+    assert all(path.read_bytes() == data for path, data in before.items())
+    for _ in range(2):
+        m3ref.run(model, case=case, dump=tmp_path / "dump.safetensors", taps="logits")

@@ -121,7 +121,12 @@ def test_arguments_that_do_not_fit():
                               (lambda: m3ref.cases("rms_norms"), m3ref.Error, "rms_norms"),
                               (lambda: m3ref.cases("rms_norm", dtype="f64"), m3ref.Error, "got f64"),
                               (lambda: m3ref.cases("rms_norm", sizes="T=0"), m3ref.Error, "T=0"),
-                              (lambda: m3ref.cases("rms_norm", count=-1), m3ref.Error, "got -1")):
+                              (lambda: m3ref.cases("rms_norm", count=-1), m3ref.Error, "got -1"),
+                              (lambda: m3ref.cases("rms_norm", count=2**70), m3ref.Error, "count"),
+                              (lambda: m3ref.cases("rms_norm", seed=-1), m3ref.Error, "seed"),
+                              (lambda: m3ref.cases("rms_norm", sizes={"T": "3,H=9"}), m3ref.Error, "3,H=9"),
+                              (lambda: m3ref.op.rms_norm(x, w, eps=float("nan")), m3ref.Error, "eps"),
+                              (lambda: m3ref.op.rms_norm(x, w, eps=np.ones(1)), m3ref.Error, "eps")):
         with pytest.raises(kind, match=words):
             call()
 
@@ -129,6 +134,10 @@ def test_arguments_that_do_not_fit():
 def test_cases_in_a_file(tmp_path):
     made = m3ref.cases("swiglu_oai", seed=5)
     made.save(tmp_path / "cases.safetensors")
+    whole = (tmp_path / "cases.safetensors").read_bytes()
+    with pytest.raises(m3ref.Error, match="expected another"):
+        m3ref.open_cases(tmp_path / "cases.safetensors").save(tmp_path / "cases.safetensors")
+    assert (tmp_path / "cases.safetensors").read_bytes() == whole
     again = m3ref.open_cases(tmp_path / "cases.safetensors")
     assert len(again) == len(made) and [c.what for c in again] == [c.what for c in made]
     for one, other in zip(made, again):
