@@ -12,6 +12,7 @@
 # not installed; another file beside README.md; clang among the packages of the build; CFLAGS without the check.
 build=${BUILD:-build}
 . tests/support/verdict.sh
+abi=$(sed -n 's/.*M3_LIBRARY_ABI = \([0-9]*\).*/\1/p' ref/library/library.h)
 cc=${CC:-cc}
 prefix=$folder/root/usr
 install_as() { make -s "$1" BUILD="$build" CC="$cc" DESTDIR="$2" PREFIX="$3" LIBDIR="$4"; }
@@ -21,7 +22,7 @@ case $(nm -D "$build/libm3ref.so") in *__asan_*) sanitize='-fsanitize=address,un
 # ---- the files
 mkdir -p "$prefix/share/man/man1" "$prefix/bin"
 install_as install '' "$prefix" "$prefix/lib" >"$folder/findings" 2>&1
-for file in bin/m3ref lib/libm3ref.a lib/libm3ref.so lib/libm3ref.so.1 lib/pkgconfig/m3ref.pc include/m3ref/m3ref.h \
+for file in bin/m3ref lib/libm3ref.a lib/libm3ref.so lib/libm3ref.so.$abi lib/pkgconfig/m3ref.pc include/m3ref/m3ref.h \
     include/m3ref/ops/ops.h share/m3ref/golden/tiny/golden.safetensors.gz; do
     [ -s "$prefix/$file" ] || echo "no $file"
 done >>"$folder/findings"
@@ -85,9 +86,9 @@ grep -q '^pass  130 of 130' "$folder/cc.out" || tail -n 1 "$folder/cc.out" >>"$f
 verdict 'program in C++' "$folder/findings"
 
 {
-    objdump -p "$prefix/lib/libm3ref.so" | grep -q 'SONAME *libm3ref.so.1$' || echo 'no soname'
-    nm -D --with-symbol-versions "$folder/c" | grep -q 'm3_model_open@M3REF_1' || echo 'no version in the program'
-    nm -D --defined-only --with-symbol-versions "$prefix/lib/libm3ref.so" | grep -v '@@M3REF_1$\|A M3REF_1'
+    objdump -p "$prefix/lib/libm3ref.so" | grep -q "SONAME *libm3ref.so.$abi\$" || echo 'no soname'
+    nm -D --with-symbol-versions "$folder/c" | grep -q "m3_model_open@M3REF_$abi" || echo 'no version in the program'
+    nm -D --defined-only --with-symbol-versions "$prefix/lib/libm3ref.so" | grep -v "@@M3REF_$abi\$\|A M3REF_$abi"
     nm -D "$folder/static" | grep ' U m3_'
     objdump -p "$folder/static" | grep 'NEEDED.*m3ref'
 } >"$folder/findings"
@@ -164,7 +165,7 @@ printf '%s\n' . ./usr ./usr/bin ./usr/share ./usr/share/m3ref ./usr/share/m3ref/
 verdict 'make uninstall' "$folder/findings"
 
 install_as install "$folder/stage" /opt/m3 /opt/m3/lib64 >"$folder/findings" 2>&1
-[ -s "$folder/stage/opt/m3/lib64/libm3ref.so.1" ] && [ ! -e "$folder/stage/opt/m3/lib" ] || echo 'no lib64' >>"$folder/findings"
+[ -s "$folder/stage/opt/m3/lib64/libm3ref.so.$abi" ] && [ ! -e "$folder/stage/opt/m3/lib" ] || echo 'no lib64' >>"$folder/findings"
 grep -n "$folder" "$folder/stage/opt/m3/lib64/pkgconfig/m3ref.pc" "$folder/stage/opt/m3/share/m3ref/installed" >>"$folder/findings"
 grep -qx 'libdir=/opt/m3/lib64' "$folder/stage/opt/m3/lib64/pkgconfig/m3ref.pc" || echo 'no libdir' >>"$folder/findings"
 install_as install "$folder/stage" /opt/m3 /opt/m3/lib64 >>"$folder/findings" 2>&1
