@@ -172,6 +172,9 @@ void live()
     }
 }
 
+/* Mostly the same pointer; objects may have copies of a name. */
+bool same_name(const char *a, const char *b) { return a == b || strcmp(a, b) == 0; }
+
 void arrive(struct meeting *m, const char *operation, m3_line at)
 {
     if (m->arrived++ == 0) {
@@ -180,9 +183,7 @@ void arrive(struct meeting *m, const char *operation, m3_line at)
         m->first = self;
         return;
     }
-    const bool same = m->at.number == at.number && strcmp(m->operation, operation) == 0 &&
-                      (m->at.file == at.file || strcmp(m->at.file, at.file) == 0);
-    if (!same)
+    if (m->at.number != at.number || !same_name(m->operation, operation) || !same_name(m->at.file, at.file))
         fail("is at %s (%s:%d) while thread %u waits at %s (%s:%d)", operation, at.file, at.number, m->first,
              m->operation, m->at.file, m->at.number);
 }
@@ -203,9 +204,11 @@ void check_fence()
 #ifdef __SANITIZE_ADDRESS__
     ASAN_UNPOISON_MEMORY_REGION(m3_shared, sizeof m3_shared);
 #endif
-    for (size_t i = 0; i < GUARD; i++)
-        if (m3_shared[shared_bytes + i] != GUARD_BYTE)
-            fail("last of a block that wrote byte %zu of shared memory of %zu", shared_bytes + i, shared_bytes);
+    const unsigned char *fence = m3_shared + shared_bytes;
+    if (fence[0] == GUARD_BYTE && memcmp(fence, fence + 1, GUARD - 1) == 0) return;     /* all are the same */
+    size_t i = 0;
+    while (fence[i] == GUARD_BYTE) i++;
+    fail("last of a block that wrote byte %zu of shared memory of %zu", shared_bytes + i, shared_bytes);
 }
 
 void run_block()
@@ -295,7 +298,9 @@ void *m3_meet_warp(const char *operation, m3_line at, unsigned mask, const void 
     if (mask != 0xffffffffu) fail("%s (%s:%d) with mask %08x", operation, at.file, at.number, mask);
     if (w->returned > 0) fail("is at %s (%s:%d), but a lane has returned", operation, at.file, at.number);
     unsigned char *all = w->brought[w->held % 2];
-    if (bytes > 0) memcpy(all + self % M3_LANES * bytes, brought, bytes);
+    unsigned char *mine = all + self % M3_LANES * bytes;
+    if (bytes == 4) memcpy(mine, brought, 4);
+    else if (bytes > 0) memcpy(mine, brought, bytes);
     arrive(&w->meeting, operation, at);
     threads[self].state = IN_WARP_MEETING;
     if (w->meeting.arrived == M3_LANES) {
