@@ -300,6 +300,7 @@ void *m3_meet_warp(const char *operation, m3_line at, unsigned mask, const void 
     unsigned char *all = w->brought[w->held % 2];
     unsigned char *mine = all + self % M3_LANES * bytes;
     if (bytes == 4) memcpy(mine, brought, 4);
+    else if (bytes == 8) memcpy(mine, brought, 8);
     else if (bytes > 0) memcpy(mine, brought, bytes);
     arrive(&w->meeting, operation, at);
     threads[self].state = IN_WARP_MEETING;
