@@ -204,7 +204,7 @@ START_TEST(by_hand)
 END_TEST
 
 /* Goal:  exact equality with the full sort.
- * Given: T 1 2 7 67 131, G 1 2 3, blocks of 1 4 7 128, N 1 3 16 40, p0 0, inside a block and far on; every selection
+ * Given: T 1 2 7 67 131 (kernels, of which each row has a block of threads: 1 2 7 19 41), G 1 2 3, blocks of 1 4 7 128, N 1 3 16 40, p0 0, inside a block and far on; every selection
  *        and local_rule, 0 to 5 local and 0 to 3 initial blocks; scores with many ties and with few, a tenth of them
  *        -inf, +inf or a zero of either sign; the blocks after the row's own hold NaN, and m is wider than it must
  * be. Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
@@ -212,8 +212,8 @@ END_TEST
  *        forgotten, ids written group-major, and threads that share their scratch. */
 START_TEST(full_sort)
 {
-    static const int64_t rows[5] = { 1, 2, 7, 67, 131 }, blocks[4] = { 1, 4, 7, 128 }, lists[4] = { 1, 3, 16, 40 },
-                         places[4] = { 0, 2, 61, 130 };
+    static const int64_t rows[5] = { 1, 2, 7, TWIN_IN_ORDER ? 67 : 19, TWIN_IN_ORDER ? 131 : 41 },
+                         blocks[4] = { 1, 4, 7, 128 }, lists[4] = { 1, 3, 16, 40 }, places[4] = { 0, 2, 61, 130 };
     static const real special[4] = { -INFINITY, INFINITY, 0, -0.0f };
     for (int i = 0; i < 5 * 3 * 4 * 4 * 4; i += TWIN_STEP) {
         struct select_case c = draw(rows[i % 5], places[i / 240 % 4] * (i % 3 + 1), 1 + i / 5 % 3, blocks[i / 15 % 4],
@@ -262,21 +262,22 @@ START_TEST(around_N)
 END_TEST
 
 /* Goal:  a NaN among the candidates is an error with its place; after the own block it is nothing.
- * Given: 40 rows after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later rows, groups and
+ * Given: 40 rows (kernels: 16) after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later rows, groups and
  *        blocks; forced blocks too; every selection; up to N blocks, and beyond.
  * Claim: row, group and block of the first one.
  * Seen to fail with the own block not searched, later blocks searched too, and blocks searched before groups. */
 START_TEST(nan_scores)
 {
-    for (int i = 0; i < 40 * 3 * 4; i += TWIN_STEP) {
-        struct select_case c = draw(40, 10, 3, 4, i % 2 ? 3 : 16, 5);
+    enum { T = TWIN_IN_ORDER ? 40 : 16 };
+    for (int i = 0; i < T * 3 * 4; i += TWIN_STEP) {
+        struct select_case c = draw(T, 10, 3, 4, i % 2 ? 3 : 16, 5);
         const int64_t at = i / 4, own = (10 + at / 3) / 4, B = c.d.B;
         const int64_t b = i % 4 == 0 ? own : i % 4 == 1 ? 0 : twin_pick(&state, own + 1);
         c.semantics.selection = (enum m3_selection)(i / 4 % 3 == 0 ? i / 12 % 3 : i % 3);
         c.semantics.init_blocks = i % 3;
         for (int64_t n = 0; n < at; n++)
             for (int64_t b2 = (10 + n / 3) / 4 + 1; b2 < B; b2++) c.m[n * B + b2] = NAN;
-        for (int64_t n = at; n < 120; n += 1 + i % 5)
+        for (int64_t n = at; n < T * 3; n += 1 + i % 5)
             for (int64_t b2 = n == at ? b : 0; b2 < B; b2 += 1 + i % 3) c.m[n * B + b2] = NAN;
         for (int n = 0; n < TWIN_TEAMS; n++) {
             struct select_got got = run(&c, twin_threads[n]);
