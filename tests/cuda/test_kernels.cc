@@ -311,21 +311,22 @@ struct matrix {
             if (mx) scale_bytes[i] = (unsigned char)(127 + exponent);
             else memcpy(&scale_bytes[4 * i], &scale[i], 4);
         }
-        for (size_t i = 0; i < is.size(); i++) {
-            const int integer = integers ? pick(17) - 8 : 0, plain = integers ? 0 : pick(140);
-            if (kind >= F8_BLOCK) {
-                const int code = integers ? code_of[abs(integer)] | (integer < 0) << 7 : plain / 70 * 128 + 8 + plain % 70;
-                const size_t row = i / (size_t)cols, col = i % (size_t)cols;
-                is[i] = (float)(e4m3.is[code] * scale[(mx ? row : row / 128) * (size_t)scale_cols + col / (size_t)edge]);
-                bytes[i] = (unsigned char)code;
-            } else {
-                const float value = integers ? (float)integer : (float)draw() / 16;
+        size_t i = 0;
+        for (int row = 0; row < rows; row++)
+            for (int col = 0; col < cols; col++, i++) {
+                if (kind >= F8_BLOCK) {
+                    const int n = pick(integers ? 17 : 140), integer = n - 8;
+                    const int code = !integers ? n / 70 * 128 + 8 + n % 70 : code_of[abs(integer)] | (integer < 0) << 7;
+                    is[i] = (float)(e4m3.is[code] * scale[(size_t)((mx ? row : row / 128) * scale_cols + col / edge)]);
+                    bytes[i] = (unsigned char)code;
+                    continue;
+                }
+                const float value = integers ? (float)(pick(17) - 8) : (float)draw() / 16;
                 const uint16_t half = bf16_bits(value);
                 is[i] = kind == F32 ? value : (float)bf16_value(half);
                 if (kind == F32) memcpy(&bytes[4 * i], &value, 4);
                 else memcpy(&bytes[2 * i], &half, 2);
             }
-        }
         data = new there<unsigned char>(bytes);
         scales = new there<unsigned char>(scale_bytes);
         weight = {};

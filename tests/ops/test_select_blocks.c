@@ -204,10 +204,11 @@ START_TEST(by_hand)
 END_TEST
 
 /* Goal:  exact equality with the full sort.
- * Given: T 1 2 7 67 131 (kernels, of which each row has a block of threads: 1 2 7 19 41), G 1 2 3, blocks of 1 4 7 128, N 1 3 16 40, p0 0, inside a block and far on; every selection
- *        and local_rule, 0 to 5 local and 0 to 3 initial blocks; scores with many ties and with few, a tenth of them
- *        -inf, +inf or a zero of either sign; the blocks after the row's own hold NaN, and m is wider than it must
- * be. Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
+ * Given: T 1 2 7 67 131 (kernels, where each row has threads of its own: 1 2 7 19 41), G 1 2 3, blocks of 1 4 7 128,
+ *        N 1 3 16 40, p0 0, inside a block and far on; every selection and local_rule, 0 to 5 local and 0 to 3 initial
+ *        blocks; scores with many ties and with few, a tenth of them -inf, +inf or a zero of either sign; the blocks
+ *        after the row's own hold NaN, and m is wider than it must be.
+ * Claim: the same ids in the same places; the same bits on 1, 2 and 5 threads.
  * Seen to fail with all of these, an initial block listed twice, shared ignored, the own block of the last row, p0
  *        forgotten, ids written group-major, and threads that share their scratch. */
 START_TEST(full_sort)
@@ -262,8 +263,8 @@ START_TEST(around_N)
 END_TEST
 
 /* Goal:  a NaN among the candidates is an error with its place; after the own block it is nothing.
- * Given: 40 rows (kernels: 16) after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later rows, groups and
- *        blocks; forced blocks too; every selection; up to N blocks, and beyond.
+ * Given: 40 rows (kernels: 16) after 10 places, blocks of 4; NaN in one candidate of row t, group g, and in later
+ *        rows, groups and blocks; forced blocks too; every selection; up to N blocks, and beyond.
  * Claim: row, group and block of the first one.
  * Seen to fail with the own block not searched, later blocks searched too, and blocks searched before groups. */
 START_TEST(nan_scores)
