@@ -13,6 +13,7 @@ struct identifying {
     const struct m3_case_file *cases;
     const struct m3_safetensors *results;
     double *distance;           /* [mistakes + 1] the largest over the cases; the last: from the right results */
+    unsigned char *are_of;      /* [mistakes] of this operator */
     unsigned char *applies;     /* [mistakes] */
     int64_t tried_cases;
     int threads;
@@ -45,7 +46,7 @@ static int try_mistakes(struct identifying *all, const struct m3_fragment *call,
     if (!status) widen(&all->distance[count], from_right);
     m3_evaluation_free(&values);
     for (int k = 0; !status && k < count; k++) {
-        if (!m3_mistake_is_of(m3_operator_mistake_at(k), call->op)) continue;
+        if (!all->are_of[k]) continue;
         status = m3_mistake_evaluate(&values, &applies, call, m3_operator_mistake_at(k), given->rows, given->count,
                                      all->error);
         if (!status && applies) {
@@ -110,10 +111,13 @@ int m3_identify(struct m3_identified *found, const struct m3_case_file *cases, c
     *found = (struct m3_identified){ 0 };
     all.distance = calloc(count, sizeof *all.distance);
     all.applies = calloc(count, 1);
-    int status = all.distance && all.applies ? M3_OK : m3_fail_memory(error, "mistakes", count * sizeof *all.distance);
+    all.are_of = m3_mistakes_of(cases->op);
+    const int has_room = all.distance && all.applies && all.are_of;
+    int status = has_room ? M3_OK : m3_fail_memory(error, "mistakes", count * sizeof *all.distance);
     for (int64_t i = 0; !status && i < cases->count; i++) status = try_case(&all, i);
     if (!status && all.tried_cases > 0) decide(found, &all);
     free(all.distance);
     free(all.applies);
+    free(all.are_of);
     return status;
 }

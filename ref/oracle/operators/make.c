@@ -21,6 +21,7 @@ struct making {
     struct m3_make_summary *summary;
     struct m3_planned_case *cases;
     json_t **catches;           /* [count] of each case */
+    unsigned char *are_of;      /* [mistakes] of this operator */
     unsigned char *caught;      /* [mistakes] by any case; then whether it has an effect in any */
     int64_t count;
     struct m3_evaluation before; /* the right results of the case before */
@@ -150,7 +151,7 @@ static int try_mistakes(struct making *m, int64_t at, const struct m3_fragment *
         const struct m3_mistake *mistake = m3_operator_mistake_at(k);
         struct m3_evaluation values;
         int applies, wrong = 0;
-        if (!m3_mistake_is_of(mistake, c->op) || is_permitted(mistake)) continue;
+        if (!m->are_of[k] || is_permitted(mistake)) continue;
         status = m3_mistake_evaluate(&values, &applies, call, mistake, truth.rows, truth.count, m->error);
         const double effect = !status && applies ? m3_results_distance(&truth, &values) : 0;
         if (effect > 1e-6) {
@@ -329,7 +330,8 @@ static int plan_all(struct making *m)
     m->cases = calloc((size_t)most + 1, sizeof *m->cases);
     m->catches = calloc((size_t)most + 1, sizeof *m->catches);
     m->caught = calloc(2 * (size_t)m3_operator_mistakes() + 1, 1);
-    if (!m->cases || !m->catches || !m->caught) return m3_fail_memory(m->error, "cases", (size_t)most);
+    m->are_of = m3_mistakes_of(m->op);
+    if (!m->cases || !m->catches || !m->caught || !m->are_of) return m3_fail_memory(m->error, "cases", (size_t)most);
     int status = M3_OK;
     for (int64_t i = 0; !status && i < most; i++) {
         const struct m3_plan *plan = i < count ? &plans[i] : NULL;
@@ -365,6 +367,7 @@ int m3_make_cases(const struct m3_operator_row *op, const char *path, const stru
     free(m.cases);
     free(m.catches);
     free(m.caught);
+    free(m.are_of);
     m3_profile_close(m.profile);
     m3_ctx_free(&m.ctx);
     return status;

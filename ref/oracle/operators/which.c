@@ -1,7 +1,7 @@
 #include "oracle/operators/which.h"
 
 #include <math.h>
-
+#include <stdlib.h>
 #include <string.h>
 
 #include "oracle/judge/align.h"
@@ -56,6 +56,14 @@ int m3_mistake_is_of(const struct m3_mistake *mistake, const struct m3_operator_
     for (int i = 0; i < M3_OPERATOR_OUTPUTS && op->outputs[i].role != M3_ROLE_NONE; i++)
         if (op->outputs[i].role == M3_ROLE_TAP && shows_in(mistake, op, op->outputs[i].tap)) return 1;
     return 0;
+}
+
+unsigned char *m3_mistakes_of(const struct m3_operator_row *op)
+{
+    const int count = m3_operator_mistakes();
+    unsigned char *are_of = malloc((size_t)count + 1);
+    for (int k = 0; are_of && k < count; k++) are_of[k] = m3_mistake_is_of(m3_operator_mistake_at(k), op) != 0;
+    return are_of;
 }
 
 /* Results are rounded to float, as those of other mistakes are. */

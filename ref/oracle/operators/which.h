@@ -13,6 +13,8 @@ const struct m3_mistake *m3_operator_mistake_named(const char *id); /* NULL: unk
 
 /* Can the mistake be made in this operator: does it first show in one of the taps that a call computes? */
 int m3_mistake_is_of(const struct m3_mistake *mistake, const struct m3_operator_row *op);
+/* [m3_operator_mistakes()] whether each is of it, to be freed; NULL: no memory. */
+unsigned char *m3_mistakes_of(const struct m3_operator_row *op);
 
 /* The call with the mistake, values rounded to float as they are computed. *applies is 0 if the mistake needs what the
  * call does not have, or refuses it. Statuses: M3_INTERNAL. Free the result in any case. */
