@@ -177,9 +177,9 @@ int m3_dump_describe(struct m3_writer *writer, const struct m3_model *model, con
     if (!semantics) return m3_fail_memory(error, "the semantics", 0);
 
     const char *const strings[][2] = {
-        { "format", "m3ref-dump" },         { "format_version", "1" },    { "producer", M3_PRODUCER },
-        { "precision", engine->precision }, { "command", command },       { "semantics", semantics },
-        { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 }, { "weights_sha256", weights_sha256 },
+        { "format", "m3ref-dump" },         { "format_version", "1" },       { "producer", M3_PRODUCER },
+        { "precision", engine->precision }, { "command", command },          { "semantics", semantics },
+        { "model_sha256", model_sha256 },   { "case_sha256", c->sha256 },    { "weights_sha256", weights_sha256 },
         { "config_sha256", config_sha256 }, { "arithmetic", M3_ARITHMETIC },
     };
     for (size_t i = 0; !status && i < sizeof strings / sizeof strings[0]; i++)
