@@ -12,6 +12,7 @@
 #include "cli/ranks.h"
 #include "cli/reports.h"
 #include "io/open.h"
+#include "io/reading.h"
 #include "oracle/check/blame_honest.h"
 #include "oracle/check/check.h"
 #include "oracle/error/profile.h"
@@ -198,6 +199,7 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
+    if (a->names.case_beside) m3_reading_forget(a->truth);      /* it gave the case, and may be replaced */
     m3_cli_writes(&paths, "--truth", a->truth);
     m3_cli_writes_reports(&paths, &a->reports);
     m3_cli_reads_candidate(&paths, &a->names, &a->input);

@@ -24,8 +24,9 @@ static int open_kept(struct m3_safetensors **kept, struct m3_parts *parts, const
     if (!status && (!command || strncmp(command, "m3ref check", strlen("m3ref check")) != 0))
         status = m3_fail(error, M3_BAD_INPUT, "%s: this is not a truth that m3ref check wrote, and is not replaced",
                          plan->truth);
-    const int several = !status && m3_is_dump_of_several(*kept) && m3_truth_is_whole(*kept, notes);
-    if (several) status = m3_layout_from_dump(&layout, *kept, error);
+    int several = !status && m3_is_dump_of_several(*kept);
+    if (several) status = m3_truth_check_seal(&several, *kept, notes, error);
+    if (!status && several) status = m3_layout_from_dump(&layout, *kept, error);
     layout.by_slot = batch->layout.by_slot;
     if (!status && several && layout.count == batch->layout.count)
         status = m3_batch_split(parts, &layout, NULL, *kept, notes, error);

@@ -72,13 +72,19 @@ static int has_model(int *same, const struct m3_safetensors *file, const struct 
     return status;
 }
 
-int m3_truth_is_whole(const struct m3_safetensors *file, struct m3_error *notes)
+int m3_truth_check_seal(int *whole, const struct m3_safetensors *file, struct m3_error *notes, struct m3_error *error)
 {
     struct m3_error why = { 0 };
-    const int changed = m3_safetensors_check_seal(file, &why);
-    if (changed) m3_add_notes(notes, &why);
+    int status = m3_safetensors_check_seal(file, &why);
+    *whole = !status;
+    if (status == M3_BAD_INPUT) {
+        m3_add_notes(notes, &why);
+        status = M3_OK;
+    } else if (status) {
+        m3_fail_because(error, (enum m3_status)status, &why);
+    }
     m3_error_free(&why);
-    return !changed;
+    return status;
 }
 
 int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
@@ -183,7 +189,7 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
     if (exists) {
         status = m3_safetensors_open(&truth->file, path, error);
         if (!status) status = m3_truth_fits(&truth->reused, truth->file, plan, error);
-        if (!status && truth->reused) truth->reused = m3_truth_is_whole(truth->file, notes);
+        if (!status && truth->reused) status = m3_truth_check_seal(&truth->reused, truth->file, notes, error);
         if (status || truth->reused) return status;
         m3_truth_close(truth);
         m3_reading_forget(path);

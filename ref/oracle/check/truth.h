@@ -16,8 +16,8 @@ static inline const struct m3_safetensors *m3_truth_file(const struct m3_truth *
     return truth->file ? truth->file : truth->kept;
 }
 
-/* Has a file that was kept its seal still? If not, a note says so. */
-int m3_truth_is_whole(const struct m3_safetensors *file, struct m3_error *notes);
+/* *whole: has a file that was kept its seal still? If not, a note says so. M3_IO, M3_INTERNAL. */
+int m3_truth_check_seal(int *whole, const struct m3_safetensors *file, struct m3_error *notes, struct m3_error *error);
 
 /* *fits: is the open file the truth that the plan asks for? M3_BAD_INPUT: it is no truth that m3ref check wrote. */
 int m3_truth_fits(int *fits, const struct m3_safetensors *file, const struct m3_envelope_plan *plan,
