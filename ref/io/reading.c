@@ -64,7 +64,7 @@ static int copy_text(char **copy, const char *text)
 static int note(const struct stat *file, const char *path, const char *as, const char *pattern, int beside,
                 struct m3_error *error)
 {
-    if (!current) return M3_OK;
+    if (!current || file->st_nlink == 0) return M3_OK;
     struct m3_read_file *noted = find(file, pattern);
     struct m3_read_file one = { .device = file->st_dev, .inode = file->st_ino, .beside = beside };
     if (noted) noted->beside &= beside;

@@ -2,7 +2,8 @@
  * begin to its end its thread notes every file that m3_open_file opens, and m3_new_file_open and m3_new_file_commit
  * refuse a path that holds one of them. Without a task nothing is noted and nothing refused.
  *
- * Two files are the same if device and inode are equal, whatever their names. */
+ * Two files are the same if device and inode are equal, whatever their names. A file without a name is not noted: it is
+ * a temporary one of the task, and the system gives its inode to the next. */
 #ifndef M3_IO_READING_H
 #define M3_IO_READING_H
 
