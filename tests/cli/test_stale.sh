@@ -2,7 +2,7 @@
 # What is kept is used again only where it would be made again (SPEC 7.13): the truth of `check --truth`.
 #
 # Goal:  a truth of another config, of other weights, of other arithmetic, or that has changed on the disk, is made again,
-#        with a note; and what was made is what judges, whatever another program writes to the same path.
+#        with a note; and a file that another program has put in its place meanwhile does not judge.
 # Given: a tiny model in one file for each layer, of which the first is absent, and a dump that names no model, so that
 #        nothing but the truth can tell; a library that replaces the truth just after it got its name.
 # Seen to fail with: config.json in no hash where a file is absent; the truth opened again by its path; no seal.
@@ -74,6 +74,15 @@ check() {
 verdict 'another config' "$folder/findings"
 
 {
+    for reused in false true; do
+        "$m3ref" check "$folder/model" "$folder/model.dump" --ids 1,2,3,4,5,6 --layers 3:4 --truth "$folder/truth.gz" --json |
+            tail -n 1 | grep -q "\"truth_reused\":$reused" || echo "packed: expected truth_reused $reused"
+    done
+    gzip -t "$folder/truth.gz" || echo 'not packed'
+} >"$folder/findings" 2>&1
+verdict 'a packed truth' "$folder/findings"
+
+{
     check model model 0 false
     sed -i 's/"arithmetic":"1"/"arithmetic":"0"/' "$folder/truth"
     check model model 0 false
@@ -111,6 +120,7 @@ TRUTH=$folder/truth TRUTH_NEW=$folder/truth.new OTHER=$folder/theirs LD_PRELOAD=
     "$m3ref" check "$folder/model" "$folder/other.dump" --ids 1,2,3,4,5,6 --layers 3:4 --row-runs 0 --truth "$folder/truth" \
     >"$folder/out" 2>&1
 [ $? -eq 1 ] || echo "got $(tail -n 1 "$folder/out"), expected a failure by the truth that was made" >"$folder/findings"
+grep -q 'replaced by another program' "$folder/out" || echo 'no note of the other program' >>"$folder/findings"
 cmp -s "$folder/truth" "$folder/theirs" || echo 'the truth was not replaced' >>"$folder/findings"
 verdict 'two programs, one path' "$folder/findings"
 end

@@ -1,15 +1,12 @@
 #include "oracle/check/truth.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/sha256.h"
 #include "base/version.h"
-#include "io/leftover.h"
 #include "io/open.h"
 #include "io/reading.h"
 #include "io/temporary.h"
@@ -154,23 +151,23 @@ static int make_nameless(struct m3_truth *truth, const struct m3_envelope_plan *
     return status;
 }
 
-/* Writes the file under another name, opens it, and only then names it: what is judged by is what was made, whatever
- * another program puts at `path` meanwhile. A file that a killed program leaves is removed by the next. */
+/* Writes the file and opens it. Meanwhile another program may have put another at `path`, which is then left there: this
+ * one judges by a truth of its own. */
 static int make_kept(struct m3_truth *truth, const struct m3_envelope_plan *plan, const char *path,
-                     struct m3_error *error)
+                     struct m3_error *notes, struct m3_error *error)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
-    char *part = folder ? m3_leftover_name(folder, path, 0) : NULL;
-    int status = part ? M3_OK : m3_fail_memory(error, path, strlen(path));
-    if (!status) status = make(plan, part, 1, error);
-    if (!status) status = m3_safetensors_open_as(&truth->file, part, path, error);
-    if (!status && rename(part, path) != 0)
-        status = m3_fail(error, M3_IO, "%s: cannot rename to it: %s", path, strerror(errno));
-    if (status && part) unlink(part);
-    free(part);
-    free(folder);
-    return status;
+    struct m3_error why = { 0 };
+    int is_own = 0, status = make(plan, path, 1, error);
+    if (status) return status;
+    status = m3_safetensors_open(&truth->file, path, &why);
+    if (!status) status = m3_truth_fits(&is_own, truth->file, plan, &why);
+    if (status == M3_INTERNAL || status == M3_IO) m3_fail_because(error, (enum m3_status)status, &why);
+    else status = M3_OK;
+    m3_error_free(&why);
+    if (status || is_own) return status;
+    m3_truth_close(truth);
+    m3_fail(notes, M3_OK, "%s: replaced by another program as soon as it was written, and not used", path);
+    return make_nameless(truth, plan, error);
 }
 
 int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, const char *path,
@@ -197,7 +194,7 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
                 "%s: belongs to another model, case, reading, profile or arithmetic, or has changed, and is replaced",
                 path);
     }
-    return make_kept(truth, plan, path, error);
+    return make_kept(truth, plan, path, notes, error);
 }
 
 void m3_truth_close(struct m3_truth *truth)
