@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "io/fingerprint.h"
-#include "io/private/remembered.h"
+#include "io/fingerprint/remembered.h"
 #include "world.h"
 
 const int fuzz_parts = 3;

@@ -1,7 +1,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE             /* memmem */
 #endif
-#include "io/private/seal.h"
+#include "io/safetensors/seal.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/new_file.h"
-#include "io/private/seal.h"
+#include "io/safetensors/seal.h"
 
 struct declared {
     uint64_t bytes, begin;          /* begin: offset in the data, known after begin */

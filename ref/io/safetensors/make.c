@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "io/private/safetensors.h"
+#include "io/safetensors/private.h"
 
 int m3_safetensors_make(struct m3_safetensors **file, const char *path, struct m3_error *error)
 {

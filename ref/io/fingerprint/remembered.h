@@ -1,6 +1,6 @@
 /* Hashes of files, remembered between runs. Used only by fingerprint.c. */
-#ifndef M3_IO_PRIVATE_REMEMBERED_H
-#define M3_IO_PRIVATE_REMEMBERED_H
+#ifndef M3_IO_FINGERPRINT_REMEMBERED_H
+#define M3_IO_FINGERPRINT_REMEMBERED_H
 
 #include <sys/stat.h>
 

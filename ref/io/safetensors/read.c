@@ -11,7 +11,7 @@
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/open.h"
-#include "io/private/safetensors.h"
+#include "io/safetensors/private.h"
 
 static const uint64_t max_json_bytes = M3_JSON_MOST_BYTES;      /* the limit of the format */
 

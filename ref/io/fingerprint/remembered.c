@@ -1,7 +1,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "io/private/remembered.h"
+#include "io/fingerprint/remembered.h"
 
 #include <errno.h>
 #include <inttypes.h>

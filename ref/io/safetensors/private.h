@@ -1,6 +1,6 @@
 /* A file as the reader and the maker of files in memory hold it. */
-#ifndef M3_IO_PRIVATE_SAFETENSORS_H
-#define M3_IO_PRIVATE_SAFETENSORS_H
+#ifndef M3_IO_SAFETENSORS_PRIVATE_H
+#define M3_IO_SAFETENSORS_PRIVATE_H
 
 #include <jansson.h>
 

@@ -15,7 +15,7 @@
 #include "base/sha256.h"
 #include "io/json.h"
 #include "io/open.h"
-#include "io/private/remembered.h"
+#include "io/fingerprint/remembered.h"
 #include "io/processors.h"
 
 /* Files below SMALL are hashed every time: that takes milliseconds. Of each tensor of a sampled model, BLOCK bytes are

@@ -1,7 +1,7 @@
 /* The seal of a safetensors file: SHA-256 of the header, in which the seal itself is zeros, and of a line "BEGIN HASH" for
  * each tensor that has bytes, in the order of the data. */
-#ifndef M3_IO_PRIVATE_SEAL_H
-#define M3_IO_PRIVATE_SEAL_H
+#ifndef M3_IO_SAFETENSORS_SEAL_H
+#define M3_IO_SAFETENSORS_SEAL_H
 
 #include <stddef.h>
 #include <stdint.h>
