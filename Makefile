@@ -539,6 +539,10 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(UNIT_TESTS))
 .PHONY: quick-tests unit-tests tsan valgrind analyze coverage
 quick-tests: $(PROGRAM) $(QUICK_TESTS)
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(QUICK_TESTS)
+# A slice is every third of them.
+ifneq ($(SLICE),)
+UNIT_TESTS := $(shell echo $(sort $(UNIT_TESTS)) | tr ' ' '\n' | awk 'NR % 3 == $(SLICE) % 3')
+endif
 unit-tests: $(PROGRAM) $(UNIT_TESTS)
 	@BUILD=$(BUILD) CC='$(CC)' tests/run.sh $(UNIT_TESTS)
 
@@ -583,7 +587,7 @@ bits: setup
 NIGHTLY := bits format-check test asan fuzz faults kills tsan valgrind analyze no-false-alarms golden-check power engines
 .PHONY: nightly
 nightly: setup $(VENV)/ready
-	@$(MAKE) -k CHECK=1 $(NIGHTLY)
+	@M3_SLICE=all $(MAKE) -k CHECK=1 $(NIGHTLY)
 
 # ---- goldens: made by the public PyTorch code, in a separate virtual environment
 
