@@ -199,7 +199,9 @@ static int parse(struct arguments *a, int argc, char **argv, struct m3_error *er
 static int check_paths(const struct arguments *a, struct m3_error *error)
 {
     struct m3_cli_paths paths = m3_cli_paths(error);
-    if (a->names.case_beside) m3_reading_forget(a->truth);      /* it gave the case, and may be replaced */
+    /* It gave the case, and may be replaced. */
+    const int status = a->names.case_beside ? m3_reading_forget(a->truth, error) : M3_OK;
+    if (status) return status;
     m3_cli_writes(&paths, "--truth", a->truth);
     m3_cli_writes_reports(&paths, &a->reports);
     m3_cli_reads_candidate(&paths, &a->names, &a->input);

@@ -80,10 +80,10 @@ int m3_cli_run_paths(const struct m3_cli_run *a, struct m3_error *error)
     m3_cli_reads(&paths, "--decisions", a->decisions);
     m3_cli_reads_named(&paths, "--profile", a->profile);
     m3_cli_reads_input(&paths, &a->input);
-    const int status = m3_cli_paths_end(&paths);
-    if (status) return status;
+    int status = m3_cli_paths_end(&paths);
     /* --cache-in may be --cache-out: it has been read, and the longer one replaces it. */
-    if (a->cache_in && a->cache_out) m3_reading_forget(a->cache_in);
+    if (!status && a->cache_in && a->cache_out) status = m3_reading_forget(a->cache_in, error);
+    if (status) return status;
     m3_cli_writes(&paths, "--cache-out", a->cache_out);
     check_resume(&paths, a->resume);
     return m3_cli_paths_end(&paths);

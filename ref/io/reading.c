@@ -122,16 +122,18 @@ int m3_reading_note_folder(const char *folder, const char *pattern, const char *
     return status;
 }
 
-void m3_reading_forget(const char *path)
+int m3_reading_forget(const char *path, struct m3_error *error)
 {
     struct stat info;
-    if (!current || stat(path, &info) != 0) return;
+    const int status = current ? m3_look(&info, path, error) : M3_OK;
+    if (!current || status || info.st_mode == 0) return status;
     for (size_t i = current->count; i-- > 0;) {
         struct m3_read_file *noted = &current->files[i];
         if (noted->pattern || !same(noted, &info)) continue;
         forget(noted);
         *noted = current->files[--current->count];
     }
+    return M3_OK;
 }
 
 /* What would be replaced, for messages; NULL: nothing. folder NULL: the file is open already, and its name says nothing:

@@ -29,8 +29,9 @@ int m3_reading_note_path(const char *path, const char *as, struct m3_error *erro
 /* Notes the files of a folder whose names match `pattern` (fnmatch), and every such name that is free: a file of that
  * name would be read the next time. M3_IO, M3_INTERNAL. */
 int m3_reading_note_folder(const char *folder, const char *pattern, const char *as, struct m3_error *error);
-/* The file at `path` may be replaced by the task that reads it: a truth that no longer fits, a cache that continues. */
-void m3_reading_forget(const char *path);
+/* The file at `path`, if there is one, may be replaced by the task that reads it: a truth that no longer fits, a cache
+ * that continues. M3_IO. */
+int m3_reading_forget(const char *path, struct m3_error *error);
 
 /* M3_USAGE if an output at `path` would replace what the task reads. `option`: what names it, or NULL. */
 int m3_reading_refuse(const char *option, const char *path, struct m3_error *error);

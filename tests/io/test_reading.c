@@ -62,7 +62,7 @@ START_TEST(what_was_opened)
     holds("read", "read");
     ck_assert_int_eq(write_it("other"), M3_OK);
     ck_assert_int_eq(write_it("fresh"), M3_OK);
-    m3_reading_forget(in_folder("hard"));
+    ck_assert_int_eq(m3_reading_forget(in_folder("hard"), &error), M3_OK);
     ck_assert_int_eq(write_it("read"), M3_OK);
     holds("read", "new");
 }

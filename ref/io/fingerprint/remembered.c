@@ -109,8 +109,7 @@ void m3_remembered_write(const char *memory, const char *lines, char *const *key
     char *text = m3_memory_close(&written);
     if (text) {
         make_folders(memory);
-        m3_reading_forget(memory);
-        m3_new_file_write(memory, text, written.length, NULL);
+        if (m3_reading_forget(memory, NULL) == M3_OK) m3_new_file_write(memory, text, written.length, NULL);
     }
     free(text);
 }

@@ -142,8 +142,8 @@ static int save(const struct m3_resume_state *s, int64_t layer, const void *hidd
     const struct m3_request *r = s->run.request;
     const enum m3_dtype dtype = s->run.engine->real_bytes == sizeof(double) ? M3_F64 : M3_F32;
     struct m3_writer *writer;
-    m3_reading_forget(s->path);
-    int status = m3_writer_new(&writer, s->path, error);
+    int status = m3_reading_forget(s->path, error);
+    if (!status) status = m3_writer_new(&writer, s->path, error);
     if (status) return status;
     status = m3_resume_identity_write(&s->identity, writer, error);
     if (!status) status = m3_writer_metadata(writer, "command", s->command, error);

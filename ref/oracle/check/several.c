@@ -41,8 +41,8 @@ static int keep(const struct m3_check *check, const struct m3_check_plan *plan, 
     if (!files) return m3_fail_memory(error, "the truth", (size_t)check->part_count * sizeof *files);
     for (int64_t b = 0; b < check->part_count; b++)
         files[b] = (struct m3_safetensors *)(uintptr_t)m3_truth_file(&check->parts[b].truth);
-    m3_reading_forget(plan->truth);
-    const int status = m3_batch_join(plan->truth, batch, files, 1, error);
+    int status = m3_reading_forget(plan->truth, error);
+    if (!status) status = m3_batch_join(plan->truth, batch, files, 1, error);
     free(files);
     return status;
 }

@@ -189,7 +189,8 @@ int m3_truth_open(struct m3_truth *truth, const struct m3_envelope_plan *given, 
         if (!status && truth->reused) status = m3_truth_check_seal(&truth->reused, truth->file, notes, error);
         if (status || truth->reused) return status;
         m3_truth_close(truth);
-        m3_reading_forget(path);
+        status = m3_reading_forget(path, error);
+        if (status) return status;
         m3_fail(notes, M3_OK,
                 "%s: belongs to another model, case, reading, profile or arithmetic, or has changed, and is replaced",
                 path);
