@@ -78,10 +78,14 @@ date +%s >"$folder/began"
 # What ref/cli/start.c sets for the program, for the tests that are programs of their own.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}"
+at_once=$(($(nproc) + 1))
+# The programs keep the processors busy, so that a second thread of one of them would only cost. Tests of threads ask for
+# their own number. nproc obeys this setting too.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 if [ $# -gt 0 ]; then
     printf '%s\0' "$@" >"$folder/programs"
     # A shell lets what it starts in the background ignore INT, and so would every program.
-    env --default-signal=INT,QUIT setsid xargs -0 -n 1 -P $(($(nproc) + 1)) sh "$0" --one "$folder" <"$folder/programs" &
+    env --default-signal=INT,QUIT setsid xargs -0 -n 1 -P $at_once sh "$0" --one "$folder" <"$folder/programs" &
     programs=$!
     wait "$programs"
 fi

@@ -26,14 +26,14 @@ remove() {
 # folder PATH: makes it and those above it. The list has those that were not there.
 folder() {
     [ ! -d "$DESTDIR$1" ] || return 0
-    folder "$(dirname "$1")"
+    folder "${1%/*}"
     mkdir "$DESTDIR$1"
     echo "$1" >>"$made"
 }
 
 # put MODE FILE PATH
 put() {
-    folder "$(dirname "$3")"
+    folder "${3%/*}"
     install -m "$1" "$2" "$DESTDIR$3"
     echo "$3" >>"$made"
 }

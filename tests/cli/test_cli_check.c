@@ -3,6 +3,7 @@
  * Seen to fail with: a comparison that never decides; readings that are never tried; a truth that is reused
  * whatever model it is of; a mistake that is left out of the sentence. */
 #include "program.h"
+#include "slice.h"
 
 #define TINY "golden/tiny/model"
 #define CASE "--case golden/tiny/case.safetensors"
@@ -65,9 +66,10 @@ static void make_shared(void)
 }
 
 /* Claim: a run by another reading of the model is wrong, and the reading is named; by that reading it passes. The truth
- * of the released reading is made once for each input. */
+ * of the released reading is made once for each input. A slice has a third of the readings. */
 START_TEST(readings)
 {
+    if (!in_slice(_i, 3)) return;
     const char *model = other[_i].model, *input = other[_i].input, *reading = other[_i].reading;
     char text[64];
     int first = 0;

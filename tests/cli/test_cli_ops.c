@@ -7,6 +7,7 @@
 #include "program.h"
 
 #include "goldens.h"
+#include "slice.h"
 #include "oracle/operators/operators.h"
 #include "same_tensors.h"
 
@@ -142,10 +143,11 @@ static double printed_number(const char *text, const char *name)
 
 /* Claim: a plug-in is timed beside the reference and the limits; these follow from the operands. mtp_join of 3 rows of
  * 8: two norms read 3 x 8 and 8 numbers and write 3 x 8, and have no products; the product of 3 x 16 and 8 x 16 writes
- * 3 x 8. */
+ * 3 x 8. Limits take seconds: a slice has this test or the next one. */
 START_TEST(perf)
 {
     size_t count;
+    if (!in_slice(0, 2)) return;
     ck_assert_int_eq(
         m3ref("op mtp_join --perf --ops %s --sizes T=3,H=8 --cases 1 --threads 1 --json", plugin("plain_table")), 0);
     unsigned char *out = read_bytes(in_folder("out"), &count);
@@ -166,6 +168,7 @@ END_TEST
 /* Claim: the operations of causal attention are counted: 4 x 2 x 4 x (1+2+3+4+5). */
 START_TEST(perf_operations)
 {
+    if (!in_slice(1, 2)) return;
     ck_assert_int_eq(m3ref("op attend_full --perf --sizes T=5,S=5,Q=2,G=1,D=4 --cases 1 --threads 1 --json"), 0);
     ck_assert(has("out", "\"operations\":480.0"));
 }

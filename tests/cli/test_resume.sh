@@ -89,13 +89,13 @@ same_outputs() {
 }
 
 # interrupted NAME STEP ARGUMENTS..: killed at every STEP-th call, again 20 calls later, then not. Where that is every call,
-# a slice has a third of them.
+# a slice has a fifth of them.
 interrupted() {
     name=$1 step=$2 call=1 kills=0
     shift 2
     if [ "$step" -eq 1 ] && [ "${M3_SLICE:-0}" != all ]; then
-        step=3
-        call=$((1 + ${M3_SLICE:-0} % 3))
+        step=5
+        call=$((1 + ${M3_SLICE:-0} % 5))
     fi
     command="run $* --threads 1 --resume $work/state"
     rm -rf "$folder/whole"

@@ -10,6 +10,7 @@ model=golden/tiny/model
 . tests/support/verdict.sh
 mkdir "$folder/work"
 work=$folder/work
+export OMP_NUM_THREADS=2        # there has to be room for the second one's stack
 
 # ends NAME STATUS WORDS COMMAND: what the shell does with the command, whose words hold no spaces. It writes errors there.
 ends() {

@@ -6,6 +6,7 @@
 #include "cache_watch.h"
 
 #include "guard.h"
+#include "slice.h"
 
 enum { DRAWN = 331, STEP_EDGES = 0 };
 
@@ -45,7 +46,7 @@ static void in_chunks(struct m3_cache *cache, int64_t step)
  *        at 127, 128, 129, 2,047, 2,048 and 2,049.
  * Seen to fail with: blocks anchored at the chunk's start; scores over the chunk's index keys alone; a key, value or
  * index key written one place on; rotary angles of the place in the chunk; the causal bound of the place in the chunk;
- * the cached length counted in calls; noise by the row of the chunk. */
+ * the cached length counted in calls; noise by the row of the chunk. A slice has half of the chunks in each engine. */
 START_TEST(chunks_are_one_call)
 {
     int i = _i / 4;
@@ -57,6 +58,7 @@ START_TEST(chunks_are_one_call)
     record_whole();
     int all = chunked[i].is_float && engine == m3_engine_f64() ? 1 : 4;
     for (int s = 0; s < all && chunked[i].steps[s] >= 0; s++) {
+        if (!in_slice(_i % 2 + s, 2)) continue;
         struct m3_cache *cache = new_cache();
         compare_from_now();
         in_chunks(cache, chunked[i].steps[s]);

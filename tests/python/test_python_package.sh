@@ -39,12 +39,12 @@ sys.exit(pytest.main(sys.argv[2:]))' "$3" -q -p no:cacheprovider --tb=short scri
 # ---- NumPy alone: a fresh environment that sees the NumPy and pytest of the one that set-up made
 case $environment in /*) ;; *) environment=$PWD/$environment ;; esac
 modules=$(ls -d "$environment"/lib/python3*/site-packages 2>/dev/null)
-python3 -m venv "$folder/fresh" >"$folder/findings" 2>&1 && : >"$folder/findings"
+python3 -m venv --without-pip "$folder/fresh" >"$folder/findings" 2>&1 && : >"$folder/findings"
 [ -d "$modules" ] || echo "$environment: got no such folder, expected the one that make test makes" >>"$folder/findings"
 verdict 'environment' "$folder/findings"
 own=$(ls -d "$folder"/fresh/lib/python3*/site-packages)
 echo "$modules" >"$own/modules.pth"
-"$folder/fresh/bin/pip" install ./scripts/python >"$folder/pip" 2>&1 || tail -n 5 "$folder/pip" >"$folder/findings"
+"$environment/bin/python" -m pip --python "$folder/fresh/bin/python" install ./scripts/python >"$folder/pip" 2>&1 || tail -n 5 "$folder/pip" >"$folder/findings"
 [ -x "$own/m3ref/m3ref" ] && [ -s "$own/m3ref/libm3ref.so" ] || echo 'no program or library' >>"$folder/findings"
 find scripts/python -name '*.egg-info' -o -name '*.whl' -o -name build >>"$folder/findings"
 verdict 'installation' "$folder/findings"

@@ -3,8 +3,8 @@
 #
 # Goal:  with ordered sums the ranks give the bits of one process; what they send is what the formulas on paper say; a rank
 #        that fails or dies ends all with one message, the right status, and no output.
-# Given: the goldens' models on 2, 3 or 4 ranks, two of them on each number; calls of so few tokens that no rank, or not
-#        every rank, has rows; caches, packed sequences, decisions of another run, a part of the layers, pictures,
+# Given: the goldens' models on 2, 3 or 4 ranks, on another number in the next slice; calls of so few tokens that no rank, or
+#        not every rank, has rows; caches, packed sequences, decisions of another run, a part of the layers, pictures,
 #        modules, readings, companions.
 # Seen to fail with: the two runs of a rank's keys exchanged; its second run before its first in a dump; keys not sent to a
 #        rank with the rows just after; results in the order in which they came; embeddings of rows not sent to rank 0
@@ -74,33 +74,24 @@ same() {
     verdict "$name on $counts ranks" "$folder/findings"
 }
 
-# turn I: the numbers of ranks of the I-th model: one of 2, 3 and 4, the next one with the next slice; all in make nightly.
-turn() {
-    case ${M3_SLICE:-0} in
-    all) echo 2 3 4 ;;
-    *) echo $((2 + ($1 + ${M3_SLICE:-0}) % 3)) ;;
-    esac
-}
-
 ordered="--linear ordered"
 for golden in tiny mtp; do
-    same $golden '2 3 4' --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
+    same $golden "$(slice_of 2 3 4)" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
 done
-i=0
-for golden in m2 block128 mxfp8 f8block fourbit common; do
-    i=$((i + 1))
-    same $golden "$(turn $i)" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
+for pair in 'm2 3 4 2' 'block128 4 2 3' 'mxfp8 2 3 4' 'f8block 3 4 2' 'fourbit 4 2 3' 'common 2 3 4'; do
+    golden=${pair%% *}
+    same $golden "$(slice_of ${pair#* })" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
 done
-for pictures in still two video; do
-    i=$((i + 1))
-    same $pictures "$(turn $i)" --dump run $tiny --case golden/vision/${pictures}_case.safetensors $ordered
+for pair in 'still 3 4 2' 'two 4 2 3' 'video 2 3 4'; do
+    pictures=${pair%% *}
+    same $pictures "$(slice_of ${pair#* })" --dump run $tiny --case golden/vision/${pictures}_case.safetensors $ordered
 done
 same 'double' 3 --dump run $mtp --case golden/mtp/case.safetensors $ordered --precision f64
 same 'the plain definitions' 3 --dump run $mtp --case golden/mtp/case.safetensors --ops plain
 
 # ---- few rows: from fewer than 2 for each rank to some more; with several modules
 
-for ids in 1 1,2 1,2,3,4,5 1,2,3,4,5,6 1,2,3,4,5,6,7 1,2,3,4,5,6,7,8,9,10,11; do
+for ids in $(slice_of 1 1,2) $(slice_of 1,2,3,4,5 1,2,3,4,5,6) $(slice_of 1,2,3,4,5,6,7 1,2,3,4,5,6,7,8,9,10,11); do
     same "ids $ids" 3 --dump run $mtp --ids $ids $ordered
 done
 same 'more ranks than experts' 6 --dump run $mtp --case golden/mtp/case.safetensors $ordered
@@ -113,8 +104,8 @@ same 'a new cache' 4 '--cache-out --dump' run $mtp --ids "$long" $ordered
 "$m3ref" run $mtp --ids "$long" $ordered --cache-out "$folder/cache" >/dev/null
 same 'many rows on a cache' 4 '--cache-out --dump' run $mtp --ids "$more" $ordered --cache-in "$folder/cache"
 same 'few rows on a cache' 4 '--cache-out --dump' run $mtp --ids 5,6,7 $ordered --cache-in "$folder/cache"
-for reading in mtp_embed=fused mtp_join=additive mtp_handover=post_norm selection=union pool=lse jitter=0.01 \
-    mtp_zero_position0=true; do
+for reading in $(slice_of mtp_embed=fused mtp_join=additive) $(slice_of mtp_handover=post_norm mtp_zero_position0=true) \
+    $(slice_of selection=union pool=lse jitter=0.01); do
     same $reading 4 --dump run $mtp --ids "$long" $ordered --set $reading
 done
 same 'rows with pictures in modules' 3 --dump run $tiny --case $tiny_case $ordered --set mtp_embed=fused

@@ -14,6 +14,13 @@ verdict() {
     fi
 }
 
+# slice_of A B ..: one of the words, in the next slice the next one; in slice `all` all of them (slice.h).
+slice_of() {
+    [ "${M3_SLICE:-0}" != all ] || { echo "$@" && return; }
+    shift $((${M3_SLICE:-0} % $#))
+    echo "$1"
+}
+
 # end: the last line of the test, and its exit status.
 end() {
     echo "$passed passed, $failed failed"

@@ -1,7 +1,8 @@
 """Runs the `run:` steps of a GitHub action, as GitHub would, in a folder of its own and in an environment that holds
 nothing but what GitHub gives: path of the system, temporary folder, files for path, outputs and summary.
 
-usage: ci_steps.py ACTION.yml WORKSPACE NAME=VALUE..      the inputs
+usage: ci_steps.py [--installed] ACTION.yml WORKSPACE NAME=VALUE..      the inputs
+--installed: an earlier call has run the first step, which installs m3ref; its path is kept beside the workspace.
 Steps that use other actions are only checked: the cache and the artifacts are files in the workspace, which stay there
 for the next call. Prints what the steps print. Exit status: of the step that failed, or 0; 65 if the file asks for
 something that is not known here.
@@ -63,14 +64,16 @@ def run_step(step, inputs, action_path, workspace, runner):
                           cwd=workspace, env=environment).returncode
 
 
-def main(file, workspace, *pairs):
+def main(*words):
+    installed = words[0] == "--installed"
+    file, workspace, *pairs = words[installed:]
     file, workspace = pathlib.Path(file).resolve(), pathlib.Path(workspace).resolve()
     action = yaml.safe_load(file.read_text())
     inputs = inputs_of(action, dict(pair.split("=", 1) for pair in pairs))
     runner = workspace.parent / (workspace.name + ".runner")
     runner.mkdir(exist_ok=True)
     failed = 0
-    for step in action["runs"]["steps"]:
+    for step in action["runs"]["steps"][installed:]:
         if step.get("if", "success()") not in ("always()", "success()"):
             refuse(f"{step['name']}: got the condition {step['if']}")
         if failed and step.get("if") != "always()":

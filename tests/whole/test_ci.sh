@@ -1,7 +1,7 @@
 #!/bin/sh
 # scripts/ci: the steps of the GitHub action, run one after the other in a folder that holds a model, a case and an
-# engine; the engine is a dump of public PyTorch code, first right, then wrong, then right again. The page's examples
-# name inputs and variables that exist.
+# engine; the engine is a dump of public PyTorch code, first right, then wrong, then right again. m3ref is installed once.
+# The page's examples name inputs and variables that exist.
 # Seen to fail with: an input that the action does not declare; the path of the installation not handed on; the baseline
 # not kept; the changes not shown; the status of the check lost in a pipe; a variable of the page renamed; GATE=worse
 # that keeps the worse run as the baseline.
@@ -26,14 +26,21 @@ cp tests/candidates/bf16.safetensors.gz "$folder/work/right"
 cp tests/candidates/bf16_without_plus_one.safetensors.gz "$folder/work/wrong"
 result=$folder/work/results
 
-# action ENGINE INPUTS..: the exit status into status, what the steps print into out
+# steps INPUTS..: the exit status into status, what the steps print into out. The first call installs m3ref.
+installed=
+steps() {
+    rm -f "$folder/work.runner/STEP_SUMMARY"
+    "$python" tests/whole/ci_steps.py $installed scripts/ci/action.yml "$folder/work" model=model case=case report=results "$@" \
+        >"$folder/out" 2>"$folder/err"
+    status=$?
+    installed=--installed
+}
+
+# action ENGINE INPUTS..
 action() {
     engine=$1
     shift
-    rm -f "$folder/work.runner/STEP_SUMMARY"
-    "$python" tests/whole/ci_steps.py scripts/ci/action.yml "$folder/work" model=model case=case map=transformers profile=bf16 \
-        report=results "engine=gzip -dc <$engine >\"\$DUMP\"" "$@" >"$folder/out" 2>"$folder/err"
-    status=$?
+    steps map=transformers profile=bf16 "engine=gzip -dc <$engine >\"\$DUMP\"" "$@"
 }
 expect() { [ "$status" -eq "$1" ] || { echo "$2: got status $status, expected $1"; tail -n 3 "$folder/out" "$folder/err"; }; }
 
@@ -78,10 +85,7 @@ verdict 'GATE=worse' "$folder/findings"
 {
     action right gate=never
     expect 64 'another gate'
-    engine='exit 7'
-    "$python" tests/whole/ci_steps.py scripts/ci/action.yml "$folder/work" model=model case=case report=results \
-        "engine=$engine" >"$folder/out" 2>"$folder/err"
-    status=$?
+    steps 'engine=exit 7'
     expect 7 'an engine that fails'
     for name in check.txt junit.xml report.html stages.jsonl; do
         [ ! -e "$result/$name" ] || echo "$name is that of an earlier run"

@@ -47,6 +47,11 @@ def pieces(ids):
 def test_ids_spell_the_text(words):
     ids = text.encode(TINY, words)
     assert "".join(pieces(ids)) == words and text.decode(TINY, ids) == words
+
+
+@pytest.mark.parametrize("words", [" two  blanks", "a\nb"])
+def test_commands_spell_the_text(words):
+    ids = text.encode(TINY, words)
     status, out, lines = module("encode", TINY, given=words)
     assert (status, out, lines) == (0, ",".join(map(str, ids)) + "\n", [])
     assert module("decode", TINY, given=out) == (0, words + "\n", [])

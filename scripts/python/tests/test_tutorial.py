@@ -7,24 +7,26 @@ import sys
 
 import pytest
 
+import m3ref
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TUTORIAL = ROOT / "ref/tutorial"
 PAGES = sorted(TUTORIAL.glob("[1-8]_*.md"))
 OPERATORS = sorted({name for page in PAGES for name in re.findall(r"m3ref op (\w+) --check", page.read_text())})
 
 
-def python(*words):
-    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True,
+def run(*words):
+    return subprocess.run([*map(str, words)], capture_output=True, text=True,
                           env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))))
 
 
 def mark(answers, name, folder):
     cases, results = folder / "cases.safetensors", folder / "results.safetensors"
-    made = python("-m", "m3ref", "op", name, "--make", cases)
+    made = run(m3ref.program(), "op", name, "--make", cases)
     assert made.returncode == 0, made.stderr
-    ran = python(TUTORIAL / "exercise.py", answers, name, cases, results)
+    ran = run(sys.executable, TUTORIAL / "exercise.py", answers, name, cases, results)
     assert ran.returncode == 0, ran.stderr
-    return python("-m", "m3ref", "op", name, "--check", cases, results)
+    return run(m3ref.program(), "op", name, "--check", cases, results)
 
 
 def test_each_chapter_has_two_exercises():

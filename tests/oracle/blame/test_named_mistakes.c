@@ -80,21 +80,21 @@ static const struct world {
     int percent;                /* of the dumps that blame finds wrong */
     int parts;                  /* so many slices take all mistakes */
 } worlds[] = {
-    { "tiny", "fp32", NULL, 100, 1 },
-    { "mtp", "fp32", NULL, 100, 1 },
+    { "tiny", "fp32", NULL, 100, 2 },
+    { "mtp", "fp32", NULL, 100, 2 },
     { "m2", "fp32", NULL, 100, 1 },
-    { "tiny", "bf16", NULL, 95, 3 },
-    { "mtp", "bf16", NULL, 95, 1 },
+    { "tiny", "bf16", NULL, 95, 5 },
+    { "mtp", "bf16", NULL, 95, 2 },
     { "m2", "bf16", NULL, 95, 1 },
-    { "tiny", "fp32", "layers.*.out,logits", 95, 3 },
-    { "mtp", "fp32", "layers.*.out,mtp.*.layer.out,logits,mtp.*.logits", 95, 1 },
+    { "tiny", "fp32", "layers.*.out,logits", 95, 5 },
+    { "mtp", "fp32", "layers.*.out,mtp.*.layer.out,logits,mtp.*.logits", 95, 2 },
 };
 
 enum { WORLDS = sizeof worlds / sizeof worlds[0] };
 
 /* Goal:  a known mistake is named by what it gives.
  * Given: a dump of every mistake that can show in the model: all taps, or the outputs of layers and the logits alone. In
- *        the two longest worlds a third of the mistakes in each slice.
+ *        the longer worlds a part of the mistakes in each slice.
  * Claim: of the dumps that fail or are suspect, so many are named right at the first tap that is named; mistakes with
  *        the same results count as one. Of dumps that pass, and of the right one, none is named.
  * Seen to fail with any mistake that can be made taken for the explanation, at taps that pass too. */
@@ -129,7 +129,8 @@ START_TEST(every_mistake)
 END_TEST
 
 /* Goal:  legitimate rounding is no mistake.
- * Given: dumps of implementations that add in other orders and round at random, under each profile.
+ * Given: dumps of implementations that add in other orders and round at random, under each profile; two of four in each
+ *        slice.
  * Claim: whatever the verdict, no mistake is named.
  * Seen to fail as every_mistake. */
 START_TEST(honest)
@@ -140,6 +141,7 @@ START_TEST(honest)
     open_model("tiny", profiles[_i % 3]);
     good(m3_honest_new(&drawn, model, &model->config.semantics, profile, NULL, the_case.T, &error));
     for (int number = 0; number < 4; number++) {
+        if (!in_slice(number, 2)) continue;
         good(honest_dump(in_folder("dump"), taps[_i / 3], drawn, number, model, &the_case, &error));
         judge(in_folder("dump"));
         ck_assert_msg(!result.mistake, "number %d: named %s", number, result.mistake);
@@ -175,7 +177,7 @@ static void spoil(const char *tap, int all)
 }
 
 /* Goal:  an error that is no known mistake is not given the name of one.
- * Given: a right dump; in one tap in turn one number, or all of them, is 1 % off.
+ * Given: a right dump; in one tap in turn one number, or all of them, is 1 % off; the other one in the next slice.
  * Claim: the tap is the culprit, no mistake is named, and the note says how many were tried.
  * Seen to fail with 1 for 20 times nearer in naming.c. */
 START_TEST(unknown_errors)
@@ -197,6 +199,7 @@ START_TEST(unknown_errors)
     open_model("tiny", "fp32");
     good(mistaken_dump(in_folder("right"), NULL, NULL, model, &the_case, profile, &error));
     for (size_t i = 0; i < 2 * sizeof taps / sizeof taps[0]; i++) {
+        if (!in_slice((int64_t)(i / 2 + i), 2)) continue;
         spoil(taps[i / 2], i % 2);
         judge(in_folder("dump"));
         ck_assert_msg(result.culprit && strcmp(result.culprit->name, taps[i / 2]) == 0, "%s: blamed on %s", taps[i / 2],
@@ -205,7 +208,7 @@ START_TEST(unknown_errors)
         said += says("explains it");
         forget();
     }
-    ck_assert_int_ge(said, 20);
+    ck_assert_int_ge(said, 10);
 }
 END_TEST
 

@@ -3,6 +3,7 @@
  * Mistakes are put into the dump of a correct float run: a tap and all that follows from it would move in a real one,
  * here the taps after it stay, so each reads inputs that say something else. */
 #include "program.h"
+#include "slice.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -341,7 +342,7 @@ START_TEST(rounded_intermediates)
 }
 END_TEST
 
-/* Goal:  mistakes in experts and what is around them show under bf16 where they are made.
+/* Goal:  mistakes in experts and what is around them show under bf16 where they are made, a third of them in each slice.
  * Seen to fail with `.inside` 100 times as large, for the three in experts. */
 START_TEST(mistakes_under_bf16)
 {
@@ -354,6 +355,7 @@ START_TEST(mistakes_under_bf16)
         { "moe.no_shared", "layers.2.mlp" },
     };
     /* clang-format on */
+    if (!in_slice(_i, 3)) return;
     make_bf16(in_folder("candidate"), mistakes[_i][0]);
     ck_assert_int_eq(compare_with("--profile bf16"), 1);
     ck_assert(says(NULL, "first_divergence", mistakes[_i][1]));
@@ -475,7 +477,7 @@ Suite *m3_suite(void)
     Suite *suite = suite_create("operator_check");
     TCase *tests = tcase_create("operator_check");
     tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, make_runs, remove_runs);
+    tcase_add_unchecked_fixture(tests, make_runs, remove_runs);
     tcase_add_test(tests, honest);
     tcase_add_loop_test(tests, local, 0, 7);
     tcase_add_test(tests, never_hidden);

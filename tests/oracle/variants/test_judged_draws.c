@@ -2,6 +2,7 @@
  * their dumps (SPEC 7.8, 7.10). The draws know nothing of bounds, nor the judges of draws: each checks the other. */
 #include "program.h"
 #include "mistaken.h"
+#include "slice.h"
 
 #define MODEL "golden/tiny/model"
 #define CASE "golden/tiny/case.safetensors"
@@ -14,12 +15,16 @@ static struct m3_honest *honest;
 
 static void good(int status) { ck_assert_msg(status == 0, "status %d: %s", status, error.text ? error.text : ""); }
 
-static void setup(void)
+static void make_truth(void)
 {
     make_folder();
+    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
+}
+
+static void setup(void)
+{
     good(m3_model_open(&model, MODEL, &notes, &error));
     good(m3_case_read(&the_case, CASE, &model->config, &error));
-    ck_assert_int_eq(m3ref("run " MODEL " --case " CASE " --precision f64 --bounds --dump %s", in_folder("truth")), 0);
 }
 
 static void teardown(void)
@@ -28,7 +33,6 @@ static void teardown(void)
     m3_profile_close(profile);
     m3_case_free(&the_case);
     m3_model_close(model);
-    remove_folder();
 }
 
 static void under(const char *name, int skips_nothing)
@@ -67,7 +71,7 @@ static int blame(const char *name, const char *more)
 }
 
 /* Goal:  draws span what a profile allows, and nothing beyond it; and clean dumps are judged in full, in fp8 too.
- * Given: full dumps of draws that skip no rounding.
+ * Given: full dumps of draws that skip no rounding, under a third of the profiles in each slice.
  * Claim: compare and blame pass each draw under its profile, all 130 stages judged; blame calls some of the draws wrong
  *        under the plain profile, where only the word explains them.
  * Seen to fail with parts that are not rounded, norms that read the stored sum and caches that are not rounded (no draw
@@ -82,6 +86,7 @@ static const struct {
 START_TEST(draws)
 {
     int explained = 0;
+    if (!in_slice(_i, 3)) return;
     under(profiles[_i].name, 1);
     for (int number = 0; number < 3; number++) {
         draw(number, NULL);
@@ -96,7 +101,7 @@ START_TEST(draws)
 END_TEST
 
 /* Goal:  in fp8 the sums of a layer are judged from the candidate's own taps, and the experts by drift.
- * Claim: each mistake is found where it was made.
+ * Claim: each mistake is found where it was made; two of them in each slice.
  * Seen to fail with experts left unjudged, and unjudged stages no inputs of later ones. */
 static const struct {
     const char *id, *tap;
@@ -110,6 +115,7 @@ static const struct {
 START_TEST(mistakes_in_fp8)
 {
     char first[80];
+    if (!in_slice(_i, 2)) return;
     under("fp8", 1);
     make_mistake(in_fp8[_i].id, NULL);
     ck_assert_int_gt(compare("fp8"), 0);
@@ -149,6 +155,7 @@ Suite *m3_suite(void)
     Suite *suite = suite_create("judged draws");
     TCase *all = tcase_create("all");
     tcase_set_timeout(all, 300);
+    tcase_add_unchecked_fixture(all, make_truth, remove_folder);
     tcase_add_checked_fixture(all, setup, teardown);
     tcase_add_loop_test(all, draws, 0, sizeof profiles / sizeof *profiles);
     tcase_add_loop_test(all, mistakes_in_fp8, 0, sizeof in_fp8 / sizeof *in_fp8);
