@@ -71,6 +71,27 @@ START_TEST(alpha_in_bf16)
 }
 END_TEST
 
+/* Goal:  vLLM's dump is read by the map of its name.
+ * Claim: all 54 taps pass: lists are token-major, weights of experts hold the factor, linears return tuples.
+ * Seen to fail with the lists transposed (refused), with the weights as they are (moe.weights fails), and with names
+ * without .0 alone (39 taps). */
+START_TEST(vllm)
+{
+    write_text(in_folder("fp16.json"), "{\"name\": \"vllm_fp16\", \"base\": \"fp16+fused_norm\", \"store\": "
+                                       "{\"*.index.q_rope\": \"bf16\", \"*.index.k_rope\": \"bf16\"}}");
+    char model[512], profile[512];
+    snprintf(model, sizeof model, "%s", in_folder("vllm"));
+    snprintf(profile, sizeof profile, "%s", in_folder("fp16.json"));
+    ck_assert_int_eq(m3ref("synth tests/candidates/vllm_config.json %s", model), 0);
+    ck_assert_int_eq(
+        m3ref("check %s tests/candidates/vllm.safetensors.gz --case tests/candidates/vllm_case.safetensors "
+              "--map vllm --profile %s",
+              model, profile),
+        0);
+    ck_assert(has("out", "pass  54 of 54 taps judged"));
+}
+END_TEST
+
 /* Goal:  every command with --profile says what the profiles and words are, a line each, from their files.
  * Seen to fail with help taken for the name of a profile, and with words left out. */
 START_TEST(profiles_are_listed)
@@ -96,6 +117,7 @@ Suite *m3_suite(void)
     tcase_add_test(test, blocks_to_come);
     tcase_add_test(test, mlx_in_bf16);
     tcase_add_test(test, alpha_in_bf16);
+    tcase_add_test(test, vllm);
     tcase_add_test(test, profiles_are_listed);
     suite_add_tcase(suite, test);
     return suite;

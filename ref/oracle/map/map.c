@@ -42,7 +42,7 @@ static void learn(struct m3_map_sizes *sizes, char letter, int64_t size)
 
 struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
 {
-    struct m3_map_sizes sizes = { { 0 } };
+    struct m3_map_sizes sizes = { .routed_scaling = 0 };
     const int has_some_rows = m3_safetensors_find(dump, "rows") != NULL;
     for (int64_t i = 0; i < m3_safetensors_count(dump); i++) {
         const struct m3_tensor *tensor = m3_safetensors_at(dump, i);
@@ -54,12 +54,16 @@ struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump)
         for (int d = 1; d < tensor->rank && (size_t)d < strlen(shape); d++)
             if (isupper((unsigned char)shape[d]) && shape[d] != 'B') learn(&sizes, shape[d], tensor->shape[d]);
     }
+    const char *text = m3_safetensors_metadata(dump, "config");
+    struct m3_config config;
+    if (text && m3_config_parse(&config, text, "config", NULL, NULL) == M3_OK)
+        sizes.routed_scaling = config.routed_scaling;
     return sizes;
 }
 
 struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config)
 {
-    struct m3_map_sizes sizes = { { 0 } };
+    struct m3_map_sizes sizes = { .routed_scaling = config->routed_scaling };
     for (int letter = 'A'; letter <= 'Z'; letter++) sizes.of[letter] = m3_config_size(config, (char)letter);
     return sizes;
 }
@@ -72,6 +76,8 @@ static const struct m3_tensor *find(const struct work *w, const char *pattern, i
         char name[M3_MAP_NAME];
         if (m3_map_name_write(name, sizeof name, w->map->prefixes[p], pattern, number, part) != 0) continue;
         const struct m3_tensor *tensor = m3_safetensors_find(w->foreign, name);
+        if (!tensor && m3_map_may_be_tuple(pattern))
+            tensor = m3_safetensors_find(w->foreign, strncat(name, M3_MAP_FIRST, sizeof name - strlen(name) - 1));
         if (tensor) return tensor;
     }
     return NULL;

@@ -23,9 +23,10 @@ void m3_map_close(struct m3_map *map);                              /* NULL is f
 /* The sizes of the letters of SPEC 1, as far as known; 0: unknown. T: rows of the call; B: sequences; r: ranks. */
 struct m3_map_sizes {
     int64_t of[128];
+    double routed_scaling;              /* the factor of the routed sum; 0: unknown */
 };
 
-/* From the taps that a dump holds. */
+/* From the taps that a dump holds, and from the config that it holds if it has companions. */
 struct m3_map_sizes m3_map_sizes_of_dump(const struct m3_safetensors *dump);
 struct m3_map_sizes m3_map_sizes_of_config(const struct m3_config *config);
 

@@ -1,6 +1,7 @@
 /* Reading maps from files. */
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,7 +79,7 @@ int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes)
 /* Is it a text that could be a size? Letters are checked when the map is used. */
 static int is_size(const json_t *value)
 {
-    struct m3_map_sizes none = { { 0 } };
+    struct m3_map_sizes none = { .routed_scaling = 0 };
     return json_is_string(value) && m3_map_size(json_string_value(value), &none) != M3_MAP_SIZE_BAD;
 }
 
@@ -186,6 +187,11 @@ static int read_pick(const struct reading *r, struct m3_map_step *step, const js
     return M3_OK;
 }
 
+static int is_text(const json_t *value, const char *text)
+{
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
 static int read_step(const struct reading *r, struct m3_map_step *step, const json_t *given)
 {
     const char *name = json_object_iter_key(json_object_iter((json_t *)given));
@@ -205,6 +211,9 @@ static int read_step(const struct reading *r, struct m3_map_step *step, const js
     case M3_STEP_UNREPEAT:
     case M3_STEP_REPEAT: return read_times(r, step, name, value);
     case M3_STEP_TIMES:
+        step->number = json_is_number(value) ? json_number_value(value) : NAN;
+        if (json_is_number(value) || is_text(value, "1/routed_scaling_factor")) return M3_OK;
+        return refuse_value(r, name, value, "a number or \"1/routed_scaling_factor\"");
     case M3_STEP_PLUS:
         step->number = json_number_value(value);
         return json_is_number(value) ? M3_OK : refuse_value(r, name, value, "a number");
@@ -245,7 +254,8 @@ static int read_sources(const struct reading *r, struct m3_map_recipe *recipe, c
             return refuse_value(r, "from", name, "the name of a tensor");
         if (!m3_map_is_pattern(json_string_value(name)))
             return refuse_value(r, "from", name,
-                                "numbers in names as {l}, {v}, {m} or {i}, perhaps with + or - and digits");
+                                "numbers in names as {l}, {v}, {m} or {i}, perhaps with + or - and digits, and [.0] "
+                                "only at the end");
         recipe->sources[recipe->source_count++] = json_string_value(name);
     }
     return M3_OK;

@@ -9,8 +9,15 @@
 
 enum { MOST_DIGITS = 6 };               /* of the offset in "{l+1}" */
 
+/* What ends a pattern of a tensor that may be the first part of a tuple. */
+static const char may_be_tuple[] = "[" M3_MAP_FIRST "]";
+
+int m3_map_may_be_tuple(const char *pattern) { return strchr(pattern, '[') != NULL; }
+
 int m3_map_is_pattern(const char *pattern)
 {
+    const char *end = strchr(pattern, '[');
+    if (end && (end == pattern || strcmp(end, may_be_tuple) != 0)) return 0;
     while ((pattern = strchr(pattern, '{'))) {
         if (!pattern[1] || !strchr("lvmi", pattern[1])) return 0;
         pattern += 2;
@@ -26,7 +33,7 @@ int m3_map_is_pattern(const char *pattern)
 
 int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int64_t *part)
 {
-    while (*pattern) {
+    while (*pattern && *pattern != '[') {
         if (*pattern != '{') {
             if (*pattern++ != *name++) return 0;
             continue;
@@ -43,13 +50,13 @@ int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int
         pattern = strchr(pattern, '}') + 1;
         if (value < 0 || value >= M3_MTP_LAYER) return 0;
     }
-    return *name == '\0';
+    return *name == '\0' || (*pattern == '[' && strcmp(name, M3_MAP_FIRST) == 0);
 }
 
 int m3_map_name_write(char *name, size_t size, const char *prefix, const char *pattern, int64_t number, int64_t part)
 {
     size_t used = (size_t)snprintf(name, size, "%s", prefix);
-    while (*pattern && used + 24 < size) {
+    while (*pattern && *pattern != '[' && used + 24 < size) {
         if (*pattern != '{') {
             name[used++] = *pattern++;
             continue;
@@ -59,5 +66,5 @@ int m3_map_name_write(char *name, size_t size, const char *prefix, const char *p
         pattern = strchr(pattern, '}') + 1;
     }
     name[used] = '\0';
-    return *pattern ? -1 : 0;
+    return *pattern && *pattern != '[' ? -1 : 0;
 }

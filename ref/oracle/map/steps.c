@@ -418,15 +418,19 @@ static int sum(struct m3_array *arrays, int *count, struct m3_map_trouble *troub
     return M3_OK;
 }
 
-static int calculate(struct m3_array *a, const struct m3_map_step *step, struct m3_map_trouble *trouble)
+static int calculate(struct m3_array *a, const struct m3_map_step *step, const struct m3_map_sizes *sizes,
+                     struct m3_map_trouble *trouble)
 {
+    const double number = isnan(step->number) ? 1 / sizes->routed_scaling : step->number;
+    trouble->unknown_size = !isfinite(number);
+    if (trouble->unknown_size) return m3_map_trouble_is(trouble, "routed_scaling_factor is not known");
     if (m3_array_is_integer(a))
         return m3_map_trouble_is(trouble, "got %s, expected a floating dtype", m3_dtype_name(a->dtype));
     if (widen(a)) return M3_INTERNAL;
     double *values = a->owned;
     int64_t elements = m3_array_count(a);
     for (int64_t i = 0; values && i < elements; i++)
-        values[i] = step->kind == M3_STEP_TIMES ? values[i] * step->number : values[i] + step->number;
+        values[i] = step->kind == M3_STEP_TIMES ? values[i] * number : values[i] + number;
     return M3_OK;
 }
 
@@ -535,7 +539,7 @@ int m3_map_do(struct m3_array *arrays, int *count, const struct m3_map_step *ste
         case M3_STEP_UNREPEAT: status = unrepeat(a, step, sizes, trouble); break;
         case M3_STEP_REPEAT: status = repeat(a, step, sizes, trouble); break;
         case M3_STEP_TIMES:
-        case M3_STEP_PLUS: status = calculate(a, step, trouble); break;
+        case M3_STEP_PLUS: status = calculate(a, step, sizes, trouble); break;
         case M3_STEP_IDS: status = to_ids(a, trouble); break;
         case M3_STEP_BLOCKS: status = to_blocks(a, sizes, trouble); break;
         case M3_STEP_SCORES: status = to_scores(a, trouble); break;

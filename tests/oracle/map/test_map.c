@@ -363,6 +363,32 @@ START_TEST(alternatives)
 }
 END_TEST
 
+/* Goal:  a module gives its tensor, or a tuple that begins with it; weights lose the factor that they hold.
+ * Claim: both are found, and both numbers of {l}; an unknown factor leaves the tap out, and a note says so.
+ * Seen to fail with NAME alone, with NAME.0 alone, and with the factor multiplied. */
+START_TEST(tuples_and_factors)
+{
+    const float first[1][H] = { { 1 } }, second[1][H] = { { 2 } }, weights[1][2] = { { 1.5F, 0.5F } };
+    const char *taps = "\"layers.{l}.mlp\": {\"from\": \"layers.{l}.down[.0]\"},"
+                       "\"layers.{l}.moe.weights\": {\"from\": \"layers.{l}.weights\","
+                       "  \"steps\": [{\"times\": \"1/routed_scaling_factor\"}]}";
+    sizes.of['K'] = 2;
+    sizes.routed_scaling = 2;
+    ADD("model.layers.0.down", M3_F32, first, 1, H);
+    ADD("layers.1.down.0", M3_F32, second, 1, H);
+    ADD("layers.1.weights", M3_F32, weights, 1, 2);
+    ck_assert_int_eq(apply(taps), M3_OK);
+    ck_assert_double_eq(at(tap("layers.0.mlp", M3_F32, 1, H, -1), 0), 1);
+    ck_assert_double_eq(at(tap("layers.1.mlp", M3_F32, 1, H, -1), 0), 2);
+    ck_assert_double_eq(at(tap("layers.1.moe.weights", M3_F64, 1, 2, -1), 0), 0.75);
+    m3_safetensors_close(converted);
+    sizes.routed_scaling = 0;
+    ck_assert_int_eq(m3_map_apply(&converted, map, &sizes, foreign, &notes, &error), M3_OK);
+    ck_assert_int_eq(m3_safetensors_count(converted), 2);
+    ck_assert(says(&notes, "layers.1.moe.weights: routed_scaling_factor is not known"));
+}
+END_TEST
+
 /* Goal:  lists of blocks, head-major, of 64-bit ids in any order, become ours; ids of experts keep their order.
  * Seen to fail with the empty places left where they were, and with lists that are not sorted. */
 START_TEST(ids)
@@ -618,6 +644,7 @@ Suite *m3_suite(void)
     tcase_add_test(tests, scattered);
     tcase_add_test(tests, wrong_lists);
     tcase_add_test(tests, alternatives);
+    tcase_add_test(tests, tuples_and_factors);
     tcase_add_test(tests, ids);
     tcase_add_test(tests, scores);
     tcase_add_test(tests, rows);

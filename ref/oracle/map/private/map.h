@@ -27,7 +27,7 @@ struct m3_map_step {
     int axes[M3_MAX_RANK];
     const char *from, *to, *every;          /* slice; unrepeat, repeat: every is how many times */
     int64_t *order;                         /* pick; owned */
-    double number;                          /* times, plus */
+    double number;                          /* times, plus; NAN: times 1 / routed_scaling_factor */
 };
 
 struct m3_map_recipe {
@@ -92,10 +92,14 @@ enum { M3_MAP_SIZE_UNKNOWN = -1, M3_MAP_SIZE_BAD = -2 };
 /* "QD+2GD", "Q/G", "3": M3_MAP_SIZE_UNKNOWN if a letter is unknown, M3_MAP_SIZE_BAD if it is not a size. */
 int64_t m3_map_size(const char *text, const struct m3_map_sizes *sizes);
 
-/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number */
+/* ---- names.c. {l}, {v}, {m} stand for one number, {l+1} for the next, {i} for an independent number. [.0] at the end: the
+ * module may return a tuple, of which the tensor is the first part */
 
-/* Are its braces of this form? The two functions below take no others. */
+#define M3_MAP_FIRST ".0"
+
+/* Are its braces and brackets of this form? The functions below take no others. */
 int m3_map_is_pattern(const char *pattern);
+int m3_map_may_be_tuple(const char *pattern);
 /* Does `name` match the pattern? *number and *part: -1 until the first is found; later ones must be equal. */
 int m3_map_name_fits(const char *pattern, const char *name, int64_t *number, int64_t *part);
 /* Writes a name. Returns 0, or -1 if it is too long. */
