@@ -92,8 +92,9 @@ struct m3_blame_options {
     /* Runs honest implementations that go on from the candidate's layer outputs, and the double engine, for the taps of
      * these names; the caller closes both (judge/rows/rows.h). Called at most once, and only if taps remain that bounds
      * cannot judge or can judge only together with operators before them. NULL: none are run. */
-    int (*honest)(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
-                  const struct m3_safetensors *candidate, const char *taps, struct m3_error *error);
+    int (*honest)(void *self, const struct m3_setting *setting, struct m3_safetensors **truth,
+                  struct m3_safetensors **rows, const struct m3_safetensors *candidate, const char *taps,
+                  struct m3_error *error);
     void *honest_self;
     int names_mistakes; /* looks for known mistakes that explain the taps that fail */
 };

@@ -51,10 +51,26 @@ static int judge(const struct explaining *e, const struct m3_profile *profile, i
     return status;
 }
 
+/* Is nothing wrong under this profile, and all judged? That is what is said, and so exactly that is run. */
+static int run_whole(const struct explaining *e, const struct m3_profile *profile, int *passes)
+{
+    struct m3_setting setting = *e->given->setting;
+    struct m3_blame_options options = *e->given->options;
+    struct m3_blame again;
+    setting.profile = profile;
+    options.profile = NULL;
+    options.names_mistakes = 0;
+    const int status = m3_blame(&again, &setting, e->given->side.file, &options, e->given->error);
+    *passes = !status && again.status == M3_OK;
+    m3_blame_free(&again);
+    return status;
+}
+
 static int try(void *self, const struct m3_profile *profile, int *passes)
 {
     int status = judge(self, profile, 0, passes);
-    return status || !*passes ? status : judge(self, profile, 1, passes);
+    if (!status && *passes) status = judge(self, profile, 1, passes);
+    return status || !*passes ? status : run_whole(self, profile, passes);
 }
 
 int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b)
@@ -62,6 +78,7 @@ int m3_blame_explain(struct m3_blame *result, const struct m3_blaming *b)
     const struct m3_blamed *culprit = result->culprit;
     if (!culprit || culprit->judged_by || !b->options->profile || !b->setting->profile || result->not_comparable > 0)
         return M3_OK;
+    if (result->mistake) return M3_OK;      /* what looks like a known mistake is not excused */
     const int is_alone = culprit->operators == 1 && !culprit->selection;
     struct explaining e = { .result = result, .given = b };
     e.items = calloc((size_t)b->count + 1, sizeof *e.items);

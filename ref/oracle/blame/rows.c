@@ -97,7 +97,7 @@ int m3_blame_judge_rows(struct m3_blame *result, const struct m3_blaming *b)
     const int64_t count = find_open(&names, open, result, b);
     int status = count < 0 ? m3_fail_memory(b->error, "taps", 0) : M3_OK;
     if (count > 0) {
-        status = options->honest(options->honest_self, &truth, &rows, b->side.file, names, b->error);
+        status = options->honest(options->honest_self, b->setting, &truth, &rows, b->side.file, names, b->error);
         if (!status && rows) status = judge(result, b, open, truth, rows);
     }
     m3_safetensors_close(truth);

@@ -5,11 +5,6 @@
 #include "oracle/variants/follow.h"
 #include "oracle/variants/honest_rows.h"
 
-struct honest {
-    const struct m3_setting *setting;
-    int64_t runs;
-};
-
 static int can_be_drawn(const struct m3_profile *profile)
 {
     const struct m3_arithmetic how = m3_profile_arithmetic(profile, 1);
@@ -28,15 +23,15 @@ int64_t m3_honest_runs_of(const struct m3_profile *profile)
 
 /* What honest implementations make of the candidate's own layer outputs. A profile from which none can be drawn, and a
  * case after cached places, leave the taps as bounds judged them. */
-static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safetensors **rows,
-                      const struct m3_safetensors *candidate, const char *taps, struct m3_error *error)
+static int run_honest(void *self, const struct m3_setting *s, struct m3_safetensors **truth,
+                      struct m3_safetensors **rows, const struct m3_safetensors *candidate, const char *taps,
+                      struct m3_error *error)
 {
-    const struct honest *honest = self;
-    const struct m3_setting *s = honest->setting;
+    const int64_t *row_runs = self;
     if (!m3_honest_can_run(s)) return M3_OK;
-    const int64_t runs = honest->runs >= 0 ? honest->runs
-                                           : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
-                                                            m3_setting_end(s), s->the_case->T);
+    const int64_t runs = *row_runs >= 0 ? *row_runs
+                                        : m3_follow_runs(s->profile, candidate, s->model, s->part.first,
+                                                         m3_setting_end(s), s->the_case->T);
     /* clang-format off */
     const struct m3_envelope_plan plan = {
         .model = s->model, .c = s->the_case, .semantics = s->semantics, .profile = s->profile, .linear = s->ctx->linear,
@@ -50,9 +45,8 @@ static int run_honest(void *self, struct m3_safetensors **truth, struct m3_safet
 int m3_blame_honest(struct m3_blame *result, const struct m3_setting *setting, const struct m3_safetensors *candidate,
                     const struct m3_blame_options *options, int64_t row_runs, struct m3_error *error)
 {
-    struct honest honest = { setting, row_runs };
     struct m3_blame_options own = *options;
     if (row_runs != 0) own.honest = run_honest;
-    own.honest_self = &honest;
+    own.honest_self = &row_runs;
     return m3_blame(result, setting, candidate, &own, error);
 }

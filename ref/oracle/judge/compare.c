@@ -309,19 +309,6 @@ struct explaining {
     struct m3_compare_options options;
 };
 
-/* Does every stage that did not pass do so under this profile, and no other fail? */
-static int passes_now(const struct m3_comparison *before, const struct m3_comparison *now)
-{
-    if (now->failed > 0 || now->suspects > 0 || now->not_comparable > 0 || now->count != before->count) return 0;
-    if (now->verdict == M3_VERDICT_FAIL || now->verdict == M3_VERDICT_SUSPECT) return 0; /* of the next token */
-    for (int64_t i = 0; i < now->count; i++) {
-        const enum m3_verdict was = before->stages[i].verdict;
-        if ((was == M3_VERDICT_FAIL || was == M3_VERDICT_SUSPECT) && now->stages[i].verdict != M3_VERDICT_PASS)
-            return 0;
-    }
-    return 1;
-}
-
 static int try(void *self, const struct m3_profile *profile, int *passes)
 {
     const struct explaining *e = self;
@@ -330,7 +317,7 @@ static int try(void *self, const struct m3_profile *profile, int *passes)
     struct m3_error ignored = { 0 };
     options.profile = profile;
     int status = compare_once(&now, e->reference, e->candidate, &options, &ignored);
-    *passes = status == M3_OK && passes_now(e->result, &now);
+    *passes = status == M3_OK && now.verdict == M3_VERDICT_PASS && now.count == e->result->count;
     m3_comparison_free(&now);
     m3_error_free(&ignored);
     return status == M3_INTERNAL ? status : M3_OK;
@@ -345,9 +332,9 @@ static int explain(struct m3_comparison *result, const struct m3_safetensors *re
     enum m3_tap tap;
     int64_t layer;
     if (first == NULL || result->not_comparable > 0 || m3_is_gradient(first->tap)) return M3_OK;
+    if (options->envelope) return M3_OK;        /* it is of one profile */
     e.options.stop = 1;
     e.options.decisions = NULL;
-    e.options.envelope = NULL;
     const int is_known = m3_tap_parse(first->tap, &tap, &layer) == 0 && !first->selection;
     int status = m3_explain(result->explained_by, options->profile_text, options->profile, is_known ? (int)tap : -1,
                             layer, try, &e);
