@@ -354,6 +354,7 @@ static int compare(struct outputs *outputs, const struct arguments *arguments, c
     options.envelope = inputs->envelope;
     int status = inputs->layout.count > 0 ? m3_compare_several(&result, &parts, &options, error)
                                           : m3_compare(&result, inputs->reference, inputs->candidate, &options, error);
+    m3_comparison_is_of(&result, inputs->reference, inputs->profile);
     m3_add_notes(&result.notes, notes);
     const int said =
         status == M3_OK || status == M3_NOT_COMPARABLE ? say_next(&result, arguments, inputs, error) : M3_OK;

@@ -35,6 +35,7 @@ static int compare(struct m3_library_report *report, const struct m3_library_com
             .taps = task->taps, .force = task->force, .profile = in.profile, .companions = in.companions
         };
         status = m3_compare(&comparison, in.reference, in.candidate, &options, &why);
+        m3_comparison_is_of(&comparison, in.reference, in.profile);
         m3_add_notes(&comparison.notes, &notes);
         /* Not comparable is a verdict too; why it is so belongs to the report. */
         if (status == M3_NOT_COMPARABLE) m3_add_notes(&comparison.notes, &why);

@@ -3,7 +3,8 @@
 # Given: a report of a right dump, in which lines are then changed by hand, and a dump that is wrong from layers.0.mlp.act
 # on. Expected are the changes that were made.
 # Seen to fail with: not judged taken for a pass; suspect and fail exchanged; the next tokens taken for the logits; a
-# missing stage not counted; the status of the verdict under --fail-if-worse; an unknown verdict accepted.
+# missing stage not counted; the status of the verdict under --fail-if-worse; an unknown verdict accepted; a report of
+# another profile taken.
 build=${BUILD:-build}
 . tests/support/verdict.sh
 candidates=tests/candidates
@@ -99,6 +100,26 @@ END
     grep -q '^better    layers.0.mlp.act  fail ' "$folder/out" || echo 'layers.0.mlp.act did not become better'
 } >"$folder/findings"
 verdict 'worse' "$folder/findings"
+
+# ---- reports of something else; one that does not say of what
+{
+    for field in model case profile; do
+        sed "s/\"${field}_sha256\":\"[0-9a-f]*\"/\"${field}_sha256\":\"0123\"/" "$folder/before.jsonl" >"$folder/$field.jsonl"
+        compare "$right" --baseline "$folder/$field.jsonl" --fail-if-worse
+        expect 3 "another $field"
+        grep -q "^m3ref: $folder/$field.jsonl: ${field}_sha256: got 0123, expected [0-9a-f]*: the report is of another $field" \
+            "$folder/err" || cat "$folder/err"
+        [ ! -s "$folder/out" ] || echo "another $field: something is printed"
+    done
+    "$build/m3ref" compare "$folder/truth.safetensors" "$right" --map transformers --profile bf16+fused_norm \
+        --baseline "$folder/before.jsonl" >/dev/null 2>&1
+    status=$?
+    expect 3 'one more word'
+    grep -v '"type":"summary"' "$folder/before.jsonl" >"$folder/old.jsonl"
+    compare "$right" --baseline "$folder/old.jsonl"
+    expect "$plain" 'no summary'
+} >"$folder/findings"
+verdict 'of something else' "$folder/findings"
 
 # ---- files that are no reports
 {

@@ -286,6 +286,14 @@ static int compare_once(struct m3_comparison *result, const struct m3_safetensor
     return status;
 }
 
+void m3_comparison_is_of(struct m3_comparison *result, const struct m3_safetensors *reference,
+                         const struct m3_profile *profile)
+{
+    result->of.model_sha256 = m3_safetensors_metadata(reference, "model_sha256");
+    result->of.case_sha256 = m3_safetensors_metadata(reference, "case_sha256");
+    result->of.profile_sha256 = profile ? m3_profile_sha256(profile) : NULL;
+}
+
 void m3_comparison_free(struct m3_comparison *result)
 {
     for (int64_t i = 0; i < result->count; i++) free(result->stages[i].flips);

@@ -110,6 +110,9 @@ struct m3_comparison {
         double percentile; /* the median of the ranked stages; NaN: none */
         const struct m3_stage *farthest; /* the ranked stage with the largest rel_l2 / envelope_largest, or NULL */
     } envelope;
+    struct {
+        const char *model_sha256, *case_sha256, *profile_sha256; /* NULL: unknown */
+    } of; /* what was compared, and how; m3_comparison_is_of sets it */
     struct m3_error notes; /* notes for the reader, one per line */
     const char *next; /* what to do about a failure; NULL: run blame */
     const char *mistake; /* the known mistake that explains it (SPEC 7.12); NULL: none, or not looked for */
@@ -156,6 +159,9 @@ int m3_compare(struct m3_comparison *result, const struct m3_safetensors *refere
 void m3_compare_settle(struct m3_comparison *result);
 /* Was a float stage judged by what whole passes may differ, not by its operator alone? A small mistake can hide there. */
 int m3_stage_is_lax(const struct m3_stage *stage);
+/* States what the comparison is of: for reports that are later compared with others. The texts stay the arguments'. */
+void m3_comparison_is_of(struct m3_comparison *result, const struct m3_safetensors *reference,
+                         const struct m3_profile *profile);
 void m3_comparison_free(struct m3_comparison *result);
 
 #endif

@@ -14,6 +14,7 @@
 struct m3_baseline {
     const char *path;
     json_t *stages;             /* the lines by tap, in their order */
+    json_t *summary;            /* NULL: there was none */
 };
 
 /* From good to bad. A stage that was not judged is worse than a pass and better than a suspect one. */
@@ -55,6 +56,8 @@ static int add_line(struct m3_baseline *baseline, const char *text, size_t lengt
         status = m3_fail(error, M3_BAD_INPUT, "%s: %s: got no verdict that compare --json prints", name, tap);
     if (status == M3_OK && is_stage)
         m3_json_set(baseline->stages, name_of(tap, strcmp(type, "selection") == 0), json_incref(line));
+    else if (status == M3_OK && strcmp(type, "summary") == 0 && !baseline->summary)
+        baseline->summary = json_incref(line);
     json_decref(line);
     return status;
 }
@@ -87,6 +90,7 @@ void m3_baseline_close(struct m3_baseline *baseline)
 {
     if (baseline == NULL) return;
     json_decref(baseline->stages);
+    json_decref(baseline->summary);
     free(baseline);
 }
 
@@ -220,6 +224,24 @@ static int print_counts(FILE *out, const int64_t *counts, const char *path, int 
                         error);
 }
 
+/* Reports of earlier versions do not state what they are of, and dumps of others need not. */
+static int check_same(const struct m3_baseline *baseline, const struct m3_comparison *comparison,
+                      struct m3_error *error)
+{
+    const struct {
+        const char *what, *field, *is;
+    } all[] = { { "model", "model_sha256", comparison->of.model_sha256 },
+                { "case", "case_sha256", comparison->of.case_sha256 },
+                { "profile", "profile_sha256", comparison->of.profile_sha256 } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *was = json_string_value(json_object_get(baseline->summary, all[i].field));
+        if (was && all[i].is && strcmp(was, all[i].is) != 0)
+            return m3_fail(error, M3_NOT_COMPARABLE, "%s: %s: got %s, expected %s: the report is of another %s",
+                           baseline->path, all[i].field, was, all[i].is, all[i].what);
+    }
+    return M3_OK;
+}
+
 int m3_baseline_report(FILE *out, int64_t *counts, const struct m3_baseline *baseline,
                        const struct m3_comparison *comparison, enum m3_report_extent extent, int json,
                        struct m3_error *error)
@@ -227,7 +249,8 @@ int m3_baseline_report(FILE *out, int64_t *counts, const struct m3_baseline *bas
     struct printing p = { .out = out, .kind = M3_BASELINE_KINDS, .counts = counts, .json = json, .error = error };
     p.room = json || extent == M3_REPORT_ALL ? INT64_MAX : M3_REPORT_LINES;
     memset(counts, 0, M3_BASELINE_KINDS * sizeof *counts);
-    int status = each(&p, baseline, comparison);
+    int status = check_same(baseline, comparison, error);
+    if (status == M3_OK) status = each(&p, baseline, comparison);
     if (status == M3_OK) status = print_counts(out, counts, baseline->path, json, error);
     for (p.kind = 0; p.kind < M3_BASELINE_NONE && status == M3_OK; p.kind++) status = each(&p, baseline, comparison);
     if (status == M3_OK && p.room < 0 && !json) m3_print_more(out, -p.room, "stages");

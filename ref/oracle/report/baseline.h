@@ -18,7 +18,8 @@ enum m3_baseline_change { M3_BASELINE_WORSE, M3_BASELINE_MISSING, M3_BASELINE_BE
 /* clang-format on */
 
 /* Prints how many stages changed and which, the worse ones first: for people, or as JSON lines of type "change" and one
- * of type "baseline". counts [M3_BASELINE_KINDS]. M3_IO, M3_INTERNAL. */
+ * of type "baseline". counts [M3_BASELINE_KINDS]. M3_NOT_COMPARABLE, with nothing printed: a baseline that states another
+ * model, case or profile than the comparison (m3_comparison_is_of). M3_IO, M3_INTERNAL. */
 int m3_baseline_report(FILE *out, int64_t *counts, const struct m3_baseline *baseline,
                        const struct m3_comparison *comparison, enum m3_report_extent extent, int json,
                        struct m3_error *error);

@@ -86,7 +86,8 @@ static json_t *summary(const struct m3_comparison *comparison)
     const int has_envelope = comparison->envelope.runs > 0;
     const char *verdict = m3_verdict_name(comparison->verdict);
     return json_pack(
-        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o}",
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, "
+        "s:o, s:o}",
         "type", "summary", "verdict", verdict, "first_divergence", m3_json_text(first ? first->tap : NULL), "stages",
         (json_int_t)comparison->count, "missing", (json_int_t)comparison->missing, "judged",
         (json_int_t)comparison->judged, "failed", (json_int_t)comparison->failed, "suspects",
@@ -100,7 +101,8 @@ static json_t *summary(const struct m3_comparison *comparison)
         m3_json_text(farthest ? farthest->tap : NULL), "notes", m3_json_notes(&comparison->notes), "unjudged",
         (json_int_t)comparison->unjudged, "excused", (json_int_t)comparison->excused, "explained_by",
         m3_json_text(comparison->explained_by[0] ? comparison->explained_by : NULL), "mistake",
-        m3_json_text(comparison->mistake));
+        m3_json_text(comparison->mistake), "model_sha256", m3_json_text(comparison->of.model_sha256), "case_sha256",
+        m3_json_text(comparison->of.case_sha256), "profile_sha256", m3_json_text(comparison->of.profile_sha256));
 }
 
 static int is_left_out(const struct m3_stage *stage, enum m3_report_extent extent)
