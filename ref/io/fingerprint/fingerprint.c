@@ -18,8 +18,8 @@
 #include "io/fingerprint/remembered.h"
 #include "io/processors.h"
 
-/* Files below SMALL are hashed every time: that takes milliseconds. Of each tensor of a sampled model, BLOCK bytes are
- * read every STRIDE bytes, and the last BLOCK. */
+/* Files below SMALL are hashed every time: that takes milliseconds. Of each tensor of a sampled model, and of a remembered
+ * file, BLOCK bytes are read every STRIDE bytes, and the last BLOCK. */
 enum { SMALL = 16 << 20, BLOCK = 64 << 10, STRIDE = 16 << 20, PIECE = 1 << 20 };
 
 struct hashing {
@@ -61,6 +61,23 @@ static void hash_samples(struct m3_sha256 *hash, const struct m3_checkpoint *che
     }
 }
 
+/* hex := the hash of the samples. Returns 0 or an errno. */
+static int hash_of_samples(char hex[65], const struct m3_checkpoint *checkpoint, const char *file)
+{
+    struct m3_sha256 *hash = m3_sha256_new();
+    if (!hash) return ENOMEM;
+    hash_samples(hash, checkpoint, file);
+    return m3_sha256_end(hash, hex) == 0 ? 0 : EIO;
+}
+
+/* By what a large file is found among remembered ones, at this moment. NULL: it cannot be remembered. */
+static char *key_of(const struct m3_checkpoint *checkpoint, const char *path, const struct stat *state)
+{
+    char samples[65];
+    if (state->st_size < SMALL || hash_of_samples(samples, checkpoint, path) != 0) return NULL;
+    return m3_remembered_key(path, state, samples);
+}
+
 /* May a file of these times be remembered? One that has just been written could be written again without another
  * time. */
 static int is_settled(const struct stat *state)
@@ -85,12 +102,12 @@ static int hash_file(struct hashing *h, int64_t index, const char *lines, int re
     if (m3_open_file(&file, path, NULL) != M3_OK) return errno ? errno : EIO;
     char *key = NULL;
     if (fstat(file, &before) != 0) failure = errno;
-    else if (remembers && before.st_size >= SMALL) key = m3_remembered_key(path, &before, h->sampled);
-    if (!failure && !(key && m3_remembered_find(h->hashes[index], lines, key))) {
+    else if (h->sampled) failure = hash_of_samples(h->hashes[index], h->checkpoint, path);
+    else if (remembers) key = key_of(h->checkpoint, path, &before);
+    if (!failure && !h->sampled && !(key && m3_remembered_find(h->hashes[index], lines, key))) {
         struct m3_sha256 *hash = m3_sha256_new();
         if (!hash) failure = ENOMEM;
-        if (hash && h->sampled) hash_samples(hash, h->checkpoint, path);
-        else if (hash) failure = hash_whole(hash, file);
+        else failure = hash_whole(hash, file);
         if (hash && m3_sha256_end(hash, h->hashes[index]) != 0 && !failure) failure = EIO;
         if (!failure && key && is_settled(&before) && fstat(file, &after) == 0 && is_unchanged(&before, &after)) {
             h->keys[index] = key;
@@ -178,7 +195,7 @@ int m3_fingerprint_left(uint64_t *left, const struct m3_checkpoint *checkpoint, 
                 m3_fail(error, errno == ENOMEM ? M3_INTERNAL : M3_IO, "%s: cannot read: %s", path, strerror(errno));
             continue;
         }
-        char *key = m3_remembered_key(path, &state, 0);
+        char *key = key_of(checkpoint, path, &state);
         if (!key || !m3_remembered_find(hex, lines, key)) *left += (uint64_t)state.st_size;
         free(key);
     }

@@ -29,14 +29,13 @@ char *m3_remembered_read(const char *memory)
     return lines;
 }
 
-char *m3_remembered_key(const char *path, const struct stat *state, int sampled)
+char *m3_remembered_key(const char *path, const struct stat *state, const char *samples)
 {
     char *whole = realpath(path, NULL), *key = NULL;
     if (!whole || strchr(whole, '\n') ||
-        asprintf(&key, " %s %" PRIdMAX " %" PRIdMAX ".%09ld %" PRIdMAX ".%09ld %" PRIuMAX " %s",
-                 sampled ? "sampled" : "whole", (intmax_t)state->st_size, (intmax_t)state->st_mtim.tv_sec,
-                 state->st_mtim.tv_nsec, (intmax_t)state->st_ctim.tv_sec, state->st_ctim.tv_nsec,
-                 (uintmax_t)state->st_ino, whole) < 0)
+        asprintf(&key, " %s %" PRIdMAX " %" PRIdMAX ".%09ld %" PRIdMAX ".%09ld %" PRIuMAX " %s", samples,
+                 (intmax_t)state->st_size, (intmax_t)state->st_mtim.tv_sec, state->st_mtim.tv_nsec,
+                 (intmax_t)state->st_ctim.tv_sec, state->st_ctim.tv_nsec, (uintmax_t)state->st_ino, whole) < 0)
         key = NULL;
     free(whole);
     return key;
