@@ -1,6 +1,7 @@
 #include "base/printable.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 uint32_t m3_utf8(const char *at, size_t length, size_t *bytes)
@@ -43,4 +44,12 @@ void m3_make_printable(char *text, size_t length)
         memset(text + i, '?', bytes);
         i += bytes;
     }
+}
+
+struct m3_printable m3_printable(const char *path)
+{
+    struct m3_printable shown;
+    snprintf(shown.text, sizeof shown.text, "%s", path);
+    m3_make_printable(shown.text, strlen(shown.text));
+    return shown;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/printable.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "model/files/case.h"
@@ -127,7 +128,7 @@ static int print_result(const struct arguments *a, const struct m3_profile *prof
     int status = m3_envelope_open(&envelope, a->out, NULL, profile, error);
     if (status) return status;
     printf("envelope: %" PRId64 " run%s, profile %s, seed %" PRId64 ", %.3f s, in %s\n", a->runs,
-           a->runs == 1 ? "" : "s", m3_profile_name(profile), a->seed, took, a->out);
+           a->runs == 1 ? "" : "s", m3_profile_name(profile), a->seed, took, m3_printable(a->out).text);
     for (size_t i = 0; i < sizeof taps / sizeof *taps; i++)
         if (m3_envelope_rank(&rank, envelope, taps[i], 0) == 0)
             printf("  %-12s relative L2 distance from the truth: median %.3g, largest %.3g\n", taps[i], rank.median,

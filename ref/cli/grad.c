@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/printable.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/plan.h"
@@ -240,7 +241,9 @@ static void print_text(const struct arguments *a, const struct result *r)
            r->sequences, r->sequences == 1 ? "" : "s", r->tokens, a->input.engine->precision,
            a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas", a->input.threads, r->seconds,
            (double)usage.ru_maxrss * 1024 / 1e6);
-    if (a->dump) printf("dump:  %" PRId64 " gradient%s in %s\n", r->tensors, r->tensors == 1 ? "" : "s", a->dump);
+    if (a->dump)
+        printf("dump:  %" PRId64 " gradient%s in %s\n", r->tensors, r->tensors == 1 ? "" : "s",
+               m3_printable(a->dump).text);
 }
 
 static int print_json(const struct arguments *a, const struct result *r, struct m3_error *error)

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/printable.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/reports.h"
@@ -107,7 +108,9 @@ int m3_cli_picture(int argc, char **argv)
         const struct m3_picture_request request = { dump, model, (int)a.threads };
         if (!status) status = m3_picture_make(&picture, &request, &error);
         if (!status) status = write(&a, &picture, &error);
-        if (!status) printf("picture: %d panel%s in %s\n", picture.count, picture.count == 1 ? "" : "s", a.out);
+        if (!status)
+            printf("picture: %d panel%s in %s\n", picture.count, picture.count == 1 ? "" : "s",
+                   m3_printable(a.out).text);
     }
     m3_picture_free(&picture);
     m3_model_close(model);

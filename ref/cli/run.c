@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/printable.h"
 #include "cli/plan.h"
 #include "cli/ranks.h"
 #include "cli/run_pass.h"
@@ -286,7 +287,7 @@ static int forward(const struct m3_cli_run *a, const struct m3_model *model, con
     m3_cli_print_passed(&p, a, what);
     if (a->cache_out)
         printf("cache: %" PRId64 " token%s in %s\n", m3_cache_length(request->cache, M3_CACHE_MAIN),
-               m3_cache_length(request->cache, M3_CACHE_MAIN) == 1 ? "" : "s", a->cache_out);
+               m3_cache_length(request->cache, M3_CACHE_MAIN) == 1 ? "" : "s", m3_printable(a->cache_out).text);
     return M3_OK;
 }
 

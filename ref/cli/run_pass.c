@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
+#include "base/printable.h"
 #include "cli/paths.h"
 #include "io/open.h"
 #include "io/reading.h"
@@ -115,7 +116,8 @@ static int follow(struct outputs *out, const struct m3_cli_run *a, struct m3_req
     if (!status && out->companions) status = m3_companions_go_on(out->companions, a->input.engine, error);
     if (!status && request->resume->hidden)
         printf("resume: after %" PRId64 " of %" PRId64 " layers, from %s\n",
-               request->resume->layer - request->first_layer, request->end_layer - request->first_layer, a->resume);
+               request->resume->layer - request->first_layer, request->end_layer - request->first_layer,
+               m3_printable(a->resume).text);
     return status;
 }
 
@@ -193,8 +195,10 @@ void m3_cli_print_passed(const struct m3_cli_passed *p, const struct m3_cli_run 
            "files\n",
            what, a->input.engine->precision, a->input.linear == M3_LINEAR_ORDERED ? "ordered" : "blas",
            a->input.threads, p->took, (double)p->watch.anonymous / 1e6, (double)usage.ru_maxrss * 1024 / 1e6);
-    if (a->dump) printf("dump:  %" PRId64 " tap%s in %s\n", p->taps, p->taps == 1 ? "" : "s", a->dump);
-    if (a->bounds || a->companions) printf("       with companions in %s\n", a->companions ? a->companions : a->dump);
+    if (a->dump)
+        printf("dump:  %" PRId64 " tap%s in %s\n", p->taps, p->taps == 1 ? "" : "s", m3_printable(a->dump).text);
+    if (a->bounds || a->companions)
+        printf("       with companions in %s\n", m3_printable(a->companions ? a->companions : a->dump).text);
 }
 
 struct m3_request m3_cli_request(const struct m3_cli_run *a, const struct m3_model *model, const struct m3_case *c,

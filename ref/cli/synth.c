@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/printable.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "model/weights/synth.h"
@@ -94,7 +95,7 @@ int m3_cli_synth(int argc, char **argv)
                                 terminal ? progress : NULL, &notes, &error);
     if (!status)
         printf("%s%s: %" PRId64 " tensor%s, %" PRIu64 " bytes, %" PRId64 " weight file%s, seed %" PRId64 "\n",
-               terminal ? "\n" : "", argv[optind + 1], totals.tensors, totals.tensors == 1 ? "" : "s", totals.bytes,
-               totals.files, totals.files == 1 ? "" : "s", seed);
+               terminal ? "\n" : "", m3_printable(argv[optind + 1]).text, totals.tensors,
+               totals.tensors == 1 ? "" : "s", totals.bytes, totals.files, totals.files == 1 ? "" : "s", seed);
     return m3_cli_end(status, &notes, &error);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/printable.h"
 #include "cli/estimate/estimate.h"
 #include "estimate/foreign.h"
 
@@ -108,12 +109,12 @@ void m3_cli_estimate_model(const struct m3_estimate *e, const char *path, const 
     const struct m3_estimate_request *r = &e->request;
     char name[64];
     if (r->foreign && r->foreign->few) {
-        printf("%s: %s, by a few numbers: %s\n", path, r->foreign->name, r->foreign->source);
+        printf("%s: %s, by a few numbers: %s\n", m3_printable(path).text, r->foreign->name, r->foreign->source);
         if (e->full) printf("%" PRId64 " layers with attention\n", e->full);
     } else {
         printf("%s: %" PRId64 " layers: %" PRId64 " full attention, %" PRId64 " sparse; %" PRId64 " dense MLP, %" PRId64
                " mixture of experts\n",
-               path, e->config->layers, e->full, e->sparse, e->dense, e->moe);
+               m3_printable(path).text, e->config->layers, e->full, e->sparse, e->dense, e->moe);
     }
     print_parameters(e, marks);
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/printable.h"
 #include "cli/standard.h"
 
 int m3_cli_op_from_check(const struct m3_cli_op_from *from, int is_make, struct m3_error *error)
@@ -38,7 +39,7 @@ static void print(FILE *to, const struct m3_cli_op_from *from, const struct m3_o
                   const struct m3_from_dump_summary *s)
 {
     fprintf(to, "%s: %" PRId64 " case%s from %s, %.1f MB", op->name, s->cases, s->cases == 1 ? "" : "s",
-            from->options.dump, (double)s->bytes / 1e6);
+            m3_printable(from->options.dump).text, (double)s->bytes / 1e6);
     if (s->others > 0) fprintf(to, "; %" PRId64 " other taps match, which other operators make", s->others);
     if (s->incomplete > 0) fprintf(to, "; %" PRId64 " lack operands in the dump", s->incomplete);
     fprintf(to, "\n");

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "oracle/check/private/check.h"
 
@@ -103,4 +104,5 @@ void m3_check_say(struct m3_check *check, const struct m3_check_plan *plan)
         else if (unjudged) m3_text_add(&w, "; the first that could not is %s: %s", unjudged->name, unjudged->note);
         m3_text_add(&w, ".");
     }
+    m3_make_printable(check->sentence, strlen(check->sentence));
 }

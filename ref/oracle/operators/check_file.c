@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "oracle/judge/align.h"
 #include "oracle/operators/check.h"
 #include "oracle/operators/exact.h"
 #include "oracle/operators/identify.h"
@@ -42,6 +43,7 @@ struct judged {
     struct m3_operator_case one;
     struct m3_stage stages[M3_OPERATOR_OUTPUTS];
     struct m3_results results;
+    struct m3_tensor wanted[M3_OPERATOR_OUTPUTS];       /* rank and shape */
     int stage_count;
 };
 
@@ -60,7 +62,14 @@ static void keep(struct checking *c, const struct judged *j)
         stage->candidate = &check->results[at];
         struct m3_tensor *truth = &check->results[c->cases->count * M3_OPERATOR_OUTPUTS + at];
         *truth = j->results.outputs[i];
-        if (!stage->selection) truth->dtype = M3_F64;
+        if (stage->verdict == M3_VERDICT_NOT_COMPARABLE) {
+            truth->rank = j->wanted[i].rank;
+            memcpy(truth->shape, j->wanted[i].shape, sizeof truth->shape);
+            if (stage->selection) truth->dtype = M3_I32;
+            else if (!m3_holds_floats(truth)) truth->dtype = M3_F32;
+        } else if (!stage->selection) {
+            truth->dtype = M3_F64;
+        }
         stage->reference = truth;
         c->taken += j->results.outputs[i].rank > 0;
         count(&check->comparison, stage);
@@ -77,8 +86,10 @@ static int judge_case(struct judged *j, const struct checking *c, int64_t i, str
     int status = m3_case_file_at(&j->one, c->cases, i, error);
     if (!status) status = m3_case_file_call(&call, c->cases, &j->one, error);
     j->results.rows = j->one.rows, j->results.count = j->one.row_count;
-    for (int k = 0; !status && k < M3_OPERATOR_OUTPUTS && call->op->outputs[k].role != M3_ROLE_NONE; k++)
+    for (int k = 0; !status && k < M3_OPERATOR_OUTPUTS && call->op->outputs[k].role != M3_ROLE_NONE; k++) {
         m3_numbered_tensor(&j->results.outputs[k], c->results, j->one.number, call->op->outputs[k].name);
+        j->wanted[k].rank = m3_fragment_shape(j->wanted[k].shape, call, &call->op->outputs[k]);
+    }
     if (!status) status = m3_check_call(j->stages, &j->stage_count, call, &j->results, c->profile, &ctx, error);
     const char *fault = c->faults ? c->faults[i] : NULL;
     for (int k = 0; !status && fault && k < j->stage_count; k++)

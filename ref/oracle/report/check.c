@@ -25,7 +25,8 @@ static json_t *summary(const struct m3_check *check)
         m3_json_text(check->reading[0] ? check->reading : NULL), "profile_word",
         m3_json_text(check->profile_word[0] ? check->profile_word : NULL), "judged", (json_int_t)check->judged,
         "failed", (json_int_t)check->failed, "suspect", (json_int_t)check->suspect, "stages", (json_int_t)check->stages,
-        "truth_reused", check->truth.reused, "notes", m3_json_notes(&check->blame.notes), "sentence", check->sentence);
+        "truth_reused", check->truth.reused, "notes", m3_json_notes(&check->blame.notes), "sentence",
+        m3_json_text(check->sentence));
 }
 
 int m3_report_check_json(FILE *out, const struct m3_check *check, enum m3_report_extent extent, struct m3_error *error)

@@ -103,8 +103,10 @@ static void print_incomparable(FILE *out, const struct m3_comparison *comparison
     if (comparison->count == 0) {
         fputs("nothing was compared; next: see the message, --taps, --map or --force", out);
     } else if (first != NULL) {
-        fprintf(out, "%s: %s; next: dump it as the reference does, or leave it out with --taps", first->tap,
-                first->note);
+        /* Results of one operator have letters of their own. */
+        fprintf(out, "%s: %s; next: %s", first->tap, first->note,
+                first->letters ? "write results as the operands ask for them"
+                               : "dump it as the reference does, or leave it out with --taps");
     } else {
         first = first_of(comparison, M3_VERDICT_NOT_JUDGED);
         fprintf(out, "no tap could be judged, first %s: %s; next: %s%s", first->tap,

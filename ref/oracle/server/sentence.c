@@ -1,7 +1,9 @@
 /* The verdict in one plain sentence, or a few. */
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
+#include "base/printable.h"
 #include "base/text.h"
 #include "oracle/server/private/judge.h"
 
@@ -119,4 +121,5 @@ void m3_server_say(struct m3_server *r, const struct m3_server_plan *plan)
                     " positions could be judged: the server gave no log-probabilities for the others.",
                     plan->name, r->judged, r->stages);
     }
+    m3_make_printable(r->sentence, strlen(r->sentence));
 }
