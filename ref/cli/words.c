@@ -22,25 +22,31 @@ enum { MOST_BYTES = M3_JSON_MOST_BYTES };
 static const char python[] = "python3 -m m3ref.text";
 static const char expected[] = "the Python package m3ref with its words (pip install './scripts/python[text]')";
 
-/* The current folder does not belong to the modules that Python looks for (from Python 3.11 on). */
-static char safe_path[] = "PYTHONSAFEPATH=1";
-static const size_t name_length = sizeof "PYTHONSAFEPATH=" - 1;
-
 extern char **environ;
+
+static int is_variable(const char *one, const char *as)
+{
+    const size_t length = strcspn(as, "=") + 1;
+    return strncmp(one, as, length) == 0;
+}
 
 static int start(pid_t *child, char *task, const char *model, const int file[3], struct m3_error *error)
 {
     char *const arguments[] = { "python3", "-m", "m3ref.text", task, (char *)(uintptr_t)model, NULL };
+    /* The current folder does not belong to the modules that Python looks for (from Python 3.11 on). */
+    char safe_path[] = "PYTHONSAFEPATH=1", parent[40];
     posix_spawn_file_actions_t actions;
     size_t count = 0;
     while (environ[count]) count++;
-    char **own = malloc((count + 2) * sizeof *own);
+    char **own = malloc((count + 3) * sizeof *own);
     if (!own) return m3_fail_memory(error, python, count * sizeof *own);
+    snprintf(parent, sizeof parent, "M3REF_PARENT=%ld", (long)getpid());
     count = 0;
     for (char **one = environ; *one; one++)
-        if (strncmp(*one, safe_path, name_length) != 0) own[count++] = *one;
-    own[count] = safe_path;
-    own[count + 1] = NULL;
+        if (!is_variable(*one, safe_path) && !is_variable(*one, parent)) own[count++] = *one;
+    own[count++] = safe_path;
+    own[count++] = parent;
+    own[count] = NULL;
     int failed = posix_spawn_file_actions_init(&actions);
     if (failed) {
         free(own);

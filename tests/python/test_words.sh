@@ -4,7 +4,7 @@
 # Skipped where the library tokenizers is not installed.
 #
 # Seen to fail with: a word of README changed; every error passed on as 69; the template of a chat left out;
-# the file of a chat not named; a chat without tokens as 64.
+# the file of a chat not named; a chat without tokens as 64; Python left behind by a program that is ended.
 build=${BUILD:-build}
 environment=${PYTHON_ENVIRONMENT:-build/python}
 page=${PAGE:-README.md}
@@ -55,6 +55,22 @@ for command in run 'generate --max-new 3' 'explain --tap layers.0.out --token 2 
         diff "$folder/want" - >"$folder/findings"
     verdict "$name --chat" "$folder/findings"
 done
+
+# ---- a template that runs for ever ends with the program
+cp -r $model "$folder/loop"
+echo '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}' >"$folder/loop/chat_template.jinja"
+"$build/m3ref" run "$folder/loop" --chat "$folder/chat.json" >/dev/null 2>&1 &
+program=$!
+python=
+until [ "$python" ] || ! kill -0 $program 2>/dev/null; do python=$(pgrep -P $program python3); done
+until [ "$(ps -o cputimes= -p "$python" || echo 1)" -ge 1 ]; do sleep 0.1; done       # it renders
+kill -TERM $program
+wait $program 2>/dev/null
+i=0
+while kill -0 "$python" 2>/dev/null && [ $((i += 1)) -lt 100 ]; do sleep 0.1; done
+[ $i -lt 100 ] || { echo 'Python runs on' && kill -KILL "$python"; } >"$folder/findings"
+verdict 'a program that is ended' "$folder/findings"
+: >"$folder/findings"
 
 # ---- errors: refused STATUS WORDS OPTION..
 refused() {

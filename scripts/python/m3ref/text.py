@@ -8,10 +8,12 @@
 Ids are separated by commas. The libraries are an extra of the package: tokenizers reads tokenizer.json, and Jinja
 renders the template in its sandbox. m3ref --prompt and --chat start this module.
 """
+import ctypes
 import importlib
 import json
 import os
 import re
+import signal
 import sys
 
 NEEDED = "pip install tokenizers==0.23.3 jinja2==3.1.6"
@@ -64,16 +66,41 @@ def read_json(path, text):
         raise Refused(BAD_INPUT, f"{path}: is not JSON: {one_line(why)}") from why
 
 
-def open_tokenizer(model):
-    tokenizers = library("tokenizers")
-    path = os.path.join(model, "tokenizer.json")
-    text = read(path)
-    if text is None:
-        raise Refused(ABSENT, f"{path}: got no such file, expected the tokenizer of the model (--ids needs none)")
-    try:
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as why:            # the library raises Exception itself
-        raise Refused(BAD_INPUT, f"{path}: is not a tokenizer: {one_line(why)}") from why
+class Tokenizer:
+    """tokenizer.json, whose faults often show only when it is used."""
+
+    def __init__(self, model):
+        tokenizers = library("tokenizers")
+        self.path = os.path.join(model, "tokenizer.json")
+        text = read(self.path)
+        if text is None:
+            raise Refused(ABSENT, f"{self.path}: got no such file, expected the tokenizer of the model (--ids needs none)")
+        self.tokenizer = self.trying("is not a tokenizer", tokenizers.Tokenizer.from_str, text)
+
+    def trying(self, fault, call, *words, **how):
+        try:
+            return call(*words, **how)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as why:    # the library raises Exception itself, and panics, which are no Exception
+            raise Refused(BAD_INPUT, f"{self.path}: {fault}: {one_line(why)}") from why
+
+    def encode(self, text, **how):
+        return self.trying("the tokenizer fails", self.tokenizer.encode, text, **how).ids
+
+    def decode(self, ids):
+        for one in ids:
+            if self.trying("the tokenizer fails", self.tokenizer.id_to_token, one) is None:
+                raise Refused(USAGE, f"ids: got {one}, expected ids of the tokenizer")
+        return self.trying("the tokenizer fails", self.tokenizer.decode, ids, skip_special_tokens=False)
+
+
+def whole(name, status, text):
+    """The text, which must not hold half a character of UTF-16: JSON and templates can spell such a thing."""
+    half = re.search("[\ud800-\udfff]", text)
+    if half:
+        raise Refused(status, f"{name}: got a lone surrogate at character {half.start()}, expected Unicode text")
+    return text
 
 
 def token_text(value):
@@ -120,10 +147,11 @@ def render(model, conversation):
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     try:
-        return environment.from_string(template).render({**special, "add_generation_prompt": True, **conversation})
+        text = environment.from_string(template).render({**special, "add_generation_prompt": True, **conversation})
     except Exception as why:            # a template can raise anything
         where = f" line {why.lineno}:" if getattr(why, "lineno", None) else ""
         raise Refused(BAD_INPUT, f"{path}:{where} the template has an error: {one_line(why)}") from why
+    return whole(f"{path}: what the template makes of the chat", BAD_INPUT, text)
 
 
 def conversation_of(text):
@@ -144,23 +172,19 @@ def checked(task, ids):
 
 def encode(model, text):
     """The ids of a text, with those that the tokenizer itself adds."""
-    return checked("encode", open_tokenizer(model).encode(text).ids)
+    return checked("encode", Tokenizer(model).encode(whole(*GIVEN["encode"], text)))
 
 
 def chat(model, conversation):
     """The ids of a conversation: a list of messages, or an object with "messages"."""
     if isinstance(conversation, list):
         conversation = {"messages": conversation}
-    tokenizer = open_tokenizer(model)
-    return checked("chat", tokenizer.encode(render(model, conversation), add_special_tokens=False).ids)
+    tokenizer = Tokenizer(model)
+    return checked("chat", tokenizer.encode(render(model, conversation), add_special_tokens=False))
 
 
 def decode(model, ids):
-    tokenizer = open_tokenizer(model)
-    for one in ids:
-        if tokenizer.id_to_token(one) is None:
-            raise Refused(USAGE, f"ids: got {one}, expected ids of the tokenizer")
-    return tokenizer.decode(ids, skip_special_tokens=False)
+    return Tokenizer(model).decode(ids)
 
 
 def ids_of(text):
@@ -195,7 +219,18 @@ def run(words):
     sys.stdout.buffer.flush()
 
 
+def end_with_parent():
+    """A template can run for ever. The program that started this one, and waits, may be ended meanwhile."""
+    parent = os.environ.get("M3REF_PARENT")
+    if parent and sys.platform == "linux":
+        set_death_signal = 1            # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+        if str(os.getppid()) != parent:
+            os._exit(UNAVAILABLE)
+
+
 def main():
+    end_with_parent()
     try:
         run(sys.argv[1:])
     except Refused as why:

@@ -105,6 +105,32 @@ def test_bad_input(task, given, want):
     assert lines[0].startswith("m3ref: ") and want[1] in lines[0]
 
 
+# Seen to fail with panics of the library, which are no Exception, let through.
+@pytest.mark.parametrize("key, value", [
+    ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a+)+(a+)+$"}, "behavior": "Isolated", "invert": False}),
+    ("truncation", {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}),
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ("model", {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "nope"}),
+    ("model", {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]})])
+def test_odd_tokenizers(model, key, value):
+    tokenizer = json.loads((TINY / "tokenizer.json").read_text())
+    (model / "tokenizer.json").write_text(json.dumps({**tokenizer, key: value}))
+    with pytest.raises(text.Refused, match="tokenizer.json: ") as refused:
+        text.encode(model, "a" * 36 + "!b")
+    assert refused.value.status == 65
+
+
+# Half a character of UTF-16. Seen to fail with the text handed on: 69 and a trace.
+def test_lone_surrogates(model):
+    with pytest.raises(text.Refused, match="the prompt: got a lone surrogate at character 1"):
+        text.encode(TINY, "a\ud800")
+    wanted = (65, "", [f"m3ref: {TINY}/chat_template.jinja: what the template makes of the chat: got a lone surrogate at "
+                       "character 13, expected Unicode text"])
+    assert module("chat", TINY, given='[{"role": "user", "content": "\\ud800"}]') == wanted
+    (model / "chat_template.jinja").write_text("{{ '\\ud800' }}")
+    assert module("chat", model, given="[]")[0] == 65
+
+
 def test_chat_without_tokens(model):
     (model / "chat_template.jinja").write_text("")
     assert module("chat", model, given="[]") == (65, "", ["m3ref: the chat: got no tokens, expected at least one"])
