@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/printable.h"
 #include "cli/cli.h"
 #include "cli/ranks.h"
 #include "io/json.h"
@@ -115,6 +116,12 @@ static int command(int argc, char **argv)
     return M3_USAGE;
 }
 
+/* Before the disk is full. */
+static void announce(const char *path, uint64_t bytes)
+{
+    fprintf(stderr, "m3ref: %s: %.1f GB will be written\n", m3_printable(path).text, (double)bytes / 1e9);
+}
+
 int main(int argc, char **argv)
 {
     m3_cli_start(argv);
@@ -127,6 +134,7 @@ int main(int argc, char **argv)
     m3_json_watch();
     struct m3_reading reading;
     m3_reading_begin(&reading);
+    reading.announce = announce;
     const int status = command(argc, argv);
     m3_reading_end(&reading);
     m3_cli_ranks_end();

@@ -175,3 +175,8 @@ int m3_reading_refuse_file(const char *option, const struct stat *file, struct m
     const char *read = replaced(file, NULL, NULL);
     return read ? refuse(option, "a file", read, error) : M3_OK;
 }
+
+void m3_reading_announce(const char *path, uint64_t bytes)
+{
+    if (current && current->announce && bytes >= M3_LARGE_FILE) current->announce(path, bytes);
+}

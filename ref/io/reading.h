@@ -1,6 +1,7 @@
-/* What a task reads, so that none of its outputs replaces it. A task is one command, or one call of the library. From its
- * begin to its end its thread notes every file that m3_open_file opens, and m3_new_file_open and m3_new_file_commit
- * refuse a path that holds one of them. Without a task nothing is noted and nothing refused.
+/* What a task reads, so that none of its outputs replaces it; and whom it tells that a large one is about to be written. A
+ * task is one command, or one call of the library. From its begin to its end its thread notes every file that
+ * m3_open_file opens, and m3_new_file_open and m3_new_file_commit refuse a path that holds one of them. Without a task
+ * nothing is noted and nothing refused.
  *
  * Two files are the same if device and inode are equal, whatever their names. A file without a name is not noted: it is
  * a temporary one of the task, and the system gives its inode to the next. */
@@ -8,6 +9,7 @@
 #define M3_IO_READING_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
 
 #include "base/status.h"
@@ -16,6 +18,7 @@ struct m3_reading {
     struct m3_read_file *files; /* [count] */
     size_t count;
     struct m3_reading *outer; /* the task in which this one was begun: a call from a callback. Its files count too */
+    void (*announce)(const char *path, uint64_t bytes); /* set after the begin; NULL: nobody is told */
 };
 
 /* Begins a task of the calling thread. `task` must stay where it is until m3_reading_end, by the same thread. */
@@ -32,6 +35,10 @@ int m3_reading_note_folder(const char *folder, const char *pattern, const char *
 /* The file at `path`, if there is one, may be replaced by the task that reads it: a truth that no longer fits, a cache
  * that continues. M3_IO. */
 int m3_reading_forget(const char *path, struct m3_error *error);
+
+/* Called before a safetensors file is written: of M3_LARGE_FILE bytes or more, the task is told. */
+#define M3_LARGE_FILE UINT64_C(1000000000)
+void m3_reading_announce(const char *path, uint64_t bytes);
 
 /* M3_USAGE if an output at `path` would replace what the task reads. `option`: what names it, or NULL. */
 int m3_reading_refuse(const char *option, const char *path, struct m3_error *error);

@@ -9,6 +9,7 @@
 #include "io/gzip.h"
 #include "io/json.h"
 #include "io/new_file.h"
+#include "io/reading.h"
 #include "io/safetensors/seal.h"
 
 struct declared {
@@ -139,6 +140,7 @@ int m3_writer_begin(struct m3_writer *writer, struct m3_error *error)
     int status = place_tensors(writer, error);
     if (!status) status = begin_hashes(writer, error);
     if (status) return broken(writer, status);
+    m3_reading_announce(writer->path, writer->data_bytes);
 
     char *text = m3_json_dump(writer->header, JSON_COMPACT);
     if (!text || m3_json_failed()) {

@@ -18,7 +18,7 @@ static json_t *summary(const struct m3_check *check)
     const struct m3_blamed *culprit = check->blame.culprit;
     const struct m3_stage *divergence = check->comparison.divergence;
     return json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:o, s:s}", "type", "summary", "verdict",
+        "{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, s:o, s:o}", "type", "summary", "verdict",
         m3_verdict_name(check->verdict), "first_divergence", m3_json_text(divergence ? divergence->tap : NULL),
         "culprit", m3_json_text(culprit ? culprit->name : NULL), "operator",
         m3_json_text(culprit ? culprit->operator : NULL), "mistake", m3_json_text(check->mistake), "reading",
