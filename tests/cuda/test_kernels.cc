@@ -13,7 +13,7 @@
 
 enum { G = 4, Q = 64, D = 128, BLOCK = 128, N = 16, H = 6144, F = 3072 };
 
-static const double U = 0x1p-23, U_BF16 = 0x1p-7; /* of sums that are cut (float), or rounded; a step of bfloat16 */
+static const double U = 0x1p-23, U_BF16 = 0x1p-7;    /* of sums that are cut (float), or rounded; a step of bfloat16 */
 
 static uint64_t state = 15;
 
@@ -169,7 +169,8 @@ START_TEST(selection)
             want.resize(std::min(want.size(), (size_t)N - 1));
             want.push_back(own);
             std::sort(want.begin(), want.end());
-            for (size_t n = 0; n < N; n++) ck_assert_int_eq(got[(size_t)row * N + n], n < want.size() ? want[n] : -1);
+            for (size_t n = 0; n < N; n++)
+                ck_assert_int_eq(got[(size_t)row * N + n], n < want.size() ? want[n] : -1);
         }
     }
 }
@@ -269,7 +270,7 @@ START_TEST(attention)
             for (int half = 0; half < 2; half++)
                 if (in_slice(T / 2 + counts + half, 2))
                     check_attention(T, 2500, M3_CUDA_BF16, half ? M3_CUDA_BF16 : M3_CUDA_F32, counts);
-    check_attention(280, 0, M3_CUDA_BF16, M3_CUDA_F32, 0); /* so many that a warp has rows after its first */
+    check_attention(280, 0, M3_CUDA_BF16, M3_CUDA_F32, 0);      /* so many that a warp has rows after its first */
     check_attention(3, 2500, M3_CUDA_F32, M3_CUDA_F32, 0);
     check_attention(3, 2500, M3_CUDA_F32, M3_CUDA_F32, 1);
 }
@@ -300,7 +301,7 @@ struct matrix {
     /* `integers`: numbers of at most 8 times 1 or 2, so that sums of products are exact. */
     matrix(enum kind kind, int n_rows, int n_cols, int integers) : rows(n_rows), cols(n_cols), is((size_t)rows * cols)
     {
-        static const int code_of[9] = { 0, 0x38, 0x40, 0x44, 0x48, 0x4A, 0x4C, 0x4E, 0x50 }; /* of 0 .. 8 */
+        static const int code_of[9] = { 0, 0x38, 0x40, 0x44, 0x48, 0x4A, 0x4C, 0x4E, 0x50 };   /* of 0 .. 8 */
         const int wide = kind == F32 ? 4 : kind == BF16 ? 2 : 1, mx = kind == F8_MX, edge = mx ? 32 : 128;
         const int scale_cols = (cols + edge - 1) / edge, scale_rows = mx ? rows : (rows + 127) / 128;
         std::vector<unsigned char> bytes(is.size() * (size_t)wide);
@@ -416,9 +417,9 @@ static void check_experts(enum kind kind, enum m3_cuda_type type, int T, int K, 
     there<struct m3_expert> experts_there(experts);
     const size_t bytes = m3_cuda_experts_scratch(&d, (size_t)64 << 20);
     there<unsigned char> scratch((std::vector<unsigned char>(bytes, 0xFF)));
-    ck_assert_int_eq(
-        m3_cuda_experts(NULL, routed.p, each.p, x.p->p, ids_there.p, p_there.p, experts_there.p, &d, scratch.p, bytes),
-        cudaSuccess);
+    ck_assert_int_eq(m3_cuda_experts(NULL, routed.p, each.p, x.p->p, ids_there.p, p_there.p, experts_there.p, &d,
+                                     scratch.p, bytes),
+                     cudaSuccess);
     const std::vector<float> got = each.back(), sum = routed.back();
     for (int slot = 0; slot < T * K; slot++) {
         const double *x_t = &x.is[(size_t)(slot / K * hidden)];
@@ -479,7 +480,7 @@ Suite *m3_suite(void)
     Suite *suite = suite_create("kernels");
     static const char *const names[] = { "scores", "selection", "attention", "matrices", "mlps" };
     static const TTest *const tests[] = { scores, selection, attention, matrices, mlps };
-    for (int i = 0; i < 5; i++) { /* CK_RUN_CASE=NAME runs one of them */
+    for (int i = 0; i < 5; i++) {           /* CK_RUN_CASE=NAME runs one of them */
         TCase *test = tcase_create(names[i]);
         tcase_set_timeout(test, 120);
         tcase_add_loop_test(test, tests[i], 0, i == 4 ? 3 : 1);

@@ -78,13 +78,13 @@ ordered="--linear ordered"
 for golden in tiny mtp; do
     same $golden "$(slice_of 2 3 4)" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
 done
-for pair in 'm2 3 4 2' 'block128 4 2 3' 'mxfp8 2 3 4' 'f8block 3 4 2' 'fourbit 4 2 3' 'common 2 3 4'; do
-    golden=${pair%% *}
-    same $golden "$(slice_of ${pair#* })" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
+for model_counts in 'm2 3 4 2' 'block128 4 2 3' 'mxfp8 2 3 4' 'f8block 3 4 2' 'fourbit 4 2 3' 'common 2 3 4'; do
+    golden=${model_counts%% *}
+    same $golden "$(slice_of ${model_counts#* })" --dump run golden/$golden/model --case golden/$golden/case.safetensors $ordered
 done
-for pair in 'still 3 4 2' 'two 4 2 3' 'video 2 3 4'; do
-    pictures=${pair%% *}
-    same $pictures "$(slice_of ${pair#* })" --dump run $tiny --case golden/vision/${pictures}_case.safetensors $ordered
+for model_counts in 'still 3 4 2' 'two 4 2 3' 'video 2 3 4'; do
+    pictures=${model_counts%% *}
+    same $pictures "$(slice_of ${model_counts#* })" --dump run $tiny --case golden/vision/${pictures}_case.safetensors $ordered
 done
 same 'double' 3 --dump run $mtp --case golden/mtp/case.safetensors $ordered --precision f64
 same 'the plain definitions' 3 --dump run $mtp --case golden/mtp/case.safetensors --ops plain

@@ -19,18 +19,18 @@ fi
 case $(nm -D "$build/libm3ref.so") in *__asan_*) export ASAN_OPTIONS=detect_leaks=0 ;; esac
 export BUILD="$(cd "$build" && pwd)"
 
-mkdir "$folder/work"
-cp -r golden/tiny/model "$folder/work/model"
-cp tests/candidates/case.safetensors "$folder/work/case"
-cp tests/candidates/bf16.safetensors.gz "$folder/work/right"
-cp tests/candidates/bf16_without_plus_one.safetensors.gz "$folder/work/wrong"
-result=$folder/work/results
+mkdir "$folder/workspace"
+cp -r golden/tiny/model "$folder/workspace/model"
+cp tests/candidates/case.safetensors "$folder/workspace/case"
+cp tests/candidates/bf16.safetensors.gz "$folder/workspace/right"
+cp tests/candidates/bf16_without_plus_one.safetensors.gz "$folder/workspace/wrong"
+result=$folder/workspace/results
 
 # steps INPUTS..: the exit status into status, what the steps print into out. The first call installs m3ref.
 installed=
 steps() {
-    rm -f "$folder/work.runner/STEP_SUMMARY"
-    "$python" tests/whole/ci_steps.py $installed scripts/ci/action.yml "$folder/work" model=model case=case report=results "$@" \
+    rm -f "$folder/workspace.runner/STEP_SUMMARY"
+    "$python" tests/whole/ci_steps.py $installed scripts/ci/action.yml "$folder/workspace" model=model case=case report=results "$@" \
         >"$folder/out" 2>"$folder/err"
     status=$?
     installed=--installed
@@ -51,7 +51,7 @@ action right
         [ -s "$result/$file" ] && grep -q "actions/.*results/$file: there" "$folder/out" || echo "$file was not kept"
     done
     [ ! -e "$result/changes.txt" ] || echo 'changes since nothing'
-    grep -q '^pass: Nothing is wrong' "$folder/work.runner/STEP_SUMMARY" || echo 'no verdict in the summary'
+    grep -q '^pass: Nothing is wrong' "$folder/workspace.runner/STEP_SUMMARY" || echo 'no verdict in the summary'
 } >"$folder/findings"
 verdict 'first run' "$folder/findings"
 
@@ -59,8 +59,8 @@ action wrong
 {
     expect 1 'wrong'
     grep -q '^worse     layers.0.mlp.act  pass .* -> fail' "$result/changes.txt" || echo 'layers.0.mlp.act did not become worse'
-    grep -q '^fail: layers.0.mlp.act is wrong' "$folder/work.runner/STEP_SUMMARY" || echo 'no verdict in the summary'
-    grep -q '^since .* worse' "$folder/work.runner/STEP_SUMMARY" || echo 'no changes in the summary'
+    grep -q '^fail: layers.0.mlp.act is wrong' "$folder/workspace.runner/STEP_SUMMARY" || echo 'no verdict in the summary'
+    grep -q '^since .* worse' "$folder/workspace.runner/STEP_SUMMARY" || echo 'no changes in the summary'
     grep -q 'upload-artifact.*junit.xml: there' "$folder/out" || echo 'no junit.xml of a failed run'
     grep -q '<failure' "$result/junit.xml" || echo 'no failure in junit.xml'
 } >"$folder/findings"

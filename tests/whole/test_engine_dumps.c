@@ -74,7 +74,7 @@ END_TEST
 /* Goal:  vLLM's dump is read by the map of its name.
  * Claim: all 54 taps pass: lists are token-major, weights of experts hold the factor, linears return tuples.
  * Seen to fail with the lists transposed (refused), with the weights as they are (moe.weights fails), and with names
- * without .0 alone (39 taps). */
+ * without .0 alone (28 taps). */
 START_TEST(vllm)
 {
     write_text(in_folder("fp16.json"), "{\"name\": \"vllm_fp16\", \"base\": \"fp16+fused_norm\", \"store\": "

@@ -93,15 +93,14 @@ static json_t *summary(const struct m3_server *r)
         (json_int_t)r->runs, "first_position", r->first ? json_integer(r->first->place) : json_null(), "nearest",
         quantiles(r->nearest, r->by != NULL), "threshold", quantiles(r->nearest_largest, r->by != NULL), "quotient",
         m3_json_known(r->by ? r->quotient : NAN), "decided_by", m3_json_text(r->by));
-    return m3_json_join(object,
-                        json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:f, s:f, s:i, s:o, s:o}", "rank_changes",
-                                  (json_int_t)r->rank_changes, "rank_unexplained", (json_int_t)r->rank_unexplained,
-                                  "generated", (json_int_t)r->generated, "forbidden", (json_int_t)r->forbidden, "z",
-                                  m3_json_known(r->z), "mistake", m3_json_text(r->mistake), "reading",
-                                  m3_json_text(r->reading[0] ? r->reading : NULL), "temperature",
-                                  r->temperature > 0 ? m3_json_number(r->temperature) : json_null(), "z_toward",
-                                  r->z_toward, "share", r->share, "tried", r->tried, "notes", m3_json_notes(&r->notes),
-                                  "sentence", m3_json_text(r->sentence)));
+    return m3_json_join(
+        object,
+        json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:f, s:f, s:i, s:o, s:s}", "rank_changes",
+                  (json_int_t)r->rank_changes, "rank_unexplained", (json_int_t)r->rank_unexplained, "generated",
+                  (json_int_t)r->generated, "forbidden", (json_int_t)r->forbidden, "z", m3_json_known(r->z), "mistake",
+                  m3_json_text(r->mistake), "reading", m3_json_text(r->reading[0] ? r->reading : NULL), "temperature",
+                  r->temperature > 0 ? m3_json_number(r->temperature) : json_null(), "z_toward", r->z_toward, "share",
+                  r->share, "tried", r->tried, "notes", m3_json_notes(&r->notes), "sentence", r->sentence));
 }
 
 int m3_server_json(FILE *out, const struct m3_server *r, struct m3_error *error)
