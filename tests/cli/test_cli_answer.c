@@ -2,7 +2,8 @@
  *
  * Seen to fail with: rows of the logits shifted by one; the nearest run taken over none; the generated tokens never
  * judged; a temperature that is not undone; a prompt that keeps the first draw of each part; distances without what all
- * values of a position have in common; one list that lacks the most likely token taken for a wrong answer. */
+ * values of a position have in common; one list that lacks the most likely token taken for a wrong answer; the farthest
+ * position left out. */
 #include "program.h"
 
 #include <math.h>
@@ -103,6 +104,17 @@ START_TEST(short_lists)
     rewrite_answer(path, "list(p.items())[:1] + best(p)[1:]");
     ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 16", path), 1);
     ck_assert(last_line_has("its lists lack the most likely tokens"));
+}
+END_TEST
+
+/* Claim: one position that is as wrong as an answer to another token is suspect, though all others are right. */
+START_TEST(one_position)
+{
+    const char *path = in_folder("one.json");
+    rewrite_answer(path, "{t: e | {'logprob': -50.0 if e['rank'] == 1 and p is c['prompt_logprobs'][20] "
+                         "else e['logprob']} for t, e in p.items()}.items()");
+    ck_assert_int_eq(m3ref("check " TINY " %s --profile bf16 --no-causes --row-runs 16", path), 2);
+    ck_assert(last_line_has("by the farthest position"));
 }
 END_TEST
 
@@ -249,6 +261,7 @@ Suite *m3_suite(void)
     tcase_add_test(t, generations);
     tcase_add_test(t, shifted);
     tcase_add_test(t, short_lists);
+    tcase_add_test(t, one_position);
     tcase_add_test(t, temperature);
     tcase_add_loop_test(t, bad_words, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(t, prompt);

@@ -316,6 +316,7 @@ static int floats(const struct m3_blaming *b, struct m3_blame_item *item, struct
     else if (!status) status = m3_blame_judge_values(b, item, dumped, &made);
     if (!status) status = try_others(b, item, dumped);
     if (!status && !made.missing[0]) status = m3_blame_name_mistake(b, item, dumped, &made);
+    if (!status && !made.missing[0]) status = m3_blame_test_power(b, item, &made);
     m3_recomputed_free(&made);
     return status;
 }
@@ -397,6 +398,7 @@ int m3_blame(struct m3_blame *result, const struct m3_setting *setting, const st
         if (!status && item->blamed) m3_blame_count_together(&b, item);
     }
     if (!status) status = m3_blame_judge_rows(result, &b);
+    if (!status) m3_blame_take_back(&b);
     const int64_t taps = result->count;
     if (!status && has_gradients) status = m3_blame_gradients(result, &b);
     const int64_t all = result->count;

@@ -52,6 +52,8 @@ struct m3_blamed {
 
     /* Among honest implementations, row by row (judge/rows/rows.h); NaN where not compared. */
     double row_error, row_error_largest, row_nearest, row_nearest_largest;
+    const char *blind_to;           /* static: "zeros", or the id of a mistake that bounds would pass too; or NULL */
+    int is_blind;                   /* and nothing else judged it */
     const char *judged_by;          /* static, if these decided: created and allowed are the first two; or NULL */
 
     const struct m3_mistake *mistake;       /* the known mistake that explains the tap; NULL: none does */

@@ -120,6 +120,7 @@ int m3_blame_given(struct m3_blame *result, const struct m3_setting *setting, co
         if (item->needed) status = take_given(&b, item, given_of(given, count, item));
         if (!status && item->blamed) m3_blame_count_together(&b, item);
     }
+    if (!status) m3_blame_take_back(&b);
     if (!status) m3_blame_find_culprit(result);
     m3_trace_free(b.trace);
     free(b.items);

@@ -108,11 +108,28 @@ static int is_of_layers(enum m3_tap tap)
     return where >= M3_WHERE_EVERY_LAYER && where != M3_WHERE_AFTER_LAYERS;
 }
 
+/* Of a dump that holds some rows: those around `near` without a gap. 0: it holds every row. */
+static int choose_held(struct m3_mistaken *m, int64_t near)
+{
+    const struct m3_tensor *dumped = m->item->dumped;
+    const struct m3_tensor *numbers = dumped ? m3_side_rows(m->item->side, m->item->tap) : NULL;
+    if (!numbers || dumped->shape[0] == m->item->rows) return 0;
+    int64_t at = 0, end;
+    while (at + 1 < dumped->shape[0] && m3_row_number(numbers, at) < near) at++;
+    for (end = at + 1; end < dumped->shape[0] && end - at < WHOLE; end++)
+        if (m3_row_number(numbers, end) != m3_row_number(numbers, at) + end - at) break;
+    while (at > 0 && end - at < WHOLE && m3_row_number(numbers, at - 1) == m3_row_number(numbers, at) - 1) at--;
+    m->first = m3_row_number(numbers, at);
+    m->rows = end - at;
+    return 1;
+}
+
 /* Queries of attention see all keys of their own block, so the rows end with a block or with the last row. */
 static void choose_rows(struct m3_mistaken *m, int64_t near)
 {
     const int64_t all = m->item->rows, block = m3_max(1, m->b->setting->model->config.block);
     m->rows = all;
+    if (is_of_text(m->item) && choose_held(m, near)) return;
     if (!is_of_text(m->item) || all <= WHOLE || m->item->tap == M3_TAP_FUSED) return;
     const int64_t end = m3_min(all, (m3_max(0, m3_min(near, all - 1)) / block + 1) * block);
     m->first = m3_max(0, end - WINDOW);

@@ -86,7 +86,9 @@ static void take_blamed(struct m3_stage *stage, const struct m3_blamed *b)
     stage->rel_l2 = b->created;
     stage->elements = b->elements;
     stage->rows_left_out = b->left_out;
-    if (b->verdict == M3_VERDICT_NOT_JUDGED) stage->note = "its operands are missing, or are no numbers, in every row";
+    if (b->verdict == M3_VERDICT_NOT_JUDGED)
+        stage->note = b->is_blind ? "the profile allows errors as large as the values"
+                                  : "its operands are missing, or are no numbers, in every row";
     if (b->selection) {
         stage->choice = b->choice;
         memcpy(stage->choices, b->choices, sizeof stage->choices);

@@ -145,8 +145,9 @@ static void print_place_and_next(FILE *out, const struct m3_blame *blame)
         fprintf(out, "%s: %s; next: dump it as m3ref run does, or leave it out with --taps", incomparable->name,
                 incomparable->note);
     else if (first)
-        fprintf(out, "%" PRId64 " %s could not be judged, first %s: %s; next: dump what is missing", blame->unjudged,
-                m3_plural(blame->unjudged, "taps"), first->name, first->note);
+        fprintf(out, "%" PRId64 " %s could not be judged, first %s: %s%s", blame->unjudged,
+                m3_plural(blame->unjudged, "taps"), first->name, first->note,
+                first->is_blind ? "" : "; next: dump what is missing");
     else
         fprintf(out,
                 "%" PRId64 " %s of the candidate the model does not produce for this case; next: --taps without them",

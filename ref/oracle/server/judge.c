@@ -12,7 +12,10 @@ static const double shares[M3_SERVER_SHARES] = { 0.5, 0.75, 0.9, 1 };
 static const char *const share_names[M3_SERVER_SHARES] = { "half of the positions", "75 % of the positions",
                                                            "90 % of the positions", "the farthest position" };
 static const double fails_above = M3_SERVER_FAILS, suspect_above = M3_SERVER_SUSPECT, few_suspect_above = 2;
-enum { FEW = 16, MIDDLE = 1 };
+/* Rounding may choose another expert at one position, and move it far from all runs. One position alone has to stand out
+ * by more, and to be as wrong as an answer to other tokens. */
+static const double one_suspect_above = 3;
+enum { FEW = 16, MIDDLE = 1, FARTHEST = M3_SERVER_SHARES - 1 };
 /* Distances end here: a token that is impossible on one side only. */
 static const double farthest = 9999;
 
@@ -192,11 +195,13 @@ static void weigh_distances(struct m3_server *r, const struct distances *d)
         if (!(q[i] <= r->quotient)) r->quotient = q[i], r->by = share_names[i];
     const int fails = few ? error > fails_above && r->error > fails_above * usual_error(d)
                           : q[MIDDLE] > fails_above || error > fails_above;
-    const int suspect = !(fmax(r->quotient, error) <= (few ? few_suspect_above : suspect_above));
+    const double blank = blank_of(d), usual = fails_above * usual_nearest(d);
+    const int one = !(q[FARTHEST] <= one_suspect_above) && !(r->nearest[FARTHEST] < blank);
+    const int suspect = one || !(fmax(r->quotient, error) <= (few ? few_suspect_above : suspect_above));
+    if (one && !(q[FARTHEST] <= r->quotient)) r->quotient = q[FARTHEST], r->by = share_names[FARTHEST];
     r->verdict = fails ? M3_VERDICT_FAIL : suspect ? M3_VERDICT_SUSPECT : M3_VERDICT_PASS;
     if (fails && !(q[MIDDLE] > fails_above)) r->by = share_names[MIDDLE], r->quotient = error;
     /* Honest runs so far apart that an answer to other tokens would pass prove nothing by themselves. */
-    const double blank = blank_of(d), usual = fails_above * usual_nearest(d);
     if (r->verdict != M3_VERDICT_PASS || !(fails_above * r->nearest_largest[MIDDLE] >= blank)) return;
     if (!(usual < blank)) r->verdict = M3_VERDICT_NOT_JUDGED;
     else if (!(r->nearest[MIDDLE] <= usual)) r->verdict = M3_VERDICT_SUSPECT;

@@ -110,6 +110,11 @@ int m3_blame_name_mistake(const struct m3_blaming *b, struct m3_blame_item *item
 /* Adds a note for each mistake. */
 void m3_blame_say_mistakes(struct m3_blame *result);
 
+/* blind.c: finds what else would pass where inputs are coded; `made` are the right results. M3_INTERNAL. After rows.c
+ * passes that say nothing are taken back. */
+int m3_blame_test_power(const struct m3_blaming *b, struct m3_blame_item *item, const struct m3_recomputed *made);
+void m3_blame_take_back(const struct m3_blaming *b);
+
 /* ---- rows.c: among honest implementations, after all other judges */
 
 int m3_blame_judge_rows(struct m3_blame *result, const struct m3_blaming *b);
